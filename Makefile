@@ -1,0 +1,51 @@
+# Two commands from a fresh clone: `make demo` and `make test`. Each makes its own environment, once.
+
+PYTHON ?= $(shell command -v python3.12 || command -v python3.13 || command -v python3 || echo python3)
+OLDEST_JAX := 0.11.1
+IN_VENV := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-oldest lint clean python
+
+help:  ## show this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+demo: .venv/.demo  ## run a real int8 network and check every bit of it
+	$(IN_VENV) -m jaxdml
+
+test: .venv/.test  ## run the tests
+	$(IN_VENV) -m pytest
+
+test-oldest: .venv-oldest/.test  ## run the tests on the oldest supported jax
+	.venv-oldest/bin/python -m pytest
+
+lint: .venv/.dev  ## run ruff and mypy, as pre-commit does
+	.venv/bin/pre-commit run --all-files
+
+clean:  ## remove the environments and caches
+	rm -rf .venv .venv-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null || { \
+	  echo "jaxdml needs Python 3.12 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo not installed)."; \
+	  echo "Install Python 3.12 (python.org, your package manager, pyenv or uv), or say where it is: make PYTHON=/path/to/python3.12 ..."; \
+	  exit 1; }
+
+%/bin/python: | python
+	@echo "Making the environment $* with $(PYTHON)"
+	@$(PYTHON) -m venv $*
+
+.venv/.demo: pyproject.toml | .venv/bin/python
+	@echo "Installing jaxdml into .venv"
+	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/.test .venv/.dev: .venv/.%: pyproject.toml | .venv/bin/python
+	@echo "Installing jaxdml and its '$*' extra into .venv"
+	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@ .venv/.demo
+
+.venv-oldest/.test: pyproject.toml | .venv-oldest/bin/python
+	@echo "Installing jaxdml with jax $(OLDEST_JAX) into .venv-oldest"
+	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' jax==$(OLDEST_JAX) jaxlib==$(OLDEST_JAX)
+	@touch $@
