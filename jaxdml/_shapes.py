@@ -1,0 +1,31 @@
+"""Arithmetic on shapes."""
+
+from collections.abc import Sequence
+
+Shape = tuple[int, ...]
+
+
+def without_leading_ones(shape: Sequence[int]) -> Shape:
+    """shape as NumPy broadcasting sees it: leading ones say nothing."""
+    shape = tuple(shape)
+    while shape and shape[0] == 1:
+        shape = shape[1:]
+    return shape
+
+
+def aligned(shape: Sequence[int], rank: int) -> Shape:
+    """shape with leading ones added, or taken away, up to rank."""
+    bare = without_leading_ones(shape)
+    return (1,) * (rank - len(bare)) + bare
+
+
+def per_channel(shape: Sequence[int], rank: int, channels: int) -> Shape:
+    """aligned, except that [channels] stands for [1, channels, 1, ...]."""
+    if tuple(shape) == (channels,):
+        return (1, channels) + (1,) * (rank - 2)
+    return aligned(shape, rank)
+
+
+def output_extent(size: int, kernel: int, stride: int, dilation: int, start: int, end: int) -> int:
+    """Elements of one spatial dimension of a convolution's output; below 1 where the kernel does not fit."""
+    return 1 + (size + start + end - (1 + (kernel - 1) * dilation)) // stride

@@ -1,0 +1,100 @@
+"""Rules that hold for every tensor desc, whatever the operator."""
+
+import math
+from typing import Any
+
+from jaxdml.descs import DataType, TensorDesc, TensorFlags
+from jaxdml.errors import DescError
+
+MAXIMUM_ELEMENTS = 2**32 - 1
+UINT_MAX = 2**32 - 1  # every count in directml.h is a 32-bit UINT
+
+
+def broken(
+    operator: str, tensor: str, rule: str, text: str, *, error: type[DescError] = DescError, **facts: Any
+) -> DescError:
+    """The error for a broken rule; `text` goes on where the tensor's name ends."""
+    return error(f"{operator}: {tensor} {text}", operator=operator, tensor=tensor, rule=rule, **facts)
+
+
+def listed(options: Any) -> str:
+    """``A``, ``A or B``, ``A, B or C``."""
+    words = [option.name if isinstance(option, DataType) else str(option) for option in options]
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def shown(value: Any) -> str:
+    """repr, where there is one, cut to a readable length: Python writes no integer of more than 4300 digits."""
+    try:
+        text = repr(value)
+    except ValueError:
+        text = f"a very large {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def is_uint(value: Any) -> bool:
+    """Whether value is an integer (not a bool) that fits a UINT."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= UINT_MAX
+
+
+def check_uints(operator: str, tensor: str, field: str, value: Any, length: int | None = None, least: int = 0) -> None:
+    """value is a tuple of `length` UINTs, none below `least`."""
+    many = "" if length is None else f"{length} "
+    if not isinstance(value, tuple) or not all(is_uint(v) for v in value) or length not in (None, len(value)):
+        text = f"has {field} {shown(value)}, expected a tuple of {many}integers from {least} to {UINT_MAX}"
+        raise broken(operator, tensor, field.lower(), text, expected=length, received=value)
+    if any(v < least for v in value):
+        text = f"has {field} {list(value)}, none may be below {least}"
+        raise broken(operator, tensor, field.lower(), text, expected=f"at least {least}", received=value)
+
+
+def minimum_bytes(tensor: TensorDesc) -> int:
+    """Bytes from the first element to the last, rounded up to 4: what DMLCalcBufferTensorSize returns."""
+    if tensor.strides is None:
+        elements = math.prod(tensor.sizes)
+    else:
+        elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.sizes, tensor.strides, strict=True))
+    return -(-elements * tensor.data_type.bits // 32) * 4
+
+
+def check_tensor(operator: str, name: str, tensor: Any) -> None:
+    """Raises DescError unless tensor is a well-formed TensorDesc."""
+    if not isinstance(tensor, TensorDesc):
+        text = f"is {shown(tensor)}, expected a TensorDesc"
+        raise broken(operator, name, "tensor_desc", text, expected=TensorDesc, received=tensor)
+    if not isinstance(tensor.data_type, DataType):
+        text = f"has data type {shown(tensor.data_type)}, expected a DataType; write DataType.of(dtype)"
+        raise broken(operator, name, "data_type", text, expected=DataType, received=tensor.data_type)
+    check_uints(operator, name, "Sizes", tensor.sizes)
+    if 0 in tensor.sizes:
+        text = f"has Sizes {list(tensor.sizes)}, no dimension may be empty; skip the call when there is no data"
+        raise broken(operator, name, "sizes", text, expected="at least 1", received=tensor.sizes)
+    if math.prod(tensor.sizes) > MAXIMUM_ELEMENTS:
+        text = f"has {math.prod(tensor.sizes)} elements, the limit is {MAXIMUM_ELEMENTS}; split the tensor"
+        raise broken(operator, name, "elements", text, expected=MAXIMUM_ELEMENTS, received=tensor.sizes)
+    if tensor.strides is not None:
+        check_uints(operator, name, "Strides", tensor.strides, length=len(tensor.sizes))
+        if name == "OutputTensor" and any(s == 0 < n - 1 for n, s in zip(tensor.sizes, tensor.strides, strict=True)):
+            text = f"has Strides {list(tensor.strides)}, a zero stride would write several elements to one place"
+            raise broken(operator, name, "strides", text, expected="at least 1", received=tensor.strides)
+    if not isinstance(tensor.flags, TensorFlags) or tensor.flags not in (TensorFlags.NONE, TensorFlags.OWNED_BY_DML):
+        text = f"has Flags {shown(tensor.flags)}, expected TensorFlags.NONE or TensorFlags.OWNED_BY_DML"
+        raise broken(operator, name, "flags", text, expected=TensorFlags, received=tensor.flags)
+    _check_buffer(operator, name, tensor)
+
+
+def _check_buffer(operator: str, name: str, tensor: TensorDesc) -> None:
+    size = tensor.total_tensor_size_in_bytes
+    if size is not None and not (isinstance(size, int) and not isinstance(size, bool) and 0 <= size < 2**64):
+        text = f"has TotalTensorSizeInBytes {shown(size)}, expected an integer or None"
+        raise broken(operator, name, "total_tensor_size_in_bytes", text, expected=int, received=size)
+    if size is not None and size < minimum_bytes(tensor):
+        text = f"has TotalTensorSizeInBytes {size}, its sizes and strides need at least {minimum_bytes(tensor)}"
+        raise broken(operator, name, "total_tensor_size_in_bytes", text, expected=minimum_bytes(tensor), received=size)
+    alignment = tensor.guaranteed_base_offset_alignment
+    element = max(tensor.data_type.bits // 8, 1)
+    if not is_uint(alignment) or (alignment and (alignment & (alignment - 1) or alignment < element)):
+        text = (
+            f"has GuaranteedBaseOffsetAlignment {shown(alignment)}, expected 0 or a power of two of at least {element}"
+        )
+        raise broken(operator, name, "guaranteed_base_offset_alignment", text, expected=element, received=alignment)

@@ -1,0 +1,162 @@
+"""Decides whether a desc is right at a feature level. Pure Python; the only place that knows the rules' order."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxdml._size_rules import CHECKS
+from jaxdml._tensor_rules import broken, check_tensor, listed, shown
+from jaxdml.descs import DataType, OperatorDesc, TensorDesc, parameter_name
+from jaxdml.errors import DescError, FeatureLevelError
+from jaxdml.feature_levels import CONSTRAINTS, SUPPORT, FeatureLevel, Support
+
+
+def validate(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATEST) -> jax.ShapeDtypeStruct:
+    """Checks a desc against the rules of its operator at a feature level.
+
+    Args:
+      desc: an operator desc, such as `QuantizedLinearConvolutionDesc`.
+      feature_level: the level whose tensor-support table applies.
+
+    Returns:
+      The output's shape and dtype.
+
+    Raises:
+      DescError: naming operator, tensor and rule; FeatureLevelError where another level would allow it.
+    """
+    if not isinstance(desc, OperatorDesc) or desc.operator not in SUPPORT:
+        text = f"validate: desc is {shown(desc)}, expected an operator desc such as ElementWiseDequantizeLinearDesc"
+        raise DescError(text, tensor="desc", rule="operator_desc", expected=OperatorDesc, received=desc)
+    check_feature_level(desc.operator, feature_level)
+    tensors = desc.tensors()
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            check_tensor(desc.operator, name, tensor)
+    for name, tensor in tensors.items():
+        _check_support(desc.operator, name, tensor, feature_level)
+    _check_constraints(desc.operator, tensors)
+    CHECKS[desc.operator](desc)
+    output = tensors["OutputTensor"]
+    return jax.ShapeDtypeStruct(output.sizes, output.data_type.dtype)
+
+
+# What the operators call: a desc once found right need not be checked again, so that eager calls in a loop pay once.
+validate_once = functools.lru_cache(maxsize=4096)(validate)
+
+
+def minimum_feature_level(desc: OperatorDesc) -> FeatureLevel:
+    """The lowest feature level that allows a desc.
+
+    Raises:
+      DescError: if no level does; it says what is wrong at LATEST.
+    """
+    validate(desc, FeatureLevel.LATEST)
+    return next(level for level in FeatureLevel if _is_allowed(desc, level))
+
+
+def _is_allowed(desc: OperatorDesc, level: FeatureLevel) -> bool:
+    try:
+        validate(desc, level)
+    except FeatureLevelError:
+        return False
+    return True
+
+
+def check_feature_level(operator: str, feature_level: Any) -> None:
+    """feature_level is a FeatureLevel, and the operator exists there."""
+    if not isinstance(feature_level, FeatureLevel):
+        text = f"is {shown(feature_level)}, expected a FeatureLevel; write feature_level=FeatureLevel.LEVEL_6_2"
+        raise broken(operator, "feature_level", "feature_level", text, expected=FeatureLevel, received=feature_level)
+    introduced = min(SUPPORT[operator])
+    if feature_level < introduced:
+        raise FeatureLevelError(
+            f"{operator}: not available at feature level {feature_level} (introduced in {introduced})",
+            operator=operator,
+            rule="feature_level",
+            expected=introduced,
+            received=feature_level,
+            feature_level=feature_level,
+            minimum_feature_level=introduced,
+        )
+
+
+def support_at(operator: str, feature_level: FeatureLevel) -> dict[str, Support]:
+    """The tensor-support table in force at a level: that of the highest level not above it."""
+    tables = SUPPORT[operator]
+    return tables[max(level for level in tables if level <= feature_level)]
+
+
+class _Breach(NamedTuple):
+    """How a tensor leaves its row of the support table."""
+
+    rule: str
+    problem: str
+    allowed: str
+    expected: Any
+    received: Any
+    fix: str
+
+
+def _breach(row: Support, tensor: TensorDesc | None) -> _Breach | None:
+    if tensor is None:
+        fix = "give {parameter}"
+        return None if row.optional else _Breach("required", "is missing", "requires it", TensorDesc, None, fix)
+    low, high = row.dimension_counts
+    rank = len(tensor.sizes)
+    if not low <= rank <= high:
+        allowed = f"allows {low} to {high}" if low != high else f"allows {low}"
+        fix = "reshape {parameter}"
+        return _Breach("dimension_count", f"has rank {rank}", allowed, row.dimension_counts, rank, fix)
+    if tensor.data_type not in row.data_types:
+        problem, allowed = f"has data type {tensor.data_type.name}", f"allows {listed(row.data_types)}"
+        wanted = DataType.UINT8 if DataType.UINT8 in row.data_types else row.data_types[0]
+        fix = f"convert it first, as in {{parameter}}.astype(jnp.{wanted.name.lower()})"
+        return _Breach("data_type", problem, allowed, row.data_types, tensor.data_type, fix)
+    return None
+
+
+def _check_support(operator: str, name: str, tensor: TensorDesc | None, feature_level: FeatureLevel) -> None:
+    """The tensor stands in its row of the table: present or optional, dimension count, data type."""
+    breach = _breach(support_at(operator, feature_level)[name], tensor)
+    if breach is None:
+        return
+    minimum = min((level for level, rows in SUPPORT[operator].items() if not _breach(rows[name], tensor)), default=None)
+    if minimum:
+        hint = f" ({'optional' if breach.rule == 'required' else 'allowed'} from {minimum})"
+    else:
+        hint = f"; {breach.fix.format(parameter=parameter_name(name))}"
+    raise broken(
+        operator,
+        name,
+        breach.rule,
+        f"{breach.problem}, feature level {feature_level} {breach.allowed}{hint}",
+        error=FeatureLevelError if minimum else DescError,
+        expected=breach.expected,
+        received=breach.received,
+        feature_level=feature_level,
+        minimum_feature_level=minimum,
+    )
+
+
+def _check_constraints(operator: str, tensors: dict[str, Any]) -> None:
+    """Every bullet of the page's tensor-constraint list; absent tensors constrain nothing."""
+    for what, names in CONSTRAINTS[operator]:
+        present = [name for name in names if tensors[name] is not None]
+        first = present[0]
+        for name in present[1:]:
+            mine, theirs = _fact(what, tensors[name]), _fact(what, tensors[first])
+            if mine != theirs:
+                label = {"dimension_count": "rank", "sizes": "Sizes", "data_type": "data type"}[what]
+                text = f"has {label} {_shown(mine)}, expected {_shown(theirs)}, that of {first}"
+                if what == "data_type":
+                    text += f"; write {parameter_name(name)}.astype(jnp.{theirs.name.lower()})"
+                raise broken(operator, name, f"same_{what}", text, expected=theirs, received=mine)
+
+
+def _fact(what: str, tensor: TensorDesc) -> Any:
+    return len(tensor.sizes) if what == "dimension_count" else getattr(tensor, what)
+
+
+def _shown(fact: Any) -> str:
+    return str(list(fact)) if isinstance(fact, tuple) else getattr(fact, "name", str(fact))

@@ -1,0 +1,205 @@
+"""Descs: DirectML's enums, the tensor desc, and one frozen dataclass per operator.
+
+Fields stand in the order of directml.h, under the page's names in snake case. A desc holds what it was given; whether
+that is right is decided in one place, `jaxdml.validate`. Fields left out are None, as in a zero-initialised struct.
+"""
+
+import dataclasses
+import enum
+import functools
+import re
+from typing import Any, ClassVar
+
+import numpy as np
+
+
+class DataType(enum.IntEnum):
+    """DML_TENSOR_DATA_TYPE."""
+
+    UNKNOWN = 0
+    FLOAT32 = 1
+    FLOAT16 = 2
+    UINT32 = 3
+    UINT16 = 4
+    UINT8 = 5
+    INT32 = 6
+    INT16 = 7
+    INT8 = 8
+    FLOAT64 = 9
+    UINT64 = 10
+    INT64 = 11
+    UINT4 = 12
+    INT4 = 13
+
+    @classmethod
+    def of(cls, dtype: Any) -> "DataType":
+        """The data type of a NumPy dtype or scalar type; UNKNOWN where DirectML has none (bool, bfloat16)."""
+        return _data_type(dtype)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The NumPy dtype; TypeError for UNKNOWN and the 4-bit types, which NumPy does not have."""
+        return np.dtype(self.name.lower())
+
+    @property
+    def bits(self) -> int:
+        """Bits per element; 0 for UNKNOWN."""
+        return int("0" + "".join(c for c in self.name if c.isdigit()))
+
+
+@functools.cache
+def _data_type(dtype: Any) -> DataType:
+    dtype = np.dtype(dtype) if isinstance(dtype, type) else dtype
+    return DataType.__members__.get(str(dtype).upper(), DataType.UNKNOWN)
+
+
+class TensorFlags(enum.IntFlag):
+    """DML_TENSOR_FLAGS."""
+
+    NONE = 0
+    OWNED_BY_DML = 1
+
+
+@functools.cache
+def page_name(field: str) -> str:
+    """The page's name of a field: ``a_scale_tensor`` is ``AScaleTensor``."""
+    return "".join(word.capitalize() for word in field.split("_"))
+
+
+@functools.cache
+def parameter_name(tensor: str) -> str:
+    """What the functions call a tensor of the page: ``AScaleTensor`` is ``a_scale``."""
+    return re.sub("(?<!^)(?=[A-Z])", "_", tensor.removesuffix("Tensor")).lower()
+
+
+def is_sequence(value: Any) -> bool:
+    """Whether value can stand for one of directml.h's arrays; a NumPy array of rank 0 cannot."""
+    return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
+
+
+def _tuple(sequence: Any) -> Any:
+    """A sequence as a hashable tuple of Python integers; anything else as it is, for validate to judge."""
+    if not is_sequence(sequence):
+        return sequence
+    return tuple(int(item) if isinstance(item, np.integer) else item for item in sequence)
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorDesc:
+    """DML_BUFFER_TENSOR_DESC.
+
+    Attributes:
+      data_type: the element type.
+      sizes: elements in each dimension, 1 to 8 of them, none zero.
+      strides: elements from one entry of a dimension to the next; None is packed, 0 repeats the dimension.
+      flags: OWNED_BY_DML marks a tensor that is bound once, when the operator is initialised.
+      total_tensor_size_in_bytes: bytes of the buffer; None is the minimum.
+      guaranteed_base_offset_alignment: bytes; 0 or a power of two, at least an element.
+    """
+
+    data_type: DataType
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+    flags: TensorFlags = TensorFlags.NONE
+    total_tensor_size_in_bytes: int | None = None
+    guaranteed_base_offset_alignment: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", _tuple(self.sizes))
+        object.__setattr__(self, "strides", _tuple(self.strides))
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorDesc:
+    """Base of the operator descs. `operator` is the name of the function that a desc stands for."""
+
+    operator: ClassVar[str] = ""
+
+    def tensors(self) -> dict[str, Any]:
+        """The tensor descs by page name, None where absent."""
+        return {
+            page_name(field.name): getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name.endswith("_tensor")
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class _LinearDesc(OperatorDesc):
+    """The fields of dequantize and quantize."""
+
+    input_tensor: TensorDesc | None = None
+    scale_tensor: TensorDesc | None = None
+    zero_point_tensor: TensorDesc | None = None
+    output_tensor: TensorDesc | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ElementWiseDequantizeLinearDesc(_LinearDesc):
+    """DML_ELEMENT_WISE_DEQUANTIZE_LINEAR_OPERATOR_DESC."""
+
+    operator: ClassVar[str] = "element_wise_dequantize_linear"
+
+
+@dataclasses.dataclass(frozen=True)
+class ElementWiseQuantizeLinearDesc(_LinearDesc):
+    """DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC."""
+
+    operator: ClassVar[str] = "element_wise_quantize_linear"
+
+
+@dataclasses.dataclass(frozen=True)
+class _BinaryQuantizedDesc(OperatorDesc):
+    """The fields of quantized add and quantized matrix multiply."""
+
+    a_tensor: TensorDesc | None = None
+    a_scale_tensor: TensorDesc | None = None
+    a_zero_point_tensor: TensorDesc | None = None
+    b_tensor: TensorDesc | None = None
+    b_scale_tensor: TensorDesc | None = None
+    b_zero_point_tensor: TensorDesc | None = None
+    output_scale_tensor: TensorDesc | None = None
+    output_zero_point_tensor: TensorDesc | None = None
+    output_tensor: TensorDesc | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ElementWiseQuantizedLinearAddDesc(_BinaryQuantizedDesc):
+    """DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC."""
+
+    operator: ClassVar[str] = "element_wise_quantized_linear_add"
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizedLinearMatrixMultiplyDesc(_BinaryQuantizedDesc):
+    """DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC."""
+
+    operator: ClassVar[str] = "quantized_linear_matrix_multiply"
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizedLinearConvolutionDesc(OperatorDesc):
+    """DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC."""
+
+    operator: ClassVar[str] = "quantized_linear_convolution"
+
+    input_tensor: TensorDesc | None = None
+    input_scale_tensor: TensorDesc | None = None
+    input_zero_point_tensor: TensorDesc | None = None
+    filter_tensor: TensorDesc | None = None
+    filter_scale_tensor: TensorDesc | None = None
+    filter_zero_point_tensor: TensorDesc | None = None
+    bias_tensor: TensorDesc | None = None
+    output_scale_tensor: TensorDesc | None = None
+    output_zero_point_tensor: TensorDesc | None = None
+    output_tensor: TensorDesc | None = None
+    dimension_count: int | None = None
+    strides: tuple[int, ...] | None = None
+    dilations: tuple[int, ...] | None = None
+    start_padding: tuple[int, ...] | None = None
+    end_padding: tuple[int, ...] | None = None
+    group_count: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("strides", "dilations", "start_padding", "end_padding"):
+            object.__setattr__(self, field, _tuple(getattr(self, field)))

@@ -1,0 +1,46 @@
+"""Every error about a call or a desc is a DescError: it names the operator, the tensor and the rule."""
+
+from typing import Any
+
+
+class DescError(ValueError):
+    """A desc, or a call standing for one, breaks a rule of its operator.
+
+    Attributes:
+      operator: the function's name, such as ``"quantized_linear_convolution"``; None if unknown.
+      tensor: the page's name of the tensor or field at fault, such as ``"FilterScaleTensor"``.
+      rule: the rule, in one word, such as ``"dimension_count"``; the message explains it.
+      expected: what the rule asks for.
+      received: what came.
+      feature_level: the feature level asked for; None if the rule holds at every level.
+      minimum_feature_level: the lowest level that would allow it; None if none would.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        operator: str | None = None,
+        tensor: str | None = None,
+        rule: str | None = None,
+        expected: Any = None,
+        received: Any = None,
+        feature_level: Any = None,
+        minimum_feature_level: Any = None,
+    ) -> None:
+        super().__init__(message)
+        self.operator = operator
+        self.tensor = tensor
+        self.rule = rule
+        self.expected = expected
+        self.received = received
+        self.feature_level = feature_level
+        self.minimum_feature_level = minimum_feature_level
+
+
+class FeatureLevelError(DescError):
+    """The feature level asked for does not allow it. ``minimum_feature_level`` says which one does, if any."""
+
+
+class ArgumentTypeError(DescError, TypeError):
+    """An argument is of a Python type that cannot stand for a tensor or a static option."""
