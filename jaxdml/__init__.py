@@ -1,0 +1,46 @@
+"""DirectML's quantized operators as pure JAX functions."""
+
+from jaxdml._ops.element_wise_dequantize_linear import element_wise_dequantize_linear
+from jaxdml._ops.element_wise_quantize_linear import element_wise_quantize_linear
+from jaxdml._ops.element_wise_quantized_linear_add import element_wise_quantized_linear_add
+from jaxdml._ops.quantized_linear_convolution import quantized_linear_convolution
+from jaxdml._ops.quantized_linear_matrix_multiply import quantized_linear_matrix_multiply
+from jaxdml._validate import minimum_feature_level, validate
+from jaxdml.descs import (
+    DataType,
+    ElementWiseDequantizeLinearDesc,
+    ElementWiseQuantizedLinearAddDesc,
+    ElementWiseQuantizeLinearDesc,
+    OperatorDesc,
+    QuantizedLinearConvolutionDesc,
+    QuantizedLinearMatrixMultiplyDesc,
+    TensorDesc,
+    TensorFlags,
+)
+from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
+from jaxdml.feature_levels import FeatureLevel
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArgumentTypeError",
+    "DataType",
+    "DescError",
+    "ElementWiseDequantizeLinearDesc",
+    "ElementWiseQuantizeLinearDesc",
+    "ElementWiseQuantizedLinearAddDesc",
+    "FeatureLevel",
+    "FeatureLevelError",
+    "OperatorDesc",
+    "QuantizedLinearConvolutionDesc",
+    "QuantizedLinearMatrixMultiplyDesc",
+    "TensorDesc",
+    "TensorFlags",
+    "element_wise_dequantize_linear",
+    "element_wise_quantize_linear",
+    "element_wise_quantized_linear_add",
+    "minimum_feature_level",
+    "quantized_linear_convolution",
+    "quantized_linear_matrix_multiply",
+    "validate",
+]
