@@ -1,0 +1,109 @@
+"""`python -m jaxdml`: runs a real int8 network, and checks every output of every layer against NumPy, bit by bit."""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import jaxdml
+from jaxdml import reference
+from jaxdml.examples import digits
+
+LOWEST_ACCURACY = 95.0  # percent
+LARGEST_LOSS = 1.0  # points of accuracy that int8 may lose to float
+TIMED_RUNS = 21
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints what it measures; returns 1, and says why on stderr, if anything is off."""
+    parser = argparse.ArgumentParser(prog="python -m jaxdml", description=__doc__)
+    parser.add_argument("npz", nargs="?", help="a network from notebooks/02_quantize_a_cnn; default: jaxdml's own")
+    path = parser.parse_args(argv).npz
+    try:
+        images, labels, parameters, float_parameters = digits.load(path)
+    except (OSError, ValueError, KeyError) as error:
+        parser.error(f"cannot read {path}: {error}")
+
+    _show(f"jaxdml {jaxdml.__version__}: DirectML's quantized operators as exact int8 JAX functions.")
+    _show(f"A residual CNN reads {len(images)} handwritten digits that it was not trained on, in float and in int8.")
+    _show("NumPy then computes every int8 layer again from the same inputs, and each output is compared bit for bit.\n")
+
+    device = jax.devices()[0]
+    _show(f"{'device':16}{device.platform} ({device.device_kind})")
+    float_accuracy = _accuracy(jax.jit(digits.float_network)(float_parameters, images), labels)
+    _show(f"{'float accuracy':16}{float_accuracy:.2f} %")
+    network = jax.jit(digits.int8_network)
+    logits = network(parameters, images)
+    accuracy = _accuracy(logits, labels)
+    _show(f"{'int8 accuracy':16}{accuracy:.2f} %\n")
+
+    calls = jax.tree.map(np.asarray, jax.jit(digits.int8_calls)(parameters, images))
+    differing = _compare(calls)
+    seconds = _median_seconds(lambda: network(parameters, images))
+    _show(f"\n{'speed':16}{len(images) / seconds:,.0f} images/s ({len(images)} at a time, median of {TIMED_RUNS} runs)")
+
+    complaints = []
+    if accuracy < LOWEST_ACCURACY:
+        complaints.append(f"int8 accuracy is {accuracy:.2f} %, expected at least {LOWEST_ACCURACY} %")
+    if accuracy < float_accuracy - LARGEST_LOSS:
+        complaints.append(
+            f"int8 loses {float_accuracy - accuracy:.2f} points to float, expected at most {LARGEST_LOSS}"
+        )
+    if differing:
+        complaints.append(f"{differing:,} outputs differ from NumPy's")
+    if _count_differing(np.asarray(logits), calls[-1].output):
+        complaints.append("the logits depend on what else the network returns")
+    for complaint in complaints:
+        print(f"python -m jaxdml: {complaint}", file=sys.stderr)
+    if not complaints:
+        _show("\nOK: every output has the bits that NumPy computes.")
+    return 1 if complaints else 0
+
+
+def _show(line: str) -> None:
+    print(line, flush=True)
+
+
+def _accuracy(logits: jax.Array, labels: jax.Array) -> float:
+    """Percent."""
+    return 100 * float(np.mean(np.argmax(logits, axis=1) == np.asarray(labels)))
+
+
+def _compare(calls: list[digits.Call]) -> int:
+    """Prints a line for each operator; returns how many outputs differ from those of jaxdml.reference."""
+    _show(f"{'operator':34}{'calls':>7}{'outputs':>12}{'differing':>12}")
+    total = 0
+    for operator in dict.fromkeys(call.layer.operator for call in calls):
+        own = [call for call in calls if call.layer.operator == operator]
+        expected = [getattr(reference, operator)(*call.arguments, **call.layer.options) for call in own]
+        differing = sum(_count_differing(call.output, right) for call, right in zip(own, expected, strict=True))
+        _show(f"{operator:34}{len(own):7}{sum(call.output.size for call in own):12,}{differing:12,}")
+        total += differing
+    return total
+
+
+def _count_differing(output: np.ndarray, expected: np.ndarray) -> int:
+    """How many elements have other bits: NaN equals itself, -0.0 is not 0.0."""
+    if (output.shape, output.dtype) != (expected.shape, expected.dtype):
+        return output.size
+    bits = f"uint{8 * output.itemsize}"
+    return int(np.count_nonzero(output.view(bits) != expected.view(bits)))
+
+
+def _median_seconds(run: Callable[[], Any]) -> float:
+    jax.block_until_ready(run())
+    seconds = []
+    for _ in range(TIMED_RUNS):
+        start = time.perf_counter()
+        jax.block_until_ready(run())
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Networks made of jaxdml's operators."""

@@ -1,0 +1,195 @@
+"""A small residual CNN that reads handwritten digits: in float, and in int8 with every operator of jaxdml.
+
+`NETWORK` says what feeds what. `float_activations` gives it its meaning in real numbers, `int8_calls` the same in
+quantized ones, with jaxdml's operators or with any others of the same names, such as `jaxdml.reference`.
+
+Parameters are flat dicts: ``parameters["stem.filter_scale"]`` is the argument filter_scale of the layer stem. In the
+int8 network no layer says ReLU: an output that is uint8 with zero point 0 cannot go below real zero.
+
+The images are a part of the UCI digits (Alpaydin and Kaynak, 1998; CC BY 4.0), as scikit-learn ships them.
+"""
+
+import importlib.resources
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import jaxdml
+
+QUANTIZE = "element_wise_quantize_linear"
+CONVOLUTION = "quantized_linear_convolution"
+ADD = "element_wise_quantized_linear_add"
+MATRIX_MULTIPLY = "quantized_linear_matrix_multiply"
+DEQUANTIZE = "element_wise_dequantize_linear"
+
+_PARAMETERS = {  # the arguments of each operator that come after its inputs, in order
+    QUANTIZE: ("scale", "zero_point"),
+    CONVOLUTION: ("filter", "filter_scale", "filter_zero_point", "bias", "output_scale", "output_zero_point"),
+    ADD: ("output_scale", "output_zero_point"),
+    MATRIX_MULTIPLY: ("b", "b_scale", "b_zero_point", "output_scale", "output_zero_point"),
+    DEQUANTIZE: (),
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One call of an operator.
+
+    Attributes:
+      name: what its parameters and those who read its output call it.
+      operator: the name of the operator.
+      inputs: the layers whose outputs it reads, "images" being the network's input.
+      weights: the shape of its filter, or of the matrix b.
+      relu: whether the float network clamps its output at zero.
+      stride, padding, group_count: of a convolution, equal in both dimensions; padding is (start, end).
+    """
+
+    name: str
+    operator: str
+    inputs: tuple[str, ...]
+    weights: tuple[int, ...] = ()
+    relu: bool = False
+    stride: int = 1
+    padding: tuple[int, int] = (0, 0)
+    group_count: int = 1
+
+    @property
+    def options(self) -> dict[str, int]:
+        """The operator's static keyword arguments."""
+        if self.operator != CONVOLUTION:
+            return {}
+        start, end = self.padding
+        return {
+            "strides": self.stride,
+            "start_padding": start,
+            "end_padding": end,
+            "group_count": self.group_count,
+        }
+
+
+NETWORK = (
+    Layer("image", QUANTIZE, ("images",)),
+    Layer("stem", CONVOLUTION, ("image",), (16, 1, 3, 3), relu=True, padding=(1, 1)),
+    # An inverted residual block: more channels, a filter for each of them, back to few.
+    Layer("expand", CONVOLUTION, ("stem",), (24, 16, 1, 1), relu=True),
+    Layer("depthwise", CONVOLUTION, ("expand",), (24, 1, 3, 3), relu=True, padding=(1, 1), group_count=24),
+    Layer("project", CONVOLUTION, ("depthwise",), (16, 24, 1, 1)),
+    Layer("residual_1", ADD, ("stem", "project")),
+    # From 8x8 to 4x4, and a residual block with groups. What is padded here has a zero point other than 0.
+    Layer("down", CONVOLUTION, ("residual_1",), (24, 16, 3, 3), relu=True, stride=2, padding=(0, 1)),
+    Layer("grouped", CONVOLUTION, ("down",), (24, 6, 3, 3), relu=True, padding=(1, 1), group_count=4),
+    Layer("mix", CONVOLUTION, ("grouped",), (24, 24, 1, 1)),
+    Layer("residual_2", ADD, ("down", "mix"), relu=True),
+    Layer("head", MATRIX_MULTIPLY, ("residual_2",), (24 * 4 * 4, 10)),
+    Layer("logits", DEQUANTIZE, ("head",)),
+)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Call:
+    """What one layer was called with, and what came out; a pytree, so that `jax.jit` can return it."""
+
+    layer: Layer = field(metadata={"static": True})
+    arguments: tuple[Any, ...]
+    output: Any
+
+
+class Digits(NamedTuple):
+    """Held-out images and the parameters of both networks.
+
+    Attributes:
+      images: float32 [N, 1, 8, 8], 0 for paper to 1 for ink, in steps of 1/16.
+      labels: int32 [N], 0 to 9.
+      parameters: those of `int8_network`.
+      float_parameters: those of `float_network`, float32.
+    """
+
+    images: jax.Array
+    labels: jax.Array
+    parameters: dict[str, jax.Array]
+    float_parameters: dict[str, jax.Array]
+
+
+def float_activations(parameters: Mapping[str, jax.Array], images: jax.Array) -> dict[str, jax.Array]:
+    """What every layer computes in real numbers, by layer name, in the type of parameters and images."""
+    values = {"images": images}
+    for layer in NETWORK:
+        x, *others = (values[name] for name in layer.inputs)
+        if layer.operator == CONVOLUTION:
+            filter, bias = parameters[f"{layer.name}.filter"], parameters[f"{layer.name}.bias"]
+            strides, padding = (layer.stride,) * 2, (layer.padding,) * 2
+            x = lax.conv_general_dilated(x, filter, strides, padding, feature_group_count=layer.group_count)
+            x = x + bias.reshape(1, -1, 1, 1)
+        elif layer.operator == ADD:
+            x = x + others[0]
+        elif layer.operator == MATRIX_MULTIPLY:
+            x = x.reshape(len(x), -1) @ parameters[f"{layer.name}.b"]
+        # Quantizing and dequantizing leave a real number what it is.
+        values[layer.name] = jnp.maximum(x, 0) if layer.relu else x
+    return values
+
+
+def float_network(parameters: Mapping[str, jax.Array], images: jax.Array) -> jax.Array:
+    """Logits [N, 10] of images [N, 1, 8, 8], in float."""
+    return float_activations(parameters, images)[NETWORK[-1].name]
+
+
+def int8_calls(parameters: Mapping[str, Any], images: Any, operators: Any = jaxdml) -> list[Call]:
+    """Runs the int8 network, layer by layer, and returns every operator call.
+
+    Args:
+      parameters: ``"layer.argument"`` to array; an argument that is not there is None.
+      images: float32 [N, 1, 8, 8], 0 to 1.
+      operators: what has the operators as attributes; `jaxdml.reference` takes NumPy arrays.
+    """
+    tensors: dict[str, tuple[Any, ...]] = {"images": (images,)}  # then (output, scale, zero point) of each layer
+    calls = []
+    for layer in NETWORK:
+        inputs = [part for name in layer.inputs for part in tensors[name]]
+        if layer.operator == MATRIX_MULTIPLY:
+            inputs[0] = inputs[0].reshape(len(inputs[0]), -1)
+        own = [parameters.get(f"{layer.name}.{argument}") for argument in _PARAMETERS[layer.operator]]
+        output = getattr(operators, layer.operator)(*inputs, *own, **layer.options)
+        calls.append(Call(layer, (*inputs, *own), output))
+        tensors[layer.name] = (output, *own[-2:])
+    return calls
+
+
+def int8_network(parameters: Mapping[str, Any], images: Any, operators: Any = jaxdml) -> Any:
+    """Logits [N, 10] of images [N, 1, 8, 8], computed in int8; arguments as in `int8_calls`."""
+    return int8_calls(parameters, images, operators)[-1].output
+
+
+def load(path: str | Path | None = None) -> Digits:
+    """Reads what `save` wrote; without a path, the 360 images and the parameters that come with jaxdml."""
+    file = importlib.resources.files(__package__) / "digits.npz" if path is None else Path(path)
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+        loaded = {name: arrays[name] for name in arrays.files}
+
+    def parameters(prefix: str) -> dict[str, jax.Array]:
+        return {
+            name.removeprefix(prefix): jnp.asarray(value, jnp.float32 if value.dtype == np.float16 else value.dtype)
+            for name, value in loaded.items()
+            if name.startswith(prefix)
+        }
+
+    images = jnp.asarray(loaded["images"] / np.float32(16))
+    return Digits(images, jnp.asarray(loaded["labels"], jnp.int32), parameters("int8/"), parameters("float/"))
+
+
+def save(path: str | Path, digits: Digits) -> None:
+    """Writes a compressed .npz, the same bytes for the same digits; float parameters are rounded to float16."""
+    arrays = {
+        "images": np.rint(np.asarray(digits.images) * 16).astype(np.uint8),
+        "labels": np.asarray(digits.labels, np.uint8),
+        **{f"int8/{name}": np.asarray(value) for name, value in digits.parameters.items()},
+        **{f"float/{name}": np.asarray(value, np.float16) for name, value in digits.float_parameters.items()},
+    }
+    np.savez_compressed(path, allow_pickle=False, **arrays)
