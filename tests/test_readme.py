@@ -1,0 +1,73 @@
+"""The README shows what happens: its code runs and prints what it says, its errors are those that one gets."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+
+import jaxdml as dml
+from jaxdml import __main__ as program
+from jaxdml.feature_levels import SUPPORT
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+TEXTS = re.findall(r"```text\n(.*?)```", README, re.S)
+
+
+def error(function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except dml.DescError as error:
+        return str(error)
+    raise AssertionError("no error")
+
+
+def test_code_prints_what_follows_it():
+    blocks = re.findall(r"```python\n(.*?)```\n```text\n(.*?)```", README, re.S)
+    assert blocks
+    for code, output in blocks:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "README.md", "exec"), {})
+        assert printed.getvalue() == output
+
+
+def test_demo_prints_what_is_shown(capsys):
+    assert program.main([]) == 0
+    shown, printed = (
+        [line for line in text.splitlines() if not line.startswith(("speed", "device"))]
+        for text in (TEXTS[0], capsys.readouterr().out)
+    )
+    assert printed == shown
+
+
+def test_errors_are_those_shown():
+    x, f = np.zeros((1, 2, 8, 8), np.uint8), np.zeros((6, 2, 3, 3), np.int8)
+    desc = dml.QuantizedLinearConvolutionDesc(
+        input_tensor=dml.TensorDesc(dml.DataType.UINT8, x.shape),
+        input_scale_tensor=dml.TensorDesc(dml.DataType.FLOAT32, (1, 1, 1, 1)),
+        filter_tensor=dml.TensorDesc(dml.DataType.INT8, f.shape),
+        filter_scale_tensor=dml.TensorDesc(dml.DataType.FLOAT32, (6,)),
+        output_scale_tensor=dml.TensorDesc(dml.DataType.FLOAT32, (1, 1, 1, 1)),
+        output_tensor=dml.TensorDesc(dml.DataType.UINT8, (1, 6, 6, 6)),
+        dimension_count=2, strides=(1, 1), dilations=(1, 1), start_padding=(0, 0), end_padding=(0, 0), group_count=1,
+    )  # fmt: skip
+    errors = [
+        error(dml.validate, desc, dml.FeatureLevel.LEVEL_4_0),
+        error(
+            dml.quantized_linear_matrix_multiply, x[0, 0], 1.0, np.asarray(3, np.int8), x[0, 0], 1.0, None, 1.0, None
+        ),
+        error(dml.quantized_linear_convolution, x, 1.0, 3, f, 1.0, None, None, 1.0, None, dilations=9),
+    ]
+    assert TEXTS[-1].splitlines() == errors
+
+
+def test_table_has_every_operator_and_level():
+    for operator, tables in SUPPORT.items():
+        (row,) = re.findall(rf"^\| `{operator}` .*$", README, re.M)
+        assert re.findall(r"\d_\d", row) == [str(level) for level in sorted(tables)]
+
+
+def test_version_is_in_the_changelog():
+    assert f"## [{dml.__version__}]" in (Path(__file__).parents[1] / "CHANGELOG.md").read_text()

@@ -1,0 +1,90 @@
+"""Jit, vmap and tracing: compiled once, named in profiles, checked while tracing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from jaxdml import reference
+
+X = np.arange(2 * 4 * 6 * 6, dtype=np.uint8).reshape(2, 4, 6, 6)
+F = np.arange(6 * 4 * 3 * 3).astype(np.int8).reshape(6, 4, 3, 3)
+CALLS = {
+    "element_wise_dequantize_linear": (X, 0.1, 3),
+    "element_wise_quantize_linear": (X.astype(np.float32), 0.1, 3),
+    "element_wise_quantized_linear_add": (X, 0.1, 3, X, 0.2, 4, 0.3, 5),
+    "quantized_linear_matrix_multiply": (X, 0.1, 3, X, 0.2, 4, 30.0, 5),
+    "quantized_linear_convolution": (X, 0.1, 3, F, 0.2, None, None, 30.0, 5),
+}
+
+
+def other_values(arguments):
+    """The same shapes and types with other values."""
+    return [
+        None if x is None else x[..., ::-1].copy() if isinstance(x, np.ndarray) else type(x)(x * 2) for x in arguments
+    ]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_second_call_neither_traces_nor_compiles(name, caplog):
+    operator = getattr(dml, name)
+    operator(*CALLS[name])
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        operator(*other_values(CALLS[name]))
+        assert not caplog.records
+        operator(*(x[:1] if isinstance(x, np.ndarray) and x.ndim == 4 else x for x in CALLS[name]))
+        assert caplog.records  # other shapes do, or the check above would see nothing
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_traced_once_inside_jit(name):
+    traces = []
+
+    @jax.jit
+    def caller(x):
+        traces.append(x.shape)
+        return getattr(dml, name)(x, *CALLS[name][1:])
+
+    caller(CALLS[name][0])
+    caller(other_values(CALLS[name])[0])
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_operator_names_its_scope(name):
+    lowered = jax.jit(lambda x: getattr(dml, name)(x, *CALLS[name][1:])).lower(jnp.asarray(CALLS[name][0]))
+    assert f"/{name}/" in lowered.compile().as_text()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_shapes_without_computing(name):
+    arguments = [jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, np.ndarray) else x for x in CALLS[name]]
+    shapes = [a for a in arguments if isinstance(a, jax.ShapeDtypeStruct)]
+
+    def call(*arrays):
+        arrays = iter(arrays)
+        return getattr(dml, name)(*(next(arrays) if isinstance(a, jax.ShapeDtypeStruct) else a for a in arguments))
+
+    expected = getattr(reference, name)(*CALLS[name])
+    got = jax.eval_shape(call, *shapes)
+    assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+
+
+def test_vmap_over_weights_only():
+    filters = np.stack([F, -F, F // 2])
+    rest = (None, None, 30.0, 5)
+    batch = jax.vmap(lambda f: dml.quantized_linear_convolution(X, 0.1, 3, f, 0.2, *rest))(filters)
+    for f, got in zip(filters, batch, strict=True):
+        np.testing.assert_array_equal(got, reference.quantized_linear_convolution(X, 0.1, 3, f, 0.2, *rest))
+
+
+def test_numbers_through_the_callers_jit():
+    """A Python float that the caller's jit has traced is a number still, also with x64 on; an integer has no type."""
+    expected = reference.element_wise_dequantize_linear(X, 0.1, np.uint8(3))
+    for enabled in (False, True):
+        with jax.enable_x64(enabled):
+            got = jax.jit(dml.element_wise_dequantize_linear)(X, 0.1, np.uint8(3))
+            np.testing.assert_array_equal(got, expected)
+            with pytest.raises(dml.DescError, match=r"zero_point.astype\(jnp.uint8\)"):
+                jax.jit(dml.element_wise_dequantize_linear)(X, 0.1, 3)
