@@ -1,6 +1,7 @@
 # Two commands from a fresh clone: `make demo` and `make test`. Each makes its own environment, once.
 
-PYTHON ?= $(shell command -v python3.12 || command -v python3.13 || command -v python3 || echo python3)
+NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 12))'
+PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3; do $$p $(NEW_ENOUGH) 2>/dev/null && echo $$p && exit; done; echo python3)
 OLDEST_JAX := 0.11.1
 IN_VENV := .venv/bin/python
 
@@ -26,7 +27,7 @@ clean:  ## remove the environments and caches
 	rm -rf .venv .venv-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 
 python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null || { \
+	@$(PYTHON) $(NEW_ENOUGH) 2>/dev/null || { \
 	  echo "jaxdml needs Python 3.12 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo not installed)."; \
 	  echo "Install Python 3.12 (python.org, your package manager, pyenv or uv), or say where it is: make PYTHON=/path/to/python3.12 ..."; \
 	  exit 1; }

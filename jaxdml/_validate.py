@@ -112,6 +112,8 @@ def _breach(row: Support, tensor: TensorDesc | None) -> _Breach | None:
         problem, allowed = f"has data type {tensor.data_type.name}", f"allows {listed(row.data_types)}"
         wanted = DataType.UINT8 if DataType.UINT8 in row.data_types else row.data_types[0]
         fix = f"convert it first, as in {{parameter}}.astype(jnp.{wanted.name.lower()})"
+        if tensor.data_type.name.startswith("FLOAT") and wanted == DataType.UINT8:
+            fix = "quantize it first, as in element_wise_quantize_linear({parameter}, scale, zero_point)"
         return _Breach("data_type", problem, allowed, row.data_types, tensor.data_type, fix)
     return None
 
