@@ -5,23 +5,18 @@ integers, so that the choice among them is a matter of speed alone.
 """
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import jax
-import jax.numpy as jnp
+from jax import lax
 
-from jaxdml._lowering import canonical
-from jaxdml._numerics import broadcast
-
-
-def _centred(x: jax.Array, zero_point: jax.Array | None) -> jax.Array:
-    """x - zero_point in int32: 9 bits for 8-bit operands."""
-    x = x.astype(jnp.int32)
-    return x if zero_point is None else x - broadcast(zero_point.astype(jnp.int32), x.shape)
+from jaxdml._lowering import canonical, cpu
 
 
 def int_dot(a: jax.Array, a_zero_point: jax.Array | None, b: jax.Array, b_zero_point: jax.Array | None) -> jax.Array:
-    """Matrix product of 8-bit [..., M, K] and [..., K, N]; zero points broadcast to their operand."""
-    return canonical.dot(_centred(a, a_zero_point), _centred(b, b_zero_point))
+    """Matrix product of 8-bit [..., M, K] and [..., K, N]; zero points have the rank of what they broadcast to."""
+    return lax.platform_dependent(a, a_zero_point, b, b_zero_point, cpu=cpu.dot, default=canonical.dot)
 
 
 def int_conv(
@@ -35,12 +30,21 @@ def int_conv(
     padding: Sequence[tuple[int, int]],
     group_count: int,
 ) -> jax.Array:
-    """Convolution of 8-bit [N, C, *spatial] with [O, C / groups, *kernel]; padding is real zero, x_zero_point."""
-    return canonical.conv(
-        _centred(x, x_zero_point),
-        _centred(filter, filter_zero_point),
-        strides=strides,
-        dilations=dilations,
-        padding=padding,
-        group_count=group_count,
+    """Convolution of 8-bit [N, C, *spatial] with [O, C / groups, *kernel]; padding is real zero, x_zero_point.
+
+    Zero points have their operand's rank: one element, or one for each O of the filter.
+    """
+    options: dict[str, Any] = {
+        "strides": strides,
+        "dilations": dilations,
+        "padding": padding,
+        "group_count": group_count,
+    }
+    return lax.platform_dependent(
+        x,
+        x_zero_point,
+        filter,
+        filter_zero_point,
+        cpu=partial(cpu.conv, **options),
+        default=partial(canonical.conv, **options),
     )

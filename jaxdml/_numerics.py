@@ -19,6 +19,11 @@ from jaxdml._shapes import Shape, aligned
 Array = jax.Array
 
 
+def with_rank(x: Array | None, rank: int) -> Array | None:
+    """x with leading ones added or taken away; None stays None."""
+    return None if x is None else lax.reshape(x, aligned(x.shape, rank))
+
+
 def broadcast(x: Array, shape: Shape) -> Array:
     """x repeated to shape; its leading ones may be more or fewer than shape has."""
     return jnp.broadcast_to(lax.reshape(x, aligned(x.shape, len(shape))), shape)

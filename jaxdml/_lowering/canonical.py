@@ -6,27 +6,38 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+Array = jax.Array
 
-def dot(a: jax.Array, b: jax.Array) -> jax.Array:
-    """int32 [..., M, K] times int32 [..., K, N], batched over what leads: int32 [..., M, N], modulo 2**32."""
+
+def centred(x: Array, zero_point: Array | None) -> Array:
+    """x - zero_point in int32; 9 bits for 8-bit operands."""
+    x = x.astype(jnp.int32)
+    return x if zero_point is None else x - zero_point.astype(jnp.int32)
+
+
+def dot(a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array | None) -> Array:
+    """[..., M, K] times [..., K, N], batched over what leads."""
     batch = tuple(range(a.ndim - 2))
     contracting = ((a.ndim - 1,), (b.ndim - 2,))
-    return lax.dot_general(a, b, (contracting, (batch, batch)), preferred_element_type=jnp.int32)
+    operands = centred(a, a_zero_point), centred(b, b_zero_point)
+    return lax.dot_general(*operands, (contracting, (batch, batch)), preferred_element_type=jnp.int32)
 
 
 def conv(
-    x: jax.Array,
-    filter: jax.Array,
+    x: Array,
+    x_zero_point: Array | None,
+    filter: Array,
+    filter_zero_point: Array | None,
     *,
     strides: Sequence[int],
     dilations: Sequence[int],
     padding: Sequence[tuple[int, int]],
     group_count: int,
-) -> jax.Array:
-    """int32 [N, C, *spatial] with int32 [O, C / groups, *kernel]: int32 [N, O, *out], modulo 2**32, zeros around x."""
+) -> Array:
+    """[N, C, *spatial] with [O, C / groups, *kernel]; zeros stand around the centred x."""
     return lax.conv_general_dilated(
-        x,
-        filter,
+        centred(x, x_zero_point),
+        centred(filter, filter_zero_point),
         window_strides=strides,
         padding=padding,
         rhs_dilation=dilations,

@@ -147,6 +147,7 @@ def _convolve(
         return lax.reshape(x, per_channel(x.shape, input.ndim, filter.shape[0]))
 
     with jax.named_scope(OPERATOR):
+        input_zero_point = _numerics.with_rank(input_zero_point, input.ndim)
         if filter_zero_point is not None:
             filter_zero_point = jnp.moveaxis(channelwise(filter_zero_point), 1, 0)
         accumulator = int_conv(

@@ -85,5 +85,7 @@ def _matrix_multiply(
     output_dtype: np.dtype,
 ) -> jax.Array:
     with jax.named_scope(OPERATOR):
+        a_zero_point = _numerics.with_rank(a_zero_point, a.ndim)
+        b_zero_point = _numerics.with_rank(b_zero_point, b.ndim)
         accumulator = int_dot(a, a_zero_point, b, b_zero_point)
         return _numerics.requantize(accumulator, a_scale, b_scale, output_scale, output_zero_point, output_dtype)
