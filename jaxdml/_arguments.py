@@ -8,6 +8,7 @@ import numbers
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._shapes import Shape, aligned, per_channel
@@ -42,7 +43,7 @@ class Arguments:
             text = f"is {_described(value)}, expected an array; write jnp.asarray({name}, dtype=...)"
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=jax.Array, received=value)
         if DataType.of(value.dtype) == DataType.UNKNOWN:
-            text = f"has type {value.dtype}, which DirectML does not have; write {name}.astype(...)"
+            text = f"has type {value.dtype}, which DirectML does not have; convert it with .astype"
             raise self._error(name, "data_type", text, expected=DataType, received=value.dtype)
         return value
 
@@ -52,7 +53,7 @@ class Arguments:
         A number that has gone through the caller's `jit` is an array, but a weakly typed one: a number still.
         """
         if isinstance(value, jax.Array) and value.weak_type and not value.ndim:
-            return value.astype(dtype)
+            return self.tensor(name, value).astype(dtype)
         if value is None or isinstance(value, jax.Array | np.ndarray):
             return self.tensor(name, value)
         if not isinstance(value, numbers.Real) or isinstance(value, bool):
@@ -70,6 +71,9 @@ class Arguments:
 
     def zero_point(self, name: str, value: Any, dtype: Any) -> Any:
         """None, an array, or an integer as a scalar of dtype, the type of the tensor that it belongs to."""
+        if isinstance(value, jax.Array) and value.weak_type and jnp.issubdtype(value.dtype, jnp.integer):
+            text = f"is a number without a type, whose range cannot be checked; write jnp.{np.dtype(dtype)}(...)"
+            raise self._error(name, "data_type", text, expected=dtype, received=value)
         if value is None or isinstance(value, jax.Array | np.ndarray):
             return self.tensor(name, value, optional=True)
         if not isinstance(value, numbers.Integral | np.integer) or isinstance(value, bool):
@@ -80,6 +84,8 @@ class Arguments:
         limits = np.iinfo(dtype if np.issubdtype(dtype, np.integer) else np.int32)
         if not limits.min <= int(value) <= limits.max:
             fix = f"write an integer from {limits.min} to {limits.max}"
+            if name.startswith("output"):
+                fix += ", or give another output_dtype"
             text = f"is {shown(int(value))}, out of {DataType.of(limits.dtype).name}'s range; {fix}"
             raise self._error(name, "range", text, expected=(limits.min, limits.max), received=int(value))
         return np.asarray(int(value), limits.dtype)
@@ -142,7 +148,7 @@ class Arguments:
         """A static integer for each of `count` dimensions; one integer stands for all of them."""
         items = tuple(value) if is_sequence(value) else (value,) * count
         if not all(isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items):
-            raise self._static_error(name, value, f"an integer or a tuple of {count}")
+            raise self._static_error(name, value, f"an integer or a tuple of {count} integers")
         return tuple(int(item) for item in items)
 
     def integer(self, name: str, value: Any) -> int:
@@ -152,7 +158,7 @@ class Arguments:
         return int(value)
 
     def _static_error(self, name: str, value: Any, expected: str) -> DescError:
-        why = "; it decides shapes, so it must be known when tracing" if isinstance(value, jax.Array) else ""
+        why = "; it decides shapes: make it static, as in static_argnames" if isinstance(value, jax.Array) else ""
         return broken(
             self._operator,
             page_name(name),
@@ -165,8 +171,10 @@ class Arguments:
 
 
 def _described(value: Any) -> str:
-    if isinstance(value, jax.core.Tracer):
-        return "a traced array"
+    if isinstance(value, jax.Array):
+        return "a traced array" if isinstance(value, jax.core.Tracer) else "an array"
+    if isinstance(value, type):
+        return f"the type {value.__name__}"
     article = "an" if type(value).__name__[0] in "aeiou" else "a"
     return "None" if value is None else f"{article} {type(value).__name__}"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxdml._shapes import Shape, output_extent, without_leading_ones
 from jaxdml._tensor_rules import broken, check_uints, is_uint, listed, shown
-from jaxdml.descs import DataType, OperatorDesc, QuantizedLinearConvolutionDesc, TensorDesc, page_name
+from jaxdml.descs import DataType, OperatorDesc, QuantizedLinearConvolutionDesc, TensorDesc, page_name, parameter_name
 
 
 def _check_form(desc: OperatorDesc, name: str, forms: Sequence[Shape], exact_forms: Sequence[Shape] = ()) -> None:
@@ -16,7 +16,8 @@ def _check_form(desc: OperatorDesc, name: str, forms: Sequence[Shape], exact_for
     if without_leading_ones(tensor.sizes) in [without_leading_ones(form) for form in forms]:
         return
     expected = tuple(dict.fromkeys((*forms, *exact_forms)))
-    text = f"has Sizes {list(tensor.sizes)}, expected {listed(list(form) for form in expected)}"
+    options = listed(list(form) for form in expected)
+    text = f"has Sizes {list(tensor.sizes)}, expected {options}; reshape {parameter_name(name)}"
     raise broken(desc.operator, name, "sizes", text, expected=expected, received=tensor.sizes)
 
 
@@ -77,14 +78,16 @@ def _check_convolution(desc: OperatorDesc) -> None:
     out_channels, filter_channels, *kernel = tensors["FilterTensor"].sizes
     _check_convolution_options(desc, len(extent))
     groups: Any = desc.group_count
+    if in_channels % groups:
+        text = f"is {shown(groups)}, which does not divide InputTensor's {in_channels} channels"
+        raise broken(operator, "GroupCount", "channels", text, expected=f"divisor of {in_channels}", received=groups)
     if filter_channels * groups != in_channels:
+        expected = in_channels // groups
         text = (
-            f"has {filter_channels} input channels, expected {in_channels / groups:g}: "
-            f"InputTensor's {in_channels} channels divided by GroupCount {groups}"
+            f"has {filter_channels} input channels, expected {expected}: InputTensor's {in_channels} divided by "
+            f"GroupCount {groups}; channels are dimension 1 of both, so transpose what is NHWC or HWIO"
         )
-        raise broken(
-            operator, "FilterTensor", "channels", text, expected=in_channels / groups, received=filter_channels
-        )
+        raise broken(operator, "FilterTensor", "channels", text, expected=expected, received=filter_channels)
     if out_channels % groups:
         text = f"has {out_channels} output channels, expected a multiple of GroupCount {groups}"
         raise broken(

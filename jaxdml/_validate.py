@@ -66,7 +66,7 @@ def _is_allowed(desc: OperatorDesc, level: FeatureLevel) -> bool:
 def check_feature_level(operator: str, feature_level: Any) -> None:
     """feature_level is a FeatureLevel, and the operator exists there."""
     if not isinstance(feature_level, FeatureLevel):
-        text = f"is {shown(feature_level)}, expected a FeatureLevel; write feature_level=FeatureLevel.LEVEL_6_2"
+        text = f"is {shown(feature_level)}, expected a FeatureLevel; write FeatureLevel.LEVEL_4_0 or the like"
         raise broken(operator, "feature_level", "feature_level", text, expected=FeatureLevel, received=feature_level)
     introduced = min(SUPPORT[operator])
     if feature_level < introduced:
@@ -98,7 +98,7 @@ class _Breach(NamedTuple):
     fix: str
 
 
-def _breach(row: Support, tensor: TensorDesc | None) -> _Breach | None:
+def _breach(name: str, row: Support, tensor: TensorDesc | None) -> _Breach | None:
     if tensor is None:
         fix = "give {parameter}"
         return None if row.optional else _Breach("required", "is missing", "requires it", TensorDesc, None, fix)
@@ -110,20 +110,33 @@ def _breach(row: Support, tensor: TensorDesc | None) -> _Breach | None:
         return _Breach("dimension_count", f"has rank {rank}", allowed, row.dimension_counts, rank, fix)
     if tensor.data_type not in row.data_types:
         problem, allowed = f"has data type {tensor.data_type.name}", f"allows {listed(row.data_types)}"
-        wanted = DataType.UINT8 if DataType.UINT8 in row.data_types else row.data_types[0]
-        fix = f"convert it first, as in {{parameter}}.astype(jnp.{wanted.name.lower()})"
-        if tensor.data_type.name.startswith("FLOAT") and wanted == DataType.UINT8:
-            fix = "quantize it first, as in element_wise_quantize_linear({parameter}, scale, zero_point)"
+        fix = _conversion(name, tensor.data_type, row.data_types)
         return _Breach("data_type", problem, allowed, row.data_types, tensor.data_type, fix)
     return None
 
 
+def _conversion(name: str, received: DataType, allowed: tuple[DataType, ...]) -> str:
+    """How to come from a type to an allowed one without losing what the values mean."""
+    if name == "OutputTensor":
+        return f"make it {listed(allowed)}"
+    if allowed[0] == DataType.FLOAT32:
+        return f"write {{parameter}}.astype(jnp.{allowed[0].name.lower()})"
+    if name.endswith("ZeroPointTensor"):
+        return "a zero point comes after its scale and is an integer of its tensor's type; convert it with .astype"
+    if received.name.startswith("FLOAT"):
+        if name == "BiasTensor":
+            return "it counts steps of input_scale * filter_scale: divide by them, then jnp.rint and .astype(jnp.int32)"
+        return "quantize it first: element_wise_quantize_linear({parameter}, scale, zero_point, output_dtype=...)"
+    return "convert it with {parameter}.astype to a type that holds its values"
+
+
 def _check_support(operator: str, name: str, tensor: TensorDesc | None, feature_level: FeatureLevel) -> None:
     """The tensor stands in its row of the table: present or optional, dimension count, data type."""
-    breach = _breach(support_at(operator, feature_level)[name], tensor)
+    breach = _breach(name, support_at(operator, feature_level)[name], tensor)
     if breach is None:
         return
-    minimum = min((level for level, rows in SUPPORT[operator].items() if not _breach(rows[name], tensor)), default=None)
+    tables = SUPPORT[operator].items()
+    minimum = min((level for level, rows in tables if not _breach(name, rows[name], tensor)), default=None)
     if minimum:
         hint = f" ({'optional' if breach.rule == 'required' else 'allowed'} from {minimum})"
     else:
@@ -153,6 +166,10 @@ def _check_constraints(operator: str, tensors: dict[str, Any]) -> None:
                 text = f"has {label} {_shown(mine)}, expected {_shown(theirs)}, that of {first}"
                 if what == "data_type":
                     text += f"; write {parameter_name(name)}.astype(jnp.{theirs.name.lower()})"
+                elif what == "sizes" and name in ("ScaleTensor", "ZeroPointTensor"):
+                    text += (
+                        f"; reshape {parameter_name(name)} so that it broadcasts, with size 1 where values are shared"
+                    )
                 raise broken(operator, name, f"same_{what}", text, expected=theirs, received=mine)
 
 

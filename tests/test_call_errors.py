@@ -97,32 +97,44 @@ def aligned(shape, rank):
 def data_of_wrong_types():
     for operator, names in DATA.items():
         other = np.int16 if operator == QUANTIZE else np.float32
-        wanted = "float32" if operator == QUANTIZE else "uint8"
         for name in names:
             tensor, shape = page_name(name), GOOD[operator][name].shape
             for dtype in (bool, np.complex64, jnp.bfloat16, jnp.float8_e4m3fn, "U1", object, ">i4"):
-                said = f"{tensor} has type {np.dtype(dtype)}, which DirectML does not have; write {name}.astype(...)"
+                said = f"{tensor} has type {np.dtype(dtype)}, which DirectML does not have; convert it with .astype"
                 changes = {name: np.zeros(shape, dtype)}
                 yield f"{name} of {np.dtype(dtype)}", operator, changes, (DescError, tensor, "data_type"), said
             for dtype in (np.float64, np.int64, np.uint64, jnp.int4, other):
                 said = f"{tensor} has data type {upper(dtype)}, feature level 6_4 allows "
-                fix = f"; convert it first, as in {name}.astype(jnp.{wanted})"
+                fix = f"; convert it with {name}.astype to a type that holds its values"
+                if operator == QUANTIZE:
+                    fix = f"; write {name}.astype(jnp.float32)"
+                elif np.issubdtype(dtype, np.floating):
+                    fix = f"; quantize it first: element_wise_quantize_linear({name}, scale, zero_point, "
                 changes = {name: np.zeros(shape, dtype)}
                 yield f"{name} of {upper(dtype)}", operator, changes, (DescError, tensor, "data_type"), said, fix
             for wrong in ([[0, 1]], (0, 1), "data", 3, 0.5, 1j, np.uint8(3), {}, jnp.uint8, object()):
-                kind, fix = type(wrong).__name__, f", expected an array; write jnp.asarray({name}, dtype=...)"
+                kind, fix = (
+                    (wrong if isinstance(wrong, type) else type(wrong)).__name__,
+                    f", expected an array; write jnp.asarray({name}, dtype=...)",
+                )
                 error = ArgumentTypeError, tensor, "array"
                 case = f"{name} a {type(wrong).__module__} {kind}"
-                yield case, operator, {name: wrong}, error, f"{tensor} is a", kind, fix
+                yield case, operator, {name: wrong}, error, f"{tensor} is ", kind, fix
             error, said = (ArgumentTypeError, tensor, "required"), f"{tensor} is None, but required; give {name}"
             yield f"{name} None", operator, {name: None}, error, said
-    error, fix = (DescError, "ATensor", "data_type"), "INT8 or UINT8; convert it first, as in a.astype(jnp.uint8)"
+    error, fix = (DescError, "ATensor", "data_type"), "INT8 or UINT8; convert it with a.astype"
     yield "int16", ADD, {"a": np.zeros((2, 3), np.int16)}, error, "ATensor has data type INT16", fix
-    yield "float with an int zero point", ADD, {"a": np.zeros((2, 3), np.float32), "a_zero_point": 3}, error, fix
+    yield (
+        "float with an int zero point",
+        ADD,
+        {"a": np.zeros((2, 3), np.float32), "a_zero_point": 3},
+        error,
+        "data type FLOAT32",
+    )
     bias = np.zeros(6, np.float32)
     said, fix = (
         "BiasTensor has data type FLOAT32, feature level 6_4 allows INT32",
-        "; convert it first, as in bias.astype(",
+        "; it counts steps of input_scale * filter_scale: divide by them, then jnp.rint and .astype(",
     )
     yield (
         "bias of float32",
@@ -148,7 +160,7 @@ def wrong_scales():
             yield f"{name} too large {index}", operator, {name: wrong}, error, f"{tensor} is ", said
         for dtype in (np.float64, np.int32):
             said = f"{tensor} has data type {upper(dtype)}, feature level 6_4 allows FLOAT32"
-            fix = f"; convert it first, as in {name}.astype(jnp.float32)"
+            fix = f"; write {name}.astype(jnp.float32)"
             changes, error = {name: np.ones((), dtype)}, (DescError, tensor, "data_type")
             yield f"{name} of {upper(dtype)}", operator, changes, error, said, fix
         error, said = (ArgumentTypeError, tensor, "required"), f"{tensor} is None, but required; give {name}"
@@ -184,10 +196,10 @@ def wrong_zero_points():
             yield f"{name} out of range {index}", operator, {name: wrong, **fixed}, error, f"{tensor} is ", said
         for other in (np.int64, np.float32):
             said = f"{tensor} has data type {upper(other)}, feature level 6_4 allows "
-            fix = f"; convert it first, as in {name}.astype(jnp.uint8)"
+            fix = "; a zero point comes after its scale and is an integer of its tensor's type; convert it with .astype"
             changes, error = {name: np.ones((), other)}, (DescError, tensor, "data_type")
             yield f"{name} of {upper(other)}", operator, changes, error, said, fix
-        said = f"{tensor} has type bool, which DirectML does not have; write {name}.astype(...)"
+        said = f"{tensor} has type bool, which DirectML does not have; convert it with .astype"
         yield f"{name} of bool", operator, {name: np.ones((), bool)}, (DescError, tensor, "data_type"), said
         other = np.uint8 if dtype == np.int8 else np.int8
         if fixed:
@@ -222,7 +234,7 @@ def wrong_feature_levels():
     for operator in OPERATORS:
         for wrong in ("6_4", 0x6400, None, 6.4, dml.FeatureLevel):
             error = DescError, "feature_level", "feature_level"
-            fix = "expected a FeatureLevel; write feature_level=FeatureLevel.LEVEL_6_2"
+            fix = "expected a FeatureLevel; write FeatureLevel.LEVEL_4_0 or the like"
             yield f"feature_level {wrong}", operator, {"feature_level": wrong}, error, fix
     for operator, at in ((ADD, "3_1"), (MATRIX_MULTIPLY, "2_0"), (CONVOLUTION, "2_0")):
         error, said = (FeatureLevelError, None, "feature_level"), f"not available at feature level {at} (introduced in "
@@ -276,9 +288,10 @@ def wrong_shapes():
                 said = f"{tensor} has Sizes {aligned(shape, 2)}, expected [2, 3], that of InputTensor"
                 changes, error = {name: np.ones(shape, dtype)}, (DescError, tensor, "same_sizes")
                 yield f"{name} {shape}", operator, changes, error, said
-            said = f"{tensor} has rank 3, expected 2, that of InputTensor"
-            changes, error = {name: np.ones((2, 2, 3), dtype)}, (DescError, tensor, "same_dimension_count")
-            yield f"{name} of rank 3", operator, changes, error, said
+            for shape in ((2, 2, 3), (2, 3, 1)):
+                said = f"{tensor} has rank 3, expected 2, that of InputTensor"
+                changes, error = {name: np.ones(shape, dtype)}, (DescError, tensor, "same_dimension_count")
+                yield f"{name} {shape}", operator, changes, error, said
     for shape in ((1, 3), (2, 1), (3, 2), (2, 4)):
         error, said = (DescError, "BTensor", "same_sizes"), f"has Sizes {list(shape)}, expected [2, 3], that of ATensor"
         yield f"b {shape}", ADD, {"b": s8(*shape)}, error, said
@@ -337,17 +350,21 @@ def wrong_options():
         kinds = [True, 1.0, "1", None, {}, np.float32(1), np.bool_(1), np.array(1), jnp.ones((), np.int32), jnp.ones(2)]
         sequences = [(1, True), [1, 1.0], (1, None), np.ones((2, 2), int), np.ones(2), range(2)]
         for index, wrong in enumerate(kinds + ([(1,), [1], np.ones(2, int)] if one else sequences)):
-            expected = f", expected an integer{'' if one else ' or a tuple of 2'}"
-            why = "; it decides shapes, so it must be known when tracing" if isinstance(wrong, jax.Array) else ""
+            alternative = "" if one else " or a tuple of 2 integers"
+            expected = f"{'' if wrong is not None else 'None'}, expected an integer{alternative}"
+            why = "; it decides shapes: make it static, as in static_argnames" if isinstance(wrong, jax.Array) else ""
             case, error = f"{name} of another kind {index}", (ArgumentTypeError, tensor, "static")
             yield case, CONVOLUTION, {name: wrong}, error, f"{tensor} is ", expected + why
         for wrong in dict.fromkeys([least - 1, -1, -7]):
             error = DescError, tensor, "group_count" if one else "values"
             said = f"{tensor} is {wrong}, expected an integer of at least 1" if one else f"{tensor} has values "
             yield f"{name} {wrong}", CONVOLUTION, {name: wrong}, error, said
-        for wrong in [] if one else [(1, least - 1), (-1, 1), (1,), (1, 1, 1), ()]:
-            error, said = (DescError, tensor, "values"), f"{tensor} has values "
-            yield f"{name} {wrong}", CONVOLUTION, {name: wrong}, error, said
+        for wrong in [] if one else [(-1, 1), (1,), (1, 1, 1), ()]:
+            said = f"{tensor} has values {wrong}, expected a tuple of 2 integers from {least} to 4294967295"
+            yield f"{name} {wrong}", CONVOLUTION, {name: wrong}, (DescError, tensor, "values"), said
+        if least and not one:
+            error, said = (DescError, tensor, "values"), f"{tensor} has values [1, 0], none may be below 1"
+            yield f"{name} (1, 0)", CONVOLUTION, {name: (1, 0)}, error, said
     for rule, changes, said in (
         ("kernel", {"filter": s8(6, 4, 8, 4)},
          "spans 8 elements with dilation 1, the padded input has 7; pad it or shrink the kernel"),
@@ -356,7 +373,7 @@ def wrong_options():
         ("kernel", {"dilations": 5, "start_padding": (2, 9), "end_padding": (1, 9)},
          "spans 11 elements with dilation 5, the padded input has 10"),
         ("channels", {"filter": s8(6, 3, 3, 4)},
-         "has 3 input channels, expected 4: InputTensor's 4 channels divided by GroupCount 1"),
+         "has 3 input channels, expected 4: InputTensor's 4 divided by GroupCount 1; channels are dimension 1"),
         ("channels", {"filter": s8(6, 1, 3, 4)}, "has 1 input channels, expected 4"),
         ("channels", {"group_count": 2}, "has 4 input channels, expected 2"),
         ("channels", {"filter": s8(6, 1, 3, 4), "group_count": 4},
@@ -488,7 +505,14 @@ def test_options_cannot_be_traced(name):
         jax.jit(lambda option: call(CONVOLUTION, {**GOOD[CONVOLUTION], name: option}))(1)
     assert (error.value.operator, error.value.tensor, error.value.rule) == (CONVOLUTION, tensor, "static")
     assert f"{tensor} is a traced array, expected an integer" in str(error.value)
-    assert "; it decides shapes, so it must be known when tracing" in str(error.value)
+    assert "; it decides shapes: make it static, as in static_argnames" in str(error.value)
+
+
+def test_only_arrays_are_told_about_tracing():
+    error = caught(CONVOLUTION, {**GOOD[CONVOLUTION], "strides": 1.0})
+    assert (
+        str(error) == "quantized_linear_convolution: Strides is a float, expected an integer or a tuple of 2 integers"
+    )
 
 
 @pytest.mark.parametrize("name", ["strides", "dilations", "start_padding", "end_padding"])
@@ -496,6 +520,23 @@ def test_options_cannot_be_traced_in_a_tuple(name):
     with pytest.raises(ArgumentTypeError) as error:
         jax.jit(lambda option: call(CONVOLUTION, {**GOOD[CONVOLUTION], name: (1, option)}))(1)
     assert (error.value.operator, error.value.rule) == (CONVOLUTION, "static")
+
+
+@pytest.mark.parametrize(("operator", "name"), ending("scale"))
+def test_numbers_that_jit_has_made_arrays_are_numbers_still(operator, name):
+    """They are weakly typed: 2 is an int32, but fits. What is no scale does not become one."""
+
+    def traced(number):
+        return jax.jit(lambda number: call(operator, {**GOOD[operator], name: number}))(number)
+
+    for number in (0.5, 2):
+        np.testing.assert_array_equal(traced(number), call(operator, {**GOOD[operator], name: number}))
+    for wrong in (1j, True, np.int32(2), np.ones(2, int)):
+        with pytest.raises(DescError) as error:
+            traced(wrong)
+        assert (error.value.operator, error.value.tensor, error.value.rule) == (operator, page_name(name), "data_type")
+    with pytest.raises(DescError, match="has data type INT32"):
+        jax.jit(lambda number: call(operator, {**GOOD[operator], name: jax.lax.broadcast(number, (1,))}))(2)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -546,10 +587,14 @@ U8 = np.dtype(np.uint8)
         (QUANTIZE, {"output_dtype": U8}, {}),
         (ADD, {"a_zero_point": 3, "b_zero_point": 3, "output_zero_point": 3}, {}),
         (ADD, {"output_zero_point": 3, "output_dtype": jnp.int8}, {"output_zero_point": np.asarray(3, np.int8)}),
+        (ADD, {"a_zero_point": None, "b_zero_point": None}, {"a_zero_point": 0, "b_zero_point": 0}),
+        (ADD, {"output_zero_point": None}, {"output_zero_point": 0}),
         (ADD, {"b_zero_point": -128}, {"b_zero_point": np.full((1, 1, 1), -128, np.int8)}),
         (MATRIX_MULTIPLY, {"b_scale": steps(6)}, {"b_scale": steps(1, 1, 6)}),
         (MATRIX_MULTIPLY, {"a_scale": steps(4, 1)}, {"a_scale": steps(1, 4, 1)}),
         (MATRIX_MULTIPLY, {"output_zero_point": np.int64(3)}, {}),
+        (MATRIX_MULTIPLY, {"a_zero_point": None, "b_zero_point": None}, {"a_zero_point": 0, "b_zero_point": 0}),
+        (CONVOLUTION, {"filter_zero_point": None, "bias": None}, {"filter_zero_point": 0}),
         (CONVOLUTION, {"strides": 2}, {"strides": (2, 2)}),
         (CONVOLUTION, {"strides": [2, 1]}, {"strides": (2, 1)}),
         (CONVOLUTION, {"dilations": np.array([1, 2])}, {"dilations": (1, 2)}),
