@@ -6,7 +6,7 @@ OLDEST_JAX := 0.11.1
 IN_VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest lint clean python
+.PHONY: help demo test test-oldest lint notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -23,25 +23,27 @@ test-oldest: .venv-oldest/.test  ## run the tests on the oldest supported jax
 lint: .venv/.dev  ## run ruff and mypy, as pre-commit does
 	.venv/bin/pre-commit run --all-files
 
+notebooks: .venv/.notebooks  ## open the notebooks in JupyterLab
+	.venv/bin/jupyter lab notebooks
+
 clean:  ## remove the environments and caches
 	rm -rf .venv .venv-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 
-python:
+%/bin/python:
 	@$(PYTHON) $(NEW_ENOUGH) 2>/dev/null || { \
-	  echo "jaxdml needs Python 3.12 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo not installed)."; \
-	  echo "Install Python 3.12 (python.org, your package manager, pyenv or uv), or say where it is: make PYTHON=/path/to/python3.12 ..."; \
+	  echo "jaxdml needs Python 3.12 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo not to be found)."; \
+	  echo "Install Python 3.12 (python.org, your package manager, pyenv or uv), or say where it is:"; \
+	  echo "  make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; \
 	  exit 1; }
-
-%/bin/python: | python
 	@echo "Making the environment $* with $(PYTHON)"
-	@$(PYTHON) -m venv $*
+	@$(PYTHON) -m venv $* || { rm -rf $*; exit 1; }
 
 .venv/.demo: pyproject.toml | .venv/bin/python
 	@echo "Installing jaxdml into .venv"
 	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-.venv/.test .venv/.dev: .venv/.%: pyproject.toml | .venv/bin/python
+.venv/.test .venv/.dev .venv/.notebooks: .venv/.%: pyproject.toml | .venv/bin/python
 	@echo "Installing jaxdml and its '$*' extra into .venv"
 	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@ .venv/.demo
