@@ -27,6 +27,8 @@ class Arguments:
         self._operator = operator
         self._feature_level = feature_level
         self._output_types = support_at(operator, feature_level)["OutputTensor"].data_types
+        # What says an output type must not depend on the level, or the level would change results.
+        self._latest_output_types = support_at(operator, FeatureLevel.LATEST)["OutputTensor"].data_types
 
     def _error(self, name: str, rule: str, text: str, **facts: Any) -> DescError:
         return broken(self._operator, page_name(f"{name}_tensor"), rule, text, **facts)
@@ -39,9 +41,11 @@ class Arguments:
             raise self._error(
                 name, "required", f"is None, but required; give {name}", error=ArgumentTypeError, expected=jax.Array
             )
-        if not isinstance(value, jax.Array | np.ndarray):
+        if not isinstance(value, jax.Array | np.ndarray) or isinstance(value, np.ma.MaskedArray):
             text = f"is {_described(value)}, expected an array; write jnp.asarray({name}, dtype=...)"
-            raise self._error(name, "array", text, error=ArgumentTypeError, expected=jax.Array, received=value)
+            raise self._error(
+                name, "array", text, error=ArgumentTypeError, expected=jax.Array, received=_described(value)
+            )
         if DataType.of(value.dtype) == DataType.UNKNOWN:
             text = f"has type {value.dtype}, which DirectML does not have; convert it with .astype"
             raise self._error(name, "data_type", text, expected=DataType, received=value.dtype)
@@ -52,34 +56,35 @@ class Arguments:
 
         A number that has gone through the caller's `jit` is an array, but a weakly typed one: a number still.
         """
-        if isinstance(value, jax.Array) and value.weak_type and not value.ndim:
-            return self.tensor(name, value).astype(dtype)
+        if _is_number(value, jnp.floating) or _is_number(value, jnp.integer):
+            return value.astype(dtype)
         if value is None or isinstance(value, jax.Array | np.ndarray):
             return self.tensor(name, value)
         if not isinstance(value, numbers.Real) or isinstance(value, bool):
             text = f"is {_described(value)}, expected a number or an array; write jnp.asarray({name}, jnp.float32)"
-            raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=value)
+            raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=_described(value))
         try:
             with np.errstate(over="ignore"):
                 scalar = np.asarray(float(value)).astype(dtype)
         except OverflowError:
             scalar = np.asarray(math.inf)
-        if np.isinf(scalar) and not (isinstance(value, float | np.floating) and math.isinf(value)):
+        is_infinite = isinstance(value, float | np.floating) and math.isinf(value)
+        if np.isinf(scalar) != is_infinite or (scalar == 0) != (value == 0):
             text = f"is {shown(value)}, which {DataType.of(dtype).name} cannot hold"
             raise self._error(name, "range", text, expected=DataType.of(dtype), received=value)
         return scalar
 
     def zero_point(self, name: str, value: Any, dtype: Any) -> Any:
         """None, an array, or an integer as a scalar of dtype, the type of the tensor that it belongs to."""
-        if isinstance(value, jax.Array) and value.weak_type and jnp.issubdtype(value.dtype, jnp.integer):
+        if _is_number(value, jnp.integer):
             text = f"is a number without a type, whose range cannot be checked; write jnp.{np.dtype(dtype)}(...)"
-            raise self._error(name, "data_type", text, expected=dtype, received=value)
+            raise self._error(name, "data_type", text, expected=dtype, received=_described(value))
         if value is None or isinstance(value, jax.Array | np.ndarray):
             return self.tensor(name, value, optional=True)
         if not isinstance(value, numbers.Integral | np.integer) or isinstance(value, bool):
             fix = f"write jnp.asarray({name}, jnp.{np.dtype(dtype)})"
             text = f"is {_described(value)}, expected None, an integer or an array; {fix}"
-            raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=value)
+            raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=_described(value))
         # Beside a tensor of a wrong type, which validate reports, any integer type will do.
         limits = np.iinfo(dtype if np.issubdtype(dtype, np.integer) else np.int32)
         if not limits.min <= int(value) <= limits.max:
@@ -102,7 +107,7 @@ class Arguments:
         """The output's dtype: that of the zero point if it says one, else output_dtype, else default."""
         chosen = None if output_dtype is None else self._dtype(output_dtype)
         is_array = isinstance(zero_point, jax.Array | np.ndarray)
-        is_scalar = isinstance(zero_point, np.integer) and DataType.of(zero_point.dtype) in self._output_types
+        is_scalar = isinstance(zero_point, np.integer) and DataType.of(zero_point.dtype) in self._latest_output_types
         if not is_array and not is_scalar:
             return np.dtype(default) if chosen is None else chosen
         if is_array:
@@ -123,7 +128,12 @@ class Arguments:
         except (TypeError, ValueError, SyntaxError) as error:  # NumPy raises any of them
             text = f"is {_described(output_dtype)}, expected a type such as jnp.uint8"
             raise broken(
-                self._operator, "output_dtype", "output_dtype", text, error=ArgumentTypeError, received=output_dtype
+                self._operator,
+                "output_dtype",
+                "output_dtype",
+                text,
+                error=ArgumentTypeError,
+                received=_described(output_dtype),
             ) from error
         data_type, level = DataType.of(dtype), self._feature_level
         if data_type not in self._output_types:
@@ -166,8 +176,13 @@ class Arguments:
             f"is {_described(value)}, expected {expected}{why}",
             error=ArgumentTypeError,
             expected=int,
-            received=value,
+            received=_described(value),
         )
+
+
+def _is_number(value: Any, kind: Any) -> bool:
+    """Whether value is a Python number that has become an array, as the caller's `jit` makes it."""
+    return isinstance(value, jax.Array) and not value.ndim and jnp.issubdtype(value.dtype, kind) and value.weak_type
 
 
 def _described(value: Any) -> str:
@@ -188,8 +203,7 @@ def parameter_desc(array: Any, rank: int, channels: int | None = None) -> Tensor
     """The packed desc of a scale, zero point or bias, aligned to rank; [channels] is one for each channel."""
     if array is None:
         return None
-    sizes = aligned(array.shape, rank) if channels is None else per_channel(array.shape, rank, channels)
-    return TensorDesc(DataType.of(array.dtype), sizes)
+    return TensorDesc(DataType.of(array.dtype), per_channel(array.shape, rank, channels))
 
 
 def broadcast_desc(array: Any, sizes: Shape) -> TensorDesc | None:

@@ -19,9 +19,9 @@ def aligned(shape: Sequence[int], rank: int) -> Shape:
     return (1,) * (rank - len(bare)) + bare
 
 
-def per_channel(shape: Sequence[int], rank: int, channels: int) -> Shape:
+def per_channel(shape: Sequence[int], rank: int, channels: int | None) -> Shape:
     """aligned, except that [channels] stands for [1, channels, 1, ...]."""
-    if tuple(shape) == (channels,):
+    if channels is not None and tuple(shape) == (channels,):
         return (1, channels) + (1,) * (rank - 2)
     return aligned(shape, rank)
 

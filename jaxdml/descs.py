@@ -81,7 +81,12 @@ def _tuple(sequence: Any) -> Any:
     """A sequence as a hashable tuple of Python integers; anything else as it is, for validate to judge."""
     if not is_sequence(sequence):
         return sequence
-    return tuple(int(item) if isinstance(item, np.integer) else item for item in sequence)
+    return tuple(_integer(item) for item in sequence)
+
+
+def _integer(value: Any) -> Any:
+    """A NumPy integer as a Python one; anything else as it is."""
+    return int(value) if isinstance(value, np.integer) else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +110,10 @@ class TensorDesc:
     guaranteed_base_offset_alignment: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", _tuple(self.sizes))
-        object.__setattr__(self, "strides", _tuple(self.strides))
+        for field in ("sizes", "strides"):
+            object.__setattr__(self, field, _tuple(getattr(self, field)))
+        for field in ("total_tensor_size_in_bytes", "guaranteed_base_offset_alignment"):
+            object.__setattr__(self, field, _integer(getattr(self, field)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,3 +210,5 @@ class QuantizedLinearConvolutionDesc(OperatorDesc):
     def __post_init__(self) -> None:
         for field in ("strides", "dilations", "start_padding", "end_padding"):
             object.__setattr__(self, field, _tuple(getattr(self, field)))
+        for field in ("dimension_count", "group_count"):
+            object.__setattr__(self, field, _integer(getattr(self, field)))

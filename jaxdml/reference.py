@@ -32,7 +32,8 @@ def _saturated(x: Array, zero_point: Any, dtype: Any) -> Array:
 
 
 def _output_dtype(output_dtype: Any, output_zero_point: Any, default: Any) -> Any:
-    if isinstance(output_zero_point, np.ndarray | np.generic):
+    is_typed = isinstance(output_zero_point, np.ndarray | np.generic)
+    if is_typed and output_zero_point.dtype.name in ("int8", "uint8", "int16", "uint16"):
         return output_zero_point.dtype
     return default if output_dtype is None else output_dtype
 
@@ -52,7 +53,7 @@ def _requantized(
 
 def element_wise_dequantize_linear(input: Array, scale: Any, zero_point: Any = None) -> Array:
     """(input - zero_point) * scale; a float16 scale is widened, and the product rounded to float16."""
-    scale = scale if isinstance(scale, np.ndarray | np.generic) else _float32(scale)
+    scale = scale if getattr(scale, "dtype", None) == np.float16 else _float32(scale)
     with np.errstate(all="ignore"):
         return (_minus(input, zero_point).astype(np.float32) * scale.astype(np.float32)).astype(scale.dtype)
 

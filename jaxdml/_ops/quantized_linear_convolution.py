@@ -12,6 +12,7 @@ from jaxdml import _numerics
 from jaxdml._arguments import Arguments, parameter_desc, tensor_desc
 from jaxdml._contract import int_conv
 from jaxdml._shapes import Shape, output_extent, per_channel
+from jaxdml._tensor_rules import is_uint
 from jaxdml._validate import validate_once
 from jaxdml.descs import DataType, QuantizedLinearConvolutionDesc, TensorDesc
 from jaxdml.feature_levels import FeatureLevel
@@ -114,6 +115,8 @@ def _output_shape(
     spatial = len(input) - 2
     options = (strides, dilations, start_padding, end_padding)
     if spatial < 1 or len(filter) != len(input) or any(len(option) != spatial for option in options) or 0 in strides:
+        return input
+    if not all(is_uint(value) for option in options for value in option):
         return input
     extents = zip(input[2:], filter[2:], *options, strict=True)
     return (input[0], filter[0], *(max(output_extent(*extent), 1) for extent in extents))
