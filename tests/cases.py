@@ -112,5 +112,5 @@ def chunks(make, seed: int, count: int, size: int = 20) -> list[list[Case]]:
     return [cases[start : start + size] for start in range(0, count, size)]
 
 
-MATRIX_MULTIPLY = chunks(matrix_multiply, seed=1, count=300)
-CONVOLUTION = chunks(convolution, seed=2, count=300)
+MATRIX_MULTIPLY = chunks(matrix_multiply, seed=1, count=160)
+CONVOLUTION = chunks(convolution, seed=2, count=160)

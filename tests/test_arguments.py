@@ -47,8 +47,9 @@ def test_the_level_refuses_but_never_changes_the_output_type(dtype):
 
 def test_numpy_integers_are_integers_in_descs():
     one = dml.TensorDesc(dml.DataType.FLOAT32, (1, 1, 1), None, total_tensor_size_in_bytes=np.int64(4))
+    input_tensor = dml.TensorDesc(dml.DataType.UINT8, np.array([1, 2, 5]), guaranteed_base_offset_alignment=np.int8(4))
     desc = dml.QuantizedLinearConvolutionDesc(
-        input_tensor=dml.TensorDesc(dml.DataType.UINT8, np.array([1, 2, 5]), None, dml.TensorFlags.NONE, None, np.int8(4)),
+        input_tensor=input_tensor,
         input_scale_tensor=one, filter_tensor=dml.TensorDesc(dml.DataType.INT8, [3, 2, 2]), filter_scale_tensor=one,
         output_scale_tensor=one, output_tensor=dml.TensorDesc(dml.DataType.UINT8, (1, 3, 4)),
         dimension_count=np.uint32(1), strides=np.ones(1, np.uint32), dilations=[np.int64(1)], start_padding=(0,),

@@ -508,10 +508,14 @@ def test_options_cannot_be_traced(name):
     assert "; it decides shapes: make it static, as in static_argnames" in str(error.value)
 
 
-def test_only_arrays_are_told_about_tracing():
-    error = caught(CONVOLUTION, {**GOOD[CONVOLUTION], "strides": 1.0})
+def test_whole_messages():
+    error = caught(CONVOLUTION, {**GOOD[CONVOLUTION], "strides": 1.0})  # nothing about tracing
     assert (
         str(error) == "quantized_linear_convolution: Strides is a float, expected an integer or a tuple of 2 integers"
+    )
+    error = caught(DEQUANTIZE, {**GOOD[DEQUANTIZE], "input": 3})
+    assert str(error) == (
+        "element_wise_dequantize_linear: InputTensor is an int, expected an array; write jnp.asarray(input, dtype=...)"
     )
 
 

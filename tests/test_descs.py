@@ -285,6 +285,12 @@ def test_alignment_is_a_power_of_two_and_at_least_an_element(data_type, right_on
         assert assert_refused(desc, "InputTensor", "guaranteed_base_offset_alignment").received == alignment
 
 
+def test_sizes_and_strides_say_how_many():
+    """A tensor may have any rank; its strides then follow it."""
+    assert "has Sizes (-1,), expected a tuple of integers from " in str(refusal(linear("UINT8", -1)))
+    assert "has Strides (), expected a tuple of 1 integers from " in str(refusal(linear("UINT8", 1, strides=())))
+
+
 def test_the_largest_stride():
     """A UINT of directml.h."""
     largest = linear("UINT8", 1, strides=(2**32 - 1,), guaranteed_base_offset_alignment=2**31)

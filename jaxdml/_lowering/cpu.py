@@ -31,9 +31,9 @@ def _signed(x: Array, zero_point: Array | None) -> tuple[Array, Array | None]:
 def _product(a: Array, b: Array) -> Array:
     """int8 [..., M, K] times int8 [..., K, N]. One row or column is computed as two: there is no kernel for one."""
     rows, columns = a.shape[-2], b.shape[-1]
-    leading = [(0, 0)] * (a.ndim - 2)
-    a = jnp.pad(a, [*leading, (0, rows == 1), (0, 0)])
-    b = jnp.pad(b, [*leading, (0, 0), (0, columns == 1)])
+    rest = [(0, 0, 0)] * (a.ndim - 2)
+    a = lax.pad(a, np.int8(0), [*rest, (0, int(rows == 1), 0), (0, 0, 0)])
+    b = lax.pad(b, np.int8(0), [*rest, (0, 0, 0), (0, int(columns == 1), 0)])
     batch = tuple(range(a.ndim - 2))
     # The algorithm keeps JAX from widening the operands to int32 before XLA sees them.
     product = lax.dot_general(
