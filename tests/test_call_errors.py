@@ -543,6 +543,15 @@ def test_numbers_that_jit_has_made_arrays_are_numbers_still(operator, name):
         jax.jit(lambda number: call(operator, {**GOOD[operator], name: jax.lax.broadcast(number, (1,))}))(2)
 
 
+@pytest.mark.parametrize(("operator", "name"), ending("zero_point"))
+def test_integers_that_jit_has_made_arrays_are_no_zero_points(operator, name):
+    """Their values are unknown, so none can be found to be in range."""
+    with pytest.raises(DescError) as error:
+        jax.jit(lambda number: call(operator, {**GOOD[operator], name: number}))(3)
+    assert (error.value.operator, error.value.tensor, error.value.rule) == (operator, page_name(name), "data_type")
+    assert "is a number without a type, whose range cannot be checked; write jnp." in str(error.value)
+
+
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_feature_levels_and_output_dtypes_cannot_be_traced(operator):
     with pytest.raises(DescError, match="expected a FeatureLevel"):
