@@ -6,7 +6,7 @@ OLDEST_JAX := 0.11.1
 IN_VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest lint notebooks clean
+.PHONY: help demo test test-oldest bench lint notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -19,6 +19,9 @@ test: .venv/.test  ## run the tests
 
 test-oldest: .venv-oldest/.test  ## run the tests on the oldest supported jax
 	.venv-oldest/bin/python -m pytest
+
+bench: .venv/.bench  ## time everything against onnxruntime and lax, on a quiet machine
+	$(IN_VENV) -m benchmarks
 
 lint: .venv/.dev  ## run ruff and mypy, as pre-commit does
 	.venv/bin/pre-commit run --all-files
@@ -43,7 +46,7 @@ clean:  ## remove the environments and caches
 	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-.venv/.test .venv/.dev .venv/.notebooks: .venv/.%: pyproject.toml | .venv/bin/python
+.venv/.test .venv/.bench .venv/.dev .venv/.notebooks: .venv/.%: pyproject.toml | .venv/bin/python
 	@echo "Installing jaxdml and its '$*' extra into .venv"
 	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@ .venv/.demo

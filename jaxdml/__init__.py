@@ -1,10 +1,12 @@
 """DirectML's quantized operators as pure JAX functions."""
 
+from jaxdml._lowering.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._ops.element_wise_dequantize_linear import element_wise_dequantize_linear
 from jaxdml._ops.element_wise_quantize_linear import element_wise_quantize_linear
 from jaxdml._ops.element_wise_quantized_linear_add import element_wise_quantized_linear_add
 from jaxdml._ops.quantized_linear_convolution import quantized_linear_convolution
 from jaxdml._ops.quantized_linear_matrix_multiply import quantized_linear_matrix_multiply
+from jaxdml._prepare import prepare_convolution_filter, prepare_matrix_multiply_b
 from jaxdml._validate import minimum_feature_level, validate
 from jaxdml.descs import (
     DataType,
@@ -32,6 +34,8 @@ __all__ = [
     "FeatureLevel",
     "FeatureLevelError",
     "OperatorDesc",
+    "PreparedFilter",
+    "PreparedMatrix",
     "QuantizedLinearConvolutionDesc",
     "QuantizedLinearMatrixMultiplyDesc",
     "TensorDesc",
@@ -40,6 +44,8 @@ __all__ = [
     "element_wise_quantize_linear",
     "element_wise_quantized_linear_add",
     "minimum_feature_level",
+    "prepare_convolution_filter",
+    "prepare_matrix_multiply_b",
     "quantized_linear_convolution",
     "quantized_linear_matrix_multiply",
     "validate",

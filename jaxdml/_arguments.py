@@ -14,7 +14,7 @@ import numpy as np
 from jaxdml._shapes import Shape, aligned, per_channel
 from jaxdml._tensor_rules import broken, listed, shown
 from jaxdml._validate import check_feature_level, support_at
-from jaxdml.descs import DataType, TensorDesc, is_sequence, page_name
+from jaxdml.descs import DataType, TensorDesc, TensorFlags, is_sequence, page_name
 from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
 from jaxdml.feature_levels import SUPPORT, FeatureLevel
 
@@ -33,8 +33,10 @@ class Arguments:
     def _error(self, name: str, rule: str, text: str, **facts: Any) -> DescError:
         return broken(self._operator, page_name(f"{name}_tensor"), rule, text, **facts)
 
-    def tensor(self, name: str, value: Any, *, optional: bool = False) -> Any:
-        """An array of a DirectML type."""
+    def tensor(self, name: str, value: Any, *, optional: bool = False, prepared: type | None = None) -> Any:
+        """An array of a DirectML type, or a prepared operand of the given class."""
+        if prepared is not None and isinstance(value, prepared):
+            return value
         if value is None:
             if optional:
                 return None
@@ -195,8 +197,10 @@ def _described(value: Any) -> str:
 
 
 def tensor_desc(array: Any) -> TensorDesc:
-    """The packed desc of an array."""
-    return TensorDesc(DataType.of(array.dtype), array.shape)
+    """The packed desc of an array, or of a prepared operand, which is owned by the library as DirectML's are by DML."""
+    is_array = isinstance(array, jax.Array | np.ndarray)
+    flags = TensorFlags.NONE if is_array else TensorFlags.OWNED_BY_DML
+    return TensorDesc(DataType.of(array.dtype), array.shape, flags=flags)
 
 
 def parameter_desc(array: Any, rank: int, channels: int | None = None) -> TensorDesc | None:

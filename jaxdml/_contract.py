@@ -5,24 +5,35 @@ integers, so that the choice among them is a matter of speed alone.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax
 from jax import lax
 
-from jaxdml._lowering import canonical, cpu
+from jaxdml._lowering import canonical, cpu, prepared
+from jaxdml._lowering.prepared import PreparedFilter, PreparedMatrix
 
 
-def int_dot(a: jax.Array, a_zero_point: jax.Array | None, b: jax.Array, b_zero_point: jax.Array | None) -> jax.Array:
+def int_dot(
+    a: jax.Array, a_zero_point: jax.Array | None, b: jax.Array | PreparedMatrix, b_zero_point: jax.Array | None
+) -> jax.Array:
     """Matrix product of 8-bit [..., M, K] and [..., K, N]; zero points have the rank of what they broadcast to."""
-    return lax.platform_dependent(a, a_zero_point, b, b_zero_point, cpu=cpu.dot, default=canonical.dot)
+
+    def on_cpu(a: Any, a_zero_point: Any, b: Any, b_zero_point: Any) -> jax.Array:
+        b = b if isinstance(b, PreparedMatrix) else prepared.prepare_matrix(b, "KN")
+        return cpu.dot(a, a_zero_point, b, b_zero_point)
+
+    def elsewhere(a: Any, a_zero_point: Any, b: Any, b_zero_point: Any) -> jax.Array:
+        b = prepared.matrix(b) if isinstance(b, PreparedMatrix) else b
+        return canonical.dot(a, a_zero_point, b, b_zero_point)
+
+    return lax.platform_dependent(a, a_zero_point, b, b_zero_point, cpu=on_cpu, default=elsewhere)
 
 
 def int_conv(
     x: jax.Array,
     x_zero_point: jax.Array | None,
-    filter: jax.Array,
+    filter: jax.Array | PreparedFilter,
     filter_zero_point: jax.Array | None,
     *,
     strides: Sequence[int],
@@ -34,17 +45,14 @@ def int_conv(
 
     Zero points have their operand's rank: one element, or one for each O of the filter.
     """
-    options: dict[str, Any] = {
-        "strides": strides,
-        "dilations": dilations,
-        "padding": padding,
-        "group_count": group_count,
-    }
-    return lax.platform_dependent(
-        x,
-        x_zero_point,
-        filter,
-        filter_zero_point,
-        cpu=partial(cpu.conv, **options),
-        default=partial(canonical.conv, **options),
-    )
+    options: dict[str, Any] = {"strides": strides, "dilations": dilations, "padding": padding}
+
+    def on_cpu(x: Any, x_zero_point: Any, filter: Any, filter_zero_point: Any) -> jax.Array:
+        filter = filter if isinstance(filter, PreparedFilter) else prepared.prepare_filter(filter, group_count)
+        return cpu.conv(x, x_zero_point, filter, filter_zero_point, **options)
+
+    def elsewhere(x: Any, x_zero_point: Any, filter: Any, filter_zero_point: Any) -> jax.Array:
+        filter = prepared.filter(filter) if isinstance(filter, PreparedFilter) else filter
+        return canonical.conv(x, x_zero_point, filter, filter_zero_point, **options, group_count=group_count)
+
+    return lax.platform_dependent(x, x_zero_point, filter, filter_zero_point, cpu=on_cpu, default=elsewhere)

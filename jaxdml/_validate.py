@@ -34,7 +34,7 @@ def validate(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATE
         if tensor is not None:
             check_tensor(desc.operator, name, tensor)
     for name, tensor in tensors.items():
-        _check_support(desc.operator, name, tensor, feature_level)
+        check_support(desc.operator, name, tensor, feature_level)
     _check_constraints(desc.operator, tensors)
     CHECKS[desc.operator](desc)
     output = tensors["OutputTensor"]
@@ -130,7 +130,7 @@ def _conversion(name: str, received: DataType, allowed: tuple[DataType, ...]) ->
     return "convert it with {parameter}.astype to a type that holds its values"
 
 
-def _check_support(operator: str, name: str, tensor: TensorDesc | None, feature_level: FeatureLevel) -> None:
+def check_support(operator: str, name: str, tensor: TensorDesc | None, feature_level: FeatureLevel) -> None:
     """The tensor stands in its row of the table: present or optional, dimension count, data type."""
     breach = _breach(name, support_at(operator, feature_level)[name], tensor)
     if breach is None:

@@ -78,9 +78,12 @@ def convolution(rng) -> Case:
     spatial = int(rng.integers(1, 3))
     groups = int(rng.choice([1, 1, 2, 3]))
     per_group = int(rng.choice([1, 2, 5]))
-    if rng.random() < 0.2:  # depthwise
+    kind = rng.random()
+    if kind < 0.2:  # depthwise
         groups, per_group = int(rng.choice([4, 6])), 1
     out_channels = groups * int(rng.integers(1, 4))
+    if kind > 0.8:  # as wide as layers are
+        per_group, out_channels = int(rng.choice([8, 17])), groups * int(rng.choice([17, 20]))
     kernel = rng.integers(1, 5, spatial)
     strides, dilations = rng.integers(1, 4, spatial), rng.integers(1, 4, spatial)
     start, end = rng.integers(0, 3, spatial), rng.integers(0, 3, spatial)

@@ -1,6 +1,7 @@
 """The lowerings: each gives the same integers, and on a CPU the compiled program uses XLA's int8 kernels."""
 
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 
 import jaxdml as dml
 from cases import BYTES, CONVOLUTION, MATRIX_MULTIPLY
-from jaxdml._lowering import canonical, cpu
+from jaxdml._lowering import canonical, cpu, prepared
 from jaxdml._shapes import aligned, per_channel
 
 on_cpu = pytest.mark.skipif(jax.default_backend() != "cpu", reason="looks at programs compiled for a CPU")
@@ -37,17 +38,28 @@ def conv_arguments(case):
     return (x, x_zero_point, f, f_zero_point), options | {"padding": padding}
 
 
-@pytest.mark.parametrize("chunk", MATRIX_MULTIPLY[:4], ids=name)
-def test_dot_lowerings_agree(chunk):
-    arguments = [dot_arguments(case) for case in chunk]
-    expected = jax.jit(lambda all: [canonical.dot(*one) for one in all])(arguments)
-    got = jax.jit(lambda all: [cpu.dot(*one) for one in all])(arguments)
+def in_one_program(function, arguments):
+    return jax.jit(lambda all: [function(*one) for one in all])(arguments)
+
+
+def assert_all_equal(expected, got):
     for one, other in zip(expected, got, strict=True):
         assert one.dtype == other.dtype == jnp.int32
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("chunk", CONVOLUTION[:4], ids=name)
+def prepared_dot(layout):
+    return lambda a, az, b, bz: cpu.dot(a, az, prepared.prepare_matrix(b, layout), bz)
+
+
+@pytest.mark.parametrize("chunk", MATRIX_MULTIPLY, ids=name)
+def test_dot_lowerings_agree(chunk):
+    arguments = [dot_arguments(case) for case in chunk]
+    # "KN" is what arrays become: test_contractions holds it against NumPy on all cases.
+    assert_all_equal(in_one_program(canonical.dot, arguments), in_one_program(prepared_dot("NK"), arguments))
+
+
+@pytest.mark.parametrize("chunk", CONVOLUTION, ids=name)
 def test_conv_lowerings_agree(chunk):
     arguments = [conv_arguments(case) for case in chunk]
 
@@ -56,9 +68,23 @@ def test_conv_lowerings_agree(chunk):
         operands = [operands for operands, _ in arguments]
         return jax.jit(lambda all: [lowering(*one, **o) for one, o in zip(all, options, strict=True)])(operands)
 
-    for one, other in zip(both(canonical.conv), both(cpu.conv), strict=True):
-        assert one.dtype == other.dtype == jnp.int32
-        np.testing.assert_array_equal(one, other)
+    def on_cpu(x, x_zero_point, f, f_zero_point, *, group_count, **options):
+        return cpu.conv(x, x_zero_point, prepared.prepare_filter(f, group_count), f_zero_point, **options)
+
+    assert_all_equal(both(canonical.conv), both(on_cpu))
+
+
+def test_the_cases_reach_every_form_of_convolution():
+    """Depthwise end to end and strided, a convolution for one group and for several, products of matrices."""
+    forms = set()
+    for case in (case for chunk in CONVOLUTION for case in chunk):
+        f = jax.eval_shape(partial(prepared.prepare_filter, group_count=case.options["group_count"]), case.arguments[3])
+        is_flat = f.shape[1] == 1 and case.options["strides"] == (1, 1)
+        forms.add((f.ndim, f.layout, f.shape[1] == 1, f.group_count > 1, is_flat))
+    assert forms >= {(4, "HWIO", False, grouped, False) for grouped in (False, True)}
+    assert forms >= {(rank, "HWIO", False, False, False) for rank in (3, 4)}
+    assert forms >= {(4, "OIHW", False, grouped, False) for grouped in (False, True)}
+    assert forms >= {(4, "OIHW", True, True, flat) for flat in (False, True)}
 
 
 @pytest.mark.parametrize("value", [-128, 127])
@@ -68,7 +94,25 @@ def test_lowerings_agree_at_the_bound_and_beyond(value, depth):
     a, b = np.full((3, depth), value, np.int8), np.full((depth, 2), -128, np.int8)
     for zero_points in ((None, None), (np.full((1, 1), -value - 1, np.int8), np.full((1, 1), 127, np.int8))):
         arguments = (a, zero_points[0], b, zero_points[1])
-        np.testing.assert_array_equal(jax.jit(cpu.dot)(*arguments), jax.jit(canonical.dot)(*arguments))
+        expected = jax.jit(canonical.dot)(*arguments)
+        for layout in ("KN", "NK"):
+            np.testing.assert_array_equal(jax.jit(prepared_dot(layout))(*arguments), expected)
+
+
+@pytest.mark.parametrize(("channels", "kernel"), [(3_700, 3), (8_300, 4)], ids=str)
+@pytest.mark.parametrize("outputs", [2, 17])
+def test_convolutions_agree_at_the_bound_and_beyond(channels, kernel, outputs):
+    """The same with windows: 33,300 and 132,800 products, in both layouts of the filter."""
+    x, f = (
+        np.full((1, channels, kernel, kernel + 1), 127, np.int8),
+        np.full((outputs, channels, kernel, kernel), -128, np.int8),
+    )
+    options = {"strides": (1, 1), "dilations": (1, 1), "padding": ((0, 0), (0, 0))}
+    packed = prepared.prepare_filter(f, 1)
+    for zero_points in ((None, None), (np.full((1, 1, 1, 1), -128, np.int8), np.full((1, 1, 1, 1), 127, np.int8))):
+        expected = jax.jit(partial(canonical.conv, **options, group_count=1))(x, zero_points[0], f, zero_points[1])
+        got = jax.jit(partial(cpu.conv, **options))(x, zero_points[0], packed, zero_points[1])
+        np.testing.assert_array_equal(got, expected)
 
 
 def compiled(function, *arguments):
@@ -102,30 +146,35 @@ def test_matrix_multiply_uses_the_int8_kernel(sizes, a_dtype, b_dtype, zero_poin
 
 @on_cpu
 @pytest.mark.parametrize(
-    ("channels", "size", "out", "kernel", "options"),
+    ("channels", "size", "out", "kernel", "options", "contractions"),
     [
-        (64, 14, 64, 3, {"start_padding": 1, "end_padding": 1}),
-        (64, 14, 32, 1, {}),
-        (3, 32, 16, 7, {"strides": 2, "start_padding": 3, "end_padding": 3}),
-        (32, 14, 32, 3, {"dilations": 2}),
-        (64, 14, 64, 3, {"group_count": 4}),
-        (24, 14, 24, 3, {"group_count": 24, "start_padding": 1, "end_padding": 1}),
-        (24, 14, 48, 3, {"group_count": 24, "strides": 2}),
+        (64, 14, 64, 3, {"start_padding": 1, "end_padding": 1}, {"convolution": 1}),
+        (64, 14, 32, 1, {}, {"dot": 1}),
+        (3, 32, 16, 7, {"strides": 2, "start_padding": 3, "end_padding": 3}, {"dot": 1}),
+        (32, 14, 32, 3, {"dilations": 2}, {"convolution": 1}),
+        (64, 14, 128, 3, {"group_count": 4}, {"convolution": 4}),
+        (64, 14, 64, 3, {"group_count": 4}, {"dot": 1}),
+        (512, 7, 512, 3, {}, {"dot": 1}),
+        (24, 14, 24, 3, {"group_count": 24, "start_padding": 1, "end_padding": 1}, {}),
+        (24, 14, 48, 3, {"group_count": 24, "strides": 2}, {}),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("x_dtype", BYTES)
-def test_convolution_uses_the_int8_kernel(channels, size, out, kernel, options, x_dtype):
-    groups = options.get("group_count", 1)
+def test_convolution_uses_the_int8_kernel(channels, size, out, kernel, options, contractions, x_dtype):
     x = jax.ShapeDtypeStruct((2, channels, size, size), x_dtype)
-    f = jax.ShapeDtypeStruct((out, channels // groups, kernel, kernel), jnp.int8)
-    hlo = compiled(
-        lambda x, f: dml.quantized_linear_convolution(
+    f = jax.ShapeDtypeStruct((out, channels // options.get("group_count", 1), kernel, kernel), jnp.int8)
+
+    def convolve(x, f):
+        return dml.quantized_linear_convolution(
             x, 0.1, np.asarray(3, x_dtype), f, 0.1, None, None, 1.0, None, **options
-        ), x, f
-    )  # fmt: skip
-    assert ("__ynn_fusion" in hlo) == (groups != channels)  # depthwise is one loop, without a contraction
-    assert not slow_contractions(hlo)
+        )
+
+    hlo = compiled(convolve, x, f)
+    sums_of_filter = 1  # as a product with ones
+    assert hlo.count(" convolution(") == contractions.get("convolution", 0)
+    assert hlo.count(" dot(") == contractions.get("dot", 0) + sums_of_filter
+    assert hlo.count('"__ynn_fusion"') == sum(contractions.values()) + sums_of_filter
 
 
 @on_cpu
@@ -138,17 +187,50 @@ def test_a_slow_contraction_would_be_seen():
 
 
 @on_cpu
-def test_a_zero_point_of_none_costs_nothing():
-    """int8 by int8 without zero points is one product: no sums of rows or columns."""
-    assert " reduce(" not in multiply(64, 64, 64, np.int8, np.int8, False)
-    assert multiply(64, 64, 64, np.int8, np.int8, True).count(" reduce(") == 2
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize("dtype", BYTES)
+def test_a_zero_point_costs_a_sum_and_none_nothing(dtype, zero_points):
+    """Sums are products with ones. Those of B are prepared; int8 without zero points needs none."""
+    a = jax.ShapeDtypeStruct((64, 64), dtype)
+    b = dml.prepare_matrix_multiply_b(np.zeros((64, 64), dtype))
+    z = np.asarray(3, dtype) if zero_points else None
+    products = [
+        compiled(lambda a, b: dml.quantized_linear_matrix_multiply(a, 0.1, z, b, 0.1, z, 1.0, None), a, b).count(
+            " dot("
+        )
+        for b in (b, jax.ShapeDtypeStruct(b.shape, b.dtype))
+    ]
+    needed = zero_points or dtype == np.uint8
+    assert products == [1 + needed, 1 + 2 * needed]
+    assert multiply(64, 64, 64, dtype, dtype, zero_points).count(" dot(") == products[1]
 
 
 @on_cpu
-def test_constant_weights_are_not_added_up_when_compiling():
-    b = np.zeros((64, 64), np.int8)
-    hlo = compiled(
-        lambda a: dml.quantized_linear_matrix_multiply(a, 0.1, 3, b, 0.1, None, 1.0, None),
-        jax.ShapeDtypeStruct((64, 64), np.uint8),
-    )
-    assert hlo.count(" reduce(") == 1
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize(("channels", "size"), [(64, 56), (128, 28), (256, 14)], ids=str)
+def test_a_convolution_needs_little_memory(channels, size, batch):
+    """Twice the padded input and the int32 sums, where a product of matrices would need nine inputs."""
+    x = jax.ShapeDtypeStruct((batch, channels, size, size), np.uint8)
+    f = dml.prepare_convolution_filter(np.zeros((channels, channels, 3, 3), np.int8))
+
+    def convolve(x, f):
+        return dml.quantized_linear_convolution(x, 0.1, 3, f, 0.1, None, None, 1.0, 5, start_padding=1, end_padding=1)
+
+    used = jax.jit(convolve).lower(x, f).compile().memory_analysis().temp_size_in_bytes
+    assert 0 < used <= 2 * batch * channels * (size + 2) ** 2 + 4 * batch * channels * size**2
+
+
+@on_cpu
+def test_constant_weights_are_not_repacked_when_compiling():
+    """XLA would transpose and add them up with its interpreter: seconds for each."""
+    b, f = (np.arange(np.prod(sizes)).astype(np.int8).reshape(sizes) for sizes in ((64, 64), (64, 32, 3, 3)))
+
+    def both(a, x):
+        y = dml.quantized_linear_matrix_multiply(a, 0.1, 3, b, 0.1, None, 1.0, None)
+        return y, dml.quantized_linear_convolution(x, 0.1, 3, f, 0.1, None, None, 1.0, None)
+
+    hlo = compiled(both, jax.ShapeDtypeStruct((64, 64), np.uint8), jax.ShapeDtypeStruct((1, 32, 9, 9), np.uint8))
+    assert hlo.count(" dot(") == 3  # the product, and the sums of b and of f
+    constants = re.findall(r" = (s8\[[\d,]*\])\S* constant\(", hlo)
+    assert {"s8[64,64]", "s8[64,32,3,3]"} <= set(constants)
+    assert "s8[3,3,32,64]" not in constants

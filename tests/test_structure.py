@@ -27,9 +27,11 @@ ALLOWED = {
     "_lowering": set(),
     "_numerics": {"_shapes"},
     "_contract": {"_lowering", "_numerics"},
+    "_prepare": {"_arguments", "_lowering", "_tensor_rules", "_validate", "feature_levels"},
     "_ops": {
         "_arguments",
         "_contract",
+        "_lowering",
         "_numerics",
         "_shapes",
         "_tensor_rules",
@@ -37,7 +39,7 @@ ALLOWED = {
         "descs",
         "feature_levels",
     },
-    "__init__": {"_ops", "_validate", "descs", "errors", "feature_levels"},
+    "__init__": {"_lowering", "_ops", "_prepare", "_validate", "descs", "errors", "feature_levels"},
     "examples": {"__init__", "reference"},
     "__main__": {"__init__", "examples", "reference"},
 }

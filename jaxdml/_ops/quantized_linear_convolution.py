@@ -11,8 +11,9 @@ from jax import lax
 from jaxdml import _numerics
 from jaxdml._arguments import Arguments, parameter_desc, tensor_desc
 from jaxdml._contract import int_conv
+from jaxdml._lowering.prepared import PreparedFilter
 from jaxdml._shapes import Shape, output_extent, per_channel
-from jaxdml._tensor_rules import is_uint
+from jaxdml._tensor_rules import broken, is_uint
 from jaxdml._validate import validate_once
 from jaxdml.descs import DataType, QuantizedLinearConvolutionDesc, TensorDesc
 from jaxdml.feature_levels import FeatureLevel
@@ -48,7 +49,8 @@ def quantized_linear_convolution(
 
     Args:
       input: int8 or uint8 array [N, C, H, W] or [N, C, W].
-      filter: int8 or uint8 array [O, C / group_count, KH, KW] or [O, C / group_count, KW].
+      filter: int8 or uint8 array [O, C / group_count, KH, KW] or [O, C / group_count, KW], or what
+        `prepare_convolution_filter` made of it, for the same group_count.
       input_scale, output_scale: float32, a number or an array of one element.
       filter_scale: float32, a number, or one for each output channel: [O] or [1, O, 1, 1].
       input_zero_point: of input's type, an integer or an array of one element; None is 0.
@@ -71,7 +73,7 @@ def quantized_linear_convolution(
     Source: DirectML, DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC, fields InputTensor to GroupCount.
     """
     arguments = Arguments(OPERATOR, feature_level)
-    input, filter = arguments.tensor("input", input), arguments.tensor("filter", filter)
+    input, filter = arguments.tensor("input", input), arguments.tensor("filter", filter, prepared=PreparedFilter)
     bias = arguments.tensor("bias", bias, optional=True)
     dtype = arguments.output_dtype(output_dtype, "output_zero_point", output_zero_point, default=input.dtype)
     quantization = arguments.quantization(
@@ -105,6 +107,9 @@ def quantized_linear_convolution(
         **options,
     )
     validate_once(desc, feature_level)
+    if isinstance(filter, PreparedFilter) and filter.group_count != group_count:
+        text = f"was prepared for group_count {filter.group_count}, the call has {group_count}; prepare it with that"
+        raise broken(OPERATOR, "FilterTensor", "group_count", text, expected=group_count, received=filter.group_count)
     return _convolve(input, filter, bias, **quantization, output_dtype=dtype, group_count=group_count, **options)
 
 
@@ -130,7 +135,7 @@ def _output_shape(
 )  # fmt: skip
 def _convolve(
     input: jax.Array,
-    filter: jax.Array,
+    filter: jax.Array | PreparedFilter,
     bias: jax.Array | None,
     *,
     input_scale: jax.Array,

@@ -9,6 +9,7 @@ import numpy as np
 from jaxdml import _numerics
 from jaxdml._arguments import Arguments, parameter_desc, tensor_desc
 from jaxdml._contract import int_dot
+from jaxdml._lowering.prepared import PreparedMatrix
 from jaxdml._validate import validate_once
 from jaxdml.descs import DataType, QuantizedLinearMatrixMultiplyDesc, TensorDesc
 from jaxdml.feature_levels import FeatureLevel
@@ -37,7 +38,7 @@ def quantized_linear_matrix_multiply(
 
     Args:
       a: int8 or uint8 array [M, K], [C, M, K] or [N, C, M, K].
-      b: int8 or uint8 array [K, N] with a's leading dimensions.
+      b: int8 or uint8 array [K, N] with a's leading dimensions, or what `prepare_matrix_multiply_b` made of it.
       a_scale, output_scale: float32, a number or one for each row: [M, 1], leading ones allowed.
       b_scale: float32, a number or one for each column: [N] or [1, N], leading ones allowed.
       a_zero_point, b_zero_point: of a's and b's type, in the forms of their scales; None is 0 and costs nothing.
@@ -54,7 +55,7 @@ def quantized_linear_matrix_multiply(
     Source: DirectML, DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC, fields ATensor to OutputTensor.
     """
     arguments = Arguments(OPERATOR, feature_level)
-    a, b = arguments.tensor("a", a), arguments.tensor("b", b)
+    a, b = arguments.tensor("a", a), arguments.tensor("b", b, prepared=PreparedMatrix)
     dtype = arguments.output_dtype(output_dtype, "output_zero_point", output_zero_point, default=a.dtype)
     quantization = arguments.quantization(
         a=(a_scale, a_zero_point, a.dtype),
@@ -74,7 +75,7 @@ def quantized_linear_matrix_multiply(
 @partial(jax.jit, static_argnames="output_dtype")
 def _matrix_multiply(
     a: jax.Array,
-    b: jax.Array,
+    b: jax.Array | PreparedMatrix,
     *,
     a_scale: jax.Array,
     a_zero_point: jax.Array | None,

@@ -1,0 +1,1 @@
+"""Speed of jaxdml against what else computes the same: ``python -m benchmarks``."""

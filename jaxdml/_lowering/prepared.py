@@ -1,0 +1,145 @@
+"""Weights as the contractions read them: int8, laid out for XLA's kernels, with the sums that zero points need.
+
+Weights are repacked on every call, or once, outside of jit, as DirectML does with tensors that it owns.
+"""
+
+import dataclasses
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._lowering.int8 import signed, sums_of_columns, sums_of_rows, unsigned
+
+Array = jax.Array
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["values", "sums"], meta_fields=["dtype", "layout"])
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class PreparedMatrix:
+    """A matrix B, repacked by `prepare_matrix_multiply_b`: a pytree that stands for the array as `b`.
+
+    Attributes:
+      values: int8, the two last dimensions as layout says; uint8 less 128.
+      sums: int32 [..., 1, N], the sums of values over K.
+      dtype: int8 or uint8, the type of the array.
+      layout: "KN" or "NK".
+      shape: [..., K, N], the shape of the array.
+      ndim: its rank.
+    """
+
+    values: Array
+    sums: Array
+    dtype: np.dtype
+    layout: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *batch, first, second = self.values.shape
+        return (*batch, first, second) if self.layout == "KN" else (*batch, second, first)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dtype}{list(self.shape)})"
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["values", "sums"], meta_fields=["dtype", "layout"])
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class PreparedFilter:
+    """A filter, repacked by `prepare_convolution_filter`: a pytree that stands for the array as `filter`.
+
+    Attributes:
+      values: int8, the groups first, then as layout says; uint8 less 128.
+      sums: int32 [O], the sums of values for each output channel.
+      dtype: int8 or uint8, the type of the array.
+      layout: "OIHW" or "HWIO" within a group; H and W stand for all spatial dimensions.
+      group_count: the groups that it was prepared for.
+      shape: [O, C / group_count, *kernel], the shape of the array.
+      ndim: its rank.
+    """
+
+    values: Array
+    sums: Array
+    dtype: np.dtype
+    layout: str
+
+    @property
+    def group_count(self) -> int:
+        return self.values.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        groups, *sizes = self.values.shape
+        *kernel, channels, outputs = sizes if self.layout == "HWIO" else (*sizes[2:], sizes[1], sizes[0])
+        return (groups * outputs, channels, *kernel)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dtype}{list(self.shape)}, group_count={self.group_count})"
+
+
+def prepare_matrix(b: Array, layout: str) -> PreparedMatrix:
+    """[..., K, N] of int8 or uint8, repacked. "NK" is the faster layout, but not worth a transpose for one product."""
+    values = signed(_kept(b))
+    return PreparedMatrix(_as_laid_out(values, layout), sums_of_columns(values), np.dtype(b.dtype), layout)
+
+
+def matrix(b: PreparedMatrix) -> Array:
+    """The array that was prepared."""
+    return unsigned(_as_laid_out(b.values, b.layout), b.dtype)
+
+
+def _as_laid_out(values: Array, layout: str) -> Array:
+    """From [..., K, N] to the layout, and back."""
+    return values if layout == "KN" else jnp.swapaxes(values, -1, -2)
+
+
+def prepare_filter(filter: Array, group_count: int) -> PreparedFilter:
+    """[O, C / groups, *kernel] of int8 or uint8, repacked."""
+    outputs, channels, *kernel = filter.shape
+    values = signed(_kept(filter))
+    sums = sums_of_rows(values.reshape(outputs, -1))[:, 0]
+    values = values.reshape(group_count, outputs // group_count, channels, *kernel)
+    if not _suits_convolution(outputs // group_count, channels, math.prod(kernel), group_count):
+        return PreparedFilter(values, sums, np.dtype(filter.dtype), "OIHW")
+    # A transpose that XLA sees in front of a convolution becomes part of it, and loses the kernel. With an output
+    # channel in between that is cut off again, it does not.
+    values = jnp.moveaxis(values, (1, 2), (-1, -2))
+    values = lax.pad(values, np.int8(0), [(0, 0, 0)] * (values.ndim - 1) + [(0, 1, 0)])
+    values = lax.optimization_barrier(lax.optimization_barrier(values)[..., :-1])
+    return PreparedFilter(values, sums, np.dtype(filter.dtype), "HWIO")
+
+
+def filter(prepared: PreparedFilter) -> Array:
+    """The array that was prepared."""
+    values = prepared.values
+    if prepared.layout == "HWIO":
+        values = jnp.moveaxis(values, (-1, -2), (1, 2))
+    return unsigned(values.reshape(prepared.shape), prepared.dtype)
+
+
+def _suits_convolution(outputs: int, channels: int, elements: int, group_count: int) -> bool:
+    """Whether XLA:CPU's int8 convolution takes such groups, and is faster than a product of matrices.
+
+    It takes groups with more than 16 input or output channels. A product is faster for a 1 x 1 kernel, for few input
+    channels, for many groups, each of which would be a convolution of its own, and for filters of a megabyte, which
+    the convolution reads again for each row of the output: 512 to 512 channels at 7 x 7 take 4.6 ms in a network, and
+    1.5 as a product.
+    """
+    is_wide = channels >= 8 and max(outputs, channels) > 16
+    return is_wide and elements > 1 and group_count <= 8 and outputs * channels * elements < 2**20
+
+
+def _kept(x: Any) -> Any:
+    # The barrier keeps XLA from transposing and adding up constant weights when compiling, which takes it seconds.
+    return lax.optimization_barrier(x)
