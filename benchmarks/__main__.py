@@ -98,6 +98,16 @@ def summary(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def scaling_table(rows: list[dict[str, Any]]) -> str:
+    """Time for each multiply-add, which should not grow."""
+    lines = [f"{'scaling, prepared weights':56}{'ms':>9}{'ps for a multiply-add':>25}"]
+    for row in rows:
+        milliseconds = row["contenders"][PREPARED]["milliseconds"]
+        each = milliseconds * 1e9 / row["multiply_adds"]
+        lines.append(f"{row['family'] + ', ' + row['case']:56}{milliseconds:9.2f}{each:25.1f}")
+    return "\n".join(lines)
+
+
 def environment() -> dict[str, Any]:
     flags = re.findall(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M) if sys.platform == "linux" else []
     names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M) if flags else []
@@ -137,6 +147,8 @@ def main() -> None:
         results[table].append(row)
         tqdm.write(shown(row))
     print("\n" + summary(results["cases"]))
+    if results["scaling"]:
+        print("\n" + scaling_table(results["scaling"]))
     arguments.output.mkdir(parents=True, exist_ok=True)
     name = "quick" if arguments.quick else "cpu"
     (arguments.output / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")

@@ -38,7 +38,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     )
     axes.set_ylim(-len(rows) + 0.4, 0.6)
     axes.grid(axis="both", color="#dddddd", linewidth=0.6)
-    axes.set_xlabel("time over jaxdml's (prepared weights where there are weights); right of 1, jaxdml is faster")
+    axes.set_xlabel("time over that of jaxdml with prepared weights; right of 1, jaxdml is faster", fontsize=8)
     machine = results["environment"]
     vector = ", ".join(machine["instructions"]) or "unknown instructions"
     axes.set_title(f"{machine['processor']}, {machine['threads']} threads, {vector}", fontsize=9)

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import jaxdml as dml
 from jaxdml import __main__ as program
 from jaxdml.feature_levels import SUPPORT
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 TEXTS = re.findall(r"```text\n(.*?)```", README, re.S)
 
 
@@ -26,10 +28,11 @@ def error(function, *arguments, **options):
 def test_code_prints_what_follows_it():
     blocks = re.findall(r"```python\n(.*?)```\n```text\n(.*?)```", README, re.S)
     assert blocks
+    names = {}  # the blocks go on from each other
     for code, output in blocks:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(code, "README.md", "exec"), {})
+            exec(compile(code, "README.md", "exec"), names)
         assert printed.getvalue() == output
 
 
@@ -69,5 +72,16 @@ def test_table_has_every_operator_and_level():
         assert re.findall(r"\d_\d", row) == [str(level) for level in sorted(tables)]
 
 
+def test_times_are_those_measured():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "cpu.json").read_text())["cases"]
+    measured = {f"{row['family']}, {row['case']}": row["ratios"] for row in rows}
+    header, _, *lines = re.search(r"^\| case \|.*?\n\n", README, re.M | re.S)[0].strip().splitlines()
+    peers = [cell.strip() for cell in header.split("|")[2:-1]]
+    assert len(lines) > 5
+    for line in lines:
+        case, *cells = (cell.strip() for cell in line.split("|")[1:-1])
+        assert cells == [f"{measured[case][peer]:.2g}" if peer in measured[case] else "" for peer in peers]
+
+
 def test_version_is_in_the_changelog():
-    assert f"## [{dml.__version__}]" in (Path(__file__).parents[1] / "CHANGELOG.md").read_text()
+    assert f"## [{dml.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
