@@ -129,28 +129,30 @@ def environment() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few cases of each family, in under two minutes")
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose family and name contain TEXT")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="cases such as 'convolution 1 64 56 64 3' whose label contains TEXT"
+    )
     parser.add_argument("--seconds", type=float, default=None, help="time spent on each case (4, or 2 if quick)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the JSON and the chart")
     arguments = parser.parse_args()
     if jax.default_backend() != "cpu":
         parser.error(f"compares on a CPU, JAX runs on {jax.default_backend()}; set JAX_PLATFORMS=cpu")
-    seconds = arguments.seconds or (2 if arguments.quick else 4)
+    seconds = arguments.seconds if arguments.seconds is not None else 2 if arguments.quick else 4
     makers = [("cases", make) for make in suite.cases(arguments.quick)]
     makers += [] if arguments.quick else [("scaling", make) for make in suite.scaling()]
+    makers = [(table, make) for table, make in makers if arguments.only in suite.label(make)]
+    if not makers:
+        parser.error(f"no case has {arguments.only!r} in its label")
     results: dict[str, Any] = {"environment": environment(), "cases": [], "scaling": []}
     for table, make in tqdm(makers, desc="benchmarks", unit="case"):
-        case = make()
-        if arguments.only not in f"{case.family}, {case.name}":
-            continue
-        row = measure(case, seconds)
+        row = measure(make(), seconds)
         results[table].append(row)
         tqdm.write(shown(row))
     print("\n" + summary(results["cases"]))
     if results["scaling"]:
         print("\n" + scaling_table(results["scaling"]))
     arguments.output.mkdir(parents=True, exist_ok=True)
-    name = "quick" if arguments.quick else "cpu"
+    name = "selected" if arguments.only else "quick" if arguments.quick else "cpu"
     (arguments.output / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
     chart.draw(results, arguments.output / f"{name}.png")
     print(f"\nWritten to {arguments.output}: {name}.json, {name}.png")

@@ -53,13 +53,13 @@ def requantized(accumulator: Any, multiplier: float, zero_point: int) -> jax.Arr
     return jnp.clip(rounded, 0, 255).astype(jnp.uint8)
 
 
-def aqt(name: str) -> Any:
-    """A contraction of AQT at 8 bits, or None where AQT is not installed."""
+def aqt_dot_general() -> Any:
+    """lax.dot_general quantized by AQT to 8 bits, or None where AQT is not installed."""
     try:
         from aqt.jax.v2 import config
     except ImportError:
         return None
-    return config.dot_general_make(8, 8) if name == "dot_general" else None
+    return config.dot_general_make(8, 8)
 
 
 def matrix_multiply(
@@ -92,7 +92,7 @@ def matrix_multiply(
     calls = {}
     if peers:
         jitted |= {LAX: (plain, on_device), FLOAT: (emulated, on_device)}
-        if contraction := aqt("dot_general"):
+        if contraction := aqt_dot_general():
             floats = jnp.asarray(a, jnp.float32), jnp.asarray(b, jnp.float32)
             jitted[AQT] = (lambda a, b: contraction(a, b, (((1,), (0,)), ((), ()))), floats)
         for name, weights, zeros in ((ORT, b, np.zeros(n, np.int8)), (ORT_U8, moved(b), np.full(n, 128, np.uint8))):

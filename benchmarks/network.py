@@ -62,7 +62,7 @@ def layers(rng: np.random.Generator) -> dict[str, Layer]:
     return made
 
 
-def network(x: Any, weights: dict[str, Any], convolve: Any, add: Any, max_pool: Any) -> Any:
+def forward(x: Any, weights: dict[str, Any], convolve: Any, add: Any, max_pool: Any) -> Any:
     """The network over any implementation of its three operators."""
     x = max_pool(convolve(x, weights["stem"]))
     for stage in range(4):
@@ -136,21 +136,21 @@ def onnx_network(x: np.ndarray, made: dict[str, Layer], weights_of: Callable[[np
     def max_pool(x: str) -> str:
         return graph.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
 
-    return graph.session({"x": x}, network("x", made, convolve, add, max_pool))
+    return graph.session({"x": x}, forward("x", made, convolve, add, max_pool))
 
 
-def case(batch: int, at_most: float | None = None, quick: bool = False) -> Case:
+def network(batch: int, at_most: float | None = None, quick: bool = False) -> Case:
     rng = np.random.default_rng(0)
     made = layers(rng)
     x = data(rng, (batch, 3, 224, 224), np.uint8)
 
     def ours(x: Any, weights: dict[str, Any]) -> Any:
         with_weights = {name: layer._replace(weights=weights[name]) for name, layer in made.items()}
-        return network(x, with_weights, partial(convolve, dml), partial(add, dml), max_pool)
+        return forward(x, with_weights, partial(convolve, dml), partial(add, dml), max_pool)
 
     def theirs(dtype: Any, x: Any, weights: dict[str, Any]) -> Any:
         with_weights = {name: layer._replace(weights=weights[name]) for name, layer in made.items()}
-        return network(x, with_weights, partial(plain_convolve, dtype), plain_add, max_pool)
+        return forward(x, with_weights, partial(plain_convolve, dtype), plain_add, max_pool)
 
     on_device = jnp.asarray(x)
     arrays = {name: jnp.asarray(layer.weights) for name, layer in made.items()}
@@ -158,7 +158,7 @@ def case(batch: int, at_most: float | None = None, quick: bool = False) -> Case:
     return Case(
         "network",
         f"ResNet-18 shape, 224x224, batch {batch}",
-        lambda: network(x, made, partial(convolve, reference), partial(add, reference), numpy_max_pool),
+        lambda: forward(x, made, partial(convolve, reference), partial(add, reference), numpy_max_pool),
         {
             PREPARED: (ours, (on_device, prepared)),
             PLAIN: (ours, (on_device, arrays)),

@@ -55,8 +55,8 @@ class Graph:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads()
         options.inter_op_num_threads = 1
-        # Its idle threads would spin for milliseconds after each run, on the cores of whoever is timed next. In a hot
-        # loop it is as fast without.
+        # Its idle threads would spin for milliseconds after each run, on the cores of whoever is timed next. In a loop
+        # of its own it loses nothing: 0.86 ms with spinning, 0.75 to 0.94 without, for 64 channels at 56x56, 3x3.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return lambda: session.run(None, inputs)[0]

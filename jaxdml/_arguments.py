@@ -11,12 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdml._lowering.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._shapes import Shape, aligned, per_channel
 from jaxdml._tensor_rules import broken, listed, shown
 from jaxdml._validate import check_feature_level, support_at
 from jaxdml.descs import DataType, TensorDesc, TensorFlags, is_sequence, page_name
 from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
 from jaxdml.feature_levels import SUPPORT, FeatureLevel
+
+Prepared = PreparedMatrix | PreparedFilter
 
 
 class Arguments:
@@ -33,10 +36,10 @@ class Arguments:
     def _error(self, name: str, rule: str, text: str, **facts: Any) -> DescError:
         return broken(self._operator, page_name(f"{name}_tensor"), rule, text, **facts)
 
-    def tensor(self, name: str, value: Any, *, optional: bool = False, prepared: type | None = None) -> Any:
+    def tensor(self, name: str, value: Any, *, optional: bool = False, prepared: type[Prepared] | None = None) -> Any:
         """An array of a DirectML type, or a prepared operand of the given class."""
-        if prepared is not None and isinstance(value, prepared):
-            return value
+        if isinstance(value, Prepared):
+            return self._prepared(name, value, prepared)
         if value is None:
             if optional:
                 return None
@@ -51,6 +54,19 @@ class Arguments:
         if DataType.of(value.dtype) == DataType.UNKNOWN:
             text = f"has type {value.dtype}, which DirectML does not have; convert it with .astype"
             raise self._error(name, "data_type", text, expected=DataType, received=value.dtype)
+        return value
+
+    def _prepared(self, name: str, value: Any, expected: type[Prepared] | None) -> Any:
+        kind = type(value).__name__
+        if expected is None:
+            text = f"is a {kind}, expected an array: only b and filter may be prepared, and only once"
+            raise self._error(name, "array", text, error=ArgumentTypeError, expected=jax.Array, received=kind)
+        if not isinstance(value, expected):
+            text = f"is a {kind}, expected an array or a {expected.__name__}; prepare it with the other function"
+            raise self._error(name, "array", text, error=ArgumentTypeError, expected=expected, received=kind)
+        if not value.is_intact:
+            text = f"is a {kind} whose arrays have changed type or rank since; prepare it again, or vmap over a stack"
+            raise self._error(name, "prepared", text, expected=expected, received=kind)
         return value
 
     def scale(self, name: str, value: Any, dtype: Any = np.float32) -> Any:

@@ -5,12 +5,13 @@ integers, so that the choice among them is a matter of speed alone.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 from jax import lax
 
-from jaxdml._lowering import canonical, cpu, prepared
+from jaxdml._lowering import canonical, cpu, cuda, forms, prepared
 from jaxdml._lowering.prepared import PreparedFilter, PreparedMatrix
 
 
@@ -19,15 +20,15 @@ def int_dot(
 ) -> jax.Array:
     """Matrix product of 8-bit [..., M, K] and [..., K, N]; zero points have the rank of what they broadcast to."""
 
-    def on_cpu(a: Any, a_zero_point: Any, b: Any, b_zero_point: Any) -> jax.Array:
+    def in_int8(a: Any, a_zero_point: Any, b: Any, b_zero_point: Any) -> jax.Array:
         b = b if isinstance(b, PreparedMatrix) else prepared.prepare_matrix(b, "KN")
-        return cpu.dot(a, a_zero_point, b, b_zero_point)
+        return forms.dot(a, a_zero_point, b, b_zero_point)
 
     def elsewhere(a: Any, a_zero_point: Any, b: Any, b_zero_point: Any) -> jax.Array:
         b = prepared.matrix(b) if isinstance(b, PreparedMatrix) else b
         return canonical.dot(a, a_zero_point, b, b_zero_point)
 
-    return lax.platform_dependent(a, a_zero_point, b, b_zero_point, cpu=on_cpu, default=elsewhere)
+    return lax.platform_dependent(a, a_zero_point, b, b_zero_point, cpu=in_int8, cuda=in_int8, default=elsewhere)
 
 
 def int_conv(
@@ -47,12 +48,14 @@ def int_conv(
     """
     options: dict[str, Any] = {"strides": strides, "dilations": dilations, "padding": padding}
 
-    def on_cpu(x: Any, x_zero_point: Any, filter: Any, filter_zero_point: Any) -> jax.Array:
+    def in_int8(form: forms.Form, x: Any, x_zero_point: Any, filter: Any, filter_zero_point: Any) -> jax.Array:
         filter = filter if isinstance(filter, PreparedFilter) else prepared.prepare_filter(filter, group_count)
-        return cpu.conv(x, x_zero_point, filter, filter_zero_point, **options)
+        return forms.conv(form, x, x_zero_point, filter, filter_zero_point, **options)
 
     def elsewhere(x: Any, x_zero_point: Any, filter: Any, filter_zero_point: Any) -> jax.Array:
         filter = prepared.filter(filter) if isinstance(filter, PreparedFilter) else filter
         return canonical.conv(x, x_zero_point, filter, filter_zero_point, **options, group_count=group_count)
 
-    return lax.platform_dependent(x, x_zero_point, filter, filter_zero_point, cpu=on_cpu, default=elsewhere)
+    operands = x, x_zero_point, filter, filter_zero_point
+    on_cpu, on_cuda = partial(in_int8, cpu.form), partial(in_int8, cuda.form)
+    return lax.platform_dependent(*operands, cpu=on_cpu, cuda=on_cuda, default=elsewhere)

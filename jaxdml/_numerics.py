@@ -9,24 +9,24 @@ multiply-add is fused, and costs a pass over memory. What holds is data flow: a 
 predicate is never true, but which no compiler can prove to be so.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._shapes import Shape, aligned
+from jaxdml._shapes import aligned
 
 Array = jax.Array
 
 
-def with_rank(x: Array | None, rank: int) -> Array | None:
-    """x with leading ones added or taken away; None stays None."""
+def with_rank(x: Any, rank: int) -> Any:
+    """x with leading ones added or taken away, so that it broadcasts; None stays None.
+
+    Broadcasting itself is left to the operations, which know how their other operands are sharded.
+    """
     return None if x is None else lax.reshape(x, aligned(x.shape, rank))
-
-
-def broadcast(x: Array, shape: Shape) -> Array:
-    """x repeated to shape; its leading ones may be more or fewer than shape has."""
-    return jnp.broadcast_to(lax.reshape(x, aligned(x.shape, len(shape))), shape)
 
 
 def sealed(x: Array) -> Array:
@@ -36,32 +36,35 @@ def sealed(x: Array) -> Array:
     is NaN because adding it is no identity that a compiler could move the select across.
     """
     magnitude = jnp.abs(x)
-    return lax.select(magnitude + magnitude < magnitude, jnp.full_like(x, np.nan), x)
+    return jnp.where(magnitude + magnitude < magnitude, _nan(x), x)
+
+
+def _nan(x: Array) -> Array:
+    return jnp.asarray(np.nan, x.dtype)
 
 
 def quotient(x: Array, y: Array) -> Array:
-    """fl(x / y) for equal shapes: never x * fl(1 / y), and never merged with a division that made x or y.
+    """fl(x / y) for equal ranks: never x * fl(1 / y), and never merged with a division that made x or y.
 
     The predicate depends on both, so that the divisor is no broadcast and no constant unless the dividend is one too.
     """
     magnitude = jnp.abs(y)
     never = jnp.abs(x) + magnitude < magnitude
-    nan = jnp.full_like(x, np.nan)
-    return lax.select(never, nan, x) / lax.select(never, nan, y)
+    return jnp.where(never, _nan(x), x) / jnp.where(never, _nan(y), y)
 
 
 def difference(x: Array, zero_point: Array | None) -> Array:
     """fl(x - zero_point), the difference being exact: 32-bit types need 33 bits, which one rounding then sees whole."""
     if zero_point is None:
         return x.astype(jnp.float32)
-    zero_point = broadcast(zero_point, x.shape)
+    zero_point = with_rank(zero_point, x.ndim)
     if x.dtype.itemsize < 4:
         return (x.astype(jnp.int32) - zero_point.astype(jnp.int32)).astype(jnp.float32)
     # |x - zero_point| < 2**32, so the wrapped difference taken in the right order is the magnitude.
     wide_x, wide_zero_point = x.astype(jnp.uint32), zero_point.astype(jnp.uint32)
     positive = x >= zero_point
-    magnitude = lax.select(positive, wide_x - wide_zero_point, wide_zero_point - wide_x).astype(jnp.float32)
-    return lax.select(positive, magnitude, -magnitude)
+    magnitude = jnp.where(positive, wide_x - wide_zero_point, wide_zero_point - wide_x).astype(jnp.float32)
+    return jnp.where(positive, magnitude, -magnitude)
 
 
 def dequantize(x: Array, scale: Array, zero_point: Array | None) -> Array:
@@ -69,7 +72,7 @@ def dequantize(x: Array, scale: Array, zero_point: Array | None) -> Array:
 
     Sealed, so that no sum it goes into, here or in the caller's code, takes the product in unrounded.
     """
-    wide_scale = broadcast(scale.astype(jnp.float32), x.shape)
+    wide_scale = with_rank(scale.astype(jnp.float32), x.ndim)
     return sealed((difference(x, zero_point) * wide_scale).astype(scale.dtype))
 
 
@@ -77,14 +80,14 @@ def saturate(x: Array, zero_point: Array | None, dtype: np.dtype) -> Array:
     """sat(rne(x) + zero_point) of a float32 x: round, add, clamp. Infinities saturate, NaN gives the minimum."""
     limits = np.iinfo(dtype)
     offset = jnp.zeros((), jnp.int32) if zero_point is None else zero_point.astype(jnp.int32)
-    offset = broadcast(offset, x.shape)
+    offset = with_rank(offset, x.ndim)
     lowest = (limits.min - offset).astype(jnp.float32)
     highest = (limits.max - offset).astype(jnp.float32)
     rounded = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
     # The bounds are integers, so clamping before the zero point is added clamps the same values, and all of it fits
     # int32. Comparisons, not min and max: NaN must lose.
-    rounded = lax.select(rounded > lowest, rounded, lowest)
-    rounded = lax.select(rounded < highest, rounded, highest)
+    rounded = jnp.where(rounded > lowest, rounded, lowest)
+    rounded = jnp.where(rounded < highest, rounded, highest)
     return (rounded.astype(jnp.int32) + offset).astype(dtype)
 
 
@@ -95,8 +98,6 @@ def requantize(
 
     The scales broadcast to accumulator's shape.
     """
-    scales = (a_scale, b_scale, output_scale)
-    shape = jnp.broadcast_shapes(*(aligned(scale.shape, accumulator.ndim) for scale in scales))
-    a_scale, b_scale, output_scale = (broadcast(scale, shape) for scale in scales)
+    a_scale, b_scale, output_scale = (with_rank(scale, accumulator.ndim) for scale in (a_scale, b_scale, output_scale))
     multiplier = quotient(a_scale * b_scale, output_scale)
-    return saturate(accumulator.astype(jnp.float32) * broadcast(multiplier, accumulator.shape), zero_point, dtype)
+    return saturate(accumulator.astype(jnp.float32) * multiplier, zero_point, dtype)

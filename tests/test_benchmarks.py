@@ -21,16 +21,33 @@ pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="compares
 
 
 def test_a_run_writes_what_it_measured(tmp_path):
-    command = [sys.executable, "-m", "benchmarks", "--only", ", 8 x 1024", "--seconds", "0.1", "--output", tmp_path]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "--only",
+        "matrix_multiply 8 1024",
+        "--seconds",
+        "0.1",
+        "--output",
+        tmp_path,
+    ]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert "1 YNNPACK dot" in printed
-    results = json.loads((tmp_path / "cpu.json").read_text())
+    results = json.loads((tmp_path / "selected.json").read_text())
     (row,) = results["cases"]
     assert {cases.PREPARED, cases.PLAIN, cases.ORT, cases.ORT_U8, cases.LAX, cases.FLOAT} <= set(row["contenders"])
     for name in (cases.PREPARED, cases.PLAIN, cases.ORT_U8):
         assert row["contenders"][name]["differing"] == 0
         assert row["contenders"][name]["runs"] >= 3
-    assert (tmp_path / "cpu.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "selected.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_label_that_fits_nothing_is_an_error():
+    command = [sys.executable, "-m", "benchmarks", "--only", "nothing"]
+    run = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert run.returncode == 2
+    assert "no case has 'nothing' in its label" in run.stderr
 
 
 def test_wrong_bits_are_not_timed():

@@ -10,7 +10,7 @@ import pytest
 
 import jaxdml as dml
 from cases import BYTES, CONVOLUTION, MATRIX_MULTIPLY
-from jaxdml._lowering import canonical, cpu, prepared
+from jaxdml._lowering import canonical, cpu, cuda, forms, prepared
 from jaxdml._shapes import aligned, per_channel
 
 on_cpu = pytest.mark.skipif(jax.default_backend() != "cpu", reason="looks at programs compiled for a CPU")
@@ -49,7 +49,7 @@ def assert_all_equal(expected, got):
 
 
 def prepared_dot(layout):
-    return lambda a, az, b, bz: cpu.dot(a, az, prepared.prepare_matrix(b, layout), bz)
+    return lambda a, az, b, bz: forms.dot(a, az, prepared.prepare_matrix(b, layout), bz)
 
 
 @pytest.mark.parametrize("chunk", MATRIX_MULTIPLY, ids=name)
@@ -68,10 +68,12 @@ def test_conv_lowerings_agree(chunk):
         operands = [operands for operands, _ in arguments]
         return jax.jit(lambda all: [lowering(*one, **o) for one, o in zip(all, options, strict=True)])(operands)
 
-    def on_cpu(x, x_zero_point, f, f_zero_point, *, group_count, **options):
-        return cpu.conv(x, x_zero_point, prepared.prepare_filter(f, group_count), f_zero_point, **options)
+    def in_int8(form, x, x_zero_point, f, f_zero_point, *, group_count, **options):
+        return forms.conv(form, x, x_zero_point, prepared.prepare_filter(f, group_count), f_zero_point, **options)
 
-    assert_all_equal(both(canonical.conv), both(on_cpu))
+    expected = both(canonical.conv)
+    for form in (cpu.form, cuda.form):
+        assert_all_equal(expected, both(partial(in_int8, form)))
 
 
 def test_the_cases_reach_every_form_of_convolution():
@@ -111,7 +113,7 @@ def test_convolutions_agree_at_the_bound_and_beyond(channels, kernel, outputs):
     packed = prepared.prepare_filter(f, 1)
     for zero_points in ((None, None), (np.full((1, 1, 1, 1), -128, np.int8), np.full((1, 1, 1, 1), 127, np.int8))):
         expected = jax.jit(partial(canonical.conv, **options, group_count=1))(x, zero_points[0], f, zero_points[1])
-        got = jax.jit(partial(cpu.conv, **options))(x, zero_points[0], packed, zero_points[1])
+        got = jax.jit(partial(forms.conv, cpu.form, **options))(x, zero_points[0], packed, zero_points[1])
         np.testing.assert_array_equal(got, expected)
 
 
@@ -175,6 +177,61 @@ def test_convolution_uses_the_int8_kernel(channels, size, out, kernel, options, 
     assert hlo.count(" convolution(") == contractions.get("convolution", 0)
     assert hlo.count(" dot(") == contractions.get("dot", 0) + sums_of_filter
     assert hlo.count('"__ynn_fusion"') == sum(contractions.values()) + sums_of_filter
+
+
+@on_cpu
+@pytest.mark.parametrize("group_count", [1, 2])
+@pytest.mark.parametrize(("size", "kernel"), [((40,), (3,)), ((9, 9), (3, 3)), ((9, 9), (1, 1))], ids=str)
+def test_zero_points_and_one_dimension_keep_the_kernel(size, kernel, group_count):
+    """uint8 filters with a zero point for each channel, prepared, under vmap over everything."""
+    x = jax.ShapeDtypeStruct((3, 2, 32 * group_count, *size), np.uint8)
+    f = np.ones((3, 24 * group_count, 32, *kernel), np.uint8)
+    f = jax.vmap(lambda f: dml.prepare_convolution_filter(f, group_count=group_count))(f)
+    zero_point = np.arange(24 * group_count).astype(np.uint8)
+
+    def convolve(x, f):
+        return dml.quantized_linear_convolution(x, 0.1, 3, f, 0.1, zero_point, None, 1.0, None, group_count=group_count)
+
+    hlo = compiled(jax.vmap(convolve), x, f)
+    assert hlo.count('"__ynn_fusion"') == hlo.count(" convolution(") + hlo.count(" dot(") > 0
+
+
+@pytest.mark.parametrize(
+    ("outputs", "channels", "kernel", "group_count", "layout"),
+    [
+        (17, 8, (3,), 1, "HWIO"), (16, 16, (3,), 1, "OIHW"), (17, 7, (3,), 1, "OIHW"), (64, 64, (1, 1), 1, "OIHW"),
+        (16 * 17, 8, (3,), 16, "HWIO"), (17 * 17, 8, (3,), 17, "OIHW"),
+        (64, 64, (15, 17), 1, "HWIO"), (64, 64, (16, 16), 1, "OIHW"),
+    ],
+)  # fmt: skip
+def test_the_layout_of_a_filter_is_where_its_form_is_fast(outputs, channels, kernel, group_count, layout):
+    f = jax.ShapeDtypeStruct((outputs, channels, *kernel), np.int8)
+    assert jax.eval_shape(partial(prepared.prepare_filter, group_count=group_count), f).layout == layout
+
+
+@pytest.mark.parametrize(
+    ("outputs", "channels", "kernel", "group_count", "suits"),
+    [(12, 1, (3, 3), 3, True), (15, 1, (3, 3), 3, False), (3, 2, (3, 3), 3, False),
+     (3, 1, (8, 16), 3, True), (3, 1, (8, 17), 3, False)],
+)  # fmt: skip
+def test_shifted_products_are_for_depthwise_filters(outputs, channels, kernel, group_count, suits):
+    f = jax.eval_shape(
+        partial(prepared.prepare_filter, group_count=group_count), np.zeros((outputs, channels, *kernel), np.int8)
+    )
+    assert forms.suits_depthwise(f) == suits
+
+
+@pytest.mark.parametrize(("channels", "kernel", "group_count"), [(2, 400, 1), (1, 100, 3), (1, 200, 3)], ids=str)
+def test_a_long_kernel_makes_no_long_program(channels, kernel, group_count):
+    x, f = np.ones((1, channels * group_count, 1000), np.uint8), np.arange(6 * channels * kernel).astype(np.uint8)
+    f = f.reshape(6, channels, kernel)
+    arguments = (x, 1.0, 3, f, 1.0, 5, None, 1e6, 7)
+    options = {"group_count": group_count, "strides": 3}
+    expected = dml.reference.quantized_linear_convolution(*arguments, **options)
+    np.testing.assert_array_equal(dml.quantized_linear_convolution(*arguments, **options), expected)
+    if kernel > 128:
+        text = jax.jit(lambda x, f: dml.quantized_linear_convolution(x, *arguments[1:3], f, *arguments[4:], **options))
+        assert len(text.lower(x, f).as_text().splitlines()) < 1000
 
 
 @on_cpu

@@ -103,8 +103,12 @@ def test_vmap_over_prepared_weights():
 def test_vmap_over_prepared_filters(shape):
     fs, x = matrix(np.int8, (4, *shape)), matrix(np.uint8, (2, shape[1], *(6 for _ in shape[2:])))
     prepared = jax.vmap(dml.prepare_convolution_filter)(fs)
-    got = jax.jit(jax.vmap(convolve, in_axes=(None, 0)))(x, prepared)
-    np.testing.assert_array_equal(got, np.stack([convolve(x, f) for f in fs]))
+    xs = jnp.stack([x, x[::-1], x + 1, x])
+    together, apart = jax.jit(lambda *all: (jax.vmap(convolve)(*all), jax.vmap(convolve, (None, 0))(xs[0], all[1])))(
+        xs, prepared
+    )
+    np.testing.assert_array_equal(together, np.stack([convolve(x, f) for x, f in zip(xs, fs, strict=True)]))
+    np.testing.assert_array_equal(apart, np.stack([convolve(x, f) for f in fs]))
 
 
 def test_scan_over_layers():
@@ -125,8 +129,8 @@ def test_elsewhere_than_on_a_cpu_the_array_comes_back():
         )
         text = jax.jit(convolve).trace(x, f).lower(lowering_platforms=("tpu",)).as_text()
         assert text.count("stablehlo.convolution") == 1
-    lowered = jax.jit(multiply).trace(matrix(np.uint8), dml.prepare_matrix_multiply_b(matrix(np.uint8, (12, 16))))
-    assert lowered.lower(lowering_platforms=("cuda",)).as_text().count("stablehlo.dot_general") == 1
+    traced = jax.jit(multiply).trace(matrix(np.uint8), dml.prepare_matrix_multiply_b(matrix(np.uint8, (12, 16))))
+    assert traced.lower(lowering_platforms=("tpu",)).as_text().count("stablehlo.dot_general") == 1
 
 
 @pytest.mark.parametrize("dtype", BYTES)
@@ -137,6 +141,14 @@ def test_unpacking_gives_the_array_back(shape, dtype):
     f, b = matrix(dtype, shape), matrix(dtype)
     np.testing.assert_array_equal(prepared.filter(dml.prepare_convolution_filter(f, group_count=2)), f)
     np.testing.assert_array_equal(prepared.matrix(dml.prepare_matrix_multiply_b(b)), b)
+
+
+def changed(prepared):
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), prepared)
+
+
+def stacked(prepared):
+    return jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), prepared)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +166,7 @@ def test_unpacking_gives_the_array_back(shape, dtype):
         (lambda: multiply(matrix(), dml.prepare_matrix_multiply_b(matrix())), "BTensor has Sizes [16, 12], expected"),
         (
             lambda: multiply(matrix(), dml.prepare_convolution_filter(matrix(shape=(4, 2, 3)))),
-            "BTensor is a PreparedFilter, expected an array",
+            "BTensor is a PreparedFilter, expected an array or a PreparedMatrix; prepare it with the other function",
         ),
         (
             lambda: dml.quantized_linear_convolution(
@@ -165,7 +177,24 @@ def test_unpacking_gives_the_array_back(shape, dtype):
         ),
         (
             lambda: dml.element_wise_dequantize_linear(dml.prepare_matrix_multiply_b(matrix()), 0.1),
-            "InputTensor is a PreparedMatrix, expected an array",
+            "InputTensor is a PreparedMatrix, expected an array: only b and filter may be prepared, and only once",
+        ),
+        (
+            lambda: dml.prepare_matrix_multiply_b(dml.prepare_matrix_multiply_b(matrix())),
+            "BTensor is a PreparedMatrix, expected an array: only b and filter may be prepared, and only once",
+        ),
+        (
+            lambda: multiply(matrix(), changed(dml.prepare_matrix_multiply_b(matrix().T))),
+            "BTensor is a PreparedMatrix whose arrays have changed type or rank since",
+        ),
+        (lambda: multiply(matrix(), stacked(dml.prepare_matrix_multiply_b(matrix().T))), "BTensor has"),
+        (
+            lambda: convolve(matrix(shape=(1, 2, 5)), changed(dml.prepare_convolution_filter(matrix(shape=(4, 2, 3))))),
+            "FilterTensor is a PreparedFilter whose arrays have changed type or rank since",
+        ),
+        (
+            lambda: convolve(matrix(shape=(1, 2, 5)), stacked(dml.prepare_convolution_filter(matrix(shape=(4, 2, 3))))),
+            "FilterTensor is a PreparedFilter whose arrays have changed type or rank since; prepare it again, or vmap",
         ),
     ],
 )  # fmt: skip

@@ -23,7 +23,7 @@ ALLOWED = {
     "_tensor_rules": {"descs", "errors"},
     "_size_rules": {"_shapes", "_tensor_rules", "descs"},
     "_validate": {"_size_rules", "_tensor_rules", "descs", "errors", "feature_levels"},
-    "_arguments": {"_shapes", "_tensor_rules", "_validate", "descs", "errors", "feature_levels"},
+    "_arguments": {"_lowering", "_shapes", "_tensor_rules", "_validate", "descs", "errors", "feature_levels"},
     "_lowering": set(),
     "_numerics": {"_shapes"},
     "_contract": {"_lowering", "_numerics"},

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdml._lowering.int8 import out_sharding
+
 Array = jax.Array
 
 
@@ -20,7 +22,12 @@ def dot(a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array | No
     batch = tuple(range(a.ndim - 2))
     contracting = ((a.ndim - 1,), (b.ndim - 2,))
     operands = centred(a, a_zero_point), centred(b, b_zero_point)
-    return lax.dot_general(*operands, (contracting, (batch, batch)), preferred_element_type=jnp.int32)
+    return lax.dot_general(
+        *operands,
+        (contracting, (batch, batch)),
+        preferred_element_type=jnp.int32,
+        out_sharding=out_sharding(*((a, axis) for axis in range(a.ndim - 1)), (b, b.ndim - 1)),
+    )
 
 
 def conv(
@@ -43,4 +50,5 @@ def conv(
         rhs_dilation=dilations,
         feature_group_count=group_count,
         preferred_element_type=jnp.int32,
+        out_sharding=out_sharding((x, 0), (filter, 0), *((x, axis) for axis in range(2, x.ndim))),
     )

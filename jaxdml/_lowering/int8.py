@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 Array = jax.Array
 
@@ -26,24 +27,44 @@ def signed_zero_point(zero_point: Array | None, dtype: np.dtype, rank: int) -> A
 
 
 def product(a: Array, b: Array, layout: str = "KN") -> Array:
-    """int8 [..., M, K] times int8 [..., K, N], or [..., N, K], in int32.
+    """int8 [..., M, K] times int8 [..., K, *N], or [..., N, K], in int32: [..., M, *N].
 
-    One row or column is computed as two: there is no kernel for one.
+    One row or column is computed as two: XLA:CPU has no kernel for one. It has none for outputs as small as 2 x 2
+    either, but there is so little to do for those that its loop is as fast.
     """
-    batch, rank = tuple(range(a.ndim - 2)), a.ndim
-    depth_axis, column_axis = (rank - 2, rank - 1) if layout == "KN" else (rank - 1, rank - 2)
-    rows, columns = a.shape[-2], b.shape[column_axis]
-    a = lax.pad(a, np.int8(0), [(0, int(axis == rank - 2 and rows == 1), 0) for axis in range(rank)])
-    b = lax.pad(b, np.int8(0), [(0, int(axis == column_axis and columns == 1), 0) for axis in range(rank)])
+    rank, batch = a.ndim, tuple(range(a.ndim - 2))
+    depth = rank - 2 if layout == "KN" else rank - 1
+    columns = tuple(axis for axis in range(rank - 2, b.ndim) if axis != depth)
+    one_row, one_column = a.shape[-2] == 1, all(b.shape[axis] == 1 for axis in columns)
+    a = lax.pad(a, np.int8(0), [(0, int(one_row and axis == rank - 2), 0) for axis in range(rank)])
+    b = lax.pad(b, np.int8(0), [(0, int(one_column and axis == columns[-1]), 0) for axis in range(b.ndim)])
     # The algorithm keeps JAX from widening the operands to int32 before XLA sees them.
-    product = lax.dot_general(
+    total = lax.dot_general(
         a,
         b,
-        (((rank - 1,), (depth_axis,)), (batch, batch)),
+        (((rank - 1,), (depth,)), (batch, batch)),
         precision=lax.DotAlgorithmPreset.DEFAULT,
         preferred_element_type=jnp.int32,
+        out_sharding=out_sharding(*((a, axis) for axis in (*batch, rank - 2)), *((b, axis) for axis in columns)),
     )
-    return product[..., :rows, :columns]
+    if one_row:
+        total = lax.slice_in_dim(total, 0, 1, axis=rank - 2)
+    return total[..., :1] if one_column else total
+
+
+def out_sharding(*dimensions: tuple[Array, int]) -> NamedSharding | None:
+    """The sharding of a contraction whose output has these dimensions of its operands; None unless axes are explicit.
+
+    On a mesh with explicit axes JAX asks for it where a contracted dimension is sharded: the partial sums are then
+    added up, which int32 does exactly.
+    """
+    shardings = [jax.typeof(array).sharding for array, _ in dimensions]
+    mesh = shardings[0].mesh
+    if AxisType.Explicit not in mesh.axis_types:
+        return None
+    return NamedSharding(
+        mesh, PartitionSpec(*(s.spec[axis] for s, (_, axis) in zip(shardings, dimensions, strict=True)))
+    )
 
 
 def sums_of_columns(b: Array, layout: str = "KN") -> Array:

@@ -46,6 +46,12 @@ class PreparedMatrix:
     def ndim(self) -> int:
         return len(self.shape)
 
+    @property
+    def is_intact(self) -> bool:
+        """Whether the arrays are as they were made: no other types, no dimension more."""
+        *batch, _, columns = self.shape
+        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and self.sums.shape == (*batch, 1, columns)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dtype}{list(self.shape)})"
 
@@ -84,6 +90,11 @@ class PreparedFilter:
     def ndim(self) -> int:
         return len(self.shape)
 
+    @property
+    def is_intact(self) -> bool:
+        """Whether the arrays are as they were made: no other types, no dimension more."""
+        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and self.sums.shape == self.shape[:1]
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dtype}{list(self.shape)}, group_count={self.group_count})"
 
@@ -112,20 +123,25 @@ def prepare_filter(filter: Array, group_count: int) -> PreparedFilter:
     values = values.reshape(group_count, outputs // group_count, channels, *kernel)
     if not _suits_convolution(outputs // group_count, channels, math.prod(kernel), group_count):
         return PreparedFilter(values, sums, np.dtype(filter.dtype), "OIHW")
-    # A transpose that XLA sees in front of a convolution becomes part of it, and loses the kernel. With an output
-    # channel in between that is cut off again, it does not.
+    # A transpose that XLA sees in front of a convolution becomes part of it, and loses the kernel. With an element of
+    # the kernel in between that is cut off again, it does not.
     values = jnp.moveaxis(values, (1, 2), (-1, -2))
-    values = lax.pad(values, np.int8(0), [(0, 0, 0)] * (values.ndim - 1) + [(0, 1, 0)])
-    values = lax.optimization_barrier(lax.optimization_barrier(values)[..., :-1])
+    values = lax.pad(values, np.int8(0), [(0, int(axis == 1), 0) for axis in range(values.ndim)])
+    values = lax.optimization_barrier(lax.optimization_barrier(values)[:, :-1])
     return PreparedFilter(values, sums, np.dtype(filter.dtype), "HWIO")
+
+
+def rows_of(prepared: PreparedFilter) -> Array:
+    """The values as [groups, O / groups, C / groups * kernel], whatever the layout."""
+    values = prepared.values
+    if prepared.layout == "HWIO":
+        values = jnp.moveaxis(values, (-1, -2), (1, 2))
+    return values.reshape(*values.shape[:2], -1)
 
 
 def filter(prepared: PreparedFilter) -> Array:
     """The array that was prepared."""
-    values = prepared.values
-    if prepared.layout == "HWIO":
-        values = jnp.moveaxis(values, (-1, -2), (1, 2))
-    return unsigned(values.reshape(prepared.shape), prepared.dtype)
+    return unsigned(rows_of(prepared).reshape(prepared.shape), prepared.dtype)
 
 
 def _suits_convolution(outputs: int, channels: int, elements: int, group_count: int) -> bool:
@@ -137,7 +153,11 @@ def _suits_convolution(outputs: int, channels: int, elements: int, group_count: 
     1.5 as a product.
     """
     is_wide = channels >= 8 and max(outputs, channels) > 16
-    return is_wide and elements > 1 and group_count <= 8 and outputs * channels * elements < 2**20
+    return is_wide and elements > 1 and group_count <= 16 and outputs * channels * elements < 2**20
+
+
+def _are(dtype: Any, x: Any) -> bool:
+    return isinstance(x, jax.Array | np.ndarray) and x.dtype == dtype
 
 
 def _kept(x: Any) -> Any:

@@ -62,5 +62,5 @@ def element_wise_quantize_linear(
 @partial(jax.jit, static_argnames="output_dtype")
 def _quantize(input: jax.Array, scale: jax.Array, zero_point: jax.Array | None, *, output_dtype: np.dtype) -> jax.Array:
     with jax.named_scope(OPERATOR):
-        wide_scale = _numerics.broadcast(scale.astype(np.float32), input.shape)
+        wide_scale = _numerics.with_rank(scale.astype(np.float32), input.ndim)
         return _numerics.saturate(_numerics.quotient(input.astype(np.float32), wide_scale), zero_point, output_dtype)

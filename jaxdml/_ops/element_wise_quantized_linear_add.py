@@ -83,5 +83,5 @@ def _add(
     with jax.named_scope(OPERATOR):
         a_value = _numerics.dequantize(a, a_scale, a_zero_point)
         b_value = _numerics.dequantize(b, b_scale, b_zero_point)
-        quotient = _numerics.quotient(a_value + b_value, _numerics.broadcast(output_scale, a.shape))
+        quotient = _numerics.quotient(a_value + b_value, _numerics.with_rank(output_scale, a.ndim))
         return _numerics.saturate(quotient, output_zero_point, output_dtype)

@@ -91,6 +91,9 @@ def quantized_linear_convolution(
         }.items()
     }
     group_count = arguments.integer("group_count", group_count)
+    if isinstance(filter, PreparedFilter) and filter.group_count != group_count:
+        text = f"was prepared for group_count {filter.group_count}, the call has {group_count}; prepare it with that"
+        raise broken(OPERATOR, "FilterTensor", "group_count", text, expected=group_count, received=filter.group_count)
     channels = filter.shape[0] if filter.ndim else 0
     parameters: dict[str, Any] = {
         f"{name}_tensor": parameter_desc(value, input.ndim, channels if name.startswith("filter") else None)
@@ -107,9 +110,6 @@ def quantized_linear_convolution(
         **options,
     )
     validate_once(desc, feature_level)
-    if isinstance(filter, PreparedFilter) and filter.group_count != group_count:
-        text = f"was prepared for group_count {filter.group_count}, the call has {group_count}; prepare it with that"
-        raise broken(OPERATOR, "FilterTensor", "group_count", text, expected=group_count, received=filter.group_count)
     return _convolve(input, filter, bias, **quantization, output_dtype=dtype, group_count=group_count, **options)
 
 
@@ -169,6 +169,6 @@ def _convolve(
             group_count=group_count,
         )
         if bias is not None:
-            accumulator += _numerics.broadcast(channelwise(bias), accumulator.shape)
+            accumulator += channelwise(bias)
         scales = (input_scale, channelwise(filter_scale), output_scale)
         return _numerics.requantize(accumulator, *scales, output_zero_point, output_dtype)
