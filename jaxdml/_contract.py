@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from jaxdml._lowering import canonical, cpu, cuda, forms, prepared
+from jaxdml._lowering import canonical, cpu, cuda, forms, prepared, tpu
 from jaxdml._lowering.prepared import PreparedFilter, PreparedMatrix
 
 
@@ -28,7 +28,8 @@ def int_dot(
         b = prepared.matrix(b) if isinstance(b, PreparedMatrix) else b
         return canonical.dot(a, a_zero_point, b, b_zero_point)
 
-    return lax.platform_dependent(a, a_zero_point, b, b_zero_point, cpu=in_int8, cuda=in_int8, default=elsewhere)
+    operands = a, a_zero_point, b, b_zero_point
+    return lax.platform_dependent(*operands, cpu=in_int8, cuda=in_int8, tpu=in_int8, default=elsewhere)
 
 
 def int_conv(
@@ -57,5 +58,5 @@ def int_conv(
         return canonical.conv(x, x_zero_point, filter, filter_zero_point, **options, group_count=group_count)
 
     operands = x, x_zero_point, filter, filter_zero_point
-    on_cpu, on_cuda = partial(in_int8, cpu.form), partial(in_int8, cuda.form)
-    return lax.platform_dependent(*operands, cpu=on_cpu, cuda=on_cuda, default=elsewhere)
+    on = {name: partial(in_int8, backend.form) for name, backend in {"cpu": cpu, "cuda": cuda, "tpu": tpu}.items()}
+    return lax.platform_dependent(*operands, **on, default=elsewhere)

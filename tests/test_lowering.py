@@ -10,7 +10,7 @@ import pytest
 
 import jaxdml as dml
 from cases import BYTES, CONVOLUTION, MATRIX_MULTIPLY
-from jaxdml._lowering import canonical, cpu, cuda, forms, prepared
+from jaxdml._lowering import canonical, cpu, cuda, forms, prepared, tpu
 from jaxdml._shapes import aligned, per_channel
 
 on_cpu = pytest.mark.skipif(jax.default_backend() != "cpu", reason="looks at programs compiled for a CPU")
@@ -72,7 +72,7 @@ def test_conv_lowerings_agree(chunk):
         return forms.conv(form, x, x_zero_point, prepared.prepare_filter(f, group_count), f_zero_point, **options)
 
     expected = both(canonical.conv)
-    for form in (cpu.form, cuda.form):
+    for form in (cpu.form, cuda.form, tpu.form):
         assert_all_equal(expected, both(partial(in_int8, form)))
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -97,6 +98,25 @@ class PreparedFilter:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dtype}{list(self.shape)}, group_count={self.group_count})"
+
+
+def _register_for_export(prepared: type) -> None:
+    """Lets `jax.export` write down functions that take prepared weights."""
+    jax.export.register_pytree_node_serialization(
+        prepared,
+        serialized_name=f"jaxdml.{prepared.__name__}",
+        serialize_auxdata=lambda statics: " ".join(map(str, statics)).encode(),
+        deserialize_auxdata=_statics,
+    )
+
+
+def _statics(written: bytes) -> tuple[Any, ...]:
+    dtype, *layout = written.decode().split()
+    return (np.dtype(dtype), *layout)
+
+
+_register_for_export(PreparedMatrix)
+_register_for_export(PreparedFilter)
 
 
 def prepare_matrix(b: Array, layout: str) -> PreparedMatrix:
