@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import jax.export
+
 from jaxdml.descs import DataType, TensorDesc, TensorFlags
 from jaxdml.errors import DescError
 
@@ -37,6 +39,16 @@ def is_uint(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= UINT_MAX
 
 
+def is_symbolic(value: Any) -> bool:
+    """Whether value is a dimension that `jax.export` leaves open."""
+    return not isinstance(value, int) and jax.export.is_symbolic_dim(value)
+
+
+def _known(sizes: Any) -> Any:
+    """sizes without what is left open, which nobody can check before the exported function is called."""
+    return tuple(size for size in sizes if not is_symbolic(size)) if isinstance(sizes, tuple) else sizes
+
+
 def check_uints(operator: str, tensor: str, field: str, value: Any, length: int | None = None, least: int = 0) -> None:
     """value is a tuple of `length` UINTs, none below `least`."""
     many = "" if length is None else f"{length} "
@@ -65,12 +77,13 @@ def check_tensor(operator: str, name: str, tensor: Any) -> None:
     if not isinstance(tensor.data_type, DataType):
         text = f"has data type {shown(tensor.data_type)}, expected a DataType; write DataType.of(dtype)"
         raise broken(operator, name, "data_type", text, expected=DataType, received=tensor.data_type)
-    check_uints(operator, name, "Sizes", tensor.sizes)
+    known = _known(tensor.sizes)
+    check_uints(operator, name, "Sizes", known)
     if 0 in tensor.sizes:
         text = f"has Sizes {list(tensor.sizes)}, no dimension may be empty; skip the call when there is no data"
         raise broken(operator, name, "sizes", text, expected="at least 1", received=tensor.sizes)
-    if math.prod(tensor.sizes) > MAXIMUM_ELEMENTS:
-        text = f"has {math.prod(tensor.sizes)} elements, the limit is {MAXIMUM_ELEMENTS}; split the tensor"
+    if math.prod(known) > MAXIMUM_ELEMENTS:
+        text = f"has {math.prod(known)} elements, the limit is {MAXIMUM_ELEMENTS}; split the tensor"
         raise broken(operator, name, "elements", text, expected=MAXIMUM_ELEMENTS, received=tensor.sizes)
     if tensor.strides is not None:
         check_uints(operator, name, "Strides", tensor.strides, length=len(tensor.sizes))

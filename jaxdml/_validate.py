@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxdml._size_rules import CHECKS
-from jaxdml._tensor_rules import broken, check_tensor, listed, shown
+from jaxdml._tensor_rules import broken, check_tensor, is_symbolic, listed, shown
 from jaxdml.descs import DataType, OperatorDesc, TensorDesc, parameter_name
 from jaxdml.errors import DescError, FeatureLevelError
 from jaxdml.feature_levels import CONSTRAINTS, SUPPORT, FeatureLevel, Support
@@ -42,7 +42,14 @@ def validate(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATE
 
 
 # What the operators call: a desc once found right need not be checked again, so that eager calls in a loop pay once.
-validate_once = functools.lru_cache(maxsize=4096)(validate)
+_validate_once = functools.lru_cache(maxsize=4096)(validate)
+
+
+def validate_once(desc: OperatorDesc, feature_level: FeatureLevel) -> None:
+    """validate, remembered unless dimensions are symbolic, which cannot be compared across exports."""
+    tensors = (tensor for tensor in desc.tensors().values() if tensor is not None)
+    has_symbols = any(is_symbolic(size) for tensor in tensors for size in tensor.sizes)
+    (validate if has_symbols else _validate_once)(desc, feature_level)
 
 
 def minimum_feature_level(desc: OperatorDesc) -> FeatureLevel:

@@ -154,7 +154,7 @@ def int8_calls(parameters: Mapping[str, Any], images: Any, operators: Any = jaxd
     for layer in NETWORK:
         inputs = [part for name in layer.inputs for part in tensors[name]]
         if layer.operator == MATRIX_MULTIPLY:
-            inputs[0] = inputs[0].reshape(len(inputs[0]), -1)
+            inputs[0] = inputs[0].reshape(inputs[0].shape[0], -1)
         own = [parameters.get(f"{layer.name}.{argument}") for argument in _PARAMETERS[layer.operator]]
         output = getattr(operators, layer.operator)(*inputs, *own, **layer.options)
         calls.append(Call(layer, (*inputs, *own), output))
