@@ -1,5 +1,7 @@
 """DirectML's quantized operators as pure JAX functions."""
 
+from jaxdml import checked
+from jaxdml._fake_quantize import fake_quantize
 from jaxdml._lowering.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._ops.element_wise_dequantize_linear import element_wise_dequantize_linear
 from jaxdml._ops.element_wise_quantize_linear import element_wise_quantize_linear
@@ -40,9 +42,11 @@ __all__ = [
     "QuantizedLinearMatrixMultiplyDesc",
     "TensorDesc",
     "TensorFlags",
+    "checked",
     "element_wise_dequantize_linear",
     "element_wise_quantize_linear",
     "element_wise_quantized_linear_add",
+    "fake_quantize",
     "minimum_feature_level",
     "prepare_convolution_filter",
     "prepare_matrix_multiply_b",

@@ -27,6 +27,8 @@ ALLOWED = {
     "_lowering": set(),
     "_numerics": {"_shapes"},
     "_contract": {"_lowering", "_numerics"},
+    "checked": {"_arguments", "_ops", "descs"},
+    "_fake_quantize": {"_arguments", "_numerics", "_ops", "feature_levels"},
     "_prepare": {"_arguments", "_lowering", "_tensor_rules", "_validate", "feature_levels"},
     "_ops": {
         "_arguments",
@@ -39,7 +41,17 @@ ALLOWED = {
         "descs",
         "feature_levels",
     },
-    "__init__": {"_lowering", "_ops", "_prepare", "_validate", "descs", "errors", "feature_levels"},
+    "__init__": {
+        "checked",
+        "_fake_quantize",
+        "_lowering",
+        "_ops",
+        "_prepare",
+        "_validate",
+        "descs",
+        "errors",
+        "feature_levels",
+    },
     "examples": {"__init__", "reference"},
     "__main__": {"__init__", "examples", "reference"},
 }
