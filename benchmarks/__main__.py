@@ -100,6 +100,8 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 def scaling_table(rows: list[dict[str, Any]]) -> str:
     """Time for each multiply-add, which should not grow."""
+    if not rows:
+        return ""
     lines = [f"{'scaling, prepared weights':56}{'ms':>9}{'ps for a multiply-add':>25}"]
     for row in rows:
         milliseconds = row["contenders"][PREPARED]["milliseconds"]
@@ -148,14 +150,14 @@ def main() -> None:
         row = measure(make(), seconds)
         results[table].append(row)
         tqdm.write(shown(row))
-    print("\n" + summary(results["cases"]))
-    if results["scaling"]:
-        print("\n" + scaling_table(results["scaling"]))
+    tables = "\n\n".join(filter(None, [summary(results["cases"]), scaling_table(results["scaling"])])) + "\n"
+    print("\n" + tables)
     arguments.output.mkdir(parents=True, exist_ok=True)
     name = "selected" if arguments.only else "quick" if arguments.quick else "cpu"
     (arguments.output / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    (arguments.output / f"{name}.txt").write_text(tables)
     chart.draw(results, arguments.output / f"{name}.png")
-    print(f"\nWritten to {arguments.output}: {name}.json, {name}.png")
+    print(f"Written to {arguments.output}: {name}.json, {name}.txt, {name}.png")
 
 
 if __name__ == "__main__":

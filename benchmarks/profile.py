@@ -1,0 +1,50 @@
+"""python -m benchmarks.profile LABEL: where the time of one case goes, by XLA's own profiler."""
+
+import argparse
+import re
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import jax
+
+from benchmarks import suite
+
+RUNS = 30
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=__doc__)
+    parser.add_argument("label", help="of the first case that is profiled, such as 'network 1'")
+    label = parser.parse_args().label
+    make = next((make for make in suite.cases(quick=False) if label in suite.label(make)), None)
+    if make is None:
+        parser.error(f"no case has {label!r} in its label")
+    case = make()
+    function, arguments = case.jitted[case.first]
+    program = jax.jit(function).lower(*arguments).compile()
+    instructions = dict(re.findall(r"%([\w.-]+) = (\S+ [\w-]+)\(", program.as_text()))
+    jax.block_until_ready(program(*arguments))
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, profiler_options=options):
+            for _ in range(RUNS):
+                jax.block_until_ready(program(*arguments))
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        profile = jax.profiler.ProfileData.from_file(str(file))
+    spent: Counter[str] = Counter()
+    for plane in profile.planes:
+        for line in plane.lines:
+            for event in line.events:
+                if event.name in instructions:
+                    spent[event.name] += event.duration_ns
+    total = sum(spent.values())
+    kernels = sum(time for name, time in spent.items() if name.startswith("ynn_fusion"))
+    print(f"{case.family}, {case.name}: {total / RUNS / 1e6:.2f} ms a run, {kernels / total:.0%} of it in YNNPACK")
+    for name, time in spent.most_common(40):
+        print(f"{time / RUNS / 1e6:9.3f} ms  {time / total:6.1%}  {name:32} {instructions[name]}")
+
+
+if __name__ == "__main__":
+    main()
