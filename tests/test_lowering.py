@@ -72,7 +72,8 @@ def test_conv_lowerings_agree(chunk):
         return forms.conv(form, x, x_zero_point, prepared.prepare_filter(f, group_count), f_zero_point, **options)
 
     expected = both(canonical.conv)
-    for form in (cpu.form, cuda.form, tpu.form):
+    # The forms for accelerators, which no user meets here, take turns.
+    for form in (cpu.form, cuda.form if CONVOLUTION.index(chunk) % 2 else tpu.form):
         assert_all_equal(expected, both(partial(in_int8, form)))
 
 
@@ -230,8 +231,11 @@ def test_a_long_kernel_makes_no_long_program(channels, kernel, group_count):
     expected = dml.reference.quantized_linear_convolution(*arguments, **options)
     np.testing.assert_array_equal(dml.quantized_linear_convolution(*arguments, **options), expected)
     if kernel > 128:
-        text = jax.jit(lambda x, f: dml.quantized_linear_convolution(x, *arguments[1:3], f, *arguments[4:], **options))
-        assert len(text.lower(x, f).as_text().splitlines()) < 1000
+        call = jax.jit(lambda x, f: dml.quantized_linear_convolution(x, *arguments[1:3], f, *arguments[4:], **options))
+        text = call.lower(x, f).as_text()
+        assert len(text.splitlines()) < 1000
+        with jax.enable_x64(True):
+            assert call.lower(x, f).as_text() == text
 
 
 @on_cpu

@@ -90,3 +90,46 @@ def test_numbers_through_the_callers_jit():
                 dml.DescError, match=r"without a type, whose range cannot be checked; write jnp.uint8\("
             ):
                 jax.jit(dml.element_wise_dequantize_linear)(X, 0.1, 3)
+
+
+@pytest.mark.parametrize("channels", [4, 24])
+def test_nested_vmaps_over_every_kind_of_axis(channels):
+    """Inputs over one axis, filters over another, scales and zero points over both; both forms of a convolution."""
+    rng = np.random.default_rng(0)
+    xs = rng.integers(0, 256, (1, channels, 5, 5, 2), np.uint8)
+    fs = rng.integers(-128, 128, (20, 3, channels, 3, 3), np.int8)
+    scales = rng.uniform(0.1, 0.2, (3, 2)).astype(np.float32)
+    zero_points = rng.integers(0, 256, 2, np.uint8)
+
+    def call(x, f, scale, zero_point, module=dml):
+        arguments = (x, scale, zero_point, f, 0.2, None, None, 500.0, np.uint8(5))
+        return module.quantized_linear_convolution(*arguments)
+
+    inner = jax.vmap(call, in_axes=(-1, None, 0, 0))
+    got = jax.jit(jax.vmap(inner, in_axes=(None, 1, 0, None), out_axes=1))(xs, fs, scales, zero_points)
+    for i, j in np.ndindex(3, 2):
+        expected = call(xs[..., j], fs[:, i], scales[i, j], zero_points[j], reference)
+        np.testing.assert_array_equal(got[j, i], expected)
+
+
+def test_cond_checkpoint_and_donation():
+    weights = dml.prepare_convolution_filter(np.arange(24 * 24 * 9).astype(np.int8).reshape(24, 24, 3, 3))
+    x = np.arange(24 * 36).astype(np.uint8).reshape(1, 24, 6, 6)
+
+    def layer(x):
+        return dml.quantized_linear_convolution(
+            x, 0.1, 3, weights, 0.2, None, None, 3000.0, 5, start_padding=1, end_padding=1
+        )
+
+    expected = layer(x)
+    chosen = jax.jit(lambda yes, x: jax.lax.cond(yes, layer, lambda x: x, x))
+    np.testing.assert_array_equal(chosen(True, x), expected)
+    np.testing.assert_array_equal(chosen(False, x), x)
+
+    def loss(scale):
+        return dml.element_wise_dequantize_linear(layer(x), scale, 5).sum()
+
+    assert jax.grad(jax.checkpoint(loss))(jnp.float32(0.1)) == jax.grad(loss)(jnp.float32(0.1)) != 0
+    donated = jnp.asarray(x)
+    np.testing.assert_array_equal(jax.jit(layer, donate_argnums=0)(donated), expected)
+    assert donated.is_deleted()

@@ -72,7 +72,9 @@ def _convolve(strides: tuple[int, ...], dilations: tuple[int, ...]) -> Callable[
     @convolve.def_vmap
     def _(size: int, batched: Sequence[bool], x: Array, values: Array) -> tuple[Array, bool]:
         if batched[1]:
-            total = lax.map(lambda index: convolve(x[index] if batched[0] else x, values[index]), jnp.arange(size))
+            total = lax.map(
+                lambda index: convolve(x[index] if batched[0] else x, values[index]), jnp.arange(size, dtype=jnp.int32)
+            )
         else:
             total = convolve(x.reshape(-1, *x.shape[2:]), values)
             total = total.reshape(*x.shape[:2], *total.shape[1:])

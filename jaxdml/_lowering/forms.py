@@ -97,7 +97,7 @@ def _window_sums(x: Array, filter: PreparedFilter, strides: Sequence[int], dilat
     groups, (outputs, channels, *kernel) = filter.group_count, filter.shape
     sums = jnp.sum(x.reshape(x.shape[0], groups, channels, *x.shape[2:]), axis=2, dtype=jnp.int32)
     for axis, window in enumerate(zip(kernel, strides, dilations, strict=True), start=2):
-        sums = jnp.sum(_side_by_side(sums, axis, axis, *window), axis=axis)
+        sums = jnp.sum(_side_by_side(sums, axis, axis, *window), axis=axis, dtype=jnp.int32)
     return jnp.repeat(sums, outputs // groups, axis=1)
 
 
@@ -109,7 +109,7 @@ def _side_by_side(x: Array, axis: int, to: int, size: int, stride: int, dilation
         return jnp.stack([lax.slice_in_dim(x, start, start + length, stride, axis) for start in starts], axis=to)
     # Slower to run, but hundreds of slices take XLA ten seconds to compile.
     indices = np.arange(0, size * dilation, dilation)[:, None] + np.arange(0, length, stride)
-    return jnp.moveaxis(jnp.take(x, indices, axis=axis, mode="clip"), axis, to)
+    return jnp.moveaxis(jnp.take(x, indices.astype(np.int32), axis=axis, mode="clip"), axis, to)
 
 
 def matrix(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
