@@ -10,7 +10,8 @@ import numpy as np
 from jaxdml import _numerics
 from jaxdml._arguments import Arguments
 from jaxdml._ops.element_wise_dequantize_linear import element_wise_dequantize_linear
-from jaxdml._ops.element_wise_quantize_linear import element_wise_quantize_linear
+from jaxdml._ops.element_wise_quantize_linear import OPERATOR, element_wise_quantize_linear
+from jaxdml._tensor_rules import broken
 from jaxdml.feature_levels import FeatureLevel
 
 
@@ -43,8 +44,11 @@ def fake_quantize(
 
     Source: Esser et al., Learned Step Size Quantization, 2020, equations 1 to 3, for the gradients.
     """
-    arguments = Arguments("element_wise_quantize_linear", feature_level)
+    arguments = Arguments(OPERATOR, feature_level)
     input = arguments.tensor("input", input)
+    if not jnp.issubdtype(input.dtype, jnp.floating):
+        text = f"has type {input.dtype}, fake_quantize takes FLOAT32 or FLOAT16; quantize what is meant to be floats"
+        raise broken(OPERATOR, "InputTensor", "data_type", text, expected=jnp.floating, received=input.dtype)
     scale = arguments.scale("scale", scale, np.float16 if input.dtype == np.float16 else np.float32)
     dtype = arguments.output_dtype(output_dtype, "zero_point", zero_point, default=np.uint8)
     zero_point = arguments.zero_point("zero_point", zero_point, dtype)
@@ -63,14 +67,16 @@ def _(dtype: np.dtype, level: FeatureLevel, primals: Any, tangents: Any) -> tupl
     by_input, by_scale, _ = tangents
     quantized = element_wise_quantize_linear(input, scale, zero_point, output_dtype=dtype, feature_level=level)
     output = element_wise_dequantize_linear(quantized, scale, zero_point, feature_level=level)
-    scale, by_scale = (_numerics.with_rank(x, input.ndim) for x in (scale, by_scale))
-    steps = _numerics.difference(quantized, zero_point).astype(input.dtype)
-    ratio = input / scale
+    scale, by_scale = (_numerics.with_rank(x, input.ndim).astype(np.float32) for x in (scale, by_scale))
+    # In float32 whatever the type, and with the very quotient that is rounded: float16 holds few of the steps.
+    ratio = _numerics.quotient(input.astype(np.float32), scale)
+    steps = _numerics.difference(quantized, zero_point)
     limits = np.iinfo(dtype)
-    ends = (
+    lowest, highest = (
         _numerics.difference(jnp.full((1,) * input.ndim, end, dtype), zero_point) for end in (limits.min, limits.max)
     )
-    lowest, highest = (end.astype(input.dtype) for end in ends)
     inside = (jnp.round(ratio) >= lowest) & (jnp.round(ratio) <= highest)
-    nothing = jnp.zeros((), input.dtype)
-    return output, jnp.where(inside, by_input, nothing) + by_scale * (steps - jnp.where(inside, ratio, nothing))
+    nothing = np.float32(0)
+    tangent = jnp.where(inside, by_input.astype(np.float32), nothing)
+    tangent += by_scale * (steps - jnp.where(inside, ratio, nothing))
+    return output, tangent.astype(output.dtype)

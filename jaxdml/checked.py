@@ -1,8 +1,8 @@
 """The operators again, with checks of what only values can break: a scale must be finite and above zero.
 
 For use under `jax.experimental.checkify.checkify`, which returns what was found beside the result, inside jit and vmap
-too; `from jaxdml import checked as dml` checks a whole model. Each function takes and returns what its namesake does.
-The zero points' types say all about their values.
+too. Each function takes and returns what its namesake in jaxdml does. The zero points' types say all about their
+values.
 
     error, output = checkify.checkify(jax.jit(model))(inputs)
     error.throw()
@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import checkify
 
+from jaxdml._fake_quantize import fake_quantize as _fake_quantize
 from jaxdml._ops import (
     element_wise_dequantize_linear as _dequantize,
 )
@@ -62,4 +63,5 @@ element_wise_dequantize_linear = _checked(_dequantize.element_wise_dequantize_li
 element_wise_quantize_linear = _checked(_quantize.element_wise_quantize_linear)
 element_wise_quantized_linear_add = _checked(_add.element_wise_quantized_linear_add)
 quantized_linear_convolution = _checked(_convolution.quantized_linear_convolution)
+fake_quantize = _checked(_fake_quantize)
 quantized_linear_matrix_multiply = _checked(_matrix_multiply.quantized_linear_matrix_multiply)

@@ -44,10 +44,12 @@ if task == "compute":
     expected = digits.int8_network(jax.tree.map(np.asarray, parameters), images, reference)
     np.testing.assert_array_equal(multihost_utils.process_allgather(got, tiled=True), expected)
     print("ok", process, flush=True)
-elif process == 1:
-    print("ready", process, flush=True)
+    sys.exit()
+
+whole(*sharded).block_until_ready()  # they have met
+print("ready", process, flush=True)
+if process == 1:
     time.sleep(600)  # until it is killed
 else:
-    print("ready", process, flush=True)
     sys.stdin.readline()
     whole(*sharded).block_until_ready()

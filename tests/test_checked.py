@@ -1,6 +1,8 @@
 """The checked operators: what they find under checkify, and that they are the operators otherwise."""
 
 import inspect
+import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,7 @@ F = np.arange(12, dtype=np.int8).reshape(2, 2, 3)
 CALLS = {
     "element_wise_dequantize_linear": (X, 0.1, 3),
     "element_wise_quantize_linear": (X.astype(np.float32), 0.1, 3),
+    "fake_quantize": (X.astype(np.float32), 0.1, 3),
     "element_wise_quantized_linear_add": (X, 0.1, 3, X, 0.2, 4, 0.3, 5),
     "quantized_linear_matrix_multiply": (X, 0.1, 3, F[:1].repeat(16, 1)[:, :16], 0.2, None, 30.0, 5),
     "quantized_linear_convolution": (X, 0.1, 3, F, 0.2, None, None, 30.0, 5),
@@ -29,8 +32,8 @@ SCALES = [
 
 
 def test_every_operator_has_its_checked_form():
-    assert set(CALLS) == set(SUPPORT)
-    for name in SUPPORT:
+    assert set(CALLS) == {*SUPPORT, "fake_quantize"}
+    for name in CALLS:
         ours, theirs = getattr(dml.checked, name), getattr(dml, name)
         assert inspect.signature(ours) == inspect.signature(theirs)
         assert ours.__doc__ == theirs.__doc__
@@ -56,6 +59,19 @@ def test_wrong_scales_are_named(name, place, parameter, value):
     assert f"{name}: {page} has the value {value}, expected a finite number above 0" in error.get()
     with pytest.raises(checkify.JaxRuntimeError, match=page):
         error.throw()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_checks_that_are_off_cost_nothing(name):
+    programs = []
+    for module in (dml, dml.checked):
+        function = getattr(module, name)
+        call = checkify.checkify(
+            partial(lambda function, x: function(x, *CALLS[name][1:]), function), errors=frozenset()
+        )
+        text = jax.jit(partial(lambda call, x: call(x)[1], call)).lower(CALLS[name][0]).compile().as_text()
+        programs.append(re.findall(r" ([\w-]+)\(", text[text.index("ENTRY") :]))
+    assert programs[0] == programs[1]
 
 
 def test_one_wrong_scale_among_many_is_found_under_vmap():

@@ -59,6 +59,28 @@ def test_fake_quantize_gradients_are_straight_through():
     np.testing.assert_array_equal(by_scale, np.where(inside, np.round(steps) - steps, np.where(steps < 0, -100, 155)))
 
 
+@pytest.mark.parametrize("output_dtype", [np.uint8, np.int8, np.uint16, np.int16])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_fake_quantize_gradients_know_what_the_forward_pass_clamps(dtype, output_dtype):
+    """At every kind of value, with a scale that divides nothing exactly; all in float32, as the quotient is rounded."""
+    x = np.concatenate([np.arange(-400, 400) * 0.0133, [3.3203125, 7.69140625, 60000, -60000, 1e-3]]).astype(dtype)
+    scale, limits = dtype(0.0301), np.iinfo(output_dtype)
+    ratio = x.astype(np.float32) / np.float32(scale)
+    inside = (np.round(ratio) >= limits.min) & (np.round(ratio) <= limits.max)
+
+    def fake(x, scale):
+        return dml.fake_quantize(x, scale, 0, output_dtype=output_dtype)
+
+    by_x, by_scale = jax.jit(
+        lambda x, s: (jax.vjp(lambda x: fake(x, s), x)[1](jnp.ones_like(x))[0], jax.jacfwd(fake, 1)(x, s))
+    )(x, scale)
+    assert by_x.dtype == by_scale.dtype == dtype
+    np.testing.assert_array_equal(by_x, inside.astype(dtype))
+    steps = np.clip(np.round(ratio), limits.min, limits.max)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(by_scale, (steps - np.where(inside, ratio, np.float32(0))).astype(dtype))
+
+
 def test_fake_quantize_learns_a_scale():
     """Gradient descent on the scale alone finds a better one, in jit and vmapped over candidates."""
     x = np.random.default_rng(0).normal(0, 1, (1, 400)).astype(np.float32)
@@ -78,5 +100,7 @@ def test_fake_quantize_says_what_is_wrong():
         dml.fake_quantize(X, np.ones((1, 3), np.float32))
     with pytest.raises(dml.DescError, match="out of INT8's range"):
         dml.fake_quantize(X, 0.1, 200, output_dtype=np.int8)
+    with pytest.raises(dml.DescError, match="InputTensor has type int32, fake_quantize takes FLOAT32 or FLOAT16"):
+        dml.fake_quantize(np.arange(4, dtype=np.int32), 0.1)
     with pytest.raises(dml.FeatureLevelError, match="optional from 6_2"):
         dml.fake_quantize(X, 0.1, feature_level=dml.FeatureLevel.LEVEL_6_0)

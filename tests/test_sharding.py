@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -56,9 +57,9 @@ def test_two_processes_compute_the_same_bits():
 
 def test_a_killed_peer_is_an_error_not_a_hang():
     with two_processes("outlive") as (survivor, victim):
-        assert survivor.stdout.readline() == "ready 0\n"
-        assert victim.stdout.readline() == "ready 1\n"
+        for number, process in enumerate((survivor, victim)):
+            assert any(line == f"ready {number}\n" for line in process.stdout)  # among what Gloo prints
         victim.kill()
-        _, errors = survivor.communicate("\n", timeout=120)
+        _, errors = survivor.communicate("\n", timeout=60)  # the heartbeat's is 10 seconds
         assert survivor.returncode != 0
-        assert errors
+        assert re.search("heartbeat|unavailable|closed|reset|peer", errors, re.I), errors

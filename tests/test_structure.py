@@ -27,8 +27,8 @@ ALLOWED = {
     "_lowering": set(),
     "_numerics": {"_shapes"},
     "_contract": {"_lowering", "_numerics"},
-    "checked": {"_arguments", "_ops", "descs"},
-    "_fake_quantize": {"_arguments", "_numerics", "_ops", "feature_levels"},
+    "checked": {"_fake_quantize", "_ops", "descs"},
+    "_fake_quantize": {"_arguments", "_numerics", "_ops", "_tensor_rules", "feature_levels"},
     "_prepare": {"_arguments", "_lowering", "_tensor_rules", "_validate", "feature_levels"},
     "_ops": {
         "_arguments",
