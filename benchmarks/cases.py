@@ -33,7 +33,6 @@ class Case:
     jitted: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]
     calls: dict[str, Run] = field(default_factory=dict)
     at_most: float | None = None
-    quick: bool = False
     multiply_adds: int = 0
 
     @property
@@ -62,9 +61,7 @@ def aqt_dot_general() -> Any:
     return config.dot_general_make(8, 8)
 
 
-def matrix_multiply(
-    m: int, k: int, n: int, at_most: float | None = None, quick: bool = False, peers: bool = True
-) -> Case:
+def matrix_multiply(m: int, k: int, n: int, at_most: float | None = None, peers: bool = True) -> Case:
     """uint8 by int8, one scale for all rows, one for each column, no zero point of B."""
     rng = np.random.default_rng([m, k, n])
     a, b = data(rng, (m, k), np.uint8), data(rng, (k, n), np.int8)
@@ -103,7 +100,7 @@ def matrix_multiply(
         reference.quantized_linear_matrix_multiply, a, a_scale, a_zero, b, b_scale, None, output_scale, zero
     )
     name = f"{m} x {k} x {n}"
-    return Case("matrix multiply", name, expected, jitted, calls, at_most, quick, m * k * n)
+    return Case("matrix multiply", name, expected, jitted, calls, at_most, m * k * n)
 
 
 def moved(weights: np.ndarray) -> np.ndarray:
@@ -113,7 +110,7 @@ def moved(weights: np.ndarray) -> np.ndarray:
 
 def convolution(
     batch: int, channels: int, size: int, outputs: int, kernel: int, *, stride: int = 1, group_count: int = 1,
-    at_most: float | None = None, quick: bool = False, peers: bool = True,
+    at_most: float | None = None, peers: bool = True,
 ) -> Case:  # fmt: skip
     """uint8 by int8, "same" padding, a scale for each output channel, a bias, no zero point of the filter."""
     rng = np.random.default_rng([batch, channels, size, outputs, kernel])
@@ -176,10 +173,10 @@ def convolution(
     name = f"{kernel}x{kernel} {channels} to {outputs} at {size}x{size}, batch {batch}{note}"
     out = 1 + (size + 2 * pad - kernel) // stride
     work = batch * outputs * out * out * depth
-    return Case("convolution", name, expected, jitted, calls, at_most, quick, work)
+    return Case("convolution", name, expected, jitted, calls, at_most, work)
 
 
-def dequantize(dtype: Any, at_most: float | None = None, quick: bool = False) -> Case:
+def dequantize(dtype: Any, at_most: float | None = None) -> Case:
     """A million elements, with a zero point except for int32, where onnxruntime has none."""
     x = data(np.random.default_rng(0), (1 << 20,), dtype)
     scale, zero = np.float32(0.013), None if dtype == np.int32 else np.asarray(7, dtype)
@@ -198,11 +195,10 @@ def dequantize(dtype: Any, at_most: float | None = None, quick: bool = False) ->
         },
         {ORT: graph.session({"x": x}, node)},
         at_most,
-        quick,
     )
 
 
-def add(dtype: Any, at_most: float | None = None, quick: bool = False) -> Case:
+def add(dtype: Any, at_most: float | None = None) -> Case:
     """A million elements."""
     rng = np.random.default_rng(0)
     a, b = data(rng, (1 << 20,), dtype), data(rng, (1 << 20,), dtype)
@@ -233,5 +229,4 @@ def add(dtype: Any, at_most: float | None = None, quick: bool = False) -> Case:
         {PLAIN: (call, on_device), LAX: (as_people_write_it, on_device)},
         {ORT: graph.session({"a": a, "b": b}, node)},
         at_most,
-        quick,
     )

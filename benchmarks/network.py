@@ -139,7 +139,7 @@ def onnx_network(x: np.ndarray, made: dict[str, Layer], weights_of: Callable[[np
     return graph.session({"x": x}, forward("x", made, convolve, add, max_pool))
 
 
-def network(batch: int, at_most: float | None = None, quick: bool = False) -> Case:
+def network(batch: int, at_most: float | None = None) -> Case:
     rng = np.random.default_rng(0)
     made = layers(rng)
     x = data(rng, (batch, 3, 224, 224), np.uint8)
@@ -170,6 +170,5 @@ def network(batch: int, at_most: float | None = None, quick: bool = False) -> Ca
             ORT_U8: onnx_network(x, made, moved, np.uint8(128)),
         },
         at_most,
-        quick,
         multiply_adds=batch * MULTIPLY_ADDS,
     )

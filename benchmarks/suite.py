@@ -19,13 +19,13 @@ def label(make: Make) -> str:
 
 def cases(quick: bool) -> Iterator[Make]:
     """Makers of the cases; with `quick`, one or two of each family."""
-    yield partial(matrix_multiply, 64, 1024, 1024, 1.5)
-    yield partial(matrix_multiply, 1, 4096, 4096, 4)
+    yield partial(matrix_multiply, 64, 1024, 1024, at_most=1.5)
+    yield partial(matrix_multiply, 1, 4096, 4096, at_most=4)
     if not quick:
-        yield partial(matrix_multiply, 8, 1024, 1024, 3)
-        yield partial(matrix_multiply, 128, 768, 3072, 1.5)
-        yield partial(matrix_multiply, 1024, 1024, 1024, 1.2)
-        yield partial(matrix_multiply, 2048, 1024, 1024, 1.2)
+        yield partial(matrix_multiply, 8, 1024, 1024, at_most=3)
+        yield partial(matrix_multiply, 128, 768, 3072, at_most=1.5)
+        yield partial(matrix_multiply, 1024, 1024, 1024, at_most=1.2)
+        yield partial(matrix_multiply, 2048, 1024, 1024, at_most=1.2)
     yield partial(convolution, 1, 64, 56, 64, 3, at_most=2)
     if not quick:
         yield partial(convolution, 1, 128, 28, 128, 3, at_most=2)
@@ -41,12 +41,12 @@ def cases(quick: bool) -> Iterator[Make]:
     yield partial(convolution, 1, 64, 56, 256, 1, at_most=2)
     yield partial(convolution, 1, 144, 56, 144, 3, group_count=144, at_most=2.5)
     for dtype in (np.uint8,) if quick else (np.uint8, np.int8, np.uint16, np.int16, np.int32):
-        yield partial(dequantize, dtype, 1.3)
+        yield partial(dequantize, dtype, at_most=1.3)
     for dtype in (np.uint8,) if quick else (np.uint8, np.int8):
-        yield partial(add, dtype, 4)
-    yield partial(network, 1, 1.7)
+        yield partial(add, dtype, at_most=4)
+    yield partial(network, 1, at_most=1.7)
     if not quick:
-        yield partial(network, 8, 1.7)
+        yield partial(network, 8, at_most=1.7)
 
 
 def scaling() -> Iterator[Make]:

@@ -8,12 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
-import pytest
-
 HERE = Path(__file__).parent
-
-pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="makes its own CPU devices")
 
 
 def environment(**variables):

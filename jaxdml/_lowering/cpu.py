@@ -53,7 +53,7 @@ def _convolution(x: Array, filter: PreparedFilter, strides: Sequence[int], dilat
 def _convolve(strides: tuple[int, ...], dilations: tuple[int, ...]) -> Callable[[Array, Array], Array]:
     """The convolution of [N, H, W, C] with [KH, KW, C, O], less the last column of x.
 
-    Batches of filters go one by one: JAX would make them groups, which have no kernel.
+    Batches of filters go one by one: JAX would make them groups, which take more than twice as long.
     """
 
     @jax.custom_batching.custom_vmap
