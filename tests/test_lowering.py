@@ -182,20 +182,25 @@ def test_convolution_uses_the_int8_kernel(channels, size, out, kernel, options, 
 
 
 @on_cpu
+@pytest.mark.parametrize("is_prepared", [False, True])
 @pytest.mark.parametrize("group_count", [1, 2])
 @pytest.mark.parametrize(("size", "kernel"), [((40,), (3,)), ((9, 9), (3, 3)), ((9, 9), (1, 1))], ids=str)
-def test_zero_points_and_one_dimension_keep_the_kernel(size, kernel, group_count):
-    """uint8 filters with a zero point for each channel, prepared, under vmap over everything."""
+def test_zero_points_and_one_dimension_keep_the_kernel(size, kernel, group_count, is_prepared):
+    """uint8 filters with a zero point for each channel, prepared or not, under vmap over everything and without."""
     x = jax.ShapeDtypeStruct((3, 2, 32 * group_count, *size), np.uint8)
     f = np.ones((3, 24 * group_count, 32, *kernel), np.uint8)
-    f = jax.vmap(lambda f: dml.prepare_convolution_filter(f, group_count=group_count))(f)
+    if is_prepared:
+        f = jax.vmap(lambda f: dml.prepare_convolution_filter(f, group_count=group_count))(f)
     zero_point = np.arange(24 * group_count).astype(np.uint8)
 
     def convolve(x, f):
         return dml.quantized_linear_convolution(x, 0.1, 3, f, 0.1, zero_point, None, 1.0, None, group_count=group_count)
 
     hlo = compiled(jax.vmap(convolve), x, f)
+    assert "feature_group_count" not in hlo
     assert hlo.count('"__ynn_fusion"') == hlo.count(" convolution(") + hlo.count(" dot(") > 0
+    one = compiled(convolve, *jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (x, f)))
+    assert one.count('"__ynn_fusion"') == one.count(" convolution(") + one.count(" dot(") > 0
 
 
 @pytest.mark.parametrize(

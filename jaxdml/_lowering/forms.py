@@ -121,7 +121,6 @@ def matrix(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: 
     columns = jnp.moveaxis(x, 1, 0)  # [C, N, *spatial], to become [C, *kernel, N, *output]
     for axis, window in enumerate(zip(kernel, strides, dilations, strict=True)):
         columns = _side_by_side(columns, columns.ndim - len(kernel) + axis, 1 + axis, *window)
-        columns = lax.optimization_barrier(columns)  # or XLA splits the product into one for each window
     seen_by_output = columns.shape[1 + len(kernel) :]
     columns = columns.reshape(groups, channels * math.prod(kernel), *seen_by_output)
     total = product(rows_of(filter), columns)

@@ -147,7 +147,7 @@ def prepare_filter(filter: Array, group_count: int) -> PreparedFilter:
     # the kernel in between that is cut off again, it does not.
     values = jnp.moveaxis(values, (1, 2), (-1, -2))
     values = lax.pad(values, np.int8(0), [(0, int(axis == 1), 0) for axis in range(values.ndim)])
-    values = lax.optimization_barrier(lax.optimization_barrier(values)[:, :-1])
+    values = values[:, :-1]
     return PreparedFilter(values, sums, np.dtype(filter.dtype), "HWIO")
 
 
