@@ -199,6 +199,10 @@ def test_zero_points_and_one_dimension_keep_the_kernel(size, kernel, group_count
     hlo = compiled(jax.vmap(convolve), x, f)
     assert "feature_group_count" not in hlo
     assert hlo.count('"__ynn_fusion"') == hlo.count(" convolution(") + hlo.count(" dot(") > 0
+    shared = compiled(jax.vmap(convolve, (None, 0)), jax.ShapeDtypeStruct(x.shape[1:], x.dtype), f)
+    assert " while(" not in shared  # filters that see the same input are one product
+    assert shared.count('"__ynn_fusion"') == shared.count(" dot(") > 0
+    assert " convolution(" not in shared
     one = compiled(convolve, *jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (x, f)))
     assert one.count('"__ynn_fusion"') == one.count(" convolution(") + one.count(" dot(") > 0
 

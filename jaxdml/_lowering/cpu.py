@@ -24,8 +24,32 @@ def form(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Se
     if forms.suits_depthwise(filter):
         return forms.depthwise(x, filter, strides, dilations)
     if filter.layout == "HWIO":
-        return _convolution(x, filter, strides, dilations)
+        return _by_convolution(tuple(strides), tuple(dilations))(x, filter)
     return forms.matrix(x, filter, strides, dilations)
+
+
+def _by_convolution(strides: tuple[int, ...], dilations: tuple[int, ...]) -> Callable[[Array, PreparedFilter], Array]:
+    """_convolution with a rule of its own for vmap: JAX would make groups of a batch of filters.
+
+    Those take more than twice as long. Filters that see the same x become rows of one product of matrices: 32 filters,
+    8 x 32 to 32 channels at 14 x 14, take 6.6 ms, against 11.1 in a loop. Filters that see one x each go one by one.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def convolve(x: Array, filter: PreparedFilter) -> Array:
+        return _convolution(x, filter, strides, dilations)
+
+    @convolve.def_vmap
+    def _(size: int, batched: tuple[bool, PreparedFilter], x: Array, filter: PreparedFilter) -> tuple[Array, bool]:
+        has_inputs, has_filters = batched[0], batched[1].values
+        if has_inputs and has_filters:
+            return lax.map(lambda one: convolve(*one), (x, filter)), True
+        if has_filters:
+            return jax.vmap(lambda filter: forms.matrix(x, filter, strides, dilations))(filter), True
+        total = convolve(x.reshape(-1, *x.shape[2:]), filter)
+        return total.reshape(*x.shape[:2], *total.shape[1:]), True
+
+    return convolve
 
 
 def _convolution(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
@@ -41,25 +65,12 @@ def _convolution(x: Array, filter: PreparedFilter, strides: Sequence[int], dilat
         )
         return total[:, :, 0]
     # A transpose that XLA sees in front of a convolution becomes part of it, and loses the kernel. With a column that
-    # nobody reads in between it does not.
+    # nobody reads in between, which the padding cuts off, it does not.
     x = lax.pad(jnp.moveaxis(x, 1, -1), np.int8(0), [(0, 0, 0), (0, 0, 0), (0, 1, 0), (0, 0, 0)])
     x = lax.optimization_barrier(x)
-    convolve = _convolve(tuple(strides), tuple(dilations))
-    groups = zip(jnp.split(x, filter.group_count, axis=-1), values, strict=True)
-    totals = [convolve(channels, values) for channels, values in groups]
-    return jnp.moveaxis(jnp.concatenate(totals, axis=-1), -1, 1)
-
-
-def _convolve(strides: tuple[int, ...], dilations: tuple[int, ...]) -> Callable[[Array, Array], Array]:
-    """The convolution of [N, H, W, C] with [KH, KW, C, O], less the last column of x.
-
-    Batches of filters go one by one: JAX would make them groups, which take more than twice as long.
-    """
-
-    @jax.custom_batching.custom_vmap
-    def convolve(x: Array, values: Array) -> Array:
-        return lax.conv_general_dilated(
-            x,
+    totals = [
+        lax.conv_general_dilated(
+            channels,
             values,
             window_strides=strides,
             padding=[(0, 0), (0, -1)],
@@ -68,16 +79,6 @@ def _convolve(strides: tuple[int, ...], dilations: tuple[int, ...]) -> Callable[
             preferred_element_type=jnp.int32,
             out_sharding=out_sharding((x, 0), (x, 1), (x, 2), (values, 3)),
         )
-
-    @convolve.def_vmap
-    def _(size: int, batched: Sequence[bool], x: Array, values: Array) -> tuple[Array, bool]:
-        if batched[1]:
-            total = lax.map(
-                lambda index: convolve(x[index] if batched[0] else x, values[index]), jnp.arange(size, dtype=jnp.int32)
-            )
-        else:
-            total = convolve(x.reshape(-1, *x.shape[2:]), values)
-            total = total.reshape(*x.shape[:2], *total.shape[1:])
-        return total, True
-
-    return convolve
+        for channels, values in zip(jnp.split(x, filter.group_count, axis=-1), values, strict=True)
+    ]
+    return jnp.moveaxis(jnp.concatenate(totals, axis=-1), -1, 1)
