@@ -14,6 +14,7 @@ from jaxdml import reference
 RNG = np.random.default_rng(0)
 A, B = RNG.integers(0, 256, (16, 64), np.uint8), RNG.integers(-128, 128, (64, 32), np.int8)
 X, F = RNG.integers(0, 256, (8, 16, 9, 9), np.uint8), RNG.integers(-128, 128, (32, 16, 3, 3), np.int8)
+GROUPED = RNG.integers(-128, 128, (32, 4, 3, 3), np.int8)
 DEPTHWISE = RNG.integers(-128, 128, (16, 1, 3, 3), np.int8)
 B_SCALE = np.linspace(0.1, 0.2, 32, dtype=np.float32)
 
@@ -38,7 +39,16 @@ CASES = {
     "convolve, batch": (convolve, (X, F), (P("x"), P()), set()),
     "convolve, output channels": (convolve, (X, F), (P(), P("y")), set()),
     "convolve, batch and output channels": (convolve, (X, F), (P("x"), P("y")), set()),
+    "convolve, 4 groups, batch and output channels": (convolve, (X, GROUPED), (P("x"), P("y")), set()),
     "convolve, depthwise, batch": (convolve, (X, DEPTHWISE), (P("x"), P()), set()),
+}
+
+# Which arguments are vmapped, and how they are sharded: each device does its part of the batch.
+VMAPS = {
+    "inputs": ((0, None), (P("y"), P())),
+    "filters": ((None, 0), (P(), P("y"))),
+    "filters, output channels": ((None, 0), (P(), P(None, "y"))),
+    "filters, batch": ((None, 0), (P("x"), P())),
 }
 
 
@@ -60,6 +70,7 @@ def of_prepared(weights, spec):
     (channels,) = (*spec, None)[:1]
     packed = prepared(weights)
     values = P(None, None, None, None, channels) if packed.layout == "HWIO" else P(None, channels)
+    values = P(channels) if packed.group_count > 1 else values
     return dml.PreparedFilter(values, P(channels), packed.dtype, packed.layout)
 
 
@@ -85,6 +96,23 @@ def on_mesh(kind):
             program = jax.jit(operator).lower(sharded[0], weights).compile()
             check(f"{kind.name}: {name}, prepared", program(sharded[0], weights), expected)
             assert collectives(program.as_text()) == expected_collectives, (name, collectives(program.as_text()))
+
+
+def vmapped():
+    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    stacks = np.stack([X, 255 - X, X // 2, X // 3]), np.stack([F, ~F, F // 2, F // 3])
+    for name, (in_axes, specs) in VMAPS.items():
+        arguments = [stacks[i] if axis == 0 else (X, F)[i] for i, axis in enumerate(in_axes)]
+        expected = np.stack(
+            [
+                convolve(*(x[i] if axis == 0 else x for x, axis in zip(arguments, in_axes, strict=True)), reference)
+                for i in range(4)
+            ]
+        )
+        sharded = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(arguments, specs, strict=True)]
+        program = jax.jit(jax.vmap(convolve, in_axes)).lower(*sharded).compile()
+        check(f"vmap over {name}", program(*sharded), expected)
+        assert not collectives(program.as_text()), (name, collectives(program.as_text()))
 
 
 def elementwise(kind):
@@ -123,4 +151,5 @@ if __name__ == "__main__":
     for kind in (AxisType.Auto, AxisType.Explicit):
         on_mesh(kind)
         elementwise(kind)
+    vmapped()
     in_shard_map()

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 
 
@@ -23,7 +25,7 @@ def test_eight_devices():
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    assert run.stdout.count("ok ") == 2 * (2 * 8 + 3) + 2
+    assert run.stdout.count("ok ") == 2 * (2 * 9 + 3) + 4 + 2
 
 
 @contextlib.contextmanager
@@ -50,11 +52,13 @@ def test_two_processes_compute_the_same_bits():
             assert f"ok {number}" in output
 
 
-def test_a_killed_peer_is_an_error_not_a_hang():
-    with two_processes("outlive") as (survivor, victim):
-        for number, process in enumerate((survivor, victim)):
+@pytest.mark.parametrize("victim", [0, 1], ids=["the first, whom the others meet at", "the second"])
+def test_a_killed_peer_is_an_error_not_a_hang(victim):
+    with two_processes("outlive") as processes:
+        for number, process in enumerate(processes):
             assert any(line == f"ready {number}\n" for line in process.stdout)  # among what Gloo prints
-        victim.kill()
+        processes[victim].kill()
+        survivor = processes[1 - victim]
         _, errors = survivor.communicate("\n", timeout=60)  # the heartbeat's is 10 seconds
         assert survivor.returncode != 0
         assert re.search("heartbeat|unavailable|closed|reset|peer", errors, re.I), errors

@@ -122,6 +122,8 @@ def matrix(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: 
     for axis, window in enumerate(zip(kernel, strides, dilations, strict=True)):
         columns = _side_by_side(columns, columns.ndim - len(kernel) + axis, 1 + axis, *window)
     seen_by_output = columns.shape[1 + len(kernel) :]
+    # In two steps: on explicit axes JAX reshapes by merging dimensions or by splitting them, not both at once.
+    columns = columns.reshape(groups, channels, *kernel, *seen_by_output)
     columns = columns.reshape(groups, channels * math.prod(kernel), *seen_by_output)
     total = product(rows_of(filter), columns)
     return jnp.moveaxis(total.reshape(outputs, *seen_by_output), 0, 1)

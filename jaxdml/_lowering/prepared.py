@@ -151,17 +151,23 @@ def prepare_filter(filter: Array, group_count: int) -> PreparedFilter:
     return PreparedFilter(values, sums, np.dtype(filter.dtype), "HWIO")
 
 
-def rows_of(prepared: PreparedFilter) -> Array:
-    """The values as [groups, O / groups, C / groups * kernel], whatever the layout."""
+def signed_filter(prepared: PreparedFilter) -> Array:
+    """The values as [O, C / groups, *kernel], whatever the layout."""
     values = prepared.values
     if prepared.layout == "HWIO":
         values = jnp.moveaxis(values, (-1, -2), (1, 2))
-    return values.reshape(*values.shape[:2], -1)
+    return values.reshape(prepared.shape)
+
+
+def rows_of(prepared: PreparedFilter) -> Array:
+    """The values as [groups, O / groups, C / groups * kernel], whatever the layout."""
+    values = signed_filter(prepared)
+    return values.reshape(len(values), -1).reshape(prepared.group_count, len(values) // prepared.group_count, -1)
 
 
 def filter(prepared: PreparedFilter) -> Array:
     """The array that was prepared."""
-    return unsigned(rows_of(prepared).reshape(prepared.shape), prepared.dtype)
+    return unsigned(signed_filter(prepared), prepared.dtype)
 
 
 def _suits_convolution(outputs: int, channels: int, elements: int, group_count: int) -> bool:

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdml._lowering.int8 import out_sharding
-from jaxdml._lowering.prepared import PreparedFilter, rows_of
+from jaxdml._lowering.prepared import PreparedFilter, signed_filter
 
 
 def form(x: jax.Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> jax.Array:
     """The convolution as `lax` spells it, on int8."""
-    values = rows_of(filter).reshape(filter.shape)
+    values = signed_filter(filter)
     return lax.conv_general_dilated(
         x,
         values,
