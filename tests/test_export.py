@@ -73,10 +73,20 @@ def test_accelerators_get_products_of_int8(name, platform):
     assert ("stablehlo.convolution" in module) == (platform == "tpu" and name.startswith(("conv", "depth")))
 
 
-def test_the_network_runs_in_a_fresh_process(tmp_path):
-    """Written with a symbolic batch, read by a process that has not imported jaxdml."""
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_the_network_runs_in_a_fresh_process(is_prepared, tmp_path):
+    """Written with a symbolic batch; read without jaxdml, unless prepared weights are among its arguments."""
     images, _, parameters, _ = digits.load()
     images = np.asarray(images[:9])
+    if is_prepared:
+        parameters = parameters | {
+            f"{layer.name}.filter": dml.prepare_convolution_filter(
+                parameters[f"{layer.name}.filter"], group_count=layer.group_count
+            )
+            for layer in digits.NETWORK
+            if layer.operator == digits.CONVOLUTION
+        }
+        parameters |= {"head.b": dml.prepare_matrix_multiply_b(parameters["head.b"])}
     network = jax.jit(digits.int8_network)
     exported = export.export(network, platforms=PLATFORMS)(parameters, with_any_batch(images))
     (tmp_path / "network").write_bytes(exported.serialize())
@@ -85,12 +95,14 @@ def test_the_network_runs_in_a_fresh_process(tmp_path):
     program = f"""
 import sys, jax, numpy as np
 from jax import export
+if {is_prepared}:
+    import jaxdml
 read = export.deserialize(open(r"{tmp_path}/network", "rb").read())
 with np.load(r"{tmp_path}/data.npz") as file:
     images, *leaves = (file[name] for name in file.files)
 (parameters, _), _ = jax.tree.unflatten(read.in_tree, [*leaves, images])
 np.save(r"{tmp_path}/output.npy", read.call(parameters, images))
-assert "jaxdml" not in sys.modules
+assert {is_prepared} or "jaxdml" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
     np.testing.assert_array_equal(np.load(tmp_path / "output.npy"), network(parameters, images))
