@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks import chart, suite
-from benchmarks.cases import LAX, ORT, ORT_U8, PLAIN, PREPARED, Case
+from benchmarks.cases import LAX, LOOP, ORT, ORT_U8, PLAIN, PREPARED, Case
 from benchmarks.onnx_peer import threads
 from benchmarks.timing import interleaved, median
 
@@ -87,15 +87,27 @@ def shown(row: dict[str, Any]) -> str:
 
 def summary(rows: list[dict[str, Any]]) -> str:
     """One line for each case that onnxruntime ran: our time over its two."""
+    rows = [row for row in rows if ORT in row["ratios"]]
+    if not rows:
+        return ""
     lines = [f"{'jaxdml over onnxruntime':56}{'int8':>7}{'uint8':>7}{'at most':>9}{'over lax':>10}"]
     for row in rows:
         ratios = row["ratios"]
-        if ORT in ratios:
-            exact = f"{ratios[ORT_U8]:7.2f}" if ORT_U8 in ratios else " " * 7
-            limit = f"{row['at_most']:9}" if row["at_most"] else " " * 9
-            lax = f"{1 / ratios[LAX]:9.1f}x" if LAX in ratios else ""
-            lines.append(f"{row['family'] + ', ' + row['case']:56}{ratios[ORT]:7.2f}{exact}{limit}{lax}")
+        exact = f"{ratios[ORT_U8]:7.2f}" if ORT_U8 in ratios else " " * 7
+        limit = f"{row['at_most']:9}" if row["at_most"] else " " * 9
+        lax = f"{1 / ratios[LAX]:9.1f}x" if LAX in ratios else ""
+        lines.append(f"{row['family'] + ', ' + row['case']:56}{ratios[ORT]:7.2f}{exact}{limit}{lax}")
     return "\n".join(lines)
+
+
+def vmap_table(rows: list[dict[str, Any]]) -> str:
+    """A call under vmap over a loop of calls."""
+    rows = [row for row in rows if LOOP in row["ratios"]]
+    lines = [f"{'vmap over a loop, prepared weights':56}{'':7}{'':7}{'at most':>9}"]
+    lines += [
+        f"{row['family'] + ', ' + row['case']:56}{row['ratios'][LOOP]:7.2f}{'':7}{row['at_most']:9}" for row in rows
+    ]
+    return "\n".join(lines) if rows else ""
 
 
 def scaling_table(rows: list[dict[str, Any]]) -> str:
@@ -150,7 +162,8 @@ def main() -> None:
         row = measure(make(), seconds)
         results[table].append(row)
         tqdm.write(shown(row))
-    tables = "\n\n".join(filter(None, [summary(results["cases"]), scaling_table(results["scaling"])])) + "\n"
+    rows = results["cases"]
+    tables = "\n\n".join(filter(None, [summary(rows), vmap_table(rows), scaling_table(results["scaling"])])) + "\n"
     print("\n" + tables)
     arguments.output.mkdir(parents=True, exist_ok=True)
     name = "selected" if arguments.only else "quick" if arguments.quick else "cpu"

@@ -18,6 +18,7 @@ Run = Callable[[], Any]
 PREPARED, PLAIN = "jaxdml, prepared weights", "jaxdml"
 ORT, ORT_U8 = "onnxruntime", "onnxruntime, uint8 weights"
 LAX, FLOAT, AQT = "lax int8", "lax float32", "AQT"
+LOOP = "a loop"
 
 
 @dataclass
@@ -174,6 +175,40 @@ def convolution(
     out = 1 + (size + 2 * pad - kernel) // stride
     work = batch * outputs * out * out * depth
     return Case("convolution", name, expected, jitted, calls, at_most, work)
+
+
+def vmap_convolution(
+    over: str, size: int, batch: int, channels: int, extent: int, outputs: int, at_most: float | None = None
+) -> Case:
+    """vmap over inputs, filters or pairs of them, prepared, against a loop over the same compiled convolution."""
+    rng = np.random.default_rng([size, batch, channels, extent, outputs])
+    has_inputs, has_filters = over in ("inputs", "pairs"), over in ("filters", "pairs")
+    xs = data(rng, (size if has_inputs else 1, batch, channels, extent, extent), np.uint8)
+    fs = data(rng, (size if has_filters else 1, outputs, channels, 3, 3), np.int8)
+    output_scale = np.float32(0.02 * 0.01 * 74 * 74 * (9 * channels) ** 0.5 / 40)
+
+    def convolve(x: Any, f: Any, module: Any = dml) -> Any:
+        rest = (np.float32(0.01), None, None, output_scale, np.uint8(130))
+        return module.quantized_linear_convolution(x, np.float32(0.02), np.uint8(121), f, *rest)
+
+    def each(values: Any) -> list[Any]:
+        return [values[i % len(values)] for i in range(size)]
+
+    prepared = [dml.prepare_convolution_filter(f) for f in fs]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *prepared) if has_filters else prepared[0]
+    arguments = (jnp.asarray(xs if has_inputs else xs[0]), stacked)
+    vmapped = jax.vmap(convolve, (0 if has_inputs else None, 0 if has_filters else None))
+    pairs = list(zip(each([jnp.asarray(x) for x in xs]), each(prepared), strict=True))
+    one = jax.jit(convolve).lower(*pairs[0]).compile()
+
+    def loop() -> Any:
+        return jax.block_until_ready([one(*pair) for pair in pairs])
+
+    def expected() -> np.ndarray:
+        return np.stack([convolve(x, f, reference) for x, f in zip(each(xs), each(fs), strict=True)])
+
+    name = f"{size} {over}, 3x3 {channels} to {outputs} at {extent}x{extent}, batch {batch}"
+    return Case("vmap", name, expected, {PREPARED: (vmapped, arguments)}, {LOOP: loop}, at_most)
 
 
 def dequantize(dtype: Any, at_most: float | None = None) -> Case:

@@ -5,10 +5,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.cases import FLOAT, LAX, ORT, ORT_U8
+from benchmarks.cases import FLOAT, LAX, LOOP, ORT, ORT_U8
 
 PEERS = {ORT: ("onnxruntime", "#d55e00", "o"), ORT_U8: ("onnxruntime, uint8 weights", "#e69f00", "s")}
 PEERS |= {FLOAT: ("lax, float32", "#0072b2", "^"), LAX: ("lax, int8 or plain formula", "#56b4e9", "v")}
+PEERS |= {LOOP: ("a loop instead of vmap", "#009e73", "D")}
 
 
 def draw(results: dict[str, Any], path: Path) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.cases import add, convolution, dequantize, matrix_multiply
+from benchmarks.cases import add, convolution, dequantize, matrix_multiply, vmap_convolution
 from benchmarks.network import network
 
 Make = partial  # of a function that makes a case
@@ -47,6 +47,10 @@ def cases(quick: bool) -> Iterator[Make]:
     yield partial(network, 1, at_most=1.7)
     if not quick:
         yield partial(network, 8, at_most=1.7)
+    for over in ("inputs", "filters", "pairs"):
+        yield partial(vmap_convolution, over, 8, 1, 64, 56, 64, at_most=1)
+        if not quick:
+            yield partial(vmap_convolution, over, 32, 8, 32, 14, 32, at_most=1)
 
 
 def scaling() -> Iterator[Make]:
