@@ -1,5 +1,6 @@
 """DML_ELEMENT_WISE_DEQUANTIZE_LINEAR_OPERATOR_DESC."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -7,20 +8,21 @@ import numpy as np
 
 from jaxdml import _numerics
 from jaxdml._arguments import Arguments, broadcast_desc, tensor_desc
-from jaxdml._validate import validate_once
+from jaxdml._operator import Call, operator
 from jaxdml.descs import DataType, ElementWiseDequantizeLinearDesc, TensorDesc
 from jaxdml.feature_levels import FeatureLevel
 
 OPERATOR = ElementWiseDequantizeLinearDesc.operator
 
 
+@operator
 def element_wise_dequantize_linear(
     input: Any,
     scale: Any,
     zero_point: Any = None,
     *,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
-) -> jax.Array:
+) -> Call:
     """``(input - zero_point) * scale``, element by element.
 
     The difference is exact, whatever the type; it is rounded to float32, and so is the product. A FLOAT16 scale is
@@ -50,8 +52,7 @@ def element_wise_dequantize_linear(
         zero_point_tensor=broadcast_desc(zero_point, input.shape),
         output_tensor=TensorDesc(DataType.of(scale.dtype), input.shape),
     )
-    validate_once(desc, feature_level)
-    return _dequantize(input, scale, zero_point)
+    return Call(desc, feature_level, partial(_dequantize, input, scale, zero_point))
 
 
 @jax.jit

@@ -8,13 +8,14 @@ import numpy as np
 
 from jaxdml import _numerics
 from jaxdml._arguments import Arguments, broadcast_desc, tensor_desc
-from jaxdml._validate import validate_once
+from jaxdml._operator import Call, operator
 from jaxdml.descs import DataType, ElementWiseQuantizeLinearDesc, TensorDesc
 from jaxdml.feature_levels import FeatureLevel
 
 OPERATOR = ElementWiseQuantizeLinearDesc.operator
 
 
+@operator
 def element_wise_quantize_linear(
     input: Any,
     scale: Any,
@@ -22,7 +23,7 @@ def element_wise_quantize_linear(
     *,
     output_dtype: Any = None,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
-) -> jax.Array:
+) -> Call:
     """``clamp(round(input / scale) + zero_point, Min, Max)``, element by element; ties round to even.
 
     The quotient is rounded to float32, then to an integer; then the zero point is added, then the result clamped.
@@ -55,8 +56,7 @@ def element_wise_quantize_linear(
         zero_point_tensor=broadcast_desc(zero_point, input.shape),
         output_tensor=TensorDesc(DataType.of(dtype), input.shape),
     )
-    validate_once(desc, feature_level)
-    return _quantize(input, scale, zero_point, output_dtype=dtype)
+    return Call(desc, feature_level, partial(_quantize, input, scale, zero_point, output_dtype=dtype))
 
 
 @partial(jax.jit, static_argnames="output_dtype")

@@ -8,13 +8,14 @@ import numpy as np
 
 from jaxdml import _numerics
 from jaxdml._arguments import Arguments, parameter_desc, tensor_desc
-from jaxdml._validate import validate_once
+from jaxdml._operator import Call, operator
 from jaxdml.descs import DataType, ElementWiseQuantizedLinearAddDesc, TensorDesc
 from jaxdml.feature_levels import FeatureLevel
 
 OPERATOR = ElementWiseQuantizedLinearAddDesc.operator
 
 
+@operator
 def element_wise_quantized_linear_add(
     a: Any,
     a_scale: Any,
@@ -27,7 +28,7 @@ def element_wise_quantized_linear_add(
     *,
     output_dtype: Any = None,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
-) -> jax.Array:
+) -> Call:
     """Sum of quantized a and b, quantized: ``clamp(round(value / output_scale) + output_zero_point, Min, Max)``.
 
     There ``value = (a - a_zero_point) * a_scale + (b - b_zero_point) * b_scale``. Each operation is rounded to float32
@@ -63,8 +64,7 @@ def element_wise_quantized_linear_add(
         output_tensor=TensorDesc(DataType.of(dtype), a.shape),
         **{f"{name}_tensor": parameter_desc(value, a.ndim) for name, value in quantization.items()},
     )
-    validate_once(desc, feature_level)
-    return _add(a, b, **quantization, output_dtype=dtype)
+    return Call(desc, feature_level, partial(_add, a, b, **quantization, output_dtype=dtype))
 
 
 @partial(jax.jit, static_argnames="output_dtype")

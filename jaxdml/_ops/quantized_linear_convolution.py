@@ -12,15 +12,16 @@ from jaxdml import _numerics
 from jaxdml._arguments import Arguments, parameter_desc, tensor_desc
 from jaxdml._contract import int_conv
 from jaxdml._lowering.prepared import PreparedFilter
+from jaxdml._operator import Call, operator
 from jaxdml._shapes import Shape, output_extent, per_channel
 from jaxdml._tensor_rules import broken, is_uint
-from jaxdml._validate import validate_once
 from jaxdml.descs import DataType, QuantizedLinearConvolutionDesc, TensorDesc
 from jaxdml.feature_levels import FeatureLevel
 
 OPERATOR = QuantizedLinearConvolutionDesc.operator
 
 
+@operator
 def quantized_linear_convolution(
     input: Any,
     input_scale: Any,
@@ -39,7 +40,7 @@ def quantized_linear_convolution(
     group_count: int = 1,
     output_dtype: Any = None,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
-) -> jax.Array:
+) -> Call:
     """Convolution of a quantized input with a quantized filter, quantized.
 
     ``sum((input - input_zero_point) * (filter - filter_zero_point)) + bias`` is exact in int32, modulo 2**32; padding
@@ -109,8 +110,11 @@ def quantized_linear_convolution(
         group_count=group_count,
         **options,
     )
-    validate_once(desc, feature_level)
-    return _convolve(input, filter, bias, **quantization, output_dtype=dtype, group_count=group_count, **options)
+    return Call(
+        desc,
+        feature_level,
+        partial(_convolve, input, filter, bias, **quantization, output_dtype=dtype, group_count=group_count, **options),
+    )
 
 
 def _output_shape(

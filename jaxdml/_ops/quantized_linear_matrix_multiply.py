@@ -10,13 +10,14 @@ from jaxdml import _numerics
 from jaxdml._arguments import Arguments, parameter_desc, tensor_desc
 from jaxdml._contract import int_dot
 from jaxdml._lowering.prepared import PreparedMatrix
-from jaxdml._validate import validate_once
+from jaxdml._operator import Call, operator
 from jaxdml.descs import DataType, QuantizedLinearMatrixMultiplyDesc, TensorDesc
 from jaxdml.feature_levels import FeatureLevel
 
 OPERATOR = QuantizedLinearMatrixMultiplyDesc.operator
 
 
+@operator
 def quantized_linear_matrix_multiply(
     a: Any,
     a_scale: Any,
@@ -29,7 +30,7 @@ def quantized_linear_matrix_multiply(
     *,
     output_dtype: Any = None,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
-) -> jax.Array:
+) -> Call:
     """Matrix product of quantized a and b, quantized: [..., M, K] x [..., K, N] = [..., M, N].
 
     ``sum((a - a_zero_point) * (b - b_zero_point))`` is exact in int32, modulo 2**32. It is rounded to float32, times
@@ -68,8 +69,7 @@ def quantized_linear_matrix_multiply(
         output_tensor=TensorDesc(DataType.of(dtype), a.shape[:-1] + b.shape[-1:]),
         **{f"{name}_tensor": parameter_desc(value, a.ndim) for name, value in quantization.items()},
     )
-    validate_once(desc, feature_level)
-    return _matrix_multiply(a, b, **quantization, output_dtype=dtype)
+    return Call(desc, feature_level, partial(_matrix_multiply, a, b, **quantization, output_dtype=dtype))
 
 
 @partial(jax.jit, static_argnames="output_dtype")
