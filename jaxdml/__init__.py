@@ -1,6 +1,7 @@
 """DirectML's quantized operators as pure JAX functions."""
 
 from jaxdml import checked
+from jaxdml._data_types import DataType, TensorFlags
 from jaxdml._fake_quantize import fake_quantize
 from jaxdml._lowering.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._ops.element_wise_dequantize_linear import element_wise_dequantize_linear
@@ -11,7 +12,6 @@ from jaxdml._ops.quantized_linear_matrix_multiply import quantized_linear_matrix
 from jaxdml._prepare import prepare_convolution_filter, prepare_matrix_multiply_b
 from jaxdml._validate import minimum_feature_level, validate
 from jaxdml.descs import (
-    DataType,
     ElementWiseDequantizeLinearDesc,
     ElementWiseQuantizedLinearAddDesc,
     ElementWiseQuantizeLinearDesc,
@@ -19,7 +19,6 @@ from jaxdml.descs import (
     QuantizedLinearConvolutionDesc,
     QuantizedLinearMatrixMultiplyDesc,
     TensorDesc,
-    TensorFlags,
 )
 from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
 from jaxdml.feature_levels import FeatureLevel

@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdml._data_types import DataType, TensorFlags
 from jaxdml._lowering.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._shapes import Shape, aligned, per_channel
 from jaxdml._tensor_rules import broken, listed, shown
-from jaxdml._validate import check_feature_level, support_at
-from jaxdml.descs import DataType, TensorDesc, TensorFlags, is_sequence, page_name
+from jaxdml._validate import check_feature_level
+from jaxdml.descs import TensorDesc, is_sequence, page_name
 from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
-from jaxdml.feature_levels import SUPPORT, FeatureLevel
+from jaxdml.feature_levels import SUPPORT, FeatureLevel, support_at
 
 Prepared = PreparedMatrix | PreparedFilter
 

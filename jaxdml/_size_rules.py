@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jaxdml._data_types import DataType
 from jaxdml._shapes import Shape, output_extent, without_leading_ones
 from jaxdml._tensor_rules import broken, check_uints, is_uint, listed, shown
-from jaxdml.descs import DataType, OperatorDesc, QuantizedLinearConvolutionDesc, TensorDesc, page_name, parameter_name
+from jaxdml.descs import OperatorDesc, QuantizedLinearConvolutionDesc, TensorDesc, page_name, parameter_name
 
 
 def _check_form(desc: OperatorDesc, name: str, forms: Sequence[Shape], exact_forms: Sequence[Shape] = ()) -> None:

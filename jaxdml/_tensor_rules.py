@@ -1,11 +1,14 @@
 """Rules that hold for every tensor desc, whatever the operator."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax.export
 
-from jaxdml.descs import DataType, TensorDesc, TensorFlags
+from jaxdml._data_types import DataType, TensorFlags
+from jaxdml._strides import may_overlap, reach
+from jaxdml.descs import TensorDesc
 from jaxdml.errors import DescError
 
 MAXIMUM_ELEMENTS = 2**32 - 1
@@ -62,11 +65,7 @@ def check_uints(operator: str, tensor: str, field: str, value: Any, length: int 
 
 def minimum_bytes(tensor: TensorDesc) -> int:
     """Bytes from the first element to the last, rounded up to 4: what DMLCalcBufferTensorSize returns."""
-    if tensor.strides is None:
-        elements = math.prod(tensor.sizes)
-    else:
-        elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.sizes, tensor.strides, strict=True))
-    return -(-elements * tensor.data_type.bits // 32) * 4
+    return -(-reach(tensor.sizes, tensor.strides) * tensor.data_type.bits // 32) * 4
 
 
 def check_tensor(operator: str, name: str, tensor: Any) -> None:
@@ -87,12 +86,18 @@ def check_tensor(operator: str, name: str, tensor: Any) -> None:
         raise broken(operator, name, "elements", text, expected=MAXIMUM_ELEMENTS, received=tensor.sizes)
     if tensor.strides is not None:
         check_uints(operator, name, "Strides", tensor.strides, length=len(tensor.sizes))
-        if name == "OutputTensor" and any(s == 0 < n - 1 for n, s in zip(tensor.sizes, tensor.strides, strict=True)):
-            text = f"has Strides {list(tensor.strides)}, a zero stride would write several elements to one place"
-            raise broken(operator, name, "strides", text, expected="at least 1", received=tensor.strides)
+        if name == "OutputTensor" and may_overlap(tensor.sizes, tensor.strides):
+            fix = "each element of an output needs a place of its own in the buffer"
+            text = (
+                f"has Strides {list(tensor.strides)} for Sizes {list(tensor.sizes)}, by which elements overlap; {fix}"
+            )
+            raise broken(operator, name, "strides", text, expected="no overlap", received=tensor.strides)
     if not isinstance(tensor.flags, TensorFlags) or tensor.flags not in (TensorFlags.NONE, TensorFlags.OWNED_BY_DML):
         text = f"has Flags {shown(tensor.flags)}, expected TensorFlags.NONE or TensorFlags.OWNED_BY_DML"
         raise broken(operator, name, "flags", text, expected=TensorFlags, received=tensor.flags)
+    if name == "OutputTensor" and tensor.flags:
+        text = "has Flags OWNED_BY_DML, but it is written by each dispatch; leave its flags NONE"
+        raise broken(operator, name, "flags", text, expected=TensorFlags.NONE, received=tensor.flags)
     _check_buffer(operator, name, tensor)
 
 
@@ -111,3 +116,24 @@ def _check_buffer(operator: str, name: str, tensor: TensorDesc) -> None:
             f"has GuaranteedBaseOffsetAlignment {shown(alignment)}, expected 0 or a power of two of at least {element}"
         )
         raise broken(operator, name, "guaranteed_base_offset_alignment", text, expected=element, received=alignment)
+
+
+def calc_buffer_tensor_size(data_type: DataType, sizes: Sequence[int], strides: Sequence[int] | None = None) -> int:
+    """The least TotalTensorSizeInBytes of a tensor: its bytes from the first element to the last, rounded up to 4.
+
+    Args:
+      data_type: the element type.
+      sizes: elements in each dimension, none 0.
+      strides: elements from one entry of a dimension to the next; None is packed.
+
+    Returns:
+      Bytes, a multiple of 4.
+
+    Raises:
+      DescError: if no tensor can have these sizes and strides.
+
+    Source: DirectML, DMLCalcBufferTensorSize.
+    """
+    tensor = TensorDesc(data_type, tuple(sizes), None if strides is None else tuple(strides))
+    check_tensor("calc_buffer_tensor_size", "Tensor", tensor)
+    return minimum_bytes(tensor)

@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxdml._data_types import DataType
 from jaxdml._size_rules import CHECKS
 from jaxdml._tensor_rules import broken, check_tensor, is_symbolic, listed, shown
-from jaxdml.descs import DataType, OperatorDesc, TensorDesc, parameter_name
+from jaxdml.descs import OperatorDesc, TensorDesc, parameter_name
 from jaxdml.errors import DescError, FeatureLevelError
-from jaxdml.feature_levels import CONSTRAINTS, SUPPORT, FeatureLevel, Support
+from jaxdml.feature_levels import CONSTRAINTS, SUPPORT, FeatureLevel, Support, support_at
 
 
 def validate(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATEST) -> jax.ShapeDtypeStruct:
@@ -86,12 +87,6 @@ def check_feature_level(operator: str, feature_level: Any) -> None:
             feature_level=feature_level,
             minimum_feature_level=introduced,
         )
-
-
-def support_at(operator: str, feature_level: FeatureLevel) -> dict[str, Support]:
-    """The tensor-support table in force at a level: that of the highest level not above it."""
-    tables = SUPPORT[operator]
-    return tables[max(level for level in tables if level <= feature_level)]
 
 
 class _Breach(NamedTuple):

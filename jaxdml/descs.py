@@ -1,63 +1,18 @@
-"""Descs: DirectML's enums, the tensor desc, and one frozen dataclass per operator.
+"""Descs: the tensor desc, and one frozen dataclass per operator.
 
 Fields stand in the order of directml.h, under the page's names in snake case. A desc holds what it was given; whether
 that is right is decided in one place, `jaxdml.validate`. Fields left out are None, as in a zero-initialised struct.
 """
 
 import dataclasses
-import enum
 import functools
 import re
 from typing import Any, ClassVar
 
 import numpy as np
 
-
-class DataType(enum.IntEnum):
-    """DML_TENSOR_DATA_TYPE."""
-
-    UNKNOWN = 0
-    FLOAT32 = 1
-    FLOAT16 = 2
-    UINT32 = 3
-    UINT16 = 4
-    UINT8 = 5
-    INT32 = 6
-    INT16 = 7
-    INT8 = 8
-    FLOAT64 = 9
-    UINT64 = 10
-    INT64 = 11
-    UINT4 = 12
-    INT4 = 13
-
-    @classmethod
-    def of(cls, dtype: Any) -> "DataType":
-        """The data type of a NumPy dtype or scalar type; UNKNOWN where DirectML has none (bool, bfloat16)."""
-        return _data_type(dtype)
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The NumPy dtype; TypeError for UNKNOWN and the 4-bit types, which NumPy does not have."""
-        return np.dtype(self.name.lower())
-
-    @property
-    def bits(self) -> int:
-        """Bits per element; 0 for UNKNOWN."""
-        return int("0" + "".join(c for c in self.name if c.isdigit()))
-
-
-@functools.cache
-def _data_type(dtype: Any) -> DataType:
-    dtype = np.dtype(dtype) if isinstance(dtype, type) else dtype
-    return DataType.__members__.get(str(dtype).upper(), DataType.UNKNOWN)
-
-
-class TensorFlags(enum.IntFlag):
-    """DML_TENSOR_FLAGS."""
-
-    NONE = 0
-    OWNED_BY_DML = 1
+from jaxdml._data_types import DataType, TensorFlags
+from jaxdml._desc_table import desc_table
 
 
 @functools.cache
@@ -118,9 +73,18 @@ class TensorDesc:
 
 @dataclasses.dataclass(frozen=True)
 class OperatorDesc:
-    """Base of the operator descs. `operator` is the name of the function that a desc stands for."""
+    """Base of the operator descs. `operator` is the name of the function that a desc stands for.
+
+    Printed, and at the end of a notebook's cell, a desc is a table of its tensors and what the latest level allows.
+    """
 
     operator: ClassVar[str] = ""
+
+    def __str__(self) -> str:
+        return str(desc_table(self))
+
+    def _repr_html_(self) -> str:
+        return desc_table(self).html()
 
     def tensors(self) -> dict[str, Any]:
         """The tensor descs by page name, None where absent."""
@@ -128,6 +92,14 @@ class OperatorDesc:
             page_name(field.name): getattr(self, field.name)
             for field in dataclasses.fields(self)
             if field.name.endswith("_tensor")
+        }
+
+    def options(self) -> dict[str, Any]:
+        """What is no tensor, by page name."""
+        return {
+            page_name(field.name): getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if not field.name.endswith("_tensor")
         }
 
 

@@ -38,6 +38,18 @@ class DescError(ValueError):
         self.minimum_feature_level = minimum_feature_level
 
 
+class DxDispatchError(ValueError):
+    """A DxDispatch model that cannot be run as written.
+
+    Attributes:
+      path: where in the JSON, such as ``"dispatchables.conv.desc.FilterTensor.Sizes[1]"``; empty for the whole file.
+    """
+
+    def __init__(self, path: str, text: str) -> None:
+        super().__init__(f"{path or 'the model'} {text}")
+        self.path = path
+
+
 class FeatureLevelError(DescError):
     """The feature level asked for does not allow it. ``minimum_feature_level`` says which one does, if any."""
 

@@ -6,7 +6,7 @@ A level that is missing from an operator's tables allows what the highest level 
 import enum
 from typing import NamedTuple
 
-from jaxdml.descs import DataType
+from jaxdml._data_types import DataType
 
 
 class FeatureLevel(enum.IntEnum):
@@ -179,3 +179,9 @@ CONSTRAINTS: dict[str, tuple[Same, ...]] = {
         Same("data_type", ("OutputTensor", "OutputZeroPointTensor")),
     ),
 }
+
+
+def support_at(operator: str, feature_level: FeatureLevel) -> dict[str, Support]:
+    """The tensor-support table in force at a level: that of the highest level not above it."""
+    tables = SUPPORT[operator]
+    return tables[max(level for level in tables if level <= feature_level)]

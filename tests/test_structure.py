@@ -15,47 +15,53 @@ ROOT = PACKAGE.parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 # Which modules of the package a module may import, by its place in the layers; a folder stands for its files.
 ALLOWED = {
+    "_data_types": set(),
+    "_lowering": set(),
+    "_shapes": set(),
+    "_tables": set(),
     "errors": set(),
     "reference": set(),
-    "_shapes": set(),
-    "descs": set(),
-    "feature_levels": {"descs"},
-    "_tensor_rules": {"descs", "errors"},
-    "_size_rules": {"_shapes", "_tensor_rules", "descs"},
-    "_validate": {"_size_rules", "_tensor_rules", "descs", "errors", "feature_levels"},
-    "_arguments": {"_lowering", "_shapes", "_tensor_rules", "_validate", "descs", "errors", "feature_levels"},
-    "_operator": {"_validate", "descs", "errors", "feature_levels"},
-    "_lowering": set(),
+    "_strides": {"_shapes"},
     "_numerics": {"_shapes"},
+    "feature_levels": {"_data_types"},
+    "_desc_table": {"_data_types", "_tables", "feature_levels"},
+    "descs": {"_data_types", "_desc_table"},
+    "_tensor_rules": {"_data_types", "_strides", "descs", "errors"},
+    "_size_rules": {"_data_types", "_shapes", "_tensor_rules", "descs"},
+    "_validate": {"_data_types", "_size_rules", "_tensor_rules", "descs", "errors", "feature_levels"},
+    "_arguments": {
+        "_data_types", "_lowering", "_shapes", "_tensor_rules", "_validate", "descs", "errors", "feature_levels",
+    },
     "_contract": {"_lowering", "_numerics"},
-    "checked": {"_fake_quantize", "_ops", "descs"},
+    "_operator": {"_validate", "descs", "errors", "feature_levels"},
+    "_ops": {
+        "_arguments", "_contract", "_data_types", "_lowering", "_numerics", "_operator", "_shapes", "_tensor_rules",
+        "descs", "feature_levels",
+    },
     "_fake_quantize": {"_arguments", "_numerics", "_ops", "_tensor_rules", "feature_levels"},
     "_prepare": {"_arguments", "_lowering", "_tensor_rules", "_validate", "feature_levels"},
-    "_ops": {
-        "_arguments",
-        "_contract",
-        "_lowering",
-        "_numerics",
-        "_operator",
-        "_shapes",
-        "_tensor_rules",
-        "descs",
+    "checked": {"_fake_quantize", "_ops", "descs"},
+    "_views": {"_shapes", "_strides", "descs"},
+    "_bindings": {
+        "_arguments", "_data_types", "_strides", "_tensor_rules", "descs", "errors", "feature_levels",
+    },
+    "_compile": {
+        "_bindings", "_data_types", "_desc_table", "_ops", "_prepare", "_strides", "_tensor_rules", "_validate",
+        "_views", "descs", "feature_levels",
+    },
+    "_json_values": {"_tensor_rules"},
+    "_desc_json": {"_data_types", "_json_values", "_tensor_rules", "descs", "errors"},
+    "dxdispatch": {
+        "_bindings", "_compile", "_data_types", "_desc_json", "_json_values", "_tensor_rules", "descs", "errors",
         "feature_levels",
     },
     "__init__": {
-        "checked",
-        "_fake_quantize",
-        "_lowering",
-        "_ops",
-        "_prepare",
-        "_validate",
-        "descs",
-        "errors",
+        "_data_types", "_fake_quantize", "_lowering", "_ops", "_prepare", "_validate", "checked", "descs", "errors",
         "feature_levels",
     },
     "examples": {"__init__", "reference"},
     "__main__": {"__init__", "examples", "reference"},
-}
+}  # fmt: skip
 
 
 def imports(path):
@@ -82,7 +88,7 @@ def wrong_imports(path, relative):
     own = relative.parts[0].removesuffix(".py")
     for module in imports(path):
         if module.split(".")[0] == "jaxdml" and layer(module) not in ALLOWED[own]:
-            same_folder = layer(module) == own and own in ("_lowering", "examples")
+            same_folder = layer(module) == own and own in ("_lowering", "dxdispatch", "examples")
             if not same_folder:
                 yield f"{relative} imports {module}"
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from jaxdml import _numerics
 from jaxdml._arguments import Arguments, broadcast_desc, tensor_desc
+from jaxdml._data_types import DataType
 from jaxdml._operator import Call, operator
-from jaxdml.descs import DataType, ElementWiseQuantizeLinearDesc, TensorDesc
+from jaxdml.descs import ElementWiseQuantizeLinearDesc, TensorDesc
 from jaxdml.feature_levels import FeatureLevel
 
 OPERATOR = ElementWiseQuantizeLinearDesc.operator

@@ -11,11 +11,12 @@ from jax import lax
 from jaxdml import _numerics
 from jaxdml._arguments import Arguments, parameter_desc, tensor_desc
 from jaxdml._contract import int_conv
+from jaxdml._data_types import DataType
 from jaxdml._lowering.prepared import PreparedFilter
 from jaxdml._operator import Call, operator
 from jaxdml._shapes import Shape, output_extent, per_channel
 from jaxdml._tensor_rules import broken, is_uint
-from jaxdml.descs import DataType, QuantizedLinearConvolutionDesc, TensorDesc
+from jaxdml.descs import QuantizedLinearConvolutionDesc, TensorDesc
 from jaxdml.feature_levels import FeatureLevel
 
 OPERATOR = QuantizedLinearConvolutionDesc.operator

@@ -9,9 +9,10 @@ import numpy as np
 from jaxdml import _numerics
 from jaxdml._arguments import Arguments, parameter_desc, tensor_desc
 from jaxdml._contract import int_dot
+from jaxdml._data_types import DataType
 from jaxdml._lowering.prepared import PreparedMatrix
 from jaxdml._operator import Call, operator
-from jaxdml.descs import DataType, QuantizedLinearMatrixMultiplyDesc, TensorDesc
+from jaxdml.descs import QuantizedLinearMatrixMultiplyDesc, TensorDesc
 from jaxdml.feature_levels import FeatureLevel
 
 OPERATOR = QuantizedLinearMatrixMultiplyDesc.operator

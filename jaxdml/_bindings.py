@@ -1,0 +1,84 @@
+"""Whether what is bound to a desc's tensors can be read, or written, as the desc says."""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from jaxdml._arguments import Arguments
+from jaxdml._data_types import TensorFlags
+from jaxdml._strides import is_packed, reach
+from jaxdml._tensor_rules import broken, listed, minimum_bytes
+from jaxdml.descs import OperatorDesc, TensorDesc, page_name
+from jaxdml.errors import ArgumentTypeError
+from jaxdml.feature_levels import FeatureLevel
+
+OUTPUT = "output_tensor"
+
+
+def inputs(desc: OperatorDesc, flags: TensorFlags) -> tuple[str, ...]:
+    """The input tensors of a desc with these flags, by field name."""
+    fields = ((field.name, getattr(desc, field.name)) for field in dataclasses.fields(desc))
+    return tuple(
+        name for name, value in fields if isinstance(value, TensorDesc) and name != OUTPUT and value.flags == flags
+    )
+
+
+def absent(desc: OperatorDesc) -> tuple[str, ...]:
+    """The tensors that a desc has not, by field name."""
+    fields = dataclasses.fields(desc)
+    return tuple(f.name for f in fields if f.name.endswith("_tensor") and getattr(desc, f.name) is None)
+
+
+def check_names(desc: OperatorDesc, step: str, expected: Collection[str], given: Mapping[str, Any]) -> None:
+    """A step of an operator's life gets all of the expected tensors and no others; None counts as not given."""
+    given = {name: value for name, value in given.items() if value is not None or name not in absent(desc)}
+    for name in given:
+        if name in expected:
+            continue
+        tensor = getattr(desc, name, None)
+        if name in absent(desc):
+            text = "is absent from the desc; leave it out of the call, or put it into the desc"
+        elif isinstance(tensor, TensorDesc):
+            right = "initialize" if tensor.flags == TensorFlags.OWNED_BY_DML else "the call"
+            text = f"has Flags {tensor.flags.name}, so it goes to {right}, not to {step}"
+        else:
+            text = f"{desc.operator}: there is no tensor {name}; {step} takes {listed(expected) or 'none'}"
+            raise ArgumentTypeError(text, operator=desc.operator, tensor=name, rule="binding", expected=expected)
+        raise broken(desc.operator, page_name(name), "binding", text, expected=expected, received=name)
+    for name in expected:
+        if given.get(name) is None:
+            text = f"is not bound; give {name} to {step}"
+            raise broken(desc.operator, page_name(name), "binding", text, expected=expected, received=None)
+
+
+def is_shaped(tensor: TensorDesc, array: Any) -> bool:
+    """Whether an array is the tensor itself, not a flat buffer with the tensor in it."""
+    return array.shape == tensor.sizes and is_packed(tensor.sizes, tensor.strides)
+
+
+def check_buffer(desc: OperatorDesc, feature_level: FeatureLevel, name: str, value: Any) -> None:
+    """value is an array of the tensor's type, and it has the tensor's sizes or is flat and large enough."""
+    tensor: TensorDesc = getattr(desc, name)
+    Arguments(desc.operator, feature_level).tensor(name.removesuffix("_tensor"), value)
+    if value.dtype != tensor.data_type.dtype:
+        text = f"is bound to {value.dtype}, the desc says {tensor.data_type.name}; convert it, or change the desc"
+        raise broken(desc.operator, page_name(name), "data_type", text, expected=tensor.data_type, received=value.dtype)
+    if is_shaped(tensor, value):
+        return
+    if value.ndim != 1:
+        strides = "" if tensor.strides is None else f" and Strides {list(tensor.strides)}"
+        fix = "an array of these sizes or a flat buffer" if tensor.strides is None else "a flat buffer, laid out so"
+        text = f"is bound to shape {list(value.shape)}, the desc has Sizes {list(tensor.sizes)}{strides}; give {fix}"
+        raise broken(desc.operator, page_name(name), "sizes", text, expected=tensor.sizes, received=value.shape)
+    least = _elements(tensor)
+    if value.size < least:
+        text = f"is bound to a buffer of {value.size} elements, the desc needs at least {least}"
+        raise broken(desc.operator, page_name(name), "buffer_size", text, expected=least, received=value.size)
+
+
+def _elements(tensor: TensorDesc) -> int:
+    """What a buffer must hold: TotalTensorSizeInBytes, if that is more than the minimum, which is rounded up to 4."""
+    total = tensor.total_tensor_size_in_bytes
+    if total is None or total == minimum_bytes(tensor):
+        return reach(tensor.sizes, tensor.strides)
+    return total * 8 // tensor.data_type.bits

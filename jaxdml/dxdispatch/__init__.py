@@ -1,0 +1,12 @@
+"""Runs the JSON models of DirectML's DxDispatch tool, for the operators of jaxdml, on any machine.
+
+    dxdispatch.load("model.json").run()
+
+and ``python -m jaxdml.dxdispatch model.json`` are the same. What the tool runs besides, that is HLSL, ONNX models,
+serialized graphs and images, is refused. Source: DirectML, DxDispatch/doc/Guide.md.
+"""
+
+from jaxdml.dxdispatch._model import Model, load
+from jaxdml.errors import DxDispatchError
+
+__all__ = ["DxDispatchError", "Model", "load"]

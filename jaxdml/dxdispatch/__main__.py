@@ -1,0 +1,32 @@
+"""Runs a JSON model of DirectML's DxDispatch tool, and prints what its print commands say."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from jaxdml.dxdispatch import DxDispatchError, load
+from jaxdml.feature_levels import FeatureLevel
+
+LEVELS = {str(level): level for level in FeatureLevel}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns 0, or 1 if the model cannot be run as written; stderr then says why."""
+    parser = argparse.ArgumentParser(prog="python -m jaxdml.dxdispatch", description=__doc__)
+    parser.add_argument("model", help="the JSON file")
+    parser.add_argument(
+        "--feature-level", metavar="LEVEL", choices=LEVELS, default=str(FeatureLevel.LATEST),
+        help=f"check the operators at this level: {', '.join(LEVELS)} (default: the last)",
+    )  # fmt: skip
+    parser.add_argument("--output-dir", metavar="DIR", help="where writeFile writes (default: the model's folder)")
+    arguments = parser.parse_args(argv)
+    try:
+        load(arguments.model, feature_level=LEVELS[arguments.feature_level]).run(output_dir=arguments.output_dir)
+    except DxDispatchError as error:
+        print(f"{arguments.model}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Commands: dispatch, print and writeFile. Each is checked when it is read, and executed later, in order."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from jaxdml._bindings import OUTPUT
+from jaxdml._json_values import Value
+from jaxdml._tensor_rules import UINT_MAX
+from jaxdml.dxdispatch._dispatchables import Binding, Dispatchable, read_bindings
+from jaxdml.dxdispatch._files import IMAGES, inside, write_data
+from jaxdml.dxdispatch._resources import Resource
+
+
+@dataclasses.dataclass
+class State:
+    """A run: the buffers as they are now, what the operators keep, and where output goes."""
+
+    resources: Mapping[str, Resource]
+    buffers: dict[str, np.ndarray]
+    persistent: dict[str, dict[str, Any]]
+    folder: Path
+    read_from: frozenset[Path]
+    show: Callable[[str], object]
+
+
+class Command(Protocol):
+    """What a model does in one step."""
+
+    def execute(self, state: State) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Dispatch:
+    """Runs an operator; the output goes into the buffer that is bound to it."""
+
+    name: str
+    dispatchable: Dispatchable
+    bindings: dict[str, Binding]
+
+    def execute(self, state: State) -> None:
+        self.dispatchable.dispatch(state.persistent[self.name], self.bindings, state.buffers)
+
+
+@dataclasses.dataclass(frozen=True)
+class Print:
+    """Shows the elements that a resource was initialised with, as they are now."""
+
+    name: str
+    verbose: bool
+
+    def execute(self, state: State) -> None:
+        resource = state.resources[self.name]
+        values = resource.elements(state.buffers[self.name][: resource.initial_bytes])
+        if not self.verbose:
+            state.show(f"Resource '{self.name}': {', '.join(map(_shown, values))}")
+            return
+        width, digits = len(str(len(values))), 2 * values.itemsize
+        bits = values.view(f"u{values.itemsize}")
+        lines = (
+            f"[{i:{width}}] {_shown(v)} (0x{int(b):0{digits}X})"
+            for i, (v, b) in enumerate(zip(values, bits, strict=True))
+        )
+        state.show("\n".join([f"Resource '{self.name}':", *lines]))
+
+
+@dataclasses.dataclass(frozen=True)
+class WriteFile:
+    """Writes a resource to a .npy or raw file in the output folder."""
+
+    name: str
+    dimensions: tuple[int, ...]
+    target: Value
+
+    def execute(self, state: State) -> None:
+        resource = state.resources[self.name]
+        path = inside(state.folder, self.target)
+        if path in state.read_from:
+            raise self.target.expected("another file: the model was read from this one")
+        elements = resource.elements(state.buffers[self.name][: resource.size_in_bytes])
+        write_data(path, self.target, elements.reshape(self.dimensions or -1))
+
+
+def read_command(value: Value, resources: Mapping[str, Resource], dispatchables: Mapping[str, Dispatchable]) -> Command:
+    """The command that an element of "commands" describes."""
+    return value.member("type").one_of("", COMMANDS)(value, resources, dispatchables)
+
+
+def _read_dispatch(
+    value: Value, resources: Mapping[str, Resource], dispatchables: Mapping[str, Dispatchable]
+) -> Dispatch:
+    members = value.members({"type", "dispatchable", "bindings", "threadGroupCount"})
+    if "threadGroupCount" in members:  # means something to HLSL only
+        for count in members["threadGroupCount"].items():
+            count.integer(1, UINT_MAX)
+    dispatchable = value.member("dispatchable").one_of("", dict(dispatchables))
+    operator = dispatchable.operator
+    names = (*operator.dispatched, OUTPUT)
+    bindings = read_bindings(value.member("bindings"), operator, names, resources)
+    return Dispatch(members["dispatchable"].string(), dispatchable, bindings)
+
+
+def _read_print(value: Value, resources: Mapping[str, Resource], _: Mapping[str, Dispatchable]) -> Print:
+    members = value.members({"type", "resource", "verbose"})
+    if not value.member("resource").one_of("", dict(resources)).data_type:
+        raise members["resource"].fail("has elements of several types, which cannot be printed; write it to a file")
+    return Print(members["resource"].string(), "verbose" in members and members["verbose"].boolean())
+
+
+def _read_write_file(value: Value, resources: Mapping[str, Resource], _: Mapping[str, Dispatchable]) -> WriteFile:
+    members = value.members({"type", "resource", "targetPath", "dimensions"})
+    resource, target = value.member("resource").one_of("", dict(resources)), value.member("targetPath")
+    if target.string().lower().endswith(IMAGES):
+        raise target.expected("a .npy or raw file; images are not supported")
+    dimensions: tuple[int, ...] = ()
+    if "dimensions" in members:
+        dimensions = tuple(item.integer(1, UINT_MAX) for item in members["dimensions"].items())
+        count = len(resource.elements(resource.data[: resource.size_in_bytes]))
+        if len(dimensions) > 32 or math.prod(dimensions) != count:
+            raise members["dimensions"].expected(f"dimensions of {count} elements, as the resource has")
+    return WriteFile(members["resource"].string(), dimensions, target)
+
+
+COMMANDS: dict[str, Callable[..., Command]] = {
+    "dispatch": _read_dispatch,
+    "print": _read_print,
+    "writeFile": _read_write_file,
+}
+
+
+def _shown(value: Any) -> str:
+    """As C++ streams print numbers: six significant digits."""
+    return f"{float(value):g}" if isinstance(value, np.floating) else str(value)

@@ -1,0 +1,137 @@
+"""Dispatchables: compiled operators, and the buffers that are bound to their tensors."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxdml._bindings import OUTPUT
+from jaxdml._compile import CompiledOperator, compile_operator
+from jaxdml._desc_json import read_desc
+from jaxdml._json_values import Value
+from jaxdml._tensor_rules import minimum_bytes
+from jaxdml.descs import TensorDesc, page_name
+from jaxdml.dxdispatch._resources import Resource
+from jaxdml.errors import DescError
+from jaxdml.feature_levels import FeatureLevel
+
+COMPILE_TYPES = {"DmlCompileOp": None, "DmlCompileGraph": None}  # one result either way
+EXECUTION_FLAGS = dict.fromkeys(
+    ("NONE", "ALLOW_HALF_PRECISION_COMPUTATION", "DISABLE_META_COMMANDS", "DESCRIPTORS_VOLATILE")
+)
+
+
+class Binding(NamedTuple):
+    """Part of a resource, bound to a tensor."""
+
+    resource: str
+    offset_in_bytes: int
+    tensor: TensorDesc
+    value: Value
+
+    def view(self, buffers: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The bytes from the offset on as elements of the tensor's type, flat; writing into it writes the buffer."""
+        data, dtype = buffers[self.resource][self.offset_in_bytes :], self.tensor.data_type.dtype
+        return data[: data.size - data.size % dtype.itemsize].view(dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dispatchable:
+    """An operator and what `initialize` binds; both know the part of the JSON that they come from."""
+
+    operator: CompiledOperator
+    bindings: dict[str, Binding]
+    value: Value
+
+    def initialize(self, buffers: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """The persistent resource."""
+        with_copies = {name: binding.view(buffers).copy() for name, binding in self.bindings.items()}
+        return self.operator.initialize(**with_copies)
+
+    def dispatch(
+        self, persistent: dict[str, Any], bindings: Mapping[str, Binding], buffers: Mapping[str, np.ndarray]
+    ) -> None:
+        """Computes the output and writes it into the buffer that is bound to it."""
+        tensors = {name: binding.view(buffers) for name, binding in bindings.items()}
+        tensors[OUTPUT][:] = self.operator(persistent, **tensors)
+
+
+def read_dispatchable(value: Value, resources: Mapping[str, Resource], feature_level: FeatureLevel) -> Dispatchable:
+    """The operator that a member of "dispatchables" describes."""
+    desc = read_desc(value, others=("dmlCompileType", "executionFlags", "bindings"))
+    members = value.members()
+    if "dmlCompileType" in members:
+        members["dmlCompileType"].one_of("", COMPILE_TYPES)
+    if "executionFlags" in members:
+        flags = members["executionFlags"]
+        for flag in flags.items() if isinstance(flags.value, list) else [flags]:
+            flag.one_of("DML_EXECUTION_FLAG_", EXECUTION_FLAGS)
+    inner = next((members[name] for name in ("Desc", "desc") if name in members), value)
+    try:
+        operator = compile_operator(desc, feature_level)
+    except DescError as error:
+        raise _at(inner, error.tensor).fail(f"is refused: {error}") from error
+    bindings = members.get("bindings", value._replace(value={}, path=f"{value.path}.bindings"))
+    return Dispatchable(operator, read_bindings(bindings, operator, operator.owned, resources), value)
+
+
+def _at(desc: Value, name: str | None) -> Value:
+    """The tensor or option of a desc that is at fault, where it is there."""
+    return desc.members().get(name or "", desc)
+
+
+def read_bindings(
+    value: Value, operator: CompiledOperator, names: tuple[str, ...], resources: Mapping[str, Resource]
+) -> dict[str, Binding]:
+    """The bindings by field name; each of the tensors in names, by page name, and no others."""
+    pages = {page_name(name): name for name in names}
+    bindings = {}
+    members = value.members()
+    for page, source in members.items():
+        if page not in pages:
+            raise source.fail(_why_not(operator, page, list(pages)))
+        bindings[pages[page]] = _read_binding(source, getattr(operator.desc, pages[page]), resources)
+    for page, name in pages.items():
+        if name not in bindings:
+            raise value.fail(f"has no {page}, which the desc has")
+    return bindings
+
+
+def _why_not(operator: CompiledOperator, page: str, expected: list[str]) -> str:
+    tensors = operator.desc.tensors()
+    if page not in tensors:
+        return f"is bound, but {operator.desc.operator} has no such tensor; there are {', '.join(tensors)}"
+    if tensors[page] is None:
+        return "is bound, but absent from the desc"
+    owner = "dispatchable's own bindings" if tensors[page].flags else "dispatch command"
+    return f"has Flags {tensors[page].flags.name} in the desc: it is bound in the {owner}, not here"
+
+
+def _read_binding(value: Value, tensor: TensorDesc, resources: Mapping[str, Resource]) -> Binding:
+    """A resource's name, or an object with a name and an offset, or a list with one of these."""
+    if isinstance(value.value, list):
+        sources = list(value.items())
+        if len(sources) != 1:
+            raise value.expected("one resource")
+        value = sources[0]
+    named, offset = value, 0
+    if isinstance(value.value, dict):
+        members = value.members({"name", "elementOffset", "elementSizeInBytes", "elementCount"})
+        named = value.member("name")
+        element = tensor.data_type.dtype.itemsize
+        if "elementSizeInBytes" in members:
+            element = members["elementSizeInBytes"].integer(1, 2**32)
+        if "elementCount" in members:
+            members["elementCount"].integer(0, 2**64 - 1)
+        if "elementOffset" in members:
+            offset = members["elementOffset"].integer(0, 2**64 - 1) * element
+    resource = named.one_of("", dict(resources))
+    least = max(tensor.total_tensor_size_in_bytes or 0, minimum_bytes(tensor))
+    if resource.data.size - offset < least:
+        text = f"has {max(resource.data.size - offset, 0)} bytes from offset {offset} on, the desc needs {least}"
+        raise value.fail(text)
+    alignment = max(tensor.guaranteed_base_offset_alignment, tensor.data_type.dtype.itemsize)
+    if offset % alignment:
+        raise value.fail(f"has an offset of {offset} bytes, the desc needs a multiple of {alignment}")
+    return Binding(named.string(), offset, tensor, value)

@@ -1,0 +1,104 @@
+"""Models: resources, dispatchables and commands, read and checked as a whole, then run in order."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from jaxdml._json_values import Value
+from jaxdml.dxdispatch._commands import Command, State, read_command
+from jaxdml.dxdispatch._dispatchables import Dispatchable, read_dispatchable
+from jaxdml.dxdispatch._files import read_json
+from jaxdml.dxdispatch._resources import Resource, read_resource
+from jaxdml.feature_levels import FeatureLevel
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A DxDispatch model, made by `load`: everything that can be checked without running it has been.
+
+    Attributes:
+      path: the file.
+      resources: the buffers by name, as they are at the start.
+      dispatchables: the compiled operators by name.
+      commands: what `run` does, in order.
+    """
+
+    path: Path
+    resources: dict[str, Resource]
+    dispatchables: dict[str, Dispatchable]
+    commands: tuple[Command, ...]
+
+    def run(
+        self, *, output_dir: str | Path | None = None, show: Callable[[str], object] = print
+    ) -> dict[str, np.ndarray]:
+        """Initializes the operators, then executes the commands. Each run starts from the initial values.
+
+        Args:
+          output_dir: the folder that writeFile writes into; the model's own if None.
+          show: takes what the print commands say, a line or several at a time.
+
+        Returns:
+          The resources as they are at the end, by name: arrays of rank 1, of the type of their initial values, or of
+          bytes if these are of several types.
+
+        Raises:
+          DxDispatchError: saying where in the JSON. Commands before the one at fault have been executed.
+        """
+        buffers = {name: resource.data.copy() for name, resource in self.resources.items()}
+        state = State(
+            resources=self.resources,
+            buffers=buffers,
+            persistent={name: dispatchable.initialize(buffers) for name, dispatchable in self.dispatchables.items()},
+            folder=self.path.parent if output_dir is None else Path(output_dir),
+            read_from=frozenset([self.path.resolve(), *(r.source for r in self.resources.values() if r.source)]),
+            show=show,
+        )
+        for command in self.commands:
+            command.execute(state)
+        return {
+            name: resource.elements(buffers[name][: resource.size_in_bytes])
+            for name, resource in self.resources.items()
+        }
+
+
+def load(path: str | Path, *, feature_level: FeatureLevel = FeatureLevel.LATEST, maximum_bytes: int = 2**30) -> Model:
+    """Reads a DxDispatch model: the JSON file and the data files that it names, which must lie in its folder.
+
+    Args:
+      path: the JSON file; comments and trailing commas are allowed.
+      feature_level: the level at which the operators are checked.
+      maximum_bytes: what all resources together may take.
+
+    Returns:
+      Model, to be run with `Model.run`.
+
+    Raises:
+      DxDispatchError: saying where in the JSON, and what is wrong there.
+
+    Source: DirectML, DxDispatch/doc/Guide.md.
+    """
+    path = Path(path)
+    document = read_json(path)
+    document.members({"$schema", "resources", "dispatchables", "commands"})
+    resources: dict[str, Resource] = {}
+    for name, value in _all(document.member("resources")).items():
+        used = sum(resource.data.size for resource in resources.values())
+        resources[name] = read_resource(value, path.parent, maximum_bytes - used)
+    dispatchables = {
+        name: read_dispatchable(value, resources, feature_level)
+        for name, value in _all(document.member("dispatchables")).items()
+    }
+    values = document.member("commands").items()
+    commands = tuple(read_command(value, resources, dispatchables) for value in values)
+    return Model(path, resources, dispatchables, commands)
+
+
+def _all(value: Value) -> dict[str, Value]:
+    """The members of an object, none of them null."""
+    members = value.members()
+    for name in value.value:
+        if name not in members:
+            raise value.fail(f"has {name!r}, which is null")
+    return members

@@ -1,0 +1,142 @@
+"""Resources: buffers of bytes and how a model fills them at the start."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxdml._data_types import DataType
+from jaxdml._desc_json import DATA_TYPE
+from jaxdml._json_values import Value
+from jaxdml.dxdispatch._files import inside, read_data
+
+TYPES = {name: value for name, value in DataType.__members__.items() if not name.endswith("INT4")}
+NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+@dataclasses.dataclass(frozen=True)
+class Resource:
+    """A buffer as it is at the start.
+
+    Attributes:
+      data: its bytes, a uint8 array; a multiple of 4 of them.
+      data_type: the type of the initial values, or UNKNOWN where they are of several.
+      initial_bytes: the bytes of the initial values, which `print` shows.
+      size_in_bytes: the bytes that count, without the padding to a multiple of 4.
+      source: the file that the initial values were read from, if any.
+    """
+
+    data: np.ndarray
+    data_type: DataType
+    initial_bytes: int
+    size_in_bytes: int
+    source: Path | None
+
+    def elements(self, data: np.ndarray) -> np.ndarray:
+        """Bytes of the buffer as elements of the initial values' type, or as bytes where these are of several."""
+        dtype = self.data_type.dtype if self.data_type else np.dtype(np.uint8)
+        return data[: data.size - data.size % dtype.itemsize].view(dtype)
+
+
+def read_resource(value: Value, folder: Path, limit: int) -> Resource:
+    """The buffer that a member of "resources" describes, of at most `limit` bytes."""
+    members = value.members({"initialValues", "initialValuesDataType", "sizeInBytes", "initialValuesOffsetInBytes"})
+    data_type = DataType.UNKNOWN
+    if "initialValuesDataType" in members:
+        data_type = members["initialValuesDataType"].one_of(DATA_TYPE, TYPES)
+    initial = value.member("initialValues")
+    path = None
+    if isinstance(initial.value, list):
+        data = _listed(initial, data_type) if data_type else _mixed(initial)
+    else:
+        generator = initial.members({"value", "valueCount", "valueStart", "valueDelta", "sourcePath"})
+        if "sourcePath" in generator:
+            initial.members({"sourcePath"})
+            path = inside(folder, generator["sourcePath"])
+            data, data_type = _from_file(path, generator["sourcePath"], value, data_type, limit)
+        else:
+            data = _generated(initial, value, data_type, limit)
+    if not data:
+        raise initial.fail("is empty")
+    offset = members["initialValuesOffsetInBytes"].integer(0, limit) if "initialValuesOffsetInBytes" in members else 0
+    size = members["sizeInBytes"].integer(0, limit) if "sizeInBytes" in members else offset + len(data)
+    if offset + len(data) > size:
+        text = f"is {size}, too small for {len(data)} bytes of initialValues at offset {offset}"
+        raise members["sizeInBytes"].fail(text)
+    if size > limit:
+        raise initial.fail(f"makes {size} bytes, more than the limit of {limit}; see maximum_bytes")
+    buffer = np.zeros(-(-size // 4) * 4, np.uint8)
+    buffer[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+    return Resource(buffer, data_type, offset + len(data), size, path)
+
+
+def _number(value: Value, data_type: DataType) -> Any:
+    """A number that the type holds: nothing wraps, nothing overflows to infinity."""
+    dtype = data_type.dtype
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return value.integer(int(limits.min), int(limits.max))
+    if isinstance(value.value, str) and value.value.lower() in NON_FINITE:
+        return NON_FINITE[value.value.lower()]
+    number = value.value
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise value.expected('a number, "nan", "inf" or "-inf"')
+    if abs(number) > float(np.finfo(dtype).max):
+        raise value.expected(f'a number that {data_type.name} can hold, or "inf"')
+    return float(number)
+
+
+def _listed(values: Value, data_type: DataType) -> bytes:
+    return np.array([_number(item, data_type) for item in values.items()], data_type.dtype).tobytes()
+
+
+def _mixed(values: Value) -> bytes:
+    """Elements with a type each."""
+    data = b""
+    for item in values.items():
+        if not isinstance(item.value, dict):
+            raise item.expected('an object with "type" and "value", as there is no initialValuesDataType')
+        item.members({"name", "type", "value"})
+        data_type = item.member("type").one_of(DATA_TYPE, TYPES)
+        if not data_type:
+            raise item.member("type").expected("a type other than UNKNOWN")
+        data += np.array(_number(item.member("value"), data_type), data_type.dtype).tobytes()
+    return data
+
+
+def _generated(values: Value, resource: Value, data_type: DataType, limit: int) -> bytes:
+    """One value many times, or a sequence in steps, each step rounded to the type."""
+    members = values.members({"valueCount", *(("value",) if "value" in values.value else ("valueStart", "valueDelta"))})
+    if not data_type:
+        raise resource.fail("has no initialValuesDataType, or UNKNOWN; these initialValues need one")
+    dtype = data_type.dtype
+    count = values.member("valueCount").integer(1, limit // dtype.itemsize)
+    if "value" in members:
+        return np.full(count, _number(values.member("value"), data_type), dtype).tobytes()
+    start, delta = (_number(values.member(name), data_type) for name in ("valueStart", "valueDelta"))
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if not limits.min <= start + (count - 1) * delta <= limits.max:
+            raise values.fail(f"ends at {start + (count - 1) * delta}, which {data_type.name} cannot hold")
+    sequence = np.full(count, delta, dtype)
+    sequence[0] = start
+    with np.errstate(all="ignore"):
+        return np.add.accumulate(sequence, dtype=dtype).tobytes()
+
+
+def _from_file(path: Path, source: Value, resource: Value, data_type: DataType, limit: int) -> tuple[bytes, DataType]:
+    data, dtype = read_data(path, source, limit)
+    if dtype is None:
+        if not data_type:
+            raise resource.fail("has no initialValuesDataType, or UNKNOWN; a raw file needs one")
+        if len(data) % data_type.dtype.itemsize:
+            raise source.fail(f"has {len(data)} bytes, not a multiple of {data_type.name}'s {data_type.dtype.itemsize}")
+        return data, data_type
+    found = DataType.of(dtype)
+    if not found:
+        raise source.fail(f"has type {dtype}, which DirectML does not have")
+    if data_type not in (DataType.UNKNOWN, found):
+        raise source.fail(f"has type {found.name}, but initialValuesDataType is {data_type.name}")
+    return data, found
