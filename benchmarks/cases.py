@@ -177,38 +177,61 @@ def convolution(
     return Case("convolution", name, expected, jitted, calls, at_most, work)
 
 
-def vmap_convolution(
-    over: str, size: int, batch: int, channels: int, extent: int, outputs: int, at_most: float | None = None
-) -> Case:
-    """vmap over inputs, filters or pairs of them, prepared, against a loop over the same compiled convolution."""
-    rng = np.random.default_rng([size, batch, channels, extent, outputs])
-    has_inputs, has_filters = over in ("inputs", "pairs"), over in ("filters", "pairs")
-    xs = data(rng, (size if has_inputs else 1, batch, channels, extent, extent), np.uint8)
-    fs = data(rng, (size if has_filters else 1, outputs, channels, 3, 3), np.int8)
-    output_scale = np.float32(0.02 * 0.01 * 74 * 74 * (9 * channels) ** 0.5 / 40)
-
-    def convolve(x: Any, f: Any, module: Any = dml) -> Any:
-        rest = (np.float32(0.01), None, None, output_scale, np.uint8(130))
-        return module.quantized_linear_convolution(x, np.float32(0.02), np.uint8(121), f, *rest)
+def against_a_loop(name: str, call: Any, xs: np.ndarray, weights: np.ndarray, prepare: Any, at_most: Any) -> Case:
+    """vmap over xs, weights or both, prepared, against a loop over the same compiled call; one alone is not mapped."""
+    size = max(len(xs), len(weights))
+    axes = tuple(0 if len(values) == size else None for values in (xs, weights))
 
     def each(values: Any) -> list[Any]:
         return [values[i % len(values)] for i in range(size)]
 
-    prepared = [dml.prepare_convolution_filter(f) for f in fs]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *prepared) if has_filters else prepared[0]
-    arguments = (jnp.asarray(xs if has_inputs else xs[0]), stacked)
-    vmapped = jax.vmap(convolve, (0 if has_inputs else None, 0 if has_filters else None))
+    prepared = [prepare(w) for w in weights]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *prepared) if axes[1] == 0 else prepared[0]
     pairs = list(zip(each([jnp.asarray(x) for x in xs]), each(prepared), strict=True))
-    one = jax.jit(convolve).lower(*pairs[0]).compile()
-
-    def loop() -> Any:
-        return jax.block_until_ready([one(*pair) for pair in pairs])
+    one = jax.jit(call).lower(*pairs[0]).compile()
 
     def expected() -> np.ndarray:
-        return np.stack([convolve(x, f, reference) for x, f in zip(each(xs), each(fs), strict=True)])
+        return np.stack([call(x, w, reference) for x, w in zip(each(xs), each(weights), strict=True)])
 
-    name = f"{size} {over}, 3x3 {channels} to {outputs} at {extent}x{extent}, batch {batch}"
-    return Case("vmap", name, expected, {PREPARED: (vmapped, arguments)}, {LOOP: loop}, at_most)
+    arguments = (jnp.asarray(xs if axes[0] == 0 else xs[0]), stacked)
+    calls = {LOOP: lambda: jax.block_until_ready([one(*pair) for pair in pairs])}
+    return Case("vmap", name, expected, {PREPARED: (jax.vmap(call, axes), arguments)}, calls, at_most)
+
+
+def vmap_matrix_multiply(over: str, size: int, m: int, k: int, n: int, at_most: float | None = None) -> Case:
+    """Over a, b or pairs of them."""
+    rng = np.random.default_rng([size, m, k, n])
+    a = data(rng, (1 if over == "b" else size, m, k), np.uint8)
+    b = data(rng, (1 if over == "a" else size, k, n), np.int8)
+    output_scale = np.float32(0.02 * 0.01 * 74 * 74 * k**0.5 / 40)
+
+    def multiply(a: Any, b: Any, module: Any = dml) -> Any:
+        rest = (np.float32(0.01), None, output_scale, np.uint8(130))
+        return module.quantized_linear_matrix_multiply(a, np.float32(0.02), np.uint8(121), b, *rest)
+
+    return against_a_loop(f"{size} {over}, {m} x {k} x {n}", multiply, a, b, dml.prepare_matrix_multiply_b, at_most)
+
+
+def vmap_convolution(
+    over: str, size: int, batch: int, channels: int, extent: int, outputs: int, *, group_count: int = 1,
+    at_most: float | None = None,
+) -> Case:  # fmt: skip
+    """Over inputs, filters or pairs of them."""
+    rng = np.random.default_rng([size, batch, channels, extent, outputs])
+    xs = data(rng, (1 if over == "filters" else size, batch, channels, extent, extent), np.uint8)
+    fs = data(rng, (1 if over == "inputs" else size, outputs, channels // group_count, 3, 3), np.int8)
+    output_scale = np.float32(0.02 * 0.01 * 74 * 74 * (9 * channels) ** 0.5 / 40)
+
+    def convolve(x: Any, f: Any, module: Any = dml) -> Any:
+        rest = (np.float32(0.01), None, None, output_scale, np.uint8(130))
+        return module.quantized_linear_convolution(
+            x, np.float32(0.02), np.uint8(121), f, *rest, group_count=group_count
+        )
+
+    note = f", {group_count} groups" * (group_count > 1)
+    name = f"{size} {over}, 3x3 {channels} to {outputs} at {extent}x{extent}, batch {batch}{note}"
+    prepare = partial(dml.prepare_convolution_filter, group_count=group_count)
+    return against_a_loop(name, convolve, xs, fs, prepare, at_most)
 
 
 def dequantize(dtype: Any, at_most: float | None = None) -> Case:

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.cases import add, convolution, dequantize, matrix_multiply, vmap_convolution
+from benchmarks.cases import add, convolution, dequantize, matrix_multiply, vmap_convolution, vmap_matrix_multiply
 from benchmarks.network import network
 
 Make = partial  # of a function that makes a case
@@ -51,6 +51,13 @@ def cases(quick: bool) -> Iterator[Make]:
         yield partial(vmap_convolution, over, 8, 1, 64, 56, 64, at_most=1)
         if not quick:
             yield partial(vmap_convolution, over, 32, 8, 32, 14, 32, at_most=1)
+            yield partial(vmap_convolution, over, 8, 1, 3, 32, 32, at_most=1)
+            yield partial(vmap_convolution, over, 8, 1, 16, 28, 32, group_count=4, at_most=1)
+            yield partial(vmap_convolution, over, 8, 1, 144, 28, 144, group_count=144, at_most=1)
+    for over in ("a", "b", "pairs"):
+        yield partial(vmap_matrix_multiply, over, 8, 1, 1024, 1024, at_most=1)
+        if not quick:
+            yield partial(vmap_matrix_multiply, over, 8, 64, 512, 512, at_most=1)
 
 
 def scaling() -> Iterator[Make]:

@@ -125,7 +125,7 @@ class Arguments:
     def output_dtype(self, output_dtype: Any, zero_point_name: str, zero_point: Any, default: Any) -> np.dtype:
         """The output's dtype: that of the zero point if it says one, else output_dtype, else default."""
         chosen = None if output_dtype is None else self._dtype(output_dtype)
-        is_array = isinstance(zero_point, jax.Array | np.ndarray)
+        is_array = isinstance(zero_point, jax.Array | np.ndarray) and not _is_number(zero_point, jnp.integer)
         is_scalar = isinstance(zero_point, np.integer) and DataType.of(zero_point.dtype) in self._latest_output_types
         if not is_array and not is_scalar:
             return np.dtype(default) if chosen is None else chosen
@@ -187,7 +187,13 @@ class Arguments:
         return int(value)
 
     def _static_error(self, name: str, value: Any, expected: str) -> DescError:
-        why = "; it decides shapes: make it static, as in static_argnames" if isinstance(value, jax.Array) else ""
+        why = ""
+        if isinstance(value, jax.core.Tracer):
+            why = "; it decides shapes: make it static, as in static_argnames"
+        elif isinstance(value, jax.Array):
+            why = "; it decides shapes: write Python integers"
+        elif name.endswith("_padding") and is_sequence(value):
+            why = "; start_padding has what comes before each dimension, end_padding what comes after"
         return broken(
             self._operator,
             page_name(name),

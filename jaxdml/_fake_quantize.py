@@ -27,7 +27,8 @@ def fake_quantize(
 
     Gradients are straight-through: rounding counts as the identity. That of input is 1 where the quantized value is in
     the output type's range and 0 where it is clamped; that of scale is what a step adds to the result, less input /
-    scale where not clamped, as in learned step size quantization. There is none for zero_point.
+    scale where not clamped, as in learned step size quantization, whose further factor is left to the optimizer. There
+    is none for zero_point. Nothing keeps a learned scale above 0: learn its logarithm, say.
 
     Args:
       input: float32 or float16 array of rank 1 to 8.
@@ -57,7 +58,8 @@ def fake_quantize(
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _fake_quantize(dtype: np.dtype, level: FeatureLevel, input: Any, scale: Any, zero_point: Any) -> jax.Array:
-    quantized = element_wise_quantize_linear(input, scale, zero_point, output_dtype=dtype, feature_level=level)
+    own = dtype if zero_point is None else None  # or else the zero point says it
+    quantized = element_wise_quantize_linear(input, scale, zero_point, output_dtype=own, feature_level=level)
     return element_wise_dequantize_linear(quantized, scale, zero_point, feature_level=level)
 
 

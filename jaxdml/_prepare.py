@@ -16,8 +16,9 @@ from jaxdml.feature_levels import FeatureLevel
 def prepare_matrix_multiply_b(b: Any) -> PreparedMatrix:
     """Repacks b of `quantized_linear_matrix_multiply`, which then takes the result in b's place, with the same bits.
 
-    The result is a pytree of two arrays: it goes through jit, vmap and scan, and is saved by pickle or leaf by leaf.
-    Pass it to a jitted function as an argument.
+    The result is a pytree of two arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
+    argument. It is the same on every backend. Save it by pickle, or its `jax.tree.leaves`, whose structure is that of
+    `jax.eval_shape` of this function. To have it sharded, shard the array, then prepare it.
 
     Args:
       b: int8 or uint8 array [..., K, N] of rank 2 to 4.
@@ -36,8 +37,9 @@ def prepare_matrix_multiply_b(b: Any) -> PreparedMatrix:
 def prepare_convolution_filter(filter: Any, *, group_count: int = 1) -> PreparedFilter:
     """Repacks filter of `quantized_linear_convolution`, which then takes the result in its place, with the same bits.
 
-    The result is a pytree of two arrays: it goes through jit, vmap and scan, and is saved by pickle or leaf by leaf.
-    Pass it to a jitted function as an argument.
+    The result is a pytree of two arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
+    argument. It is the same on every backend. Save it by pickle, or its `jax.tree.leaves`, whose structure is that of
+    `jax.eval_shape` of this function. To have it sharded, shard the array, then prepare it.
 
     Args:
       filter: int8 or uint8 array [O, C / group_count, *kernel] of rank 3 or 4.

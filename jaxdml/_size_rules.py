@@ -35,6 +35,7 @@ def _check_quantize(desc: OperatorDesc) -> None:
     expected = DataType.FLOAT32 if data == DataType.INT32 else data
     if scale != expected:
         text = f"has data type {scale.name}, expected {expected.name} for an InputTensor of {data.name}"
+        text += f"; write scale.astype(jnp.{expected.name.lower()})"
         raise broken(desc.operator, "ScaleTensor", "data_type", text, expected=expected, received=scale)
 
 

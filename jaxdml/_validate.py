@@ -166,7 +166,11 @@ def _check_constraints(operator: str, tensors: dict[str, Any]) -> None:
             if mine != theirs:
                 label = {"dimension_count": "rank", "sizes": "Sizes", "data_type": "data type"}[what]
                 text = f"has {label} {_shown(mine)}, expected {_shown(theirs)}, that of {first}"
-                if what == "data_type":
+                if what == "dimension_count" and name == "FilterTensor" and mine == theirs + 1:
+                    text += "; a batch of one image is input[None]"
+                elif what == "dimension_count" and name == "BTensor":
+                    text += "; tensors do not broadcast, use jax.vmap or jnp.broadcast_to"
+                elif what == "data_type":
                     text += f"; write {parameter_name(name)}.astype(jnp.{theirs.name.lower()})"
                 elif what == "sizes" and name in ("ScaleTensor", "ZeroPointTensor"):
                     text += (

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import partial
 
 import jax
 import numpy as np
@@ -15,18 +16,20 @@ RNG = np.random.default_rng(0)
 A, B = RNG.integers(0, 256, (16, 64), np.uint8), RNG.integers(-128, 128, (64, 32), np.int8)
 X, F = RNG.integers(0, 256, (8, 16, 9, 9), np.uint8), RNG.integers(-128, 128, (32, 16, 3, 3), np.int8)
 GROUPED = RNG.integers(-128, 128, (32, 4, 3, 3), np.int8)
+WIDE_X, WIDE = RNG.integers(0, 256, (4, 64, 9, 9), np.uint8), RNG.integers(0, 256, (64, 32, 3, 3), np.uint8)
 DEPTHWISE = RNG.integers(-128, 128, (16, 1, 3, 3), np.int8)
 B_SCALE = np.linspace(0.1, 0.2, 32, dtype=np.float32)
 
 
-def multiply(a, b, module=dml):
-    return module.quantized_linear_matrix_multiply(a, 0.1, np.uint8(3), b, B_SCALE, None, 20.0, np.uint8(5))
+def multiply(a, b, module=dml, b_scale=B_SCALE):
+    return module.quantized_linear_matrix_multiply(a, 0.1, np.uint8(3), b, b_scale, None, 20.0, np.uint8(5))
 
 
-def convolve(x, f, module=dml):
-    groups = x.shape[1] // f.shape[1]
+def convolve(x, f, module=dml, strides=1):
+    options = {"start_padding": 1, "strides": strides, "group_count": x.shape[1] // f.shape[1]}
+    zero_point = None if f.dtype == np.int8 else np.uint8(7)
     return module.quantized_linear_convolution(
-        x, 0.1, np.uint8(3), f, 0.1, None, None, 20.0, np.uint8(5), start_padding=1, group_count=groups
+        x, 0.1, np.uint8(3), f, 0.1, zero_point, None, 20.0, np.uint8(5), **options
     )
 
 
@@ -40,6 +43,7 @@ CASES = {
     "convolve, output channels": (convolve, (X, F), (P(), P("y")), set()),
     "convolve, batch and output channels": (convolve, (X, F), (P("x"), P("y")), set()),
     "convolve, 4 groups, batch and output channels": (convolve, (X, GROUPED), (P("x"), P("y")), set()),
+    "convolve, 2 wide groups, batch and output channels": (convolve, (WIDE_X, WIDE), (P("y"), P("x")), set()),
     "convolve, depthwise, batch": (convolve, (X, DEPTHWISE), (P("x"), P()), set()),
 }
 
@@ -53,22 +57,25 @@ VMAPS = {
 
 
 def collectives(hlo):
-    return set(re.findall(r" (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(", hlo))
+    found = re.findall(r" (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(", hlo)
+    assert found.count("all-reduce") <= 1
+    assert all("s32" in line for line in hlo.splitlines() if " all-reduce(" in line)
+    return set(found)
 
 
-def prepared(weights):
+def prepared(x, weights):
     if weights.ndim == 2:
         return dml.prepare_matrix_multiply_b(weights)
-    return dml.prepare_convolution_filter(weights, group_count=X.shape[1] // weights.shape[1])
+    return dml.prepare_convolution_filter(weights, group_count=x.shape[1] // weights.shape[1])
 
 
-def of_prepared(weights, spec):
+def of_prepared(x, weights, spec):
     """How prepared weights are sharded where the array has this sharding."""
     if weights.ndim == 2:
         k, n = (*spec, None, None)[:2]
         return dml.PreparedMatrix(P(n, k), P(None, n), np.dtype(np.int8), "NK")
     (channels,) = (*spec, None)[:1]
-    packed = prepared(weights)
+    packed = prepared(x, weights)
     values = P(None, None, None, None, channels) if packed.layout == "HWIO" else P(None, channels)
     values = P(channels) if packed.group_count > 1 else values
     return dml.PreparedFilter(values, P(channels), packed.dtype, packed.layout)
@@ -88,11 +95,7 @@ def on_mesh(kind):
             program = jax.jit(operator).lower(*sharded).compile()
             check(f"{kind.name}: {name}", program(*sharded), expected)
             assert collectives(program.as_text()) == expected_collectives, (name, collectives(program.as_text()))
-            weights = jax.tree.map(
-                lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec)),
-                prepared(arguments[1]),
-                of_prepared(arguments[1], specs[1]),
-            )
+            weights = prepared(*sharded)  # which leaves them where they are
             program = jax.jit(operator).lower(sharded[0], weights).compile()
             check(f"{kind.name}: {name}, prepared", program(sharded[0], weights), expected)
             assert collectives(program.as_text()) == expected_collectives, (name, collectives(program.as_text()))
@@ -115,6 +118,17 @@ def vmapped():
         assert not collectives(program.as_text()), (name, collectives(program.as_text()))
 
 
+def spread_in_space():
+    """A row, or a column, of the image on each device: XLA must not partition the convolution so."""
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    x = X[:2, :, :8, :8]
+    for spec in (P(None, None, "x"), P(None, None, None, "x")):
+        for strides in (1, 2):
+            program = jax.jit(partial(convolve, strides=strides))
+            got = program(jax.device_put(x, NamedSharding(mesh, spec)), jax.device_put(F, NamedSharding(mesh, P())))
+            check(f"in space: {spec}, stride {strides}", got, convolve(x, F, reference, strides))
+
+
 def elementwise(kind):
     mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(kind,) * 2)
     with jax.set_mesh(mesh):
@@ -135,15 +149,32 @@ def elementwise(kind):
 
 
 def in_shard_map():
-    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
-
-    @jax.jit
-    @jax.shard_map(mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"))
-    def over_batch(x, f):
-        return convolve(x, f)
-
-    check("shard_map: batch", over_batch(X, F), convolve(X, F, module=reference))
-    check("shard_map: batch, prepared", over_batch(X, prepared(F)), convolve(X, F, module=reference))
+    """Each device computes its part, of arrays and of prepared weights, under vmap too."""
+    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    for name, out_spec in {
+        "multiply, M and N": P("x", "y"),
+        "convolve, batch and output channels": P("x", "y"),
+        "convolve, depthwise, batch": P("x"),
+    }.items():
+        operator, arguments, specs, _ = CASES[name]
+        operator = partial(multiply, b_scale=0.1) if operator == multiply else operator  # each sees a part of N
+        expected = operator(*arguments, module=reference)
+        weights = prepared(*arguments)
+        for kind, w, w_spec in [
+            ("", arguments[1], specs[1]),
+            (", prepared", weights, of_prepared(*arguments, specs[1])),
+        ]:
+            function = jax.jit(jax.shard_map(operator, mesh=mesh, in_specs=(specs[0], w_spec), out_specs=out_spec))
+            program = function.lower(arguments[0], w).compile()
+            check(
+                f"shard_map: {name}{kind}",
+                program(*jax.device_put((arguments[0], w), program.input_shardings[0])),
+                expected,
+            )
+            assert not collectives(program.as_text())
+    filters = np.stack([F, ~F, F // 2, F // 3])
+    each = jax.shard_map(jax.vmap(convolve, (None, 0)), mesh=mesh, in_specs=(P("x"), P("y")), out_specs=P("y", "x"))
+    check("shard_map: vmap", jax.jit(each)(X, filters), np.stack([convolve(X, f, reference) for f in filters]))
 
 
 if __name__ == "__main__":
@@ -152,4 +183,5 @@ if __name__ == "__main__":
         on_mesh(kind)
         elementwise(kind)
     vmapped()
+    spread_in_space()
     in_shard_map()

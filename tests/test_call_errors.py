@@ -352,7 +352,7 @@ def wrong_options():
         for index, wrong in enumerate(kinds + ([(1,), [1], np.ones(2, int)] if one else sequences)):
             alternative = "" if one else " or a tuple of 2 integers"
             expected = f"{'' if wrong is not None else 'None'}, expected an integer{alternative}"
-            why = "; it decides shapes: make it static, as in static_argnames" if isinstance(wrong, jax.Array) else ""
+            why = "; it decides shapes: write Python integers" if isinstance(wrong, jax.Array) else ""
             case, error = f"{name} of another kind {index}", (ArgumentTypeError, tensor, "static")
             yield case, CONVOLUTION, {name: wrong}, error, f"{tensor} is ", expected + why
         for wrong in dict.fromkeys([least - 1, -1, -7]):
@@ -691,3 +691,31 @@ def test_a_call_and_a_desc_raise_the_same_error(operator, arguments, fields, at)
     ours = caught(operator, {**GOOD[operator], **arguments, "feature_level": level(at)})
     theirs = refusal(hand_written(operator, **fields), level(at))
     assert (type(ours), str(ours), vars(ours)) == (type(theirs), str(theirs), vars(theirs))
+
+
+def test_advice_that_leads_on():
+    """Mistakes that are easily made, and what to write instead."""
+    x, f = np.zeros((1, 2, 5, 5), np.uint8), np.zeros((3, 2, 3, 3), np.int8)
+    floats = x.astype(np.float32)
+
+    def convolve(x, **options):
+        return dml.quantized_linear_convolution(x, 0.1, 3, f, 0.1, None, None, 0.5, None, **options)
+
+    for call, advice in [
+        (lambda: convolve(x[0]), "; a batch of one image is input[None]"),
+        (lambda: convolve(x, start_padding=((1, 1), (1, 1))), "end_padding what comes after"),
+        (lambda: jax.jit(lambda s: convolve(x, strides=s))(2), "make it static, as in static_argnames"),
+        (lambda: jax.jit(dml.element_wise_quantize_linear)(floats, 0.1, 3), "; write jnp.uint8(...)"),
+        (
+            lambda: dml.quantized_linear_matrix_multiply(x, 0.1, 3, x[0, 0], 0.1, 3, 0.5, 3),
+            "; tensors do not broadcast, use jax.vmap or jnp.broadcast_to",
+        ),
+        (
+            lambda: dml.element_wise_quantize_linear(floats.astype(np.float16), np.float32(0.1).reshape(1)),
+            "; write scale.astype(jnp.float16)",
+        ),
+        (lambda: dml.fake_quantize(floats, 0.1, np.zeros(1, np.float32)), "ZeroPointTensor has data type FLOAT32"),
+    ]:
+        with pytest.raises(dml.DescError) as error:
+            call()
+        assert advice in str(error.value)

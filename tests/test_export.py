@@ -67,10 +67,17 @@ def test_accelerators_get_products_of_int8(name, platform):
     """No mixed types and no uint8; and no convolution for CUDA, where XLA refuses most of them."""
     function, x, *weights = CALLS[name]
     module = export.export(jax.jit(function), platforms=[platform])(x, *weights).mlir_module()
-    types = contractions(module)
-    assert types
-    assert set(types) == {("i8", "i8")}
+    assert set(contractions(module)) == {("i8", "i8")}
     assert ("stablehlo.convolution" in module) == (platform == "tpu" and name.startswith(("conv", "depth")))
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_accelerators_get_a_network_of_int8_products(platform):
+    images, _, parameters, _ = digits.load()
+    network = export.export(jax.jit(digits.int8_network), platforms=[platform])
+    module = network(parameters, with_any_batch(images)).mlir_module()
+    assert set(contractions(module)) == {("i8", "i8")}
+    assert ("stablehlo.convolution" in module) == (platform == "tpu")
 
 
 @pytest.mark.parametrize("is_prepared", [False, True])

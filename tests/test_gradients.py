@@ -23,12 +23,17 @@ def test_what_rounds_to_integers_has_the_gradient_that_integers_have():
     def loss(scale):
         q = dml.element_wise_quantize_linear(X, scale, 128)
         y = dml.quantized_linear_matrix_multiply(q, scale, 128, np.ones((61, 2), np.int8), 0.1, None, scale, 3)
-        z = dml.quantized_linear_convolution(
-            q[:, None], scale, 128, np.ones((32, 1, 3), np.int8), 0.1, None, None, scale, 3
+        wide, thin = np.ones((32, 16, 3), np.int8), np.ones((32, 1, 3), np.int8)
+        z, w = (
+            dml.quantized_linear_convolution(
+                jnp.repeat(q[:, None], f.shape[1], 1), scale, 128, f, 0.1, None, None, scale, 3
+            )
+            for f in (wide, thin)
         )
-        return sum(dml.element_wise_dequantize_linear(v, 0.5, 3).sum() for v in (y, z))
+        return sum(dml.element_wise_dequantize_linear(v, 0.5, 3).sum() for v in (y, z, w))
 
     assert jax.grad(loss)(jnp.float32(0.02)) == 0
+    np.testing.assert_array_equal(jax.jit(jax.vmap(jax.grad(loss)))(jnp.float32([0.02, 0.1])), [0, 0])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

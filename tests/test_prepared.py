@@ -1,5 +1,6 @@
 """Prepared weights: the bits that the array gives, through every transformation, saved and loaded."""
 
+import io
 import pickle
 
 import jax
@@ -69,6 +70,11 @@ def test_a_prepared_filter_looks_like_the_array(shape, dtype, group_count):
     assert isinstance(got, dml.PreparedFilter)
     assert (got.shape, got.ndim, got.dtype, got.group_count) == (f.shape, f.ndim, f.dtype, group_count)
     assert repr(got) == f"PreparedFilter({f.dtype}{list(shape)}, group_count={group_count})"
+    stack = jax.vmap(lambda f: dml.prepare_convolution_filter(f, group_count=group_count))(np.stack([f, f, f]))
+    assert (stack.shape, stack.group_count) == ((3, *f.shape), group_count)
+    for save in (np.asarray, lambda prepared: np.save(io.BytesIO(), prepared)):
+        with pytest.raises(TypeError, match="is a pytree of arrays, not an array; save it by pickle"):
+            save(got)
 
 
 def as_leaves(value, path):

@@ -25,7 +25,7 @@ def test_eight_devices():
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    assert run.stdout.count("ok ") == 2 * (2 * 9 + 3) + 4 + 2
+    assert run.stdout.count("ok ") == 2 * (2 * 10 + 3) + 4 + 4 + 7
 
 
 @contextlib.contextmanager

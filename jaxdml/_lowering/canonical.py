@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdml._lowering.int8 import out_sharding
+from jaxdml._lowering.int8 import out_sharding, whole_in_space
 
 Array = jax.Array
 
@@ -42,13 +42,15 @@ def conv(
     group_count: int,
 ) -> Array:
     """[N, C, *spatial] with [O, C / groups, *kernel]; zeros stand around the centred x."""
-    return lax.conv_general_dilated(
-        centred(x, x_zero_point),
+    space = range(2, x.ndim)
+    total = lax.conv_general_dilated(
+        whole_in_space(centred(x, x_zero_point), *space),
         centred(filter, filter_zero_point),
         window_strides=strides,
         padding=padding,
         rhs_dilation=dilations,
         feature_group_count=group_count,
         preferred_element_type=jnp.int32,
-        out_sharding=out_sharding((x, 0), (filter, 0), *((x, axis) for axis in range(2, x.ndim))),
+        out_sharding=out_sharding((x, 0), (filter, 0), *((x, axis) for axis in space)),
     )
+    return whole_in_space(total, *space)

@@ -56,6 +56,9 @@ class PreparedMatrix:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dtype}{list(self.shape)})"
 
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise _no_array(self)
+
 
 @partial(jax.tree_util.register_dataclass, data_fields=["values", "sums"], meta_fields=["dtype", "layout"])
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -66,9 +69,9 @@ class PreparedFilter:
       values: int8, the groups first, then as layout says; uint8 less 128.
       sums: int32 [O], the sums of values for each output channel.
       dtype: int8 or uint8, the type of the array.
-      layout: "OIHW" or "HWIO" within a group; H and W stand for all spatial dimensions.
+      layout: within a group: "OIHW" or "HWIO", in one spatial dimension "OIW" or "WIO".
       group_count: the groups that it was prepared for.
-      shape: [O, C / group_count, *kernel], the shape of the array.
+      shape: [O, C / group_count, *kernel], the shape of the array; what vmap or a stack puts in front comes first.
       ndim: its rank.
     """
 
@@ -79,13 +82,14 @@ class PreparedFilter:
 
     @property
     def group_count(self) -> int:
-        return self.values.shape[0]
+        return self.values.shape[-1 - len(self.layout)]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        groups, *sizes = self.values.shape
-        *kernel, channels, outputs = sizes if self.layout == "HWIO" else (*sizes[2:], sizes[1], sizes[0])
-        return (groups * outputs, channels, *kernel)
+        rank = len(self.layout)
+        *stack, groups = self.values.shape[:-rank]
+        sizes = dict(zip(self.layout, self.values.shape[-rank:], strict=True))
+        return (*stack, groups * sizes["O"], sizes["I"], *(sizes[axis] for axis in self.layout if axis in "HW"))
 
     @property
     def ndim(self) -> int:
@@ -94,10 +98,19 @@ class PreparedFilter:
     @property
     def is_intact(self) -> bool:
         """Whether the arrays are as they were made: no other types, no dimension more."""
-        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and self.sums.shape == self.shape[:1]
+        is_one = self.ndim == len(self.layout) and self.sums.shape == self.shape[:1]
+        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_one
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dtype}{list(self.shape)}, group_count={self.group_count})"
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise _no_array(self)
+
+
+def _no_array(prepared: Any) -> TypeError:
+    """NumPy would make an object of it without a word, and `np.save` a file that `np.load` refuses."""
+    return TypeError(f"{prepared} is a pytree of arrays, not an array; save it by pickle, or save its jax.tree.leaves")
 
 
 def _register_for_export(prepared: type) -> None:
@@ -138,23 +151,24 @@ def _as_laid_out(values: Array, layout: str) -> Array:
 def prepare_filter(filter: Array, group_count: int) -> PreparedFilter:
     """[O, C / groups, *kernel] of int8 or uint8, repacked."""
     outputs, channels, *kernel = filter.shape
+    space = "HW"[-len(kernel) :]
     values = signed(_kept(filter))
     sums = sums_of_rows(values.reshape(outputs, -1))[:, 0]
     values = values.reshape(group_count, outputs // group_count, channels, *kernel)
     if not _suits_convolution(outputs // group_count, channels, math.prod(kernel), group_count):
-        return PreparedFilter(values, sums, np.dtype(filter.dtype), "OIHW")
+        return PreparedFilter(values, sums, np.dtype(filter.dtype), f"OI{space}")
     # A transpose that XLA sees in front of a convolution becomes part of it, and loses the kernel. With an element of
     # the kernel in between that is cut off again, it does not.
     values = jnp.moveaxis(values, (1, 2), (-1, -2))
     values = lax.pad(values, np.int8(0), [(0, int(axis == 1), 0) for axis in range(values.ndim)])
     values = values[:, :-1]
-    return PreparedFilter(values, sums, np.dtype(filter.dtype), "HWIO")
+    return PreparedFilter(values, sums, np.dtype(filter.dtype), f"{space}IO")
 
 
 def signed_filter(prepared: PreparedFilter) -> Array:
     """The values as [O, C / groups, *kernel], whatever the layout."""
     values = prepared.values
-    if prepared.layout == "HWIO":
+    if prepared.layout.endswith("IO"):
         values = jnp.moveaxis(values, (-1, -2), (1, 2))
     return values.reshape(prepared.shape)
 
@@ -171,15 +185,15 @@ def filter(prepared: PreparedFilter) -> Array:
 
 
 def _suits_convolution(outputs: int, channels: int, elements: int, group_count: int) -> bool:
-    """Whether XLA:CPU's int8 convolution takes such groups, and is faster than a product of matrices.
+    """Whether XLA:CPU's int8 convolution takes such a filter, and is faster than a product of matrices.
 
-    It takes groups with more than 16 input or output channels. A product is faster for a 1 x 1 kernel, for few input
-    channels, for many groups, each of which would be a convolution of its own, and for filters of a megabyte, which
-    the convolution reads again for each row of the output: 512 to 512 channels at 7 x 7 take 4.6 ms in a network, and
-    1.5 as a product.
+    It takes more than 16 input or output channels. A product is faster for a 1 x 1 kernel, for few input channels, and
+    for filters of a megabyte, which the convolution reads again for each row of the output: 512 to 512 channels at
+    7 x 7 take 4.6 ms in a network, and 1.5 as a product. Groups would be a convolution each, from 0.8 to 1.4 times as
+    fast as one product for all; XLA crashes when their channels are sharded.
     """
     is_wide = channels >= 8 and max(outputs, channels) > 16
-    return is_wide and elements > 1 and group_count <= 16 and outputs * channels * elements < 2**20
+    return is_wide and elements > 1 and group_count == 1 and outputs * channels * elements < 2**20
 
 
 def _are(dtype: Any, x: Any) -> bool:

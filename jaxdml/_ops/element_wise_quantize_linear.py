@@ -28,7 +28,8 @@ def element_wise_quantize_linear(
     """``clamp(round(input / scale) + zero_point, Min, Max)``, element by element; ties round to even.
 
     The quotient is rounded to float32, then to an integer; then the zero point is added, then the result clamped.
-    Infinities clamp, NaN gives Min. A scale of 0 divides as IEEE 754 does.
+    Infinities clamp, NaN gives Min. A scale of 0 divides as IEEE 754 does. The gradient is that of integers, zero;
+    `jaxdml.fake_quantize` has straight-through ones.
 
     Args:
       input: float32, float16 or int32 array of rank 1 to 8.
