@@ -7,6 +7,7 @@ from jaxdml._data_types import DataType
 from jaxdml._shapes import Shape, output_extent, without_leading_ones
 from jaxdml._tensor_rules import broken, check_uints, is_uint, listed, shown
 from jaxdml.descs import OperatorDesc, QuantizedLinearConvolutionDesc, TensorDesc, page_name, parameter_name
+from jaxdml.feature_levels import OPTIONS
 
 
 def _check_form(desc: OperatorDesc, name: str, forms: Sequence[Shape], exact_forms: Sequence[Shape] = ()) -> None:
@@ -65,11 +66,14 @@ def _check_convolution_options(desc: QuantizedLinearConvolutionDesc, spatial: in
         raise broken(
             operator, "DimensionCount", "dimension_count", text, expected=spatial, received=desc.dimension_count
         )
-    for field, least in {"strides": 1, "dilations": 1, "start_padding": 0, "end_padding": 0}.items():
-        check_uints(operator, page_name(field), "values", getattr(desc, field), length=spatial, least=least)
-    if not is_uint(desc.group_count) or desc.group_count == 0:
-        text = f"is {shown(desc.group_count)}, expected an integer of at least 1"
-        raise broken(operator, "GroupCount", "group_count", text, expected="at least 1", received=desc.group_count)
+    least = OPTIONS[operator]
+    for field in ("strides", "dilations", "start_padding", "end_padding"):
+        name = page_name(field)
+        check_uints(operator, name, "values", getattr(desc, field), length=spatial, least=least[name])
+    groups: Any = desc.group_count
+    if not is_uint(groups) or groups < least["GroupCount"]:
+        text = f"is {shown(groups)}, expected an integer of at least 1"
+        raise broken(operator, "GroupCount", "group_count", text, expected="at least 1", received=groups)
 
 
 def _check_convolution(desc: OperatorDesc) -> None:

@@ -13,6 +13,8 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
 
     def __str__(self) -> str:
+        if not self.header:
+            return self.title
         lines = [self.header, *self.rows]
         widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
         text = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)

@@ -71,11 +71,15 @@ def _is_allowed(desc: OperatorDesc, level: FeatureLevel) -> bool:
     return True
 
 
-def check_feature_level(operator: str, feature_level: Any) -> None:
-    """feature_level is a FeatureLevel, and the operator exists there."""
+def check_is_level(operator: str, feature_level: Any) -> None:
     if not isinstance(feature_level, FeatureLevel):
         text = f"is {shown(feature_level)}, expected a FeatureLevel; write FeatureLevel.LEVEL_4_0 or the like"
         raise broken(operator, "feature_level", "feature_level", text, expected=FeatureLevel, received=feature_level)
+
+
+def check_feature_level(operator: str, feature_level: Any) -> None:
+    """feature_level is a FeatureLevel, and the operator exists there."""
+    check_is_level(operator, feature_level)
     introduced = min(SUPPORT[operator])
     if feature_level < introduced:
         raise FeatureLevelError(

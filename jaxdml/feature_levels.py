@@ -180,6 +180,17 @@ CONSTRAINTS: dict[str, tuple[Same, ...]] = {
     ),
 }
 
+# The least that each option may be, at every level. GroupCount is one number, the others have one for each dimension.
+OPTIONS: dict[str, dict[str, int]] = {
+    "quantized_linear_convolution": {
+        "Strides": 1,
+        "Dilations": 1,
+        "StartPadding": 0,
+        "EndPadding": 0,
+        "GroupCount": 1,
+    },
+}
+
 
 def support_at(operator: str, feature_level: FeatureLevel) -> dict[str, Support]:
     """The tensor-support table in force at a level: that of the highest level not above it."""

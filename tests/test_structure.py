@@ -27,7 +27,7 @@ ALLOWED = {
     "_desc_table": {"_data_types", "_tables", "feature_levels"},
     "descs": {"_data_types", "_desc_table"},
     "_tensor_rules": {"_data_types", "_strides", "descs", "errors"},
-    "_size_rules": {"_data_types", "_shapes", "_tensor_rules", "descs"},
+    "_size_rules": {"_data_types", "_shapes", "_tensor_rules", "descs", "feature_levels"},
     "_validate": {"_data_types", "_size_rules", "_tensor_rules", "descs", "errors", "feature_levels"},
     "_arguments": {
         "_data_types", "_lowering", "_shapes", "_tensor_rules", "_validate", "descs", "errors", "feature_levels",
@@ -49,6 +49,7 @@ ALLOWED = {
         "_bindings", "_data_types", "_desc_table", "_ops", "_prepare", "_strides", "_tensor_rules", "_validate",
         "_views", "descs", "feature_levels",
     },
+    "_feature_support": {"_desc_table", "_tables", "_tensor_rules", "_validate", "errors", "feature_levels"},
     "_json_values": {"_tensor_rules"},
     "_desc_json": {"_data_types", "_json_values", "_tensor_rules", "descs", "errors"},
     "dxdispatch": {
@@ -56,8 +57,8 @@ ALLOWED = {
         "feature_levels",
     },
     "__init__": {
-        "_data_types", "_fake_quantize", "_lowering", "_ops", "_prepare", "_validate", "checked", "descs", "errors",
-        "feature_levels",
+        "_compile", "_data_types", "_desc_json", "_fake_quantize", "_feature_support", "_lowering", "_operator", "_ops",
+        "_prepare", "_tensor_rules", "_validate", "checked", "descs", "dxdispatch", "errors", "feature_levels",
     },
     "examples": {"__init__", "reference"},
     "__main__": {"__init__", "examples", "reference"},
@@ -74,6 +75,7 @@ def imports(path):
             for alias in node.names:
                 is_module = node.module.startswith("jaxdml") and (
                     (ROOT / node.module.replace(".", "/") / f"{alias.name}.py").exists()
+                    or (ROOT / node.module.replace(".", "/") / alias.name).is_dir()
                 )
                 yield f"{node.module}.{alias.name}" if is_module else node.module
 
