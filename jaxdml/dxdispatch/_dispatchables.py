@@ -1,6 +1,7 @@
 """Dispatchables: compiled operators, and the buffers that are bound to their tensors."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -57,8 +58,10 @@ class Dispatchable:
         tensors[OUTPUT][:] = self.operator(persistent, **tensors)
 
 
-def read_dispatchable(value: Value, resources: Mapping[str, Resource], feature_level: FeatureLevel) -> Dispatchable:
-    """The operator that a member of "dispatchables" describes."""
+def read_dispatchable(
+    value: Value, resources: Mapping[str, Resource], feature_level: FeatureLevel, limit: int
+) -> Dispatchable:
+    """The operator that a member of "dispatchables" describes, its tensors of at most `limit` bytes each."""
     desc = read_desc(value, others=("dmlCompileType", "executionFlags", "bindings"))
     members = value.members()
     if "dmlCompileType" in members:
@@ -72,6 +75,10 @@ def read_dispatchable(value: Value, resources: Mapping[str, Resource], feature_l
         operator = compile_operator(desc, feature_level)
     except DescError as error:
         raise _at(inner, error.tensor).fail(f"is refused: {error}") from error
+    for page, tensor in desc.tensors().items():
+        size = 0 if tensor is None else math.prod(tensor.sizes) * tensor.data_type.dtype.itemsize
+        if size > limit:  # strides of 0 make large tensors of small buffers
+            raise _at(inner, page).fail(f"has {size} bytes, more than the limit of {limit}; see maximum_bytes")
     bindings = members.get("bindings", value._replace(value={}, path=f"{value.path}.bindings"))
     return Dispatchable(operator, read_bindings(bindings, operator, operator.owned, resources), value)
 

@@ -69,7 +69,7 @@ def load(path: str | Path, *, feature_level: FeatureLevel = FeatureLevel.LATEST,
     Args:
       path: the JSON file; comments and trailing commas are allowed.
       feature_level: the level at which the operators are checked.
-      maximum_bytes: what all resources together may take.
+      maximum_bytes: what all resources together may take, and each tensor, as strides of 0 repeat it.
 
     Returns:
       Model, to be run with `Model.run`.
@@ -87,7 +87,7 @@ def load(path: str | Path, *, feature_level: FeatureLevel = FeatureLevel.LATEST,
         used = sum(resource.data.size for resource in resources.values())
         resources[name] = read_resource(value, path.parent, maximum_bytes - used)
     dispatchables = {
-        name: read_dispatchable(value, resources, feature_level)
+        name: read_dispatchable(value, resources, feature_level, maximum_bytes)
         for name, value in _all(document.member("dispatchables")).items()
     }
     values = document.member("commands").items()

@@ -1,0 +1,149 @@
+"""Descs as dicts: there and back, directml.h's names, and where an error is; descs as tables."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from cases import CONVOLUTION, MATRIX_MULTIPLY
+
+X, F = np.zeros((1, 2, 5, 5), np.uint8), np.zeros((3, 2, 3, 3), np.int8)
+CONVOLVE = dml.desc_of(dml.quantized_linear_convolution, X, 0.1, 3, F, 0.1, None, None, 0.5, 5, strides=2)
+
+
+def test_there_and_back():
+    """Every desc of the case table, through JSON."""
+    for case in (case for chunk in MATRIX_MULTIPLY + CONVOLUTION for case in chunk):
+        desc = dml.desc_of(getattr(dml, case.operator), *case.arguments, **case.options)
+        assert dml.desc_from_dict(json.loads(json.dumps(dml.desc_to_dict(desc)))) == desc
+
+
+def test_every_field_goes_there_and_back():
+    tensor = dml.TensorDesc(
+        dml.DataType.INT16, (2, 3), (0, 1), dml.TensorFlags.OWNED_BY_DML, total_tensor_size_in_bytes=64,
+        guaranteed_base_offset_alignment=16,
+    )  # fmt: skip
+    desc = dml.ElementWiseDequantizeLinearDesc(input_tensor=tensor)
+    written = dml.desc_to_dict(desc)
+    assert written == {
+        "type": "DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR",
+        "desc": {
+            "InputTensor": {
+                "DataType": "DML_TENSOR_DATA_TYPE_INT16", "Flags": "DML_TENSOR_FLAG_OWNED_BY_DML", "DimensionCount": 2,
+                "Sizes": [2, 3], "Strides": [0, 1], "TotalTensorSizeInBytes": 64, "GuaranteedBaseOffsetAlignment": 16,
+            }
+        },
+    }  # fmt: skip
+    assert dml.desc_from_dict(written) == desc
+    for kind in (dml.ElementWiseQuantizeLinearDesc, dml.QuantizedLinearConvolutionDesc):
+        assert dml.desc_from_dict(dml.desc_to_dict(kind())) == kind()
+    with pytest.raises(dml.DescError, match="InputTensor is 3, expected a TensorDesc"):
+        dml.desc_to_dict(dml.ElementWiseDequantizeLinearDesc(input_tensor=3))
+
+
+def test_other_spellings():
+    """Enums without prefix, flags in a list, fields inline or under Desc, null for what is absent."""
+    short = {
+        "Type": "ELEMENT_WISE_DEQUANTIZE_LINEAR",
+        "InputTensor": {"Type": "BUFFER", "Desc": {"DataType": "UINT8", "Sizes": [4], "Flags": ["OWNED_BY_DML"]}},
+        "ZeroPointTensor": None,
+        "OutputTensor": {"Type": "DML_TENSOR_TYPE_BUFFER", "DataType": "FLOAT32", "Sizes": [4], "Strides": None},
+    }
+    desc = dml.ElementWiseDequantizeLinearDesc(
+        input_tensor=dml.TensorDesc(dml.DataType.UINT8, (4,), flags=dml.TensorFlags.OWNED_BY_DML),
+        output_tensor=dml.TensorDesc(dml.DataType.FLOAT32, (4,)),
+    )
+    assert dml.desc_from_dict(short) == desc
+    assert dml.desc_from_dict({"type": short.pop("Type"), "Desc": short}) == desc
+
+
+def tensor(**changes):
+    desc = {"InputTensor": {"DataType": "UINT8", "Sizes": [4]} | changes}
+    return {"type": "ELEMENT_WISE_DEQUANTIZE_LINEAR", "desc": desc}
+
+
+@pytest.mark.parametrize(
+    ("value", "place", "text"),
+    [
+        (3, "", "the desc is 3, expected an object"),
+        ({}, "", "the desc has no type, which is required"),
+        ({"type": "DML_OPERATOR_GEMM"}, "type", "type is 'DML_OPERATOR_GEMM', expected DML_OPERATOR_ELEMENT_WISE_DEQU"),
+        ({"type": 7}, "type", "type is 7, expected a string"),
+        (tensor() | {"flags": 1}, "", "the desc has no field 'flags'; there are"),
+        ({"type": "ELEMENT_WISE_DEQUANTIZE_LINEAR", "desc": {"InptTensor": {}}}, "desc", "did you mean InputTensor?"),
+        ({"type": "ELEMENT_WISE_DEQUANTIZE_LINEAR", "desc": [1]}, "desc", "desc is [1], expected an object"),
+        (tensor(DataType="UINT9"), "desc.InputTensor.DataType", "is 'UINT9', expected DML_TENSOR_DATA_TYPE_UNKNOWN"),
+        (tensor(DataType=None), "desc.InputTensor", "has no DataType, which is required"),
+        (tensor(Sizes=[1, -1]), "desc.InputTensor.Sizes[1]", "is -1, expected an integer from 0 to 4294967295"),
+        (tensor(Sizes=[True]), "desc.InputTensor.Sizes[0]", "is True, expected an integer"),
+        (tensor(Sizes=[1] * 9), "desc.InputTensor.Sizes", "has 9 elements, DirectML has at most 8 dimensions"),
+        (tensor(Sizes="4"), "desc.InputTensor.Sizes", "is '4', expected a list"),
+        (tensor(Strides=[1.0]), "desc.InputTensor.Strides[0]", "is 1.0, expected an integer"),
+        (tensor(DimensionCount=2), "desc.InputTensor.DimensionCount", "is 2, expected 1, the length of Sizes"),
+        (tensor(Flags="OWNED"), "desc.InputTensor.Flags", "is 'OWNED', expected DML_TENSOR_FLAG_NONE"),
+        (tensor(Type="TEXTURE"), "desc.InputTensor.Type", "is 'TEXTURE', expected DML_TENSOR_TYPE_BUFFER"),
+        (tensor(Size=[4]), "desc.InputTensor", "has no field 'Size'; did you mean Sizes?"),
+        (tensor(TotalTensorSizeInBytes=2**64), "desc.InputTensor.TotalTensorSizeInBytes", "expected an integer"),
+        (tensor(GuaranteedBaseOffsetAlignment=0.5), "desc.InputTensor.GuaranteedBaseOffsetAlignment", "is 0.5"),
+        ({"type": "QUANTIZED_LINEAR_CONVOLUTION", "desc": {"GroupCount": "1"}}, "desc.GroupCount", "is '1'"),
+        ({"type": "QUANTIZED_LINEAR_CONVOLUTION", "Strides": [1, 0, None]}, "Strides[2]", "is None, expected"),
+    ],
+)  # fmt: skip
+def test_errors_say_where(value, place, text):
+    with pytest.raises(dml.DescError) as error:
+        dml.desc_from_dict(value)
+    assert error.value.tensor == place
+    assert str(error.value).startswith(f"desc_from_dict: {place or 'the desc'} ")
+    assert text in str(error.value)
+
+
+def test_a_desc_prints_as_a_table():
+    lines = str(CONVOLVE).splitlines()
+    assert lines[0] == "quantized_linear_convolution, feature level 6_4"
+    assert lines[1].startswith("DimensionCount 2, Strides [2, 2], Dilations [1, 1], StartPadding [0, 0]")
+    rows = {name: cells for name, *cells in (re.split(" {2,}", line) for line in lines[3:])}
+    assert rows["InputTensor"] == ["input", "UINT8", "[1, 2, 5, 5]", "packed", "INT8, UINT8; rank 3 to 4"]
+    assert rows["BiasTensor"] == ["absent", "INT32; rank 3 to 4; optional"]
+    assert list(rows) == list(CONVOLVE.tensors())
+
+
+def test_a_desc_is_a_table_in_a_notebook():
+    owned = dataclasses.replace(CONVOLVE.filter_tensor, flags=dml.TensorFlags.OWNED_BY_DML)
+    desc = dataclasses.replace(CONVOLVE, filter_tensor=owned)
+    html = desc._repr_html_()
+    assert html.count("<tr>") == 1 + len(CONVOLVE.tensors())
+    assert "input, owned by DML" in html
+    op = dml.compile_operator(desc, dml.FeatureLevel.LEVEL_5_2)
+    assert "feature level 5_2" in op._repr_html_()
+    assert str(op).splitlines()[0] == "quantized_linear_convolution, feature level 5_2"
+
+
+def test_a_wrong_desc_is_shown_all_the_same():
+    for desc in (
+        dml.OperatorDesc(), dml.QuantizedLinearMatrixMultiplyDesc(), dml.ElementWiseDequantizeLinearDesc("<b>", 3),
+        dml.ElementWiseDequantizeLinearDesc(dml.TensorDesc("UINT8", 4, "no", flags="flags")),
+    ):  # fmt: skip
+        assert str(desc)
+        assert "<b>" not in desc._repr_html_()
+
+
+def test_feature_support():
+    support = dml.check_feature_support("quantized_linear_convolution", dml.FeatureLevel.LEVEL_5_1)
+    assert support.is_supported
+    assert support.tensors["FilterScaleTensor"] == ((3, 4), (dml.DataType.FLOAT32,), False)
+    assert support.options["DimensionCount"].startswith("1 to 2")
+    assert support.minimum_feature_level == dml.FeatureLevel.LEVEL_2_1
+    assert "BiasTensor             INT32; rank 3 to 4; optional" in str(support)
+    assert support._repr_html_().count("<tr>") == 1 + 10 + 6 + 4
+    early = dml.check_feature_support(dml.element_wise_quantized_linear_add, dml.FeatureLevel.LEVEL_3_1)
+    assert not early.is_supported
+    assert early.tensors == {}
+    assert str(early) == "element_wise_quantized_linear_add, feature level 3_1: not supported, introduced in 4_0"
+    assert "introduced in 4_0" in early._repr_html_()
+    with pytest.raises(dml.DescError, match="operator is 'gemm', expected element_wise_dequantize_linear, "):
+        dml.check_feature_support("gemm")
+    with pytest.raises(dml.DescError, match="feature_level is 4, expected a FeatureLevel"):
+        dml.check_feature_support("quantized_linear_convolution", 4)
