@@ -244,5 +244,5 @@ def broadcast_desc(array: Any, sizes: Shape) -> TensorDesc | None:
         or any(have not in (1, want) for have, want in zip(shape, sizes, strict=True))
     ):
         return TensorDesc(DataType.of(array.dtype), shape)
-    strides = tuple(math.prod(shape[axis + 1 :]) if shape[axis] == sizes[axis] else 0 for axis in range(len(sizes)))
+    strides = tuple(math.prod(shape[axis + 1 :]) if size > 1 else 0 for axis, size in enumerate(shape))
     return TensorDesc(DataType.of(array.dtype), sizes, strides)

@@ -489,5 +489,7 @@ def test_no_more_memory_than_allowed(tmp_path):
         "DimensionCount": 2, "Strides": [2**15, 2**15], "Dilations": [1, 1], "StartPadding": [0, 0],
         "EndPadding": [0, 0], "GroupCount": 1,
     }  # fmt: skip
-    with pytest.raises(dml.DxDispatchError, match="d.desc.InputTensor has 1073741824 bytes, more than the limit of 10"):
+    with pytest.raises(
+        dml.DxDispatchError, match=r"d\.desc\.InputTensor has 1073741824 bytes, more than the limit of 10"
+    ):
         run(tmp_path, model(dispatchables__d=convolve), maximum_bytes=1000)
