@@ -200,10 +200,22 @@ def _dispatch(
     output = desc.tensors()["OutputTensor"]
     if desc.operator != "element_wise_dequantize_linear":  # whose output has the type of its scale
         arguments["output_dtype"] = output.data_type.dtype
-    result = FUNCTIONS[desc.operator](**arguments, feature_level=op.feature_level)
+    function = partial(FUNCTIONS[desc.operator], feature_level=op.feature_level)
+    if isinstance(desc, QuantizedLinearMatrixMultiplyDesc):
+        function = partial(_with_one_b, function)
+    result = function(**arguments)
     if output_buffer is not None:
         return _views.write(result, output, output_buffer.reshape(-1)).reshape(output_buffer.shape)
     return result if output.strides is None else _views.write(result, output, None)
+
+
+def _with_one_b(function: Any, *, a: jax.Array, b: Any, **rest: Any) -> jax.Array:
+    """The product, where strides of 0 may repeat one b for all of a: under vmap it is one product, and b no larger."""
+    batch, ones = a.shape[:-2], b.shape[:-2]
+    if batch == ones:
+        return function(a=a, b=b, **rest)
+    product = jax.vmap(lambda a: function(a=a, b=b, **rest))(a.reshape(-1, *ones, *a.shape[-2:]))
+    return product.reshape(*batch, *product.shape[-2:])
 
 
 def _view(desc: OperatorDesc, name: str, buffer: jax.Array) -> jax.Array:
@@ -211,7 +223,8 @@ def _view(desc: OperatorDesc, name: str, buffer: jax.Array) -> jax.Array:
     tensor = getattr(desc, name)
     x = buffer if is_shaped(tensor, buffer) else _views.read(buffer, tensor)
     if "scale" not in name and "zero_point" not in name:
-        return jnp.broadcast_to(x, tensor.sizes)
+        is_one_b = isinstance(desc, QuantizedLinearMatrixMultiplyDesc) and name == "b_tensor" and {*x.shape[:-2]} <= {1}
+        return jnp.broadcast_to(x, (*x.shape[:-2], *tensor.sizes[-2:]) if is_one_b else tensor.sizes)
     # The functions repeat scales and zero points themselves. They take those of a 3-D convolution in 3-D.
     rank = len(desc.tensors()["OutputTensor"].sizes)
     return x.reshape(-1) if x.ndim > rank else x

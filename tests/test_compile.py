@@ -1,6 +1,7 @@
 """Compiled operators: descs as functions, with flat buffers, persistent resources, and the bits of the functions."""
 
 import dataclasses
+import math
 import re
 from functools import partial
 
@@ -128,6 +129,31 @@ def test_a_zero_stride_allocates_nothing():
     program = jax.jit(lambda tensors: op(**tensors)).lower(shapes).compile()
     assert program.memory_analysis().temp_size_in_bytes < 1000
     assert re.findall(r"f32\[64,1024,1024\]\S* (?:broadcast|constant)\(", program.as_text().split("ENTRY")[1]) == []
+
+
+@pytest.mark.parametrize("is_owned", [False, True])
+def test_one_b_for_a_batch_of_a_is_not_repeated(is_owned):
+    """As onnxruntime's DirectML provider binds weights: b has the batch of a, with strides of 0."""
+    a, b = RNG.integers(0, 256, (4, 6, 32, 48), np.uint8), RNG.integers(-128, 128, (48, 40), np.int8)
+    repeated, b_scale = np.broadcast_to(b, (4, 6, 48, 40)), np.linspace(0.1, 0.2, 40, dtype=np.float32)
+    arguments = (a, np.float32(0.1), np.uint8(3), repeated, b_scale, None, np.float32(9), np.uint8(5))
+    case = Case("quantized_linear_matrix_multiply", arguments, {})
+    desc, tensors = described(case)
+    flags = OWNED if is_owned else dml.TensorFlags.NONE
+    b_tensor = dml.TensorDesc(dml.DataType.INT8, (4, 6, 48, 40), (0, 0, 40, 1), flags)
+    op = dml.compile_operator(dataclasses.replace(desc, b_tensor=b_tensor))
+    tensors["b_tensor"] = b.ravel()
+
+    def call(tensors):
+        persistent = op.initialize(**{name: tensors[name] for name in op.owned})
+        return op(persistent, **{name: tensors[name] for name in op.dispatched})
+
+    program = jax.jit(call).lower(tensors).compile()
+    np.testing.assert_array_equal(program(tensors), case.expected)
+    shapes = re.findall(r"[su]8\[([\d,]+)\]", program.as_text())
+    elements = {math.prod(map(int, shape.split(","))) for shape in shapes}
+    assert b.size in elements
+    assert repeated.size not in elements
 
 
 def test_strided_inputs_and_outputs():
