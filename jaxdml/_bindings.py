@@ -4,13 +4,14 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from jaxdml._arguments import Arguments
+import jax
+import numpy as np
+
 from jaxdml._data_types import TensorFlags
 from jaxdml._strides import is_packed, reach
-from jaxdml._tensor_rules import broken, listed, minimum_bytes
+from jaxdml._tensor_rules import broken, minimum_bytes
 from jaxdml.descs import OperatorDesc, TensorDesc, page_name
 from jaxdml.errors import ArgumentTypeError
-from jaxdml.feature_levels import FeatureLevel
 
 OUTPUT = "output_tensor"
 
@@ -42,7 +43,9 @@ def check_names(desc: OperatorDesc, step: str, expected: Collection[str], given:
             right = "initialize" if tensor.flags == TensorFlags.OWNED_BY_DML else "the call"
             text = f"has Flags {tensor.flags.name}, so it goes to {right}, not to {step}"
         else:
-            text = f"{desc.operator}: there is no tensor {name}; {step} takes {listed(expected) or 'none'}"
+            names = [field for field in expected if page_name(field) == name]
+            hint = f"write {names[0]}" if names else f"{step} takes {', '.join(expected) or 'none'}"
+            text = f"{desc.operator}: there is no argument {name}; {hint}"
             raise ArgumentTypeError(text, operator=desc.operator, tensor=name, rule="binding", expected=expected)
         raise broken(desc.operator, page_name(name), "binding", text, expected=expected, received=name)
     for name in expected:
@@ -56,27 +59,40 @@ def is_shaped(tensor: TensorDesc, array: Any) -> bool:
     return array.shape == tensor.sizes and is_packed(tensor.sizes, tensor.strides)
 
 
-def check_buffer(desc: OperatorDesc, feature_level: FeatureLevel, name: str, value: Any) -> None:
+def check_buffer(desc: OperatorDesc, name: str, value: Any) -> None:
     """value is an array of the tensor's type, and it has the tensor's sizes or is flat and large enough."""
     tensor: TensorDesc = getattr(desc, name)
-    Arguments(desc.operator, feature_level).tensor(name.removesuffix("_tensor"), value)
+    if not isinstance(value, jax.Array | np.ndarray) or isinstance(value, np.ma.MaskedArray):
+        kind, fix = type(value).__name__, f"np.asarray([...], np.{tensor.data_type.dtype})"
+        text = f"is bound to a value of type {kind}, expected an array or a flat buffer; write {fix}"
+        raise broken(desc.operator, page_name(name), "array", text, error=ArgumentTypeError, received=kind)
     if value.dtype != tensor.data_type.dtype:
         text = f"is bound to {value.dtype}, the desc says {tensor.data_type.name}; convert it, or change the desc"
         raise broken(desc.operator, page_name(name), "data_type", text, expected=tensor.data_type, received=value.dtype)
     if is_shaped(tensor, value):
         return
+    least = elements(tensor)
     if value.ndim != 1:
         strides = "" if tensor.strides is None else f" and Strides {list(tensor.strides)}"
-        fix = "an array of these sizes or a flat buffer" if tensor.strides is None else "a flat buffer, laid out so"
-        text = f"is bound to shape {list(value.shape)}, the desc has Sizes {list(tensor.sizes)}{strides}; give {fix}"
+        fix = f"give a flat buffer of at least {least} elements{_example(tensor)}"
+        fix = "give an array of these sizes or a flat buffer" if tensor.strides is None else fix
+        text = f"is bound to shape {list(value.shape)}, the desc has Sizes {list(tensor.sizes)}{strides}; {fix}"
         raise broken(desc.operator, page_name(name), "sizes", text, expected=tensor.sizes, received=value.shape)
-    least = _elements(tensor)
     if value.size < least:
         text = f"is bound to a buffer of {value.size} elements, the desc needs at least {least}"
         raise broken(desc.operator, page_name(name), "buffer_size", text, expected=least, received=value.size)
 
 
-def _elements(tensor: TensorDesc) -> int:
+def _example(tensor: TensorDesc) -> str:
+    """How to lay out an array of the tensor's sizes, where a transpose does it."""
+    strides: tuple[int, ...] = tensor.strides or ()
+    order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+    if not is_packed(tuple(tensor.sizes[axis] for axis in order), tuple(strides[axis] for axis in order)):
+        return ""
+    return f", such as x.transpose{tuple(order)}.ravel()" if len(order) > 1 else ""
+
+
+def elements(tensor: TensorDesc) -> int:
     """What a buffer must hold: TotalTensorSizeInBytes, if that is more than the minimum, which is rounded up to 4."""
     total = tensor.total_tensor_size_in_bytes
     if total is None or total == minimum_bytes(tensor):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdml import _views
-from jaxdml._bindings import OUTPUT, absent, check_buffer, check_names, inputs, is_shaped
+from jaxdml._bindings import OUTPUT, absent, check_buffer, check_names, elements, inputs, is_shaped
 from jaxdml._data_types import TensorFlags
 from jaxdml._desc_table import desc_table
 from jaxdml._ops.element_wise_dequantize_linear import element_wise_dequantize_linear
@@ -111,7 +111,7 @@ class CompiledOperator:
         """
         check_names(self.desc, "initialize", self.owned, tensors)
         for name in self.owned:
-            check_buffer(self.desc, self.feature_level, name, tensors[name])
+            check_buffer(self.desc, name, tensors[name])
         return _initialize(self.desc, {name: tensors[name] for name in self.owned})
 
     def __call__(
@@ -127,7 +127,8 @@ class CompiledOperator:
 
         Returns:
           With output_tensor, that buffer, written. Without, an array of the output's sizes if its desc has no strides,
-          or else a flat buffer that reaches as far as the strides, with zeros in the gaps.
+          or else a flat buffer that reaches as far as the strides, or as TotalTensorSizeInBytes if that is more than
+          the minimum, with zeros in the gaps.
 
         Raises:
           DescError: if a tensor is missing, not in the desc, too small or of another type.
@@ -136,9 +137,9 @@ class CompiledOperator:
         """
         check_names(self.desc, "the call", self.dispatched, tensors)
         for name in self.dispatched:
-            check_buffer(self.desc, self.feature_level, name, tensors[name])
+            check_buffer(self.desc, name, tensors[name])
         if output_tensor is not None:
-            check_buffer(self.desc, self.feature_level, OUTPUT, output_tensor)
+            check_buffer(self.desc, OUTPUT, output_tensor)
         persistent = {} if persistent is None else persistent
         self._check_persistent(persistent)
         given = {name: tensors[name] for name in self.dispatched}
@@ -206,7 +207,7 @@ def _dispatch(
     result = function(**arguments)
     if output_buffer is not None:
         return _views.write(result, output, output_buffer.reshape(-1)).reshape(output_buffer.shape)
-    return result if output.strides is None else _views.write(result, output, None)
+    return result if output.strides is None else _views.write(result, output, None, elements(output))
 
 
 def _with_one_b(function: Any, *, a: jax.Array, b: Any, **rest: Any) -> jax.Array:

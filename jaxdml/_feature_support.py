@@ -5,12 +5,11 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from jaxdml._desc_table import allowed, ranks
 from jaxdml._tables import Table
 from jaxdml._tensor_rules import listed, shown
 from jaxdml._validate import check_is_level
+from jaxdml.descs import OperatorDesc
 from jaxdml.errors import DescError
 from jaxdml.feature_levels import CONSTRAINTS, OPTIONS, SUPPORT, FeatureLevel, Same, Support, support_at
 
@@ -59,12 +58,13 @@ class FeatureSupport:
 
 
 def check_feature_support(
-    operator: str | Callable[..., jax.Array], feature_level: FeatureLevel = FeatureLevel.LATEST
+    operator: str | OperatorDesc | Callable[..., Any], feature_level: FeatureLevel = FeatureLevel.LATEST
 ) -> FeatureSupport:
     """What a feature level allows an operator.
 
     Args:
-      operator: a function of jaxdml or its name, such as ``"quantized_linear_convolution"``.
+      operator: a function of jaxdml, a desc, or the name of either, such as ``"quantized_linear_convolution"`` or
+        ``"DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION"``.
       feature_level: the level.
 
     Returns:
@@ -75,7 +75,9 @@ def check_feature_support(
 
     Source: DirectML, IDMLDevice::CheckFeatureSupport and the tensor-support tables of the operators' pages.
     """
-    name: Any = getattr(operator, "__name__", operator)
+    name: Any = getattr(operator, "operator", getattr(operator, "__name__", operator))
+    if isinstance(name, str):
+        name = name.removeprefix("DML_OPERATOR_").lower()
     if name not in SUPPORT:
         text = f"check_feature_support: operator is {shown(operator)}, expected {listed(SUPPORT)}"
         raise DescError(text, tensor="operator", rule="operator", expected=tuple(SUPPORT), received=operator)

@@ -66,5 +66,8 @@ class Value(NamedTuple):
         """An enum's value, by its full name or without the prefix."""
         name = self.string().removeprefix(prefix)
         if name not in options:
-            raise self.expected(listed(prefix + option for option in options))
+            alike = {option.lower(): prefix + option for option in options}
+            close = difflib.get_close_matches(name.lower(), alike, n=1)
+            hint = f"; did you mean {alike[close[0]]}?" if close else ""
+            raise self.expected((listed(prefix + option for option in options) or "none, there are none") + hint)
         return options[name]

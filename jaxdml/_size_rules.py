@@ -91,7 +91,8 @@ def _check_convolution(desc: OperatorDesc) -> None:
         expected = in_channels // groups
         text = (
             f"has {filter_channels} input channels, expected {expected}: InputTensor's {in_channels} divided by "
-            f"GroupCount {groups}; channels are dimension 1 of both, so transpose what is NHWC or HWIO"
+            f"GroupCount {groups}; channels are dimension 1 of both, so transpose what is NHWC or HWIO, or in a desc "
+            f"say it by Strides"
         )
         raise broken(operator, "FilterTensor", "channels", text, expected=expected, received=filter_channels)
     if out_channels % groups:

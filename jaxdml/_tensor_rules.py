@@ -56,7 +56,8 @@ def check_uints(operator: str, tensor: str, field: str, value: Any, length: int 
     """value is a tuple of `length` UINTs, none below `least`."""
     many = "" if length is None else f"{length} "
     if not isinstance(value, tuple) or not all(is_uint(v) for v in value) or length not in (None, len(value)):
-        text = f"has {field} {shown(value)}, expected a tuple of {many}integers from {least} to {UINT_MAX}"
+        what = "is missing" if value is None else f"has {field} {shown(value)}"
+        text = f"{what}, expected a tuple of {many}integers from {least} to {UINT_MAX}"
         raise broken(operator, tensor, field.lower(), text, expected=length, received=value)
     if any(v < least for v in value):
         text = f"has {field} {list(value)}, none may be below {least}"
@@ -74,7 +75,8 @@ def check_tensor(operator: str, name: str, tensor: Any) -> None:
         text = f"is {shown(tensor)}, expected a TensorDesc"
         raise broken(operator, name, "tensor_desc", text, expected=TensorDesc, received=tensor)
     if not isinstance(tensor.data_type, DataType):
-        text = f"has data type {shown(tensor.data_type)}, expected a DataType; write DataType.of(dtype)"
+        fix = "write DataType.UINT8 or the like, or DataType.of(dtype)"
+        text = f"has data type {shown(tensor.data_type)}, expected a DataType; {fix}"
         raise broken(operator, name, "data_type", text, expected=DataType, received=tensor.data_type)
     known = _known(tensor.sizes)
     check_uints(operator, name, "Sizes", known)

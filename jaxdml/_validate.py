@@ -106,7 +106,7 @@ class _Breach(NamedTuple):
 
 def _breach(name: str, row: Support, tensor: TensorDesc | None) -> _Breach | None:
     if tensor is None:
-        fix = "give {parameter}"
+        fix = "give it a TensorDesc"
         return None if row.optional else _Breach("required", "is missing", "requires it", TensorDesc, None, fix)
     low, high = row.dimension_counts
     rank = len(tensor.sizes)
@@ -177,9 +177,8 @@ def _check_constraints(operator: str, tensors: dict[str, Any]) -> None:
                 elif what == "data_type":
                     text += f"; write {parameter_name(name)}.astype(jnp.{theirs.name.lower()})"
                 elif what == "sizes" and name in ("ScaleTensor", "ZeroPointTensor"):
-                    text += (
-                        f"; reshape {parameter_name(name)} so that it broadcasts, with size 1 where values are shared"
-                    )
+                    text += "; in a desc with Strides of 0 where values are shared, "
+                    text += f"in a call reshape {parameter_name(name)} so that it broadcasts"
                 raise broken(operator, name, f"same_{what}", text, expected=theirs, received=mine)
 
 

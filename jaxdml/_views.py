@@ -32,18 +32,21 @@ def read(buffer: Array, tensor: TensorDesc) -> Array:
     return jnp.transpose(x, [axes.index(axis) for axis in sorted(axes)]).reshape(sizes)
 
 
-def write(x: Array, tensor: TensorDesc, buffer: Array | None) -> Array:
-    """The flat buffer with the tensor in it; what lies between its elements stays, or is 0 where there is no buffer."""
+def write(x: Array, tensor: TensorDesc, buffer: Array | None, length: int | None = None) -> Array:
+    """The flat buffer with the tensor in it; what lies between its elements stays.
+
+    Without a buffer one of zeros, as long as the strides reach, or of the length given.
+    """
     sizes, strides = tensor.sizes, strides_of(tensor)
-    length = reach(sizes, strides)
+    least = reach(sizes, strides)
     if not is_nested(sizes, strides):
-        buffer = jnp.zeros(length, x.dtype) if buffer is None else buffer
+        buffer = jnp.zeros(length or least, x.dtype) if buffer is None else buffer
         return buffer.at[_offsets(sizes, strides)].set(x, mode="promise_in_bounds", unique_indices=True)
     flat = _flat(x, sizes, strides)
     if buffer is None:
-        return flat
-    if math.prod(sizes) < length:  # there are gaps
-        flat = jnp.where(_flat(jnp.ones(sizes, bool), sizes, strides), flat, buffer[:length])
+        return _fit(flat, length or least)
+    if math.prod(sizes) < least:  # there are gaps
+        flat = jnp.where(_flat(jnp.ones(sizes, bool), sizes, strides), flat, buffer[:least])
     return lax.dynamic_update_slice(buffer, flat, (0,))
 
 

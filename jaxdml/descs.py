@@ -115,14 +115,20 @@ class _LinearDesc(OperatorDesc):
 
 @dataclasses.dataclass(frozen=True)
 class ElementWiseDequantizeLinearDesc(_LinearDesc):
-    """DML_ELEMENT_WISE_DEQUANTIZE_LINEAR_OPERATOR_DESC."""
+    """DML_ELEMENT_WISE_DEQUANTIZE_LINEAR_OPERATOR_DESC.
+
+    All tensors have the same sizes; strides of 0 repeat a scale or zero point. ZeroPointTensor may be None from 6_2.
+    """
 
     operator: ClassVar[str] = "element_wise_dequantize_linear"
 
 
 @dataclasses.dataclass(frozen=True)
 class ElementWiseQuantizeLinearDesc(_LinearDesc):
-    """DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC."""
+    """DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC.
+
+    All tensors have the same sizes; strides of 0 repeat a scale or zero point. ZeroPointTensor may be None from 6_2.
+    """
 
     operator: ClassVar[str] = "element_wise_quantize_linear"
 
@@ -144,21 +150,34 @@ class _BinaryQuantizedDesc(OperatorDesc):
 
 @dataclasses.dataclass(frozen=True)
 class ElementWiseQuantizedLinearAddDesc(_BinaryQuantizedDesc):
-    """DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC."""
+    """DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC.
+
+    A, B and output have the same sizes, scales and zero points sizes of 1 in as many dimensions. Zero points may be
+    None.
+    """
 
     operator: ClassVar[str] = "element_wise_quantized_linear_add"
 
 
 @dataclasses.dataclass(frozen=True)
 class QuantizedLinearMatrixMultiplyDesc(_BinaryQuantizedDesc):
-    """DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC."""
+    """DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC.
+
+    A is [..., M, K], B [..., K, N], the output [..., M, N]. Scales and zero points have one element, or one for each
+    row of A and the output, [1, 1, M, 1], or column of B, [1, 1, 1, N]; all are of one rank. Zero points may be None.
+    """
 
     operator: ClassVar[str] = "quantized_linear_matrix_multiply"
 
 
 @dataclasses.dataclass(frozen=True)
 class QuantizedLinearConvolutionDesc(OperatorDesc):
-    """DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC."""
+    """DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC.
+
+    Input is [N, C, H, W] or [N, C, W], the filter [O, C / group_count, *kernel], the output [N, O, ...]; strides say
+    NHWC. Scales and zero points have one element, those of the filter also [1, O, 1, 1]; bias is [1, O, 1, 1]. Zero
+    points and bias may be None, all else is required.
+    """
 
     operator: ClassVar[str] = "quantized_linear_convolution"
 

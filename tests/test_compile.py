@@ -262,9 +262,10 @@ WRONG = {
     ),
     "unknown": (
         lambda op, p, t: op(p, weights=B, **t),
-        "there is no tensor weights; the call takes a_tensor, a_scale_tensor",
+        "there is no argument weights; the call takes a_tensor, a_scale_tensor",
     ),
-    "an option": (lambda op, p, t: op(p, desc=B, **t), "there is no tensor desc"),
+    "the page's name": (lambda op, p, t: op(p, ATensor=A), "there is no argument ATensor; write a_tensor"),
+    "an option": (lambda op, p, t: op(p, desc=B, **t), "there is no argument desc"),
     "other sizes": (
         lambda op, p, t: op(p, **t | {"a_tensor": A[0]}),
         "ATensor is bound to shape [3, 5], the desc has Sizes [2, 3, 5]; give an array of these sizes or a flat buffer",
@@ -279,7 +280,7 @@ WRONG = {
     ),
     "no array": (
         lambda op, p, t: op(p, **t | {"a_scale_tensor": 0.1}),
-        "AScaleTensor is a float, expected an array",
+        "AScaleTensor is bound to a value of type float, expected an array or a flat buffer; write np.asarray(",
     ),
     "output too small": (
         lambda op, p, t: op(p, output_tensor=np.zeros(3, np.uint8), **t),
@@ -321,6 +322,36 @@ def test_total_tensor_size_is_what_a_buffer_must_have():
         )
         with pytest.raises(dml.DescError, match=f"needs at least {least}"):
             op(input_tensor=np.arange(least - 1, dtype=np.uint8), scale_tensor=one)
+
+
+def test_an_output_is_as_long_as_its_desc_says():
+    """So that a desc can be one operator's output and the next one's input."""
+    half = dml.TensorDesc(dml.DataType.FLOAT32, (3, 5), (0, 0))
+    padded = dml.TensorDesc(dml.DataType.FLOAT32, (3, 5), (8, 1), total_tensor_size_in_bytes=128)
+    first = dml.compile_operator(
+        dml.ElementWiseDequantizeLinearDesc(dml.TensorDesc(dml.DataType.UINT8, (3, 5)), half, None, padded)
+    )
+    second = dml.compile_operator(
+        dml.ElementWiseQuantizeLinearDesc(padded, half, None, dml.TensorDesc(dml.DataType.UINT8, (3, 5)))
+    )
+    scale = np.float32([0.5])
+    buffer = first(input_tensor=A[0], scale_tensor=scale)
+    assert buffer.shape == (32,)
+    np.testing.assert_array_equal(second(input_tensor=buffer, scale_tensor=scale), A[0])
+
+
+def test_a_transpose_is_suggested_where_it_is_what_strides_say():
+    for strides, hint in (
+        ((72, 1, 12, 2), "at least 72 elements, such as x.transpose(0, 2, 3, 1).ravel()"),
+        ((0, 0, 0, 0), "at least 1 elements"),
+    ):
+        tensor = dml.TensorDesc(dml.DataType.UINT8, (1, 2, 6, 6), strides)
+        one = dml.TensorDesc(dml.DataType.FLOAT32, (1, 2, 6, 6), (0, 0, 0, 0))
+        output = dml.TensorDesc(dml.DataType.FLOAT32, (1, 2, 6, 6))
+        op = dml.compile_operator(dml.ElementWiseDequantizeLinearDesc(tensor, one, None, output))
+        with pytest.raises(dml.DescError) as error:
+            op(input_tensor=np.zeros((1, 2, 6, 6), np.uint8), scale_tensor=np.ones(1, np.float32))
+        assert str(error.value).endswith(f"give a flat buffer of {hint}")
 
 
 def test_compile_operator_checks_the_desc():

@@ -76,6 +76,7 @@ def tensor(**changes):
         ({"type": "ELEMENT_WISE_DEQUANTIZE_LINEAR", "desc": {"InptTensor": {}}}, "desc", "did you mean InputTensor?"),
         ({"type": "ELEMENT_WISE_DEQUANTIZE_LINEAR", "desc": [1]}, "desc", "desc is [1], expected an object"),
         (tensor(DataType="UINT9"), "desc.InputTensor.DataType", "is 'UINT9', expected DML_TENSOR_DATA_TYPE_UNKNOWN"),
+        (tensor(DataType="uint8"), "desc.InputTensor.DataType", "; did you mean DML_TENSOR_DATA_TYPE_UINT8?"),
         (tensor(DataType=None), "desc.InputTensor", "has no DataType, which is required"),
         (tensor(Sizes=[1, -1]), "desc.InputTensor.Sizes[1]", "is -1, expected an integer from 0 to 4294967295"),
         (tensor(Sizes=[True]), "desc.InputTensor.Sizes[0]", "is True, expected an integer"),
@@ -138,6 +139,8 @@ def test_feature_support():
     assert support.minimum_feature_level == dml.FeatureLevel.LEVEL_2_1
     assert "BiasTensor             INT32; rank 3 to 4; optional" in str(support)
     assert support._repr_html_().count("<tr>") == 1 + 10 + 6 + 4
+    for name in ("DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION", "QUANTIZED_LINEAR_CONVOLUTION", CONVOLVE):
+        assert dml.check_feature_support(name, dml.FeatureLevel.LEVEL_5_1) == support
     early = dml.check_feature_support(dml.element_wise_quantized_linear_add, dml.FeatureLevel.LEVEL_3_1)
     assert not early.is_supported
     assert early.tensors == {}

@@ -470,6 +470,22 @@ def test_a_model_does_not_overwrite_what_it_was_read_from(tmp_path):
     assert (tmp_path / "x.bin").read_bytes() == b"1234"
 
 
+def test_files_are_checked_before_anything_runs(tmp_path):
+    (tmp_path / "model.json").write_text(json.dumps(model(commands__2__targetPath="../y.npy")))
+    shown = []
+    with pytest.raises(dml.DxDispatchError, match="inside the folder"):
+        dxdispatch.load(tmp_path / "model.json").run(output_dir=tmp_path / "output", show=shown.append)
+    assert shown == []
+
+
+def test_a_model_is_shown_in_a_line(tmp_path):
+    (tmp_path / "model.json").write_text(json.dumps(model()))
+    loaded = dxdispatch.load(tmp_path / "model.json")
+    assert repr(loaded) == "Model(model.json: resources x, s, y; dispatchables d; 3 commands)"
+    with pytest.raises(dml.DescError, match=r"dxdispatch.load: feature_level is '4_0', expected a FeatureLevel"):
+        dxdispatch.load(tmp_path / "model.json", feature_level="4_0")
+
+
 def test_no_more_memory_than_allowed(tmp_path):
     with pytest.raises(dml.DxDispatchError, match=r"resources.y.initialValues.valueCount is 4, expected an integer"):
         run(tmp_path, model(), maximum_bytes=20)

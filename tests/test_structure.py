@@ -42,19 +42,19 @@ ALLOWED = {
     "_prepare": {"_arguments", "_lowering", "_tensor_rules", "_validate", "feature_levels"},
     "checked": {"_fake_quantize", "_ops", "descs"},
     "_views": {"_shapes", "_strides", "descs"},
-    "_bindings": {
-        "_arguments", "_data_types", "_strides", "_tensor_rules", "descs", "errors", "feature_levels",
-    },
+    "_bindings": {"_data_types", "_strides", "_tensor_rules", "descs", "errors"},
     "_compile": {
         "_bindings", "_data_types", "_desc_table", "_ops", "_prepare", "_strides", "_tensor_rules", "_validate",
         "_views", "descs", "feature_levels",
     },
-    "_feature_support": {"_desc_table", "_tables", "_tensor_rules", "_validate", "errors", "feature_levels"},
+    "_feature_support": {
+        "_desc_table", "_tables", "_tensor_rules", "_validate", "descs", "errors", "feature_levels",
+    },
     "_json_values": {"_tensor_rules"},
     "_desc_json": {"_data_types", "_json_values", "_tensor_rules", "descs", "errors"},
     "dxdispatch": {
-        "_bindings", "_compile", "_data_types", "_desc_json", "_json_values", "_tensor_rules", "descs", "errors",
-        "feature_levels",
+        "_bindings", "_compile", "_data_types", "_desc_json", "_json_values", "_tensor_rules", "_validate", "descs",
+        "errors", "feature_levels",
     },
     "__init__": {
         "_compile", "_data_types", "_desc_json", "_fake_quantize", "_feature_support", "_lowering", "_operator", "_ops",

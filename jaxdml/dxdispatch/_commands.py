@@ -76,11 +76,15 @@ class WriteFile:
     dimensions: tuple[int, ...]
     target: Value
 
-    def execute(self, state: State) -> None:
-        resource = state.resources[self.name]
+    def path(self, state: State) -> Path:
+        """Where it writes, which must lie in the folder and be none of the files that were read."""
         path = inside(state.folder, self.target)
         if path in state.read_from:
             raise self.target.expected("another file: the model was read from this one")
+        return path
+
+    def execute(self, state: State) -> None:
+        resource, path = state.resources[self.name], self.path(state)
         elements = resource.elements(state.buffers[self.name][: resource.size_in_bytes])
         write_data(path, self.target, elements.reshape(self.dimensions or -1))
 

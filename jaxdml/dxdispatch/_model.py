@@ -7,16 +7,17 @@ from pathlib import Path
 import numpy as np
 
 from jaxdml._json_values import Value
-from jaxdml.dxdispatch._commands import Command, State, read_command
+from jaxdml._validate import check_is_level
+from jaxdml.dxdispatch._commands import Command, State, WriteFile, read_command
 from jaxdml.dxdispatch._dispatchables import Dispatchable, read_dispatchable
 from jaxdml.dxdispatch._files import read_json
 from jaxdml.dxdispatch._resources import Resource, read_resource
 from jaxdml.feature_levels import FeatureLevel
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Model:
-    """A DxDispatch model, made by `load`: everything that can be checked without running it has been.
+    """A DxDispatch model, made by `load`, and checked but for the files that it may write.
 
     Attributes:
       path: the file.
@@ -29,6 +30,11 @@ class Model:
     resources: dict[str, Resource]
     dispatchables: dict[str, Dispatchable]
     commands: tuple[Command, ...]
+
+    def __repr__(self) -> str:
+        resources, dispatchables = ", ".join(self.resources), ", ".join(self.dispatchables)
+        parts = f"resources {resources}", f"dispatchables {dispatchables}", f"{len(self.commands)} commands"
+        return f"Model({self.path.name}: {'; '.join(parts)})"
 
     def run(
         self, *, output_dir: str | Path | None = None, show: Callable[[str], object] = print
@@ -44,7 +50,8 @@ class Model:
           bytes if these are of several types.
 
         Raises:
-          DxDispatchError: saying where in the JSON. Commands before the one at fault have been executed.
+          DxDispatchError: saying where in the JSON: a file outside the folder, before anything is executed, or one
+            that cannot be written, after the commands before it.
         """
         buffers = {name: resource.data.copy() for name, resource in self.resources.items()}
         state = State(
@@ -55,6 +62,9 @@ class Model:
             read_from=frozenset([self.path.resolve(), *(r.source for r in self.resources.values() if r.source)]),
             show=show,
         )
+        for command in self.commands:
+            if isinstance(command, WriteFile):
+                command.path(state)
         for command in self.commands:
             command.execute(state)
         return {
@@ -76,9 +86,11 @@ def load(path: str | Path, *, feature_level: FeatureLevel = FeatureLevel.LATEST,
 
     Raises:
       DxDispatchError: saying where in the JSON, and what is wrong there.
+      DescError: if feature_level is none.
 
     Source: DirectML, DxDispatch/doc/Guide.md.
     """
+    check_is_level("dxdispatch.load", feature_level)
     path = Path(path)
     document = read_json(path)
     document.members({"$schema", "resources", "dispatchables", "commands"})
