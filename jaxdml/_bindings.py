@@ -55,8 +55,9 @@ def check_names(desc: OperatorDesc, step: str, expected: Collection[str], given:
 
 
 def is_shaped(tensor: TensorDesc, array: Any) -> bool:
-    """Whether an array is the tensor itself, not a flat buffer with the tensor in it."""
-    return array.shape == tensor.sizes and is_packed(tensor.sizes, tensor.strides)
+    """Whether an array is the tensor itself, not a flat buffer with it inside, and has all that the desc asks for."""
+    is_tensor = array.ndim > 1 and array.shape == tensor.sizes and is_packed(tensor.sizes, tensor.strides)
+    return is_tensor and (tensor.total_tensor_size_in_bytes is None or elements(tensor) <= array.size)
 
 
 def check_buffer(desc: OperatorDesc, name: str, value: Any) -> None:
@@ -75,7 +76,8 @@ def check_buffer(desc: OperatorDesc, name: str, value: Any) -> None:
     if value.ndim != 1:
         strides = "" if tensor.strides is None else f" and Strides {list(tensor.strides)}"
         fix = f"give a flat buffer of at least {least} elements{_example(tensor)}"
-        fix = "give an array of these sizes or a flat buffer" if tensor.strides is None else fix
+        if tensor.strides is None and tensor.sizes != value.shape:
+            fix = "give an array of these sizes or a flat buffer"
         text = f"is bound to shape {list(value.shape)}, the desc has Sizes {list(tensor.sizes)}{strides}; {fix}"
         raise broken(desc.operator, page_name(name), "sizes", text, expected=tensor.sizes, received=value.shape)
     if value.size < least:

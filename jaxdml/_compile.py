@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxdml import _views
 from jaxdml._bindings import OUTPUT, absent, check_buffer, check_names, elements, inputs, is_shaped
@@ -53,7 +54,9 @@ def compile_operator(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLe
     """
     validate(desc, feature_level)
     for name, tensor in desc.tensors().items():
-        if tensor is not None and reach(tensor.sizes, tensor.strides) >= 2**31 and not _views.is_reshape(tensor):
+        if tensor is None or tensor.strides is None or _views.is_reshape(tensor):
+            continue
+        if reach(tensor.sizes, tensor.strides) >= 2**31:
             text = f"has Strides {list(tensor.strides)}, not rows of rows, across 2**31 or more elements; pack it"
             raise broken(desc.operator, name, "strides", text, expected="nested strides", received=tensor.strides)
     return CompiledOperator(desc, feature_level)
@@ -146,7 +149,8 @@ class CompiledOperator:
         return _dispatch(self, persistent, given, output_tensor)
 
     def _check_persistent(self, persistent: dict[str, Any]) -> None:
-        if _structure(persistent) == _structure_of_persistent(self.desc):
+        is_dict = isinstance(persistent, dict) and all(isinstance(name, str) for name in persistent)
+        if is_dict and _structure(persistent) == _structure_of_persistent(self.desc):
             return
         if not self.owned:
             name, text = "persistent", "is given, but no tensor has Flags OWNED_BY_DML; leave the first argument out"
@@ -161,7 +165,7 @@ class CompiledOperator:
 
 def _structure(persistent: Any) -> Any:
     leaves, tree = jax.tree.flatten(persistent)
-    return tree, [(getattr(leaf, "shape", None), getattr(leaf, "dtype", None)) for leaf in leaves]
+    return tree, [(leaf.shape, leaf.dtype) if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in leaves]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -171,7 +175,8 @@ def _structure_of_persistent(desc: OperatorDesc) -> Any:
         name: jax.ShapeDtypeStruct((reach(tensor.sizes, tensor.strides),), tensor.data_type.dtype)
         for name, tensor in tensors.items()
     }
-    return _structure(jax.eval_shape(partial(_initialize, desc), buffers))
+    leaves, tree = jax.tree.flatten(jax.eval_shape(partial(_initialize, desc), buffers))
+    return tree, [(leaf.shape, leaf.dtype) for leaf in leaves]
 
 
 @partial(jax.jit, static_argnums=0)
@@ -204,7 +209,7 @@ def _dispatch(
     function = partial(FUNCTIONS[desc.operator], feature_level=op.feature_level)
     if isinstance(desc, QuantizedLinearMatrixMultiplyDesc):
         function = partial(_with_one_b, function)
-    result = function(**arguments)
+    result = jnp.broadcast_to(function(**arguments), output.sizes)  # of one image, if strides of 0 repeat it
     if output_buffer is not None:
         return _views.write(result, output, output_buffer.reshape(-1)).reshape(output_buffer.shape)
     return result if output.strides is None else _views.write(result, output, None, elements(output))
@@ -224,8 +229,12 @@ def _view(desc: OperatorDesc, name: str, buffer: jax.Array) -> jax.Array:
     tensor = getattr(desc, name)
     x = buffer if is_shaped(tensor, buffer) else _views.read(buffer, tensor)
     if "scale" not in name and "zero_point" not in name:
-        is_one_b = isinstance(desc, QuantizedLinearMatrixMultiplyDesc) and name == "b_tensor" and {*x.shape[:-2]} <= {1}
-        return jnp.broadcast_to(x, (*x.shape[:-2], *tensor.sizes[-2:]) if is_one_b else tensor.sizes)
+        own = 0  # dimensions that the computation repeats where it needs to
+        if isinstance(desc, QuantizedLinearMatrixMultiplyDesc) and name == "b_tensor" and {*x.shape[:-2]} <= {1}:
+            own = x.ndim - 2
+        elif isinstance(desc, QuantizedLinearConvolutionDesc) and name == "input_tensor":
+            own = 1
+        return jnp.broadcast_to(x, (*x.shape[:own], *tensor.sizes[own:]))
     # The functions repeat scales and zero points themselves. They take those of a 3-D convolution in 3-D.
     rank = len(desc.tensors()["OutputTensor"].sizes)
     return x.reshape(-1) if x.ndim > rank else x

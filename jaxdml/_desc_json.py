@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxdml._data_types import DataType, TensorFlags
 from jaxdml._json_values import Value
-from jaxdml._tensor_rules import UINT_MAX, check_tensor
+from jaxdml._tensor_rules import UINT_MAX, broken, check_tensor, is_symbolic, shown
 from jaxdml.descs import (
     ElementWiseDequantizeLinearDesc,
     ElementWiseQuantizedLinearAddDesc,
@@ -52,9 +52,15 @@ def desc_to_dict(desc: OperatorDesc) -> dict[str, Any]:
     Source: DirectML, DML_OPERATOR_DESC and DML_BUFFER_TENSOR_DESC.
     """
     members: dict[str, Any] = {}
+    if not isinstance(desc, tuple(OPERATORS.values())):
+        text = f"desc_to_dict: desc is {shown(desc)}, expected an operator desc such as ElementWiseDequantizeLinearDesc"
+        raise DescError(text, tensor="desc", rule="operator_desc", expected=OperatorDesc, received=desc)
     for name, tensor in desc.tensors().items():
         if tensor is not None:
             check_tensor(desc.operator, name, tensor)
+            if any(is_symbolic(size) for size in tensor.sizes):
+                text = f"has Sizes {list(tensor.sizes)}, which cannot be written while they are symbolic"
+                raise broken(desc.operator, name, "sizes", text, expected=int, received=tensor.sizes)
             members[name] = _tensor_to_dict(tensor)
     for name, value in desc.options().items():
         if value is not None:
@@ -103,6 +109,9 @@ def _error(path: str, text: str) -> DescError:
 def read_desc(value: Value, others: tuple[str, ...] = ()) -> OperatorDesc:
     """The operator desc of a JSON object that may have members besides."""
     members = value.members()
+    for one, other in (("Type", "type"), ("Desc", "desc")):
+        if one in members and other in members:
+            raise value.fail(f"has both {one} and {other}; leave one out")
     kind = value.member("Type" if "Type" in members else "type").one_of(OPERATOR, OPERATORS)
     fields = {page_name(field.name): field.name for field in dataclasses.fields(kind)}
     inner = members.get("Desc", members.get("desc"))

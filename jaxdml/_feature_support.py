@@ -78,7 +78,7 @@ def check_feature_support(
     name: Any = getattr(operator, "operator", getattr(operator, "__name__", operator))
     if isinstance(name, str):
         name = name.removeprefix("DML_OPERATOR_").lower()
-    if name not in SUPPORT:
+    if not isinstance(name, str) or name not in SUPPORT:
         text = f"check_feature_support: operator is {shown(operator)}, expected {listed(SUPPORT)}"
         raise DescError(text, tensor="operator", rule="operator", expected=tuple(SUPPORT), received=operator)
     check_is_level("check_feature_support", feature_level)

@@ -25,6 +25,8 @@ class Value(NamedTuple):
         if not isinstance(self.value, dict):
             raise self.expected("an object")
         for name in self.value:
+            if not isinstance(name, str):
+                raise self.fail(f"has a member {shown(name)}, whose name is no string")
             if known is not None and name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {close[0]}?" if close else f"there are {listed(known)}"

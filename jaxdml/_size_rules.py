@@ -1,11 +1,12 @@
 """How the sizes of an operator's tensors depend on each other: the 'expected dimensions' of the pages."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxdml._data_types import DataType
 from jaxdml._shapes import Shape, output_extent, without_leading_ones
-from jaxdml._tensor_rules import broken, check_uints, is_uint, listed, shown
+from jaxdml._tensor_rules import MAXIMUM_ELEMENTS, broken, check_uints, is_symbolic, is_uint, listed, shown
 from jaxdml.descs import OperatorDesc, QuantizedLinearConvolutionDesc, TensorDesc, page_name, parameter_name
 from jaxdml.feature_levels import OPTIONS
 
@@ -111,6 +112,10 @@ def _check_convolution(desc: OperatorDesc) -> None:
             raise broken(operator, "FilterTensor", "kernel", text, expected=f"at most {padded}", received=dilated)
         output.append(output_extent(size, window, stride, dilation, start, end))
 
+    if padded_elements(desc) > MAXIMUM_ELEMENTS:
+        text = f"makes an input of {padded_elements(desc)} elements, the limit is {MAXIMUM_ELEMENTS}; pad less"
+        raise broken(operator, "StartPadding", "elements", text, expected=MAXIMUM_ELEMENTS, received=desc.start_padding)
+
     ones = (1,) * len(extent)
     # Beside {1, C, 1, 1} the page's tables allow rank 1 from 5.2, which has room for nothing but {C};
     # and a 3-D convolution may write its parameters as the 4-D one does. At other ranks these sizes say something
@@ -122,6 +127,14 @@ def _check_convolution(desc: OperatorDesc) -> None:
         _check_form(desc, name, [(1, 1, *ones), (1, out_channels, *ones)], exact_forms=per_channel)
     _check_form(desc, "BiasTensor", [(1, out_channels, *ones)])
     _check_sizes(desc, "OutputTensor", (batch, out_channels, *output), "the size that input, filter and options give")
+
+
+def padded_elements(desc: QuantizedLinearConvolutionDesc) -> int:
+    """Elements of the input with its padding; those of symbolic dimensions are not counted."""
+    batch, channels, *extent = desc.tensors()["InputTensor"].sizes
+    paddings: Any = (desc.start_padding, desc.end_padding)
+    padded = (size + start + end for size, start, end in zip(extent, *paddings, strict=True))
+    return math.prod(size for size in (batch, channels, *padded) if not is_symbolic(size))
 
 
 def _check_nothing(desc: OperatorDesc) -> None:

@@ -56,7 +56,7 @@ def check_uints(operator: str, tensor: str, field: str, value: Any, length: int 
     """value is a tuple of `length` UINTs, none below `least`."""
     many = "" if length is None else f"{length} "
     if not isinstance(value, tuple) or not all(is_uint(v) for v in value) or length not in (None, len(value)):
-        what = "is missing" if value is None else f"has {field} {shown(value)}"
+        what = f"has no {field}" if value is None else f"has {field} {shown(value)}"
         text = f"{what}, expected a tuple of {many}integers from {least} to {UINT_MAX}"
         raise broken(operator, tensor, field.lower(), text, expected=length, received=value)
     if any(v < least for v in value):
@@ -136,6 +136,13 @@ def calc_buffer_tensor_size(data_type: DataType, sizes: Sequence[int], strides: 
 
     Source: DirectML, DMLCalcBufferTensorSize.
     """
-    tensor = TensorDesc(data_type, tuple(sizes), None if strides is None else tuple(strides))
-    check_tensor("calc_buffer_tensor_size", "Tensor", tensor)
+    given: Any = (data_type, sizes, strides)
+    operator, tensor = "calc_buffer_tensor_size", TensorDesc(*given)
+    check_tensor(operator, "Tensor", tensor)
+    if not 1 <= len(tensor.sizes) <= 8:
+        text = f"has rank {len(tensor.sizes)}, expected 1 to 8"
+        raise broken(operator, "Tensor", "dimension_count", text, expected=(1, 8), received=len(tensor.sizes))
+    if not tensor.data_type:
+        text = "has data type UNKNOWN, which has no size"
+        raise broken(operator, "Tensor", "data_type", text, expected=DataType, received=tensor.data_type)
     return minimum_bytes(tensor)

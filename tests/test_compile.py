@@ -6,6 +6,7 @@ import re
 from functools import partial
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -78,6 +79,8 @@ def test_same_bits_as_the_functions(chunk):
 
 FULL = Case("element_wise_quantize_linear", (V, np.full(V.shape, 0.3, np.float32), np.full(V.shape, 3, np.int8)), {})
 
+FULL_BACK = Case("element_wise_dequantize_linear", (A, np.full(A.shape, 0.3, np.float32), A[::-1]), {})
+
 
 def operations(function, *arrays):
     """What a compiled program does, in order: the shape, layout and kind of every instruction."""
@@ -86,7 +89,7 @@ def operations(function, *arrays):
 
 
 @pytest.mark.parametrize(
-    "case", [FULL, ELEMENTWISE[-1], MATRIX_MULTIPLY[0][0], CONVOLUTION[0][0]], ids=lambda case: case.operator
+    "case", [FULL, FULL_BACK, ELEMENTWISE[-1], MATRIX_MULTIPLY[0][0], CONVOLUTION[0][0]], ids=lambda case: case.operator
 )
 def test_a_packed_desc_compiles_to_the_functions_program(case):
     """Also if strides say what packed is. Flat buffers add nothing but reshapes of the arguments, which are free."""
@@ -154,6 +157,18 @@ def test_one_b_for_a_batch_of_a_is_not_repeated(is_owned):
     elements = {math.prod(map(int, shape.split(","))) for shape in shapes}
     assert b.size in elements
     assert repeated.size not in elements
+
+
+def test_one_image_for_a_batch_is_convolved_once():
+    x, f = RNG.integers(0, 256, (1, 32, 12, 12), np.uint8), RNG.integers(-128, 128, (24, 32, 3, 3), np.int8)
+    rest = (np.float32(0.1), np.uint8(3), f, np.float32(0.1), None, None, np.float32(99), np.uint8(5))
+    case = Case("quantized_linear_convolution", (np.broadcast_to(x, (64, 32, 12, 12)), *rest), {})
+    desc, tensors = described(case)
+    repeated = dml.TensorDesc(dml.DataType.UINT8, (64, 32, 12, 12), (0, 144, 12, 1))
+    op = dml.compile_operator(dataclasses.replace(desc, input_tensor=repeated))
+    program = jax.jit(lambda tensors: op(**tensors)).lower(tensors | {"input_tensor": x.ravel()}).compile()
+    np.testing.assert_array_equal(program(tensors | {"input_tensor": x.ravel()}), case.expected)
+    assert "s32[64," not in program.as_text()
 
 
 def test_strided_inputs_and_outputs():
@@ -248,6 +263,11 @@ WRONG = {
     "no persistent resource": (lambda op, p, t: op(**t), OWNED_TEXT),
     "another's persistent resource": (lambda op, p, t: op({"b_tensor": B}, **t), OWNED_TEXT),
     "no pytree": (lambda op, p, t: op(3, **t), OWNED_TEXT),
+    "no names": (lambda op, p, t: op({1: 2, "a": 3}, **t), OWNED_TEXT),
+    "no arrays": (
+        lambda op, p, t: op(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), p), **t),
+        OWNED_TEXT,
+    ),
     "owned, at dispatch": (
         lambda op, p, t: op(p, b_tensor=B, **t),
         "BTensor has Flags OWNED_BY_DML, so it goes to initialize, not to the call",
@@ -311,10 +331,16 @@ def test_a_persistent_resource_that_nobody_owns():
 
 def test_total_tensor_size_is_what_a_buffer_must_have():
     """The minimum is rounded up to 4 bytes, which arrays need not be; more than the minimum is meant."""
-    for total, least in ((None, 15), (16, 15), (20, 20)):
-        tensor = dml.TensorDesc(dml.DataType.UINT8, (3, 5), total_tensor_size_in_bytes=total)
-        scale = dml.TensorDesc(dml.DataType.FLOAT32, (3, 5), (0, 0))
-        output = dml.TensorDesc(dml.DataType.FLOAT32, (3, 5))
+    for sizes, total, least in (
+        ((3, 5), None, 15),
+        ((3, 5), 16, 15),
+        ((3, 5), 20, 20),
+        ((15,), 20, 20),
+        ((15,), 16, 15),
+    ):
+        tensor = dml.TensorDesc(dml.DataType.UINT8, sizes, total_tensor_size_in_bytes=total)
+        scale = dml.TensorDesc(dml.DataType.FLOAT32, sizes, (0,) * len(sizes))
+        output = dml.TensorDesc(dml.DataType.FLOAT32, sizes)
         op = dml.compile_operator(dml.ElementWiseDequantizeLinearDesc(tensor, scale, None, output))
         one = np.ones(1, np.float32)
         np.testing.assert_array_equal(
@@ -322,6 +348,9 @@ def test_total_tensor_size_is_what_a_buffer_must_have():
         )
         with pytest.raises(dml.DescError, match=f"needs at least {least}"):
             op(input_tensor=np.arange(least - 1, dtype=np.uint8), scale_tensor=one)
+        if least > 15:
+            with pytest.raises(dml.DescError, match=r"needs at least 20|at least 20 elements"):
+                op(input_tensor=np.arange(15, dtype=np.uint8).reshape(sizes), scale_tensor=one)
 
 
 def test_an_output_is_as_long_as_its_desc_says():
@@ -377,5 +406,26 @@ def test_calc_buffer_tensor_size():
     assert dml.calc_buffer_tensor_size(dml.DataType.UINT8, (3, 5)) == 16
     assert dml.calc_buffer_tensor_size(dml.DataType.FLOAT32, [2, 3, 4], [4, 0, 1]) == 32
     assert dml.calc_buffer_tensor_size(dml.DataType.INT4, (3,)) == 4
-    with pytest.raises(dml.DescError, match="calc_buffer_tensor_size: Tensor has Sizes"):
-        dml.calc_buffer_tensor_size(dml.DataType.UINT8, (3, -5))
+    for wrong in ((3, -5), 5, None, (), (1,) * 9, "3"):
+        with pytest.raises(dml.DescError, match=r"calc_buffer_tensor_size: Tensor has (no )?(Sizes|rank)"):
+            dml.calc_buffer_tensor_size(dml.DataType.UINT8, wrong)
+    with pytest.raises(dml.DescError, match="has Strides 5, expected"):
+        dml.calc_buffer_tensor_size(dml.DataType.UINT8, (3,), 5)
+    with pytest.raises(dml.DescError, match="has data type UNKNOWN"):
+        dml.calc_buffer_tensor_size(dml.DataType.UNKNOWN, (3,))
+
+
+def test_desc_of_a_call_with_a_symbolic_batch():
+    """It compiles for any batch; only JSON has no way to write it."""
+    (batch,) = jax.export.symbolic_shape("batch")
+
+    def call(x):
+        desc = dml.desc_of(dml.element_wise_dequantize_linear, x, np.float32(0.5), 3)
+        with pytest.raises(dml.DescError, match=r"InputTensor has Sizes .* symbolic"):
+            dml.desc_to_dict(desc)
+        constants = {"scale_tensor": np.float32([0.5]), "zero_point_tensor": np.uint8([3])}
+        return dml.compile_operator(desc)(input_tensor=x, **constants)
+
+    exported = jax.export.export(jax.jit(call))(jax.ShapeDtypeStruct((batch, 5), np.uint8))
+    expected = reference.element_wise_dequantize_linear(A[0], np.float32(0.5), np.uint8(3))
+    np.testing.assert_array_equal(exported.call(A[0]), expected)

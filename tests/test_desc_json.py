@@ -40,6 +40,9 @@ def test_every_field_goes_there_and_back():
     assert dml.desc_from_dict(written) == desc
     for kind in (dml.ElementWiseQuantizeLinearDesc, dml.QuantizedLinearConvolutionDesc):
         assert dml.desc_from_dict(dml.desc_to_dict(kind())) == kind()
+    for wrong in (3, dml.OperatorDesc()):
+        with pytest.raises(dml.DescError, match=r"desc_to_dict: desc is .*, expected an operator desc"):
+            dml.desc_to_dict(wrong)
     with pytest.raises(dml.DescError, match="InputTensor is 3, expected a TensorDesc"):
         dml.desc_to_dict(dml.ElementWiseDequantizeLinearDesc(input_tensor=3))
 
@@ -72,6 +75,9 @@ def tensor(**changes):
         ({}, "", "the desc has no type, which is required"),
         ({"type": "DML_OPERATOR_GEMM"}, "type", "type is 'DML_OPERATOR_GEMM', expected DML_OPERATOR_ELEMENT_WISE_DEQU"),
         ({"type": 7}, "type", "type is 7, expected a string"),
+        ({"type": "x", "Type": "x"}, "", "has both Type and type; leave one out"),
+        ({"type": "x", "Desc": {}, "desc": {}}, "", "has both Desc and desc; leave one out"),
+        ({"type": "ELEMENT_WISE_DEQUANTIZE_LINEAR", 1: 2}, "", "has a member 1, whose name is no string"),
         (tensor() | {"flags": 1}, "", "the desc has no field 'flags'; there are"),
         ({"type": "ELEMENT_WISE_DEQUANTIZE_LINEAR", "desc": {"InptTensor": {}}}, "desc", "did you mean InputTensor?"),
         ({"type": "ELEMENT_WISE_DEQUANTIZE_LINEAR", "desc": [1]}, "desc", "desc is [1], expected an object"),
@@ -146,7 +152,8 @@ def test_feature_support():
     assert early.tensors == {}
     assert str(early) == "element_wise_quantized_linear_add, feature level 3_1: not supported, introduced in 4_0"
     assert "introduced in 4_0" in early._repr_html_()
-    with pytest.raises(dml.DescError, match="operator is 'gemm', expected element_wise_dequantize_linear, "):
-        dml.check_feature_support("gemm")
+    for wrong in ("gemm", [1], None):
+        with pytest.raises(dml.DescError, match=r"operator is .*, expected element_wise_dequantize_linear, "):
+            dml.check_feature_support(wrong)
     with pytest.raises(dml.DescError, match="feature_level is 4, expected a FeatureLevel"):
         dml.check_feature_support("quantized_linear_convolution", 4)

@@ -682,3 +682,12 @@ def test_messages_stay_readable():
         error = assert_refused(linear("UINT8", *sizes), "InputTensor", "sizes")
         assert len(str(error)) < 500
         assert error.received == sizes
+
+
+def test_an_input_that_padding_makes_too_large():
+    """Convolution alone makes its input larger; then the limit of a tensor holds for that."""
+    huge = {"start_padding": (2**31, 2**31), "strides": (2**32 - 1, 2**32 - 1)}
+    one = i8(1, 1, 1, 1)
+    desc = right(CONVOLUTION, input_tensor=one, filter_tensor=one, output_tensor=one, group_count=1, **huge)
+    desc = dataclasses.replace(desc, bias_tensor=None, filter_scale_tensor=desc.input_scale_tensor)
+    assert_refused(dataclasses.replace(desc, filter_zero_point_tensor=None), "StartPadding", "elements")

@@ -1,6 +1,7 @@
 """DxDispatch models: the examples, every initialiser and command, and errors that say where."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -137,7 +138,8 @@ def run(folder, written, **options):
         (resource("UINT8", [0, 255]), u8([0, 255])),
         (resource("DML_TENSOR_DATA_TYPE_INT64", [-(2**63), 2**63 - 1]), np.int64([-(2**63), 2**63 - 1])),
         (resource("FLOAT16", [65504, "NaN", "inf", "-Inf", 1]), np.float16([65504, np.nan, np.inf, -np.inf, 1])),
-        (resource("FLOAT32", [1, 0.1, 1e-45]), f32([1, 0.1, 1e-45])),
+        (resource("FLOAT32", [1, 0.1, 1e-45, 3.4028235e38]), f32([1, 0.1, 1e-45, 3.4028235e38])),
+        (resource("FLOAT16", [65505, 1.0004882812500002]), np.float16([65504, 1])),
         (resource("INT16", {"valueCount": 3, "value": -7}), np.int16([-7] * 3)),
         (resource("FLOAT32", {"valueCount": 4, "valueStart": 1, "valueDelta": 2.5}), f32([1, 3.5, 6, 8.5])),
         (resource("FLOAT16", {"valueCount": 3, "valueStart": 2048, "valueDelta": 1}), np.float16([2048, 2048, 2048])),
@@ -175,15 +177,27 @@ def test_comments_and_trailing_commas(tmp_path):
 def test_bindings_with_offsets(tmp_path):
     """Two tensors in one buffer; the output goes behind what is there, which stays."""
     bindings = {
-        "InputTensor": {"name": "all", "elementOffset": 4, "elementSizeInBytes": 1},
+        "InputTensor": {"name": "all", "elementOffset": 16, "elementSizeInBytes": 1, "shape": [4]},
         "ScaleTensor": [{"name": "all"}],
-        "OutputTensor": {"name": "all", "elementOffset": 2, "elementCount": 4},
+        "OutputTensor": {"name": "all", "elementOffset": 2, "elementSizeInBytes": 16, "elementCount": 4},
     }
-    data = [{"type": "FLOAT32", "value": 0.5}, *({"type": "UINT8", "value": v} for v in (1, 2, 3, 4))]
-    written = model(resources__all=resource(None, data, sizeInBytes=24), commands__0__bindings=bindings)
+    data = [{"type": "FLOAT32", "value": v} for v in (0.5, 0, 0, 0)]
+    data += [{"type": "UINT8", "value": v} for v in (1, 2, 3, 4)]
+    written = model(resources__all=resource(None, data, sizeInBytes=48), commands__0__bindings=bindings)
     resources, _ = run(tmp_path, written)
-    np.testing.assert_array_equal(resources["all"].view(f32)[2:], [0.5, 1, 1.5, 2])
-    np.testing.assert_array_equal(resources["all"][:8], [*f32([0.5]).view(u8), 1, 2, 3, 4])
+    np.testing.assert_array_equal(resources["all"].view(f32)[8:], [0.5, 1, 1.5, 2])
+    np.testing.assert_array_equal(resources["all"][16:20], [1, 2, 3, 4])
+
+
+def test_offsets_count_elements_of_the_resource(tmp_path):
+    """As in the tool: the tensor is FLOAT32, the resource UINT8, and offset 16 is byte 16."""
+    scales = resource("UINT8", f32([9, 0, 0, 0, 0.5]).view(u8).tolist())
+    bindings = model()["commands"][0]["bindings"] | {"ScaleTensor": {"name": "s", "elementOffset": 16}}
+    resources, _ = run(tmp_path, model(resources__s=scales, commands__0__bindings=bindings))
+    np.testing.assert_array_equal(resources["y"], [0.5, 1, 1.5, 2])
+    mixed = resource(None, [{"type": "FLOAT32", "value": 0.5}], sizeInBytes=64)
+    with pytest.raises(dml.DxDispatchError, match="counts elements of several types; give elementSizeInBytes"):
+        run(tmp_path, model(resources__s=mixed, commands__0__bindings=bindings))
 
 
 def test_commands_run_in_order(tmp_path):
@@ -386,11 +400,11 @@ ERRORS = [
         "commands__0__bindings__ScaleTensor",
         {"name": "y", "elementOffset": 1, "elementSizeInBytes": 2},
         "commands[0].bindings.ScaleTensor",
-        "has an offset of 2 bytes, the desc needs a multiple of 4",
+        "has an offset of 2 bytes, the desc needs a multiple of 16",
     ),
     (
         "commands__0__bindings__InputTensor",
-        {"name": "x", "counter": "y"},
+        {"name": "x", "count": 4},
         "commands[0].bindings.InputTensor",
         "no field",
     ),
@@ -402,7 +416,7 @@ ERRORS = [
     ),
     ("commands__0__threadGroupCount", [0], "commands[0].threadGroupCount[0]", "is 0, expected an integer from 1"),
     ("commands__0__dispatchable", "e", "commands[0].dispatchable", "is 'e', expected d"),
-    ("commands__1__type", "Print", "commands[1].type", "is 'Print', expected dispatch, print or writeFile"),
+    ("commands__1__type", "Show", "commands[1].type", "is 'show', expected dispatch, print or writefile"),
     ("commands__1__verbose", "yes", "commands[1].verbose", "is 'yes', expected true or false"),
     ("commands__1", {"type": "print"}, "commands[1]", "has no resource, which is required"),
     (
@@ -445,6 +459,7 @@ def test_errors_say_where(place, value, path, text, tmp_path):
     [
         ("", "is no JSON"), ("[" * 100_000, "is no JSON"), ("{} x", "is no JSON"), ("NaN", 'write the string "nan"'),
         ('{"a": 1, "a": 2}', "has two members 'a' in one object"), ("/*" * 100_000, "is no JSON"),
+        ('"\\' * 300_000, "is no JSON"), ('{"\\ud800": 1}', "is no JSON"),
         ("[]", "expected an object"), ("1" * 5000, "is no JSON"), ("{}", "has no resources"), ("null", "is None"),
     ],
 )  # fmt: skip
@@ -458,6 +473,53 @@ def test_files_that_cannot_be_read(tmp_path):
         (tmp_path / "bytes").write_bytes(b"\xff\xfe{")
         with pytest.raises(dml.DxDispatchError, match="the model cannot be read: "):
             dxdispatch.load(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (1180591620717411303424,)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (True,)}", "(" * 3000 + ")" * 3000, "-" * 9000 + "1",
+        "{'descr': '|u1\0', 'fortran_order': False, 'shape': (4,)}", "{[]: 1}", "{'descr': '|u1', 1: 2, 'shape': ()}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (2**40,)}", "", "{'descr': '|O', 'shape': (1,)}",
+    ],
+    ids=lambda header: header[:50],
+)  # fmt: skip
+def test_npy_headers_of_all_kinds(header, tmp_path):
+    text = header.encode() + b"\n"
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(16))
+    with pytest.raises(dml.DxDispatchError) as error:
+        run(tmp_path, model(resources__x=resource("UINT8", {"sourcePath": "x.npy"})))
+    assert error.value.path == SOURCE
+    assert "cannot be read" in str(error.value)
+
+
+def test_only_files_are_read_and_written(tmp_path):
+    """A pipe would wait for somebody; a link to the model would overwrite it."""
+    (tmp_path / "output").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "output" / "pipe")
+    with pytest.raises(dml.DxDispatchError, match="the model cannot be read: "):
+        dxdispatch.load(tmp_path / "pipe")
+    with pytest.raises(dml.DxDispatchError, match="no such file"):
+        run(tmp_path, model(resources__x=resource("UINT8", {"sourcePath": "pipe"})))
+    with pytest.raises(dml.DxDispatchError, match="which is there and no file"):
+        run(tmp_path, model(commands__2__targetPath="pipe"))
+    (tmp_path / "model.json").write_text("")
+    (tmp_path / "output" / "y.npy").hardlink_to(tmp_path / "model.json")
+    written = model()
+    run(tmp_path, written)
+    assert json.loads((tmp_path / "model.json").read_text()) == written
+    assert sorted(path.name for path in (tmp_path / "output").iterdir()) == ["pipe", "y.npy"]
+
+
+def test_what_fails_while_running_is_an_error_of_the_command(tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    monkeypatch.setattr(dxdispatch._dispatchables.Dispatchable, "dispatch", fail)
+    with pytest.raises(dml.DxDispatchError, match=r"commands\[0\] could not be executed: RESOURCE_EXHAUSTED"):
+        run(tmp_path, model())
 
 
 def test_a_model_does_not_overwrite_what_it_was_read_from(tmp_path):
@@ -506,6 +568,6 @@ def test_no_more_memory_than_allowed(tmp_path):
         "EndPadding": [0, 0], "GroupCount": 1,
     }  # fmt: skip
     with pytest.raises(
-        dml.DxDispatchError, match=r"d\.desc\.InputTensor has 1073741824 bytes, more than the limit of 10"
+        dml.DxDispatchError, match=r"d\.desc\.InputTensor makes 1073741824 bytes, more than the limit of 10"
     ):
         run(tmp_path, model(dispatchables__d=convolve), maximum_bytes=1000)

@@ -53,8 +53,8 @@ ALLOWED = {
     "_json_values": {"_tensor_rules"},
     "_desc_json": {"_data_types", "_json_values", "_tensor_rules", "descs", "errors"},
     "dxdispatch": {
-        "_bindings", "_compile", "_data_types", "_desc_json", "_json_values", "_tensor_rules", "_validate", "descs",
-        "errors", "feature_levels",
+        "_bindings", "_compile", "_data_types", "_desc_json", "_json_values", "_size_rules", "_tensor_rules",
+        "_validate", "descs", "errors", "feature_levels",
     },
     "__init__": {
         "_compile", "_data_types", "_desc_json", "_fake_quantize", "_feature_support", "_lowering", "_operator", "_ops",

@@ -41,9 +41,13 @@ class Dispatch:
     name: str
     dispatchable: Dispatchable
     bindings: dict[str, Binding]
+    value: Value
 
     def execute(self, state: State) -> None:
-        self.dispatchable.dispatch(state.persistent[self.name], self.bindings, state.buffers)
+        try:
+            self.dispatchable.dispatch(state.persistent[self.name], self.bindings, state.buffers)
+        except (RuntimeError, MemoryError) as error:  # of XLA, such as too little memory
+            raise self.value.fail(f"could not be executed: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,13 +61,13 @@ class Print:
         resource = state.resources[self.name]
         values = resource.elements(state.buffers[self.name][: resource.initial_bytes])
         if not self.verbose:
-            state.show(f"Resource '{self.name}': {', '.join(map(_shown, values))}")
+            state.show(f"Resource '{self.name}': {', '.join(map(_shown, values.tolist()))}")
             return
         width, digits = len(str(len(values))), 2 * values.itemsize
         bits = values.view(f"u{values.itemsize}")
         lines = (
-            f"[{i:{width}}] {_shown(v)} (0x{int(b):0{digits}X})"
-            for i, (v, b) in enumerate(zip(values, bits, strict=True))
+            f"[{i:{width}}] {_shown(v)} (0x{b:0{digits}X})"
+            for i, (v, b) in enumerate(zip(values.tolist(), bits.tolist(), strict=True))
         )
         state.show("\n".join([f"Resource '{self.name}':", *lines]))
 
@@ -91,7 +95,9 @@ class WriteFile:
 
 def read_command(value: Value, resources: Mapping[str, Resource], dispatchables: Mapping[str, Dispatchable]) -> Command:
     """The command that an element of "commands" describes."""
-    return value.member("type").one_of("", COMMANDS)(value, resources, dispatchables)
+    kind = value.member("type")
+    lower = kind._replace(value=kind.string().lower())  # in any case, as in the tool
+    return lower.one_of("", COMMANDS)(value, resources, dispatchables)
 
 
 def _read_dispatch(
@@ -105,7 +111,7 @@ def _read_dispatch(
     operator = dispatchable.operator
     names = (*operator.dispatched, OUTPUT)
     bindings = read_bindings(value.member("bindings"), operator, names, resources)
-    return Dispatch(members["dispatchable"].string(), dispatchable, bindings)
+    return Dispatch(members["dispatchable"].string(), dispatchable, bindings, value)
 
 
 def _read_print(value: Value, resources: Mapping[str, Resource], _: Mapping[str, Dispatchable]) -> Print:
@@ -132,10 +138,10 @@ def _read_write_file(value: Value, resources: Mapping[str, Resource], _: Mapping
 COMMANDS: dict[str, Callable[..., Command]] = {
     "dispatch": _read_dispatch,
     "print": _read_print,
-    "writeFile": _read_write_file,
+    "writefile": _read_write_file,
 }
 
 
 def _shown(value: Any) -> str:
     """As C++ streams print numbers: six significant digits."""
-    return f"{float(value):g}" if isinstance(value, np.floating) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

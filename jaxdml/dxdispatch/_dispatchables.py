@@ -11,8 +11,9 @@ from jaxdml._bindings import OUTPUT
 from jaxdml._compile import CompiledOperator, compile_operator
 from jaxdml._desc_json import read_desc
 from jaxdml._json_values import Value
+from jaxdml._size_rules import padded_elements
 from jaxdml._tensor_rules import minimum_bytes
-from jaxdml.descs import TensorDesc, page_name
+from jaxdml.descs import QuantizedLinearConvolutionDesc, TensorDesc, page_name
 from jaxdml.dxdispatch._resources import Resource
 from jaxdml.errors import DescError
 from jaxdml.feature_levels import FeatureLevel
@@ -21,6 +22,10 @@ COMPILE_TYPES = {"DmlCompileOp": None, "DmlCompileGraph": None}  # one result ei
 EXECUTION_FLAGS = dict.fromkeys(
     ("NONE", "ALLOW_HALF_PRECISION_COMPUTATION", "DISABLE_META_COMMANDS", "DESCRIPTORS_VOLATILE")
 )
+
+
+WITHOUT_EFFECT = ("elementCount", "format", "shape", "counter", "counterOffsetBytes")  # for HLSL and ONNX
+MINIMUM_ALIGNMENT = 16  # DML_MINIMUM_BUFFER_TENSOR_ALIGNMENT
 
 
 class Binding(NamedTuple):
@@ -77,8 +82,10 @@ def read_dispatchable(
         raise _at(inner, error.tensor).fail(f"is refused: {error}") from error
     for page, tensor in desc.tensors().items():
         size = 0 if tensor is None else math.prod(tensor.sizes) * tensor.data_type.dtype.itemsize
-        if size > limit:  # strides of 0 make large tensors of small buffers
-            raise _at(inner, page).fail(f"has {size} bytes, more than the limit of {limit}; see maximum_bytes")
+        if page == "InputTensor" and isinstance(desc, QuantizedLinearConvolutionDesc):
+            size = padded_elements(desc)
+        if size > limit:  # strides of 0 and padding make large tensors of small buffers
+            raise _at(inner, page).fail(f"makes {size} bytes, more than the limit of {limit}; see maximum_bytes")
     bindings = members.get("bindings", value._replace(value={}, path=f"{value.path}.bindings"))
     return Dispatchable(operator, read_bindings(bindings, operator, operator.owned, resources), value)
 
@@ -124,21 +131,27 @@ def _read_binding(value: Value, tensor: TensorDesc, resources: Mapping[str, Reso
         value = sources[0]
     named, offset = value, 0
     if isinstance(value.value, dict):
-        members = value.members({"name", "elementOffset", "elementSizeInBytes", "elementCount"})
+        members = value.members({"name", "elementOffset", "elementSizeInBytes", *WITHOUT_EFFECT})
         named = value.member("name")
-        element = tensor.data_type.dtype.itemsize
-        if "elementSizeInBytes" in members:
-            element = members["elementSizeInBytes"].integer(1, 2**32)
-        if "elementCount" in members:
-            members["elementCount"].integer(0, 2**64 - 1)
-        if "elementOffset" in members:
-            offset = members["elementOffset"].integer(0, 2**64 - 1) * element
+        offset = _offset(members, named.one_of("", dict(resources)))
     resource = named.one_of("", dict(resources))
     least = max(tensor.total_tensor_size_in_bytes or 0, minimum_bytes(tensor))
     if resource.data.size - offset < least:
         text = f"has {max(resource.data.size - offset, 0)} bytes from offset {offset} on, the desc needs {least}"
         raise value.fail(text)
-    alignment = max(tensor.guaranteed_base_offset_alignment, tensor.data_type.dtype.itemsize)
+    alignment = max(tensor.guaranteed_base_offset_alignment, MINIMUM_ALIGNMENT)
     if offset % alignment:
         raise value.fail(f"has an offset of {offset} bytes, the desc needs a multiple of {alignment}")
     return Binding(named.string(), offset, tensor, value)
+
+
+def _offset(members: dict[str, Value], resource: Resource) -> int:
+    """The offset in bytes; elements are those of the resource's initial values, unless their size is given."""
+    if "elementOffset" not in members:
+        return 0
+    elements = members["elementOffset"].integer(0, 2**64 - 1)
+    if "elementSizeInBytes" in members:
+        return elements * members["elementSizeInBytes"].integer(1, 2**32)
+    if elements and not resource.data_type:
+        raise members["elementOffset"].fail("counts elements of several types; give elementSizeInBytes")
+    return elements * (resource.data_type.dtype.itemsize if elements else 1)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,30 @@ import numpy as np
 from jaxdml._json_values import Value
 from jaxdml.errors import DxDispatchError
 
-_STRING = r'"(?:\\.|[^"\\\n])*"'
+_STRING = r'"(?:\\.|[^"\\\n])*"?'  # one that does not end goes to the end, or all would be searched for each quote
 _COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.S)
 _TRAILING_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])")
+MAXIMUM_JSON_BYTES = 2**28
 IMAGES = (".png", ".jpg")
 
 
 def read_json(path: Path) -> Value:
     """The JSON in a file; as in DxDispatch, comments and commas behind the last element are allowed."""
     try:
+        if path.exists() and not path.is_file():
+            raise DxDispatchError("", f"cannot be read: {path} is no file")
+        if path.stat().st_size > MAXIMUM_JSON_BYTES:
+            raise DxDispatchError("", f"has {path.stat().st_size} bytes, more than the limit of {MAXIMUM_JSON_BYTES}")
         text = path.read_text("utf-8-sig")
     except (OSError, ValueError) as error:
+        if isinstance(error, DxDispatchError):
+            raise
         raise DxDispatchError("", f"cannot be read: {error}") from error
     text = _COMMENT.sub(lambda match: match[0] if match[0].startswith('"') else re.sub(r"[^\n]", " ", match[0]), text)
     text = _TRAILING_COMMA.sub(lambda match: match[0] if match[0].startswith('"') else " ", text)
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair could not be printed
     except (ValueError, RecursionError) as error:
         if isinstance(error, DxDispatchError):
             raise
@@ -71,19 +80,24 @@ def read_data(path: Path, source: Value, limit: int) -> tuple[bytes, np.dtype | 
             return path.read_bytes(), None
         array = np.lib.format.open_memmap(path, mode="r")  # which reads no pickled objects, and no more than there is
         return array.tobytes(), array.dtype
-    except (OSError, ValueError) as error:
-        if isinstance(error, DxDispatchError):
-            raise
+    except DxDispatchError:
+        raise
+    except Exception as error:  # NumPy's parser of headers raises whatever Python's does
         raise source.fail(f"is {source.value!r}, which cannot be read: {error}") from error
 
 
 def write_data(path: Path, target: Value, array: np.ndarray) -> None:
     """Writes a .npy, or raw bytes."""
     try:
+        if path.exists() and not path.is_file():
+            raise target.fail(f"is {target.value!r}, which is there and no file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix.lower() == ".npy":
-            np.save(path, array, allow_pickle=False)
-        else:
-            path.write_bytes(array.tobytes())
+        # A new file in the old one's place: a link to another file must not lead there.
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            if path.suffix.lower() == ".npy":
+                np.save(file, array, allow_pickle=False)
+            else:
+                file.write(array.tobytes())
+        Path(file.name).replace(path)
     except OSError as error:
         raise target.fail(f"is {target.value!r}, which cannot be written: {error}") from error

@@ -83,9 +83,14 @@ def _number(value: Value, data_type: DataType) -> Any:
     number = value.value
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise value.expected('a number, "nan", "inf" or "-inf"')
-    if abs(number) > float(np.finfo(dtype).max):
+    try:
+        with np.errstate(over="ignore"):  # by way of float32, as in the tool
+            rounded = float(np.float64(float(number)).astype(max(dtype, np.dtype(np.float32))).astype(dtype))
+    except OverflowError:
+        rounded = math.inf
+    if math.isinf(rounded):
         raise value.expected(f'a number that {data_type.name} can hold, or "inf"')
-    return float(number)
+    return rounded
 
 
 def _listed(values: Value, data_type: DataType) -> bytes:
