@@ -74,7 +74,7 @@ def test_conv_lowerings_agree(number):
         return forms.conv(form, x, x_zero_point, prepared.prepare_filter(f, group_count), f_zero_point, **options)
 
     expected = both(canonical.conv)
-    # test_contractions holds the form for CPUs against NumPy; those for accelerators, which none meets here, take turns.
+    # test_contractions holds the form for CPUs against NumPy; those for accelerators, never run here, take turns.
     assert_all_equal(expected, both(partial(in_int8, cuda.form if number % 2 else tpu.form)))
 
 
