@@ -155,11 +155,9 @@ class CompiledOperator:
         if not self.owned:
             name, text = "persistent", "is given, but no tensor has Flags OWNED_BY_DML; leave the first argument out"
         else:
-            name, text = (
-                page_name(self.owned[0]),
-                "has Flags OWNED_BY_DML: the first argument of the call must be what ",
-            )
-            text += f"initialize({', '.join(f'{name}=...' for name in self.owned)}) returns for this desc"
+            name, arguments = page_name(self.owned[0]), ", ".join(f"{name}=..." for name in self.owned)
+            text = "has Flags OWNED_BY_DML: the first argument of the call must be what "
+            text += f"initialize({arguments}) returns for this desc"
         raise broken(self.desc.operator, name, "persistent", text, expected=self.owned, received=type(persistent))
 
 

@@ -511,14 +511,28 @@ def test_only_files_are_read_and_written(tmp_path):
     run(tmp_path, written)
     assert json.loads((tmp_path / "model.json").read_text()) == written
     assert sorted(path.name for path in (tmp_path / "output").iterdir()) == ["pipe", "y.npy"]
+    written_by_us = (tmp_path / "output" / "y.npy").stat()
+    assert written_by_us.st_mode == (tmp_path / "model.json").stat().st_mode
 
 
 def test_what_fails_while_running_is_an_error_of_the_command(tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
+    def fail_by_name(*_, **__):
+        fail()
+
     monkeypatch.setattr(dxdispatch._dispatchables.Dispatchable, "dispatch", fail)
     with pytest.raises(dml.DxDispatchError, match=r"commands\[0\] could not be executed: RESOURCE_EXHAUSTED"):
+        run(tmp_path, model())
+    monkeypatch.setattr(dml.CompiledOperator, "initialize", fail_by_name)
+    with pytest.raises(dml.DxDispatchError, match=r"dispatchables\.d could not be initialized: RESOURCE_EXHAUSTED"):
+        run(tmp_path, model())
+
+
+def test_a_model_file_has_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(dxdispatch._files, "MAXIMUM_JSON_BYTES", 100)
+    with pytest.raises(dml.DxDispatchError, match="bytes, more than the limit of 100"):
         run(tmp_path, model())
 
 

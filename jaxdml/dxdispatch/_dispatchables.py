@@ -22,8 +22,6 @@ COMPILE_TYPES = {"DmlCompileOp": None, "DmlCompileGraph": None}  # one result ei
 EXECUTION_FLAGS = dict.fromkeys(
     ("NONE", "ALLOW_HALF_PRECISION_COMPUTATION", "DISABLE_META_COMMANDS", "DESCRIPTORS_VOLATILE")
 )
-
-
 WITHOUT_EFFECT = ("elementCount", "format", "shape", "counter", "counterOffsetBytes")  # for HLSL and ONNX
 MINIMUM_ALIGNMENT = 16  # DML_MINIMUM_BUFFER_TENSOR_ALIGNMENT
 
@@ -34,7 +32,6 @@ class Binding(NamedTuple):
     resource: str
     offset_in_bytes: int
     tensor: TensorDesc
-    value: Value
 
     def view(self, buffers: Mapping[str, np.ndarray]) -> np.ndarray:
         """The bytes from the offset on as elements of the tensor's type, flat; writing into it writes the buffer."""
@@ -44,7 +41,7 @@ class Binding(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Dispatchable:
-    """An operator and what `initialize` binds; both know the part of the JSON that they come from."""
+    """An operator, what `initialize` binds, and where in the JSON it comes from."""
 
     operator: CompiledOperator
     bindings: dict[str, Binding]
@@ -52,8 +49,11 @@ class Dispatchable:
 
     def initialize(self, buffers: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """The persistent resource."""
-        with_copies = {name: binding.view(buffers).copy() for name, binding in self.bindings.items()}
-        return self.operator.initialize(**with_copies)
+        tensors = {name: binding.view(buffers).copy() for name, binding in self.bindings.items()}
+        try:
+            return self.operator.initialize(**tensors)
+        except (RuntimeError, MemoryError) as error:  # of XLA, such as too little memory
+            raise self.value.fail(f"could not be initialized: {error}") from error
 
     def dispatch(
         self, persistent: dict[str, Any], bindings: Mapping[str, Binding], buffers: Mapping[str, np.ndarray]
@@ -104,7 +104,7 @@ def read_bindings(
     members = value.members()
     for page, source in members.items():
         if page not in pages:
-            raise source.fail(_why_not(operator, page, list(pages)))
+            raise source.fail(_why_not(operator, page))
         bindings[pages[page]] = _read_binding(source, getattr(operator.desc, pages[page]), resources)
     for page, name in pages.items():
         if name not in bindings:
@@ -112,7 +112,7 @@ def read_bindings(
     return bindings
 
 
-def _why_not(operator: CompiledOperator, page: str, expected: list[str]) -> str:
+def _why_not(operator: CompiledOperator, page: str) -> str:
     tensors = operator.desc.tensors()
     if page not in tensors:
         return f"is bound, but {operator.desc.operator} has no such tensor; there are {', '.join(tensors)}"
@@ -142,7 +142,7 @@ def _read_binding(value: Value, tensor: TensorDesc, resources: Mapping[str, Reso
     alignment = max(tensor.guaranteed_base_offset_alignment, MINIMUM_ALIGNMENT)
     if offset % alignment:
         raise value.fail(f"has an offset of {offset} bytes, the desc needs a multiple of {alignment}")
-    return Binding(named.string(), offset, tensor, value)
+    return Binding(named.string(), offset, tensor)
 
 
 def _offset(members: dict[str, Value], resource: Resource) -> int:

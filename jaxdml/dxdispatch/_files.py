@@ -2,7 +2,6 @@
 
 import json
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +91,11 @@ def write_data(path: Path, target: Value, array: np.ndarray) -> None:
         if path.exists() and not path.is_file():
             raise target.fail(f"is {target.value!r}, which is there and no file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A new file in the old one's place: a link to another file must not lead there.
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        path.unlink(missing_ok=True)  # and not written into: it may be a link to another file
+        with path.open("xb") as file:
             if path.suffix.lower() == ".npy":
                 np.save(file, array, allow_pickle=False)
             else:
                 file.write(array.tobytes())
-        Path(file.name).replace(path)
     except OSError as error:
         raise target.fail(f"is {target.value!r}, which cannot be written: {error}") from error
