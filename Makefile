@@ -6,7 +6,7 @@ OLDEST_JAX := 0.11.1
 IN_VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest bench lint notebooks clean
+.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick mutants bench lint notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -17,8 +17,20 @@ demo: .venv/.demo  ## run a real int8 network and check every bit of it
 test: .venv/.test  ## run the tests
 	$(IN_VENV) -m pytest
 
+test-all: .venv/.test  ## run the tests, and those that are slow and rare
+	$(IN_VENV) -m pytest -m 'rare or not rare'
+
+test-rare: .venv/.test
+	$(IN_VENV) -m pytest -m rare
+
 test-oldest: .venv-oldest/.test  ## run the tests on the oldest supported jax
 	.venv-oldest/bin/python -m pytest
+
+test-oldest-quick: .venv-oldest/.test
+	.venv-oldest/bin/python -m pytest -m 'oldest and not rare'
+
+mutants: .venv/.test  ## change the library in one place at a time, and see whether its tests notice
+	$(IN_VENV) tests/mutants.py
 
 bench: .venv/.bench  ## time everything against onnxruntime and lax, on a quiet machine
 	$(IN_VENV) -m benchmarks

@@ -1,32 +1,93 @@
-"""`python docs/generate.py` writes the tables of feature levels into README.md and docs/feature_levels.md."""
+"""`python docs/generate.py` writes what README.md and docs/feature_levels.md take from tables and measurements.
 
+In README.md the table of operators comes from the pages and docstrings, the table of times from the benchmark's
+results; each stands between a mark of its name and an end mark. docs/feature_levels.md is written as a whole.
+"""
+
+import json
 import re
 from pathlib import Path
 
 import jaxdml as dml
-from jaxdml._feature_support import levels_table
-from jaxdml.feature_levels import SUPPORT
+from jaxdml._directml.feature_support import levels_table
+from jaxdml._directml.pages import PAGES
+from jaxdml._directml.tables import Table
 
 ROOT = Path(__file__).parents[1]
 README, LEVELS = ROOT / "README.md", ROOT / "docs" / "feature_levels.md"
-MARKS = re.compile(r"(<!-- feature levels -->\n).*?(\n<!-- end -->)", re.S)
+TIMES = ROOT / "benchmarks" / "results" / "cpu_avx2.json"
+CASES = (
+    "matrix multiply, 1024 x 1024 x 1024",
+    "matrix multiply, 1 x 4096 x 4096",
+    "convolution, 3x3 64 to 64 at 56x56, batch 1",
+    "convolution, 1x1 64 to 256 at 56x56, batch 1",
+    "convolution, 3x3 144 to 144 at 56x56, batch 1, 144 groups",
+    "dequantize, 1M uint8",
+    "add, 1M uint8",
+    "network, ResNet-18 shape, 224x224, batch 1",
+    "network, ResNet-18 shape, 224x224, batch 8",
+)
+
+
+def operators() -> str:
+    """Every operator: its page, what it computes, the feature level that introduced it."""
+    rows = []
+    for operator, page in PAGES.items():
+        first_line = getattr(dml, operator).__doc__.split("\n\n")[0].replace("``", "`")
+        url = re.search(r"https://\S+", page.desc.__doc__ or "")
+        assert url is not None
+        rows.append((f"[`{operator}`]({url[0]})", first_line, str(min(page.support))))
+    return Table("operators", ("function, with a link to DirectML's page", "computes", "since level"), rows).markdown()
+
+
+def times() -> str:
+    """The time of each peer over jaxdml's: the results have it the other way round."""
+    rows = {f"{row['family']}, {row['case']}": row for row in json.loads(TIMES.read_text())["cases"]}
+    case = "peer's time / jaxdml's time: above 1, jaxdml is faster"
+    header = (case, "onnxruntime, exact", "onnxruntime, other results", "lax, int8 or plain formula", "lax, float32")
+    return Table("times", header, [(case, *_cells(rows[case])) for case in CASES]).markdown()
+
+
+def _cells(row: dict) -> list[str]:
+    times = {peer: 1 / ratio for peer, ratio in row["ratios"].items()}
+    is_exact = {peer: row["contenders"][peer]["differing"] == 0 for peer in times}
+    peers = [peer for peer in times if peer.startswith("onnxruntime")]
+    exact = min((times[peer] for peer in peers if is_exact[peer]), default=None)
+    other = min((times[peer] for peer in peers if not is_exact[peer]), default=None)
+    cells = ["" if time is None else _two_digits(time) for time in (exact, other)]
+    for peer in ("lax int8", "lax float32"):
+        mark = "" if is_exact.get(peer, True) else " †"
+        cells.append(_two_digits(times[peer]) + mark if peer in times else "")
+    return cells
+
+
+def _two_digits(time: float) -> str:
+    rounded = float(f"{time:.2g}")
+    return f"{rounded:.0f}" if rounded >= 10 else f"{rounded:.2g}"
 
 
 def readme(text: str) -> str:
-    """README.md with the table of operators and levels between its marks."""
-    return MARKS.sub(lambda match: match[1] + levels_table().markdown() + match[2], text)
+    """README.md with its tables between their marks."""
+    for name, table in {"operators": operators(), "times": times()}.items():
+        marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.S)
+        text, count = marked.subn(lambda match, table=table: f"{match[1]}{table}\n{match[2]}", text)
+        assert count == 1, f"README.md has {count} marks <!-- {name} -->"
+    return text
 
 
 def levels() -> str:
     """docs/feature_levels.md."""
     parts = [
         "# What each feature level allows",
-        "Made by `python docs/generate.py` from the tables that every call is checked against; in Python,\n"
-        "`jaxdml.check_feature_support(operator, level)`. A level that is not listed allows what the one before it\n"
-        "allows. 16-bit outputs of quantize are on no page of DirectML, they are jaxdml's own.",
+        "`python docs/generate.py` writes this page from the tables that check every call. In Python,\n"
+        "`jaxdml.check_feature_support(operator, level)` gives the same tables.",
+        "A level without a table of its own allows what the level before it allows. The level `jaxdml` is no level of\n"
+        "DirectML: in Python it is `FeatureLevel.JAXDML`, and it adds 16-bit outputs of quantize to level 6_4.",
+        "## What each level brings",
+        levels_table().markdown(),
     ]
-    for operator, tables in SUPPORT.items():
-        for level in sorted(tables):
+    for operator, page in PAGES.items():
+        for level in sorted(page.support):
             table = dml.check_feature_support(operator, level).table()
             parts += [f"## {table.title}", table.markdown()]
     return "\n\n".join(parts) + "\n"

@@ -1,32 +1,29 @@
 """DirectML's quantized operators as pure JAX functions."""
 
 from jaxdml import checked, dxdispatch
-from jaxdml._compile import CompiledOperator, compile_operator
-from jaxdml._data_types import DataType, TensorFlags
-from jaxdml._desc_json import desc_from_dict, desc_to_dict
-from jaxdml._fake_quantize import fake_quantize
-from jaxdml._feature_support import FeatureSupport, check_feature_support
-from jaxdml._lowering.prepared import PreparedFilter, PreparedMatrix
-from jaxdml._operator import desc_of
-from jaxdml._ops.element_wise_dequantize_linear import element_wise_dequantize_linear
-from jaxdml._ops.element_wise_quantize_linear import element_wise_quantize_linear
-from jaxdml._ops.element_wise_quantized_linear_add import element_wise_quantized_linear_add
-from jaxdml._ops.quantized_linear_convolution import quantized_linear_convolution
-from jaxdml._ops.quantized_linear_matrix_multiply import quantized_linear_matrix_multiply
-from jaxdml._prepare import prepare_convolution_filter, prepare_matrix_multiply_b
-from jaxdml._tensor_rules import calc_buffer_tensor_size
-from jaxdml._validate import minimum_feature_level, validate
-from jaxdml.descs import (
-    ElementWiseDequantizeLinearDesc,
-    ElementWiseQuantizedLinearAddDesc,
-    ElementWiseQuantizeLinearDesc,
-    OperatorDesc,
-    QuantizedLinearConvolutionDesc,
-    QuantizedLinearMatrixMultiplyDesc,
-    TensorDesc,
-)
+from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
+from jaxdml._compiled.operator import CompiledOperator, compile_operator
+from jaxdml._directml.data_types import DataType, TensorFlags
+from jaxdml._directml.desc import OperatorDesc, TensorDesc
+from jaxdml._directml.desc_json import desc_from_dict, desc_to_dict
+from jaxdml._directml.feature_levels import FeatureLevel
+from jaxdml._directml.feature_support import FeatureSupport, check_feature_support
+from jaxdml._directml.pages.element_wise_dequantize_linear import ElementWiseDequantizeLinearDesc
+from jaxdml._directml.pages.element_wise_quantize_linear import ElementWiseQuantizeLinearDesc
+from jaxdml._directml.pages.element_wise_quantized_linear_add import ElementWiseQuantizedLinearAddDesc
+from jaxdml._directml.pages.quantized_linear_convolution import QuantizedLinearConvolutionDesc
+from jaxdml._directml.pages.quantized_linear_matrix_multiply import QuantizedLinearMatrixMultiplyDesc
+from jaxdml._directml.tensor_rules import calc_buffer_tensor_size
+from jaxdml._directml.validate import minimum_feature_level, validate
+from jaxdml._operators.call import desc_of
+from jaxdml._operators.element_wise_dequantize_linear import element_wise_dequantize_linear
+from jaxdml._operators.element_wise_quantize_linear import element_wise_quantize_linear
+from jaxdml._operators.element_wise_quantized_linear_add import element_wise_quantized_linear_add
+from jaxdml._operators.fake_quantize import fake_quantize
+from jaxdml._operators.prepare import prepare_convolution_filter, prepare_matrix_multiply_b
+from jaxdml._operators.quantized_linear_convolution import quantized_linear_convolution
+from jaxdml._operators.quantized_linear_matrix_multiply import quantized_linear_matrix_multiply
 from jaxdml.errors import ArgumentTypeError, DescError, DxDispatchError, FeatureLevelError
-from jaxdml.feature_levels import FeatureLevel
 
 __version__ = "0.1.0"
 
@@ -68,3 +65,9 @@ __all__ = [
     "quantized_linear_matrix_multiply",
     "validate",
 ]
+
+# The path that users and their pickles see is the public one.
+for _name in __all__:
+    if hasattr(globals()[_name], "__qualname__"):
+        globals()[_name].__module__ = __name__
+del _name

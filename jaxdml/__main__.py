@@ -4,6 +4,7 @@ import argparse
 import statistics
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = parser.parse_args(argv).npz
     try:
         images, labels, parameters, float_parameters = digits.load(path)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
         parser.error(f"cannot read {path}: {error}")
 
     _show(f"jaxdml {jaxdml.__version__}: DirectML's quantized operators as exact int8 JAX functions.")

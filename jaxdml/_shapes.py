@@ -1,8 +1,16 @@
-"""Arithmetic on shapes."""
+"""Arithmetic on shapes, and what counts as an integer."""
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 Shape = tuple[int, ...]
+
+
+def is_integer(value: Any) -> bool:
+    """Whether value is an integer of Python or NumPy; a bool is none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def without_leading_ones(shape: Sequence[int]) -> Shape:

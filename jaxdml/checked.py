@@ -17,32 +17,31 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import checkify
 
-from jaxdml._fake_quantize import fake_quantize as _fake_quantize
-from jaxdml._ops import (
-    element_wise_dequantize_linear as _dequantize,
-)
-from jaxdml._ops import (
-    element_wise_quantize_linear as _quantize,
-)
-from jaxdml._ops import (
-    element_wise_quantized_linear_add as _add,
-)
-from jaxdml._ops import (
-    quantized_linear_convolution as _convolution,
-)
-from jaxdml._ops import (
-    quantized_linear_matrix_multiply as _matrix_multiply,
-)
-from jaxdml.descs import page_name
+from jaxdml._directml.desc import page_name
+from jaxdml._operators.call import OPERATORS
+from jaxdml._operators.fake_quantize import fake_quantize as _fake_quantize
 
 
-def _checked(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+def __getattr__(name: str) -> Callable[..., Any]:
+    """The checked form of an operator, made when it is first asked for."""
+    if name not in OPERATORS:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    operator = OPERATORS[name]
+    scales = [parameter for parameter, role in operator.parameters.quantization if role.parameter == "scale"]
+    function = globals()[name] = _checked(operator.function, scales)
+    return function
+
+
+def __dir__() -> list[str]:
+    return sorted([*OPERATORS, "fake_quantize"])
+
+
+def _checked(function: Callable[..., Any], scales: list[str]) -> Callable[..., Any]:
     """function, which first checks its scales; what is no number or array is left to function's own errors."""
     signature = inspect.signature(function)
-    scales = [name for name in signature.parameters if name.endswith("scale")]
 
     @functools.wraps(function)
-    def with_checks(*arguments: Any, **options: Any) -> jax.Array:
+    def with_checks(*arguments: Any, **options: Any) -> Any:
         output = function(*arguments, **options)
         given = signature.bind(*arguments, **options).arguments
         for name in scales:
@@ -59,9 +58,4 @@ def _check_scale(what: str, scale: jax.Array) -> None:
     checkify.check(jnp.all(is_right), text, value=first_wrong)
 
 
-element_wise_dequantize_linear = _checked(_dequantize.element_wise_dequantize_linear)
-element_wise_quantize_linear = _checked(_quantize.element_wise_quantize_linear)
-element_wise_quantized_linear_add = _checked(_add.element_wise_quantized_linear_add)
-quantized_linear_convolution = _checked(_convolution.quantized_linear_convolution)
-fake_quantize = _checked(_fake_quantize)
-quantized_linear_matrix_multiply = _checked(_matrix_multiply.quantized_linear_matrix_multiply)
+fake_quantize = _checked(_fake_quantize, ["scale"])

@@ -46,8 +46,12 @@ class DxDispatchError(ValueError):
     """
 
     def __init__(self, path: str, text: str) -> None:
-        super().__init__(f"{path or 'the model'} {text}")
+        super().__init__(path, text)  # what a pickle calls the class with again
         self.path = path
+
+    def __str__(self) -> str:
+        path, text = self.args
+        return f"{path or 'the model'} {text}"
 
 
 class FeatureLevelError(DescError):

@@ -2,8 +2,10 @@
 
 Slow, short, and independent: nothing of jaxdml is imported, nothing is checked, nothing is rewritten by a compiler.
 Arguments are as those of the functions of the same name; arrays are NumPy arrays, zero points and bias may be None,
-scales are rounded to float32. Float arithmetic is float32, one operation at a time; sums are exact and then taken
-modulo 2**32, as an int32 accumulator does.
+scales are rounded to float32. Float arithmetic is float32, one operation at a time, and as in DirectX a subnormal
+operand or result counts as a zero of its sign. Sums are exact and then taken modulo 2**32, as in an int32 accumulator.
+
+Source: https://learn.microsoft.com/windows/win32/direct3d11/floating-point-rules
 """
 
 from typing import Any
@@ -20,7 +22,21 @@ def _minus(x: Array, zero_point: Any) -> Array:
 
 
 def _float32(x: Any) -> Array:
-    return np.asarray(x, np.float32)
+    """x in float32, without subnormals."""
+    return _flushed(np.asarray(x, np.float32))
+
+
+def _flushed(x: Array) -> Array:
+    """float32 x, subnormals as zeros of their sign."""
+    return np.where(np.abs(x) < np.finfo(np.float32).smallest_normal, np.copysign(np.float32(0), x), x)
+
+
+def _product(x: Array, y: Array) -> Array:
+    """The float32 product, flushed if its 24 bits lie below the smallest normal number, as processors that flush do."""
+    fraction, exponent = np.frexp(x.astype(np.float64) * y)  # exact: 48 bits
+    rounded = np.ldexp(fraction.astype(np.float32).astype(np.float64), exponent)
+    small = np.abs(rounded) < np.finfo(np.float32).smallest_normal
+    return np.where(small, np.copysign(0.0, rounded), rounded).astype(np.float32)
 
 
 def _saturated(x: Array, zero_point: Any, dtype: Any) -> Array:
@@ -47,15 +63,15 @@ def _requantized(
     accumulator: Array, a_scale: Array, b_scale: Array, output_scale: Any, zero_point: Any, dtype: Any
 ) -> Array:
     with np.errstate(all="ignore"):
-        multiplier = a_scale * b_scale / _float32(output_scale)
+        multiplier = _flushed(_product(a_scale, b_scale) / _float32(output_scale))
         return _saturated(accumulator.astype(np.float32) * multiplier, zero_point, dtype)
 
 
 def element_wise_dequantize_linear(input: Array, scale: Any, zero_point: Any = None) -> Array:
     """(input - zero_point) * scale; a float16 scale is widened, and the product rounded to float16."""
-    scale = scale if getattr(scale, "dtype", None) == np.float16 else _float32(scale)
+    dtype = np.float16 if getattr(scale, "dtype", None) == np.float16 else np.float32
     with np.errstate(all="ignore"):
-        return (_minus(input, zero_point).astype(np.float32) * scale.astype(np.float32)).astype(scale.dtype)
+        return _flushed(_minus(input, zero_point).astype(np.float32) * _float32(scale)).astype(dtype)
 
 
 def element_wise_quantize_linear(
@@ -64,7 +80,7 @@ def element_wise_quantize_linear(
     """clamp(round(input / scale) + zero_point, Min, Max)."""
     dtype = _output_dtype(output_dtype, zero_point, np.uint8)
     with np.errstate(all="ignore"):
-        return _saturated(input.astype(np.float32) / _float32(scale), zero_point, dtype)
+        return _saturated(_flushed(_float32(input) / _float32(scale)), zero_point, dtype)
 
 
 def element_wise_quantized_linear_add(
@@ -74,9 +90,10 @@ def element_wise_quantized_linear_add(
     """clamp(round((a_value + b_value) / output_scale) + output_zero_point), x_value = (x - zero_point) * scale."""
     dtype = _output_dtype(output_dtype, output_zero_point, a.dtype)
     with np.errstate(all="ignore"):
-        a_value = _minus(a, a_zero_point).astype(np.float32) * _float32(a_scale)
-        b_value = _minus(b, b_zero_point).astype(np.float32) * _float32(b_scale)
-        return _saturated((a_value + b_value) / _float32(output_scale), output_zero_point, dtype)
+        a_value = _flushed(_minus(a, a_zero_point).astype(np.float32) * _float32(a_scale))
+        b_value = _flushed(_minus(b, b_zero_point).astype(np.float32) * _float32(b_scale))
+        total = _flushed(a_value + b_value)
+        return _saturated(_flushed(total / _float32(output_scale)), output_zero_point, dtype)
 
 
 def quantized_linear_matrix_multiply(

@@ -1,8 +1,17 @@
 """The ways a user can reach an operator. Every one must give the same bits."""
 
+import contextlib
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from bodies import body
+from jaxdml._operators.call import OPERATORS
+
+# For programs whose integers are compared but not their speed: XLA compiles them in half of the time.
+UNOPTIMISED = {"xla_backend_optimization_level": 0}
 
 
 def as_jax(arguments):
@@ -30,11 +39,36 @@ def called(cases):
     return [case.call(*case.arguments) for case in cases]
 
 
-def jitted(cases):
+@contextlib.contextmanager
+def unoptimised_calls():
+    """Eager calls meanwhile go the same way, to a program that XLA has not optimised."""
+    computed = {name: operator.compute for name, operator in OPERATORS.items()}
+    try:
+        for name, operator in OPERATORS.items():
+            statics = {"static_argnames": operator.parameters.statics, "compiler_options": UNOPTIMISED}
+            operator.compute = jax.jit(inspect.unwrap(computed[name]), **statics)
+        yield
+    finally:
+        for name, operator in OPERATORS.items():
+            operator.compute = computed[name]
+
+
+def jitted(cases, compiler_options=None):
     """All in one jit, their arguments traced."""
-    return jax.jit(lambda lists: [case.call(*a) for case, a in zip(cases, lists, strict=True)])(
-        [as_jax(case.arguments) for case in cases]
-    )
+
+    def every(lists):
+        return [case.call(*arguments) for case, arguments in zip(cases, lists, strict=True)]
+
+    return jax.jit(every, compiler_options=compiler_options)([as_jax(case.arguments) for case in cases])
+
+
+def vmapped(cases, batches, compiler_options=None):
+    """All in one jit, each vmapped over every argument."""
+
+    def every(batches):
+        return [jax.vmap(case.call)(*batch) for case, batch in zip(cases, batches, strict=True)]
+
+    return jax.jit(every, compiler_options=compiler_options)(batches)
 
 
 def closed_over(cases):
@@ -45,6 +79,6 @@ def closed_over(cases):
 
 
 def op_by_op(cases):
-    """With jit disabled: each primitive compiled by itself."""
+    """The operators' bodies with jit disabled: each primitive compiled by itself."""
     with jax.disable_jit():
-        return called(cases)
+        return [body(case) for case in cases]

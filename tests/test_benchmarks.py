@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import cases, network  # noqa: E402
 from benchmarks.__main__ import measure, path_of  # noqa: E402
 from benchmarks.timing import interleaved  # noqa: E402
-from jaxdml._lowering import canonical  # noqa: E402
+from jaxdml._arithmetic import int32, prepared  # noqa: E402
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="compares on a CPU")
 
@@ -68,9 +68,9 @@ def test_the_network_has_the_shape_it_says():
 
 
 def test_paths_are_told_apart():
-    x, f = np.zeros((1, 64, 14, 14), np.int8), np.zeros((64, 64, 3, 3), np.int8)
-    options = {"strides": (1, 1), "dilations": (1, 1), "padding": ((1, 1), (1, 1)), "group_count": 1}
-    slow = jax.jit(lambda x, f: canonical.conv(x, None, f, None, **options)).lower(x, f).compile()
+    x, f = np.zeros((1, 64, 14, 14), np.int8), np.zeros((1, 64, 64, 3, 3), np.int8)
+    f = prepared.PreparedFilter(f, None, np.dtype(np.int8), "OIHW")
+    slow = jax.jit(lambda x, f: int32.conv(x, f, (1, 1), (1, 1))).lower(x, f).compile()
     assert path_of(slow.as_text()) == "1 convolution in a loop"
     function, arguments = cases.convolution(1, 64, 14, 64, 3, peers=False).jitted[cases.PREPARED]
     assert path_of(jax.jit(function).lower(*arguments).compile().as_text()) == "1 YNNPACK convolution"

@@ -1,16 +1,20 @@
-"""The README shows what happens: its code runs and prints what it says, its errors are those that one gets."""
+"""README and docs show what happens: each snippet runs and prints what is shown, each table is the generated one."""
 
 import contextlib
 import io
 import json
+import os
 import re
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
+import pytest
 
 import jaxdml as dml
 from jaxdml import __main__ as program
+from jaxdml._directml.pages import PAGES
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -18,74 +22,147 @@ sys.path.insert(0, str(ROOT / "docs"))
 import generate  # noqa: E402
 
 README = (ROOT / "README.md").read_text()
-TEXTS = re.findall(r"```text\n(.*?)```", README, re.S)
+DOCUMENTS = {path.name: path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+SNIPPET = re.compile(r"```python\n(.*?)```(?:\n```text\n(.*?)```)?", re.S)
+FILE = re.compile(r"# (\w+\.py)\n")  # the first line of a snippet that is a program of its own
+MORE_DEVICES = "jax_num_cpu_devices"  # a document with this needs a process of its own
+END = "\N{END OF TRANSMISSION}"
 
 
-def error(function, *arguments, **options):
+def snippets(document):
+    """The code that goes on from snippet to snippet, and what each is shown to print."""
+    found = [(code, output) for code, output in SNIPPET.findall(DOCUMENTS[document]) if not FILE.match(code)]
+    assert DOCUMENTS[document].count("```python") == len(SNIPPET.findall(DOCUMENTS[document]))
+    return found
+
+
+def environment():
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
+
+
+def run_here(code, document):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, document, "exec"), {})
+    return printed.getvalue()
+
+
+def run_apart(code, document):
+    command = [sys.executable, "-W", "error", "-c", code]
+    run = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=300)
+    assert run.returncode == 0, f"{document}: {run.stderr}"
+    return run.stdout
+
+
+@pytest.mark.parametrize("document", [name for name in DOCUMENTS if "```python" in DOCUMENTS[name]])
+def test_snippets_print_what_follows_them(document):
+    codes, outputs = zip(*snippets(document), strict=True)
+    code = f"\nprint({END!r})\n".join(codes)
+    run = run_apart if MORE_DEVICES in code else run_here
+    assert run(code, document).split(f"{END}\n") == list(outputs)
+
+
+def test_every_document_that_promises_snippets_has_some():
+    documents = ["README.md", "dxdispatch.md", "from_directml.md", "numerics.md", "performance.md", "scaling_out.md"]
+    assert [name for name in DOCUMENTS if "```python" in DOCUMENTS[name]] == documents
+
+
+def test_several_processes_print_what_is_shown(tmp_path):
+    document = DOCUMENTS["scaling_out.md"]
+    (code,) = (code for code, _ in SNIPPET.findall(document) if FILE.match(code))
+    (tmp_path / FILE.match(code)[1]).write_text(code)
+    commands, shown = re.search(r"```sh\n(.*?)```\n```text\n(.*?)```", document, re.S).groups()
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    calls = re.findall(r"python (\w+\.py .*?)(?: &|;)", commands.replace("1234", port))
+    assert len(calls) == 2
+    options = {
+        "env": environment(),
+        "cwd": tmp_path,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+    processes = [subprocess.Popen([sys.executable, *call.split()], **options) for call in calls]
     try:
-        function(*arguments, **options)
-    except dml.DescError as error:
-        return str(error)
-    raise AssertionError("no error")
-
-
-def test_code_prints_what_follows_it():
-    blocks = re.findall(r"```python\n(.*?)```\n```text\n(.*?)```", README, re.S)
-    assert blocks
-    names = {}  # the blocks go on from each other
-    for code, output in blocks:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(code, "README.md", "exec"), names)
-        assert printed.getvalue() == output
+        outputs = [process.communicate(timeout=180) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    printed = "".join(output for output, _ in outputs).splitlines()
+    assert [line for line in printed if not line.startswith("[Gloo]")] == shown.splitlines()
 
 
 def test_demo_prints_what_is_shown(capsys):
     assert program.main([]) == 0
     shown, printed = (
         [line for line in text.splitlines() if not line.startswith(("speed", "device"))]
-        for text in (TEXTS[0], capsys.readouterr().out)
+        for text in (re.search(r"```text\n(.*?)```", README, re.S)[1], capsys.readouterr().out)
     )
     assert printed == shown
 
 
-def test_errors_are_those_shown():
-    x, f = np.zeros((1, 2, 8, 8), np.uint8), np.zeros((6, 2, 3, 3), np.int8)
-    desc = dml.QuantizedLinearConvolutionDesc(
-        input_tensor=dml.TensorDesc(dml.DataType.UINT8, x.shape),
-        input_scale_tensor=dml.TensorDesc(dml.DataType.FLOAT32, (1, 1, 1, 1)),
-        filter_tensor=dml.TensorDesc(dml.DataType.INT8, f.shape),
-        filter_scale_tensor=dml.TensorDesc(dml.DataType.FLOAT32, (6,)),
-        output_scale_tensor=dml.TensorDesc(dml.DataType.FLOAT32, (1, 1, 1, 1)),
-        output_tensor=dml.TensorDesc(dml.DataType.UINT8, (1, 6, 6, 6)),
-        dimension_count=2, strides=(1, 1), dilations=(1, 1), start_padding=(0, 0), end_padding=(0, 0), group_count=1,
-    )  # fmt: skip
-    errors = [
-        error(dml.validate, desc, dml.FeatureLevel.LEVEL_4_0),
-        error(
-            dml.quantized_linear_matrix_multiply, x[0, 0], 1.0, np.asarray(3, np.int8), x[0, 0], 1.0, None, 1.0, None
-        ),
-        error(dml.quantized_linear_convolution, x, 1.0, 3, f, 1.0, None, None, 1.0, None, dilations=9),
-    ]
-    (shown,) = (text for text in TEXTS if "FilterScaleTensor has rank" in text)
-    assert shown.splitlines() == errors
-
-
-def test_tables_of_feature_levels_are_those_generated():
-    assert "| 2_1 |" in README
+def test_tables_are_those_generated():
     assert generate.readme(README) == README
     assert generate.levels() == generate.LEVELS.read_text()
+    assert "| 2_1 |" in README
+
+
+def test_every_operator_is_listed_with_a_link_to_its_page():
+    linked = dict(re.findall(r"^\| \[`(\w+)`\]\((\S+)\) \|", README, re.M))
+    address = "https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_{}_operator_desc"
+    assert linked == {operator: address.format(operator) for operator in PAGES}
+    assert all(linked[operator] in getattr(dml, operator).__doc__ for operator in linked)
+
+
+def cells(line):
+    return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
 def test_times_are_those_measured():
-    rows = json.loads((ROOT / "benchmarks" / "results" / "cpu.json").read_text())["cases"]
-    measured = {f"{row['family']}, {row['case']}": row["ratios"] for row in rows}
-    header, _, *lines = re.search(r"^\| case \|.*?\n\n", README, re.M | re.S)[0].strip().splitlines()
-    peers = [cell.strip() for cell in header.split("|")[2:-1]]
+    """Above 1 jaxdml is faster: the results have jaxdml's time over the peer's, the table the inverse."""
+    rows = json.loads((ROOT / "benchmarks" / "results" / "cpu_avx2.json").read_text())["cases"]
+    measured = {f"{row['family']}, {row['case']}": row for row in rows}
+    header, _, *lines = re.search(r"<!-- times -->\n(.*?)\n<!-- end -->", README, re.S)[1].splitlines()
+    assert cells(header)[0].endswith("above 1, jaxdml is faster")
     assert len(lines) > 5
     for line in lines:
-        case, *cells = (cell.strip() for cell in line.split("|")[1:-1])
-        assert cells == [f"{measured[case][peer]:.2g}" if peer in measured[case] else "" for peer in peers]
+        case, exact, other, lax, lax_float = cells(line)
+        ours = measured[case]["contenders"][measured[case]["form"]]["milliseconds"]
+        expected = {"exact": {}, "other": {}, "lax int8": {}, "lax float32": {}}
+        for peer, fact in measured[case]["contenders"].items():
+            kind = ("other" if fact["differing"] else "exact") if peer.startswith("onnxruntime") else peer
+            if kind in expected:
+                assert fact["milliseconds"] / ours == pytest.approx(1 / measured[case]["ratios"][peer], rel=1e-3)
+                mark = " †" if kind in ("lax int8", "lax float32") and fact["differing"] else ""
+                expected[kind][1 / measured[case]["ratios"][peer]] = mark
+        for shown, times in zip((exact, other, lax, lax_float), expected.values(), strict=True):
+            if not times:
+                assert shown == ""
+                continue
+            number, _, mark = shown.partition(" ")
+            fastest = min(times)
+            assert float(number) == float(f"{fastest:.2g}")
+            assert mark == times[fastest].strip()
+
+
+def test_readme_is_short():
+    """At most 1,100 words outside of code."""
+    text = re.sub(r"^```.*?^```", "", README, flags=re.M | re.S)
+    assert len(text.split()) <= 1100
+
+
+def test_links_lead_somewhere():
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", path.read_text()):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
+            if anchor:
+                headings = re.findall(r"^#+ (.*)$", (path.parent / target).read_text(), re.M)
+                assert anchor in [heading.lower().replace(" ", "-") for heading in headings]
 
 
 def test_version_is_in_the_changelog():

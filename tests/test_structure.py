@@ -5,68 +5,37 @@ import importlib
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import jaxdml as dml
+from jaxdml import reference
+from jaxdml._directml.desc import page_name
+from jaxdml._directml.pages import PAGES
+from jaxdml._operators.call import OPERATORS
 
 PACKAGE = Path(dml.__file__).parent
 ROOT = PACKAGE.parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-# Which modules of the package a module may import, by its place in the layers; a folder stands for its files.
-ALLOWED = {
-    "_data_types": set(),
-    "_lowering": set(),
-    "_shapes": set(),
-    "_tables": set(),
-    "errors": set(),
-    "reference": set(),
-    "_strides": {"_shapes"},
-    "_numerics": {"_shapes"},
-    "feature_levels": {"_data_types"},
-    "_desc_table": {"_data_types", "_tables", "feature_levels"},
-    "descs": {"_data_types", "_desc_table"},
-    "_tensor_rules": {"_data_types", "_strides", "descs", "errors"},
-    "_size_rules": {"_data_types", "_shapes", "_tensor_rules", "descs", "feature_levels"},
-    "_validate": {"_data_types", "_size_rules", "_tensor_rules", "descs", "errors", "feature_levels"},
-    "_arguments": {
-        "_data_types", "_lowering", "_shapes", "_tensor_rules", "_validate", "descs", "errors", "feature_levels",
-    },
-    "_contract": {"_lowering", "_numerics"},
-    "_operator": {"_validate", "descs", "errors", "feature_levels"},
-    "_ops": {
-        "_arguments", "_contract", "_data_types", "_lowering", "_numerics", "_operator", "_shapes", "_tensor_rules",
-        "descs", "feature_levels",
-    },
-    "_fake_quantize": {"_arguments", "_numerics", "_ops", "_tensor_rules", "feature_levels"},
-    "_prepare": {"_arguments", "_lowering", "_tensor_rules", "_validate", "feature_levels"},
-    "checked": {"_fake_quantize", "_ops", "descs"},
-    "_views": {"_shapes", "_strides", "descs"},
-    "_bindings": {"_data_types", "_strides", "_tensor_rules", "descs", "errors"},
-    "_compile": {
-        "_bindings", "_data_types", "_desc_table", "_ops", "_prepare", "_strides", "_tensor_rules", "_validate",
-        "_views", "descs", "feature_levels",
-    },
-    "_feature_support": {
-        "_desc_table", "_tables", "_tensor_rules", "_validate", "descs", "errors", "feature_levels",
-    },
-    "_json_values": {"_tensor_rules"},
-    "_desc_json": {"_data_types", "_json_values", "_tensor_rules", "descs", "errors"},
-    "dxdispatch": {
-        "_bindings", "_compile", "_data_types", "_desc_json", "_json_values", "_size_rules", "_tensor_rules",
-        "_validate", "descs", "errors", "feature_levels",
-    },
-    "__init__": {
-        "_compile", "_data_types", "_desc_json", "_fake_quantize", "_feature_support", "_lowering", "_operator", "_ops",
-        "_prepare", "_tensor_rules", "_validate", "checked", "descs", "dxdispatch", "errors", "feature_levels",
-    },
-    "examples": {"__init__", "reference"},
-    "__main__": {"__init__", "examples", "reference"},
-}  # fmt: skip
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+# From the ground up: a folder or file imports from those in the lines above its own, and from its own folder.
+FLOORS = (
+    {"_shapes", "errors", "reference"},
+    {"_directml", "_arithmetic"},
+    {"_operators"},
+    {"_compiled", "checked"},
+    {"dxdispatch"},
+    {"__init__"},
+    {"examples"},
+    {"__main__"},
+)
+FOLDERS = ("_directml", "_arithmetic", "_operators", "_compiled", "dxdispatch", "examples")
+sources = pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 
 
 def imports(path):
-    """Every module that a file imports, in full."""
+    """Every module that a file imports, in full, wherever in the file."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -80,43 +49,71 @@ def imports(path):
                 yield f"{node.module}.{alias.name}" if is_module else node.module
 
 
-def layer(module):
-    """The layer of a module of the package: 'jaxdml._ops.x' lies in '_ops', 'jaxdml' is '__init__'."""
+def room(module):
+    """The folder or file of the root that a module lies in: 'jaxdml._operators.x' in '_operators', 'jaxdml' itself."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else "__init__"
+
+
+def floor(name):
+    return next(number for number, rooms in enumerate(FLOORS) if name in rooms)
 
 
 def wrong_imports(path, relative):
     own = relative.parts[0].removesuffix(".py")
     for module in imports(path):
-        if module.split(".")[0] == "jaxdml" and layer(module) not in ALLOWED[own]:
-            same_folder = layer(module) == own and own in ("_lowering", "dxdispatch", "examples")
-            if not same_folder:
+        if module.split(".")[0] == "jaxdml":
+            other = room(module)
+            if other != own and floor(other) >= floor(own):
                 yield f"{relative} imports {module}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@sources
 def test_imports_point_one_way(path):
     assert list(wrong_imports(path, path.relative_to(PACKAGE))) == []
 
 
 def test_a_wrong_import_would_be_seen(tmp_path):
-    file = tmp_path / "errors.py"
-    file.write_text("from jaxdml._validate import validate\nfrom jaxdml import descs\n")
-    assert len(list(wrong_imports(file, Path("errors.py")))) == 2
+    file = tmp_path / "rounding.py"
+    file.write_text(
+        "def f():\n    from jaxdml._directml.validate import validate\nfrom jaxdml import errors, checked\n"
+    )
+    assert len(list(wrong_imports(file, Path("_arithmetic/rounding.py")))) == 2
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_room_has_a_floor_and_every_folder_a_promise():
+    assert {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in SOURCES} == set.union(*FLOORS)
+    for folder in FOLDERS[:4]:
+        promise = ast.get_docstring(ast.parse((PACKAGE / folder / "__init__.py").read_text()))
+        assert promise.count(".") == 1
+        assert promise.endswith(".")
+
+
+def test_descs_do_not_import_what_prints_them():
+    printers = {"jaxdml._directml.desc_table", "jaxdml._directml.tables"}
+    for path in [PACKAGE / "_directml" / "desc.py", *(PACKAGE / "_directml" / "pages").glob("*.py")]:
+        assert not printers & set(imports(path))
+
+
+def test_arithmetic_and_pages_know_nothing_of_each_other():
+    for path in SOURCES:
+        own = path.relative_to(PACKAGE).parts[0]
+        if own in ("_directml", "_arithmetic"):
+            others = {room(module) for module in imports(path) if module.startswith("jaxdml")}
+            assert others <= {own, "_shapes", "errors"}
+
+
+@sources
 def test_only_public_and_declared_modules_are_imported(path):
     declared = {"jax", "numpy", "chex", "jaxdml"}
     for module in imports(path):
         assert module.split(".")[0] in declared | set(sys.stdlib_module_names)
         assert "_src" not in module
-        assert not (module.startswith(("jax.", "numpy.")) and "._" in module)
+        assert not (module.startswith(("jax.", "numpy.", "chex.")) and "._" in module)
     assert not re.search(r"\b_src\b", path.read_text())
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", SOURCES + TESTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_stay_small(path):
     assert len(path.read_text().splitlines()) <= 300
 
@@ -125,20 +122,90 @@ def test_the_reference_imports_numpy_alone():
     assert {module.split(".")[0] for module in imports(PACKAGE / "reference.py")} == {"numpy", "typing"}
 
 
+def test_pages_touch_no_array():
+    """They have NumPy's types, and its solver of overlaps; of JAX they have types and dimensions."""
+    for path in sorted((PACKAGE / "_directml").rglob("*.py")):
+        text = path.read_text()
+        assert "jax.numpy" not in text
+        assert "lax" not in re.findall(r"\b\w+\b", text)
+
+
+# Operators -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_registry_has_every_page_function_and_oracle():
+    files = {path.stem for path in (PACKAGE / "_directml" / "pages").glob("*.py")} - {"__init__"}
+    assert files == set(PAGES) == set(OPERATORS) == set(dir(dml.checked)) - {"fake_quantize"}
+    for name, page in PAGES.items():
+        assert page.desc.operator == name
+        assert page.desc.__name__ == page_name(name) + "Desc"
+        for public in (name, page.desc.__name__):
+            assert public in dml.__all__
+        assert getattr(dml, name) is OPERATORS[name].function
+        assert getattr(dml.checked, name).__name__ == name
+        assert callable(getattr(reference, name))
+
+
+def test_an_operator_is_named_in_its_own_files_alone():
+    """Adding one touches its page, its function, the reference and the list of public names."""
+    for name in PAGES:
+        own = {f"_directml/pages/{name}.py", f"_operators/{name}.py", "reference.py", "__init__.py"}
+        free = {"_operators/prepare.py", "_operators/fake_quantize.py"}
+        for path in SOURCES:
+            relative = path.relative_to(PACKAGE).as_posix()
+            if relative not in own | free and not relative.startswith("examples/"):
+                code = ast.unparse(without_docstrings(ast.parse(path.read_text())))
+                assert name not in code, f"{relative} names {name}"
+                assert PAGES[name].desc.__name__ not in code, f"{relative} names the desc of {name}"
+
+
+def without_docstrings(tree):
+    """An example in a docstring may name an operator; code, and the errors that it makes, may not."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value.value = ""
+    return tree
+
+
+def test_an_operator_named_elsewhere_would_be_seen():
+    tree = ast.parse('"""Such as quantized_linear_convolution."""\nif name == "quantized_linear_convolution": pass')
+    assert ast.unparse(without_docstrings(tree)).count("quantized_linear_convolution") == 1
+
+
+# What the package says of itself -------------------------------------------------------------------------------------
+
+
 def test_public_names():
     assert dml.__all__ == sorted(dml.__all__)
     for name in dml.__all__:
         assert getattr(dml, name).__doc__
     public = {name for name in vars(dml) if not name.startswith("_")}
-    modules = {"descs", "errors", "examples", "feature_levels", "reference"}
-    assert public - modules == set(dml.__all__)
+    assert public - {"errors", "examples", "reference"} == set(dml.__all__)
 
 
 def test_every_operator_cites_its_page():
-    for name in dml.feature_levels.SUPPORT:
+    for name in PAGES:
         text = getattr(dml, name).__doc__
         for part in ("Args:", "Returns:", "Raises:", "Source: DirectML, DML_" + name.upper()):
             assert part in text
+        link = f"https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_{name}_operator_desc"
+        assert link in text
+        assert link in PAGES[name].desc.__doc__
+
+
+def test_public_functions_link_their_source():
+    for name in dml.__all__:
+        value = getattr(dml, name)
+        if callable(value) and not isinstance(value, type):
+            assert "https://" in value.__doc__, name
+
+
+def test_public_signatures_have_types():
+    """So that an editor shows what goes in."""
+    for name in [*PAGES, "fake_quantize", "prepare_matrix_multiply_b", "prepare_convolution_filter"]:
+        annotations = getattr(dml, name).__annotations__
+        assert not [parameter for parameter, kind in annotations.items() if kind is Any]
+        assert len(annotations) > 1
 
 
 def test_modules_import_by_themselves():

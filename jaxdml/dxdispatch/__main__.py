@@ -4,8 +4,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml.dxdispatch import DxDispatchError, load
-from jaxdml.feature_levels import FeatureLevel
 
 LEVELS = {str(level): level for level in FeatureLevel}
 
@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("model", help="the JSON file")
     parser.add_argument(
         "--feature-level", metavar="LEVEL", choices=LEVELS, default=str(FeatureLevel.LATEST),
-        help=f"check the operators at this level: {', '.join(LEVELS)} (default: the last)",
+        help=f"check the operators at this level: {', '.join(LEVELS)} (default: {FeatureLevel.LATEST})",
     )  # fmt: skip
     parser.add_argument("--output-dir", metavar="DIR", help="where writeFile writes (default: the model's folder)")
     arguments = parser.parse_args(argv)

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxdml._bindings import OUTPUT
-from jaxdml._json_values import Value
-from jaxdml._tensor_rules import UINT_MAX
-from jaxdml.dxdispatch._dispatchables import Binding, Dispatchable, read_bindings
+from jaxdml._compiled.bindings import outputs
+from jaxdml._directml.json_values import Value
+from jaxdml._directml.tensor_rules import UINT_MAX
+from jaxdml.dxdispatch._dispatchables import Bindings, Dispatchable, read_bindings
 from jaxdml.dxdispatch._files import IMAGES, inside, write_data
 from jaxdml.dxdispatch._resources import Resource
 
@@ -40,7 +40,7 @@ class Dispatch:
 
     name: str
     dispatchable: Dispatchable
-    bindings: dict[str, Binding]
+    bindings: Bindings
     value: Value
 
     def execute(self, state: State) -> None:
@@ -109,7 +109,7 @@ def _read_dispatch(
             count.integer(1, UINT_MAX)
     dispatchable = value.member("dispatchable").one_of("", dict(dispatchables))
     operator = dispatchable.operator
-    names = (*operator.dispatched, OUTPUT)
+    names = (*operator.dispatched, *outputs(operator.desc))
     bindings = read_bindings(value.member("bindings"), operator, names, resources)
     return Dispatch(members["dispatchable"].string(), dispatchable, bindings, value)
 

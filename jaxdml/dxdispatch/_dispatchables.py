@@ -1,5 +1,6 @@
 """Dispatchables: compiled operators, and the buffers that are bound to their tensors."""
 
+import copy
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -7,16 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdml._bindings import OUTPUT
-from jaxdml._compile import CompiledOperator, compile_operator
-from jaxdml._desc_json import read_desc
-from jaxdml._json_values import Value
-from jaxdml._size_rules import padded_elements
-from jaxdml._tensor_rules import minimum_bytes
-from jaxdml.descs import QuantizedLinearConvolutionDesc, TensorDesc, page_name
+from jaxdml._compiled.bindings import outputs, slots_by_field
+from jaxdml._compiled.operator import CompiledOperator, compile_operator
+from jaxdml._directml.desc import Slot, TensorDesc, fields_of, page_name
+from jaxdml._directml.desc_json import read_desc
+from jaxdml._directml.feature_levels import FeatureLevel
+from jaxdml._directml.json_values import Value
+from jaxdml._directml.size_checks import padded_sizes
+from jaxdml._directml.tensor_rules import minimum_bytes
 from jaxdml.dxdispatch._resources import Resource
 from jaxdml.errors import DescError
-from jaxdml.feature_levels import FeatureLevel
 
 COMPILE_TYPES = {"DmlCompileOp": None, "DmlCompileGraph": None}  # one result either way
 EXECUTION_FLAGS = dict.fromkeys(
@@ -39,28 +40,39 @@ class Binding(NamedTuple):
         return data[: data.size - data.size % dtype.itemsize].view(dtype)
 
 
+Bindings = Mapping[str, Any]  # by field a Binding, or a tuple of them where the field holds several tensors
+
+
+def _views(bindings: Bindings, buffers: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """What is bound to each field, as arrays that see the buffers."""
+    return {
+        name: binding.view(buffers) if isinstance(binding, Binding) else tuple(one.view(buffers) for one in binding)
+        for name, binding in bindings.items()
+    }
+
+
 @dataclasses.dataclass(frozen=True)
 class Dispatchable:
     """An operator, what `initialize` binds, and where in the JSON it comes from."""
 
     operator: CompiledOperator
-    bindings: dict[str, Binding]
+    bindings: Bindings
     value: Value
 
     def initialize(self, buffers: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """The persistent resource."""
-        tensors = {name: binding.view(buffers).copy() for name, binding in self.bindings.items()}
+        tensors = copy.deepcopy(_views(self.bindings, buffers))
         try:
             return self.operator.initialize(**tensors)
         except (RuntimeError, MemoryError) as error:  # of XLA, such as too little memory
             raise self.value.fail(f"could not be initialized: {error}") from error
 
-    def dispatch(
-        self, persistent: dict[str, Any], bindings: Mapping[str, Binding], buffers: Mapping[str, np.ndarray]
-    ) -> None:
-        """Computes the output and writes it into the buffer that is bound to it."""
-        tensors = {name: binding.view(buffers) for name, binding in bindings.items()}
-        tensors[OUTPUT][:] = self.operator(persistent, **tensors)
+    def dispatch(self, persistent: dict[str, Any], bindings: Bindings, buffers: Mapping[str, np.ndarray]) -> None:
+        """Computes the outputs and writes them into the buffers that are bound to them."""
+        tensors, own = _views(bindings, buffers), outputs(self.operator.desc)
+        results = self.operator(persistent, **tensors)
+        for name, result in zip(own, results if len(own) > 1 else [results], strict=True):
+            tensors[name][:] = result
 
 
 def read_dispatchable(
@@ -80,10 +92,10 @@ def read_dispatchable(
         operator = compile_operator(desc, feature_level)
     except DescError as error:
         raise _at(inner, error.tensor).fail(f"is refused: {error}") from error
+    padded = padded_sizes(desc)
     for page, tensor in desc.tensors().items():
-        size = 0 if tensor is None else math.prod(tensor.sizes) * tensor.data_type.dtype.itemsize
-        if page == "InputTensor" and isinstance(desc, QuantizedLinearConvolutionDesc):
-            size = padded_elements(desc)
+        sizes = () if tensor is None else padded.get(page, tensor.sizes)
+        size = 0 if tensor is None else math.prod(sizes) * tensor.data_type.dtype.itemsize
         if size > limit:  # strides of 0 and padding make large tensors of small buffers
             raise _at(inner, page).fail(f"makes {size} bytes, more than the limit of {limit}; see maximum_bytes")
     bindings = members.get("bindings", value._replace(value={}, path=f"{value.path}.bindings"))
@@ -92,20 +104,22 @@ def read_dispatchable(
 
 def _at(desc: Value, name: str | None) -> Value:
     """The tensor or option of a desc that is at fault, where it is there."""
-    return desc.members().get(name or "", desc)
+    field, _, place = (name or "").removesuffix("]").partition("[")
+    found = desc.members().get(field, desc)
+    return list(found.items())[int(place)] if place else found
 
 
 def read_bindings(
     value: Value, operator: CompiledOperator, names: tuple[str, ...], resources: Mapping[str, Resource]
-) -> dict[str, Binding]:
+) -> Bindings:
     """The bindings by field name; each of the tensors in names, by page name, and no others."""
-    pages = {page_name(name): name for name in names}
-    bindings = {}
+    pages, by_field = {page_name(name): name for name in names}, slots_by_field(operator.desc)
+    bindings: dict[str, Any] = {}
     members = value.members()
     for page, source in members.items():
         if page not in pages:
             raise source.fail(_why_not(operator, page))
-        bindings[pages[page]] = _read_binding(source, getattr(operator.desc, pages[page]), resources)
+        bindings[pages[page]] = _read_field(source, operator, by_field[pages[page]], resources)
     for page, name in pages.items():
         if name not in bindings:
             raise value.fail(f"has no {page}, which the desc has")
@@ -113,13 +127,26 @@ def read_bindings(
 
 
 def _why_not(operator: CompiledOperator, page: str) -> str:
-    tensors = operator.desc.tensors()
+    tensors = {page_name(field): own[0].tensor for field, own in slots_by_field(operator.desc).items()}
     if page not in tensors:
         return f"is bound, but {operator.desc.operator} has no such tensor; there are {', '.join(tensors)}"
     if tensors[page] is None:
         return "is bound, but absent from the desc"
     owner = "dispatchable's own bindings" if tensors[page].flags else "dispatch command"
     return f"has Flags {tensors[page].flags.name} in the desc: it is bound in the {owner}, not here"
+
+
+def _read_field(
+    value: Value, operator: CompiledOperator, own: list[Slot], resources: Mapping[str, Resource]
+) -> Binding | tuple[Binding, ...]:
+    """One binding, or for a field that holds several tensors a list of as many."""
+    is_: Any = fields_of(type(operator.desc))[own[0].field]
+    if not is_.is_many:
+        return _read_binding(value, own[0].tensor, resources)
+    sources = list(value.items())
+    if len(sources) != len(own):
+        raise value.expected(f"{len(own)} resources")
+    return tuple(_read_binding(source, slot.tensor, resources) for source, slot in zip(sources, own, strict=True))
 
 
 def _read_binding(value: Value, tensor: TensorDesc, resources: Mapping[str, Resource]) -> Binding:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdml._json_values import Value
+from jaxdml._directml.json_values import Value
 from jaxdml.errors import DxDispatchError
 
 _STRING = r'"(?:\\.|[^"\\\n])*"?'  # one that does not end goes to the end, or all would be searched for each quote
@@ -34,7 +34,9 @@ def read_json(path: Path) -> Value:
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
         json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair could not be printed
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise DxDispatchError("", "is nested too deeply to be read; models need six levels") from error
+    except ValueError as error:
         if isinstance(error, DxDispatchError):
             raise
         raise DxDispatchError("", f"is no JSON that can be read: {error}") from error

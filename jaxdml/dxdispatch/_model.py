@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxdml._json_values import Value
-from jaxdml._validate import check_is_level
+from jaxdml._directml.feature_levels import FeatureLevel
+from jaxdml._directml.json_values import Value
+from jaxdml._directml.messages import told
+from jaxdml._directml.validate import check_is_level
 from jaxdml.dxdispatch._commands import Command, State, WriteFile, read_command
 from jaxdml.dxdispatch._dispatchables import Dispatchable, read_dispatchable
 from jaxdml.dxdispatch._files import read_json
 from jaxdml.dxdispatch._resources import Resource, read_resource
-from jaxdml.feature_levels import FeatureLevel
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -88,9 +89,10 @@ def load(path: str | Path, *, feature_level: FeatureLevel = FeatureLevel.LATEST,
       DxDispatchError: saying where in the JSON, and what is wrong there.
       DescError: if feature_level is none.
 
-    Source: DirectML, DxDispatch/doc/Guide.md.
+    Source: https://github.com/microsoft/DirectML/blob/master/DxDispatch/doc/Guide.md
     """
-    check_is_level("dxdispatch.load", feature_level)
+    with told():
+        check_is_level("dxdispatch.load", feature_level)
     path = Path(path)
     document = read_json(path)
     document.members({"$schema", "resources", "dispatchables", "commands"})

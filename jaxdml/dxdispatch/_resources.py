@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxdml._data_types import DataType
-from jaxdml._desc_json import DATA_TYPE
-from jaxdml._json_values import Value
+from jaxdml._directml.data_types import DataType
+from jaxdml._directml.desc_json import DATA_TYPE
+from jaxdml._directml.json_values import Value
 from jaxdml.dxdispatch._files import inside, read_data
 
 TYPES = {name: value for name, value in DataType.__members__.items() if not name.endswith("INT4")}

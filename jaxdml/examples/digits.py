@@ -168,10 +168,21 @@ def int8_network(parameters: Mapping[str, Any], images: Any, operators: Any = ja
 
 
 def load(path: str | Path | None = None) -> Digits:
-    """Reads what `save` wrote; without a path, the 360 images and the parameters that come with jaxdml."""
-    file = importlib.resources.files(__package__) / "digits.npz" if path is None else Path(path)
-    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-        loaded = {name: arrays[name] for name in arrays.files}
+    """Reads what `save` wrote; without a path, the 360 images and the parameters that come with jaxdml.
+
+    Raises:
+      OSError: if there is no such file.
+      ValueError: if it is none that `save` wrote; it says what is missing or of another shape.
+    """
+    own = _arrays(importlib.resources.files(__package__) / "digits.npz")
+    loaded = own if path is None else _arrays(Path(path))
+    for name, array in own.items():
+        if name not in loaded:
+            raise ValueError(f"it has no array {name}; notebooks/02_quantize_a_cnn writes such a file")
+        counted = 1 if name in ("images", "labels") else 0  # of which a file may have any number
+        if loaded[name].shape[counted:] != array.shape[counted:] or loaded[name].dtype != array.dtype:
+            found = f"{loaded[name].dtype}{list(loaded[name].shape)}"
+            raise ValueError(f"its array {name} is {found}, expected {array.dtype}{list(array.shape)}")
 
     def parameters(prefix: str) -> dict[str, jax.Array]:
         return {
@@ -182,6 +193,16 @@ def load(path: str | Path | None = None) -> Digits:
 
     images = jnp.asarray(loaded["images"] / np.float32(16))
     return Digits(images, jnp.asarray(loaded["labels"], jnp.int32), parameters("int8/"), parameters("float/"))
+
+
+def _arrays(file: Any) -> dict[str, np.ndarray]:
+    with file.open("rb") as stream:
+        is_archive = stream.read(4) == b"PK\x03\x04"
+        stream.seek(0)
+        if not is_archive:
+            raise ValueError("it is no .npz file")
+        with np.load(stream, allow_pickle=False) as loaded:
+            return {name: loaded[name] for name in loaded.files}
 
 
 def save(path: str | Path, digits: Digits) -> None:

@@ -1,0 +1,150 @@
+"""python -m benchmarks.overhead: what it costs to trace, to lower and to call, beside what JAX takes for its own.
+
+The four ratios that it prints are the library's aims for cheap calls. Each is a ratio of medians of one run, the two
+sides measured in turns.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import jaxdml as dml
+from benchmarks.__main__ import environment
+
+SCALE, ZERO = jnp.float32(0.5), jnp.uint8(3)
+
+
+def in_turns(sides: dict[str, Callable[[int], Any]], runs: int) -> dict[str, float]:
+    """Seconds of each side, the median of `runs`; what a side computes is waited for."""
+    samples: dict[str, list[float]] = {name: [] for name in sides}
+    for run in range(-3, runs):
+        for name, side in sides.items():
+            start = time.perf_counter()
+            jax.block_until_ready(side(run))
+            if run >= 0:
+                samples[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def convolve(x: Any, f: Any, scale: Any, zero_point: Any) -> Any:
+    options = {"start_padding": 1, "end_padding": 1}
+    return dml.quantized_linear_convolution(x, scale, zero_point, f, scale, None, None, scale, zero_point, **options)
+
+
+def convolve_in_float(x: Any, f: Any, scale: Any, zero_point: Any) -> Any:
+    """The float32 convolution of `lax` with the same formula behind it, as people write it."""
+    total = lax.conv_general_dilated(x, f, (1, 1), [(1, 1), (1, 1)])
+    rounded = jnp.round(total * (scale * scale / scale)) + zero_point.astype(jnp.float32)
+    return jnp.clip(rounded, 0, 255).astype(jnp.uint8)
+
+
+def tracing(runs: int) -> dict[str, float]:
+    """Trace and lower a convolution of a shape that is new each time."""
+
+    def new_shape(function: Any, x_dtype: Any, f_dtype: Any, offset: int) -> Callable[[int], None]:
+        def side(run: int) -> None:
+            channels, size = offset + run + 16, 40 + run
+            x = jax.ShapeDtypeStruct((1, channels, size, size), x_dtype)
+            f = jax.ShapeDtypeStruct((24, channels, 3, 3), f_dtype)
+            jax.jit(lambda *all: function(*all)).trace(x, f, SCALE, ZERO).lower()
+
+        return side
+
+    return in_turns(
+        {
+            "jaxdml": new_shape(convolve, np.uint8, np.int8, 0),
+            "float32": new_shape(convolve_in_float, np.float32, np.float32, 0),
+        },
+        runs,
+    )
+
+
+def calling(runs: int) -> dict[str, float]:
+    """Eager calls on tiny arrays."""
+    x, v = jnp.ones((4, 4), jnp.uint8), jnp.ones((4, 4), jnp.float32)
+    image, filter = jnp.ones((1, 2, 5, 5), jnp.uint8), jnp.ones((3, 2, 3, 3), jnp.int8)
+    pair = (x, SCALE, ZERO, x, SCALE, ZERO, SCALE, ZERO)
+
+    def there_and_back(_: int) -> Any:
+        quantized = dml.element_wise_quantize_linear(v, SCALE, ZERO)
+        return dml.element_wise_dequantize_linear(quantized, SCALE, ZERO)
+
+    calls = {
+        "jnp.add": lambda _: jnp.add(v, v),
+        "dequantize": lambda _: dml.element_wise_dequantize_linear(x, SCALE, ZERO),
+        "quantize": lambda _: dml.element_wise_quantize_linear(v, SCALE, ZERO),
+        "add": lambda _: dml.element_wise_quantized_linear_add(*pair),
+        "matrix multiply": lambda _: dml.quantized_linear_matrix_multiply(*pair),
+        "convolution": lambda _: convolve(image, filter, SCALE, ZERO),
+        "dequantize, Python numbers": lambda _: dml.element_wise_dequantize_linear(x, 0.5, 3),
+        "quantize and dequantize": there_and_back,
+        "fake_quantize": lambda _: dml.fake_quantize(v, SCALE, ZERO),
+    }
+    return in_turns(calls, 10 * runs)
+
+
+def debugging(runs: int) -> dict[str, float]:
+    """A network of 20 layers under `jax.disable_jit()`, where every operation is a call of its own."""
+    x, f = jnp.ones((1, 8, 8, 8), jnp.uint8), jnp.ones((8, 8, 3, 3), jnp.int8)
+
+    def network(layer: Any, x: Any, f: Any) -> Callable[[int], Any]:
+        def side(_: int) -> Any:
+            y = x
+            with jax.disable_jit():
+                for _ in range(20):
+                    y = layer(y, f)
+            return y
+
+        return side
+
+    def in_float(x: Any, f: Any) -> Any:
+        return jnp.maximum(lax.conv_general_dilated(x, f, (1, 1), [(1, 1), (1, 1)]), 0)
+
+    floats = x.astype(jnp.float32), f.astype(jnp.float32)
+    ours = network(lambda x, f: convolve(x, f, SCALE, ZERO), x, f)
+    return in_turns({"jaxdml": ours, "float32": network(in_float, *floats)}, max(runs // 3, 3))
+
+
+def ratios(trace: dict[str, float], call: dict[str, float], debug: dict[str, float]) -> dict[str, tuple[float, float]]:
+    """What was aimed at, by name: the ratio, and what it should be at most."""
+    add = call["jnp.add"]
+    aims = {"trace and lower a new convolution, over float32": (trace["jaxdml"] / trace["float32"], 2.5)}
+    for name, at_most in (("dequantize", 4), ("quantize", 4), ("add", 4), ("matrix multiply", 6), ("convolution", 6)):
+        aims[f"call {name}, over jnp.add"] = (call[name] / add, at_most)
+    aims["call dequantize with Python numbers, over jnp.add"] = (call["dequantize, Python numbers"] / add, float("nan"))
+    there_and_back = call["fake_quantize"] / call["quantize and dequantize"]
+    aims["call fake_quantize, over quantize and dequantize"] = (there_and_back, 2)
+    aims["20 layers under disable_jit, over float32"] = (debug["jaxdml"] / debug["float32"], 5)
+    return aims
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__)
+    parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--output", type=Path, help="a JSON file to write")
+    arguments = parser.parse_args()
+    trace, call, debug = tracing(arguments.runs), calling(arguments.runs), debugging(arguments.runs)
+    print(f"{'trace and lower':34}" + ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in trace.items()))
+    print(f"{'20 layers under disable_jit':34}" + ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in debug.items()))
+    for name, seconds in call.items():
+        print(f"{name:34}{1e6 * seconds:.0f} us")
+    print(f"\n{'':52}{'ratio':>7}{'at most':>9}")
+    for name, (ratio, at_most) in ratios(trace, call, debug).items():
+        print(f"{name:52}{ratio:7.2f}{'' if np.isnan(at_most) else at_most:>9}")
+    if arguments.output:
+        seconds = {"tracing": trace, "calling": call, "debugging": debug}
+        results = {"environment": environment(), "seconds": seconds}
+        arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Exact products and convolutions: traced once in common, but for the int8 contraction that a backend computes.
+
+They return sums of (x - x_zero_point) * (y - y_zero_point) in int32, modulo 2**32, or these requantized. Every form
+gives those very integers, so that the choice among them is a matter of speed alone.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic import int8, int32, rounding
+from jaxdml._arithmetic.int8 import signed, signed_zero_point
+from jaxdml._arithmetic.platforms import arranged, on_each, overridable
+from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
+from jaxdml._arithmetic.windows import window_sums
+from jaxdml._arithmetic.zero_points import corrected, sums_of_columns, sums_of_filters, sums_of_rows
+
+Array = jax.Array
+
+
+def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_point: Array | None) -> Array:
+    """Matrix product of 8-bit [..., M, K] and [..., K, N]; zero points have the rank of what they broadcast to."""
+    prepared = b if isinstance(b, PreparedMatrix) else None
+    values, layout = (signed(_kept(b)), "KN") if prepared is None else (prepared.values, prepared.layout)
+    a_zero_point = signed_zero_point(a_zero_point, a.dtype)
+    b_zero_point = signed_zero_point(b_zero_point, b.dtype)
+    a = signed(a)
+    total = on_each("int8_dot", int8.product, a, values, layout=layout)
+
+    def sums_of_b() -> Array:
+        return sums_of_columns(values) if prepared is None else prepared.sums
+
+    return corrected(total, a.shape[-1], a_zero_point, sums_of_b, b_zero_point, lambda: sums_of_rows(a))
+
+
+@overridable
+def requantized_dot(
+    a: Array, a_scale: Array, a_zero_point: Array | None,
+    b: Array | PreparedMatrix, b_scale: Array, b_zero_point: Array | None,
+    output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any,
+) -> Array:  # fmt: skip
+    """The product in the output's steps. Scales and zero points broadcast to it."""
+    zero_points = (rounding.with_rank(zero_point, a.ndim) for zero_point in (a_zero_point, b_zero_point))
+    a_zero_point, b_zero_point = zero_points
+    accumulator = dot(a, a_zero_point, b, b_zero_point)
+    return rounding.requantize(accumulator, a_scale, b_scale, output_scale, output_zero_point, output_dtype)
+
+
+def conv(
+    x: Array,
+    x_zero_point: Array | None,
+    filter: Array | PreparedFilter,
+    filter_zero_point: Array | None,
+    *,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    group_count: int,
+) -> Array:
+    """Convolution of 8-bit [N, C, *spatial] with [O, C / groups, *kernel]; padding is real zero, x_zero_point.
+
+    x_zero_point has one element; filter_zero_point one, or one for each output channel as [1, O, 1, ...].
+    """
+    is_prepared = isinstance(filter, PreparedFilter)
+    values: Any = None if is_prepared else signed(_kept(filter))
+    packed: Any = filter if is_prepared else _packed(values, group_count, filter.dtype)
+    outputs, channels, *kernel = packed.shape
+    edge: Any = np.zeros((), x.dtype) if x_zero_point is None else lax.squeeze(x_zero_point, range(x_zero_point.ndim))
+    x_zero_point = signed_zero_point(x_zero_point, x.dtype)
+    filter_zero_point = signed_zero_point(filter_zero_point, filter.dtype)
+    # Signed before it is padded: XLA:CPU takes up to 1.4 times as long for the convolution the other way round.
+    x = lax.pad(signed(x), signed(edge), [(0, 0, 0), (0, 0, 0), *((start, end, 0) for start, end in padding)])
+    options = {"strides": tuple(strides), "dilations": tuple(dilations)}
+    total = on_each("int8_conv", int32.conv, x, packed, **options)
+
+    def sums_of_filter() -> Array:
+        sums = packed.sums if is_prepared else sums_of_filters(values)
+        return lax.broadcast_in_dim(sums, (1, outputs, *(1,) * len(kernel)), (1,))
+
+    def sums_of_x() -> Array:
+        return window_sums(x, packed, **options)
+
+    depth = channels * math.prod(kernel)
+    return corrected(total, depth, x_zero_point, sums_of_filter, filter_zero_point, sums_of_x)
+
+
+@overridable
+def requantized_conv(
+    x: Array, x_scale: Array, x_zero_point: Array | None,
+    filter: Array | PreparedFilter, filter_scale: Array, filter_zero_point: Array | None,
+    bias: Array | None, output_scale: Array, output_zero_point: Array | None, *,
+    output_dtype: Any, strides: Sequence[int], dilations: Sequence[int], padding: Sequence[tuple[int, int]],
+    group_count: int,
+) -> Array:  # fmt: skip
+    """The convolution in the output's steps. Parameters of the filter and bias are [1, O, 1, ...] or one element."""
+    accumulator = conv(
+        x,
+        rounding.with_rank(x_zero_point, x.ndim),
+        filter,
+        rounding.with_rank(filter_zero_point, x.ndim),
+        strides=strides,
+        dilations=dilations,
+        padding=padding,
+        group_count=group_count,
+    )
+    if bias is not None:
+        accumulator = lax.add(accumulator, bias)
+    return rounding.requantize(accumulator, x_scale, filter_scale, output_scale, output_zero_point, output_dtype)
+
+
+# Weights -------------------------------------------------------------------------------------------------------------
+
+
+def prepare_matrix(b: Array) -> PreparedMatrix:
+    """[..., K, N] of int8 or uint8, repacked."""
+    values = signed(_kept(b))
+    sums = sums_of_columns(values)
+    values, layout = arranged("arrange_matrix", values) or (values, "KN")
+    return PreparedMatrix(values, sums, np.dtype(b.dtype), layout)
+
+
+def prepare_filter(filter: Array, group_count: int) -> PreparedFilter:
+    """[O, C / groups, *kernel] of int8 or uint8, repacked."""
+    values = signed(_kept(filter))
+    return _packed(values, group_count, filter.dtype, sums_of_filters(values))
+
+
+def _packed(values: Array, group_count: int, dtype: Any, sums: Any = None) -> PreparedFilter:
+    outputs, *rest = values.shape
+    arrangement = arranged("arrange_filter", values, group_count)
+    if arrangement is None:
+        in_groups = (group_count, outputs // group_count, *rest)
+        arrangement = lax.reshape(values, in_groups), f"OI{'HW'[-len(rest) + 1 :]}"
+    values, layout = arrangement
+    return PreparedFilter(values, sums, np.dtype(dtype), layout)
+
+
+def _kept(x: Any) -> Any:
+    # The barrier keeps XLA from transposing and adding up constant weights when compiling, which takes it seconds.
+    return lax.optimization_barrier(x)

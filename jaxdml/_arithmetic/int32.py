@@ -1,0 +1,36 @@
+"""The convolution as `lax` spells it: on int32 operands right on every backend, and fast on none."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdml._arithmetic.prepared import PreparedFilter, signed_filter
+from jaxdml._arithmetic.sharding import out_sharding, whole_in_space
+
+Array = jax.Array
+
+
+def conv(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
+    """int8 [N, C, *spatial], padded, with the filter, in int32 [N, O, *output]."""
+    wide, values = (lax.convert_element_type(operand, jnp.int32) for operand in (x, signed_filter(filter)))
+    return convolution(wide, values, filter, strides, dilations)
+
+
+def convolution(
+    x: Array, values: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]
+) -> Array:
+    """The convolution of `lax` with the filter's values, of x's type, in its groups."""
+    space = range(2, x.ndim)
+    total = lax.conv_general_dilated(
+        whole_in_space(x, *space),
+        values,
+        window_strides=strides,
+        padding=[(0, 0)] * len(strides),
+        rhs_dilation=dilations,
+        feature_group_count=filter.group_count,
+        preferred_element_type=jnp.int32,
+        out_sharding=out_sharding((x, 0), (values, 0), *((x, axis) for axis in space)),
+    )
+    return whole_in_space(total, *space)

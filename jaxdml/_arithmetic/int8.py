@@ -1,0 +1,46 @@
+"""int8 operands and their product, the one contraction that every backend of XLA takes."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic.sharding import out_sharding
+
+Array = jax.Array
+
+
+def signed(x: Array) -> Array:
+    """x as int8: uint8 loses 128, by flipping its top bit."""
+    return x if x.dtype == jnp.int8 else lax.bitcast_convert_type(lax.bitwise_xor(x, np.uint8(128)), jnp.int8)
+
+
+def unsigned(x: Array, dtype: np.dtype) -> Array:
+    """What `signed` was given."""
+    return x if dtype == jnp.int8 else lax.bitwise_xor(lax.bitcast_convert_type(x, jnp.uint8), np.uint8(128))
+
+
+def signed_zero_point(zero_point: Array | None, dtype: np.dtype) -> Any:
+    """The int32 zero point that goes with what `signed` makes of a tensor of dtype."""
+    if zero_point is None:
+        return None if dtype == jnp.int8 else np.int32(-128)
+    zero_point = lax.convert_element_type(zero_point, jnp.int32)
+    return zero_point if dtype == jnp.int8 else lax.sub(zero_point, np.int32(128))
+
+
+def product(a: Array, b: Array, layout: str = "KN") -> Array:
+    """int8 [..., M, K] times int8 [..., K, *N], or [..., N, K], in int32: [..., M, *N]."""
+    rank, batch = a.ndim, tuple(range(a.ndim - 2))
+    depth = rank - 2 if layout == "KN" else rank - 1
+    columns = tuple(axis for axis in range(rank - 2, b.ndim) if axis != depth)
+    # The algorithm keeps JAX from widening the operands to int32 before XLA sees them.
+    return lax.dot_general(
+        a,
+        b,
+        (((rank - 1,), (depth,)), (batch, batch)),
+        precision=lax.DotAlgorithmPreset.DEFAULT,
+        preferred_element_type=jnp.int32,
+        out_sharding=out_sharding(*((a, axis) for axis in (*batch, rank - 2)), *((b, axis) for axis in columns)),
+    )

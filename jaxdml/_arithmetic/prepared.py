@@ -1,0 +1,174 @@
+"""Weights as the contractions read them: int8, in a layout that suits a backend, with the sums that zero points need.
+
+Weights are repacked on every call, or once, outside of jit, as DirectML does with tensors that it owns.
+"""
+
+import dataclasses
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic.int8 import unsigned
+
+Array = jax.Array
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["values", "sums"], meta_fields=["dtype", "layout"])
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class PreparedMatrix:
+    """A matrix B, repacked by `prepare_matrix_multiply_b`: a pytree that stands for the array as `b`.
+
+    Attributes:
+      values: int8, the two last dimensions as layout says; uint8 less 128.
+      sums: int32 [..., 1, N], the sums of values over K.
+      dtype: int8 or uint8, the type of the array.
+      layout: "KN" or "NK".
+      shape: [..., K, N], the shape of the array.
+      ndim: its rank.
+    """
+
+    values: Array
+    sums: Array
+    dtype: np.dtype
+    layout: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *batch, first, second = self.values.shape
+        return (*batch, first, second) if self.layout == "KN" else (*batch, second, first)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the arrays are as they were made: no other types, no dimension more."""
+        *batch, _, columns = self.shape
+        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and self.sums.shape == (*batch, 1, columns)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dtype}{list(self.shape)})"
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise _no_array(self)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["values", "sums"], meta_fields=["dtype", "layout"])
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class PreparedFilter:
+    """A filter, repacked by `prepare_convolution_filter`: a pytree that stands for the array as `filter`.
+
+    Attributes:
+      values: int8, the groups first, then as layout says; uint8 less 128.
+      sums: int32 [O], the sums of values for each output channel.
+      dtype: int8 or uint8, the type of the array.
+      layout: within a group: "OIHW" or "HWIO", in one spatial dimension "OIW" or "WIO".
+      group_count: the groups that it was prepared for.
+      shape: [O, C / group_count, *kernel], the shape of the array; what vmap or a stack puts in front comes first.
+      ndim: its rank.
+    """
+
+    values: Array
+    sums: Array
+    dtype: np.dtype
+    layout: str
+
+    @property
+    def group_count(self) -> int:
+        return self.values.shape[-1 - len(self.layout)]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        rank = len(self.layout)
+        *stack, groups = self.values.shape[:-rank]
+        sizes = dict(zip(self.layout, self.values.shape[-rank:], strict=True))
+        return (*stack, groups * sizes["O"], sizes["I"], *(sizes[axis] for axis in self.layout if axis in "HW"))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the arrays are as they were made: no other types, no dimension more."""
+        is_one = self.ndim == len(self.layout) and self.sums.shape == self.shape[:1]
+        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_one
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dtype}{list(self.shape)}, group_count={self.group_count})"
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise _no_array(self)
+
+
+def _no_array(prepared: Any) -> TypeError:
+    """NumPy would make an object of it without a word, and `np.save` a file that `np.load` refuses."""
+    return TypeError(f"{prepared} is a pytree of arrays, not an array; save it by pickle, or save its jax.tree.leaves")
+
+
+def _register_for_export(prepared: type) -> None:
+    """Lets `jax.export` write down functions that take prepared weights."""
+    jax.export.register_pytree_node_serialization(
+        prepared,
+        serialized_name=f"jaxdml.{prepared.__name__}",
+        serialize_auxdata=lambda statics: " ".join(map(str, statics)).encode(),
+        deserialize_auxdata=_statics,
+    )
+
+
+def _statics(written: bytes) -> tuple[Any, ...]:
+    dtype, *layout = written.decode().split()
+    return (np.dtype(dtype), *layout)
+
+
+_register_for_export(PreparedMatrix)
+_register_for_export(PreparedFilter)
+
+
+def matrix(b: PreparedMatrix) -> Array:
+    """The array that was prepared."""
+    return unsigned(in_layout(b.values, b.layout), b.dtype)
+
+
+def in_layout(values: Array, layout: str) -> Array:
+    """From [..., K, N] to the layout, and back."""
+    return values if layout == "KN" else swapped(values)
+
+
+def swapped(x: Array) -> Array:
+    """x with its last two dimensions the other way round."""
+    *batch, first, second = range(x.ndim)
+    return lax.transpose(x, (*batch, second, first))
+
+
+def signed_filter(prepared: PreparedFilter) -> Array:
+    """The values as [O, C / groups, *kernel], whatever the layout."""
+    values = prepared.values
+    if prepared.layout.endswith("IO"):
+        groups, *space, inputs, outputs = range(values.ndim)
+        values = lax.transpose(values, (groups, outputs, inputs, *space))
+    return lax.reshape(values, prepared.shape)
+
+
+def rows_of(prepared: PreparedFilter) -> Array:
+    """The values as [groups, O / groups, C / groups * kernel], whatever the layout."""
+    values, groups = signed_filter(prepared), prepared.group_count
+    # In two steps: on explicit axes JAX reshapes by merging dimensions or by splitting them, not both at once.
+    rows = lax.reshape(values, (len(values), math.prod(values.shape[1:])))
+    return lax.reshape(rows, (groups, len(values) // groups, rows.shape[1]))
+
+
+def filter(prepared: PreparedFilter) -> Array:
+    """The array that was prepared."""
+    return unsigned(signed_filter(prepared), prepared.dtype)
+
+
+def _are(dtype: Any, x: Any) -> bool:
+    return isinstance(x, jax.Array | np.ndarray) and x.dtype == dtype

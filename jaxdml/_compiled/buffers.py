@@ -1,0 +1,90 @@
+"""Tensors in flat buffers, seen as their strides say: by reshapes, transposes and pads, which XLA fuses or drops.
+
+Only strides that are not nested, such as those of sliding windows, are followed element by element.
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._directml.desc import TensorDesc
+from jaxdml._directml.strides import by_stride, is_nested, packed_strides, reach
+from jaxdml._shapes import Shape
+
+Array = jax.Array
+
+
+def read(buffer: Array, tensor: TensorDesc) -> Array:
+    """The tensor in a flat buffer, with its sizes; dimensions that a stride of 0 repeats have one element instead."""
+    sizes, strides = unrepeated(tensor), strides_of(tensor)
+    if not is_nested(sizes, strides):
+        return buffer.at[_offsets(sizes, strides)].get(mode="promise_in_bounds")
+    axes = by_stride(sizes, strides)
+    x = buffer
+    for axis in axes:  # from rows of rows to elements
+        size, stride = sizes[axis], strides[axis]
+        x = _fit(x, size * stride).reshape(*x.shape[:-1], size, stride)
+    x = x[..., 0]
+    return jnp.transpose(x, [axes.index(axis) for axis in sorted(axes)]).reshape(sizes)
+
+
+def write(x: Array, tensor: TensorDesc, buffer: Array | None, length: int | None = None) -> Array:
+    """The flat buffer with the tensor in it; what lies between its elements stays.
+
+    Without a buffer one of zeros, as long as the strides reach, or of the length given.
+    """
+    sizes, strides = tensor.sizes, strides_of(tensor)
+    least = reach(sizes, strides)
+    if not is_nested(sizes, strides):
+        buffer = jnp.zeros(length or least, x.dtype) if buffer is None else buffer
+        return buffer.at[_offsets(sizes, strides)].set(x, mode="promise_in_bounds", unique_indices=True)
+    flat = _flat(x, sizes, strides)
+    if buffer is None:
+        return _fit(flat, length or least)
+    if math.prod(sizes) < least:  # there are gaps
+        flat = jnp.where(_flat(jnp.ones(sizes, bool), sizes, strides), flat, buffer[:least])
+    return lax.dynamic_update_slice(buffer, flat, (0,))
+
+
+def is_reshape(tensor: TensorDesc) -> bool:
+    """Whether reshapes and transposes read the tensor, which indices would do otherwise."""
+    return is_nested(unrepeated(tensor), strides_of(tensor))
+
+
+def strides_of(tensor: TensorDesc) -> Shape:
+    """The strides of a tensor, absent ones worked out."""
+    return packed_strides(tensor.sizes) if tensor.strides is None else tensor.strides
+
+
+def unrepeated(tensor: TensorDesc) -> Shape:
+    """The sizes of a tensor without what strides of 0 repeat."""
+    return tuple(size if stride else 1 for size, stride in zip(tensor.sizes, strides_of(tensor), strict=True))
+
+
+def _flat(x: Array, sizes: Shape, strides: Shape) -> Array:
+    """x as nested strides lay it out, zeros in between."""
+    axes = by_stride(sizes, strides)
+    ones = (axis for axis in range(x.ndim) if axis not in axes)
+    x = jnp.transpose(x, [*axes, *ones]).reshape(*(sizes[axis] for axis in axes), 1)
+    for axis in reversed(axes):  # from elements to rows of rows
+        x = _fit(x, strides[axis])
+        x = x.reshape(*x.shape[:-2], -1)
+    return _fit(x, reach(sizes, strides))
+
+
+def _fit(x: Array, length: int) -> Array:
+    """x with its last dimension cut or filled with zeros to a length."""
+    missing = length - x.shape[-1]
+    if missing <= 0:
+        return lax.slice_in_dim(x, 0, length, axis=-1)
+    return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0)] * (x.ndim - 1) + [(0, missing, 0)])
+
+
+def _offsets(sizes: Sequence[int], strides: Sequence[int]) -> Array:
+    """Where in the buffer each element lies."""
+    steps = [lax.broadcasted_iota(jnp.int32, sizes, axis) * np.int32(stride) for axis, stride in enumerate(strides)]
+    return sum(steps[1:], start=steps[0])

@@ -1,0 +1,268 @@
+"""Descs as functions: create, compile, initialize and dispatch, as in DirectML."""
+
+import dataclasses
+import functools
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdml._compiled import buffers
+from jaxdml._compiled.bindings import (
+    absent,
+    check_bound,
+    check_flags,
+    check_names,
+    elements,
+    inputs,
+    is_shaped,
+    outputs,
+    slots_by_field,
+)
+from jaxdml._directml.data_types import TensorFlags
+from jaxdml._directml.desc import OperatorDesc, Slot, fields_of, one_or_named, page_name, parameter_name, slots
+from jaxdml._directml.desc_table import desc_table
+from jaxdml._directml.feature_levels import FeatureLevel
+from jaxdml._directml.fields import Tensor
+from jaxdml._directml.messages import broken
+from jaxdml._directml.strides import reach
+from jaxdml._directml.validate import validate
+from jaxdml._operators.call import OPERATORS
+
+
+def compile_operator(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATEST) -> "CompiledOperator":
+    """Checks a desc and returns the function that it stands for.
+
+    Args:
+      desc: an operator desc; the strides of its tensors say how flat buffers are read and written.
+      feature_level: the level whose rules are checked.
+
+    Returns:
+      CompiledOperator, to be called with the tensors by name.
+
+    Raises:
+      DescError: naming operator, tensor and rule; FeatureLevelError where another level would allow it.
+
+    Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmldevice-compileoperator
+    """
+    validate(desc, feature_level)
+    check_flags(desc)
+    for name, tensor in desc.tensors().items():
+        if tensor is None or tensor.strides is None or buffers.is_reshape(tensor):
+            continue
+        if reach(tensor.sizes, tensor.strides) >= 2**31:
+            text = f"has Strides {list(tensor.strides)}, not rows of rows, across 2**31 or more elements; pack it"
+            raise broken(desc.operator, name, "strides", text, expected="nested strides", received=tensor.strides)
+    return CompiledOperator(desc, feature_level)
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledOperator:
+    """An operator desc as a pure function, made by `compile_operator`. It goes through jit, vmap and grad.
+
+    A tensor without strides is an array of the desc's sizes, one with strides a flat buffer: an array of rank 1 with
+    all elements that the strides reach. Flat buffers do for both. Tensors flagged OWNED_BY_DML go to `initialize`,
+    once; what that returns is the first argument of the call, the other tensors follow by name:
+
+        op = compile_operator(desc)
+        persistent = op.initialize(filter_tensor=weights)
+        output = op(persistent, input_tensor=x, input_scale_tensor=x_scale, ...)
+
+    Attributes:
+      desc: the operator desc.
+      feature_level: the level at which it was checked.
+      owned: the names of the tensors that `initialize` takes.
+      dispatched: the names of those that the call takes.
+    """
+
+    desc: OperatorDesc
+    feature_level: FeatureLevel
+
+    @property
+    def owned(self) -> tuple[str, ...]:
+        return inputs(self.desc, TensorFlags.OWNED_BY_DML)
+
+    @property
+    def dispatched(self) -> tuple[str, ...]:
+        return inputs(self.desc, TensorFlags.NONE)
+
+    def __str__(self) -> str:
+        return str(desc_table(self.desc, self.feature_level))
+
+    def _repr_html_(self) -> str:
+        return desc_table(self.desc, self.feature_level).html()
+
+    def initialize(self, **tensors: Any) -> dict[str, Any]:
+        """Takes the tensors that the desc flags OWNED_BY_DML, and repacks weights for the operator.
+
+        Args:
+          **tensors: arrays or flat buffers, by the names in `owned`.
+
+        Returns:
+          The persistent resource: by name an array, or a `PreparedFilter` or `PreparedMatrix`. It is a pytree.
+
+        Raises:
+          DescError: if a tensor is missing or not what the desc says.
+
+        Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmldevice-createoperatorinitializer
+        """
+        check_names(self.desc, "initialize", self.owned, tensors)
+        for name in self.owned:
+            check_bound(self.desc, name, tensors[name])
+        return _initialize(self.desc, {name: tensors[name] for name in self.owned})
+
+    def __call__(self, persistent: dict[str, Any] | None = None, /, **tensors: Any) -> Any:
+        """Computes the output.
+
+        Args:
+          persistent: what `initialize` returned, if tensors are OWNED_BY_DML.
+          **tensors: arrays or flat buffers, by the names in `dispatched`; of a field that holds several tensors a tuple
+            of them. By the name of an output, such as output_tensor, optionally a flat buffer to write it into: what
+            lies in gaps between its elements, and behind them, is kept.
+
+        Returns:
+          Of an output with a buffer, that buffer, written. Without, an array of the output's sizes if its desc has no
+          strides, or else a flat buffer that reaches as far as the strides, or as TotalTensorSizeInBytes if that is
+          more than the minimum, with zeros in the gaps. Several outputs are a named tuple.
+
+        Raises:
+          DescError: if a tensor is missing, not in the desc, too small or of another type.
+
+        Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmlcommandrecorder-recorddispatch
+        """
+        own = outputs(self.desc)
+        targets = {name: tensors.pop(name, None) for name in own}
+        check_names(self.desc, "the call", self.dispatched, tensors)
+        for name in self.dispatched:
+            check_bound(self.desc, name, tensors[name])
+        for name, target in targets.items():
+            if target is not None:
+                check_bound(self.desc, name, target)
+        persistent = {} if persistent is None else persistent
+        self._check_persistent(persistent)
+        given = {name: tensors[name] for name in self.dispatched}
+        return _dispatch(self, persistent, given, targets)
+
+    def _check_persistent(self, persistent: dict[str, Any]) -> None:
+        is_dict = isinstance(persistent, dict) and all(isinstance(name, str) for name in persistent)
+        if is_dict and _structure(persistent) == _structure_of_persistent(self.desc):
+            return
+        if not self.owned:
+            name, text = "persistent", "is given, but no tensor has Flags OWNED_BY_DML; leave the first argument out"
+        else:
+            name, arguments = page_name(self.owned[0]), ", ".join(f"{name}=..." for name in self.owned)
+            text = "has Flags OWNED_BY_DML: the first argument of the call must be what "
+            text += f"initialize({arguments}) returns for this desc"
+        raise broken(self.desc.operator, name, "persistent", text, expected=self.owned, received=type(persistent))
+
+
+def _structure(persistent: Any) -> Any:
+    leaves, tree = jax.tree.flatten(persistent)
+    return tree, [(leaf.shape, leaf.dtype) if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in leaves]
+
+
+@functools.lru_cache(maxsize=4096)
+def _structure_of_persistent(desc: OperatorDesc) -> Any:
+    by_field = slots_by_field(desc)
+
+    def buffer(slot: Slot) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((reach(slot.tensor.sizes, slot.tensor.strides),), slot.tensor.data_type.dtype)
+
+    flat = {
+        name: _one_or_many(desc, name, map(buffer, by_field[name])) for name in inputs(desc, TensorFlags.OWNED_BY_DML)
+    }
+    leaves, tree = jax.tree.flatten(jax.eval_shape(partial(_initialize, desc), flat))
+    return tree, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+
+def _one_or_many(desc: OperatorDesc, name: str, values: Any) -> Any:
+    """A field's value: the only one, or a tuple where the field holds several tensors."""
+    is_: Any = fields_of(type(desc))[name]
+    values = tuple(values)
+    return values if is_.is_many else values[0]
+
+
+@partial(jax.jit, static_argnums=0)
+def _initialize(desc: OperatorDesc, bound: dict[str, Any]) -> dict[str, Any]:
+    owned = OPERATORS[desc.operator].owned
+    persistent: dict[str, Any] = {}
+    for name, value in bound.items():
+        persistent[name] = viewed = _viewed(desc, name, value)
+        if parameter_name(name) in owned:
+            persistent[name] = owned[parameter_name(name)](viewed, desc)
+    return persistent
+
+
+@partial(jax.jit, static_argnums=0)
+def _dispatch(op: CompiledOperator, persistent: dict[str, Any], bound: dict[str, Any], targets: dict[str, Any]) -> Any:
+    desc, operator = op.desc, OPERATORS[op.desc.operator]
+    tensors: dict[str, Any] = dict.fromkeys(absent(desc)) | persistent
+    tensors |= {name: _viewed(desc, name, value) for name, value in bound.items()}
+    options = {name: getattr(desc, name) for name, _ in operator.parameters.options}
+    own = [slot for slot in slots(desc) if slot.role.is_output]
+    if "output_dtype" in operator.parameters.names:
+        options["output_dtype"] = own[0].tensor.data_type.dtype
+
+    def call(tensors: dict[str, Any]) -> Any:
+        arguments = {parameter_name(name): value for name, value in tensors.items()}
+        return operator.function(**arguments, **options, feature_level=op.feature_level)
+
+    results = _over_the_batch(desc, call, tensors)
+    results = [results] if len(own) == 1 else list(results)
+    return one_or_named(
+        operator.page.desc,
+        (_written(slot, result, targets[slot.field]) for slot, result in zip(own, results, strict=True)),
+    )
+
+
+def _written(slot: Slot, result: jax.Array, target: jax.Array | None) -> jax.Array:
+    output = slot.tensor
+    result = jnp.broadcast_to(result, output.sizes)  # of one entry of the batch, if strides of 0 repeat all inputs
+    if target is not None:
+        return buffers.write(result, output, target.reshape(-1)).reshape(target.shape)
+    return result if output.strides is None else buffers.write(result, output, None, elements(output))
+
+
+def _over_the_batch(desc: OperatorDesc, call: Any, tensors: dict[str, Any]) -> Any:
+    """The operator, where strides of 0 may repeat one entry of a tensor's batch for all of it, and leave it as small.
+
+    Under vmap over the batches of the others it is read once for all of them. If all are repeated, one result will do.
+    """
+    fields: dict[str, Any] = fields_of(type(desc))
+    batches = {}
+    for name, value in tensors.items():
+        if value is not None and fields[name].batch:
+            sizes = getattr(desc, name).sizes[: fields[name].batch]
+            batches[name] = (sizes, value.shape[: len(sizes)])
+    spread = [name for name, (sizes, own) in batches.items() if sizes == own]
+    if not spread or len(spread) == len(batches):
+        return call(tensors)
+    sizes, _ = batches[spread[0]]
+    ones = (1,) * len(sizes)
+    entries = {
+        name: tensors[name].reshape(math.prod(sizes), *ones, *tensors[name].shape[len(ones) :]) for name in spread
+    }
+    result = jax.vmap(lambda entries: call(tensors | entries))(entries)
+    return jax.tree.map(lambda x: x.reshape(*sizes, *x.shape[1 + len(ones) :]), result)
+
+
+def _viewed(desc: OperatorDesc, name: str, value: Any) -> Any:
+    """The tensors of a field in what is bound to it, as the operator's function takes them."""
+    values = value if isinstance(value, list | tuple) else (value,)
+    views = (_view(desc, slot, one) for slot, one in zip(slots_by_field(desc)[name], values, strict=True))
+    return _one_or_many(desc, name, views)
+
+
+def _view(desc: OperatorDesc, slot: Slot, buffer: jax.Array) -> jax.Array:
+    tensor, is_ = slot.tensor, fields_of(type(desc))[slot.field]
+    assert isinstance(is_, Tensor)
+    x = buffer if is_shaped(tensor, buffer) else buffers.read(buffer, tensor)
+    if not slot.role.parameter:
+        batch = len(tensor.sizes[: is_.batch]) if is_.batch and {*x.shape[: is_.batch]} <= {1} else 0
+        return jnp.broadcast_to(x, (*x.shape[:batch], *tensor.sizes[batch:]))
+    # The functions repeat scales and zero points themselves. They take those of a 3-D convolution in 3-D.
+    rank = len(getattr(desc, slot.role.of).sizes)
+    return x.reshape(-1) if x.ndim > rank else x

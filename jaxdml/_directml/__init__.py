@@ -1,0 +1,1 @@
+"""What DirectML's header and pages say, as data and rules; nothing here touches an array."""

@@ -1,0 +1,69 @@
+"""DirectML's enums of what a tensor is made of."""
+
+import enum
+import functools
+from typing import Any
+
+import numpy as np
+
+
+class DataType(enum.IntEnum):
+    """DML_TENSOR_DATA_TYPE."""
+
+    UNKNOWN = 0
+    FLOAT32 = 1
+    FLOAT16 = 2
+    UINT32 = 3
+    UINT16 = 4
+    UINT8 = 5
+    INT32 = 6
+    INT16 = 7
+    INT8 = 8
+    FLOAT64 = 9
+    UINT64 = 10
+    INT64 = 11
+    UINT4 = 12
+    INT4 = 13
+
+    @classmethod
+    def of(cls, dtype: Any) -> "DataType":
+        """The data type of a NumPy dtype or scalar type; UNKNOWN where DirectML has none (bool, bfloat16)."""
+        return _data_type(dtype)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The NumPy dtype; TypeError for UNKNOWN and the 4-bit types, which NumPy does not have."""
+        return np.dtype(self.name.lower())
+
+    @property
+    def bits(self) -> int:
+        """Bits per element; 0 for UNKNOWN."""
+        return _bits(self)
+
+
+@functools.cache
+def _bits(data_type: DataType) -> int:
+    return int("0" + "".join(c for c in data_type.name if c.isdigit()))
+
+
+@functools.cache
+def _data_type(dtype: Any) -> DataType:
+    dtype = np.dtype(dtype) if isinstance(dtype, type) else dtype
+    return DataType.__members__.get(str(dtype).upper(), DataType.UNKNOWN)
+
+
+class TensorFlags(enum.IntFlag):
+    """DML_TENSOR_FLAGS."""
+
+    NONE = 0
+    OWNED_BY_DML = 1
+
+
+# Groups of types that rows of the pages' tables have in common, in the pages' order.
+INTEGERS = (DataType.INT32, DataType.INT16, DataType.INT8, DataType.UINT32, DataType.UINT16, DataType.UINT8)
+WORDS = (DataType.INT16, DataType.INT8, DataType.UINT16, DataType.UINT8)
+BYTES = (DataType.INT8, DataType.UINT8)
+UINT8 = (DataType.UINT8,)
+INT32 = (DataType.INT32,)
+FLOATS = (DataType.FLOAT32, DataType.FLOAT16)
+FLOAT32 = (DataType.FLOAT32,)

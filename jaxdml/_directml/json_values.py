@@ -1,0 +1,76 @@
+"""What is read from JSON, with the path that leads to it, so that every error can say where it is."""
+
+import difflib
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, NamedTuple
+
+from jaxdml._directml.messages import listed, shown
+from jaxdml._shapes import is_integer
+
+
+class Value(NamedTuple):
+    """A value, its path, and the error to raise from a path and a text."""
+
+    value: Any
+    path: str
+    error: Callable[[str, str], Exception]
+
+    def fail(self, text: str) -> Exception:
+        return self.error(self.path, text)
+
+    def expected(self, what: str) -> Exception:
+        return self.fail(f"is {shown(self.value)}, expected {what}")
+
+    def members(self, known: Collection[str] | None = None) -> dict[str, "Value"]:
+        """The members of an object that are not null; with `known`, no others are allowed."""
+        if not isinstance(self.value, dict):
+            raise self.expected("an object")
+        for name in self.value:
+            if not isinstance(name, str):
+                raise self.fail(f"has a member {shown(name)}, whose name is no string")
+            if known is not None and name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"there are {listed(known)}"
+                raise self.fail(f"has no field {shown(name)}; {hint}")
+        return {
+            name: self._replace(value=value, path=f"{self.path}.{name}" if self.path else name)
+            for name, value in self.value.items()
+            if value is not None
+        }
+
+    def member(self, name: str) -> "Value":
+        """A member that must be there; others may be, too."""
+        members = self.members()
+        if name not in members:
+            raise self.fail(f"has no {name}, which is required")
+        return members[name]
+
+    def items(self) -> Iterator["Value"]:
+        if not isinstance(self.value, list):
+            raise self.expected("a list")
+        return (self._replace(value=value, path=f"{self.path}[{i}]") for i, value in enumerate(self.value))
+
+    def string(self) -> str:
+        if not isinstance(self.value, str):
+            raise self.expected("a string")
+        return self.value
+
+    def integer(self, low: int, high: int) -> int:
+        if not is_integer(self.value) or not low <= self.value <= high:
+            raise self.expected(f"an integer from {low} to {high}")
+        return self.value
+
+    def boolean(self) -> bool:
+        if not isinstance(self.value, bool):
+            raise self.expected("true or false")
+        return self.value
+
+    def one_of[T](self, prefix: str, options: dict[str, T]) -> T:
+        """An enum's value, by its full name or without the prefix."""
+        name = self.string().removeprefix(prefix)
+        if name not in options:
+            alike = {option.lower(): prefix + option for option in options}
+            close = difflib.get_close_matches(name.lower(), alike, n=1)
+            hint = f"; did you mean {alike[close[0]]}?" if close else ""
+            raise self.expected((listed(prefix + option for option in options) or "none, there are none") + hint)
+        return options[name]

@@ -1,0 +1,76 @@
+"""DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC."""
+
+from typing import ClassVar
+
+from jaxdml._directml.data_types import BYTES, FLOAT32
+from jaxdml._directml.desc import OperatorDesc, TensorDesc, operator_desc
+from jaxdml._directml.feature_levels import FeatureLevel, Same, Support
+from jaxdml._directml.fields import INPUT, OUTPUT, tensor
+from jaxdml._directml.page import Page
+from jaxdml._directml.size_checks import Form, check_form
+
+
+@operator_desc
+class ElementWiseQuantizedLinearAddDesc(OperatorDesc):
+    """DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC.
+
+    A, B and output have the same sizes, scales and zero points sizes of 1 in as many dimensions. Zero points may be
+    None.
+
+    Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_element_wise_quantized_linear_add_operator_desc
+    """
+
+    operator: ClassVar[str] = "element_wise_quantized_linear_add"
+
+    a_tensor: TensorDesc | None = tensor(INPUT)
+    a_scale_tensor: TensorDesc | None = tensor(INPUT.scale_of("a_tensor"))
+    a_zero_point_tensor: TensorDesc | None = tensor(INPUT.zero_point_of("a_tensor"))
+    b_tensor: TensorDesc | None = tensor(INPUT)
+    b_scale_tensor: TensorDesc | None = tensor(INPUT.scale_of("b_tensor"))
+    b_zero_point_tensor: TensorDesc | None = tensor(INPUT.zero_point_of("b_tensor"))
+    output_scale_tensor: TensorDesc | None = tensor(INPUT.scale_of("output_tensor"))
+    output_zero_point_tensor: TensorDesc | None = tensor(INPUT.zero_point_of("output_tensor"))
+    output_tensor: TensorDesc | None = tensor(OUTPUT)
+
+
+def _check(desc: ElementWiseQuantizedLinearAddDesc) -> None:
+    assert desc.a_tensor is not None
+    one = Form((1,) * len(desc.a_tensor.sizes), "one value")
+    for name in PARAMETERS:
+        check_form(desc, name, [one])
+
+
+DATA, SCALE, ZERO_POINT = Support((1, 8), BYTES), Support((1, 8), FLOAT32), Support((1, 8), BYTES, optional=True)
+TENSORS = ("ATensor", "BTensor", "OutputTensor")
+PARAMETERS = (
+    "AScaleTensor",
+    "AZeroPointTensor",
+    "BScaleTensor",
+    "BZeroPointTensor",
+    "OutputScaleTensor",
+    "OutputZeroPointTensor",
+)
+PAGE = Page(
+    desc=ElementWiseQuantizedLinearAddDesc,
+    support={
+        FeatureLevel.LEVEL_4_0: {
+            "ATensor": DATA,
+            "AScaleTensor": SCALE,
+            "AZeroPointTensor": ZERO_POINT,
+            "BTensor": DATA,
+            "BScaleTensor": SCALE,
+            "BZeroPointTensor": ZERO_POINT,
+            "OutputScaleTensor": SCALE,
+            "OutputZeroPointTensor": ZERO_POINT,
+            "OutputTensor": DATA,
+        },
+    },
+    constraints=(
+        Same("dimension_count", (*TENSORS, *PARAMETERS)),
+        Same("sizes", TENSORS),
+        Same("data_type", ("ATensor", "AZeroPointTensor")),
+        Same("data_type", ("BTensor", "BZeroPointTensor")),
+        Same("data_type", ("OutputTensor", "OutputZeroPointTensor")),
+    ),
+    check=_check,
+)

@@ -1,1 +1,0 @@
-"""Ways to compute the exact int32 contractions. Nothing here knows descs, scales or feature levels."""

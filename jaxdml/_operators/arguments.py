@@ -1,0 +1,266 @@
+"""From what a caller writes to typed arrays and static options. Refuses what cannot stand for a tensor.
+
+It must run before `jit` sees the arguments: `jit` narrows 64-bit arrays and takes lists apart without a word.
+"""
+
+import math
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
+from jaxdml._directml.data_types import DataType
+from jaxdml._directml.desc import fields_of, is_sequence, page_name, parameter_name
+from jaxdml._directml.feature_levels import FeatureLevel, allowed_from, table_at
+from jaxdml._directml.messages import broken, listed, shown
+from jaxdml._directml.page import Page
+from jaxdml._directml.pages import PAGES, converter
+from jaxdml._shapes import is_integer
+from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
+
+PREPARED = (PreparedMatrix, PreparedFilter)
+
+
+class Arguments:
+    """Types the arguments of an operator's calls. Names are those of the function's parameters."""
+
+    def __init__(self, operator: str) -> None:
+        self._operator = operator
+        self._pages = {parameter_name(field): page_name(field) for field in fields_of(PAGES[operator].desc)}
+
+    def page_name(self, name: str) -> str:
+        """The page's name of a parameter, or of one place in it: ``a_scale`` is ``AScaleTensor``."""
+        parameter, bracket, place = name.partition("[")
+        return self._pages[parameter] + bracket + place
+
+    def _error(self, name: str, rule: str, text: str, **facts: Any) -> DescError:
+        return broken(self._operator, self.page_name(name), rule, text, **facts)
+
+    def tensors(self, name: str, values: Any) -> Any:
+        """A tuple of arrays."""
+        if not isinstance(values, list | tuple):
+            text = f"is {described(values)}, expected a tuple of arrays; write ({name},)"
+            raise self._error(name, "array", text, error=ArgumentTypeError, received=described(values))
+        return tuple(self.tensor(f"{name}[{place}]", value) for place, value in enumerate(values))
+
+    def tensor(self, name: str, value: Any, *, optional: bool = False, prepared: Any = None) -> Any:
+        """An array, or a prepared operand of the given class."""
+        if isinstance(value, jax.Array) or type(value) is np.ndarray:
+            return value
+        if isinstance(value, PREPARED):
+            return self._prepared(name, value, prepared)
+        if value is None:
+            if optional:
+                return None
+            text = f"is None, but required; give {name}"
+            raise self._error(name, "required", text, error=ArgumentTypeError, expected=jax.Array)
+        if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
+            text = f"is {described(value)}, expected an array; write jnp.asarray({name}, dtype=...)"
+            facts = {"expected": jax.Array, "received": described(value)}
+            raise self._error(name, "array", text, error=ArgumentTypeError, **facts)
+        return value
+
+    def has_type(self, name: str, value: Any, page: Page | None = None) -> None:
+        """The array is of a type that DirectML has; data of a page is quantized rather than converted."""
+        if value is None or DataType.of(value.dtype) != DataType.UNKNOWN:
+            return
+        fix = "convert it with .astype"
+        if jnp.issubdtype(value.dtype, jnp.floating):
+            fix = f"write {name}.astype(jnp.float32)"
+            if page is not None and not _takes_floats(page, self.page_name(name).partition("[")[0]):
+                quantize = converter("float", "integer")
+                fix = f"quantize it first: {quantize}({name}.astype(jnp.float32), scale, zero_point, output_dtype=...)"
+        text = f"has type {value.dtype}, which DirectML does not have; {fix}"
+        raise self._error(name, "data_type", text, expected=DataType, received=value.dtype)
+
+    def _prepared(self, name: str, value: Any, expected: Any) -> Any:
+        kind = type(value).__name__
+        if expected is None:
+            text = f"is a {kind}, expected an array: only b and filter may be prepared, and only once"
+            raise self._error(name, "array", text, error=ArgumentTypeError, expected=jax.Array, received=kind)
+        if not isinstance(value, expected):
+            text = f"is a {kind}, expected an array or a {expected.__name__}; prepare it with the other function"
+            raise self._error(name, "array", text, error=ArgumentTypeError, expected=expected, received=kind)
+        if not value.is_intact:
+            text = f"is a {kind} whose arrays have changed type or rank since; prepare it again, or vmap over a stack"
+            raise self._error(name, "prepared", text, expected=expected, received=kind)
+        return value
+
+    def scale(self, name: str, value: Any, dtype: Any = np.float32) -> Any:
+        """An array, or a number as a scalar of dtype; numbers that overflow it are refused.
+
+        A number that has gone through the caller's `jit` is an array, but a weakly typed one: a number still.
+        """
+        if is_number(value) and (jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)):
+            return value.astype(dtype)
+        if value is None or isinstance(value, jax.Array | np.ndarray):
+            return self.tensor(name, value)
+        if not isinstance(value, numbers.Real) or isinstance(value, bool):
+            text = f"is {described(value)}, expected a number or an array; write jnp.asarray({name}, jnp.float32)"
+            raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=described(value))
+        try:
+            with np.errstate(over="ignore"):
+                scalar = np.asarray(float(value)).astype(dtype)
+        except OverflowError:
+            scalar = np.asarray(math.inf)
+        is_infinite = isinstance(value, float | np.floating) and math.isinf(value)
+        if np.isinf(scalar) != is_infinite or (scalar == 0) != (value == 0):
+            text = f"is {shown(value)}, which {DataType.of(dtype).name} cannot hold"
+            raise self._error(name, "range", text, expected=DataType.of(dtype), received=value)
+        return scalar
+
+    def zero_point(self, name: str, value: Any, dtype: Any, *, of_output: bool = False) -> Any:
+        """None, an array, or an integer as a scalar of dtype, the type of the tensor that it belongs to."""
+        if is_number(value) and jnp.issubdtype(value.dtype, jnp.integer):
+            number = "..." if isinstance(value, jax.core.Tracer) else int(value)
+            text = f"is a number without a type, whose range cannot be checked; write jnp.{np.dtype(dtype)}({number})"
+            raise self._error(name, "data_type", text, expected=dtype, received=described(value))
+        if value is None or isinstance(value, jax.Array | np.ndarray):
+            return self.tensor(name, value, optional=True)
+        if not isinstance(value, numbers.Integral | np.integer) or isinstance(value, bool):
+            fix = f"write jnp.asarray({name}, jnp.{np.dtype(dtype)})"
+            text = f"is {described(value)}, expected None, an integer or an array; {fix}"
+            raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=described(value))
+        # Beside a tensor of a wrong type, which validate reports, any integer type will do.
+        limits = np.iinfo(dtype if np.issubdtype(dtype, np.integer) else np.int32)
+        if not limits.min <= int(value) <= limits.max:
+            fix = f"write an integer from {limits.min} to {limits.max}"
+            if of_output:
+                fix += ", or give another output_dtype"
+            text = f"is {shown(int(value))}, out of {DataType.of(limits.dtype).name}'s range; {fix}"
+            raise self._error(name, "range", text, expected=(limits.min, limits.max), received=int(value))
+        return np.asarray(int(value), limits.dtype)
+
+    def output_dtype(
+        self, output_dtype: Any, zero_point_name: str | None, zero_point: Any, default: Any, types: tuple[DataType, ...]
+    ) -> np.dtype:
+        """The output's dtype: that of the zero point if it says one, else output_dtype, else default.
+
+        `types` are those of any level: what says an output type must not depend on the level, or the level would
+        change results.
+        """
+        chosen = None if output_dtype is None else self._dtype(output_dtype)
+        is_array = isinstance(zero_point, jax.Array | np.ndarray) and not (
+            is_number(zero_point) and jnp.issubdtype(zero_point.dtype, jnp.integer)
+        )
+        is_scalar = isinstance(zero_point, np.integer) and DataType.of(zero_point.dtype) in types
+        if zero_point_name is None or not (is_array or is_scalar):
+            return np.dtype(default) if chosen is None else chosen
+        self.has_type(zero_point_name, zero_point)
+        of_zero_point = DataType.of(zero_point.dtype)
+        if chosen is not None and DataType.of(chosen) != of_zero_point:
+            tensor = self.page_name(zero_point_name)
+            fix = "make them equal or leave output_dtype out"
+            text = f"is {chosen}, but {tensor} has data type {of_zero_point.name}; {fix}"
+            raise broken(self._operator, "output_dtype", "output_dtype", text, expected=of_zero_point, received=chosen)
+        dtype: np.dtype = of_zero_point.dtype
+        return dtype
+
+    def _dtype(self, output_dtype: Any) -> np.dtype:
+        try:
+            if isinstance(output_dtype, jax.Array):
+                raise TypeError("an array is no type")
+            return output_dtype.dtype if isinstance(output_dtype, DataType) else np.dtype(output_dtype)
+        except (TypeError, ValueError, SyntaxError) as error:  # NumPy raises any of them
+            text = f"is {described(output_dtype)}, expected a type such as jnp.uint8"
+            facts = {"error": ArgumentTypeError, "received": described(output_dtype)}
+            raise broken(self._operator, "output_dtype", "output_dtype", text, **facts) from error
+
+    def allows_output(self, page: Page, output: str, dtype: np.dtype, level: FeatureLevel) -> None:
+        """The level's table has the type that the call asks for."""
+        data_type, types = DataType.of(dtype), table_at(page.support, level)[output].data_types
+        if data_type in types:
+            return
+        tables = page.support.items()
+        minimum = min((at for at, rows in tables if data_type in rows[output].data_types), default=None)
+        hint = "" if minimum is None else allowed_from(minimum)
+        raise broken(
+            self._operator,
+            "output_dtype",
+            "data_type",
+            f"is {dtype}, feature level {level} allows {listed(t.name.lower() for t in types)}{hint}",
+            error=DescError if minimum is None else FeatureLevelError,
+            expected=types,
+            received=dtype,
+            feature_level=level,
+            minimum_feature_level=minimum,
+        )
+
+    def per_dimension(
+        self, name: str, value: Any, count: int, advice: Callable[[str], str] | None = None
+    ) -> tuple[int, ...]:
+        """A static integer for each of `count` dimensions; one integer stands for all of them."""
+        if type(value) is int:
+            return (value,) * count
+        items = tuple(value) if is_sequence(value) else (value,) * count
+        if not all(map(is_integer, items)):
+            raise self._static_error(name, value, f"an integer or a tuple of {count} integers", advice)
+        return tuple(map(int, items))
+
+    def integer(self, name: str, value: Any) -> int:
+        """A static integer."""
+        if not is_integer(value):
+            raise self._static_error(name, value, "an integer")
+        return int(value)
+
+    def of_kind(self, name: str, value: Any, kind: type) -> Any:
+        """A static value of a kind."""
+        if not isinstance(value, kind):
+            raise self._static_error(name, value, "True or False" if kind is bool else f"a {kind.__name__}")
+        return value
+
+    def _static_error(
+        self, name: str, value: Any, expected: str, advice: Callable[[str], str] | None = None
+    ) -> DescError:
+        why, received = "", described(value)
+        if is_sequence(value):
+            received = f"({', '.join(_item(item) for item in value)})"
+        if isinstance(value, jax.core.Tracer) or (
+            is_sequence(value) and any(isinstance(item, jax.core.Tracer) for item in value)
+        ):
+            why = "; it decides shapes: make it static, as in static_argnames"
+        elif isinstance(value, jax.Array):
+            why = "; it decides shapes: write Python integers"
+        elif isinstance(value, str) and advice is not None:
+            received, why = shown(value), f"; {advice(value)}"
+        elif name.endswith("_padding") and is_sequence(value):
+            why = "; start_padding has what comes before each dimension, end_padding what comes after"
+        return broken(
+            self._operator,
+            self._pages[name],
+            "static",
+            f"is {received}, expected {expected}{why}",
+            error=ArgumentTypeError,
+            expected=int,
+            received=received,
+        )
+
+
+def _takes_floats(page: Page, row: str) -> bool:
+    types = table_at(page.support, max(page.support))[row].data_types
+    return any(data_type.name.startswith("FLOAT") for data_type in types)
+
+
+def is_number(value: Any) -> bool:
+    """Whether value is a Python number that has become an array, as the caller's `jit` makes it."""
+    return isinstance(value, jax.Array) and not value.ndim and getattr(value, "weak_type", False)
+
+
+def _item(value: Any) -> str:
+    return described(value) if isinstance(value, jax.Array) else shown(value)
+
+
+def described(value: Any) -> str:
+    """What a value is, in words that keep nothing of it."""
+    if isinstance(value, jax.Array):
+        return "a traced array" if isinstance(value, jax.core.Tracer) else "an array"
+    if type(value) is np.ndarray and value.ndim:
+        return "an array"
+    if isinstance(value, type):
+        return f"the type {value.__name__}"
+    article = "an" if type(value).__name__[0] in "aeiou" else "a"
+    return "None" if value is None else f"{article} {type(value).__name__}"

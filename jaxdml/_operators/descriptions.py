@@ -1,0 +1,80 @@
+"""From the arguments of a call to the desc that it stands for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdml._directml.data_types import DataType, TensorFlags
+from jaxdml._directml.desc import OperatorDesc, TensorDesc, fields_of, parameter_name
+from jaxdml._directml.fields import Option
+from jaxdml._directml.strides import packed_strides
+from jaxdml._shapes import Shape, aligned, per_channel
+
+
+class Given(dict[str, Any]):
+    """The typed arguments of a call by name, None where absent; `output_dtype` is decided."""
+
+    def desc(
+        self,
+        kind: type[OperatorDesc],
+        output: Shape,
+        *,
+        output_type: Any = None,
+        form: Callable[[str, Any], TensorDesc] | None = None,
+        **options: Any,
+    ) -> OperatorDesc:
+        """The desc that the call stands for.
+
+        Args:
+          kind: the desc's class.
+          output: the sizes of the output.
+          output_type: its dtype; None is output_dtype.
+          form: from field and array to the tensor desc of an input; None is the array's own for data, and for scales
+            and zero points aligned to the rank of the first tensor.
+          **options: fields that the call does not give.
+        """
+        fields, values = fields_of(kind), dict[str, Any](options)
+        first = self[parameter_name(next(iter(fields)))]
+        rank = (first[0] if isinstance(first, tuple) else first).ndim
+        for field, is_ in fields.items():
+            if isinstance(is_, Option):
+                values.setdefault(field, self.get(field))
+                continue
+            array = self.get(parameter_name(field))
+            if is_.role().is_output:
+                dtype = self["output_dtype"] if output_type is None else output_type
+                values[field] = TensorDesc(DataType.of(dtype), output)
+            elif isinstance(array, tuple):
+                values[field] = tuple(map(tensor_desc, array))
+            elif array is not None and form is not None:
+                values[field] = form(field, array)
+            elif array is not None:
+                values[field] = parameter_desc(array, rank) if is_.role().parameter else tensor_desc(array)
+        return kind(**values)
+
+
+def tensor_desc(array: Any) -> TensorDesc:
+    """The packed desc of an array, or of a prepared operand, which is owned by the library as DirectML's are by DML."""
+    is_array = isinstance(array, jax.Array | np.ndarray)
+    flags = TensorFlags.NONE if is_array else TensorFlags.OWNED_BY_DML
+    return TensorDesc(DataType.of(array.dtype), array.shape, flags=flags)
+
+
+def parameter_desc(array: Any, rank: int, channels: int | None = None) -> TensorDesc:
+    """The packed desc of a scale, zero point or bias, aligned to rank; [channels] is one for each channel."""
+    return TensorDesc(DataType.of(array.dtype), per_channel(array.shape, rank, channels))
+
+
+def broadcast_desc(array: Any, sizes: Shape) -> TensorDesc:
+    """The desc of array seen with other sizes, zero strides repeating it; its own sizes where they do not broadcast."""
+    shape = aligned(array.shape, len(sizes))
+    if (
+        shape == sizes
+        or len(shape) != len(sizes)
+        or any(have not in (1, want) for have, want in zip(shape, sizes, strict=True))
+    ):
+        return TensorDesc(DataType.of(array.dtype), shape)
+    strides = tuple(stride if size > 1 else 0 for size, stride in zip(shape, packed_strides(shape), strict=True))
+    return TensorDesc(DataType.of(array.dtype), sizes, strides)

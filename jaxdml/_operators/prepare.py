@@ -1,0 +1,85 @@
+"""Constant weights repacked once, which is what DirectML does with tensors flagged OWNED_BY_DML."""
+
+from functools import partial
+from typing import Any
+
+import chex
+import jax
+
+from jaxdml._arithmetic import contractions
+from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
+from jaxdml._directml.desc import Slot, fields_of, page_name
+from jaxdml._directml.feature_levels import FeatureLevel
+from jaxdml._directml.messages import broken, told
+from jaxdml._directml.pages import PAGES
+from jaxdml._directml.tensor_rules import check_tensor
+from jaxdml._directml.validate import check_support
+from jaxdml._operators.arguments import Arguments
+from jaxdml._operators.descriptions import tensor_desc
+
+
+def prepare_matrix_multiply_b(b: chex.Array) -> PreparedMatrix:
+    """Repacks b of `quantized_linear_matrix_multiply`, which then takes the result in b's place, with the same bits.
+
+    The result is a pytree of two arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
+    argument. It is the same on every backend. Save it by pickle, or its `jax.tree.leaves`, whose structure is that of
+    `jax.eval_shape` of this function. To have it sharded, shard the array, then prepare it.
+
+    Args:
+      b: int8 or uint8 array [..., K, N] of rank 2 to 4.
+
+    Returns:
+      PreparedMatrix with b's shape and dtype. Scale and zero point remain arguments of the operator.
+
+    Raises:
+      DescError: if the operator would not take b.
+
+    Source: DirectML, DML_TENSOR_FLAG_OWNED_BY_DML,
+    https://learn.microsoft.com/windows/win32/api/directml/ne-directml-dml_tensor_flags
+    """
+    return _matrix(_checked("quantized_linear_matrix_multiply", "b", b))
+
+
+def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> PreparedFilter:
+    """Repacks filter of `quantized_linear_convolution`, which then takes the result in its place, with the same bits.
+
+    The result is a pytree of two arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
+    argument. It is the same on every backend. Save it by pickle, or its `jax.tree.leaves`, whose structure is that of
+    `jax.eval_shape` of this function. To have it sharded, shard the array, then prepare it.
+
+    Args:
+      filter: int8 or uint8 array [O, C / group_count, *kernel] of rank 3 or 4.
+      group_count: that of the calls to come.
+
+    Returns:
+      PreparedFilter with filter's shape and dtype. Scale, zero point and bias remain arguments of the operator.
+
+    Raises:
+      DescError: if the operator would not take filter, or its output channels do not fall into that many groups.
+
+    Source: DirectML, DML_TENSOR_FLAG_OWNED_BY_DML,
+    https://learn.microsoft.com/windows/win32/api/directml/ne-directml-dml_tensor_flags
+    """
+    operator = "quantized_linear_convolution"
+    filter = _checked(operator, "filter", filter)
+    group_count = Arguments(operator).integer("group_count", group_count)
+    if group_count < 1 or filter.shape[0] % group_count:
+        text = f"is {group_count}, expected a divisor of the {filter.shape[0]} output channels"
+        raise broken(operator, "GroupCount", "group_count", text, expected=filter.shape[0], received=group_count)
+    return _filter(filter, group_count)
+
+
+def _checked(operator: str, name: str, value: Any) -> Any:
+    typed, page, field = Arguments(operator), PAGES[operator], f"{name}_tensor"
+    value = typed.tensor(name, value)
+    typed.has_type(name, value, page)
+    tensor, desc = page_name(field), tensor_desc(value)
+    is_: Any = fields_of(page.desc)[field]
+    with told({tensor: value.shape}):
+        check_tensor(operator, tensor, desc)
+        check_support(page, Slot(field, tensor, tensor, is_.role(), desc), FeatureLevel.LATEST)
+    return value
+
+
+_matrix = jax.jit(contractions.prepare_matrix)
+_filter = partial(jax.jit, static_argnums=1)(contractions.prepare_filter)

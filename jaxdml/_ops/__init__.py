@@ -1,1 +1,0 @@
-"""One file per operator, named after it: bind the arguments, check the desc, contract, requantize."""

@@ -1,0 +1,64 @@
+"""Many devices and processes: the same bits, only the collectives that are needed, an end when a peer dies."""
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def environment(**variables):
+    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path} | variables
+
+
+def test_eight_devices():
+    run = subprocess.run(
+        [sys.executable, HERE / "on_eight_devices.py"],
+        env=environment(XLA_FLAGS="--xla_force_host_platform_device_count=8"),
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("ok ") == 2 * (2 * 10 + 3) + 4 + 4 + 7
+
+
+@contextlib.contextmanager
+def two_processes(task):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    command = [sys.executable, HERE / "one_of_two_processes.py", address]
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen([*command, str(process), task], env=environment(), **options) for process in range(2)]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_two_processes_compute_the_same_bits():
+    with two_processes("compute") as processes:
+        for number, process in enumerate(processes):
+            output, errors = process.communicate(timeout=180)
+            assert process.returncode == 0, errors
+            assert f"ok {number}" in output
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["the first, whom the others meet at", "the second"])
+def test_a_killed_peer_is_an_error_not_a_hang(victim):
+    with two_processes("outlive") as processes:
+        for number, process in enumerate(processes):
+            assert any(line == f"ready {number}\n" for line in process.stdout)  # among what Gloo prints
+        processes[victim].kill()
+        survivor = processes[1 - victim]
+        _, errors = survivor.communicate("\n", timeout=60)  # the heartbeat's is 10 seconds
+        assert survivor.returncode != 0
+        assert re.search("heartbeat|unavailable|closed|reset|peer", errors, re.I), errors

@@ -1,0 +1,185 @@
+"""float32 subnormals count as zeros of their sign, operand and result alike, whoever computes: processor or compiler."""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from jaxdml import reference
+from jaxdml._arithmetic import rounding
+
+SMALLEST = np.float32(2.0**-126)  # the smallest normal number
+ONE_STEP = np.float32(2.0**-149)
+JAXDML = dml.FeatureLevel.JAXDML
+# On both sides of the smallest normal number, and far on either side.
+SCALES = np.float32(
+    [
+        0,
+        ONE_STEP,
+        SMALLEST / 3,
+        SMALLEST / 2,
+        np.nextafter(SMALLEST, 0),
+        SMALLEST,
+        1.5 * SMALLEST,
+        3 * SMALLEST,
+        1e-20,
+        1,
+    ]
+)
+SCALES = np.concatenate([SCALES, -SCALES])
+
+
+def bits(x):
+    return np.asarray(x).view(np.uint32)
+
+
+def floats(start, stop, step=1):
+    """The float32 numbers with these bits, and their negatives."""
+    patterns = np.arange(start, stop, step, dtype=np.uint32)
+    return np.concatenate([patterns, patterns | np.uint32(1 << 31)]).view(np.float32)
+
+
+NEAR = np.concatenate([floats(0, 1 << 24, 10_007), floats((1 << 23) - 40, (1 << 23) + 40), floats(0, 40)])
+
+
+def called(function, *arguments):
+    return function(*arguments)
+
+
+def jitted(function, *arguments):
+    return jax.jit(function)(*arguments)
+
+
+def folded(function, *arguments):
+    """All is constant, and the compiler computes."""
+    return jax.jit(lambda: function(*arguments))()
+
+
+def with_a_constant_scale(function, x, *scales):
+    return jax.jit(lambda x: function(x, *scales))(x)
+
+
+MODES = [called, jitted, folded, with_a_constant_scale]
+modes = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name__)
+
+
+def test_the_reference_flushes():
+    """Against the rule in integers: exponent bits of 0 leave the sign alone."""
+    x = np.concatenate([NEAR, np.float32([np.inf, -np.inf, 1, -1])])
+    expected = np.where(bits(x) & 0x7F800000, bits(x), bits(x) & np.uint32(1 << 31))
+    np.testing.assert_array_equal(bits(reference._flushed(x)), expected)
+    assert np.isnan(reference._flushed(np.float32(np.nan)))
+
+
+@modes
+def test_flushing_keeps_signs_and_everything_normal(mode, x64):
+    x = np.concatenate([NEAR, np.float32([np.inf, -np.inf, 1, -1, 3e38])])
+    np.testing.assert_array_equal(bits(mode(rounding.flushed, x)), bits(reference._flushed(x)))
+
+
+@modes
+def test_quantize(mode, x64):
+    """A subnormal input is 0 even where the scale would make one step of it; a subnormal scale divides as 0 does."""
+    quantize = partial(dml.element_wise_quantize_linear, output_dtype=np.int8)
+    for scale in SCALES:
+        expected = reference.element_wise_quantize_linear(NEAR, scale, output_dtype=np.int8)
+        np.testing.assert_array_equal(mode(quantize, NEAR, scale), expected)
+    assert np.asarray(quantize(np.nextafter(SMALLEST, np.float32(0)).reshape(1), SMALLEST)) == 0
+    assert np.asarray(quantize(SMALLEST.reshape(1), SMALLEST)) == 1
+
+
+@modes
+def test_dequantize(mode, x64):
+    x = np.arange(-128, 128).astype(np.int8)
+    for scale in SCALES:
+        expected = reference.element_wise_dequantize_linear(x, scale)
+        np.testing.assert_array_equal(bits(mode(dml.element_wise_dequantize_linear, x, scale)), bits(expected))
+
+
+def test_float16_keeps_its_subnormals():
+    x, scale = np.arange(-128, 128).astype(np.int8), np.float16(6e-8)
+    expected = x.astype(np.float32) * np.float32(scale)
+    for mode in (called, jitted):
+        got = np.asarray(mode(dml.element_wise_dequantize_linear, x, scale))
+        np.testing.assert_array_equal(got, expected.astype(np.float16))
+        assert (np.abs(got[got != 0]) < np.finfo(np.float16).smallest_normal).all()
+        halves = np.arange(1, 1024, dtype=np.uint16).view(np.float16)  # all of its positive subnormals
+        steps = mode(lambda x: dml.element_wise_quantize_linear(x, np.float16(6e-8), feature_level=JAXDML,
+                                                                output_dtype=np.uint16), halves)  # fmt: skip
+        np.testing.assert_array_equal(steps, np.arange(1, 1024))
+
+
+@modes
+def test_sums_that_cancel(mode, x64):
+    """The dequantized values are normal, their sum is not."""
+    a = np.arange(-128, 128).astype(np.int8)
+    b = a[::-1].copy()
+
+    def add(a, a_scale, b_scale, output_scale):
+        return dml.element_wise_quantized_linear_add(a, a_scale, None, b, b_scale, None, output_scale, None)
+
+    scales = SMALLEST * np.float32([1, 1.25, 1 + 2**-20])
+    seen = set()
+    for a_scale, b_scale, output_scale in itertools.product(scales, scales, (SMALLEST, ONE_STEP, SMALLEST / 4)):
+        arguments = a, a_scale, None, b, b_scale, None, np.float32(output_scale), None
+        expected = reference.element_wise_quantized_linear_add(*arguments)
+        np.testing.assert_array_equal(mode(add, a, a_scale, b_scale, np.float32(output_scale)), expected)
+        sums = a.astype(np.float32) * a_scale + b.astype(np.float32) * b_scale
+        seen |= {(0 < np.abs(sums).min() < SMALLEST)}
+    assert True in seen
+
+
+@modes
+def test_products_of_scales(mode, x64):
+    """Normal scales whose product, or whose product's quotient, is around 2**-126."""
+    a, b = np.arange(-8, 8).astype(np.int8).reshape(4, 4), np.arange(120, 128).astype(np.int8).reshape(4, 2)
+
+    def multiply(a, a_scale, b_scale, output_scale):
+        return dml.quantized_linear_matrix_multiply(a, a_scale, None, b, b_scale, None, output_scale, None)
+
+    root = np.float32(2.0**-63)
+    below = [np.nextafter(root, np.float32(0)), root, np.nextafter(root, np.float32(1)), root / 2, ONE_STEP, SMALLEST]
+    differ = 0
+    for a_scale, b_scale in itertools.product(np.float32(below), repeat=2):
+        for output_scale in np.float32([SMALLEST, SMALLEST * 16, ONE_STEP, 1]):
+            arguments = a, a_scale, None, b, b_scale, None, output_scale, None
+            expected = reference.quantized_linear_matrix_multiply(*arguments)
+            np.testing.assert_array_equal(mode(multiply, a, a_scale, b_scale, output_scale), expected)
+            with np.errstate(all="ignore"):
+                kept = (a.astype(np.float32) @ b.astype(np.float32)) * (a_scale * b_scale / output_scale)
+            differ += (np.clip(np.rint(np.nan_to_num(kept)), -128, 127) != expected).any()
+    assert differ > 10  # where subnormals are kept, other numbers come out
+
+
+@modes
+def test_fake_quantize(mode):
+    for scale in (SMALLEST, SMALLEST / 2):
+        quantized = reference.element_wise_quantize_linear(NEAR, scale)
+        expected = reference.element_wise_dequantize_linear(quantized, scale)
+        np.testing.assert_array_equal(bits(mode(dml.fake_quantize, NEAR, scale)), bits(expected))
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("part", range(8))
+def test_quantize_all_small_floats(part):
+    """All 2**25 floats whose exponent field is 0 or 1, in eight parts, jitted, with scales that show each bit."""
+    size = (1 << 24) >> 3
+    x = floats(part * size, (part + 1) * size)
+    quantize = jax.jit(partial(dml.element_wise_quantize_linear, output_dtype=np.int16, feature_level=JAXDML))
+    for scale in (SMALLEST, SMALLEST * np.float32(1.5), -SMALLEST, np.float32(2.0**-120), SMALLEST / 2, np.float32(0)):
+        expected = reference.element_wise_quantize_linear(x, scale, output_dtype=np.int16)
+        np.testing.assert_array_equal(quantize(x, scale), expected)
+    flushed = jax.jit(rounding.flushed)(x)
+    np.testing.assert_array_equal(bits(flushed), bits(reference._flushed(x)))
+
+
+def test_an_unflushed_scale_would_be_seen():
+    """On this platform or by its compiler subnormals are kept somewhere, or the tests above would show little."""
+    x = jnp.float32(1)
+    kept = jax.jit(lambda: x * (SMALLEST / 2))()
+    computed = jax.jit(lambda x, scale: x * scale)(x, SMALLEST / 2)
+    assert {float(kept), float(computed)} != {0.0}

@@ -1,0 +1,61 @@
+"""The pages' tensor-constraint lists: which tensors must have the same rank, sizes or data type."""
+
+import dataclasses
+import re
+
+import pytest
+
+import jaxdml as dml
+from descs import OPERATORS, case, field_of, refusal, right
+from jaxdml import DataType
+from spec_tables import BULLETS, table_at
+
+
+def other_type(operator, name, tensor):
+    """Another data type that the tensor's row has."""
+    return next(t for t in table_at(operator, "6_4")[name].data_types if t != tensor.data_type.name)
+
+
+def other_rank(operator, name, tensor):
+    """The tensor's sizes with one dimension more, or fewer where that is too many for its row."""
+    roomy = len(tensor.sizes) < table_at(operator, "6_4")[name].highest_count
+    return (1, *tensor.sizes) if roomy else tensor.sizes[1:]
+
+
+DEVIATIONS = {
+    "DimensionCount": (lambda *which: {"sizes": other_rank(*which)}, "same_dimension_count"),
+    "Sizes": (lambda _, __, tensor: {"sizes": (*tensor.sizes[:-1], tensor.sizes[-1] + 1)}, "same_sizes"),
+    "DataType": (lambda *which: {"data_type": DataType[other_type(*which)]}, "same_data_type"),
+}
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_constraints(operator):
+    """One tensor leaves the rest of its bullet: the error names two of the bullet's tensors, that one among them."""
+    for what, names in BULLETS[operator]:
+        for name in names:
+            with case(what, name):
+                assert_named(operator, what, names, name)
+
+
+def assert_named(operator, what, names, name):
+    desc = right(operator)
+    tensor = desc.tensors()[name]
+    deviate, rule = DEVIATIONS[what]
+    deviant = dataclasses.replace(tensor, **deviate(operator, name, tensor))
+    error = refusal(dataclasses.replace(desc, **{field_of(name): deviant}))
+    first, second = error.tensor, re.search(r", that of (\w+)", str(error))[1]
+    assert (type(error), error.operator, error.rule) == (dml.DescError, operator, rule)
+    assert {first, second} <= set(names)
+    assert name in (first, second)
+    assert first != second
+    values = {"DimensionCount": [4, len(deviant.sizes)], "Sizes": [tensor.sizes, deviant.sizes]}
+    expected = values.get(what, [tensor.data_type, deviant.data_type])
+    assert [error.expected, error.received] == (expected if first == name else expected[::-1])
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_absent_tensors_constrain_nothing(operator):
+    desc = right(operator)
+    absent = [name for name in desc.tensors() if name.endswith("ZeroPointTensor") or name == "BiasTensor"]
+    assert dml.validate(dataclasses.replace(desc, **dict.fromkeys(map(field_of, absent)))) == dml.validate(desc)

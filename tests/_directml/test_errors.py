@@ -1,0 +1,69 @@
+"""The errors: classes, attributes, copies; messages that stay readable whatever came."""
+
+import copy
+import dataclasses
+import pickle
+
+import jaxdml as dml
+from descs import ADD, CONVOLUTION, assert_refused, case, f32, i8, level, linear, refusal, right
+
+
+def errors():
+    """One of each class, as validate raises them; ArgumentTypeError is about calls, so this one is made here."""
+    return [
+        refusal(right(CONVOLUTION, group_count=0)),
+        refusal(right(CONVOLUTION, filter_scale_tensor=f32(6)), level("4_0")),
+        dml.ArgumentTypeError("text", operator=ADD, tensor="ATensor", rule="array", expected=int, received="x"),
+    ]
+
+
+def test_error_classes():
+    assert [type(error) for error in errors()] == [dml.DescError, dml.FeatureLevelError, dml.ArgumentTypeError]
+    assert issubclass(dml.DescError, ValueError)
+    assert issubclass(dml.FeatureLevelError, dml.DescError)
+    assert issubclass(dml.ArgumentTypeError, dml.DescError)
+    assert issubclass(dml.ArgumentTypeError, TypeError)
+
+
+def test_error_attributes():
+    error = errors()[1]
+    assert vars(error) == {
+        "operator": "quantized_linear_convolution",
+        "tensor": "FilterScaleTensor",
+        "rule": "dimension_count",
+        "expected": (3, 4),
+        "received": 1,
+        "feature_level": dml.FeatureLevel.LEVEL_4_0,
+        "minimum_feature_level": dml.FeatureLevel.LEVEL_5_2,
+    }
+    assert str(error) == (
+        "quantized_linear_convolution: FilterScaleTensor has rank 1, feature level 4_0 allows 3 to 4 (allowed from 5_2)"
+    )
+    assert vars(dml.DescError("text")) == dict.fromkeys(vars(error))
+
+
+def test_errors_survive_copying_and_pickling():
+    for error in errors():
+        for again in (copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))):
+            with case(type(error).__name__):
+                twin = again(error)
+                assert type(twin) is type(error)
+                assert str(twin) == str(error)
+                assert vars(twin) == vars(error)
+
+
+def test_messages_stay_readable():
+    """However long what was given: Python writes no integer of more than 4300 digits, and a reader none of 400."""
+    for sizes in ((10**5000,), (10**400,), ("x" * 10**6,)):
+        error = assert_refused(linear("UINT8", *sizes), "InputTensor", "sizes")
+        assert len(str(error)) < 500
+        assert error.received == sizes
+
+
+def test_an_input_that_padding_makes_too_large():
+    """Convolution alone makes its input larger; then the limit of a tensor holds for that."""
+    huge = {"start_padding": (2**31, 2**31), "strides": (2**32 - 1, 2**32 - 1)}
+    one = i8(1, 1, 1, 1)
+    desc = right(CONVOLUTION, input_tensor=one, filter_tensor=one, output_tensor=one, group_count=1, **huge)
+    desc = dataclasses.replace(desc, bias_tensor=None, filter_scale_tensor=desc.input_scale_tensor)
+    assert_refused(dataclasses.replace(desc, filter_zero_point_tensor=None), "StartPadding", "elements")

@@ -1,0 +1,84 @@
+"""Thousands of descs in which something was changed: a result, or an error that says where, and nothing else."""
+
+import dataclasses
+import json
+import math
+import re
+
+import jax
+import numpy as np
+
+import jaxdml as dml
+from cases import CONVOLUTION, MATRIX_MULTIPLY
+from mutated import VALUES, mutated
+
+
+def valid_descs():
+    for case in [MATRIX_MULTIPLY[0][0], MATRIX_MULTIPLY[0][3], *CONVOLUTION[0][:3]]:
+        yield dml.desc_of(getattr(dml, case.operator), *case.arguments, **case.options)
+    x = np.zeros((2, 3), np.uint8)
+    yield dml.desc_of(dml.element_wise_dequantize_linear, x, np.ones(3, np.float32), 3)
+    yield dml.desc_of(dml.element_wise_quantize_linear, x.astype(np.float32), 0.1, 3)
+    yield dml.desc_of(dml.element_wise_quantized_linear_add, x, 0.1, 3, x, 0.1, None, 0.3, 4)
+
+
+def shape_of_result(desc):
+    """Traces the compiled operator on flat buffers; large ones are never made."""
+    op = dml.compile_operator(desc)
+
+    def buffer(name):
+        tensor = getattr(desc, name)
+        size = max(math.prod(tensor.sizes), (tensor.total_tensor_size_in_bytes or 0) * 8 // tensor.data_type.bits)
+        if tensor.strides is not None:
+            size = max(size, 1 + sum((n - 1) * s for n, s in zip(tensor.sizes, tensor.strides, strict=True)))
+        return jax.ShapeDtypeStruct((size,), tensor.data_type.dtype)
+
+    def call(owned, rest):
+        return op(op.initialize(**owned), **rest)
+
+    owned, rest = ({name: buffer(name) for name in names} for names in (op.owned, op.dispatched))
+    if any(leaf.size >= 2**31 for leaf in jax.tree.leaves((owned, rest))):
+        return None  # no array of JAX is as large without 64-bit types
+    return jax.eval_shape(call, owned, rest)
+
+
+def test_mutated_descs():
+    rng = np.random.default_rng(0)
+    valid = [dml.desc_to_dict(desc) for desc in valid_descs()]
+    results, errors = 0, []
+    for _ in range(4000):
+        written = mutated(rng, valid[rng.integers(len(valid))])
+        try:
+            desc = dml.desc_from_dict(written)
+            shape_of_result(desc)
+        except dml.DescError as error:
+            errors.append(error)
+        else:
+            results += 1
+            assert dml.desc_from_dict(json.loads(json.dumps(dml.desc_to_dict(desc)))) == desc
+    assert results > 300
+    assert all(error.tensor is not None for error in errors)
+    assert len({re.sub(r"[\d.e+-]+", "0", str(error)) for error in errors}) > 200
+
+
+def test_mutated_fields():
+    """Descs that are no JSON: every field replaced by everything."""
+    errors = []
+    for desc in valid_descs():
+        for field in dataclasses.fields(desc):
+            tensor = getattr(desc, field.name)
+            changed = [dataclasses.replace(desc, **{field.name: value}) for value in (*VALUES, tensor)]
+            if isinstance(tensor, dml.TensorDesc):
+                changed += [
+                    dataclasses.replace(desc, **{field.name: dataclasses.replace(tensor, **{inner.name: value})})
+                    for inner in dataclasses.fields(tensor)
+                    for value in VALUES[::7]
+                ]
+            for wrong in changed:
+                assert str(wrong)
+                try:
+                    dml.compile_operator(wrong)
+                except dml.DescError as error:
+                    errors.append(error)
+    assert len(errors) > 3000
+    assert all(error.tensor is not None for error in errors)

@@ -1,0 +1,243 @@
+"""Descs at random, right, nearly right and absurd: validate gives a result or a DescError, as the pages do."""
+
+import collections
+import dataclasses
+import math
+import random
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from descs import CONVOLUTION, case, changed, desc_of, example, field_of, right, tensor_of
+from spec_tables import BULLETS, OPERATORS, breach, first_breach, table_at
+
+GARBAGE = [
+    None,
+    "",
+    "UINT8",
+    b"1",
+    0,
+    -1,
+    7,
+    2**32,
+    10**30,
+    10**5000,
+    True,
+    1.0,
+    math.nan,
+    1j,
+    (),
+    (1, 2),
+    (1, -2, 3, 4),
+    ((1,), (2, (3,))),
+    [1, [2]],
+    ["a"],
+    {},
+    {1: 2},
+    {1, 2},
+    range(4),
+    object(),
+    int,
+    len,
+    np.int64(3),
+    np.float32(1),
+    np.array(2),
+    np.array([1, 2]),
+    np.array([[1, 2], [3, 4]]),
+    np.array(["a"]),
+    jnp.ones(2),
+    dml.DataType.FLOAT16,
+    dml.DataType.UINT4,
+    dml.TensorFlags(6),
+    dml.FeatureLevel.LEVEL_1_0,
+    tensor_of("UINT8", 2, 3),
+    dml.TensorDesc(None, None),
+    dml.TensorDesc("UINT8", [[1]], {}, None, "8", 1.5),
+    dml.ElementWiseDequantizeLinearDesc(),
+]
+
+PLAUSIBLE = {
+    "data_type": list(dml.DataType),
+    "sizes": [(), (1,), (2, 3), (1, 1, 1, 1), (2, 3, 1, 2), (2, 6, 5, 5), (1, 6, 1, 1), (6,), (2, 2, 0, 1), (1,) * 9],
+    "strides": [None, (), (1,), (0, 0, 0, 0), (6, 2, 2, 1), (12, 1, 4, 2), (1, 0, 1, 0)],
+    "flags": list(dml.TensorFlags),
+    "total_tensor_size_in_bytes": [None, 0, 4, 16, 10**6],
+    "guaranteed_base_offset_alignment": [0, 1, 2, 4, 256],
+    "dimension_count": [1, 2],
+    "strides of the kernel": [(1,), (1, 1), (2, 1), (9, 9)],
+    "dilations": [(1,), (1, 1), (1, 2), (3, 3)],
+    "start_padding": [(0,), (0, 0), (1, 2)],
+    "end_padding": [(0,), (0, 0), (2, 1)],
+    "group_count": [1, 2, 4],
+}
+
+
+def random_desc(rng):
+    """A right desc of any operator, types and ranks; then up to two fields, of it or of one of its tensors, changed."""
+    operator = rng.choice(OPERATORS)
+    rows = table_at(operator, "jaxdml")
+    tensors = example(operator)
+    for name in rng.choices(list(rows), k=rng.randint(0, 3)):
+        row = rows[name]
+        data_type, rank = rng.choice(row.data_types), rng.randint(row.lowest_count, row.highest_count)
+        tensors = changed(operator, tensors, name, data_type=data_type, rank=rank)
+    for name in rng.choices([name for name, row in rows.items() if row.optional], k=rng.randint(0, 2)):
+        tensors[name] = None
+    desc = desc_of(operator, tensors)
+    for _ in range(rng.randint(0, 2)):
+        desc = mutated(rng, desc)
+    return desc
+
+
+def mutated(rng, desc):
+    name = rng.choice([field.name for field in dataclasses.fields(desc)])
+    value = getattr(desc, name)
+    if isinstance(value, dml.TensorDesc):
+        field = rng.choice([field.name for field in dataclasses.fields(value)])
+        return dataclasses.replace(desc, **{name: dataclasses.replace(value, **{field: another(rng, field)})})
+    return dataclasses.replace(desc, **{name: another(rng, "strides of the kernel" if name == "strides" else name)})
+
+
+def another(rng, field):
+    """A plausible value three times in four, or garbage."""
+    return rng.choice(PLAUSIBLE.get(field, GARBAGE) if rng.randrange(4) else GARBAGE)
+
+
+def words(feature_level):
+    """A feature level in the words of `spec_tables`."""
+    return feature_level.name.removeprefix("LEVEL_").replace("JAXDML", "jaxdml")
+
+
+def facts(desc):
+    """{tensor: (data type, rank) or None}, in the pages' words."""
+    return {name: tensor and (tensor.data_type.name, len(tensor.sizes)) for name, tensor in desc.tensors().items()}
+
+
+FACTS = {
+    "DimensionCount": lambda tensor: len(tensor.sizes),
+    "Sizes": lambda tensor: tensor.sizes,
+    "DataType": lambda tensor: tensor.data_type,
+}
+
+
+def assert_allowed(desc, feature_level, output):
+    """What validate accepted stands in the pages' tables, and keeps their constraints."""
+    rows, tensors = table_at(desc.operator, words(feature_level)), desc.tensors()
+    assert not [name for name, fact in facts(desc).items() if breach(rows[name], fact)]
+    for what, names in BULLETS[desc.operator]:
+        assert len({FACTS[what](tensors[name]) for name in names if tensors[name]}) == 1
+    for tensor in filter(None, tensors.values()):
+        assert all(type(size) is int and size > 0 for size in tensor.sizes)
+        assert tensor.strides is None or len(tensor.strides) == len(tensor.sizes)
+    assert output.shape == tensors["OutputTensor"].sizes
+    assert output.dtype == np.dtype(tensors["OutputTensor"].data_type.name.lower())
+
+
+def judged(desc, feature_level):
+    """validate's verdict: its output or its DescError; any other exception is the test's failure."""
+    try:
+        return dml.validate(desc, feature_level)
+    except dml.DescError as error:
+        return error
+
+
+def check(desc, feature_level):
+    """One desc at one level; the verdict."""
+    verdict = judged(desc, feature_level)
+    if not isinstance(verdict, dml.DescError):
+        assert_allowed(desc, feature_level, verdict)
+        assert dml.desc_from_dict(dml.desc_to_dict(desc)) == desc
+        return verdict
+    assert str(verdict).startswith(f"{desc.operator}: ")
+    assert (verdict.operator, bool(verdict.rule)) == (desc.operator, True)
+    if isinstance(verdict, dml.FeatureLevelError):
+        assert verdict.minimum_feature_level > verdict.feature_level
+        if verdict.tensor:
+            breached = first_breach(desc.operator, words(feature_level), facts(desc))
+            assert breached == (verdict.tensor, verdict.rule)
+    return verdict
+
+
+def check_minimum(desc):
+    """minimum_feature_level is the lowest level where validate accepts.
+
+    Where none does, it says what validate says at DirectML's highest.
+    """
+    if isinstance(judged(desc, dml.FeatureLevel.JAXDML), dml.DescError):
+        latest = judged(desc, dml.FeatureLevel.LATEST)
+        with pytest.raises(type(latest)) as error:
+            dml.minimum_feature_level(desc)
+        assert str(error.value) == str(latest)
+        return
+    minimum = dml.minimum_feature_level(desc)
+    for feature_level in dml.FeatureLevel:
+        assert isinstance(judged(desc, feature_level), dml.DescError) == (feature_level < minimum)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_descs(seed):
+    """Right ones must be common, or all of this says nothing; so must wrong ones."""
+    rng, verdicts = random.Random(seed), collections.Counter()
+    for number in range(600):
+        desc, feature_level = random_desc(rng), rng.choice(list(dml.FeatureLevel))
+        with case(number):
+            verdicts[type(check(desc, feature_level)).__name__] += 1
+            check_minimum(desc)
+    for verdict in ("ShapeDtypeStruct", "DescError", "FeatureLevelError"):
+        assert verdicts[verdict] > 0.1 * verdicts.total(), verdicts
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_garbage_in_every_field(operator):
+    """Every field of the desc, and of each of its tensors, holds each piece of garbage once; most are refused."""
+    desc = right(operator)
+    verdicts = collections.Counter()
+    for number, garbage in enumerate(GARBAGE):
+        variants = [dataclasses.replace(desc, **{field.name: garbage}) for field in dataclasses.fields(desc)]
+        for name, tensor in desc.tensors().items():
+            for field in dataclasses.fields(tensor):
+                broken = dataclasses.replace(tensor, **{field.name: garbage})
+                variants.append(dataclasses.replace(desc, **{field_of(name): broken}))
+        for place, variant in enumerate(variants):
+            with case("variant", place, "of garbage", number):
+                verdicts[isinstance(check(variant, dml.FeatureLevel.LATEST), dml.DescError)] += 1
+                check_minimum(variant)
+    assert verdicts[True] > 0.9 * verdicts.total()
+
+
+def test_garbage_for_a_feature_level():
+    for operator in OPERATORS:
+        desc = right(operator)
+        for garbage in GARBAGE:
+            if not isinstance(garbage, dml.FeatureLevel):
+                assert judged(desc, garbage).tensor == "feature_level"
+
+
+def test_garbage_for_a_desc():
+    for garbage in GARBAGE:
+        if not isinstance(garbage, dml.OperatorDesc):
+            for function in (dml.validate, dml.minimum_feature_level):
+                with pytest.raises(dml.DescError, match="expected an operator desc"):
+                    function(garbage)
+
+
+def test_garbage_everywhere_at_once():
+    for operator in OPERATORS:
+        fields = [field.name for field in dataclasses.fields(right(operator))]
+        for garbage in GARBAGE:
+            everywhere = dataclasses.replace(right(operator), **dict.fromkeys(fields, garbage))
+            assert isinstance(check(everywhere, dml.FeatureLevel.LATEST), dml.DescError)
+
+
+def test_two_options_with_garbage():
+    """Options depend on each other, so they are also wrong in pairs."""
+    desc = right(CONVOLUTION)
+    options = [f.name for f in dataclasses.fields(desc) if not f.name.endswith("_tensor")]
+    for first in options:
+        for second in options:
+            for garbage in GARBAGE:
+                for other in (None, -1, 10**30, (1, -2)):
+                    both = dataclasses.replace(desc, **{first: garbage, second: other})
+                    assert isinstance(check(both, dml.FeatureLevel.LATEST), dml.DescError)

@@ -1,0 +1,219 @@
+"""What an error about a hand-written desc says to write: in a desc's words, and right, for the desc that follows it."""
+
+import dataclasses
+import itertools
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from descs import (
+    ADD,
+    CONVOLUTION,
+    DEQUANTIZE,
+    MATRIX_MULTIPLY,
+    OPERATORS,
+    QUANTIZE,
+    case,
+    desc_of,
+    example,
+    f32,
+    field_of,
+    i8,
+    i32,
+    level,
+    refusal,
+    right,
+    sizes_of,
+    tensor_of,
+)  # fmt: skip
+from jaxdml import DataType
+from spec_pages import DATA_TYPES
+from spec_tables import table_at
+
+LATEST = dml.FeatureLevel.LATEST
+CALLS_WORDS = ("jnp.", "jax.", "astype", "reshape", "transpose", "[:, None]", "dequantize it", "quantize it")
+
+
+def with_tensor(desc, name, **fields):
+    """The desc, one of its tensors changed."""
+    return dataclasses.replace(desc, **{field_of(name): dataclasses.replace(desc.tensors()[name], **fields)})
+
+
+def error_of(desc, feature_level=LATEST):
+    try:
+        dml.validate(desc, feature_level)
+    except dml.DescError as error:
+        return error
+    return None
+
+
+def written(error):
+    """What an error says to write: [{field of a TensorDesc: value}], one for each choice."""
+    _, _, remedy = str(error).rpartition("write ")
+    field, _, values = remedy.partition("=")
+    if field == "data_type":
+        return [{"data_type": DataType[name]} for name in re.findall(r"DataType\.(\w+)", values)]
+    assert field == "sizes", str(error)
+    sizes = tuple(map(int, re.findall(r"\d+", values.partition(")")[0])))
+    return [{"sizes": sizes}]
+
+
+def assert_mended(desc, steps, feature_level=LATEST):
+    """Whichever choice is taken, the desc becomes right when each error's remedy is followed, in so many steps."""
+    error = error_of(desc, feature_level)
+    if error is None:
+        return
+    assert steps, str(error)
+    if isinstance(error, dml.FeatureLevelError):
+        assert_mended(desc, steps - 1, error.minimum_feature_level)
+        return
+    choices = written(error)
+    assert choices
+    for choice in choices:
+        with case(error, choice):
+            assert_mended(with_tensor(desc, error.tensor, **choice), steps - 1, feature_level)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_wrong_data_type_is_mended_by_what_is_said_to_write(operator):
+    """In each place all 14 data types, most of which are wrong there or do not fit the other tensors."""
+    for name in table_at(operator, "6_4"):
+        for data_type in DATA_TYPES:
+            with case(name, data_type):
+                desc = with_tensor(right(operator), name, data_type=DataType[data_type])
+                assert_mended(desc, steps=3)
+
+
+# The operator, fields that make a right desc wrong, the tensor at fault, what to write.
+SIZES = (
+    (QUANTIZE, {"scale_tensor": f32(3)}, "ScaleTensor", "(2, 3, 1, 2), and strides of 0 where values are shared"),
+    (DEQUANTIZE, {"zero_point_tensor": tensor_of("UINT8", 2, 1, 1, 1)}, "ZeroPointTensor",
+     "(2, 3, 1, 2), and strides of 0 where values are shared"),
+    (MATRIX_MULTIPLY, {"a_scale_tensor": f32(1, 1, 1, 4)}, "AScaleTensor", "(1, 1, 4, 1)"),
+    (MATRIX_MULTIPLY, {"a_zero_point_tensor": i8(1, 4, 1, 1)}, "AZeroPointTensor", "(1, 1, 4, 1)"),
+    (MATRIX_MULTIPLY, {"b_scale_tensor": f32(1, 1, 6, 1)}, "BScaleTensor", "(1, 1, 1, 6)"),
+    (MATRIX_MULTIPLY, {"output_scale_tensor": f32(1, 1, 1, 4)}, "OutputScaleTensor", "(1, 1, 4, 1)"),
+    (CONVOLUTION, {"filter_scale_tensor": f32(6, 1, 1, 1)}, "FilterScaleTensor", "(1, 6, 1, 1)"),
+    (CONVOLUTION, {"filter_scale_tensor": f32(1, 6)}, "FilterScaleTensor", "(1, 6, 1, 1)"),
+    (CONVOLUTION, {"filter_scale_tensor": f32(1, 1, 6)}, "FilterScaleTensor", "(6, 1, 1)"),
+    (CONVOLUTION, {"filter_zero_point_tensor": i8(1, 1, 1, 6)}, "FilterZeroPointTensor", "(1, 6, 1, 1)"),
+    (CONVOLUTION, {"bias_tensor": i32(1, 1, 1, 6)}, "BiasTensor", "(1, 6, 1, 1)"),
+    (CONVOLUTION, {"bias_tensor": i32(6, 1, 1, 1)}, "BiasTensor", "(1, 6, 1, 1)"),
+)  # fmt: skip
+
+
+def test_wrong_sizes_are_mended_by_what_is_said_to_write():
+    for operator, fields, name, sizes in SIZES:
+        with case(operator, fields):
+            desc = right(operator, **fields)
+            error = refusal(desc)
+            assert error.tensor == name
+            assert str(error).endswith(f"; write sizes={sizes}")
+            assert_mended(desc, steps=1)
+
+
+def test_shared_values_are_written_by_strides_of_0():
+    """One scale, one for each entry of dimension 1: the sizes of the input, as the error says, and 0 elsewhere."""
+    for strides in ((0, 0, 0, 0), (0, 1, 0, 0)):
+        wrong = right(QUANTIZE, scale_tensor=f32(1, max(strides) * 2 + 1, 1, 1))
+        (choice,) = written(refusal(wrong))
+        assert not error_of(with_tensor(wrong, "ScaleTensor", strides=strides, **choice))
+
+
+# The operator, fields that make a right desc wrong, what the error says after "; ", fields that follow it.
+REMEDIES = (
+    (DEQUANTIZE, {"scale_tensor": None}, "write scale_tensor=TensorDesc(...)", {"scale_tensor": f32(2, 3, 1, 2)}),
+    (DEQUANTIZE, {"scale_tensor": 0.1}, "write TensorDesc(DataType.UINT8, (2, 3)) or the like",
+     {"scale_tensor": f32(2, 3, 1, 2)}),
+    (DEQUANTIZE, {"input_tensor": dml.TensorDesc(np.dtype("uint8"), (2, 3, 1, 2))},
+     "write DataType.UINT8 or the like, or DataType.of(dtype)",
+     {"input_tensor": dml.TensorDesc(DataType.of(np.dtype("uint8")), (2, 3, 1, 2))}),
+    (DEQUANTIZE, {"output_tensor": f32(2, 0, 1, 2)}, "give each dimension 1 or more",
+     {"output_tensor": f32(2, 3, 1, 2)}),
+    (DEQUANTIZE, {"output_tensor": f32(2, 3, 1, 2, 1, 1, 1, 1, 1)}, "give it 1 to 8 sizes",
+     {"output_tensor": f32(2, 3, 1, 2)}),
+    (DEQUANTIZE, {"output_tensor": tensor_of("FLOAT32", 2, 3, 1, 2, flags=dml.TensorFlags.OWNED_BY_DML)},
+     "leave its flags NONE", {"output_tensor": f32(2, 3, 1, 2)}),
+    (QUANTIZE, {"input_tensor": tensor_of("INT32", 2, 3, 1, 2), "scale_tensor": tensor_of("FLOAT16", 2, 3, 1, 2)},
+     "write data_type=DataType.FLOAT32", {"scale_tensor": f32(2, 3, 1, 2)}),
+    (ADD, {"b_tensor": i8(2, 1, 1, 2)},
+     "tensors do not broadcast: write equal sizes, and strides of 0 where values are repeated",
+     {"b_tensor": tensor_of("INT8", 2, 3, 1, 2, strides=(2, 0, 1, 1))}),
+    (ADD, {"output_tensor": i8(1, 2, 3, 1, 2)}, "give both 5 sizes, or both 4", {"output_tensor": i8(2, 3, 1, 2)}),
+    (ADD, {"output_tensor": i8(3, 1, 2)}, "give both 3 sizes, or both 4", {"output_tensor": i8(2, 3, 1, 2)}),
+    (ADD, {"a_scale_tensor": f32(1, 1, 1)}, "give it 4 sizes", {"a_scale_tensor": f32(1, 1, 1, 1)}),
+    (MATRIX_MULTIPLY, {"a_scale_tensor": f32(1, 1, 4, 1), "b_scale_tensor": f32(1, 1, 1)}, "give it 4 sizes",
+     {"b_scale_tensor": f32(1, 1, 1, 1)}),
+    (CONVOLUTION, {"filter_tensor": i8(4, 3, 2)}, "give both 3 sizes, or both 4",
+     {"filter_tensor": i8(6, 4, 3, 2)}),
+    (CONVOLUTION, {"bias_tensor": i32(6, 1, 1)}, "give both 3 sizes, or both 4", {"bias_tensor": i32(1, 6, 1, 1)}),
+    (CONVOLUTION, {"bias_tensor": f32(1, 6, 1, 1)},
+     "it counts steps of input_scale * filter_scale: write data_type=DataType.INT32",
+     {"bias_tensor": i32(1, 6, 1, 1)}),
+    (CONVOLUTION, {"filter_tensor": i8(9, 6, 4, 3, 2)}, "a stack of filters is no filter: write a desc for one of them",
+     {"filter_tensor": i8(6, 4, 3, 2)}),
+    (CONVOLUTION, {"input_tensor": i8(2, 7, 6, 4)},
+     "channels are dimension 1 of both: let Strides say the order of NHWC data or of an HWIO filter",
+     {"input_tensor": tensor_of("INT8", 2, 4, 7, 6, strides=(168, 1, 24, 4))}),
+    (CONVOLUTION, {"filter_tensor": i8(3, 2, 4, 6)},
+     "channels are dimension 1 of both: let Strides say the order of NHWC data or of an HWIO filter",
+     {"filter_tensor": tensor_of("INT8", 6, 4, 3, 2, strides=(1, 6, 48, 24))}),
+    (CONVOLUTION, {"filter_tensor": i8(6, 4, 8, 2)}, "pad it or shrink the kernel",
+     {"start_padding": (1, 0), "end_padding": (4, 0)}),
+)  # fmt: skip
+
+
+def test_other_remedies_are_true():
+    for operator, fields, remedy, mended in REMEDIES:
+        with case(operator, fields):
+            error = refusal(right(operator, **fields))
+            assert str(error).endswith(f"; {remedy}")
+            assert not isinstance(error, dml.FeatureLevelError)
+            assert dml.validate(right(operator, **{**fields, **mended}))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_desc_is_not_answered_in_a_calls_words(operator):
+    """Every data type, rank 0 to 9 and absence in each place, at a level of each table."""
+    texts = [str(refusal(right(its, **fields))) for its, fields, *_ in SIZES + REMEDIES if its == operator]
+    for name in table_at(operator, "6_4"):
+        facts = [*itertools.product(DATA_TYPES, range(10)), None]
+        for fact, at in itertools.product(facts, ("2_1", "5_0", "6_4")):
+            tensor = fact and tensor_of(fact[0], *sizes_of(operator, name, fact[1]))
+            error = error_of(right(operator, **{field_of(name): tensor}), level(at))
+            texts += [str(error)] if error else []
+    assert len(texts) > 1000
+    assert not [text for text in texts if any(word in text for word in CALLS_WORDS)]
+
+
+X, F = np.zeros((1, 2, 5, 5), np.uint8), np.zeros((3, 2, 3, 3), np.int8)
+
+
+def test_a_call_and_a_desc_are_told_the_same_facts():
+    """The class and all attributes are equal, and the text as far as the remedy, which differs."""
+    quantize = example(QUANTIZE)
+    convolve = dml.desc_of(dml.quantized_linear_convolution, X, 0.1, None, F, 0.1, None, None, 0.5, None)
+    row = np.ones(5, np.float32)
+    multiply = dml.desc_of(dml.quantized_linear_matrix_multiply, X, 0.1, None, X, 0.1, None, 0.5, None)
+    for call, desc in (
+        (lambda: dml.element_wise_quantize_linear(jnp.zeros((2, 3, 1, 2), jnp.uint8), 0.1),
+         desc_of(QUANTIZE, {**quantize, "InputTensor": ("UINT8", 4), "ZeroPointTensor": None})),
+        (lambda: dml.quantized_linear_convolution(X, 0.1, None, F[:, :1], 0.1, None, None, 0.5, None),
+         with_tensor(convolve, "FilterTensor", sizes=(3, 1, 3, 3))),
+        (lambda: dml.quantized_linear_convolution(X, 0.1, None, F, 0.1, None, np.zeros(3, np.float32), 0.5, None),
+         dataclasses.replace(convolve, bias_tensor=f32(1, 3, 1, 1))),
+        (lambda: dml.quantized_linear_matrix_multiply(X, row, None, X, 0.1, None, 0.5, None),
+         dataclasses.replace(multiply, a_scale_tensor=f32(1, 1, 1, 5))),
+    ):  # fmt: skip
+        theirs = refusal(desc)
+        with case(theirs), pytest.raises(dml.DescError) as caught:
+            call()
+        with case(theirs, caught.value):
+            assert type(caught.value) is type(theirs)
+            assert vars(caught.value) == vars(theirs)
+            told, remedies = zip(*(str(error).rsplit("; ", 1) for error in (caught.value, theirs)), strict=True)
+            assert told[0] == told[1]
+            assert remedies[0] != remedies[1]

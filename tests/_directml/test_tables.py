@@ -1,0 +1,66 @@
+"""Descs and feature support as tables, in a terminal and in a notebook."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+
+import jaxdml as dml
+
+X, F = np.zeros((1, 2, 5, 5), np.uint8), np.zeros((3, 2, 3, 3), np.int8)
+CONVOLVE = dml.desc_of(dml.quantized_linear_convolution, X, 0.1, 3, F, 0.1, None, None, 0.5, 5, strides=2)
+
+
+def test_a_desc_prints_as_a_table():
+    lines = str(CONVOLVE).splitlines()
+    assert lines[0] == "quantized_linear_convolution, feature level 6_4"
+    assert lines[1].startswith("DimensionCount 2, Strides [2, 2], Dilations [1, 1], StartPadding [0, 0]")
+    rows = {name: cells for name, *cells in (re.split(" {2,}", line) for line in lines[3:])}
+    assert rows["InputTensor"] == ["input", "UINT8", "[1, 2, 5, 5]", "packed", "INT8, UINT8; rank 3 to 4"]
+    assert rows["BiasTensor"] == ["absent", "INT32; rank 3 to 4; optional"]
+    assert list(rows) == list(CONVOLVE.tensors())
+
+
+def test_a_desc_is_a_table_in_a_notebook():
+    owned = dataclasses.replace(CONVOLVE.filter_tensor, flags=dml.TensorFlags.OWNED_BY_DML)
+    desc = dataclasses.replace(CONVOLVE, filter_tensor=owned)
+    html = desc._repr_html_()
+    assert html.count("<tr>") == 1 + len(CONVOLVE.tensors())
+    assert "input, owned by DML" in html
+    op = dml.compile_operator(desc, dml.FeatureLevel.LEVEL_5_2)
+    assert "feature level 5_2" in op._repr_html_()
+    assert str(op).splitlines()[0] == "quantized_linear_convolution, feature level 5_2"
+
+
+def test_a_wrong_desc_is_shown_all_the_same():
+    for desc in (
+        dml.OperatorDesc(),
+        dml.QuantizedLinearMatrixMultiplyDesc(),
+        dml.ElementWiseDequantizeLinearDesc(input_tensor="<b>", scale_tensor=3),
+        dml.ElementWiseDequantizeLinearDesc(input_tensor=dml.TensorDesc("UINT8", 4, "no", flags="flags")),
+    ):
+        assert str(desc)
+        assert "<b>" not in desc._repr_html_()
+
+
+def test_feature_support():
+    support = dml.check_feature_support("quantized_linear_convolution", dml.FeatureLevel.LEVEL_5_1)
+    assert support.is_supported
+    assert support.tensors["FilterScaleTensor"] == ((3, 4), (dml.DataType.FLOAT32,), False)
+    assert support.options["DimensionCount"].startswith("1 to 2")
+    assert support.minimum_feature_level == dml.FeatureLevel.LEVEL_2_1
+    assert "BiasTensor             INT32; rank 3 to 4; optional" in str(support)
+    assert support._repr_html_().count("<tr>") == 1 + 10 + 6 + 4
+    for name in ("DML_OPERATOR_QUANTIZED_LINEAR_CONVOLUTION", "QUANTIZED_LINEAR_CONVOLUTION", CONVOLVE):
+        assert dml.check_feature_support(name, dml.FeatureLevel.LEVEL_5_1) == support
+    early = dml.check_feature_support(dml.element_wise_quantized_linear_add, dml.FeatureLevel.LEVEL_3_1)
+    assert not early.is_supported
+    assert early.tensors == {}
+    assert str(early) == "element_wise_quantized_linear_add, feature level 3_1: not supported, introduced in 4_0"
+    assert "introduced in 4_0" in early._repr_html_()
+    for wrong in ("gemm", [1], None):
+        with pytest.raises(dml.DescError, match=r"operator is .*, expected element_wise_dequantize_linear, "):
+            dml.check_feature_support(wrong)
+    with pytest.raises(dml.DescError, match="feature_level is 4, expected a FeatureLevel"):
+        dml.check_feature_support("quantized_linear_convolution", 4)

@@ -1,0 +1,180 @@
+"""Errors of calls: what all of them have in common, and what a desc with the same mistake is told."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from calls import GOOD, Bad, call, caught, compilations, problems, steps, u8
+from descs import (
+    ADD,
+    CONVOLUTION,
+    DEQUANTIZE,
+    DESCS,
+    MATRIX_MULTIPLY,
+    OPERATORS,
+    QUANTIZE,
+    f32,
+    level,
+    refusal,
+    tensor_of,
+)
+from jaxdml import DescError
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_good_calls_are_right(operator):
+    """So each wrong call is wrong for the one thing changed."""
+    assert call(operator, GOOD[operator]).dtype in (np.float32, np.uint8)
+
+
+def test_right_calls_are_seen_to_compile():
+    """Or it would show nothing that wrong ones are not."""
+    with compilations() as compiled:
+        call(DEQUANTIZE, {**GOOD[DEQUANTIZE], "input": u8(3, 1, 4, 1, 5, 2, 6)})
+    assert compiled
+
+
+def test_problems_are_seen():
+    """Or it would show nothing that there are none."""
+    error, wide = (DescError, "InputTensor", "data_type"), np.zeros((2, 3), np.int64)
+    for changes, facts, phrase, problem in (
+        ({}, error, "", "is not refused"),
+        ({"input": wide}, (DescError, "ScaleTensor", "data_type"), "", "raises"),
+        ({"input": wide}, error, "FLOAT17", "does not say 'FLOAT17'"),
+    ):
+        assert problem in problems([Bad(DEQUANTIZE, "case", changes, facts, (phrase,))])
+    assert problems([Bad(DEQUANTIZE, "case", {"input": wide}, error, ("INT64",))]) == ""
+
+
+def test_whole_messages():
+    error = caught(CONVOLUTION, {**GOOD[CONVOLUTION], "strides": 1.0})  # nothing about tracing
+    assert (
+        str(error) == "quantized_linear_convolution: Strides is a float, expected an integer or a tuple of 2 integers"
+    )
+    error = caught(DEQUANTIZE, {**GOOD[DEQUANTIZE], "input": 3})
+    assert str(error) == (
+        "element_wise_dequantize_linear: InputTensor is an int, expected an array; write jnp.asarray(input, dtype=...)"
+    )
+
+
+def hand_written(operator, **changes):
+    """The desc of the good call, each parameter tensor of the data's rank; changes go over it."""
+    i8, byte, f = (lambda *s: tensor_of("INT8", *s)), (lambda *s: tensor_of("UINT8", *s)), f32
+    if operator == DEQUANTIZE:
+        tensors = byte(2, 3), f(2, 3), byte(2, 3), f(2, 3)
+    elif operator == QUANTIZE:
+        tensors = f(2, 3), f(2, 3), byte(2, 3), byte(2, 3)
+    elif operator == ADD:
+        one = (1, 1)
+        tensors = byte(2, 3), f(*one), byte(*one), i8(2, 3), f(*one), i8(*one), f(*one), byte(*one), byte(2, 3)
+    elif operator == MATRIX_MULTIPLY:
+        one = (1, 1, 1)
+        a, b, output = (byte(2, 4, 5), f(*one), byte(*one)), (i8(2, 5, 6), f(*one), i8(*one)), (f(*one), byte(*one))
+        tensors = *a, *b, *output, byte(2, 4, 6)
+    else:
+        one, filter = (1, 1, 1, 1), i8(6, 4, 3, 4)
+        image, output = (byte(2, 4, 7, 9), f(*one), byte(*one)), (f(*one), byte(*one), byte(2, 6, 5, 6))
+        options = 2, (1, 1), (1, 1), (0, 0), (0, 0), 1
+        tensors = *image, filter, f(*one), i8(*one), tensor_of("INT32", 1, 6, 1, 1), *output, *options
+    names = [field.name for field in dataclasses.fields(DESCS[operator])]
+    return DESCS[operator](**{**dict(zip(names, tensors, strict=True)), **changes})
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_hand_written_descs_are_right(operator):
+    output, computed = dml.validate(hand_written(operator)), call(operator, GOOD[operator])
+    assert (output.shape, output.dtype) == (computed.shape, computed.dtype)
+
+
+BROADCAST = "; give scale one value, one for each entry of a dimension, or sizes that broadcast to [2, 3]"
+REPEATED = "; write sizes=(2, 3), and strides of 0 where values are shared"
+NOT_BROADCAST = "; tensors do not broadcast, use jax.vmap or jnp.broadcast_to"
+EQUAL = "; tensors do not broadcast: write equal sizes, and strides of 0 where values are repeated"
+TRANSPOSED = (
+    "; channels are dimension 1 of both: write input.transpose(0, 3, 1, 2) for NHWC data, "
+    "filter.transpose(3, 2, 0, 1) for an HWIO filter"
+)
+STRIDED = "; channels are dimension 1 of both: let Strides say the order of NHWC data or of an HWIO filter"
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments", "fields", "at", "in_call", "in_desc"),
+    [
+        (DEQUANTIZE, {"zero_point": np.ones((2, 3), np.int8)}, {"zero_point_tensor": tensor_of("INT8", 2, 3)}, "6_4",
+         "; write zero_point.astype(jnp.uint8)", "; write data_type=DataType.UINT8"),
+        (DEQUANTIZE, {"scale": np.ones((2, 2), np.float32)}, {"scale_tensor": f32(2, 2)}, "6_4", BROADCAST, REPEATED),
+        (DEQUANTIZE, {"scale": np.ones(2, np.float32)}, {"scale_tensor": f32(1, 2)}, "6_4",
+         "; scale lies along the last dimension: for dimension 0 write scale.reshape(-1, 1)", REPEATED),
+        (DEQUANTIZE, {"zero_point": None}, {"zero_point_tensor": None}, "6_1", "", ""),
+        (DEQUANTIZE, {}, {}, "1_0", "", ""),
+        (QUANTIZE, {"scale": np.ones((2, 3), np.float16)}, {"scale_tensor": tensor_of("FLOAT16", 2, 3)}, "6_4",
+         "; write scale.astype(jnp.float32)", "; write data_type=DataType.FLOAT32"),
+        (QUANTIZE, {"input": np.ones((2, 3), np.uint8)}, {"input_tensor": tensor_of("UINT8", 2, 3)}, "6_4",
+         "; dequantize it first: element_wise_dequantize_linear(input, scale, zero_point)",
+         "; write data_type=DataType.FLOAT32, DataType.FLOAT16 or DataType.INT32"),
+        (ADD, {"b": np.zeros((1, 3), np.int8)}, {"b_tensor": tensor_of("INT8", 1, 3)}, "6_4", NOT_BROADCAST, EQUAL),
+        (ADD, {"a_scale": np.ones(3, np.float32)}, {"a_scale_tensor": f32(1, 3)}, "6_4",
+         "; there are 3 values", "; there are 3 values"),
+        (ADD, {}, {}, "3_1", "", ""),
+        (MATRIX_MULTIPLY, {"b": np.zeros((2, 4, 6), np.int8)}, {"b_tensor": tensor_of("INT8", 2, 4, 6)}, "6_4", "", ""),
+        (MATRIX_MULTIPLY, {"a_scale": np.ones((5, 1), np.float32)}, {"a_scale_tensor": f32(1, 5, 1)}, "6_4",
+         "; there are 5 values", "; there are 5 values"),
+        (MATRIX_MULTIPLY, {"a_scale": np.ones(4, np.float32)}, {"a_scale_tensor": f32(1, 1, 4)}, "6_4",
+         "; write a_scale[:, None]", "; write sizes=(1, 4, 1)"),
+        (MATRIX_MULTIPLY, {"output_scale": np.ones((), np.float64)},
+         {"output_scale_tensor": tensor_of("FLOAT64", 1, 1, 1)}, "6_4",
+         "; write output_scale.astype(jnp.float32)", "; write data_type=DataType.FLOAT32"),
+        (MATRIX_MULTIPLY, {}, {}, "3_1", "", ""),
+        (CONVOLUTION, {"strides": 0}, {"strides": (0, 0)}, "6_4", "", ""),
+        (CONVOLUTION, {"dilations": (1, 2, 3)}, {"dilations": (1, 2, 3)}, "6_4", "", ""),
+        (CONVOLUTION, {"start_padding": -1}, {"start_padding": (-1, -1)}, "6_4", "", ""),
+        (CONVOLUTION, {"group_count": 0}, {"group_count": 0}, "6_4", "", ""),
+        (CONVOLUTION, {"group_count": 2}, {"group_count": 2}, "6_4", TRANSPOSED, STRIDED),
+        (CONVOLUTION, {"dilations": 9}, {"dilations": (9, 9)}, "6_4",
+         "; pad it or shrink the kernel", "; pad it or shrink the kernel"),
+        (CONVOLUTION, {"filter_scale": steps(1, 1, 1, 6)}, {"filter_scale_tensor": f32(1, 1, 1, 6)}, "6_4",
+         "; write filter_scale.reshape(-1)", "; write sizes=(1, 6, 1, 1)"),
+        (CONVOLUTION, {"bias": np.ones(4, np.int32)}, {"bias_tensor": tensor_of("INT32", 1, 1, 1, 4)}, "6_4",
+         "; there are 4 values", "; there are 4 values"),
+        (CONVOLUTION, {}, {}, "2_0", "", ""),
+    ],
+)  # fmt: skip
+def test_a_call_and_a_desc_raise_the_same_error(operator, arguments, fields, at, in_call, in_desc):
+    """The same class, message and facts; what to write instead is each one's own."""
+    ours = caught(operator, {**GOOD[operator], **arguments, "feature_level": level(at)})
+    theirs = refusal(hand_written(operator, **fields), level(at))
+    assert (type(ours), vars(ours)) == (type(theirs), vars(theirs))
+    assert str(ours).endswith(in_call)
+    assert str(theirs).endswith(in_desc)
+    assert str(ours).removesuffix(in_call) == str(theirs).removesuffix(in_desc)
+
+
+def test_advice_that_leads_on():
+    """Mistakes that are easily made, and what to write instead."""
+    x, f = np.zeros((1, 2, 5, 5), np.uint8), np.zeros((3, 2, 3, 3), np.int8)
+    floats = x.astype(np.float32)
+
+    def convolve(x, **options):
+        return dml.quantized_linear_convolution(x, 0.1, 3, f, 0.1, None, None, 0.5, None, **options)
+
+    for wrong, advice in [
+        (lambda: convolve(x[0]), "; write input[None] for a batch of one"),
+        (lambda: convolve(x, start_padding=((1, 1), (1, 1))), "end_padding what comes after"),
+        (lambda: jax.jit(lambda s: convolve(x, strides=s))(2), "make it static, as in static_argnames"),
+        (lambda: jax.jit(dml.element_wise_quantize_linear)(floats, 0.1, 3), "; write jnp.uint8(...)"),
+        (
+            lambda: dml.quantized_linear_matrix_multiply(x, 0.1, 3, x[0, 0], 0.1, 3, 0.5, 3),
+            "; tensors do not broadcast, use jax.vmap or jnp.broadcast_to",
+        ),
+        (
+            lambda: dml.element_wise_quantize_linear(floats.astype(np.float16), np.float32(0.1).reshape(1)),
+            "; write scale.astype(jnp.float16)",
+        ),
+        (lambda: dml.fake_quantize(floats, 0.1, np.zeros(1, np.float32)), "ZeroPointTensor has data type FLOAT32"),
+    ]:
+        with pytest.raises(dml.DescError) as error:
+            wrong()
+        assert advice in str(error.value)

@@ -1,0 +1,213 @@
+"""Prepared weights: the bits that the array gives, through every transformation, saved and loaded."""
+
+import io
+import pickle
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from cases import BYTES, CONVOLUTION, MATRIX_MULTIPLY
+from modes import UNOPTIMISED, as_jax
+
+RNG = np.random.default_rng(0)
+LAYOUTS = {"conv": (24, 8, 3, 3), "dot": (6, 4, 1, 1), "row": (20, 8, 3)}
+
+
+def name(chunk):
+    return chunk[0].operator.split("_")[-1]
+
+
+def prepared(case):
+    """The case's arguments with its weights prepared."""
+    arguments = list(as_jax(case.arguments))
+    if case.operator == "quantized_linear_matrix_multiply":
+        arguments[3] = dml.prepare_matrix_multiply_b(arguments[3])
+    else:
+        arguments[3] = dml.prepare_convolution_filter(arguments[3], group_count=case.options["group_count"])
+    return arguments
+
+
+@pytest.mark.parametrize("chunk", [MATRIX_MULTIPLY[0], CONVOLUTION[0]], ids=name)
+def test_same_bits(chunk):
+    arguments = jax.jit(lambda: [prepared(case) for case in chunk], compiler_options=UNOPTIMISED)()
+    got = jax.jit(lambda all: [case.call(*one) for case, one in zip(chunk, all, strict=True)])(arguments)
+    for case, one in zip(chunk, got, strict=True):
+        np.testing.assert_array_equal(one, case.expected, err_msg=str(case))
+        assert one.dtype == case.expected.dtype
+
+
+def matrix(dtype=np.int8, shape=(16, 12)):
+    return RNG.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+
+
+def multiply(a, b):
+    return dml.quantized_linear_matrix_multiply(a, 0.1, 3, b, 0.1, None, 2.0, 5)
+
+
+def convolve(x, f):
+    return dml.quantized_linear_convolution(x, 0.1, 3, f, 0.1, None, None, 2.0, 5)
+
+
+@pytest.mark.parametrize("dtype", BYTES)
+@pytest.mark.parametrize("shape", [(16, 12), (3, 16, 12), (2, 3, 16, 12)])
+def test_a_prepared_matrix_looks_like_the_array(shape, dtype):
+    b = matrix(dtype, shape)
+    got = dml.prepare_matrix_multiply_b(b)
+    assert isinstance(got, dml.PreparedMatrix)
+    assert (got.shape, got.ndim, got.dtype) == (b.shape, b.ndim, b.dtype)
+    assert repr(got) == f"PreparedMatrix({b.dtype}{list(shape)})"
+
+
+@pytest.mark.parametrize("dtype", BYTES)
+@pytest.mark.parametrize("shape", LAYOUTS.values(), ids=str)
+@pytest.mark.parametrize("group_count", [1, 2])
+def test_a_prepared_filter_looks_like_the_array(shape, dtype, group_count):
+    f = matrix(dtype, shape)
+    got = dml.prepare_convolution_filter(f, group_count=group_count)
+    assert isinstance(got, dml.PreparedFilter)
+    assert (got.shape, got.ndim, got.dtype, got.group_count) == (f.shape, f.ndim, f.dtype, group_count)
+    assert repr(got) == f"PreparedFilter({f.dtype}{list(shape)}, group_count={group_count})"
+    stack = jax.vmap(lambda f: dml.prepare_convolution_filter(f, group_count=group_count))(np.stack([f, f, f]))
+    assert (stack.shape, stack.group_count) == ((3, *f.shape), group_count)
+    for save in (np.asarray, lambda prepared: np.save(io.BytesIO(), prepared)):
+        with pytest.raises(TypeError, match="is a pytree of arrays, not an array; save it by pickle"):
+            save(got)
+
+
+def as_leaves(value, path):
+    """Saves the arrays, and loads them into what the same weights of zeros make."""
+    np.savez(path, *jax.tree.leaves(value))
+    with np.load(path) as file:
+        return jax.tree.unflatten(jax.tree.structure(value), [file[key] for key in file.files])
+
+
+def as_pickle(value, path):
+    path.write_bytes(pickle.dumps(value))
+    return pickle.loads(path.read_bytes())
+
+
+@pytest.mark.parametrize("through", [as_leaves, as_pickle])
+def test_saved_and_loaded(through, tmp_path):
+    a, b, x, f = matrix(np.uint8, (5, 16)), matrix(), matrix(np.uint8, (2, 8, 6, 6)), matrix(np.int8, LAYOUTS["conv"])
+    b_loaded = through(dml.prepare_matrix_multiply_b(b), tmp_path / "b.npz")
+    f_loaded = through(dml.prepare_convolution_filter(f), tmp_path / "f.npz")
+    np.testing.assert_array_equal(multiply(a, b_loaded), multiply(a, b))
+    np.testing.assert_array_equal(convolve(x, f_loaded), convolve(x, f))
+
+
+def test_vmap_over_prepared_weights():
+    a, bs = matrix(np.uint8, (5, 16)), matrix(np.int8, (4, 16, 12))
+    prepared = jax.vmap(dml.prepare_matrix_multiply_b)(bs)
+    got = jax.jit(jax.vmap(multiply, in_axes=(None, 0)))(a, prepared)
+    np.testing.assert_array_equal(got, np.stack([multiply(a, b) for b in bs]))
+
+
+@pytest.mark.parametrize("shape", LAYOUTS.values(), ids=str)
+def test_vmap_over_prepared_filters(shape):
+    fs, x = matrix(np.int8, (4, *shape)), matrix(np.uint8, (2, shape[1], *(6 for _ in shape[2:])))
+    prepared = jax.vmap(dml.prepare_convolution_filter)(fs)
+    xs = jnp.stack([x, x[::-1], x + 1, x])
+    together, apart = jax.jit(lambda *all: (jax.vmap(convolve)(*all), jax.vmap(convolve, (None, 0))(xs[0], all[1])))(
+        xs, prepared
+    )
+    np.testing.assert_array_equal(together, np.stack([convolve(x, f) for x, f in zip(xs, fs, strict=True)]))
+    np.testing.assert_array_equal(apart, np.stack([convolve(x, f) for f in fs]))
+
+
+def test_scan_over_layers():
+    a, bs = matrix(np.uint8, (5, 16)), matrix(np.int8, (4, 16, 16))
+    layers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(dml.prepare_matrix_multiply_b, bs))
+    got, _ = jax.lax.scan(lambda a, b: (multiply(a, b), None), jnp.asarray(a), layers)
+    for b in bs:
+        a = multiply(a, b)
+    np.testing.assert_array_equal(got, a)
+
+
+def test_on_other_backends_nothing_is_repacked():
+    """What backends compile that have no form of their own: one contraction of the weights as they lie, no sums."""
+    for shape in LAYOUTS.values():
+        x, f = (
+            matrix(np.uint8, (2, shape[1], *(6 for _ in shape[2:]))),
+            dml.prepare_convolution_filter(matrix(np.uint8, shape)),
+        )
+        text = jax.jit(convolve).trace(x, f).lower(lowering_platforms=("rocm",)).as_text()
+        assert text.count("stablehlo.convolution") == 1
+    traced = jax.jit(multiply).trace(matrix(np.uint8), dml.prepare_matrix_multiply_b(matrix(np.uint8, (12, 16))))
+    text = traced.lower(lowering_platforms=("rocm",)).as_text()
+    products = re.findall(r"stablehlo\.dot_general.*-> tensor<(\w+)>", text)
+    assert products == ["16x16xi32", "16x4xi32"]  # the second is the sums of a's rows, as a product with ones
+
+
+@pytest.mark.parametrize("dtype", BYTES)
+@pytest.mark.parametrize("shape", LAYOUTS.values(), ids=str)
+def test_unpacking_gives_the_array_back(shape, dtype):
+    from jaxdml._arithmetic import prepared
+
+    f, b = matrix(dtype, shape), matrix(dtype)
+    np.testing.assert_array_equal(prepared.filter(dml.prepare_convolution_filter(f, group_count=2)), f)
+    np.testing.assert_array_equal(prepared.matrix(dml.prepare_matrix_multiply_b(b)), b)
+
+
+def changed(prepared):
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), prepared)
+
+
+def stacked(prepared):
+    return jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), prepared)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: dml.prepare_matrix_multiply_b(matrix().astype(np.float32)), "BTensor has data type FLOAT32"),
+        (lambda: dml.prepare_matrix_multiply_b(matrix()[0]), "BTensor has rank 1"),
+        (lambda: dml.prepare_matrix_multiply_b([[1]]), "BTensor is a list, expected an array"),
+        (lambda: dml.prepare_matrix_multiply_b(None), "BTensor is None, but required"),
+        (lambda: dml.prepare_matrix_multiply_b(np.zeros((0, 3), np.int8)), "no dimension may be empty"),
+        (lambda: dml.prepare_convolution_filter(matrix()), "FilterTensor has rank 2"),
+        (lambda: dml.prepare_convolution_filter(matrix(shape=(4, 2, 3)), group_count=3), "a divisor of the 4 output"),
+        (lambda: dml.prepare_convolution_filter(matrix(shape=(4, 2, 3)), group_count=0), "a divisor of the 4 output"),
+        (lambda: dml.prepare_convolution_filter(matrix(shape=(4, 2, 3)), group_count=2.0), "expected an integer"),
+        (lambda: multiply(matrix(), dml.prepare_matrix_multiply_b(matrix())), "BTensor has Sizes [16, 12], expected"),
+        (
+            lambda: multiply(matrix(), dml.prepare_convolution_filter(matrix(shape=(4, 2, 3)))),
+            "BTensor is a PreparedFilter, expected an array or a PreparedMatrix; prepare it with the other function",
+        ),
+        (
+            lambda: dml.quantized_linear_convolution(
+                matrix(shape=(1, 4, 5)), 0.1, 3, dml.prepare_convolution_filter(matrix(shape=(4, 2, 3))),
+                0.1, None, None, 2.0, 5, group_count=2,
+            ),
+            "FilterTensor was prepared for group_count 1, the call has 2",
+        ),
+        (
+            lambda: dml.element_wise_dequantize_linear(dml.prepare_matrix_multiply_b(matrix()), 0.1),
+            "InputTensor is a PreparedMatrix, expected an array: only b and filter may be prepared, and only once",
+        ),
+        (
+            lambda: dml.prepare_matrix_multiply_b(dml.prepare_matrix_multiply_b(matrix())),
+            "BTensor is a PreparedMatrix, expected an array: only b and filter may be prepared, and only once",
+        ),
+        (
+            lambda: multiply(matrix(), changed(dml.prepare_matrix_multiply_b(matrix().T))),
+            "BTensor is a PreparedMatrix whose arrays have changed type or rank since",
+        ),
+        (lambda: multiply(matrix(), stacked(dml.prepare_matrix_multiply_b(matrix().T))), "BTensor has"),
+        (
+            lambda: convolve(matrix(shape=(1, 2, 5)), changed(dml.prepare_convolution_filter(matrix(shape=(4, 2, 3))))),
+            "FilterTensor is a PreparedFilter whose arrays have changed type or rank since",
+        ),
+        (
+            lambda: convolve(matrix(shape=(1, 2, 5)), stacked(dml.prepare_convolution_filter(matrix(shape=(4, 2, 3))))),
+            "FilterTensor is a PreparedFilter whose arrays have changed type or rank since; prepare it again, or vmap",
+        ),
+    ],
+)  # fmt: skip
+def test_errors(call, message):
+    with pytest.raises(dml.DescError) as error:
+        call()
+    assert message in str(error.value)

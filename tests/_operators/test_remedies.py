@@ -1,0 +1,193 @@
+"""Mistakes that are easily made: what the error says to write instead, and that it works when written."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from calls import remedied, steps
+from jaxdml import ArgumentTypeError, DescError, reference
+
+RNG = np.random.default_rng(0)
+A, B = RNG.integers(0, 256, (5, 8), np.uint8), RNG.integers(-128, 128, (8, 6), np.int8)
+X, F = RNG.integers(0, 256, (2, 4, 6, 7), np.uint8), RNG.integers(-128, 128, (8, 4, 3, 2), np.int8)
+FLOATS = RNG.normal(0, 3, (2, 3)).astype(np.float32)
+MULTIPLY = {
+    "a": A, "a_scale": 0.1, "a_zero_point": 3, "b": B, "b_scale": 0.2, "b_zero_point": None,
+    "output_scale": 9.0, "output_zero_point": 5,
+}  # fmt: skip
+CONVOLVE = {
+    "input": X, "input_scale": 0.1, "input_zero_point": 3, "filter": F, "filter_scale": 0.2,
+    "filter_zero_point": None, "bias": None, "output_scale": 30.0, "output_zero_point": 5,
+}  # fmt: skip
+dequantize, quantize = dml.element_wise_dequantize_linear, dml.element_wise_quantize_linear
+multiply = functools.partial(dml.quantized_linear_matrix_multiply)
+convolve = functools.partial(dml.quantized_linear_convolution)
+
+
+def error_of(function, *arguments, **named) -> DescError:
+    with pytest.raises(DescError) as error:
+        function(*arguments, **named)
+    return error.value
+
+
+def with_remedy(function, arguments, *phrases):
+    """The result of a wrong call after what its error says is written; the error says all phrases."""
+    error = error_of(function, **arguments)
+    for phrase in phrases:
+        assert phrase in str(error)
+    changed = remedied(error, arguments)
+    assert changed is not None
+    return function(**changed), changed
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int4"])
+def test_quantize_of_integers_says_to_dequantize_them(dtype):
+    """Not to convert them, which would throw their scale and zero point away."""
+    q = jnp.asarray(RNG.integers(0, 7, (2, 3)), dtype)
+    error = error_of(quantize, q, 0.5, 3)
+    wide = ".astype(jnp.int8)" if dtype == "int4" else ""
+    advice = f"dequantize it first: element_wise_dequantize_linear(input{wide}, scale, zero_point)"
+    assert str(error).endswith(f"feature level 6_4 allows FLOAT32, FLOAT16 or INT32; {advice}")
+    scope = {"input": q, "scale": 0.25, "zero_point": 1, "element_wise_dequantize_linear": dequantize, "jnp": jnp}
+    floats = eval(advice.removeprefix("dequantize it first: "), scope)
+    np.testing.assert_array_equal(floats, (np.asarray(q, np.float32) - 1) / 4)
+    np.testing.assert_array_equal(quantize(floats, 0.25, 1), np.asarray(q, np.uint8))
+
+
+def test_a_scale_for_each_row():
+    rows = steps(5)
+    possible = "AScaleTensor has Sizes [1, 5], expected [1, 1] or [5, 1]: one value, or one for each of the 5 rows"
+    expected = reference.quantized_linear_matrix_multiply(**{**MULTIPLY, "a_scale": rows[:, None]})
+    for given, advice in ((rows, "; write a_scale[:, None]"), (rows[None], "; write a_scale.reshape(-1, 1)")):
+        got, _ = with_remedy(multiply, {**MULTIPLY, "a_scale": given}, possible, advice)
+        np.testing.assert_array_equal(got, expected)
+    zeros = np.arange(5, dtype=np.uint8)
+    got, changed = with_remedy(multiply, {**MULTIPLY, "output_zero_point": zeros}, "; write output_zero_point[:, None]")
+    np.testing.assert_array_equal(got, reference.quantized_linear_matrix_multiply(**changed))
+    error = error_of(multiply, **{**MULTIPLY, "a_scale": steps(6)})
+    assert str(error).endswith("one value, or one for each of the 5 rows; there are 6 values")
+
+
+def test_a_scale_for_each_column():
+    columns = steps(6, 1)
+    possible = "BScaleTensor has Sizes [6, 1], expected [1, 1] or [1, 6]: one value, or one for each of the 6 columns"
+    got, _ = with_remedy(multiply, {**MULTIPLY, "b_scale": columns}, possible, "; write b_scale.reshape(-1)")
+    expected = reference.quantized_linear_matrix_multiply(**{**MULTIPLY, "b_scale": columns.T})
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(("axis", "ones"), [(0, ", 1, 1"), (1, ", 1")])
+def test_a_scale_for_each_channel_of_dequantize(axis, ones):
+    x = RNG.integers(0, 256, (3, 4, 5), np.uint8)
+    shape = [size if dimension == axis else 1 for dimension, size in enumerate(x.shape)]
+    scale, zeros = steps(x.shape[axis]), np.arange(x.shape[axis], dtype=np.uint8)
+    for name, value in (("scale", scale), ("zero_point", zeros)):
+        advice = f"; {name} lies along the last dimension: for dimension {axis} write {name}.reshape(-1{ones})"
+        error = error_of(dequantize, **{"input": x, "scale": 0.5, name: value})
+        assert str(error).endswith(advice)
+        reshaped = eval(advice.split(" write ")[1], {name: value})
+        assert list(reshaped.shape) == [size for dimension, size in enumerate(shape) if dimension >= axis]
+        got = dequantize(**{"input": x, "scale": 0.5, name: reshaped})
+        expected = reference.element_wise_dequantize_linear(**{"input": x, "scale": 0.5, name: value.reshape(shape)})
+        np.testing.assert_array_equal(got, expected)
+    error = error_of(dequantize, x, steps(7))
+    assert str(error).endswith(
+        "; give scale one value, one for each entry of a dimension, or sizes that broadcast to [3, 4, 5]"
+    )
+
+
+def test_a_scale_for_each_channel_of_a_filter_and_none_of_an_output():
+    channels = steps(8)
+    expected = reference.quantized_linear_convolution(**{**CONVOLVE, "filter_scale": channels.reshape(1, 8, 1, 1)})
+    wrong = {**CONVOLVE, "filter_scale": channels.reshape(1, 1, 1, 8)}
+    got, _ = with_remedy(convolve, wrong, "one for each of the 8 output channels; write filter_scale.reshape(-1)")
+    np.testing.assert_array_equal(got, expected)
+    bias = np.arange(8, dtype=np.int32) * 1000
+    got, _ = with_remedy(convolve, {**CONVOLVE, "bias": bias.reshape(1, 8)}, "; write bias.reshape(-1, 1, 1)")
+    np.testing.assert_array_equal(got, convolve(**{**CONVOLVE, "bias": bias}))
+    for name, tensor, values in (
+        ("output_scale", "OutputScaleTensor", channels),
+        ("output_zero_point", "OutputZeroPointTensor", np.arange(8, dtype=np.uint8)),
+        ("input_scale", "InputScaleTensor", channels),
+    ):
+        error = error_of(convolve, **{**CONVOLVE, name: values})
+        kind = name.partition("_")[0]
+        alone = f"one for each channel is possible for the filter alone, not for the {kind}; there are 8 values"
+        assert str(error).endswith(f"{tensor} has Sizes [1, 1, 1, 8], expected [1, 1, 1, 1]: one value; {alone}")
+
+
+def test_stacked_filters():
+    stack = np.stack([F, F[::-1], -F])
+    advice = "prepare it with jax.vmap(dml.prepare_convolution_filter), and convolve under jax.vmap"
+    error = error_of(convolve, **{**CONVOLVE, "filter": stack})
+    assert str(error).endswith(f"FilterTensor has rank 5, feature level 6_4 allows 3 to 4; a stack of filters is no "
+                               f"filter: {advice}")  # fmt: skip
+    assert advice in str(error_of(dml.prepare_convolution_filter, stack))
+    prepare = eval("jax.vmap(dml.prepare_convolution_filter)", {"jax": jax, "dml": dml})
+    prepared = prepare(stack)
+    got = jax.vmap(lambda f: convolve(**{**CONVOLVE, "filter": f}))(prepared)
+    for f, one in zip(stack, got, strict=True):
+        np.testing.assert_array_equal(one, reference.quantized_linear_convolution(**{**CONVOLVE, "filter": f}))
+
+
+def test_bfloat16():
+    """Which type to write instead; or, where integers are wanted, how to make them."""
+    half = functools.partial(jnp.asarray, dtype=jnp.bfloat16)
+    unknown = "has type bfloat16, which DirectML does not have; write "
+    got, _ = with_remedy(
+        quantize, {"input": half(FLOATS), "scale": 0.1}, f"InputTensor {unknown}input.astype(jnp.float32)"
+    )
+    np.testing.assert_array_equal(got, reference.element_wise_quantize_linear(np.float32(half(FLOATS)), 0.1))
+    got, _ = with_remedy(
+        dequantize, {"input": A, "scale": half(0.5)}, f"ScaleTensor {unknown}scale.astype(jnp.float32)"
+    )
+    np.testing.assert_array_equal(got, A / np.float32(2))
+    error = error_of(multiply, **{**MULTIPLY, "a": half(FLOATS)})
+    advice = "element_wise_quantize_linear(a.astype(jnp.float32), scale, zero_point, output_dtype=...)"
+    assert str(error).endswith(f"ATensor has type bfloat16, which DirectML does not have; quantize it first: {advice}")
+    scope = {"a": half(A), "scale": 1.0, "zero_point": 0, "element_wise_quantize_linear": quantize, "jnp": jnp}
+    quantized = eval(advice.replace("...", "jnp.uint8"), scope)
+    assert multiply(**{**MULTIPLY, "a": quantized}).dtype == np.uint8
+
+
+@pytest.mark.parametrize(("dtype", "number"), [(np.uint8, 3), (np.int8, -3)])
+def test_a_concrete_integer_without_a_type(dtype, number):
+    x = RNG.integers(0, 100, (2, 3)).astype(dtype)
+    error = error_of(dequantize, x, 0.5, jnp.asarray(number))
+    advice = f"jnp.{np.dtype(dtype)}({number})"
+    assert str(error).endswith(
+        f"ZeroPointTensor is a number without a type, whose range cannot be checked; write {advice}"
+    )
+    got = dequantize(x, 0.5, eval(advice, {"jnp": jnp}))
+    np.testing.assert_array_equal(got, reference.element_wise_dequantize_linear(x, 0.5, dtype(number)))
+    traced = pytest.raises(DescError, match=rf"; write jnp\.{np.dtype(dtype)}\(\.\.\.\)")
+    with traced:
+        jax.jit(dequantize)(x, 0.5, number)
+
+
+def test_matrix_multiply_has_no_bias():
+    """The error says how a convolution adds one; so it does, by the formula with the bias in it."""
+    bias = (np.arange(6, dtype=np.int32) - 3) * 5000
+    error = error_of(multiply, **MULTIPLY, bias=bias)
+    assert isinstance(error, ArgumentTypeError)
+    said = re.fullmatch(
+        r"quantized_linear_matrix_multiply: there is no argument bias; DirectML's product has none. Its convolution "
+        r"has: (?P<input>.+) as input and (?P<filter>.+) as filter give the product, with a bias in steps of "
+        r"a_scale \* b_scale, as (?P<result>\[.*\]) of the result",
+        str(error),
+    )
+    input, filter = (eval(said[name], {"a": A, "b": B}) for name in ("input", "filter"))
+    for steps_of_bias in (bias, np.zeros(6, np.int32)):
+        y = dml.quantized_linear_convolution(input, 0.1, 3, filter, 0.2, None, steps_of_bias, 9.0, 5)
+        got = eval(f"y{said['result']}", {"y": y})
+        accumulator = (A.astype(np.int32) - 3) @ B.astype(np.int32) + steps_of_bias
+        multiplier = np.float32(0.1) * np.float32(0.2) / np.float32(9)
+        expected = np.clip(np.rint(accumulator.astype(np.float32) * multiplier) + 5, 0, 255).astype(np.uint8)
+        np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(got, multiply(**MULTIPLY))
+    assert np.unique(expected).size > 15

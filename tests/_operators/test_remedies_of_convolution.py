@@ -1,0 +1,115 @@
+"""Mistakes of who comes from another library's convolution: channels last, words for padding, options of floats."""
+
+import jax
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from jaxdml import ArgumentTypeError, DescError, reference
+
+RNG = np.random.default_rng(0)
+
+
+def convolve(x, f, module=dml, **options):
+    return module.quantized_linear_convolution(x, 0.1, np.uint8(3), f, 0.2, None, None, 30.0, np.uint8(5), **options)
+
+
+def error_of(x, f, **options) -> DescError:
+    with pytest.raises(DescError) as error:
+        convolve(x, f, **options)
+    return error.value
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "order", "of_filter", "words"),
+    [
+        ((2, 6, 7, 4), (3, 2, 4, 8), (0, 3, 1, 2), (3, 2, 0, 1), ("NHWC", "an HWIO")),
+        ((2, 7, 4), (3, 4, 8), (0, 2, 1), (2, 1, 0), ("NWC", "a WIO")),
+    ],
+)
+def test_every_error_about_channels_says_how_to_transpose(shape, kernel, order, of_filter, words):
+    advice = (
+        f"; channels are dimension 1 of both: write input.transpose{order} for {words[0]} data, "
+        f"filter.transpose{of_filter} for {words[1]} filter"
+    )
+    x, f = RNG.integers(0, 256, shape, np.uint8), RNG.integers(-128, 128, kernel).astype(np.int8)
+    first, out = x.transpose(order), f.transpose(of_filter)
+    channels, width = first.shape[1], x.shape[1]
+    wide = np.repeat(out, 2, 1)
+    for images, filters, options, tensor, problem in (
+        (x, f, {}, "FilterTensor", f"input channels, expected {width}: InputTensor's {width} divided by GroupCount 1"),
+        (x, out, {}, "FilterTensor", f"has {channels} input channels, expected {width}"),
+        (first, f.transpose(of_filter[1:] + of_filter[:1]), {}, "FilterTensor", f"input channels, expected {channels}"),
+        (first, wide, {}, "FilterTensor", f"has {2 * channels} input channels, expected {channels}"),
+        (first, out, {"group_count": 3}, "GroupCount", f"is 3, which does not divide InputTensor's {channels}"),
+        (first, out[:7, :1], {"group_count": 4}, "FilterTensor", "has 7 output channels, expected a multiple of"),
+    ):
+        error = error_of(images, filters, **options)
+        assert (error.tensor, error.rule) == (tensor, "channels")
+        assert problem in str(error)
+        assert str(error).endswith(advice)
+    input_advice, filter_advice = (part.split(" for ")[0] for part in advice.split("write ")[1].split(", filter"))
+    input, filter = eval(input_advice, {"input": x}), eval(f"filter{filter_advice}", {"filter": f})
+    np.testing.assert_array_equal(convolve(input, filter), convolve(first, out, reference))
+    back = convolve(input, filter).transpose(np.argsort(order))
+    assert back.shape == (shape[0], *(n - k + 1 for n, k in zip(shape[1:-1], kernel[:-2], strict=True)), kernel[-1])
+
+
+X, F = RNG.integers(0, 256, (1, 2, 9, 10), np.uint8), RNG.integers(-128, 128, (3, 2, 3, 4)).astype(np.int8)
+
+
+@pytest.mark.parametrize("word", ["SAME", "same"])
+@pytest.mark.parametrize("name", ["start_padding", "end_padding"])
+@pytest.mark.parametrize("options", [{}, {"strides": 2}, {"strides": (2, 3), "dilations": (2, 1)}, {"dilations": 2}])
+def test_the_word_same_is_answered_in_numbers(options, name, word):
+    """In those of lax, which gives the output ceil(size / stride) elements."""
+    error = error_of(X, F, **{**options, name: word})
+    assert isinstance(error, ArgumentTypeError)
+    text, _, numbers = str(error).partition("it has no words: what is SAME elsewhere is ")
+    assert f"Padding is {word!r}, expected an integer or a tuple of 2 integers; " in text
+    padding = eval(f"dict({numbers.removesuffix(' here')})")
+    strides, dilations = (np.broadcast_to(options.get(option, 1), 2) for option in ("strides", "dilations"))
+    window = 1 + (np.asarray(F.shape[2:]) - 1) * dilations
+    expected = jax.lax.padtype_to_pads(X.shape[2:], window, strides, "SAME")
+    assert list(zip(padding["start_padding"], padding["end_padding"], strict=True)) == [tuple(p) for p in expected]
+    got = jax.eval_shape(lambda: convolve(X, F, **options, **padding))
+    assert got.shape[2:] == tuple(-(-np.asarray(X.shape[2:]) // strides))
+
+
+def test_the_numbers_for_same_compute_it():
+    _, _, numbers = str(error_of(X, F, start_padding="SAME")).partition("elsewhere is ")
+    padding = eval(f"dict({numbers.removesuffix(' here')})")
+    got = convolve(X, F, **padding)
+    assert got.shape == (1, 3, 9, 10)
+    np.testing.assert_array_equal(got, convolve(X, F, reference, **padding))
+
+
+def test_other_words():
+    error = error_of(X, F, start_padding="VALID")
+    assert str(error).endswith("; it has no words: write 0 for what is VALID elsewhere")
+    assert jax.eval_shape(lambda: convolve(X, F, start_padding=0)).shape == (1, 3, 7, 7)
+    assert error_of(X, F, start_padding="SAME", strides=0).rule == "static"
+    assert "Strides is a str, expected" in str(error_of(X, F, strides="2"))
+
+
+@pytest.mark.parametrize("name", ["strides", "dilations", "start_padding", "end_padding"])
+@pytest.mark.parametrize("value", [(1.5, 1), (1, None), (True, 1), [1, "1"], (1, (1, 1))])
+def test_options_show_what_came(name, value):
+    error = error_of(X, F, **{name: value})
+    page = "".join(word.capitalize() for word in name.split("_"))
+    assert f"{page} is {tuple(value)}, expected an integer or a tuple of 2 integers" in str(error)
+    pads = "; start_padding has what comes before each dimension, end_padding what comes after"
+    assert str(error).endswith(pads if "padding" in name else "integers")
+
+
+def test_unknown_arguments_name_the_nearest():
+    with pytest.raises(ArgumentTypeError, match="there is no argument stride; did you mean strides\\?"):
+        convolve(X, F, stride=2)
+    with pytest.raises(TypeError, match="there is no argument padding; did you mean end_padding\\?"):
+        convolve(X, F, padding="SAME")
+    with pytest.raises(ArgumentTypeError, match="missing a required argument: 'output_zero_point'"):
+        dml.quantized_linear_convolution(X, 0.1, 3, F, 0.2, None, None, 30.0)
+    with pytest.raises(ArgumentTypeError, match="too many positional arguments"):
+        dml.quantized_linear_convolution(X, 0.1, 3, F, 0.2, None, None, 30.0, 5, 2)
+    with pytest.raises(ArgumentTypeError, match="multiple values for argument 'input'"):
+        convolve(X, F, input=X)

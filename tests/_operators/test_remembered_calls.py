@@ -1,0 +1,193 @@
+"""A call that was found right is not checked again; one that only looks like it is."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+import jaxdml as dml
+from calls import GOOD, call, caught, compilations, s8, u8
+from descs import CONVOLUTION, MATRIX_MULTIPLY, OPERATORS, QUANTIZE
+from jaxdml import ArgumentTypeError, DescError
+from jaxdml._operators import call as calls_of_operators
+
+
+def symbolic(text, dtype, scope):
+    return jax.ShapeDtypeStruct(export.symbolic_shape(text, scope=scope), dtype)
+
+
+def multiply(a, b):
+    return dml.quantized_linear_matrix_multiply(a, 0.1, np.uint8(3), b, np.float32(0.1), None, np.float32(2), None)
+
+
+def exported(a, b):
+    """Traces `multiply` for shapes in words, in a scope of its own."""
+    scope = export.SymbolicScope()
+    return export.export(jax.jit(multiply))(symbolic(a, np.uint8, scope), symbolic(b, np.int8, scope))
+
+
+def test_symbolic_and_concrete_and_other_symbolic_sizes_in_turn():
+    """Symbolic sizes of two scopes have the same names and are not the same; concrete ones come in between."""
+    for _ in range(2):
+        module = exported("m, 5", "5, 6")
+        assert multiply(u8(4, 5), s8(5, 6)).shape == (4, 6)
+        assert module.call(u8(3, 5), s8(5, 6)).shape == (3, 6)
+        assert exported("m, k", "k, n").call(u8(3, 5), s8(5, 6)).shape == (3, 6)
+        for wrong in (("m, 5", "6, 6"), ("m, k", "m, n"), ("m, k", "k + 1, n"), ("m, k", "b, k, n")):
+            with pytest.raises(DescError) as error:
+                exported(*wrong)
+            assert error.value.tensor == "BTensor"
+            assert exported("m, k", "k, m").call(u8(3, 5), s8(5, 3)).shape == (3, 3)
+        with pytest.raises(DescError):
+            multiply(u8(4, 5), s8(6, 6))
+
+
+def test_parameters_of_symbolic_sizes():
+    """One scale for each of `m` rows is right, one for each of `n` is not."""
+
+    def with_rows(a, b, scale):
+        return dml.quantized_linear_matrix_multiply(a, scale, None, b, np.float32(1), None, np.float32(1), None)
+
+    for rows, is_right in (("m, 1", True), ("n, 1", False), ("m, 1", True), ("1, m", False)):
+        scope = export.SymbolicScope()
+        shapes = [symbolic(text, dtype, scope) for text, dtype in (("m, k", "uint8"), ("k, n", "int8"))]
+        trace = export.export(jax.jit(with_rows))
+        if is_right:
+            trace(*shapes, symbolic(rows, np.float32, scope))
+        else:
+            with pytest.raises(DescError, match="AScaleTensor has Sizes"):
+                trace(*shapes, symbolic(rows, np.float32, scope))
+
+
+def test_a_call_that_was_right_for_other_constraints_is_checked_again():
+    """A window of 4 fits a width that is at least 4; of a width of the same name it is not known."""
+
+    def convolve(x, f):
+        one = np.float32(1)
+        return dml.quantized_linear_convolution(x, one, None, f, one, None, None, one, None)
+
+    for _ in range(2):
+        for constraints, is_right in ((("w >= 4",), True), ((), False)):
+            shape = symbolic("b, 2, w", np.uint8, export.SymbolicScope(constraints))
+            trace = export.export(jax.jit(convolve))
+            if is_right:
+                assert trace(shape, jax.ShapeDtypeStruct((3, 2, 4), np.int8)).out_avals[0].shape[1] == 3
+            else:
+                with pytest.raises((DescError, jax.errors.InconclusiveDimensionOperation), match="w - 3"):
+                    trace(shape, jax.ShapeDtypeStruct((3, 2, 4), np.int8))
+        assert convolve(u8(1, 2, 4), s8(3, 2, 4)).shape == (1, 3, 1)
+
+
+@pytest.mark.parametrize("option", ["strides", "dilations", "start_padding", "end_padding", "group_count"])
+def test_true_is_no_1_though_it_equals_it(option):
+    right = {**GOOD[CONVOLUTION], "start_padding": 1, "end_padding": 1, option: 1}
+    for _ in range(2):
+        call(CONVOLUTION, right)
+        if option != "group_count":
+            call(CONVOLUTION, {**right, option: (1, 1)})
+        wrongs = [True, 1.0, np.bool_(True), np.float64(1)]
+        wrongs += [] if option == "group_count" else [(True, True), (1, True), (1.0, 1), [1, True]]
+        for wrong in wrongs:
+            error = caught(CONVOLUTION, {**right, option: wrong})
+            assert (type(error), error.rule) == (ArgumentTypeError, "static")
+    assert call(CONVOLUTION, {**right, option: np.int64(1)}).shape == call(CONVOLUTION, right).shape
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_what_equals_a_level_is_none(operator):
+    for _ in range(2):
+        call(operator, {**GOOD[operator], "feature_level": dml.FeatureLevel.LATEST})
+        for wrong in (0x6400, np.int64(0x6400), 25600.0):
+            error = caught(operator, {**GOOD[operator], "feature_level": wrong})
+            assert (error.tensor, error.rule) == ("feature_level", "feature_level")
+
+
+def test_what_equals_a_type_is_none():
+    for _ in range(2):
+        for right in (np.uint8, "uint8", np.dtype(np.uint8), dml.DataType.UINT8):
+            assert call(QUANTIZE, {**GOOD[QUANTIZE], "output_dtype": right}).dtype == np.uint8
+            error = caught(QUANTIZE, {**GOOD[QUANTIZE], "output_dtype": int(dml.DataType.UINT8)})
+            assert error.rule == "output_dtype"
+
+
+def test_numbers_are_checked_each_time():
+    """They have no type by which a call could be known again."""
+    for zero_point, is_right in ((3, True), (300, False), (4, True), (-1, False), (True, False), (np.int64(5), True)):
+        arguments = {**GOOD[QUANTIZE], "zero_point": zero_point, "output_dtype": np.uint8}
+        if is_right:
+            call(QUANTIZE, arguments)
+        else:
+            assert caught(QUANTIZE, arguments).tensor == "ZeroPointTensor"
+    for scale, is_right in ((0.5, True), (1e300, False), (2, True), ("2", False)):
+        arguments = {**GOOD[QUANTIZE], "scale": scale}
+        if is_right:
+            call(QUANTIZE, arguments)
+        else:
+            assert caught(QUANTIZE, arguments).tensor == "ScaleTensor"
+
+
+def test_weak_numbers_are_not_taken_for_typed_ones():
+    def quantized(zero_point):
+        return call(QUANTIZE, {**GOOD[QUANTIZE], "zero_point": zero_point})
+
+    def scaled(scale):
+        return call(QUANTIZE, {**GOOD[QUANTIZE], "scale": scale})
+
+    for _ in range(2):
+        jax.jit(scaled)(2)  # a Python number: right, and no int32
+        with pytest.raises(DescError, match="has data type INT32"):
+            jax.jit(scaled)(np.int32(2))
+        jax.jit(quantized)(np.uint8(3))
+        with pytest.raises(DescError, match="a number without a type"):
+            jax.jit(quantized)(3)
+        with pytest.raises(DescError, match="has data type INT32"):
+            jax.jit(quantized)(np.int32(3))
+
+
+def test_prepared_weights_are_known_by_what_they_are():
+    """Another layout, another group count or changed arrays are another call, and so is the array itself."""
+    good = GOOD[CONVOLUTION]
+    prepared = dml.prepare_convolution_filter(good["filter"])
+    grouped = dml.prepare_convolution_filter(good["filter"][:, :2], group_count=2)
+    for _ in range(2):
+        np.testing.assert_array_equal(call(CONVOLUTION, {**good, "filter": prepared}), call(CONVOLUTION, good))
+        assert caught(CONVOLUTION, {**good, "filter": grouped}).tensor == "FilterTensor"
+        changed = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), prepared)
+        assert caught(CONVOLUTION, {**good, "filter": changed}).rule == "prepared"
+        call(CONVOLUTION, {**good, "filter": grouped, "group_count": 2})
+        assert caught(MATRIX_MULTIPLY, {**GOOD[MATRIX_MULTIPLY], "b": prepared}).rule == "array"
+
+
+def test_the_memory_is_bounded(monkeypatch):
+    """And calls are right after it was emptied."""
+    monkeypatch.setattr(calls_of_operators, "MAXIMUM_REMEMBERED", 3)
+    remembered = calls_of_operators.OPERATORS[QUANTIZE].found_right
+    monkeypatch.setattr(calls_of_operators.OPERATORS[QUANTIZE], "found_right", {})
+    for _ in range(2):
+        for size in range(1, 8):
+            shape = jax.eval_shape(lambda x: call(QUANTIZE, {**GOOD[QUANTIZE], "input": x}), np.ones(size, np.float32))
+            assert shape.shape == (size,)
+            assert len(calls_of_operators.OPERATORS[QUANTIZE].found_right) <= 3
+        assert caught(QUANTIZE, {**GOOD[QUANTIZE], "input": np.ones(3, np.int8)}).rule == "data_type"
+    assert calls_of_operators.OPERATORS[QUANTIZE].found_right is not remembered
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_without_jit_a_second_call_compiles_nothing(operator):
+    """An operator is one operation still, as those of lax are; with it the bits that it has with jit."""
+    expected = call(operator, GOOD[operator])
+    data = next(iter(GOOD[operator]))
+    with jax.disable_jit():
+        with compilations() as compiled:
+            again = call(operator, GOOD[operator])
+        assert compiled == []  # it is the program that the call above compiled
+        with compilations() as compiled:
+            call(operator, GOOD[operator])
+        assert compiled == []
+        with compilations() as compiled:
+            call(operator, {**GOOD[operator], data: np.concatenate([GOOD[operator][data]] * 3)} if operator in (
+                QUANTIZE, CONVOLUTION) else {**GOOD[operator], "feature_level": dml.FeatureLevel.JAXDML})  # fmt: skip
+        assert bool(compiled) == (operator in (QUANTIZE, CONVOLUTION))  # other shapes do, another level does not
+    np.testing.assert_array_equal(again, expected)
+    assert again.dtype == expected.dtype

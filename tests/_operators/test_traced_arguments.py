@@ -1,0 +1,73 @@
+"""What the caller's jit makes of numbers and options: numbers still, or an error that says what to write."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from calls import DATA, GOOD, OPTIONS, call, caught, ending, page_name, u8
+from descs import CONVOLUTION, DEQUANTIZE, OPERATORS, QUANTIZE
+from jaxdml import ArgumentTypeError, DescError
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_cannot_be_traced(name):
+    """They decide shapes."""
+    tensor = page_name(name).removesuffix("Tensor")
+    with pytest.raises(ArgumentTypeError) as error:
+        jax.jit(lambda option: call(CONVOLUTION, {**GOOD[CONVOLUTION], name: option}))(1)
+    assert (error.value.operator, error.value.tensor, error.value.rule) == (CONVOLUTION, tensor, "static")
+    assert f"{tensor} is a traced array, expected an integer" in str(error.value)
+    assert "; it decides shapes: make it static, as in static_argnames" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["strides", "dilations", "start_padding", "end_padding"])
+def test_options_cannot_be_traced_in_a_tuple(name):
+    with pytest.raises(ArgumentTypeError) as error:
+        jax.jit(lambda option: call(CONVOLUTION, {**GOOD[CONVOLUTION], name: (1, option)}))(1)
+    assert (error.value.operator, error.value.rule) == (CONVOLUTION, "static")
+
+
+@pytest.mark.parametrize(("operator", "name"), ending("scale"))
+def test_numbers_that_jit_has_made_arrays_are_numbers_still(operator, name):
+    """They are weakly typed: 2 is an int32, but fits. What is no scale does not become one."""
+
+    def traced(number):
+        return jax.jit(lambda number: call(operator, {**GOOD[operator], name: number}))(number)
+
+    for number in (0.5, 2):
+        np.testing.assert_array_equal(traced(number), call(operator, {**GOOD[operator], name: number}))
+    for wrong in (1j, True, np.int32(2), np.ones(2, int)):
+        with pytest.raises(DescError) as error:
+            traced(wrong)
+        assert (error.value.operator, error.value.tensor, error.value.rule) == (operator, page_name(name), "data_type")
+    with pytest.raises(DescError, match="has data type INT32"):
+        jax.jit(lambda number: call(operator, {**GOOD[operator], name: jax.lax.broadcast(number, (1,))}))(2)
+
+
+@pytest.mark.parametrize(("operator", "name"), ending("zero_point"))
+def test_integers_that_jit_has_made_arrays_are_no_zero_points(operator, name):
+    """Their values are unknown, so none can be found to be in range."""
+    with pytest.raises(DescError) as error:
+        jax.jit(lambda number: call(operator, {**GOOD[operator], name: number}))(3)
+    assert (error.value.operator, error.value.tensor, error.value.rule) == (operator, page_name(name), "data_type")
+    assert "is a number without a type, whose range cannot be checked; write jnp." in str(error.value)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_feature_levels_and_output_dtypes_cannot_be_traced(operator):
+    with pytest.raises(DescError, match="expected a FeatureLevel"):
+        jax.jit(lambda option: call(operator, {**GOOD[operator], "feature_level": option}))(0x6400)
+    if operator != DEQUANTIZE:
+        with pytest.raises(ArgumentTypeError, match=r"output_dtype is a traced array, expected a type such as"):
+            jax.jit(lambda option: call(operator, {**GOOD[operator], "output_dtype": option}))(u8(1))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_64_bit_arrays_are_refused_where_jax_has_them(operator, x64):
+    """With 64-bit types on and off: NumPy's are never narrowed, JAX's never taken."""
+    name = DATA[operator][0]
+    wrong = np.zeros(GOOD[operator][name].shape, np.float64 if operator == QUANTIZE else np.int64)
+    for array in (wrong, jnp.asarray(wrong)) if x64 else (wrong,):
+        error = caught(operator, {**GOOD[operator], name: array})
+        assert f"has data type {wrong.dtype.name.upper()}, feature level 6_4 allows" in str(error)

@@ -1,0 +1,97 @@
+"""Wrong calls: what cannot stand for a tensor's data, or is of a type that the operator does not take."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from calls import DATA, GOOD, at_fault, batches, page_name, problems, upper
+from descs import ADD, CONVOLUTION, QUANTIZE
+from jaxdml import ArgumentTypeError, DescError
+
+
+def types_of_numpy():
+    """What DirectML has no name for."""
+    for operator, names in DATA.items():
+        for name in names:
+            tensor, shape = page_name(name), GOOD[operator][name].shape
+            error = DescError, tensor, "data_type"
+            for dtype in (bool, np.complex64, "U1", object, ">i4"):
+                said = f"{tensor} has type {np.dtype(dtype)}, which DirectML does not have; convert it with .astype"
+                yield f"{name} of {np.dtype(dtype)}", operator, {name: np.zeros(shape, dtype)}, error, said
+            for dtype in (jnp.bfloat16, jnp.float8_e4m3fn):
+                said = f"{tensor} has type {np.dtype(dtype)}, which DirectML does not have; "
+                said += (
+                    f"write {name}.astype(jnp.float32)"
+                    if operator == QUANTIZE
+                    else f"quantize it first: element_wise_quantize_linear({name}.astype(jnp.float32), scale, "
+                )
+                yield f"{name} of {np.dtype(dtype)}", operator, {name: np.zeros(shape, dtype)}, error, said
+
+
+def types_of_directml():
+    """What DirectML has, but not here."""
+    for operator, names in DATA.items():
+        other = np.int16 if operator == QUANTIZE else np.float32
+        for name in names:
+            tensor, shape = page_name(name), GOOD[operator][name].shape
+            for dtype in (np.float64, np.int64, np.uint64, jnp.int4, other):
+                said = f"{tensor} has data type {upper(dtype)}, feature level 6_4 allows "
+                fix = f"; convert it with {name}.astype to a type that holds its values"
+                if operator == QUANTIZE and dtype == np.float64:
+                    fix = f"; write {name}.astype(jnp.float32)"
+                elif operator == QUANTIZE and dtype in (np.int16, jnp.int4):
+                    wide = ".astype(jnp.int8)" if dtype == jnp.int4 else ""
+                    fix = f"; dequantize it first: element_wise_dequantize_linear({name}{wide}, scale, zero_point)"
+                elif np.issubdtype(dtype, np.floating):
+                    fix = f"; quantize it first: element_wise_quantize_linear({name}, scale, zero_point, "
+                changes = {name: np.zeros(shape, dtype)}
+                yield f"{name} of {upper(dtype)}", operator, changes, (DescError, tensor, "data_type"), said, fix
+    error, fix = (DescError, "ATensor", "data_type"), "INT8 or UINT8; convert it with a.astype"
+    yield "int16", ADD, {"a": np.zeros((2, 3), np.int16)}, error, "ATensor has data type INT16", fix
+    changes = {"a": np.zeros((2, 3), np.float32), "a_zero_point": 3}
+    yield "float with an int zero point", ADD, changes, error, "data type FLOAT32"
+    bias = np.zeros(6, np.float32)
+    error, said = (
+        (DescError, "BiasTensor", "data_type"),
+        "BiasTensor has data type FLOAT32, feature level 6_4 allows INT32"
+        "; it counts steps of input_scale * filter_scale: divide by them, then jnp.rint and .astype(jnp.int32)",
+    )
+    yield "bias of float32", CONVOLUTION, {"bias": bias}, error, said
+
+
+def no_arrays():
+    """What is no array; lists are not taken apart."""
+    for operator, names in DATA.items():
+        for name in names:
+            tensor = page_name(name)
+            for wrong in ([[0, 1]], (0, 1), "data", 3, 0.5, 1j, np.uint8(3), {}, jnp.uint8, object()):
+                kind = (wrong if isinstance(wrong, type) else type(wrong)).__name__
+                error, fix = (
+                    (ArgumentTypeError, tensor, "array"),
+                    f", expected an array; write jnp.asarray({name}, dtype=...)",
+                )
+                case = f"{name} a {type(wrong).__module__} {kind}"
+                yield case, operator, {name: wrong}, error, f"{tensor} is ", kind, fix
+            error, said = (ArgumentTypeError, tensor, "required"), f"{tensor} is None, but required; give {name}"
+            yield f"{name} None", operator, {name: None}, error, said
+    error, said = (
+        (ArgumentTypeError, "BiasTensor", "array"),
+        "BiasTensor is a list, expected an array; write jnp.asarray(bias, dtype=...)",
+    )
+    yield "bias a list", CONVOLUTION, {"bias": [0] * 6}, error, said
+
+
+@batches(types_of_numpy)
+def test_types_that_directml_does_not_have(cases):
+    assert problems(cases) == ""
+    assert at_fault(cases) > len(cases) / 3
+
+
+@batches(types_of_directml)
+def test_types_that_directml_does_not_take_here(cases):
+    assert problems(cases) == ""
+    assert at_fault(cases) > len(cases) / 3
+
+
+@batches(no_arrays)
+def test_what_is_no_array(cases):
+    assert problems(cases) == ""

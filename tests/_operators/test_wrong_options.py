@@ -1,0 +1,72 @@
+"""Wrong calls: options that are no integers, too few or too many, too small, or that the sizes do not allow."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from calls import OPTIONS, at_fault, batches, page_name, problems, s8
+from descs import CONVOLUTION
+from jaxdml import ArgumentTypeError, DescError
+
+KINDS = (True, 1.0, "1", None, {}, np.float32(1), np.bool_(1), np.array(1), jnp.ones((), np.int32), jnp.ones(2))
+SEQUENCES = ((1, True), [1, 1.0], (1, None), np.ones((2, 2), int), np.ones(2), range(2))
+
+
+def wrong_kinds():
+    for name in OPTIONS:
+        tensor, one = page_name(name).removesuffix("Tensor"), name == "group_count"
+        for index, wrong in enumerate((*KINDS, *([(1,), [1], np.ones(2, int)] if one else SEQUENCES))):
+            alternative = "" if one else " or a tuple of 2 integers"
+            expected = f"{'' if wrong is not None else 'None'}, expected an integer{alternative}"
+            why = "; it decides shapes: write Python integers" if isinstance(wrong, jax.Array) else ""
+            case, error = f"{name} of another kind {index}", (ArgumentTypeError, tensor, "static")
+            yield case, CONVOLUTION, {name: wrong}, error, f"{tensor} is ", expected + why
+
+
+def wrong_values():
+    for name, least in OPTIONS.items():
+        tensor, one = page_name(name).removesuffix("Tensor"), name == "group_count"
+        for wrong in dict.fromkeys([least - 1, -1, -7]):
+            error = DescError, tensor, "group_count" if one else "values"
+            said = f"{tensor} is {wrong}, expected an integer of at least 1" if one else f"{tensor} has values "
+            yield f"{name} {wrong}", CONVOLUTION, {name: wrong}, error, said
+        for wrong in [] if one else [(-1, 1), (1,), (1, 1, 1), ()]:
+            said = f"{tensor} has values {wrong}, expected a tuple of 2 integers from {least} to 4294967295"
+            yield f"{name} {wrong}", CONVOLUTION, {name: wrong}, (DescError, tensor, "values"), said
+        if least and not one:
+            error, said = (DescError, tensor, "values"), f"{tensor} has values [1, 0], none may be below 1"
+            yield f"{name} (1, 0)", CONVOLUTION, {name: (1, 0)}, error, said
+
+
+def wrong_sizes():
+    for rule, changes, said in (
+        ("kernel", {"filter": s8(6, 4, 8, 4)},
+         "spans 8 elements with dilation 1, the padded input has 7; pad it or shrink the kernel"),
+        ("kernel", {"filter": s8(6, 4, 3, 10)}, "spans 10 elements with dilation 1, the padded input has 9"),
+        ("kernel", {"dilations": (1, 3)}, "spans 10 elements with dilation 3, the padded input has 9"),
+        ("kernel", {"dilations": 5, "start_padding": (2, 9), "end_padding": (1, 9)},
+         "spans 11 elements with dilation 5, the padded input has 10"),
+        ("channels", {"filter": s8(6, 3, 3, 4)},
+         "has 3 input channels, expected 4: InputTensor's 4 divided by GroupCount 1; channels are dimension 1"),
+        ("channels", {"filter": s8(6, 1, 3, 4)}, "has 1 input channels, expected 4"),
+        ("channels", {"group_count": 2}, "has 4 input channels, expected 2"),
+        ("channels", {"filter": s8(6, 1, 3, 4), "group_count": 4},
+         "has 6 output channels, expected a multiple of GroupCount 4"),
+    ):  # fmt: skip
+        yield f"filter {said}", CONVOLUTION, changes, (DescError, "FilterTensor", rule), f"FilterTensor {said}"
+
+
+@batches(wrong_kinds)
+def test_options_of_wrong_kinds(cases):
+    assert problems(cases) == ""
+
+
+@batches(wrong_values)
+def test_options_of_wrong_values(cases):
+    assert problems(cases) == ""
+
+
+@batches(wrong_sizes)
+def test_options_that_the_sizes_do_not_allow(cases):
+    assert problems(cases) == ""
+    assert at_fault(cases) > len(cases) / 2

@@ -1,0 +1,110 @@
+"""Wrong calls: ranks that the operator does not have, empty data, and shapes that do not fit each other."""
+
+import numpy as np
+
+from calls import DATA, GOOD, at_fault, batches, page_name, problems, s8
+from descs import ADD, CONVOLUTION, DEQUANTIZE, MATRIX_MULTIPLY, QUANTIZE
+from jaxdml import DescError
+
+
+def aligned(shape, rank):
+    """How a message writes a parameter's shape."""
+    return list(((1,) * rank + shape)[-rank:])
+
+
+def wrong_ranks():
+    for operator, names in DATA.items():
+        low, high = {MATRIX_MULTIPLY: (2, 4), CONVOLUTION: (3, 4)}.get(operator, (1, 8))
+        for rank in sorted({0, low - 1, high + 1, 9}):
+            changes = {name: np.zeros((1,) * rank, GOOD[operator][name].dtype) for name in names}
+            error = DescError, page_name(names[0]), "dimension_count"
+            said, fix = f" has rank {rank}, feature level 6_4 allows {low} to {high}", f"; reshape {names[0]}"
+            yield f"rank {rank}", operator, changes, error, page_name(names[0]) + said + fix
+        for name in names:
+            good = GOOD[operator][name]
+            for axis in range(good.ndim):
+                empty = np.delete(good, slice(None), axis)
+                error, said = (DescError, page_name(name), "sizes"), f"{page_name(name)} has Sizes {list(empty.shape)}"
+                fix = ", no dimension may be empty; skip the call when there is no data"
+                yield f"{name} empty {axis}", operator, {name: empty}, error, said + fix
+
+
+def wrong_shapes():
+    """What NumPy would broadcast, and what fits nothing."""
+    for operator in (DEQUANTIZE, QUANTIZE):
+        for name in ("scale", "zero_point"):
+            tensor, dtype = page_name(name), GOOD[operator][name].dtype
+            for shape in ((2,), (4,), (3, 1), (2, 2), (3, 2)):
+                said = f"{tensor} has Sizes {aligned(shape, 2)}, expected [2, 3], that of InputTensor"
+                changes, error = {name: np.ones(shape, dtype)}, (DescError, tensor, "same_sizes")
+                yield f"{name} {shape}", operator, changes, error, said
+            for shape in ((2, 2, 3), (2, 3, 1)):
+                said = f"{tensor} has rank 3, expected 2, that of InputTensor"
+                changes, error = {name: np.ones(shape, dtype)}, (DescError, tensor, "same_dimension_count")
+                yield f"{name} {shape}", operator, changes, error, said
+    for shape in ((1, 3), (2, 1), (3, 2), (2, 4)):
+        error, said = (DescError, "BTensor", "same_sizes"), f"has Sizes {list(shape)}, expected [2, 3], that of ATensor"
+        yield f"b {shape}", ADD, {"b": s8(*shape)}, error, said
+    for shape in ((2, 4, 6), (1, 5, 6), (3, 5, 6), (2, 6, 5)):
+        said = f"BTensor has Sizes {list(shape)}, expected [2, 5, {shape[-1]}]: ATensor has Sizes [2, 4, 5]"
+        yield f"b {shape}", MATRIX_MULTIPLY, {"b": s8(*shape)}, (DescError, "BTensor", "sizes"), said
+    for operator, name, shape, rank, first in (
+        (ADD, "b", (3,), 2, "ATensor"),
+        (ADD, "b", (1, 2, 3), 2, "ATensor"),
+        (MATRIX_MULTIPLY, "b", (5, 6), 3, "ATensor"),
+        (MATRIX_MULTIPLY, "b", (1, 2, 5, 6), 3, "ATensor"),
+        (CONVOLUTION, "filter", (6, 4, 3), 4, "InputTensor"),
+    ):
+        error = DescError, page_name(name), "same_dimension_count"
+        said = f"has rank {len(shape)}, expected {rank}, that of {first}"
+        yield f"{name} {shape}", operator, {name: s8(*shape)}, error, said
+
+
+def wrong_parameter_shapes():
+    """Scales and zero points in forms that the page does not have."""
+    for operator, name, forms, shapes in (
+        (ADD, "a", "[1, 1]", [(3,), (2, 1), (2, 3)]),
+        (ADD, "b", "[1, 1]", [(3,), (2, 1), (2, 3)]),
+        (ADD, "output", "[1, 1]", [(3,), (2, 1), (2, 3)]),
+        (MATRIX_MULTIPLY, "a", "[1, 1, 1] or [1, 4, 1]",
+         [(4,), (5,), (1, 5), (5, 1), (2, 1, 1), (2, 4, 1), (4, 5)]),
+        (MATRIX_MULTIPLY, "b", "[1, 1, 1] or [1, 1, 6]", [(5,), (6, 1), (5, 1), (2, 1, 1), (2, 1, 6), (5, 6)]),
+        (MATRIX_MULTIPLY, "output", "[1, 1, 1] or [1, 4, 1]",
+         [(4,), (6,), (1, 6), (6, 1), (2, 1, 1), (2, 4, 1), (4, 6)]),
+        (CONVOLUTION, "input", "[1, 1, 1, 1]", [(4,), (6,), (1, 4, 1, 1), (2, 1, 1, 1), (9,)]),
+        # The output is [2, 6, 5, 6]: NumPy would repeat [1, 6] over its rows.
+        (CONVOLUTION, "filter", "[1, 1, 1, 1], [1, 6, 1, 1] or [6]",
+         [(4,), (1, 6), (1, 1, 1, 6), (6, 1), (1, 4, 1, 1), (6, 1, 1, 1)]),
+        (CONVOLUTION, "output", "[1, 1, 1, 1]", [(6,), (1, 6, 1, 1), (2, 1, 1, 1)]),
+    ):  # fmt: skip
+        rank = {ADD: 2, MATRIX_MULTIPLY: 3, CONVOLUTION: 4}[operator]
+        for argument in (f"{name}_scale", f"{name}_zero_point"):
+            for shape in shapes:
+                changes = {argument: np.ones(shape, GOOD[operator][argument].dtype)}
+                error = DescError, page_name(argument), "sizes"
+                said = f"has Sizes {aligned(shape, rank)}, expected {forms}"
+                yield f"{argument} {shape}", operator, changes, error, said
+    for shape in ((), (4,), (1, 6), (1, 1, 1, 6), (2, 6, 1, 1), (6, 1, 1, 1)):
+        error, said = (DescError, "BiasTensor", "sizes"), f"has Sizes {aligned(shape, 4)}, expected [1, 6, 1, 1]"
+        yield f"bias {shape}", CONVOLUTION, {"bias": np.ones(shape, np.int32)}, error, said
+    said = "BiasTensor has rank 5, feature level 6_4 allows 3 to 4; reshape bias"
+    bias, error = np.zeros((2, 1, 6, 1, 1), np.int32), (DescError, "BiasTensor", "dimension_count")
+    yield "bias of rank 5", CONVOLUTION, {"bias": bias}, error, said
+
+
+@batches(wrong_ranks)
+def test_wrong_ranks(cases):
+    assert problems(cases) == ""
+    assert at_fault(cases) == len(cases)
+
+
+@batches(wrong_shapes)
+def test_wrong_shapes(cases):
+    assert problems(cases) == ""
+    assert at_fault(cases) == len(cases)
+
+
+@batches(wrong_parameter_shapes)
+def test_wrong_shapes_of_parameters(cases):
+    assert problems(cases) == ""
+    assert at_fault(cases) == len(cases)

@@ -1,0 +1,95 @@
+"""Wrong calls: output types that are none, or not of the operator; feature levels that are none, or too low."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxdml as dml
+from calls import batches, call, caught, page_name, problems, s8, u8
+from descs import ADD, CONVOLUTION, DEQUANTIZE, MATRIX_MULTIPLY, OPERATORS, QUANTIZE, level
+from jaxdml import ArgumentTypeError, DescError, FeatureLevelError
+
+NONSENSE = (
+    "byte-like", ",", 8, True, object(), ("u1", -3), u8(2), jnp.zeros(2, np.uint8), dml.DataType.UNKNOWN,
+)  # fmt: skip
+OURS = "(allowed from FeatureLevel.JAXDML, an extension that DirectML does not have)"
+
+
+def wrong_output_types():
+    for operator in (QUANTIZE, ADD, MATRIX_MULTIPLY, CONVOLUTION):
+        name = "zero_point" if operator == QUANTIZE else "output_zero_point"
+        for dtype in (np.float32, np.int32, np.int64, bool, jnp.int4, jnp.bfloat16, float):
+            error, changes = (DescError, "output_dtype", "data_type"), {"output_dtype": dtype, name: 3}
+            said = f"output_dtype is {np.dtype(dtype)}, feature level 6_4 allows int8 or uint8"
+            yield f"output_dtype {dtype.__name__}", operator, changes, error, said
+            if operator == QUANTIZE:
+                said = f"output_dtype is {np.dtype(dtype)}, feature level jaxdml allows int16, int8, uint16 or uint8"
+                changes = {**changes, "feature_level": dml.FeatureLevel.JAXDML}
+                yield f"output_dtype {dtype.__name__} of ours", operator, changes, error, said
+        for index, wrong in enumerate(NONSENSE):
+            error, fix = (ArgumentTypeError, "output_dtype", "output_dtype"), ", expected a type such as jnp.uint8"
+            yield f"nonsense {index}", operator, {"output_dtype": wrong}, error, "output_dtype is a", fix
+        error, changes = (DescError, "output_dtype", "output_dtype"), {"output_dtype": np.uint8, name: np.int8(3)}
+        said = f"output_dtype is uint8, but {page_name(name)} has data type INT8"
+        yield "output_dtype and a NumPy scalar", operator, changes, error, said
+
+
+def wrong_levels():
+    for operator in OPERATORS:
+        for wrong in ("6_4", 0x6400, None, 6.4, dml.FeatureLevel):
+            error = DescError, "feature_level", "feature_level"
+            fix = "expected a FeatureLevel; write FeatureLevel.LEVEL_4_0 or the like"
+            yield f"feature_level {wrong}", operator, {"feature_level": wrong}, error, fix
+    for operator, at in ((ADD, "3_1"), (MATRIX_MULTIPLY, "2_0"), (CONVOLUTION, "2_0")):
+        error, said = (FeatureLevelError, None, "feature_level"), f"not available at feature level {at} (introduced in "
+        yield "not yet introduced", operator, {"feature_level": level(at)}, error, said
+
+
+def too_low_levels():
+    image = {"input": np.ones((1, 1, 2, 3), np.float32)}
+    small_image = {"input": u8(1, 4, 7), "filter": s8(6, 4, 3)}
+    for operator, at, changes, tensor, rule, said in (
+        (DEQUANTIZE, "2_1", {}, "InputTensor", "dimension_count", "has rank 2, {} allows 4 (allowed from 3_0)"),
+        (DEQUANTIZE, "2_0", {"input": s8(1, 1, 2, 3), "zero_point": s8()}, "InputTensor", "data_type",
+         "has data type INT8, {} allows UINT8 (allowed from 2_1)"),
+        (DEQUANTIZE, "5_2", {"scale": np.float16(1)}, "ScaleTensor", "data_type",
+         "has data type FLOAT16, {} allows FLOAT32 (allowed from 6_0)"),
+        (DEQUANTIZE, "6_1", {"zero_point": None}, "ZeroPointTensor", "required",
+         "is missing, {} requires it (optional from 6_2)"),
+        (QUANTIZE, "6_3", {"zero_point": np.zeros((), np.int16)}, "ZeroPointTensor", "data_type",
+         f"has data type INT16, {{}} allows INT8 or UINT8 {OURS}"),
+        (QUANTIZE, "6_4", {"zero_point": np.zeros((), np.uint16)}, "ZeroPointTensor", "data_type",
+         f"has data type UINT16, {{}} allows INT8 or UINT8 {OURS}"),
+        (QUANTIZE, "6_4", {"output_dtype": jnp.uint16, "zero_point": 3}, "output_dtype", "data_type",
+         f"is uint16, {{}} allows int8 or uint8 {OURS}"),
+        (QUANTIZE, "6_2", {"output_dtype": jnp.int16, "zero_point": 3}, "output_dtype", "data_type",
+         f"is int16, {{}} allows int8 or uint8 {OURS}"),
+        (QUANTIZE, "1_0", {**image, "output_dtype": jnp.int8, "zero_point": 3}, "output_dtype", "data_type",
+         "is int8, {} allows uint8 (allowed from 2_1)"),
+        (MATRIX_MULTIPLY, "3_1", {}, "ATensor", "dimension_count", "has rank 3, {} allows 4 (allowed from 4_0)"),
+        (CONVOLUTION, "3_1", small_image, "InputTensor", "dimension_count",
+         "has rank 3, {} allows 4 (allowed from 4_0)"),
+    ):  # fmt: skip
+        changes, said = {**changes, "feature_level": level(at)}, f"{tensor} {said.format(f'feature level {at}')}"
+        yield f"{tensor} at {at}", operator, changes, (FeatureLevelError, tensor, rule), said
+
+
+@batches(wrong_output_types)
+def test_wrong_output_types(cases):
+    assert problems(cases) == ""
+
+
+@batches(wrong_levels)
+def test_wrong_levels(cases):
+    assert problems(cases) == ""
+
+
+@batches(too_low_levels)
+def test_levels_that_are_too_low(cases):
+    assert problems(cases) == ""
+    # At the level that the error names, the call is taken; it is one of ours only where the error says so.
+    for case in cases:
+        error = caught(case.operator, case.arguments)
+        assert (error.minimum_feature_level is dml.FeatureLevel.JAXDML) == (OURS in str(error))
+        allowed = {**case.arguments, "feature_level": error.minimum_feature_level}
+        jax.eval_shape(lambda case=case, allowed=allowed: call(case.operator, allowed))

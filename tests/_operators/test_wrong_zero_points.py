@@ -1,0 +1,67 @@
+"""Wrong calls: zero points that are no integers, out of their type's range, or of another type."""
+
+import numpy as np
+
+from calls import GOOD, at_fault, batches, ending, page_name, problems, upper
+from descs import ADD, DEQUANTIZE, QUANTIZE
+from jaxdml import ArgumentTypeError, DescError
+
+KINDS = (True, 1.0, "1", [1], (1,), 1j, {}, np.bool_(1), np.float32(1))
+
+
+def owner_of(operator, tensor):
+    """The tensor that a zero point belongs to."""
+    return {DEQUANTIZE: "InputTensor", QUANTIZE: "OutputTensor"}.get(operator, tensor.replace("ZeroPoint", ""))
+
+
+def wrong_values():
+    for operator, name in ending("zero_point"):
+        tensor, dtype = page_name(name), GOOD[operator][name].dtype
+        # The output's type is what an array here says it is, so it is fixed for the other values.
+        fixed = {"output_dtype": dtype} if owner_of(operator, tensor) == "OutputTensor" else {}
+        for wrong in KINDS:
+            kind, expected = type(wrong).__name__, ", expected None, an integer or an array"
+            case, error = f"{name} a {type(wrong).__module__} {kind}", (ArgumentTypeError, tensor, "array")
+            fix = f"; write jnp.asarray({name}, jnp.{dtype})"
+            yield case, operator, {name: wrong, **fixed}, error, f"{tensor} is a", kind, expected, fix
+        limits = np.iinfo(dtype)
+        too_far = limits.min - 1, limits.max + 1, 2**64, -(10**400), 10**5000, np.int32(300), np.uint64(2**63)
+        for index, wrong in enumerate(too_far):
+            said = f", out of {upper(dtype)}'s range; write an integer from {limits.min} to {limits.max}"
+            error = DescError, tensor, "range"
+            yield f"{name} out of range {index}", operator, {name: wrong, **fixed}, error, f"{tensor} is ", said
+    changes = {"a": np.zeros((2, 3), np.float32), "a_zero_point": 2**40}
+    yield "beside float data", ADD, changes, (DescError, "AZeroPointTensor", "range"), "out of INT32's range"
+
+
+def wrong_types():
+    for operator, name in ending("zero_point"):
+        tensor, dtype = page_name(name), GOOD[operator][name].dtype
+        owner = owner_of(operator, tensor)
+        fixed = {"output_dtype": dtype} if owner == "OutputTensor" else {}
+        for other in (np.int64, np.float32):
+            said = f"{tensor} has data type {upper(other)}, feature level 6_4 allows "
+            fix = "; a zero point comes after its scale and is an integer of its tensor's type; convert it with .astype"
+            changes, error = {name: np.ones((), other)}, (DescError, tensor, "data_type")
+            yield f"{name} of {upper(other)}", operator, changes, error, said, fix
+        said = f"{tensor} has type bool, which DirectML does not have; convert it with .astype"
+        yield f"{name} of bool", operator, {name: np.ones((), bool)}, (DescError, tensor, "data_type"), said
+        other = np.uint8 if dtype == np.int8 else np.int8
+        if fixed:
+            error, said = (DescError, "output_dtype", "output_dtype"), f"output_dtype is {dtype}, but {tensor} has "
+            fix = f"data type {upper(other)}; make them equal or leave output_dtype out"
+        else:
+            error, said = (DescError, tensor, "same_data_type"), f"{tensor} has data type {upper(other)}, expected "
+            fix = f"{upper(dtype)}, that of {owner}; write {name}.astype(jnp.{dtype})"
+        yield f"{name} of {upper(other)}", operator, {name: np.ones((), other), **fixed}, error, said + fix
+
+
+@batches(wrong_values)
+def test_wrong_values(cases):
+    assert problems(cases) == ""
+
+
+@batches(wrong_types)
+def test_wrong_types(cases):
+    assert problems(cases) == ""
+    assert at_fault(cases) >= len(cases) / 2
