@@ -85,20 +85,23 @@ def minimum_feature_level(desc: OperatorDesc) -> FeatureLevel:
       FeatureLevel.
 
     Raises:
-      DescError: if no level does; it says what is wrong at LATEST.
+      DescError: if no level does; it says what is wrong at LATEST, or at JAXDML if that allows more.
 
     Source: https://learn.microsoft.com/windows/ai/directml/dml-feature-level-history
     """
-    for level in FeatureLevel:
-        try:
-            validate(desc, level)
-        except FeatureLevelError:
-            continue
-        except DescError:
-            break
-        return level
-    validate(desc, FeatureLevel.LATEST)
-    raise AssertionError("a level below the latest found what the latest does not")
+    try:
+        validate(desc, FeatureLevel.LATEST)
+    except FeatureLevelError:
+        validate(desc, FeatureLevel.JAXDML)  # which says what else is wrong
+    return next(level for level in FeatureLevel if _is_allowed(desc, level))
+
+
+def _is_allowed(desc: OperatorDesc, level: FeatureLevel) -> bool:
+    try:
+        validate(desc, level)
+    except FeatureLevelError:
+        return False
+    return True
 
 
 def check_is_level(operator: str, feature_level: Any) -> None:
@@ -166,8 +169,7 @@ def check_support(page: Page, slot: Slot, feature_level: FeatureLevel) -> None:
     if minimum is not None:
         hint = allowed_from(minimum, "optional" if breach.rule == "required" else "allowed")
     else:
-        advice = page.remedies.get((slot.row, breach.rule))
-        remedy = (advice and advice(slot.tensor)) or _remedy(slot, breach)
+        remedy = _remedy(page, slot, breach)
     raise RuleError(
         page.operator,
         slot.name,
@@ -182,14 +184,27 @@ def check_support(page: Page, slot: Slot, feature_level: FeatureLevel) -> None:
     )
 
 
-def _remedy(slot: Slot, breach: _Breach) -> str | Remedy:
+def _remedy(page: Page, slot: Slot, breach: _Breach) -> str | Remedy:
     argument = argument_name(slot.row)
+    if breach.rule == "data_type":
+        return retyped(page, slot, argument, breach.received, breach.expected)
+    advice = page.remedies.get((slot.row, breach.rule))
+    special = advice(slot.tensor) if advice else None
+    if special is not None:
+        return special
     if breach.rule == "required":
         return Remedy(f"give {argument}", f"write {slot.field}=TensorDesc(...)")
-    if breach.rule == "dimension_count":
-        return Remedy(f"reshape {argument}", f"give it {' to '.join(map(str, dict.fromkeys(breach.expected)))} sizes")
-    allowed: tuple[DataType, ...] = breach.expected
-    return Remedy(_conversion(slot, argument, breach.received, allowed), f"write data_type={_named(allowed)}")
+    low, high = breach.expected
+    return Remedy(f"reshape {argument}", f"give it {low if low == high else f'{low} to {high}'} sizes")
+
+
+def retyped(page: Page, slot: Slot, argument: str, received: DataType, allowed: tuple[DataType, ...]) -> str | Remedy:
+    """What to write where a tensor is of another type than the allowed ones."""
+    advice = page.remedies.get((slot.row, "data_type"))
+    special = advice(slot.tensor) if advice else None
+    if special is not None:
+        return special
+    return Remedy(_conversion(slot, argument, received, allowed), f"write data_type={_named(allowed)}")
 
 
 def _named(types: tuple[DataType, ...]) -> str:
@@ -255,7 +270,7 @@ def _broadcasting(argument: str, shape: Shape, sizes: Shape) -> str:
         axis = len(sizes) - 1 - sizes[::-1].index(values[0])
         if axis < len(sizes) - 1:
             ones = ", 1" * (len(sizes) - 1 - axis)
-            return f"{argument} lies along the last dimension: for dimension {axis} write {argument}.reshape(-1{ones})"
+            return f"for one value per entry of dimension {axis} write {argument}.reshape(-1{ones})"
     return f"give {argument} one value, one for each entry of a dimension, or sizes that broadcast to {list(sizes)}"
 
 

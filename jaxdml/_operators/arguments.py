@@ -14,11 +14,12 @@ import numpy as np
 
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._directml.data_types import DataType
-from jaxdml._directml.desc import fields_of, is_sequence, page_name, parameter_name
+from jaxdml._directml.desc import Slot, TensorDesc, fields_of, is_sequence, page_name, parameter_name
 from jaxdml._directml.feature_levels import FeatureLevel, allowed_from, table_at
-from jaxdml._directml.messages import broken, listed, shown
+from jaxdml._directml.messages import Remedy, broken, listed, shown
 from jaxdml._directml.page import Page
-from jaxdml._directml.pages import PAGES, converter
+from jaxdml._directml.pages import PAGES
+from jaxdml._directml.validate import retyped
 from jaxdml._shapes import is_integer
 from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
 
@@ -29,13 +30,14 @@ class Arguments:
     """Types the arguments of an operator's calls. Names are those of the function's parameters."""
 
     def __init__(self, operator: str) -> None:
-        self._operator = operator
-        self._pages = {parameter_name(field): page_name(field) for field in fields_of(PAGES[operator].desc)}
+        self._operator, self._page = operator, PAGES[operator]
+        fields: Any = fields_of(self._page.desc)
+        self._fields = {parameter_name(field): (field, is_) for field, is_ in fields.items()}
 
     def page_name(self, name: str) -> str:
         """The page's name of a parameter, or of one place in it: ``a_scale`` is ``AScaleTensor``."""
         parameter, bracket, place = name.partition("[")
-        return self._pages[parameter] + bracket + place
+        return page_name(self._fields[parameter][0]) + bracket + place
 
     def _error(self, name: str, rule: str, text: str, **facts: Any) -> DescError:
         return broken(self._operator, self.page_name(name), rule, text, **facts)
@@ -64,18 +66,26 @@ class Arguments:
             raise self._error(name, "array", text, error=ArgumentTypeError, **facts)
         return value
 
-    def has_type(self, name: str, value: Any, page: Page | None = None) -> None:
-        """The array is of a type that DirectML has; data of a page is quantized rather than converted."""
+    def has_type(self, name: str, value: Any) -> None:
+        """The array is of a type that DirectML has. Where float32 would do, other floats are told to become float32."""
         if value is None or DataType.of(value.dtype) != DataType.UNKNOWN:
             return
-        fix = "convert it with .astype"
+        remedy: Any = "convert it with .astype"
         if jnp.issubdtype(value.dtype, jnp.floating):
-            fix = f"write {name}.astype(jnp.float32)"
-            if page is not None and not _takes_floats(page, self.page_name(name).partition("[")[0]):
-                quantize = converter("float", "integer")
-                fix = f"quantize it first: {quantize}({name}.astype(jnp.float32), scale, zero_point, output_dtype=...)"
-        text = f"has type {value.dtype}, which DirectML does not have; {fix}"
+            remedy = f"write {name}.astype(jnp.float32)"
+            slot = self._slot(name, TensorDesc(DataType.FLOAT32, value.shape))
+            allowed = table_at(self._page.support, max(self._page.support))[slot.row].data_types
+            if DataType.FLOAT32 not in allowed:
+                remedy = retyped(self._page, slot, f"{name}.astype(jnp.float32)", DataType.FLOAT32, allowed)
+        if isinstance(remedy, Remedy):
+            remedy = remedy.in_call
+        text = f"has type {value.dtype}, which DirectML does not have; {remedy}"
         raise self._error(name, "data_type", text, expected=DataType, received=value.dtype)
+
+    def _slot(self, name: str, desc: TensorDesc) -> Slot:
+        parameter, _, place = name.partition("[")
+        field, is_ = self._fields[parameter]
+        return Slot(field, self.page_name(name), page_name(field), is_.role(int(place[:-1] or 0)), desc)
 
     def _prepared(self, name: str, value: Any, expected: Any) -> Any:
         kind = type(value).__name__
@@ -116,7 +126,9 @@ class Arguments:
     def zero_point(self, name: str, value: Any, dtype: Any, *, of_output: bool = False) -> Any:
         """None, an array, or an integer as a scalar of dtype, the type of the tensor that it belongs to."""
         if is_number(value) and jnp.issubdtype(value.dtype, jnp.integer):
-            number = "..." if isinstance(value, jax.core.Tracer) else int(value)
+            number: Any = "..."
+            if not isinstance(value, jax.core.Tracer):
+                number = int(self.zero_point(name, int(value), dtype, of_output=of_output))
             text = f"is a number without a type, whose range cannot be checked; write jnp.{np.dtype(dtype)}({number})"
             raise self._error(name, "data_type", text, expected=dtype, received=described(value))
         if value is None or isinstance(value, jax.Array | np.ndarray):
@@ -231,18 +243,13 @@ class Arguments:
             why = "; start_padding has what comes before each dimension, end_padding what comes after"
         return broken(
             self._operator,
-            self._pages[name],
+            self.page_name(name),
             "static",
             f"is {received}, expected {expected}{why}",
             error=ArgumentTypeError,
             expected=int,
             received=received,
         )
-
-
-def _takes_floats(page: Page, row: str) -> bool:
-    types = table_at(page.support, max(page.support))[row].data_types
-    return any(data_type.name.startswith("FLOAT") for data_type in types)
 
 
 def is_number(value: Any) -> bool:

@@ -131,9 +131,8 @@ class Operator:
         """The desc of a call, checked; output_dtype is what the caller wrote."""
         level, known = given["feature_level"], self.parameters
         for name in known.tensors:
-            page = self.page if name in known.data else None
             for place, x in enumerate(_each(given[name])):
-                self._typed.has_type(f"{name}[{place}]" if name in known.many else name, x, page)
+                self._typed.has_type(f"{name}[{place}]" if name in known.many else name, x)
         arrays = ((name, given[name]) for name in known.tensors if hasattr(given[name], "shape"))
         with told({self._typed.page_name(name): array.shape for name, array in arrays}):
             check_feature_level(self.page, level)

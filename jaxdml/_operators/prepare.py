@@ -72,7 +72,7 @@ def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> P
 def _checked(operator: str, name: str, value: Any) -> Any:
     typed, page, field = Arguments(operator), PAGES[operator], f"{name}_tensor"
     value = typed.tensor(name, value)
-    typed.has_type(name, value, page)
+    typed.has_type(name, value)
     tensor, desc = page_name(field), tensor_desc(value)
     is_: Any = fields_of(page.desc)[field]
     with told({tensor: value.shape}):

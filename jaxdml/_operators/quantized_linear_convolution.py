@@ -55,7 +55,8 @@ def _output_shape(
 
 def _same(given: Given, word: str) -> str:
     """The padding that a word stands for elsewhere, in numbers."""
-    if word.upper() != "SAME" or given["filter"].ndim != given["input"].ndim:
+    is_same = word.upper() in ("SAME", "SAME_UPPER", "SAME_LOWER")
+    if not is_same or given["filter"].ndim != given["input"].ndim:
         return "it has no words: write 0 for what is VALID elsewhere"
     start, end = [], []
     strides, dilations = given["strides"], given["dilations"]
@@ -69,7 +70,10 @@ def _same(given: Given, word: str) -> str:
         padding = max(reach - size, 0)
         start.append(padding // 2)
         end.append(padding - padding // 2)
-    return f"it has no words: what is SAME elsewhere is start_padding={tuple(start)}, end_padding={tuple(end)} here"
+    if word.upper() == "SAME_LOWER":
+        start, end = end, start
+    numbers = f"start_padding={tuple(start)}, end_padding={tuple(end)}"
+    return f"it has no words: what is {word.upper()} elsewhere is {numbers} here"
 
 
 def _repacked(filter: Any, desc: Any) -> PreparedFilter:
@@ -82,6 +86,7 @@ def _repacked(filter: Any, desc: Any) -> PreparedFilter:
     prepared={"filter": PreparedFilter},
     owned={"filter": _repacked},
     advice={"start_padding": _same, "end_padding": _same},
+    hints={"padding": "write start_padding, what comes before each dimension, and end_padding, what comes after"},
 )
 def quantized_linear_convolution(
     input: chex.Array,

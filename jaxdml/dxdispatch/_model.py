@@ -1,8 +1,10 @@
 """Models: resources, dispatchables and commands, read and checked as a whole, then run in order."""
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,12 +27,18 @@ class Model:
       resources: the buffers by name, as they are at the start.
       dispatchables: the compiled operators by name.
       commands: what `run` does, in order.
+      options: what `load` was called with beside the path.
     """
 
     path: Path
     resources: dict[str, Resource]
     dispatchables: dict[str, Dispatchable]
     commands: tuple[Command, ...]
+    options: Mapping[str, Any]
+
+    def __reduce__(self) -> Any:
+        """A pickle holds the path, whose file is read again where it is loaded."""
+        return functools.partial(load, **self.options), (self.path,)
 
     def __repr__(self) -> str:
         resources, dispatchables = ", ".join(self.resources), ", ".join(self.dispatchables)
@@ -106,7 +114,8 @@ def load(path: str | Path, *, feature_level: FeatureLevel = FeatureLevel.LATEST,
     }
     values = document.member("commands").items()
     commands = tuple(read_command(value, resources, dispatchables) for value in values)
-    return Model(path, resources, dispatchables, commands)
+    options = {"feature_level": feature_level, "maximum_bytes": maximum_bytes}
+    return Model(path, resources, dispatchables, commands, options)
 
 
 def _all(value: Value) -> dict[str, Value]:

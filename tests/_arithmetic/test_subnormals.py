@@ -1,4 +1,4 @@
-"""float32 subnormals count as zeros of their sign, operand and result alike, whoever computes: processor or compiler."""
+"""float32 subnormals count as zeros of their sign, operand and result alike, computed or folded by the compiler."""
 
 import itertools
 from functools import partial
@@ -46,24 +46,30 @@ def floats(start, stop, step=1):
 NEAR = np.concatenate([floats(0, 1 << 24, 10_007), floats((1 << 23) - 40, (1 << 23) + 40), floats(0, 40)])
 
 
-def called(function, *arguments):
-    return function(*arguments)
+# The ways to compute a function of several lists of arguments.
 
 
-def jitted(function, *arguments):
-    return jax.jit(function)(*arguments)
+def called(function, lists):
+    return [function(*arguments) for arguments in lists]
 
 
-def folded(function, *arguments):
+def jitted(function, lists):
+    compiled = jax.jit(function)
+    return [compiled(*arguments) for arguments in lists]
+
+
+def folded(function, lists):
     """All is constant, and the compiler computes."""
-    return jax.jit(lambda: function(*arguments))()
+    return jax.jit(lambda: [function(*arguments) for arguments in lists])()
 
 
-def with_a_constant_scale(function, x, *scales):
-    return jax.jit(lambda x: function(x, *scales))(x)
+def with_constant_scales(function, lists):
+    return jax.jit(lambda firsts: [function(x, *rest) for x, (_, *rest) in zip(firsts, lists, strict=True)])(
+        [x for x, *_ in lists]
+    )
 
 
-MODES = [called, jitted, folded, with_a_constant_scale]
+MODES = [called, jitted, folded, with_constant_scales]
 modes = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name__)
 
 
@@ -78,16 +84,16 @@ def test_the_reference_flushes():
 @modes
 def test_flushing_keeps_signs_and_everything_normal(mode, x64):
     x = np.concatenate([NEAR, np.float32([np.inf, -np.inf, 1, -1, 3e38])])
-    np.testing.assert_array_equal(bits(mode(rounding.flushed, x)), bits(reference._flushed(x)))
+    np.testing.assert_array_equal(bits(mode(rounding.flushed, [(x,)])[0]), bits(reference._flushed(x)))
 
 
 @modes
 def test_quantize(mode, x64):
     """A subnormal input is 0 even where the scale would make one step of it; a subnormal scale divides as 0 does."""
     quantize = partial(dml.element_wise_quantize_linear, output_dtype=np.int8)
-    for scale in SCALES:
+    for scale, got in zip(SCALES, mode(quantize, [(NEAR, scale) for scale in SCALES]), strict=True):
         expected = reference.element_wise_quantize_linear(NEAR, scale, output_dtype=np.int8)
-        np.testing.assert_array_equal(mode(quantize, NEAR, scale), expected)
+        np.testing.assert_array_equal(got, expected)
     assert np.asarray(quantize(np.nextafter(SMALLEST, np.float32(0)).reshape(1), SMALLEST)) == 0
     assert np.asarray(quantize(SMALLEST.reshape(1), SMALLEST)) == 1
 
@@ -95,21 +101,20 @@ def test_quantize(mode, x64):
 @modes
 def test_dequantize(mode, x64):
     x = np.arange(-128, 128).astype(np.int8)
-    for scale in SCALES:
-        expected = reference.element_wise_dequantize_linear(x, scale)
-        np.testing.assert_array_equal(bits(mode(dml.element_wise_dequantize_linear, x, scale)), bits(expected))
+    for scale, got in zip(SCALES, mode(dml.element_wise_dequantize_linear, [(x, s) for s in SCALES]), strict=True):
+        np.testing.assert_array_equal(bits(got), bits(reference.element_wise_dequantize_linear(x, scale)))
 
 
 def test_float16_keeps_its_subnormals():
     x, scale = np.arange(-128, 128).astype(np.int8), np.float16(6e-8)
     expected = x.astype(np.float32) * np.float32(scale)
     for mode in (called, jitted):
-        got = np.asarray(mode(dml.element_wise_dequantize_linear, x, scale))
+        got = np.asarray(mode(dml.element_wise_dequantize_linear, [(x, scale)])[0])
         np.testing.assert_array_equal(got, expected.astype(np.float16))
         assert (np.abs(got[got != 0]) < np.finfo(np.float16).smallest_normal).all()
         halves = np.arange(1, 1024, dtype=np.uint16).view(np.float16)  # all of its positive subnormals
-        steps = mode(lambda x: dml.element_wise_quantize_linear(x, np.float16(6e-8), feature_level=JAXDML,
-                                                                output_dtype=np.uint16), halves)  # fmt: skip
+        quantize = partial(dml.element_wise_quantize_linear, output_dtype=np.uint16, feature_level=JAXDML)
+        (steps,) = mode(quantize, [(halves, scale)])
         np.testing.assert_array_equal(steps, np.arange(1, 1024))
 
 
@@ -123,14 +128,15 @@ def test_sums_that_cancel(mode, x64):
         return dml.element_wise_quantized_linear_add(a, a_scale, None, b, b_scale, None, output_scale, None)
 
     scales = SMALLEST * np.float32([1, 1.25, 1 + 2**-20])
-    seen = set()
-    for a_scale, b_scale, output_scale in itertools.product(scales, scales, (SMALLEST, ONE_STEP, SMALLEST / 4)):
-        arguments = a, a_scale, None, b, b_scale, None, np.float32(output_scale), None
-        expected = reference.element_wise_quantized_linear_add(*arguments)
-        np.testing.assert_array_equal(mode(add, a, a_scale, b_scale, np.float32(output_scale)), expected)
-        sums = a.astype(np.float32) * a_scale + b.astype(np.float32) * b_scale
-        seen |= {(0 < np.abs(sums).min() < SMALLEST)}
-    assert True in seen
+    outputs = np.float32([SMALLEST, ONE_STEP, SMALLEST / 4])
+    lists = [(a, *chosen) for chosen in itertools.product(scales, scales, outputs)]
+    has_subnormal_sums = []
+    for (_, a_scale, b_scale, output_scale), got in zip(lists, mode(add, lists), strict=True):
+        arguments = a, a_scale, None, b, b_scale, None, output_scale, None
+        np.testing.assert_array_equal(got, reference.element_wise_quantized_linear_add(*arguments))
+        sums = np.abs(a.astype(np.float32) * a_scale + b.astype(np.float32) * b_scale)
+        has_subnormal_sums.append((0 < sums[sums != 0].min() < SMALLEST) if sums.any() else False)
+    assert any(has_subnormal_sums)
 
 
 @modes
@@ -143,24 +149,26 @@ def test_products_of_scales(mode, x64):
 
     root = np.float32(2.0**-63)
     below = [np.nextafter(root, np.float32(0)), root, np.nextafter(root, np.float32(1)), root / 2, ONE_STEP, SMALLEST]
+    outputs = np.float32([SMALLEST, SMALLEST * 16, ONE_STEP, 1])
+    lists = [(a, *scales) for scales in itertools.product(np.float32(below), np.float32(below), outputs)]
     differ = 0
-    for a_scale, b_scale in itertools.product(np.float32(below), repeat=2):
-        for output_scale in np.float32([SMALLEST, SMALLEST * 16, ONE_STEP, 1]):
-            arguments = a, a_scale, None, b, b_scale, None, output_scale, None
-            expected = reference.quantized_linear_matrix_multiply(*arguments)
-            np.testing.assert_array_equal(mode(multiply, a, a_scale, b_scale, output_scale), expected)
-            with np.errstate(all="ignore"):
-                kept = (a.astype(np.float32) @ b.astype(np.float32)) * (a_scale * b_scale / output_scale)
-            differ += (np.clip(np.rint(np.nan_to_num(kept)), -128, 127) != expected).any()
+    for (_, a_scale, b_scale, output_scale), got in zip(lists, mode(multiply, lists), strict=True):
+        arguments = a, a_scale, None, b, b_scale, None, output_scale, None
+        expected = reference.quantized_linear_matrix_multiply(*arguments)
+        np.testing.assert_array_equal(got, expected)
+        with np.errstate(all="ignore"):
+            kept = (a.astype(np.float32) @ b.astype(np.float32)) * (a_scale * b_scale / output_scale)
+        differ += (np.clip(np.rint(np.nan_to_num(kept)), -128, 127) != expected).any()
     assert differ > 10  # where subnormals are kept, other numbers come out
 
 
 @modes
 def test_fake_quantize(mode):
-    for scale in (SMALLEST, SMALLEST / 2):
+    lists = [(NEAR, SMALLEST), (NEAR, np.float32(SMALLEST / 2))]
+    for (_, scale), got in zip(lists, mode(dml.fake_quantize, lists), strict=True):
         quantized = reference.element_wise_quantize_linear(NEAR, scale)
         expected = reference.element_wise_dequantize_linear(quantized, scale)
-        np.testing.assert_array_equal(bits(mode(dml.fake_quantize, NEAR, scale)), bits(expected))
+        np.testing.assert_array_equal(bits(got), bits(expected))
 
 
 @pytest.mark.rare

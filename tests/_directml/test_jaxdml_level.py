@@ -1,5 +1,6 @@
 """16-bit outputs of quantize: an extension that no level of DirectML allows, and that must be asked for by name."""
 
+import dataclasses
 import itertools
 
 import jax.numpy as jnp
@@ -122,3 +123,12 @@ def test_a_desc_compiled_at_the_level_says_so():
     with pytest.raises(dml.FeatureLevelError, match=r"allowed from FeatureLevel\.JAXDML"):
         dml.compile_operator(words("INT16"))
     assert dml.compile_operator(right(CONVOLUTION), JAXDML).feature_level is JAXDML
+
+
+def test_another_fault_of_a_16_bit_desc_is_told():
+    """Not the level that would allow the type alone."""
+    desc = desc_of(QUANTIZE, example(QUANTIZE, "OutputTensor", data_type="INT16"))
+    wrong = dataclasses.replace(desc, scale_tensor=dataclasses.replace(desc.scale_tensor, sizes=(2, 3, 1, 1)))
+    with pytest.raises(dml.DescError, match="ScaleTensor has Sizes"):
+        dml.minimum_feature_level(wrong)
+    assert dml.minimum_feature_level(desc) is dml.FeatureLevel.JAXDML

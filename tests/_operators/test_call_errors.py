@@ -107,7 +107,7 @@ STRIDED = "; channels are dimension 1 of both: let Strides say the order of NHWC
          "; write zero_point.astype(jnp.uint8)", "; write data_type=DataType.UINT8"),
         (DEQUANTIZE, {"scale": np.ones((2, 2), np.float32)}, {"scale_tensor": f32(2, 2)}, "6_4", BROADCAST, REPEATED),
         (DEQUANTIZE, {"scale": np.ones(2, np.float32)}, {"scale_tensor": f32(1, 2)}, "6_4",
-         "; scale lies along the last dimension: for dimension 0 write scale.reshape(-1, 1)", REPEATED),
+         "; for one value per entry of dimension 0 write scale.reshape(-1, 1)", REPEATED),
         (DEQUANTIZE, {"zero_point": None}, {"zero_point_tensor": None}, "6_1", "", ""),
         (DEQUANTIZE, {}, {}, "1_0", "", ""),
         (QUANTIZE, {"scale": np.ones((2, 3), np.float16)}, {"scale_tensor": tensor_of("FLOAT16", 2, 3)}, "6_4",

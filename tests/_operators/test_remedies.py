@@ -87,7 +87,7 @@ def test_a_scale_for_each_channel_of_dequantize(axis, ones):
     shape = [size if dimension == axis else 1 for dimension, size in enumerate(x.shape)]
     scale, zeros = steps(x.shape[axis]), np.arange(x.shape[axis], dtype=np.uint8)
     for name, value in (("scale", scale), ("zero_point", zeros)):
-        advice = f"; {name} lies along the last dimension: for dimension {axis} write {name}.reshape(-1{ones})"
+        advice = f"; for one value per entry of dimension {axis} write {name}.reshape(-1{ones})"
         error = error_of(dequantize, **{"input": x, "scale": 0.5, name: value})
         assert str(error).endswith(advice)
         reshaped = eval(advice.split(" write ")[1], {name: value})
@@ -191,3 +191,28 @@ def test_matrix_multiply_has_no_bias():
         np.testing.assert_array_equal(got, expected)
     np.testing.assert_array_equal(got, multiply(**MULTIPLY))
     assert np.unique(expected).size > 15
+
+
+def test_bfloat16_where_float32_would_not_do_either():
+    """A zero point is told what zero points are, a bias what it counts."""
+    x, zero_point = np.ones((2, 3), np.uint8), jnp.ones((), jnp.bfloat16)
+    for wrong in (
+        lambda: dml.element_wise_dequantize_linear(x, 0.1, zero_point),
+        lambda: dml.element_wise_quantize_linear(x.astype(np.float32), 0.1, zero_point),
+    ):
+        with pytest.raises(
+            dml.DescError, match=r"has type bfloat16, .*; a zero point comes after its scale and is an int"
+        ):
+            wrong()
+    image, filter = np.ones((1, 2, 5, 5), np.uint8), np.ones((3, 2, 3, 3), np.int8)
+    with pytest.raises(dml.DescError, match=r"BiasTensor has type bfloat16, .*; it counts steps of input_scale"):
+        dml.quantized_linear_convolution(image, 0.1, None, filter, 0.1, None, jnp.ones(3, jnp.bfloat16), 0.1, None)
+
+
+@pytest.mark.parametrize("number", [300, -3])
+def test_an_untyped_integer_out_of_range_is_told_the_range(number):
+    """And not to write jnp.uint8(300)."""
+    with pytest.raises(
+        dml.DescError, match=rf"ZeroPointTensor is {number}, out of UINT8's range; write an integer from 0"
+    ):
+        dml.element_wise_dequantize_linear(np.ones(3, np.uint8), 0.1, jnp.asarray(number))

@@ -1,6 +1,7 @@
 """DxDispatch models: the examples, every initialiser and command, and errors that say where."""
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -173,3 +174,14 @@ def test_numbers_are_printed_as_the_tool_prints_them(tmp_path):
         "Resource 'n':", "[0] 1.23457e+06 (0x4996B438)", "[1] 1e-07 (0x33D6BF95)", "[2] 0.1 (0x3DCCCCCD)",
         "[3] nan (0x7FC00000)", "[4] -inf (0xFF800000)", "[5] 100000 (0x47C35000)",
     ]  # fmt: skip
+
+
+def test_a_pickled_model_is_read_again(tmp_path):
+    """The pickle holds the path and the options; and no private path of the package."""
+    loaded = dxdispatch.load(EXAMPLES / "quantize.json", feature_level=dml.FeatureLevel.LEVEL_6_2, maximum_bytes=1000)
+    written = pickle.dumps(loaded)
+    assert b"jaxdml._" not in written
+    assert b"dxdispatch._" not in written
+    again = pickle.loads(written)
+    assert (again.path, again.options, list(again.resources)) == (loaded.path, loaded.options, list(loaded.resources))
+    assert {d.operator for d in again.dispatchables.values()} == {d.operator for d in loaded.dispatchables.values()}
