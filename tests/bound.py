@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 import jaxdml as dml
-from cases import CONVOLUTION, MATRIX_MULTIPLY, Case
+from cases import Case
 
 OWNED = dml.TensorFlags.OWNED_BY_DML
 RNG = np.random.default_rng(0)
@@ -25,7 +25,6 @@ ELEMENTWISE = [
         {},
     ),
 ]
-CHUNKS = [ELEMENTWISE, *MATRIX_MULTIPLY, *CONVOLUTION]
 
 
 def described(case):

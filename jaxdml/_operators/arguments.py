@@ -19,7 +19,7 @@ from jaxdml._directml.feature_levels import FeatureLevel, allowed_from, table_at
 from jaxdml._directml.messages import Remedy, broken, listed, shown
 from jaxdml._directml.page import Page
 from jaxdml._directml.pages import PAGES
-from jaxdml._directml.validate import retyped
+from jaxdml._directml.remedies import retyped
 from jaxdml._shapes import is_integer
 from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
 

@@ -1,0 +1,89 @@
+"""What to write instead, where tables and constraints are broken: by who wrote a call, and by who wrote a desc."""
+
+from typing import Any
+
+from jaxdml._directml.data_types import DataType
+from jaxdml._directml.desc import Slot, argument_name
+from jaxdml._directml.messages import Remedy, listed
+from jaxdml._directml.page import Page
+from jaxdml._directml.pages import converter
+from jaxdml._shapes import Shape
+
+
+def remedy_of(page: Page, slot: Slot, rule: str, received: Any, expected: Any) -> str | Remedy:
+    """What to write where a tensor leaves its row of the support table."""
+    argument = argument_name(slot.row)
+    if rule == "data_type":
+        return retyped(page, slot, argument, received, expected)
+    advice = page.remedies.get((slot.row, rule))
+    special = advice(slot.tensor) if advice else None
+    if special is not None:
+        return special
+    if rule == "required":
+        return Remedy(f"give {argument}", f"write {slot.field}=TensorDesc(...)")
+    low, high = expected
+    return Remedy(f"reshape {argument}", f"give it {low if low == high else f'{low} to {high}'} sizes")
+
+
+def retyped(page: Page, slot: Slot, argument: str, received: DataType, allowed: tuple[DataType, ...]) -> str | Remedy:
+    """What to write where a tensor is of another type than the allowed ones."""
+    advice = page.remedies.get((slot.row, "data_type"))
+    special = advice(slot.tensor) if advice else None
+    if special is not None:
+        return special
+    return Remedy(_conversion(slot, argument, received, allowed), f"write data_type={_named(allowed)}")
+
+
+def _named(types: tuple[DataType, ...]) -> str:
+    return listed(f"DataType.{data_type.name}" for data_type in types)
+
+
+def _conversion(slot: Slot, argument: str, received: DataType, allowed: tuple[DataType, ...]) -> str:
+    """How to come from a type to an allowed one without losing what the values mean."""
+    is_float, wants_float = received.name.startswith("FLOAT"), allowed[0].name.startswith("FLOAT")
+    if slot.role.is_output:
+        return f"make it {listed(allowed)}"
+    if slot.role.parameter == "zero_point":
+        return "a zero point comes after its scale and is an integer of its tensor's type; convert it with .astype"
+    if wants_float and not is_float and not slot.role.parameter and received.bits <= 32:
+        wide = f".astype(jnp.{received.name.lower().replace('4', '8')})" if received.bits == 4 else ""
+        return f"dequantize it first: {converter('integer', 'float')}({argument}{wide}, scale, zero_point)"
+    if wants_float and (is_float or slot.role.parameter):
+        return f"write {argument}.astype(jnp.{allowed[0].name.lower()})"
+    if is_float:
+        return f"quantize it first: {converter('float', 'integer')}({argument}, scale, zero_point, output_dtype=...)"
+    return f"convert it with {argument}.astype to a type that holds its values"
+
+
+def remedy_of_inequality(page: Page, what: str, slot: Slot, first: Slot, mine: Any, theirs: Any) -> str | Remedy:
+    """How a tensor comes to have what the first of its bullet has."""
+    argument, other = argument_name(slot.row), argument_name(first.row)
+    if what == "data_type":
+        return Remedy(f"write {argument}.astype(jnp.{theirs.name.lower()})", f"write data_type={_named((theirs,))}")
+    if slot.role.parameter:
+        has_its_sizes = any(kind == "sizes" and {slot.row, first.row} <= {*names} for kind, names in page.constraints)
+        in_desc = f"write sizes={first.tensor.sizes}, and strides of 0 where values are shared"
+        in_desc = in_desc if has_its_sizes else f"give it {shown_fact(theirs)} sizes"
+        return Remedy(lambda shape: _broadcasting(argument, shape, first.tensor.sizes), in_desc)
+    in_call = "tensors do not broadcast, use jax.vmap or jnp.broadcast_to"
+    if what == "dimension_count":
+        if mine == theirs + 1:
+            in_call = f"write {other}[None] for a batch of one, or use jax.vmap over a stack of {argument}"
+        return Remedy(in_call, f"give both {shown_fact(mine)} sizes, or both {shown_fact(theirs)}")
+    return Remedy(in_call, "tensors do not broadcast: write equal sizes, and strides of 0 where values are repeated")
+
+
+def _broadcasting(argument: str, shape: Shape, sizes: Shape) -> str:
+    """How a scale or zero point of this shape can be shared along the others of the tensor's dimensions."""
+    values = [size for size in shape if size != 1]
+    if len(values) == 1 and values[0] in sizes:
+        axis = len(sizes) - 1 - sizes[::-1].index(values[0])
+        if axis < len(sizes) - 1:
+            ones = ", 1" * (len(sizes) - 1 - axis)
+            return f"for one value per entry of dimension {axis} write {argument}.reshape(-1{ones})"
+    return f"give {argument} one value, one for each entry of a dimension, or sizes that broadcast to {list(sizes)}"
+
+
+def shown_fact(fact: Any) -> str:
+    """Sizes, a rank or a data type in words."""
+    return str(list(fact)) if isinstance(fact, tuple) else getattr(fact, "name", str(fact))
