@@ -42,7 +42,7 @@ notebooks: .venv/.notebooks  ## open the notebooks in JupyterLab
 	.venv/bin/jupyter lab notebooks
 
 clean:  ## remove the environments and caches
-	rm -rf .venv .venv-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-oldest .pytest_cache .mypy_cache .ruff_cache build dist
 
 %/bin/python:
 	@$(PYTHON) $(NEW_ENOUGH) 2>/dev/null || { \

@@ -36,8 +36,7 @@ class Given(dict[str, Any]):
           **options: fields that the call does not give.
         """
         fields, values = fields_of(kind), dict[str, Any](options)
-        first = self[parameter_name(next(iter(fields)))]
-        rank = (first[0] if isinstance(first, tuple) else first).ndim
+        rank = self[parameter_name(next(iter(fields)))].ndim
         for field, is_ in fields.items():
             if isinstance(is_, Option):
                 values.setdefault(field, self.get(field))
@@ -46,8 +45,6 @@ class Given(dict[str, Any]):
             if is_.role().is_output:
                 dtype = self["output_dtype"] if output_type is None else output_type
                 values[field] = TensorDesc(DataType.of(dtype), output)
-            elif isinstance(array, tuple):
-                values[field] = tuple(map(tensor_desc, array))
             elif array is not None and form is not None:
                 values[field] = form(field, array)
             elif array is not None:

@@ -65,20 +65,19 @@ class Parameters:
             or not named.keys().isdisjoint(self.names[: len(positional)])
             or any(value is MISSING for value in bound.values())
         ):
-            raise self._no_call(positional, named)
+            try:
+                self._signature.bind(*positional, **named)
+            except TypeError as error:
+                raise self._no_call(named, error) from None
         return bound
 
-    def _no_call(self, positional: tuple[Any, ...], named: dict[str, Any]) -> DescError:
+    def _no_call(self, named: dict[str, Any], misfit: TypeError) -> DescError:
         for name in named:
             if name not in self.names:
                 close = difflib.get_close_matches(name, self.names, n=1)
                 known = f"did you mean {close[0]}?" if close else f"there are {', '.join(self.names)}"
                 text = f"{self._operator}: there is no argument {name}; {self._hints.get(name, known)}"
                 return ArgumentTypeError(text, operator=self._operator, tensor=name, rule="argument")
-        try:
-            self._signature.bind(*positional, **named)
-        except TypeError as error:
-            takes = f"it takes {', '.join(self.tensors)}, and by name alone {', '.join(self.named)}"
-            text = f"{self._operator}: {error}; {takes}"
-            return ArgumentTypeError(text, operator=self._operator, rule="argument", expected=self.names)
-        raise AssertionError("a call that fits its signature was refused")
+        takes = f"it takes {', '.join(self.tensors)}, and by name alone {', '.join(self.named)}"
+        text = f"{self._operator}: {misfit}; {takes}"
+        return ArgumentTypeError(text, operator=self._operator, rule="argument", expected=self.names)

@@ -19,6 +19,12 @@ def test_a_masked_array_is_refused_for_its_mask_would_be_lost():
         dequantize(np.ma.array(X), 0.1)
 
 
+def test_an_array_that_is_mapped_from_a_file_is_an_array(tmp_path):
+    X.tofile(tmp_path / "x.bin")
+    mapped = np.memmap(tmp_path / "x.bin", np.uint8, "r", shape=X.shape)
+    np.testing.assert_array_equal(dequantize(mapped, 0.1), dequantize(X, 0.1), strict=True)
+
+
 def test_a_random_key_is_no_scale():
     with pytest.raises(dml.DescError, match="ScaleTensor has type key<fry>, which DirectML does not have"):
         dequantize(X, jax.random.key(0))

@@ -60,6 +60,8 @@ def test_a_prepared_matrix_looks_like_the_array(shape, dtype):
     assert isinstance(got, dml.PreparedMatrix)
     assert (got.shape, got.ndim, got.dtype) == (b.shape, b.ndim, b.dtype)
     assert repr(got) == f"PreparedMatrix({b.dtype}{list(shape)})"
+    with pytest.raises(TypeError, match="is a pytree of arrays, not an array; save it by pickle"):
+        np.asarray(got)
 
 
 @pytest.mark.parametrize("dtype", BYTES)

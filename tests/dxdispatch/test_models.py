@@ -166,6 +166,21 @@ def test_commands_run_in_order(tmp_path):
     assert printed == ["Resource 'y': 0, 0, 0, 0", "Resource 'y': 0.5, 1, 1.5, 2", "Resource 'y': 0.5, 1, 1.5, 2"]
 
 
+def test_a_resource_of_several_types_is_not_printed(tmp_path):
+    mixed = resource(None, [{"type": "FLOAT32", "value": 0.5}, {"type": "UINT8", "value": 1}])
+    show = {"type": "print", "resource": "m"}
+    with pytest.raises(dml.DxDispatchError, match="has elements of several types, which cannot be printed; write it"):
+        run(tmp_path, model(resources__m=mixed, commands__1=show))
+
+
+@pytest.mark.parametrize(
+    "flags", ["DML_EXECUTION_FLAG_NONE", "NONE", ["NONE", "DML_EXECUTION_FLAG_DISABLE_META_COMMANDS"]]
+)
+def test_execution_flags_change_nothing(tmp_path, flags):
+    resources, _ = run(tmp_path, model(dispatchables__d__executionFlags=flags))
+    np.testing.assert_array_equal(resources["y"], run(tmp_path, model())[0]["y"])
+
+
 def test_numbers_are_printed_as_the_tool_prints_them(tmp_path):
     values = resource("FLOAT32", [1234567, 1e-7, 0.1, "nan", "-inf", 100000])
     show = {"type": "print", "resource": "n", "verbose": True}

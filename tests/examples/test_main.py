@@ -85,6 +85,13 @@ def test_one_wrong_bit_fails(operator, monkeypatch, capsys):
     assert "OK" not in captured.out
 
 
+def test_logits_that_are_not_the_last_layers_output_fail(monkeypatch, capsys):
+    right = digits.int8_network
+    monkeypatch.setattr(digits, "int8_network", lambda parameters, images: right(parameters, images) + 1)
+    assert program.main([]) == 1
+    assert "the logits depend on what else the network returns" in capsys.readouterr().err
+
+
 def test_minus_zero_differs_and_nan_does_not():
     zeros = np.array([0.0, np.nan, 1.0], np.float32)
     assert program._count_differing(zeros, zeros.copy()) == 0
