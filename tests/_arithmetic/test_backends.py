@@ -12,6 +12,7 @@ from bodies import body
 from cases import CONVOLUTION, MATRIX_MULTIPLY, Case
 from jaxdml._arithmetic import contractions, cpu, cuda, elementwise, platforms, prepared, tpu
 from jaxdml._arithmetic.backend import Backend
+from rarely import rest_rarely
 
 # There is more to compile than to run.
 quickly = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -32,7 +33,7 @@ def check(chunk):
         np.testing.assert_array_equal(one, case.expected, err_msg=str(case))
 
 
-@pytest.mark.parametrize("number", range(len(CONVOLUTION)))
+@pytest.mark.parametrize("number", rest_rarely(range(len(CONVOLUTION)), 4))
 def test_convolutions_of_other_backends(number, on_this_platform):
     """CUDA's, TPU's, and those of a backend that offers nothing, in turn; the CPU's are held to NumPy elsewhere."""
     on_this_platform([cuda.BACKEND, tpu.BACKEND, Backend()][number % 3])

@@ -14,7 +14,7 @@ from cases import CONVOLUTION, MATRIX_MULTIPLY, Case
 from jaxdml import reference
 from rarely import rest_rarely
 
-EACH = [ELEMENTWISE, *rest_rarely(MATRIX_MULTIPLY, 4), *rest_rarely(CONVOLUTION, 4)]
+EACH = [ELEMENTWISE, *rest_rarely(MATRIX_MULTIPLY, 3), *rest_rarely(CONVOLUTION, 3)]
 
 
 @pytest.mark.parametrize("chunk", EACH, ids=lambda chunk: chunk[0].operator)
