@@ -17,7 +17,7 @@ from benchmarks.__main__ import measure, path_of  # noqa: E402
 from benchmarks.timing import interleaved  # noqa: E402
 from jaxdml._arithmetic import int32, prepared  # noqa: E402
 
-pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="compares on a CPU")
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="benchmarks compare with ONNX Runtime on a CPU")
 
 
 def test_a_run_writes_what_it_measured(tmp_path):

@@ -3,6 +3,7 @@
 Weights are repacked on every call, or once, outside of jit, as DirectML does with tensors that it owns.
 """
 
+import abc
 import dataclasses
 import math
 from functools import partial
@@ -19,9 +20,37 @@ from jaxdml._arithmetic.int8 import unsigned
 Array = jax.Array
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Prepared(abc.ABC):
+    """What stands for an array of weights and is none; its subclasses say what the fields are."""
+
+    values: Array
+    sums: Array
+    dtype: np.dtype
+    layout: str
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+
+    @property
+    @abc.abstractmethod
+    def is_intact(self) -> bool:
+        """Whether the arrays are as they were made: no other types, no dimension more."""
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        """NumPy would make an object of it without a word, and `np.save` a file that `np.load` refuses."""
+        raise TypeError(f"{self} is a pytree of arrays, not an array; save it by pickle, or save its jax.tree.leaves")
+
+
 @partial(jax.tree_util.register_dataclass, data_fields=["values", "sums"], meta_fields=["dtype", "layout"])
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class PreparedMatrix:
+class PreparedMatrix(Prepared):
     """A matrix B, repacked by `prepare_matrix_multiply_b`: a pytree that stands for the array as `b`.
 
     Attributes:
@@ -33,36 +62,23 @@ class PreparedMatrix:
       ndim: its rank.
     """
 
-    values: Array
-    sums: Array
-    dtype: np.dtype
-    layout: str
-
     @property
     def shape(self) -> tuple[int, ...]:
         *batch, first, second = self.values.shape
         return (*batch, first, second) if self.layout == "KN" else (*batch, second, first)
 
     @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
     def is_intact(self) -> bool:
-        """Whether the arrays are as they were made: no other types, no dimension more."""
         *batch, _, columns = self.shape
         return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and self.sums.shape == (*batch, 1, columns)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dtype}{list(self.shape)})"
 
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        raise _no_array(self)
-
 
 @partial(jax.tree_util.register_dataclass, data_fields=["values", "sums"], meta_fields=["dtype", "layout"])
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class PreparedFilter:
+class PreparedFilter(Prepared):
     """A filter, repacked by `prepare_convolution_filter`: a pytree that stands for the array as `filter`.
 
     Attributes:
@@ -74,11 +90,6 @@ class PreparedFilter:
       shape: [O, C / group_count, *kernel], the shape of the array; what vmap or a stack puts in front comes first.
       ndim: its rank.
     """
-
-    values: Array
-    sums: Array
-    dtype: np.dtype
-    layout: str
 
     @property
     def group_count(self) -> int:
@@ -92,25 +103,12 @@ class PreparedFilter:
         return (*stack, groups * sizes["O"], sizes["I"], *(sizes[axis] for axis in self.layout if axis in "HW"))
 
     @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
     def is_intact(self) -> bool:
-        """Whether the arrays are as they were made: no other types, no dimension more."""
         is_one = self.ndim == len(self.layout) and self.sums.shape == self.shape[:1]
         return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_one
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dtype}{list(self.shape)}, group_count={self.group_count})"
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        raise _no_array(self)
-
-
-def _no_array(prepared: Any) -> TypeError:
-    """NumPy would make an object of it without a word, and `np.save` a file that `np.load` refuses."""
-    return TypeError(f"{prepared} is a pytree of arrays, not an array; save it by pickle, or save its jax.tree.leaves")
 
 
 def _register_for_export(prepared: type) -> None:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
+from jaxdml._arithmetic.prepared import Prepared
 from jaxdml._directml.data_types import DataType
 from jaxdml._directml.desc import Slot, TensorDesc, fields_of, is_sequence, page_name, parameter_name
 from jaxdml._directml.feature_levels import FeatureLevel, allowed_from, table_at
@@ -22,8 +22,6 @@ from jaxdml._directml.pages import PAGES
 from jaxdml._directml.remedies import retyped
 from jaxdml._shapes import is_integer
 from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
-
-PREPARED = (PreparedMatrix, PreparedFilter)
 
 
 class Arguments:
@@ -53,7 +51,7 @@ class Arguments:
         """An array, or a prepared operand of the given class."""
         if isinstance(value, jax.Array) or type(value) is np.ndarray:
             return value
-        if isinstance(value, PREPARED):
+        if isinstance(value, Prepared):
             return self._prepared(name, value, prepared)
         if value is None:
             if optional:

@@ -12,12 +12,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxdml._arithmetic.prepared import Prepared
 from jaxdml._directml.desc import OperatorDesc, parameter_name
 from jaxdml._directml.fields import Option
 from jaxdml._directml.messages import told
 from jaxdml._directml.pages import EXAMPLE, PAGES
 from jaxdml._directml.validate import check, check_feature_level
-from jaxdml._operators.arguments import PREPARED, Arguments, is_number
+from jaxdml._operators.arguments import Arguments, is_number
 from jaxdml._operators.descriptions import Given
 from jaxdml._operators.parameters import Parameters
 from jaxdml.errors import DescError
@@ -170,7 +171,7 @@ class Operator:
                 if not shape and is_number(x):
                     return None
                 facts += (shape, x.dtype)
-            elif isinstance(x, PREPARED):
+            elif isinstance(x, Prepared):
                 facts += (type(x), x.values.shape, x.values.dtype, x.sums.shape, x.sums.dtype, x.dtype, x.layout)
             else:
                 return None

@@ -163,6 +163,25 @@ def test_products_of_scales(mode, x64):
 
 
 @modes
+def test_products_of_scales_that_are_large(mode, x64):
+    """Up to the largest finite number a product is what IEEE 754 says, and no factor makes it infinite."""
+    largest = np.float32(np.finfo(np.float32).max)
+    pairs = [
+        (2.0**64, 1.5 * 2.0**63),
+        (2.0**127, 1.5),
+        (largest, 1),
+        (1, largest),
+        (-largest, 1),
+        (largest, 2),
+        (0.5, largest),
+    ]
+    lists = [tuple(map(np.float32, pair)) for pair in pairs]
+    with np.errstate(over="ignore"):
+        expected = [x * y for x, y in lists]
+    np.testing.assert_array_equal(bits(mode(rounding.product, lists)), bits(expected))
+
+
+@modes
 def test_fake_quantize(mode):
     lists = [(NEAR, SMALLEST), (NEAR, np.float32(SMALLEST / 2))]
     for (_, scale), got in zip(lists, mode(dml.fake_quantize, lists), strict=True):
