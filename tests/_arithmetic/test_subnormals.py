@@ -148,9 +148,10 @@ def test_products_of_scales(mode, x64):
         return dml.quantized_linear_matrix_multiply(a, a_scale, None, b, b_scale, None, output_scale, None)
 
     root = np.float32(2.0**-63)
-    below = [np.nextafter(root, np.float32(0)), root, np.nextafter(root, np.float32(1)), root / 2, ONE_STEP, SMALLEST]
+    near = [np.nextafter(root, np.float32(0)), root, np.nextafter(root, np.float32(1)), root / 2, ONE_STEP, SMALLEST]
+    chosen = np.float32([*near, 2.0**100])  # which would make a normal number of a subnormal one
     outputs = np.float32([SMALLEST, SMALLEST * 16, ONE_STEP, 1])
-    lists = [(a, *scales) for scales in itertools.product(np.float32(below), np.float32(below), outputs)]
+    lists = [(a, *scales) for scales in itertools.product(chosen, chosen, outputs)]
     differ = 0
     for (_, a_scale, b_scale, output_scale), got in zip(lists, mode(multiply, lists), strict=True):
         arguments = a, a_scale, None, b, b_scale, None, output_scale, None
