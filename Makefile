@@ -11,28 +11,28 @@ IN_VENV := .venv/bin/python
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
-demo: .venv/.demo  ## run a real int8 network and check every bit of it
+demo: .venv/.demo .venv/.native  ## run a real int8 network and check every bit of it
 	$(IN_VENV) -m jaxdml
 
-test: .venv/.test  ## run the tests
+test: .venv/.test .venv/.native  ## run the tests
 	$(IN_VENV) -m pytest
 
-test-all: .venv/.test  ## run the tests, and those that are slow and rare
+test-all: .venv/.test .venv/.native  ## run the tests, and those that are slow and rare
 	$(IN_VENV) -m pytest -m 'rare or not rare'
 
-test-rare: .venv/.test
+test-rare: .venv/.test .venv/.native
 	$(IN_VENV) -m pytest -m rare
 
-test-oldest: .venv-oldest/.test  ## run the tests on the oldest supported jax
+test-oldest: .venv-oldest/.test .venv-oldest/.native  ## run the tests on the oldest supported jax
 	.venv-oldest/bin/python -m pytest
 
-test-oldest-quick: .venv-oldest/.test
+test-oldest-quick: .venv-oldest/.test .venv-oldest/.native
 	.venv-oldest/bin/python -m pytest -m 'oldest and not rare'
 
-mutants: .venv/.test  ## change the library in one place at a time, and see whether its tests notice
+mutants: .venv/.test .venv/.native  ## change the library in one place at a time, and see whether its tests notice
 	$(IN_VENV) tests/mutants.py
 
-bench: .venv/.bench  ## time everything against onnxruntime and lax, on a quiet machine
+bench: .venv/.bench .venv/.native  ## time everything against onnxruntime and lax, on a quiet machine
 	$(IN_VENV) -m benchmarks
 
 lint: .venv/.dev  ## run ruff and mypy, as pre-commit does
@@ -62,6 +62,22 @@ clean:  ## remove the environments and caches
 	@echo "Installing jaxdml and its '$*' extra into .venv"
 	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@ .venv/.demo
+
+# Without a compiler, or where building fails, jaxdml runs on XLA's kernels; that is said, and is no error.
+COMPILER := $(shell for c in "$$CXX" c++ g++ clang++; do command -v "$$c" >/dev/null 2>&1 && echo "$$c" && exit; done)
+NATIVE_SOURCES := native/CMakeLists.txt native/pyproject.toml $(wildcard native/src/* native/jaxdml_cpu/*)
+.venv/.native: | .venv/.demo
+.venv-oldest/.native: | .venv-oldest/.test
+.venv/.native .venv-oldest/.native: %/.native: $(NATIVE_SOURCES)
+	@if [ -z "$(COMPILER)" ]; then echo "There is no C++ compiler: jaxdml runs on XLA's kernels, with the same bits"; \
+	else \
+	  echo "Building the native kernels with $(COMPILER)"; \
+	  { $*/bin/python -m pip install --quiet --disable-pip-version-check scikit-build-core cmake ninja && \
+	    $*/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps ./native; \
+	  } >$@.log 2>&1 || echo "They could not be built, see $@.log: jaxdml runs on XLA's kernels, with the same bits"; \
+	fi
+	@$*/bin/python -c "import jaxdml; print(f'Kernels: {jaxdml.kernels()}')"
+	@touch $@
 
 .venv-oldest/.test: pyproject.toml | .venv-oldest/bin/python
 	@echo "Installing jaxdml with jax $(OLDEST_JAX) into .venv-oldest"

@@ -1,6 +1,7 @@
 """DirectML's quantized operators as pure JAX functions."""
 
 from jaxdml import checked, dxdispatch
+from jaxdml._arithmetic.kernel_library import kernels, use_kernels
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._compiled.operator import CompiledOperator, compile_operator
 from jaxdml._directml.data_types import DataType, TensorFlags
@@ -58,11 +59,13 @@ __all__ = [
     "element_wise_quantize_linear",
     "element_wise_quantized_linear_add",
     "fake_quantize",
+    "kernels",
     "minimum_feature_level",
     "prepare_convolution_filter",
     "prepare_matrix_multiply_b",
     "quantized_linear_convolution",
     "quantized_linear_matrix_multiply",
+    "use_kernels",
     "validate",
 ]
 

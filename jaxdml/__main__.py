@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     device = jax.devices()[0]
     _show(f"{'device':16}{device.platform} ({device.device_kind})")
+    _show(f"{'kernels':16}{jaxdml.kernels()}")
     float_accuracy = _accuracy(jax.jit(digits.float_network)(float_parameters, images), labels)
     _show(f"{'float accuracy':16}{float_accuracy:.2f} %")
     network = jax.jit(digits.int8_network)

@@ -1,7 +1,15 @@
-"""Promotion is strict and rank promotion an error, so that nothing in the library widens or broadcasts by accident."""
+"""Promotion is strict and rank promotion an error, so that nothing in the library widens or broadcasts by accident.
+
+What computes is tested on native kernels and on XLA's, which give the same bits; where JAXDML_KERNELS chose the set of
+instructions, on those.
+"""
+
+import os
 
 import jax
 import pytest
+
+import jaxdml as dml
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -12,6 +20,35 @@ def x64(request):
     """The test runs with 64-bit types off and on."""
     with jax.enable_x64(request.param == "x64"):
         yield request.param == "x64"
+
+
+HAS_NATIVE = dml.kernels().startswith("native")
+ON_BOTH = ("/_operators/", "/_arithmetic/test_rounding.py", "/_arithmetic/test_subnormals.py", "/test_programs.py")
+ON_XLA = ("/_arithmetic/test_backends.py", "/_arithmetic/test_kernels.py")  # they look at what XLA makes of a program
+
+
+def pytest_configure():
+    if os.environ.get("JAXDML_TESTS_NEED_NATIVE") and not HAS_NATIVE:
+        raise pytest.UsageError(f"JAXDML_TESTS_NEED_NATIVE is set, and there are no native kernels: {dml.kernels()}")
+
+
+def pytest_generate_tests(metafunc):
+    path = metafunc.definition.path.as_posix()
+    if any(part in path for part in ON_XLA):
+        metafunc.parametrize("kernels", ["xla"], indirect=True, ids=[""])
+    elif any(part in path for part in ON_BOTH):
+        metafunc.parametrize("kernels", ["native", "xla"] if HAS_NATIVE else ["xla"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def kernels(request):
+    """The kernels that a test runs on; where it is not run on each, those that users get."""
+    which = getattr(request, "param", None)
+    if which is None:
+        yield None
+        return
+    with dml.use_kernels(which):
+        yield which
 
 
 # Quick files that reach all of the library: what `make test-oldest-quick` runs.

@@ -4,6 +4,7 @@ They return sums of (x - x_zero_point) * (y - y_zero_point) in int32, modulo 2**
 gives those very integers, so that the choice among them is a matter of speed alone.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +14,11 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import int8, int32, rounding
+from jaxdml._arithmetic import prepared as weights_of
 from jaxdml._arithmetic.int8 import signed, signed_zero_point
+from jaxdml._arithmetic.native import packed_filter, packed_matrix
 from jaxdml._arithmetic.platforms import arranged, on_each, overridable
-from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
+from jaxdml._arithmetic.prepared import PACKERS, PreparedFilter, PreparedMatrix
 from jaxdml._arithmetic.windows import window_sums
 from jaxdml._arithmetic.zero_points import corrected, sums_of_columns, sums_of_filters, sums_of_rows
 
@@ -67,7 +70,7 @@ def conv(
     """
     is_prepared = isinstance(filter, PreparedFilter)
     values: Any = None if is_prepared else signed(_kept(filter))
-    packed: Any = filter if is_prepared else _packed(values, group_count, filter.dtype)
+    packed: Any = filter if is_prepared else _arranged(values, group_count, filter.dtype)
     outputs, channels, *kernel = packed.shape
     edge: Any = np.zeros((), x.dtype) if x_zero_point is None else lax.squeeze(x_zero_point, range(x_zero_point.ndim))
     x_zero_point = signed_zero_point(x_zero_point, x.dtype)
@@ -115,21 +118,23 @@ def requantized_conv(
 # Weights -------------------------------------------------------------------------------------------------------------
 
 
-def prepare_matrix(b: Array) -> PreparedMatrix:
-    """[..., K, N] of int8 or uint8, repacked."""
+def prepare_matrix(b: Array, is_packed: bool = True) -> PreparedMatrix:
+    """[..., K, N] of int8 or uint8, repacked; for native kernels, too, where these compute."""
     values = signed(_kept(b))
     sums = sums_of_columns(values)
     values, layout = arranged("arrange_matrix", values) or (values, "KN")
-    return PreparedMatrix(values, sums, np.dtype(b.dtype), layout)
+    packed = packed_matrix(b) if is_packed else None
+    return PreparedMatrix(values, sums, np.dtype(b.dtype), layout, packed)
 
 
-def prepare_filter(filter: Array, group_count: int) -> PreparedFilter:
-    """[O, C / groups, *kernel] of int8 or uint8, repacked."""
+def prepare_filter(filter: Array, group_count: int, is_packed: bool = True) -> PreparedFilter:
+    """[O, C / groups, *kernel] of int8 or uint8, repacked; for native kernels, too, where these compute."""
     values = signed(_kept(filter))
-    return _packed(values, group_count, filter.dtype, sums_of_filters(values))
+    prepared = _arranged(values, group_count, filter.dtype, sums_of_filters(values))
+    return dataclasses.replace(prepared, packed=packed_filter(filter, group_count) if is_packed else None)
 
 
-def _packed(values: Array, group_count: int, dtype: Any, sums: Any = None) -> PreparedFilter:
+def _arranged(values: Array, group_count: int, dtype: Any, sums: Any = None) -> PreparedFilter:
     outputs, *rest = values.shape
     arrangement = arranged("arrange_filter", values, group_count)
     if arrangement is None:
@@ -142,3 +147,7 @@ def _packed(values: Array, group_count: int, dtype: Any, sums: Any = None) -> Pr
 def _kept(x: Any) -> Any:
     # The barrier keeps XLA from transposing and adding up constant weights when compiling, which takes it seconds.
     return lax.optimization_barrier(x)
+
+
+PACKERS[PreparedMatrix] = lambda weights: packed_matrix(weights_of.matrix(weights))
+PACKERS[PreparedFilter] = lambda weights: packed_filter(weights_of.filter(weights), weights.group_count)

@@ -1,4 +1,4 @@
-"""Which backend is asked on which platform."""
+"""Which backend is asked on which platform, and where native kernels come first."""
 
 import functools
 from collections.abc import Callable
@@ -8,6 +8,8 @@ from jax import lax
 
 from jaxdml._arithmetic import cpu, cuda, tpu
 from jaxdml._arithmetic.backend import Backend
+from jaxdml._arithmetic.kernel_call import call
+from jaxdml._arithmetic.native import kernel_for
 
 BACKENDS: dict[str, Backend] = {"cpu": cpu.BACKEND, "cuda": cuda.BACKEND, "tpu": tpu.BACKEND}
 
@@ -27,10 +29,13 @@ def on_each(name: str, common: Callable[..., Any], *operands: Any, **statics: An
 
 def overridable[**P, R](common: Callable[P, R]) -> Callable[P, R]:
     """The common form of what a backend may offer under the same name, with arrays by place and statics by name."""
+    name = common.__name__
+    on_xla = functools.partial(on_each, name, common)
 
     @functools.wraps(common)
     def chosen(*operands: P.args, **statics: P.kwargs) -> R:
-        result: R = on_each(common.__name__, common, *operands, **statics)
+        kernel = kernel_for(name, operands)
+        result: Any = on_xla(*operands, **statics) if kernel is None else call(kernel, on_xla, *operands, **statics)
         return result
 
     return chosen

@@ -6,6 +6,7 @@ Weights are repacked on every call, or once, outside of jit, as DirectML does wi
 import abc
 import dataclasses
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from jax import lax
 from jaxdml._arithmetic.int8 import unsigned
 
 Array = jax.Array
+PACKERS: dict[type, Callable[[Any], Array | None]] = {}  # by class; filled where kernels are known
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -28,6 +30,7 @@ class Prepared(abc.ABC):
     sums: Array
     dtype: np.dtype
     layout: str
+    packed: Array | None = None
 
     @property
     @abc.abstractmethod
@@ -43,12 +46,20 @@ class Prepared(abc.ABC):
     def ndim(self) -> int:
         return len(self.shape)
 
+    def __reduce__(self) -> Any:
+        """What is pickled is the same for all kernels; where it is read it is packed again, for the kernels there."""
+        return type(self), (self.values, self.sums, self.dtype, self.layout), "pack"
+
+    def __setstate__(self, _: str) -> None:
+        if self.is_intact:
+            object.__setattr__(self, "packed", PACKERS[type(self)](self))
+
     def __array__(self, *_: Any, **__: Any) -> Any:
         """NumPy would make an object of it without a word, and `np.save` a file that `np.load` refuses."""
         raise TypeError(f"{self} is a pytree of arrays, not an array; save it by pickle, or save its jax.tree.leaves")
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["values", "sums"], meta_fields=["dtype", "layout"])
+@partial(jax.tree_util.register_dataclass, data_fields=["values", "sums", "packed"], meta_fields=["dtype", "layout"])
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PreparedMatrix(Prepared):
     """A matrix B, repacked by `prepare_matrix_multiply_b`: a pytree that stands for the array as `b`.
@@ -58,6 +69,7 @@ class PreparedMatrix(Prepared):
       sums: int32 [..., 1, N], the sums of values over K.
       dtype: int8 or uint8, the type of the array.
       layout: "KN" or "NK".
+      packed: uint8 [..., bytes], as native kernels read it, or None.
       shape: [..., K, N], the shape of the array.
       ndim: its rank.
     """
@@ -70,13 +82,14 @@ class PreparedMatrix(Prepared):
     @property
     def is_intact(self) -> bool:
         *batch, _, columns = self.shape
-        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and self.sums.shape == (*batch, 1, columns)
+        is_whole = self.sums.shape == (*batch, 1, columns) and _is_packed(self.packed, tuple(batch))
+        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_whole
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dtype}{list(self.shape)})"
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["values", "sums"], meta_fields=["dtype", "layout"])
+@partial(jax.tree_util.register_dataclass, data_fields=["values", "sums", "packed"], meta_fields=["dtype", "layout"])
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PreparedFilter(Prepared):
     """A filter, repacked by `prepare_convolution_filter`: a pytree that stands for the array as `filter`.
@@ -86,6 +99,7 @@ class PreparedFilter(Prepared):
       sums: int32 [O], the sums of values for each output channel.
       dtype: int8 or uint8, the type of the array.
       layout: within a group: "OIHW" or "HWIO", in one spatial dimension "OIW" or "WIO".
+      packed: uint8 [bytes], as native kernels read it, or None.
       group_count: the groups that it was prepared for.
       shape: [O, C / group_count, *kernel], the shape of the array; what vmap or a stack puts in front comes first.
       ndim: its rank.
@@ -105,7 +119,8 @@ class PreparedFilter(Prepared):
     @property
     def is_intact(self) -> bool:
         is_one = self.ndim == len(self.layout) and self.sums.shape == self.shape[:1]
-        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_one
+        is_whole = is_one and _is_packed(self.packed, ())
+        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_whole
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dtype}{list(self.shape)}, group_count={self.group_count})"
@@ -170,3 +185,7 @@ def filter(prepared: PreparedFilter) -> Array:
 
 def _are(dtype: Any, x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray) and x.dtype == dtype
+
+
+def _is_packed(packed: Any, batch: tuple[int, ...]) -> bool:
+    return packed is None or (_are(jnp.uint8, packed) and packed.shape[:-1] == batch)

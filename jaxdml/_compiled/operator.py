@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdml._arithmetic.prepared import Prepared
 from jaxdml._compiled import buffers
 from jaxdml._compiled.bindings import (
     absent,
@@ -160,8 +161,17 @@ class CompiledOperator:
 
 
 def _structure(persistent: Any) -> Any:
-    leaves, tree = jax.tree.flatten(persistent)
+    leaves, tree = jax.tree.flatten(_without_packed(persistent))
     return tree, [(leaf.shape, leaf.dtype) if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in leaves]
+
+
+def _without_packed(persistent: Any) -> Any:
+    """What prepared weights are on all kernels."""
+    return jax.tree.map(
+        lambda x: dataclasses.replace(x, packed=None) if isinstance(x, Prepared) else x,
+        persistent,
+        is_leaf=lambda x: isinstance(x, Prepared),
+    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -174,7 +184,7 @@ def _structure_of_persistent(desc: OperatorDesc) -> Any:
     flat = {
         name: _one_or_many(desc, name, map(buffer, by_field[name])) for name in inputs(desc, TensorFlags.OWNED_BY_DML)
     }
-    leaves, tree = jax.tree.flatten(jax.eval_shape(partial(_initialize, desc), flat))
+    leaves, tree = jax.tree.flatten(_without_packed(jax.eval_shape(partial(_initialize, desc), flat)))
     return tree, [(leaf.shape, leaf.dtype) for leaf in leaves]
 
 

@@ -172,7 +172,8 @@ class Operator:
                     return None
                 facts += (shape, x.dtype)
             elif isinstance(x, Prepared):
-                facts += (type(x), x.values.shape, x.values.dtype, x.sums.shape, x.sums.dtype, x.dtype, x.layout)
+                arrays = jax.tree.leaves(x)
+                facts += (type(x), x.dtype, x.layout, *((array.shape, array.dtype) for array in arrays))
             else:
                 return None
         for name in self.parameters.named:

@@ -21,7 +21,7 @@ from jaxdml._operators.descriptions import tensor_desc
 def prepare_matrix_multiply_b(b: chex.Array) -> PreparedMatrix:
     """Repacks b of `quantized_linear_matrix_multiply`, which then takes the result in b's place, with the same bits.
 
-    The result is a pytree of two arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
+    The result is a pytree of arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
     argument. It is the same on every backend. Save it by pickle, or its `jax.tree.leaves`, whose structure is that of
     `jax.eval_shape` of this function. To have it sharded, shard the array, then prepare it.
 
@@ -37,13 +37,14 @@ def prepare_matrix_multiply_b(b: chex.Array) -> PreparedMatrix:
     Source: DirectML, DML_TENSOR_FLAG_OWNED_BY_DML,
     https://learn.microsoft.com/windows/win32/api/directml/ne-directml-dml_tensor_flags
     """
-    return _matrix(_checked("quantized_linear_matrix_multiply", "b", b))
+    b = _checked("quantized_linear_matrix_multiply", "b", b)
+    return _matrix(b, _is_on_one_device(b))
 
 
 def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> PreparedFilter:
     """Repacks filter of `quantized_linear_convolution`, which then takes the result in its place, with the same bits.
 
-    The result is a pytree of two arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
+    The result is a pytree of arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
     argument. It is the same on every backend. Save it by pickle, or its `jax.tree.leaves`, whose structure is that of
     `jax.eval_shape` of this function. To have it sharded, shard the array, then prepare it.
 
@@ -66,7 +67,7 @@ def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> P
     if group_count < 1 or filter.shape[0] % group_count:
         text = f"is {group_count}, expected a divisor of the {filter.shape[0]} output channels"
         raise broken(operator, "GroupCount", "group_count", text, expected=filter.shape[0], received=group_count)
-    return _filter(filter, group_count)
+    return _filter(filter, group_count, _is_on_one_device(filter))
 
 
 def _checked(operator: str, name: str, value: Any) -> Any:
@@ -81,5 +82,10 @@ def _checked(operator: str, name: str, value: Any) -> Any:
     return value
 
 
-_matrix = jax.jit(contractions.prepare_matrix)
-_filter = partial(jax.jit, static_argnums=1)(contractions.prepare_filter)
+def _is_on_one_device(x: Any) -> bool:
+    """Native kernels read weights as a whole; what is spread over devices is XLA's."""
+    return isinstance(x, jax.core.Tracer) or not isinstance(x, jax.Array) or len(x.sharding.device_set) == 1
+
+
+_matrix = partial(jax.jit, static_argnums=1)(contractions.prepare_matrix)
+_filter = partial(jax.jit, static_argnums=(1, 2))(contractions.prepare_filter)

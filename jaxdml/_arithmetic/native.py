@@ -1,0 +1,237 @@
+"""The operators as native kernels compute them, and the weights as these read them.
+
+A native form takes what the form on XLA takes, with `leading` more dimensions in front of every array.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic.kernel_call import Kernel, call
+from jaxdml._arithmetic.kernel_library import library
+from jaxdml._arithmetic.prepared import Prepared, PreparedFilter
+from jaxdml._shapes import aligned, output_extent
+
+Array = jax.Array
+Result = tuple[tuple[int, ...], Any]
+
+
+def kernel_for(name: str, arguments: Sequence[Any]) -> Kernel | None:
+    """The kernel for a call of an operator; None where XLA computes, or where weights were prepared for that."""
+    found = library()
+    if found is None or any(isinstance(x, Prepared) and not _is_packed(found, x) for x in arguments):
+        return None
+    return KERNELS.get(name)
+
+
+def _is_packed(found: Any, weights: Prepared) -> bool:
+    """Whether weights are packed as a whole; inside of `shard_map` they may be a part of what was packed."""
+    if weights.packed is None:
+        return False
+    if isinstance(weights, PreparedFilter):
+        size = _filter_bytes(found, weights.shape, weights.group_count)
+    else:
+        size = found.matrix_bytes(*weights.shape[-2:])
+    return bool(weights.packed.shape[-1] == size)
+
+
+def _filter_bytes(found: Any, shape: Sequence[int], group_count: int) -> int:
+    outputs, channels, *kernel = shape
+    size: int = found.filter_bytes((outputs, channels, *(1, *kernel)[-2:]), group_count)
+    return size
+
+
+def _computed(name: str, leading: int, result: Result, operands: Sequence[Array], **attributes: Any) -> Array:
+    """What the library computes, with the operands' leading dimensions in front."""
+    sizes = zip(*(x.shape[:leading] for x in operands), strict=True)
+    shape, dtype = result
+    whole = (*(next((size for size in each if size != 1), 1) for each in sizes), *shape)
+    computed: Array = jax.ffi.ffi_call(f"jaxdml_cpu_{name}", jax.ShapeDtypeStruct(whole, dtype))(
+        *operands, **attributes
+    )
+    return computed
+
+
+def _parameter(x: Array | None, leading: int, shape: Callable[[tuple[int, ...]], tuple[int, ...]], dtype: Any) -> Array:
+    """A parameter in the shape that the library takes; zero if there is none."""
+    if x is None:
+        return lax.full((1,) * leading + shape(()), 0, dtype)
+    return lax.reshape(x, (*x.shape[:leading], *shape(x.shape[leading:])))
+
+
+def _numbers(values: Sequence[int]) -> np.ndarray:
+    return np.asarray(values, np.int64)
+
+
+# Products ------------------------------------------------------------------------------------------------------------
+
+
+def _dot(
+    a: Array, a_scale: Array, a_zero_point: Array | None, b: Any, b_scale: Array, b_zero_point: Array | None,
+    output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any, leading: int,
+) -> Array:  # fmt: skip
+    rank = a.ndim - leading
+    is_packed = isinstance(b, Prepared)
+
+    def parameter(x: Array | None, dtype: Any) -> Array:
+        return _parameter(x, leading, lambda shape: aligned(shape, rank), dtype)
+
+    operands = (
+        a,
+        parameter(a_scale, None),
+        parameter(a_zero_point, a.dtype),
+        lax.expand_dims(b.packed, (b.packed.ndim - 1,)) if is_packed else b,
+        parameter(b_scale, None),
+        parameter(b_zero_point, b.dtype),
+        parameter(output_scale, None),
+        parameter(output_zero_point, output_dtype),
+    )
+    result = (*a.shape[leading:-1], b.shape[-1]), output_dtype
+    return _computed("matmul", leading, result, operands, is_packed=is_packed)
+
+
+def _dot_result(a: Any, a_scale: Any, a_zero_point: Any, b: Any, *_: Any, output_dtype: Any) -> Result:
+    return (*a.shape[:-1], b.shape[-1]), output_dtype
+
+
+# Convolutions --------------------------------------------------------------------------------------------------------
+
+
+def _conv(
+    x: Array, x_scale: Array, x_zero_point: Array | None,
+    filter: Any, filter_scale: Array, filter_zero_point: Array | None,
+    bias: Array | None, output_scale: Array, output_zero_point: Array | None, *,
+    output_dtype: Any, strides: Sequence[int], dilations: Sequence[int], padding: Sequence[tuple[int, int]],
+    group_count: int, leading: int,
+) -> Array:  # fmt: skip
+    is_packed = isinstance(filter, Prepared)
+    of_filter = filter.shape[-(x.ndim - leading) :]
+    space = output_extents(x, of_filter, strides=strides, dilations=dilations, padding=padding)
+
+    def parameter(x: Array | None, dtype: Any) -> Array:
+        return _parameter(x, leading, lambda shape: (math.prod(shape),), dtype)
+
+    operands = (
+        _in_two_dimensions(x, len(strides)),
+        parameter(x_scale, None),
+        parameter(x_zero_point, x.dtype),
+        filter.packed if is_packed else _in_two_dimensions(filter, len(strides)),
+        parameter(filter_scale, None),
+        parameter(filter_zero_point, filter.dtype),
+        lax.full((1,) * leading + (0,), 0, jnp.int32) if bias is None else parameter(bias, None),
+        parameter(output_scale, None),
+        parameter(output_zero_point, output_dtype),
+    )
+    computed = _computed(
+        "convolve",
+        leading,
+        ((x.shape[leading], of_filter[0], *(1, *space)[-2:]), output_dtype),
+        operands,
+        is_packed=is_packed,
+        filter_shape=_numbers((*of_filter[:2], *(1, *of_filter[2:])[-2:])),
+        group_count=np.int64(group_count),
+        strides=_numbers((1, *strides)[-2:]),
+        dilations=_numbers((1, *dilations)[-2:]),
+        start_padding=_numbers((0, *(start for start, _ in padding))[-2:]),
+        end_padding=_numbers((0, *(end for _, end in padding))[-2:]),
+    )
+    return lax.reshape(computed, (*computed.shape[: leading + 2], *space))
+
+
+def _in_two_dimensions(x: Array, spatial: int) -> Array:
+    return x if spatial == 2 else lax.expand_dims(x, (x.ndim - 1,))
+
+
+def output_extents(
+    x: Any, filter: Sequence[int], *, strides: Sequence[int], dilations: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+) -> tuple[int, ...]:  # fmt: skip
+    """The spatial dimensions of a convolution's output."""
+    sizes = zip(x.shape[-len(strides) :], filter[2:], strides, dilations, *zip(*padding, strict=True), strict=True)
+    return tuple(output_extent(*size) for size in sizes)
+
+
+def _conv_result(
+    x: Any, x_scale: Any, x_zero_point: Any, filter: Any, *_: Any, output_dtype: Any, group_count: int, **options: Any
+) -> Result:
+    return (x.shape[0], filter.shape[0], *output_extents(x, filter.shape, **options)), output_dtype
+
+
+# Sums ----------------------------------------------------------------------------------------------------------------
+
+
+def _sum(
+    a: Array, a_scale: Array, a_zero_point: Array | None, b: Array, b_scale: Array, b_zero_point: Array | None,
+    output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any, leading: int,
+) -> Array:  # fmt: skip
+    def parameter(x: Array | None, dtype: Any) -> Array:
+        return _parameter(x, leading, lambda shape: (), dtype)
+
+    operands = (
+        a,
+        parameter(a_scale, None),
+        parameter(a_zero_point, a.dtype),
+        b,
+        parameter(b_scale, None),
+        parameter(b_zero_point, b.dtype),
+        parameter(output_scale, None),
+        parameter(output_zero_point, output_dtype),
+    )
+    return _computed("add", leading, (a.shape[leading:], output_dtype), operands, leading_count=np.int64(leading))
+
+
+def _sum_result(a: Any, *_: Any, output_dtype: Any) -> Result:
+    return a.shape, output_dtype
+
+
+# Weights -------------------------------------------------------------------------------------------------------------
+
+
+def _pack_matrix(b: Array, *, size: int, leading: int) -> Array:
+    return _computed("pack_matrix", leading, ((*b.shape[leading:-2], size), jnp.uint8), (b,))
+
+
+def _pack_filter(filter: Array, *, group_count: int, size: int, leading: int) -> Array:
+    filter = _in_two_dimensions(filter, filter.ndim - leading - 2)
+    return _computed("pack_filter", leading, ((size,), jnp.uint8), (filter,), group_count=np.int64(group_count))
+
+
+def _packed_result(weights: Any, *, size: int, group_count: int | None = None) -> Result:
+    return (*(weights.shape[:-2] if group_count is None else ()), size), jnp.uint8
+
+
+def packed_matrix(b: Array) -> Array | None:
+    """[..., K, N] as the kernels read it, uint8 [..., bytes]; None where XLA computes."""
+    if (found := library()) is None:
+        return None
+    return call(_PACK_MATRIX, _no_matrix, b, size=found.matrix_bytes(*b.shape[-2:]))
+
+
+def packed_filter(filter: Array, group_count: int) -> Array | None:
+    """[O, C / groups, *kernel] as the kernels read it, uint8 [bytes]; None where XLA computes."""
+    if (found := library()) is None:
+        return None
+    statics = {"group_count": group_count, "size": _filter_bytes(found, filter.shape, group_count)}
+    return call(_PACK_FILTER, _no_filter, filter, **statics)
+
+
+def _no_matrix(b: Array, *, size: int) -> Array:
+    """For what is no CPU: weights that the kernels would refuse."""
+    return lax.full((*b.shape[:-2], size), 0, jnp.uint8)
+
+
+def _no_filter(filter: Array, *, size: int, group_count: int) -> Array:
+    return lax.full((size,), 0, jnp.uint8)
+
+
+_PACK_MATRIX, _PACK_FILTER = Kernel(_pack_matrix, _packed_result), Kernel(_pack_filter, _packed_result)
+KERNELS = {
+    "requantized_dot": Kernel(_dot, _dot_result),
+    "requantized_conv": Kernel(_conv, _conv_result),
+    "quantized_sum": Kernel(_sum, _sum_result),
+}

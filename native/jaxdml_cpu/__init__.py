@@ -1,0 +1,47 @@
+"""Native CPU kernels of jaxdml: a library of XLA custom calls, and what has to be known of them before a call.
+
+jaxdml finds this package when it is imported. It has no other users.
+"""
+
+import ctypes
+from importlib import resources
+
+__version__ = "0.1.0"
+
+HANDLERS = ("matmul", "convolve", "add", "pack_matrix", "pack_filter")
+
+
+class Library:
+    """The loaded library.
+
+    Attributes:
+      handlers: by name, what `jax.ffi.pycapsule` takes.
+      built_with: the version of jaxlib whose headers it was built with.
+      kernels: the name of the instruction set that was chosen; None where the processor has no kernels.
+    """
+
+    def __init__(self, path: str, name: str = "") -> None:
+        """Loads the library and chooses kernels by name; an empty name is the fastest that run here."""
+        loaded = ctypes.CDLL(path)
+        self.handlers = {handler: loaded[f"jaxdml_cpu_{handler}"] for handler in HANDLERS}
+        choose, built_with = loaded["jaxdml_cpu_choose"], loaded["jaxdml_cpu_built_with"]
+        choose.restype = built_with.restype = ctypes.c_char_p
+        self._matrix_bytes, self._filter_bytes = loaded["jaxdml_cpu_matrix_bytes"], loaded["jaxdml_cpu_filter_bytes"]
+        self._matrix_bytes.restype = self._filter_bytes.restype = ctypes.c_int64
+        chosen = choose(name.encode())
+        self.kernels = chosen and chosen.decode()
+        self.built_with = built_with().decode()
+
+    def matrix_bytes(self, depth: int, columns: int) -> int:
+        """Bytes of a packed matrix [depth, columns]."""
+        return int(self._matrix_bytes(ctypes.c_int64(depth), ctypes.c_int64(columns)))
+
+    def filter_bytes(self, shape: tuple[int, int, int, int], group_count: int) -> int:
+        """Bytes of a packed filter [outputs, channels of a group, rows, columns]."""
+        return int(self._filter_bytes((ctypes.c_int64 * 4)(*shape), ctypes.c_int64(group_count)))
+
+
+def load(name: str = "") -> Library:
+    """The library that was built with this package."""
+    with resources.as_file(resources.files(__name__) / "libjaxdml_cpu.so") as path:
+        return Library(str(path), name)

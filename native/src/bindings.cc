@@ -1,0 +1,558 @@
+// The kernels as XLA calls them. What a buffer's shape says is checked before any pointer is made from it.
+//
+// Every operand of a call has the same leading dimensions, those of vmap and of batched products, or ones in their place,
+// along which the operand is the same for all.
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+#include "threads.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace jaxdml {
+namespace {
+
+const Kernels* chosen = nullptr;
+
+bool runs_here(const Kernels& kernels) {
+  __builtin_cpu_init();
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (&kernels == &kAvx2) return has_avx2;
+  return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+
+// Memory that a call gives back to the next one, so that pages are not made anew each time.
+class Scratch {
+ public:
+  explicit Scratch(int64_t bytes) : bytes_(bytes) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!kept_.empty()) {
+        block_ = std::move(kept_.back());
+        kept_.pop_back();
+      }
+    }
+    if (block_.bytes < bytes_) {
+      block_.at.reset();
+      block_.at.reset(static_cast<uint8_t*>(std::aligned_alloc(64, (size_t(bytes_) + 63) / 64 * 64)));
+      block_.bytes = block_.at ? bytes_ : 0;
+    }
+  }
+  ~Scratch() {
+    if (!block_.at || block_.bytes > kMostKept) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    kept_.push_back(std::move(block_));
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  uint8_t* at() const { return block_.at.get(); }
+  bool is_there() const { return bytes_ == 0 || block_.at; }
+
+ private:
+  struct Free {
+    void operator()(uint8_t* block) const { std::free(block); }
+  };
+  struct Block {
+    std::unique_ptr<uint8_t, Free> at;
+    int64_t bytes = 0;
+  };
+  static constexpr int64_t kMostKept = int64_t(64) << 20;
+  static inline std::mutex mutex_;
+  static inline std::vector<Block> kept_;  // at most as many as calls at once
+
+  int64_t bytes_;
+  Block block_;
+};
+
+ffi::Error invalid(const std::string& what) { return ffi::Error::InvalidArgument("jaxdml_cpu: " + what); }
+ffi::Error not_packed() {
+  return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
+                    "jaxdml_cpu: the weights were prepared by other kernels, or for another platform: prepare again");
+}
+ffi::Error no_memory() { return ffi::Error(ffi::ErrorCode::kResourceExhausted, "jaxdml_cpu: no memory for scratch"); }
+
+#define JAXDML_EXPECT(condition, what) \
+  if (!(condition)) return invalid(what)
+
+bool is_byte(ffi::AnyBuffer x) {
+  return x.element_type() == ffi::DataType::S8 || x.element_type() == ffi::DataType::U8;
+}
+bool is_signed(ffi::AnyBuffer x) { return x.element_type() == ffi::DataType::S8; }
+bool is_type(ffi::AnyBuffer x) { return is_byte(x) || x.element_type() == ffi::DataType::S32; }
+Type type_of(ffi::AnyBuffer x) {
+  if (x.element_type() == ffi::DataType::S32) return Type::kInt32;
+  return is_signed(x) ? Type::kInt8 : Type::kUint8;
+}
+
+int64_t product(ffi::AnyBuffer::Dimensions dims, size_t from, size_t until) {
+  int64_t total = 1;
+  for (size_t i = from; i < until; i++) total *= dims[i];
+  return total;
+}
+
+// x * y, or -1 if either is -1 or the product takes more than 62 bits.
+int64_t checked_product(int64_t x, int64_t y) {
+  int64_t total;
+  if (x < 0 || y < 0 || __builtin_mul_overflow(x, y, &total) || total >> 62) return -1;
+  return total;
+}
+
+// Whether an operand's leading dimensions are the output's, or ones.
+bool leads(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, size_t rank) {
+  const auto dims = x.dimensions(), wanted = y.dimensions();
+  if (dims.size() != rank) return false;
+  for (size_t i = 0; i < count; i++)
+    if (dims[i] != wanted[i] && dims[i] != 1) return false;
+  return true;
+}
+
+// The operand's elements for one of the problems that the leading dimensions number, `problem` in the output's order.
+uint8_t* at_problem(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
+  const auto dims = x.dimensions(), all = y.dimensions();
+  int64_t step = product(dims, count, dims.size()), offset = 0;
+  for (size_t i = count; i-- > 0;) {
+    const int64_t digit = problem % all[i];
+    problem /= all[i];
+    if (dims[i] != 1) offset += digit * step;
+    step *= dims[i];
+  }
+  return static_cast<uint8_t*>(x.untyped_data()) + offset * int64_t(ffi::ByteWidth(x.element_type()));
+}
+
+struct Values {  // a scale or zero point of one problem
+  uint8_t* at;
+  int64_t step;
+};
+Values values(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
+  const auto dims = x.dimensions();
+  return {at_problem(x, y, count, problem), product(dims, count, dims.size()) > 1};
+}
+Scales scales(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
+  const Values of = values(x, y, count, problem);
+  return {reinterpret_cast<const float*>(of.at), of.step};
+}
+ZeroPoints zero_points(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
+  const Values of = values(x, y, count, problem);
+  return {of.at, of.step, is_signed(x)};
+}
+
+// Whether a parameter's last dimensions, at `axis` of `rank`, are all one but for one that is 1 or size.
+bool is_along(ffi::AnyBuffer x, size_t count, size_t axis, int64_t size) {
+  const auto dims = x.dimensions();
+  for (size_t i = count; i < dims.size(); i++)
+    if (dims[i] != 1 && (i != axis || dims[i] != size)) return false;
+  return true;
+}
+
+bool begins_with(const uint8_t* packed, int32_t mark) { return !std::memcmp(packed, &mark, 4); }
+
+// Neighbouring problems that differ in their rows alone become one; all rows then see one matrix.
+void merge_rows(std::vector<Matmul>& problems) {
+  const Matmul one = problems[0];
+  const int64_t count = int64_t(problems.size()), bytes = one.type == Type::kInt32 ? 4 : 1;
+  for (int64_t i = 0; i < count; i++) {
+    const Matmul& other = problems[size_t(i)];
+    const int64_t rows = i * one.rows;
+    const bool is_next = other.a == one.a + rows * one.depth && other.b == one.b &&
+                         other.y == static_cast<uint8_t*>(one.y) + rows * one.columns * bytes &&
+                         other.a_scale.at == one.a_scale.at + rows * one.a_scale.step &&
+                         other.y_scale.at == one.y_scale.at + rows * one.y_scale.step &&
+                         other.b_scale.at == one.b_scale.at && other.b_zero_point.at == one.b_zero_point.at &&
+                         other.a_zero_point.at == one.a_zero_point.at + rows * one.a_zero_point.step &&
+                         other.y_zero_point.at == one.y_zero_point.at + rows * one.y_zero_point.step;
+    if (!is_next) return;
+  }
+  problems.resize(1);
+  problems[0].rows *= count;
+}
+
+ffi::Error matmul(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_scale, ffi::AnyBuffer a_zero_point,
+                  ffi::AnyBuffer b, ffi::AnyBuffer b_scale, ffi::AnyBuffer b_zero_point, ffi::AnyBuffer y_scale,
+                  ffi::AnyBuffer y_zero_point, ffi::Result<ffi::AnyBuffer> result, bool is_packed) {
+  const ffi::AnyBuffer y = *result;
+  const size_t rank = y.dimensions().size();
+  JAXDML_EXPECT(chosen, "no kernels were chosen");
+  JAXDML_EXPECT(rank >= 2 && is_type(y), "the product is no matrix of int8, uint8 or int32");
+  const size_t leading = rank - 2;
+  for (const ffi::AnyBuffer& x : {a, b, a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point})
+    JAXDML_EXPECT(leads(x, y, leading, rank), "an operand's leading dimensions are not the product's");
+  const int64_t rows = y.dimensions()[leading], columns = y.dimensions()[leading + 1];
+  const int64_t depth = a.dimensions()[leading + 1];
+  JAXDML_EXPECT(is_byte(a) && a.dimensions()[leading] == rows, "a has not as many rows as the product");
+  for (const ffi::AnyBuffer& x : {a_scale, b_scale, y_scale})
+    JAXDML_EXPECT(x.element_type() == ffi::DataType::F32, "a scale is not float32");
+  for (const ffi::AnyBuffer& x : {a_zero_point, b_zero_point, y_zero_point})
+    JAXDML_EXPECT(is_byte(x), "a zero point is not int8 or uint8");
+  for (const ffi::AnyBuffer& x : {a_scale, a_zero_point, y_scale, y_zero_point})
+    JAXDML_EXPECT(is_along(x, leading, leading, rows), "a parameter of a or the product is not one for each row");
+  for (const ffi::AnyBuffer& x : {b_scale, b_zero_point})
+    JAXDML_EXPECT(is_along(x, leading, leading + 1, columns), "a parameter of b is not one for each column");
+  JAXDML_EXPECT(is_signed(a) == is_signed(a_zero_point), "a and its zero point differ in type");
+  const int64_t packed_bytes = chosen->matrix_bytes(depth, columns);
+  const auto of_b = b.dimensions();
+  if (is_packed) {
+    JAXDML_EXPECT(of_b[leading] == 1 && of_b[leading + 1] == packed_bytes, "b was packed for another shape");
+  } else {
+    JAXDML_EXPECT(is_byte(b) && is_signed(b) == is_signed(b_zero_point) && of_b[leading] == depth &&
+                      of_b[leading + 1] == columns,
+                  "b does not fit a and the product");
+  }
+  const int64_t count = product(y.dimensions(), 0, leading);
+  if (!count || !rows || !columns) return ffi::Error::Success();
+
+  const FloatMode mode;
+  const Pool pool = pool_of(threads, checked_product(count * rows * columns, depth));
+  const int64_t matrices = is_packed ? 0 : product(of_b, 0, leading);
+  const Scratch packed(checked_product(matrices, packed_bytes));
+  if (!packed.is_there()) return no_memory();
+  for (int64_t i = 0; i < matrices; i++)
+    chosen->pack_matrix(pool, static_cast<const uint8_t*>(b.untyped_data()) + i * depth * columns, is_signed(b), depth,
+                        columns, packed.at() + i * packed_bytes);
+
+  std::vector<Matmul> problems;
+  for (int64_t i = 0; i < count; i++) {
+    const uint8_t* b_at = at_problem(b, y, leading, i);
+    if (is_packed && !begins_with(b_at, chosen->matrix_mark)) return not_packed();
+    if (!is_packed) {
+      const int64_t from = b_at - static_cast<const uint8_t*>(b.untyped_data());
+      b_at = packed.at() + (depth ? from / (depth * columns) : 0) * packed_bytes;
+    }
+    problems.push_back({rows, depth, columns, at_problem(a, y, leading, i), b_at, scales(a_scale, y, leading, i),
+                        scales(b_scale, y, leading, i), scales(y_scale, y, leading, i),
+                        zero_points(a_zero_point, y, leading, i), zero_points(b_zero_point, y, leading, i),
+                        zero_points(y_zero_point, y, leading, i), at_problem(y, y, leading, i), type_of(y)});
+  }
+  merge_rows(problems);
+  const int64_t size = int64_t(problems.size());
+  const Scratch scratch(chosen->matmul_scratch(problems.data(), size, pool.threads));
+  if (!scratch.is_there()) return no_memory();
+  chosen->matmul(pool, problems.data(), size, scratch.at());
+  return ffi::Error::Success();
+}
+
+// Neighbouring problems that differ in their images alone become one batch.
+void merge_batches(std::vector<Convolution>& problems) {
+  const Convolution one = problems[0];
+  const int64_t x_size = one.batch * one.filter.groups * one.filter.channels * one.height * one.width;
+  const int64_t y_bytes =
+      one.batch * one.filter.outputs * one.y_height * one.y_width * (one.type == Type::kInt32 ? 4 : 1);
+  for (size_t i = 0; i < problems.size(); i++) {
+    const Convolution& other = problems[i];
+    const bool is_next = other.x == one.x + int64_t(i) * x_size &&
+                         other.y == static_cast<uint8_t*>(one.y) + int64_t(i) * y_bytes &&
+                         other.packed == one.packed && other.bias == one.bias && other.x_scale.at == one.x_scale.at &&
+                         other.filter_scale.at == one.filter_scale.at && other.y_scale.at == one.y_scale.at &&
+                         other.x_zero_point.at == one.x_zero_point.at &&
+                         other.filter_zero_point.at == one.filter_zero_point.at &&
+                         other.y_zero_point.at == one.y_zero_point.at;
+    if (!is_next) return;
+  }
+  const int64_t count = int64_t(problems.size());
+  problems.resize(1);
+  problems[0].batch *= count;
+}
+
+using Numbers = ffi::Span<const int64_t>;
+
+// The filter that a shape [outputs, channels of a group, rows, columns] stands for.
+ffi::Error read_filter(Numbers shape, int64_t groups, Filter& filter) {
+  JAXDML_EXPECT(shape.size() == 4 && groups > 0, "a filter has four dimensions and at least one group");
+  int64_t size = 4 * groups;  // bytes of the largest cells
+  for (const int64_t extent : shape) {
+    JAXDML_EXPECT(extent > 0, "a filter has no elements");
+    size = checked_product(size, extent);
+  }
+  JAXDML_EXPECT(size >= 0 && shape[0] % groups == 0, "a filter is too large, or does not fall into its groups");
+  filter = {shape[0], shape[1], shape[2], shape[3], groups};
+  return ffi::Error::Success();
+}
+
+ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_scale, ffi::AnyBuffer x_zero_point,
+                    ffi::AnyBuffer filter, ffi::AnyBuffer filter_scale, ffi::AnyBuffer filter_zero_point,
+                    ffi::AnyBuffer bias, ffi::AnyBuffer y_scale, ffi::AnyBuffer y_zero_point,
+                    ffi::Result<ffi::AnyBuffer> result, bool is_packed, Numbers filter_shape, int64_t group_count,
+                    Numbers strides, Numbers dilations, Numbers start_padding, Numbers end_padding) {
+  const ffi::AnyBuffer y = *result;
+  JAXDML_EXPECT(chosen, "no kernels were chosen");
+  JAXDML_EXPECT(y.dimensions().size() >= 4 && is_type(y), "the output is no image of int8, uint8 or int32");
+  const size_t leading = y.dimensions().size() - 4;
+  JAXDML_EXPECT(leads(x, y, leading, leading + 4) && is_byte(x), "x is no image like the output");
+  for (const ffi::AnyBuffer& p : {x_scale, x_zero_point, filter_scale, filter_zero_point, bias, y_scale, y_zero_point})
+    JAXDML_EXPECT(leads(p, y, leading, leading + 1), "a parameter's leading dimensions are not the output's");
+  for (const ffi::AnyBuffer& p : {x_scale, filter_scale, y_scale})
+    JAXDML_EXPECT(p.element_type() == ffi::DataType::F32, "a scale is not float32");
+  for (const ffi::AnyBuffer& p : {x_zero_point, filter_zero_point, y_zero_point})
+    JAXDML_EXPECT(is_byte(p), "a zero point is not int8 or uint8");
+  JAXDML_EXPECT(is_signed(x) == is_signed(x_zero_point), "x and its zero point differ in type");
+  JAXDML_EXPECT(bias.element_type() == ffi::DataType::S32, "bias is not int32");
+  Convolution one = {};
+  if (ffi::Error error = read_filter(filter_shape, group_count, one.filter); error.failure()) return error;
+  for (const ffi::AnyBuffer& p : {x_scale, x_zero_point, y_scale, y_zero_point})
+    JAXDML_EXPECT(p.dimensions()[leading] == 1, "a parameter of x or the output is not one number");
+  for (const ffi::AnyBuffer& p : {filter_scale, filter_zero_point})
+    JAXDML_EXPECT(is_along(p, leading, leading, one.filter.outputs), "a parameter is not one for each output channel");
+  const bool has_bias = bias.dimensions()[leading] == one.filter.outputs;
+  JAXDML_EXPECT(has_bias || bias.dimensions()[leading] == 0, "bias is not one for each output channel");
+
+  const int64_t* of_x = x.dimensions().begin() + leading;
+  const int64_t* of_y = y.dimensions().begin() + leading;
+  JAXDML_EXPECT(of_x[0] == of_y[0] && of_x[1] == one.filter.channels * group_count && of_y[1] == one.filter.outputs,
+                "x, filter and output do not fit");
+  one.batch = of_x[0];
+  one.height = of_x[2];
+  one.width = of_x[3];
+  one.y_height = of_y[2];
+  one.y_width = of_y[3];
+  const int64_t kernel[2] = {one.filter.rows, one.filter.columns};
+  int64_t planes = of_x[0] * of_x[1];  // elements of a padded input
+  for (const Numbers numbers : {strides, dilations, start_padding, end_padding})
+    JAXDML_EXPECT(numbers.size() == 2, "an option is not two numbers");
+  for (size_t i = 0; i < 2; i++) {
+    one.stride[i] = strides[i];
+    one.dilation[i] = dilations[i];
+    one.start[i] = start_padding[i];
+    one.end[i] = end_padding[i];
+    constexpr int64_t kMost = int64_t(1) << 40;
+    for (const int64_t number : {one.stride[i], one.dilation[i], one.start[i], one.end[i]})
+      JAXDML_EXPECT(number >= 0 && number < kMost, "an option is out of range");
+    JAXDML_EXPECT(one.stride[i] && one.dilation[i], "strides and dilations are at least 1");
+    const int64_t reach = checked_product(kernel[i] - 1, one.dilation[i]);
+    const int64_t padded = of_x[2 + i] + one.start[i] + one.end[i];
+    JAXDML_EXPECT(reach >= 0 && padded > reach && of_y[2 + i] == (padded - reach - 1) / one.stride[i] + 1,
+                  "the output's size does not follow from x, filter and options");
+    planes = checked_product(planes, 2 * padded);  // phases round up
+  }
+  if (planes < 0) return no_memory();
+  const int64_t packed_bytes = chosen->filter_bytes(one.filter);
+  const auto of_filter = filter.dimensions();
+  if (is_packed) {
+    JAXDML_EXPECT(leads(filter, y, leading, leading + 1) && of_filter[leading] == packed_bytes,
+                  "the filter was packed for another shape");
+  } else {
+    JAXDML_EXPECT(leads(filter, y, leading, leading + 4) && is_byte(filter) &&
+                      is_signed(filter) == is_signed(filter_zero_point),
+                  "the filter does not fit the output or its zero point");
+    for (size_t i = 0; i < 4; i++)
+      JAXDML_EXPECT(of_filter[leading + i] == filter_shape[i], "the filter is not of the shape that is said");
+  }
+  const int64_t count = product(y.dimensions(), 0, leading);
+  if (!count || !product(y.dimensions(), leading, leading + 4)) return ffi::Error::Success();
+
+  const FloatMode mode;
+  const int64_t weights = one.filter.channels * kernel[0] * kernel[1];
+  const Pool pool = pool_of(threads, checked_product(product(y.dimensions(), 0, leading + 4), weights));
+  const int64_t filters = is_packed ? 0 : product(of_filter, 0, leading);
+  const Scratch packed(checked_product(filters, packed_bytes));
+  if (!packed.is_there()) return no_memory();
+  const int64_t filter_size = weights * one.filter.outputs;
+  for (int64_t i = 0; i < filters; i++)
+    chosen->pack_filter(pool, static_cast<const uint8_t*>(filter.untyped_data()) + i * filter_size, is_signed(filter),
+                        one.filter, packed.at() + i * packed_bytes);
+
+  std::vector<Convolution> problems(size_t(count), one);
+  for (int64_t i = 0; i < count; i++) {
+    Convolution& problem = problems[size_t(i)];
+    const uint8_t* at = at_problem(filter, y, leading, i);
+    if (!is_packed)
+      at = packed.at() + (at - static_cast<const uint8_t*>(filter.untyped_data())) / filter_size * packed_bytes;
+    if (!begins_with(at, chosen->filter_mark)) return not_packed();
+    problem.packed = at;
+    problem.x = at_problem(x, y, leading, i);
+    problem.x_scale = scales(x_scale, y, leading, i);
+    problem.filter_scale = scales(filter_scale, y, leading, i);
+    problem.y_scale = scales(y_scale, y, leading, i);
+    problem.x_zero_point = zero_points(x_zero_point, y, leading, i);
+    problem.filter_zero_point = zero_points(filter_zero_point, y, leading, i);
+    problem.y_zero_point = zero_points(y_zero_point, y, leading, i);
+    problem.bias = has_bias ? reinterpret_cast<const int32_t*>(at_problem(bias, y, leading, i)) : nullptr;
+    problem.y = at_problem(y, y, leading, i);
+    problem.type = type_of(y);
+  }
+  merge_batches(problems);
+  const int64_t size = int64_t(problems.size());
+  const Scratch scratch(chosen->convolve_scratch(problems.data(), size, pool.threads));
+  if (!scratch.is_there()) return no_memory();
+  chosen->convolve(pool, problems.data(), size, scratch.at());
+  return ffi::Error::Success();
+}
+
+ffi::Error add(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_scale, ffi::AnyBuffer a_zero_point,
+               ffi::AnyBuffer b, ffi::AnyBuffer b_scale, ffi::AnyBuffer b_zero_point, ffi::AnyBuffer y_scale,
+               ffi::AnyBuffer y_zero_point, ffi::Result<ffi::AnyBuffer> result, int64_t leading_count) {
+  const ffi::AnyBuffer y = *result;
+  const size_t rank = y.dimensions().size(), leading = size_t(leading_count);
+  JAXDML_EXPECT(chosen, "no kernels were chosen");
+  JAXDML_EXPECT(leading_count >= 0 && leading <= rank && is_byte(y), "the sum is not int8 or uint8");
+  for (const ffi::AnyBuffer& x : {a, b}) {
+    JAXDML_EXPECT(is_byte(x) && leads(x, y, leading, rank), "an operand is no tensor like the sum");
+    for (size_t i = leading; i < rank; i++)
+      JAXDML_EXPECT(x.dimensions()[i] == y.dimensions()[i], "an operand has not the sum's shape");
+  }
+  for (const ffi::AnyBuffer& x : {a_scale, b_scale, y_scale})
+    JAXDML_EXPECT(x.element_type() == ffi::DataType::F32 && leads(x, y, leading, leading), "a scale is no number");
+  for (const ffi::AnyBuffer& x : {a_zero_point, b_zero_point, y_zero_point})
+    JAXDML_EXPECT(is_byte(x) && leads(x, y, leading, leading), "a zero point is no number");
+  const int64_t count = product(y.dimensions(), 0, leading), size = product(y.dimensions(), leading, rank);
+  if (!count || !size) return ffi::Error::Success();
+
+  const FloatMode mode;
+  const auto number = [&](ffi::AnyBuffer x, int64_t i) {
+    return *reinterpret_cast<const float*>(at_problem(x, y, leading, i));
+  };
+  const auto zero_point = [&](ffi::AnyBuffer x, int64_t i) {
+    const uint8_t byte = *at_problem(x, y, leading, i);
+    return is_signed(x) ? int32_t(int8_t(byte)) : int32_t(byte);
+  };
+  std::vector<Sum> problems;
+  for (int64_t i = 0; i < count; i++)
+    problems.push_back({size, at_problem(a, y, leading, i), at_problem(b, y, leading, i), number(a_scale, i),
+                        number(b_scale, i), number(y_scale, i), zero_point(a_zero_point, i),
+                        zero_point(b_zero_point, i), zero_point(y_zero_point, i), is_signed(a), is_signed(b),
+                        is_signed(y), at_problem(y, y, leading, i)});
+  chosen->add(pool_of(threads, count * size * 8), problems.data(), count);
+  return ffi::Error::Success();
+}
+
+ffi::Error pack_matrix(ffi::ThreadPool threads, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> result) {
+  const auto dims = b.dimensions(), to = result->dimensions();
+  JAXDML_EXPECT(chosen, "no kernels were chosen");
+  JAXDML_EXPECT(dims.size() >= 2 && to.size() == dims.size() - 1 && is_byte(b), "b is no matrix of int8 or uint8");
+  const size_t leading = dims.size() - 2;
+  const int64_t depth = dims[leading], columns = dims[leading + 1], count = product(dims, 0, leading);
+  const int64_t bytes = chosen->matrix_bytes(depth, columns);
+  JAXDML_EXPECT(to[leading] == bytes && product(to, 0, leading) == count && result->element_type() == ffi::DataType::U8,
+                "the result is not as large as a packed matrix");
+  const Pool pool = pool_of(threads, count * depth * columns * 4);
+  for (int64_t i = 0; i < count; i++)
+    chosen->pack_matrix(pool, static_cast<const uint8_t*>(b.untyped_data()) + i * depth * columns, is_signed(b), depth,
+                        columns, static_cast<uint8_t*>(result->untyped_data()) + i * bytes);
+  return ffi::Error::Success();
+}
+
+ffi::Error pack_filter(ffi::ThreadPool threads, ffi::AnyBuffer filter, ffi::Result<ffi::AnyBuffer> result,
+                       int64_t group_count) {
+  const auto dims = filter.dimensions(), to = result->dimensions();
+  JAXDML_EXPECT(chosen, "no kernels were chosen");
+  JAXDML_EXPECT(dims.size() >= 4 && to.size() == dims.size() - 3 && is_byte(filter),
+                "the filter is none of int8 or uint8 in two dimensions");
+  const size_t leading = dims.size() - 4;
+  Filter shape;
+  if (ffi::Error error = read_filter(Numbers(dims.begin() + leading, 4), group_count, shape); error.failure())
+    return error;
+  const int64_t bytes = chosen->filter_bytes(shape), count = product(dims, 0, leading);
+  const int64_t size = product(dims, leading, leading + 4);
+  JAXDML_EXPECT(to[leading] == bytes && product(to, 0, leading) == count && result->element_type() == ffi::DataType::U8,
+                "the result is not as large as a packed filter");
+  const Pool pool = pool_of(threads, count * size * 16);
+  for (int64_t i = 0; i < count; i++)
+    chosen->pack_filter(pool, static_cast<const uint8_t*>(filter.untyped_data()) + i * size, is_signed(filter), shape,
+                        static_cast<uint8_t*>(result->untyped_data()) + i * bytes);
+  return ffi::Error::Success();
+}
+
+// A handler from whose body no exception gets into XLA; what throws is an allocation.
+template <auto kFunction>
+struct Guarded;
+template <class... Arguments, ffi::Error (*kFunction)(Arguments...)>
+struct Guarded<kFunction> {
+  static ffi::Error call(Arguments... arguments) {
+    try {
+      return kFunction(arguments...);
+    } catch (const std::bad_alloc&) {
+      return no_memory();
+    }
+  }
+};
+
+}  // namespace
+}  // namespace jaxdml
+
+#define JAXDML_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Chooses kernels by name, or the fastest for an empty name; their name, or null where they do not run here.
+JAXDML_EXPORT const char* jaxdml_cpu_choose(const char* name) {
+  for (const jaxdml::Kernels* kernels : {&jaxdml::kAvx512Vnni, &jaxdml::kAvx2})
+    if ((!*name || !std::strcmp(name, kernels->name)) && jaxdml::runs_here(*kernels)) {
+      jaxdml::chosen = kernels;
+      return kernels->name;
+    }
+  return nullptr;
+}
+
+// Bytes of packed weights; -1 for a shape that no filter has.
+JAXDML_EXPORT int64_t jaxdml_cpu_matrix_bytes(int64_t depth, int64_t columns) {
+  return jaxdml::chosen->matrix_bytes(depth, columns);
+}
+JAXDML_EXPORT int64_t jaxdml_cpu_filter_bytes(const int64_t* shape, int64_t groups) {
+  jaxdml::Filter filter;
+  if (jaxdml::read_filter({shape, 4}, groups, filter).failure()) return -1;
+  return jaxdml::chosen->filter_bytes(filter);
+}
+
+JAXDML_EXPORT const char* jaxdml_cpu_built_with() { return JAXDML_JAXLIB_VERSION; }
+
+#define JAXDML_HANDLER(name, function, ...)                                             \
+  JAXDML_EXPORT XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) {                         \
+    XLA_FFI_DEFINE_HANDLER(handler, jaxdml::Guarded<&jaxdml::function>::call, __VA_ARGS__); \
+    return (*handler)(frame);                                                           \
+  }
+
+using Buffer = ffi::AnyBuffer;
+JAXDML_HANDLER(jaxdml_cpu_matmul, matmul,
+               ffi::Ffi::Bind()
+                   .Ctx<ffi::ThreadPool>()
+                   .Arg<Buffer>()  // a, its scale and zero point
+                   .Arg<Buffer>()
+                   .Arg<Buffer>()
+                   .Arg<Buffer>()  // b
+                   .Arg<Buffer>()
+                   .Arg<Buffer>()
+                   .Arg<Buffer>()  // scale and zero point of the product
+                   .Arg<Buffer>()
+                   .Ret<Buffer>()
+                   .Attr<bool>("is_packed"))
+JAXDML_HANDLER(jaxdml_cpu_convolve, convolve,
+               ffi::Ffi::Bind()
+                   .Ctx<ffi::ThreadPool>()
+                   .Arg<Buffer>()  // input, its scale and zero point
+                   .Arg<Buffer>()
+                   .Arg<Buffer>()
+                   .Arg<Buffer>()  // filter
+                   .Arg<Buffer>()
+                   .Arg<Buffer>()
+                   .Arg<Buffer>()  // bias
+                   .Arg<Buffer>()  // scale and zero point of the output
+                   .Arg<Buffer>()
+                   .Ret<Buffer>()
+                   .Attr<bool>("is_packed")
+                   .Attr<ffi::Span<const int64_t>>("filter_shape")
+                   .Attr<int64_t>("group_count")
+                   .Attr<ffi::Span<const int64_t>>("strides")
+                   .Attr<ffi::Span<const int64_t>>("dilations")
+                   .Attr<ffi::Span<const int64_t>>("start_padding")
+                   .Attr<ffi::Span<const int64_t>>("end_padding"))
+JAXDML_HANDLER(jaxdml_cpu_add, add,
+               ffi::Ffi::Bind()
+                   .Ctx<ffi::ThreadPool>()
+                   .Arg<Buffer>()  // a, its scale and zero point
+                   .Arg<Buffer>()
+                   .Arg<Buffer>()
+                   .Arg<Buffer>()  // b
+                   .Arg<Buffer>()
+                   .Arg<Buffer>()
+                   .Arg<Buffer>()  // scale and zero point of the sum
+                   .Arg<Buffer>()
+                   .Ret<Buffer>()
+                   .Attr<int64_t>("leading_count"))
+JAXDML_HANDLER(jaxdml_cpu_pack_matrix, pack_matrix, ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Buffer>().Ret<Buffer>())
+JAXDML_HANDLER(jaxdml_cpu_pack_filter, pack_filter,
+               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Buffer>().Ret<Buffer>().Attr<int64_t>("group_count"))

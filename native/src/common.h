@@ -1,0 +1,67 @@
+// Small things that the kernels share.
+#pragma once
+
+#include "kernels.h"
+#include "simd.h"
+
+namespace jaxdml::JAXDML_ISA {
+
+JAXDML_INLINE int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }
+JAXDML_INLINE int64_t round_up(int64_t x, int64_t to) { return ceil_div(x, to) * to; }
+JAXDML_INLINE int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
+JAXDML_INLINE int64_t at_least(int64_t x, int64_t limit) { return x > limit ? x : limit; }
+
+JAXDML_INLINE float value(const Scales& scales, int64_t i) { return scales.at[i * scales.step]; }
+JAXDML_INLINE int32_t value(const ZeroPoints& zero_points, int64_t i) {
+  const uint8_t byte = zero_points.at[i * zero_points.step];
+  return zero_points.is_signed ? int8_t(byte) : byte;
+}
+
+JAXDML_INLINE int64_t size_of(Type type) { return type == Type::kInt32 ? 4 : 1; }
+
+// Activations are computed with as uint8, weights as int8: the other type differs in its top bit, by 128.
+JAXDML_INLINE uint8_t flip_to_unsigned(bool is_signed) { return is_signed ? 128 : 0; }
+JAXDML_INLINE uint8_t flip_to_signed(bool is_signed) { return is_signed ? 0 : 128; }
+JAXDML_INLINE int32_t as_activation(const ZeroPoints& x, int64_t i) { return value(x, i) + (x.is_signed ? 128 : 0); }
+JAXDML_INLINE int32_t as_weight(const ZeroPoints& x, int64_t i) { return value(x, i) - (x.is_signed ? 0 : 128); }
+
+// What packed weights begin with, so that none are read that were packed by other kernels, or not at all.
+constexpr int32_t kMatrixMark = 0x4a444d00 + kBytes;
+constexpr int32_t kFilterMark = 0x4a444e00 + kBytes;
+
+// Cuts pieces of 64-byte alignment off a block of memory; with a null block it counts what they need.
+struct Arena {
+  uint8_t* block;
+  int64_t used;
+};
+template <class T>
+JAXDML_INLINE T* take(Arena& arena, int64_t count) {
+  T* piece = arena.block ? reinterpret_cast<T*>(arena.block + arena.used) : nullptr;
+  arena.used += round_up(count * int64_t(sizeof(T)), 64);
+  return piece;
+}
+
+// Sets what alignment leaves behind a piece to 0, so that packed weights are the same bytes every time.
+template <class T>
+JAXDML_INLINE void clear_behind(T* piece, int64_t count) {
+  const int64_t bytes = count * int64_t(sizeof(T));
+  memset(reinterpret_cast<uint8_t*>(piece) + bytes, 0, round_up(bytes, 64) - bytes);
+}
+
+template <class F>
+JAXDML_INLINE void parallel(const Pool& pool, int64_t count, const F& f) {
+  const auto task = [](const void* g, int64_t item, int64_t worker) { (*static_cast<const F*>(g))(item, worker); };
+  pool.run(pool, count, task, &f);
+}
+
+// Numbers an item of several nested loops; the last one runs fastest.
+struct Index {
+  int64_t rest;
+};
+JAXDML_INLINE int64_t next_of(Index& index, int64_t count) {
+  const int64_t digit = index.rest % count;
+  index.rest /= count;
+  return digit;
+}
+
+}  // namespace jaxdml::JAXDML_ISA

@@ -1,0 +1,122 @@
+// Sums of quantized tensors, and quantization.
+//
+// x / scale has to be rounded once. A division does it, and takes most of the time; so does a product with the
+// reciprocal that is then corrected by what it is off (Markstein), for scales and values away from the ends of float32's
+// range, and scales whose significand is not all ones.
+#pragma once
+
+#include "epilogue.h"
+
+namespace jaxdml::JAXDML_ISA {
+
+#ifdef __AVX512VNNI__
+JAXDML_INLINE F32 multiply_add(F32 x, F32 y, F32 z) { return (F32)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z); }
+JAXDML_INLINE F32 subtract_product(F32 z, F32 x, F32 y) {
+  return (F32)_mm512_fnmadd_ps((__m512)x, (__m512)y, (__m512)z);
+}
+#else
+JAXDML_INLINE F32 multiply_add(F32 x, F32 y, F32 z) { return (F32)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z); }
+JAXDML_INLINE F32 subtract_product(F32 z, F32 x, F32 y) {
+  return (F32)_mm256_fnmadd_ps((__m256)x, (__m256)y, (__m256)z);
+}
+#endif
+
+constexpr int64_t kChunk = 1 << 16;  // elements of one item
+
+struct Divisor {
+  F32 value, reciprocal;
+  bool is_exact_by_reciprocal;
+};
+
+// For dividends of magnitude up to `largest`.
+JAXDML_INLINE Divisor divisor_of(float scale, float largest) {
+  uint32_t bits;
+  memcpy(&bits, &scale, 4);
+  const float magnitude = scale < 0 ? -scale : scale;
+  const bool is_middling = magnitude > 0x1p-40f && magnitude < 0x1p40f && largest < 0x1p40f;
+  return {splat(scale), splat(1.0f / scale), is_middling && (bits & 0x7fffff) != 0x7fffff};
+}
+
+template <bool kByReciprocal>
+JAXDML_INLINE F32 quotient(F32 x, const Divisor& by) {
+  if (!kByReciprocal) return x / by.value;
+  const F32 near = x * by.reciprocal;
+  return multiply_add(subtract_product(x, near, by.value), by.reciprocal, near);
+}
+
+// f(i) is the vector of outputs from element i on; what lies past the end is computed from copies.
+template <class F>
+JAXDML_INLINE void each_vector(int64_t first, int64_t last, F&& f) {
+  int64_t i = first;
+  for (; i + kLanes <= last; i += kLanes) f(i, kLanes);
+  if (i < last) f(i, last - i);
+}
+
+JAXDML_INLINE I32 bytes_at(const uint8_t* from, int64_t count, uint8_t flip) {
+  uint8_t copy[kLanes] = {};
+  if (count < kLanes) {
+    memcpy(copy, from, count);
+    from = copy;
+  }
+  return from_unsigned_bytes(from) ^ splat(flip);
+}
+
+JAXDML_INLINE void put_bytes(uint8_t* to, I32 x, int64_t count) {
+  if (count == kLanes) return store_bytes(to, x);
+  uint8_t copy[kLanes];
+  store_bytes(copy, x);
+  memcpy(to, copy, count);
+}
+
+template <bool kByReciprocal>
+static void add_chunk(const Sum& one, const Divisor& by, int64_t first, int64_t last) {
+  const Output output = output_of(one.y_zero_point, one.y_is_signed);
+  const uint8_t a_flip = flip_to_unsigned(one.a_is_signed), b_flip = flip_to_unsigned(one.b_is_signed);
+  const I32 a_zero_point = splat(one.a_zero_point + a_flip), b_zero_point = splat(one.b_zero_point + b_flip);
+  const F32 a_scale = splat(one.a_scale), b_scale = splat(one.b_scale);
+  each_vector(first, last, [&](int64_t i, int64_t count) {
+    const F32 a = floats(bytes_at(one.a + i, count, a_flip) - a_zero_point) * a_scale;
+    const F32 b = floats(bytes_at(one.b + i, count, b_flip) - b_zero_point) * b_scale;
+    put_bytes(one.y + i, saturated(quotient<kByReciprocal>(a + b, by), output), count);
+  });
+}
+
+static void add(const Pool& pool, const Sum* problems, int64_t count) {
+  const int64_t chunks = ceil_div(problems[0].size, kChunk);
+  parallel(pool, count * chunks, [&](int64_t item, int64_t) {
+    const Sum& one = problems[item / chunks];
+    const int64_t first = item % chunks * kChunk, last = at_most(one.size, first + kChunk);
+    const float a = one.a_scale < 0 ? -one.a_scale : one.a_scale, b = one.b_scale < 0 ? -one.b_scale : one.b_scale;
+    const Divisor by = divisor_of(one.y_scale, 255 * (a + b));
+    if (by.is_exact_by_reciprocal)
+      add_chunk<true>(one, by, first, last);
+    else
+      add_chunk<false>(one, by, first, last);
+  });
+}
+
+// Outputs saturate long before a quotient is as large as 2**40, so that a dividend is clamped first, not looked at.
+template <bool kByReciprocal>
+static void quantize_chunk(const Quantization& one, const Divisor& by, int64_t first, int64_t last) {
+  const Output output = output_of(one.zero_point, one.is_signed);
+  each_vector(first, last, [&](int64_t i, int64_t count) {
+    float copy[kLanes] = {};
+    const float* x = one.x + i;
+    if (count < kLanes) {
+      memcpy(copy, x, count * 4);
+      x = copy;
+    }
+    put_bytes(one.y + i, saturated(quotient<kByReciprocal>(load_floats(x), by), output), count);
+  });
+}
+
+static void quantize(const Pool& pool, const Quantization* problems, int64_t count) {
+  const int64_t chunks = ceil_div(problems[0].size, kChunk);
+  parallel(pool, count * chunks, [&](int64_t item, int64_t) {
+    const Quantization& one = problems[item / chunks];
+    const int64_t first = item % chunks * kChunk, last = at_most(one.size, first + kChunk);
+    quantize_chunk<false>(one, divisor_of(one.scale, 0), first, last);
+  });
+}
+
+}  // namespace jaxdml::JAXDML_ISA

@@ -1,0 +1,65 @@
+// The innermost loop: a tile of int32 sums, of R rows by V vectors of lanes, kept in registers.
+//
+// A row's cells are broadcast to all lanes; lanes lie packed, [depth][V * kLanes] dwords. A dword holds kDepth cells.
+#pragma once
+
+#include "simd.h"
+
+namespace jaxdml::JAXDML_ISA {
+
+constexpr int kRows = 6;                          // of a full tile
+constexpr int kVectors = kBytes == 64 ? 4 : 2;    // of a full tile
+constexpr int kTile = kVectors * kLanes;          // lanes of a full tile
+
+#ifdef __AVX512VNNI__
+struct UnsignedLanes {  // lanes are uint8, rows int8
+  static constexpr int kVectorBytes = 64;
+  JAXDML_INLINE I32 lanes(const uint8_t* from) { return load(from); }
+  JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_bytes(sum, lanes, row); }
+};
+struct SignedLanes {  // lanes are int8, rows uint8
+  static constexpr int kVectorBytes = 64;
+  JAXDML_INLINE I32 lanes(const uint8_t* from) { return load(from); }
+  JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_bytes(sum, row, lanes); }
+};
+#else
+struct SignedLanes {  // lanes are int8, widened as they are read
+  static constexpr int kVectorBytes = 16;
+  JAXDML_INLINE I32 lanes(const uint8_t* from) {
+    return (I32)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)from));
+  }
+  JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_words(sum, lanes, row); }
+};
+#endif
+struct Words {  // both are int16
+  static constexpr int kVectorBytes = kBytes;
+  JAXDML_INLINE I32 lanes(const uint8_t* from) { return load(from); }
+  JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_words(sum, lanes, row); }
+};
+#ifndef __AVX512VNNI__
+using UnsignedLanes = Words;
+#endif
+
+// rows: R rows of `depth` dwords, `stride` dwords apart.
+template <int R, int V, class Dot>
+JAXDML_INLINE void multiply_tile(const Dword* rows, int64_t stride, const uint8_t* lanes, int64_t depth,
+                                 I32 (&sums)[R][V]) {
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) sums[r][v] = I32{};
+#pragma GCC unroll 2
+  for (int64_t k = 0; k < depth; k++) {
+    I32 at[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) at[v] = Dot::lanes(lanes + (k * V + v) * Dot::kVectorBytes);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      const I32 row = splat(rows[r * stride + k]);
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) sums[r][v] = Dot::dot(sums[r][v], at[v], row);
+    }
+  }
+}
+
+}  // namespace jaxdml::JAXDML_ISA

@@ -1,0 +1,72 @@
+// Bytes of several rows side by side: what one lane of a product takes.
+#pragma once
+
+#include "common.h"
+#include "microkernel.h"
+
+namespace jaxdml::JAXDML_ISA {
+
+// Position p of 16 gets byte p of each of kDepth rows; 16 * kDepth bytes in all.
+JAXDML_INLINE void interleave_bytes(const uint8_t* const (&rows)[kDepth], uint8_t flip, uint8_t* to) {
+  const __m128i top = _mm_set1_epi8(char(flip));
+  __m128i x[kDepth];
+  for (int i = 0; i < kDepth; i++) x[i] = _mm_xor_si128(_mm_loadu_si128((const __m128i*)rows[i]), top);
+#ifdef __AVX512VNNI__
+  const __m128i a = _mm_unpacklo_epi8(x[0], x[1]), b = _mm_unpackhi_epi8(x[0], x[1]);
+  const __m128i c = _mm_unpacklo_epi8(x[2], x[3]), d = _mm_unpackhi_epi8(x[2], x[3]);
+  _mm_storeu_si128((__m128i*)to + 0, _mm_unpacklo_epi16(a, c));
+  _mm_storeu_si128((__m128i*)to + 1, _mm_unpackhi_epi16(a, c));
+  _mm_storeu_si128((__m128i*)to + 2, _mm_unpacklo_epi16(b, d));
+  _mm_storeu_si128((__m128i*)to + 3, _mm_unpackhi_epi16(b, d));
+#else
+  _mm_storeu_si128((__m128i*)to + 0, _mm_unpacklo_epi8(x[0], x[1]));
+  _mm_storeu_si128((__m128i*)to + 1, _mm_unpackhi_epi8(x[0], x[1]));
+#endif
+}
+
+// The same as cells; 64 bytes in all.
+JAXDML_INLINE void interleave_cells(const uint8_t* const (&rows)[kDepth], uint8_t flip, uint8_t* to) {
+#ifdef __AVX512VNNI__
+  interleave_bytes(rows, flip, to);
+#else
+  alignas(32) uint8_t bytes[32];
+  interleave_bytes(rows, flip, bytes);
+  for (int i = 0; i < 2; i++)
+    store(to + 32 * i, (I32)_mm256_cvtepu8_epi16(_mm_load_si128((const __m128i*)bytes + i)));
+#endif
+}
+
+// Calls into(rows, position) for each 16 of `count` positions; what lies beyond the count or is no row reads as `fill`.
+template <class F>
+JAXDML_INLINE void each_sixteen(const uint8_t* const (&rows)[kDepth], int64_t count, uint8_t fill, F&& into) {
+  int64_t p = 0;
+  bool are_all = true;
+  for (int i = 0; i < kDepth; i++) are_all &= rows[i] != nullptr;
+  if (are_all)
+    for (; p + 16 <= count; p += 16) {
+      const uint8_t* at[kDepth];
+      for (int i = 0; i < kDepth; i++) at[i] = rows[i] + p;
+      into(at, p);
+    }
+  for (; p < count; p += 16) {
+    uint8_t copies[kDepth][16];
+    const uint8_t* at[kDepth];
+    for (int i = 0; i < kDepth; i++) {
+      memset(copies[i], fill, 16);
+      if (rows[i]) copy_bytes(copies[i], rows[i] + p, at_most(16, count - p));
+      at[i] = copies[i];
+    }
+    into(at, p);
+  }
+}
+
+// n bytes, as uint8 after the flip, in cells.
+JAXDML_INLINE void copy_cells(const uint8_t* from, uint8_t flip, int64_t count, Cell* to) {
+#ifdef __AVX512VNNI__
+  for (int64_t i = 0; i < count; i++) to[i] = from[i] ^ flip;
+#else
+  for (int64_t i = 0; i < count; i++) to[i] = Cell(uint8_t(from[i] ^ flip));
+#endif
+}
+
+}  // namespace jaxdml::JAXDML_ISA

@@ -1,0 +1,70 @@
+#include "threads.h"
+
+#include <immintrin.h>
+
+#include <atomic>
+#include <memory>
+
+namespace jaxdml {
+namespace {
+
+constexpr int64_t kWorthAThread = 1 << 20;  // multiplications
+
+using Task = void (*)(const void*, int64_t, int64_t);
+
+// Items are claimed one by one from a counter. A helper that comes late finds no item left, and never touches the
+// context, which is gone by then; the counters outlive the call by being shared.
+//
+// Why no item is lost or done twice: `next` gives every number once. Why the caller may return: it has seen `done` reach
+// the count, each increment of which is released after its item and acquired here, so that all writes of all items are
+// visible to the caller, and no helper is inside an item.
+struct Job {
+  Task task;
+  const void* context;
+  int64_t count;
+  std::atomic<int64_t> next{0}, done{0}, workers{0};
+
+  void work() {
+    int64_t item = next.fetch_add(1, std::memory_order_relaxed);
+    if (item >= count) return;
+    const FloatMode mode;
+    const int64_t worker = workers.fetch_add(1, std::memory_order_relaxed);
+    for (; item < count; item = next.fetch_add(1, std::memory_order_relaxed)) {
+      task(context, item, worker);
+      done.fetch_add(1, std::memory_order_release);
+    }
+  }
+};
+
+void run(const Pool& pool, int64_t count, Task task, const void* context) {
+  const int64_t threads = pool.threads < count ? pool.threads : count;
+  if (threads <= 1) {
+    for (int64_t item = 0; item < count; item++) task(context, item, 0);
+    return;
+  }
+  auto* handle = static_cast<xla::ffi::ThreadPool*>(pool.handle);
+  const auto job = std::make_shared<Job>();
+  job->task = task;
+  job->context = context;
+  job->count = count;
+  for (int64_t i = 1; i < threads; i++) handle->Schedule([job] { job->work(); });
+  job->work();
+  // Helpers are inside their last items, which are short.
+  while (job->done.load(std::memory_order_acquire) < count) _mm_pause();
+}
+
+}  // namespace
+
+constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040, kRounding = 0x6000;
+
+FloatMode::FloatMode() : saved_(_mm_getcsr()) {
+  _mm_setcsr((saved_ & ~kRounding) | kFlushToZero | kDenormalsAreZero);
+}
+FloatMode::~FloatMode() { _mm_setcsr(saved_); }
+
+Pool pool_of(xla::ffi::ThreadPool& threads, int64_t multiplications) {
+  const int64_t most = multiplications / kWorthAThread + 1, all = threads.num_threads();
+  return {all < most ? all : most, run, &threads};
+}
+
+}  // namespace jaxdml

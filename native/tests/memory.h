@@ -1,0 +1,113 @@
+// Random numbers, and memory that a kernel cannot leave unnoticed.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+namespace jaxdml::test {
+
+class Random {
+ public:
+  Random(uint64_t seed, uint64_t number) : bits_(seed * 0x9E3779B97F4A7C15u + number) {}
+
+  int64_t below(int64_t count) { return int64_t(bits_() % uint64_t(count)); }
+  int64_t between(int64_t first, int64_t last) { return first + below(last - first + 1); }
+  bool chance(int64_t percent) { return below(100) < percent; }
+  float fraction() { return float(bits_() >> 40) * 0x1p-24f; }
+  void fill(uint8_t* to, int64_t size) {
+    for (; size >= 8; to += 8, size -= 8) {
+      const uint64_t bits = bits_();
+      memcpy(to, &bits, 8);
+    }
+    const uint64_t bits = bits_();
+    memcpy(to, &bits, size_t(size));
+  }
+
+ private:
+  std::mt19937_64 bits_;
+};
+
+// Exactly so many bytes, all of them a random one. They lie on the heap, often at an odd address, where AddressSanitizer sees
+// what reads or writes beyond them; or against a page that cannot be accessed, which stops masked loads and stores too,
+// which no sanitizer sees. What little lies beside them inside of their own block must not change.
+class Bytes {
+ public:
+  Bytes(Random& random, int64_t size, int64_t alignment = 1) : size_(size) {
+    const int64_t place = random.below(3);
+    if (place == 0) {
+      const int64_t offset = random.chance(30) ? 0 : (2 * random.below(8) + 1) * alignment;
+      block_size_ = offset + size;
+      block_ = static_cast<uint8_t*>(malloc(size_t(block_size_)));
+      at_ = block_ + offset;
+    } else {
+      const int64_t page = sysconf(_SC_PAGESIZE);
+      block_size_ = (size + page - 1) / page * page;
+      mapped_ = block_size_ + 2 * page;
+      void* map = mmap(nullptr, size_t(mapped_), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (map == MAP_FAILED) abort();
+      block_ = static_cast<uint8_t*>(map) + page;
+      if (block_size_ && mprotect(block_, size_t(block_size_), PROT_READ | PROT_WRITE)) abort();
+      at_ = place == 1 ? block_ : block_ + block_size_ - size;
+    }
+    if (!block_ || reinterpret_cast<uintptr_t>(at_) % uintptr_t(alignment)) abort();
+    memset(block_, kBeside, size_t(at_ - block_));
+    memset(at_, int(random.below(256)), size_t(size));
+    memset(at_ + size, kBeside, size_t(block_ + block_size_ - at_ - size));
+  }
+  ~Bytes() {
+    for (const uint8_t* p = block_; p < at_; p++) check(p);
+    for (const uint8_t* p = at_ + size_; p < block_ + block_size_; p++) check(p);
+    if (mapped_)
+      munmap(block_ - (mapped_ - block_size_) / 2, size_t(mapped_));
+    else
+      free(block_);
+  }
+  Bytes(const Bytes&) = delete;
+  Bytes& operator=(const Bytes&) = delete;
+
+  uint8_t* at() const { return at_; }
+  int64_t size() const { return size_; }
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(at_);
+  }
+
+ private:
+  static constexpr uint8_t kBeside = 0xA5;
+
+  void check(const uint8_t* p) const {
+    if (*p == kBeside) return;
+    fprintf(stderr, "byte %td of %td bytes was written\n", p - at_, std::ptrdiff_t(size_));
+    abort();
+  }
+
+  int64_t size_, block_size_, mapped_ = 0;
+  uint8_t* block_;
+  uint8_t* at_;
+};
+
+// Scratch memory as bindings.cc gives it, but no byte more.
+class Scratch {
+ public:
+  Scratch(Random& random, int64_t size) : at_(static_cast<uint8_t*>(aligned_alloc(64, size_t(size)))) {
+    if (size % 64 || !at_) abort();
+    memset(at_, int(random.below(256)), size_t(size));
+  }
+  ~Scratch() { free(at_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  uint8_t* at() const { return at_; }
+
+ private:
+  uint8_t* at_;
+};
+
+}  // namespace jaxdml::test

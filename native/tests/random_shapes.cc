@@ -1,0 +1,571 @@
+// Random problems through all kernels that run here, each output compared with sums written out in reference.h.
+//
+//   random_shapes [count of cases] [seed] [first case]
+//
+// A case follows from the seed and its number alone. The first few are large, or at the bounds of what forms take.
+#include <chrono>
+#include <csignal>
+#include <cstdarg>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+#include "memory.h"
+#include "reference.h"
+#include "threads.h"
+
+// What sanitizers find aborts, so that the case is said.
+#define JAXDML_OPTIONS extern "C" __attribute__((visibility("default"))) const char*
+JAXDML_OPTIONS __asan_default_options() { return "abort_on_error=1:handle_segv=2:handle_sigbus=2:handle_sigfpe=2"; }
+JAXDML_OPTIONS __ubsan_default_options() { return "abort_on_error=1:print_stacktrace=1"; }
+JAXDML_OPTIONS __tsan_default_options() { return "abort_on_error=1:halt_on_error=1"; }
+
+namespace jaxdml::test {
+namespace {
+
+struct Case {
+  std::string what;
+  std::deque<Bytes> inputs;
+  int64_t y_bytes = 1;           // of an element
+  std::vector<Output> expected;  // of each problem
+  std::function<void(const Kernels&, const Pool&, Random&, const std::deque<Bytes>& y)> run;
+};
+
+__attribute__((format(printf, 1, 2))) std::string text(const char* format, ...) {
+  char line[512];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  return line;
+}
+
+const char* name_of(Type type) { return type == Type::kInt32 ? "int32" : type == Type::kInt8 ? "int8" : "uint8"; }
+const char* name_of(bool is_signed) { return is_signed ? "int8" : "uint8"; }
+Type random_type(Random& random) { return Type(random.below(3)); }
+
+// Mostly small, and often 1.
+int64_t extent(Random& random, int64_t most) {
+  const int64_t limit = random.chance(50) && most > 8 ? 8 : most;
+  return random.between(1, limit);
+}
+
+// Inputs --------------------------------------------------------------------------------------------------------------
+
+enum class Fill { kRandom, kUniform, kSmall, kLowest, kHighest, kExtremes };
+
+const uint8_t* tensor(Case& of, Random& random, int64_t size, bool is_signed, Fill fill = Fill::kRandom) {
+  const uint8_t lowest = is_signed ? 0x80 : 0, highest = uint8_t(~lowest), middle = is_signed ? 0 : 0x80;
+  if (fill == Fill::kRandom)
+    fill = random.chance(60) ? Fill::kUniform : Fill(random.between(int64_t(Fill::kSmall), int64_t(Fill::kExtremes)));
+  uint8_t* at = of.inputs.emplace_back(random, size).at();
+  if (fill == Fill::kLowest || fill == Fill::kHighest) {
+    memset(at, fill == Fill::kLowest ? lowest : highest, size_t(size));
+    return at;
+  }
+  random.fill(at, size);
+  for (int64_t i = 0; i < size; i++) {
+    if (fill == Fill::kSmall) at[i] = uint8_t(middle + at[i] % 15 - 7);
+    if (fill == Fill::kExtremes) at[i] = at[i] & 1 ? highest : lowest;
+  }
+  return at;
+}
+
+// One for all, or `count`, as there are rows, columns or channels.
+ZeroPoints zero_points(Case& of, Random& random, int64_t count, bool is_signed) {
+  uint8_t* at = of.inputs.emplace_back(random, count).at();
+  if (random.chance(40))
+    memset(at, is_signed ? 0 : 0x80, size_t(count));  // weights are packed as int8: none of them is corrected
+  else if (random.chance(70))
+    random.fill(at, count);
+  return {at, count > 1, is_signed};
+}
+
+struct Style {  // of a case's scales
+  bool are_powers, are_strange;
+};
+Style random_style(Random& random) { return {random.chance(15), random.chance(12)}; }
+
+float scale(Random& random, float near, const Style& style) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kStrange[] = {0.0f,   -0.0f,   1e-40f,  -1e-39f, 1.3e-38f, 1e-30f, 1e30f,
+                                3e38f, -0.0125f, kInfinity, -kInfinity, kNan, 0x1.fffffep-6f};
+  if (style.are_strange && random.chance(35)) return kStrange[random.below(std::size(kStrange))];
+  if (style.are_powers) return std::exp2(std::round(std::log2(near)) + float(random.between(-1, 1)));
+  return near * std::exp2(2 * random.fraction() - 1);
+}
+
+Scales scales(Case& of, Random& random, int64_t count, float near, const Style& style) {
+  float* at = of.inputs.emplace_back(random, count * 4, 4).as<float>();
+  for (int64_t i = 0; i < count; i++) at[i] = scale(random, near, style);
+  return {at, count > 1};
+}
+
+// A scale for a, b and their product, so that outputs take most values of a byte.
+struct Magnitudes {
+  float a, b, y;
+};
+Magnitudes magnitudes(Random& random, int64_t depth) {
+  const float a = std::exp2(8 * random.fraction() - 7), b = std::exp2(8 * random.fraction() - 7);
+  return {a, b, a * b * 137 * std::sqrt(float(depth + 1)) * std::exp2(5 * random.fraction() - 2)};
+}
+
+// Cases ---------------------------------------------------------------------------------------------------------------
+
+// What weights are packed to, one for each problem, or one that problems share.
+template <class Pack>
+std::vector<const uint8_t*> pack_all(Random& random, const std::vector<const uint8_t*>& weights, int64_t bytes,
+                                     std::deque<Bytes>& packed, Pack&& pack) {
+  std::vector<const uint8_t*> at;
+  for (size_t i = 0; i < weights.size(); i++) {
+    if (i && weights[i] == weights[i - 1]) {
+      at.push_back(at.back());
+      continue;
+    }
+    uint8_t* to = packed.emplace_back(random, bytes, 16).at();
+    pack(weights[i], to);
+    at.push_back(to);
+  }
+  return at;
+}
+
+// `one` says the shape, and the signs and the type.
+Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kRandom) {
+  Case of;
+  of.what = text("%d matmuls [%d, %d] x [%d, %d], %s x %s -> %s", int(count), int(one.rows), int(one.depth),
+                 int(one.depth), int(one.columns), name_of(one.a_zero_point.is_signed),
+                 name_of(one.b_zero_point.is_signed), name_of(one.type));
+  of.y_bytes = one.type == Type::kInt32 ? 4 : 1;
+  std::vector<Matmul> problems;
+  std::vector<const uint8_t*> weights;
+  const Style style = random_style(random);
+  const Magnitudes near = magnitudes(random, one.depth);
+  const bool is_shared = random.chance(30);
+  const int64_t a_scales = random.chance(50) ? 1 : one.rows, y_scales = random.chance(50) ? 1 : one.rows;
+  const int64_t b_scales = random.chance(50) ? 1 : one.columns, b_zero_points = random.chance(50) ? 1 : one.columns;
+  const int64_t a_zero_points = random.chance(50) ? 1 : one.rows, y_zero_points = random.chance(50) ? 1 : one.rows;
+  for (int64_t i = 0; i < count; i++) {
+    one.a = tensor(of, random, one.rows * one.depth, one.a_zero_point.is_signed, fill);
+    if (!i || !is_shared)
+      weights.push_back(tensor(of, random, one.depth * one.columns, one.b_zero_point.is_signed, fill));
+    else
+      weights.push_back(weights[0]);
+    one.a_scale = scales(of, random, a_scales, near.a, style);
+    one.b_scale = scales(of, random, b_scales, near.b, style);
+    one.y_scale = scales(of, random, y_scales, near.y, style);
+    one.a_zero_point = zero_points(of, random, a_zero_points, one.a_zero_point.is_signed);
+    one.b_zero_point = zero_points(of, random, b_zero_points, one.b_zero_point.is_signed);
+    one.y_zero_point = zero_points(of, random, y_zero_points, one.type == Type::kInt8);
+    problems.push_back(one);
+    of.expected.push_back(expected(one, weights.back()));
+  }
+  of.run = [problems, weights](const Kernels& kernels, const Pool& pool, Random& random, const std::deque<Bytes>& y) {
+    std::vector<Matmul> all = problems;
+    const Matmul& one = all[0];
+    std::deque<Bytes> packed;
+    const auto at = pack_all(random, weights, kernels.matrix_bytes(one.depth, one.columns), packed,
+                             [&](const uint8_t* b, uint8_t* to) {
+                               kernels.pack_matrix(pool, b, one.b_zero_point.is_signed, one.depth, one.columns, to);
+                             });
+    for (size_t i = 0; i < all.size(); i++) {
+      all[i].b = at[i];
+      all[i].y = y[i].at();
+    }
+    const int64_t size = int64_t(all.size());
+    const Scratch scratch(random, kernels.matmul_scratch(all.data(), size, pool.threads));
+    kernels.matmul(pool, all.data(), size, scratch.at());
+  };
+  return of;
+}
+
+// The sum of |weights| of each output channel is `total`, of which there must be enough. Signs are all negative, those of
+// a random window, or random.
+void set_total(Random& random, const Filter& shape, int64_t total, bool is_signed, uint8_t* filter) {
+  const int64_t area = shape.rows * shape.columns, depth = shape.channels * area;
+  for (int64_t o = 0; o < shape.outputs; o++) {
+    const int64_t kind = random.below(3), window = random.below(int64_t(1) << area);
+    int64_t rest = total;
+    for (int64_t k = 0; k < depth; k++) {
+      const bool is_positive = kind == 1 ? window >> k % area & 1 : kind == 2 && random.chance(50);
+      const int64_t most = is_positive ? 127 : 128, magnitude = rest < most ? rest : most;
+      rest -= magnitude;
+      filter[o * depth + k] = uint8_t((is_positive ? magnitude : -magnitude) ^ (is_signed ? 0 : 128));
+    }
+    if (rest) abort();
+  }
+}
+
+// Extremes that repeat every four pixels, the same in all channels, so that what is transformed gets large.
+void set_periodic(Random& random, const Convolution& one, uint8_t* x) {
+  const int64_t pattern = random.below(1 << 16), size = one.height * one.width;
+  for (int64_t i = 0; i < one.batch * one.filter.groups * one.filter.channels * size; i++) {
+    const int64_t row = i % size / one.width % 4, column = i % one.width % 4;
+    x[i] = uint8_t((pattern >> (row * 4 + column) & 1 ? 255 : 0) ^ (one.x_zero_point.is_signed ? 128 : 0));
+  }
+}
+
+// `one` says the shape and options, the signs and the type; `total`, if it is not 0, what |weights| add up to.
+Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill = Fill::kRandom, int64_t total = 0) {
+  const Filter& shape = one.filter;
+  const int64_t kernel[2] = {shape.rows, shape.columns}, size[2] = {one.height, one.width};
+  int64_t* const y_size[2] = {&one.y_height, &one.y_width};
+  for (int i = 0; i < 2; i++)
+    *y_size[i] = (size[i] + one.start[i] + one.end[i] - (kernel[i] - 1) * one.dilation[i] - 1) / one.stride[i] + 1;
+  const bool has_bias = random.chance(60);
+  Case of;
+  of.what = text("%d convolutions [%d, %d, %d, %d] with [%d, %d, %d, %d], %d groups, strides %d %d, dilations %d %d, "
+                 "padding %d %d before and %d %d after, %s x %s -> %s%s",
+                 int(count), int(one.batch), int(shape.groups * shape.channels), int(one.height), int(one.width),
+                 int(shape.outputs), int(shape.channels), int(shape.rows), int(shape.columns), int(shape.groups),
+                 int(one.stride[0]), int(one.stride[1]), int(one.dilation[0]), int(one.dilation[1]), int(one.start[0]),
+                 int(one.start[1]), int(one.end[0]), int(one.end[1]), name_of(one.x_zero_point.is_signed),
+                 name_of(one.filter_zero_point.is_signed), name_of(one.type), has_bias ? ", bias" : "");
+  of.y_bytes = one.type == Type::kInt32 ? 4 : 1;
+  std::vector<Convolution> problems;
+  std::vector<const uint8_t*> weights;
+  const int64_t depth = shape.channels * shape.rows * shape.columns;
+  const Style style = random_style(random);
+  const Magnitudes near = magnitudes(random, depth);
+  const bool is_shared = random.chance(30);
+  const int64_t filter_scales = random.chance(50) ? 1 : shape.outputs;
+  const int64_t filter_zero_points = random.chance(50) ? 1 : shape.outputs;
+  for (int64_t i = 0; i < count; i++) {
+    one.x = tensor(of, random, one.batch * shape.groups * shape.channels * one.height * one.width,
+                   one.x_zero_point.is_signed, fill);
+    if (total && random.chance(40)) set_periodic(random, one, of.inputs.back().at());
+    if (!i || !is_shared) {
+      weights.push_back(tensor(of, random, shape.outputs * depth, one.filter_zero_point.is_signed, fill));
+      if (total)
+        set_total(random, shape, total, one.filter_zero_point.is_signed, of.inputs.back().at());
+    } else {
+      weights.push_back(weights[0]);
+    }
+    one.x_scale = scales(of, random, 1, near.a, style);
+    one.filter_scale = scales(of, random, filter_scales, near.b, style);
+    one.y_scale = scales(of, random, 1, near.y, style);
+    one.x_zero_point = zero_points(of, random, 1, one.x_zero_point.is_signed);
+    one.filter_zero_point = zero_points(of, random, filter_zero_points, one.filter_zero_point.is_signed);
+    one.y_zero_point = zero_points(of, random, 1, one.type == Type::kInt8);
+    one.bias = nullptr;
+    if (has_bias) {
+      int32_t* bias = of.inputs.emplace_back(random, shape.outputs * 4, 4).as<int32_t>();
+      const int64_t most = random.chance(20) ? std::numeric_limits<int32_t>::max() : 4000 * depth;
+      for (int64_t o = 0; o < shape.outputs; o++) bias[o] = int32_t(random.between(-most - 1, most));
+      one.bias = bias;
+    }
+    problems.push_back(one);
+    of.expected.push_back(expected(one, weights.back()));
+  }
+  of.run = [problems, weights](const Kernels& kernels, const Pool& pool, Random& random, const std::deque<Bytes>& y) {
+    std::vector<Convolution> all = problems;
+    const Convolution& one = all[0];
+    std::deque<Bytes> packed;
+    const auto at = pack_all(random, weights, kernels.filter_bytes(one.filter), packed,
+                             [&](const uint8_t* filter, uint8_t* to) {
+                               kernels.pack_filter(pool, filter, one.filter_zero_point.is_signed, one.filter, to);
+                             });
+    for (size_t i = 0; i < all.size(); i++) {
+      all[i].packed = at[i];
+      all[i].y = y[i].at();
+    }
+    const int64_t size = int64_t(all.size());
+    const Scratch scratch(random, kernels.convolve_scratch(all.data(), size, pool.threads));
+    kernels.convolve(pool, all.data(), size, scratch.at());
+  };
+  return of;
+}
+
+int32_t zero_point(Random& random, bool is_signed) { return int32_t(random.below(256)) - (is_signed ? 128 : 0); }
+
+Case sum_case(Random& random, int64_t size, int64_t count) {
+  Case of;
+  Sum one = {};
+  one.size = size;
+  one.a_is_signed = random.chance(50);
+  one.b_is_signed = random.chance(50);
+  one.y_is_signed = random.chance(50);
+  of.what = text("%d sums of %d, %s + %s -> %s", int(count), int(size), name_of(one.a_is_signed),
+                 name_of(one.b_is_signed), name_of(one.y_is_signed));
+  std::vector<Sum> problems;
+  const Style style = random_style(random);
+  // Also where scales are too large or too small for a product with the reciprocal.
+  const float near = std::exp2(random.chance(80) ? 10 * random.fraction() - 8 : 120 * random.fraction() - 60);
+  for (int64_t i = 0; i < count; i++) {
+    one.a = tensor(of, random, size, one.a_is_signed);
+    one.b = tensor(of, random, size, one.b_is_signed);
+    one.a_scale = scale(random, near, style);
+    one.b_scale = scale(random, near, style);
+    one.y_scale = scale(random, near * std::exp2(6 * random.fraction() - 3), style);
+    one.a_zero_point = zero_point(random, one.a_is_signed);
+    one.b_zero_point = zero_point(random, one.b_is_signed);
+    one.y_zero_point = zero_point(random, one.y_is_signed);
+    problems.push_back(one);
+    of.expected.push_back(expected(one));
+  }
+  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
+    std::vector<Sum> all = problems;
+    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].at();
+    kernels.add(pool, all.data(), int64_t(all.size()));
+  };
+  return of;
+}
+
+Case quantization_case(Random& random, int64_t size, int64_t count) {
+  Case of;
+  Quantization one = {};
+  one.size = size;
+  one.is_signed = random.chance(50);
+  of.what = text("%d quantizations of %d to %s", int(count), int(size), name_of(one.is_signed));
+  std::vector<Quantization> problems;
+  const Style style = random_style(random);
+  for (int64_t i = 0; i < count; i++) {
+    float* x = of.inputs.emplace_back(random, size * 4, 4).as<float>();
+    one.scale = scale(random, std::exp2(12 * random.fraction() - 8), style);
+    one.zero_point = zero_point(random, one.is_signed);
+    for (int64_t k = 0; k < size; k++) {
+      x[k] = one.scale * (300 * random.fraction() - 150);
+      if (random.chance(10)) x[k] = one.scale * (float(random.between(-140, 140)) + 0.5f);
+      if (random.chance(5)) random.fill(reinterpret_cast<uint8_t*>(x + k), 4);  // any float
+    }
+    one.x = x;
+    problems.push_back(one);
+    of.expected.push_back(expected(one));
+  }
+  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
+    std::vector<Quantization> all = problems;
+    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].at();
+    kernels.quantize(pool, all.data(), int64_t(all.size()));
+  };
+  return of;
+}
+
+// Shapes --------------------------------------------------------------------------------------------------------------
+
+Matmul matmul_of(Random& random, int64_t rows, int64_t depth, int64_t columns) {
+  Matmul one = {};
+  one.rows = rows;
+  one.depth = depth;
+  one.columns = columns;
+  one.a_zero_point.is_signed = random.chance(50);
+  one.b_zero_point.is_signed = random.chance(50);
+  one.type = random_type(random);
+  return one;
+}
+
+Convolution convolution_of(Random& random, const Filter& filter, int64_t batch, int64_t height, int64_t width) {
+  Convolution one = {};
+  one.filter = filter;
+  one.batch = batch;
+  one.height = height;
+  one.width = width;
+  for (int i = 0; i < 2; i++) one.stride[i] = one.dilation[i] = 1;
+  one.x_zero_point.is_signed = random.chance(50);
+  one.filter_zero_point.is_signed = random.chance(50);
+  one.type = random_type(random);
+  return one;
+}
+
+Case random_matmul(Random& random) {
+  const int64_t count = extent(random, 3);
+  for (;;) {
+    const int64_t rows = extent(random, random.chance(10) ? 400 : 40), columns = extent(random, 200);
+    const int64_t depth = random.chance(3) ? 0 : extent(random, random.chance(5) ? 3000 : 150);
+    if (rows * columns * depth < 2000000) return matmul_case(random, matmul_of(random, rows, depth, columns), count);
+  }
+}
+
+// 3 x 3 filters with as many channels and outputs as Winograd's forms ask for, at images of all sizes.
+Case random_winograd(Random& random) {
+  for (;;) {
+    const int64_t groups = random.chance(75) ? 1 : random.between(2, 3), count = extent(random, 2);
+    const int64_t outputs = random.chance(90) ? random.between(6, 26) : random.between(90, 150);
+    const int64_t channels = random.between(8, 30), batch = extent(random, 4);
+    const Filter filter = {groups * outputs, channels, 3, 3, groups};
+    Convolution one = convolution_of(random, filter, batch, random.between(3, 30), random.between(3, 30));
+    for (int i = 0; i < 2; i++) {
+      one.start[i] = random.below(random.chance(80) ? 3 : 9);
+      one.end[i] = random.below(random.chance(80) ? 3 : 9);
+    }
+    const int64_t pixels = (one.height + one.start[0] + one.end[0]) * (one.width + one.start[1] + one.end[1]);
+    if (count * batch * pixels * groups * outputs * channels * 9 < 6000000) return convolution_case(random, one, count);
+  }
+}
+
+Case random_convolution(Random& random) {
+  const bool is_depthwise = random.chance(35), is_flat = random.chance(20);
+  for (;;) {
+    const int64_t count = extent(random, 3), batch = extent(random, 3);
+    const int64_t groups = is_depthwise ? extent(random, 30) : random.chance(70) ? 1 : extent(random, 4);
+    const int64_t channels = is_depthwise ? 1 : extent(random, 24);
+    const int64_t outputs = is_depthwise ? extent(random, 3) : extent(random, random.chance(10) ? 150 : 24);
+    const int64_t rows = is_flat ? 1 : extent(random, 5), columns = extent(random, is_flat ? 9 : 5);
+    // An image may have no rows or columns but its padding.
+    const int64_t height = is_flat ? 1 : random.chance(2) ? 0 : extent(random, 40);
+    const int64_t width = random.chance(2) ? 0 : extent(random, is_flat ? 300 : 40);
+    Convolution one =
+        convolution_of(random, {groups * outputs, channels, rows, columns, groups}, batch, height, width);
+    const int64_t kernel[2] = {rows, columns}, size[2] = {height, width};
+    bool fits = true;
+    int64_t pixels = 1;
+    for (int i = is_flat; i < 2; i++) {
+      one.stride[i] = random.chance(50) ? 1 : random.between(1, 4);
+      one.dilation[i] = random.chance(60) ? 1 : random.between(1, 4);
+      one.start[i] = random.chance(40) ? 0 : random.below(7);
+      one.end[i] = random.chance(40) ? 0 : random.below(7);
+      const int64_t padded = size[i] + one.start[i] + one.end[i];
+      fits &= padded > (kernel[i] - 1) * one.dilation[i];
+      pixels *= padded / one.stride[i] + 1;
+    }
+    if (fits && count * batch * pixels * groups * outputs * channels * rows * columns < 2000000)
+      return convolution_case(random, one, count);
+  }
+}
+
+// For Winograd's F(m x m, 3 x 3) with so many channels and outputs, whose |weights| add up to the bound, or to one more.
+Case at_bound(Random& random, int64_t m, int64_t channels, int64_t outputs, int64_t height, int64_t width, int64_t more) {
+  Convolution one = convolution_of(random, {outputs, channels, 3, 3, 1}, 1, height, width);
+  one.type = Type::kInt32;
+  const Fill fills[] = {Fill::kLowest, Fill::kHighest, Fill::kExtremes};
+  return convolution_case(random, one, 1, fills[random.below(3)], (int64_t(1) << (m == 4 ? 25 : 29)) / 128 - 1 + more);
+}
+
+const std::vector<std::function<Case(Random&)>> kLarge = {
+    // Sums of a column and a row beyond int32.
+    [](Random& random) {
+      return matmul_case(random, matmul_of(random, 1, (1 << 24) + 5, 1), 1, Fill::kLowest);
+    },
+    [](Random& random) {
+      Matmul one = matmul_of(random, 2, (1 << 23) + (1 << 20), 1);
+      one.a_zero_point.is_signed = one.b_zero_point.is_signed = false;
+      return matmul_case(random, one, 1, Fill::kHighest);
+    },
+    // Products beyond int32.
+    [](Random& random) { return matmul_case(random, matmul_of(random, 7, 140001, 3), 2, Fill::kExtremes); },
+    [](Random& random) { return matmul_case(random, matmul_of(random, 3, 70003, 19), 1, Fill::kLowest); },
+    [](Random& random) { return matmul_case(random, matmul_of(random, 3, 70004, 19), 1, Fill::kHighest); },
+    [](Random& random) {
+      return convolution_case(random, convolution_of(random, {7, 70001, 1, 1, 1}, 1, 3, 3), 1, Fill::kExtremes);
+    },
+    [](Random& random) { return matmul_case(random, matmul_of(random, 700, 130, 500), 1); },
+    [](Random& random) { return matmul_case(random, matmul_of(random, 13, 2500, 700), 1); },
+    // F(4, 3) at its bound and past it.
+    [](Random& random) { return at_bound(random, 4, 230, 7, 18, 18, 0); },
+    [](Random& random) { return at_bound(random, 4, 230, 7, 18, 18, 0); },
+    [](Random& random) { return at_bound(random, 4, 230, 6, 18, 18, 0); },
+    [](Random& random) { return at_bound(random, 4, 230, 6, 18, 18, 1); },
+    [](Random& random) { return at_bound(random, 4, 500, 13, 18, 18, 0); },
+    // F(2, 3), which AVX2 takes for so many channels and outputs.
+    [](Random& random) { return at_bound(random, 2, 3670, 72, 8, 10, 0); },
+    [](Random& random) { return at_bound(random, 2, 3670, 72, 8, 10, 1); },
+    [](Random& random) {
+      Convolution one = convolution_of(random, {128, 2048, 3, 3, 1}, 1, 14, 22);
+      return convolution_case(random, one, 1, Fill::kSmall);
+    },
+    [](Random& random) {
+      Convolution one = convolution_of(random, {290, 905, 3, 3, 1}, 1, 7, 9);
+      one.start[0] = one.start[1] = one.end[0] = one.end[1] = 1;
+      return convolution_case(random, one, 1);
+    },
+    // A filter too large for any of Winograd's forms.
+    [](Random& random) {
+      return convolution_case(random, convolution_of(random, {1450, 1447, 3, 3, 1}, 1, 4, 4), 1, Fill::kUniform);
+    },
+    [](Random& random) {
+      Convolution one = convolution_of(random, {24, 3, 7, 7, 1}, 2, 90, 90);
+      one.stride[0] = one.stride[1] = 2;
+      one.start[0] = one.start[1] = one.end[0] = one.end[1] = 3;
+      return convolution_case(random, one, 1);
+    },
+    [](Random& random) { return convolution_case(random, convolution_of(random, {2, 1, 3, 3, 2}, 1, 250, 300), 1); },
+    [](Random& random) { return sum_case(random, 3 * 65536 + 5, 2); },
+    [](Random& random) { return quantization_case(random, 2 * 65536 + 1, 2); },
+};
+
+Case make_case(uint64_t seed, int64_t number) {
+  Random random(seed, uint64_t(number));
+  if (number < int64_t(kLarge.size())) return kLarge[size_t(number)](random);
+  const int64_t kind = random.below(100);
+  if (kind < 30) return random_matmul(random);
+  if (kind < 70) return random_convolution(random);
+  if (kind < 86) return random_winograd(random);
+  const int64_t size = extent(random, random.chance(5) ? 140000 : 500), count = extent(random, 3);
+  return kind < 93 ? sum_case(random, size, count) : quantization_case(random, size, count);
+}
+
+// Runs ----------------------------------------------------------------------------------------------------------------
+
+std::string current;  // what runs, for those who ask why it died
+
+void on_signal(int number) {
+  fprintf(stderr, "random_shapes died in %s\n", current.c_str());
+  std::signal(number, SIG_DFL);
+  std::raise(number);
+}
+
+// The count of outputs, or -1 where one is wrong.
+int64_t run(const Case& one, const Kernels& kernels, const Pool& pool, Random& random) {
+  std::deque<Bytes> y;
+  for (const Output& expected : one.expected) y.emplace_back(random, int64_t(expected.size()), one.y_bytes);
+  one.run(kernels, pool, random, y);
+  int64_t count = 0;
+  for (size_t i = 0; i < y.size(); i++) {
+    const Output& expected = one.expected[i];
+    count += int64_t(expected.size());
+    if (expected.empty() || !memcmp(y[i].at(), expected.data(), expected.size())) continue;
+    size_t at = 0;
+    while (y[i].at()[at] == expected[at]) at++;
+    fprintf(stderr, "byte %zu of %zu of output %zu is %d, not %d, in %s\n", at, expected.size(), i, y[i].at()[at],
+            expected[at], current.c_str());
+    return -1;
+  }
+  return count;
+}
+
+int run_all(int64_t cases, uint64_t seed, int64_t first) {
+  __builtin_cpu_init();
+  std::vector<const Kernels*> all;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all.push_back(&kAvx2);
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
+    all.push_back(&kAvx512Vnni);
+  for (const Kernels* kernels : all) printf("runs %s, seed %llu\n", kernels->name, (unsigned long long)seed);
+
+  // Its threads are as others left them: subnormals are kept there, if threads.cc does not flush them.
+  xla::ffi::ThreadPool threads(4);
+  const FloatMode mode;
+  const auto start = std::chrono::steady_clock::now();
+  int64_t bytes = 0, calls = 0;
+  for (int64_t number = first; number < first + cases; number++) {
+    current = text("case %lld of seed %llu", (long long)number, (unsigned long long)seed);
+    Case one = make_case(seed, number);
+    Random random(~seed, uint64_t(number));
+    for (const Kernels* kernels : all)
+      for (const int64_t count : {int64_t(1), random.between(2, 4)}) {
+        const Pool pool = pool_of(threads, (count - 1) << 20);
+        current = text("case %lld of seed %llu, by %s with %d threads: ", (long long)number, (unsigned long long)seed,
+                       kernels->name, int(pool.threads)) +
+                  one.what;
+        const int64_t compared = run(one, *kernels, pool, random);
+        if (compared < 0) return 1;
+        bytes += compared;
+        calls++;
+      }
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  printf("%lld cases, %lld calls, %lld bytes of output, all of them right; %.1f s\n", (long long)cases,
+         (long long)calls, (long long)bytes, seconds);
+  return 0;
+}
+
+}  // namespace
+}  // namespace jaxdml::test
+
+int main(int argc, char** argv) {
+  using namespace jaxdml::test;
+  for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(number, on_signal);
+  const auto argument = [&](int i, const char* otherwise) { return std::stoll(i < argc ? argv[i] : otherwise); };
+  return run_all(argument(1, "2000"), uint64_t(argument(2, "1")), argument(3, "0"));
+}

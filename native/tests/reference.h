@@ -1,0 +1,125 @@
+// What kernels compute, one product at a time. Sums are modulo 2**32; floats flush subnormals to zero where the caller's
+// thread does.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "kernels.h"
+
+// These loops are most of the time, and are not what is tested.
+#define JAXDML_UNCHECKED __attribute__((no_sanitize("address", "undefined", "thread")))
+
+namespace jaxdml::test {
+
+using Output = std::vector<uint8_t>;
+
+inline int32_t number(const uint8_t* at, int64_t i, bool is_signed) { return is_signed ? int8_t(at[i]) : at[i]; }
+inline int32_t number(const ZeroPoints& of, int64_t i) { return number(of.at, i * of.step, of.is_signed); }
+inline float number(const Scales& of, int64_t i) { return of.at[i * of.step]; }
+
+// NaN gives the lowest value.
+inline uint8_t saturated(float value, int32_t zero_point, bool is_signed) {
+  const int32_t lowest = is_signed ? -128 : 0, highest = lowest + 255;
+  if (std::isnan(value)) return uint8_t(lowest);
+  const double whole = double(std::nearbyintf(value)) + zero_point;
+  return uint8_t(whole < lowest ? lowest : whole > highest ? highest : int32_t(whole));
+}
+
+inline void put(Output& y, int64_t i, uint32_t sum, Type type, float multiplier, int32_t zero_point) {
+  if (type == Type::kInt32)
+    memcpy(&y[size_t(i * 4)], &sum, 4);
+  else
+    y[size_t(i)] = saturated(float(int32_t(sum)) * multiplier, zero_point, type == Type::kInt8);
+}
+
+JAXDML_UNCHECKED inline uint32_t dot(const int32_t* a, const int32_t* b, int64_t step, int64_t count) {
+  uint32_t sum = 0;
+  for (int64_t k = 0; k < count; k++) sum += uint32_t(a[k]) * uint32_t(b[k * step]);
+  return sum;
+}
+
+// `b` is not packed.
+inline Output expected(const Matmul& one, const uint8_t* b) {
+  std::vector<int32_t> of_a(size_t(one.rows * one.depth)), of_b(size_t(one.depth * one.columns));
+  for (int64_t i = 0; i < one.rows * one.depth; i++)
+    of_a[size_t(i)] = number(one.a, i, one.a_zero_point.is_signed) - number(one.a_zero_point, i / one.depth);
+  for (int64_t i = 0; i < one.depth * one.columns; i++)
+    of_b[size_t(i)] = number(b, i, one.b_zero_point.is_signed) - number(one.b_zero_point, i % one.columns);
+  Output y(size_t(one.rows * one.columns * (one.type == Type::kInt32 ? 4 : 1)));
+  for (int64_t m = 0; m < one.rows; m++)
+    for (int64_t n = 0; n < one.columns; n++) {
+      const uint32_t sum = dot(of_a.data() + m * one.depth, of_b.data() + n, one.columns, one.depth);
+      const float multiplier = (number(one.a_scale, m) * number(one.b_scale, n)) / number(one.y_scale, m);
+      put(y, m * one.columns + n, sum, one.type, multiplier, number(one.y_zero_point, m));
+    }
+  return y;
+}
+
+// Adds up a filter's window at (i, j) of a padded image; `of_filter` is one output channel's.
+JAXDML_UNCHECKED inline uint32_t window(const Convolution& one, const int32_t* image, int64_t height, int64_t width,
+                                        const int32_t* of_filter, int64_t i, int64_t j) {
+  uint32_t sum = 0;
+  const int32_t* weight = of_filter;
+  for (int64_t c = 0; c < one.filter.channels; c++)
+    for (int64_t u = 0; u < one.filter.rows; u++) {
+      const int64_t row = i * one.stride[0] + u * one.dilation[0];
+      const int32_t* pixel = image + (c * height + row) * width + j * one.stride[1];
+      for (int64_t v = 0; v < one.filter.columns; v++, pixel += one.dilation[1])
+        sum += uint32_t(*pixel) * uint32_t(*weight++);
+    }
+  return sum;
+}
+
+// `filter` is not packed.
+inline Output expected(const Convolution& one, const uint8_t* filter) {
+  const Filter& shape = one.filter;
+  const int64_t depth = shape.channels * shape.rows * shape.columns, channels = shape.groups * shape.channels;
+  std::vector<int32_t> weights(size_t(shape.outputs * depth));
+  for (int64_t i = 0; i < shape.outputs * depth; i++)
+    weights[size_t(i)] = number(filter, i, one.filter_zero_point.is_signed) - number(one.filter_zero_point, i / depth);
+  const int64_t height = one.start[0] + one.height + one.end[0], width = one.start[1] + one.width + one.end[1];
+  std::vector<int32_t> padded(size_t(one.batch * channels * height * width));
+  for (int64_t c = 0; c < one.batch * channels; c++)
+    for (int64_t i = 0; i < one.height; i++)
+      for (int64_t j = 0; j < one.width; j++)
+        padded[size_t((c * height + one.start[0] + i) * width + one.start[1] + j)] =
+            number(one.x, (c * one.height + i) * one.width + j, one.x_zero_point.is_signed) -
+            number(one.x_zero_point, 0);
+  Output y(size_t(one.batch * shape.outputs * one.y_height * one.y_width * (one.type == Type::kInt32 ? 4 : 1)));
+  int64_t at = 0;
+  for (int64_t n = 0; n < one.batch; n++)
+    for (int64_t o = 0; o < shape.outputs; o++) {
+      const int64_t group = o / (shape.outputs / shape.groups);
+      const int32_t* image = padded.data() + (n * channels + group * shape.channels) * height * width;
+      const float multiplier = (number(one.x_scale, 0) * number(one.filter_scale, o)) / number(one.y_scale, 0);
+      for (int64_t i = 0; i < one.y_height; i++)
+        for (int64_t j = 0; j < one.y_width; j++) {
+          const uint32_t sum = window(one, image, height, width, weights.data() + o * depth, i, j);
+          const uint32_t bias = one.bias ? uint32_t(one.bias[o]) : 0;
+          put(y, at++, sum + bias, one.type, multiplier, number(one.y_zero_point, 0));
+        }
+    }
+  return y;
+}
+
+inline Output expected(const Sum& one) {
+  Output y(size_t(one.size));
+  for (int64_t i = 0; i < one.size; i++) {
+    const float a = float(number(one.a, i, one.a_is_signed) - one.a_zero_point) * one.a_scale;
+    const float b = float(number(one.b, i, one.b_is_signed) - one.b_zero_point) * one.b_scale;
+    y[size_t(i)] = saturated((a + b) / one.y_scale, one.y_zero_point, one.y_is_signed);
+  }
+  return y;
+}
+
+inline Output expected(const Quantization& one) {
+  Output y(size_t(one.size));
+  for (int64_t i = 0; i < one.size; i++)
+    y[size_t(i)] = saturated(one.x[i] / one.scale, one.zero_point, one.is_signed);
+  return y;
+}
+
+}  // namespace jaxdml::test

@@ -1,0 +1,63 @@
+// What threads.cc takes from XLA: a pool of threads. Tests share work by threads.cc itself, and need no XLA.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace xla::ffi {
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(int64_t threads) {
+    for (int64_t i = 0; i < threads; i++) threads_.emplace_back([this] { work(); });
+  }
+  ~ThreadPool() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      is_over_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  template <class F>
+  void Schedule(F&& f) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      waiting_.emplace_back(std::forward<F>(f));
+    }
+    changed_.notify_one();
+  }
+  int64_t num_threads() const { return int64_t(threads_.size()); }
+
+ private:
+  void work() {
+    for (;;) {
+      std::function<void()> task;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        changed_.wait(lock, [this] { return is_over_ || !waiting_.empty(); });
+        if (waiting_.empty()) return;
+        task = std::move(waiting_.front());
+        waiting_.pop_front();
+      }
+      task();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> waiting_;
+  bool is_over_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace xla::ffi
