@@ -5,11 +5,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.cases import FLOAT, LAX, LOOP, ORT, ORT_U8
+from benchmarks.case import LOOP, ORT, ORT_U8, XLA
+from benchmarks.lax_peer import BFLOAT, FLOAT, LAX
 
 PEERS = {ORT: ("onnxruntime", "#d55e00", "o"), ORT_U8: ("onnxruntime, uint8 weights", "#e69f00", "s")}
 PEERS |= {FLOAT: ("lax, float32", "#0072b2", "^"), LAX: ("lax, int8 or plain formula", "#56b4e9", "v")}
-PEERS |= {LOOP: ("a loop instead of vmap", "#009e73", "D")}
+PEERS |= {BFLOAT: ("lax, bfloat16", "#cc79a7", "P"), LOOP: ("a loop instead of vmap", "#009e73", "D")}
+PEERS |= {XLA: ("jaxdml on XLA's kernels", "#666666", "x")}
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
@@ -29,9 +31,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
             if points:
                 xs, ys = zip(*points, strict=True)
                 name = label if right else f"{label}: other bits"
-                axes.scatter(
-                    xs, ys, color=colour, marker=marker, label=name, facecolors=colour if right else "white", zorder=3
-                )
+                face = {} if marker == "x" else {"facecolors": colour if right else "white"}
+                axes.scatter(xs, ys, color=colour, marker=marker, label=name, zorder=3, **face)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
     axes.set_yticks(
@@ -42,6 +43,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
     axes.set_xlabel("time over that of jaxdml with prepared weights; right of 1, jaxdml is faster", fontsize=8)
     machine = results["environment"]
     vector = ", ".join(machine["instructions"]) or "unknown instructions"
-    axes.set_title(f"{machine['processor']}, {machine['threads']} threads, {vector}", fontsize=9)
+    is_cpu = machine["device"] == "cpu"
+    title = f"{machine['processor']}, {machine['threads']} threads, {vector}" if is_cpu else machine["device"]
+    axes.set_title(f"{title}\njaxdml's kernels: {machine['kernels']}", fontsize=9)
     figure.legend(loc="outside lower center", ncols=3, fontsize=8)
     figure.savefig(path, dpi=130)

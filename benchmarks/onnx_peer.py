@@ -1,21 +1,12 @@
-"""onnxruntime sessions for the same operators, on as many threads as XLA uses."""
+"""onnxruntime sessions for the same operators, on as many threads as XLA uses.
+
+onnx and onnxruntime are imported when a session is made, so that a run on a GPU needs neither.
+"""
 
 import os
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
-
-TYPES = {
-    np.dtype(np.uint8): TensorProto.UINT8,
-    np.dtype(np.int8): TensorProto.INT8,
-    np.dtype(np.uint16): TensorProto.UINT16,
-    np.dtype(np.int16): TensorProto.INT16,
-    np.dtype(np.int32): TensorProto.INT32,
-    np.dtype(np.float32): TensorProto.FLOAT,
-}
 
 
 def threads() -> int:
@@ -26,7 +17,7 @@ class Graph:
     """A graph in the making: nodes, and constants by name."""
 
     def __init__(self) -> None:
-        self.nodes: list[Any] = []
+        self.nodes: list[tuple[str, list[str], list[str], dict[str, Any]]] = []
         self.constants: dict[str, np.ndarray] = {}
 
     def constant(self, value: Any) -> str:
@@ -34,19 +25,26 @@ class Graph:
         self.constants[name] = np.asarray(value)
         return name
 
-    def node(self, operator: str, *inputs: Any, domain: str = "", **attributes: Any) -> str:
+    def node(self, operator: str, *inputs: Any, **attributes: Any) -> str:
         """Adds a node; arrays among the inputs become constants, names stay."""
         names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
         output = f"value_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, names, [output], domain=domain, **attributes))
+        self.nodes.append((operator, names, [output], attributes))
         return output
 
     def session(self, inputs: dict[str, np.ndarray], output: str) -> Any:
         """A call without arguments that runs the graph on the inputs."""
+        import onnx
+        import onnxruntime
+        from onnx import helper, numpy_helper
+
+        def typed(name: str, x: np.ndarray) -> Any:
+            return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+
         graph = helper.make_graph(
-            self.nodes,
+            [helper.make_node(*node, **attributes) for *node, attributes in self.nodes],
             "graph",
-            [helper.make_tensor_value_info(name, TYPES[x.dtype], x.shape) for name, x in inputs.items()],
+            [typed(name, x) for name, x in inputs.items()],
             [onnx.ValueInfoProto(name=output)],
             [numpy_helper.from_array(value, name) for name, value in self.constants.items()],
         )
@@ -60,3 +58,8 @@ class Graph:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return lambda: session.run(None, inputs)[0]
+
+
+def moved(weights: np.ndarray) -> np.ndarray:
+    """int8 weights as uint8 ones with zero point 128: the same answer, in the type that onnxruntime never saturates."""
+    return (weights.astype(np.int16) + 128).astype(np.uint8)

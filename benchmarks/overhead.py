@@ -1,13 +1,11 @@
 """python -m benchmarks.overhead: what it costs to trace, to lower and to call, beside what JAX takes for its own.
 
-The four ratios that it prints are the library's aims for cheap calls. Each is a ratio of medians of one run, the two
-sides measured in turns.
+The ratios that it prints are the library's aims for cheap calls: jaxdml's time over that of what it is compared with.
+Each is a ratio of medians of one run, the two sides measured in turns. A second table has native kernels beside XLA's.
 """
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,21 +16,11 @@ import numpy as np
 from jax import lax
 
 import jaxdml as dml
-from benchmarks.__main__ import environment
+from benchmarks import kernel_overhead
+from benchmarks.machine import environment
+from benchmarks.timing import in_turns
 
 SCALE, ZERO = jnp.float32(0.5), jnp.uint8(3)
-
-
-def in_turns(sides: dict[str, Callable[[int], Any]], runs: int) -> dict[str, float]:
-    """Seconds of each side, the median of `runs`; what a side computes is waited for."""
-    samples: dict[str, list[float]] = {name: [] for name in sides}
-    for run in range(-3, runs):
-        for name, side in sides.items():
-            start = time.perf_counter()
-            jax.block_until_ready(side(run))
-            if run >= 0:
-                samples[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in samples.items()}
 
 
 def convolve(x: Any, f: Any, scale: Any, zero_point: Any) -> Any:
@@ -140,9 +128,11 @@ def main() -> None:
     print(f"\n{'':52}{'ratio':>7}{'at most':>9}")
     for name, (ratio, at_most) in ratios(trace, call, debug).items():
         print(f"{name:52}{ratio:7.2f}{'' if np.isnan(at_most) else at_most:>9}")
+    kernels = kernel_overhead.measured(arguments.runs)
+    print("\n" + kernel_overhead.shown(kernels))
     if arguments.output:
         seconds = {"tracing": trace, "calling": call, "debugging": debug}
-        results = {"environment": environment(), "seconds": seconds}
+        results = {"environment": environment(), "seconds": seconds, "kernels": kernels}
         arguments.output.write_text(json.dumps(results, indent=1) + "\n")
 
 

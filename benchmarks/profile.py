@@ -24,6 +24,7 @@ def main() -> None:
     function, arguments = case.jitted[case.first]
     program = jax.jit(function).lower(*arguments).compile()
     instructions = dict(re.findall(r"%([\w.-]+) = (\S+ [\w-]+)\(", program.as_text()))
+    native = set(re.findall(r"%([\w.-]+) = .*custom_call_target=\"jaxdml_cpu_", program.as_text()))
     jax.block_until_ready(program(*arguments))
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
@@ -40,8 +41,10 @@ def main() -> None:
                 if event.name in instructions:
                     spent[event.name] += event.duration_ns
     total = sum(spent.values())
-    kernels = sum(time for name, time in spent.items() if name.startswith("ynn_fusion"))
-    print(f"{case.family}, {case.name}: {total / RUNS / 1e6:.2f} ms a run, {kernels / total:.0%} of it in YNNPACK")
+    ynnpack = sum(time for name, time in spent.items() if name.startswith("ynn_fusion")) / total
+    own = sum(time for name, time in spent.items() if name in native) / total
+    print(f"{case.family}, {case.name}: {total / RUNS / 1e6:.2f} ms a run", end=", ")
+    print(f"{own:.0%} of it in native kernels, {ynnpack:.0%} in YNNPACK")
     for name, time in spent.most_common(40):
         print(f"{time / RUNS / 1e6:9.3f} ms  {time / total:6.1%}  {name:32} {instructions[name]}")
 

@@ -4,6 +4,9 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
 
 
 def interleaved(calls: dict[str, Callable[[], object]], seconds: float, rounds: int = 200) -> dict[str, list[float]]:
@@ -33,3 +36,15 @@ def interleaved(calls: dict[str, Callable[[], object]], seconds: float, rounds: 
 
 def median(samples: Iterable[float]) -> float:
     return statistics.median(samples)
+
+
+def in_turns(sides: dict[str, Callable[[int], Any]], runs: int) -> dict[str, float]:
+    """Seconds of each side, the median of `runs`; what a side computes is waited for."""
+    samples: dict[str, list[float]] = {name: [] for name in sides}
+    for run in range(-3, runs):
+        for name, side in sides.items():
+            start = time.perf_counter()
+            jax.block_until_ready(side(run))
+            if run >= 0:
+                samples[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in samples.items()}

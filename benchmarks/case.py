@@ -1,0 +1,69 @@
+"""What a case is: how jaxdml and its peers compute it, and what NumPy says the answer is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+import jaxdml as dml
+
+Run = Callable[[], Any]
+Form = tuple[Callable[..., Any], tuple[Any, ...]]
+PREPARED, PLAIN, XLA = "jaxdml, prepared weights", "jaxdml", "jaxdml, XLA's kernels"
+OURS = (PREPARED, PLAIN, XLA)
+ORT, ORT_U8 = "onnxruntime", "onnxruntime, uint8 weights"
+AQT = "AQT"
+LOOP = "a loop"
+
+
+@dataclass
+class Case:
+    """One row of the benchmark.
+
+    `jitted` holds functions and their arguments, to be compiled; `calls` holds what others have compiled already.
+    `at_most` is the limit of jaxdml's time over that of `rival`.
+    """
+
+    family: str
+    name: str
+    expected: Callable[[], np.ndarray]
+    jitted: dict[str, Form]
+    calls: dict[str, Run] = field(default_factory=dict)
+    at_most: float | None = None
+    multiply_adds: int = 0
+
+    @property
+    def first(self) -> str:
+        """The form of jaxdml that is compared with others."""
+        return PREPARED if PREPARED in self.jitted else PLAIN
+
+    @property
+    def rival(self) -> str | None:
+        """The peer that `at_most` is about: onnxruntime with uint8 weights, else onnxruntime, else a loop."""
+        return next((name for name in (ORT_U8, ORT, LOOP) if name in self.calls), None)
+
+
+def ours(
+    function: Callable[..., Any], plain: tuple[Any, ...] | None = None, prepared: Callable[[], Any] | None = None
+) -> dict[str, Form]:
+    """jaxdml's forms: with prepared weights, with plain ones, and, beside native kernels, on XLA's kernels."""
+    forms: dict[str, Form] = {}
+    if prepared is not None:
+        forms[PREPARED] = function, prepared()
+    if plain is not None:
+        forms[PLAIN] = function, plain
+    if dml.kernels().startswith("native"):
+        with dml.use_kernels("xla"):
+            forms[XLA] = function, plain if prepared is None else prepared()
+    return forms
+
+
+def data(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    limits = np.iinfo(dtype)
+    return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+
+def on_device(*arrays: np.ndarray) -> tuple[jax.Array, ...]:
+    return tuple(jax.numpy.asarray(x) for x in arrays)

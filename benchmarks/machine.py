@@ -1,0 +1,51 @@
+"""Where a run took place, and what it is called."""
+
+import datetime
+import platform
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import jaxdml as dml
+from benchmarks.onnx_peer import threads
+
+PACKAGES = ("jax", "jaxlib", "numpy", "onnxruntime", "jaxdml-cpu", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
+
+
+def environment(device: Any = None) -> dict[str, Any]:
+    """The machine, the device, the kernels and the versions of what is installed."""
+    flags = re.findall(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M) if sys.platform == "linux" else []
+    names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M) if flags else []
+    kinds = [
+        flag
+        for flag in ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8")
+        if flags and flag in flags[0].split()
+    ]
+    return {
+        "date": datetime.date.today().isoformat(),
+        "processor": names[0] if names else platform.processor(),
+        "instructions": kinds,
+        "threads": threads(),
+        "device": (device or jax.devices()[0]).device_kind,
+        "kernels": dml.kernels(),
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))} | {"jaxdml": dml.__version__},
+    }
+
+
+def name_of(device: Any, instructions: list[str]) -> str:
+    """What the results of a whole run are called: the instructions of a CPU, the kind of another device."""
+    if device.platform == "cpu":
+        return "cpu_" + next((kind for kind in ("avx512_vnni", "avx_vnni", "avx2") if kind in instructions), "other")
+    return f"{device.platform}_{re.sub('[^a-z0-9]+', '_', device.device_kind.lower()).strip('_')}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

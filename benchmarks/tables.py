@@ -1,0 +1,110 @@
+"""What was measured, as text: always the time of the peer over that of jaxdml; above 1, jaxdml is faster."""
+
+from typing import Any
+
+from benchmarks.case import LOOP, ORT, ORT_U8, PREPARED, XLA
+from benchmarks.lax_peer import BFLOAT, FLOAT, LAX
+
+Row = dict[str, Any]
+
+
+def shown(row: Row) -> str:
+    """One case, a line for each contender."""
+    lines = [named(row)]
+    for name, fact in row["contenders"].items():
+        if "error" in fact:
+            lines.append(f"  {name:27}did not run: {fact['error'][:160]}")
+            continue
+        ratio = row["ratios"].get(name)
+        parts = [f"  {name:27}{fact['milliseconds']:10.3f} ms"]
+        parts.append(f"{1 / ratio:7.2f}x ours" if ratio else f"{'':12}")
+        differing = fact["differing"]
+        parts.append("other output" if differing is None else f"{differing} differ" if differing else "same bits")
+        if "path" in fact:
+            parts.append(f"compiled in {fact['compile_seconds']:.2f} s, {fact['temporary_bytes'] / 1e6:.1f} MB")
+            parts.append(fact["path"])
+        lines.append("  ".join(parts))
+    return "\n".join(lines)
+
+
+def tables(results: dict[str, Any]) -> str:
+    """All tables of a run."""
+    rows = results["cases"]
+    parts = [against_onnxruntime(rows), against_lax(rows), vmap_table(rows), scaling_table(results["scaling"])]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def named(row: Row) -> str:
+    return f"{row['family']}, {row['case']}"
+
+
+def against_onnxruntime(rows: list[Row]) -> str:
+    """The peer that the aim is about, with the aim beside it; then the other peers, and XLA's kernels."""
+    rows = [row for row in rows if row["rival"] in (ORT, ORT_U8)]
+    if not rows:
+        return ""
+    lines = [
+        "the time of the peer over that of jaxdml: above 1, jaxdml is faster; * its results are others",
+        f"{'':60}{'onnxruntime':>12}{'aim':>7}{'its int8':>10}{'lax':>10}{'XLA kernels':>13}",
+    ]
+    for row in rows:
+        aim = f"{1 / row['at_most']:6.2f} " if row["at_most"] else ""
+        int8 = _times(row, ORT) if row["rival"] == ORT_U8 else ""
+        cells = f"{_times(row, row['rival']):>13}{aim:>7}{int8:>10}{_times(row, LAX):>10}{_times(row, XLA):>13}"
+        lines.append(f"{named(row):59}{cells}")
+    lines.append(
+        "onnxruntime: with uint8 weights, which it computes exactly. its int8: with int8 weights, as they are."
+    )
+    lines.append("XLA kernels: jaxdml on XLA's kernels, over jaxdml on native ones.")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def against_lax(rows: list[Row]) -> str:
+    """Cases that onnxruntime did not run: the time of jaxdml, and that of `lax` in each type over it."""
+    rows = [row for row in rows if row["rival"] is None]
+    if not rows:
+        return ""
+    peers = (LAX, FLOAT, BFLOAT)
+    lines = [
+        "the time of lax over that of jaxdml: above 1, jaxdml is faster; * its results are others",
+        f"{'':60}{'jaxdml, ms':>12}{'int8':>9} {'float32':>9} {'bfloat16':>9} {'without preparing':>18}",
+    ]
+    for row in rows:
+        own = row["contenders"][row["form"]]["milliseconds"]
+        cells = "".join(f"{_times(row, peer):>10}" for peer in peers)
+        plain = _times(row, "jaxdml") if row["form"] == PREPARED else ""
+        lines.append(f"{named(row):60}{own:12.3f}{cells}{plain:>19}")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _times(row: Row, peer: str) -> str:
+    """The time of a peer over ours, a mark behind it for wrong bits; what did not run is a dash."""
+    if peer not in row["ratios"]:
+        return "- " if peer in row["contenders"] else ""
+    time = 1 / row["ratios"][peer]
+    return (f"{time:.2f}" if time < 10 else f"{time:.1f}") + (" " if row["contenders"][peer]["differing"] == 0 else "*")
+
+
+def vmap_table(rows: list[Row]) -> str:
+    """A loop of calls over the same calls under vmap."""
+    rows = [row for row in rows if row["rival"] == LOOP]
+    lines = [
+        f"{'a loop over vmap, prepared weights: above 1, vmap is faster':65}{'loop':>7}{'aim':>7}{'XLA kernels':>14}"
+    ]
+    lines += [
+        f"{named(row):65}{1 / row['ratios'][LOOP]:7.2f}{1 / row['at_most']:7.2f}{_times(row, XLA):>14}".rstrip()
+        for row in rows
+    ]
+    return "\n".join(lines) if rows else ""
+
+
+def scaling_table(rows: list[Row]) -> str:
+    """Time for each multiply-add, which should not grow."""
+    if not rows:
+        return ""
+    lines = [f"{'scaling, prepared weights':56}{'ms':>9}{'ps for a multiply-add':>25}"]
+    for row in rows:
+        milliseconds = row["contenders"][PREPARED]["milliseconds"]
+        each = milliseconds * 1e9 / row["multiply_adds"]
+        lines.append(f"{named(row):56}{milliseconds:9.2f}{each:25.1f}")
+    return "\n".join(lines)
