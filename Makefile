@@ -6,10 +6,10 @@ OLDEST_JAX := 0.11.1
 IN_VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick mutants bench lint notebooks clean
+.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick mutants bench native-sanitize lint notebooks clean
 
 help:  ## show this help
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 demo: .venv/.demo .venv/.native  ## run a real int8 network and check every bit of it
 	$(IN_VENV) -m jaxdml
@@ -34,6 +34,17 @@ mutants: .venv/.test .venv/.native  ## change the library in one place at a time
 
 bench: .venv/.bench .venv/.native  ## time everything against onnxruntime and lax, on a quiet machine
 	$(IN_VENV) -m benchmarks
+
+# Needs a C++ compiler and CMake, and no Python.
+CMAKE = $(shell for c in cmake .venv/bin/cmake; do $$c --version >/dev/null 2>&1 && echo $$c && exit; done; echo cmake)
+
+native-sanitize:  ## run the native kernels on random shapes under sanitizers
+	$(CMAKE) -S native -B build/native-sanitize -DJAXDML_SANITIZE=ON
+	$(CMAKE) --build build/native-sanitize
+	build/native-sanitize/random_shapes
+	$(CMAKE) -S native -B build/native-tsan -DJAXDML_TSAN=ON
+	$(CMAKE) --build build/native-tsan
+	build/native-tsan/random_shapes 300
 
 lint: .venv/.dev  ## run ruff and mypy, as pre-commit does
 	.venv/bin/pre-commit run --all-files

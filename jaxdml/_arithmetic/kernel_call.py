@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
 
 Array = jax.Array
 
@@ -24,10 +25,12 @@ class Kernel(NamedTuple):
     Attributes:
       native: (*arguments, leading, **statics); so many leading dimensions are those of vmap.
       result: (*arguments, **statics) -> shape and type, of abstract arguments without those.
+      takes: (*arguments, **statics) -> whether the kernel computes such a call.
     """
 
     native: Callable[..., Array]
     result: Callable[..., tuple[tuple[int, ...], Any]]
+    takes: Callable[..., bool] = lambda *arguments, **statics: True
 
 
 class _Call(NamedTuple):
@@ -68,8 +71,8 @@ def _mapped(form: Callable[..., Array], of_arrays: Sequence[bool]) -> Callable[.
 
 
 def call(kernel: Kernel, on_xla: Callable[..., Array], *arguments: Any, **statics: Any) -> Array:
-    """on_xla(*arguments, **statics), by the kernel where it runs. Its integers have no derivative."""
-    leaves, tree = jax.tree.flatten(jax.tree.map(lax.stop_gradient, arguments))
+    """on_xla(*arguments, **statics), by the kernel where it runs."""
+    leaves, tree = jax.tree.flatten(arguments)
     what = _Call(kernel, on_xla, tree, tuple(sorted(statics.items())))
     result: Array = _primitive.bind(*leaves, what=what)
     return result
@@ -101,6 +104,18 @@ def _batched(leaves: Sequence[Array], dimensions: Sequence[int | None], *, what:
     return _primitive.bind(*moved, what=what._replace(mapped=(of_arrays, *what.mapped))), 0
 
 
+def _differentiated(primals: Sequence[Array], tangents: Sequence[Any], *, what: _Call) -> tuple[Array, Any]:
+    """The kernel's value with the derivative of the form on XLA; integers have none."""
+    value = _primitive.bind(*primals, what=what)
+    whole = [np.zeros(x.shape, jax.dtypes.float0) if isinstance(dx, ad.Zero) and not _is_float(x)
+             else ad.instantiate_zeros(dx) for x, dx in zip(primals, tangents, strict=True)]  # fmt: skip
+    return value, jax.jvp(what.common, tuple(primals), tuple(whole))[1]
+
+
+def _is_float(x: Array) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.floating))
+
+
 def _to_front(x: Array, axis: int) -> Array:
     return lax.transpose(x, (axis, *(i for i in range(x.ndim) if i != axis)))
 
@@ -127,5 +142,6 @@ def _is_alone(module: Any) -> bool:
 _primitive.def_impl(_eager)
 _primitive.def_abstract_eval(_abstract)
 batching.primitive_batchers[_primitive] = _batched
+ad.primitive_jvps[_primitive] = _differentiated
 mlir.register_lowering(_primitive, _lower)
 mlir.register_lowering(_primitive, _lower_for_cpu, platform="cpu")

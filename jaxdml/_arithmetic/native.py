@@ -4,7 +4,7 @@ A native form takes what the form on XLA takes, with `leading` more dimensions i
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,12 +21,13 @@ Array = jax.Array
 Result = tuple[tuple[int, ...], Any]
 
 
-def kernel_for(name: str, arguments: Sequence[Any]) -> Kernel | None:
+def kernel_for(name: str, arguments: Sequence[Any], statics: Mapping[str, Any]) -> Kernel | None:
     """The kernel for a call of an operator; None where XLA computes, or where weights were prepared for that."""
     found = library()
     if found is None or any(isinstance(x, Prepared) and not _is_packed(found, x) for x in arguments):
         return None
-    return KERNELS.get(name)
+    kernel = KERNELS.get(name)
+    return kernel if kernel is not None and kernel.takes(*arguments, **statics) else None
 
 
 def _is_packed(found: Any, weights: Prepared) -> bool:
@@ -60,7 +61,7 @@ def _computed(name: str, leading: int, result: Result, operands: Sequence[Array]
 def _parameter(x: Array | None, leading: int, shape: Callable[[tuple[int, ...]], tuple[int, ...]], dtype: Any) -> Array:
     """A parameter in the shape that the library takes; zero if there is none."""
     if x is None:
-        return lax.full((1,) * leading + shape(()), 0, dtype)
+        return lax.full((1,) * leading + shape(()), 0, dtype if np.dtype(dtype).itemsize == 1 else jnp.int8)
     return lax.reshape(x, (*x.shape[:leading], *shape(x.shape[leading:])))
 
 
@@ -189,6 +190,44 @@ def _sum_result(a: Any, *_: Any, output_dtype: Any) -> Result:
     return a.shape, output_dtype
 
 
+# Quantization --------------------------------------------------------------------------------------------------------
+
+
+def _quantize(x: Array, scale: Array, zero_point: Array | None, *, output_dtype: Any, leading: int) -> Array:
+    return _one_scale("quantize", x, scale, zero_point, output_dtype, output_dtype, leading)
+
+
+def _dequantize(x: Array, scale: Array, zero_point: Array | None, *, leading: int) -> Array:
+    return _one_scale("dequantize", x, scale, zero_point, x.dtype, jnp.float32, leading)
+
+
+def _one_scale(
+    name: str, x: Array, scale: Array, zero_point: Array | None, dtype: Any, output_dtype: Any, leading: int
+) -> Array:
+    operands = x, *(_parameter(each, leading, lambda shape: (), dtype) for each in (scale, zero_point))
+    return _computed(name, leading, (x.shape[leading:], output_dtype), operands, leading_count=np.int64(leading))
+
+
+def _takes_quantize(x: Any, scale: Any, zero_point: Any, *, output_dtype: Any) -> bool:
+    return bool(x.dtype == jnp.float32 and np.dtype(output_dtype).itemsize == 1 and _are_numbers(scale, zero_point))
+
+
+def _takes_dequantize(x: Any, scale: Any, zero_point: Any) -> bool:
+    return bool(x.dtype.itemsize == 1 and scale.dtype == jnp.float32 and _are_numbers(scale, zero_point))
+
+
+def _are_numbers(*parameters: Any) -> bool:
+    return all(x is None or x.size == 1 for x in parameters)
+
+
+def _quantize_result(x: Any, *_: Any, output_dtype: Any) -> Result:
+    return x.shape, output_dtype
+
+
+def _dequantize_result(x: Any, *_: Any) -> Result:
+    return x.shape, jnp.float32
+
+
 # Weights -------------------------------------------------------------------------------------------------------------
 
 
@@ -234,4 +273,6 @@ KERNELS = {
     "requantized_dot": Kernel(_dot, _dot_result),
     "requantized_conv": Kernel(_conv, _conv_result),
     "quantized_sum": Kernel(_sum, _sum_result),
+    "quantize": Kernel(_quantize, _quantize_result, _takes_quantize),
+    "dequantize": Kernel(_dequantize, _dequantize_result, _takes_dequantize),
 }

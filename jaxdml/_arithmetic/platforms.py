@@ -34,7 +34,7 @@ def overridable[**P, R](common: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(common)
     def chosen(*operands: P.args, **statics: P.kwargs) -> R:
-        kernel = kernel_for(name, operands)
+        kernel = kernel_for(name, operands, statics)
         result: Any = on_xla(*operands, **statics) if kernel is None else call(kernel, on_xla, *operands, **statics)
         return result
 

@@ -8,7 +8,7 @@ from importlib import resources
 
 __version__ = "0.1.0"
 
-HANDLERS = ("matmul", "convolve", "add", "pack_matrix", "pack_filter")
+HANDLERS = ("matmul", "convolve", "add", "quantize", "dequantize", "pack_matrix", "pack_filter")
 
 
 class Library:

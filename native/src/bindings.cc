@@ -145,6 +145,14 @@ ZeroPoints zero_points(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t
   return {of.at, of.step, is_signed(x)};
 }
 
+float number(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
+  return *reinterpret_cast<const float*>(at_problem(x, y, count, problem));
+}
+int32_t zero_point_number(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
+  const uint8_t byte = *at_problem(x, y, count, problem);
+  return is_signed(x) ? int32_t(int8_t(byte)) : int32_t(byte);
+}
+
 // Whether a parameter's last dimensions, at `axis` of `rank`, are all one but for one that is 1 or size.
 bool is_along(ffi::AnyBuffer x, size_t count, size_t axis, int64_t size) {
   const auto dims = x.dimensions();
@@ -272,7 +280,7 @@ ffi::Error read_filter(Numbers shape, int64_t groups, Filter& filter) {
     size = checked_product(size, extent);
   }
   JAXDML_EXPECT(size >= 0 && shape[0] % groups == 0, "a filter is too large, or does not fall into its groups");
-  filter = {shape[0], shape[1], shape[2], shape[3], groups};
+  filter = {shape[0], shape[1], shape[2], shape[3], groups, false};
   return ffi::Error::Success();
 }
 
@@ -296,6 +304,7 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
   JAXDML_EXPECT(bias.element_type() == ffi::DataType::S32, "bias is not int32");
   Convolution one = {};
   if (ffi::Error error = read_filter(filter_shape, group_count, one.filter); error.failure()) return error;
+  one.filter.is_raw = !is_packed;
   for (const ffi::AnyBuffer& p : {x_scale, x_zero_point, y_scale, y_zero_point})
     JAXDML_EXPECT(p.dimensions()[leading] == 1, "a parameter of x or the output is not one number");
   for (const ffi::AnyBuffer& p : {filter_scale, filter_zero_point})
@@ -405,20 +414,63 @@ ffi::Error add(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_scale
   if (!count || !size) return ffi::Error::Success();
 
   const FloatMode mode;
-  const auto number = [&](ffi::AnyBuffer x, int64_t i) {
-    return *reinterpret_cast<const float*>(at_problem(x, y, leading, i));
-  };
-  const auto zero_point = [&](ffi::AnyBuffer x, int64_t i) {
-    const uint8_t byte = *at_problem(x, y, leading, i);
-    return is_signed(x) ? int32_t(int8_t(byte)) : int32_t(byte);
-  };
   std::vector<Sum> problems;
   for (int64_t i = 0; i < count; i++)
-    problems.push_back({size, at_problem(a, y, leading, i), at_problem(b, y, leading, i), number(a_scale, i),
-                        number(b_scale, i), number(y_scale, i), zero_point(a_zero_point, i),
-                        zero_point(b_zero_point, i), zero_point(y_zero_point, i), is_signed(a), is_signed(b),
-                        is_signed(y), at_problem(y, y, leading, i)});
+    problems.push_back({size, at_problem(a, y, leading, i), at_problem(b, y, leading, i),
+                        number(a_scale, y, leading, i), number(b_scale, y, leading, i), number(y_scale, y, leading, i),
+                        zero_point_number(a_zero_point, y, leading, i), zero_point_number(b_zero_point, y, leading, i),
+                        zero_point_number(y_zero_point, y, leading, i), is_signed(a), is_signed(b), is_signed(y),
+                        at_problem(y, y, leading, i)});
   chosen->add(pool_of(threads, count * size * 8), problems.data(), count);
+  return ffi::Error::Success();
+}
+
+// A scale and a zero point of one element for each of the leading dimensions' tensors.
+ffi::Error check_numbers(ffi::AnyBuffer x, ffi::AnyBuffer scale, ffi::AnyBuffer zero_point, ffi::AnyBuffer y,
+                         int64_t leading_count) {
+  const size_t rank = y.dimensions().size(), leading = size_t(leading_count);
+  JAXDML_EXPECT(chosen, "no kernels were chosen");
+  JAXDML_EXPECT(leading_count >= 0 && leading <= rank && leads(x, y, leading, rank), "x is no tensor like the output");
+  for (size_t i = leading; i < rank; i++)
+    JAXDML_EXPECT(x.dimensions()[i] == y.dimensions()[i], "x has not the output's shape");
+  JAXDML_EXPECT(scale.element_type() == ffi::DataType::F32 && leads(scale, y, leading, leading), "a scale is no number");
+  JAXDML_EXPECT(is_byte(zero_point) && leads(zero_point, y, leading, leading), "a zero point is no number");
+  return ffi::Error::Success();
+}
+
+ffi::Error quantize(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer scale, ffi::AnyBuffer zero_point,
+                    ffi::Result<ffi::AnyBuffer> result, int64_t leading_count) {
+  const ffi::AnyBuffer y = *result;
+  if (ffi::Error error = check_numbers(x, scale, zero_point, y, leading_count); error.failure()) return error;
+  JAXDML_EXPECT(x.element_type() == ffi::DataType::F32 && is_byte(y), "x is not float32, or the output no bytes");
+  const size_t rank = y.dimensions().size(), leading = size_t(leading_count);
+  const int64_t count = product(y.dimensions(), 0, leading), size = product(y.dimensions(), leading, rank);
+  if (!count || !size) return ffi::Error::Success();
+  const FloatMode mode;
+  std::vector<Quantization> problems;
+  for (int64_t i = 0; i < count; i++)
+    problems.push_back({size, reinterpret_cast<const float*>(at_problem(x, y, leading, i)),
+                        number(scale, y, leading, i), zero_point_number(zero_point, y, leading, i), is_signed(y),
+                        at_problem(y, y, leading, i)});
+  chosen->quantize(pool_of(threads, count * size * 8), problems.data(), count);
+  return ffi::Error::Success();
+}
+
+ffi::Error dequantize(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer scale, ffi::AnyBuffer zero_point,
+                      ffi::Result<ffi::AnyBuffer> result, int64_t leading_count) {
+  const ffi::AnyBuffer y = *result;
+  if (ffi::Error error = check_numbers(x, scale, zero_point, y, leading_count); error.failure()) return error;
+  JAXDML_EXPECT(is_byte(x) && y.element_type() == ffi::DataType::F32, "x is no bytes, or the output not float32");
+  const size_t rank = y.dimensions().size(), leading = size_t(leading_count);
+  const int64_t count = product(y.dimensions(), 0, leading), size = product(y.dimensions(), leading, rank);
+  if (!count || !size) return ffi::Error::Success();
+  const FloatMode mode;
+  std::vector<Dequantization> problems;
+  for (int64_t i = 0; i < count; i++)
+    problems.push_back({size, at_problem(x, y, leading, i), number(scale, y, leading, i),
+                        zero_point_number(zero_point, y, leading, i), is_signed(x),
+                        reinterpret_cast<float*>(at_problem(y, y, leading, i))});
+  chosen->dequantize(pool_of(threads, count * size * 8), problems.data(), count);
   return ffi::Error::Success();
 }
 
@@ -553,6 +605,17 @@ JAXDML_HANDLER(jaxdml_cpu_add, add,
                    .Arg<Buffer>()
                    .Ret<Buffer>()
                    .Attr<int64_t>("leading_count"))
+#define JAXDML_HANDLER_OF_ONE(name, function) \
+  JAXDML_HANDLER(name, function,              \
+                 ffi::Ffi::Bind()             \
+                     .Ctx<ffi::ThreadPool>()  \
+                     .Arg<Buffer>()           \
+                     .Arg<Buffer>()           \
+                     .Arg<Buffer>()           \
+                     .Ret<Buffer>()           \
+                     .Attr<int64_t>("leading_count"))
+JAXDML_HANDLER_OF_ONE(jaxdml_cpu_quantize, quantize)
+JAXDML_HANDLER_OF_ONE(jaxdml_cpu_dequantize, dequantize)
 JAXDML_HANDLER(jaxdml_cpu_pack_matrix, pack_matrix, ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Buffer>().Ret<Buffer>())
 JAXDML_HANDLER(jaxdml_cpu_pack_filter, pack_filter,
                ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Buffer>().Ret<Buffer>().Attr<int64_t>("group_count"))

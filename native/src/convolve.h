@@ -12,34 +12,37 @@ static void pack_filter(const Pool& pool, const uint8_t* filter, bool is_signed,
   Packed packed = packed_filter(shape, arena);
   const int64_t depth = filter_depth(shape), padded = padded_filter_depth(shape), m = winograd_form(shape);
   const uint8_t flip = flip_to_signed(is_signed);
-  int64_t largest = depth;  // a row of ones adds up windows
-  for (int64_t o = 0; o < shape.outputs; o++) {
-    const uint8_t* from = filter + o * depth;
-    Cell* row = packed.rows + o * padded;
-    int32_t sum = 0;
-    int64_t magnitude = 0;
-    for (int64_t k = 0; k < depth; k++) {
-      const int8_t weight = int8_t(from[k] ^ flip);
-      row[k] = Cell(weight);
-      sum = int32_t(uint32_t(sum) + uint32_t(int32_t(weight)));
-      magnitude += weight < 0 ? -weight : weight;
-    }
-    for (int64_t k = depth; k < padded; k++) row[k] = 0;
-    packed.sums[o] = sum;
-    largest = at_least(largest, magnitude);
-  }
   memset(packed.mark, 0, 64);
   memset(packed.flag, 0, 64);
   clear_behind(packed.sums, shape.outputs);
   clear_behind(packed.rows, shape.outputs * padded);
   if (m) clear_behind(packed.winograd, winograd_bytes(shape, m) / 4);
   *packed.mark = kFilterMark;
-  *packed.flag = m && largest <= largest_exact_sum(m);
+  parallel(pool, shape.outputs, [&](int64_t o, int64_t) {
+    const uint8_t* from = filter + o * depth;
+    Cell* row = packed.rows + o * padded;
+    int32_t sum = 0;
+    for (int64_t k = 0; k < depth; k++) {
+      const int8_t weight = int8_t(from[k] ^ flip);
+      row[k] = Cell(weight);
+      sum = int32_t(uint32_t(sum) + uint32_t(weight));
+    }
+    for (int64_t k = depth; k < padded; k++) row[k] = 0;
+    packed.sums[o] = sum;
+    if (m == 4) pack_winograd<4>(filter, flip, shape, o, packed);
+    if (m == 2) pack_winograd<2>(filter, flip, shape, o, packed);
+  });
   if (!m) return;
-  if (m == 4)
-    pack_winograd<4>(pool, filter, flip, shape, packed);
-  else
-    pack_winograd<2>(pool, filter, flip, shape, packed);
+  int64_t largest = depth;  // a row of ones adds up windows
+  for (int64_t o = 0; o < shape.outputs; o++) {
+    int64_t magnitude = 0;
+    for (int64_t k = 0; k < depth; k++) {
+      const int32_t weight = int8_t(filter[o * depth + k] ^ flip);
+      magnitude += weight < 0 ? -weight : weight;
+    }
+    largest = at_least(largest, magnitude);
+  }
+  *packed.flag = largest <= largest_exact_sum(m);
 }
 
 // m of the form to compute with; 0 where none is exact, or none is faster.

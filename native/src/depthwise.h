@@ -27,7 +27,7 @@ JAXDML_INLINE I32 unsigned_bytes(I32 x, I32 y) { return (I32)_mm256_packus_epi16
 
 // kBytes positions of kDepth rows in four vectors: in each 128 bits positions 0 to 3, 4 to 7, 8 to 11 and 12 to 15.
 JAXDML_INLINE void interleave_positions(const uint8_t* const (&rows)[kDepth], uint8_t flip, I32 (&to)[4]) {
-  const I32 top = splat(flip * 0x01010101);
+  const I32 top = splat(int32_t(flip * 0x01010101u));
 #ifdef __AVX512VNNI__
   const I32 a = load(rows[0]) ^ top, b = load(rows[1]) ^ top, c = load(rows[2]) ^ top, d = load(rows[3]) ^ top;
   const I32 low[2] = {low_bytes(a, b), low_bytes(c, d)}, high[2] = {high_bytes(a, b), high_bytes(c, d)};

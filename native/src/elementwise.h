@@ -95,18 +95,24 @@ static void add(const Pool& pool, const Sum* problems, int64_t count) {
   });
 }
 
-// Outputs saturate long before a quotient is as large as 2**40, so that a dividend is clamped first, not looked at.
-template <bool kByReciprocal>
-static void quantize_chunk(const Quantization& one, const Divisor& by, int64_t first, int64_t last) {
+// By the reciprocal where x is clamped first to what a quotient of it saturates at, and a little beyond.
+static void quantize_chunk(const Quantization& one, const Divisor& by, bool is_by_reciprocal, int64_t first,
+                           int64_t last) {
   const Output output = output_of(one.zero_point, one.is_signed);
+  const float far = one.scale * 1024.0f;
+  const F32 limit = splat(far < 0 ? -far : far);
   each_vector(first, last, [&](int64_t i, int64_t count) {
     float copy[kLanes] = {};
-    const float* x = one.x + i;
+    const float* from = one.x + i;
     if (count < kLanes) {
-      memcpy(copy, x, count * 4);
-      x = copy;
+      memcpy(copy, from, size_t(count) * 4);
+      from = copy;
     }
-    put_bytes(one.y + i, saturated(quotient<kByReciprocal>(load_floats(x), by), output), count);
+    const F32 x = load_floats(from);
+    // The bound is the first operand, so that NaN passes.
+    const F32 quotients = is_by_reciprocal ? quotient<true>(lesser(limit, greater(-limit, x)), by)
+                                           : quotient<false>(x, by);
+    put_bytes(one.y + i, saturated(quotients, output), count);
   });
 }
 
@@ -115,7 +121,26 @@ static void quantize(const Pool& pool, const Quantization* problems, int64_t cou
   parallel(pool, count * chunks, [&](int64_t item, int64_t) {
     const Quantization& one = problems[item / chunks];
     const int64_t first = item % chunks * kChunk, last = at_most(one.size, first + kChunk);
-    quantize_chunk<false>(one, divisor_of(one.scale, 0), first, last);
+    const Divisor by = divisor_of(one.scale, 0);
+    quantize_chunk(one, by, by.is_exact_by_reciprocal, first, last);
+  });
+}
+
+static void dequantize(const Pool& pool, const Dequantization* problems, int64_t count) {
+  const int64_t chunks = ceil_div(problems[0].size, kChunk);
+  parallel(pool, count * chunks, [&](int64_t item, int64_t) {
+    const Dequantization& one = problems[item / chunks];
+    const int64_t first = item % chunks * kChunk, last = at_most(one.size, first + kChunk);
+    const uint8_t flip = flip_to_unsigned(one.is_signed);
+    const I32 zero_point = splat(one.zero_point + flip);
+    const F32 scale = splat(one.scale);
+    each_vector(first, last, [&](int64_t i, int64_t n) {
+      const F32 y = floats(bytes_at(one.x + i, n, flip) - zero_point) * scale;
+      if (n == kLanes)
+        store(one.y + i, (I32)y);
+      else
+        memcpy(one.y + i, &y, size_t(n) * 4);
+    });
   });
 }
 

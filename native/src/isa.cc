@@ -22,6 +22,7 @@ extern const Kernels JAXDML_KERNELS = {
     JAXDML_ISA::convolve,
     JAXDML_ISA::add,
     JAXDML_ISA::quantize,
+    JAXDML_ISA::dequantize,
 };
 
 }  // namespace jaxdml

@@ -39,6 +39,7 @@ struct Matmul {
 
 struct Filter {
   int64_t outputs, channels, rows, columns, groups;  // channels of one group
+  bool is_raw;                                       // packed for one call, not prepared
 };
 
 // y[n, o, :, :] = requantized sum of (x - x_zero_point) * (filter - filter_zero_point[o]), plus bias[o].
@@ -76,6 +77,16 @@ struct Quantization {
   uint8_t* y;
 };
 
+// y = (x - zero_point) * scale, element by element.
+struct Dequantization {
+  int64_t size;
+  const uint8_t* x;
+  float scale;
+  int32_t zero_point;
+  bool is_signed;
+  float* y;
+};
+
 // The kernels of an instruction set. A call takes several problems of one shape. Scratch memory is the caller's: so many
 // bytes as `*_scratch` says, of 64-byte alignment.
 struct Kernels {
@@ -91,6 +102,7 @@ struct Kernels {
   void (*convolve)(const Pool&, const Convolution*, int64_t count, uint8_t* scratch);
   void (*add)(const Pool&, const Sum*, int64_t count);
   void (*quantize)(const Pool&, const Quantization*, int64_t count);
+  void (*dequantize)(const Pool&, const Dequantization*, int64_t count);
 };
 
 extern const Kernels kAvx2;

@@ -32,27 +32,32 @@ static void pack_matrix(const Pool& pool, const uint8_t* b, bool is_signed, int6
   const uint8_t flip = flip_to_signed(is_signed);
   memset(packed, 0, panels_at(columns));
   memcpy(packed, &kMatrixMark, 4);
-  parallel(pool, ceil_div(columns, kTile), [&](int64_t item, int64_t) {
-    const int64_t first = item * kTile, lanes = panel_lanes(columns, first);
-    uint8_t* panel = packed + panels_at(columns) + first * padded_depth(depth);
-    for (int64_t k = 0; k < depth; k += kDepth) {
-      uint8_t* to = panel + k * lanes;
-      memset(to, 0, lanes * kDepth);
-      const uint8_t* rows[kDepth];
-      for (int i = 0; i < kDepth; i++) rows[i] = k + i < depth ? b + (k + i) * columns + first : nullptr;
-      const int64_t count = at_most(lanes, columns - first);
-      // A lane past the last column or row is 0 after the flip.
-      each_sixteen(rows, count, flip, [&](const uint8_t* const(&at)[kDepth], int64_t p) {
-        uint8_t bytes[16 * kDepth];
-        interleave_bytes(at, flip, bytes);
-        memcpy(to + p * kDepth, bytes, at_most(16, lanes - p) * kDepth);
-      });
+  constexpr int64_t kAtOnce = 8 * kTile;  // columns, so that runs of B's rows are read
+  parallel(pool, ceil_div(columns, kAtOnce), [&](int64_t item, int64_t) {
+    const int64_t last = at_most(padded_columns(columns), (item + 1) * kAtOnce);
+    for (int64_t k = 0; k < depth; k += kDepth)
+      for (int64_t first = item * kAtOnce; first < last; first += kTile) {
+        const int64_t lanes = panel_lanes(columns, first);
+        uint8_t* to = packed + panels_at(columns) + first * padded_depth(depth) + k * lanes;
+        memset(to, 0, lanes * kDepth);
+        const uint8_t* rows[kDepth];
+        for (int i = 0; i < kDepth; i++) rows[i] = k + i < depth ? b + (k + i) * columns + first : nullptr;
+        // A lane past the last column or row is 0 after the flip.
+        each_sixteen(rows, at_most(lanes, columns - first), flip, [&](const uint8_t* const(&at)[kDepth], int64_t p) {
+          uint8_t bytes[16 * kDepth];
+          interleave_bytes(at, flip, bytes);
+          memcpy(to + p * kDepth, bytes, at_most(16, lanes - p) * kDepth);
+        });
+      }
+    const I32 ones = splat(kDepth == 4 ? 0x01010101 : 0x00010001);
+    for (int64_t first = item * kAtOnce; first < last; first += kLanes) {
+      const int64_t panel = first / kTile * kTile, lanes = panel_lanes(columns, panel);
+      const uint8_t* from = packed + panels_at(columns) + panel * padded_depth(depth) + (first - panel) * kDepth;
+      I32 sum = {};
+      for (int64_t k = 0; k < padded_depth(depth); k += kDepth)
+        sum = SignedLanes::dot(sum, SignedLanes::lanes(from + k * lanes), ones);
+      store(packed + kSumsAt + first * 4, sum);
     }
-    uint32_t* sums = reinterpret_cast<uint32_t*>(packed + kSumsAt) + first;
-    memset(sums, 0, lanes * 4);
-    for (int64_t k = 0; k < padded_depth(depth); k += kDepth)
-      for (int64_t lane = 0; lane < lanes; lane++)
-        for (int i = 0; i < kDepth; i++) sums[lane] += uint32_t(int8_t(panel[k * lanes + lane * kDepth + i]));
   });
 }
 
@@ -195,9 +200,10 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
       for (int64_t r = 0; r < tile_rows; r++) {
         const uint8_t flip = flip_to_unsigned(one.a_zero_point.is_signed);
         rows[r].zero_point = as_activation(one.a_zero_point, m + r);
-        rows[r].sum = 0;
+        uint32_t sum = 0;
         if (has_zero_points)
-          for (int64_t k = 0; k < one.depth; k++) rows[r].sum += uint8_t(a[r * one.depth + k] ^ flip);
+          for (int64_t k = 0; k < one.depth; k++) sum += uint8_t(a[r * one.depth + k] ^ flip);
+        rows[r].sum = int32_t(sum);
         if (one.type != Type::kInt32) {
           rows[r].a_scale = value(one.a_scale, m + r);
           rows[r].y_scale = value(one.y_scale, m + r);

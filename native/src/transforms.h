@@ -29,19 +29,26 @@ JAXDML_INLINE void transform_input(const T* x, int step, T* to, int to_step) {
 }
 
 // Of the filter, three values to m + 2, without the fractions that would make them smaller.
-template <int M>
-JAXDML_INLINE void transform_filter(const int32_t* g, int step, int32_t* to, int to_step) {
-  const int32_t g0 = g[0], g1 = g[step], g2 = g[2 * step];
-  to[0] = g0;
-  to[to_step] = g0 + g1 + g2;
-  to[2 * to_step] = g0 - g1 + g2;
-  if constexpr (M == 2) {
-    to[3 * to_step] = g2;
-  } else {
-    to[3 * to_step] = g0 + 2 * g1 + 4 * g2;
-    to[4 * to_step] = g0 - 2 * g1 + 4 * g2;
-    to[5 * to_step] = g2;
+template <int M, class T>
+JAXDML_INLINE void transform_filter(const T* g, int step, T* to, int to_step) {
+  const T outer = g[0] + g[2 * step], middle = g[step];
+  to[0] = g[0];
+  to[to_step] = outer + middle;
+  to[2 * to_step] = outer - middle;
+  if constexpr (M == 4) {
+    const T outer2 = g[0] + (g[2 * step] << 2), middle2 = middle << 1;
+    to[3 * to_step] = outer2 + middle2;
+    to[4 * to_step] = outer2 - middle2;
   }
+  to[(M + 1) * to_step] = g[2 * step];
+}
+
+// A whole filter of nine values to (m + 2)**2 points.
+template <int M, class T>
+JAXDML_INLINE void transform_whole_filter(const T (&g)[9], T (&points)[(M + 2) * (M + 2)]) {
+  T rows[(M + 2) * 3];
+  for (int j = 0; j < 3; j++) transform_filter<M>(g + j, 3, rows + j, 3);
+  for (int i = 0; i < M + 2; i++) transform_filter<M>(rows + i * 3, 1, points + i * (M + 2), 1);
 }
 
 // Of the products, m + 2 values to m outputs, each times 2 for m = 2, and times 24, 12, 6, 6 for m = 4.

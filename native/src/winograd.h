@@ -19,22 +19,24 @@ constexpr int kBlockVectors = kBlock / kLanes;
 // magnitude, and sums of products must be below 2**25 for m = 4, and 2**29 for m = 2.
 JAXDML_INLINE int64_t largest_exact_sum(int64_t m) { return (int64_t(1) << (m == 4 ? 25 : 29)) / 128 - 1; }
 
+// The points of one output channel's filter.
 template <int M>
-static void pack_winograd(const Pool& pool, const uint8_t* filter, uint8_t flip, const Filter& shape, Packed& packed) {
-  constexpr int T = M + 2;
-  const int64_t outputs = group_outputs(shape), pairs = channel_pairs(shape);
-  parallel(pool, shape.outputs, [&](int64_t o, int64_t) {
-    const int64_t group = o / outputs;
-    int16_t* to = reinterpret_cast<int16_t*>(packed.winograd + group * T * T * outputs * pairs);
-    for (int64_t c = 0; c < pairs * 2; c++) {
-      int32_t g[9] = {}, rows[T * 3], points[T * T];
-      if (c < shape.channels)
-        for (int i = 0; i < 9; i++) g[i] = int8_t(filter[(o * shape.channels + c) * 9 + i] ^ flip);
-      for (int j = 0; j < 3; j++) transform_filter<M>(g + j, 3, rows + j, 3);
-      for (int i = 0; i < T; i++) transform_filter<M>(rows + i * 3, 1, points + i * T, 1);
-      for (int i = 0; i < T * T; i++) to[((i * outputs + o % outputs) * pairs + c / 2) * 2 + c % 2] = int16_t(points[i]);
-    }
-  });
+JAXDML_INLINE void pack_winograd(const uint8_t* filter, uint8_t flip, const Filter& shape, int64_t o, Packed& packed) {
+  constexpr int kPoints = (M + 2) * (M + 2), kWords = 2 * kLanes;
+  const int64_t outputs = group_outputs(shape), words = channel_pairs(shape) * 2;
+  auto* to = reinterpret_cast<int16_t*>(packed.winograd) + (o / outputs * kPoints * outputs + o % outputs) * words;
+  for (int64_t first = 0; first < words; first += kWords) {
+    int16_t weights[9][kWords] = {};
+    const int64_t count = at_most(kWords, shape.channels - first);
+    for (int64_t c = 0; c < count; c++)
+      for (int i = 0; i < 9; i++)
+        weights[i][c] = int8_t(filter[(o * shape.channels + first + c) * 9 + i] ^ flip);
+    I16 g[9], points[kPoints];
+    memcpy(g, weights, sizeof(g));
+    transform_whole_filter<M>(g, points);
+    for (int i = 0; i < kPoints; i++)
+      memcpy(to + i * outputs * words + first, &points[i], size_t(at_most(kWords, words - first)) * 2);
+  }
 }
 
 struct WinogradPlan {
@@ -126,7 +128,7 @@ template <int M>
 JAXDML_INLINE void transform_block(const int32_t (&first)[M + 2][2][kBlock], const int32_t (&second)[M + 2][2][kBlock],
                                    uint8_t flip, uint8_t* to, int64_t stride) {
   constexpr int T = M + 2;
-  const I32 top = splat(flip * 0x01010101), bytes = splat(0x00ff00ff), lower = splat(0x0000ffff);
+  const I32 top = splat(int32_t(flip * 0x01010101u)), bytes = splat(0x00ff00ff), lower = splat(0x0000ffff);
   for (int v = 0; v < kBlockVectors; v++) {
     I16 columns[T][T], rows[T], points[T];
     for (int i = 0; i < T; i++) {
@@ -231,10 +233,9 @@ static void convolve_winograd(const Pool& pool, const Convolution* problems, int
     // Where the filter has zero points, windows are added up by a row of ones, which is a filter like any other.
     I32 window_sums[M][M][kBlockVectors];
     if (channels.has_zero_points) {
-      int32_t g[9], rows[T * 3], of_ones[T * T];
-      for (int i = 0; i < 9; i++) g[i] = 1;
-      for (int j = 0; j < 3; j++) transform_filter<M>(g + j, 3, rows + j, 3);
-      for (int i = 0; i < T; i++) transform_filter<M>(rows + i * 3, 1, of_ones + i * T, 1);
+      const int32_t ones[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+      int32_t of_ones[T * T];
+      transform_whole_filter<M>(ones, of_ones);
       for (int i = 0; i < T * T; i++)
         for (int v = 0; v < kBlockVectors; v++) {
           I32 sum = {};

@@ -34,9 +34,10 @@ class Random {
   std::mt19937_64 bits_;
 };
 
-// Exactly so many bytes, all of them a random one. They lie on the heap, often at an odd address, where AddressSanitizer sees
-// what reads or writes beyond them; or against a page that cannot be accessed, which stops masked loads and stores too,
-// which no sanitizer sees. What little lies beside them inside of their own block must not change.
+// Exactly so many bytes, all of them a random one. They lie on the heap, often at an odd address, where
+// AddressSanitizer sees what reads or writes beyond them; or against a page that cannot be accessed, which stops masked
+// loads and stores too, which no sanitizer sees. What little lies beside them inside of their own block must not
+// change.
 class Bytes {
  public:
   Bytes(Random& random, int64_t size, int64_t alignment = 1) : size_(size) {

@@ -91,8 +91,8 @@ Style random_style(Random& random) { return {random.chance(15), random.chance(12
 
 float scale(Random& random, float near, const Style& style) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
-  constexpr float kStrange[] = {0.0f,   -0.0f,   1e-40f,  -1e-39f, 1.3e-38f, 1e-30f, 1e30f,
-                                3e38f, -0.0125f, kInfinity, -kInfinity, kNan, 0x1.fffffep-6f};
+  constexpr float kStrange[] = {0.0f,  -0.0f,    1e-40f,    -1e-39f,    1.3e-38f, 1e-30f,        1e30f,
+                                3e38f, -0.0125f, kInfinity, -kInfinity, kNan,     0x1.fffffep-6f};
   if (style.are_strange && random.chance(35)) return kStrange[random.below(std::size(kStrange))];
   if (style.are_powers) return std::exp2(std::round(std::log2(near)) + float(random.between(-1, 1)));
   return near * std::exp2(2 * random.fraction() - 1);
@@ -115,7 +115,8 @@ Magnitudes magnitudes(Random& random, int64_t depth) {
 
 // Cases ---------------------------------------------------------------------------------------------------------------
 
-// What weights are packed to, one for each problem, or one that problems share.
+// What weights are packed to, one for each problem, or one that problems share. All of it must be written: packed
+// weights are arrays of JAX, which may be compared.
 template <class Pack>
 std::vector<const uint8_t*> pack_all(Random& random, const std::vector<const uint8_t*>& weights, int64_t bytes,
                                      std::deque<Bytes>& packed, Pack&& pack) {
@@ -128,6 +129,13 @@ std::vector<const uint8_t*> pack_all(Random& random, const std::vector<const uin
     uint8_t* to = packed.emplace_back(random, bytes, 16).at();
     pack(weights[i], to);
     at.push_back(to);
+    if (bytes > 1 << 20) continue;
+    const Bytes again(random, bytes, 16);
+    pack(weights[i], again.at());
+    if (memcmp(to, again.at(), size_t(bytes))) {
+      fprintf(stderr, "packed weights differ from each other\n");
+      abort();
+    }
   }
   return at;
 }
@@ -181,8 +189,8 @@ Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kR
   return of;
 }
 
-// The sum of |weights| of each output channel is `total`, of which there must be enough. Signs are all negative, those of
-// a random window, or random.
+// The sum of |weights| of each output channel is `total`, of which there must be enough. Signs are all negative, those
+// of a random window, or random.
 void set_total(Random& random, const Filter& shape, int64_t total, bool is_signed, uint8_t* filter) {
   const int64_t area = shape.rows * shape.columns, depth = shape.channels * area;
   for (int64_t o = 0; o < shape.outputs; o++) {
@@ -216,13 +224,14 @@ Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill 
     *y_size[i] = (size[i] + one.start[i] + one.end[i] - (kernel[i] - 1) * one.dilation[i] - 1) / one.stride[i] + 1;
   const bool has_bias = random.chance(60);
   Case of;
-  of.what = text("%d convolutions [%d, %d, %d, %d] with [%d, %d, %d, %d], %d groups, strides %d %d, dilations %d %d, "
-                 "padding %d %d before and %d %d after, %s x %s -> %s%s",
-                 int(count), int(one.batch), int(shape.groups * shape.channels), int(one.height), int(one.width),
-                 int(shape.outputs), int(shape.channels), int(shape.rows), int(shape.columns), int(shape.groups),
-                 int(one.stride[0]), int(one.stride[1]), int(one.dilation[0]), int(one.dilation[1]), int(one.start[0]),
-                 int(one.start[1]), int(one.end[0]), int(one.end[1]), name_of(one.x_zero_point.is_signed),
-                 name_of(one.filter_zero_point.is_signed), name_of(one.type), has_bias ? ", bias" : "");
+  of.what = text(
+      "%d convolutions [%d, %d, %d, %d] with [%d, %d, %d, %d], %d groups, strides %d %d, dilations %d %d, "
+      "padding %d %d before and %d %d after, %s x %s -> %s%s",
+      int(count), int(one.batch), int(shape.groups * shape.channels), int(one.height), int(one.width),
+      int(shape.outputs), int(shape.channels), int(shape.rows), int(shape.columns), int(shape.groups),
+      int(one.stride[0]), int(one.stride[1]), int(one.dilation[0]), int(one.dilation[1]), int(one.start[0]),
+      int(one.start[1]), int(one.end[0]), int(one.end[1]), name_of(one.x_zero_point.is_signed),
+      name_of(one.filter_zero_point.is_signed), name_of(one.type), has_bias ? ", bias" : "");
   of.y_bytes = one.type == Type::kInt32 ? 4 : 1;
   std::vector<Convolution> problems;
   std::vector<const uint8_t*> weights;
@@ -238,8 +247,7 @@ Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill 
     if (total && random.chance(40)) set_periodic(random, one, of.inputs.back().at());
     if (!i || !is_shared) {
       weights.push_back(tensor(of, random, shape.outputs * depth, one.filter_zero_point.is_signed, fill));
-      if (total)
-        set_total(random, shape, total, one.filter_zero_point.is_signed, of.inputs.back().at());
+      if (total) set_total(random, shape, total, one.filter_zero_point.is_signed, of.inputs.back().at());
     } else {
       weights.push_back(weights[0]);
     }
@@ -263,10 +271,10 @@ Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill 
     std::vector<Convolution> all = problems;
     const Convolution& one = all[0];
     std::deque<Bytes> packed;
-    const auto at = pack_all(random, weights, kernels.filter_bytes(one.filter), packed,
-                             [&](const uint8_t* filter, uint8_t* to) {
-                               kernels.pack_filter(pool, filter, one.filter_zero_point.is_signed, one.filter, to);
-                             });
+    const auto at =
+        pack_all(random, weights, kernels.filter_bytes(one.filter), packed, [&](const uint8_t* filter, uint8_t* to) {
+          kernels.pack_filter(pool, filter, one.filter_zero_point.is_signed, one.filter, to);
+        });
     for (size_t i = 0; i < all.size(); i++) {
       all[i].packed = at[i];
       all[i].y = y[i].at();
@@ -355,6 +363,10 @@ Matmul matmul_of(Random& random, int64_t rows, int64_t depth, int64_t columns) {
   return one;
 }
 
+Filter filter_of(int64_t outputs, int64_t channels, int64_t rows, int64_t columns, int64_t groups = 1) {
+  return {outputs, channels, rows, columns, groups, false};
+}
+
 Convolution convolution_of(Random& random, const Filter& filter, int64_t batch, int64_t height, int64_t width) {
   Convolution one = {};
   one.filter = filter;
@@ -383,13 +395,14 @@ Case random_winograd(Random& random) {
     const int64_t groups = random.chance(75) ? 1 : random.between(2, 3), count = extent(random, 2);
     const int64_t outputs = random.chance(90) ? random.between(6, 26) : random.between(90, 150);
     const int64_t channels = random.between(8, 30), batch = extent(random, 4);
-    const Filter filter = {groups * outputs, channels, 3, 3, groups};
+    const Filter filter = filter_of(groups * outputs, channels, 3, 3, groups);
     Convolution one = convolution_of(random, filter, batch, random.between(3, 30), random.between(3, 30));
     for (int i = 0; i < 2; i++) {
       one.start[i] = random.below(random.chance(80) ? 3 : 9);
       one.end[i] = random.below(random.chance(80) ? 3 : 9);
     }
     const int64_t pixels = (one.height + one.start[0] + one.end[0]) * (one.width + one.start[1] + one.end[1]);
+    one.filter.is_raw = random.chance(15);
     if (count * batch * pixels * groups * outputs * channels * 9 < 6000000) return convolution_case(random, one, count);
   }
 }
@@ -406,7 +419,8 @@ Case random_convolution(Random& random) {
     const int64_t height = is_flat ? 1 : random.chance(2) ? 0 : extent(random, 40);
     const int64_t width = random.chance(2) ? 0 : extent(random, is_flat ? 300 : 40);
     Convolution one =
-        convolution_of(random, {groups * outputs, channels, rows, columns, groups}, batch, height, width);
+        convolution_of(random, filter_of(groups * outputs, channels, rows, columns, groups), batch, height, width);
+    one.filter.is_raw = random.chance(50);
     const int64_t kernel[2] = {rows, columns}, size[2] = {height, width};
     bool fits = true;
     int64_t pixels = 1;
@@ -424,9 +438,11 @@ Case random_convolution(Random& random) {
   }
 }
 
-// For Winograd's F(m x m, 3 x 3) with so many channels and outputs, whose |weights| add up to the bound, or to one more.
-Case at_bound(Random& random, int64_t m, int64_t channels, int64_t outputs, int64_t height, int64_t width, int64_t more) {
-  Convolution one = convolution_of(random, {outputs, channels, 3, 3, 1}, 1, height, width);
+// For Winograd's F(m x m, 3 x 3) with so many channels and outputs, whose |weights| add up to the bound, or to one
+// more.
+Case at_bound(Random& random, int64_t m, int64_t channels, int64_t outputs, int64_t height, int64_t width,
+              int64_t more) {
+  Convolution one = convolution_of(random, filter_of(outputs, channels, 3, 3), 1, height, width);
   one.type = Type::kInt32;
   const Fill fills[] = {Fill::kLowest, Fill::kHighest, Fill::kExtremes};
   return convolution_case(random, one, 1, fills[random.below(3)], (int64_t(1) << (m == 4 ? 25 : 29)) / 128 - 1 + more);
@@ -434,9 +450,7 @@ Case at_bound(Random& random, int64_t m, int64_t channels, int64_t outputs, int6
 
 const std::vector<std::function<Case(Random&)>> kLarge = {
     // Sums of a column and a row beyond int32.
-    [](Random& random) {
-      return matmul_case(random, matmul_of(random, 1, (1 << 24) + 5, 1), 1, Fill::kLowest);
-    },
+    [](Random& random) { return matmul_case(random, matmul_of(random, 1, (1 << 24) + 5, 1), 1, Fill::kLowest); },
     [](Random& random) {
       Matmul one = matmul_of(random, 2, (1 << 23) + (1 << 20), 1);
       one.a_zero_point.is_signed = one.b_zero_point.is_signed = false;
@@ -447,7 +461,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) { return matmul_case(random, matmul_of(random, 3, 70003, 19), 1, Fill::kLowest); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 3, 70004, 19), 1, Fill::kHighest); },
     [](Random& random) {
-      return convolution_case(random, convolution_of(random, {7, 70001, 1, 1, 1}, 1, 3, 3), 1, Fill::kExtremes);
+      return convolution_case(random, convolution_of(random, filter_of(7, 70001, 1, 1), 1, 3, 3), 1, Fill::kExtremes);
     },
     [](Random& random) { return matmul_case(random, matmul_of(random, 700, 130, 500), 1); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 13, 2500, 700), 1); },
@@ -461,25 +475,27 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) { return at_bound(random, 2, 3670, 72, 8, 10, 0); },
     [](Random& random) { return at_bound(random, 2, 3670, 72, 8, 10, 1); },
     [](Random& random) {
-      Convolution one = convolution_of(random, {128, 2048, 3, 3, 1}, 1, 14, 22);
+      Convolution one = convolution_of(random, filter_of(128, 2048, 3, 3), 1, 14, 22);
       return convolution_case(random, one, 1, Fill::kSmall);
     },
     [](Random& random) {
-      Convolution one = convolution_of(random, {290, 905, 3, 3, 1}, 1, 7, 9);
+      Convolution one = convolution_of(random, filter_of(290, 905, 3, 3), 1, 7, 9);
       one.start[0] = one.start[1] = one.end[0] = one.end[1] = 1;
       return convolution_case(random, one, 1);
     },
     // A filter too large for any of Winograd's forms.
     [](Random& random) {
-      return convolution_case(random, convolution_of(random, {1450, 1447, 3, 3, 1}, 1, 4, 4), 1, Fill::kUniform);
+      return convolution_case(random, convolution_of(random, filter_of(1450, 1447, 3, 3), 1, 4, 4), 1, Fill::kUniform);
     },
     [](Random& random) {
-      Convolution one = convolution_of(random, {24, 3, 7, 7, 1}, 2, 90, 90);
+      Convolution one = convolution_of(random, filter_of(24, 3, 7, 7), 2, 90, 90);
       one.stride[0] = one.stride[1] = 2;
       one.start[0] = one.start[1] = one.end[0] = one.end[1] = 3;
       return convolution_case(random, one, 1);
     },
-    [](Random& random) { return convolution_case(random, convolution_of(random, {2, 1, 3, 3, 2}, 1, 250, 300), 1); },
+    [](Random& random) {
+      return convolution_case(random, convolution_of(random, filter_of(2, 1, 3, 3, 2), 1, 250, 300), 1);
+    },
     [](Random& random) { return sum_case(random, 3 * 65536 + 5, 2); },
     [](Random& random) { return quantization_case(random, 2 * 65536 + 1, 2); },
 };

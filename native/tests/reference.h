@@ -1,5 +1,5 @@
-// What kernels compute, one product at a time. Sums are modulo 2**32; floats flush subnormals to zero where the caller's
-// thread does.
+// What kernels compute, one product at a time. Sums are modulo 2**32; floats flush subnormals to zero where the
+// caller's thread does.
 #pragma once
 
 #include <cmath>
@@ -117,8 +117,7 @@ inline Output expected(const Sum& one) {
 
 inline Output expected(const Quantization& one) {
   Output y(size_t(one.size));
-  for (int64_t i = 0; i < one.size; i++)
-    y[size_t(i)] = saturated(one.x[i] / one.scale, one.zero_point, one.is_signed);
+  for (int64_t i = 0; i < one.size; i++) y[size_t(i)] = saturated(one.x[i] / one.scale, one.zero_point, one.is_signed);
   return y;
 }
 
