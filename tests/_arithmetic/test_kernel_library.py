@@ -1,0 +1,138 @@
+"""Where native kernels do not run: no package, another version, another processor, no compiler, or another choice."""
+
+import os
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import jaxdml as dml
+from jaxdml._arithmetic import kernel_library
+from native_calls import needs_native
+
+HERE = Path(__file__).parent
+
+
+def run(program, **variables):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE.parent)])} | variables
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_without_the_package_xla_computes():
+    done = run("""
+import sys
+sys.modules["jaxdml_cpu"] = None
+import numpy as np, jaxdml as dml
+print(dml.kernels())
+print(dml.quantized_linear_matrix_multiply(
+    np.ones((2, 3), np.uint8), 1.0, None, np.ones((3, 2), np.int8), 1.0, None, 1.0, None))
+try:
+    with dml.use_kernels("native"):
+        pass
+except ValueError as error:
+    print(error)
+""")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "xla: jaxdml-cpu is not installed",
+        "[[3 3]",
+        " [3 3]]",
+        "use_kernels: there are no native kernels: jaxdml-cpu is not installed",
+    ]
+
+
+@needs_native
+@pytest.mark.parametrize("name", kernel_library.SETS)
+def test_every_set_of_instructions(name):
+    """Cases of all kinds in a process whose kernels are of this set; the tests above run on the fastest."""
+    program = """
+import jaxdml as dml
+if dml.kernels().startswith("native"):
+    from native_calls import check_wide
+    print(dml.kernels(), check_wide(seed=1, count=40, largest=24))
+else:
+    print(dml.kernels())
+"""
+    done = run(program, JAXDML_KERNELS=name)
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"has {name} \d{{6}}|this processor has no {name}", done.stdout), done.stdout
+
+
+def test_the_environment_chooses():
+    program = "import jaxdml; print(jaxdml.kernels())"
+    assert run(program, JAXDML_KERNELS="xla").stdout.startswith("xla: chosen by use_kernels or JAXDML_KERNELS")
+    wrong = run(program, JAXDML_KERNELS="cuda")
+    assert wrong.returncode == 1
+    assert "JAXDML_KERNELS is 'cuda', expected xla, native, avx2 or avx512_vnni" in wrong.stderr
+
+
+@pytest.mark.parametrize("which", ["XLA", "avx2", None])
+def test_use_kernels_names_what_it_takes(which):
+    with pytest.raises(ValueError, match=r"which is .*, expected 'native' or 'xla'"), dml.use_kernels(which):
+        pass
+
+
+def fake(**members):
+    return SimpleNamespace(**{"__version__": kernel_library.VERSION, "load": lambda name: None} | members)
+
+
+def cannot_load(name):
+    raise OSError("wrong ELF class")
+
+
+@pytest.mark.parametrize(("package", "why"), [
+    (fake(__version__="9.9"), r"it has version 9\.9, expected 0\.1\.0\. Install it again"),
+    (fake(load=cannot_load), r"its library cannot be loaded: wrong ELF class"),
+    (fake(load=lambda name: SimpleNamespace(built_with="99.0.1")), r"built with jaxlib 99\.0\.1, which is newer than"),
+])  # fmt: skip
+def test_a_library_that_does_not_fit_is_left_out_with_one_warning(package, why, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jaxdml_cpu", package)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        library, reason = kernel_library._load("")
+    assert library is None
+    assert reason.startswith("jaxdml-cpu is left out: ")
+    assert [re.search(why, str(warning.message)) is not None for warning in caught] == [True]
+
+
+@pytest.mark.parametrize(("name", "why"), [("", "neither avx2 nor avx512_vnni"), ("avx512_vnni", "no avx512_vnni")])
+def test_a_processor_without_kernels_is_said_and_no_warning(name, why, monkeypatch):
+    found = SimpleNamespace(built_with="0.1", kernels=None)
+    monkeypatch.setitem(sys.modules, "jaxdml_cpu", fake(load=lambda name: found))
+    assert kernel_library._load(name) == (None, f"this processor has {why}")
+
+
+def test_without_a_compiler_make_says_so_and_goes_on(tmp_path):
+    """The Makefile with a path on which there is no compiler."""
+    tools = tmp_path / "tools"
+    environment = tmp_path / ".venv" / "bin"
+    for folder in (tools, environment, tmp_path / "native"):
+        folder.mkdir(parents=True)
+    for tool in ("sh", "touch", "grep", "sed", "expand"):
+        (tools / tool).symlink_to(Path("/bin", tool) if Path("/bin", tool).exists() else Path("/usr/bin", tool))
+    python = environment / "python"
+    python.write_text(f'#!/bin/sh\nexport PYTHONPATH="{HERE.parents[1]}"\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    for name in ("native/CMakeLists.txt", "native/pyproject.toml", "pyproject.toml"):
+        (tmp_path / name).touch()
+    (tmp_path / ".venv" / ".demo").touch()
+    makefile = HERE.parents[1] / "Makefile"
+    make = ["make", "-f", str(makefile), ".venv/.native"]
+    variables = {"PATH": str(tools), "JAXDML_KERNELS": "xla", "HOME": str(tmp_path)}
+    command = [
+        next(str(Path(folder, "make")) for folder in os.get_exec_path() if Path(folder, "make").exists()),
+        *make[1:],
+    ]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == [
+        "There is no C++ compiler: jaxdml runs on XLA's kernels, with the same bits",
+        "Kernels: xla: chosen by use_kernels or JAXDML_KERNELS",
+    ]
+    assert (tmp_path / ".venv" / ".native").exists()
