@@ -43,9 +43,11 @@ class Bytes {
   Bytes(Random& random, int64_t size, int64_t alignment = 1) : size_(size) {
     const int64_t place = random.below(3);
     if (place == 0) {
-      const int64_t offset = random.chance(30) ? 0 : (2 * random.below(8) + 1) * alignment;
+      const int64_t offset = alignment > 16 || random.chance(30) ? 0 : (2 * random.below(8) + 1) * alignment;
       block_size_ = offset + size;
-      block_ = static_cast<uint8_t*>(malloc(size_t(block_size_)));
+      void* block;
+      if (posix_memalign(&block, size_t(alignment > 16 ? alignment : 16), size_t(block_size_))) abort();
+      block_ = static_cast<uint8_t*>(block);
       at_ = block_ + offset;
     } else {
       const int64_t page = sysconf(_SC_PAGESIZE);
@@ -57,7 +59,7 @@ class Bytes {
       if (block_size_ && mprotect(block_, size_t(block_size_), PROT_READ | PROT_WRITE)) abort();
       at_ = place == 1 ? block_ : block_ + block_size_ - size;
     }
-    if (!block_ || reinterpret_cast<uintptr_t>(at_) % uintptr_t(alignment)) abort();
+    if (reinterpret_cast<uintptr_t>(at_) % uintptr_t(alignment)) abort();  // not a multiple of it was asked for
     memset(block_, kBeside, size_t(at_ - block_));
     memset(at_, int(random.below(256)), size_t(size));
     memset(at_ + size, kBeside, size_t(block_ + block_size_ - at_ - size));
@@ -91,23 +93,6 @@ class Bytes {
 
   int64_t size_, block_size_, mapped_ = 0;
   uint8_t* block_;
-  uint8_t* at_;
-};
-
-// Scratch memory as bindings.cc gives it, but no byte more.
-class Scratch {
- public:
-  Scratch(Random& random, int64_t size) : at_(static_cast<uint8_t*>(aligned_alloc(64, size_t(size)))) {
-    if (size % 64 || !at_) abort();
-    memset(at_, int(random.below(256)), size_t(size));
-  }
-  ~Scratch() { free(at_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  uint8_t* at() const { return at_; }
-
- private:
   uint8_t* at_;
 };
 

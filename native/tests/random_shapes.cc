@@ -183,7 +183,7 @@ Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kR
       all[i].y = y[i].at();
     }
     const int64_t size = int64_t(all.size());
-    const Scratch scratch(random, kernels.matmul_scratch(all.data(), size, pool.threads));
+    const Bytes scratch(random, kernels.matmul_scratch(all.data(), size, pool.threads), 64);
     kernels.matmul(pool, all.data(), size, scratch.at());
   };
   return of;
@@ -280,7 +280,7 @@ Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill 
       all[i].y = y[i].at();
     }
     const int64_t size = int64_t(all.size());
-    const Scratch scratch(random, kernels.convolve_scratch(all.data(), size, pool.threads));
+    const Bytes scratch(random, kernels.convolve_scratch(all.data(), size, pool.threads), 64);
     kernels.convolve(pool, all.data(), size, scratch.at());
   };
   return of;
@@ -335,7 +335,10 @@ Case quantization_case(Random& random, int64_t size, int64_t count) {
     one.zero_point = zero_point(random, one.is_signed);
     for (int64_t k = 0; k < size; k++) {
       x[k] = one.scale * (300 * random.fraction() - 150);
-      if (random.chance(10)) x[k] = one.scale * (float(random.between(-140, 140)) + 0.5f);
+      if (random.chance(20)) {  // a tie, or next to one
+        x[k] = one.scale * (float(random.between(-300, 300)) + 0.5f);
+        for (int64_t i = random.below(3); i > 0; i--) x[k] = std::nextafter(x[k], random.chance(50) ? 0.0f : 1e30f);
+      }
       if (random.chance(5)) random.fill(reinterpret_cast<uint8_t*>(x + k), 4);  // any float
     }
     one.x = x;
@@ -346,6 +349,30 @@ Case quantization_case(Random& random, int64_t size, int64_t count) {
     std::vector<Quantization> all = problems;
     for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].at();
     kernels.quantize(pool, all.data(), int64_t(all.size()));
+  };
+  return of;
+}
+
+Case dequantization_case(Random& random, int64_t size, int64_t count) {
+  Case of;
+  of.y_bytes = 4;
+  Dequantization one = {};
+  one.size = size;
+  one.is_signed = random.chance(50);
+  of.what = text("%d dequantizations of %d from %s", int(count), int(size), name_of(one.is_signed));
+  std::vector<Dequantization> problems;
+  const Style style = random_style(random);
+  for (int64_t i = 0; i < count; i++) {
+    one.x = tensor(of, random, size, one.is_signed);
+    one.scale = scale(random, std::exp2(12 * random.fraction() - 8), style);
+    one.zero_point = zero_point(random, one.is_signed);
+    problems.push_back(one);
+    of.expected.push_back(expected(one));
+  }
+  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
+    std::vector<Dequantization> all = problems;
+    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].as<float>();
+    kernels.dequantize(pool, all.data(), int64_t(all.size()));
   };
   return of;
 }
@@ -476,10 +503,12 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) { return at_bound(random, 2, 3670, 72, 8, 10, 1); },
     [](Random& random) {
       Convolution one = convolution_of(random, filter_of(128, 2048, 3, 3), 1, 14, 22);
+      one.type = Type::kUint8;
       return convolution_case(random, one, 1, Fill::kSmall);
     },
     [](Random& random) {
-      Convolution one = convolution_of(random, filter_of(290, 905, 3, 3), 1, 7, 9);
+      Convolution one = convolution_of(random, filter_of(290, 905, 3, 3), 1, 8, 10);
+      one.type = Type::kInt8;
       one.start[0] = one.start[1] = one.end[0] = one.end[1] = 1;
       return convolution_case(random, one, 1);
     },
@@ -498,6 +527,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     },
     [](Random& random) { return sum_case(random, 3 * 65536 + 5, 2); },
     [](Random& random) { return quantization_case(random, 2 * 65536 + 1, 2); },
+    [](Random& random) { return dequantization_case(random, 65536 + 7, 2); },
 };
 
 Case make_case(uint64_t seed, int64_t number) {
@@ -508,7 +538,8 @@ Case make_case(uint64_t seed, int64_t number) {
   if (kind < 70) return random_convolution(random);
   if (kind < 86) return random_winograd(random);
   const int64_t size = extent(random, random.chance(5) ? 140000 : 500), count = extent(random, 3);
-  return kind < 93 ? sum_case(random, size, count) : quantization_case(random, size, count);
+  if (kind < 92) return sum_case(random, size, count);
+  return kind < 97 ? quantization_case(random, size, count) : dequantization_case(random, size, count);
 }
 
 // Runs ----------------------------------------------------------------------------------------------------------------
@@ -583,5 +614,5 @@ int main(int argc, char** argv) {
   using namespace jaxdml::test;
   for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(number, on_signal);
   const auto argument = [&](int i, const char* otherwise) { return std::stoll(i < argc ? argv[i] : otherwise); };
-  return run_all(argument(1, "2000"), uint64_t(argument(2, "1")), argument(3, "0"));
+  return run_all(argument(1, "6000"), uint64_t(argument(2, "1")), argument(3, "0"));
 }

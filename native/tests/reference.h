@@ -121,4 +121,13 @@ inline Output expected(const Quantization& one) {
   return y;
 }
 
+inline Output expected(const Dequantization& one) {
+  Output y(size_t(one.size * 4));
+  for (int64_t i = 0; i < one.size; i++) {
+    const float value = float(number(one.x, i, one.is_signed) - one.zero_point) * one.scale;
+    memcpy(&y[size_t(i * 4)], &value, 4);
+  }
+  return y;
+}
+
 }  // namespace jaxdml::test

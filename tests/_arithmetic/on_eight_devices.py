@@ -18,6 +18,7 @@ X, F = RNG.integers(0, 256, (8, 16, 9, 9), np.uint8), RNG.integers(-128, 128, (3
 GROUPED = RNG.integers(-128, 128, (32, 4, 3, 3), np.int8)
 WIDE_X, WIDE = RNG.integers(0, 256, (4, 64, 9, 9), np.uint8), RNG.integers(0, 256, (64, 32, 3, 3), np.uint8)
 DEPTHWISE = RNG.integers(-128, 128, (16, 1, 3, 3), np.int8)
+HAS_NATIVE = dml.kernels().startswith("native")
 B_SCALE = np.linspace(0.1, 0.2, 32, dtype=np.float32)
 
 
@@ -63,6 +64,11 @@ def collectives(hlo):
     return set(found)
 
 
+def native_calls(hlo):
+    """How many native kernels a program calls."""
+    return hlo.count('custom_call_target="jaxdml_cpu_')
+
+
 def prepared(x, weights):
     if weights.ndim == 2:
         return dml.prepare_matrix_multiply_b(weights)
@@ -95,6 +101,7 @@ def on_mesh(kind):
             program = jax.jit(operator).lower(*sharded).compile()
             check(f"{kind.name}: {name}", program(*sharded), expected)
             assert collectives(program.as_text()) == expected_collectives, (name, collectives(program.as_text()))
+            assert not native_calls(program.as_text())  # XLA cannot partition them
             weights = prepared(*sharded)  # which leaves them where they are
             program = jax.jit(operator).lower(sharded[0], weights).compile()
             check(f"{kind.name}: {name}, prepared", program(sharded[0], weights), expected)
@@ -172,6 +179,8 @@ def in_shard_map():
                 expected,
             )
             assert not collectives(program.as_text())
+            is_part = w is weights and specs[1] != P()  # of what was packed
+            assert native_calls(program.as_text()) == (HAS_NATIVE and not is_part)
     filters = np.stack([F, ~F, F // 2, F // 3])
     each = jax.shard_map(jax.vmap(convolve, (None, 0)), mesh=mesh, in_specs=(P("x"), P("y")), out_specs=P("y", "x"))
     check("shard_map: vmap", jax.jit(each)(X, filters), np.stack([convolve(X, f, reference) for f in filters]))
