@@ -178,6 +178,9 @@ def test_calc_buffer_tensor_size():
     assert dml.calc_buffer_tensor_size(dml.DataType.UINT8, (3, 5)) == 16
     assert dml.calc_buffer_tensor_size(dml.DataType.FLOAT32, [2, 3, 4], [4, 0, 1]) == 32
     assert dml.calc_buffer_tensor_size(dml.DataType.INT4, (3,)) == 4
+    with pytest.raises(dml.DescError, match="has rank 9, expected 1 to 8") as caught:
+        dml.calc_buffer_tensor_size(dml.DataType.UINT8, (1,) * 9)
+    assert (caught.value.expected, caught.value.received) == ((1, 8), 9)
     for wrong in ((3, -5), 5, None, (), (1,) * 9, "3"):
         with pytest.raises(dml.DescError, match=r"calc_buffer_tensor_size: Tensor has (no )?(Sizes|rank)"):
             dml.calc_buffer_tensor_size(dml.DataType.UINT8, wrong)

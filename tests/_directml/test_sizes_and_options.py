@@ -192,6 +192,28 @@ RIGHT = (
 )  # fmt: skip
 
 
+def test_the_padded_input_may_have_as_many_elements_as_a_tensor():
+    """2**32 - 1, and not one more; the stride leaves two of them for the output."""
+
+    def padded(width):
+        one, parameter = tensor_of("UINT8", 1, 1, 1, 1), f32(1, 1, 1, 1)
+        fields = {f"{name}_scale_tensor": parameter for name in ("input", "filter", "output")}
+        options = {
+            "end_padding": (0, width - 1),
+            "strides": (1, 2**31),
+            "start_padding": (0, 0),
+            "dilations": (1, 1),
+            "dimension_count": 2,
+        }
+        return dml.QuantizedLinearConvolutionDesc(
+            input_tensor=one, filter_tensor=one, output_tensor=tensor_of("UINT8", 1, 1, 1, 2), **fields, **options
+        )
+
+    assert dml.validate(padded(2**32 - 1)).shape == (1, 1, 1, 2)
+    with pytest.raises(dml.DescError, match="makes an input of 4294967296 elements, the limit is 4294967295; pad less"):
+        dml.validate(padded(2**32))
+
+
 def test_validate_returns_the_outputs_shape_and_dtype():
     for words, desc, shape, dtype in RIGHT:
         with case(words):
