@@ -204,6 +204,7 @@ def test_the_padded_input_may_have_as_many_elements_as_a_tensor():
             "start_padding": (0, 0),
             "dilations": (1, 1),
             "dimension_count": 2,
+            "group_count": 1,
         }
         return dml.QuantizedLinearConvolutionDesc(
             input_tensor=one, filter_tensor=one, output_tensor=tensor_of("UINT8", 1, 1, 1, 2), **fields, **options
