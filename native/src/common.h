@@ -29,6 +29,13 @@ JAXDML_INLINE int32_t as_weight(const ZeroPoints& x, int64_t i) { return value(x
 constexpr int32_t kMatrixMark = 0x4a444d00 + kBytes;
 constexpr int32_t kFilterMark = 0x4a444e00 + kBytes;
 
+// Cells from one row to the next, where rows of a product are read side by side: never a multiple of cache lines, for
+// the same element of all rows would then lie in one bank of the cache, and be read one after the other.
+JAXDML_INLINE int64_t row_cells(int64_t depth) {
+  const int64_t bytes = round_up(depth, kDepth) * int64_t(sizeof(Cell));
+  return (bytes < 64 ? bytes : round_up(bytes + 24, 64) - 24) / int64_t(sizeof(Cell));
+}
+
 // Cuts pieces of 64-byte alignment off a block of memory; with a null block it counts what they need.
 struct Arena {
   uint8_t* block;
@@ -48,10 +55,19 @@ JAXDML_INLINE void clear_behind(T* piece, int64_t count) {
   memset(reinterpret_cast<uint8_t*>(piece) + bytes, 0, round_up(bytes, 64) - bytes);
 }
 
+// Calls f(phase, item, worker) for all items of several phases, on all threads.
+template <int kPhases, class F>
+JAXDML_INLINE void in_phases(const Pool& pool, const int64_t (&counts)[kPhases], const F& f) {
+  const Pool::Task task = [](const void* g, int64_t phase, int64_t item, int64_t worker) {
+    (*static_cast<const F*>(g))(phase, item, worker);
+  };
+  pool.run(pool, counts, kPhases, task, &f);
+}
+
+// Calls f(item, worker) for all items, on all threads.
 template <class F>
 JAXDML_INLINE void parallel(const Pool& pool, int64_t count, const F& f) {
-  const auto task = [](const void* g, int64_t item, int64_t worker) { (*static_cast<const F*>(g))(item, worker); };
-  pool.run(pool, count, task, &f);
+  in_phases(pool, {count}, [&](int64_t, int64_t item, int64_t worker) { f(item, worker); });
 }
 
 // Numbers an item of several nested loops; the last one runs fastest.

@@ -10,7 +10,7 @@ namespace jaxdml::JAXDML_ISA {
 static void pack_filter(const Pool& pool, const uint8_t* filter, bool is_signed, const Filter& shape, uint8_t* to) {
   Arena arena = {to, 0};
   Packed packed = packed_filter(shape, arena);
-  const int64_t depth = filter_depth(shape), padded = padded_filter_depth(shape), m = winograd_form(shape);
+  const int64_t depth = filter_depth(shape), padded = row_cells(depth), m = winograd_form(shape);
   const uint8_t flip = flip_to_signed(is_signed);
   memset(packed.mark, 0, 64);
   memset(packed.flag, 0, 64);

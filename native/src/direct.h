@@ -19,6 +19,8 @@ struct DirectPlan {
   bool are_panels_shared;                               // by items that differ in their rows
   uint8_t* panels;                                      // of each worker, or of all images and groups
   int64_t panel_bytes;                                  // of a tile
+  int64_t dwords;                                       // of a row
+  int64_t panel_parts;                                  // in which a shared panel is made
   int32_t* ones;
 };
 
@@ -29,6 +31,7 @@ JAXDML_INLINE DirectPlan plan_direct(const Convolution* problems, int64_t count,
   plan.planes = planes_of(one);
   const int64_t depth = padded_filter_depth(filter), outputs = group_outputs(filter);
   plan.tiles = ceil_div(plan.planes.positions, kTile);
+  plan.dwords = depth / kDepth;
   plan.panel_bytes = depth / kDepth * kTile * 4;
   plan.tile_block = at_most(at_least((192 << 10) / plan.panel_bytes, 1), plan.tiles);
   plan.row_block = round_up(outputs, kRows);
@@ -48,18 +51,20 @@ JAXDML_INLINE DirectPlan plan_direct(const Convolution* problems, int64_t count,
     if (arena.block) plan.channels[i] = channels;
   }
   const int64_t all_channels = count * one.batch * filter.groups * filter.channels;
-  plan.filled = take<uint8_t>(arena, plan.planes.is_input ? 0 : all_channels * plan.planes.channel);
+  plan.filled = take<uint8_t>(arena, plan.planes.is_input ? 0 : all_channels * plan.planes.channel + kTile);
   plan.are_panels_shared = plan.row_blocks > 1;
   const int64_t panels = plan.are_panels_shared ? count * one.batch * filter.groups * plan.tiles : threads * plan.tile_block;
   plan.panels = take<uint8_t>(arena, panels * plan.panel_bytes);
+  plan.panel_parts = at_most(at_least(depth / 512, 1), 2 * threads);
   plan.ones = take<int32_t>(arena, depth / kDepth);
   return plan;
 }
 
-// The windows of up to kTile positions from `first` on, as a panel of so many lanes.
-JAXDML_INLINE void make_panel(const uint8_t* planes, const int64_t* offsets, int64_t depth, int64_t first,
-                              int64_t count, int64_t lanes, uint8_t flip, uint8_t* panel) {
-  for (int64_t k = 0; k < depth; k += kDepth) {
+// The windows of up to kTile positions from `first` on, elements from_k to until_k, in a panel of so many lanes.
+JAXDML_INLINE void make_panel(const uint8_t* planes, const int64_t* offsets, int64_t depth, int64_t from_k,
+                              int64_t until_k, int64_t first, int64_t count, int64_t lanes, uint8_t flip,
+                              uint8_t* panel) {
+  for (int64_t k = from_k; k < until_k; k += kDepth) {
     const uint8_t* rows[kDepth];
     for (int i = 0; i < kDepth; i++) rows[i] = k + i < depth ? planes + offsets[k + i] + first : nullptr;
     uint8_t* to = panel + k / kDepth * lanes * 4;
@@ -82,7 +87,7 @@ static void direct_tile(const Convolution& one, const DirectPlan& plan, const Ch
                         int64_t stride, const uint8_t* panel, const int32_t* window_sums, int64_t first, int64_t o,
                         uint8_t* y) {
   I32 sums[R][V];
-  multiply_tile<R, V, UnsignedLanes>(cells, stride, panel, stride, sums);
+  multiply_tile<R, V, UnsignedLanes>(cells, stride, panel, plan.dwords, sums);
   const int64_t count = at_most(V * kLanes, plan.planes.positions - first);
   const int64_t size = size_of(one.type), channel = one.y_height * one.y_width * size;
 #pragma GCC unroll 8
@@ -133,19 +138,25 @@ JAXDML_INLINE void sum_windows_of(int64_t vectors, const int32_t* ones, const ui
 #endif
 }
 
-// The planes of all problems; the input itself where that will do.
-JAXDML_INLINE void fill_all_planes(const Pool& pool, const Convolution* problems, int64_t count, const Planes& planes,
-                                   uint8_t* filled) {
-  if (planes.is_input) return;
-  const Convolution& one = problems[0];
-  const int64_t channels = one.batch * one.filter.groups * one.filter.channels, size = one.height * one.width;
-  const int64_t chunk = at_least((32 << 10) / at_least(planes.channel, 1), 1), chunks = ceil_div(channels, chunk);
-  parallel(pool, count * chunks, [&](int64_t item, int64_t) {
-    const int64_t problem = item / chunks, from = item % chunks * chunk;
-    for (int64_t c = from; c < at_most(channels, from + chunk); c++)
-      fill_planes(problems[problem], planes, problems[problem].x + c * size,
-                  filled + (problem * channels + c) * planes.channel);
-  });
+// The planes of a chunk of channels of all problems.
+struct PlaneChunks {
+  int64_t channels, size, count;  // of one problem; of a chunk; of chunks in all
+};
+
+JAXDML_INLINE PlaneChunks plane_chunks(const Convolution* problems, int64_t count, const Planes& planes) {
+  const int64_t channels = problems[0].batch * problems[0].filter.groups * problems[0].filter.channels;
+  const int64_t size = at_least((16 << 10) / at_least(planes.channel, 1), 1);
+  return {channels, size, planes.is_input ? 0 : count * ceil_div(channels, size)};
+}
+
+JAXDML_INLINE void fill_chunk(const Convolution* problems, const PlaneChunks& chunks, const Planes& planes,
+                              int64_t item, uint8_t* filled) {
+  const int64_t of_problem = ceil_div(chunks.channels, chunks.size);
+  const int64_t problem = item / of_problem, first = item % of_problem * chunks.size;
+  const Convolution& one = problems[problem];
+  for (int64_t c = first; c < at_most(chunks.channels, first + chunks.size); c++)
+    fill_planes(one, planes, one.x + c * one.height * one.width,
+                filled + (problem * chunks.channels + c) * planes.channel);
 }
 
 JAXDML_INLINE const uint8_t* planes_at(const Convolution* problems, int64_t problem, const Planes& planes,
@@ -158,7 +169,7 @@ JAXDML_INLINE const uint8_t* planes_at(const Convolution* problems, int64_t prob
 static void convolve_directly(const Pool& pool, const Convolution* problems, int64_t count, Arena& arena) {
   const DirectPlan plan = plan_direct(problems, count, pool.threads, arena);
   const Filter& filter = problems[0].filter;
-  const int64_t depth = filter_depth(filter), dwords = padded_filter_depth(filter) / kDepth;
+  const int64_t depth = filter_depth(filter), dwords = plan.dwords, stride = row_cells(depth) / kDepth;
   for (int64_t i = 0; i < count; i++) set_channels(problems[i], 0, plan.channels[i]);
   for (int64_t k = 0; k < depth; k++) {
     const int64_t v = k % filter.columns, u = k / filter.columns % filter.rows;
@@ -166,26 +177,29 @@ static void convolve_directly(const Pool& pool, const Convolution* problems, int
     plan.offsets[k] = c * plan.planes.channel + plane_offset(problems[0], plan.planes, u, v);
   }
   for (int64_t k = 0; k < dwords; k++) plan.ones[k] = kDepth == 4 ? 0x01010101 : 0x00010001;
-  fill_all_planes(pool, problems, count, plan.planes, plan.filled);
 
   const auto lanes_of = [&](int64_t tile) {
     return at_most(kTile, round_up(plan.planes.positions - tile * kTile, kLanes));
   };
-  const auto make = [&](int64_t problem, int64_t image_group, int64_t tile, uint8_t* panel) {
+  // Part `part` of so many of a panel.
+  const auto make = [&](int64_t problem, int64_t image_group, int64_t tile, int64_t part, int64_t parts,
+                        uint8_t* panel) {
     const uint8_t* planes = planes_at(problems, problem, plan.planes, plan.filled, image_group * filter.channels);
     const uint8_t flip = flip_to_unsigned(problems[problem].x_zero_point.is_signed);
-    make_panel(planes, plan.offsets, depth, tile * kTile, at_most(kTile, plan.planes.positions - tile * kTile),
-               lanes_of(tile), flip, panel);
+    const int64_t from = dwords * part / parts * kDepth, until = dwords * (part + 1) / parts * kDepth;
+    // Planes have room behind their end for whole vectors; the caller's input has none.
+    const int64_t count = plan.planes.is_input ? at_most(kTile, plan.planes.positions - tile * kTile) : lanes_of(tile);
+    make_panel(planes, plan.offsets, depth, from, until, tile * kTile, count, lanes_of(tile), flip, panel);
   };
   const int64_t images = problems[0].batch * filter.groups;
-  if (plan.are_panels_shared)
-    parallel(pool, count * images * plan.tiles, [&](int64_t number, int64_t) {
-      Index index = {number};
-      const int64_t tile = next_of(index, plan.tiles), image_group = next_of(index, images);
-      make(index.rest, image_group, tile, plan.panels + number * plan.panel_bytes);
-    });
+  const auto make_part = [&](int64_t number) {
+    Index index = {number};
+    const int64_t part = next_of(index, plan.panel_parts), at = index.rest;
+    const int64_t tile = next_of(index, plan.tiles), image_group = next_of(index, images);
+    make(index.rest, image_group, tile, part, plan.panel_parts, plan.panels + at * plan.panel_bytes);
+  };
 
-  const auto item = [&](int64_t number, int64_t worker) {
+  const auto multiply = [&](int64_t number, int64_t worker) {
     Index index = {number};
     const int64_t row_block = next_of(index, plan.row_blocks), tile_block = next_of(index, plan.tile_blocks);
     const int64_t image_group = next_of(index, images), group = image_group % filter.groups;
@@ -200,7 +214,7 @@ static void convolve_directly(const Pool& pool, const Convolution* problems, int
     } else {
       panels += worker * plan.tile_block * plan.panel_bytes;
       for (int64_t tile = first_tile; tile < last_tile; tile++)
-        make(index.rest, image_group, tile, panels + (tile - first_tile) * plan.panel_bytes);
+        make(index.rest, image_group, tile, 0, 1, panels + (tile - first_tile) * plan.panel_bytes);
     }
     const Packed packed = packed_filter(one);
     const int64_t first_row = group * group_outputs(filter) + row_block * plan.row_block;
@@ -212,11 +226,18 @@ static void convolve_directly(const Pool& pool, const Convolution* problems, int
         const int64_t vectors = lanes_of(tile) / kLanes;
         if (channels.has_zero_points) sum_windows_of(vectors, plan.ones, panel, dwords, window_sums);
         kDirectTiles[vectors - 1][at_most(kRows, last_row - o) - 1](
-            one, plan, channels, reinterpret_cast<const Dword*>(packed.rows) + o * dwords, dwords, panel, window_sums,
+            one, plan, channels, reinterpret_cast<const Dword*>(packed.rows) + o * stride, stride, panel, window_sums,
             tile * kTile, o, y_channel(one, n, o));
       }
   };
-  parallel(pool, count * problems[0].batch * filter.groups * plan.tile_blocks * plan.row_blocks, item);
+  const PlaneChunks chunks = plane_chunks(problems, count, plan.planes);
+  const int64_t parts = plan.are_panels_shared ? count * images * plan.tiles * plan.panel_parts : 0;
+  in_phases(pool, {chunks.count, parts, count * images * plan.tile_blocks * plan.row_blocks},
+            [&](int64_t phase, int64_t item, int64_t worker) {
+              if (phase == 0) return fill_chunk(problems, chunks, plan.planes, item, plan.filled);
+              if (phase == 1) return make_part(item);
+              multiply(item, worker);
+            });
 }
 
 }  // namespace jaxdml::JAXDML_ISA

@@ -1,7 +1,6 @@
 // Packed filters, and which form of a convolution reads them.
 //
-// A packed filter: its mark and a flag, int32 sums of each output channel, rows of cells [outputs][depth], depth padded to a multiple
-// of kDepth, then Winograd's form where the filter's shape asks for one. All sizes follow from the shape.
+// A packed filter: its mark and a flag, int32 sums of each output channel, rows of cells [outputs][row_cells(depth)], then Winograd's form where the filter's shape asks for one. All sizes follow from the shape.
 #pragma once
 
 #include "common.h"
@@ -43,7 +42,7 @@ JAXDML_INLINE Packed packed_filter(const Filter& filter, Arena& arena) {
   packed.mark = take<int32_t>(arena, 1);
   packed.flag = take<int32_t>(arena, 1);
   packed.sums = take<int32_t>(arena, filter.outputs);
-  packed.rows = take<Cell>(arena, filter.outputs * padded_filter_depth(filter));
+  packed.rows = take<Cell>(arena, filter.outputs * row_cells(filter_depth(filter)));
   const int64_t m = winograd_form(filter);
   packed.winograd = take<int32_t>(arena, m ? winograd_bytes(filter, m) / 4 : 0);
   return packed;

@@ -99,7 +99,7 @@ static MatmulPlan plan(const Matmul* problems, int64_t count, int64_t threads, A
     const Columns columns = {take<int32_t>(arena, width), take<int32_t>(arena, width), take<float>(arena, width)};
     if (arena.block) plan.columns[i] = columns;
   }
-  plan.copy_bytes = plan.is_copied ? round_up(kRows * depth * int64_t(sizeof(Cell)), 64) : 0;
+  plan.copy_bytes = plan.is_copied ? round_up(kRows * row_cells(depth) * int64_t(sizeof(Cell)), 64) : 0;
   plan.copies = take<uint8_t>(arena, plan.copy_bytes * threads);
   return plan;
 }
@@ -192,6 +192,7 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
     const int64_t depth = padded_depth(one.depth), width = padded_columns(one.columns);
     const uint8_t* panels = one.b + panels_at(one.columns);
     Cell* copies = reinterpret_cast<Cell*>(p.copies + worker * p.copy_bytes);
+    const int64_t stride = p.is_copied ? row_cells(depth) : depth;
     const int64_t last_row = at_most(one.rows, (row_block + 1) * p.row_block);
     for (int64_t m = row_block * p.row_block; m < last_row; m += kRows) {
       const int64_t tile_rows = at_most(kRows, last_row - m);
@@ -210,15 +211,15 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
           rows[r].output = output_of(value(one.y_zero_point, m + r), one.type == Type::kInt8);
         }
         if (p.is_copied) {
-          copy_cells(a + r * one.depth, flip, one.depth, copies + r * depth);
-          for (int64_t k = one.depth; k < depth; k++) copies[r * depth + k] = 0;
+          copy_cells(a + r * one.depth, flip, one.depth, copies + r * stride);
+          for (int64_t k = one.depth; k < depth; k++) copies[r * stride + k] = 0;
         }
       }
       const Dword* cells = reinterpret_cast<const Dword*>(p.is_copied ? reinterpret_cast<const uint8_t*>(copies) : a);
       const int64_t last = at_most(width, (column_block + 1) * p.column_block);
       for (int64_t n = column_block * p.column_block; n < last; n += kTile) {
         const int64_t vectors = panel_lanes(one.columns, n) / kLanes;
-        kMatmulTiles[vectors - 1][tile_rows - 1](one, columns, has_zero_points, rows, cells, depth / kDepth,
+        kMatmulTiles[vectors - 1][tile_rows - 1](one, columns, has_zero_points, rows, cells, stride / kDepth,
                                                  panels + n * depth, m, n);
       }
     }

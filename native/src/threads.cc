@@ -10,47 +10,61 @@ namespace {
 
 constexpr int64_t kWorthAThread = 1 << 20;  // multiplications
 
-using Task = void (*)(const void*, int64_t, int64_t);
-
-// Items are claimed one by one from a counter. A helper that comes late finds no item left, and never touches the
+// Items of all phases are numbered in one row, and claimed one by one from a counter. An item of a later phase is begun
+// when all items of the phases before are done. A helper that comes late finds no item left, and never touches the
 // context, which is gone by then; the counters outlive the call by being shared.
 //
-// Why no item is lost or done twice: `next` gives every number once. Why the caller may return: it has seen `done` reach
-// the count, each increment of which is released after its item and acquired here, so that all writes of all items are
-// visible to the caller, and no helper is inside an item.
+// Why no item is lost or done twice: `next` gives every number once. Why nobody waits forever: what an item waits for
+// has smaller numbers, and was claimed before by threads that are running. Why what was written is seen: each increment
+// of `done` is released after its item, and acquired by who waits for it, the caller included, who returns when all
+// items are done and no helper is inside of one.
 struct Job {
-  Task task;
+  Pool::Task task;
   const void* context;
+  const int64_t* counts;  // the caller's, as the context
   int64_t count;
   std::atomic<int64_t> next{0}, done{0}, workers{0};
+
+  void wait_for(int64_t items) const {
+    while (done.load(std::memory_order_acquire) < items) _mm_pause();
+  }
 
   void work() {
     int64_t item = next.fetch_add(1, std::memory_order_relaxed);
     if (item >= count) return;
     const FloatMode mode;
     const int64_t worker = workers.fetch_add(1, std::memory_order_relaxed);
+    int64_t phase = 0, before = 0;  // items of the phases before
     for (; item < count; item = next.fetch_add(1, std::memory_order_relaxed)) {
-      task(context, item, worker);
+      while (item >= before + counts[phase]) before += counts[phase++];
+      if (before) wait_for(before);
+      task(context, phase, item - before, worker);
       done.fetch_add(1, std::memory_order_release);
     }
   }
 };
 
-void run(const Pool& pool, int64_t count, Task task, const void* context) {
-  const int64_t threads = pool.threads < count ? pool.threads : count;
+void run(const Pool& pool, const int64_t* counts, int64_t phases, Pool::Task task, const void* context) {
+  int64_t count = 0, threads = 1;
+  for (int64_t phase = 0; phase < phases; phase++) {
+    count += counts[phase];
+    threads = counts[phase] > threads ? counts[phase] : threads;
+  }
+  threads = pool.threads < threads ? pool.threads : threads;
   if (threads <= 1) {
-    for (int64_t item = 0; item < count; item++) task(context, item, 0);
+    for (int64_t phase = 0; phase < phases; phase++)
+      for (int64_t item = 0; item < counts[phase]; item++) task(context, phase, item, 0);
     return;
   }
   auto* handle = static_cast<xla::ffi::ThreadPool*>(pool.handle);
   const auto job = std::make_shared<Job>();
   job->task = task;
   job->context = context;
+  job->counts = counts;
   job->count = count;
   for (int64_t i = 1; i < threads; i++) handle->Schedule([job] { job->work(); });
   job->work();
-  // Helpers are inside their last items, which are short.
-  while (job->done.load(std::memory_order_acquire) < count) _mm_pause();
+  job->wait_for(count);  // helpers are inside their last items, which are short
 }
 
 }  // namespace

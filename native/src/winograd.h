@@ -4,7 +4,8 @@
 // pair, into (m + 2)**2 points; at each point the block's pairs are multiplied with the filter's; the products of all
 // points are transformed back and requantized. Only blocks lie in memory, never a transformed image.
 //
-// A packed form: int32 dwords [groups][points][outputs of a group][channel pairs], two int16 each.
+// A packed form: int32 dwords [groups][outputs of a group / kRows][points][kRows][channel pairs], two int16 each; the
+// last rows of a group may be fewer.
 #pragma once
 
 #include "channels.h"
@@ -24,7 +25,9 @@ template <int M>
 JAXDML_INLINE void pack_winograd(const uint8_t* filter, uint8_t flip, const Filter& shape, int64_t o, Packed& packed) {
   constexpr int kPoints = (M + 2) * (M + 2), kWords = 2 * kLanes;
   const int64_t outputs = group_outputs(shape), words = channel_pairs(shape) * 2;
-  auto* to = reinterpret_cast<int16_t*>(packed.winograd) + (o / outputs * kPoints * outputs + o % outputs) * words;
+  const int64_t row = o % outputs, first_row = row / kRows * kRows, rows = at_most(kRows, outputs - first_row);
+  auto* to = reinterpret_cast<int16_t*>(packed.winograd) +
+             ((o / outputs * outputs + first_row) * kPoints + row - first_row) * words;
   for (int64_t first = 0; first < words; first += kWords) {
     int16_t weights[9][kWords] = {};
     const int64_t count = at_most(kWords, shape.channels - first);
@@ -35,7 +38,7 @@ JAXDML_INLINE void pack_winograd(const uint8_t* filter, uint8_t flip, const Filt
     memcpy(g, weights, sizeof(g));
     transform_whole_filter<M>(g, points);
     for (int i = 0; i < kPoints; i++)
-      memcpy(to + i * outputs * words + first, &points[i], size_t(at_most(kWords, words - first)) * 2);
+      memcpy(to + i * rows * words + first, &points[i], size_t(at_most(kWords, words - first)) * 2);
   }
 }
 
@@ -258,7 +261,7 @@ static void convolve_winograd(const Pool& pool, const Convolution* problems, int
     for (int64_t row = row_block * plan.row_block; row < last; row += kRows) {
       const int64_t rows = at_most(kRows, last - row);
       for (int i = 0; i < T * T; i++) {
-        const Dword* from = weights + (i * outputs + row) * pairs;
+        const Dword* from = weights + (row * T * T + i * rows) * pairs;
         uint8_t* to = products + i * kRows * kLine;
         if (rows == kRows)
           multiply_points<kRows>(from, pairs, points + i * pairs * kLine, to, kLine);

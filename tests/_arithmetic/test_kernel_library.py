@@ -64,6 +64,14 @@ else:
     assert re.search(rf"has {name} \d{{6}}|this processor has no {name}", done.stdout), done.stdout
 
 
+def test_the_versions_agree():
+    """That of the package, in both of its files, and the one that jaxdml calls."""
+    root = HERE.parents[1] / "native"
+    of_project = re.search(r'^version = "(.*)"$', (root / "pyproject.toml").read_text(), re.M)[1]
+    of_package = re.search(r'^__version__ = "(.*)"$', (root / "jaxdml_cpu" / "__init__.py").read_text(), re.M)[1]
+    assert of_project == of_package == kernel_library.VERSION
+
+
 def test_the_environment_chooses():
     program = "import jaxdml; print(jaxdml.kernels())"
     assert run(program, JAXDML_KERNELS="xla").stdout.startswith("xla: chosen by use_kernels or JAXDML_KERNELS")
