@@ -21,7 +21,9 @@
 #define JAXDML_OPTIONS extern "C" __attribute__((visibility("default"))) const char*
 JAXDML_OPTIONS __asan_default_options() { return "abort_on_error=1:handle_segv=2:handle_sigbus=2:handle_sigfpe=2"; }
 JAXDML_OPTIONS __ubsan_default_options() { return "abort_on_error=1:print_stacktrace=1"; }
-JAXDML_OPTIONS __tsan_default_options() { return "abort_on_error=1:halt_on_error=1"; }
+JAXDML_OPTIONS __tsan_default_options() {
+  return "abort_on_error=1:halt_on_error=1:handle_segv=2:handle_sigbus=2:handle_sigfpe=2";
+}
 
 namespace jaxdml::test {
 namespace {
@@ -91,8 +93,8 @@ Style random_style(Random& random) { return {random.chance(15), random.chance(12
 
 float scale(Random& random, float near, const Style& style) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
-  constexpr float kStrange[] = {0.0f,  -0.0f,    1e-40f,    -1e-39f,    1.3e-38f, 1e-30f,        1e30f,
-                                3e38f, -0.0125f, kInfinity, -kInfinity, kNan,     0x1.fffffep-6f};
+  const float kStrange[] = {0.0f,  -0.0f, 1e-40f,    -1e-39f,    1.3e-38f, 1e-30f,        1e30f,
+                            3e38f, -near, kInfinity, -kInfinity, kNan,     0x1.fffffep-6f};
   if (style.are_strange && random.chance(35)) return kStrange[random.below(std::size(kStrange))];
   if (style.are_powers) return std::exp2(std::round(std::log2(near)) + float(random.between(-1, 1)));
   return near * std::exp2(2 * random.fraction() - 1);
@@ -189,12 +191,12 @@ Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kR
   return of;
 }
 
-// The sum of |weights| of each output channel is `total`, of which there must be enough. Signs are all negative, those
-// of a random window, or random.
+// The sum of |weights| of each output channel is `total`, of which there must be enough. Signs are all negative, as
+// those of the first channel are, or those of a random window, or random.
 void set_total(Random& random, const Filter& shape, int64_t total, bool is_signed, uint8_t* filter) {
   const int64_t area = shape.rows * shape.columns, depth = shape.channels * area;
   for (int64_t o = 0; o < shape.outputs; o++) {
-    const int64_t kind = random.below(3), window = random.below(int64_t(1) << area);
+    const int64_t kind = o ? random.below(3) : 0, window = random.below(int64_t(1) << area);
     int64_t rest = total;
     for (int64_t k = 0; k < depth; k++) {
       const bool is_positive = kind == 1 ? window >> k % area & 1 : kind == 2 && random.chance(50);
@@ -215,7 +217,8 @@ void set_periodic(Random& random, const Convolution& one, uint8_t* x) {
   }
 }
 
-// `one` says the shape and options, the signs and the type; `total`, if it is not 0, what |weights| add up to.
+// `one` says the shape and options, the signs and the type; `total`, if it is not 0, what |weights| add up to, and
+// more in each next problem.
 Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill = Fill::kRandom, int64_t total = 0) {
   const Filter& shape = one.filter;
   const int64_t kernel[2] = {shape.rows, shape.columns}, size[2] = {one.height, one.width};
@@ -238,16 +241,16 @@ Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill 
   const int64_t depth = shape.channels * shape.rows * shape.columns;
   const Style style = random_style(random);
   const Magnitudes near = magnitudes(random, depth);
-  const bool is_shared = random.chance(30);
+  const bool is_shared = !total && random.chance(30);
   const int64_t filter_scales = random.chance(50) ? 1 : shape.outputs;
   const int64_t filter_zero_points = random.chance(50) ? 1 : shape.outputs;
   for (int64_t i = 0; i < count; i++) {
     one.x = tensor(of, random, one.batch * shape.groups * shape.channels * one.height * one.width,
                    one.x_zero_point.is_signed, fill);
-    if (total && random.chance(40)) set_periodic(random, one, of.inputs.back().at());
+    if (total && fill == Fill::kExtremes) set_periodic(random, one, of.inputs.back().at());
     if (!i || !is_shared) {
       weights.push_back(tensor(of, random, shape.outputs * depth, one.filter_zero_point.is_signed, fill));
-      if (total) set_total(random, shape, total, one.filter_zero_point.is_signed, of.inputs.back().at());
+      if (total) set_total(random, shape, total + 300 * i, one.filter_zero_point.is_signed, of.inputs.back().at());
     } else {
       weights.push_back(weights[0]);
     }
@@ -332,6 +335,7 @@ Case quantization_case(Random& random, int64_t size, int64_t count) {
   for (int64_t i = 0; i < count; i++) {
     float* x = of.inputs.emplace_back(random, size * 4, 4).as<float>();
     one.scale = scale(random, std::exp2(12 * random.fraction() - 8), style);
+    if (random.chance(10)) one.scale = -one.scale;
     one.zero_point = zero_point(random, one.is_signed);
     for (int64_t k = 0; k < size; k++) {
       x[k] = one.scale * (300 * random.fraction() - 150);
@@ -340,6 +344,8 @@ Case quantization_case(Random& random, int64_t size, int64_t count) {
         for (int64_t i = random.below(3); i > 0; i--) x[k] = std::nextafter(x[k], random.chance(50) ? 0.0f : 1e30f);
       }
       if (random.chance(5)) random.fill(reinterpret_cast<uint8_t*>(x + k), 4);  // any float
+      if (random.chance(1)) x[k] = std::numeric_limits<float>::quiet_NaN();
+      if (random.chance(1)) x[k] = std::numeric_limits<float>::infinity() * (random.chance(50) ? 1 : -1);
     }
     one.x = x;
     problems.push_back(one);
@@ -465,14 +471,12 @@ Case random_convolution(Random& random) {
   }
 }
 
-// For Winograd's F(m x m, 3 x 3) with so many channels and outputs, whose |weights| add up to the bound, or to one
-// more.
-Case at_bound(Random& random, int64_t m, int64_t channels, int64_t outputs, int64_t height, int64_t width,
-              int64_t more) {
-  Convolution one = convolution_of(random, filter_of(outputs, channels, 3, 3), 1, height, width);
+// For Winograd's F(m x m, 3 x 3), with |weights| that add up to `more` than its bound.
+Case at_bound(Random& random, int64_t m, const Filter& filter, Fill fill, int64_t more, int64_t count = 1) {
+  Convolution one = m == 4 ? convolution_of(random, filter, 1, 18, 18) : convolution_of(random, filter, 1, 8, 10);
   one.type = Type::kInt32;
-  const Fill fills[] = {Fill::kLowest, Fill::kHighest, Fill::kExtremes};
-  return convolution_case(random, one, 1, fills[random.below(3)], (int64_t(1) << (m == 4 ? 25 : 29)) / 128 - 1 + more);
+  const int64_t bound = (int64_t(1) << (m == 4 ? 25 : 29)) / 128 - 1;
+  return convolution_case(random, one, count, fill, bound + more);
 }
 
 const std::vector<std::function<Case(Random&)>> kLarge = {
@@ -492,15 +496,22 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     },
     [](Random& random) { return matmul_case(random, matmul_of(random, 700, 130, 500), 1); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 13, 2500, 700), 1); },
-    // F(4, 3) at its bound and past it.
-    [](Random& random) { return at_bound(random, 4, 230, 7, 18, 18, 0); },
-    [](Random& random) { return at_bound(random, 4, 230, 7, 18, 18, 0); },
-    [](Random& random) { return at_bound(random, 4, 230, 6, 18, 18, 0); },
-    [](Random& random) { return at_bound(random, 4, 230, 6, 18, 18, 1); },
-    [](Random& random) { return at_bound(random, 4, 500, 13, 18, 18, 0); },
+    // F(4, 3) at its bound, past it, and one problem of both.
+    [](Random& random) { return at_bound(random, 4, filter_of(7, 230, 3, 3), Fill::kLowest, 0); },
+    [](Random& random) { return at_bound(random, 4, filter_of(7, 230, 3, 3), Fill::kHighest, 0); },
+    [](Random& random) { return at_bound(random, 4, filter_of(13, 500, 3, 3), Fill::kExtremes, 0); },
+    [](Random& random) { return at_bound(random, 4, filter_of(6, 230, 3, 3), Fill::kLowest, 1); },
+    [](Random& random) { return at_bound(random, 4, filter_of(6, 230, 3, 3), Fill::kLowest, 0, 2); },
+    // Small weights, but windows past the bound.
+    [](Random& random) {
+      Convolution one = convolution_of(random, filter_of(6, 29200, 3, 3), 1, 12, 12);
+      one.type = Type::kInt32;
+      return convolution_case(random, one, 2, Fill::kLowest, 1000);
+    },
     // F(2, 3), which AVX2 takes for so many channels and outputs.
-    [](Random& random) { return at_bound(random, 2, 3670, 72, 8, 10, 0); },
-    [](Random& random) { return at_bound(random, 2, 3670, 72, 8, 10, 1); },
+    [](Random& random) { return at_bound(random, 2, filter_of(72, 3670, 3, 3), Fill::kLowest, 0); },
+    [](Random& random) { return at_bound(random, 2, filter_of(72, 3670, 3, 3), Fill::kExtremes, 0); },
+    [](Random& random) { return at_bound(random, 2, filter_of(72, 3670, 3, 3), Fill::kLowest, 1); },
     [](Random& random) {
       Convolution one = convolution_of(random, filter_of(128, 2048, 3, 3), 1, 14, 22);
       one.type = Type::kUint8;
@@ -547,7 +558,7 @@ Case make_case(uint64_t seed, int64_t number) {
 std::string current;  // what runs, for those who ask why it died
 
 void on_signal(int number) {
-  fprintf(stderr, "random_shapes died in %s\n", current.c_str());
+  fprintf(stderr, "random_shapes died of signal %d in %s\n", number, current.c_str());
   std::signal(number, SIG_DFL);
   std::raise(number);
 }
