@@ -55,8 +55,8 @@ def test_winograd_computes_where_it_is_faster():
         shape: dml.prepare_convolution_filter(np.ones(shape, np.int8)).packed.size
         for shape in ((16, 8, 3, 3), (16, 7, 3, 3), (5, 8, 3, 3), (16, 8, 3, 2))
     }
-    # A transformed filter of F(4, 3) takes 8 bytes a weight. Rows take 1 or 2, and up to a line more; mark, flag and sums
-    # take 192 in all.
+    # A transformed filter of F(4, 3) takes 8 bytes a weight. Rows take 1 or 2, and at most a line more; mark, flag and
+    # sums take 192 in all.
     cell = 2 if "avx2" in dml.kernels() else 1
     for (outputs, channels, *kernel), size in sizes.items():
         weights, has_winograd = outputs * channels * math.prod(kernel), (outputs, channels, *kernel) == (16, 8, 3, 3)
