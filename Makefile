@@ -44,7 +44,7 @@ native-sanitize:  ## run the native kernels on random shapes under sanitizers
 	build/native-sanitize/random_shapes
 	$(CMAKE) -S native -B build/native-tsan -DJAXDML_TSAN=ON
 	$(CMAKE) --build build/native-tsan
-	build/native-tsan/random_shapes 300
+	build/native-tsan/random_shapes 1500
 
 lint: .venv/.dev  ## run ruff and mypy, as pre-commit does
 	.venv/bin/pre-commit run --all-files

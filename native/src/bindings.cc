@@ -1,7 +1,7 @@
 // The kernels as XLA calls them. What a buffer's shape says is checked before any pointer is made from it.
 //
-// Every operand of a call has the same leading dimensions, those of vmap and of batched products, or ones in their place,
-// along which the operand is the same for all.
+// Every operand of a call has the same leading dimensions, those of vmap and of batched products, or ones in their
+// place, along which the operand is the same for all.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -210,9 +210,9 @@ ffi::Error matmul(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_sc
   if (is_packed) {
     JAXDML_EXPECT(of_b[leading] == 1 && of_b[leading + 1] == packed_bytes, "b was packed for another shape");
   } else {
-    JAXDML_EXPECT(is_byte(b) && is_signed(b) == is_signed(b_zero_point) && of_b[leading] == depth &&
-                      of_b[leading + 1] == columns,
-                  "b does not fit a and the product");
+    JAXDML_EXPECT(
+        is_byte(b) && is_signed(b) == is_signed(b_zero_point) && of_b[leading] == depth && of_b[leading + 1] == columns,
+        "b does not fit a and the product");
   }
   const int64_t count = product(y.dimensions(), 0, leading);
   if (!count || !rows || !columns) return ffi::Error::Success();
@@ -255,13 +255,12 @@ void merge_batches(std::vector<Convolution>& problems) {
       one.batch * one.filter.outputs * one.y_height * one.y_width * (one.type == Type::kInt32 ? 4 : 1);
   for (size_t i = 0; i < problems.size(); i++) {
     const Convolution& other = problems[i];
-    const bool is_next = other.x == one.x + int64_t(i) * x_size &&
-                         other.y == static_cast<uint8_t*>(one.y) + int64_t(i) * y_bytes &&
-                         other.packed == one.packed && other.bias == one.bias && other.x_scale.at == one.x_scale.at &&
-                         other.filter_scale.at == one.filter_scale.at && other.y_scale.at == one.y_scale.at &&
-                         other.x_zero_point.at == one.x_zero_point.at &&
-                         other.filter_zero_point.at == one.filter_zero_point.at &&
-                         other.y_zero_point.at == one.y_zero_point.at;
+    const bool is_next =
+        other.x == one.x + int64_t(i) * x_size && other.y == static_cast<uint8_t*>(one.y) + int64_t(i) * y_bytes &&
+        other.packed == one.packed && other.bias == one.bias && other.x_scale.at == one.x_scale.at &&
+        other.filter_scale.at == one.filter_scale.at && other.y_scale.at == one.y_scale.at &&
+        other.x_zero_point.at == one.x_zero_point.at && other.filter_zero_point.at == one.filter_zero_point.at &&
+        other.y_zero_point.at == one.y_zero_point.at;
     if (!is_next) return;
   }
   const int64_t count = int64_t(problems.size());
@@ -347,9 +346,9 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
     JAXDML_EXPECT(leads(filter, y, leading, leading + 1) && of_filter[leading] == packed_bytes,
                   "the filter was packed for another shape");
   } else {
-    JAXDML_EXPECT(leads(filter, y, leading, leading + 4) && is_byte(filter) &&
-                      is_signed(filter) == is_signed(filter_zero_point),
-                  "the filter does not fit the output or its zero point");
+    JAXDML_EXPECT(
+        leads(filter, y, leading, leading + 4) && is_byte(filter) && is_signed(filter) == is_signed(filter_zero_point),
+        "the filter does not fit the output or its zero point");
     for (size_t i = 0; i < 4; i++)
       JAXDML_EXPECT(of_filter[leading + i] == filter_shape[i], "the filter is not of the shape that is said");
   }
@@ -433,7 +432,8 @@ ffi::Error check_numbers(ffi::AnyBuffer x, ffi::AnyBuffer scale, ffi::AnyBuffer 
   JAXDML_EXPECT(leading_count >= 0 && leading <= rank && leads(x, y, leading, rank), "x is no tensor like the output");
   for (size_t i = leading; i < rank; i++)
     JAXDML_EXPECT(x.dimensions()[i] == y.dimensions()[i], "x has not the output's shape");
-  JAXDML_EXPECT(scale.element_type() == ffi::DataType::F32 && leads(scale, y, leading, leading), "a scale is no number");
+  JAXDML_EXPECT(scale.element_type() == ffi::DataType::F32 && leads(scale, y, leading, leading),
+                "a scale is no number");
   JAXDML_EXPECT(is_byte(zero_point) && leads(zero_point, y, leading, leading), "a zero point is no number");
   return ffi::Error::Success();
 }
@@ -552,10 +552,10 @@ JAXDML_EXPORT int64_t jaxdml_cpu_filter_bytes(const int64_t* shape, int64_t grou
 
 JAXDML_EXPORT const char* jaxdml_cpu_built_with() { return JAXDML_JAXLIB_VERSION; }
 
-#define JAXDML_HANDLER(name, function, ...)                                             \
-  JAXDML_EXPORT XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) {                         \
+#define JAXDML_HANDLER(name, function, ...)                                                 \
+  JAXDML_EXPORT XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) {                             \
     XLA_FFI_DEFINE_HANDLER(handler, jaxdml::Guarded<&jaxdml::function>::call, __VA_ARGS__); \
-    return (*handler)(frame);                                                           \
+    return (*handler)(frame);                                                               \
   }
 
 using Buffer = ffi::AnyBuffer;
@@ -605,15 +605,11 @@ JAXDML_HANDLER(jaxdml_cpu_add, add,
                    .Arg<Buffer>()
                    .Ret<Buffer>()
                    .Attr<int64_t>("leading_count"))
-#define JAXDML_HANDLER_OF_ONE(name, function) \
-  JAXDML_HANDLER(name, function,              \
-                 ffi::Ffi::Bind()             \
-                     .Ctx<ffi::ThreadPool>()  \
-                     .Arg<Buffer>()           \
-                     .Arg<Buffer>()           \
-                     .Arg<Buffer>()           \
-                     .Ret<Buffer>()           \
-                     .Attr<int64_t>("leading_count"))
+#define JAXDML_HANDLER_OF_ONE(name, function)                                                                        \
+  JAXDML_HANDLER(                                                                                                    \
+      name, function,                                                                                                \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Buffer>().Arg<Buffer>().Arg<Buffer>().Ret<Buffer>().Attr<int64_t>( \
+          "leading_count"))
 JAXDML_HANDLER_OF_ONE(jaxdml_cpu_quantize, quantize)
 JAXDML_HANDLER_OF_ONE(jaxdml_cpu_dequantize, dequantize)
 JAXDML_HANDLER(jaxdml_cpu_pack_matrix, pack_matrix, ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Buffer>().Ret<Buffer>())

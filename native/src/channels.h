@@ -41,8 +41,7 @@ JAXDML_INLINE void set_channels(const Convolution& one, int32_t x_offset, Channe
 }
 
 JAXDML_INLINE uint8_t* y_channel(const Convolution& one, int64_t n, int64_t o) {
-  return static_cast<uint8_t*>(one.y) +
-         (n * one.filter.outputs + o) * one.y_height * one.y_width * size_of(one.type);
+  return static_cast<uint8_t*>(one.y) + (n * one.filter.outputs + o) * one.y_height * one.y_width * size_of(one.type);
 }
 
 }  // namespace jaxdml::JAXDML_ISA

@@ -1,6 +1,6 @@
 // Convolutions with one channel to a group: a few products for each output, so that what counts is how the windows get
-// into the lanes. kBytes positions are taken at once, in the order in which instructions that interleave leave them, and
-// those that pack put them back.
+// into the lanes. kBytes positions are taken at once, in the order in which instructions that interleave leave them,
+// and those that pack put them back.
 #pragma once
 
 #include "channels.h"
@@ -71,7 +71,8 @@ JAXDML_INLINE DepthwisePlan plan_depthwise(const Convolution* problems, int64_t 
 JAXDML_INLINE void depthwise_channel(const Convolution& one, const DepthwisePlan& plan, const Channels& channels,
                                      const uint8_t* plane, int64_t o, uint8_t* y) {
   const int64_t depth = padded_filter_depth(one.filter), size = size_of(one.type);
-  const Dword* cells = reinterpret_cast<const Dword*>(packed_filter(one).rows + o * row_cells(filter_depth(one.filter)));
+  const Dword* cells =
+      reinterpret_cast<const Dword*>(packed_filter(one).rows + o * row_cells(filter_depth(one.filter)));
   const uint8_t flip = flip_to_unsigned(one.x_zero_point.is_signed);
   const I32 ones = splat(kDepth == 4 ? 0x01010101 : 0x00010001);
   const I32 offset = splat(channels.offsets[o]), zero_point = splat(channels.zero_points[o]);

@@ -11,16 +11,16 @@ namespace jaxdml::JAXDML_ISA {
 
 struct DirectPlan {
   Planes planes;
-  int64_t tiles;                                        // of positions
+  int64_t tiles;                                           // of positions
   int64_t tile_block, tile_blocks, row_block, row_blocks;  // of one item
-  int64_t* offsets;                                     // of each element of a filter's row
-  Channels* channels;                                   // of each problem
-  uint8_t* filled;                                      // planes of all problems
-  bool are_panels_shared;                               // by items that differ in their rows
-  uint8_t* panels;                                      // of each worker, or of all images and groups
-  int64_t panel_bytes;                                  // of a tile
-  int64_t dwords;                                       // of a row
-  int64_t panel_parts;                                  // in which a shared panel is made
+  int64_t* offsets;                                        // of each element of a filter's row
+  Channels* channels;                                      // of each problem
+  uint8_t* filled;                                         // planes of all problems
+  bool are_panels_shared;                                  // by items that differ in their rows
+  uint8_t* panels;                                         // of each worker, or of all images and groups
+  int64_t panel_bytes;                                     // of a tile
+  int64_t dwords;                                          // of a row
+  int64_t panel_parts;                                     // in which a shared panel is made
   int32_t* ones;
 };
 
@@ -53,7 +53,8 @@ JAXDML_INLINE DirectPlan plan_direct(const Convolution* problems, int64_t count,
   const int64_t all_channels = count * one.batch * filter.groups * filter.channels;
   plan.filled = take<uint8_t>(arena, plan.planes.is_input ? 0 : all_channels * plan.planes.channel + kTile);
   plan.are_panels_shared = plan.row_blocks > 1;
-  const int64_t panels = plan.are_panels_shared ? count * one.batch * filter.groups * plan.tiles : threads * plan.tile_block;
+  const int64_t panels =
+      plan.are_panels_shared ? count * one.batch * filter.groups * plan.tiles : threads * plan.tile_block;
   plan.panels = take<uint8_t>(arena, panels * plan.panel_bytes);
   plan.panel_parts = at_most(at_least(depth / 512, 1), 2 * threads);
   plan.ones = take<int32_t>(arena, depth / kDepth);
@@ -70,15 +71,13 @@ JAXDML_INLINE void make_panel(const uint8_t* planes, const int64_t* offsets, int
     uint8_t* to = panel + k / kDepth * lanes * 4;
     if (lanes < 16) {  // less than what is made at once
       uint8_t cells[64];
-      each_sixteen(rows, count, flip, [&](const uint8_t* const(&at)[kDepth], int64_t) {
-        interleave_cells(at, flip, cells);
-      });
+      each_sixteen(rows, count, flip,
+                   [&](const uint8_t* const(&at)[kDepth], int64_t) { interleave_cells(at, flip, cells); });
       memcpy(to, cells, lanes * 4);
       continue;
     }
-    each_sixteen(rows, count, flip, [&](const uint8_t* const(&at)[kDepth], int64_t p) {
-      interleave_cells(at, flip, to + p * 4);
-    });
+    each_sixteen(rows, count, flip,
+                 [&](const uint8_t* const(&at)[kDepth], int64_t p) { interleave_cells(at, flip, to + p * 4); });
   }
 }
 

@@ -1,8 +1,8 @@
 // Sums of quantized tensors, and quantization.
 //
 // x / scale has to be rounded once. A division does it, and takes most of the time; so does a product with the
-// reciprocal that is then corrected by what it is off (Markstein), for scales and values away from the ends of float32's
-// range, and scales whose significand is not all ones.
+// reciprocal that is then corrected by what it is off (Markstein), for scales and values away from the ends of
+// float32's range, and scales whose significand is not all ones.
 #pragma once
 
 #include "epilogue.h"
@@ -110,8 +110,8 @@ static void quantize_chunk(const Quantization& one, const Divisor& by, bool is_b
     }
     const F32 x = load_floats(from);
     // The bound is the first operand, so that NaN passes.
-    const F32 quotients = is_by_reciprocal ? quotient<true>(lesser(limit, greater(-limit, x)), by)
-                                           : quotient<false>(x, by);
+    const F32 quotients =
+        is_by_reciprocal ? quotient<true>(lesser(limit, greater(-limit, x)), by) : quotient<false>(x, by);
     put_bytes(one.y + i, saturated(quotients, output), count);
   });
 }

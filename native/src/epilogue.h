@@ -1,4 +1,4 @@
-// From int32 sums to the output's bytes: float32(sum) * multiplier, rounded, ties to even, plus the zero point, clamped.
+// From int32 sums to the output's bytes: float32(sum) * multiplier, rounded, ties to even, plus zero point, clamped.
 //
 // Floats are computed with the processor's flush-to-zero modes on, which is the library's rule for subnormals.
 #pragma once

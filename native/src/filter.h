@@ -1,6 +1,7 @@
 // Packed filters, and which form of a convolution reads them.
 //
-// A packed filter: its mark and a flag, int32 sums of each output channel, rows of cells [outputs][row_cells(depth)], then Winograd's form where the filter's shape asks for one. All sizes follow from the shape.
+// A packed filter: its mark and a flag, int32 sums of each output channel, rows of cells [outputs][row_cells(depth)],
+// then Winograd's form where the filter's shape asks for one. All sizes follow from the shape.
 #pragma once
 
 #include "common.h"
@@ -21,10 +22,11 @@ JAXDML_INLINE int64_t winograd_bytes(const Filter& filter, int64_t m) {
   return (m + 2) * (m + 2) * filter.outputs * channel_pairs(filter) * 4;
 }
 
-// m of the form that is packed; 0 for none, as where a filter is packed for one call. Many channels come with small images, in which large tiles would be mostly
-// empty; byte products are as fast as F(2, 3) there.
+// m of the form that is packed; 0 for none, as where a filter is packed for one call. Many channels come with small
+// images, in which large tiles would be mostly empty; byte products are as fast as F(2, 3) there.
 JAXDML_INLINE int64_t winograd_form(const Filter& filter) {
-  if (filter.is_raw || filter.rows != 3 || filter.columns != 3 || filter.channels < 8 || group_outputs(filter) < kRows) return 0;
+  if (filter.is_raw || filter.rows != 3 || filter.columns != 3 || filter.channels < 8 || group_outputs(filter) < kRows)
+    return 0;
   const int64_t m = kDepth == 4 || filter.outputs * filter.channels < 1 << 18 ? 4 : 2;
   return winograd_bytes(filter, m) <= kMostWinogradBytes ? m : 0;
 }

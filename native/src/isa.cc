@@ -8,6 +8,7 @@ namespace jaxdml {
 #define JAXDML_STRING(x) JAXDML_STRING_(x)
 #define JAXDML_STRING_(x) #x
 
+// clang-format off
 extern const Kernels JAXDML_KERNELS = {
     JAXDML_STRING(JAXDML_ISA),
     JAXDML_ISA::kMatrixMark,
@@ -24,5 +25,6 @@ extern const Kernels JAXDML_KERNELS = {
     JAXDML_ISA::quantize,
     JAXDML_ISA::dequantize,
 };
+// clang-format on
 
 }  // namespace jaxdml

@@ -89,8 +89,8 @@ struct Dequantization {
   float* y;
 };
 
-// The kernels of an instruction set. A call takes several problems of one shape. Scratch memory is the caller's: so many
-// bytes as `*_scratch` says, of 64-byte alignment.
+// The kernels of an instruction set. A call takes several problems of one shape. Scratch memory is the caller's: so
+// many bytes as `*_scratch` says, of 64-byte alignment.
 struct Kernels {
   const char* name;
   int32_t matrix_mark, filter_mark;  // what packed weights begin with

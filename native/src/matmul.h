@@ -4,8 +4,8 @@
 //   sum a b  -  za (sum b - depth zb)  -  zb sum a   modulo 2**32,
 // so that a whole column shares what the first correction needs, and rows are added up only where some zb is not 0.
 //
-// A packed matrix: its mark, int32 sums of each column, then panels of kTile columns, the last one narrower, [depth / kDepth]
-// [columns][kDepth] bytes each.
+// A packed matrix: its mark, int32 sums of each column, then panels of kTile columns, the last one narrower, of bytes
+// [depth / kDepth][columns][kDepth] each.
 #pragma once
 
 #include "epilogue.h"
@@ -63,17 +63,17 @@ static void pack_matrix(const Pool& pool, const uint8_t* b, bool is_signed, int6
 
 // What a product's columns need after the sums.
 struct Columns {
-  int32_t* sums;        // of the column, less depth times its zero point
+  int32_t* sums;  // of the column, less depth times its zero point
   int32_t* zero_points;
-  float* scales;        // the multiplier where no row has a scale of its own, else b's scale
+  float* scales;  // the multiplier where no row has a scale of its own, else b's scale
 };
 
 struct MatmulPlan {
-  bool is_copied;                     // rows of a are copied to a worker's memory
-  int64_t row_block, column_block;    // of one item
+  bool is_copied;                   // rows of a are copied to a worker's memory
+  int64_t row_block, column_block;  // of one item
   int64_t row_blocks, column_blocks;
-  Columns* columns;                   // of each problem
-  uint8_t* copies;                    // of each worker
+  Columns* columns;  // of each problem
+  uint8_t* copies;   // of each worker
   int64_t copy_bytes;
 };
 
@@ -85,9 +85,7 @@ static MatmulPlan plan(const Matmul* problems, int64_t count, int64_t threads, A
   // Panels that stay in the second cache while the rows go by; enough items for all workers.
   int64_t panels = at_most(at_least((256 << 10) / (at_least(depth, 1) * kTile), 1), ceil_div(width, kTile));
   plan.row_block = round_up(at_least(one.rows, 1), kRows);
-  const auto items = [&] {
-    return count * ceil_div(one.rows, plan.row_block) * ceil_div(width, panels * kTile);
-  };
+  const auto items = [&] { return count * ceil_div(one.rows, plan.row_block) * ceil_div(width, panels * kTile); };
   const int64_t enough = threads > 1 ? 4 * threads : 1;
   while (items() < enough && plan.row_block > 16 * kRows) plan.row_block = round_up(plan.row_block / 2, kRows);
   while (items() < enough && panels > 1) panels = (panels + 1) / 2;

@@ -7,9 +7,9 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-constexpr int kRows = 6;                          // of a full tile
-constexpr int kVectors = kBytes == 64 ? 4 : 2;    // of a full tile
-constexpr int kTile = kVectors * kLanes;          // lanes of a full tile
+constexpr int kRows = 6;                        // of a full tile
+constexpr int kVectors = kBytes == 64 ? 4 : 2;  // of a full tile
+constexpr int kTile = kVectors * kLanes;        // lanes of a full tile
 
 #ifdef __AVX512VNNI__
 struct UnsignedLanes {  // lanes are uint8, rows int8

@@ -31,8 +31,7 @@ JAXDML_INLINE void interleave_cells(const uint8_t* const (&rows)[kDepth], uint8_
 #else
   alignas(32) uint8_t bytes[32];
   interleave_bytes(rows, flip, bytes);
-  for (int i = 0; i < 2; i++)
-    store(to + 32 * i, (I32)_mm256_cvtepu8_epi16(_mm_load_si128((const __m128i*)bytes + i)));
+  for (int i = 0; i < 2; i++) store(to + 32 * i, (I32)_mm256_cvtepu8_epi16(_mm_load_si128((const __m128i*)bytes + i)));
 #endif
 }
 

@@ -1,5 +1,5 @@
-// Vectors of one instruction set. Everything in namespace JAXDML_ISA is compiled once for each set, and is told apart by
-// the name of its namespace, so that a linker never merges code of two sets.
+// Vectors of one instruction set. Everything in namespace JAXDML_ISA is compiled once for each set, and is told apart
+// by the name of its namespace, so that a linker never merges code of two sets.
 #pragma once
 
 #include <immintrin.h>
@@ -64,8 +64,7 @@ JAXDML_INLINE I32 from_unsigned_bytes(const uint8_t* from) {
 JAXDML_INLINE void copy_bytes(void* to, const void* from, int64_t count) {
   auto* target = static_cast<uint8_t*>(to);
   const auto* source = static_cast<const uint8_t*>(from);
-  for (; count > 64; count -= 64, target += 64, source += 64)
-    _mm512_storeu_si512(target, _mm512_loadu_si512(source));
+  for (; count > 64; count -= 64, target += 64, source += 64) _mm512_storeu_si512(target, _mm512_loadu_si512(source));
   if (count <= 0) return;
   const __mmask64 kept = ~uint64_t(0) >> (64 - count);
   _mm512_mask_storeu_epi8(target, kept, _mm512_maskz_loadu_epi8(kept, source));
@@ -80,9 +79,7 @@ JAXDML_INLINE void store_bytes_of_four(uint8_t* to, const I32* x) {
   _mm512_storeu_si512(to, _mm512_permutexvar_epi32(order, all));
 }
 #else
-JAXDML_INLINE I32 dot_words(I32 sum, I32 x, I32 y) {
-  return add(sum, (I32)_mm256_madd_epi16((__m256i)x, (__m256i)y));
-}
+JAXDML_INLINE I32 dot_words(I32 sum, I32 x, I32 y) { return add(sum, (I32)_mm256_madd_epi16((__m256i)x, (__m256i)y)); }
 JAXDML_INLINE I32 rounded(F32 x) { return (I32)_mm256_cvtps_epi32((__m256)x); }
 JAXDML_INLINE F32 floats(I32 x) { return (F32)_mm256_cvtepi32_ps((__m256i)x); }
 JAXDML_INLINE F32 greater(F32 x, F32 y) { return (F32)_mm256_max_ps((__m256)x, (__m256)y); }

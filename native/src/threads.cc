@@ -71,9 +71,7 @@ void run(const Pool& pool, const int64_t* counts, int64_t phases, Pool::Task tas
 
 constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040, kRounding = 0x6000;
 
-FloatMode::FloatMode() : saved_(_mm_getcsr()) {
-  _mm_setcsr((saved_ & ~kRounding) | kFlushToZero | kDenormalsAreZero);
-}
+FloatMode::FloatMode() : saved_(_mm_getcsr()) { _mm_setcsr((saved_ & ~kRounding) | kFlushToZero | kDenormalsAreZero); }
 FloatMode::~FloatMode() { _mm_setcsr(saved_); }
 
 Pool pool_of(xla::ffi::ThreadPool& threads, int64_t multiplications) {

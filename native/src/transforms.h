@@ -1,4 +1,4 @@
-// The transforms of Winograd's F(m x m, 3 x 3) over integers, for one dimension of a tile; docs/winograd.md proves them.
+// The transforms of Winograd's F(m x m, 3 x 3) over integers, in one dimension of a tile; docs/winograd.md proves them.
 //
 // T is a vector of 16-bit or 32-bit lanes. Points are 0, 1, -1 and, for m = 4, 2, -2; then infinity.
 #pragma once

@@ -32,8 +32,7 @@ JAXDML_INLINE void pack_winograd(const uint8_t* filter, uint8_t flip, const Filt
     int16_t weights[9][kWords] = {};
     const int64_t count = at_most(kWords, shape.channels - first);
     for (int64_t c = 0; c < count; c++)
-      for (int i = 0; i < 9; i++)
-        weights[i][c] = int8_t(filter[(o * shape.channels + first + c) * 9 + i] ^ flip);
+      for (int i = 0; i < 9; i++) weights[i][c] = int8_t(filter[(o * shape.channels + first + c) * 9 + i] ^ flip);
     I16 g[9], points[kPoints];
     memcpy(g, weights, sizeof(g));
     transform_whole_filter<M>(g, points);
@@ -190,7 +189,7 @@ JAXDML_INLINE void store_block(const Convolution& one, const Run* runs, int64_t 
     for (int i = 0; i < M && run.row * M + i < one.y_height; i++) {
       const int64_t column = run.column * M, count = at_most(run.count * M, one.y_width - column);
       copy_bytes(y + ((run.row * M + i) * one.y_width + column) * size, values + (i * kBlock + run.first) * M * size,
-             count * size);
+                 count * size);
     }
   }
 }
