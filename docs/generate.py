@@ -24,10 +24,8 @@ CASES = (
     "convolution, 1x1 64 to 256 at 56x56, batch 1",
     "convolution, 3x3 144 to 144 at 56x56, batch 1, 144 groups",
     "quantize, 1M uint8",
-    "dequantize, 1M uint8",
     "add, 1M uint8",
     "network, ResNet-18 shape, 224x224, batch 1",
-    "network, ResNet-18 shape, 224x224, batch 8",
     "network, MobileNetV2 shape, 224x224, batch 1",
 )
 
