@@ -26,11 +26,13 @@ class Kernel(NamedTuple):
       native: (*arguments, leading, **statics); so many leading dimensions are those of vmap.
       result: (*arguments, **statics) -> shape and type, of abstract arguments without those.
       takes: (*arguments, **statics) -> whether the kernel computes such a call.
+      is_on_each_device: whether each device computes all of it where XLA shares the work among several.
     """
 
     native: Callable[..., Array]
     result: Callable[..., tuple[tuple[int, ...], Any]]
     takes: Callable[..., bool] = lambda *arguments, **statics: True
+    is_on_each_device: bool = False
 
 
 class _Call(NamedTuple):
@@ -83,12 +85,19 @@ _primitive = Primitive("jaxdml_kernel")
 
 def _eager(*leaves: Array, what: _Call) -> Array:
     with jax.disable_jit(False):
-        result: Array = jax.jit(functools.partial(_primitive.bind, what=what))(*leaves)
+        result: Array = _compiled(what)(*leaves)
         return result
 
 
+@functools.lru_cache(maxsize=4096)
+def _compiled(what: _Call) -> Callable[..., Array]:
+    compiled: Callable[..., Array] = jax.jit(functools.partial(_primitive.bind, what=what))
+    return compiled
+
+
 def _abstract(*leaves: Any, what: _Call) -> Any:
-    if not jax.sharding.get_abstract_mesh().empty:  # a type says there how it is sharded, which XLA's form knows
+    meshes = (jax.sharding.get_abstract_mesh(), *(leaf.sharding.mesh for leaf in leaves))
+    if not all(mesh.empty for mesh in meshes):  # a type says there how it is sharded, which XLA's form knows
         return jax.make_jaxpr(what.common)(*leaves).out_avals[0]
     sizes = [next(leaf.shape[i] for leaf, is_mapped in zip(leaves, of_arrays, strict=True) if is_mapped)
              for i, of_arrays in enumerate(what.mapped)]  # fmt: skip
@@ -125,14 +134,16 @@ def _lower(context: Any, *operands: Any, what: _Call) -> Any:
 
 
 def _lower_for_cpu(context: Any, *operands: Any, what: _Call) -> Any:
-    form = what.native if _is_alone(context.module_context) else what.common
+    form = what.native if _is_native(context.module_context, what.kernel) else what.common
     return mlir.lower_fun(form, multiple_results=False)(context, *operands)
 
 
-def _is_alone(module: Any) -> bool:
+def _is_native(module: Any, kernel: Kernel) -> bool:
     """Whether a program is for this machine, and what it says is said for each device by itself."""
     if module.lowering_parameters.for_export:
         return False
+    if kernel.is_on_each_device:
+        return True
     axes = module.axis_context
     if isinstance(axes, mlir.SPMDAxisContext):
         return axes.manual_axes == frozenset(axes.mesh.axis_names)

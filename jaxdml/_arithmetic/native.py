@@ -35,10 +35,8 @@ def _is_packed(found: Any, weights: Prepared) -> bool:
     if weights.packed is None:
         return False
     if isinstance(weights, PreparedFilter):
-        size = _filter_bytes(found, weights.shape, weights.group_count)
-    else:
-        size = found.matrix_bytes(*weights.shape[-2:])
-    return bool(weights.packed.shape[-1] == size)
+        return bool(weights.packed.shape == (_filter_bytes(found, weights.shape, weights.group_count),))
+    return bool(weights.packed.shape == (*weights.shape[:-2], found.matrix_bytes(*weights.shape[-2:])))
 
 
 def _filter_bytes(found: Any, shape: Sequence[int], group_count: int) -> int:
@@ -268,7 +266,9 @@ def _no_filter(filter: Array, *, size: int, group_count: int) -> Array:
     return lax.full((size,), 0, jnp.uint8)
 
 
-_PACK_MATRIX, _PACK_FILTER = Kernel(_pack_matrix, _packed_result), Kernel(_pack_filter, _packed_result)
+_PACK_MATRIX, _PACK_FILTER = (
+    Kernel(form, _packed_result, is_on_each_device=True) for form in (_pack_matrix, _pack_filter)
+)
 KERNELS = {
     "requantized_dot": Kernel(_dot, _dot_result),
     "requantized_conv": Kernel(_conv, _conv_result),

@@ -82,7 +82,7 @@ class PreparedMatrix(Prepared):
     @property
     def is_intact(self) -> bool:
         *batch, _, columns = self.shape
-        is_whole = self.sums.shape == (*batch, 1, columns) and _is_packed(self.packed, tuple(batch))
+        is_whole = self.sums.shape == (*batch, 1, columns) and _is_packed(self.packed)
         return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_whole
 
     def __repr__(self) -> str:
@@ -119,7 +119,7 @@ class PreparedFilter(Prepared):
     @property
     def is_intact(self) -> bool:
         is_one = self.ndim == len(self.layout) and self.sums.shape == self.shape[:1]
-        is_whole = is_one and _is_packed(self.packed, ())
+        is_whole = is_one and _is_packed(self.packed)
         return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_whole
 
     def __repr__(self) -> str:
@@ -187,5 +187,5 @@ def _are(dtype: Any, x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray) and x.dtype == dtype
 
 
-def _is_packed(packed: Any, batch: tuple[int, ...]) -> bool:
-    return packed is None or (_are(jnp.uint8, packed) and packed.shape[:-1] == batch)
+def _is_packed(packed: Any) -> bool:
+    return packed is None or _are(jnp.uint8, packed)

@@ -29,48 +29,47 @@ bool runs_here(const Kernels& kernels) {
          __builtin_cpu_supports("avx512vnni");
 }
 
-// Memory that a call gives back to the next one, so that pages are not made anew each time.
+// Memory that a call gives back to the next one, so that pages are not made anew each time. A call holds up to two
+// blocks: raw weights as they are packed for it, and what its kernel needs.
 class Scratch {
  public:
   explicit Scratch(int64_t bytes) : bytes_(bytes) {
+    if (bytes <= 0) return;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (!kept_.empty()) {
-        block_ = std::move(kept_.back());
-        kept_.pop_back();
-      }
+      for (Block& kept : kept_)
+        if (kept.bytes > block_.bytes) std::swap(kept, block_);
     }
-    if (block_.bytes < bytes_) {
-      block_.at.reset();
-      block_.at.reset(static_cast<uint8_t*>(std::aligned_alloc(64, (size_t(bytes_) + 63) / 64 * 64)));
-      block_.bytes = block_.at ? bytes_ : 0;
-    }
+    if (block_.bytes >= bytes) return;
+    std::free(block_.at);
+    block_.at = static_cast<uint8_t*>(std::aligned_alloc(64, (size_t(bytes) + 63) / 64 * 64));
+    block_.bytes = block_.at ? bytes : 0;
   }
   ~Scratch() {
-    if (!block_.at || block_.bytes > kMostKept) return;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    kept_.push_back(std::move(block_));
+    if (block_.bytes && block_.bytes <= kMostKept) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (Block& kept : kept_)
+        if (kept.bytes < block_.bytes) std::swap(kept, block_);
+    }
+    std::free(block_.at);
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  uint8_t* at() const { return block_.at.get(); }
-  bool is_there() const { return bytes_ == 0 || block_.at; }
+  uint8_t* at() const { return block_.at; }
+  bool is_there() const { return bytes_ == 0 || (bytes_ > 0 && block_.at); }
 
  private:
-  struct Free {
-    void operator()(uint8_t* block) const { std::free(block); }
-  };
   struct Block {
-    std::unique_ptr<uint8_t, Free> at;
-    int64_t bytes = 0;
+    uint8_t* at;
+    int64_t bytes;
   };
   static constexpr int64_t kMostKept = int64_t(64) << 20;
   static inline std::mutex mutex_;
-  static inline std::vector<Block> kept_;  // at most as many as calls at once
+  static inline Block kept_[4];  // the largest; never freed, for threads of XLA may outlive what frees it
 
   int64_t bytes_;
-  Block block_;
+  Block block_ = {};
 };
 
 ffi::Error invalid(const std::string& what) { return ffi::Error::InvalidArgument("jaxdml_cpu: " + what); }
@@ -273,7 +272,7 @@ using Numbers = ffi::Span<const int64_t>;
 // The filter that a shape [outputs, channels of a group, rows, columns] stands for.
 ffi::Error read_filter(Numbers shape, int64_t groups, Filter& filter) {
   JAXDML_EXPECT(shape.size() == 4 && groups > 0, "a filter has four dimensions and at least one group");
-  int64_t size = 4 * groups;  // bytes of the largest cells
+  int64_t size = checked_product(4, groups);  // bytes of the largest cells
   for (const int64_t extent : shape) {
     JAXDML_EXPECT(extent > 0, "a filter has no elements");
     size = checked_product(size, extent);

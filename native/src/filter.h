@@ -55,10 +55,11 @@ JAXDML_INLINE Packed packed_filter(const Convolution& one) {
   return packed_filter(one.filter, arena);
 }
 
+// More for a filter than for a part of it; see matrix_bytes.
 static int64_t filter_bytes(const Filter& filter) {
   Arena arena = {nullptr, 0};
   packed_filter(filter, arena);
-  return arena.used;
+  return arena.used + filter.outputs + filter_depth(filter);
 }
 
 }  // namespace jaxdml::JAXDML_ISA

@@ -60,11 +60,11 @@ JAXDML_INLINE void fill_planes(const Convolution& one, const Planes& planes, con
         }
         const int64_t stride = one.stride[1], first = at_least(ceil_div(one.start[1] - b, stride), 0);
         const int64_t end = at_most(ceil_div(at_least(one.width + one.start[1] - b, 0), stride), planes.pitch);
-        const uint8_t* source = from + b - one.start[1];
+        const int64_t shift = b - one.start[1];
         if (stride == 2)
-          for (int64_t j = first; j < end; j++) line[j] = source[j * 2];
+          for (int64_t j = first; j < end; j++) line[j] = from[j * 2 + shift];
         else
-          for (int64_t j = first; j < end; j++) line[j] = source[j * stride];
+          for (int64_t j = first; j < end; j++) line[j] = from[j * stride + shift];
       }
     }
 }

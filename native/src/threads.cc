@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <new>
 
 namespace jaxdml {
 namespace {
@@ -62,7 +63,11 @@ void run(const Pool& pool, const int64_t* counts, int64_t phases, Pool::Task tas
   job->context = context;
   job->counts = counts;
   job->count = count;
-  for (int64_t i = 1; i < threads; i++) handle->Schedule([job] { job->work(); });
+  try {
+    for (int64_t i = 1; i < threads; i++) handle->Schedule([job] { job->work(); });
+  } catch (const std::bad_alloc&) {
+    // With the helpers that there are.
+  }
   job->work();
   job->wait_for(count);  // helpers are inside their last items, which are short
 }
@@ -75,7 +80,8 @@ FloatMode::FloatMode() : saved_(_mm_getcsr()) { _mm_setcsr((saved_ & ~kRounding)
 FloatMode::~FloatMode() { _mm_setcsr(saved_); }
 
 Pool pool_of(xla::ffi::ThreadPool& threads, int64_t multiplications) {
-  const int64_t most = multiplications / kWorthAThread + 1, all = threads.num_threads();
+  const int64_t most = multiplications / kWorthAThread + 1, number = threads.num_threads();
+  const int64_t all = number < 1 ? 1 : number;  // 0 where XLA cannot tell
   return {all < most ? all : most, run, &threads};
 }
 

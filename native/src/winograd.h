@@ -111,11 +111,11 @@ JAXDML_INLINE void gather(const Convolution& one, const Run* runs, int64_t run_c
       const int64_t row = run.row * M + i - one.start[0];
       const uint8_t* seen = line;
       if (row >= 0 && row < one.height && from == 0 && left + length + 8 <= one.width) {
-        seen = x + row * one.width + left;
+        seen = x + (row * one.width + left);
       } else {
         memset(line, padding, length);
         if (row >= 0 && row < one.height && from < until)
-          copy_bytes(line + from, x + row * one.width + left + from, until - from);
+          copy_bytes(line + from, x + (row * one.width + left + from), until - from);
       }
       for (int64_t t = 0; t < run.count; t++) {
         memcpy(&to[i][0][run.first + t], seen + t * M, 4);

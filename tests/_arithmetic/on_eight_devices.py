@@ -186,6 +186,49 @@ def in_shard_map():
     check("shard_map: vmap", jax.jit(each)(X, filters), np.stack([convolve(X, f, reference) for f in filters]))
 
 
+def parts_of_prepared_weights():
+    """Weights that are split by `shard_map` after they were prepared, in sizes that kernels round up to the same."""
+    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    narrow, pointwise = B[:, :16], F[:16, :4, :1, :1]
+    for name, operator, x, weights, out_spec in [
+        ("N", partial(multiply, b_scale=0.1), A, narrow, P(None, "x")),
+        ("output channels", convolve_as_it_is, X[:, :4], pointwise, P(None, "x")),
+    ]:
+        w_spec = of_prepared(x, weights, P(None, "x") if weights.ndim == 2 else P("x"))
+        function = jax.shard_map(operator, mesh=mesh, in_specs=(P(), w_spec), out_specs=out_spec)
+        check(f"part of prepared: {name}", jax.jit(function)(x, prepared(x, weights)), operator(x, weights, reference))
+    stack = np.stack([B, ~B])
+    spec = dml.PreparedMatrix(P("x"), P("x"), np.dtype(np.int8), "NK")
+    function = jax.shard_map(multiply, mesh=mesh, in_specs=(P("x"), spec), out_specs=P("x"))
+    pair = np.stack([A, A // 2])
+    got = jax.jit(function)(pair, dml.prepare_matrix_multiply_b(stack))
+    check("part of prepared: batch", got, multiply(pair, stack, reference, B_SCALE.reshape(1, 1, -1)))
+
+
+def convolve_as_it_is(x, f, module=dml):
+    return module.quantized_linear_convolution(x, 0.1, np.uint8(3), f, 0.1, None, None, 20.0, np.uint8(5))
+
+
+def prepared_in_a_program_of_several_devices():
+    """What is packed there serves each of them."""
+    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    mapped = jax.shard_map(multiply, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"))
+    got = jax.jit(lambda a, b: mapped(a, dml.prepare_matrix_multiply_b(b)))(A, B)
+    check("prepared in jit", got, multiply(A, B, reference))
+    with jax.set_mesh(mesh):
+        got = jax.jit(mapped)(A, dml.prepare_matrix_multiply_b(B))
+    check("prepared under a mesh", got, multiply(A, B, reference))
+
+
+def on_arrays_of_explicit_axes():
+    """Without a mesh that is set; the arrays know it."""
+    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+    a, b = jax.device_put(A, NamedSharding(mesh, P("x"))), jax.device_put(B, NamedSharding(mesh, P()))
+    got = jax.jit(multiply)(a, b)
+    check("explicit axes of arrays", got, multiply(A, B, reference))
+    assert got.sharding.spec[0] == "x"
+
+
 if __name__ == "__main__":
     assert jax.device_count() == 8, sys.argv
     for kind in (AxisType.Auto, AxisType.Explicit):
@@ -194,3 +237,6 @@ if __name__ == "__main__":
     vmapped()
     spread_in_space()
     in_shard_map()
+    parts_of_prepared_weights()
+    prepared_in_a_program_of_several_devices()
+    on_arrays_of_explicit_axes()

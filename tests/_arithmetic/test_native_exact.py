@@ -1,5 +1,6 @@
 """What native kernels compute: Winograd's bound, all that layers are made of, sums of int32."""
 
+import dataclasses
 import math
 
 import jax.numpy as jnp
@@ -10,6 +11,13 @@ import jaxdml as dml
 from jaxdml import reference
 from jaxdml._arithmetic import native
 from native_calls import A, B, F, X, check_wide, needs_native
+
+
+def without_winograd(prepared):
+    """Prepared weights in whose second half, which is Winograd's form alone, every bit is another."""
+    packed = np.asarray(prepared.packed)
+    broken = np.concatenate([packed[: packed.size // 2], ~packed[packed.size // 2 :]])
+    return dataclasses.replace(prepared, packed=jnp.asarray(broken))
 
 
 def winograd_flag(packed):
@@ -35,8 +43,8 @@ def test_winograd_is_exact_up_to_its_bound_and_not_used_beyond(beyond, sign):
     packed = dml.prepare_convolution_filter(f)
     assert winograd_flag(packed.packed) == (not beyond)
     rng = np.random.default_rng(total)
-    for x in (np.zeros((1, channels, 17, 17), np.uint8), np.full((1, channels, 17, 17), 255, np.uint8),
-              rng.choice([0, 255], (1, channels, 17, 17)).astype(np.uint8)):  # fmt: skip
+    for x in (np.zeros((1, channels, 16, 16), np.uint8), np.full((1, channels, 16, 16), 255, np.uint8),
+              rng.choice([0, 255], (1, channels, 16, 16)).astype(np.uint8)):  # fmt: skip
         for x_zero_point in (0, 255):
 
             def call(f, module, x=x, x_zero_point=x_zero_point):
@@ -46,6 +54,8 @@ def test_winograd_is_exact_up_to_its_bound_and_not_used_beyond(beyond, sign):
                 return module.quantized_linear_convolution(*of_x, f, *parameters, **options)
 
             np.testing.assert_array_equal(call(packed, dml), call(f, reference))
+    is_winograd = (np.asarray(call(without_winograd(packed), dml)) != call(f, reference)).any()
+    assert is_winograd == (not beyond)
 
 
 @needs_native

@@ -27,7 +27,7 @@ def test_eight_devices():
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    assert run.stdout.count("ok ") == 2 * (2 * 10 + 3) + 4 + 4 + 7
+    assert run.stdout.count("ok ") == 2 * (2 * 10 + 3) + 4 + 4 + 7 + 6
 
 
 @contextlib.contextmanager
