@@ -84,11 +84,11 @@ NATIVE_SOURCES := native/CMakeLists.txt native/pyproject.toml $(wildcard native/
 	else \
 	  echo "Building the native kernels with $(COMPILER)"; \
 	  { $*/bin/python -m pip install --quiet --disable-pip-version-check scikit-build-core cmake ninja && \
-	    $*/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps ./native; \
+	    $*/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps ./native && \
+	    touch $@; \
 	  } >$@.log 2>&1 || echo "They could not be built, see $@.log: jaxdml runs on XLA's kernels, with the same bits"; \
 	fi
 	@$*/bin/python -c "import jaxdml; print(f'Kernels: {jaxdml.kernels()}')"
-	@touch $@
 
 .venv-oldest/.test: pyproject.toml | .venv-oldest/bin/python
 	@echo "Installing jaxdml with jax $(OLDEST_JAX) into .venv-oldest"

@@ -96,8 +96,7 @@ def _compiled(what: _Call) -> Callable[..., Array]:
 
 
 def _abstract(*leaves: Any, what: _Call) -> Any:
-    meshes = (jax.sharding.get_abstract_mesh(), *(leaf.sharding.mesh for leaf in leaves))
-    if not all(mesh.empty for mesh in meshes):  # a type says there how it is sharded, which XLA's form knows
+    if not jax.sharding.get_abstract_mesh().empty:  # a type says there how it is sharded, which XLA's form knows
         return jax.make_jaxpr(what.common)(*leaves).out_avals[0]
     sizes = [next(leaf.shape[i] for leaf, is_mapped in zip(leaves, of_arrays, strict=True) if is_mapped)
              for i, of_arrays in enumerate(what.mapped)]  # fmt: skip

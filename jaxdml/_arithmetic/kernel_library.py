@@ -104,7 +104,7 @@ def use_kernels(which: str) -> Iterator[None]:
       which: "native" or "xla".
 
     Raises:
-      ValueError: if which is neither, or native kernels do not run here; `kernels` says why.
+      ValueError: if which is neither, or there are no native kernels; `kernels` says why.
 
     Source: https://docs.jax.dev/en/latest/ffi.html
     """

@@ -22,8 +22,9 @@ def prepare_matrix_multiply_b(b: chex.Array) -> PreparedMatrix:
     """Repacks b of `quantized_linear_matrix_multiply`, which then takes the result in b's place, with the same bits.
 
     The result is a pytree of arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
-    argument. It is the same on every backend. Save it by pickle, or its `jax.tree.leaves`, whose structure is that of
-    `jax.eval_shape` of this function. To have it sharded, shard the array, then prepare it.
+    argument. Save it by pickle, which stores the array and prepares it for the kernels of the machine that reads it. For
+    `jax.export` and `jax.tree.leaves`, prepare it under `use_kernels("xla")`: it is then the same on every machine. To
+    have it sharded, shard the array, then prepare it.
 
     Args:
       b: int8 or uint8 array [..., K, N] of rank 2 to 4.
@@ -45,8 +46,9 @@ def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> P
     """Repacks filter of `quantized_linear_convolution`, which then takes the result in its place, with the same bits.
 
     The result is a pytree of arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
-    argument. It is the same on every backend. Save it by pickle, or its `jax.tree.leaves`, whose structure is that of
-    `jax.eval_shape` of this function. To have it sharded, shard the array, then prepare it.
+    argument. Save it by pickle, which stores the array and prepares it for the kernels of the machine that reads it. For
+    `jax.export` and `jax.tree.leaves`, prepare it under `use_kernels("xla")`: it is then the same on every machine. To
+    have it sharded, shard the array, then prepare it.
 
     Args:
       filter: int8 or uint8 array [O, C / group_count, *kernel] of rank 3 or 4.

@@ -89,6 +89,15 @@ def test_an_export_keeps_the_form_on_xla(name):
 
 
 @needs_native
+def test_an_export_of_weights_prepared_for_xla_takes_those_of_a_machine_without_kernels():
+    with dml.use_kernels("xla"):
+        prepared, elsewhere = dml.prepare_matrix_multiply_b(B), dml.prepare_matrix_multiply_b(~B)
+    exported = jax.export.deserialize(jax.export.export(jax.jit(multiply))(A, prepared).serialize())
+    assert len(jax.tree.leaves(prepared)) == 2
+    np.testing.assert_array_equal(exported.call(A, elsewhere), multiply(A, ~B, reference))
+
+
+@needs_native
 def test_scan_keeps_the_kernel():
     filters = jax.vmap(dml.prepare_convolution_filter)(np.stack([F[:16]] * 3))
 
