@@ -22,7 +22,7 @@ def prepare_matrix_multiply_b(b: chex.Array) -> PreparedMatrix:
     """Repacks b of `quantized_linear_matrix_multiply`, which then takes the result in b's place, with the same bits.
 
     The result is a pytree of arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
-    argument. Save it by pickle, which stores the array and prepares it for the kernels of the machine that reads it. For
+    argument. Save it by pickle, which stores the array and prepares it for the kernels of the machine that reads. For
     `jax.export` and `jax.tree.leaves`, prepare it under `use_kernels("xla")`: it is then the same on every machine. To
     have it sharded, shard the array, then prepare it.
 
@@ -46,7 +46,7 @@ def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> P
     """Repacks filter of `quantized_linear_convolution`, which then takes the result in its place, with the same bits.
 
     The result is a pytree of arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
-    argument. Save it by pickle, which stores the array and prepares it for the kernels of the machine that reads it. For
+    argument. Save it by pickle, which stores the array and prepares it for the kernels of the machine that reads. For
     `jax.export` and `jax.tree.leaves`, prepare it under `use_kernels("xla")`: it is then the same on every machine. To
     have it sharded, shard the array, then prepare it.
 
