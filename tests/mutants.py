@@ -22,7 +22,12 @@ REMEDIES = [f"tests/_operators/{name}.py" for name in ("test_remedies", "test_re
 TARGETS = {
     "jaxdml/_directml/tensor_rules.py": ["tests/_directml", "tests/_compiled/test_bindings.py"],
     "jaxdml/_directml/size_checks.py": ["tests/_directml", *REMEDIES, "tests/_operators/test_wrong_shapes.py"],
-    "jaxdml/_directml/validate.py": ["tests/_directml", "tests/_operators/test_wrong_types_and_levels.py"],
+    "jaxdml/_directml/validate.py": [
+        "tests/_directml",
+        "tests/_operators/test_wrong_types_and_levels.py",
+        "tests/_operators/test_prepared.py",
+        "tests/test_an_operator_made_up.py",
+    ],
     "jaxdml/_directml/strides.py": ["tests/_directml/test_strides.py", "tests/_compiled"],
     "jaxdml/_arithmetic/rounding.py": [*BITS, "tests/_operators/test_element_wise.py"],
     "jaxdml/_arithmetic/zero_points.py": [
