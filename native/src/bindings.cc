@@ -2,14 +2,13 @@
 //
 // Every operand of a call has the same leading dimensions, those of vmap and of batched products, or ones in their
 // place, along which the operand is the same for all.
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <mutex>
-#include <string>
+#include <new>
 #include <vector>
 
+#include "buffers.h"
 #include "kernels.h"
+#include "scratch.h"
 #include "threads.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -28,139 +27,6 @@ bool runs_here(const Kernels& kernels) {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vnni");
 }
-
-// Memory that a call gives back to the next one, so that pages are not made anew each time. A call holds up to two
-// blocks: raw weights as they are packed for it, and what its kernel needs.
-class Scratch {
- public:
-  explicit Scratch(int64_t bytes) : bytes_(bytes) {
-    if (bytes <= 0) return;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      for (Block& kept : kept_)
-        if (kept.bytes > block_.bytes) std::swap(kept, block_);
-    }
-    if (block_.bytes >= bytes) return;
-    std::free(block_.at);
-    block_.at = static_cast<uint8_t*>(std::aligned_alloc(64, (size_t(bytes) + 63) / 64 * 64));
-    block_.bytes = block_.at ? bytes : 0;
-  }
-  ~Scratch() {
-    if (block_.bytes && block_.bytes <= kMostKept) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      for (Block& kept : kept_)
-        if (kept.bytes < block_.bytes) std::swap(kept, block_);
-    }
-    std::free(block_.at);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  uint8_t* at() const { return block_.at; }
-  bool is_there() const { return bytes_ == 0 || (bytes_ > 0 && block_.at); }
-
- private:
-  struct Block {
-    uint8_t* at;
-    int64_t bytes;
-  };
-  static constexpr int64_t kMostKept = int64_t(64) << 20;
-  static inline std::mutex mutex_;
-  static inline Block kept_[4];  // the largest; never freed, for threads of XLA may outlive what frees it
-
-  int64_t bytes_;
-  Block block_ = {};
-};
-
-ffi::Error invalid(const std::string& what) { return ffi::Error::InvalidArgument("jaxdml_cpu: " + what); }
-ffi::Error not_packed() {
-  return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
-                    "jaxdml_cpu: the weights were prepared by other kernels, or for another platform: prepare again");
-}
-ffi::Error no_memory() { return ffi::Error(ffi::ErrorCode::kResourceExhausted, "jaxdml_cpu: no memory for scratch"); }
-
-#define JAXDML_EXPECT(condition, what) \
-  if (!(condition)) return invalid(what)
-
-bool is_byte(ffi::AnyBuffer x) {
-  return x.element_type() == ffi::DataType::S8 || x.element_type() == ffi::DataType::U8;
-}
-bool is_signed(ffi::AnyBuffer x) { return x.element_type() == ffi::DataType::S8; }
-bool is_type(ffi::AnyBuffer x) { return is_byte(x) || x.element_type() == ffi::DataType::S32; }
-Type type_of(ffi::AnyBuffer x) {
-  if (x.element_type() == ffi::DataType::S32) return Type::kInt32;
-  return is_signed(x) ? Type::kInt8 : Type::kUint8;
-}
-
-int64_t product(ffi::AnyBuffer::Dimensions dims, size_t from, size_t until) {
-  int64_t total = 1;
-  for (size_t i = from; i < until; i++) total *= dims[i];
-  return total;
-}
-
-// x * y, or -1 if either is -1 or the product takes more than 62 bits.
-int64_t checked_product(int64_t x, int64_t y) {
-  int64_t total;
-  if (x < 0 || y < 0 || __builtin_mul_overflow(x, y, &total) || total >> 62) return -1;
-  return total;
-}
-
-// Whether an operand's leading dimensions are the output's, or ones.
-bool leads(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, size_t rank) {
-  const auto dims = x.dimensions(), wanted = y.dimensions();
-  if (dims.size() != rank) return false;
-  for (size_t i = 0; i < count; i++)
-    if (dims[i] != wanted[i] && dims[i] != 1) return false;
-  return true;
-}
-
-// The operand's elements for one of the problems that the leading dimensions number, `problem` in the output's order.
-uint8_t* at_problem(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
-  const auto dims = x.dimensions(), all = y.dimensions();
-  int64_t step = product(dims, count, dims.size()), offset = 0;
-  for (size_t i = count; i-- > 0;) {
-    const int64_t digit = problem % all[i];
-    problem /= all[i];
-    if (dims[i] != 1) offset += digit * step;
-    step *= dims[i];
-  }
-  return static_cast<uint8_t*>(x.untyped_data()) + offset * int64_t(ffi::ByteWidth(x.element_type()));
-}
-
-struct Values {  // a scale or zero point of one problem
-  uint8_t* at;
-  int64_t step;
-};
-Values values(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
-  const auto dims = x.dimensions();
-  return {at_problem(x, y, count, problem), product(dims, count, dims.size()) > 1};
-}
-Scales scales(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
-  const Values of = values(x, y, count, problem);
-  return {reinterpret_cast<const float*>(of.at), of.step};
-}
-ZeroPoints zero_points(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
-  const Values of = values(x, y, count, problem);
-  return {of.at, of.step, is_signed(x)};
-}
-
-float number(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
-  return *reinterpret_cast<const float*>(at_problem(x, y, count, problem));
-}
-int32_t zero_point_number(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
-  const uint8_t byte = *at_problem(x, y, count, problem);
-  return is_signed(x) ? int32_t(int8_t(byte)) : int32_t(byte);
-}
-
-// Whether a parameter's last dimensions, at `axis` of `rank`, are all one but for one that is 1 or size.
-bool is_along(ffi::AnyBuffer x, size_t count, size_t axis, int64_t size) {
-  const auto dims = x.dimensions();
-  for (size_t i = count; i < dims.size(); i++)
-    if (dims[i] != 1 && (i != axis || dims[i] != size)) return false;
-  return true;
-}
-
-bool begins_with(const uint8_t* packed, int32_t mark) { return !std::memcmp(packed, &mark, 4); }
 
 // Neighbouring problems that differ in their rows alone become one; all rows then see one matrix.
 void merge_rows(std::vector<Matmul>& problems) {

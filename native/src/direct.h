@@ -1,5 +1,5 @@
-// Convolutions as products of matrices: rows of the filter against panels of the input's windows, made as they are
-// needed (im2col) and never as a whole.
+// Convolutions as products of matrices: rows of the filter against panels of the input's windows (im2col), which are
+// made a few at a time, and all at once only where there are fewer than work for all threads.
 #pragma once
 
 #include "channels.h"

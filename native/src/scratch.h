@@ -1,0 +1,54 @@
+// Memory for the length of a call.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <utility>
+
+namespace jaxdml {
+
+// Memory that a call gives back to the next one, so that pages are not made anew each time. A call holds up to two
+// blocks: raw weights as they are packed for it, and what its kernel needs.
+class Scratch {
+ public:
+  explicit Scratch(int64_t bytes) : bytes_(bytes) {
+    if (bytes <= 0) return;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (Block& kept : kept_)
+        if (kept.bytes > block_.bytes) std::swap(kept, block_);
+    }
+    if (block_.bytes >= bytes) return;
+    std::free(block_.at);
+    block_.at = static_cast<uint8_t*>(std::aligned_alloc(64, (size_t(bytes) + 63) / 64 * 64));
+    block_.bytes = block_.at ? bytes : 0;
+  }
+  ~Scratch() {
+    if (block_.bytes && block_.bytes <= kMostKept) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (Block& kept : kept_)
+        if (kept.bytes < block_.bytes) std::swap(kept, block_);
+    }
+    std::free(block_.at);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  uint8_t* at() const { return block_.at; }
+  bool is_there() const { return bytes_ == 0 || (bytes_ > 0 && block_.at); }
+
+ private:
+  struct Block {
+    uint8_t* at;
+    int64_t bytes;
+  };
+  static constexpr int64_t kMostKept = int64_t(64) << 20;
+  static inline std::mutex mutex_;
+  static inline Block kept_[4];  // the largest; never freed, for threads of XLA may outlive what frees it
+
+  int64_t bytes_;
+  Block block_ = {};
+};
+
+}  // namespace jaxdml
