@@ -17,7 +17,7 @@ static void pack_filter(const Pool& pool, const uint8_t* filter, bool is_signed,
   clear_behind(packed.sums, shape.outputs);
   clear_behind(packed.rows, shape.outputs * padded);
   if (m) clear_behind(packed.winograd, winograd_bytes(shape, m) / 4);
-  memset(to + arena.used, 0, shape.outputs + depth);
+  memset(to + arena.used, 0, 4 * (shape.outputs + depth));
   *packed.mark = kFilterMark;
   parallel(pool, shape.outputs, [&](int64_t o, int64_t) {
     const uint8_t* from = filter + o * depth;

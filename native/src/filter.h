@@ -59,7 +59,7 @@ JAXDML_INLINE Packed packed_filter(const Convolution& one) {
 static int64_t filter_bytes(const Filter& filter) {
   Arena arena = {nullptr, 0};
   packed_filter(filter, arena);
-  return arena.used + filter.outputs + filter_depth(filter);
+  return arena.used + 4 * (filter.outputs + filter_depth(filter));
 }
 
 }  // namespace jaxdml::JAXDML_ISA

@@ -29,13 +29,15 @@ JAXDML_INLINE int64_t end_of_panels(int64_t depth, int64_t columns) {
 
 // A part of a matrix takes fewer bytes than the whole, by what is added behind the panels: the size alone then tells
 // whether a matrix is what was packed, or a device's part of it.
-static int64_t matrix_bytes(int64_t depth, int64_t columns) { return end_of_panels(depth, columns) + depth + columns; }
+static int64_t matrix_bytes(int64_t depth, int64_t columns) {
+  return end_of_panels(depth, columns) + 4 * (depth + columns);
+}
 
 static void pack_matrix(const Pool& pool, const uint8_t* b, bool is_signed, int64_t depth, int64_t columns,
                         uint8_t* packed) {
   const uint8_t flip = flip_to_signed(is_signed);
   memset(packed, 0, panels_at(columns));
-  memset(packed + end_of_panels(depth, columns), 0, depth + columns);
+  memset(packed + end_of_panels(depth, columns), 0, 4 * (depth + columns));
   memcpy(packed, &kMatrixMark, 4);
   constexpr int64_t kAtOnce = 8 * kTile;  // columns, so that runs of B's rows are read
   parallel(pool, ceil_div(columns, kAtOnce), [&](int64_t item, int64_t) {

@@ -128,11 +128,11 @@ std::vector<const uint8_t*> pack_all(Random& random, const std::vector<const uin
       at.push_back(at.back());
       continue;
     }
-    uint8_t* to = packed.emplace_back(random, bytes, 16).at();
+    uint8_t* to = packed.emplace_back(random, bytes, 4).at();
     pack(weights[i], to);
     at.push_back(to);
     if (bytes > 1 << 20) continue;
-    const Bytes again(random, bytes, 16);
+    const Bytes again(random, bytes, 4);
     pack(weights[i], again.at());
     if (memcmp(to, again.at(), size_t(bytes))) {
       fprintf(stderr, "packed weights differ from each other\n");
