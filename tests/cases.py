@@ -54,10 +54,21 @@ def scale(rng, form, magnitude=0.05):
     return np.asarray(2.0 ** np.round(np.log2(values)) if rng.random() < 0.2 else values, np.float32)
 
 
+def types(rng):
+    """Those of both operands and of the output."""
+    return tuple(BYTES[rng.integers(2)] for _ in range(3))
+
+
 def matrix_multiply(rng) -> Case:
-    a_dtype, b_dtype, output_dtype = (BYTES[rng.integers(2)] for _ in range(3))
-    m, k, n = (int(rng.choice([1, 2, 3, 5, 8, 17, 33])) for _ in range(3))
+    dtypes = types(rng)
+    sizes = [int(rng.choice([1, 2, 3, 5, 8, 17, 33])) for _ in range(3)]
     batch = tuple(int(size) for size in rng.integers(1, 4, rng.integers(0, 3)))
+    return matrix_multiply_of(rng, dtypes, batch, sizes)
+
+
+def matrix_multiply_of(rng, dtypes, batch, sizes) -> Case:
+    """[*batch, M, K] times [*batch, K, N], of these types and the output's."""
+    (a_dtype, b_dtype, output_dtype), (m, k, n) = dtypes, sizes
     ones = (1,) * len(batch)
     spread = 0.05 * 0.05 * 74 * 74 * np.sqrt(k) / 40
     arguments = (
@@ -74,7 +85,7 @@ def matrix_multiply(rng) -> Case:
 
 
 def convolution(rng) -> Case:
-    x_dtype, f_dtype, output_dtype = (BYTES[rng.integers(2)] for _ in range(3))
+    dtypes = types(rng)
     spatial = int(rng.integers(1, 3))
     groups = int(rng.choice([1, 1, 2, 3]))
     per_group = int(rng.choice([1, 2, 5]))
@@ -90,22 +101,30 @@ def convolution(rng) -> Case:
     extent = np.maximum(1 + (kernel - 1) * dilations - start - end, 1) + rng.integers(0, 8, spatial)
     channel = (1, out_channels) + (1,) * spatial
     channel = channel if rng.random() < 0.5 else (out_channels,)
-    spread = 0.05 * 0.05 * 74 * 74 * np.sqrt(per_group * kernel.prod()) / 40
+    options = {"strides": strides, "dilations": dilations, "start_padding": start, "end_padding": end}
+    options |= {"group_count": groups}
+    return convolution_of(rng, dtypes, extent, (out_channels, per_group, *kernel), channel, options)
+
+
+def convolution_of(rng, dtypes, extent, filter_shape, channel, options) -> Case:
+    """One to three images of this extent; channel is the form of what there is one of for each output channel."""
+    (x_dtype, f_dtype, output_dtype), groups = dtypes, options["group_count"]
+    spread = 0.05 * 0.05 * 74 * 74 * np.sqrt(np.prod(filter_shape[1:])) / 40
     arguments = (
-        data(rng, (int(rng.integers(1, 4)), groups * per_group, *extent), x_dtype),
+        data(rng, (int(rng.integers(1, 4)), groups * filter_shape[1], *extent), x_dtype),
         scale(rng, ()),
         zero_point(rng, x_dtype, ()),
-        data(rng, (out_channels, per_group, *kernel), f_dtype),
+        data(rng, filter_shape, f_dtype),
         scale(rng, channel),
         zero_point(rng, f_dtype, channel),
         None if rng.random() < 0.4 else rng.integers(-5000, 5000, channel).astype(np.int32),
         scale(rng, (), spread),
         zero_point(rng, output_dtype, ()),
     )
-    options = {"strides": strides, "dilations": dilations, "start_padding": start, "end_padding": end}
-    options = {name: tuple(int(size) for size in value) for name, value in options.items()}
-    options |= {"group_count": groups, "output_dtype": output_dtype}
-    return Case("quantized_linear_convolution", arguments, options)
+    numbers = {
+        name: value if name == "group_count" else tuple(int(size) for size in value) for name, value in options.items()
+    }
+    return Case("quantized_linear_convolution", arguments, numbers | {"output_dtype": output_dtype})
 
 
 def chunks(make, seed: int, count: int, size: int = 20) -> list[list[Case]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from cases import BYTES, Case, data, scale, zero_point
+from cases import Case, convolution_of, matrix_multiply_of, types
 
 needs_native = pytest.mark.skipif(
     not dml.kernels().startswith("native"), reason=f"there are no native kernels: {dml.kernels()}"
@@ -45,56 +45,28 @@ def native_calls(function, *arguments):
 
 def wide_convolution(rng, largest=30) -> Case:
     """As layers are: Winograd's shapes more often than not, wide rows, groups, depthwise."""
-    x_dtype, f_dtype, output_dtype = (BYTES[rng.integers(2)] for _ in range(3))
-    kind = rng.random()
+    dtypes, kind = types(rng), rng.random()
     groups = int(rng.choice([1, 1, 2, 4]))
     per_group, outputs = int(rng.integers(8, 40)), groups * int(rng.integers(6, 40))
     kernel, strides, dilations = (3, 3), (1, 1), (1, 1)
     if kind > 0.5:
-        kernel = tuple(int(k) for k in rng.integers(1, 6, 2))
-        strides, dilations = (tuple(int(k) for k in rng.integers(1, 4, 2)) for _ in range(2))
+        kernel, strides, dilations = rng.integers(1, 6, 2), rng.integers(1, 4, 2), rng.integers(1, 4, 2)
     if kind > 0.8:
         groups, per_group = int(rng.integers(2, 40)), 1
         outputs = groups * int(rng.integers(1, 3))
-    start, end = (tuple(int(k) for k in rng.integers(0, 4, 2)) for _ in range(2))
+    start, end = rng.integers(0, 4, 2), rng.integers(0, 4, 2)
     needed = [(k - 1) * d + 1 - s - e for k, d, s, e in zip(kernel, dilations, start, end, strict=True)]
     extent = [int(max(size, 1) + rng.integers(0, largest)) for size in needed]
-    spread = 0.05 * 0.05 * 74 * 74 * np.sqrt(per_group * np.prod(kernel)) / 40
-    channel = (outputs,)
-    arguments = (
-        data(rng, (int(rng.integers(1, 4)), groups * per_group, *extent), x_dtype),
-        scale(rng, ()),
-        zero_point(rng, x_dtype, ()),
-        data(rng, (outputs, per_group, *kernel), f_dtype),
-        scale(rng, channel),
-        zero_point(rng, f_dtype, channel),
-        None if rng.random() < 0.4 else rng.integers(-5000, 5000, channel).astype(np.int32),
-        scale(rng, (), spread),
-        zero_point(rng, output_dtype, ()),
-    )
     options = {"strides": strides, "dilations": dilations, "start_padding": start, "end_padding": end}
-    return Case(
-        "quantized_linear_convolution", arguments, options | {"group_count": groups, "output_dtype": output_dtype}
-    )
+    options |= {"group_count": groups}
+    return convolution_of(rng, dtypes, extent, (outputs, per_group, *kernel), (outputs,), options)
 
 
 def wide_matrix_multiply(rng, largest=150) -> Case:
-    a_dtype, b_dtype, output_dtype = (BYTES[rng.integers(2)] for _ in range(3))
-    m, k, n = (int(size) for size in rng.integers(1, largest, 3))
+    dtypes = types(rng)
+    sizes = [int(size) for size in rng.integers(1, largest, 3)]
     batch = (int(rng.integers(1, 4)),) if rng.random() < 0.3 else ()
-    ones = (1,) * len(batch)
-    spread = 0.05 * 0.05 * 74 * 74 * np.sqrt(k) / 40
-    arguments = (
-        data(rng, (*batch, m, k), a_dtype),
-        scale(rng, (*ones, m, 1)),
-        zero_point(rng, a_dtype, (*ones, m, 1)),
-        data(rng, (*batch, k, n), b_dtype),
-        scale(rng, (*ones, 1, n)),
-        zero_point(rng, b_dtype, (*ones, 1, n)),
-        scale(rng, (*ones, m, 1), spread),
-        zero_point(rng, output_dtype, (*ones, m, 1)),
-    )
-    return Case("quantized_linear_matrix_multiply", arguments, {"output_dtype": output_dtype})
+    return matrix_multiply_of(rng, dtypes, batch, sizes)
 
 
 def check_wide(seed, count, largest):

@@ -167,7 +167,7 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
   JAXDML_EXPECT(is_signed(x) == is_signed(x_zero_point), "x and its zero point differ in type");
   JAXDML_EXPECT(bias.element_type() == ffi::DataType::S32, "bias is not int32");
   Convolution one = {};
-  if (ffi::Error error = read_filter(filter_shape, group_count, one.filter); error.failure()) return error;
+  JAXDML_RETURN_IF_WRONG(read_filter(filter_shape, group_count, one.filter));
   one.filter.is_raw = !is_packed;
   for (const ffi::AnyBuffer& p : {x_scale, x_zero_point, y_scale, y_zero_point})
     JAXDML_EXPECT(p.dimensions()[leading] == 1, "a parameter of x or the output is not one number");
@@ -258,85 +258,97 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
   return ffi::Error::Success();
 }
 
-ffi::Error add(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_scale, ffi::AnyBuffer a_zero_point,
-               ffi::AnyBuffer b, ffi::AnyBuffer b_scale, ffi::AnyBuffer b_zero_point, ffi::AnyBuffer y_scale,
-               ffi::AnyBuffer y_zero_point, ffi::Result<ffi::AnyBuffer> result, int64_t leading_count) {
-  const ffi::AnyBuffer y = *result;
+// What an element-wise kernel takes: a tensor of the output's shape, and a scale and a zero point of one element.
+ffi::Error check_tensor(ffi::AnyBuffer x, ffi::AnyBuffer y, int64_t leading_count) {
   const size_t rank = y.dimensions().size(), leading = size_t(leading_count);
   JAXDML_EXPECT(chosen, "no kernels were chosen");
-  JAXDML_EXPECT(leading_count >= 0 && leading <= rank && is_byte(y), "the sum is not int8 or uint8");
-  for (const ffi::AnyBuffer& x : {a, b}) {
-    JAXDML_EXPECT(is_byte(x) && leads(x, y, leading, rank), "an operand is no tensor like the sum");
-    for (size_t i = leading; i < rank; i++)
-      JAXDML_EXPECT(x.dimensions()[i] == y.dimensions()[i], "an operand has not the sum's shape");
-  }
-  for (const ffi::AnyBuffer& x : {a_scale, b_scale, y_scale})
-    JAXDML_EXPECT(x.element_type() == ffi::DataType::F32 && leads(x, y, leading, leading), "a scale is no number");
-  for (const ffi::AnyBuffer& x : {a_zero_point, b_zero_point, y_zero_point})
-    JAXDML_EXPECT(is_byte(x) && leads(x, y, leading, leading), "a zero point is no number");
-  const int64_t count = product(y.dimensions(), 0, leading), size = product(y.dimensions(), leading, rank);
-  if (!count || !size) return ffi::Error::Success();
-
-  const FloatMode mode;
-  std::vector<Sum> problems;
-  for (int64_t i = 0; i < count; i++)
-    problems.push_back({size, at_problem(a, y, leading, i), at_problem(b, y, leading, i),
-                        number(a_scale, y, leading, i), number(b_scale, y, leading, i), number(y_scale, y, leading, i),
-                        zero_point_number(a_zero_point, y, leading, i), zero_point_number(b_zero_point, y, leading, i),
-                        zero_point_number(y_zero_point, y, leading, i), is_signed(a), is_signed(b), is_signed(y),
-                        at_problem(y, y, leading, i)});
-  chosen->add(pool_of(threads, count * size * 8), problems.data(), count);
+  JAXDML_EXPECT(leading_count >= 0 && leading <= rank && leads(x, y, leading, rank),
+                "an operand is no tensor like the output");
+  for (size_t i = leading; i < rank; i++)
+    JAXDML_EXPECT(x.dimensions()[i] == y.dimensions()[i], "an operand has not the output's shape");
   return ffi::Error::Success();
 }
-
-// A scale and a zero point of one element for each of the leading dimensions' tensors.
-ffi::Error check_numbers(ffi::AnyBuffer x, ffi::AnyBuffer scale, ffi::AnyBuffer zero_point, ffi::AnyBuffer y,
-                         int64_t leading_count) {
-  const size_t rank = y.dimensions().size(), leading = size_t(leading_count);
-  JAXDML_EXPECT(chosen, "no kernels were chosen");
-  JAXDML_EXPECT(leading_count >= 0 && leading <= rank && leads(x, y, leading, rank), "x is no tensor like the output");
-  for (size_t i = leading; i < rank; i++)
-    JAXDML_EXPECT(x.dimensions()[i] == y.dimensions()[i], "x has not the output's shape");
+ffi::Error check_numbers(ffi::AnyBuffer scale, ffi::AnyBuffer zero_point, ffi::AnyBuffer y, int64_t leading_count) {
+  const size_t leading = size_t(leading_count);
   JAXDML_EXPECT(scale.element_type() == ffi::DataType::F32 && leads(scale, y, leading, leading),
                 "a scale is no number");
   JAXDML_EXPECT(is_byte(zero_point) && leads(zero_point, y, leading, leading), "a zero point is no number");
   return ffi::Error::Success();
 }
 
-ffi::Error quantize(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer scale, ffi::AnyBuffer zero_point,
-                    ffi::Result<ffi::AnyBuffer> result, int64_t leading_count) {
-  const ffi::AnyBuffer y = *result;
-  if (ffi::Error error = check_numbers(x, scale, zero_point, y, leading_count); error.failure()) return error;
-  JAXDML_EXPECT(x.element_type() == ffi::DataType::F32 && is_byte(y), "x is not float32, or the output no bytes");
-  const size_t rank = y.dimensions().size(), leading = size_t(leading_count);
-  const int64_t count = product(y.dimensions(), 0, leading), size = product(y.dimensions(), leading, rank);
+// Computes the problems that make(number, size) says, one for each of the leading dimensions' tensors.
+template <class Problem, class Make>
+ffi::Error compute_each(ffi::ThreadPool& threads, ffi::AnyBuffer y, int64_t leading,
+                        void (*kernel)(const Pool&, const Problem*, int64_t), const Make& make) {
+  const auto dims = y.dimensions();
+  const int64_t count = product(dims, 0, size_t(leading)), size = product(dims, size_t(leading), dims.size());
   if (!count || !size) return ffi::Error::Success();
   const FloatMode mode;
-  std::vector<Quantization> problems;
-  for (int64_t i = 0; i < count; i++)
-    problems.push_back({size, reinterpret_cast<const float*>(at_problem(x, y, leading, i)),
-                        number(scale, y, leading, i), zero_point_number(zero_point, y, leading, i), is_signed(y),
-                        at_problem(y, y, leading, i)});
-  chosen->quantize(pool_of(threads, count * size * 8), problems.data(), count);
+  std::vector<Problem> problems;
+  for (int64_t i = 0; i < count; i++) problems.push_back(make(i, size));
+  kernel(pool_of(threads, count * size * 8), problems.data(), count);
   return ffi::Error::Success();
 }
 
-ffi::Error dequantize(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer scale, ffi::AnyBuffer zero_point,
-                      ffi::Result<ffi::AnyBuffer> result, int64_t leading_count) {
+ffi::Error add(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_scale, ffi::AnyBuffer a_zero_point,
+               ffi::AnyBuffer b, ffi::AnyBuffer b_scale, ffi::AnyBuffer b_zero_point, ffi::AnyBuffer y_scale,
+               ffi::AnyBuffer y_zero_point, ffi::Result<ffi::AnyBuffer> result, int64_t leading) {
   const ffi::AnyBuffer y = *result;
-  if (ffi::Error error = check_numbers(x, scale, zero_point, y, leading_count); error.failure()) return error;
+  for (const ffi::AnyBuffer& x : {a, b}) JAXDML_RETURN_IF_WRONG(check_tensor(x, y, leading));
+  JAXDML_RETURN_IF_WRONG(check_numbers(a_scale, a_zero_point, y, leading));
+  JAXDML_RETURN_IF_WRONG(check_numbers(b_scale, b_zero_point, y, leading));
+  JAXDML_RETURN_IF_WRONG(check_numbers(y_scale, y_zero_point, y, leading));
+  JAXDML_EXPECT(is_byte(a) && is_byte(b) && is_byte(y), "a tensor is not int8 or uint8");
+  return compute_each(threads, y, leading, chosen->add, [&](int64_t i, int64_t size) {
+    const auto at = [&](ffi::AnyBuffer x) { return at_problem(x, y, size_t(leading), i); };
+    return Sum{size,
+               at(a),
+               at(b),
+               number(at(a_scale)),
+               number(at(b_scale)),
+               number(at(y_scale)),
+               zero_point_number(at(a_zero_point), is_signed(a_zero_point)),
+               zero_point_number(at(b_zero_point), is_signed(b_zero_point)),
+               zero_point_number(at(y_zero_point), is_signed(y_zero_point)),
+               is_signed(a),
+               is_signed(b),
+               is_signed(y),
+               at(y)};
+  });
+}
+
+ffi::Error quantize(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer scale, ffi::AnyBuffer zero_point,
+                    ffi::Result<ffi::AnyBuffer> result, int64_t leading) {
+  const ffi::AnyBuffer y = *result;
+  JAXDML_RETURN_IF_WRONG(check_tensor(x, y, leading));
+  JAXDML_RETURN_IF_WRONG(check_numbers(scale, zero_point, y, leading));
+  JAXDML_EXPECT(x.element_type() == ffi::DataType::F32 && is_byte(y), "x is not float32, or the output no bytes");
+  return compute_each(threads, y, leading, chosen->quantize, [&](int64_t i, int64_t size) {
+    const auto at = [&](ffi::AnyBuffer of) { return at_problem(of, y, size_t(leading), i); };
+    return Quantization{size,
+                        reinterpret_cast<const float*>(at(x)),
+                        number(at(scale)),
+                        zero_point_number(at(zero_point), is_signed(zero_point)),
+                        is_signed(y),
+                        at(y)};
+  });
+}
+
+ffi::Error dequantize(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer scale, ffi::AnyBuffer zero_point,
+                      ffi::Result<ffi::AnyBuffer> result, int64_t leading) {
+  const ffi::AnyBuffer y = *result;
+  JAXDML_RETURN_IF_WRONG(check_tensor(x, y, leading));
+  JAXDML_RETURN_IF_WRONG(check_numbers(scale, zero_point, y, leading));
   JAXDML_EXPECT(is_byte(x) && y.element_type() == ffi::DataType::F32, "x is no bytes, or the output not float32");
-  const size_t rank = y.dimensions().size(), leading = size_t(leading_count);
-  const int64_t count = product(y.dimensions(), 0, leading), size = product(y.dimensions(), leading, rank);
-  if (!count || !size) return ffi::Error::Success();
-  const FloatMode mode;
-  std::vector<Dequantization> problems;
-  for (int64_t i = 0; i < count; i++)
-    problems.push_back({size, at_problem(x, y, leading, i), number(scale, y, leading, i),
-                        zero_point_number(zero_point, y, leading, i), is_signed(x),
-                        reinterpret_cast<float*>(at_problem(y, y, leading, i))});
-  chosen->dequantize(pool_of(threads, count * size * 8), problems.data(), count);
-  return ffi::Error::Success();
+  return compute_each(threads, y, leading, chosen->dequantize, [&](int64_t i, int64_t size) {
+    const auto at = [&](ffi::AnyBuffer of) { return at_problem(of, y, size_t(leading), i); };
+    return Dequantization{size,
+                          at(x),
+                          number(at(scale)),
+                          zero_point_number(at(zero_point), is_signed(zero_point)),
+                          is_signed(x),
+                          reinterpret_cast<float*>(at(y))};
+  });
 }
 
 ffi::Error pack_matrix(ffi::ThreadPool threads, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> result) {
@@ -363,8 +375,7 @@ ffi::Error pack_filter(ffi::ThreadPool threads, ffi::AnyBuffer filter, ffi::Resu
                 "the filter is none of int8 or uint8 in two dimensions");
   const size_t leading = dims.size() - 4;
   Filter shape;
-  if (ffi::Error error = read_filter(Numbers(dims.begin() + leading, 4), group_count, shape); error.failure())
-    return error;
+  JAXDML_RETURN_IF_WRONG(read_filter(Numbers(dims.begin() + leading, 4), group_count, shape));
   const int64_t bytes = chosen->filter_bytes(shape), count = product(dims, 0, leading);
   const int64_t size = product(dims, leading, leading + 4);
   JAXDML_EXPECT(to[leading] == bytes && product(to, 0, leading) == count && result->element_type() == ffi::DataType::U8,

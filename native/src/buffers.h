@@ -23,6 +23,9 @@ inline ffi::Error no_memory() {
 #define JAXDML_EXPECT(condition, what) \
   if (!(condition)) return invalid(what)
 
+#define JAXDML_RETURN_IF_WRONG(check) \
+  if (ffi::Error error = check; error.failure()) return error
+
 inline bool is_byte(ffi::AnyBuffer x) {
   return x.element_type() == ffi::DataType::S8 || x.element_type() == ffi::DataType::U8;
 }
@@ -85,13 +88,8 @@ inline ZeroPoints zero_points(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, 
   return {of.at, of.step, is_signed(x)};
 }
 
-inline float number(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
-  return *reinterpret_cast<const float*>(at_problem(x, y, count, problem));
-}
-inline int32_t zero_point_number(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
-  const uint8_t byte = *at_problem(x, y, count, problem);
-  return is_signed(x) ? int32_t(int8_t(byte)) : int32_t(byte);
-}
+inline float number(const uint8_t* at) { return *reinterpret_cast<const float*>(at); }
+inline int32_t zero_point_number(const uint8_t* at, bool is_signed) { return is_signed ? int8_t(*at) : *at; }
 
 // Whether a parameter's last dimensions, at `axis` of `rank`, are all one but for one that is 1 or size.
 inline bool is_along(ffi::AnyBuffer x, size_t count, size_t axis, int64_t size) {

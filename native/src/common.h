@@ -70,7 +70,7 @@ JAXDML_INLINE void parallel(const Pool& pool, int64_t count, const F& f) {
   in_phases(pool, {count}, [&](int64_t, int64_t item, int64_t worker) { f(item, worker); });
 }
 
-// Numbers an item of several nested loops; the last one runs fastest.
+// The number of an item of several nested loops; next_of takes the counters off it, that of the innermost loop first.
 struct Index {
   int64_t rest;
 };

@@ -108,33 +108,11 @@ static void direct_tile(const Convolution& one, const DirectPlan& plan, const Ch
   }
 }
 
-using DirectTile = void (*)(const Convolution&, const DirectPlan&, const Channels&, const Dword*, int64_t,
-                            const uint8_t*, const int32_t*, int64_t, int64_t, uint8_t*);
-template <int V>
-static constexpr DirectTile kDirectTilesOf[kRows] = {direct_tile<1, V>, direct_tile<2, V>, direct_tile<3, V>,
-                                                     direct_tile<4, V>, direct_tile<5, V>, direct_tile<6, V>};
-#ifdef __AVX512VNNI__
-static constexpr const DirectTile* kDirectTiles[kVectors] = {kDirectTilesOf<1>, kDirectTilesOf<2>, kDirectTilesOf<3>,
-                                                             kDirectTilesOf<4>};
-#else
-static constexpr const DirectTile* kDirectTiles[kVectors] = {kDirectTilesOf<1>, kDirectTilesOf<2>};
-#endif
-
 template <int V>
 static void sum_windows(const int32_t* ones, const uint8_t* panel, int64_t depth, int32_t* window_sums) {
   I32 sums[1][V];
   multiply_tile<1, V, UnsignedLanes>(ones, 0, panel, depth, sums);
   for (int v = 0; v < V; v++) store(window_sums + v * kLanes, sums[0][v]);
-}
-
-JAXDML_INLINE void sum_windows_of(int64_t vectors, const int32_t* ones, const uint8_t* panel, int64_t depth,
-                                  int32_t* window_sums) {
-  if (vectors == 1) return sum_windows<1>(ones, panel, depth, window_sums);
-  if (vectors == 2) return sum_windows<2>(ones, panel, depth, window_sums);
-#ifdef __AVX512VNNI__
-  if (vectors == 3) return sum_windows<3>(ones, panel, depth, window_sums);
-  sum_windows<4>(ones, panel, depth, window_sums);
-#endif
 }
 
 // The planes of a chunk of channels of all problems.
@@ -218,15 +196,17 @@ static void convolve_directly(const Pool& pool, const Convolution* problems, int
     const Packed packed = packed_filter(one);
     const int64_t first_row = group * group_outputs(filter) + row_block * plan.row_block;
     const int64_t last_row = at_most((group + 1) * group_outputs(filter), first_row + plan.row_block);
-    alignas(64) int32_t window_sums[kTile];
+    alignas(64) int32_t window_sums[kTile] = {};
     for (int64_t o = first_row; o < last_row; o += kRows)
       for (int64_t tile = first_tile; tile < last_tile; tile++) {
         const uint8_t* panel = panels + (tile - first_tile) * plan.panel_bytes;
-        const int64_t vectors = lanes_of(tile) / kLanes;
-        if (channels.has_zero_points) sum_windows_of(vectors, plan.ones, panel, dwords, window_sums);
-        kDirectTiles[vectors - 1][at_most(kRows, last_row - o) - 1](
-            one, plan, channels, reinterpret_cast<const Dword*>(packed.rows) + o * stride, stride, panel, window_sums,
-            tile * kTile, o, y_channel(one, n, o));
+        with_constant<kVectors>(lanes_of(tile) / kLanes, [&](auto vectors) {
+          if (channels.has_zero_points) sum_windows<vectors>(plan.ones, panel, dwords, window_sums);
+          with_constant<kRows>(at_most(kRows, last_row - o), [&](auto rows) {
+            direct_tile<rows, vectors>(one, plan, channels, reinterpret_cast<const Dword*>(packed.rows) + o * stride,
+                                       stride, panel, window_sums, tile * kTile, o, y_channel(one, n, o));
+          });
+        });
       }
   };
   const PlaneChunks chunks = plane_chunks(problems, count, plan.planes);

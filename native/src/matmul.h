@@ -171,18 +171,6 @@ static void matmul_tile(const Matmul& one, const Columns& columns, bool has_zero
   }
 }
 
-using MatmulTile = void (*)(const Matmul&, const Columns&, bool, const Row*, const Dword*, int64_t, const uint8_t*,
-                            int64_t, int64_t);
-template <int V>
-static constexpr MatmulTile kMatmulTilesOf[kRows] = {matmul_tile<1, V>, matmul_tile<2, V>, matmul_tile<3, V>,
-                                                     matmul_tile<4, V>, matmul_tile<5, V>, matmul_tile<6, V>};
-#ifdef __AVX512VNNI__
-static constexpr const MatmulTile* kMatmulTiles[kVectors] = {kMatmulTilesOf<1>, kMatmulTilesOf<2>, kMatmulTilesOf<3>,
-                                                             kMatmulTilesOf<4>};
-#else
-static constexpr const MatmulTile* kMatmulTiles[kVectors] = {kMatmulTilesOf<1>, kMatmulTilesOf<2>};
-#endif
-
 static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint8_t* scratch) {
   Arena arena = {scratch, 0};
   const MatmulPlan p = plan(problems, count, pool.threads, arena);
@@ -223,9 +211,12 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
       const Dword* cells = reinterpret_cast<const Dword*>(p.is_copied ? reinterpret_cast<const uint8_t*>(copies) : a);
       const int64_t last = at_most(width, (column_block + 1) * p.column_block);
       for (int64_t n = column_block * p.column_block; n < last; n += kTile) {
-        const int64_t vectors = panel_lanes(one.columns, n) / kLanes;
-        kMatmulTiles[vectors - 1][tile_rows - 1](one, columns, has_zero_points, rows, cells, stride / kDepth,
-                                                 panels + n * depth, m, n);
+        with_constant<kVectors>(panel_lanes(one.columns, n) / kLanes, [&](auto vectors) {
+          with_constant<kRows>(tile_rows, [&](auto row_count) {
+            matmul_tile<row_count, vectors>(one, columns, has_zero_points, rows, cells, stride / kDepth,
+                                            panels + n * depth, m, n);
+          });
+        });
       }
     }
   };

@@ -3,6 +3,8 @@
 // A row's cells are broadcast to all lanes; lanes lie packed, [depth][V * kLanes] dwords. A dword holds kDepth cells.
 #pragma once
 
+#include <type_traits>
+
 #include "simd.h"
 
 namespace jaxdml::JAXDML_ISA {
@@ -39,6 +41,14 @@ struct Words {  // both are int16
 #ifndef __AVX512VNNI__
 using UnsignedLanes = Words;
 #endif
+
+// Calls f(std::integral_constant) for a value of 1 to kMost, known only now, that a template takes.
+template <int kMost, class F>
+JAXDML_INLINE void with_constant(int64_t value, const F& f) {
+  if constexpr (kMost > 1)
+    if (value != kMost) return with_constant<kMost - 1>(value, f);
+  f(std::integral_constant<int, kMost>());
+}
 
 // rows: R rows of `depth` dwords, `stride` dwords apart.
 template <int R, int V, class Dot>

@@ -262,11 +262,9 @@ static void convolve_winograd(const Pool& pool, const Convolution* problems, int
       for (int i = 0; i < T * T; i++) {
         const Dword* from = weights + (row * T * T + i * rows) * pairs;
         uint8_t* to = products + i * kRows * kLine;
-        if (rows == kRows)
-          multiply_points<kRows>(from, pairs, points + i * pairs * kLine, to, kLine);
-        else
-          for (int64_t r = 0; r < rows; r++)
-            multiply_points<1>(from + r * pairs, pairs, points + i * pairs * kLine, to + r * kLine, kLine);
+        with_constant<kRows>(rows, [&](auto row_count) {
+          multiply_points<row_count>(from, pairs, points + i * pairs * kLine, to, kLine);
+        });
       }
       for (int64_t r = 0; r < rows; r++) {
         const int64_t o = group * outputs + row + r;
