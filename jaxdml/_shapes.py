@@ -37,3 +37,14 @@ def per_channel(shape: Sequence[int], rank: int, channels: int | None) -> Shape:
 def output_extent(size: int, kernel: int, stride: int, dilation: int, start: int, end: int) -> int:
     """Elements of one spatial dimension of a convolution's output; below 1 where the kernel does not fit."""
     return 1 + (size + start + end - (1 + (kernel - 1) * dilation)) // stride
+
+
+def elements_inside(size: int, place: int, window: int, stride: int, dilation: int, start: int) -> int:
+    """How many elements of the window at a place of the output lie in the input, in one dimension; others are padding.
+
+    Element t of the window is element first + t * dilation of the input.
+    """
+    first = place * stride - start
+    lowest = -(min(first, 0) // dilation)
+    highest = min((size - 1 - first) // dilation, window - 1)
+    return max(highest - lowest + 1, 0)

@@ -10,14 +10,14 @@ values.
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import checkify
 
-from jaxdml._directml.desc import page_name
+from jaxdml._directml.desc import parameters_of
 from jaxdml._operators.call import OPERATORS
 from jaxdml._operators.fake_quantize import fake_quantize as _fake_quantize
 
@@ -27,7 +27,9 @@ def __getattr__(name: str) -> Callable[..., Any]:
     if name not in OPERATORS:
         raise AttributeError(f"module {__name__} has no attribute {name}")
     operator = OPERATORS[name]
-    scales = [parameter for parameter, role in operator.parameters.quantization if role.parameter == "scale"]
+    names = parameters_of(operator.page.desc)
+    quantization = operator.parameters.quantization
+    scales = {name: names[name].page_name for name, role in quantization if role.parameter == "scale"}
     function = globals()[name] = _checked(operator.function, scales)
     return function
 
@@ -36,16 +38,19 @@ def __dir__() -> list[str]:
     return sorted([*OPERATORS, "fake_quantize"])
 
 
-def _checked(function: Callable[..., Any], scales: list[str]) -> Callable[..., Any]:
-    """function, which first checks its scales; what is no number or array is left to function's own errors."""
+def _checked(function: Callable[..., Any], scales: Mapping[str, str]) -> Callable[..., Any]:
+    """function, which first checks its scales, by parameter their tensors' names.
+
+    What is no number or array is left to function's own errors.
+    """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def with_checks(*arguments: Any, **options: Any) -> Any:
         output = function(*arguments, **options)
         given = signature.bind(*arguments, **options).arguments
-        for name in scales:
-            _check_scale(f"{function.__name__}: {page_name(name)}Tensor", jnp.asarray(given[name]))
+        for name, tensor in scales.items():
+            _check_scale(f"{function.__name__}: {tensor}", jnp.asarray(given[name]))
         return output
 
     return with_checks
@@ -58,4 +63,4 @@ def _check_scale(what: str, scale: jax.Array) -> None:
     checkify.check(jnp.all(is_right), text, value=first_wrong)
 
 
-fake_quantize = _checked(_fake_quantize, ["scale"])
+fake_quantize = _checked(_fake_quantize, {"scale": "ScaleTensor"})

@@ -3,7 +3,8 @@
 Slow, short, and independent: nothing of jaxdml is imported, nothing is checked, nothing is rewritten by a compiler.
 Arguments are as those of the functions of the same name; arrays are NumPy arrays, zero points and bias may be None,
 scales are rounded to float32. Float arithmetic is float32, one operation at a time, and as in DirectX a subnormal
-operand or result counts as a zero of its sign. Sums are exact and then taken modulo 2**32, as in an int32 accumulator.
+operand or result counts as a zero of its sign. Sums are exact; those of 8-bit products are then taken modulo 2**32, as
+in an int32 accumulator.
 
 Source: https://learn.microsoft.com/windows/win32/direct3d11/floating-point-rules
 """
@@ -14,6 +15,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 Array = np.ndarray
+LIMITS = {f"uint{bits}": (0, 2**bits - 1) for bits in (4, 8, 16)}
+LIMITS |= {f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (4, 8, 16)}
 
 
 def _minus(x: Array, zero_point: Any) -> Array:
@@ -41,15 +44,15 @@ def _product(x: Array, y: Array) -> Array:
 
 def _saturated(x: Array, zero_point: Any, dtype: Any) -> Array:
     """clamp(round(x) + zero_point, Min, Max) with NaN to Min."""
-    limits = np.iinfo(dtype)
+    lowest, highest = LIMITS[np.dtype(dtype).name]
     offset = 0.0 if zero_point is None else np.asarray(zero_point).astype(np.float64)
     rounded = np.rint(x).astype(np.float64) + offset
-    return np.clip(np.where(np.isnan(rounded), limits.min, rounded), limits.min, limits.max).astype(dtype)
+    return np.clip(np.where(np.isnan(rounded), lowest, rounded), lowest, highest).astype(dtype)
 
 
 def _output_dtype(output_dtype: Any, output_zero_point: Any, default: Any) -> Any:
     is_typed = isinstance(output_zero_point, np.ndarray | np.generic)
-    if is_typed and output_zero_point.dtype.name in ("int8", "uint8", "int16", "uint16"):
+    if is_typed and output_zero_point.dtype.name in LIMITS:
         return output_zero_point.dtype
     return default if output_dtype is None else output_dtype
 
@@ -108,38 +111,154 @@ def quantized_linear_matrix_multiply(
     return _requantized(accumulator, _float32(a_scale), _float32(b_scale), output_scale, output_zero_point, dtype)
 
 
-def quantized_linear_convolution(
-    input: Array, input_scale: Any, input_zero_point: Any, filter: Array, filter_scale: Any, filter_zero_point: Any,
-    bias: Any, output_scale: Any, output_zero_point: Any, *, strides: Any = 1, dilations: Any = 1,
-    start_padding: Any = 0, end_padding: Any = 0, group_count: int = 1, output_dtype: Any = None,
-) -> Array:  # fmt: skip
-    """[N, C, *spatial] with [O, C / group_count, *kernel]; filter parameters and bias hold one element or O."""
-    spatial = input.ndim - 2
-    strides, dilations, start_padding, end_padding = (
-        np.broadcast_to(option, spatial) for option in (strides, dilations, start_padding, end_padding)
-    )
+def _number(x: Any) -> Any:
+    """The value of a parameter of one element."""
+    return None if x is None else np.reshape(x, ())
 
-    def channelwise(x: Any, axis: int) -> Array:
-        return np.reshape(x, [-1 if d == axis else 1 for d in range(input.ndim)])
 
-    x = _minus(input, None if input_zero_point is None else np.reshape(input_zero_point, ()))
-    x = np.pad(x, [(0, 0), (0, 0), *zip(start_padding, end_padding, strict=True)])
-    f = _minus(filter, None if filter_zero_point is None else channelwise(filter_zero_point, 0))
-    extents = 1 + (np.array(f.shape[2:]) - 1) * dilations
-    windows = sliding_window_view(x, tuple(extents), axis=tuple(range(2, input.ndim)))
+def _channelwise(x: Any, axis: int, rank: int) -> Array:
+    """A parameter of one element or one for each entry of an axis, with this rank."""
+    return np.reshape(x, [-1 if d == axis else 1 for d in range(rank)])
+
+
+def _windows(x: Array, window: Any, options: tuple[Any, ...]) -> Array:
+    """The windows of [N, C, *spatial], zeros around it: [N, C, *output, *window]; options: strides to end padding."""
+    strides, dilations, start, end = (np.broadcast_to(option, x.ndim - 2) for option in options)
+    x = np.pad(x, [(0, 0), (0, 0), *zip(start, end, strict=True)])
+    extents = 1 + (np.array(window) - 1) * dilations
     steps = [slice(None, None, stride) for stride in strides]
     holes = [slice(None, None, dilation) for dilation in dilations]
-    windows = np.moveaxis(windows[(slice(None), slice(None), *steps, *holes)], 1, spatial + 1)  # [N, *out, C, *kernel]
+    windows = sliding_window_view(x, tuple(extents), axis=tuple(range(2, x.ndim)))
+    return windows[(slice(None), slice(None), *steps, *holes)]
 
+
+def _convolved(x: Array, f: Array, options: tuple[Any, ...], group_count: int) -> Array:
+    """Exact sums of products, int64 [N, O, *output]."""
+    spatial = x.ndim - 2
+    windows = np.moveaxis(_windows(x, f.shape[2:], options), 1, spatial + 1)  # [N, *output, C, *kernel]
     outputs = []
     for x_group, f_group in zip(
         np.split(windows, group_count, axis=spatial + 1), np.split(f, group_count, axis=0), strict=True
     ):
         rows = x_group.reshape(*x_group.shape[: spatial + 1], -1).astype(np.float64)
         outputs.append(rows @ f_group.reshape(len(f_group), -1).T.astype(np.float64))  # exact, as above
-    accumulator = np.moveaxis(np.concatenate(outputs, axis=-1), -1, 1).astype(np.int64)
+    return np.moveaxis(np.concatenate(outputs, axis=-1), -1, 1).astype(np.int64)
+
+
+def quantized_linear_convolution(
+    input: Array, input_scale: Any, input_zero_point: Any, filter: Array, filter_scale: Any, filter_zero_point: Any,
+    bias: Any, output_scale: Any, output_zero_point: Any, *, strides: Any = 1, dilations: Any = 1,
+    start_padding: Any = 0, end_padding: Any = 0, group_count: int = 1, output_dtype: Any = None,
+) -> Array:  # fmt: skip
+    """[N, C, *spatial] with [O, C / group_count, *kernel]; filter parameters and bias hold one element or O."""
+    rank, options = input.ndim, (strides, dilations, start_padding, end_padding)
+    x = _minus(input, _number(input_zero_point))
+    f = _minus(filter, None if filter_zero_point is None else _channelwise(filter_zero_point, 0, rank))
+    accumulator = _convolved(x, f, options, group_count)
     if bias is not None:
-        accumulator = accumulator + channelwise(np.asarray(bias, np.int64), 1)
+        accumulator = accumulator + _channelwise(np.asarray(bias, np.int64), 1, rank)
     dtype = _output_dtype(output_dtype, output_zero_point, input.dtype)
-    scales = (np.reshape(_float32(input_scale), ()), channelwise(_float32(filter_scale), 1))
+    scales = (_number(_float32(input_scale)), _channelwise(_float32(filter_scale), 1, rank))
     return _requantized(_wrapped(accumulator), *scales, output_scale, output_zero_point, dtype)
+
+
+def matrix_multiply_integer(a: Array, a_zero_point: Any, b: Array, b_zero_point: Any) -> Array:
+    """[..., M, K] times [..., K, N] in int32."""
+    exact = _minus(a, a_zero_point).astype(np.float64) @ _minus(b, b_zero_point).astype(np.float64)
+    return _wrapped(exact.astype(np.int64))
+
+
+def convolution_integer(
+    input: Array, input_zero_point: Any, filter: Array, filter_zero_point: Any, *, strides: Any = 1,
+    dilations: Any = 1, start_padding: Any = 0, end_padding: Any = 0, group_count: int = 1,
+) -> Array:  # fmt: skip
+    """[N, C, *spatial] with [O, C / group_count, *kernel] in int32; filter_zero_point holds one element or O."""
+    x, windows_of = _minus(input, _number(input_zero_point)), (strides, dilations, start_padding, end_padding)
+    f = _minus(filter, None if filter_zero_point is None else _channelwise(filter_zero_point, 0, input.ndim))
+    return _wrapped(_convolved(x, f, windows_of, group_count))
+
+
+def dynamic_quantize_linear(input: Array, *, output_dtype: Any = np.uint8) -> tuple[Array, Array, Array]:
+    """The output, its scale and its zero point, by the range of the input and 0."""
+    limits, x = np.iinfo(output_dtype), _float32(input)
+    with np.errstate(all="ignore"):
+        low, high = np.minimum(x.min(), np.float32(0)), np.maximum(x.max(), np.float32(0))
+        scale = _flushed(_flushed(high - low) / np.float32(limits.max - limits.min))
+        scale = np.where(scale == 0, np.float32(1), scale)
+        zero_point = _saturated(np.float32(limits.min) - _flushed(low / scale), None, output_dtype)
+        output = _saturated(_flushed(x / scale), zero_point, output_dtype)
+    return output, np.reshape(scale, (1,) * x.ndim), np.reshape(zero_point, (1,) * x.ndim)
+
+
+def matrix_multiply_integer_to_float(
+    a: Array, a_scale: Any, a_zero_point: Any, b: Array, b_scale: Any, b_zero_point: Any, bias: Any = None
+) -> Array:
+    """[..., M, K] times [..., K, N], times both scales, plus bias; float16 scales are widened."""
+    if a.dtype.itemsize == b.dtype.itemsize == 1:
+        total = matrix_multiply_integer(a, a_zero_point, b, b_zero_point).astype(np.float32)
+    else:  # Python's integers, whatever their size
+        exact = _minus(a, a_zero_point).astype(object) @ _minus(b, b_zero_point).astype(object)
+        total = np.vectorize(_nearest, otypes=[np.float32])(exact)
+    dtype = np.float16 if getattr(a_scale, "dtype", None) == np.float16 else np.float32
+    with np.errstate(all="ignore"):
+        output = _flushed(total * _product(_float32(a_scale), _float32(b_scale)))
+        return (output if bias is None else _flushed(output + _float32(bias))).astype(dtype)
+
+
+def _nearest(integer: int) -> Any:
+    """The float32 nearest to an integer, ties to even."""
+    shift = max(abs(integer).bit_length() - 24, 0)
+    quotient, rest = divmod(abs(integer), 1 << shift)
+    half = 1 << shift >> 1
+    rounded = quotient + (shift > 0 and (rest > half or (rest == half and quotient % 2 == 1)))
+    return np.ldexp(np.float32(rounded if integer >= 0 else -rounded), shift)
+
+
+def quantized_linear_average_pooling(
+    input: Array, input_scale: Any, input_zero_point: Any, output_scale: Any, output_zero_point: Any, *,
+    window_size: Any, strides: Any = 1, start_padding: Any = 0, end_padding: Any = 0, dilations: Any = 1,
+    include_padding: bool = False, output_dtype: Any = None,
+) -> Array:  # fmt: skip
+    """Means of windows of [N, C, *spatial]; parameters hold one element or C."""
+    rank, options = input.ndim, (strides, dilations, start_padding, end_padding)
+    window = tuple(np.broadcast_to(window_size, rank - 2))
+    x = _minus(input, None if input_zero_point is None else _channelwise(input_zero_point, 1, rank))
+    kernel = tuple(range(-len(window), 0))
+    total = _windows(x, window, options).sum(kernel).astype(np.float32)
+    inside = _windows(np.ones_like(x), window, options).sum(kernel).astype(np.float32)
+    count = np.float32(np.prod(window)) if include_padding else inside
+    dtype = _output_dtype(output_dtype, output_zero_point, input.dtype)
+    zero_point = None if output_zero_point is None else _channelwise(output_zero_point, 1, rank)
+    scales = (_channelwise(_float32(scale), 1, rank) for scale in (input_scale, output_scale))
+    input_scale, output_scale = scales
+    with np.errstate(all="ignore"):
+        mean = _flushed(_flushed(total * input_scale) / count)
+        return _saturated(_flushed(mean / output_scale), zero_point, dtype)
+
+
+def quantize(input: Array, scale: Any, zero_point: Any = None, *, output_dtype: Any = None) -> Array:
+    """`element_wise_quantize_linear` with parameters that hold a value for each block of input."""
+    dtype = np.dtype(_output_dtype(output_dtype, zero_point, np.uint8))
+    scale, zero_point = (_each(x, input.shape) for x in (scale, _with_middle(zero_point, dtype)))
+    with np.errstate(all="ignore"):
+        return _saturated(_flushed(_float32(input) / _float32(scale)), zero_point, dtype)
+
+
+def dequantize(input: Array, scale: Any, zero_point: Any = None) -> Array:
+    """`element_wise_dequantize_linear` with parameters that hold a value for each block of input."""
+    parameters = (_each(x, input.shape) for x in (scale, _with_middle(zero_point, input.dtype)))
+    return element_wise_dequantize_linear(input, *parameters)
+
+
+def _with_middle(zero_point: Any, dtype: Any) -> Any:
+    """The zero point; where there is none and the type is unsigned, the middle of its range."""
+    return {"uint4": 8, "uint8": 128}.get(np.dtype(dtype).name) if zero_point is None else zero_point
+
+
+def _each(parameter: Any, shape: tuple[int, ...]) -> Any:
+    """A parameter's value for each element."""
+    if np.ndim(parameter) == 0:
+        return parameter
+    for axis, size in enumerate(shape):
+        parameter = np.repeat(parameter, size // parameter.shape[axis], axis)
+    return parameter

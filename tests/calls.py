@@ -1,4 +1,4 @@
-"""Good calls of the five functions, and wrong ones: good calls but for one mistake, each with what its error must say.
+"""Good calls of the functions, and wrong ones: good calls but for one mistake, each with what its error must say.
 
 `problems` makes wrong calls eagerly after a right one, twice, and inside jit and vmap; the errors must be the same.
 """
@@ -15,7 +15,21 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from descs import ADD, CONVOLUTION, DEQUANTIZE, MATRIX_MULTIPLY, QUANTIZE
+from descs import (
+    ADD,
+    BLOCKED,
+    CONVOLUTION,
+    CONVOLUTION_INTEGER,
+    DEQUANTIZE,
+    DEQUANTIZE_BLOCKS,
+    DYNAMIC_QUANTIZE,
+    MATRIX_MULTIPLY,
+    MATRIX_MULTIPLY_INTEGER,
+    MATRIX_MULTIPLY_TO_FLOAT,
+    POOLING,
+    QUANTIZE,
+    QUANTIZE_BLOCKS,
+)
 from jaxdml import DescError
 
 
@@ -53,6 +67,21 @@ GOOD = {
         "filter": s8(6, 4, 3, 4), "filter_scale": HALF, "filter_zero_point": s8(),
         "bias": np.zeros(6, np.int32), "output_scale": HALF, "output_zero_point": u8(),
     },
+    MATRIX_MULTIPLY_INTEGER: {"a": u8(2, 4, 5), "a_zero_point": u8(), "b": s8(2, 5, 6), "b_zero_point": s8()},
+    CONVOLUTION_INTEGER: {
+        "input": u8(2, 4, 7, 9), "input_zero_point": u8(), "filter": s8(6, 4, 3, 4), "filter_zero_point": s8(),
+    },
+    DYNAMIC_QUANTIZE: {"input": np.full((2, 3), 1.5, np.float32)},
+    MATRIX_MULTIPLY_TO_FLOAT: {
+        "a": u8(2, 4, 5), "a_scale": HALF, "a_zero_point": u8(),
+        "b": s8(2, 5, 6), "b_scale": HALF, "b_zero_point": s8(), "bias": np.zeros(6, np.float32),
+    },
+    POOLING: {
+        "input": u8(2, 4, 7, 9), "input_scale": HALF, "input_zero_point": u8(),
+        "output_scale": HALF, "output_zero_point": u8(), "window_size": (3, 4),
+    },
+    QUANTIZE_BLOCKS: {"input": np.full((2, 3), 1.5, np.float32), "scale": HALF, "zero_point": u8()},
+    DEQUANTIZE_BLOCKS: {"input": u8(2, 3), "scale": HALF, "zero_point": u8()},
 }  # fmt: skip
 DATA = {
     DEQUANTIZE: ("input",),
@@ -60,8 +89,32 @@ DATA = {
     ADD: ("a", "b"),
     MATRIX_MULTIPLY: ("a", "b"),
     CONVOLUTION: ("input", "filter"),
+    MATRIX_MULTIPLY_INTEGER: ("a", "b"),
+    CONVOLUTION_INTEGER: ("input", "filter"),
+    DYNAMIC_QUANTIZE: ("input",),
+    MATRIX_MULTIPLY_TO_FLOAT: ("a", "b"),
+    POOLING: ("input",),
+    QUANTIZE_BLOCKS: ("input",),
+    DEQUANTIZE_BLOCKS: ("input",),
 }
-OPTIONS = {"strides": 1, "dilations": 1, "start_padding": 0, "end_padding": 0, "group_count": 1}  # and their least
+OF_FLOATS = (QUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE_BLOCKS)  # what their data are
+SPATIAL = {"strides": 1, "dilations": 1, "start_padding": 0, "end_padding": 0}  # and their least
+OPTIONS = {
+    CONVOLUTION: {**SPATIAL, "group_count": 1},
+    CONVOLUTION_INTEGER: {**SPATIAL, "group_count": 1},
+    POOLING: {**SPATIAL, "window_size": 1},
+}
+OPTIONS_BY_NAME = [(operator, name) for operator, options in OPTIONS.items() for name in options]
+# The parameter that says the output's type by its own, of operators that have output_dtype.
+OUTPUT_ZERO_POINT = {
+    QUANTIZE: "zero_point",
+    ADD: "output_zero_point",
+    MATRIX_MULTIPLY: "output_zero_point",
+    CONVOLUTION: "output_zero_point",
+    DYNAMIC_QUANTIZE: None,
+    POOLING: "output_zero_point",
+    QUANTIZE_BLOCKS: "zero_point",
+}
 
 
 def ending(suffix):
@@ -69,8 +122,10 @@ def ending(suffix):
     return [(operator, name) for operator, good in GOOD.items() for name in good if name.endswith(suffix)]
 
 
-def page_name(argument):
+def page_name(argument, operator=None):
     """The page's name of the tensor that the function calls so."""
+    if operator in BLOCKED and argument in ("scale", "zero_point"):
+        return f"QuantizationTensors[{int(argument == 'zero_point')}]"
     return "".join(word.capitalize() for word in argument.split("_")) + "Tensor"
 
 
@@ -130,7 +185,10 @@ def compilations():
 
 
 # What a transformation can trace: arrays of types that jit leaves as they are.
-TRACEABLE = ("bool", "uint8", "int8", "int16", "int32", "float16", "float32", "complex64", "bfloat16", "int4")
+TRACEABLE = ("bool", "uint8", "int8", "int16", "int32", "float16", "float32", "complex64", "bfloat16", "int4", "uint4")
+
+
+STATIC = {"output_dtype", "include_padding", *(name for _, name in OPTIONS_BY_NAME)}
 
 
 def split(arguments):
@@ -138,7 +196,7 @@ def split(arguments):
     traced = {
         name: value
         for name, value in arguments.items()
-        if isinstance(value, np.ndarray) and str(value.dtype) in TRACEABLE and name not in (*OPTIONS, "output_dtype")
+        if isinstance(value, np.ndarray) and str(value.dtype) in TRACEABLE and name not in STATIC
     }
     return traced, {name: value for name, value in arguments.items() if name not in traced}
 
@@ -196,7 +254,9 @@ def _problems_while_tracing(case: Bad, eager: DescError) -> Iterable[str]:
     """The same error inside jit and vmap: every array that can be traced is."""
     traced, rest = split(case.arguments)
     if not traced:
-        yield "has nothing to trace"
+        if GOOD[case.operator].keys() - case.changes:  # operators of one argument have no other that could be traced
+            yield "has nothing to trace"
+        return
     stacked = {name: np.stack([value, value]) for name, value in traced.items()}
     for transformed, arrays in ((jax.jit, traced), (jax.vmap, stacked)):
         error = refusal_of(transformed(lambda arrays: call(case.operator, {**arrays, **rest})), arrays)
@@ -206,7 +266,7 @@ def _problems_while_tracing(case: Bad, eager: DescError) -> Iterable[str]:
 
 def remedied(error: DescError, arguments: dict[str, Any]) -> dict[str, Any] | None:
     """The arguments with what the error says to write, such as a_scale[:, None]; None if it says no such thing."""
-    advice = re.search(r" write ((\w+)(\.(astype|reshape)\([^()]*\)|\[[^\]]*\]))(?= for |, or |$)", str(error))
+    advice = re.search(r" write ((\w+)((?:\.(?:astype|reshape)\([^()]*\))+|\[[^\]]*\]))(?= for |, or |$)", str(error))
     if advice is None or advice[2] not in arguments:
         return None
     return {**arguments, advice[2]: eval(advice[1], {"jnp": jnp, **arguments})}

@@ -22,6 +22,20 @@ REMEDIES = [f"tests/_operators/{name}.py" for name in ("test_remedies", "test_re
 TARGETS = {
     "jaxdml/_directml/tensor_rules.py": ["tests/_directml", "tests/_compiled/test_bindings.py"],
     "jaxdml/_directml/size_checks.py": ["tests/_directml", *REMEDIES, "tests/_operators/test_wrong_shapes.py"],
+    "jaxdml/_directml/quantization.py": [
+        "tests/_directml/test_quantization_tensors.py",
+        "tests/_operators/test_wrong_blocks.py",
+        "tests/_operators/test_export.py",
+    ],
+    "jaxdml/_directml/window_checks.py": [
+        "tests/_directml/test_sizes_and_options.py",
+        "tests/_directml/test_family_sizes_and_options.py",
+        "tests/_directml/test_errors.py",
+        "tests/_directml/test_remedies.py",
+        "tests/_operators/test_wrong_family_calls.py",
+        "tests/_operators/test_remedies_of_convolution.py",
+        "tests/_operators/test_export.py",
+    ],
     "jaxdml/_directml/validate.py": [
         "tests/_directml",
         "tests/_operators/test_wrong_types_and_levels.py",

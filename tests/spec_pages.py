@@ -4,6 +4,8 @@ A second transcription, so that one slip of the pen in `jaxdml._directml.pages` 
 imported; data types, levels and tensors are the pages' words. `spec_tables` reads this text.
 """
 
+import spec_more_pages
+
 # directml.h
 DATA_TYPES = {
     "UNKNOWN": 0,
@@ -240,3 +242,9 @@ CONSTRAINTS = {
         ("DataType", "FilterTensor, FilterZeroPointTensor"),
     ),
 }
+
+# The seven operators that have a file of their own.
+PAGES |= spec_more_pages.PAGES
+INTRODUCED |= spec_more_pages.INTRODUCED
+CONSTRAINTS |= spec_more_pages.CONSTRAINTS
+SLOTS, TYPES = spec_more_pages.SLOTS, spec_more_pages.TYPES

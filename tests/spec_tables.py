@@ -6,7 +6,7 @@ Nothing of jaxdml is imported, so that the tests compare two readings of DirectM
 import functools
 from typing import NamedTuple
 
-from spec_pages import CONSTRAINTS, FEATURE_LEVELS, PAGES
+from spec_pages import CONSTRAINTS, FEATURE_LEVELS, PAGES, SLOTS, TYPES
 
 LEVELS = tuple(FEATURE_LEVELS)
 
@@ -18,6 +18,7 @@ class Row(NamedTuple):
     lowest_count: int
     highest_count: int
     data_types: tuple[str, ...]
+    is_output: bool
 
 
 def _rows(table):
@@ -25,16 +26,35 @@ def _rows(table):
     for line in table.strip().splitlines():
         tensor, kind, counts, data_types = (cell.strip() for cell in line.split("|"))
         low, _, high = counts.partition(" to ")
-        rows[tensor] = Row(kind == "Optional input", int(low), int(high or low), tuple(data_types.split(", ")))
+        types = tuple(data_types.split(", "))
+        rows[tensor] = Row(kind == "Optional input", int(low), int(high or low), types, kind == "Output")
     return rows
 
 
-TABLES = {operator: {level: _rows(table) for level, table in page.items()} for operator, page in PAGES.items()}
-BULLETS = {
+PRINTED_TABLES = {operator: {level: _rows(table) for level, table in page.items()} for operator, page in PAGES.items()}
+PRINTED_BULLETS = {
     operator: tuple((what, tuple(names.split(", "))) for what, names in bullets)
     for operator, bullets in CONSTRAINTS.items()
 }
-OPERATORS = tuple(TABLES)
+ON_THE_PAGES = tuple(PRINTED_TABLES)
+
+
+def slots_of(name):
+    """The tensors of a row, by the names that errors have for them: of an array each by itself."""
+    return SLOTS.get(name, (name,))
+
+
+# The same for each slot: an array of tensors has a row and is in bullets once, its tensors are so one by one.
+TABLES = {
+    operator: {
+        level: {slot: row for name, row in rows.items() for slot in slots_of(name)} for level, rows in of.items()
+    }
+    for operator, of in PRINTED_TABLES.items()
+}
+BULLETS = {
+    operator: tuple((what, tuple(slot for name in names for slot in slots_of(name))) for what, names in bullets)
+    for operator, bullets in PRINTED_BULLETS.items()
+}
 
 
 @functools.cache
@@ -71,4 +91,13 @@ def lowest_level(operator, name, tensor):
 @functools.cache
 def linked(operator, what, name):
     """All tensors that a constraint ties to this one, itself included."""
-    return {name}.union(*(names for kind, names in BULLETS[operator] if kind == what and name in names))
+    ties = BULLETS[operator] + tuple(("DataType", names) for names in TYPES.get(operator, ()))
+    return {name}.union(*(names for kind, names in ties if kind == what and name in names))
+
+
+@functools.cache
+def types_of(operator, level, name):
+    """The data types of the tensor's row that those tied to it have, too: all, unless the row is of several slots."""
+    rows = table_at(operator, level)
+    types = [rows[other].data_types for other in linked(operator, "DataType", name)]
+    return tuple(data_type for data_type in rows[name].data_types if all(data_type in row for row in types))

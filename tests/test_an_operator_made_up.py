@@ -132,7 +132,7 @@ def other(tensor, **changes):
         (lambda d: {"addend_tensors": (d.addend_tensors[0], 3)}, "AddendTensors[1]", "is 3, expected a TensorDesc"),
         (lambda d: {"addend_tensors": ()}, "AddendTensors", "is missing"),
         (lambda d: {"addend_tensors": None}, "AddendTensors", "is missing"),
-        (lambda d: {"addend_tensors": 5}, "AddendTensors", "is 5, expected a TensorDesc"),
+        (lambda d: {"addend_tensors": 5}, "AddendTensors", "is 5, expected a tuple of TensorDescs"),
         (lambda d: {"addend_tensors": (d.addend_tensors[0], other(d.addend_tensors[0], sizes=(2, 4)))},
          "AddendTensors[1]", "has Sizes [2, 4], expected [2, 3], that of AddendTensors[0]"),
         (lambda d: {"addend_tensors": (other(d.addend_tensors[0], data_type=dml.DataType.INT8),) * 2},

@@ -21,7 +21,7 @@ def instances():
     """At least one of each public class."""
     yield from map(right, OPERATORS)
     yield from (right(CONVOLUTION).input_tensor, dml.OperatorDesc())
-    yield from (*dml.DataType, *dml.TensorFlags, *dml.FeatureLevel)
+    yield from (*dml.DataType, *dml.TensorFlags, *dml.FeatureLevel, *dml.QuantizationType)
     for name in OPERATORS:
         yield from (dml.check_feature_support(name, at) for at in (level("1_0"), level("6_4"), level("jaxdml")))
     yield dml.compile_operator(right(CONVOLUTION), level("5_2"))

@@ -115,8 +115,12 @@ def test_tables_are_those_generated():
 
 def test_every_operator_is_listed_with_a_link_to_its_page():
     linked = dict(re.findall(r"^\| \[`(\w+)`\]\((\S+)\) \|", README, re.M))
-    address = "https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_{}_operator_desc"
-    assert linked == {operator: address.format(operator) for operator in PAGES}
+    address = "https://learn.microsoft.com/windows/{}/ns-directml-dml_{}_operator_desc"
+    folders = {
+        operator: "win32/api/directml" if min(page.support) < dml.FeatureLevel.LEVEL_6_2 else "ai/directml/api"
+        for operator, page in PAGES.items()
+    }  # Microsoft moved the pages after DirectML 1.12
+    assert linked == {operator: address.format(folders[operator], operator) for operator in PAGES}
     assert all(linked[operator] in getattr(dml, operator).__doc__ for operator in linked)
 
 

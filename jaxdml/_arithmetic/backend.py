@@ -18,8 +18,9 @@ class Backend:
       int8_dot: (a, b, layout) -> int32 [..., M, N], of int8 [..., M, K] and [..., K, N] or, by layout, [..., N, K].
       int8_conv: (x, filter, strides, dilations) -> int32 [N, O, *output], of int8 [N, C, *spatial], padded, and a
         `PreparedFilter`.
-      requantized_dot, requantized_conv: a whole operator; the signatures of `contractions`.
-      dequantize, quantize, quantized_sum: element-wise operators; the signatures of `elementwise`.
+      requantized_dot, requantized_conv, integer_dot, integer_conv: whole operators; the signatures of `contractions`.
+      dequantized, quantized, quantized_sum, extremes: element-wise operators; the signatures of `elementwise`.
+      sums_of_images: a part of pooling; the signature of `pooling`.
       arrange_matrix: int8 [..., K, N] -> (values, layout), for a matrix that is prepared once.
       arrange_filter: int8 [O, C / groups, *kernel], group_count -> (values, layout), the groups first.
     """
@@ -28,8 +29,12 @@ class Backend:
     int8_conv: Offer = None
     requantized_dot: Offer = None
     requantized_conv: Offer = None
-    dequantize: Offer = None
-    quantize: Offer = None
+    integer_dot: Offer = None
+    integer_conv: Offer = None
+    dequantized: Offer = None
+    quantized: Offer = None
     quantized_sum: Offer = None
+    extremes: Offer = None
+    sums_of_images: Offer = None
     arrange_matrix: Offer = None
     arrange_filter: Offer = None

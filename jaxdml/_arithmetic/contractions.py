@@ -115,6 +115,23 @@ def requantized_conv(
     return rounding.requantize(accumulator, x_scale, filter_scale, output_scale, output_zero_point, output_dtype)
 
 
+@overridable
+def integer_dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_point: Array | None) -> Array:
+    """The product itself. Zero points broadcast to their matrices."""
+    return dot(a, rounding.with_rank(a_zero_point, a.ndim), b, rounding.with_rank(b_zero_point, a.ndim))
+
+
+@overridable
+def integer_conv(
+    x: Array, x_zero_point: Array | None, filter: Array | PreparedFilter, filter_zero_point: Array | None,
+    **options: Any,
+) -> Array:  # fmt: skip
+    """The convolution itself, of the same options as `conv`."""
+    zero_points = (rounding.with_rank(zero_point, x.ndim) for zero_point in (x_zero_point, filter_zero_point))
+    x_zero_point, filter_zero_point = zero_points
+    return conv(x, x_zero_point, filter, filter_zero_point, **options)
+
+
 # Weights -------------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ import jax
 
 ENVIRONMENT = "JAXDML_KERNELS"
 SETS = ("avx2", "avx512_vnni")  # of instructions
-VERSION = "0.1.0"  # of jaxdml-cpu that this version of jaxdml calls
+VERSION = "0.2.0"  # of jaxdml-cpu that this version of jaxdml calls
 
 
 class _Found:
@@ -75,7 +75,7 @@ def library() -> Any:
 
 
 def kernels() -> str:
-    """Which kernels compute products, convolutions and sums here, and why, in one line.
+    """Which kernels compute here, and why, in one line.
 
     Native kernels are those of the package jaxdml-cpu, which XLA calls as custom calls.
 
@@ -95,7 +95,7 @@ def kernels() -> str:
 
 @contextlib.contextmanager
 def use_kernels(which: str) -> Iterator[None]:
-    """A context in which products, convolutions and sums on a CPU are computed by native kernels, or by XLA.
+    """A context in which a CPU computes by native kernels, or by XLA.
 
     The results are the same. The choice is part of what `jax.jit` compiles for. The environment variable JAXDML_KERNELS
     makes it for a whole process; there avx2 and avx512_vnni choose among native kernels, too.

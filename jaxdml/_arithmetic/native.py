@@ -4,7 +4,7 @@ A native form takes what the form on XLA takes, with `leading` more dimensions i
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._arithmetic import native_elementwise
 from jaxdml._arithmetic.kernel_call import Kernel, call
 from jaxdml._arithmetic.kernel_library import library
+from jaxdml._arithmetic.native_call import Result, computed, numbers, operand
 from jaxdml._arithmetic.prepared import Prepared, PreparedFilter
 from jaxdml._shapes import aligned, output_extent
 
 Array = jax.Array
-Result = tuple[tuple[int, ...], Any]
 
 
 def kernel_for(name: str, arguments: Sequence[Any], statics: Mapping[str, Any]) -> Kernel | None:
@@ -45,28 +46,6 @@ def _filter_bytes(found: Any, shape: Sequence[int], group_count: int) -> int:
     return size
 
 
-def _computed(name: str, leading: int, result: Result, operands: Sequence[Array], **attributes: Any) -> Array:
-    """What the library computes, with the operands' leading dimensions in front."""
-    sizes = zip(*(x.shape[:leading] for x in operands), strict=True)
-    shape, dtype = result
-    whole = (*(next((size for size in each if size != 1), 1) for each in sizes), *shape)
-    computed: Array = jax.ffi.ffi_call(f"jaxdml_cpu_{name}", jax.ShapeDtypeStruct(whole, dtype))(
-        *operands, **attributes
-    )
-    return computed
-
-
-def _parameter(x: Array | None, leading: int, shape: Callable[[tuple[int, ...]], tuple[int, ...]], dtype: Any) -> Array:
-    """A parameter in the shape that the library takes; zero if there is none."""
-    if x is None:
-        return lax.full((1,) * leading + shape(()), 0, dtype if np.dtype(dtype).itemsize == 1 else jnp.int8)
-    return lax.reshape(x, (*x.shape[:leading], *shape(x.shape[leading:])))
-
-
-def _numbers(values: Sequence[int]) -> np.ndarray:
-    return np.asarray(values, np.int64)
-
-
 # Products ------------------------------------------------------------------------------------------------------------
 
 
@@ -78,7 +57,7 @@ def _dot(
     is_packed = isinstance(b, Prepared)
 
     def parameter(x: Array | None, dtype: Any) -> Array:
-        return _parameter(x, leading, lambda shape: aligned(shape, rank), dtype)
+        return operand(x, leading, lambda shape: aligned(shape, rank), dtype)
 
     operands = (
         a,
@@ -91,11 +70,25 @@ def _dot(
         parameter(output_zero_point, output_dtype),
     )
     result = (*a.shape[leading:-1], b.shape[-1]), output_dtype
-    return _computed("matmul", leading, result, operands, is_packed=is_packed)
+    return computed("matmul", leading, result, operands, is_packed=is_packed)
 
 
 def _dot_result(a: Any, a_scale: Any, a_zero_point: Any, b: Any, *_: Any, output_dtype: Any) -> Result:
     return (*a.shape[:-1], b.shape[-1]), output_dtype
+
+
+def _integer_dot(a: Array, a_zero_point: Array | None, b: Any, b_zero_point: Array | None, *, leading: int) -> Array:
+    one = _one(leading)
+    return _dot(a, one, a_zero_point, b, one, b_zero_point, one, None, output_dtype=jnp.int32, leading=leading)
+
+
+def _integer_dot_result(a: Any, a_zero_point: Any, b: Any, b_zero_point: Any) -> Result:
+    return (*a.shape[:-1], b.shape[-1]), jnp.int32
+
+
+def _one(leading: int) -> Array:
+    """The scale of sums that stay as they are, which the library does not read."""
+    return lax.full((1,) * leading, 1, jnp.float32)
 
 
 # Convolutions --------------------------------------------------------------------------------------------------------
@@ -113,7 +106,7 @@ def _conv(
     space = output_extents(x, of_filter, strides=strides, dilations=dilations, padding=padding)
 
     def parameter(x: Array | None, dtype: Any) -> Array:
-        return _parameter(x, leading, lambda shape: (math.prod(shape),), dtype)
+        return operand(x, leading, lambda shape: (math.prod(shape),), dtype)
 
     operands = (
         _in_two_dimensions(x, len(strides)),
@@ -126,20 +119,20 @@ def _conv(
         parameter(output_scale, None),
         parameter(output_zero_point, output_dtype),
     )
-    computed = _computed(
+    images = computed(
         "convolve",
         leading,
         ((x.shape[leading], of_filter[0], *(1, *space)[-2:]), output_dtype),
         operands,
         is_packed=is_packed,
-        filter_shape=_numbers((*of_filter[:2], *(1, *of_filter[2:])[-2:])),
+        filter_shape=numbers((*of_filter[:2], *(1, *of_filter[2:])[-2:])),
         group_count=np.int64(group_count),
-        strides=_numbers((1, *strides)[-2:]),
-        dilations=_numbers((1, *dilations)[-2:]),
-        start_padding=_numbers((0, *(start for start, _ in padding))[-2:]),
-        end_padding=_numbers((0, *(end for _, end in padding))[-2:]),
+        strides=numbers((1, *strides)[-2:]),
+        dilations=numbers((1, *dilations)[-2:]),
+        start_padding=numbers((0, *(start for start, _ in padding))[-2:]),
+        end_padding=numbers((0, *(end for _, end in padding))[-2:]),
     )
-    return lax.reshape(computed, (*computed.shape[: leading + 2], *space))
+    return lax.reshape(images, (*images.shape[: leading + 2], *space))
 
 
 def _in_two_dimensions(x: Array, spatial: int) -> Array:
@@ -161,81 +154,30 @@ def _conv_result(
     return (x.shape[0], filter.shape[0], *output_extents(x, filter.shape, **options)), output_dtype
 
 
-# Sums ----------------------------------------------------------------------------------------------------------------
-
-
-def _sum(
-    a: Array, a_scale: Array, a_zero_point: Array | None, b: Array, b_scale: Array, b_zero_point: Array | None,
-    output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any, leading: int,
-) -> Array:  # fmt: skip
-    def parameter(x: Array | None, dtype: Any) -> Array:
-        return _parameter(x, leading, lambda shape: (), dtype)
-
-    operands = (
-        a,
-        parameter(a_scale, None),
-        parameter(a_zero_point, a.dtype),
-        b,
-        parameter(b_scale, None),
-        parameter(b_zero_point, b.dtype),
-        parameter(output_scale, None),
-        parameter(output_zero_point, output_dtype),
-    )
-    return _computed("add", leading, (a.shape[leading:], output_dtype), operands, leading_count=np.int64(leading))
-
-
-def _sum_result(a: Any, *_: Any, output_dtype: Any) -> Result:
-    return a.shape, output_dtype
-
-
-# Quantization --------------------------------------------------------------------------------------------------------
-
-
-def _quantize(x: Array, scale: Array, zero_point: Array | None, *, output_dtype: Any, leading: int) -> Array:
-    return _one_scale("quantize", x, scale, zero_point, output_dtype, output_dtype, leading)
-
-
-def _dequantize(x: Array, scale: Array, zero_point: Array | None, *, leading: int) -> Array:
-    return _one_scale("dequantize", x, scale, zero_point, x.dtype, jnp.float32, leading)
-
-
-def _one_scale(
-    name: str, x: Array, scale: Array, zero_point: Array | None, dtype: Any, output_dtype: Any, leading: int
+def _integer_conv(
+    x: Array, x_zero_point: Array | None, filter: Any, filter_zero_point: Array | None, *, leading: int, **options: Any
 ) -> Array:
-    operands = x, *(_parameter(each, leading, lambda shape: (), dtype) for each in (scale, zero_point))
-    return _computed(name, leading, (x.shape[leading:], output_dtype), operands, leading_count=np.int64(leading))
+    one, zero_points = _one(leading), (x_zero_point, filter_zero_point)
+    operands = x, one, zero_points[0], filter, one, zero_points[1], None, one, None
+    return _conv(*operands, output_dtype=jnp.int32, leading=leading, **options)
 
 
-def _takes_quantize(x: Any, scale: Any, zero_point: Any, *, output_dtype: Any) -> bool:
-    return bool(x.dtype == jnp.float32 and np.dtype(output_dtype).itemsize == 1 and _are_numbers(scale, zero_point))
-
-
-def _takes_dequantize(x: Any, scale: Any, zero_point: Any) -> bool:
-    return bool(x.dtype.itemsize == 1 and scale.dtype == jnp.float32 and _are_numbers(scale, zero_point))
-
-
-def _are_numbers(*parameters: Any) -> bool:
-    return all(x is None or x.size == 1 for x in parameters)
-
-
-def _quantize_result(x: Any, *_: Any, output_dtype: Any) -> Result:
-    return x.shape, output_dtype
-
-
-def _dequantize_result(x: Any, *_: Any) -> Result:
-    return x.shape, jnp.float32
+def _integer_conv_result(
+    x: Any, x_zero_point: Any, filter: Any, filter_zero_point: Any, *, group_count: int, **options: Any
+) -> Result:
+    return (x.shape[0], filter.shape[0], *output_extents(x, filter.shape, **options)), jnp.int32
 
 
 # Weights -------------------------------------------------------------------------------------------------------------
 
 
 def _pack_matrix(b: Array, *, size: int, leading: int) -> Array:
-    return _computed("pack_matrix", leading, ((*b.shape[leading:-2], size), jnp.uint8), (b,))
+    return computed("pack_matrix", leading, ((*b.shape[leading:-2], size), jnp.uint8), (b,))
 
 
 def _pack_filter(filter: Array, *, group_count: int, size: int, leading: int) -> Array:
     filter = _in_two_dimensions(filter, filter.ndim - leading - 2)
-    return _computed("pack_filter", leading, ((size,), jnp.uint8), (filter,), group_count=np.int64(group_count))
+    return computed("pack_filter", leading, ((size,), jnp.uint8), (filter,), group_count=np.int64(group_count))
 
 
 def _packed_result(weights: Any, *, size: int, group_count: int | None = None) -> Result:
@@ -272,7 +214,7 @@ _PACK_MATRIX, _PACK_FILTER = (
 KERNELS = {
     "requantized_dot": Kernel(_dot, _dot_result),
     "requantized_conv": Kernel(_conv, _conv_result),
-    "quantized_sum": Kernel(_sum, _sum_result),
-    "quantize": Kernel(_quantize, _quantize_result, _takes_quantize),
-    "dequantize": Kernel(_dequantize, _dequantize_result, _takes_dequantize),
+    "integer_dot": Kernel(_integer_dot, _integer_dot_result),
+    "integer_conv": Kernel(_integer_conv, _integer_conv_result),
+    **native_elementwise.KERNELS,
 }

@@ -30,6 +30,11 @@ Array = jax.Array
 SMALLEST_NORMAL = np.float32(2.0**-126)
 
 
+def limits_of(dtype: Any) -> Any:
+    """min and max of an integer type, those of 4 bits among them."""
+    return jnp.iinfo(dtype)  # type: ignore[no-untyped-call]
+
+
 def with_rank(x: Any, rank: int) -> Any:
     """x with leading ones added or taken away, so that it broadcasts; None stays None, and a scalar one.
 
@@ -43,6 +48,17 @@ def with_rank(x: Any, rank: int) -> Any:
 def flushed(x: Array, below: Any = SMALLEST_NORMAL) -> Array:
     """float32 x with subnormals as zeros of their sign, in a form that no float rewrite sees through."""
     return lax.select(lax.lt(lax.abs(x), below), lax.mul(x, np.float32(0)), x)
+
+
+@jax.custom_jvp
+def flushed_straight_through(x: Array) -> Array:
+    """`flushed`, with the derivative of the identity: that of the select would be 0 at 0, where a bias begins."""
+    return flushed(x)
+
+
+@flushed_straight_through.defjvp
+def _straight_through(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    return flushed(*primals), tangents[0]
 
 
 def rounded_to(x: Array, dtype: Any) -> Array:
@@ -111,7 +127,7 @@ def scaled(steps: Array, scale: Array) -> Array:
 
 def saturate(x: Array, zero_point: Array | None, dtype: Any) -> Array:
     """sat(rne(x) + zero_point) of a float32 x: round, add, clamp. Infinities saturate, NaN gives the minimum."""
-    limits = np.iinfo(dtype)
+    limits = limits_of(dtype)
     rounded = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
     if zero_point is None:
         lowest, highest = (lax.full_like(rounded, end) for end in (limits.min, limits.max))
@@ -137,6 +153,45 @@ def requantize(
     a_scale, b_scale, output_scale = (with_rank(scale, accumulator.ndim) for scale in (a_scale, b_scale, output_scale))
     multiplier = quotient(product(flushed(a_scale), flushed(b_scale)), flushed(output_scale))
     return saturate(lax.mul(_float32(accumulator), multiplier), zero_point, dtype)
+
+
+def multiplied(accumulator: Array, a_scale: Array, b_scale: Array, bias: Array | None, dtype: Any) -> Array:
+    """fl(fl(fl(accumulator) * fl(a_scale * b_scale)) + bias) in float32, rounded once more if dtype is FLOAT16.
+
+    accumulator holds whole numbers; scales and bias broadcast to its shape.
+    """
+    scales = (flushed(with_rank(_float32(scale), accumulator.ndim)) for scale in (a_scale, b_scale))
+    result = flushed(lax.mul(_float32(accumulator), product(*scales)))
+    if bias is not None:
+        bias = flushed_straight_through(with_rank(_float32(bias), accumulator.ndim))
+        result = flushed_straight_through(lax.add(result, broadcast_like(bias, result)))
+    return rounded_to(result, dtype)
+
+
+def averaged(
+    accumulator: Array, scale: Array, count: Array, output_scale: Array, zero_point: Array | None, dtype: Any
+) -> Array:
+    """sat(rne(fl(fl(fl(accumulator) * scale) / count) / output_scale)) + zero_point).
+
+    count holds positive whole numbers; it and the scales broadcast to accumulator's shape.
+    """
+    scale, output_scale = (flushed(with_rank(x, accumulator.ndim)) for x in (scale, output_scale))
+    mean = flushed(quotient(flushed(lax.mul(_float32(accumulator), scale)), _float32(count)))
+    return saturate(quotient(mean, output_scale), zero_point, dtype)
+
+
+def range_scale(low: Array, high: Array, dtype: Any) -> tuple[Array, Array]:
+    """Scale and zero point of dtype for a range of float32 numbers that holds 0: scalars.
+
+    The scale is fl(fl(high - low) / fl(Max - Min)), or 1 where that is 0. The zero point is sat(rne(fl(Min - fl(low /
+    scale)))). NaN gives NaN, and Min.
+    """
+    limits = limits_of(dtype)
+    low, high = flushed(low), flushed(high)
+    scale = flushed(quotient(flushed(lax.sub(high, low)), lax.full_like(low, limits.max - limits.min)))
+    scale = lax.select(lax.eq(scale, np.float32(0)), lax.full_like(scale, 1), scale)
+    offset = lax.sub(lax.full_like(low, limits.min), flushed(quotient(low, scale)))
+    return scale, saturate(offset, None, dtype)
 
 
 def _float32(x: Any) -> Array:

@@ -6,8 +6,10 @@ sum (x - zx)(y - zy) = sum xy - zy sum x - zx sum y + depth zx zy.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -32,8 +34,13 @@ def corrected(
     if x_zero_point is not None:
         total = lax.sub(total, lax.mul(x_zero_point, y_sums()))
     if x_zero_point is not None and y_zero_point is not None:
-        total = lax.add(total, lax.mul(lax.mul(x_zero_point, y_zero_point), np.int32(depth)))
+        total = lax.add(total, lax.mul(lax.mul(x_zero_point, y_zero_point), _int32(depth)))
     return total
+
+
+def _int32(depth: Any) -> Any:
+    """The depth as int32; one that `jax.export` leaves open is known when the program runs."""
+    return np.int32(depth) if isinstance(depth, int) else jnp.asarray(depth, jnp.int32)
 
 
 def sums_of_columns(b: Array) -> Array:

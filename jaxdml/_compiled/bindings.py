@@ -103,9 +103,14 @@ def _check_buffer(operator: str, slot: Slot, value: Any) -> None:
         kind, fix = type(value).__name__, f"np.asarray([...], np.{tensor.data_type.dtype})"
         text = f"is bound to a value of type {kind}, expected an array or a flat buffer; write {fix}"
         raise broken(operator, name, "array", text, error=ArgumentTypeError, received=kind)
-    if value.dtype != tensor.data_type.dtype:
+    is_bytes = tensor.data_type.is_packed and value.dtype == tensor.data_type.buffer_dtype
+    if value.dtype != tensor.data_type.dtype and not is_bytes:
         text = f"is bound to {value.dtype}, the desc says {tensor.data_type.name}; convert it, or change the desc"
         raise broken(operator, name, "data_type", text, expected=tensor.data_type, received=value.dtype)
+    if is_bytes and value.ndim != 1:
+        fix = f"give a flat buffer of bytes, two elements in each, or an array of jnp.{tensor.data_type.dtype}"
+        text = f"is bound to uint8 of shape {list(value.shape)}, which says nothing of 4-bit elements; {fix}"
+        raise broken(operator, name, "sizes", text, expected=tensor.sizes, received=value.shape)
     if is_shaped(tensor, value):
         return
     least = elements(tensor)
@@ -116,7 +121,10 @@ def _check_buffer(operator: str, slot: Slot, value: Any) -> None:
             fix = "give an array of these sizes or a flat buffer"
         text = f"is bound to shape {list(value.shape)}, the desc has Sizes {list(tensor.sizes)}{strides}; {fix}"
         raise broken(operator, name, "sizes", text, expected=tensor.sizes, received=value.shape)
-    if value.size < least:
+    if is_bytes and value.size < -(-least // 2):
+        text = f"is bound to a buffer of {value.size} bytes, the desc needs at least {-(-least // 2)}"
+        raise broken(operator, name, "buffer_size", text, expected=-(-least // 2), received=value.size)
+    if not is_bytes and value.size < least:
         text = f"is bound to a buffer of {value.size} elements, the desc needs at least {least}"
         raise broken(operator, name, "buffer_size", text, expected=least, received=value.size)
 

@@ -50,6 +50,28 @@ def write(x: Array, tensor: TensorDesc, buffer: Array | None, length: int | None
     return lax.dynamic_update_slice(buffer, flat, (0,))
 
 
+def unpacked(buffer: Array, tensor: TensorDesc) -> Array:
+    """A flat buffer with an element to a place: 4-bit tensors lie two to a byte, the first in the low bits."""
+    if not tensor.data_type.is_packed or buffer.dtype != tensor.data_type.buffer_dtype:
+        return buffer
+    low, high = lax.bitwise_and(buffer, np.uint8(15)), lax.shift_right_logical(buffer, np.uint8(4))
+    elements = lax.reshape(lax.concatenate([x[:, None] for x in (low, high)], 1), (2 * buffer.size,))
+    if tensor.data_type.dtype == jnp.int4:
+        elements = lax.bitcast_convert_type(elements, jnp.int8)
+        elements = lax.sub(lax.bitwise_xor(elements, np.int8(8)), np.int8(8))
+    return lax.convert_element_type(elements, tensor.data_type.dtype)
+
+
+def packed(flat: Array, tensor: TensorDesc) -> Array:
+    """Elements as a flat buffer holds them: those of 4 bits two to a byte, the first in the low bits."""
+    if not tensor.data_type.is_packed:
+        return flat
+    pairs = lax.reshape(_fit(flat, flat.size + flat.size % 2), (-(-flat.size // 2), 2))
+    nibbles = lax.bitwise_and(lax.convert_element_type(pairs, jnp.int32), np.int32(15))
+    value = lax.bitwise_or(nibbles[:, 0], lax.shift_left(nibbles[:, 1], np.int32(4)))
+    return lax.convert_element_type(value, jnp.uint8)
+
+
 def is_reshape(tensor: TensorDesc) -> bool:
     """Whether reshapes and transposes read the tensor, which indices would do otherwise."""
     return is_nested(unrepeated(tensor), strides_of(tensor))

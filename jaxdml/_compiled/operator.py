@@ -217,8 +217,7 @@ def _dispatch(op: CompiledOperator, persistent: dict[str, Any], bound: dict[str,
         options["output_dtype"] = own[0].tensor.data_type.dtype
 
     def call(tensors: dict[str, Any]) -> Any:
-        arguments = {parameter_name(name): value for name, value in tensors.items()}
-        return operator.function(**arguments, **options, feature_level=op.feature_level)
+        return operator.function(**_arguments(desc, tensors), **options, feature_level=op.feature_level)
 
     results = _over_the_batch(desc, call, tensors)
     results = [results] if len(own) == 1 else list(results)
@@ -228,12 +227,28 @@ def _dispatch(op: CompiledOperator, persistent: dict[str, Any], bound: dict[str,
     )
 
 
+def _arguments(desc: OperatorDesc, tensors: dict[str, Any]) -> dict[str, Any]:
+    """The tensors of fields as arguments of the function, which has names of its own for those of some tuples."""
+    arguments: dict[str, Any] = {}
+    for field, value in tensors.items():
+        is_: Any = fields_of(type(desc))[field]
+        if is_.parameters:
+            arguments |= dict(zip(is_.parameters, value, strict=False))
+        else:
+            arguments[parameter_name(field)] = value
+    return arguments
+
+
 def _written(slot: Slot, result: jax.Array, target: jax.Array | None) -> jax.Array:
     output = slot.tensor
     result = jnp.broadcast_to(result, output.sizes)  # of one entry of the batch, if strides of 0 repeat all inputs
     if target is not None:
-        return buffers.write(result, output, target.reshape(-1)).reshape(target.shape)
-    return result if output.strides is None else buffers.write(result, output, None, elements(output))
+        is_flat = target.ndim == 1 and target.dtype == output.data_type.buffer_dtype
+        written = buffers.write(result, output, buffers.unpacked(target.reshape(-1), output))
+        return buffers.packed(written, output) if is_flat else written.reshape(target.shape)
+    if output.strides is None:
+        return result
+    return buffers.packed(buffers.write(result, output, None, elements(output)), output)
 
 
 def _over_the_batch(desc: OperatorDesc, call: Any, tensors: dict[str, Any]) -> Any:
@@ -251,6 +266,13 @@ def _over_the_batch(desc: OperatorDesc, call: Any, tensors: dict[str, Any]) -> A
     if not spread or len(spread) == len(batches):
         return call(tensors)
     sizes, _ = batches[spread[0]]
+    if any(isinstance(tensors[name], Prepared) for name in spread):  # weights as they were prepared are not taken apart
+        whole = {
+            name: jnp.broadcast_to(tensors[name], (*sizes, *tensors[name].shape[len(sizes) :]))
+            for name in batches
+            if name not in spread
+        }
+        return call(tensors | whole)
     ones = (1,) * len(sizes)
     entries = {
         name: tensors[name].reshape(math.prod(sizes), *ones, *tensors[name].shape[len(ones) :]) for name in spread
@@ -269,7 +291,7 @@ def _viewed(desc: OperatorDesc, name: str, value: Any) -> Any:
 def _view(desc: OperatorDesc, slot: Slot, buffer: jax.Array) -> jax.Array:
     tensor, is_ = slot.tensor, fields_of(type(desc))[slot.field]
     assert isinstance(is_, Tensor)
-    x = buffer if is_shaped(tensor, buffer) else buffers.read(buffer, tensor)
+    x = buffer if is_shaped(tensor, buffer) else buffers.read(buffers.unpacked(buffer, tensor), tensor)
     if not slot.role.parameter:
         batch = len(tensor.sizes[: is_.batch]) if is_.batch and {*x.shape[: is_.batch]} <= {1} else 0
         return jnp.broadcast_to(x, (*x.shape[:batch], *tensor.sizes[batch:]))

@@ -32,8 +32,18 @@ class DataType(enum.IntEnum):
 
     @property
     def dtype(self) -> np.dtype:
-        """The NumPy dtype; TypeError for UNKNOWN and the 4-bit types, which NumPy does not have."""
+        """The NumPy dtype, for 4-bit types JAX's, an element to a byte; TypeError for UNKNOWN."""
         return np.dtype(self.name.lower())
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether flat buffers hold two elements to a byte, the first in its low four bits."""
+        return self.bits == 4
+
+    @property
+    def buffer_dtype(self) -> np.dtype:
+        """The NumPy dtype of flat buffers."""
+        return np.dtype(np.uint8) if self.is_packed else self.dtype
 
     @property
     def bits(self) -> int:
@@ -63,6 +73,7 @@ class TensorFlags(enum.IntFlag):
 INTEGERS = (DataType.INT32, DataType.INT16, DataType.INT8, DataType.UINT32, DataType.UINT16, DataType.UINT8)
 WORDS = (DataType.INT16, DataType.INT8, DataType.UINT16, DataType.UINT8)
 BYTES = (DataType.INT8, DataType.UINT8)
+NIBBLES_AND_BYTES = (DataType.INT8, DataType.INT4, DataType.UINT8, DataType.UINT4)
 UINT8 = (DataType.UINT8,)
 INT32 = (DataType.INT32,)
 FLOATS = (DataType.FLOAT32, DataType.FLOAT16)

@@ -93,7 +93,8 @@ def as_table(desc: Any) -> Any:
 class Slot(NamedTuple):
     """A place for one tensor in a desc.
 
-    `name` is the page's, with an index if the field holds several; `row` is its row of a tensor-support table.
+    `name` is the page's, with an index if the field holds several; `row` is its row of a tensor-support table;
+    `argument` is what a caller of the function writes.
     """
 
     field: str
@@ -101,6 +102,7 @@ class Slot(NamedTuple):
     row: str
     role: Role
     tensor: Any
+    argument: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,11 +155,14 @@ def slots(desc: OperatorDesc) -> Iterator[Slot]:
     kind: Any = type(desc)
     for field, name, is_ in _tensor_fields(kind):
         value = getattr(desc, field)
+        argument = parameter_name(field)
         if not is_.is_many or not isinstance(value, tuple) or not value:
-            yield Slot(field, name, name, is_.roles[0], None if is_.is_many and isinstance(value, tuple) else value)
+            one = None if is_.is_many and isinstance(value, tuple) else value
+            yield Slot(field, name, name, is_.roles[0], one, argument)
             continue
         for place, one in enumerate(value):
-            yield Slot(field, f"{name}[{place}]", name, is_.role(place), one)
+            own = is_.parameters[place] if place < len(is_.parameters) else argument
+            yield Slot(field, f"{name}[{place}]", name, is_.role(place), one, own)
 
 
 @functools.cache
@@ -175,6 +180,40 @@ def output_fields(desc: Any) -> tuple[str, ...]:
     """The fields of the tensors that an operator writes, in order."""
     fields = fields_of(desc).items()
     return tuple(field for field, is_ in fields if isinstance(is_, Tensor) and is_.role().is_output)
+
+
+class Parameter(NamedTuple):
+    """What a parameter of an operator's function stands for: a field of its desc, or a place in a field's tuple."""
+
+    field: str
+    is_: Tensor | Option
+    place: int | None = None
+
+    @property
+    def role(self) -> Role:
+        """Of a tensor."""
+        assert isinstance(self.is_, Tensor)
+        return self.is_.role(self.place or 0)
+
+    @property
+    def page_name(self) -> str:
+        return page_name(self.field) + ("" if self.place is None else f"[{self.place}]")
+
+    @property
+    def is_many(self) -> bool:
+        """Whether the function takes a tuple of arrays."""
+        return isinstance(self.is_, Tensor) and self.is_.is_many and self.place is None
+
+
+def parameters_of(desc: Any) -> dict[str, Parameter]:
+    """What an operator's function may take, by name: the fields of its desc, and places of those with several names."""
+    parameters: dict[str, Parameter] = {}
+    for field, is_ in fields_of(desc).items():
+        names = is_.parameters if isinstance(is_, Tensor) else ()
+        parameters |= {name: Parameter(field, is_, place) for place, name in enumerate(names)}
+        if not names:
+            parameters[parameter_name(field)] = Parameter(field, is_)
+    return parameters
 
 
 def one_or_named(desc: type[OperatorDesc], values: Any) -> Any:

@@ -11,7 +11,7 @@ from jaxdml._directml.json_values import Value
 from jaxdml._directml.messages import broken, shown, told
 from jaxdml._directml.pages import EXAMPLE, PAGES
 from jaxdml._directml.tensor_rules import UINT_MAX, check_tensor, is_symbolic
-from jaxdml._directml.validate import page_of
+from jaxdml._directml.validate import check_tuples, page_of
 from jaxdml.errors import DescError
 
 OPERATOR, DATA_TYPE, FLAG, TENSOR_TYPE = (
@@ -39,8 +39,10 @@ def desc_to_dict(desc: OperatorDesc) -> dict[str, Any]:
     if page_of(desc) is None:
         text = f"desc_to_dict: desc is {shown(desc)}, expected an operator desc such as {EXAMPLE.desc.__name__}"
         raise DescError(text, tensor="desc", rule="operator_desc", expected=OperatorDesc, received=desc)
+    with told():
+        check_tuples(desc)
     for slot in slots(desc):
-        if slot.tensor is not None:
+        if slot.tensor is not None or slot.name.endswith("]"):  # a tuple has no places without a tensor
             with told():
                 check_tensor(desc.operator, slot.name, slot.tensor, is_output=slot.role.is_output)
             if any(is_symbolic(size) for size in slot.tensor.sizes):

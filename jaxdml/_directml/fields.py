@@ -29,11 +29,13 @@ class Tensor(NamedTuple):
     """What a field is that holds a tensor, or a tuple of tensors with a role by place, the last for all that follow.
 
     `batch` ends the leading dimensions whose entries the operator computes each by itself, as an index into sizes.
+    `parameters` are the function's names for the tensors of a tuple, by place; without them it takes a tuple.
     """
 
     roles: tuple[Role, ...]
     is_many: bool = False
     batch: int = 0
+    parameters: tuple[str, ...] = ()
 
     def role(self, place: int = 0) -> Role:
         return self.roles[min(place, len(self.roles) - 1)]
@@ -58,9 +60,9 @@ def tensor(role: Role, *, batch: int = 0) -> Any:
     return dataclasses.field(default=None, metadata={"is": Tensor((role,), batch=batch)})
 
 
-def tensors(*roles: Role) -> Any:
+def tensors(*roles: Role, parameters: tuple[str, ...] = ()) -> Any:
     """A field for a tuple of tensors; in JSON a list."""
-    return dataclasses.field(default=None, metadata={"is": Tensor(roles, is_many=True)})
+    return dataclasses.field(default=None, metadata={"is": Tensor(roles, is_many=True, parameters=parameters)})
 
 
 def spatial_dimensions() -> Any:

@@ -1,28 +1,30 @@
 """What to write instead, where tables and constraints are broken: by who wrote a call, and by who wrote a desc."""
 
+import math
 from typing import Any
 
 from jaxdml._directml.data_types import DataType
-from jaxdml._directml.desc import Slot, argument_name
+from jaxdml._directml.desc import Slot, fields_of
 from jaxdml._directml.messages import Remedy, listed
 from jaxdml._directml.page import Page
 from jaxdml._directml.pages import converter
-from jaxdml._shapes import Shape
+from jaxdml._shapes import Shape, aligned
 
 
 def remedy_of(page: Page, slot: Slot, rule: str, received: Any, expected: Any) -> str | Remedy:
     """What to write where a tensor leaves its row of the support table."""
-    argument = argument_name(slot.row)
     if rule == "data_type":
-        return retyped(page, slot, argument, received, expected)
+        return retyped(page, slot, slot.argument, received, expected)
     advice = page.remedies.get((slot.row, rule))
     special = advice(slot.tensor) if advice else None
     if special is not None:
         return special
     if rule == "required":
-        return Remedy(f"give {argument}", f"write {slot.field}=TensorDesc(...)")
+        is_: Any = fields_of(page.desc)[slot.field]
+        tensor = "(TensorDesc(...),)" if is_.is_many else "TensorDesc(...)"
+        return Remedy(f"give {slot.argument}", f"write {slot.field}={tensor}")
     low, high = expected
-    return Remedy(f"reshape {argument}", f"give it {low if low == high else f'{low} to {high}'} sizes")
+    return Remedy(f"reshape {slot.argument}", f"give it {low if low == high else f'{low} to {high}'} sizes")
 
 
 def retyped(page: Page, slot: Slot, argument: str, received: DataType, allowed: tuple[DataType, ...]) -> str | Remedy:
@@ -45,26 +47,31 @@ def _conversion(slot: Slot, argument: str, received: DataType, allowed: tuple[Da
         return f"make it {listed(allowed)}"
     if slot.role.parameter == "zero_point":
         return "a zero point comes after its scale and is an integer of its tensor's type; convert it with .astype"
+    wide = f".astype(jnp.{received.name.lower().replace('4', '8')})" if received.is_packed else ""
     if wants_float and not is_float and not slot.role.parameter and received.bits <= 32:
-        wide = f".astype(jnp.{received.name.lower().replace('4', '8')})" if received.bits == 4 else ""
         return f"dequantize it first: {converter('integer', 'float')}({argument}{wide}, scale, zero_point)"
     if wants_float and (is_float or slot.role.parameter):
         return f"write {argument}.astype(jnp.{allowed[0].name.lower()})"
     if is_float:
         return f"quantize it first: {converter('float', 'integer')}({argument}, scale, zero_point, output_dtype=...)"
-    return f"convert it with {argument}.astype to a type that holds its values"
+    return f"write {argument}{wide}" if wide else f"convert it with {argument}.astype to a type that holds its values"
 
 
 def remedy_of_inequality(page: Page, what: str, slot: Slot, first: Slot, mine: Any, theirs: Any) -> str | Remedy:
     """How a tensor comes to have what the first of its bullet has."""
-    argument, other = argument_name(slot.row), argument_name(first.row)
+    special = page.remedies.get((slot.row, f"same_{what}"))
+    if special is not None and (advice := special(slot.tensor)) is not None:
+        return advice
+    argument, other = slot.argument, first.argument
     if what == "data_type":
         return Remedy(f"write {argument}.astype(jnp.{theirs.name.lower()})", f"write data_type={_named((theirs,))}")
     if slot.role.parameter:
         has_its_sizes = any(kind == "sizes" and {slot.row, first.row} <= {*names} for kind, names in page.constraints)
         in_desc = f"write sizes={first.tensor.sizes}, and strides of 0 where values are shared"
         in_desc = in_desc if has_its_sizes else f"give it {shown_fact(theirs)} sizes"
-        return Remedy(lambda shape: _broadcasting(argument, shape, first.tensor.sizes), in_desc)
+        is_reshaped = what == "dimension_count" and len(aligned(slot.tensor.sizes, theirs)) == theirs
+        form = _reshaped if is_reshaped else _broadcasting
+        return Remedy(lambda shape: form(argument, shape, first.tensor.sizes), in_desc)
     in_call = "tensors do not broadcast, use jax.vmap or jnp.broadcast_to"
     if what == "dimension_count":
         if mine == theirs + 1:
@@ -82,6 +89,19 @@ def _broadcasting(argument: str, shape: Shape, sizes: Shape) -> str:
             ones = ", 1" * (len(sizes) - 1 - axis)
             return f"for one value per entry of dimension {axis} write {argument}.reshape(-1{ones})"
     return f"give {argument} one value, one for each entry of a dimension, or sizes that broadcast to {list(sizes)}"
+
+
+def _reshaped(argument: str, shape: Shape, sizes: Shape) -> str:
+    """How a scale or zero point of too few or too many dimensions comes to as many as its tensor has."""
+    count, whole = math.prod(shape), [*range(len(sizes))][::-1]
+    fitting = [axis for axis in whole if sizes[axis] == count] + [axis for axis in whole if sizes[axis] % count == 0]
+    if len(shape) == 1 and fitting:
+        ones = ["1"] * len(sizes)
+        ones[fitting[0]] = "-1"
+        return f"for blocks along dimension {fitting[0]} write {argument}.reshape({', '.join(ones)})"
+    if len(shape) == 1 and count > 1:
+        return f"there are {count} values, which divide no dimension of {list(sizes)}"
+    return f"write {argument}.reshape({', '.join(map(str, aligned(shape, len(sizes))))})"
 
 
 def shown_fact(fact: Any) -> str:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from jaxdml._directml.desc import OperatorDesc, argument_name, field_of, fields_of, page_name
 from jaxdml._directml.fields import Option
 from jaxdml._directml.messages import Remedy, RuleError, listed, shown
-from jaxdml._directml.tensor_rules import MAXIMUM_ELEMENTS, check_uints, is_symbolic, is_uint
-from jaxdml._shapes import Shape, aligned, output_extent, without_leading_ones
+from jaxdml._directml.tensor_rules import check_uints, is_symbolic, is_uint
+from jaxdml._shapes import Shape, aligned, without_leading_ones
 
 
 class Form(NamedTuple):
@@ -96,53 +96,18 @@ def known_elements(sizes: Shape) -> int:
     return math.prod(size for size in sizes if not is_symbolic(size))
 
 
-def _channels_first(spatial: int) -> Remedy:
-    """What every error about channels says: the pages have no other order of dimensions."""
-    image, kernel = {1: ((0, 2, 1), (2, 1, 0)), 2: ((0, 3, 1, 2), (3, 2, 0, 1))}[spatial]
-    last, kernel_last = ("W", "a WIO") if spatial == 1 else ("HW", "an HWIO")
-    return Remedy(
-        f"channels are dimension 1 of both: write input.transpose{image} for N{last}C data, "
-        f"filter.transpose{kernel} for {kernel_last} filter",
-        f"channels are dimension 1 of both: let Strides say the order of N{last}C data or of {kernel_last} filter",
-    )
-
-
-def convolved_sizes(desc: Any) -> Shape:
-    """The output's sizes of a convolution, from input_tensor, filter_tensor and the options, which are checked."""
-    operator, options_of = desc.operator, ("strides", "dilations", "start_padding", "end_padding")
-    batch, in_channels, *extent = desc.input_tensor.sizes
-    out_channels, filter_channels, *kernel = desc.filter_tensor.sizes
-    check_spatial_options(desc, len(extent))
-    remedy, groups = _channels_first(len(extent)), desc.group_count
-
-    def wrong_channels(name: str, text: str, expected: Any, received: int) -> RuleError:
-        return RuleError(operator, name, "channels", text, remedy, expected=expected, received=received)
-
-    if in_channels % groups:
-        text = f"is {shown(groups)}, which does not divide InputTensor's {in_channels} channels"
-        raise wrong_channels("GroupCount", text, f"divisor of {in_channels}", groups)
-    if filter_channels * groups != in_channels:
-        expected = in_channels // groups
-        text = f"has {filter_channels} input channels, expected {expected}: InputTensor's {in_channels} divided by "
-        raise wrong_channels("FilterTensor", f"{text}GroupCount {groups}", expected, filter_channels)
-    if out_channels % groups:
-        text = f"has {out_channels} output channels, expected a multiple of GroupCount {groups}"
-        raise wrong_channels("FilterTensor", text, f"multiple of {groups}", out_channels)
-
-    output = []
-    options = (getattr(desc, name) for name in options_of)
-    for size, window, stride, dilation, start, end in zip(extent, kernel, *options, strict=True):
-        padded, dilated = size + start + end, 1 + (window - 1) * dilation
-        if dilated > padded:
-            text = f"spans {dilated} elements with dilation {dilation}, the padded input has {padded}"
-            fix = "pad it or shrink the kernel"
-            raise RuleError(
-                operator, "FilterTensor", "kernel", text, fix, expected=f"at most {padded}", received=dilated
-            )
-        output.append(output_extent(size, window, stride, dilation, start, end))
-    for sizes in padded_sizes(desc).values():
-        if known_elements(sizes) > MAXIMUM_ELEMENTS:
-            text = f"makes an input of {known_elements(sizes)} elements, the limit is {MAXIMUM_ELEMENTS}"
-            facts = {"expected": MAXIMUM_ELEMENTS, "received": desc.start_padding}
-            raise RuleError(operator, "StartPadding", "elements", text, "pad less", **facts)
-    return (batch, out_channels, *output)
+def check_product(desc: Any, of_rows: Sequence[str], of_columns: Sequence[str]) -> Shape:
+    """A, B and the output of a matrix product fit each other, and parameters rows or columns; the output's sizes."""
+    *batch, m, k = desc.a_tensor.sizes
+    n = desc.b_tensor.sizes[-1]
+    check_sizes(desc, "BTensor", (*batch, k, n), f"ATensor has Sizes {[*batch, m, k]}")
+    ones = (1,) * len(batch)
+    one = Form((*ones, 1, 1), "one value")
+    per_row = Form((*ones, m, 1), f"one for each of the {m} rows")
+    per_column = Form((*ones, 1, n), f"one for each of the {n} columns")
+    for form, names in ((per_row, of_rows), (per_column, of_columns)):
+        for name in names:
+            check_form(desc, name, [one, form])
+    output = (*batch, m, n)
+    check_sizes(desc, "OutputTensor", output, "that is A's rows by B's columns")
+    return output

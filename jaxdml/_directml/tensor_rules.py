@@ -50,6 +50,13 @@ def minimum_bytes(tensor: TensorDesc) -> int:
     return -(-reach(tensor.sizes, tensor.strides) * tensor.data_type.bits // 32) * 4
 
 
+def check_tuple(operator: str, name: str, field: str, value: Any) -> None:
+    """What a field holds that takes several tensors: a tuple of them, or nothing."""
+    if value is not None and not isinstance(value, tuple):
+        text, fix = f"is {shown(value)}, expected a tuple of TensorDescs", f"write {field}=(TensorDesc(...),)"
+        raise RuleError(operator, name, "tensor_desc", text, fix, expected=tuple, received=value)
+
+
 def check_tensor(operator: str, name: str, tensor: Any, *, is_output: bool = False) -> None:
     """Tensor is a well-formed TensorDesc."""
     if not isinstance(tensor, TensorDesc):

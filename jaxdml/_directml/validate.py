@@ -15,12 +15,12 @@ from jaxdml._directml.desc import (
     slots,
 )
 from jaxdml._directml.feature_levels import FeatureLevel, Support, allowed_from, table_at
-from jaxdml._directml.fields import Option
+from jaxdml._directml.fields import Option, Tensor
 from jaxdml._directml.messages import Remedy, RuleError, listed, shown, told
 from jaxdml._directml.page import Page
 from jaxdml._directml.pages import EXAMPLE, PAGES
 from jaxdml._directml.remedies import remedy_of, remedy_of_inequality, shown_fact
-from jaxdml._directml.tensor_rules import check_tensor
+from jaxdml._directml.tensor_rules import check_tensor, check_tuple
 from jaxdml.errors import DescError, FeatureLevelError
 
 
@@ -61,6 +61,7 @@ def check(desc: OperatorDesc, feature_level: FeatureLevel) -> None:
     page = PAGES[desc.operator]
     check_feature_level(page, feature_level)
     tensors = tuple(slots(desc))
+    check_tuples(desc)
     for slot in tensors:
         if slot.tensor is not None:
             check_tensor(desc.operator, slot.name, slot.tensor, is_output=slot.role.is_output)
@@ -71,6 +72,14 @@ def check(desc: OperatorDesc, feature_level: FeatureLevel) -> None:
     _check_constraints(page, tensors)
     _check_kinds(desc)
     page.check(desc)
+
+
+def check_tuples(desc: OperatorDesc) -> None:
+    """Fields that take several tensors hold tuples."""
+    fields: Iterable[tuple[str, Any]] = fields_of(type(desc)).items()
+    for field, is_ in fields:
+        if isinstance(is_, Tensor) and is_.is_many:
+            check_tuple(desc.operator, page_name(field), field, getattr(desc, field))
 
 
 def minimum_feature_level(desc: OperatorDesc) -> FeatureLevel:
@@ -189,8 +198,8 @@ def _check_constraints(page: Page, tensors: Iterable[Slot]) -> None:
     """Every bullet of the page's tensor-constraint list; absent tensors constrain nothing."""
     present = [slot for slot in tensors if slot.tensor is not None]
     for what, names in page.constraints:
-        first, *others = sorted((slot for slot in present if slot.row in names), key=lambda slot: names.index(slot.row))
-        for slot in others:
+        own = sorted((slot for slot in present if slot.row in names), key=lambda slot: names.index(slot.row))
+        for first, slot in ((own[0], slot) for slot in own[1:]):
             mine, theirs = _fact(what, slot.tensor), _fact(what, first.tensor)
             if mine != theirs:
                 label = {"dimension_count": "rank", "sizes": "Sizes", "data_type": "data type"}[what]

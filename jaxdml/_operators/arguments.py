@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._arithmetic.prepared import Prepared
+from jaxdml._arithmetic.rounding import limits_of
 from jaxdml._directml.data_types import DataType
-from jaxdml._directml.desc import Slot, TensorDesc, fields_of, is_sequence, page_name, parameter_name
+from jaxdml._directml.desc import Slot, TensorDesc, is_sequence, page_name, parameters_of
 from jaxdml._directml.feature_levels import FeatureLevel, allowed_from, table_at
 from jaxdml._directml.messages import Remedy, broken, listed, shown
 from jaxdml._directml.page import Page
@@ -29,13 +30,12 @@ class Arguments:
 
     def __init__(self, operator: str) -> None:
         self._operator, self._page = operator, PAGES[operator]
-        fields: Any = fields_of(self._page.desc)
-        self._fields = {parameter_name(field): (field, is_) for field, is_ in fields.items()}
+        self._parameters = parameters_of(self._page.desc)
 
     def page_name(self, name: str) -> str:
         """The page's name of a parameter, or of one place in it: ``a_scale`` is ``AScaleTensor``."""
         parameter, bracket, place = name.partition("[")
-        return page_name(self._fields[parameter][0]) + bracket + place
+        return self._parameters[parameter].page_name + bracket + place
 
     def _error(self, name: str, rule: str, text: str, **facts: Any) -> DescError:
         return broken(self._operator, self.page_name(name), rule, text, **facts)
@@ -81,9 +81,10 @@ class Arguments:
         raise self._error(name, "data_type", text, expected=DataType, received=value.dtype)
 
     def _slot(self, name: str, desc: TensorDesc) -> Slot:
-        parameter, _, place = name.partition("[")
-        field, is_ = self._fields[parameter]
-        return Slot(field, self.page_name(name), page_name(field), is_.role(int(place[:-1] or 0)), desc)
+        argument, _, place = name.partition("[")
+        parameter: Any = self._parameters[argument]
+        role = parameter.is_.role(int(place[:-1])) if place else parameter.role
+        return Slot(parameter.field, self.page_name(name), page_name(parameter.field), role, desc, argument)
 
     def _prepared(self, name: str, value: Any, expected: Any) -> Any:
         kind = type(value).__name__
@@ -136,7 +137,8 @@ class Arguments:
             text = f"is {described(value)}, expected None, an integer or an array; {fix}"
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=described(value))
         # Beside a tensor of a wrong type, which validate reports, any integer type will do.
-        limits = np.iinfo(dtype if np.issubdtype(dtype, np.integer) else np.int32)
+        is_type = DataType.of(dtype) != DataType.UNKNOWN and jnp.issubdtype(dtype, jnp.integer)
+        limits = limits_of(dtype if is_type else np.int32)
         if not limits.min <= int(value) <= limits.max:
             fix = f"write an integer from {limits.min} to {limits.max}"
             if of_output:
@@ -154,14 +156,10 @@ class Arguments:
         change results.
         """
         chosen = None if output_dtype is None else self._dtype(output_dtype)
-        is_array = isinstance(zero_point, jax.Array | np.ndarray) and not (
-            is_number(zero_point) and jnp.issubdtype(zero_point.dtype, jnp.integer)
-        )
-        is_scalar = isinstance(zero_point, np.integer) and DataType.of(zero_point.dtype) in types
-        if zero_point_name is None or not (is_array or is_scalar):
+        is_typed = isinstance(zero_point, jax.Array | np.ndarray | np.generic) and not is_number(zero_point)
+        of_zero_point = DataType.of(zero_point.dtype) if is_typed else None
+        if zero_point_name is None or of_zero_point not in types:  # which validate reports, if it is one
             return np.dtype(default) if chosen is None else chosen
-        self.has_type(zero_point_name, zero_point)
-        of_zero_point = DataType.of(zero_point.dtype)
         if chosen is not None and DataType.of(chosen) != of_zero_point:
             tensor = self.page_name(zero_point_name)
             fix = "make them equal or leave output_dtype out"
@@ -220,11 +218,18 @@ class Arguments:
     def of_kind(self, name: str, value: Any, kind: type) -> Any:
         """A static value of a kind."""
         if not isinstance(value, kind):
-            raise self._static_error(name, value, "True or False" if kind is bool else f"a {kind.__name__}")
+            expected = "True or False" if kind is bool else f"a {kind.__name__}"
+            raise self._static_error(name, value, expected, decides="what is computed")
         return value
 
     def _static_error(
-        self, name: str, value: Any, expected: str, advice: Callable[[str], str] | None = None
+        self,
+        name: str,
+        value: Any,
+        expected: str,
+        advice: Callable[[str], str] | None = None,
+        *,
+        decides: str = "shapes",
     ) -> DescError:
         why, received = "", described(value)
         if is_sequence(value):
@@ -232,9 +237,9 @@ class Arguments:
         if isinstance(value, jax.core.Tracer) or (
             is_sequence(value) and any(isinstance(item, jax.core.Tracer) for item in value)
         ):
-            why = "; it decides shapes: make it static, as in static_argnames"
+            why = f"; it decides {decides}: make it static, as in static_argnames"
         elif isinstance(value, jax.Array):
-            why = "; it decides shapes: write Python integers"
+            why = f"; it decides {decides}: write {'Python integers' if decides == 'shapes' else 'a Python value'}"
         elif isinstance(value, str) and advice is not None:
             received, why = shown(value), f"; {advice(value)}"
         elif name.endswith("_padding") and is_sequence(value):

@@ -9,6 +9,7 @@ import numpy as np
 from jaxdml._directml.data_types import DataType, TensorFlags
 from jaxdml._directml.desc import OperatorDesc, TensorDesc, fields_of, parameter_name
 from jaxdml._directml.fields import Option
+from jaxdml._directml.quantization import QuantizationType
 from jaxdml._directml.strides import packed_strides
 from jaxdml._shapes import Shape, aligned, per_channel
 
@@ -41,14 +42,21 @@ class Given(dict[str, Any]):
             if isinstance(is_, Option):
                 values.setdefault(field, self.get(field))
                 continue
-            array = self.get(parameter_name(field))
             if is_.role().is_output:
                 dtype = self["output_dtype"] if output_type is None else output_type
                 values[field] = TensorDesc(DataType.of(dtype), output)
-            elif array is not None and form is not None:
-                values[field] = form(field, array)
-            elif array is not None:
-                values[field] = parameter_desc(array, rank) if is_.role().parameter else tensor_desc(array)
+                continue
+            descs = []
+            for place, name in enumerate(is_.parameters or (parameter_name(field),)):
+                if (array := self.get(name)) is None:
+                    continue
+                if form is not None:
+                    descs.append(form(field, array))
+                else:
+                    is_parameter = is_.role(place).parameter
+                    descs.append(parameter_desc(array, rank) if is_parameter else tensor_desc(array))
+            if descs:
+                values[field] = tuple(descs) if is_.is_many else descs[0]
         return kind(**values)
 
 
@@ -62,6 +70,18 @@ def tensor_desc(array: Any) -> TensorDesc:
 def parameter_desc(array: Any, rank: int, channels: int | None = None) -> TensorDesc:
     """The packed desc of a scale, zero point or bias, aligned to rank; [channels] is one for each channel."""
     return TensorDesc(DataType.of(array.dtype), per_channel(array.shape, rank, channels))
+
+
+def block_desc(array: Any, rank: int) -> TensorDesc:
+    """The desc of an array as it is, or of a number, which is for all."""
+    return TensorDesc(DataType.of(array.dtype), array.shape or (1,) * rank)
+
+
+def quantization_options(given: Given) -> dict[str, Any]:
+    """What QUANTIZE and DEQUANTIZE say of their tensors, by field."""
+    has_zero_point = given["zero_point"] is not None
+    kind = QuantizationType.SCALE_ZERO_POINT if has_zero_point else QuantizationType.SCALE
+    return {"quantization_type": kind, "quantization_tensor_count": int(kind)}
 
 
 def broadcast_desc(array: Any, sizes: Shape) -> TensorDesc:

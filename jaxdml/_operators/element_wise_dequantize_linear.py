@@ -56,4 +56,4 @@ def element_wise_dequantize_linear(
     Source: DirectML, DML_ELEMENT_WISE_DEQUANTIZE_LINEAR_OPERATOR_DESC, fields InputTensor to OutputTensor,
     https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_element_wise_dequantize_linear_operator_desc
     """
-    return elementwise.dequantize(input, scale, zero_point)
+    return elementwise.dequantized(input, scale, zero_point)

@@ -56,4 +56,4 @@ def element_wise_quantize_linear(
     Source: DirectML, DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC, fields InputTensor to OutputTensor,
     https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_element_wise_quantize_linear_operator_desc
     """
-    return elementwise.quantize(input, scale, zero_point, output_dtype=output_dtype)
+    return elementwise.quantized(input, scale, zero_point, output_dtype=output_dtype)

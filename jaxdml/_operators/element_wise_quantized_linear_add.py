@@ -28,11 +28,11 @@ def element_wise_quantized_linear_add(
     output_dtype: chex.ArrayDType | None = None,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
 ) -> chex.Array:
-    """Sum of quantized a and b, quantized: ``clamp(round(value / output_scale) + output_zero_point, Min, Max)``.
+    """Sum of quantized a and b, quantized.
 
-    There ``value = (a - a_zero_point) * a_scale + (b - b_zero_point) * b_scale``. Each operation is rounded to float32
-    by itself, in the order of the formula; ties round to even, then the zero point is added, then the result clamped.
-    Subnormal scales and sums count as 0.
+    ``clamp(round(value / output_scale) + output_zero_point, Min, Max)``, where ``value = (a - a_zero_point) * a_scale +
+    (b - b_zero_point) * b_scale``. Each operation is rounded to float32 by itself, in the order of the formula; ties
+    round to even, then the zero point is added, then the result clamped. Subnormal scales and sums count as 0.
 
     Args:
       a, b: int8 or uint8 arrays of rank 1 to 8 and equal shape, each of its own type.

@@ -61,16 +61,16 @@ def fake_quantize(
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _there_and_back(dtype: np.dtype, input: Any, scale: Any, zero_point: Any) -> jax.Array:
-    quantized = elementwise.quantize(input, scale, zero_point, output_dtype=dtype)
-    return elementwise.dequantize(quantized, scale, zero_point)
+    quantized = elementwise.quantized(input, scale, zero_point, output_dtype=dtype)
+    return elementwise.dequantized(quantized, scale, zero_point)
 
 
 @_there_and_back.defjvp
 def _(dtype: np.dtype, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     input, scale, zero_point = primals
     by_input, by_scale, _ = tangents
-    quantized = elementwise.quantize(input, scale, zero_point, output_dtype=dtype)
-    output = elementwise.dequantize(quantized, scale, zero_point)
+    quantized = elementwise.quantized(input, scale, zero_point, output_dtype=dtype)
+    output = elementwise.dequantized(quantized, scale, zero_point)
     scale, by_scale = (rounding.with_rank(x, input.ndim).astype(np.float32) for x in (scale, by_scale))
     # In float32 whatever the type, and with the very quotient that is rounded: float16 holds few of the steps.
     ratio = rounding.quotient(rounding.flushed(input.astype(np.float32)), rounding.flushed(scale))

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxdml._directml.desc import fields_of, output_fields, page_name, parameter_name
+from jaxdml._directml.desc import Parameter, output_fields, page_name, parameters_of
 from jaxdml._directml.feature_levels import table_at
 from jaxdml._directml.fields import INPUT, Option, Tensor
 from jaxdml._directml.page import Page
@@ -32,23 +32,23 @@ class Parameters:
         self._defaults = {name: parameter.default for name, parameter in self._signature.parameters.items()}
         self.names = tuple(self._defaults)
 
-        fields = {parameter_name(field): (field, is_) for field, is_ in fields_of(page.desc).items()}
-        tensors: dict[str, Tensor] = {}
+        known = parameters_of(page.desc)
+        tensors: dict[str, Parameter] = {}
         options: dict[str, Option] = {}
         for name in self.names:
-            _, is_ = fields.get(name, (None, None))
-            if isinstance(is_, Tensor):
-                tensors[name] = is_
-            elif isinstance(is_, Option):
-                options[name] = is_
-        roles = {name: is_.role() for name, is_ in tensors.items()}
+            parameter = known.get(name)
+            if parameter is not None and isinstance(parameter.is_, Tensor):
+                tensors[name] = parameter
+            elif parameter is not None and isinstance(parameter.is_, Option):
+                options[name] = parameter.is_
+        roles = {name: parameter.role for name, parameter in tensors.items()}
         rows, output = table_at(page.support, max(page.support)), output_fields(page.desc)[0]
 
         self.tensors = tuple(tensors)
         self.data = tuple(name for name, role in roles.items() if not role.parameter)
         self.quantization = tuple((name, role) for name, role in roles.items() if role.parameter)
-        self.optional = {name for name in tensors if rows[page_name(fields[name][0])].optional}
-        self.many = {name for name, is_ in tensors.items() if is_.is_many}
+        self.optional = {name for name, of in tensors.items() if of.place or rows[page_name(of.field)].optional}
+        self.many = {name for name, parameter in tensors.items() if parameter.is_many}
         self.options = tuple(options.items())
         self.named = tuple(name for name in self.names if name not in tensors)
         self.statics = tuple(name for name in self.named if name != "feature_level")

@@ -19,7 +19,9 @@ from jaxdml._operators.descriptions import tensor_desc
 
 
 def prepare_matrix_multiply_b(b: chex.Array) -> PreparedMatrix:
-    """Repacks b of `quantized_linear_matrix_multiply`, which then takes the result in b's place, with the same bits.
+    """Repacks b of the matrix products, which then take the result in b's place, with the same bits.
+
+    These are `quantized_linear_matrix_multiply`, `matrix_multiply_integer` and `matrix_multiply_integer_to_float`.
 
     The result is a pytree of arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
     argument. Save it by pickle, which stores the array and prepares it for the kernels of the machine that reads. For
@@ -33,7 +35,7 @@ def prepare_matrix_multiply_b(b: chex.Array) -> PreparedMatrix:
       PreparedMatrix with b's shape and dtype. Scale and zero point remain arguments of the operator.
 
     Raises:
-      DescError: if the operator would not take b.
+      DescError: if the products of 8-bit types would not take b.
 
     Source: DirectML, DML_TENSOR_FLAG_OWNED_BY_DML,
     https://learn.microsoft.com/windows/win32/api/directml/ne-directml-dml_tensor_flags
@@ -43,7 +45,9 @@ def prepare_matrix_multiply_b(b: chex.Array) -> PreparedMatrix:
 
 
 def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> PreparedFilter:
-    """Repacks filter of `quantized_linear_convolution`, which then takes the result in its place, with the same bits.
+    """Repacks filter of the convolutions, which then take the result in its place, with the same bits.
+
+    These are `quantized_linear_convolution` and `convolution_integer`.
 
     The result is a pytree of arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
     argument. Save it by pickle, which stores the array and prepares it for the kernels of the machine that reads. For
@@ -58,7 +62,7 @@ def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> P
       PreparedFilter with filter's shape and dtype. Scale, zero point and bias remain arguments of the operator.
 
     Raises:
-      DescError: if the operator would not take filter, or its output channels do not fall into that many groups.
+      DescError: if the convolutions would not take filter, or its output channels do not fall into that many groups.
 
     Source: DirectML, DML_TENSOR_FLAG_OWNED_BY_DML,
     https://learn.microsoft.com/windows/win32/api/directml/ne-directml-dml_tensor_flags
@@ -72,6 +76,11 @@ def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> P
     return _filter(filter, group_count, _is_on_one_device(filter))
 
 
+def repacked_matrix(b: Any, desc: Any) -> PreparedMatrix:
+    """A matrix B that is OWNED_BY_DML."""
+    return prepare_matrix_multiply_b(b)
+
+
 def _checked(operator: str, name: str, value: Any) -> Any:
     typed, page, field = Arguments(operator), PAGES[operator], f"{name}_tensor"
     value = typed.tensor(name, value)
@@ -80,7 +89,7 @@ def _checked(operator: str, name: str, value: Any) -> Any:
     is_: Any = fields_of(page.desc)[field]
     with told({tensor: value.shape}):
         check_tensor(operator, tensor, desc)
-        check_support(page, Slot(field, tensor, tensor, is_.role(), desc), FeatureLevel.LATEST)
+        check_support(page, Slot(field, tensor, tensor, is_.role(), desc, name), FeatureLevel.LATEST)
     return value
 
 

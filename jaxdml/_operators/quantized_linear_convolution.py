@@ -1,92 +1,30 @@
 """DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC."""
 
-import math
 from typing import Any
 
 import chex
-from jax import lax
 
 from jaxdml._arithmetic import contractions
 from jaxdml._arithmetic.prepared import PreparedFilter
-from jaxdml._directml.desc import OperatorDesc, TensorDesc
+from jaxdml._directml.desc import OperatorDesc
 from jaxdml._directml.feature_levels import FeatureLevel
-from jaxdml._directml.messages import broken
 from jaxdml._directml.pages.quantized_linear_convolution import QuantizedLinearConvolutionDesc
-from jaxdml._directml.tensor_rules import is_uint
 from jaxdml._operators.call import operator
-from jaxdml._operators.descriptions import Given, parameter_desc, tensor_desc
-from jaxdml._operators.prepare import prepare_convolution_filter
-from jaxdml._shapes import Shape, output_extent, per_channel
-
-OPTIONS = ("strides", "dilations", "start_padding", "end_padding")
+from jaxdml._operators.convolutions import HINTS, PADDING_ADVICE, channelwise, describe_convolution, repacked_filter
+from jaxdml._operators.descriptions import Given
 
 
 def _describe(given: Given) -> OperatorDesc:
-    input, filter, groups = given["input"], given["filter"], given["group_count"]
-    if isinstance(filter, PreparedFilter) and filter.group_count != groups:
-        text = f"was prepared for group_count {filter.group_count}, the call has {groups}; prepare it with that"
-        facts = {"expected": groups, "received": filter.group_count}
-        raise broken(QuantizedLinearConvolutionDesc.operator, "FilterTensor", "group_count", text, **facts)
-    channels = filter.shape[0] if filter.ndim else 0
-
-    def form(field: str, array: Any) -> TensorDesc:
-        if field in ("input_tensor", "filter_tensor"):
-            return tensor_desc(array)
-        is_of_filter = field in ("filter_scale_tensor", "filter_zero_point_tensor", "bias_tensor")
-        return parameter_desc(array, input.ndim, channels if is_of_filter else None)
-
-    output = _output_shape(input.shape, filter.shape, *(given[name] for name in OPTIONS))
-    return given.desc(QuantizedLinearConvolutionDesc, output=output, form=form, dimension_count=input.ndim - 2)
-
-
-def _output_shape(
-    input: Shape, filter: Shape, strides: Shape, dilations: Shape, start_padding: Shape, end_padding: Shape
-) -> Shape:
-    """The output's shape; input's where the arguments make none, for validate to say what is wrong with them."""
-    spatial = len(input) - 2
-    options = (strides, dilations, start_padding, end_padding)
-    if spatial < 1 or len(filter) != len(input) or any(len(option) != spatial for option in options) or 0 in strides:
-        return input
-    if not all(is_uint(value) for option in options for value in option):
-        return input
-    extents = zip(input[2:], filter[2:], *options, strict=True)
-    return (input[0], filter[0], *(max(output_extent(*extent), 1) for extent in extents))
-
-
-def _same(given: Given, word: str) -> str:
-    """The padding that a word stands for elsewhere, in numbers."""
-    is_same = word.upper() in ("SAME", "SAME_UPPER", "SAME_LOWER")
-    if not is_same or given["filter"].ndim != given["input"].ndim:
-        return "it has no words: write 0 for what is VALID elsewhere"
-    start, end = [], []
-    strides, dilations = given["strides"], given["dilations"]
-    strides, dilations = (
-        option if isinstance(option, tuple) else (option,) * (given["input"].ndim - 2)
-        for option in (strides, dilations)
-    )
-    sizes = zip(given["input"].shape[2:], given["filter"].shape[2:], strides, dilations, strict=False)
-    for size, kernel, stride, dilation in sizes:
-        reach = (math.ceil(size / max(stride, 1)) - 1) * stride + 1 + (kernel - 1) * dilation
-        padding = max(reach - size, 0)
-        start.append(padding // 2)
-        end.append(padding - padding // 2)
-    if word.upper() == "SAME_LOWER":
-        start, end = end, start
-    numbers = f"start_padding={tuple(start)}, end_padding={tuple(end)}"
-    return f"it has no words: what is {word.upper()} elsewhere is {numbers} here"
-
-
-def _repacked(filter: Any, desc: Any) -> PreparedFilter:
-    return prepare_convolution_filter(filter, group_count=desc.group_count)
+    return describe_convolution(given, QuantizedLinearConvolutionDesc)
 
 
 @operator(
     QuantizedLinearConvolutionDesc,
     _describe,
     prepared={"filter": PreparedFilter},
-    owned={"filter": _repacked},
-    advice={"start_padding": _same, "end_padding": _same},
-    hints={"padding": "write start_padding, what comes before each dimension, and end_padding, what comes after"},
+    owned={"filter": repacked_filter},
+    advice=PADDING_ADVICE,
+    hints=HINTS,
 )
 def quantized_linear_convolution(
     input: chex.Array,
@@ -143,19 +81,14 @@ def quantized_linear_convolution(
     """
     each: dict[str, Any] = {"strides": strides, "dilations": dilations, "start": start_padding, "end": end_padding}
 
-    def channelwise(x: Any) -> Any:
-        if x is None or not x.ndim:
-            return x
-        return lax.reshape(x, per_channel(x.shape, input.ndim, filter.shape[0]))
-
     return contractions.requantized_conv(
         input,
         input_scale,
         input_zero_point,
         filter,
-        channelwise(filter_scale),
-        channelwise(filter_zero_point),
-        channelwise(bias),
+        channelwise(filter_scale, input, filter),
+        channelwise(filter_zero_point, input, filter),
+        channelwise(bias, input, filter),
         output_scale,
         output_zero_point,
         output_dtype=output_dtype,

@@ -1,7 +1,5 @@
 """DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC."""
 
-from typing import Any
-
 import chex
 
 from jaxdml._arithmetic import contractions
@@ -11,7 +9,7 @@ from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._directml.pages.quantized_linear_matrix_multiply import QuantizedLinearMatrixMultiplyDesc
 from jaxdml._operators.call import operator
 from jaxdml._operators.descriptions import Given
-from jaxdml._operators.prepare import prepare_matrix_multiply_b
+from jaxdml._operators.prepare import repacked_matrix
 
 NO_BIAS = (
     "DirectML's product has none. Its convolution has: a[:, :, None] as input and b.T[:, :, None] as filter give the "
@@ -24,15 +22,11 @@ def _describe(given: Given) -> OperatorDesc:
     return given.desc(QuantizedLinearMatrixMultiplyDesc, output=output)
 
 
-def _repacked(b: Any, desc: Any) -> PreparedMatrix:
-    return prepare_matrix_multiply_b(b)
-
-
 @operator(
     QuantizedLinearMatrixMultiplyDesc,
     _describe,
     prepared={"b": PreparedMatrix},
-    owned={"b": _repacked},
+    owned={"b": repacked_matrix},
     hints={"bias": NO_BIAS},
 )
 def quantized_linear_matrix_multiply(
@@ -48,11 +42,12 @@ def quantized_linear_matrix_multiply(
     output_dtype: chex.ArrayDType | None = None,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
 ) -> chex.Array:
-    """Matrix product of quantized a and b, quantized: [..., M, K] x [..., K, N] = [..., M, N].
+    """Matrix product of quantized a and b, quantized.
 
-    ``sum((a - a_zero_point) * (b - b_zero_point))`` is exact in int32, modulo 2**32. It is rounded to float32, times
-    ``a_scale * b_scale / output_scale``, rounded to an integer, ties to even; then the zero point is added, then the
-    result clamped. Subnormal scales, products and quotients of scales count as 0.
+    [..., M, K] x [..., K, N] = [..., M, N]. ``sum((a - a_zero_point) * (b - b_zero_point))`` is exact in int32, modulo
+    2**32. It is rounded to float32, times ``a_scale * b_scale / output_scale``, rounded to an integer, ties to even;
+    then the zero point is added, then the result clamped. Subnormal scales, products and quotients of scales count as
+    0.
 
     Args:
       a: int8 or uint8 array [M, K], [C, M, K] or [N, C, M, K].

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from jaxdml._compiled.bindings import outputs
+from jaxdml._directml.data_types import DataType
 from jaxdml._directml.json_values import Value
 from jaxdml._directml.tensor_rules import UINT_MAX
 from jaxdml.dxdispatch._dispatchables import Bindings, Dispatchable, read_bindings
@@ -60,11 +61,14 @@ class Print:
     def execute(self, state: State) -> None:
         resource = state.resources[self.name]
         values = resource.elements(state.buffers[self.name][: resource.initial_bytes])
+        bits, digits = values.view(f"u{values.itemsize}"), 2 * values.itemsize
+        if resource.data_type.is_packed:
+            bits, digits = np.stack([values & 15, values >> 4], -1).ravel(), 1
+            values = (bits.astype(np.int8) ^ 8) - 8 if resource.data_type is DataType.INT4 else bits
         if not self.verbose:
             state.show(f"Resource '{self.name}': {', '.join(map(_shown, values.tolist()))}")
             return
-        width, digits = len(str(len(values))), 2 * values.itemsize
-        bits = values.view(f"u{values.itemsize}")
+        width = len(str(len(values)))
         lines = (
             f"[{i:{width}}] {_shown(v)} (0x{b:0{digits}X})"
             for i, (v, b) in enumerate(zip(values.tolist(), bits.tolist(), strict=True))

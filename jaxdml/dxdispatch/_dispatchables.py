@@ -35,8 +35,11 @@ class Binding(NamedTuple):
     tensor: TensorDesc
 
     def view(self, buffers: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The bytes from the offset on as elements of the tensor's type, flat; writing into it writes the buffer."""
-        data, dtype = buffers[self.resource][self.offset_in_bytes :], self.tensor.data_type.dtype
+        """The bytes from the offset on as elements of the tensor's type, flat; writing into it writes the buffer.
+
+        Those of 4 bits stay two to a byte.
+        """
+        data, dtype = buffers[self.resource][self.offset_in_bytes :], self.tensor.data_type.buffer_dtype
         return data[: data.size - data.size % dtype.itemsize].view(dtype)
 
 
@@ -95,7 +98,7 @@ def read_dispatchable(
     padded = padded_sizes(desc)
     for page, tensor in desc.tensors().items():
         sizes = () if tensor is None else padded.get(page, tensor.sizes)
-        size = 0 if tensor is None else math.prod(sizes) * tensor.data_type.dtype.itemsize
+        size = 0 if tensor is None else math.prod(sizes) * tensor.data_type.dtype.itemsize  # as it is computed with
         if size > limit:  # strides of 0 and padding make large tensors of small buffers
             raise _at(inner, page).fail(f"makes {size} bytes, more than the limit of {limit}; see maximum_bytes")
     bindings = members.get("bindings", value._replace(value={}, path=f"{value.path}.bindings"))
@@ -181,4 +184,7 @@ def _offset(members: dict[str, Value], resource: Resource) -> int:
         return elements * members["elementSizeInBytes"].integer(1, 2**32)
     if elements and not resource.data_type:
         raise members["elementOffset"].fail("counts elements of several types; give elementSizeInBytes")
-    return elements * (resource.data_type.dtype.itemsize if elements else 1)
+    bits = elements * (resource.data_type.bits if elements else 0)
+    if bits % 8:
+        raise members["elementOffset"].fail(f"is {elements}, in the middle of a byte of two elements")
+    return bits // 8

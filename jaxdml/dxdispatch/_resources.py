@@ -12,7 +12,8 @@ from jaxdml._directml.desc_json import DATA_TYPE
 from jaxdml._directml.json_values import Value
 from jaxdml.dxdispatch._files import inside, read_data
 
-TYPES = {name: value for name, value in DataType.__members__.items() if not name.endswith("INT4")}
+TYPES = dict(DataType.__members__)
+WHOLE_BYTES = {name: value for name, value in TYPES.items() if not value.is_packed}
 NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -35,8 +36,8 @@ class Resource:
     source: Path | None
 
     def elements(self, data: np.ndarray) -> np.ndarray:
-        """Bytes of the buffer as elements of the initial values' type, or as bytes where these are of several."""
-        dtype = self.data_type.dtype if self.data_type else np.dtype(np.uint8)
+        """Bytes as elements of the initial values' type; as they are if these are of several types or of 4 bits."""
+        dtype = self.data_type.buffer_dtype if self.data_type else np.dtype(np.uint8)
         return data[: data.size - data.size % dtype.itemsize].view(dtype)
 
 
@@ -75,9 +76,8 @@ def read_resource(value: Value, folder: Path, limit: int) -> Resource:
 def _number(value: Value, data_type: DataType) -> Any:
     """A number that the type holds: nothing wraps, nothing overflows to infinity."""
     dtype = data_type.dtype
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        return value.integer(int(limits.min), int(limits.max))
+    if limits := _limits(data_type):
+        return value.integer(*limits)
     if isinstance(value.value, str) and value.value.lower() in NON_FINITE:
         return NON_FINITE[value.value.lower()]
     number = value.value
@@ -93,8 +93,25 @@ def _number(value: Value, data_type: DataType) -> Any:
     return rounded
 
 
+def _limits(data_type: DataType) -> tuple[int, int] | None:
+    """The least and the greatest number of an integer type; None for the other types."""
+    if "INT" not in data_type.name:
+        return None
+    least = 0 if data_type.name.startswith("U") else -(2 ** (data_type.bits - 1))
+    return least, least + 2**data_type.bits - 1
+
+
+def _bytes(values: list[Any] | np.ndarray, data_type: DataType) -> bytes:
+    """Values as a buffer holds them, those of 4 bits two to a byte, the first in its low bits."""
+    if not data_type.is_packed:
+        return np.asarray(values, data_type.dtype).tobytes()
+    nibbles = np.asarray(values, np.int8).view(np.uint8)
+    nibbles = np.append(nibbles, np.zeros(1, np.uint8)) if nibbles.size % 2 else nibbles
+    return (nibbles[::2] & 15 | nibbles[1::2] << 4).tobytes()
+
+
 def _listed(values: Value, data_type: DataType) -> bytes:
-    return np.array([_number(item, data_type) for item in values.items()], data_type.dtype).tobytes()
+    return _bytes([_number(item, data_type) for item in values.items()], data_type)
 
 
 def _mixed(values: Value) -> bytes:
@@ -104,7 +121,7 @@ def _mixed(values: Value) -> bytes:
         if not isinstance(item.value, dict):
             raise item.expected('an object with "type" and "value", as there is no initialValuesDataType')
         item.members({"name", "type", "value"})
-        data_type = item.member("type").one_of(DATA_TYPE, TYPES)
+        data_type = item.member("type").one_of(DATA_TYPE, WHOLE_BYTES)
         if not data_type:
             raise item.member("type").expected("a type other than UNKNOWN")
         data += np.array(_number(item.member("value"), data_type), data_type.dtype).tobytes()
@@ -116,19 +133,18 @@ def _generated(values: Value, resource: Value, data_type: DataType, limit: int) 
     members = values.members({"valueCount", *(("value",) if "value" in values.value else ("valueStart", "valueDelta"))})
     if not data_type:
         raise resource.fail("has no initialValuesDataType, or UNKNOWN; these initialValues need one")
-    dtype = data_type.dtype
-    count = values.member("valueCount").integer(1, limit // dtype.itemsize)
+    count = values.member("valueCount").integer(1, limit * 8 // data_type.bits)
+    dtype = np.dtype(np.int8) if data_type.is_packed else data_type.dtype
     if "value" in members:
-        return np.full(count, _number(values.member("value"), data_type), dtype).tobytes()
+        return _bytes(np.full(count, _number(values.member("value"), data_type), dtype), data_type)
     start, delta = (_number(values.member(name), data_type) for name in ("valueStart", "valueDelta"))
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        if not limits.min <= start + (count - 1) * delta <= limits.max:
-            raise values.fail(f"ends at {start + (count - 1) * delta}, which {data_type.name} cannot hold")
+    end, limits = start + (count - 1) * delta, _limits(data_type)
+    if limits and not limits[0] <= end <= limits[1]:
+        raise values.fail(f"ends at {end}, which {data_type.name} cannot hold")
     sequence = np.full(count, delta, dtype)
     sequence[0] = start
     with np.errstate(all="ignore"):
-        return np.add.accumulate(sequence, dtype=dtype).tobytes()
+        return _bytes(np.add.accumulate(sequence, dtype=dtype), data_type)
 
 
 def _from_file(path: Path, source: Value, resource: Value, data_type: DataType, limit: int) -> tuple[bytes, DataType]:
@@ -136,12 +152,15 @@ def _from_file(path: Path, source: Value, resource: Value, data_type: DataType, 
     if dtype is None:
         if not data_type:
             raise resource.fail("has no initialValuesDataType, or UNKNOWN; a raw file needs one")
-        if len(data) % data_type.dtype.itemsize:
-            raise source.fail(f"has {len(data)} bytes, not a multiple of {data_type.name}'s {data_type.dtype.itemsize}")
+        size = data_type.buffer_dtype.itemsize
+        if len(data) % size:
+            raise source.fail(f"has {len(data)} bytes, not a multiple of {data_type.name}'s {size}")
         return data, data_type
     found = DataType.of(dtype)
     if not found:
         raise source.fail(f"has type {dtype}, which DirectML does not have")
+    if data_type.is_packed and found is DataType.UINT8:
+        return data, data_type
     if data_type not in (DataType.UNKNOWN, found):
         raise source.fail(f"has type {found.name}, but initialValuesDataType is {data_type.name}")
     return data, found

@@ -6,9 +6,19 @@ jaxdml finds this package when it is imported. It has no other users.
 import ctypes
 from importlib import resources
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-HANDLERS = ("matmul", "convolve", "add", "quantize", "dequantize", "pack_matrix", "pack_filter")
+HANDLERS = (
+    "matmul",
+    "convolve",
+    "add",
+    "quantized",
+    "dequantized",
+    "extremes",
+    "row_sums",
+    "pack_matrix",
+    "pack_filter",
+)
 
 
 class Library:

@@ -351,6 +351,43 @@ ffi::Error dequantize(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer 
   });
 }
 
+ffi::Error extremes(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> result, int64_t leading) {
+  const ffi::AnyBuffer y = *result;
+  const size_t rank = x.dimensions().size(), outer = size_t(leading);
+  JAXDML_EXPECT(chosen, "no kernels were chosen");
+  JAXDML_EXPECT(leading >= 0 && outer <= rank && leads(x, y, outer, rank) && y.dimensions().size() == outer + 1 &&
+                    y.dimensions()[outer] == 2,
+                "the result is not two numbers for each tensor");
+  JAXDML_EXPECT(x.element_type() == ffi::DataType::F32 && y.element_type() == ffi::DataType::F32, "x is not float32");
+  const int64_t count = product(y.dimensions(), 0, outer), size = product(x.dimensions(), outer, rank);
+  if (!count) return ffi::Error::Success();
+  JAXDML_EXPECT(size, "x has no elements");
+  const FloatMode mode;
+  std::vector<Range> problems;
+  for (int64_t i = 0; i < count; i++)
+    problems.push_back({size, reinterpret_cast<const float*>(at_problem(x, y, outer, i)),
+                        reinterpret_cast<float*>(at_problem(y, y, outer, i))});
+  chosen->extremes(pool_of(threads, count * size * 8), problems.data(), count);
+  return ffi::Error::Success();
+}
+
+ffi::Error row_sums(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> result) {
+  const ffi::AnyBuffer y = *result;
+  const size_t rank = y.dimensions().size();
+  JAXDML_EXPECT(chosen, "no kernels were chosen");
+  JAXDML_EXPECT(rank && x.dimensions().size() == rank + 1 && is_byte(x) && y.element_type() == ffi::DataType::S32,
+                "x is no matrix of int8 or uint8, or the result not int32");
+  for (size_t i = 0; i < rank; i++)
+    JAXDML_EXPECT(x.dimensions()[i] == y.dimensions()[i], "there is not one sum for each row");
+  const int64_t rows = product(y.dimensions(), 0, rank), depth = x.dimensions()[rank];
+  if (!rows) return ffi::Error::Success();
+  JAXDML_EXPECT(depth < int64_t(1) << 27, "int32 does not hold the sums of such rows");
+  const Rows one = {rows, depth, static_cast<const uint8_t*>(x.untyped_data()), is_signed(x),
+                    static_cast<int32_t*>(y.untyped_data())};
+  chosen->row_sums(pool_of(threads, rows * (depth + 16)), &one, 1);
+  return ffi::Error::Success();
+}
+
 ffi::Error pack_matrix(ffi::ThreadPool threads, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> result) {
   const auto dims = b.dimensions(), to = result->dimensions();
   JAXDML_EXPECT(chosen, "no kernels were chosen");
@@ -486,8 +523,11 @@ JAXDML_HANDLER(jaxdml_cpu_add, add,
       name, function,                                                                                                \
       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Buffer>().Arg<Buffer>().Arg<Buffer>().Ret<Buffer>().Attr<int64_t>( \
           "leading_count"))
-JAXDML_HANDLER_OF_ONE(jaxdml_cpu_quantize, quantize)
-JAXDML_HANDLER_OF_ONE(jaxdml_cpu_dequantize, dequantize)
+JAXDML_HANDLER_OF_ONE(jaxdml_cpu_quantized, quantize)
+JAXDML_HANDLER_OF_ONE(jaxdml_cpu_dequantized, dequantize)
+JAXDML_HANDLER(jaxdml_cpu_extremes, extremes,
+               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Buffer>().Ret<Buffer>().Attr<int64_t>("leading_count"))
+JAXDML_HANDLER(jaxdml_cpu_row_sums, row_sums, ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Buffer>().Ret<Buffer>())
 JAXDML_HANDLER(jaxdml_cpu_pack_matrix, pack_matrix, ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Buffer>().Ret<Buffer>())
 JAXDML_HANDLER(jaxdml_cpu_pack_filter, pack_filter,
                ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Buffer>().Ret<Buffer>().Attr<int64_t>("group_count"))

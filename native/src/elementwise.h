@@ -1,4 +1,4 @@
-// Sums of quantized tensors, and quantization.
+// Sums of quantized tensors, quantization, and what is said of a tensor or a row as a whole.
 //
 // x / scale has to be rounded once. A division does it, and takes most of the time; so does a product with the
 // reciprocal that is then corrected by what it is off (Markstein), for scales and values away from the ends of
@@ -141,6 +141,86 @@ static void dequantize(const Pool& pool, const Dequantization* problems, int64_t
       else
         memcpy(one.y + i, &y, size_t(n) * 4);
     });
+  });
+}
+
+// The extremes of elements first to last, and whether one of them is NaN, which is neither.
+struct Ends {
+  float low, high;
+  bool has_nan;
+};
+
+static Ends ends_of(const float* x, int64_t first, int64_t last) {
+  F32 low = splat(0.0f), high = splat(0.0f);
+  I32 nan = splat(0);
+  each_vector(first, last, [&](int64_t i, int64_t count) {
+    float copy[kLanes] = {};
+    const float* from = x + i;
+    if (count < kLanes) {
+      memcpy(copy, from, size_t(count) * 4);
+      from = copy;
+    }
+    const F32 values = load_floats(from);
+    low = lesser(values, low);
+    high = greater(values, high);
+    nan |= (I32)(values != values);
+  });
+  Ends ends = {0, 0, false};
+  for (int lane = 0; lane < kLanes; lane++) {
+    ends.low = low[lane] < ends.low ? low[lane] : ends.low;
+    ends.high = high[lane] > ends.high ? high[lane] : ends.high;
+    ends.has_nan |= nan[lane] != 0;
+  }
+  return ends;
+}
+
+static void extremes(const Pool& pool, const Range* problems, int64_t count) {
+  constexpr int64_t kMostParts = 64;
+  const int64_t size = problems[0].size, parts = at_most(ceil_div(size, kChunk), kMostParts);
+  const auto put = [](const Range& one, const Ends* ends, int64_t n) {
+    Ends all = ends[0];
+    for (int64_t i = 1; i < n; i++) {
+      all.low = ends[i].low < all.low ? ends[i].low : all.low;
+      all.high = ends[i].high > all.high ? ends[i].high : all.high;
+      all.has_nan |= ends[i].has_nan;
+    }
+    one.y[0] = all.has_nan ? __builtin_nanf("") : all.low;
+    one.y[1] = all.has_nan ? __builtin_nanf("") : all.high;
+  };
+  if (parts == 1) {
+    parallel(pool, count, [&](int64_t item, int64_t) {
+      const Ends ends = ends_of(problems[item].x, 0, size);
+      put(problems[item], &ends, 1);
+    });
+    return;
+  }
+  for (int64_t i = 0; i < count; i++) {
+    Ends ends[kMostParts];
+    parallel(pool, parts, [&](int64_t part, int64_t) {
+      ends[part] = ends_of(problems[i].x, size * part / parts, size * (part + 1) / parts);
+    });
+    put(problems[i], ends, parts);
+  }
+}
+
+static int32_t row_sum(const uint8_t* x, int64_t depth, bool is_signed) {
+  const uint8_t flip = flip_to_unsigned(is_signed);
+  I32 lanes = splat(0);
+  int64_t i = 0;
+  for (; i + kLanes <= depth; i += kLanes) lanes += from_unsigned_bytes(x + i) ^ splat(flip);
+  uint32_t sum = 0;
+  for (; i < depth; i++) sum += x[i] ^ flip;
+  for (int lane = 0; lane < kLanes; lane++) sum += uint32_t(lanes[lane]);
+  return int32_t(sum - uint32_t(flip) * uint32_t(depth));
+}
+
+static void row_sums(const Pool& pool, const Rows* problems, int64_t count) {
+  const int64_t rows = problems[0].rows, depth = problems[0].depth;
+  const int64_t block = at_most(rows, 1 + kChunk / (depth + 1)), blocks = ceil_div(rows, block);
+  parallel(pool, count * blocks, [&](int64_t item, int64_t) {
+    const Rows& one = problems[item / blocks];
+    const int64_t first = item % blocks * block, last = at_most(rows, first + block);
+    for (int64_t m = first; m < last; m++) one.y[m] = row_sum(one.x + m * depth, depth, one.is_signed);
   });
 }
 

@@ -24,6 +24,8 @@ extern const Kernels JAXDML_KERNELS = {
     JAXDML_ISA::add,
     JAXDML_ISA::quantize,
     JAXDML_ISA::dequantize,
+    JAXDML_ISA::extremes,
+    JAXDML_ISA::row_sums,
 };
 // clang-format on
 

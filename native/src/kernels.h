@@ -89,6 +89,21 @@ struct Dequantization {
   float* y;
 };
 
+// y[0] and y[1] = the least and the greatest of 0 and the elements of x; NaN if an element is.
+struct Range {
+  int64_t size;
+  const float* x;
+  float* y;
+};
+
+// y[m] = the sum of the m-th row of x.
+struct Rows {
+  int64_t rows, depth;
+  const uint8_t* x;
+  bool is_signed;
+  int32_t* y;
+};
+
 // The kernels of an instruction set. A call takes several problems of one shape. Scratch memory is the caller's: so
 // many bytes as `*_scratch` says, of 64-byte alignment.
 struct Kernels {
@@ -105,6 +120,8 @@ struct Kernels {
   void (*add)(const Pool&, const Sum*, int64_t count);
   void (*quantize)(const Pool&, const Quantization*, int64_t count);
   void (*dequantize)(const Pool&, const Dequantization*, int64_t count);
+  void (*extremes)(const Pool&, const Range*, int64_t count);
+  void (*row_sums)(const Pool&, const Rows*, int64_t count);
 };
 
 extern const Kernels kAvx2;

@@ -383,6 +383,50 @@ Case dequantization_case(Random& random, int64_t size, int64_t count) {
   return of;
 }
 
+Case range_case(Random& random, int64_t size, int64_t count) {
+  Case of;
+  of.y_bytes = 4;
+  of.what = text("%d ranges of %d", int(count), int(size));
+  std::vector<Range> problems;
+  for (int64_t i = 0; i < count; i++) {
+    float* x = of.inputs.emplace_back(random, size * 4, 4).as<float>();
+    const float magnitude = float(std::exp2(40 * random.fraction() - 20)), shift = random.chance(50) ? 0.5f : 1.5f;
+    for (int64_t k = 0; k < size; k++) x[k] = magnitude * (random.fraction() - shift) * (random.chance(50) ? 1 : -1);
+    if (random.chance(10)) x[random.below(size)] = std::numeric_limits<float>::quiet_NaN();
+    if (random.chance(10)) x[random.below(size)] = -std::numeric_limits<float>::infinity();
+    problems.push_back({size, x, nullptr});
+    of.expected.push_back(expected(problems.back()));
+  }
+  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
+    std::vector<Range> all = problems;
+    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].as<float>();
+    kernels.extremes(pool, all.data(), int64_t(all.size()));
+  };
+  return of;
+}
+
+Case row_sums_case(Random& random, int64_t size, int64_t count) {
+  Case of;
+  of.y_bytes = 4;
+  Rows one = {};
+  one.depth = extent(random, size);
+  one.rows = size / one.depth;
+  one.is_signed = random.chance(50);
+  of.what = text("%d times the sums of %d rows of %d", int(count), int(one.rows), int(one.depth));
+  std::vector<Rows> problems;
+  for (int64_t i = 0; i < count; i++) {
+    one.x = tensor(of, random, one.rows * one.depth, one.is_signed);
+    problems.push_back(one);
+    of.expected.push_back(expected(one));
+  }
+  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
+    std::vector<Rows> all = problems;
+    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].as<int32_t>();
+    kernels.row_sums(pool, all.data(), int64_t(all.size()));
+  };
+  return of;
+}
+
 // Shapes --------------------------------------------------------------------------------------------------------------
 
 Matmul matmul_of(Random& random, int64_t rows, int64_t depth, int64_t columns) {
@@ -539,6 +583,8 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) { return sum_case(random, 3 * 65536 + 5, 2); },
     [](Random& random) { return quantization_case(random, 2 * 65536 + 1, 2); },
     [](Random& random) { return dequantization_case(random, 65536 + 7, 2); },
+    [](Random& random) { return range_case(random, 3 * 65536 + 7, 2); },
+    [](Random& random) { return row_sums_case(random, 3 * 65536 + 7, 2); },
 };
 
 Case make_case(uint64_t seed, int64_t number) {
@@ -550,7 +596,9 @@ Case make_case(uint64_t seed, int64_t number) {
   if (kind < 86) return random_winograd(random);
   const int64_t size = extent(random, random.chance(5) ? 140000 : 500), count = extent(random, 3);
   if (kind < 92) return sum_case(random, size, count);
-  return kind < 97 ? quantization_case(random, size, count) : dequantization_case(random, size, count);
+  if (kind < 97) return quantization_case(random, size, count);
+  if (kind < 98) return dequantization_case(random, size, count);
+  return kind < 99 ? range_case(random, size, count) : row_sums_case(random, size, count);
 }
 
 // Runs ----------------------------------------------------------------------------------------------------------------

@@ -130,4 +130,28 @@ inline Output expected(const Dequantization& one) {
   return y;
 }
 
+inline Output expected(const Range& one) {
+  float ends[2] = {0, 0};
+  bool has_nan = false;
+  for (int64_t i = 0; i < one.size; i++) {
+    has_nan |= one.x[i] != one.x[i];
+    if (one.x[i] < ends[0]) ends[0] = one.x[i];
+    if (one.x[i] > ends[1]) ends[1] = one.x[i];
+  }
+  if (has_nan) ends[0] = ends[1] = std::numeric_limits<float>::quiet_NaN();
+  Output y(8);
+  memcpy(y.data(), ends, 8);
+  return y;
+}
+
+inline Output expected(const Rows& one) {
+  Output y(size_t(one.rows * 4));
+  for (int64_t m = 0; m < one.rows; m++) {
+    uint32_t sum = 0;
+    for (int64_t k = 0; k < one.depth; k++) sum += uint32_t(number(one.x, m * one.depth + k, one.is_signed));
+    memcpy(&y[size_t(m * 4)], &sum, 4);
+  }
+  return y;
+}
+
 }  // namespace jaxdml::test

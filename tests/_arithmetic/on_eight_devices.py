@@ -57,8 +57,11 @@ VMAPS = {
 }
 
 
+COLLECTIVE = r" (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+
+
 def collectives(hlo):
-    found = re.findall(r" (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(", hlo)
+    found = re.findall(COLLECTIVE, hlo)
     assert found.count("all-reduce") <= 1
     assert all("s32" in line for line in hlo.splitlines() if " all-reduce(" in line)
     return set(found)

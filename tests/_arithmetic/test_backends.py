@@ -10,7 +10,7 @@ import pytest
 
 from bodies import body
 from cases import CONVOLUTION, MATRIX_MULTIPLY, Case
-from jaxdml._arithmetic import contractions, cpu, cuda, elementwise, platforms, prepared, tpu
+from jaxdml._arithmetic import contractions, cpu, cuda, elementwise, platforms, pooling, prepared, tpu
 from jaxdml._arithmetic.backend import Backend
 from rarely import rest_rarely
 
@@ -53,9 +53,10 @@ IMAGE, FILTER = (
     np.arange(72).astype(np.uint8).reshape(1, 2, 6, 6),
     np.arange(-18, 18).astype(np.int8).reshape(2, 2, 3, 3),
 )
+POOLED = np.float32(0.1), np.uint8(3), np.float32(0.2), np.uint8(5)
 CASES = {
-    "dequantize": Case("element_wise_dequantize_linear", (X, np.float32(0.1), np.int8(3)), {}),
-    "quantize": Case("element_wise_quantize_linear", (VALUES, np.float32(0.1), np.uint8(3)), {}),
+    "dequantized": Case("element_wise_dequantize_linear", (X, np.float32(0.1), np.int8(3)), {}),
+    "quantized": Case("element_wise_quantize_linear", (VALUES, np.float32(0.1), np.uint8(3)), {}),
     "quantized_sum": Case(
         "element_wise_quantized_linear_add",
         (X, np.float32(0.1), None, X, np.float32(0.2), np.int8(3), np.float32(0.3), None),
@@ -71,6 +72,10 @@ CASES = {
         (IMAGE, np.float32(0.1), np.uint8(3), FILTER, np.float32(0.2), np.int8(2), None, np.float32(40), np.uint8(5)),
         {"start_padding": 1, "strides": 2},
     ),
+    "integer_dot": Case("matrix_multiply_integer", (X, np.int8(3), X.reshape(2, 4, 3), None), {}),
+    "integer_conv": Case("convolution_integer", (IMAGE, np.uint8(3), FILTER, np.int8(2)), {"strides": 2}),
+    "extremes": Case("dynamic_quantize_linear", (VALUES,), {}),
+    "sums_of_images": Case("quantized_linear_average_pooling", (IMAGE, *POOLED), {"window_size": 6}),
 }
 RAW = {"int8_dot": "requantized_dot", "int8_conv": "requantized_conv"}
 ARRANGEMENTS = {"arrange_matrix": "requantized_dot", "arrange_filter": "requantized_conv"}
@@ -89,7 +94,7 @@ def test_what_a_backend_offers_is_computed(name, on_this_platform):
     elif name == "int8_conv":
         common = contractions.int32.conv
     else:
-        module = elementwise if hasattr(elementwise, name) else contractions
+        module = next(module for module in (elementwise, contractions, pooling) if hasattr(module, name))
         common = getattr(module, name).__wrapped__
 
     def offer(added, *operands, **statics):
@@ -99,9 +104,9 @@ def test_what_a_backend_offers_is_computed(name, on_this_platform):
 
     for added in (0, 100):
         on_this_platform(Backend(**{name: partial(offer, added)}))
-        got = np.asarray(jax.jit(lambda: body(case))())
+        got, expected = (jax.tree.leaves(x)[0] for x in (jax.jit(lambda: body(case))(), case.expected))
         assert added in seen
-        assert (got == case.expected).all() == (added == 0)
+        assert (np.asarray(got) == expected).all() == (added == 0)
 
 
 @pytest.mark.parametrize("name", ["requantized_dot", "int8_conv"])

@@ -20,14 +20,17 @@ def environment(**variables):
     return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path} | variables
 
 
-def test_eight_devices():
+@pytest.mark.parametrize(
+    ("program", "count"), [("on_eight_devices", 2 * (2 * 10 + 3) + 4 + 4 + 7 + 6), ("family_on_eight_devices", 2 * 11)]
+)
+def test_eight_devices(program, count):
     run = subprocess.run(
-        [sys.executable, HERE / "on_eight_devices.py"],
+        [sys.executable, HERE / f"{program}.py"],
         env=environment(XLA_FLAGS="--xla_force_host_platform_device_count=8"),
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    assert run.stdout.count("ok ") == 2 * (2 * 10 + 3) + 4 + 4 + 7 + 6
+    assert run.stdout.count("ok ") == count
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """The desc classes: values whose fields are those of directml.h, given by name."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -10,10 +11,14 @@ from descs import (
     ADD,
     CONVOLUTION,
     DEQUANTIZE,
+    DEQUANTIZE_BLOCKS,
     DESCS,
+    DYNAMIC_QUANTIZE,
     MATRIX_MULTIPLY,
     OPERATORS,
+    POOLING,
     QUANTIZE,
+    QUANTIZE_BLOCKS,
     case,
     field_of,
     refusal,
@@ -21,7 +26,8 @@ from descs import (
     tensor_of,
 )  # fmt: skip
 from jaxdml import DataType
-from spec_tables import table_at
+from spec_more_pages import FIELDS, QUANTIZATION_TYPES
+from spec_tables import PRINTED_TABLES, table_at
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -59,10 +65,19 @@ def test_fields_stand_in_the_order_of_directml_h():
     names = {operator: [field.name for field in dataclasses.fields(cls)] for operator, cls in DESCS.items()}
     options = ["dimension_count", "strides", "dilations", "start_padding", "end_padding", "group_count"]
     for operator in OPERATORS:
-        tensors = [field_of(name) for name in table_at(operator, "6_4")]
-        assert names[operator] == tensors + (options if operator == CONVOLUTION else [])
+        rows = PRINTED_TABLES[operator][max(PRINTED_TABLES[operator])]
+        if operator in FIELDS:
+            fields = FIELDS[operator].split(", ")
+            assert [name for name in fields if name in rows] == list(rows)
+            assert names[operator] == [field_of(name) for name in fields]
+        else:
+            assert names[operator] == [field_of(name) for name in rows] + (options if operator == CONVOLUTION else [])
         assert list(right(operator).tensors()) == list(table_at(operator, "6_4"))
         assert all(field.default is None for field in dataclasses.fields(DESCS[operator]))
+
+
+def test_quantization_types_have_the_values_of_directml_h():
+    assert {name: int(value) for name, value in dml.QuantizationType.__members__.items()} == QUANTIZATION_TYPES
 
 
 class Unheard(dml.OperatorDesc):
@@ -124,9 +139,9 @@ def test_fields_are_given_by_name(operator):
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_the_pages_and_the_functions_names_lead_to_the_fields(operator):
-    for name in right(operator).tensors():
+    for name in PRINTED_TABLES[operator][max(PRINTED_TABLES[operator])]:
         field = field_of(name)
-        for given in (name, name.removesuffix("Tensor"), field.removesuffix("_tensor")):
+        for given in (name, re.sub("Tensors?$", "", name), re.sub("_tensors?$", "", field)):
             assert_nearest(operator, given, field)
     for name in right(operator).options():
         assert_nearest(operator, name, field_of(name))
@@ -143,6 +158,12 @@ def test_an_unknown_field_names_the_nearest():
         (CONVOLUTION, "dilation", "dilations"),
         (CONVOLUTION, "paddings", "end_padding"),
         (CONVOLUTION, "groups", "group_count"),
+        (POOLING, "window", "window_size"),
+        (POOLING, "include_pad", "include_padding"),
+        (QUANTIZE_BLOCKS, "quantization_tensor", "quantization_tensors"),
+        (QUANTIZE_BLOCKS, "quantization_typ", "quantization_type"),
+        (DEQUANTIZE_BLOCKS, "quantization_count", "quantization_tensor_count"),
+        (DYNAMIC_QUANTIZE, "outputscale_tensor", "output_scale_tensor"),
     ):
         assert_nearest(operator, given, nearest)
 

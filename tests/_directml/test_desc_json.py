@@ -1,5 +1,6 @@
 """Descs as dicts: there and back, directml.h's names, and where an error is."""
 
+import dataclasses
 import itertools
 import json
 
@@ -7,7 +8,18 @@ import pytest
 
 import jaxdml as dml
 from cases import CONVOLUTION, MATRIX_MULTIPLY
-from descs import case
+from descs import (
+    DEQUANTIZE_BLOCKS,
+    OPERATORS,
+    POOLING,
+    case,
+    desc_of,
+    example,
+    may_be_absent,
+    right,
+    without,
+)  # fmt: skip
+from spec_tables import table_at, types_of
 
 
 def test_there_and_back():
@@ -15,6 +27,41 @@ def test_there_and_back():
     for call in itertools.chain(*MATRIX_MULTIPLY, *CONVOLUTION):
         desc = dml.desc_of(getattr(dml, call.operator), *call.arguments, **call.options)
         assert dml.desc_from_dict(json.loads(json.dumps(dml.desc_to_dict(desc)))) == desc
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_type_and_rank_goes_there_and_back(operator):
+    """Right descs, whole and as empty as they may be."""
+    for name, row in table_at(operator, "jaxdml").items():
+        for data_type in types_of(operator, "jaxdml", name):
+            with case(name, data_type):
+                desc = desc_of(operator, example(operator, name, data_type=data_type, rank=row.highest_count))
+                for one in (desc, *([without(desc, name)] if may_be_absent(operator, name) else [])):
+                    written = json.loads(json.dumps(dml.desc_to_dict(one)))
+                    assert dml.desc_from_dict(written) == one
+                    assert written["type"] == f"DML_OPERATOR_{operator.upper()}"
+                    assert list(written["desc"]) == [page_name(field) for field in fields_present(one)]
+
+
+def fields_present(desc):
+    return [field.name for field in dataclasses.fields(desc) if getattr(desc, field.name) is not None]
+
+
+def page_name(field):
+    return "".join(word.capitalize() for word in field.split("_"))
+
+
+def test_quantization_tensors_are_written_as_a_list():
+    """And the enum and the BOOL as directml.h and JSON write them."""
+    written = dml.desc_to_dict(right(DEQUANTIZE_BLOCKS, rank=1))["desc"]
+    assert written["QuantizationType"] == "DML_QUANTIZATION_TYPE_SCALE_ZERO_POINT"
+    assert written["QuantizationTensorCount"] == 2
+    types = [tensor["DataType"] for tensor in written["QuantizationTensors"]]
+    assert types == ["DML_TENSOR_DATA_TYPE_FLOAT32", "DML_TENSOR_DATA_TYPE_INT8"]
+    for include_padding in (False, True):
+        desc = right(POOLING, include_padding=include_padding)
+        assert dml.desc_to_dict(desc)["desc"]["IncludePadding"] is include_padding
+        assert dml.desc_from_dict(dml.desc_to_dict(desc)).include_padding is include_padding
 
 
 def test_every_field_goes_there_and_back():
@@ -64,10 +111,19 @@ def tensor(**changes):
     return {"type": "ELEMENT_WISE_DEQUANTIZE_LINEAR", "desc": desc}
 
 
+def pool(**options):
+    return {"type": "QUANTIZED_LINEAR_AVERAGE_POOLING", "desc": options}
+
+
+def blocks(**fields):
+    return {"type": "DML_OPERATOR_QUANTIZE", "desc": fields}
+
+
+TENSOR = {"DataType": "FLOAT32", "Sizes": [4]}
 WRONG = (
     (3, "", "the desc is 3, expected an object"),
     ({}, "", "the desc has no type, which is required"),
-    ({"type": "DML_OPERATOR_GEMM"}, "type", "type is 'DML_OPERATOR_GEMM', expected DML_OPERATOR_ELEMENT_WISE_DEQU"),
+    ({"type": "DML_OPERATOR_GEMM"}, "type", "type is 'DML_OPERATOR_GEMM', expected DML_OPERATOR_CONVOLUTION_INTEGER, "),
     ({"type": 7}, "type", "type is 7, expected a string"),
     ({"type": "x", "Type": "x"}, "", "has both Type and type; leave one out"),
     ({"type": "x", "Desc": {}, "desc": {}}, "", "has both Desc and desc; leave one out"),
@@ -91,6 +147,23 @@ WRONG = (
     (tensor(GuaranteedBaseOffsetAlignment=0.5), "desc.InputTensor.GuaranteedBaseOffsetAlignment", "is 0.5"),
     ({"type": "QUANTIZED_LINEAR_CONVOLUTION", "desc": {"GroupCount": "1"}}, "desc.GroupCount", "is '1'"),
     ({"type": "QUANTIZED_LINEAR_CONVOLUTION", "Strides": [1, 0, None]}, "Strides[2]", "is None, expected"),
+    (pool(WindowSize=3), "desc.WindowSize", "is 3, expected a list"),
+    (pool(WindowSize=[3, -1]), "desc.WindowSize[1]", "is -1, expected an integer from 0 to 4294967295"),
+    (pool(WindowSize=[1] * 9), "desc.WindowSize", "has 9 elements, DirectML has at most 8 dimensions"),
+    (pool(IncludePadding=1), "desc.IncludePadding", "is 1, expected true or false"),
+    (pool(IncludePadding="TRUE"), "desc.IncludePadding", "is 'TRUE', expected true or false"),
+    (blocks(QuantizationType=2), "desc.QuantizationType", "is 2, expected a string"),
+    (blocks(QuantizationType="ZERO_POINT"), "desc.QuantizationType", "is 'ZERO_POINT', expected DML_QUANTIZATION_TYPE_"
+     "NONE, DML_QUANTIZATION_TYPE_SCALE or DML_QUANTIZATION_TYPE_SCALE_ZERO_POINT"),
+    (blocks(QuantizationType="scale"), "desc.QuantizationType", "; did you mean DML_QUANTIZATION_TYPE_SCALE?"),
+    (blocks(QuantizationTensorCount=1.0), "desc.QuantizationTensorCount", "is 1.0, expected an integer from 0"),
+    (blocks(QuantizationTensors={}), "desc.QuantizationTensors", "is {}, expected a list"),
+    (blocks(QuantizationTensors=[{}] * 9), "desc.QuantizationTensors", "has 9 elements, expected at most 8"),
+    (blocks(QuantizationTensors=[None]), "desc.QuantizationTensors[0]", "is None, expected an object"),
+    (blocks(QuantizationTensors=[TENSOR, {"Sizes": [4]}]), "desc.QuantizationTensors[1]", "has no DataType, which is"),
+    (blocks(QuantizationTensors=[TENSOR, TENSOR | {"DataType": "INT5"}]), "desc.QuantizationTensors[1].DataType",
+     "; did you mean DML_TENSOR_DATA_TYPE_INT"),
+    (blocks(ScaleTensor=TENSOR), "desc", "has no field 'ScaleTensor'; "),
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pickle
 
 import jaxdml as dml
-from descs import ADD, CONVOLUTION, assert_refused, case, f32, i8, level, linear, refusal, right
+from descs import ADD, CONVOLUTION, CONVOLUTIONS, POOLING, assert_refused, case, f32, level, linear, put, refusal, right
 
 
 def errors():
@@ -61,9 +61,14 @@ def test_messages_stay_readable():
 
 
 def test_an_input_that_padding_makes_too_large():
-    """Convolution alone makes its input larger; then the limit of a tensor holds for that."""
-    huge = {"start_padding": (2**31, 2**31), "strides": (2**32 - 1, 2**32 - 1)}
-    one = i8(1, 1, 1, 1)
-    desc = right(CONVOLUTION, input_tensor=one, filter_tensor=one, output_tensor=one, group_count=1, **huge)
-    desc = dataclasses.replace(desc, bias_tensor=None, filter_scale_tensor=desc.input_scale_tensor)
-    assert_refused(dataclasses.replace(desc, filter_zero_point_tensor=None), "StartPadding", "elements")
+    """Operators with windows alone make their input larger; then the limit of a tensor holds for that."""
+    for operator in (*CONVOLUTIONS, POOLING):
+        huge = {"start_padding": (2**31, 2**31), "strides": (2**32 - 1, 2**32 - 1)}
+        if operator == POOLING:
+            huge |= {"window_size": (1, 1), "include_padding": True}
+        desc = right(operator, **huge)
+        for name, tensor in desc.tensors().items():
+            desc = put(desc, name, dataclasses.replace(tensor, sizes=(1, 1, 1, 1)))
+        with case(operator):
+            error = assert_refused(desc, "StartPadding", "elements")
+            assert "makes an input of 4611686022722355201 elements, the limit is 4294967295; pad less" in str(error)

@@ -20,6 +20,15 @@ def valid_descs():
     yield dml.desc_of(dml.element_wise_dequantize_linear, x, np.ones(3, np.float32), 3)
     yield dml.desc_of(dml.element_wise_quantize_linear, x.astype(np.float32), 0.1, 3)
     yield dml.desc_of(dml.element_wise_quantized_linear_add, x, 0.1, 3, x, 0.1, None, 0.3, 4)
+    image, filter = np.zeros((1, 2, 4, 3), np.uint8), np.zeros((4, 1, 2, 2), np.int8)
+    yield dml.desc_of(dml.matrix_multiply_integer, x, 3, x.T, None)
+    yield dml.desc_of(dml.convolution_integer, image, 3, filter, None, group_count=2, end_padding=1)
+    yield dml.desc_of(dml.dynamic_quantize_linear, x.astype(np.float32))
+    bias = np.zeros(2, np.float32)
+    yield dml.desc_of(dml.matrix_multiply_integer_to_float, x.astype(np.int16), 0.1, None, x.T, 0.2, 3, bias)
+    yield dml.desc_of(dml.quantized_linear_average_pooling, image, 0.1, 3, 0.2, None, window_size=2, start_padding=1)
+    yield dml.desc_of(dml.quantize, x.astype(np.float16), np.ones((2, 1), np.float16), 3, output_dtype="uint4")
+    yield dml.desc_of(dml.dequantize, x.astype("int4"), 0.1)
 
 
 def shape_of_result(desc):
@@ -27,10 +36,15 @@ def shape_of_result(desc):
     op = dml.compile_operator(desc)
 
     def buffer(name):
-        tensor = getattr(desc, name)
+        value = getattr(desc, name)
+        return tuple(map(flat, value)) if isinstance(value, tuple) else flat(value)
+
+    def flat(tensor):
         size = max(math.prod(tensor.sizes), (tensor.total_tensor_size_in_bytes or 0) * 8 // tensor.data_type.bits)
         if tensor.strides is not None:
             size = max(size, 1 + sum((n - 1) * s for n, s in zip(tensor.sizes, tensor.strides, strict=True)))
+        if tensor.data_type.bits == 4:  # two to a byte
+            return jax.ShapeDtypeStruct((-(-size // 2),), np.uint8)
         return jax.ShapeDtypeStruct((size,), tensor.data_type.dtype)
 
     def call(owned, rest):

@@ -7,7 +7,22 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from descs import DEQUANTIZE, OPERATORS, assert_refused, case, field_of, linear, refusal, right, tensor_of
+from descs import (
+    DEQUANTIZE,
+    DEQUANTIZE_BLOCKS,
+    OPERATORS,
+    assert_refused,
+    case,
+    desc_of,
+    example,
+    linear,
+    may_be_absent,
+    put,
+    refusal,
+    right,
+    tensor_of,
+    without,
+)
 from jaxdml import DataType, TensorFlags
 
 TENSOR_FAULTS = (
@@ -63,7 +78,7 @@ def test_tensor_rules_hold_for_every_tensor(operator):
         for words, fault, rule in TENSOR_FAULTS:
             with case(name, words):
                 broken = dataclasses.replace(tensor, **fault)
-                assert_refused(dataclasses.replace(desc, **{field_of(name): broken}), name, rule)
+                assert_refused(put(desc, name, broken), name, rule)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -72,28 +87,28 @@ def test_tensors_are_tensor_descs(operator):
     for name in desc.tensors():
         for value in ((2, 3), (), [], "UINT8", 5, 0, False, DataType.UINT8, np.zeros(2)):
             with case(name, repr(value)):
-                assert_refused(dataclasses.replace(desc, **{field_of(name): value}), name, "tensor_desc")
+                assert_refused(put(desc, name, value), name, "tensor_desc")
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_only_zero_points_and_bias_may_be_absent(operator):
     desc = right(operator)
     for name in desc.tensors():
-        without = dataclasses.replace(desc, **{field_of(name): None})
         with case(name):
-            if name.endswith("ZeroPointTensor") or name == "BiasTensor":
-                assert dml.validate(without) == dml.validate(desc)
+            if may_be_absent(operator, name):
+                assert name.endswith(("ZeroPointTensor", "BiasTensor", "QuantizationTensors[1]"))
+                assert dml.validate(without(desc, name)) == dml.validate(desc)
             else:
-                assert_refused(without, name, "required")
+                assert_refused(put(desc, name, None), name, "required")
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_zero_strides_repeat_inputs_but_not_outputs(operator):
     desc = right(operator)
     for name, tensor in desc.tensors().items():
-        repeated = dataclasses.replace(desc, **{field_of(name): dataclasses.replace(tensor, strides=(0, 1, 1, 1))})
+        repeated = put(desc, name, dataclasses.replace(tensor, strides=(0, 1, 1, 1)))
         with case(name):
-            if name == "OutputTensor":
+            if name == "OutputTensor":  # of a dimension of 2; other outputs have one element
                 assert_refused(repeated, name, "strides")
             else:
                 assert dml.validate(repeated) == dml.validate(desc)
@@ -147,7 +162,21 @@ def test_total_tensor_size_in_bytes():
 
 
 def test_total_tensor_size_in_bytes_of_4_bit_elements():
-    """9 of them take 36 bits, so 8 bytes. No operator has such tensors, hence the second error."""
+    """Two to a byte: 9 of them take 36 bits, so 8 bytes. Most operators have no such tensors, hence the last error."""
+    for elements, strides, least in ((8, None, 4), (9, None, 8), (2, (7,), 4), (2, (8,), 8), (1, (0,), 4)):
+        for name in ("InputTensor", "QuantizationTensors[1]"):
+            right_one = desc_of(DEQUANTIZE_BLOCKS, example(DEQUANTIZE_BLOCKS, name, data_type="UINT4", rank=1))
+            for place, tensor in right_one.tensors().items():
+                sizes = (1,) if place == "QuantizationTensors[0]" else (elements,)
+                right_one = put(right_one, place, dataclasses.replace(tensor, sizes=sizes))
+            tensor = dataclasses.replace(right_one.tensors()[name], strides=strides)
+            enough, too_few = (
+                dataclasses.replace(tensor, total_tensor_size_in_bytes=size) for size in (least, least - 1)
+            )
+            with case(name, elements, strides):
+                assert dml.calc_buffer_tensor_size(DataType.UINT4, (elements,), strides) == least
+                assert dml.validate(put(right_one, name, enough)).shape == (elements,)
+                assert_refused(put(right_one, name, too_few), name, "total_tensor_size_in_bytes")
     assert_refused(linear("UINT4", 9, total_tensor_size_in_bytes=7), "InputTensor", "total_tensor_size_in_bytes")
     assert_refused(linear("UINT4", 9, total_tensor_size_in_bytes=8), "InputTensor", "data_type")
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from calls import DATA, GOOD, caught, ending, page_name
 
 X = np.arange(6, dtype=np.uint8).reshape(1, 1, 2, 3)
 dequantize = dml.element_wise_dequantize_linear
@@ -15,8 +16,11 @@ quantize = dml.element_wise_quantize_linear
 
 
 def test_a_masked_array_is_refused_for_its_mask_would_be_lost():
-    with pytest.raises(dml.ArgumentTypeError, match="InputTensor is a MaskedArray, expected an array"):
-        dequantize(np.ma.array(X), 0.1)
+    for operator, names in DATA.items():
+        for name in names:
+            error = caught(operator, {**GOOD[operator], name: np.ma.array(GOOD[operator][name])})
+            assert type(error) is dml.ArgumentTypeError
+            assert f"{page_name(name)} is a MaskedArray, expected an array" in str(error)
 
 
 def test_an_array_that_is_mapped_from_a_file_is_an_array(tmp_path):
@@ -26,8 +30,9 @@ def test_an_array_that_is_mapped_from_a_file_is_an_array(tmp_path):
 
 
 def test_a_random_key_is_no_scale():
-    with pytest.raises(dml.DescError, match="ScaleTensor has type key<fry>, which DirectML does not have"):
-        dequantize(X, jax.random.key(0))
+    for operator, name in ending("scale"):
+        error = caught(operator, {**GOOD[operator], name: jax.random.key(0)})
+        assert f"{page_name(name, operator)} has type key<fry>, which DirectML does not have" in str(error)
 
 
 def test_an_imaginary_part_is_not_dropped_while_tracing():

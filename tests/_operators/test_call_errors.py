@@ -7,19 +7,28 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from calls import GOOD, Bad, call, caught, compilations, problems, steps, u8
+from calls import GOOD, Bad, call, caught, compilations, problems, s8, steps, u8
 from descs import (
     ADD,
+    BLOCKED,
     CONVOLUTION,
+    CONVOLUTION_INTEGER,
     DEQUANTIZE,
+    DEQUANTIZE_BLOCKS,
     DESCS,
+    DYNAMIC_QUANTIZE,
     MATRIX_MULTIPLY,
+    MATRIX_MULTIPLY_INTEGER,
+    MATRIX_MULTIPLY_TO_FLOAT,
     OPERATORS,
+    POOLING,
     QUANTIZE,
+    QUANTIZE_BLOCKS,
     f32,
     level,
     refusal,
     tensor_of,
+    validated,
 )
 from jaxdml import DescError
 
@@ -27,7 +36,9 @@ from jaxdml import DescError
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_good_calls_are_right(operator):
     """So each wrong call is wrong for the one thing changed."""
-    assert call(operator, GOOD[operator]).dtype in (np.float32, np.uint8)
+    first, *others = jax.tree.leaves(call(operator, GOOD[operator]))
+    assert first.dtype in (np.float32, np.uint8, np.int32)
+    assert len(others) == (2 if operator == DYNAMIC_QUANTIZE else 0)
 
 
 def test_right_calls_are_seen_to_compile():
@@ -74,6 +85,23 @@ def hand_written(operator, **changes):
         one = (1, 1, 1)
         a, b, output = (byte(2, 4, 5), f(*one), byte(*one)), (i8(2, 5, 6), f(*one), i8(*one)), (f(*one), byte(*one))
         tensors = *a, *b, *output, byte(2, 4, 6)
+    elif operator == MATRIX_MULTIPLY_INTEGER:
+        one, output = (1, 1, 1), tensor_of("INT32", 2, 4, 6)
+        tensors = byte(2, 4, 5), byte(*one), i8(2, 5, 6), i8(*one), output
+    elif operator == CONVOLUTION_INTEGER:
+        one, output, options = (1, 1, 1, 1), tensor_of("INT32", 2, 6, 5, 6), (2, (1, 1), (1, 1), (0, 0), (0, 0), 1)
+        tensors = byte(2, 4, 7, 9), byte(*one), i8(6, 4, 3, 4), i8(*one), output, *options
+    elif operator == DYNAMIC_QUANTIZE:
+        tensors = f(2, 3), byte(2, 3), f(1, 1), byte(1, 1)
+    elif operator == MATRIX_MULTIPLY_TO_FLOAT:
+        one, bias = (1, 1, 1), tensor_of("FLOAT32", 2, 4, 6, strides=(0, 0, 1))
+        tensors = byte(2, 4, 5), f(*one), byte(*one), i8(2, 5, 6), f(*one), i8(*one), bias, f(2, 4, 6)
+    elif operator == POOLING:
+        one, options = (1, 1, 1, 1), (2, (1, 1), (3, 4), (0, 0), (0, 0), (1, 1), False)
+        tensors = byte(2, 4, 7, 9), f(*one), byte(*one), f(*one), byte(*one), byte(2, 4, 5, 6), *options
+    elif operator in BLOCKED:
+        tensors = f(2, 3), dml.QuantizationType.SCALE_ZERO_POINT, 2, (f(1, 1), byte(1, 1)), byte(2, 3)
+        tensors = tensors if operator == QUANTIZE_BLOCKS else (tensors[-1], *tensors[1:-1], tensors[0])
     else:
         one, filter = (1, 1, 1, 1), i8(6, 4, 3, 4)
         image, output = (byte(2, 4, 7, 9), f(*one), byte(*one)), (f(*one), byte(*one), byte(2, 6, 5, 6))
@@ -85,8 +113,15 @@ def hand_written(operator, **changes):
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_hand_written_descs_are_right(operator):
-    output, computed = dml.validate(hand_written(operator)), call(operator, GOOD[operator])
-    assert (output.shape, output.dtype) == (computed.shape, computed.dtype)
+    """And say what the good calls give; these stand for them, word by word."""
+    outputs, computed = validated(hand_written(operator)), jax.tree.leaves(call(operator, GOOD[operator]))
+    assert [(x.shape, x.dtype) for x in outputs] == [(x.shape, x.dtype) for x in computed]
+    arrays, options = {}, {}
+    for name, value in GOOD[operator].items():
+        (arrays if isinstance(value, np.ndarray) else options)[name] = value
+    made = dml.desc_of(getattr(dml, operator), *arrays.values(), **options)
+    if operator not in (DEQUANTIZE, QUANTIZE):  # whose desc repeats a number by strides of 0
+        assert made == hand_written(operator)
 
 
 BROADCAST = "; give scale one value, one for each entry of a dimension, or sizes that broadcast to [2, 3]"
@@ -140,6 +175,30 @@ STRIDED = "; channels are dimension 1 of both: let Strides say the order of NHWC
         (CONVOLUTION, {"bias": np.ones(4, np.int32)}, {"bias_tensor": tensor_of("INT32", 1, 1, 1, 4)}, "6_4",
          "; there are 4 values", "; there are 4 values"),
         (CONVOLUTION, {}, {}, "2_0", "", ""),
+        (MATRIX_MULTIPLY_INTEGER, {"a_zero_point": u8(4)}, {"a_zero_point_tensor": tensor_of("UINT8", 1, 1, 4)}, "6_4",
+         "; write a_zero_point[:, None]", "; write sizes=(1, 4, 1)"),
+        (MATRIX_MULTIPLY_INTEGER, {}, {}, "2_0", "", ""),
+        (CONVOLUTION_INTEGER, {"group_count": 2}, {"group_count": 2}, "6_4", TRANSPOSED, STRIDED),
+        (DYNAMIC_QUANTIZE, {"input": u8(2, 3)}, {"input_tensor": tensor_of("UINT8", 2, 3)}, "6_4",
+         "; dequantize it first: element_wise_dequantize_linear(input, scale, zero_point)",
+         "; write data_type=DataType.FLOAT32 or DataType.FLOAT16"),
+        (MATRIX_MULTIPLY_TO_FLOAT, {"b_scale": np.ones((), np.float16)},
+         {"b_scale_tensor": tensor_of("FLOAT16", 1, 1, 1)}, "6_4",
+         "; write b_scale.astype(jnp.float32)", "; write data_type=DataType.FLOAT32"),
+        (MATRIX_MULTIPLY_TO_FLOAT, {}, {}, "6_1", "", ""),
+        (POOLING, {"window_size": (9, 1)}, {"window_size": (9, 1)}, "6_4",
+         "; pad the input or shrink the window", "; pad the input or shrink the window"),
+        (POOLING, {"input_scale": steps(4, 1)}, {"input_scale_tensor": f32(1, 1, 4, 1)}, "6_4",
+         "; write input_scale.reshape(-1, 1, 1)", "; write sizes=(1, 4, 1, 1)"),
+        (QUANTIZE_BLOCKS, {"scale": np.ones((1, 1), np.float16)},
+         {"quantization_tensors": (tensor_of("FLOAT16", 1, 1), tensor_of("UINT8", 1, 1))}, "6_4",
+         "; write scale.astype(jnp.float32)", "; write data_type=DataType.FLOAT32"),
+        (QUANTIZE_BLOCKS, {"scale": steps(3)}, {"quantization_tensors": (f32(3), tensor_of("UINT8", 1, 1))}, "6_4",
+         "; for blocks along dimension 1 write scale.reshape(1, -1)", "; give it 2 sizes"),
+        (DEQUANTIZE_BLOCKS, {"zero_point": s8(1, 3)},
+         {"quantization_tensors": (f32(1, 1), tensor_of("INT8", 1, 3))}, "6_4",
+         "; write zero_point.astype(jnp.uint8)", "; write data_type=DataType.UINT8"),
+        (DEQUANTIZE_BLOCKS, {}, {}, "6_2", "", ""),
     ],
 )  # fmt: skip
 def test_a_call_and_a_desc_raise_the_same_error(operator, arguments, fields, at, in_call, in_desc):

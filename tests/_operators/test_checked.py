@@ -1,6 +1,7 @@
 """The checked operators: what they find under checkify, and that they are the operators otherwise."""
 
 import inspect
+import re
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 from jax.experimental import checkify
 
 import jaxdml as dml
+from calls import page_name
 from descs import OPERATORS
 
 X = np.arange(32, dtype=np.uint8).reshape(1, 2, 16)
@@ -20,7 +22,15 @@ CALLS = {
     "element_wise_quantized_linear_add": (X, 0.1, 3, X, 0.2, 4, 0.3, 5),
     "quantized_linear_matrix_multiply": (X, 0.1, 3, F[:1].repeat(16, 1)[:, :16], 0.2, None, 30.0, 5),
     "quantized_linear_convolution": (X, 0.1, 3, F, 0.2, None, None, 30.0, 5),
+    "matrix_multiply_integer": (X, 3, F[:1].repeat(16, 1)[:, :16], None),
+    "convolution_integer": (X, 3, F, None),
+    "dynamic_quantize_linear": (X.astype(np.float32),),
+    "matrix_multiply_integer_to_float": (X, 0.1, 3, F[:1].repeat(16, 1)[:, :16], 0.2, None, np.ones(3, np.float32)),
+    "quantized_linear_average_pooling": (X[None], 0.1, 3, 0.2, 5),
+    "quantize": (X.astype(np.float32), 0.1, 3),
+    "dequantize": (X, 0.1, 3),
 }
+OPTIONS = {"quantized_linear_average_pooling": {"window_size": 1}}  # where some are required
 SCALES = [
     (name, place, parameter)
     for name in CALLS
@@ -39,9 +49,12 @@ def test_every_operator_has_its_checked_form():
 
 @pytest.mark.parametrize("name", CALLS)
 def test_right_calls_give_the_same_bits(name):
-    error, got = checkify.checkify(jax.jit(lambda: getattr(dml.checked, name)(*CALLS[name])))()
+    options = OPTIONS.get(name, {})
+    error, got = checkify.checkify(jax.jit(lambda: getattr(dml.checked, name)(*CALLS[name], **options)))()
     assert error.get() is None
-    np.testing.assert_array_equal(got, getattr(dml, name)(*CALLS[name]))
+    expected = getattr(dml, name)(*CALLS[name], **options)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(("name", "place", "parameter"), SCALES)
@@ -49,14 +62,15 @@ def test_wrong_scales_are_named(name, place, parameter):
     arguments = list(CALLS[name])
 
     def call(scale):
-        return getattr(dml.checked, name)(*arguments[:place], scale, *arguments[place + 1 :])
+        arguments[place] = scale
+        return getattr(dml.checked, name)(*arguments, **OPTIONS.get(name, {}))
 
-    page = "".join(word.capitalize() for word in parameter.split("_")) + "Tensor"
+    page = page_name(parameter, name)
     checked = jax.jit(checkify.checkify(call))
     for value in (0.0, -0.5, np.nan, np.inf):
         error, _ = checked(jnp.float32(value))
         assert f"{name}: {page} has the value {value}, expected a finite number above 0" in error.get()
-        with pytest.raises(checkify.JaxRuntimeError, match=page):
+        with pytest.raises(checkify.JaxRuntimeError, match=re.escape(page)):
             error.throw()
     error, _ = checked(jnp.float32(0.5))
     assert error.get() is None
@@ -72,13 +86,14 @@ def test_checks_that_are_off_cost_nothing(name):
             arguments = [x, *CALLS[name][1:]]
             for place, scale in zip(places, scales, strict=True):
                 arguments[place] = scale
-            return getattr(module, name)(*arguments)
+            return getattr(module, name)(*arguments, **OPTIONS.get(name, {}))
 
         checked = checkify.checkify(call, errors=errors)
         return jax.jit(checked).lower(CALLS[name][0], *(jnp.float32(0.1) for _ in places)).as_text()
 
     assert program(dml, frozenset()) == program(dml.checked, frozenset())
-    assert program(dml, checkify.user_checks) != program(dml.checked, checkify.user_checks)
+    has_checks = program(dml, checkify.user_checks) != program(dml.checked, checkify.user_checks)
+    assert has_checks == bool(places)
 
 
 def test_one_wrong_scale_among_many_is_found_under_vmap():

@@ -36,6 +36,31 @@ def test_what_rounds_to_integers_has_the_gradient_that_integers_have():
     np.testing.assert_array_equal(jax.jit(jax.vmap(jax.grad(loss)))(jnp.float32([0.02, 0.1])), [0, 0])
 
 
+def test_scales_and_biases_of_what_makes_floats_have_gradients():
+    """Of blocks, the sum over a block; of products of bytes and of words, rows and columns of the sums."""
+    q = np.arange(8, dtype=np.uint8).reshape(2, 4)
+    by_block = jax.grad(lambda scale: dml.dequantize(q, scale, 1).sum())(jnp.ones((2, 2)))
+    np.testing.assert_array_equal(by_block, (q.astype(np.float32) - 1).reshape(2, 2, 2).sum(-1))
+    b = np.arange(-4, 4, dtype=np.int8).reshape(4, 2)
+    for a in (q, q.astype(np.int16)):
+        sums = reference.matrix_multiply_integer_to_float(a, np.float32(1), None, b, np.float32(1), None)
+
+        def total(a_scale, b_scale, bias, a=a):
+            return dml.matrix_multiply_integer_to_float(a, a_scale, None, b, b_scale, None, bias).sum()
+
+        gradients = jax.grad(total, (0, 1, 2))(jnp.float32([[0.5], [2]]), jnp.ones(2), jnp.zeros(2))
+        expected = sums.sum(1, keepdims=True), (sums * np.float32([[0.5], [2]])).sum(0), [2, 2]
+        for one, right in zip(gradients, expected, strict=True):
+            np.testing.assert_array_equal(one, right)
+
+
+def test_the_scale_of_a_range_has_the_gradient_of_its_ends():
+    x, step = jnp.float32([1, 5, -3]), np.float32(1 / 255)
+    by_x = jax.grad(lambda x: dml.dynamic_quantize_linear(x).output_scale[0])(x)
+    np.testing.assert_array_equal(by_x, [0, step, -step])
+    assert not jax.grad(lambda x: dml.quantize(x, 0.5).astype(jnp.float32).sum())(x).any()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("output_dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize("per_column", [False, True])

@@ -7,8 +7,8 @@ import pytest
 from jax import export
 
 import jaxdml as dml
-from calls import GOOD, call, caught, compilations, s8, u8
-from descs import CONVOLUTION, MATRIX_MULTIPLY, OPERATORS, QUANTIZE
+from calls import GOOD, OPTIONS_BY_NAME, call, caught, compilations, s8, u8
+from descs import CONVOLUTION, DEQUANTIZE_BLOCKS, MATRIX_MULTIPLY, OPERATORS, POOLING, QUANTIZE
 from jaxdml import ArgumentTypeError, DescError
 from jaxdml._operators import call as calls_of_operators
 
@@ -79,19 +79,48 @@ def test_a_call_that_was_right_for_other_constraints_is_checked_again():
         assert convolve(u8(1, 2, 4), s8(3, 2, 4)).shape == (1, 3, 1)
 
 
-@pytest.mark.parametrize("option", ["strides", "dilations", "start_padding", "end_padding", "group_count"])
-def test_true_is_no_1_though_it_equals_it(option):
-    right = {**GOOD[CONVOLUTION], "start_padding": 1, "end_padding": 1, option: 1}
+@pytest.mark.parametrize(("operator", "option"), OPTIONS_BY_NAME)
+def test_true_is_no_1_though_it_equals_it(operator, option):
+    right = {**GOOD[operator], "start_padding": 1, "end_padding": 1, option: 1}
+    if operator == POOLING:
+        right["include_padding"] = True
     for _ in range(2):
-        call(CONVOLUTION, right)
+        jax.eval_shape(lambda: call(operator, right))
         if option != "group_count":
-            call(CONVOLUTION, {**right, option: (1, 1)})
+            jax.eval_shape(lambda: call(operator, {**right, option: (1, 1)}))
         wrongs = [True, 1.0, np.bool_(True), np.float64(1)]
         wrongs += [] if option == "group_count" else [(True, True), (1, True), (1.0, 1), [1, True]]
         for wrong in wrongs:
-            error = caught(CONVOLUTION, {**right, option: wrong})
+            error = caught(operator, {**right, option: wrong})
             assert (type(error), error.rule) == (ArgumentTypeError, "static")
-    assert call(CONVOLUTION, {**right, option: np.int64(1)}).shape == call(CONVOLUTION, right).shape
+    shapes = (jax.eval_shape(lambda one=one: call(operator, {**right, option: one})).shape for one in (np.int64(1), 1))
+    assert len(set(shapes)) == 1
+
+
+def test_1_is_no_true_though_it_equals_it():
+    for include_padding in (True, False):
+        right = {**GOOD[POOLING], "include_padding": include_padding}
+        for _ in range(2):
+            jax.eval_shape(lambda right=right: call(POOLING, right))
+            for wrong in (int(include_padding), float(include_padding), np.bool_(include_padding)):
+                error = caught(POOLING, {**right, "include_padding": wrong})
+                assert (type(error), error.tensor, error.rule) == (ArgumentTypeError, "IncludePadding", "static")
+
+
+def test_4_bit_types_are_told_apart():
+    """One byte each in memory, and another range: a call that is right for the one type is none for the other."""
+    nibbles = {**GOOD[DEQUANTIZE_BLOCKS], "input": np.ones((2, 3), "uint4"), "zero_point": np.ones((), "uint4")}
+    for _ in range(2):
+        assert jax.eval_shape(lambda: call(DEQUANTIZE_BLOCKS, nibbles)).shape == (2, 3)
+        for name in ("input", "zero_point"):
+            for dtype in ("int4", np.uint8, np.int8):
+                error = caught(DEQUANTIZE_BLOCKS, {**nibbles, name: np.ones(nibbles[name].shape, dtype)})
+                assert (error.tensor, error.rule) == ("QuantizationTensors[1]", "data_type")
+        for number, is_right in ((15, True), (16, False), (-1, False)):
+            if is_right:
+                jax.eval_shape(lambda number=number: call(DEQUANTIZE_BLOCKS, {**nibbles, "zero_point": number}))
+            else:
+                assert caught(DEQUANTIZE_BLOCKS, {**nibbles, "zero_point": number}).rule == "range"
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -189,5 +218,5 @@ def test_without_jit_a_second_call_compiles_nothing(operator):
             call(operator, {**GOOD[operator], data: np.concatenate([GOOD[operator][data]] * 3)} if operator in (
                 QUANTIZE, CONVOLUTION) else {**GOOD[operator], "feature_level": dml.FeatureLevel.JAXDML})  # fmt: skip
         assert bool(compiled) == (operator in (QUANTIZE, CONVOLUTION))  # other shapes do, another level does not
-    np.testing.assert_array_equal(again, expected)
-    assert again.dtype == expected.dtype
+    for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)

@@ -5,27 +5,43 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from calls import DATA, GOOD, OPTIONS, call, caught, ending, page_name, u8
-from descs import CONVOLUTION, DEQUANTIZE, OPERATORS, QUANTIZE
+from calls import (
+    DATA,
+    GOOD,
+    OF_FLOATS,
+    OPTIONS_BY_NAME,
+    OUTPUT_ZERO_POINT,
+    call,
+    caught,
+    ending,
+    page_name,
+    u8,
+)
+from descs import OPERATORS, POOLING
 from jaxdml import ArgumentTypeError, DescError
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_options_cannot_be_traced(name):
+@pytest.mark.parametrize(("operator", "name"), OPTIONS_BY_NAME)
+def test_options_cannot_be_traced(operator, name):
     """They decide shapes."""
     tensor = page_name(name).removesuffix("Tensor")
     with pytest.raises(ArgumentTypeError) as error:
-        jax.jit(lambda option: call(CONVOLUTION, {**GOOD[CONVOLUTION], name: option}))(1)
-    assert (error.value.operator, error.value.tensor, error.value.rule) == (CONVOLUTION, tensor, "static")
+        jax.jit(lambda option: call(operator, {**GOOD[operator], name: option}))(1)
+    assert (error.value.operator, error.value.tensor, error.value.rule) == (operator, tensor, "static")
     assert f"{tensor} is a traced array, expected an integer" in str(error.value)
     assert "; it decides shapes: make it static, as in static_argnames" in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["strides", "dilations", "start_padding", "end_padding"])
-def test_options_cannot_be_traced_in_a_tuple(name):
+@pytest.mark.parametrize(("operator", "name"), [pair for pair in OPTIONS_BY_NAME if pair[1] != "group_count"])
+def test_options_cannot_be_traced_in_a_tuple(operator, name):
     with pytest.raises(ArgumentTypeError) as error:
-        jax.jit(lambda option: call(CONVOLUTION, {**GOOD[CONVOLUTION], name: (1, option)}))(1)
-    assert (error.value.operator, error.value.rule) == (CONVOLUTION, "static")
+        jax.jit(lambda option: call(operator, {**GOOD[operator], name: (1, option)}))(1)
+    assert (error.value.operator, error.value.rule) == (operator, "static")
+
+
+def test_include_padding_cannot_be_traced():
+    with pytest.raises(ArgumentTypeError, match=r"IncludePadding is a traced array, expected True or False; .* static"):
+        jax.jit(lambda option: call(POOLING, {**GOOD[POOLING], "include_padding": option}))(True)
 
 
 @pytest.mark.parametrize(("operator", "name"), ending("scale"))
@@ -40,7 +56,11 @@ def test_numbers_that_jit_has_made_arrays_are_numbers_still(operator, name):
     for wrong in (1j, True, np.int32(2), np.ones(2, int)):
         with pytest.raises(DescError) as error:
             traced(wrong)
-        assert (error.value.operator, error.value.tensor, error.value.rule) == (operator, page_name(name), "data_type")
+        assert (error.value.operator, error.value.tensor, error.value.rule) == (
+            operator,
+            page_name(name, operator),
+            "data_type",
+        )
     with pytest.raises(DescError, match="has data type INT32"):
         jax.jit(lambda number: call(operator, {**GOOD[operator], name: jax.lax.broadcast(number, (1,))}))(2)
 
@@ -50,7 +70,11 @@ def test_integers_that_jit_has_made_arrays_are_no_zero_points(operator, name):
     """Their values are unknown, so none can be found to be in range."""
     with pytest.raises(DescError) as error:
         jax.jit(lambda number: call(operator, {**GOOD[operator], name: number}))(3)
-    assert (error.value.operator, error.value.tensor, error.value.rule) == (operator, page_name(name), "data_type")
+    assert (error.value.operator, error.value.tensor, error.value.rule) == (
+        operator,
+        page_name(name, operator),
+        "data_type",
+    )
     assert "is a number without a type, whose range cannot be checked; write jnp." in str(error.value)
 
 
@@ -58,7 +82,7 @@ def test_integers_that_jit_has_made_arrays_are_no_zero_points(operator, name):
 def test_feature_levels_and_output_dtypes_cannot_be_traced(operator):
     with pytest.raises(DescError, match="expected a FeatureLevel"):
         jax.jit(lambda option: call(operator, {**GOOD[operator], "feature_level": option}))(0x6400)
-    if operator != DEQUANTIZE:
+    if operator in OUTPUT_ZERO_POINT:
         with pytest.raises(ArgumentTypeError, match=r"output_dtype is a traced array, expected a type such as"):
             jax.jit(lambda option: call(operator, {**GOOD[operator], "output_dtype": option}))(u8(1))
 
@@ -67,7 +91,7 @@ def test_feature_levels_and_output_dtypes_cannot_be_traced(operator):
 def test_64_bit_arrays_are_refused_where_jax_has_them(operator, x64):
     """With 64-bit types on and off: NumPy's are never narrowed, JAX's never taken."""
     name = DATA[operator][0]
-    wrong = np.zeros(GOOD[operator][name].shape, np.float64 if operator == QUANTIZE else np.int64)
+    wrong = np.zeros(GOOD[operator][name].shape, np.float64 if operator in OF_FLOATS else np.int64)
     for array in (wrong, jnp.asarray(wrong)) if x64 else (wrong,):
         error = caught(operator, {**GOOD[operator], name: array})
         assert f"has data type {wrong.dtype.name.upper()}, feature level 6_4 allows" in str(error)

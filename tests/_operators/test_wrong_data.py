@@ -3,9 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 
-from calls import DATA, GOOD, at_fault, batches, page_name, problems, upper
-from descs import ADD, CONVOLUTION, QUANTIZE
+from calls import DATA, GOOD, OF_FLOATS, at_fault, batches, page_name, problems, upper
+from descs import ADD, CONVOLUTION, DEQUANTIZE
 from jaxdml import ArgumentTypeError, DescError
+from spec_tables import table_at
 
 
 def types_of_numpy():
@@ -21,26 +22,33 @@ def types_of_numpy():
                 said = f"{tensor} has type {np.dtype(dtype)}, which DirectML does not have; "
                 said += (
                     f"write {name}.astype(jnp.float32)"
-                    if operator == QUANTIZE
+                    if operator in OF_FLOATS
                     else f"quantize it first: element_wise_quantize_linear({name}.astype(jnp.float32), scale, "
                 )
                 yield f"{name} of {np.dtype(dtype)}", operator, {name: np.zeros(shape, dtype)}, error, said
 
 
+WIDE = {jnp.int4: ".astype(jnp.int8)", jnp.uint4: ".astype(jnp.uint8)"}
+
+
 def types_of_directml():
     """What DirectML has, but not here."""
     for operator, names in DATA.items():
-        other = np.int16 if operator == QUANTIZE else np.float32
+        other = np.uint16 if operator in OF_FLOATS else np.float32
         for name in names:
             tensor, shape = page_name(name), GOOD[operator][name].shape
-            for dtype in (np.float64, np.int64, np.uint64, jnp.int4, other):
+            for dtype in (np.float64, np.int64, np.uint64, jnp.int4, jnp.uint4, np.int16, np.int32, other):
+                if upper(dtype) in table_at(operator, "6_4")[tensor].data_types:
+                    continue
                 said = f"{tensor} has data type {upper(dtype)}, feature level 6_4 allows "
                 fix = f"; convert it with {name}.astype to a type that holds its values"
-                if operator == QUANTIZE and dtype == np.float64:
+                if operator in OF_FLOATS and dtype == np.float64:
                     fix = f"; write {name}.astype(jnp.float32)"
-                elif operator == QUANTIZE and dtype in (np.int16, jnp.int4):
-                    wide = ".astype(jnp.int8)" if dtype == jnp.int4 else ""
-                    fix = f"; dequantize it first: element_wise_dequantize_linear({name}{wide}, scale, zero_point)"
+                elif operator in OF_FLOATS and dtype not in (np.int64, np.uint64):
+                    fix = f"; dequantize it first: element_wise_dequantize_linear({name}{WIDE.get(dtype, '')}, scale, "
+                elif dtype in WIDE:
+                    dequantizes = operator == DEQUANTIZE
+                    fix = "; jaxdml.dequantize takes 4-bit types" if dequantizes else f"; write {name}{WIDE[dtype]}"
                 elif np.issubdtype(dtype, np.floating):
                     fix = f"; quantize it first: element_wise_quantize_linear({name}, scale, zero_point, "
                 changes = {name: np.zeros(shape, dtype)}

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from calls import OPTIONS, at_fault, batches, page_name, problems, s8
-from descs import CONVOLUTION
+from calls import OPTIONS, OPTIONS_BY_NAME, at_fault, batches, page_name, problems, s8
+from descs import CONVOLUTIONS, POOLING
 from jaxdml import ArgumentTypeError, DescError
 
 KINDS = (True, 1.0, "1", None, {}, np.float32(1), np.bool_(1), np.array(1), jnp.ones((), np.int32), jnp.ones(2))
@@ -13,29 +13,36 @@ SEQUENCES = ((1, True), [1, 1.0], (1, None), np.ones((2, 2), int), np.ones(2), r
 
 
 def wrong_kinds():
-    for name in OPTIONS:
+    for operator, name in OPTIONS_BY_NAME:
         tensor, one = page_name(name).removesuffix("Tensor"), name == "group_count"
         for index, wrong in enumerate((*KINDS, *([(1,), [1], np.ones(2, int)] if one else SEQUENCES))):
             alternative = "" if one else " or a tuple of 2 integers"
             expected = f"{'' if wrong is not None else 'None'}, expected an integer{alternative}"
             why = "; it decides shapes: write Python integers" if isinstance(wrong, jax.Array) else ""
             case, error = f"{name} of another kind {index}", (ArgumentTypeError, tensor, "static")
-            yield case, CONVOLUTION, {name: wrong}, error, f"{tensor} is ", expected + why
+            yield case, operator, {name: wrong}, error, f"{tensor} is ", expected + why
+    for index, wrong in enumerate(
+        (0, 1, 1.0, "True", None, {}, (True,), np.bool_(True), jnp.ones((), bool), np.array(True))
+    ):
+        why = "; it decides what is computed: write a Python value" if isinstance(wrong, jax.Array) else ""
+        case, error = f"include_padding of another kind {index}", (ArgumentTypeError, "IncludePadding", "static")
+        yield case, POOLING, {"include_padding": wrong}, error, "IncludePadding is ", "expected True or False" + why
 
 
 def wrong_values():
-    for name, least in OPTIONS.items():
+    for operator, name in OPTIONS_BY_NAME:
+        least = OPTIONS[operator][name]
         tensor, one = page_name(name).removesuffix("Tensor"), name == "group_count"
         for wrong in dict.fromkeys([least - 1, -1, -7]):
             error = DescError, tensor, "group_count" if one else "values"
             said = f"{tensor} is {wrong}, expected an integer of at least 1" if one else f"{tensor} has values "
-            yield f"{name} {wrong}", CONVOLUTION, {name: wrong}, error, said
+            yield f"{name} {wrong}", operator, {name: wrong}, error, said
         for wrong in [] if one else [(-1, 1), (1,), (1, 1, 1), ()]:
             said = f"{tensor} has values {wrong}, expected a tuple of 2 integers from {least} to 4294967295"
-            yield f"{name} {wrong}", CONVOLUTION, {name: wrong}, (DescError, tensor, "values"), said
+            yield f"{name} {wrong}", operator, {name: wrong}, (DescError, tensor, "values"), said
         if least and not one:
             error, said = (DescError, tensor, "values"), f"{tensor} has values [1, 0], none may be below 1"
-            yield f"{name} (1, 0)", CONVOLUTION, {name: (1, 0)}, error, said
+            yield f"{name} (1, 0)", operator, {name: (1, 0)}, error, said
 
 
 def wrong_sizes():
@@ -53,7 +60,8 @@ def wrong_sizes():
         ("channels", {"filter": s8(6, 1, 3, 4), "group_count": 4},
          "has 6 output channels, expected a multiple of GroupCount 4"),
     ):  # fmt: skip
-        yield f"filter {said}", CONVOLUTION, changes, (DescError, "FilterTensor", rule), f"FilterTensor {said}"
+        for operator in CONVOLUTIONS:
+            yield f"filter {said}", operator, changes, (DescError, "FilterTensor", rule), f"FilterTensor {said}"
 
 
 @batches(wrong_kinds)

@@ -14,7 +14,7 @@ TOO_LARGE = (1e300, -1e300, 10**400, 2**128, 10**5000, np.float64(1e39), fractio
 
 def wrong_scales():
     for operator, name in ending("scale"):
-        tensor = page_name(name)
+        tensor = page_name(name, operator)
         for wrong in KINDS:
             kind, fix = type(wrong).__name__, f", expected a number or an array; write jnp.asarray({name}, jnp.float32)"
             case, error = f"{name} a {type(wrong).__module__} {kind}", (ArgumentTypeError, tensor, "array")

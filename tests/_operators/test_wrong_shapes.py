@@ -1,10 +1,24 @@
 """Wrong calls: ranks that the operator does not have, empty data, and shapes that do not fit each other."""
 
+import itertools
+
 import numpy as np
 
 from calls import DATA, GOOD, at_fault, batches, page_name, problems, s8
-from descs import ADD, CONVOLUTION, DEQUANTIZE, MATRIX_MULTIPLY, QUANTIZE
+from descs import (
+    ADD,
+    CONVOLUTION,
+    CONVOLUTION_INTEGER,
+    CONVOLUTIONS,
+    DEQUANTIZE,
+    MATRIX_MULTIPLY,
+    MATRIX_MULTIPLY_TO_FLOAT,
+    POOLING,
+    PRODUCTS,
+    QUANTIZE,
+)
 from jaxdml import DescError
+from spec_tables import table_at
 
 
 def aligned(shape, rank):
@@ -14,11 +28,13 @@ def aligned(shape, rank):
 
 def wrong_ranks():
     for operator, names in DATA.items():
-        low, high = {MATRIX_MULTIPLY: (2, 4), CONVOLUTION: (3, 4)}.get(operator, (1, 8))
+        _, low, high, *_ = table_at(operator, "6_4")[page_name(names[0])]
         for rank in sorted({0, low - 1, high + 1, 9}):
             changes = {name: np.zeros((1,) * rank, GOOD[operator][name].dtype) for name in names}
             error = DescError, page_name(names[0]), "dimension_count"
             said, fix = f" has rank {rank}, feature level 6_4 allows {low} to {high}", f"; reshape {names[0]}"
+            if operator == CONVOLUTION_INTEGER and rank > 4:
+                fix = "; DirectML convolves in one or two spatial dimensions"
             yield f"rank {rank}", operator, changes, error, page_name(names[0]) + said + fix
         for name in names:
             good = GOOD[operator][name]
@@ -45,15 +61,17 @@ def wrong_shapes():
     for shape in ((1, 3), (2, 1), (3, 2), (2, 4)):
         error, said = (DescError, "BTensor", "same_sizes"), f"has Sizes {list(shape)}, expected [2, 3], that of ATensor"
         yield f"b {shape}", ADD, {"b": s8(*shape)}, error, said
-    for shape in ((2, 4, 6), (1, 5, 6), (3, 5, 6), (2, 6, 5)):
+    for operator, shape in itertools.product(PRODUCTS, ((2, 4, 6), (1, 5, 6), (3, 5, 6), (2, 6, 5))):
         said = f"BTensor has Sizes {list(shape)}, expected [2, 5, {shape[-1]}]: ATensor has Sizes [2, 4, 5]"
-        yield f"b {shape}", MATRIX_MULTIPLY, {"b": s8(*shape)}, (DescError, "BTensor", "sizes"), said
+        without_bias = {"bias": None} if operator == MATRIX_MULTIPLY_TO_FLOAT else {}  # or that would not fit either
+        changes = {"b": s8(*shape), **without_bias}
+        yield f"b {shape}", operator, changes, (DescError, "BTensor", "sizes"), said
     for operator, name, shape, rank, first in (
         (ADD, "b", (3,), 2, "ATensor"),
         (ADD, "b", (1, 2, 3), 2, "ATensor"),
-        (MATRIX_MULTIPLY, "b", (5, 6), 3, "ATensor"),
-        (MATRIX_MULTIPLY, "b", (1, 2, 5, 6), 3, "ATensor"),
-        (CONVOLUTION, "filter", (6, 4, 3), 4, "InputTensor"),
+        *((operator, "b", (5, 6), 3, "ATensor") for operator in PRODUCTS),
+        *((operator, "b", (1, 2, 5, 6), 3, "ATensor") for operator in PRODUCTS),
+        *((operator, "filter", (6, 4, 3), 4, "InputTensor") for operator in CONVOLUTIONS),
     ):
         error = DescError, page_name(name), "same_dimension_count"
         said = f"has rank {len(shape)}, expected {rank}, that of {first}"
@@ -62,23 +80,28 @@ def wrong_shapes():
 
 def wrong_parameter_shapes():
     """Scales and zero points in forms that the page does not have."""
+    rows = "[1, 1, 1] or [1, 4, 1]", [(4,), (5,), (1, 5), (5, 1), (2, 1, 1), (2, 4, 1), (4, 5)]
+    columns = "[1, 1, 1] or [1, 1, 6]", [(5,), (6, 1), (5, 1), (2, 1, 1), (2, 1, 6), (5, 6)]
+    image = "[1, 1, 1, 1]", [(4,), (6,), (1, 4, 1, 1), (2, 1, 1, 1), (9,)]
+    # The output is [2, 6, 5, 6]: NumPy would repeat [1, 6] over its rows.
+    kernel = "[1, 1, 1, 1], [1, 6, 1, 1] or [6]", [(4,), (1, 6), (1, 1, 1, 6), (6, 1), (1, 4, 1, 1), (6, 1, 1, 1)]
+    channels = "[1, 1, 1, 1] or [1, 4, 1, 1]", [(6,), (4, 1), (1, 1, 1, 4), (1, 6, 1, 1), (2, 1, 1, 1), (4, 1, 1, 1)]
     for operator, name, forms, shapes in (
         (ADD, "a", "[1, 1]", [(3,), (2, 1), (2, 3)]),
         (ADD, "b", "[1, 1]", [(3,), (2, 1), (2, 3)]),
         (ADD, "output", "[1, 1]", [(3,), (2, 1), (2, 3)]),
-        (MATRIX_MULTIPLY, "a", "[1, 1, 1] or [1, 4, 1]",
-         [(4,), (5,), (1, 5), (5, 1), (2, 1, 1), (2, 4, 1), (4, 5)]),
-        (MATRIX_MULTIPLY, "b", "[1, 1, 1] or [1, 1, 6]", [(5,), (6, 1), (5, 1), (2, 1, 1), (2, 1, 6), (5, 6)]),
+        *((operator, "a", *rows) for operator in PRODUCTS),
+        *((operator, "b", *columns) for operator in PRODUCTS),
         (MATRIX_MULTIPLY, "output", "[1, 1, 1] or [1, 4, 1]",
          [(4,), (6,), (1, 6), (6, 1), (2, 1, 1), (2, 4, 1), (4, 6)]),
-        (CONVOLUTION, "input", "[1, 1, 1, 1]", [(4,), (6,), (1, 4, 1, 1), (2, 1, 1, 1), (9,)]),
-        # The output is [2, 6, 5, 6]: NumPy would repeat [1, 6] over its rows.
-        (CONVOLUTION, "filter", "[1, 1, 1, 1], [1, 6, 1, 1] or [6]",
-         [(4,), (1, 6), (1, 1, 1, 6), (6, 1), (1, 4, 1, 1), (6, 1, 1, 1)]),
+        *((operator, "input", *image) for operator in CONVOLUTIONS),
+        *((operator, "filter", *kernel) for operator in CONVOLUTIONS),
+        (POOLING, "input", *channels),
+        (POOLING, "output", *channels),
         (CONVOLUTION, "output", "[1, 1, 1, 1]", [(6,), (1, 6, 1, 1), (2, 1, 1, 1)]),
     ):  # fmt: skip
-        rank = {ADD: 2, MATRIX_MULTIPLY: 3, CONVOLUTION: 4}[operator]
-        for argument in (f"{name}_scale", f"{name}_zero_point"):
+        rank = GOOD[operator][DATA[operator][0]].ndim
+        for argument in [f"{name}_{kind}" for kind in ("scale", "zero_point") if f"{name}_{kind}" in GOOD[operator]]:
             for shape in shapes:
                 changes = {argument: np.ones(shape, GOOD[operator][argument].dtype)}
                 error = DescError, page_name(argument), "sizes"

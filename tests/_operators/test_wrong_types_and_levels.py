@@ -5,9 +5,21 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxdml as dml
-from calls import batches, call, caught, page_name, problems, s8, u8
-from descs import ADD, CONVOLUTION, DEQUANTIZE, MATRIX_MULTIPLY, OPERATORS, QUANTIZE, level
+from calls import OUTPUT_ZERO_POINT, batches, call, caught, page_name, problems, s8, u8
+from descs import (
+    CONVOLUTION,
+    CONVOLUTION_INTEGER,
+    DEQUANTIZE,
+    MATRIX_MULTIPLY,
+    MATRIX_MULTIPLY_INTEGER,
+    OPERATORS,
+    QUANTIZE,
+    QUANTIZE_BLOCKS,
+    level,
+)
 from jaxdml import ArgumentTypeError, DescError, FeatureLevelError
+from spec_pages import INTRODUCED
+from spec_tables import LEVELS
 
 NONSENSE = (
     "byte-like", ",", 8, True, object(), ("u1", -3), u8(2), jnp.zeros(2, np.uint8), dml.DataType.UNKNOWN,
@@ -16,11 +28,13 @@ OURS = "(allowed from FeatureLevel.JAXDML, an extension that DirectML does not h
 
 
 def wrong_output_types():
-    for operator in (QUANTIZE, ADD, MATRIX_MULTIPLY, CONVOLUTION):
-        name = "zero_point" if operator == QUANTIZE else "output_zero_point"
-        for dtype in (np.float32, np.int32, np.int64, bool, jnp.int4, jnp.bfloat16, float):
-            error, changes = (DescError, "output_dtype", "data_type"), {"output_dtype": dtype, name: 3}
-            said = f"output_dtype is {np.dtype(dtype)}, feature level 6_4 allows int8 or uint8"
+    for operator, name in OUTPUT_ZERO_POINT.items():
+        number = {name: 3} if name else {}
+        allowed = "int8, int4, uint8 or uint4" if operator == QUANTIZE_BLOCKS else "int8 or uint8"
+        others = (np.int16, np.uint16) if operator == QUANTIZE_BLOCKS else (jnp.int4, jnp.uint4)
+        for dtype in (np.float32, np.int32, np.int64, bool, *others, jnp.bfloat16, float):
+            error, changes = (DescError, "output_dtype", "data_type"), {"output_dtype": dtype, **number}
+            said = f"output_dtype is {np.dtype(dtype)}, feature level 6_4 allows {allowed}"
             yield f"output_dtype {dtype.__name__}", operator, changes, error, said
             if operator == QUANTIZE:
                 said = f"output_dtype is {np.dtype(dtype)}, feature level jaxdml allows int16, int8, uint16 or uint8"
@@ -29,9 +43,10 @@ def wrong_output_types():
         for index, wrong in enumerate(NONSENSE):
             error, fix = (ArgumentTypeError, "output_dtype", "output_dtype"), ", expected a type such as jnp.uint8"
             yield f"nonsense {index}", operator, {"output_dtype": wrong}, error, "output_dtype is a", fix
-        error, changes = (DescError, "output_dtype", "output_dtype"), {"output_dtype": np.uint8, name: np.int8(3)}
-        said = f"output_dtype is uint8, but {page_name(name)} has data type INT8"
-        yield "output_dtype and a NumPy scalar", operator, changes, error, said
+        if name:
+            error, changes = (DescError, "output_dtype", "output_dtype"), {"output_dtype": np.uint8, name: np.int8(3)}
+            said = f"output_dtype is uint8, but {page_name(name, operator)} has data type INT8"
+            yield "output_dtype and a NumPy scalar", operator, changes, error, said
 
 
 def wrong_levels():
@@ -40,9 +55,11 @@ def wrong_levels():
             error = DescError, "feature_level", "feature_level"
             fix = "expected a FeatureLevel; write FeatureLevel.LEVEL_4_0 or the like"
             yield f"feature_level {wrong}", operator, {"feature_level": wrong}, error, fix
-    for operator, at in ((ADD, "3_1"), (MATRIX_MULTIPLY, "2_0"), (CONVOLUTION, "2_0")):
-        error, said = (FeatureLevelError, None, "feature_level"), f"not available at feature level {at} (introduced in "
-        yield "not yet introduced", operator, {"feature_level": level(at)}, error, said
+    for operator, first in INTRODUCED.items():
+        for at in LEVELS[: LEVELS.index(first)]:
+            error = FeatureLevelError, None, "feature_level"
+            said = f"not available at feature level {at} (introduced in {first})"
+            yield f"not yet introduced at {at}", operator, {"feature_level": level(at)}, error, said
 
 
 def too_low_levels():
@@ -68,6 +85,10 @@ def too_low_levels():
          "is int8, {} allows uint8 (allowed from 2_1)"),
         (MATRIX_MULTIPLY, "3_1", {}, "ATensor", "dimension_count", "has rank 3, {} allows 4 (allowed from 4_0)"),
         (CONVOLUTION, "3_1", small_image, "InputTensor", "dimension_count",
+         "has rank 3, {} allows 4 (allowed from 4_0)"),
+        (MATRIX_MULTIPLY_INTEGER, "2_1", {}, "ATensor", "dimension_count",
+         "has rank 3, {} allows 4 (allowed from 4_0)"),
+        (CONVOLUTION_INTEGER, "3_0", small_image, "InputTensor", "dimension_count",
          "has rank 3, {} allows 4 (allowed from 4_0)"),
     ):  # fmt: skip
         changes, said = {**changes, "feature_level": level(at)}, f"{tensor} {said.format(f'feature level {at}')}"

@@ -3,7 +3,7 @@
 import numpy as np
 
 from calls import GOOD, at_fault, batches, ending, page_name, problems, upper
-from descs import ADD, DEQUANTIZE, QUANTIZE
+from descs import ADD, BLOCKED, DEQUANTIZE, DEQUANTIZE_BLOCKS, QUANTIZE, QUANTIZE_BLOCKS
 from jaxdml import ArgumentTypeError, DescError
 
 KINDS = (True, 1.0, "1", [1], (1,), 1j, {}, np.bool_(1), np.float32(1))
@@ -11,12 +11,18 @@ KINDS = (True, 1.0, "1", [1], (1,), 1j, {}, np.bool_(1), np.float32(1))
 
 def owner_of(operator, tensor):
     """The tensor that a zero point belongs to."""
-    return {DEQUANTIZE: "InputTensor", QUANTIZE: "OutputTensor"}.get(operator, tensor.replace("ZeroPoint", ""))
+    owners = {
+        DEQUANTIZE: "InputTensor",
+        QUANTIZE: "OutputTensor",
+        DEQUANTIZE_BLOCKS: "InputTensor",
+        QUANTIZE_BLOCKS: "OutputTensor",
+    }
+    return owners.get(operator, tensor.replace("ZeroPoint", ""))
 
 
 def wrong_values():
     for operator, name in ending("zero_point"):
-        tensor, dtype = page_name(name), GOOD[operator][name].dtype
+        tensor, dtype = page_name(name, operator), GOOD[operator][name].dtype
         # The output's type is what an array here says it is, so it is fixed for the other values.
         fixed = {"output_dtype": dtype} if owner_of(operator, tensor) == "OutputTensor" else {}
         for wrong in KINDS:
@@ -36,12 +42,16 @@ def wrong_values():
 
 def wrong_types():
     for operator, name in ending("zero_point"):
-        tensor, dtype = page_name(name), GOOD[operator][name].dtype
+        tensor, dtype = page_name(name, operator), GOOD[operator][name].dtype
         owner = owner_of(operator, tensor)
         fixed = {"output_dtype": dtype} if owner == "OutputTensor" else {}
         for other in (np.int64, np.float32):
             said = f"{tensor} has data type {upper(other)}, feature level 6_4 allows "
             fix = "; a zero point comes after its scale and is an integer of its tensor's type; convert it with .astype"
+            if operator == QUANTIZE_BLOCKS and other == np.float32:
+                continue  # test_wrong_family_calls has it
+            if operator == DEQUANTIZE_BLOCKS and other == np.float32:  # its row has the types of scales, too
+                said, fix = f"{tensor} has data type FLOAT32, expected ", f"a zero point has the type of {owner}; "
             changes, error = {name: np.ones((), other)}, (DescError, tensor, "data_type")
             yield f"{name} of {upper(other)}", operator, changes, error, said, fix
         said = f"{tensor} has type bool, which DirectML does not have; convert it with .astype"
@@ -53,6 +63,9 @@ def wrong_types():
         else:
             error, said = (DescError, tensor, "same_data_type"), f"{tensor} has data type {upper(other)}, expected "
             fix = f"{upper(dtype)}, that of {owner}; write {name}.astype(jnp.{dtype})"
+            if operator in BLOCKED:
+                error = DescError, tensor, "data_type"
+                fix = f"{upper(dtype)}: a zero point has the type of {owner}; write {name}.astype(jnp.{dtype})"
         yield f"{name} of {upper(other)}", operator, {name: np.ones((), other), **fixed}, error, said + fix
 
 

@@ -17,7 +17,7 @@ ERRORS = [
     (X, resource("UINT8", "deferred"), "resources.x.initialValues", "is 'deferred', expected an object"),
     (X, resource("UINT8", [1, 256]), "resources.x.initialValues[1]", "is 256, expected an integer from 0"),
     (X, resource("UINT8", [1.0]), "resources.x.initialValues[0]", "is 1.0, expected an integer"),
-    (X, resource("UINT4", [1]), "resources.x.initialValuesDataType", "is 'UINT4', expected DML_TENSOR_D"),
+    (X, resource("UINT5", [1]), "resources.x.initialValuesDataType", "is 'UINT5', expected DML_TENSOR_D"),
     (S, resource("FLOAT32", ["big"]), "resources.s.initialValues[0]", "is 'big', expected a number, "),
     (S, resource("FLOAT32", [1e39]), "resources.s.initialValues[0]", "a number that FLOAT32 can hold"),
     (S, resource("FLOAT32", [True]), "resources.s.initialValues[0]", "is True, expected a number"),
@@ -136,7 +136,7 @@ ERRORS = [
         SOURCE,
         "has type UINT8,",
     ),
-    (f"{D}__type", "hlsl", "dispatchables.d.type", "is 'hlsl', expected DML_OPERATOR_ELEMENT_WISE_DEQUANTIZE_LINEAR, "),
+    (f"{D}__type", "hlsl", "dispatchables.d.type", "is 'hlsl', expected DML_OPERATOR_CONVOLUTION_INTEGER, "),
     (f"{D}__kind", 1, "dispatchables.d", "has no field 'kind'"),
     (f"{D}__dmlCompileType", "Graph", "dispatchables.d.dmlCompileType", "is 'Graph', expected DmlCompileOp or DmlCom"),
     (

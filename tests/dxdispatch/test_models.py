@@ -16,7 +16,7 @@ from jaxdml.dxdispatch.__main__ import main
 from models import model, resource, run
 
 EXAMPLES = Path(examples.__file__).parent / "dxdispatch"
-f32, u8, i8 = np.float32, np.uint8, np.int8
+f32, f16, u8, i8 = np.float32, np.float16, np.uint8, np.int8
 
 
 def convolution():
@@ -24,6 +24,23 @@ def convolution():
     f, bias = np.arange(-12, 12, dtype=i8).reshape(3, 2, 2, 2), np.int32([-300, 0, 300])
     scales = f32(0.5), u8(128), f, f32([0.25, 0.5, 1]), None, bias, f32(16), i8(-3)
     return reference.quantized_linear_convolution(x, *scales).transpose(0, 2, 3, 1)
+
+
+def dynamic():
+    output, scale, zero_point = reference.dynamic_quantize_linear(f32([[-1.5, 0, 0.1], [0.25, 2.5, 3.6]]))
+    return reference.element_wise_dequantize_linear(output, scale, zero_point)
+
+
+def pooling():
+    images = np.arange(8, 248, 8, u8).reshape(1, 3, 5, 2).transpose(0, 3, 1, 2)
+    scales, options = (f32(0.5), u8(128), f32([0.25, 1]), None), {"end_padding": 1, "output_dtype": i8}
+    pooled = reference.quantized_linear_average_pooling(images, *scales, window_size=2, strides=2, **options)
+    return pooled.transpose(0, 2, 3, 1)
+
+
+def nibbles():
+    scales, zero_points = f32([[0.25, 0.5], [0.125, 1]]), np.array([[8, 15], [0, 7]], "uint4")
+    return reference.quantize(np.arange(-2, 2, 0.25, f32).reshape(2, 8), scales, zero_points), scales, zero_points
 
 
 EXPECTED = {
@@ -38,6 +55,20 @@ EXPECTED = {
         i8([[1, -4], [2, 5], [3, -6]]), f32([0.25, 0.5]), None, f32(8), u8(128),
     ),
     "convolution": convolution,
+    "matrix_multiply_integer": lambda: reference.matrix_multiply_integer(
+        u8([[100, 110, 120], [90, 80, 70]]), u8([[100], [80]]), i8([[1, -4], [2, 5], [3, -6]]), i8(-3)
+    ),
+    "convolution_integer": lambda: reference.convolution_integer(
+        np.arange(10, 150, 5, u8).reshape(1, 4, 7), u8(128), np.arange(-60, 60, 5, i8).reshape(4, 2, 3),
+        i8([0, -1, 1, 2]), strides=2, start_padding=1, end_padding=1, group_count=2,
+    ),
+    "dynamic_quantize_linear": dynamic,
+    "matrix_multiply_integer_to_float": lambda: reference.matrix_multiply_integer_to_float(
+        i8([[100, -110, 120], [90, 80, -70]]), f16([[0.5], [0.25]]), i8(-5),
+        i8([[1, -4], [2, 5], [3, -6]]), f16([0.1, 0.3]), None, f16([1.5, -20]),
+    ),
+    "average_pooling": pooling,
+    "nibbles": lambda: reference.dequantize(*nibbles()),
 }  # fmt: skip
 
 
@@ -75,6 +106,27 @@ def test_what_is_printed_and_written(tmp_path, capsys):
     dxdispatch.load(EXAMPLES / "convolution.json").run(output_dir=tmp_path)
     np.testing.assert_array_equal(np.fromfile(tmp_path / "convolution_output.dat", i8), convolution().ravel())
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_all_outputs_of_an_operator_are_written(tmp_path):
+    printed = []
+    resources = dxdispatch.load(EXAMPLES / "dynamic_quantize_linear.json").run(output_dir=tmp_path, show=printed.append)
+    expected = reference.dynamic_quantize_linear(resources["input"])
+    for name, array in zip(("quantized", "scale", "zeroPoint"), expected, strict=True):
+        np.testing.assert_array_equal(resources[name], array.ravel(), strict=True)
+    assert printed[:3] == [
+        "Resource 'quantized': 0, 75, 80, 87, 200, 255", "Resource 'scale': 0.02", "Resource 'zeroPoint': 75"
+    ]  # fmt: skip
+
+
+def test_nibbles_are_written_two_to_a_byte(tmp_path):
+    printed = []
+    resources = dxdispatch.load(EXAMPLES / "nibbles.json").run(output_dir=tmp_path, show=printed.append)
+    values = nibbles()[0].astype(u8).ravel()
+    assert printed[0] == f"Resource 'nibbles': {', '.join(map(str, values))}"
+    packed = values[::2] | values[1::2] << 4
+    np.testing.assert_array_equal(resources["nibbles"], packed, strict=True)
+    assert (tmp_path / "nibbles.dat").read_bytes() == packed.tobytes()
 
 
 def test_the_command_line_says_what_is_wrong(tmp_path, capsys):

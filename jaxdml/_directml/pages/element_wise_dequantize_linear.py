@@ -6,6 +6,7 @@ from jaxdml._directml.data_types import FLOAT32, FLOATS, INTEGERS, UINT8, DataTy
 from jaxdml._directml.desc import OperatorDesc, TensorDesc, operator_desc
 from jaxdml._directml.feature_levels import FeatureLevel, Rows, Same, Support
 from jaxdml._directml.fields import INPUT, OUTPUT, tensor
+from jaxdml._directml.messages import Remedy
 from jaxdml._directml.page import Page
 
 
@@ -37,6 +38,12 @@ def _rows(
     }
 
 
+def _of_four_bits(input: TensorDesc) -> Remedy | None:
+    if not input.data_type.is_packed:
+        return None
+    return Remedy("jaxdml.dequantize takes 4-bit types", "DML_OPERATOR_DEQUANTIZE takes 4-bit types")
+
+
 ALL = ("InputTensor", "OutputTensor", "ScaleTensor", "ZeroPointTensor")
 PAGE = Page(
     desc=ElementWiseDequantizeLinearDesc,
@@ -53,5 +60,6 @@ PAGE = Page(
         Same("data_type", ("InputTensor", "ZeroPointTensor")),
         Same("data_type", ("OutputTensor", "ScaleTensor")),
     ),
+    remedies={("InputTensor", "data_type"): _of_four_bits},
     converts=("integer", "float"),
 )

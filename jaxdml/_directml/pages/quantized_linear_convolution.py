@@ -8,7 +8,8 @@ from jaxdml._directml.feature_levels import FeatureLevel, Rows, Same, Support
 from jaxdml._directml.fields import INPUT, OUTPUT, count, counts, spatial_dimensions, tensor
 from jaxdml._directml.messages import Remedy
 from jaxdml._directml.page import Page
-from jaxdml._directml.size_checks import Form, check_form, check_sizes, convolved_sizes
+from jaxdml._directml.size_checks import check_form, check_sizes
+from jaxdml._directml.window_checks import check_of_filter, check_of_image, convolved_sizes, stack_of_filters
 
 
 @operator_desc
@@ -60,20 +61,9 @@ def _rows(data: tuple[int, int], parameters: tuple[int, int], filter_scale: tupl
 
 def _check(desc: QuantizedLinearConvolutionDesc) -> None:
     output = convolved_sizes(desc)
-    rank, channels = len(output), output[1]
-    ones = (1,) * (rank - 2)
-    one = Form((1, 1, *ones), "one value")
-    per_channel = Form((1, channels, *ones), f"one for each of the {channels} output channels")
-    # Beside {1, C, 1, 1} the page's tables allow rank 1 from 5.2, which has room for nothing but {C};
-    # and a 3-D convolution may write its parameters as the 4-D one does. At other ranks these sizes say something
-    # else: {1, 1, 1, C} would be one for each column of the input.
-    exact = [(channels,), (1, channels, 1, 1)]
     for name in ("Input", "Output"):
-        unless = f"one for each channel is possible for the filter alone, not for the {name.lower()}"
-        check_form(desc, f"{name}ScaleTensor", [one], unless=unless)
-        check_form(desc, f"{name}ZeroPointTensor", [one], unless=unless)
-    check_form(desc, "FilterScaleTensor", [one, per_channel], exact)
-    check_form(desc, "FilterZeroPointTensor", [one, per_channel], exact)
+        check_of_image(desc, name, ("Scale", "ZeroPoint"), len(output))
+    per_channel = check_of_filter(desc, ("Scale", "ZeroPoint"), output)
     check_form(desc, "BiasTensor", [per_channel])
     check_sizes(desc, "OutputTensor", output, "the size that input, filter and options give")
 
@@ -84,16 +74,6 @@ def _steps(bias: TensorDesc) -> str | Remedy | None:
     advice = "it counts steps of input_scale * filter_scale: "
     return Remedy(
         advice + "divide by them, then jnp.rint and .astype(jnp.int32)", advice + "write data_type=DataType.INT32"
-    )
-
-
-def _stack(filter: TensorDesc) -> str | Remedy | None:
-    if len(filter.sizes) <= 4:
-        return None
-    advice = "a stack of filters is no filter: "
-    return Remedy(
-        advice + "prepare it with jax.vmap(dml.prepare_convolution_filter), and convolve under jax.vmap",
-        advice + "write a desc for one of them",
     )
 
 
@@ -111,5 +91,5 @@ PAGE = Page(
         Same("data_type", ("OutputTensor", "OutputZeroPointTensor")),
     ),
     check=_check,
-    remedies={("BiasTensor", "data_type"): _steps, ("FilterTensor", "dimension_count"): _stack},
+    remedies={("BiasTensor", "data_type"): _steps, ("FilterTensor", "dimension_count"): stack_of_filters},
 )

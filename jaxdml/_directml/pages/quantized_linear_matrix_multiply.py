@@ -7,7 +7,7 @@ from jaxdml._directml.desc import OperatorDesc, TensorDesc, operator_desc
 from jaxdml._directml.feature_levels import FeatureLevel, Rows, Same, Support
 from jaxdml._directml.fields import INPUT, OUTPUT, tensor
 from jaxdml._directml.page import Page
-from jaxdml._directml.size_checks import Form, check_form, check_sizes
+from jaxdml._directml.size_checks import check_product
 
 
 @operator_desc
@@ -49,19 +49,8 @@ def _rows(data: tuple[int, int], parameters: tuple[int, int]) -> Rows:
 
 
 def _check(desc: QuantizedLinearMatrixMultiplyDesc) -> None:
-    assert desc.a_tensor is not None
-    assert desc.b_tensor is not None
-    *batch, m, k = desc.a_tensor.sizes
-    n = desc.b_tensor.sizes[-1]
-    check_sizes(desc, "BTensor", (*batch, k, n), f"ATensor has Sizes {[*batch, m, k]}")
-    ones = (1,) * len(batch)
-    one = Form((*ones, 1, 1), "one value")
-    per_row = Form((*ones, m, 1), f"one for each of the {m} rows")
-    per_column = Form((*ones, 1, n), f"one for each of the {n} columns")
-    for name, form in {"A": per_row, "B": per_column, "Output": per_row}.items():
-        check_form(desc, f"{name}ScaleTensor", [one, form])
-        check_form(desc, f"{name}ZeroPointTensor", [one, form])
-    check_sizes(desc, "OutputTensor", (*batch, m, n), "that is A's rows by B's columns")
+    of_a, of_b, of_output = (tuple(f"{x}{kind}Tensor" for kind in ("Scale", "ZeroPoint")) for x in ("A", "B", "Output"))
+    check_product(desc, of_rows=(*of_a, *of_output), of_columns=of_b)
 
 
 PAGE = Page(

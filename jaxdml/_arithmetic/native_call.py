@@ -1,0 +1,34 @@
+"""How native kernels are called: shapes of operands and result, with the dimensions of vmap in front."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+Array = jax.Array
+Result = tuple[tuple[int, ...], Any]  # shape and type
+
+
+def computed(name: str, leading: int, result: Result, operands: Sequence[Array], **attributes: Any) -> Array:
+    """What the library computes, with the operands' leading dimensions in front."""
+    sizes = zip(*(x.shape[:leading] for x in operands), strict=True)
+    shape, dtype = result
+    whole = (*(next((size for size in each if size != 1), 1) for each in sizes), *shape)
+    result_of_call: Array = jax.ffi.ffi_call(f"jaxdml_cpu_{name}", jax.ShapeDtypeStruct(whole, dtype))(
+        *operands, **attributes
+    )
+    return result_of_call
+
+
+def operand(x: Array | None, leading: int, shape: Callable[[tuple[int, ...]], tuple[int, ...]], dtype: Any) -> Array:
+    """A parameter in the shape that the library takes; zero if there is none."""
+    if x is None:
+        return lax.full((1,) * leading + shape(()), 0, dtype if np.dtype(dtype).itemsize == 1 else jnp.int8)
+    return lax.reshape(x, (*x.shape[:leading], *shape(x.shape[leading:])))
+
+
+def numbers(values: Sequence[int]) -> np.ndarray:
+    return np.asarray(values, np.int64)

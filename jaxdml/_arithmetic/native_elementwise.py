@@ -1,0 +1,110 @@
+"""Operators as native kernels compute them element by element, and what kernels say of a tensor as a whole.
+
+A native form takes what the form on XLA takes, with `leading` more dimensions in front of every array.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic.kernel_call import Kernel
+from jaxdml._arithmetic.native_call import Result, computed, operand
+
+Array = jax.Array
+
+
+def _sum(
+    a: Array, a_scale: Array, a_zero_point: Array | None, b: Array, b_scale: Array, b_zero_point: Array | None,
+    output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any, leading: int,
+) -> Array:  # fmt: skip
+    def parameter(x: Array | None, dtype: Any) -> Array:
+        return operand(x, leading, lambda shape: (), dtype)
+
+    operands = (
+        a,
+        parameter(a_scale, None),
+        parameter(a_zero_point, a.dtype),
+        b,
+        parameter(b_scale, None),
+        parameter(b_zero_point, b.dtype),
+        parameter(output_scale, None),
+        parameter(output_zero_point, output_dtype),
+    )
+    return computed("add", leading, (a.shape[leading:], output_dtype), operands, leading_count=np.int64(leading))
+
+
+def _sum_result(a: Any, *_: Any, output_dtype: Any) -> Result:
+    return a.shape, output_dtype
+
+
+# Quantization --------------------------------------------------------------------------------------------------------
+
+
+def _quantize(x: Array, scale: Array, zero_point: Array | None, *, output_dtype: Any, leading: int) -> Array:
+    return _one_scale("quantized", x, scale, zero_point, output_dtype, output_dtype, leading)
+
+
+def _dequantize(x: Array, scale: Array, zero_point: Array | None, *, leading: int) -> Array:
+    return _one_scale("dequantized", x, scale, zero_point, x.dtype, jnp.float32, leading)
+
+
+def _one_scale(
+    name: str, x: Array, scale: Array, zero_point: Array | None, dtype: Any, output_dtype: Any, leading: int
+) -> Array:
+    operands = x, *(operand(each, leading, lambda shape: (), dtype) for each in (scale, zero_point))
+    return computed(name, leading, (x.shape[leading:], output_dtype), operands, leading_count=np.int64(leading))
+
+
+def _takes_quantize(x: Any, scale: Any, zero_point: Any, *, output_dtype: Any) -> bool:
+    return bool(x.dtype == jnp.float32 and _is_byte(output_dtype) and _are_numbers(scale, zero_point))
+
+
+def _takes_dequantize(x: Any, scale: Any, zero_point: Any) -> bool:
+    return bool(_is_byte(x.dtype) and scale.dtype == jnp.float32 and _are_numbers(scale, zero_point))
+
+
+def _is_byte(dtype: Any) -> bool:
+    return dtype in (jnp.int8, jnp.uint8)
+
+
+def _are_numbers(*parameters: Any) -> bool:
+    return all(x is None or x.size == 1 for x in parameters)
+
+
+def _extremes(x: Array, *, leading: int) -> Array:
+    return computed("extremes", leading, ((2,), jnp.float32), (x,), leading_count=np.int64(leading))
+
+
+def _extremes_result(x: Any) -> Result:
+    return (2,), jnp.float32
+
+
+def _sums_of_images(x: Array, *, leading: int) -> Array:
+    images, ones = x.shape[: leading + 2], (1,) * (x.ndim - leading - 2)
+    rows = lax.reshape(x, (*images, math.prod(x.shape[leading + 2 :])))
+    return lax.reshape(computed("row_sums", leading, (images[leading:], jnp.int32), (rows,)), (*images, *ones))
+
+
+def _sums_of_images_result(x: Any) -> Result:
+    return (*x.shape[:2], *(1,) * (x.ndim - 2)), jnp.int32
+
+
+def _quantize_result(x: Any, *_: Any, output_dtype: Any) -> Result:
+    return x.shape, output_dtype
+
+
+def _dequantize_result(x: Any, *_: Any) -> Result:
+    return x.shape, jnp.float32
+
+
+KERNELS = {
+    "quantized_sum": Kernel(_sum, _sum_result),
+    "quantized": Kernel(_quantize, _quantize_result, _takes_quantize),
+    "dequantized": Kernel(_dequantize, _dequantize_result, _takes_dequantize),
+    "extremes": Kernel(_extremes, _extremes_result),
+    "sums_of_images": Kernel(_sums_of_images, _sums_of_images_result),
+}

@@ -1,0 +1,86 @@
+"""Means over windows of quantized tensors."""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic import rounding
+from jaxdml._arithmetic.platforms import overridable
+
+Array = jax.Array
+NOTHING: dict[str, Any] = {"window": 1, "strides": 1, "dilations": 1, "padding": (0, 0)}  # leaves a dimension as it is
+
+
+def mean_of_windows(
+    x: Array, scale: Array, zero_point: Array | None, output_scale: Array, output_zero_point: Array | None, *,
+    output_dtype: Any, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
+    padding: Sequence[tuple[int, int]], include_padding: bool,
+) -> Array:  # fmt: skip
+    """The mean of the windows of 8-bit [N, C, *spatial], quantized. Parameters are scalars or [1, C, 1, ...].
+
+    Padding is real zero. It counts in the divisor with include_padding.
+    """
+    options: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations, "padding": padding}
+    has_padding, count = any(map(any, padding)), jnp.asarray(math.prod(window), jnp.int32)
+    zero_point = None if zero_point is None else _int32(rounding.with_rank(zero_point, x.ndim))
+    if tuple(window) == x.shape[2:] and not has_padding:
+        total = sums_of_images(x)
+        if zero_point is not None:
+            total = lax.sub(total, lax.mul(zero_point, count))
+    else:
+        steps = _int32(x) if zero_point is None else lax.sub(_int32(x), zero_point)
+        total = _sums(steps, **options)
+        if has_padding and not include_padding:
+            count = _elements_inside(x.shape, options)
+    return rounding.averaged(total, scale, count, output_scale, output_zero_point, output_dtype)
+
+
+@overridable
+def sums_of_images(x: Array) -> Array:
+    """int32 sums over the whole space of 8-bit [N, C, *spatial]: [N, C, 1, ...].
+
+    As windows: XLA:CPU takes 0.16 ms for 16384 images of 7 x 7, and 2.3 ms for a reduction.
+    """
+    space = x.shape[2:]
+    ones, none = (1,) * len(space), ((0, 0),) * len(space)
+    return _sums(_int32(x), window=space, strides=ones, dilations=ones, padding=none)
+
+
+def _elements_inside(shape: Sequence[int], options: dict[str, Any]) -> Array:
+    """How many elements of each window lie in the input: for each dimension by itself, or XLA would fold images."""
+    counts = []
+    for axis, size in enumerate(shape[2:], 2):
+        line = [1] * len(shape)
+        line[axis] = size
+        alone = {
+            name: [value if i == axis else NOTHING[name] for i, value in enumerate(values, 2)]
+            for name, values in options.items()
+        }
+        counts.append(_sums(jnp.ones(line, jnp.int32), **alone))
+    return functools.reduce(lax.mul, counts)
+
+
+def _sums(
+    x: Array, *, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+) -> Array:  # fmt: skip
+    """int32 sums over windows, one dimension after the other."""
+    for axis, (extent, stride, dilation, added) in enumerate(zip(window, strides, dilations, padding, strict=True), 2):
+        if extent == stride == 1 and added == (0, 0):
+            continue
+        each = [1] * x.ndim
+        options = {"window_dimensions": extent, "window_strides": stride, "window_dilation": dilation}
+        places = {name: (*each[:axis], value, *each[axis + 1 :]) for name, value in options.items()}
+        pads = [added if i == axis else (0, 0) for i in range(x.ndim)]
+        x = lax.reduce_window(x, np.int32(0), lax.add, padding=pads, base_dilation=each, **places)
+    return x
+
+
+def _int32(x: Array) -> Array:
+    return lax.convert_element_type(x, jnp.int32)

@@ -1,0 +1,94 @@
+"""What the convolutions have in common: from a call to its desc, and advice for calls as other libraries have them."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jax import lax
+
+from jaxdml._arithmetic.prepared import PreparedFilter
+from jaxdml._directml.desc import OperatorDesc, TensorDesc
+from jaxdml._directml.messages import broken
+from jaxdml._directml.tensor_rules import is_uint
+from jaxdml._operators.descriptions import Given, parameter_desc, tensor_desc
+from jaxdml._operators.prepare import prepare_convolution_filter
+from jaxdml._shapes import Shape, output_extent, per_channel
+
+OPTIONS = ("strides", "dilations", "start_padding", "end_padding")
+
+
+def describe_convolution(given: Given, kind: type[OperatorDesc], output_type: Any = None) -> OperatorDesc:
+    """The desc of a call of a convolution."""
+    input, filter, groups = given["input"], given["filter"], given["group_count"]
+    if isinstance(filter, PreparedFilter) and filter.group_count != groups:
+        text = f"was prepared for group_count {filter.group_count}, the call has {groups}; prepare it with that"
+        facts = {"expected": groups, "received": filter.group_count}
+        raise broken(kind.operator, "FilterTensor", "group_count", text, **facts)
+    channels = filter.shape[0] if filter.ndim else 0
+
+    def form(field: str, array: Any) -> TensorDesc:
+        if field in ("input_tensor", "filter_tensor"):
+            return tensor_desc(array)
+        is_of_filter = field in ("filter_scale_tensor", "filter_zero_point_tensor", "bias_tensor")
+        return parameter_desc(array, input.ndim, channels if is_of_filter else None)
+
+    output = windowed_shape(input.shape, filter.shape, *(given[name] for name in OPTIONS))
+    options = {"form": form, "dimension_count": input.ndim - 2}
+    return given.desc(kind, output=output, output_type=output_type, **options)
+
+
+def windowed_shape(
+    input: Shape, filter: Shape, strides: Shape, dilations: Shape, start_padding: Shape, end_padding: Shape
+) -> Shape:
+    """The output's shape; input's where the arguments make none, for validate to say what is wrong with them."""
+    spatial = len(input) - 2
+    options = (strides, dilations, start_padding, end_padding)
+    if spatial < 1 or len(filter) != len(input) or any(len(option) != spatial for option in options) or 0 in strides:
+        return input
+    if not all(is_uint(value) for option in options for value in option):
+        return input
+    extents = zip(input[2:], filter[2:], *options, strict=True)
+    return (input[0], filter[0], *(max(output_extent(*extent), 1) for extent in extents))
+
+
+def in_numbers(given: Given, word: str, window: Any) -> str:
+    """The padding that a word stands for elsewhere, in numbers; window is None where it does not fit the input."""
+    spatial = given["input"].ndim - 2
+    if word.upper() not in ("SAME", "SAME_UPPER", "SAME_LOWER") or window is None:
+        return "it has no words: write 0 for what is VALID elsewhere"
+    start, end = [], []
+    strides, dilations, window = (
+        option if isinstance(option, tuple) else (option,) * spatial
+        for option in (given["strides"], given["dilations"], window)
+    )
+    sizes = zip(given["input"].shape[2:], window, strides, dilations, strict=False)
+    for size, kernel, stride, dilation in sizes:
+        reach = (math.ceil(size / max(stride, 1)) - 1) * stride + 1 + (kernel - 1) * dilation
+        padding = max(reach - size, 0)
+        start.append(padding // 2)
+        end.append(padding - padding // 2)
+    if word.upper() == "SAME_LOWER":
+        start, end = end, start
+    numbers = f"start_padding={tuple(start)}, end_padding={tuple(end)}"
+    return f"it has no words: what is {word.upper()} elsewhere is {numbers} here"
+
+
+def _same(given: Given, word: str) -> str:
+    fits = given["filter"].ndim == given["input"].ndim
+    return in_numbers(given, word, given["filter"].shape[2:] if fits else None)
+
+
+def repacked_filter(filter: Any, desc: Any) -> PreparedFilter:
+    """A filter that is OWNED_BY_DML."""
+    return prepare_convolution_filter(filter, group_count=desc.group_count)
+
+
+def channelwise(x: Any, input: Any, filter: Any) -> Any:
+    """A parameter of a filter, or bias, as [1, O, 1, ...], or as the scalar that it is."""
+    if x is None or not x.ndim:
+        return x
+    return lax.reshape(x, per_channel(x.shape, input.ndim, filter.shape[0]))
+
+
+PADDING_ADVICE: Mapping[str, Callable[[Given, str], str]] = {"start_padding": _same, "end_padding": _same}
+HINTS = {"padding": "write start_padding, what comes before each dimension, and end_padding, what comes after"}

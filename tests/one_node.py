@@ -1,0 +1,45 @@
+"""Models of one operator for onnxruntime, without optimisation of the graph."""
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper
+
+TYPES = {name: getattr(TensorProto, name.upper()) for name in ("uint8", "int8", "int32", "float16", "int4", "uint4")}
+TYPES["float32"] = TensorProto.FLOAT
+BYTES = {"int4": "int8", "uint4": "uint8"}
+
+
+def run(operator, arguments, outputs, *, domain="", **attributes):
+    """The outputs of an operator, of these types by name; all arguments but the first are initializers."""
+    names = ["" if argument is None else f"x{i}" for i, argument in enumerate(arguments)]
+    first, *others = zip(names, arguments, strict=True)
+    is_input = first[1].dtype.itemsize > 1 or first[1].dtype.kind in "iu"  # NumPy has no arrays of 4 bits to give
+    initializers = [_initializer(name, value) for name, value in (others if is_input else [first, *others]) if name]
+    inputs = [helper.make_tensor_value_info(first[0], TYPES[first[1].dtype.name], first[1].shape)] if is_input else []
+    # Elements of 4 bits come out as bytes, for NumPy has no arrays of them to take.
+    results = [helper.make_tensor_value_info(f"y{i}", TYPES[BYTES.get(name, name)], None)
+               for i, name in enumerate(outputs)]  # fmt: skip
+    names_of_results = [f"x_y{i}" if name in BYTES else f"y{i}" for i, name in enumerate(outputs)]
+    nodes = [helper.make_node(operator, names, names_of_results, domain=domain, **attributes)]
+    nodes += [helper.make_node("Cast", [f"x_y{i}"], [f"y{i}"], to=TYPES[BYTES[name]])
+              for i, name in enumerate(outputs) if name in BYTES]  # fmt: skip
+    graph = helper.make_graph(nodes, "one", inputs, results, initializers)
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, dict([first]) if is_input else {})
+
+
+def _initializer(name, value):
+    return helper.make_tensor(name, TYPES[value.dtype.name], value.shape, _bytes(value), raw=True)
+
+
+def _bytes(value):
+    """As ONNX stores them: elements of 4 bits two to a byte, the first in the low bits."""
+    if value.dtype.name not in ("int4", "uint4"):
+        return value.tobytes()
+    nibbles = value.astype(np.int8).ravel().view(np.uint8) & 15
+    nibbles = np.append(nibbles, np.zeros(nibbles.size % 2, np.uint8))
+    return (nibbles[::2] | nibbles[1::2] << 4).tobytes()
