@@ -16,6 +16,7 @@ OURS = (PREPARED, PLAIN, XLA)
 ORT, ORT_U8 = "onnxruntime", "onnxruntime, uint8 weights"
 AQT = "AQT"
 LOOP = "a loop"
+TWIN, COPY = "its quantized twin", "bytes to float32"  # of jaxdml, and of JAX
 
 
 @dataclass
@@ -41,8 +42,9 @@ class Case:
 
     @property
     def rival(self) -> str | None:
-        """The peer that `at_most` is about: onnxruntime with uint8 weights, else onnxruntime, else a loop."""
-        return next((name for name in (ORT_U8, ORT, LOOP) if name in self.calls), None)
+        """The peer that `at_most` is about: one of jaxdml or JAX, or onnxruntime with uint8 weights, or as it is."""
+        peers = {**self.calls, **self.jitted}
+        return next((name for name in (TWIN, COPY, ORT_U8, ORT, LOOP) if name in peers), None)
 
 
 def ours(

@@ -25,11 +25,12 @@ class Graph:
         self.constants[name] = np.asarray(value)
         return name
 
-    def node(self, operator: str, *inputs: Any, **attributes: Any) -> str:
-        """Adds a node; arrays among the inputs become constants, names stay."""
+    def node(self, operator: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> str:
+        """Adds a node; arrays among the inputs become constants, names stay. The name of its first output."""
         names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
         output = f"value_{len(self.nodes)}"
-        self.nodes.append((operator, names, [output], attributes))
+        others = [f"{output}_{number}" for number in range(1, outputs)]
+        self.nodes.append((operator, names, [output, *others], attributes))
         return output
 
     def session(self, inputs: dict[str, np.ndarray], output: str) -> Any:

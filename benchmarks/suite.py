@@ -7,6 +7,15 @@ import numpy as np
 
 from benchmarks.contractions import convolution, matrix_multiply
 from benchmarks.elementwise import add, dequantize, quantize
+from benchmarks.family import (
+    average_pooling,
+    dequantize_blocks,
+    dynamic_quantize,
+    integer_convolution,
+    integer_product,
+    product_in_floats,
+    product_of_blocks,
+)
 from benchmarks.network import mobilenet, network
 from benchmarks.vmapped import vmap_convolution, vmap_matrix_multiply
 
@@ -22,13 +31,14 @@ def label(make: Make) -> str:
 def cases(quick: bool) -> Iterator[Make]:
     """Makers of the cases on a CPU; with `quick`, one or two of each family."""
     yield from operators(quick)
+    yield from family(quick)
     yield from vmapped(quick)
 
 
 def on_gpu(quick: bool) -> Iterator[Make]:
     """Makers of the cases on a GPU, against `lax` alone; one product there is large enough to keep it busy."""
     yield partial(matrix_multiply, 8192, 8192, 8192, peers="gpu")
-    for make in operators(quick):
+    for make in (*operators(quick), *family(quick)):
         yield partial(make, peers="gpu")
 
 
@@ -65,6 +75,26 @@ def operators(quick: bool) -> Iterator[Make]:
     if not quick:
         yield partial(network, 8, at_most=0.75)
     yield partial(mobilenet, 1, at_most=0.9)
+
+
+def family(quick: bool) -> Iterator[Make]:
+    """Integer products, dynamic quantization, blocks of 4 bits, pooling."""
+    yield partial(integer_product, 64, 1024, 1024, at_most=1.0)
+    if not quick:
+        yield partial(integer_product, 1024, 1024, 1024, at_most=1.0)
+        yield partial(integer_product, 1, 4096, 4096, at_most=1.0)
+        yield partial(integer_convolution, 64, 56, at_most=1.0)
+        yield partial(integer_convolution, 256, 14, at_most=1.0)
+        yield partial(product_in_floats, 1024, 1024, 1024)
+    yield partial(product_in_floats, 64, 1024, 1024)
+    yield partial(dynamic_quantize, 1 << 20, at_most=2.0)
+    yield partial(dequantize_blocks, 4096, 4096, at_most=2.0)
+    if not quick:
+        yield partial(product_of_blocks, 1, 4096, 4096)
+        yield partial(product_of_blocks, 64, 4096, 4096)
+        yield partial(average_pooling, 8, 2048, 7, 7, at_most=2.0)
+    yield partial(average_pooling, 1, 64, 56, 3, at_most=2.0)
+    yield partial(average_pooling, 1, 512, 7, 7, at_most=2.0)
 
 
 def vmapped(quick: bool) -> Iterator[Make]:

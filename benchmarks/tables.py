@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.case import LOOP, ORT, ORT_U8, PREPARED, XLA
+from benchmarks.case import COPY, LOOP, ORT, ORT_U8, PREPARED, TWIN, XLA
 from benchmarks.lax_peer import BFLOAT, FLOAT, LAX
 
 Row = dict[str, Any]
@@ -30,7 +30,8 @@ def shown(row: Row) -> str:
 def tables(results: dict[str, Any]) -> str:
     """All tables of a run."""
     rows = results["cases"]
-    parts = [against_onnxruntime(rows), against_lax(rows), vmap_table(rows), scaling_table(results["scaling"])]
+    parts = [against_onnxruntime(rows), against_lax(rows), against_others(rows), vmap_table(rows)]
+    parts.append(scaling_table(results["scaling"]))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -40,7 +41,7 @@ def named(row: Row) -> str:
 
 def against_onnxruntime(rows: list[Row]) -> str:
     """The peer that the aim is about, with the aim beside it; then the other peers, and XLA's kernels."""
-    rows = [row for row in rows if row["rival"] in (ORT, ORT_U8)]
+    rows = [row for row in rows if row["rival"] in (ORT, ORT_U8) or (row["rival"] == TWIN and ORT in row["ratios"])]
     if not rows:
         return ""
     lines = [
@@ -48,9 +49,10 @@ def against_onnxruntime(rows: list[Row]) -> str:
         f"{'':60}{'onnxruntime':>12}{'aim':>7}{'its int8':>10}{'lax':>10}{'XLA kernels':>13}",
     ]
     for row in rows:
-        aim = f"{1 / row['at_most']:6.2f} " if row["at_most"] else ""
+        aim = f"{1 / row['at_most']:6.2f} " if row["at_most"] and row["rival"] != TWIN else ""
+        peer = ORT if row["rival"] == TWIN else row["rival"]
         int8 = _times(row, ORT) if row["rival"] == ORT_U8 else ""
-        cells = f"{_times(row, row['rival']):>13}{aim:>7}{int8:>10}{_times(row, LAX):>10}{_times(row, XLA):>13}"
+        cells = f"{_times(row, peer):>13}{aim:>7}{int8:>10}{_times(row, LAX):>10}{_times(row, XLA):>13}"
         lines.append(f"{named(row):59}{cells}")
     lines.append(
         "onnxruntime: with uint8 weights, which it computes exactly. its int8: with int8 weights, as they are."
@@ -75,6 +77,17 @@ def against_lax(rows: list[Row]) -> str:
         plain = _times(row, "jaxdml") if row["form"] == PREPARED else ""
         lines.append(f"{named(row):60}{own:12.3f}{cells}{plain:>19}")
     return "\n".join(line.rstrip() for line in lines)
+
+
+def against_others(rows: list[Row]) -> str:
+    """Cases whose aim is about another call of jaxdml or JAX."""
+    rows = [row for row in rows if row["rival"] in (TWIN, COPY)]
+    lines = [f"{'another call over this one: above 1, this one is faster':60}{'other':>8}{'aim':>7}"]
+    lines += [
+        f"{named(row):60}{1 / row['ratios'][row['rival']]:8.2f}{1 / row['at_most']:7.2f}  {row['rival']}"
+        for row in rows
+    ]
+    return "\n".join(lines) if rows else ""
 
 
 def _times(row: Row, peer: str) -> str:
