@@ -25,6 +25,11 @@ def x64(request):
 HAS_NATIVE = dml.kernels().startswith("native")
 ON_BOTH = ("/_operators/", "/_arithmetic/test_rounding.py", "/_arithmetic/test_subnormals.py", "/test_programs.py")
 NOTHING_COMPUTED = ("test_wrong_", "test_remedies", "test_call_errors", "test_traced_arguments", "test_arguments")
+# What these compute is compared on XLA's kernels by others, too; here XLA's turn comes in `make test-all`.
+RARELY_ON_XLA = (
+    "test_export", "test_family_vectors", "test_onnxruntime", "test_remembered_calls", "test_vectors",
+    "test_ways_to_write",
+)  # fmt: skip
 ON_XLA = ("/_arithmetic/test_backends.py", "/_arithmetic/test_kernels.py")  # they look at what XLA makes of a program
 
 
@@ -38,7 +43,9 @@ def pytest_generate_tests(metafunc):
     if any(part in path for part in ON_XLA):
         metafunc.parametrize("kernels", ["xla"], indirect=True, ids=[""])
     elif any(part in path for part in ON_BOTH) and not any(part in path for part in NOTHING_COMPUTED):
-        metafunc.parametrize("kernels", ["native", "xla"] if HAS_NATIVE else ["xla"], indirect=True)
+        rarely = any(part in path for part in RARELY_ON_XLA)
+        both = ["native", pytest.param("xla", marks=pytest.mark.rare) if rarely else "xla"]
+        metafunc.parametrize("kernels", both if HAS_NATIVE else ["xla"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
