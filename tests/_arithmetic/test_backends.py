@@ -33,7 +33,7 @@ def check(chunk):
         np.testing.assert_array_equal(one, case.expected, err_msg=str(case))
 
 
-@pytest.mark.parametrize("number", rest_rarely(range(len(CONVOLUTION)), 4))
+@pytest.mark.parametrize("number", rest_rarely(range(len(CONVOLUTION)), 2))
 def test_convolutions_of_other_backends(number, on_this_platform):
     """CUDA's, TPU's, and those of a backend that offers nothing, in turn; the CPU's are held to NumPy elsewhere."""
     on_this_platform([cuda.BACKEND, tpu.BACKEND, Backend()][number % 3])

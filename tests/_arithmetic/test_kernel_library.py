@@ -47,6 +47,7 @@ except ValueError as error:
     ]
 
 
+@pytest.mark.rare
 @needs_native
 @pytest.mark.parametrize("name", kernel_library.SETS)
 def test_every_set_of_instructions(name):
