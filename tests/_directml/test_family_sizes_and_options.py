@@ -157,6 +157,8 @@ def test_windows_that_step_over_the_input():
     options = {"window_size": (2, 2), "dilations": (9, 1), "start_padding": (1, 0), "end_padding": (2, 0)}
     error = assert_refused(right(POOLING, **options, output_tensor=i8(2, 4, 1, 5)), "Dilations", "padding")
     assert "is [9, 1], by which the window at 0 of the output sees padding alone; dilate less" in str(error)
+    single = options | {"window_size": (1, 2), "end_padding": (0, 0)}  # one element steps over nothing
+    assert_refused(right(POOLING, **single, output_tensor=i8(2, 4, 8, 5)), "StartPadding", "padding")
     options |= {"dilations": (7, 1), "output_tensor": i8(2, 4, 3, 5)}
     assert validated(right(POOLING, **options))[0].shape == (2, 4, 3, 5)
 

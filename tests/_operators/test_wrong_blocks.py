@@ -126,6 +126,15 @@ def test_remedies_of_nibbles_can_be_followed(make):
     np.testing.assert_array_equal(call(DEQUANTIZE_BLOCKS, mended), np.full((2, 4, 6), 3, F32))
 
 
+def test_a_scale_in_the_place_of_a_zero_point_is_not_to_be_cast():
+    """Cast to an integer it would be lost, without a word."""
+    for operator, x in BLOCKED_DATA.items():
+        swapped = {**GOOD[operator], "input": x, "scale": F32(0.5), "zero_point": np.full((1, 1, 1), F32(0.1))}
+        error = caught(operator, swapped)
+        assert str(error).endswith("; the scale comes before the zero point; to cast a scale to an integer loses it")
+        assert remedied(error, swapped) is None
+
+
 def test_remedies_of_blocks_give_what_they_say():
     """A scale reshaped as the error says is one for each entry of the dimension that the error names."""
     for operator, x in BLOCKED_DATA.items():
