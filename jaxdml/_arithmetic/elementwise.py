@@ -56,11 +56,12 @@ def extremes(x: Array) -> Array:
 
 def dynamically_quantized(x: Array, *, output_dtype: Any) -> tuple[Array, Array, Array]:
     """x in steps of a scale that its own range gives; scale and zero point have sizes of 1."""
-    ends = extremes(lax.convert_element_type(x, jnp.float32))
+    x = lax.convert_element_type(x, jnp.float32)
+    ends = extremes(x)
     low, high = (lax.squeeze(lax.slice_in_dim(ends, i, i + 1), (0,)) for i in range(2))
     scale, zero_point = rounding.range_scale(low, high, output_dtype)
     ones = (1,) * x.ndim
-    output = quantized(lax.convert_element_type(x, jnp.float32), scale, zero_point, output_dtype=output_dtype)
+    output = quantized(x, scale, zero_point, output_dtype=output_dtype)
     return output, lax.reshape(scale, ones), lax.reshape(zero_point, ones)
 
 

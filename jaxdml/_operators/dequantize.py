@@ -1,7 +1,5 @@
 """DML_DEQUANTIZE_OPERATOR_DESC."""
 
-from typing import Any
-
 import chex
 import numpy as np
 
@@ -10,7 +8,7 @@ from jaxdml._directml.desc import OperatorDesc
 from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._directml.pages.dequantize import DequantizeDesc
 from jaxdml._operators.call import operator
-from jaxdml._operators.descriptions import Given, block_desc, quantization_options
+from jaxdml._operators.descriptions import Given, block_desc, quantization_options, scale_of_output
 
 
 def _describe(given: Given) -> OperatorDesc:
@@ -24,11 +22,7 @@ def _describe(given: Given) -> OperatorDesc:
     )
 
 
-def _scale_dtype(given: Given, scale: Any) -> type[np.floating]:
-    return np.float16 if isinstance(scale, np.float16) else np.float32
-
-
-@operator(DequantizeDesc, _describe, scale_dtype=_scale_dtype)
+@operator(DequantizeDesc, _describe, scale_dtype=scale_of_output)
 def dequantize(
     input: chex.Array,
     scale: chex.Numeric,

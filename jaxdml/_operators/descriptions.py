@@ -72,6 +72,16 @@ def parameter_desc(array: Any, rank: int, channels: int | None = None) -> Tensor
     return TensorDesc(DataType.of(array.dtype), per_channel(array.shape, rank, channels))
 
 
+def scale_of_input(given: Given, scale: Any) -> type[np.floating]:
+    """The type of a number that input is divided by: that of a float input."""
+    return np.float16 if given["input"].dtype == np.float16 else np.float32
+
+
+def scale_of_output(given: Given, scale: Any) -> type[np.floating]:
+    """The type of a number that input is multiplied by, which is the output's: the number's own."""
+    return np.float16 if isinstance(scale, np.float16) else np.float32
+
+
 def block_desc(array: Any, rank: int) -> TensorDesc:
     """The desc of an array as it is, or of a number, which is for all."""
     return TensorDesc(DataType.of(array.dtype), array.shape or (1,) * rank)

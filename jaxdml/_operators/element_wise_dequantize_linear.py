@@ -1,16 +1,13 @@
 """DML_ELEMENT_WISE_DEQUANTIZE_LINEAR_OPERATOR_DESC."""
 
-from typing import Any
-
 import chex
-import numpy as np
 
 from jaxdml._arithmetic import elementwise
 from jaxdml._directml.desc import OperatorDesc
 from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._directml.pages.element_wise_dequantize_linear import ElementWiseDequantizeLinearDesc
 from jaxdml._operators.call import operator
-from jaxdml._operators.descriptions import Given, broadcast_desc
+from jaxdml._operators.descriptions import Given, broadcast_desc, scale_of_output
 
 
 def _describe(given: Given) -> OperatorDesc:
@@ -23,11 +20,7 @@ def _describe(given: Given) -> OperatorDesc:
     )
 
 
-def _scale_dtype(given: Given, scale: Any) -> type[np.floating]:
-    return np.float16 if isinstance(scale, np.float16) else np.float32
-
-
-@operator(ElementWiseDequantizeLinearDesc, _describe, scale_dtype=_scale_dtype)
+@operator(ElementWiseDequantizeLinearDesc, _describe, scale_dtype=scale_of_output)
 def element_wise_dequantize_linear(
     input: chex.Array,
     scale: chex.Numeric,

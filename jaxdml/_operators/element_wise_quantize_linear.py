@@ -1,7 +1,5 @@
 """DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC, which makes what the other operators read."""
 
-from typing import Any
-
 import chex
 import numpy as np
 
@@ -10,7 +8,7 @@ from jaxdml._directml.desc import OperatorDesc
 from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._directml.pages.element_wise_quantize_linear import ElementWiseQuantizeLinearDesc
 from jaxdml._operators.call import operator
-from jaxdml._operators.descriptions import Given, broadcast_desc
+from jaxdml._operators.descriptions import Given, broadcast_desc, scale_of_input
 
 
 def _describe(given: Given) -> OperatorDesc:
@@ -20,11 +18,7 @@ def _describe(given: Given) -> OperatorDesc:
     )
 
 
-def _scale_dtype(given: Given, scale: Any) -> type[np.floating]:
-    return np.float16 if given["input"].dtype == np.float16 else np.float32
-
-
-@operator(ElementWiseQuantizeLinearDesc, _describe, scale_dtype=_scale_dtype, output_dtype=np.uint8)
+@operator(ElementWiseQuantizeLinearDesc, _describe, scale_dtype=scale_of_input, output_dtype=np.uint8)
 def element_wise_quantize_linear(
     input: chex.Array,
     scale: chex.Numeric,

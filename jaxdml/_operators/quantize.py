@@ -1,7 +1,5 @@
 """DML_QUANTIZE_OPERATOR_DESC."""
 
-from typing import Any
-
 import chex
 import numpy as np
 
@@ -10,7 +8,7 @@ from jaxdml._directml.desc import OperatorDesc
 from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._directml.pages.quantize import QuantizeDesc
 from jaxdml._operators.call import operator
-from jaxdml._operators.descriptions import Given, block_desc, quantization_options
+from jaxdml._operators.descriptions import Given, block_desc, quantization_options, scale_of_input
 
 
 def _describe(given: Given) -> OperatorDesc:
@@ -21,11 +19,7 @@ def _describe(given: Given) -> OperatorDesc:
     )
 
 
-def _scale_dtype(given: Given, scale: Any) -> type[np.floating]:
-    return np.float16 if given["input"].dtype == np.float16 else np.float32
-
-
-@operator(QuantizeDesc, _describe, scale_dtype=_scale_dtype, output_dtype=np.uint8)
+@operator(QuantizeDesc, _describe, scale_dtype=scale_of_input, output_dtype=np.uint8)
 def quantize(
     input: chex.Array,
     scale: chex.Numeric,

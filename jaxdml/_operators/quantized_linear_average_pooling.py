@@ -32,7 +32,7 @@ def _describe(given: Given) -> OperatorDesc:
             return tensor_desc(array)
         return parameter_desc(array, input.ndim, channels)
 
-    window = (channels, 1, *given["window_size"])
+    window = (channels, 1, *given["window_size"])  # as a depthwise filter
     output = windowed_shape(input.shape, window, *(given[name] for name in OPTIONS))
     options = {"form": form, "dimension_count": input.ndim - 2}
     return given.desc(QuantizedLinearAveragePoolingDesc, output=output, **options)

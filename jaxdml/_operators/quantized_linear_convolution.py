@@ -80,7 +80,6 @@ def quantized_linear_convolution(
     https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_quantized_linear_convolution_operator_desc
     """
     each: dict[str, Any] = {"strides": strides, "dilations": dilations, "start": start_padding, "end": end_padding}
-
     return contractions.requantized_conv(
         input,
         input_scale,

@@ -10,7 +10,9 @@ from jaxdml import reference
 from modes import (
     UNOPTIMISED,
     as_jax,
+    assert_same,
     called,
+    check,
     closed_over,
     jitted,
     op_by_op,
@@ -22,37 +24,27 @@ from modes import (
 from rarely import rest_rarely
 
 # Each mode runs a part of the cases in each run, and the rest in `make test-all`.
-MOST, HALF, QUARTER = (rest_rarely(MATRIX_MULTIPLY, n) + rest_rarely(CONVOLUTION, n) for n in (3, 2, 1))
+MANY, SOME, FEW = (rest_rarely(MATRIX_MULTIPLY, n) + rest_rarely(CONVOLUTION, n) for n in (3, 2, 1))
 
 
 def name(chunk):
     return chunk[0].operator.split("_")[-1]
 
 
-def assert_same(case, got, expected):
-    assert got.dtype == expected.dtype
-    np.testing.assert_array_equal(np.asarray(got), expected, err_msg=str(case))
-
-
-def check(cases, mode):
-    for case, got in zip(cases, mode(cases), strict=True):
-        assert_same(case, got, case.expected)
-
-
-@pytest.mark.parametrize("chunk", MOST, ids=name)
+@pytest.mark.parametrize("chunk", MANY, ids=name)
 def test_jitted(chunk):
     """All cases as XLA optimises them."""
     check(chunk, jitted)
 
 
-@pytest.mark.parametrize("chunk", QUARTER, ids=name)
+@pytest.mark.parametrize("chunk", FEW, ids=name)
 def test_called(chunk):
     """Their programs are optimised in test_every_mode and wherever else a test calls an operator."""
     with unoptimised_calls():
         check(chunk, called)
 
 
-@pytest.mark.parametrize("chunk", HALF, ids=name)
+@pytest.mark.parametrize("chunk", SOME, ids=name)
 def test_x64_changes_no_operation(chunk):
     """With 64-bit types on, the very same program is traced, for every backend; test_every_mode runs it."""
     for case in chunk[::2]:
@@ -69,7 +61,7 @@ def test_every_mode(chunk, mode, x64):
     check(chunk, mode)
 
 
-@pytest.mark.parametrize("chunk", QUARTER, ids=name)
+@pytest.mark.parametrize("chunk", FEW, ids=name)
 def test_vmapped_over_every_argument(chunk):
     lists = [variants(case) for case in chunk]
     batches = [as_jax(stacked(arguments)) for arguments in lists]

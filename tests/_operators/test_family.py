@@ -6,12 +6,14 @@ import pytest
 
 import jaxdml as dml
 from cases import BYTES, Case
-from family_cases import FAMILY, INTEGERS, NARROW, assert_same
+from family_cases import FAMILY, INTEGERS, NARROW
 from jaxdml import reference
 from modes import (
     UNOPTIMISED,
     as_jax,
+    assert_same,
     called,
+    check,
     closed_over,
     jitted,
     op_by_op,
@@ -29,11 +31,6 @@ FIRST = [chunks[0][:3] for chunks in FAMILY.values()]
 
 def name(chunk):
     return chunk[0].operator
-
-
-def check(cases, mode):
-    for case, got in zip(cases, mode(cases), strict=True):
-        assert_same(case, got, case.expected)
 
 
 @pytest.mark.parametrize("chunk", CHUNKS, ids=name)

@@ -9,8 +9,9 @@ import pytest
 
 import jaxdml as dml
 from cases import BYTES
-from family_cases import FOUR_BITS, NARROW, assert_same
+from family_cases import FOUR_BITS, NARROW
 from jaxdml import reference
+from modes import assert_same
 
 SCALES = (1.0, 0.25, 0.1, 1 / 3, 3.7e-3, -0.5, 300.0, 1e-39, 0.0, -0.0, np.inf, -np.inf, np.nan)
 
