@@ -113,3 +113,14 @@ def test_unknown_arguments_name_the_nearest():
         dml.quantized_linear_convolution(X, 0.1, 3, F, 0.2, None, None, 30.0, 5, 2)
     with pytest.raises(ArgumentTypeError, match="multiple values for argument 'input'"):
         convolve(X, F, input=X)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "shape", "advice"),
+    [(2, (1,), ""), (2, (2, 1), "; write bias.reshape(-1, 1, 1)"), (3, (2,), "; there are 2 values")],
+)
+def test_a_bias_of_another_number_or_form_is_told_so(outputs, shape, advice):
+    """One value is no list to count, two are the fewest that another form can hold."""
+    with pytest.raises(DescError) as error:
+        dml.quantized_linear_convolution(X, 0.1, None, F[:outputs], 0.2, None, np.zeros(shape, np.int32), 30.0, None)
+    assert str(error.value).endswith(f"[1, {outputs}, 1, 1]: one for each of the {outputs} output channels{advice}")
