@@ -3,7 +3,7 @@
 import numpy as np
 
 from descs import case
-from jaxdml._directml.strides import is_nested, may_overlap
+from jaxdml._directml.strides import is_nested, is_packed, may_overlap
 
 
 def test_overlaps_are_found_exactly():
@@ -34,3 +34,12 @@ def test_overlaps_of_large_views_are_decided_at_once():
     ):
         with case(sizes, strides):
             assert may_overlap(sizes, strides) == overlap
+
+
+def test_only_strides_that_are_taken_decide_whether_a_tensor_is_packed():
+    """That of a dimension of one element is never taken; that of two is taken once."""
+    assert is_packed((2, 1, 3), None)
+    assert is_packed((2, 1, 3), (3, 3, 1))
+    assert is_packed((2, 1, 3), (3, 99, 1))
+    assert not is_packed((2, 1, 3), (4, 3, 1))
+    assert not is_packed((3, 2), (2, 0))
