@@ -1,5 +1,8 @@
 """DirectML's quantized operators as pure JAX functions."""
 
+import importlib as _importlib
+from typing import Any as _Any
+
 from jaxdml import checked, dxdispatch
 from jaxdml._arithmetic.kernel_library import kernels, use_kernels
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
@@ -98,6 +101,14 @@ __all__ = [
     "use_kernels",
     "validate",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    """`jaxdml.onnx`, imported when it is first asked for: it needs the package onnx, an extra."""
+    if name == "onnx":
+        return _importlib.import_module("jaxdml.onnx")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 # The path that users and their pickles see is the public one.
 for _name in __all__:

@@ -60,3 +60,18 @@ class FeatureLevelError(DescError):
 
 class ArgumentTypeError(DescError, TypeError):
     """An argument is of a Python type that cannot stand for a tensor or a static option."""
+
+
+class ModelError(ValueError):
+    """A model that cannot be read, or cannot run as it is.
+
+    Attributes:
+      problems: every problem that was found, a sentence each; the message lists them.
+    """
+
+    def __init__(self, message: str, problems: tuple[str, ...] = ()) -> None:
+        super().__init__(message, problems)  # what a pickle calls the class with again
+        self.problems = problems or (message,)
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -5,7 +5,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 TYPES = {name: getattr(TensorProto, name.upper()) for name in ("uint8", "int8", "int32", "float16", "int4", "uint4")}
-TYPES["float32"] = TensorProto.FLOAT
+TYPES |= {"float32": TensorProto.FLOAT, "bool": TensorProto.BOOL}
 BYTES = {"int4": "int8", "uint4": "uint8"}
 
 
@@ -23,13 +23,31 @@ def run(operator, arguments, outputs, *, domain="", **attributes):
     nodes = [helper.make_node(operator, names, names_of_results, domain=domain, **attributes)]
     nodes += [helper.make_node("Cast", [f"x_y{i}"], [f"y{i}"], to=TYPES[BYTES[name]])
               for i, name in enumerate(outputs) if name in BYTES]  # fmt: skip
+    return _session(nodes, inputs, results, initializers).run(None, dict([first]) if is_input else {})
+
+
+def fed(operator, arguments, output, *, domain="com.microsoft", **attributes):
+    """An operator's output, of this type by name, as a function of all arguments; they are of the types of these."""
+    names = ["" if argument is None else f"x{i}" for i, argument in enumerate(arguments)]
+    inputs = [helper.make_tensor_value_info(name, TYPES[np.asarray(argument).dtype.name], None)
+              for name, argument in zip(names, arguments, strict=True) if name]  # fmt: skip
+    nodes = [helper.make_node(operator, names, ["y"], domain=domain, **attributes)]
+    session = _session(nodes, inputs, [helper.make_tensor_value_info("y", TYPES[output], None)])
+
+    def call(*arguments):
+        given = zip(names, arguments, strict=True)
+        return session.run(None, {name: np.asarray(argument) for name, argument in given if name})[0]
+
+    return call
+
+
+def _session(nodes, inputs, results, initializers=()):
     graph = helper.make_graph(nodes, "one", inputs, results, initializers)
     imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, dict([first]) if is_input else {})
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def _initializer(name, value):

@@ -1,0 +1,131 @@
+"""What is known of a graph's quantize and dequantize nodes: the grid of each value."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxdml._graph.graph import Graph, Names, Node
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The integers that stand for a float value.
+
+    Attributes:
+      value: the name of the integers.
+      scale: the name of the scale, a constant.
+      zero_point: the name of the zero point, a constant; "" is 0.
+      dtype: the type of the integers.
+      axis: the axis along which the scale has values, where it has several.
+      node: the quantize or dequantize node.
+    """
+
+    value: str
+    scale: str
+    zero_point: str
+    dtype: np.dtype[Any]
+    axis: int
+    node: Node
+
+
+class Grids:
+    """Answers questions about a graph's grids.
+
+    Attributes:
+      graph: the graph.
+      added: constants that quantized operators need beside those of the graph.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.added: dict[str, np.ndarray] = {}
+        self._producers, self._consumers = graph.producers(), graph.consumers()
+        self._names, self._outputs = Names(graph), frozenset(graph.outputs)
+        self._zero_points: dict[tuple[str, np.dtype[Any]], str] = {}
+
+    def constant(self, name: str) -> np.ndarray | None:
+        """The values of a constant; None where the value is computed, or there is no name."""
+        found = self.graph.constants.get(name)
+        return self.added.get(name) if found is None else found
+
+    def add(self, name: str, value: np.ndarray) -> str:
+        """A new constant's name, like the given one."""
+        name = self._names.next(name)
+        self.added[name] = value
+        return name
+
+    def producer(self, name: str) -> Node | None:
+        """The node that makes a value."""
+        return self._producers.get(name)
+
+    def readers(self, name: str) -> list[Node]:
+        """The nodes that read a value."""
+        return self._consumers.get(name, [])
+
+    def only_reader(self, node: Node) -> Node | None:
+        """The one node that reads what a node makes; None if several do, or the graph gives it out."""
+        name = node.outputs[0]
+        readers = self.readers(name)
+        return readers[0] if len(readers) == 1 and name not in self._outputs else None
+
+    def dequantized(self, name: str) -> Grid | None:
+        """The grid of a value that a dequantize node with constant parameters makes."""
+        node = self._producers.get(name)
+        return self._grid(node, node.inputs[0]) if node and node.operator.kind == "dequantize_linear" else None
+
+    def quantized(self, node: Node | None) -> Grid | None:
+        """The grid that a quantize node with constant parameters makes."""
+        return self._grid(node, node.outputs[0]) if node and node.operator.kind == "quantize_linear" else None
+
+    def is_beside_integers(self, node: Node) -> bool:
+        """Whether a node reads what is dequantized, or makes what is quantized."""
+        makers = (self._producers.get(name) for name in node.inputs)
+        reads = any(maker is not None and maker.operator.kind == "dequantize_linear" for maker in makers)
+        return reads or any(reader.operator.kind == "quantize_linear" for reader in self.readers(node.outputs[0]))
+
+    def _grid(self, node: Node, value: str) -> Grid | None:
+        scale, zero_point = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
+        offset, steps, integers = map(self.constant, (zero_point, scale, value))
+        if steps is None or (zero_point and offset is None) or steps.dtype != np.float32:
+            return None
+        if steps.size == 0 or (offset is not None and offset.size != steps.size):
+            return None
+        is_to_integers = node.operator.kind == "quantize_linear"
+        if not is_to_integers and node.options.get("dtype") not in (None, np.float32):
+            return None
+        if offset is not None:
+            dtype = offset.dtype
+        elif integers is not None:
+            dtype = integers.dtype
+        elif is_to_integers:
+            dtype = np.dtype(node.options.get("dtype") or np.uint8)
+        else:
+            made_by = self.quantized(self._producers.get(value))
+            if made_by is None:
+                return None
+            dtype = made_by.dtype
+        return Grid(value, scale, zero_point, dtype, node.options.get("axis", 1), node)
+
+    def is_one_number(self, grid: Grid) -> bool:
+        """Whether one scale holds for the whole tensor."""
+        scale: Any = self.constant(grid.scale)
+        return bool(scale.size == 1)
+
+    def numbers(self, grid: Grid) -> tuple[float, int]:
+        """Scale and zero point of a grid that has one of each."""
+        scale, zero_point = self.constant(grid.scale), self.constant(grid.zero_point)
+        assert scale is not None
+        return float(scale.reshape(())), 0 if zero_point is None else int(zero_point.reshape(-1)[0])
+
+    def are_equal(self, one: Grid, other: Grid) -> bool:
+        """Whether two grids of one scale each are the same integers for the same values."""
+        both = self.is_one_number(one) and self.is_one_number(other) and one.dtype == other.dtype
+        return both and self.numbers(one) == self.numbers(other)
+
+    def zero_point_of(self, grid: Grid) -> str:
+        """The name of a grid's zero point, which is made where the grid has none, so that the type is told."""
+        key = grid.scale, grid.dtype
+        if not grid.zero_point and key not in self._zero_points:
+            self._zero_points[key] = self.add(f"{grid.scale}_zero_point", np.zeros((), grid.dtype))
+        return grid.zero_point or self._zero_points[key]

@@ -1,0 +1,155 @@
+"""Quantize and dequantize nodes brought together, without a change of any value.
+
+Dequantize nodes go behind operators that only move elements, quantize nodes before them: each element keeps its bits.
+An order of elements stays the same, too, for a scale is positive. A clamp on the way of a quantize node goes where the
+integers reach no further. What then remains of dequantize and quantize by the same numbers is the identity: the
+quotient of n * scale and scale rounds to n.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdml._graph.graph import Graph, Names, Node, without_dead
+from jaxdml._graph.grids import Grid, Grids
+
+CROP = "tf_crop_and_resize"  # what lies outside of the image is a number of floats
+MOVERS = ("mover", "max_pool", "extreme")  # each output has elements of the first input
+
+
+def in_normal_form(graph: Graph) -> Graph:
+    """The graph with integers in place of floats where operators do not compute."""
+    for step in (_dequantized_behind, _quantized_before, _without_pairs):
+        graph = without_dead(step(graph))
+    return graph
+
+
+def _moves(node: Node | None) -> bool:
+    """Whether each output of a node has elements of its first input, and nothing else."""
+    if node is None or node.operator.kind not in MOVERS or node.options.get("coordinates") == CROP:
+        return False
+    return node.operator.kind == "mover" or not any(node.outputs[1:])
+
+
+def _keeps_order(grid: Grid | None, grids: Grids) -> bool:
+    """Whether of two integers the greater is the greater float: one scale, positive, for at most 16 bits."""
+    if grid is None or not grids.is_one_number(grid) or grid.dtype.itemsize > 2:
+        return False
+    return bool(np.finfo(np.float32).tiny <= grids.numbers(grid)[0] < 2.0**96)
+
+
+# Clamps --------------------------------------------------------------------------------------------------------------
+
+
+def _is_redundant(clamp: Node, grid: Grid, grids: Grids) -> bool:
+    """Whether both bounds of a clamp are quantized to the ends of the grid."""
+    bounds = _bounds(clamp, grids) if clamp.operator.kind in ("relu", "clip") else None
+    if bounds is None:
+        return False
+    scale, zero_point = grids.numbers(grid)
+    limits = jnp.iinfo(grid.dtype)  # type: ignore[no-untyped-call] # NumPy knows none of 4 bits
+    with np.errstate(over="ignore"):
+        low, high = (np.rint(np.float32(bound) / np.float32(scale)) + zero_point for bound in bounds)
+    return bool(low <= limits.min and high >= limits.max)
+
+
+def _bounds(clamp: Node, grids: Grids) -> tuple[float, float] | None:
+    """The bounds of a relu or clip node; None where they are computed."""
+    if clamp.operator.kind == "relu":
+        return 0.0, np.inf
+    ends = []
+    for place, word, open_end in ((1, "min", -np.inf), (2, "max", np.inf)):
+        name = clamp.inputs[place] if place < len(clamp.inputs) else ""
+        value = grids.constant(name)
+        if name and (value is None or value.size != 1):
+            return None
+        given = clamp.options.get(word) if value is None else float(value.reshape(()))
+        ends.append(open_end if given is None else given)
+    return ends[0], ends[1]
+
+
+# Movers --------------------------------------------------------------------------------------------------------------
+
+
+def _dequantized_behind(graph: Graph) -> Graph:
+    grids, names, nodes = Grids(graph), Names(graph), list[Node]()
+    by: dict[str, Node] = {}  # by a float value: the node that dequantizes it, or would have
+    for node in graph.nodes:
+        before = by.get(node.inputs[0]) if node.inputs else None
+        if node.operator.kind == "dequantize_linear" and _keeps_order(grids.dequantized(node.outputs[0]), grids):
+            by[node.outputs[0]] = node
+        elif before is not None and node.operator.kind == "order":
+            node = node.replace(inputs=(before.inputs[0], *node.inputs[1:]))
+        elif before is not None and _moves(node):
+            integers = tuple(name and names.next(name) for name in node.outputs)
+            nodes.append(node.replace(inputs=(before.inputs[0], *node.inputs[1:]), outputs=integers))
+            for name, integer in zip(node.outputs, integers, strict=True):
+                if name:
+                    by[name] = before.replace(inputs=(integer, *before.inputs[1:]), outputs=(name,))
+                    nodes.append(by[name])
+            continue
+        nodes.append(node)
+    return graph.replace(nodes=tuple(nodes))
+
+
+def _quantized_before(graph: Graph) -> Graph:
+    """With quantize nodes before movers, and in place of clamps that their integers make redundant."""
+    grids, names, nodes = Grids(graph), Names(graph), list[Node]()
+    waiting: dict[str, tuple[Node, list[Node]]] = {}  # by a float: the node that quantizes it, the clamps left out
+    for node in reversed(graph.nodes):
+        after, clamps = waiting.pop(node.outputs[0], (None, list[Node]()))
+        source = node
+        if after is not None and _moves(node):  # the mover moves integers, and its input is quantized
+            integer = names.next(node.inputs[0])
+            nodes.append(node.replace(inputs=(integer, *node.inputs[1:]), outputs=after.outputs))
+            source = after.replace(inputs=(node.inputs[0], *after.inputs[1:]), outputs=(integer,))
+        elif after is not None:
+            clamps.append(node)
+            source = after.replace(inputs=(node.inputs[0], *after.inputs[1:]))
+        maker, grid = grids.producer(source.inputs[0]) if source.inputs else None, grids.quantized(source)
+        if maker is not None and grid is not None and _can_go(maker, grid, grids):
+            waiting[maker.outputs[0]] = source, clamps
+        else:
+            words = (word for each in (*reversed(clamps), source) for word in each.source)
+            nodes.append(source.replace(source=tuple(words)) if clamps else source)
+    return graph.replace(nodes=tuple(reversed(nodes)))
+
+
+def _can_go(maker: Node, grid: Grid, grids: Grids) -> bool:
+    """Whether a quantize node may go before the node that makes its input."""
+    if not _keeps_order(grid, grids) or grids.only_reader(maker) is None:
+        return False
+    return len(maker.outputs) == 1 and (_moves(maker) or _is_redundant(maker, grid, grids))
+
+
+# Pairs ---------------------------------------------------------------------------------------------------------------
+
+
+def _without_pairs(graph: Graph) -> Graph:
+    """Without quantize nodes that give back what was dequantized by the same numbers."""
+    grids, same, nodes = Grids(graph), dict[str, str](), list[Node]()
+    outputs = frozenset(graph.outputs)
+    given_out: dict[str, str] = {}  # by integers inside the graph: the output that they are
+    for node in graph.nodes:
+        after = grids.quantized(node)
+        before = grids.dequantized(node.inputs[0]) if after else None
+        if not (before and after and _are_one(before, after, grids)):
+            nodes.append(node)
+            continue
+        name, integers = node.outputs[0], same.get(before.value, before.value)
+        if name not in outputs:
+            same[name] = integers
+        elif grids.producer(integers) and integers not in given_out and integers not in outputs:
+            given_out[integers] = name
+        else:
+            nodes.append(node)
+
+    def named(names: tuple[str, ...]) -> tuple[str, ...]:
+        plain = (same.get(name, name) for name in names)
+        return tuple(given_out.get(name, name) for name in plain)
+
+    renamed = (node.replace(inputs=named(node.inputs), outputs=named(node.outputs)) for node in nodes)
+    return graph.replace(nodes=tuple(renamed))
+
+
+def _are_one(before: Grid, after: Grid, grids: Grids) -> bool:
+    return grids.are_equal(before, after) and _keeps_order(after, grids)

@@ -1,0 +1,125 @@
+"""The quantized operators by kind, as each numerics has them, with what repacks their constant weights."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from jaxdml._graph import directml
+from jaxdml._graph.graph import Operator
+from jaxdml._graph.onnxruntime.add import qlinear_add
+from jaxdml._graph.onnxruntime.gemm import qgemm
+from jaxdml._graph.onnxruntime.lookup import qlinear_concat, qlinear_leaky_relu, qlinear_sigmoid
+from jaxdml._graph.onnxruntime.mul import qlinear_mul
+from jaxdml._graph.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
+from jaxdml._graph.onnxruntime.softmax import OF_ONE_AXIS, qlinear_softmax
+from jaxdml._graph.windows import Pairs, explicit_padding, for_each
+from jaxdml._operators.prepare import prepare_convolution_filter, prepare_matrix_multiply_b
+from jaxdml.errors import ModelError
+
+Array = Any
+DIRECTML, ONNXRUNTIME = "directml", "onnxruntime"
+BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+
+
+def prepared_filter(w: np.ndarray, options: Mapping[str, Any]) -> Any:
+    """A filter that the convolutions take, repacked."""
+    groups = options.get("group_count", 1)
+    if w.dtype not in BYTES or w.ndim not in (3, 4) or w.size == 0 or groups < 1 or w.shape[0] % groups:
+        return w
+    return prepare_convolution_filter(w, group_count=groups)
+
+
+def prepared_matrix(b: np.ndarray, options: Mapping[str, Any]) -> Any:
+    """A matrix that the products take, repacked."""
+    if b.dtype not in BYTES or b.ndim != 2 or b.size == 0:
+        return b
+    return prepare_matrix_multiply_b(b.T if options.get("trans_b") else b)
+
+
+Prepare = Mapping[int, Callable[[np.ndarray, Mapping[str, Any]], Any]]
+FILTER: Prepare = {3: prepared_filter}
+MATRIX: Prepare = {3: prepared_matrix}
+
+
+def gemm(
+    a: Array, a_scale: Array, a_zero_point: Array | None, b: Array, b_scale: Array, b_zero_point: Array | None,
+    bias: Array | None = None, y_scale: Array | None = None, y_zero_point: Array | None = None, *,
+    alpha: float = 1.0, trans_a: int = 0, trans_b: int = 0,
+) -> Array:  # fmt: skip
+    """Product of quantized a and b, plus a bias, quantized, or in floats without y_scale; a's rows are one matrix."""
+    rows = a.reshape(-1, a.shape[-1]) if a.ndim != 2 else a
+    of_a, of_b, of_y = (rows, a_scale, a_zero_point), (b, b_scale, b_zero_point), (y_scale, y_zero_point)
+    y = qgemm(*of_a, *of_b, bias, *of_y, alpha=alpha, trans_a=bool(trans_a), trans_b=bool(trans_b))
+    return y.reshape(*a.shape[:-1], y.shape[-1]) if a.ndim != 2 else y
+
+
+def average_pool(
+    x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None, *,
+    window: Sequence[int], strides: int | Sequence[int] = 1, dilations: int | Sequence[int] = 1,
+    padding: Pairs | int | str = 0, count_include_pad: int = 0, ceil_mode: int = 0, channels_last: int = 0,
+) -> Array:  # fmt: skip
+    """Means over windows of quantized x, quantized, as ONNX Runtime computes them."""
+    sizes = x.shape[1:-1] if channels_last else x.shape[2:]
+    if any(dilation != 1 for dilation in for_each("dilations", dilations, len(sizes))):
+        raise ModelError("dilations are not supported by the quantized operator")
+    return qlinear_average_pool(
+        x, x_scale, x_zero_point, y_scale, y_zero_point, window=tuple(window),
+        strides=for_each("strides", strides, len(sizes)),
+        padding=explicit_padding(padding, sizes, window, strides, dilations),
+        count_include_pad=bool(count_include_pad), ceil_mode=bool(ceil_mode), channels_last=bool(channels_last),
+    )  # fmt: skip
+
+
+def directml_average_pool(
+    x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None, *,
+    window: Sequence[int], ceil_mode: int = 0, channels_last: int = 0, **options: Any,
+) -> Array:  # fmt: skip
+    """Means over windows of quantized x, quantized; DirectML has no `ceil_mode`, channels last or 1-D images."""
+    parameters = x_scale, x_zero_point, y_scale, y_zero_point
+    options["window"] = window
+    if ceil_mode or channels_last or x.ndim not in (4, 5):
+        return average_pool(x, *parameters, **options | {"ceil_mode": ceil_mode, "channels_last": channels_last})
+    return directml.average_pool(x, *parameters, **options)
+
+
+def directml_global_average_pool(
+    x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None, *,
+    channels_last: int = 0,
+) -> Array:  # fmt: skip
+    """Means over the whole space of quantized x, quantized; DirectML has images of 2 or 3 dimensions."""
+    if channels_last or x.ndim not in (4, 5):
+        parameters = x_scale, x_zero_point, y_scale, y_zero_point
+        return qlinear_global_average_pool(x, *parameters, channels_last=bool(channels_last))
+    return directml.global_average_pool(x, x_scale, x_zero_point, y_scale, y_zero_point)
+
+
+_COMMON = {
+    "concat": Operator("QLinearConcat", qlinear_concat),
+    "conv": Operator("QLinearConv", directml.convolution, uniform=(5,), prepare=FILTER),
+    "dot": Operator("QLinearMatMul", directml.product, uniform=(5,), prepare=MATRIX),
+    "dot_to_float": Operator(
+        "MatMulIntegerToFloat", directml.float_product, uniform=(5,), prepare={1: prepared_matrix}
+    ),
+    "gemm": Operator("QGemm", gemm, uniform=(5,), prepare=MATRIX),
+    "leaky_relu": Operator("QLinearLeakyRelu", qlinear_leaky_relu),
+    "mul": Operator("QLinearMul", qlinear_mul),
+    "sigmoid": Operator("QLinearSigmoid", qlinear_sigmoid),
+    "softmax": Operator("QLinearSoftmax", partial(qlinear_softmax, opset=OF_ONE_AXIS), known=(1,)),
+    "softmax_of_rest": Operator("QLinearSoftmax", partial(qlinear_softmax, opset=OF_ONE_AXIS - 1), known=(1,)),
+}
+QUANTIZED: Mapping[str, Mapping[str, Operator]] = {
+    DIRECTML: _COMMON
+    | {
+        "add": Operator("QLinearAdd", directml.add),
+        "average_pool": Operator("QLinearAveragePool", directml_average_pool),
+        "global_average_pool": Operator("QLinearGlobalAveragePool", directml_global_average_pool),
+    },
+    ONNXRUNTIME: _COMMON
+    | {
+        "add": Operator("QLinearAdd", qlinear_add),
+        "average_pool": Operator("QLinearAveragePool", average_pool),
+        "global_average_pool": Operator("QLinearGlobalAveragePool", qlinear_global_average_pool),
+    },
+}

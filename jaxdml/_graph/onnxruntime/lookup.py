@@ -1,0 +1,124 @@
+"""Tables of a function of one 8-bit tensor, and operators that are such tables."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic import rounding
+from jaxdml._arithmetic.sharding import out_sharding
+from jaxdml._graph.onnxruntime.fused import multiply_add
+from jaxdml._graph.onnxruntime.values import dequantized, int32, quantized
+
+Array = jax.Array
+# The logistic function of x between -18 and 18 is x * p(x**2) / q(x**2) + 0.5; of p and q the coefficients, the highest
+# first. Source: Eigen, plogistic in GenericPacketMathFunctions.h.
+P = (
+    0, 4.37031012579801e-11, 1.15627324459942e-07, 6.08574864600143e-05, 8.51377133304701e-03, 2.48287947061529e-01,
+)  # fmt: skip
+Q = (
+    6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.70198817374094e-03, 1.16817656904453e-01,
+    9.93151921023180e-01,
+)  # fmt: skip
+
+
+def looked_up(x: Any, table: Any) -> Array:
+    """What a table of 256 entries has for each element of 8-bit x; its first entry is that of x's least number."""
+    # Of int32, because XLA:CPU looks bytes up one by one; kept from being computed anew for each element.
+    wide = lax.optimization_barrier(int32(table))
+    return lax.convert_element_type(entries(wide, int32(x) - rounding.limits_of(x.dtype).min), table.dtype)
+
+
+def entries(table: Any, places: Array) -> Array:
+    """The entries of a table at int32 places, all of which it has."""
+    sharding = out_sharding(*((places, axis) for axis in range(places.ndim))) if places.ndim else None
+    return jnp.asarray(table).at[places].get(mode="promise_in_bounds", out_sharding=sharding)
+
+
+def table_of(
+    function: Callable[..., Array], dtype: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any,
+    y_zero_point: Any | None, *options: Any,
+) -> Array:  # fmt: skip
+    """The table of function(value, *options), quantized in and out; a constant where the arguments are known."""
+    with jax.ensure_compile_time_eval():
+        return _table(function, np.dtype(dtype), x_scale, x_zero_point, y_scale, y_zero_point, *options)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _table(
+    function: Callable[..., Array], dtype: np.dtype, x_scale: Any, x_zero_point: Any | None, y_scale: Any,
+    y_zero_point: Any | None, *options: Any,
+) -> Array:  # fmt: skip
+    limits = rounding.limits_of(dtype)
+    every = dequantized(np.arange(limits.min, limits.max + 1, dtype=np.int32), x_scale, x_zero_point)
+    return quantized(function(every, *options), y_scale, y_zero_point, dtype)
+
+
+def rescaled(x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None) -> Array:
+    """x in steps of y_scale; as it is, if scales and zero points are known to be equal."""
+    parameters = x_scale, x_zero_point, y_scale, y_zero_point
+    if not any(isinstance(parameter, jax.core.Tracer) for parameter in parameters):
+        numbers = [0 if parameter is None else np.asarray(parameter).item() for parameter in parameters]
+        if numbers[:2] == numbers[2:]:
+            return jnp.asarray(x)
+    return looked_up(x, table_of(_same, x.dtype, *parameters))
+
+
+def _same(x: Array) -> Array:
+    return x
+
+
+# Operators -----------------------------------------------------------------------------------------------------------
+
+
+def qlinear_concat(output_scale: Any, output_zero_point: Any | None, *inputs: Any, axis: int) -> Array:
+    """Quantized tensors of one type, each followed by its scale and zero point, end to end in steps of output_scale."""
+    triples = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
+    parts = [rescaled(*triple, output_scale, output_zero_point) for triple in triples]
+    return lax.concatenate(parts, axis % parts[0].ndim)
+
+
+def qlinear_where(
+    condition: Any, x: Any, x_scale: Any, x_zero_point: Any | None, y: Any, y_scale: Any, y_zero_point: Any | None,
+    output_scale: Any, output_zero_point: Any | None,
+) -> Array:  # fmt: skip
+    """x where condition holds, and y elsewhere, of one type, in steps of output_scale; all three broadcast."""
+    output = output_scale, output_zero_point
+    parts = rescaled(x, x_scale, x_zero_point, *output), rescaled(y, y_scale, y_zero_point, *output)
+    shape = jnp.broadcast_shapes(condition.shape, x.shape, y.shape)
+    return lax.select(*(jnp.broadcast_to(part, shape) for part in (condition, *parts)))
+
+
+def qlinear_leaky_relu(
+    x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None, *, alpha: float
+) -> Array:
+    """Dequantized x where it is at least 0, and fl(alpha * x) elsewhere, quantized."""
+    return looked_up(x, table_of(_leaky, x.dtype, x_scale, x_zero_point, y_scale, y_zero_point, np.float32(alpha)))
+
+
+def _leaky(x: Array, alpha: Array) -> Array:
+    return lax.select(x >= 0, x, rounding.flushed(x * alpha))
+
+
+def qlinear_sigmoid(
+    x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None
+) -> Array:  # fmt: skip
+    """The logistic function of dequantized x, quantized: a quotient of polynomials in fused multiply-adds."""
+    return looked_up(x, table_of(_logistic, x.dtype, x_scale, x_zero_point, y_scale, y_zero_point))
+
+
+def _logistic(x: Array) -> Array:
+    x = lax.clamp(np.float32(-18), x, np.float32(18))
+    squares = lax.broadcast_in_dim(rounding.flushed(x * x), (2, *x.shape), (1,))
+    highest, *others = np.asarray([P, Q], np.float32).T[:, :, None]
+
+    def add(total: Array, coefficients: Array) -> tuple[Array, None]:
+        return multiply_add(total, squares, jnp.broadcast_to(coefficients, total.shape)), None
+
+    # A loop: XLA takes minutes to compile all of its multiply-adds one after the other.
+    (p, q), _ = lax.scan(add, jnp.broadcast_to(highest, squares.shape), jnp.stack(others))
+    return lax.max(rounding.quotient(rounding.flushed(p * x), q) + np.float32(0.5), np.float32(0))

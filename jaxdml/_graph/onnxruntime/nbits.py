@@ -1,0 +1,67 @@
+"""com.microsoft's MatMulNBits."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+Array = jax.Array
+
+
+def matmul_nbits(
+    a: Any, b: Any, scales: Any, zero_points: Any | None = None, g_idx: Any | None = None, bias: Any | None = None, *,
+    K: int, N: int, bits: int = 4, block_size: int, accuracy_level: int = 0,  # noqa: N803 # the attributes' names
+) -> Array:  # fmt: skip
+    """The product of float [..., K] with weights of 2, 4 or 8 bits, dequantized, plus a bias [N], in a's type.
+
+    Products and sums are of float32, in an order that the platform chooses. accuracy_level is what ONNX Runtime may
+    lose, and nothing is lost here: at 4 ONNX Runtime rounds a to 8 bits, so that results are further from its own.
+    """
+    weights = dequantized_weights(b, scales, zero_points, g_idx, K=K, N=N, bits=bits, block_size=block_size)
+    dimensions = (((a.ndim - 1,), (1,)), ((), ()))
+    product = lax.dot_general(lax.convert_element_type(a, jnp.float32), weights, dimensions, lax.Precision.HIGHEST)
+    if bias is not None:
+        product = product + jnp.broadcast_to(lax.convert_element_type(bias, jnp.float32), product.shape)
+    return lax.convert_element_type(product, a.dtype)
+
+
+def dequantized_weights(
+    b: Any, scales: Any, zero_points: Any | None = None, g_idx: Any | None = None, *,
+    K: int, N: int, bits: int = 4, block_size: int,  # noqa: N803 # the attributes' names
+) -> Array:  # fmt: skip
+    """The weights of `matmul_nbits` as float32 [N, K]: (element - zero point) * scale.
+
+    Args:
+      b: uint8 [N, blocks, bytes], elements of few bits from the lowest bits up.
+      scales: one for each row and block, in any shape.
+      zero_points: uint8, packed as b row by row; or floats in the form of scales; None is the middle of the range.
+      g_idx: int32 [K], the block whose scale an element has; None is the block that the element lies in.
+      K, N: rows and columns of the product's right side.
+      bits: 2, 4 or 8.
+      block_size: elements of a block.
+    """
+    blocks = -(-K // block_size)
+    elements = _unpacked(jnp.asarray(b).reshape(N, -1), bits)[:, :K]
+    scales = _float32(scales).reshape(N, blocks)
+    if zero_points is None:
+        offsets: Any = jnp.full((N, blocks), 1 << (bits - 1), jnp.float32)
+    elif zero_points.dtype == jnp.uint8:
+        offsets = _unpacked(jnp.asarray(zero_points).reshape(N, -1), bits)[:, :blocks]
+    else:
+        offsets = _float32(zero_points).reshape(N, blocks)
+    block = np.arange(K, dtype=np.int32) // block_size if g_idx is None else g_idx
+    return (elements - jnp.take(offsets, block, axis=1)) * jnp.take(scales, block, axis=1)
+
+
+def _unpacked(rows: Array, bits: int) -> Array:
+    """Bytes [N, count] as float32 [N, count * 8 / bits]."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    parts = lax.shift_right_logical(*jnp.broadcast_arrays(rows[:, :, None], shifts[None, None])) & np.uint8(2**bits - 1)
+    return _float32(parts.reshape(len(rows), math.prod(parts.shape[1:])))
+
+
+def _float32(x: Any) -> Array:
+    return lax.convert_element_type(x, jnp.float32)

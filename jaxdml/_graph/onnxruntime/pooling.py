@@ -1,0 +1,117 @@
+"""com.microsoft's QLinearAveragePool and QLinearGlobalAveragePool."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic import rounding
+from jaxdml._arithmetic.pooling import sums_of_images
+from jaxdml._graph.onnxruntime.values import dequantized, float32, packed, scale_of, zero_point_of
+
+Array = jax.Array
+Pairs = Sequence[tuple[int, int]]
+UNROLLED = 64  # elements of a window
+
+
+def qlinear_global_average_pool(
+    x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None, *,
+    channels_last: bool = False,
+) -> Array:  # fmt: skip
+    """The mean of each image of 8-bit [N, C, *spatial], or [N, *spatial, C], quantized.
+
+    sat(rne(fl(sum * fl(x_scale / fl(y_scale * elements)))) + y_zero_point), of the exact sum of x - x_zero_point.
+    """
+    if channels_last:
+        x = jnp.moveaxis(x, -1, 1)
+    elements = _int32(math.prod(x.shape[2:]))
+    total = sums_of_images(x) - zero_point_of(x_zero_point) * elements
+    divisor = rounding.product(scale_of(y_scale), float32(elements))
+    multiplier = rounding.quotient(scale_of(x_scale), divisor)
+    y = rounding.saturate(float32(total) * multiplier, zero_point_of(y_zero_point), x.dtype)
+    return jnp.moveaxis(y, 1, -1) if channels_last else y
+
+
+def qlinear_average_pool(
+    x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None, *,
+    window: Sequence[int], strides: Sequence[int], padding: Pairs, count_include_pad: bool = False,
+    ceil_mode: bool = False, channels_last: bool = False,
+) -> Array:  # fmt: skip
+    """The means of the windows of 8-bit [N, C, *spatial], or [N, *spatial, C], quantized.
+
+    Dequantized elements are added up one by one, in row-major order and each sum rounded. The result is
+    sat(rne(fl(fl(fl(sum / count) / y_scale) + y_zero_point))). The count is that of the window's elements in the input,
+    and with count_include_pad that of all. A window that is the whole image is a mean of the image.
+    """
+    parameters = x_scale, x_zero_point, y_scale, y_zero_point
+    if channels_last:
+        x = jnp.moveaxis(x, -1, 1)
+    if tuple(window) == x.shape[2:] and not any(map(any, padding)):
+        y = qlinear_global_average_pool(x, *parameters)
+    else:
+        sizes = x.shape[2:]
+        outputs = [_extent(*each, ceil_mode) for each in zip(sizes, window, strides, padding, strict=True)]
+        total = _sums(dequantized(x, x_scale, x_zero_point), window, strides, padding, outputs)
+        count = _int32(math.prod(window)) if count_include_pad else _counts(sizes, window, strides, padding, outputs)
+        mean = rounding.flushed(rounding.quotient(total, float32(count)))
+        steps = rounding.quotient(mean, scale_of(y_scale))
+        y = packed(steps + float32(zero_point_of(y_zero_point)), x.dtype)
+    return jnp.moveaxis(y, 1, -1) if channels_last else y
+
+
+def _extent(size: Any, window: int, stride: int, pads: tuple[int, int], is_ceil: bool) -> Any:
+    """How many windows there are along a dimension. None starts in the padding behind the input."""
+    start, end = pads
+    last = size + start + end - window
+    if not is_ceil:
+        return last // stride + 1
+    count = (last + stride - 1) // stride + 1
+    return count if window - end >= stride else min(count, (size + start - 1) // stride + 1)
+
+
+def _sums(x: Array, window: Sequence[int], strides: Sequence[int], padding: Pairs, outputs: Sequence[Any]) -> Array:
+    """The sums of windows of float32 [N, C, *spatial], in row-major order; zeros around the input change none."""
+    spans = [(count - 1) * stride + 1 for count, stride in zip(outputs, strides, strict=True)]
+    missing = [
+        span + extent - 1 - start - size
+        for span, extent, (start, _), size in zip(spans, window, padding, x.shape[2:], strict=True)
+    ]
+    pads = [(start, end, 0) for (start, _), end in zip(padding, missing, strict=True)]
+    x = lax.optimization_barrier(lax.pad(x, np.float32(0), [(0, 0, 0), (0, 0, 0), *pads]))
+
+    def seen(place: Sequence[Any]) -> Array:
+        part = lax.dynamic_slice(x, (0, 0, *place), (*x.shape[:2], *spans))
+        return lax.slice(part, (0,) * x.ndim, part.shape, (1, 1, *strides))
+
+    if math.prod(window) <= UNROLLED:
+        places = itertools.product(*map(range, window))
+        total = seen(next(places))
+        for place in places:
+            total = total + seen(place)
+        return total
+    return lax.fori_loop(
+        1, math.prod(window), lambda i, total: total + seen(jnp.unravel_index(i, window)), seen([0] * len(window))
+    )
+
+
+def _counts(
+    sizes: Sequence[Any], window: Sequence[int], strides: Sequence[int], padding: Pairs, outputs: Sequence[Any]
+) -> Array:  # fmt: skip
+    """How many elements of each window lie in the input: [1, 1, *spatial]."""
+    counts = jnp.ones((1,) * (2 + len(sizes)), jnp.int32)
+    for axis, each in enumerate(zip(sizes, window, strides, padding, outputs, strict=True), 2):
+        size, extent, stride, (start, _), count = each
+        first = jnp.arange(count, dtype=jnp.int32) * stride - start
+        inside = jnp.minimum(first + extent, _int32(size)) - jnp.maximum(first, 0)
+        counts = counts * inside.reshape([-1 if i == axis else 1 for i in range(counts.ndim)])
+    return counts
+
+
+def _int32(number: Any) -> Array:
+    """A number, or a symbolic dimension, as int32."""
+    return jnp.asarray(number, jnp.int32)

@@ -1,0 +1,62 @@
+"""Parameters as the formulas take them, and the last step of each: from a float32 to an integer of 8 bits."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic import rounding
+from jaxdml.errors import ModelError
+
+Array = jax.Array
+ROUNDER = np.float32(1.5 * 2**23)  # a sum with it is a whole number, whose bits are those of ROUNDER plus that number
+
+
+def scale_of(parameter: Any) -> Array:
+    """A scale of one element as a float32 scalar, subnormals as 0."""
+    return rounding.flushed(_number(parameter))
+
+
+def zero_point_of(parameter: Any | None) -> Array:
+    """A zero point of one element as an int32 scalar; None is 0."""
+    return jnp.int32(0) if parameter is None else int32(_number(parameter))
+
+
+def _number(parameter: Any) -> Array:
+    if parameter.size != 1:
+        raise ModelError(f"a scale or zero point has the shape {parameter.shape}, expected one number")
+    return lax.reshape(parameter, ())
+
+
+def steps_of(x: Any, zero_point: Any | None) -> Array:
+    """x - zero_point in int32."""
+    return int32(x) if zero_point is None else int32(x) - zero_point_of(zero_point)
+
+
+def dequantized(x: Any, scale: Any, zero_point: Any | None) -> Array:
+    """fl(scale * (x - zero_point)), which is not fused into a sum that takes it."""
+    return rounding.scaled(float32(steps_of(x, zero_point)), scale_of(scale))
+
+
+def quantized(x: Array, scale: Any, zero_point: Any | None, dtype: Any) -> Array:
+    """sat(rne(fl(x / scale)) + zero_point)."""
+    return rounding.saturate(rounding.quotient(x, scale_of(scale)), zero_point_of(zero_point), dtype)
+
+
+def packed(x: Array, dtype: Any) -> Array:
+    """sat(rne(x)) as x64's conversions give it: what is 2**31 or more becomes the least number, and so does NaN."""
+    limits = rounding.limits_of(dtype)
+    lowest, highest = (np.float32(end) for end in (limits.min, limits.max))
+    x = lax.select(x < np.float32(2**31), x, lax.full_like(x, lowest))
+    bits = lax.bitcast_convert_type(lax.clamp(lowest, x, highest) + ROUNDER, jnp.int32)
+    return lax.convert_element_type(bits - ROUNDER.view(np.int32), dtype)
+
+
+def int32(x: Any) -> Array:
+    return lax.convert_element_type(x, jnp.int32)
+
+
+def float32(x: Any) -> Array:
+    return lax.convert_element_type(x, jnp.float32)

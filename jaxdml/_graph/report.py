@@ -1,0 +1,31 @@
+"""A graph as a table: each node, what it became, and why a node was not fused."""
+
+from collections import Counter
+
+from jaxdml._graph.graph import Graph
+
+WIDEST = 60
+
+
+def table(graph: Graph) -> str:
+    """The table, with a line for each node."""
+    rows: list[tuple[str, ...]] = [("node", "in the file", "runs as", "remark")]
+    for node in graph.nodes:
+        rows.append((node.name, _counted(node.source), node.operator.name, node.remark))
+    if not any(row[-1] for row in rows[1:]):
+        rows = [row[:-1] for row in rows]
+    widths = [min(max(map(len, column)), WIDEST) for column in zip(*rows, strict=True)]
+    widths[-1] = max(len(row[-1]) for row in rows)
+    lines = ["  ".join(_cut(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _counted(source: tuple[str, ...]) -> str:
+    """Operators in order, with the number of those that come several times: 2 DequantizeLinear + Add."""
+    counts = Counter(source)
+    return " + ".join(f"{count} {name}" if count > 1 else name for name, count in counts.items())
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

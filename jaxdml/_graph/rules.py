@@ -1,0 +1,238 @@
+"""Which operators between dequantize and quantize nodes become which quantized operator, and when not."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jaxdml._graph.graph import Node, Operator
+from jaxdml._graph.grids import Grid, Grids
+
+TRANSPOSED = (("trans_a", "transA"), ("trans_b", "transB"))
+CONSTANT = "scale that is not a constant of float32"
+BYTES = (np.dtype(np.uint8), np.dtype(np.int8))
+
+
+class Kept(Exception):  # noqa: N818 # no error, but a reason
+    """Says why an operator stays in floats."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes that one quantized operator stands for.
+
+    Attributes:
+      kind: of the quantized operator.
+      inputs: its inputs.
+      of: the operator's node.
+      behind: the nodes behind it that the quantized operator stands for, in order.
+      options: those of the quantized operator.
+    """
+
+    kind: str
+    inputs: tuple[str, ...]
+    of: Node
+    behind: tuple[Node, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def node(self, quantized: Mapping[str, Operator], grids: Grids) -> Node:
+        """The quantized operator's node."""
+        last = self.behind[-1] if self.behind else self.of
+        makers = (grids.producer(name) for name in self.of.inputs)
+        before = [maker for maker in makers if maker is not None and maker.operator.kind == "dequantize_linear"]
+        source = tuple(word for node in (*before, self.of, *self.behind) for word in node.source)
+        options = self.options if self.kind == "gemm" else self.of.options
+        return Node(quantized[self.kind], self.inputs, last.outputs[:1], options, self.of.name, source)
+
+
+# What comes in and goes out ------------------------------------------------------------------------------------------
+
+
+def _input(grids: Grids, name: str, axis: int | None = None) -> Grid:
+    """The grid of an input of 8 bits: of one scale, or of one for each place along an axis."""
+    grid = _dequantized(grids, name, axis)
+    if grid.dtype not in BYTES:
+        raise Kept(f"{name} is {grid.dtype}, quantized operators take 8 bits")
+    return grid
+
+
+def _dequantized(grids: Grids, name: str, axis: int | None) -> Grid:
+    """The grid of a value: of one scale, or of one for each place along an axis."""
+    maker, grid = grids.producer(name), grids.dequantized(name)
+    if maker is None or maker.operator.kind != "dequantize_linear":
+        raise Kept(f"{name} is not dequantized")
+    if grid is None:
+        raise Kept(f"{name} is dequantized by a {CONSTANT}, or without a zero point that tells its type")
+    if not grids.is_one_number(grid):
+        scale = grids.constant(grid.scale)
+        integers = grids.constant(grid.value)
+        rank = None if integers is None else integers.ndim
+        has_axis = axis is not None and rank and grid.axis % rank == axis % rank
+        if not has_axis or scale is None or scale.ndim != 1:
+            raise Kept(f"{name} has a scale for each place along axis {grid.axis}, or for each block")
+    return grid
+
+
+def _output(grids: Grids, node: Node, *inputs: Grid) -> tuple[Grid, Node]:
+    """The grid that the result is quantized to, of the type of the inputs, and the node that quantizes it."""
+    reader = grids.only_reader(node)
+    if reader is None or reader.operator.kind != "quantize_linear":
+        readers = [each.operator.name for each in grids.readers(node.outputs[0])]
+        readers += ["an output"] * (node.outputs[0] in grids.graph.outputs)
+        raise Kept(f"its result goes to {' and '.join(readers)}, not to one QuantizeLinear alone")
+    grid = grids.quantized(reader)
+    if grid is None:
+        raise Kept(f"its result is quantized by a {CONSTANT}")
+    if not grids.is_one_number(grid):
+        raise Kept("its result is quantized by several scales")
+    for each in inputs:
+        if each.dtype != grid.dtype:
+            raise Kept(f"its result is quantized to {grid.dtype}, an input to {each.dtype}")
+    return grid, reader
+
+
+def _parameters(grids: Grids, grid: Grid) -> tuple[str, str]:
+    return grid.scale, grids.zero_point_of(grid)
+
+
+def _triple(grids: Grids, grid: Grid) -> tuple[str, str, str]:
+    return grid.value, *_parameters(grids, grid)
+
+
+# Rules ---------------------------------------------------------------------------------------------------------------
+
+
+def _unary(node: Node, grids: Grids) -> Group:
+    x = _input(grids, node.inputs[0])
+    y, reader = _output(grids, node, x)
+    if any(dilation != 1 for dilation in node.options.get("dilations", ())):
+        raise Kept("its windows have dilations, which quantized pooling has not")
+    return Group(str(node.operator.kind), (*_triple(grids, x), *_parameters(grids, y)), node, (reader,))
+
+
+def _binary(node: Node, grids: Grids) -> Group:
+    a, b = (_input(grids, name) for name in node.inputs)
+    y, reader = _output(grids, node, a, b)
+    inputs = (*_triple(grids, a), *_triple(grids, b), *_parameters(grids, y))
+    return Group(str(node.operator.kind), inputs, node, (reader,))
+
+
+def _concat(node: Node, grids: Grids) -> Group:
+    xs = [_input(grids, name) for name in node.inputs]
+    y, reader = _output(grids, node, *xs)
+    inputs = (*_parameters(grids, y), *(name for x in xs for name in _triple(grids, x)))
+    return Group("concat", inputs, node, (reader,))
+
+
+def _convolution(node: Node, grids: Grids) -> Group:
+    x, w = _input(grids, node.inputs[0]), _input(grids, node.inputs[1], axis=0)
+    y, reader = _output(grids, node, x)
+    filter = grids.constant(w.value)
+    if filter is not None and filter.ndim > 4:
+        raise Kept("its images have more than 2 dimensions")
+    bias = _bias(grids, node.inputs[2] if len(node.inputs) > 2 else "", x, w)
+    inputs = (*_triple(grids, x), *_triple(grids, w), *_parameters(grids, y), *bias)
+    return Group("conv", inputs, node, (reader,))
+
+
+def _product(node: Node, grids: Grids) -> Group:
+    """The product, quantized: with the bias of an addition behind it; in floats where nothing quantizes it."""
+    a, b = _input(grids, node.inputs[0]), _input(grids, node.inputs[1], axis=-1)
+    added = _added_bias(node, b, grids)
+    if added is not None:
+        addition, bias = added
+        try:
+            y, reader = _output(grids, addition, a)
+        except Kept:
+            pass
+        else:
+            inputs = (*_triple(grids, a), *_triple(grids, b), *_bias(grids, bias, a, b), *_parameters(grids, y))
+            return Group("gemm", inputs, node, (addition, reader))
+    try:
+        y, reader = _output(grids, node, a)
+    except Kept:
+        inputs = (a.value, b.value, a.scale, b.scale, grids.zero_point_of(a), grids.zero_point_of(b))
+        return Group("dot_to_float", inputs, node, ())
+    return Group("dot", (*_triple(grids, a), *_triple(grids, b), *_parameters(grids, y)), node, (reader,))
+
+
+def _added_bias(node: Node, b: Grid, grids: Grids) -> tuple[Node, str] | None:
+    """The addition of a constant float to each column of constant b that alone reads a product, and the constant."""
+    addition = grids.only_reader(node)
+    if addition is None or addition.operator.kind != "add":
+        return None
+    other = next(name for name in addition.inputs if name != node.outputs[0])
+    value, matrix = grids.constant(other), grids.constant(b.value)
+    if value is None or value.dtype != np.float32 or matrix is None or matrix.ndim != 2:
+        return None
+    return (addition, other) if value.shape == matrix.shape[1:] else None
+
+
+def _gemm(node: Node, grids: Grids) -> Group:
+    a = _input(grids, node.inputs[0])
+    b = _input(grids, node.inputs[1], axis=0 if node.options.get("transB") else 1)
+    name = node.inputs[2] if len(node.inputs) > 2 else ""
+    alpha, beta = (node.options.get(word, 1.0) for word in ("alpha", "beta"))
+    if name and (alpha, beta) != (1, 1):
+        raise Kept(f"alpha is {alpha:g} and beta {beta:g}, a quantized bias has neither")
+    of_y: tuple[str, ...] = ()
+    behind: tuple[Node, ...] = ()
+    try:
+        y, reader = _output(grids, node, a)
+    except Kept:
+        if name and grids.dequantized(name) is None:
+            raise
+    else:
+        of_y, behind = _parameters(grids, y), (reader,)
+    bias = _bias(grids, name, a, b) or ("",)
+    options = {"alpha": alpha} | {name: node.options.get(word, 0) for name, word in TRANSPOSED}
+    return Group("gemm", (*_triple(grids, a), *_triple(grids, b), *bias, *of_y), node, behind, options)
+
+
+def _bias(grids: Grids, name: str, x: Grid, w: Grid) -> tuple[str, ...]:
+    """The int32 bias in steps of x's scale times w's: as it is, or a constant of floats quantized."""
+    if not name:
+        return ()
+    x_scale, w_scale = (np.asarray(grids.constant(grid.scale)).reshape(-1) for grid in (x, w))
+    steps = x_scale * w_scale
+    if grids.dequantized(name) is not None:
+        bias = _dequantized(grids, name, axis=-1)
+        scale, offset = grids.constant(bias.scale), grids.constant(bias.zero_point)
+        if bias.dtype != np.int32 or (offset is not None and offset.any()):
+            raise Kept("its bias is not int32 with zero point 0")
+        scale = np.asarray(scale).reshape(-1)
+        if not _fit(scale, steps) or np.any(np.abs(scale - steps) > 1e-6 + 0.01 * steps):  # as ONNX Runtime decides
+            raise Kept("the scale of its bias is not that of its input times that of its weights")
+        return (bias.value,)
+    value = grids.constant(name)
+    if value is None or value.dtype != np.float32 or value.ndim != 1:
+        raise Kept("its bias is neither dequantized nor a constant with a float for each channel")
+    if not _fit(value, steps):
+        raise Kept(f"its bias has {value.size} numbers for {steps.size} channels")
+    with np.errstate(all="ignore"):  # a step may be 0
+        rounded = np.rint(value / steps)
+    if not np.all(np.abs(rounded) < 2.0**31):
+        raise Kept("its bias does not fit int32")
+    return (grids.add(f"{name}_quantized", rounded.astype(np.int32)),)
+
+
+def _fit(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two vectors have one length, or one of them one element."""
+    return one.size == other.size or 1 in (one.size, other.size)
+
+
+RULES: Mapping[str, Callable[[Node, Grids], Group]] = {
+    "add": _binary,
+    "average_pool": _unary,
+    "concat": _concat,
+    "conv": _convolution,
+    "dot": _product,
+    "gemm": _gemm,
+    "global_average_pool": _unary,
+    "leaky_relu": _unary,
+    "mul": _binary,
+    "sigmoid": _unary,
+    "softmax": _unary,
+    "softmax_of_rest": _unary,
+}

@@ -1,0 +1,95 @@
+"""From a graph's constants to the parameters of its function: weights repacked, numbers left in the program.
+
+A constant stays in the program where JAX needs its value to trace, or where it is one number, such as a scale. All
+others are parameters.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdml._arithmetic.prepared import Prepared
+from jaxdml._graph.graph import Graph
+from jaxdml.errors import ModelError
+
+
+def with_weights(graph: Graph, check_time: Callable[[], None] = lambda: None) -> tuple[Graph, dict[str, Any]]:
+    """The graph with the constants that stay in the program, and the parameters by name.
+
+    Args:
+      graph: the graph.
+      check_time: called now and then; it raises where the time is up.
+
+    Raises:
+      ModelError: if a 64-bit integer does not fit the 32 bits that JAX gives it.
+    """
+    graph = _with_numbers(graph)
+    staying = _needed_while_tracing(graph) | {name for name, value in graph.constants.items() if value.size <= 1}
+    nodes, params, names = [], dict[str, Any](), dict[tuple[Any, ...], str]()
+    for node in graph.nodes:
+        inputs = list(node.inputs)
+        for place, repack in node.operator.prepare.items():
+            name = inputs[place] if place < len(inputs) else ""
+            if name not in graph.constants or name in staying:
+                continue
+            key = (name, repack, *sorted((option, str(value)) for option, value in node.options.items()))
+            if key not in names:
+                check_time()
+                value = repack(graph.constants[name], node.options)
+                if not isinstance(value, Prepared):
+                    continue
+                names[key] = _new_name(f"{name}:prepared", params, graph.constants)
+                params[names[key]] = value
+            inputs[place] = names[key]
+        nodes.append(node.replace(inputs=tuple(inputs)))
+    read = {name for node in nodes for name in node.inputs} | set(graph.outputs)
+    for name, value in graph.constants.items():
+        if name in read and name not in staying:
+            check_time()
+            params[name] = _as_array(name, value)
+    kept = {name: value for name, value in graph.constants.items() if name in staying}
+    return graph.replace(nodes=tuple(nodes), constants=kept), params
+
+
+def _new_name(name: str, *taken: Mapping[str, Any]) -> str:
+    names = (name, *(f"{name}:{number}" for number in range(sum(map(len, taken)))))
+    return next(each for each in names if not any(each in others for others in taken))
+
+
+def _with_numbers(graph: Graph) -> Graph:
+    """The graph with one number in place of constants that hold it throughout, where the operator takes either."""
+    nodes, constants = [], dict(graph.constants)
+    for node in graph.nodes:
+        inputs = list(node.inputs)
+        for place in node.operator.uniform:
+            value = constants.get(inputs[place]) if place < len(inputs) else None
+            if value is not None and value.size > 1 and (value == value.flat[0]).all():
+                inputs[place] = f"{inputs[place]}:number"
+                constants[inputs[place]] = value.reshape(-1)[0].reshape(())
+        nodes.append(node.replace(inputs=tuple(inputs)))
+    return graph.replace(nodes=tuple(nodes), constants=constants)
+
+
+def _needed_while_tracing(graph: Graph) -> set[str]:
+    """The constants that shapes, axes and the like are computed from."""
+    needed: set[str] = set()
+    for node in reversed(graph.nodes):
+        if node.operator.gives_shape:
+            continue
+        if needed.intersection(node.outputs):
+            needed.update(node.inputs)
+        needed.update(node.inputs[place] for place in node.operator.known if place < len(node.inputs))
+    return needed.intersection(graph.constants)
+
+
+def _as_array(name: str, value: np.ndarray) -> jax.Array:
+    """The array as JAX holds it, 64-bit types narrowed where they are off."""
+    dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+    if value.dtype.kind in "iu" and dtype != value.dtype and value.size:
+        limits = np.iinfo(dtype)
+        if value.min() < limits.min or value.max() > limits.max:
+            raise ModelError(f"tensor {name!r} has integers of more than 32 bits; set jax_enable_x64")
+    return jnp.asarray(value, dtype)

@@ -1,0 +1,64 @@
+"""Windows over the spatial dimensions of a tensor: their options in numbers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxdml.errors import ModelError
+
+Sizes = Sequence[int]
+Pairs = tuple[tuple[Any, Any], ...]
+
+
+def for_each(name: str, sizes: int | Sizes, rank: int, least: int = 1) -> tuple[int, ...]:
+    """One size for each dimension of space.
+
+    Raises:
+      ModelError: if there are more or fewer, or one is too small.
+    """
+    each = (sizes,) * rank if isinstance(sizes, int) else tuple(sizes)
+    if len(each) != rank or min(each, default=least) < least:
+        raise ModelError(f"{name} are {each}, {rank} numbers of at least {least} are needed")
+    return each
+
+
+def explicit_padding(
+    padding: Pairs | int | str, sizes: Sequence[Any], kernel: Sizes, strides: int | Sizes, dilations: int | Sizes
+) -> Pairs:
+    """What is added before and after each dimension of space.
+
+    Args:
+      padding: pairs, which stay; a number for all; or "SAME_UPPER" or "SAME_LOWER": as much as makes
+        ``ceil(size / stride)`` windows, an odd element after ("SAME_UPPER") or before ("SAME_LOWER") the input.
+      sizes: the spatial dimensions of the input.
+      kernel, strides, dilations: of the window.
+
+    Raises:
+      ModelError: if there are pairs for more or fewer dimensions.
+    """
+    rank = len(sizes)
+    if isinstance(padding, int):
+        return ((padding, padding),) * rank
+    if not isinstance(padding, str):
+        if len(padding) != rank:
+            raise ModelError(f"pads are for {len(padding)} dimensions, the input has {rank}")
+        return padding
+    pairs = []
+    options = for_each("strides", strides, rank), for_each("dilations", dilations, rank)
+    for size, extent, stride, dilation in zip(sizes, kernel, *options, strict=True):
+        last = size - 1 if stride == 1 else (size + stride - 1) // stride * stride - stride
+        missing = last + (extent - 1) * dilation + 1 - size
+        total = max(missing, 0) if isinstance(missing, int) else missing
+        pairs.append((total // 2, total - total // 2) if padding == "SAME_UPPER" else (total - total // 2, total // 2))
+    return tuple(pairs)
+
+
+def check_convolution(x: Any, w: Any, kernel_shape: Sizes | None) -> None:
+    """Refuses ranks that do not fit, and a kernel that is not of the shape that its node says.
+
+    Raises:
+      ModelError: if so.
+    """
+    if x.ndim != w.ndim or x.ndim < 3:
+        raise ModelError(f"input and filter have {x.ndim} and {w.ndim} dimensions, both need the same, at least 3")
+    if kernel_shape is not None and tuple(kernel_shape) != tuple(w.shape[2:]):
+        raise ModelError(f"kernel_shape is {tuple(kernel_shape)}, the filter has {tuple(w.shape[2:])}")

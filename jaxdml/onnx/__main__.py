@@ -1,0 +1,58 @@
+"""`python -m jaxdml.onnx model.onnx`: what a quantized model becomes, its outputs, and whether onnxruntime agrees."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxdml import onnx
+from jaxdml.errors import ModelError
+from jaxdml.onnx._compare import compared
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the table or the problems; returns 1 if there are problems or differences."""
+    parser = argparse.ArgumentParser(prog="python -m jaxdml.onnx", description=__doc__)
+    parser.add_argument("model", type=Path, help="a quantized .onnx file")
+    parser.add_argument("--numerics", choices=("directml", "onnxruntime"), default="directml", help="whose formulas")
+    parser.add_argument("--run", metavar="INPUT.NPZ", type=Path, help="inputs by name, to run the model on")
+    parser.add_argument("--output", metavar="OUT.NPZ", type=Path, help="where --run writes the outputs by name")
+    parser.add_argument("--compare", action="store_true", help="compare with onnxruntime, on --run's inputs if any")
+    arguments = parser.parse_args(argv)
+    if arguments.output and not arguments.run:
+        parser.error("--output needs --run: there is nothing to write")
+    try:
+        model = onnx.load(arguments.model, numerics=arguments.numerics)
+        print(model)
+        inputs = _read(arguments.run) if arguments.run else None
+        if inputs is not None:
+            outputs = {name: np.asarray(value) for name, value in model.apply(model.params, **inputs).items()}
+            for name, value in outputs.items():
+                print(f"{name}: {value.dtype}{list(value.shape)}")
+            if arguments.output:
+                np.savez(arguments.output, allow_pickle=False, **outputs)
+        return compared(arguments.model, model, inputs) if arguments.compare else 0
+    except (ModelError, OSError) as error:
+        print(f"python -m jaxdml.onnx: {error}", file=sys.stderr)
+        return 1
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The arrays in a .npz."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            raise ModelError(f"{path} is a single array, expected a .npz of inputs by name")
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except ModelError:
+        raise
+    except Exception as error:  # NumPy and zipfile raise many kinds for a file that is no .npz
+        raise ModelError(f"{path} cannot be read as a .npz of inputs by name: {error}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

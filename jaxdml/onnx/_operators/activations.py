@@ -1,0 +1,202 @@
+"""Activations: functions of each element, and softmax.
+
+Products, sums and quotients are rounded one by one in the order of ONNX Runtime's kernels.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml.errors import ModelError
+from jaxdml.onnx._arrays import Array, axis_of, broadcast
+from jaxdml.onnx._operators._floats import divided, product, wide
+from jaxdml.onnx._operators.arithmetic import computed
+from jaxdml.onnx._table import FLOAT, MICROSOFT, NUMBER, SIGNED, operator
+
+HALF_ROOT = float(np.sqrt(0.5))
+
+
+@operator("Relu", types=(FLOAT | SIGNED,), is_exact=True, kind="relu")
+def relu(x: Array) -> Array:
+    """x, or 0 where it is negative."""
+    return computed("maximum", x, np.zeros((), x.dtype))
+
+
+def _activation(
+    *names: str, domain: str = "", since: int | None = None, kind: str | None = None
+) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """Makes the row of a function of float32 or float64; 16-bit floats are computed as float32."""
+
+    def decorate(function: Callable[..., Array]) -> Callable[..., Array]:
+        operator(*names, domain=domain, since=since, kind=kind, types=(FLOAT, FLOAT))(_widened(function))
+        return function
+
+    return decorate
+
+
+def _widened(function: Callable[..., Array]) -> Callable[..., Array]:
+    """The function of float32, where arrays have 16-bit floats."""
+
+    @functools.wraps(function)
+    def compute(*arrays: Any, **attributes: Any) -> Array:
+        values = (None if array is None else wide(jnp.asarray(array)) for array in arrays)
+        return function(*values, **attributes).astype(arrays[0].dtype)
+
+    return compute
+
+
+@_activation("LeakyRelu", kind="leaky_relu")
+def leaky_relu(x: Array, *, alpha: float = 0.01) -> Array:
+    """x, or alpha * x where it is negative."""
+    return jnp.where(x >= 0, x, product(x, alpha))
+
+
+@operator("PRelu", types=(NUMBER, NUMBER))
+def parametric_relu(x: Array, slope: Array) -> Array:
+    """x, or slope * x where it is negative; the slope broadcasts to x's shape."""
+    x = jnp.asarray(x)
+    return jnp.where(x > 0, x, product(x, jnp.broadcast_to(slope, x.shape)))
+
+
+@_activation("Elu")
+def elu(x: Array, *, alpha: float = 1.0) -> Array:
+    """x, or alpha * (e**x - 1) where it is negative."""
+    return jnp.where(x >= 0, x, product(jnp.exp(x) - 1, alpha))
+
+
+@_activation("Selu")
+def selu(x: Array, *, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323) -> Array:
+    """gamma times x, or gamma * alpha * (e**x - 1) where it is negative."""
+    return product(jnp.where(x > 0, x, product(jnp.exp(x) - 1, alpha)), gamma)
+
+
+@_activation("Celu", since=12)
+def celu(x: Array, *, alpha: float = 1.0) -> Array:
+    """x, or alpha * (e**(x / alpha) - 1) where it is negative."""
+    return jnp.maximum(x, 0) + jnp.minimum(product(jnp.exp(divided(x, alpha)) - 1, alpha), 0)
+
+
+@_activation("Sigmoid", kind="sigmoid")
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e**-x)."""
+    return lax.logistic(x)
+
+
+@_activation("HardSigmoid")
+def hard_sigmoid(x: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
+    """alpha * x + beta, between 0 and 1."""
+    return jnp.maximum(jnp.minimum(product(x, alpha) + beta, 1), 0)
+
+
+@_activation("HardSwish", since=14)
+def hard_swish(x: Array) -> Array:
+    """x * hard_sigmoid(x), of alpha 1/6."""
+    return product(x, hard_sigmoid(x, alpha=1 / 6, beta=0.5))
+
+
+@_activation("Swish", since=24)
+@_activation("QuickGelu", domain=MICROSOFT)
+def swish(x: Array, *, alpha: float = 1.0) -> Array:
+    """x * sigmoid(alpha * x)."""
+    return product(x, sigmoid(product(x, alpha)))
+
+
+@_activation("Mish", since=18)
+def mish(x: Array) -> Array:
+    """x * tanh(softplus(x))."""
+    return product(x, jnp.tanh(softplus(x)))
+
+
+@_activation("Softplus")
+def softplus(x: Array) -> Array:
+    """log(1 + e**x)."""
+    return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
+
+
+@_activation("Softsign")
+def softsign(x: Array) -> Array:
+    """x * (1 / (1 + |x|))."""
+    return product(x, divided(1.0, 1 + jnp.abs(x)))
+
+
+@_activation("ThresholdedRelu")
+def thresholded_relu(x: Array, *, alpha: float = 1.0) -> Array:
+    """x, or 0 where it is not above alpha."""
+    return jnp.where(x > alpha, x, 0)
+
+
+@_activation("Gelu", since=20)
+def gelu(x: Array, *, approximate: str = "none") -> Array:
+    """x times the normal distribution's function of x, or with "tanh" an approximation."""
+    if approximate not in ("none", "tanh"):
+        raise ModelError(f"approximate is {approximate!r}, it should be none or tanh")
+    if approximate == "tanh":
+        return fast_gelu(x)
+    return product(product(x, 0.5), 1 + jax.scipy.special.erf(product(x, HALF_ROOT)))
+
+
+@_activation("BiasGelu", domain=MICROSOFT)
+@_activation("Gelu", domain=MICROSOFT)
+def biased_gelu(x: Array, bias: Array | None = None) -> Array:
+    """Gelu of x + bias, the bias along the last axis."""
+    return gelu(_biased(x, bias))
+
+
+@_activation("FastGelu", domain=MICROSOFT)
+def fast_gelu(x: Array, bias: Array | None = None) -> Array:
+    """Gelu of x + bias, approximated by a hyperbolic tangent."""
+    x = _biased(x, bias)
+    inner = product(x, product(product(x, x), 0.044715 * (2 / np.pi) ** 0.5) + float((2 / np.pi) ** 0.5))
+    return product(product(x, 0.5), 1 + jnp.tanh(inner))
+
+
+def _biased(x: Array, bias: Array | None) -> Array:
+    return x if bias is None else jnp.add(*broadcast(x, bias))
+
+
+def _softmax(x: Array, axes: tuple[int, ...]) -> Array:
+    above = jnp.exp(x - jnp.max(x, axes, keepdims=True))
+    return product(above, divided(1.0, jnp.sum(above, axes, keepdims=True)))
+
+
+def _log_softmax(x: Array, axes: tuple[int, ...]) -> Array:
+    below = x - jnp.max(x, axes, keepdims=True)
+    return below - jnp.log(jnp.sum(jnp.exp(below), axes, keepdims=True))
+
+
+def _hardmax(x: Array, axes: tuple[int, ...]) -> Array:
+    """1 at the first of the largest elements, 0 elsewhere."""
+    shape = x.shape[: axes[0]] + (-1,) + x.shape[axes[-1] + 1 :]
+    flat = x.reshape(shape)
+    places = jnp.argmax(flat, axes[0], keepdims=True)
+    along = lax.broadcasted_iota(places.dtype, flat.shape, axes[0])
+    return (along == places).astype(x.dtype).reshape(x.shape)
+
+
+def _along_axes(name: str, function: Callable[[Array, tuple[int, ...]], Array], kind: str | None = None) -> None:
+    """Makes the rows of a function along an axis: since opset 13 along one, before it along all from there on."""
+
+    def from_first(*, axis: int = 1) -> dict[str, Any]:
+        return {"axis": axis}
+
+    def last(*, axis: int = -1) -> dict[str, Any]:
+        return {"axis": axis}
+
+    @operator(name, until=12, kind=kind and f"{kind}_of_rest", types=(FLOAT,), options=from_first)
+    def from_axis(x: Array, *, axis: int) -> Array:
+        axes = tuple(range(axis if axis == x.ndim else axis_of(axis, x.ndim), x.ndim))
+        return _widened(function)(x, axes=axes) if axes else jnp.ones_like(x)
+
+    @operator(name, since=13, kind=kind, types=(FLOAT,), options=last)
+    def along_axis(x: Array, *, axis: int) -> Array:
+        return _widened(function)(x, axes=(axis_of(axis, x.ndim),))
+
+
+_along_axes("Softmax", _softmax, kind="softmax")
+_along_axes("LogSoftmax", _log_softmax)
+_along_axes("Hardmax", _hardmax)

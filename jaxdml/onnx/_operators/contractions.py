@@ -1,0 +1,58 @@
+"""Products of float and integer matrices, and sums of products."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdml.errors import ModelError
+from jaxdml.onnx._arrays import Array
+from jaxdml.onnx._operators._floats import is_narrow, product, wide
+from jaxdml.onnx._table import NUMBER, operator
+
+EXACT = lax.Precision.HIGHEST
+
+
+def accumulator_type(x: Array) -> Any:
+    """The type in which products of x are summed: float32 for floats of 16 bits."""
+    return jnp.float32 if is_narrow(x) else x.dtype
+
+
+@operator("MatMul", types=(NUMBER, NUMBER), kind="dot")
+def matmul(a: Array, b: Array) -> Array:
+    """The products of the matrices in a and b."""
+    total = jnp.matmul(a, b, precision=EXACT, preferred_element_type=accumulator_type(a))
+    return total.astype(a.dtype)
+
+
+@operator("Gemm", types=(NUMBER, NUMBER, NUMBER), kind="gemm")
+def gemm(
+    a: Array, b: Array, c: Array | None = None, *,
+    alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0,  # noqa: N803
+) -> Array:  # fmt: skip
+    """alpha * a @ b + beta * c of two matrices, each of which may be given transposed."""
+    if a.ndim != 2 or b.ndim != 2:
+        raise ModelError(f"shapes {a.shape} and {b.shape} are not those of two matrices")
+    inner = accumulator_type(a)
+    a, b = (jnp.swapaxes(x, 0, 1) if is_transposed else x for x, is_transposed in ((a, transA), (b, transB)))
+    total = jnp.matmul(a, b, precision=EXACT, preferred_element_type=inner)
+    total = _times(total, alpha)
+    if c is not None:
+        total = total + jnp.broadcast_to(_times(jnp.asarray(c).astype(inner), beta), total.shape)
+    return total.astype(a.dtype)
+
+
+def _times(x: Array, factor: float) -> Array:
+    """x * factor; of integers, rounded toward zero."""
+    if factor == 1:
+        return x
+    if jnp.issubdtype(x.dtype, jnp.integer):
+        return x * int(factor) if factor.is_integer() else (x.astype(jnp.float32) * factor).astype(x.dtype)
+    return product(x, factor)
+
+
+@operator("Einsum", since=12, types=(NUMBER,))
+def einsum(x: Array, *others: Array, equation: str) -> Array:
+    """The sum of products that an equation of subscripts says."""
+    operands = (wide(jnp.asarray(operand)) for operand in (x, *others))
+    return jnp.einsum(equation, *operands, precision=EXACT).astype(x.dtype)

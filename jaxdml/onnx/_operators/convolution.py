@@ -1,0 +1,136 @@
+"""Float convolutions of one to three dimensions, and their transposes; options that quantized convolutions share."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdml._graph.windows import Pairs, check_convolution, explicit_padding, for_each
+from jaxdml.errors import ModelError
+from jaxdml.onnx._arrays import Array
+from jaxdml.onnx._operators.contractions import EXACT, accumulator_type
+from jaxdml.onnx._table import FLOAT, operator
+
+Sizes = tuple[int, ...]
+SAME = ("SAME_UPPER", "SAME_LOWER")
+
+
+def padding_option(auto_pad: str, pads: Sizes | None) -> Pairs | int | str:
+    """Padding as a pair for each dimension, as 0, or as a rule that needs sizes.
+
+    Raises:
+      ModelError: if there is no such rule, or one pad without the other.
+    """
+    if auto_pad in SAME:
+        return auto_pad
+    if auto_pad not in ("NOTSET", "VALID"):
+        raise ModelError(f"auto_pad is {auto_pad!r}, it should be NOTSET, VALID, {' or '.join(SAME)}")
+    if auto_pad == "VALID" or not pads:
+        return 0
+    if len(pads) % 2:
+        raise ModelError(f"pads has {len(pads)} elements, two are needed for each dimension")
+    rank = len(pads) // 2
+    return tuple(zip(pads[:rank], pads[rank:], strict=True))
+
+
+def conv_options(
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sizes | None = None,
+    group: int = 1,
+    kernel_shape: Sizes | None = None,
+    pads: Sizes | None = None,
+    strides: Sizes | None = None,
+) -> dict[str, Any]:
+    """The options of a convolution, of its attributes: 1 and 0 stand for what is the same in all dimensions.
+
+    kernel_shape is only there to be checked.
+    """
+    return {
+        "strides": strides or 1,
+        "dilations": dilations or 1,
+        "padding": padding_option(auto_pad, pads),
+        "group_count": group,
+        "kernel_shape": kernel_shape,
+    }
+
+
+@operator("Conv", types=(FLOAT, FLOAT, FLOAT), kind="conv", options=conv_options)
+def conv(
+    x: Array, w: Array, bias: Array | None = None, *,
+    strides: int | Sizes = 1, dilations: int | Sizes = 1, padding: Pairs | int | str = 0, group_count: int = 1,
+    kernel_shape: Sizes | None = None,
+) -> Array:  # fmt: skip
+    """The sums of products of a filter with what it covers of x, for each place of the filter."""
+    check_convolution(x, w, kernel_shape)
+    sizes, kernel = x.shape[2:], w.shape[2:]
+    total = lax.conv_general_dilated(
+        x,
+        w,
+        for_each("strides", strides, len(kernel)),
+        explicit_padding(padding, sizes, kernel, strides, dilations),
+        rhs_dilation=for_each("dilations", dilations, len(kernel)),
+        feature_group_count=group_count,
+        precision=EXACT,
+        preferred_element_type=accumulator_type(x),
+    )
+    return _with_bias(total, bias, x.dtype)
+
+
+def _with_bias(total: Array, bias: Array | None, dtype: Any) -> Array:
+    if bias is not None:
+        total = total + jnp.asarray(bias).astype(total.dtype).reshape(1, -1, *(1,) * (total.ndim - 2))
+    return total.astype(dtype)
+
+
+@operator("ConvTranspose", types=(FLOAT, FLOAT, FLOAT))
+def conv_transpose(
+    x: Array, w: Array, bias: Array | None = None, *,
+    auto_pad: str = "NOTSET", dilations: Sizes | None = None, group: int = 1, kernel_shape: Sizes | None = None,
+    output_padding: Sizes | None = None, output_shape: Sizes | None = None, pads: Sizes | None = None,
+    strides: Sizes | None = None,
+) -> Array:  # fmt: skip
+    """The transpose of a convolution: each element of x spreads over the output as the filter says."""
+    check_convolution(x, w, kernel_shape)
+    sizes, kernel, rank = x.shape[2:], w.shape[2:], x.ndim - 2
+    steps, spaces = for_each("strides", strides or 1, rank), for_each("dilations", dilations or 1, rank)
+    more = for_each("output_padding", output_padding or 0, rank, least=0)
+    if output_shape is None and auto_pad in SAME:
+        output_shape = tuple(size * step for size, step in zip(sizes, steps, strict=True))
+    padding = padding_option("NOTSET" if auto_pad in SAME else auto_pad, pads)
+    cut = explicit_padding(padding, sizes, kernel, steps, spaces)
+    reach = [(k - 1) * space for k, space in zip(kernel, spaces, strict=True)]
+    if output_shape is not None:
+        wanted = for_each("output_shape", output_shape[-rank:], rank)
+        full = [(n - 1) * s + r + 1 + m for n, s, r, m in zip(sizes, steps, reach, more, strict=True)]
+        cut = _cut_to(wanted, full, ends_first=auto_pad != "SAME_UPPER")
+    total = lax.conv_general_dilated(
+        x,
+        _transposed(w, group),
+        (1,) * rank,
+        [(r - start, r - end + m) for r, (start, end), m in zip(reach, cut, more, strict=True)],
+        lhs_dilation=steps,
+        rhs_dilation=spaces,
+        feature_group_count=group,
+        precision=EXACT,
+        preferred_element_type=accumulator_type(x),
+    )
+    return _with_bias(total, bias, x.dtype)
+
+
+def _cut_to(wanted: Sequence[Any], full: Sequence[Any], ends_first: bool) -> Pairs:
+    """What to cut from both ends of full sizes, to come to those wanted."""
+    total = [size - less for size, less in zip(full, wanted, strict=True)]
+    halves = [(each // 2, each - each // 2) for each in total]
+    return tuple((large, small) if ends_first else (small, large) for small, large in halves)
+
+
+def _transposed(w: Array, groups: int) -> Array:
+    """A filter [inputs, outputs / groups, ...] as that of the convolution: [outputs, inputs / groups, ...], flipped."""
+    inputs, outputs, *kernel = w.shape
+    if inputs % groups:
+        raise ModelError(f"{inputs} input channels are not a multiple of {groups} groups")
+    w = jnp.asarray(w).reshape(groups, inputs // groups, outputs, *kernel)
+    w = jnp.swapaxes(w, 1, 2).reshape(groups * outputs, inputs // groups, *kernel)
+    return jnp.flip(w, tuple(range(2, w.ndim)))

@@ -1,0 +1,100 @@
+"""Between floats and integers, and products in integers: what DirectML has."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdml._graph import directml
+from jaxdml._graph.numerics import FILTER, MATRIX, prepared_filter, prepared_matrix
+from jaxdml.errors import ModelError
+from jaxdml.onnx._operators.convolution import conv_options
+from jaxdml.onnx._table import BYTE, MICROSOFT, NIBBLE, SCALE, operator
+from jaxdml.onnx._types import dtype_of
+
+Array = Any
+REAL = frozenset({"float32", "float16"})
+QUANTIZABLE = REAL | {"int32"}
+QUANTIZED_TYPES = frozenset({"uint8", "int8", "uint16", "int16"}) | NIBBLE
+
+
+def _quantize_options(
+    *, axis: int = 1, block_size: int = 0, output_dtype: int = 0, precision: int = 0, saturate: int = 1
+) -> dict[str, Any]:
+    """`saturate` is about float8; a `precision` other than float32 would change the formula."""
+    if precision not in (0, 1):
+        raise ModelError("attribute 'precision' asks for other than float32, in which jaxdml divides")
+    dtype = dtype_of(output_dtype, "attribute 'output_dtype'") if output_dtype else None
+    return {"axis": axis, "block_size": block_size, "dtype": dtype}
+
+
+@operator(
+    "QuantizeLinear",
+    types=(QUANTIZABLE, REAL, QUANTIZED_TYPES),
+    options=_quantize_options,
+    kind="quantize_linear",
+    is_exact=True,
+)
+@operator(
+    "QuantizeLinear",
+    domain=MICROSOFT,
+    types=(QUANTIZABLE, REAL, QUANTIZED_TYPES),
+    options=_quantize_options,
+    kind="quantize_linear",
+    is_exact=True,
+)
+def quantize_linear(
+    x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int, dtype: Any
+) -> Array:  # fmt: skip
+    """Floats in steps of a scale."""
+    if zero_point is not None:
+        dtype = zero_point.dtype
+    if x.dtype != scale.dtype and x.dtype != np.int32:
+        raise ModelError(f"x is {x.dtype} and the scale {scale.dtype}, expected one type")
+    return directml.to_integers(
+        x, scale, zero_point, axis=axis, block_size=block_size, dtype=dtype or jnp.dtype("uint8")
+    )
+
+
+def _dequantize_options(*, axis: int = 1, block_size: int = 0, output_dtype: int = 0) -> dict[str, Any]:
+    dtype = dtype_of(output_dtype, "attribute 'output_dtype'") if output_dtype else None
+    return {"axis": axis, "block_size": block_size, "dtype": dtype}
+
+
+@operator(
+    "DequantizeLinear",
+    types=(QUANTIZED_TYPES | {"int32"}, REAL),
+    options=_dequantize_options,
+    kind="dequantize_linear",
+)
+@operator(
+    "DequantizeLinear",
+    domain=MICROSOFT,
+    types=(QUANTIZED_TYPES | {"int32"}, REAL),
+    options=_dequantize_options,
+    kind="dequantize_linear",
+)
+def dequantize_linear(
+    x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int, dtype: Any
+) -> Array:  # fmt: skip
+    """Steps of a scale as floats."""
+    values = directml.to_floats(x, scale, zero_point, axis=axis, block_size=block_size)
+    return values if dtype is None else values.astype(dtype)
+
+
+@operator("DynamicQuantizeLinear", types=(SCALE,))
+def quantize_by_range(x: Array) -> tuple[Array, Array, Array]:
+    """Floats in uint8 steps of a scale that their own range gives."""
+    return directml.to_integers_by_range(x)
+
+
+operator("QLinearConv", types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE), options=conv_options,
+         uniform=(5,), prepare=FILTER)(directml.convolution)  # fmt: skip
+operator("QLinearMatMul", types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE),
+         uniform=(5,), prepare=MATRIX)(directml.product)  # fmt: skip
+operator("ConvInteger", types=(BYTE, BYTE, BYTE, BYTE), options=conv_options,
+         uniform=(3,), prepare={1: prepared_filter})(directml.integer_convolution)  # fmt: skip
+operator("MatMulInteger", types=(BYTE, BYTE, BYTE, BYTE),
+         uniform=(3,), prepare={1: prepared_matrix})(directml.integer_product)  # fmt: skip
+operator("MatMulIntegerToFloat", domain=MICROSOFT, types=(BYTE, BYTE, SCALE, SCALE, BYTE, BYTE, SCALE),
+         uniform=(5,), prepare={1: prepared_matrix})(directml.float_product)  # fmt: skip

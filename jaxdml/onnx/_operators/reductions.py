@@ -1,0 +1,173 @@
+"""Reductions along axes, the places of extremes, running sums, and the largest elements."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml.onnx._arrays import Array, axis_of, integers, is_known, namespace
+from jaxdml.onnx._operators._floats import divided, is_float, product, wide
+from jaxdml.onnx._table import BOOL, INDEX, NUMBER, operator
+
+Axes = tuple[int, ...]
+
+
+def _sum(x: Array, axes: Axes) -> Array:
+    return namespace(x).sum(x, axes, keepdims=True, dtype=x.dtype)
+
+
+def _product(x: Array, axes: Axes) -> Array:
+    return namespace(x).prod(x, axes, keepdims=True, dtype=x.dtype)
+
+
+def _lowest(x: Array) -> Any:
+    if is_float(x):
+        return -np.inf
+    return False if x.dtype == bool else jnp.iinfo(x.dtype).min  # type: ignore[no-untyped-call]
+
+
+def _highest(x: Array) -> Any:
+    if is_float(x):
+        return np.inf
+    return True if x.dtype == bool else jnp.iinfo(x.dtype).max  # type: ignore[no-untyped-call]
+
+
+def _max(x: Array, axes: Axes) -> Array:
+    return x.max(axes, keepdims=True, **({} if x.dtype == object else {"initial": _lowest(x)}))
+
+
+def _min(x: Array, axes: Axes) -> Array:
+    return x.min(axes, keepdims=True, **({} if x.dtype == object else {"initial": _highest(x)}))
+
+
+def _mean(x: Array, axes: Axes) -> Array:
+    total, count = _sum(x, axes), math.prod(x.shape[axis] for axis in axes)
+    if not is_float(x):
+        return lax.div(jnp.asarray(total), jnp.asarray(count, x.dtype))
+    return divided(total, jnp.full_like(total, count))
+
+
+def _norm1(x: Array, axes: Axes) -> Array:
+    return _sum(abs(x), axes)
+
+
+def _sum_of_squares(x: Array, axes: Axes) -> Array:
+    return _sum(product(x, x), axes)
+
+
+def _norm2(x: Array, axes: Axes) -> Array:
+    return _root(_sum_of_squares(x, axes))
+
+
+def _root(x: Array) -> Array:
+    return jnp.sqrt(x) if is_float(x) else jnp.sqrt(x.astype(jnp.float32)).astype(x.dtype)
+
+
+def _log_sum(x: Array, axes: Axes) -> Array:
+    return jnp.log(_as_floats(_sum(x, axes)))
+
+
+def _log_sum_exp(x: Array, axes: Axes) -> Array:
+    return jax.scipy.special.logsumexp(_as_floats(x), axes, keepdims=True)
+
+
+def _as_floats(x: Array) -> Array:
+    return x if is_float(x) else jnp.asarray(x, jnp.float32)
+
+
+def _reduction(
+    name: str,
+    function: Callable[[Array, Axes], Array],
+    since: int = 18,
+    is_exact: bool = False,
+    kind: str | None = None,
+) -> None:
+    """Makes the rows of a reduction, whose axes became an input at an opset.
+
+    NumPy reduces known integers, and where it is exact, known floats. Sums of 16-bit floats are float32.
+    """
+    types = NUMBER | BOOL if is_exact else NUMBER
+
+    def reduced(x: Array, axes: Axes | None, keepdims: int) -> Array:
+        places = tuple(range(x.ndim)) if axes is None else tuple(axis_of(axis, x.ndim) for axis in axes)
+        by_numpy = is_known(x) and (is_exact or not is_float(x))
+        result = function(x if by_numpy else wide(jnp.asarray(x)), places).astype(x.dtype)
+        return result if keepdims else result.squeeze(places)
+
+    @operator(name, until=since - 1, types=(types,), is_exact=is_exact, kind=kind)
+    def by_attribute(x: Array, *, axes: tuple[int, ...] | None = None, keepdims: int = 1) -> Array:
+        return reduced(x, axes or None, keepdims)
+
+    @operator(name, since=since, types=(types, INDEX), known=(1,), is_exact=is_exact, kind=kind)
+    def by_input(x: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
+        return reduced(x, integers(axes) or (() if noop_with_empty_axes else None), keepdims)
+
+
+_reduction("ReduceSum", _sum, since=13)
+_reduction("ReduceProd", _product)
+_reduction("ReduceMax", _max, is_exact=True, kind="extreme")
+_reduction("ReduceMin", _min, is_exact=True, kind="extreme")
+_reduction("ReduceMean", _mean)
+_reduction("ReduceL1", _norm1)
+_reduction("ReduceL2", _norm2)
+_reduction("ReduceSumSquare", _sum_of_squares)
+_reduction("ReduceLogSum", _log_sum)
+_reduction("ReduceLogSumExp", _log_sum_exp)
+
+
+def _extreme(name: str, of_arrays: str) -> None:
+    """Makes the row of the place of an extreme."""
+
+    @operator(name, types=(NUMBER,), is_exact=True, kind="order")
+    def place(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+        xp, axis = namespace(x), axis_of(axis, x.ndim)
+        found = getattr(xp, of_arrays)(xp.flip(x, axis) if select_last_index else x, axis, keepdims=bool(keepdims))
+        found = np.asarray(found, np.int64) if xp is np else found.astype(jax.dtypes.canonicalize_dtype(np.int64))
+        return x.shape[axis] - 1 - found if select_last_index else found
+
+
+_extreme("ArgMax", "argmax")
+_extreme("ArgMin", "argmin")
+
+
+def _running(name: str, of_arrays: str, start: int, since: int) -> None:
+    """Makes the row of a reduction of all elements up to each one."""
+
+    @operator(name, since=since, types=(NUMBER, INDEX), known=(1,))
+    def running(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+        if is_float(x):
+            x = jnp.asarray(x)
+        xp, place = namespace(x), axis_of(int(axis.item()), x.ndim)
+        values = xp.flip(x, place) if reverse else x
+        if exclusive:
+            ends = [slice(None)] * x.ndim
+            ends[place] = slice(None, -1)
+            first = xp.full((*x.shape[:place], 1, *x.shape[place + 1 :]), start, x.dtype)
+            values = xp.concatenate([first, values[tuple(ends)]], place)
+        result = getattr(xp, of_arrays)(values, place, dtype=x.dtype)
+        return xp.flip(result, place) if reverse else result
+
+
+_running("CumSum", "cumsum", 0, since=11)
+_running("CumProd", "cumprod", 1, since=26)
+
+
+@operator("TopK", until=10, types=(NUMBER, INDEX), known=(1,))
+def largest(x: Array, count: Array, *, axis: int = -1) -> tuple[Array, Array]:
+    """The largest elements along an axis, in descending order, and their places."""
+    return extremes_along(x, count, axis=axis)
+
+
+@operator("TopK", since=11, types=(NUMBER, INDEX), known=(1,))
+def extremes_along(x: Array, count: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
+    """The largest or smallest elements along an axis, in order, and their places; of equal ones the first."""
+    x = jnp.moveaxis(jnp.asarray(x), axis_of(axis, x.ndim), -1)
+    keys = x if largest else (-x if is_float(x) else ~x)
+    _, places = lax.top_k(keys, integers(count)[0])  # type: ignore[index]
+    values = jnp.take_along_axis(x, places, -1)
+    places = places.astype(jax.dtypes.canonicalize_dtype(np.int64))
+    return jnp.moveaxis(values, -1, axis), jnp.moveaxis(places, -1, axis)

@@ -1,0 +1,111 @@
+"""Files with random mutations: a ModelError, or what onnxruntime computes of the same bytes, and nothing else."""
+
+import warnings
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnxruntime import GraphOptimizationLevel as Level
+
+import jaxdml.onnx
+from jaxdml.errors import ModelError
+from mutated_models import models, mutated
+
+FORMS = ("qoperator", "qdq", "dynamic")
+QUICK, RARE, PART = 100, 2000, 250
+SHAPES = {"qoperator": (2, 2, 4, 4), "qdq": (2, 2, 4, 4), "dynamic": (2, 4)}
+
+# What onnxruntime says of models that it refuses and that run here, and why they may.
+LAXER = {
+    "ValidateOpsetForDomain": "the opset is newer than onnxruntime",
+    "OutputMLValue": "onnxruntime computes in place what another node still needs, or has no room for",
+}
+
+
+def inputs_of(form):
+    return {"x": np.random.default_rng(0).normal(size=SHAPES[form]).astype(np.float32)}
+
+
+def computed(data, inputs):
+    """The outputs by name, or the ModelError; a warning is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            model = jaxdml.onnx.load(data, numerics="onnxruntime")
+            return {name: np.asarray(value) for name, value in model.apply(model.params, **inputs).items()}
+        except ModelError as error:
+            return error
+
+
+def expected(data, inputs, level):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level, options.log_severity_level = level, 4
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    return dict(zip((output.name for output in session.get_outputs()), session.run(None, inputs), strict=True))
+
+
+def are_equal(found, wanted):
+    return found.keys() == wanted.keys() and all(_is_equal(found[name], wanted[name]) for name in found)
+
+
+def _is_equal(one, other):
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if one.dtype.kind != "f":
+        return bool(np.array_equal(one, other))
+    return bool(np.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True))
+
+
+def problem(seed):
+    """What is wrong with a mutation, and whether it runs; None if nothing is.
+
+    onnxruntime fuses QDQ where it optimizes, and computes it in floats where it does not: one of the two is expected.
+    """
+    form = FORMS[seed % len(FORMS)]
+    data, what = mutated(models()[form], seed)
+    inputs = inputs_of(form)
+    found = computed(data, inputs)
+    if isinstance(found, ModelError):
+        return None, False
+    try:
+        if any(
+            are_equal(found, expected(data, inputs, level))
+            for level in (Level.ORT_DISABLE_ALL, Level.ORT_ENABLE_EXTENDED)
+        ):
+            return None, True
+        return f"seed {seed}, {form}: {what}: outputs differ", True
+    except Exception as error:  # onnxruntime has its own exceptions, of no common class
+        if any(word in str(error) for word in LAXER):
+            return None, True
+        return f"seed {seed}, {form}: {what}: only onnxruntime refuses it: {error}", True
+
+
+def check(seeds):
+    told = [problem(seed) for seed in seeds]
+    problems = [text for text, _ in told if text]
+    assert not problems, "\n".join(problems)
+    # An eighth of the mutated models runs; if hardly any did, little would be compared.
+    assert sum(runs for _, runs in told) > len(seeds) // 20
+
+
+def test_mutations():
+    check(range(QUICK))
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("first", range(QUICK, QUICK + RARE, PART))
+def test_many_mutations(first):
+    check(range(first, first + PART))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_models_run_before_they_are_mutated(form):
+    data, inputs = models()[form], inputs_of(form)
+    assert are_equal(computed(data, inputs), expected(data, inputs, Level.ORT_DISABLE_ALL))
+
+
+def test_mutations_are_the_same_each_time():
+    data = models()["qdq"]
+    assert [mutated(data, seed) for seed in range(20)] == [mutated(data, seed) for seed in range(20)]
+    assert len({mutated(data, seed)[0] for seed in range(100)} - {data}) > 90

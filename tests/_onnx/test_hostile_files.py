@@ -1,0 +1,193 @@
+"""Files that are broken, or made to do harm: each ends in an error that says why."""
+
+import dataclasses
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from hostile_models import FLOAT, bombs, chain, constant, model, node, refused, relu, with_tensor
+from jaxdml.onnx import Limits, load
+from mutated_models import models
+
+SMALL = Limits(file_bytes=2**26, tensor_bytes=2**25)
+ONES = np.ones(4, np.float32)
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+def external(location, **more):
+    tensor = TensorProto(name="w", data_type=FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    for key, each in {"location": location, **more}.items():
+        tensor.external_data.add(key=key, value=str(each))
+    return with_tensor(tensor)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with the data of a tensor in w.bin, and beside the folder, in secret.bin."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    for path in (inside / "w.bin", tmp_path / "secret.bin"):
+        path.write_bytes(np.arange(4, dtype=np.float32).tobytes())
+    return inside
+
+
+def saved(folder, proto):
+    path = folder / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("more", [{}, {"offset": 0, "length": 16}])
+def test_external_data(folder, more, monkeypatch):
+    path = saved(folder, external("w.bin", **more))
+    monkeypatch.chdir(folder.parent)
+    for each in (path, str(path), "inside/model.onnx"):
+        made = load(each)
+        np.testing.assert_array_equal(made.apply(made.params, ONES)["y"], [1, 2, 3, 4])
+    monkeypatch.chdir(folder)
+    assert load("model.onnx").params.keys() == {"w"}
+
+
+def test_external_data_of_4_bits(folder):
+    (folder / "w.bin").write_bytes(bytes([0x21, 0x43]))
+    tensor = TensorProto(name="w", data_type=TensorProto.INT4, dims=[4], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    proto = model([("DequantizeLinear", ["w", "s"], ["y"])], [tensor, constant(np.float32(1), "s")], [], opset=21)
+    made = load(saved(folder, proto))
+    np.testing.assert_array_equal(made.apply(made.params)["y"], [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(
+    "location", ["../secret.bin", "sub/../../secret.bin", "{absolute}", "link.bin", "hard.bin", "", "."]
+)
+def test_external_data_beyond_the_folder(folder, location):
+    (folder / "link.bin").symlink_to(folder.parent / "secret.bin")
+    os.link(folder.parent / "secret.bin", folder / "hard.bin")
+    path = saved(folder, external(location.format(absolute=folder.parent / "secret.bin")))
+    refused(path, "tensor 'w'")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        *({"length": length} for length in (15, 17, 2**40, -1, "a")),
+        *({"offset": offset} for offset in (8, -4, 2**62, "a")),
+    ],
+)
+def test_external_data_of_wrong_places(folder, more):
+    refused(saved(folder, external("w.bin", **more)), "tensor 'w'")
+
+
+def test_external_data_missing(folder):
+    refused(saved(folder, external("other.bin")), "tensor 'w'", "other.bin")
+
+
+def test_external_data_that_never_end(folder):
+    os.mkfifo(folder / "fifo.bin")
+    refused(saved(folder, external("fifo.bin")), "tensor 'w'", "no regular file")
+
+
+def test_external_data_need_a_path():
+    refused(external("w.bin"), "tensor 'w'", "load the model from its path")
+
+
+def test_no_models(tmp_path):
+    for name, data in {"empty": b"", "text": b"import os\n" * 100, "zeros": bytes(1000)}.items():
+        (tmp_path / name).write_bytes(data)
+        refused(tmp_path / name, "no ONNX file")
+    np.savez(tmp_path / "arrays.npz", x=ONES)
+    refused(tmp_path / "arrays.npz", "no ONNX file")
+    refused(tmp_path, "no regular file")
+    refused("/dev/zero", "no regular file")
+    refused(tmp_path / "missing.onnx", "missing.onnx")
+    refused("nul\0byte", "cannot be read")
+    refused(onnx.ModelProto(), "no ONNX file")
+
+
+def test_no_pickle_is_read(tmp_path):
+    ran = tmp_path / "ran"
+    (tmp_path / "evil.onnx").write_bytes(pickle.dumps(_Evil(str(ran))))
+    refused(tmp_path / "evil.onnx", "no ONNX file")
+    tensor = TensorProto(name="w", data_type=TensorProto.STRING, dims=[1], string_data=[pickle.dumps(_Evil(str(ran)))])
+    refused(with_tensor(tensor), "string")
+    assert not ran.exists()
+    pickle.loads(pickle.dumps(_Evil(str(ran))))
+    assert ran.exists()
+
+
+class _Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (Path(self.path),)
+
+
+def test_truncated_files():
+    data = models()["qdq"]
+    for size in range(0, len(data), 97):
+        refused(data[:size])
+
+
+def test_deep_nesting():
+    kind = onnx.TypeProto()
+    for _ in range(90):
+        outer = onnx.TypeProto()
+        outer.sequence_type.elem_type.CopyFrom(kind)
+        kind = outer
+    proto = relu()
+    proto.graph.input[0].type.CopyFrom(kind)
+    refused(proto)
+    data = b""
+    for _ in range(3000):  # a graph in an attribute of a node of a graph, and so on
+        for tag in (0x32, 0x2A, 0x0A):
+            data = bytes([tag]) + _varint(len(data)) + data
+    refused(bytes([0x3A]) + _varint(len(data)) + data, "no ONNX file")
+
+
+def _varint(number):
+    parts = []
+    while number > 127:
+        parts.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*parts, number])
+
+
+# Limits --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", bombs())
+def test_bombs(name):
+    text = refused(bombs()[name], "limit", limits=SMALL)
+    assert "bytes" in text
+
+
+def test_limits():
+    many = model(chain("Relu", 20))
+    refused(many, "20 nodes", "limit of 19", "Limits(nodes=...)", limits=Limits(nodes=19))
+    assert load(many, limits=Limits(nodes=20))
+    refused(many, "limit of 0", "Limits(seconds=...)", limits=Limits(seconds=0))
+    size = len(many.SerializeToString())
+    refused(many.SerializeToString(), f"{size} bytes", "Limits(file_bytes=...)", limits=Limits(file_bytes=size - 1))
+    assert load(many.SerializeToString(), limits=Limits(file_bytes=size))
+    refused(with_tensor(constant(ONES, "w")), "'w'", "16 bytes", "tensor_bytes", limits=Limits(tensor_bytes=15))
+    assert dataclasses.astuple(Limits()) == (2**31, 2**30, 100_000, 10.0)
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("operators", ["Relu", "Identity", "QuantizeLinear DequantizeLinear"])
+def test_many_nodes_take_no_quadratic_time(operators):
+    names = operators.split()
+    parameters = ["s", "z"] if len(names) == 2 else []
+    nodes = [node(names[i % len(names)], [f"v{i}", *parameters], [f"v{i + 1}"]) for i in range(100_000)]
+    proto = model(
+        nodes, [constant(np.float32(1), "s"), constant(np.uint8(0), "z")], [("v0",)], [("v100000",)]
+    )  # fmt: skip
+    assert load(proto, limits=Limits(seconds=60)).inputs[0].name == "v0"

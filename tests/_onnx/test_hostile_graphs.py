@@ -1,0 +1,180 @@
+"""Graphs and tensors that contradict themselves: each ends in an error that says why."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import AttributeProto, TensorProto, helper, inliner
+
+import jaxdml.onnx
+from hostile_models import FLOAT, chain, constant, model, node, refused, relu, with_tensor
+from jaxdml.errors import ModelError
+from jaxdml.onnx import load
+
+ONES = np.ones(4, np.float32)
+
+
+# Graphs --------------------------------------------------------------------------------------------------------------
+
+
+def test_all_problems_come_at_once():
+    tensor = TensorProto(name="w", data_type=TensorProto.STRING, dims=[1], string_data=[b"a"])
+    broken = model(
+        [
+            ("Foo", ["x"], ["a"]),
+            node("Bar", ["a"], ["b"], domain="other"),
+            ("Relu", ["nothing"], ["c"]),
+            ("Relu", ["a", "b"], ["a"]),
+        ],
+        [tensor],
+    )
+    with pytest.raises(ModelError) as caught:
+        load(broken)
+    problems = caught.value.problems
+    assert len(problems) == 7
+    assert all(text in str(caught.value) for text in problems)
+    assert jaxdml.onnx.check(broken) == list(problems)
+    told = (
+        "'w' has the type string",
+        "Foo, opset 17",
+        "other.Bar, opset None",
+        "reads 'nothing'",
+        "makes 'a'",
+        "2 inputs",
+        "'y'",
+    )
+    assert all(any(word in text for text in problems) for word in told), problems
+    assert jaxdml.onnx.check(relu()) == []
+
+
+def test_very_many_problems_are_cut():
+    broken = model(chain("Foo", 5000))
+    text = refused(broken, "5000 problems", "4900 more, which jaxdml.onnx.check")
+    assert len(text.splitlines()) == 102
+    assert len(jaxdml.onnx.check(broken)) == 5000
+
+
+def test_order_and_names():
+    refused(model([("Relu", ["a"], ["y"]), ("Relu", ["x"], ["a"])]), "reads 'a'", "sorted")
+    refused(model([("Add", ["x", "b"], ["a"]), ("Relu", ["a"], ["b"])], outputs=[("b",)]), "reads 'b'", "cycle")
+    refused(model([("Add", ["x", "y"], ["y"])]), "reads 'y'", "cycle")
+    refused(model([("Relu", ["x"], ["y"]), ("Neg", ["x"], ["y"])]), "neg_1", "makes 'y'", "already")
+    refused(model([("Relu", ["x"], ["x"])], outputs=[("x",)]), "makes 'x'", "already")
+    refused(model([("Split", ["x"], ["y", "y"])]), "makes 'y'", "already")
+    refused(model([("Relu", [""], ["y"])]), "input 0 is missing")
+    refused(model([("Relu", [], ["y"])]), "0 inputs, expected 1")
+    refused(model([("Relu", ["x"], [])]), "no outputs")
+    refused(model([("Relu", ["x"], ["y", "z"])]), "2 outputs, expected at most 1")
+    refused(model([("Relu", ["x"], ["z"])]), "output 'y' is made by no node")
+    refused(relu(outputs=[]), "no outputs")
+    refused(relu(outputs=[("y",), ("y",)]), "output 'y' is declared 2 times")
+    refused(relu(inputs=[("x",), ("x",)]), "input 'x' is declared 2 times")
+    refused(relu(initializers=[constant(ONES, "w"), constant(ONES, "w")]), "tensor 'w' is given twice")
+
+
+def test_opsets_and_domains():
+    for opset in (9, 29, -1, 2**62):
+        refused(relu(opset=opset), f"opset {opset}", "opsets 10 to 28", "version_converter")
+    refused(relu(opset_imports=[]), "imports no opset of the domain 'ai.onnx'")
+    refused(model([node("Relu", ["x"], ["y"], domain="com.microsoft")]), "com.microsoft.Relu", "supported_ops()")
+    refused(model([node("Relu", ["x"], ["y"], domain="acme")]), "imports no opset of the domain 'acme'")
+    assert load(relu(opset_imports=[helper.make_opsetid("ai.onnx", 17), helper.make_opsetid("unused", 3)]))
+    refused(model([("Squeeze", ["x"], ["y"])], opset_imports=[helper.make_opsetid("com.microsoft", 2)]), "ai.onnx")
+
+
+def test_attributes():
+    def broken(*words, **attributes):
+        refused(model([node("Concat", ["x", "x"], ["y"], **attributes)]), "concat_0", *words)
+
+    broken("'axis' is missing")
+    broken("'axis' is FLOAT, expected INT", axis=0.5)
+    broken("'axis' is INTS, expected INT", axis=[0])
+    broken("'axis' is STRING, expected INT", axis="0")
+    broken("'axis' is GRAPH, expected INT", axis=relu().graph)
+    broken("'axes' is not supported", axes=0)
+    broken("axis 7 is not in [-1, 0]", axis=7)
+    doubled = model([node("Concat", ["x", "x"], ["y"], axis=0)])
+    doubled.graph.node[0].attribute.add(name="axis", i=0, type=AttributeProto.INT)
+    refused(doubled, "'axis' is given twice")
+    both = model([node("Concat", ["x", "x"], ["y"], axis=0)])
+    both.graph.node[0].attribute[0].f = 1.0
+    refused(both, "'axis' is INT, but holds ['f']")
+    both.graph.node[0].attribute[0].ClearField("f")
+    both.graph.node[0].attribute[0].ref_attr_name = "other"
+    refused(both, "'axis' refers to that of a function")
+    text = model([node("Conv", ["x", "x"], ["y"], auto_pad="VALID")])
+    text.graph.node[0].attribute[0].s = b"\xff"
+    refused(text, "'auto_pad' is no text")
+
+
+def test_functions_and_subgraphs():
+    refused(
+        model([node("If", ["x"], ["y"], then_branch=relu().graph, else_branch=relu().graph)]), "If", "not supported"
+    )
+    refused(model([node("Loop", ["", "x"], ["y"], body=relu().graph)]), "Loop", "not supported")
+    own = helper.make_function(
+        "acme", "Relu", ["a"], ["b"], [node("Relu", ["a"], ["b"])], [helper.make_opsetid("", 17)]
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]
+    proto = model([node("Relu", ["x"], ["y"], domain="acme")], opset_imports=opsets, functions=[own])
+    refused(proto, "function of the model", "inline_local_functions")
+    assert load(inliner.inline_local_functions(proto))
+
+
+# Types and tensors ---------------------------------------------------------------------------------------------------
+
+
+def test_declared_types():
+    for kind, name in (
+        (TensorProto.STRING, "string"),
+        (TensorProto.FLOAT8E4M3FN, "float8e4m3fn"),
+        (0, "number 0"),
+        (99, "number 99"),
+    ):
+        refused(relu(inputs=[("x", kind)]), "'x'", name)
+    for kind, proto in {
+        "sequence_type": helper.make_sequence_type_proto(helper.make_tensor_type_proto(FLOAT, [4])),
+        "optional_type": helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, [4])),
+        "unknown": onnx.TypeProto(),
+    }.items():
+        broken = relu()
+        broken.graph.input[0].type.CopyFrom(proto)
+        refused(broken, "'x' is of the kind", kind, "supported are tensors")
+    sparse = relu()
+    sparse.graph.sparse_initializer.add()
+    refused(sparse, "sparse initializers")
+    refused(relu(outputs=[("y", TensorProto.INT8)]), "output y: int8[4]")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"raw_data": bytes(15)}, ["cannot be read"]),
+        ({"raw_data": bytes(20)}, ["cannot be read"]),
+        ({"raw_data": b""}, ["cannot be read"]),
+        ({"dims": [-4]}, ["negative"]),
+        ({"dims": [-2, -2]}, ["negative"]),
+        ({"dims": [2**62]}, ["bytes", "limit"]),
+        ({"dims": [2**32, 2**32]}, ["bytes", "limit"]),
+        ({"dims": [2**62, 0]}, ["bytes", "limit"]),
+        ({"dims": [1] * 65}, ["cannot be read"]),
+        ({"data_type": 0}, ["number 0"]),
+        ({"data_type": 999}, ["number 999"]),
+        ({"data_type": TensorProto.FLOAT8E5M2}, ["float8e5m2", "supported are float32"]),
+        ({"data_type": TensorProto.STRING}, ["string"]),
+        ({"data_type": TensorProto.COMPLEX64}, ["complex64"]),
+    ],
+)
+def test_tensors(changes, words):
+    tensor = constant(ONES, "w")
+    for name, each in changes.items():
+        tensor.ClearField(name)
+        if name == "dims":
+            tensor.dims.extend(each)
+        else:
+            setattr(tensor, name, each)
+    refused(with_tensor(tensor), "tensor 'w'", *words)
+
+
+def test_tensor_in_two_places():
+    tensor = TensorProto(name="w", data_type=FLOAT, dims=[4], float_data=[1, 2, 3])
+    refused(with_tensor(tensor), "tensor 'w'")

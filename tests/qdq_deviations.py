@@ -1,0 +1,159 @@
+"""Where jaxdml fuses otherwise than onnxruntime does, and why; docs/onnx_fusing.md has the same reasons."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+DISABLED = "optimization.disable_specified_optimizers"
+FILE = "as in the file"
+SHORT = {"Q": "QuantizeLinear", "DQ": "DequantizeLinear", "ToFloat": "MatMulIntegerToFloat"}
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A reason, and the models of `qdq_graphs` that it is of.
+
+    Attributes:
+      reason: a line of the documentation.
+      models: by name, the operators that jaxdml runs; None where onnxruntime runs the same ones with other settings.
+      settings: those settings of an onnxruntime session.
+    """
+
+    reason: str
+    models: Mapping[str, str | None]
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def operators(self, name, model):
+        """The operators that a model shall have, in alphabetical order; None where onnxruntime tells them."""
+        words = self.models[name]
+        if words is None:
+            return None
+        if words == FILE:
+            return sorted(node.op_type for node in model.graph.node)
+        return sorted(SHORT.get(word, word) for word in words.split())
+
+
+def _with(settings, reason, names):
+    return Deviation(reason, dict.fromkeys(names.split()), settings)
+
+
+def _as_in_file(reason, names):
+    return Deviation(reason, dict.fromkeys(names.split(), FILE))
+
+
+DEVIATIONS = (
+    _with(
+        {"session.qdqisint8allowed": "1"},
+        "Activations of int8 fuse",
+        "conv_s8 matmul_s8 matmul_no_q_s8 add_s8_pair_and_constant residual_s8 two_dequantized_s8 "
+        "two_convolutions_s8_then_u8 q_dq_q_dq_shifted_s8",
+    ),
+    _with(
+        {"session.disable_double_qdq_remover": "1"},
+        "Pairs in a row are not merged",
+        "q_dq_q_dq_other q_dq_q_dq_s8 q_dq_q_dq_u16 q_dq_three_pairs two_convolutions_two_other_pairs",
+    ),
+    _with(
+        {DISABLED: "WeightBiasQuantization"},
+        "Floats of operators that stay in floats are not quantized",
+        "conv_bias_float_u16 gemm_bias_float_alpha conv_weight_float gemm_weight_float",
+    ),
+    _with(
+        {DISABLED: "WeightBiasQuantization;ConvActivationFusion"},
+        "Activations are operators of their own",
+        "conv_bias_float_relu_kept conv_bias_float_sigmoid conv_relu_zero_point_10 conv_clip_narrower "
+        "conv_clip_0.6_steps_inside conv_leaky_relu fan_out_relu_float fan_out_relu_output",
+    ),
+    _with(
+        {DISABLED: "MatMulAddFusion"},
+        "A sum that is no bias leaves the product one of integers",
+        "matmul_no_q_add matmul_add_3d_no_q matmul_add_row matmul_add_matrix matmul_add_dequantized "
+        "matmul_add_two_computed",
+    ),
+    Deviation(
+        "A product of integers gives floats to any reader",
+        {
+            "gemm_to_s8": "QGemm Q",
+            "gemm_relu_zero_point_10": "QGemm Relu Q",
+            "matmul_to_s8": "ToFloat Q",
+            "matmul_relu_zero_point_10": "ToFloat Relu Q",
+            "fan_out_product_two_q": "ToFloat Q Q",
+            "fan_out_product_float": "ToFloat Q Abs",
+            "fan_out_product_output": "ToFloat Q",
+        },
+    ),
+    Deviation(
+        "QGemm takes operands of any rank",
+        {"matmul_add_3d": "QGemm", "matmul_add_1d": "QGemm", "matmul_add_3d_relu": "QGemm"},
+    ),
+    Deviation(
+        "Weights of uint8 fuse beside activations of int8",
+        {"conv_s8_u8_weight": "QLinearConv", "gemm_s8_u8_weight": "QGemm", "matmul_s8_u8_weight": "QLinearMatMul"},
+    ),
+    Deviation(
+        "More operators move integers",
+        {
+            "max_pool_u16": "MaxPool",
+            "max_pool_opset_11": "MaxPool",
+            "reduce_max_u16": "ReduceMax",
+            "reduce_max_opset_11": "ReduceMax",
+            "reduce_min_u16": "ReduceMin",
+            "resize_u16": "Resize",
+            "depth_to_space_u16": "DepthToSpace",
+            "space_to_depth_same": "SpaceToDepth",
+            "space_to_depth_u16": "SpaceToDepth",
+            "transpose_u4": "Q Transpose DQ",
+            "argmax_u16": "ArgMax",
+            "argmin": "ArgMin",
+            "split_other": "Split DQ Q",
+            "split_to_s8": "Split DQ DQ Q Q",
+            "split_one_unused": "Split",
+            "split_one_float": "Split DQ",
+        },
+    ),
+    Deviation(
+        "An absent zero point is 0, a scale of one element a number",
+        {
+            "conv_clip_scale_of_one_element": "QLinearConv",
+            "gemm_per_channel_no_zero_point": "QGemm",
+            "relu_of_float_no_zero_point": "Q",
+            "transpose_one_zero_point_absent": "Transpose",
+        },
+    ),
+    Deviation("A redundant clamp goes at the graph's input, too", {"clip_of_float": "Q"}),
+    Deviation(
+        "Operators on constants are computed at load",
+        {"gather_constant": "", "gather_constant_dq": "DQ"},
+    ),
+    _as_in_file(
+        "What onnxruntime fuses and then fails to run stays in floats",
+        "conv_per_channel_wrong_axis conv_blocked conv_input_per_channel matmul_per_row matmul_a_per_row "
+        "add_per_channel softmax_per_channel average_pool_dilations",
+    ),
+    _as_in_file("The bias of Gemm must have the product's scale", "gemm_bias_scale_very_wrong gemm_bias_zero_point"),
+    _as_in_file("Weights alone are dequantized", "gemm_weight_only matmul_weight_only matmul_weight_only_s4_blocked"),
+    _as_in_file("Where stays in floats", "where where_s8 where_float_scalar"),
+    _as_in_file(
+        "Integers given to the graph need a zero point",
+        "conv_no_zero_points matmul_no_q_no_zero_points add_no_zero_points sigmoid_no_zero_point "
+        "reshape_no_zero_point_dq",
+    ),
+    _as_in_file("Scales and zero points are constants", "scale_given"),
+    _as_in_file("Scales are positive", "transpose_negative_scale"),
+    _as_in_file("Images have at most two dimensions", "conv_3d"),
+    _as_in_file("Scales are float32", "conv_float16_scales matmul_float16_scales"),
+    Deviation(
+        "What changes nothing may stay",
+        {
+            "identity_other": FILE,
+            "identity_dq": FILE,
+            "identity_q": FILE,
+            "dq_q": FILE,
+            "dq_q_u16": FILE,
+            "relu_same": "DQ Q",
+            "clip_wider_same": "DQ Q",
+            "hardswish_stays": FILE,
+        },
+    ),
+)
+OF = {name: deviation for deviation in DEVIATIONS for name in deviation.models}
+assert len(OF) == sum(len(each.models) for each in DEVIATIONS), "a model has two reasons"
