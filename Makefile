@@ -66,7 +66,7 @@ clean:  ## remove the environments and caches
 
 .venv/.demo: pyproject.toml | .venv/bin/python
 	@echo "Installing jaxdml into .venv"
-	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --editable .
+	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --editable '.[onnx]'
 	@touch $@
 
 .venv/.test .venv/.bench .venv/.dev .venv/.notebooks: .venv/.%: pyproject.toml | .venv/bin/python

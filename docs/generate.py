@@ -1,7 +1,8 @@
-"""`python docs/generate.py` writes what README.md and docs/feature_levels.md take from tables and measurements.
+"""`python docs/generate.py` writes what README.md and files of docs/ take from tables and measurements.
 
 In README.md the table of operators comes from the pages and docstrings, the table of times from the benchmark's
-results; each stands between a mark of its name and an end mark. docs/feature_levels.md is written as a whole.
+results; in docs/onnx.md the ONNX operators come from their table. Each stands between a mark of its name and an end
+mark. docs/feature_levels.md is written as a whole.
 """
 
 import json
@@ -14,7 +15,7 @@ from jaxdml._directml.pages import PAGES
 from jaxdml._directml.tables import Table
 
 ROOT = Path(__file__).parents[1]
-README, LEVELS = ROOT / "README.md", ROOT / "docs" / "feature_levels.md"
+README, LEVELS, ONNX = ROOT / "README.md", ROOT / "docs" / "feature_levels.md", ROOT / "docs" / "onnx.md"
 TIMES = ROOT / "benchmarks" / "results" / "cpu_avx512_vnni.json"
 CASES = (
     "matrix multiply, 1024 x 1024 x 1024",
@@ -66,10 +67,19 @@ def _two_digits(time: float) -> str:
 
 def readme(text: str) -> str:
     """README.md with its tables between their marks."""
-    for name, table in {"operators": operators(), "times": times()}.items():
+    return _between_marks(text, {"operators": operators(), "times": times()})
+
+
+def onnx_page(text: str) -> str:
+    """docs/onnx.md with its table between its marks."""
+    return _between_marks(text, {"onnx operators": dml.onnx.supported_ops().rstrip()})
+
+
+def _between_marks(text: str, tables: dict[str, str]) -> str:
+    for name, table in tables.items():
         marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.S)
         text, count = marked.subn(lambda match, table=table: f"{match[1]}{table}\n{match[2]}", text)
-        assert count == 1, f"README.md has {count} marks <!-- {name} -->"
+        assert count == 1, f"the page has {count} marks <!-- {name} -->"
     return text
 
 
@@ -94,3 +104,4 @@ def levels() -> str:
 if __name__ == "__main__":
     README.write_text(readme(README.read_text()))
     LEVELS.write_text(levels())
+    ONNX.write_text(onnx_page(ONNX.read_text()))

@@ -1,10 +1,13 @@
 """`python -m jaxdml`: runs a real int8 network, and checks every output of every layer against NumPy, bit by bit."""
 
 import argparse
+import importlib.resources
+import importlib.util
 import statistics
 import sys
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     seconds = _median_seconds(lambda: network(parameters, images))
     _show(f"\n{'speed':16}{len(images) / seconds:,.0f} images/s ({len(images)} at a time, median of {TIMED_RUNS} runs)")
 
+    of_onnx = _compare_onnx()
+
     complaints = []
     if accuracy < LOWEST_ACCURACY:
         complaints.append(f"int8 accuracy is {accuracy:.2f} %, expected at least {LOWEST_ACCURACY} %")
@@ -56,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         complaints.append(
             f"int8 loses {float_accuracy - accuracy:.2f} points to float, expected at most {LARGEST_LOSS}"
         )
+    if of_onnx:
+        complaints.append(f"{of_onnx:,} logits of the ONNX model differ from onnxruntime's")
     if differing:
         complaints.append(f"{differing:,} outputs differ from NumPy's")
     if _count_differing(np.asarray(logits), calls[-1].output):
@@ -87,6 +94,24 @@ def _compare(calls: list[digits.Call]) -> int:
         _show(f"{operator:34}{len(own):7}{sum(call.output.size for call in own):12,}{differing:12,}")
         total += differing
     return total
+
+
+def _compare_onnx() -> int:
+    """Runs a model that onnxruntime quantized, where onnx is installed; how many logits differ from onnxruntime's."""
+    _show("\nThe same network in a file that onnxruntime's quantizer wrote, beside onnxruntime's own logits:\n")
+    if importlib.util.find_spec("onnx") is None:
+        _show("not run: pip install 'jaxdml[onnx]' installs what reads it")
+        return 0
+    folder = importlib.resources.files("jaxdml.examples")
+    model = jaxdml.onnx.load((folder / "digits.onnx").read_bytes(), numerics="onnxruntime")
+    with (folder / "digits_onnx.npz").open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+        expected, version = stored["logits"], stored["onnxruntime"]
+    images = digits.load().images
+    (logits,) = (np.asarray(value) for value in jax.jit(model.apply)(model.params, images).values())
+    differing = _count_differing(logits, expected)
+    _show(f"{'nodes':16}{', '.join(f'{count} {name}' for name, count in Counter(model.operators).items())}")
+    _show(f"{'onnxruntime ' + str(version):32}{expected.size:,} logits, {differing:,} differing")
+    return differing
 
 
 def _count_differing(output: np.ndarray, expected: np.ndarray) -> int:

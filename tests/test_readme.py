@@ -64,7 +64,7 @@ def test_snippets_print_what_follows_them(document):
 
 
 def test_every_document_that_promises_snippets_has_some():
-    more = ["dxdispatch", "from_directml", "native", "numerics", "performance", "scaling_out", "winograd"]
+    more = ["dxdispatch", "from_directml", "native", "numerics", "onnx", "performance", "scaling_out", "winograd"]
     documents = ["README.md", *(f"{name}.md" for name in more)]
     assert [name for name in DOCUMENTS if "```python" in DOCUMENTS[name]] == documents
 
@@ -110,6 +110,8 @@ def test_demo_prints_what_is_shown(capsys):
 def test_tables_are_those_generated():
     assert generate.readme(README) == README
     assert generate.levels() == generate.LEVELS.read_text()
+    page = generate.ONNX.read_text()
+    assert generate.onnx_page(page) == page
     assert "| 2_1 |" in README
 
 
