@@ -12,7 +12,8 @@ import jaxdml as dml
 Run = Callable[[], Any]
 Form = tuple[Callable[..., Any], tuple[Any, ...]]
 PREPARED, PLAIN, XLA = "jaxdml, prepared weights", "jaxdml", "jaxdml, XLA's kernels"
-OURS = (PREPARED, PLAIN, XLA)
+ONNX = "jaxdml.onnx"  # from the model that onnxruntime runs
+OURS = (PREPARED, PLAIN, XLA, ONNX)
 ORT, ORT_U8 = "onnxruntime", "onnxruntime, uint8 weights"
 AQT = "AQT"
 LOOP = "a loop"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.case import COPY, LOOP, ORT, ORT_U8, PREPARED, TWIN, XLA
+from benchmarks.case import COPY, LOOP, ONNX, ORT, ORT_U8, PREPARED, TWIN, XLA
 from benchmarks.lax_peer import BFLOAT, FLOAT, LAX
 
 Row = dict[str, Any]
@@ -31,7 +31,7 @@ def tables(results: dict[str, Any]) -> str:
     """All tables of a run."""
     rows = results["cases"]
     parts = [against_onnxruntime(rows), against_lax(rows), against_others(rows), vmap_table(rows)]
-    parts.append(scaling_table(results["scaling"]))
+    parts += [onnx_table(rows), scaling_table(results["scaling"])]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -108,6 +108,20 @@ def vmap_table(rows: list[Row]) -> str:
         f"{named(row):65}{1 / row['ratios'][LOOP]:7.2f}{1 / row['at_most']:7.2f}{_times(row, XLA):>14}".rstrip()
         for row in rows
     ]
+    return "\n".join(lines) if rows else ""
+
+
+def onnx_table(rows: list[Row]) -> str:
+    """Networks from an ONNX model, beside the same written by hand."""
+    rows = [row for row in rows if ONNX in row["ratios"]]
+    lines = [
+        f"{'the time of the ONNX model over that of the same by hand':65}{'jaxdml':>7}{'aim':>7}{'onnxruntime':>14}"
+    ]
+    for row in rows:
+        model = 1 / row["ratios"][ONNX]
+        peer = f"{1 / (row['ratios'][ORT] * model):.2f}" if ORT in row["ratios"] else ""
+        lines.append(f"{named(row):65}{model:7.2f}{1.05:7.2f}{peer:>14}".rstrip())
+    lines.append("onnxruntime: its time over that of the ONNX model here, with int8 weights.")
     return "\n".join(lines) if rows else ""
 
 
