@@ -2,7 +2,9 @@
 
 import ast
 import importlib
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -240,3 +242,20 @@ def test_modules_import_by_themselves():
         parts = path.relative_to(ROOT).with_suffix("").parts
         if parts[-1] not in ("__init__", "__main__"):
             importlib.import_module(".".join(parts))
+
+
+def test_onnx_is_imported_by_its_own_front_end_alone(tmp_path):
+    """It is an extra: `import jaxdml` does without it, and `jaxdml.onnx` says what to install where it is missing."""
+    (tmp_path / "onnx.py").write_text("raise ImportError('not here')\n")
+    code = "\n".join(
+        [
+            "import sys, jaxdml",
+            "assert not {'onnx', 'onnxruntime', 'jaxdml.onnx'} & set(sys.modules)",
+            "try: jaxdml.onnx.load",
+            "except ImportError as error: print(error)",
+        ]
+    )
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    run = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(run, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert done.stdout == "jaxdml.onnx needs the package onnx: pip install 'jaxdml[onnx]'\n", done.stderr

@@ -23,7 +23,7 @@ from qdq_single import UNARY
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "onnx_fusing.md"
 ALL_GROUPS = range(len(GROUPS))
-SAMPLE = list(MODELS)[::3]
+SAMPLE = list(MODELS)[::9]
 
 
 def session(model, level=Level.ORT_ENABLE_EXTENDED, settings=(), path=""):

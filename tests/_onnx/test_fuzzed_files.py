@@ -12,7 +12,7 @@ from jaxdml.errors import ModelError
 from mutated_models import models, mutated
 
 FORMS = ("qoperator", "qdq", "dynamic")
-QUICK, RARE, PART = 100, 2000, 250
+QUICK, RARE, PART = 40, 2000, 250
 SHAPES = {"qoperator": (2, 2, 4, 4), "qdq": (2, 2, 4, 4), "dynamic": (2, 4)}
 
 # What onnxruntime says of models that it refuses and that run here, and why they may.

@@ -38,19 +38,10 @@ def by_leaves_in_a_file(params, folder):
         return jax.tree.unflatten(jax.tree.structure(params), [file[name] for name in file.files])
 
 
-def by_orbax(params, folder):
-    orbax = pytest.importorskip("orbax.checkpoint")
-    with orbax.StandardCheckpointer() as checkpointer:
-        checkpointer.save(folder / "params", params)
-    with orbax.StandardCheckpointer() as checkpointer:
-        return checkpointer.restore(folder / "params", params)
-
-
 WAYS = {
     "pickle": lambda params, _: pickle.loads(pickle.dumps(params)),
     "copy": lambda params, _: copy.deepcopy(params),
     "leaves in a file": by_leaves_in_a_file,
-    "orbax": by_orbax,
     "device_put": lambda params, _: jax.device_put(params, jax.devices()[0]),
     "tree.map": lambda params, _: jax.tree.map(np.asarray, params),
 }

@@ -71,7 +71,8 @@ def test_vmap_over_images(form):
     assert (of_each(form) == of_batch(form)).all() == (form == "qdq")
 
 
-@of_each_form
+@pytest.mark.rare
+@pytest.mark.parametrize("form", FORMS)
 def test_vmap_over_stacked_params(form):
     model, other = loaded(form), jaxdml.onnx.load(reversed_weights(quantized(residual(), form)))
     expected = np.stack([of_batch(form), np.asarray(other.apply(other.params, X)["y"])])
@@ -92,7 +93,8 @@ def test_64_bit_types_change_nothing(form):
     check(jax.jit(wide.apply)(wide.params, X), expected)
 
 
-@of_each_form
+@pytest.mark.rare
+@pytest.mark.parametrize("form", FORMS)
 def test_kernels_give_the_same_bits(form):
     """Params that are prepared for native kernels and for XLA's, on each of the two."""
     if not dml.kernels().startswith("native"):
@@ -131,7 +133,8 @@ def test_second_call_neither_traces_nor_compiles(form, caplog):
         assert caplog.records  # another shape does, or the check above would see nothing
 
 
-@of_each_form
+@pytest.mark.rare
+@pytest.mark.parametrize("form", FORMS)
 def test_eight_devices(form, tmp_path):
     """In a process of its own: a batch that is sharded, and parts of it in shard_map."""
     onnx.save(quantized(residual(), form), tmp_path / "model.onnx")
