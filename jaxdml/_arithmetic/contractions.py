@@ -151,12 +151,38 @@ def prepare_filter(filter: Array, group_count: int, is_packed: bool = True) -> P
     return dataclasses.replace(prepared, packed=packed_filter(filter, group_count) if is_packed else None)
 
 
+def prepare_known_matrix(b: np.ndarray) -> PreparedMatrix:
+    """`prepare_matrix` in NumPy, which is done before XLA has compiled a program for the shape."""
+    values: Any = signed(b)
+    sums = values.sum(-2, dtype=np.int32, keepdims=True)
+    values, layout = arranged("arrange_matrix", values) or (values, "KN")
+    return PreparedMatrix(_on_device(values), _on_device(sums), b.dtype, layout, _packed_matrix(b))
+
+
+def prepare_known_filter(filter: np.ndarray, group_count: int) -> PreparedFilter:
+    """`prepare_filter` in NumPy."""
+    values: Any = signed(filter)
+    sums = _on_device(values.reshape(len(values), -1).sum(1, dtype=np.int32))
+    prepared = _arranged(values, group_count, filter.dtype, sums)
+    packed = _packed_filter(filter, group_count)
+    return dataclasses.replace(prepared, values=_on_device(prepared.values), packed=packed)
+
+
+def _on_device(x: Any) -> Array:
+    """A copy, which nobody changes; `jnp.asarray` would compile a program for each shape."""
+    return jax.device_put(np.array(x, order="C"))
+
+
+_packed_matrix = jax.jit(packed_matrix)
+_packed_filter = jax.jit(packed_filter, static_argnums=1)
+
+
 def _arranged(values: Array, group_count: int, dtype: Any, sums: Any = None) -> PreparedFilter:
     outputs, *rest = values.shape
     arrangement = arranged("arrange_filter", values, group_count)
     if arrangement is None:
         in_groups = (group_count, outputs // group_count, *rest)
-        arrangement = lax.reshape(values, in_groups), f"OI{'HW'[-len(rest) + 1 :]}"
+        arrangement = values.reshape(in_groups), f"OI{'HW'[-len(rest) + 1 :]}"
     values, layout = arrangement
     return PreparedFilter(values, sums, np.dtype(dtype), layout)
 

@@ -160,12 +160,15 @@ def arrange_filter(values: Array, group_count: int) -> tuple[Array, str]:
     """Channels last where the convolution takes the filter and is fast."""
     outputs, channels, *kernel = values.shape
     space = "HW"[-len(kernel) :]
-    values = lax.reshape(values, (group_count, outputs // group_count, channels, *kernel))
+    values = values.reshape((group_count, outputs // group_count, channels, *kernel))
     if not _suits_convolution(outputs // group_count, channels, math.prod(kernel), group_count):
         return values, f"OI{space}"
+    order = (0, *range(3, values.ndim), 2, 1)
+    if isinstance(values, np.ndarray):
+        return values.transpose(order), f"{space}IO"
     # A transpose that XLA sees in front of a convolution becomes part of it, and loses the kernel. With an element of
     # the kernel in between that is cut off again, it does not.
-    values = lax.transpose(values, (0, *range(3, values.ndim), 2, 1))
+    values = lax.transpose(values, order)
     values = lax.pad(values, np.int8(0), [(0, int(axis == 1), 0) for axis in range(values.ndim)])
     return lax.slice_in_dim(values, 0, values.shape[1] - 1, axis=1), f"{space}IO"
 

@@ -12,8 +12,10 @@ from jaxdml._arithmetic.sharding import out_sharding
 Array = jax.Array
 
 
-def signed(x: Array) -> Array:
-    """x as int8: uint8 loses 128, by flipping its top bit."""
+def signed(x: Any) -> Any:
+    """x as int8: uint8 loses 128, by flipping its top bit. NumPy's arrays stay NumPy's."""
+    if isinstance(x, np.ndarray):
+        return x if x.dtype == np.int8 else (x ^ np.uint8(128)).view(np.int8)
     return x if x.dtype == jnp.int8 else lax.bitcast_convert_type(lax.bitwise_xor(x, np.uint8(128)), jnp.int8)
 
 

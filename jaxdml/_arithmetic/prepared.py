@@ -46,6 +46,17 @@ class Prepared(abc.ABC):
     def ndim(self) -> int:
         return len(self.shape)
 
+    @property
+    @abc.abstractmethod
+    def described(self) -> str:
+        """Type and shape of the array, and what it was prepared for."""
+
+    def __repr__(self) -> str:
+        if all(isinstance(x, jax.Array | np.ndarray) for x in (self.values, self.sums)):
+            return f"{type(self).__name__}({self.described})"
+        # What a function made of the arrays, such as their shapes.
+        return f"{type(self).__name__}(values={self.values}, sums={self.sums}, packed={self.packed})"
+
     def __reduce__(self) -> Any:
         """What is pickled is the same for all kernels; where it is read it is packed again, for the kernels there."""
         return type(self), (self.values, self.sums, self.dtype, self.layout), "pack"
@@ -85,8 +96,9 @@ class PreparedMatrix(Prepared):
         is_whole = self.sums.shape == (*batch, 1, columns) and _is_packed(self.packed)
         return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_whole
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.dtype}{list(self.shape)})"
+    @property
+    def described(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["values", "sums", "packed"], meta_fields=["dtype", "layout"])
@@ -122,8 +134,9 @@ class PreparedFilter(Prepared):
         is_whole = is_one and _is_packed(self.packed)
         return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_whole
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.dtype}{list(self.shape)}, group_count={self.group_count})"
+    @property
+    def described(self) -> str:
+        return f"{self.dtype}{list(self.shape)}, group_count={self.group_count}"
 
 
 def _register_for_export(prepared: type) -> None:
@@ -158,7 +171,7 @@ def in_layout(values: Array, layout: str) -> Array:
 def swapped(x: Array) -> Array:
     """x with its last two dimensions the other way round."""
     *batch, first, second = range(x.ndim)
-    return lax.transpose(x, (*batch, second, first))
+    return x.transpose((*batch, second, first))
 
 
 def signed_filter(prepared: PreparedFilter) -> Array:

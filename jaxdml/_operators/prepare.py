@@ -5,6 +5,7 @@ from typing import Any
 
 import chex
 import jax
+import numpy as np
 
 from jaxdml._arithmetic import contractions
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
@@ -41,6 +42,8 @@ def prepare_matrix_multiply_b(b: chex.Array) -> PreparedMatrix:
     https://learn.microsoft.com/windows/win32/api/directml/ne-directml-dml_tensor_flags
     """
     b = _checked("quantized_linear_matrix_multiply", "b", b)
+    if isinstance(b, np.ndarray):
+        return contractions.prepare_known_matrix(b)
     return _matrix(b, _is_on_one_device(b))
 
 
@@ -73,6 +76,8 @@ def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> P
     if group_count < 1 or filter.shape[0] % group_count:
         text = f"is {group_count}, expected a divisor of the {filter.shape[0]} output channels"
         raise broken(operator, "GroupCount", "group_count", text, expected=filter.shape[0], received=group_count)
+    if isinstance(filter, np.ndarray):
+        return contractions.prepare_known_filter(filter, group_count)
     return _filter(filter, group_count, _is_on_one_device(filter))
 
 
@@ -95,7 +100,7 @@ def _checked(operator: str, name: str, value: Any) -> Any:
 
 def _is_on_one_device(x: Any) -> bool:
     """Native kernels read weights as a whole; what is spread over devices is XLA's."""
-    return isinstance(x, jax.core.Tracer) or not isinstance(x, jax.Array) or len(x.sharding.device_set) == 1
+    return isinstance(x, jax.core.Tracer) or len(x.sharding.device_set) == 1
 
 
 _matrix = partial(jax.jit, static_argnums=1)(contractions.prepare_matrix)

@@ -213,3 +213,41 @@ def test_errors(call, message):
     with pytest.raises(dml.DescError) as error:
         call()
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_numpy_arrays_are_prepared_alike(dtype):
+    """In NumPy, not in a compiled program: the same arrays in the same structure, and copies."""
+
+    def check(prepare, w, **options):
+        known, traced = prepare(w, **options), prepare(jnp.asarray(w), **options)
+        assert jax.tree.structure(known) == jax.tree.structure(traced)
+        for x, y in zip(jax.tree.leaves(known), jax.tree.leaves(traced), strict=True):
+            assert isinstance(x, jax.Array)
+            np.testing.assert_array_equal(x, y, strict=True)
+        before = [np.array(x) for x in jax.tree.leaves(known)]
+        w[...] = 1
+        for x, y in zip(jax.tree.leaves(known), before, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+    rng, limits = np.random.default_rng(0), np.iinfo(dtype)
+    for shape, groups in (
+        ((8, 4, 3, 3), 1),
+        ((32, 1, 3, 3), 32),
+        ((40, 24, 3, 3), 1),
+        ((16, 8, 5), 1),
+        ((20, 6, 3, 3), 4),
+    ):
+        w = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+        check(dml.prepare_convolution_filter, w, group_count=groups)
+    for shape in ((5, 7), (64, 32), (3, 16, 8), (2, 3, 4, 5)):
+        check(dml.prepare_matrix_multiply_b, rng.integers(limits.min, limits.max, shape, dtype, endpoint=True))
+
+
+def test_what_a_function_made_of_prepared_weights_can_be_printed():
+    prepared = dml.prepare_matrix_multiply_b(np.zeros((5, 7), np.int8))
+    with dml.use_kernels("xla"):
+        plain = dml.prepare_matrix_multiply_b(np.zeros((5, 7), np.int8))
+    assert repr(prepared) == "PreparedMatrix(int8[5, 7])"
+    shapes = jax.tree.map(lambda x: x.shape, plain)
+    assert repr(shapes) == "PreparedMatrix(values=(7, 5), sums=(1, 7), packed=None)"
