@@ -30,6 +30,7 @@ TARGETS = {
     "jaxdml/_directml/window_checks.py": [
         "tests/_directml/test_sizes_and_options.py",
         "tests/_directml/test_family_sizes_and_options.py",
+        "tests/_directml/test_windows.py",
         "tests/_directml/test_errors.py",
         "tests/_directml/test_remedies.py",
         "tests/_operators/test_wrong_family_calls.py",

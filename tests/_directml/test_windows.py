@@ -1,0 +1,54 @@
+"""Which windows see padding alone: against counting, for every small case."""
+
+import itertools
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from jaxdml._directml.messages import RuleError
+from jaxdml._directml.window_checks import check_windows_see_input
+
+OPTIONS = ("window_size", "strides", "dilations", "start_padding", "end_padding")
+
+
+def pooling(size, *options):
+    each = {name: (option,) for name, option in zip(OPTIONS, options, strict=True)}
+    return SimpleNamespace(operator="pooling", input_tensor=SimpleNamespace(sizes=(1, 1, size)), **each)
+
+
+def blind_windows(size, window, stride, dilation, start, end):
+    """The places of the windows none of whose elements lies in the input."""
+    count = (size + start + end - (1 + (window - 1) * dilation)) // stride + 1
+    first = (place * stride - start for place in range(count))
+    return [place for place, at in enumerate(first) if not any(0 <= at + i * dilation < size for i in range(window))]
+
+
+def test_windows_of_padding_alone_are_found_exactly():
+    refused = stepped_over = right = 0
+    for case in itertools.product(range(1, 5), range(1, 4), range(1, 4), range(1, 7), range(5), range(5)):
+        size, window, _, dilation, start, end = case
+        if 1 + (window - 1) * dilation > size + start + end:
+            continue
+        blind = blind_windows(*case)
+        if not blind:
+            check_windows_see_input(pooling(*case))
+            right += 1
+            continue
+        with pytest.raises(RuleError) as error:
+            check_windows_see_input(pooling(*case))
+        place = int(str(error.value).split("window at ")[1].split()[0])
+        assert place in blind, case
+        is_stepped_over = window > 1 and dilation > size
+        assert (error.value.tensor == "Dilations") == is_stepped_over, case
+        if not is_stepped_over:
+            assert (error.value.tensor == "StartPadding") == (place * case[2] < start), case
+        refused, stepped_over = refused + 1, stepped_over + is_stepped_over
+    assert min(right, refused - stepped_over, stepped_over) > 300
+
+
+def test_of_a_symbolic_size_the_first_window_is_looked_at():
+    (size,) = jax.export.symbolic_shape("h")
+    check_windows_see_input(pooling(size, 3, 2, 1, 2, 9))
+    with pytest.raises(RuleError, match="the window at 0 of the output sees padding alone"):
+        check_windows_see_input(pooling(size, 3, 2, 1, 3, 0))
