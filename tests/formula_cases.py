@@ -143,11 +143,11 @@ def _global(shape, last=0):
 
 
 def _softmax(shape, axis, opset=13):
-    statics = {"axis": axis, "opset": opset}
-    by_table = jax.jit(partial(softmax, **statics))
+    of_rest = opset < 13
+    by_table = jax.jit(partial(softmax, axis=axis, of_rest=of_rest))
 
     def function(x, x_scale, x_zero_point, *output):
-        depth = int(np.prod(x.shape[axis:])) if opset < 13 else x.shape[axis]
+        depth = int(np.prod(x.shape[axis:])) if of_rest else x.shape[axis]
         return by_table(x, exponentials(x_scale, depth), *output)
 
     def draw(rng, dtype):
@@ -156,7 +156,7 @@ def _softmax(shape, axis, opset=13):
         output = (np.float32(1 / 256), np.asarray(limits.min, dtype)), grid(rng, dtype)
         return x, scale(rng, -10, 2), integers(rng, dtype), *output[rng.integers(0, 2)]
 
-    return Form("QLinearSoftmax", function, draw, statics)
+    return Form("QLinearSoftmax", function, draw, {"axis": axis, "opset": opset})
 
 
 def _gemm(b_type, bias=None, per_column=0, trans=(0, 0), alpha=1.0, is_float=0):

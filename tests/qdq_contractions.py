@@ -89,7 +89,17 @@ CONVOLUTIONS = {
     "conv_bias_computed": partial(conv, x=EXACT_X, w=EXACT_W, b=Value((8,))),
     "conv_bias_of_input": partial(conv, b=BIAS.but(by="input")),
     "conv_weight_float": partial(conv, x=EXACT_X, w=Value((8, 4, 3, 3), None, "constant")),
-    "conv_weight_of_input": partial(conv, w=W.but(grid=Grid("u8", 0.00917), by="input")),
+    "conv_bias_scale_tiny": partial(
+        conv, x=X.but(scale=2.0**-10), w=W.but(scale=2.0**-13), b=BIAS.but(scale=2.0**-20), to=Y.but(scale=2.0**-13)
+    ),
+    "conv_weight_of_input": partial(conv, w=W.but(grid=Grid("u8", 0.00917), by="input"), kernel_shape=[3, 3]),
+    "conv_weight_of_input_without_sizes": partial(conv, x=EXACT_X, w=EXACT_W.but(dtype="u8", by="input")),
+    "conv_weight_of_input_3d": partial(
+        conv,
+        x=EXACT_X.but(shape=(1, 4, 5, 5, 5)),
+        w=EXACT_W.but(dtype="u8", shape=(8, 4, 2, 2, 2), by="input"),
+        kernel_shape=[2, 2, 2],
+    ),
     "conv_weight_folded": partial(conv, w=W.but(scale=0.0317, dtype="u8", zero_point=98, by="folded")),
     "conv_no_q": partial(conv, x=EXACT_X, w=EXACT_W, to=None),
     "conv_relu": partial(conv, then=["Relu"], to=Y.but(zero_point=0)),
@@ -241,6 +251,10 @@ MATMULS = {
     "matmul_3d": partial(matmul, a=A.but(shape=(2, 3, 16))),
     "matmul_3d_3d": partial(matmul, a=A.but(shape=(2, 3, 16)), b=B.but(shape=(2, 16, 8), by="input", dtype="u8")),
     "matmul_1d": partial(matmul, a=A.but(shape=(16,))),
+    "matmul_by_vector": partial(matmul, b=B.but(shape=(16,))),
+    "matmul_by_vector_per_element": partial(
+        matmul, a=EXACT_A, b=B.but(shape=(16,), scale=(2.0**-7,) * 16, zero_point=(0,) * 16, axis=0)
+    ),
     "matmul_per_channel": partial(matmul, b=B.but(**COLUMNS)),
     "matmul_per_channel_last_axis": partial(matmul, b=B.but(**COLUMNS | {"axis": -1})),
     "matmul_per_row": partial(matmul, a=EXACT_A, b=B.but(scale=(2.0**-7,) * 16, zero_point=(0,) * 16, axis=0)),

@@ -127,9 +127,10 @@ DEVIATIONS = (
     _as_in_file(
         "What onnxruntime fuses and then fails to run stays in floats",
         "conv_per_channel_wrong_axis conv_blocked conv_input_per_channel matmul_per_row matmul_a_per_row "
-        "add_per_channel softmax_per_channel average_pool_dilations",
+        "add_per_channel softmax_per_channel average_pool_dilations matmul_by_vector_per_element",
     ),
     _as_in_file("The bias of Gemm must have the product's scale", "gemm_bias_scale_very_wrong gemm_bias_zero_point"),
+    _as_in_file("The bias of Conv must have the product's scale within 1 percent", "conv_bias_scale_tiny"),
     _as_in_file("Weights alone are dequantized", "gemm_weight_only matmul_weight_only matmul_weight_only_s4_blocked"),
     _as_in_file("Where stays in floats", "where where_s8 where_float_scalar"),
     _as_in_file(
@@ -139,7 +140,11 @@ DEVIATIONS = (
     ),
     _as_in_file("Scales and zero points are constants", "scale_given"),
     _as_in_file("Scales are positive", "transpose_negative_scale"),
-    _as_in_file("Images have at most two dimensions", "conv_3d"),
+    _as_in_file("Images have at most two dimensions", "conv_3d conv_weight_of_input_3d"),
+    _as_in_file(
+        "Where weights are computed, an attribute has to say how many dimensions images have",
+        "conv_weight_of_input_without_sizes",
+    ),
     _as_in_file("Scales are float32", "conv_float16_scales matmul_float16_scales"),
     Deviation(
         "What changes nothing may stay",

@@ -4,15 +4,16 @@ Where a node's tensors are more general than DirectML's operator allows, such as
 they are reshaped to what it allows.
 """
 
-import math
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._arithmetic.prepared import PreparedMatrix, matrix
 from jaxdml._directml.feature_levels import FeatureLevel
+from jaxdml._graph.axes import axis_of
+from jaxdml._graph.matrices import multiplied
 from jaxdml._graph.windows import Pairs, check_convolution, explicit_padding
 from jaxdml._operators.convolution_integer import convolution_integer
 from jaxdml._operators.dequantize import dequantize
@@ -44,6 +45,20 @@ def offset(zero_point: Array) -> Array:
     return scalar(zero_point)
 
 
+def _without_rows[**P](function: Callable[P, Array]) -> Callable[P, Array]:
+    """The function, whose first argument may have no rows: then it computes one, which is dropped."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> Array:
+        x: Any = args[0]
+        if x.shape[:1] != (0,):
+            return function(*args, **options)
+        rest: Any = jnp.zeros((1, *x.shape[1:]), x.dtype), *args[1:]
+        return function(*rest, **options)[:0]
+
+    return call
+
+
 # Contractions --------------------------------------------------------------------------------------------------------
 
 
@@ -53,6 +68,7 @@ def _convolution_options(x: Array, w: Array, strides: Any, dilations: Any, paddi
     return {"strides": strides, "dilations": dilations, "start_padding": start, "end_padding": end}
 
 
+@_without_rows
 def convolution(
     x: Array, x_scale: Array, x_zero_point: Array, w: Array, w_scale: Array, w_zero_point: Array, y_scale: Array,
     y_zero_point: Array, bias: Array | None = None, *,
@@ -67,6 +83,7 @@ def convolution(
     return quantized_linear_convolution(x, *of_x, w, *of_w, bias, *of_y, group_count=group_count, **options)
 
 
+@_without_rows
 def integer_convolution(
     x: Array, w: Array, x_zero_point: Array | None = None, w_zero_point: Array | None = None, *,
     strides: int | Sequence[int] = 1, dilations: int | Sequence[int] = 1, padding: Pairs | int | str = 0,
@@ -78,62 +95,35 @@ def integer_convolution(
     return convolution_integer(x, offset(x_zero_point), w, offset(w_zero_point), group_count=group_count, **options)
 
 
-def _per_row(parameter: Array | None) -> Array | None:
-    """A parameter of A, after `scalar` or `offset`: [M] as [M, 1]."""
-    return parameter[:, None] if parameter is not None and parameter.ndim == 1 else parameter
-
-
-class _Matrices:
-    """Operands of a product as matrices that DirectML's products take, and the way back to the product's shape."""
-
-    def __init__(self, a: Array, b: Array, is_one_scale: bool) -> None:
-        self._dropped = [axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1]
-        a = a[None] if a.ndim == 1 else a
-        b = b[:, None] if b.ndim == 1 else b
-        if b.ndim == 2 and is_one_scale:  # one product of all rows, which is faster and takes prepared weights
-            self._shape = (*a.shape[:-1], b.shape[-1])
-            self.a, self.b = a.reshape(math.prod(a.shape[:-1]), a.shape[-1]), b
-            return
-        b = matrix(b) if isinstance(b, PreparedMatrix) else b
-        batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        self._shape = (*batch, a.shape[-2], b.shape[-1])
-        merged = batch if len(batch) <= 2 else (math.prod(batch),)
-        self.a, self.b = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])).reshape(*merged, *x.shape[-2:]) for x in (a, b))
-
-    def restored(self, product: Array) -> Array:
-        """The product in the shape that ONNX gives it."""
-        product = product.reshape(self._shape)
-        return jnp.squeeze(product, tuple(self._dropped)) if self._dropped else product
-
-
 def product(
     a: Array, a_scale: Array, a_zero_point: Array, b: Array, b_scale: Array, b_zero_point: Array, y_scale: Array,
     y_zero_point: Array,
 ) -> Array:  # fmt: skip
     """Matrix product of quantized a and b, quantized."""
-    of_a = _per_row(scalar(a_scale)), _per_row(offset(a_zero_point))
-    of_b, of_y = (scalar(b_scale), offset(b_zero_point)), (scalar(y_scale), scalar(y_zero_point))
-    matrices = _Matrices(a, b, all(x is None or x.ndim == 0 for x in of_a))
-    return matrices.restored(quantized_linear_matrix_multiply(matrices.a, *of_a, matrices.b, *of_b, *of_y))
+    of_a, of_b = (a, scalar(a_scale), offset(a_zero_point)), (b, scalar(b_scale), offset(b_zero_point))
+    of_y = scalar(y_scale), scalar(y_zero_point)
+    return multiplied(quantized_linear_matrix_multiply, of_a, of_b, *of_y, dtype=y_zero_point.dtype)
 
 
 def integer_product(
     a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
 ) -> Array:  # fmt: skip
     """Matrix product of quantized a and b, in int32."""
-    of_a, of_b = _per_row(offset(a_zero_point)), offset(b_zero_point)
-    matrices = _Matrices(a, b, of_a is None or of_a.ndim == 0)
-    return matrices.restored(matrix_multiply_integer(matrices.a, of_a, matrices.b, of_b))
+    of_a, of_b = (a, offset(a_zero_point)), (b, offset(b_zero_point))
+    return multiplied(matrix_multiply_integer, of_a, of_b, dtype=jnp.int32)
 
 
 def float_product(
     a: Array, b: Array, a_scale: Array, b_scale: Array, a_zero_point: Array | None = None,
     b_zero_point: Array | None = None, bias: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Matrix product of quantized a and b, in floats."""
-    of_a, of_b = (_per_row(scalar(a_scale)), _per_row(offset(a_zero_point))), (scalar(b_scale), offset(b_zero_point))
-    matrices = _Matrices(a, b, all(x is None or x.ndim == 0 for x in of_a))
-    return matrices.restored(matrix_multiply_integer_to_float(matrices.a, *of_a, matrices.b, *of_b, bias))
+    """Matrix product of quantized a and b, in floats.
+
+    A sum is multiplied by fl(a_scale * b_scale), then the bias is added. For b of more than two dimensions and one
+    b_scale [N] for all its matrices, ONNX Runtime multiplies by b_scale last, and the bias with it.
+    """
+    of_a, of_b = (a, scalar(a_scale), offset(a_zero_point)), (b, scalar(b_scale), offset(b_zero_point))
+    return multiplied(matrix_multiply_integer_to_float, of_a, of_b, bias, dtype=a_scale.dtype)
 
 
 # Element by element --------------------------------------------------------------------------------------------------
@@ -145,6 +135,8 @@ def add(
 ) -> Array:  # fmt: skip
     """Sum of quantized a and b, which broadcast, quantized."""
     shape = jnp.broadcast_shapes(a.shape, b.shape)
+    if 0 in shape:
+        return jnp.zeros(shape, a.dtype)
     a, b = (jnp.broadcast_to(x, shape or (1,)) for x in (a, b))
     parameters = map(scalar, (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point))
     a_scale, a_zero_point, b_scale, b_zero_point, *of_y = parameters
@@ -153,6 +145,7 @@ def add(
     ).reshape(shape)  # fmt: skip
 
 
+@_without_rows
 def average_pool(
     x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None, *,
     window: Sequence[int], strides: int | Sequence[int] = 1, dilations: int | Sequence[int] = 1,
@@ -167,6 +160,7 @@ def average_pool(
     )  # fmt: skip
 
 
+@_without_rows
 def global_average_pool(
     x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None
 ) -> Array:
@@ -178,56 +172,68 @@ def global_average_pool(
 
 
 def _beside(parameter: Array | None, x: Array, axis: int) -> Array | None:
-    """A parameter that broadcasts to x: one element, or one for each place along an axis; blocks stay as they are."""
+    """A parameter that broadcasts to x: one element, or one for each place along an axis."""
     parameter = scalar(parameter)
-    if parameter is None or parameter.ndim != 1 or x.ndim == 1:
+    if parameter is None or parameter.ndim == 0:
         return parameter
-    return parameter.reshape(tuple(parameter.size if i == axis % x.ndim else 1 for i in range(x.ndim)))
+    if parameter.ndim > 1:
+        raise ModelError(f"scales of shape {parameter.shape} need a block_size")
+    place = axis_of(axis, x.ndim)
+    return parameter.reshape(tuple(parameter.size if i == place else 1 for i in range(x.ndim)))
 
 
-def _has_blocks(scale: Array, x: Array, block_size: int) -> bool:
-    if scale.ndim > 1 and scale.size > 1 and (scale.ndim != x.ndim or block_size < 1):
-        raise ModelError(f"scales of shape {scale.shape} need a block_size, and as many dimensions as {x.shape}")
-    return scale.ndim > 1 and scale.ndim == x.ndim
+def _in_blocks(parameter: Array, x: Array, axis: int, block_size: int, is_wide: bool) -> Array:
+    """A parameter of x's blocks as DirectML has it: of full blocks; else, and for more than 8 bits, of each element."""
+    place = axis_of(axis, x.ndim)
+    size, count = x.shape[place], -(-x.shape[place] // block_size)
+    shape = tuple(count if i == place else each for i, each in enumerate(x.shape))
+    if parameter.shape != shape:
+        text = f"a scale or zero point has the shape {parameter.shape}, expected {shape}"
+        raise ModelError(f"{text} for blocks of {block_size} along axis {axis} of {x.shape}")
+    if size == count * block_size and not is_wide:
+        return parameter
+    return jnp.take(parameter, np.arange(size) // block_size, place)
 
 
-def _in_blocks(x: Array, scale: Array, zero_point: Array, axis: int, block_size: int) -> tuple[Array, Array]:
-    """Parameters with x's number of dimensions, as DirectML's operators with blocks take them; the last may be cut."""
-    if not _has_blocks(scale, x, block_size):
-        sizes = tuple(scale.size if i == axis % x.ndim else 1 for i in range(x.ndim))
-        return scale.reshape(sizes), zero_point.reshape(sizes)
-    size, is_wide = x.shape[axis], jnp.dtype(zero_point.dtype).itemsize > 1
-    if size % scale.shape[axis] == 0 and not is_wide:
-        return scale, zero_point
-    places = np.arange(size) // block_size
-    return jnp.take(scale, places, axis), jnp.take(zero_point, places, axis)
+def _fitted(parameter: Array | None, x: Array, axis: int, block_size: int, dtype: Any) -> Array | None:
+    """A scale or zero point of x as DirectML's operators take it."""
+    if parameter is None or block_size == 0:
+        return _beside(parameter, x, axis)
+    return _in_blocks(parameter, x, axis, block_size, jnp.dtype(dtype).itemsize > 1)
+
+
+def _is_blocked(dtype: Any, block_size: int) -> bool:
+    """Whether DirectML's operators with blocks have the integer type: those without blocks have no 4 bits."""
+    return jnp.dtype(dtype) in NIBBLES or (block_size > 0 and jnp.dtype(dtype).itemsize == 1)
 
 
 def to_integers(
     x: Array, scale: Array, zero_point: Array | None, *, axis: int, block_size: int = 0, dtype: Any
 ) -> Array:  # fmt: skip
     """Quantizes x to 4, 8 or 16 bits: by one scale, by one for each place along an axis, or by blocks."""
-    zero_point = scalar(np.zeros((), dtype) if zero_point is None else zero_point)
+    if 0 in x.shape:
+        return jnp.zeros(x.shape, dtype)
     rows = x.reshape(x.shape or (1,))
-    if _has_blocks(scale, x, block_size) or dtype in NIBBLES:
-        scale, zero_point = _in_blocks(rows, scale, jnp.broadcast_to(zero_point, scale.shape), axis, block_size)
-        if dtype.itemsize == 1:
-            return quantize(rows, scale, zero_point).reshape(x.shape)
-    parameters = _beside(scale, rows, axis), _beside(zero_point, rows, axis)
+    scale, zero_point = (_fitted(each, rows, axis, block_size, dtype) for each in (scale, zero_point))
+    if _is_blocked(dtype, block_size):
+        zero_point = np.zeros((), dtype) if zero_point is None else zero_point
+        return quantize(rows, scale, zero_point).reshape(x.shape)
     level = FeatureLevel.JAXDML
-    return element_wise_quantize_linear(rows, *parameters, feature_level=level).reshape(x.shape)
+    return element_wise_quantize_linear(
+        rows, scale, zero_point, output_dtype=dtype, feature_level=level
+    ).reshape(x.shape)  # fmt: skip
 
 
 def to_floats(x: Array, scale: Array, zero_point: Array | None, *, axis: int, block_size: int = 0) -> Array:
     """Dequantizes x of 4, 8, 16 or 32 bits: by one scale, by one for each place along an axis, or by blocks."""
+    if 0 in x.shape:
+        return jnp.zeros(x.shape, scale.dtype)
     rows = x.reshape(x.shape or (1,))
-    if _has_blocks(scale, x, block_size) or x.dtype in NIBBLES:
-        zero_point = scalar(np.zeros((), x.dtype) if zero_point is None else zero_point)
-        scale, zero_point = _in_blocks(rows, scale, jnp.broadcast_to(zero_point, scale.shape), axis, block_size)
-        if x.dtype.itemsize == 1:
-            return dequantize(rows, scale, zero_point).reshape(x.shape)
-    parameters = _beside(scale, rows, axis), _beside(zero_point, rows, axis)
-    return element_wise_dequantize_linear(rows, *parameters).reshape(x.shape)
+    scale, zero_point = (_fitted(each, rows, axis, block_size, x.dtype) for each in (scale, zero_point))
+    if _is_blocked(x.dtype, block_size):
+        zero_point = np.zeros((), x.dtype) if zero_point is None else zero_point
+        return dequantize(rows, scale, zero_point).reshape(x.shape)
+    return element_wise_dequantize_linear(rows, scale, zero_point).reshape(x.shape)
 
 
 def to_integers_by_range(x: Array) -> tuple[Array, Array, Array]:

@@ -39,8 +39,7 @@ def results(node: Node, values: Mapping[str, Any], limit: Limit) -> tuple[Any, .
     arguments = [values[name] if name else None for name in node.inputs]
     for place in node.operator.known:
         if place < len(arguments) and not (arguments[place] is None or isinstance(arguments[place], np.ndarray)):
-            text = f"input {node.inputs[place]!r} depends on data, and JAX needs its value to know shapes"
-            raise ModelError(f"{described(node)}: {text}")
+            raise ModelError(_unknown(node, place))
     if _may_be_large(arguments):
         for shape in _tried(node, arguments, _shapes):
             limit(node, shape)
@@ -48,6 +47,21 @@ def results(node: Node, values: Mapping[str, Any], limit: Limit) -> tuple[Any, .
     if any(node.outputs[len(computed) :]):
         raise ModelError(f"{described(node)} has {len(node.outputs)} outputs, the operator makes {len(computed)}")
     return computed
+
+
+def unknown_shapes(graph: Graph) -> list[str]:
+    """A sentence for each input that JAX must know to trace the graph, and that is computed from the graph's inputs."""
+    data, found = set(graph.inputs), []
+    for node in graph.nodes:
+        found += [_unknown(node, place) for place in node.operator.known if data.intersection(node.inputs[place:][:1])]
+        if not node.operator.gives_shape and data.intersection(node.inputs):
+            data.update(node.outputs)
+    return found
+
+
+def _unknown(node: Node, place: int) -> str:
+    text = "depends on data, and JAX needs its value to know shapes; make it an initializer"
+    return f"{described(node)}: input {node.inputs[place]!r} {text}"
 
 
 def _tried(node: Node, arguments: Sequence[Any], compute: Callable[[Node, Sequence[Any]], Any]) -> tuple[Any, ...]:

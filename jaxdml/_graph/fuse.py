@@ -1,7 +1,7 @@
 """One pass that turns operators between dequantize and quantize nodes into quantized operators.
 
 In the graph's normal form, an operator whose inputs are dequantized, and whose only reader quantizes, becomes the
-quantized operator. An operator that stays in floats beside such nodes gets a remark that says why.
+quantized operator. An operator that stays in floats between such nodes gets a remark that says why.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from jaxdml._graph.evaluate import Limit, folded
 from jaxdml._graph.graph import Graph, Node, Operator, without_dead
 from jaxdml._graph.grids import Grids
 from jaxdml._graph.normal_form import in_normal_form
+from jaxdml._graph.remarks import CONVERSIONS, stays, with_places
 from jaxdml._graph.rules import RULES, Kept
 
 
@@ -21,20 +22,21 @@ def fused(graph: Graph, quantized: Mapping[str, Operator], *, limit: Limit = lam
       quantized: the quantized operators, by kind.
       limit: raises where what is computed of constants may not be.
     """
-    graph = without_dead(folded(in_normal_form(graph), limit=limit))  # movers of weights have no floats between now
+    graph = without_dead(folded(in_normal_form(graph), limit=limit))  # a mover of weights reads integers only now
     grids = Grids(graph)
     made: dict[int, Node] = {}  # by the place of the last node that they stand for
     gone: set[int] = set()
     remarks: dict[int, str] = {}
     place_of = {id(node): place for place, node in enumerate(graph.nodes)}
     for place, node in enumerate(graph.nodes):
-        rule = RULES.get(node.operator.kind or "")
-        if rule is None or node.operator.kind not in quantized or not grids.is_beside_integers(node):
+        operator = node.operator
+        is_integers = operator.is_quantized or operator.gives_shape or operator.kind in CONVERSIONS
+        if is_integers or not grids.is_beside_integers(node):
             continue
         try:
-            group = rule(node, grids)
+            group = RULES.get(operator.kind or "", stays)(node, grids)
         except Kept as reason:
-            remarks[place] = f"in floats: {reason}"
+            remarks[place] = str(reason)
             continue
         parts = [place_of[id(part)] for part in (node, *group.behind)]
         gone.update(parts)
@@ -45,4 +47,5 @@ def fused(graph: Graph, quantized: Mapping[str, Operator], *, limit: Limit = lam
             nodes.append(made[place])
         elif place not in gone:
             nodes.append(node.replace(remark=remarks[place]) if place in remarks else node)
-    return without_dead(graph.replace(nodes=tuple(nodes), constants={**graph.constants, **grids.added}))
+    constants = {**graph.constants, **grids.added}
+    return with_places(without_dead(graph.replace(nodes=tuple(nodes), constants=constants)))

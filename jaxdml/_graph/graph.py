@@ -23,6 +23,7 @@ class Operator:
       uniform: the places of inputs of which one element may stand for all, where all are equal, such as zero points.
       prepare: by the place of an input, what repacks a constant input once; it takes the array and the node's options,
         and gives the array back where nothing is to be repacked.
+      is_quantized: the operator computes on integers that stand for floats.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Operator:
     is_exact: bool = False
     uniform: tuple[int, ...] = ()
     prepare: Mapping[int, Callable[[np.ndarray, Mapping[str, Any]], Any]] = field(default_factory=dict)
+    is_quantized: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +49,7 @@ class Node:
       name: what the file or the program calls the node.
       source: the operators of the file or program that the node stands for.
       remark: why the node was not fused, or what is to be said of it.
+      on: "integers" that stand for floats, or "floats"; "" for shapes, places and the like.
     """
 
     operator: Operator
@@ -56,6 +59,7 @@ class Node:
     name: str = ""
     source: tuple[str, ...] = ()
     remark: str = ""
+    on: str = ""
 
     def replace(self, **changes: Any) -> "Node":
         """The node with other fields."""
@@ -104,12 +108,32 @@ class Names:
         self._counts: dict[str, int] = {}
 
     def next(self, like: str) -> str:
-        """A name that no value has."""
+        """A name that no value has: the given one if it is free."""
+        if like not in self._taken:
+            self._taken.add(like)
+            return like
         # From the last number on, so that many values of one name take no quadratic time.
         numbers = itertools.count(self._counts.get(like, 0) + 1)
         number = next(number for number in numbers if f"{like}:{number}" not in self._taken)
         self._counts[like] = number
         return f"{like}:{number}"
+
+
+def moves(node: Node) -> bool:
+    """Whether each output of a node has elements of its first input, in whatever order, and nothing else."""
+    kind, options = node.operator.kind, node.options
+    if kind == "mover":
+        return not options.get("extrapolates")
+    if kind == "max_pool":
+        return not any(node.outputs[1:]) and not may_be_padding_alone(options)
+    return kind == "extreme"
+
+
+def may_be_padding_alone(pool: Mapping[str, Any]) -> bool:
+    """Whether a window of a pool, of these options, may have no element of the input."""
+    padding = pool["padding"]
+    is_padded = isinstance(padding, str) or any(map(any, padding))
+    return is_padded and any(dilation != 1 for dilation in pool["dilations"])
 
 
 def without_dead(graph: Graph) -> Graph:

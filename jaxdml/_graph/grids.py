@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxdml._graph.graph import Graph, Names, Node
+from jaxdml._graph.graph import Graph, Names, Node, moves
+
+BYTES = (np.dtype(np.uint8), np.dtype(np.int8))
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,12 @@ class Grids:
         self._producers, self._consumers = graph.producers(), graph.consumers()
         self._names, self._outputs = Names(graph), frozenset(graph.outputs)
         self._zero_points: dict[tuple[str, np.dtype[Any]], str] = {}
+        self._dtypes: dict[str, np.dtype[Any]] = {}  # of what quantize nodes make, and movers behind them
+        for node in graph.nodes:
+            made = self.quantized(node)
+            dtype = made.dtype if made else self._dtypes.get(node.inputs[0]) if node.inputs and moves(node) else None
+            if dtype is not None:
+                self._dtypes |= dict.fromkeys(filter(None, node.outputs), dtype)
 
     def constant(self, name: str) -> np.ndarray | None:
         """The values of a constant; None where the value is computed, or there is no name."""
@@ -82,7 +90,9 @@ class Grids:
         """Whether a node reads what is dequantized, or makes what is quantized."""
         makers = (self._producers.get(name) for name in node.inputs)
         reads = any(maker is not None and maker.operator.kind == "dequantize_linear" for maker in makers)
-        return reads or any(reader.operator.kind == "quantize_linear" for reader in self.readers(node.outputs[0]))
+        return reads or any(
+            reader.operator.kind == "quantize_linear" for name in node.outputs for reader in self.readers(name)
+        )
 
     def _grid(self, node: Node, value: str) -> Grid | None:
         scale, zero_point = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
@@ -101,16 +111,22 @@ class Grids:
         elif is_to_integers:
             dtype = np.dtype(node.options.get("dtype") or np.uint8)
         else:
-            made_by = self.quantized(self._producers.get(value))
-            if made_by is None:
+            made = self._dtypes.get(value)
+            if made is None:
                 return None
-            dtype = made_by.dtype
+            dtype = made
         return Grid(value, scale, zero_point, dtype, node.options.get("axis", 1), node)
 
     def is_one_number(self, grid: Grid) -> bool:
         """Whether one scale holds for the whole tensor."""
         scale: Any = self.constant(grid.scale)
         return bool(scale.size == 1)
+
+    def keeps_order(self, grid: Grid | None) -> bool:
+        """Whether of two integers the greater is the greater float: one scale, positive, for at most 16 bits."""
+        if grid is None or not self.is_one_number(grid) or grid.dtype.itemsize > 2:
+            return False
+        return bool(np.finfo(np.float32).tiny <= self.numbers(grid)[0] < 2.0**96)
 
     def numbers(self, grid: Grid) -> tuple[float, int]:
         """Scale and zero point of a grid that has one of each."""

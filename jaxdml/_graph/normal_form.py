@@ -1,19 +1,16 @@
 """Quantize and dequantize nodes brought together, without a change of any value.
 
 Dequantize nodes go behind operators that only move elements, quantize nodes before them: each element keeps its bits.
-An order of elements stays the same, too, for a scale is positive. A clamp on the way of a quantize node goes where the
-integers reach no further. What then remains of dequantize and quantize by the same numbers is the identity: the
-quotient of n * scale and scale rounds to n.
+An order of elements stays the same, too, for a scale is positive; but NaN and the extreme of no elements change, for
+which there are no integers. A clamp on the way of a quantize node goes where the integers reach no further. What then
+remains of dequantize and quantize by the same numbers is the identity: the quotient of n * scale and scale rounds to n.
 """
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._graph.graph import Graph, Names, Node, without_dead
+from jaxdml._graph.graph import Graph, Names, Node, moves, without_dead
 from jaxdml._graph.grids import Grid, Grids
-
-CROP = "tf_crop_and_resize"  # what lies outside of the image is a number of floats
-MOVERS = ("mover", "max_pool", "extreme")  # each output has elements of the first input
 
 
 def in_normal_form(graph: Graph) -> Graph:
@@ -23,26 +20,12 @@ def in_normal_form(graph: Graph) -> Graph:
     return graph
 
 
-def _moves(node: Node | None) -> bool:
-    """Whether each output of a node has elements of its first input, and nothing else."""
-    if node is None or node.operator.kind not in MOVERS or node.options.get("coordinates") == CROP:
-        return False
-    return node.operator.kind == "mover" or not any(node.outputs[1:])
-
-
-def _keeps_order(grid: Grid | None, grids: Grids) -> bool:
-    """Whether of two integers the greater is the greater float: one scale, positive, for at most 16 bits."""
-    if grid is None or not grids.is_one_number(grid) or grid.dtype.itemsize > 2:
-        return False
-    return bool(np.finfo(np.float32).tiny <= grids.numbers(grid)[0] < 2.0**96)
-
-
 # Clamps --------------------------------------------------------------------------------------------------------------
 
 
 def _is_redundant(clamp: Node, grid: Grid, grids: Grids) -> bool:
     """Whether both bounds of a clamp are quantized to the ends of the grid."""
-    bounds = _bounds(clamp, grids) if clamp.operator.kind in ("relu", "clip") else None
+    bounds = bounds_of(clamp, grids) if clamp.operator.kind in ("relu", "clip") else None
     if bounds is None:
         return False
     scale, zero_point = grids.numbers(grid)
@@ -52,7 +35,7 @@ def _is_redundant(clamp: Node, grid: Grid, grids: Grids) -> bool:
     return bool(low <= limits.min and high >= limits.max)
 
 
-def _bounds(clamp: Node, grids: Grids) -> tuple[float, float] | None:
+def bounds_of(clamp: Node, grids: Grids) -> tuple[float, float] | None:
     """The bounds of a relu or clip node; None where they are computed."""
     if clamp.operator.kind == "relu":
         return 0.0, np.inf
@@ -75,13 +58,14 @@ def _dequantized_behind(graph: Graph) -> Graph:
     by: dict[str, Node] = {}  # by a float value: the node that dequantizes it, or would have
     for node in graph.nodes:
         before = by.get(node.inputs[0]) if node.inputs else None
-        if node.operator.kind == "dequantize_linear" and _keeps_order(grids.dequantized(node.outputs[0]), grids):
+        if node.operator.kind == "dequantize_linear" and grids.keeps_order(grids.dequantized(node.outputs[0])):
             by[node.outputs[0]] = node
         elif before is not None and node.operator.kind == "order":
-            node = node.replace(inputs=(before.inputs[0], *node.inputs[1:]))
-        elif before is not None and _moves(node):
+            node = node.replace(inputs=(before.inputs[0], *node.inputs[1:]), on="integers")
+        elif before is not None and moves(node):
             integers = tuple(name and names.next(name) for name in node.outputs)
-            nodes.append(node.replace(inputs=(before.inputs[0], *node.inputs[1:]), outputs=integers))
+            inputs = before.inputs[0], *node.inputs[1:]
+            nodes.append(node.replace(inputs=inputs, outputs=integers, on="integers"))
             for name, integer in zip(node.outputs, integers, strict=True):
                 if name:
                     by[name] = before.replace(inputs=(integer, *before.inputs[1:]), outputs=(name,))
@@ -98,9 +82,10 @@ def _quantized_before(graph: Graph) -> Graph:
     for node in reversed(graph.nodes):
         after, clamps = waiting.pop(node.outputs[0], (None, list[Node]()))
         source = node
-        if after is not None and _moves(node):  # the mover moves integers, and its input is quantized
+        if after is not None and moves(node):  # the mover moves integers, and its input is quantized
             integer = names.next(node.inputs[0])
-            nodes.append(node.replace(inputs=(integer, *node.inputs[1:]), outputs=after.outputs))
+            inputs = integer, *node.inputs[1:]
+            nodes.append(node.replace(inputs=inputs, outputs=after.outputs, on="integers"))
             source = after.replace(inputs=(node.inputs[0], *after.inputs[1:]), outputs=(integer,))
         elif after is not None:
             clamps.append(node)
@@ -116,9 +101,9 @@ def _quantized_before(graph: Graph) -> Graph:
 
 def _can_go(maker: Node, grid: Grid, grids: Grids) -> bool:
     """Whether a quantize node may go before the node that makes its input."""
-    if not _keeps_order(grid, grids) or grids.only_reader(maker) is None:
+    if not grids.keeps_order(grid) or grids.only_reader(maker) is None:
         return False
-    return len(maker.outputs) == 1 and (_moves(maker) or _is_redundant(maker, grid, grids))
+    return len(maker.outputs) == 1 and (moves(maker) or _is_redundant(maker, grid, grids))
 
 
 # Pairs ---------------------------------------------------------------------------------------------------------------
@@ -152,4 +137,4 @@ def _without_pairs(graph: Graph) -> Graph:
 
 
 def _are_one(before: Grid, after: Grid, grids: Grids) -> bool:
-    return grids.are_equal(before, after) and _keeps_order(after, grids)
+    return grids.are_equal(before, after) and grids.keeps_order(after)

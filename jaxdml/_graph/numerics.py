@@ -8,19 +8,19 @@ import numpy as np
 
 from jaxdml._graph import directml
 from jaxdml._graph.graph import Operator
+from jaxdml._graph.grids import BYTES
 from jaxdml._graph.onnxruntime.add import qlinear_add
 from jaxdml._graph.onnxruntime.gemm import qgemm
 from jaxdml._graph.onnxruntime.lookup import qlinear_concat, qlinear_leaky_relu, qlinear_sigmoid
 from jaxdml._graph.onnxruntime.mul import qlinear_mul
 from jaxdml._graph.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
-from jaxdml._graph.onnxruntime.softmax import OF_ONE_AXIS, qlinear_softmax
+from jaxdml._graph.onnxruntime.softmax import qlinear_softmax
 from jaxdml._graph.windows import Pairs, explicit_padding, for_each
 from jaxdml._operators.prepare import prepare_convolution_filter, prepare_matrix_multiply_b
 from jaxdml.errors import ModelError
 
 Array = Any
 DIRECTML, ONNXRUNTIME = "directml", "onnxruntime"
-BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
 def prepared_filter(w: np.ndarray, options: Mapping[str, Any]) -> Any:
@@ -95,31 +95,36 @@ def directml_global_average_pool(
     return directml.global_average_pool(x, x_scale, x_zero_point, y_scale, y_zero_point)
 
 
+_quantized = partial(Operator, is_quantized=True)
 _COMMON = {
-    "concat": Operator("QLinearConcat", qlinear_concat),
-    "conv": Operator("QLinearConv", directml.convolution, uniform=(5,), prepare=FILTER),
-    "dot": Operator("QLinearMatMul", directml.product, uniform=(5,), prepare=MATRIX),
-    "dot_to_float": Operator(
-        "MatMulIntegerToFloat", directml.float_product, uniform=(5,), prepare={1: prepared_matrix}
+    "concat": _quantized("QLinearConcat", qlinear_concat),
+    "conv": _quantized("QLinearConv", directml.convolution, uniform=(5,), prepare=FILTER),
+    "dot": _quantized("QLinearMatMul", directml.product, uniform=(5,), prepare=MATRIX),
+    "dot_to_float": _quantized(
+        "MatMulIntegerToFloat",
+        directml.float_product,
+        kind="float_product",
+        uniform=(5,),
+        prepare={1: prepared_matrix},
     ),
-    "gemm": Operator("QGemm", gemm, uniform=(5,), prepare=MATRIX),
-    "leaky_relu": Operator("QLinearLeakyRelu", qlinear_leaky_relu),
-    "mul": Operator("QLinearMul", qlinear_mul),
-    "sigmoid": Operator("QLinearSigmoid", qlinear_sigmoid),
-    "softmax": Operator("QLinearSoftmax", partial(qlinear_softmax, opset=OF_ONE_AXIS), known=(1,)),
-    "softmax_of_rest": Operator("QLinearSoftmax", partial(qlinear_softmax, opset=OF_ONE_AXIS - 1), known=(1,)),
+    "gemm": _quantized("QGemm", gemm, kind="quantized_gemm", uniform=(5,), prepare=MATRIX),
+    "leaky_relu": _quantized("QLinearLeakyRelu", qlinear_leaky_relu),
+    "mul": _quantized("QLinearMul", qlinear_mul),
+    "sigmoid": _quantized("QLinearSigmoid", qlinear_sigmoid),
+    "softmax": _quantized("QLinearSoftmax", qlinear_softmax, known=(1,)),
+    "softmax_of_rest": _quantized("QLinearSoftmax", partial(qlinear_softmax, of_rest=True), known=(1,)),
 }
 QUANTIZED: Mapping[str, Mapping[str, Operator]] = {
     DIRECTML: _COMMON
     | {
-        "add": Operator("QLinearAdd", directml.add),
-        "average_pool": Operator("QLinearAveragePool", directml_average_pool),
-        "global_average_pool": Operator("QLinearGlobalAveragePool", directml_global_average_pool),
+        "add": _quantized("QLinearAdd", directml.add),
+        "average_pool": _quantized("QLinearAveragePool", directml_average_pool),
+        "global_average_pool": _quantized("QLinearGlobalAveragePool", directml_global_average_pool),
     },
     ONNXRUNTIME: _COMMON
     | {
-        "add": Operator("QLinearAdd", qlinear_add),
-        "average_pool": Operator("QLinearAveragePool", average_pool),
-        "global_average_pool": Operator("QLinearGlobalAveragePool", qlinear_global_average_pool),
+        "add": _quantized("QLinearAdd", qlinear_add),
+        "average_pool": _quantized("QLinearAveragePool", average_pool),
+        "global_average_pool": _quantized("QLinearGlobalAveragePool", qlinear_global_average_pool),
     },
 }

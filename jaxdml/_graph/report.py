@@ -1,24 +1,39 @@
-"""A graph as a table: each node, what it became, and why a node was not fused."""
+"""A graph as a table: each node, what it became, what it runs on, and why a node was not fused."""
 
 from collections import Counter
 
 from jaxdml._graph.graph import Graph
+from jaxdml._graph.remarks import CONVERSIONS
 
 WIDEST = 60
 
 
 def table(graph: Graph) -> str:
-    """The table, with a line for each node."""
-    rows: list[tuple[str, ...]] = [("node", "in the file", "runs as", "remark")]
+    """The table, with a line for each node, and how many nodes run on integers."""
+    rows: list[tuple[str, ...]] = [("node", "in the file", "runs as", "on", "remark")]
     for node in graph.nodes:
-        rows.append((node.name, _counted(node.source), node.operator.name, node.remark))
+        rows.append((node.name, _counted(node.source), node.operator.name, node.on, node.remark))
     if not any(row[-1] for row in rows[1:]):
         rows = [row[:-1] for row in rows]
     widths = [min(max(map(len, column)), WIDEST) for column in zip(*rows, strict=True)]
     widths[-1] = max(len(row[-1]) for row in rows)
     lines = ["  ".join(_cut(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(line.rstrip() for line in (*lines, *_closing(graph)))
+
+
+def _closing(graph: Graph) -> tuple[str, ...]:
+    """How many nodes run on integers, as lines."""
+    counts = Counter(node.on for node in graph.nodes)
+    total = counts["integers"] + counts["floats"]
+    if not total:
+        return ()
+    text = f"{counts['integers']} of {total} operators run on integers"
+    if not counts["integers"]:
+        text = "no operator runs on integers"
+        if not any(node.operator.kind in CONVERSIONS for node in graph.nodes):
+            text += ": the model is not quantized; onnxruntime.quantization quantizes models"
+    return "", text
 
 
 def _counted(source: tuple[str, ...]) -> str:

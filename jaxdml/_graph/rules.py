@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 
 from jaxdml._graph.graph import Node, Operator
-from jaxdml._graph.grids import Grid, Grids
+from jaxdml._graph.grids import BYTES, Grid, Grids
 
-TRANSPOSED = (("trans_a", "transA"), ("trans_b", "transB"))
 CONSTANT = "scale that is not a constant of float32"
-BYTES = (np.dtype(np.uint8), np.dtype(np.int8))
 
 
 class Kept(Exception):  # noqa: N818 # no error, but a reason
@@ -51,13 +49,13 @@ class Group:
 
 def _input(grids: Grids, name: str, axis: int | None = None) -> Grid:
     """The grid of an input of 8 bits: of one scale, or of one for each place along an axis."""
-    grid = _dequantized(grids, name, axis)
+    grid = grid_of(grids, name, axis)
     if grid.dtype not in BYTES:
         raise Kept(f"{name} is {grid.dtype}, quantized operators take 8 bits")
     return grid
 
 
-def _dequantized(grids: Grids, name: str, axis: int | None) -> Grid:
+def grid_of(grids: Grids, name: str, axis: int | None) -> Grid:
     """The grid of a value: of one scale, or of one for each place along an axis."""
     maker, grid = grids.producer(name), grids.dequantized(name)
     if maker is None or maker.operator.kind != "dequantize_linear":
@@ -74,7 +72,7 @@ def _dequantized(grids: Grids, name: str, axis: int | None) -> Grid:
     return grid
 
 
-def _output(grids: Grids, node: Node, *inputs: Grid) -> tuple[Grid, Node]:
+def output_of(grids: Grids, node: Node, *inputs: Grid) -> tuple[Grid, Node]:
     """The grid that the result is quantized to, of the type of the inputs, and the node that quantizes it."""
     reader = grids.only_reader(node)
     if reader is None or reader.operator.kind != "quantize_linear":
@@ -105,52 +103,66 @@ def _triple(grids: Grids, grid: Grid) -> tuple[str, str, str]:
 
 def _unary(node: Node, grids: Grids) -> Group:
     x = _input(grids, node.inputs[0])
-    y, reader = _output(grids, node, x)
+    y, reader = output_of(grids, node, x)
     if any(dilation != 1 for dilation in node.options.get("dilations", ())):
-        raise Kept("its windows have dilations, which quantized pooling has not")
+        raise Kept("pooling with dilations has no quantized form")
     return Group(str(node.operator.kind), (*_triple(grids, x), *_parameters(grids, y)), node, (reader,))
 
 
 def _binary(node: Node, grids: Grids) -> Group:
     a, b = (_input(grids, name) for name in node.inputs)
-    y, reader = _output(grids, node, a, b)
+    y, reader = output_of(grids, node, a, b)
     inputs = (*_triple(grids, a), *_triple(grids, b), *_parameters(grids, y))
     return Group(str(node.operator.kind), inputs, node, (reader,))
 
 
 def _concat(node: Node, grids: Grids) -> Group:
     xs = [_input(grids, name) for name in node.inputs]
-    y, reader = _output(grids, node, *xs)
+    y, reader = output_of(grids, node, *xs)
     inputs = (*_parameters(grids, y), *(name for x in xs for name in _triple(grids, x)))
     return Group("concat", inputs, node, (reader,))
 
 
 def _convolution(node: Node, grids: Grids) -> Group:
     x, w = _input(grids, node.inputs[0]), _input(grids, node.inputs[1], axis=0)
-    y, reader = _output(grids, node, x)
-    filter = grids.constant(w.value)
-    if filter is not None and filter.ndim > 4:
+    y, reader = output_of(grids, node, x)
+    dimensions = _dimensions(node, grids.constant(w.value))
+    if dimensions is None:
+        raise Kept("it does not say how many dimensions its images have, quantized convolutions take at most 2")
+    if dimensions > 2:
         raise Kept("its images have more than 2 dimensions")
     bias = _bias(grids, node.inputs[2] if len(node.inputs) > 2 else "", x, w)
     inputs = (*_triple(grids, x), *_triple(grids, w), *_parameters(grids, y), *bias)
     return Group("conv", inputs, node, (reader,))
 
 
+def _dimensions(convolution: Node, filter: np.ndarray | None) -> int | None:
+    """How many dimensions the images of a convolution have, as far as its filter or its options say."""
+    if filter is not None:
+        return filter.ndim - 2
+    options = (convolution.options.get(word) for word in ("kernel_shape", "strides", "dilations", "padding"))
+    return next((len(option) for option in options if isinstance(option, tuple)), None)
+
+
 def _product(node: Node, grids: Grids) -> Group:
     """The product, quantized: with the bias of an addition behind it; in floats where nothing quantizes it."""
-    a, b = _input(grids, node.inputs[0]), _input(grids, node.inputs[1], axis=-1)
+    a = _input(grids, node.inputs[0])
+    b = _input(grids, node.inputs[1], axis=-1)
+    matrix = grids.constant(b.value)
+    if not grids.is_one_number(b) and matrix is not None and matrix.ndim == 1:
+        raise Kept(f"{node.inputs[1]} is a vector, and has a scale for each element")
     added = _added_bias(node, b, grids)
     if added is not None:
         addition, bias = added
         try:
-            y, reader = _output(grids, addition, a)
+            y, reader = output_of(grids, addition, a)
         except Kept:
             pass
         else:
             inputs = (*_triple(grids, a), *_triple(grids, b), *_bias(grids, bias, a, b), *_parameters(grids, y))
             return Group("gemm", inputs, node, (addition, reader))
     try:
-        y, reader = _output(grids, node, a)
+        y, reader = output_of(grids, node, a)
     except Kept:
         inputs = (a.value, b.value, a.scale, b.scale, grids.zero_point_of(a), grids.zero_point_of(b))
         return Group("dot_to_float", inputs, node, ())
@@ -171,7 +183,7 @@ def _added_bias(node: Node, b: Grid, grids: Grids) -> tuple[Node, str] | None:
 
 def _gemm(node: Node, grids: Grids) -> Group:
     a = _input(grids, node.inputs[0])
-    b = _input(grids, node.inputs[1], axis=0 if node.options.get("transB") else 1)
+    b = _input(grids, node.inputs[1], axis=0 if node.options.get("trans_b") else 1)
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     alpha, beta = (node.options.get(word, 1.0) for word in ("alpha", "beta"))
     if name and (alpha, beta) != (1, 1):
@@ -179,14 +191,14 @@ def _gemm(node: Node, grids: Grids) -> Group:
     of_y: tuple[str, ...] = ()
     behind: tuple[Node, ...] = ()
     try:
-        y, reader = _output(grids, node, a)
+        y, reader = output_of(grids, node, a)
     except Kept:
         if name and grids.dequantized(name) is None:
             raise
     else:
         of_y, behind = _parameters(grids, y), (reader,)
     bias = _bias(grids, name, a, b) or ("",)
-    options = {"alpha": alpha} | {name: node.options.get(word, 0) for name, word in TRANSPOSED}
+    options = {word: value for word, value in node.options.items() if word != "beta"}
     return Group("gemm", (*_triple(grids, a), *_triple(grids, b), *bias, *of_y), node, behind, options)
 
 
@@ -197,12 +209,12 @@ def _bias(grids: Grids, name: str, x: Grid, w: Grid) -> tuple[str, ...]:
     x_scale, w_scale = (np.asarray(grids.constant(grid.scale)).reshape(-1) for grid in (x, w))
     steps = x_scale * w_scale
     if grids.dequantized(name) is not None:
-        bias = _dequantized(grids, name, axis=-1)
+        bias = grid_of(grids, name, axis=-1)
         scale, offset = grids.constant(bias.scale), grids.constant(bias.zero_point)
         if bias.dtype != np.int32 or (offset is not None and offset.any()):
             raise Kept("its bias is not int32 with zero point 0")
         scale = np.asarray(scale).reshape(-1)
-        if not _fit(scale, steps) or np.any(np.abs(scale - steps) > 1e-6 + 0.01 * steps):  # as ONNX Runtime decides
+        if not _fit(scale, steps) or np.any(np.abs(scale - steps) > 0.01 * steps):
             raise Kept("the scale of its bias is not that of its input times that of its weights")
         return (bias.value,)
     value = grids.constant(name)

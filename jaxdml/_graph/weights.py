@@ -4,15 +4,14 @@ A constant stays in the program where JAX needs its value to trace, or where it 
 others are parameters.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._arithmetic.prepared import Prepared
-from jaxdml._graph.graph import Graph
+from jaxdml._graph.graph import Graph, Names
 from jaxdml.errors import ModelError
 
 
@@ -26,7 +25,8 @@ def with_weights(graph: Graph, check_time: Callable[[], None] = lambda: None) ->
     Raises:
       ModelError: if a 64-bit integer does not fit the 32 bits that JAX gives it.
     """
-    graph = _with_numbers(graph)
+    fresh = Names(graph)
+    graph = _with_numbers(graph, fresh)
     staying = _needed_while_tracing(graph) | {name for name, value in graph.constants.items() if value.size <= 1}
     nodes, params, names = [], dict[str, Any](), dict[tuple[Any, ...], str]()
     for node in graph.nodes:
@@ -41,7 +41,7 @@ def with_weights(graph: Graph, check_time: Callable[[], None] = lambda: None) ->
                 value = repack(graph.constants[name], node.options)
                 if not isinstance(value, Prepared):
                     continue
-                names[key] = _new_name(f"{name}:prepared", params, graph.constants)
+                names[key] = fresh.next(f"{name}:prepared")
                 params[names[key]] = value
             inputs[place] = names[key]
         nodes.append(node.replace(inputs=tuple(inputs)))
@@ -54,21 +54,19 @@ def with_weights(graph: Graph, check_time: Callable[[], None] = lambda: None) ->
     return graph.replace(nodes=tuple(nodes), constants=kept), params
 
 
-def _new_name(name: str, *taken: Mapping[str, Any]) -> str:
-    names = (name, *(f"{name}:{number}" for number in range(sum(map(len, taken)))))
-    return next(each for each in names if not any(each in others for others in taken))
-
-
-def _with_numbers(graph: Graph) -> Graph:
+def _with_numbers(graph: Graph, fresh: Names) -> Graph:
     """The graph with one number in place of constants that hold it throughout, where the operator takes either."""
-    nodes, constants = [], dict(graph.constants)
+    nodes, constants, numbers = [], dict(graph.constants), dict[str, str]()
     for node in graph.nodes:
         inputs = list(node.inputs)
         for place in node.operator.uniform:
-            value = constants.get(inputs[place]) if place < len(inputs) else None
+            name = inputs[place] if place < len(inputs) else ""
+            value = constants.get(name)
             if value is not None and value.size > 1 and (value == value.flat[0]).all():
-                inputs[place] = f"{inputs[place]}:number"
-                constants[inputs[place]] = value.reshape(-1)[0].reshape(())
+                if name not in numbers:
+                    numbers[name] = fresh.next(f"{name}:number")
+                    constants[numbers[name]] = value.reshape(-1)[0].reshape(())
+                inputs[place] = numbers[name]
         nodes.append(node.replace(inputs=tuple(inputs)))
     return graph.replace(nodes=tuple(nodes), constants=constants)
 
@@ -92,4 +90,4 @@ def _as_array(name: str, value: np.ndarray) -> jax.Array:
         limits = np.iinfo(dtype)
         if value.min() < limits.min or value.max() > limits.max:
             raise ModelError(f"tensor {name!r} has integers of more than 32 bits; set jax_enable_x64")
-    return jnp.asarray(value, dtype)
+    return jax.device_put(np.array(value, dtype))  # a copy; `jnp.asarray` would compile a program for each shape

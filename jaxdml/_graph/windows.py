@@ -26,6 +26,9 @@ def explicit_padding(
 ) -> Pairs:
     """What is added before and after each dimension of space.
 
+    Where strides are longer than the window, nothing is cut off: the first window starts at the first element. ONNX
+    leaves this open, and ONNX Runtime has other starts for means and norms than for convolutions.
+
     Args:
       padding: pairs, which stay; a number for all; or "SAME_UPPER" or "SAME_LOWER": as much as makes
         ``ceil(size / stride)`` windows, an odd element after ("SAME_UPPER") or before ("SAME_LOWER") the input.

@@ -2,7 +2,8 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from jaxdml.onnx._compare import compared
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the table or the problems; returns 1 if there are problems or differences."""
+    """Prints the table, the outputs, differences or problems; returns 1 if there are problems or differences."""
     parser = argparse.ArgumentParser(prog="python -m jaxdml.onnx", description=__doc__)
     parser.add_argument("model", type=Path, help="a quantized .onnx file")
     parser.add_argument("--numerics", choices=("directml", "onnxruntime"), default="directml", help="whose formulas")
@@ -25,19 +26,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.output and not arguments.run:
         parser.error("--output needs --run: there is nothing to write")
     try:
-        model = onnx.load(arguments.model, numerics=arguments.numerics)
-        print(model)
-        inputs = _read(arguments.run) if arguments.run else None
-        if inputs is not None:
-            outputs = {name: np.asarray(value) for name, value in model.apply(model.params, **inputs).items()}
-            for name, value in outputs.items():
-                print(f"{name}: {value.dtype}{list(value.shape)}")
-            if arguments.output:
-                np.savez(arguments.output, allow_pickle=False, **outputs)
-        return compared(arguments.model, model, inputs) if arguments.compare else 0
+        return _done(arguments)
     except (ModelError, OSError) as error:
         print(f"python -m jaxdml.onnx: {error}", file=sys.stderr)
         return 1
+
+
+def _done(arguments: argparse.Namespace) -> int:
+    """Does what the arguments ask for; returns 1 if there are differences."""
+    if arguments.output and not arguments.output.parent.is_dir():
+        raise ModelError(f"--output: there is no folder {str(arguments.output.parent)!r}")
+    inputs = _read(arguments.run) if arguments.run else None
+    model = onnx.load(arguments.model, numerics=arguments.numerics)
+    if not (arguments.run or arguments.compare):
+        print(model)
+    if inputs is not None:
+        outputs = {name: np.asarray(value) for name, value in model.apply(model.params, **inputs).items()}
+        for name, value in outputs.items():
+            print(f"{name}: {value.dtype}{list(value.shape)}")
+        if arguments.output:
+            _write(arguments.output, outputs)
+            print(f"written to {arguments.output}")
+    return compared(arguments.model, model, inputs) if arguments.compare else 0
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -48,10 +58,18 @@ def _read(path: Path) -> dict[str, Any]:
             raise ModelError(f"{path} is a single array, expected a .npz of inputs by name")
         with loaded:
             return {name: loaded[name] for name in loaded.files}
-    except ModelError:
+    except (ModelError, FileNotFoundError, IsADirectoryError, PermissionError):
         raise
     except Exception as error:  # NumPy and zipfile raise many kinds for a file that is no .npz
-        raise ModelError(f"{path} cannot be read as a .npz of inputs by name: {error}") from error
+        raise ModelError(f"{path} cannot be read as a .npz of inputs by name; numpy.savez writes such files") from error
+
+
+def _write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes a .npz as `np.savez` does, which takes no arrays called `file`, and changes the path."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """What the operators' functions share: NumPy for what is known, JAX for the rest, ONNX's types and broadcasting."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -8,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._graph.axes import axis_of as axis_of
 from jaxdml.errors import ModelError
 
 Array = Any  # jax.Array, or np.ndarray where the values are known
+_MOST: ContextVar[int] = ContextVar("tensor_bytes", default=2**30)
 
 
 def is_known(*arrays: Any) -> bool:
@@ -41,23 +46,22 @@ def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
         raise ModelError(f"shapes {' and '.join(map(str, shapes))} do not broadcast") from error
 
 
-def axis_of(axis: int, rank: int) -> int:
-    """An axis from 0 to rank - 1, of one that may count from the end.
-
-    Raises:
-      ModelError: if there is no such axis.
-    """
-    if not -rank <= axis < rank:
-        raise ModelError(f"axis {axis} is not in [{-rank}, {rank - 1}]")
-    return axis % rank
-
-
 def integers(known: np.ndarray | None) -> tuple[Any, ...] | None:
     """The integers, or symbolic dimensions, in a known tensor: a shape, axes, or starts."""
     return None if known is None else tuple(known.reshape(-1).tolist())
 
 
-def check_size(shape: tuple[Any, ...], dtype: Any, limit: int = 2**30) -> None:
+@contextmanager
+def limited(tensor_bytes: int) -> Iterator[None]:
+    """Sets the limit of `check_size`."""
+    token = _MOST.set(tensor_bytes)
+    try:
+        yield
+    finally:
+        _MOST.reset(token)
+
+
+def check_size(shape: tuple[Any, ...], dtype: Any) -> None:
     """Refuses a tensor that a few numbers of a file would make larger than memory.
 
     Raises:
@@ -66,5 +70,7 @@ def check_size(shape: tuple[Any, ...], dtype: Any, limit: int = 2**30) -> None:
     if any(isinstance(size, int) and size < 0 for size in shape):
         raise ModelError(f"shape {shape} has a negative dimension")
     known = [size for size in shape if isinstance(size, int)]
-    if math.prod(known) * np.dtype(dtype).itemsize > limit:
-        raise ModelError(f"a tensor of shape {shape} has more bytes than the limit of {limit}")
+    size = math.prod(known) * np.dtype(dtype).itemsize
+    if size > _MOST.get():
+        text = f"more than the limit of {_MOST.get()}; for a file you trust, set Limits(tensor_bytes=...)"
+        raise ModelError(f"its result of shape {shape} has {size} bytes, {text}")

@@ -6,7 +6,7 @@ refuses paths that leave the model's folder, links, and lengths that the other f
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,15 @@ class Limits:
     tensor_bytes: int = 2**30
     nodes: int = 100_000
     seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float if field.name == "seconds" else int):
+                expected = "a number" if field.name == "seconds" else "an int"
+                raise TypeError(f"{field.name} is {value!r}, expected {expected}")
+            if not value >= 0:
+                raise ValueError(f"{field.name} is {value!r}, expected none below 0")
 
     def exceeded(self, field: str) -> str:
         """The end of a sentence about what is beyond a limit."""
@@ -92,9 +101,13 @@ class Reader:
             raise ModelError(f"{name} holds {value.dtype}{list(value.shape)}, and says {dtype}{list(shape)}")
         return value
 
+    def is_out_of_reach(self, tensor: onnx.TensorProto) -> bool:
+        """Whether another file holds the data, and the model has no folder."""
+        return external_data_helper.uses_external_data(tensor) and not self._folder
+
     def _with_data(self, tensor: onnx.TensorProto, size: int) -> onnx.TensorProto:
         """The tensor with the data that another file holds."""
-        if not self._folder:
+        if self.is_out_of_reach(tensor):
             raise ModelError(f"tensor {tensor.name!r} lies in another file; load the model from its path")
         info = external_data_helper.ExternalDataInfo(tensor)
         if info.length is not None and info.length != size:

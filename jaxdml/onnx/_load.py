@@ -4,20 +4,23 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import jax
 import numpy as np
 import onnx
 
 from jaxdml._graph import fuse
-from jaxdml._graph.evaluate import described, folded
-from jaxdml._graph.graph import Graph, Node, without_dead
+from jaxdml._graph.evaluate import folded, unknown_shapes
+from jaxdml._graph.graph import Graph, without_dead
 from jaxdml._graph.numerics import DIRECTML, ONNXRUNTIME, QUANTIZED
 from jaxdml._graph.weights import with_weights
 from jaxdml.errors import ModelError
 from jaxdml.onnx import _operators  # noqa: F401 # fills the table
+from jaxdml.onnx._arrays import limited
 from jaxdml.onnx._file import Limits, Reader
 from jaxdml.onnx._infer import known_types
+from jaxdml.onnx._limit import Limit
 from jaxdml.onnx._model import Model
-from jaxdml.onnx._nodes import Nodes
+from jaxdml.onnx._nodes import Nodes, domain_of
 from jaxdml.onnx._tensors import tensors
 
 MOST_LISTED = 100
@@ -49,21 +52,26 @@ def load(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> 
     """
     reader = _reader(model, numerics, limits)
     graph, problems = _graph(reader, numerics)
-    if graph is None:
-        raise ModelError(_listed(problems), tuple(problems))
     limit = Limit(reader)
-    graph = without_dead(folded(graph, limit=limit))
-    graph = without_dead(fuse.fused(graph, QUANTIZED[numerics], limit=limit))
+    if graph is not None:
+        with limited(limits.tensor_bytes):
+            graph = without_dead(folded(graph, limit=limit))
+            graph = without_dead(fuse.fused(graph, QUANTIZED[numerics], limit=limit))
+        problems = unknown_shapes(graph)
+    if graph is None or problems:
+        raise ModelError(_listed(problems), tuple(problems))
     proto = reader.proto.graph
     constants = {tensor.name for tensor in proto.initializer}
     inputs = tensors(value for value in proto.input if value.name not in constants)
     reader.check_time()
     graph, params = with_weights(graph, reader.check_time)
-    return Model(graph, params, inputs, tensors(proto.output), limit.check_size)
+    return Model(graph, params, inputs, tensors(proto.output), limits)
 
 
 def check(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> list[str]:  # noqa: B008
-    """Every problem that keeps a model from being loaded, a sentence each; nothing is run.
+    """Every problem that keeps a model from being loaded or run, a sentence each.
+
+    What constants give is computed; the rest is traced where the model says the size of each input, and not run.
 
     Args:
       model: a path, the bytes of a file, or an onnx.ModelProto.
@@ -74,39 +82,20 @@ def check(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) ->
       The problems; an empty list if there are none.
     """
     try:
-        return _graph(_reader(model, numerics, limits), numerics)[1]
+        loaded = load(model, numerics=numerics, limits=limits)
+        if all(tensor.shape is not None and all(map(_is_size, tensor.shape)) for tensor in loaded.inputs):
+            inputs = (
+                jax.ShapeDtypeStruct(tensor.shape, jax.dtypes.canonicalize_dtype(tensor.dtype))
+                for tensor in loaded.inputs
+            )
+            jax.eval_shape(loaded.apply, loaded.params, *inputs)
     except ModelError as error:
         return list(error.problems)
+    return []
 
 
-class Limit:
-    """Refuses results that are larger than the limit of the reader, and work that takes longer."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self._arrays: dict[int, np.ndarray] = {}  # by id, those that own memory
-        self._total = 0
-
-    def __call__(self, node: Node, value: Any) -> None:
-        """Raises ModelError where a node's result is beyond the limits."""
-        self._reader.check_time()
-        self.check_size(node, value)
-        while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray):
-            value = value.base
-        if isinstance(value, np.ndarray) and id(value) not in self._arrays:
-            self._arrays[id(value)] = value
-            self._total += value.nbytes
-        if self._total > self._reader.limits.file_bytes:
-            text = f"{self._total} bytes are computed from constants, {self._reader.limits.exceeded('file_bytes')}"
-            raise ModelError(f"{described(node)}: {text}")
-
-    def check_size(self, node: Node, value: Any) -> None:
-        """Raises ModelError where a node's result has too many bytes."""
-        sizes = [size for size in np.shape(value) if isinstance(size, int)]
-        size = np.prod(sizes, dtype=object) * np.dtype(value.dtype).itemsize
-        if size > self._reader.limits.tensor_bytes:
-            text = f"its result has {size} bytes, {self._reader.limits.exceeded('tensor_bytes')}"
-            raise ModelError(f"{described(node)}: {text}")
+def _is_size(size: Any) -> bool:
+    return isinstance(size, int)
 
 
 def _reader(model: Any, numerics: str, limits: Limits) -> Reader:
@@ -131,14 +120,8 @@ def _graph(reader: Reader, numerics: str) -> tuple[Graph | None, list[str]]:
     proto, problems = reader.proto.graph, []
     if proto.sparse_initializer:
         problems.append("the model has sparse initializers, which are not supported")
-    constants: dict[str, np.ndarray] = {}
-    for tensor in proto.initializer:
-        if tensor.name in constants:
-            problems.append(f"tensor {tensor.name!r} is given twice")
-        try:
-            constants[tensor.name] = reader.array(tensor)
-        except ModelError as error:
-            problems.append(str(error))
+    constants, wrong = _constants(reader)
+    problems += wrong
     problems += [text for value in (*proto.input, *proto.output) if (text := _problem_of(value))]
     if not proto.output:
         problems.append("the model has no outputs")
@@ -146,6 +129,8 @@ def _graph(reader: Reader, numerics: str) -> tuple[Graph | None, list[str]]:
     made = {tensor.name for tensor in proto.initializer} | {value.name for value in proto.input}
     later = {value for node in proto.node for value in node.output}
     nodes, of = [], Nodes(reader, numerics, known_types(reader.proto))
+    wrong_opsets = of.wrong_opsets(proto.node)
+    problems += wrong_opsets.values()
     for place, each in enumerate(proto.node):
         reader.check_time()
         name = each.name or each.op_type.lower() + f"_{place}"
@@ -159,7 +144,8 @@ def _graph(reader: Reader, numerics: str) -> tuple[Graph | None, list[str]]:
                 problems.append(f"node {name!r} makes {value!r}, which is made already")
             made.add(value)
         try:
-            nodes.append(of.node(each, name))
+            if domain_of(each) not in wrong_opsets:
+                nodes.append(of.node(each, name))
         except ModelError as error:
             problems.append(str(error))
     problems += [f"output {value.name!r} is made by no node" for value in proto.output if value.name not in made]
@@ -167,6 +153,25 @@ def _graph(reader: Reader, numerics: str) -> tuple[Graph | None, list[str]]:
         return None, problems
     inputs = tuple(value.name for value in proto.input if value.name not in constants)
     return Graph(tuple(nodes), inputs, tuple(value.name for value in proto.output), constants), []
+
+
+def _constants(reader: Reader) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The arrays of the model by name, and the problems with them."""
+    constants, problems, elsewhere = dict[str, np.ndarray](), list[str](), list[str]()
+    names = Counter(tensor.name for tensor in reader.proto.graph.initializer)
+    problems += [f"tensor {name!r} is given twice" for name, count in names.items() if count > 1]
+    for tensor in reader.proto.graph.initializer:
+        if reader.is_out_of_reach(tensor):
+            elsewhere.append(tensor.name)
+            continue
+        try:
+            constants[tensor.name] = reader.array(tensor)
+        except ModelError as error:
+            problems.append(str(error))
+    if elsewhere:
+        rest = f" and {len(elsewhere) - 1} more lie in other files" if elsewhere[1:] else " lies in another file"
+        problems.append(f"tensor {elsewhere[0]!r}{rest}; load the model from its path")
+    return constants, problems
 
 
 def _twice(kind: str, values: Iterable[onnx.ValueInfoProto]) -> list[str]:

@@ -1,17 +1,24 @@
 """A model as a function of its parameters and inputs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdml._arithmetic.prepared import Prepared, PreparedFilter
 from jaxdml._graph.evaluate import described, evaluate
 from jaxdml._graph.graph import Graph
 from jaxdml._graph.report import table
 from jaxdml.errors import ModelError
+from jaxdml.onnx._arrays import limited
+from jaxdml.onnx._file import Limits
+from jaxdml.onnx._limit import check_result
 from jaxdml.onnx._tensors import Tensor
+
+MOST_LISTED = 5
 
 
 class Model:
@@ -32,10 +39,10 @@ class Model:
         params: dict[str, Any],
         inputs: tuple[Tensor, ...],
         outputs: tuple[Tensor, ...],
-        limit: Callable[..., None],
+        limits: Limits,
     ) -> None:
         self.params, self.inputs, self.outputs = params, inputs, outputs
-        self._graph, self._limit = graph, limit
+        self._graph, self._limits = graph, limits
         self._jitted = jax.jit(self._computed, static_argnums=2)
 
     def apply(self, params: Mapping[str, Any], /, *arrays: Any, **named: Any) -> dict[str, jax.Array]:
@@ -54,15 +61,22 @@ class Model:
         """
         return self._given(params, arrays, named, tuple(output.name for output in self.outputs))
 
-    def values(self, params: Mapping[str, Any], /, *arrays: Any, names: Sequence[str], **named: Any) -> dict[str, Any]:
-        """Values inside the model by name, such as those that two models are compared by; arguments as of `apply`.
+    def values(
+        self, params: Mapping[str, Any], names: str | Sequence[str], /, *arrays: Any, **named: Any
+    ) -> dict[str, jax.Array]:
+        """Values inside the model by name, such as those that two models are compared by.
 
         Args:
-          names: those of the values; `value_names` lists what there is.
+          params: as for `apply`.
+          names: those of the values, or one of them; `value_names` lists what there is.
+          *arrays: as for `apply`.
+          **named: as for `apply`.
         """
+        names = (names,) if isinstance(names, str) else names
         unknown = set(names) - set(self.value_names)
         if unknown:
-            raise ModelError(f"the model has no values {sorted(unknown)}; fused operators have none inside")
+            text = "model.value_names lists those that it has; fused operators have none inside"
+            raise ModelError(f"the model has no values {_listed(unknown)}; {text}")
         return self._given(params, arrays, named, tuple(names))
 
     @property
@@ -94,7 +108,8 @@ class Model:
         self._check_params(params)
         inputs = self._checked(arrays, named)
         try:
-            return self._jitted(dict(params), inputs, names)
+            computed = self._jitted(dict(params), inputs, names)
+            return {name: computed[name] for name in names}  # jax.jit sorts them
         except ModelError:
             raise
         except Exception as error:  # whatever a malformed file makes JAX or XLA say
@@ -103,16 +118,18 @@ class Model:
     def _check_params(self, params: Any) -> None:
         if not isinstance(params, Mapping):
             raise ModelError(f"params is of type {type(params).__name__}, expected model.params, or a dict like it")
-        differing = sorted(self.params.keys() ^ params.keys())
-        if differing:
-            raise ModelError(f"params has not the names of model.params, but lacks or adds {differing}")
+        told = _difference("params", self.params, params)
+        if told:
+            raise ModelError(f"{told}; expected model.params, or a dict like it")
         for name, own in self.params.items():
             if _shapes(params[name]) != _shapes(own):
-                raise ModelError(f"params has in {name!r} {_shown(params[name])}, expected {_shown(own)}")
+                text = f"params has in {name!r} {_shown(params[name])}, expected {_shown(own)}"
+                raise ModelError(text + _remedy(params[name], own))
 
     def _computed(self, params: Mapping[str, Any], inputs: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         given = {**self._graph.constants, **params, **inputs}
-        values = evaluate(self._graph.nodes, given, limit=self._limit)
+        with limited(self._limits.tensor_bytes):
+            values = evaluate(self._graph.nodes, given, limit=partial(check_result, limits=self._limits))
         made = {name: _as_jax(values[name]) for name in names}
         for tensor in self.outputs:
             if tensor.name in made and made[tensor.name].dtype != jax.dtypes.canonicalize_dtype(tensor.dtype):
@@ -122,7 +139,9 @@ class Model:
         return made
 
     def _checked(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        expected = ", ".join(map(str, self.inputs)) or "no inputs"
+        expected = ", ".join(map(str, self.inputs)) or "none"
+        if any(isinstance(array, Mapping) for array in arrays):
+            raise ModelError("an input was given a dict; pass inputs by name: apply(params, **inputs)")
         if len(arrays) > len(self.inputs):
             raise ModelError(f"apply was given {len(arrays)} inputs, expected {expected}")
         given = dict(zip((tensor.name for tensor in self.inputs), arrays, strict=False))
@@ -130,11 +149,9 @@ class Model:
         if twice:
             raise ModelError(f"apply was given {sorted(twice)} by position and by name")
         given |= named
-        missing = [tensor.name for tensor in self.inputs if tensor.name not in given]
-        unknown = sorted(given.keys() - {tensor.name for tensor in self.inputs})
-        if missing or unknown:
-            text = f"lacks {missing}" if missing else f"was given {unknown}, which the model has not"
-            raise ModelError(f"apply {text}; its inputs are {expected}")
+        told = _difference("apply", [tensor.name for tensor in self.inputs], given)
+        if told:
+            raise ModelError(f"{told}; its inputs are {expected}")
         sizes: dict[str, Any] = {}
         return {tensor.name: tensor.checked(given[tensor.name], sizes) for tensor in self.inputs}
 
@@ -144,7 +161,34 @@ def _shapes(tree: Any) -> tuple[Any, list[Any]]:
     return structure, [(getattr(leaf, "shape", None), getattr(leaf, "dtype", None)) for leaf in leaves]
 
 
+def _difference(subject: str, expected: Iterable[str], given: Mapping[str, Any]) -> str:
+    """What is missing from names, and what is unknown among them; empty if they are those expected."""
+    expected = list(expected)
+    missing, unknown = [name for name in expected if name not in given], set(given) - set(expected)
+    told = [f"lacks {_listed(missing)}"] if missing else []
+    told += [f"was given {_listed(unknown)}, which the model has not"] if unknown else []
+    return f"{subject} {' and '.join(told)}" if told else ""
+
+
+def _listed(names: Iterable[Any]) -> str:
+    """The names, sorted; of very many, the first."""
+    names = sorted(names, key=str)
+    rest = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return f"{names[:MOST_LISTED]}{rest}"
+
+
+def _remedy(given: Any, own: Any) -> str:
+    """What makes the prepared weights that are expected of an array that was given."""
+    if not isinstance(own, Prepared) or isinstance(given, Prepared) or not hasattr(given, "dtype"):
+        return ""
+    if isinstance(own, PreparedFilter):
+        return f"; write jaxdml.prepare_convolution_filter(array, group_count={own.group_count})"
+    return "; write jaxdml.prepare_matrix_multiply_b(array)"
+
+
 def _shown(tree: Any) -> str:
+    if isinstance(tree, Prepared):
+        return repr(tree)
     structure, leaves = _shapes(tree)
     arrays = " and ".join("no array" if shape is None else f"{dtype}{list(shape)}" for shape, dtype in leaves)
     return arrays if jax.tree_util.treedef_is_leaf(structure) else f"{type(tree).__name__} of {arrays}"

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args, get_origin
 
 import numpy as np
@@ -43,27 +43,28 @@ class Nodes:
 
     def __init__(self, reader: Reader, numerics: str, known: Known) -> None:
         self._reader, self._numerics, self._known = reader, numerics, known
-        self._opsets = {_domain(entry.domain): entry.version for entry in reader.proto.opset_import}
-        self._functions = {(_domain(each.domain), each.name) for each in reader.proto.functions}
+        self._opsets = {domain_of(entry): entry.version for entry in reader.proto.opset_import}
+        self._functions = {(domain_of(each), each.name) for each in reader.proto.functions}
 
-    def problem(self, proto: onnx.NodeProto, name: str) -> str | None:
-        """What keeps a node from being run, or None."""
-        try:
-            self.node(proto, name)
-        except ModelError as error:
-            return str(error)
-        return None
+    def wrong_opsets(self, nodes: Iterable[onnx.NodeProto]) -> dict[str, str]:
+        """A sentence for each domain of the nodes that the model imports in no supported version."""
+        domains = dict.fromkeys(domain_of(node) for node in nodes)
+        told = {domain: _opset_problem(domain, self._opsets.get(domain)) for domain in domains}
+        return {domain: text for domain, text in told.items() if text}
 
     def node(self, proto: onnx.NodeProto, name: str) -> Node:
         """The graph's node for a node of the model.
 
+        Args:
+          proto: a node of a domain that is not among `wrong_opsets`.
+          name: what errors call the node.
+
         Raises:
           ModelError: if the table has no form of the operator that takes the node's opset, inputs and attributes.
         """
-        domain, opset = _domain(proto.domain), self._opsets.get(_domain(proto.domain))
+        domain = domain_of(proto)
+        opset = self._opsets[domain]
         try:
-            if opset is None:
-                raise ModelError(f"the model imports no opset of the domain {domain or 'ai.onnx'!r}")
             if (domain, proto.op_type) in self._functions:
                 raise ModelError(f"it is a function of the model; {INLINE} replaces it by its nodes")
             row = find(domain, proto.op_type, opset, self._numerics)
@@ -80,8 +81,9 @@ class Nodes:
         if not least <= len(proto.input) <= most:
             expected = f"{least}" if least == most else f"{least} to {most}"
             raise ModelError(f"it has {len(proto.input)} inputs, expected {expected}")
-        if not all(proto.input[:least]):
-            raise ModelError(f"input {list(proto.input).index('')} is missing, but required")
+        for place, (value, is_needed) in enumerate(zip(proto.input, row.needed, strict=False)):
+            if is_needed and not value:
+                raise ModelError(f"input {place} is missing, but required")
         if not any(proto.output):
             raise ModelError("it has no outputs")
         most_outputs = _most_outputs(row.domain, row.name, self._opsets[row.domain])
@@ -95,7 +97,8 @@ class Nodes:
             options = row.options(**options)
         if row.counts_outputs:
             options["output_count"] = len(proto.output)
-        return Node(row.operator, tuple(proto.input), tuple(proto.output), options, name, (proto.op_type,))
+        inputs = (*proto.input, *[""] * (len(row.needed) - len(proto.input)))
+        return Node(row.operator, inputs, tuple(proto.output), options, name, (proto.op_type,))
 
     def _attributes(self, proto: onnx.NodeProto, row: Row) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -110,7 +113,7 @@ class Nodes:
         for attribute_name, parameter in row.attributes.items():
             if parameter.default is parameter.empty and attribute_name not in found:
                 raise ModelError(f"attribute {attribute_name!r} is missing, but required")
-        return found
+        return {name: parameter.default for name, parameter in row.attributes.items()} | found
 
     def _value(self, attribute: onnx.AttributeProto, parameter: inspect.Parameter) -> Any:
         kind, field = _KINDS.get(attribute.type, (None, ""))
@@ -158,8 +161,23 @@ def _word(kind: Any) -> str:
     return next((_NAMES[number] for number, (own, _) in _KINDS.items() if own == kind), "?")
 
 
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
+def domain_of(proto: Any) -> str:
+    """The domain of a node, an opset or a function; "" is ONNX's own."""
+    return "" if proto.domain == "ai.onnx" else str(proto.domain)
+
+
+def _opset_problem(domain: str, opset: int | None) -> str | None:
+    """What is wrong with the version of a domain, or None."""
+    if opset is None:
+        return f"the model imports no opset of the domain {domain or 'ai.onnx'!r}"
+    supported = f"the model has opset {opset} of {domain or 'ai.onnx'}, supported are opsets"
+    if domain == MICROSOFT and opset != 1:
+        return f"{supported} 1"
+    if domain == "" and opset < FIRST_OPSET:
+        return f"{supported} {FIRST_OPSET} to {LAST_OPSET}; onnx.version_converter converts older ones"
+    if domain == "" and opset > LAST_OPSET:
+        return f"{supported} {FIRST_OPSET} to {LAST_OPSET}; the model's is newer than {LAST_OPSET}"
+    return None
 
 
 def _unsupported(domain: str, name: str, opset: int) -> str:
@@ -167,9 +185,5 @@ def _unsupported(domain: str, name: str, opset: int) -> str:
     rows = ROWS.get((domain, name))
     if rows is None:
         return "the operator is not supported; jaxdml.onnx.supported_ops() lists those that are"
-    if domain == "" and not FIRST_OPSET <= opset <= LAST_OPSET:
-        return f"opsets {FIRST_OPSET} to {LAST_OPSET} are supported; onnx.version_converter converts others"
-    if domain == MICROSOFT:
-        return "version 1 of the domain is supported"
     spans = ", ".join(f"{row.since} to {row.until}" for row in rows)
     return f"the operator is supported at opsets {spans}"

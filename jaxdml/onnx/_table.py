@@ -2,14 +2,15 @@
 
 A row's function takes the node's inputs by position, None where one is absent, and the node's attributes by keyword:
 names, types and defaults of its keyword-only parameters are those of the attributes. A parameter without a default is
-an attribute that a node must have. `output_count` is no attribute, but the number of outputs that the node has.
+an attribute that a node must have, or an input that it must have, unless None is of the parameter's type.
+`output_count` is no attribute, but the number of outputs that the node has.
 """
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 from jaxdml._graph.graph import Operator
 
@@ -70,9 +71,15 @@ class Row:
     def input_counts(self) -> tuple[int, float]:
         """The least and the largest number of inputs."""
         parameters = inspect.signature(self.function).parameters.values()
+        most = float("inf") if any(p.kind is p.VAR_POSITIONAL for p in parameters) else len(self.needed)
+        return len(self.needed) - self.needed[::-1].index(True) if any(self.needed) else 0, most
+
+    @cached_property
+    def needed(self) -> tuple[bool, ...]:
+        """Whether a node must have the input, by place: None is no value of its parameter."""
+        parameters = inspect.signature(self.function).parameters.values()
         places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        most = float("inf") if any(p.kind is p.VAR_POSITIONAL for p in parameters) else len(places)
-        return sum(p.default is p.empty for p in places), most
+        return tuple(p.default is p.empty and type(None) not in get_args(p.annotation) for p in places)
 
     @cached_property
     def operator(self) -> Operator:

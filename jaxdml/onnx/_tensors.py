@@ -42,6 +42,8 @@ class Tensor:
         Raises:
           ModelError: if the array has another type or shape.
         """
+        if value is None:
+            raise ModelError(f"input {self} was given None, expected an array")
         try:
             array = value if isinstance(value, jax.Array) else np.asarray(value)
         except Exception as error:  # lists of lists of different lengths, and whatever objects do

@@ -44,6 +44,41 @@ def test_a_negative_scale_turns_the_order(op, scale):
     np.testing.assert_array_equal(ours, theirs)
 
 
+def test_a_window_of_padding_alone_has_the_least_float():
+    build = Builder()
+    x = build.dequantize(build.input((1, 1, 1, 1), "u8"), Grid("u8", 0.5, 7))
+    build.output(build.node("MaxPool", x, kernel_shape=[2, 2], dilations=[2, 2], pads=[1, 1, 1, 1]))
+    ours, theirs = both(build, np.full((1, 1, 1, 1), 9, np.uint8))
+    np.testing.assert_array_equal(ours < -3e38, theirs < -3e38)
+    assert (theirs < -3e38).any()
+
+
+@pytest.mark.parametrize("padding", [{}, {"pads": [0, 0, 0, 0]}, {"auto_pad": "VALID"}])
+def test_windows_with_gaps_inside_the_image_move_integers(padding):
+    build = Builder()
+    x = build.dequantize(build.input((1, 1, 5, 4), "u8"), Grid("u8", 0.5, 7))
+    build.output(build.node("MaxPool", x, kernel_shape=[2, 2], dilations=[2, 2], **padding))
+    assert jaxdml.onnx.load(build.model()).operators == ("MaxPool", "DequantizeLinear")
+    np.testing.assert_array_equal(*both(build, np.arange(20, dtype=np.uint8).reshape(1, 1, 5, 4)))
+
+
+@pytest.mark.parametrize("dtype", ["u8", "s8"])
+@pytest.mark.parametrize("length", [1, 40])
+def test_the_type_of_integers_is_known_behind_movers(dtype, length):
+    """Without zero points, int8 comes from an attribute of QuantizeLinear."""
+    build = Builder()
+    scale, wanted = build.constant(0.5, "f32"), onnx.TensorProto.INT8 if dtype == "s8" else onnx.TensorProto.UINT8
+    integers = build.node("QuantizeLinear", build.input((4, 4)), scale, output_dtype=wanted)
+    x = build.node("DequantizeLinear", integers, scale)
+    for _ in range(length):
+        x = build.node("Transpose", x, perm=[1, 0])
+    w = build.dequantize(build.drawn((4, 3), dtype), Grid(dtype, 0.5, 2))
+    build.finish(build.node("MatMul", x, w), Grid(dtype, 8.0, 5))
+    operators = jaxdml.onnx.load(build.model()).operators
+    assert operators == ("QuantizeLinear", *["Transpose"] * length, "QLinearMatMul")
+    np.testing.assert_array_equal(*both(build, np.linspace(-50, 90, 16, dtype=np.float32).reshape(4, 4)))
+
+
 def test_floats_of_16_bits_stay():
     build = Builder(opset=23)
     numbers = build.constant(0.013, "f32"), build.constant(9, "u8")

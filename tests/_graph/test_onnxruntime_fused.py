@@ -1,7 +1,8 @@
-"""Fused multiply-adds out of single operations, and the sum in them: exact, wherever a tie is."""
+"""Fused multiply-adds out of single operations, and calls in which one rounding more or less shows."""
 
 import platform
 from fractions import Fraction
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,11 @@ import pytest
 from formula_cases import scale
 from jaxdml._graph.onnxruntime import add
 from jaxdml._graph.onnxruntime.fused import multiply_add, steps_multiply_add
+from jaxdml._graph.onnxruntime.lookup import qlinear_concat
+from jaxdml._graph.onnxruntime.mul import qlinear_mul
+from jaxdml._graph.onnxruntime.pooling import qlinear_average_pool
+from jaxdml._graph.onnxruntime.softmax import qlinear_softmax
+from jaxdml.errors import ModelError
 from one_node import fed
 
 F = np.float32
@@ -45,14 +51,73 @@ def test_what_is_added_to_a_tie_is_not_lost():
     np.testing.assert_array_equal(steps_multiply_add(jnp.float32(3), jnp.asarray(TIE), jnp.asarray(added)), expected)
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="onnxruntime has another formula")
+# Calls in which each rounding shows ----------------------------------------------------------------------------------
+ZERO = np.uint8(0)
+x64_alone = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="onnxruntime has other formulas")
+
+
+def both(operator, function, *arguments, **attributes):
+    """A call of ours under jit, and onnxruntime's."""
+    theirs = fed(operator, arguments, "uint8", **attributes)(*arguments)
+    ours = jax.jit(function)(*arguments)
+    assert ours.shape == theirs.shape
+    return ours.tolist(), theirs.tolist()
+
+
+@x64_alone
 def test_a_tie_in_a_sum():
     """Far from one grid, where the quick form would lose what the second element of b adds."""
-    a, b, zero = np.uint8([3, 3]), np.uint8([0, 1]), np.uint8(0)
-    arguments = a, TIE, zero, b, TINY, zero, F(1), zero
-    for got in fed("QLinearAdd", arguments, "uint8")(*arguments), add.qlinear_add(*arguments):
-        assert got.tolist() == [128, 129]
+    a, b = np.uint8([3, 3]), np.uint8([0, 1])
+    for got in both("QLinearAdd", add.qlinear_add, a, TIE, ZERO, b, TINY, ZERO, F(1), ZERO):
+        assert got == [128, 129]
     assert add._on_grid(a, b, *map(jnp.asarray, (TIE, TINY, F(0)))).tolist() == [128, 128]
+
+
+@x64_alone
+@pytest.mark.parametrize("a", [np.uint8(3), np.uint8([3]), np.uint8([[3]])])
+def test_one_element_that_meets_several_is_added_first(a):
+    for got in both("QLinearAdd", add.qlinear_add, a, TIE, ZERO, np.uint8([0, 1]), TINY, ZERO, F(1), ZERO):
+        assert np.ravel(got).tolist() == [128, 128]
+
+
+@x64_alone
+def test_a_product_is_rounded_before_the_zero_point_is_added():
+    """-7 * seventh is above -100.5 by less than half of its last place: with 129 a tie, and unrounded above it."""
+    seventh = F(14.357142)
+    assert -7 * float(seventh) > -100.5
+    arguments = np.uint8([7]), seventh, ZERO, np.uint8([0]), F(1), np.uint8(1), F(1), np.uint8(129)
+    for got in both("QLinearMul", qlinear_mul, *arguments):
+        assert got == [28]
+
+
+@x64_alone
+def test_a_mean_is_rounded_before_it_is_divided():
+    """Nine integers, in steps of 2 / 9: halves, nearly."""
+    x = np.random.default_rng(6).integers(0, 14, (1, 8, 20, 20)).astype(np.uint8)
+    function = partial(qlinear_average_pool, window=(3, 3), strides=(1, 1), padding=((0, 0), (0, 0)))
+    ours, theirs = both("QLinearAveragePool", function, x, F(1), ZERO, F(2 / 9), ZERO, kernel_shape=(3, 3))
+    assert ours == theirs
+
+
+@x64_alone
+@pytest.mark.parametrize(("operator", "function"), [("QLinearAdd", add.qlinear_add), ("QLinearMul", qlinear_mul)])
+def test_what_int32_does_not_hold_becomes_the_least(operator, function):
+    a = np.uint8([0, 1, 2, 3, 254, 255])
+    for large in F([2**24, 2**30, 2.0**100]):
+        ours, theirs = both(operator, function, a, large, np.uint8(2), a, F(1), np.uint8(3), F(1), np.uint8(7))
+        assert ours == theirs
+        assert theirs[0] == (0 if operator == "QLinearAdd" or large > 2**29 else 255)
+
+
+@x64_alone
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("scales", [(0, 1 / 256), (0.1, 1e-4), (0.1, 2.0**-30), (50, 1 / 256)])
+def test_shares_that_are_no_numbers_or_do_not_fit(dtype, scales):
+    """Two elements have exponentials near the greatest float32."""
+    x, zero_point = np.asarray([[3, 4], [3, 120]], dtype), np.asarray(5, dtype)
+    arguments = x, F(scales[0]), zero_point, F(scales[1]), zero_point
+    theirs = fed("QLinearSoftmax", arguments, np.dtype(dtype).name, axis=1, opset=13)(*arguments)
+    assert qlinear_softmax(*arguments, axis=1).tolist() == theirs.tolist()
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(300, marks=pytest.mark.rare)])
@@ -67,3 +132,10 @@ def test_both_forms_of_a_sum_agree_on_a_grid(count):
         if add._is_on_one_grid(*map(jnp.asarray, (p, q, r))):
             found += 1
             np.testing.assert_array_equal(*both(p, q, r))
+
+
+@pytest.mark.parametrize("axis", [2, 5, -3])
+def test_an_axis_that_tensors_do_not_have(axis):
+    x = np.ones((2, 2), np.uint8)
+    with pytest.raises(ModelError, match=f"axis {axis} is not in"):
+        qlinear_concat(F(1), ZERO, x, F(1), ZERO, axis=axis)

@@ -1,14 +1,17 @@
-"""The printed model says why an operator stayed in floats, on the operator's line."""
+"""The printed model says what each operator runs on, and why it stayed in floats, on the operator's line."""
 
 import ast
+import itertools
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import jaxdml.onnx
+from jaxdml._graph import remarks as of_others
 from jaxdml._graph import rules
-from qdq_builder import Builder
+from qdq_builder import Builder, Grid, Value, single
 from qdq_contractions import BIAS, FLOAT_BIAS, B, W, X, Y, conv, gemm
 from qdq_graphs import MODELS
 
@@ -20,6 +23,38 @@ def scale_of_result_given():
     return build.model()
 
 
+def shapes():
+    """The shape of an image that is dequantized, reversed, is that of the result."""
+    build = Builder()
+    x = build.value(X.but(shape=("N", 4)))
+    shape = build.node("Gather", build.node("Shape", x), build.constant([1, 0], "s64"))
+    build.finish(build.node("Reshape", x, shape), X.grid)
+    return build.model()
+
+
+def max_pool_places():
+    build = Builder()
+    values, places = build.node("MaxPool", build.value(X), count=2, kernel_shape=[2, 2])
+    build.finish(values, X.grid)
+    build.output(places, "s64")
+    return build.model()
+
+
+def split_of_float():
+    build = Builder()
+    for part in build.node("Split", build.input((2, 6)), build.constant([2, 4], "s64"), count=2, axis=1):
+        build.finish(part, Y)
+    return build.model()
+
+
+def mover_fan_out():
+    build = Builder()
+    moved = build.node("Transpose", build.input((2, 6)))
+    build.finish(moved, Y)
+    build.output(moved)
+    return build.model()
+
+
 COLUMNS = B.but(scale=(0.01,) * 8, zero_point=(0,) * 8, axis=1)
 MORE_MODELS = {
     "bias_beyond_int32": lambda: conv(w=W.but(scale=1e-9), b=FLOAT_BIAS),
@@ -28,6 +63,19 @@ MORE_MODELS = {
     "bias_too_short": lambda: gemm(b=COLUMNS, c=FLOAT_BIAS.but(shape=(3,))),
     "result_per_channel": lambda: conv(to=Y.but(scale=(0.05,) * 8, zero_point=(3,) * 8, axis=1)),
     "scale_of_result_given": scale_of_result_given,
+    "max_pool_gaps": lambda: single("MaxPool", X, to=X.grid, kernel_shape=[2, 2], dilations=[2, 2], pads=[1, 1, 1, 1]),
+    "max_pool_places": max_pool_places,
+    "split_of_float": split_of_float,
+    "clip_of_negative_scale": lambda: single("Clip", X, np.float32(0), np.float32(1), to=Y.but(scale=-0.05)),
+    "clip_bounds_given": lambda: single("Clip", X, Value(()), np.float32(1), to=Y),
+    "reduce_max_s32": lambda: single("ReduceMax", X.but(grid=Grid("s32", 0.5, 0))),
+    "mover_fan_out": mover_fan_out,
+    "integers_to_model": lambda: single("Reshape", X, np.asarray([4, 36]), to=X.grid),
+    "no_quantization": lambda: single("MatMul", Value((3, 4)), Value((4, 5), None, "constant"), then=["Relu"]),
+    "shapes": shapes,
+    "product_reshaped": lambda: single(
+        "MatMul", X.but(shape=(3, 16)), W.but(shape=(16, 8)), then=[("Reshape", np.asarray([4, 6]), {})]
+    ),
 }
 ALONE = ", not to one QuantizeLinear alone"
 CONSTANT = "scale that is not a constant of float32"
@@ -41,14 +89,33 @@ REMARKS = {
     "conv_per_channel_wrong_axis": "v8 has a scale for each place along axis 1, or for each block",
     "matmul_s4_blocked": "v8 has a scale for each place along axis 0, or for each block",
     "conv_no_q": f"its result goes to an output{ALONE}",
-    "conv_relu_zero_point_10": f"its result goes to Relu{ALONE}",
+    "conv_relu_zero_point_10": (f"its result goes to Relu{ALONE}", "Relu clamps within the grid [-0.579, 14.1855]"),
     "fan_out_same_q": f"its result goes to QuantizeLinear and QuantizeLinear{ALONE}",
     "fan_out_float": f"its result goes to QuantizeLinear and Abs{ALONE}",
     "fan_out_output": f"its result goes to QuantizeLinear and an output{ALONE}",
     "scale_of_result_given": f"its result is quantized by a {CONSTANT}",
     "result_per_channel": "its result is quantized by several scales",
     "conv_u8_to_s8": "its result is quantized to int8, an input to uint8",
-    "average_pool_dilations": "its windows have dilations, which quantized pooling has not",
+    "average_pool_dilations": "pooling with dilations has no quantized form",
+    "conv_weight_of_input_without_sizes": "it does not say how many dimensions its images have, quantized convolutions "
+    "take at most 2",
+    "conv_weight_of_input_3d": "its images have more than 2 dimensions",
+    "matmul_by_vector_per_element": "v8 is a vector, and has a scale for each element",
+    "where_float_scalar": "there is no quantized Where",
+    "reduce_mean_stays": "there is no quantized ReduceMean",
+    "layer_normalization_stays": "there is no quantized LayerNormalization",
+    "relu_of_float_s8": "Relu clamps within the grid [-2.7264, 2.7051]",
+    "clip_and_abs": f"its result goes to QuantizeLinear and Abs{ALONE}",
+    "clip_of_negative_scale": "its result has a scale of -0.05: the order of uint8 is not that of floats",
+    "clip_bounds_given": "its bounds are not constants",
+    "max_pool_gaps": "its windows have dilations, and one may have padding alone",
+    "max_pool_places": "the places of its elements are asked for, too",
+    "max_pool_negative_scale": "v4 has a scale of -0.0213: the order of uint8 is not that of floats",
+    "reduce_max_s32": "v4 has a scale of 0.5: the order of int32 is not that of floats",
+    "resize_crop": "what lies outside of its image is a float",
+    "transpose_per_channel": "v4 has a scale for each place along axis 1, or for each block",
+    "split_of_float": "x1 is not dequantized",
+    "mover_fan_out": f"its result goes to QuantizeLinear and an output{ALONE}",
     "conv_3d": "its images have more than 2 dimensions",
     "gemm_bias_beta": "alpha is 1 and beta 0.5, a quantized bias has neither",
     "gemm_bias_float_alpha": "alpha is 0.5 and beta 1, a quantized bias has neither",
@@ -63,23 +130,33 @@ REMARKS = {
     "bias_of_scale_0": "its bias does not fit int32",
     "bias_too_short": "its bias has 3 numbers for 8 channels",
 }
+REMARKS |= {f"{op}_stays".lower(): f"there is no quantized {op}" for op in ("Tanh", "Elu", "Exp", "Abs", "HardSwish")}
+REMARKS |= {op.lower(): f"there is no quantized {op}" for op in ("Sub", "Div", "Min", "Max")}
 OPERATORS = {"conv": "Conv", "gemm": "Gemm", "matmul": "MatMul", "add": "Add", "average": "AveragePool"}
-SILENT = ("conv", "matmul", "matmul_no_q", "gemm_no_q", "add", "concat", "q_dq", "transpose_same", "min")
+SILENT = ("conv", "matmul", "matmul_no_q", "gemm_no_q", "add", "concat", "q_dq", "transpose_same")
+
+
+def printed(name):
+    """The columns behind the first two of a printed model, a tuple for each line, and the line that counts."""
+    model = jaxdml.onnx.load((MODELS | MORE_MODELS)[name](), numerics="onnxruntime")
+    table, *others = str(model).split("\n\n")
+    head, _, *lines = table.splitlines()
+    ends = [head.index(word) for word in ("runs as", "on", "remark") if word in head] + [None]
+    ends[1] = head.rindex(" on") + 1
+    return [tuple(line[start:end].strip() for start, end in itertools.pairwise(ends)) for line in lines], others[0]
 
 
 def remarks(name):
     """The operator and the remark of each line of a printed model that has one."""
-    model = jaxdml.onnx.load((MODELS | MORE_MODELS)[name](), numerics="onnxruntime")
-    table = str(model).split("\n\n")[0]
-    start = table.splitlines()[0].index("runs as")
-    return [line[start:].split(maxsplit=1) for line in table.splitlines()[2:] if "floats" in line]
+    return [(operator, rest[0]) for operator, _, *rest in printed(name)[0] if any(rest)]
 
 
 @pytest.mark.parametrize("name", REMARKS)
 def test_an_operator_in_floats_says_why(name):
-    ((operator, remark),) = remarks(name)
-    assert operator == OPERATORS.get(name.split("_")[0], operator)
-    assert remark == f"in floats: {REMARKS[name]}"
+    expected = REMARKS[name] if isinstance(REMARKS[name], tuple) else (REMARKS[name],)
+    found = remarks(name)
+    assert [remark for _, remark in found] == list(expected)
+    assert found[0][0] == OPERATORS.get(name.split("_")[0], found[0][0])
 
 
 @pytest.mark.parametrize("name", SILENT)
@@ -87,16 +164,42 @@ def test_what_is_fused_or_never_is_has_no_remark(name):
     assert remarks(name) == []
 
 
+PLACES = {
+    "conv": (["integers"], "1 of 1 operators run on integers"),
+    "conv_no_q": (["floats"] * 3, "no operator runs on integers"),
+    "integers_to_model": (["integers"], "1 of 1 operators run on integers"),
+    "argmax": (["integers"], "1 of 1 operators run on integers"),
+    "gather_constant_dq": (["floats"], "no operator runs on integers"),
+    "matmul_no_q_relu": (["integers", "floats"], "1 of 2 operators run on integers"),
+    "product_reshaped": (["integers", "floats"], "1 of 2 operators run on integers"),
+    "gemm_no_q_relu": (["integers", "floats"], "1 of 2 operators run on integers"),
+    "max_pool_dq": (["integers", "floats"], "1 of 2 operators run on integers"),
+    "max_pool_q": (["floats", "integers"], "1 of 2 operators run on integers"),
+    "shapes": (["floats", "", "", "integers"], "1 of 2 operators run on integers"),
+    "no_quantization": (
+        ["floats"] * 2,
+        "no operator runs on integers: the model is not quantized; onnxruntime.quantization quantizes models",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_each_operator_says_what_it_runs_on(name):
+    lines, counted = printed(name)
+    assert ([on for _, on, *_ in lines], counted) == PLACES[name]
+
+
 def patterns():
-    """Each reason that the rules raise, with anything in place of what it is filled with."""
-    for node in ast.walk(ast.parse(Path(rules.__file__).read_text())):
+    """Each reason that is raised, with anything in place of what it is filled with."""
+    trees = (ast.parse(Path(module.__file__).read_text()) for module in (rules, of_others))
+    for node in itertools.chain.from_iterable(map(ast.walk, trees)):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             (text,) = node.exc.args
             parts = text.values if isinstance(text, ast.JoinedStr) else [text]
             yield "".join(re.escape(part.value) if isinstance(part, ast.Constant) else ".+" for part in parts)
 
 
-def test_each_reason_of_the_rules_is_tested():
-    found = list(patterns())
-    assert len(found) >= 14
-    assert [each for each in found if not any(re.fullmatch(each, remark) for remark in REMARKS.values())] == []
+def test_each_reason_is_tested():
+    found, remarked = list(patterns()), [remark for name in REMARKS for _, remark in remarks(name)]
+    assert len(found) >= 24
+    assert [each for each in found if not any(re.fullmatch(each, remark) for remark in remarked)] == []

@@ -7,7 +7,9 @@ import onnx
 import pytest
 
 from jaxdml.examples import digits
+from jaxdml.onnx import Tensor, _compare
 from jaxdml.onnx import __main__ as program
+from jaxdml.onnx._compare import random_inputs
 
 MODEL = str(importlib.resources.files("jaxdml.examples") / "digits.onnx")
 
@@ -21,10 +23,13 @@ def inputs(tmp_path_factory):
 
 def test_a_model_is_shown_as_a_table(capsys):
     assert program.main([MODEL]) == 0
-    head, line, *rows, empty, given, made = capsys.readouterr().out.splitlines()
-    assert head.split() == ["node", "in", "the", "file", "runs", "as"]
+    head, line, *rows, gap, counted, empty, given, made = capsys.readouterr().out.splitlines()
+    assert head.split() == ["node", "in", "the", "file", "runs", "as", "on"]
     assert set(line) == {"-", " "}
-    assert rows[1].split() == ["stem", "3", "DequantizeLinear", "+", "Conv", "+", "QuantizeLinear", "QLinearConv"]
+    group = ["3", "DequantizeLinear", "+", "Conv", "+", "QuantizeLinear"]
+    assert rows[1].split() == ["stem", *group, "QLinearConv", "integers"]
+    assert counted == "11 of 13 operators run on integers"
+    assert not gap
     assert not empty
     assert given == "inputs   images: float32[N, 1, 8, 8]"
     assert made == "outputs  logits: float32[N, 10]"
@@ -35,7 +40,10 @@ def test_outputs_are_written_by_name(tmp_path, inputs, capsys):
     arguments = [MODEL, "--run", inputs, "--output", str(path), "--numerics", "onnxruntime", "--compare"]
     assert program.main(arguments) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed[-2:] == ["logits: float32[8, 10]", "logits: 0 of 80 elements differ from onnxruntime's"]
+    shown, written, counted = printed
+    assert shown == "logits: float32[8, 10]"
+    assert written == f"written to {path}"
+    assert counted == "logits: 0 of 80 elements differ from onnxruntime's"
     with np.load(path) as written, importlib.resources.files("jaxdml.examples").joinpath(
         "digits_onnx.npz"
     ).open("rb") as file, np.load(file) as stored:  # fmt: skip
@@ -67,13 +75,56 @@ def test_a_difference_is_traced_to_its_first_value(tmp_path, capsys):
 
 def test_without_inputs_random_ones_are_compared(capsys):
     assert program.main([MODEL, "--compare", "--numerics", "onnxruntime"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "logits: 0 of 10 elements differ from onnxruntime's"
+    told, counted = capsys.readouterr().out.splitlines()
+    assert told == "on random inputs, images: float32[8, 1, 8, 8]; --run gives others"
+    assert counted == "logits: 0 of 80 elements differ from onnxruntime's"
 
 
-def _save(path, nodes, constants):
+def test_random_integers_are_of_the_whole_range():
+    one, names, none = (Tensor(name, shape, np.dtype(dtype)) for name, shape, dtype in (
+        ("one", ("N", 1000), np.int8), ("names", ("M", "N"), np.uint8), ("none", (None, None), np.int64)
+    ))  # fmt: skip
+    made = random_inputs((one, names, none))
+    assert {name: value.shape for name, value in made.items()} == {"one": (8, 1000), "names": (8, 8), "none": (8, 1)}
+    assert (made["one"].min(), made["one"].max()) == (-128, 127)
+    assert made["names"].max() > 1
+    assert set(made["none"].flat) <= {0, 1}
+
+
+def test_inputs_and_outputs_of_any_name(tmp_path, capsys):
+    path, inputs, outputs = (tmp_path / name for name in ("relu.onnx", "inputs.npz", "outputs"))
+    _save(path, [onnx.helper.make_node("Relu", ["names"], ["file"])], {}, x="names", y="file")
+    np.savez(inputs, names=np.float32([-1, 2]))
+    assert program.main([str(path), "--run", str(inputs), "--output", str(outputs), "--compare"]) == 0
+    assert f"written to {outputs}\n" in capsys.readouterr().out
+    with np.load(outputs) as written:
+        np.testing.assert_array_equal(written["file"], np.float32([0, 2]))
+
+
+def test_a_difference_of_onnxruntimes_int8_is_explained(tmp_path, capsys, monkeypatch):
+    """onnxruntime's option for int8 is of x86; here it is asked for, and gives what jaxdml gives."""
+    path = tmp_path / "relu.onnx"
+    _save(path, [onnx.helper.make_node("Relu", ["x"], ["y"])], {})
+    run, asked = _compare._onnxruntime, []
+
+    def other(*arguments, with_int8=False):
+        asked.append(with_int8)
+        found = run(*arguments, with_int8=with_int8)
+        return found if with_int8 else {name: value + 1 for name, value in found.items()}
+
+    monkeypatch.setattr(_compare, "_onnxruntime", other)
+    assert program.main([str(path), "--compare"]) == 1
+    assert asked == [False, True, False]
+    line = (
+        "onnxruntime computes int8 partly in floats; with session.qdqisint8allowed=1 in its options 0 elements differ"
+    )
+    assert line in capsys.readouterr().out.splitlines()
+
+
+def _save(path, nodes, constants, x="x", y="y"):
     graph = onnx.helper.make_graph(
-        nodes, "graph", [onnx.helper.make_tensor_value_info("x", 1, ["N"])],
-        [onnx.helper.make_tensor_value_info("y", 1, ["N"])],
+        nodes, "graph", [onnx.helper.make_tensor_value_info(x, 1, ["N"])],
+        [onnx.helper.make_tensor_value_info(y, 1, ["N"])],
         [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )  # fmt: skip
     opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
@@ -92,13 +143,15 @@ def test_errors_are_of_one_voice(tmp_path, inputs, capsys):
         ([inputs], "the model is no ONNX file"),
         ([MODEL, "--run", str(text)], "text.npz cannot be read as a .npz of inputs by name"),
         ([MODEL, "--run", str(single)], "single.npy is a single array, expected a .npz of inputs by name"),
-        ([MODEL, "--run", str(other)], "apply lacks ['images']; its inputs are images: float32[N, 1, 8, 8]"),
-        ([MODEL, "--run", inputs, "--output", str(tmp_path / "no folder" / "out.npz")], "No such file or directory"),
+        ([MODEL, "--run", str(other)], "apply lacks ['images'] and was given ['pictures'], which the model has not"),
+        ([MODEL, "--run", str(tmp_path / "none.npz")], "No such file or directory"),
+        (["none", "--run", inputs, "--output", str(tmp_path / "no folder" / "out.npz")], "no folder"),
     ):
         assert program.main(arguments) == 1
         error = capsys.readouterr().err
         assert error.startswith("python -m jaxdml.onnx: ")
         assert said in error
+        assert "pickle" not in error
         assert len(error.splitlines()) == 1
     with pytest.raises(SystemExit):
         program.main([MODEL, "--output", "out.npz"])

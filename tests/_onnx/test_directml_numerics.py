@@ -5,11 +5,14 @@ Each node of quantized networks is compared on the very inputs that it has insid
 
 import collections
 import functools
+import inspect
 import operator
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import jaxdml.onnx
 from float_models import MOBILENET_V2, encoder, mlp, mobilenet_v2, resnet18
@@ -24,6 +27,7 @@ NETWORKS = {
 }
 PER_CHANNEL = {"per_channel": True, "weight": "int8"}
 FOR_FLOATS = "encoder, products in floats"
+BLOCKS = "blocks of 4 and of 5 along the last axis"
 BETWEEN = {"QuantizeLinear": 1, "DequantizeLinear": 1}
 CONVOLUTIONS = BETWEEN | {"QLinearConv": 20, "QLinearAdd": 8, "QLinearGlobalAveragePool": 1}
 MIXED = {"QuantizeLinear": 4, "DequantizeLinear": 4, "QLinearConv": 21, "QLinearAdd": 3, "QLinearAveragePool": 2}
@@ -43,10 +47,11 @@ NODES = {  # of the operators that DirectML has, by network, form, and whether w
     ("encoder", "qdq", False): ATTENTION | {"QuantizeLinear": 5, "DequantizeLinear": 9},
     ("encoder", "qdq", True): ATTENTION | {"QuantizeLinear": 5, "DequantizeLinear": 9},
     ("encoder", "dynamic", True): {"DynamicQuantizeLinear": 4, "MatMulInteger": 6},
+    (BLOCKS, "qdq", False): {"QuantizeLinear": 2, "DequantizeLinear": 2},
     (FOR_FLOATS, "qdq", False): ATTENTION
     | {"QuantizeLinear": 5, "DequantizeLinear": 8, "QLinearMatMul": 7, "MatMulIntegerToFloat": 1},
 }
-QUICK = (("MLP", "qdq", True), ("MLP", "dynamic", True), (FOR_FLOATS, "qdq", False))
+QUICK = ((BLOCKS, "qdq", False), ("MLP", "qdq", True), ("MLP", "dynamic", True), (FOR_FLOATS, "qdq", False))
 
 
 def along(parameter, axis, rank):
@@ -67,12 +72,22 @@ def windows(options):
     }
 
 
+def of_blocks(parameter, options, x):
+    """A scale or zero point for each element of x."""
+    size, axis = options["block_size"], options["axis"]
+    return np.repeat(parameter, size, axis).take(range(x.shape[axis]), axis)
+
+
 def quantize_linear(options, x, scale, zero_point=None):
+    if options["block_size"]:
+        return reference.quantize(x, *(of_blocks(each, options, x) for each in (scale, zero_point)))
     parameters = (along(each, options["axis"], x.ndim) for each in (scale, zero_point))
     return reference.element_wise_quantize_linear(x, *parameters)
 
 
 def dequantize_linear(options, x, scale, zero_point=None):
+    if options["block_size"]:
+        return reference.dequantize(x, *(of_blocks(each, options, x) for each in (scale, zero_point)))
     parameters = (along(each, options["axis"], x.ndim) for each in (scale, zero_point))
     return reference.element_wise_dequantize_linear(x, *parameters)
 
@@ -127,7 +142,28 @@ ORACLES = {
 }
 
 
+def in_blocks():
+    """Twice from floats to integers and back, in blocks of 4 and of 5, the last of which is cut."""
+    rng, nodes, tensors, value = np.random.default_rng(5), [], [], "x"
+    for size in (4, 5):
+        shape = (40, -(-24 // size))
+        names = [f"{name}{size}" for name in ("scale", "zero_point", "steps", "floats")]
+        parameters = rng.uniform(0.01, 0.02, shape).astype(np.float32), rng.integers(-20, 20, shape, np.int8)
+        tensors += map(numpy_helper.from_array, parameters, names)
+        options = {"axis": 1, "block_size": size}
+        nodes += [
+            helper.make_node("QuantizeLinear", [value, *names[:2]], [names[2]], **options),
+            helper.make_node("DequantizeLinear", [names[2], *names[:2]], [names[3]], **options),
+        ]
+        value = names[3]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (40, 24)) for name in ("x", value)]
+    graph = helper.make_graph(nodes, "blocks", ends[:1], ends[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
 def network(name, form, per_channel):
+    if name == BLOCKS:
+        return in_blocks()
     if name == FOR_FLOATS:
         return without_pair_behind(network("encoder", form, per_channel), "MatMul_12")
     return quantized(NETWORKS[name](), form, **PER_CHANNEL if per_channel else {})
@@ -151,7 +187,7 @@ def compared(proto, inputs):
     inside = {name for node in nodes for name in (*node.inputs, *node.outputs)}.intersection(model.value_names)
     values = {name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer for name in [tensor.name]}
     values |= model._graph.constants | {name: x for name, x in model.params.items() if ":prepared" not in name}
-    values |= model.values(model.params, names=sorted(inside), **inputs)
+    values |= model.values(model.params, sorted(inside), **inputs)
     counts, elements = collections.Counter(), 0
     for node in nodes:
         names = (name.split(":prepared")[0] for name in node.inputs)  # weights as the file has them
@@ -183,3 +219,9 @@ def test_every_operator_of_directml_is_in_some_network():
     total = functools.reduce(operator.add, map(collections.Counter, NODES.values()))
     assert total.keys() == ORACLES.keys()
     assert total.total() > 400
+
+
+def test_every_operator_of_the_reference_is_asked():
+    names = {name for name, each in vars(reference).items() if inspect.isfunction(each) and not name.startswith("_")}
+    assert set(re.findall(r"\breference\.(\w+)\(", Path(__file__).read_text())) == names
+    assert len(names) == 12

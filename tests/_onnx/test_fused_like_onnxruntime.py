@@ -16,7 +16,8 @@ import pytest
 from onnxruntime import GraphOptimizationLevel as Level
 
 import jaxdml.onnx
-from qdq_builder import random_inputs
+from jaxdml.errors import ModelError
+from qdq_builder import Builder, random_inputs
 from qdq_deviations import DEVIATIONS, OF
 from qdq_graphs import GROUPS, MODELS
 from qdq_single import UNARY
@@ -73,6 +74,15 @@ def wrong_operators(name):
 @pytest.mark.parametrize("group", ALL_GROUPS)
 def test_operators_are_onnxruntimes_or_documented(group):
     assert {name: wrong for name in GROUPS[group] if (wrong := wrong_operators(name))} == {}
+
+
+@pytest.mark.parametrize("sizes", [{"kernel_shape": [2, 2, 2]}, {"strides": [2, 2, 2]}, {"pads": [0, 0, 0, 1, 1, 1]}])
+def test_integer_convolutions_of_three_dimensions_are_refused_at_load(sizes):
+    build = Builder()
+    x, w = build.input((1, 4, 5, 5, 5), "u8"), build.drawn((8, 4, 2, 2, 2), "u8")
+    build.output(build.node("ConvInteger", x, w, **sizes), "s32")
+    with pytest.raises(ModelError, match="its images have 3 dimensions, supported are 1 and 2"):
+        jaxdml.onnx.load(build.model())
 
 
 def onnxruntime_values(name, model, inputs):

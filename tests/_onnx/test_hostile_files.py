@@ -5,12 +5,14 @@ import os
 import pickle
 from pathlib import Path
 
+import jax
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
 
 from hostile_models import FLOAT, bombs, chain, constant, model, node, refused, relu, with_tensor
+from jaxdml.errors import ModelError
 from jaxdml.onnx import Limits, load
 from mutated_models import models
 
@@ -95,7 +97,12 @@ def test_external_data_that_never_end(folder):
 
 
 def test_external_data_need_a_path():
-    refused(external("w.bin"), "tensor 'w'", "load the model from its path")
+    refused(external("w.bin"), "tensor 'w' lies in another file; load the model from its path")
+    proto = external("w.bin")
+    for name in "abc":
+        proto.graph.initializer.add().CopyFrom(proto.graph.initializer[0])
+        proto.graph.initializer[-1].name = name
+    refused(proto, "a problem", "tensor 'w' and 3 more lie in other files; load the model from its path")
 
 
 def test_no_models(tmp_path):
@@ -179,6 +186,42 @@ def test_limits():
     assert load(many.SerializeToString(), limits=Limits(file_bytes=size))
     refused(with_tensor(constant(ONES, "w")), "'w'", "16 bytes", "tensor_bytes", limits=Limits(tensor_bytes=15))
     assert dataclasses.astuple(Limits()) == (2**31, 2**30, 100_000, 10.0)
+
+
+LARGER = {
+    "Expand": (["x", "c"], np.array([2**29])),
+    "Tile": (["x", "c"], np.array([2**29])),
+    "Pad": (["x", "c"], np.array([2**29, 0])),
+    "Resize": (["x", "", "", "c"], np.array([2**29])),
+    "OneHot": (["i", "c", "x2"], np.array(2**28)),
+}
+
+
+@pytest.mark.parametrize("operator", LARGER)
+def test_a_limit_is_lifted(operator):
+    """A result of more than 1 GiB is traced, and needs no memory."""
+    inputs, array = LARGER[operator]
+    given = [("x", FLOAT, (1,)), ("x2", FLOAT, (2,)), ("i", TensorProto.INT32, (4,))]
+    given = [each for each in given if each[0] in inputs]
+    proto = model([(operator, inputs, ["y"])], [constant(array, "c")], inputs=given, outputs=[("y", FLOAT, None)])
+    shapes = [jax.ShapeDtypeStruct(shape, "int32" if name == "i" else "float32") for name, _, shape in given]
+    made = load(proto)
+    with pytest.raises(ModelError, match=rf"{operator}.*limit of {2**30}; .*set Limits\(tensor_bytes=\.\.\.\)"):
+        jax.eval_shape(made.apply, made.params, *shapes)
+    made = load(proto, limits=Limits(tensor_bytes=2**40))
+    assert jax.eval_shape(made.apply, made.params, *shapes)["y"].size >= 2**29
+
+
+@pytest.mark.parametrize(("operator", "numbers"), [("Range", (0, 1000, 1)), ("ConstantOfShape", ([1000],))])
+def test_a_limit_is_lowered(operator, numbers):
+    """Before anything is made."""
+    constants = [constant(np.array(number), f"c{place}") for place, number in enumerate(numbers)]
+    proto = model(
+        [(operator, [each.name for each in constants], ["y"])], constants, inputs=[], outputs=[("y", FLOAT, None)]
+    )  # fmt: skip
+    text = refused(proto, "limit of 3999", limits=Limits(tensor_bytes=3999))
+    assert "its result of shape (1000,)" in text
+    load(proto, limits=Limits(tensor_bytes=8000))
 
 
 @pytest.mark.rare

@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import AttributeProto, TensorProto, helper, inliner
 
@@ -36,7 +37,7 @@ def test_all_problems_come_at_once():
     told = (
         "'w' has the type string",
         "Foo, opset 17",
-        "other.Bar, opset None",
+        "imports no opset of the domain 'other'",
         "reads 'nothing'",
         "makes 'a'",
         "2 inputs",
@@ -72,8 +73,13 @@ def test_order_and_names():
 
 
 def test_opsets_and_domains():
-    for opset in (9, 29, -1, 2**62):
-        refused(relu(opset=opset), f"opset {opset}", "opsets 10 to 28", "version_converter")
+    for opset, remedy in ((9, "converts older ones"), (29, "newer than 28"), (-1, "converts"), (2**62, "newer")):
+        broken = model(chain("Relu", 50), opset=opset)
+        refused(broken, f"opset {opset} of ai.onnx", "opsets 10 to 28", remedy)
+        assert len(jaxdml.onnx.check(broken)) == 1
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 2)]
+    of_microsoft = node("Gelu", ["x"], ["y"], domain="com.microsoft")
+    refused(model([of_microsoft], opset_imports=opsets), "opset 2 of com.microsoft, supported are opsets 1")
     refused(relu(opset_imports=[]), "imports no opset of the domain 'ai.onnx'")
     refused(model([node("Relu", ["x"], ["y"], domain="com.microsoft")]), "com.microsoft.Relu", "supported_ops()")
     refused(model([node("Relu", ["x"], ["y"], domain="acme")]), "imports no opset of the domain 'acme'")
@@ -118,6 +124,23 @@ def test_functions_and_subgraphs():
     proto = model([node("Relu", ["x"], ["y"], domain="acme")], opset_imports=opsets, functions=[own])
     refused(proto, "function of the model", "inline_local_functions")
     assert load(inliner.inline_local_functions(proto))
+
+
+def test_names_that_are_like_those_of_repacked_weights():
+    """An input that is called as the weights would be is another value, in either place of the product."""
+    random = np.random.default_rng(0)
+    w, zeros = random.integers(0, 255, (4, 4), np.uint8), np.full(4, 3, np.uint8)
+    constants = {"w": w, "s": np.float32(0.1), "z": np.uint8(1), "zs": zeros, "ss": np.full(4, 0.1, np.float32)}
+    for taken in ("w:prepared", "w:prepared:1", "zs:number", "zs:number:1"):
+        inputs = [taken, "s", "z", "w", "ss", "zs", "s", "z"]
+        proto = model(
+            [("QLinearMatMul", inputs, ["y"])], [constant(value, name) for name, value in constants.items()],
+            inputs=[(taken, TensorProto.UINT8, (4, 4))], outputs=[("y", TensorProto.UINT8, (4, 4))],
+        )  # fmt: skip
+        proto.graph.initializer.append(constant(np.ones((4, 4), np.uint8), "w:prepared" if "zs" in taken else "zs:n"))
+        made, x = load(proto), random.integers(0, 255, (4, 4), np.uint8)
+        session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+        np.testing.assert_array_equal(made.apply(made.params, x)["y"], session.run(None, {taken: x})[0])
 
 
 # Types and tensors ---------------------------------------------------------------------------------------------------

@@ -189,5 +189,7 @@ def test_resize_takes_the_pixels_that_onnxruntime_takes(modes):
         model = model_of([node], ["x"], ["y"], roi=roi, sizes=sizes)
         session = onnxruntime.InferenceSession(model.SerializeToString(), session_options)
         # Known arrays: NumPy computes, and nothing is compiled.
-        own = images.resize(x, roi, None, sizes, coordinates=coordinates, rounding=rounding, extrapolation_value=7.0)
+        crop = coordinates == "tf_crop_and_resize"
+        how = {"coordinates": coordinates, "rounding": rounding, "extrapolates": crop, "extrapolation_value": 7.0}
+        own = images.resize(x, roi, None, sizes, **how)
         np.testing.assert_array_equal(own, session.run(None, {"x": x})[0])

@@ -101,7 +101,7 @@ def test_values_part_at_a_float_operator(network, form, weights):
         inputs = random_inputs(proto, batch, seed=20 + batch)
         theirs = onnxruntime_values(proto, inputs)
         made = [name for name, _ in model.makers()]
-        ours = model.values(model.params, names=made, **inputs)
+        ours = model.values(model.params, made, **inputs)
         first = next((name for name in made if differing(ours[name], theirs[name])), None)
         if first is not None:
             assert kinds[first] in PARTING.get((network, form), ()), first

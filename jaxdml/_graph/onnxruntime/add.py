@@ -10,14 +10,14 @@ from jax import lax
 
 from jaxdml._arithmetic import rounding
 from jaxdml._graph.onnxruntime.fused import power_of_two, steps_multiply_add
-from jaxdml._graph.onnxruntime.values import float32, packed, scale_of, zero_point_of
+from jaxdml._graph.onnxruntime.values import float32, packed, scale_of, together, zero_point_of
 
 Array = jax.Array
 
 
 def qlinear_add(
     a: Any, a_scale: Any, a_zero_point: Any | None, b: Any, b_scale: Any, b_zero_point: Any | None,
-    output_scale: Any, output_zero_point: Any | None,
+    output_scale: Any, output_zero_point: Any | None = None,
 ) -> Array:  # fmt: skip
     """The sum of quantized a and b of one type, which broadcast: sat(rne(fma(a, p, fma(b, q, r)))).
 
@@ -35,7 +35,11 @@ def qlinear_add(
     )
     offset = steps_multiply_add(a_zero_point, p, rounding.flushed(b_zero_point * q))
     scalars = p, q, output_zero_point - offset
-    return lax.cond(_is_on_one_grid(*scalars), _on_grid, _fused, a, b, *scalars)
+
+    def add(a: Array, b: Array) -> Array:
+        return lax.cond(_is_on_one_grid(*scalars), _on_grid, _fused, a, b, *scalars)
+
+    return together(add, a, b)
 
 
 def _spreads(a: Sequence[Any], b: Sequence[Any]) -> bool:
@@ -48,9 +52,7 @@ def _spreads(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 def _fused(a: Array, b: Array, p: Array, q: Array, r: Array) -> Array:
     """The formula, whatever the scales are."""
-    total = steps_multiply_add(float32(b), q, r)
-    steps, total = _broadcast(float32(a), total)
-    return packed(steps_multiply_add(steps, p, total), b.dtype)
+    return packed(steps_multiply_add(float32(a), p, steps_multiply_add(float32(b), q, r)), b.dtype)
 
 
 # In a third of the time ----------------------------------------------------------------------------------------------
@@ -83,13 +85,6 @@ def _on_grid(a: Array, b: Array, p: Array, q: Array, r: Array) -> Array:
         return multiple, x - multiple
 
     (p, p_rest), (q, q_rest), (r, r_rest) = split(p), split(q), split(r)
-    steps = float32(b)
-    total = (steps * q + r) + (steps * q_rest + r_rest)
-    steps, total = _broadcast(float32(a), total)
-    total, rest = split(total)
-    return packed((steps * p + total) + (steps * p_rest + rest), b.dtype)
-
-
-def _broadcast(x: Array, y: Array) -> tuple[Array, Array]:
-    shape = jnp.broadcast_shapes(x.shape, y.shape)
-    return jnp.broadcast_to(x, shape), jnp.broadcast_to(y, shape)
+    of_a, of_b = float32(a), float32(b)
+    total, rest = split((of_b * q + r) + (of_b * q_rest + r_rest))
+    return packed((of_a * p + total) + (of_a * p_rest + rest), b.dtype)

@@ -23,7 +23,7 @@ def qgemm(
     sat(rne(fl(sum * fl(fl(fl(alpha * a_scale) * b_scale) / y_scale))) + y_zero_point); without y_scale it is fl(sum *
     fl(fl(alpha * a_scale) * b_scale)). Parameters of b are one number, or one for each column. trans_a and trans_b say
     that a matrix comes with its dimensions the other way round; a `PreparedMatrix` does not. Subnormal numbers count as
-    0.
+    0. ONNX Runtime's own sums saturate where a is uint8, b int8 and the processor without VNNI.
     """
     a = jnp.swapaxes(a, 0, 1) if trans_a else jnp.asarray(a)
     if not isinstance(b, PreparedMatrix):

@@ -11,6 +11,7 @@ from jax import lax
 
 from jaxdml._arithmetic import rounding
 from jaxdml._arithmetic.sharding import out_sharding
+from jaxdml._graph.axes import axis_of
 from jaxdml._graph.onnxruntime.fused import multiply_add
 from jaxdml._graph.onnxruntime.values import dequantized, int32, quantized
 
@@ -79,12 +80,12 @@ def qlinear_concat(output_scale: Any, output_zero_point: Any | None, *inputs: An
     """Quantized tensors of one type, each followed by its scale and zero point, end to end in steps of output_scale."""
     triples = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
     parts = [rescaled(*triple, output_scale, output_zero_point) for triple in triples]
-    return lax.concatenate(parts, axis % parts[0].ndim)
+    return lax.concatenate(parts, axis_of(axis, parts[0].ndim))
 
 
 def qlinear_where(
     condition: Any, x: Any, x_scale: Any, x_zero_point: Any | None, y: Any, y_scale: Any, y_zero_point: Any | None,
-    output_scale: Any, output_zero_point: Any | None,
+    output_scale: Any, output_zero_point: Any | None = None,
 ) -> Array:  # fmt: skip
     """x where condition holds, and y elsewhere, of one type, in steps of output_scale; all three broadcast."""
     output = output_scale, output_zero_point
@@ -94,18 +95,19 @@ def qlinear_where(
 
 
 def qlinear_leaky_relu(
-    x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None, *, alpha: float
-) -> Array:
+    x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None, *,
+    alpha: float = 0.01,
+) -> Array:  # fmt: skip
     """Dequantized x where it is at least 0, and fl(alpha * x) elsewhere, quantized."""
     return looked_up(x, table_of(_leaky, x.dtype, x_scale, x_zero_point, y_scale, y_zero_point, np.float32(alpha)))
 
 
 def _leaky(x: Array, alpha: Array) -> Array:
-    return lax.select(x >= 0, x, rounding.flushed(x * alpha))
+    return lax.select(x >= 0, x, x * alpha)
 
 
 def qlinear_sigmoid(
-    x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None
+    x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None
 ) -> Array:  # fmt: skip
     """The logistic function of dequantized x, quantized: a quotient of polynomials in fused multiply-adds."""
     return looked_up(x, table_of(_logistic, x.dtype, x_scale, x_zero_point, y_scale, y_zero_point))
@@ -121,4 +123,4 @@ def _logistic(x: Array) -> Array:
 
     # A loop: XLA takes minutes to compile all of its multiply-adds one after the other.
     (p, q), _ = lax.scan(add, jnp.broadcast_to(highest, squares.shape), jnp.stack(others))
-    return lax.max(rounding.quotient(rounding.flushed(p * x), q) + np.float32(0.5), np.float32(0))
+    return lax.max(rounding.quotient(p * x, q) + np.float32(0.5), np.float32(0))

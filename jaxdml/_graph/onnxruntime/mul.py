@@ -3,17 +3,16 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jaxdml._arithmetic import rounding
-from jaxdml._graph.onnxruntime.values import float32, packed, scale_of, steps_of, zero_point_of
+from jaxdml._graph.onnxruntime.values import float32, packed, scale_of, steps_of, together, zero_point_of
 
 Array = jax.Array
 
 
 def qlinear_mul(
     a: Any, a_scale: Any, a_zero_point: Any | None, b: Any, b_scale: Any, b_zero_point: Any | None,
-    output_scale: Any, output_zero_point: Any | None,
+    output_scale: Any, output_zero_point: Any | None = None,
 ) -> Array:  # fmt: skip
     """The product of quantized a and b of one type, which broadcast.
 
@@ -21,7 +20,10 @@ def qlinear_mul(
     fl(fl(a_scale * b_scale) / output_scale). Subnormal scales, products and quotients of scales count as 0.
     """
     multiplier = rounding.quotient(rounding.product(scale_of(a_scale), scale_of(b_scale)), scale_of(output_scale))
-    shape = jnp.broadcast_shapes(a.shape, b.shape)
-    of_a, of_b = (jnp.broadcast_to(x, shape) for x in (steps_of(a, a_zero_point), steps_of(b, b_zero_point)))
-    product = rounding.flushed(float32(of_a * of_b) * multiplier)
-    return packed(product + float32(zero_point_of(output_zero_point)), a.dtype)
+    offset = float32(zero_point_of(output_zero_point))
+
+    def multiply(a: Array, b: Array) -> Array:
+        product = float32(steps_of(a, a_zero_point) * steps_of(b, b_zero_point))
+        return packed(rounding.flushed(product * multiplier) + offset, a.dtype)
+
+    return together(multiply, a, b)

@@ -20,12 +20,13 @@ UNROLLED = 64  # elements of a window
 
 
 def qlinear_global_average_pool(
-    x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None, *,
-    channels_last: bool = False,
+    x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None, *,
+    channels_last: int = 0,
 ) -> Array:  # fmt: skip
     """The mean of each image of 8-bit [N, C, *spatial], or [N, *spatial, C], quantized.
 
-    sat(rne(fl(sum * fl(x_scale / fl(y_scale * elements)))) + y_zero_point), of the exact sum of x - x_zero_point.
+    sat(rne(fl(sum * fl(x_scale / fl(y_scale * elements)))) + y_zero_point), of the exact sum of x - x_zero_point. ONNX
+    Runtime refuses to compute it if the quotient is less than 2**-32, or 256 or more.
     """
     if channels_last:
         x = jnp.moveaxis(x, -1, 1)
@@ -38,7 +39,7 @@ def qlinear_global_average_pool(
 
 
 def qlinear_average_pool(
-    x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None, *,
+    x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None, *,
     window: Sequence[int], strides: Sequence[int], padding: Pairs, count_include_pad: bool = False,
     ceil_mode: bool = False, channels_last: bool = False,
 ) -> Array:  # fmt: skip

@@ -9,22 +9,23 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import rounding
+from jaxdml._graph.axes import axis_of
 from jaxdml._graph.onnxruntime.lookup import entries
-from jaxdml._graph.onnxruntime.values import int32, zero_point_of
+from jaxdml._graph.onnxruntime.values import int32, scale_of, zero_point_of
 
 Array = jax.Array
-OF_ONE_AXIS = 13  # the opset from which on softmax is along one axis
 
 
 def qlinear_softmax(
-    x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None, *, axis: int, opset: int
-) -> Array:
-    """Softmax of 8-bit x along an axis, or before opset 13 along this and all that follow, quantized.
+    x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None, *,
+    axis: int = -1, of_rest: bool = False,
+) -> Array:  # fmt: skip
+    """Softmax of 8-bit x along an axis, or of the rest along this and all that follow, quantized.
 
     x_zero_point changes nothing. x_scale is known where the call is traced; `softmax` takes what is made of it.
     """
-    table = exponentials(x_scale, math.prod(x.shape[axis:]) if opset < OF_ONE_AXIS else x.shape[axis])
-    return softmax(x, table, y_scale, y_zero_point, axis=axis, opset=opset)
+    table = exponentials(x_scale, math.prod(x.shape[axis:]) if of_rest else x.shape[axis])
+    return softmax(x, table, y_scale, y_zero_point, axis=axis, of_rest=of_rest)
 
 
 def exponentials(scale: Any, depth: int) -> np.ndarray:
@@ -37,14 +38,14 @@ def exponentials(scale: Any, depth: int) -> np.ndarray:
     return np.asarray([math.exp(each) if each < 100 else np.inf for each in exponents]).astype(np.float32)
 
 
-def softmax(x: Any, table: Any, y_scale: Any, y_zero_point: Any | None, *, axis: int, opset: int) -> Array:
+def softmax(x: Any, table: Any, y_scale: Any, y_zero_point: Any | None, *, axis: int, of_rest: bool) -> Array:
     """`qlinear_softmax` by a table of `exponentials`.
 
     sat(rne(fl(fl(e * floor(fl(1 / y_scale))) / sum)) + y_zero_point), where e is an entry of the table, by the distance
     of an element to the greatest, and sum adds these up one by one.
     """
-    axis = axis % x.ndim
-    if opset < OF_ONE_AXIS:
+    axis = axis_of(axis, x.ndim)
+    if of_rest:
         rows = x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
         return _along(1, rows, table, y_scale, y_zero_point).reshape(x.shape)
     return _along(axis, x, table, y_scale, y_zero_point)
@@ -60,8 +61,8 @@ def _along(axis: int, x: Array, table: Any, y_scale: Any, y_zero_point: Any | No
 
     # XLA adds up in another order when it reduces.
     total = lax.fori_loop(1, depth, lambda i, total: total + element(i), element(0), unroll=min(8, depth))
-    inverse = lax.floor(rounding.quotient(jnp.float32(1), rounding.flushed(lax.reshape(y_scale, ()))))
-    share = rounding.quotient(rounding.flushed(values * inverse), total)
+    inverse = lax.floor(rounding.quotient(jnp.float32(1), scale_of(y_scale)))
+    share = rounding.quotient(values * inverse, total)
     # As x64 converts what is 2**31 or more: to 64 bits, of which 32 remain, for uint8, and to 32 bits for int8.
     lost = np.int32(0 if x.dtype == jnp.uint8 else -(2**31))
     steps = int32(lax.round(share, lax.RoundingMethod.TO_NEAREST_EVEN))

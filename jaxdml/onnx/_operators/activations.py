@@ -100,10 +100,15 @@ def hard_swish(x: Array) -> Array:
 
 
 @_activation("Swish", since=24)
-@_activation("QuickGelu", domain=MICROSOFT)
 def swish(x: Array, *, alpha: float = 1.0) -> Array:
     """x * sigmoid(alpha * x)."""
     return product(x, sigmoid(product(x, alpha)))
+
+
+@_activation("QuickGelu", domain=MICROSOFT)
+def quick_gelu(x: Array, *, alpha: float = 1.702) -> Array:
+    """x * sigmoid(alpha * x), near to GELU."""
+    return swish(x, alpha=alpha)
 
 
 @_activation("Mish", since=18)

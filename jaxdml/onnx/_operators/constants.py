@@ -1,8 +1,8 @@
 """Constants, and conversions between types.
 
-Floats become integers by truncation. What does not fit, ONNX leaves open: a type of fewer than 32 bits takes the lower
-bits of an int32, as in ONNX Runtime; a wider one takes the nearest limit, and 0 for NaN. Integers that another integer
-type does not hold lose their upper bits.
+Floats become integers by truncation. What does not fit, ONNX leaves open: a type of 32 or 64 bits takes the nearest
+limit, and 0 for NaN; a type of fewer bits takes the lower ones of an int32 made so. ONNX Runtime differs for floats
+that an int32 does not hold. Integers that another integer type does not hold lose their upper bits.
 """
 
 from typing import Any

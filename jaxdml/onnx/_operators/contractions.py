@@ -25,16 +25,23 @@ def matmul(a: Array, b: Array) -> Array:
     return total.astype(a.dtype)
 
 
-@operator("Gemm", types=(NUMBER, NUMBER, NUMBER), kind="gemm")
+def gemm_options(
+    *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0,  # noqa: N803
+) -> dict[str, Any]:  # fmt: skip
+    """The options of `gemm`, of its attributes."""
+    return {"alpha": alpha, "beta": beta, "trans_a": transA, "trans_b": transB}
+
+
+@operator("Gemm", types=(NUMBER, NUMBER, NUMBER), kind="gemm", options=gemm_options)
 def gemm(
     a: Array, b: Array, c: Array | None = None, *,
-    alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0,  # noqa: N803
+    alpha: float = 1.0, beta: float = 1.0, trans_a: int = 0, trans_b: int = 0,
 ) -> Array:  # fmt: skip
     """alpha * a @ b + beta * c of two matrices, each of which may be given transposed."""
     if a.ndim != 2 or b.ndim != 2:
         raise ModelError(f"shapes {a.shape} and {b.shape} are not those of two matrices")
     inner = accumulator_type(a)
-    a, b = (jnp.swapaxes(x, 0, 1) if is_transposed else x for x, is_transposed in ((a, transA), (b, transB)))
+    a, b = (jnp.swapaxes(x, 0, 1) if is_transposed else x for x, is_transposed in ((a, trans_a), (b, trans_b)))
     total = jnp.matmul(a, b, precision=EXACT, preferred_element_type=inner)
     total = _times(total, alpha)
     if c is not None:

@@ -82,13 +82,13 @@ def _options(mode: str, coordinates: str, rounding: str, **more: Any) -> dict[st
     if mode != "nearest":
         raise ModelError(f"mode is {mode!r}, supported is 'nearest'")
     check_modes(coordinates, rounding)
-    return {"coordinates": coordinates, "rounding": rounding, **more}
+    return {"coordinates": coordinates, "rounding": rounding, "extrapolates": coordinates == CROP, **more}
 
 
 @operator("Resize", until=10, is_exact=True, kind="mover", known=(1,), options=_oldest)
-def resize_by_scales(x: Any, scales: Any, *, coordinates: str, rounding: str) -> Any:
+def resize_by_scales(x: Any, scales: Any, *, coordinates: str, rounding: str, extrapolates: bool = False) -> Any:
     """The image in another size, each pixel the one that is nearest to its place."""
-    return resize(x, None, scales, coordinates=coordinates, rounding=rounding)
+    return resize(x, None, scales, coordinates=coordinates, rounding=rounding, extrapolates=extrapolates)
 
 
 @operator("Resize", since=11, until=17, is_exact=True, kind="mover", known=(1, 2, 3), options=_older)
@@ -101,24 +101,28 @@ def resize(
     *,
     coordinates: str,
     rounding: str,
+    extrapolates: bool = False,
     extrapolation_value: float = 0.0,
     axes: tuple[int, ...] | None = None,
     policy: str = "stretch",
 ) -> Any:
-    """The image in another size, by scales or by sizes, each pixel the one that is nearest to its place."""
+    """The image in another size, by scales or by sizes, each pixel the one that is nearest to its place.
+
+    An image that extrapolates has `extrapolation_value` for what lies outside of x.
+    """
     places = tuple(range(x.ndim)) if not axes else tuple(axis_of(axis, x.ndim) for axis in axes)
     shape, ratios = _resized(x.shape, places, scales, sizes, policy)
     check_size(shape, x.dtype)
     if shape == x.shape:
         return x  # ONNX Runtime does not even crop
-    kept = np.array([0, 1], np.float32).repeat(len(places)) if coordinates != CROP else roi
+    kept = np.array([0, 1], np.float32).repeat(len(places)) if not extrapolates else roi
     for place, axis in enumerate(places):
         # ONNX Runtime crops no dimension whose scale is 1.
         if ratios[place] != 1:
             how = Axis(x.shape[axis], shape[axis], ratios[place], kept[place], kept[place + len(places)])
             nearest, is_outside = pixels(how, coordinates, rounding)
             x = _picked(x, nearest, axis)
-            if coordinates == CROP and is_outside.any():
+            if extrapolates and is_outside.any():
                 x = _extrapolated(x, is_outside, axis, extrapolation_value)
     return x
 

@@ -1,5 +1,6 @@
 """Quantized operators of the domain com.microsoft, which ONNX Runtime's quantizer writes."""
 
+from functools import partial
 from typing import Any
 
 from jaxdml._graph import directml, numerics
@@ -13,31 +14,19 @@ from jaxdml._graph.onnxruntime.softmax import qlinear_softmax
 from jaxdml.onnx._operators.pooling import average_pool_options
 from jaxdml.onnx._table import BOOL, BYTE, MICROSOFT, SCALE, operator
 
-Array = Any
 ONE = (BYTE, SCALE, BYTE, SCALE, BYTE)
 TWO = (BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE)
+quantized = partial(operator, domain=MICROSOFT, is_quantized=True)
 
 
-operator("QLinearAdd", domain=MICROSOFT, types=TWO, numerics=DIRECTML)(directml.add)
-operator("QLinearConcat", domain=MICROSOFT, types=(SCALE, BYTE, BYTE, SCALE, BYTE))(qlinear_concat)
+quantized("QLinearAdd", types=TWO, numerics=DIRECTML)(directml.add)
+quantized("QLinearConcat", types=(SCALE, BYTE, BYTE, SCALE, BYTE))(qlinear_concat)
 
 
-@operator("QLinearAdd", domain=MICROSOFT, types=TWO, numerics=ONNXRUNTIME)
-def add(
-    a: Array, a_scale: Array, a_zero_point: Array | None, b: Array, b_scale: Array, b_zero_point: Array | None,
-    c_scale: Array, c_zero_point: Array | None = None,
-) -> Array:  # fmt: skip
-    """Sum of quantized a and b, quantized."""
-    return qlinear_add(a, a_scale, a_zero_point, b, b_scale, b_zero_point, c_scale, c_zero_point)
+quantized("QLinearAdd", types=TWO, numerics=ONNXRUNTIME)(qlinear_add)
 
 
-@operator("QLinearMul", domain=MICROSOFT, types=TWO)
-def mul(
-    a: Array, a_scale: Array, a_zero_point: Array | None, b: Array, b_scale: Array, b_zero_point: Array | None,
-    c_scale: Array, c_zero_point: Array | None = None,
-) -> Array:  # fmt: skip
-    """Product of quantized a and b, element by element, quantized."""
-    return qlinear_mul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, c_scale, c_zero_point)
+quantized("QLinearMul", types=TWO)(qlinear_mul)
 
 
 def _pool_options(
@@ -52,50 +41,34 @@ def _pool_options(
 
 
 for _numerics, _function in ((DIRECTML, numerics.directml_average_pool), (ONNXRUNTIME, numerics.average_pool)):
-    operator("QLinearAveragePool", domain=MICROSOFT, types=ONE, numerics=_numerics, options=_pool_options)(_function)
+    quantized("QLinearAveragePool", types=ONE, numerics=_numerics, options=_pool_options)(_function)
 
-operator("QLinearGlobalAveragePool", domain=MICROSOFT, types=ONE, numerics=DIRECTML)(
-    numerics.directml_global_average_pool
-)
+quantized("QLinearGlobalAveragePool", types=ONE, numerics=DIRECTML)(numerics.directml_global_average_pool)
 
 
-@operator("QLinearGlobalAveragePool", domain=MICROSOFT, types=ONE, numerics=ONNXRUNTIME)
-def global_average_pool(
-    x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None, *,
-    channels_last: int = 0,
-) -> Array:  # fmt: skip
-    """Means over the whole space of quantized x, quantized."""
-    last = bool(channels_last)
-    return qlinear_global_average_pool(x, x_scale, x_zero_point, y_scale, y_zero_point, channels_last=last)
+quantized("QLinearGlobalAveragePool", types=ONE, numerics=ONNXRUNTIME)(qlinear_global_average_pool)
 
 
-@operator("QLinearSigmoid", domain=MICROSOFT, types=ONE)
-def sigmoid(
-    x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None
-) -> Array:  # fmt: skip
-    """Sigmoid of quantized x, quantized."""
-    return qlinear_sigmoid(x, x_scale, x_zero_point, y_scale, y_zero_point)
+quantized("QLinearSigmoid", types=ONE)(qlinear_sigmoid)
 
 
-@operator("QLinearLeakyRelu", domain=MICROSOFT, types=ONE)
-def leaky_relu(
-    x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None, *,
-    alpha: float = 0.01,
-) -> Array:  # fmt: skip
-    """Quantized x, times alpha where it is negative, quantized."""
-    return qlinear_leaky_relu(x, x_scale, x_zero_point, y_scale, y_zero_point, alpha=alpha)
+quantized("QLinearLeakyRelu", types=ONE)(qlinear_leaky_relu)
 
 
-operator("QLinearSoftmax", domain=MICROSOFT, types=ONE, known=(1,))(qlinear_softmax)
-operator("QLinearWhere", domain=MICROSOFT, types=(BOOL, BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE))(
-    qlinear_where
-)
+def _softmax_options(*, axis: int = -1, opset: int) -> dict[str, Any]:
+    """`opset` is that of the Softmax that was quantized: before 13 it is of all axes from one on."""
+    return {"axis": axis, "of_rest": opset < 13}
+
+
+quantized("QLinearSoftmax", types=ONE, known=(1,), options=_softmax_options)(qlinear_softmax)
+quantized("QLinearWhere", types=(BOOL, BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE))(qlinear_where)
 
 
 def _gemm_options(*, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> dict[str, Any]:  # noqa: N803
     return {"alpha": alpha, "trans_a": transA, "trans_b": transB}
 
 
-operator("QGemm", domain=MICROSOFT, types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, frozenset({"int32"}), SCALE, BYTE),
-         options=_gemm_options, uniform=(5,), prepare=numerics.MATRIX)(numerics.gemm)  # fmt: skip
+quantized("QGemm", types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, frozenset({"int32"}), SCALE, BYTE),
+          options=_gemm_options, kind="quantized_gemm", uniform=(5,),
+          prepare=numerics.MATRIX)(numerics.gemm)  # fmt: skip
 operator("MatMulNBits", domain=MICROSOFT, types=(SCALE, frozenset({"uint8"}), SCALE))(matmul_nbits)

@@ -1,5 +1,6 @@
 """Between floats and integers, and products in integers: what DirectML has."""
 
+import functools
 from typing import Any
 
 import jax.numpy as jnp
@@ -82,19 +83,31 @@ def dequantize_linear(
     return values if dtype is None else values.astype(dtype)
 
 
-@operator("DynamicQuantizeLinear", types=(SCALE,))
+@operator("DynamicQuantizeLinear", types=(SCALE,), kind="quantize_by_range")
 def quantize_by_range(x: Array) -> tuple[Array, Array, Array]:
     """Floats in uint8 steps of a scale that their own range gives."""
     return directml.to_integers_by_range(x)
 
 
-operator("QLinearConv", types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE), options=conv_options,
-         uniform=(5,), prepare=FILTER)(directml.convolution)  # fmt: skip
+@functools.wraps(conv_options)
+def _flat_conv_options(**attributes: Any) -> dict[str, Any]:
+    """The options of a quantized convolution, whose images have at most two dimensions, as far as attributes say."""
+    options = conv_options(**attributes)
+    sizes = (options[name] for name in ("kernel_shape", "strides", "dilations", "padding"))
+    rank = max((len(each) for each in sizes if isinstance(each, tuple)), default=0)
+    if rank > 2:
+        raise ModelError(f"its images have {rank} dimensions, supported are 1 and 2")
+    return options
+
+
+operator("QLinearConv", types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE), options=_flat_conv_options,
+         is_quantized=True, uniform=(5,), prepare=FILTER)(directml.convolution)  # fmt: skip
 operator("QLinearMatMul", types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE),
-         uniform=(5,), prepare=MATRIX)(directml.product)  # fmt: skip
-operator("ConvInteger", types=(BYTE, BYTE, BYTE, BYTE), options=conv_options,
-         uniform=(3,), prepare={1: prepared_filter})(directml.integer_convolution)  # fmt: skip
+         is_quantized=True, uniform=(5,), prepare=MATRIX)(directml.product)  # fmt: skip
+operator("ConvInteger", types=(BYTE, BYTE, BYTE, BYTE), options=_flat_conv_options,
+         is_quantized=True, uniform=(3,), prepare={1: prepared_filter})(directml.integer_convolution)  # fmt: skip
 operator("MatMulInteger", types=(BYTE, BYTE, BYTE, BYTE),
-         uniform=(3,), prepare={1: prepared_matrix})(directml.integer_product)  # fmt: skip
+         is_quantized=True, uniform=(3,), prepare={1: prepared_matrix})(directml.integer_product)  # fmt: skip
 operator("MatMulIntegerToFloat", domain=MICROSOFT, types=(BYTE, BYTE, SCALE, SCALE, BYTE, BYTE, SCALE),
-         uniform=(5,), prepare={1: prepared_matrix})(directml.float_product)  # fmt: skip
+         kind="float_product", is_quantized=True, uniform=(5,),
+         prepare={1: prepared_matrix})(directml.float_product)  # fmt: skip
