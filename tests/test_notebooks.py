@@ -35,7 +35,7 @@ def printed(notebook):
     return [line for text in texts for line in text.splitlines() if not line.startswith("plain")]
 
 
-@pytest.mark.parametrize("path", rest_rarely(QUICK_FIRST, 2), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", rest_rarely(QUICK_FIRST, 1), ids=lambda path: path.stem)
 def test_notebook_runs(path, kernel_environment, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(FOLDER)}}

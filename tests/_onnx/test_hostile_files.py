@@ -192,7 +192,6 @@ LARGER = {
     "Expand": (["x", "c"], np.array([2**29])),
     "Tile": (["x", "c"], np.array([2**29])),
     "Pad": (["x", "c"], np.array([2**29, 0])),
-    "Resize": (["x", "", "", "c"], np.array([2**29])),
     "OneHot": (["i", "c", "x2"], np.array(2**28)),
 }
 
