@@ -22,6 +22,7 @@ def x64(request):
         yield request.param == "x64"
 
 
+SKIP_NOTHING = "JAXDML_TESTS_SKIP_NOTHING"  # set by continuous integration
 HAS_NATIVE = dml.kernels().startswith("native")
 ON_BOTH = ("/_operators/", "/_arithmetic/test_rounding.py", "/_arithmetic/test_subnormals.py", "/test_programs.py")
 NOTHING_COMPUTED = ("test_wrong_", "test_remedies", "test_call_errors", "test_traced_arguments", "test_arguments")
@@ -34,8 +35,17 @@ ON_XLA = ("/_arithmetic/test_backends.py", "/_arithmetic/test_kernels.py")  # th
 
 
 def pytest_configure():
-    if os.environ.get("JAXDML_TESTS_NEED_NATIVE") and not HAS_NATIVE:
-        raise pytest.UsageError(f"JAXDML_TESTS_NEED_NATIVE is set, and there are no native kernels: {dml.kernels()}")
+    if os.environ.get(SKIP_NOTHING) and not HAS_NATIVE:
+        raise pytest.UsageError(f"{SKIP_NOTHING} is set, and there are no native kernels: {dml.kernels()}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """Where nothing may be left out, a test that skips fails."""
+    report = yield
+    if report.skipped and os.environ.get(SKIP_NOTHING):
+        report.outcome, report.longrepr = "failed", f"skipped, where {SKIP_NOTHING} is set: {report.longrepr}"
+    return report
 
 
 def pytest_generate_tests(metafunc):

@@ -259,3 +259,15 @@ def test_onnx_is_imported_by_its_own_front_end_alone(tmp_path):
     run = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(run, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
     assert done.stdout == "jaxdml.onnx needs the package onnx: pip install 'jaxdml[onnx]'\n", done.stderr
+
+
+def test_where_nothing_may_be_left_out_a_test_that_skips_fails(tmp_path):
+    """As in continuous integration, by the hook in conftest.py."""
+    (tmp_path / "test_left_out.py").write_text("import pytest\n\ndef test_it():\n    pytest.skip('not here')\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-c", os.devnull, str(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if name != "JAXDML_TESTS_SKIP_NOTHING"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    failed = "1 failed" if dml.kernels().startswith("native") else "there are no native kernels"  # which come first
+    for more, said in (({}, "1 skipped"), ({"JAXDML_TESTS_SKIP_NOTHING": "1"}, failed)):
+        run = subprocess.run(command, env=environment | more, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert said in run.stdout + run.stderr, run.stdout + run.stderr

@@ -1,7 +1,6 @@
 """The formulas of onnxruntime's kernels for x64, against these kernels: no output differs."""
 
 import functools
-import platform
 
 import jax
 import numpy as np
@@ -11,12 +10,10 @@ from jax import export
 import jaxdml as dml
 from formula_cases import FORMS, TYPES_OF_A
 from jaxdml._graph.onnxruntime.softmax import qlinear_softmax
-from one_node import fed
+from one_node import fed, on_x64_alone
 from rarely import rest_rarely
 
-pytestmark = pytest.mark.skipif(
-    platform.machine() not in ("x86_64", "AMD64"), reason="onnxruntime has other formulas on other processors"
-)
+pytestmark = on_x64_alone
 
 
 def of_types(name):

@@ -1,6 +1,5 @@
 """Fused multiply-adds out of single operations, and calls in which one rounding more or less shows."""
 
-import platform
 from fractions import Fraction
 from functools import partial
 
@@ -17,7 +16,7 @@ from jaxdml._graph.onnxruntime.mul import qlinear_mul
 from jaxdml._graph.onnxruntime.pooling import qlinear_average_pool
 from jaxdml._graph.onnxruntime.softmax import qlinear_softmax
 from jaxdml.errors import ModelError
-from one_node import fed
+from one_node import fed, on_x64_alone
 
 F = np.float32
 # 3 * TIE lies halfway between 128.5 and the float32 above it: what is added decides, however small.
@@ -53,7 +52,6 @@ def test_what_is_added_to_a_tie_is_not_lost():
 
 # Calls in which each rounding shows ----------------------------------------------------------------------------------
 ZERO = np.uint8(0)
-x64_alone = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="onnxruntime has other formulas")
 
 
 def both(operator, function, *arguments, **attributes):
@@ -64,7 +62,7 @@ def both(operator, function, *arguments, **attributes):
     return ours.tolist(), theirs.tolist()
 
 
-@x64_alone
+@on_x64_alone
 def test_a_tie_in_a_sum():
     """Far from one grid, where the quick form would lose what the second element of b adds."""
     a, b = np.uint8([3, 3]), np.uint8([0, 1])
@@ -73,14 +71,14 @@ def test_a_tie_in_a_sum():
     assert add._on_grid(a, b, *map(jnp.asarray, (TIE, TINY, F(0)))).tolist() == [128, 128]
 
 
-@x64_alone
+@on_x64_alone
 @pytest.mark.parametrize("a", [np.uint8(3), np.uint8([3]), np.uint8([[3]])])
 def test_one_element_that_meets_several_is_added_first(a):
     for got in both("QLinearAdd", add.qlinear_add, a, TIE, ZERO, np.uint8([0, 1]), TINY, ZERO, F(1), ZERO):
         assert np.ravel(got).tolist() == [128, 128]
 
 
-@x64_alone
+@on_x64_alone
 def test_a_product_is_rounded_before_the_zero_point_is_added():
     """-7 * seventh is above -100.5 by less than half of its last place: with 129 a tie, and unrounded above it."""
     seventh = F(14.357142)
@@ -90,7 +88,7 @@ def test_a_product_is_rounded_before_the_zero_point_is_added():
         assert got == [28]
 
 
-@x64_alone
+@on_x64_alone
 def test_a_mean_is_rounded_before_it_is_divided():
     """Nine integers, in steps of 2 / 9: halves, nearly."""
     x = np.random.default_rng(6).integers(0, 14, (1, 8, 20, 20)).astype(np.uint8)
@@ -99,7 +97,7 @@ def test_a_mean_is_rounded_before_it_is_divided():
     assert ours == theirs
 
 
-@x64_alone
+@on_x64_alone
 @pytest.mark.parametrize(("operator", "function"), [("QLinearAdd", add.qlinear_add), ("QLinearMul", qlinear_mul)])
 def test_what_int32_does_not_hold_becomes_the_least(operator, function):
     a = np.uint8([0, 1, 2, 3, 254, 255])
@@ -109,7 +107,7 @@ def test_what_int32_does_not_hold_becomes_the_least(operator, function):
         assert theirs[0] == (0 if operator == "QLinearAdd" or large > 2**29 else 255)
 
 
-@x64_alone
+@on_x64_alone
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize("scales", [(0, 1 / 256), (0.1, 1e-4), (0.1, 2.0**-30), (50, 1 / 256)])
 def test_shares_that_are_no_numbers_or_do_not_fit(dtype, scales):

@@ -17,11 +17,13 @@ from onnxruntime import GraphOptimizationLevel as Level
 
 import jaxdml.onnx
 from jaxdml.errors import ModelError
+from one_node import on_x64_alone
 from qdq_builder import Builder, random_inputs
 from qdq_deviations import DEVIATIONS, OF
 from qdq_graphs import GROUPS, MODELS
 from qdq_single import UNARY
 
+pytestmark = on_x64_alone
 DOCUMENT = Path(__file__).parents[2] / "docs" / "onnx_fusing.md"
 ALL_GROUPS = range(len(GROUPS))
 SAMPLE = list(MODELS)[::9]

@@ -10,7 +10,9 @@ from onnxruntime import GraphOptimizationLevel as Level
 import jaxdml.onnx
 from jaxdml.errors import ModelError
 from mutated_models import models, mutated
+from one_node import on_x64_alone
 
+pytestmark = on_x64_alone
 FORMS = ("qoperator", "qdq", "dynamic")
 QUICK, RARE, PART = 40, 2000, 250
 SHAPES = {"qoperator": (2, 2, 4, 4), "qdq": (2, 2, 4, 4), "dynamic": (2, 4)}

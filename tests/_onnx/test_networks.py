@@ -15,8 +15,10 @@ import pytest
 import jaxdml.onnx
 from float_models import encoder, mlp, mobilenet_v2, resnet18
 from jaxdml._graph.evaluate import results
+from one_node import on_x64_alone
 from quantized_models import FORMS, onnxruntime_outputs, quantized, random_inputs
 
+pytestmark = on_x64_alone
 NETWORKS = {  # and batches of 10,000 outputs in all
     "ResNet-18": (functools.partial(resnet18, size=64, width=16), (1, 3, 8)),
     "MobileNetV2": (functools.partial(mobilenet_v2, size=64, width=8), (1, 3, 8)),

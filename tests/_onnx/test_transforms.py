@@ -14,6 +14,7 @@ from jax import export
 
 import jaxdml as dml
 import jaxdml.onnx
+from native_calls import needs_native
 from quantized_models import quantized, random_inputs
 from rarely import rest_rarely
 from small_models import residual, reversed_weights
@@ -93,12 +94,11 @@ def test_64_bit_types_change_nothing(form):
     check(jax.jit(wide.apply)(wide.params, X), expected)
 
 
+@needs_native
 @pytest.mark.rare
 @pytest.mark.parametrize("form", FORMS)
 def test_kernels_give_the_same_bits(form):
     """Params that are prepared for native kernels and for XLA's, on each of the two."""
-    if not dml.kernels().startswith("native"):
-        pytest.skip("there are no native kernels")
     for prepared_for in ("native", "xla"):
         model = loaded(form, kernels=prepared_for)
         for kernels in ("native", "xla"):
