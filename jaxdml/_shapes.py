@@ -39,6 +39,19 @@ def output_extent(size: int, kernel: int, stride: int, dilation: int, start: int
     return 1 + (size + start + end - (1 + (kernel - 1) * dilation)) // stride
 
 
+def rounded_up_extent(size: Any, reach: int, stride: int, start: int, end: int) -> Any:
+    """`output_extent` with a last window that may end behind the padding, but not start there; reach is a window's."""
+    count = (size + start + end - reach + stride - 1) // stride + 1
+    return count if reach - end >= stride else min(count, (size + start - 1) // stride + 1)
+
+
+def same_padding(size: Any, kernel: int, stride: int, dilation: int) -> Any:
+    """How many elements make ``ceil(size / stride)`` windows of a dimension, which other libraries call SAME."""
+    last = size - 1 if stride == 1 else (size + stride - 1) // stride * stride - stride
+    missing = last + (kernel - 1) * dilation + 1 - size
+    return max(missing, 0) if isinstance(missing, int) else missing
+
+
 def elements_inside(size: int, place: int, window: int, stride: int, dilation: int, start: int) -> int:
     """How many elements of the window at a place of the output lie in the input, in one dimension; others are padding.
 

@@ -61,16 +61,20 @@ def _straight_through(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Ar
     return flushed(*primals), tangents[0]
 
 
-def rounded_to(x: Array, dtype: Any) -> Array:
-    """float32 x as it is, or rounded once more to float16, which XLA may not undo in the caller's code.
+def sealed(x: Array) -> Array:
+    """Floats x, rounded before anything else is done with them, and not flushed.
 
-    |x| + |x| < |x| holds for no float: rounding is monotonic, infinities are equal, NaN compares false.
+    |x| + |x| < |x| holds for no float: rounding is monotonic, infinities are equal, NaN compares false. No arm of the
+    select is a constant, for LLVM moves an addition into a select that has one.
     """
-    if dtype == jnp.float32:
-        return x
-    x = lax.convert_element_type(x, dtype)
     magnitude = lax.abs(x)
-    return lax.select(lax.lt(lax.add(magnitude, magnitude), magnitude), lax.full_like(x, np.nan), x)
+    twice = lax.add(magnitude, magnitude)
+    return lax.select(lax.lt(twice, magnitude), twice, x)
+
+
+def rounded_to(x: Array, dtype: Any) -> Array:
+    """float32 x as it is, or rounded once more to float16, which XLA may not undo in the caller's code."""
+    return x if dtype == jnp.float32 else sealed(lax.convert_element_type(x, dtype))
 
 
 def product(x: Array, y: Array) -> Array:

@@ -15,9 +15,7 @@ from jaxdml._graph.onnxruntime.lookup import qlinear_concat, qlinear_leaky_relu,
 from jaxdml._graph.onnxruntime.mul import qlinear_mul
 from jaxdml._graph.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
 from jaxdml._graph.onnxruntime.softmax import qlinear_softmax
-from jaxdml._graph.windows import Pairs, explicit_padding, for_each
 from jaxdml._operators.prepare import prepare_convolution_filter, prepare_matrix_multiply_b
-from jaxdml.errors import ModelError
 
 Array = Any
 DIRECTML, ONNXRUNTIME = "directml", "onnxruntime"
@@ -43,35 +41,6 @@ FILTER: Prepare = {3: prepared_filter}
 MATRIX: Prepare = {3: prepared_matrix}
 
 
-def gemm(
-    a: Array, a_scale: Array, a_zero_point: Array | None, b: Array, b_scale: Array, b_zero_point: Array | None,
-    bias: Array | None = None, y_scale: Array | None = None, y_zero_point: Array | None = None, *,
-    alpha: float = 1.0, trans_a: int = 0, trans_b: int = 0,
-) -> Array:  # fmt: skip
-    """Product of quantized a and b, plus a bias, quantized, or in floats without y_scale; a's rows are one matrix."""
-    rows = a.reshape(-1, a.shape[-1]) if a.ndim != 2 else a
-    of_a, of_b, of_y = (rows, a_scale, a_zero_point), (b, b_scale, b_zero_point), (y_scale, y_zero_point)
-    y = qgemm(*of_a, *of_b, bias, *of_y, alpha=alpha, trans_a=bool(trans_a), trans_b=bool(trans_b))
-    return y.reshape(*a.shape[:-1], y.shape[-1]) if a.ndim != 2 else y
-
-
-def average_pool(
-    x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None, *,
-    window: Sequence[int], strides: int | Sequence[int] = 1, dilations: int | Sequence[int] = 1,
-    padding: Pairs | int | str = 0, count_include_pad: int = 0, ceil_mode: int = 0, channels_last: int = 0,
-) -> Array:  # fmt: skip
-    """Means over windows of quantized x, quantized, as ONNX Runtime computes them."""
-    sizes = x.shape[1:-1] if channels_last else x.shape[2:]
-    if any(dilation != 1 for dilation in for_each("dilations", dilations, len(sizes))):
-        raise ModelError("dilations are not supported by the quantized operator")
-    return qlinear_average_pool(
-        x, x_scale, x_zero_point, y_scale, y_zero_point, window=tuple(window),
-        strides=for_each("strides", strides, len(sizes)),
-        padding=explicit_padding(padding, sizes, window, strides, dilations),
-        count_include_pad=bool(count_include_pad), ceil_mode=bool(ceil_mode), channels_last=bool(channels_last),
-    )  # fmt: skip
-
-
 def directml_average_pool(
     x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None, *,
     window: Sequence[int], ceil_mode: int = 0, channels_last: int = 0, **options: Any,
@@ -80,7 +49,9 @@ def directml_average_pool(
     parameters = x_scale, x_zero_point, y_scale, y_zero_point
     options["window"] = window
     if ceil_mode or channels_last or x.ndim not in (4, 5):
-        return average_pool(x, *parameters, **options | {"ceil_mode": ceil_mode, "channels_last": channels_last})
+        return qlinear_average_pool(
+            x, *parameters, **options | {"ceil_mode": ceil_mode, "channels_last": channels_last}
+        )
     return directml.average_pool(x, *parameters, **options)
 
 
@@ -91,7 +62,7 @@ def directml_global_average_pool(
     """Means over the whole space of quantized x, quantized; DirectML has images of 2 or 3 dimensions."""
     if channels_last or x.ndim not in (4, 5):
         parameters = x_scale, x_zero_point, y_scale, y_zero_point
-        return qlinear_global_average_pool(x, *parameters, channels_last=bool(channels_last))
+        return qlinear_global_average_pool(x, *parameters, channels_last=channels_last)
     return directml.global_average_pool(x, x_scale, x_zero_point, y_scale, y_zero_point)
 
 
@@ -107,7 +78,7 @@ _COMMON = {
         uniform=(5,),
         prepare={1: prepared_matrix},
     ),
-    "gemm": _quantized("QGemm", gemm, kind="quantized_gemm", uniform=(5,), prepare=MATRIX),
+    "gemm": _quantized("QGemm", qgemm, kind="quantized_gemm", uniform=(5,), prepare=MATRIX),
     "leaky_relu": _quantized("QLinearLeakyRelu", qlinear_leaky_relu),
     "mul": _quantized("QLinearMul", qlinear_mul),
     "sigmoid": _quantized("QLinearSigmoid", qlinear_sigmoid),
@@ -124,7 +95,7 @@ QUANTIZED: Mapping[str, Mapping[str, Operator]] = {
     ONNXRUNTIME: _COMMON
     | {
         "add": _quantized("QLinearAdd", qlinear_add),
-        "average_pool": _quantized("QLinearAveragePool", average_pool),
+        "average_pool": _quantized("QLinearAveragePool", qlinear_average_pool),
         "global_average_pool": _quantized("QLinearGlobalAveragePool", qlinear_global_average_pool),
     },
 }

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from jaxdml._shapes import same_padding
 from jaxdml.errors import ModelError
 
 Sizes = Sequence[int]
@@ -48,9 +49,7 @@ def explicit_padding(
     pairs = []
     options = for_each("strides", strides, rank), for_each("dilations", dilations, rank)
     for size, extent, stride, dilation in zip(sizes, kernel, *options, strict=True):
-        last = size - 1 if stride == 1 else (size + stride - 1) // stride * stride - stride
-        missing = last + (extent - 1) * dilation + 1 - size
-        total = max(missing, 0) if isinstance(missing, int) else missing
+        total = same_padding(size, extent, stride, dilation)
         pairs.append((total // 2, total - total // 2) if padding == "SAME_UPPER" else (total - total // 2, total // 2))
     return tuple(pairs)
 

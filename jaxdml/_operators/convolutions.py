@@ -1,6 +1,5 @@
 """What the convolutions have in common: from a call to its desc, and advice for calls as other libraries have them."""
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from jaxdml._directml.messages import broken
 from jaxdml._directml.tensor_rules import is_uint
 from jaxdml._operators.descriptions import Given, parameter_desc, tensor_desc
 from jaxdml._operators.prepare import prepare_convolution_filter
-from jaxdml._shapes import Shape, output_extent, per_channel
+from jaxdml._shapes import Shape, output_extent, per_channel, same_padding
 
 OPTIONS = ("strides", "dilations", "start_padding", "end_padding")
 
@@ -63,8 +62,7 @@ def in_numbers(given: Given, word: str, window: Any) -> str:
     )
     sizes = zip(given["input"].shape[2:], window, strides, dilations, strict=False)
     for size, kernel, stride, dilation in sizes:
-        reach = (math.ceil(size / max(stride, 1)) - 1) * stride + 1 + (kernel - 1) * dilation
-        padding = max(reach - size, 0)
+        padding = same_padding(size, kernel, max(stride, 1), dilation)
         start.append(padding // 2)
         end.append(padding - padding // 2)
     if word.upper() == "SAME_LOWER":

@@ -1,5 +1,6 @@
 """com.microsoft's QGemm."""
 
+import math
 from typing import Any
 
 import jax
@@ -15,10 +16,10 @@ Array = jax.Array
 
 def qgemm(
     a: Any, a_scale: Any, a_zero_point: Any | None, b: Any, b_scale: Any, b_zero_point: Any | None,
-    bias: Any | None, y_scale: Any | None, y_zero_point: Any | None, *,
-    alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False,
+    bias: Any | None = None, y_scale: Any | None = None, y_zero_point: Any | None = None, *,
+    alpha: float = 1.0, trans_a: int = 0, trans_b: int = 0,
 ) -> Array:  # fmt: skip
-    """The product of quantized [M, K] and [K, N], plus an int32 bias that broadcasts to [M, N], quantized or in floats.
+    """The product of quantized [..., K] and [K, N], plus an int32 bias that broadcasts, quantized or in floats.
 
     sat(rne(fl(sum * fl(fl(fl(alpha * a_scale) * b_scale) / y_scale))) + y_zero_point); without y_scale it is fl(sum *
     fl(fl(alpha * a_scale) * b_scale)). Parameters of b are one number, or one for each column. trans_a and trans_b say
@@ -28,8 +29,10 @@ def qgemm(
     a = jnp.swapaxes(a, 0, 1) if trans_a else jnp.asarray(a)
     if not isinstance(b, PreparedMatrix):
         b = jnp.swapaxes(b, 0, 1) if trans_b else jnp.asarray(b)
-    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+    if a.ndim < 1 or b.ndim != 2 or a.shape[-1] != b.shape[0]:
         raise ModelError(f"a {a.shape} and b {b.shape} are no matrices that have a product")
+    shape = (*a.shape[:-1], b.shape[1])
+    a = a.reshape(math.prod(shape[:-1]), a.shape[-1])
     a_scale, b_scale = _number_or_row(a_scale), _number_or_row(b_scale)
     if alpha != 1:
         a_scale = rounding.product(jnp.float32(alpha), rounding.flushed(a_scale))
@@ -37,13 +40,13 @@ def qgemm(
     of_y = _number_or_row(y_scale), _number_or_row(y_zero_point)
     dtype = a.dtype if y_zero_point is None else y_zero_point.dtype
     if y_scale is not None and bias is None:
-        return contractions.requantized_dot(*of_a, *of_b, *of_y, output_dtype=dtype)
+        return contractions.requantized_dot(*of_a, *of_b, *of_y, output_dtype=dtype).reshape(shape)
     total = contractions.integer_dot(a, of_a[2], b, of_b[2])
     if bias is not None:
         total = total + jnp.broadcast_to(bias, total.shape)
     if y_scale is None:
-        return rounding.multiplied(total, a_scale, b_scale, None, np.float32)
-    return rounding.requantize(total, a_scale, b_scale, *of_y, dtype)
+        return rounding.multiplied(total, a_scale, b_scale, None, np.float32).reshape(shape)
+    return rounding.requantize(total, a_scale, b_scale, *of_y, dtype).reshape(shape)
 
 
 def _number_or_row(parameter: Any | None) -> Any:

@@ -13,9 +13,11 @@ from jax import lax
 from jaxdml._arithmetic import rounding
 from jaxdml._arithmetic.pooling import sums_of_images
 from jaxdml._graph.onnxruntime.values import dequantized, float32, packed, scale_of, zero_point_of
+from jaxdml._graph.windows import Pairs, explicit_padding, for_each
+from jaxdml._shapes import output_extent, rounded_up_extent
+from jaxdml.errors import ModelError
 
 Array = jax.Array
-Pairs = Sequence[tuple[int, int]]
 UNROLLED = 64  # elements of a window
 
 
@@ -40,39 +42,41 @@ def qlinear_global_average_pool(
 
 def qlinear_average_pool(
     x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None, *,
-    window: Sequence[int], strides: Sequence[int], padding: Pairs, count_include_pad: bool = False,
-    ceil_mode: bool = False, channels_last: bool = False,
+    window: Sequence[int], strides: int | Sequence[int] = 1, dilations: int | Sequence[int] = 1,
+    padding: Pairs | int | str = 0, count_include_pad: int = 0, ceil_mode: int = 0, channels_last: int = 0,
 ) -> Array:  # fmt: skip
     """The means of the windows of 8-bit [N, C, *spatial], or [N, *spatial, C], quantized.
 
     Dequantized elements are added up one by one, in row-major order and each sum rounded. The result is
     sat(rne(fl(fl(fl(sum / count) / y_scale) + y_zero_point))). The count is that of the window's elements in the input,
     and with count_include_pad that of all. A window that is the whole image is a mean of the image.
+
+    Raises:
+      ModelError: if the windows have dilations, which ONNX Runtime's have not.
     """
+    sizes = x.shape[1:-1] if channels_last else x.shape[2:]
+    if any(dilation != 1 for dilation in for_each("dilations", dilations, len(sizes))):
+        raise ModelError("dilations are not supported by the quantized operator")
+    padding = explicit_padding(padding, sizes, window, strides, dilations)
+    strides = for_each("strides", strides, len(sizes))
     parameters = x_scale, x_zero_point, y_scale, y_zero_point
     if channels_last:
         x = jnp.moveaxis(x, -1, 1)
-    if tuple(window) == x.shape[2:] and not any(map(any, padding)):
+    if tuple(window) == sizes and not any(map(any, padding)):
         y = qlinear_global_average_pool(x, *parameters)
     else:
-        sizes = x.shape[2:]
-        outputs = [_extent(*each, ceil_mode) for each in zip(sizes, window, strides, padding, strict=True)]
+        outputs = [
+            rounded_up_extent(size, extent, stride, *pair)
+            if ceil_mode
+            else output_extent(size, extent, stride, 1, *pair)
+            for size, extent, stride, pair in zip(sizes, window, strides, padding, strict=True)
+        ]
         total = _sums(dequantized(x, x_scale, x_zero_point), window, strides, padding, outputs)
         count = _int32(math.prod(window)) if count_include_pad else _counts(sizes, window, strides, padding, outputs)
         mean = rounding.flushed(rounding.quotient(total, float32(count)))
         steps = rounding.quotient(mean, scale_of(y_scale))
         y = packed(steps + float32(zero_point_of(y_zero_point)), x.dtype)
     return jnp.moveaxis(y, 1, -1) if channels_last else y
-
-
-def _extent(size: Any, window: int, stride: int, pads: tuple[int, int], is_ceil: bool) -> Any:
-    """How many windows there are along a dimension. None starts in the padding behind the input."""
-    start, end = pads
-    last = size + start + end - window
-    if not is_ceil:
-        return last // stride + 1
-    count = (last + stride - 1) // stride + 1
-    return count if window - end >= stride else min(count, (size + start - 1) // stride + 1)
 
 
 def _sums(x: Array, window: Sequence[int], strides: Sequence[int], padding: Pairs, outputs: Sequence[Any]) -> Array:

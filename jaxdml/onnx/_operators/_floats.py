@@ -2,8 +2,7 @@
 
 XLA and the compilers behind it make one multiply-add of a product and a sum, a product by the reciprocal of a division
 by a constant or a broadcast, and leave out the rounding of 16-bit types between two operations. What holds is data
-flow: a value that goes through a select whose predicate no compiler can decide. No arm of that select is a constant,
-for LLVM moves an addition into a select that has one. Unlike `jaxdml._arithmetic.rounding` nothing is flushed here.
+flow: a value that goes through `sealed`. Unlike in `jaxdml._arithmetic.rounding` nothing is flushed here.
 """
 
 from typing import Any
@@ -12,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdml._arithmetic import rounding
 from jaxdml.onnx._arrays import broadcast
 
 Array = jax.Array
@@ -28,15 +28,8 @@ def is_narrow(x: Any) -> bool:
 
 
 def sealed(x: Array) -> Array:
-    """x, rounded before anything else is done with it.
-
-    |x| + |x| < |x| holds for no float: rounding is monotonic, infinities are equal, NaN compares false.
-    """
-    if not is_float(x):
-        return x
-    magnitude = lax.abs(x)
-    twice = lax.add(magnitude, magnitude)
-    return lax.select(lax.lt(twice, magnitude), twice, x)
+    """x, rounded before anything else is done with it, if it is of floats."""
+    return rounding.sealed(x) if is_float(x) else x
 
 
 def rounded(x: Array) -> Array:

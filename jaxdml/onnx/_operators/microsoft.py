@@ -6,10 +6,11 @@ from typing import Any
 from jaxdml._graph import directml, numerics
 from jaxdml._graph.numerics import DIRECTML, ONNXRUNTIME
 from jaxdml._graph.onnxruntime.add import qlinear_add
+from jaxdml._graph.onnxruntime.gemm import qgemm
 from jaxdml._graph.onnxruntime.lookup import qlinear_concat, qlinear_leaky_relu, qlinear_sigmoid, qlinear_where
 from jaxdml._graph.onnxruntime.mul import qlinear_mul
 from jaxdml._graph.onnxruntime.nbits import matmul_nbits
-from jaxdml._graph.onnxruntime.pooling import qlinear_global_average_pool
+from jaxdml._graph.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
 from jaxdml._graph.onnxruntime.softmax import qlinear_softmax
 from jaxdml.onnx._operators.pooling import average_pool_options
 from jaxdml.onnx._table import BOOL, BYTE, MICROSOFT, SCALE, operator
@@ -20,13 +21,12 @@ quantized = partial(operator, domain=MICROSOFT, is_quantized=True)
 
 
 quantized("QLinearAdd", types=TWO, numerics=DIRECTML)(directml.add)
-quantized("QLinearConcat", types=(SCALE, BYTE, BYTE, SCALE, BYTE))(qlinear_concat)
-
-
 quantized("QLinearAdd", types=TWO, numerics=ONNXRUNTIME)(qlinear_add)
-
-
 quantized("QLinearMul", types=TWO)(qlinear_mul)
+quantized("QLinearConcat", types=(SCALE, BYTE, BYTE, SCALE, BYTE))(qlinear_concat)
+quantized("QLinearSigmoid", types=ONE)(qlinear_sigmoid)
+quantized("QLinearLeakyRelu", types=ONE)(qlinear_leaky_relu)
+quantized("QLinearWhere", types=(BOOL, BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE))(qlinear_where)
 
 
 def _pool_options(
@@ -40,19 +40,10 @@ def _pool_options(
     return options | {"channels_last": channels_last}
 
 
-for _numerics, _function in ((DIRECTML, numerics.directml_average_pool), (ONNXRUNTIME, numerics.average_pool)):
-    quantized("QLinearAveragePool", types=ONE, numerics=_numerics, options=_pool_options)(_function)
-
 quantized("QLinearGlobalAveragePool", types=ONE, numerics=DIRECTML)(numerics.directml_global_average_pool)
-
-
 quantized("QLinearGlobalAveragePool", types=ONE, numerics=ONNXRUNTIME)(qlinear_global_average_pool)
-
-
-quantized("QLinearSigmoid", types=ONE)(qlinear_sigmoid)
-
-
-quantized("QLinearLeakyRelu", types=ONE)(qlinear_leaky_relu)
+for _numerics, _function in ((DIRECTML, numerics.directml_average_pool), (ONNXRUNTIME, qlinear_average_pool)):
+    quantized("QLinearAveragePool", types=ONE, numerics=_numerics, options=_pool_options)(_function)
 
 
 def _softmax_options(*, axis: int = -1, opset: int) -> dict[str, Any]:
@@ -61,7 +52,6 @@ def _softmax_options(*, axis: int = -1, opset: int) -> dict[str, Any]:
 
 
 quantized("QLinearSoftmax", types=ONE, known=(1,), options=_softmax_options)(qlinear_softmax)
-quantized("QLinearWhere", types=(BOOL, BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE))(qlinear_where)
 
 
 def _gemm_options(*, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> dict[str, Any]:  # noqa: N803
@@ -70,5 +60,5 @@ def _gemm_options(*, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> di
 
 quantized("QGemm", types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, frozenset({"int32"}), SCALE, BYTE),
           options=_gemm_options, kind="quantized_gemm", uniform=(5,),
-          prepare=numerics.MATRIX)(numerics.gemm)  # fmt: skip
+          prepare=numerics.MATRIX)(qgemm)  # fmt: skip
 operator("MatMulNBits", domain=MICROSOFT, types=(SCALE, frozenset({"uint8"}), SCALE))(matmul_nbits)

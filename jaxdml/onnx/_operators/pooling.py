@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._graph.windows import Pairs, explicit_padding, for_each
+from jaxdml._shapes import rounded_up_extent
 from jaxdml.errors import ModelError
 from jaxdml.onnx._arrays import Array
 from jaxdml.onnx._operators._floats import divided, product, sealed, wide
@@ -56,13 +57,12 @@ def windows_of(
     pairs = explicit_padding(padding, sizes, window, strides, dilations)
     beyond = []
     for size, extent, stride, dilation, (start, end) in zip(sizes, window, strides, dilations, pairs, strict=True):
-        rest = size + start + end - (extent - 1) * dilation - 1
         if not ceil_mode or stride == 1:
             beyond.append(0)
             continue
-        last = (rest + stride - 1) // stride * stride  # where the last window starts: not beyond the input
-        last = last - stride if last >= size + start else last
-        beyond.append(max(last - rest, 0))
+        reach = (extent - 1) * dilation + 1
+        last = (rounded_up_extent(size, reach, stride, start, end) - 1) * stride  # where the last window starts
+        beyond.append(max(last + reach - size - start - end, 0))
     return pairs, tuple(beyond)
 
 

@@ -29,21 +29,6 @@ def _quantize_options(
     return {"axis": axis, "block_size": block_size, "dtype": dtype}
 
 
-@operator(
-    "QuantizeLinear",
-    types=(QUANTIZABLE, REAL, QUANTIZED_TYPES),
-    options=_quantize_options,
-    kind="quantize_linear",
-    is_exact=True,
-)
-@operator(
-    "QuantizeLinear",
-    domain=MICROSOFT,
-    types=(QUANTIZABLE, REAL, QUANTIZED_TYPES),
-    options=_quantize_options,
-    kind="quantize_linear",
-    is_exact=True,
-)
 def quantize_linear(
     x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int, dtype: Any
 ) -> Array:  # fmt: skip
@@ -62,19 +47,6 @@ def _dequantize_options(*, axis: int = 1, block_size: int = 0, output_dtype: int
     return {"axis": axis, "block_size": block_size, "dtype": dtype}
 
 
-@operator(
-    "DequantizeLinear",
-    types=(QUANTIZED_TYPES | {"int32"}, REAL),
-    options=_dequantize_options,
-    kind="dequantize_linear",
-)
-@operator(
-    "DequantizeLinear",
-    domain=MICROSOFT,
-    types=(QUANTIZED_TYPES | {"int32"}, REAL),
-    options=_dequantize_options,
-    kind="dequantize_linear",
-)
 def dequantize_linear(
     x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int, dtype: Any
 ) -> Array:  # fmt: skip
@@ -100,6 +72,11 @@ def _flat_conv_options(**attributes: Any) -> dict[str, Any]:
     return options
 
 
+for _domain in ("", MICROSOFT):
+    operator("QuantizeLinear", domain=_domain, types=(QUANTIZABLE, REAL, QUANTIZED_TYPES), options=_quantize_options,
+             kind="quantize_linear", is_exact=True)(quantize_linear)  # fmt: skip
+    operator("DequantizeLinear", domain=_domain, types=(QUANTIZED_TYPES | {"int32"}, REAL),
+             options=_dequantize_options, kind="dequantize_linear")(dequantize_linear)  # fmt: skip
 operator("QLinearConv", types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE), options=_flat_conv_options,
          is_quantized=True, uniform=(5,), prepare=FILTER)(directml.convolution)  # fmt: skip
 operator("QLinearMatMul", types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE),
