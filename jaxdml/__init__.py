@@ -3,7 +3,7 @@
 import importlib as _importlib
 from typing import Any as _Any
 
-from jaxdml import checked, dxdispatch
+from jaxdml import checked, dxdispatch, ptq
 from jaxdml._arithmetic.kernel_library import kernels, use_kernels
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._compiled.operator import CompiledOperator, compile_operator
@@ -94,6 +94,7 @@ __all__ = [
     "minimum_feature_level",
     "prepare_convolution_filter",
     "prepare_matrix_multiply_b",
+    "ptq",
     "quantize",
     "quantized_linear_average_pooling",
     "quantized_linear_convolution",

@@ -75,3 +75,7 @@ class ModelError(ValueError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class PtqError(ValueError):
+    """A float function that cannot be quantized as asked, or a quantized one that is not called as it was made."""

@@ -4,22 +4,26 @@ In the graph's normal form, an operator whose inputs are dequantized, and whose 
 quantized operator. An operator that stays in floats between such nodes gets a remark that says why.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from jaxdml._graph.evaluate import Limit, folded
 from jaxdml._graph.graph import Graph, Node, Operator, without_dead
 from jaxdml._graph.grids import Grids
 from jaxdml._graph.normal_form import in_normal_form
 from jaxdml._graph.remarks import CONVERSIONS, stays, with_places
-from jaxdml._graph.rules import RULES, Kept
+from jaxdml._graph.rules import RULES, Group, Kept
 
 
-def fused(graph: Graph, quantized: Mapping[str, Operator], *, limit: Limit = lambda node, value: None) -> Graph:
+def fused(
+    graph: Graph, quantized: Mapping[str, Operator], *, rules: Mapping[str, Callable[[Node, Grids], Group]] = RULES,
+    limit: Limit = lambda node, value: None,
+) -> Graph:  # fmt: skip
     """The graph with quantized operators.
 
     Args:
       graph: nodes of which kinds are known; see `RULES`.
       quantized: the quantized operators, by kind.
+      rules: what makes a group of a node, by kind.
       limit: raises where what is computed of constants may not be.
     """
     graph = without_dead(folded(in_normal_form(graph), limit=limit))  # a mover of weights reads integers only now
@@ -34,7 +38,7 @@ def fused(graph: Graph, quantized: Mapping[str, Operator], *, limit: Limit = lam
         if is_integers or not grids.is_beside_integers(node):
             continue
         try:
-            group = RULES.get(operator.kind or "", stays)(node, grids)
+            group = rules.get(operator.kind or "", stays)(node, grids)
         except Kept as reason:
             remarks[place] = str(reason)
             continue
@@ -46,6 +50,6 @@ def fused(graph: Graph, quantized: Mapping[str, Operator], *, limit: Limit = lam
         if place in made:
             nodes.append(made[place])
         elif place not in gone:
-            nodes.append(node.replace(remark=remarks[place]) if place in remarks else node)
+            nodes.append(node.replace(remark=node.remark or remarks[place]) if place in remarks else node)
     constants = {**graph.constants, **grids.added}
     return with_places(without_dead(graph.replace(nodes=tuple(nodes), constants=constants)))

@@ -8,9 +8,9 @@ from jaxdml._graph.remarks import CONVERSIONS
 WIDEST = 60
 
 
-def table(graph: Graph) -> str:
-    """The table, with a line for each node, and how many nodes run on integers."""
-    rows: list[tuple[str, ...]] = [("node", "in the file", "runs as", "on", "remark")]
+def table(graph: Graph, origin: str = "in the file") -> str:
+    """The table, with a line for each node, and how many nodes run on integers; origin is the head of the sources."""
+    rows: list[tuple[str, ...]] = [("node", origin, "runs as", "on", "remark")]
     for node in graph.nodes:
         rows.append((node.name, _counted(node.source), node.operator.name, node.on, node.remark))
     if not any(row[-1] for row in rows[1:]):

@@ -1,7 +1,7 @@
 """Which operators between dequantize and quantize nodes become which quantized operator, and when not."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,14 +25,14 @@ class Group:
       inputs: its inputs.
       of: the operator's node.
       behind: the nodes behind it that the quantized operator stands for, in order.
-      options: those of the quantized operator.
+      options: those of the quantized operator; None if they are the operator's.
     """
 
     kind: str
     inputs: tuple[str, ...]
     of: Node
     behind: tuple[Node, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] | None = None
 
     def node(self, quantized: Mapping[str, Operator], grids: Grids) -> Node:
         """The quantized operator's node."""
@@ -40,14 +40,15 @@ class Group:
         makers = (grids.producer(name) for name in self.of.inputs)
         before = [maker for maker in makers if maker is not None and maker.operator.kind == "dequantize_linear"]
         source = tuple(word for node in (*before, self.of, *self.behind) for word in node.source)
-        options = self.options if self.kind == "gemm" else self.of.options
-        return Node(quantized[self.kind], self.inputs, last.outputs[:1], options, self.of.name, source)
+        options = self.of.options if self.options is None else self.options
+        remark = self.of.remark
+        return Node(quantized[self.kind], self.inputs, last.outputs[:1], options, self.of.name, source, remark)
 
 
 # What comes in and goes out ------------------------------------------------------------------------------------------
 
 
-def _input(grids: Grids, name: str, axis: int | None = None) -> Grid:
+def input_of(grids: Grids, name: str, axis: int | None = None) -> Grid:
     """The grid of an input of 8 bits: of one scale, or of one for each place along an axis."""
     grid = grid_of(grids, name, axis)
     if grid.dtype not in BYTES:
@@ -90,49 +91,49 @@ def output_of(grids: Grids, node: Node, *inputs: Grid) -> tuple[Grid, Node]:
     return grid, reader
 
 
-def _parameters(grids: Grids, grid: Grid) -> tuple[str, str]:
+def parameters_of(grids: Grids, grid: Grid) -> tuple[str, str]:
     return grid.scale, grids.zero_point_of(grid)
 
 
-def _triple(grids: Grids, grid: Grid) -> tuple[str, str, str]:
-    return grid.value, *_parameters(grids, grid)
+def triple_of(grids: Grids, grid: Grid) -> tuple[str, str, str]:
+    return grid.value, *parameters_of(grids, grid)
 
 
 # Rules ---------------------------------------------------------------------------------------------------------------
 
 
-def _unary(node: Node, grids: Grids) -> Group:
-    x = _input(grids, node.inputs[0])
+def unary(node: Node, grids: Grids) -> Group:
+    x = input_of(grids, node.inputs[0])
     y, reader = output_of(grids, node, x)
     if any(dilation != 1 for dilation in node.options.get("dilations", ())):
         raise Kept("pooling with dilations has no quantized form")
-    return Group(str(node.operator.kind), (*_triple(grids, x), *_parameters(grids, y)), node, (reader,))
+    return Group(str(node.operator.kind), (*triple_of(grids, x), *parameters_of(grids, y)), node, (reader,))
 
 
 def _binary(node: Node, grids: Grids) -> Group:
-    a, b = (_input(grids, name) for name in node.inputs)
+    a, b = (input_of(grids, name) for name in node.inputs)
     y, reader = output_of(grids, node, a, b)
-    inputs = (*_triple(grids, a), *_triple(grids, b), *_parameters(grids, y))
+    inputs = (*triple_of(grids, a), *triple_of(grids, b), *parameters_of(grids, y))
     return Group(str(node.operator.kind), inputs, node, (reader,))
 
 
 def _concat(node: Node, grids: Grids) -> Group:
-    xs = [_input(grids, name) for name in node.inputs]
+    xs = [input_of(grids, name) for name in node.inputs]
     y, reader = output_of(grids, node, *xs)
-    inputs = (*_parameters(grids, y), *(name for x in xs for name in _triple(grids, x)))
+    inputs = (*parameters_of(grids, y), *(name for x in xs for name in triple_of(grids, x)))
     return Group("concat", inputs, node, (reader,))
 
 
 def _convolution(node: Node, grids: Grids) -> Group:
-    x, w = _input(grids, node.inputs[0]), _input(grids, node.inputs[1], axis=0)
+    x, w = input_of(grids, node.inputs[0]), input_of(grids, node.inputs[1], axis=0)
     y, reader = output_of(grids, node, x)
     dimensions = _dimensions(node, grids.constant(w.value))
     if dimensions is None:
         raise Kept("it does not say how many dimensions its images have, quantized convolutions take at most 2")
     if dimensions > 2:
         raise Kept("its images have more than 2 dimensions")
-    bias = _bias(grids, node.inputs[2] if len(node.inputs) > 2 else "", x, w)
-    inputs = (*_triple(grids, x), *_triple(grids, w), *_parameters(grids, y), *bias)
+    bias = bias_of(grids, node.inputs[2] if len(node.inputs) > 2 else "", x, w)
+    inputs = (*triple_of(grids, x), *triple_of(grids, w), *parameters_of(grids, y), *bias)
     return Group("conv", inputs, node, (reader,))
 
 
@@ -146,12 +147,12 @@ def _dimensions(convolution: Node, filter: np.ndarray | None) -> int | None:
 
 def _product(node: Node, grids: Grids) -> Group:
     """The product, quantized: with the bias of an addition behind it; in floats where nothing quantizes it."""
-    a = _input(grids, node.inputs[0])
-    b = _input(grids, node.inputs[1], axis=-1)
+    a = input_of(grids, node.inputs[0])
+    b = input_of(grids, node.inputs[1], axis=-1)
     matrix = grids.constant(b.value)
     if not grids.is_one_number(b) and matrix is not None and matrix.ndim == 1:
         raise Kept(f"{node.inputs[1]} is a vector, and has a scale for each element")
-    added = _added_bias(node, b, grids)
+    added = added_bias_of(node, b, grids)
     if added is not None:
         addition, bias = added
         try:
@@ -159,17 +160,17 @@ def _product(node: Node, grids: Grids) -> Group:
         except Kept:
             pass
         else:
-            inputs = (*_triple(grids, a), *_triple(grids, b), *_bias(grids, bias, a, b), *_parameters(grids, y))
-            return Group("gemm", inputs, node, (addition, reader))
+            inputs = (*triple_of(grids, a), *triple_of(grids, b), *bias_of(grids, bias, a, b), *parameters_of(grids, y))
+            return Group("gemm", inputs, node, (addition, reader), {})
     try:
         y, reader = output_of(grids, node, a)
     except Kept:
         inputs = (a.value, b.value, a.scale, b.scale, grids.zero_point_of(a), grids.zero_point_of(b))
         return Group("dot_to_float", inputs, node, ())
-    return Group("dot", (*_triple(grids, a), *_triple(grids, b), *_parameters(grids, y)), node, (reader,))
+    return Group("dot", (*triple_of(grids, a), *triple_of(grids, b), *parameters_of(grids, y)), node, (reader,))
 
 
-def _added_bias(node: Node, b: Grid, grids: Grids) -> tuple[Node, str] | None:
+def added_bias_of(node: Node, b: Grid, grids: Grids) -> tuple[Node, str] | None:
     """The addition of a constant float to each column of constant b that alone reads a product, and the constant."""
     addition = grids.only_reader(node)
     if addition is None or addition.operator.kind != "add":
@@ -182,8 +183,8 @@ def _added_bias(node: Node, b: Grid, grids: Grids) -> tuple[Node, str] | None:
 
 
 def _gemm(node: Node, grids: Grids) -> Group:
-    a = _input(grids, node.inputs[0])
-    b = _input(grids, node.inputs[1], axis=0 if node.options.get("trans_b") else 1)
+    a = input_of(grids, node.inputs[0])
+    b = input_of(grids, node.inputs[1], axis=0 if node.options.get("trans_b") else 1)
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     alpha, beta = (node.options.get(word, 1.0) for word in ("alpha", "beta"))
     if name and (alpha, beta) != (1, 1):
@@ -196,13 +197,13 @@ def _gemm(node: Node, grids: Grids) -> Group:
         if name and grids.dequantized(name) is None:
             raise
     else:
-        of_y, behind = _parameters(grids, y), (reader,)
-    bias = _bias(grids, name, a, b) or ("",)
+        of_y, behind = parameters_of(grids, y), (reader,)
+    bias = bias_of(grids, name, a, b) or ("",)
     options = {word: value for word, value in node.options.items() if word != "beta"}
-    return Group("gemm", (*_triple(grids, a), *_triple(grids, b), *bias, *of_y), node, behind, options)
+    return Group("gemm", (*triple_of(grids, a), *triple_of(grids, b), *bias, *of_y), node, behind, options)
 
 
-def _bias(grids: Grids, name: str, x: Grid, w: Grid) -> tuple[str, ...]:
+def bias_of(grids: Grids, name: str, x: Grid, w: Grid) -> tuple[str, ...]:
     """The int32 bias in steps of x's scale times w's: as it is, or a constant of floats quantized."""
     if not name:
         return ()
@@ -236,15 +237,15 @@ def _fit(one: np.ndarray, other: np.ndarray) -> bool:
 
 RULES: Mapping[str, Callable[[Node, Grids], Group]] = {
     "add": _binary,
-    "average_pool": _unary,
+    "average_pool": unary,
     "concat": _concat,
     "conv": _convolution,
     "dot": _product,
     "gemm": _gemm,
-    "global_average_pool": _unary,
-    "leaky_relu": _unary,
+    "global_average_pool": unary,
+    "leaky_relu": unary,
     "mul": _binary,
-    "sigmoid": _unary,
-    "softmax": _unary,
-    "softmax_of_rest": _unary,
+    "sigmoid": unary,
+    "softmax": unary,
+    "softmax_of_rest": unary,
 }

@@ -1,6 +1,6 @@
 """A model as a function of its parameters and inputs."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,17 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._arithmetic.prepared import Prepared, PreparedFilter
 from jaxdml._graph.evaluate import described, evaluate
 from jaxdml._graph.graph import Graph
+from jaxdml._graph.parameters import difference, listed, wrong_params
 from jaxdml._graph.report import table
 from jaxdml.errors import ModelError
 from jaxdml.onnx._arrays import limited
 from jaxdml.onnx._file import Limits
 from jaxdml.onnx._limit import check_result
 from jaxdml.onnx._tensors import Tensor
-
-MOST_LISTED = 5
 
 
 class Model:
@@ -76,7 +74,7 @@ class Model:
         unknown = set(names) - set(self.value_names)
         if unknown:
             text = "model.value_names lists those that it has; fused operators have none inside"
-            raise ModelError(f"the model has no values {_listed(unknown)}; {text}")
+            raise ModelError(f"the model has no values {listed(unknown)}; {text}")
         return self._given(params, arrays, named, tuple(names))
 
     @property
@@ -105,7 +103,9 @@ class Model:
     def _given(
         self, params: Mapping[str, Any], arrays: tuple[Any, ...], named: dict[str, Any], names: tuple[str, ...]
     ) -> dict[str, Any]:
-        self._check_params(params)
+        wrong = wrong_params(self.params, params)
+        if wrong:
+            raise ModelError(wrong)
         inputs = self._checked(arrays, named)
         try:
             computed = self._jitted(dict(params), inputs, names)
@@ -114,17 +114,6 @@ class Model:
             raise
         except Exception as error:  # whatever a malformed file makes JAX or XLA say
             raise ModelError(f"the model cannot be compiled or run: {error}") from error
-
-    def _check_params(self, params: Any) -> None:
-        if not isinstance(params, Mapping):
-            raise ModelError(f"params is of type {type(params).__name__}, expected model.params, or a dict like it")
-        told = _difference("params", self.params, params)
-        if told:
-            raise ModelError(f"{told}; expected model.params, or a dict like it")
-        for name, own in self.params.items():
-            if _shapes(params[name]) != _shapes(own):
-                text = f"params has in {name!r} {_shown(params[name])}, expected {_shown(own)}"
-                raise ModelError(text + _remedy(params[name], own))
 
     def _computed(self, params: Mapping[str, Any], inputs: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         given = {**self._graph.constants, **params, **inputs}
@@ -149,49 +138,11 @@ class Model:
         if twice:
             raise ModelError(f"apply was given {sorted(twice)} by position and by name")
         given |= named
-        told = _difference("apply", [tensor.name for tensor in self.inputs], given)
+        told = difference("apply", [tensor.name for tensor in self.inputs], given)
         if told:
             raise ModelError(f"{told}; its inputs are {expected}")
         sizes: dict[str, Any] = {}
         return {tensor.name: tensor.checked(given[tensor.name], sizes) for tensor in self.inputs}
-
-
-def _shapes(tree: Any) -> tuple[Any, list[Any]]:
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, [(getattr(leaf, "shape", None), getattr(leaf, "dtype", None)) for leaf in leaves]
-
-
-def _difference(subject: str, expected: Iterable[str], given: Mapping[str, Any]) -> str:
-    """What is missing from names, and what is unknown among them; empty if they are those expected."""
-    expected = list(expected)
-    missing, unknown = [name for name in expected if name not in given], set(given) - set(expected)
-    told = [f"lacks {_listed(missing)}"] if missing else []
-    told += [f"was given {_listed(unknown)}, which the model has not"] if unknown else []
-    return f"{subject} {' and '.join(told)}" if told else ""
-
-
-def _listed(names: Iterable[Any]) -> str:
-    """The names, sorted; of very many, the first."""
-    names = sorted(names, key=str)
-    rest = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    return f"{names[:MOST_LISTED]}{rest}"
-
-
-def _remedy(given: Any, own: Any) -> str:
-    """What makes the prepared weights that are expected of an array that was given."""
-    if not isinstance(own, Prepared) or isinstance(given, Prepared) or not hasattr(given, "dtype"):
-        return ""
-    if isinstance(own, PreparedFilter):
-        return f"; write jaxdml.prepare_convolution_filter(array, group_count={own.group_count})"
-    return "; write jaxdml.prepare_matrix_multiply_b(array)"
-
-
-def _shown(tree: Any) -> str:
-    if isinstance(tree, Prepared):
-        return repr(tree)
-    structure, leaves = _shapes(tree)
-    arrays = " and ".join("no array" if shape is None else f"{dtype}{list(shape)}" for shape, dtype in leaves)
-    return arrays if jax.tree_util.treedef_is_leaf(structure) else f"{type(tree).__name__} of {arrays}"
 
 
 def _as_jax(value: Any) -> Any:

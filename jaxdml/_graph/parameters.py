@@ -1,0 +1,62 @@
+"""Whether given parameters are those of a model, and what is wrong with them if not."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+
+from jaxdml._arithmetic.prepared import Prepared, PreparedFilter
+
+MOST_LISTED = 5
+
+
+def wrong_params(own: Mapping[str, Any], given: Any) -> str:
+    """A sentence that says what is wrong with given parameters beside a model's own; empty if nothing is."""
+    if not isinstance(given, Mapping):
+        return f"params is of type {type(given).__name__}, expected model.params, or a dict like it"
+    told = difference("params", own, given)
+    if told:
+        return f"{told}; expected model.params, or a dict like it"
+    for name, value in own.items():
+        if _shapes(given[name]) != _shapes(value):
+            text = f"params has in {name!r} {_shown(given[name])}, expected {_shown(value)}"
+            return text + _remedy(given[name], value)
+    return ""
+
+
+def difference(subject: str, expected: Iterable[str], given: Mapping[str, Any]) -> str:
+    """What is missing from names, and what is unknown among them; empty if they are those expected."""
+    expected = list(expected)
+    missing, unknown = [name for name in expected if name not in given], set(given) - set(expected)
+    told = [f"lacks {listed(missing)}"] if missing else []
+    told += [f"was given {listed(unknown)}, which the model has not"] if unknown else []
+    return f"{subject} {' and '.join(told)}" if told else ""
+
+
+def listed(names: Iterable[Any]) -> str:
+    """The names, sorted; of very many, the first."""
+    names = sorted(names, key=str)
+    rest = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return f"{names[:MOST_LISTED]}{rest}"
+
+
+def _shapes(tree: Any) -> tuple[Any, list[Any]]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(getattr(leaf, "shape", None), getattr(leaf, "dtype", None)) for leaf in leaves]
+
+
+def _remedy(given: Any, own: Any) -> str:
+    """What makes the prepared weights that are expected of an array that was given."""
+    if not isinstance(own, Prepared) or isinstance(given, Prepared) or not hasattr(given, "dtype"):
+        return ""
+    if isinstance(own, PreparedFilter):
+        return f"; write jaxdml.prepare_convolution_filter(array, group_count={own.group_count})"
+    return "; write jaxdml.prepare_matrix_multiply_b(array)"
+
+
+def _shown(tree: Any) -> str:
+    if isinstance(tree, Prepared):
+        return repr(tree)
+    structure, leaves = _shapes(tree)
+    arrays = " and ".join("no array" if shape is None else f"{dtype}{list(shape)}" for shape, dtype in leaves)
+    return arrays if jax.tree_util.treedef_is_leaf(structure) else f"{type(tree).__name__} of {arrays}"

@@ -1,0 +1,33 @@
+"""From a float JAX function to exact int8: post-training quantization, and what it is made of."""
+
+from jaxdml.errors import PtqError
+from jaxdml.ptq._files import load, save
+from jaxdml.ptq._model import Model
+from jaxdml.ptq._observers import LeastSquares, MinMax, MovingAverage, Observer, Percentile
+from jaxdml.ptq._quantize import Rule, quantize
+from jaxdml.ptq._ranges import quantize_bias, quantize_weights, scale_and_zero_point
+from jaxdml.ptq._sqnr import LayerError, Sqnr
+
+__all__ = [
+    "LayerError",
+    "LeastSquares",
+    "MinMax",
+    "Model",
+    "MovingAverage",
+    "Observer",
+    "Percentile",
+    "PtqError",
+    "Rule",
+    "Sqnr",
+    "load",
+    "quantize",
+    "quantize_bias",
+    "quantize_weights",
+    "save",
+    "scale_and_zero_point",
+]
+
+# The path that users and their pickles see is the public one.
+for _name in __all__:
+    globals()[_name].__module__ = __name__
+del _name

@@ -1,0 +1,273 @@
+"""A JAX function as a list of equations: the one file that reads jaxprs.
+
+Functions called inside are written out, equal equations become one, and each value gets a name that depends on the
+structure alone: the same function traced with another batch size has the same names.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.extend
+import numpy as np
+from jax import lax
+
+# Functions that are called, or whose derivatives are their own: what they compute is an inner jaxpr.
+CALLS = frozenset(
+    [
+        "jit",
+        "pjit",
+        "closed_call",
+        "core_call",
+        "custom_jvp_call",
+        "custom_vjp_call",
+        "custom_vjp_call_jaxpr",
+        "checkpoint",
+        "remat2",
+    ]
+)
+INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+# What changes with the sizes of inputs, and what says nothing of values.
+UNTOLD = frozenset(
+    [
+        "shape",
+        "new_sizes",
+        "limit_indices",
+        "slice_sizes",
+        "sharding",
+        "out_sharding",
+        "dimensions_sharding",
+        "accuracy",
+        "precision",
+    ]
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Equation:
+    """One equation of a jaxpr.
+
+    Attributes:
+      primitive: what is computed.
+      inputs: names of values.
+      outputs: names of values; "" for one that is dropped.
+      params: those of the primitive.
+      dtypes: the types of the inputs.
+      scope: the names of scopes that the equation lies in, outermost first.
+    """
+
+    primitive: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    params: Mapping[str, Any]
+    dtypes: tuple[Any, ...]
+    scope: str = ""
+
+    @property
+    def name(self) -> str:
+        """The primitive's name."""
+        return str(self.primitive.name)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A function as equations.
+
+    Attributes:
+      equations: in order.
+      params: by the name of each leaf of the parameters: its path, keys from the outermost in.
+      inputs: names of the leaves of the inputs, in order.
+      outputs: names of the leaves of the outputs, in order.
+      structure: that of the outputs.
+      constants: literals and captured arrays by name.
+      avals: shape and type of each value.
+    """
+
+    equations: tuple[Equation, ...]
+    params: Mapping[str, tuple[str, ...]]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    structure: Any
+    constants: Mapping[str, Any]
+    avals: Mapping[str, Any]
+
+    def signature(self) -> tuple[str, ...]:
+        """What the program is, a line for each input, parameter and equation, without the sizes of inputs."""
+        lines = [f"{name}: {self.avals[name].dtype}[{self.avals[name].ndim}]" for name in self.inputs]
+        lines += [f"{name}: {self.avals[name].str_short()}" for name in self.params]
+        for equation in self.equations:
+            names = (self._told(name) for name in equation.inputs)
+            lines.append(f"{', '.join(equation.outputs)} = {equation.name} {', '.join(names)}{_told(equation.params)}")
+        return (*lines, f"return {', '.join(map(self._told, self.outputs))}")
+
+    def _told(self, name: str) -> str:
+        """A value's name; of a literal its value."""
+        constant = self.constants.get(name)
+        is_literal = constant is not None and np.ndim(constant) == 0
+        return f"{name}={np.asarray(constant)}" if is_literal else name
+
+
+def fingerprint(signature: Sequence[str]) -> str:
+    """A short digest of a program's signature."""
+    return hashlib.sha256("\n".join(signature).encode()).hexdigest()[:16]
+
+
+def program_of(apply: Callable[..., Any], params: Any, inputs: tuple[Any, ...]) -> Program:
+    """The equations of apply(params, *inputs).
+
+    Args:
+      apply: a function that JAX traces.
+      params, inputs: pytrees of arrays, or of what has a shape and a type.
+    """
+    structs = jax.tree.map(_struct, (params, *inputs))
+    jaxpr, outputs = jax.make_jaxpr(apply, return_shape=True)(*structs)
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    made = _Writer()
+    names = [made.param(tuple(map(_key, path))) for path in paths]
+    names += [f"input_{number}" for number in range(len(jaxpr.jaxpr.invars) - len(names))]
+    for name, var in zip(names, jaxpr.jaxpr.invars, strict=True):
+        made.avals[name] = var.aval
+    results = made.write(jaxpr.jaxpr, names, jaxpr.consts, "")
+    return Program(
+        equations=tuple(made.equations),
+        params=made.params,
+        inputs=tuple(names[len(paths) :]),
+        outputs=tuple(results),
+        structure=jax.tree.structure(outputs),
+        constants=made.constants,
+        avals=made.avals,
+    )
+
+
+def run(*arguments: Any, equation: Equation) -> Any:
+    """What an equation computes, of inputs cast to the types that the function was traced with."""
+    arrays = [_cast(x, dtype) for x, dtype in zip(arguments, equation.dtypes, strict=True)]
+    # Equations were traced outside of jax.shard_map, which wants operands that vary alike.
+    axes = frozenset().union(*(_varying(x) for x in arrays))
+    arrays = [lax.pcast(x, tuple(axes - _varying(x)), to="varying") if axes - _varying(x) else x for x in arrays]
+    results = equation.primitive.bind(*arrays, **equation.primitive.get_bind_params(dict(equation.params)))
+    return tuple(results) if equation.primitive.multiple_results else results
+
+
+def _struct(x: Any) -> Any:
+    return x if isinstance(x, jax.ShapeDtypeStruct) else jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x))
+
+
+def _key(key: Any) -> str:
+    """A key of a pytree's path: of a dict, a sequence or an attribute."""
+    for word in ("key", "idx", "name"):
+        if hasattr(key, word):
+            return str(getattr(key, word))
+    return str(key)
+
+
+def _varying(x: Any) -> frozenset[Any]:
+    return frozenset(getattr(jax.typeof(x), "vma", ()))
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    """Floats as floats of another type; integers in place of floats stay, because they stand for them."""
+    both = jax.numpy.issubdtype(x.dtype, jax.numpy.floating), jax.numpy.issubdtype(dtype, jax.numpy.floating)
+    return x if x.dtype == dtype or not all(both) else lax.convert_element_type(x, dtype)
+
+
+@dataclass
+class _Writer:
+    """Writes the equations of a jaxpr and of those inside it."""
+
+    equations: list[Equation] = field(default_factory=list)
+    params: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
+    avals: dict[str, Any] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    known: dict[Any, Any] = field(default_factory=dict)
+
+    def param(self, path: tuple[str, ...]) -> str:
+        name = "/".join(("params", *path))
+        while name in self.params:
+            name += "'"
+        self.params[name] = path
+        return name
+
+    def fresh(self, like: str) -> str:
+        number = self.counts[like] = self.counts.get(like, 0) + 1
+        return f"{like}_{number}"
+
+    def constant(self, value: Any, like: str) -> str:
+        key = (like, str(np.asarray(value)), np.asarray(value).dtype) if np.ndim(value) == 0 else id(value)
+        if key not in self.known:
+            name = self.known[key] = self.fresh(like)
+            self.constants[name], self.avals[name] = value, jax.typeof(value)
+        return str(self.known[key])
+
+    def write(self, jaxpr: Any, names: Sequence[str], constants: Sequence[Any], scope: str) -> list[str]:
+        """Appends the equations of a jaxpr whose inputs have these names; gives the names of its outputs."""
+        of: dict[Any, str] = dict(zip(jaxpr.invars, names, strict=True))
+        for var, value in zip(jaxpr.constvars, constants, strict=True):
+            of[var] = self.constant(value, "captured")
+
+        def name(atom: Any) -> str:
+            return self.constant(atom.val, "literal") if isinstance(atom, jax.extend.core.Literal) else of[atom]
+
+        for eqn in jaxpr.eqns:
+            inside = "/".join(filter(None, (scope, _scope(eqn))))
+            inputs = tuple(map(name, eqn.invars))
+            if eqn.primitive.name in CALLS:
+                inner = next(eqn.params[word] for word in INNER if word in eqn.params)
+                closed = hasattr(inner, "consts")
+                results = self.write(inner.jaxpr if closed else inner, inputs, inner.consts if closed else (), inside)
+            else:
+                results = list(self._equation(eqn, inputs, inside))
+            of |= dict(zip(eqn.outvars, results, strict=True))
+        return [name(atom) for atom in jaxpr.outvars]
+
+    def _equation(self, eqn: Any, inputs: tuple[str, ...], scope: str) -> Sequence[str]:
+        word = eqn.primitive.name
+        key = word, inputs, _told(eqn.params), *(var.aval.str_short() for var in eqn.outvars)
+        is_plain = not eqn.effects and not any(map(_holds_code, eqn.params.values()))
+        if key in self.known and is_plain:
+            return tuple(self.known[key])
+        outputs = tuple(self.fresh(word) for _ in eqn.outvars)
+        self.avals |= {name: var.aval for name, var in zip(outputs, eqn.outvars, strict=True)}
+        dtypes = tuple(self.avals[name].dtype for name in inputs)
+        self.equations.append(Equation(eqn.primitive, inputs, outputs, eqn.params, dtypes, scope))
+        self.known[key] = outputs
+        return outputs
+
+
+def _scope(eqn: Any) -> str:
+    """The names of the scopes that an equation lies in, without the transformations that wrote it."""
+    return re.sub(r"(?:vmap|jvp|transpose)\(([^()]*)\)", r"\1", str(eqn.source_info.name_stack)).strip("/")
+
+
+def _told(params: Mapping[str, Any]) -> str:
+    """A primitive's parameters as far as they tell what is computed, whatever the sizes of inputs."""
+    found = ((key, _text(value)) for key, value in sorted(params.items()) if key not in UNTOLD)
+    told = ", ".join(f"{key}={text}" for key, text in found if text)
+    return f" [{told}]" if told else ""
+
+
+def _holds_code(value: Any) -> bool:
+    """Whether a primitive's parameter is a function, or holds one; of such equations no two are taken for equal."""
+    if isinstance(value, tuple | list):
+        return any(map(_holds_code, value))
+    return hasattr(value, "eqns") or (callable(value) and not isinstance(value, type))
+
+
+def _text(value: Any) -> str:
+    if hasattr(value, "eqns"):  # a jaxpr, closed or not
+        return f"({'; '.join(map(_line, value.eqns))})"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(_text, value))})"
+    if value is None or (callable(value) and not isinstance(value, type)):
+        return ""
+    return str(value)
+
+
+def _line(eqn: Any) -> str:
+    """An equation of an inner jaxpr: its primitive and the numbers in it."""
+    numbers = (str(atom.val) for atom in eqn.invars if isinstance(atom, jax.extend.core.Literal))
+    return f"{eqn.primitive.name}{_told(eqn.params)} {' '.join(numbers)}".strip()

@@ -1,0 +1,105 @@
+"""Histograms of equal bins over [-2**exponent, 2**exponent], counted in JAX and read in NumPy.
+
+Bin 0 holds zeros alone, since half of what a ReLU gives is 0, which every grid holds exactly. Bin k holds
+((k - 1) * width, k * width], and bin -k the same below 0. The range doubles where data exceed it: bins 2k - 1 and 2k
+merge to k, which is what counting in wide bins would have given.
+"""
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from jaxdml.ptq._ranges import scale_and_zero_point
+
+Array = Any
+LEAST_EXPONENT = -100  # bins / 2**exponent is then a finite float32 number
+# What the ends of a range are multiplied by, in search of the best: octaves, then steps around what was found.
+OCTAVES = 2.0 ** -np.arange(11)
+STEPS = (2.0 ** (np.arange(-12, 13) / 8), 2.0 ** (np.arange(-12, 13) / 8), 2.0 ** (np.arange(-8, 9) / 96))
+
+
+def exponent_for(x: Array) -> Array:
+    """The least exponent of a range that holds float32 x, int32; any exponent if x holds NaN or infinity."""
+    mantissa, exponent = jnp.frexp(jnp.maximum(jnp.max(jnp.abs(x)), np.float32(2.0**LEAST_EXPONENT)))
+    return exponent - (mantissa == np.float32(0.5)).astype(jnp.int32)
+
+
+def counted(x: Array, exponent: Array, bins: int) -> Array:
+    """How many of float32 x lie in each bin, float32 [2 * bins + 1]."""
+    # At least 1, because the product of what is not 0 may be.
+    steps = jnp.maximum(jnp.ceil(jnp.abs(x) * jnp.ldexp(np.float32(bins), -exponent)), np.float32(1))
+    index = np.int32(bins) + (jnp.sign(x) * steps).astype(jnp.int32)
+    mesh = jax.typeof(x).sharding.mesh
+    on_all = NamedSharding(mesh, PartitionSpec(None)) if AxisType.Explicit in mesh.axis_types else None
+    # In int32, because adding ones to a float32 ends at 2**24; NaN and infinity go anywhere, but not outside.
+    counts = jnp.zeros(2 * bins + 1, jnp.int32).at[index].add(1, mode="clip", out_sharding=on_all)
+    return counts.astype(jnp.float32)
+
+
+def widened(counts: Array, doublings: Array) -> Array:
+    """The counts in bins that are 2**doublings times as wide."""
+    bins = counts.size // 2
+    index = np.arange(-bins, bins + 1, dtype=np.int32)
+    merged = lax.shift_right_arithmetic(np.abs(index) - 1, jnp.full_like(index, doublings))
+    index = np.sign(index) * (merged + 1) + np.int32(bins)
+    return jnp.zeros_like(counts).at[index].add(counts, mode="clip")
+
+
+def edges_of(bins: int, exponent: Any) -> np.ndarray:
+    """What lies between bins, float64 [2 * bins + 2]; 0 comes twice, around the bin of zeros."""
+    sides = [np.arange(-bins, 1), np.arange(bins + 1)]
+    return np.concatenate(sides) * (2.0 ** float(exponent) / bins)
+
+
+def quantile(fraction: float, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray) -> Any:
+    """`numpy.quantile` of values of which the first and the last are known, and between them the bins' counts."""
+    ranks_after = np.cumsum(counts)
+    last = ranks_after[-1] - 1
+    rank = fraction * last
+
+    def value(rank: Any) -> Any:
+        if rank <= 0 or rank >= last:
+            return ends[int(rank > 0)]
+        k = np.searchsorted(ranks_after, rank, side="right")
+        part = (rank + 0.5 - (ranks_after[k] - counts[k])) / counts[k]
+        return edges[k] + part * (edges[k + 1] - edges[k])
+
+    below, above = value(np.floor(rank)), value(np.floor(rank) + 1)
+    return np.clip(below + (rank % 1) * (above - below), *ends)
+
+
+def least_squares(counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> np.ndarray:
+    """The range between 0 and the ends whose grid of dtype is closest to the values."""
+    first, last = np.flatnonzero(counts)[[0, -1]]
+    counts, edges = counts[first : last + 1], edges[first : last + 2]
+    widest = np.asarray([min(ends[0], 0), max(ends[1], 0)], np.float64)
+    sides = [side for side in (0, 1) if widest[side]]
+    factors = [OCTAVES if side in sides else [1.0] for side in (0, 1)]
+    tried = np.asarray(list(itertools.product(*factors))) * widest
+    best = tried[_errors(tried, counts, edges, dtype).argmin()]
+    for steps, side in itertools.product(STEPS, sides):
+        tried = np.tile(best, (len(steps), 1))
+        tried[:, side] = np.clip(tried[:, side] * steps, *widest)
+        best = tried[_errors(tried, counts, edges, dtype).argmin()]
+    return best
+
+
+def _errors(ranges: np.ndarray, counts: np.ndarray, edges: np.ndarray, dtype: Any) -> np.ndarray:
+    """The sum of squares of what quantizing to the grid of each range changes, values spread evenly over their bins.
+
+    In steps of the grid, x is off by x - n, with n the nearest integer that the grid holds. The integral of the square
+    up to x is n / 12 + (x - n)**3 / 3: a twelfth for each step, and what is left.
+    """
+    low, high = ranges.astype(np.float32).T
+    scale, zero_point = scale_and_zero_point(low, high, dtype)
+    limits, scale = np.iinfo(dtype), np.asarray(scale, np.float64)[:, np.newaxis]
+    zero_point = np.asarray(zero_point, np.float64)[:, np.newaxis]
+    x = edges / scale
+    n = np.clip(np.rint(x), limits.min - zero_point, limits.max - zero_point)
+    integral = n / 12 + (x - n) ** 3 / 3
+    return (integral @ -np.diff(counts, prepend=0, append=0)) * scale[:, 0] ** 3

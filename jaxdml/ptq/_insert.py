@@ -1,0 +1,150 @@
+"""A graph in floats with quantize and dequantize nodes where values become integers: what the fusing pass reads."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdml._graph import directml
+from jaxdml._graph.evaluate import evaluate
+from jaxdml._graph.graph import Graph, Node, without_dead
+from jaxdml.errors import PtqError
+from jaxdml.ptq import _operators as op
+from jaxdml.ptq._canonical import with_equations
+from jaxdml.ptq._equations import Program
+from jaxdml.ptq._plan import CONTRACTIONS, Plan, number_of
+from jaxdml.ptq._ranges import quantize_weights
+
+MOST_STEPS = 2.0**30  # of a bias, so that products fit beside it
+
+
+class Quantizer:
+    """Puts quantize and dequantize nodes into a graph."""
+
+    def __init__(
+        self, program: Program, graph: Graph, plan: Plan, modes: Mapping[str, str], reasons: Mapping[str, str],
+        grids: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    ) -> None:  # fmt: skip
+        self._program, self._graph, self._plan, self._modes, self._grids = program, graph, plan, modes, grids
+        self._reasons = dict(reasons)
+        self._constants, self._nodes, self._makers = dict(graph.constants), list[Node](), graph.producers()
+
+    def graph(self) -> Graph:
+        """The graph with the nodes."""
+        for owner, (scale, zero_point) in self._grids.items():
+            self._constants |= {f"{owner}:scale": scale, f"{owner}:zero_point": zero_point}
+        for name in self._graph.inputs:
+            self._quantized(name)
+        for node in self._graph.nodes:
+            if node.outputs[0] in self._plan.tables:
+                self._look_up(node)
+                continue
+            reads_integers = node in self._plan.integers
+            inputs = tuple(self._read(name, reads_integers) for name in node.inputs)
+            mode = self._modes.get(node.outputs[0], "float") if node.operator.kind in CONTRACTIONS else "float"
+            if mode == "static":
+                inputs = self._with_weights(node, inputs)
+            elif mode == "dynamic":
+                self._append_dynamic(node, inputs)
+                continue
+            remark = self._reasons.get(node.outputs[0], node.remark)
+            self._nodes.append(node.replace(inputs=inputs, remark=remark))
+            for name in node.outputs:
+                self._quantized(name)
+        outputs = tuple(self._read(name, False) for name in self._graph.outputs)
+        return without_dead(self._graph.replace(nodes=tuple(self._nodes), constants=self._constants, outputs=outputs))
+
+    def _read(self, name: str, reads_integers: bool) -> str:
+        """The name of a value as a node reads it: dequantized, if integers make the value or the node runs on them."""
+        is_integers = name in self._plan.owners and (reads_integers or name in self._plan.made)
+        return f"{name}:dequantized" if is_integers else name
+
+    def _quantized(self, name: str) -> None:
+        if name in self._plan.owners:
+            self._between(op.QUANTIZE, name, f"{name}:quantized", name)
+            self._dequantized(name)
+
+    def _dequantized(self, name: str) -> None:
+        self._between(op.DEQUANTIZE, f"{name}:quantized", f"{name}:dequantized", name)
+
+    def _between(self, operator: Any, source: str, target: str, name: str) -> None:
+        owner = self._plan.owners[name]
+        inputs = source, f"{owner}:scale", f"{owner}:zero_point"
+        self._nodes.append(Node(operator, inputs, (target,), {"axis": 1}, name))
+
+    # Weights -----------------------------------------------------------------------------------------------------
+
+    def _with_weights(self, node: Node, inputs: tuple[str, ...]) -> tuple[str, ...]:
+        """The inputs of a contraction, its weights as integers in steps of a scale for each channel."""
+        weight = node.inputs[1]
+        if weight not in self._constants:
+            return inputs
+        axis = 0 if node.operator is op.CONVOLUTION else -1
+        scale = self._grids[self._plan.grids[node.inputs[0]]][0]
+        bias = self._constants.get(weight.removesuffix(":weight") + ":bias")
+        integers = self._integers(node, weight, axis, None if bias is None else np.abs(bias) / (scale * MOST_STEPS))
+        self._nodes.append(Node(op.DEQUANTIZE, integers, (f"{weight}:dequantized",), {"axis": axis}, node.name))
+        return (inputs[0], f"{weight}:dequantized", *inputs[2:])
+
+    def _integers(self, node: Node, weight: str, axis: int, least: np.ndarray | None) -> tuple[str, str, str]:
+        """Names of a weight's integers, scale and zero point."""
+        w = np.asarray(self._constants.pop(weight))
+        if not np.isfinite(w).all():
+            raise PtqError(f"{node.name}: its weights hold NaN or infinity, with what is affine behind it folded in")
+        integers, scale = quantize_weights(w, axis)
+        if least is not None and (scale < least).any():
+            text = "have larger weight scales, so that the bias fits int32"
+            self._reasons[node.outputs[0]] = f"{int((scale < least).sum())} channels {text}"
+            scale = np.maximum(scale, least).astype(np.float32)
+            shape = [1] * w.ndim
+            shape[axis] = -1
+            integers = np.rint(w / scale.reshape(shape)).astype(np.int8)
+        names = f"{weight}:quantized", f"{weight}:scale", f"{weight}:zero_point"
+        self._constants |= dict(
+            zip(names, (np.asarray(integers), np.asarray(scale), np.zeros(scale.shape, np.int8)), strict=True)
+        )
+        return names
+
+    def _append_dynamic(self, node: Node, inputs: tuple[str, ...]) -> None:
+        if node.inputs[1] in self._constants:
+            inputs = inputs[0], *self._integers(node, node.inputs[1], -1, None)[:2]
+        self._nodes.append(node.replace(operator=op.DYNAMIC, inputs=inputs))
+
+    # Tables ------------------------------------------------------------------------------------------------------
+
+    def _look_up(self, node: Node) -> None:
+        name = node.outputs[0]
+        root = self._plan.tables[name]
+        within = self._between_values(root, name)
+        self._constants[f"{name}:table"] = self._table(root, name, within)
+        source = tuple(word for each in within for word in each.source)
+        inputs = f"{root}:quantized", f"{name}:table"
+        self._nodes.append(Node(op.TABLE, inputs, (f"{name}:quantized",), {}, node.name, source))
+        self._dequantized(name)
+
+    def _between_values(self, root: str, name: str) -> list[Node]:
+        """The nodes that make a value of another, in order."""
+        wanted, found = {name}, list[Node]()
+        for node in reversed(self._graph.nodes):
+            is_constant = number_of(node.outputs[0], self._graph, self._makers) is not None
+            if wanted.intersection(node.outputs) and root not in node.outputs and not is_constant:
+                found.append(node)
+                wanted.update(node.inputs)
+        return found[::-1]
+
+    def _table(self, root: str, name: str, within: list[Node]) -> np.ndarray:
+        """The integers that stand for the function of each integer, from the least on."""
+        (x_scale, x_zero_point), (y_scale, y_zero_point) = (
+            self._grids[self._plan.owners[each]] for each in (root, name)
+        )  # fmt: skip
+        limits = np.iinfo(x_zero_point.dtype)
+        every = np.arange(limits.min, limits.max + 1).astype(x_zero_point.dtype)
+        values: dict[str, Any] = {root: directml.to_floats(every, x_scale, x_zero_point, axis=0)}
+        nodes = [with_equations(node, self._program) for node in within]
+        made = {each for node in nodes for each in node.outputs}
+        for each in {each for node in nodes for each in node.inputs} - made - {root}:
+            number, constant = number_of(each, self._graph, self._makers), self._graph.constants.get(each)
+            values[each] = np.full(every.shape, number, np.float32) if constant is None or constant.ndim else constant
+        y = evaluate(nodes, values)[name].astype(jnp.float32)
+        return np.asarray(directml.to_integers(y, y_scale, y_zero_point, axis=0, dtype=y_zero_point.dtype))

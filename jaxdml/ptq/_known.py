@@ -1,0 +1,174 @@
+"""What of a program is computed from parameters alone, and along which axes it varies."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdml.ptq._equations import Equation, Program
+
+Axes = frozenset[int]
+# What computes each element from the elements at its place.
+ELEMENT_WISE = frozenset(
+    [
+        "abs",
+        "acos",
+        "acosh",
+        "add",
+        "and",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "ceil",
+        "clamp",
+        "convert_element_type",
+        "copy",
+        "cos",
+        "cosh",
+        "digamma",
+        "div",
+        "eq",
+        "erf",
+        "erf_inv",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "floor",
+        "ge",
+        "gt",
+        "integer_pow",
+        "is_finite",
+        "le",
+        "lgamma",
+        "log",
+        "log1p",
+        "logistic",
+        "lt",
+        "max",
+        "min",
+        "mul",
+        "ne",
+        "neg",
+        "nextafter",
+        "not",
+        "or",
+        "pow",
+        "reduce_precision",
+        "rem",
+        "round",
+        "rsqrt",
+        "select_n",
+        "sign",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "sub",
+        "tan",
+        "tanh",
+        "xor",
+    ]
+)
+# What leaves a value as it is.
+IDENTITIES = frozenset(("copy", "copy_p", "name", "stop_gradient"))
+
+
+class Known:
+    """Answers questions about a program's values that no input goes into.
+
+    Attributes:
+      names: those of the values.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._makers = {name: each for each in program.equations for name in each.outputs}
+        self._varying = {name: _not_one(program.avals[name].shape) for name in (*program.params, *program.constants)}
+        for equation in program.equations:
+            if all(name in self._varying for name in equation.inputs):
+                for name in equation.outputs:
+                    self._varying[name] = self._axes(equation, program.avals[name].shape)
+        self.names = frozenset(self._varying)
+
+    def varying(self, name: str) -> Axes:
+        """The axes along which a known value varies, as far as its shape and that of its parameters tell."""
+        return self._varying[name]
+
+    def rank(self, name: str) -> int:
+        """How many dimensions a value has."""
+        return int(self._program.avals[name].ndim)
+
+    def is_shape_kept(self, equation: Equation, data: str) -> bool:
+        """Whether an equation's result has the shape of one of its inputs."""
+        return bool(self._program.avals[data].shape == self._program.avals[equation.outputs[0]].shape)
+
+    def number(self, name: str) -> float | None:
+        """The number that a value holds throughout: a literal, broadcast or of another type; None for all others."""
+        value = self._program.constants.get(name)
+        if value is not None:
+            is_number = np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iufV"
+            return float(value) if is_number else None
+        maker = self._makers.get(name)
+        simple = ("broadcast_in_dim", "convert_element_type", "reshape", "squeeze", *IDENTITIES)
+        return self.number(maker.inputs[0]) if maker is not None and maker.name in simple else None
+
+    def maker(self, name: str) -> Equation | None:
+        """The equation that makes a value."""
+        return self._makers.get(name)
+
+    def leaves(self, name: str) -> tuple[str, ...]:
+        """The parameters that a known value is computed from, in order."""
+        if name in self._program.params:
+            return (name,)
+        maker = self._makers.get(name)
+        return tuple(dict.fromkeys(leaf for each in maker.inputs for leaf in self.leaves(each))) if maker else ()
+
+    def _axes(self, equation: Equation, shape: Sequence[Any]) -> Axes:
+        told = AXES.get(equation.name)
+        inputs = [self._varying[name] for name in equation.inputs]
+        if not any(inputs) and equation.name in (*AXES, *ELEMENT_WISE, "reshape") and equation.name != "iota":
+            return frozenset()
+        if equation.name in ELEMENT_WISE:
+            return frozenset().union(*inputs)
+        if equation.name == "iota":
+            return frozenset({equation.params["dimension"]})
+        if equation.name == "reshape":
+            places = unit_reshape(self._program.avals[equation.inputs[0]].shape, shape)
+            if places is not None:
+                return frozenset(places[axis] for axis in inputs[0])
+        return told(inputs[0], equation.params) if told else _not_one(shape)
+
+
+def _not_one(shape: Sequence[Any]) -> Axes:
+    return frozenset(axis for axis, size in enumerate(shape) if size != 1)
+
+
+def unit_reshape(before: Sequence[Any], after: Sequence[Any]) -> dict[int, int] | None:
+    """Where each axis of more than one element goes, if only axes of one element come and go; else None."""
+    old, new = ([axis for axis, size in enumerate(shape) if size != 1] for shape in (before, after))
+    if len(old) != len(new) or any(before[i] != after[j] for i, j in zip(old, new, strict=True)):
+        return None
+    return dict(zip(old, new, strict=True))
+
+
+def _squeezed(axes: Axes, params: Mapping[str, Any]) -> Axes:
+    gone = params["dimensions"]
+    return frozenset(axis - sum(each < axis for each in gone) for axis in axes if axis not in gone)
+
+
+def _reduced(axes: Axes, params: Mapping[str, Any]) -> Axes:
+    return _squeezed(axes, {"dimensions": params["axes"]})
+
+
+AXES: Mapping[str, Callable[[Axes, Mapping[str, Any]], Axes]] = {
+    "broadcast_in_dim": lambda axes, params: frozenset(params["broadcast_dimensions"][axis] for axis in axes),
+    "transpose": lambda axes, params: frozenset(i for i, axis in enumerate(params["permutation"]) if axis in axes),
+    "squeeze": _squeezed,
+    "reduce_sum": _reduced,
+    "reduce_max": _reduced,
+    "reduce_min": _reduced,
+}

@@ -1,0 +1,103 @@
+"""A quantized function."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from jaxdml._graph.evaluate import evaluate
+from jaxdml._graph.fuse import fused
+from jaxdml._graph.graph import Graph
+from jaxdml._graph.parameters import wrong_params
+from jaxdml._graph.report import table
+from jaxdml._graph.weights import with_weights
+from jaxdml.errors import ModelError, PtqError
+from jaxdml.ptq._conversions import canonical
+from jaxdml.ptq._operators import INTEGERS
+from jaxdml.ptq._rules import PTQ_RULES
+from jaxdml.ptq._sqnr import Sqnr, sqnr_of
+from jaxdml.ptq._traced import Traced, bound, shapes_of
+
+
+class Model:
+    """A function on integers, made by `jaxdml.ptq.quantize` or read by `jaxdml.ptq.load`.
+
+    `print(model)` shows what each equation became, and why an equation stayed in floats.
+
+    Attributes:
+      params: the weights by name, a pytree: what `jaxdml.prepare_convolution_filter` and
+        `jaxdml.prepare_matrix_multiply_b` make of them, and arrays.
+      traced: the float function, and its equations.
+      graph: quantize and dequantize nodes around operators, of which the quantized operators are made.
+      calibrated: shapes and types of the first calibration batch.
+    """
+
+    def __init__(self, traced: Traced, graph: Graph, calibrated: Any) -> None:
+        self.traced, self.graph, self.calibrated = traced, graph, shapes_of(calibrated)
+        self._fused, self.params = with_weights(fused(graph, INTEGERS, rules=PTQ_RULES))
+        self._jitted = jax.jit(self._computed)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of what the float function computes, whatever the sizes of its inputs."""
+        return self.traced.fingerprint
+
+    def apply(self, params: Mapping[str, Any], /, *inputs: Any) -> Any:
+        """What the float function returns, computed on integers.
+
+        Args:
+          params: `params`, or a pytree of the same structure.
+          *inputs: those of the float function; sizes may be others than in calibration.
+
+        Returns:
+          A pytree of the same structure, shapes and types as the float function's.
+
+        Raises:
+          PtqError: if params are others, or the float function computes other equations for these inputs.
+        """
+        wrong = wrong_params(self.params, params)
+        if wrong:
+            raise PtqError(wrong)
+        return self._jitted(dict(params), *inputs)
+
+    def _computed(self, params: dict[str, Any], *inputs: Any) -> Any:
+        program = self.traced.program(inputs)
+        given = dict(zip(self._fused.inputs, jax.tree.leaves(inputs), strict=True))
+        try:
+            values = evaluate(bound(self._fused.nodes, program), {**self._fused.constants, **params, **given})
+        except ModelError as error:
+            raise PtqError(str(error)) from error
+        results = [
+            values[held].astype(program.avals[name].dtype)
+            for held, name in zip(self._fused.outputs, program.outputs, strict=True)
+        ]
+        return jax.tree.unflatten(program.structure, results)
+
+    def sqnr(self, params: Any, /, *inputs: Any) -> Sqnr:
+        """Which layer hurts: the error of each layer by itself, and all errors so far.
+
+        Args:
+          params: the parameters of the float function.
+          *inputs: those of the float function.
+
+        Returns:
+          The ratios, which print as a table and which `plot` draws.
+
+        Raises:
+          PtqError: if params are not those of the float function.
+        """
+        if jax.tree.flatten(shapes_of(params)) != jax.tree.flatten(self.traced.params):
+            raise PtqError("params are not those of the float function: sqnr compares the model with that function")
+        program = self.traced.program(inputs)
+        made = canonical(program)
+        floats, leaves = made.graph(), jax.tree.leaves(params)
+        constants = {**floats.constants, **made.weights(leaves), **dict(zip(program.params, leaves, strict=True))}
+        nodes = bound(floats.nodes, program), bound(self.graph.nodes, program)
+        given = dict(zip(program.inputs, jax.tree.leaves(inputs), strict=True))
+        return sqnr_of(floats, self.graph, nodes, constants, given)
+
+    def __str__(self) -> str:
+        return table(self._fused, "in apply")
+
+    def __repr__(self) -> str:
+        return f"<jaxdml.ptq.Model of {len(self._fused.nodes)} nodes, fingerprint {self.fingerprint}>"

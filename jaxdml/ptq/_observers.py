@@ -1,0 +1,237 @@
+"""Observers of a value's range over batches: pytrees that run under jit, scan, vmap and over a mesh."""
+
+import abc
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml.errors import PtqError
+from jaxdml.ptq import _histograms
+
+Array = Any
+NO_VALUES, NO_LEAST, NO_GREATEST, FINITE = np.float32(0), np.float32(np.inf), np.float32(-np.inf), np.bool_(True)
+NO_COUNTS, SMALLEST_RANGE = np.zeros(0, np.float32), np.int32(_histograms.LEAST_EXPONENT)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Observer(abc.ABC):
+    """What was seen of a value: the base of all observers.
+
+    A subclass is a frozen dataclass registered by `jax.tree_util.register_dataclass`; its arrays are fields with
+    defaults, in types that never change, and its options fields marked by `jax.tree.static`. It says with `with_values`
+    how it takes a batch, with `with_devices` how those of all devices become one, and with `range` what it found. These
+    need not care for count, is_finite, empty batches and types.
+
+    Attributes:
+      count: the number of values seen, float32: exact to 2**24, rounded beyond.
+      is_finite: False once a NaN or an infinity was seen; the range then means nothing.
+    """
+
+    count: Array = NO_VALUES
+    is_finite: Array = FINITE
+
+    @abc.abstractmethod
+    def with_values(self, x: chex.Array) -> Self:
+        """The observer after a batch: float32, not empty; `count` is that before it."""
+
+    @abc.abstractmethod
+    def with_devices(self, axis_name: str) -> Self:
+        """The observer of what all devices along an axis of the mesh have seen."""
+
+    @abc.abstractmethod
+    def range(self, dtype: chex.ArrayDType) -> tuple[chex.Array, chex.Array]:
+        """The range that integers of a type should cover.
+
+        Args:
+          dtype: int8, uint8, int16 or uint16.
+
+        Returns:
+          The lower and upper end, float32: numbers, or arrays where observers are stacked. They need not hold 0, which
+          `scale_and_zero_point` sees to. Where nothing was seen they are infinity and minus infinity.
+        """
+
+    def update(self, x: chex.Array) -> Self:
+        """The observer after one more batch.
+
+        Args:
+          x: array of any shape, of floats or integers; converted to float32.
+        """
+        x = jnp.asarray(x).astype(jnp.float32)
+        if x.size == 0:
+            return self
+        is_finite = self.is_finite & jnp.all(jnp.isfinite(x))
+        return replace(self.with_values(x), count=self.count + np.float32(x.size), is_finite=is_finite)
+
+    def merged(self, axis_name: str) -> Self:
+        """The observer of what all devices have seen, the same on each.
+
+        Args:
+          axis_name: an axis of the mesh, inside of `jax.shard_map`, or of `jax.vmap`.
+        """
+        is_wrong = lax.psum((~self.is_finite).astype(jnp.int32), axis_name) > 0
+        count = lax.psum(self.count, axis_name)
+        return replace(self.with_devices(axis_name), count=count, is_finite=~is_wrong)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Extremes(Observer):
+    low: Array = NO_LEAST
+    high: Array = NO_GREATEST
+
+    def with_values(self, x: chex.Array) -> Self:
+        return replace(self, low=jnp.minimum(self.low, jnp.min(x)), high=jnp.maximum(self.high, jnp.max(x)))
+
+    def with_devices(self, axis_name: str) -> Self:
+        return replace(self, low=lax.pmin(self.low, axis_name), high=lax.pmax(self.high, axis_name))
+
+    def range(self, dtype: chex.ArrayDType) -> tuple[chex.Array, chex.Array]:
+        return self.low, self.high
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MinMax(_Extremes):
+    """The least and the greatest value.
+
+    Attributes:
+      low, high: these values, float32.
+    """
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MovingAverage(_Extremes):
+    """Moving averages of the least and the greatest value of each batch; the first batch counts in full.
+
+    Over devices, the least and the greatest of these averages.
+
+    Attributes:
+      momentum: the weight of earlier batches, at least 0 and below 1.
+      low, high: the averages, float32.
+    """
+
+    momentum: float = jax.tree.static(default=0.9)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1:
+            raise PtqError(f"MovingAverage: momentum is {self.momentum}, expected at least 0 and below 1")
+
+    def with_values(self, x: chex.Array) -> Self:
+        low, high = (self._after(seen, new) for seen, new in ((self.low, jnp.min(x)), (self.high, jnp.max(x))))
+        return replace(self, low=low, high=high)
+
+    def _after(self, seen: Array, new: Array) -> Array:
+        average = np.float32(self.momentum) * seen + np.float32(1 - self.momentum) * new
+        return jnp.where(self.count == 0, new, average)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Histogram(_Extremes):
+    bins: int = jax.tree.static(default=2048)
+    exponent: Array = SMALLEST_RANGE
+    counts: Array = field(default_factory=lambda: NO_COUNTS)
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.bins <= 2**16:
+            raise PtqError(f"{type(self).__name__}: bins is {self.bins}, expected 2 to 65536 on each side of 0")
+        if self.counts is NO_COUNTS:
+            object.__setattr__(self, "counts", np.zeros(2 * self.bins + 1, np.float32))
+
+    def with_values(self, x: chex.Array) -> Self:
+        seen = super().with_values(x)
+        exponent = jnp.maximum(self.exponent, _histograms.exponent_for(x))
+        counts = self._counts_at(exponent) + _histograms.counted(x, exponent, self.bins)
+        return replace(seen, exponent=exponent, counts=counts)
+
+    def with_devices(self, axis_name: str) -> Self:
+        seen, exponent = super().with_devices(axis_name), lax.pmax(self.exponent, axis_name)
+        return replace(seen, exponent=exponent, counts=lax.psum(self._counts_at(exponent), axis_name))
+
+    def range(self, dtype: chex.ArrayDType) -> tuple[chex.Array, chex.Array]:
+        def one(counts: Array, exponent: Array, *ends: Array) -> Any:
+            if not np.isfinite(ends).all():
+                return ends
+            edges = _histograms.edges_of(self.bins, exponent)
+            return tuple(np.clip(self._range(counts.astype(np.float64), edges, np.asarray(ends), dtype), *ends))
+
+        state = (np.asarray(x) for x in (self.counts, self.exponent, self.low, self.high))
+        low, high = np.vectorize(one, signature="(n),(),(),()->(),()")(*state)
+        return np.asarray(low, np.float32), np.asarray(high, np.float32)
+
+    @abc.abstractmethod
+    def _range(self, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> Any:
+        """The range, from the counts of bins, the edges between them, the least and the greatest value."""
+
+    def _counts_at(self, exponent: Array) -> Array:
+        return _histograms.widened(self.counts, exponent - self.exponent)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Percentile(_Histogram):
+    """All values but the least and the greatest, by a histogram; `range` computes in NumPy, so not under jit.
+
+    Attributes:
+      percentile: the upper end; the lower is 100 - percentile; interpolated between values as `numpy.percentile` does.
+      bins: the number of bins on each side of 0.
+      low, high: the least and the greatest value, float32.
+      exponent: bins reach to 2**exponent, int32.
+      counts: the number of values in each bin, float32 [2 * bins + 1]: exact to 2**24, rounded beyond.
+    """
+
+    percentile: float = jax.tree.static(default=99.99)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 50 < self.percentile <= 100:
+            raise PtqError(f"Percentile: percentile is {self.percentile}, expected above 50 and at most 100")
+
+    def _range(self, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> Any:
+        fraction = self.percentile / 100
+        return [_histograms.quantile(part, counts, edges, ends) for part in (1 - fraction, fraction)]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LeastSquares(_Histogram):
+    """The range whose integers are closest to the values, by a histogram; `range` computes in NumPy, so not under jit.
+
+    Closest is the least mean square of what quantizing changes, clipping included, on the grid that
+    `scale_and_zero_point` gives. Both ends are searched for, between 0 and the least and the greatest value.
+
+    Attributes:
+      bins: the number of bins on each side of 0.
+      low, high: the least and the greatest value, float32.
+      exponent: bins reach to 2**exponent, int32.
+      counts: the number of values in each bin, float32 [2 * bins + 1]: exact to 2**24, rounded beyond.
+    """
+
+    def _range(self, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> Any:
+        return _histograms.least_squares(counts, edges, ends, dtype)
+
+
+def observer_of(observer: str | Observer) -> Observer:
+    """The observer that a name stands for, or the observer given.
+
+    Args:
+      observer: "minmax", "moving_average", "percentile", "mse" (least squares), or an Observer.
+
+    Raises:
+      PtqError: if it is anything else, such as a class in place of an observer.
+    """
+    if isinstance(observer, Observer):
+        return observer
+    if isinstance(observer, type) and issubclass(observer, Observer):
+        raise PtqError(f"observer is the class {observer.__name__}, expected an observer: write {observer.__name__}()")
+    if not isinstance(observer, str) or observer not in NAMED:
+        names = ", ".join(f'"{name}"' for name in NAMED)
+        raise PtqError(f"observer is {observer!r}, expected one of {names}, or an Observer such as MinMax()")
+    return NAMED[observer]()
+
+
+NAMED = {"minmax": MinMax, "moving_average": MovingAverage, "percentile": Percentile, "mse": LeastSquares}

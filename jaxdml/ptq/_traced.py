@@ -1,0 +1,68 @@
+"""A function that is traced again for each shape of its inputs, and must be the same function each time."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdml._graph.graph import Node
+from jaxdml.errors import PtqError
+from jaxdml.ptq._canonical import with_equations
+from jaxdml.ptq._equations import Program, fingerprint, program_of
+
+
+class Traced:
+    """A function and what it was when it was quantized.
+
+    Attributes:
+      apply: the function.
+      params: shapes and types of its parameters, a pytree.
+      signature: its equations, without the sizes of inputs.
+    """
+
+    def __init__(self, apply: Callable[..., Any], params: Any, signature: Sequence[str] | None = None) -> None:
+        self.apply = apply
+        self.params = shapes_of(params)
+        self.signature = None if signature is None else tuple(signature)
+
+    @property
+    def fingerprint(self) -> str:
+        """A short digest of the signature."""
+        return fingerprint(self.signature or ())
+
+    def program(self, inputs: tuple[Any, ...]) -> Program:
+        """The function's equations for inputs.
+
+        Raises:
+          PtqError: if they are not those that were quantized.
+        """
+        program = program_of(self.apply, self.params, inputs)
+        signature = program.signature()
+        if self.signature is None:
+            self.signature = signature
+        if signature != self.signature:
+            raise PtqError(_first_difference(self.signature, signature))
+        return program
+
+
+def shapes_of(tree: Any) -> Any:
+    """Shapes and types of a pytree of arrays."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x)), tree)
+
+
+def bound(nodes: Sequence[Node], program: Program) -> list[Node]:
+    """The nodes, with the equations of a program that they run."""
+    return [with_equations(node, program) for node in nodes]
+
+
+def _first_difference(quantized: Sequence[str], traced: Sequence[str]) -> str:
+    pairs = zip(quantized, traced, strict=False)
+    was, now = next(((a, b) for a, b in pairs if a != b), (f"{len(quantized)} equations", f"{len(traced)} equations"))
+    prints = f"{fingerprint(quantized)} and {fingerprint(traced)}"
+    return (
+        f"apply computes other equations than those that were quantized (fingerprints {prints}); they part at\n"
+        f"  quantized  {was}\n  traced     {now}\n"
+        "If shapes of inputs change what apply computes, quantize with batches of these shapes; if apply itself has "
+        "changed, quantize it again"
+    )

@@ -1,0 +1,194 @@
+"""Observers against NumPy on the raw data, under every transform, and what they say of data that is wrong."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdml.errors import PtqError
+from jaxdml.ptq._observers import LeastSquares, MinMax, MovingAverage, Observer, Percentile, observer_of
+
+HERE = Path(__file__).parent
+RNG = np.random.default_rng(14)
+OBSERVERS = {
+    "minmax": MinMax(),
+    "moving_average": MovingAverage(momentum=0.75),
+    "percentile": Percentile(percentile=99.0, bins=256),
+    "mse": LeastSquares(bins=256),
+}
+of_each = pytest.mark.parametrize("observer", OBSERVERS.values(), ids=OBSERVERS)
+UPDATES = ("minmax", "moving_average", "mse")  # that of percentiles is that of least squares
+of_each_update = pytest.mark.parametrize("observer", [OBSERVERS[name] for name in UPDATES], ids=UPDATES)
+BATCHES = (RNG.normal(0, 1, (6, 40, 5)) * np.exp2(RNG.integers(-12, 12, (6, 1, 1)))).astype(np.float32)
+BATCHES[2] = np.maximum(BATCHES[2], 0)
+STACKED = np.stack([BATCHES, 3 * BATCHES[::-1]])
+update = jax.jit(lambda observer, x: observer.update(x))  # one program for each observer and shape
+
+
+def after(observer, batches):
+    for x in batches:
+        observer = update(observer, x)
+    return observer
+
+
+def same(received, expected):
+    """The same state; averages may be computed with a fused multiply-add."""
+    assert jax.tree.structure(received) == jax.tree.structure(expected)
+    compare = np.testing.assert_array_equal
+    if isinstance(expected, MovingAverage):
+        compare = np.testing.assert_allclose
+    for one, other in zip(jax.tree.leaves(received), jax.tree.leaves(expected), strict=True):
+        assert one.dtype == other.dtype
+        compare(one, other, strict=True, **({"rtol": 1e-6} if compare is np.testing.assert_allclose else {}))
+
+
+def test_min_max_is_that_of_numpy():
+    observer = after(MinMax(), BATCHES)
+    assert observer.range(np.uint8) == (BATCHES.min(), BATCHES.max())
+    assert observer.count == BATCHES.size
+    assert observer.is_finite
+
+
+def test_moving_average_is_as_defined():
+    low, high = BATCHES[0].min().astype(np.float64), BATCHES[0].max().astype(np.float64)
+    for x in BATCHES[1:]:
+        low, high = 0.75 * low + 0.25 * x.min(), 0.75 * high + 0.25 * x.max()
+    np.testing.assert_allclose(after(OBSERVERS["moving_average"], BATCHES).range(np.uint8), (low, high), rtol=1e-6)
+    assert after(MovingAverage(), BATCHES[:1]).range(np.uint8) == (BATCHES[0].min(), BATCHES[0].max())
+
+
+@of_each_update
+def test_under_scan_and_vmap_as_one_batch_after_the_other(observer):
+    expected = after(observer, BATCHES)
+    step = lambda observer, x: (observer.update(x), None)  # noqa: E731
+    same(jax.jit(lambda observer, xs: jax.lax.scan(step, observer, xs)[0])(observer, BATCHES), expected)
+    stack = jax.tree.map(lambda *leaves: np.stack(leaves), observer, observer)
+    for x in np.moveaxis(STACKED, 1, 0):
+        stack = jax.jit(jax.vmap(lambda observer, x: observer.update(x)))(stack, x)
+    one_by_one = [expected, after(observer, STACKED[1])]
+    same(stack, jax.tree.map(lambda *leaves: np.stack(leaves), *one_by_one))
+    low, high = stack.range(np.uint8)
+    np.testing.assert_allclose(low, [one.range(np.uint8)[0] for one in one_by_one], rtol=1e-6)
+    np.testing.assert_allclose(high, [one.range(np.uint8)[1] for one in one_by_one], rtol=1e-6)
+    assert low.dtype == high.dtype == np.float32
+
+
+@of_each_update
+def test_eager_as_under_jit_and_with_64_bit_types(observer):
+    same(observer.update(BATCHES[0]), update(observer, BATCHES[0]))
+    with jax.enable_x64(True):
+        same(update(observer, BATCHES[0].astype(np.float64)), update(observer, BATCHES[0]))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16, np.int8, np.uint16, np.int32])
+def test_other_types_are_converted(dtype):
+    x = np.abs(BATCHES[1]).astype(dtype)
+    same(update(MinMax(), x), update(MinMax(), x.astype(np.float32)))
+
+
+@of_each_update
+def test_merged_observers_have_seen_what_each_has(observer):
+    halves = jax.tree.map(lambda *leaves: np.stack(leaves), after(observer, BATCHES[:3]), after(observer, BATCHES[3:]))
+    merged = jax.vmap(lambda observer: observer.merged("devices"), axis_name="devices")(halves)
+    first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], merged) for i in (0, 1))
+    same(first, second)
+    if isinstance(observer, MovingAverage):
+        assert first.range(np.uint8) == (halves.low.min(), halves.high.max())
+        assert first.count == BATCHES.size
+    else:
+        same(first, after(observer, BATCHES))
+
+
+def test_over_eight_devices():
+    """In a process of its own: what all devices saw, with one that saw a NaN, and one that saw nothing."""
+    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    devices = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PYTHONPATH": path}
+    run = subprocess.run(
+        [sys.executable, HERE / "observers_on_eight_devices.py"],
+        env=os.environ | devices, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("ok ") == 4 * 4
+
+
+@of_each_update
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_remembered(observer, value):
+    wrong = BATCHES[0].copy()
+    wrong[7, 3] = value
+    assert after(observer, BATCHES[:2]).is_finite
+    seen = after(observer, [BATCHES[0], wrong, BATCHES[1]])
+    assert not seen.is_finite
+    halves = jax.tree.map(lambda *leaves: np.stack(leaves), seen, after(observer, BATCHES))
+    merged = jax.vmap(lambda observer: observer.merged("devices"), axis_name="devices")(halves)
+    assert not merged.is_finite.any()
+    seen.range(np.uint8)  # means nothing, and is no error
+
+
+@of_each
+def test_no_data(observer):
+    for seen in (observer, observer.update(np.zeros((0, 3), np.float32))):
+        assert seen.count == 0
+        assert seen.is_finite
+        assert tuple(seen.range(np.uint8)) == (np.inf, -np.inf)
+    same(after(observer, [BATCHES[0], np.zeros((0, 3), np.float32)]), after(observer, BATCHES[:1]))
+
+
+def test_names():
+    for name, observer in OBSERVERS.items():
+        assert type(observer_of(name)) is type(observer)
+    assert observer_of(OBSERVERS["mse"]) is OBSERVERS["mse"]
+    assert observer_of("percentile").percentile == 99.99
+    for wrong in ("max", 3, None, ["mse"]):
+        with pytest.raises(PtqError, match='expected one of "minmax", "moving_average", "percentile", "mse", or'):
+            observer_of(wrong)
+    with pytest.raises(PtqError, match=r"observer is the class MinMax, expected an observer: write MinMax\(\)"):
+        observer_of(MinMax)
+
+
+def test_wrong_options():
+    for wrong in (-0.1, 1, np.nan):
+        with pytest.raises(PtqError, match=r"MovingAverage: momentum is .*, expected at least 0 and below 1"):
+            MovingAverage(momentum=wrong)
+    for wrong in (50, 101, np.nan):
+        with pytest.raises(PtqError, match=r"Percentile: percentile is .*, expected above 50 and at most 100"):
+            Percentile(percentile=wrong)
+    for wrong in (1, 2**16 + 1):
+        with pytest.raises(PtqError, match=r"LeastSquares: bins is .*, expected 2 to 65536 on each side of 0"):
+            LeastSquares(bins=wrong)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Deviations(Observer):
+    """A user's own: some standard deviations around 0."""
+
+    wide: float = jax.tree.static(default=3.0)
+    squares: jax.Array = np.float32(0)  # noqa: RUF009
+
+    def with_values(self, x):
+        return replace(self, squares=self.squares + jnp.sum(x * x))
+
+    def with_devices(self, axis_name):
+        return replace(self, squares=jax.lax.psum(self.squares, axis_name))
+
+    def range(self, dtype):
+        end = self.wide * jnp.sqrt(self.squares / self.count)
+        return -end, end
+
+
+def test_an_observer_of_ones_own():
+    observer = after(observer_of(Deviations(wide=2.0)), BATCHES)
+    expected = 2 * np.sqrt((BATCHES.astype(np.float64) ** 2).mean())
+    np.testing.assert_allclose(observer.range("int8"), (-expected, expected), rtol=1e-6)
+    merged = jax.vmap(lambda x: Deviations(wide=2.0).update(x).merged("devices"), axis_name="devices")(BATCHES)
+    np.testing.assert_allclose(merged.squares, np.full(len(BATCHES), observer.squares), rtol=1e-6)
+    assert merged.count.tolist() == [BATCHES.size] * len(BATCHES)
+    with pytest.raises(TypeError, match="abstract"):
+        Observer()
