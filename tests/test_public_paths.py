@@ -73,7 +73,9 @@ def test_public_classes_and_functions_are_of_jaxdml():
     assert set(PUBLIC) == CLASSES | functions | modules
     for name in CLASSES | functions:
         assert (PUBLIC[name].__module__, PUBLIC[name].__qualname__) == ("jaxdml", name)
-    assert modules == {"checked", "dxdispatch"}
+    assert modules == {"checked", "dxdispatch", "ptq"}
+    for name in set(dml.ptq.__all__) - {"PtqError"}:
+        assert getattr(dml.ptq, name).__module__ == "jaxdml.ptq"
     for name in set(dml.dxdispatch.__all__) - {"DxDispatchError"}:
         assert getattr(dml.dxdispatch, name).__module__ == "jaxdml.dxdispatch"
 

@@ -29,5 +29,6 @@ __all__ = [
 
 # The path that users and their pickles see is the public one.
 for _name in __all__:
-    globals()[_name].__module__ = __name__
+    if _name != "PtqError":  # lies in jaxdml.errors, as all errors do
+        globals()[_name].__module__ = __name__
 del _name

@@ -35,9 +35,9 @@ def check_function(program: Program, made: Canonical) -> None:
     for equation in _batch_statistics(program, made):
         raise PtqError(
             f"{equation.scope or equation.name} takes the mean over the first axis of an array of shape "
-            f"{list(made.shape(equation.inputs[0]))} and subtracts it, as BatchNorm in training mode does. Quantize apply in inference mode (flax: "
-            "use_running_average=True; equinox: eqx.nn.inference_mode); if the first axis is no batch, "
-            "add one by jax.vmap"
+            f"{list(made.shape(equation.inputs[0]))} and subtracts it, as BatchNorm in training mode does. Quantize "
+            "apply in inference mode (flax: use_running_average=True; equinox: eqx.nn.inference_mode); if the first "
+            "axis is no batch, add one by jax.vmap"
         )
     for number, name in enumerate(program.outputs):
         if not made.is_data(name):
