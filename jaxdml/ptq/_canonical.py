@@ -4,7 +4,9 @@ What is affine behind a contraction, bias or normalization or scale, goes into t
 it varies along output channels alone.
 """
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +19,7 @@ from jaxdml.ptq._contractions import Contraction
 from jaxdml.ptq._equations import Equation, Program
 from jaxdml.ptq._known import Known
 from jaxdml.ptq._layouts import Layouts
+from jaxdml.ptq._loops import loop_of
 
 
 class Canonical:
@@ -122,34 +125,59 @@ class Canonical:
         constants = {name: np.asarray(value) for name, value in self.program.constants.items()}
         return without_dead(Graph(tuple(nodes), self.program.inputs, outputs, constants))
 
+    def values(self, names: Sequence[str], params: Sequence[Any]) -> list[Any]:
+        """Known values of the program, of the leaves of the parameters."""
+        return list(self._computed(tuple(names), self._given(params)))
+
     def weights(self, params: Sequence[Any]) -> dict[str, np.ndarray]:
         """Weights and biases of the contractions by name, of the leaves of the parameters."""
-        given = {**self.program.constants, **dict(zip(self.program.params, params, strict=True))}
         read = [each for each in self.contractions if each.weight]
-        wanted = {name for each in read for name in (each.weight, *(step.vector for step in each.steps)) if name}
-        nodes = [node for node in self._nodes if isinstance(node, Node) and self.known.names.issuperset(node.inputs)]
-        needed = without_dead(Graph(tuple(nodes), (), tuple(wanted), {}))
-        bound = [with_equations(node, self.program) for node in needed.nodes]
-
-        @jax.jit
-        def computed(given: dict[str, Any]) -> list[tuple[Any, list[Any]]]:
-            values = evaluate(bound, given)
-            return [
-                (each.arranged(values[each.weight]).astype(np.float32), [
-                    step.numbers(values[step.vector]).astype(np.float32) for step in each.steps if step.vector
-                ]) for each in read
-            ]  # fmt: skip
-
         found = dict[str, np.ndarray]()
-        for each, (weight, vectors) in zip(read, jax.device_get(computed(given)), strict=True):
+        for each, (weight, vectors) in zip(read, jax.device_get(self._arranged(self._given(params))), strict=True):
             found[f"{each.output}:weight"], bias = each.folded(weight, vectors)
             if each.has_bias:
                 found[f"{each.output}:bias"] = bias
         return found
+
+    def _given(self, params: Sequence[Any]) -> dict[str, Any]:
+        return {**self.program.constants, **dict(zip(self.program.params, params, strict=True))}
+
+    @functools.cached_property
+    def _arranged(self) -> Callable[[dict[str, Any]], list[tuple[Any, list[Any]]]]:
+        read = [each for each in self.contractions if each.weight]
+        names = [name for each in read for name in (each.weight, *(step.vector for step in each.steps if step.vector))]
+
+        @jax.jit
+        def arranged(given: dict[str, Any]) -> list[tuple[Any, list[Any]]]:
+            values = iter(self._known(names, given))
+            return [
+                (each.arranged(next(values)).astype(np.float32), [
+                    step.numbers(next(values)).astype(np.float32) for step in each.steps if step.vector
+                ]) for each in read
+            ]  # fmt: skip
+
+        return arranged
+
+    @functools.cached_property
+    def _computed(self) -> Callable[[tuple[str, ...], dict[str, Any]], list[Any]]:
+        return jax.jit(self._known, static_argnums=0)
+
+    def _known(self, names: Sequence[str], given: dict[str, Any]) -> list[Any]:
+        nodes = [node for node in self._nodes if isinstance(node, Node) and self.known.names.issuperset(node.inputs)]
+        needed = without_dead(Graph(tuple(nodes), (), tuple(names), {}))
+        values = evaluate([with_equations(node, self.program) for node in needed.nodes], given)
+        return [values[name] for name in names]
 
 
 def with_equations(node: Node, program: Program) -> Node:
     """The node, with the equation of a program that it runs."""
     if "equation" not in node.options:
         return node
-    return node.replace(options={"equation": program.equations[node.options["equation"]]})
+    options = {**node.options, "equation": program.equations[node.options["equation"]]}
+    body = options.get("body")
+    if body is not None:
+        loop = loop_of(options["equation"], program.avals, lambda place: place in body.data)
+        assert loop is not None
+        nodes = tuple(with_equations(each, loop.program) for each in body.nodes)
+        options |= {"loop": loop, "body": dataclasses.replace(body, nodes=nodes)}
+    return node.replace(options=options)

@@ -142,14 +142,38 @@ def program_of(apply: Callable[..., Any], params: Any, inputs: tuple[Any, ...]) 
     )
 
 
+def program_of_jaxpr(jaxpr: Any, known: Mapping[int, tuple[str, ...]], scope: str) -> Program:
+    """The equations of a jaxpr.
+
+    Args:
+      jaxpr: closed.
+      known: by the places of inputs that are parameters, their paths; the others are inputs.
+      scope: the names of scopes that it lies in.
+    """
+    made = _Writer()
+    names = [
+        made.param(known[place]) if place in known else f"input_{place}" for place in range(len(jaxpr.jaxpr.invars))
+    ]
+    made.avals |= {name: var.aval for name, var in zip(names, jaxpr.jaxpr.invars, strict=True)}
+    outputs = made.write(jaxpr.jaxpr, names, jaxpr.consts, scope)
+    inputs = tuple(name for name in names if name not in made.params)
+    return Program(
+        tuple(made.equations), made.params, inputs, tuple(outputs), jax.tree.structure(outputs), made.constants,
+        made.avals,
+    )  # fmt: skip
+
+
 def run(*arguments: Any, equation: Equation) -> Any:
     """What an equation computes, of inputs cast to the types that the function was traced with."""
-    arrays = [_cast(x, dtype) for x, dtype in zip(arguments, equation.dtypes, strict=True)]
-    # Equations were traced outside of jax.shard_map, which wants operands that vary alike.
-    axes = frozenset().union(*(_varying(x) for x in arrays))
-    arrays = [lax.pcast(x, tuple(axes - _varying(x)), to="varying") if axes - _varying(x) else x for x in arrays]
+    arrays = alike([_cast(x, dtype) for x, dtype in zip(arguments, equation.dtypes, strict=True)])
     results = equation.primitive.bind(*arrays, **equation.primitive.get_bind_params(dict(equation.params)))
     return tuple(results) if equation.primitive.multiple_results else results
+
+
+def alike(arrays: Sequence[Any]) -> list[Any]:
+    """The arrays, varying over the same axes of a mesh: equations were traced outside of jax.shard_map."""
+    axes = frozenset[Any]().union(*(_varying(x) for x in arrays))
+    return [lax.pcast(x, tuple(axes - _varying(x)), to="varying") if axes - _varying(x) else x for x in arrays]
 
 
 def _struct(x: Any) -> Any:
@@ -258,8 +282,8 @@ def _holds_code(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    if hasattr(value, "eqns"):  # a jaxpr, closed or not
-        return f"({'; '.join(map(_line, value.eqns))})"
+    if hasattr(value, "eqns"):
+        return _jaxpr(getattr(value, "jaxpr", value))
     if isinstance(value, tuple | list):
         return f"({', '.join(map(_text, value))})"
     if value is None or (callable(value) and not isinstance(value, type)):
@@ -267,7 +291,17 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _line(eqn: Any) -> str:
-    """An equation of an inner jaxpr: its primitive and the numbers in it."""
-    numbers = (str(atom.val) for atom in eqn.invars if isinstance(atom, jax.extend.core.Literal))
-    return f"{eqn.primitive.name}{_told(eqn.params)} {' '.join(numbers)}".strip()
+def _jaxpr(jaxpr: Any) -> str:
+    """An inner jaxpr: its equations, with numbers in place of names."""
+    numbers: dict[Any, int] = {}
+
+    def named(atom: Any) -> str:
+        if isinstance(atom, jax.extend.core.Literal):
+            return str(atom.val)
+        return str(numbers.setdefault(atom, len(numbers)))
+
+    lines = [" ".join(map(named, (*jaxpr.constvars, *jaxpr.invars)))]
+    for eqn in jaxpr.eqns:
+        inputs, outputs = (" ".join(map(named, atoms)) for atoms in (eqn.invars, eqn.outvars))
+        lines.append(f"{outputs} = {eqn.primitive.name} {inputs}{_told(eqn.params)}")
+    return f"({'; '.join((*lines, ' '.join(map(named, jaxpr.outvars))))})"

@@ -18,13 +18,13 @@ import numpy as np
 
 from jaxdml._graph.graph import Graph, Node
 from jaxdml.errors import PtqError
+from jaxdml.ptq._loops import LAYERS, Body
 from jaxdml.ptq._model import Model
 from jaxdml.ptq._operators import OPERATORS, equation
 from jaxdml.ptq._traced import Traced
 
 FORMAT = "jaxdml.ptq 1"
 TEXT = "model.json"
-NODE = "inputs", "outputs", "options", "name", "source", "remark"
 PARAMS = "write load(path, apply, params), with the float parameters or jax.ShapeDtypeStruct in their place"
 
 
@@ -113,14 +113,27 @@ def _plain(array: np.ndarray) -> np.ndarray:
 
 
 def _node_as_json(node: Node) -> list[Any]:
-    return [node.operator.name, node.operator.kind, *(getattr(node, word) for word in NODE)]
+    options = dict(node.options)
+    if "body" in options:
+        body = options["body"]
+        nodes = [_node_as_json(each) for each in body.nodes]
+        options["body"] = [nodes, body.inputs, body.outputs, body.stacked, body.data]
+    return [node.operator.name, node.operator.kind, node.inputs, node.outputs, options, *_words(node)]
+
+
+def _words(node: Node) -> tuple[Any, ...]:
+    return node.name, node.source, node.remark
 
 
 def _node_of_json(stored: list[Any]) -> Node:
-    name, kind, *fields = stored
-    inputs, outputs, options, label, source, remark = map(_tuples, fields)
+    name, kind, inputs, outputs, options, *words = stored
+    body = options.pop("body", None)
+    options = _tuples(options)
     operator = equation(name, kind) if "equation" in options else OPERATORS[name]
-    return Node(operator, inputs, outputs, options, label, source, remark)
+    if body is not None:
+        operator, (nodes, *fields) = LAYERS, body
+        options["body"] = Body(tuple(map(_node_of_json, nodes)), *map(_tuples, fields))
+    return Node(operator, tuple(inputs), tuple(outputs), options, *map(_tuples, words))
 
 
 def _tuples(value: Any) -> Any:

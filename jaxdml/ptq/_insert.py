@@ -12,27 +12,58 @@ from jaxdml._graph.graph import Graph, Node, without_dead
 from jaxdml.errors import PtqError
 from jaxdml.ptq import _operators as op
 from jaxdml.ptq._canonical import with_equations
-from jaxdml.ptq._equations import Program
-from jaxdml.ptq._plan import CONTRACTIONS, Plan, number_of
+from jaxdml.ptq._loops import Body, scan_node
+from jaxdml.ptq._plan import CONTRACTIONS, number_of
 from jaxdml.ptq._ranges import quantize_weights
+from jaxdml.ptq._units import Unit
 
+Grid = tuple[np.ndarray, np.ndarray]
 MOST_STEPS = 2.0**30  # of a bias, so that products fit beside it
+
+
+def with_grids(unit: Unit, grids: Mapping[str, Grid]) -> Graph:
+    """The graph of a unit with quantize and dequantize nodes.
+
+    Args:
+      unit: with constants.
+      grids: scale and zero point by the name of a value; those of a body are stacked, after its scan's name.
+    """
+    bodies = {name: _body(each, _within(name, grids)) for name, each in unit.loops.items()}
+    return Quantizer(unit, unit.graph, grids, bodies).graph()
+
+
+def _within(scan: str, grids: Mapping[str, Grid]) -> dict[str, Grid]:
+    return {name.removeprefix(f"{scan}/"): grid for name, grid in grids.items() if name.startswith(f"{scan}/")}
+
+
+def _body(unit: Unit, grids: Mapping[str, Grid]) -> tuple[Body, dict[str, np.ndarray]]:
+    """The body of a scan with quantize and dequantize nodes, and its constants, stacked."""
+    assert unit.loop is not None
+    graphs = []
+    for number in range(unit.loop.length):
+        constants = {name: value[number] for name, value in unit.graph.constants.items()}
+        of_layer = {name: (scale[number], zero_point[number]) for name, (scale, zero_point) in grids.items()}
+        graphs.append(Quantizer(unit, unit.graph.replace(constants=constants), of_layer, {}).graph())
+    first = graphs[0]
+    stacked = {name: np.stack([graph.constants[name] for graph in graphs]) for name in first.constants}
+    body = Body(first.nodes, unit.program.inputs, first.outputs, tuple(stacked), unit.loop.data)
+    return body, stacked
 
 
 class Quantizer:
     """Puts quantize and dequantize nodes into a graph."""
 
     def __init__(
-        self, program: Program, graph: Graph, plan: Plan, modes: Mapping[str, str], reasons: Mapping[str, str],
-        grids: Mapping[str, tuple[np.ndarray, np.ndarray]],
+        self, unit: Unit, graph: Graph, grids: Mapping[str, Grid], bodies: Mapping[str, tuple[Body, dict[str, Any]]]
     ) -> None:  # fmt: skip
-        self._program, self._graph, self._plan, self._modes, self._grids = program, graph, plan, modes, grids
-        self._reasons = dict(reasons)
+        self._program, self._graph, self._plan, self._modes = unit.program, graph, unit.plan, unit.modes
+        self._grids, self._bodies, self._reasons = grids, bodies, dict(unit.reasons)
         self._constants, self._nodes, self._makers = dict(graph.constants), list[Node](), graph.producers()
 
     def graph(self) -> Graph:
         """The graph with the nodes."""
-        for owner, (scale, zero_point) in self._grids.items():
+        for owner in set(self._plan.grids.values()):
+            scale, zero_point = self._grids[owner]
             self._constants |= {f"{owner}:scale": scale, f"{owner}:zero_point": zero_point}
         for name in self._graph.inputs:
             self._quantized(name)
@@ -47,6 +78,9 @@ class Quantizer:
                 inputs = self._with_weights(node, inputs)
             elif mode == "dynamic":
                 self._append_dynamic(node, inputs)
+                continue
+            if node.outputs[0] in self._bodies:
+                self._append_scan(node)
                 continue
             remark = self._reasons.get(node.outputs[0], node.remark)
             self._nodes.append(node.replace(inputs=inputs, remark=remark))
@@ -72,6 +106,15 @@ class Quantizer:
         owner = self._plan.owners[name]
         inputs = source, f"{owner}:scale", f"{owner}:zero_point"
         self._nodes.append(Node(operator, inputs, (target,), {"axis": 1}, name))
+
+    def _append_scan(self, node: Node) -> None:
+        name = node.outputs[0]
+        body, constants = self._bodies[name]
+        node = scan_node(node, body, name)
+        self._nodes.append(node.replace(inputs=tuple(self._read(each, False) for each in node.inputs)))
+        self._constants |= {f"{name}/{each}": value for each, value in constants.items()}
+        for each in node.outputs:
+            self._quantized(each)
 
     # Weights -----------------------------------------------------------------------------------------------------
 

@@ -6,15 +6,12 @@ from typing import Any
 import jax
 
 from jaxdml._graph.evaluate import evaluate
-from jaxdml._graph.fuse import fused
 from jaxdml._graph.graph import Graph
 from jaxdml._graph.parameters import wrong_params
 from jaxdml._graph.report import table
-from jaxdml._graph.weights import with_weights
 from jaxdml.errors import ModelError, PtqError
 from jaxdml.ptq._conversions import canonical
-from jaxdml.ptq._operators import INTEGERS
-from jaxdml.ptq._rules import PTQ_RULES
+from jaxdml.ptq._integers import on_integers, with_bodies
 from jaxdml.ptq._sqnr import Sqnr, sqnr_of
 from jaxdml.ptq._traced import Traced, bound, shapes_of
 
@@ -34,7 +31,7 @@ class Model:
 
     def __init__(self, traced: Traced, graph: Graph, calibrated: Any) -> None:
         self.traced, self.graph, self.calibrated = traced, graph, shapes_of(calibrated)
-        self._fused, self.params = with_weights(fused(graph, INTEGERS, rules=PTQ_RULES))
+        self._fused, self.params = on_integers(graph)
         self._jitted = jax.jit(self._computed)
 
     @property
@@ -97,7 +94,7 @@ class Model:
         return sqnr_of(floats, self.graph, nodes, constants, given)
 
     def __str__(self) -> str:
-        return table(self._fused, "in apply")
+        return table(with_bodies(self._fused), "in apply")
 
     def __repr__(self) -> str:
         return f"<jaxdml.ptq.Model of {len(self._fused.nodes)} nodes, fingerprint {self.fingerprint}>"

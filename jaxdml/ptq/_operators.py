@@ -237,7 +237,7 @@ OPERATORS: Mapping[str, Operator] = {
     each.name: each
     for each in (
         TRANSPOSE, MERGE, SPLIT, ONES, CONVOLUTION, PRODUCT, ADD, MULTIPLY, CLIP, MAX_POOL, AVERAGE_POOL, MEAN, PAD,
-        CONCATENATE, QUANTIZE, DEQUANTIZE, TABLE,
+        CONCATENATE, QUANTIZE, DEQUANTIZE, TABLE, DYNAMIC,
     )
 }  # fmt: skip
 _quantized = partial(Operator, is_quantized=True)

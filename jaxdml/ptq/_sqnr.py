@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxdml._graph.evaluate import evaluate, results
 from jaxdml._graph.graph import Graph, Node, moves
+from jaxdml.ptq._loops import LAYERS
 from jaxdml.ptq._operators import ADD, DEQUANTIZE, DYNAMIC, QUANTIZE
 from jaxdml.ptq._plan import CONTRACTIONS
 
@@ -150,6 +151,9 @@ def _float_results(graph: Graph) -> set[str]:
     """What contractions on integers give in floats, bias and all."""
     readers, makers, found = graph.consumers(), graph.producers(), set[str]()
     for node in graph.nodes:
+        if node.operator is LAYERS:
+            found.add(node.outputs[0])
+            continue
         weights = makers.get(node.inputs[1]) if len(node.inputs) > 1 else None
         is_quantized = weights is not None and weights.operator is DEQUANTIZE
         if node.operator is not DYNAMIC and not (node.operator.kind in CONTRACTIONS and is_quantized):
