@@ -21,6 +21,7 @@ from jaxdml.examples import digits
 LOWEST_ACCURACY = 95.0  # percent
 LARGEST_LOSS = 1.0  # points of accuracy that int8 may lose to float
 TIMED_RUNS = 21
+CALIBRATION = 64  # images
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     device = jax.devices()[0]
     _show(f"{'device':16}{device.platform} ({device.device_kind})")
     _show(f"{'kernels':16}{jaxdml.kernels()}")
-    float_accuracy = _accuracy(jax.jit(digits.float_network)(float_parameters, images), labels)
+    float_network = jax.jit(digits.float_network)
+    float_accuracy = _accuracy(float_network(float_parameters, images), labels)
     _show(f"{'float accuracy':16}{float_accuracy:.2f} %")
     network = jax.jit(digits.int8_network)
     logits = network(parameters, images)
@@ -49,10 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     calls = jax.tree.map(np.asarray, jax.jit(digits.int8_calls)(parameters, images))
     differing = _compare(calls)
-    seconds = _median_seconds(lambda: network(parameters, images))
-    _show(f"\n{'speed':16}{len(images) / seconds:,.0f} images/s ({len(images)} at a time, median of {TIMED_RUNS} runs)")
-
     of_onnx = _compare_onnx()
+    ptq_accuracy = _quantize(float_parameters, images, labels)
+
+    runs = {"int8": lambda: network(parameters, images), "float": lambda: float_network(float_parameters, images)}
+    speeds = {name: len(images) / seconds for name, seconds in zip(runs, _median_seconds(*runs.values()), strict=True)}
+    told = ", ".join(f"{name} {speed:,.0f} images/s" for name, speed in speeds.items())
+    _show(f"\n{'speed':16}{told} ({len(images)} at a time, medians of {TIMED_RUNS} runs)")
 
     complaints = []
     if accuracy < LOWEST_ACCURACY:
@@ -60,6 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if accuracy < float_accuracy - LARGEST_LOSS:
         complaints.append(
             f"int8 loses {float_accuracy - accuracy:.2f} points to float, expected at most {LARGEST_LOSS}"
+        )
+    if ptq_accuracy < float_accuracy - LARGEST_LOSS:
+        complaints.append(
+            f"jaxdml.ptq loses {float_accuracy - ptq_accuracy:.2f} points to float, expected at most {LARGEST_LOSS}"
         )
     if of_onnx:
         complaints.append(f"{of_onnx:,} logits of the ONNX model differ from onnxruntime's")
@@ -122,14 +131,29 @@ def _count_differing(output: np.ndarray, expected: np.ndarray) -> int:
     return int(np.count_nonzero(output.view(bits) != expected.view(bits)))
 
 
-def _median_seconds(run: Callable[[], Any]) -> float:
-    jax.block_until_ready(run())
-    seconds = []
-    for _ in range(TIMED_RUNS):
-        start = time.perf_counter()
-        jax.block_until_ready(run())
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+def _quantize(parameters: dict[str, jax.Array], images: jax.Array, labels: jax.Array) -> float:
+    """Quantizes the float network in one call; its accuracy in percent."""
+    _show(f"\nThe float network, quantized by one call of jaxdml.ptq.quantize with {CALIBRATION} of the images:\n")
+    batches = [images[:CALIBRATION]]
+    model = jaxdml.ptq.quantize(digits.float_network, parameters, batches, progress=False)
+    logits = jax.jit(model.apply)(model.params, images)
+    accuracy = _accuracy(logits, labels)
+    _show(f"{'int8 accuracy':16}{accuracy:.2f} %")
+    (ratio,) = model.sqnr(parameters, images).outputs
+    _show(f"{'error':16}the logits are {ratio:.1f} dB above their quantization noise")
+    return accuracy
+
+
+def _median_seconds(*runs: Callable[[], Any]) -> list[float]:
+    """The median time of each, run in turn."""
+    seconds: list[list[float]] = [[] for _ in runs]
+    for number in range(TIMED_RUNS + 1):  # the first compiles
+        for run, own in zip(runs, seconds, strict=True):
+            start = time.perf_counter()
+            jax.block_until_ready(run())
+            if number:
+                own.append(time.perf_counter() - start)
+    return list(map(statistics.median, seconds))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph, Node, Operator, without_dead
+from jaxdml.errors import PtqError
 from jaxdml.ptq import _operators as op
 from jaxdml.ptq._contractions import Contraction
 from jaxdml.ptq._equations import Equation, Program
@@ -39,6 +40,7 @@ class Canonical:
         self._nodes: list[Node | Contraction] = []
         self._behind: dict[str, Contraction] = {}  # by the graph's value that nothing but affine has followed yet
         self._readers: dict[str, list[Equation]] = {}
+        self._places = {id(equation): place for place, equation in enumerate(program.equations)}
         for equation in program.equations:
             for name in equation.inputs:
                 self._readers.setdefault(name, []).append(equation)
@@ -61,7 +63,7 @@ class Canonical:
 
     def place(self, equation: Equation) -> int:
         """The equation's number."""
-        return self.program.equations.index(equation)
+        return self._places[id(equation)]
 
     # Nodes -------------------------------------------------------------------------------------------------------
 
@@ -130,13 +132,20 @@ class Canonical:
         return list(self._computed(tuple(names), self._given(params)))
 
     def weights(self, params: Sequence[Any]) -> dict[str, np.ndarray]:
-        """Weights and biases of the contractions by name, of the leaves of the parameters."""
+        """Weights and biases of the contractions by name, of the leaves of the parameters.
+
+        Raises:
+          PtqError: if they hold NaN or infinity.
+        """
         read = [each for each in self.contractions if each.weight]
         found = dict[str, np.ndarray]()
         for each, (weight, vectors) in zip(read, jax.device_get(self._arranged(self._given(params))), strict=True):
             found[f"{each.output}:weight"], bias = each.folded(weight, vectors)
             if each.has_bias:
                 found[f"{each.output}:bias"] = bias
+            if not (np.isfinite(found[f"{each.output}:weight"]).all() and np.isfinite(bias).all()):
+                behind = ", with what is affine behind them," if each.steps else ""
+                raise PtqError(f"the weights of {each.name!r}{behind} hold NaN or infinity: look for them in params")
         return found
 
     def _given(self, params: Sequence[Any]) -> dict[str, Any]:

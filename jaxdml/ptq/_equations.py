@@ -4,7 +4,6 @@ Functions called inside are written out, equal equations become one, and each va
 structure alone: the same function traced with another batch size has the same names.
 """
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,8 @@ import jax
 import jax.extend
 import numpy as np
 from jax import lax
+
+from jaxdml.ptq._signature import digest, holds_code, told
 
 # Functions that are called, or whose derivatives are their own: what they compute is an inner jaxpr.
 CALLS = frozenset(
@@ -30,20 +31,6 @@ CALLS = frozenset(
     ]
 )
 INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-# What changes with the sizes of inputs, and what says nothing of values.
-UNTOLD = frozenset(
-    [
-        "shape",
-        "new_sizes",
-        "limit_indices",
-        "slice_sizes",
-        "sharding",
-        "out_sharding",
-        "dimensions_sharding",
-        "accuracy",
-        "precision",
-    ]
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +85,14 @@ class Program:
         """What the program is, a line for each input, parameter and equation, without the sizes of inputs."""
         lines = [f"{name}: {self.avals[name].dtype}[{self.avals[name].ndim}]" for name in self.inputs]
         lines += [f"{name}: {self.avals[name].str_short()}" for name in self.params]
+        # An array that apply captures, or makes of the sizes of inputs by NumPy, is the same in each trace.
+        captured = ((name, value) for name, value in self.constants.items() if np.ndim(value))
+        lines += [
+            f"{name}: {self.avals[name].str_short()} {digest(np.asarray(value).tobytes())}" for name, value in captured
+        ]
         for equation in self.equations:
             names = (self._told(name) for name in equation.inputs)
-            lines.append(f"{', '.join(equation.outputs)} = {equation.name} {', '.join(names)}{_told(equation.params)}")
+            lines.append(f"{', '.join(equation.outputs)} = {equation.name} {', '.join(names)}{told(equation.params)}")
         return (*lines, f"return {', '.join(map(self._told, self.outputs))}")
 
     def _told(self, name: str) -> str:
@@ -108,11 +100,6 @@ class Program:
         constant = self.constants.get(name)
         is_literal = constant is not None and np.ndim(constant) == 0
         return f"{name}={np.asarray(constant)}" if is_literal else name
-
-
-def fingerprint(signature: Sequence[str]) -> str:
-    """A short digest of a program's signature."""
-    return hashlib.sha256("\n".join(signature).encode()).hexdigest()[:16]
 
 
 def program_of(apply: Callable[..., Any], params: Any, inputs: tuple[Any, ...]) -> Program:
@@ -250,8 +237,8 @@ class _Writer:
 
     def _equation(self, eqn: Any, inputs: tuple[str, ...], scope: str) -> Sequence[str]:
         word = eqn.primitive.name
-        key = word, inputs, _told(eqn.params), *(var.aval.str_short() for var in eqn.outvars)
-        is_plain = not eqn.effects and not any(map(_holds_code, eqn.params.values()))
+        key = word, inputs, told(eqn.params), *(var.aval.str_short() for var in eqn.outvars)
+        is_plain = not eqn.effects and not any(map(holds_code, eqn.params.values()))
         if key in self.known and is_plain:
             return tuple(self.known[key])
         outputs = tuple(self.fresh(word) for _ in eqn.outvars)
@@ -265,43 +252,3 @@ class _Writer:
 def _scope(eqn: Any) -> str:
     """The names of the scopes that an equation lies in, without the transformations that wrote it."""
     return re.sub(r"(?:vmap|jvp|transpose)\(([^()]*)\)", r"\1", str(eqn.source_info.name_stack)).strip("/")
-
-
-def _told(params: Mapping[str, Any]) -> str:
-    """A primitive's parameters as far as they tell what is computed, whatever the sizes of inputs."""
-    found = ((key, _text(value)) for key, value in sorted(params.items()) if key not in UNTOLD)
-    told = ", ".join(f"{key}={text}" for key, text in found if text)
-    return f" [{told}]" if told else ""
-
-
-def _holds_code(value: Any) -> bool:
-    """Whether a primitive's parameter is a function, or holds one; of such equations no two are taken for equal."""
-    if isinstance(value, tuple | list):
-        return any(map(_holds_code, value))
-    return hasattr(value, "eqns") or (callable(value) and not isinstance(value, type))
-
-
-def _text(value: Any) -> str:
-    if hasattr(value, "eqns"):
-        return _jaxpr(getattr(value, "jaxpr", value))
-    if isinstance(value, tuple | list):
-        return f"({', '.join(map(_text, value))})"
-    if value is None or (callable(value) and not isinstance(value, type)):
-        return ""
-    return str(value)
-
-
-def _jaxpr(jaxpr: Any) -> str:
-    """An inner jaxpr: its equations, with numbers in place of names."""
-    numbers: dict[Any, int] = {}
-
-    def named(atom: Any) -> str:
-        if isinstance(atom, jax.extend.core.Literal):
-            return str(atom.val)
-        return str(numbers.setdefault(atom, len(numbers)))
-
-    lines = [" ".join(map(named, (*jaxpr.constvars, *jaxpr.invars)))]
-    for eqn in jaxpr.eqns:
-        inputs, outputs = (" ".join(map(named, atoms)) for atoms in (eqn.invars, eqn.outvars))
-        lines.append(f"{outputs} = {eqn.primitive.name} {inputs}{_told(eqn.params)}")
-    return f"({'; '.join((*lines, ' '.join(map(named, jaxpr.outvars))))})"

@@ -55,6 +55,8 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
         "calibrated": _skeleton(model.calibrated),
     }
     arrays[TEXT] = np.frombuffer(json.dumps(text, default=int).encode(), np.uint8)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
     handle, written = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -98,7 +100,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
     except (KeyError, ValueError, TypeError, zipfile.BadZipFile, EOFError) as error:
         if isinstance(error, PtqError):
             raise
-        raise PtqError(f"{path} is no file that jaxdml.ptq.save wrote: {error}") from error
+        raise PtqError(f"{path} is no file that jaxdml.ptq.save wrote, or it is damaged") from error
     if params is None and structs is None:
         raise PtqError(f"the parameters of {path} are held by other than dicts, lists and tuples: {PARAMS}")
     traced = Traced(apply, structs if params is None else params, signature)

@@ -9,7 +9,6 @@ import numpy as np
 from jaxdml._graph import directml
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph, Node, without_dead
-from jaxdml.errors import PtqError
 from jaxdml.ptq import _operators as op
 from jaxdml.ptq._canonical import with_equations
 from jaxdml.ptq._loops import Body, scan_node
@@ -62,7 +61,7 @@ class Quantizer:
 
     def graph(self) -> Graph:
         """The graph with the nodes."""
-        for owner in set(self._plan.grids.values()):
+        for owner in dict.fromkeys(self._plan.grids.values()):
             scale, zero_point = self._grids[owner]
             self._constants |= {f"{owner}:scale": scale, f"{owner}:zero_point": zero_point}
         for name in self._graph.inputs:
@@ -133,8 +132,6 @@ class Quantizer:
     def _integers(self, node: Node, weight: str, axis: int, least: np.ndarray | None) -> tuple[str, str, str]:
         """Names of a weight's integers, scale and zero point."""
         w = np.asarray(self._constants.pop(weight))
-        if not np.isfinite(w).all():
-            raise PtqError(f"{node.name}: its weights hold NaN or infinity, with what is affine behind it folded in")
         integers, scale = quantize_weights(w, axis)
         if least is not None and (scale < least).any():
             text = "have larger weight scales, so that the bias fits int32"

@@ -88,9 +88,12 @@ class Known:
         self._program = program
         self._makers = {name: each for each in program.equations for name in each.outputs}
         self._varying = {name: _not_one(program.avals[name].shape) for name in (*program.params, *program.constants)}
+        self._leaves: dict[str, tuple[str, ...]] = {name: (name,) for name in program.params}
         for equation in program.equations:
             if all(name in self._varying for name in equation.inputs):
+                read = dict.fromkeys(leaf for name in equation.inputs for leaf in self.leaves(name))
                 for name in equation.outputs:
+                    self._leaves[name] = tuple(read)
                     self._varying[name] = self._axes(equation, program.avals[name].shape)
         self.names = frozenset(self._varying)
 
@@ -122,10 +125,7 @@ class Known:
 
     def leaves(self, name: str) -> tuple[str, ...]:
         """The parameters that a known value is computed from, in order."""
-        if name in self._program.params:
-            return (name,)
-        maker = self._makers.get(name)
-        return tuple(dict.fromkeys(leaf for each in maker.inputs for leaf in self.leaves(each))) if maker else ()
+        return self._leaves.get(name, ())
 
     def _axes(self, equation: Equation, shape: Sequence[Any]) -> Axes:
         told = AXES.get(equation.name)

@@ -17,6 +17,7 @@ from jaxdml.ptq._operators import PRODUCT
 CONTRACTIONS = ("conv", "dot")
 JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")
 REGION = ("element_wise", "clip", "add", "mul")
+RENEWING = (*CONTRACTIONS, "add", "concat", "window_mean")
 NUMBER_STAYS = ("broadcast_in_dim", "convert_element_type", "reshape", "squeeze", "transpose")
 
 
@@ -61,6 +62,7 @@ class _Planner:
             if self.data.intersection(node.inputs):
                 self.data.update(node.outputs)
         self.roots: dict[str, tuple[str, ...]] = {}
+        self.of_means = set[str]()  # what is made of a mean, as what normalizes is; 8 bits are too few for that
         self.can: set[str] = {name for name in graph.inputs if is_float[name]}
         for node in graph.nodes:
             self._forward(node)
@@ -74,9 +76,12 @@ class _Planner:
                 self.plan.owners[name] = name
         makers = {name: self.makers[name] for name in self.by_tables - self.wanted if name in self.makers}
         self.plan.wide = {name for name, node in makers.items() if node.operator.kind == "dot" or self._is_bias(node)}
-        names = {*self.plan.owners, *(name for node in self.plan.integers for name in node.inputs if name in self.data)}
-        self.plan.owners = {name: self._owner(name) for name in self.plan.owners}
-        self.plan.grids = {name: self._owner(name) for name in names}
+        read = {name for node in self.plan.integers for name in node.inputs if name in self.data}
+        in_order = (*graph.inputs, *(name for node in graph.nodes for name in node.outputs))
+        self.plan.grids = {
+            name: self._owner(name) for name in in_order if name in read or name in self.plan.owners
+        }  # fmt: skip
+        self.plan.owners = {name: self._owner(name) for name in in_order if name in self.plan.owners}
 
     # What can be made on integers --------------------------------------------------------------------------------
 
@@ -87,12 +92,14 @@ class _Planner:
             return
         self.roots[output] = self._roots_of(node, data)
         kind = node.operator.kind
+        if kind == "mean" or (kind not in RENEWING and not self.of_means.isdisjoint(data)):
+            self.of_means.update(node.outputs)
         if kind in CONTRACTIONS:
             can = self.modes[output] == "static"
         elif moves(node) or self._is_bias(node) or kind == "clip":
             can = data[0] in self.can
         elif kind == "mul":
-            can = len(data) > 1 and all(name in self.can and not self._is_of_mean(name) for name in data)
+            can = len(data) > 1 and self.can.issuperset(data) and self.of_means.isdisjoint(data)
         elif kind in JOINS:
             can = len(data) == len(node.inputs) and all(name in self.can for name in data)
         else:
@@ -124,13 +131,6 @@ class _Planner:
         return node.operator.kind == "add" and node.inputs[1] not in self.data and (
             maker is not None and maker.operator is PRODUCT
         )  # fmt: skip
-
-    def _is_of_mean(self, name: str) -> bool:
-        """Whether a value is made of a mean, as what normalizes is; 8 bits are too few for that."""
-        maker = self.makers.get(name)
-        if maker is None or maker.operator.kind in (*CONTRACTIONS, "add", "concat", "window_mean"):
-            return False
-        return maker.operator.kind == "mean" or any(map(self._is_of_mean, self.data.intersection(maker.inputs)))
 
     # What is wanted on integers ----------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ import numpy as np
 from jaxdml._graph.graph import Node
 from jaxdml.errors import PtqError
 from jaxdml.ptq._canonical import with_equations
-from jaxdml.ptq._equations import Program, fingerprint, program_of
+from jaxdml.ptq._equations import Program, program_of
+from jaxdml.ptq._signature import fingerprint
 
 
 class Traced:

@@ -21,8 +21,11 @@ OPERATORS = {digits.QUANTIZE, digits.CONVOLUTION, digits.ADD, digits.MATRIX_MULT
 
 def parsed(text):
     """What the program printed: percentages, images per second, and {operator: (calls, outputs, differing)}."""
-    percent = {name: float(value) for name, value in re.findall(r"^(float|int8) accuracy +([\d.]+) %$", text, re.M)}
-    speed = float(re.search(r"^speed +([\d,]+) images/s", text, re.M)[1].replace(",", ""))
+    of_networks, of_ptq = text.split("jaxdml.ptq.quantize")
+    found = re.findall(r"^(float|int8) accuracy +([\d.]+) %$", of_networks, re.M)
+    found += [("ptq", re.search(r"^int8 accuracy +([\d.]+) %$", of_ptq, re.M)[1])]
+    percent = {name: float(value) for name, value in found}
+    speed = [float(each.replace(",", "")) for each in re.findall(r"([\d,]+) images/s", text)]
     rows = re.findall(r"^(\w+_\w+) +(\d+) +([\d,]+) +([\d,]+)$", text, re.M)
     counts = {name: tuple(int(value.replace(",", "")) for value in values) for name, *values in rows}
     return percent, speed, counts
@@ -34,7 +37,10 @@ def test_everything_is_right(capsys):
     percent, speed, counts = parsed(captured.out)
     assert percent["int8"] >= 95
     assert percent["int8"] >= percent["float"] - 1
-    assert speed > 0
+    assert percent["ptq"] >= percent["float"] - 1
+    assert len(speed) == 2
+    assert min(speed) > 0
+    assert float(re.search(r"logits are ([\d.]+) dB", captured.out)[1]) > 35
     assert counts.keys() == OPERATORS
     assert all(outputs > 0 and differing == 0 for _, outputs, differing in counts.values())
     assert sum(calls for calls, _, _ in counts.values()) == len(digits.NETWORK)
