@@ -69,17 +69,18 @@ class Canonical:
 
     def node(
         self, operator: Operator, inputs: Sequence[str], outputs: Sequence[str], options: Mapping[str, Any],
-        equation: Equation, remark: str = "",
+        equation: Equation, *, and_then: Equation | None = None, remark: str = "",
     ) -> None:  # fmt: skip
-        """Appends a node that stands for an equation."""
+        """Appends a node that stands for an equation, and perhaps for another behind it."""
         name = equation.scope or outputs[0]
-        self._append(Node(operator, tuple(inputs), tuple(outputs), options, name, (equation.name,), remark))
+        source = (equation.name,) if and_then is None else (equation.name, and_then.name)
+        self._append(Node(operator, tuple(inputs), tuple(outputs), options, name, source, remark))
 
     def as_it_is(self, equation: Equation, kind: str | None = None, remark: str = "") -> None:
         """Appends the equation as a node of a kind, on values in the program's layout."""
         inputs = [self.layouts.arranged(name) for name in equation.inputs]
         operator, options = op.equation(equation.name, kind), {"equation": self.place(equation)}
-        self.node(operator, inputs, equation.outputs, options, equation, remark)
+        self.node(operator, inputs, equation.outputs, options, equation, remark=remark)
 
     def moved(self, equation: Equation, places: Mapping[int, int] | None = None) -> None:
         """Appends a mover; what is affine behind it still goes into the contraction before it, if all axes are found.

@@ -149,7 +149,10 @@ def _in_order(made: Canonical, equation: Equation, *words: str) -> dict[str, Any
 
 
 def _max_pool(made: Canonical, equation: Equation) -> None:
-    if any(size != 1 for size in equation.params["base_dilation"]):
+    reaches = zip(equation.params["padding"], equation.params["window_dimensions"], strict=True)
+    # What padding alone gives is minus infinity, for which there is no integer.
+    may_see_padding_alone = any(pad >= size for pair, size in reaches for pad in pair if pad)
+    if may_see_padding_alone or any(size != 1 for size in equation.params["base_dilation"]):
         made.as_it_is(equation)
         return
     words = "window_dimensions", "window_strides", "padding", "window_dilation"
@@ -161,27 +164,36 @@ def _max_pool(made: Canonical, equation: Equation) -> None:
 
 
 def _sum(made: Canonical, equation: Equation) -> list[Equation]:
-    """A sum over axes: a mean, if it is divided by the number of elements."""
-    data, axes = equation.inputs[0], equation.params["axes"]
+    """A sum over axes: a mean, if it is divided by the number of elements, axes of one element in between or not."""
+    data, axes, total = equation.inputs[0], equation.params["axes"], equation.outputs[0]
     count = math.prod(made.shape(data)[axis] for axis in axes)
-    reader = made.only_reader(equation.outputs[0])
-    if reader is None or not axes or not _divides(made, reader, equation.outputs[0], count):
+    reader = kept = made.only_reader(total)
+    if kept is not None and kept.name in ("broadcast_in_dim", "reshape", "expand_dims") and len(kept.inputs) == 1 and (
+        math.prod(made.shape(total)) == math.prod(made.shape(kept.outputs[0]))
+    ):  # fmt: skip
+        reader = made.only_reader(kept.outputs[0])
+    if reader is None or kept is None or not axes or not _divides(made, reader, count):
         made.as_it_is(equation)
         return []
     held = made.layouts.of(data)
-    options = {"axes": tuple(sorted(held.places(axes)))}
-    made.node(op.MEAN, (held.name,), reader.outputs, options, equation)
-    kept = [axis for axis in held.order if axis not in axes]
-    made.layouts.hold(reader.outputs[0], reader.outputs[0], tuple(sum(a < b for a in kept) for b in kept))
-    return [reader]
+    made.node(op.MEAN, (held.name,), (total,), {"axes": tuple(sorted(held.places(axes)))}, equation, and_then=reader)
+    left = [axis for axis in held.order if axis not in axes]
+    made.layouts.hold(total, total, tuple(sum(a < b for a in left) for b in left))
+    if kept is not reader:
+        made.as_it_is(kept, "mover")
+    divided = made.layouts.of(reader.inputs[0])
+    made.layouts.hold(reader.outputs[0], divided.name, divided.order)
+    return [kept, reader]
 
 
-def _divides(made: Canonical, reader: Equation, total: str, count: Any) -> bool:
-    """Whether an equation divides a sum by the number of its elements."""
-    if reader.name not in ("div", "mul") or reader.inputs[0] != total or not isinstance(count, int) or not count:
+def _divides(made: Canonical, reader: Equation, count: Any) -> bool:
+    """Whether an equation divides its first input by the number of elements."""
+    if reader.name not in ("div", "mul") or not made.is_data(reader.inputs[0]) or not isinstance(count, int):
         return False
     number = None if made.is_data(reader.inputs[1]) else made.known.number(reader.inputs[1])
-    return number is not None and abs((number if reader.name == "div" else 1 / number) / count - 1) < 1e-6
+    if not number:
+        return False
+    return abs((number if reader.name == "div" else 1 / number) - count) < 1e-6 * count
 
 
 def _window_sum(made: Canonical, equation: Equation) -> list[Equation]:
@@ -189,7 +201,7 @@ def _window_sum(made: Canonical, equation: Equation) -> list[Equation]:
     window = equation.params["window_dimensions"]
     reader = made.only_reader(equation.outputs[0])
     is_spread = any(size != 1 for word in ("base_dilation", "window_dilation") for size in equation.params[word])
-    is_counted = reader is not None and _divides(made, reader, equation.outputs[0], math.prod(window))
+    is_counted = reader is not None and _divides(made, reader, math.prod(window))
     is_uncounted = reader is not None and _divides_by_counts(made, reader, equation)
     options = _in_order(made, equation, "window_dimensions", "window_strides", "padding")
     window, strides, padding = options.values()
@@ -200,7 +212,7 @@ def _window_sum(made: Canonical, equation: Equation) -> list[Equation]:
         return []
     held = made.layouts.of(equation.inputs[0])
     options = {"window": window, "strides": strides, "padding": padding, "include_padding": is_counted}
-    made.node(op.AVERAGE_POOL, (held.name,), reader.outputs, options, equation)
+    made.node(op.AVERAGE_POOL, (held.name,), reader.outputs, options, equation, and_then=reader)
     made.layouts.hold(reader.outputs[0], reader.outputs[0], held.order)
     return [reader]
 

@@ -8,11 +8,13 @@ import jax.numpy as jnp
 
 from jaxdml._graph.fuse import fused
 from jaxdml._graph.graph import Graph, Node
+from jaxdml._graph.remarks import MOVERS
 from jaxdml._graph.weights import with_weights
 from jaxdml.errors import PtqError
 from jaxdml.ptq._fusing import PTQ_RULES
 from jaxdml.ptq._loops import LAYERS, Body
-from jaxdml.ptq._operators import INTEGERS
+from jaxdml.ptq._operators import DEQUANTIZE, INTEGERS, QUANTIZE
+from jaxdml.ptq._plan import JOINS, REGION
 
 
 def on_integers(graph: Graph) -> tuple[Graph, dict[str, Any]]:
@@ -59,13 +61,18 @@ def _told(node: Node) -> tuple[Any, ...]:
     return node.operator.name, node.inputs, node.outputs, dict(node.options)
 
 
-def with_bodies(graph: Graph) -> Graph:
-    """The graph whose scans over layers are followed by the nodes of their bodies, for a table."""
+def explained(graph: Graph) -> Graph:
+    """The graph for a table: each node in floats says why, and the nodes of a body follow their scan."""
     nodes = []
     for node in graph.nodes:
-        nodes.append(node)
-        body = node.options.get("body")
+        body: Body | None = node.options.get("body")
         if body is not None:
-            nodes[-1] = node.replace(remark="its body follows, planned once for all layers")
-            nodes += body.nodes
+            nodes += [node.replace(on="", remark="its body follows, planned once for all layers")]
+            nodes += explained(graph.replace(nodes=body.nodes)).nodes
+        elif node.on == "floats" and node.operator.kind in (*JOINS, *MOVERS, *REGION):
+            nodes.append(node.replace(remark="its inputs are floats, or floats alone read it"))
+        elif node.on == "floats" and not node.remark and node.operator not in (QUANTIZE, DEQUANTIZE):
+            nodes.append(node.replace(remark=f"there is no quantized {node.operator.name}"))
+        else:
+            nodes.append(node)
     return graph.replace(nodes=tuple(nodes))

@@ -11,7 +11,7 @@ from jaxdml._graph.parameters import wrong_params
 from jaxdml._graph.report import table
 from jaxdml.errors import ModelError, PtqError
 from jaxdml.ptq._conversions import canonical
-from jaxdml.ptq._integers import on_integers, with_bodies
+from jaxdml.ptq._integers import explained, on_integers
 from jaxdml.ptq._sqnr import Sqnr, sqnr_of
 from jaxdml.ptq._traced import Traced, bound, shapes_of
 
@@ -94,7 +94,7 @@ class Model:
         return sqnr_of(floats, self.graph, nodes, constants, given)
 
     def __str__(self) -> str:
-        return table(with_bodies(self._fused), "in apply")
+        return table(explained(self._fused), "in apply")
 
     def __repr__(self) -> str:
         return f"<jaxdml.ptq.Model of {len(self._fused.nodes)} nodes, fingerprint {self.fingerprint}>"

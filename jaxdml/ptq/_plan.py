@@ -166,7 +166,9 @@ class _Planner:
     def _is_made_for(self, clamp: Node) -> bool:
         """Whether a clamp's input is made on integers for the clamp alone."""
         name, maker = clamp.inputs[0], self.makers.get(clamp.inputs[0])
-        while maker is not None and self._is_read_once(name) and (moves(maker) or maker.operator.kind == "clip"):
+        while maker is not None and self._is_read_once(name) and len(maker.outputs) == 1 and (
+            moves(maker) or maker.operator.kind == "clip"
+        ):  # fmt: skip
             name, maker = maker.inputs[0], self.makers.get(maker.inputs[0])
         kinds = {*CONTRACTIONS, *JOINS} - {"pad"}
         return maker is not None and self._is_read_once(name) and maker.operator.kind in kinds
