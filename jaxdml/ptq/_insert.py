@@ -70,6 +70,12 @@ class Quantizer:
             if node.outputs[0] in self._plan.tables:
                 self._look_up(node)
                 continue
+            before = self._nodes[-1] if self._nodes else node
+            if before.operator is op.DYNAMIC and node.operator is op.ADD and node.inputs[0] == before.outputs[0]:
+                # The operator adds the bias, too.
+                self._nodes[-1] = before.replace(inputs=(*before.inputs, node.inputs[1]), outputs=node.outputs)
+                self._quantized(node.outputs[0])
+                continue
             reads_integers = node in self._plan.integers
             inputs = tuple(self._read(name, reads_integers) for name in node.inputs)
             mode = self._modes.get(node.outputs[0], "float") if node.operator.kind in CONTRACTIONS else "float"

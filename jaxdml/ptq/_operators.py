@@ -170,21 +170,23 @@ def convolution_to_float(
     return directml.to_floats(y, scale, None, axis=1)
 
 
-def dynamic_product(a: Array, b: Array, b_scale: Array | None = None, *, alpha: float = 1.0) -> Array:
+def dynamic_product(
+    a: Array, b: Array, b_scale: Array | None = None, bias: Array | None = None, *, alpha: float = 1.0
+) -> Array:
     """The product of floats a and b, in floats: each row of a is quantized to uint8 by its range.
 
-    b is quantized by b_scale, or its floats are, to int8, by the range of each column; alpha multiplies the result.
+    b is quantized by b_scale, or its floats are, to int8, by the range of each column; alpha multiplies the product.
     """
     of_a, a_scale, a_zero_point = _by_range(a, -1, np.uint8, symmetric=False)
     of_b, b_scale = _by_range(b, -2, np.int8, symmetric=True)[:2] if b_scale is None else (b, b_scale)
     b_scale = b_scale * np.float32(alpha) if alpha != 1.0 else b_scale
     if a.ndim == 2 or b.ndim > 2:
-        return directml.float_product(of_a, of_b, a_scale, b_scale, a_zero_point)
+        return directml.float_product(of_a, of_b, a_scale, b_scale, a_zero_point, None, bias)
     # One product of all rows takes prepared weights.
     rows = math.prod(a.shape[:-1])
-    of_rows = (x.reshape(rows, x.shape[-1]) for x in (of_a, a_scale, a_zero_point))
-    of_a, a_scale, a_zero_point = of_rows
-    return directml.float_product(of_a, of_b, a_scale, b_scale, a_zero_point).reshape(*a.shape[:-1], of_b.shape[-1])
+    of_a, a_scale, a_zero_point = (x.reshape(rows, x.shape[-1]) for x in (of_a, a_scale, a_zero_point))
+    y = directml.float_product(of_a, of_b, a_scale, b_scale, a_zero_point, None, bias)
+    return y.reshape(*a.shape[:-1], of_b.shape[-1])
 
 
 def _by_range(x: Array, axis: int, dtype: Any, *, symmetric: bool) -> tuple[Array, Array, Array]:

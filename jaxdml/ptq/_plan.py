@@ -137,18 +137,18 @@ class _Planner:
     def _back(self, node: Node) -> None:
         kind, output = node.operator.kind, node.outputs[0]
         data = [name for name in node.inputs if name in self.data]
-        is_attached = output in self.attached
+        is_attached, asked = output in self.attached, self.wanted | self.by_tables
         if kind in CONTRACTIONS and self.modes[output] == "static":
             self.plan.integers.add(node)
             self.wanted.update(data)
-        if not (is_attached or self.wanted.union(self.by_tables).intersection(node.outputs)) or not data:
+        if not (is_attached or asked.intersection(node.outputs)) or not data:
             return
         if moves(node):
             self.plan.integers.add(node)
             (self.attached if is_attached else self.wanted).add(data[0])
             return
         if not is_attached:
-            self.plan.owners[output] = output
+            self.plan.owners |= {name: name for name in node.outputs if name in asked}
         if output not in self.can:
             return
         self.plan.integers.add(node)

@@ -48,8 +48,8 @@ def quantize(
         sizes. One batch is held at a time.
       activations: uint8 or int8, the type of values between layers.
       observer: how ranges are found: "minmax", "moving_average", "percentile", "mse", or an `Observer`.
-      products: "static": matrix products read values in calibrated ranges; "dynamic": products with constant matrices
-        read floats, which are quantized to int8 by the range of each row when the function is called, and give floats.
+      products: "static": matrix products read values in calibrated ranges; "dynamic": they read floats, which are
+        quantized by the range of each row when the function is called, and give floats. Convolutions stay static.
       rules: what is done otherwise with some layers; of several that match, the first that says it decides.
       progress: whether a line on stderr counts batches.
 

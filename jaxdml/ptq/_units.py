@@ -115,12 +115,16 @@ def unit_of(program: Program, products: str, rules: Sequence[Rule], loop: Loop |
     modes, reasons = _modes(graph, products, rules)
     loops = {}
     for node in graph.nodes:
-        if node.operator.name != SCAN or not any(map(made.is_data, node.inputs)):
+        if not any(map(made.is_data, node.inputs)):
             continue
-        inner = _loop_of(made, node)
-        if inner is None or loop is not None:
-            where = "inside of a scan" if loop is not None else "over data"
-            reasons[node.outputs[0]] = f"it is a scan {where}, not over layers: parameters that are stacked"
+        if node.operator.name in ("cond", "while"):
+            reasons[node.outputs[0]] = f"what is inside of {node.operator.name} runs in floats"
+        if node.operator.name != SCAN:
+            continue
+        inner = None if loop is not None else _loop_of(made, node)
+        if inner is None:
+            text = "is inside of a scan" if loop is not None else "has no parameters stacked over layers, or reads data"
+            reasons[node.outputs[0]] = f"it {text}: its body runs in floats"
             continue
         body = unit_of(inner.program, products, rules, inner)
         if body.is_quantized:
