@@ -64,7 +64,17 @@ def test_snippets_print_what_follows_them(document):
 
 
 def test_every_document_that_promises_snippets_has_some():
-    more = ["dxdispatch", "from_directml", "native", "numerics", "onnx", "performance", "scaling_out", "winograd"]
+    more = [
+        "dxdispatch",
+        "from_directml",
+        "native",
+        "numerics",
+        "onnx",
+        "performance",
+        "ptq",
+        "scaling_out",
+        "winograd",
+    ]
     documents = ["README.md", *(f"{name}.md" for name in more)]
     assert [name for name in DOCUMENTS if "```python" in DOCUMENTS[name]] == documents
 

@@ -15,6 +15,7 @@ from jaxdml.ptq import _operators as op
 from jaxdml.ptq._canonical import Canonical
 from jaxdml.ptq._contractions import Contraction
 from jaxdml.ptq._convert_contractions import convolution, product
+from jaxdml.ptq._convert_windows import max_pool, summed, window_sum
 from jaxdml.ptq._equations import Equation, Program
 from jaxdml.ptq._known import ELEMENT_WISE, IDENTITIES, unit_reshape
 
@@ -138,103 +139,6 @@ def _order(made: Canonical, equation: Equation) -> None:
     made.as_it_is(equation, "order")
 
 
-# Windows and means ---------------------------------------------------------------------------------------------------
-
-
-def _in_order(made: Canonical, equation: Equation, *words: str) -> dict[str, Any]:
-    """The equation's parameters, one for each axis, in the order of its input's axes."""
-    order = made.layouts.of(equation.inputs[0]).order
-    return {word: tuple(tuple(x) if isinstance(x := equation.params[word][i], tuple | list) else x for i in order)
-            for word in words}  # fmt: skip
-
-
-def _max_pool(made: Canonical, equation: Equation) -> None:
-    reaches = zip(equation.params["padding"], equation.params["window_dimensions"], strict=True)
-    # What padding alone gives is minus infinity, for which there is no integer.
-    may_see_padding_alone = any(pad >= size for pair, size in reaches for pad in pair if pad)
-    if may_see_padding_alone or any(size != 1 for size in equation.params["base_dilation"]):
-        made.as_it_is(equation)
-        return
-    words = "window_dimensions", "window_strides", "padding", "window_dilation"
-    window, strides, padding, dilations = _in_order(made, equation, *words).values()
-    options = {"window": window, "strides": strides, "padding": padding, "dilations": dilations}
-    held = made.layouts.of(equation.inputs[0])
-    made.node(op.MAX_POOL, (held.name,), equation.outputs, options, equation)
-    made.layouts.hold(equation.outputs[0], equation.outputs[0], held.order)
-
-
-def _sum(made: Canonical, equation: Equation) -> list[Equation]:
-    """A sum over axes: a mean, if it is divided by the number of elements, axes of one element in between or not."""
-    data, axes, total = equation.inputs[0], equation.params["axes"], equation.outputs[0]
-    count = math.prod(made.shape(data)[axis] for axis in axes)
-    reader = kept = made.only_reader(total)
-    if kept is not None and kept.name in ("broadcast_in_dim", "reshape", "expand_dims") and len(kept.inputs) == 1 and (
-        math.prod(made.shape(total)) == math.prod(made.shape(kept.outputs[0]))
-    ):  # fmt: skip
-        reader = made.only_reader(kept.outputs[0])
-    if reader is None or kept is None or not axes or not _divides(made, reader, count):
-        made.as_it_is(equation)
-        return []
-    held = made.layouts.of(data)
-    made.node(op.MEAN, (held.name,), (total,), {"axes": tuple(sorted(held.places(axes)))}, equation, and_then=reader)
-    left = [axis for axis in held.order if axis not in axes]
-    made.layouts.hold(total, total, tuple(sum(a < b for a in left) for b in left))
-    if kept is not reader:
-        made.as_it_is(kept, "mover")
-    divided = made.layouts.of(reader.inputs[0])
-    made.layouts.hold(reader.outputs[0], divided.name, divided.order)
-    return [kept, reader]
-
-
-def _divides(made: Canonical, reader: Equation, count: Any) -> bool:
-    """Whether an equation divides its first input by the number of elements."""
-    if reader.name not in ("div", "mul") or not made.is_data(reader.inputs[0]) or not isinstance(count, int):
-        return False
-    number = None if made.is_data(reader.inputs[1]) else made.known.number(reader.inputs[1])
-    if not number:
-        return False
-    return abs((number if reader.name == "div" else 1 / number) - count) < 1e-6 * count
-
-
-def _window_sum(made: Canonical, equation: Equation) -> list[Equation]:
-    """A sum over windows: a mean, if it is divided by the number of elements, padding counted or not."""
-    window = equation.params["window_dimensions"]
-    reader = made.only_reader(equation.outputs[0])
-    is_spread = any(size != 1 for word in ("base_dilation", "window_dilation") for size in equation.params[word])
-    is_counted = reader is not None and _divides(made, reader, math.prod(window))
-    is_uncounted = reader is not None and _divides_by_counts(made, reader, equation)
-    options = _in_order(made, equation, "window_dimensions", "window_strides", "padding")
-    window, strides, padding = options.values()
-    spatial = sum((size, stride, *pair) != (1, 1, 0, 0)
-                  for size, stride, pair in zip(window, strides, padding, strict=True))  # fmt: skip
-    if reader is None or is_spread or spatial not in (1, 2) or not (is_counted or is_uncounted):
-        made.as_it_is(equation)
-        return []
-    held = made.layouts.of(equation.inputs[0])
-    options = {"window": window, "strides": strides, "padding": padding, "include_padding": is_counted}
-    made.node(op.AVERAGE_POOL, (held.name,), reader.outputs, options, equation, and_then=reader)
-    made.layouts.hold(reader.outputs[0], reader.outputs[0], held.order)
-    return [reader]
-
-
-def _divides_by_counts(made: Canonical, reader: Equation, sums: Equation) -> bool:
-    """Whether an equation divides sums over windows by the same sums of ones."""
-    if reader.name != "div" or reader.inputs[0] != sums.outputs[0]:
-        return False
-    counts = made.known.maker(reader.inputs[1])
-    while counts is not None and counts.name in ("broadcast_in_dim", "reshape", "convert_element_type"):
-        counts = made.known.maker(counts.inputs[0])
-    if counts is None or counts.name != sums.name or made.known.number(counts.inputs[0]) != 1:
-        return False
-    # The ones may have neither batch nor channels.
-    words = "window_dimensions", "window_strides", "padding"
-    return all(_without_ones(counts.params[word]) == _without_ones(sums.params[word]) for word in words)
-
-
-def _without_ones(each: Any) -> list[Any]:
-    return [x for x in each if x != 1 and (isinstance(x, int) or tuple(x) != (0, 0))]
-
-
 # The others ----------------------------------------------------------------------------------------------------------
 
 
@@ -290,9 +194,9 @@ CONVERSIONS: Mapping[str, Callable[[Canonical, Equation], list[Equation] | None]
     "pad": _pad,
     "reduce_max": _extreme,
     "reduce_min": _extreme,
-    "reduce_sum": _sum,
-    "reduce_window_max": _max_pool,
-    "reduce_window_sum": _window_sum,
+    "reduce_sum": summed,
+    "reduce_window_max": max_pool,
+    "reduce_window_sum": window_sum,
     "reshape": _reshape,
     "rev": _mover,
     "slice": _mover,
