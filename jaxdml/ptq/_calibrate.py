@@ -14,29 +14,35 @@ from jaxdml._graph.graph import Node, Operator
 from jaxdml.errors import PtqError
 from jaxdml.ptq._loops import Body, scan_node
 from jaxdml.ptq._observers import Observer
-from jaxdml.ptq._traced import Traced, bound
+from jaxdml.ptq._traced import Traced, bound, shapes_of
 from jaxdml.ptq._units import Unit
 
 
 def batches_of(batches: Any) -> tuple[tuple[Any, ...], Iterator[tuple[Any, ...]]]:
-    """The first batch, and all batches, each a tuple of inputs.
+    """Shapes and types of the first batch, and all batches, each a tuple of inputs.
 
     Raises:
       PtqError: if there is none, or batches is one batch.
     """
     if hasattr(batches, "dtype"):
         raise PtqError("batches is one array, expected an iterable of batches: write [array]")
-    if not isinstance(batches, Iterable):
+    if not isinstance(batches, Iterable) or isinstance(batches, str | bytes | Mapping):
         raise PtqError(f"batches is of type {type(batches).__name__}, expected an iterable of arrays or tuples")
-    each = iter(batches)
-    first = next(each, None)
-    if first is None:
+    rest = iter(batches)
+    held = list(itertools.islice(rest, 1))
+    if not held:
         raise PtqError("batches is empty: calibration needs at least one batch")
-    return _inputs(first), map(_inputs, itertools.chain([first], each))
+    return shapes_of(_inputs(held[0])), _streamed(held, rest)
+
+
+def _streamed(held: list[Any], rest: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
+    """All batches; none is held any longer once it was given out."""
+    yield _inputs(held.pop())
+    yield from map(_inputs, rest)
 
 
 def _inputs(batch: Any) -> tuple[Any, ...]:
-    return tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+    return tuple(batch) if type(batch) in (tuple, list) else (batch,)
 
 
 def observed(

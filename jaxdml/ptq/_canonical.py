@@ -52,6 +52,15 @@ class Canonical:
         """A value's shape."""
         return tuple(self.program.avals[name].shape)
 
+    def number(self, name: str) -> np.ndarray | None:
+        """The number that a known value of the program or the graph holds throughout; None for all others."""
+        own = name.partition(":")[0]  # what is behind it is said of a transposition
+        return self.known.number(own) if own in self.known.names else None
+
+    def rank(self, name: str) -> int:
+        """How many dimensions a value of the program or the graph has."""
+        return len(self.shape(name.partition(":")[0]))
+
     def is_data(self, name: str) -> bool:
         """Whether an input goes into a value."""
         return name not in self.known.names
@@ -100,6 +109,17 @@ class Canonical:
             contraction.channels = [places[axis] for axis in channels]
             del self._behind[held.name]
             self._behind[equation.outputs[0]] = contraction
+
+    def alias(self, equation: Equation, order: Sequence[int]) -> None:
+        """The equation's result is its input, with its axes in an order.
+
+        If others read the input, too, nothing that is behind the result may go into a contraction.
+        """
+        data, output = equation.inputs[0], equation.outputs[0]
+        held = self.layouts.of(data)
+        if self.only_reader(data) is not equation:
+            self._behind.pop(held.name, None)
+        self.layouts.hold(output, held.name, tuple(order))
 
     def contract(self, contraction: Contraction, output: str, order: Sequence[int]) -> None:
         """Appends a contraction whose result holds a value of the program, with its axes in an order."""

@@ -24,6 +24,11 @@ def check_params(apply: Callable[..., Any], params: Any) -> None:
             where = f"params{jax.tree_util.keystr(path)}"
             text = f"{where} is of type {type(leaf).__name__}, expected an array"
             raise PtqError(f"{text}: keep what is no array in apply (equinox: eqx.partition(model, eqx.is_array))")
+        if isinstance(leaf, jax.core.Tracer):
+            raise PtqError("quantize needs the values of params: call it outside of jax.jit and other transformations")
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            where = f"params{jax.tree_util.keystr(path)}"
+            raise PtqError(f"{where} is a random key: make the function's keys inputs, or inside of apply")
 
 
 def check_function(program: Program, made: Canonical) -> None:

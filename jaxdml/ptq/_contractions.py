@@ -83,8 +83,9 @@ class Contraction:
         if word not in AFFINE or (word == "div" and not is_first) or not known.is_shape_kept(equation, data):
             return False
         if not self.weight:
-            number = None if other is None else known.number(other)
-            if word not in ("mul", "div") or number is None or not 0 < number < math.inf:
+            found = None if other is None else known.number(other)
+            number = math.nan if found is None else float(found)
+            if word not in ("mul", "div") or not 0 < number < math.inf:
                 return False
             self.alpha = self.alpha * number if word == "mul" else self.alpha / number
         elif other is None:

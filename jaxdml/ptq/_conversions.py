@@ -32,8 +32,9 @@ def canonical(program: Program) -> Canonical:
         if not data:
             made.as_it_is(equation)
         elif equation.name in IDENTITIES or _is_cast_of_floats(equation, program):
-            held = made.layouts.of(data[0])
-            made.layouts.hold(equation.outputs[0], held.name, held.order)
+            made.alias(equation, made.layouts.of(data[0]).order)
+        elif equation.name in ARITHMETIC and not _is_float(program.avals[equation.outputs[0]].dtype):
+            (_element_wise if equation.name in ELEMENT_WISE else _as_it_is)(made, equation)
         else:
             convert = CONVERSIONS.get(equation.name, _element_wise if equation.name in ELEMENT_WISE else _as_it_is)
             done.update(map(id, convert(made, equation) or ()))
@@ -42,7 +43,12 @@ def canonical(program: Program) -> Canonical:
 
 def _is_cast_of_floats(equation: Equation, program: Program) -> bool:
     dtypes = equation.dtypes[0], program.avals[equation.outputs[0]].dtype
-    return equation.name == "convert_element_type" and all(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes)
+    return equation.name == "convert_element_type" and all(map(_is_float, dtypes))
+
+
+def _is_float(dtype: Any) -> bool:
+    """Whether a type is one of floats in which networks compute; those of 8 bits are themselves quantized."""
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.dtype(dtype).itemsize > 1
 
 
 def _as_it_is(made: Canonical, equation: Equation) -> None:
@@ -56,11 +62,12 @@ def _element_wise(made: Canonical, equation: Equation) -> None:
     """An element-wise equation, in the layout of its first input of the result's shape."""
     data = [name for name in dict.fromkeys(equation.inputs) if made.is_data(name)]
     others = [name for name in equation.inputs if not made.is_data(name)]
-    if len(data) == 1 and len(others) < 2 and len(equation.inputs) < 3 and (
+    output = equation.outputs[0]
+    is_float = _is_float(made.program.avals[output].dtype)
+    if is_float and len(data) == 1 and len(others) < 2 and len(equation.inputs) < 3 and (
         made.is_folded(equation, data[0], others[0] if others else None)
     ):  # fmt: skip
         return
-    output = equation.outputs[0]
     shape = made.shape(output)
     if any(made.shape(name) not in ((), shape) and len(made.shape(name)) != len(shape) for name in equation.inputs):
         made.as_it_is(equation)
@@ -72,20 +79,23 @@ def _element_wise(made: Canonical, equation: Equation) -> None:
     inputs = [made.layouts.arranged(name, order if made.shape(name) else ()) for name in equation.inputs]
     clamp = _clamp(made, equation)
     operator, options = op.equation(equation.name, "element_wise"), {"equation": made.place(equation)}
-    if clamp is not None:
+    if clamp is not None and is_float:
         operator, options, inputs = op.CLIP, clamp, [made.layouts.arranged(data[0], order)]
-    elif equation.name in SUMS and len(data) == 2:
+    elif equation.name in SUMS and len(data) == 2 and is_float:
         operator, options = SUMS[equation.name], {}
     made.node(operator, inputs, (output,), options, equation)
     made.layouts.hold(output, output, order)
 
 
+# What the graph's own operators compute, in floats.
+ARITHMETIC = frozenset(("add", "clamp", "concatenate", "max", "min", "mul", "reduce_sum", "reduce_window_sum"))
 SUMS = {"add": op.ADD, "mul": op.MULTIPLY}
 
 
 def _clamp(made: Canonical, equation: Equation) -> dict[str, Any] | None:
     """The bounds of a clamp of data by numbers."""
-    numbers = [None if made.is_data(name) else made.known.number(name) for name in equation.inputs]
+    found = [None if made.is_data(name) else made.known.number(name) for name in equation.inputs]
+    numbers = [None if number is None else float(number) for number in found]
     if equation.name in ("max", "min"):
         bound = numbers[0] if numbers[1] is None else numbers[1]
         word = "min" if equation.name == "max" else "max"
@@ -116,9 +126,8 @@ def _broadcast(made: Canonical, equation: Equation) -> None:
 
 
 def _transpose(made: Canonical, equation: Equation) -> None:
-    held = made.layouts.of(equation.inputs[0])
     permutation = list(equation.params["permutation"])
-    made.layouts.hold(equation.outputs[0], held.name, tuple(permutation.index(axis) for axis in held.order))
+    made.alias(equation, [permutation.index(axis) for axis in made.layouts.of(equation.inputs[0]).order])
 
 
 def _indexed(made: Canonical, equation: Equation) -> None:

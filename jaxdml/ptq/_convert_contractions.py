@@ -129,5 +129,7 @@ def layer_of(made: Canonical, equation: Equation, weight: str) -> str:
     if not leaves:
         return equation.scope or equation.outputs[0]
     *path, leaf = made.program.params[leaves[0]] or ("weight",)
+    if leaf == "value" and path:  # that of a variable of nnx
+        *path, leaf = path
     path = path[1:] if path[:1] == ["params"] else path
     return "/".join(path) or leaf

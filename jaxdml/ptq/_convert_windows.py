@@ -57,17 +57,19 @@ def _divides(made: Canonical, reader: Equation, count: Any) -> bool:
     """Whether an equation divides its first input by the number of elements."""
     if reader.name not in ("div", "mul") or not made.is_data(reader.inputs[0]) or not isinstance(count, int):
         return False
-    number = None if made.is_data(reader.inputs[1]) else made.known.number(reader.inputs[1])
-    if not number:
-        return False
-    return abs((number if reader.name == "div" else 1 / number) - count) < 1e-6 * count
+    found = None if made.is_data(reader.inputs[1]) else made.known.number(reader.inputs[1])
+    number = 0.0 if found is None else float(found)
+    return number != 0 and abs((number if reader.name == "div" else 1 / number) - count) < 1e-6 * count
 
 
 def window_sum(made: Canonical, equation: Equation) -> list[Equation]:
     """A sum over windows: a mean, if it is divided by the number of elements, padding counted or not."""
     window = equation.params["window_dimensions"]
     reader = made.only_reader(equation.outputs[0])
-    is_spread = any(size != 1 for word in ("base_dilation", "window_dilation") for size in equation.params[word])
+    is_cropped = any(pad < 0 for pair in equation.params["padding"] for pad in pair)
+    is_spread = is_cropped or any(
+        size != 1 for word in ("base_dilation", "window_dilation") for size in equation.params[word]
+    )
     is_counted = reader is not None and _divides(made, reader, math.prod(window))
     is_uncounted = reader is not None and _divides_by_counts(made, reader, equation)
     options = _in_order(made, equation, "window_dimensions", "window_strides", "padding")

@@ -95,6 +95,10 @@ class Program:
             lines.append(f"{', '.join(equation.outputs)} = {equation.name} {', '.join(names)}{told(equation.params)}")
         return (*lines, f"return {', '.join(map(self._told, self.outputs))}")
 
+    def shapes(self) -> str:
+        """A digest of the shapes and types of all values, which tells functions of one signature apart."""
+        return digest(" ".join(aval.str_short() for aval in self.avals.values()).encode())
+
     def _told(self, name: str) -> str:
         """A value's name; of a literal its value."""
         constant = self.constants.get(name)
@@ -109,7 +113,7 @@ def program_of(apply: Callable[..., Any], params: Any, inputs: tuple[Any, ...]) 
       apply: a function that JAX traces.
       params, inputs: pytrees of arrays, or of what has a shape and a type.
     """
-    structs = jax.tree.map(_struct, (params, *inputs))
+    structs = jax.tree.map(struct_of, (params, *inputs))
     jaxpr, outputs = jax.make_jaxpr(apply, return_shape=True)(*structs)
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     made = _Writer()
@@ -163,8 +167,12 @@ def alike(arrays: Sequence[Any]) -> list[Any]:
     return [lax.pcast(x, tuple(axes - _varying(x)), to="varying") if axes - _varying(x) else x for x in arrays]
 
 
-def _struct(x: Any) -> Any:
-    return x if isinstance(x, jax.ShapeDtypeStruct) else jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x))
+def struct_of(x: Any) -> Any:
+    """Shape and type of an array; a Python number has a weak type."""
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return x
+    is_weak = type(x) in (bool, int, float, complex) or bool(getattr(x, "weak_type", False))
+    return jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x), weak_type=is_weak)
 
 
 def _key(key: Any) -> str:
@@ -230,8 +238,10 @@ class _Writer:
                 inner = next(eqn.params[word] for word in INNER if word in eqn.params)
                 closed = hasattr(inner, "consts")
                 results = self.write(inner.jaxpr if closed else inner, inputs, inner.consts if closed else (), inside)
-            else:
+            elif eqn.outvars:  # what gives nothing, such as jax.debug.print, is left out
                 results = list(self._equation(eqn, inputs, inside))
+            else:
+                results = []
             of |= dict(zip(eqn.outvars, results, strict=True))
         return [name(atom) for atom in jaxpr.outvars]
 

@@ -6,8 +6,9 @@ function as text. The function itself is not in it: `load` is given the function
 
 import json
 import os
-import tempfile
+import uuid
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,16 @@ from jaxdml.errors import PtqError
 from jaxdml.ptq._loops import LAYERS, Body
 from jaxdml.ptq._model import Model
 from jaxdml.ptq._operators import OPERATORS, equation
-from jaxdml.ptq._traced import Traced
+from jaxdml.ptq._traced import Traced, shapes_of
 
 FORMAT = "jaxdml.ptq 1"
 TEXT = "model.json"
+LONG_TABLE, RUNS = 2**16, ":runs"
+DAMAGE = (
+    AttributeError, EOFError, IndexError, KeyError, MemoryError, NotImplementedError, RecursionError, TypeError,
+    ValueError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+DAMAGED = "is no file that jaxdml.ptq.save wrote, or it is damaged"
 PARAMS = "write load(path, apply, params), with the float parameters or jax.ShapeDtypeStruct in their place"
 
 
@@ -43,7 +50,9 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
         raise PtqError(f"save was given {type(model).__name__}, expected a model that jaxdml.ptq.quantize made")
     graph, traced, path = model.graph, model.traced, Path(path)
     names = list(graph.constants)
-    arrays = {f"{number}": _plain(np.asarray(graph.constants[name])) for number, name in enumerate(names)}
+    arrays = dict[str, np.ndarray]()
+    for number, name in enumerate(names):
+        arrays |= _stored(str(number), np.asarray(graph.constants[name]))
     text = {
         "format": FORMAT,
         "constants": [[name, str(graph.constants[name].dtype)] for name in names],
@@ -51,19 +60,20 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
         "inputs": graph.inputs,
         "outputs": graph.outputs,
         "signature": traced.signature,
+        "shapes": None if model.calibrated is None else traced.program(model.calibrated).shapes(),
         "params": _skeleton(traced.params),
         "calibrated": _skeleton(model.calibrated),
     }
     arrays[TEXT] = np.frombuffer(json.dumps(text, default=int).encode(), np.uint8)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
-    handle, written = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    written = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(written, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
         os.replace(written, path)
     except BaseException:
-        os.unlink(written)
+        written.unlink(missing_ok=True)
         raise
 
 
@@ -83,35 +93,71 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
       PtqError: if the file is no such model, or apply or params are others.
       OSError: if the file cannot be read.
     """
+    if not callable(apply):
+        raise PtqError(f"apply is of type {type(apply).__name__}, expected a function: the one that was quantized")
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with open(path, "rb") as file, np.load(_checked(file), allow_pickle=False) as arrays:
             text = json.loads(bytes(arrays[TEXT]))
             if text["format"] != FORMAT:
                 raise PtqError(f"{path} has the format {text['format']!r}, this version reads {FORMAT!r}")
-            stored = [arrays[f"{number}"] for number in range(len(text["constants"]))]
+            stored = [_restored(str(number), arrays) for number in range(len(text["constants"]))]
             constants = {
                 name: array.view(jnp.dtype(dtype)).reshape(array.shape)
                 for (name, dtype), array in zip(text["constants"], stored, strict=True)
             }
             nodes = tuple(map(_node_of_json, text["nodes"]))
             graph = Graph(nodes, tuple(text["inputs"]), tuple(text["outputs"]), constants)
-            structs, calibrated = _tree(text["params"]), _tree(text["calibrated"])
+            structs, calibrated, shapes = _tree(text["params"]), _tree(text["calibrated"]), text["shapes"]
             signature = tuple(text["signature"])
-    except (KeyError, ValueError, TypeError, zipfile.BadZipFile, EOFError) as error:
+    except DAMAGE as error:
         if isinstance(error, PtqError):
             raise
-        raise PtqError(f"{path} is no file that jaxdml.ptq.save wrote, or it is damaged") from error
+        raise PtqError(f"{path} {DAMAGED}") from error
     if params is None and structs is None:
         raise PtqError(f"the parameters of {path} are held by other than dicts, lists and tuples: {PARAMS}")
-    traced = Traced(apply, structs if params is None else params, signature)
-    if calibrated is not None:
-        traced.program(calibrated)
-    return Model(traced, graph, calibrated)
+    own = structs if params is None else shapes_of(params)
+    if structs is not None and jax.tree.flatten(own) != jax.tree.flatten(structs):
+        raise PtqError(f"params are not those of {path}: their structure, shapes or types differ")
+    traced = Traced(apply, own, signature)
+    if calibrated is not None and traced.program(calibrated).shapes() != shapes:
+        raise PtqError(f"apply computes values of other shapes than those that were quantized into {path}")
+    try:
+        return Model(traced, graph, calibrated)
+    except DAMAGE as error:
+        raise PtqError(f"{path} {DAMAGED}") from error
 
 
-def _plain(array: np.ndarray) -> np.ndarray:
-    """The array in a type that NumPy's files know; bfloat16 as its bits."""
-    return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
+def _checked(file: Any) -> Any:
+    """The file, if nothing in it unfolds to more than it is.
+
+    Raises:
+      ValueError: if something does.
+    """
+    with zipfile.ZipFile(file) as archive:
+        if any(each.compress_type != zipfile.ZIP_STORED for each in archive.infolist()):
+            raise ValueError("compressed")
+    file.seek(0)
+    return file
+
+
+def _stored(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
+    """What stands for an array in a file: its bits; of a long table, each number and how often it follows itself."""
+    if array.dtype.kind == "V":  # bfloat16, which files of NumPy do not know
+        return {name: array.view(f"u{array.dtype.itemsize}")}
+    if array.shape != (LONG_TABLE,):
+        return {name: array}
+    starts = np.flatnonzero(np.diff(array.astype(np.int32), prepend=np.int32(-(2**16))))
+    return {name: array[starts], f"{name}{RUNS}": np.diff(starts, append=array.size)}
+
+
+def _restored(name: str, arrays: Any) -> np.ndarray:
+    """The array that `_stored` wrote."""
+    if f"{name}{RUNS}" not in arrays:
+        return np.asarray(arrays[name])
+    runs = arrays[f"{name}{RUNS}"]
+    if runs.sum() != LONG_TABLE or (runs < 1).any():
+        raise ValueError("runs")
+    return np.repeat(arrays[name], runs)
 
 
 def _node_as_json(node: Node) -> list[Any]:
@@ -158,7 +204,7 @@ def _skeleton(tree: Any) -> Any:
 
 def _written(tree: Any) -> Any:
     if isinstance(tree, jax.ShapeDtypeStruct):
-        return {"shape": [int(size) for size in tree.shape], "dtype": str(tree.dtype)}
+        return {"shape": [int(size) for size in tree.shape], "dtype": str(tree.dtype), "weak": tree.weak_type}
     if tree is None:
         return {"none": None}
     if type(tree) is dict and all(isinstance(key, str) for key in tree):
@@ -173,7 +219,7 @@ def _tree(written: Any) -> Any:
     if written is None:
         return None
     if "shape" in written:
-        return jax.ShapeDtypeStruct(tuple(written["shape"]), jnp.dtype(written["dtype"]))
+        return jax.ShapeDtypeStruct(tuple(written["shape"]), jnp.dtype(written["dtype"]), weak_type=written["weak"])
     ((kind, parts),) = written.items()
     if kind == "none":
         return None

@@ -12,7 +12,7 @@ from jaxdml._graph.graph import Graph, Node, without_dead
 from jaxdml.ptq import _operators as op
 from jaxdml.ptq._canonical import with_equations
 from jaxdml.ptq._loops import Body, scan_node
-from jaxdml.ptq._plan import CONTRACTIONS, number_of
+from jaxdml.ptq._plan import CONTRACTIONS
 from jaxdml.ptq._ranges import quantize_weights
 from jaxdml.ptq._units import Unit
 
@@ -58,6 +58,8 @@ class Quantizer:
         self._program, self._graph, self._plan, self._modes = unit.program, graph, unit.plan, unit.modes
         self._grids, self._bodies, self._reasons = grids, bodies, dict(unit.reasons)
         self._constants, self._nodes, self._makers = dict(graph.constants), list[Node](), graph.producers()
+        self._places = {node: place for place, node in enumerate(graph.nodes)}
+        self._number, self._ranks = unit.made.number, unit.made.rank
 
     def graph(self) -> Graph:
         """The graph with the nodes."""
@@ -139,6 +141,10 @@ class Quantizer:
         """Names of a weight's integers, scale and zero point."""
         w = np.asarray(self._constants.pop(weight))
         integers, scale = quantize_weights(w, axis)
+        if least is not None:
+            # Zeros are exact in any scale: a channel of them has one in which the bias takes 2**20 steps.
+            rest = tuple(i for i in range(w.ndim) if i != axis % w.ndim)
+            scale = np.where(w.any(rest) | (least == 0), scale, least * np.float32(2**10)).astype(np.float32)
         if least is not None and (scale < least).any():
             text = "have larger weight scales, so that the bias fits int32"
             self._reasons[node.outputs[0]] = f"{int((scale < least).sum())} channels {text}"
@@ -170,14 +176,15 @@ class Quantizer:
         self._dequantized(name)
 
     def _between_values(self, root: str, name: str) -> list[Node]:
-        """The nodes that make a value of another, in order."""
-        wanted, found = {name}, list[Node]()
-        for node in reversed(self._graph.nodes):
-            is_constant = number_of(node.outputs[0], self._graph, self._makers) is not None
-            if wanted.intersection(node.outputs) and root not in node.outputs and not is_constant:
-                found.append(node)
-                wanted.update(node.inputs)
-        return found[::-1]
+        """The nodes that make a value of another, in order; numbers are made by none."""
+        wanted, found = [name], dict[Node, int]()
+        while wanted:
+            each = wanted.pop()
+            node = self._makers.get(each)
+            if node is not None and each != root and node not in found and self._number(each) is None:
+                found[node] = self._places[node]
+                wanted += node.inputs
+        return sorted(found, key=found.__getitem__)
 
     def _table(self, root: str, name: str, within: list[Node]) -> np.ndarray:
         """The integers that stand for the function of each integer, from the least on."""
@@ -190,7 +197,8 @@ class Quantizer:
         nodes = [with_equations(node, self._program) for node in within]
         made = {each for node in nodes for each in node.outputs}
         for each in {each for node in nodes for each in node.inputs} - made - {root}:
-            number, constant = number_of(each, self._graph, self._makers), self._graph.constants.get(each)
-            values[each] = np.full(every.shape, number, np.float32) if constant is None or constant.ndim else constant
+            number = self._number(each)
+            assert number is not None
+            values[each] = number if self._ranks(each) == 0 else np.full(every.shape, number, number.dtype)
         y = evaluate(nodes, values)[name].astype(jnp.float32)
         return np.asarray(directml.to_integers(y, y_scale, y_zero_point, axis=0, dtype=y_zero_point.dtype))

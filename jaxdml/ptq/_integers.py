@@ -1,10 +1,12 @@
 """From a graph with quantize and dequantize nodes to quantized operators and their parameters."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jaxdml._graph.fuse import fused
 from jaxdml._graph.graph import Graph, Node
@@ -13,7 +15,7 @@ from jaxdml._graph.weights import with_weights
 from jaxdml.errors import PtqError
 from jaxdml.ptq._fusing import PTQ_RULES
 from jaxdml.ptq._loops import LAYERS, Body
-from jaxdml.ptq._operators import DEQUANTIZE, INTEGERS, QUANTIZE
+from jaxdml.ptq._operators import DEQUANTIZE, INTEGERS, QUANTIZE, TABLE
 from jaxdml.ptq._plan import JOINS, REGION
 
 
@@ -29,8 +31,26 @@ def on_integers(graph: Graph) -> tuple[Graph, dict[str, Any]]:
             node, stacked = _fused_body(node, {**result.constants, **own})
             params |= stacked
         nodes.append(node)
+    nodes = list(_whole(result.replace(nodes=tuple(nodes))).nodes)
     read = {name for node in nodes for name in node.inputs} | set(result.outputs)
     return result.replace(nodes=tuple(nodes)), {name: own[name] for name in own if name in read} | params
+
+
+def _whole(graph: Graph) -> Graph:
+    """The graph whose integers that several nodes read are made once.
+
+    XLA would fuse the rounding into each reader, and keep the floats before it, four times the bytes, for all of them.
+    """
+    readers = graph.consumers()
+    nodes = []
+    for node in graph.nodes:
+        is_table = node.operator is TABLE  # XLA's time to compile doubles with each table behind another
+        if is_table or (node.operator.is_quantized and len(readers.get(node.outputs[0], [])) > 1):
+            function = node.operator.function
+            barred = replace(node.operator, function=lambda *x, of=function, **k: lax.optimization_barrier(of(*x, **k)))
+            node = node.replace(operator=barred)
+        nodes.append(node)
+    return graph.replace(nodes=tuple(nodes))
 
 
 def _fused_body(node: Node, constants: Mapping[str, Any]) -> tuple[Node, dict[str, Any]]:
@@ -51,6 +71,7 @@ def _fused_body(node: Node, constants: Mapping[str, Any]) -> tuple[Node, dict[st
             raise PtqError(f"layer {number} of {node.name} cannot be scanned with the others: {text}")
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *(params for _, params in layers))
     scan = node.outputs[0]
+    first = _whole(first)
     fused_body = Body(first.nodes, body.inputs, first.outputs, tuple(stacked), body.data)
     inputs = (*data, *(f"{scan}/{name}" for name in stacked))
     node = node.replace(inputs=inputs, options={**node.options, "body": fused_body})

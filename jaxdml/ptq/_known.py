@@ -73,6 +73,8 @@ ELEMENT_WISE = frozenset(
         "xor",
     ]
 )
+# What gives the number that it is given throughout, or another type of it.
+NUMBER_STAYS = ("broadcast_in_dim", "convert_element_type", "copy", "reshape", "squeeze", "transpose")
 # What leaves a value as it is.
 IDENTITIES = frozenset(("copy", "copy_p", "name", "stop_gradient"))
 
@@ -109,15 +111,21 @@ class Known:
         """Whether an equation's result has the shape of one of its inputs."""
         return bool(self._program.avals[data].shape == self._program.avals[equation.outputs[0]].shape)
 
-    def number(self, name: str) -> float | None:
-        """The number that a value holds throughout: a literal, broadcast or of another type; None for all others."""
-        value = self._program.constants.get(name)
-        if value is not None:
-            is_number = np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iufV"
-            return float(value) if is_number else None
-        maker = self._makers.get(name)
-        simple = ("broadcast_in_dim", "convert_element_type", "reshape", "squeeze", *IDENTITIES)
-        return self.number(maker.inputs[0]) if maker is not None and maker.name in simple else None
+    def number(self, name: str) -> np.ndarray | None:
+        """The number that a value holds throughout, of its type: a literal, broadcast or cast; None for all others."""
+        casts = []
+        while name not in self._program.constants:
+            maker = self._makers.get(name)
+            if maker is None or maker.name not in NUMBER_STAYS:
+                return None
+            casts.append(self._program.avals[name].dtype)
+            name = maker.inputs[0]
+        number = np.asarray(self._program.constants[name])
+        if number.ndim or number.dtype.kind not in "iufV":
+            return None
+        for dtype in reversed(casts):
+            number = number.astype(dtype)
+        return number
 
     def maker(self, name: str) -> Equation | None:
         """The equation that makes a value."""

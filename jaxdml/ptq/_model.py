@@ -16,6 +16,12 @@ from jaxdml.ptq._sqnr import Sqnr, sqnr_of
 from jaxdml.ptq._traced import Traced, bound, shapes_of
 
 
+def _described(params: Any) -> Any:
+    """The structure, shapes and types of parameters."""
+    leaves, structure = jax.tree.flatten(dict(params) if isinstance(params, Mapping) else params)
+    return structure, [(getattr(leaf, "shape", None), getattr(leaf, "dtype", None)) for leaf in leaves]
+
+
 class Model:
     """A function on integers, made by `jaxdml.ptq.quantize` or read by `jaxdml.ptq.load`.
 
@@ -32,6 +38,7 @@ class Model:
     def __init__(self, traced: Traced, graph: Graph, calibrated: Any) -> None:
         self.traced, self.graph, self.calibrated = traced, graph, shapes_of(calibrated)
         self._fused, self.params = on_integers(graph)
+        self._described = _described(self.params)
         self._jitted = jax.jit(self._computed)
 
     @property
@@ -44,18 +51,26 @@ class Model:
 
         Args:
           params: `params`, or a pytree of the same structure.
-          *inputs: those of the float function; sizes may be others than in calibration.
+          *inputs: those of the float function; sizes may be others than in calibration, as far as the function then
+            computes the same equations: a batch of another size does, an image whose mean is taken may not.
 
         Returns:
-          A pytree of the same structure, shapes and types as the float function's.
+          A pytree of the same structure, shapes and types as the float function's. Its derivatives are 0.
 
         Raises:
           PtqError: if params are others, or the float function computes other equations for these inputs.
         """
-        wrong = wrong_params(self.params, params)
-        if wrong:
-            raise PtqError(wrong)
+        if _described(params) != self._described:
+            raise PtqError(wrong_params(self.params, params))
         return self._jitted(dict(params), *inputs)
+
+    def __reduce__(self) -> Any:
+        """Refuses to be pickled.
+
+        Raises:
+          PtqError: always.
+        """
+        raise PtqError("a model holds a function, and is not pickled: write jaxdml.ptq.save(path, model)")
 
     def _computed(self, params: dict[str, Any], *inputs: Any) -> Any:
         program = self.traced.program(inputs)

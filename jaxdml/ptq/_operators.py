@@ -24,9 +24,10 @@ Sizes = Sequence[int]
 Pairs = Sequence[tuple[int, int]]
 
 
-def _float32(*arrays: Array) -> tuple[Array, ...]:
-    """Floats as float32, in which the graph computes whatever the function's types are."""
-    return tuple(x.astype(np.float32) for x in arrays)
+def _wide(*arrays: Array) -> tuple[Array, ...]:
+    """Floats as float32, in which the graph computes, or as float64 if one of them is."""
+    is_double = any(x.dtype == np.float64 for x in arrays)
+    return tuple(x.astype(np.float64 if is_double else np.float32) for x in arrays)
 
 
 # In floats -----------------------------------------------------------------------------------------------------------
@@ -35,19 +36,19 @@ def _float32(*arrays: Array) -> tuple[Array, ...]:
 def _convolution(x: Array, w: Array, bias: Array | None = None, *, strides: Sizes, dilations: Sizes, padding: Pairs,
                  group_count: int) -> Array:  # fmt: skip
     """Convolution of [N, C, *spatial] with [O, I, *kernel]; bias is [O]."""
-    (x,) = _float32(x)
+    x, w = _wide(x, w)
     y = lax.conv_general_dilated(x, w, strides, padding, rhs_dilation=dilations, feature_group_count=group_count)
-    return y if bias is None else y + bias.reshape(-1, *(1,) * (y.ndim - 2))[None]
+    return y if bias is None else y + bias.astype(y.dtype).reshape(-1, *(1,) * (y.ndim - 2))[None]
 
 
 def _product(a: Array, b: Array, *, alpha: float = 1.0) -> Array:
     """alpha times the matrix product of a and b."""
-    y = jnp.matmul(*_float32(a, b))
+    y = jnp.matmul(*_wide(a, b))
     return y if alpha == 1.0 else y * np.asarray(alpha, y.dtype)
 
 
 def _sum(x: Array, y: Array) -> Array:
-    x, y = _float32(x, y)
+    x, y = _wide(x, y)
     return lax.add(x, lax.expand_dims(y, range(x.ndim - y.ndim)) if y.ndim < x.ndim else y)
 
 
@@ -91,7 +92,7 @@ def _along(rank: int, axis: int, this: Any, other: Any) -> tuple[Any, ...]:
 
 def _average(x: Array, *, window: Sizes, strides: Sizes, padding: Pairs, include_padding: bool) -> Array:
     """The mean of each window."""
-    (x,) = _float32(x)
+    (x,) = _wide(x)
     zero = np.zeros((), x.dtype)
     sums = lax.reduce_window(x, zero, lax.add, window, strides, padding)
     if include_padding:
@@ -100,7 +101,7 @@ def _average(x: Array, *, window: Sizes, strides: Sizes, padding: Pairs, include
 
 
 def _mean(x: Array, *, axes: Sizes) -> Array:
-    return jnp.mean(x.astype(np.float32), axis=tuple(axes))
+    return jnp.mean(_wide(x)[0], axis=tuple(axes))
 
 
 def _padded(x: Array, *, pairs: Pairs) -> Array:
@@ -108,7 +109,7 @@ def _padded(x: Array, *, pairs: Pairs) -> Array:
 
 
 def _joined(*xs: Array, axis: int) -> Array:
-    return lax.concatenate(_float32(*xs), axis)
+    return lax.concatenate(_wide(*xs), axis)
 
 
 # On integers ---------------------------------------------------------------------------------------------------------
@@ -221,7 +222,7 @@ ONES = Operator("expand", _with_ones, kind="mover")
 CONVOLUTION = Operator("convolution", _convolution, kind="conv")
 PRODUCT = Operator("product", _product, kind="dot")
 ADD = Operator("add", _sum, kind="add")
-MULTIPLY = Operator("multiply", lambda x, y: lax.mul(*_float32(x, y)), kind="mul")
+MULTIPLY = Operator("multiply", lambda x, y: lax.mul(*_wide(x, y)), kind="mul")
 CLIP = Operator("clip", _clip, kind="clip")
 MAX_POOL = Operator("max pooling", _largest, kind="max_pool")
 AVERAGE_POOL = Operator("average pooling", _average, kind="window_mean")

@@ -5,7 +5,7 @@ whose results become integers, if what makes these inputs can give integers. A v
 stays a float.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,6 @@ CONTRACTIONS = ("conv", "dot")
 JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")
 REGION = ("element_wise", "clip", "add", "mul")
 RENEWING = (*CONTRACTIONS, "add", "concat", "window_mean")
-NUMBER_STAYS = ("broadcast_in_dim", "convert_element_type", "reshape", "squeeze", "transpose")
 
 
 @dataclass
@@ -42,20 +41,25 @@ class Plan:
     wide: set[str] = field(default_factory=set)
 
 
-def plan_of(graph: Graph, modes: Mapping[str, str], is_float: Mapping[str, bool]) -> Plan:
+def plan_of(
+    graph: Graph, modes: Mapping[str, str], is_float: Mapping[str, bool], number: Callable[[str], Any]
+) -> Plan:  # fmt: skip
     """The plan of a graph.
 
     Args:
       graph: the graph.
       modes: "static", "dynamic" or "float", by the result of each contraction's node.
       is_float: whether each input of the graph is of a float type.
+      number: the number that a value holds throughout; None if it holds others, too.
     """
-    return _Planner(graph, modes, is_float).plan
+    return _Planner(graph, modes, is_float, number).plan
 
 
 class _Planner:
-    def __init__(self, graph: Graph, modes: Mapping[str, str], is_float: Mapping[str, bool]) -> None:
-        self.graph, self.modes, self.plan = graph, modes, Plan()
+    def __init__(
+        self, graph: Graph, modes: Mapping[str, str], is_float: Mapping[str, bool], number: Callable[[str], Any]
+    ) -> None:  # fmt: skip
+        self.graph, self.modes, self.number, self.plan = graph, modes, number, Plan()
         self.makers, self.readers = graph.producers(), graph.consumers()
         self.data = set(graph.inputs)
         for node in graph.nodes:
@@ -77,11 +81,13 @@ class _Planner:
         makers = {name: self.makers[name] for name in self.by_tables - self.wanted if name in self.makers}
         self.plan.wide = {name for name, node in makers.items() if node.operator.kind == "dot" or self._is_bias(node)}
         read = {name for node in self.plan.integers for name in node.inputs if name in self.data}
-        in_order = (*graph.inputs, *(name for node in graph.nodes for name in node.outputs))
-        self.plan.grids = {
-            name: self._owner(name) for name in in_order if name in read or name in self.plan.owners
-        }  # fmt: skip
-        self.plan.owners = {name: self._owner(name) for name in in_order if name in self.plan.owners}
+        owner = {name: name for name in graph.inputs}
+        for node in graph.nodes:
+            # Behind movers and paddings a value has the grid of their input.
+            shares = node in self.plan.integers and (moves(node) or node.operator.kind == "pad")
+            owner |= {name: owner[node.inputs[0]] if shares else name for name in node.outputs}
+        self.plan.grids = {name: own for name, own in owner.items() if name in read or name in self.plan.owners}
+        self.plan.owners = {name: own for name, own in owner.items() if name in self.plan.owners}
 
     # What can be made on integers --------------------------------------------------------------------------------
 
@@ -113,7 +119,7 @@ class _Planner:
         if node.operator.kind not in REGION:
             return (output,)
         others = [name for name in node.inputs if name not in self.data]
-        if any(number_of(name, self.graph, self.makers) is None for name in others):
+        if any(self.number(name) is None for name in others):
             return (output,)
         chains = [self.roots.get(name, (name,)) for name in data]
         common = tuple(root for root in chains[0] if all(root in chain for chain in chains))
@@ -123,7 +129,13 @@ class _Planner:
     def _root(self, node: Node) -> str | None:
         """The value that can be made on integers of which a table gives the node's result."""
         output = node.outputs[0]
-        return next((root for root in self.roots.get(output, ()) if root != output and root in self.can), None)
+        for root in self.roots.get(output, ()):
+            maker = self.makers.get(root)
+            # A clamp that is no part of another operator would itself be a table; its own root serves as well.
+            is_table = maker is not None and maker.operator.kind == "clip" and not self._is_made_for(maker)
+            if root != output and root in self.can and not is_table:
+                return root
+        return None
 
     def _is_bias(self, node: Node) -> bool:
         """Whether a node adds a product's bias."""
@@ -137,18 +149,19 @@ class _Planner:
     def _back(self, node: Node) -> None:
         kind, output = node.operator.kind, node.outputs[0]
         data = [name for name in node.inputs if name in self.data]
-        is_attached, asked = output in self.attached, self.wanted | self.by_tables
+        asked = {name for name in node.outputs if name in self.wanted or name in self.by_tables}
+        is_attached = output in self.attached
         if kind in CONTRACTIONS and self.modes[output] == "static":
             self.plan.integers.add(node)
             self.wanted.update(data)
-        if not (is_attached or asked.intersection(node.outputs)) or not data:
+        if not (is_attached or asked) or not data:
             return
         if moves(node):
             self.plan.integers.add(node)
             (self.attached if is_attached else self.wanted).add(data[0])
             return
         if not is_attached:
-            self.plan.owners |= {name: name for name in node.outputs if name in asked}
+            self.plan.owners |= {name: name for name in asked}
         if output not in self.can:
             return
         self.plan.integers.add(node)
@@ -171,25 +184,11 @@ class _Planner:
         ):  # fmt: skip
             name, maker = maker.inputs[0], self.makers.get(maker.inputs[0])
         kinds = {*CONTRACTIONS, *JOINS} - {"pad"}
-        return maker is not None and self._is_read_once(name) and maker.operator.kind in kinds
+        is_operator = maker is not None and maker.operator.kind in kinds and self._root(maker) is None
+        return is_operator and self._is_read_once(name)
 
     def _is_read_once(self, name: str) -> bool:
         return len(self.readers.get(name, [])) == 1 and name not in self.graph.outputs
-
-    def _owner(self, name: str) -> str:
-        """The value whose grid a value has: that of the input, behind movers and paddings."""
-        maker = self.makers.get(name)
-        if maker is not None and maker in self.plan.integers and (moves(maker) or maker.operator.kind == "pad"):
-            return self._owner(maker.inputs[0])
-        return name
-
-
-def number_of(name: str, graph: Graph, makers: Mapping[str, Node]) -> float | None:
-    """The number that a value holds throughout; None if it is no such value."""
-    constant, maker = graph.constants.get(name), makers.get(name)
-    if constant is not None:
-        return float(constant.reshape(())) if constant.size == 1 else None
-    return number_of(maker.inputs[0], graph, makers) if maker and maker.operator.name in NUMBER_STAYS else None
 
 
 def is_float(dtype: Any) -> bool:

@@ -1,12 +1,12 @@
 """What is asked for otherwise with some layers."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from jaxdml.errors import PtqError
-from jaxdml.ptq._observers import Observer
+from jaxdml.ptq._observers import Observer, observer_of
 
 Products = Literal["static", "dynamic"]
 
@@ -39,6 +39,8 @@ class Rule:
             raise PtqError(f"Rule({self.pattern!r}): the pattern is no regular expression: {error}") from error
         check_one_of("Rule.keep", self.keep, ("float", None))
         check_one_of("Rule.products", self.products, ("static", "dynamic", None))
+        if self.observer is not None:
+            observer_of(self.observer)
         if (self.keep, self.products, self.observer) == (None, None, None):
             raise PtqError(f"Rule({self.pattern!r}) changes nothing: say keep, products or observer")
 
@@ -51,6 +53,8 @@ def checked_rules(rules: Any) -> tuple[Rule, ...]:
     """
     if isinstance(rules, Rule):
         raise PtqError("rules is a Rule, expected a sequence of rules: write (rule,)")
+    if not isinstance(rules, Iterable) or isinstance(rules, str):
+        raise PtqError(f"rules is {rules!r}, expected a sequence of rules")
     rules = tuple(rules)
     for rule in rules:
         if not isinstance(rule, Rule):

@@ -141,7 +141,8 @@ def _label(name: str, makers: Mapping[str, Node]) -> tuple[str, str]:
     last = maker
     while maker is not None:
         last, words = maker, [*maker.source, *words]
-        is_behind = moves(maker) or maker.operator.kind == "clip" or maker.inputs[-1].endswith(":bias")
+        is_bias = maker.operator is ADD and maker.inputs[1].endswith(":bias")
+        is_behind = moves(maker) or maker.operator.kind == "clip" or is_bias
         before = makers.get(maker.inputs[0]) if is_behind else None
         maker = before if before is not None and before.operator.kind in (*CONTRACTIONS, "clip", "add") else None
     return (last.name, " + ".join(dict.fromkeys(words))) if last else (name, "input")

@@ -4,12 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxdml._graph.graph import Node
 from jaxdml.errors import PtqError
 from jaxdml.ptq._canonical import with_equations
-from jaxdml.ptq._equations import Program, program_of
+from jaxdml.ptq._equations import Program, program_of, struct_of
 from jaxdml.ptq._signature import fingerprint
 
 
@@ -49,7 +48,7 @@ class Traced:
 
 def shapes_of(tree: Any) -> Any:
     """Shapes and types of a pytree of arrays."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x)), tree)
+    return jax.tree.map(struct_of, tree)
 
 
 def bound(nodes: Sequence[Node], program: Program) -> list[Node]:

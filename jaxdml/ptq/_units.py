@@ -21,6 +21,7 @@ from jaxdml.ptq._observers import Observer, observer_of
 from jaxdml.ptq._plan import CONTRACTIONS, Plan, is_float, plan_of
 from jaxdml.ptq._rule import Rule
 
+CONTROL_FLOW = {"cond": "its branches run in floats", "while": "its body runs in floats"}
 CONTRACT = ("conv_general_dilated", "dot_general")
 
 
@@ -117,8 +118,8 @@ def unit_of(program: Program, products: str, rules: Sequence[Rule], loop: Loop |
     for node in graph.nodes:
         if not any(map(made.is_data, node.inputs)):
             continue
-        if node.operator.name in ("cond", "while"):
-            reasons[node.outputs[0]] = f"what is inside of {node.operator.name} runs in floats"
+        if node.operator.name in CONTROL_FLOW:
+            reasons[node.outputs[0]] = CONTROL_FLOW[node.operator.name]
         if node.operator.name != SCAN:
             continue
         inner = None if loop is not None else _loop_of(made, node)
@@ -132,7 +133,7 @@ def unit_of(program: Program, products: str, rules: Sequence[Rule], loop: Loop |
         else:
             reasons |= {node.outputs[0]: "its body has nothing to quantize"}
     floats = {name: is_float(program.avals[name].dtype) for name in program.inputs}
-    return Unit(made, graph, modes, reasons, plan_of(graph, modes, floats), loop, loops)
+    return Unit(made, graph, modes, reasons, plan_of(graph, modes, floats, made.number), loop, loops)
 
 
 def _loop_of(made: Canonical, node: Node) -> Loop | None:
@@ -171,13 +172,18 @@ def _modes(graph: Graph, products: str, rules: Sequence[Rule]) -> tuple[dict[str
 
 
 def check_matches(unit: Unit, rules: Sequence[Rule]) -> None:
-    """Refuses a rule that matches no layer.
+    """Refuses a rule that matches no layer, or none that it could change.
 
     Raises:
       PtqError: if there is one; the error lists the layers.
     """
     names = list(dict.fromkeys(node.name for node in unit.layers()))
+    products = [node.name for node in unit.layers() if node.operator.kind == "dot"]
     for rule in rules:
+        if rule.products == "dynamic" and any(re.search(rule.pattern, name) for name in names) and not (
+            any(re.search(rule.pattern, name) for name in products)
+        ):  # fmt: skip
+            raise PtqError(f"Rule({rule.pattern!r}) matches no product, and convolutions have no dynamic form")
         if not any(re.search(rule.pattern, name) for name in names):
             listed = ", ".join(map(repr, names)) or "none"
             raise PtqError(f"Rule({rule.pattern!r}) matches no layer; the layers are {listed}")

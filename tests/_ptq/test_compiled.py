@@ -1,0 +1,108 @@
+"""The compiled programs of quantized models: contractions of integers, and bytes between operators."""
+
+import functools
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from jaxdml._graph.evaluate import evaluate
+from jaxdml.ptq._traced import bound
+from ptq_models import resnet18
+from ptq_quantized import batches_for, network, quantized
+
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="other backends have other programs")
+KERNELS = ("native", "xla") if dml.kernels().startswith("native") else ("xla",)
+RARE = pytest.mark.rare
+NAMES = ["ResNet-18", *(pytest.param(name, marks=RARE) for name in ("digits", "plain", "ResNet-18 of 224 pixels"))]
+
+
+@functools.cache
+def made(name, kernels):
+    """The model, its inputs, and its compiled program, on these kernels."""
+    with dml.use_kernels(kernels):
+        if name.endswith("224 pixels"):
+            apply, params, make_inputs = resnet18()
+            model = dml.ptq.quantize(apply, params, batches_for(make_inputs, 2, 1), progress=False)
+        else:
+            model, make_inputs = quantized(name, kernels=kernels), network(name).make_inputs
+        inputs = make_inputs(1)
+        # Not model.apply itself: jax.jit knows functions, and not that kernels have changed.
+        compiled = jax.jit(lambda *given: model.apply(*given)).lower(model.params, *inputs).compile()
+        return model, inputs, compiled.as_text()
+
+
+def values_of(model, inputs):
+    """Shape and type of every value of a model, by name."""
+
+    def computed(params, *inputs):
+        program = model.traced.program(inputs)
+        graph = model._fused
+        given = dict(zip(graph.inputs, jax.tree.leaves(inputs), strict=True))
+        return evaluate(bound(graph.nodes, program), {**graph.constants, **params, **given})
+
+    return jax.eval_shape(computed, model.params, *inputs)
+
+
+def float_contractions(hlo):
+    """Products and convolutions one of whose operands is of floats, and library calls of such."""
+    types = dict(re.findall(r"%?([\w.-]+) = (\w+)\[", hlo)) | dict(re.findall(r"([\w.-]+): (\w+)\[", hlo))
+    contractions = re.findall(r" (?:dot|convolution)\(%?([\w.-]+), %?([\w.-]+)\)", hlo)
+    calls = re.findall(r"custom_call_target=\"(?!jaxdml)[^\"]*(?:[Mm]at[Mm]ul|[Cc]onv|[Dd]ot|gemm)[^\"]*\"", hlo)
+    return calls + [pair for pair in contractions if {types[name] for name in pair} & {"f16", "bf16", "f32", "f64"}]
+
+
+def float_arrays(hlo, least):
+    """What the entry computation makes of floats with so many elements: what no fusion keeps to itself."""
+    entry = hlo[hlo.index("\nENTRY") :]
+    made = re.findall(r"^\s+(ROOT )?%?([\w.-]+) = f(?:16|32|64)\[([\d,]*)\]\S* (?!parameter\()", entry, re.MULTILINE)
+    sizes = [(root, name, math.prod(int(size) for size in shape.split(",") if size)) for root, name, shape in made]
+    return [name for root, name, size in sizes if size >= least and not root]
+
+
+def least_activation(model, inputs):
+    """How many elements the smallest image between two operators has."""
+    values = values_of(model, inputs)
+    images = [values[name] for node in model._fused.nodes for name in node.outputs]
+    return min(math.prod(x.shape) for x in images if len(x.shape) == 4 and x.shape[2] > 1)
+
+
+@pytest.mark.rare
+def test_the_float_function_has_float_contractions():
+    """What the tests below look for."""
+    for name, count in (("ResNet-18", 21), ("digits", 5)):
+        apply, params, make_inputs = network(name)
+        hlo = jax.jit(apply).lower(params, *make_inputs(1)).compile().as_text()
+        assert len(float_contractions(hlo)) >= count
+        assert len(float_arrays(hlo, 512)) >= count - 1
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("name", NAMES)
+def test_no_contraction_is_of_floats(name, kernels):
+    _, _, hlo = made(name, kernels)
+    assert not float_contractions(hlo)
+    if kernels == "native":
+        assert hlo.count('custom_call_target="jaxdml_cpu_') > 2
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+# Of means of windows, which the digits have, XLA keeps the quotient between two fusions.
+@pytest.mark.parametrize("name", [name for name in NAMES if "digits" not in str(name)])
+def test_no_float_array_of_activation_size_lies_outside_of_a_fusion(name, kernels):
+    model, inputs, hlo = made(name, kernels)
+    assert not float_arrays(hlo, least_activation(model, inputs))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_between_fused_nodes_have_8_bits(name):
+    model, inputs, _ = made(name, KERNELS[0])
+    values, nodes = values_of(model, inputs), model._fused.nodes
+    assert [node.on for node in nodes].count("integers") == len(nodes) - 1
+    results = [values[name] for node in nodes for name in node.outputs]
+    assert {x.dtype for x in results[:-1]} == {jnp.dtype(jnp.uint8)}
+    assert results[-1].dtype == np.float32

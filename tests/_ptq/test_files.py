@@ -1,0 +1,241 @@
+"""Files of quantized models: the same bits, no pickle, nothing lost, and errors that say what is wrong with a file."""
+
+import json
+import os
+import re
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from jaxdml.ptq import PtqError, load, save
+from ptq_awkward import AWKWARD
+from ptq_quantized import NETWORKS, network, quantized
+from rarely import rest_rarely
+
+QUICK = ("bfloat16 params and inputs", "pad", "outputs: a dict", "scan over layers")
+NAMES = (*QUICK, *(case.name for case in AWKWARD if case.name not in QUICK))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.npz"
+
+
+def same(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for ours, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs), strict=True)
+
+
+@pytest.mark.parametrize("name", rest_rarely(NAMES, len(QUICK)))
+def test_models_of_awkward_functions_are_read_as_they_were(name, path):
+    case = next(case for case in AWKWARD if case.name == name)
+    inputs = case.inputs(3, seed=1)
+    model = dml.ptq.quantize(case.apply, case.params, [inputs], progress=False)
+    save(path, model)
+    read = load(path, case.apply)
+    same(read.apply(read.params, *inputs), model.apply(model.params, *inputs))
+    same(read.params, model.params)
+    assert (str(read), read.fingerprint) == (str(model), model.fingerprint)
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("products", ["static", "dynamic"])
+def test_networks_are_read_as_they_were(name, products, path):
+    apply, _, make_inputs = network(name)
+    model, inputs = quantized(name, products=products), make_inputs(2)
+    save(path, model)
+    read = load(path, apply)
+    same(read.apply(read.params, *inputs), model.apply(model.params, *inputs))
+    assert str(read.sqnr(network(name).params, *inputs)) == str(model.sqnr(network(name).params, *inputs))
+
+
+def test_a_model_that_was_read_is_written_with_the_same_content(path, tmp_path):
+    apply, params, _ = network("plain")
+    save(path, quantized("plain"))
+    save(tmp_path / "again.npz", load(path, apply, params))
+    with np.load(path, allow_pickle=False) as one, np.load(tmp_path / "again.npz", allow_pickle=False) as other:
+        assert one.files == other.files
+        for name in one.files:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_a_file_is_arrays_and_json(path):
+    save(path, quantized("plain"))
+    with zipfile.ZipFile(path) as file:
+        headers = [file.read(name)[:128] for name in file.namelist()]
+    assert not [header for header in headers if b"'O'" in header or b"pickle" in header]
+    with np.load(path, allow_pickle=False) as arrays:
+        assert json.loads(bytes(arrays["model.json"]))["format"] == "jaxdml.ptq 1"
+        assert sum(array.size for array in arrays.values() if array.dtype == np.int8) > 500
+
+
+# Parameters ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["nnx", "equinox"])
+def test_params_of_other_containers_must_be_given(name, path):
+    apply, params, make_inputs = network(name)
+    save(path, quantized(name))
+    with pytest.raises(PtqError, match=r"are held by other than dicts, lists and tuples: write load\(path, apply, par"):
+        load(path, apply)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
+    expected = quantized(name).apply(quantized(name).params, *make_inputs(2))
+    for given in (params, shapes):
+        model = load(path, apply, given)
+        same(model.apply(model.params, *make_inputs(2)), expected)
+
+
+def test_another_function_or_other_params(path):
+    apply, params, _ = network("plain")
+    save(path, quantized("plain"))
+    with pytest.raises(PtqError, match=r"apply computes other equations than those that were quantized"):
+        load(path, lambda params, x: jnp.tanh(apply(params, x)))
+    wider = params | {"head": {"w": jnp.ones((8, 11)), "b": jnp.ones(11)}}
+    with pytest.raises(PtqError, match=r"params are not those of .*: their structure, shapes or types differ"):
+        load(path, apply, wider)
+
+
+def test_no_function(path):
+    save(path, quantized("plain"))
+    with pytest.raises(PtqError, match="apply is of type int, expected a function"):
+        load(path, 3)
+
+
+# Wrong files ---------------------------------------------------------------------------------------------------------
+
+
+class Evil:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def contents(path):
+    save(path, quantized("plain"))
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def changed(arrays, **members):
+    text = json.loads(bytes(arrays["model.json"])) | members
+    return arrays | {"model.json": np.frombuffer(json.dumps(text).encode(), np.uint8)}
+
+
+def without(arrays, name):
+    return {key: value for key, value in arrays.items() if key != name}
+
+
+WRONG = {
+    "no arrays": lambda arrays: {"x": np.zeros(3)},
+    "no JSON": lambda arrays: arrays | {"model.json": np.frombuffer(b"{", np.uint8)},
+    "JSON of a list": lambda arrays: arrays | {"model.json": np.frombuffer(b"[]", np.uint8)},
+    "no UTF-8": lambda arrays: arrays | {"model.json": np.frombuffer(b"\xff\xfe", np.uint8)},
+    "an array is missing": lambda arrays: without(arrays, "1"),
+    "no nodes": lambda arrays: changed(arrays, nodes=3),
+    "an unknown operator": lambda arrays: changed(arrays, nodes=[["os.system", None, ["a"], ["b"], {}, "", [], ""]]),
+    "nodes that are too short": lambda arrays: changed(arrays, nodes=[["add"]]),
+    "an unknown type": lambda arrays: changed(arrays, constants=[["a", "complex999"]]),
+    "a type of another size": lambda arrays: changed(
+        arrays, constants=[[name, "int64"] for name, _ in json.loads(bytes(arrays["model.json"]))["constants"]]
+    ),
+    "parameters of another kind": lambda arrays: changed(arrays, params={"set": []}),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_files(name, path):
+    np.savez(path, **WRONG[name](contents(path)))
+    with pytest.raises(PtqError, match=re.escape(f"{path} is no file that jaxdml.ptq.save wrote, or it is damaged")):
+        load(path, network("plain").apply)
+
+
+def test_a_file_of_another_version(path):
+    np.savez(path, **changed(contents(path), format="jaxdml.ptq 2"))
+    with pytest.raises(PtqError, match=r"has the format 'jaxdml.ptq 2', this version reads 'jaxdml.ptq 1'"):
+        load(path, network("plain").apply)
+
+
+@pytest.mark.parametrize("name", ["model.json", "0"])
+def test_pickles_are_not_read(name, path, tmp_path):
+    arrays = contents(path) | {name: np.array([Evil(tmp_path / "made")], object)}
+    np.savez(path, **arrays)
+    with pytest.raises(PtqError, match=r"is no file that jaxdml.ptq.save wrote, or it is damaged"):
+        load(path, network("plain").apply)
+    assert not (tmp_path / "made").exists()
+    np.load(path, allow_pickle=True)[name]  # which would have
+    assert (tmp_path / "made").exists()
+
+
+def test_truncated_and_damaged_files(path):
+    contents(path)
+    whole, random = path.read_bytes(), np.random.default_rng(1)
+    for size in [0, 1, 100, *random.integers(len(whole), size=20), len(whole) - 1]:
+        path.write_bytes(whole[:size])
+        with pytest.raises(PtqError, match=r"is no file that jaxdml.ptq.save wrote"):
+            load(path, network("plain").apply)
+    apply, _, make_inputs = network("plain")
+    expected, found = quantized("plain"), 0
+    for place in random.integers(len(whole), size=60):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+        try:
+            model = load(path, apply)
+        except PtqError:
+            found += 1
+        else:  # what is not data, such as a date
+            same(model.params, expected.params)
+    assert found > 30
+    path.write_bytes(b"no archive")
+    with pytest.raises(PtqError, match=r"is no file that jaxdml.ptq.save wrote"):
+        load(path, apply)
+    assert make_inputs
+
+
+def test_no_file_is_an_error_of_the_system(path):
+    with pytest.raises(FileNotFoundError):
+        load(path, network("plain").apply)
+    with pytest.raises(FileNotFoundError):
+        save(path / "deeper.npz", quantized("plain"))
+    with pytest.raises(PtqError, match=r"save was given dict, expected a model that jaxdml.ptq.quantize made"):
+        save(path, quantized("plain").params)
+    assert not path.exists()
+
+
+def test_nothing_is_lost_where_writing_fails(path, monkeypatch):
+    """The old file stays as it was, and nothing is left beside it."""
+    save(path, quantized("plain"))
+    before = path.read_bytes()
+
+    def fails(file, *args, **arrays):
+        file.write(b"half of it")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(np, "savez", fails)
+    with pytest.raises(OSError, match="no space left"):
+        save(path, quantized("plain"))
+    assert path.read_bytes() == before
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_a_path_may_be_text_and_has_its_own_name(tmp_path):
+    path = tmp_path / "model of no ending"
+    save(str(path), quantized("plain"))
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert load(str(path), network("plain").apply).fingerprint == quantized("plain").fingerprint
+
+
+def test_a_file_may_be_read_by_others(path):
+    """It has the permissions of a file that `open` makes."""
+    save(path, quantized("plain"))
+    (path.parent / "other").write_bytes(b"")
+    assert path.stat().st_mode == (path.parent / "other").stat().st_mode

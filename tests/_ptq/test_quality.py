@@ -1,0 +1,138 @@
+"""How near quantized networks are to the float ones, and how small."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen
+
+import jaxdml as dml
+import ptq_models
+from ptq_quantized import batches_for, decibels, network, quantized
+from rarely import rest_rarely
+
+
+def size(tree):
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize("seed", rest_rarely(range(5), 1))
+def test_digits_are_read_as_well(seed):
+    apply, params, _, train_images, images, labels = ptq_models.digits_cnn(seed)
+    batches = [train_images[start : start + 64] for start in range(0, 512, 64)]
+    model = dml.ptq.quantize(apply, params, batches, progress=False)
+    exact, received = jax.jit(apply)(params, images), jax.jit(model.apply)(model.params, images)
+    right, wrong = (float(jnp.mean(jnp.argmax(y, 1) == labels)) for y in (exact, received))
+    assert right > 0.97
+    assert abs(wrong - right) <= 0.005
+    assert decibels(received, exact) >= 38
+
+
+def check_resnet(apply, params, make_inputs, tmp_path, least, most):
+    (calibration,), (x,) = make_inputs(8, seed=2), make_inputs(4, seed=3)
+    model = dml.ptq.quantize(apply, params, [calibration], progress=False)
+    received, exact = jax.jit(model.apply)(model.params, x), jax.jit(apply)(params, x)
+    assert decibels(received, exact) >= least
+    dml.ptq.save(tmp_path / "model.npz", model)
+    assert (tmp_path / "model.npz").stat().st_size <= most * size(params)
+
+
+@pytest.mark.rare
+def test_resnet18_of_224_pixels(tmp_path):
+    check_resnet(*ptq_models.resnet18(), tmp_path, 33, 0.26)
+
+
+@pytest.mark.parametrize("name", ["ResNet-18"])
+def test_resnet18_of_64_pixels(name, tmp_path):
+    """Small layers have more scales and names beside their weights."""
+    check_resnet(*network(name), tmp_path, 28, 0.32)
+
+
+class Block(linen.Module):
+    """`ptq_models.transformer_block`, in flax."""
+
+    heads: int = 8
+
+    @linen.compact
+    def __call__(self, x):
+        width = x.shape[-1]
+        h = linen.LayerNorm(epsilon=1e-5, use_fast_variance=False, name="norm_1")(x)
+        parts = jnp.split(linen.Dense(3 * width, name="qkv")(h), 3, -1)
+        q, k, v = (part.reshape(*x.shape[:2], self.heads, -1).transpose(0, 2, 1, 3) for part in parts)
+        scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(q.shape[-1])
+        read = jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores), v).transpose(0, 2, 1, 3).reshape(x.shape)
+        x = x + linen.Dense(width, name="out")(read)
+        h = linen.LayerNorm(epsilon=1e-5, use_fast_variance=False, name="norm_2")(x)
+        return x + linen.Dense(width, name="down")(jax.nn.gelu(linen.Dense(4 * width, name="up")(h)))
+
+
+def of_flax(params):
+    dense = {name: {"kernel": params[name]["w"], "bias": params[name]["b"]} for name in ("qkv", "out", "up", "down")}
+    return dense | {name: params[name] for name in ("norm_1", "norm_2")}
+
+
+def qwix_result(params, x):
+    """What qwix's post-training quantization computes: int8 weights, and activations by their own ranges."""
+    import qwix  # which takes a second
+
+    rule = qwix.QuantizationRule(module_path=".*", weight_qtype="int8", act_qtype="int8")
+    model = qwix.quantize_model(Block(), qwix.PtqProvider([rule]))
+    abstract = jax.eval_shape(model.init, jax.random.key(0), x)["params"]
+    return model.apply({"params": qwix.quantize_params(of_flax(params), abstract)}, x)
+
+
+@pytest.mark.rare
+@pytest.mark.filterwarnings("ignore:'VariableState' was removed:DeprecationWarning")  # which qwix names
+def test_transformer_block():
+    apply, params, make_inputs = ptq_models.transformer_block()
+    (x,) = make_inputs(seed=5)
+    exact, found = jax.jit(apply)(params, x), {}
+    np.testing.assert_allclose(Block().apply({"params": of_flax(params)}, x), exact, atol=1e-4)
+    for products in ("static", "dynamic"):
+        batches = batches_for(make_inputs, 4, 2)
+        model = dml.ptq.quantize(apply, params, batches, products=products, progress=False)
+        found[products] = decibels(model.apply(model.params, x), exact)
+    # Not under rules about promotion, which qwix breaks.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        theirs = decibels(qwix_result(params, x), exact)
+    assert found["static"] >= 37
+    assert found["dynamic"] >= max(41, theirs - 0.3)
+    assert theirs > 35
+
+
+@pytest.mark.rare
+def test_small_transformer_block():
+    apply, params, make_inputs = network("transformer")
+    (x,) = make_inputs(8, seed=5)
+    exact = jax.jit(apply)(params, x)
+    found = {}
+    for products in ("static", "dynamic"):
+        model = quantized("transformer", products=products)
+        found[products] = decibels(model.apply(model.params, x), exact)
+    assert found["static"] >= 36
+    assert found["dynamic"] >= max(40, found["static"])
+
+
+@pytest.mark.parametrize("activations", rest_rarely((jnp.int8, jnp.uint8), 1))
+@pytest.mark.parametrize("observer", rest_rarely(("mse", "minmax", "moving_average", "percentile"), 1))
+def test_observers_and_activations(activations, observer):
+    apply, params, make_inputs = network("plain")
+    batches = batches_for(make_inputs, 32, 3)
+    model = dml.ptq.quantize(apply, params, batches, activations=activations, observer=observer, progress=False)
+    (x,) = make_inputs(32, seed=1)
+    assert decibels(model.apply(model.params, x), jax.jit(apply)(params, x)) > 23
+    zero_points = [v.dtype for name, v in model.graph.constants.items() if name.endswith("zero_point")]
+    assert zero_points.count(np.dtype(activations)) >= 4
+
+
+@pytest.mark.rare
+def test_int8_and_uint8_are_about_as_good():
+    """The grids are the same, but for a shift by 128."""
+    apply, params, make_inputs = network("plain")
+    (x,) = make_inputs(32, seed=1)
+    one, other = (quantized("plain", activations=dtype) for dtype in ("uint8", "int8"))
+    np.testing.assert_allclose(one.apply(one.params, x), other.apply(other.params, x), atol=0.5)
+    exact = jax.jit(apply)(params, x)
+    assert abs(decibels(one.apply(one.params, x), exact) - decibels(other.apply(other.params, x), exact)) < 1.5

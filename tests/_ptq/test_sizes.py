@@ -1,0 +1,141 @@
+"""Other sizes than those of calibration; and calibration in little memory."""
+
+import gc
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+import jaxdml as dml
+from ptq_quantized import FRAMEWORKS, NETWORKS, decibels, network, quantized
+from rarely import rest_rarely
+
+# JAX indexes an array with a symbolic axis by other equations.
+OTHER_IF_SYMBOLIC = ("causal",)
+# jnp.matmul drops axes of one element that both operands have before their rows: a batch of one is other equations.
+OTHER_AT_ONE = ("transformer", "scanned transformer", "tied embeddings")
+NAMES = [name for name in ("plain", "causal", *NETWORKS, *FRAMEWORKS) if name not in OTHER_AT_ONE]
+NAMES = list(dict.fromkeys(NAMES))
+
+
+def check_sizes(name, calibrated_with, sizes):
+    """The model has one fingerprint, and numbers near those of floats, in all these sizes."""
+    apply, params, make_inputs = network(name)
+    (rows,) = make_inputs(12, seed=9)
+    batches = [rows[start : start + calibrated_with] for start in range(0, 12, calibrated_with)]
+    model = dml.ptq.quantize(apply, params, batches, progress=False)
+    assert model.fingerprint == quantized(name).fingerprint
+    for size in sizes:
+        received = model.apply(model.params, rows[:size])
+        assert received.shape[0] == size
+        assert decibels(received, jax.jit(apply)(params, rows[:size])) > LEAST.get(name, 25)
+    (size,) = export.symbolic_shape("batch")
+    shape = jax.ShapeDtypeStruct((size, *rows.shape[1:]), rows.dtype)
+    if name in OTHER_IF_SYMBOLIC:
+        with pytest.raises(dml.ptq.PtqError, match="apply computes other equations"):
+            jax.eval_shape(model.apply, model.params, shape)
+    else:
+        assert jax.eval_shape(model.apply, model.params, shape).shape == (size, *received.shape[1:])
+    assert model.fingerprint == quantized(name).fingerprint
+    return model, rows
+
+
+LEAST = {"UNet": 20}  # dB; of few channels
+
+
+@pytest.mark.parametrize("name", rest_rarely(NAMES, 1))
+def test_calibrated_with_one_and_run_with_others(name):
+    check_sizes(name, 1, (2, 5))
+
+
+@pytest.mark.parametrize("name", rest_rarely(OTHER_AT_ONE, 0))
+def test_calibrated_with_two_and_run_with_others_but_for_one(name):
+    model, rows = check_sizes(name, 2, (3, 5))
+    with pytest.raises(
+        dml.ptq.PtqError, match="If shapes of inputs change what apply computes, quantize with batches of"
+    ):
+        model.apply(model.params, rows[:1])
+    apply, params, _ = network(name)
+    model = dml.ptq.quantize(apply, params, [rows[:1]], progress=False)  # the remedy
+    assert decibels(model.apply(model.params, rows[:1]), jax.jit(apply)(params, rows[:1])) > 25
+
+
+def test_at_least_ten_models():
+    assert len(set(NAMES) - set(OTHER_IF_SYMBOLIC)) >= 10
+
+
+@pytest.mark.parametrize("name", rest_rarely(("causal", "plain"), 1))
+def test_batches_of_several_sizes_calibrate(name):
+    apply, params, make_inputs = network(name)
+    batches = [make_inputs(size, seed=size) for size in (3, 1, 4)]
+    together = tuple(jnp.concatenate(each) for each in zip(*batches, strict=True))
+    one, other = (dml.ptq.quantize(apply, params, each, progress=False) for each in (batches, [together]))
+    assert one.graph.constants.keys() == other.graph.constants.keys()
+    for key, value in one.graph.constants.items():
+        np.testing.assert_allclose(value, other.graph.constants[key], rtol=1e-5, atol=1, err_msg=key)
+
+
+class Batches:
+    """Batches that are made when they are asked for, and the number of those alive at a time."""
+
+    def __init__(self, count, shape):
+        self.count, self.shape, self.made, self.alive, self.most = count, shape, 0, 0, 0
+
+    def _died(self):
+        self.alive -= 1
+
+    def __iter__(self):
+        random = np.random.default_rng(0)
+        for _ in range(self.count):
+            if self.alive > 1:
+                gc.collect()  # now and then JAX lets go of an array in its next collection alone
+            batch = random.standard_normal(self.shape, np.float32)
+            self.made, self.alive = self.made + 1, self.alive + 1
+            self.most = max(self.most, self.alive)
+            weakref.finalize(batch, self._died)
+            yield batch
+            del batch
+
+
+@pytest.mark.parametrize("count", [10, pytest.param(1000, marks=pytest.mark.rare)])
+def test_batches_are_streamed_in_the_memory_of_two(count):
+    apply, params, _ = network("plain")
+    gc.collect()
+    before, batches, most = len(large_arrays(64 * 192)), Batches(count, (64, 8, 8, 3)), 0
+
+    def watched():
+        nonlocal most
+        each = iter(batches)
+        while (batch := next(each, None)) is not None:
+            yield batch
+            del batch
+            most = max(most, len(large_arrays(64 * 192)) - before)
+
+    dml.ptq.quantize(apply, params, watched(), progress=False)
+    assert batches.made == count
+    assert batches.most <= 2
+    assert most <= 1
+
+
+def large_arrays(size):
+    return [None for x in jax.live_arrays() if x.size >= size]
+
+
+def test_the_generator_is_read_once_and_to_its_end():
+    apply, params, make_inputs = network("plain")
+    seen = []
+
+    def batches():
+        for seed in range(3):
+            seen.append(seed)
+            yield make_inputs(2, seed)
+        seen.append("end")
+
+    model = dml.ptq.quantize(apply, params, batches(), progress=False)
+    assert seen == [0, 1, 2, "end"]
+    listed = dml.ptq.quantize(apply, params, [make_inputs(2, seed) for seed in range(3)], progress=False)
+    for key, value in model.graph.constants.items():
+        np.testing.assert_array_equal(value, listed.graph.constants[key])

@@ -1,0 +1,70 @@
+"""BatchNorm in training mode is an error, in each framework; what normalizes one image is none."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax import lax
+
+import jaxdml as dml
+import ptq_frameworks
+from jaxdml.ptq import PtqError
+from ptq_quantized import is_right, network
+
+IMAGES = ptq_frameworks.make_inputs(16, seed=2)[0]
+
+
+def batch_statistics(axes):
+    def apply(params, x):
+        y = lax.conv_general_dilated(x, params["w"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        mean, var = (functools.partial(each, axis=axes, keepdims=True) for each in (jnp.mean, jnp.var))
+        y = (y - mean(y)) * lax.rsqrt(var(y) + 1e-5)
+        return jnp.mean(jax.nn.relu(y), (1, 2)) @ params["head"]
+
+    random = np.random.default_rng(0)
+    params = {"w": random.standard_normal((3, 3, 3, 8), np.float32), "head": random.standard_normal((8, 4), np.float32)}
+    return apply, params
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), (0,)])
+def test_batch_norm_in_training_mode_written_by_hand(axes):
+    with pytest.raises(PtqError, match=r"takes the mean over the first axis of an array of shape .*as BatchNorm in tr"):
+        dml.ptq.quantize(*batch_statistics(axes), [IMAGES], progress=False)
+
+
+@pytest.mark.parametrize("axes", [(1, 2), (3,), (1, 2, 3)])
+def test_normalization_of_each_image_is_no_training_mode(axes):
+    apply, params = batch_statistics(axes)
+    assert is_right(dml.ptq.quantize(apply, params, [IMAGES], progress=False), apply, params, IMAGES, 20)
+
+
+def test_batch_norm_of_linen_in_training_mode():
+    module = ptq_frameworks.LinenNetwork()
+    variables = network("linen").params
+
+    def train(variables, x):
+        return module.apply(variables, x, train=True, mutable=["batch_stats"])
+
+    for apply in (train, lambda variables, x: train(variables, x)[0]):
+        with pytest.raises(PtqError, match=r"as BatchNorm in training mode does.*\(flax: use_running_average=True; eq"):
+            dml.ptq.quantize(apply, variables, [IMAGES], progress=False)
+    model = dml.ptq.quantize(functools.partial(module.apply, train=False), variables, [IMAGES], progress=False)
+    assert is_right(model, module.apply, variables, IMAGES, 20)
+
+
+def test_batch_norm_of_nnx_in_training_mode():
+    apply, state, _ = network("nnx")
+    with jax.numpy_dtype_promotion("standard"):
+        module = nnx.eval_shape(lambda: ptq_frameworks.NnxNetwork(nnx.Rngs(0)))
+    module.train()
+    graph = nnx.split(module)[0]
+
+    def train(state, x):
+        return nnx.merge(graph, state)(x)
+
+    with pytest.raises(PtqError, match="as BatchNorm in training mode does"):
+        dml.ptq.quantize(train, state, [IMAGES], progress=False)
+    assert is_right(dml.ptq.quantize(apply, state, [IMAGES], progress=False), apply, state, IMAGES, 20)

@@ -1,0 +1,158 @@
+"""Quantized models under JAX's transforms, from files, and in each framework: the same bits."""
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax import export
+
+import jaxdml as dml
+from native_calls import needs_native
+from ptq_quantized import FRAMEWORKS, INTEGERS, batches_for, decibels, network, quantized
+from rarely import rest_rarely
+
+HERE = Path(__file__).parent
+of_each = pytest.mark.parametrize("name", rest_rarely(("plain", *(name for name in INTEGERS if name != "plain")), 1))
+
+
+@functools.cache
+def inputs(name):
+    return network(name).make_inputs(8, seed=7)
+
+
+@functools.cache
+def expected(name):
+    """What jit computes of the whole batch."""
+    model = quantized(name)
+    return np.asarray(jax.jit(model.apply)(model.params, *inputs(name)))
+
+
+def check(received, name):
+    np.testing.assert_array_equal(received, expected(name), strict=True)
+
+
+@pytest.mark.parametrize("name", rest_rarely(("plain", *(name for name in INTEGERS if name != "plain")), 1))
+def test_all_operators_run_on_integers(name):
+    """But for the first, which quantizes the input."""
+    model = quantized(name)
+    first, *rest = model._fused.nodes
+    assert (first.operator.name, first.on) == ("quantize", "floats")
+    assert {node.on for node in rest} == {"integers"}
+    assert str(model).endswith(f"{len(rest)} of {len(rest) + 1} operators run on integers")
+
+
+@of_each
+def test_eager(name):
+    model = quantized(name)
+    assert np.unique(expected(name)).size > 10
+    check(model.apply(model.params, *inputs(name)), name)
+
+
+@of_each
+def test_vmap_over_inputs(name):
+    model = quantized(name)
+
+    def of_one(image):
+        return model.apply(model.params, image[None])[0]
+
+    check(jax.jit(jax.vmap(of_one))(*inputs(name)), name)
+    check(jax.vmap(of_one)(*inputs(name)), name)
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("name", ["plain", "digits"])
+def test_without_jit_operator_by_operator(name):
+    model = quantized(name)
+    with jax.disable_jit():
+        check(model.apply(model.params, *inputs(name)), name)
+
+
+@of_each
+def test_64_bit_types_change_nothing(name):
+    """The model is made with them and without, and called with them and without."""
+    apply, params, make_inputs = network(name)
+    with jax.enable_x64(True):
+        wide = dml.ptq.quantize(apply, params, batches_for(make_inputs), progress=False)
+        for model in (wide, quantized(name)):
+            check(jax.jit(model.apply)(model.params, *inputs(name)), name)
+    check(jax.jit(wide.apply)(wide.params, *inputs(name)), name)
+
+
+@needs_native
+@pytest.mark.rare
+@pytest.mark.parametrize("name", INTEGERS)
+def test_kernels_give_the_same_bits(name):
+    """Params that are prepared for native kernels and for XLA's, on each of the two."""
+    for prepared_for in ("native", "xla"):
+        model = quantized(name, kernels=prepared_for)
+        for kernels in ("native", "xla"):
+            with dml.use_kernels(kernels):
+                check(jax.jit(lambda *given, model=model: model.apply(*given))(model.params, *inputs(name)), name)
+            jax.clear_caches()
+
+
+@of_each
+def test_export_of_any_batch_for_three_platforms(name):
+    """Kernels are XLA's while the weights are prepared and the program is written."""
+    model, (x,) = quantized(name, kernels="xla"), inputs(name)
+    with dml.use_kernels("xla"):
+        (batch,) = export.symbolic_shape("batch")
+        shape = jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype)
+        exported = export.export(jax.jit(model.apply), platforms=("cpu", "cuda", "tpu"))(model.params, shape)
+    read = export.deserialize(exported.serialize())
+    check(read.call(model.params, x), name)
+    np.testing.assert_array_equal(read.call(model.params, x[:3]), expected(name)[:3], strict=True)
+    assert exported.out_avals[0].shape == (batch, 10 if name != "ResNet-18" else 1000)
+
+
+@of_each
+def test_saved_and_loaded(name, tmp_path):
+    apply, params, _ = network(name)
+    dml.ptq.save(tmp_path / "model.npz", quantized(name))
+    model = dml.ptq.load(tmp_path / "model.npz", apply, params)
+    check(model.apply(model.params, *inputs(name)), name)
+    assert str(model) == str(quantized(name))
+    assert model.fingerprint == quantized(name).fingerprint
+
+
+def test_frameworks_give_the_same_bits():
+    for name in FRAMEWORKS:
+        np.testing.assert_array_equal(inputs(name), inputs("plain"))
+        check(expected(name), "plain")
+
+
+def test_the_bits_are_those_of_a_good_approximation():
+    apply, params, _ = network("plain")
+    assert decibels(expected("plain"), apply(params, *inputs("plain"))) > 25
+
+
+def test_second_call_neither_traces_nor_compiles(caplog):
+    model, x = quantized("plain"), np.asarray(*inputs("plain"))
+    other = jax.tree.map(lambda leaf: leaf + 0, model.params)
+    model.apply(model.params, x)
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        model.apply(other, x[::-1].copy())
+        assert not caplog.records
+        model.apply(model.params, x[:3])
+        assert caplog.records  # another shape does, or the check above would see nothing
+
+
+@pytest.mark.rare
+def test_eight_devices(tmp_path):
+    """In a process of its own: a batch that is sharded, and parts of it in shard_map."""
+    for name in INTEGERS:
+        dml.ptq.save(tmp_path / f"{name}.npz", quantized(name))
+        np.savez(tmp_path / f"{name}.data.npz", x=inputs(name)[0], y=expected(name))
+    path = os.pathsep.join([str(HERE.parents[1]), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    devices = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PYTHONPATH": path}
+    run = subprocess.run(
+        [sys.executable, HERE / "ptq_on_eight_devices.py", tmp_path, *INTEGERS],
+        env=os.environ | devices, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("ok ") == 5 * len(INTEGERS)

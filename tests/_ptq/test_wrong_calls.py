@@ -1,0 +1,248 @@
+"""What cannot be quantized, or would be silently wrong, is an error that says where and what to do; doing it helps."""
+
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxdml as dml
+from jaxdml.ptq import PtqError, Rule
+from ptq_quantized import is_right
+
+RANDOM = np.random.default_rng(3)
+PARAMS = {
+    "first": {"w": RANDOM.standard_normal((6, 12), np.float32), "b": RANDOM.standard_normal(12, np.float32)},
+    "last": {"w": RANDOM.standard_normal((12, 4), np.float32)},
+}
+X = RANDOM.standard_normal((8, 6), np.float32)
+
+
+def mlp(params, x):
+    hidden = jax.nn.relu(x @ params["first"]["w"] + params["first"]["b"][None])
+    return hidden @ params["last"]["w"]
+
+
+def quantize(apply=mlp, params=PARAMS, batches=(X,), **options):
+    return dml.ptq.quantize(apply, params, batches, progress=False, **options)
+
+
+def changed(path, value):
+    layer, name = path
+    return PARAMS | {layer: PARAMS[layer] | {name: value}}
+
+
+def with_one(array, value):
+    array = array.copy()
+    array[1, 1] = value
+    return array
+
+
+def scanned(params, x):
+    return lax.scan(lambda h, x: (jnp.tanh(h @ params["w"] + x),) * 2, jnp.zeros((8, 6)), x[None])[0]
+
+
+def of_params(params, x):
+    return mlp(params, x), params["first"]["b"] * 2
+
+
+def without_layers(params, x):
+    return jnp.tanh(x) * params["first"]["b"][None, :6]
+
+
+QUANTIZE = {  # a wrong call, and words of its error
+    "no callable": ({"apply": 3}, "apply is of type int, expected a function: apply(params, *inputs)"),
+    "a model in place of a function": ({"apply": PARAMS}, "apply is of type dict, expected a function"),
+    "params that are no arrays": (
+        {"params": changed(("first", "b"), "zeros")},
+        "params['first']['b'] is of type str, expected an array: keep what is no array in apply (equinox: "
+        "eqx.partition(model, eqx.is_array))",
+    ),
+    "one array as batches": ({"batches": X}, "batches is one array, expected an iterable of batches: write [array]"),
+    "batches that are no iterable": ({"batches": 8}, "batches is of type int, expected an iterable of arrays or tup"),
+    "no batches": ({"batches": []}, "batches is empty: calibration needs at least one batch"),
+    "no batches from a generator": ({"batches": iter(())}, "batches is empty: calibration needs at least one batch"),
+    "batches without elements": ({"batches": [X[:0]]}, ": calibration needs batches that are not empty"),
+    "NaN in a batch": ({"batches": [X, with_one(X, np.nan)]}, "batch 1 makes input 0 NaN or infinite in floats"),
+    "infinity in a batch": ({"batches": [with_one(X, -np.inf), X]}, "batch 0 makes input 0 NaN or infinite in floats"),
+    "values that overflow": (
+        {"batches": [X, X, X * np.float32(1e38)], "params": changed(("first", "w"), PARAMS["first"]["w"] * 100)},
+        "batch 2 makes what node 'first' (dot_general + add) computes NaN or infinite in floats; look for such "
+        "numbers in the batch and in params, or leave the batch out",
+    ),
+    "NaN in weights": (
+        {"params": changed(("last", "w"), with_one(PARAMS["last"]["w"], np.nan))},
+        "the weights of 'last' hold NaN or infinity: look for them in params",
+    ),
+    "a rule that matches nothing": (
+        {"rules": [Rule("head", keep="float")]},
+        "Rule('head') matches no layer; the layers are 'first', 'last'",
+    ),
+    "one rule": ({"rules": Rule("head", keep="float")}, "rules is a Rule, expected a sequence of rules: write (rule,)"),
+    "no rules": ({"rules": ["head"]}, "rules has 'head', expected Rule: write jaxdml.ptq.Rule(pattern, keep='float')"),
+    "activations of 16 bits": ({"activations": jnp.int16}, "activations is int16, expected uint8 or int8"),
+    "activations of no type": ({"activations": "eight"}, "activations is 'eight', expected uint8 or int8"),
+    "an unknown observer": (
+        {"observer": "max"},
+        'observer is \'max\', expected one of "minmax", "moving_average", "percentile", "mse", or an Observer such as',
+    ),
+    "an observer's class": (
+        {"observer": dml.ptq.MinMax},
+        "observer is the class MinMax, expected an observer: write MinMax()",
+    ),
+    "unknown products": ({"products": "row"}, "products is 'row', expected 'static' or 'dynamic'"),
+    "nothing to quantize": (
+        {"apply": without_layers},
+        "there is nothing to quantize: apply has no convolution or matrix product that can run on integers",
+    ),
+    "all kept in floats": ({"rules": [Rule("", keep="float")]}, "  last: kept in floats by Rule('')"),
+    "a scan over data alone": (
+        {"apply": scanned, "params": {"w": PARAMS["first"]["w"][:, :6]}},
+        "it has no parameters stacked over layers, or reads data",
+    ),
+    "state that is returned": (
+        {"apply": of_params},
+        "output 1 (mul_1) does not depend on the inputs: apply returns state or parameters; write a function that "
+        "returns the results alone, such as lambda params, x: apply(params, x)[0]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUANTIZE)
+def test_quantize(name):
+    options, words = QUANTIZE[name]
+    with pytest.raises(PtqError, match=re.escape(words)) as caught:
+        quantize(**options)
+    assert not re.search(r"jaxdml\._|<[a-z]|0x", str(caught.value))  # nothing that a caller does not know
+
+
+RULES = {
+    "no regular expression": ({"pattern": "head("}, "Rule('head('): the pattern is no regular expression: missing ),"),
+    "no text": ({"pattern": 3}, "Rule(3): the pattern is no regular expression"),
+    "keeps integers": ({"pattern": "head", "keep": "int8"}, "Rule.keep is 'int8', expected 'float'"),
+    "products": ({"pattern": "a", "products": "row"}, "Rule.products is 'row', expected 'static' or 'dynamic'"),
+    "changes nothing": ({"pattern": "a"}, "Rule('a') changes nothing: say keep, products or observer"),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules(name):
+    options, words = RULES[name]
+    with pytest.raises(PtqError, match=re.escape(words)):
+        Rule(**options)
+
+
+def test_a_rule_with_an_unknown_observer_is_an_error():
+    with pytest.raises(PtqError, match="observer is 'max', expected one of"):
+        quantize(rules=[Rule("first", observer="max")])
+
+
+# Remedies ------------------------------------------------------------------------------------------------------------
+
+
+def test_remedies_of_quantize():
+    assert is_right(quantize(batches=[X]), mlp, PARAMS, X)
+    assert is_right(quantize(rules=(Rule("last", keep="float"),)), mlp, PARAMS, X)
+    assert is_right(quantize(observer=dml.ptq.MinMax()), mlp, PARAMS, X)
+    alone = lambda params, x: of_params(params, x)[0]  # noqa: E731
+    assert is_right(quantize(alone), mlp, PARAMS, X)
+
+
+def test_params_without_what_is_no_array():
+    class Dense(eqx.Module):
+        w: jax.Array
+        activation: object
+
+    layer = Dense(jnp.asarray(PARAMS["first"]["w"]), jnp.tanh)
+    with pytest.raises(PtqError, match=r"params.activation is of type .*eqx.partition\(model, eqx.is_array\)"):
+        quantize(lambda layer, x: layer.activation(x @ layer.w), layer)
+    arrays, rest = eqx.partition(layer, eqx.is_array)
+
+    def apply(arrays, x):
+        layer = eqx.combine(arrays, rest)
+        return layer.activation(x @ layer.w)
+
+    assert is_right(quantize(apply, arrays), apply, arrays, X)
+
+
+# At run time ---------------------------------------------------------------------------------------------------------
+
+
+def other_params():
+    model = quantize()
+    name = next(iter(model.params))
+    return {
+        "the float parameters": (PARAMS, f"params lacks {sorted(model.params)[:2]}"[:-1]),
+        "no dict": (list(model.params.values()), "params is of type list, expected model.params, or a dict like it"),
+        "one is missing": ({k: v for k, v in model.params.items() if k != name}, f"params lacks ['{name}']"),
+        "one too many": (model.params | {"w": X}, "params was given ['w'], which the model has not"),
+        "another shape": (model.params | {name: X}, f"params has in '{name}' float32[8, 6], expected"),
+    }
+
+
+def test_other_params_than_the_models():
+    model = quantize()
+    for params, words in other_params().values():
+        with pytest.raises(PtqError, match=re.escape(words)):
+            model.apply(params, X)
+
+
+def test_sqnr_with_other_params():
+    with pytest.raises(PtqError, match="params are not those of the float function: sqnr compares the model with"):
+        quantize().sqnr(quantize().params, X)
+
+
+def test_another_structure_at_run_time():
+    """A function that looks at shapes or at the world, and its remedies."""
+    settings = {"tanh": False}
+
+    def apply(params, x):
+        y = mlp(params, x)
+        return jnp.tanh(y) if settings["tanh"] or x.shape[0] > 4 else y
+
+    model = quantize(apply, batches=[X[:2]])
+    match = r"other equations than those that were quantized \(fingerprints \w{16} and \w{16}\); they part at\n"
+    with pytest.raises(PtqError, match=match + r"  quantized .*\n  traced .*tanh"):
+        model.apply(model.params, X)
+    of_eight = quantize(apply, batches=[X])
+    assert of_eight.fingerprint != model.fingerprint
+    assert is_right(of_eight, apply, PARAMS, X)
+    assert is_right(model, apply, PARAMS, X[:2])
+    settings["tanh"] = True
+    with pytest.raises(PtqError, match="if apply itself has changed, quantize it again"):
+        model.apply(model.params, X[:3])
+    assert is_right(quantize(apply, batches=[X[:3]]), apply, PARAMS, X[:3])
+
+
+def test_another_literal_is_another_structure():
+    factor = [2.0]
+
+    def apply(params, x):
+        return mlp(params, x * factor[0])
+
+    model = quantize(apply)
+    factor[0] = 3.0
+    with pytest.raises(PtqError, match=r"apply computes other equations"):
+        model.apply(model.params, X[:3])
+
+
+@pytest.mark.parametrize("inputs", [(X.astype(np.int32),), (X.astype(np.float16),), (X, X), (X[0],)])
+def test_other_inputs_are_an_error(inputs):
+    """Of another type, number or rank."""
+    model, expected = quantize(), TypeError if len(inputs) > 1 else PtqError
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        pytest.raises(expected, match=r"takes 2 positional|apply computes other equations"),
+    ):
+        model.apply(model.params, *inputs)
+
+
+def test_bias_that_does_not_fit_int32_is_an_error_for_those_who_quantize_by_hand():
+    with pytest.raises(PtqError, match=r"does not fit int32.*Quantize the filter with filter_scale = max") as caught:
+        dml.ptq.quantize_bias(np.float32([1.0]), np.float32(1e-3), np.float32([1e-12]))
+    least = float(str(caught.value).split()[-1])
+    dml.ptq.quantize_bias(np.float32([1.0]), np.float32(1e-3), np.float32([least]))
