@@ -14,9 +14,8 @@ from ptq_quantized import decibels
 CASES = {case.name: case for case in AWKWARD}
 FLOATS = ("conv_general_dilated", "convolution", "dot_general", "product")
 QUICK = (
-    "relu6", "silu", "custom_jvp activation", "bfloat16 params and inputs", "average pool, padding not counted",
-    "concatenated with itself turned", "weights on the left", "GLU", "filter computed from data", "scan over layers",
-    "scan over time", "outputs: a dict", "spectral norm",
+    "silu", "bfloat16 params and inputs", "weights on the left", "filter computed from data", "scan over layers",
+    "scan over time",
 )  # fmt: skip
 REASONS = {  # by what a case expects: the operators that stay in floats, and words of the remarks that say why
     "int8": None,

@@ -14,9 +14,10 @@ from jaxdml._graph.evaluate import evaluate
 from jaxdml.ptq._traced import bound
 from ptq_models import resnet18
 from ptq_quantized import batches_for, network, quantized
+from rarely import rest_rarely
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="other backends have other programs")
-KERNELS = ("native", "xla") if dml.kernels().startswith("native") else ("xla",)
+KERNELS = rest_rarely(("native", "xla") if dml.kernels().startswith("native") else ("xla",), 1)
 RARE = pytest.mark.rare
 NAMES = ["ResNet-18", *(pytest.param(name, marks=RARE) for name in ("digits", "plain", "ResNet-18 of 224 pixels"))]
 

@@ -105,6 +105,7 @@ def test_merged_observers_have_seen_what_each_has(observer):
         same(first, after(observer, BATCHES))
 
 
+@pytest.mark.rare
 def test_over_eight_devices():
     """In a process of its own: what all devices saw, with one that saw a NaN, and one that saw nothing."""
     path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])

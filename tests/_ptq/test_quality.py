@@ -18,7 +18,7 @@ def size(tree):
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("seed", rest_rarely(range(5), 1))
+@pytest.mark.parametrize("seed", rest_rarely(range(5), 0))
 def test_digits_are_read_as_well(seed):
     apply, params, _, train_images, images, labels = ptq_models.digits_cnn(seed)
     batches = [train_images[start : start + 64] for start in range(0, 512, 64)]
@@ -94,6 +94,9 @@ def test_transformer_block():
         batches = batches_for(make_inputs, 4, 2)
         model = dml.ptq.quantize(apply, params, batches, products=products, progress=False)
         found[products] = decibels(model.apply(model.params, x), exact)
+    # The more batches, the wider the extremes of what is normally distributed; least squares clips them.
+    model = dml.ptq.quantize(apply, params, batches_for(make_inputs, 4, 8), observer="mse", progress=False)
+    assert decibels(model.apply(model.params, x), exact) >= 37
     # Not under rules about promotion, which qwix breaks.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         theirs = decibels(qwix_result(params, x), exact)

@@ -80,12 +80,12 @@ def by_range(x, axis, dtype):
     return reference.element_wise_quantize_linear(x, scale, zero_point), scale, zero_point
 
 
-def dynamic_product(options, a, b, b_scale=None):
+def dynamic_product(options, a, b, b_scale=None, bias=None):
     a, a_scale, a_zero_point = by_range(a.astype(np.float32), -1, np.uint8)
     if b_scale is None:
         b, b_scale, _ = by_range(b.astype(np.float32), -2, np.int8)
     b_scale = (b_scale * np.float32(options.get("alpha", 1.0))).astype(np.float32)
-    return reference.matrix_multiply_integer_to_float(a, a_scale, a_zero_point, b, b_scale, None)
+    return reference.matrix_multiply_integer_to_float(a, a_scale, a_zero_point, b, b_scale, None, bias)
 
 
 def addition(options, *inputs):
@@ -158,7 +158,7 @@ TO_FLOAT = "matrix_multiply_integer_to_float"
 
 def oracle_of(node):
     if node.operator.name == TO_FLOAT:
-        return dynamic_product if len(node.inputs) < 4 else product_to_float
+        return dynamic_product if len(node.inputs) < 5 else product_to_float
     return ORACLES[node.operator.name]
 
 
