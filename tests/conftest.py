@@ -74,6 +74,8 @@ ON_THE_OLDEST = (
     "_arithmetic/test_rounding.py",
     "_arithmetic/test_sharding.py",
     "_compiled/test_bindings.py",
+    "_ptq/test_second_readers.py",
+    "_ptq/test_ways_to_call.py",
     "_compiled/test_operator.py",
     "_directml/test_desc_json.py",
     "_operators/test_checked.py",

@@ -1,0 +1,103 @@
+"""What is refused, in words of its own: arguments that look right, files of other functions, pickles."""
+
+import pickle
+import zipfile
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from jaxdml.ptq import PtqError, Rule, load, quantize, save
+
+X, W = jnp.ones((4, 16)), jnp.eye(16)
+
+
+def apply(params, x):
+    return jnp.max(x[:, :4], 1) + jnp.sum(x @ params["w"], 1)
+
+
+def another(params, x):
+    """The same equations, but for a size."""
+    return jnp.max(x[:, :2], 1) + jnp.sum(x @ params["w"], 1)
+
+
+def convolved(params, x):
+    return jax.lax.conv_general_dilated(x, params["filter"], (1, 1), "SAME")
+
+
+IMAGE, FILTER = jnp.ones((1, 3, 4, 4)), {"filter": jnp.ones((2, 3, 3, 3))}
+CASES = {
+    "text": (lambda: quantize(apply, {"w": W}, "batches"), "batches is of type str"),
+    "one dict": (lambda: quantize(apply, {"w": W}, {"x": X}), "batches is of type dict"),
+    "no rules": (lambda: quantize(apply, {"w": W}, [X], rules=None), "rules is None, expected a sequence"),
+    "text for rules": (lambda: quantize(apply, {"w": W}, [X], rules="w"), "rules is 'w', expected a sequence"),
+    "dynamic convolution": (
+        lambda: quantize(convolved, FILTER, [IMAGE], rules=[Rule("filter", products="dynamic")]),
+        "matches no product, and convolutions have no dynamic form",
+    ),
+    "unknown observer": (lambda: Rule("w", observer="largest"), "observer is 'largest'"),
+    "traced params": (lambda: jax.jit(lambda w: quantize(apply, {"w": w}, [X]))(W), "call it outside of jax.jit"),
+    "a key": (lambda: quantize(apply, {"w": W, "key": jax.random.key(0)}, [X]), "params.* is a random key"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_refused(name):
+    call, text = CASES[name]
+    with pytest.raises(PtqError, match=text):
+        call()
+
+
+def test_a_file_of_a_function_with_another_size(tmp_path):
+    model = quantize(apply, {"w": W}, [X], progress=False)
+    save(tmp_path / "model.npz", model)
+    load(tmp_path / "model.npz", apply)
+    with pytest.raises(PtqError, match="computes values of other shapes than those that were quantized"):
+        load(tmp_path / "model.npz", another)
+
+
+def test_a_file_that_unfolds_to_more_than_it_is(tmp_path):
+    model = quantize(apply, {"w": W}, [X], progress=False)
+    save(tmp_path / "model.npz", model)
+    with zipfile.ZipFile(tmp_path / "model.npz") as plain, zipfile.ZipFile(
+        tmp_path / "packed.npz", "w", zipfile.ZIP_DEFLATED
+    ) as packed:  # fmt: skip
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+    with pytest.raises(PtqError, match="or it is damaged"):
+        load(tmp_path / "packed.npz", apply)
+
+
+def test_a_long_table_takes_little_of_a_file(tmp_path):
+    model = quantize(lambda p, x: jax.nn.gelu(x @ p["w"]) @ p["w"], {"w": W}, [X], progress=False)
+    assert any(value.shape == (2**16,) for value in model.graph.constants.values())
+    save(tmp_path / "model.npz", model)
+    assert (tmp_path / "model.npz").stat().st_size < 2**15
+    read = load(tmp_path / "model.npz", lambda p, x: jax.nn.gelu(x @ p["w"]) @ p["w"])
+    np.testing.assert_array_equal(read.apply(read.params, X), model.apply(model.params, X))
+
+
+def test_models_are_no_pickles():
+    model = quantize(apply, {"w": W}, [X], progress=False)
+    with pytest.raises(PtqError, match=r"jaxdml\.ptq\.save\(path, model\)"):
+        pickle.dumps(model)
+
+
+class Pair(NamedTuple):
+    """One input of two arrays."""
+
+    x: jax.Array
+    y: jax.Array
+
+
+def test_a_named_tuple_is_one_input_and_a_python_number_keeps_its_weak_type():
+    model = quantize(lambda p, pair: pair.x @ p["w"] + pair.y, {"w": W}, [Pair(X, X)], progress=False)
+    assert model.apply(model.params, Pair(X, X)).shape == (4, 16)
+    narrow = {"w": W.astype(jnp.bfloat16)}
+    with jax.numpy_dtype_promotion("standard"):
+        model = quantize(lambda p, x, s: (x @ p["w"]) * s, narrow, [(X.astype(jnp.bfloat16), 0.5)], progress=False)
+        assert model.apply(model.params, X.astype(jnp.bfloat16), 0.5).dtype == jnp.bfloat16
+    assert dml.ptq.Model is type(model)
