@@ -15,7 +15,7 @@ from jaxdml._graph.weights import with_weights
 from jaxdml.errors import PtqError
 from jaxdml.ptq._fusing import PTQ_RULES
 from jaxdml.ptq._loops import LAYERS, Body
-from jaxdml.ptq._operators import DEQUANTIZE, INTEGERS, QUANTIZE, TABLE
+from jaxdml.ptq._operators import DEQUANTIZE, INTEGERS, QUANTIZE
 from jaxdml.ptq._plan import JOINS, REGION
 
 
@@ -44,8 +44,7 @@ def _whole(graph: Graph) -> Graph:
     readers = graph.consumers()
     nodes = []
     for node in graph.nodes:
-        is_table = node.operator is TABLE  # XLA's time to compile doubles with each table behind another
-        if is_table or (node.operator.is_quantized and len(readers.get(node.outputs[0], [])) > 1):
+        if node.operator.is_quantized and len(readers.get(node.outputs[0], [])) > 1:
             function = node.operator.function
             barred = replace(node.operator, function=lambda *x, of=function, **k: lax.optimization_barrier(of(*x, **k)))
             node = node.replace(operator=barred)
