@@ -173,8 +173,31 @@ def compared(model, inputs):
         return evaluate(bound(graph.nodes, program), {**graph.constants, **params, **given})
 
     values = {**model.graph.constants, **jax.device_get(computed(model.params, *inputs))}
+    counts, elements = check(graph.nodes, values)
+    for node in bound(graph.nodes, model.traced.program(inputs)):
+        for nodes, within in layers(model, node, values) if "body" in node.options else ():
+            inner, size = check(nodes, within)
+            counts, elements = counts + inner, elements + size
+    return counts, elements
+
+
+def layers(model, scan, values):
+    """The nodes of a scan's body, and the values of each layer in turn."""
+    body, loop, name = scan.options["body"], scan.options["loop"], scan.outputs[0]
+    data = dict(zip(body.inputs, (values[each] for each in scan.inputs), strict=False))
+    run = jax.jit(lambda given: evaluate(body.nodes, given))
+    plain = {key.removeprefix(f"{name}/"): x for key, x in model.graph.constants.items() if key.startswith(f"{name}/")}
+    stacked = {key: model.params[f"{name}/{key}"] for key in body.stacked}
+    for number in range(loop.length):
+        made = run({**jax.tree.map(lambda x, at=number: x[at], stacked), **data})
+        yield body.nodes, {**{key: x[number] for key, x in plain.items()}, **jax.device_get(made)}
+        data |= dict(zip(body.inputs[-loop.carried :], (made[each] for each in body.outputs), strict=False))
+
+
+def check(nodes, values):
+    """Compares nodes on their values; how many of each operator there are, and how many elements."""
     counts, elements = collections.Counter(), 0
-    for node in graph.nodes:
+    for node in nodes:
         if not (node.operator.is_quantized or node.operator.kind in ("quantize_linear", "dequantize_linear")):
             assert node.on != "integers" or node.operator.kind in MOVERS, node.operator.name
             continue
@@ -187,8 +210,7 @@ def compared(model, inputs):
     return counts, elements
 
 
-# The bodies of scans are not looked into.
-ALL = [(name, ()) for name in (*NETWORKS, *FRAMEWORKS) if not name.startswith("scanned")]
+ALL = [(name, ()) for name in (*NETWORKS, *FRAMEWORKS)]
 ALL += [("transformer", (("products", "dynamic"),)), ("digits", (("activations", "int8"),))]
 ALL += [("transformer", (("activations", "int8"),)), ("MobileNetV3", (("activations", "int8"),))]
 QUICK = [("plain", ())]
