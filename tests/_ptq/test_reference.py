@@ -244,6 +244,7 @@ def of_awkward(names):
     return total
 
 
+@pytest.mark.rare
 def test_every_node_of_awkward_functions_computes_what_the_reference_says():
     counts = of_awkward(SEEN)
     assert counts.keys() == {*ORACLES, TO_FLOAT}
