@@ -44,6 +44,7 @@ def test_resnet18_of_224_pixels(tmp_path):
     check_resnet(*ptq_models.resnet18(), tmp_path, 33, 0.26)
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("name", ["ResNet-18"])
 def test_resnet18_of_64_pixels(name, tmp_path):
     """Small layers have more scales and names beside their weights."""
