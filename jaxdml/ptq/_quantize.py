@@ -14,7 +14,7 @@ from jaxdml.ptq._checks import check_function, check_params
 from jaxdml.ptq._insert import with_grids
 from jaxdml.ptq._model import Model
 from jaxdml.ptq._observers import Observer, observer_of
-from jaxdml.ptq._ranges import scale_and_zero_point
+from jaxdml.ptq._ranges import integer_type, scale_and_zero_point
 from jaxdml.ptq._rule import Products, Rule, check_one_of, checked_rules
 from jaxdml.ptq._traced import Traced
 from jaxdml.ptq._units import Unit, check_matches, unit_of
@@ -42,7 +42,7 @@ def quantize(
     equation.
 
     Args:
-      apply: a function of params and inputs that JAX traces, in inference mode: apply(params, *inputs).
+      apply: a function of params and inputs that JAX traces, in inference mode: ``apply(params, *inputs)``.
       params: its parameters, a pytree of arrays.
       batches: calibration inputs, an iterable of an array or a tuple of inputs for each batch, which may be of other
         sizes. One batch is held at a time.
@@ -54,13 +54,13 @@ def quantize(
       progress: whether a line on stderr counts batches.
 
     Returns:
-      The model: `model.apply(model.params, *inputs)` returns what apply returns, in its types.
+      The model; ``model.apply(model.params, *inputs)`` returns what apply returns, in its types.
 
     Raises:
       PtqError: if apply is no function for inference, batches are none, hold NaN or infinity or give values that are,
         a rule matches no layer, or nothing can be quantized; the error names the layer and a remedy.
     """
-    dtype = _checked_dtype(activations)
+    dtype = integer_type("activations", activations, TYPES)
     check_one_of("products", products, ("static", "dynamic"))
     default, rules = observer_of(observer), checked_rules(rules)
     check_params(apply, params)
@@ -92,13 +92,3 @@ def _grid(name: str, observer: Observer, unit: Unit, dtype: np.dtype) -> tuple[n
 def _nothing(unit: Unit) -> str:
     text = "there is nothing to quantize: apply has no convolution or matrix product that can run on integers"
     return "\n".join((text, *(f"  {name}: {reason}" for name, reason in unit.told().items())))
-
-
-def _checked_dtype(activations: Any) -> np.dtype:
-    try:
-        dtype = np.dtype(activations)
-    except TypeError:
-        dtype = None
-    if dtype is None or dtype.name not in TYPES:
-        raise PtqError(f"activations is {dtype or repr(activations)}, expected uint8 or int8")
-    return dtype

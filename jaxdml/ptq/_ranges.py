@@ -39,14 +39,14 @@ def scale_and_zero_point(
       symmetric: whether the grid is symmetric around 0.
 
     Returns:
-      The scale, float32, and the zero point, of dtype, both of low's shape: NumPy arrays unless low or high is of JAX.
+      The scale, float32, and the zero point, of dtype, both of low's shape; NumPy arrays unless low or high is of JAX.
 
     Raises:
       PtqError: if dtype is another type, shapes differ, or known values are NaN, infinite, low > high, or lie further
         apart than the greatest float32 number.
     """
     name = "scale_and_zero_point"
-    integers = _integers(name, dtype, ACTIVATIONS)
+    integers = integer_type(f"{name}: dtype", dtype, ACTIVATIONS)
     shapes = np.shape(low), np.shape(high)
     if shapes[0] != shapes[1]:
         raise PtqError(f"{name}: low has shape {shapes[0]} and high {shapes[1]}, expected the same: broadcast one")
@@ -70,13 +70,13 @@ def quantize_weights(
       dtype: int8 or int16.
 
     Returns:
-      The integers, of w's shape and dtype, and the scale, float32, of shape [channels] or []: NumPy arrays where w is.
+      The integers, of w's shape and dtype, and the scale, float32, of shape [channels] or []; NumPy arrays where w is.
 
     Raises:
       PtqError: if w holds no floats, has no such axis, or is known and holds NaN or infinity, or dtype is another type.
     """
     name = "quantize_weights"
-    integers = _integers(name, dtype, WEIGHTS)
+    integers = integer_type(f"{name}: dtype", dtype, WEIGHTS)
     w = w if isinstance(w, jax.Array) else np.asarray(w)
     if not jnp.issubdtype(w.dtype, jnp.floating):
         raise PtqError(f"{name}: w holds {w.dtype}, expected floats: weights that are integers need no quantization")
@@ -127,13 +127,14 @@ def quantize_bias(bias: chex.Array, input_scale: chex.Numeric, filter_scale: che
     return _like(given, (_whole(steps, INT32_MIN, INT32_MAX, np.dtype(np.int32)),))[0]
 
 
-def _integers(name: str, dtype: Any, allowed: tuple[str, ...]) -> np.dtype:
+def integer_type(told: str, dtype: Any, allowed: tuple[str, ...]) -> np.dtype:
+    """The type that a caller gave; `told` begins the error where it is none of those allowed."""
     try:
         integers = np.dtype(dtype)
     except TypeError:
         integers = None
     if integers is None or integers.name not in allowed:
-        raise PtqError(f"{name}: dtype is {integers or repr(dtype)}, expected one of {', '.join(allowed)}")
+        raise PtqError(f"{told} is {integers or repr(dtype)}, expected {' or '.join(allowed)}")
     return integers
 
 

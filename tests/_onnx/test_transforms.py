@@ -1,9 +1,6 @@
 """Models under JAX's transforms: jit, vmap, sharding, export, 64-bit types, each set of kernels: the same bits."""
 
 import functools
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -15,8 +12,10 @@ from jax import export
 import jaxdml as dml
 import jaxdml.onnx
 from native_calls import needs_native
+from on_devices import run_on_eight
 from quantized_models import quantized, random_inputs
 from rarely import rest_rarely
+from second_call import check_second_call_compiles_nothing
 from small_models import residual, reversed_weights
 
 HERE = Path(__file__).parent
@@ -124,13 +123,7 @@ def test_export_of_any_batch_for_three_platforms(form):
 @of_each_form
 def test_second_call_neither_traces_nor_compiles(form, caplog):
     model = loaded(form)
-    other = jax.tree.map(lambda leaf: leaf + 0, model.params)
-    model.apply(model.params, X)
-    with jax.log_compiles(), caplog.at_level("WARNING"):
-        model.apply(other, X[::-1].copy())
-        assert not caplog.records
-        model.apply(model.params, X[:3])
-        assert caplog.records  # another shape does, or the check above would see nothing
+    check_second_call_compiles_nothing(model, X, caplog)
 
 
 @pytest.mark.rare
@@ -139,11 +132,4 @@ def test_eight_devices(form, tmp_path):
     """In a process of its own: a batch that is sharded, and parts of it in shard_map."""
     onnx.save(quantized(residual(), form), tmp_path / "model.onnx")
     np.savez(tmp_path / "data.npz", x=X, of_batch=of_batch(form), of_each=of_each(form))
-    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    devices = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PYTHONPATH": path}
-    run = subprocess.run(
-        [sys.executable, HERE / "models_on_eight_devices.py", tmp_path],
-        env=os.environ | devices, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.count("ok ") == 5
+    assert run_on_eight(HERE / "models_on_eight_devices.py", tmp_path).count("ok") == 5

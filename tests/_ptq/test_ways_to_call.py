@@ -1,9 +1,6 @@
 """Quantized models under JAX's transforms, from files, and in each framework: the same bits."""
 
 import functools
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -13,8 +10,10 @@ from jax import export
 
 import jaxdml as dml
 from native_calls import needs_native
+from on_devices import run_on_eight
 from ptq_quantized import FRAMEWORKS, INTEGERS, batches_for, decibels, network, quantized
 from rarely import rest_rarely
+from second_call import check_second_call_compiles_nothing
 
 HERE = Path(__file__).parent
 of_each = pytest.mark.parametrize("name", rest_rarely(("plain", *(name for name in INTEGERS if name != "plain")), 1))
@@ -133,13 +132,7 @@ def test_the_bits_are_those_of_a_good_approximation():
 
 def test_second_call_neither_traces_nor_compiles(caplog):
     model, x = quantized("plain"), np.asarray(*inputs("plain"))
-    other = jax.tree.map(lambda leaf: leaf + 0, model.params)
-    model.apply(model.params, x)
-    with jax.log_compiles(), caplog.at_level("WARNING"):
-        model.apply(other, x[::-1].copy())
-        assert not caplog.records
-        model.apply(model.params, x[:3])
-        assert caplog.records  # another shape does, or the check above would see nothing
+    check_second_call_compiles_nothing(model, x, caplog)
 
 
 @pytest.mark.rare
@@ -148,11 +141,4 @@ def test_eight_devices(tmp_path):
     for name in INTEGERS:
         dml.ptq.save(tmp_path / f"{name}.npz", quantized(name))
         np.savez(tmp_path / f"{name}.data.npz", x=inputs(name)[0], y=expected(name))
-    path = os.pathsep.join([str(HERE.parents[1]), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
-    devices = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PYTHONPATH": path}
-    run = subprocess.run(
-        [sys.executable, HERE / "ptq_on_eight_devices.py", tmp_path, *INTEGERS],
-        env=os.environ | devices, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.count("ok ") == 5 * len(INTEGERS)
+    assert run_on_eight(HERE / "ptq_on_eight_devices.py", tmp_path, *INTEGERS).count("ok") == 5 * len(INTEGERS)
