@@ -26,7 +26,8 @@ def run(makers: Iterable[tuple[str, suite.Make]], device: Any, seconds: float, p
     """
     results: dict[str, Any] = {"environment": environment(device), "cases": [], "scaling": []}
     if add and path.with_suffix(".json").exists():
-        results = json.loads(path.with_suffix(".json").read_text()) | {"environment": results["environment"]}
+        before = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        results = before | {"environment": results["environment"]}
     path.parent.mkdir(parents=True, exist_ok=True)
     failures = []
     with jax.default_device(device):
@@ -39,8 +40,8 @@ def run(makers: Iterable[tuple[str, suite.Make]], device: Any, seconds: float, p
                 continue
             results[table] = [other for other in results[table] if named(other) != named(row)] + [row]
             tqdm.write(shown(row))
-            path.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
-            path.with_suffix(".txt").write_text(tables(results))
+            path.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            path.with_suffix(".txt").write_text(tables(results), encoding="utf-8")
     if results["cases"] or results["scaling"]:
         print("\n" + tables(results))
         chart.draw(results, path.with_suffix(".png"))

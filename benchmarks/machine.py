@@ -18,8 +18,8 @@ PACKAGES = ("jax", "jaxlib", "numpy", "onnxruntime", "jaxdml-cpu", "nvidia-cudnn
 
 def environment(device: Any = None) -> dict[str, Any]:
     """The machine, the device, the kernels and the versions of what is installed."""
-    flags = re.findall(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M) if sys.platform == "linux" else []
-    names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M) if flags else []
+    about = Path("/proc/cpuinfo").read_text(encoding="utf-8") if sys.platform == "linux" else ""
+    flags, names = (re.findall(rf"^{field}\s*: (.*)$", about, re.M) for field in ("flags", "model name"))
     kinds = [
         flag
         for flag in ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8")

@@ -133,7 +133,7 @@ def main() -> None:
     if arguments.output:
         seconds = {"tracing": trace, "calling": call, "debugging": debug}
         results = {"environment": environment(), "seconds": seconds, "kernels": kernels}
-        arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+        arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -223,7 +223,7 @@ def main() -> None:
     print(f"{machine()}\n\n{table(rows)}\n\n{aims(rows, times)}")
     if arguments.output:
         results = {"environment": environment(), "rows": rows, "calibration": times}
-        arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+        arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

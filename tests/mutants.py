@@ -113,19 +113,19 @@ def main():
         for module, tests in TARGETS.items():
             if arguments.only not in module:
                 continue
-            source = (ROOT / module).read_text()
+            source = (ROOT / module).read_text(encoding="utf-8")
             if is_caught(folder, tests):
                 raise SystemExit(f"{module}: its tests fail without a change")
             made = list(mutants(source))
             if arguments.sample:
                 made = random.Random(0).sample(made, min(arguments.sample, len(made)))
             for line, before, after, changed in made:
-                (folder / module).write_text(changed)
+                (folder / module).write_text(changed, encoding="utf-8")
                 total += 1
                 if not is_caught(folder, tests):
                     survived += 1
                     print(f"{module}:{line}: survives as\n    {after}\n  instead of\n    {before}", flush=True)
-            (folder / module).write_text(source)
+            (folder / module).write_text(source, encoding="utf-8")
     print(f"{total} mutants, {total - survived} caught, {survived} not")
     return 1 if survived else 0
 

@@ -44,7 +44,7 @@ def test_a_run_writes_what_it_measured(tmp_path):
     ]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert "1 YNNPACK dot" in printed
-    results = json.loads((tmp_path / "selected.json").read_text())
+    results = json.loads((tmp_path / "selected.json").read_text(encoding="utf-8"))
     (row,) = results["cases"]
     ours = {PREPARED, PLAIN, XLA} if HAS_NATIVE else {PREPARED, PLAIN}
     assert {*ours, ORT, ORT_U8, LAX, FLOAT} <= set(row["contenders"])
@@ -90,13 +90,13 @@ TINY = (
 def test_cases_for_a_gpu_run_on_any_device(tmp_path):
     makers = [("cases", make) for make in TINY]
     assert run(makers, jax.devices("cpu")[0], 0, tmp_path / "gpu_tiny", add=False) == []
-    *contractions, elementwise = json.loads((tmp_path / "gpu_tiny.json").read_text())["cases"]
+    *contractions, elementwise = json.loads((tmp_path / "gpu_tiny.json").read_text(encoding="utf-8"))["cases"]
     for row in contractions:
         differing = {name: fact["differing"] for name, fact in row["contenders"].items() if name != XLA}
         assert differing == {PREPARED: 0, PLAIN: 0, LAX: 0, FLOAT: 0, BFLOAT: 0}
         assert row["at_most"] is None
     assert set(elementwise["contenders"]) - {XLA} == {PLAIN, LAX}
-    assert "bfloat16" in (tmp_path / "gpu_tiny.txt").read_text()
+    assert "bfloat16" in (tmp_path / "gpu_tiny.txt").read_text(encoding="utf-8")
     assert (tmp_path / "gpu_tiny.png").exists()
 
 
@@ -115,7 +115,7 @@ def test_a_run_goes_on_behind_a_failure_and_adds_to_an_earlier_one(tmp_path):
     failures = run([("cases", partial(fails)), ("cases", TINY[0])], device, 0, path, add=False)
     assert failures == ["fails: ValueError: no such case"]
     assert run([("cases", TINY[0]), ("cases", TINY[1])], device, 0, path, add=True) == []
-    families = [row["family"] for row in json.loads(path.with_suffix(".json").read_text())["cases"]]
+    families = [row["family"] for row in json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["cases"]]
     assert families == ["matrix multiply", "convolution"]
 
 

@@ -41,7 +41,7 @@ sources = pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.rel
 
 def imports(path):
     """Every module that a file imports, in full, wherever in the file."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -89,7 +89,7 @@ def test_a_wrong_import_would_be_seen(tmp_path):
 def test_every_room_has_a_floor_and_every_folder_a_promise():
     assert {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in SOURCES} == set.union(*FLOORS)
     for folder in FOLDERS[:5]:
-        promise = ast.get_docstring(ast.parse((PACKAGE / folder / "__init__.py").read_text()))
+        promise = ast.get_docstring(ast.parse((PACKAGE / folder / "__init__.py").read_text(encoding="utf-8")))
         assert promise.count(".") == 1
         assert promise.endswith(".")
 
@@ -121,12 +121,12 @@ def test_only_public_and_declared_modules_are_imported(path):
         assert module.split(".")[0] in declared | set(sys.stdlib_module_names)
         assert "_src" not in module
         assert not (module.startswith(("jax.", "numpy.", "chex.")) and "._" in module)
-    assert not re.search(r"\b_src\b", path.read_text())
+    assert not re.search(r"\b_src\b", path.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("path", SOURCES + TESTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_stay_small(path):
-    assert len(path.read_text().splitlines()) <= 300
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
 
 
 def test_the_reference_imports_numpy_alone():
@@ -136,7 +136,7 @@ def test_the_reference_imports_numpy_alone():
 def test_pages_touch_no_array():
     """They have NumPy's types, and its solver of overlaps; of JAX they have types and dimensions."""
     for path in sorted((PACKAGE / "_directml").rglob("*.py")):
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         assert "jax.numpy" not in text
         assert "lax" not in re.findall(r"\b\w+\b", text)
 
@@ -166,7 +166,7 @@ def test_an_operator_is_named_in_its_own_files_alone():
         "__main__.py",
     }  # jaxdml.ptq.quantize is another function of this verb
     for path in SOURCES:
-        relative, said = path.relative_to(PACKAGE).as_posix(), all_names(ast.parse(path.read_text()))
+        relative, said = path.relative_to(PACKAGE).as_posix(), all_names(ast.parse(path.read_text(encoding="utf-8")))
         for name in PAGES:
             own = {f"_directml/pages/{name}.py", f"_operators/{name}.py", "reference.py", "__init__.py"}
             if relative not in own | free and not relative.startswith("examples/"):
@@ -272,7 +272,8 @@ def test_onnx_is_imported_by_its_own_front_end_alone(tmp_path):
 def test_where_nothing_may_be_left_out_a_test_that_skips_fails(tmp_path):
     """As in continuous integration, by the hook in conftest.py."""
     (tmp_path / "test_left_out.py").write_text("import pytest\n\ndef test_it():\n    pytest.skip('not here')\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-c", os.devnull, str(tmp_path)]
+    (tmp_path / "pytest.ini").touch()
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-c", "pytest.ini", str(tmp_path)]
     environment = {name: value for name, value in os.environ.items() if name != "JAXDML_TESTS_SKIP_NOTHING"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     failed = "1 failed" if dml.kernels().startswith("native") else "there are no native kernels"  # which come first

@@ -80,7 +80,7 @@ def kernels() -> str:
     Native kernels are those of the package jaxdml-cpu, which XLA calls as custom calls.
 
     Returns:
-      "native: ..." or "xla: ...", with the reason.
+      ``"native: ..."`` or ``"xla: ..."``, with the reason.
 
     Source: https://docs.jax.dev/en/latest/ffi.html
     """

@@ -1,9 +1,7 @@
 """Runs the JSON models of DirectML's DxDispatch tool, for the operators of jaxdml, on any machine.
 
-    dxdispatch.load("model.json").run()
-
-and ``python -m jaxdml.dxdispatch model.json`` are the same. What the tool runs besides, that is HLSL, ONNX models,
-serialized graphs and images, is refused.
+``dxdispatch.load("model.json").run()`` and ``python -m jaxdml.dxdispatch model.json`` are the same. What the tool runs
+besides, that is HLSL, ONNX models, serialized graphs and images, is refused.
 
 Source: https://github.com/microsoft/DirectML/blob/master/DxDispatch/doc/Guide.md
 """

@@ -1,6 +1,7 @@
 """Runs a JSON model of DirectML's DxDispatch tool, and prints what its print commands say."""
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 
@@ -29,4 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of resources have letters that a code page may lack
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())

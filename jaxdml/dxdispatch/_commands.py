@@ -13,19 +13,23 @@ from jaxdml._directml.data_types import DataType
 from jaxdml._directml.json_values import Value
 from jaxdml._directml.tensor_rules import UINT_MAX
 from jaxdml.dxdispatch._dispatchables import Bindings, Dispatchable, read_bindings
-from jaxdml.dxdispatch._files import IMAGES, inside, write_data
+from jaxdml.dxdispatch._files import IMAGES, write_data
+from jaxdml.dxdispatch._paths import folded, inside
 from jaxdml.dxdispatch._resources import Resource
 
 
 @dataclasses.dataclass
 class State:
-    """A run: the buffers as they are now, what the operators keep, and where output goes."""
+    """A run: the buffers as they are now, what the operators keep, and where output goes.
+
+    `read_from` has the folded paths of the files that the model was read from.
+    """
 
     resources: Mapping[str, Resource]
     buffers: dict[str, np.ndarray]
     persistent: dict[str, dict[str, Any]]
     folder: Path
-    read_from: frozenset[Path]
+    read_from: frozenset[str]
     show: Callable[[str], object]
 
 
@@ -87,7 +91,7 @@ class WriteFile:
     def path(self, state: State) -> Path:
         """Where it writes, which must lie in the folder and be none of the files that were read."""
         path = inside(state.folder, self.target)
-        if path in state.read_from:
+        if folded(path) in state.read_from:
             raise self.target.expected("another file: the model was read from this one")
         return path
 

@@ -1,4 +1,4 @@
-"""The files of a model: JSON as DxDispatch reads it, data to start from, and paths that stay where they should."""
+"""The files of a model: JSON as DxDispatch reads it, data to start from, and data to write."""
 
 import json
 import re
@@ -54,18 +54,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> Any:
     raise DxDispatchError("", f'has the number {name}, which JSON has not; write the string "{name.lower()[:4]}"')
-
-
-def inside(folder: Path, relative: Value) -> Path:
-    """The path that a model names, which must lie in a folder, links followed."""
-    text = relative.string()
-    try:
-        path = (folder / text).resolve()
-        if path.is_relative_to(folder.resolve()) and path != folder.resolve():
-            return path
-    except (OSError, ValueError, RuntimeError) as error:  # a null byte, a name too long, links in a circle
-        raise relative.fail(f"is {text!r}, which is no path: {error}") from error
-    raise relative.expected("the path of a file inside the folder")
 
 
 def read_data(path: Path, source: Value, limit: int) -> tuple[bytes, np.dtype | None]:

@@ -15,6 +15,7 @@ from jaxdml._directml.validate import check_is_level
 from jaxdml.dxdispatch._commands import Command, State, WriteFile, read_command
 from jaxdml.dxdispatch._dispatchables import Dispatchable, read_dispatchable
 from jaxdml.dxdispatch._files import read_json
+from jaxdml.dxdispatch._paths import folded
 from jaxdml.dxdispatch._resources import Resource, read_resource
 
 
@@ -55,7 +56,7 @@ class Model:
           show: takes what the print commands say, a line or several at a time.
 
         Returns:
-          The resources as they are at the end, by name: arrays of rank 1, of the type of their initial values, or of
+          The resources as they are at the end, by name; arrays of rank 1, of the type of their initial values, or of
           bytes if these are of several types.
 
         Raises:
@@ -63,12 +64,13 @@ class Model:
             that cannot be written, after the commands before it.
         """
         buffers = {name: resource.data.copy() for name, resource in self.resources.items()}
+        read_from = [self.path.resolve(), *(r.source for r in self.resources.values() if r.source)]
         state = State(
             resources=self.resources,
             buffers=buffers,
             persistent={name: dispatchable.initialize(buffers) for name, dispatchable in self.dispatchables.items()},
             folder=self.path.parent if output_dir is None else Path(output_dir),
-            read_from=frozenset([self.path.resolve(), *(r.source for r in self.resources.values() if r.source)]),
+            read_from=frozenset(map(folded, read_from)),
             show=show,
         )
         for command in self.commands:

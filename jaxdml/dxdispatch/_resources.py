@@ -10,7 +10,8 @@ import numpy as np
 from jaxdml._directml.data_types import DataType
 from jaxdml._directml.desc_json import DATA_TYPE
 from jaxdml._directml.json_values import Value
-from jaxdml.dxdispatch._files import inside, read_data
+from jaxdml.dxdispatch._files import read_data
+from jaxdml.dxdispatch._paths import inside
 
 TYPES = dict(DataType.__members__)
 WHOLE_BYTES = {name: value for name, value in TYPES.items() if not value.is_packed}

@@ -1,6 +1,7 @@
 """`python -m jaxdml.onnx model.onnx`: what a quantized model becomes, its outputs, and whether onnxruntime agrees."""
 
 import argparse
+import io
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -73,4 +74,6 @@ def _write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 if __name__ == "__main__":
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of tensors have letters that a code page may lack
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())

@@ -8,7 +8,7 @@ import math
 import time
 from dataclasses import dataclass, fields
 from os import PathLike
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import jax.numpy as jnp
@@ -113,6 +113,8 @@ class Reader:
         if info.length is not None and info.length != size:
             text = f"its external data have {info.length} bytes, its type and shape need {size}"
             raise ModelError(f"tensor {tensor.name!r}: {text}")
+        if PureWindowsPath(info.location).drive:  # `D:w.bin` is no absolute path, and leaves the folder on Windows
+            raise ModelError(f"tensor {tensor.name!r} lies in {info.location!r}, outside of the model's folder")
         other = Path(self._folder, info.location)
         if other.exists() and not other.is_file():
             raise ModelError(f"tensor {tensor.name!r} lies in {str(other)!r}, which is no regular file")

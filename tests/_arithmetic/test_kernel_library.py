@@ -13,6 +13,7 @@ import pytest
 import jaxdml as dml
 from jaxdml._arithmetic import kernel_library
 from native_calls import needs_native
+from platforms import posix
 
 HERE = Path(__file__).parent
 
@@ -68,8 +69,10 @@ else:
 def test_the_versions_agree():
     """That of the package, in both of its files, and the one that jaxdml calls."""
     root = HERE.parents[1] / "native"
-    of_project = re.search(r'^version = "(.*)"$', (root / "pyproject.toml").read_text(), re.M)[1]
-    of_package = re.search(r'^__version__ = "(.*)"$', (root / "jaxdml_cpu" / "__init__.py").read_text(), re.M)[1]
+    project = (root / "pyproject.toml").read_text(encoding="utf-8")
+    package = (root / "jaxdml_cpu" / "__init__.py").read_text(encoding="utf-8")
+    of_project = re.search(r'^version = "(.*)"$', project, re.M)[1]
+    of_package = re.search(r'^__version__ = "(.*)"$', package, re.M)[1]
     assert of_project == of_package == kernel_library.VERSION
 
 
@@ -117,6 +120,7 @@ def test_a_processor_without_kernels_is_said_and_no_warning(name, why, monkeypat
     assert kernel_library._load(name) == (None, f"this processor has {why}")
 
 
+@posix
 def test_without_a_compiler_make_says_so_and_goes_on(tmp_path):
     """The Makefile with a path on which there is no compiler."""
     tools = tmp_path / "tools"
@@ -126,7 +130,9 @@ def test_without_a_compiler_make_says_so_and_goes_on(tmp_path):
     for tool in ("sh", "touch", "grep", "sed", "expand"):
         (tools / tool).symlink_to(Path("/bin", tool) if Path("/bin", tool).exists() else Path("/usr/bin", tool))
     python = environment / "python"
-    python.write_text(f'#!/bin/sh\nexport PYTHONPATH="{HERE.parents[1]}"\nexec "{sys.executable}" "$@"\n')
+    python.write_text(
+        f'#!/bin/sh\nexport PYTHONPATH="{HERE.parents[1]}"\nexec "{sys.executable}" "$@"\n', encoding="utf-8"
+    )
     python.chmod(0o755)
     for name in ("native/CMakeLists.txt", "native/pyproject.toml", "pyproject.toml"):
         (tmp_path / name).touch()

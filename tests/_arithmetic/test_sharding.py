@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from platforms import between_processes
 from rarely import rest_rarely
 
 HERE = Path(__file__).parent
@@ -49,6 +50,7 @@ def two_processes(task):
             process.communicate()
 
 
+@between_processes
 def test_two_processes_compute_the_same_bits():
     with two_processes("compute") as processes:
         for number, process in enumerate(processes):
@@ -57,6 +59,7 @@ def test_two_processes_compute_the_same_bits():
             assert f"ok {number}" in output
 
 
+@between_processes
 @pytest.mark.parametrize("victim", rest_rarely([0, 1], 1), ids=["the first, whom the others meet at", "the second"])
 def test_a_killed_peer_is_an_error_not_a_hang(victim):
     with two_processes("outlive") as processes:

@@ -191,7 +191,7 @@ def test_each_operator_says_what_it_runs_on(name):
 
 def patterns():
     """Each reason that is raised, with anything in place of what it is filled with."""
-    trees = (ast.parse(Path(module.__file__).read_text()) for module in (rules, of_others))
+    trees = (ast.parse(Path(module.__file__).read_text(encoding="utf-8")) for module in (rules, of_others))
     for node in itertools.chain.from_iterable(map(ast.walk, trees)):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             (text,) = node.exc.args

@@ -133,7 +133,7 @@ def _save(path, nodes, constants, x="x", y="y"):
 
 def test_errors_are_of_one_voice(tmp_path, inputs, capsys):
     text = tmp_path / "text.npz"
-    text.write_text("no arrays")
+    text.write_text("no arrays", encoding="utf-8")
     single = tmp_path / "single.npy"
     np.save(single, np.zeros(3))
     other = tmp_path / "other.npz"

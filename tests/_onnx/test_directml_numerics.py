@@ -223,5 +223,5 @@ def test_every_operator_of_directml_is_in_some_network():
 
 def test_every_operator_of_the_reference_is_asked():
     names = {name for name, each in vars(reference).items() if inspect.isfunction(each) and not name.startswith("_")}
-    assert set(re.findall(r"\breference\.(\w+)\(", Path(__file__).read_text())) == names
+    assert set(re.findall(r"\breference\.(\w+)\(", Path(__file__).read_text(encoding="utf-8"))) == names
     assert len(names) == 12

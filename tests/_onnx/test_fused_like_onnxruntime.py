@@ -137,7 +137,7 @@ def test_directml_has_the_same_operators_and_shapes(group):
 
 
 def test_each_deviation_is_of_models_and_in_the_documentation():
-    text = DOCUMENT.read_text()
+    text = DOCUMENT.read_text(encoding="utf-8")
     assert OF.keys() <= MODELS.keys()
     assert [each.reason for each in DEVIATIONS if f"| {each.reason} |" not in text] == []
     assert sum(line.startswith("| ") for line in text.split("## Deviations")[1].splitlines()) == len(DEVIATIONS) + 2

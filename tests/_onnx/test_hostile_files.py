@@ -15,6 +15,7 @@ from hostile_models import FLOAT, bombs, chain, constant, model, node, refused, 
 from jaxdml.errors import ModelError
 from jaxdml.onnx import Limits, load
 from mutated_models import models
+from platforms import posix, symlink
 
 SMALL = Limits(file_bytes=2**26, tensor_bytes=2**25)
 ONES = np.ones(4, np.float32)
@@ -70,10 +71,18 @@ def test_external_data_of_4_bits(folder):
     "location", ["../secret.bin", "sub/../../secret.bin", "{absolute}", "link.bin", "hard.bin", "", "."]
 )
 def test_external_data_beyond_the_folder(folder, location):
-    (folder / "link.bin").symlink_to(folder.parent / "secret.bin")
+    if location == "link.bin":
+        symlink(folder / "link.bin", folder.parent / "secret.bin")
     os.link(folder.parent / "secret.bin", folder / "hard.bin")
     path = saved(folder, external(location.format(absolute=folder.parent / "secret.bin")))
     refused(path, "tensor 'w'")
+
+
+def test_external_data_on_a_drive(folder):
+    """On Windows `D:w.bin` lies in the working folder of a drive; elsewhere it is a name, and refused all the same."""
+    if os.name == "posix":
+        (folder / "D:w.bin").write_bytes(bytes(16))
+    refused(saved(folder, external("D:w.bin")), "tensor 'w' lies in 'D:w.bin', outside of the model's folder")
 
 
 @pytest.mark.parametrize(
@@ -91,6 +100,7 @@ def test_external_data_missing(folder):
     refused(saved(folder, external("other.bin")), "tensor 'w'", "other.bin")
 
 
+@posix
 def test_external_data_that_never_end(folder):
     os.mkfifo(folder / "fifo.bin")
     refused(saved(folder, external("fifo.bin")), "tensor 'w'", "no regular file")
@@ -112,7 +122,7 @@ def test_no_models(tmp_path):
     np.savez(tmp_path / "arrays.npz", x=ONES)
     refused(tmp_path / "arrays.npz", "no ONNX file")
     refused(tmp_path, "no regular file")
-    refused("/dev/zero", "no regular file")
+    refused(os.devnull, "no regular file")
     refused(tmp_path / "missing.onnx", "missing.onnx")
     refused("nul\0byte", "cannot be read")
     refused(onnx.ModelProto(), "no ONNX file")

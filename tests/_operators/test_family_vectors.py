@@ -16,7 +16,7 @@ import pytest
 import jaxdml as dml
 from descs import level
 
-FAMILY = json.loads((Path(__file__).parents[1] / "vectors" / "family.json").read_text())
+FAMILY = json.loads((Path(__file__).parents[1] / "vectors" / "family.json").read_text(encoding="utf-8"))
 CASES = {case["name"]: case for case in FAMILY["cases"]}
 # The cases that DirectML refuses, and for which tensor.
 REFUSED = {"ort.MatMulInteger_PerColumn_ND": "BZeroPointTensor", "ort.ConvInteger.Pointwise_3D_u8u8": "InputTensor"}

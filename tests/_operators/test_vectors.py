@@ -20,7 +20,7 @@ RULED = {
 
 def cases():
     for file in ("onnx_node.json", "ort_edge.json"):
-        for case in json.loads((VECTORS / file).read_text())["cases"]:
+        for case in json.loads((VECTORS / file).read_text(encoding="utf-8"))["cases"]:
             yield pytest.param(case, id=f"{file.split('_')[0]}-{case['name']}")
 
 

@@ -9,6 +9,7 @@ import pytest
 import jaxdml as dml
 from jaxdml import dxdispatch
 from models import model, resource, run
+from platforms import posix
 
 f32, u8 = np.float32, np.uint8
 SOURCE = "resources.x.initialValues.sourcePath"
@@ -40,8 +41,9 @@ def test_npy_headers_of_all_kinds(header, tmp_path):
     assert "cannot be read" in str(error.value)
 
 
+@posix
 def test_only_files_are_read_and_written(tmp_path):
-    """A pipe would wait for somebody; a link to the model would overwrite it."""
+    """A pipe would wait for somebody."""
     (tmp_path / "output").mkdir()
     os.mkfifo(tmp_path / "pipe")
     os.mkfifo(tmp_path / "output" / "pipe")
@@ -51,12 +53,18 @@ def test_only_files_are_read_and_written(tmp_path):
         run(tmp_path, model(resources__x=resource("UINT8", {"sourcePath": "pipe"})))
     with pytest.raises(dml.DxDispatchError, match="which is there and no file"):
         run(tmp_path, model(commands__2__targetPath="pipe"))
-    (tmp_path / "model.json").write_text("")
+    assert [path.name for path in (tmp_path / "output").iterdir()] == ["pipe"]
+
+
+def test_a_file_is_replaced_and_not_written_into(tmp_path):
+    """It may be a link to another file, such as the model."""
+    (tmp_path / "output").mkdir()
+    (tmp_path / "model.json").write_text("", encoding="utf-8")
     (tmp_path / "output" / "y.npy").hardlink_to(tmp_path / "model.json")
     written = model()
     run(tmp_path, written)
-    assert json.loads((tmp_path / "model.json").read_text()) == written
-    assert sorted(path.name for path in (tmp_path / "output").iterdir()) == ["pipe", "y.npy"]
+    assert json.loads((tmp_path / "model.json").read_text(encoding="utf-8")) == written
+    assert [path.name for path in (tmp_path / "output").iterdir()] == ["y.npy"]
     written_by_us = (tmp_path / "output" / "y.npy").stat()
     assert written_by_us.st_mode == (tmp_path / "model.json").stat().st_mode
 
@@ -86,14 +94,14 @@ def test_a_model_does_not_overwrite_what_it_was_read_from(tmp_path):
     (tmp_path / "x.bin").write_bytes(b"1234")
     for target in ("model.json", "./x.bin"):
         written = model(resources__x=resource("UINT8", {"sourcePath": "x.bin"}), commands__2__targetPath=target)
-        (tmp_path / "model.json").write_text(json.dumps(written))
+        (tmp_path / "model.json").write_text(json.dumps(written), encoding="utf-8")
         with pytest.raises(dml.DxDispatchError, match="expected another file: the model was read from this one"):
             dxdispatch.load(tmp_path / "model.json").run()
     assert (tmp_path / "x.bin").read_bytes() == b"1234"
 
 
 def test_files_are_checked_before_anything_runs(tmp_path):
-    (tmp_path / "model.json").write_text(json.dumps(model(commands__2__targetPath="../y.npy")))
+    (tmp_path / "model.json").write_text(json.dumps(model(commands__2__targetPath="../y.npy")), encoding="utf-8")
     shown = []
     with pytest.raises(dml.DxDispatchError, match="inside the folder"):
         dxdispatch.load(tmp_path / "model.json").run(output_dir=tmp_path / "output", show=shown.append)
@@ -101,7 +109,7 @@ def test_files_are_checked_before_anything_runs(tmp_path):
 
 
 def test_a_model_is_shown_in_a_line(tmp_path):
-    (tmp_path / "model.json").write_text(json.dumps(model()))
+    (tmp_path / "model.json").write_text(json.dumps(model()), encoding="utf-8")
     loaded = dxdispatch.load(tmp_path / "model.json")
     assert repr(loaded) == "Model(model.json: resources x, s, y; dispatchables d; 3 commands)"
     with pytest.raises(dml.DescError, match=r"dxdispatch.load: feature_level is '4_0', expected a FeatureLevel"):

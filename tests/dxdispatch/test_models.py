@@ -1,6 +1,7 @@
 """DxDispatch models: the examples, every initialiser and command, and errors that say where."""
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -90,6 +91,17 @@ def test_examples(name, tmp_path):
         np.testing.assert_array_equal(got, EXPECTED[name]().ravel())
         assert got.dtype == EXPECTED[name]().dtype
     assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
+
+
+@pytest.mark.rare
+def test_names_are_printed_where_the_encoding_lacks_their_letters(tmp_path):
+    """As of a console of Windows whose code page is an older one."""
+    written = model(commands=[{"type": "print", "resource": "\u03bb"}])
+    written["resources"]["\u03bb"] = resource("UINT8", [1, 2, 3, 4])
+    (tmp_path / "model.json").write_text(json.dumps(written), encoding="utf-8")
+    command = [sys.executable, "-m", "jaxdml.dxdispatch", tmp_path / "model.json"]
+    run = subprocess.run(command, env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=False)
+    assert run.stdout.splitlines() == [rb"Resource '\u03bb': 1, 2, 3, 4"], run.stderr
 
 
 def test_what_is_printed_and_written(tmp_path, capsys):

@@ -15,6 +15,7 @@ import pytest
 import jaxdml as dml
 from jaxdml import dxdispatch, examples
 from mutated import mutated
+from platforms import symlink
 
 EXAMPLES = Path(examples.__file__).parent / "dxdispatch"
 
@@ -26,15 +27,16 @@ def folder(tmp_path):
     (tmp_path / "outside").mkdir()
     for path in ("up.npy", "x", "outside/x.npy"):
         (tmp_path / path).write_bytes(b"precious")
-    (tmp_path / "models" / "link.npy").symlink_to(tmp_path / "up.npy")
-    (tmp_path / "models" / "away").symlink_to(tmp_path / "outside")
+    symlink(tmp_path / "models" / "link.npy", tmp_path / "up.npy")
+    symlink(tmp_path / "models" / "away", tmp_path / "outside")
     return tmp_path
 
 
 def escapes(folder):
     """Paths that lead out of the folders, from the models and from the output."""
     return ["../up.npy", "../x", "../../x", "../new.npy", "a/../../new.npy", str(folder / "new.npy"), str(folder / "x"),
-            "link.npy", "away/x.npy", "away/new.npy", "..", "/", "../output/../new.npy"]  # fmt: skip
+            "link.npy", "away/x.npy", "away/new.npy", "..", "/", "../output/../new.npy", r"..\up.npy", r"away\x.npy",
+            "C:new.npy", r"\\?\C:\new.npy", "NUL", "x.npy:new"]  # fmt: skip
 
 
 def files(folder):
@@ -61,9 +63,9 @@ def test_mutated_models(folder):
                 written["resources"]["more"] = {"initialValuesDataType": "UINT8", "initialValues": {"sourcePath": out}}
             outward += 1
         (folder / "output").mkdir()
-        (folder / "output" / "link.npy").symlink_to(folder / "up.npy")
-        (folder / "output" / "away").symlink_to(folder / "outside")
-        path.write_text(json.dumps(written))
+        symlink(folder / "output" / "link.npy", folder / "up.npy")
+        symlink(folder / "output" / "away", folder / "outside")
+        path.write_text(json.dumps(written), encoding="utf-8")
         before[path] = path.read_bytes()
         start = time.monotonic()
         try:
@@ -86,13 +88,13 @@ def test_mutated_models(folder):
 def test_mutated_text(folder):
     """Characters of the file itself, changed, dropped and doubled."""
     rng = np.random.default_rng(0)
-    text = (folder / "models" / "add.json").read_text()
+    text = (folder / "models" / "add.json").read_text(encoding="utf-8")
     path, results = folder / "models" / "model.json", 0
     start = time.monotonic()
     for _ in range(1000):
         place, junk = int(rng.integers(len(text))), '"\\/*{}[],:0\n\0\u2028e-'
         replacement = rng.choice(["", text[place] * 2, junk[rng.integers(len(junk))]])
-        path.write_text(text[:place] + str(replacement) + text[place + 1 :])
+        path.write_text(text[:place] + str(replacement) + text[place + 1 :], encoding="utf-8")
         try:
             dxdispatch.load(path)
             results += 1

@@ -1,0 +1,19 @@
+"""What tests need of an operating system, and Windows may not have."""
+
+import sys
+
+import pytest
+
+IS_WINDOWS = sys.platform == "win32"
+posix = pytest.mark.skipif(IS_WINDOWS, reason="Windows has no make, no sh and no named pipes in folders")
+between_processes = pytest.mark.skipif(IS_WINDOWS, reason="jaxlib has no collectives between processes on Windows")
+
+
+def symlink(link, target):
+    """Makes a symbolic link; where Windows does not let its user make links, the test skips."""
+    try:
+        link.symlink_to(target, target_is_directory=target.is_dir())
+    except OSError:
+        if not IS_WINDOWS:
+            raise
+        pytest.skip("Windows lets administrators make symbolic links, and others in developer mode")
