@@ -14,7 +14,6 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import int8, int32, rounding
-from jaxdml._arithmetic import prepared as weights_of
 from jaxdml._arithmetic.int8 import signed, signed_zero_point
 from jaxdml._arithmetic.native import packed_filter, packed_matrix
 from jaxdml._arithmetic.platforms import arranged, on_each, overridable
@@ -192,5 +191,5 @@ def _kept(x: Any) -> Any:
     return lax.optimization_barrier(x)
 
 
-PACKERS[PreparedMatrix] = lambda weights: packed_matrix(weights_of.matrix(weights))
-PACKERS[PreparedFilter] = lambda weights: packed_filter(weights_of.filter(weights), weights.group_count)
+PACKERS[PreparedMatrix] = lambda weights: packed_matrix(weights.array)
+PACKERS[PreparedFilter] = lambda weights: packed_filter(weights.array, weights.group_count)

@@ -39,6 +39,11 @@ class Prepared(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def array(self) -> Array:
+        """The array that was prepared."""
+
+    @property
+    @abc.abstractmethod
     def is_intact(self) -> bool:
         """Whether the arrays are as they were made: no other types, no dimension more."""
 
@@ -67,7 +72,7 @@ class Prepared(abc.ABC):
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         """NumPy would make an object of it without a word, and `np.save` a file that `np.load` refuses."""
-        raise TypeError(f"{self} is a pytree of arrays, not an array; save it by pickle, or save its jax.tree.leaves")
+        raise TypeError(f"{self} is a pytree of arrays, not an array; save its .array, or pickle it")
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["values", "sums", "packed"], meta_fields=["dtype", "layout"])
@@ -81,7 +86,8 @@ class PreparedMatrix(Prepared):
       dtype: int8 or uint8, the type of the array.
       layout: "KN" or "NK".
       packed: uint8 [..., bytes], as native kernels read it, or None.
-      shape: [..., K, N], the shape of the array.
+      array: the array that was prepared, [..., K, N].
+      shape: that of the array.
       ndim: its rank.
     """
 
@@ -89,6 +95,10 @@ class PreparedMatrix(Prepared):
     def shape(self) -> tuple[int, ...]:
         *batch, first, second = self.values.shape
         return (*batch, first, second) if self.layout == "KN" else (*batch, second, first)
+
+    @property
+    def array(self) -> Array:
+        return unsigned(in_layout(self.values, self.layout), self.dtype)
 
     @property
     def is_intact(self) -> bool:
@@ -113,7 +123,9 @@ class PreparedFilter(Prepared):
       layout: within a group: "OIHW" or "HWIO", in one spatial dimension "OIW" or "WIO".
       packed: uint8 [bytes], as native kernels read it, or None.
       group_count: the groups that it was prepared for.
-      shape: [O, C / group_count, *kernel], the shape of the array; what vmap or a stack puts in front comes first.
+      array: the array that was prepared, ``[O, C / group_count, *kernel]``; what vmap or a stack puts in front comes
+        first.
+      shape: that of the array.
       ndim: its rank.
     """
 
@@ -127,6 +139,10 @@ class PreparedFilter(Prepared):
         *stack, groups = self.values.shape[:-rank]
         sizes = dict(zip(self.layout, self.values.shape[-rank:], strict=True))
         return (*stack, groups * sizes["O"], sizes["I"], *(sizes[axis] for axis in self.layout if axis in "HW"))
+
+    @property
+    def array(self) -> Array:
+        return unsigned(signed_filter(self), self.dtype)
 
     @property
     def is_intact(self) -> bool:
@@ -158,11 +174,6 @@ _register_for_export(PreparedMatrix)
 _register_for_export(PreparedFilter)
 
 
-def matrix(b: PreparedMatrix) -> Array:
-    """The array that was prepared."""
-    return unsigned(in_layout(b.values, b.layout), b.dtype)
-
-
 def in_layout(values: Array, layout: str) -> Array:
     """From [..., K, N] to the layout, and back."""
     return values if layout == "KN" else swapped(values)
@@ -175,11 +186,12 @@ def swapped(x: Array) -> Array:
 
 
 def signed_filter(prepared: PreparedFilter) -> Array:
-    """The values as [O, C / groups, *kernel], whatever the layout."""
+    """The values as [..., O, C / groups, *kernel], whatever the layout."""
     values = prepared.values
     if prepared.layout.endswith("IO"):
-        groups, *space, inputs, outputs = range(values.ndim)
-        values = lax.transpose(values, (groups, outputs, inputs, *space))
+        first = values.ndim - len(prepared.layout)
+        *space, inputs, outputs = range(first, values.ndim)
+        values = lax.transpose(values, (*range(first), outputs, inputs, *space))
     return lax.reshape(values, prepared.shape)
 
 
@@ -189,11 +201,6 @@ def rows_of(prepared: PreparedFilter) -> Array:
     # In two steps: on explicit axes JAX reshapes by merging dimensions or by splitting them, not both at once.
     rows = lax.reshape(values, (len(values), math.prod(values.shape[1:])))
     return lax.reshape(rows, (groups, len(values) // groups, rows.shape[1]))
-
-
-def filter(prepared: PreparedFilter) -> Array:
-    """The array that was prepared."""
-    return unsigned(signed_filter(prepared), prepared.dtype)
 
 
 def _are(dtype: Any, x: Any) -> bool:

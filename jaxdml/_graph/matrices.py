@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxdml._arithmetic.prepared import PreparedMatrix, matrix
+from jaxdml._arithmetic.prepared import PreparedMatrix
 
 Array = Any
 
@@ -55,7 +55,7 @@ def _batched(
     batch: Sequence[Any],
 ) -> Array:  # fmt: skip
     """The product of each matrix of a batch, whose dimensions are merged if DirectML has not so many."""
-    b = matrix(of_b[0]) if isinstance(of_b[0], PreparedMatrix) else of_b[0]
+    b = of_b[0].array if isinstance(of_b[0], PreparedMatrix) else of_b[0]
     arguments = [*of_a, b, *of_b[1:], *others]
     batched = [i in (0, len(of_a)) or _is_of_each(x) for i, x in enumerate(arguments)]
     has_parameters = sum(batched) > 2

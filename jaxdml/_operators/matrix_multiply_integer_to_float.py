@@ -6,7 +6,6 @@ import chex
 import numpy as np
 
 from jaxdml._arithmetic import contractions, rounding, wide
-from jaxdml._arithmetic import prepared as weights_of
 from jaxdml._arithmetic.prepared import PreparedMatrix
 from jaxdml._directml.desc import OperatorDesc, TensorDesc
 from jaxdml._directml.feature_levels import FeatureLevel
@@ -96,7 +95,7 @@ def matrix_multiply_integer_to_float(
     if _are_bytes(a, b):
         total = contractions.integer_dot(a, a_zero_point, b, b_zero_point)
     else:
-        b = weights_of.matrix(b) if isinstance(b, PreparedMatrix) else b
+        b = b.array if isinstance(b, PreparedMatrix) else b
         zero_points = (rounding.with_rank(zero_point, a.ndim) for zero_point in (a_zero_point, b_zero_point))
         a_zero_point, b_zero_point = zero_points
         total = wide.dot(a, a_zero_point, b, b_zero_point)

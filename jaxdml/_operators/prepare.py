@@ -25,9 +25,9 @@ def prepare_matrix_multiply_b(b: chex.Array) -> PreparedMatrix:
     These are `quantized_linear_matrix_multiply`, `matrix_multiply_integer` and `matrix_multiply_integer_to_float`.
 
     The result is a pytree of arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
-    argument. Save it by pickle, which stores the array and prepares it for the kernels of the machine that reads. For
-    `jax.export` and `jax.tree.leaves`, prepare it under `use_kernels("xla")`: it is then the same on every machine. To
-    have it sharded, shard the array, then prepare it.
+    argument. To save the result, save its `array` and prepare that again; pickle does so by itself. For `jax.export`
+    and `jax.tree.leaves`, prepare it under `use_kernels("xla")`: it is then the same on every machine. To have it
+    sharded, shard the array, then prepare it.
 
     Args:
       b: int8 or uint8 array [..., K, N] of rank 2 to 4.
@@ -53,12 +53,12 @@ def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> P
     These are `quantized_linear_convolution` and `convolution_integer`.
 
     The result is a pytree of arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
-    argument. Save it by pickle, which stores the array and prepares it for the kernels of the machine that reads. For
-    `jax.export` and `jax.tree.leaves`, prepare it under `use_kernels("xla")`: it is then the same on every machine. To
-    have it sharded, shard the array, then prepare it.
+    argument. To save the result, save its `array` and prepare that again; pickle does so by itself. For `jax.export`
+    and `jax.tree.leaves`, prepare it under `use_kernels("xla")`: it is then the same on every machine. To have it
+    sharded, shard the array, then prepare it.
 
     Args:
-      filter: int8 or uint8 array [O, C / group_count, *kernel] of rank 3 or 4.
+      filter: int8 or uint8 array ``[O, C / group_count, *kernel]`` of rank 3 or 4.
       group_count: that of the calls to come.
 
     Returns:

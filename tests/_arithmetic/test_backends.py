@@ -10,7 +10,7 @@ import pytest
 
 from bodies import body
 from cases import CONVOLUTION, MATRIX_MULTIPLY, Case
-from jaxdml._arithmetic import contractions, cpu, cuda, elementwise, platforms, pooling, prepared, tpu
+from jaxdml._arithmetic import contractions, cpu, cuda, elementwise, platforms, pooling, tpu
 from jaxdml._arithmetic.backend import Backend
 from rarely import rest_rarely
 
@@ -140,8 +140,8 @@ def test_an_arrangement_is_used_and_undone(on_this_platform):
     on_this_platform(Backend(arrange_filter=backwards, arrange_matrix=lambda values: (values.swapaxes(-1, -2), "NK")))
     f, m = contractions.prepare_filter(FILTER, 1), contractions.prepare_matrix(X)
     assert (f.layout, m.layout) == ("HWIO", "NK")
-    np.testing.assert_array_equal(prepared.filter(f), FILTER)
-    np.testing.assert_array_equal(prepared.matrix(m), X)
+    np.testing.assert_array_equal(f.array, FILTER)
+    np.testing.assert_array_equal(m.array, X)
     for name in ARRANGEMENTS.values():
         np.testing.assert_array_equal(jax.jit(lambda name=name: body(CASES[name]))(), CASES[name].expected)
 
@@ -151,8 +151,8 @@ def test_without_an_arrangement_weights_keep_their_order(monkeypatch):
         monkeypatch.setitem(platforms.BACKENDS, platform, Backend())
     f, m = contractions.prepare_filter(FILTER, 2), contractions.prepare_matrix(X)
     assert (f.layout, f.group_count, m.layout) == ("OIHW", 2, "KN")
-    np.testing.assert_array_equal(prepared.filter(f), FILTER)
-    np.testing.assert_array_equal(prepared.matrix(m), X)
+    np.testing.assert_array_equal(f.array, FILTER)
+    np.testing.assert_array_equal(m.array, X)
 
 
 def test_one_form_for_all_platforms_is_traced_alone(monkeypatch):
