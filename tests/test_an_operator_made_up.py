@@ -276,7 +276,7 @@ def model(desc, **bindings):
 def test_it_runs_in_a_dxdispatch_model(made_up, tmp_path):
     desc, path = a_desc(made_up), tmp_path / "model.json"
     desc = dataclasses.replace(desc, output_tensor=other(desc.output_tensor, strides=(4, 1)))
-    path.write_text(json.dumps(model(desc)))
+    path.write_text(json.dumps(model(desc)), encoding="utf-8")
     got, (total, largest) = dxdispatch.load(path).run(), expected([A, B], Rounding.UP, True)
     np.testing.assert_array_equal(got["sum"], [*total[0], 0, *total[1], 0])
     np.testing.assert_array_equal(got["scale"], largest.ravel())
@@ -286,13 +286,13 @@ def test_it_runs_in_a_dxdispatch_model(made_up, tmp_path):
         ({"AddendTensors": ["a", "c"]}, "AddendTensors[1]", "is 'c', expected a, b, sum or scale"),
         ({"OutputScaleTensor": None}, "", "has no OutputScaleTensor, which the desc has"),
     ):
-        path.write_text(json.dumps(model(desc, **bindings)))
+        path.write_text(json.dumps(model(desc, **bindings)), encoding="utf-8")
         with pytest.raises(dml.DxDispatchError) as error:
             dxdispatch.load(path)
         assert error.value.path == ".".join(filter(None, ["commands[0].bindings", place]))
         assert text in str(error.value)
     written = model(desc)
     written["dispatchables"]["d"]["desc"]["AddendTensors"][1]["DataType"] = "INT8"
-    path.write_text(json.dumps(written))
+    path.write_text(json.dumps(written), encoding="utf-8")
     with pytest.raises(dml.DxDispatchError, match=r"^dispatchables.d.desc.AddendTensors\[1\] is refused: "):
         dxdispatch.load(path)

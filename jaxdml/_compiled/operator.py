@@ -66,7 +66,7 @@ class CompiledOperator:
 
     A tensor without strides is an array of the desc's sizes, one with strides a flat buffer: an array of rank 1 with
     all elements that the strides reach. Flat buffers do for both. Tensors flagged OWNED_BY_DML go to `initialize`,
-    once; what that returns is the first argument of the call, the other tensors follow by name:
+    once; what that returns is the first argument of the call, the other tensors follow by name::
 
         op = compile_operator(desc)
         persistent = op.initialize(filter_tensor=weights)
@@ -103,7 +103,7 @@ class CompiledOperator:
           **tensors: arrays or flat buffers, by the names in `owned`.
 
         Returns:
-          The persistent resource: by name an array, or a `PreparedFilter` or `PreparedMatrix`. It is a pytree.
+          The persistent resource, a pytree; by name an array, or a `PreparedFilter` or `PreparedMatrix`.
 
         Raises:
           DescError: if a tensor is missing or not what the desc says.

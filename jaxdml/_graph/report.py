@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from jaxdml._directml.tables import Emphasized, Table
 from jaxdml._graph.graph import Graph
 from jaxdml._graph.remarks import CONVERSIONS
 
@@ -10,30 +11,53 @@ WIDEST = 60
 
 def table(graph: Graph, origin: str = "in the file") -> str:
     """The table, with a line for each node, and how many nodes run on integers; origin is the head of the sources."""
+    rows = _rows(graph, origin)
+    widths = [min(max(map(len, column)), WIDEST) for column in zip(*rows, strict=True)]
+    widths[-1] = max(len(row[-1]) for row in rows)
+    lines = ["  ".join(_cut(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    if closing := _closing(graph):
+        lines += ["", closing]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def html(graph: Graph, titles: tuple[str, ...], origin: str = "in the file") -> str:
+    """The table for a notebook, with nothing cut, and nodes in floats emphasized.
+
+    Args:
+      graph: the graph.
+      titles: lines above the table; behind the first of them stands how many nodes run on integers.
+      origin: the head of the sources.
+    """
+    header, *body = _rows(graph, origin)
+    on = header.index("on")
+    rows = [(*row[:on], *(map(Emphasized, row[on:]) if row[on] == "floats" else row[on:])) for row in body]
+    first = ": ".join(filter(None, (titles[0], _closing(graph))))
+    return Table("\n".join((first, *titles[1:])), header, rows).html()
+
+
+def _rows(graph: Graph, origin: str) -> list[tuple[str, ...]]:
+    """The header, and a row for each node; without the column of remarks if there are none."""
     rows: list[tuple[str, ...]] = [("node", origin, "runs as", "on", "remark")]
     for node in graph.nodes:
         rows.append((node.name, _counted(node.source), node.operator.name, node.on, node.remark))
     if not any(row[-1] for row in rows[1:]):
         rows = [row[:-1] for row in rows]
-    widths = [min(max(map(len, column)), WIDEST) for column in zip(*rows, strict=True)]
-    widths[-1] = max(len(row[-1]) for row in rows)
-    lines = ["  ".join(_cut(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(line.rstrip() for line in (*lines, *_closing(graph)))
+    return rows
 
 
-def _closing(graph: Graph) -> tuple[str, ...]:
-    """How many nodes run on integers, as lines."""
+def _closing(graph: Graph) -> str:
+    """How many nodes run on integers."""
     counts = Counter(node.on for node in graph.nodes)
     total = counts["integers"] + counts["floats"]
     if not total:
-        return ()
-    text = f"{counts['integers']} of {total} operators run on integers"
-    if not counts["integers"]:
-        text = "no operator runs on integers"
-        if not any(node.operator.kind in CONVERSIONS for node in graph.nodes):
-            text += ": the model is not quantized; onnxruntime.quantization quantizes models"
-    return "", text
+        return ""
+    if counts["integers"]:
+        return f"{counts['integers']} of {total} operators run on integers"
+    text = "no operator runs on integers"
+    if not any(node.operator.kind in CONVERSIONS for node in graph.nodes):
+        text += ": the model is not quantized; onnxruntime.quantization quantizes models"
+    return text
 
 
 def _counted(source: tuple[str, ...]) -> str:
@@ -43,4 +67,4 @@ def _counted(source: tuple[str, ...]) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return text if len(text) <= width else text[: width - 3] + "..."

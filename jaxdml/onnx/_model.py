@@ -11,7 +11,7 @@ import numpy as np
 from jaxdml._graph.evaluate import described, evaluate
 from jaxdml._graph.graph import Graph
 from jaxdml._graph.parameters import difference, listed, wrong_params
-from jaxdml._graph.report import table
+from jaxdml._graph.report import html, table
 from jaxdml.errors import ModelError
 from jaxdml.onnx._arrays import limited
 from jaxdml.onnx._file import Limits
@@ -96,6 +96,10 @@ class Model:
     def __str__(self) -> str:
         inputs, outputs = (", ".join(map(str, each)) for each in (self.inputs, self.outputs))
         return f"{table(self._graph)}\n\ninputs   {inputs}\noutputs  {outputs}"
+
+    def _repr_html_(self) -> str:
+        inputs, outputs = (", ".join(map(str, each)) for each in (self.inputs, self.outputs))
+        return html(self._graph, ("jaxdml.onnx.Model", f"inputs {inputs}", f"outputs {outputs}"))
 
     def __repr__(self) -> str:
         return f"<jaxdml.onnx.Model of {len(self._graph.nodes)} nodes: {', '.join(map(str, self.inputs))}>"

@@ -8,7 +8,7 @@ import jax
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph
 from jaxdml._graph.parameters import wrong_params
-from jaxdml._graph.report import table
+from jaxdml._graph.report import html, table
 from jaxdml.errors import ModelError, PtqError
 from jaxdml.ptq._conversions import canonical
 from jaxdml.ptq._integers import explained, on_integers
@@ -110,6 +110,9 @@ class Model:
 
     def __str__(self) -> str:
         return table(explained(self._fused), "in apply")
+
+    def _repr_html_(self) -> str:
+        return html(explained(self._fused), ("jaxdml.ptq.Model",), "in apply")
 
     def __repr__(self) -> str:
         return f"<jaxdml.ptq.Model of {len(self._fused.nodes)} nodes, fingerprint {self.fingerprint}>"

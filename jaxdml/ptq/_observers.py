@@ -51,7 +51,7 @@ class Observer(abc.ABC):
           dtype: int8, uint8, int16 or uint16.
 
         Returns:
-          The lower and upper end, float32: numbers, or arrays where observers are stacked. They need not hold 0, which
+          The lower and upper end, float32; numbers, or arrays where observers are stacked. They need not hold 0, which
           `scale_and_zero_point` sees to. Where nothing was seen they are infinity and minus infinity.
         """
 
