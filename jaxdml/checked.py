@@ -1,11 +1,12 @@
 """The operators again, with checks of what only values can break: a scale must be finite and above zero.
 
 For use under `jax.experimental.checkify.checkify`, which returns what was found beside the result, inside jit and vmap
-too. Each function takes and returns what its namesake in jaxdml does. The zero points' types say all about their
-values.
+too::
 
     error, output = checkify.checkify(jax.jit(model))(inputs)
     error.throw()
+
+Each function takes and returns what its namesake in jaxdml does. The zero points' types say all about their values.
 """
 
 import functools

@@ -51,9 +51,9 @@ def _saturated(x: Array, zero_point: Any, dtype: Any) -> Array:
 
 
 def _output_dtype(output_dtype: Any, output_zero_point: Any, default: Any) -> Any:
-    is_typed = isinstance(output_zero_point, np.ndarray | np.generic)
-    if is_typed and output_zero_point.dtype.name in LIMITS:
-        return output_zero_point.dtype
+    given = getattr(output_zero_point, "dtype", None)  # an array of NumPy or JAX has one, a Python number has none
+    if given is not None and given.name in LIMITS:
+        return given
     return default if output_dtype is None else output_dtype
 
 
@@ -150,7 +150,7 @@ def quantized_linear_convolution(
     bias: Any, output_scale: Any, output_zero_point: Any, *, strides: Any = 1, dilations: Any = 1,
     start_padding: Any = 0, end_padding: Any = 0, group_count: int = 1, output_dtype: Any = None,
 ) -> Array:  # fmt: skip
-    """[N, C, *spatial] with [O, C / group_count, *kernel]; filter parameters and bias hold one element or O."""
+    """``[N, C, *spatial]`` with ``[O, C / group_count, *kernel]``; filter parameters and bias hold one element or O."""
     rank, options = input.ndim, (strides, dilations, start_padding, end_padding)
     x = _minus(input, _number(input_zero_point))
     f = _minus(filter, None if filter_zero_point is None else _channelwise(filter_zero_point, 0, rank))
@@ -172,7 +172,7 @@ def convolution_integer(
     input: Array, input_zero_point: Any, filter: Array, filter_zero_point: Any, *, strides: Any = 1,
     dilations: Any = 1, start_padding: Any = 0, end_padding: Any = 0, group_count: int = 1,
 ) -> Array:  # fmt: skip
-    """[N, C, *spatial] with [O, C / group_count, *kernel] in int32; filter_zero_point holds one element or O."""
+    """``[N, C, *spatial]`` with ``[O, C / group_count, *kernel]`` in int32; filter_zero_point has one element or O."""
     x, windows_of = _minus(input, _number(input_zero_point)), (strides, dilations, start_padding, end_padding)
     f = _minus(filter, None if filter_zero_point is None else _channelwise(filter_zero_point, 0, input.ndim))
     return _wrapped(_convolved(x, f, windows_of, group_count))
@@ -219,7 +219,7 @@ def quantized_linear_average_pooling(
     window_size: Any, strides: Any = 1, start_padding: Any = 0, end_padding: Any = 0, dilations: Any = 1,
     include_padding: bool = False, output_dtype: Any = None,
 ) -> Array:  # fmt: skip
-    """Means of windows of [N, C, *spatial]; parameters hold one element or C."""
+    """Means of windows of ``[N, C, *spatial]``; parameters hold one element or C."""
     rank, options = input.ndim, (strides, dilations, start_padding, end_padding)
     window = tuple(np.broadcast_to(window_size, rank - 2))
     x = _minus(input, None if input_zero_point is None else _channelwise(input_zero_point, 1, rank))

@@ -49,7 +49,7 @@ def convolution_integer(
     Args:
       input: int8 or uint8 array [N, C, H, W] or, from 4_0, [N, C, W].
       input_zero_point: of input's type, an integer or an array of one element; None is 0.
-      filter: int8 or uint8 array [O, C / group_count, *kernel], or what `prepare_convolution_filter` made of it.
+      filter: int8 or uint8 array ``[O, C / group_count, *kernel]``, or what `prepare_convolution_filter` made of it.
       filter_zero_point: of filter's type, an integer, or one for each output channel: [O] or [1, O, 1, 1]; None is 0.
       strides, dilations: at least 1; an integer, or a tuple with one for each spatial dimension.
       start_padding, end_padding: elements added before and after; an integer, or a tuple as above.
@@ -57,7 +57,7 @@ def convolution_integer(
       feature_level: the feature level whose rules are checked; see `FeatureLevel`.
 
     Returns:
-      int32 array [N, O, *spatial], each spatial dimension
+      int32 array ``[N, O, *spatial]``, each spatial dimension
       ``1 + (size + start + end - (1 + (kernel - 1) * dilation)) // stride``.
 
     Raises:

@@ -46,7 +46,7 @@ def dynamic_quantize_linear(
       feature_level: the feature level whose rules are checked; see `FeatureLevel`.
 
     Returns:
-      A named tuple (output, output_scale, output_zero_point): an array of input's shape and output_dtype; its scale,
+      A named tuple (output, output_scale, output_zero_point); an array of input's shape and output_dtype; its scale,
       float32, and its zero point, of output_dtype, of input's rank and one element each.
 
     Raises:

@@ -85,7 +85,7 @@ def quantized_linear_average_pooling(
       feature_level: the feature level whose rules are checked; see `FeatureLevel`.
 
     Returns:
-      Array [N, C, *spatial] of the output type, each spatial dimension
+      Array ``[N, C, *spatial]`` of the output type, each spatial dimension
       ``1 + (size + start + end - (1 + (window - 1) * dilation)) // stride``.
 
     Raises:

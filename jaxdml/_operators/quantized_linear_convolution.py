@@ -70,7 +70,7 @@ def quantized_linear_convolution(
       feature_level: the feature level whose rules are checked; see `FeatureLevel`.
 
     Returns:
-      Array [N, O, *spatial] of the output type, each spatial dimension
+      Array ``[N, O, *spatial]`` of the output type, each spatial dimension
       ``1 + (size + start + end - (1 + (kernel - 1) * dilation)) // stride``.
 
     Raises:

@@ -21,8 +21,8 @@ from jaxdml._directml.window_checks import (
 class ConvolutionIntegerDesc(OperatorDesc):
     """DML_CONVOLUTION_INTEGER_OPERATOR_DESC.
 
-    Input is [N, C, H, W] or [N, C, W], the filter [O, C / group_count, *kernel], the output [N, O, ...]. Zero points
-    have one element, that of the filter also [1, O, 1, 1]; both may be None.
+    Input is [N, C, H, W] or [N, C, W], the filter ``[O, C / group_count, *kernel]``, the output [N, O, ...]. Zero
+    points have one element, that of the filter also [1, O, 1, 1]; both may be None.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_convolution_integer_operator_desc
     """

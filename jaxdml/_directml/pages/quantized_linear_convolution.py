@@ -16,8 +16,8 @@ from jaxdml._directml.window_checks import check_of_filter, check_of_image, conv
 class QuantizedLinearConvolutionDesc(OperatorDesc):
     """DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC.
 
-    Input is [N, C, H, W] or [N, C, W], the filter [O, C / group_count, *kernel], the output [N, O, ...]; strides say
-    NHWC. Scales and zero points have one element, those of the filter also [1, O, 1, 1]; bias is [1, O, 1, 1]. Zero
+    Input is [N, C, H, W] or [N, C, W], the filter ``[O, C / group_count, *kernel]``, the output [N, O, ...]; strides
+    say NHWC. Scales and zero points have one element, those of the filter also [1, O, 1, 1]; bias is [1, O, 1, 1]. Zero
     points and bias may be None, all else is required.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_quantized_linear_convolution_operator_desc
