@@ -6,7 +6,7 @@ OLDEST_JAX := 0.11.1
 IN_VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick mutants bench native-sanitize lint notebooks clean
+.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs mutants bench docs native-sanitize lint notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -34,6 +34,11 @@ mutants: .venv/.test .venv/.native  ## change the library in one place at a time
 
 bench: .venv/.bench .venv/.native  ## time everything against onnxruntime and lax, on a quiet machine
 	$(IN_VENV) -m benchmarks
+
+docs: .venv/.docs .venv/.native  ## run all snippets and notebooks, and make the site in build/docs
+	$(IN_VENV) -m pytest -m 'rare or not rare' tests/test_snippets.py
+	$(IN_VENV) -m sphinx --fail-on-warning --keep-going --jobs auto --quiet --conf-dir docs . build/docs
+	$(IN_VENV) docs/check.py build/docs
 
 # Needs a C++ compiler and CMake, and no Python.
 CMAKE = $(shell for c in cmake .venv/bin/cmake; do $$c --version >/dev/null 2>&1 && echo $$c && exit; done; echo cmake)
@@ -69,7 +74,7 @@ clean:  ## remove the environments and caches
 	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --editable '.[onnx]'
 	@touch $@
 
-.venv/.test .venv/.bench .venv/.dev .venv/.notebooks: .venv/.%: pyproject.toml | .venv/bin/python
+.venv/.test .venv/.bench .venv/.dev .venv/.docs .venv/.notebooks: .venv/.%: pyproject.toml | .venv/bin/python
 	@echo "Installing jaxdml and its '$*' extra into .venv"
 	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@ .venv/.demo

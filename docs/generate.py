@@ -1,32 +1,33 @@
 """`python docs/generate.py` writes what README.md and files of docs/ take from tables and measurements.
 
-In README.md the table of operators comes from the pages and docstrings, the table of times from the benchmark's
-results; in docs/onnx.md the ONNX operators come from their table. Each stands between a mark of its name and an end
-mark. docs/feature_levels.md is written as a whole.
+In README.md the table of operators comes from the pages and docstrings; in docs/performance.md the table of times from
+the benchmark's results; in docs/onnx.md the ONNX operators come from their table; in docs/reference/ the page of an
+operator has its fields and its feature levels. Each stands between a mark of its name and an end mark.
+docs/feature_levels.md and docs/reference/index.md are written as a whole.
 """
 
+import importlib
+import inspect
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jaxdml as dml
+from jaxdml._directml.desc import output_fields, page_name, parameters_of
 from jaxdml._directml.feature_support import levels_table
 from jaxdml._directml.pages import PAGES
 from jaxdml._directml.tables import Table
 
 ROOT = Path(__file__).parents[1]
 README, LEVELS, ONNX = ROOT / "README.md", ROOT / "docs" / "feature_levels.md", ROOT / "docs" / "onnx.md"
+PERFORMANCE = ROOT / "docs" / "performance.md"
+REFERENCE = ROOT / "docs" / "reference"
+INDEX = REFERENCE / "index.md"
+PAGES_OF_OTHERS = ("descs", "weights", "training", "kernels", "errors", "onnx", "ptq", "dxdispatch", "reference_module")
 TIMES = ROOT / "benchmarks" / "results" / "cpu_avx512_vnni.json"
-CASES = (
-    "matrix multiply, 1024 x 1024 x 1024",
-    "matrix multiply, 1 x 4096 x 4096",
-    "convolution, 3x3 64 to 64 at 56x56, batch 1",
-    "convolution, 3x3 512 to 512 at 7x7, batch 1",
-    "convolution, 3x3 144 to 144 at 56x56, batch 1, 144 groups",
-    "add, 1M uint8",
-    "network, ResNet-18 shape, 224x224, batch 1",
-    "network, MobileNetV2 shape, 224x224, batch 1",
-)
 
 
 def operators() -> str:
@@ -40,20 +41,24 @@ def operators() -> str:
     return Table("operators", ("function, with a link to DirectML's page", "computes", "since level"), rows).markdown()
 
 
+PEERS = {
+    "onnxruntime": "onnxruntime, int8 weights",
+    "onnxruntime, uint8 weights": "onnxruntime, uint8 weights",
+    "lax int8": "lax, int8 or plain formula",
+    "lax float32": "lax, float32",
+    "jaxdml, XLA's kernels": "jaxdml on XLA's kernels",
+}
+
+
 def times() -> str:
-    """The time of each peer over jaxdml's: the results have it the other way round."""
-    rows = {f"{row['family']}, {row['case']}": row for row in json.loads(TIMES.read_text())["cases"]}
-    case = "peer's time / jaxdml's time: above 1, jaxdml is faster"
-    names = ("onnxruntime, int8 weights", "onnxruntime, uint8 weights", "lax, int8 or plain formula", "lax, float32")
-    header = (case, *names)
-    return Table("times", header, [(case, *_cells(rows[case])) for case in CASES]).markdown()
-
-
-PEERS = ("onnxruntime", "onnxruntime, uint8 weights", "lax int8", "lax float32")
+    """The time of each peer over jaxdml's, case by case: the results have it the other way round."""
+    rows = [row for row in json.loads(TIMES.read_text(encoding="utf-8"))["cases"] if "onnxruntime" in row["ratios"]]
+    header = ("case", "jaxdml, ms", *PEERS.values())
+    return Table("times", header, [(f"{row['family']}, {row['case']}", *_cells(row)) for row in rows]).markdown()
 
 
 def _cells(row: dict) -> list[str]:
-    cells = []
+    cells = [_two_digits(row["contenders"][row["form"]]["milliseconds"])]
     for peer in PEERS:
         mark = " †" if row["contenders"].get(peer, {}).get("differing") else ""
         cells.append(_two_digits(1 / row["ratios"][peer]) + mark if peer in row["ratios"] else "")
@@ -66,8 +71,13 @@ def _two_digits(time: float) -> str:
 
 
 def readme(text: str) -> str:
-    """README.md with its tables between their marks."""
-    return _between_marks(text, {"operators": operators(), "times": times()})
+    """README.md with its table between its marks."""
+    return _between_marks(text, {"operators": operators()})
+
+
+def performance(text: str) -> str:
+    """docs/performance.md with its table between its marks."""
+    return _between_marks(text, {"times": times()})
 
 
 def onnx_page(text: str) -> str:
@@ -85,23 +95,101 @@ def _between_marks(text: str, tables: dict[str, str]) -> str:
 
 def levels() -> str:
     """docs/feature_levels.md."""
+    table = levels_table()
+    rows = [(f"[{function}](reference/{function.strip('`')}.md)", *others) for function, *others in table.rows]
     parts = [
         "# What each feature level allows",
-        "`python docs/generate.py` writes this page from the tables that check every call. In Python,\n"
-        "`jaxdml.check_feature_support(operator, level)` gives the same tables.",
-        "A level without a table of its own allows what the level before it allows. The level `jaxdml` is no level of\n"
-        "DirectML: in Python it is `FeatureLevel.JAXDML`, and it adds 16-bit outputs of quantize to level 6_4.",
+        "`python docs/generate.py` writes this page from the tables that check every call. The page of each operator\n"
+        "has its tables. In Python, `jaxdml.check_feature_support(operator, level)` gives the same tables.",
+        "The level `jaxdml` is no level of DirectML. In Python it is `FeatureLevel.JAXDML`, which adds 16-bit outputs\n"
+        "of `element_wise_quantize_linear` to level 6_4.",
         "## What each level brings",
-        levels_table().markdown(),
+        table._replace(rows=rows).markdown(),
     ]
-    for operator, page in PAGES.items():
-        for level in sorted(page.support):
-            table = dml.check_feature_support(operator, level).table()
-            parts += [f"## {table.title}", table.markdown()]
     return "\n\n".join(parts) + "\n"
 
 
+def operator_page(operator: str, text: str) -> str:
+    """docs/reference/<operator>.md with its tables between their marks."""
+    return _between_marks(text, {"fields": _fields(operator), "levels": _levels_of(operator)})
+
+
+def _fields(operator: str) -> str:
+    """Each field of the desc, and what gives it in a call of the function."""
+    desc, taken = PAGES[operator].desc, inspect.signature(getattr(dml, operator)).parameters
+    arguments: dict[str, list[str]] = {}
+    for name, parameter in parameters_of(desc).items():
+        arguments.setdefault(parameter.field, []).extend([f"`{name}`"] if name in taken else [])
+    for field in output_fields(desc):
+        arguments[field] = ["what the function returns"]
+    rows = [
+        (f"`{field}`", page_name(field), ", ".join(names) or "set by the call") for field, names in arguments.items()
+    ]
+    return Table("fields", ("field of the desc", "DirectML", "argument of the function"), rows).markdown()
+
+
+def _levels_of(operator: str) -> str:
+    """What each level that changes something allows."""
+    parts = []
+    for level in sorted(PAGES[operator].support):
+        parts += [f"### Feature level {level}", dml.check_feature_support(operator, level).table().markdown()]
+    return "\n\n".join(parts)
+
+
+def reference_index() -> str:
+    """docs/reference/index.md: every public name, by the page that has it."""
+    rows = [
+        (f"[`{operator}`]({operator}.md)", f"[`{page.desc.__name__}`]({operator}.md)", _told(f"jaxdml.{operator}"))
+        for operator, page in PAGES.items()
+    ]
+    parts = [
+        "# Reference",
+        "The functions and descs of the operators are in the package `jaxdml`, as in `jaxdml.quantize`. Other names\n"
+        "are written in full. `python docs/generate.py` writes this page.",
+        "## Operators",
+        Table("operators", ("function", "desc", "computes"), rows).markdown(),
+    ]
+    for page in PAGES_OF_OTHERS:
+        text = (REFERENCE / f"{page}.md").read_text(encoding="utf-8")
+        title = re.match(r"# (.*)\n", text)
+        assert title is not None
+        names = [(f"[`{name}`]({page}.md)", _told(name)) for name in documented(text)]
+        parts += [f"## {title[1]}", Table(page, ("name", "what it is"), names).markdown()]
+    tree = "\n".join([*PAGES, *PAGES_OF_OTHERS])
+    parts.append(f"```{{toctree}}\n:hidden:\n\n{tree}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def documented(text: str) -> list[str]:
+    """The names that the autodoc directives of a page document, in order."""
+    return re.findall(r"^\.\. auto\w+:: ([\w.]+)", text, re.M)
+
+
+def public(name: str) -> Any:
+    """What a full name such as jaxdml.ptq.load stands for."""
+    found: Any = dml
+    for part in name.split(".")[1:]:
+        inner = f"{found.__name__}.{part}" if inspect.ismodule(found) else ""
+        found = getattr(found, part, None) or importlib.import_module(inner)
+    return found
+
+
+def _told(name: str) -> str:
+    """The first sentence of a docstring."""
+    paragraph = inspect.getdoc(public(name)).split("\n\n")[0].replace("\n", " ").replace("``", "`")
+    return re.split(r"(?<=\.) (?=[A-Z`])", paragraph)[0].replace("|", r"\|")
+
+
+def _rewrite(path: Path, made: Callable[[str], str]) -> None:
+    text = made(path.read_text(encoding="utf-8") if path.exists() else "")
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
 if __name__ == "__main__":
-    README.write_text(readme(README.read_text()))
-    LEVELS.write_text(levels())
-    ONNX.write_text(onnx_page(ONNX.read_text()))
+    _rewrite(README, readme)
+    _rewrite(PERFORMANCE, performance)
+    _rewrite(ONNX, onnx_page)
+    _rewrite(LEVELS, lambda _: levels())
+    for operator in PAGES:
+        _rewrite(REFERENCE / f"{operator}.md", partial(operator_page, operator))
+    _rewrite(INDEX, lambda _: reference_index())
