@@ -215,3 +215,9 @@ def test_quantize_then_dequantize_is_within_half_a_step():
     back = np.asarray(dml.element_wise_dequantize_linear(quantized, 0.1, 128), np.float64)
     assert np.abs(back - x).max() <= 0.05 + 1e-6  # half a step, and the rounding of float32
     assert np.abs(back - x).max() > 0.045
+
+
+def test_the_reference_takes_the_type_of_a_zero_point_of_jax():
+    x = np.float32([-1, 0, 1])
+    expected = reference.element_wise_quantize_linear(x, 0.5, np.int8(3))
+    np.testing.assert_array_equal(reference.element_wise_quantize_linear(x, 0.5, jnp.int8(3)), expected, strict=True)
