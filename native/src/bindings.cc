@@ -8,6 +8,7 @@
 
 #include "buffers.h"
 #include "kernels.h"
+#include "processor.h"
 #include "scratch.h"
 #include "threads.h"
 #include "xla/ffi/api/ffi.h"
@@ -19,14 +20,7 @@ namespace {
 
 const Kernels* chosen = nullptr;
 
-bool runs_here(const Kernels& kernels) {
-  __builtin_cpu_init();
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (&kernels == &kAvx2) return has_avx2;
-  return has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512vnni");
-}
+bool runs_here(const Kernels& kernels) { return &kernels == &kAvx2 ? has_avx2() : has_avx512_vnni(); }
 
 // Neighbouring problems that differ in their rows alone become one; all rows then see one matrix.
 void merge_rows(std::vector<Matmul>& problems) {
@@ -441,7 +435,11 @@ struct Guarded<kFunction> {
 }  // namespace
 }  // namespace jaxdml
 
+#ifdef _WIN32
+#define JAXDML_EXPORT extern "C" __declspec(dllexport)
+#else
 #define JAXDML_EXPORT extern "C" __attribute__((visibility("default")))
+#endif
 
 // Chooses kernels by name, or the fastest for an empty name; their name, or null where they do not run here.
 JAXDML_EXPORT const char* jaxdml_cpu_choose(const char* name) {

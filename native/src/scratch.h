@@ -6,7 +6,27 @@
 #include <mutex>
 #include <utility>
 
+#ifdef _WIN32
+#include <malloc.h>
+#endif
+
 namespace jaxdml {
+
+// Windows frees aligned memory by a function of its own, and has no std::aligned_alloc.
+inline void* allocate(size_t bytes) {
+#ifdef _WIN32
+  return _aligned_malloc(bytes, 64);
+#else
+  return std::aligned_alloc(64, bytes);
+#endif
+}
+inline void release(void* at) {
+#ifdef _WIN32
+  _aligned_free(at);
+#else
+  std::free(at);
+#endif
+}
 
 // Memory that a call gives back to the next one, so that pages are not made anew each time. A call holds up to two
 // blocks: raw weights as they are packed for it, and what its kernel needs.
@@ -20,8 +40,8 @@ class Scratch {
         if (kept.bytes > block_.bytes) std::swap(kept, block_);
     }
     if (block_.bytes >= bytes) return;
-    std::free(block_.at);
-    block_.at = static_cast<uint8_t*>(std::aligned_alloc(64, (size_t(bytes) + 63) / 64 * 64));
+    release(block_.at);
+    block_.at = static_cast<uint8_t*>(allocate((size_t(bytes) + 63) / 64 * 64));
     block_.bytes = block_.at ? bytes : 0;
   }
   ~Scratch() {
@@ -30,7 +50,7 @@ class Scratch {
       for (Block& kept : kept_)
         if (kept.bytes < block_.bytes) std::swap(kept, block_);
     }
-    std::free(block_.at);
+    release(block_.at);
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;

@@ -24,9 +24,11 @@ using I32 = int32_t __attribute__((vector_size(kBytes)));
 using U32 = uint32_t __attribute__((vector_size(kBytes)));
 using F32 = float __attribute__((vector_size(kBytes)));
 using I16 = int16_t __attribute__((vector_size(kBytes)));
-using LooseI32 = int32_t __attribute__((vector_size(kBytes), aligned(1), may_alias));
-using LooseF32 = float __attribute__((vector_size(kBytes), aligned(1), may_alias));
-using Dword = int32_t __attribute__((aligned(1), may_alias));
+// The attributes stand before the sign of equality: Clang drops `aligned` behind it.
+using LooseI32 __attribute__((aligned(1), may_alias)) = I32;
+using LooseF32 __attribute__((aligned(1), may_alias)) = F32;
+using Dword __attribute__((aligned(1), may_alias)) = int32_t;
+static_assert(alignof(LooseI32) == 1 && alignof(LooseF32) == 1 && alignof(Dword) == 1);
 
 #define JAXDML_INLINE __attribute__((always_inline)) static inline
 

@@ -1,0 +1,53 @@
+// Which instructions the processor has, and the operating system saves the registers of.
+#pragma once
+
+#ifdef _WIN32
+#include <cstdint>
+#endif
+
+namespace jaxdml {
+
+#ifdef _WIN32
+// Clang has __builtin_cpu_supports on Windows only together with a library of its own, which is not linked by default.
+struct Registers {
+  uint32_t a, b, c, d;
+};
+inline Registers cpuid(uint32_t leaf) {
+  Registers of;
+  asm volatile("cpuid" : "=a"(of.a), "=b"(of.b), "=c"(of.c), "=d"(of.d) : "a"(leaf), "c"(0));
+  return of;
+}
+inline bool has(uint32_t features, uint32_t bits) { return (features & bits) == bits; }
+inline constexpr uint32_t bit(int number) { return uint32_t(1) << number; }
+
+// Whether the operating system saves all registers that these bits of XCR0 stand for.
+inline bool saves(uint32_t registers) {
+  constexpr uint32_t kOsxsave = bit(27);
+  if (!has(cpuid(1).c, kOsxsave)) return false;
+  uint32_t low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return has(low, registers);
+}
+
+inline bool has_avx2() {
+  constexpr uint32_t kFma = bit(12), kAvx2 = bit(5), kVectors = 0x6;
+  return cpuid(0).a >= 7 && saves(kVectors) && has(cpuid(1).c, kFma) && has(cpuid(7).b, kAvx2);
+}
+inline bool has_avx512_vnni() {
+  constexpr uint32_t kFoundation = bit(16), kDq = bit(17), kBw = bit(30), kVl = bit(31), kVnni = bit(11);
+  constexpr uint32_t kVectors = 0xe6;
+  return has_avx2() && saves(kVectors) && has(cpuid(7).b, kFoundation | kDq | kBw | kVl) && has(cpuid(7).c, kVnni);
+}
+#else
+inline bool has_avx2() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+inline bool has_avx512_vnni() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
+}  // namespace jaxdml
