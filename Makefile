@@ -29,6 +29,9 @@ test-oldest: .venv-oldest/.test .venv-oldest/.native  ## run the tests on the ol
 test-oldest-quick: .venv-oldest/.test .venv-oldest/.native
 	.venv-oldest/bin/python -m pytest -m 'oldest and not rare'
 
+test-installs:  ## build both packages, and install each extra into an empty environment
+	$(PYTHON) tests/installs.py
+
 mutants: .venv/.test .venv/.native  ## change the library in one place at a time, and see whether its tests notice
 	$(IN_VENV) tests/mutants.py
 
