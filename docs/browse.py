@@ -68,7 +68,7 @@ def searched(browser: Browser, address: str) -> list[str]:
 if __name__ == "__main__":
     site, pictures = map(Path, sys.argv[1:])
     pictures.mkdir(parents=True, exist_ok=True)
-    pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html") if path.parent != site)
+    pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html") if not path.match("_static/**"))
     with served(site) as address, sync_playwright() as play:
         browser = play.chromium.launch(executable_path=os.environ.get("CHROMIUM"))
         found = [*looked_at(browser, address, pages, pictures), *searched(browser, address)]
