@@ -14,7 +14,7 @@ from benchmarks.lax_peer import BFLOAT, FLOAT, LAX
 from benchmarks.tables import named
 
 PEERS = {ORT: ("onnxruntime", "#d55e00", "o"), ORT_U8: ("onnxruntime, uint8 weights", "#e69f00", "s")}
-PEERS |= {FLOAT: ("lax, float32", "#0072b2", "^"), LAX: ("lax, int8 or plain formula", "#56b4e9", "v")}
+PEERS |= {FLOAT: ("lax, float32, not quantized", "#0072b2", "^"), LAX: ("lax, int8", "#56b4e9", "v")}
 PEERS |= {BFLOAT: ("lax, bfloat16", "#cc79a7", "P"), LOOP: ("a loop instead of vmap", "#009e73", "D")}
 PEERS |= {XLA: ("jaxdml on XLA's kernels", "#666666", "x")}
 

@@ -5,10 +5,12 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 import jaxdml as dml
 from benchmarks import lax_peer
 from benchmarks.case import AQT, ORT, ORT_U8, Case, data, on_device, ours
+from benchmarks.lax_peer import LAX
 from benchmarks.onnx_peer import Graph, moved
 from jaxdml import reference
 
@@ -38,13 +40,15 @@ def matrix_multiply(m: int, k: int, n: int, at_most: float | None = None, peers:
     def multiply(a: Any, b: Any) -> Any:
         return dml.quantized_linear_matrix_multiply(a, X_SCALE, X_ZERO, b, b_scale, None, scale, ZERO)
 
-    def as_people_write_it(dtype: Any, a: Any, b: Any) -> Any:
-        return lax_peer.requantized(lax_peer.dot(dtype, a, 121, b), X_SCALE * b_scale / scale, 130)
+    def as_people_write_it(a: Any, b: Any) -> Any:
+        return lax_peer.requantized(lax_peer.dot(a, 121, b), X_SCALE * b_scale / scale, 130)
 
     plain = on_device(a, b)
     jitted = ours(multiply, plain, lambda: (plain[0], dml.prepare_matrix_multiply_b(b)))
-    for name, dtype in lax_peer.TYPES[peers].items():
-        jitted[name] = partial(as_people_write_it, dtype), (plain[0], lax_peer.held(dtype, b, (0,)))
+    if peers:
+        jitted[LAX] = as_people_write_it, (plain[0], lax_peer.held(b, (0,)))
+    for name, dtype in lax_peer.FLOATS[peers].items():
+        jitted[name] = lax.dot, tuple(jnp.asarray(x, dtype) for x in (a, b))
     calls = {}
     if peers == "cpu":
         if contraction := aqt_dot_general():
@@ -76,16 +80,21 @@ def convolution(
     def convolve(x: Any, f: Any) -> Any:
         return dml.quantized_linear_convolution(x, X_SCALE, X_ZERO, f, *rest, **options)
 
-    def as_people_write_it(dtype: Any, x: Any, f: Any) -> Any:
-        total = lax_peer.conv(dtype, x, 121, f, stride=stride, padding=pad, group_count=group_count)
+    in_lax = {"stride": stride, "padding": pad, "group_count": group_count}
+
+    def as_people_write_it(x: Any, f: Any) -> Any:
+        total = lax_peer.conv(x, 121, f, **in_lax)
         multiplier = (X_SCALE * f_scale / scale)[:, None, None]
         return lax_peer.requantized(total + bias[:, None, None].astype(total.dtype), multiplier, 130)
 
     plain = on_device(x, f)
     prepare = partial(dml.prepare_convolution_filter, f, group_count=group_count)
     jitted = ours(convolve, plain, lambda: (plain[0], prepare()))
-    for name, dtype in lax_peer.TYPES[peers].items():
-        jitted[name] = partial(as_people_write_it, dtype), (plain[0], lax_peer.held(dtype, f, (1, 2, 3)))
+    if peers:
+        jitted[LAX] = as_people_write_it, (plain[0], lax_peer.held(f, (1, 2, 3)))
+    for name, dtype in lax_peer.FLOATS[peers].items():
+        arrays = lax_peer.nhwc(x, dtype), lax_peer.hwio(f, dtype), jnp.asarray(bias, dtype)
+        jitted[name] = partial(lax_peer.float_conv, **in_lax), arrays
     calls = {}
     if peers == "cpu":
         for name, weights, zeros in ((ORT, f, np.zeros(outputs, np.int8)), (ORT_U8, moved(f), np.uint8(128))):

@@ -1,4 +1,4 @@
-"""The operators in `lax`, as people write them, in one type of operands.
+"""What people write with `lax` in place of jaxdml: int8 operands and the rest of the formula, or a network of floats.
 
 Every peer gets its weights in the type that it computes in, before the clock runs.
 """
@@ -11,43 +11,51 @@ import numpy as np
 from jax import lax
 
 LAX, FLOAT, BFLOAT = "lax int8", "lax float32", "lax bfloat16"
-# Where peers run, and the types of their operands. On a CPU, "lax int8" widens int8 to int32, as comes to mind first.
-# XLA compiles no int32 convolution for a GPU, so there it multiplies int8, and corrects for the zero point.
-TYPES: dict[str, dict[str, Any]] = {
-    "cpu": {LAX: jnp.int32, FLOAT: jnp.float32},
-    "gpu": {LAX: jnp.int8, FLOAT: jnp.float32, BFLOAT: jnp.bfloat16},
+# The peers without integers, which do not quantize, and where they run.
+FLOATS: dict[str, dict[str, Any]] = {
+    "cpu": {FLOAT: jnp.float32},
+    "gpu": {FLOAT: jnp.float32, BFLOAT: jnp.bfloat16},
     "": {},
 }
 
 
-def held(dtype: Any, weights: np.ndarray, summed: tuple[int, ...]) -> Any:
-    """Weights as a peer holds them; int8 ones with their sums over some axes, which correct for the zero point."""
-    if dtype == jnp.int8:
-        return jnp.asarray(weights), jnp.asarray(weights.sum(summed, dtype=np.float32))
-    return jnp.asarray(weights, jnp.int8 if dtype == jnp.int32 else dtype)
+def held(weights: np.ndarray, summed: tuple[int, ...]) -> Any:
+    """int8 weights with their sums over some axes, which correct for the input's zero point."""
+    return jnp.asarray(weights), jnp.asarray(weights.sum(summed, dtype=np.int32))
 
 
-def dot(dtype: Any, a: jax.Array, zero_point: int, b: Any) -> jax.Array:
-    if dtype == jnp.int8:
-        b, sums = b
-        return lax.dot(_signed(a), b, preferred_element_type=jnp.int32).astype(jnp.float32) + (128 - zero_point) * sums
-    return lax.dot(a.astype(dtype) - zero_point, b.astype(dtype), preferred_element_type=_sums(dtype))
+def dot(a: jax.Array, zero_point: int, b: Any) -> jax.Array:
+    b, sums = b
+    return lax.dot(_signed(a), b, preferred_element_type=jnp.int32) + (128 - zero_point) * sums
 
 
-def conv(
-    dtype: Any, x: jax.Array, zero_point: int, f: Any, *, stride: int, padding: int, group_count: int
-) -> jax.Array:
+def conv(x: jax.Array, zero_point: int, f: Any, *, stride: int, padding: int, group_count: int) -> jax.Array:
+    f, sums = f
+    sides = (padding, padding, 0)
+    x = lax.pad(_signed(x), np.int8(zero_point - 128), [(0, 0, 0), (0, 0, 0), sides, sides])
     options: dict[str, Any] = {"window_strides": (stride, stride), "feature_group_count": group_count}
-    if dtype == jnp.int8:
-        f, sums = f
-        sides = (padding, padding, 0)
-        x = lax.pad(_signed(x), np.int8(zero_point - 128), [(0, 0, 0), (0, 0, 0), sides, sides])
+    total = lax.conv_general_dilated(x, f, padding="VALID", preferred_element_type=jnp.int32, **options)
+    if jax.default_backend() == "gpu":
         # XLA compiles an int8 convolution for a GPU if its sums become float32 at once, and refuses others.
-        total = lax.conv_general_dilated(x, f, padding="VALID", preferred_element_type=jnp.int32, **options)
-        return total.astype(jnp.float32) + (128 - zero_point) * sums[:, None, None]
-    around = [(padding, padding)] * 2
-    x, f = x.astype(dtype) - zero_point, f.astype(dtype)
-    return lax.conv_general_dilated(x, f, padding=around, preferred_element_type=_sums(dtype), **options)
+        total = total.astype(jnp.float32)
+    return total + (128 - zero_point) * sums[:, None, None].astype(total.dtype)
+
+
+# Networks of floats have channels last: XLA:CPU takes twice as long for NCHW.
+def nhwc(x: np.ndarray, dtype: Any) -> jax.Array:
+    return jnp.asarray(x.transpose(0, 2, 3, 1), dtype)
+
+
+def hwio(f: np.ndarray, dtype: Any) -> jax.Array:
+    return jnp.asarray(f.transpose(2, 3, 1, 0), dtype)
+
+
+def float_conv(x: jax.Array, f: jax.Array, bias: Any, *, stride: int, padding: int, group_count: int) -> jax.Array:
+    total = lax.conv_general_dilated(
+        x, f, (stride, stride), [(padding, padding)] * 2, feature_group_count=group_count,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )  # fmt: skip
+    return total + bias.astype(total.dtype)
 
 
 def requantized(total: jax.Array, multiplier: Any, zero_point: int) -> jax.Array:
@@ -61,7 +69,3 @@ def rounded(value: jax.Array, zero_point: int, dtype: Any) -> jax.Array:
 
 def _signed(x: jax.Array) -> jax.Array:
     return (x.astype(jnp.int16) - 128).astype(jnp.int8)
-
-
-def _sums(dtype: Any) -> Any:
-    return jnp.int32 if dtype == jnp.int32 else jnp.float32

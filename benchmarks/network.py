@@ -15,6 +15,7 @@ from jax import lax
 import jaxdml as dml
 from benchmarks import lax_peer, shapes
 from benchmarks.case import ONNX, ORT, ORT_U8, Case, Form, data, ours
+from benchmarks.lax_peer import LAX
 from benchmarks.onnx_peer import Graph, moved
 from benchmarks.shapes import Layer, Operators, Shape
 from jaxdml import reference
@@ -56,18 +57,27 @@ def max_pool(x: Any) -> Any:
     return lax.reduce_window(x, np.uint8(0), lax.max, (1, 1, 1, 3), (1, 1, 1, 2), ((0, 0), (0, 0), (0, 0), (1, 1)))
 
 
+def float_max_pool(x: Any) -> Any:
+    """Channels last, behind a ReLU, so that no value lies below 0."""
+    sides = ((0, 0), (1, 1), (1, 1), (0, 0))
+    return lax.reduce_window(x, np.zeros((), x.dtype), lax.max, (1, 3, 3, 1), (1, 2, 2, 1), sides)
+
+
 def numpy_max_pool(x: np.ndarray) -> np.ndarray:
     x = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::2, ::2]
     return windows.max((-2, -1))
 
 
-def of_lax(dtype: Any) -> Operators:
-    """With lax, as people write it."""
+def _in_lax(layer: Layer) -> dict[str, Any]:
+    return {"stride": layer.stride, "padding": layer.kernel // 2, "group_count": layer.group_count}
+
+
+def of_lax() -> Operators:
+    """With int8 operands, as people write it."""
 
     def convolve(x: Any, layer: Layer) -> Any:
-        options = {"stride": layer.stride, "padding": layer.kernel // 2, "group_count": layer.group_count}
-        total = lax_peer.conv(dtype, x, int(layer.input_zero_point), layer.weights, **options)
+        total = lax_peer.conv(x, int(layer.input_zero_point), layer.weights, **_in_lax(layer))
         total = total + layer.bias[:, None, None].astype(total.dtype)
         multiplier = (SCALE * layer.weight_scale / SCALE)[:, None, None]
         return lax_peer.requantized(total, multiplier, int(layer.output_zero_point))
@@ -77,6 +87,19 @@ def of_lax(dtype: Any) -> Operators:
         return lax_peer.rounded(value / SCALE, int(zero), jnp.uint8)
 
     return Operators(convolve, add, max_pool)
+
+
+def of_floats() -> Operators:
+    """The network that was not quantized."""
+
+    def convolve(x: Any, layer: Layer) -> Any:
+        x = lax_peer.float_conv(x, layer.weights, layer.bias, **_in_lax(layer))
+        return x if layer.output_zero_point else jnp.maximum(x, 0)
+
+    def add(x: Any, skip: Any, zero: np.uint8) -> Any:
+        return x + skip if zero else jnp.maximum(x + skip, 0)
+
+    return Operators(convolve, add, float_max_pool)
 
 
 def of_onnx(graph: Graph, weights_of: Callable[[np.ndarray], Any], weight_zero: Any) -> Operators:
@@ -123,9 +146,11 @@ def _case(shape: Shape, batch: int, at_most: float | None, peers: str) -> Case:
         return each(lambda layer: dml.prepare_convolution_filter(layer.weights, group_count=layer.group_count))
 
     jitted = ours(partial(run, of_jaxdml(dml, max_pool)), each(lambda layer: jnp.asarray(layer.weights)), prepared)
-    for name, dtype in lax_peer.TYPES[peers].items():
-        weights = each(lambda layer, dtype=dtype: lax_peer.held(dtype, layer.weights, (1, 2, 3)))
-        jitted[name] = partial(run, of_lax(dtype)), weights
+    if peers:
+        jitted[LAX] = partial(run, of_lax()), each(lambda layer: lax_peer.held(layer.weights, (1, 2, 3)))
+    for name, dtype in lax_peer.FLOATS[peers].items():
+        _, weights = each(lambda layer, dtype=dtype: lax_peer.hwio(layer.weights, dtype))
+        jitted[name] = partial(run, of_floats()), (lax_peer.nhwc(x, dtype), weights)
     calls = {}
     if peers == "cpu":
         for name, weights_of, zero in ((ORT, lambda w: w, np.int8(0)), (ORT_U8, moved, np.uint8(128))):

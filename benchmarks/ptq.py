@@ -26,6 +26,7 @@ from flax import linen as nn
 import jaxdml as dml
 from benchmarks.machine import environment
 from benchmarks.measure import compiled
+from benchmarks.tables import ptq_table
 from benchmarks.timing import interleaved, median
 from jaxdml import ptq
 
@@ -163,28 +164,13 @@ def calibration(network: nn.Module, variables: Any, images: jax.Array, runs: int
 # What was measured ---------------------------------------------------------------------------------------------------
 
 
-def table(rows: dict[str, dict[str, Any]]) -> str:
-    """Of each form its time over that of float32, and the ratio of its outputs to their error."""
-    lines = ["| time over that of float32, signal to noise | float32 | " + " | ".join(FORMS[1:]) + " |"]
-    lines.append("| --- " * (len(FORMS) + 1) + "|")
-    for name, facts in rows.items():
-        own = facts[FLOAT]["milliseconds"]
-        cells = [f"{own:.2f} ms"] + [_cell(facts[form], own) if form in facts else "" for form in FORMS[1:]]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def _cell(fact: dict[str, Any], own: float) -> str:
-    return f"{fact['milliseconds'] / own:.2f}, {fact['decibels']:.1f} dB"
-
-
 def aims(rows: dict[str, dict[str, Any]], times: dict[str, float]) -> str:
     """What was aimed at, beside what was measured."""
     facts, found = rows["ResNet-18, batch 1"], dict[str, tuple[float, float]]()
     kernels = {NATIVE: "native kernels", XLA: "XLA's kernels"} if has_native() else {NATIVE: "XLA's kernels"}
     for form, name in kernels.items():
         ratio = facts[form]["milliseconds"] / facts[FLOAT]["milliseconds"]
-        found[f"one image on {name}, over float32"] = ratio, AIMS[form if has_native() else XLA]
+        found[f"jaxdml's time for one image on {name}, over float32's"] = ratio, AIMS[form if has_native() else XLA]
     found["quantize with 8 images, over a forward pass of them"] = times["quantize"] / times["forward"], AT_MOST
     found["8 more images, over a forward pass of them"] = times["batch"] / times["forward"], math.nan
     return "\n".join(
@@ -220,7 +206,7 @@ def main() -> None:
         model = ptq.quantize(network.apply, variables, batches, products=products, progress=False)
         x = inputs(9, *batches[0].shape)
         rows[f"transformer block, {products}"] = measured(network, variables, model, x, arguments.seconds)
-    print(f"{machine()}\n\n{table(rows)}\n\n{aims(rows, times)}")
+    print(f"{machine()}\n\n{ptq_table(rows)}\n\n{aims(rows, times)}")
     if arguments.output:
         results = {"environment": environment(), "rows": rows, "calibration": times}
         arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

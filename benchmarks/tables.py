@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.case import COPY, LOOP, ONNX, ORT, ORT_U8, PREPARED, TWIN, XLA
+from benchmarks.case import COPY, LOOP, ONNX, ORT, ORT_U8, PLAIN, PREPARED, TWIN, XLA
 from benchmarks.lax_peer import BFLOAT, FLOAT, LAX
 
 Row = dict[str, Any]
@@ -134,4 +134,18 @@ def scaling_table(rows: list[Row]) -> str:
         milliseconds = row["contenders"][PREPARED]["milliseconds"]
         each = milliseconds * 1e9 / row["multiply_adds"]
         lines.append(f"{named(row):56}{milliseconds:9.2f}{each:25.1f}")
+    return "\n".join(lines)
+
+
+def ptq_table(rows: dict[str, dict[str, Any]]) -> str:
+    """Of each form its time over jaxdml's, so that above 1 jaxdml is faster, and the signal to noise of its outputs."""
+    forms = [form for form in next(iter(rows.values())) if form != PLAIN]
+    lines = [f"| case | jaxdml | {' | '.join(forms)} |", "| --- " * (len(forms) + 2) + "|"]
+    for case, facts in rows.items():
+        own = facts[PLAIN]["milliseconds"]
+        cells = [f"{own:.2g} ms, {facts[PLAIN]['decibels']:.1f} dB"]
+        for form in forms:
+            noise = facts[form]["decibels"]
+            cells.append(f"{facts[form]['milliseconds'] / own:.2g}" + (f", {noise:.1f} dB" if noise else ""))
+        lines.append(f"| {case} | {' | '.join(cells)} |")
     return "\n".join(lines)

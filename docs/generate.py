@@ -6,10 +6,11 @@ operator has its fields and its feature levels. Each stands between a mark of it
 docs/feature_levels.md and docs/reference/index.md are written as a whole.
 """
 
-import importlib
 import inspect
 import json
+import pkgutil
 import re
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,12 +23,17 @@ from jaxdml._directml.pages import PAGES
 from jaxdml._directml.tables import Table
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.tables import ptq_table  # noqa: E402
+
 README, LEVELS, ONNX = ROOT / "README.md", ROOT / "docs" / "feature_levels.md", ROOT / "docs" / "onnx.md"
-PERFORMANCE = ROOT / "docs" / "performance.md"
+PERFORMANCE, PTQ = ROOT / "docs" / "performance.md", ROOT / "docs" / "ptq.md"
 REFERENCE = ROOT / "docs" / "reference"
 INDEX = REFERENCE / "index.md"
 PAGES_OF_OTHERS = ("descs", "weights", "training", "kernels", "errors", "onnx", "ptq", "dxdispatch", "reference_module")
 TIMES = ROOT / "benchmarks" / "results" / "cpu_avx512_vnni.json"
+PTQ_TIMES = ROOT / "benchmarks" / "results" / "ptq_avx512_vnni.json"
 
 
 def operators() -> str:
@@ -44,8 +50,8 @@ def operators() -> str:
 PEERS = {
     "onnxruntime": "onnxruntime, int8 weights",
     "onnxruntime, uint8 weights": "onnxruntime, uint8 weights",
-    "lax int8": "lax, int8 or plain formula",
-    "lax float32": "lax, float32",
+    "lax int8": "lax, int8",
+    "lax float32": "lax, float32, not quantized",
     "jaxdml, XLA's kernels": "jaxdml on XLA's kernels",
 }
 
@@ -55,6 +61,18 @@ def times() -> str:
     rows = [row for row in json.loads(TIMES.read_text(encoding="utf-8"))["cases"] if "onnxruntime" in row["ratios"]]
     header = ("case", "jaxdml, ms", *PEERS.values())
     return Table("times", header, [(f"{row['family']}, {row['case']}", *_cells(row)) for row in rows]).markdown()
+
+
+def onnx_times() -> str:
+    """Networks read from an ONNX model: the time of each peer over the model's."""
+    peers = {"jaxdml, prepared weights": "the same by hand"} | {name: PEERS[name] for name in list(PEERS)[:2]}
+    lines = []
+    for row in json.loads(TIMES.read_text(encoding="utf-8"))["cases"]:
+        if "jaxdml.onnx" in row["contenders"]:
+            times = {name: fact["milliseconds"] for name, fact in row["contenders"].items()}
+            own = times["jaxdml.onnx"]
+            lines.append((row["case"], _two_digits(own), *(_two_digits(times[name] / own) for name in peers)))
+    return Table("times", ("case", "jaxdml.onnx, ms", *peers.values()), lines).markdown()
 
 
 def _cells(row: dict) -> list[str]:
@@ -81,8 +99,13 @@ def performance(text: str) -> str:
 
 
 def onnx_page(text: str) -> str:
-    """docs/onnx.md with its table between its marks."""
-    return _between_marks(text, {"onnx operators": dml.onnx.supported_ops().rstrip()})
+    """docs/onnx.md with its tables between their marks."""
+    return _between_marks(text, {"onnx operators": dml.onnx.supported_ops().rstrip(), "onnx times": onnx_times()})
+
+
+def ptq_page(text: str) -> str:
+    """docs/ptq.md with its table between its marks."""
+    return _between_marks(text, {"ptq times": ptq_table(json.loads(PTQ_TIMES.read_text(encoding="utf-8"))["rows"])})
 
 
 def _between_marks(text: str, tables: dict[str, str]) -> str:
@@ -99,6 +122,10 @@ def levels() -> str:
     rows = [(f"[{function}](reference/{function.strip('`')}.md)", *others) for function, *others in table.rows]
     parts = [
         "# What each feature level allows",
+        "DirectML grew: what an operator takes depends on the feature level of the device that runs it. jaxdml\n"
+        "checks each call at one level: 6_4, the latest, unless the call gives `feature_level`. Give a level to learn\n"
+        "while JAX traces what devices of that level would refuse; leave it out where no DirectML device is meant.\n"
+        "Results do not depend on the level.",
         "`python docs/generate.py` writes this page from the tables that check every call. The page of each operator\n"
         "has its tables. In Python, `jaxdml.check_feature_support(operator, level)` gives the same tables.",
         "The level `jaxdml` is no level of DirectML. In Python it is `FeatureLevel.JAXDML`, which adds 16-bit outputs\n"
@@ -167,17 +194,13 @@ def documented(text: str) -> list[str]:
 
 def public(name: str) -> Any:
     """What a full name such as jaxdml.ptq.load stands for."""
-    found: Any = dml
-    for part in name.split(".")[1:]:
-        inner = f"{found.__name__}.{part}" if inspect.ismodule(found) else ""
-        found = getattr(found, part, None) or importlib.import_module(inner)
-    return found
+    return pkgutil.resolve_name(name)
 
 
 def _told(name: str) -> str:
     """The first sentence of a docstring."""
     paragraph = inspect.getdoc(public(name)).split("\n\n")[0].replace("\n", " ").replace("``", "`")
-    return re.split(r"(?<=\.) (?=[A-Z`])", paragraph)[0].replace("|", r"\|")
+    return re.split(r"(?<=\.) (?=[A-Z`])", paragraph)[0]
 
 
 def _rewrite(path: Path, made: Callable[[str], str]) -> None:
@@ -189,6 +212,7 @@ if __name__ == "__main__":
     _rewrite(README, readme)
     _rewrite(PERFORMANCE, performance)
     _rewrite(ONNX, onnx_page)
+    _rewrite(PTQ, ptq_page)
     _rewrite(LEVELS, lambda _: levels())
     for operator in PAGES:
         _rewrite(REFERENCE / f"{operator}.md", partial(operator_page, operator))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+sys.path.insert(0, str(ROOT))
 
 import figure  # noqa: E402
 import generate  # noqa: E402
@@ -54,9 +54,10 @@ def test_the_picture_has_the_times_of_the_results():
     assert found[start : start + len(expected)] == expected
     facts = [fact for case in figure.CASES for fact in rows[case]["contenders"].items()]
     wrong = [name for name, fact in facts if name in (ORT_U8, ORT, LAX, FLOAT) and fact["differing"] != 0]
-    assert hatched(figure.FIGURE) == len(wrong) + 1 == 3
+    assert hatched(figure.FIGURE) == len(wrong) + bool(wrong)  # the mark in the legend
     assert "Milliseconds: shorter is better" in found
-    assert f"AMD EPYC, 2 threads, {', '.join(measured['environment']['instructions'])}" in found
+    machine = measured["environment"]
+    assert f"{machine['processor']}, {machine['threads']} threads, {', '.join(machine['instructions'])}" in found
 
 
 @pytest.fixture(scope="module")

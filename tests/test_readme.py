@@ -2,9 +2,10 @@
 
 import json
 import re
-import sys
+from collections import Counter
 from pathlib import Path
 
+import generate
 import pytest
 
 import jaxdml as dml
@@ -12,10 +13,6 @@ from jaxdml import __main__ as program
 from jaxdml._directml.pages import PAGES
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "docs"))
-
-import generate  # noqa: E402
-
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -34,6 +31,8 @@ def test_tables_are_those_generated():
     assert generate.levels() == generate.LEVELS.read_text(encoding="utf-8")
     times = generate.PERFORMANCE.read_text(encoding="utf-8")
     assert generate.performance(times) == times
+    quantized = generate.PTQ.read_text(encoding="utf-8")
+    assert generate.ptq_page(quantized) == quantized
     page = generate.ONNX.read_text(encoding="utf-8")
     assert generate.onnx_page(page) == page
     assert "| 2_1 |" in README
@@ -91,6 +90,47 @@ def test_links_lead_somewhere():
             if anchor:
                 headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.M)
                 assert anchor in [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def test_every_command_of_make_is_a_rule():
+    """In code of pages, and in workflows, where a rule may stand in the matrix."""
+    rules = re.findall(r"^([a-z-]+):.*\n\t", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    found = Counter()
+    for path in DOCUMENTS:
+        code = re.findall(r"^```sh\n.*?^```|`make [^`\n]+`", path.read_text(encoding="utf-8"), re.M | re.S)
+        found.update(re.findall(r"\bmake(?: [A-Z]\w*=\S+)* ([a-z][\w-]*)", "\n".join(code)))
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        text = path.read_text(encoding="utf-8")
+        found.update(re.findall(r"^ +- run: make ([a-z][\w-]*)", text, re.M))
+        found.update(re.findall(r"[\w-]+", " ".join(re.findall(r"^ +target: \[(.*?)\]", text, re.M))))
+    assert len(found) >= 10
+    assert sorted(set(found) - set(rules)) == []
+
+
+def named_first(table):
+    """The code in the first column of a table."""
+    return re.findall(r"`([^`]+)`", "\n".join(cells(line)[0] for line in re.findall(r"^\|.*", table, re.M)))
+
+
+def test_the_map_of_the_design_names_every_folder_and_file():
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    folders = re.search(r"^## Folders\n(.*?)^## ", page, re.M | re.S)[1]
+    inside, native = re.split(r"^\| file in `native/src/` .*\n", folders, flags=re.M)
+    package = [path for path in (ROOT / "jaxdml").iterdir() if path.suffix == ".py" or list(path.glob("*.py"))]
+    assert sorted(named_first(inside)) == sorted(path.name + "/" * path.is_dir() for path in package)
+    sources = [path for path in (ROOT / "native" / "src").iterdir() if path.suffix in (".h", ".cc")]
+    assert set(named_first(native)) <= {path.name for path in sources}
+    assert {Path(name).stem for name in named_first(native)} == {path.stem for path in sources}
+
+
+def test_the_design_sends_changes_to_files_that_are_there():
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    files = re.findall(r"`([\w/]+\.\w+)`", re.search(r"^## Where other changes go\n(.*)", page, re.M | re.S)[1])
+    assert len(files) >= 10
+    for name in files:
+        assert (ROOT / name).is_file() or list((ROOT / "jaxdml").rglob(name)) + list((ROOT / "native").rglob(name)), (
+            name
+        )
 
 
 def test_version_is_in_the_changelog():
