@@ -30,7 +30,7 @@ test-oldest-quick: .venv-oldest/.test .venv-oldest/.native
 	.venv-oldest/bin/python -m pytest -m 'oldest and not rare'
 
 test-installs:  ## build both packages, and install each extra into an empty environment
-	$(PYTHON) tests/installs.py
+	$(PYTHON) tests/installs.py $(INSTALLS)
 
 mutants: .venv/.test .venv/.native  ## change the library in one place at a time, and see whether its tests notice
 	$(IN_VENV) tests/mutants.py
@@ -39,7 +39,7 @@ bench: .venv/.bench .venv/.native  ## time everything against onnxruntime and la
 	$(IN_VENV) -m benchmarks
 
 docs: .venv/.docs .venv/.native  ## run all snippets and notebooks, and make the site in build/docs
-	$(IN_VENV) -m pytest -m 'rare or not rare' tests/test_snippets.py
+	$(IN_VENV) -m pytest -m 'rare or not rare' tests/test_snippets.py tests/test_built_site.py
 	$(IN_VENV) -m sphinx --fail-on-warning --keep-going --jobs auto --quiet --conf-dir docs . build/docs
 	$(IN_VENV) docs/check.py build/docs
 
@@ -84,6 +84,8 @@ clean:  ## remove the environments and caches
 
 # Without a compiler, or where building fails, jaxdml runs on XLA's kernels; that is said, and is no error.
 COMPILER := $(shell for c in "$$CXX" c++ g++ clang++; do command -v "$$c" >/dev/null 2>&1 && echo "$$c" && exit; done)
+# --no-build-isolation builds with the headers of the environment's own jaxlib, for that environment alone: nothing else
+# needs to be downloaded. `pip install ./native` builds with those of the oldest supported jaxlib, for all of them.
 NATIVE_SOURCES := native/CMakeLists.txt native/pyproject.toml $(wildcard native/src/* native/jaxdml_cpu/*)
 .venv/.native: | .venv/.demo
 .venv-oldest/.native: | .venv-oldest/.test

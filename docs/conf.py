@@ -5,18 +5,28 @@ on the site and in the repository.
 """
 
 import os
+import re
 import sys
-import tempfile
 from pathlib import Path
+
+from sphinx.application import Sphinx
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+os.environ["JAX_PLATFORMS"] = "cpu"  # before jax is imported
 
 import jaxdml  # noqa: E402
 
+
+def documented(version: str, changes: str) -> str:
+    """The version that the site documents: with changes after that release, the version and a word that says so."""
+    unreleased = re.search(r"^## \[Unreleased\]\n(.*?)(?=^## |\Z)", changes, re.M | re.S)
+    return f"{version}+development" if unreleased and unreleased[1].strip() else version
+
+
 project = "jaxdml"
 author = "the jaxdml authors"
-version = release = jaxdml.__version__
+version = release = documented(jaxdml.__version__, (HERE.parent / "CHANGELOG.md").read_text(encoding="utf-8"))
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
@@ -32,6 +42,8 @@ exclude_patterns = [".*", "build", "dist", "jaxdml", "native", "tests", "benchma
 
 html_theme = "sphinx_book_theme"
 html_title = f"jaxdml {release}"
+html_context = {"default_mode": "auto"}  # the theme logs an error where a page does not say light, dark or auto
+html_favicon = "static/icon.svg"
 html_extra_path = ["site"]
 html_static_path = ["static"]
 html_css_files = ["jaxdml.css"]
@@ -46,11 +58,14 @@ nb_execution_mode = "force"
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_merge_streams = True
-os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["JAXDML_DIGITS_OUT"] = str(Path(tempfile.mkdtemp()) / "digits.npz")
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # docstrings say types, and what shapes and values they hold
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 codeautolink_warn_on_missing_inventory = False
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx; notebooks write their files beside those that Sphinx keeps from build to build."""
+    os.environ["JAXDML_DIGITS_OUT"] = str(app.doctreedir / "digits.npz")

@@ -2,7 +2,8 @@
 
 It needs the standard library alone. It builds an sdist of each package, and a wheel from each sdist. For each Python
 that jaxdml supports and that the machine has, it makes one environment for each extra, so that an extra that lacks a
-dependency is noticed, and removes it again. `--python` and `--extra` take a part, since all take many minutes.
+dependency is noticed, and removes it again. The extra `notebooks` runs a copy of every notebook. `--python` and
+`--extra` take a part, since all take many minutes.
 """
 
 import argparse
@@ -66,7 +67,7 @@ images, parameters = digits.load().images, digits.load().float_parameters
 model = jaxdml.ptq.quantize(digits.float_network, parameters, [images[:8]], progress=False)
 assert model.sqnr(parameters, images[:8]).plot().get_xlabel()
 """
-CODE = {"cpu": WITH_KERNELS, "onnx": WITH_ONNX, "plot": WITH_PLOT, "test": WITH_ONNX, "notebooks": WITH_PLOT}
+CODE = {"cpu": WITH_KERNELS, "onnx": WITH_ONNX, "plot": WITH_PLOT, "test": WITH_ONNX}
 HAS_MODULES = """
 import importlib.util, sys
 missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
@@ -89,6 +90,7 @@ def run(*command, cwd=None):
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "JAXDML_KERNELS", "JAXDML_TESTS_SKIP_NOTHING")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     environment |= {"JAX_PLATFORMS": "cpu", "PYTHONUTF8": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    environment["JAXDML_DIGITS_OUT"] = "digits.npz"  # where the notebook runs that writes a network
     command = [str(part) for part in command]
     done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, encoding="utf-8", check=False)
     told = "\n".join((done.stdout + done.stderr).splitlines()[-25:])
@@ -206,8 +208,7 @@ def imported(folders):
                 found.add(node.module)
             elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "extensions":
                 found |= set(ast.literal_eval(node.value))
-    own = {"playwright"}  # docs/browse.py says how to install it
-    own |= {"jaxdml", "jaxdml_cpu", "tests", "benchmarks"} | {path.stem for path in ROOT.glob("[bdt]*/**/*.py")}
+    own = {"jaxdml", "jaxdml_cpu", "tests", "benchmarks"} | {path.stem for path in ROOT.glob("[bdt]*/**/*.py")}
     return sorted({name.partition(".")[0] for name in found} - own - set(sys.stdlib_module_names))
 
 
@@ -237,6 +238,10 @@ def check_extra(python, extra, folder, home):
         check("OK: every output has the bits that NumPy computes." in shown, shown)
     if extra in CODE:
         run(python, "-I", "-c", CODE[extra], cwd=home)
+    if extra == "notebooks":
+        copied = shutil.copytree(ROOT / "notebooks", home / "notebooks", ignore=shutil.ignore_patterns(".*"))
+        options = ["--execute", "--to", "notebook", "--inplace", *sorted(copied.glob("*.ipynb"))]
+        run(python, "-m", "nbconvert", *options, cwd=home)
     if extra == "test":
         with tarfile.open(the_file(folder, "jaxdml-*.tar.gz")) as opened:
             opened.extractall(home, filter="data")

@@ -10,7 +10,7 @@ import pytest
 
 import jaxdml as dml
 from hostile_models import model, node
-from jaxdml._directml.tables import STYLE, Emphasized, Table
+from jaxdml._directml.tables import STYLE, Table
 from jaxdml._graph import report
 from jaxdml._graph.graph import Graph, Node, Operator
 
@@ -118,7 +118,7 @@ def test_a_name_is_text_whatever_it_is(name):
 def test_the_names_of_inputs_and_titles_are_text():
     assert f"inputs {SCRIPT}: float32[4]\noutputs {SCRIPT}y: float32[4]" in Reader(of_script()._repr_html_()).caption
     assert Reader(Table(SCRIPT, (), ()).html()).caption == SCRIPT
-    assert Reader(Table("", (SCRIPT,), [(Emphasized(SCRIPT),)]).html()).rows == [[SCRIPT], [SCRIPT]]
+    assert Reader(Table("", (SCRIPT,), [(SCRIPT,)], emphasized=[0]).html()).rows == [[SCRIPT], [SCRIPT]]
 
 
 def graph(*places):
@@ -130,9 +130,25 @@ def graph(*places):
 def test_what_runs_in_floats_and_why_stands_out_without_colours():
     seen = Reader(report.html(graph("integers", "floats", ""), ("a graph", "and more")))
     assert seen.caption == "a graph: 1 of 2 operators run on integers\nand more"
-    assert seen.strong == ["floats", "why 1"]
+    assert seen.strong == ["n1", "Op1", "floats", "why 1"]
     assert seen.emphasized == [False, False, True, False]
     assert Reader(report.html(graph("", ""), ("a graph",))).caption == "a graph"
+
+
+def test_a_cell_without_text_is_not_bold():
+    made = Table("", ("a", "b"), [("1", ""), ("2", "")], emphasized=[1]).html()
+    assert "<td>1</td><td></td></tr>" in made
+    assert "<td><strong>2</strong></td><td></td></tr>" in made
+
+
+def test_a_table_without_a_header_is_its_title():
+    table = Table("nothing\nhere", (), ())
+    assert str(table) == "nothing\nhere"
+    assert table.html() == "<div>nothing<br>here</div>"
+
+
+def test_a_cell_of_a_page_keeps_its_bars():
+    assert Table("", ("a",), [("x | y",)]).markdown() == "| a |\n| --- |\n| x \\| y |"
 
 
 def test_numbers_stand_under_one_another():

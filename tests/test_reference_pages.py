@@ -2,10 +2,10 @@
 
 import inspect
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
+import generate
 import pytest
 
 import jaxdml as dml
@@ -14,10 +14,6 @@ from jaxdml._directml.pages import PAGES
 from jaxdml._operators.call import OPERATORS
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "docs"))
-
-import generate  # noqa: E402
-
 REFERENCE = {path.stem: path.read_text(encoding="utf-8") for path in sorted(generate.REFERENCE.glob("*.md"))}
 HEADINGS = ["Formula", "Function and desc", "Example", "Errors", "Feature levels"]
 CHECKED = re.compile(r"(?<=[ ])jaxdml\.checked\.\w+(?=\()")  # they share one directive and one docstring
@@ -50,6 +46,15 @@ def test_the_formula_names_what_the_function_takes(operator):
     (formula,) = re.findall(r"^\$\$\n(.*?)\n\$\$$", sections["Formula"], re.M | re.S)
     named = set(re.findall(r"\\mathrm\{(.*?)\}", formula.replace("\\_", "_")))
     assert {*OPERATORS[operator].parameters.tensors, "output"} <= named
+
+
+@pytest.mark.parametrize("operator", PAGES)
+def test_the_formula_divides_by_scales_of_what_is_quantized_alone(operator):
+    _, sections = parts(REFERENCE[operator])
+    divides = {"output_scale"} if "dequantize" in operator else {"output_scale", "scale"}
+    joined = re.findall(r"(\\cdot|/) \\mathrm\{(\w*scale)\}", sections["Formula"].replace("\\_", "_"))
+    assert bool(joined) == ("scale" in sections["Formula"])
+    assert joined == [("/" if name in divides else "\\cdot", name) for _, name in joined]
 
 
 @pytest.mark.parametrize("operator", PAGES)

@@ -1,18 +1,13 @@
 """The tools of the site: which inline code becomes a link, and which links of the built pages are wrong."""
 
-import importlib
-import sys
-from pathlib import Path
-
+import check
+import public_names
 import pytest
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "docs"))
 
 
 @pytest.fixture(scope="module")
 def names():
-    return importlib.import_module("public_names").full_names()
+    return public_names.full_names()
 
 
 @pytest.mark.parametrize(
@@ -35,25 +30,29 @@ def names():
     }.items(),
 )
 def test_inline_code_links_to_what_it_names(code, meant, names):
-    assert importlib.import_module("public_names").full_name(code, names) == meant
+    assert public_names.full_name(code, names) == meant
 
 
-def test_wrong_links_and_missing_names_are_found(tmp_path):
-    check = importlib.import_module("check")
-    reference = tmp_path / "docs" / "reference"
-    reference.mkdir(parents=True)
-    (tmp_path / "picture.png").touch()
-    right = (
-        '<a href="docs/b.html#here">b</a><img src="picture.png"><a href="https://example.org/x">x</a><a href="#top">'
-    )
-    wrong = '<a href="c.html"></a><a href="docs/b.html#there"></a><img src="../outside.png">'
-    (tmp_path / "a.html").write_text(f'<p id="top">{right}{wrong}')
-    (tmp_path / "docs" / "b.html").write_text('<p id="here">')
-    (tmp_path.parent / "outside.png").touch()
-    found = check.wrong_links(tmp_path)
-    assert [line.split()[3].rstrip(",") for line in found] == ["c.html", "docs/b.html#there", "../outside.png"]
+def test_wrong_links_are_found(tmp_path):
+    site = tmp_path / "site"
+    (site / "docs").mkdir(parents=True)
+    (site / "_static").mkdir()
+    (site / "a picture.png").touch()
+    (tmp_path / "outside.png").touch()
+    right = ["docs/b.html#here", "docs/b.html#named", "docs/b.html#caf%C3%A9", "a%20picture.png", "#top"]
+    right += ["https://example.org/x", "mailto:a@example.org"]
+    wrong = ["c.html", "docs/b.html#there", "../outside.png"]
+    (site / "a.html").write_text('<p id="top">' + "".join(f'<a href="{link}"><img src="{link}">' for link in right))
+    (site / "wrong.html").write_text("".join(f'<a href="{link}">' for link in wrong) + '<img src="none.png">')
+    (site / "docs" / "b.html").write_text('<p id="here"><a name="named"></a><p id="café">', encoding="utf-8")
+    (site / "_static" / "template.html").write_text('<a href="{{ link }}">')
+    expected = [f"wrong.html links to {link}, which is not there" for link in [*wrong, "none.png"]]
+    assert check.wrong_links(site) == expected
 
-    (reference / "x.html").write_text('<dt id="jaxdml.validate">')
+
+def test_missing_names_are_found(tmp_path):
+    (tmp_path / "docs" / "reference").mkdir(parents=True)
+    (tmp_path / "docs" / "reference" / "x.html").write_text('<dt id="jaxdml.validate">')
     missing = check.missing_names(tmp_path)
     assert "jaxdml.kernels is not in the reference" in missing
     assert "jaxdml.validate is not in the reference" not in missing

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import generate
 import jax
 import pytest
 
@@ -17,18 +18,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in PAGES}
 WITH_SNIPPETS = [name for name, text in DOCUMENTS.items() if "```python" in text]
 RARE = ("docs/recipes/", "docs/reference/")
-NOT_OPERATORS = (
-    "dxdispatch",
-    "descs",
-    "errors",
-    "index",
-    "kernels",
-    "onnx",
-    "ptq",
-    "reference_module",
-    "training",
-    "weights",
-)
+FENCES = {"python", "text", "sh", "powershell", "{toctree}", "{eval-rst}"}  # of these, python alone is code to run
 SNIPPET = re.compile(r"```python\n(.*?)```(?:\n```text\n(.*?)```)?", re.S)
 FILE = re.compile(r"# (\w+\.py)\n")  # the first line of a snippet that is a program of its own
 MORE_DEVICES = "jax_num_cpu_devices"  # a document with this needs a process of its own
@@ -77,8 +67,16 @@ def test_pages_have_snippets():
     """All but those that list, or say how the inside works."""
     lists = {"docs/index.md", "docs/recipes/index.md", "docs/feature_levels.md", "docs/installing.md"}
     inside = {"docs/design.md", "docs/onnx_fusing.md"}
-    names = {f"docs/reference/{name}.md" for name in NOT_OPERATORS}
+    names = {f"docs/reference/{name}.md" for name in (*generate.PAGES_OF_OTHERS, "index")}
     assert set(DOCUMENTS) - set(WITH_SNIPPETS) == lists | inside | names
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_no_code_hides_from_the_tests_behind_another_fence(document):
+    """Fences open and close in turn; what opens names its language, as ```python and not as ```py."""
+    fences = re.findall(r"^[ >]*((?:`{3,}|~{3,}).*)$", DOCUMENTS[document], re.M)
+    assert set(fences[1::2]) <= {"```"}
+    assert set(fences[::2]) <= {f"```{language}" for language in FENCES}
 
 
 def test_several_processes_print_what_is_shown(tmp_path):

@@ -26,19 +26,18 @@ STYLE = """
 """
 
 
-class Emphasized(str):
-    """Text of a cell that a notebook shows in bold, in a tinted row."""
-
-    __slots__ = ()
-
-
 class Table(NamedTuple):
-    """A title, a header and rows of text; `numbers` are the columns of the header that a notebook aligns right."""
+    """A title, a header and rows of text, for a terminal, a page or a notebook.
+
+    `numbers` are the columns of the header that a notebook aligns right. `emphasized` are the places of the rows that a
+    notebook shows in bold and tinted, the first row at 0.
+    """
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     numbers: Collection[str] = ()
+    emphasized: Collection[int] = ()
 
     def __str__(self) -> str:
         if not self.header:
@@ -49,9 +48,9 @@ class Table(NamedTuple):
         return "\n".join([self.title, *(line.rstrip() for line in text)])
 
     def markdown(self) -> str:
-        """Without the title."""
+        """Without the title. Cells are Markdown; a | in a cell is escaped, as it would end the cell."""
         lines = [self.header, ["---"] * len(self.header), *self.rows]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
 
     def html(self) -> str:
         """For a notebook: in a box that scrolls where the table is larger, in the colours of whatever is around it."""
@@ -63,17 +62,17 @@ class Table(NamedTuple):
             f'<th scope="col"{each}>{html.escape(name)}</th>' for name, each in zip(self.header, classes, strict=True)
         )
         table = f"<caption>{title}</caption><thead><tr>{header}</tr></thead>"
-        table += f"<tbody>{''.join(_row(cells, classes) for cells in self.rows)}</tbody>"
+        rows = (_row(cells, classes, place in self.emphasized) for place, cells in enumerate(self.rows))
+        table += f"<tbody>{''.join(rows)}</tbody>"
         # By tabindex the keyboard reaches the box, and scrolls it.
         return f'<div class="jaxdml-table" tabindex="0"><style>{STYLE}</style><table>{table}</table></div>'
 
 
-def _row(cells: Sequence[str], classes: Sequence[str]) -> str:
-    is_emphasized = any(isinstance(cell, Emphasized) for cell in cells)
-    texts = "".join(f"<td{each}>{_cell(cell)}</td>" for cell, each in zip(cells, classes, strict=True))
+def _row(cells: Sequence[str], classes: Sequence[str], is_emphasized: bool) -> str:
+    texts = "".join(f"<td{each}>{_cell(cell, is_emphasized)}</td>" for cell, each in zip(cells, classes, strict=True))
     return f"<tr{' class="emphasized"' * is_emphasized}>{texts}</tr>"
 
 
-def _cell(cell: str) -> str:
+def _cell(cell: str, is_emphasized: bool) -> str:
     text = html.escape(cell)
-    return f"<strong>{text}</strong>" if text and isinstance(cell, Emphasized) else text
+    return f"<strong>{text}</strong>" if text and is_emphasized else text

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from jaxdml._directml.tables import Emphasized, Table
+from jaxdml._directml.tables import Table
 from jaxdml._graph.graph import Graph
 from jaxdml._graph.remarks import CONVERSIONS
 
@@ -29,11 +29,10 @@ def html(graph: Graph, titles: tuple[str, ...], origin: str = "in the file") -> 
       titles: lines above the table; behind the first of them stands how many nodes run on integers.
       origin: the head of the sources.
     """
-    header, *body = _rows(graph, origin)
-    on = header.index("on")
-    rows = [(*row[:on], *(map(Emphasized, row[on:]) if row[on] == "floats" else row[on:])) for row in body]
+    header, *rows = _rows(graph, origin)
+    floats = [place for place, node in enumerate(graph.nodes) if node.on == "floats"]
     first = ": ".join(filter(None, (titles[0], _closing(graph))))
-    return Table("\n".join((first, *titles[1:])), header, rows).html()
+    return Table("\n".join((first, *titles[1:])), header, rows, emphasized=floats).html()
 
 
 def _rows(graph: Graph, origin: str) -> list[tuple[str, ...]]:

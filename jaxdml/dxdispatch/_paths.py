@@ -33,7 +33,11 @@ def inside(folder: Path, relative: Value) -> Path:
 
 
 def folded(path: Path) -> str:
-    """A path as file systems compare it that ignore case, which are usual on Windows and macOS."""
+    """A path as file systems compare it that ignore case, which are usual on Windows and macOS.
+
+    The file system of macOS takes ß and ss for the same, that of Windows does not. Here ß and ss are the same, so that
+    no system overwrites a file that was read.
+    """
     return unicodedata.normalize("NFC", str(path).casefold())
 
 
