@@ -18,7 +18,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BITS = ["tests/_arithmetic/test_rounding.py", "tests/_arithmetic/test_subnormals.py"]
-REMEDIES = [f"tests/_operators/{name}.py" for name in ("test_remedies", "test_remedies_of_convolution")]
+REMEDIES = [
+    f"tests/_operators/{name}.py"
+    for name in ("test_remedies", "test_remedies_of_convolution", "test_remedies_that_keep_values")
+]
 TARGETS = {
     "jaxdml/_directml/tensor_rules.py": ["tests/_directml", "tests/_compiled/test_bindings.py"],
     "jaxdml/_directml/size_checks.py": ["tests/_directml", *REMEDIES, "tests/_operators/test_wrong_shapes.py"],

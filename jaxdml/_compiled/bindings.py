@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxdml._compiled.buffers import is_reshape
 from jaxdml._directml.data_types import TensorFlags
 from jaxdml._directml.desc import OperatorDesc, Slot, TensorDesc, fields_of, page_name, slots
 from jaxdml._directml.messages import broken
@@ -48,6 +49,16 @@ def check_flags(desc: OperatorDesc) -> None:
         if len({_flags(slot) for slot in own}) > 1:
             text = "has tensors with Flags OWNED_BY_DML and without; flag all of them or none"
             raise broken(desc.operator, page_name(name), "flags", text, expected="equal flags")
+
+
+def check_strides(desc: OperatorDesc) -> None:
+    """Buffers that are followed element by element have int32 offsets."""
+    for name, tensor in desc.tensors().items():
+        if tensor is None or tensor.strides is None or is_reshape(tensor):
+            continue
+        if reach(tensor.sizes, tensor.strides) >= 2**31:
+            text = f"has Strides {list(tensor.strides)}, not rows of rows, across 2**31 or more elements; pack it"
+            raise broken(desc.operator, name, "strides", text, expected="nested strides", received=tensor.strides)
 
 
 def check_names(desc: OperatorDesc, step: str, expected: Collection[str], given: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from jaxdml._compiled.bindings import (
     check_bound,
     check_flags,
     check_names,
+    check_strides,
     elements,
     inputs,
     is_shaped,
@@ -30,7 +31,7 @@ from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._directml.fields import Tensor
 from jaxdml._directml.messages import broken
 from jaxdml._directml.strides import reach
-from jaxdml._directml.validate import validate
+from jaxdml._directml.validate import page_of, validate
 from jaxdml._operators.call import OPERATORS
 
 
@@ -49,14 +50,10 @@ def compile_operator(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLe
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmldevice-compileoperator
     """
+    page_of(desc, "compile_operator")
     validate(desc, feature_level)
     check_flags(desc)
-    for name, tensor in desc.tensors().items():
-        if tensor is None or tensor.strides is None or buffers.is_reshape(tensor):
-            continue
-        if reach(tensor.sizes, tensor.strides) >= 2**31:
-            text = f"has Strides {list(tensor.strides)}, not rows of rows, across 2**31 or more elements; pack it"
-            raise broken(desc.operator, name, "strides", text, expected="nested strides", received=tensor.strides)
+    check_strides(desc)
     return CompiledOperator(desc, feature_level)
 
 

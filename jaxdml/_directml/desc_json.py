@@ -8,8 +8,8 @@ from jaxdml._directml.data_types import DataType, TensorFlags
 from jaxdml._directml.desc import OperatorDesc, TensorDesc, fields_of, page_name, slots
 from jaxdml._directml.fields import Option, Tensor
 from jaxdml._directml.json_values import Value
-from jaxdml._directml.messages import broken, shown, told
-from jaxdml._directml.pages import EXAMPLE, PAGES
+from jaxdml._directml.messages import broken, told
+from jaxdml._directml.pages import PAGES
 from jaxdml._directml.tensor_rules import UINT_MAX, check_tensor, is_symbolic
 from jaxdml._directml.validate import check_tuples, page_of
 from jaxdml.errors import DescError
@@ -36,9 +36,7 @@ def desc_to_dict(desc: OperatorDesc) -> dict[str, Any]:
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_operator_desc
     """
-    if page_of(desc) is None:
-        text = f"desc_to_dict: desc is {shown(desc)}, expected an operator desc such as {EXAMPLE.desc.__name__}"
-        raise DescError(text, tensor="desc", rule="operator_desc", expected=OperatorDesc, received=desc)
+    page_of(desc, "desc_to_dict")
     with told():
         check_tuples(desc)
     for slot in slots(desc):

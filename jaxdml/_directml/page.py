@@ -22,6 +22,7 @@ class Page(NamedTuple):
       check: raises `RuleError` where sizes or options do not fit each other; tables and constraints hold already.
       remedies: by tensor and rule, what to write instead where the general remedy would mislead, else None.
       converts: ("float", "integer") or ("integer", "float") if the operator makes the one of the other.
+      weights: by the tensor that holds weights, the axis of their output channels.
     """
 
     desc: type[OperatorDesc]
@@ -30,6 +31,7 @@ class Page(NamedTuple):
     check: Callable[[Any], None] = nothing
     remedies: Mapping[tuple[str, str], Callable[[TensorDesc], str | Remedy | None]] = {}
     converts: tuple[str, str] | None = None
+    weights: Mapping[str, int] = {}
 
     @property
     def operator(self) -> str:

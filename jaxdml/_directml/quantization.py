@@ -3,8 +3,8 @@
 import enum
 from typing import Any
 
-from jaxdml._directml.desc import Slot, field_of, slots
-from jaxdml._directml.messages import Remedy, RuleError, shown
+from jaxdml._directml.desc import Slot, field_of, parameters_of, slots
+from jaxdml._directml.messages import Remedy, RuleError, no_integer, retyped_zero_point, shown
 from jaxdml._directml.tensor_rules import is_symbolic, is_uint
 from jaxdml._shapes import Shape
 
@@ -47,13 +47,12 @@ def _check_type(desc: Any, slot: Slot, of: str) -> None:
     if received != expected:
         what = slot.role.parameter.replace("_", " ")
         text = f"has data type {received.name}, expected {expected.name}: a {what} has the type of {of}"
-        name = expected.name
-        # NumPy casts no 4-bit type to another.
-        by_way_of = ".astype(jnp.int8)" if received.is_packed and expected.is_packed else ""
-        in_call = f"write {slot.argument}{by_way_of}.astype(jnp.{name.lower()})"
+        in_call = f"write {slot.argument}.astype(jnp.{expected.name.lower()})"
         if slot.role.parameter == "zero_point" and received.name.startswith("FLOAT"):
-            in_call = "the scale comes before the zero point; to cast a scale to an integer loses it"
-        fix = Remedy(in_call, f"write data_type=DataType.{name}")
+            in_call = no_integer(slot.argument, parameters_of(type(desc)))
+        elif slot.role.parameter == "zero_point":
+            in_call = retyped_zero_point(slot.argument, received, expected, of)
+        fix = Remedy(in_call, f"write data_type=DataType.{expected.name}")
         raise RuleError(desc.operator, slot.name, "data_type", text, fix, expected=expected, received=received)
 
 

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from jaxdml._directml.data_types import DataType
-from jaxdml._directml.desc import Slot, fields_of
-from jaxdml._directml.messages import Remedy, listed
+from jaxdml._directml.data_types import BYTES, DataType
+from jaxdml._directml.desc import Slot, fields_of, parameters_of
+from jaxdml._directml.messages import Remedy, listed, no_integer, retyped_zero_point
 from jaxdml._directml.page import Page
 from jaxdml._directml.pages import converter
 from jaxdml._shapes import Shape, aligned
@@ -33,28 +33,43 @@ def retyped(page: Page, slot: Slot, argument: str, received: DataType, allowed: 
     special = advice(slot.tensor) if advice else None
     if special is not None:
         return special
-    return Remedy(_conversion(slot, argument, received, allowed), f"write data_type={_named(allowed)}")
+    return Remedy(_conversion(page, slot, argument, received, allowed), f"write data_type={_named(allowed)}")
 
 
 def _named(types: tuple[DataType, ...]) -> str:
     return listed(f"DataType.{data_type.name}" for data_type in types)
 
 
-def _conversion(slot: Slot, argument: str, received: DataType, allowed: tuple[DataType, ...]) -> str:
+def _conversion(page: Page, slot: Slot, argument: str, received: DataType, allowed: tuple[DataType, ...]) -> str:
     """How to come from a type to an allowed one without losing what the values mean."""
     is_float, wants_float = received.name.startswith("FLOAT"), allowed[0].name.startswith("FLOAT")
     if slot.role.is_output:
         return f"make it {listed(allowed)}"
     if slot.role.parameter == "zero_point":
-        return "a zero point comes after its scale and is an integer of its tensor's type; convert it with .astype"
+        if is_float:
+            return no_integer(slot.argument, parameters_of(page.desc))
+        return f"convert it with {argument}.astype to its tensor's type, if that type holds its values"
     wide = f".astype(jnp.{received.name.lower().replace('4', '8')})" if received.is_packed else ""
     if wants_float and not is_float and not slot.role.parameter and received.bits <= 32:
         return f"dequantize it first: {converter('integer', 'float')}({argument}{wide}, scale, zero_point)"
     if wants_float and (is_float or slot.role.parameter):
         return f"write {argument}.astype(jnp.{allowed[0].name.lower()})"
+    if is_float and slot.row in page.weights:
+        weights = slot.argument  # of any float type
+        return (
+            f"quantize it first: {weights}, {weights}_scale = "
+            f"jaxdml.ptq.quantize_weights({weights}, axis={page.weights[slot.row]})"
+        )
+    quantized = f"{converter('float', 'integer')}({argument}, scale, zero_point, output_dtype=...)"
     if is_float:
-        return f"quantize it first: {converter('float', 'integer')}({argument}, scale, zero_point, output_dtype=...)"
-    return f"write {argument}{wide}" if wide else f"convert it with {argument}.astype to a type that holds its values"
+        return f"quantize it first: {quantized}"
+    if wide:
+        return f"write {argument}{wide}"
+    if len(allowed) == 1:
+        return f"if {allowed[0].name} holds its values, write {argument}.astype(jnp.{allowed[0].name.lower()})"
+    converted = f"convert it with {argument}.astype to a type that holds its values"
+    is_quantizable = received == DataType.INT32 and allowed == BYTES  # sums, where quantized values are wanted
+    return f"{converted}, or quantize it: {quantized}" if is_quantizable else converted
 
 
 def remedy_of_inequality(page: Page, what: str, slot: Slot, first: Slot, mine: Any, theirs: Any) -> str | Remedy:
@@ -64,7 +79,10 @@ def remedy_of_inequality(page: Page, what: str, slot: Slot, first: Slot, mine: A
         return advice
     argument, other = slot.argument, first.argument
     if what == "data_type":
-        return Remedy(f"write {argument}.astype(jnp.{theirs.name.lower()})", f"write data_type={_named((theirs,))}")
+        in_call = f"write {argument}.astype(jnp.{theirs.name.lower()})"
+        if slot.role.parameter == "zero_point":
+            in_call = retyped_zero_point(argument, mine, theirs, first.name)
+        return Remedy(in_call, f"write data_type={_named((theirs,))}")
     if slot.role.parameter:
         has_its_sizes = any(kind == "sizes" and {slot.row, first.row} <= {*names} for kind, names in page.constraints)
         in_desc = f"write sizes={first.tensor.sizes}, and strides of 0 where values are shared"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jaxdml._directml.desc import OperatorDesc, argument_name, field_of, fields_of, page_name
+from jaxdml._directml.desc import OperatorDesc, TensorDesc, argument_name, field_of, fields_of, page_name
 from jaxdml._directml.fields import Option
 from jaxdml._directml.messages import Remedy, RuleError, listed, shown
 from jaxdml._directml.tensor_rules import check_uints, is_symbolic, is_uint
@@ -19,11 +19,11 @@ class Form(NamedTuple):
 
 
 def check_form(
-    desc: OperatorDesc, name: str, forms: Sequence[Form], exact: Sequence[Shape] = (), unless: str = ""
+    desc: OperatorDesc, name: str, forms: Sequence[Form], exact: Sequence[Shape] = (), unless: str | Remedy = ""
 ) -> None:
     """The tensor, if present, has one of the forms, aligned to the right as in NumPy broadcasting, or exact sizes.
 
-    `unless` says what is not possible, and is told beside the forms.
+    `unless` is told to who gives a number of values that no form has.
     """
     tensor = getattr(desc, field_of(type(desc), name))
     if tensor is None or tensor.sizes in exact:
@@ -32,17 +32,19 @@ def check_form(
         return
     expected = tuple(dict.fromkeys((*(form.sizes for form in forms), *exact)))
     options, words = listed(list(sizes) for sizes in expected), ", or ".join(form.words for form in forms)
-    text = f"has Sizes {list(tensor.sizes)}, expected {options}: {words}" + (f"; {unless}" if unless else "")
-    remedy = _to_the_form(argument_name(name), tensor.sizes, forms, exact)
+    text = f"has Sizes {list(tensor.sizes)}, expected {options}: {words}"
+    remedy = _to_the_form(argument_name(name), tensor.sizes, forms, exact, unless)
     raise RuleError(desc.operator, name, "sizes", text, remedy, expected=expected, received=tensor.sizes)
 
 
-def _to_the_form(argument: str, sizes: Shape, forms: Sequence[Form], exact: Sequence[Shape]) -> str | Remedy:
+def _to_the_form(
+    argument: str, sizes: Shape, forms: Sequence[Form], exact: Sequence[Shape], unless: str | Remedy
+) -> str | Remedy:
     """How values of the right number come into the form that they are meant for."""
     number = math.prod(size for size in sizes if not is_symbolic(size))
     fitting = [form.sizes for form in forms if math.prod(form.sizes) == number > 1]
     if not fitting:
-        return f"there are {number} values" if number > 1 else ""
+        return unless or (f"there are {number} values" if number > 1 else "")
     bare = without_leading_ones(fitting[0])
     trailing = 0 if (number,) in exact else len(bare) - 1
 
@@ -99,15 +101,26 @@ def known_elements(sizes: Shape) -> int:
 def check_product(desc: Any, of_rows: Sequence[str], of_columns: Sequence[str]) -> Shape:
     """A, B and the output of a matrix product fit each other, and parameters rows or columns; the output's sizes."""
     *batch, m, k = desc.a_tensor.sizes
-    n = desc.b_tensor.sizes[-1]
-    check_sizes(desc, "BTensor", (*batch, k, n), f"ATensor has Sizes {[*batch, m, k]}")
+    *leading, n = desc.b_tensor.sizes
+    if leading != [*batch, k]:
+        fitting = ", ".join(map(str, (*batch, k, "N")))
+        text = f"has Sizes {[*leading, n]}, expected [{fitting}]: ATensor has Sizes {[*batch, m, k]}"
+        remedy = _transposed(desc.b_tensor) if leading[:-1] == batch and n == k else ""
+        expected, received = (*batch, k, n), (*leading, n)
+        raise RuleError(desc.operator, "BTensor", "sizes", text, remedy, expected=expected, received=received)
     ones = (1,) * len(batch)
     one = Form((*ones, 1, 1), "one value")
     per_row = Form((*ones, m, 1), f"one for each of the {m} rows")
     per_column = Form((*ones, 1, n), f"one for each of the {n} columns")
-    for form, names in ((per_row, of_rows), (per_column, of_columns)):
+    for form, names, other in ((per_row, of_rows, "column"), (per_column, of_columns, "row")):
         for name in names:
-            check_form(desc, name, [one, form])
+            check_form(desc, name, [one, form], unless=f"one for each {other} or matrix is not possible")
     output = (*batch, m, n)
     check_sizes(desc, "OutputTensor", output, "that is A's rows by B's columns")
     return output
+
+
+def _transposed(b: TensorDesc) -> Remedy:
+    """The remedy for weights [N, K], as other libraries have them."""
+    transposed = "b.T" if len(b.sizes) == 2 else "b.swapaxes(-1, -2)"
+    return Remedy(f"{'prepare' if b.flags else 'write'} {transposed}", "let Strides say the order of [N, K] data")

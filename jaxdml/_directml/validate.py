@@ -1,5 +1,6 @@
 """Decides whether a desc is right at a feature level. Pure Python; the only place that knows the rules' order."""
 
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -39,10 +40,7 @@ def validate(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATE
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmldevice-createoperator
     """
-    page = page_of(desc)
-    if page is None:
-        text = f"validate: desc is {shown(desc)}, expected an operator desc such as {EXAMPLE.desc.__name__}"
-        raise DescError(text, tensor="desc", rule="operator_desc", expected=OperatorDesc, received=desc)
+    page = page_of(desc, "validate")
     with told():
         check(desc, feature_level)
     outputs = (slot.tensor for slot in slots(desc) if slot.role.is_output)
@@ -50,10 +48,13 @@ def validate(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATE
     return one_or_named(page.desc, structs)
 
 
-def page_of(desc: Any) -> Page | None:
-    """The page of a desc; None for what is no operator desc."""
+def page_of(desc: Any, function: str) -> Page:
+    """The page of a desc, which was given to the function of this name."""
     page = PAGES.get(desc.operator) if isinstance(desc, OperatorDesc) else None
-    return page if page is not None and isinstance(desc, page.desc) else None
+    if page is None or not isinstance(desc, page.desc):
+        text = f"{function}: desc is {shown(desc)}, expected an operator desc such as {EXAMPLE.desc.__name__}"
+        raise DescError(text, tensor="desc", rule="operator_desc", expected=OperatorDesc, received=desc)
+    return page
 
 
 def check(desc: OperatorDesc, feature_level: FeatureLevel) -> None:
@@ -96,6 +97,7 @@ def minimum_feature_level(desc: OperatorDesc) -> FeatureLevel:
 
     Source: https://learn.microsoft.com/windows/ai/directml/dml-feature-level-history
     """
+    page_of(desc, "minimum_feature_level")
     try:
         validate(desc, FeatureLevel.LATEST)
     except FeatureLevelError:
@@ -114,10 +116,12 @@ def _is_allowed(desc: OperatorDesc, level: FeatureLevel) -> bool:
 def check_is_level(operator: str, feature_level: Any) -> None:
     """feature_level is a FeatureLevel."""
     if not isinstance(feature_level, FeatureLevel):
-        text = f"is {shown(feature_level)}, expected a FeatureLevel"
-        fix = "write FeatureLevel.LEVEL_4_0 or the like"
+        text = shown(feature_level)
+        number = "_".join(re.findall(r"\d+", text))  # of "6_4", 6.4, "LEVEL_6_4" or 0x6400
+        named = (level.name for level in FeatureLevel if number in (str(level), str(int(level))))
+        fix = f"write FeatureLevel.{next(named, 'LEVEL_4_0 or the like')}"
         facts = {"expected": FeatureLevel, "received": feature_level}
-        raise RuleError(operator, "feature_level", "feature_level", text, fix, **facts)
+        raise RuleError(operator, "feature_level", "feature_level", f"is {text}, expected a FeatureLevel", fix, **facts)
 
 
 def check_feature_level(page: Page, feature_level: Any) -> None:

@@ -3,16 +3,16 @@
 import bisect
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from jaxdml._directml.desc import OperatorDesc, TensorDesc
+from jaxdml._directml.desc import OperatorDesc, TensorDesc, page_name
 from jaxdml._directml.messages import Remedy, RuleError, shown
 from jaxdml._directml.size_checks import Form, check_form, check_spatial_options, known_elements, padded_sizes
 from jaxdml._directml.tensor_rules import MAXIMUM_ELEMENTS, is_symbolic
 from jaxdml._shapes import Shape, elements_inside, output_extent
 
 
-def windowed_extents(desc: Any, name: str, window: Sequence[int], fix: str) -> Shape:
+def windowed_extents(desc: Any, name: str, window: Sequence[int], fix: str | Remedy) -> Shape:
     """The output's spatial sizes for a window of the tensor or option of that name; options are checked."""
     operator, options_of = desc.operator, ("strides", "dilations", "start_padding", "end_padding")
     extents = []
@@ -26,22 +26,51 @@ def windowed_extents(desc: Any, name: str, window: Sequence[int], fix: str) -> S
     for sizes in padded_sizes(desc).values():
         if known_elements(sizes) > MAXIMUM_ELEMENTS:
             text = f"makes an input of {known_elements(sizes)} elements, the limit is {MAXIMUM_ELEMENTS}"
-            facts = {"expected": MAXIMUM_ELEMENTS, "received": desc.start_padding}
-            raise RuleError(operator, "StartPadding", "elements", text, "pad less", **facts)
+            field = max("start_padding", "end_padding", key=lambda field: max(getattr(desc, field)))
+            facts = {"expected": MAXIMUM_ELEMENTS, "received": getattr(desc, field)}
+            raise RuleError(operator, page_name(field), "elements", text, "pad less", **facts)
     return tuple(extents)
 
 
 # Convolutions --------------------------------------------------------------------------------------------------------
 
 
+class _Layout(NamedTuple):
+    """How other libraries order dimensions, and how these come into the pages' order."""
+
+    data: str
+    filter: str
+    filter_here: str
+    of_data: Shape
+    of_filter: Shape
+
+
+CHANNELS_LAST = {  # by the number of spatial dimensions
+    1: _Layout("NWC data", "a WIO filter", "[O, I, W]", (0, 2, 1), (2, 1, 0)),
+    2: _Layout("NHWC data", "an HWIO filter", "[O, I, H, W]", (0, 3, 1, 2), (3, 2, 0, 1)),
+}
+
+
 def _channels_first(spatial: int) -> Remedy:
     """What every error about channels says: the pages have no other order of dimensions."""
-    image, kernel = {1: ((0, 2, 1), (2, 1, 0)), 2: ((0, 3, 1, 2), (3, 2, 0, 1))}[spatial]
-    last, kernel_last = ("W", "a WIO") if spatial == 1 else ("HW", "an HWIO")
+    layout = CHANNELS_LAST[spatial]
     return Remedy(
-        f"channels are dimension 1 of both: write input.transpose{image} for N{last}C data, "
-        f"filter.transpose{kernel} for {kernel_last} filter",
-        f"channels are dimension 1 of both: let Strides say the order of N{last}C data or of {kernel_last} filter",
+        f"channels are dimension 1 of both: write input.transpose{layout.of_data} for {layout.data}, "
+        f"filter.transpose{layout.of_filter} for {layout.filter}",
+        f"channels are dimension 1 of both: let Strides say the order of {layout.data} or of {layout.filter}",
+    )
+
+
+def outputs_first(desc: Any, name: str) -> str | Remedy:
+    """The remedy where a parameter has as many values as the filter would have output channels, were they last."""
+    sizes, parameter = desc.filter_tensor.sizes, desc.tensors()[name]
+    if parameter is None or not 1 < known_elements(parameter.sizes) == sizes[-1]:
+        return ""
+    layout = CHANNELS_LAST[len(sizes) - 2]
+    order = f"the filter is {layout.filter_here}: "
+    return Remedy(
+        f"{order}write filter.transpose{layout.of_filter} for {layout.filter}",
+        f"{order}let Strides say the order of {layout.filter}",
     )
 
 
@@ -67,8 +96,10 @@ def convolved_sizes(desc: Any) -> Shape:
         text = f"has {out_channels} output channels, expected a multiple of GroupCount {groups}"
         raise wrong_channels("FilterTensor", text, f"multiple of {groups}", out_channels)
 
-    extents = windowed_extents(desc, "FilterTensor", kernel, "pad it or shrink the kernel")
-    return (batch, out_channels, *extents)
+    fix = "pad it or shrink the kernel"
+    if all(isinstance(size, int) and size < window for size, window in zip(extent, kernel, strict=True)):
+        fix = "pad it, shrink the kernel, or swap input and filter"
+    return (batch, out_channels, *windowed_extents(desc, "FilterTensor", kernel, fix))
 
 
 def check_of_image(desc: OperatorDesc, name: str, kinds: Sequence[str], rank: int) -> None:
@@ -88,7 +119,9 @@ def check_of_filter(desc: OperatorDesc, kinds: Sequence[str], output: Shape) -> 
     # else: {1, 1, 1, C} would be one for each column of the input.
     exact = [(channels,), (1, channels, 1, 1)]
     for kind in kinds:
-        check_form(desc, f"Filter{kind}Tensor", [Form((1, 1, *ones), "one value"), per_channel], exact)
+        name = f"Filter{kind}Tensor"
+        forms = [Form((1, 1, *ones), "one value"), per_channel]
+        check_form(desc, name, forms, exact, unless=outputs_first(desc, name))
     return per_channel
 
 
@@ -118,12 +151,17 @@ def pooled_sizes(desc: Any) -> Shape:
     """The output's sizes of a pooling operator, from input_tensor and the options, which are checked."""
     batch, channels, *extent = desc.input_tensor.sizes
     check_spatial_options(desc, len(extent))
-    fix = "pad the input or shrink the window"
+    advice = "pad the input or shrink the window"
+    fix = Remedy(advice, advice)
     elements = math.prod(desc.window_size)
     if elements > MOST_ELEMENTS:
         text = f"has {elements} elements, the sums of at most {MOST_ELEMENTS} fit int32"
         facts = {"expected": MOST_ELEMENTS, "received": desc.window_size}
         raise RuleError(desc.operator, "WindowSize", "elements", text, "take means of means", **facts)
+    of_channels_last = zip((channels, *extent[:-1]), desc.window_size, strict=True)
+    if all(isinstance(size, int) and size >= window for size, window in of_channels_last):
+        order = (0, len(extent) + 1, *range(1, len(extent) + 1))
+        fix = Remedy(f"{advice}, or write input.transpose{order} if channels come last", advice)
     return (batch, channels, *windowed_extents(desc, "WindowSize", desc.window_size, fix))
 
 

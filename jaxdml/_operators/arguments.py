@@ -17,7 +17,7 @@ from jaxdml._arithmetic.rounding import limits_of
 from jaxdml._directml.data_types import DataType
 from jaxdml._directml.desc import Slot, TensorDesc, is_sequence, page_name, parameters_of
 from jaxdml._directml.feature_levels import FeatureLevel, allowed_from, table_at
-from jaxdml._directml.messages import Remedy, broken, listed, shown
+from jaxdml._directml.messages import Remedy, broken, listed, no_integer, shown
 from jaxdml._directml.page import Page
 from jaxdml._directml.pages import PAGES
 from jaxdml._directml.remedies import retyped
@@ -134,6 +134,8 @@ class Arguments:
             return self.tensor(name, value, optional=True)
         if not isinstance(value, numbers.Integral | np.integer) or isinstance(value, bool):
             fix = f"write jnp.asarray({name}, jnp.{np.dtype(dtype)})"
+            if _has_fractions(value):
+                fix = no_integer(name, self._parameters)
             text = f"is {described(value)}, expected None, an integer or an array; {fix}"
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=described(value))
         # Beside a tensor of a wrong type, which validate reports, any integer type will do.
@@ -258,6 +260,13 @@ class Arguments:
 def is_number(value: Any) -> bool:
     """Whether value is a Python number that has become an array, as the caller's `jit` makes it."""
     return isinstance(value, jax.Array) and not value.ndim and getattr(value, "weak_type", False)
+
+
+def _has_fractions(value: Any) -> bool:
+    """Whether value, or what it lists, is a number of a type that has others than integers."""
+    if isinstance(value, list | tuple):
+        return any(map(_has_fractions, value))
+    return isinstance(value, numbers.Number) and not isinstance(value, numbers.Integral)
 
 
 def _item(value: Any) -> str:

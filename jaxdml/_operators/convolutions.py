@@ -8,7 +8,8 @@ from jax import lax
 from jaxdml._arithmetic.prepared import PreparedFilter
 from jaxdml._directml.desc import OperatorDesc, TensorDesc
 from jaxdml._directml.messages import broken
-from jaxdml._directml.tensor_rules import is_uint
+from jaxdml._directml.size_checks import known_elements
+from jaxdml._directml.tensor_rules import MAXIMUM_ELEMENTS, is_uint
 from jaxdml._operators.descriptions import Given, parameter_desc, tensor_desc
 from jaxdml._operators.prepare import prepare_convolution_filter
 from jaxdml._shapes import Shape, output_extent, per_channel, same_padding
@@ -45,6 +46,9 @@ def windowed_shape(
     if spatial < 1 or len(filter) != len(input) or any(len(option) != spatial for option in options) or 0 in strides:
         return input
     if not all(is_uint(value) for option in options for value in option):
+        return input
+    padded = (size + start + end for size, start, end in zip(input[2:], start_padding, end_padding, strict=True))
+    if known_elements((*input[:2], *padded)) > MAXIMUM_ELEMENTS:
         return input
     extents = zip(input[2:], filter[2:], *options, strict=True)
     return (input[0], filter[0], *(max(output_extent(*extent), 1) for extent in extents))

@@ -35,9 +35,13 @@ def element_wise_quantized_linear_add(
     round to even, then the zero point is added, then the result clamped. Subnormal scales and sums count as 0.
 
     Args:
-      a, b: int8 or uint8 arrays of rank 1 to 8 and equal shape, each of its own type.
-      a_scale, b_scale, output_scale: float32, a number or an array of one element.
-      a_zero_point, b_zero_point: of a's and b's type, an integer or an array of one element; None is 0.
+      a: int8 or uint8 array of rank 1 to 8.
+      a_scale: float32, a number or an array of one element.
+      a_zero_point: of a's type, an integer or an array of one element; None is 0.
+      b: int8 or uint8 array of a's shape; its type may be the other one.
+      b_scale: float32, a number or an array of one element.
+      b_zero_point: of b's type, an integer or an array of one element; None is 0.
+      output_scale: float32, a number or an array of one element.
       output_zero_point: of the output's type, an integer or an array of one element; None is 0.
       output_dtype: int8 or uint8. The default is output_zero_point's type, or a's if that is None or an integer.
       feature_level: the feature level whose rules are checked; see `FeatureLevel`.

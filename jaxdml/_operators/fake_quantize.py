@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxdml._arithmetic import elementwise, rounding
 from jaxdml._directml.feature_levels import FeatureLevel
-from jaxdml._directml.messages import broken
+from jaxdml._directml.messages import broken, told_as
 from jaxdml._operators.call import OPERATORS
 from jaxdml._operators.element_wise_dequantize_linear import element_wise_dequantize_linear
 from jaxdml._operators.element_wise_quantize_linear import element_wise_quantize_linear
@@ -51,11 +51,12 @@ def fake_quantize(
     is_array = isinstance(input, jax.Array | np.ndarray)
     if is_array and jnp.issubdtype(input.dtype, jnp.integer):
         dequantize = f"{element_wise_dequantize_linear.__name__}(input, scale, zero_point)"
-        text = f"has type {input.dtype}, fake_quantize takes FLOAT32 or FLOAT16; dequantize it first: {dequantize}"
+        text = f"has type {input.dtype}, expected FLOAT32 or FLOAT16; dequantize it first: {dequantize}"
         facts = {"expected": jnp.floating, "received": input.dtype}
-        raise broken(quantize.page.operator, "InputTensor", "data_type", text, **facts)
+        raise broken(fake_quantize.__name__, "InputTensor", "data_type", text, **facts)
     options = {"output_dtype": output_dtype, "feature_level": feature_level}
-    given = quantize.checked(quantize.parameters.bound((input, scale, zero_point), options))
+    with told_as(fake_quantize.__name__):
+        given = quantize.checked(quantize.parameters.bound((input, scale, zero_point), options))
     return _fake_quantize(given["output_dtype"], given["input"], given["scale"], given["zero_point"])
 
 

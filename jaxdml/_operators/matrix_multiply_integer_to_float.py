@@ -64,7 +64,7 @@ def matrix_multiply_integer_to_float(
     """Matrix product of quantized a and b, in floats.
 
     [..., M, K] x [..., K, N] = [..., M, N]. ``sum((a - a_zero_point) * (b - b_zero_point))`` is exact: modulo 2**32 if
-    a and b have 8 bits, whatever its size if one of them has more. It is rounded to float32, times ``a_scale *
+    a and b have 8 bits, whatever its size if one of them has more. The sum is rounded to float32, times ``a_scale *
     b_scale``, plus bias; each of the three operations is rounded to float32. FLOAT16 scales and bias are widened, and
     the result is rounded to FLOAT16 at the end, where it may overflow to infinity. Subnormal float32 numbers count as
     0.

@@ -12,6 +12,7 @@ from jaxdml._directml.page import Page
 from jaxdml.errors import ArgumentTypeError, DescError
 
 MISSING = inspect.Parameter.empty
+NEAR = 0.55  # how much of a name must be the same: groups is meant for group_count, dtype for output_dtype
 
 
 class Parameters:
@@ -74,7 +75,7 @@ class Parameters:
     def _no_call(self, named: dict[str, Any], misfit: TypeError) -> DescError:
         for name in named:
             if name not in self.names:
-                close = difflib.get_close_matches(name, self.names, n=1)
+                close = difflib.get_close_matches(name, self.names, n=1, cutoff=NEAR)
                 known = f"did you mean {close[0]}?" if close else f"there are {', '.join(self.names)}"
                 text = f"{self._operator}: there is no argument {name}; {self._hints.get(name, known)}"
                 return ArgumentTypeError(text, operator=self._operator, tensor=name, rule="argument")

@@ -11,7 +11,7 @@ from jaxdml._arithmetic import contractions
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._directml.desc import Slot, fields_of, page_name
 from jaxdml._directml.feature_levels import FeatureLevel
-from jaxdml._directml.messages import broken, told
+from jaxdml._directml.messages import broken, told, told_as
 from jaxdml._directml.pages import PAGES
 from jaxdml._directml.tensor_rules import check_tensor
 from jaxdml._directml.validate import check_support
@@ -41,7 +41,8 @@ def prepare_matrix_multiply_b(b: chex.Array) -> PreparedMatrix:
     Source: DirectML, DML_TENSOR_FLAG_OWNED_BY_DML,
     https://learn.microsoft.com/windows/win32/api/directml/ne-directml-dml_tensor_flags
     """
-    b = _checked("quantized_linear_matrix_multiply", "b", b)
+    with told_as(prepare_matrix_multiply_b.__name__):
+        b = _checked("quantized_linear_matrix_multiply", "b", b)
     if isinstance(b, np.ndarray):
         return contractions.prepare_known_matrix(b)
     return _matrix(b, _is_on_one_device(b))
@@ -71,11 +72,12 @@ def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> P
     https://learn.microsoft.com/windows/win32/api/directml/ne-directml-dml_tensor_flags
     """
     operator = "quantized_linear_convolution"
-    filter = _checked(operator, "filter", filter)
-    group_count = Arguments(operator).integer("group_count", group_count)
-    if group_count < 1 or filter.shape[0] % group_count:
-        text = f"is {group_count}, expected a divisor of the {filter.shape[0]} output channels"
-        raise broken(operator, "GroupCount", "group_count", text, expected=filter.shape[0], received=group_count)
+    with told_as(prepare_convolution_filter.__name__):
+        filter = _checked(operator, "filter", filter)
+        group_count = Arguments(operator).integer("group_count", group_count)
+        if group_count < 1 or filter.shape[0] % group_count:
+            text = f"is {group_count}, expected a divisor of the {filter.shape[0]} output channels"
+            raise broken(operator, "GroupCount", "group_count", text, expected=filter.shape[0], received=group_count)
     if isinstance(filter, np.ndarray):
         return contractions.prepare_known_filter(filter, group_count)
     return _filter(filter, group_count, _is_on_one_device(filter))

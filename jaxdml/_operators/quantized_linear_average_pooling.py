@@ -63,8 +63,8 @@ def quantized_linear_average_pooling(
 ) -> chex.Array:
     """Means over windows of quantized input, quantized.
 
-    Channels come second. The sum of ``input - input_zero_point`` over a window is exact in int32. It is rounded to
-    float32, times ``input_scale``, divided by the number of elements, divided by ``output_scale``, rounded to an
+    Channels come second. The sum of ``input - input_zero_point`` over a window is exact in int32. That sum is rounded
+    to float32, times ``input_scale``, divided by the number of elements, divided by ``output_scale``, rounded to an
     integer, ties to even; then the zero point is added, then the result clamped. Each operation is rounded to float32,
     subnormals count as 0. A padded position is real zero; it counts as an element with include_padding alone. The
     page's formula of the output's size leaves dilations out; here a window spans ``1 + (window - 1) * dilation``
@@ -72,14 +72,16 @@ def quantized_linear_average_pooling(
 
     Args:
       input: int8 or uint8 array [N, C, H, W] or [N, C, D, H, W].
-      input_scale, output_scale: float32, a number, or one for each channel: [C], [1, C, 1, 1].
+      input_scale: float32, a number, or one for each channel: [C], [1, C, 1, 1].
       input_zero_point: of input's type, in the forms of its scale; None is 0.
+      output_scale: float32, in the forms of input_scale.
       output_zero_point: of the output's type, in the forms of its scale; None is 0.
       window_size: elements of the window; an integer, or a tuple with one for each spatial dimension. That of the
         whole image makes it a global mean.
-      strides, dilations: at least 1; an integer, or a tuple as above.
+      strides: at least 1; an integer, or a tuple as above.
       start_padding, end_padding: elements added before and after; an integer, or a tuple as above. A window that sees
         padding alone is an error without include_padding; where sizes are symbolic, only the first window is looked at.
+      dilations: at least 1; an integer, or a tuple as above.
       include_padding: whether padded positions count in the divisor.
       output_dtype: int8 or uint8. The default is output_zero_point's type, or input's if that is None or an integer.
       feature_level: the feature level whose rules are checked; see `FeatureLevel`.

@@ -48,20 +48,21 @@ def quantized_linear_convolution(
     """Convolution of a quantized input with a quantized filter, quantized.
 
     ``sum((input - input_zero_point) * (filter - filter_zero_point)) + bias`` is exact in int32, modulo 2**32; padding
-    is real zero, that is input_zero_point. It is rounded to float32, times ``input_scale * filter_scale /
+    is real zero, that is input_zero_point. The sum is rounded to float32, times ``input_scale * filter_scale /
     output_scale``, rounded to an integer, ties to even; then the zero point is added, then the result clamped.
     Subnormal scales, products and quotients of scales count as 0. As in DirectML's forward convolution the filter is
     not flipped.
 
     Args:
       input: int8 or uint8 array [N, C, H, W] or [N, C, W].
+      input_scale: float32, a number or an array of one element.
+      input_zero_point: of input's type, an integer or an array of one element; None is 0.
       filter: int8 or uint8 array [O, C / group_count, KH, KW] or [O, C / group_count, KW], or what
         `prepare_convolution_filter` made of it, for the same group_count.
-      input_scale, output_scale: float32, a number or an array of one element.
       filter_scale: float32, a number, or one for each output channel: [O] or [1, O, 1, 1].
-      input_zero_point: of input's type, an integer or an array of one element; None is 0.
       filter_zero_point: of filter's type, an integer, or one for each output channel; None is 0.
       bias: None or an int32 array [O] or [1, O, 1, 1], in units of input_scale * filter_scale.
+      output_scale: float32, a number or an array of one element.
       output_zero_point: of the output's type, an integer or an array of one element; None is 0.
       strides, dilations: at least 1; an integer, or a tuple with one for each spatial dimension.
       start_padding, end_padding: elements added before and after; an integer, or a tuple as above.

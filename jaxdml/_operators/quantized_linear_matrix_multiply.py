@@ -12,8 +12,9 @@ from jaxdml._operators.descriptions import Given
 from jaxdml._operators.prepare import repacked_matrix
 
 NO_BIAS = (
-    "DirectML's product has none. Its convolution has: a[:, :, None] as input and b.T[:, :, None] as filter give the "
-    "product, with a bias in steps of a_scale * b_scale, as [:, :, 0] of the result"
+    "DirectML's product has none. Its convolution has: a.T[None] as input and b.T[:, :, None] as filter give the "
+    "product of two matrices, with a bias in steps of a_scale * b_scale, as [0].T of the result; jax.vmap maps it over "
+    "leading dimensions"
 )
 
 
@@ -45,16 +46,18 @@ def quantized_linear_matrix_multiply(
     """Matrix product of quantized a and b, quantized.
 
     [..., M, K] x [..., K, N] = [..., M, N]. ``sum((a - a_zero_point) * (b - b_zero_point))`` is exact in int32, modulo
-    2**32. It is rounded to float32, times ``a_scale * b_scale / output_scale``, rounded to an integer, ties to even;
-    then the zero point is added, then the result clamped. Subnormal scales, products and quotients of scales count as
-    0.
+    2**32. The sum is rounded to float32, times ``a_scale * b_scale / output_scale``, rounded to an integer, ties to
+    even; then the zero point is added, then the result clamped. Subnormal scales, products and quotients of scales
+    count as 0.
 
     Args:
       a: int8 or uint8 array [M, K], [C, M, K] or [N, C, M, K].
+      a_scale: float32, a number or one for each row: [M, 1], leading ones allowed.
+      a_zero_point: of a's type, in the forms of a_scale; None is 0 and costs nothing.
       b: int8 or uint8 array [K, N] with a's leading dimensions, or what `prepare_matrix_multiply_b` made of it.
-      a_scale, output_scale: float32, a number or one for each row: [M, 1], leading ones allowed.
       b_scale: float32, a number or one for each column: [N] or [1, N], leading ones allowed.
-      a_zero_point, b_zero_point: of a's and b's type, in the forms of their scales; None is 0 and costs nothing.
+      b_zero_point: of b's type, in the forms of b_scale; None is 0 and costs nothing.
+      output_scale: float32, in the forms of a_scale.
       output_zero_point: of the output's type, an integer or [M, 1]; None is 0.
       output_dtype: int8 or uint8. The default is output_zero_point's type, or a's if that is None or an integer.
       feature_level: the feature level whose rules are checked; see `FeatureLevel`.

@@ -90,8 +90,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
       The model, with the bits that it was saved with.
 
     Raises:
-      PtqError: if the file is no such model, or apply or params are others.
-      OSError: if the file cannot be read.
+      PtqError: if the file cannot be read, or is no such model, or apply or params are others.
     """
     if not callable(apply):
         raise PtqError(f"apply is of type {type(apply).__name__}, expected a function: the one that was quantized")
@@ -109,6 +108,8 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             graph = Graph(nodes, tuple(text["inputs"]), tuple(text["outputs"]), constants)
             structs, calibrated, shapes = _tree(text["params"]), _tree(text["calibrated"]), text["shapes"]
             signature = tuple(text["signature"])
+    except OSError as error:
+        raise PtqError(f"{path} cannot be read: {error.strerror or error}") from error
     except DAMAGE as error:
         if isinstance(error, PtqError):
             raise

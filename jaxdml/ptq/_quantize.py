@@ -50,7 +50,7 @@ def quantize(
       observer: how ranges are found: "minmax", "moving_average", "percentile", "mse", or an `Observer`.
       products: "static": matrix products read values in calibrated ranges; "dynamic": they read floats, which are
         quantized by the range of each row when the function is called, and give floats. Convolutions stay static.
-      rules: what is done otherwise with some layers; of several that match, the first that says it decides.
+      rules: what is done otherwise with some layers; if several match, the first that sets an option decides it.
       progress: whether a line on stderr counts batches.
 
     Returns:

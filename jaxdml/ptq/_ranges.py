@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._arithmetic import rounding
+from jaxdml._shapes import is_integer
 from jaxdml.errors import PtqError
 
 Array = Any
@@ -80,6 +81,9 @@ def quantize_weights(
     w = w if isinstance(w, jax.Array) else np.asarray(w)
     if not jnp.issubdtype(w.dtype, jnp.floating):
         raise PtqError(f"{name}: w holds {w.dtype}, expected floats: weights that are integers need no quantization")
+    if axis is not None and not is_integer(axis):
+        text = "expected an integer or None: axis is that of the output channels, not those that are reduced"
+        raise PtqError(f"{name}: axis is {axis!r}, {text}")
     if axis is not None and not -w.ndim <= axis < w.ndim:
         raise PtqError(f"{name}: axis is {axis}, expected one of w, which has rank {w.ndim} and shape {w.shape}")
     form = _weights_of_jax if isinstance(w, jax.Array) else _weights

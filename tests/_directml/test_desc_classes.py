@@ -89,21 +89,26 @@ class Unheard(dml.OperatorDesc):
 def test_only_operator_descs_can_be_validated():
     one = tensor_of("UINT8", 1)
     for desc in (None, "desc", 0, {}, dml.OperatorDesc(), Unheard(), dml.ElementWiseDequantizeLinearDesc, one):
-        for function in (dml.validate, dml.minimum_feature_level):
+        for function in (dml.validate, dml.minimum_feature_level, dml.compile_operator):
             with case(function.__name__, repr(desc)):
                 with pytest.raises(dml.DescError, match="expected an operator desc such as") as caught:
                     function(desc)
                 error = caught.value
+                assert str(error).startswith(f"{function.__name__}: desc is ")
                 assert (error.operator, error.tensor, error.rule) == (None, "desc", "operator_desc")
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_feature_levels_are_feature_levels(operator):
-    for feature_level in (None, "6_4", 0x6400, 6.4, dml.FeatureLevel, [], np.zeros(2)):
+    named = dict.fromkeys(("6_4", "LEVEL_6_4", "DML_FEATURE_LEVEL_6_4", 0x6400, 6.4), "LEVEL_6_4") | {
+        "5_1": "LEVEL_5_1"
+    }
+    others = ((other, "LEVEL_4_0 or the like") for other in (None, "7_0", 6, "", dml.FeatureLevel, [], np.zeros(2)))
+    for feature_level, remedy in (*named.items(), *others):
         with case(repr(feature_level)):
             error = refusal(right(operator), feature_level)
             assert (error.operator, error.tensor, error.rule) == (operator, "feature_level", "feature_level")
-            assert "expected a FeatureLevel; write FeatureLevel.LEVEL_4_0 or the like" in str(error)
+            assert str(error).endswith(f"expected a FeatureLevel; write FeatureLevel.{remedy}")
 
 
 def test_data_types_of_dtypes():

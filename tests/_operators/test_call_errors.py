@@ -139,7 +139,7 @@ STRIDED = "; channels are dimension 1 of both: let Strides say the order of NHWC
     ("operator", "arguments", "fields", "at", "in_call", "in_desc"),
     [
         (DEQUANTIZE, {"zero_point": np.ones((2, 3), np.int8)}, {"zero_point_tensor": tensor_of("INT8", 2, 3)}, "6_4",
-         "; write zero_point.astype(jnp.uint8)", "; write data_type=DataType.UINT8"),
+         "; give the UINT8 zero point that InputTensor was quantized with", "; write data_type=DataType.UINT8"),
         (DEQUANTIZE, {"scale": np.ones((2, 2), np.float32)}, {"scale_tensor": f32(2, 2)}, "6_4", BROADCAST, REPEATED),
         (DEQUANTIZE, {"scale": np.ones(2, np.float32)}, {"scale_tensor": f32(1, 2)}, "6_4",
          "; for one value per entry of dimension 0 write scale.reshape(-1, 1)", REPEATED),
@@ -156,7 +156,7 @@ STRIDED = "; channels are dimension 1 of both: let Strides say the order of NHWC
         (ADD, {}, {}, "3_1", "", ""),
         (MATRIX_MULTIPLY, {"b": np.zeros((2, 4, 6), np.int8)}, {"b_tensor": tensor_of("INT8", 2, 4, 6)}, "6_4", "", ""),
         (MATRIX_MULTIPLY, {"a_scale": np.ones((5, 1), np.float32)}, {"a_scale_tensor": f32(1, 5, 1)}, "6_4",
-         "; there are 5 values", "; there are 5 values"),
+         "; one for each column or matrix is not possible", "; one for each column or matrix is not possible"),
         (MATRIX_MULTIPLY, {"a_scale": np.ones(4, np.float32)}, {"a_scale_tensor": f32(1, 1, 4)}, "6_4",
          "; write a_scale[:, None]", "; write sizes=(1, 4, 1)"),
         (MATRIX_MULTIPLY, {"output_scale": np.ones((), np.float64)},
@@ -172,8 +172,15 @@ STRIDED = "; channels are dimension 1 of both: let Strides say the order of NHWC
          "; pad it or shrink the kernel", "; pad it or shrink the kernel"),
         (CONVOLUTION, {"filter_scale": steps(1, 1, 1, 6)}, {"filter_scale_tensor": f32(1, 1, 1, 6)}, "6_4",
          "; write filter_scale.reshape(-1)", "; write sizes=(1, 6, 1, 1)"),
+        (CONVOLUTION, {"bias": np.ones(5, np.int32)}, {"bias_tensor": tensor_of("INT32", 1, 1, 1, 5)}, "6_4",
+         "; there are 5 values", "; there are 5 values"),
         (CONVOLUTION, {"bias": np.ones(4, np.int32)}, {"bias_tensor": tensor_of("INT32", 1, 1, 1, 4)}, "6_4",
-         "; there are 4 values", "; there are 4 values"),
+         "; the filter is [O, I, H, W]: write filter.transpose(3, 2, 0, 1) for an HWIO filter",
+         "; the filter is [O, I, H, W]: let Strides say the order of an HWIO filter"),
+        (MATRIX_MULTIPLY, {"b": s8(2, 7, 5)}, {"b_tensor": tensor_of("INT8", 2, 7, 5)}, "6_4",
+         "; write b.swapaxes(-1, -2)", "; let Strides say the order of [N, K] data"),
+        (DEQUANTIZE, {"zero_point": np.ones((2, 3), np.int32)}, {"zero_point_tensor": tensor_of("INT32", 2, 3)}, "6_4",
+         "; if UINT8 holds its values, write zero_point.astype(jnp.uint8)", "; write data_type=DataType.UINT8"),
         (CONVOLUTION, {}, {}, "2_0", "", ""),
         (MATRIX_MULTIPLY_INTEGER, {"a_zero_point": u8(4)}, {"a_zero_point_tensor": tensor_of("UINT8", 1, 1, 4)}, "6_4",
          "; write a_zero_point[:, None]", "; write sizes=(1, 4, 1)"),
@@ -197,7 +204,7 @@ STRIDED = "; channels are dimension 1 of both: let Strides say the order of NHWC
          "; for blocks along dimension 1 write scale.reshape(1, -1)", "; give it 2 sizes"),
         (DEQUANTIZE_BLOCKS, {"zero_point": s8(1, 3)},
          {"quantization_tensors": (f32(1, 1), tensor_of("INT8", 1, 3))}, "6_4",
-         "; write zero_point.astype(jnp.uint8)", "; write data_type=DataType.UINT8"),
+         "; give the UINT8 zero point that InputTensor was quantized with", "; write data_type=DataType.UINT8"),
         (DEQUANTIZE_BLOCKS, {}, {}, "6_2", "", ""),
     ],
 )  # fmt: skip
@@ -209,6 +216,43 @@ def test_a_call_and_a_desc_raise_the_same_error(operator, arguments, fields, at,
     assert str(ours).endswith(in_call)
     assert str(theirs).endswith(in_desc)
     assert str(ours).removesuffix(in_call) == str(theirs).removesuffix(in_desc)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "said"),
+    [
+        (dml.fake_quantize, (np.ones(2, np.float32), 0.5, 300), "ZeroPointTensor is 300, out of UINT8's range; "),
+        (dml.fake_quantize, ([1.0], 0.5), "InputTensor is a list, expected an array; write jnp.asarray(input, "),
+        (dml.fake_quantize, (s8(2), 0.5), "InputTensor has type int8, expected FLOAT32 or FLOAT16; dequantize it fi"),
+        (dml.prepare_matrix_multiply_b, (np.ones((2, 3), np.float32),), "BTensor has data type FLOAT32, feature "),
+        (dml.prepare_matrix_multiply_b, ([[1]],), "BTensor is a list, expected an array; write jnp.asarray(b, "),
+        (dml.prepare_convolution_filter, (s8(2, 3),), "FilterTensor has rank 2, feature level 6_4 allows 3 to 4; "),
+    ],
+)
+def test_the_function_that_was_called_is_named(function, arguments, said):
+    """And not the operator whose rules it shares."""
+    with pytest.raises(DescError) as caught_error:
+        function(*arguments)
+    assert str(caught_error.value).startswith(f"{function.__name__}: {said}")
+    assert caught_error.value.operator == function.__name__
+
+
+@pytest.mark.parametrize("group_count", [3, 2.0])
+def test_groups_of_a_prepared_filter_name_its_function(group_count):
+    with pytest.raises(DescError, match=r"^prepare_convolution_filter: GroupCount is") as caught_error:
+        dml.prepare_convolution_filter(s8(4, 2, 3), group_count=group_count)
+    assert caught_error.value.operator == "prepare_convolution_filter"
+
+
+@pytest.mark.parametrize("operator", [CONVOLUTION, CONVOLUTION_INTEGER, POOLING])
+def test_padding_that_is_too_large_is_blamed_itself(operator):
+    """And not the output, which a caller does not write."""
+    for name, tensor in (("start_padding", "StartPadding"), ("end_padding", "EndPadding")):
+        for padding, strides in ((2**31, 1), (2**16, 1), (2**16, 2**14)):
+            error = caught(operator, {**GOOD[operator], name: padding, "strides": strides})
+            assert (error.tensor, error.rule, error.received) == (tensor, "elements", (padding, padding))
+            assert str(error).startswith(f"{operator}: {tensor} makes an input of ")
+            assert str(error).endswith(" elements, the limit is 4294967295; pad less")
 
 
 def test_advice_that_leads_on():

@@ -131,7 +131,7 @@ def test_fake_quantize_says_what_is_wrong():
         dml.fake_quantize(X, np.ones((1, 3), np.float32))
     with pytest.raises(dml.DescError, match="out of INT8's range"):
         dml.fake_quantize(X, 0.1, 200, output_dtype=np.int8)
-    with pytest.raises(dml.DescError, match="InputTensor has type int32, fake_quantize takes FLOAT32 or FLOAT16"):
+    with pytest.raises(dml.DescError, match="InputTensor has type int32, expected FLOAT32 or FLOAT16"):
         dml.fake_quantize(np.arange(4, dtype=np.int32), 0.1)
     with pytest.raises(dml.FeatureLevelError, match="optional from 6_2"):
         dml.fake_quantize(X, 0.1, feature_level=dml.FeatureLevel.LEVEL_6_0)

@@ -69,8 +69,10 @@ def test_a_scale_for_each_row():
     zeros = np.arange(5, dtype=np.uint8)
     got, changed = with_remedy(multiply, {**MULTIPLY, "output_zero_point": zeros}, "; write output_zero_point[:, None]")
     np.testing.assert_array_equal(got, reference.quantized_linear_matrix_multiply(**changed))
-    error = error_of(multiply, **{**MULTIPLY, "a_scale": steps(6)})
-    assert str(error).endswith("one value, or one for each of the 5 rows; there are 6 values")
+    for name in ("a_scale", "output_scale"):
+        error = error_of(multiply, **{**MULTIPLY, name: steps(6)})
+        said = "one value, or one for each of the 5 rows; one for each column or matrix is not possible"
+        assert str(error).endswith(said)
 
 
 def test_a_scale_for_each_column():
@@ -117,8 +119,42 @@ def test_a_scale_for_each_channel_of_a_filter_and_none_of_an_output():
     ):
         error = error_of(convolve, **{**CONVOLVE, name: values})
         kind = name.partition("_")[0]
-        alone = f"one for each channel is possible for the filter alone, not for the {kind}; there are 8 values"
+        alone = f"one for each channel is possible for the filter alone, not for the {kind}"
         assert str(error).endswith(f"{tensor} has Sizes [1, 1, 1, 8], expected [1, 1, 1, 1]: one value; {alone}")
+
+
+def test_input_and_filter_swapped():
+    """A filter that is larger than the input each way is asked about; one that is longer one way is not."""
+    for function, swapped in (
+        (convolve, {**CONVOLVE, "input": F, "input_zero_point": None, "filter": X}),
+        (dml.convolution_integer, {"input": F, "input_zero_point": None, "filter": X, "filter_zero_point": None}),
+    ):
+        error = error_of(function, **swapped)
+        assert str(error).endswith("the padded input has 3; pad it, shrink the kernel, or swap input and filter")
+        function(**{**swapped, "input": X, "filter": F})
+    error = error_of(convolve, **{**CONVOLVE, "input": X[:, :, :2]})
+    assert str(error).endswith("the padded input has 2; pad it or shrink the kernel")
+
+
+def test_wide_integers():
+    """A type is named where one alone is allowed; int32 may be sums, which are quantized."""
+    bias = np.arange(8, dtype=np.int64) * 1000
+    got, _ = with_remedy(
+        convolve, {**CONVOLVE, "bias": bias}, "allows INT32; if INT32 holds its values, write bias.astype(jnp.int32)"
+    )
+    np.testing.assert_array_equal(got, reference.quantized_linear_convolution(**{**CONVOLVE, "bias": np.int32(bias)}))
+    sums = RNG.integers(-(10**6), 10**6, A.shape, np.int32)
+    error = error_of(multiply, **{**MULTIPLY, "a": sums, "a_zero_point": None})
+    advice = "element_wise_quantize_linear(a, scale, zero_point, output_dtype=...)"
+    assert str(error).endswith(f"; convert it with a.astype to a type that holds its values, or quantize it: {advice}")
+    scope = {"a": sums, "scale": 8000.0, "zero_point": 0, "element_wise_quantize_linear": quantize, "jnp": jnp}
+    quantized = eval(advice.replace("...", "jnp.int8"), scope)
+    assert multiply(**{**MULTIPLY, "a": quantized, "a_zero_point": None}).dtype == np.int8
+    for error in (
+        error_of(multiply, **{**MULTIPLY, "a": sums.astype(np.int64)}),  # which quantize does not take
+        error_of(dml.dequantize, sums, np.float32([[0.5]])),  # which would take quantized values back to floats
+    ):
+        assert str(error).endswith("to a type that holds its values")
 
 
 def test_stacked_filters():
@@ -177,20 +213,26 @@ def test_matrix_multiply_has_no_bias():
     assert isinstance(error, ArgumentTypeError)
     said = re.fullmatch(
         r"quantized_linear_matrix_multiply: there is no argument bias; DirectML's product has none. Its convolution "
-        r"has: (?P<input>.+) as input and (?P<filter>.+) as filter give the product, with a bias in steps of "
-        r"a_scale \* b_scale, as (?P<result>\[.*\]) of the result",
+        r"has: (?P<input>.+) as input and (?P<filter>.+) as filter give the product of two matrices, with a bias in "
+        r"steps of a_scale \* b_scale, as (?P<result>\[.*) of the result; jax.vmap maps it over leading dimensions",
         str(error),
     )
-    input, filter = (eval(said[name], {"a": A, "b": B}) for name in ("input", "filter"))
+
+    def as_said(a, b, bias):
+        input, filter = (eval(said[name], {"a": a, "b": b}) for name in ("input", "filter"))
+        y = dml.quantized_linear_convolution(input, 0.1, 3, filter, 0.2, None, bias, 9.0, 5)
+        return eval(f"y{said['result']}", {"y": y})
+
     for steps_of_bias in (bias, np.zeros(6, np.int32)):
-        y = dml.quantized_linear_convolution(input, 0.1, 3, filter, 0.2, None, steps_of_bias, 9.0, 5)
-        got = eval(f"y{said['result']}", {"y": y})
+        got = as_said(A, B, steps_of_bias)
         accumulator = (A.astype(np.int32) - 3) @ B.astype(np.int32) + steps_of_bias
         multiplier = np.float32(0.1) * np.float32(0.2) / np.float32(9)
         expected = np.clip(np.rint(accumulator.astype(np.float32) * multiplier) + 5, 0, 255).astype(np.uint8)
         np.testing.assert_array_equal(got, expected)
     np.testing.assert_array_equal(got, multiply(**MULTIPLY))
     assert np.unique(expected).size > 15
+    batched = jax.vmap(as_said, (0, 0, None))(np.stack([A, A[::-1]]), np.stack([B, B]), steps_of_bias)
+    np.testing.assert_array_equal(batched, np.stack([got, got[::-1]]))
 
 
 def test_bfloat16_where_float32_would_not_do_either():
@@ -201,7 +243,7 @@ def test_bfloat16_where_float32_would_not_do_either():
         lambda: dml.element_wise_quantize_linear(x.astype(np.float32), 0.1, zero_point),
     ):
         with pytest.raises(
-            dml.DescError, match=r"has type bfloat16, .*; a zero point comes after its scale and is an int"
+            dml.DescError, match=r"has type bfloat16, .*; a zero point is an integer: are scale and zero_point swapped"
         ):
             wrong()
     image, filter = np.ones((1, 2, 5, 5), np.uint8), np.ones((3, 2, 3, 3), np.int8)

@@ -58,9 +58,9 @@ def types_of_blocks():
         (DEQUANTIZE_BLOCKS, {"input": X, "zero_point": None}, "InputTensor", "quantize it first"),
         (DEQUANTIZE_BLOCKS, {"input": u8(2, 4, 6).astype("uint4"), "zero_point": jnp.asarray(one, "int4")}, ZERO_POINT,
          "has data type INT4, expected UINT4: a zero point has the type of InputTensor; "
-         "write zero_point.astype(jnp.int8).astype(jnp.uint4)"),
+         "give the UINT4 zero point that InputTensor was quantized with"),
         (DEQUANTIZE_BLOCKS, {"input": u8(2, 4, 6).astype("int4"), "zero_point": one.astype(np.int8)}, ZERO_POINT,
-         "has data type INT8, expected INT4: ", "write zero_point.astype(jnp.int4)"),
+         "has data type INT8, expected INT4: ", "if INT4 holds its values, write zero_point.astype(jnp.int4)"),
     ):  # fmt: skip
         yield f"{tensor} {said[0]}", operator, changes, (DescError, tensor, "data_type"), *said
     for dtype in (np.int16, np.uint16, np.int32):
@@ -119,11 +119,13 @@ def test_the_argument_is_at_fault(cases):
 
 @pytest.mark.parametrize("make", [np.asarray, jnp.asarray])
 def test_remedies_of_nibbles_can_be_followed(make):
-    """NumPy casts no 4-bit type to another; what the error says to write must work for its arrays, too."""
-    zero_point = make(np.ones((1, 1, 1), "int4"))
-    nibbles = {"scale": F32(0.5), "input": u8(2, 4, 6).astype("uint4"), "zero_point": zero_point}
-    mended = remedied(caught(DEQUANTIZE_BLOCKS, nibbles), nibbles)
-    np.testing.assert_array_equal(call(DEQUANTIZE_BLOCKS, mended), np.full((2, 4, 6), 3, F32))
+    """What the error says to write must work for arrays of NumPy, too."""
+    for dtype, others in (("uint4", ("uint8", "int8")), ("int8", ("int4", "uint4"))):
+        for other in others:
+            zero_point = make(np.ones((1, 1, 1), other))
+            nibbles = {"scale": F32(0.5), "input": u8(2, 4, 6).astype(dtype), "zero_point": zero_point}
+            mended = remedied(caught(DEQUANTIZE_BLOCKS, nibbles), nibbles)
+            np.testing.assert_array_equal(call(DEQUANTIZE_BLOCKS, mended), np.full((2, 4, 6), 3, F32))
 
 
 def test_a_scale_in_the_place_of_a_zero_point_is_not_to_be_cast():
@@ -131,7 +133,7 @@ def test_a_scale_in_the_place_of_a_zero_point_is_not_to_be_cast():
     for operator, x in BLOCKED_DATA.items():
         swapped = {**GOOD[operator], "input": x, "scale": F32(0.5), "zero_point": np.full((1, 1, 1), F32(0.1))}
         error = caught(operator, swapped)
-        assert str(error).endswith("; the scale comes before the zero point; to cast a scale to an integer loses it")
+        assert str(error).endswith("; a zero point is an integer: are scale and zero_point swapped?")
         assert remedied(error, swapped) is None
 
 

@@ -8,6 +8,11 @@ from descs import ADD, CONVOLUTION, DEQUANTIZE
 from jaxdml import ArgumentTypeError, DescError
 from spec_tables import table_at
 
+WEIGHTS = {
+    "filter": "quantize it first: filter, filter_scale = jaxdml.ptq.quantize_weights(filter, axis=0)",
+    "b": "quantize it first: b, b_scale = jaxdml.ptq.quantize_weights(b, axis=-1)",
+}  # but b of a sum is no weight
+
 
 def types_of_numpy():
     """What DirectML has no name for."""
@@ -23,6 +28,8 @@ def types_of_numpy():
                 said += (
                     f"write {name}.astype(jnp.float32)"
                     if operator in OF_FLOATS
+                    else WEIGHTS[name]
+                    if operator != ADD and name in WEIGHTS
                     else f"quantize it first: element_wise_quantize_linear({name}.astype(jnp.float32), scale, "
                 )
                 yield f"{name} of {np.dtype(dtype)}", operator, {name: np.zeros(shape, dtype)}, error, said
@@ -51,6 +58,8 @@ def types_of_directml():
                     fix = "; jaxdml.dequantize takes 4-bit types" if dequantizes else f"; write {name}{WIDE[dtype]}"
                 elif np.issubdtype(dtype, np.floating):
                     fix = f"; quantize it first: element_wise_quantize_linear({name}, scale, zero_point, "
+                    if operator != ADD and name in WEIGHTS:
+                        fix = f"; {WEIGHTS[name]}"
                 changes = {name: np.zeros(shape, dtype)}
                 yield f"{name} of {upper(dtype)}", operator, changes, (DescError, tensor, "data_type"), said, fix
     error, fix = (DescError, "ATensor", "data_type"), "INT8 or UINT8; convert it with a.astype"
@@ -60,8 +69,8 @@ def types_of_directml():
     bias = np.zeros(6, np.float32)
     error, said = (
         (DescError, "BiasTensor", "data_type"),
-        "BiasTensor has data type FLOAT32, feature level 6_4 allows INT32"
-        "; it counts steps of input_scale * filter_scale: divide by them, then jnp.rint and .astype(jnp.int32)",
+        "BiasTensor has data type FLOAT32, feature level 6_4 allows INT32; it counts steps of input_scale * "
+        "filter_scale: write jaxdml.ptq.quantize_bias(bias, input_scale, filter_scale)",
     )
     yield "bias of float32", CONVOLUTION, {"bias": bias}, error, said
 

@@ -37,8 +37,13 @@ def products():
     for operator in (MATRIX_MULTIPLY_INTEGER, MATRIX_MULTIPLY_TO_FLOAT):
         for changes, tensor, *said in (
             ({"a_zero_point": u8(4)}, "AZeroPointTensor", three, "; write a_zero_point[:, None]"),
-            ({"a_zero_point": u8(2, 1, 1)}, "AZeroPointTensor", three, "; there are 2 values"),
-            ({"a_zero_point": u8(2, 4, 1)}, "AZeroPointTensor", three, "; there are 8 values"),
+            (
+                {"a_zero_point": u8(2, 1, 1)},
+                "AZeroPointTensor",
+                three,
+                "; one for each column or matrix is not possible",
+            ),
+            ({"a_zero_point": u8(2, 4, 1)}, "AZeroPointTensor", three, "4 rows; one for each column or matrix is not"),
             ({"b_zero_point": s8(2, 1, 6)}, "BZeroPointTensor", "expected [1, 1, 1] or [1, 1, 6]"),
             ({"b_zero_point": s8(6, 1)}, "BZeroPointTensor", "; write b_zero_point.reshape(-1)"),
         ):
@@ -47,7 +52,9 @@ def products():
         for name in "ab":
             changes = {name: GOOD[operator][name].astype(F32)}
             error, said = (DescError, f"{name.upper()}Tensor", "data_type"), "has data type FLOAT32, feature level 6_4"
-            fix = f"; quantize it first: element_wise_quantize_linear({name}, scale, zero_point, output_dtype=...)"
+            fix = "; quantize it first: element_wise_quantize_linear(a, scale, zero_point, output_dtype=...)"
+            if name == "b":
+                fix = "; quantize it first: b, b_scale = jaxdml.ptq.quantize_weights(b, axis=-1)"
             yield f"float {name}", operator, changes, error, said, fix
     for changes, tensor, said in (
         ({"bias": np.zeros(6, F16), "a_scale": HALF, "b_scale": HALF}, "BiasTensor",

@@ -37,12 +37,9 @@ def wrong_values():
             error = DescError, tensor, "group_count" if one else "values"
             said = f"{tensor} is {wrong}, expected an integer of at least 1" if one else f"{tensor} has values "
             yield f"{name} {wrong}", operator, {name: wrong}, error, said
-        for wrong in [] if one else [(-1, 1), (1,), (1, 1, 1), ()]:
+        for wrong in [] if one else [(least - 1, 1), (-1, 1), (1,), (1, 1, 1), ()]:
             said = f"{tensor} has values {wrong}, expected a tuple of 2 integers from {least} to 4294967295"
             yield f"{name} {wrong}", operator, {name: wrong}, (DescError, tensor, "values"), said
-        if least and not one:
-            error, said = (DescError, tensor, "values"), f"{tensor} has values [1, 0], none may be below 1"
-            yield f"{name} (1, 0)", operator, {name: (1, 0)}, error, said
 
 
 def wrong_sizes():

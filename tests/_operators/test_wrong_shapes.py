@@ -62,7 +62,7 @@ def wrong_shapes():
         error, said = (DescError, "BTensor", "same_sizes"), f"has Sizes {list(shape)}, expected [2, 3], that of ATensor"
         yield f"b {shape}", ADD, {"b": s8(*shape)}, error, said
     for operator, shape in itertools.product(PRODUCTS, ((2, 4, 6), (1, 5, 6), (3, 5, 6), (2, 6, 5))):
-        said = f"BTensor has Sizes {list(shape)}, expected [2, 5, {shape[-1]}]: ATensor has Sizes [2, 4, 5]"
+        said = f"BTensor has Sizes {list(shape)}, expected [2, 5, N]: ATensor has Sizes [2, 4, 5]"
         without_bias = {"bias": None} if operator == MATRIX_MULTIPLY_TO_FLOAT else {}  # or that would not fit either
         changes = {"b": s8(*shape), **without_bias}
         yield f"b {shape}", operator, changes, (DescError, "BTensor", "sizes"), said

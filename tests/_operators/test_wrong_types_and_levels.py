@@ -51,9 +51,9 @@ def wrong_output_types():
 
 def wrong_levels():
     for operator in OPERATORS:
-        for wrong in ("6_4", 0x6400, None, 6.4, dml.FeatureLevel):
+        for wrong, right in (("6_4", "LEVEL_6_4"), (0x6400, "LEVEL_6_4"), (None, "LEVEL_4_0 or the like")):
             error = DescError, "feature_level", "feature_level"
-            fix = "expected a FeatureLevel; write FeatureLevel.LEVEL_4_0 or the like"
+            fix = f"expected a FeatureLevel; write FeatureLevel.{right}"
             yield f"feature_level {wrong}", operator, {"feature_level": wrong}, error, fix
     for operator, first in INTRODUCED.items():
         for at in LEVELS[: LEVELS.index(first)]:

@@ -20,6 +20,13 @@ def owner_of(operator, tensor):
     return owners.get(operator, tensor.replace("ZeroPoint", ""))
 
 
+def not_an_integer(operator, name):
+    """A float is not to be cast, which would make a 0 of a scale; operators without scales have none to swap."""
+    scale = name.replace("zero_point", "scale")
+    swapped = f": are {scale} and {name} swapped?" if scale in GOOD[operator] else ""
+    return f"; a zero point is an integer{swapped}"
+
+
 def wrong_values():
     for operator, name in ending("zero_point"):
         tensor, dtype = page_name(name, operator), GOOD[operator][name].dtype
@@ -28,7 +35,8 @@ def wrong_values():
         for wrong in KINDS:
             kind, expected = type(wrong).__name__, ", expected None, an integer or an array"
             case, error = f"{name} a {type(wrong).__module__} {kind}", (ArgumentTypeError, tensor, "array")
-            fix = f"; write jnp.asarray({name}, jnp.{dtype})"
+            has_fractions = kind in ("float", "float32", "complex")
+            fix = not_an_integer(operator, name) if has_fractions else f"; write jnp.asarray({name}, jnp.{dtype})"
             yield case, operator, {name: wrong, **fixed}, error, f"{tensor} is a", kind, expected, fix
         limits = np.iinfo(dtype)
         too_far = limits.min - 1, limits.max + 1, 2**64, -(10**400), 10**5000, np.int32(300), np.uint64(2**63)
@@ -47,11 +55,13 @@ def wrong_types():
         fixed = {"output_dtype": dtype} if owner == "OutputTensor" else {}
         for other in (np.int64, np.float32):
             said = f"{tensor} has data type {upper(other)}, feature level 6_4 allows "
-            fix = "; a zero point comes after its scale and is an integer of its tensor's type; convert it with .astype"
+            fix = f"; convert it with {name}.astype to its tensor's type, if that type holds its values"
+            if other == np.float32:
+                fix = not_an_integer(operator, name)
             if operator == QUANTIZE_BLOCKS and other == np.float32:
                 continue  # test_wrong_family_calls has it
             if operator == DEQUANTIZE_BLOCKS and other == np.float32:  # its row has the types of scales, too
-                said, fix = f"{tensor} has data type FLOAT32, expected ", f"a zero point has the type of {owner}; "
+                said, fix = f"{tensor} has data type FLOAT32, expected ", f"a zero point has the type of {owner}{fix}"
             changes, error = {name: np.ones((), other)}, (DescError, tensor, "data_type")
             yield f"{name} of {upper(other)}", operator, changes, error, said, fix
         said = f"{tensor} has type bool, which DirectML does not have; convert it with .astype"
@@ -62,10 +72,11 @@ def wrong_types():
             fix = f"data type {upper(other)}; make them equal or leave output_dtype out"
         else:
             error, said = (DescError, tensor, "same_data_type"), f"{tensor} has data type {upper(other)}, expected "
-            fix = f"{upper(dtype)}, that of {owner}; write {name}.astype(jnp.{dtype})"
+            advice = f"; give the {upper(dtype)} zero point that {owner} was quantized with"
+            fix = f"{upper(dtype)}, that of {owner}{advice}"
             if operator in BLOCKED:
                 error = DescError, tensor, "data_type"
-                fix = f"{upper(dtype)}: a zero point has the type of {owner}; write {name}.astype(jnp.{dtype})"
+                fix = f"{upper(dtype)}: a zero point has the type of {owner}{advice}"
         yield f"{name} of {upper(other)}", operator, {name: np.ones((), other), **fixed}, error, said + fix
 
 

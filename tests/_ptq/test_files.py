@@ -201,9 +201,11 @@ def test_truncated_and_damaged_files(path):
     assert make_inputs
 
 
-def test_no_file_is_an_error_of_the_system(path):
-    with pytest.raises(FileNotFoundError):
-        load(path, network("plain").apply)
+def test_no_file_is_told(path):
+    for missing in (path, path.parent):  # a folder is none
+        with pytest.raises(PtqError, match=rf"^{re.escape(str(missing))} cannot be read: ") as told:
+            load(missing, network("plain").apply)
+        assert isinstance(told.value.__cause__, OSError)
     with pytest.raises(FileNotFoundError):
         save(path / "deeper.npz", quantized("plain"))
     with pytest.raises(PtqError, match=r"save was given dict, expected a model that jaxdml.ptq.quantize made"):

@@ -186,6 +186,10 @@ def test_wrong_weights(kind):
     for axis in (2, -3):
         with pytest.raises(PtqError, match=rf"axis is {axis}, .* which has rank 2 and shape \(4, 3\)"):
             quantize_weights(kind(w), axis)
+    for axis in ((0, 1, 2), [0], 1.0, True, "O"):
+        with pytest.raises(PtqError, match=r"axis is .*, expected an integer or None: axis is that of"):
+            quantize_weights(kind(w), axis)
+    assert quantize_weights(kind(w), np.int64(-1))[1].shape == (3,)
     with pytest.raises(PtqError, match="w holds int8, expected floats"):
         quantize_weights(kind(w).astype(np.int8))
 

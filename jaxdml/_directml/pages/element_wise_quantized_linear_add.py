@@ -6,6 +6,7 @@ from jaxdml._directml.data_types import BYTES, FLOAT32
 from jaxdml._directml.desc import OperatorDesc, TensorDesc, operator_desc
 from jaxdml._directml.feature_levels import FeatureLevel, Same, Support
 from jaxdml._directml.fields import INPUT, OUTPUT, tensor
+from jaxdml._directml.messages import Remedy
 from jaxdml._directml.page import Page
 from jaxdml._directml.size_checks import Form, check_form
 
@@ -38,6 +39,12 @@ def _check(desc: ElementWiseQuantizedLinearAddDesc) -> None:
     one = Form((1,) * len(desc.a_tensor.sizes), "one value")
     for name in PARAMETERS:
         check_form(desc, name, [one])
+
+
+def _constant(b: TensorDesc) -> Remedy | None:
+    if b.sizes:
+        return None
+    return Remedy("tensors do not broadcast: write jnp.broadcast_to(b, a.shape)", "give it the sizes of ATensor")
 
 
 DATA, SCALE, ZERO_POINT = Support((1, 8), BYTES), Support((1, 8), FLOAT32), Support((1, 8), BYTES, optional=True)
@@ -73,4 +80,5 @@ PAGE = Page(
         Same("data_type", ("OutputTensor", "OutputZeroPointTensor")),
     ),
     check=_check,
+    remedies={("BTensor", "dimension_count"): _constant},
 )

@@ -56,4 +56,5 @@ PAGE = Page(
         Same("data_type", ("BTensor", "BZeroPointTensor")),
     ),
     check=_check,
+    weights={"BTensor": -1},
 )

@@ -72,4 +72,5 @@ PAGE = Page(
     ),
     check=_check,
     remedies={("BiasTensor", "same_sizes"): _values_of_bias},
+    weights={"BTensor": -1},
 )

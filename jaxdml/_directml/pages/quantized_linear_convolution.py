@@ -9,7 +9,13 @@ from jaxdml._directml.fields import INPUT, OUTPUT, count, counts, spatial_dimens
 from jaxdml._directml.messages import Remedy
 from jaxdml._directml.page import Page
 from jaxdml._directml.size_checks import check_form, check_sizes
-from jaxdml._directml.window_checks import check_of_filter, check_of_image, convolved_sizes, stack_of_filters
+from jaxdml._directml.window_checks import (
+    check_of_filter,
+    check_of_image,
+    convolved_sizes,
+    outputs_first,
+    stack_of_filters,
+)
 
 
 @operator_desc
@@ -64,7 +70,7 @@ def _check(desc: QuantizedLinearConvolutionDesc) -> None:
     for name in ("Input", "Output"):
         check_of_image(desc, name, ("Scale", "ZeroPoint"), len(output))
     per_channel = check_of_filter(desc, ("Scale", "ZeroPoint"), output)
-    check_form(desc, "BiasTensor", [per_channel])
+    check_form(desc, "BiasTensor", [per_channel], unless=outputs_first(desc, "BiasTensor"))
     check_sizes(desc, "OutputTensor", output, "the size that input, filter and options give")
 
 
@@ -73,7 +79,8 @@ def _steps(bias: TensorDesc) -> str | Remedy | None:
         return None
     advice = "it counts steps of input_scale * filter_scale: "
     return Remedy(
-        advice + "divide by them, then jnp.rint and .astype(jnp.int32)", advice + "write data_type=DataType.INT32"
+        advice + "write jaxdml.ptq.quantize_bias(bias, input_scale, filter_scale)",
+        advice + "write data_type=DataType.INT32",
     )
 
 
@@ -92,4 +99,5 @@ PAGE = Page(
     ),
     check=_check,
     remedies={("BiasTensor", "data_type"): _steps, ("FilterTensor", "dimension_count"): stack_of_filters},
+    weights={"FilterTensor": 0},
 )

@@ -77,4 +77,5 @@ PAGE = Page(
         Same("data_type", ("OutputTensor", "OutputZeroPointTensor")),
     ),
     check=_check,
+    weights={"BTensor": -1},
 )
