@@ -30,6 +30,7 @@ HAS_NATIVE = dml.kernels().startswith("native")
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="benchmarks compare with ONNX Runtime on a CPU")
 
 
+@pytest.mark.rare
 def test_a_run_writes_what_it_measured(tmp_path):
     command = [
         sys.executable,
@@ -206,6 +207,7 @@ ENTRY %main {
     assert path_of(hlo) == "1 Triton dot, 1 __cublas$gemm"
 
 
+@pytest.mark.rare
 def test_the_overheads_of_kernels_are_shown():
     results = {"seconds": kernel_overhead.calling(1), "bytes": {}, "import": kernel_overhead.importing(1)}
     text = kernel_overhead.shown(results)

@@ -13,11 +13,13 @@ import generate
 import jax
 import pytest
 
+from platforms import between_processes
+from rarely import rest_rarely
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in PAGES}
 WITH_SNIPPETS = [name for name, text in DOCUMENTS.items() if "```python" in text]
-RARE = ("docs/recipes/", "docs/reference/")
 FENCES = {"python", "text", "sh", "powershell", "{toctree}", "{eval-rst}"}  # of these, python alone is code to run
 SNIPPET = re.compile(r"```python\n(.*?)```(?:\n```text\n(.*?)```)?", re.S)
 FILE = re.compile(r"# (\w+\.py)\n")  # the first line of a snippet that is a program of its own
@@ -54,7 +56,7 @@ def run_apart(code, document):
 
 @pytest.mark.parametrize(
     "document",
-    [pytest.param(name, marks=[pytest.mark.rare] if name.startswith(RARE) else []) for name in WITH_SNIPPETS],
+    rest_rarely(WITH_SNIPPETS, 1),  # README.md comes first; `make docs` runs all
 )
 def test_snippets_print_what_follows_them(document):
     codes, outputs = zip(*snippets(document), strict=True)
@@ -79,6 +81,8 @@ def test_no_code_hides_from_the_tests_behind_another_fence(document):
     assert set(fences[::2]) <= {f"```{language}" for language in FENCES}
 
 
+@pytest.mark.rare
+@between_processes
 def test_several_processes_print_what_is_shown(tmp_path):
     document = DOCUMENTS["docs/scaling_out.md"]
     (code,) = (code for code, _ in SNIPPET.findall(document) if FILE.match(code))

@@ -43,6 +43,7 @@ def files(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.rare
 def test_mutated_models(folder):
     """Each is loaded; it is run if that takes no program but those that the examples and a few others need."""
     rng = np.random.default_rng(0)
