@@ -87,6 +87,7 @@ TINY = (
 )
 
 
+@pytest.mark.rare
 @pytest.mark.usefixtures("as_people_write_it")
 def test_cases_for_a_gpu_run_on_any_device(tmp_path):
     makers = [("cases", make) for make in TINY]

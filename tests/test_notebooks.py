@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 import jaxdml
-from rarely import rest_rarely
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MAXIMUM_BYTES = 500_000
-QUICK_FIRST = sorted(NOTEBOOKS, key=lambda path: path.stem[:2] in ("03", "04"))
 
 
 @pytest.fixture
@@ -35,7 +33,8 @@ def printed(notebook):
     return [line for text in texts for line in text.splitlines() if not line.startswith("plain")]
 
 
-@pytest.mark.parametrize("path", rest_rarely(QUICK_FIRST, 1), ids=lambda path: path.stem)
+@pytest.mark.rare
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path, kernel_environment, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(FOLDER)}}

@@ -49,6 +49,7 @@ def test_everything_is_right(capsys):
     assert captured.err == ""
 
 
+@pytest.mark.rare
 def test_accuracies_are_those_of_the_networks(capsys):
     program.main([])
     percent, _, _ = parsed(capsys.readouterr().out)
@@ -113,6 +114,7 @@ def test_a_missing_file_is_an_error_without_traceback(tmp_path, capsys):
     assert "missing.npz" in capsys.readouterr().err
 
 
+@pytest.mark.rare
 def test_as_a_command():
     root = Path(jaxdml.__file__).parents[1]
     done = subprocess.run([sys.executable, "-m", "jaxdml"], cwd=root, capture_output=True, text=True, timeout=120)
