@@ -25,6 +25,7 @@ from benchmarks.lax_peer import BFLOAT, FLOAT, LAX  # noqa: E402
 from benchmarks.measure import WrongBitsError, measure, path_of  # noqa: E402
 from benchmarks.timing import interleaved  # noqa: E402
 from jaxdml._arithmetic import int32, prepared  # noqa: E402
+from native_calls import needs_native  # noqa: E402
 
 HAS_NATIVE = dml.kernels().startswith("native")
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="benchmarks compare with ONNX Runtime on a CPU")
@@ -131,7 +132,7 @@ def test_wrong_bits_are_not_timed():
 
 
 def test_a_peer_that_does_not_run_says_why():
-    def refuses():
+    def refuses():  # as onnxruntime does of an operator that it has no kernel for
         raise NotImplementedError("\nno such kernel\nand more")
 
     case = matrix_multiply(2, 8, 8, peers="")
@@ -185,7 +186,7 @@ def test_paths_are_told_apart():
         assert path_of_form(case, PREPARED) == "1 YNNPACK convolution"
 
 
-@pytest.mark.skipif(not HAS_NATIVE, reason="needs native kernels")
+@needs_native
 def test_xla_has_its_turn_beside_native_kernels():
     row = measure(convolution(1, 64, 14, 64, 3, peers=""), seconds=0)
     paths = {name: fact["path"] for name, fact in row["contenders"].items()}

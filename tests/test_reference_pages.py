@@ -1,4 +1,4 @@
-"""docs/reference/ says all: a page for each operator, and one autodoc directive for each public name."""
+"""docs/reference/ has a page for each operator, and one autodoc directive for each public name."""
 
 import inspect
 import re

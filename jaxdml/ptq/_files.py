@@ -27,6 +27,8 @@ from jaxdml.ptq._traced import Traced, shapes_of
 FORMAT = "jaxdml.ptq 1"
 TEXT = "model.json"
 LONG_TABLE, RUNS = 2**16, ":runs"
+# What zipfile, NumPy and JSON raise for a file whose bytes are wrong; zipfile raises NotImplementedError where a byte
+# that names the compression says one that zipfile does not know.
 DAMAGE = (
     AttributeError, EOFError, IndexError, KeyError, MemoryError, NotImplementedError, RecursionError, TypeError,
     ValueError, zipfile.BadZipFile, zlib.error,
