@@ -216,7 +216,8 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
 
   const FloatMode mode;
   const int64_t weights = one.filter.channels * kernel[0] * kernel[1];
-  const Pool pool = pool_of(threads, checked_product(product(y.dimensions(), 0, leading + 4), weights));
+  // An output takes as long as some multiplications more, of which a depthwise convolution has few.
+  const Pool pool = pool_of(threads, checked_product(product(y.dimensions(), 0, leading + 4), weights + 64));
   const int64_t filters = is_packed ? 0 : product(of_filter, 0, leading);
   const Scratch packed(checked_product(filters, packed_bytes));
   if (!packed.is_there()) return no_memory();

@@ -15,11 +15,15 @@ struct Channels {
   Output output;
 };
 
-JAXDML_INLINE Channels take_channels(const Filter& filter, Arena& arena) {
-  Channels channels;
-  channels.offsets = take<int32_t>(arena, filter.outputs);
-  channels.zero_points = take<int32_t>(arena, filter.outputs);
-  channels.multipliers = take<float>(arena, filter.outputs);
+JAXDML_INLINE Channels* take_channels(const Filter& filter, int64_t problems, Arena& arena) {
+  const int64_t count = filter.outputs + kLanes;  // whole vectors are read
+  auto* channels = take<Channels>(arena, problems);
+  for (int64_t i = 0; i < problems; i++) {
+    auto* offsets = take<int32_t>(arena, count);
+    auto* zero_points = take<int32_t>(arena, count);
+    auto* multipliers = take<float>(arena, count);
+    if (channels) channels[i] = Channels{offsets, zero_points, multipliers, false, Output{}};
+  }
   return channels;
 }
 

@@ -1,40 +1,44 @@
 // Which form computes a convolution. All of them give the same integers.
 #pragma once
 
+#include "channels_last.h"
 #include "depthwise.h"
-#include "direct.h"
 #include "winograd.h"
 
 namespace jaxdml::JAXDML_ISA {
 
-static void pack_filter(const Pool& pool, const uint8_t* filter, bool is_signed, const Filter& shape, uint8_t* to) {
-  Arena arena = {to, 0};
-  Packed packed = packed_filter(shape, arena);
-  const int64_t depth = filter_depth(shape), padded = row_cells(depth), m = winograd_form(shape);
-  const uint8_t flip = flip_to_signed(is_signed);
-  memset(packed.mark, 0, 64);
-  memset(packed.flag, 0, 64);
-  clear_behind(packed.sums, shape.outputs);
-  clear_behind(packed.rows, shape.outputs * padded);
-  if (m) clear_behind(packed.winograd, winograd_bytes(shape, m) / 4);
-  memset(to + arena.used, 0, 4 * (shape.outputs + depth));
-  *packed.mark = kFilterMark;
-  parallel(pool, shape.outputs, [&](int64_t o, int64_t) {
-    const uint8_t* from = filter + o * depth;
-    Cell* row = packed.rows + o * padded;
-    int32_t sum = 0;
-    for (int64_t k = 0; k < depth; k++) {
-      const int8_t weight = int8_t(from[k] ^ flip);
-      row[k] = Cell(weight);
-      sum = int32_t(uint32_t(sum) + uint32_t(weight));
+// Up to kLanes output channels of a merged group, from the first-th on, in their panel.
+JAXDML_INLINE void pack_lanes(const uint8_t* filter, uint8_t flip, const Filter& shape, int64_t group, int64_t first,
+                              uint8_t* panels) {
+  const Filter whole = merged(shape);
+  const int64_t outputs = group_outputs(whole), depth = filter_depth(shape), area = shape.rows * shape.columns;
+  const int64_t panel = first / kTile * kTile, lanes = panel_lanes(outputs, panel), run = run_depth(whole);
+  const uint8_t* from = filter + (group * outputs + first) * depth;
+  uint8_t* to = panels + (group * padded_outputs(whole) + panel) * whole.rows * run + (first - panel) * kDepth;
+  for (int64_t u = 0; u < whole.rows; u++)
+    for (int64_t k = 0; k < run; k += kDepth, to += lanes * kDepth) {
+      memset(to, 0, kLanes * kDepth);
+      for (int64_t i = k; i < at_most(k + kDepth, whole.columns * whole.channels); i++) {
+        const int64_t v = i / whole.channels, c = i % whole.channels % shape.channels;
+        // Only outputs of the channel's own group see it.
+        const int64_t own = i % whole.channels / shape.channels * group_outputs(shape) - first;
+        const int64_t last = at_most(own + group_outputs(shape), at_most(kLanes, outputs - first));
+        for (int64_t o = at_least(own, 0); o < last; o++)
+          to[o * kDepth + i - k] = from[o * depth + c * area + u * shape.columns + v] ^ flip;
+      }
     }
-    for (int64_t k = depth; k < padded; k++) row[k] = 0;
-    packed.sums[o] = sum;
-    if (m == 4) pack_winograd<4>(filter, flip, shape, o, packed);
-    if (m == 2) pack_winograd<2>(filter, flip, shape, o, packed);
-  });
-  if (!m) return;
-  int64_t largest = depth;  // a row of ones adds up windows
+}
+
+JAXDML_INLINE void pack_row(const uint8_t* filter, uint8_t flip, const Filter& shape, int64_t o, Packed& packed) {
+  const int64_t depth = filter_depth(shape), padded = row_cells(depth);
+  Cell* row = packed.rows + o * padded;
+  for (int64_t k = 0; k < padded; k++) row[k] = k < depth ? Cell(int8_t(filter[o * depth + k] ^ flip)) : Cell(0);
+}
+
+// Whether a form of Winograd is exact for a filter, and for the row of ones that adds up windows.
+JAXDML_INLINE bool is_exact(const uint8_t* filter, uint8_t flip, const Filter& shape, int64_t m) {
+  const int64_t depth = filter_depth(shape);
+  int64_t largest = depth;
   for (int64_t o = 0; o < shape.outputs; o++) {
     int64_t magnitude = 0;
     for (int64_t k = 0; k < depth; k++) {
@@ -43,7 +47,40 @@ static void pack_filter(const Pool& pool, const uint8_t* filter, bool is_signed,
     }
     largest = at_least(largest, magnitude);
   }
-  *packed.flag = largest <= largest_exact_sum(m);
+  return largest <= largest_exact_sum(m);
+}
+
+static void pack_filter(const Pool& pool, const uint8_t* filter, bool is_signed, const Filter& shape, uint8_t* to) {
+  Arena arena = {to, 0};
+  Packed packed = packed_filter(shape, arena);
+  const int64_t depth = filter_depth(shape), m = winograd_form(shape);
+  const uint8_t flip = flip_to_signed(is_signed);
+  memset(packed.mark, 0, 64);
+  memset(packed.flag, 0, 64);
+  clear_behind(packed.sums, shape.outputs);
+  if (is_depthwise(shape))
+    clear_behind(packed.rows, shape.outputs * row_cells(depth));
+  else
+    clear_behind(packed.panels, panel_bytes(merged(shape)));
+  if (m) clear_behind(packed.winograd, winograd_bytes(shape, m) / 4);
+  memset(to + arena.used, 0, 4 * (shape.outputs + depth));
+  *packed.mark = kFilterMark;
+  parallel(pool, shape.outputs, [&](int64_t o, int64_t) {
+    uint32_t sum = 0;
+    for (int64_t k = 0; k < depth; k++) sum += uint32_t(int8_t(filter[o * depth + k] ^ flip));
+    packed.sums[o] = int32_t(sum);
+    if (is_depthwise(shape)) pack_row(filter, flip, shape, o, packed);
+    if (m == 4) pack_winograd<4>(filter, flip, shape, o, packed);
+    if (m == 2) pack_winograd<2>(filter, flip, shape, o, packed);
+  });
+  if (!is_depthwise(shape)) {
+    const Filter whole = merged(shape);
+    const int64_t vectors = padded_outputs(whole) / kLanes;
+    parallel(pool, whole.groups * vectors, [&](int64_t item, int64_t) {
+      pack_lanes(filter, flip, shape, item / vectors, item % vectors * kLanes, packed.panels);
+    });
+  }
+  if (m) *packed.flag = is_exact(filter, flip, shape, m);
 }
 
 // m of the form to compute with; 0 where none is exact, or none is faster.
@@ -57,17 +94,15 @@ JAXDML_INLINE int64_t winograd_tiles(const Convolution* problems, int64_t count)
     if (!*packed_filter(problems[i]).flag) return 0;
   const int64_t tiles = one.batch * ceil_div(one.y_height, m) * ceil_div(one.y_width, m), points = (m + 2) * (m + 2);
   // Products of lanes for each pair of an input and an output channel. Transforms take a quarter as long as products;
-  // to read a transformed filter takes as long as eight products of pairs at each of its points.
-  const int64_t by_tiles = round_up(tiles, kBlock) * points / 2 * 5 / 4 + points * 4;
-  const int64_t directly = one.batch * round_up(planes_of(one).positions, kLanes) * 9 / kDepth;
+  // to read a transformed filter takes as long as four products of pairs at each of its points.
+  const int64_t by_tiles = round_up(tiles, kBlock) * points / 2 * 5 / 4 + points * 2;
+  const int64_t directly = one.batch * one.y_height * one.y_width * 9 / kDepth;
   return by_tiles < directly ? m : 0;
 }
 
-JAXDML_INLINE bool is_depthwise(const Convolution& one) { return one.filter.channels == 1; }
-
 static int64_t convolve_scratch(const Convolution* problems, int64_t count, int64_t threads) {
   Arena arena = {nullptr, 0};
-  if (is_depthwise(problems[0])) {
+  if (is_depthwise(problems[0].filter)) {
     plan_depthwise(problems, count, threads, arena);
   } else if (const int64_t m = winograd_tiles(problems, count)) {
     if (m == 4)
@@ -75,18 +110,18 @@ static int64_t convolve_scratch(const Convolution* problems, int64_t count, int6
     else
       plan_winograd<2>(problems, count, threads, arena);
   } else {
-    plan_direct(problems, count, threads, arena);
+    plan_channels_last(problems, count, threads, arena);
   }
   return arena.used;
 }
 
 static void convolve(const Pool& pool, const Convolution* problems, int64_t count, uint8_t* scratch) {
   Arena arena = {scratch, 0};
-  if (is_depthwise(problems[0])) return convolve_depthwise(pool, problems, count, arena);
+  if (is_depthwise(problems[0].filter)) return convolve_depthwise(pool, problems, count, arena);
   const int64_t m = winograd_tiles(problems, count);
   if (m == 4) return convolve_winograd<4>(pool, problems, count, arena);
   if (m == 2) return convolve_winograd<2>(pool, problems, count, arena);
-  convolve_directly(pool, problems, count, arena);
+  convolve_channels_last(pool, problems, count, arena);
 }
 
 }  // namespace jaxdml::JAXDML_ISA

@@ -44,28 +44,31 @@ JAXDML_INLINE F32 quotient(F32 x, const Divisor& by) {
   return multiply_add(subtract_product(x, near, by.value), by.reciprocal, near);
 }
 
-// f(i) is the vector of outputs from element i on; what lies past the end is computed from copies.
-template <class F>
+// f(i, count) computes outputs i to i + count, a vector of them but for the last.
+template <int64_t kStep = kLanes, class F>
 JAXDML_INLINE void each_vector(int64_t first, int64_t last, F&& f) {
   int64_t i = first;
-  for (; i + kLanes <= last; i += kLanes) f(i, kLanes);
+  for (; i + kStep <= last; i += kStep) f(i, kStep);
   if (i < last) f(i, last - i);
 }
 
-JAXDML_INLINE I32 bytes_at(const uint8_t* from, int64_t count, uint8_t flip) {
-  uint8_t copy[kLanes] = {};
-  if (count < kLanes) {
-    memcpy(copy, from, count);
-    from = copy;
-  }
-  return from_unsigned_bytes(from) ^ splat(flip);
+// Where to read `count` elements as if there were kCount: from a copy if there are fewer.
+template <int64_t kCount, class T>
+JAXDML_INLINE const T* whole(const T* from, int64_t count, T (&copy)[kCount]) {
+  if (count == kCount) return from;
+  memcpy(copy, from, size_t(count) * sizeof(T));
+  return copy;
 }
 
-JAXDML_INLINE void put_bytes(uint8_t* to, I32 x, int64_t count) {
-  if (count == kLanes) return store_bytes(to, x);
-  uint8_t copy[kLanes];
-  store_bytes(copy, x);
-  memcpy(to, copy, count);
+JAXDML_INLINE F32 centered(const uint8_t* from, uint8_t flip, I32 zero_point) {
+  return floats((from_unsigned_bytes(from) ^ splat(flip)) - zero_point);
+}
+
+JAXDML_INLINE void put_bytes(uint8_t* to, const F32 (&x)[4], const Output& output, int64_t count) {
+  if (count == kBytes) return store_saturated(to, x, output);
+  uint8_t copy[kBytes];
+  store_saturated(copy, x, output);
+  memcpy(to, copy, size_t(count));
 }
 
 template <bool kByReciprocal>
@@ -74,10 +77,17 @@ static void add_chunk(const Sum& one, const Divisor& by, int64_t first, int64_t 
   const uint8_t a_flip = flip_to_unsigned(one.a_is_signed), b_flip = flip_to_unsigned(one.b_is_signed);
   const I32 a_zero_point = splat(one.a_zero_point + a_flip), b_zero_point = splat(one.b_zero_point + b_flip);
   const F32 a_scale = splat(one.a_scale), b_scale = splat(one.b_scale);
-  each_vector(first, last, [&](int64_t i, int64_t count) {
-    const F32 a = floats(bytes_at(one.a + i, count, a_flip) - a_zero_point) * a_scale;
-    const F32 b = floats(bytes_at(one.b + i, count, b_flip) - b_zero_point) * b_scale;
-    put_bytes(one.y + i, saturated(quotient<kByReciprocal>(a + b, by), output), count);
+  each_vector<kBytes>(first, last, [&](int64_t i, int64_t count) {
+    uint8_t a_copy[kBytes] = {}, b_copy[kBytes] = {};
+    const uint8_t *a = whole(one.a + i, count, a_copy), *b = whole(one.b + i, count, b_copy);
+    F32 y[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; v++) {
+      const F32 sum = centered(a + v * kLanes, a_flip, a_zero_point) * a_scale +
+                      centered(b + v * kLanes, b_flip, b_zero_point) * b_scale;
+      y[v] = quotient<kByReciprocal>(sum, by);
+    }
+    put_bytes(one.y + i, y, output, count);
   });
 }
 
@@ -101,18 +111,17 @@ static void quantize_chunk(const Quantization& one, const Divisor& by, bool is_b
   const Output output = output_of(one.zero_point, one.is_signed);
   const float far = one.scale * 1024.0f;
   const F32 limit = splat(far < 0 ? -far : far);
-  each_vector(first, last, [&](int64_t i, int64_t count) {
-    float copy[kLanes] = {};
-    const float* from = one.x + i;
-    if (count < kLanes) {
-      memcpy(copy, from, size_t(count) * 4);
-      from = copy;
+  each_vector<kBytes>(first, last, [&](int64_t i, int64_t count) {
+    float copy[kBytes] = {};
+    const float* from = whole(one.x + i, count, copy);
+    F32 y[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; v++) {
+      const F32 x = load_floats(from + v * kLanes);
+      // The bound is the first operand, so that NaN passes.
+      y[v] = is_by_reciprocal ? quotient<true>(lesser(limit, greater(-limit, x)), by) : quotient<false>(x, by);
     }
-    const F32 x = load_floats(from);
-    // The bound is the first operand, so that NaN passes.
-    const F32 quotients =
-        is_by_reciprocal ? quotient<true>(lesser(limit, greater(-limit, x)), by) : quotient<false>(x, by);
-    put_bytes(one.y + i, saturated(quotients, output), count);
+    put_bytes(one.y + i, y, output, count);
   });
 }
 
@@ -135,7 +144,8 @@ static void dequantize(const Pool& pool, const Dequantization* problems, int64_t
     const I32 zero_point = splat(one.zero_point + flip);
     const F32 scale = splat(one.scale);
     each_vector(first, last, [&](int64_t i, int64_t n) {
-      const F32 y = floats(bytes_at(one.x + i, n, flip) - zero_point) * scale;
+      uint8_t copy[kLanes] = {};
+      const F32 y = centered(whole(one.x + i, n, copy), flip, zero_point) * scale;
       if (n == kLanes)
         store(one.y + i, (I32)y);
       else
@@ -155,12 +165,7 @@ static Ends ends_of(const float* x, int64_t first, int64_t last) {
   I32 nan = splat(0);
   each_vector(first, last, [&](int64_t i, int64_t count) {
     float copy[kLanes] = {};
-    const float* from = x + i;
-    if (count < kLanes) {
-      memcpy(copy, from, size_t(count) * 4);
-      from = copy;
-    }
-    const F32 values = load_floats(from);
+    const F32 values = load_floats(whole(x + i, count, copy));
     low = lesser(values, low);
     high = greater(values, high);
     nan |= (I32)(values != values);

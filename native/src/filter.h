@@ -1,7 +1,10 @@
 // Packed filters, and which form of a convolution reads them.
 //
-// A packed filter: its mark and a flag, int32 sums of each output channel, rows of cells [outputs][row_cells(depth)],
-// then Winograd's form where the filter's shape asks for one. All sizes follow from the shape.
+// A packed filter: its mark and a flag, int32 sums of each output channel, then the weights. Where each group has one
+// channel (depthwise), these are rows of cells [outputs][row_cells(depth)]; else panels of lanes, a lane for each
+// output channel, [groups][outputs of a group / kTile][rows of the kernel][columns and channels /
+// kDepth][lanes][kDepth] int8. Winograd's form follows where the filter's shape asks for one. All sizes follow from the
+// shape.
 #pragma once
 
 #include "common.h"
@@ -22,13 +25,35 @@ JAXDML_INLINE int64_t winograd_bytes(const Filter& filter, int64_t m) {
   return (m + 2) * (m + 2) * filter.outputs * channel_pairs(filter) * 4;
 }
 
-// m of the form that is packed; 0 for none, as where a filter is packed for one call. Many channels come with small
-// images, in which large tiles would be mostly empty; byte products are as fast as F(2, 3) there.
+// m of the form that is packed; 0 for none, as where a filter is packed for one call. Processors that multiply bytes do
+// twice as many of them as of words, and are faster without the transforms. Many channels come with small images, in
+// which large tiles would be mostly empty.
 JAXDML_INLINE int64_t winograd_form(const Filter& filter) {
-  if (filter.is_raw || filter.rows != 3 || filter.columns != 3 || filter.channels < 8 || group_outputs(filter) < kRows)
-    return 0;
-  const int64_t m = kDepth == 4 || filter.outputs * filter.channels < 1 << 18 ? 4 : 2;
+  if (kDepth == 4 || filter.is_raw) return 0;
+  if (filter.rows != 3 || filter.columns != 3 || filter.channels < 8 || group_outputs(filter) < kRows) return 0;
+  const int64_t m = filter.outputs * filter.channels < 1 << 18 ? 4 : 2;
   return winograd_bytes(filter, m) <= kMostWinogradBytes ? m : 0;
+}
+
+JAXDML_INLINE bool is_depthwise(const Filter& filter) { return filter.channels == 1; }
+
+// Groups of few output channels are multiplied together, as one group whose weights between them are 0: that takes as
+// many products as lanes without an output channel would.
+JAXDML_INLINE Filter merged(Filter filter) {
+  const int64_t outputs = group_outputs(filter);
+  int64_t together = 1;
+  for (int64_t i = 2; i <= filter.groups && i * outputs <= kLanes; i++)
+    if (filter.groups % i == 0) together = i;
+  filter.groups /= together;
+  filter.channels *= together;
+  return filter;
+}
+
+// Of a merged filter: what one row of the kernel sees, its columns and channels.
+JAXDML_INLINE int64_t run_depth(const Filter& filter) { return round_up(filter.columns * filter.channels, kDepth); }
+JAXDML_INLINE int64_t padded_outputs(const Filter& filter) { return round_up(group_outputs(filter), kLanes); }
+JAXDML_INLINE int64_t panel_bytes(const Filter& filter) {
+  return filter.groups * padded_outputs(filter) * filter.rows * run_depth(filter);
 }
 
 struct Packed {
@@ -36,6 +61,7 @@ struct Packed {
   int32_t* flag;  // whether Winograd's form is exact
   int32_t* sums;
   Cell* rows;
+  uint8_t* panels;
   int32_t* winograd;
 };
 
@@ -44,7 +70,8 @@ JAXDML_INLINE Packed packed_filter(const Filter& filter, Arena& arena) {
   packed.mark = take<int32_t>(arena, 1);
   packed.flag = take<int32_t>(arena, 1);
   packed.sums = take<int32_t>(arena, filter.outputs);
-  packed.rows = take<Cell>(arena, filter.outputs * row_cells(filter_depth(filter)));
+  packed.rows = take<Cell>(arena, is_depthwise(filter) ? filter.outputs * row_cells(filter_depth(filter)) : 0);
+  packed.panels = take<uint8_t>(arena, is_depthwise(filter) ? 0 : panel_bytes(merged(filter)));
   const int64_t m = winograd_form(filter);
   packed.winograd = take<int32_t>(arena, m ? winograd_bytes(filter, m) / 4 : 0);
   return packed;

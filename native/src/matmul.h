@@ -18,10 +18,6 @@ JAXDML_INLINE int64_t padded_depth(int64_t depth) { return round_up(depth, kDept
 JAXDML_INLINE int64_t padded_columns(int64_t columns) { return round_up(columns, kLanes); }
 constexpr int64_t kSumsAt = 64;
 JAXDML_INLINE int64_t panels_at(int64_t columns) { return kSumsAt + round_up(padded_columns(columns) * 4, 64); }
-// Lanes of the panel that begins at a column.
-JAXDML_INLINE int64_t panel_lanes(int64_t columns, int64_t first) {
-  return at_most(kTile, padded_columns(columns) - first);
-}
 
 JAXDML_INLINE int64_t end_of_panels(int64_t depth, int64_t columns) {
   return panels_at(columns) + padded_columns(columns) * padded_depth(depth);
@@ -144,29 +140,33 @@ template <int R, int V>
 static void matmul_tile(const Matmul& one, const Columns& columns, bool has_zero_points, const Row* rows,
                         const Dword* cells, int64_t stride, const uint8_t* panel, int64_t m, int64_t n) {
   I32 sums[R][V];
-  multiply_tile<R, V, SignedLanes>(cells, stride, panel, padded_depth(one.depth) / kDepth, sums);
+  multiply_rows<R, V, SignedLanes>(cells, stride, panel, padded_depth(one.depth) / kDepth, sums);
   const int64_t count = at_most(V * kLanes, one.columns - n);
   const bool has_scales = has_row_scales(one);
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) {
     const Row& row = rows[r];
-    alignas(64) uint8_t bytes[V * kLanes * 4];
-    I32 values[V];
+    I32 totals[V];
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) {
       const int64_t at = n + v * kLanes;
-      I32 sum = subtract(sums[r][v], multiply(splat(row.zero_point), load(columns.sums + at)));
-      if (has_zero_points) sum = subtract(sum, multiply(splat(row.sum), load(columns.zero_points + at)));
-      if (one.type == Type::kInt32) {
-        store(bytes + v * kBytes, sum);
-        continue;
+      totals[v] = subtract(sums[r][v], multiply(splat(row.zero_point), load(columns.sums + at)));
+      if (has_zero_points) totals[v] = subtract(totals[v], multiply(splat(row.sum), load(columns.zero_points + at)));
+    }
+    alignas(64) uint8_t bytes[V * kLanes * 4];
+    if (one.type == Type::kInt32) {
+      for (int v = 0; v < V; v++) store(bytes + v * kBytes, totals[v]);
+    } else {
+      F32 values[V];
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) {
+        F32 multiplier = load_floats(columns.scales + n + v * kLanes);
+        if (has_scales) multiplier = (splat(row.a_scale) * multiplier) / splat(row.y_scale);
+        values[v] = scaled(totals[v], multiplier);
       }
-      F32 multiplier = load_floats(columns.scales + at);
-      if (has_scales) multiplier = (splat(row.a_scale) * multiplier) / splat(row.y_scale);
-      values[v] = requantized(sum, multiplier, row.output);
+      store_saturated(bytes, values, row.output);
     }
     const int64_t size = size_of(one.type);
-    if (size == 1) store_bytes_of(bytes, values);
     copy_bytes(static_cast<uint8_t*>(one.y) + ((m + r) * one.columns + n) * size, bytes, count * size);
   }
 }

@@ -50,26 +50,45 @@ JAXDML_INLINE void with_constant(int64_t value, const F& f) {
   f(std::integral_constant<int, kMost>());
 }
 
-// rows: R rows of `depth` dwords, `stride` dwords apart.
+// The sums of products of R rows with V vectors of lanes. A row is `runs` runs of `dwords` dwords, `step` bytes apart;
+// the lanes of all runs follow each other. A function of its own, so that all registers are the sums'.
 template <int R, int V, class Dot>
-JAXDML_INLINE void multiply_tile(const Dword* rows, int64_t stride, const uint8_t* lanes, int64_t depth,
-                                 I32 (&sums)[R][V]) {
+__attribute__((noinline)) static void multiply_tile(const uint8_t* const (&starts)[R], int64_t runs, int64_t step,
+                                                    const uint8_t* lanes, int64_t dwords, I32 (&to)[R][V]) {
+  const uint8_t* rows[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++) rows[r] = starts[r];
+  I32 sums[R][V] = {};
+  for (int64_t run = 0; run < runs; run++) {
+#pragma GCC unroll 2
+    for (int64_t k = 0; k < dwords; k++) {
+      I32 at[V];
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) at[v] = Dot::lanes(lanes + v * Dot::kVectorBytes);
+      lanes += V * Dot::kVectorBytes;
+#pragma GCC unroll 8
+      for (int r = 0; r < R; r++) {
+        const I32 row = splat(*reinterpret_cast<const Dword*>(rows[r] + k * 4));
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) sums[r][v] = Dot::dot(sums[r][v], at[v], row);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) rows[r] += step;
+  }
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-    for (int v = 0; v < V; v++) sums[r][v] = I32{};
-#pragma GCC unroll 2
-  for (int64_t k = 0; k < depth; k++) {
-    I32 at[V];
-#pragma GCC unroll 8
-    for (int v = 0; v < V; v++) at[v] = Dot::lanes(lanes + (k * V + v) * Dot::kVectorBytes);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-      const I32 row = splat(rows[r * stride + k]);
-#pragma GCC unroll 8
-      for (int v = 0; v < V; v++) sums[r][v] = Dot::dot(sums[r][v], at[v], row);
-    }
-  }
+    for (int v = 0; v < V; v++) to[r][v] = sums[r][v];
+}
+
+// Rows of one run each, `stride` dwords apart.
+template <int R, int V, class Dot>
+JAXDML_INLINE void multiply_rows(const Dword* rows, int64_t stride, const uint8_t* lanes, int64_t dwords,
+                                 I32 (&sums)[R][V]) {
+  const uint8_t* starts[R];
+  for (int r = 0; r < R; r++) starts[r] = reinterpret_cast<const uint8_t*>(rows + r * stride);
+  multiply_tile<R, V, Dot>(starts, 1, 0, lanes, dwords, sums);
 }
 
 }  // namespace jaxdml::JAXDML_ISA

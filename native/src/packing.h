@@ -6,6 +6,11 @@
 
 namespace jaxdml::JAXDML_ISA {
 
+// Lanes of the panel that begins at a column, of so many.
+JAXDML_INLINE int64_t panel_lanes(int64_t columns, int64_t first) {
+  return at_most(kTile, round_up(columns, kLanes) - first);
+}
+
 // Position p of 16 gets byte p of each of kDepth rows; 16 * kDepth bytes in all.
 JAXDML_INLINE void interleave_bytes(const uint8_t* const (&rows)[kDepth], uint8_t flip, uint8_t* to) {
   const __m128i top = _mm_set1_epi8(char(flip));
@@ -21,17 +26,6 @@ JAXDML_INLINE void interleave_bytes(const uint8_t* const (&rows)[kDepth], uint8_
 #else
   _mm_storeu_si128((__m128i*)to + 0, _mm_unpacklo_epi8(x[0], x[1]));
   _mm_storeu_si128((__m128i*)to + 1, _mm_unpackhi_epi8(x[0], x[1]));
-#endif
-}
-
-// The same as cells; 64 bytes in all.
-JAXDML_INLINE void interleave_cells(const uint8_t* const (&rows)[kDepth], uint8_t flip, uint8_t* to) {
-#ifdef __AVX512VNNI__
-  interleave_bytes(rows, flip, to);
-#else
-  alignas(32) uint8_t bytes[32];
-  interleave_bytes(rows, flip, bytes);
-  for (int i = 0; i < 2; i++) store(to + 32 * i, (I32)_mm256_cvtepu8_epi16(_mm_load_si128((const __m128i*)bytes + i)));
 #endif
 }
 

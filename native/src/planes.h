@@ -1,81 +1,111 @@
-// The input of a convolution as planes in which each element of the kernel sees one run of memory.
+// A channel of the input as planes in which each element of the kernel sees one run of memory.
 //
-// Every channel is padded, and split by the phases of its rows and columns modulo the strides. Output pixel (i, j) then
-// sees, through kernel element (u, v), position i * pitch + j of a plane, plus an offset that depends on u and v alone.
-// Positions between the end of a row of the output and the next row are computed and thrown away.
+// The rows and columns of a channel are split by their phases modulo the strides. Output pixel (i, j) sees, through
+// kernel element (u, v), position i * pitch + j of a plane, plus an offset that depends on u and v alone. Planes have
+// rows of padding, but no columns: where a column lies outside of the image, what is read belongs to another row, and a
+// mask puts padding in its place. Where rows of the output are narrower than the pitch, positions between them are
+// computed and thrown away.
 #pragma once
 
 #include "common.h"
-#include "filter.h"
 
 namespace jaxdml::JAXDML_ISA {
 
+// What a kernel's row or column adds to the place of an output, in steps of the stride, and the phase it falls in.
+struct Shift {
+  int64_t steps, phase;
+};
+JAXDML_INLINE Shift shift_of(const Convolution& one, int i, int64_t element) {
+  const int64_t offset = element * one.dilation[i] - one.start[i], stride = one.stride[i];
+  const int64_t steps = offset >= 0 ? offset / stride : -ceil_div(-offset, stride);
+  return {steps, offset - steps * stride};
+}
+
 struct Planes {
-  bool is_input;          // no padding, no strides: the input is its own planes
-  int64_t phases[2];      // that the kernel sees
-  int64_t height, pitch;  // of a phase
-  int64_t channel;        // bytes
+  int64_t before;         // bytes before the first plane, of whole vectors that begin outside of the image
+  int64_t above;          // rows of padding
+  int64_t height, pitch;  // of a plane
+  int64_t size;           // bytes of all
   int64_t positions;
+
+  int64_t at(int64_t plane, int64_t row) const { return before + (plane * height + above + row) * pitch; }
 };
 
 JAXDML_INLINE Planes planes_of(const Convolution& one) {
+  const int64_t first = shift_of(one, 0, 0).steps, last = shift_of(one, 0, one.filter.rows - 1).steps;
   Planes planes;
-  const int64_t kernel[2] = {one.filter.rows, one.filter.columns}, size[2] = {one.height, one.width};
-  int64_t padded[2];
-  planes.is_input = true;
-  for (int i = 0; i < 2; i++) {
-    padded[i] = ceil_div(size[i] + one.start[i] + one.end[i], one.stride[i]);
-    planes.phases[i] = 1;
-    for (int64_t u = 0; u < kernel[i]; u++)
-      planes.phases[i] = at_least(planes.phases[i], u * one.dilation[i] % one.stride[i] + 1);
-    planes.is_input &= one.stride[i] == 1 && one.start[i] == 0 && one.end[i] == 0;
-  }
-  planes.height = padded[0];
-  planes.pitch = padded[1];
-  planes.channel = planes.phases[0] * planes.phases[1] * planes.height * planes.pitch;
+  planes.before = round_up(one.start[1], 64);
+  planes.above = at_least(0, -first);
+  planes.height = planes.above + at_least(ceil_div(one.height, one.stride[0]), one.y_height + last);
+  planes.pitch = at_least(ceil_div(one.width, one.stride[1]), one.y_width);
   planes.positions = (one.y_height - 1) * planes.pitch + one.y_width;
+  planes.size = planes.at(one.stride[0] * one.stride[1], 0);
+  planes.size = round_up(planes.size + (one.filter.columns - 1) * one.dilation[1] + kBytes, 64);
   return planes;
 }
 
 // Of kernel element (u, v).
 JAXDML_INLINE int64_t plane_offset(const Convolution& one, const Planes& planes, int64_t u, int64_t v) {
-  const int64_t row = u * one.dilation[0], column = v * one.dilation[1];
-  const int64_t phase = row % one.stride[0] * planes.phases[1] + column % one.stride[1];
-  return (phase * planes.height + row / one.stride[0]) * planes.pitch + column / one.stride[1];
+  const Shift row = shift_of(one, 0, u), column = shift_of(one, 1, v);
+  return planes.at(row.phase * one.stride[1] + column.phase, row.steps) + column.steps;
 }
 
-// One channel of the input into its planes.
-JAXDML_INLINE void fill_planes(const Convolution& one, const Planes& planes, const uint8_t* x, uint8_t* to) {
-  memset(to, one.x_zero_point.at[0], planes.channel);
-  for (int64_t a = 0; a < planes.phases[0]; a++)
-    for (int64_t i = 0; i < planes.height; i++) {
-      const int64_t row = i * one.stride[0] + a - one.start[0];
-      if (row < 0 || row >= one.height) continue;
-      for (int64_t b = 0; b < planes.phases[1]; b++) {
-        uint8_t* line = to + ((a * planes.phases[1] + b) * planes.height + i) * planes.pitch;
-        const uint8_t* from = x + row * one.width;
-        if (one.stride[1] == 1) {
-          copy_bytes(line + one.start[1], from, one.width);
-          continue;
-        }
-        const int64_t stride = one.stride[1], first = at_least(ceil_div(one.start[1] - b, stride), 0);
-        const int64_t end = at_most(ceil_div(at_least(one.width + one.start[1] - b, 0), stride), planes.pitch);
-        const int64_t shift = b - one.start[1];
-        if (stride == 2)
-          for (int64_t j = first; j < end; j++) line[j] = from[j * 2 + shift];
-        else
-          for (int64_t j = first; j < end; j++) line[j] = from[j * stride + shift];
-      }
-    }
+// Sets which of so many columns of the output see a column of the image through column v of the kernel; whether some
+// do not. The columns begin anew every `pitch`.
+JAXDML_INLINE bool set_mask(const Convolution& one, const Planes& planes, int64_t v, int64_t count, uint8_t* mask) {
+  const Shift shift = shift_of(one, 1, v);
+  bool is_needed = false;
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t j = i % planes.pitch, column = (j + shift.steps) * one.stride[1] + shift.phase;
+    const bool is_inside = column >= 0 && column < one.width;
+    mask[i] = is_inside ? 255 : 0;
+    is_needed |= j < one.y_width && !is_inside;
+  }
+  return is_needed;
+}
+
+// from[0], from[2] and so on; reads nothing before or behind them.
+JAXDML_INLINE void copy_every_second(uint8_t* to, const uint8_t* from, int64_t count) {
+#ifdef __AVX512VNNI__
+  for (; count > 0; count -= 32, to += 32, from += 64) {
+    const int64_t some = at_most(32, count);
+    const __m512i words = _mm512_maskz_loadu_epi8(~uint64_t(0) >> (65 - 2 * some), from);
+    _mm256_mask_storeu_epi8(to, ~uint32_t(0) >> (32 - some), _mm512_cvtepi16_epi8(words));
+  }
+#else
+  const __m128i even = _mm_set1_epi16(255);
+  for (; count > 16; count -= 16, to += 16, from += 32) {
+    const __m128i low = _mm_loadu_si128((const __m128i*)from), high = _mm_loadu_si128((const __m128i*)from + 1);
+    _mm_storeu_si128((__m128i*)to, _mm_packus_epi16(_mm_and_si128(low, even), _mm_and_si128(high, even)));
+  }
+  for (int64_t i = 0; i < count; i++) to[i] = from[2 * i];
+#endif
+}
+
+// One channel of the input into one of its planes; its rows of padding are there.
+JAXDML_INLINE void fill_plane(const Convolution& one, const Planes& planes, const uint8_t* x, int64_t plane,
+                              uint8_t* to) {
+  const int64_t a = plane / one.stride[1], b = plane % one.stride[1];
+  const int64_t rows = ceil_div(one.height - a, one.stride[0]), count = ceil_div(one.width - b, one.stride[1]);
+  if (rows <= 0 || count <= 0) return;
+  uint8_t* line = to + planes.at(plane, 0);
+  if (one.stride[0] == 1 && one.stride[1] == 1 && planes.pitch == one.width)
+    return copy_bytes(line, x, one.height * one.width);
+  for (int64_t i = 0; i < rows; i++, line += planes.pitch) {
+    const uint8_t* from = x + (i * one.stride[0] + a) * one.width + b;
+    if (one.stride[1] == 1)
+      copy_bytes(line, from, count);
+    else if (one.stride[1] == 2)
+      copy_every_second(line, from, count);
+    else
+      for (int64_t j = 0; j < count; j++) line[j] = from[j * one.stride[1]];
+  }
 }
 
 // Copies what positions first to first + count compute to the rows of an output channel.
 JAXDML_INLINE void store_positions(const Convolution& one, const Planes& planes, const uint8_t* values, int64_t first,
                                    int64_t count, int64_t size, uint8_t* y) {
-  if (planes.pitch == one.y_width) {
-    copy_bytes(y + first * size, values, count * size);
-    return;
-  }
+  if (planes.pitch == one.y_width) return copy_bytes(y + first * size, values, count * size);
   int64_t row = first / planes.pitch, column = first % planes.pitch;
   for (int64_t p = 0; p < count;) {
     const int64_t kept = at_most(one.y_width - column, count - p);

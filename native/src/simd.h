@@ -57,8 +57,6 @@ JAXDML_INLINE F32 floats(I32 x) { return (F32)_mm512_cvtepi32_ps((__m512i)x); }
 // The greater and the lesser; y where x is NaN.
 JAXDML_INLINE F32 greater(F32 x, F32 y) { return (F32)_mm512_max_ps((__m512)x, (__m512)y); }
 JAXDML_INLINE F32 lesser(F32 x, F32 y) { return (F32)_mm512_min_ps((__m512)x, (__m512)y); }
-// Stores the lowest byte of each lane.
-JAXDML_INLINE void store_bytes(uint8_t* to, I32 x) { _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8((__m512i)x)); }
 JAXDML_INLINE I32 from_unsigned_bytes(const uint8_t* from) {
   return (I32)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)from));
 }
@@ -71,42 +69,51 @@ JAXDML_INLINE void copy_bytes(void* to, const void* from, int64_t count) {
   const __mmask64 kept = ~uint64_t(0) >> (64 - count);
   _mm512_mask_storeu_epi8(target, kept, _mm512_maskz_loadu_epi8(kept, source));
 }
-// Stores the lowest bytes of all lanes of four vectors; lanes hold values of a byte.
-JAXDML_INLINE void store_bytes_of_four(uint8_t* to, const I32* x) {
-  const __m512i low = _mm512_packs_epi32((__m512i)x[0], (__m512i)x[1]);
-  const __m512i high = _mm512_packs_epi32((__m512i)x[2], (__m512i)x[3]);
-  const __m512i bytes = _mm512_and_si512(_mm512_set1_epi16(255), low);
-  const __m512i all = _mm512_packus_epi16(bytes, _mm512_and_si512(_mm512_set1_epi16(255), high));
-  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  _mm512_storeu_si512(to, _mm512_permutexvar_epi32(order, all));
-}
 #else
 JAXDML_INLINE I32 dot_words(I32 sum, I32 x, I32 y) { return add(sum, (I32)_mm256_madd_epi16((__m256i)x, (__m256i)y)); }
 JAXDML_INLINE I32 rounded(F32 x) { return (I32)_mm256_cvtps_epi32((__m256)x); }
 JAXDML_INLINE F32 floats(I32 x) { return (F32)_mm256_cvtepi32_ps((__m256i)x); }
 JAXDML_INLINE F32 greater(F32 x, F32 y) { return (F32)_mm256_max_ps((__m256)x, (__m256)y); }
 JAXDML_INLINE F32 lesser(F32 x, F32 y) { return (F32)_mm256_min_ps((__m256)x, (__m256)y); }
-JAXDML_INLINE void store_bytes(uint8_t* to, I32 x) {
-  const __m256i lowest = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,  //
-                                          0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
-  const __m256i halves = _mm256_shuffle_epi8((__m256i)x, lowest);
-  const __m128i bytes = _mm_unpacklo_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
-  _mm_storel_epi64((__m128i*)to, bytes);
-}
 JAXDML_INLINE I32 from_unsigned_bytes(const uint8_t* from) {
   return (I32)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from));
 }
 JAXDML_INLINE void copy_bytes(void* to, const void* from, int64_t count) { memcpy(to, from, size_t(count)); }
 #endif
 
-// Stores the lowest byte of each lane of several vectors.
-template <int V>
-JAXDML_INLINE void store_bytes_of(uint8_t* to, const I32 (&x)[V]) {
+// Instructions that treat each 128 bits of a vector by themselves: the lower and the higher halves of x and y in turns,
+// and both vectors, one behind the other, in half the bits, saturated.
 #ifdef __AVX512VNNI__
-  if constexpr (V == 4) return store_bytes_of_four(to, x);
-#endif
-#pragma GCC unroll 8
-  for (int v = 0; v < V; v++) store_bytes(to + v * kLanes, x[v]);
+JAXDML_INLINE I32 low_bytes(I32 x, I32 y) { return (I32)_mm512_unpacklo_epi8((__m512i)x, (__m512i)y); }
+JAXDML_INLINE I32 high_bytes(I32 x, I32 y) { return (I32)_mm512_unpackhi_epi8((__m512i)x, (__m512i)y); }
+JAXDML_INLINE I32 low_words(I32 x, I32 y) { return (I32)_mm512_unpacklo_epi16((__m512i)x, (__m512i)y); }
+JAXDML_INLINE I32 high_words(I32 x, I32 y) { return (I32)_mm512_unpackhi_epi16((__m512i)x, (__m512i)y); }
+JAXDML_INLINE I32 to_words(I32 x, I32 y) { return (I32)_mm512_packs_epi32((__m512i)x, (__m512i)y); }
+JAXDML_INLINE I32 to_bytes(I32 x, I32 y) { return (I32)_mm512_packs_epi16((__m512i)x, (__m512i)y); }
+JAXDML_INLINE I32 add_words(I32 x, I32 y) { return (I32)_mm512_adds_epi16((__m512i)x, (__m512i)y); }
+// Bytes of four 32-bit lanes, as a square of 4 x 4, turned around.
+JAXDML_INLINE I32 transpose_fours(I32 x) {
+  const __m128i order = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return (I32)_mm512_shuffle_epi8((__m512i)x, _mm512_broadcast_i32x4(order));
 }
+// Puts the first 32 bits of all 128 first, then the second ones, and so on.
+JAXDML_INLINE I32 gather_firsts(I32 x) {
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return (I32)_mm512_permutexvar_epi32(order, (__m512i)x);
+}
+#else
+JAXDML_INLINE I32 low_bytes(I32 x, I32 y) { return (I32)_mm256_unpacklo_epi8((__m256i)x, (__m256i)y); }
+JAXDML_INLINE I32 high_bytes(I32 x, I32 y) { return (I32)_mm256_unpackhi_epi8((__m256i)x, (__m256i)y); }
+JAXDML_INLINE I32 to_words(I32 x, I32 y) { return (I32)_mm256_packs_epi32((__m256i)x, (__m256i)y); }
+JAXDML_INLINE I32 to_bytes(I32 x, I32 y) { return (I32)_mm256_packs_epi16((__m256i)x, (__m256i)y); }
+JAXDML_INLINE I32 add_words(I32 x, I32 y) { return (I32)_mm256_adds_epi16((__m256i)x, (__m256i)y); }
+JAXDML_INLINE I32 transpose_fours(I32 x) {
+  const __m128i order = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return (I32)_mm256_shuffle_epi8((__m256i)x, _mm256_broadcastsi128_si256(order));
+}
+JAXDML_INLINE I32 gather_firsts(I32 x) {
+  return (I32)_mm256_permutevar8x32_epi32((__m256i)x, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+#endif
 
 }  // namespace jaxdml::JAXDML_ISA

@@ -63,11 +63,7 @@ JAXDML_INLINE WinogradPlan plan_winograd(const Convolution* problems, int64_t co
   const auto items = [&] { return count * one.filter.groups * plan.blocks * ceil_div(outputs, plan.row_block); };
   while (items() < threads && plan.row_block > 8 * kRows) plan.row_block = round_up(plan.row_block / 2, kRows);
   plan.row_blocks = ceil_div(outputs, plan.row_block);
-  plan.channels = take<Channels>(arena, count);
-  for (int64_t i = 0; i < count; i++) {
-    const Channels channels = take_channels(one.filter, arena);
-    if (arena.block) plan.channels[i] = channels;
-  }
+  plan.channels = take_channels(one.filter, count, arena);
   plan.memory_bytes = channel_pairs(one.filter) * T * T * kBlock * 4 + T * T * kBlock * 4 * kRows;
   plan.memory = take<uint8_t>(arena, threads * plan.memory_bytes);
   return plan;
@@ -194,12 +190,23 @@ JAXDML_INLINE void store_block(const Convolution& one, const Run* runs, int64_t 
   }
 }
 
+// A row of M pixels of each tile, of which `bytes` holds, in each 128 bits, four bytes of each pixel, or of two twice.
+template <int M>
+JAXDML_INLINE void store_row_of_tiles(uint8_t* to, I32 bytes) {
+  const I32 tiles = transpose_fours(bytes);
+  if constexpr (M == 4) return store(to, tiles);
+  for (int lane = 0; lane < kLanes; lane++) {
+    const uint16_t two = uint16_t(tiles[lane]);
+    memcpy(to + lane * 2, &two, 2);
+  }
+}
+
 // R rows of products at one point.
 template <int R>
 JAXDML_INLINE void multiply_points(const Dword* rows, int64_t pairs, const uint8_t* lanes, uint8_t* to,
                                    int64_t stride) {
   I32 sums[R][kBlockVectors];
-  multiply_tile<R, kBlockVectors, Words>(rows, pairs, lanes, pairs, sums);
+  multiply_rows<R, kBlockVectors, Words>(rows, pairs, lanes, pairs, sums);
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
@@ -274,29 +281,19 @@ static void convolve_winograd(const Pool& pool, const Convolution* problems, int
           U32 pixels[M][M];
           transform_back<M>(products + r * kLine + v * kBytes, kRows * kLine, pixels);
           for (int i = 0; i < M; i++) {
-            U32 together = {};
+            F32 row[M];
             for (int j = 0; j < M; j++) {
               I32 sum = add((I32)pixels[i][j], offset);
               if (channels.has_zero_points) sum = subtract(sum, multiply(zero_point, window_sums[i][j][v]));
-              if (one.type == Type::kInt32) {
-                for (int lane = 0; lane < kLanes; lane++) {
-                  const int32_t one_sum = sum[lane];
-                  memcpy(values + ((i * kBlock + v * kLanes + lane) * M + j) * 4, &one_sum, 4);
-                }
-                continue;
-              }
-              const I32 y = requantized(sum, splat(channels.multipliers[o]), channels.output);
-              together |= ((U32)y & 255u) << (8 * j);
-            }
-            if (one.type == Type::kInt32) continue;
-            if (M == 4) {
-              store(values + (i * kBlock + v * kLanes) * 4, (I32)together);
-            } else {
+              row[j] = scaled(sum, splat(channels.multipliers[o]));
+              if (one.type != Type::kInt32) continue;
               for (int lane = 0; lane < kLanes; lane++) {
-                const uint16_t two = uint16_t(together[lane]);
-                memcpy(values + (i * kBlock + v * kLanes + lane) * 2, &two, 2);
+                const int32_t one_sum = sum[lane];
+                memcpy(values + ((i * kBlock + v * kLanes + lane) * M + j) * 4, &one_sum, 4);
               }
             }
+            if (one.type != Type::kInt32)
+              store_row_of_tiles<M>(values + (i * kBlock + v * kLanes) * M, saturated(row, channels.output));
           }
         }
         store_block<M>(one, runs, run_count, values, size_of(one.type), o);

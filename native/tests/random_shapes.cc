@@ -488,7 +488,7 @@ Case random_convolution(Random& random) {
   const bool is_depthwise = random.chance(35), is_flat = random.chance(20);
   for (;;) {
     const int64_t count = extent(random, 3), batch = extent(random, 3);
-    const int64_t groups = is_depthwise ? extent(random, 30) : random.chance(70) ? 1 : extent(random, 4);
+    const int64_t groups = is_depthwise ? extent(random, 30) : random.chance(60) ? 1 : extent(random, 24);
     const int64_t channels = is_depthwise ? 1 : extent(random, 24);
     const int64_t outputs = is_depthwise ? extent(random, 3) : extent(random, random.chance(10) ? 150 : 24);
     const int64_t rows = is_flat ? 1 : extent(random, 5), columns = extent(random, is_flat ? 9 : 5);
@@ -579,6 +579,16 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     },
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(2, 1, 3, 3, 2), 1, 250, 300), 1);
+    },
+    // An image of one row, whose parts are copied by themselves, and one too large for a copy.
+    [](Random& random) {
+      Convolution one = convolution_of(random, filter_of(20, 40, 1, 7), 1, 1, 3000);
+      one.dilation[1] = 3;
+      one.start[1] = 30;
+      return convolution_case(random, one, 1);
+    },
+    [](Random& random) {
+      return convolution_case(random, convolution_of(random, filter_of(3, 3000, 2, 3), 1, 6, 150), 1, Fill::kUniform);
     },
     [](Random& random) { return sum_case(random, 3 * 65536 + 5, 2); },
     [](Random& random) { return quantization_case(random, 2 * 65536 + 1, 2); },

@@ -14,15 +14,9 @@ import jaxdml as dml
 from jaxdml._arithmetic import kernel_library
 from native_calls import needs_native
 from platforms import posix
+from processes import run
 
 HERE = Path(__file__).parent
-
-
-def run(program, **variables):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE.parent)])} | variables
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], env=environment, capture_output=True, text=True, check=False
-    )
 
 
 def test_without_the_package_xla_computes():

@@ -1,0 +1,275 @@
+// Convolutions as products of matrices whose rows are never laid side by side (indirect convolution, Dukhan 2019).
+//
+// A worker copies what a block of output pixels sees of the input, padded and with channels last. What a row of the
+// kernel sees is then one run of memory. Rows of the product are pixels, lanes are output channels; sums are
+// requantized, collected, and stored with pixels last, as the output has them.
+#pragma once
+
+#include "channels.h"
+#include "microkernel.h"
+#include "packing.h"
+#include "transpose.h"
+
+namespace jaxdml::JAXDML_ISA {
+
+constexpr int kMostPixels = 96;                        // that are collected before they are stored
+constexpr int64_t kMostBlockBytes = int64_t(1) << 18;  // of a copy, for it to stay in the second cache
+
+// A copy: cells [row][column][channel]. Columns that a dilated kernel sees together, those of one phase modulo the
+// dilation, lie side by side.
+struct Copy {
+  int64_t height, width;  // of the padded input
+  int64_t phase;          // columns of one
+  int64_t row, cells;     // from one row to the next, of all
+
+  int64_t column(int64_t x, int64_t dilation, int64_t channels) const {
+    return (x % dilation * phase + x / dilation) * channels;
+  }
+};
+
+JAXDML_INLINE Copy copy_for(const Convolution& one, const Filter& filter, int64_t rows, int64_t columns) {
+  Copy copy;
+  copy.height = (rows - 1) * one.stride[0] + (filter.rows - 1) * one.dilation[0] + 1;
+  copy.width = (columns - 1) * one.stride[1] + (filter.columns - 1) * one.dilation[1] + 1;
+  copy.phase = ceil_div(copy.width, one.dilation[1]);
+  copy.row = copy.phase * one.dilation[1] * filter.channels;
+  copy.cells = round_up(copy.height * copy.row + kDepth, 64);  // a run's last dword may end behind the last cell
+  return copy;
+}
+
+struct ChannelsLastPlan {
+  Filter filter;          // with groups merged
+  int64_t rows, columns;  // of a block of the output
+  int64_t row_blocks, column_blocks;
+  int64_t images, widths;   // images and groups of a problem; items of kBytes output channels of a group
+  Copy copy;                // for a whole block
+  int64_t* input_columns;   // where a column of a copy lies, in cells of a row
+  int64_t* output_columns;  // where what a column of a block sees begins
+  Channels* channels;       // of each problem
+  Cell* cells;              // of each worker
+  int64_t* held;            // the block that a worker has copied
+};
+
+JAXDML_INLINE ChannelsLastPlan plan_channels_last(const Convolution* problems, int64_t count, int64_t threads,
+                                                  Arena& arena) {
+  const Convolution& one = problems[0];
+  ChannelsLastPlan plan;
+  plan.filter = merged(one.filter);
+  plan.images = one.batch * plan.filter.groups;
+  plan.widths = ceil_div(group_outputs(plan.filter), kBytes);
+  const int64_t items = count * plan.images * plan.widths;
+  const int64_t blocks = threads > 1 ? ceil_div(4 * threads, items) : 1;  // enough items for all workers
+  plan.rows = ceil_div(one.y_height, blocks);
+  plan.columns = ceil_div(one.y_width, at_most(ceil_div(blocks, one.y_height), ceil_div(one.y_width, kMostPixels)));
+  const auto is_large = [&] {
+    const int64_t bytes = copy_for(one, plan.filter, plan.rows, plan.columns).cells * int64_t(sizeof(Cell));
+    const int64_t whole = one.batch * (one.filter.groups * one.filter.channels * one.height * one.width +
+                                       one.filter.outputs * one.y_height * one.y_width * size_of(one.type));
+    return bytes > kMostBlockBytes || threads * bytes > 2 * whole;
+  };
+  while (plan.rows > 1 && is_large()) plan.rows = ceil_div(plan.rows, 2);
+  while (plan.columns > kMostPixels && is_large()) plan.columns = ceil_div(plan.columns, 2);
+  plan.row_blocks = ceil_div(one.y_height, plan.rows);
+  plan.column_blocks = ceil_div(one.y_width, plan.columns);
+  plan.copy = copy_for(one, plan.filter, plan.rows, plan.columns);
+  plan.input_columns = take<int64_t>(arena, plan.copy.width);
+  plan.output_columns = take<int64_t>(arena, plan.columns);
+  plan.channels = take_channels(one.filter, count, arena);
+  plan.cells = take<Cell>(arena, threads * plan.copy.cells);
+  plan.held = take<int64_t>(arena, threads);
+  return plan;
+}
+
+// A part of the output, and where it begins.
+struct Block {
+  int64_t row, column, rows, columns;
+};
+
+JAXDML_INLINE Block block_of(const Convolution& one, const ChannelsLastPlan& plan, int64_t number) {
+  const int64_t row = number / plan.column_blocks * plan.rows, column = number % plan.column_blocks * plan.columns;
+  return {row, column, at_most(plan.rows, one.y_height - row), at_most(plan.columns, one.y_width - column)};
+}
+
+// Where pixels first to first + count lie, of an image or a part of one that is `width` wide.
+template <class T>
+JAXDML_INLINE void place(T* image, int64_t row, const int64_t* columns, int64_t width, int64_t first, int64_t count,
+                         T** pixels) {
+  T* line = image + first / width * row;
+  for (int64_t p = 0, column = first % width; p < count; line += row, column = 0) {
+    const int64_t some = at_most(width - column, count - p);
+    for (int64_t i = 0; i < some; i++) pixels[p + i] = line + columns[column + i];
+    p += some;
+  }
+}
+
+JAXDML_INLINE void fill_cells(Cell* to, uint8_t value, int64_t count) {
+  if constexpr (sizeof(Cell) == 1)
+    memset(to, value, size_t(count));
+  else
+    for (int64_t i = 0; i < count; i++) to[i] = value;
+}
+
+// Up to kBytes pixels that lie side by side in each of `channels` channels, `size` bytes apart.
+JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels, int64_t count, uint8_t flip,
+                               Cell* const* pixels) {
+  const I32 top = splat(int32_t(flip * 0x01010101u));
+  for (int64_t c = 0; c < channels; c += 16) {
+    const int64_t some = at_most(16, channels - c);
+    const uint8_t* from = x + c * size;
+    I32 rows[16];
+    if (some == 16 && count == kBytes)
+      for (int i = 0; i < 16; i++) rows[i] = load(from + i * size) ^ top;
+    else  // behind the last channel it is read again; what comes of it is not stored
+      for (int64_t i = 0; i < 16; i++) rows[i] = load_some(from + at_most(i, some - 1) * size, count) ^ top;
+    transpose_sixteen(rows);
+    each_column(rows, count, [&](int64_t p, __m128i bytes) { store_cells(pixels[p] + c, bytes, some); });
+  }
+}
+
+// Copies what a block sees of one image's group.
+static void copy_block(const Convolution& one, const ChannelsLastPlan& plan, const uint8_t* x, const Block& block,
+                       Cell* cells) {
+  const Copy copy = copy_for(one, plan.filter, block.rows, block.columns);
+  const uint8_t flip = flip_to_unsigned(one.x_zero_point.is_signed);
+  // The input's row and column that the copy begins with, and what it has of the input.
+  const int64_t top = block.row * one.stride[0] - one.start[0], left = block.column * one.stride[1] - one.start[1];
+  const int64_t first_row = at_least(0, -top), last_row = at_most(copy.height, one.height - top);
+  const int64_t first_column = at_least(0, -left), last_column = at_most(copy.width, one.width - left);
+  const int64_t rows = last_row - first_row, columns = last_column - first_column;
+  if (rows < copy.height || columns < copy.width)
+    fill_cells(cells, one.x_zero_point.at[0] ^ flip, copy.height * plan.copy.row);
+  if (rows <= 0 || columns <= 0) return;
+  // Whole rows of the input are one line.
+  const int64_t lines = columns == one.width ? 1 : rows, length = columns == one.width ? rows * columns : columns;
+  for (int64_t line = 0; line < lines; line++)
+    for (int64_t p = 0; p < length; p += kBytes) {
+      const int64_t count = at_most(kBytes, length - p);
+      Cell* pixels[kBytes];
+      place(cells + (first_row + line) * plan.copy.row, plan.copy.row, plan.input_columns + first_column, columns, p,
+            count, pixels);
+      copy_pixels(x + (top + first_row + line) * one.width + left + first_column + p, one.height * one.width,
+                  plan.filter.channels, count, flip, pixels);
+    }
+}
+
+// For each lane, the sum of what a window sees of the channels of the lane's own group; groups may be merged.
+template <int V>
+JAXDML_INLINE void sum_window(const Convolution& one, const ChannelsLastPlan& plan, const Cell* from,
+                              int32_t (&sums)[V * kLanes]) {
+  const Filter& filter = plan.filter;
+  const int64_t channels = one.filter.channels, merged_groups = filter.channels / channels;
+  const int64_t lanes = merged_groups > 1 ? group_outputs(one.filter) : V * kLanes;
+  for (int64_t group = 0; group < merged_groups; group++) {
+    uint32_t sum = 0;
+    for (int64_t u = 0; u < filter.rows; u++)
+      for (int64_t v = 0; v < filter.columns; v++) {
+        const Cell* at = from + u * one.dilation[0] * plan.copy.row + v * filter.channels + group * channels;
+        for (int64_t c = 0; c < channels; c++) sum += at[c];
+      }
+    for (int64_t i = 0; i < lanes; i++) sums[group * lanes + i] = int32_t(sum);
+  }
+}
+
+// R pixels, whose windows begin at `pixels`, of V vectors of output channels, o the first.
+template <int R, int V>
+static void channels_last_tile(const Convolution& one, const ChannelsLastPlan& plan, const Channels& channels,
+                               const Cell* const* pixels, const uint8_t* panel, int64_t o, uint8_t* to) {
+  const Filter& filter = plan.filter;
+  const int64_t step = one.dilation[0] * plan.copy.row * int64_t(sizeof(Cell));
+  const uint8_t* rows[R];
+  for (int r = 0; r < R; r++) rows[r] = reinterpret_cast<const uint8_t*>(pixels[r]);
+  I32 sums[R][V];
+  multiply_tile<R, V, SignedLanes>(rows, filter.rows, step, panel, run_depth(filter) / kDepth, sums);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++) {
+    int32_t window_sums[V * kLanes] = {};
+    if (channels.has_zero_points) sum_window<V>(one, plan, pixels[r], window_sums);
+    I32 totals[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) {
+      const int64_t at = o + v * kLanes;
+      totals[v] = add(sums[r][v], load(channels.offsets + at));
+      if (channels.has_zero_points)
+        totals[v] = subtract(totals[v], multiply(load(channels.zero_points + at), load(window_sums + v * kLanes)));
+    }
+    if (one.type == Type::kInt32) {
+      for (int v = 0; v < V; v++) store(to + r * kBytes * 4 + v * kBytes, totals[v]);
+      continue;
+    }
+    F32 values[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) values[v] = scaled(totals[v], load_floats(channels.multipliers + o + v * kLanes));
+    store_saturated(to + r * kBytes, values, channels.output);
+  }
+}
+
+// Stores `count` pixels of up to kBytes channels, which lie `channel` bytes apart.
+JAXDML_INLINE void store_pixels(const uint8_t* from, int64_t count, int64_t outputs, int64_t size, int64_t channel,
+                                uint8_t* y) {
+  if (size == 4) {
+    for (int64_t o = 0; o < outputs; o++)
+      for (int64_t p = 0; p < count; p++) memcpy(y + o * channel + p * 4, from + (p * kBytes + o) * 4, 4);
+    return;
+  }
+  for (int64_t p = 0; p < count; p += 16) {
+    const int64_t some = at_most(16, count - p);
+    I32 rows[16];
+    for (int i = 0; i < 16; i++) rows[i] = load(from + (p + i) * kBytes);
+    transpose_sixteen(rows);
+    each_column(rows, outputs, [&](int64_t o, __m128i bytes) { store_some(y + o * channel + p, bytes, some); });
+  }
+}
+
+static void convolve_channels_last(const Pool& pool, const Convolution* problems, int64_t count, Arena& arena) {
+  const ChannelsLastPlan plan = plan_channels_last(problems, count, pool.threads, arena);
+  const Filter& filter = plan.filter;
+  const Convolution& any = problems[0];
+  const int64_t outputs = group_outputs(filter), depth = filter.rows * run_depth(filter);
+  for (int64_t x = 0; x < plan.copy.width; x++)
+    plan.input_columns[x] = plan.copy.column(x, any.dilation[1], filter.channels);
+  for (int64_t x = 0; x < plan.columns; x++) plan.output_columns[x] = plan.input_columns[x * any.stride[1]];
+  for (int64_t i = 0; i < count; i++) set_channels(problems[i], 0, plan.channels[i]);
+  for (int64_t i = 0; i < pool.threads; i++) plan.held[i] = -1;
+
+  const int64_t blocks = plan.row_blocks * plan.column_blocks;
+  parallel(pool, count * plan.images * blocks * plan.widths, [&](int64_t number, int64_t worker) {
+    Index index = {number};
+    const int64_t first_output = next_of(index, plan.widths) * kBytes;
+    Cell* cells = plan.cells + worker * plan.copy.cells;
+    const bool is_held = plan.held[worker] == index.rest;
+    plan.held[worker] = index.rest;
+    const Block block = block_of(any, plan, next_of(index, blocks));
+    const int64_t image = next_of(index, plan.images), group = image % filter.groups, n = image / filter.groups;
+    const Convolution& one = problems[index.rest];
+    if (!is_held) copy_block(one, plan, one.x + image * filter.channels * one.height * one.width, block, cells);
+
+    const Channels& channels = plan.channels[index.rest];
+    const int64_t some = at_most(kBytes, outputs - first_output), o = group * outputs + first_output;
+    const uint8_t* panels = packed_filter(one).panels + (group * padded_outputs(filter) + first_output) * depth;
+    const int64_t size = size_of(one.type);
+    alignas(64) uint8_t collected[kMostPixels * kBytes * 4];
+    // Whole rows of the output are one line.
+    const bool is_whole = block.columns == one.y_width;
+    const int64_t lines = is_whole ? 1 : block.rows, length = is_whole ? block.rows * block.columns : block.columns;
+    for (int64_t line = 0; line < lines; line++)
+      for (int64_t first = 0; first < length; first += kMostPixels) {
+        const int64_t pixels = at_most(kMostPixels, length - first);
+        Cell* seen[kMostPixels];
+        place(cells + line * one.stride[0] * plan.copy.row, one.stride[0] * plan.copy.row, plan.output_columns,
+              block.columns, first, pixels, seen);
+        for (int64_t at = 0; at < some; at += kTile)
+          with_constant<kVectors>(panel_lanes(outputs, first_output + at) / kLanes, [&](auto vectors) {
+            for (int64_t p = 0; p < pixels; p += kRows)
+              with_constant<kRows>(at_most(kRows, pixels - p), [&](auto rows) {
+                channels_last_tile<rows, vectors>(one, plan, channels, seen + p, panels + at * depth, o + at,
+                                                  collected + (p * kBytes + at) * size);
+              });
+          });
+        const int64_t pixel = (block.row + line) * one.y_width + block.column + first;
+        store_pixels(collected, pixels, some, size, one.y_height * one.y_width * size,
+                     y_channel(one, n, o) + pixel * size);
+      }
+  });
+}
+
+}  // namespace jaxdml::JAXDML_ISA

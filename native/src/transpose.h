@@ -1,0 +1,73 @@
+// Bytes of 16 rows turned into columns.
+#pragma once
+
+#include "common.h"
+
+namespace jaxdml::JAXDML_ISA {
+
+// `count` bytes, at most a vector of them; what lies behind them is anything.
+JAXDML_INLINE I32 load_some(const uint8_t* from, int64_t count) {
+  if (count >= kBytes) return load(from);
+#ifdef __AVX512VNNI__
+  return (I32)_mm512_maskz_loadu_epi8(~uint64_t(0) >> (64 - count), from);
+#else
+  alignas(32) uint8_t bytes[kBytes] = {};
+  memcpy(bytes, from, size_t(count));
+  return load(bytes);
+#endif
+}
+
+JAXDML_INLINE void store_some(uint8_t* to, __m128i bytes, int64_t count) {
+  if (count >= 16) return _mm_storeu_si128((__m128i*)to, bytes);
+#ifdef __AVX512VNNI__
+  _mm_mask_storeu_epi8(to, __mmask16(0xffffu >> (16 - count)), bytes);
+#else
+  uint8_t all[16];
+  _mm_storeu_si128((__m128i*)all, bytes);
+  memcpy(to, all, size_t(count));
+#endif
+}
+
+// The same, as cells.
+JAXDML_INLINE void store_cells(Cell* to, __m128i bytes, int64_t count) {
+#ifdef __AVX512VNNI__
+  store_some(to, bytes, count);
+#else
+  const __m256i cells = _mm256_cvtepu8_epi16(bytes);
+  if (count >= 16) return _mm256_storeu_si256((__m256i*)to, cells);
+  Cell all[16];
+  _mm256_storeu_si256((__m256i*)all, cells);
+  memcpy(to, all, size_t(count) * sizeof(Cell));
+#endif
+}
+
+// In each 128 bits, a square of 16 x 16 bytes. A round puts rows i and i + 8 in turns; four rounds make rows columns.
+JAXDML_INLINE void transpose_sixteen(I32 (&x)[16]) {
+  for (int round = 0; round < 4; round++) {
+    I32 y[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+      y[2 * i] = low_bytes(x[i], x[i + 8]);
+      y[2 * i + 1] = high_bytes(x[i], x[i + 8]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) x[i] = y[i];
+  }
+}
+
+// Calls into(column, its 16 bytes) for the first `count` columns of what transpose_sixteen has made.
+template <int kPart = 0, class F>
+JAXDML_INLINE void each_column(const I32 (&x)[16], int64_t count, const F& into) {
+  if (count <= kPart * 16) return;
+  const int64_t some = at_most(16, count - kPart * 16);
+  for (int64_t i = 0; i < some; i++) {
+#ifdef __AVX512VNNI__
+    into(kPart * 16 + i, _mm512_extracti32x4_epi32((__m512i)x[i], kPart));
+#else
+    into(kPart * 16 + i, _mm256_extracti128_si256((__m256i)x[i], kPart));
+#endif
+  }
+  if constexpr (kPart + 1 < kBytes / 16) each_column<kPart + 1>(x, count, into);
+}
+
+}  // namespace jaxdml::JAXDML_ISA
