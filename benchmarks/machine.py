@@ -1,6 +1,7 @@
 """Where a run took place, and what it is called."""
 
 import datetime
+import os
 import platform
 import re
 import sys
@@ -20,15 +21,17 @@ def environment(device: Any = None) -> dict[str, Any]:
     """The machine, the device, the kernels and the versions of what is installed."""
     about = Path("/proc/cpuinfo").read_text(encoding="utf-8") if sys.platform == "linux" else ""
     flags, names = (re.findall(rf"^{field}\s*: (.*)$", about, re.M) for field in ("flags", "model name"))
+    hidden = os.environ.get("BENCHMARKS_WITHOUT", "").split()  # by without_avx512.py
     kinds = [
         flag
         for flag in ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8")
-        if flags and flag in flags[0].split()
+        if flags and flag in flags[0].split() and not flag.startswith(tuple(hidden))
     ]
     return {
         "date": datetime.date.today().isoformat(),
         "processor": names[0] if names else platform.processor(),
         "instructions": kinds,
+        "hidden": hidden,
         "threads": threads(),
         "device": (device or jax.devices()[0]).device_kind,
         "kernels": dml.kernels(),

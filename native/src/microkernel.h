@@ -50,11 +50,19 @@ JAXDML_INLINE void with_constant(int64_t value, const F& f) {
   f(std::integral_constant<int, kMost>());
 }
 
+// AVX2 has as many registers as a tile needs, so that it is a function of its own. With AVX-512's 32, sums need not go
+// through memory.
+#ifdef __AVX512VNNI__
+#define JAXDML_TILE JAXDML_INLINE
+#else
+#define JAXDML_TILE __attribute__((noinline)) static
+#endif
+
 // The sums of products of R rows with V vectors of lanes. A row is `runs` runs of `dwords` dwords, `step` bytes apart;
-// the lanes of all runs follow each other. A function of its own, so that all registers are the sums'.
+// the lanes of all runs follow each other.
 template <int R, int V, class Dot>
-__attribute__((noinline)) static void multiply_tile(const uint8_t* const (&starts)[R], int64_t runs, int64_t step,
-                                                    const uint8_t* lanes, int64_t dwords, I32 (&to)[R][V]) {
+JAXDML_TILE void multiply_tile(const uint8_t* const (&starts)[R], int64_t runs, int64_t step, const uint8_t* lanes,
+                               int64_t dwords, I32 (&to)[R][V]) {
   const uint8_t* rows[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) rows[r] = starts[r];
