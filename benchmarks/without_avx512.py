@@ -1,8 +1,8 @@
 """python -m benchmarks.without_avx512 -m benchmarks: a Python command on a processor whose AVX-512 nobody sees.
 
 A processor with AVX-512 has AVX2, too. Libraries ask the processor what it has, by the instruction cpuid. Here they
-are copied to build/, each cpuid in them becomes a trap, and the traps are answered without AVX-512, AVX-VNNI and AMX: then
-onnxruntime, XLA and jaxdml all run what they have for AVX2. Needs Linux, cc and objdump.
+are copied to build/, each cpuid in them becomes a trap, and the traps are answered without AVX-512, AVX-VNNI and AMX:
+onnxruntime, XLA and jaxdml then run what they have for AVX2. Needs Linux, cc and objdump.
 """
 
 import importlib.util

@@ -152,21 +152,38 @@ static void copy_block(const Convolution& one, const ChannelsLastPlan& plan, con
     }
 }
 
+JAXDML_INLINE uint32_t sum_cells(const Cell* from, int64_t count) {
+  constexpr int64_t kCells = kBytes / int64_t(sizeof(Cell));
+  I32 lanes = {};
+  int64_t i = 0;
+  for (; i + kCells <= count; i += kCells)
+    lanes = UnsignedLanes::dot(lanes, load(from + i), splat(kDepth == 4 ? 0x01010101 : 0x00010001));
+  uint32_t sum = 0;
+  for (; i < count; i++) sum += from[i];
+  if (count >= kCells)
+    for (int lane = 0; lane < kLanes; lane++) sum += uint32_t(lanes[lane]);
+  return sum;
+}
+
 // For each lane, the sum of what a window sees of the channels of the lane's own group; groups may be merged.
 template <int V>
 JAXDML_INLINE void sum_window(const Convolution& one, const ChannelsLastPlan& plan, const Cell* from,
                               int32_t (&sums)[V * kLanes]) {
   const Filter& filter = plan.filter;
-  const int64_t channels = one.filter.channels, merged_groups = filter.channels / channels;
-  const int64_t lanes = merged_groups > 1 ? group_outputs(one.filter) : V * kLanes;
-  for (int64_t group = 0; group < merged_groups; group++) {
+  const int64_t channels = one.filter.channels, step = one.dilation[0] * plan.copy.row;
+  if (channels == filter.channels) {
+    uint32_t sum = 0;
+    for (int64_t u = 0; u < filter.rows; u++) sum += sum_cells(from + u * step, filter.columns * channels);
+    for (int v = 0; v < V; v++) store(sums + v * kLanes, splat(int32_t(sum)));
+    return;
+  }
+  const int64_t outputs = group_outputs(one.filter);
+  for (int64_t first = 0; first < filter.channels; first += channels) {
     uint32_t sum = 0;
     for (int64_t u = 0; u < filter.rows; u++)
-      for (int64_t v = 0; v < filter.columns; v++) {
-        const Cell* at = from + u * one.dilation[0] * plan.copy.row + v * filter.channels + group * channels;
-        for (int64_t c = 0; c < channels; c++) sum += at[c];
-      }
-    for (int64_t i = 0; i < lanes; i++) sums[group * lanes + i] = int32_t(sum);
+      for (int64_t v = 0; v < filter.columns; v++)
+        sum += sum_cells(from + u * step + v * filter.channels + first, channels);
+    for (int64_t i = 0; i < outputs; i++) sums[first / channels * outputs + i] = int32_t(sum);
   }
 }
 
@@ -207,8 +224,14 @@ static void channels_last_tile(const Convolution& one, const ChannelsLastPlan& p
 JAXDML_INLINE void store_pixels(const uint8_t* from, int64_t count, int64_t outputs, int64_t size, int64_t channel,
                                 uint8_t* y) {
   if (size == 4) {
-    for (int64_t o = 0; o < outputs; o++)
-      for (int64_t p = 0; p < count; p++) memcpy(y + o * channel + p * 4, from + (p * kBytes + o) * 4, 4);
+    for (int64_t o = 0; o < outputs; o += 4)
+      for (int64_t p = 0; p < count; p += 4) {
+        __m128i squares[4];
+        for (int i = 0; i < 4; i++) squares[i] = _mm_loadu_si128((const __m128i*)(from + ((p + i) * kBytes + o) * 4));
+        transpose_dwords(squares);
+        for (int64_t i = 0; i < at_most(4, outputs - o); i++)
+          store_some(y + (o + i) * channel + p * 4, squares[i], at_most(4, count - p) * 4);
+      }
     return;
   }
   for (int64_t p = 0; p < count; p += 16) {

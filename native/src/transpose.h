@@ -1,4 +1,4 @@
-// Bytes of 16 rows turned into columns.
+// Rows of bytes and of dwords turned into columns.
 #pragma once
 
 #include "common.h"
@@ -53,6 +53,16 @@ JAXDML_INLINE void transpose_sixteen(I32 (&x)[16]) {
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) x[i] = y[i];
   }
+}
+
+// A square of 4 x 4 dwords.
+JAXDML_INLINE void transpose_dwords(__m128i (&x)[4]) {
+  const __m128i a = _mm_unpacklo_epi32(x[0], x[1]), b = _mm_unpackhi_epi32(x[0], x[1]);
+  const __m128i c = _mm_unpacklo_epi32(x[2], x[3]), d = _mm_unpackhi_epi32(x[2], x[3]);
+  x[0] = _mm_unpacklo_epi64(a, c);
+  x[1] = _mm_unpackhi_epi64(a, c);
+  x[2] = _mm_unpacklo_epi64(b, d);
+  x[3] = _mm_unpackhi_epi64(b, d);
 }
 
 // Calls into(column, its 16 bytes) for the first `count` columns of what transpose_sixteen has made.
