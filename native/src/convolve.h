@@ -8,25 +8,26 @@
 namespace jaxdml::JAXDML_ISA {
 
 // Up to kLanes output channels of a merged group, from the first-th on, in their panel.
-JAXDML_INLINE void pack_lanes(const uint8_t* filter, uint8_t flip, const Filter& shape, int64_t group, int64_t first,
-                              uint8_t* panels) {
+JAXDML_INLINE void pack_lanes(const uint8_t* filter, uint8_t flip, const Filter& shape, int64_t merged_group,
+                              int64_t first, uint8_t* panels) {
   const Filter whole = merged(shape);
   const int64_t outputs = group_outputs(whole), depth = filter_depth(shape), area = shape.rows * shape.columns;
   const int64_t panel = first / kTile * kTile, lanes = panel_lanes(outputs, panel), run = run_depth(whole);
-  const uint8_t* from = filter + (group * outputs + first) * depth;
-  uint8_t* to = panels + (group * padded_outputs(whole) + panel) * whole.rows * run + (first - panel) * kDepth;
-  for (int64_t u = 0; u < whole.rows; u++)
-    for (int64_t k = 0; k < run; k += kDepth, to += lanes * kDepth) {
-      memset(to, 0, kLanes * kDepth);
-      for (int64_t i = k; i < at_most(k + kDepth, whole.columns * whole.channels); i++) {
-        const int64_t v = i / whole.channels, c = i % whole.channels % shape.channels;
-        // Only outputs of the channel's own group see it.
-        const int64_t own = i % whole.channels / shape.channels * group_outputs(shape) - first;
-        const int64_t last = at_most(own + group_outputs(shape), at_most(kLanes, outputs - first));
-        for (int64_t o = at_least(own, 0); o < last; o++)
-          to[o * kDepth + i - k] = from[o * depth + c * area + u * shape.columns + v] ^ flip;
+  const int64_t count = at_most(kLanes, outputs - first), step = lanes * kDepth;
+  const uint8_t* from = filter + (merged_group * outputs + first) * depth;
+  uint8_t* to = panels + (merged_group * padded_outputs(whole) + panel) * whole.rows * run + (first - panel) * kDepth;
+  for (int64_t u = 0; u < whole.rows; u++, to += run / kDepth * step) {
+    for (int64_t k = 0; k < run; k += kDepth) memset(to + k / kDepth * step, 0, kLanes * kDepth);
+    for (int64_t v = 0, k = 0; v < whole.columns; v++)
+      for (int64_t group = 0; group < whole.channels / shape.channels; group++) {
+        // Only outputs of a channel's own group see it.
+        const int64_t own = group * group_outputs(shape) - first;
+        const int64_t begin = at_least(own, 0), end = at_most(own + group_outputs(shape), count);
+        for (int64_t c = 0; c < shape.channels; c++, k++)
+          for (int64_t o = begin; o < end; o++)
+            to[k / kDepth * step + o * kDepth + k % kDepth] = from[o * depth + c * area + u * shape.columns + v] ^ flip;
       }
-    }
+  }
 }
 
 JAXDML_INLINE void pack_row(const uint8_t* filter, uint8_t flip, const Filter& shape, int64_t o, Packed& packed) {
