@@ -56,6 +56,8 @@ def prepare() -> Path:
         if mark.exists():
             continue
         print(f"copying {name} to {copy}")
+        for old in FOLDER.glob(f"{name}-*"):
+            old.unlink()
         shutil.rmtree(copy, ignore_errors=True)
         (original,) = importlib.util.find_spec(name).submodule_search_locations
         shutil.copytree(original, copy)

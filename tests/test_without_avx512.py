@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,11 @@ def answer(library, leaf, **variables):
     return [int(register) for register in run.stdout.split()]
 
 
-@pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="cpuid is traced on x86-64 Linux")
+TOOLS = ("cc", "objdump", "readelf")
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="cpuid is of x86-64")
+@pytest.mark.skipif(not all(map(shutil.which, TOOLS)), reason=f"needs {', '.join(TOOLS)}")
 def test_a_library_is_told_of_no_avx512_and_of_all_else(tmp_path):
     library = tmp_path / "asks.so"
     subprocess.run(["cc", "-x", "c", "-", "-shared", "-fPIC", "-o", library], input=ASKS, text=True, check=True)

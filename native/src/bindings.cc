@@ -180,25 +180,27 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
   one.y_height = of_y[2];
   one.y_width = of_y[3];
   const int64_t kernel[2] = {one.filter.rows, one.filter.columns};
-  int64_t planes = of_x[0] * of_x[1];  // elements of a padded input
+  int64_t elements = of_x[0] * of_x[1];  // of the padded input
   for (const Numbers numbers : {strides, dilations, start_padding, end_padding})
     JAXDML_EXPECT(numbers.size() == 2, "an option is not two numbers");
   for (size_t i = 0; i < 2; i++) {
-    one.stride[i] = strides[i];
-    one.dilation[i] = dilations[i];
     one.start[i] = start_padding[i];
     one.end[i] = end_padding[i];
     constexpr int64_t kMost = int64_t(1) << 40;
-    for (const int64_t number : {one.stride[i], one.dilation[i], one.start[i], one.end[i]})
+    for (const int64_t number : {strides[i], dilations[i], one.start[i], one.end[i]})
       JAXDML_EXPECT(number >= 0 && number < kMost, "an option is out of range");
-    JAXDML_EXPECT(one.stride[i] && one.dilation[i], "strides and dilations are at least 1");
-    const int64_t reach = checked_product(kernel[i] - 1, one.dilation[i]);
+    JAXDML_EXPECT(strides[i] && dilations[i], "strides and dilations are at least 1");
+    const int64_t reach = checked_product(kernel[i] - 1, dilations[i]);
     const int64_t padded = of_x[2 + i] + one.start[i] + one.end[i];
-    JAXDML_EXPECT(reach >= 0 && padded > reach && of_y[2 + i] == (padded - reach - 1) / one.stride[i] + 1,
+    JAXDML_EXPECT(reach >= 0 && padded > reach && of_y[2 + i] == (padded - reach - 1) / strides[i] + 1,
                   "the output's size does not follow from x, filter and options");
-    planes = checked_product(planes, 2 * padded);  // phases round up
+    elements = checked_product(elements, padded);
+    // Where there is nothing to step to, steps may be of any length. Those of 1 take no memory.
+    one.stride[i] = of_y[2 + i] == 1 ? 1 : strides[i];
+    one.dilation[i] = kernel[i] == 1 ? 1 : dilations[i];
   }
-  if (planes < 0) return no_memory();
+  // No memory has so much, and sizes that are a few times as large, times threads, do not overflow.
+  if (elements < 0 || elements >> 46) return no_memory();
   const int64_t packed_bytes = chosen->filter_bytes(one.filter);
   const auto of_filter = filter.dimensions();
   if (is_packed) {

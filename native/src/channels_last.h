@@ -12,28 +12,46 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-constexpr int kMostPixels = 96;                        // that are collected before they are stored
+constexpr int kMostPixels = 96;  // that are collected before they are stored
+static_assert(kMostPixels % kRows == 0 && kMostPixels % 16 == 0, "whole tiles are computed, and whole squares stored");
 constexpr int64_t kMostBlockBytes = int64_t(1) << 18;  // of a copy, for it to stay in the second cache
 
-// A copy: cells [row][column][channel]. Columns that a dilated kernel sees together, those of one phase modulo the
-// dilation, lie side by side.
-struct Copy {
-  int64_t height, width;  // of the padded input
-  int64_t phase;          // columns of one
-  int64_t row, cells;     // from one row to the next, of all
+// What so many rows or columns of the output see of the padded input.
+JAXDML_INLINE int64_t extent_of(const Convolution& one, const Filter& filter, int i, int64_t outputs) {
+  const int64_t kernel = i ? filter.columns : filter.rows;
+  return (outputs - 1) * one.stride[i] + (kernel - 1) * one.dilation[i] + 1;
+}
 
-  int64_t column(int64_t x, int64_t dilation, int64_t channels) const {
-    return (x % dilation * phase + x / dilation) * channels;
+// A copy of what a block of the output sees: cells [row][column][channel]. Columns that a dilated kernel sees together,
+// those of one phase modulo the dilation, lie side by side. Rows are all there are, or, where these are fewer, those
+// that each row of the output sees, one behind the other.
+struct Copy {
+  bool has_all_rows;
+  int64_t output_step, kernel_step;  // in rows: from one row of the output, or of the kernel, to the next
+  int64_t phase;                     // columns of one
+  int64_t row_cells, cells;          // of a row; of the copy
+
+  int64_t rows(const Convolution& one, const Filter& filter, int64_t outputs) const {
+    return has_all_rows ? extent_of(one, filter, 0, outputs) : outputs * filter.rows;
+  }
+  // The row of the padded input that a row of the copy is, from the first one on.
+  int64_t input_row(const Convolution& one, int64_t row) const {
+    return has_all_rows ? row : row / output_step * one.stride[0] + row % output_step * one.dilation[0];
+  }
+  int64_t column_at(const Convolution& one, int64_t column, int64_t channels) const {
+    return (column % one.dilation[1] * phase + column / one.dilation[1]) * channels;
   }
 };
 
 JAXDML_INLINE Copy copy_for(const Convolution& one, const Filter& filter, int64_t rows, int64_t columns) {
   Copy copy;
-  copy.height = (rows - 1) * one.stride[0] + (filter.rows - 1) * one.dilation[0] + 1;
-  copy.width = (columns - 1) * one.stride[1] + (filter.columns - 1) * one.dilation[1] + 1;
-  copy.phase = ceil_div(copy.width, one.dilation[1]);
-  copy.row = copy.phase * one.dilation[1] * filter.channels;
-  copy.cells = round_up(copy.height * copy.row + kDepth, 64);  // a run's last dword may end behind the last cell
+  copy.has_all_rows = extent_of(one, filter, 0, rows) <= rows * filter.rows;
+  copy.output_step = copy.has_all_rows ? one.stride[0] : filter.rows;
+  copy.kernel_step = copy.has_all_rows ? one.dilation[0] : 1;
+  copy.phase = ceil_div(extent_of(one, filter, 1, columns), one.dilation[1]);
+  copy.row_cells = copy.phase * one.dilation[1] * filter.channels;
+  // A run's last dword may end behind the last cell.
+  copy.cells = round_up(copy.rows(one, filter, rows) * copy.row_cells + kDepth, 64);
   return copy;
 }
 
@@ -41,13 +59,13 @@ struct ChannelsLastPlan {
   Filter filter;          // with groups merged
   int64_t rows, columns;  // of a block of the output
   int64_t row_blocks, column_blocks;
-  int64_t images, widths;   // images and groups of a problem; items of kBytes output channels of a group
-  Copy copy;                // for a whole block
-  int64_t* input_columns;   // where a column of a copy lies, in cells of a row
-  int64_t* output_columns;  // where what a column of a block sees begins
-  Channels* channels;       // of each problem
-  Cell* cells;              // of each worker
-  int64_t* held;            // the block that a worker has copied
+  int64_t images, output_blocks;  // images times groups of a problem; blocks of kBytes output channels of a group
+  Copy copy;                      // for a whole block
+  int64_t* input_columns;         // where a column of a copy lies, in cells of a row
+  int64_t* output_columns;        // where what a column of a block sees begins
+  Channels* channels;             // of each problem
+  Cell* cells;                    // of each worker
+  int64_t* held;                  // the block that a worker has copied
 };
 
 JAXDML_INLINE ChannelsLastPlan plan_channels_last(const Convolution* problems, int64_t count, int64_t threads,
@@ -56,8 +74,8 @@ JAXDML_INLINE ChannelsLastPlan plan_channels_last(const Convolution* problems, i
   ChannelsLastPlan plan;
   plan.filter = merged(one.filter);
   plan.images = one.batch * plan.filter.groups;
-  plan.widths = ceil_div(group_outputs(plan.filter), kBytes);
-  const int64_t items = count * plan.images * plan.widths;
+  plan.output_blocks = ceil_div(group_outputs(plan.filter), kBytes);
+  const int64_t items = count * plan.images * plan.output_blocks;
   const int64_t blocks = threads > 1 ? ceil_div(4 * threads, items) : 1;  // enough items for all workers
   plan.rows = ceil_div(one.y_height, blocks);
   plan.columns = ceil_div(one.y_width, at_most(ceil_div(blocks, one.y_height), ceil_div(one.y_width, kMostPixels)));
@@ -72,7 +90,7 @@ JAXDML_INLINE ChannelsLastPlan plan_channels_last(const Convolution* problems, i
   plan.row_blocks = ceil_div(one.y_height, plan.rows);
   plan.column_blocks = ceil_div(one.y_width, plan.columns);
   plan.copy = copy_for(one, plan.filter, plan.rows, plan.columns);
-  plan.input_columns = take<int64_t>(arena, plan.copy.width);
+  plan.input_columns = take<int64_t>(arena, extent_of(one, plan.filter, 1, plan.columns));
   plan.output_columns = take<int64_t>(arena, plan.columns);
   plan.channels = take_channels(one.filter, count, arena);
   plan.cells = take<Cell>(arena, threads * plan.copy.cells);
@@ -126,30 +144,37 @@ JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels,
   }
 }
 
-// Copies what a block sees of one image's group.
+// Copies what a block sees of one image's group, at `x`.
 static void copy_block(const Convolution& one, const ChannelsLastPlan& plan, const uint8_t* x, const Block& block,
                        Cell* cells) {
-  const Copy copy = copy_for(one, plan.filter, block.rows, block.columns);
+  const Copy& copy = plan.copy;
+  const int64_t copied_rows = copy.rows(one, plan.filter, block.rows);
+  const int64_t width = extent_of(one, plan.filter, 1, block.columns);
   const uint8_t flip = flip_to_unsigned(one.x_zero_point.is_signed);
-  // The input's row and column that the copy begins with, and what it has of the input.
+  // The input's row and column that the copy begins with; the copy's columns that lie in the input.
   const int64_t top = block.row * one.stride[0] - one.start[0], left = block.column * one.stride[1] - one.start[1];
-  const int64_t first_row = at_least(0, -top), last_row = at_most(copy.height, one.height - top);
-  const int64_t first_column = at_least(0, -left), last_column = at_most(copy.width, one.width - left);
-  const int64_t rows = last_row - first_row, columns = last_column - first_column;
-  if (rows < copy.height || columns < copy.width)
-    fill_cells(cells, one.x_zero_point.at[0] ^ flip, copy.height * plan.copy.row);
-  if (rows <= 0 || columns <= 0) return;
-  // Whole rows of the input are one line.
-  const int64_t lines = columns == one.width ? 1 : rows, length = columns == one.width ? rows * columns : columns;
-  for (int64_t line = 0; line < lines; line++)
-    for (int64_t p = 0; p < length; p += kBytes) {
-      const int64_t count = at_most(kBytes, length - p);
+  const int64_t first_column = at_least(0, -left), last_column = at_most(width, one.width - left);
+  const int64_t columns = at_least(last_column - first_column, 0);
+  for (int64_t row = 0; row < copied_rows;) {
+    const int64_t input_row = top + copy.input_row(one, row);
+    const bool is_inside = input_row >= 0 && input_row < one.height;
+    // Whole rows of the input that follow each other are one line.
+    int64_t rows = 1;
+    if (is_inside && columns == one.width)
+      while (row + rows < copied_rows && top + copy.input_row(one, row + rows) == input_row + rows &&
+             input_row + rows < one.height)
+        rows++;
+    if (!is_inside || columns < width)
+      fill_cells(cells + row * copy.row_cells, one.x_zero_point.at[0] ^ flip, rows * copy.row_cells);
+    for (int64_t p = 0; is_inside && p < rows * columns; p += kBytes) {
+      const int64_t count = at_most(kBytes, rows * columns - p);
       Cell* pixels[kBytes];
-      place(cells + (first_row + line) * plan.copy.row, plan.copy.row, plan.input_columns + first_column, columns, p,
-            count, pixels);
-      copy_pixels(x + (top + first_row + line) * one.width + left + first_column + p, one.height * one.width,
-                  plan.filter.channels, count, flip, pixels);
+      place(cells + row * copy.row_cells, copy.row_cells, plan.input_columns + first_column, columns, p, count, pixels);
+      copy_pixels(x + input_row * one.width + left + first_column + p, one.height * one.width, plan.filter.channels,
+                  count, flip, pixels);
     }
+    row += rows;
+  }
 }
 
 JAXDML_INLINE uint32_t sum_cells(const Cell* from, int64_t count) {
@@ -170,7 +195,7 @@ template <int V>
 JAXDML_INLINE void sum_window(const Convolution& one, const ChannelsLastPlan& plan, const Cell* from,
                               int32_t (&sums)[V * kLanes]) {
   const Filter& filter = plan.filter;
-  const int64_t channels = one.filter.channels, step = one.dilation[0] * plan.copy.row;
+  const int64_t channels = one.filter.channels, step = plan.copy.kernel_step * plan.copy.row_cells;
   if (channels == filter.channels) {
     uint32_t sum = 0;
     for (int64_t u = 0; u < filter.rows; u++) sum += sum_cells(from + u * step, filter.columns * channels);
@@ -192,7 +217,7 @@ template <int R, int V>
 static void channels_last_tile(const Convolution& one, const ChannelsLastPlan& plan, const Channels& channels,
                                const Cell* const* pixels, const uint8_t* panel, int64_t o, uint8_t* to) {
   const Filter& filter = plan.filter;
-  const int64_t step = one.dilation[0] * plan.copy.row * int64_t(sizeof(Cell));
+  const int64_t step = plan.copy.kernel_step * plan.copy.row_cells * int64_t(sizeof(Cell));
   const uint8_t* rows[R];
   for (int r = 0; r < R; r++) rows[r] = reinterpret_cast<const uint8_t*>(pixels[r]);
   I32 sums[R][V];
@@ -248,16 +273,16 @@ static void convolve_channels_last(const Pool& pool, const Convolution* problems
   const Filter& filter = plan.filter;
   const Convolution& any = problems[0];
   const int64_t outputs = group_outputs(filter), depth = filter.rows * run_depth(filter);
-  for (int64_t x = 0; x < plan.copy.width; x++)
-    plan.input_columns[x] = plan.copy.column(x, any.dilation[1], filter.channels);
+  for (int64_t x = 0; x < extent_of(any, filter, 1, plan.columns); x++)
+    plan.input_columns[x] = plan.copy.column_at(any, x, filter.channels);
   for (int64_t x = 0; x < plan.columns; x++) plan.output_columns[x] = plan.input_columns[x * any.stride[1]];
   for (int64_t i = 0; i < count; i++) set_channels(problems[i], 0, plan.channels[i]);
   for (int64_t i = 0; i < pool.threads; i++) plan.held[i] = -1;
 
   const int64_t blocks = plan.row_blocks * plan.column_blocks;
-  parallel(pool, count * plan.images * blocks * plan.widths, [&](int64_t number, int64_t worker) {
+  parallel(pool, count * plan.images * blocks * plan.output_blocks, [&](int64_t number, int64_t worker) {
     Index index = {number};
-    const int64_t first_output = next_of(index, plan.widths) * kBytes;
+    const int64_t first_output = next_of(index, plan.output_blocks) * kBytes;
     Cell* cells = plan.cells + worker * plan.copy.cells;
     const bool is_held = plan.held[worker] == index.rest;
     plan.held[worker] = index.rest;
@@ -278,8 +303,8 @@ static void convolve_channels_last(const Pool& pool, const Convolution* problems
       for (int64_t first = 0; first < length; first += kMostPixels) {
         const int64_t pixels = at_most(kMostPixels, length - first);
         Cell* seen[kMostPixels];
-        place(cells + line * one.stride[0] * plan.copy.row, one.stride[0] * plan.copy.row, plan.output_columns,
-              block.columns, first, pixels, seen);
+        place(cells + line * plan.copy.output_step * plan.copy.row_cells, plan.copy.output_step * plan.copy.row_cells,
+              plan.output_columns, block.columns, first, pixels, seen);
         for (int64_t at = 0; at < some; at += kTile)
           with_constant<kVectors>(panel_lanes(outputs, first_output + at) / kLanes, [&](auto vectors) {
             for (int64_t p = 0; p < pixels; p += kRows)

@@ -25,9 +25,10 @@ JAXDML_INLINE uint8_t flip_to_signed(bool is_signed) { return is_signed ? 0 : 12
 JAXDML_INLINE int32_t as_activation(const ZeroPoints& x, int64_t i) { return value(x, i) + (x.is_signed ? 128 : 0); }
 JAXDML_INLINE int32_t as_weight(const ZeroPoints& x, int64_t i) { return value(x, i) - (x.is_signed ? 0 : 128); }
 
-// What packed weights begin with, so that none are read that were packed by other kernels, or not at all.
+// What packed weights begin with, so that none are read that were packed by other kernels, or not at all. A new layout
+// of packed weights takes a new third byte.
 constexpr int32_t kMatrixMark = 0x4a444d00 + kBytes;
-constexpr int32_t kFilterMark = 0x4a444e00 + kBytes;
+constexpr int32_t kFilterMark = 0x4a444f00 + kBytes;
 
 // Cells from one row to the next, where rows of a product are read side by side: never a multiple of cache lines, for
 // the same element of all rows would then lie in one bank of the cache, and be read one after the other.
@@ -55,19 +56,13 @@ JAXDML_INLINE void clear_behind(T* piece, int64_t count) {
   memset(reinterpret_cast<uint8_t*>(piece) + bytes, 0, round_up(bytes, 64) - bytes);
 }
 
-// Calls f(phase, item, worker) for all items of several phases, on all threads.
-template <int kPhases, class F>
-JAXDML_INLINE void in_phases(const Pool& pool, const int64_t (&counts)[kPhases], const F& f) {
-  const Pool::Task task = [](const void* g, int64_t phase, int64_t item, int64_t worker) {
-    (*static_cast<const F*>(g))(phase, item, worker);
-  };
-  pool.run(pool, counts, kPhases, task, &f);
-}
-
 // Calls f(item, worker) for all items, on all threads.
 template <class F>
 JAXDML_INLINE void parallel(const Pool& pool, int64_t count, const F& f) {
-  in_phases(pool, {count}, [&](int64_t, int64_t item, int64_t worker) { f(item, worker); });
+  const Pool::Task task = [](const void* g, int64_t item, int64_t worker) {
+    (*static_cast<const F*>(g))(item, worker);
+  };
+  pool.run(pool, count, task, &f);
 }
 
 // The number of an item of several nested loops; next_of takes the counters off it, that of the innermost loop first.

@@ -13,7 +13,7 @@ JAXDML_INLINE void pack_lanes(const uint8_t* filter, uint8_t flip, const Filter&
   const Filter whole = merged(shape);
   const int64_t outputs = group_outputs(whole), depth = filter_depth(shape), area = shape.rows * shape.columns;
   const int64_t panel = first / kTile * kTile, lanes = panel_lanes(outputs, panel), run = run_depth(whole);
-  const int64_t count = at_most(kLanes, outputs - first), step = lanes * kDepth;
+  const int64_t step = lanes * kDepth;
   const uint8_t* from = filter + (merged_group * outputs + first) * depth;
   uint8_t* to = panels + (merged_group * padded_outputs(whole) + panel) * whole.rows * run + (first - panel) * kDepth;
   for (int64_t u = 0; u < whole.rows; u++, to += run / kDepth * step) {
@@ -22,7 +22,7 @@ JAXDML_INLINE void pack_lanes(const uint8_t* filter, uint8_t flip, const Filter&
       for (int64_t group = 0; group < whole.channels / shape.channels; group++) {
         // Only outputs of a channel's own group see it.
         const int64_t own = group * group_outputs(shape) - first;
-        const int64_t begin = at_least(own, 0), end = at_most(own + group_outputs(shape), count);
+        const int64_t begin = at_least(own, 0), end = at_most(own + group_outputs(shape), kLanes);
         for (int64_t c = 0; c < shape.channels; c++, k++)
           for (int64_t o = begin; o < end; o++)
             to[k / kDepth * step + o * kDepth + k % kDepth] = from[o * depth + c * area + u * shape.columns + v] ^ flip;
@@ -31,7 +31,7 @@ JAXDML_INLINE void pack_lanes(const uint8_t* filter, uint8_t flip, const Filter&
 }
 
 JAXDML_INLINE void pack_row(const uint8_t* filter, uint8_t flip, const Filter& shape, int64_t o, Packed& packed) {
-  const int64_t depth = filter_depth(shape), padded = row_cells(depth);
+  const int64_t depth = filter_depth(shape), padded = padded_filter_depth(shape);
   Cell* row = packed.rows + o * padded;
   for (int64_t k = 0; k < padded; k++) row[k] = k < depth ? Cell(int8_t(filter[o * depth + k] ^ flip)) : Cell(0);
 }
@@ -60,7 +60,7 @@ static void pack_filter(const Pool& pool, const uint8_t* filter, bool is_signed,
   memset(packed.flag, 0, 64);
   clear_behind(packed.sums, shape.outputs);
   if (is_depthwise(shape))
-    clear_behind(packed.rows, shape.outputs * row_cells(depth));
+    clear_behind(packed.rows, shape.outputs * padded_filter_depth(shape));
   else
     clear_behind(packed.panels, panel_bytes(merged(shape)));
   if (m) clear_behind(packed.winograd, winograd_bytes(shape, m) / 4);
@@ -97,8 +97,8 @@ JAXDML_INLINE int64_t winograd_tiles(const Convolution* problems, int64_t count)
   // Products of lanes for each pair of an input and an output channel. Transforms take a quarter as long as products;
   // to read a transformed filter takes as long as four products of pairs at each of its points.
   const int64_t by_tiles = round_up(tiles, kBlock) * points / 2 * 5 / 4 + points * 2;
-  const int64_t directly = one.batch * one.y_height * one.y_width * 9 / kDepth;
-  return by_tiles < directly ? m : 0;
+  const int64_t by_pixels = one.batch * one.y_height * one.y_width * 9 / kDepth;
+  return by_tiles < by_pixels ? m : 0;
 }
 
 static int64_t convolve_scratch(const Convolution* problems, int64_t count, int64_t threads) {

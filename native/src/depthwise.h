@@ -1,6 +1,8 @@
-// Convolutions with one channel to a group: a few products for each output, so that what counts is how the windows get
-// into the lanes. kBytes positions are taken at once, in the order in which instructions that interleave leave them,
-// and those that pack put them back.
+// Convolutions with one channel to a group (depthwise).
+//
+// An output takes a few products only, so that the time goes into bringing windows into lanes. kBytes positions are
+// computed at once, in the order in which the instructions that interleave bytes leave them; the instructions that
+// narrow sums to bytes put them back in order.
 #pragma once
 
 #include "channels.h"
@@ -9,29 +11,31 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// What kDepth elements of a kernel see; their masks, or null where all of it lies in the image.
-struct Windows {
-  const uint8_t* rows[kDepth];
-  const uint8_t* masks[kDepth];
+// An element of the kernel.
+struct Tap {
+  int64_t offset;       // of what it sees
+  const uint8_t* mask;  // null where all columns are inside
 };
 
-JAXDML_INLINE I32 load_window(const Windows& of, int i, I32 padding, I32 top) {
-  const I32 x = load(of.rows[i]);
-  return of.masks[i] ? ((x ^ padding) & load(of.masks[i])) ^ padding ^ top : x ^ top;
+// What a tap sees of kBytes positions, of which the first is in a column; they may all be inside.
+template <bool kAreInside>
+JAXDML_INLINE I32 load_window(const Tap& tap, const uint8_t* planes, int64_t column, I32 padding, I32 top) {
+  const I32 x = load(planes + tap.offset);
+  if (kAreInside || !tap.mask) return x ^ top;
+  return ((x ^ padding) & load(tap.mask + column)) ^ padding ^ top;
 }
 
-// kBytes positions in four vectors: in each 128 bits positions 0 to 3, 4 to 7, 8 to 11 and 12 to 15.
-JAXDML_INLINE void interleave_positions(const Windows& of, I32 padding, I32 top, I32 (&to)[4]) {
-  const I32 a = load_window(of, 0, padding, top), b = load_window(of, 1, padding, top);
+// kDepth windows in four vectors: in each 128 bits positions 0 to 3, 4 to 7, 8 to 11 and 12 to 15.
+JAXDML_INLINE void interleave_windows(const I32 (&x)[kDepth], I32 (&to)[4]) {
 #ifdef __AVX512VNNI__
-  const I32 c = load_window(of, 2, padding, top), d = load_window(of, 3, padding, top);
-  const I32 low[2] = {low_bytes(a, b), low_bytes(c, d)}, high[2] = {high_bytes(a, b), high_bytes(c, d)};
+  const I32 low[2] = {low_bytes(x[0], x[1]), low_bytes(x[2], x[3])};
+  const I32 high[2] = {high_bytes(x[0], x[1]), high_bytes(x[2], x[3])};
   to[0] = low_words(low[0], low[1]);
   to[1] = high_words(low[0], low[1]);
   to[2] = low_words(high[0], high[1]);
   to[3] = high_words(high[0], high[1]);
 #else
-  const I32 low = low_bytes(a, b), high = high_bytes(a, b), zero = I32{};
+  const I32 low = low_bytes(x[0], x[1]), high = high_bytes(x[0], x[1]), zero = I32{};
   to[0] = low_bytes(low, zero);
   to[1] = high_bytes(low, zero);
   to[2] = low_bytes(high, zero);
@@ -41,11 +45,10 @@ JAXDML_INLINE void interleave_positions(const Windows& of, I32 padding, I32 top,
 
 struct DepthwisePlan {
   Planes planes;
-  int64_t* offsets;       // of each element of the kernel
-  const uint8_t** masks;  // of each element
-  uint8_t* mask_bytes;    // of each column of the kernel
-  int64_t mask_size;
-  bool* is_seen;  // of each plane
+  Tap* taps;
+  Inside inside;   // of all columns of the kernel
+  uint8_t* masks;  // of each column of the kernel
+  int64_t mask_bytes;
   Channels* channels;
   uint8_t* filled;  // a channel's planes, of each worker
 };
@@ -54,70 +57,70 @@ JAXDML_INLINE DepthwisePlan plan_depthwise(const Convolution* problems, int64_t 
   const Convolution& one = problems[0];
   DepthwisePlan plan;
   plan.planes = planes_of(one);
-  plan.offsets = take<int64_t>(arena, padded_filter_depth(one.filter));
-  plan.masks = take<const uint8_t*>(arena, padded_filter_depth(one.filter));
-  plan.mask_size = plan.planes.pitch + kBytes;
-  plan.mask_bytes = take<uint8_t>(arena, one.filter.columns * plan.mask_size);
-  plan.is_seen = take<bool>(arena, one.stride[0] * one.stride[1]);
+  plan.taps = take<Tap>(arena, filter_depth(one.filter));
+  plan.mask_bytes = plan.planes.pitch + kBytes;
+  plan.masks = take<uint8_t>(arena, one.filter.columns * plan.mask_bytes);
   plan.channels = take_channels(one.filter, count, arena);
   plan.filled = take<uint8_t>(arena, threads * plan.planes.size);
   return plan;
 }
 
-JAXDML_INLINE void set_plan(const Convolution& one, const DepthwisePlan& plan) {
-  const Filter& filter = one.filter;
-  memset(plan.is_seen, 0, size_t(one.stride[0] * one.stride[1]));
-  for (int64_t v = 0; v < filter.columns; v++) {
-    uint8_t* mask = plan.mask_bytes + v * plan.mask_size;
-    const bool is_masked = set_mask(one, plan.planes, v, plan.mask_size, mask);
-    for (int64_t u = 0; u < filter.rows; u++) {
-      plan.offsets[u * filter.columns + v] = plane_offset(one, plan.planes, u, v);
-      plan.masks[u * filter.columns + v] = is_masked ? mask : nullptr;
-      plan.is_seen[shift_of(one, 0, u).phase * one.stride[1] + shift_of(one, 1, v).phase] = true;
-    }
+JAXDML_INLINE void set_taps(const Convolution& one, DepthwisePlan& plan) {
+  plan.inside = {0, one.y_width};
+  for (int64_t v = 0; v < one.filter.columns; v++) {
+    const Inside inside = inside_of(one, v);
+    plan.inside = {at_least(plan.inside.begin, inside.begin), at_most(plan.inside.end, inside.end)};
+    uint8_t* mask = plan.masks + v * plan.mask_bytes;
+    const bool is_masked = inside.begin > 0 || inside.end < one.y_width;
+    if (is_masked) set_mask(inside, plan.planes.pitch, plan.mask_bytes, mask);
+    for (int64_t u = 0; u < one.filter.rows; u++)
+      plan.taps[u * one.filter.columns + v] = {plane_offset(one, plan.planes, u, v), is_masked ? mask : nullptr};
   }
-  for (int64_t k = filter_depth(filter); k < padded_filter_depth(filter); k++) {  // weights of padding are 0
-    plan.offsets[k] = plan.offsets[0];
-    plan.masks[k] = plan.masks[0];
+}
+
+// Adds the products of kBytes positions' windows to four vectors of sums, and the windows themselves to four more.
+template <bool kAreInside>
+JAXDML_INLINE void add_windows(const DepthwisePlan& plan, int64_t taps, const Dword* weights, const uint8_t* planes,
+                               int64_t column, I32 padding, I32 top, bool has_zero_points, I32 (&sums)[4],
+                               I32 (&window_sums)[4]) {
+  const I32 ones = splat(kDepth == 4 ? 0x01010101 : 0x00010001);
+  for (int64_t k = 0; k < taps; k += kDepth) {
+    I32 seen[kDepth], windows[4];
+    for (int i = 0; i < kDepth; i++)  // weights of padding are 0, and so is what they see
+      seen[i] = k + i < taps ? load_window<kAreInside>(plan.taps[k + i], planes, column, padding, top) : I32{};
+    interleave_windows(seen, windows);
+    const I32 row = splat(weights[k / kDepth]);
+    for (int v = 0; v < 4; v++) sums[v] = UnsignedLanes::dot(sums[v], windows[v], row);
+    if (!has_zero_points) continue;
+    for (int v = 0; v < 4; v++) window_sums[v] = UnsignedLanes::dot(window_sums[v], windows[v], ones);
   }
 }
 
 JAXDML_INLINE void depthwise_channel(const Convolution& one, const DepthwisePlan& plan, const Channels& channels,
                                      const uint8_t* planes, int64_t o, uint8_t* y) {
-  const int64_t depth = padded_filter_depth(one.filter), size = size_of(one.type);
-  const Dword* cells =
-      reinterpret_cast<const Dword*>(packed_filter(one).rows + o * row_cells(filter_depth(one.filter)));
+  const int64_t taps = filter_depth(one.filter), depth = padded_filter_depth(one.filter), size = size_of(one.type);
+  const Dword* cells = reinterpret_cast<const Dword*>(packed_filter(one).rows + o * depth);
   const I32 top = splat(int32_t(flip_to_unsigned(one.x_zero_point.is_signed) * 0x01010101u));
   const I32 padding = splat(int32_t(one.x_zero_point.at[0] * 0x01010101u));
-  const I32 ones = splat(kDepth == 4 ? 0x01010101 : 0x00010001);
   const I32 offset = splat(channels.offsets[o]), zero_point = splat(channels.zero_points[o]);
   for (int64_t first = 0, column = 0; first < plan.planes.positions; first += kBytes) {
+    const bool are_inside = column >= plan.inside.begin && column + kBytes <= plan.inside.end;
     I32 sums[4] = {offset, offset, offset, offset}, window_sums[4] = {};
-    for (int64_t k = 0; k < depth; k += kDepth) {
-      Windows seen;
-      for (int i = 0; i < kDepth; i++) {
-        seen.rows[i] = planes + plan.offsets[k + i] + first;
-        seen.masks[i] = plan.masks[k + i] ? plan.masks[k + i] + column : nullptr;
-      }
-      I32 windows[4];
-      interleave_positions(seen, padding, top, windows);
-      const I32 weights = splat(cells[k / kDepth]);
-      for (int v = 0; v < 4; v++) sums[v] = UnsignedLanes::dot(sums[v], windows[v], weights);
-      if (!channels.has_zero_points) continue;
-      // What a padded row repeats does not belong to the window.
-      const int64_t real = at_most(kDepth, filter_depth(one.filter) - k);
-      const I32 counted = splat(int32_t(uint32_t(ones[0]) & (~0u >> (32 - real * (32 / kDepth)))));
-      for (int v = 0; v < 4; v++) window_sums[v] = UnsignedLanes::dot(window_sums[v], windows[v], counted);
-    }
+    if (are_inside)
+      add_windows<true>(plan, taps, cells, planes + first, column, padding, top, channels.has_zero_points, sums,
+                        window_sums);
+    else
+      add_windows<false>(plan, taps, cells, planes + first, column, padding, top, channels.has_zero_points, sums,
+                         window_sums);
     if (channels.has_zero_points)
       for (int v = 0; v < 4; v++) sums[v] = subtract(sums[v], multiply(zero_point, window_sums[v]));
     alignas(64) uint8_t bytes[4 * kBytes];
     if (size == 4) {
-      for (int v = 0; v < 4; v++)
-        for (int lane = 0; lane < kLanes; lane++) {
-          const int32_t sum = sums[v][lane];
-          memcpy(bytes + (lane / 4 * 16 + v * 4 + lane % 4) * 4, &sum, 4);
-        }
+      for (int v = 0; v < 4; v++) {
+        uint8_t parts[kBytes];
+        store(parts, sums[v]);
+        for (int i = 0; i < kBytes; i += 16) memcpy(bytes + i * 4 + v * 16, parts + i, 16);
+      }
     } else {
       F32 values[4];
       for (int v = 0; v < 4; v++) values[v] = scaled(sums[v], splat(channels.multipliers[o]));
@@ -129,10 +132,10 @@ JAXDML_INLINE void depthwise_channel(const Convolution& one, const DepthwisePlan
 }
 
 static void convolve_depthwise(const Pool& pool, const Convolution* problems, int64_t count, Arena& arena) {
-  const DepthwisePlan plan = plan_depthwise(problems, count, pool.threads, arena);
+  DepthwisePlan plan = plan_depthwise(problems, count, pool.threads, arena);
   const Filter& filter = problems[0].filter;
   for (int64_t i = 0; i < count; i++) set_channels(problems[i], 0, plan.channels[i]);
-  set_plan(problems[0], plan);
+  set_taps(problems[0], plan);
   const int64_t channels = problems[0].batch * filter.groups, per_channel = group_outputs(filter);
   const int64_t size = problems[0].height * problems[0].width;
   const int64_t chunk = at_least((16 << 10) / plan.planes.size, 1), chunks = ceil_div(channels, chunk);
@@ -142,8 +145,7 @@ static void convolve_depthwise(const Pool& pool, const Convolution* problems, in
     uint8_t* planes = plan.filled + worker * plan.planes.size;
     memset(planes, one.x_zero_point.at[0], size_t(plan.planes.size));
     for (int64_t c = from; c < at_most(channels, from + chunk); c++) {
-      for (int64_t i = 0; i < one.stride[0] * one.stride[1]; i++)
-        if (plan.is_seen[i]) fill_plane(one, plan.planes, one.x + c * size, i, planes);
+      for (int64_t i = 0; i < plan.planes.count(); i++) fill_plane(one, plan.planes, one.x + c * size, i, planes);
       for (int64_t i = 0; i < per_channel; i++) {
         const int64_t n = c / filter.groups, o = c % filter.groups * per_channel + i;
         depthwise_channel(one, plan, plan.channels[problem], planes, o, y_channel(one, n, o));

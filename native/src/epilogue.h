@@ -22,8 +22,8 @@ JAXDML_INLINE F32 scaled(I32 sum, F32 multiplier) { return floats(sum) * multipl
 
 // The bytes of up to four vectors; in each 128 bits, four bytes of each vector.
 //
-// What does not fit int32 rounds to the lowest int32, as NaN does, which saturates as it should but for large positive
-// numbers, hence the bound. Each later step saturates, and none turns a number that is too large into one that fits.
+// Floats beyond int32, and NaN, round to the lowest int32. That saturates rightly except for large positive floats; the
+// bound handles those. Every later step saturates too.
 template <int V>
 JAXDML_INLINE I32 saturated(const F32 (&x)[V], const Output& output) {
   I32 rounds[4] = {};

@@ -1,7 +1,7 @@
 // Packed filters, and which form of a convolution reads them.
 //
 // A packed filter: its mark and a flag, int32 sums of each output channel, then the weights. Where each group has one
-// channel (depthwise), these are rows of cells [outputs][row_cells(depth)]; else panels of lanes, a lane for each
+// channel (depthwise), these are rows of cells [outputs][depth, padded]; else panels of lanes, a lane for each
 // output channel, [groups][outputs of a group / kTile][rows of the kernel][columns and channels /
 // kDepth][lanes][kDepth] int8. Winograd's form follows where the filter's shape asks for one. All sizes follow from the
 // shape.
@@ -70,7 +70,7 @@ JAXDML_INLINE Packed packed_filter(const Filter& filter, Arena& arena) {
   packed.mark = take<int32_t>(arena, 1);
   packed.flag = take<int32_t>(arena, 1);
   packed.sums = take<int32_t>(arena, filter.outputs);
-  packed.rows = take<Cell>(arena, is_depthwise(filter) ? filter.outputs * row_cells(filter_depth(filter)) : 0);
+  packed.rows = take<Cell>(arena, is_depthwise(filter) ? filter.outputs * padded_filter_depth(filter) : 0);
   packed.panels = take<uint8_t>(arena, is_depthwise(filter) ? 0 : panel_bytes(merged(filter)));
   const int64_t m = winograd_form(filter);
   packed.winograd = take<int32_t>(arena, m ? winograd_bytes(filter, m) / 4 : 0);
@@ -82,7 +82,7 @@ JAXDML_INLINE Packed packed_filter(const Convolution& one) {
   return packed_filter(one.filter, arena);
 }
 
-// More for a filter than for a part of it; see matrix_bytes.
+// More for panels and rows of a filter than for those of a part of it; see matrix_bytes.
 static int64_t filter_bytes(const Filter& filter) {
   Arena arena = {nullptr, 0};
   packed_filter(filter, arena);

@@ -18,13 +18,12 @@ struct ZeroPoints {  // in the tensor's own type
   bool is_signed;
 };
 
-// Runs task(context, phase, item, worker) for each item below counts[phase], one phase after the other; worker is below
-// `threads`.
+// Runs task(context, item, worker) for each item below `count`; worker is below `threads`.
 struct Pool {
-  using Task = void (*)(const void* context, int64_t phase, int64_t item, int64_t worker);
+  using Task = void (*)(const void* context, int64_t item, int64_t worker);
 
   int64_t threads;
-  void (*run)(const Pool& pool, const int64_t* counts, int64_t phases, Task task, const void* context);
+  void (*run)(const Pool& pool, int64_t count, Task task, const void* context);
   void* handle;
 };
 

@@ -55,11 +55,7 @@ JAXDML_INLINE void each_sixteen(const uint8_t* const (&rows)[kDepth], int64_t co
 
 // n bytes, as uint8 after the flip, in cells.
 JAXDML_INLINE void copy_cells(const uint8_t* from, uint8_t flip, int64_t count, Cell* to) {
-#ifdef __AVX512VNNI__
-  for (int64_t i = 0; i < count; i++) to[i] = from[i] ^ flip;
-#else
   for (int64_t i = 0; i < count; i++) to[i] = Cell(uint8_t(from[i] ^ flip));
-#endif
 }
 
 }  // namespace jaxdml::JAXDML_ISA

@@ -1,11 +1,13 @@
 // A channel of the input as planes in which each element of the kernel sees one run of memory.
 //
-// The rows and columns of a channel are split by their phases modulo the strides. Output pixel (i, j) sees, through
-// kernel element (u, v), position i * pitch + j of a plane, plus an offset that depends on u and v alone. Planes have
-// rows of padding, but no columns: where a column lies outside of the image, what is read belongs to another row, and a
-// mask puts padding in its place. Where rows of the output are narrower than the pitch, positions between them are
-// computed and thrown away.
+// A plane has the rows and columns of one phase modulo the strides. Output pixel (i, j) sees, through kernel element
+// (u, v), position i * pitch + j of a plane, plus an offset that depends on u and v alone. Planes have rows of padding,
+// but no columns of it: where a column lies outside of the image, what is read belongs to another row, and a mask puts
+// padding in its place. Where rows of the output are narrower than the pitch, positions between them are computed and
+// thrown away.
 #pragma once
+
+#include <numeric>
 
 #include "common.h"
 
@@ -22,46 +24,56 @@ JAXDML_INLINE Shift shift_of(const Convolution& one, int i, int64_t element) {
 }
 
 struct Planes {
+  int64_t phases[2];      // of rows and of columns that the kernel sees; planes are their product
   int64_t before;         // bytes before the first plane, of whole vectors that begin outside of the image
   int64_t above;          // rows of padding
   int64_t height, pitch;  // of a plane
   int64_t size;           // bytes of all
   int64_t positions;
 
+  int64_t count() const { return phases[0] * phases[1]; }
   int64_t at(int64_t plane, int64_t row) const { return before + (plane * height + above + row) * pitch; }
 };
 
 JAXDML_INLINE Planes planes_of(const Convolution& one) {
   const int64_t first = shift_of(one, 0, 0).steps, last = shift_of(one, 0, one.filter.rows - 1).steps;
   Planes planes;
+  // Phases of the kernel's elements repeat after so many.
+  for (int i = 0; i < 2; i++)
+    planes.phases[i] =
+        at_most(i ? one.filter.columns : one.filter.rows, one.stride[i] / std::gcd(one.stride[i], one.dilation[i]));
   planes.before = round_up(one.start[1], 64);
   planes.above = at_least(0, -first);
   planes.height = planes.above + at_least(ceil_div(one.height, one.stride[0]), one.y_height + last);
   planes.pitch = at_least(ceil_div(one.width, one.stride[1]), one.y_width);
   planes.positions = (one.y_height - 1) * planes.pitch + one.y_width;
-  planes.size = planes.at(one.stride[0] * one.stride[1], 0);
-  planes.size = round_up(planes.size + (one.filter.columns - 1) * one.dilation[1] + kBytes, 64);
+  planes.size = planes.at(planes.count(), 0) + (one.filter.columns - 1) * one.dilation[1] + kBytes;
+  planes.size = round_up(planes.size, 64);
   return planes;
 }
 
 // Of kernel element (u, v).
 JAXDML_INLINE int64_t plane_offset(const Convolution& one, const Planes& planes, int64_t u, int64_t v) {
-  const Shift row = shift_of(one, 0, u), column = shift_of(one, 1, v);
-  return planes.at(row.phase * one.stride[1] + column.phase, row.steps) + column.steps;
+  const int64_t plane = u % planes.phases[0] * planes.phases[1] + v % planes.phases[1];
+  return planes.at(plane, shift_of(one, 0, u).steps) + shift_of(one, 1, v).steps;
 }
 
-// Sets which of so many columns of the output see a column of the image through column v of the kernel; whether some
-// do not. The columns begin anew every `pitch`.
-JAXDML_INLINE bool set_mask(const Convolution& one, const Planes& planes, int64_t v, int64_t count, uint8_t* mask) {
+// The columns of the output that see the image through a column of the kernel.
+struct Inside {
+  int64_t begin, end;
+};
+JAXDML_INLINE Inside inside_of(const Convolution& one, int64_t v) {
   const Shift shift = shift_of(one, 1, v);
-  bool is_needed = false;
-  for (int64_t i = 0; i < count; i++) {
-    const int64_t j = i % planes.pitch, column = (j + shift.steps) * one.stride[1] + shift.phase;
-    const bool is_inside = column >= 0 && column < one.width;
-    mask[i] = is_inside ? 255 : 0;
-    is_needed |= j < one.y_width && !is_inside;
-  }
-  return is_needed;
+  const int64_t end = ceil_div(one.width - shift.phase, one.stride[1]) - shift.steps;
+  const int64_t begin = at_most(at_least(0, -shift.steps), one.y_width);
+  return {begin, at_least(begin, at_most(end, one.y_width))};
+}
+
+// 255 for columns inside and 0 for others; columns begin anew every `pitch`.
+JAXDML_INLINE void set_mask(const Inside& inside, int64_t pitch, int64_t count, uint8_t* mask) {
+  memset(mask, 0, size_t(count));
+  for (int64_t at = inside.begin; at < count; at += pitch)
+    memset(mask + at, 255, size_t(at_most(inside.end - inside.begin, count - at)));
 }
 
 // from[0], from[2] and so on; reads nothing before or behind them.
@@ -85,7 +97,8 @@ JAXDML_INLINE void copy_every_second(uint8_t* to, const uint8_t* from, int64_t c
 // One channel of the input into one of its planes; its rows of padding are there.
 JAXDML_INLINE void fill_plane(const Convolution& one, const Planes& planes, const uint8_t* x, int64_t plane,
                               uint8_t* to) {
-  const int64_t a = plane / one.stride[1], b = plane % one.stride[1];
+  const int64_t a = shift_of(one, 0, plane / planes.phases[1]).phase;
+  const int64_t b = shift_of(one, 1, plane % planes.phases[1]).phase;
   const int64_t rows = ceil_div(one.height - a, one.stride[0]), count = ceil_div(one.width - b, one.stride[1]);
   if (rows <= 0 || count <= 0) return;
   uint8_t* line = to + planes.at(plane, 0);

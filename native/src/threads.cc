@@ -11,57 +11,41 @@ namespace {
 
 constexpr int64_t kWorthAThread = 1 << 20;  // multiplications
 
-// Items of all phases are numbered in one row, and claimed one by one from a counter. An item of a later phase is begun
-// when all items of the phases before are done. A helper that comes late finds no item left, and never touches the
+// Items are claimed one by one from a counter. A helper that comes late finds no item left, and never touches the
 // context, which is gone by then; the counters outlive the call by being shared.
 //
-// Why no item is lost or done twice: `next` gives every number once. Why nobody waits forever: what an item waits for
-// has smaller numbers, and was claimed before by threads that are running. Why what was written is seen: each increment
-// of `done` is released after its item, and acquired by who waits for it, the caller included, who returns when all
-// items are done and no helper is inside of one.
+// Why no item is lost or done twice: `next` gives every number once. Why nobody waits forever: the caller waits for
+// items that helpers have claimed, and helpers wait for nobody. Why what was written is seen: each increment of `done`
+// is released after its item, and acquired by the caller, who returns when all items are done and no helper is inside
+// of one.
 struct Job {
   Pool::Task task;
   const void* context;
-  const int64_t* counts;  // the caller's, as the context
   int64_t count;
   std::atomic<int64_t> next{0}, done{0}, workers{0};
-
-  void wait_for(int64_t items) const {
-    while (done.load(std::memory_order_acquire) < items) _mm_pause();
-  }
 
   void work() {
     int64_t item = next.fetch_add(1, std::memory_order_relaxed);
     if (item >= count) return;
     const FloatMode mode;
     const int64_t worker = workers.fetch_add(1, std::memory_order_relaxed);
-    int64_t phase = 0, before = 0;  // items of the phases before
     for (; item < count; item = next.fetch_add(1, std::memory_order_relaxed)) {
-      while (item >= before + counts[phase]) before += counts[phase++];
-      if (before) wait_for(before);
-      task(context, phase, item - before, worker);
+      task(context, item, worker);
       done.fetch_add(1, std::memory_order_release);
     }
   }
 };
 
-void run(const Pool& pool, const int64_t* counts, int64_t phases, Pool::Task task, const void* context) {
-  int64_t count = 0, threads = 1;
-  for (int64_t phase = 0; phase < phases; phase++) {
-    count += counts[phase];
-    threads = counts[phase] > threads ? counts[phase] : threads;
-  }
-  threads = pool.threads < threads ? pool.threads : threads;
+void run(const Pool& pool, int64_t count, Pool::Task task, const void* context) {
+  const int64_t threads = pool.threads < count ? pool.threads : count;
   if (threads <= 1) {
-    for (int64_t phase = 0; phase < phases; phase++)
-      for (int64_t item = 0; item < counts[phase]; item++) task(context, phase, item, 0);
+    for (int64_t item = 0; item < count; item++) task(context, item, 0);
     return;
   }
   auto* handle = static_cast<xla::ffi::ThreadPool*>(pool.handle);
   const auto job = std::make_shared<Job>();
   job->task = task;
   job->context = context;
-  job->counts = counts;
   job->count = count;
   try {
     for (int64_t i = 1; i < threads; i++) handle->Schedule([job] { job->work(); });
@@ -69,7 +53,7 @@ void run(const Pool& pool, const int64_t* counts, int64_t phases, Pool::Task tas
     // With the helpers that there are.
   }
   job->work();
-  job->wait_for(count);  // helpers are inside their last items, which are short
+  while (job->done.load(std::memory_order_acquire) < count) _mm_pause();  // helpers are inside their last items
 }
 
 }  // namespace

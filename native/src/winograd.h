@@ -281,19 +281,23 @@ static void convolve_winograd(const Pool& pool, const Convolution* problems, int
           U32 pixels[M][M];
           transform_back<M>(products + r * kLine + v * kBytes, kRows * kLine, pixels);
           for (int i = 0; i < M; i++) {
-            F32 row[M];
+            I32 totals[M];
             for (int j = 0; j < M; j++) {
-              I32 sum = add((I32)pixels[i][j], offset);
-              if (channels.has_zero_points) sum = subtract(sum, multiply(zero_point, window_sums[i][j][v]));
-              row[j] = scaled(sum, splat(channels.multipliers[o]));
-              if (one.type != Type::kInt32) continue;
-              for (int lane = 0; lane < kLanes; lane++) {
-                const int32_t one_sum = sum[lane];
-                memcpy(values + ((i * kBlock + v * kLanes + lane) * M + j) * 4, &one_sum, 4);
-              }
+              totals[j] = add((I32)pixels[i][j], offset);
+              if (channels.has_zero_points) totals[j] = subtract(totals[j], multiply(zero_point, window_sums[i][j][v]));
             }
-            if (one.type != Type::kInt32)
-              store_row_of_tiles<M>(values + (i * kBlock + v * kLanes) * M, saturated(row, channels.output));
+            uint8_t* to = values + (i * kBlock + v * kLanes) * M * size_of(one.type);
+            if (one.type == Type::kInt32) {
+              for (int lane = 0; lane < kLanes; lane++)
+                for (int j = 0; j < M; j++) {
+                  const int32_t total = totals[j][lane];
+                  memcpy(to + (lane * M + j) * 4, &total, 4);
+                }
+              continue;
+            }
+            F32 row[M];
+            for (int j = 0; j < M; j++) row[j] = scaled(totals[j], splat(channels.multipliers[o]));
+            store_row_of_tiles<M>(to, saturated(row, channels.output));
           }
         }
         store_block<M>(one, runs, run_count, values, size_of(one.type), o);

@@ -4,6 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxdml as dml
+from jaxdml import reference
 from jaxdml._arithmetic import native
 from native_calls import A, B, F, X, check_wide, needs_native
 from processes import run
@@ -28,6 +30,40 @@ def test_as_layers_are():
 def test_millions_of_outputs(seed):
     """Ten million in all."""
     assert check_wide(seed, count=120, largest=40) > 1_300_000
+
+
+FAR = 2**31 - 1
+FAR_OPTIONS = {  # of a convolution whose kernel sees at most a few columns of an image of 8 x 8
+    "strides": {"strides": (FAR, FAR - 2), "start_padding": (1, 0)},
+    "strides beyond a padded image": {"strides": 65536, "start_padding": 1, "end_padding": 1},
+    "strides of a wide kernel": {"strides": (5, 7), "start_padding": 2, "end_padding": 3},
+    "dilations of one element": {"dilations": FAR},
+    "dilated rows": {"dilations": (40, 1), "start_padding": (40, 1), "end_padding": (41, 1)},
+    "dilated columns": {"dilations": (1, 40), "start_padding": (1, 41), "end_padding": (1, 40)},
+    "strided and dilated rows": {
+        "strides": (3, 1),
+        "dilations": (30, 2),
+        "start_padding": (33, 1),
+        "end_padding": (32, 4),
+    },
+    "padding": {"start_padding": (90, 70), "end_padding": (0, 80)},
+}
+
+
+@needs_native
+@pytest.mark.parametrize("groups", [1, 4, 16])
+@pytest.mark.parametrize("what", FAR_OPTIONS)
+def test_far_options(what, groups):
+    """Memory follows what is seen, not how far it is apart."""
+    kernel = (1, 1) if what in ("strides", "dilations of one element") else (3, 3)
+    rng = np.random.default_rng(0)
+    x, f = rng.integers(0, 256, (2, 16, 8, 8), np.uint8), rng.integers(-128, 128, (32, 16 // groups, *kernel), np.int8)
+
+    def call(module):
+        parameters = np.float32(0.1), np.uint8(3), f, np.float32(0.1), np.int8(5), None, np.float32(50), np.uint8(5)
+        return module.quantized_linear_convolution(x, *parameters, group_count=groups, **FAR_OPTIONS[what])
+
+    np.testing.assert_array_equal(call(dml), call(reference))
 
 
 @needs_native
