@@ -129,6 +129,8 @@ def shown(milliseconds: float) -> str:
 def _machine(environment: dict[str, Any]) -> str:
     """What the times were taken on, in two lines."""
     vector = ", ".join(environment["instructions"]) or "unknown instructions"
+    if environment.get("hidden"):
+        vector += f" ({', '.join(environment['hidden'])} hidden)"
     device = environment["device"]
     title = f"{environment['processor']}, {environment['threads']} threads, {vector}" if device == "cpu" else device
     return f"{title}\njaxdml's kernels: {environment['kernels']}"

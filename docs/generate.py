@@ -33,6 +33,7 @@ REFERENCE = ROOT / "docs" / "reference"
 INDEX = REFERENCE / "index.md"
 PAGES_OF_OTHERS = ("descs", "weights", "training", "kernels", "errors", "onnx", "ptq", "dxdispatch", "reference_module")
 TIMES = ROOT / "benchmarks" / "results" / "cpu_avx512_vnni.json"
+AVX2_TIMES = ROOT / "benchmarks" / "results" / "cpu_avx2.json"
 PTQ_TIMES = ROOT / "benchmarks" / "results" / "ptq_avx512_vnni.json"
 
 
@@ -56,9 +57,9 @@ PEERS = {
 }
 
 
-def times() -> str:
+def times(path: Path = TIMES) -> str:
     """The time of each peer over jaxdml's, case by case: the results have it the other way round."""
-    rows = [row for row in json.loads(TIMES.read_text(encoding="utf-8"))["cases"] if "onnxruntime" in row["ratios"]]
+    rows = [row for row in json.loads(path.read_text(encoding="utf-8"))["cases"] if "onnxruntime" in row["ratios"]]
     header = ("case", "jaxdml, ms", *PEERS.values())
     return Table("times", header, [(f"{row['family']}, {row['case']}", *_cells(row)) for row in rows]).markdown()
 
@@ -94,8 +95,8 @@ def readme(text: str) -> str:
 
 
 def performance(text: str) -> str:
-    """docs/performance.md with its table between its marks."""
-    return _between_marks(text, {"times": times()})
+    """docs/performance.md with its tables between their marks."""
+    return _between_marks(text, {"times": times(), "times on avx2": times(AVX2_TIMES)})
 
 
 def onnx_page(text: str) -> str:
