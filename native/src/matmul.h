@@ -47,9 +47,8 @@ static void pack_matrix(const Pool& pool, const uint8_t* b, bool is_signed, int6
         for (int i = 0; i < kDepth; i++) rows[i] = k + i < depth ? b + (k + i) * columns + first : nullptr;
         // A lane past the last column or row is 0 after the flip.
         each_sixteen(rows, at_most(lanes, columns - first), flip, [&](const uint8_t* const(&at)[kDepth], int64_t p) {
-          uint8_t bytes[16 * kDepth];
-          interleave_bytes(at, flip, bytes);
-          memcpy(to + p * kDepth, bytes, at_most(16, lanes - p) * kDepth);
+          const I32 weights = interleaved(at, flip);
+          memcpy(to + p * kDepth, &weights, at_most(16, lanes - p) * kDepth);
         });
       }
     const I32 ones = splat(kDepth == 4 ? 0x01010101 : 0x00010001);

@@ -11,21 +11,19 @@ JAXDML_INLINE int64_t panel_lanes(int64_t columns, int64_t first) {
   return at_most(kTile, round_up(columns, kLanes) - first);
 }
 
-// Position p of 16 gets byte p of each of kDepth rows; 16 * kDepth bytes in all.
-JAXDML_INLINE void interleave_bytes(const uint8_t* const (&rows)[kDepth], uint8_t flip, uint8_t* to) {
+// Lane p of 16 gets byte p of each of kDepth rows.
+JAXDML_INLINE I32 interleaved(const uint8_t* const (&rows)[kDepth], uint8_t flip) {
   const __m128i top = _mm_set1_epi8(char(flip));
   __m128i x[kDepth];
   for (int i = 0; i < kDepth; i++) x[i] = _mm_xor_si128(_mm_loadu_si128((const __m128i*)rows[i]), top);
 #ifdef __AVX512VNNI__
   const __m128i a = _mm_unpacklo_epi8(x[0], x[1]), b = _mm_unpackhi_epi8(x[0], x[1]);
   const __m128i c = _mm_unpacklo_epi8(x[2], x[3]), d = _mm_unpackhi_epi8(x[2], x[3]);
-  _mm_storeu_si128((__m128i*)to + 0, _mm_unpacklo_epi16(a, c));
-  _mm_storeu_si128((__m128i*)to + 1, _mm_unpackhi_epi16(a, c));
-  _mm_storeu_si128((__m128i*)to + 2, _mm_unpacklo_epi16(b, d));
-  _mm_storeu_si128((__m128i*)to + 3, _mm_unpackhi_epi16(b, d));
+  const __m256i low = _mm256_set_m128i(_mm_unpackhi_epi16(a, c), _mm_unpacklo_epi16(a, c));
+  const __m256i high = _mm256_set_m128i(_mm_unpackhi_epi16(b, d), _mm_unpacklo_epi16(b, d));
+  return (I32)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 #else
-  _mm_storeu_si128((__m128i*)to + 0, _mm_unpacklo_epi8(x[0], x[1]));
-  _mm_storeu_si128((__m128i*)to + 1, _mm_unpackhi_epi8(x[0], x[1]));
+  return (I32)_mm256_set_m128i(_mm_unpackhi_epi8(x[0], x[1]), _mm_unpacklo_epi8(x[0], x[1]));
 #endif
 }
 

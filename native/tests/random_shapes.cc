@@ -580,6 +580,13 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(2, 1, 3, 3, 2), 1, 250, 300), 1);
     },
+    // Kernels of more elements than are packed at a time, with odd channels and with groups that share lanes.
+    [](Random& random) {
+      return convolution_case(random, convolution_of(random, filter_of(21, 5, 9, 11), 1, 12, 13), 1, Fill::kUniform);
+    },
+    [](Random& random) {
+      return convolution_case(random, convolution_of(random, filter_of(12, 3, 1, 83, 6), 1, 2, 90), 1, Fill::kUniform);
+    },
     // An image of one row, whose parts are copied by themselves, and one too large for a copy.
     [](Random& random) {
       Convolution one = convolution_of(random, filter_of(20, 40, 1, 7), 1, 1, 3000);

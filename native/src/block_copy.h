@@ -1,0 +1,121 @@
+// What a block of a convolution's output sees of the input, copied with channels last.
+#pragma once
+
+#include "filter.h"
+#include "transpose.h"
+
+namespace jaxdml::JAXDML_ISA {
+
+// What so many rows or columns of the output see of the padded input.
+JAXDML_INLINE int64_t extent_of(const Convolution& one, const Filter& filter, int i, int64_t outputs) {
+  const int64_t kernel = i ? filter.columns : filter.rows;
+  return (outputs - 1) * one.stride[i] + (kernel - 1) * one.dilation[i] + 1;
+}
+
+// A copy of what a block of the output sees: cells [row][column][channel]. Columns that a dilated kernel sees together,
+// those of one phase modulo the dilation, lie side by side. Rows are all there are, or, where these are fewer, those
+// that each row of the output sees, one behind the other.
+struct Copy {
+  bool has_all_rows;
+  int64_t output_step, kernel_step;  // in rows: from one row of the output, or of the kernel, to the next
+  int64_t phase;                     // columns of one
+  int64_t row_cells, cells;          // of a row; of the copy
+
+  int64_t rows(const Convolution& one, const Filter& filter, int64_t outputs) const {
+    return has_all_rows ? extent_of(one, filter, 0, outputs) : outputs * filter.rows;
+  }
+  // The row of the padded input that a row of the copy is, from the first one on.
+  int64_t input_row(const Convolution& one, int64_t row) const {
+    return has_all_rows ? row : row / output_step * one.stride[0] + row % output_step * one.dilation[0];
+  }
+  int64_t column_at(const Convolution& one, int64_t column, int64_t channels) const {
+    return (column % one.dilation[1] * phase + column / one.dilation[1]) * channels;
+  }
+};
+
+JAXDML_INLINE Copy copy_for(const Convolution& one, const Filter& filter, int64_t rows, int64_t columns) {
+  Copy copy;
+  copy.has_all_rows = extent_of(one, filter, 0, rows) <= rows * filter.rows;
+  copy.output_step = copy.has_all_rows ? one.stride[0] : filter.rows;
+  copy.kernel_step = copy.has_all_rows ? one.dilation[0] : 1;
+  copy.phase = ceil_div(extent_of(one, filter, 1, columns), one.dilation[1]);
+  copy.row_cells = copy.phase * one.dilation[1] * filter.channels;
+  // A run's last dword may end behind the last cell.
+  copy.cells = round_up(copy.rows(one, filter, rows) * copy.row_cells + kDepth, 64);
+  return copy;
+}
+
+// A part of the output, and where it begins.
+struct Block {
+  int64_t row, column, rows, columns;
+};
+
+// Where pixels first to first + count lie, of an image or a part of one that is `width` wide.
+template <class T>
+JAXDML_INLINE void place(T* image, int64_t row, const int64_t* columns, int64_t width, int64_t first, int64_t count,
+                         T** pixels) {
+  T* line = image + first / width * row;
+  for (int64_t p = 0, column = first % width; p < count; line += row, column = 0) {
+    const int64_t some = at_most(width - column, count - p);
+    for (int64_t i = 0; i < some; i++) pixels[p + i] = line + columns[column + i];
+    p += some;
+  }
+}
+
+JAXDML_INLINE void fill_cells(Cell* to, uint8_t value, int64_t count) {
+  if constexpr (sizeof(Cell) == 1)
+    memset(to, value, size_t(count));
+  else
+    for (int64_t i = 0; i < count; i++) to[i] = value;
+}
+
+// Up to kBytes pixels that lie side by side in each of `channels` channels, `size` bytes apart.
+JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels, int64_t count, uint8_t flip,
+                               Cell* const* pixels) {
+  const I32 top = splat(int32_t(flip * 0x01010101u));
+  for (int64_t c = 0; c < channels; c += 16) {
+    const int64_t some = at_most(16, channels - c);
+    const uint8_t* from = x + c * size;
+    I32 rows[16];
+    if (some == 16 && count == kBytes)
+      for (int i = 0; i < 16; i++) rows[i] = load(from + i * size) ^ top;
+    else  // behind the last channel it is read again; what comes of it is not stored
+      for (int64_t i = 0; i < 16; i++) rows[i] = load_some(from + at_most(i, some - 1) * size, count) ^ top;
+    transpose_sixteen(rows);
+    each_column(rows, count, [&](int64_t p, __m128i bytes) { store_cells(pixels[p] + c, bytes, some); });
+  }
+}
+
+// Copies what a block sees of one image's group, at `x`, each column of the input to its place of `columns_at`.
+static void copy_block(const Convolution& one, const Filter& filter, const Copy& copy, const int64_t* columns_at,
+                       const uint8_t* x, const Block& block, Cell* cells) {
+  const int64_t copied_rows = copy.rows(one, filter, block.rows);
+  const int64_t width = extent_of(one, filter, 1, block.columns);
+  const uint8_t flip = flip_to_unsigned(one.x_zero_point.is_signed);
+  // The input's row and column that the copy begins with; the copy's columns that lie in the input.
+  const int64_t top = block.row * one.stride[0] - one.start[0], left = block.column * one.stride[1] - one.start[1];
+  const int64_t first_column = at_least(0, -left), last_column = at_most(width, one.width - left);
+  const int64_t columns = at_least(last_column - first_column, 0);
+  for (int64_t row = 0; row < copied_rows;) {
+    const int64_t input_row = top + copy.input_row(one, row);
+    const bool is_inside = input_row >= 0 && input_row < one.height;
+    // Whole rows of the input that follow each other are one line.
+    int64_t rows = 1;
+    if (is_inside && columns == one.width)
+      while (row + rows < copied_rows && top + copy.input_row(one, row + rows) == input_row + rows &&
+             input_row + rows < one.height)
+        rows++;
+    if (!is_inside || columns < width)
+      fill_cells(cells + row * copy.row_cells, one.x_zero_point.at[0] ^ flip, rows * copy.row_cells);
+    for (int64_t p = 0; is_inside && p < rows * columns; p += kBytes) {
+      const int64_t count = at_most(kBytes, rows * columns - p);
+      Cell* pixels[kBytes];
+      place(cells + row * copy.row_cells, copy.row_cells, columns_at + first_column, columns, p, count, pixels);
+      copy_pixels(x + input_row * one.width + left + first_column + p, one.height * one.width, filter.channels, count,
+                  flip, pixels);
+    }
+    row += rows;
+  }
+}
+
+}  // namespace jaxdml::JAXDML_ISA
