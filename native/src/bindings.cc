@@ -186,7 +186,7 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
   for (size_t i = 0; i < 2; i++) {
     one.start[i] = start_padding[i];
     one.end[i] = end_padding[i];
-    constexpr int64_t kMost = int64_t(1) << 40;
+    constexpr int64_t kMost = int64_t(1) << 32;
     for (const int64_t number : {strides[i], dilations[i], one.start[i], one.end[i]})
       JAXDML_EXPECT(number >= 0 && number < kMost, "an option is out of range");
     JAXDML_EXPECT(strides[i] && dilations[i], "strides and dilations are at least 1");
@@ -195,8 +195,8 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
     JAXDML_EXPECT(reach >= 0 && padded > reach && of_y[2 + i] == (padded - reach - 1) / strides[i] + 1,
                   "the output's size does not follow from x, filter and options");
     elements = checked_product(elements, padded);
-    // Where there is nothing to step to, steps may be of any length. Those of 1 take no memory.
-    one.stride[i] = of_y[2 + i] == 1 ? 1 : strides[i];
+    one.stride[i] = strides[i];
+    // One element has no next one, however far that would be; a dilation of 1 takes no memory.
     one.dilation[i] = kernel[i] == 1 ? 1 : dilations[i];
   }
   // No memory has so much, and sizes that are a few times as large, times threads, do not overflow.

@@ -18,8 +18,9 @@ JAXDML_INLINE int64_t extent_of(const Convolution& one, const Filter& filter, in
 struct Copy {
   bool has_all_rows;
   int64_t output_step, kernel_step;  // in rows: from one row of the output, or of the kernel, to the next
-  int64_t phase;                     // columns of one
-  int64_t row_cells, cells;          // of a row; of the copy
+  int64_t dilation, phase;           // of columns; how many a phase has
+  int64_t channels;
+  int64_t row_cells, cells;  // of a row; of the copy
 
   int64_t rows(const Convolution& one, const Filter& filter, int64_t outputs) const {
     return has_all_rows ? extent_of(one, filter, 0, outputs) : outputs * filter.rows;
@@ -28,9 +29,7 @@ struct Copy {
   int64_t input_row(const Convolution& one, int64_t row) const {
     return has_all_rows ? row : row / output_step * one.stride[0] + row % output_step * one.dilation[0];
   }
-  int64_t column_at(const Convolution& one, int64_t column, int64_t channels) const {
-    return (column % one.dilation[1] * phase + column / one.dilation[1]) * channels;
-  }
+  int64_t column_at(int64_t column) const { return (column % dilation * phase + column / dilation) * channels; }
 };
 
 JAXDML_INLINE Copy copy_for(const Convolution& one, const Filter& filter, int64_t rows, int64_t columns) {
@@ -38,7 +37,9 @@ JAXDML_INLINE Copy copy_for(const Convolution& one, const Filter& filter, int64_
   copy.has_all_rows = extent_of(one, filter, 0, rows) <= rows * filter.rows;
   copy.output_step = copy.has_all_rows ? one.stride[0] : filter.rows;
   copy.kernel_step = copy.has_all_rows ? one.dilation[0] : 1;
+  copy.dilation = one.dilation[1];
   copy.phase = ceil_div(extent_of(one, filter, 1, columns), one.dilation[1]);
+  copy.channels = filter.channels;
   copy.row_cells = copy.phase * one.dilation[1] * filter.channels;
   // A run's last dword may end behind the last cell.
   copy.cells = round_up(copy.rows(one, filter, rows) * copy.row_cells + kDepth, 64);
@@ -50,14 +51,30 @@ struct Block {
   int64_t row, column, rows, columns;
 };
 
-// Where pixels first to first + count lie, of an image or a part of one that is `width` wide.
-template <class T>
-JAXDML_INLINE void place(T* image, int64_t row, const int64_t* columns, int64_t width, int64_t first, int64_t count,
-                         T** pixels) {
-  T* line = image + first / width * row;
-  for (int64_t p = 0, column = first % width; p < count; line += row, column = 0) {
-    const int64_t some = at_most(width - column, count - p);
-    for (int64_t i = 0; i < some; i++) pixels[p + i] = line + columns[column + i];
+// Pixels of a copy, `width` to a line: lines are `row` cells apart, and have every step-th column from `begin` on.
+struct Pixels {
+  int64_t row, begin, step, width;
+};
+
+// Where pixels first to first + count lie, `image` being the first line.
+JAXDML_INLINE void place(const Copy& copy, const Pixels& of, Cell* image, int64_t first, int64_t count, Cell** pixels) {
+  // From one column to the next, and what is added where that leaves the last phase for the first one.
+  const int64_t rest = of.step % copy.dilation, next = (rest * copy.phase + of.step / copy.dilation) * copy.channels;
+  const int64_t wrap = (1 - copy.dilation * copy.phase) * copy.channels;
+  Cell* line = image + first / of.width * of.row;
+  for (int64_t p = 0, column = first % of.width; p < count; line += of.row, column = 0) {
+    const int64_t some = at_most(of.width - column, count - p), start = of.begin + column * of.step;
+    int64_t phase = start % copy.dilation;
+    Cell* at = line + copy.column_at(start);
+    for (int64_t i = 0; i < some; i++) {
+      pixels[p + i] = at;
+      at += next;
+      if (!rest) continue;
+      phase += rest;
+      if (phase < copy.dilation) continue;
+      phase -= copy.dilation;
+      at += wrap;
+    }
     p += some;
   }
 }
@@ -86,9 +103,9 @@ JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels,
   }
 }
 
-// Copies what a block sees of one image's group, at `x`, each column of the input to its place of `columns_at`.
-static void copy_block(const Convolution& one, const Filter& filter, const Copy& copy, const int64_t* columns_at,
-                       const uint8_t* x, const Block& block, Cell* cells) {
+// Copies what a block sees of one image's group, at `x`.
+static void copy_block(const Convolution& one, const Filter& filter, const Copy& copy, const uint8_t* x,
+                       const Block& block, Cell* cells) {
   const int64_t copied_rows = copy.rows(one, filter, block.rows);
   const int64_t width = extent_of(one, filter, 1, block.columns);
   const uint8_t flip = flip_to_unsigned(one.x_zero_point.is_signed);
@@ -110,7 +127,7 @@ static void copy_block(const Convolution& one, const Filter& filter, const Copy&
     for (int64_t p = 0; is_inside && p < rows * columns; p += kBytes) {
       const int64_t count = at_most(kBytes, rows * columns - p);
       Cell* pixels[kBytes];
-      place(cells + row * copy.row_cells, copy.row_cells, columns_at + first_column, columns, p, count, pixels);
+      place(copy, {copy.row_cells, first_column, 1, columns}, cells + row * copy.row_cells, p, count, pixels);
       copy_pixels(x + input_row * one.width + left + first_column + p, one.height * one.width, filter.channels, count,
                   flip, pixels);
     }

@@ -22,8 +22,6 @@ struct ChannelsLastPlan {
   int64_t row_blocks, column_blocks;
   int64_t images, output_blocks;  // images times groups of a problem; blocks of kBytes output channels of a group
   Copy copy;                      // for a whole block
-  int64_t* input_columns;         // where a column of a copy lies, in cells of a row
-  int64_t* output_columns;        // where what a column of a block sees begins
   Channels* channels;             // of each problem
   Cell* cells;                    // of each worker
   int64_t* held;                  // the block that a worker has copied
@@ -51,8 +49,6 @@ JAXDML_INLINE ChannelsLastPlan plan_channels_last(const Convolution* problems, i
   plan.row_blocks = ceil_div(one.y_height, plan.rows);
   plan.column_blocks = ceil_div(one.y_width, plan.columns);
   plan.copy = copy_for(one, plan.filter, plan.rows, plan.columns);
-  plan.input_columns = take<int64_t>(arena, extent_of(one, plan.filter, 1, plan.columns));
-  plan.output_columns = take<int64_t>(arena, plan.columns);
   plan.channels = take_channels(one.filter, count, arena);
   plan.cells = take<Cell>(arena, threads * plan.copy.cells);
   plan.held = take<int64_t>(arena, threads);
@@ -160,9 +156,6 @@ static void convolve_channels_last(const Pool& pool, const Convolution* problems
   const Filter& filter = plan.filter;
   const Convolution& any = problems[0];
   const int64_t outputs = group_outputs(filter), depth = filter.rows * run_depth(filter);
-  for (int64_t x = 0; x < extent_of(any, filter, 1, plan.columns); x++)
-    plan.input_columns[x] = plan.copy.column_at(any, x, filter.channels);
-  for (int64_t x = 0; x < plan.columns; x++) plan.output_columns[x] = plan.input_columns[x * any.stride[1]];
   for (int64_t i = 0; i < count; i++) set_channels(problems[i], 0, plan.channels[i]);
   for (int64_t i = 0; i < pool.threads; i++) plan.held[i] = -1;
 
@@ -177,8 +170,7 @@ static void convolve_channels_last(const Pool& pool, const Convolution* problems
     const int64_t image = next_of(index, plan.images), group = image % filter.groups, n = image / filter.groups;
     const Convolution& one = problems[index.rest];
     if (!is_held)
-      copy_block(one, filter, plan.copy, plan.input_columns, one.x + image * filter.channels * one.height * one.width,
-                 block, cells);
+      copy_block(one, filter, plan.copy, one.x + image * filter.channels * one.height * one.width, block, cells);
 
     const Channels& channels = plan.channels[index.rest];
     const int64_t some = at_most(kBytes, outputs - first_output), o = group * outputs + first_output;
@@ -188,12 +180,12 @@ static void convolve_channels_last(const Pool& pool, const Convolution* problems
     // Whole rows of the output are one line.
     const bool is_whole = block.columns == one.y_width;
     const int64_t lines = is_whole ? 1 : block.rows, length = is_whole ? block.rows * block.columns : block.columns;
+    const int64_t row = plan.copy.output_step * plan.copy.row_cells;
     for (int64_t line = 0; line < lines; line++)
       for (int64_t first = 0; first < length; first += kMostPixels) {
         const int64_t pixels = at_most(kMostPixels, length - first);
         Cell* seen[kMostPixels];
-        place(cells + line * plan.copy.output_step * plan.copy.row_cells, plan.copy.output_step * plan.copy.row_cells,
-              plan.output_columns, block.columns, first, pixels, seen);
+        place(plan.copy, {row, 0, one.stride[1], block.columns}, cells + line * row, first, pixels, seen);
         for (int64_t at = 0; at < some; at += kTile)
           with_constant<kVectors>(panel_lanes(outputs, first_output + at) / kLanes, [&](auto vectors) {
             for (int64_t p = 0; p < pixels; p += kRows)

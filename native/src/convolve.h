@@ -8,7 +8,24 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// m of the form to compute with; 0 where none is exact, or none is faster.
+// Four times the padded inputs and the outputs, beside what each output channel takes, and a little.
+JAXDML_INLINE int64_t most_scratch(const Convolution& one, int64_t count) {
+  const int64_t height = one.height + one.start[0] + one.end[0], width = one.width + one.start[1] + one.end[1];
+  const int64_t input = one.filter.groups * one.filter.channels * height * width;
+  const int64_t output = one.filter.outputs * one.y_height * one.y_width * size_of(one.type);
+  return count * (4 * one.batch * (input + output) + 12 * one.filter.outputs) + (64 << 10);
+}
+
+static int64_t winograd_scratch(const Convolution* problems, int64_t count, int64_t threads, int64_t m) {
+  Arena arena = {nullptr, 0};
+  if (m == 4)
+    plan_winograd<4>(problems, count, threads, arena);
+  else
+    plan_winograd<2>(problems, count, threads, arena);
+  return arena.used;
+}
+
+// m of the form to compute with; 0 where none is exact, none is faster, or it takes too much memory.
 JAXDML_INLINE int64_t winograd_tiles(const Convolution* problems, int64_t count) {
   const Convolution& one = problems[0];
   const int64_t m = winograd_form(one.filter);
@@ -22,31 +39,39 @@ JAXDML_INLINE int64_t winograd_tiles(const Convolution* problems, int64_t count)
   // to read a transformed filter takes as long as four products of pairs at each of its points.
   const int64_t by_tiles = round_up(tiles, kBlock) * points / 2 * 5 / 4 + points * 2;
   const int64_t by_pixels = one.batch * one.y_height * one.y_width * 9 / kDepth;
-  return by_tiles < by_pixels ? m : 0;
+  return by_tiles < by_pixels && winograd_scratch(problems, count, 1, m) <= most_scratch(one, count) ? m : 0;
+}
+
+static int64_t scratch_of(const Convolution* problems, int64_t count, int64_t threads) {
+  Arena arena = {nullptr, 0};
+  if (is_depthwise(problems[0].filter))
+    plan_depthwise(problems, count, threads, arena);
+  else if (const int64_t m = winograd_tiles(problems, count))
+    return winograd_scratch(problems, count, threads, m);
+  else
+    plan_channels_last(problems, count, threads, arena);
+  return arena.used;
+}
+
+// As many of the threads as find room in most_scratch.
+JAXDML_INLINE int64_t fitting_threads(const Convolution* problems, int64_t count, int64_t threads) {
+  const int64_t most = most_scratch(problems[0], count);
+  while (threads > 1 && scratch_of(problems, count, threads) > most) threads--;
+  return threads;
 }
 
 static int64_t convolve_scratch(const Convolution* problems, int64_t count, int64_t threads) {
-  Arena arena = {nullptr, 0};
-  if (is_depthwise(problems[0].filter)) {
-    plan_depthwise(problems, count, threads, arena);
-  } else if (const int64_t m = winograd_tiles(problems, count)) {
-    if (m == 4)
-      plan_winograd<4>(problems, count, threads, arena);
-    else
-      plan_winograd<2>(problems, count, threads, arena);
-  } else {
-    plan_channels_last(problems, count, threads, arena);
-  }
-  return arena.used;
+  return scratch_of(problems, count, fitting_threads(problems, count, threads));
 }
 
 static void convolve(const Pool& pool, const Convolution* problems, int64_t count, uint8_t* scratch) {
   Arena arena = {scratch, 0};
-  if (is_depthwise(problems[0].filter)) return convolve_depthwise(pool, problems, count, arena);
+  const Pool fitting = {fitting_threads(problems, count, pool.threads), pool.run, pool.handle};
+  if (is_depthwise(problems[0].filter)) return convolve_depthwise(fitting, problems, count, arena);
   const int64_t m = winograd_tiles(problems, count);
-  if (m == 4) return convolve_winograd<4>(pool, problems, count, arena);
-  if (m == 2) return convolve_winograd<2>(pool, problems, count, arena);
-  convolve_channels_last(pool, problems, count, arena);
+  if (m == 4) return convolve_winograd<4>(fitting, problems, count, arena);
+  if (m == 2) return convolve_winograd<2>(fitting, problems, count, arena);
+  convolve_channels_last(fitting, problems, count, arena);
 }
 
 }  // namespace jaxdml::JAXDML_ISA

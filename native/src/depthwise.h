@@ -59,7 +59,7 @@ JAXDML_INLINE DepthwisePlan plan_depthwise(const Convolution* problems, int64_t 
   plan.planes = planes_of(one);
   plan.taps = take<Tap>(arena, filter_depth(one.filter));
   plan.mask_bytes = plan.planes.pitch + kBytes;
-  plan.masks = take<uint8_t>(arena, one.filter.columns * plan.mask_bytes);
+  plan.masks = take<uint8_t>(arena, plan.planes.has_columns ? 0 : one.filter.columns * plan.mask_bytes);
   plan.channels = take_channels(one.filter, count, arena);
   plan.filled = take<uint8_t>(arena, threads * plan.planes.size);
   return plan;
@@ -68,7 +68,7 @@ JAXDML_INLINE DepthwisePlan plan_depthwise(const Convolution* problems, int64_t 
 JAXDML_INLINE void set_taps(const Convolution& one, DepthwisePlan& plan) {
   plan.inside = {0, one.y_width};
   for (int64_t v = 0; v < one.filter.columns; v++) {
-    const Inside inside = inside_of(one, v);
+    const Inside inside = plan.planes.has_columns ? Inside{0, one.y_width} : inside_of(one, v);
     plan.inside = {at_least(plan.inside.begin, inside.begin), at_most(plan.inside.end, inside.end)};
     uint8_t* mask = plan.masks + v * plan.mask_bytes;
     const bool is_masked = inside.begin > 0 || inside.end < one.y_width;

@@ -50,8 +50,8 @@ JAXDML_INLINE void with_constant(int64_t value, const F& f) {
   f(std::integral_constant<int, kMost>());
 }
 
-// AVX2 has as many registers as a tile needs, so that it is a function of its own. With AVX-512's 32, sums need not go
-// through memory.
+// With AVX2 a tile takes all 16 registers: in a function of its own nothing else asks for one, and no sum is spilled.
+// With AVX-512 there are 32, and sums stay in registers for what the caller does with them.
 #ifdef __AVX512VNNI__
 #define JAXDML_TILE JAXDML_INLINE
 #else

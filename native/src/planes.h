@@ -3,8 +3,9 @@
 // A plane has the rows and columns of one phase modulo the strides. Output pixel (i, j) sees, through kernel element
 // (u, v), position i * pitch + j of a plane, plus an offset that depends on u and v alone. Planes have rows of padding,
 // but no columns of it: where a column lies outside of the image, what is read belongs to another row, and a mask puts
-// padding in its place. Where rows of the output are narrower than the pitch, positions between them are computed and
-// thrown away.
+// padding in its place. A mask takes as much memory as a row; where the kernel has more columns than the output has
+// rows, planes have columns of padding instead. Where rows of the output are narrower than the pitch, positions between
+// them are computed and thrown away.
 #pragma once
 
 #include <numeric>
@@ -26,29 +27,34 @@ JAXDML_INLINE Shift shift_of(const Convolution& one, int i, int64_t element) {
 struct Planes {
   int64_t phases[2];      // of rows and of columns that the kernel sees; planes are their product
   int64_t before;         // bytes before the first plane, of whole vectors that begin outside of the image
-  int64_t above;          // rows of padding
+  bool has_columns;       // of padding
+  int64_t above, left;    // rows and columns of padding
   int64_t height, pitch;  // of a plane
   int64_t size;           // bytes of all
   int64_t positions;
 
   int64_t count() const { return phases[0] * phases[1]; }
-  int64_t at(int64_t plane, int64_t row) const { return before + (plane * height + above + row) * pitch; }
+  int64_t at(int64_t plane, int64_t row) const { return before + (plane * height + above + row) * pitch + left; }
 };
 
 JAXDML_INLINE Planes planes_of(const Convolution& one) {
   const int64_t first = shift_of(one, 0, 0).steps, last = shift_of(one, 0, one.filter.rows - 1).steps;
+  const int64_t first_column = shift_of(one, 1, 0).steps, last_column = shift_of(one, 1, one.filter.columns - 1).steps;
   Planes planes;
   // Phases of the kernel's elements repeat after so many.
   for (int i = 0; i < 2; i++)
     planes.phases[i] =
         at_most(i ? one.filter.columns : one.filter.rows, one.stride[i] / std::gcd(one.stride[i], one.dilation[i]));
-  planes.before = round_up(one.start[1], 64);
+  planes.has_columns = one.filter.columns > one.y_height;
+  planes.before = planes.has_columns ? 0 : round_up(one.start[1], 64);
+  planes.left = planes.has_columns ? at_least(0, -first_column) : 0;
   planes.above = at_least(0, -first);
   planes.height = planes.above + at_least(ceil_div(one.height, one.stride[0]), one.y_height + last);
-  planes.pitch = at_least(ceil_div(one.width, one.stride[1]), one.y_width);
+  planes.pitch = planes.left + at_least(ceil_div(one.width, one.stride[1]),
+                                        one.y_width + (planes.has_columns ? at_least(last_column, 0) : 0));
   planes.positions = (one.y_height - 1) * planes.pitch + one.y_width;
-  planes.size = planes.at(planes.count(), 0) + (one.filter.columns - 1) * one.dilation[1] + kBytes;
-  planes.size = round_up(planes.size, 64);
+  planes.size = planes.at(planes.count(), 0) + (planes.has_columns ? 0 : (one.filter.columns - 1) * one.dilation[1]);
+  planes.size = round_up(planes.size + kBytes, 64);
   return planes;
 }
 

@@ -217,6 +217,24 @@ void set_periodic(Random& random, const Convolution& one, uint8_t* x) {
   }
 }
 
+// Dies where a call takes more scratch memory than four times the padded inputs and the outputs, 12 bytes for each
+// output channel, and 64 KiB.
+void check_scratch(const Kernels& kernels, const std::vector<Convolution>& problems) {
+  const Convolution& one = problems[0];
+  const int64_t height = one.start[0] + one.height + one.end[0], width = one.start[1] + one.width + one.end[1];
+  const int64_t input = one.filter.groups * one.filter.channels * height * width;
+  const int64_t output = one.filter.outputs * one.y_height * one.y_width * (one.type == Type::kInt32 ? 4 : 1);
+  const int64_t count = int64_t(problems.size());
+  const int64_t most = count * (4 * one.batch * (input + output) + 12 * one.filter.outputs) + 65536;
+  for (const int64_t threads : {1, 2, 3, 16, 200}) {
+    const int64_t bytes = kernels.convolve_scratch(problems.data(), count, threads);
+    if (bytes <= most) continue;
+    fprintf(stderr, "%lld bytes of scratch memory for %d threads, not %lld\n", (long long)bytes, int(threads),
+            (long long)most);
+    abort();
+  }
+}
+
 // `one` says the shape and options, the signs and the type; `total`, if it is not 0, what |weights| add up to, and
 // more in each next problem.
 Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill = Fill::kRandom, int64_t total = 0) {
@@ -282,6 +300,7 @@ Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill 
       all[i].packed = at[i];
       all[i].y = y[i].at();
     }
+    check_scratch(kernels, all);
     const int64_t size = int64_t(all.size());
     const Bytes scratch(random, kernels.convolve_scratch(all.data(), size, pool.threads), 64);
     kernels.convolve(pool, all.data(), size, scratch.at());
@@ -586,6 +605,23 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     },
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(12, 3, 1, 83, 6), 1, 2, 90), 1, Fill::kUniform);
+    },
+    // A signal that long kernels go over, channel by channel; and one that a kernel sees two far ends of.
+    [](Random& random) {
+      Convolution one = convolution_of(random, filter_of(4, 1, 1, 127, 2), 1, 1, 16000);
+      one.start[1] = 60;
+      one.end[1] = 70;
+      return convolution_case(random, one, 1);
+    },
+    [](Random& random) {
+      Convolution one = convolution_of(random, filter_of(2, 2, 1, 2), 1, 1, 100000);
+      one.dilation[1] = 50000;
+      one.type = Type::kInt8;
+      return convolution_case(random, one, 1);
+    },
+    // A thousand channels that seven are left of, where points of tiles would be most of the memory.
+    [](Random& random) {
+      return convolution_case(random, convolution_of(random, filter_of(7, 1000, 3, 3), 1, 17, 17), 1, Fill::kSmall);
     },
     // An image of one row, whose parts are copied by themselves, and one too large for a copy.
     [](Random& random) {
