@@ -1,13 +1,11 @@
 // Convolutions with one channel to a group (depthwise).
 //
-// An output takes a few products only, so that the time goes into bringing windows into lanes. kBytes positions are
-// computed at once, in the order in which the instructions that interleave bytes leave them; the instructions that
-// narrow sums to bytes put them back in order.
+// An output takes a few products only, so that the time goes into bringing windows into lanes.
 #pragma once
 
-#include "channels.h"
 #include "microkernel.h"
 #include "planes.h"
+#include "positions.h"
 
 namespace jaxdml::JAXDML_ISA {
 
@@ -23,24 +21,6 @@ JAXDML_INLINE I32 load_window(const Tap& tap, const uint8_t* planes, int64_t col
   const I32 x = load(planes + tap.offset);
   if (kAreInside || !tap.mask) return x ^ top;
   return ((x ^ padding) & load(tap.mask + column)) ^ padding ^ top;
-}
-
-// kDepth windows in four vectors: in each 128 bits positions 0 to 3, 4 to 7, 8 to 11 and 12 to 15.
-JAXDML_INLINE void interleave_windows(const I32 (&x)[kDepth], I32 (&to)[4]) {
-#ifdef __AVX512VNNI__
-  const I32 low[2] = {low_bytes(x[0], x[1]), low_bytes(x[2], x[3])};
-  const I32 high[2] = {high_bytes(x[0], x[1]), high_bytes(x[2], x[3])};
-  to[0] = low_words(low[0], low[1]);
-  to[1] = high_words(low[0], low[1]);
-  to[2] = low_words(high[0], high[1]);
-  to[3] = high_words(high[0], high[1]);
-#else
-  const I32 low = low_bytes(x[0], x[1]), high = high_bytes(x[0], x[1]), zero = I32{};
-  to[0] = low_bytes(low, zero);
-  to[1] = high_bytes(low, zero);
-  to[2] = low_bytes(high, zero);
-  to[3] = high_bytes(high, zero);
-#endif
 }
 
 struct DepthwisePlan {
@@ -88,7 +68,7 @@ JAXDML_INLINE void add_windows(const DepthwisePlan& plan, int64_t taps, const Dw
     I32 seen[kDepth], windows[4];
     for (int i = 0; i < kDepth; i++)  // weights of padding are 0, and so is what they see
       seen[i] = k + i < taps ? load_window<kAreInside>(plan.taps[k + i], planes, column, padding, top) : I32{};
-    interleave_windows(seen, windows);
+    interleave_rows(seen, windows);
     const I32 row = splat(weights[k / kDepth]);
     for (int v = 0; v < 4; v++) sums[v] = UnsignedLanes::dot(sums[v], windows[v], row);
     if (!has_zero_points) continue;
@@ -115,19 +95,9 @@ JAXDML_INLINE void depthwise_channel(const Convolution& one, const DepthwisePlan
     if (channels.has_zero_points)
       for (int v = 0; v < 4; v++) sums[v] = subtract(sums[v], multiply(zero_point, window_sums[v]));
     alignas(64) uint8_t bytes[4 * kBytes];
-    if (size == 4) {
-      for (int v = 0; v < 4; v++) {
-        uint8_t parts[kBytes];
-        store(parts, sums[v]);
-        for (int i = 0; i < kBytes; i += 16) memcpy(bytes + i * 4 + v * 16, parts + i, 16);
-      }
-    } else {
-      F32 values[4];
-      for (int v = 0; v < 4; v++) values[v] = scaled(sums[v], splat(channels.multipliers[o]));
-      store(bytes, saturated(values, channels.output));
-    }
+    store_positions(sums, channels, o, one.type, bytes);
     column = (column + kBytes) % plan.planes.pitch;
-    store_positions(one, plan.planes, bytes, first, at_most(kBytes, plan.planes.positions - first), size, y);
+    store_rows(one, plan.planes, bytes, first, at_most(kBytes, plan.planes.positions - first), size, y);
   }
 }
 

@@ -58,25 +58,25 @@ JAXDML_INLINE void with_constant(int64_t value, const F& f) {
 #define JAXDML_TILE __attribute__((noinline)) static
 #endif
 
-// The sums of products of R rows with V vectors of lanes. A row is `runs` runs of `dwords` dwords, `step` bytes apart;
-// the lanes of all runs follow each other.
+// The sums of products of R rows with V vectors of lanes. A row is `runs` runs of `dwords` dwords; `step` bytes lead
+// from one run to the next, `next` bytes from a dword to the next. The lanes of all runs follow each other.
 template <int R, int V, class Dot>
 JAXDML_TILE void multiply_tile(const uint8_t* const (&starts)[R], int64_t runs, int64_t step, const uint8_t* lanes,
-                               int64_t dwords, I32 (&to)[R][V]) {
+                               int64_t dwords, int64_t next, I32 (&to)[R][V]) {
   const uint8_t* rows[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) rows[r] = starts[r];
   I32 sums[R][V] = {};
   for (int64_t run = 0; run < runs; run++) {
 #pragma GCC unroll 2
-    for (int64_t k = 0; k < dwords; k++) {
+    for (int64_t k = 0, at_row = 0; k < dwords; k++, at_row += next) {
       I32 at[V];
 #pragma GCC unroll 8
       for (int v = 0; v < V; v++) at[v] = Dot::lanes(lanes + v * Dot::kVectorBytes);
       lanes += V * Dot::kVectorBytes;
 #pragma GCC unroll 8
       for (int r = 0; r < R; r++) {
-        const I32 row = splat(*reinterpret_cast<const Dword*>(rows[r] + k * 4));
+        const I32 row = splat(*reinterpret_cast<const Dword*>(rows[r] + at_row));
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) sums[r][v] = Dot::dot(sums[r][v], at[v], row);
       }
@@ -96,7 +96,7 @@ JAXDML_INLINE void multiply_rows(const Dword* rows, int64_t stride, const uint8_
                                  I32 (&sums)[R][V]) {
   const uint8_t* starts[R];
   for (int r = 0; r < R; r++) starts[r] = reinterpret_cast<const uint8_t*>(rows + r * stride);
-  multiply_tile<R, V, Dot>(starts, 1, 0, lanes, dwords, sums);
+  multiply_tile<R, V, Dot>(starts, 1, 0, lanes, dwords, 4, sums);
 }
 
 }  // namespace jaxdml::JAXDML_ISA

@@ -122,8 +122,8 @@ JAXDML_INLINE void fill_plane(const Convolution& one, const Planes& planes, cons
 }
 
 // Copies what positions first to first + count compute to the rows of an output channel.
-JAXDML_INLINE void store_positions(const Convolution& one, const Planes& planes, const uint8_t* values, int64_t first,
-                                   int64_t count, int64_t size, uint8_t* y) {
+JAXDML_INLINE void store_rows(const Convolution& one, const Planes& planes, const uint8_t* values, int64_t first,
+                              int64_t count, int64_t size, uint8_t* y) {
   if (planes.pitch == one.y_width) return copy_bytes(y + first * size, values, count * size);
   int64_t row = first / planes.pitch, column = first % planes.pitch;
   for (int64_t p = 0; p < count;) {

@@ -503,6 +503,19 @@ Case random_winograd(Random& random) {
   }
 }
 
+// 1 x 1 filters over images without padding.
+Case random_pointwise(Random& random) {
+  for (;;) {
+    const int64_t count = extent(random, 3), batch = extent(random, 3), groups = extent(random, 3);
+    const int64_t channels = random.between(2, 40), outputs = extent(random, random.chance(30) ? 150 : 24);
+    const Filter filter = filter_of(groups * outputs, channels, 1, 1, groups);
+    Convolution one = convolution_of(random, filter, batch, extent(random, 30), extent(random, 30));
+    one.filter.is_raw = random.chance(50);
+    if (count * batch * one.height * one.width * groups * outputs * channels < 3000000)
+      return convolution_case(random, one, count);
+  }
+}
+
 Case random_convolution(Random& random) {
   const bool is_depthwise = random.chance(35), is_flat = random.chance(20);
   for (;;) {
@@ -623,6 +636,15 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(7, 1000, 3, 3), 1, 17, 17), 1, Fill::kSmall);
     },
+    // Pixels as lanes: several runs of blocks with a part of one behind, groups, int32.
+    [](Random& random) {
+      return convolution_case(random, convolution_of(random, filter_of(71, 37, 1, 1), 2, 25, 33), 2, Fill::kUniform);
+    },
+    [](Random& random) {
+      Convolution one = convolution_of(random, filter_of(132, 20, 1, 1, 2), 1, 14, 14);
+      one.type = Type::kInt32;
+      return convolution_case(random, one, 1, Fill::kUniform);
+    },
     // An image of one row, whose parts are copied by themselves, and one too large for a copy.
     [](Random& random) {
       Convolution one = convolution_of(random, filter_of(20, 40, 1, 7), 1, 1, 3000);
@@ -645,7 +667,8 @@ Case make_case(uint64_t seed, int64_t number) {
   if (number < int64_t(kLarge.size())) return kLarge[size_t(number)](random);
   const int64_t kind = random.below(100);
   if (kind < 30) return random_matmul(random);
-  if (kind < 70) return random_convolution(random);
+  if (kind < 64) return random_convolution(random);
+  if (kind < 70) return random_pointwise(random);
   if (kind < 86) return random_winograd(random);
   const int64_t size = extent(random, random.chance(5) ? 140000 : 500), count = extent(random, 3);
   if (kind < 92) return sum_case(random, size, count);

@@ -1,0 +1,44 @@
+// Neighbouring bytes of several rows, brought into lanes, and results brought back.
+//
+// kBytes positions are computed with at once, in the order in which the instructions that interleave bytes leave them;
+// the instructions that narrow sums to bytes put them back in order.
+#pragma once
+
+#include "channels.h"
+
+namespace jaxdml::JAXDML_ISA {
+
+// kDepth rows in four vectors: in each 128 bits positions 0 to 3, 4 to 7, 8 to 11 and 12 to 15.
+JAXDML_INLINE void interleave_rows(const I32 (&x)[kDepth], I32 (&to)[4]) {
+#ifdef __AVX512VNNI__
+  const I32 low[2] = {low_bytes(x[0], x[1]), low_bytes(x[2], x[3])};
+  const I32 high[2] = {high_bytes(x[0], x[1]), high_bytes(x[2], x[3])};
+  to[0] = low_words(low[0], low[1]);
+  to[1] = high_words(low[0], low[1]);
+  to[2] = low_words(high[0], high[1]);
+  to[3] = high_words(high[0], high[1]);
+#else
+  const I32 low = low_bytes(x[0], x[1]), high = high_bytes(x[0], x[1]), zero = I32{};
+  to[0] = low_bytes(low, zero);
+  to[1] = high_bytes(low, zero);
+  to[2] = low_bytes(high, zero);
+  to[3] = high_bytes(high, zero);
+#endif
+}
+
+// An output channel at kBytes positions, in order: 4 * kBytes bytes where the sums are what is asked for.
+JAXDML_INLINE void store_positions(const I32 (&sums)[4], const Channels& channels, int64_t o, Type type,
+                                   uint8_t* bytes) {
+  if (type != Type::kInt32) {
+    F32 values[4];
+    for (int v = 0; v < 4; v++) values[v] = scaled(sums[v], splat(channels.multipliers[o]));
+    return store(bytes, saturated(values, channels.output));
+  }
+  for (int v = 0; v < 4; v++) {
+    uint8_t parts[kBytes];
+    store(parts, sums[v]);
+    for (int i = 0; i < kBytes; i += 16) memcpy(bytes + i * 4 + v * 16, parts + i, 16);
+  }
+}
+
+}  // namespace jaxdml::JAXDML_ISA
