@@ -43,7 +43,8 @@ def environment(device: Any = None) -> dict[str, Any]:
 def name_of(device: Any, instructions: list[str]) -> str:
     """What the results of a whole run are called: the instructions of a CPU, the kind of another device."""
     if device.platform == "cpu":
-        return "cpu_" + next((kind for kind in ("avx512_vnni", "avx_vnni", "avx2") if kind in instructions), "other")
+        kinds = "amx_int8", "avx512_vnni", "avx_vnni", "avx2"
+        return "cpu_" + next((kind for kind in kinds if kind in instructions), "other")
     return f"{device.platform}_{re.sub('[^a-z0-9]+', '_', device.device_kind.lower()).strip('_')}"
 
 

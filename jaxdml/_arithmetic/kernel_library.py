@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 ENVIRONMENT = "JAXDML_KERNELS"
-SETS = ("avx2", "avx512_vnni")  # of instructions
+SETS = ("avx2", "avx512_vnni", "amx_int8")  # of instructions
 VERSION = "0.2.0"  # of jaxdml-cpu that this version of jaxdml calls
 
 
@@ -27,7 +27,7 @@ class _Found:
     def __init__(self) -> None:
         wanted = os.environ.get(ENVIRONMENT, "native")
         if wanted not in ("xla", "native", *SETS):
-            raise ValueError(f"{ENVIRONMENT} is {wanted!r}, expected xla, native, {' or '.join(SETS)}")
+            raise ValueError(f"{ENVIRONMENT} is {wanted!r}, expected xla, native, {', '.join(SETS[:-1])} or {SETS[-1]}")
         self.library, self.why = _load(wanted if wanted in SETS else "")
         self.is_wanted = wanted != "xla"
 
@@ -98,7 +98,7 @@ def use_kernels(which: str) -> Iterator[None]:
     """A context in which a CPU computes by native kernels, or by XLA.
 
     The results are the same. The choice is part of what `jax.jit` compiles for. The environment variable JAXDML_KERNELS
-    makes it for a whole process; there avx2 and avx512_vnni choose among native kernels, too.
+    makes it for a whole process; there avx2, avx512_vnni and amx_int8 choose among native kernels, too.
 
     Args:
       which: "native" or "xla".

@@ -20,7 +20,10 @@ namespace {
 
 const Kernels* chosen = nullptr;
 
-bool runs_here(const Kernels& kernels) { return &kernels == &kAvx2 ? has_avx2() : has_avx512_vnni(); }
+bool runs_here(const Kernels& kernels) {
+  if (&kernels == &kAvx2) return has_avx2();
+  return &kernels == &kAmxInt8 ? has_amx_int8() : has_avx512_vnni();
+}
 
 // Neighbouring problems that differ in their rows alone become one; all rows then see one matrix.
 void merge_rows(std::vector<Matmul>& problems) {
@@ -446,7 +449,7 @@ struct Guarded<kFunction> {
 
 // Chooses kernels by name, or the fastest for an empty name; their name, or null where they do not run here.
 JAXDML_EXPORT const char* jaxdml_cpu_choose(const char* name) {
-  for (const jaxdml::Kernels* kernels : {&jaxdml::kAvx512Vnni, &jaxdml::kAvx2})
+  for (const jaxdml::Kernels* kernels : {&jaxdml::kAmxInt8, &jaxdml::kAvx512Vnni, &jaxdml::kAvx2})
     if ((!*name || !std::strcmp(name, kernels->name)) && jaxdml::runs_here(*kernels)) {
       jaxdml::chosen = kernels;
       return kernels->name;

@@ -17,8 +17,8 @@ extern const Kernels JAXDML_KERNELS = {
     JAXDML_ISA::pack_matrix,
     JAXDML_ISA::filter_bytes,
     JAXDML_ISA::pack_filter,
-    JAXDML_ISA::matmul_scratch,
-    JAXDML_ISA::matmul,
+    JAXDML_ISA::matmul_scratch<false>,
+    JAXDML_ISA::matmul<false>,
     JAXDML_ISA::convolve_scratch,
     JAXDML_ISA::convolve,
     JAXDML_ISA::add,
@@ -28,5 +28,16 @@ extern const Kernels JAXDML_KERNELS = {
     JAXDML_ISA::row_sums,
 };
 // clang-format on
+
+#ifdef __AVX512VNNI__
+// Processors that have AMX have AVX512-VNNI, and packed weights are the same.
+static Kernels with_tiles(Kernels kernels) {
+  kernels.name = "amx_int8";
+  kernels.matmul_scratch = JAXDML_ISA::matmul_scratch<true>;
+  kernels.matmul = JAXDML_ISA::matmul<true>;
+  return kernels;
+}
+extern const Kernels kAmxInt8 = with_tiles(JAXDML_KERNELS);
+#endif
 
 }  // namespace jaxdml

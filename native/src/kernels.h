@@ -125,5 +125,6 @@ struct Kernels {
 
 extern const Kernels kAvx2;
 extern const Kernels kAvx512Vnni;
+extern const Kernels kAmxInt8;
 
 }  // namespace jaxdml

@@ -8,6 +8,7 @@
 // [depth / kDepth][columns][kDepth] each.
 #pragma once
 
+#include "amx.h"
 #include "epilogue.h"
 #include "microkernel.h"
 #include "packing.h"
@@ -72,6 +73,7 @@ struct Columns {
 
 struct MatmulPlan {
   bool is_copied;                   // rows of a are copied to a worker's memory
+  int64_t rows;                     // that are multiplied at a time, by tiles if there are enough of them
   int64_t row_block, column_block;  // of one item
   int64_t row_blocks, column_blocks;
   Columns* columns;  // of each problem
@@ -79,6 +81,7 @@ struct MatmulPlan {
   int64_t copy_bytes;
 };
 
+template <bool kHasTiles>
 static MatmulPlan plan(const Matmul* problems, int64_t count, int64_t threads, Arena& arena) {
   const Matmul& one = problems[0];
   const int64_t depth = padded_depth(one.depth), width = padded_columns(one.columns);
@@ -86,10 +89,11 @@ static MatmulPlan plan(const Matmul* problems, int64_t count, int64_t threads, A
   plan.is_copied = sizeof(Cell) > 1 || one.a_zero_point.is_signed || depth != one.depth;
   // Panels that stay in the second cache while the rows go by; enough items for all workers.
   int64_t panels = at_most(at_least((256 << 10) / (at_least(depth, 1) * kTile), 1), ceil_div(width, kTile));
-  plan.row_block = round_up(at_least(one.rows, 1), kRows);
+  plan.rows = kHasTiles && one.rows >= kTileRows && one.depth % kTileDepth == 0 ? kTileRows : kRows;
+  plan.row_block = round_up(at_least(one.rows, 1), plan.rows);
   const auto items = [&] { return count * ceil_div(one.rows, plan.row_block) * ceil_div(width, panels * kTile); };
   const int64_t enough = threads > 1 ? 4 * threads : 1;
-  while (items() < enough && plan.row_block > 16 * kRows) plan.row_block = round_up(plan.row_block / 2, kRows);
+  while (items() < enough && plan.row_block > 96) plan.row_block = round_up(plan.row_block / 2, plan.rows);
   while (items() < enough && panels > 1) panels = (panels + 1) / 2;
   plan.column_block = panels * kTile;
   plan.row_blocks = ceil_div(one.rows, plan.row_block);
@@ -99,14 +103,15 @@ static MatmulPlan plan(const Matmul* problems, int64_t count, int64_t threads, A
     const Columns columns = {take<int32_t>(arena, width), take<int32_t>(arena, width), take<float>(arena, width)};
     if (arena.block) plan.columns[i] = columns;
   }
-  plan.copy_bytes = plan.is_copied ? round_up(kRows * row_cells(depth) * int64_t(sizeof(Cell)), 64) : 0;
+  plan.copy_bytes = plan.is_copied ? round_up(plan.rows * row_cells(depth) * int64_t(sizeof(Cell)), 64) : 0;
   plan.copies = take<uint8_t>(arena, plan.copy_bytes * threads);
   return plan;
 }
 
+template <bool kHasTiles>
 static int64_t matmul_scratch(const Matmul* problems, int64_t count, int64_t threads) {
   Arena arena = {nullptr, 0};
-  plan(problems, count, threads, arena);
+  plan<kHasTiles>(problems, count, threads, arena);
   return arena.used;
 }
 
@@ -128,6 +133,8 @@ static bool set_columns(const Matmul& one, Columns& columns) {
   return has_zero_points;
 }
 
+constexpr int64_t kMostRows = kTileRows > kRows ? kTileRows : kRows;  // at a time
+
 // What one row needs after its sums.
 struct Row {
   int32_t zero_point, sum;
@@ -135,44 +142,63 @@ struct Row {
   Output output;
 };
 
+// From the sums of one row with V vectors of columns, n the first, to the output's m-th row.
+template <int V>
+JAXDML_INLINE void store_row(const Matmul& one, const Columns& columns, bool has_zero_points, const Row& row,
+                             const I32 (&sums)[V], int64_t m, int64_t n) {
+  const int64_t count = at_most(V * kLanes, one.columns - n);
+  const bool has_scales = has_row_scales(one);
+  I32 totals[V];
+#pragma GCC unroll 8
+  for (int v = 0; v < V; v++) {
+    const int64_t at = n + v * kLanes;
+    totals[v] = subtract(sums[v], multiply(splat(row.zero_point), load(columns.sums + at)));
+    if (has_zero_points) totals[v] = subtract(totals[v], multiply(splat(row.sum), load(columns.zero_points + at)));
+  }
+  alignas(64) uint8_t bytes[V * kLanes * 4];
+  if (one.type == Type::kInt32) {
+    for (int v = 0; v < V; v++) store(bytes + v * kBytes, totals[v]);
+  } else {
+    F32 values[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) {
+      F32 multiplier = load_floats(columns.scales + n + v * kLanes);
+      if (has_scales) multiplier = (splat(row.a_scale) * multiplier) / splat(row.y_scale);
+      values[v] = scaled(totals[v], multiplier);
+    }
+    store_saturated(bytes, values, row.output);
+  }
+  const int64_t size = size_of(one.type);
+  copy_bytes(static_cast<uint8_t*>(one.y) + (m * one.columns + n) * size, bytes, count * size);
+}
+
 template <int R, int V>
 static void matmul_tile(const Matmul& one, const Columns& columns, bool has_zero_points, const Row* rows,
                         const Dword* cells, int64_t stride, const uint8_t* panel, int64_t m, int64_t n) {
   I32 sums[R][V];
   multiply_rows<R, V, SignedLanes>(cells, stride, panel, padded_depth(one.depth) / kDepth, sums);
-  const int64_t count = at_most(V * kLanes, one.columns - n);
-  const bool has_scales = has_row_scales(one);
 #pragma GCC unroll 8
-  for (int r = 0; r < R; r++) {
-    const Row& row = rows[r];
-    I32 totals[V];
-#pragma GCC unroll 8
-    for (int v = 0; v < V; v++) {
-      const int64_t at = n + v * kLanes;
-      totals[v] = subtract(sums[r][v], multiply(splat(row.zero_point), load(columns.sums + at)));
-      if (has_zero_points) totals[v] = subtract(totals[v], multiply(splat(row.sum), load(columns.zero_points + at)));
-    }
-    alignas(64) uint8_t bytes[V * kLanes * 4];
-    if (one.type == Type::kInt32) {
-      for (int v = 0; v < V; v++) store(bytes + v * kBytes, totals[v]);
-    } else {
-      F32 values[V];
-#pragma GCC unroll 8
-      for (int v = 0; v < V; v++) {
-        F32 multiplier = load_floats(columns.scales + n + v * kLanes);
-        if (has_scales) multiplier = (splat(row.a_scale) * multiplier) / splat(row.y_scale);
-        values[v] = scaled(totals[v], multiplier);
-      }
-      store_saturated(bytes, values, row.output);
-    }
-    const int64_t size = size_of(one.type);
-    copy_bytes(static_cast<uint8_t*>(one.y) + ((m + r) * one.columns + n) * size, bytes, count * size);
+  for (int r = 0; r < R; r++) store_row(one, columns, has_zero_points, rows[r], sums[r], m + r, n);
+}
+
+// kTileRows rows with a whole panel, by AMX.
+JAXDML_INLINE void matmul_by_tiles(const Matmul& one, const Columns& columns, bool has_zero_points, const Row* rows,
+                                   const uint8_t* cells, int64_t stride, const uint8_t* panel, int64_t m, int64_t n) {
+  alignas(64) int32_t sums[kTileRows][kTile];
+  for (int64_t column = 0; column < kTile; column += kTileColumns)
+    multiply_tiles(cells, stride, panel + column * kDepth, kTile * kDepth, one.depth, &sums[0][column],
+                   sizeof(sums[0]));
+  for (int64_t r = 0; r < kTileRows; r++) {
+    I32 of_row[kVectors];
+    for (int v = 0; v < kVectors; v++) of_row[v] = load(sums[r] + v * kLanes);
+    store_row(one, columns, has_zero_points, rows[r], of_row, m + r, n);
   }
 }
 
+template <bool kHasTiles>
 static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint8_t* scratch) {
   Arena arena = {scratch, 0};
-  const MatmulPlan p = plan(problems, count, pool.threads, arena);
+  const MatmulPlan p = plan<kHasTiles>(problems, count, pool.threads, arena);
   bool has_zero_points = false;
   for (int64_t i = 0; i < count; i++) has_zero_points |= set_columns(problems[i], p.columns[i]);
 
@@ -186,11 +212,11 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
     Cell* copies = reinterpret_cast<Cell*>(p.copies + worker * p.copy_bytes);
     const int64_t stride = p.is_copied ? row_cells(depth) : depth;
     const int64_t last_row = at_most(one.rows, (row_block + 1) * p.row_block);
-    for (int64_t m = row_block * p.row_block; m < last_row; m += kRows) {
-      const int64_t tile_rows = at_most(kRows, last_row - m);
-      Row rows[kRows];
+    for (int64_t m = row_block * p.row_block; m < last_row; m += p.rows) {
+      const int64_t row_count = at_most(p.rows, last_row - m);
+      Row rows[kMostRows];
       const uint8_t* a = one.a + m * one.depth;
-      for (int64_t r = 0; r < tile_rows; r++) {
+      for (int64_t r = 0; r < row_count; r++) {
         const uint8_t flip = flip_to_unsigned(one.a_zero_point.is_signed);
         rows[r].zero_point = as_activation(one.a_zero_point, m + r);
         uint32_t sum = 0;
@@ -207,19 +233,34 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
           for (int64_t k = one.depth; k < depth; k++) copies[r * stride + k] = 0;
         }
       }
-      const Dword* cells = reinterpret_cast<const Dword*>(p.is_copied ? reinterpret_cast<const uint8_t*>(copies) : a);
+      const uint8_t* cells = p.is_copied ? reinterpret_cast<const uint8_t*>(copies) : a;
       const int64_t last = at_most(width, (column_block + 1) * p.column_block);
       for (int64_t n = column_block * p.column_block; n < last; n += kTile) {
-        with_constant<kVectors>(panel_lanes(one.columns, n) / kLanes, [&](auto vectors) {
-          with_constant<kRows>(tile_rows, [&](auto row_count) {
-            matmul_tile<row_count, vectors>(one, columns, has_zero_points, rows, cells, stride / kDepth,
-                                            panels + n * depth, m, n);
-          });
+        const int64_t lanes = panel_lanes(one.columns, n);
+        if constexpr (kHasTiles)
+          if (row_count == kTileRows && lanes == kTile) {
+            matmul_by_tiles(one, columns, has_zero_points, rows, cells, stride, panels + n * depth, m, n);
+            continue;
+          }
+        with_constant<kVectors>(lanes / kLanes, [&](auto vectors) {
+          for (int64_t r = 0; r < row_count; r += kRows)
+            with_constant<kRows>(at_most(kRows, row_count - r), [&](auto some) {
+              const auto* from = reinterpret_cast<const Dword*>(cells) + r * stride / kDepth;
+              matmul_tile<some, vectors>(one, columns, has_zero_points, rows + r, from, stride / kDepth,
+                                         panels + n * depth, m + r, n);
+            });
         });
       }
     }
   };
-  parallel(pool, count * p.row_blocks * p.column_blocks, item);
+  parallel(pool, count * p.row_blocks * p.column_blocks, [&](int64_t number, int64_t worker) {
+    if constexpr (kHasTiles)
+      if (p.rows == kTileRows) {
+        const TileRegisters registers;
+        return item(number, worker);
+      }
+    item(number, worker);
+  });
 }
 
 }  // namespace jaxdml::JAXDML_ISA

@@ -4,6 +4,10 @@
 #ifdef _WIN32
 #include <cstdint>
 #endif
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace jaxdml {
 
@@ -49,5 +53,16 @@ inline bool has_avx512_vnni() {
          __builtin_cpu_supports("avx512vnni");
 }
 #endif
+
+// Linux saves the registers of tiles only for a process that has asked for it, once for all threads.
+inline bool has_amx_int8() {
+#ifdef __linux__
+  constexpr long kAskFor = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return has_avx512_vnni() && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
+         syscall(SYS_arch_prctl, kAskFor, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 }  // namespace jaxdml

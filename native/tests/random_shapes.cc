@@ -14,6 +14,7 @@
 
 #include "kernels.h"
 #include "memory.h"
+#include "processor.h"
 #include "reference.h"
 #include "threads.h"
 
@@ -479,8 +480,9 @@ Convolution convolution_of(Random& random, const Filter& filter, int64_t batch, 
 Case random_matmul(Random& random) {
   const int64_t count = extent(random, 3);
   for (;;) {
-    const int64_t rows = extent(random, random.chance(10) ? 400 : 40), columns = extent(random, 200);
-    const int64_t depth = random.chance(3) ? 0 : extent(random, random.chance(5) ? 3000 : 150);
+    const int64_t rows = extent(random, random.chance(10) ? 400 : 80), columns = extent(random, 200);
+    int64_t depth = random.chance(3) ? 0 : extent(random, random.chance(5) ? 3000 : 150);
+    if (random.chance(20)) depth = random.between(1, 4) * 64;  // as AMX's tiles are deep
     if (rows * columns * depth < 2000000) return matmul_case(random, matmul_of(random, rows, depth, columns), count);
   }
 }
@@ -571,6 +573,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
       return convolution_case(random, convolution_of(random, filter_of(7, 70001, 1, 1), 1, 3, 3), 1, Fill::kExtremes);
     },
     [](Random& random) { return matmul_case(random, matmul_of(random, 700, 130, 500), 1); },
+    [](Random& random) { return matmul_case(random, matmul_of(random, 300, 1024, 300), 1, Fill::kExtremes); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 13, 2500, 700), 1); },
     // F(4, 3) at its bound, past it, and one problem of both.
     [](Random& random) { return at_bound(random, 4, filter_of(7, 230, 3, 3), Fill::kLowest, 0); },
@@ -713,6 +716,7 @@ int run_all(int64_t cases, uint64_t seed, int64_t first) {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
     all.push_back(&kAvx512Vnni);
+  if (has_amx_int8()) all.push_back(&kAmxInt8);
   for (const Kernels* kernels : all) printf("runs %s, seed %llu\n", kernels->name, (unsigned long long)seed);
 
   // Its threads are as others left them: subnormals are kept there, if threads.cc does not flush them.
