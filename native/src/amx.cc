@@ -22,11 +22,19 @@ TileRegisters::~TileRegisters() { _tile_release(); }
 
 // Two by two tiles of sums are in registers 0 to 3, rows in 4 and 5, lanes in 6 and 7.
 void multiply_tiles(const uint8_t* rows, int64_t stride, const uint8_t* lanes, int64_t step, int64_t depth,
-                    int32_t* sums, int64_t sums_stride) {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+                    int32_t* sums, int64_t sums_stride, bool is_added) {
+  auto* to = reinterpret_cast<uint8_t*>(sums);
+  if (is_added) {
+    _tile_loadd(0, to, sums_stride);
+    _tile_loadd(1, to + 64, sums_stride);
+    _tile_loadd(2, to + 16 * sums_stride, sums_stride);
+    _tile_loadd(3, to + 16 * sums_stride + 64, sums_stride);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
   for (int64_t k = 0; k < depth; k += kTileDepth) {
     const uint8_t* at = lanes + k / 4 * step;
     _tile_loadd(6, at, step);
@@ -38,7 +46,6 @@ void multiply_tiles(const uint8_t* rows, int64_t stride, const uint8_t* lanes, i
     _tile_dpbusd(2, 5, 6);
     _tile_dpbusd(3, 5, 7);
   }
-  auto* to = reinterpret_cast<uint8_t*>(sums);
   _tile_stored(0, to, sums_stride);
   _tile_stored(1, to + 64, sums_stride);
   _tile_stored(2, to + 16 * sums_stride, sums_stride);

@@ -19,8 +19,8 @@ class TileRegisters {
 
 // The sums of kTileRows rows of uint8, `stride` bytes apart, with kTileColumns lanes of int8, four of a lane side by
 // side, `step` bytes from four to the next four. `depth` is a multiple of kTileDepth; `sums` are `sums_stride` bytes
-// apart from row to row.
+// apart from row to row, and may be added to.
 void multiply_tiles(const uint8_t* rows, int64_t stride, const uint8_t* lanes, int64_t step, int64_t depth,
-                    int32_t* sums, int64_t sums_stride);
+                    int32_t* sums, int64_t sums_stride, bool is_added);
 
 }  // namespace jaxdml

@@ -5,6 +5,7 @@
 // requantized, collected, and stored with pixels last, as the output has them.
 #pragma once
 
+#include "amx.h"
 #include "block_copy.h"
 #include "channels.h"
 #include "microkernel.h"
@@ -14,6 +15,7 @@ namespace jaxdml::JAXDML_ISA {
 
 constexpr int kMostPixels = 96;  // that are collected before they are stored
 static_assert(kMostPixels % kRows == 0 && kMostPixels % 16 == 0, "whole tiles are computed, and whole squares stored");
+constexpr int64_t kFewestPixels = 12;                  // that are worth a tile of kTileRows
 constexpr int64_t kMostBlockBytes = int64_t(1) << 18;  // of a copy, for it to stay in the second cache
 
 struct ChannelsLastPlan {
@@ -95,6 +97,30 @@ JAXDML_INLINE void sum_window(const Convolution& one, const ChannelsLastPlan& pl
   }
 }
 
+// From the sums of a pixel, whose window begins at `pixel`, with V vectors of output channels, o the first, to bytes.
+template <int V>
+JAXDML_INLINE void finish_pixel(const Convolution& one, const ChannelsLastPlan& plan, const Channels& channels,
+                                const I32 (&sums)[V], const Cell* pixel, int64_t o, uint8_t* to) {
+  int32_t window_sums[V * kLanes] = {};
+  if (channels.has_zero_points) sum_window<V>(one, plan, pixel, window_sums);
+  I32 totals[V];
+#pragma GCC unroll 8
+  for (int v = 0; v < V; v++) {
+    const int64_t at = o + v * kLanes;
+    totals[v] = add(sums[v], load(channels.offsets + at));
+    if (channels.has_zero_points)
+      totals[v] = subtract(totals[v], multiply(load(channels.zero_points + at), load(window_sums + v * kLanes)));
+  }
+  if (one.type == Type::kInt32) {
+    for (int v = 0; v < V; v++) store(to + v * kBytes, totals[v]);
+    return;
+  }
+  F32 values[V];
+#pragma GCC unroll 8
+  for (int v = 0; v < V; v++) values[v] = scaled(totals[v], load_floats(channels.multipliers + o + v * kLanes));
+  store_saturated(to, values, channels.output);
+}
+
 // R pixels, whose windows begin at `pixels`, of V vectors of output channels, o the first.
 template <int R, int V>
 static void channels_last_tile(const Convolution& one, const ChannelsLastPlan& plan, const Channels& channels,
@@ -106,25 +132,35 @@ static void channels_last_tile(const Convolution& one, const ChannelsLastPlan& p
   I32 sums[R][V];
   multiply_tile<R, V, SignedLanes>(rows, filter.rows, step, panel, run_depth(filter) / kDepth, 4, sums);
 #pragma GCC unroll 8
-  for (int r = 0; r < R; r++) {
-    int32_t window_sums[V * kLanes] = {};
-    if (channels.has_zero_points) sum_window<V>(one, plan, pixels[r], window_sums);
-    I32 totals[V];
-#pragma GCC unroll 8
-    for (int v = 0; v < V; v++) {
-      const int64_t at = o + v * kLanes;
-      totals[v] = add(sums[r][v], load(channels.offsets + at));
-      if (channels.has_zero_points)
-        totals[v] = subtract(totals[v], multiply(load(channels.zero_points + at), load(window_sums + v * kLanes)));
+  for (int r = 0; r < R; r++)
+    finish_pixel(one, plan, channels, sums[r], pixels[r], o, to + r * kBytes * size_of(one.type));
+}
+
+// Up to kTileRows pixels of a whole panel, by AMX. A tile's rows are as far apart as they please here, and side by side
+// there: windows are copied, a part of them that stays in the first cache at a time.
+JAXDML_INLINE void channels_last_by_tiles(const Convolution& one, const ChannelsLastPlan& plan,
+                                          const Channels& channels, const Cell* const* pixels, int64_t count,
+                                          const uint8_t* panel, int64_t o, uint8_t* to) {
+  constexpr int64_t kPart = 1024, kStride = kPart + 64;
+  const int64_t run = run_depth(plan.filter), depth = plan.filter.rows * run;
+  const int64_t step = plan.copy.kernel_step * plan.copy.row_cells;
+  alignas(64) uint8_t rows[kTileRows * kStride];
+  alignas(64) int32_t sums[kTileRows][kTile];
+  for (int64_t first = 0; first < depth; first += kPart) {
+    const int64_t last = at_most(depth, first + kPart);
+    for (int64_t k = first, some; k < last; k += some) {
+      some = at_most(run - k % run, last - k);
+      for (int64_t r = 0; r < count; r++)
+        copy_bytes(rows + r * kStride + k - first, pixels[r] + k / run * step + k % run, some);
     }
-    if (one.type == Type::kInt32) {
-      for (int v = 0; v < V; v++) store(to + r * kBytes * 4 + v * kBytes, totals[v]);
-      continue;
-    }
-    F32 values[V];
-#pragma GCC unroll 8
-    for (int v = 0; v < V; v++) values[v] = scaled(totals[v], load_floats(channels.multipliers + o + v * kLanes));
-    store_saturated(to + r * kBytes, values, channels.output);
+    for (int64_t column = 0; column < kTile; column += kTileColumns)
+      multiply_tiles(rows, kStride, panel + first * kTile + column * kDepth, kTile * kDepth, last - first,
+                     &sums[0][column], sizeof(sums[0]), first > 0);
+  }
+  for (int64_t r = 0; r < count; r++) {
+    I32 of_pixel[kVectors];
+    for (int v = 0; v < kVectors; v++) of_pixel[v] = load(sums[r] + v * kLanes);
+    finish_pixel(one, plan, channels, of_pixel, pixels[r], o, to + r * kBytes * size_of(one.type));
   }
 }
 
@@ -151,6 +187,7 @@ JAXDML_INLINE void store_pixels(const uint8_t* from, int64_t count, int64_t outp
   }
 }
 
+template <bool kHasTiles>
 static void convolve_channels_last(const Pool& pool, const Convolution* problems, int64_t count, Arena& arena) {
   const ChannelsLastPlan plan = plan_channels_last(problems, count, pool.threads, arena);
   const Filter& filter = plan.filter;
@@ -160,7 +197,8 @@ static void convolve_channels_last(const Pool& pool, const Convolution* problems
   for (int64_t i = 0; i < pool.threads; i++) plan.held[i] = -1;
 
   const int64_t blocks = plan.row_blocks * plan.column_blocks;
-  parallel(pool, count * plan.images * blocks * plan.output_blocks, [&](int64_t number, int64_t worker) {
+  const bool has_tiles = kHasTiles && depth % kTileDepth == 0;
+  const auto item = [&](int64_t number, int64_t worker) {
     Index index = {number};
     const int64_t first_output = next_of(index, plan.output_blocks) * kBytes;
     Cell* cells = plan.cells + worker * plan.copy.cells;
@@ -186,18 +224,33 @@ static void convolve_channels_last(const Pool& pool, const Convolution* problems
         const int64_t pixels = at_most(kMostPixels, length - first);
         Cell* seen[kMostPixels];
         place(plan.copy, {row, 0, one.stride[1], block.columns}, cells + line * row, first, pixels, seen);
-        for (int64_t at = 0; at < some; at += kTile)
-          with_constant<kVectors>(panel_lanes(outputs, first_output + at) / kLanes, [&](auto vectors) {
-            for (int64_t p = 0; p < pixels; p += kRows)
+        for (int64_t at = 0; at < some; at += kTile) {
+          const int64_t lanes = panel_lanes(outputs, first_output + at);
+          int64_t done = 0;
+          if constexpr (kHasTiles)
+            for (; has_tiles && lanes == kTile && done + kFewestPixels <= pixels; done += kTileRows)
+              channels_last_by_tiles(one, plan, channels, seen + done, at_most(kTileRows, pixels - done),
+                                     panels + at * depth, o + at, collected + (done * kBytes + at) * size);
+          with_constant<kVectors>(lanes / kLanes, [&](auto vectors) {
+            for (int64_t p = done; p < pixels; p += kRows)
               with_constant<kRows>(at_most(kRows, pixels - p), [&](auto rows) {
                 channels_last_tile<rows, vectors>(one, plan, channels, seen + p, panels + at * depth, o + at,
                                                   collected + (p * kBytes + at) * size);
               });
           });
+        }
         const int64_t pixel = (block.row + line) * one.y_width + block.column + first;
         store_pixels(collected, pixels, some, size, one.y_height * one.y_width * size,
                      y_channel(one, n, o) + pixel * size);
       }
+  };
+  parallel(pool, count * plan.images * blocks * plan.output_blocks, [&](int64_t number, int64_t worker) {
+    if constexpr (kHasTiles)
+      if (has_tiles) {
+        const TileRegisters registers;
+        return item(number, worker);
+      }
+    item(number, worker);
   });
 }
 

@@ -67,6 +67,7 @@ static int64_t convolve_scratch(const Convolution* problems, int64_t count, int6
   return scratch_of(problems, count, fitting_threads(problems, count, threads));
 }
 
+template <bool kHasTiles>
 static void convolve(const Pool& pool, const Convolution* problems, int64_t count, uint8_t* scratch) {
   Arena arena = {scratch, 0};
   const Pool fitting = {fitting_threads(problems, count, pool.threads), pool.run, pool.handle};
@@ -75,7 +76,7 @@ static void convolve(const Pool& pool, const Convolution* problems, int64_t coun
   const int64_t m = winograd_tiles(problems, count);
   if (m == 4) return convolve_winograd<4>(fitting, problems, count, arena);
   if (m == 2) return convolve_winograd<2>(fitting, problems, count, arena);
-  convolve_channels_last(fitting, problems, count, arena);
+  convolve_channels_last<kHasTiles>(fitting, problems, count, arena);
 }
 
 }  // namespace jaxdml::JAXDML_ISA

@@ -20,7 +20,7 @@ extern const Kernels JAXDML_KERNELS = {
     JAXDML_ISA::matmul_scratch<false>,
     JAXDML_ISA::matmul<false>,
     JAXDML_ISA::convolve_scratch,
-    JAXDML_ISA::convolve,
+    JAXDML_ISA::convolve<false>,
     JAXDML_ISA::add,
     JAXDML_ISA::quantize,
     JAXDML_ISA::dequantize,
@@ -35,6 +35,7 @@ static Kernels with_tiles(Kernels kernels) {
   kernels.name = "amx_int8";
   kernels.matmul_scratch = JAXDML_ISA::matmul_scratch<true>;
   kernels.matmul = JAXDML_ISA::matmul<true>;
+  kernels.convolve = JAXDML_ISA::convolve<true>;
   return kernels;
 }
 extern const Kernels kAmxInt8 = with_tiles(JAXDML_KERNELS);

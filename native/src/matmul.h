@@ -186,8 +186,8 @@ JAXDML_INLINE void matmul_by_tiles(const Matmul& one, const Columns& columns, bo
                                    const uint8_t* cells, int64_t stride, const uint8_t* panel, int64_t m, int64_t n) {
   alignas(64) int32_t sums[kTileRows][kTile];
   for (int64_t column = 0; column < kTile; column += kTileColumns)
-    multiply_tiles(cells, stride, panel + column * kDepth, kTile * kDepth, one.depth, &sums[0][column],
-                   sizeof(sums[0]));
+    multiply_tiles(cells, stride, panel + column * kDepth, kTile * kDepth, one.depth, &sums[0][column], sizeof(sums[0]),
+                   false);
   for (int64_t r = 0; r < kTileRows; r++) {
     I32 of_row[kVectors];
     for (int v = 0; v < kVectors; v++) of_row[v] = load(sums[r] + v * kLanes);

@@ -505,6 +505,24 @@ Case random_winograd(Random& random) {
   }
 }
 
+// Filters whose windows are as deep as AMX's tiles, with a panel and more of output channels.
+Case random_deep(Random& random) {
+  for (;;) {
+    const int64_t count = extent(random, 2), groups = random.chance(80) ? 1 : 2, kernel = random.between(1, 3);
+    const int64_t channels = 64 * extent(random, 2) / (random.chance(20) ? 2 : 1), outputs = random.between(64, 140);
+    const Filter filter = filter_of(groups * outputs, channels, random.between(1, 3), kernel, groups);
+    Convolution one = convolution_of(random, filter, 1, random.between(3, 14), random.between(3, 14));
+    for (int i = 0; i < 2; i++) {
+      one.stride[i] = random.between(1, 2);
+      one.start[i] = random.below(3);
+      one.end[i] = random.below(3);
+    }
+    const int64_t pixels = (one.height + 2) * (one.width + 2) / (one.stride[0] * one.stride[1]);
+    if (count * pixels * groups * outputs * channels * filter.rows * kernel < 6000000)
+      return convolution_case(random, one, count);
+  }
+}
+
 // 1 x 1 filters over images without padding.
 Case random_pointwise(Random& random) {
   for (;;) {
@@ -639,6 +657,10 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(7, 1000, 3, 3), 1, 17, 17), 1, Fill::kSmall);
     },
+    // As AMX's tiles are deep and wide; more than is copied at a time.
+    [](Random& random) {
+      return convolution_case(random, convolution_of(random, filter_of(70, 384, 3, 3), 1, 9, 12), 1, Fill::kExtremes);
+    },
     // Pixels as lanes: several runs of blocks with a part of one behind, groups, int32.
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(71, 37, 1, 1), 2, 25, 33), 2, Fill::kUniform);
@@ -670,7 +692,8 @@ Case make_case(uint64_t seed, int64_t number) {
   if (number < int64_t(kLarge.size())) return kLarge[size_t(number)](random);
   const int64_t kind = random.below(100);
   if (kind < 30) return random_matmul(random);
-  if (kind < 64) return random_convolution(random);
+  if (kind < 59) return random_convolution(random);
+  if (kind < 64) return random_deep(random);
   if (kind < 70) return random_pointwise(random);
   if (kind < 86) return random_winograd(random);
   const int64_t size = extent(random, random.chance(5) ? 140000 : 500), count = extent(random, 3);
