@@ -34,6 +34,7 @@ INDEX = REFERENCE / "index.md"
 PAGES_OF_OTHERS = ("descs", "weights", "training", "kernels", "errors", "onnx", "ptq", "dxdispatch", "reference_module")
 TIMES = ROOT / "benchmarks" / "results" / "cpu_avx512_vnni.json"
 AVX2_TIMES = ROOT / "benchmarks" / "results" / "cpu_avx2.json"
+AMX_TIMES = ROOT / "benchmarks" / "results" / "cpu_amx_int8.json"
 PTQ_TIMES = ROOT / "benchmarks" / "results" / "ptq_avx512_vnni.json"
 
 
@@ -96,7 +97,8 @@ def readme(text: str) -> str:
 
 def performance(text: str) -> str:
     """docs/performance.md with its tables between their marks."""
-    return _between_marks(text, {"times": times(), "times on avx2": times(AVX2_TIMES)})
+    tables = {"times": times(), "times on avx2": times(AVX2_TIMES), "times with amx": times(AMX_TIMES)}
+    return _between_marks(text, tables)
 
 
 def onnx_page(text: str) -> str:

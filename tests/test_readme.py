@@ -53,7 +53,9 @@ def cells(line):
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
-@pytest.mark.parametrize(("mark", "results"), [("times", "cpu_avx512_vnni"), ("times on avx2", "cpu_avx2")])
+@pytest.mark.parametrize(("mark", "results"), [
+    ("times", "cpu_avx512_vnni"), ("times on avx2", "cpu_avx2"), ("times with amx", "cpu_amx_int8")
+])  # fmt: skip
 def test_times_are_those_measured(mark, results):
     """Above 1 jaxdml is faster: the results have jaxdml's time over the peer's, the table the inverse."""
     rows = json.loads((ROOT / "benchmarks" / "results" / f"{results}.json").read_text(encoding="utf-8"))["cases"]
