@@ -71,6 +71,9 @@ struct Columns {
   float* scales;  // the multiplier where no row has a scale of its own, else b's scale
 };
 
+constexpr int64_t kFewestRows = 96;  // that items are made of for the sake of more threads; whole tiles of each kind
+static_assert(kFewestRows % kRows == 0 && kFewestRows % kTileRows == 0);
+
 struct MatmulPlan {
   bool is_copied;                   // rows of a are copied to a worker's memory
   int64_t rows;                     // that are multiplied at a time, by tiles if there are enough of them
@@ -93,7 +96,7 @@ static MatmulPlan plan(const Matmul* problems, int64_t count, int64_t threads, A
   plan.row_block = round_up(at_least(one.rows, 1), plan.rows);
   const auto items = [&] { return count * ceil_div(one.rows, plan.row_block) * ceil_div(width, panels * kTile); };
   const int64_t enough = threads > 1 ? 4 * threads : 1;
-  while (items() < enough && plan.row_block > 96) plan.row_block = round_up(plan.row_block / 2, plan.rows);
+  while (items() < enough && plan.row_block > kFewestRows) plan.row_block = round_up(plan.row_block / 2, plan.rows);
   while (items() < enough && panels > 1) panels = (panels + 1) / 2;
   plan.column_block = panels * kTile;
   plan.row_blocks = ceil_div(one.rows, plan.row_block);

@@ -14,7 +14,8 @@ struct Lanes {
   int64_t step;  // bytes from kDepth weights of each lane to the next ones
   bool are_eight;
 
-  // Adds `count` weights, at most kDepth of each lane, to what is there, from the k-th weight of a lane on.
+  // Writes `count` weights of each lane, at most kDepth, from the lane's k-th one on, where 0 was before. The bits of
+  // others are kept, for two writes share kDepth weights where k is no multiple of it.
   void put(int64_t k, int64_t count, I32 weights) const {
     using Lane = std::conditional_t<kDepth == 4, uint32_t, uint16_t> __attribute__((vector_size(kBytes)));
     const int at = int(k % kDepth);
