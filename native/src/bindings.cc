@@ -81,7 +81,9 @@ ffi::Error matmul(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_sc
 
   const FloatMode mode;
   const Pool pool = pool_of(threads, checked_product(count * rows * columns, depth));
-  const int64_t matrices = is_packed ? 0 : product(of_b, 0, leading);
+  // Few rows that see a matrix of their own take it raw; else it is packed for the call.
+  const bool is_raw = !is_packed && rows <= chosen->most_raw_rows && product(of_b, 0, leading) == count;
+  const int64_t matrices = is_packed || is_raw ? 0 : product(of_b, 0, leading);
   const Scratch packed(checked_product(matrices, packed_bytes));
   if (!packed.is_there()) return no_memory();
   for (int64_t i = 0; i < matrices; i++)
@@ -92,12 +94,12 @@ ffi::Error matmul(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_sc
   for (int64_t i = 0; i < count; i++) {
     const uint8_t* b_at = at_problem(b, y, leading, i);
     if (is_packed && !begins_with(b_at, chosen->matrix_mark)) return not_packed();
-    if (!is_packed) {
+    if (matrices) {
       const int64_t from = b_at - static_cast<const uint8_t*>(b.untyped_data());
       b_at = packed.at() + (depth ? from / (depth * columns) : 0) * packed_bytes;
     }
-    problems.push_back({rows, depth, columns, at_problem(a, y, leading, i), b_at, scales(a_scale, y, leading, i),
-                        scales(b_scale, y, leading, i), scales(y_scale, y, leading, i),
+    problems.push_back({rows, depth, columns, at_problem(a, y, leading, i), b_at, is_raw,
+                        scales(a_scale, y, leading, i), scales(b_scale, y, leading, i), scales(y_scale, y, leading, i),
                         zero_points(a_zero_point, y, leading, i), zero_points(b_zero_point, y, leading, i),
                         zero_points(y_zero_point, y, leading, i), at_problem(y, y, leading, i), type_of(y)});
   }

@@ -17,6 +17,7 @@ extern const Kernels JAXDML_KERNELS = {
     JAXDML_ISA::pack_matrix,
     JAXDML_ISA::filter_bytes,
     JAXDML_ISA::pack_filter,
+    JAXDML_ISA::kMostRawRows,
     JAXDML_ISA::matmul_scratch<false>,
     JAXDML_ISA::matmul<false>,
     JAXDML_ISA::convolve_scratch,

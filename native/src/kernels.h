@@ -31,7 +31,8 @@ struct Pool {
 struct Matmul {
   int64_t rows, depth, columns;
   const uint8_t* a;
-  const uint8_t* b;  // packed
+  const uint8_t* b;
+  bool is_raw;  // b is not packed, and another one in each problem
   Scales a_scale, b_scale, y_scale;
   ZeroPoints a_zero_point, b_zero_point, y_zero_point;
   void* y;
@@ -112,6 +113,7 @@ struct Kernels {
   void (*pack_matrix)(const Pool&, const uint8_t* b, bool is_signed, int64_t depth, int64_t columns, uint8_t* packed);
   int64_t (*filter_bytes)(const Filter&);
   void (*pack_filter)(const Pool&, const uint8_t* filter, bool is_signed, const Filter&, uint8_t* packed);
+  int64_t most_raw_rows;  // that a product may have with raw weights
   int64_t (*matmul_scratch)(const Matmul*, int64_t count, int64_t threads);
   void (*matmul)(const Pool&, const Matmul*, int64_t count, uint8_t* scratch);
   int64_t (*convolve_scratch)(const Convolution*, int64_t count, int64_t threads);

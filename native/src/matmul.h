@@ -1,68 +1,19 @@
-// Products of matrices: rows of A against panels of B, which lie packed.
+// Products of matrices: rows of A against panels of B.
 //
 // With a and b as uint8 and int8, and zero points to match, sum (a - za)(b - zb) is
 //   sum a b  -  za (sum b - depth zb)  -  zb sum a   modulo 2**32,
 // so that a whole column shares what the first correction needs, and rows are added up only where some zb is not 0.
 //
-// A packed matrix: its mark, int32 sums of each column, then panels of kTile columns, the last one narrower, of bytes
-// [depth / kDepth][columns][kDepth] each.
+// Raw weights of a few rows are packed item by item, in a worker's memory: what is packed is used while a cache holds
+// it.
 #pragma once
 
 #include "amx.h"
 #include "epilogue.h"
 #include "microkernel.h"
-#include "packing.h"
+#include "pack_matrix.h"
 
 namespace jaxdml::JAXDML_ISA {
-
-JAXDML_INLINE int64_t padded_depth(int64_t depth) { return round_up(depth, kDepth); }
-JAXDML_INLINE int64_t padded_columns(int64_t columns) { return round_up(columns, kLanes); }
-constexpr int64_t kSumsAt = 64;
-JAXDML_INLINE int64_t panels_at(int64_t columns) { return kSumsAt + round_up(padded_columns(columns) * 4, 64); }
-
-JAXDML_INLINE int64_t end_of_panels(int64_t depth, int64_t columns) {
-  return panels_at(columns) + padded_columns(columns) * padded_depth(depth);
-}
-
-// A part of a matrix takes fewer bytes than the whole, by what is added behind the panels: the size alone then tells
-// whether a matrix is what was packed, or a device's part of it.
-static int64_t matrix_bytes(int64_t depth, int64_t columns) {
-  return end_of_panels(depth, columns) + 4 * (depth + columns);
-}
-
-static void pack_matrix(const Pool& pool, const uint8_t* b, bool is_signed, int64_t depth, int64_t columns,
-                        uint8_t* packed) {
-  const uint8_t flip = flip_to_signed(is_signed);
-  memset(packed, 0, panels_at(columns));
-  memset(packed + end_of_panels(depth, columns), 0, 4 * (depth + columns));
-  memcpy(packed, &kMatrixMark, 4);
-  constexpr int64_t kAtOnce = 8 * kTile;  // columns, so that runs of B's rows are read
-  parallel(pool, ceil_div(columns, kAtOnce), [&](int64_t item, int64_t) {
-    const int64_t last = at_most(padded_columns(columns), (item + 1) * kAtOnce);
-    for (int64_t k = 0; k < depth; k += kDepth)
-      for (int64_t first = item * kAtOnce; first < last; first += kTile) {
-        const int64_t lanes = panel_lanes(columns, first);
-        uint8_t* to = packed + panels_at(columns) + first * padded_depth(depth) + k * lanes;
-        memset(to, 0, lanes * kDepth);
-        const uint8_t* rows[kDepth];
-        for (int i = 0; i < kDepth; i++) rows[i] = k + i < depth ? b + (k + i) * columns + first : nullptr;
-        // A lane past the last column or row is 0 after the flip.
-        each_sixteen(rows, at_most(lanes, columns - first), flip, [&](const uint8_t* const(&at)[kDepth], int64_t p) {
-          const I32 weights = interleaved(at, flip);
-          memcpy(to + p * kDepth, &weights, at_most(16, lanes - p) * kDepth);
-        });
-      }
-    const I32 ones = splat(kDepth == 4 ? 0x01010101 : 0x00010001);
-    for (int64_t first = item * kAtOnce; first < last; first += kLanes) {
-      const int64_t panel = first / kTile * kTile, lanes = panel_lanes(columns, panel);
-      const uint8_t* from = packed + panels_at(columns) + panel * padded_depth(depth) + (first - panel) * kDepth;
-      I32 sum = {};
-      for (int64_t k = 0; k < padded_depth(depth); k += kDepth)
-        sum = SignedLanes::dot(sum, SignedLanes::lanes(from + k * lanes), ones);
-      store(packed + kSumsAt + first * 4, sum);
-    }
-  });
-}
 
 // What a product's columns need after the sums.
 struct Columns {
@@ -73,15 +24,16 @@ struct Columns {
 
 constexpr int64_t kFewestRows = 96;  // that items are made of for the sake of more threads; whole tiles of each kind
 static_assert(kFewestRows % kRows == 0 && kFewestRows % kTileRows == 0);
+constexpr int64_t kMostRawRows = kFewestRows;  // that see a raw matrix: they are one block, and B is packed once
 
 struct MatmulPlan {
   bool is_copied;                   // rows of a are copied to a worker's memory
   int64_t rows;                     // that are multiplied at a time, by tiles if there are enough of them
   int64_t row_block, column_block;  // of one item
   int64_t row_blocks, column_blocks;
-  Columns* columns;  // of each problem
-  uint8_t* copies;   // of each worker
-  int64_t copy_bytes;
+  Columns* columns;          // of each problem
+  uint8_t *copies, *packed;  // of each worker: rows of a, and panels of a raw b
+  int64_t copy_bytes, packed_bytes;
 };
 
 template <bool kHasTiles>
@@ -96,7 +48,8 @@ static MatmulPlan plan(const Matmul* problems, int64_t count, int64_t threads, A
   plan.row_block = round_up(at_least(one.rows, 1), plan.rows);
   const auto items = [&] { return count * ceil_div(one.rows, plan.row_block) * ceil_div(width, panels * kTile); };
   const int64_t enough = threads > 1 ? 4 * threads : 1;
-  while (items() < enough && plan.row_block > kFewestRows) plan.row_block = round_up(plan.row_block / 2, plan.rows);
+  while (items() < enough && plan.row_block > kFewestRows && !one.is_raw)
+    plan.row_block = round_up(plan.row_block / 2, plan.rows);
   while (items() < enough && panels > 1) panels = (panels + 1) / 2;
   plan.column_block = panels * kTile;
   plan.row_blocks = ceil_div(one.rows, plan.row_block);
@@ -107,7 +60,9 @@ static MatmulPlan plan(const Matmul* problems, int64_t count, int64_t threads, A
     if (arena.block) plan.columns[i] = columns;
   }
   plan.copy_bytes = plan.is_copied ? round_up(plan.rows * row_cells(depth) * int64_t(sizeof(Cell)), 64) : 0;
+  plan.packed_bytes = one.is_raw ? round_up(at_most(plan.column_block, width) * depth, 64) : 0;
   plan.copies = take<uint8_t>(arena, plan.copy_bytes * threads);
+  plan.packed = take<uint8_t>(arena, plan.packed_bytes * threads);
   return plan;
 }
 
@@ -120,20 +75,23 @@ static int64_t matmul_scratch(const Matmul* problems, int64_t count, int64_t thr
 
 JAXDML_INLINE bool has_row_scales(const Matmul& one) { return one.a_scale.step || one.y_scale.step; }
 
-static bool set_columns(const Matmul& one, Columns& columns) {
-  const int32_t* sums = reinterpret_cast<const int32_t*>(one.b + kSumsAt);
-  bool has_zero_points = false;
-  for (int64_t n = 0; n < padded_columns(one.columns); n++) {
+JAXDML_INLINE bool has_zero_points(const ZeroPoints& b_zero_points, int64_t columns) {
+  bool has = false;
+  for (int64_t n = 0; n < (b_zero_points.step ? columns : 1); n++) has |= as_weight(b_zero_points, n) != 0;
+  return has;
+}
+
+// Of columns first to last, with their sums.
+static void set_columns(const Matmul& one, const int32_t* sums, int64_t first, int64_t last, Columns& columns) {
+  for (int64_t n = first; n < last; n++) {
     const bool is_one = n < one.columns;
     const int32_t zero_point = is_one ? as_weight(one.b_zero_point, n) : 0;
-    has_zero_points |= zero_point != 0;
     columns.zero_points[n] = zero_point;
-    columns.sums[n] = int32_t(uint32_t(sums[n]) - uint32_t(one.depth) * uint32_t(zero_point));
+    columns.sums[n] = int32_t(uint32_t(sums[n - first]) - uint32_t(one.depth) * uint32_t(zero_point));
     const float scale = is_one && one.type != Type::kInt32 ? value(one.b_scale, n) : 0;
     columns.scales[n] =
         has_row_scales(one) || !is_one ? scale : (value(one.a_scale, 0) * scale) / value(one.y_scale, 0);
   }
-  return has_zero_points;
 }
 
 constexpr int64_t kMostRows = kTileRows > kRows ? kTileRows : kRows;  // at a time
@@ -202,16 +160,28 @@ template <bool kHasTiles>
 static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint8_t* scratch) {
   Arena arena = {scratch, 0};
   const MatmulPlan p = plan<kHasTiles>(problems, count, pool.threads, arena);
-  bool has_zero_points = false;
-  for (int64_t i = 0; i < count; i++) has_zero_points |= set_columns(problems[i], p.columns[i]);
+  bool has_b_zero_points = false;
+  for (int64_t i = 0; i < count; i++) {
+    const Matmul& one = problems[i];
+    has_b_zero_points |= has_zero_points(one.b_zero_point, one.columns);
+    if (!one.is_raw)
+      set_columns(one, reinterpret_cast<const int32_t*>(one.b + kSumsAt), 0, padded_columns(one.columns), p.columns[i]);
+  }
 
   const auto item = [&](int64_t number, int64_t worker) {
     Index index = {number};
     const int64_t row_block = next_of(index, p.row_blocks), column_block = next_of(index, p.column_blocks);
     const Matmul& one = problems[index.rest];
-    const Columns& columns = p.columns[index.rest];
+    Columns& columns = p.columns[index.rest];
     const int64_t depth = padded_depth(one.depth), width = padded_columns(one.columns);
-    const uint8_t* panels = one.b + panels_at(one.columns);
+    const int64_t first = column_block * p.column_block, last = at_most(width, first + p.column_block);
+    const uint8_t* panels = one.b + panels_at(one.columns) + first * depth;
+    if (one.is_raw) {
+      uint8_t* packed = p.packed + worker * p.packed_bytes;
+      pack_panels(one.b, one.b_zero_point.is_signed, one.depth, one.columns, first, last, packed, columns.sums + first);
+      set_columns(one, columns.sums + first, first, last, columns);
+      panels = packed;
+    }
     Cell* copies = reinterpret_cast<Cell*>(p.copies + worker * p.copy_bytes);
     const int64_t stride = p.is_copied ? row_cells(depth) : depth;
     const int64_t last_row = at_most(one.rows, (row_block + 1) * p.row_block);
@@ -223,7 +193,7 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
         const uint8_t flip = flip_to_unsigned(one.a_zero_point.is_signed);
         rows[r].zero_point = as_activation(one.a_zero_point, m + r);
         uint32_t sum = 0;
-        if (has_zero_points)
+        if (has_b_zero_points)
           for (int64_t k = 0; k < one.depth; k++) sum += uint8_t(a[r * one.depth + k] ^ flip);
         rows[r].sum = int32_t(sum);
         if (one.type != Type::kInt32) {
@@ -237,20 +207,19 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
         }
       }
       const uint8_t* cells = p.is_copied ? reinterpret_cast<const uint8_t*>(copies) : a;
-      const int64_t last = at_most(width, (column_block + 1) * p.column_block);
-      for (int64_t n = column_block * p.column_block; n < last; n += kTile) {
+      for (int64_t n = first; n < last; n += kTile) {
         const int64_t lanes = panel_lanes(one.columns, n);
         if constexpr (kHasTiles)
           if (row_count == kTileRows && lanes == kTile) {
-            matmul_by_tiles(one, columns, has_zero_points, rows, cells, stride, panels + n * depth, m, n);
+            matmul_by_tiles(one, columns, has_b_zero_points, rows, cells, stride, panels + (n - first) * depth, m, n);
             continue;
           }
         with_constant<kVectors>(lanes / kLanes, [&](auto vectors) {
           for (int64_t r = 0; r < row_count; r += kRows)
             with_constant<kRows>(at_most(kRows, row_count - r), [&](auto some) {
               const auto* from = reinterpret_cast<const Dword*>(cells) + r * stride / kDepth;
-              matmul_tile<some, vectors>(one, columns, has_zero_points, rows + r, from, stride / kDepth,
-                                         panels + n * depth, m + r, n);
+              matmul_tile<some, vectors>(one, columns, has_b_zero_points, rows + r, from, stride / kDepth,
+                                         panels + (n - first) * depth, m + r, n);
             });
         });
       }

@@ -27,30 +27,6 @@ JAXDML_INLINE I32 interleaved(const uint8_t* const (&rows)[kDepth], uint8_t flip
 #endif
 }
 
-// Calls into(rows, position) for each 16 of `count` positions; what lies beyond the count or is no row reads as `fill`.
-template <class F>
-JAXDML_INLINE void each_sixteen(const uint8_t* const (&rows)[kDepth], int64_t count, uint8_t fill, F&& into) {
-  int64_t p = 0;
-  bool are_all = true;
-  for (int i = 0; i < kDepth; i++) are_all &= rows[i] != nullptr;
-  if (are_all)
-    for (; p + 16 <= count; p += 16) {
-      const uint8_t* at[kDepth];
-      for (int i = 0; i < kDepth; i++) at[i] = rows[i] + p;
-      into(at, p);
-    }
-  for (; p < count; p += 16) {
-    uint8_t copies[kDepth][16];
-    const uint8_t* at[kDepth];
-    for (int i = 0; i < kDepth; i++) {
-      memset(copies[i], fill, 16);
-      if (rows[i]) copy_bytes(copies[i], rows[i] + p, at_most(16, count - p));
-      at[i] = copies[i];
-    }
-    into(at, p);
-  }
-}
-
 // n bytes, as uint8 after the flip, in cells.
 JAXDML_INLINE void copy_cells(const uint8_t* from, uint8_t flip, int64_t count, Cell* to) {
   for (int64_t i = 0; i < count; i++) to[i] = Cell(uint8_t(from[i] ^ flip));

@@ -146,8 +146,9 @@ std::vector<const uint8_t*> pack_all(Random& random, const std::vector<const uin
 // `one` says the shape, and the signs and the type.
 Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kRandom) {
   Case of;
-  of.what = text("%d matmuls [%d, %d] x [%d, %d], %s x %s -> %s", int(count), int(one.rows), int(one.depth),
-                 int(one.depth), int(one.columns), name_of(one.a_zero_point.is_signed),
+  one.is_raw = random.chance(30);
+  of.what = text("%d matmuls [%d, %d] x [%d, %d]%s, %s x %s -> %s", int(count), int(one.rows), int(one.depth),
+                 int(one.depth), int(one.columns), one.is_raw ? " raw" : "", name_of(one.a_zero_point.is_signed),
                  name_of(one.b_zero_point.is_signed), name_of(one.type));
   of.y_bytes = one.type == Type::kInt32 ? 4 : 1;
   std::vector<Matmul> problems;
@@ -177,12 +178,17 @@ Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kR
     std::vector<Matmul> all = problems;
     const Matmul& one = all[0];
     std::deque<Bytes> packed;
-    const auto at = pack_all(random, weights, kernels.matrix_bytes(one.depth, one.columns), packed,
-                             [&](const uint8_t* b, uint8_t* to) {
-                               kernels.pack_matrix(pool, b, one.b_zero_point.is_signed, one.depth, one.columns, to);
-                             });
+    const auto packed_at = [&] {
+      return pack_all(random, weights, kernels.matrix_bytes(one.depth, one.columns), packed,
+                      [&](const uint8_t* b, uint8_t* to) {
+                        kernels.pack_matrix(pool, b, one.b_zero_point.is_signed, one.depth, one.columns, to);
+                      });
+    };
+    const bool is_raw = one.is_raw && one.rows <= kernels.most_raw_rows;
+    const auto at = is_raw ? weights : packed_at();
     for (size_t i = 0; i < all.size(); i++) {
       all[i].b = at[i];
+      all[i].is_raw = is_raw;
       all[i].y = y[i].at();
     }
     const int64_t size = int64_t(all.size());

@@ -1,0 +1,87 @@
+// B as products read it: panels of columns that a vector's lanes take, and what each column adds up to.
+//
+// A packed matrix: its mark, int32 sums of each column, then panels of kTile columns, the last one narrower, of bytes
+// [depth / kDepth][columns][kDepth] each.
+#pragma once
+
+#include "packing.h"
+
+namespace jaxdml::JAXDML_ISA {
+
+JAXDML_INLINE int64_t padded_depth(int64_t depth) { return round_up(depth, kDepth); }
+JAXDML_INLINE int64_t padded_columns(int64_t columns) { return round_up(columns, kLanes); }
+constexpr int64_t kSumsAt = 64;
+JAXDML_INLINE int64_t panels_at(int64_t columns) { return kSumsAt + round_up(padded_columns(columns) * 4, 64); }
+
+JAXDML_INLINE int64_t end_of_panels(int64_t depth, int64_t columns) {
+  return panels_at(columns) + padded_columns(columns) * padded_depth(depth);
+}
+
+// A part of a matrix takes fewer bytes than the whole, by what is added behind the panels: the size alone then tells
+// whether a matrix is what was packed, or a device's part of it.
+static int64_t matrix_bytes(int64_t depth, int64_t columns) {
+  return end_of_panels(depth, columns) + 4 * (depth + columns);
+}
+
+constexpr int64_t kRowsAhead = 64;  // that are asked of memory before they are read
+
+// The panels of columns first to last, where a panel begins, and these columns' sums.
+static void pack_panels(const uint8_t* b, bool is_signed, int64_t depth, int64_t columns, int64_t first, int64_t last,
+                        uint8_t* panels, int32_t* sums) {
+  const uint8_t flip = flip_to_signed(is_signed);
+  for (int64_t k = 0; k < depth; k += kDepth)
+    for (int64_t n = first; n < last; n += kTile) {
+      const int64_t lanes = panel_lanes(columns, n);
+      uint8_t* to = panels + (n - first) * padded_depth(depth) + k * lanes;
+      const uint8_t* rows[kDepth];
+      for (int i = 0; i < kDepth; i++) {
+        rows[i] = k + i < depth ? b + (k + i) * columns + n : nullptr;
+        // No processor foresees steps from row to row.
+        __builtin_prefetch(b + at_most(k + i + kRowsAhead, depth - 1) * columns + n);
+      }
+      if (k + kDepth <= depth && n + kTile <= columns) {
+        for (int64_t p = 0; p < kTile; p += 16) {
+          const uint8_t* at[kDepth];
+          for (int i = 0; i < kDepth; i++) at[i] = rows[i] + p;
+          store(to + p * kDepth, interleaved(at, flip));
+        }
+        continue;
+      }
+      // A lane past the last column or row is 0 after the flip.
+      for (int64_t p = 0; p < lanes; p += 16) {
+        uint8_t copies[kDepth][16];
+        const uint8_t* at[kDepth];
+        for (int i = 0; i < kDepth; i++) {
+          memset(copies[i], flip, 16);
+          if (rows[i]) copy_bytes(copies[i], rows[i] + p, at_most(16, columns - n - p));
+          at[i] = copies[i];
+        }
+        const I32 weights = interleaved(at, flip);
+        memcpy(to + p * kDepth, &weights, at_most(16, lanes - p) * kDepth);
+      }
+    }
+  const I32 ones = splat(kDepth == 4 ? 0x01010101 : 0x00010001);
+  for (int64_t n = first; n < last; n += kLanes) {
+    const int64_t panel = (n - first) / kTile * kTile, lanes = panel_lanes(columns, first + panel);
+    const uint8_t* from = panels + panel * padded_depth(depth) + (n - first - panel) * kDepth;
+    I32 sum = {};
+    for (int64_t k = 0; k < padded_depth(depth); k += kDepth)
+      sum = SignedLanes::dot(sum, SignedLanes::lanes(from + k * lanes), ones);
+    store(sums + n - first, sum);
+  }
+}
+
+static void pack_matrix(const Pool& pool, const uint8_t* b, bool is_signed, int64_t depth, int64_t columns,
+                        uint8_t* packed) {
+  memset(packed, 0, panels_at(columns));
+  memset(packed + end_of_panels(depth, columns), 0, 4 * (depth + columns));
+  memcpy(packed, &kMatrixMark, 4);
+  constexpr int64_t kAtOnce = 8 * kTile;  // columns, so that runs of B's rows are read
+  parallel(pool, ceil_div(columns, kAtOnce), [&](int64_t item, int64_t) {
+    const int64_t first = item * kAtOnce, last = at_most(padded_columns(columns), first + kAtOnce);
+    pack_panels(b, is_signed, depth, columns, first, last, packed + panels_at(columns) + first * padded_depth(depth),
+                reinterpret_cast<int32_t*>(packed + kSumsAt) + first);
+  });
+}
+
+}  // namespace jaxdml::JAXDML_ISA
