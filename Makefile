@@ -74,12 +74,12 @@ clean:  ## remove the environments and caches
 
 .venv/.demo: pyproject.toml | .venv/bin/python
 	@echo "Installing jaxdml into .venv"
-	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --editable '.[onnx]'
+	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[onnx]'
 	@touch $@
 
 .venv/.test .venv/.bench .venv/.dev .venv/.docs .venv/.notebooks: .venv/.%: pyproject.toml | .venv/bin/python
 	@echo "Installing jaxdml and its '$*' extra into .venv"
-	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[$*]'
 	@touch $@ .venv/.demo
 
 # Without a compiler, or where building fails, jaxdml runs on XLA's kernels; that is said, and is no error.
@@ -93,8 +93,8 @@ NATIVE_SOURCES := native/CMakeLists.txt native/pyproject.toml $(wildcard native/
 	@if [ -z "$(COMPILER)" ]; then echo "There is no C++ compiler: jaxdml runs on XLA's kernels, with the same bits"; \
 	else \
 	  echo "Building the native kernels with $(COMPILER)"; \
-	  { $*/bin/python -m pip install --quiet --disable-pip-version-check scikit-build-core cmake ninja && \
-	    $*/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps ./native && \
+	  { $*/bin/python -m pip install --quiet --disable-pip-version-check --no-compile scikit-build-core cmake ninja && \
+	    $*/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-build-isolation --no-deps ./native && \
 	    touch $@; \
 	  } >$@.log 2>&1 || echo "They could not be built, see $@.log: jaxdml runs on XLA's kernels, with the same bits"; \
 	fi
@@ -102,5 +102,5 @@ NATIVE_SOURCES := native/CMakeLists.txt native/pyproject.toml $(wildcard native/
 
 .venv-oldest/.test: pyproject.toml | .venv-oldest/bin/python
 	@echo "Installing jaxdml with jax $(OLDEST_JAX) into .venv-oldest"
-	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' jax==$(OLDEST_JAX) jaxlib==$(OLDEST_JAX)
+	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]' jax==$(OLDEST_JAX) jaxlib==$(OLDEST_JAX)
 	@touch $@

@@ -160,12 +160,13 @@ class Bad(NamedTuple):
 def batches(cases: Callable[[], Iterable[tuple]]) -> Any:
     """A decorator that runs a test once for each operator, with its cases: (name, operator, changes, facts, *phrases).
 
-    One test for each case would take pytest longer than the cases take.
+    One test for each case would take pytest longer than the cases take. `make test` draws five operators.
     """
     every: dict[str, list[Bad]] = {}
     for name, operator, changes, facts, *phrases in cases():
         every.setdefault(operator, []).append(Bad(operator, name, changes, facts, tuple(phrases)))
-    return pytest.mark.parametrize("cases", every.values(), ids=every)
+    each = pytest.mark.parametrize("cases", every.values(), ids=every)
+    return lambda test: pytest.mark.sampled(5)(each(test))
 
 
 @contextlib.contextmanager

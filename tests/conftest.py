@@ -4,8 +4,10 @@ What computes is tested on native kernels and on XLA's, which give the same bits
 instructions, on those.
 """
 
+import collections
 import importlib.util
 import os
+import random
 
 import jax
 import pytest
@@ -93,6 +95,15 @@ ON_THE_OLDEST = (
 
 
 def pytest_collection_modifyitems(items):
+    sampled = collections.defaultdict(list)
     for item in items:
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("rare"):
+            sampled[item.nodeid.split("[")[0]].append(item)
         if item.path.as_posix().endswith(ON_THE_OLDEST):
             item.add_marker(pytest.mark.oldest)
+    for name, cases in sampled.items():
+        count = cases[0].get_closest_marker("sampled").args[0]
+        kept = random.Random(name).sample(cases, min(count, len(cases)))  # the same in every process
+        for case in cases:
+            if case not in kept:
+                case.add_marker(pytest.mark.rare)

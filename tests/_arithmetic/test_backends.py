@@ -33,6 +33,7 @@ def check(chunk):
         np.testing.assert_array_equal(one, case.expected, err_msg=str(case))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", rest_rarely(range(len(CONVOLUTION)), 2))
 def test_convolutions_of_other_backends(number, on_this_platform):
     """CUDA's, TPU's, and those of a backend that offers nothing, in turn; the CPU's are held to NumPy elsewhere."""
@@ -40,6 +41,7 @@ def test_convolutions_of_other_backends(number, on_this_platform):
     check(CONVOLUTION[number])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("backend", [cuda.BACKEND, tpu.BACKEND, Backend()], ids=["cuda", "tpu", "none"])
 def test_other_backends_on_other_cases(backend, on_this_platform):
     """A part of the cases on every backend; products are the same on all but the CPU."""

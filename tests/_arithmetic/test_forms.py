@@ -28,6 +28,7 @@ def test_the_cases_reach_every_form_of_convolution():
     assert forms >= {(4, "OIHW", True, True, flat) for flat in (False, True)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", rest_rarely(MATRIX_MULTIPLY, 4), ids=lambda chunk: str(len(chunk)))
 def test_products_with_prepared_matrices(chunk):
     """Arrays are multiplied as they lie; the layout of prepared matrices must give the same bits."""
@@ -46,6 +47,7 @@ def wrapped(exact):
     return np.asarray(exact, np.int64).astype(np.uint32).astype(np.int32)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("value", [-128, 127])
 @pytest.mark.parametrize("depth", [33_025, 33_026, 132_104, 132_105, 300_000])
 def test_products_at_the_bound_and_beyond(value, depth):

@@ -21,9 +21,10 @@ def environment(**variables):
     return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path} | variables
 
 
-@pytest.mark.parametrize(
-    ("program", "count"), [("on_eight_devices", 2 * (2 * 10 + 3) + 4 + 4 + 7 + 6), ("family_on_eight_devices", 2 * 11)]
-)
+PROGRAMS = [("on_eight_devices", 2 * (2 * 10 + 3) + 4 + 4 + 7 + 6), ("family_on_eight_devices", 2 * 11)]
+
+
+@pytest.mark.parametrize(("program", "count"), [PROGRAMS[0], pytest.param(*PROGRAMS[1], marks=pytest.mark.rare)])
 def test_eight_devices(program, count):
     run = subprocess.run(
         [sys.executable, HERE / f"{program}.py"],

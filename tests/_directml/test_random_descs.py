@@ -195,6 +195,7 @@ def check_minimum(desc):
         assert isinstance(judged(desc, feature_level), dml.DescError) == (feature_level < minimum)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_descs(seed):
     """Right ones must be common, or all of this says nothing; so must wrong ones."""
@@ -208,6 +209,7 @@ def test_random_descs(seed):
         assert verdicts[verdict] > 0.1 * verdicts.total(), verdicts
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_garbage_in_every_field(operator):
     """Every field of the desc, and of each of its tensors, holds each piece of garbage once; most are refused."""
@@ -249,6 +251,7 @@ def test_garbage_everywhere_at_once():
             assert isinstance(check(everywhere, dml.FeatureLevel.LATEST), dml.DescError)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("operator", [*CONVOLUTIONS, POOLING])
 def test_two_options_with_garbage(operator):
     """Options depend on each other, so they are also wrong in pairs."""

@@ -36,6 +36,7 @@ def compare(operator, function, arguments, output, domain=""):
     np.testing.assert_array_equal(np.asarray(jax.jit(function)(*arguments)), expected, strict=True)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("b_type", [np.uint8, np.int8])
 @pytest.mark.parametrize("name", SHAPES)
 def test_products(name, b_type):

@@ -20,6 +20,7 @@ def of_types(name):
     return TYPES_OF_A.get(name, (np.uint8, np.int8))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", FORMS)
 def test_few_outputs(name):
     assert FORMS[name][0].differing(np.random.default_rng(0), of_types(name)[-1], least=2000)[0] == 0
@@ -94,6 +95,7 @@ def test_eager(name):
     np.testing.assert_array_equal(np.asarray(called(name, lists[0])), results[0])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("dtype", "x64"),
     [
@@ -138,6 +140,7 @@ def test_export_with_symbolic_batches():
     check(export.export(jax.jit(every))(specs).call(traced))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kernels", ["native", "xla"] if dml.kernels().startswith("native") else ["xla"], indirect=True)
 @pytest.mark.parametrize("name", ["gemm_uint8", "gemm_int8"])
 def test_prepared_weights(name, kernels):

@@ -201,6 +201,7 @@ def compared(proto, inputs):
     return counts, elements
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "case",
     [

@@ -48,6 +48,7 @@ def check(received, expected):
     np.testing.assert_array_equal(received["y"], expected, strict=True)
 
 
+@pytest.mark.sampled(1)
 @of_each_form
 @pytest.mark.parametrize("numerics", ["directml", "onnxruntime"])
 def test_eager_and_jit(form, numerics):

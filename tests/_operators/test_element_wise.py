@@ -57,6 +57,7 @@ def zero_points(dtype):
     return [None, *(np.asarray(z, dtype) for z in (limits.min, limits.min + 1, limits.max - 1, limits.max, *inner))]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("scale_dtype", FLOATS)
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_dequantize_every_value(dtype, scale_dtype):
@@ -68,6 +69,7 @@ def test_dequantize_every_value(dtype, scale_dtype):
             assert_every_form_gives(expected, dml.element_wise_dequantize_linear, arguments)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("scale_dtype", FLOATS)
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_dequantize_vmapped(dtype, scale_dtype, x64):
@@ -79,6 +81,7 @@ def test_dequantize_vmapped(dtype, scale_dtype, x64):
         assert_same_bits(one, reference.element_wise_dequantize_linear(*arguments))
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("rank", range(1, 9))
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_dequantize_ranks_and_broadcasting(dtype, rank):
@@ -140,6 +143,7 @@ def test_add_parameters_are_many():
     assert len(ADD_PARAMETERS) >= 200
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mix", MIXES, ids=lambda mix: "-".join(np.dtype(t).name for t in mix))
 def test_add_every_pair(mix):
     """All 65,536 pairs for every parameter set: called, jitted, and vmapped over the sets."""
@@ -183,6 +187,7 @@ def test_add_ranks_and_missing_zero_points(rank):
         assert_same_bits(add(*arguments, output_dtype=mix[2]), expected)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", [*BYTES, np.uint16, np.int16])
 @pytest.mark.parametrize("input_dtype", [np.float32, np.float16, np.int32])
 def test_quantize(input_dtype, dtype):

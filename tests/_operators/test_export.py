@@ -72,6 +72,7 @@ def contractions(module):
     return [re.search(r": \(tensor<(?:[\d?]+x)*(\w+)>, tensor<(?:[\d?]+x)*(\w+)>\)", line).groups() for line in lines]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", CALLS)
 def test_every_operator_is_exported_for_any_batch(name):
     function, x, *weights = CALLS[name]
@@ -117,6 +118,7 @@ def test_accelerators_get_a_network_of_int8_products(platform):
     assert ("stablehlo.convolution" in module) == (platform == "tpu")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_prepared", [False, True])
 def test_the_network_runs_in_a_fresh_process(is_prepared, tmp_path):
     """Written with a symbolic batch; read without jaxdml, unless prepared weights are among its arguments."""

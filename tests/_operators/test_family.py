@@ -33,18 +33,21 @@ def name(chunk):
     return chunk[0].operator
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("chunk", CHUNKS, ids=name)
 def test_jitted(chunk):
     """All cases as XLA optimises them."""
     check(chunk, jitted)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("chunk", CHUNKS, ids=name)
 def test_called(chunk):
     with unoptimised_calls():
         check(chunk[::2], called)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("mode", [called, jitted, closed_over], ids=lambda mode: mode.__name__)
 @pytest.mark.parametrize("chunk", FIRST, ids=name)
 def test_every_mode_with_64_bit_types_on(chunk, mode):
@@ -52,11 +55,13 @@ def test_every_mode_with_64_bit_types_on(chunk, mode):
         check(chunk, mode)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("chunk", FIRST, ids=name)
 def test_op_by_op(chunk):
     check(chunk[:1], op_by_op)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("chunk", CHUNKS, ids=name)
 def test_x64_changes_no_operation(chunk):
     for case in chunk[::2]:
@@ -67,6 +72,7 @@ def test_x64_changes_no_operation(chunk):
         assert programs[0] == programs[1]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("chunk", CHUNKS, ids=name)
 def test_vmapped_over_every_argument(chunk):
     chunk = chunk[::2]
@@ -113,6 +119,7 @@ def test_products_of_bytes_are_modulo_2_to_the_32(a_dtype, k):
     assert_same(k, got, sums.astype(np.float32))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("k", [1, 16_385, *rest_rarely([16_384, 140_000], 0)])
 def test_products_of_words_are_whole(k):
     """All products alike and as large as they can be, of either sign: sums of up to 82 bits, rounded once."""

@@ -21,6 +21,7 @@ def jitted_function(function, *statics):
     return jax.jit(function, static_argnames=statics)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_dequantize_every_value(dtype):
     """Every value with every zero point of its type, by every scale of a list, a value to a block."""
@@ -94,6 +95,7 @@ def test_pooling_of_every_byte(dtype):
 # Dynamic quantization ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("values", "scale", "zero_points"),
     [

@@ -36,6 +36,7 @@ def test_what_rounds_to_integers_has_the_gradient_that_integers_have():
     np.testing.assert_array_equal(jax.jit(jax.vmap(jax.grad(loss)))(jnp.float32([0.02, 0.1])), [0, 0])
 
 
+@pytest.mark.sampled(1)
 def test_scales_and_biases_of_what_makes_floats_have_gradients():
     """Of blocks, the sum over a block; of products of bytes and of words, rows and columns of the sums."""
     q = np.arange(8, dtype=np.uint8).reshape(2, 4)
@@ -61,6 +62,7 @@ def test_the_scale_of_a_range_has_the_gradient_of_its_ends():
     assert not jax.grad(lambda x: dml.quantize(x, 0.5).astype(jnp.float32).sum())(x).any()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("output_dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize("per_column", [False, True])
@@ -89,6 +91,7 @@ def test_fake_quantize_gradients_are_straight_through():
     np.testing.assert_array_equal(by_scale, np.where(inside, np.round(steps) - steps, np.where(steps < 0, -100, 155)))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("output_dtype", [np.uint8, np.int8, np.uint16, np.int16])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_fake_quantize_gradients_know_what_the_forward_pass_clamps(dtype, output_dtype):

@@ -56,6 +56,7 @@ def test_there_are_many_cases():
     assert {case.expects for case in AWKWARD} == REASONS.keys()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", all_cases())
 def test_at_least_25_decibels_on_what_it_was_calibrated_with(name):
     case, (model, inputs) = CASES[name], quantized(name)

@@ -32,6 +32,7 @@ def same(one, other):
         np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs), strict=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", rest_rarely(NAMES, len(QUICK)))
 def test_models_of_awkward_functions_are_read_as_they_were(name, path):
     case = next(case for case in AWKWARD if case.name == name)
@@ -79,6 +80,7 @@ def test_a_file_is_arrays_and_json(path):
 # Parameters ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["nnx", "equinox"])
 def test_params_of_other_containers_must_be_given(name, path):
     apply, params, make_inputs = network(name)

@@ -63,6 +63,7 @@ def test_moving_average_is_as_defined():
     assert after(MovingAverage(), BATCHES[:1]).range(np.uint8) == (BATCHES[0].min(), BATCHES[0].max())
 
 
+@pytest.mark.sampled(1)
 @of_each_update
 def test_under_scan_and_vmap_as_one_batch_after_the_other(observer):
     expected = after(observer, BATCHES)
@@ -79,6 +80,7 @@ def test_under_scan_and_vmap_as_one_batch_after_the_other(observer):
     assert low.dtype == high.dtype == np.float32
 
 
+@pytest.mark.sampled(1)
 @of_each_update
 def test_eager_as_under_jit_and_with_64_bit_types(observer):
     same(observer.update(BATCHES[0]), update(observer, BATCHES[0]))

@@ -35,6 +35,7 @@ def test_batch_norm_in_training_mode_written_by_hand(axes):
         dml.ptq.quantize(*batch_statistics(axes), [IMAGES], progress=False)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("axes", [(1, 2), (3,), (1, 2, 3)])
 def test_normalization_of_each_image_is_no_training_mode(axes):
     apply, params = batch_statistics(axes)
