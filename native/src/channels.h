@@ -27,21 +27,30 @@ JAXDML_INLINE Channels* take_channels(const Filter& filter, int64_t problems, Ar
   return channels;
 }
 
-// x_offset is what the input's values have lost when they are multiplied; see matmul.h for the formula.
+// x_offset is what the input's values have lost when they are multiplied; see matmul.h for the formula. One loop for
+// each array: compilers make vectors of that.
 JAXDML_INLINE void set_channels(const Convolution& one, int32_t x_offset, Channels& channels) {
-  const Packed packed = packed_filter(one);
-  const uint32_t zero_point = uint32_t(as_activation(one.x_zero_point, 0) - x_offset);
-  channels.has_zero_points = false;
-  for (int64_t o = 0; o < one.filter.outputs; o++) {
-    const int32_t of_filter = as_weight(one.filter_zero_point, o);
-    channels.zero_points[o] = of_filter;
-    channels.has_zero_points |= of_filter != 0;
-    const uint32_t sum = uint32_t(packed.sums[o]) - uint32_t(filter_depth(one.filter)) * uint32_t(of_filter);
-    channels.offsets[o] = int32_t((one.bias ? uint32_t(one.bias[o]) : 0) - zero_point * sum);
-    if (one.type != Type::kInt32)
-      channels.multipliers[o] = (value(one.x_scale, 0) * value(one.filter_scale, o)) / value(one.y_scale, 0);
-  }
-  if (one.type != Type::kInt32) channels.output = output_of(value(one.y_zero_point, 0), one.type == Type::kInt8);
+  const int64_t outputs = one.filter.outputs;
+  const ZeroPoints of_filter = one.filter_zero_point;
+  int32_t* const zero_points = channels.zero_points;
+  for (int64_t o = 0; o < outputs; o++) zero_points[o] = as_weight(of_filter, o);
+  int32_t any = 0;
+  for (int64_t o = 0; o < outputs; o++) any |= zero_points[o];
+  channels.has_zero_points = any != 0;
+  const uint32_t x_zero_point = uint32_t(as_activation(one.x_zero_point, 0) - x_offset);
+  const uint32_t depth = uint32_t(filter_depth(one.filter));
+  const int32_t* const sums = packed_filter(one).sums;
+  int32_t* const offsets = channels.offsets;
+  for (int64_t o = 0; o < outputs; o++)
+    offsets[o] = int32_t(0 - x_zero_point * (uint32_t(sums[o]) - depth * uint32_t(zero_points[o])));
+  if (const int32_t* const bias = one.bias)
+    for (int64_t o = 0; o < outputs; o++) offsets[o] = int32_t(uint32_t(offsets[o]) + uint32_t(bias[o]));
+  if (one.type == Type::kInt32) return;
+  const float x_scale = value(one.x_scale, 0), y_scale = value(one.y_scale, 0);
+  const Scales filter_scale = one.filter_scale;
+  float* const multipliers = channels.multipliers;
+  for (int64_t o = 0; o < outputs; o++) multipliers[o] = (x_scale * value(filter_scale, o)) / y_scale;
+  channels.output = output_of(value(one.y_zero_point, 0), one.type == Type::kInt8);
 }
 
 JAXDML_INLINE uint8_t* y_channel(const Convolution& one, int64_t n, int64_t o) {

@@ -11,9 +11,9 @@ JAXDML_INLINE int64_t round_up(int64_t x, int64_t to) { return ceil_div(x, to) *
 JAXDML_INLINE int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
 JAXDML_INLINE int64_t at_least(int64_t x, int64_t limit) { return x > limit ? x : limit; }
 
-JAXDML_INLINE float value(const Scales& scales, int64_t i) { return scales.at[i * scales.step]; }
+JAXDML_INLINE float value(const Scales& scales, int64_t i) { return scales.at[scales.step ? i : 0]; }
 JAXDML_INLINE int32_t value(const ZeroPoints& zero_points, int64_t i) {
-  const uint8_t byte = zero_points.at[i * zero_points.step];
+  const uint8_t byte = zero_points.at[zero_points.step ? i : 0];
   return zero_points.is_signed ? int8_t(byte) : byte;
 }
 

@@ -81,17 +81,24 @@ JAXDML_INLINE bool has_zero_points(const ZeroPoints& b_zero_points, int64_t colu
   return has;
 }
 
-// Of columns first to last, with their sums.
-static void set_columns(const Matmul& one, const int32_t* sums, int64_t first, int64_t last, Columns& columns) {
-  for (int64_t n = first; n < last; n++) {
-    const bool is_one = n < one.columns;
-    const int32_t zero_point = is_one ? as_weight(one.b_zero_point, n) : 0;
-    columns.zero_points[n] = zero_point;
-    columns.sums[n] = int32_t(uint32_t(sums[n - first]) - uint32_t(one.depth) * uint32_t(zero_point));
-    const float scale = is_one && one.type != Type::kInt32 ? value(one.b_scale, n) : 0;
-    columns.scales[n] =
-        has_row_scales(one) || !is_one ? scale : (value(one.a_scale, 0) * scale) / value(one.y_scale, 0);
-  }
+// Of columns first to last, with their sums. One loop for each array: compilers make vectors of that.
+static void set_columns(const Matmul& one, const int32_t* sums, int64_t first, int64_t last, const Columns& columns) {
+  const int64_t end = at_most(last, one.columns);
+  const ZeroPoints of_b = one.b_zero_point;
+  int32_t* const zero_points = columns.zero_points;
+  for (int64_t n = first; n < end; n++) zero_points[n] = as_weight(of_b, n);
+  for (int64_t n = end; n < last; n++) zero_points[n] = 0;
+  const uint32_t depth = uint32_t(one.depth);
+  int32_t* const to = columns.sums;
+  for (int64_t n = first; n < last; n++) to[n] = int32_t(uint32_t(sums[n - first]) - depth * uint32_t(zero_points[n]));
+  if (one.type == Type::kInt32) return;
+  const Scales b_scale = one.b_scale;
+  float* const scales = columns.scales;
+  for (int64_t n = first; n < end; n++) scales[n] = value(b_scale, n);
+  for (int64_t n = end; n < last; n++) scales[n] = 0;
+  if (has_row_scales(one)) return;
+  const float a_scale = value(one.a_scale, 0), y_scale = value(one.y_scale, 0);
+  for (int64_t n = first; n < end; n++) scales[n] = (a_scale * scales[n]) / y_scale;
 }
 
 constexpr int64_t kMostRows = kTileRows > kRows ? kTileRows : kRows;  // at a time
@@ -172,7 +179,7 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
     Index index = {number};
     const int64_t row_block = next_of(index, p.row_blocks), column_block = next_of(index, p.column_blocks);
     const Matmul& one = problems[index.rest];
-    Columns& columns = p.columns[index.rest];
+    const Columns& columns = p.columns[index.rest];
     const int64_t depth = padded_depth(one.depth), width = padded_columns(one.columns);
     const int64_t first = column_block * p.column_block, last = at_most(width, first + p.column_block);
     const uint8_t* panels = one.b + panels_at(one.columns) + first * depth;
