@@ -35,8 +35,8 @@ ON_BOTH = ("/_operators/", "/_arithmetic/test_rounding.py", "/_arithmetic/test_s
 NOTHING_COMPUTED = ("test_wrong_", "test_remedies", "test_call_errors", "test_traced_arguments", "test_arguments")
 # What these compute is compared on XLA's kernels by others, too; here XLA's turn comes in `make test-all`.
 RARELY_ON_XLA = (
-    "test_element_wise", "test_export", "test_family.py", "test_family_vectors", "test_onnxruntime",
-    "test_remembered_calls", "test_vectors", "test_ways_to_write",
+    "test_checked", "test_element_wise", "test_export", "test_family.py", "test_family_by_hand", "test_family_vectors",
+    "test_gradients", "test_onnxruntime", "test_remembered_calls", "test_vectors", "test_ways_to_write",
 )  # fmt: skip
 ON_XLA = ("/_arithmetic/test_backends.py", "/_arithmetic/test_kernels.py")  # they look at what XLA makes of a program
 

@@ -269,14 +269,26 @@ def test_onnx_is_imported_by_its_own_front_end_alone(tmp_path):
     assert done.stdout == "jaxdml.onnx needs the package onnx: pip install 'jaxdml[onnx]'\n", done.stderr
 
 
-def test_where_nothing_may_be_left_out_a_test_that_skips_fails(tmp_path):
-    """As in continuous integration, by the hook in conftest.py."""
-    (tmp_path / "test_left_out.py").write_text("import pytest\n\ndef test_it():\n    pytest.skip('not here')\n")
-    (tmp_path / "pytest.ini").touch()
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-c", "pytest.ini", str(tmp_path)]
+def run_with_conftest(folder, text, *options, **variables):
+    """What pytest prints of a file of tests, with the hooks of conftest.py."""
+    (folder / "test_it.py").write_text(f"import pytest\n\n{text}")
+    (folder / "pytest.ini").touch()
     environment = {name: value for name, value in os.environ.items() if name != "JAXDML_TESTS_SKIP_NOTHING"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-c", "pytest.ini", *options, str(folder)]
+    done = subprocess.run(command, env=environment | variables, capture_output=True, text=True, check=False, cwd=folder)
+    return done.stdout + done.stderr
+
+
+def test_where_nothing_may_be_left_out_a_test_that_skips_fails(tmp_path):
+    """As in continuous integration."""
     failed = "1 failed" if dml.kernels().startswith("native") else "there are no native kernels"  # which come first
     for more, said in (({}, "1 skipped"), ({"JAXDML_TESTS_SKIP_NOTHING": "1"}, failed)):
-        run = subprocess.run(command, env=environment | more, capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert said in run.stdout + run.stderr, run.stdout + run.stderr
+        assert said in run_with_conftest(tmp_path, "def test_it():\n    pytest.skip('not here')\n", **more)
+
+
+@pytest.mark.rare
+def test_the_rest_of_what_is_sampled_is_rare(tmp_path):
+    text = "@pytest.mark.sampled(3)\n@pytest.mark.parametrize('i', range(10))\ndef test_it(i):\n    pass\n"
+    assert "3 passed, 7 deselected" in run_with_conftest(tmp_path, text, "-m", "not rare")
+    assert "7 passed, 3 deselected" in run_with_conftest(tmp_path, text, "-m", "rare")
