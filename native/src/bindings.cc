@@ -82,7 +82,7 @@ ffi::Error matmul(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_sc
   const FloatMode mode;
   const Pool pool = pool_of(threads, checked_product(count * rows * columns, depth));
   // Few rows that see a matrix of their own take it raw; else it is packed for the call.
-  const bool is_raw = !is_packed && rows <= chosen->most_raw_rows && product(of_b, 0, leading) == count;
+  const bool is_raw = !is_packed && depth && rows <= chosen->most_raw_rows && product(of_b, 0, leading) == count;
   const int64_t matrices = is_packed || is_raw ? 0 : product(of_b, 0, leading);
   const Scratch packed(checked_product(matrices, packed_bytes));
   if (!packed.is_there()) return no_memory();
@@ -167,7 +167,7 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
   JAXDML_EXPECT(bias.element_type() == ffi::DataType::S32, "bias is not int32");
   Convolution one = {};
   JAXDML_RETURN_IF_WRONG(read_filter(filter_shape, group_count, one.filter));
-  one.filter.is_raw = !is_packed;
+  one.filter.is_for_one_call = !is_packed;
   for (const ffi::AnyBuffer& p : {x_scale, x_zero_point, y_scale, y_zero_point})
     JAXDML_EXPECT(p.dimensions()[leading] == 1, "a parameter of x or the output is not one number");
   for (const ffi::AnyBuffer& p : {filter_scale, filter_zero_point})

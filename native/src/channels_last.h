@@ -136,8 +136,8 @@ static void channels_last_tile(const Convolution& one, const ChannelsLastPlan& p
     finish_pixel(one, plan, channels, sums[r], pixels[r], o, to + r * kBytes * size_of(one.type));
 }
 
-// Up to kTileRows pixels of a whole panel, by AMX, whose rows are evenly spaced. Windows are not, where a line ends:
-// they are copied side by side, a part that stays in the first cache at a time.
+// Up to kTileRows pixels with a whole panel, by AMX. AMX reads rows that are evenly spaced, and windows are not where a
+// line ends: they are copied side by side, a part that stays in the first cache at a time.
 JAXDML_INLINE void channels_last_by_tiles(const Convolution& one, const ChannelsLastPlan& plan,
                                           const Channels& channels, const Cell* const* pixels, int64_t count,
                                           const uint8_t* panel, int64_t o, uint8_t* to) {

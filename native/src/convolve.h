@@ -9,12 +9,14 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// Four times the padded inputs and the outputs, beside what each output channel takes, and a little.
+// Four times the padded inputs and the outputs, beside what each output channel, each problem and, where windows are
+// summed, each element of the kernel takes, and a little.
 JAXDML_INLINE int64_t most_scratch(const Convolution& one, int64_t count) {
   const int64_t height = one.height + one.start[0] + one.end[0], width = one.width + one.start[1] + one.end[1];
   const int64_t input = one.filter.groups * one.filter.channels * height * width;
   const int64_t output = one.filter.outputs * one.y_height * one.y_width * size_of(one.type);
-  return count * (4 * one.batch * (input + output) + 12 * one.filter.outputs) + (64 << 10);
+  const int64_t elements = is_depthwise(one.filter) ? one.filter.rows * one.filter.columns : 0;
+  return count * (4 * one.batch * (input + output) + 12 * one.filter.outputs + 1024) + 32 * elements + (64 << 10);
 }
 
 static int64_t winograd_scratch(const Convolution* problems, int64_t count, int64_t threads, int64_t m) {

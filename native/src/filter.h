@@ -29,7 +29,7 @@ JAXDML_INLINE int64_t winograd_bytes(const Filter& filter, int64_t m) {
 // twice as many of them as of words, and are faster without the transforms. Many channels come with small images, in
 // which large tiles would be mostly empty.
 JAXDML_INLINE int64_t winograd_form(const Filter& filter) {
-  if (kDepth == 4 || filter.is_raw) return 0;
+  if (kDepth == 4 || filter.is_for_one_call) return 0;
   if (filter.rows != 3 || filter.columns != 3 || filter.channels < 8 || group_outputs(filter) < kRows) return 0;
   const int64_t m = filter.outputs * filter.channels < 1 << 18 ? 4 : 2;
   return winograd_bytes(filter, m) <= kMostWinogradBytes ? m : 0;

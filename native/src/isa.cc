@@ -1,4 +1,7 @@
 // The kernels of one instruction set. This file is compiled once for each, with JAXDML_ISA as its name.
+//
+// The tables are constants: code that filled them when the library is loaded would run on processors that lack the
+// instructions.
 #include "convolve.h"
 #include "elementwise.h"
 #include "matmul.h"
@@ -8,38 +11,33 @@ namespace jaxdml {
 #define JAXDML_STRING(x) JAXDML_STRING_(x)
 #define JAXDML_STRING_(x) #x
 
-// clang-format off
-extern const Kernels JAXDML_KERNELS = {
-    JAXDML_STRING(JAXDML_ISA),
-    JAXDML_ISA::kMatrixMark,
-    JAXDML_ISA::kFilterMark,
-    JAXDML_ISA::matrix_bytes,
-    JAXDML_ISA::pack_matrix,
-    JAXDML_ISA::filter_bytes,
-    JAXDML_ISA::pack_filter,
-    JAXDML_ISA::kMostRawRows,
-    JAXDML_ISA::matmul_scratch<false>,
-    JAXDML_ISA::matmul<false>,
-    JAXDML_ISA::convolve_scratch,
-    JAXDML_ISA::convolve<false>,
-    JAXDML_ISA::add,
-    JAXDML_ISA::quantize,
-    JAXDML_ISA::dequantize,
-    JAXDML_ISA::extremes,
-    JAXDML_ISA::row_sums,
-};
-// clang-format on
+template <bool kHasTiles>
+constexpr Kernels kernels(const char* name) {
+  Kernels table = {};
+  table.name = name;
+  table.matrix_mark = JAXDML_ISA::kMatrixMark;
+  table.filter_mark = JAXDML_ISA::kFilterMark;
+  table.matrix_bytes = JAXDML_ISA::matrix_bytes;
+  table.pack_matrix = JAXDML_ISA::pack_matrix;
+  table.filter_bytes = JAXDML_ISA::filter_bytes;
+  table.pack_filter = JAXDML_ISA::pack_filter;
+  table.most_raw_rows = JAXDML_ISA::kMostRawRows;
+  table.matmul_scratch = JAXDML_ISA::matmul_scratch<kHasTiles>;
+  table.matmul = JAXDML_ISA::matmul<kHasTiles>;
+  table.convolve_scratch = JAXDML_ISA::convolve_scratch;
+  table.convolve = JAXDML_ISA::convolve<kHasTiles>;
+  table.add = JAXDML_ISA::add;
+  table.quantize = JAXDML_ISA::quantize;
+  table.dequantize = JAXDML_ISA::dequantize;
+  table.extremes = JAXDML_ISA::extremes;
+  table.row_sums = JAXDML_ISA::row_sums;
+  return table;
+}
 
+extern constexpr Kernels JAXDML_KERNELS = kernels<false>(JAXDML_STRING(JAXDML_ISA));
 #ifdef __AVX512VNNI__
 // Processors that have AMX have AVX512-VNNI, and packed weights are the same.
-static Kernels with_tiles(Kernels kernels) {
-  kernels.name = "amx_int8";
-  kernels.matmul_scratch = JAXDML_ISA::matmul_scratch<true>;
-  kernels.matmul = JAXDML_ISA::matmul<true>;
-  kernels.convolve = JAXDML_ISA::convolve<true>;
-  return kernels;
-}
-extern const Kernels kAmxInt8 = with_tiles(JAXDML_KERNELS);
+extern constexpr Kernels kAmxInt8 = kernels<true>("amx_int8");
 #endif
 
 }  // namespace jaxdml

@@ -41,7 +41,7 @@ struct Matmul {
 
 struct Filter {
   int64_t outputs, channels, rows, columns, groups;  // channels of one group
-  bool is_raw;                                       // packed for one call, not prepared
+  bool is_for_one_call;                              // packed for it, not prepared
 };
 
 // y[n, o, :, :] = requantized sum of (x - x_zero_point) * (filter - filter_zero_point[o]), plus bias[o].

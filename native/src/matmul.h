@@ -22,9 +22,9 @@ struct Columns {
   float* scales;  // the multiplier where no row has a scale of its own, else b's scale
 };
 
-constexpr int64_t kFewestRows = 96;  // that items are made of for the sake of more threads; whole tiles of each kind
-static_assert(kFewestRows % kRows == 0 && kFewestRows % kTileRows == 0);
-constexpr int64_t kMostRawRows = kFewestRows;  // that see a raw matrix: they are one block, and B is packed once
+constexpr int64_t kRowsOfOne = 96;            // that stay one item; more are halved for the sake of more threads
+constexpr int64_t kMostRawRows = kRowsOfOne;  // that see a raw matrix, which is then packed once
+static_assert(kMostRawRows % kRows == 0 && kMostRawRows % kTileRows == 0);
 
 struct MatmulPlan {
   bool is_copied;                   // rows of a are copied to a worker's memory
@@ -48,8 +48,7 @@ static MatmulPlan plan(const Matmul* problems, int64_t count, int64_t threads, A
   plan.row_block = round_up(at_least(one.rows, 1), plan.rows);
   const auto items = [&] { return count * ceil_div(one.rows, plan.row_block) * ceil_div(width, panels * kTile); };
   const int64_t enough = threads > 1 ? 4 * threads : 1;
-  while (items() < enough && plan.row_block > kFewestRows && !one.is_raw)
-    plan.row_block = round_up(plan.row_block / 2, plan.rows);
+  while (items() < enough && plan.row_block > kRowsOfOne) plan.row_block = round_up(plan.row_block / 2, plan.rows);
   while (items() < enough && panels > 1) panels = (panels + 1) / 2;
   plan.column_block = panels * kTile;
   plan.row_blocks = ceil_div(one.rows, plan.row_block);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #endif
 #ifdef __linux__
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -54,11 +55,14 @@ inline bool has_avx512_vnni() {
 }
 #endif
 
-// Linux saves the registers of tiles only for a process that has asked for it, once for all threads.
+// Linux saves the registers of tiles only for a process that has asked for it, once for all threads. Compilers of 2022
+// know no name of AMX that __builtin_cpu_supports would take.
 inline bool has_amx_int8() {
 #ifdef __linux__
+  constexpr unsigned kTilesOfInt8 = 3u << 24;       // AMX-TILE, AMX-INT8
   constexpr long kAskFor = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  return has_avx512_vnni() && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
+  unsigned a, b, c, d;
+  return has_avx512_vnni() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kTilesOfInt8) == kTilesOfInt8 &&
          syscall(SYS_arch_prctl, kAskFor, kTileData) == 0;
 #else
   return false;

@@ -225,14 +225,16 @@ void set_periodic(Random& random, const Convolution& one, uint8_t* x) {
 }
 
 // Dies where a call takes more scratch memory than four times the padded inputs and the outputs, 12 bytes for each
-// output channel, and 64 KiB.
+// output channel, 1 KiB for each problem, 32 bytes for each element of a kernel of one channel to a group, and 64 KiB.
 void check_scratch(const Kernels& kernels, const std::vector<Convolution>& problems) {
   const Convolution& one = problems[0];
   const int64_t height = one.start[0] + one.height + one.end[0], width = one.start[1] + one.width + one.end[1];
   const int64_t input = one.filter.groups * one.filter.channels * height * width;
   const int64_t output = one.filter.outputs * one.y_height * one.y_width * (one.type == Type::kInt32 ? 4 : 1);
   const int64_t count = int64_t(problems.size());
-  const int64_t most = count * (4 * one.batch * (input + output) + 12 * one.filter.outputs) + 65536;
+  const int64_t elements = one.filter.channels == 1 ? one.filter.rows * one.filter.columns : 0;
+  const int64_t most =
+      count * (4 * one.batch * (input + output) + 12 * one.filter.outputs + 1024) + 32 * elements + 65536;
   for (const int64_t threads : {1, 2, 3, 16, 200}) {
     const int64_t bytes = kernels.convolve_scratch(problems.data(), count, threads);
     if (bytes <= most) continue;
@@ -506,7 +508,7 @@ Case random_winograd(Random& random) {
       one.end[i] = random.below(random.chance(80) ? 3 : 9);
     }
     const int64_t pixels = (one.height + one.start[0] + one.end[0]) * (one.width + one.start[1] + one.end[1]);
-    one.filter.is_raw = random.chance(15);
+    one.filter.is_for_one_call = random.chance(15);
     if (count * batch * pixels * groups * outputs * channels * 9 < 6000000) return convolution_case(random, one, count);
   }
 }
@@ -536,7 +538,7 @@ Case random_pointwise(Random& random) {
     const int64_t channels = random.between(2, 40), outputs = extent(random, random.chance(30) ? 150 : 24);
     const Filter filter = filter_of(groups * outputs, channels, 1, 1, groups);
     Convolution one = convolution_of(random, filter, batch, extent(random, 30), extent(random, 30));
-    one.filter.is_raw = random.chance(50);
+    one.filter.is_for_one_call = random.chance(50);
     if (count * batch * one.height * one.width * groups * outputs * channels < 3000000)
       return convolution_case(random, one, count);
   }
@@ -555,7 +557,7 @@ Case random_convolution(Random& random) {
     const int64_t width = random.chance(2) ? 0 : extent(random, is_flat ? 300 : 40);
     Convolution one =
         convolution_of(random, filter_of(groups * outputs, channels, rows, columns, groups), batch, height, width);
-    one.filter.is_raw = random.chance(50);
+    one.filter.is_for_one_call = random.chance(50);
     const int64_t kernel[2] = {rows, columns}, size[2] = {height, width};
     bool fits = true;
     int64_t pixels = 1;
@@ -645,6 +647,22 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     },
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(12, 3, 1, 83, 6), 1, 2, 90), 1, Fill::kUniform);
+    },
+    // Kernels as large as an image, with strides as large, and many problems that are tiny.
+    [](Random& random) {
+      return convolution_case(random, convolution_of(random, filter_of(1, 1, 128, 128), 1, 128, 128), 1);
+    },
+    [](Random& random) {
+      Convolution one = convolution_of(random, filter_of(1, 1, 150, 150), 1, 151, 151);
+      one.stride[0] = one.stride[1] = 150;
+      one.start[0] = one.start[1] = 1;
+      return convolution_case(random, one, 1);
+    },
+    [](Random& random) {
+      return convolution_case(random, convolution_of(random, filter_of(1, 1, 1, 5), 1, 1, 16), 2000);
+    },
+    [](Random& random) {
+      return convolution_case(random, convolution_of(random, filter_of(2, 2, 3, 3), 1, 4, 4), 2000);
     },
     // A signal that long kernels go over, channel by channel; and one that a kernel sees two far ends of.
     [](Random& random) {
@@ -739,13 +757,14 @@ int64_t run(const Case& one, const Kernels& kernels, const Pool& pool, Random& r
 }
 
 int run_all(int64_t cases, uint64_t seed, int64_t first) {
-  __builtin_cpu_init();
   std::vector<const Kernels*> all;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all.push_back(&kAvx2);
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
-    all.push_back(&kAvx512Vnni);
+  if (has_avx2()) all.push_back(&kAvx2);
+  if (has_avx512_vnni()) all.push_back(&kAvx512Vnni);
+#ifdef JAXDML_SCALAR_TILES
+  if (has_avx512_vnni()) all.push_back(&kAmxInt8);
+#else
   if (has_amx_int8()) all.push_back(&kAmxInt8);
+#endif
   for (const Kernels* kernels : all) printf("runs %s, seed %llu\n", kernels->name, (unsigned long long)seed);
 
   // Its threads are as others left them: subnormals are kept there, if threads.cc does not flush them.
