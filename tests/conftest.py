@@ -35,6 +35,7 @@ ON_BOTH = ("/_operators/", "/_arithmetic/test_rounding.py", "/_arithmetic/test_s
 NOTHING_COMPUTED = ("test_wrong_", "test_remedies", "test_call_errors", "test_traced_arguments", "test_arguments")
 # What these compute is compared on XLA's kernels by others, too; here XLA's turn comes in `make test-all`.
 RARELY_ON_XLA = (
+    "test_contractions.py::test_called", "test_contractions.py::test_vmapped", "test_prepared.py::test_same_bits",
     "test_checked", "test_element_wise", "test_export", "test_family.py", "test_family_by_hand", "test_family_vectors",
     "test_gradients", "test_onnxruntime", "test_remembered_calls", "test_vectors", "test_ways_to_write",
 )  # fmt: skip
@@ -60,7 +61,7 @@ def pytest_generate_tests(metafunc):
     if any(part in path for part in ON_XLA):
         metafunc.parametrize("kernels", ["xla"], indirect=True, ids=[""])
     elif any(part in path for part in ON_BOTH) and not any(part in path for part in NOTHING_COMPUTED):
-        rarely = any(part in path for part in RARELY_ON_XLA)
+        rarely = any(part in f"{path}::{metafunc.function.__name__}" for part in RARELY_ON_XLA)
         both = ["native", pytest.param("xla", marks=pytest.mark.rare) if rarely else "xla"]
         metafunc.parametrize("kernels", both if HAS_NATIVE else ["xla"], indirect=True)
 
@@ -98,10 +99,10 @@ def pytest_collection_modifyitems(items):
     sampled = collections.defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled") and not item.get_closest_marker("rare"):
-            sampled[item.nodeid.split("[")[0]].append(item)
+            sampled[item.nodeid.split("[")[0], item.callspec.params.get("kernels")].append(item)
         if item.path.as_posix().endswith(ON_THE_OLDEST):
             item.add_marker(pytest.mark.oldest)
-    for name, cases in sampled.items():
+    for (name, _), cases in sampled.items():
         count = cases[0].get_closest_marker("sampled").args[0]
         kept = random.Random(name).sample(cases, min(count, len(cases)))  # the same in every process
         for case in cases:

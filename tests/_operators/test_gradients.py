@@ -36,7 +36,6 @@ def test_what_rounds_to_integers_has_the_gradient_that_integers_have():
     np.testing.assert_array_equal(jax.jit(jax.vmap(jax.grad(loss)))(jnp.float32([0.02, 0.1])), [0, 0])
 
 
-@pytest.mark.sampled(1)
 def test_scales_and_biases_of_what_makes_floats_have_gradients():
     """Of blocks, the sum over a block; of products of bytes and of words, rows and columns of the sums."""
     q = np.arange(8, dtype=np.uint8).reshape(2, 4)

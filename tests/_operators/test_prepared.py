@@ -31,7 +31,6 @@ def prepared(case):
     return arguments
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", [MATRIX_MULTIPLY[0], CONVOLUTION[0]], ids=name)
 def test_same_bits(chunk):
     arguments = jax.jit(lambda: [prepared(case) for case in chunk], compiler_options=UNOPTIMISED)()
@@ -66,7 +65,7 @@ def test_a_prepared_matrix_looks_like_the_array(shape, dtype):
         np.asarray(got)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize("shape", LAYOUTS.values(), ids=str)
 @pytest.mark.parametrize("group_count", [1, 2])
@@ -113,7 +112,7 @@ def test_vmap_over_prepared_weights():
     np.testing.assert_array_equal(got, np.stack([multiply(a, b) for b in bs]))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", LAYOUTS.values(), ids=str)
 def test_vmap_over_prepared_filters(shape):
     fs, x = matrix(np.int8, (4, *shape)), matrix(np.uint8, (2, shape[1], *(6 for _ in shape[2:])))
@@ -211,7 +210,6 @@ def test_errors(call, message):
     assert message in str(error.value)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_numpy_arrays_are_prepared_alike(dtype):
     """In NumPy, not in a compiled program: the same arrays in the same structure, and copies."""
