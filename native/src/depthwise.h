@@ -29,6 +29,7 @@ struct DepthwisePlan {
   Inside inside;   // of all columns of the kernel
   uint8_t* masks;  // of each column of the kernel
   int64_t mask_bytes;
+  int64_t step;  // from the column of a vector to that of the next
   Channels* channels;
   uint8_t* filled;  // a channel's planes, of each worker
 };
@@ -39,6 +40,7 @@ JAXDML_INLINE DepthwisePlan plan_depthwise(const Convolution* problems, int64_t 
   plan.planes = planes_of(one);
   plan.taps = take<Tap>(arena, filter_depth(one.filter));
   plan.mask_bytes = plan.planes.pitch + kBytes;
+  plan.step = kBytes % plan.planes.pitch;
   plan.masks = take<uint8_t>(arena, plan.planes.has_columns ? 0 : one.filter.columns * plan.mask_bytes);
   plan.channels = take_channels(one.filter, count, arena);
   plan.filled = take<uint8_t>(arena, threads * plan.planes.size);
@@ -96,7 +98,8 @@ JAXDML_INLINE void depthwise_channel(const Convolution& one, const DepthwisePlan
       for (int v = 0; v < 4; v++) sums[v] = subtract(sums[v], multiply(zero_point, window_sums[v]));
     alignas(64) uint8_t bytes[4 * kBytes];
     store_positions(sums, channels, o, one.type, bytes);
-    column = (column + kBytes) % plan.planes.pitch;
+    column += plan.step;
+    if (column >= plan.planes.pitch) column -= plan.planes.pitch;
     store_rows(one, plan.planes, bytes, first, at_most(kBytes, plan.planes.positions - first), size, y);
   }
 }
@@ -115,7 +118,7 @@ static void convolve_depthwise(const Pool& pool, const Convolution* problems, in
     uint8_t* planes = plan.filled + worker * plan.planes.size;
     memset(planes, one.x_zero_point.at[0], size_t(plan.planes.size));
     for (int64_t c = from; c < at_most(channels, from + chunk); c++) {
-      for (int64_t i = 0; i < plan.planes.count(); i++) fill_plane(one, plan.planes, one.x + c * size, i, planes);
+      fill_planes(one, plan.planes, one.x + c * size, planes);
       for (int64_t i = 0; i < per_channel; i++) {
         const int64_t n = c / filter.groups, o = c % filter.groups * per_channel + i;
         depthwise_channel(one, plan, plan.channels[problem], planes, o, y_channel(one, n, o));

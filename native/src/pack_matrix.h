@@ -57,7 +57,7 @@ static void pack_panels(const uint8_t* b, bool is_signed, int64_t depth, int64_t
           at[i] = copies[i];
         }
         const I32 weights = interleaved(at, flip);
-        memcpy(to + p * kDepth, &weights, at_most(16, lanes - p) * kDepth);
+        copy_bytes(to + p * kDepth, &weights, at_most(16, lanes - p) * kDepth);
       }
     }
   const I32 ones = splat(kDepth == 4 ? 0x01010101 : 0x00010001);

@@ -25,7 +25,8 @@ JAXDML_INLINE Shift shift_of(const Convolution& one, int i, int64_t element) {
 }
 
 struct Planes {
-  int64_t phases[2];      // of rows and of columns that the kernel sees; planes are their product
+  int64_t phases[2];                      // of rows and of columns that the kernel sees; planes are their product
+  int64_t first_phase[2], next_phase[2];  // of the kernel's first row and column; what each next one adds
   int64_t before;         // bytes before the first plane, of whole vectors that begin outside of the image
   bool has_columns;       // of padding
   int64_t above, left;    // rows and columns of padding
@@ -33,7 +34,6 @@ struct Planes {
   int64_t size;           // bytes of all
   int64_t positions;
 
-  int64_t count() const { return phases[0] * phases[1]; }
   int64_t at(int64_t plane, int64_t row) const { return before + (plane * height + above + row) * pitch + left; }
 };
 
@@ -42,9 +42,12 @@ JAXDML_INLINE Planes planes_of(const Convolution& one) {
   const int64_t first_column = shift_of(one, 1, 0).steps, last_column = shift_of(one, 1, one.filter.columns - 1).steps;
   Planes planes;
   // Phases of the kernel's elements repeat after so many.
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < 2; i++) {
     planes.phases[i] =
         at_most(i ? one.filter.columns : one.filter.rows, one.stride[i] / std::gcd(one.stride[i], one.dilation[i]));
+    planes.first_phase[i] = shift_of(one, i, 0).phase;
+    planes.next_phase[i] = one.dilation[i] % one.stride[i];
+  }
   planes.has_columns = one.filter.columns > one.y_height;
   planes.before = planes.has_columns ? 0 : round_up(one.start[1], 64);
   planes.left = planes.has_columns ? at_least(0, -first_column) : 0;
@@ -53,7 +56,8 @@ JAXDML_INLINE Planes planes_of(const Convolution& one) {
   planes.pitch = planes.left + at_least(ceil_div(one.width, one.stride[1]),
                                         one.y_width + (planes.has_columns ? at_least(last_column, 0) : 0));
   planes.positions = (one.y_height - 1) * planes.pitch + one.y_width;
-  planes.size = planes.at(planes.count(), 0) + (planes.has_columns ? 0 : (one.filter.columns - 1) * one.dilation[1]);
+  planes.size = planes.at(planes.phases[0] * planes.phases[1], 0) +
+                (planes.has_columns ? 0 : (one.filter.columns - 1) * one.dilation[1]);
   planes.size = round_up(planes.size + kBytes, 64);
   return planes;
 }
@@ -82,42 +86,68 @@ JAXDML_INLINE void set_mask(const Inside& inside, int64_t pitch, int64_t count, 
     memset(mask + at, 255, size_t(at_most(inside.end - inside.begin, count - at)));
 }
 
-// from[0], from[2] and so on; reads nothing before or behind them.
-JAXDML_INLINE void copy_every_second(uint8_t* to, const uint8_t* from, int64_t count) {
+// The bytes at even places to `even`, those at odd ones to `odd`, of which either may be null.
+JAXDML_INLINE void split_bytes(const uint8_t* from, int64_t count, uint8_t* even, uint8_t* odd) {
+  int64_t i = 0;
 #ifdef __AVX512VNNI__
-  for (; count > 0; count -= 32, to += 32, from += 64) {
-    const int64_t some = at_most(32, count);
-    const __m512i words = _mm512_maskz_loadu_epi8(~uint64_t(0) >> (65 - 2 * some), from);
-    _mm256_mask_storeu_epi8(to, ~uint32_t(0) >> (32 - some), _mm512_cvtepi16_epi8(words));
+  for (; i < count; i += 64) {
+    const int64_t some = at_most(64, count - i);
+    const __m512i pairs = _mm512_maskz_loadu_epi8(~uint64_t(0) >> (64 - some), from + i);
+    const auto keep = [&](uint8_t* to, int64_t kept, __m512i words) {
+      if (to) _mm256_mask_storeu_epi8(to + i / 2, __mmask32((uint64_t(1) << kept) - 1), _mm512_cvtepi16_epi8(words));
+    };
+    keep(even, (some + 1) / 2, pairs);
+    keep(odd, some / 2, _mm512_srli_epi16(pairs, 8));
   }
 #else
-  const __m128i even = _mm_set1_epi16(255);
-  for (; count > 16; count -= 16, to += 16, from += 32) {
-    const __m128i low = _mm_loadu_si128((const __m128i*)from), high = _mm_loadu_si128((const __m128i*)from + 1);
-    _mm_storeu_si128((__m128i*)to, _mm_packus_epi16(_mm_and_si128(low, even), _mm_and_si128(high, even)));
+  const auto split = [](__m128i pairs) {  // even bytes in the lower half, odd ones in the upper
+    return _mm_packus_epi16(_mm_and_si128(pairs, _mm_set1_epi16(255)), _mm_srli_epi16(pairs, 8));
+  };
+  for (; count - i >= 16; i += 16) {
+    const __m128i bytes = split(_mm_loadu_si128((const __m128i*)(from + i)));
+    if (even) _mm_storel_epi64((__m128i*)(even + i / 2), bytes);
+    if (odd) _mm_storel_epi64((__m128i*)(odd + i / 2), _mm_unpackhi_epi64(bytes, bytes));
   }
-  for (int64_t i = 0; i < count; i++) to[i] = from[2 * i];
+  if (count - i >= 8) {
+    const __m128i bytes = split(_mm_loadl_epi64((const __m128i*)(from + i)));
+    const int32_t first = _mm_cvtsi128_si32(bytes), second = _mm_extract_epi32(bytes, 2);
+    if (even) memcpy(even + i / 2, &first, 4);
+    if (odd) memcpy(odd + i / 2, &second, 4);
+    i += 8;
+  }
+  for (; i < count; i++)
+    if (uint8_t* const to = i % 2 ? odd : even) to[i / 2] = from[i];
 #endif
 }
 
-// One channel of the input into one of its planes; its rows of padding are there.
-JAXDML_INLINE void fill_plane(const Convolution& one, const Planes& planes, const uint8_t* x, int64_t plane,
-                              uint8_t* to) {
-  const int64_t a = shift_of(one, 0, plane / planes.phases[1]).phase;
-  const int64_t b = shift_of(one, 1, plane % planes.phases[1]).phase;
-  const int64_t rows = ceil_div(one.height - a, one.stride[0]), count = ceil_div(one.width - b, one.stride[1]);
-  if (rows <= 0 || count <= 0) return;
-  uint8_t* line = to + planes.at(plane, 0);
-  if (one.stride[0] == 1 && one.stride[1] == 1 && planes.pitch == one.width)
-    return copy_bytes(line, x, one.height * one.width);
-  for (int64_t i = 0; i < rows; i++, line += planes.pitch) {
-    const uint8_t* from = x + (i * one.stride[0] + a) * one.width + b;
-    if (one.stride[1] == 1)
-      copy_bytes(line, from, count);
-    else if (one.stride[1] == 2)
-      copy_every_second(line, from, count);
-    else
-      for (int64_t j = 0; j < count; j++) line[j] = from[j * one.stride[1]];
+// A row of the image into a row of all column phases, which lie `plane` bytes apart.
+JAXDML_INLINE void fill_row(const Convolution& one, const Planes& planes, const uint8_t* from, int64_t plane,
+                            uint8_t* to) {
+  const int64_t count = planes.phases[1], stride = one.stride[1];
+  if (stride == 1) return copy_bytes(to, from, one.width);
+  if (stride == 2) {
+    uint8_t* halves[2] = {};
+    for (int64_t v = 0; v < count; v++) halves[v ^ planes.first_phase[1]] = to + v * plane;
+    return split_bytes(from, one.width, halves[0], halves[1]);
+  }
+  for (int64_t v = 0, phase = planes.first_phase[1]; v < count; v++, to += plane) {
+    for (int64_t j = phase, at = 0; j < one.width; j += stride) to[at++] = from[j];
+    phase += planes.next_phase[1];
+    if (phase >= stride) phase -= stride;
+  }
+}
+
+// One channel of the input into its planes; their padding is there.
+JAXDML_INLINE void fill_planes(const Convolution& one, const Planes& planes, const uint8_t* x, uint8_t* to) {
+  const int64_t plane = planes.height * planes.pitch, stride = one.stride[0];
+  if (stride == 1 && one.stride[1] == 1 && planes.pitch == one.width)
+    return copy_bytes(to + planes.at(0, 0), x, one.height * one.width);
+  for (int64_t u = 0, phase = planes.first_phase[0]; u < planes.phases[0]; u++) {
+    uint8_t* line = to + planes.at(u * planes.phases[1], 0);
+    for (int64_t i = phase; i < one.height; i += stride, line += planes.pitch)
+      fill_row(one, planes, x + i * one.width, plane, line);
+    phase += planes.next_phase[0];
+    if (phase >= stride) phase -= stride;
   }
 }
 

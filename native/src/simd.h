@@ -78,7 +78,23 @@ JAXDML_INLINE F32 lesser(F32 x, F32 y) { return (F32)_mm256_min_ps((__m256)x, (_
 JAXDML_INLINE I32 from_unsigned_bytes(const uint8_t* from) {
   return (I32)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from));
 }
-JAXDML_INLINE void copy_bytes(void* to, const void* from, int64_t count) { memcpy(to, from, size_t(count)); }
+// memcpy for a few bytes, of which compilers make a call, or `rep movs`, that takes longer than to copy them.
+JAXDML_INLINE void copy_bytes(void* to, const void* from, int64_t count) {
+  auto* target = static_cast<uint8_t*>(to);
+  const auto* source = static_cast<const uint8_t*>(from);
+  for (; count >= kBytes; count -= kBytes, target += kBytes, source += kBytes) {
+    I32 bytes = load(source);
+    asm("" : "+x"(bytes));  // GCC would make memcpy of the loop
+    store(target, bytes);
+  }
+#pragma GCC unroll 5
+  for (int size = kBytes / 2; size; size /= 2)
+    if (count & size) {
+      memcpy(target, source, size_t(size));
+      target += size;
+      source += size;
+    }
+}
 #endif
 
 // Instructions that treat each 128 bits of a vector by themselves: the lower and the higher halves of x and y in turns,
