@@ -7,6 +7,7 @@ gives those very integers, so that the choice among them is a matter of speed al
 import dataclasses
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -191,5 +192,13 @@ def _kept(x: Any) -> Any:
     return lax.optimization_barrier(x)
 
 
+def _packed_filters(weights: PreparedFilter) -> Array | None:
+    pack: Any = partial(packed_filter, group_count=weights.group_count)
+    for _ in range(weights.stack):
+        pack = jax.vmap(pack)
+    packed: Array | None = pack(weights.array)
+    return packed
+
+
 PACKERS[PreparedMatrix] = lambda weights: packed_matrix(weights.array)
-PACKERS[PreparedFilter] = lambda weights: packed_filter(weights.array, weights.group_count)
+PACKERS[PreparedFilter] = _packed_filters

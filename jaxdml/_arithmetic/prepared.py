@@ -44,8 +44,13 @@ class Prepared(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def is_whole(self) -> bool:
+        """Whether the arrays have the types and the shapes that belong together; they may be a stack."""
+
+    @property
     def is_intact(self) -> bool:
-        """Whether the arrays are as they were made: no other types, no dimension more."""
+        """Whether an operator takes it."""
+        return self.is_whole
 
     @property
     def ndim(self) -> int:
@@ -67,7 +72,7 @@ class Prepared(abc.ABC):
         return type(self), (self.values, self.sums, self.dtype, self.layout), "pack"
 
     def __setstate__(self, _: str) -> None:
-        if self.is_intact:
+        if self.is_whole:
             object.__setattr__(self, "packed", PACKERS[type(self)](self))
 
     def __array__(self, *_: Any, **__: Any) -> Any:
@@ -101,10 +106,10 @@ class PreparedMatrix(Prepared):
         return unsigned(in_layout(self.values, self.layout), self.dtype)
 
     @property
-    def is_intact(self) -> bool:
+    def is_whole(self) -> bool:
         *batch, _, columns = self.shape
-        is_whole = self.sums.shape == (*batch, 1, columns) and _is_packed(self.packed)
-        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_whole
+        is_one = self.sums.shape == (*batch, 1, columns) and _is_packed(self.packed)
+        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_one
 
     @property
     def described(self) -> str:
@@ -145,10 +150,18 @@ class PreparedFilter(Prepared):
         return unsigned(signed_filter(self), self.dtype)
 
     @property
+    def stack(self) -> int:
+        """How many dimensions vmap or a stack has put in front."""
+        return self.ndim - len(self.layout)
+
+    @property
+    def is_whole(self) -> bool:
+        is_one = self.sums.shape == self.shape[: self.stack + 1] and _is_packed(self.packed)
+        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_one
+
+    @property
     def is_intact(self) -> bool:
-        is_one = self.ndim == len(self.layout) and self.sums.shape == self.shape[:1]
-        is_whole = is_one and _is_packed(self.packed)
-        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_whole
+        return self.is_whole and self.stack == 0
 
     @property
     def described(self) -> str:
