@@ -61,6 +61,17 @@ def _channels_first(spatial: int) -> Remedy:
     )
 
 
+def _other_groups(desc: Any) -> Remedy | None:
+    """The remedy where the filter fits the input in other groups, and neither is written with channels last."""
+    input, filter = desc.input_tensor.sizes, desc.filter_tensor.sizes
+    if not all(isinstance(size, int) and size for size in (*input, *filter)):
+        return None
+    groups, rest = divmod(input[1], filter[1])
+    if rest or filter[0] % groups or input[-1] in (filter[1], filter[-2]) or filter[-2] == input[1]:
+        return None
+    return Remedy(f"write group_count={groups}", f"let GroupCount be {groups}")
+
+
 def outputs_first(desc: Any, name: str) -> str | Remedy:
     """The remedy where a parameter has as many values as the filter would have output channels, were they last."""
     sizes, parameter = desc.filter_tensor.sizes, desc.tensors()[name]
@@ -80,7 +91,8 @@ def convolved_sizes(desc: Any) -> Shape:
     batch, in_channels, *extent = desc.input_tensor.sizes
     out_channels, filter_channels, *kernel = desc.filter_tensor.sizes
     check_spatial_options(desc, len(extent))
-    remedy, groups = _channels_first(len(extent)), desc.group_count
+    groups = desc.group_count
+    remedy = _other_groups(desc) or _channels_first(len(extent))
 
     def wrong_channels(name: str, text: str, expected: Any, received: int) -> RuleError:
         return RuleError(operator, name, "channels", text, remedy, expected=expected, received=received)

@@ -89,13 +89,13 @@ class Arguments:
     def _prepared(self, name: str, value: Any, expected: Any) -> Any:
         kind = type(value).__name__
         if expected is None:
-            text = f"is a {kind}, expected an array: only b and filter may be prepared, and only once"
+            text = f"is a {kind}, expected an array: only b and filter may be prepared, and once; write {name}.array"
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=jax.Array, received=kind)
         if not isinstance(value, expected):
             text = f"is a {kind}, expected an array or a {expected.__name__}; prepare it with the other function"
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=expected, received=kind)
         if not value.is_intact:
-            text = f"is a {kind} whose arrays have changed type or rank since; prepare it again, or vmap over a stack"
+            text = f"is a {kind} whose arrays have changed type or shape since; prepare it anew, or vmap over a stack"
             raise self._error(name, "prepared", text, expected=expected, received=kind)
         return value
 

@@ -21,8 +21,12 @@ def describe_convolution(given: Given, kind: type[OperatorDesc], output_type: An
     """The desc of a call of a convolution."""
     input, filter, groups = given["input"], given["filter"], given["group_count"]
     if isinstance(filter, PreparedFilter) and filter.group_count != groups:
-        text = f"was prepared for group_count {filter.group_count}, the call has {groups}; prepare it with that"
-        facts = {"expected": groups, "received": filter.group_count}
+        its = filter.group_count
+        fix = f"prepare filter.array with group_count={groups}"
+        if input.ndim == filter.ndim > 1 and input.shape[1] == filter.shape[1] * its:
+            fix = f"call with group_count={its}"
+        text = f"was prepared for group_count {its}, the call has {groups}; {fix}"
+        facts = {"expected": groups, "received": its}
         raise broken(kind.operator, "FilterTensor", "group_count", text, **facts)
     channels = filter.shape[0] if filter.ndim else 0
 

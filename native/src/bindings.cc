@@ -93,7 +93,7 @@ ffi::Error matmul(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_sc
   std::vector<Matmul> problems;
   for (int64_t i = 0; i < count; i++) {
     const uint8_t* b_at = at_problem(b, y, leading, i);
-    if (is_packed && !begins_with(b_at, chosen->matrix_mark)) return not_packed();
+    if (is_packed && !begins_with(b_at, chosen->matrix_mark)) return not_packed("b");
     if (matrices) {
       const int64_t from = b_at - static_cast<const uint8_t*>(b.untyped_data());
       b_at = packed.at() + (depth ? from / (depth * columns) : 0) * packed_bytes;
@@ -239,7 +239,7 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
     const uint8_t* at = at_problem(filter, y, leading, i);
     if (!is_packed)
       at = packed.at() + (at - static_cast<const uint8_t*>(filter.untyped_data())) / filter_size * packed_bytes;
-    if (!begins_with(at, chosen->filter_mark)) return not_packed();
+    if (!begins_with(at, chosen->filter_mark)) return not_packed("filter");
     problem.packed = at;
     problem.x = at_problem(x, y, leading, i);
     problem.x_scale = scales(x_scale, y, leading, i);

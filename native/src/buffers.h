@@ -12,9 +12,10 @@ namespace jaxdml {
 namespace ffi = xla::ffi;
 
 inline ffi::Error invalid(const std::string& what) { return ffi::Error::InvalidArgument("jaxdml_cpu: " + what); }
-inline ffi::Error not_packed() {
+inline ffi::Error not_packed(const std::string& name) {
   return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
-                    "jaxdml_cpu: the weights were prepared by other kernels, or for another platform: prepare again");
+                    "jaxdml_cpu: the prepared " + name + " was packed by other kernels or for another platform, or an " +
+                        "array in it was changed: prepare its attribute `array` again");
 }
 inline ffi::Error no_memory() {
   return ffi::Error(ffi::ErrorCode::kResourceExhausted, "jaxdml_cpu: no memory for scratch");

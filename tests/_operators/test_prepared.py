@@ -1,8 +1,10 @@
 """Prepared weights: the bits that the array gives, through every transformation, saved and loaded."""
 
+import copy
 import io
 import pickle
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -105,6 +107,18 @@ def test_saved_and_loaded(through, tmp_path):
     np.testing.assert_array_equal(convolve(x, f_loaded), convolve(x, f))
 
 
+@pytest.mark.parametrize("copied", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy], ids=["pickle", "deepcopy"])
+def test_a_stack_is_packed_again(copied):
+    """Of matrices and of filters, under one vmap and under two: the copies are the same arrays."""
+    matrices = jax.vmap(dml.prepare_matrix_multiply_b)(matrix(np.int8, (3, 16, 12)))
+    filters = jax.vmap(dml.prepare_convolution_filter)(matrix(np.int8, (3, *LAYOUTS["conv"])))
+    more = jax.vmap(jax.vmap(dml.prepare_convolution_filter))(matrix(np.uint8, (2, 3, *LAYOUTS["row"])))
+    for stack in (matrices, filters, more):
+        got = copied(stack)
+        assert jax.tree.structure(got) == jax.tree.structure(stack)
+        jax.tree.map(partial(np.testing.assert_array_equal, strict=True), got, stack)
+
+
 def test_vmap_over_prepared_weights():
     a, bs = matrix(np.uint8, (5, 16)), matrix(np.int8, (4, 16, 12))
     prepared = jax.vmap(dml.prepare_matrix_multiply_b)(bs)
@@ -179,28 +193,37 @@ def stacked(prepared):
                 matrix(shape=(1, 4, 5)), 0.1, 3, dml.prepare_convolution_filter(matrix(shape=(4, 2, 3))),
                 0.1, None, None, 2.0, 5, group_count=2,
             ),
-            "FilterTensor was prepared for group_count 1, the call has 2",
+            "FilterTensor was prepared for group_count 1, the call has 2; prepare filter.array with group_count=2",
+        ),
+        (
+            lambda: convolve(
+                matrix(shape=(1, 4, 5)), dml.prepare_convolution_filter(matrix(shape=(4, 2, 3)), group_count=2)
+            ),
+            "FilterTensor was prepared for group_count 2, the call has 1; call with group_count=2",
         ),
         (
             lambda: dml.element_wise_dequantize_linear(dml.prepare_matrix_multiply_b(matrix()), 0.1),
-            "InputTensor is a PreparedMatrix, expected an array: only b and filter may be prepared, and only once",
+            "InputTensor is a PreparedMatrix, expected an array: only b and filter may be prepared, and once; "
+            "write input.array",
         ),
         (
             lambda: dml.prepare_matrix_multiply_b(dml.prepare_matrix_multiply_b(matrix())),
-            "BTensor is a PreparedMatrix, expected an array: only b and filter may be prepared, and only once",
+            "BTensor is a PreparedMatrix, expected an array: only b and filter may be prepared, and once; "
+            "write b.array",
         ),
         (
             lambda: multiply(matrix(), changed(dml.prepare_matrix_multiply_b(matrix().T))),
-            "BTensor is a PreparedMatrix whose arrays have changed type or rank since",
+            "BTensor is a PreparedMatrix whose arrays have changed type or shape since",
         ),
         (lambda: multiply(matrix(), stacked(dml.prepare_matrix_multiply_b(matrix().T))), "BTensor has"),
         (
             lambda: convolve(matrix(shape=(1, 2, 5)), changed(dml.prepare_convolution_filter(matrix(shape=(4, 2, 3))))),
-            "FilterTensor is a PreparedFilter whose arrays have changed type or rank since",
+            "FilterTensor is a PreparedFilter whose arrays have changed type or shape since",
         ),
         (
             lambda: convolve(matrix(shape=(1, 2, 5)), stacked(dml.prepare_convolution_filter(matrix(shape=(4, 2, 3))))),
-            "FilterTensor is a PreparedFilter whose arrays have changed type or rank since; prepare it again, or vmap",
+            "FilterTensor is a PreparedFilter whose arrays have changed type or shape since; prepare it anew, "
+            "or vmap over a stack",
         ),
     ],
 )  # fmt: skip
