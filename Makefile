@@ -90,13 +90,16 @@ NATIVE_SOURCES := native/CMakeLists.txt native/pyproject.toml $(wildcard native/
 .venv/.native: | .venv/.demo
 .venv-oldest/.native: | .venv-oldest/.test
 .venv/.native .venv-oldest/.native: %/.native: $(NATIVE_SOURCES)
-	@if [ -z "$(COMPILER)" ]; then echo "There is no C++ compiler: jaxdml runs on XLA's kernels, with the same bits"; \
+	@if [ -z "$(COMPILER)" ]; then echo "There is no C++ compiler to build native kernels with; XLA's give the same bits"; \
 	else \
 	  echo "Building the native kernels with $(COMPILER)"; \
 	  { $*/bin/python -m pip install --quiet --disable-pip-version-check --no-compile scikit-build-core cmake ninja && \
 	    $*/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-build-isolation --no-deps ./native && \
 	    touch $@; \
-	  } >$@.log 2>&1 || echo "They could not be built, see $@.log: jaxdml runs on XLA's kernels, with the same bits"; \
+	  } >$@.log 2>&1 || { \
+	    $*/bin/python -m pip uninstall --quiet --yes jaxdml-cpu >>$@.log 2>&1; \
+	    echo "They could not be built, see $@.log; XLA's give the same bits"; \
+	  }; \
 	fi
 	@$*/bin/python -c "import jaxdml; print(f'Kernels: {jaxdml.kernels()}')"
 

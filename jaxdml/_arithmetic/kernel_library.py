@@ -25,11 +25,14 @@ class _Found:
     """
 
     def __init__(self) -> None:
-        wanted = os.environ.get(ENVIRONMENT, "native")
+        said = os.environ.get(ENVIRONMENT)
+        wanted = said or "native"
         if wanted not in ("xla", "native", *SETS):
             raise ValueError(f"{ENVIRONMENT} is {wanted!r}, expected xla, native, {', '.join(SETS[:-1])} or {SETS[-1]}")
         self.library, self.why = _load(wanted if wanted in SETS else "")
         self.is_wanted = wanted != "xla"
+        if said and self.is_wanted and self.library is None:
+            warnings.warn(f"{ENVIRONMENT} is {wanted}, and XLA's kernels run: {self.why}.", stacklevel=2)
 
 
 def _load(name: str) -> tuple[Any, str]:
@@ -77,7 +80,8 @@ def library() -> Any:
 def kernels() -> str:
     """Which kernels compute here, and why, in one line.
 
-    Native kernels are those of the package jaxdml-cpu, which XLA calls as custom calls.
+    Native kernels are those of the package jaxdml-cpu, which XLA calls as custom calls. This asks JAX for its default
+    backend, which JAX then starts: configure devices before.
 
     Returns:
       ``"native: ..."`` or ``"xla: ..."``, with the reason.
@@ -98,7 +102,8 @@ def use_kernels(which: str) -> Iterator[None]:
     """A context in which a CPU computes by native kernels, or by XLA.
 
     The results are the same. The choice is part of what `jax.jit` compiles for. The environment variable JAXDML_KERNELS
-    makes it for a whole process; there avx2, avx512_vnni and amx_int8 choose among native kernels, too.
+    makes it for a whole process; there avx2, avx512_vnni and amx_int8 choose among native kernels, too, and a choice
+    that this processor does not have is a warning.
 
     Args:
       which: "native" or "xla".
@@ -109,7 +114,8 @@ def use_kernels(which: str) -> Iterator[None]:
     Source: https://docs.jax.dev/en/latest/ffi.html
     """
     if which not in ("native", "xla"):
-        raise ValueError(f"use_kernels: which is {which!r}, expected 'native' or 'xla'")
+        sets = f"{ENVIRONMENT} chooses a set of instructions"
+        raise ValueError(f"use_kernels: which is {which!r}, expected 'native' or 'xla'; {sets}")
     if which == "native" and _found.library is None:
         raise ValueError(f"use_kernels: there are no native kernels: {_found.why}")
     with _wanted(which):
