@@ -34,7 +34,7 @@ def multiply(m, k, n, a_dtype, b_dtype, zero_points):
     return compiled(lambda a, b: dml.quantized_linear_matrix_multiply(a, 0.1, z[0], b, 0.1, z[1], 1.0, None), a, b)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("zero_points", [False, True])
 @pytest.mark.parametrize("a_dtype", BYTES)
 @pytest.mark.parametrize("b_dtype", BYTES)
@@ -45,7 +45,7 @@ def test_matrix_multiply_uses_the_int8_kernel(sizes, a_dtype, b_dtype, zero_poin
     assert not slow_contractions(hlo)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("channels", "size", "out", "kernel", "options", "contractions"),
     [
@@ -78,7 +78,7 @@ def test_convolution_uses_the_int8_kernel(channels, size, out, kernel, options, 
     assert hlo.count('"__ynn_fusion"') == sum(contractions.values()) + sums_of_filter
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_prepared", [False, True])
 @pytest.mark.parametrize("group_count", [1, 2])
 @pytest.mark.parametrize(("size", "kernel"), [((40,), (3,)), ((9, 9), (3, 3)), ((9, 9), (1, 1))], ids=str)

@@ -31,7 +31,7 @@ def random_view(rng):
     return TensorDesc(DataType.UINT8, sizes, tuple(strides))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", rest_rarely(range(10), 4))
 def test_a_hundred_random_views(seed):
     """Reads of all; of every third writes into zeros, and into a buffer, whose gaps stay."""

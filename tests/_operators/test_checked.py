@@ -47,7 +47,7 @@ def test_every_operator_has_its_checked_form():
         assert ours.__doc__ == theirs.__doc__
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", CALLS)
 def test_right_calls_give_the_same_bits(name):
     options = OPTIONS.get(name, {})
@@ -58,7 +58,7 @@ def test_right_calls_give_the_same_bits(name):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("name", "place", "parameter"), SCALES)
 def test_wrong_scales_are_named(name, place, parameter):
     arguments = list(CALLS[name])

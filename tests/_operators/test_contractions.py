@@ -55,7 +55,7 @@ def test_x64_changes_no_operation(chunk):
         assert programs[0] == programs[1]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", [called, jitted, closed_over, op_by_op], ids=lambda mode: mode.__name__)
 @pytest.mark.parametrize("chunk", [MATRIX_MULTIPLY[0][:3], CONVOLUTION[0][:3]], ids=name)
 def test_every_mode(chunk, mode, x64):
@@ -91,7 +91,7 @@ def test_the_cases_reach_every_option():
     assert np.unique(expected).size == 384  # every value of both output types
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("a_value", ["min", "max"])
 @pytest.mark.parametrize("b_value", ["min", "max"])
 @pytest.mark.parametrize("a_dtype", BYTES)

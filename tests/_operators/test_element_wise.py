@@ -57,7 +57,7 @@ def zero_points(dtype):
     return [None, *(np.asarray(z, dtype) for z in (limits.min, limits.min + 1, limits.max - 1, limits.max, *inner))]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("scale_dtype", FLOATS)
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_dequantize_every_value(dtype, scale_dtype):
@@ -69,7 +69,7 @@ def test_dequantize_every_value(dtype, scale_dtype):
             assert_every_form_gives(expected, dml.element_wise_dequantize_linear, arguments)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("scale_dtype", FLOATS)
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_dequantize_vmapped(dtype, scale_dtype, x64):
@@ -81,7 +81,7 @@ def test_dequantize_vmapped(dtype, scale_dtype, x64):
         assert_same_bits(one, reference.element_wise_dequantize_linear(*arguments))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("rank", range(1, 9))
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_dequantize_ranks_and_broadcasting(dtype, rank):
@@ -187,7 +187,7 @@ def test_add_ranks_and_missing_zero_points(rank):
         assert_same_bits(add(*arguments, output_dtype=mix[2]), expected)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [*BYTES, np.uint16, np.int16])
 @pytest.mark.parametrize("input_dtype", [np.float32, np.float16, np.int32])
 def test_quantize(input_dtype, dtype):

@@ -47,7 +47,7 @@ def test_called(chunk):
         check(chunk[::2], called)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("mode", [called, jitted, closed_over], ids=lambda mode: mode.__name__)
 @pytest.mark.parametrize("chunk", FIRST, ids=name)
 def test_every_mode_with_64_bit_types_on(chunk, mode):

@@ -121,7 +121,7 @@ def called(case):
     return function(*arguments, **options, feature_level=level(case["min_feature_level"]))
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", COMPUTED)
 def test_a_call(name):
     assert_computed(CASES[name], called(CASES[name]))
@@ -206,7 +206,7 @@ def buffer(tensor, operand):
     return operand.ravel() if tensor.get("strides") else operand.reshape(tensor["sizes"])
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", COMPUTED)
 def test_a_compiled_desc(name):
     case = CASES[name]
@@ -277,7 +277,7 @@ def test_nibbles_are_packed_as_the_sources_pack_them():
                 np.testing.assert_array_equal(nibbles(tensor, strides_of(tensor), array(operand)), right)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("layout", [strides_of, apart])
 @pytest.mark.parametrize("name", IN_NIBBLES)
 def test_flat_buffers_hold_two_elements_to_a_byte(name, layout):
