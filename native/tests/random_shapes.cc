@@ -3,6 +3,9 @@
 //   random_shapes [count of cases] [seed] [first case]
 //
 // A case follows from the seed and its number alone. The first few are large, or at the bounds of what forms take.
+#include <immintrin.h>
+
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdarg>
@@ -10,6 +13,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels.h"
@@ -756,6 +760,28 @@ int64_t run(const Case& one, const Kernels& kernels, const Pool& pool, Random& r
   return count;
 }
 
+constexpr unsigned kUpward = 0x4000, kFlushed = 0x8040, kFlags = 0x003f;  // of the register that _mm_getcsr reads
+
+// Whether the threads, and this one behind a FloatMode, round and flush subnormals as they did before.
+bool are_set_back(xla::ffi::ThreadPool& threads, unsigned mode) {
+  constexpr int kTasks = 64;
+  std::atomic<int> done{0}, right{0};
+  for (int i = 0; i < kTasks; i++)
+    threads.Schedule([&] {
+      right += (_mm_getcsr() & ~kFlags) == (mode & ~kFlags);
+      done++;
+    });
+  while (done < kTasks) std::this_thread::yield();
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | kUpward);
+  {
+    const FloatMode nearest;
+  }
+  const bool is_upward = _mm_getcsr() == (before | kUpward);
+  _mm_setcsr(before);
+  return right == kTasks && is_upward;
+}
+
 int run_all(int64_t cases, uint64_t seed, int64_t first) {
   std::vector<const Kernels*> all;
   if (has_avx2()) all.push_back(&kAvx2);
@@ -767,9 +793,11 @@ int run_all(int64_t cases, uint64_t seed, int64_t first) {
 #endif
   for (const Kernels* kernels : all) printf("runs %s, seed %llu\n", kernels->name, (unsigned long long)seed);
 
-  // Its threads are as others left them: subnormals are kept there, if threads.cc does not flush them.
+  // Its threads are as others left them: they keep subnormals and round upward, where threads.cc does not change that.
+  const unsigned own = _mm_getcsr(), of_threads = own | kUpward;
+  _mm_setcsr(of_threads);
   xla::ffi::ThreadPool threads(4);
-  const FloatMode mode;
+  _mm_setcsr(own | kFlushed);
   const auto start = std::chrono::steady_clock::now();
   int64_t bytes = 0, calls = 0;
   for (int64_t number = first; number < first + cases; number++) {
@@ -787,6 +815,10 @@ int run_all(int64_t cases, uint64_t seed, int64_t first) {
         bytes += compared;
         calls++;
       }
+  }
+  if (!are_set_back(threads, of_threads)) {
+    printf("threads round, or flush subnormals, otherwise than before\n");
+    return 1;
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   printf("%lld cases, %lld calls, %lld bytes of output, all of them right; %.1f s\n", (long long)cases,
