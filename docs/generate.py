@@ -36,6 +36,7 @@ TIMES = ROOT / "benchmarks" / "results" / "cpu_avx512_vnni.json"
 AVX2_TIMES = ROOT / "benchmarks" / "results" / "cpu_avx2.json"
 AMX_TIMES = ROOT / "benchmarks" / "results" / "cpu_amx_int8.json"
 PTQ_TIMES = ROOT / "benchmarks" / "results" / "ptq_avx512_vnni.json"
+OVERHEAD = ROOT / "benchmarks" / "results" / "overhead_avx512_vnni.json"
 
 
 def operators() -> str:
@@ -63,6 +64,33 @@ def times(path: Path = TIMES) -> str:
     rows = [row for row in json.loads(path.read_text(encoding="utf-8"))["cases"] if "onnxruntime" in row["ratios"]]
     header = ("case", "jaxdml, ms", *PEERS.values())
     return Table("times", header, [(f"{row['family']}, {row['case']}", *_cells(row)) for row in rows]).markdown()
+
+
+def missed() -> str:
+    """Cases of contractions and networks that fall short of their aim: the exact onnxruntime's time over jaxdml's."""
+    rows = []
+    for kernels, path in {"AVX2": AVX2_TIMES, "AVX512-VNNI": TIMES, "AMX": AMX_TIMES}.items():
+        for row in json.loads(path.read_text(encoding="utf-8"))["cases"]:
+            ratio = row["ratios"].get(row["rival"])
+            if row["rival"] in PEERS and row["at_most"] and ratio > row["at_most"]:
+                case = f"{row['family']}, {row['case']}"
+                rows.append((kernels, case, PEERS[row["rival"]], f"{1 / ratio:.2f}", f"{1 / row['at_most']:.2f}"))
+    return Table("missed", ("kernels", "case", "peer", "measured", "aim"), rows).markdown()
+
+
+def costs() -> str:
+    """What native kernels and XLA's cost apart from their work."""
+    kernels = json.loads(OVERHEAD.read_text(encoding="utf-8"))["kernels"]
+    sides = ("native", "xla")
+    rows = [(name, *(f"{1e3 * times[k]:.3g} ms" for k in sides)) for name, times in kernels["seconds"].items()]
+    for name, sizes in kernels["bytes"].items():
+        what = f"memory of {name.removeprefix('prepare ')}, {sizes['weights'] / 2**20:.2f} MiB of weights"
+        rows.append((what, *(f"{sizes[k] / 2**20:.2f} MiB" for k in sides)))
+    imports = kernels["import"]
+    rows.append(
+        ("import jaxdml, behind jax", *(f"{1e3 * imports[k]:.0f} ms" for k in ("as installed", "without jaxdml-cpu")))
+    )
+    return Table("costs", ("what", "native kernels", "XLA's kernels"), rows).markdown()
 
 
 def onnx_times() -> str:
@@ -97,7 +125,13 @@ def readme(text: str) -> str:
 
 def performance(text: str) -> str:
     """docs/performance.md with its tables between their marks."""
-    tables = {"times": times(), "times on avx2": times(AVX2_TIMES), "times with amx": times(AMX_TIMES)}
+    tables = {
+        "times": times(),
+        "times on avx2": times(AVX2_TIMES),
+        "times with amx": times(AMX_TIMES),
+        "missed": missed(),
+        "costs": costs(),
+    }
     return _between_marks(text, tables)
 
 
