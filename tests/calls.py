@@ -166,7 +166,7 @@ def batches(cases: Callable[[], Iterable[tuple]]) -> Any:
     for name, operator, changes, facts, *phrases in cases():
         every.setdefault(operator, []).append(Bad(operator, name, changes, facts, tuple(phrases)))
     each = pytest.mark.parametrize("cases", every.values(), ids=every)
-    return lambda test: pytest.mark.sampled(4)(each(test))
+    return lambda test: pytest.mark.sampled(3)(each(test))
 
 
 @contextlib.contextmanager

@@ -65,6 +65,7 @@ def test_a_label_that_fits_nothing_is_an_error():
     assert "no case has 'nothing' in its label" in run.stderr
 
 
+@pytest.mark.rare
 def test_a_platform_that_is_not_there_is_an_error():
     command = [sys.executable, "-m", "benchmarks", "--platform", "gpu"]
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
@@ -110,6 +111,7 @@ def test_the_cases_for_a_gpu_have_no_peers_of_a_cpu():
 
 
 @pytest.mark.usefixtures("as_people_write_it")
+@pytest.mark.rare
 def test_a_run_goes_on_behind_a_failure_and_adds_to_an_earlier_one(tmp_path):
     def fails():
         raise ValueError("no such case")
@@ -166,6 +168,7 @@ def test_a_network_has_the_shape_it_says(shape, layers, multiply_adds):
     assert shapes.multiply_adds(shape, made) == multiply_adds
 
 
+@pytest.mark.rare
 def test_the_activations_of_a_deep_network_do_not_fade():
     function, arguments = network.mobilenet(1, peers="").jitted[PREPARED]
     assert np.asarray(jax.jit(function)(*arguments)).std() > 30

@@ -280,6 +280,7 @@ def run_with_conftest(folder, text, *options, **variables):
     return done.stdout + done.stderr
 
 
+@pytest.mark.rare
 def test_where_nothing_may_be_left_out_a_test_that_skips_fails(tmp_path):
     """As in continuous integration."""
     failed = "1 failed" if dml.kernels().startswith("native") else "there are no native kernels"  # which come first

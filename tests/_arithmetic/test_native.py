@@ -134,7 +134,7 @@ def test_prepared_for_one_kernel_and_used_with_the_other(prepare, call, data, we
 @pytest.mark.parametrize(("prepare", "weights"), [
     (dml.prepare_matrix_multiply_b, B), (dml.prepare_convolution_filter, F),
 ])  # fmt: skip
-def test_what_is_pickled_is_the_array_alone(prepare, weights):
+def test_no_packed_array_is_pickled(prepare, weights):
     prepared = prepare(weights)
     pickled = pickle.dumps(prepared)
     assert len(pickled) < weights.size + 2000
@@ -153,8 +153,11 @@ def test_weights_that_other_kernels_packed_are_refused(prepared, call, data):
     """Packed on a GPU, say, where there is nothing to pack for."""
     foreign = jax.tree.map(lambda leaf: jnp.zeros_like(leaf) if leaf.dtype == jnp.uint8 else leaf, prepared)
     # JAX raises one where it waits for the result, the other where the call has failed by then.
-    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=r"prepared by other kernels.*prepare again"):
+    message = r"the prepared (b|filter) was packed by other kernels .*: prepare its attribute `array` again"
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
         np.asarray(call(data, foreign))
+    again = (dml.prepare_matrix_multiply_b if call is multiply else dml.prepare_convolution_filter)(foreign.array)
+    np.testing.assert_array_equal(call(data, again), call(data, prepared))
 
 
 # Threads -------------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def test_every_error_about_channels_says_how_to_transpose(shape, kernel, order, 
         (x, out, {}, "FilterTensor", f"has {channels} input channels, expected {width}"),
         (first, f.transpose(of_filter[1:] + of_filter[:1]), {}, "FilterTensor", f"input channels, expected {channels}"),
         (first, wide, {}, "FilterTensor", f"has {2 * channels} input channels, expected {channels}"),
-        (first, out, {"group_count": 3}, "GroupCount", f"is 3, which does not divide InputTensor's {channels}"),
+        (first, out[:, :3], {"group_count": 3}, "GroupCount", f"is 3, which does not divide InputTensor's {channels}"),
         (first, out[:7, :1], {"group_count": 4}, "FilterTensor", "has 7 output channels, expected a multiple of"),
     ):
         error = error_of(images, filters, **options)
