@@ -14,7 +14,8 @@ namespace ffi = xla::ffi;
 inline ffi::Error invalid(const std::string& what) { return ffi::Error::InvalidArgument("jaxdml_cpu: " + what); }
 inline ffi::Error not_packed(const std::string& name) {
   return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
-                    "jaxdml_cpu: the prepared " + name + " was packed by other kernels or for another platform, or an " +
+                    "jaxdml_cpu: the prepared " + name +
+                        " was packed by other kernels or for another platform, or an " +
                         "array in it was changed: prepare its attribute `array` again");
 }
 inline ffi::Error no_memory() {
