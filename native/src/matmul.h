@@ -4,6 +4,8 @@
 //   sum a b  -  za (sum b - depth zb)  -  zb sum a   modulo 2**32,
 // so that a whole column shares what the first correction needs, and rows are added up only where some zb is not 0.
 //
+// Where words are multiplied, and there are enough, one product of eight is saved by Strassen's method.
+//
 // Raw weights of a few rows are packed item by item, in a worker's memory: what is packed is used while a cache holds
 // it.
 #pragma once
@@ -12,6 +14,7 @@
 #include "epilogue.h"
 #include "microkernel.h"
 #include "pack_matrix.h"
+#include "strassen.h"
 
 namespace jaxdml::JAXDML_ISA {
 
@@ -28,28 +31,35 @@ static_assert(kMostRawRows % kRows == 0 && kMostRawRows % kTileRows == 0);
 
 struct MatmulPlan {
   bool is_copied;                   // rows of a are copied to a worker's memory
+  bool is_by_quarters;              // wherever there are two tiles of rows and two panels
   int64_t rows;                     // that are multiplied at a time, by tiles if there are enough of them
   int64_t row_block, column_block;  // of one item
   int64_t row_blocks, column_blocks;
-  Columns* columns;          // of each problem
-  uint8_t *copies, *packed;  // of each worker: rows of a, and panels of a raw b
-  int64_t copy_bytes, packed_bytes;
+  Columns* columns;  // of each problem
+  Halves halves;
+  int64_t pair_bytes;                    // of the factors of two panels
+  uint8_t *copies, *packed;              // of each worker: rows of a, and panels of a raw b
+  uint8_t *row_factors, *panel_factors;  // of each worker: of two tiles of rows, and of all panels of an item
+  int64_t copy_bytes, packed_bytes, row_factor_bytes, panel_factor_bytes;
 };
 
 template <bool kHasTiles>
-static MatmulPlan plan(const Matmul* problems, int64_t count, int64_t threads, Arena& arena) {
+static MatmulPlan plan_by(bool is_by_quarters, const Matmul* problems, int64_t count, int64_t threads, Arena& arena) {
   const Matmul& one = problems[0];
   const int64_t depth = padded_depth(one.depth), width = padded_columns(one.columns);
-  MatmulPlan plan;
+  MatmulPlan plan = {};
   plan.is_copied = sizeof(Cell) > 1 || one.a_zero_point.is_signed || depth != one.depth;
+  plan.is_by_quarters = is_by_quarters;
   // Panels that stay in the second cache while the rows go by; enough items for all workers.
-  int64_t panels = at_most(at_least((256 << 10) / (at_least(depth, 1) * kTile), 1), ceil_div(width, kTile));
-  plan.rows = kHasTiles && one.rows >= kTileRows && one.depth % kTileDepth == 0 ? kTileRows : kRows;
+  const int64_t least_panels = plan.is_by_quarters ? 2 : 1;
+  int64_t panels = at_most(at_least((256 << 10) / (at_least(depth, 1) * kTile), least_panels), ceil_div(width, kTile));
+  plan.rows = plan.is_by_quarters ? kTwoTiles : kRows;
+  if (kHasTiles && one.rows >= kTileRows && one.depth % kTileDepth == 0) plan.rows = kTileRows;
   plan.row_block = round_up(at_least(one.rows, 1), plan.rows);
   const auto items = [&] { return count * ceil_div(one.rows, plan.row_block) * ceil_div(width, panels * kTile); };
   const int64_t enough = threads > 1 ? 4 * threads : 1;
   while (items() < enough && plan.row_block > kRowsOfOne) plan.row_block = round_up(plan.row_block / 2, plan.rows);
-  while (items() < enough && panels > 1) panels = (panels + 1) / 2;
+  while (items() < enough && panels > least_panels) panels = round_up((panels + 1) / 2, least_panels);
   plan.column_block = panels * kTile;
   plan.row_blocks = ceil_div(one.rows, plan.row_block);
   plan.column_blocks = ceil_div(width, plan.column_block);
@@ -62,7 +72,29 @@ static MatmulPlan plan(const Matmul* problems, int64_t count, int64_t threads, A
   plan.packed_bytes = one.is_raw ? round_up(at_most(plan.column_block, width) * depth, 64) : 0;
   plan.copies = take<uint8_t>(arena, plan.copy_bytes * threads);
   plan.packed = take<uint8_t>(arena, plan.packed_bytes * threads);
+  if (plan.is_by_quarters) {
+    plan.halves = halves_of(one.depth);
+    plan.pair_bytes = kPanelFactors * plan.halves.panel_bytes;
+    plan.row_factor_bytes = round_up(kRowFactors * plan.halves.row_bytes, 64);
+    plan.panel_factor_bytes = panels / 2 * plan.pair_bytes;
+    plan.row_factors = take<uint8_t>(arena, plan.row_factor_bytes * threads);
+    plan.panel_factors = take<uint8_t>(arena, plan.panel_factor_bytes * threads);
+  }
   return plan;
+}
+
+template <bool kHasTiles>
+static MatmulPlan plan(const Matmul* problems, int64_t count, int64_t threads, Arena& arena) {
+  const Matmul& one = problems[0];
+  if (is_worth_quarters(one)) {
+    // Each thread has factors of its own: they stay within four times the operands and the outputs.
+    Arena counted = {nullptr, 0};
+    plan_by<kHasTiles>(true, problems, count, threads, counted);
+    const int64_t operands = count * one.rows * one.depth + one.depth * one.columns;
+    if (counted.used <= 4 * (operands + count * one.rows * one.columns * size_of(one.type)))
+      return plan_by<kHasTiles>(true, problems, count, threads, arena);
+  }
+  return plan_by<kHasTiles>(false, problems, count, threads, arena);
 }
 
 template <bool kHasTiles>
@@ -100,7 +132,7 @@ static void set_columns(const Matmul& one, const int32_t* sums, int64_t first, i
   for (int64_t n = first; n < end; n++) scales[n] = (a_scale * scales[n]) / y_scale;
 }
 
-constexpr int64_t kMostRows = kTileRows > kRows ? kTileRows : kRows;  // at a time
+constexpr int64_t kMostRows = kTileRows > kTwoTiles ? kTileRows : kTwoTiles;  // at a time
 
 // What one row needs after its sums.
 struct Row {
@@ -148,6 +180,17 @@ static void matmul_tile(const Matmul& one, const Columns& columns, bool has_zero
   for (int r = 0; r < R; r++) store_row(one, columns, has_zero_points, rows[r], sums[r], m + r, n);
 }
 
+// Two tiles of rows with two panels.
+static void matmul_by_quarters(const Matmul& one, const Columns& columns, bool has_zero_points, const Row* rows,
+                               const uint8_t* row_factors, const uint8_t* panels, const uint8_t* panel_factors,
+                               const Halves& halves, int64_t m, int64_t n) {
+  I32 sums[2][kRows][2][kVectors];
+  multiply_quarters(row_factors, panels, panel_factors, halves, sums);
+  for (int64_t r = 0; r < kTwoTiles; r++)
+    for (int64_t i = 0; i < 2; i++)
+      store_row(one, columns, has_zero_points, rows[r], sums[r / kRows][r % kRows][i], m + r, n + i * kTile);
+}
+
 // kTileRows rows with a whole panel, by AMX.
 JAXDML_INLINE void matmul_by_tiles(const Matmul& one, const Columns& columns, bool has_zero_points, const Row* rows,
                                    const uint8_t* cells, int64_t stride, const uint8_t* panel, int64_t m, int64_t n) {
@@ -190,11 +233,17 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
     }
     Cell* copies = reinterpret_cast<Cell*>(p.copies + worker * p.copy_bytes);
     const int64_t stride = p.is_copied ? row_cells(depth) : depth;
+    uint8_t* const row_factors = p.row_factors + worker * p.row_factor_bytes;
+    uint8_t* const panel_factors = p.panel_factors + worker * p.panel_factor_bytes;
+    const int64_t pairs = p.is_by_quarters ? (last - first) / kTwoPanels : 0;  // of panels
+    for (int64_t i = 0; i < pairs; i++)
+      combine_panels(panels + i * kTwoPanels * depth, p.halves, panel_factors + i * p.pair_bytes);
     const int64_t last_row = at_most(one.rows, (row_block + 1) * p.row_block);
     for (int64_t m = row_block * p.row_block; m < last_row; m += p.rows) {
       const int64_t row_count = at_most(p.rows, last_row - m);
       Row rows[kMostRows];
       const uint8_t* a = one.a + m * one.depth;
+      const int64_t pairs_here = row_count == kTwoTiles ? pairs : 0, rest = first + pairs_here * kTwoPanels;
       for (int64_t r = 0; r < row_count; r++) {
         const uint8_t flip = flip_to_unsigned(one.a_zero_point.is_signed);
         rows[r].zero_point = as_activation(one.a_zero_point, m + r);
@@ -207,13 +256,17 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
           rows[r].y_scale = value(one.y_scale, m + r);
           rows[r].output = output_of(value(one.y_zero_point, m + r), one.type == Type::kInt8);
         }
-        if (p.is_copied) {
+        if (p.is_copied && rest < last) {
           copy_cells(a + r * one.depth, flip, one.depth, copies + r * stride);
           for (int64_t k = one.depth; k < depth; k++) copies[r * stride + k] = 0;
         }
       }
       const uint8_t* cells = p.is_copied ? reinterpret_cast<const uint8_t*>(copies) : a;
-      for (int64_t n = first; n < last; n += kTile) {
+      if (pairs_here) combine_rows(a, flip_to_unsigned(one.a_zero_point.is_signed), one.depth, p.halves, row_factors);
+      for (int64_t i = 0; i < pairs_here; i++)
+        matmul_by_quarters(one, columns, has_b_zero_points, rows, row_factors, panels + i * kTwoPanels * depth,
+                           panel_factors + i * p.pair_bytes, p.halves, m, first + i * kTwoPanels);
+      for (int64_t n = rest; n < last; n += kTile) {
         const int64_t lanes = panel_lanes(one.columns, n);
         if constexpr (kHasTiles)
           if (row_count == kTileRows && lanes == kTile) {

@@ -28,6 +28,7 @@ using I16 = int16_t __attribute__((vector_size(kBytes)));
 using LooseI32 __attribute__((aligned(1), may_alias)) = I32;
 using LooseF32 __attribute__((aligned(1), may_alias)) = F32;
 using Dword __attribute__((aligned(1), may_alias)) = int32_t;
+using LooseBytes __attribute__((aligned(1), may_alias)) = uint8_t __attribute__((vector_size(kBytes / 2)));
 static_assert(alignof(LooseI32) == 1 && alignof(LooseF32) == 1 && alignof(Dword) == 1);
 
 #define JAXDML_INLINE __attribute__((always_inline)) static inline
@@ -37,6 +38,11 @@ JAXDML_INLINE F32 load_floats(const void* from) { return *static_cast<const Loos
 JAXDML_INLINE void store(void* to, I32 x) { *static_cast<LooseI32*>(to) = x; }
 JAXDML_INLINE I32 splat(int32_t x) { return x - I32{}; }
 JAXDML_INLINE F32 splat(float x) { return x - F32{}; }
+
+// As many bytes as a vector has words, after the flip.
+JAXDML_INLINE I16 words_of_bytes(const uint8_t* from, uint8_t flip) {
+  return __builtin_convertvector(*reinterpret_cast<const LooseBytes*>(from) ^ flip, I16);
+}
 
 // The same modulo 2**32, where C++ leaves signed overflow undefined.
 JAXDML_INLINE I32 add(I32 x, I32 y) { return (I32)((U32)x + (U32)y); }

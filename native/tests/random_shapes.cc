@@ -147,6 +147,29 @@ std::vector<const uint8_t*> pack_all(Random& random, const std::vector<const uin
   return at;
 }
 
+// Dies where a call takes more scratch memory than four times the operands and the outputs, or, if that is less, than
+// 12 bytes for each column of each problem, and for each thread a copy of 6 or 32 rows and, of a raw B, a block of
+// columns. More than the latter is taken by Strassen's method alone, and by one thread with a packed B wherever it
+// runs.
+void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) {
+  const Matmul& one = problems[0];
+  const int64_t count = int64_t(problems.size()), size = one.type == Type::kInt32 ? 4 : 1;
+  const int64_t operands = count * one.rows * one.depth + one.depth * one.columns;
+  const bool is_by_strassen =
+      &kernels == &kAvx2 && one.rows >= 48 && one.columns >= 64 && one.depth >= 256 && one.depth <= 4096;
+  const int64_t rows = &kernels == &kAmxInt8 ? 32 : 6;
+  const int64_t block = one.is_raw ? std::max<int64_t>((256 << 10) + 128, 64 * (one.depth + 3)) : 0;
+  for (const int64_t threads : {1, 2, 3, 16, 200}) {
+    const int64_t plain = count * (12 * one.columns + 1024) + threads * (rows * 2 * (one.depth + 64) + block);
+    const int64_t most = std::max(4 * (operands + count * one.rows * one.columns * size), plain);
+    const int64_t bytes = kernels.matmul_scratch(problems.data(), count, threads);
+    if (bytes <= most && (threads > 1 || one.is_raw || is_by_strassen == (bytes > plain))) continue;
+    fprintf(stderr, "%lld bytes of scratch memory for %d threads, not %lld, or %lld without Strassen's method\n",
+            (long long)bytes, int(threads), (long long)most, (long long)plain);
+    abort();
+  }
+}
+
 // `one` says the shape, and the signs and the type.
 Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kRandom) {
   Case of;
@@ -195,6 +218,7 @@ Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kR
       all[i].is_raw = is_raw;
       all[i].y = y[i].at();
     }
+    check_scratch(kernels, all);
     const int64_t size = int64_t(all.size());
     const Bytes scratch(random, kernels.matmul_scratch(all.data(), size, pool.threads), 64);
     kernels.matmul(pool, all.data(), size, scratch.at());
@@ -499,6 +523,17 @@ Case random_matmul(Random& random) {
   }
 }
 
+// Products large enough for Strassen's method, with rows, columns and depths left over.
+Case random_large_matmul(Random& random) {
+  for (;;) {
+    const int64_t rows = random.between(48, 140), columns = random.between(60, 150), count = extent(random, 2);
+    const int64_t depth = random.between(250, 600);
+    if (count * rows * columns * depth < 6000000)
+      return matmul_case(random, matmul_of(random, rows, depth, columns), count,
+                         random.chance(50) ? Fill::kExtremes : Fill::kRandom);
+  }
+}
+
 // 3 x 3 filters with as many channels and outputs as Winograd's forms ask for, at images of all sizes.
 Case random_winograd(Random& random) {
   for (;;) {
@@ -605,6 +640,9 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) { return matmul_case(random, matmul_of(random, 700, 130, 500), 1); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 300, 1024, 300), 1, Fill::kExtremes); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 13, 2500, 700), 1); },
+    // Strassen's method, with the deepest factors, and with rows that end where memory does.
+    [](Random& random) { return matmul_case(random, matmul_of(random, 50, 4096, 70), 1, Fill::kExtremes); },
+    [](Random& random) { return matmul_case(random, matmul_of(random, 48, 257, 66), 6); },
     // F(4, 3) at its bound, past it, and one problem of both.
     [](Random& random) { return at_bound(random, 4, filter_of(7, 230, 3, 3), Fill::kLowest, 0); },
     [](Random& random) { return at_bound(random, 4, filter_of(7, 230, 3, 3), Fill::kHighest, 0); },
@@ -719,7 +757,8 @@ Case make_case(uint64_t seed, int64_t number) {
   Random random(seed, uint64_t(number));
   if (number < int64_t(kLarge.size())) return kLarge[size_t(number)](random);
   const int64_t kind = random.below(100);
-  if (kind < 30) return random_matmul(random);
+  if (kind < 27) return random_matmul(random);
+  if (kind < 30) return random_large_matmul(random);
   if (kind < 59) return random_convolution(random);
   if (kind < 64) return random_deep(random);
   if (kind < 70) return random_pointwise(random);
