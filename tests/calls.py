@@ -160,7 +160,7 @@ class Bad(NamedTuple):
 def batches(cases: Callable[[], Iterable[tuple]]) -> Any:
     """A decorator that runs a test once for each operator, with its cases: (name, operator, changes, facts, *phrases).
 
-    One test for each case would take pytest longer than the cases take. `make test` draws five operators.
+    One test for each case would take pytest longer than the cases take. `make test` draws three operators.
     """
     every: dict[str, list[Bad]] = {}
     for name, operator, changes, facts, *phrases in cases():

@@ -160,7 +160,7 @@ def run(proto, x):
     return np.asarray(loaded.apply(loaded.params, x)["y"])
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NODES)
 def test_what_is_left_out_is_as_if_written(name):
     inputs = NODES[name][1]

@@ -58,7 +58,7 @@ def test_right_calls_give_the_same_bits(name):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "place", "parameter"), SCALES)
 def test_wrong_scales_are_named(name, place, parameter):
     arguments = list(CALLS[name])

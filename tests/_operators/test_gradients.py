@@ -61,7 +61,7 @@ def test_the_scale_of_a_range_has_the_gradient_of_its_ends():
     assert not jax.grad(lambda x: dml.quantize(x, 0.5).astype(jnp.float32).sum())(x).any()
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("output_dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize("per_column", [False, True])
@@ -90,7 +90,7 @@ def test_fake_quantize_gradients_are_straight_through():
     np.testing.assert_array_equal(by_scale, np.where(inside, np.round(steps) - steps, np.where(steps < 0, -100, 155)))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("output_dtype", [np.uint8, np.int8, np.uint16, np.int16])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_fake_quantize_gradients_know_what_the_forward_pass_clamps(dtype, output_dtype):

@@ -28,7 +28,7 @@ from descs import (
 U8 = np.dtype(np.uint8)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("operator", "changes", "plainly"),
     [
