@@ -47,7 +47,7 @@ def test_called(chunk):
         check(chunk[::2], called)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mode", [called, jitted, closed_over], ids=lambda mode: mode.__name__)
 @pytest.mark.parametrize("chunk", FIRST, ids=name)
 def test_every_mode_with_64_bit_types_on(chunk, mode):
@@ -72,7 +72,7 @@ def test_x64_changes_no_operation(chunk):
         assert programs[0] == programs[1]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("chunk", CHUNKS, ids=name)
 def test_vmapped_over_every_argument(chunk):
     chunk = chunk[::2]
