@@ -90,7 +90,7 @@ NATIVE_SOURCES := native/CMakeLists.txt native/pyproject.toml $(wildcard native/
 .venv/.native: | .venv/.demo
 .venv-oldest/.native: | .venv-oldest/.test
 .venv/.native .venv-oldest/.native: %/.native: $(NATIVE_SOURCES)
-	@if [ -z "$(COMPILER)" ]; then echo "There is no C++ compiler to build native kernels with; XLA's give the same bits"; \
+	@if [ -z "$(COMPILER)" ]; then echo "There is no C++ compiler to build native kernels with; without them the bits are the same"; \
 	else \
 	  echo "Building the native kernels with $(COMPILER)"; \
 	  { $*/bin/python -m pip install --quiet --disable-pip-version-check --no-compile scikit-build-core cmake ninja && \

@@ -27,7 +27,8 @@ struct Columns {
 
 constexpr int64_t kRowsOfOne = 96;            // that stay one item; more are halved for the sake of more threads
 constexpr int64_t kMostRawRows = kRowsOfOne;  // that see a raw matrix, which is then packed once
-static_assert(kMostRawRows % kRows == 0 && kMostRawRows % kTileRows == 0);
+// Each item packs a raw matrix, and writes its columns' sums: there must be one block of rows.
+static_assert(kMostRawRows <= kRowsOfOne && kMostRawRows % kTwoTiles == 0 && kMostRawRows % kTileRows == 0);
 
 struct MatmulPlan {
   bool is_copied;                   // rows of a are copied to a worker's memory
@@ -52,7 +53,8 @@ static MatmulPlan plan_by(bool is_by_quarters, const Matmul* problems, int64_t c
   plan.is_by_quarters = is_by_quarters;
   // Panels that stay in the second cache while the rows go by; enough items for all workers.
   const int64_t least_panels = plan.is_by_quarters ? 2 : 1;
-  int64_t panels = at_most(at_least((256 << 10) / (at_least(depth, 1) * kTile), least_panels), ceil_div(width, kTile));
+  const int64_t fitting = (256 << 10) / (at_least(depth, 1) * kTile) / least_panels * least_panels;
+  int64_t panels = at_most(at_least(fitting, least_panels), ceil_div(width, kTile));
   plan.rows = plan.is_by_quarters ? kTwoTiles : kRows;
   if (kHasTiles && one.rows >= kTileRows && one.depth % kTileDepth == 0) plan.rows = kTileRows;
   plan.row_block = round_up(at_least(one.rows, 1), plan.rows);
@@ -87,10 +89,10 @@ template <bool kHasTiles>
 static MatmulPlan plan(const Matmul* problems, int64_t count, int64_t threads, Arena& arena) {
   const Matmul& one = problems[0];
   if (is_worth_quarters(one)) {
-    // Each thread has factors of its own: they stay within four times the operands and the outputs.
+    // Each thread has factors of its own. They are bounded as if all problems shared A and B.
     Arena counted = {nullptr, 0};
     plan_by<kHasTiles>(true, problems, count, threads, counted);
-    const int64_t operands = count * one.rows * one.depth + one.depth * one.columns;
+    const int64_t operands = (one.rows + one.columns) * one.depth;
     if (counted.used <= 4 * (operands + count * one.rows * one.columns * size_of(one.type)))
       return plan_by<kHasTiles>(true, problems, count, threads, arena);
   }
