@@ -49,6 +49,8 @@ except ValueError as error:
 def test_every_set_of_instructions(name):
     """Cases of all kinds in a process whose kernels are of this set; the tests above run on the fastest."""
     program = """
+import warnings
+warnings.filterwarnings("default", message="JAXDML_KERNELS")
 import jaxdml as dml
 from native_calls import check_wide
 print(dml.kernels(), check_wide(seed=1, count=40, largest=24))
