@@ -4,7 +4,7 @@
 //   sum a b  -  za (sum b - depth zb)  -  zb sum a   modulo 2**32,
 // so that a whole column shares what the first correction needs, and rows are added up only where some zb is not 0.
 //
-// Where words are multiplied, and there are enough, one product of eight is saved by Strassen's method.
+// Large products of words are computed by Strassen's method, as far as there are two tiles of rows and two panels.
 //
 // Raw weights of a few rows are packed item by item, in a worker's memory: what is packed is used while a cache holds
 // it.
@@ -32,7 +32,7 @@ static_assert(kMostRawRows <= kRowsOfOne && kMostRawRows % kTwoTiles == 0 && kMo
 
 struct MatmulPlan {
   bool is_copied;                   // rows of a are copied to a worker's memory
-  bool is_by_quarters;              // wherever there are two tiles of rows and two panels
+  bool is_by_quarters;              // by Strassen's method
   int64_t rows;                     // that are multiplied at a time, by tiles if there are enough of them
   int64_t row_block, column_block;  // of one item
   int64_t row_blocks, column_blocks;
@@ -240,6 +240,7 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
     const int64_t pairs = p.is_by_quarters ? (last - first) / kTwoPanels : 0;  // of panels
     for (int64_t i = 0; i < pairs; i++)
       combine_panels(panels + i * kTwoPanels * depth, p.halves, panel_factors + i * p.pair_bytes);
+    const uint8_t flip = flip_to_unsigned(one.a_zero_point.is_signed);
     const int64_t last_row = at_most(one.rows, (row_block + 1) * p.row_block);
     for (int64_t m = row_block * p.row_block; m < last_row; m += p.rows) {
       const int64_t row_count = at_most(p.rows, last_row - m);
@@ -247,7 +248,6 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
       const uint8_t* a = one.a + m * one.depth;
       const int64_t pairs_here = row_count == kTwoTiles ? pairs : 0, rest = first + pairs_here * kTwoPanels;
       for (int64_t r = 0; r < row_count; r++) {
-        const uint8_t flip = flip_to_unsigned(one.a_zero_point.is_signed);
         rows[r].zero_point = as_activation(one.a_zero_point, m + r);
         uint32_t sum = 0;
         if (has_b_zero_points)
@@ -264,7 +264,7 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
         }
       }
       const uint8_t* cells = p.is_copied ? reinterpret_cast<const uint8_t*>(copies) : a;
-      if (pairs_here) combine_rows(a, flip_to_unsigned(one.a_zero_point.is_signed), one.depth, p.halves, row_factors);
+      if (pairs_here) combine_rows(a, flip, one.depth, p.halves, row_factors);
       for (int64_t i = 0; i < pairs_here; i++)
         matmul_by_quarters(one, columns, has_b_zero_points, rows, row_factors, panels + i * kTwoPanels * depth,
                            panel_factors + i * p.pair_bytes, p.halves, m, first + i * kTwoPanels);

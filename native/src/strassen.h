@@ -7,8 +7,7 @@
 // the product is
 //   c11 = p1 + p2                  c12 = p1 + p6 + p5 + p3
 //   c21 = p1 + p6 + p7 - p4        c22 = p1 + p6 + p7 + p5
-// These are identities of any ring, so that they hold modulo 2**32. Each factor fits a word: of uint8 and int8, s4 and
-// t4 are within 510 of 0, and the others are less.
+// exactly, modulo 2**32; docs/strassen.md proves it, and that each factor fits a word.
 #pragma once
 
 #include "microkernel.h"

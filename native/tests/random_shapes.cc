@@ -149,8 +149,8 @@ std::vector<const uint8_t*> pack_all(Random& random, const std::vector<const uin
 
 // Dies where a call's scratch memory is not what docs/native.md says. A plain product takes 12 bytes for each column of
 // each problem, and for each thread a copy of some rows and, of a raw B, a block of columns. Strassen's method takes
-// 130 bytes or more for each element of the depth and thread, and at most four times A, B and the outputs; few threads
-// take no more than that.
+// 130 bytes or more for each element of the depth and thread, and at most four times A, B and the outputs. Up to three
+// threads stay below that, and must therefore compute by Strassen's method.
 void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) {
   const Matmul& one = problems[0];
   const int64_t count = int64_t(problems.size()), size = one.type == Type::kInt32 ? 4 : 1;
