@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdml._graph.onnxruntime.add import qlinear_add
-from jaxdml._graph.onnxruntime.gemm import qgemm
-from jaxdml._graph.onnxruntime.lookup import qlinear_concat, qlinear_leaky_relu, qlinear_sigmoid, qlinear_where
-from jaxdml._graph.onnxruntime.mul import qlinear_mul
-from jaxdml._graph.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
-from jaxdml._graph.onnxruntime.softmax import exponentials, softmax
+from jaxdml._quantized.onnxruntime.add import qlinear_add
+from jaxdml._quantized.onnxruntime.gemm import qgemm
+from jaxdml._quantized.onnxruntime.lookup import qlinear_concat, qlinear_leaky_relu, qlinear_sigmoid, qlinear_where
+from jaxdml._quantized.onnxruntime.mul import qlinear_mul
+from jaxdml._quantized.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
+from jaxdml._quantized.onnxruntime.softmax import exponentials, softmax
 from one_node import fed
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._graph.axes import axis_of as axis_of
+from jaxdml._quantized.axes import axis_of as axis_of
 from jaxdml.errors import ModelError
 
 Array = Any  # jax.Array, or np.ndarray where the values are known

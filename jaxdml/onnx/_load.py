@@ -11,8 +11,8 @@ import onnx
 from jaxdml._graph import fuse
 from jaxdml._graph.evaluate import folded, unknown_shapes
 from jaxdml._graph.graph import Graph, without_dead
-from jaxdml._graph.numerics import DIRECTML, ONNXRUNTIME, QUANTIZED
 from jaxdml._graph.weights import with_weights
+from jaxdml._quantized.kinds import DIRECTML, ONNXRUNTIME, QUANTIZED
 from jaxdml.errors import ModelError
 from jaxdml.onnx import _operators  # noqa: F401 # fills the table
 from jaxdml.onnx._arrays import limited

@@ -6,9 +6,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._graph import directml
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph, Node, without_dead
+from jaxdml._quantized import directml
 from jaxdml.ptq import _operators as op
 from jaxdml.ptq._canonical import with_equations
 from jaxdml.ptq._loops import Body, scan_node

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._graph import directml
 from jaxdml._graph.graph import Operator
-from jaxdml._graph.numerics import DIRECTML, QUANTIZED, prepared_matrix
-from jaxdml._graph.onnxruntime.lookup import looked_up
 from jaxdml._operators.element_wise_quantize_linear import element_wise_quantize_linear
 from jaxdml._operators.quantized_linear_average_pooling import quantized_linear_average_pooling
+from jaxdml._quantized import directml
+from jaxdml._quantized.kinds import DIRECTML, QUANTIZED, prepared_matrix
+from jaxdml._quantized.onnxruntime.lookup import looked_up
 from jaxdml.ptq._equations import run
 from jaxdml.ptq._ranges import scale_and_zero_point
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from formula_cases import integers
-from jaxdml._graph import directml
+from jaxdml._quantized import directml
 from one_node import fed
 
 F = np.float32

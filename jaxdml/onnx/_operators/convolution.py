@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdml._graph.windows import Pairs, check_convolution, explicit_padding, for_each
+from jaxdml._quantized.windows import Pairs, check_convolution, explicit_padding, for_each
 from jaxdml.errors import ModelError
 from jaxdml.onnx._arrays import Array
 from jaxdml.onnx._operators.contractions import EXACT, accumulator_type

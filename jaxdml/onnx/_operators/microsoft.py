@@ -3,15 +3,15 @@
 from functools import partial
 from typing import Any
 
-from jaxdml._graph import directml, numerics
-from jaxdml._graph.numerics import DIRECTML, ONNXRUNTIME
-from jaxdml._graph.onnxruntime.add import qlinear_add
-from jaxdml._graph.onnxruntime.gemm import qgemm
-from jaxdml._graph.onnxruntime.lookup import qlinear_concat, qlinear_leaky_relu, qlinear_sigmoid, qlinear_where
-from jaxdml._graph.onnxruntime.mul import qlinear_mul
-from jaxdml._graph.onnxruntime.nbits import matmul_nbits
-from jaxdml._graph.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
-from jaxdml._graph.onnxruntime.softmax import qlinear_softmax
+from jaxdml._quantized import directml, kinds
+from jaxdml._quantized.kinds import DIRECTML, ONNXRUNTIME
+from jaxdml._quantized.onnxruntime.add import qlinear_add
+from jaxdml._quantized.onnxruntime.gemm import qgemm
+from jaxdml._quantized.onnxruntime.lookup import qlinear_concat, qlinear_leaky_relu, qlinear_sigmoid, qlinear_where
+from jaxdml._quantized.onnxruntime.mul import qlinear_mul
+from jaxdml._quantized.onnxruntime.nbits import matmul_nbits
+from jaxdml._quantized.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
+from jaxdml._quantized.onnxruntime.softmax import qlinear_softmax
 from jaxdml.onnx._operators.pooling import average_pool_options
 from jaxdml.onnx._table import BOOL, BYTE, MICROSOFT, SCALE, operator
 
@@ -40,9 +40,9 @@ def _pool_options(
     return options | {"channels_last": channels_last}
 
 
-quantized("QLinearGlobalAveragePool", types=ONE, numerics=DIRECTML)(numerics.directml_global_average_pool)
+quantized("QLinearGlobalAveragePool", types=ONE, numerics=DIRECTML)(kinds.directml_global_average_pool)
 quantized("QLinearGlobalAveragePool", types=ONE, numerics=ONNXRUNTIME)(qlinear_global_average_pool)
-for _numerics, _function in ((DIRECTML, numerics.directml_average_pool), (ONNXRUNTIME, qlinear_average_pool)):
+for _numerics, _function in ((DIRECTML, kinds.directml_average_pool), (ONNXRUNTIME, qlinear_average_pool)):
     quantized("QLinearAveragePool", types=ONE, numerics=_numerics, options=_pool_options)(_function)
 
 
@@ -60,5 +60,5 @@ def _gemm_options(*, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> di
 
 quantized("QGemm", types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, frozenset({"int32"}), SCALE, BYTE),
           options=_gemm_options, kind="quantized_gemm", uniform=(5,),
-          prepare=numerics.MATRIX)(qgemm)  # fmt: skip
+          prepare=kinds.MATRIX)(qgemm)  # fmt: skip
 operator("MatMulNBits", domain=MICROSOFT, types=(SCALE, frozenset({"uint8"}), SCALE))(matmul_nbits)

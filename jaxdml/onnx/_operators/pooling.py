@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._graph.windows import Pairs, explicit_padding, for_each
+from jaxdml._quantized.windows import Pairs, explicit_padding, for_each
 from jaxdml._shapes import rounded_up_extent
 from jaxdml.errors import ModelError
 from jaxdml.onnx._arrays import Array

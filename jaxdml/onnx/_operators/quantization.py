@@ -6,8 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._graph import directml
-from jaxdml._graph.numerics import FILTER, MATRIX, prepared_filter, prepared_matrix
+from jaxdml._quantized import directml
+from jaxdml._quantized.kinds import FILTER, MATRIX, prepared_filter, prepared_matrix
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators.convolution import conv_options
 from jaxdml.onnx._table import BYTE, MICROSOFT, NIBBLE, SCALE, operator

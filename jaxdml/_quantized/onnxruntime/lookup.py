@@ -11,9 +11,9 @@ from jax import lax
 
 from jaxdml._arithmetic import rounding
 from jaxdml._arithmetic.sharding import out_sharding
-from jaxdml._graph.axes import axis_of
-from jaxdml._graph.onnxruntime.fused import multiply_add
-from jaxdml._graph.onnxruntime.values import dequantized, int32, quantized
+from jaxdml._quantized.axes import axis_of
+from jaxdml._quantized.onnxruntime.fused import multiply_add
+from jaxdml._quantized.onnxruntime.values import dequantized, int32, quantized
 
 Array = jax.Array
 # The logistic function of x between -18 and 18 is x * p(x**2) / q(x**2) + 0.5; of p and q the coefficients, the highest

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from formula_cases import scale
-from jaxdml._graph.onnxruntime import add
-from jaxdml._graph.onnxruntime.fused import multiply_add, steps_multiply_add
-from jaxdml._graph.onnxruntime.lookup import qlinear_concat
-from jaxdml._graph.onnxruntime.mul import qlinear_mul
-from jaxdml._graph.onnxruntime.pooling import qlinear_average_pool
-from jaxdml._graph.onnxruntime.softmax import qlinear_softmax
+from jaxdml._quantized.onnxruntime import add
+from jaxdml._quantized.onnxruntime.fused import multiply_add, steps_multiply_add
+from jaxdml._quantized.onnxruntime.lookup import qlinear_concat
+from jaxdml._quantized.onnxruntime.mul import qlinear_mul
+from jaxdml._quantized.onnxruntime.pooling import qlinear_average_pool
+from jaxdml._quantized.onnxruntime.softmax import qlinear_softmax
 from jaxdml.errors import ModelError
 from one_node import fed, on_x64_alone
 

@@ -9,7 +9,7 @@ from jax import export
 
 import jaxdml as dml
 from formula_cases import FORMS, TYPES_OF_A
-from jaxdml._graph.onnxruntime.softmax import qlinear_softmax
+from jaxdml._quantized.onnxruntime.softmax import qlinear_softmax
 from one_node import fed, on_x64_alone
 from rarely import rest_rarely
 

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from jaxdml._arithmetic import rounding
-from jaxdml._graph.onnxruntime.values import float32, packed, scale_of, steps_of, together, zero_point_of
+from jaxdml._quantized.onnxruntime.values import float32, packed, scale_of, steps_of, together, zero_point_of
 
 Array = jax.Array
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxdml._graph.onnxruntime.nbits import matmul_nbits
+from jaxdml._quantized.onnxruntime.nbits import matmul_nbits
 from one_node import run
 from rarely import rest_rarely
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from jaxdml._graph import directml
 from jaxdml._graph.graph import Operator
 from jaxdml._graph.grids import BYTES
-from jaxdml._graph.onnxruntime.add import qlinear_add
-from jaxdml._graph.onnxruntime.gemm import qgemm
-from jaxdml._graph.onnxruntime.lookup import qlinear_concat, qlinear_leaky_relu, qlinear_sigmoid
-from jaxdml._graph.onnxruntime.mul import qlinear_mul
-from jaxdml._graph.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
-from jaxdml._graph.onnxruntime.softmax import qlinear_softmax
 from jaxdml._operators.prepare import prepare_convolution_filter, prepare_matrix_multiply_b
+from jaxdml._quantized import directml
+from jaxdml._quantized.onnxruntime.add import qlinear_add
+from jaxdml._quantized.onnxruntime.gemm import qgemm
+from jaxdml._quantized.onnxruntime.lookup import qlinear_concat, qlinear_leaky_relu, qlinear_sigmoid
+from jaxdml._quantized.onnxruntime.mul import qlinear_mul
+from jaxdml._quantized.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
+from jaxdml._quantized.onnxruntime.softmax import qlinear_softmax
 
 Array = Any
 DIRECTML, ONNXRUNTIME = "directml", "onnxruntime"

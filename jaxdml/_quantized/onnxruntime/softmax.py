@@ -9,9 +9,9 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import rounding
-from jaxdml._graph.axes import axis_of
-from jaxdml._graph.onnxruntime.lookup import entries
-from jaxdml._graph.onnxruntime.values import int32, scale_of, zero_point_of
+from jaxdml._quantized.axes import axis_of
+from jaxdml._quantized.onnxruntime.lookup import entries
+from jaxdml._quantized.onnxruntime.values import int32, scale_of, zero_point_of
 
 Array = jax.Array
 

@@ -12,9 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._directml.feature_levels import FeatureLevel
-from jaxdml._graph.axes import axis_of
-from jaxdml._graph.matrices import multiplied
-from jaxdml._graph.windows import Pairs, check_convolution, explicit_padding
 from jaxdml._operators.convolution_integer import convolution_integer
 from jaxdml._operators.dequantize import dequantize
 from jaxdml._operators.dynamic_quantize_linear import dynamic_quantize_linear
@@ -27,6 +24,9 @@ from jaxdml._operators.quantize import quantize
 from jaxdml._operators.quantized_linear_average_pooling import quantized_linear_average_pooling
 from jaxdml._operators.quantized_linear_convolution import quantized_linear_convolution
 from jaxdml._operators.quantized_linear_matrix_multiply import quantized_linear_matrix_multiply
+from jaxdml._quantized.axes import axis_of
+from jaxdml._quantized.matrices import multiplied
+from jaxdml._quantized.windows import Pairs, check_convolution, explicit_padding
 from jaxdml.errors import ModelError
 
 Array = Any

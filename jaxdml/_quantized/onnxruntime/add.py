@@ -9,8 +9,8 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import rounding
-from jaxdml._graph.onnxruntime.fused import power_of_two, steps_multiply_add
-from jaxdml._graph.onnxruntime.values import float32, packed, scale_of, together, zero_point_of
+from jaxdml._quantized.onnxruntime.fused import power_of_two, steps_multiply_add
+from jaxdml._quantized.onnxruntime.values import float32, packed, scale_of, together, zero_point_of
 
 Array = jax.Array
 

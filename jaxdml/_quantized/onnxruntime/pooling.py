@@ -12,8 +12,8 @@ from jax import lax
 
 from jaxdml._arithmetic import rounding
 from jaxdml._arithmetic.pooling import sums_of_images
-from jaxdml._graph.onnxruntime.values import dequantized, float32, packed, scale_of, zero_point_of
-from jaxdml._graph.windows import Pairs, explicit_padding, for_each
+from jaxdml._quantized.onnxruntime.values import dequantized, float32, packed, scale_of, zero_point_of
+from jaxdml._quantized.windows import Pairs, explicit_padding, for_each
 from jaxdml._shapes import output_extent, rounded_up_extent
 from jaxdml.errors import ModelError
 
