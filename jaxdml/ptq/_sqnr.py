@@ -1,7 +1,7 @@
-"""Which layer hurts: the error that each layer makes by itself, beside all errors so far."""
+"""Signal-to-quantization-noise ratios: the error of each layer alone, and the error accumulated so far."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,22 +12,24 @@ import numpy as np
 from jaxdml._directml.tables import Table
 from jaxdml._graph.evaluate import evaluate, results
 from jaxdml._graph.graph import Graph, Node, moves
-from jaxdml.ptq._loops import LAYERS
-from jaxdml.ptq._operators import ADD, DEQUANTIZE, DYNAMIC, QUANTIZE
-from jaxdml.ptq._plan import CONTRACTIONS
+from jaxdml._quantized import directml
+from jaxdml.ptq._build.operators import ADD, CONTRACTIONS
+from jaxdml.ptq._trace.scans import LAYERS
+from jaxdml.ptq._trace.values import Value
 
 WIDEST = 48
+QUANTIZE, DEQUANTIZE, DYNAMIC = "quantize_linear", "dequantize_linear", "float_product"  # kinds of nodes
 
 
 @dataclass(frozen=True)
 class LayerError:
-    """The signal-to-quantization-noise ratio behind one layer.
+    """The signal-to-quantization-noise ratio after one layer.
 
     Attributes:
-      name: the layer's.
-      operator: what it computes.
-      own: the ratio in dB where everything before the layer is exact; infinity if there is no error.
-      so_far: the ratio in dB of the model.
+      name: the layer's name.
+      operator: the primitives that it computes.
+      own: the ratio in dB if the layer's inputs are exact; infinity if there is no error.
+      so_far: the ratio in dB in the model, with the errors of all layers before.
     """
 
     name: str
@@ -41,8 +43,8 @@ class Sqnr:
     """Signal-to-quantization-noise ratios of a model on some inputs.
 
     Attributes:
-      layers: in order, those whose results are quantized or whose weights are.
-      outputs: the ratio of each output of the model in dB, in the order of its leaves.
+      layers: the layers with quantized results or quantized weights, in order of execution.
+      outputs: the ratio in dB of each leaf of the model's output.
     """
 
     layers: tuple[LayerError, ...]
@@ -68,10 +70,13 @@ class Sqnr:
         return "\n".join((lines[0], "-" * len(lines[0]), *lines[1:]))
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws both ratios of each layer; returns matplotlib's axes.
+        """Draws both ratios of each layer.
 
         Args:
-          axes: those of matplotlib to draw on; new ones if None.
+          axes: matplotlib axes to draw on; new axes if None.
+
+        Returns:
+          The matplotlib axes.
 
         Raises:
           ImportError: if matplotlib is not installed.
@@ -101,16 +106,17 @@ def sqnr_of(
     floats: Graph, quantized: Graph, nodes: tuple[Sequence[Node], Sequence[Node]], constants: Mapping[str, Any],
     inputs: Mapping[str, Any],
 ) -> Sqnr:  # fmt: skip
-    """The ratios of a graph with quantize nodes beside the graph in floats, whose values have the same names.
+    """Compares a graph with quantize and dequantize nodes to the float graph; both use the same names for values.
 
     Args:
-      floats: the graph in floats.
+      floats: the float graph.
       quantized: the graph with quantize and dequantize nodes.
-      nodes: the nodes of both, with the equations that they run.
-      constants: those of the graph in floats.
-      inputs: by name.
+      nodes: the nodes of both graphs, bound to their equations.
+      constants: constants of the float graph by name.
+      inputs: inputs of both graphs by name.
     """
     makers, ends = floats.producers(), _float_results(quantized)
+    of_dequantized = {str(Value(name, "dequantized")): name for name in (*floats.inputs, *makers)}
     labels: dict[str, tuple[str, str]] = {}
 
     @jax.jit
@@ -120,22 +126,23 @@ def sqnr_of(
         own, measured = {**quantized.constants, **given}, dict[str, Any]()
 
         def measure(name: str, held: str) -> None:
-            labels[name] = _label(name, makers)
+            labels[name] = _label(name, makers, constants)
             measured[name] = _powers(own[held], exact[name]), _powers(so_far[held], exact[name])
 
-        # Behind each measurement the layers that follow read exact values, as they are or quantized.
+        # After each measurement the exact value takes the place of the measured one, quantized where it was.
         for node in nodes[1]:
             own |= zip(node.outputs, results(node, own, lambda node, value: None), strict=False)
             output = node.outputs[0]
             if output in ends:
                 measure(output, output)
                 own[output] = exact[output]
-            elif node.operator is DEQUANTIZE and node.inputs[0] not in quantized.constants:
-                name = output.removesuffix(":dequantized")
+            elif node.operator.kind == DEQUANTIZE and node.inputs[0] not in quantized.constants:
+                name = of_dequantized[output]
                 measure(name, output)
-                parameters = own[node.inputs[1]], own[node.inputs[2]]
-                own[node.inputs[0]] = QUANTIZE.function(exact[name], *parameters)
-                own[output] = DEQUANTIZE.function(own[node.inputs[0]], *parameters)
+                scale, zero_point = own[node.inputs[1]], own[node.inputs[2]]
+                value, dtype = exact[name].astype(jnp.float32), zero_point.dtype
+                own[node.inputs[0]] = directml.to_integers(value, scale, zero_point, axis=1, dtype=dtype)
+                own[output] = directml.to_floats(own[node.inputs[0]], scale, zero_point, axis=1)
         pairs = zip(quantized.outputs, floats.outputs, strict=True)
         return measured, [_powers(so_far[ours], exact[theirs]) for ours, theirs in pairs]
 
@@ -144,29 +151,30 @@ def sqnr_of(
     return Sqnr(tuple(layers), tuple(map(_ratio, outputs)))
 
 
-def _label(name: str, makers: Mapping[str, Node]) -> tuple[str, str]:
-    """What a value's layer is called and computes: that of the contraction before clamps and movers."""
+def _label(name: str, makers: Mapping[str, Node], constants: Container[str]) -> tuple[str, str]:
+    """Name and operator of a value's layer: those of the contraction before its bias, clamps and movers."""
     maker, words = makers.get(name), list[str]()
     last = maker
     while maker is not None:
         last, words = maker, [*maker.source, *words]
-        is_bias = maker.operator is ADD and maker.inputs[1].endswith(":bias")
-        is_behind = moves(maker) or maker.operator.kind == "clip" or is_bias
-        before = makers.get(maker.inputs[0]) if is_behind else None
+        is_bias = maker.operator is ADD and maker.inputs[1] in constants
+        is_fused = moves(maker) or maker.operator.kind == "clip" or is_bias
+        before = makers.get(maker.inputs[0]) if is_fused else None
         maker = before if before is not None and before.operator.kind in (*CONTRACTIONS, "clip", "add") else None
     return (last.name, " + ".join(dict.fromkeys(words))) if last else (name, "input")
 
 
 def _float_results(graph: Graph) -> set[str]:
-    """What contractions on integers give in floats, bias and all."""
+    """The float results of contractions on integers, with their bias, and of scans over layers."""
     readers, makers, found = graph.consumers(), graph.producers(), set[str]()
     for node in graph.nodes:
         if node.operator is LAYERS:
             found.add(node.outputs[0])
             continue
         weights = makers.get(node.inputs[1]) if len(node.inputs) > 1 else None
-        is_quantized = weights is not None and weights.operator is DEQUANTIZE
-        if node.operator is not DYNAMIC and not (node.operator.kind in CONTRACTIONS and is_quantized):
+        has_integer_weights = weights is not None and weights.operator.kind == DEQUANTIZE
+        is_static = node.operator.kind in CONTRACTIONS and has_integer_weights
+        if not is_static and node.operator.kind != DYNAMIC:
             continue
         name = end = node.outputs[0]
         while len(behind := readers.get(name, [])) == 1 and name not in graph.outputs:
@@ -176,13 +184,13 @@ def _float_results(graph: Graph) -> set[str]:
                 break
             name = reader.outputs[0]
             end = name if is_bias else end
-        if not any(reader.operator is QUANTIZE for reader in readers.get(name, [])):
+        if not any(reader.operator.kind == QUANTIZE for reader in readers.get(name, [])):
             found.add(end)
     return found
 
 
 def _powers(value: Any, exact: Any) -> Any:
-    """The sums of squares of a signal and of its noise."""
+    """Sums of squares of the signal and of the noise."""
     value, exact = value.astype(jnp.float32), exact.astype(jnp.float32)
     return jnp.sum(jnp.square(exact)), jnp.sum(jnp.square(value - exact))
 

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxdml.ptq._observers import LeastSquares, MinMax, MovingAverage, Percentile
+from jaxdml.ptq._grids.observers import LeastSquares, MinMax, MovingAverage, Percentile
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

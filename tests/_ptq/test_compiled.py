@@ -11,7 +11,7 @@ import pytest
 
 import jaxdml as dml
 from jaxdml._graph.evaluate import evaluate
-from jaxdml.ptq._traced import bound
+from jaxdml.ptq._trace.scans import bound
 from ptq_models import resnet18
 from ptq_quantized import batches_for, network, quantized
 from rarely import rest_rarely

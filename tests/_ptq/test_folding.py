@@ -9,9 +9,9 @@ import pytest
 from jax import lax
 
 from jaxdml._graph.evaluate import evaluate
-from jaxdml.ptq._conversions import canonical
-from jaxdml.ptq._equations import program_of
-from jaxdml.ptq._traced import bound
+from jaxdml.ptq._build.conversions import build
+from jaxdml.ptq._trace.equations import program_of
+from jaxdml.ptq._trace.scans import bound
 
 BATCHES, CHAINS = 25, 40
 CONTRACTIONS = ("conv", "dot")
@@ -137,9 +137,9 @@ class Chain:
 
 def folded(chain):
     """The chain's graph, and the weights and biases that it became."""
-    made = canonical(program_of(chain.run, chain.params, (chain.x,)))
+    made = build(program_of(chain.run, chain.params, (chain.x,)))
     graph = made.graph()
-    constants = {**graph.constants, **made.weights(jax.tree.leaves(chain.params))}
+    constants = {**graph.constants, **made.constants(jax.tree.leaves(chain.params))}
     return bound(graph.nodes, made.program), graph, constants
 
 
@@ -195,7 +195,7 @@ def test_what_is_not_affine_along_channels_is_not_folded():
         "div": lambda p, y: jnp.float32(1) / y,
     }
     for word, behind in cases.items():
-        kinds = [node.operator.name for node in canonical(of(behind)).graph().nodes]
+        kinds = [node.operator.name for node in build(of(behind)).graph().nodes]
         assert word in [name.replace("multiply", "mul") for name in kinds], kinds
 
 
@@ -207,5 +207,5 @@ def test_a_result_that_is_read_twice_keeps_what_is_behind_it():
         return y, y * params["scale"][None]
 
     params = {"w": jnp.ones((3, 4)), "scale": jnp.arange(4.0)}
-    graph = canonical(program_of(run, params, (jnp.ones((2, 3)),))).graph()
+    graph = build(program_of(run, params, (jnp.ones((2, 3)),))).graph()
     assert [node.operator.kind for node in graph.nodes if node.operator.kind == "element_wise"]

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxdml.ptq._observers import LeastSquares, Percentile
+from jaxdml.ptq._grids.observers import LeastSquares, Percentile
 
 RNG = np.random.default_rng(15)
 BATCHES = (RNG.normal(0, 1, (6, 40, 5)) * np.exp2(RNG.integers(-12, 12, (6, 1, 1)))).astype(np.float32)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxdml.errors import PtqError
-from jaxdml.ptq._observers import LeastSquares, MinMax, MovingAverage, Observer, Percentile, observer_of
+from jaxdml.ptq._grids.observers import LeastSquares, MinMax, MovingAverage, Observer, Percentile, observer_of
 
 HERE = Path(__file__).parent
 RNG = np.random.default_rng(14)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from jaxdml.errors import PtqError
-from jaxdml.ptq import _ranges
-from jaxdml.ptq._ranges import quantize_bias, quantize_weights, scale_and_zero_point
+from jaxdml.ptq._grids import ranges
+from jaxdml.ptq._grids.ranges import quantize_bias, quantize_weights, scale_and_zero_point
 
 RNG = np.random.default_rng(14)
 DTYPES = ("int8", "uint8", "int16", "uint16")
@@ -257,8 +257,8 @@ def test_many_wrong_channels_are_not_all_listed():
 
 def test_numpy_compiles_nothing(monkeypatch):
     """What is of NumPy stays there: each shape of weights would be one program more."""
-    monkeypatch.setattr(_ranges, "_weights_of_jax", None)
-    monkeypatch.setattr(_ranges, "jnp", _ranges.np)
-    monkeypatch.setattr(_ranges, "rounding", None)
+    monkeypatch.setattr(ranges, "_weights_of_jax", None)
+    monkeypatch.setattr(ranges, "jnp", ranges.np)
+    monkeypatch.setattr(ranges, "rounding", None)
     scale_and_zero_point(LOW[:2], HIGH[:2], "uint8")
     quantize_bias(np.ones(2), 1.0, quantize_weights(np.ones((2, 2)), 0, "int8")[1])

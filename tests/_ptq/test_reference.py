@@ -13,7 +13,7 @@ import pytest
 import jaxdml as dml
 from jaxdml import reference
 from jaxdml._graph.evaluate import evaluate
-from jaxdml.ptq._traced import bound
+from jaxdml.ptq._trace.scans import bound
 from ptq_awkward import AWKWARD
 from ptq_quantized import FRAMEWORKS, NETWORKS, network, quantized
 from rarely import rest_rarely

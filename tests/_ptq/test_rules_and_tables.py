@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from jaxdml.ptq import MinMax, Percentile, Rule, _insert
+from jaxdml.ptq import MinMax, Percentile, Rule
+from jaxdml.ptq._integers import insert
 from ptq_quantized import batches_for, decibels, network, quantized
 
 RANDOM = np.random.default_rng(8)
@@ -186,9 +187,9 @@ def test_a_bias_that_would_not_fit_int32_raises_the_scale_of_its_weights(is_dens
         assert abs(int(bias[dead])) in range(2**29, 2**31)
 
     # Without that, the layer is not quantized, or wrong.
-    integers = _insert.Quantizer._integers
-    monkeypatch.setattr(_insert.Quantizer, "_integers", lambda self, node, w, axis, least: integers(
-        self, node, w, axis, None))  # fmt: skip
+    integers = insert._Inserter._integer_weights
+    monkeypatch.setattr(insert._Inserter, "_integer_weights", lambda self, output, w, axis, least: integers(
+        self, output, w, axis, None))  # fmt: skip
     model, received = found()
     is_quantized = any(node.name == "conv" and node.on == "integers" for node in model._fused.nodes)
     assert not is_quantized or decibels(received, exact) < 40

@@ -45,6 +45,14 @@ def scanned(params, x):
     return lax.scan(lambda h, x: (jnp.tanh(h @ params["w"] + x),) * 2, jnp.zeros((8, 6)), x[None])[0]
 
 
+def scanned_layers(params, x):
+    x, _ = lax.scan(lambda h, w: (h @ w, None), x, params["layers"])
+    return x @ params["head"]
+
+
+LARGE = {"layers": np.full((3, 6, 6), 1e20, np.float32), "head": PARAMS["first"]["w"]}
+
+
 def of_params(params, x):
     return mlp(params, x), params["first"]["b"] * 2
 
@@ -72,6 +80,14 @@ QUANTIZE = {  # a wrong call, and words of its error
         {"batches": [X, X, X * np.float32(1e38)], "params": changed(("first", "w"), PARAMS["first"]["w"] * 100)},
         "batch 2 makes what node 'first' (dot_general + add) computes NaN or infinite in floats; look for such "
         "numbers in the batch and in params, or leave the batch out",
+    ),
+    "values that overflow in a scan": (
+        {"apply": scanned_layers, "params": LARGE},
+        "batch 0 makes what node 'scan_1' (scan) computes NaN or infinite in floats",
+    ),
+    "values that overflow in a scan alone": (
+        {"apply": scanned_layers, "params": LARGE, "rules": [Rule("head", keep="float")]},
+        "batch 0 makes what the layers of 'scan_1' read NaN or infinite in floats",
     ),
     "NaN in weights": (
         {"params": changed(("last", "w"), with_one(PARAMS["last"]["w"], np.nan))},

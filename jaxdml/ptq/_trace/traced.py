@@ -1,24 +1,22 @@
-"""A function that is traced again for each shape of its inputs, and must be the same function each time."""
+"""A function that is traced again for each shape of its inputs, and must compute the same equations each time."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from jaxdml._graph.graph import Node
 from jaxdml.errors import PtqError
-from jaxdml.ptq._canonical import with_equations
-from jaxdml.ptq._equations import Program, program_of, struct_of
-from jaxdml.ptq._signature import fingerprint
+from jaxdml.ptq._trace.equations import Program, program_of, struct_of
+from jaxdml.ptq._trace.signature import fingerprint
 
 
 class Traced:
-    """A function and what it was when it was quantized.
+    """A function, and the signature that it had when it was quantized.
 
     Attributes:
       apply: the function.
       params: shapes and types of its parameters, a pytree.
-      signature: its equations, without the sizes of inputs.
+      signature: its equations as text; None until the first trace.
     """
 
     def __init__(self, apply: Callable[..., Any], params: Any, signature: Sequence[str] | None = None) -> None:
@@ -32,10 +30,10 @@ class Traced:
         return fingerprint(self.signature or ())
 
     def program(self, inputs: tuple[Any, ...]) -> Program:
-        """The function's equations for inputs.
+        """Traces the function for inputs.
 
         Raises:
-          PtqError: if they are not those that were quantized.
+          PtqError: if the equations are not those that were quantized.
         """
         program = program_of(self.apply, self.params, inputs)
         signature = program.signature()
@@ -49,11 +47,6 @@ class Traced:
 def shapes_of(tree: Any) -> Any:
     """Shapes and types of a pytree of arrays."""
     return jax.tree.map(struct_of, tree)
-
-
-def bound(nodes: Sequence[Node], program: Program) -> list[Node]:
-    """The nodes, with the equations of a program that they run."""
-    return [with_equations(node, program) for node in nodes]
 
 
 def _first_difference(quantized: Sequence[str], traced: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Convolutions and products as the graph has them, and what is affine behind them."""
+"""Contractions of the float graph, and the affine equations that are folded into their weights."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from jaxdml._graph.graph import Node, Operator
-from jaxdml.ptq import _operators as op
-from jaxdml.ptq._equations import Equation
-from jaxdml.ptq._known import Known
+from jaxdml.ptq._build import operators as op
+from jaxdml.ptq._trace.equations import Equation
+from jaxdml.ptq._trace.fixed import FixedValues
+from jaxdml.ptq._trace.values import Value
 
 Array = Any
 AFFINE = ("add", "sub", "mul", "div", "neg")
@@ -18,13 +19,13 @@ AFFINE = ("add", "sub", "mul", "div", "neg")
 
 @dataclass(frozen=True)
 class Step:
-    """One affine equation behind a contraction.
+    """An affine equation after a contraction.
 
     Attributes:
-      operation: "add" or "mul", of the result and the vector; "neg".
-      vector: the name of a known value, of which there is a number for each channel.
-      invert: the vector's numbers are negated before they are added, or divide in place of multiplying.
-      axes: of each dimension of the channels its axis in the vector; () for a vector of one number.
+      operation: "add" or "mul" by the vector, or "neg".
+      vector: the name of a fixed value with a number for each channel.
+      invert: subtract the vector instead of adding it, or divide by it instead of multiplying.
+      axes: the vector's axis for each dimension of the channels; () for a vector of one number.
     """
 
     operation: str
@@ -33,28 +34,28 @@ class Step:
     axes: tuple[int, ...] = ()
 
     def numbers(self, value: Array) -> Array:
-        """The vector's numbers: one for each channel, or one for all."""
+        """The vector's numbers: one for each channel, or a single one."""
         rest = [axis for axis in range(value.ndim) if axis not in self.axes]
         return value.transpose(*rest, *self.axes)[(0,) * len(rest)]
 
 
 @dataclass(eq=False)
 class Contraction:
-    """A convolution or product.
+    """A convolution or matrix product.
 
     Attributes:
-      operator: in floats.
-      data: the names of its inputs, but for the weights.
-      output: the name of its result.
-      options: of the operator.
-      name: of the layer.
-      weight: the known value that the weights are made of; "" for a product of two inputs.
-      arranged: makes the operator's weights of it.
-      sizes: of the dimensions of the weights that become channels; the operator has one for all.
-      channels: their axes in the result.
-      steps: what is affine behind it.
-      alpha: what a product of two inputs is multiplied by.
-      source: the primitives that it stands for.
+      operator: the float operator.
+      data: names of its inputs without the weights.
+      output: name of its result.
+      options: options of the operator.
+      name: name of the layer.
+      weight: the fixed value that the weights are made of; "" for a product of two inputs.
+      arranged: lays this value out as the operator takes it.
+      sizes: the dimensions of the weights that become output channels; the operator merges them into one.
+      channels: axes of these dimensions in the result.
+      steps: the affine equations after it, in order.
+      alpha: factor of a product of two inputs.
+      source: the primitives that it replaces.
     """
 
     operator: Operator
@@ -72,18 +73,28 @@ class Contraction:
 
     @property
     def has_bias(self) -> bool:
-        """Whether something is added behind it."""
+        """Whether an equation after it adds something."""
         return any(step.operation == "add" for step in self.steps)
 
-    def takes(
-        self, equation: Equation, data: str, other: str | None, order: Sequence[int], known: Known
+    @property
+    def weight_name(self) -> str:
+        """The graph's name of the weights."""
+        return str(Value(self.output, "weight"))
+
+    @property
+    def bias_name(self) -> str:
+        """The graph's name of the bias."""
+        return str(Value(self.output, "bias"))
+
+    def absorbs(
+        self, equation: Equation, data: str, other: str | None, order: Sequence[int], fixed: FixedValues
     ) -> bool:  # fmt: skip
-        """Whether an affine equation of the result and a known value can be folded; then it is."""
+        """Folds an affine equation of the result and a fixed value, and returns whether it could."""
         word, is_first = equation.name, equation.inputs[0] == data
-        if word not in AFFINE or (word == "div" and not is_first) or not known.is_shape_kept(equation, data):
+        if word not in AFFINE or (word == "div" and not is_first) or not fixed.is_shape_kept(equation, data):
             return False
         if not self.weight:
-            found = None if other is None else known.number(other)
+            found = None if other is None else fixed.number(other)
             number = math.nan if found is None else float(found)
             if word not in ("mul", "div") or not 0 < number < math.inf:
                 return False
@@ -92,9 +103,9 @@ class Contraction:
             self.steps.append(Step("neg"))
         else:
             channels = tuple(order[axis] for axis in self.channels)
-            if not known.varying(other) <= set(channels):
+            if not fixed.varying(other) <= set(channels):
                 return False
-            axes = channels if known.rank(other) else ()
+            axes = channels if fixed.rank(other) else ()
             if word == "sub" and not is_first:
                 self.steps.append(Step("neg"))
             operation = "add" if word in ("add", "sub") else "mul"
@@ -103,9 +114,9 @@ class Contraction:
         return True
 
     def folded(self, weight: np.ndarray, vectors: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """The weights and the bias with all that is affine in them, computed in float64."""
+        """The weights and the bias with all affine equations folded in, computed in float64."""
         scale, offset, of = np.ones(self.sizes), np.zeros(self.sizes), iter(vectors)
-        with np.errstate(all="ignore"):  # what is not finite is found later, and its layer named
+        with np.errstate(all="ignore"):  # the caller reports NaN and infinity by layer
             for step in self.steps:
                 if step.operation == "neg":
                     scale, offset = -scale, -offset
@@ -121,19 +132,19 @@ class Contraction:
             return (weight * scale).astype(np.float32), offset.astype(np.float32)
 
     def nodes(self) -> list[Node]:
-        """The nodes that compute it."""
+        """The nodes that compute the contraction."""
         name, source = self.name, tuple(self.source)
-        weight, bias = f"{self.output}:weight", f"{self.output}:bias"
+        weight, bias = self.weight_name, self.bias_name
         if self.operator is op.CONVOLUTION:
             inputs = (*self.data, weight, bias) if self.has_bias else (*self.data, weight)
             return [Node(self.operator, inputs, (self.output,), self.options, name, source)]
         options = self.options if self.alpha == 1.0 else {"alpha": self.alpha}
         if not self.weight:
             return [Node(self.operator, self.data, (self.output,), options, name, source)]
-        made = [Node(self.operator, (*self.data, weight), (f"{self.output}:product",), options, name, source)]
+        nodes = [Node(self.operator, (*self.data, weight), (f"{self.output}:product",), options, name, source)]
         if self.has_bias:
-            made.append(Node(op.ADD, (made[-1].outputs[0], bias), (f"{self.output}:sum",), {}, name))
+            nodes.append(Node(op.ADD, (nodes[-1].outputs[0], bias), (f"{self.output}:sum",), {}, name))
         if len(self.sizes) != 1:
-            made.append(Node(op.SPLIT, made[-1].outputs, (f"{self.output}:split",), {"sizes": self.sizes}, name))
-        made[-1] = made[-1].replace(outputs=(self.output,))
-        return made
+            nodes.append(Node(op.SPLIT, nodes[-1].outputs, (f"{self.output}:split",), {"sizes": self.sizes}, name))
+        nodes[-1] = nodes[-1].replace(outputs=(self.output,))
+        return nodes

@@ -1,4 +1,4 @@
-"""What equations compute, in words that do not change with the sizes of inputs."""
+"""Text that identifies what equations compute, and that stays the same for inputs of other sizes."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -7,20 +7,11 @@ from typing import Any
 import jax
 import jax.extend
 
-# What changes with the sizes of inputs, and what says nothing of values.
-UNTOLD = frozenset(
-    [
-        "shape",
-        "new_sizes",
-        "limit_indices",
-        "slice_sizes",
-        "sharding",
-        "out_sharding",
-        "dimensions_sharding",
-        "accuracy",
-        "precision",
-    ]
-)
+# Parameters of primitives that change with the sizes of the inputs, or that do not affect values.
+IGNORED = frozenset((
+    "shape", "new_sizes", "limit_indices", "slice_sizes", "sharding", "out_sharding", "dimensions_sharding",
+    "accuracy", "precision",
+))  # fmt: skip
 
 
 def fingerprint(signature: Sequence[str]) -> str:
@@ -29,19 +20,19 @@ def fingerprint(signature: Sequence[str]) -> str:
 
 
 def digest(data: bytes) -> str:
-    """The first 64 bits of a cryptographic digest, in hexadecimal digits."""
+    """The first 64 bits of a cryptographic digest, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def told(params: Mapping[str, Any]) -> str:
-    """A primitive's parameters as far as they tell what is computed, whatever the sizes of inputs."""
-    found = ((key, _text(value)) for key, value in sorted(params.items()) if key not in UNTOLD)
-    told = ", ".join(f"{key}={text}" for key, text in found if text)
-    return f" [{told}]" if told else ""
+def params_text(params: Mapping[str, Any]) -> str:
+    """The parameters of a primitive that affect values, as text; the same for all sizes of the inputs."""
+    texts = ((key, _text(value)) for key, value in sorted(params.items()) if key not in IGNORED)
+    joined = ", ".join(f"{key}={text}" for key, text in texts if text)
+    return f" [{joined}]" if joined else ""
 
 
 def holds_code(value: Any) -> bool:
-    """Whether a primitive's parameter is a function, or holds one; of such equations no two are taken for equal."""
+    """Whether a primitive's parameter is or contains a function; text cannot tell whether two functions are equal."""
     if isinstance(value, tuple | list):
         return any(map(holds_code, value))
     return hasattr(value, "eqns") or (callable(value) and not isinstance(value, type))
@@ -49,7 +40,7 @@ def holds_code(value: Any) -> bool:
 
 def _text(value: Any) -> str:
     if hasattr(value, "eqns"):
-        return _jaxpr(getattr(value, "jaxpr", value))
+        return _jaxpr_text(getattr(value, "jaxpr", value))
     if isinstance(value, tuple | list):
         return f"({', '.join(map(_text, value))})"
     if value is None or (callable(value) and not isinstance(value, type)):
@@ -57,8 +48,8 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _jaxpr(jaxpr: Any) -> str:
-    """An inner jaxpr: its equations, with numbers in place of names."""
+def _jaxpr_text(jaxpr: Any) -> str:
+    """The equations of an inner jaxpr, with variables numbered in order of appearance."""
     numbers: dict[Any, int] = {}
 
     def named(atom: Any) -> str:
@@ -69,5 +60,5 @@ def _jaxpr(jaxpr: Any) -> str:
     lines = [" ".join(map(named, (*jaxpr.constvars, *jaxpr.invars)))]
     for eqn in jaxpr.eqns:
         inputs, outputs = (" ".join(map(named, atoms)) for atoms in (eqn.invars, eqn.outvars))
-        lines.append(f"{outputs} = {eqn.primitive.name} {inputs}{told(eqn.params)}")
+        lines.append(f"{outputs} = {eqn.primitive.name} {inputs}{params_text(eqn.params)}")
     return f"({'; '.join((*lines, ' '.join(map(named, jaxpr.outvars))))})"

@@ -1,4 +1,4 @@
-"""What is asked for otherwise with some layers."""
+"""Rules: per-layer overrides of the options of `quantize`."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from jaxdml.errors import PtqError
-from jaxdml.ptq._observers import Observer, observer_of
+from jaxdml.ptq._grids.observers import Observer, observer_of
 
 Products = Literal["static", "dynamic"]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What is done otherwise with some layers.
+    """Overrides options of `quantize` for some layers.
 
     Attributes:
-      pattern: a regular expression that is searched for in the names of layers, which `print(model)` shows.
-      keep: "float": the layer's convolution or product stays in floats.
-      products: as for `quantize`, for these layers.
-      observer: as for `quantize`, for what these layers read.
+      pattern: a regular expression, searched for in the names of layers. `print(model)` shows these names.
+      keep: "float" keeps the convolutions and products of matching layers in floats.
+      products: overrides the argument of `quantize` for matching layers.
+      observer: overrides the argument of `quantize` for the inputs of matching layers.
     """
 
     pattern: str
@@ -28,10 +28,10 @@ class Rule:
     observer: str | Observer | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what no rule can say.
+        """Validates the fields.
 
         Raises:
-          PtqError: if so.
+          PtqError: if the pattern is no regular expression, an option has another value, or no option is given.
         """
         try:
             re.compile(self.pattern)
@@ -45,11 +45,11 @@ class Rule:
             raise PtqError(f"Rule({self.pattern!r}) changes nothing: say keep, products or observer")
 
 
-def checked_rules(rules: Any) -> tuple[Rule, ...]:
-    """The rules as a tuple.
+def rules_of(rules: Any) -> tuple[Rule, ...]:
+    """Validates the argument `rules`, and returns it as a tuple.
 
     Raises:
-      PtqError: if they are no rules.
+      PtqError: if it is no sequence of rules.
     """
     if isinstance(rules, Rule):
         raise PtqError("rules is a Rule, expected a sequence of rules: write (rule,)")
@@ -63,10 +63,10 @@ def checked_rules(rules: Any) -> tuple[Rule, ...]:
 
 
 def check_one_of(name: str, value: Any, allowed: Sequence[Any]) -> None:
-    """Refuses a value that is not among those allowed.
+    """Validates an argument.
 
     Raises:
-      PtqError: if so.
+      PtqError: if the value is not allowed.
     """
     if value not in allowed:
         raise PtqError(f"{name} is {value!r}, expected {' or '.join(repr(each) for each in allowed if each)}")

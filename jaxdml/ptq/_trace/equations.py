@@ -1,7 +1,7 @@
-"""A JAX function as a list of equations: the one file that reads jaxprs.
+"""A JAX function as a list of equations. Only this file and `signature.py` read jaxprs.
 
-Functions called inside are written out, equal equations become one, and each value gets a name that depends on the
-structure alone: the same function traced with another batch size has the same names.
+Calls are inlined and equal equations are merged. A value's name depends on the structure of the function alone, so
+tracing with another batch size gives the same names.
 """
 
 import re
@@ -14,22 +14,14 @@ import jax.extend
 import numpy as np
 from jax import lax
 
-from jaxdml.ptq._signature import digest, holds_code, told
+from jaxdml._graph.graph import Node
+from jaxdml.ptq._trace.signature import digest, holds_code, params_text
 
-# Functions that are called, or whose derivatives are their own: what they compute is an inner jaxpr.
-CALLS = frozenset(
-    [
-        "jit",
-        "pjit",
-        "closed_call",
-        "core_call",
-        "custom_jvp_call",
-        "custom_vjp_call",
-        "custom_vjp_call_jaxpr",
-        "checkpoint",
-        "remat2",
-    ]
-)
+# Primitives whose inner jaxpr is inlined.
+CALLS = frozenset((
+    "jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
+    "checkpoint", "remat2",
+))  # fmt: skip
 INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
@@ -38,12 +30,12 @@ class Equation:
     """One equation of a jaxpr.
 
     Attributes:
-      primitive: what is computed.
+      primitive: the JAX primitive.
       inputs: names of values.
-      outputs: names of values; "" for one that is dropped.
-      params: those of the primitive.
+      outputs: names of values.
+      params: the primitive's parameters.
       dtypes: the types of the inputs.
-      scope: the names of scopes that the equation lies in, outermost first.
+      scope: the equation's `jax.named_scope`s, outermost first, joined by slashes.
     """
 
     primitive: Any
@@ -64,13 +56,13 @@ class Program:
     """A function as equations.
 
     Attributes:
-      equations: in order.
-      params: by the name of each leaf of the parameters: its path, keys from the outermost in.
+      equations: in order of execution.
+      params: maps the name of each leaf of the parameters to its path in the pytree, the outermost key first.
       inputs: names of the leaves of the inputs, in order.
       outputs: names of the leaves of the outputs, in order.
-      structure: that of the outputs.
+      structure: the pytree structure of the outputs.
       constants: literals and captured arrays by name.
-      avals: shape and type of each value.
+      avals: shape and type of each value by name.
     """
 
     equations: tuple[Equation, ...]
@@ -82,25 +74,27 @@ class Program:
     avals: Mapping[str, Any]
 
     def signature(self) -> tuple[str, ...]:
-        """What the program is, a line for each input, parameter and equation, without the sizes of inputs."""
+        """The program as text, a line for each input, parameter and equation, without the sizes of the inputs."""
         lines = [f"{name}: {self.avals[name].dtype}[{self.avals[name].ndim}]" for name in self.inputs]
         lines += [f"{name}: {self.avals[name].str_short()}" for name in self.params]
-        # An array that apply captures, or makes of the sizes of inputs by NumPy, is the same in each trace.
+        # Each trace must capture the same arrays, also those that NumPy computes from the sizes of the inputs.
         captured = ((name, value) for name, value in self.constants.items() if np.ndim(value))
         lines += [
             f"{name}: {self.avals[name].str_short()} {digest(np.asarray(value).tobytes())}" for name, value in captured
         ]
         for equation in self.equations:
-            names = (self._told(name) for name in equation.inputs)
-            lines.append(f"{', '.join(equation.outputs)} = {equation.name} {', '.join(names)}{told(equation.params)}")
-        return (*lines, f"return {', '.join(map(self._told, self.outputs))}")
+            names = map(self._text, equation.inputs)
+            lines.append(
+                f"{', '.join(equation.outputs)} = {equation.name} {', '.join(names)}{params_text(equation.params)}"
+            )
+        return (*lines, f"return {', '.join(map(self._text, self.outputs))}")
 
     def shapes(self) -> str:
-        """A digest of the shapes and types of all values, which tells functions of one signature apart."""
+        """A digest of the shapes and types of all values; functions with equal signatures may differ in it."""
         return digest(" ".join(aval.str_short() for aval in self.avals.values()).encode())
 
-    def _told(self, name: str) -> str:
-        """A value's name; of a literal its value."""
+    def _text(self, name: str) -> str:
+        """A value's name, with the number if the value is a literal."""
         constant = self.constants.get(name)
         is_literal = constant is not None and np.ndim(constant) == 0
         return f"{name}={np.asarray(constant)}" if is_literal else name
@@ -111,64 +105,70 @@ def program_of(apply: Callable[..., Any], params: Any, inputs: tuple[Any, ...]) 
 
     Args:
       apply: a function that JAX traces.
-      params, inputs: pytrees of arrays, or of what has a shape and a type.
+      params, inputs: pytrees of arrays or of `jax.ShapeDtypeStruct`.
     """
     structs = jax.tree.map(struct_of, (params, *inputs))
     jaxpr, outputs = jax.make_jaxpr(apply, return_shape=True)(*structs)
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    made = _Writer()
-    names = [made.param(tuple(map(_key, path))) for path in paths]
+    writer = _Writer()
+    names = [writer.param(tuple(map(_key, path))) for path in paths]
     names += [f"input_{number}" for number in range(len(jaxpr.jaxpr.invars) - len(names))]
     for name, var in zip(names, jaxpr.jaxpr.invars, strict=True):
-        made.avals[name] = var.aval
-    results = made.write(jaxpr.jaxpr, names, jaxpr.consts, "")
+        writer.avals[name] = var.aval
+    results = writer.write(jaxpr.jaxpr, names, jaxpr.consts, "")
     return Program(
-        equations=tuple(made.equations),
-        params=made.params,
+        equations=tuple(writer.equations),
+        params=writer.params,
         inputs=tuple(names[len(paths) :]),
         outputs=tuple(results),
         structure=jax.tree.structure(outputs),
-        constants=made.constants,
-        avals=made.avals,
+        constants=writer.constants,
+        avals=writer.avals,
     )
 
 
-def program_of_jaxpr(jaxpr: Any, known: Mapping[int, tuple[str, ...]], scope: str) -> Program:
+def program_of_jaxpr(jaxpr: Any, params: Mapping[int, tuple[str, ...]], scope: str) -> Program:
     """The equations of a jaxpr.
 
     Args:
-      jaxpr: closed.
-      known: by the places of inputs that are parameters, their paths; the others are inputs.
-      scope: the names of scopes that it lies in.
+      jaxpr: a closed jaxpr.
+      params: maps the positions of the jaxpr's inputs that are parameters to their paths.
+      scope: the `jax.named_scope`s around the jaxpr.
     """
-    made = _Writer()
-    names = [
-        made.param(known[place]) if place in known else f"input_{place}" for place in range(len(jaxpr.jaxpr.invars))
-    ]
-    made.avals |= {name: var.aval for name, var in zip(names, jaxpr.jaxpr.invars, strict=True)}
-    outputs = made.write(jaxpr.jaxpr, names, jaxpr.consts, scope)
-    inputs = tuple(name for name in names if name not in made.params)
+    writer = _Writer()
+    count = len(jaxpr.jaxpr.invars)
+    names = [writer.param(params[i]) if i in params else f"input_{i}" for i in range(count)]
+    writer.avals |= {name: var.aval for name, var in zip(names, jaxpr.jaxpr.invars, strict=True)}
+    outputs = writer.write(jaxpr.jaxpr, names, jaxpr.consts, scope)
+    inputs = tuple(name for name in names if name not in writer.params)
     return Program(
-        tuple(made.equations), made.params, inputs, tuple(outputs), jax.tree.structure(outputs), made.constants,
-        made.avals,
+        tuple(writer.equations), writer.params, inputs, tuple(outputs), jax.tree.structure(outputs), writer.constants,
+        writer.avals,
     )  # fmt: skip
 
 
+def bind(node: Node, program: Program) -> Node:
+    """The node with its equation in place of the equation's number, if it runs one."""
+    if "equation" not in node.options:
+        return node
+    return node.replace(options={**node.options, "equation": program.equations[node.options["equation"]]})
+
+
 def run(*arguments: Any, equation: Equation) -> Any:
-    """What an equation computes, of inputs cast to the types that the function was traced with."""
-    arrays = alike([_cast(x, dtype) for x, dtype in zip(arguments, equation.dtypes, strict=True)])
+    """Evaluates an equation on inputs cast to the types that the function was traced with."""
+    arrays = with_equal_vma([_cast(x, dtype) for x, dtype in zip(arguments, equation.dtypes, strict=True)])
     results = equation.primitive.bind(*arrays, **equation.primitive.get_bind_params(dict(equation.params)))
     return tuple(results) if equation.primitive.multiple_results else results
 
 
-def alike(arrays: Sequence[Any]) -> list[Any]:
-    """The arrays, varying over the same axes of a mesh: equations were traced outside of jax.shard_map."""
+def with_equal_vma(arrays: Sequence[Any]) -> list[Any]:
+    """The arrays cast to vary over the same mesh axes, because equations were traced outside of `jax.shard_map`."""
     axes = frozenset[Any]().union(*(_varying(x) for x in arrays))
     return [lax.pcast(x, tuple(axes - _varying(x)), to="varying") if axes - _varying(x) else x for x in arrays]
 
 
 def struct_of(x: Any) -> Any:
-    """Shape and type of an array; a Python number has a weak type."""
+    """Shape and type of an array or a Python number; the type of a number is weak."""
     if isinstance(x, jax.ShapeDtypeStruct):
         return x
     is_weak = type(x) in (bool, int, float, complex) or bool(getattr(x, "weak_type", False))
@@ -176,7 +176,7 @@ def struct_of(x: Any) -> Any:
 
 
 def _key(key: Any) -> str:
-    """A key of a pytree's path: of a dict, a sequence or an attribute."""
+    """A key of a pytree's path as text."""
     for word in ("key", "idx", "name"):
         if hasattr(key, word):
             return str(getattr(key, word))
@@ -188,21 +188,21 @@ def _varying(x: Any) -> frozenset[Any]:
 
 
 def _cast(x: Any, dtype: Any) -> Any:
-    """Floats as floats of another type; integers in place of floats stay, because they stand for them."""
+    """Casts between float types; quantized integers in place of floats stay as they are."""
     both = jax.numpy.issubdtype(x.dtype, jax.numpy.floating), jax.numpy.issubdtype(dtype, jax.numpy.floating)
     return x if x.dtype == dtype or not all(both) else lax.convert_element_type(x, dtype)
 
 
 @dataclass
 class _Writer:
-    """Writes the equations of a jaxpr and of those inside it."""
+    """Inlines a jaxpr into a list of equations."""
 
     equations: list[Equation] = field(default_factory=list)
     params: dict[str, tuple[str, ...]] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
     avals: dict[str, Any] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    known: dict[Any, Any] = field(default_factory=dict)
+    seen: dict[Any, Any] = field(default_factory=dict)
 
     def param(self, path: tuple[str, ...]) -> str:
         name = "/".join(("params", *path))
@@ -217,13 +217,13 @@ class _Writer:
 
     def constant(self, value: Any, like: str) -> str:
         key = (like, str(np.asarray(value)), np.asarray(value).dtype) if np.ndim(value) == 0 else id(value)
-        if key not in self.known:
-            name = self.known[key] = self.fresh(like)
+        if key not in self.seen:
+            name = self.seen[key] = self.fresh(like)
             self.constants[name], self.avals[name] = value, jax.typeof(value)
-        return str(self.known[key])
+        return str(self.seen[key])
 
     def write(self, jaxpr: Any, names: Sequence[str], constants: Sequence[Any], scope: str) -> list[str]:
-        """Appends the equations of a jaxpr whose inputs have these names; gives the names of its outputs."""
+        """Appends the equations of a jaxpr whose inputs have these names, and returns the names of its outputs."""
         of: dict[Any, str] = dict(zip(jaxpr.invars, names, strict=True))
         for var, value in zip(jaxpr.constvars, constants, strict=True):
             of[var] = self.constant(value, "captured")
@@ -238,7 +238,7 @@ class _Writer:
                 inner = next(eqn.params[word] for word in INNER if word in eqn.params)
                 closed = hasattr(inner, "consts")
                 results = self.write(inner.jaxpr if closed else inner, inputs, inner.consts if closed else (), inside)
-            elif eqn.outvars:  # what gives nothing, such as jax.debug.print, is left out
+            elif eqn.outvars:  # an equation without results, such as jax.debug.print, is left out
                 results = list(self._equation(eqn, inputs, inside))
             else:
                 results = []
@@ -247,18 +247,18 @@ class _Writer:
 
     def _equation(self, eqn: Any, inputs: tuple[str, ...], scope: str) -> Sequence[str]:
         word = eqn.primitive.name
-        key = word, inputs, told(eqn.params), *(var.aval.str_short() for var in eqn.outvars)
+        key = word, inputs, params_text(eqn.params), *(var.aval.str_short() for var in eqn.outvars)
         is_plain = not eqn.effects and not any(map(holds_code, eqn.params.values()))
-        if key in self.known and is_plain:
-            return tuple(self.known[key])
+        if key in self.seen and is_plain:
+            return tuple(self.seen[key])
         outputs = tuple(self.fresh(word) for _ in eqn.outvars)
         self.avals |= {name: var.aval for name, var in zip(outputs, eqn.outvars, strict=True)}
         dtypes = tuple(self.avals[name].dtype for name in inputs)
         self.equations.append(Equation(eqn.primitive, inputs, outputs, eqn.params, dtypes, scope))
-        self.known[key] = outputs
+        self.seen[key] = outputs
         return outputs
 
 
 def _scope(eqn: Any) -> str:
-    """The names of the scopes that an equation lies in, without the transformations that wrote it."""
+    """An equation's name scopes, without the names of the transformations around them."""
     return re.sub(r"(?:vmap|jvp|transpose)\(([^()]*)\)", r"\1", str(eqn.source_info.name_stack)).strip("/")

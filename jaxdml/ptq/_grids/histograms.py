@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from jaxdml.ptq._ranges import scale_and_zero_point
+from jaxdml.ptq._grids.ranges import scale_and_zero_point
 
 Array = Any
 LEAST_EXPONENT = -100  # bins / 2**exponent is then a finite float32 number

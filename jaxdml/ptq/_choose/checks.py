@@ -1,4 +1,4 @@
-"""What cannot be quantized: no function, parameters that are none, training mode, state that is returned."""
+"""Validation of the function that `quantize` is given, and of its params."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxdml.errors import PtqError
-from jaxdml.ptq._canonical import Canonical
-from jaxdml.ptq._equations import Equation, Program
+from jaxdml.ptq._build.builder import Builder
+from jaxdml.ptq._trace.equations import Equation
 
 
 def check_params(apply: Callable[..., Any], params: Any) -> None:
-    """Refuses what is no function, and parameters that are no arrays.
+    """Validates `apply` and `params`.
 
     Raises:
-      PtqError: if so.
+      PtqError: if apply is no function, or params are no pytree of arrays with values.
     """
     if not callable(apply):
         raise PtqError(f"apply is of type {type(apply).__name__}, expected a function: apply(params, *inputs)")
@@ -31,40 +31,40 @@ def check_params(apply: Callable[..., Any], params: Any) -> None:
             raise PtqError(f"{where} is a random key: make the function's keys inputs, or inside of apply")
 
 
-def check_function(program: Program, made: Canonical) -> None:
-    """Refuses functions in training mode, and those that return state.
+def check_function(builder: Builder) -> None:
+    """Refuses a function in training mode, and one that returns state.
 
     Raises:
-      PtqError: if so.
+      PtqError: if the function is one of these.
     """
-    for equation in _batch_statistics(program, made):
+    for equation in _batch_statistics(builder):
         raise PtqError(
             f"{equation.scope or equation.name} takes the mean over the first axis of an array of shape "
-            f"{list(made.shape(equation.inputs[0]))} and subtracts it, as BatchNorm in training mode does. Quantize "
+            f"{list(builder.shape(equation.inputs[0]))} and subtracts it, as BatchNorm in training mode does. Quantize "
             "apply in inference mode (flax: use_running_average=True; equinox: eqx.nn.inference_mode); if the first "
             "axis is no batch, add one by jax.vmap"
         )
-    for number, name in enumerate(program.outputs):
-        if not made.is_data(name):
+    for number, name in enumerate(builder.program.outputs):
+        if not builder.is_data(name):
             raise PtqError(
                 f"output {number} ({name}) does not depend on the inputs: apply returns state or parameters; write a "
                 "function that returns the results alone, such as lambda params, x: apply(params, x)[0]"
             )
 
 
-def _batch_statistics(program: Program, made: Canonical) -> Iterator[Equation]:
-    """Sums over the first axis, but not over all, whose mean is subtracted from what they are sums of."""
-    centered = {}  # by each mean: what it is of
-    for equation in program.equations:
-        data = [name for name in equation.inputs if made.is_data(name)]
+def _batch_statistics(builder: Builder) -> Iterator[Equation]:
+    """Sums of a value over its first axis, but not over all axes, whose mean is subtracted from that value."""
+    means = {}  # maps a mean to the value and the equation of its sum
+    for equation in builder.program.equations:
+        data = [name for name in equation.inputs if builder.is_data(name)]
         if equation.name == "reduce_sum" and data:
-            rank = len(made.shape(data[0]))
+            rank = len(builder.shape(data[0]))
             if 0 in equation.params["axes"] and len(equation.params["axes"]) < rank and (
                 jnp.issubdtype(equation.dtypes[0], jnp.floating)
             ):  # fmt: skip
-                centered[equation.outputs[0]] = data[0], equation
+                means[equation.outputs[0]] = data[0], equation
         elif equation.name in ("div", "mul", "broadcast_in_dim", "reshape", "expand_dims") and data:
-            if data[0] in centered and len(data) == 1:
-                centered[equation.outputs[0]] = centered[data[0]]
-        elif equation.name == "sub" and len(data) == 2 and data[1] in centered and centered[data[1]][0] == data[0]:
-            yield centered[data[1]][1]
+            if data[0] in means and len(data) == 1:
+                means[equation.outputs[0]] = means[data[0]]
+        elif equation.name == "sub" and len(data) == 2 and data[1] in means and means[data[1]][0] == data[0]:
+            yield means[data[1]][1]

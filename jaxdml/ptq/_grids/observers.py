@@ -11,11 +11,11 @@ import numpy as np
 from jax import lax
 
 from jaxdml.errors import PtqError
-from jaxdml.ptq import _histograms
+from jaxdml.ptq._grids import histograms
 
 Array = Any
 NO_VALUES, NO_LEAST, NO_GREATEST, FINITE = np.float32(0), np.float32(np.inf), np.float32(-np.inf), np.bool_(True)
-NO_COUNTS, SMALLEST_RANGE = np.zeros(0, np.float32), np.int32(_histograms.LEAST_EXPONENT)
+NO_COUNTS, SMALLEST_RANGE = np.zeros(0, np.float32), np.int32(histograms.LEAST_EXPONENT)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -144,8 +144,8 @@ class _Histogram(_Extremes):
 
     def with_values(self, x: chex.Array) -> Self:
         seen = super().with_values(x)
-        exponent = jnp.maximum(self.exponent, _histograms.exponent_for(x))
-        counts = self._counts_at(exponent) + _histograms.counted(x, exponent, self.bins)
+        exponent = jnp.maximum(self.exponent, histograms.exponent_for(x))
+        counts = self._counts_at(exponent) + histograms.counted(x, exponent, self.bins)
         return replace(seen, exponent=exponent, counts=counts)
 
     def with_devices(self, axis_name: str) -> Self:
@@ -156,7 +156,7 @@ class _Histogram(_Extremes):
         def one(counts: Array, exponent: Array, *ends: Array) -> Any:
             if not np.isfinite(ends).all():
                 return ends
-            edges = _histograms.edges_of(self.bins, exponent)
+            edges = histograms.edges_of(self.bins, exponent)
             return tuple(np.clip(self._range(counts.astype(np.float64), edges, np.asarray(ends), dtype), *ends))
 
         state = (np.asarray(x) for x in (self.counts, self.exponent, self.low, self.high))
@@ -168,7 +168,7 @@ class _Histogram(_Extremes):
         """The range, from the counts of bins, the edges between them, the least and the greatest value."""
 
     def _counts_at(self, exponent: Array) -> Array:
-        return _histograms.widened(self.counts, exponent - self.exponent)
+        return histograms.widened(self.counts, exponent - self.exponent)
 
 
 @jax.tree_util.register_dataclass
@@ -193,7 +193,7 @@ class Percentile(_Histogram):
 
     def _range(self, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> Any:
         fraction = self.percentile / 100
-        return [_histograms.quantile(part, counts, edges, ends) for part in (1 - fraction, fraction)]
+        return [histograms.quantile(part, counts, edges, ends) for part in (1 - fraction, fraction)]
 
 
 @jax.tree_util.register_dataclass
@@ -212,7 +212,7 @@ class LeastSquares(_Histogram):
     """
 
     def _range(self, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> Any:
-        return _histograms.least_squares(counts, edges, ends, dtype)
+        return histograms.least_squares(counts, edges, ends, dtype)
 
 
 def observer_of(observer: str | Observer) -> Observer:

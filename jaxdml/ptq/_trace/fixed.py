@@ -1,89 +1,32 @@
-"""What of a program is computed from parameters alone, and along which axes it varies."""
+"""The values of a program that do not depend on its inputs, and the axes along which they vary."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxdml.ptq._equations import Equation, Program
+from jaxdml.ptq._trace.equations import Equation, Program
 
 Axes = frozenset[int]
-# What computes each element from the elements at its place.
-ELEMENT_WISE = frozenset(
-    [
-        "abs",
-        "acos",
-        "acosh",
-        "add",
-        "and",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "cbrt",
-        "ceil",
-        "clamp",
-        "convert_element_type",
-        "copy",
-        "cos",
-        "cosh",
-        "digamma",
-        "div",
-        "eq",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "floor",
-        "ge",
-        "gt",
-        "integer_pow",
-        "is_finite",
-        "le",
-        "lgamma",
-        "log",
-        "log1p",
-        "logistic",
-        "lt",
-        "max",
-        "min",
-        "mul",
-        "ne",
-        "neg",
-        "nextafter",
-        "not",
-        "or",
-        "pow",
-        "reduce_precision",
-        "rem",
-        "round",
-        "rsqrt",
-        "select_n",
-        "sign",
-        "sin",
-        "sinh",
-        "sqrt",
-        "square",
-        "sub",
-        "tan",
-        "tanh",
-        "xor",
-    ]
-)
-# What gives the number that it is given throughout, or another type of it.
+# Primitives that compute each element of the result from the elements at the same index.
+ELEMENT_WISE = frozenset((
+    "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "clamp",
+    "convert_element_type", "copy", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp",
+    "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p",
+    "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "not", "or", "pow", "reduce_precision",
+    "rem", "round", "rsqrt", "select_n", "sign", "sin", "sinh", "sqrt", "square", "sub", "tan", "tanh", "xor",
+))  # fmt: skip
+# Primitives that turn a constant array into a constant array of the same number, or cast the number.
 NUMBER_STAYS = ("broadcast_in_dim", "convert_element_type", "copy", "reshape", "squeeze", "transpose")
-# What leaves a value as it is.
+# Primitives that return their input.
 IDENTITIES = frozenset(("copy", "copy_p", "name", "stop_gradient"))
 
 
-class Known:
-    """Answers questions about a program's values that no input goes into.
+class FixedValues:
+    """The values of a program that do not depend on its inputs.
 
     Attributes:
-      names: those of the values.
+      names: the names of the fixed values.
     """
 
     def __init__(self, program: Program) -> None:
@@ -100,19 +43,19 @@ class Known:
         self.names = frozenset(self._varying)
 
     def varying(self, name: str) -> Axes:
-        """The axes along which a known value varies, as far as its shape and that of its parameters tell."""
+        """The axes along which a fixed value may vary, by the shapes of the value and of its parameters."""
         return self._varying[name]
 
     def rank(self, name: str) -> int:
-        """How many dimensions a value has."""
+        """The rank of a value of the program."""
         return int(self._program.avals[name].ndim)
 
     def is_shape_kept(self, equation: Equation, data: str) -> bool:
-        """Whether an equation's result has the shape of one of its inputs."""
+        """Whether an equation's result has the shape of its input `data`."""
         return bool(self._program.avals[data].shape == self._program.avals[equation.outputs[0]].shape)
 
     def number(self, name: str) -> np.ndarray | None:
-        """The number that a value holds throughout, of its type: a literal, broadcast or cast; None for all others."""
+        """The number that all elements of a value equal: a literal, possibly broadcast and cast; else None."""
         casts = []
         while name not in self._program.constants:
             maker = self._makers.get(name)
@@ -128,15 +71,15 @@ class Known:
         return number
 
     def maker(self, name: str) -> Equation | None:
-        """The equation that makes a value."""
+        """The equation that computes a value."""
         return self._makers.get(name)
 
     def leaves(self, name: str) -> tuple[str, ...]:
-        """The parameters that a known value is computed from, in order."""
+        """The parameters that a fixed value is computed from, in order."""
         return self._leaves.get(name, ())
 
     def _axes(self, equation: Equation, shape: Sequence[Any]) -> Axes:
-        told = AXES.get(equation.name)
+        moved = AXES.get(equation.name)
         inputs = [self._varying[name] for name in equation.inputs]
         if not any(inputs) and equation.name in (*AXES, *ELEMENT_WISE, "reshape") and equation.name != "iota":
             return frozenset()
@@ -148,7 +91,7 @@ class Known:
             places = unit_reshape(self._program.avals[equation.inputs[0]].shape, shape)
             if places is not None:
                 return frozenset(places[axis] for axis in inputs[0])
-        return told(inputs[0], equation.params) if told else _not_one(shape)
+        return moved(inputs[0], equation.params) if moved else _not_one(shape)
 
 
 def _not_one(shape: Sequence[Any]) -> Axes:
@@ -156,7 +99,7 @@ def _not_one(shape: Sequence[Any]) -> Axes:
 
 
 def unit_reshape(before: Sequence[Any], after: Sequence[Any]) -> dict[int, int] | None:
-    """Where each axis of more than one element goes, if only axes of one element come and go; else None."""
+    """Maps each axis of size above 1 to its new position; None if the reshape does more than add or drop unit axes."""
     old, new = ([axis for axis, size in enumerate(shape) if size != 1] for shape in (before, after))
     if len(old) != len(new) or any(before[i] != after[j] for i, j in zip(old, new, strict=True)):
         return None

@@ -1,0 +1,204 @@
+"""The float graph of a program while it is built: nodes, layouts, and the affine equations folded into contractions.
+
+An affine equation after a contraction (bias, normalization, scale) is folded into the contraction's weights where it
+varies along output channels alone.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdml._graph.evaluate import evaluate
+from jaxdml._graph.graph import Graph, Node, Operator, without_dead
+from jaxdml.errors import PtqError
+from jaxdml.ptq._build import operators as op
+from jaxdml.ptq._build.affine import Contraction
+from jaxdml.ptq._build.layouts import Layouts
+from jaxdml.ptq._trace.equations import Equation, Program, bind
+from jaxdml.ptq._trace.fixed import FixedValues
+
+
+class Builder:
+    """Builds a program's float graph, and computes its weights.
+
+    Attributes:
+      program: the program.
+      fixed: the values that do not depend on the program's inputs.
+      layouts: how the graph holds each value.
+      contractions: in order of execution.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.fixed = program, FixedValues(program)
+        self.layouts = Layouts(lambda name: program.avals[name].ndim, self._append)
+        self.contractions: list[Contraction] = []
+        self._nodes: list[Node | Contraction] = []
+        # Maps a value of the graph to the contraction that still absorbs affine equations of that value.
+        self._open: dict[str, Contraction] = {}
+        self._readers: dict[str, list[Equation]] = {}
+        self._places = {id(equation): place for place, equation in enumerate(program.equations)}
+        for equation in program.equations:
+            for name in equation.inputs:
+                self._readers.setdefault(name, []).append(equation)
+
+    def _append(self, node: Node | Contraction) -> None:
+        self._nodes.append(node)
+
+    def shape(self, name: str) -> tuple[Any, ...]:
+        """The shape of a value of the program."""
+        return tuple(self.program.avals[name].shape)
+
+    def number(self, name: str) -> np.ndarray | None:
+        """The number that all elements of a fixed value of the program or the graph equal; None for other values."""
+        name = self.layouts.sources.get(name, name)
+        return self.fixed.number(name) if name in self.fixed.names else None
+
+    def rank(self, name: str) -> int:
+        """The rank of a fixed value of the program or the graph."""
+        return len(self.shape(self.layouts.sources.get(name, name)))
+
+    def is_data(self, name: str) -> bool:
+        """Whether a value depends on the program's inputs."""
+        return name not in self.fixed.names
+
+    def only_reader(self, name: str) -> Equation | None:
+        """The equation that reads a value, if it alone reads it, once; None for an output."""
+        readers = self._readers.get(name, [])
+        return readers[0] if len(readers) == 1 and name not in self.program.outputs else None
+
+    def place(self, equation: Equation) -> int:
+        """The number of an equation."""
+        return self._places[id(equation)]
+
+    # Nodes -------------------------------------------------------------------------------------------------------
+
+    def node(
+        self, operator: Operator, inputs: Sequence[str], outputs: Sequence[str], options: Mapping[str, Any],
+        equation: Equation, *, and_then: Equation | None = None, remark: str = "",
+    ) -> None:  # fmt: skip
+        """Appends a node for an equation, and for the equation after it if `and_then` is given."""
+        name = equation.scope or outputs[0]
+        source = (equation.name,) if and_then is None else (equation.name, and_then.name)
+        self._append(Node(operator, tuple(inputs), tuple(outputs), options, name, source, remark))
+
+    def unchanged(self, equation: Equation, kind: str | None = None, remark: str = "") -> None:
+        """Appends a node that runs the equation itself, on values in the program's layout."""
+        inputs = [self.layouts.arranged(name) for name in equation.inputs]
+        operator, options = op.equation(equation.name, kind), {"equation": self.place(equation)}
+        self.node(operator, inputs, equation.outputs, options, equation, remark=remark)
+
+    def moved(self, equation: Equation, places: Mapping[int, int] | None = None) -> None:
+        """Appends a mover. Affine equations behind it are still folded if `places` has all channel axes.
+
+        Args:
+          equation: the mover.
+          places: maps each axis of size above 1 to its new position; None if axes change their sizes.
+        """
+        data = equation.inputs[0]
+        held = self.layouts.of(data)
+        self.unchanged(equation, "mover")
+        contraction = self._open.get(held.name)
+        if contraction is None or places is None or self.only_reader(data) is not equation:
+            return
+        channels = [held.order[axis] for axis in contraction.channels]
+        if all(axis in places for axis in channels):
+            contraction.channels = [places[axis] for axis in channels]
+            del self._open[held.name]
+            self._open[equation.outputs[0]] = contraction
+
+    def alias(self, equation: Equation, order: Sequence[int]) -> None:
+        """Records that the equation's result is its input with its axes in an order.
+
+        If other equations read the input too, affine equations of the result cannot be folded.
+        """
+        data, output = equation.inputs[0], equation.outputs[0]
+        held = self.layouts.of(data)
+        if self.only_reader(data) is not equation:
+            self._open.pop(held.name, None)
+        self.layouts.hold(output, held.name, tuple(order))
+
+    def contract(self, contraction: Contraction, output: str, order: Sequence[int]) -> None:
+        """Appends a contraction whose result holds a value of the program, with its axes in an order."""
+        self._append(contraction)
+        self.contractions.append(contraction)
+        self._open[contraction.output] = contraction
+        self.layouts.hold(output, contraction.output, tuple(order))
+
+    def folds(self, equation: Equation, data: str, other: str | None) -> bool:
+        """Folds an affine equation of a contraction's result and a fixed value, and returns whether it could."""
+        held = self.layouts.of(data)
+        contraction = self._open.get(held.name)
+        if contraction is None or self.only_reader(data) is not equation:
+            return False
+        if not contraction.absorbs(equation, data, other, held.order, self.fixed):
+            return False
+        self.layouts.hold(equation.outputs[0], held.name, held.order)
+        return True
+
+    # The result --------------------------------------------------------------------------------------------------
+
+    def graph(self) -> Graph:
+        """The graph. Its constants are literals and captured arrays; weights and params are not among them."""
+        outputs = tuple(self.layouts.arranged(name) for name in self.program.outputs)
+        nodes = [each for node in self._nodes for each in (node.nodes() if isinstance(node, Contraction) else [node])]
+        constants = {name: np.asarray(value) for name, value in self.program.constants.items()}
+        return without_dead(Graph(tuple(nodes), self.program.inputs, outputs, constants))
+
+    def constants(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """All that the graph reads beside its constants: params, and the weights and biases of contractions.
+
+        Args:
+          leaves: the leaves of the function's params.
+
+        Raises:
+          PtqError: if weights hold NaN or infinity.
+        """
+        params = dict(zip(self.program.params, leaves, strict=True))
+        weighted = [each for each in self.contractions if each.weight]
+        constants = dict[str, Any](params)
+        for each, (weight, vectors) in zip(weighted, jax.device_get(self._arranged(self._given(leaves))), strict=True):
+            constants[each.weight_name], bias = each.folded(weight, vectors)
+            if each.has_bias:
+                constants[each.bias_name] = bias
+            if not (np.isfinite(constants[each.weight_name]).all() and np.isfinite(bias).all()):
+                folded = ", with the affine equations folded into them," if each.steps else ""
+                raise PtqError(f"the weights of {each.name!r}{folded} hold NaN or infinity: look for them in params")
+        return constants
+
+    def values(self, names: Sequence[str], leaves: Sequence[Any]) -> list[Any]:
+        """Fixed values of the program, computed from the leaves of the function's params."""
+        return list(self._computed(tuple(names), self._given(leaves)))
+
+    def _given(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        return {**self.program.constants, **dict(zip(self.program.params, leaves, strict=True))}
+
+    @functools.cached_property
+    def _arranged(self) -> Callable[[dict[str, Any]], list[tuple[Any, list[Any]]]]:
+        weighted = [each for each in self.contractions if each.weight]
+        names = [
+            name for each in weighted for name in (each.weight, *(step.vector for step in each.steps if step.vector))
+        ]
+
+        @jax.jit
+        def arranged(given: dict[str, Any]) -> list[tuple[Any, list[Any]]]:
+            values = iter(self._fixed_values(names, given))
+            return [
+                (each.arranged(next(values)).astype(np.float32), [
+                    step.numbers(next(values)).astype(np.float32) for step in each.steps if step.vector
+                ]) for each in weighted
+            ]  # fmt: skip
+
+        return arranged
+
+    @functools.cached_property
+    def _computed(self) -> Callable[[tuple[str, ...], dict[str, Any]], list[Any]]:
+        return jax.jit(self._fixed_values, static_argnums=0)
+
+    def _fixed_values(self, names: Sequence[str], given: dict[str, Any]) -> list[Any]:
+        nodes = [node for node in self._nodes if isinstance(node, Node) and self.fixed.names.issuperset(node.inputs)]
+        needed = without_dead(Graph(tuple(nodes), (), tuple(names), {}))
+        values = evaluate([bind(node, self.program) for node in needed.nodes], given)
+        return [values[name] for name in names]

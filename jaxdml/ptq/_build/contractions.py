@@ -1,0 +1,144 @@
+"""Converts convolutions and matrix products of a program to contractions of the graph."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxdml._graph.rules import Kept as StaysFloat
+from jaxdml.ptq._build import operators as op
+from jaxdml.ptq._build.builder import Builder
+from jaxdml.ptq._build.affine import Contraction
+from jaxdml.ptq._trace.equations import Equation
+
+Converted = tuple[Contraction, tuple[int, ...]]  # with the order of axes of its result
+
+
+def convolution(builder: Builder, equation: Equation) -> Converted:
+    """Converts a convolution of data by a fixed filter, with one or two spatial dimensions.
+
+    Raises:
+      StaysFloat: if it is another convolution.
+    """
+    x, w = equation.inputs
+    params = equation.params
+    if builder.is_data(w):
+        raise StaysFloat("its filter is computed from data")
+    if not builder.is_data(x):
+        raise StaysFloat("its input is computed from parameters alone, its filter from data")
+    if any(size != 1 for size in params["lhs_dilation"]):
+        raise StaysFloat("it is a transposed convolution")
+    if params["batch_group_count"] != 1:
+        raise StaysFloat("it has batch groups")
+    if len(builder.shape(x)) not in (3, 4):
+        raise StaysFloat(f"its images have {len(builder.shape(x)) - 2} dimensions, quantized convolutions take 1 or 2")
+    if not jnp.issubdtype(equation.dtypes[0], jnp.floating):
+        raise StaysFloat("its input is no float")
+    if any(size < 0 for pair in params["padding"] for size in pair):
+        raise StaysFloat("its padding is negative")
+    of_x, of_w, of_y = params["dimension_numbers"]
+    options = {
+        "strides": tuple(params["window_strides"]),
+        "dilations": tuple(params["rhs_dilation"]),
+        "padding": tuple(tuple(pair) for pair in params["padding"]),
+        "group_count": params["feature_group_count"],
+    }
+    contraction = Contraction(
+        operator=op.CONVOLUTION,
+        data=(builder.layouts.arranged(x, of_x),),
+        output=equation.outputs[0],
+        options=options,
+        name=layer_of(builder, equation, w),
+        weight=w,
+        arranged=lambda weight: weight.transpose(of_w),
+        sizes=(builder.shape(w)[of_w[0]],),
+        channels=[1],
+        source=[equation.name],
+    )
+    return contraction, tuple(of_y)
+
+
+def product(builder: Builder, equation: Equation) -> Converted:
+    """Converts a product of data with fixed weights, or of data with data.
+
+    Raises:
+      StaysFloat: if it is no product of matrices of floats.
+    """
+    if not all(jnp.issubdtype(dtype, jnp.floating) for dtype in equation.dtypes):
+        raise StaysFloat("its inputs are no floats")
+    (left, right), (batch_left, batch_right) = equation.params["dimension_numbers"]
+    a, b = equation.inputs
+    of_a, of_b = (tuple(left), tuple(batch_left)), (tuple(right), tuple(batch_right))
+    free, free_b = _free(builder, a, of_a), _free(builder, b, of_b)
+    if is_swapped := not builder.is_data(a) or (builder.is_data(b) and len(free_b) > 1):
+        a, b, of_a, of_b, free, free_b = b, a, of_b, of_a, free_b, free
+    (contract, batch), (contract_b, batch_b) = of_a, of_b
+    is_weight = not builder.is_data(b)
+    if not contract:
+        raise StaysFloat("it contracts no axes")
+    if (batch and not free) or (not is_weight and (not free or len(free_b) != 1 or len(contract) > 1)):
+        raise StaysFloat("its operands are no batches of matrices")
+    rows = builder.layouts.arranged(a, (*batch, *free, *contract))
+    if len(contract) > 1:
+        merged = f"{rows}:{len(contract)}:merged"
+        builder.node(op.MERGE, (rows,), (merged,), {"count": len(contract)}, equation)
+        rows = merged
+    # The graph's result has the batch axes, the free axes of a, then those of b; the program may have b before a.
+    at_batch, at_a, at_b = range(len(batch)), range(len(free)), range(len(free_b))
+    first, second = (len(free_b), 0) if is_swapped else (0, len(free))
+    order = (*at_batch, *(len(batch) + first + i for i in at_a), *(len(batch) + second + i for i in at_b))
+    options: dict[str, Any] = {}
+    if not is_weight:
+        data = (
+            rows,
+            _matrices(builder, equation, builder.layouts.arranged(b, (*batch_b, *contract_b, *free_b)), len(free) - 1),
+        )
+        name = equation.scope or equation.outputs[0]
+        return Contraction(op.PRODUCT, data, equation.outputs[0], options, name, source=[equation.name]), order
+    sizes = tuple(builder.shape(b)[axis] for axis in free_b)
+    arrangement = (*batch_b, *contract_b, *free_b)
+    width = len(batch_b)
+    contraction = Contraction(
+        operator=op.PRODUCT,
+        data=(rows,),
+        output=equation.outputs[0],
+        options=options,
+        name=layer_of(builder, equation, b),
+        weight=b,
+        arranged=lambda w: _matrix(w.transpose(arrangement), width, len(contract_b), len(free) - 1 if width else 0),
+        sizes=sizes,
+        channels=[len(batch) + len(free) + i for i in at_b],
+        source=[equation.name],
+    )
+    return contraction, order
+
+
+def _free(builder: Builder, name: str, axes: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[int, ...]:
+    """The axes of an operand that are neither contracted nor batch axes."""
+    return tuple(axis for axis in range(len(builder.shape(name))) if axis not in (*axes[0], *axes[1]))
+
+
+def _matrices(builder: Builder, equation: Equation, name: str, ones: int) -> str:
+    """Matrices with axes of size 1 before their rows, so that they broadcast over the other operand's free axes."""
+    if not ones:
+        return name
+    builder.node(op.ONES, (name,), (f"{name}:{ones}:ones",), {"count": ones}, equation)
+    return f"{name}:{ones}:ones"
+
+
+def _matrix(w: Any, batch: int, contract: int, ones: int) -> Any:
+    """w with its contracted axes merged, its last axes merged, and axes of size 1 before them."""
+    head, rows = w.shape[:batch], w.shape[batch : batch + contract]
+    return w.reshape(*head, *(1,) * ones, math.prod(rows), -1)
+
+
+def layer_of(builder: Builder, equation: Equation, weight: str) -> str:
+    """A layer's name: the path of its weights in the params without the last key, else its name scope."""
+    leaves = builder.fixed.leaves(weight)
+    if not leaves:
+        return equation.scope or equation.outputs[0]
+    *path, leaf = builder.program.params[leaves[0]] or ("weight",)
+    if leaf == "value" and path:  # an nnx.Variable
+        *path, leaf = path
+    path = path[1:] if path[:1] == ["params"] else path
+    return "/".join(path) or leaf

@@ -1,0 +1,214 @@
+"""Converts each equation of a program to a node of an operator that the fusing pass knows.
+
+Contractions, clamps by numbers, sums, poolings, means, paddings and movers have operators. Every other equation becomes
+a node that runs the equation itself.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdml._graph.rules import Kept as StaysFloat
+from jaxdml.ptq._build import operators as op
+from jaxdml.ptq._build.builder import Builder
+from jaxdml.ptq._build.affine import Contraction
+from jaxdml.ptq._build.contractions import convolution, product
+from jaxdml.ptq._build.windows import max_pool, summed, window_sum
+from jaxdml.ptq._trace.equations import Equation, Program
+from jaxdml.ptq._trace.fixed import ELEMENT_WISE, IDENTITIES, unit_reshape
+
+def build(program: Program) -> Builder:
+    """Builds the float graph of a program."""
+    builder, done = Builder(program), set[int]()
+    for equation in program.equations:
+        if id(equation) in done:
+            continue
+        data = [name for name in equation.inputs if builder.is_data(name)]
+        if not data:
+            builder.unchanged(equation)
+        elif equation.name in IDENTITIES or _is_cast_of_floats(equation, program):
+            builder.alias(equation, builder.layouts.of(data[0]).order)
+        elif equation.name in ARITHMETIC and not _is_float(program.avals[equation.outputs[0]].dtype):
+            (_element_wise if equation.name in ELEMENT_WISE else _unchanged)(builder, equation)
+        else:
+            convert = CONVERSIONS.get(equation.name, _element_wise if equation.name in ELEMENT_WISE else _unchanged)
+            done.update(map(id, convert(builder, equation) or ()))
+    return builder
+
+
+def _is_cast_of_floats(equation: Equation, program: Program) -> bool:
+    dtypes = equation.dtypes[0], program.avals[equation.outputs[0]].dtype
+    return equation.name == "convert_element_type" and all(map(_is_float, dtypes))
+
+
+def _is_float(dtype: Any) -> bool:
+    """Whether networks compute in a float type; 8-bit floats are themselves quantized."""
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.dtype(dtype).itemsize > 1
+
+
+def _unchanged(builder: Builder, equation: Equation) -> None:
+    builder.unchanged(equation)
+
+
+# Element by element --------------------------------------------------------------------------------------------------
+
+
+def _element_wise(builder: Builder, equation: Equation) -> None:
+    """Emits an element-wise equation in the layout of its first input that has the result's shape."""
+    data = [name for name in dict.fromkeys(equation.inputs) if builder.is_data(name)]
+    others = [name for name in equation.inputs if not builder.is_data(name)]
+    output = equation.outputs[0]
+    is_float = _is_float(builder.program.avals[output].dtype)
+    if is_float and len(data) == 1 and len(others) < 2 and len(equation.inputs) < 3 and (
+        builder.folds(equation, data[0], others[0] if others else None)
+    ):  # fmt: skip
+        return
+    shape = builder.shape(output)
+    if any(builder.shape(name) not in ((), shape) and len(builder.shape(name)) != len(shape) for name in equation.inputs):
+        builder.unchanged(equation)
+        return
+    order = next((builder.layouts.of(name).order for name in data if builder.shape(name) == shape), None)
+    if order is None:
+        builder.unchanged(equation)
+        return
+    inputs = [builder.layouts.arranged(name, order if builder.shape(name) else ()) for name in equation.inputs]
+    clamp = _clamp(builder, equation)
+    operator, options = op.equation(equation.name, "element_wise"), {"equation": builder.place(equation)}
+    if clamp is not None and is_float:
+        operator, options, inputs = op.CLIP, clamp, [builder.layouts.arranged(data[0], order)]
+    elif equation.name in SUMS and len(data) == 2 and is_float:
+        operator, options = SUMS[equation.name], {}
+    builder.node(operator, inputs, (output,), options, equation)
+    builder.layouts.hold(output, output, order)
+
+
+# Primitives that the graph's own operators compute; for integers the equations run themselves.
+ARITHMETIC = frozenset(("add", "clamp", "concatenate", "max", "min", "mul", "reduce_sum", "reduce_window_sum"))
+SUMS = {"add": op.ADD, "mul": op.MULTIPLY}
+
+
+def _clamp(builder: Builder, equation: Equation) -> dict[str, Any] | None:
+    """The bounds of a clamp of data by numbers; None for other equations."""
+    found = [None if builder.is_data(name) else builder.fixed.number(name) for name in equation.inputs]
+    numbers = [None if number is None else float(number) for number in found]
+    if equation.name in ("max", "min"):
+        bound = numbers[0] if numbers[1] is None else numbers[1]
+        word = "min" if equation.name == "max" else "max"
+        return None if bound is None or math.isnan(bound) else {word: bound}
+    if equation.name == "clamp" and None not in numbers[::2] and builder.is_data(equation.inputs[1]):
+        return {"min": numbers[0], "max": numbers[2]}
+    return None
+
+
+# Movers --------------------------------------------------------------------------------------------------------------
+
+
+def _mover(builder: Builder, equation: Equation) -> None:
+    builder.moved(equation)
+
+
+def _reshape(builder: Builder, equation: Equation) -> None:
+    builder.moved(equation, unit_reshape(builder.shape(equation.inputs[0]), builder.shape(equation.outputs[0])))
+
+
+def _broadcast(builder: Builder, equation: Equation) -> None:
+    if len(equation.inputs) > 1:
+        builder.unchanged(equation)
+        return
+    before, after = builder.shape(equation.inputs[0]), builder.shape(equation.outputs[0])
+    is_plain = math.prod(before) == math.prod(after)
+    builder.moved(equation, dict(enumerate(equation.params["broadcast_dimensions"])) if is_plain else None)
+
+
+def _transpose(builder: Builder, equation: Equation) -> None:
+    permutation = list(equation.params["permutation"])
+    builder.alias(equation, [permutation.index(axis) for axis in builder.layouts.of(equation.inputs[0]).order])
+
+
+def _indexed(builder: Builder, equation: Equation) -> None:
+    """A gather or slice; a mover if its indices are fixed and clipped to the bounds."""
+    is_mover = builder.is_data(equation.inputs[0]) and not any(map(builder.is_data, equation.inputs[1:]))
+    mode = equation.params.get("mode")
+    is_filled = mode is not None and mode not in (
+        lax.GatherScatterMode.CLIP, lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    )  # fmt: skip
+    builder.unchanged(equation, "mover" if is_mover and not is_filled else None)
+
+
+def _extreme(builder: Builder, equation: Equation) -> None:
+    builder.unchanged(equation, "extreme")
+
+
+def _order(builder: Builder, equation: Equation) -> None:
+    builder.unchanged(equation, "order")
+
+
+# The others ----------------------------------------------------------------------------------------------------------
+
+
+def _concatenate(builder: Builder, equation: Equation) -> None:
+    if not all(map(builder.is_data, equation.inputs)):
+        builder.unchanged(equation)
+        return
+    order = builder.layouts.of(equation.inputs[0]).order
+    inputs = [builder.layouts.arranged(name, order) for name in equation.inputs]
+    axis = order.index(equation.params["dimension"])
+    builder.node(op.CONCATENATE, inputs, equation.outputs, {"axis": axis}, equation)
+    builder.layouts.hold(equation.outputs[0], equation.outputs[0], order)
+
+
+def _pad(builder: Builder, equation: Equation) -> None:
+    """A padding; `op.PAD` if it pads with zeros at the ends only."""
+    config, data = equation.params["padding_config"], equation.inputs[0]
+    is_plain = all(low >= 0 and high >= 0 and between == 0 for low, high, between in config)
+    if not builder.is_data(data) or builder.is_data(equation.inputs[1]) or not is_plain or (
+        builder.fixed.number(equation.inputs[1]) != 0
+    ):  # fmt: skip
+        builder.unchanged(equation)
+        return
+    held = builder.layouts.of(data)
+    options = {"pairs": tuple(tuple(config[axis][:2]) for axis in held.order)}
+    builder.node(op.PAD, (held.name,), equation.outputs, options, equation)
+    builder.layouts.hold(equation.outputs[0], equation.outputs[0], held.order)
+
+
+def _contraction(
+    convert: Callable[[Builder, Equation], tuple[Contraction, tuple[int, ...]]],
+) -> Callable[[Builder, Equation], None]:
+    def converted(builder: Builder, equation: Equation) -> None:
+        try:
+            contraction, order = convert(builder, equation)
+        except StaysFloat as reason:
+            builder.unchanged(equation, remark=str(reason))
+        else:
+            builder.contract(contraction, equation.outputs[0], order)
+
+    return converted
+
+
+CONVERSIONS: Mapping[str, Callable[[Builder, Equation], list[Equation] | None]] = {
+    "argmax": _order,
+    "argmin": _order,
+    "broadcast_in_dim": _broadcast,
+    "concatenate": _concatenate,
+    "conv_general_dilated": _contraction(convolution),
+    "dot_general": _contraction(product),
+    "dynamic_slice": _indexed,
+    "expand_dims": _reshape,
+    "gather": _indexed,
+    "pad": _pad,
+    "reduce_max": _extreme,
+    "reduce_min": _extreme,
+    "reduce_sum": summed,
+    "reduce_window_max": max_pool,
+    "reduce_window_sum": window_sum,
+    "reshape": _reshape,
+    "rev": _mover,
+    "slice": _mover,
+    "split": _mover,
+    "squeeze": _reshape,
+    "transpose": _transpose,
+}

@@ -1,0 +1,131 @@
+"""The operators of a function's float graph."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._graph.graph import Operator
+from jaxdml.ptq._trace.equations import run
+
+Array = Any
+Sizes = Sequence[int]
+Pairs = Sequence[tuple[int, int]]
+
+
+def _wide(*arrays: Array) -> tuple[Array, ...]:
+    """The arrays as float32, the graph's type, or as float64 if one of them is float64."""
+    is_double = any(x.dtype == np.float64 for x in arrays)
+    return tuple(x.astype(np.float64 if is_double else np.float32) for x in arrays)
+
+
+def _convolution(x: Array, w: Array, bias: Array | None = None, *, strides: Sizes, dilations: Sizes, padding: Pairs,
+                 group_count: int) -> Array:  # fmt: skip
+    """Convolution of [N, C, *spatial] with [O, I, *kernel]; bias is [O]."""
+    x, w = _wide(x, w)
+    y = lax.conv_general_dilated(x, w, strides, padding, rhs_dilation=dilations, feature_group_count=group_count)
+    return y if bias is None else y + bias.astype(y.dtype).reshape(-1, *(1,) * (y.ndim - 2))[None]
+
+
+def _product(a: Array, b: Array, *, alpha: float = 1.0) -> Array:
+    """alpha times the matrix product of a and b."""
+    y = jnp.matmul(*_wide(a, b))
+    return y if alpha == 1.0 else y * np.asarray(alpha, y.dtype)
+
+
+def _sum(x: Array, y: Array) -> Array:
+    x, y = _wide(x, y)
+    return lax.add(x, lax.expand_dims(y, range(x.ndim - y.ndim)) if y.ndim < x.ndim else y)
+
+
+def _clip(x: Array, *, min: float | None = None, max: float | None = None) -> Array:
+    x = x if min is None else lax.max(x, np.asarray(min, x.dtype))
+    return x if max is None else lax.min(x, np.asarray(max, x.dtype))
+
+
+def _merged(x: Array, *, count: int) -> Array:
+    """x with its last `count` dimensions merged."""
+    return x.reshape(*x.shape[:-count], math.prod(x.shape[-count:]))
+
+
+def _split(x: Array, *, sizes: Sizes) -> Array:
+    """x with its last dimension split."""
+    return x.reshape(*x.shape[:-1], *sizes)
+
+
+def _with_ones(x: Array, *, count: int) -> Array:
+    """Matrices with `count` axes of size 1 before their rows."""
+    return x.reshape(*x.shape[:-2], *(1,) * count, *x.shape[-2:])
+
+
+def _largest(x: Array, *, window: Sizes, strides: Sizes, padding: Pairs, dilations: Sizes) -> Array:
+    """Max pooling, one dimension after the other."""
+    least = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).min
+    for axis, (size, stride, pair) in enumerate(zip(window, strides, padding, strict=True)):
+        if (size, stride, *pair) != (1, 1, 0, 0):
+            along = partial(_along, x.ndim, axis)
+            x = lax.reduce_window(
+                x, np.asarray(least, x.dtype), lax.max, along(size, 1), along(stride, 1), along(pair, (0, 0)),
+                window_dilation=along(dilations[axis], 1),
+            )  # fmt: skip
+    return x
+
+
+def _along(rank: int, axis: int, this: Any, other: Any) -> tuple[Any, ...]:
+    """A value for each axis: `this` for one axis, `other` for the rest."""
+    return tuple(this if i == axis else other for i in range(rank))
+
+
+def _average(x: Array, *, window: Sizes, strides: Sizes, padding: Pairs, include_padding: bool) -> Array:
+    """Average pooling."""
+    (x,) = _wide(x)
+    zero = np.zeros((), x.dtype)
+    sums = lax.reduce_window(x, zero, lax.add, window, strides, padding)
+    if include_padding:
+        return sums / np.asarray(math.prod(window), x.dtype)
+    return sums / lax.reduce_window(jnp.ones_like(x), zero, lax.add, window, strides, padding)
+
+
+def _mean(x: Array, *, axes: Sizes) -> Array:
+    return jnp.mean(_wide(x)[0], axis=tuple(axes))
+
+
+def _padded(x: Array, *, pairs: Pairs) -> Array:
+    return lax.pad(x, np.zeros((), x.dtype), [(low, high, 0) for low, high in pairs])
+
+
+def _joined(*xs: Array, axis: int) -> Array:
+    return lax.concatenate(_wide(*xs), axis)
+
+
+# The table -----------------------------------------------------------------------------------------------------------
+
+
+def equation(name: str, kind: str | None = None) -> Operator:
+    """The operator that runs an equation of the function; its node's option is the equation or its number."""
+    return Operator(name, run, kind=kind)
+
+
+TRANSPOSE = Operator("transpose", lambda x, *, permutation: lax.transpose(x, permutation), kind="mover")
+MERGE = Operator("merge", _merged, kind="mover")
+SPLIT = Operator("split", _split, kind="mover")
+ONES = Operator("expand", _with_ones, kind="mover")
+CONVOLUTION = Operator("convolution", _convolution, kind="conv")
+PRODUCT = Operator("product", _product, kind="dot")
+ADD = Operator("add", _sum, kind="add")
+MULTIPLY = Operator("multiply", lambda x, y: lax.mul(*_wide(x, y)), kind="mul")
+CLIP = Operator("clip", _clip, kind="clip")
+MAX_POOL = Operator("max pooling", _largest, kind="max_pool")
+AVERAGE_POOL = Operator("average pooling", _average, kind="window_mean")
+MEAN = Operator("mean", _mean, kind="mean")
+PAD = Operator("pad", _padded, kind="pad")
+CONCATENATE = Operator("concatenate", _joined, kind="concat")
+FLOAT_OPERATORS = (
+    TRANSPOSE, MERGE, SPLIT, ONES, CONVOLUTION, PRODUCT, ADD, MULTIPLY, CLIP, MAX_POOL, AVERAGE_POOL, MEAN, PAD,
+    CONCATENATE,
+)  # fmt: skip
+CONTRACTIONS = ("conv", "dot")  # their kinds

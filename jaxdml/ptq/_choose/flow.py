@@ -1,0 +1,58 @@
+"""How data flows through a float graph: the questions that planning asks of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxdml._graph.graph import Graph, Node
+from jaxdml.ptq._build.operators import PRODUCT
+
+
+class Flow:
+    """A float graph with the makers and readers of its values.
+
+    Attributes:
+      graph: the graph.
+      data: the values that depend on the graph's inputs.
+    """
+
+    def __init__(self, graph: Graph, number: Callable[[str], Any]) -> None:
+        """Number maps a fixed value to the number that all its elements equal, or to None."""
+        self.graph, self._number = graph, number
+        self._makers, self._readers = graph.producers(), graph.consumers()
+        self.data = set(graph.inputs)
+        self._data_nodes = list[Node]()
+        for node in graph.nodes:
+            if self.data.intersection(node.inputs):
+                self.data.update(node.outputs)
+                self._data_nodes.append(node)
+
+    def data_nodes(self) -> list[Node]:
+        """The nodes that read data, in order."""
+        return self._data_nodes
+
+    def data_inputs(self, node: Node) -> list[str]:
+        """A node's inputs that depend on data."""
+        return [name for name in node.inputs if name in self.data]
+
+    def has_only_numbers_beside_data(self, node: Node) -> bool:
+        """Whether all other inputs of a node are numbers."""
+        return all(self._number(name) is not None for name in node.inputs if name not in self.data)
+
+    def maker(self, name: str) -> Node | None:
+        """The node that computes a value."""
+        return self._makers.get(name)
+
+    def is_read_once(self, name: str) -> bool:
+        """Whether one node reads a value, and the graph does not return it."""
+        return len(self._readers.get(name, [])) == 1 and name not in self.graph.outputs
+
+    def is_bias(self, node: Node) -> bool:
+        """Whether a node adds the bias of a product."""
+        maker = self._makers.get(node.inputs[0])
+        is_sum = node.operator.kind == "add" and node.inputs[1] not in self.data
+        return is_sum and maker is not None and maker.operator is PRODUCT
+
+    def is_product(self, name: str) -> bool:
+        """Whether a value is the result of a product, with its bias or without."""
+        node = self._makers.get(name)
+        return node is not None and (node.operator.kind == "dot" or self.is_bias(node))

@@ -1,0 +1,51 @@
+"""How each contraction runs: by calibrated ranges, by ranges computed at each call, or in floats."""
+
+import re
+from collections.abc import Sequence
+
+from jaxdml._graph.graph import Graph, Node
+from jaxdml.errors import PtqError
+from jaxdml.ptq._build.operators import CONTRACTIONS
+from jaxdml.ptq._choose.rule import Rule
+
+PRIMITIVES = ("conv_general_dilated", "dot_general")
+
+
+def is_contraction(node: Node) -> bool:
+    """Whether a node is a convolution or product, quantizable or not."""
+    return node.operator.kind in CONTRACTIONS or node.operator.name in PRIMITIVES
+
+
+def modes_of(graph: Graph, products: str, rules: Sequence[Rule]) -> tuple[dict[str, str], dict[str, str]]:
+    """How each contraction runs ("static", "dynamic" or "float"), and why some stay float, by their results."""
+    modes, reasons = dict[str, str](), dict[str, str]()
+    for node in filter(is_contraction, graph.nodes):
+        output = node.outputs[0]
+        matching = [rule for rule in rules if re.search(rule.pattern, node.name)]
+        kept = next((rule for rule in matching if rule.keep), None)
+        asked = next((rule.products for rule in matching if rule.products), products)
+        if node.operator.kind not in CONTRACTIONS:
+            reasons[output] = node.remark
+        elif kept is not None:
+            modes[output], reasons[output] = "float", f"kept in floats by Rule({kept.pattern!r})"
+        else:
+            modes[output] = "dynamic" if asked == "dynamic" and node.operator.kind == "dot" else "static"
+    return modes, reasons
+
+
+def check_matches(layers: Sequence[Node], rules: Sequence[Rule]) -> None:
+    """Refuses a rule that matches no layer, or no layer that it could change.
+
+    Raises:
+      PtqError: if there is such a rule; the error lists the layers.
+    """
+    names = list(dict.fromkeys(node.name for node in layers))
+    products = [node.name for node in layers if node.operator.kind == "dot"]
+    for rule in rules:
+        if rule.products == "dynamic" and any(re.search(rule.pattern, name) for name in names) and not (
+            any(re.search(rule.pattern, name) for name in products)
+        ):  # fmt: skip
+            raise PtqError(f"Rule({rule.pattern!r}) matches no product, and convolutions have no dynamic form")
+        if not any(re.search(rule.pattern, name) for name in names):
+            listed = ", ".join(map(repr, names)) or "none"
+            raise PtqError(f"Rule({rule.pattern!r}) matches no layer; the layers are {listed}")

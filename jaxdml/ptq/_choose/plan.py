@@ -1,0 +1,217 @@
+"""Choose which values of a float graph are quantized.
+
+Every contraction that may run on integers does, and so do the operators that lead from one contraction to the next.
+Three passes decide, and each returns values: what can run on integers (`capable`), what is wanted on integers, walking
+backwards from the contractions (`wanted`), and whose calibrated range each value takes (`range_sources`).
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+
+from jaxdml._graph.graph import Graph, Node, moves
+from jaxdml.ptq._build.operators import CONTRACTIONS
+from jaxdml.ptq._choose.flow import Flow
+
+JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")  # kinds that have a quantized form
+CHAINED = ("element_wise", "clip", "add", "mul")  # kinds of elementwise functions, of which tables are made
+RENEWING = (*CONTRACTIONS, "add", "concat", "window_mean")  # kinds after which 8 bits suffice again for a mean
+
+
+@dataclass(frozen=True)
+class Capable:
+    """What can run on integers.
+
+    Attributes:
+      values: the values that can be quantized.
+      tables: maps an elementwise function of one such value to that value: a table can compute it.
+      fused_clamps: the results of clamps that the operator before them computes, too.
+    """
+
+    values: Set[str]
+    tables: Mapping[str, str]
+    fused_clamps: Set[str]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to run on integers.
+
+    Attributes:
+      nodes: the nodes that run on integers.
+      results: the values that these nodes compute on integers; movers, which only pass integers on, are left out.
+      quantized: the values that have quantize nodes, or are computed on integers.
+      tables: maps the result of a table to the value that indexes the table.
+      only_tables_read: values that no other operator reads as integers.
+    """
+
+    nodes: Set[Node]
+    results: Set[str]
+    quantized: Set[str]
+    tables: Mapping[str, str]
+    only_tables_read: Set[str]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which values are quantized, and how.
+
+    Attributes:
+      nodes: the nodes that run on integers.
+      results: the values that these nodes compute on integers.
+      tables: maps the result of a table to the value that indexes the table.
+      quantized: maps a quantized value to the value whose calibrated range sets its scale and zero point.
+      ranges: the same for all values that nodes read as integers, also without a quantize node of their own.
+      wide: results of products that tables alone read. They have 16 bits, so that they are not rounded to 8 bits twice.
+    """
+
+    nodes: Set[Node]
+    results: Set[str]
+    tables: Mapping[str, str]
+    quantized: Mapping[str, str]
+    ranges: Mapping[str, str]
+    wide: Set[str]
+
+
+def plan_of(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -> Plan:
+    """The plan of a float graph.
+
+    Args:
+      flow: the graph.
+      modes: "static", "dynamic" or "float", by the result of each contraction's node.
+      float_inputs: the graph's inputs that have a float type.
+    """
+    can = capable(flow, modes, float_inputs)
+    want = wanted(flow, modes, can)
+    read = {name for node in want.nodes for name in node.inputs if name in flow.data}
+    sources = range_sources(flow.graph, want.nodes)
+    return Plan(
+        nodes=want.nodes,
+        results=want.results,
+        tables=want.tables,
+        quantized={name: source for name, source in sources.items() if name in want.quantized},
+        ranges={name: source for name, source in sources.items() if name in read or name in want.quantized},
+        wide={name for name in want.only_tables_read if flow.is_product(name)},
+    )
+
+
+# Passes --------------------------------------------------------------------------------------------------------------
+
+
+def chain_roots(flow: Flow) -> dict[str, tuple[str, ...]]:
+    """The values of which each value is an elementwise function, of one value and numbers alone; the nearest first."""
+    roots: dict[str, tuple[str, ...]] = {}
+    for node in flow.data_nodes():
+        output, data = node.outputs[0], flow.data_inputs(node)
+        roots[output] = (output,)
+        if node.operator.kind not in CHAINED or not flow.has_only_numbers_beside_data(node):
+            continue
+        chains = [roots.get(name, (name,)) for name in data]
+        common = tuple(root for root in chains[0] if all(root in chain for chain in chains))
+        # A contraction computes a clamp of its result: the clamped value may index a table itself.
+        clamps_a_root = node.operator.kind == "clip" and common[:1] == (data[0],)
+        roots[output] = (output, *common) if clamps_a_root or not common else common
+    return roots
+
+
+def after_means(flow: Flow) -> set[str]:
+    """The values that are computed from a mean, such as a normalized input. 8 bits lose too much there."""
+    found = set[str]()
+    for node in flow.data_nodes():
+        kind = node.operator.kind
+        if kind == "mean" or (kind not in RENEWING and not found.isdisjoint(flow.data_inputs(node))):
+            found.update(node.outputs)
+    return found
+
+
+def capable(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -> Capable:
+    """What can run on integers, by a forward pass."""
+    roots, normalized = chain_roots(flow), after_means(flow)
+    values, tables, fused_clamps = set(float_inputs), dict[str, str](), set[str]()
+    for node in flow.data_nodes():
+        kind, output, data = node.operator.kind, node.outputs[0], flow.data_inputs(node)
+        if kind in CONTRACTIONS:
+            can = modes[output] == "static"
+        elif moves(node) or flow.is_bias(node) or kind == "clip":
+            can = data[0] in values
+        elif kind == "mul":
+            can = len(data) > 1 and values.issuperset(data) and normalized.isdisjoint(data)
+        else:
+            can = kind in JOINS and len(data) == len(node.inputs) and values.issuperset(data)
+        table = _table_index(flow, roots[output], output, values, fused_clamps)
+        if table is not None:
+            tables[output] = table
+        if kind == "clip" and _is_fused(flow, node, tables):
+            fused_clamps.add(output)
+        if can or table is not None:
+            values.update(node.outputs)
+    return Capable(values, tables, fused_clamps)
+
+
+def _table_index(
+    flow: Flow, roots: Iterable[str], output: str, values: Set[str], fused_clamps: Set[str]
+) -> str | None:  # fmt: skip
+    """The nearest quantizable value of which a table gives the output."""
+    for root in roots:
+        maker = flow.maker(root)
+        # A clamp that no operator computes would be a table itself; the root of the clamp serves as well.
+        is_table = maker is not None and maker.operator.kind == "clip" and root not in fused_clamps
+        if root != output and root in values and not is_table:
+            return root
+    return None
+
+
+def _is_fused(flow: Flow, clamp: Node, tables: Mapping[str, str]) -> bool:
+    """Whether the operator before a clamp computes the clamp, too: nothing but the clamp reads its result."""
+    name, maker = clamp.inputs[0], flow.maker(clamp.inputs[0])
+    while maker is not None and flow.is_read_once(name) and len(maker.outputs) == 1 and (
+        moves(maker) or maker.operator.kind == "clip"
+    ):  # fmt: skip
+        name, maker = maker.inputs[0], flow.maker(maker.inputs[0])
+    kinds = {*CONTRACTIONS, *JOINS} - {"pad"}
+    is_operator = maker is not None and maker.operator.kind in kinds and maker.outputs[0] not in tables
+    return is_operator and flow.is_read_once(name)
+
+
+def wanted(flow: Flow, modes: Mapping[str, str], can: Capable) -> Wanted:
+    """What is to run on integers, by a pass backwards from the contractions."""
+    nodes, results, quantized, tables = set[Node](), set[str](), set[str](), dict[str, str]()
+    read, by_tables = set[str](), set[str]()  # values that operators and tables read as integers
+    fused_away = set[str]()  # intermediate results of one quantized operator, which are never quantized
+    for node in reversed(flow.data_nodes()):
+        kind, output, data = node.operator.kind, node.outputs[0], flow.data_inputs(node)
+        asked = {name for name in node.outputs if name in read or name in by_tables}
+        is_fused_away = output in fused_away
+        if kind in CONTRACTIONS and modes[output] == "static":
+            nodes.add(node)
+            read.update(data)
+        if not (is_fused_away or asked):
+            continue
+        if moves(node):
+            nodes.add(node)
+            (fused_away if is_fused_away else read).add(data[0])
+            continue
+        if not is_fused_away:
+            quantized |= asked
+        if output not in can.values:
+            continue
+        nodes.add(node)
+        results.add(output)
+        if flow.is_bias(node) or output in can.fused_clamps:
+            fused_away.add(data[0])
+        elif kind in JOINS and (output not in can.tables or kind == "pad"):
+            read.update(data)
+        elif output in can.tables and kind not in CONTRACTIONS:
+            tables[output] = root = can.tables[output]
+            quantized.add(root)
+            by_tables.add(root)
+    quantized.update(name for name in flow.graph.inputs if name in read | by_tables)
+    return Wanted(nodes, results, quantized, tables, by_tables - read)
+
+
+def range_sources(graph: Graph, nodes: Set[Node]) -> dict[str, str]:
+    """Maps each value to the value whose range it takes; movers and paddings on integers keep their input's."""
+    sources = {name: name for name in graph.inputs}
+    for node in graph.nodes:
+        shares = node in nodes and (moves(node) or node.operator.kind == "pad")
+        sources |= {name: sources[node.inputs[0]] if shares else name for name in node.outputs}
+    return sources

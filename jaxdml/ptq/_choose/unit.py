@@ -1,0 +1,163 @@
+"""What is planned, calibrated and quantized as a whole: the function, or the body of a scan over layers."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdml._graph.evaluate import described
+from jaxdml._graph.graph import Graph, Node, without_dead
+from jaxdml.ptq._build.builder import Builder
+from jaxdml.ptq._build.conversions import build
+from jaxdml.ptq._choose.flow import Flow
+from jaxdml.ptq._choose.modes import is_contraction, modes_of
+from jaxdml.ptq._choose.plan import Plan, plan_of
+from jaxdml.ptq._choose.rule import Rule
+from jaxdml.ptq._grids.observers import Observer, observer_of
+from jaxdml.ptq._trace.equations import Program
+from jaxdml.ptq._trace.scans import SCAN, Loop, loop_of, stacked
+from jaxdml.ptq._trace.values import Value
+
+CONTROL_FLOW = {"cond": "its branches run in floats", "while": "its body runs in floats"}
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """A program with its float graph, and what of it is quantized.
+
+    Attributes:
+      builder: what built the float graph.
+      graph: the float graph; in a body its constants are stacked over layers.
+      modes: "static", "dynamic" or "float", by the result of each contraction.
+      reasons: why contractions and scans stay float, by their result.
+      plan: which values are quantized.
+      loop: the scan, if the unit is its body.
+      bodies: the units of the scans over layers, by the first result of each scan.
+    """
+
+    builder: Builder
+    graph: Graph
+    modes: dict[str, str]
+    reasons: dict[str, str]
+    plan: Plan
+    loop: Loop | None = None
+    bodies: dict[str, "Unit"] = field(default_factory=dict)
+
+    @property
+    def program(self) -> Program:
+        """The program."""
+        return self.builder.program
+
+    def each(self) -> Iterator[tuple[str, "Unit"]]:
+        """The function as ("", unit), and each body by the first result of its scan."""
+        yield "", self
+        yield from self.bodies.items()
+
+    def layers(self) -> list[Node]:
+        """All contractions."""
+        return [node for _, unit in self.each() for node in unit.graph.nodes if is_contraction(node)]
+
+    def reasons_by_layer(self) -> dict[str, str]:
+        """Why each contraction and scan stays float, by the name of the layer."""
+        return {
+            node.name: unit.reasons[node.outputs[0]]
+            for _, unit in self.each() for node in unit.graph.nodes if node.outputs[0] in unit.reasons
+        }  # fmt: skip
+
+    def with_constants(self, leaves: Sequence[Any]) -> "Unit":
+        """The unit whose graph has its weights and params, given the leaves of the params."""
+        arrays = {name: np.asarray(value) for name, value in self.builder.constants(leaves).items()}
+        graph = without_dead(self.graph.replace(constants={**self.graph.constants, **arrays}))
+        bodies = dict(self.bodies)
+        for node in self.graph.nodes:
+            if node.outputs[0] in bodies:
+                bodies[node.outputs[0]] = self._with_layers(node, leaves)
+        return replace(self, graph=graph, bodies=bodies)
+
+    def _with_layers(self, node: Node, leaves: Sequence[Any]) -> "Unit":
+        body, equation = self.bodies[node.outputs[0]], self.program.equations[node.options["equation"]]
+        loop = body.loop
+        assert loop is not None
+        names = [equation.inputs[place] for place in sorted((*loop.fixed, *loop.layers))]
+        values = jax.device_get(self.builder.values(names, leaves))
+        layers = [body.with_constants(loop.of_layer(i, values)).graph for i in range(loop.length)]
+        return replace(body, graph=stacked(layers, node.name))
+
+    def observers(self, default: Observer, rules: Sequence[Rule]) -> dict[Value, Observer]:
+        """The observer of each value that sets a range; stacked over layers in bodies."""
+        return {
+            Value(name, scan=scan): observer if unit.loop is None else _repeated(observer, unit.loop.length)
+            for scan, unit in self.each() for name, observer in unit.own_observers(default, rules).items()
+        }  # fmt: skip
+
+    def own_observers(self, default: Observer, rules: Sequence[Rule]) -> dict[str, Observer]:
+        """The observers of one layer, by the names of the values."""
+        observers = dict.fromkeys(self.plan.ranges.values(), default)
+        for rule in reversed(rules):
+            for node in self.plan.nodes:
+                if rule.observer and is_contraction(node) and re.search(rule.pattern, node.name):
+                    named = observer_of(rule.observer)
+                    observers |= {self.plan.ranges[name]: named for name in node.inputs if name in self.plan.ranges}
+        return observers
+
+    def is_wide(self, value: Value) -> bool:
+        """Whether a value is quantized to 16 bits."""
+        return value.base in dict(self.each())[value.scan].plan.wide
+
+    def described(self, value: Value) -> str:
+        """A value in words, for errors."""
+        maker = dict(self.each())[value.scan].graph.producers().get(value.base)
+        if maker is None:
+            return f"what the layers of {value.scan!r} read" if value.scan else value.base.replace("_", " ")
+        return f"what {described(maker)} computes"
+
+
+def _repeated(observer: Observer, length: int) -> Observer:
+    repeated: Observer = jax.tree.map(lambda x: np.stack([x] * length), observer)
+    return repeated
+
+
+def unit_of(program: Program, products: str, rules: Sequence[Rule], loop: Loop | None = None) -> Unit:
+    """Builds and plans a program, and the bodies of its scans over layers."""
+    builder = build(program)
+    graph = builder.graph()
+    modes, reasons = modes_of(graph, products, rules)
+    bodies = {}
+    for node in graph.nodes:
+        if not any(map(builder.is_data, node.inputs)):
+            continue
+        if node.operator.name in CONTROL_FLOW:
+            reasons[node.outputs[0]] = CONTROL_FLOW[node.operator.name]
+        if node.operator.name != SCAN:
+            continue
+        inner = None if loop is not None else _loop_of(builder, node)
+        if inner is None:
+            text = "is inside of a scan" if loop is not None else "has no parameters stacked over layers, or reads data"
+            reasons[node.outputs[0]] = f"it {text}: its body runs in floats"
+            continue
+        body = unit_of(inner.program, products, rules, inner)
+        if any(mode != "float" for mode in body.modes.values()):
+            bodies[node.outputs[0]] = body
+        else:
+            reasons[node.outputs[0]] = "its body has nothing to quantize"
+    floats = [name for name in program.inputs if jnp.issubdtype(program.avals[name].dtype, jnp.floating)]
+    plan = plan_of(Flow(graph, builder.number), modes, floats)
+    return Unit(builder, graph, modes, reasons, plan, loop, bodies)
+
+
+def _loop_of(builder: Builder, node: Node) -> Loop | None:
+    equation = builder.program.equations[node.options["equation"]]
+    return loop_of(
+        equation, builder.program.avals, lambda place: builder.is_data(equation.inputs[place]),
+        lambda place: _path(builder, equation.inputs[place]),
+    )  # fmt: skip
+
+
+def _path(builder: Builder, name: str) -> tuple[str, ...]:
+    """The path of the parameter from which a fixed value is computed."""
+    leaves = builder.fixed.leaves(name)
+    return builder.program.params[leaves[0]] if leaves else (name,)

@@ -1,0 +1,81 @@
+"""Fuse a graph with quantize and dequantize nodes to quantized operators, and prepare its weights."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdml._graph.fuse import fused
+from jaxdml._graph.graph import Graph
+from jaxdml._graph.remarks import MOVERS
+from jaxdml._graph.weights import with_weights
+from jaxdml.ptq._choose.plan import CHAINED, JOINS
+from jaxdml.ptq._integers.operators import DEQUANTIZE, INTEGERS, QUANTIZE
+from jaxdml.ptq._integers.rules import PTQ_RULES
+from jaxdml.ptq._trace.scans import LAYERS, body_of, each_layer, stacked, with_body
+
+
+def on_integers(graph: Graph) -> tuple[Graph, dict[str, Any]]:
+    """The graph with quantized operators, and its parameters by name; those of a scan's layers are stacked.
+
+    Raises:
+      PtqError: if the layers of a scan become other operators.
+    """
+    result, params = _with_params(graph)
+    nodes, of_scans = [], dict[str, Any]()
+    for node in result.nodes:
+        if node.operator is LAYERS:
+            body = body_of(node, {**result.constants, **params})
+            layers = [_as_parameters(layer) for layer in each_layer(body)]
+            node, constants = with_body(node, _with_barriers(stacked(layers, node.name)), node.options["body"].data)
+            of_scans |= constants
+        nodes.append(node)
+    result = _with_barriers(result.replace(nodes=tuple(nodes)))
+    read = {name for node in result.nodes for name in node.inputs} | set(result.outputs)
+    return result, {name: x for name, x in params.items() if name in read} | of_scans
+
+
+def _with_params(graph: Graph) -> tuple[Graph, dict[str, Any]]:
+    return with_weights(fused(graph, INTEGERS, rules=PTQ_RULES))
+
+
+def _as_parameters(layer: Graph) -> Graph:
+    """The fused graph of a layer, with all of its constants as arrays that a scan takes."""
+    graph, params = _with_params(layer)
+    return graph.replace(constants=jax.tree.map(jnp.asarray, {**graph.constants, **params}))
+
+
+def _with_barriers(graph: Graph) -> Graph:
+    """The graph with a barrier after quantized operators that several nodes read.
+
+    Without a barrier XLA fuses the rounding into each reader, and keeps the floats before it for all of them: four
+    times the bytes.
+    """
+    readers = graph.consumers()
+    nodes = []
+    for node in graph.nodes:
+        if node.operator.is_quantized and len(readers.get(node.outputs[0], [])) > 1:
+            function = node.operator.function
+            barred = replace(node.operator, function=lambda *x, of=function, **k: lax.optimization_barrier(of(*x, **k)))
+            node = node.replace(operator=barred)
+        nodes.append(node)
+    return graph.replace(nodes=tuple(nodes))
+
+
+def explained(graph: Graph) -> Graph:
+    """The graph as its table shows it: every float node has a reason, and the nodes of a body follow their scan."""
+    nodes = []
+    for node in graph.nodes:
+        body = node.options.get("body")
+        if body is not None:
+            nodes += [node.replace(on="", remark="its body follows, planned once for all layers")]
+            nodes += explained(graph.replace(nodes=body.nodes)).nodes
+        elif node.on == "floats" and node.operator.kind in (*JOINS, *MOVERS, *CHAINED):
+            nodes.append(node.replace(remark="its inputs are floats, or floats alone read it"))
+        elif node.on == "floats" and not node.remark and node.operator not in (QUANTIZE, DEQUANTIZE):
+            nodes.append(node.replace(remark=f"there is no quantized {node.operator.name}"))
+        else:
+            nodes.append(node)
+    return graph.replace(nodes=tuple(nodes))

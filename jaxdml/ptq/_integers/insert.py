@@ -1,0 +1,204 @@
+"""Insert quantize and dequantize nodes into a float graph: what the fusing pass reads."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdml._graph.evaluate import evaluate
+from jaxdml._graph.graph import Graph, Node, without_dead
+from jaxdml._quantized import directml
+from jaxdml.ptq._build import operators as op
+from jaxdml.ptq._choose.unit import Unit
+from jaxdml.ptq._grids.ranges import quantize_weights
+from jaxdml.ptq._integers.operators import DEQUANTIZE, DYNAMIC, QUANTIZE, TABLE
+from jaxdml.ptq._trace.equations import bind
+from jaxdml.ptq._trace.scans import each_layer, stacked, with_body
+from jaxdml.ptq._trace.values import Value
+
+Parameters = tuple[np.ndarray, np.ndarray]  # scale and zero point
+ROLES = "scale", "zero_point"
+MOST_STEPS = 2.0**30  # of a bias in int32: the rest is for the sum of products
+
+
+def quantized_graph(unit: Unit, parameters: Mapping[Value, Parameters], scan: str = "") -> Graph:
+    """The unit's graph with quantize and dequantize nodes.
+
+    Args:
+      unit: a unit with constants.
+      parameters: scale and zero point of each value that sets a range; stacked over layers in bodies.
+      scan: the scan whose body the unit is.
+    """
+    own = {value.base: pair for value, pair in parameters.items() if value.scan == scan}
+    added = {_named(name, role): x for name, pair in own.items() for role, x in zip(ROLES, pair, strict=True)}
+    graph = unit.graph.replace(constants={**unit.graph.constants, **added})
+    bodies = {name: quantized_graph(body, parameters, name) for name, body in unit.bodies.items()}
+    if unit.loop is None:
+        return _Inserter(unit, graph, bodies).graph()
+    return stacked([_Inserter(unit, layer, bodies).graph() for layer in each_layer(graph)], scan)
+
+
+def _named(name: str, role: str) -> str:
+    return str(Value(name, role))
+
+
+class _Inserter:
+    """Inserts the nodes of one unit, or of one layer of it."""
+
+    def __init__(self, unit: Unit, graph: Graph, bodies: Mapping[str, Graph]) -> None:
+        self._unit, self._plan, self._graph, self._bodies = unit, unit.plan, graph, bodies
+        self._constants, self._reasons = dict(graph.constants), dict(unit.reasons)
+        self._nodes, self._makers = list[Node](), graph.producers()
+        self._places = {node: place for place, node in enumerate(graph.nodes)}
+        self._number, self._rank = unit.builder.number, unit.builder.rank
+        self._biases = {each.weight_name: each.bias_name for each in unit.builder.contractions if each.has_bias}
+
+    def graph(self) -> Graph:
+        """The graph with the nodes."""
+        for name in self._graph.inputs:
+            self._quantize(name)
+        for node in self._graph.nodes:
+            self._insert(node)
+        outputs = tuple(self._read(name, False) for name in self._graph.outputs)
+        return without_dead(self._graph.replace(nodes=tuple(self._nodes), constants=self._constants, outputs=outputs))
+
+    def _insert(self, node: Node) -> None:
+        output = node.outputs[0]
+        if output in self._plan.tables:
+            self._append_table(node)
+            return
+        before = self._nodes[-1] if self._nodes else node
+        if before.operator is DYNAMIC and node.operator is op.ADD and node.inputs[0] == before.outputs[0]:
+            # The dynamic product adds the bias itself.
+            self._nodes[-1] = before.replace(inputs=(*before.inputs, node.inputs[1]), outputs=node.outputs)
+        else:
+            inputs = tuple(self._read(name, node in self._plan.nodes) for name in node.inputs)
+            mode = self._unit.modes.get(output, "float") if node.operator.kind in op.CONTRACTIONS else "float"
+            node = node.replace(inputs=inputs)
+            if mode == "static":
+                node = self._with_integer_weights(node)
+            elif mode == "dynamic":
+                node = self._dynamic(node)
+            elif output in self._bodies:
+                node = self._with_body(node)
+            self._nodes.append(node.replace(remark=self._reasons.get(output, node.remark)))
+        for name in node.outputs:
+            self._quantize(name)
+
+    def _read(self, name: str, reads_integers: bool) -> str:
+        """The name under which a node reads a value: its dequantized form, if the node or the value is on integers."""
+        is_quantized = name in self._plan.quantized and (reads_integers or name in self._plan.results)
+        return _named(name, "dequantized") if is_quantized else name
+
+    def _quantize(self, name: str) -> None:
+        if name in self._plan.quantized:
+            self._convert(QUANTIZE, name, _named(name, "quantized"), name)
+            self._dequantize(name)
+
+    def _dequantize(self, name: str) -> None:
+        self._convert(DEQUANTIZE, _named(name, "quantized"), _named(name, "dequantized"), name)
+
+    def _convert(self, operator: Any, before: str, after: str, name: str) -> None:
+        source = self._plan.quantized[name]
+        inputs = before, _named(source, "scale"), _named(source, "zero_point")
+        self._nodes.append(Node(operator, inputs, (after,), {"axis": 1}, name))
+
+    def _parameters(self, source: str) -> Parameters:
+        return self._constants[_named(source, "scale")], self._constants[_named(source, "zero_point")]
+
+    def _with_body(self, node: Node) -> Node:
+        loop = self._unit.bodies[node.outputs[0]].loop
+        assert loop is not None
+        node, constants = with_body(node, self._bodies[node.outputs[0]], loop.data)
+        self._constants |= constants
+        return node
+
+    # Weights -----------------------------------------------------------------------------------------------------
+
+    def _with_integer_weights(self, node: Node) -> Node:
+        """The contraction with dequantized integers as its weights, with a scale for each output channel."""
+        data, weight, *bias = node.inputs
+        if weight not in self._constants:
+            return node
+        axis = 0 if node.operator is op.CONVOLUTION else -1
+        least = None
+        if weight in self._biases:
+            source = self._plan.ranges[self._makers[node.outputs[0]].inputs[0]]
+            least = np.abs(self._constants[self._biases[weight]]) / (self._parameters(source)[0] * MOST_STEPS)
+        names = self._integer_weights(node.outputs[0], weight, axis, least)
+        dequantized = _named(weight, "dequantized")
+        self._nodes.append(Node(DEQUANTIZE, names, (dequantized,), {"axis": axis}, node.name))
+        return node.replace(inputs=(data, dequantized, *bias))
+
+    def _integer_weights(self, output: str, weight: str, axis: int, least: np.ndarray | None) -> tuple[str, str, str]:
+        """Quantizes weights, and returns the names of the integers, scales and zero points.
+
+        Args:
+          output: the contraction's result.
+          weight: the weights' name.
+          axis: the axis of output channels.
+          least: the least scale of each channel with which its bias fits int32.
+        """
+        w = np.asarray(self._constants.pop(weight))
+        integers, scale = quantize_weights(w, axis)
+        if least is not None:
+            # A channel of zeros is exact with any scale: it takes one with which the bias has 2**20 steps.
+            rest = tuple(i for i in range(w.ndim) if i != axis % w.ndim)
+            scale = np.where(w.any(rest) | (least == 0), scale, least * np.float32(2**10)).astype(np.float32)
+        if least is not None and (scale < least).any():
+            text = "have larger weight scales, so that the bias fits int32"
+            self._reasons[output] = f"{int((scale < least).sum())} channels {text}"
+            scale = np.maximum(scale, least).astype(np.float32)
+            shape = [1] * w.ndim
+            shape[axis] = -1
+            integers = np.rint(w / scale.reshape(shape)).astype(np.int8)
+        names = _named(weight, "quantized"), _named(weight, "scale"), _named(weight, "zero_point")
+        arrays = np.asarray(integers), np.asarray(scale), np.zeros(scale.shape, np.int8)
+        self._constants |= dict(zip(names, arrays, strict=True))
+        return names
+
+    def _dynamic(self, node: Node) -> Node:
+        inputs = node.inputs
+        if inputs[1] in self._constants:
+            inputs = inputs[0], *self._integer_weights(node.outputs[0], inputs[1], -1, None)[:2]
+        return node.replace(operator=DYNAMIC, inputs=inputs)
+
+    # Tables ------------------------------------------------------------------------------------------------------
+
+    def _append_table(self, node: Node) -> None:
+        name = node.outputs[0]
+        root = self._plan.tables[name]
+        within = self._nodes_between(root, name)
+        self._constants[_named(name, "table")] = self._table(root, name, within)
+        source = tuple(word for each in within for word in each.source)
+        inputs = _named(root, "quantized"), _named(name, "table")
+        self._nodes.append(Node(TABLE, inputs, (_named(name, "quantized"),), {}, node.name, source))
+        self._dequantize(name)
+
+    def _nodes_between(self, root: str, name: str) -> list[Node]:
+        """The nodes that compute a value from a root and numbers, in order."""
+        pending, found = [name], dict[Node, int]()
+        while pending:
+            each = pending.pop()
+            node = self._makers.get(each)
+            if node is not None and each != root and node not in found and self._number(each) is None:
+                found[node] = self._places[node]
+                pending += node.inputs
+        return sorted(found, key=found.__getitem__)
+
+    def _table(self, root: str, name: str, within: list[Node]) -> np.ndarray:
+        """The function's quantized result for each integer of the root, in ascending order."""
+        x_scale, x_zero_point = self._parameters(self._plan.quantized[root])
+        y_scale, y_zero_point = self._parameters(self._plan.quantized[name])
+        limits = np.iinfo(x_zero_point.dtype)
+        every = np.arange(limits.min, limits.max + 1).astype(x_zero_point.dtype)
+        values: dict[str, Any] = {root: directml.to_floats(every, x_scale, x_zero_point, axis=0)}
+        nodes = [bind(node, self._unit.program) for node in within]
+        computed = {each for node in nodes for each in node.outputs}
+        for each in {each for node in nodes for each in node.inputs} - computed - {root}:
+            number = self._number(each)
+            assert number is not None
+            values[each] = number if self._rank(each) == 0 else np.full(every.shape, number, number.dtype)
+        y = evaluate(nodes, values)[name].astype(jnp.float32)
+        return np.asarray(directml.to_integers(y, y_scale, y_zero_point, axis=0, dtype=y_zero_point.dtype))

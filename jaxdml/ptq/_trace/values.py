@@ -1,0 +1,24 @@
+"""Keys of a function's values."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of the function, or something that belongs to one, such as its scale.
+
+    `str` gives the name in a graph. No code parses such a name: facts are fields of this key.
+
+    Attributes:
+      base: the value's name in its program.
+      role: what belongs to the value, such as "scale"; "" for the value itself.
+      scan: the first result of the scan whose body computes the value; "" outside of scans.
+    """
+
+    base: str
+    role: str = ""
+    scan: str = ""
+
+    def __str__(self) -> str:
+        name = f"{self.base}:{self.role}" if self.role else self.base
+        return f"{self.scan}/{name}" if self.scan else name

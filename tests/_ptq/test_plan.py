@@ -1,0 +1,121 @@
+"""The passes that choose what is quantized, each alone, on small graphs."""
+
+import numpy as np
+import pytest
+
+from jaxdml._graph.graph import Graph, Node
+from jaxdml.ptq._build import operators as op
+from jaxdml.ptq._choose.flow import Flow
+from jaxdml.ptq._choose.plan import after_means, capable, chain_roots, plan_of, range_sources, wanted
+
+TANH = op.equation("tanh", "element_wise")
+SORT = op.equation("sort")
+
+
+def flow(*nodes, outputs=("y",), fixed=("w",)):
+    """A graph of x of nodes (operator, inputs, output); the values named `number` are numbers."""
+    made = tuple(Node(operator, tuple(inputs.split()), (output,)) for operator, inputs, output in nodes)
+    graph = Graph(made, ("x",), outputs, dict.fromkeys(fixed, np.ones((2, 2), np.float32)))
+    return Flow(graph, lambda name: np.float32(2) if name == "number" else None)
+
+
+def static(graph):
+    return {node.outputs[0]: "static" for node in graph.graph.nodes if node.operator.kind in op.CONTRACTIONS}
+
+
+def passes(graph):
+    modes = static(graph)
+    can = capable(graph, modes, ["x"])
+    return can, wanted(graph, modes, can), plan_of(graph, modes, ["x"])
+
+
+def test_a_chain_of_elementwise_functions_has_the_roots_of_its_start():
+    graph = flow((op.PRODUCT, "x w", "a"), (TANH, "a", "b"), (op.MULTIPLY, "b number", "c"), (op.ADD, "c a", "y"))
+    assert chain_roots(graph) == {"a": ("a",), "b": ("a",), "c": ("a",), "y": ("a",)}
+
+
+def test_a_value_of_two_inputs_is_a_root_of_its_own():
+    graph = flow((op.PRODUCT, "x w", "a"), (TANH, "a", "b"), (op.ADD, "b x", "y"))
+    assert chain_roots(graph)["y"] == ("y",)
+
+
+def test_an_array_beside_data_ends_a_chain():
+    graph = flow((op.PRODUCT, "x w", "a"), (op.MULTIPLY, "a w", "y"))
+    assert chain_roots(graph)["y"] == ("y",)
+
+
+def test_a_clamped_value_is_a_root_beside_what_it_clamps():
+    graph = flow((op.PRODUCT, "x w", "a"), (op.CLIP, "a", "b"), (TANH, "b", "y"))
+    assert chain_roots(graph) == {"a": ("a",), "b": ("b", "a"), "y": ("b", "a")}
+
+
+def test_normalized_values_are_after_a_mean_until_a_contraction():
+    graph = flow((op.MEAN, "x", "m"), (op.MULTIPLY, "x m", "n"), (op.PRODUCT, "n w", "a"), (TANH, "a", "y"))
+    assert after_means(graph) == {"m", "n"}
+
+
+def test_a_product_with_a_value_after_a_mean_cannot_run_on_integers():
+    graph = flow((op.MEAN, "x", "m"), (op.MULTIPLY, "x m", "n"), (op.PRODUCT, "n w", "y"))
+    can, want, _ = passes(graph)
+    assert can.values == {"x", "m", "y"}
+    assert want.quantized == {"n"}
+
+
+def test_a_product_of_two_values_can():
+    graph = flow((op.PRODUCT, "x w", "a"), (op.MULTIPLY, "x a", "n"), (op.PRODUCT, "n w", "y"))
+    can, want, _ = passes(graph)
+    assert "n" in can.values
+    assert want.quantized == {"x", "a", "n"}
+
+
+def test_a_clamp_behind_a_contraction_is_fused_and_its_input_never_quantized():
+    graph = flow((op.PRODUCT, "x w", "a"), (op.CLIP, "a", "b"), (op.PRODUCT, "b w", "y"))
+    can, want, plan = passes(graph)
+    assert can.fused_clamps == {"b"}
+    assert want.quantized == {"x", "b"}
+    assert plan.results == {"a", "b"}
+    assert not plan.tables
+
+
+def test_a_clamp_of_a_value_that_others_read_is_a_table():
+    graph = flow((op.PRODUCT, "x w", "a"), (op.CLIP, "a", "b"), (op.PRODUCT, "b w", "c"), (op.ADD, "c a", "y"))
+    can, want, _ = passes(graph)
+    assert not can.fused_clamps
+    assert want.tables == {"b": "a"}
+
+
+def test_what_tables_alone_read_is_wide_if_a_product_made_it():
+    graph = flow((op.PRODUCT, "x w", "a"), (TANH, "a", "b"), (op.PRODUCT, "b w", "y"))
+    _, want, plan = passes(graph)
+    assert want.only_tables_read == {"a"}
+    assert plan.wide == {"a"}
+    graph = flow(
+        (op.PRODUCT, "x w", "a"), (TANH, "a", "b"), (op.ADD, "a x", "c"), (op.ADD, "b c", "d"), (op.PRODUCT, "d w", "y")
+    )  # fmt: skip
+    assert passes(graph)[1].tables == {"b": "a"}
+    assert not passes(graph)[2].wide
+
+
+def test_a_value_that_float_operators_alone_read_stays_float():
+    graph = flow((op.PRODUCT, "x w", "a"), (SORT, "a", "y"))
+    assert passes(graph)[2].quantized == {"x": "x"}
+
+
+def test_a_contraction_in_floats_wants_nothing():
+    graph = flow((op.PRODUCT, "x w", "y"))
+    plan = plan_of(graph, {"y": "float"}, ["x"])
+    assert not plan.nodes
+    assert not plan.quantized
+
+
+def test_an_input_of_integers_cannot_be_quantized():
+    graph = flow((op.PRODUCT, "x w", "y"))
+    assert capable(graph, static(graph), []).values == {"y"}
+    assert capable(graph, static(graph), ["x"]).values == {"x", "y"}
+
+
+@pytest.mark.parametrize(("operator", "source"), [(op.TRANSPOSE, "x"), (op.PAD, "x"), (TANH, "m")])
+def test_movers_and_paddings_on_integers_keep_the_range_of_their_input(operator, source):
+    graph = flow((operator, "x", "m"), (op.PRODUCT, "m w", "y")).graph
+    assert range_sources(graph, set(graph.nodes))["m"] == source
+    assert range_sources(graph, set())["m"] == "m"
