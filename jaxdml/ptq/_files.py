@@ -1,7 +1,7 @@
-"""Models in files: arrays of NumPy and JSON in one .npz, and no pickle.
+"""Save and load models as an .npz file of NumPy arrays and JSON, without pickle.
 
-A file holds the graph with quantize and dequantize nodes, integers in place of weights, and the equations of the float
-function as text. The function itself is not in it: `load` is given the function, traces it, and compares.
+A file has the graph with quantize and dequantize nodes, the integer weights, and the signature of the float function.
+The function itself is not in the file: `load` takes the function, traces it, and compares the signatures.
 """
 
 import json
@@ -27,8 +27,7 @@ from jaxdml.ptq._trace.traced import Traced, shapes_of
 FORMAT = "jaxdml.ptq 1"
 TEXT = "model.json"
 LONG_TABLE, RUNS = 2**16, ":runs"
-# What zipfile, NumPy and JSON raise for a file whose bytes are wrong; zipfile raises NotImplementedError where a byte
-# that names the compression says one that zipfile does not know.
+# What zipfile, NumPy and JSON raise for a damaged file; zipfile raises NotImplementedError for an unknown compression.
 DAMAGE = (
     AttributeError, EOFError, IndexError, KeyError, MemoryError, NotImplementedError, RecursionError, TypeError,
     ValueError, zipfile.BadZipFile, zlib.error,
@@ -38,14 +37,14 @@ PARAMS = "write load(path, apply, params), with the float parameters or jax.Shap
 
 
 def save(path: str | os.PathLike[str], model: Model) -> None:
-    """Writes a model to a file; one of this name is replaced once the new one is complete.
+    """Writes a model to a file. An existing file is replaced only once the new file is complete.
 
     Args:
-      path: of the file; by custom it ends in .npz.
+      path: path of the file, which usually ends in .npz.
       model: the model.
 
     Raises:
-      PtqError: if model is none of jaxdml.ptq.
+      PtqError: if model is not a `jaxdml.ptq.Model`.
       OSError: if the file cannot be written.
     """
     if not isinstance(model, Model):
@@ -83,13 +82,13 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
     """Reads a model that `save` wrote.
 
     Args:
-      path: of the file.
-      apply: the float function that was quantized. It is traced again, and its equations must be the same.
-      params: the float parameters, or a pytree of jax.ShapeDtypeStruct like them; needed where they are held by other
-        than dicts, lists and tuples.
+      path: path of the file.
+      apply: the float function that was quantized. `load` traces it again; its equations must be the same.
+      params: the float parameters, or a pytree of jax.ShapeDtypeStruct like them; required unless their pytree consists
+        of dicts, lists and tuples.
 
     Returns:
-      The model, with the bits that it was saved with.
+      The model, with the same bits as when it was saved.
 
     Raises:
       PtqError: if the file cannot be read, or is no such model, or apply or params are others.
@@ -131,10 +130,10 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
 
 
 def _checked(file: Any) -> Any:
-    """The file, if nothing in it unfolds to more than it is.
+    """The file, rewound, if no part of it is compressed: a small file cannot expand to fill the memory.
 
     Raises:
-      ValueError: if something does.
+      ValueError: if a part is compressed.
     """
     with zipfile.ZipFile(file) as archive:
         if any(each.compress_type != zipfile.ZIP_STORED for each in archive.infolist()):
@@ -144,8 +143,8 @@ def _checked(file: Any) -> Any:
 
 
 def _stored(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
-    """What stands for an array in a file: its bits; of a long table, each number and how often it follows itself."""
-    if array.dtype.kind == "V":  # bfloat16, which files of NumPy do not know
+    """An array as the file has it: bfloat16 as its bits, a long table run-length encoded."""
+    if array.dtype.kind == "V":  # bfloat16 is unknown to NumPy files
         return {name: array.view(f"u{array.dtype.itemsize}")}
     if array.shape != (LONG_TABLE,):
         return {name: array}
@@ -154,7 +153,7 @@ def _stored(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _restored(name: str, arrays: Any) -> np.ndarray:
-    """The array that `_stored` wrote."""
+    """The array that `_stored` encoded."""
     if f"{name}{RUNS}" not in arrays:
         return np.asarray(arrays[name])
     runs = arrays[f"{name}{RUNS}"]
@@ -188,7 +187,7 @@ def _node_of_json(stored: list[Any]) -> Node:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON with tuples in place of lists."""
+    """A JSON value with its lists as tuples."""
     if isinstance(value, list):
         return tuple(map(_tuples, value))
     return {key: _tuples(each) for key, each in value.items()} if isinstance(value, dict) else value
@@ -198,7 +197,7 @@ def _tuples(value: Any) -> Any:
 
 
 def _skeleton(tree: Any) -> Any:
-    """A pytree of dicts, lists and tuples with shapes and types; None if it holds other nodes."""
+    """A pytree of shapes and types as JSON; None unless the pytree consists of dicts, lists and tuples."""
     try:
         return _written(tree)
     except TypeError:
@@ -218,7 +217,7 @@ def _written(tree: Any) -> Any:
 
 
 def _tree(written: Any) -> Any:
-    """The pytree that `_written` wrote."""
+    """The pytree that `_written` encoded."""
     if written is None:
         return None
     if "shape" in written:

@@ -13,7 +13,7 @@ from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow
 
 JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")  # kinds that have a quantized form
-CHAINED = ("element_wise", "clip", "add", "mul")  # kinds of elementwise functions, of which tables are made
+CHAINED = ("element_wise", "clip", "add", "mul")  # kinds of elementwise functions, which tables can replace
 RENEWING = (*CONTRACTIONS, "add", "concat", "window_mean")  # kinds after which 8 bits suffice again for a mean
 
 
@@ -98,7 +98,7 @@ def plan_of(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -
 
 
 def chain_roots(flow: Flow) -> dict[str, tuple[str, ...]]:
-    """The values of which each value is an elementwise function, of one value and numbers alone; the nearest first."""
+    """Maps each value to the values that alone, with numbers, determine it element by element; the nearest first."""
     roots: dict[str, tuple[str, ...]] = {}
     for node in flow.data_nodes():
         output, data = node.outputs[0], flow.data_inputs(node)
@@ -150,7 +150,7 @@ def capable(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -
 def _table_index(
     flow: Flow, roots: Iterable[str], output: str, values: Set[str], fused_clamps: Set[str]
 ) -> str | None:  # fmt: skip
-    """The nearest quantizable value of which a table gives the output."""
+    """The nearest quantizable value that a table can map to the output; None if there is none."""
     for root in roots:
         maker = flow.maker(root)
         # A clamp that no operator computes would be a table itself; the root of the clamp serves as well.
@@ -176,7 +176,7 @@ def wanted(flow: Flow, modes: Mapping[str, str], can: Capable) -> Wanted:
     """What is to run on integers, by a pass backwards from the contractions."""
     nodes, results, quantized, tables = set[Node](), set[str](), set[str](), dict[str, str]()
     read, by_tables = set[str](), set[str]()  # values that operators and tables read as integers
-    fused_away = set[str]()  # intermediate results of one quantized operator, which are never quantized
+    fused_away = set[str]()  # intermediate results inside of one quantized operator; they are never quantized
     for node in reversed(flow.data_nodes()):
         kind, output, data = node.operator.kind, node.outputs[0], flow.data_inputs(node)
         asked = {name for name in node.outputs if name in read or name in by_tables}

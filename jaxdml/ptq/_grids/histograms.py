@@ -1,8 +1,8 @@
 """Histograms of equal bins over [-2**exponent, 2**exponent], counted in JAX and read in NumPy.
 
-Bin 0 holds zeros alone, since half of what a ReLU gives is 0, which every grid holds exactly. Bin k holds
-((k - 1) * width, k * width], and bin -k the same below 0. The range doubles where data exceed it: bins 2k - 1 and 2k
-merge to k, which is what counting in wide bins would have given.
+Bin 0 counts zeros alone, because half of the results of a ReLU are 0, which every scale represents exactly. Bin k
+counts ((k - 1) * width, k * width], and bin -k the same below 0. The range doubles when data exceed it: bins 2k - 1 and
+2k merge into bin k, as if the wide bins had counted from the start.
 """
 
 import itertools
@@ -18,25 +18,25 @@ from jaxdml.ptq._grids.ranges import scale_and_zero_point
 
 Array = Any
 LEAST_EXPONENT = -100  # bins / 2**exponent is then a finite float32 number
-# What the ends of a range are multiplied by, in search of the best: octaves, then steps around what was found.
+# Factors of the ends of a range in the search for the best: octaves first, then finer steps around the best so far.
 OCTAVES = 2.0 ** -np.arange(11)
 STEPS = (2.0 ** (np.arange(-12, 13) / 8), 2.0 ** (np.arange(-12, 13) / 8), 2.0 ** (np.arange(-8, 9) / 96))
 
 
 def exponent_for(x: Array) -> Array:
-    """The least exponent of a range that holds float32 x, int32; any exponent if x holds NaN or infinity."""
+    """The least exponent, int32, of a range that contains float32 x; any exponent if x holds NaN or infinity."""
     mantissa, exponent = jnp.frexp(jnp.maximum(jnp.max(jnp.abs(x)), np.float32(2.0**LEAST_EXPONENT)))
     return exponent - (mantissa == np.float32(0.5)).astype(jnp.int32)
 
 
 def counted(x: Array, exponent: Array, bins: int) -> Array:
-    """How many of float32 x lie in each bin, float32 [2 * bins + 1]."""
-    # At least 1, because the product of what is not 0 may be.
+    """The number of elements of float32 x in each bin, float32 [2 * bins + 1]."""
+    # At least 1: the product may underflow to 0 though x is not 0.
     steps = jnp.maximum(jnp.ceil(jnp.abs(x) * jnp.ldexp(np.float32(bins), -exponent)), np.float32(1))
     index = np.int32(bins) + (jnp.sign(x) * steps).astype(jnp.int32)
     mesh = jax.typeof(x).sharding.mesh
     on_all = NamedSharding(mesh, PartitionSpec(None)) if AxisType.Explicit in mesh.axis_types else None
-    # In int32, because adding ones to a float32 ends at 2**24; NaN and infinity go anywhere, but not outside.
+    # In int32, because float32 counts stop growing at 2**24. The mode keeps NaN and infinity within bounds.
     counts = jnp.zeros(2 * bins + 1, jnp.int32).at[index].add(1, mode="clip", out_sharding=on_all)
     return counts.astype(jnp.float32)
 
@@ -51,13 +51,13 @@ def widened(counts: Array, doublings: Array) -> Array:
 
 
 def edges_of(bins: int, exponent: Any) -> np.ndarray:
-    """What lies between bins, float64 [2 * bins + 2]; 0 comes twice, around the bin of zeros."""
+    """The edges between bins, float64 [2 * bins + 2]; 0 appears twice, around the bin of zeros."""
     sides = [np.arange(-bins, 1), np.arange(bins + 1)]
     return np.concatenate(sides) * (2.0 ** float(exponent) / bins)
 
 
 def quantile(fraction: float, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray) -> Any:
-    """`numpy.quantile` of values of which the first and the last are known, and between them the bins' counts."""
+    """`numpy.quantile` of values given by the counts of bins, and by the least and the greatest value."""
     ranks_after = np.cumsum(counts)
     last = ranks_after[-1] - 1
     rank = fraction * last
@@ -74,7 +74,7 @@ def quantile(fraction: float, counts: np.ndarray, edges: np.ndarray, ends: np.nd
 
 
 def least_squares(counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> np.ndarray:
-    """The range between 0 and the ends whose grid of dtype is closest to the values."""
+    """The range within the ends for which quantizing to dtype has the least squared error."""
     first, last = np.flatnonzero(counts)[[0, -1]]
     counts, edges = counts[first : last + 1], edges[first : last + 2]
     widest = np.asarray([min(ends[0], 0), max(ends[1], 0)], np.float64)
@@ -90,10 +90,10 @@ def least_squares(counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype
 
 
 def _errors(ranges: np.ndarray, counts: np.ndarray, edges: np.ndarray, dtype: Any) -> np.ndarray:
-    """The sum of squares of what quantizing to the grid of each range changes, values spread evenly over their bins.
+    """The sum of squared quantization errors for each range, with the values of a bin spread evenly over it.
 
-    In steps of the grid, x is off by x - n, with n the nearest integer that the grid holds. The integral of the square
-    up to x is n / 12 + (x - n)**3 / 3: a twelfth for each step, and what is left.
+    In units of the scale, the error of x is x - n, where n is the nearest integer within the limits. The integral of
+    the squared error up to x is n / 12 + (x - n)**3 / 3: a twelfth for each whole step, and the rest.
     """
     low, high = ranges.astype(np.float32).T
     scale, zero_point = scale_and_zero_point(low, high, dtype)

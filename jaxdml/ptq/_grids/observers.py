@@ -1,4 +1,4 @@
-"""Observers of a value's range over batches: pytrees that run under jit, scan, vmap and over a mesh."""
+"""Observers calibrate the range of a value over batches. They are pytrees for jit, scan, vmap and meshes."""
 
 import abc
 from dataclasses import dataclass, field, replace
@@ -20,16 +20,15 @@ NO_COUNTS, SMALLEST_RANGE = np.zeros(0, np.float32), np.int32(histograms.LEAST_E
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Observer(abc.ABC):
-    """What was seen of a value: the base of all observers.
+    """The base class of observers.
 
-    A subclass is a frozen dataclass registered by `jax.tree_util.register_dataclass`; its arrays are fields with
-    defaults, in types that never change, and its options fields marked by `jax.tree.static`. It says with `with_values`
-    how it takes a batch, with `with_devices` how those of all devices become one, and with `range` what it found. These
-    need not care for count, is_finite, empty batches and types.
+    A subclass is a frozen dataclass registered by `jax.tree_util.register_dataclass`. Its arrays are fields with
+    defaults, and keep their types; its options are fields marked by `jax.tree.static`. It implements `with_values`,
+    `with_devices` and `range`. The base class handles count, is_finite, empty batches and conversion to float32.
 
     Attributes:
-      count: the number of values seen, float32: exact to 2**24, rounded beyond.
-      is_finite: False once a NaN or an infinity was seen; the range then means nothing.
+      count: the number of values seen, float32: exact up to 2**24, rounded beyond.
+      is_finite: False once the observer has seen NaN or infinity; the range is meaningless then.
     """
 
     count: Array = NO_VALUES
@@ -37,29 +36,29 @@ class Observer(abc.ABC):
 
     @abc.abstractmethod
     def with_values(self, x: chex.Array) -> Self:
-        """The observer after a batch: float32, not empty; `count` is that before it."""
+        """The observer after a batch x, a float32 array that is not empty; `count` does not include the batch yet."""
 
     @abc.abstractmethod
     def with_devices(self, axis_name: str) -> Self:
-        """The observer of what all devices along an axis of the mesh have seen."""
+        """The observer of everything that all devices along a mesh axis have seen."""
 
     @abc.abstractmethod
     def range(self, dtype: chex.ArrayDType) -> tuple[chex.Array, chex.Array]:
-        """The range that integers of a type should cover.
+        """The range that an integer type should cover.
 
         Args:
           dtype: int8, uint8, int16 or uint16.
 
         Returns:
-          The lower and upper end, float32; numbers, or arrays where observers are stacked. They need not hold 0, which
-          `scale_and_zero_point` sees to. Where nothing was seen they are infinity and minus infinity.
+          The lower and upper end, float32: numbers, or arrays for stacked observers. The range need not include 0;
+          `scale_and_zero_point` widens it. An observer that has seen nothing returns infinity and minus infinity.
         """
 
     def update(self, x: chex.Array) -> Self:
-        """The observer after one more batch.
+        """The observer after another batch.
 
         Args:
-          x: array of any shape, of floats or integers; converted to float32.
+          x: float or integer array of any shape.
         """
         x = jnp.asarray(x).astype(jnp.float32)
         if x.size == 0:
@@ -68,10 +67,10 @@ class Observer(abc.ABC):
         return replace(self.with_values(x), count=self.count + np.float32(x.size), is_finite=is_finite)
 
     def merged(self, axis_name: str) -> Self:
-        """The observer of what all devices have seen, the same on each.
+        """The observer of everything that all devices have seen, replicated on each.
 
         Args:
-          axis_name: an axis of the mesh, inside of `jax.shard_map`, or of `jax.vmap`.
+          axis_name: a mesh axis inside of `jax.shard_map`, or an axis of `jax.vmap`.
         """
         is_wrong = lax.psum((~self.is_finite).astype(jnp.int32), axis_name) > 0
         count = lax.psum(self.count, axis_name)
@@ -96,19 +95,19 @@ class _Extremes(Observer):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MinMax(_Extremes):
-    """The least and the greatest value.
+    """The range from the least to the greatest value.
 
     Attributes:
-      low, high: these values, float32.
+      low, high: the least and the greatest value, float32.
     """
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MovingAverage(_Extremes):
-    """Moving averages of the least and the greatest value of each batch; the first batch counts in full.
+    """Exponential moving averages of the least and the greatest value of each batch, starting at the first batch's.
 
-    Over devices, the least and the greatest of these averages.
+    Across devices, the range spans the averages of all devices.
 
     Attributes:
       momentum: the weight of earlier batches, at least 0 and below 1.
@@ -165,7 +164,7 @@ class _Histogram(_Extremes):
 
     @abc.abstractmethod
     def _range(self, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> Any:
-        """The range, from the counts of bins, the edges between them, the least and the greatest value."""
+        """The range, from the bins' counts and edges and the least and greatest value."""
 
     def _counts_at(self, exponent: Array) -> Array:
         return histograms.widened(self.counts, exponent - self.exponent)
@@ -174,14 +173,14 @@ class _Histogram(_Extremes):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Percentile(_Histogram):
-    """All values but the least and the greatest, by a histogram; `range` computes in NumPy, so not under jit.
+    """The range between two percentiles, from a histogram. `range` computes in NumPy and does not run under jit.
 
     Attributes:
-      percentile: the upper end; the lower is 100 - percentile; interpolated between values as `numpy.percentile` does.
+      percentile: the upper end; the lower end is 100 - percentile. Interpolates like `numpy.percentile`.
       bins: the number of bins on each side of 0.
       low, high: the least and the greatest value, float32.
-      exponent: bins reach to 2**exponent, int32.
-      counts: the number of values in each bin, float32 [2 * bins + 1]: exact to 2**24, rounded beyond.
+      exponent: the bins cover [-2**exponent, 2**exponent], int32.
+      counts: the number of values in each bin, float32 [2 * bins + 1]: exact up to 2**24, rounded beyond.
     """
 
     percentile: float = jax.tree.static(default=99.99)
@@ -199,16 +198,16 @@ class Percentile(_Histogram):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LeastSquares(_Histogram):
-    """The range whose integers are closest to the values, by a histogram; `range` computes in NumPy, so not under jit.
+    """The range with the least mean squared quantization error, from a histogram. `range` does not run under jit.
 
-    Closest is the least mean square of what quantizing changes, clipping included, on the grid that
-    `scale_and_zero_point` gives. Both ends are searched for, between 0 and the least and the greatest value.
+    The error includes clipping, for the scale and zero point that `scale_and_zero_point` gives. The search varies both
+    ends between 0 and the least and the greatest value.
 
     Attributes:
       bins: the number of bins on each side of 0.
       low, high: the least and the greatest value, float32.
-      exponent: bins reach to 2**exponent, int32.
-      counts: the number of values in each bin, float32 [2 * bins + 1]: exact to 2**24, rounded beyond.
+      exponent: the bins cover [-2**exponent, 2**exponent], int32.
+      counts: the number of values in each bin, float32 [2 * bins + 1]: exact up to 2**24, rounded beyond.
     """
 
     def _range(self, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> Any:
@@ -216,13 +215,13 @@ class LeastSquares(_Histogram):
 
 
 def observer_of(observer: str | Observer) -> Observer:
-    """The observer that a name stands for, or the observer given.
+    """The observer that an argument `observer` names or is.
 
     Args:
       observer: "minmax", "moving_average", "percentile", "mse" (least squares), or an Observer.
 
     Raises:
-      PtqError: if it is anything else, such as a class in place of an observer.
+      PtqError: if the argument is anything else, such as a class.
     """
     if isinstance(observer, Observer):
         return observer

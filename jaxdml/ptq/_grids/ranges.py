@@ -1,6 +1,6 @@
-"""Grids of integers for ranges of values, weights and biases: one formula for NumPy and JAX, with the same bits.
+"""Scales and zero points of values, weights and biases: one formula, with the same bits in NumPy and in JAX.
 
-Arrays of NumPy are computed in NumPy, because eager JAX compiles a program for each shape. A subnormal counts as a
+NumPy arrays are computed in NumPy, because eager JAX compiles a program for each shape. Subnormal numbers count as
 zero, as in the operators.
 """
 
@@ -25,26 +25,27 @@ ACTIVATIONS, WEIGHTS = ("int8", "uint8", "int16", "uint16"), ("int8", "int16")
 def scale_and_zero_point(
     low: chex.Numeric, high: chex.Numeric, dtype: chex.ArrayDType, symmetric: bool = False
 ) -> tuple[chex.Array, chex.Array]:
-    """The grid of an integer type for values in [low, high], which is widened to hold 0.
+    """The scale and zero point with which an integer type covers [low, high], widened to include 0.
 
     Affine: the scale is ``(high - low) / (Max - Min)``, the zero point ``clamp(round(Min - low / scale))``. Symmetric:
-    the scale is ``max(-low, high) / Max`` and the zero point 0; an unsigned type has half as many steps on each side,
-    ``(Max - 1) / 2``, and the zero point ``(Max + 1) / 2``. Each operation is rounded to float32, ties round to even.
-    The scale of an empty range is 1, and no scale lies below 2**-126. The values of traced arrays cannot be checked: a
-    NaN gives a NaN scale, a range too wide for float32 an infinite one.
+    the scale is ``max(-low, high) / Max`` and the zero point 0; an unsigned type has ``(Max - 1) / 2`` steps on each
+    side and the zero point ``(Max + 1) / 2``. Each operation rounds to float32, ties to even. The scale of an empty
+    range is 1, and no scale is below 2**-126. Traced arrays are not validated: NaN gives a NaN scale, and a range too
+    wide for float32 an infinite scale.
 
     Args:
-      low: the least value, a number or an array with one for each channel.
+      low: the least value, a number or an array with one number for each channel.
       high: the greatest value, of low's shape.
       dtype: int8, uint8, int16 or uint16.
-      symmetric: whether the grid is symmetric around 0.
+      symmetric: whether the range is symmetric around 0.
 
     Returns:
-      The scale, float32, and the zero point, of dtype, both of low's shape; NumPy arrays unless low or high is of JAX.
+      The scale, float32, and the zero point, of dtype, both of low's shape; NumPy arrays unless low or high is a JAX
+      array.
 
     Raises:
-      PtqError: if dtype is another type, shapes differ, or known values are NaN, infinite, low > high, or lie further
-        apart than the greatest float32 number.
+      PtqError: if dtype is another type, shapes differ, or values that are not traced are NaN, infinite, low > high, or
+        further apart than the greatest float32 number.
     """
     name = "scale_and_zero_point"
     integers = integer_type(f"{name}: dtype", dtype, ACTIVATIONS)
@@ -60,21 +61,23 @@ def scale_and_zero_point(
 def quantize_weights(
     w: chex.Array, axis: int | None = None, dtype: chex.ArrayDType = jnp.int8
 ) -> tuple[chex.Array, chex.Array]:
-    """Weights as integers times a scale: ``round(w / scale)``, ties to even, with the scale ``max(|w|) / Max``.
+    """Quantizes weights to ``round(w / scale)``, ties to even, with the scale ``max(|w|) / Max`` and the zero point 0.
 
-    The grid is symmetric, with the zero point 0: int8 weights lie in [-127, 127], and -128 is never used. A channel of
-    zeros has the scale 1. The values of a traced w cannot be checked: a NaN or infinity gives such a scale.
+    int8 weights lie in [-127, 127]: -128 is never used. A channel of zeros has the scale 1. A traced w is not
+    validated: NaN or infinity gives such a scale.
 
     Args:
       w: float array of any shape.
-      axis: the axis of output channels, each of which has a scale of its own; None for one scale.
+      axis: the axis of output channels, for a scale for each channel; None for one scale.
       dtype: int8 or int16.
 
     Returns:
-      The integers, of w's shape and dtype, and the scale, float32, of shape [channels] or []; NumPy arrays where w is.
+      The integers, of w's shape and dtype, and the scale, float32, of shape [channels] or []; NumPy arrays if w is
+      one.
 
     Raises:
-      PtqError: if w holds no floats, has no such axis, or is known and holds NaN or infinity, or dtype is another type.
+      PtqError: if w is not a float array, has no such axis, or is not traced and holds NaN or infinity, or dtype is
+        another type.
     """
     name = "quantize_weights"
     integers = integer_type(f"{name}: dtype", dtype, WEIGHTS)
@@ -94,22 +97,21 @@ def quantize_weights(
 
 
 def quantize_bias(bias: chex.Array, input_scale: chex.Numeric, filter_scale: chex.Numeric) -> chex.Array:
-    """A bias as int32 in steps of the sums that it is added to: ``round(bias / (input_scale * filter_scale))``.
+    """Quantizes a bias to int32 with the scale of the sums of products: ``round(bias / (input_scale * filter_scale))``.
 
-    Each operation is rounded to float32, ties round to even. The values of traced arrays cannot be checked: what int32
-    does not hold saturates.
+    Each operation rounds to float32, ties to even. Traced arrays are not validated: values beyond int32 saturate.
 
     Args:
       bias: float array [channels].
-      input_scale: that of the input, a positive number.
-      filter_scale: that of the filter, a positive number or an array [channels].
+      input_scale: the scale of the input, a positive number.
+      filter_scale: the scale of the filter, a positive number or an array [channels].
 
     Returns:
-      int32 array [channels]; a NumPy array unless an argument is of JAX.
+      int32 array [channels]; a NumPy array unless an argument is a JAX array.
 
     Raises:
-      PtqError: if shapes do not fit, or known values are NaN or infinite, a scale or a product of scales is not above
-        2**-126, or int32 does not hold the result; the message says which filter scale would do.
+      PtqError: if shapes do not fit, or values that are not traced are NaN or infinite, a scale or a product of scales
+        is not above 2**-126, or the result exceeds int32; the error names a filter scale that is large enough.
     """
     name = "quantize_bias"
     given = bias, input_scale, filter_scale
@@ -131,24 +133,28 @@ def quantize_bias(bias: chex.Array, input_scale: chex.Numeric, filter_scale: che
     return _like(given, (_whole(steps, INT32_MIN, INT32_MAX, np.dtype(np.int32)),))[0]
 
 
-def integer_type(told: str, dtype: Any, allowed: tuple[str, ...]) -> np.dtype:
-    """The type that a caller gave; `told` begins the error where it is none of those allowed."""
+def integer_type(argument: str, dtype: Any, allowed: tuple[str, ...]) -> np.dtype:
+    """Validates an argument that names an integer type.
+
+    Raises:
+      PtqError: if the type is not allowed.
+    """
     try:
         integers = np.dtype(dtype)
     except TypeError:
         integers = None
     if integers is None or integers.name not in allowed:
-        raise PtqError(f"{told} is {integers or repr(dtype)}, expected {' or '.join(allowed)}")
+        raise PtqError(f"{argument} is {integers or repr(dtype)}, expected {' or '.join(allowed)}")
     return integers
 
 
 def _is_known(x: Any) -> bool:
-    """Whether this process has the values."""
+    """Whether this process can read the values of an argument."""
     return not isinstance(x, jax.Array) or (not isinstance(x, jax.core.Tracer) and x.is_fully_addressable)
 
 
 def _same_kind(*given: Any) -> tuple[Array, ...]:
-    """float32 arrays, of NumPy if all values are known, else of JAX."""
+    """The arguments as float32: NumPy arrays if this process can read all values, else JAX arrays."""
     with np.errstate(over="ignore"):
         if all(_is_known(x) for x in given):
             return tuple(np.asarray(x).astype(np.float32) for x in given)
@@ -156,7 +162,7 @@ def _same_kind(*given: Any) -> tuple[Array, ...]:
 
 
 def _like(given: tuple[Any, ...], results: tuple[Array, ...]) -> tuple[Array, ...]:
-    """results of JAX if one of given is, else of NumPy."""
+    """The results as JAX arrays if an argument is one, else as NumPy arrays."""
     is_jax = any(isinstance(x, jax.Array) for x in given)
     return tuple(jnp.asarray(x) if is_jax else np.asarray(x) for x in results)
 
@@ -172,12 +178,12 @@ def _flushed(x: Array) -> Array:
 
 
 def _quotient(x: Array, y: Array) -> Array:
-    """fl(x / y), which XLA turns into no product and merges with no other division."""
+    """fl(x / y), guarded against XLA's rewrites of divisions."""
     return rounding.quotient(x, y) if isinstance(x, jax.Array) else np.divide(x, y)
 
 
 def _whole(x: Array, lowest: Any, highest: Any, dtype: np.dtype) -> Array:
-    """clamp(round(x)); NaN gives the lowest, so that it is the same everywhere."""
+    """clamp(round(x)); NaN gives `lowest` on every platform."""
     xp = _namespace(x)
     rounded = xp.rint(x)
     rounded = xp.where(rounded > lowest, rounded, np.float32(lowest))
@@ -185,7 +191,7 @@ def _whole(x: Array, lowest: Any, highest: Any, dtype: np.dtype) -> Array:
 
 
 def _scale(extent: Array, steps: int) -> Array:
-    """The scale of an extent of that many steps: 1 where it is 0, and never subnormal."""
+    """extent / steps, never subnormal; 1 for an extent of 0."""
     xp = _namespace(extent)
     scale = xp.maximum(_quotient(extent, xp.full_like(extent, steps)), SMALLEST)
     return xp.where(extent == np.float32(0), np.float32(1), scale)
@@ -254,7 +260,7 @@ def _check_bias(name: str, bias: np.ndarray, input_scale: np.ndarray, steps: np.
 
 
 def _where(is_wrong: np.ndarray) -> str:
-    """Where an array is wrong, to be read behind what is wrong."""
+    """The channels where an array is wrong, as the end of a sentence."""
     if is_wrong.ndim == 0:
         return ""
     (wrong,) = np.nonzero(is_wrong.reshape(-1))

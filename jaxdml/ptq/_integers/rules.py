@@ -1,4 +1,4 @@
-"""Which quantized operators a function's operators become, beside those that files have."""
+"""Fusion rules of ptq's operators, in addition to the rules for all graphs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,11 +19,11 @@ from jaxdml._graph.rules import (
     unary,
 )
 
-B_SCALE = {"dot": 4, "dot_to_float": 3}  # its place among the inputs of a product
+B_SCALE = {"dot": 4, "dot_to_float": 3}  # position of b's scale among the inputs of a product
 
 
 def _convolution(node: Node, grids: Grids) -> Group:
-    """The convolution, quantized; in floats where nothing quantizes its result."""
+    """A quantized convolution, or one that returns floats if no node quantizes its result."""
     try:
         return RULES["conv"](node, grids)
     except Kept:
@@ -33,7 +33,7 @@ def _convolution(node: Node, grids: Grids) -> Group:
 
 
 def _product(node: Node, grids: Grids) -> Group:
-    """The product, with the number that it is multiplied by in b's scale, and in floats with its bias."""
+    """A quantized product, with the factor alpha folded into b's scale, and with its bias if it returns floats."""
     group, b = RULES["dot"](node, grids), input_of(grids, node.inputs[1], axis=-1)
     if group.kind == "dot_to_float":
         added = added_bias_of(node, b, grids)
@@ -49,7 +49,7 @@ def _product(node: Node, grids: Grids) -> Group:
 
 
 def _padding(node: Node, grids: Grids) -> Group:
-    """The padding with zeros, which are the zero point."""
+    """A padding with zeros, which are the zero point."""
     x = input_of(grids, node.inputs[0])
     y, reader = output_of(grids, node, x)
     if not grids.are_equal(x, y):
