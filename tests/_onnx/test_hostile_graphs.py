@@ -39,7 +39,7 @@ def test_all_problems_come_at_once():
         "Foo, opset 17",
         "imports no opset of the domain 'other'",
         "reads 'nothing'",
-        "makes 'a'",
+        "defines 'a'",
         "2 inputs",
         "'y'",
     )
@@ -58,14 +58,14 @@ def test_order_and_names():
     refused(model([("Relu", ["a"], ["y"]), ("Relu", ["x"], ["a"])]), "reads 'a'", "sorted")
     refused(model([("Add", ["x", "b"], ["a"]), ("Relu", ["a"], ["b"])], outputs=[("b",)]), "reads 'b'", "cycle")
     refused(model([("Add", ["x", "y"], ["y"])]), "reads 'y'", "cycle")
-    refused(model([("Relu", ["x"], ["y"]), ("Neg", ["x"], ["y"])]), "neg_1", "makes 'y'", "already")
-    refused(model([("Relu", ["x"], ["x"])], outputs=[("x",)]), "makes 'x'", "already")
-    refused(model([("Split", ["x"], ["y", "y"])]), "makes 'y'", "already")
+    refused(model([("Relu", ["x"], ["y"]), ("Neg", ["x"], ["y"])]), "neg_1", "defines 'y'", "already")
+    refused(model([("Relu", ["x"], ["x"])], outputs=[("x",)]), "defines 'x'", "already")
+    refused(model([("Split", ["x"], ["y", "y"])]), "defines 'y'", "already")
     refused(model([("Relu", [""], ["y"])]), "input 0 is missing")
     refused(model([("Relu", [], ["y"])]), "0 inputs, expected 1")
     refused(model([("Relu", ["x"], [])]), "no outputs")
     refused(model([("Relu", ["x"], ["y", "z"])]), "2 outputs, expected at most 1")
-    refused(model([("Relu", ["x"], ["z"])]), "output 'y' is made by no node")
+    refused(model([("Relu", ["x"], ["z"])]), "no node defines output 'y'")
     refused(relu(outputs=[]), "no outputs")
     refused(relu(outputs=[("y",), ("y",)]), "output 'y' is declared 2 times")
     refused(relu(inputs=[("x",), ("x",)]), "input 'x' is declared 2 times")
@@ -106,10 +106,10 @@ def test_attributes():
     refused(both, "'axis' is INT, but holds ['f']")
     both.graph.node[0].attribute[0].ClearField("f")
     both.graph.node[0].attribute[0].ref_attr_name = "other"
-    refused(both, "'axis' refers to that of a function")
+    refused(both, "'axis' refers to an attribute of a function")
     text = model([node("Conv", ["x", "x"], ["y"], auto_pad="VALID")])
     text.graph.node[0].attribute[0].s = b"\xff"
-    refused(text, "'auto_pad' is no text")
+    refused(text, "'auto_pad' is not UTF-8 text")
 
 
 def test_functions_and_subgraphs():
