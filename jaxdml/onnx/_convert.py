@@ -122,7 +122,7 @@ class _NodeConverter:
         opset = self._opsets[domain]
         try:
             if (domain, proto.op_type) in self._functions:
-                raise ModelError(f"it is a function of the model; {_INLINE} replaces it by its nodes")
+                raise ModelError(f"it is a function of the model; {_INLINE} replaces it with its nodes")
             row = find(domain, proto.op_type, opset, self._numerics)
             if row is None:
                 raise ModelError(_unsupported(domain, proto.op_type))
@@ -164,7 +164,7 @@ class _NodeConverter:
                 raise ModelError(f"attribute {attribute.name!r} is given twice")
             if parameter is None:
                 supported = ", ".join(row.attributes) or "none"
-                raise ModelError(f"attribute {attribute.name!r} is not supported, supported are: {supported}")
+                raise ModelError(f"attribute {attribute.name!r} is not supported; supported: {supported}")
             values[attribute.name] = self._value(attribute, parameter)
         for name, parameter in row.attributes.items():
             if parameter.default is parameter.empty and name not in values:
@@ -241,13 +241,13 @@ def _opset_problem(domain: str, opset: int | None) -> str | None:
     """The error for the opset of a domain, or None."""
     if opset is None:
         return f"the model imports no opset of the domain {domain or 'ai.onnx'!r}"
-    supported = f"the model has opset {opset} of {domain or 'ai.onnx'}, supported are opsets"
+    supported = f"the model has opset {opset} of {domain or 'ai.onnx'}; supported opsets:"
     if domain == MICROSOFT and opset != 1:
         return f"{supported} 1"
     if domain == "" and opset < FIRST_OPSET:
-        return f"{supported} {FIRST_OPSET} to {LAST_OPSET}; onnx.version_converter converts older ones"
+        return f"{supported} {FIRST_OPSET} to {LAST_OPSET}; onnx.version_converter converts older models"
     if domain == "" and opset > LAST_OPSET:
-        return f"{supported} {FIRST_OPSET} to {LAST_OPSET}; the model's is newer than {LAST_OPSET}"
+        return f"{supported} {FIRST_OPSET} to {LAST_OPSET}; the model is newer than opset {LAST_OPSET}"
     return None
 
 

@@ -33,7 +33,7 @@ class Reader:
         self._folder = ""
         self.proto: onnx.ModelProto = self._parsed(model)
         if not self.proto.HasField("graph"):
-            raise ModelError("the model has no graph: it is no ONNX file, or a part of one")
+            raise ModelError("the model has no graph: it is not an ONNX file, or is truncated")
         if len(self.proto.graph.node) > budget.limits.nodes:
             raise ModelError(f"the model has {len(self.proto.graph.node)} nodes, {budget.limits.exceeded('nodes')}")
 
@@ -80,7 +80,7 @@ class Reader:
             raise ModelError(f"tensor {tensor.name!r} lies in {info.location!r}, outside of the model's folder")
         other = Path(self._folder, info.location)
         if other.exists() and not other.is_file():
-            raise ModelError(f"tensor {tensor.name!r} lies in {str(other)!r}, which is no regular file")
+            raise ModelError(f"tensor {tensor.name!r} lies in {str(other)!r}, which is not a regular file")
         copy = onnx.TensorProto()
         copy.CopyFrom(tensor)
         if info.length is None:  # without a length onnx would read up to the end of the data file
@@ -102,13 +102,13 @@ class Reader:
         try:
             proto.ParseFromString(model)
         except DecodeError as error:
-            raise ModelError(f"the model is no ONNX file, or a part of one: {error}") from error
+            raise ModelError(f"the model is not an ONNX file, or is truncated: {error}") from error
         return proto
 
     def _bytes(self, path: Path) -> bytes:
         try:
             if path.exists() and not path.is_file():
-                raise ModelError(f"the model cannot be read: {str(path)!r} is no regular file")
+                raise ModelError(f"the model cannot be read: {str(path)!r} is not a regular file")
             self._check_size(path.stat().st_size)
             return path.read_bytes()
         except (OSError, ValueError) as error:

@@ -61,7 +61,7 @@ class Budget:
     def check_time(self) -> None:
         """Raises ModelError after the deadline."""
         if time.monotonic() > self._deadline:
-            raise ModelError(f"reading the model takes time, {self.limits.exceeded('seconds')}")
+            raise ModelError(f"reading the model takes too long: {self.limits.exceeded('seconds')}")
 
     def check_result(self, node: Node, value: Any) -> None:
         """Counts the memory of a folded result; raises ModelError where a limit is exceeded."""

@@ -38,7 +38,7 @@ def dtype_of(number: int, subject: str) -> np.dtype[Any]:
     if number in _NAMES:
         return jnp.dtype(_NAMES[number])
     if number in _UNSUPPORTED:
-        raise ModelError(f"{subject} has the type {_UNSUPPORTED[number]}, supported are {', '.join(_NAMES.values())}")
+        raise ModelError(f"{subject} has the type {_UNSUPPORTED[number]}; supported: {', '.join(_NAMES.values())}")
     raise ModelError(f"{subject} has the type number {number}, which ONNX does not define")
 
 
@@ -80,7 +80,8 @@ class Tensor:
         try:
             array = value if isinstance(value, jax.Array) else np.asarray(value)
         except Exception as error:  # ragged lists, and anything that an object's __array__ raises
-            raise ModelError(f"input {self} was given a {type(value).__name__} that is no array: {error}") from error
+            text = f"was given a {type(value).__name__} that is not an array: {error}"
+            raise ModelError(f"input {self} {text}") from error
         expected = jax.dtypes.canonicalize_dtype(self.dtype)
         if array.dtype not in (self.dtype, expected):
             raise self._error(array, f"convert it to {expected}")
@@ -116,7 +117,7 @@ def tensors(values: Iterable[onnx.ValueInfoProto]) -> tuple[Tensor, ...]:
 def _tensor(value: onnx.ValueInfoProto) -> Tensor:
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
-        raise ModelError(f"{value.name!r} is of the kind {kind or 'unknown'}, supported are tensors")
+        raise ModelError(f"{value.name!r} is of the kind {kind or 'unknown'}; supported: tensors")
     tensor = value.type.tensor_type
     shape = tuple(map(_dimension, tensor.shape.dim)) if tensor.HasField("shape") else None
     return Tensor(value.name, shape, dtype_of(tensor.elem_type, f"{value.name!r}"))

@@ -75,7 +75,7 @@ def test_inputs_of_wrong_types():
     ):
         with pytest.raises(ModelError, match=r"input x: float32\[4\] was given .*: convert it to float32"):
             made.apply(made.params, wrong)
-    with pytest.raises(ModelError, match=r"input x: float32\[4\] was given a list that is no array"):
+    with pytest.raises(ModelError, match=r"input x: float32\[4\] was given a list that is not an array"):
         made.apply(made.params, [[1.0], [1.0, 2.0]])
 
 

@@ -90,12 +90,12 @@ def accumulator_type(x: Array) -> Any:
 
 
 def sealed(x: Array) -> Array:
-    """x; if x holds floats, XLA rounds them before any further operation."""
+    """x; XLA must round floats before any further operation. Integers and NumPy arrays need no guard."""
     return rounding.sealed(x) if is_float(x) and not is_known(x) else x
 
 
 def rounded(x: Array) -> Array:
-    """A sum, difference or root; only those of 16-bit floats need `sealed`, because XLA leaves wider ones alone."""
+    """`sealed` for sums, differences and roots: XLA rewrites only those of 16-bit floats."""
     return sealed(x) if is_narrow(x) else x
 
 
@@ -107,8 +107,8 @@ def product(x: Array, y: Array | float) -> Array:
 def divided(x: Array | float, y: Array | float) -> Array:
     """x / y, rounded once; x or y may be a Python number.
 
-    XLA sees a divisor that depends on x, so it is neither a constant nor a broadcast: y, or NaN where x + y is NaN. In
-    that case x / y is NaN, too.
+    The divisor is y, but NaN where x + y is NaN; there x / y is NaN, too. As the divisor depends on x, XLA cannot treat
+    it as a constant or a broadcast.
     """
     x, y = _alike(x, y)
     total = lax.add(x, y)
@@ -116,7 +116,7 @@ def divided(x: Array | float, y: Array | float) -> Array:
 
 
 def _alike(x: Any, y: Any) -> list[Array]:
-    """x and y in their common shape; a Python number becomes an array like the other."""
+    """x and y broadcast; a Python number becomes an array like the other operand."""
     if isinstance(x, float | int):
         return [jnp.full_like(y, x), y]
     if isinstance(y, float | int):

@@ -29,7 +29,7 @@ def relu(x: Array) -> Array:
 def _activation(
     *names: str, domain: str = "", since: int | None = None, kind: str | None = None
 ) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
-    """Adds a function of float32 or float64 to the table; 16-bit floats are computed as float32."""
+    """Adds an operator that a function of float32 or float64 computes; 16-bit floats are computed as float32."""
 
     def decorate(function: Callable[..., Array]) -> Callable[..., Array]:
         operator(*names, domain=domain, since=since, kind=kind, types=(FLOAT, FLOAT))(_widened(function))
@@ -39,7 +39,7 @@ def _activation(
 
 
 def _widened(function: Callable[..., Array]) -> Callable[..., Array]:
-    """The function, applied to 16-bit floats as float32; the result has the type of the first array."""
+    """The function with 16-bit floats computed as float32; the result has the type of the first array."""
 
     @functools.wraps(function)
     def compute(*arrays: Any, **attributes: Any) -> Array:
@@ -138,7 +138,7 @@ def thresholded_relu(x: Array, *, alpha: float = 1.0) -> Array:
 def gelu(x: Array, *, approximate: str = "none") -> Array:
     """x times the normal distribution function of x; "tanh" approximates it."""
     if approximate not in ("none", "tanh"):
-        raise ModelError(f"approximate is {approximate!r}, it should be none or tanh")
+        raise ModelError(f"approximate is {approximate!r}, expected none or tanh")
     if approximate == "tanh":
         return fast_gelu(x)
     return product(product(x, 0.5), 1 + jax.scipy.special.erf(product(x, HALF_ROOT)))
@@ -183,7 +183,7 @@ def _hardmax(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _along_axes(name: str, function: Callable[[Array, tuple[int, ...]], Array], kind: str | None = None) -> None:
-    """Adds a function along an axis: only that axis since opset 13, and before also every later axis."""
+    """Adds a function over one axis; before opset 13, over that axis and all later ones."""
 
     def from_first(*, axis: int = 1) -> dict[str, Any]:
         return {"axis": axis}

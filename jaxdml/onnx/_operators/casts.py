@@ -63,7 +63,7 @@ def _truncated(x: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _of_symbols(x: np.ndarray, dtype: np.dtype[Any]) -> Any:
-    """Symbolic dimensions stay symbolic as wide integers; for another type JAX computes them at run time."""
+    """Symbolic dimensions stay symbolic as 32- or 64-bit integers; JAX computes other types at run time."""
     if jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize >= 4:
         return x
     values = [cast(jnp.asarray(size), dtype=dtype) for size in x.reshape(-1)]

@@ -24,11 +24,11 @@ def padding_option(auto_pad: str, pads: Sizes | None) -> Pairs | int | str:
     if auto_pad in SAME:
         return auto_pad
     if auto_pad not in ("NOTSET", "VALID"):
-        raise ModelError(f"auto_pad is {auto_pad!r}, it should be NOTSET, VALID, {' or '.join(SAME)}")
+        raise ModelError(f"auto_pad is {auto_pad!r}, expected NOTSET, VALID, {' or '.join(SAME)}")
     if auto_pad == "VALID" or not pads:
         return 0
     if len(pads) % 2:
-        raise ModelError(f"pads has {len(pads)} elements, two are needed for each dimension")
+        raise ModelError(f"pads has {len(pads)} elements, expected two for each dimension")
     rank = len(pads) // 2
     return tuple(zip(pads[:rank], pads[rank:], strict=True))
 

@@ -29,7 +29,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def _unary(name: str, function: str, types: frozenset[str], since: int | None = None) -> None:
-    """Adds an exact operator of one tensor, which NumPy's function computes."""
+    """Adds an exact operator of one tensor; `function` is its name in NumPy."""
 
     @operator(name, types=(types,), is_exact=True, since=since)
     def compute(x: Array) -> Array:
@@ -37,7 +37,7 @@ def _unary(name: str, function: str, types: frozenset[str], since: int | None = 
 
 
 def _binary(name: str, function: str, types: frozenset[str], **facts: Any) -> None:
-    """Adds an exact operator of two tensors, which NumPy's function computes."""
+    """Adds an exact operator of two tensors; `function` is its name in NumPy."""
 
     @operator(name, types=(types, types), is_exact=True, **facts)
     def compute(a: Array, b: Array) -> Array:
@@ -45,7 +45,7 @@ def _binary(name: str, function: str, types: frozenset[str], **facts: Any) -> No
 
 
 def _variadic(name: str, function: str, types: frozenset[str]) -> None:
-    """Adds an exact operator of any number of tensors, which NumPy's binary function reduces from the left."""
+    """Adds an exact operator of any number of tensors, a left fold of NumPy's binary function."""
 
     @operator(name, types=(types,), is_exact=True)
     def compute(x: Array, *others: Array) -> Array:
@@ -53,7 +53,7 @@ def _variadic(name: str, function: str, types: frozenset[str]) -> None:
 
 
 def _float_unary(name: str, function: Callable[[Array], Array]) -> None:
-    """Adds an operator of one float tensor, which JAX computes; 16-bit floats are computed as float32."""
+    """Adds an operator of one float tensor; 16-bit floats are computed as float32."""
 
     @operator(name, types=(FLOAT,))
     def compute(x: Array) -> Array:
@@ -182,14 +182,14 @@ def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array
     for name, bound in (("maximum", low), ("minimum", high)):
         if bound is not None:
             if bound.size != 1:
-                raise ModelError(f"a bound has shape {bound.shape}, it should be a scalar")
+                raise ModelError(f"a bound has shape {bound.shape}, expected a scalar")
             x = computed(name, x, bound.reshape(()))
     return x
 
 
 @operator("IsInf", types=(FLOAT,), is_exact=True)
 def is_infinite(x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
-    """Whether an element is infinite, with a sign that is to be detected."""
+    """Whether elements are infinite; a sign that is not to be detected gives False."""
     xp = namespace(x)
     return xp.isinf(x) & xp.where(x < 0, bool(detect_negative), bool(detect_positive))
 
@@ -198,7 +198,7 @@ def is_infinite(x: Array, *, detect_negative: int = 1, detect_positive: int = 1)
 def shift_bits(x: Array, count: Array, *, direction: str) -> Array:
     """x << count or x >> count; counts beyond the width shift out all bits. Right shifts keep the sign."""
     if direction not in ("LEFT", "RIGHT"):
-        raise ModelError(f"direction is {direction!r}, it should be LEFT or RIGHT")
+        raise ModelError(f"direction is {direction!r}, expected LEFT or RIGHT")
     x, count = broadcast(x, count)
     xp, width = namespace(x, count), x.dtype.itemsize * 8
     is_outside = (count < 0) | (count >= width)

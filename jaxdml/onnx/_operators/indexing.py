@@ -100,7 +100,7 @@ def scatter_nd(data: Any, indices: Any, updates: Any, *, reduction: str = "none"
 
 def _written(data: Any, index: tuple[Any, ...], updates: Any, reduction: str) -> Any:
     if reduction not in _REDUCTIONS:
-        raise ModelError(f"reduction is {reduction!r}, supported are {', '.join(_REDUCTIONS)}")
+        raise ModelError(f"reduction is {reduction!r}; supported: {', '.join(_REDUCTIONS)}")
     if not is_known(data, updates, *index):
         at = jnp.asarray(data).at[index]
         write: Any = {"none": at.set, "add": at.add, "mul": at.multiply, "min": at.min, "max": at.max}[reduction]

@@ -158,7 +158,7 @@ def group_normalization(
 def power_normalization(x: Array, *, axis: int = -1, p: int = 2) -> Array:
     """x / norm along an axis; 0 where the norm is 0."""
     if p not in (1, 2):
-        raise ModelError(f"p is {p}, it should be 1 or 2")
+        raise ModelError(f"p is {p}, expected 1 or 2")
     values, axis = wide(jnp.asarray(x)), axis_of(axis, x.ndim)
     total = jnp.sum(jnp.abs(values) if p == 1 else product(values, values), axis, keepdims=True)
     norm = total if p == 1 else jnp.sqrt(total)

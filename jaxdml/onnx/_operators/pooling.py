@@ -38,7 +38,7 @@ def window_options(
     if not isinstance(padding, str):
         padding = explicit_padding(padding, kernel_shape, kernel_shape, 1, 1)
         if any(pad >= size or pad < 0 for pair, size in zip(padding, kernel_shape, strict=True) for pad in pair):
-            raise ModelError(f"pads are {padding}, they should be smaller than the window of {kernel_shape}")
+            raise ModelError(f"pads are {padding}, expected less than the window of {kernel_shape}")
     return {
         "window": for_each("kernel_shape", kernel_shape, rank),
         "strides": for_each("strides", strides or 1, rank),
@@ -48,7 +48,7 @@ def window_options(
     }
 
 
-def windows_of(
+def padding_of(
     sizes: Sequence[Any], *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Pairs | str, ceil_mode: int = 0
 ) -> tuple[Pairs, tuple[Any, ...]]:
     """The padding of each spatial dimension, and by how much `ceil_mode` extends it for the last window."""
@@ -66,18 +66,18 @@ def windows_of(
     return pairs, tuple(beyond)
 
 
-def largest_in_windows(
+def max_of_windows(
     x: Array, *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Sequence[tuple[Any, Any]]
 ) -> Array:
     """The maximum of each window. Reducing one dimension after the other is faster than all at once."""
     for axis, (extent, stride, dilation, pair) in enumerate(zip(window, strides, dilations, padding, strict=True)):
         if (extent, stride, pair) != (1, 1, (0, 0)):
             each = [(extent, stride, dilation, pair) if i == axis else (1, 1, 1, (0, 0)) for i in range(x.ndim - 2)]
-            x = _reduced(x, _least(x.dtype), lax.max, *zip(*each, strict=True))
+            x = _reduced(x, _lowest(x.dtype), lax.max, *zip(*each, strict=True))
     return x
 
 
-def summed_windows(
+def sum_of_windows(
     x: Array, *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Sequence[tuple[Any, Any]]
 ) -> Array:
     """The sum of each window: in row-major order, unless the window is large."""
@@ -106,7 +106,7 @@ def _extended(pairs: Pairs, beyond: Sequence[Any]) -> Pairs:
     return tuple((start, end + more) for (start, end), more in zip(pairs, beyond, strict=True))
 
 
-def _least(dtype: Any) -> Any:
+def _lowest(dtype: Any) -> Any:
     return -np.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).min  # type: ignore[no-untyped-call]
 
 
@@ -126,9 +126,9 @@ def max_pool(
 ) -> Array | tuple[Array, Array]:  # fmt: skip
     """The maximum of each window, and its index in the flattened tensor."""
     windows: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations}
-    pairs = _extended(*windows_of(x.shape[2:], **windows, padding=padding, ceil_mode=ceil_mode))
+    pairs = _extended(*padding_of(x.shape[2:], **windows, padding=padding, ceil_mode=ceil_mode))
     if output_count == 1:
-        return largest_in_windows(jnp.asarray(x), **windows, padding=pairs)
+        return max_of_windows(jnp.asarray(x), **windows, padding=pairs)
     return _with_indices(jnp.asarray(x), pairs, storage_order, **windows)
 
 
@@ -144,7 +144,7 @@ def _with_indices(
         inner = [space[i] for i in dims if (i < axis if storage_order else i > axis)]
         index = index + lax.broadcasted_iota(dtype, index.shape, axis + 2) * math.prod(inner)
     border = _border(pairs)
-    x, index = lax.pad(x, np.asarray(_least(x.dtype), x.dtype), border), lax.pad(index, np.asarray(-1, dtype), border)
+    x, index = lax.pad(x, np.asarray(_lowest(x.dtype), x.dtype), border), lax.pad(index, np.asarray(-1, dtype), border)
     offsets = list(itertools.product(*map(range, window)))
     slices = [[_strided(array, offset, window, strides, dilations) for array in (x, index)] for offset in offsets]
     best, found = slices[0][0], jnp.broadcast_to(slices[0][1], slices[0][0].shape)
@@ -180,8 +180,8 @@ def average_pool(
 ) -> Array:  # fmt: skip
     """The mean of each window; padding counts as zeros only if `count_include_pad`."""
     windows: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations}
-    pairs, beyond = windows_of(x.shape[2:], **windows, padding=padding, ceil_mode=ceil_mode)
-    total = summed_windows(wide(jnp.asarray(x)), **windows, padding=_extended(pairs, beyond))
+    pairs, beyond = padding_of(x.shape[2:], **windows, padding=padding, ceil_mode=ceil_mode)
+    total = sum_of_windows(wide(jnp.asarray(x)), **windows, padding=_extended(pairs, beyond))
     counted = tuple((0, more) for more in beyond) if count_include_pad else _extended(pairs, beyond)
     if not any(map(any, counted)):
         return divided(total, float(math.prod(window))).astype(x.dtype)
@@ -191,7 +191,7 @@ def average_pool(
         ones = jnp.ones([size + padded if i == axis else 1 for i in range(x.ndim)], total.dtype)
         alone = {key: tuple(v if i == axis else 1 for i, v in enumerate(each, 2)) for key, each in windows.items()}
         ends = [pair if i == axis else (0, 0) for i, pair in enumerate(counted, 2)]
-        counts.append(summed_windows(ones, **alone, padding=ends))
+        counts.append(sum_of_windows(ones, **alone, padding=ends))
     return divided(total, functools.reduce(jnp.multiply, counts)).astype(x.dtype)
 
 
@@ -211,8 +211,8 @@ def power_pool(
 ) -> Array:  # fmt: skip
     """The Lp norm of each window."""
     windows: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations}
-    pairs = _extended(*windows_of(x.shape[2:], **windows, padding=padding, ceil_mode=ceil_mode))
-    total = summed_windows(_powers(wide(jnp.asarray(x)), power), **windows, padding=pairs)
+    pairs = _extended(*padding_of(x.shape[2:], **windows, padding=padding, ceil_mode=ceil_mode))
+    total = sum_of_windows(_powers(wide(jnp.asarray(x)), power), **windows, padding=pairs)
     return _root(total, power).astype(x.dtype)
 
 

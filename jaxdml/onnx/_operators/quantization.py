@@ -88,7 +88,7 @@ def _conv_options(**attributes: Any) -> dict[str, Any]:
     sizes = (options[name] for name in ("kernel_shape", "strides", "dilations", "padding"))
     rank = max((len(each) for each in sizes if isinstance(each, tuple)), default=0)
     if rank > 2:
-        raise ModelError(f"its images have {rank} dimensions, supported are 1 and 2")
+        raise ModelError(f"its images have {rank} dimensions; supported: 1 and 2")
     return options
 
 

@@ -120,7 +120,7 @@ _reduction("ReduceLogSumExp", _log_sum_exp)
 
 
 def _arg_extreme(name: str, function: str) -> None:
-    """Adds ArgMax or ArgMin, which NumPy's function computes."""
+    """Adds ArgMax or ArgMin; `function` is its name in NumPy."""
 
     @operator(name, types=(NUMBER,), is_exact=True, kind="order")
     def compute(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
@@ -135,21 +135,20 @@ _arg_extreme("ArgMin", "argmin")
 
 
 def _cumulative(name: str, function: str, start: int, since: int) -> None:
-    """Adds a cumulative reduction, which NumPy's function computes."""
+    """Adds a cumulative reduction; `function` is its name in NumPy, and `start` its neutral element."""
 
     @operator(name, since=since, types=(NUMBER, INDEX), known=(1,))
     def compute(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
         if is_float(x):
             x = jnp.asarray(x)
-        xp, place = namespace(x), axis_of(int(axis.item()), x.ndim)
-        values = xp.flip(x, place) if reverse else x
+        xp, along = namespace(x), axis_of(int(axis.item()), x.ndim)
+        values = xp.flip(x, along) if reverse else x
         if exclusive:
-            ends = [slice(None)] * x.ndim
-            ends[place] = slice(None, -1)
-            first = xp.full((*x.shape[:place], 1, *x.shape[place + 1 :]), start, x.dtype)
-            values = xp.concatenate([first, values[tuple(ends)]], place)
-        result = getattr(xp, function)(values, place, dtype=x.dtype)
-        return xp.flip(result, place) if reverse else result
+            but_last = (slice(None),) * along + (slice(-1),)
+            first = xp.full((*x.shape[:along], 1, *x.shape[along + 1 :]), start, x.dtype)
+            values = xp.concatenate([first, values[but_last]], along)
+        result = getattr(xp, function)(values, along, dtype=x.dtype)
+        return xp.flip(result, along) if reverse else result
 
 
 _cumulative("CumSum", "cumsum", 0, since=11)

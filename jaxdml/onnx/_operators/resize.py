@@ -152,12 +152,12 @@ def _options_18(
 
 def _options(mode: str, coordinates: str, rounding: str, **more: Any) -> dict[str, Any]:
     if mode != "nearest":
-        raise ModelError(f"mode is {mode!r}, supported is 'nearest'")
+        raise ModelError(f"mode is {mode!r}; supported: 'nearest'")
     if coordinates not in _TRANSFORMATIONS:
         supported = ", ".join(sorted(_TRANSFORMATIONS))
-        raise ModelError(f"coordinate_transformation_mode is {coordinates!r}, supported are {supported}")
+        raise ModelError(f"coordinate_transformation_mode is {coordinates!r}; supported: {supported}")
     if rounding not in _NEAREST:
-        raise ModelError(f"nearest_mode is {rounding!r}, supported are {', '.join(sorted(_NEAREST))}")
+        raise ModelError(f"nearest_mode is {rounding!r}; supported: {', '.join(sorted(_NEAREST))}")
     return {"coordinates": coordinates, "rounding": rounding, "extrapolates": coordinates == CROP, **more}
 
 
@@ -220,7 +220,7 @@ def _resized(
     targets = list(zip(axes, integers(sizes) or (), strict=True))
     ratios = [_ratio(size, shape[axis]) for axis, size in targets]
     if policy not in _POLICIES:
-        raise ModelError(f"keep_aspect_ratio_policy is {policy!r}, supported are {', '.join(_POLICIES)}")
+        raise ModelError(f"keep_aspect_ratio_policy is {policy!r}; supported: {', '.join(_POLICIES)}")
     if policy != "stretch":
         ratio = _POLICIES[policy](ratios)
         targets = [(axis, int(np.floor(ratio * np.float32(shape[axis]) + np.float32(0.5)))) for axis in axes]
@@ -248,7 +248,7 @@ def _taken(x: Any, indices: np.ndarray, axis: int) -> Any:
 def _extrapolated(x: Any, is_outside: np.ndarray, axis: int, value: float) -> Any:
     if not is_float(x):
         # The integers may be quantized; this operator does not know their zero point.
-        raise ModelError("the cropped region reaches beyond an image of integers, supported are floats")
+        raise ModelError("the cropped region reaches beyond an image of integers; supported: floats")
     xp = namespace(x)
     mask = is_outside.reshape(tuple(-1 if a == axis else 1 for a in range(x.ndim)))
     return xp.where(xp.broadcast_to(mask, x.shape), xp.asarray(value).astype(x.dtype), x)

@@ -105,7 +105,7 @@ def depth_to_space(x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
 
 
 @operator("SpaceToDepth", until=27, is_exact=True, kind="mover")
-def space_to_depth_alone(x: Any, *, blocksize: int) -> Any:
+def space_to_depth_without_mode(x: Any, *, blocksize: int) -> Any:
     """Moves blocks of pixels to channels; within the channels, the block comes first."""
     return space_to_depth(x, blocksize=blocksize)
 
@@ -122,7 +122,7 @@ def space_to_depth(x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
 
 def _mode(mode: str) -> str:
     if mode not in ("DCR", "CRD"):
-        raise ModelError(f"mode is {mode!r}, supported are DCR and CRD")
+        raise ModelError(f"mode is {mode!r}; supported: DCR, CRD")
     return mode
 
 
