@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jaxdml.onnx
 from jaxdml.errors import ModelError
-from jaxdml.onnx._operators import casts, generators, indexing, joining, resize, shapes
+from jaxdml.onnx._operators import casts, elementwise, generators, indexing, joining, resize, shapes
 from rarely import rest_rarely
 
 
@@ -56,6 +56,7 @@ CALLS = {
     "scatter nd max": (indexing.scatter_nd, (X, np.array([[-1], [-1]]), 30 - X), {"reduction": "max"}),
     "where": (indexing.where, (X[0] > 3, X, np.float32(7).reshape(())), {}),
     "compress": (indexing.compress, (X, np.array([True, False, True])), {"axis": 1}),
+    "multiply": (elementwise.multiply, (X, X), {}),
     "one hot": (generators.one_hot, (np.array([[0, -1], [5, 2]]), np.array(3), np.float32([2, 9])), {"axis": 1}),
     "trilu": (generators.trilu, (X, np.array(-1, I64)), {"upper": 0}),
     "eye": (generators.eye_like, (X[0],), {"k": -1}),
