@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdml import onnx
 from jaxdml.errors import ModelError
-from jaxdml.onnx._compare import compared
+from jaxdml.onnx._compare import compare
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.output:
             _write(arguments.output, outputs)
             print(f"written to {arguments.output}")
-    return compared(arguments.model, model, inputs) if arguments.compare else 0
+    return compare(arguments.model, model, inputs) if arguments.compare else 0
 
 
 def _read(path: Path) -> dict[str, Any]:

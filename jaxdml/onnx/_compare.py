@@ -14,7 +14,7 @@ INT8 = "session.qdqisint8allowed"
 SEVERAL = 8
 
 
-def compared(path: Path, model: Model, inputs: dict[str, Any] | None) -> int:
+def compare(path: Path, model: Model, inputs: dict[str, Any] | None) -> int:
     """Prints how many elements of each output differ from onnxruntime's; returns 1 if any differ, else 0.
 
     If outputs differ, it also prints how many differ when onnxruntime computes int8 in integers, and the first
@@ -37,7 +37,7 @@ def compared(path: Path, model: Model, inputs: dict[str, Any] | None) -> int:
     received = {name: np.asarray(value) for name, value in model.apply(model.params, **inputs).items()}
     for name, value in expected.items():
         text = f"{_count(received[name], value):,} of {value.size:,} elements differ from onnxruntime's"
-        print(f"{name}: {text}{_by(received[name], value)}")
+        print(f"{name}: {text}{_largest(received[name], value)}")
     count = _total(received, expected)
     if not count:
         return 0
@@ -65,7 +65,7 @@ def first_difference(path: Path, model: Model, inputs: dict[str, Any]) -> str:
     for name, node in model.makers():
         count = _count(np.asarray(ours[name]), theirs[name]) if name in theirs else 0
         if count:
-            text = f"{count:,} of {theirs[name].size:,} elements{_by(ours[name], theirs[name])}"
+            text = f"{count:,} of {theirs[name].size:,} elements{_largest(ours[name], theirs[name])}"
             return f"the first value that differs is {name!r}, which {node} computes: {text}"
     return "no intermediate value differs: the difference arises inside operators that onnxruntime or jaxdml fuses"
 
@@ -125,7 +125,7 @@ def _count(ours: np.ndarray, theirs: np.ndarray) -> int:
     return int(np.count_nonzero((ours != theirs) & ~((ours != ours) & (theirs != theirs))))
 
 
-def _by(ours: Any, theirs: np.ndarray) -> str:
+def _largest(ours: Any, theirs: np.ndarray) -> str:
     """The largest difference, as the end of a sentence; empty if there is none, or if the shapes differ."""
     if np.shape(ours) != theirs.shape or not _count(np.asarray(ours), theirs):
         return ""

@@ -137,9 +137,9 @@ class _NodeConverter:
         if not least <= len(proto.input) <= most:
             expected = f"{least}" if least == most else f"{least} to {most}"
             raise ModelError(f"it has {len(proto.input)} inputs, expected {expected}")
-        for place, (value, is_required) in enumerate(zip(proto.input, row.required, strict=False)):
+        for index, (value, is_required) in enumerate(zip(proto.input, row.required, strict=False)):
             if is_required and not value:
-                raise ModelError(f"input {place} is missing, but required")
+                raise ModelError(f"input {index} is missing, but required")
         if not any(proto.output):
             raise ModelError("it has no outputs")
         most_outputs = _most_outputs(row.domain, row.name, self._opsets[row.domain])

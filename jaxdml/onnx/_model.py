@@ -17,7 +17,7 @@ from jaxdml.onnx._tensors import Tensor
 
 
 class Model:
-    """A quantized ONNX model as a JAX function, made by `jaxdml.onnx.load`.
+    """A quantized ONNX model as a JAX function, which `jaxdml.onnx.load` returns.
 
     `print(model)` shows which operator runs for each node, and why a node stayed in floats.
 

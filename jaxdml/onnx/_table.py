@@ -89,9 +89,9 @@ class Row:
 
     def wrong_type(self, dtypes: list[str | None]) -> str | None:
         """The error for the first input of a wrong type, or None; an unknown type is None, and passes."""
-        for place, (dtype, allowed) in enumerate(zip(dtypes, self.types, strict=False)):
+        for index, (dtype, allowed) in enumerate(zip(dtypes, self.types, strict=False)):
             if dtype is not None and allowed is not None and dtype not in allowed:
-                return f"input {place} is {dtype}; supported: {', '.join(sorted(allowed))}"
+                return f"input {index} is {dtype}; supported: {', '.join(sorted(allowed))}"
         return None
 
 

@@ -101,7 +101,7 @@ def rounded(x: Array) -> Array:
 
 def product(x: Array, y: Array | float) -> Array:
     """x * y, rounded once; a Python number y takes x's type."""
-    return sealed(lax.mul(*_alike(x, y)))
+    return sealed(lax.mul(*_operands(x, y)))
 
 
 def divided(x: Array | float, y: Array | float) -> Array:
@@ -110,12 +110,12 @@ def divided(x: Array | float, y: Array | float) -> Array:
     The divisor is y, but NaN where x + y is NaN; there x / y is NaN, too. As the divisor depends on x, XLA cannot treat
     it as a constant or a broadcast.
     """
-    x, y = _alike(x, y)
+    x, y = _operands(x, y)
     total = lax.add(x, y)
     return sealed(lax.div(x, lax.select(lax.ne(total, total), total, y)))
 
 
-def _alike(x: Any, y: Any) -> list[Array]:
+def _operands(x: Any, y: Any) -> list[Array]:
     """x and y broadcast; a Python number becomes an array like the other operand."""
     if isinstance(x, float | int):
         return [jnp.full_like(y, x), y]

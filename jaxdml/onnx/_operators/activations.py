@@ -177,9 +177,9 @@ def _hardmax(x: Array, axes: tuple[int, ...]) -> Array:
     """1 at the first maximum, 0 elsewhere."""
     shape = x.shape[: axes[0]] + (-1,) + x.shape[axes[-1] + 1 :]
     flat = x.reshape(shape)
-    places = jnp.argmax(flat, axes[0], keepdims=True)
-    along = lax.broadcasted_iota(places.dtype, flat.shape, axes[0])
-    return (along == places).astype(x.dtype).reshape(x.shape)
+    maximum = jnp.argmax(flat, axes[0], keepdims=True)
+    indices = lax.broadcasted_iota(maximum.dtype, flat.shape, axes[0])
+    return (indices == maximum).astype(x.dtype).reshape(x.shape)
 
 
 def _along_axes(name: str, function: Callable[[Array, tuple[int, ...]], Array], kind: str | None = None) -> None:

@@ -31,7 +31,7 @@ def _options_19(*, to: int, saturate: int = 1, round_mode: str = "up") -> dict[s
 def cast(x: Any, *, dtype: np.dtype[Any]) -> Any:
     """x in another type."""
     if x.dtype == object:
-        return _of_symbols(x, dtype)
+        return _cast_symbols(x, dtype)
     if x.dtype == dtype:
         return x
     is_truncated = is_float(x) and jnp.issubdtype(dtype, jnp.integer)
@@ -62,7 +62,7 @@ def _truncated(x: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     return np.where(is_low, dtype.type(limits.min), np.where(is_high, dtype.type(limits.max), whole))
 
 
-def _of_symbols(x: np.ndarray, dtype: np.dtype[Any]) -> Any:
+def _cast_symbols(x: np.ndarray, dtype: np.dtype[Any]) -> Any:
     """Symbolic dimensions stay symbolic as 32- or 64-bit integers; JAX computes other types at run time."""
     if jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize >= 4:
         return x

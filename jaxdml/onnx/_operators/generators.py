@@ -71,12 +71,12 @@ def one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
     """A vector for each index: values[1] at the index, values[0] elsewhere; a negative index counts from the end."""
     count, xp = int(depth.reshape(())), namespace(indices, values)
     check_size((*indices.shape, count), values.dtype)
-    places = indices.astype(np.int64 if is_known(indices) else jax.dtypes.canonicalize_dtype(np.int64))
-    places = xp.expand_dims(xp.where(places < 0, places + xp.asarray(count, places.dtype), places), axis)
-    along = [1] * places.ndim
+    hot = indices.astype(np.int64 if is_known(indices) else jax.dtypes.canonicalize_dtype(np.int64))
+    hot = xp.expand_dims(xp.where(hot < 0, hot + xp.asarray(count, hot.dtype), hot), axis)
+    along = [1] * hot.ndim
     along[axis] = count
-    is_hot = xp.equal(*broadcast(places, xp.arange(count, dtype=places.dtype).reshape(along)))
-    off, on = (xp.broadcast_to(values[place], is_hot.shape) for place in (0, 1))
+    is_hot = xp.equal(*broadcast(hot, xp.arange(count, dtype=hot.dtype).reshape(along)))
+    off, on = (xp.broadcast_to(values[index], is_hot.shape) for index in (0, 1))
     return xp.where(is_hot, on, off)
 
 

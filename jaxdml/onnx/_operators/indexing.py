@@ -21,10 +21,10 @@ _REDUCTIONS = ("none", "add", "mul", "min", "max")
 @operator("Slice", is_exact=True, kind="mover", known=(1, 2, 3, 4))
 def sliced(data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     """data[start:end:step] along each axis; Python clamps starts and ends like ONNX."""
-    begins, stops = integers(starts) or (), integers(ends) or ()
-    places, strides = integers(axes) or tuple(range(len(begins))), integers(steps) or (1,) * len(begins)
+    starts, ends = integers(starts) or (), integers(ends) or ()
+    axes, steps = integers(axes) or tuple(range(len(starts))), integers(steps) or (1,) * len(starts)
     parts = [slice(None)] * data.ndim
-    for start, end, axis, step in zip(begins, stops, places, strides, strict=True):
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         is_far = isinstance(end, int) and (end >= _FAR if step > 0 else end <= -_FAR)
         parts[axis_of(axis, data.ndim)] = slice(start, None if is_far else end, step)
     return data[tuple(parts)]
@@ -62,9 +62,9 @@ def gather_nd_without_batch(data: Any, indices: Any) -> Any:
 def gather_nd(data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     """The slices at index tuples, which lie along the last axis of the indices."""
     xp = namespace(data, indices)
-    places = _places(xp, indices)
-    grid = _grid(xp, indices.shape[:-1], places[0].dtype if places else np.dtype(np.int32))
-    index = (*grid[:batch_dims], *places)
+    index = _columns(xp, indices)
+    grid = _grid(xp, indices.shape[:-1], index[0].dtype if index else np.dtype(np.int32))
+    index = (*grid[:batch_dims], *index)
     if is_known(data, indices):
         return np.asarray(data[index])
     return jnp.asarray(data).at[index].get(mode="clip")
@@ -81,9 +81,9 @@ def scatter_elements_without_reduction(data: Any, indices: Any, updates: Any, *,
 def scatter_elements(data: Any, indices: Any, updates: Any, *, axis: int = 0, reduction: str = "none") -> Any:
     """Writes updates to the indices along an axis, or combines them with the elements there."""
     axis, xp = axis_of(axis, data.ndim), namespace(data, indices, updates)
-    places = xp.asarray(indices)
-    grid = _grid(xp, indices.shape, places.dtype)
-    return _written(data, (*grid[:axis], places, *grid[axis + 1 :]), updates, reduction)
+    indices = xp.asarray(indices)
+    grid = _grid(xp, indices.shape, indices.dtype)
+    return _written(data, (*grid[:axis], indices, *grid[axis + 1 :]), updates, reduction)
 
 
 @operator("ScatterND", since=11, until=15, types=_INDICES, is_exact=True)
@@ -95,7 +95,7 @@ def scatter_nd_without_reduction(data: Any, indices: Any, updates: Any) -> Any:
 @operator("ScatterND", since=16, types=_INDICES, is_exact=True)
 def scatter_nd(data: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
     """Writes updates to index tuples, or combines them with the elements there."""
-    return _written(data, _places(namespace(data, indices, updates), indices), updates, reduction)
+    return _written(data, _columns(namespace(data, indices, updates), indices), updates, reduction)
 
 
 def _written(data: Any, index: tuple[Any, ...], updates: Any, reduction: str) -> Any:
@@ -145,9 +145,9 @@ def _nonnegative(indices: Any, size: Any) -> Any:
     return jnp.where(indices < 0, indices + jnp.asarray(size, indices.dtype), indices)
 
 
-def _places(xp: Any, indices: Any) -> tuple[Any, ...]:
+def _columns(xp: Any, indices: Any) -> tuple[Any, ...]:
     """Index tuples along the last axis, as an array of indices for each dimension."""
-    return tuple(xp.asarray(indices[..., place]) for place in range(indices.shape[-1]))
+    return tuple(xp.asarray(indices[..., column]) for column in range(indices.shape[-1]))
 
 
 def _grid(xp: Any, shape: tuple[Any, ...], dtype: Any) -> list[Any]:

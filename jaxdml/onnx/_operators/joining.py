@@ -76,10 +76,9 @@ def pad_by_input(data: Any, pads: Any, constant_value: Any = None, *, mode: str 
 @operator("Pad", since=18, is_exact=True, known=(1, 3))
 def pad(data: Any, pads: Any, constant_value: Any = None, axes: Any = None, *, mode: str = "constant") -> Any:
     """Pads the axes; negative pads crop."""
-    places = integers(axes)
-    places = tuple(range(data.ndim)) if places is None else tuple(axis_of(axis, data.ndim) for axis in places)
+    axes = tuple(range(data.ndim)) if axes is None else tuple(axis_of(axis, data.ndim) for axis in integers(axes) or ())
     value = np.zeros((), data.dtype) if constant_value is None else constant_value.reshape(())
-    return _padded(data, integers(pads) or (), value, places, mode)
+    return _padded(data, integers(pads) or (), value, axes, mode)
 
 
 def _padded(data: Any, pads: tuple[Any, ...], value: Any, axes: tuple[int, ...], mode: str) -> Any:

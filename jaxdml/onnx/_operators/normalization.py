@@ -128,7 +128,7 @@ def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: floa
     return _affine(wide(jnp.asarray(x)), factor, shift).astype(x.dtype)
 
 
-def _of_groups(x: Array, groups: int, epsilon: float) -> Array:
+def _group_normalized(x: Array, groups: int, epsilon: float) -> Array:
     values = wide(jnp.asarray(x)).reshape(x.shape[0], groups, -1, *x.shape[2:])
     centered, _, variance = _centered(values, tuple(range(2, values.ndim)))
     return divided(centered, jnp.sqrt(variance + epsilon))
@@ -139,7 +139,7 @@ def group_normalization_per_group(
     x: Array, scale: Array, bias: Array, *, num_groups: int, epsilon: float = EPSILON
 ) -> Array:
     """`group_normalization` before opset 21: a scale and a bias for each group."""
-    normal = _of_groups(x, num_groups, epsilon)
+    normal = _group_normalized(x, num_groups, epsilon)
     factor, shift = (_per_channel(values, normal.ndim) for values in (scale, bias))
     return _affine(normal, factor, shift).astype(x.dtype).reshape(x.shape)
 
@@ -149,7 +149,7 @@ def group_normalization(
     x: Array, scale: Array, bias: Array, *, num_groups: int, epsilon: float = EPSILON, stash_type: int = 1
 ) -> Array:
     """(x - mean) / deviation * scale + bias; each group of channels has its own mean and deviation."""
-    normal = _of_groups(x, num_groups, epsilon).reshape(x.shape)
+    normal = _group_normalized(x, num_groups, epsilon).reshape(x.shape)
     factor, shift = (_per_channel(values, x.ndim) for values in (scale, bias))
     return _affine(normal, factor, shift).astype(x.dtype)
 

@@ -195,9 +195,9 @@ def resize(
     if shape == x.shape:
         return x  # ONNX Runtime ignores the region here
     region = np.array([0, 1], np.float32).repeat(len(axes)) if not extrapolates else roi
-    for place, axis in enumerate(axes):
-        if ratios[place] != 1:  # ONNX Runtime ignores the region of a dimension whose scale is 1
-            how = _Axis(x.shape[axis], shape[axis], ratios[place], region[place], region[place + len(axes)])
+    for i, axis in enumerate(axes):
+        if ratios[i] != 1:  # ONNX Runtime ignores the region of a dimension whose scale is 1
+            how = _Axis(x.shape[axis], shape[axis], ratios[i], region[i], region[i + len(axes)])
             nearest, is_outside = _pixels(how, coordinates, rounding)
             x = _taken(x, nearest, axis)
             if extrapolates and is_outside.any():

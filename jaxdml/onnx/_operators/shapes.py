@@ -23,7 +23,7 @@ def reshape(data: Any, shape: Any, *, allowzero: int = 0) -> Any:
     """The tensor in another shape; -1 is the remaining size, and 0 copies the input's size unless `allowzero`."""
     sizes = integers(shape) or ()
     if not allowzero:
-        sizes = tuple(_copied(data, axis) if _is(size, 0) else size for axis, size in enumerate(sizes))
+        sizes = tuple(_copied(data, axis) if _equals(size, 0) else size for axis, size in enumerate(sizes))
     return namespace(data).reshape(data, sizes)
 
 
@@ -45,7 +45,7 @@ def flatten(data: Any, *, axis: int = 1) -> Any:
 def squeeze_by_attribute(data: Any, *, axes: tuple[int, ...] | None = None) -> Any:
     """Removes dimensions of size 1: the given axes, or all."""
     if axes is None:
-        axes = tuple(axis for axis, size in enumerate(data.shape) if _is(size, 1))
+        axes = tuple(axis for axis, size in enumerate(data.shape) if _equals(size, 1))
     return namespace(data).squeeze(data, tuple(axis_of(axis, data.ndim) for axis in axes))
 
 
@@ -58,8 +58,8 @@ def squeeze(data: Any, axes: Any = None) -> Any:
 @operator("Unsqueeze", until=12, is_exact=True, kind="mover")
 def unsqueeze_by_attribute(data: Any, *, axes: tuple[int, ...]) -> Any:
     """Inserts dimensions of size 1; the axes are those of the result."""
-    places = tuple(axis_of(axis, data.ndim + len(axes)) for axis in axes)
-    return namespace(data).expand_dims(data, places)
+    axes = tuple(axis_of(axis, data.ndim + len(axes)) for axis in axes)
+    return namespace(data).expand_dims(data, axes)
 
 
 @operator("Unsqueeze", since=13, is_exact=True, kind="mover", known=(1,))
@@ -143,6 +143,6 @@ def _dimensions(sizes: tuple[Any, ...]) -> np.ndarray:
     return np.array(sizes, np.int64 if all(isinstance(size, int) for size in sizes) else object)
 
 
-def _is(size: Any, number: int) -> bool:
+def _equals(size: Any, number: int) -> bool:
     """Whether a size is this number; a symbolic dimension never is, and must not be compared."""
     return isinstance(size, int) and size == number
