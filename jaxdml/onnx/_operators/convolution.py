@@ -100,7 +100,7 @@ def conv_transpose(
     if output_shape is not None:
         target = for_each("output_shape", output_shape[-rank:], rank)
         full = [(n - 1) * s + r + 1 + e for n, s, r, e in zip(sizes, steps, reach, extra, strict=True)]
-        cut = _cropping(target, full, ends_first=auto_pad != "SAME_UPPER")
+        cut = _cropping(target, full, larger_start=auto_pad != "SAME_UPPER")
     total = lax.conv_general_dilated(
         x,
         _transposed(w, group),
@@ -115,11 +115,11 @@ def conv_transpose(
     return _with_bias(total, bias, x.dtype)
 
 
-def _cropping(target: Sequence[Any], full: Sequence[Any], ends_first: bool) -> Pairs:
+def _cropping(target: Sequence[Any], full: Sequence[Any], larger_start: bool) -> Pairs:
     """How much to crop from the start and end of each dimension, from the full size to the target size."""
     total = [size - smaller for size, smaller in zip(full, target, strict=True)]
     halves = [(each // 2, each - each // 2) for each in total]
-    return tuple((large, small) if ends_first else (small, large) for small, large in halves)
+    return tuple((large, small) if larger_start else (small, large) for small, large in halves)
 
 
 def _transposed(w: Array, groups: int) -> Array:

@@ -15,7 +15,7 @@ from jaxdml.onnx._table import BOOL, INDEX, operator
 
 _FAR = 2**31 - 1  # exporters write this, or a larger number, for the end of a dimension
 _INDICES = (None, INDEX)
-_REDUCTIONS = ("none", "add", "mul", "min", "max")
+_UFUNCS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
 @operator("Slice", is_exact=True, kind="mover", known=(1, 2, 3, 4))
@@ -99,8 +99,8 @@ def scatter_nd(data: Any, indices: Any, updates: Any, *, reduction: str = "none"
 
 
 def _written(data: Any, index: tuple[Any, ...], updates: Any, reduction: str) -> Any:
-    if reduction not in _REDUCTIONS:
-        raise ModelError(f"reduction is {reduction!r}; supported: {', '.join(_REDUCTIONS)}")
+    if reduction not in ("none", *_UFUNCS):
+        raise ModelError(f"reduction is {reduction!r}; supported: none, {', '.join(_UFUNCS)}")
     if not is_known(data, updates, *index):
         at = jnp.asarray(data).at[index]
         write: Any = {"none": at.set, "add": at.add, "mul": at.multiply, "min": at.min, "max": at.max}[reduction]
@@ -111,9 +111,6 @@ def _written(data: Any, index: tuple[Any, ...], updates: Any, reduction: str) ->
     else:
         _UFUNCS[reduction].at(result, index, updates)
     return result
-
-
-_UFUNCS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
 @operator("Where", types=(BOOL,), is_exact=True)
