@@ -9,10 +9,10 @@ except ImportError as error:
     raise ImportError("jaxdml.onnx needs the package onnx: pip install 'jaxdml[onnx]'") from error
 
 from jaxdml.errors import ModelError
-from jaxdml.onnx._file import Limits
+from jaxdml.onnx._limits import Limits
 from jaxdml.onnx._load import check, load
 from jaxdml.onnx._model import Model
-from jaxdml.onnx._supported import supported_ops
+from jaxdml.onnx._table import supported_ops
 from jaxdml.onnx._tensors import Tensor
 
 __all__ = ["Limits", "Model", "ModelError", "Tensor", "check", "load", "supported_ops"]

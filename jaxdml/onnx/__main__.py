@@ -1,4 +1,4 @@
-"""`python -m jaxdml.onnx model.onnx`: what a quantized model becomes, its outputs, and whether onnxruntime agrees."""
+"""Shows, runs and compares a quantized model: `python -m jaxdml.onnx model.onnx`."""
 
 import argparse
 import io
@@ -12,29 +12,28 @@ import numpy as np
 
 from jaxdml import onnx
 from jaxdml.errors import ModelError
-from jaxdml.onnx._compare import compared
+from jaxdml.onnx._compare import compare
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the table, the outputs, differences or problems; returns 1 if there are problems or differences."""
+    """Runs the command; returns 1 if the model has problems, or differs from onnxruntime, else 0."""
     parser = argparse.ArgumentParser(prog="python -m jaxdml.onnx", description=__doc__)
     parser.add_argument("model", type=Path, help="a quantized .onnx file")
     parser.add_argument("--numerics", choices=("directml", "onnxruntime"), default="directml", help="whose formulas")
-    parser.add_argument("--run", metavar="INPUT.NPZ", type=Path, help="inputs by name, to run the model on")
-    parser.add_argument("--output", metavar="OUT.NPZ", type=Path, help="where --run writes the outputs by name")
-    parser.add_argument("--compare", action="store_true", help="compare with onnxruntime, on --run's inputs if any")
+    parser.add_argument("--run", metavar="INPUT.NPZ", type=Path, help="run the model on these inputs, by name")
+    parser.add_argument("--output", metavar="OUT.NPZ", type=Path, help="write the outputs of --run here, by name")
+    parser.add_argument("--compare", action="store_true", help="compare with onnxruntime; random inputs without --run")
     arguments = parser.parse_args(argv)
     if arguments.output and not arguments.run:
         parser.error("--output needs --run: there is nothing to write")
     try:
-        return _done(arguments)
+        return _run(arguments)
     except (ModelError, OSError) as error:
         print(f"python -m jaxdml.onnx: {error}", file=sys.stderr)
         return 1
 
 
-def _done(arguments: argparse.Namespace) -> int:
-    """Does what the arguments ask for; returns 1 if there are differences."""
+def _run(arguments: argparse.Namespace) -> int:
     if arguments.output and not arguments.output.parent.is_dir():
         raise ModelError(f"--output: there is no folder {str(arguments.output.parent)!r}")
     inputs = _read(arguments.run) if arguments.run else None
@@ -48,11 +47,11 @@ def _done(arguments: argparse.Namespace) -> int:
         if arguments.output:
             _write(arguments.output, outputs)
             print(f"written to {arguments.output}")
-    return compared(arguments.model, model, inputs) if arguments.compare else 0
+    return compare(arguments.model, model, inputs) if arguments.compare else 0
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The arrays in a .npz."""
+    """The arrays in a .npz by name."""
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
@@ -61,12 +60,12 @@ def _read(path: Path) -> dict[str, Any]:
             return {name: loaded[name] for name in loaded.files}
     except (ModelError, FileNotFoundError, IsADirectoryError, PermissionError):
         raise
-    except Exception as error:  # NumPy and zipfile raise many kinds for a file that is no .npz
+    except Exception as error:  # NumPy and zipfile raise many kinds for other files
         raise ModelError(f"{path} cannot be read as a .npz of inputs by name; numpy.savez writes such files") from error
 
 
 def _write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes a .npz as `np.savez` does, which takes no arrays called `file`, and changes the path."""
+    """Writes a .npz. Unlike `np.savez`, it takes arrays of any name, and never changes the path."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -74,6 +73,6 @@ def _write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 if __name__ == "__main__":
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names of tensors have letters that a code page may lack
+    if isinstance(sys.stdout, io.TextIOWrapper):  # the console's encoding may lack a tensor's letters
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())

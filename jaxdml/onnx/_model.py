@@ -1,7 +1,6 @@
-"""A model as a function of its parameters and inputs."""
+"""A loaded model: a function of its parameters and inputs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,20 +12,18 @@ from jaxdml._graph.graph import Graph
 from jaxdml._graph.parameters import difference, listed, wrong_params
 from jaxdml._graph.report import html, table
 from jaxdml.errors import ModelError
-from jaxdml.onnx._arrays import limited
-from jaxdml.onnx._file import Limits
-from jaxdml.onnx._limit import check_result
+from jaxdml.onnx._limits import Limits, check_result, limited_by
 from jaxdml.onnx._tensors import Tensor
 
 
 class Model:
-    """A quantized ONNX model as a JAX function, made by `jaxdml.onnx.load`.
+    """A quantized ONNX model as a JAX function, which `jaxdml.onnx.load` returns.
 
-    `print(model)` shows what each node became, and why a node stayed in floats.
+    `print(model)` shows which operator runs for each node, and why a node stayed in floats.
 
     Attributes:
-      params: the constants of the model by name, a pytree: what `jaxdml.prepare_convolution_filter` and
-        `jaxdml.prepare_matrix_multiply_b` make of weights, and arrays.
+      params: the constants of the model by name, a pytree of arrays and of weights that
+        `jaxdml.prepare_convolution_filter` and `jaxdml.prepare_matrix_multiply_b` prepared.
       inputs: name, shape and type of each input.
       outputs: name, shape and type of each output.
     """
@@ -41,10 +38,10 @@ class Model:
     ) -> None:
         self.params, self.inputs, self.outputs = params, inputs, outputs
         self._graph, self._limits = graph, limits
-        self._jitted = jax.jit(self._computed, static_argnums=2)
+        self._jitted = jax.jit(self._evaluated, static_argnums=2)
 
     def apply(self, params: Mapping[str, Any], /, *arrays: Any, **named: Any) -> dict[str, jax.Array]:
-        """The outputs by name.
+        """Runs the model.
 
         Args:
           params: `params`, or a pytree of the same structure.
@@ -52,37 +49,36 @@ class Model:
           **named: inputs by name.
 
         Returns:
-          Each output's array by its name.
+          The outputs by name.
 
         Raises:
           ModelError: if an input is missing, unknown, or of another type or shape.
         """
-        return self._given(params, arrays, named, tuple(output.name for output in self.outputs))
+        return self._run(params, arrays, named, tuple(output.name for output in self.outputs))
 
     def values(
         self, params: Mapping[str, Any], names: str | Sequence[str], /, *arrays: Any, **named: Any
     ) -> dict[str, jax.Array]:
-        """Values inside the model by name, such as those that two models are compared by.
+        """Values inside the model by name, for example to compare two models.
 
         Args:
           params: as for `apply`.
-          names: those of the values, or one of them; `value_names` lists what there is.
+          names: names from `value_names`, or one such name.
           *arrays: as for `apply`.
           **named: as for `apply`.
         """
         names = (names,) if isinstance(names, str) else names
         unknown = set(names) - set(self.value_names)
         if unknown:
-            text = "model.value_names lists those that it has; fused operators have none inside"
+            text = "model.value_names lists its values; intermediate results of fused operators are not among them"
             raise ModelError(f"the model has no values {listed(unknown)}; {text}")
-        return self._given(params, arrays, named, tuple(names))
+        return self._run(params, arrays, named, tuple(names))
 
     @property
     def value_names(self) -> tuple[str, ...]:
-        """The names of the inputs and of all that nodes compute, in order."""
-        made = (name for node in self._graph.nodes for name in node.outputs if name)
-        others = (name for name in self._graph.outputs if name in self.params or name in self._graph.constants)
-        return tuple(dict.fromkeys((*self._graph.inputs, *made, *others)))
+        """The names of the inputs and of all computed values, in order."""
+        constants = (name for name in self._graph.outputs if name in self.params or name in self._graph.constants)
+        return tuple(dict.fromkeys((*self._graph.inputs, *(name for name, _ in self.makers()), *constants)))
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -90,7 +86,7 @@ class Model:
         return tuple(node.operator.name for node in self._graph.nodes)
 
     def makers(self) -> Iterator[tuple[str, str]]:
-        """Each value that a node makes, and what the node is called, in order."""
+        """Each computed value with a description of the node that computes it, in order."""
         return ((name, described(node)) for node in self._graph.nodes for name in node.outputs if name)
 
     def __str__(self) -> str:
@@ -104,53 +100,53 @@ class Model:
     def __repr__(self) -> str:
         return f"<jaxdml.onnx.Model of {len(self._graph.nodes)} nodes: {', '.join(map(str, self.inputs))}>"
 
-    def _given(
+    def _run(
         self, params: Mapping[str, Any], arrays: tuple[Any, ...], named: dict[str, Any], names: tuple[str, ...]
     ) -> dict[str, Any]:
         wrong = wrong_params(self.params, params)
         if wrong:
             raise ModelError(wrong)
-        inputs = self._checked(arrays, named)
+        inputs = self._validated(arrays, named)
         try:
-            computed = self._jitted(dict(params), inputs, names)
-            return {name: computed[name] for name in names}  # jax.jit sorts them
+            values = self._jitted(dict(params), inputs, names)
+            return {name: values[name] for name in names}  # jax.jit sorts them
         except ModelError:
             raise
-        except Exception as error:  # whatever a malformed file makes JAX or XLA say
+        except Exception as error:  # a malformed file makes JAX or XLA raise many kinds
             raise ModelError(f"the model cannot be compiled or run: {error}") from error
 
-    def _computed(self, params: Mapping[str, Any], inputs: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-        given = {**self._graph.constants, **params, **inputs}
-        with limited(self._limits.tensor_bytes):
-            values = evaluate(self._graph.nodes, given, limit=partial(check_result, limits=self._limits))
-        made = {name: _as_jax(values[name]) for name in names}
+    def _evaluated(self, params: Mapping[str, Any], inputs: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+        with limited_by(self._limits):
+            values = evaluate(self._graph.nodes, {**self._graph.constants, **params, **inputs}, limit=check_result)
+        results = {name: _as_jax(values[name]) for name in names}
         for tensor in self.outputs:
-            if tensor.name in made and made[tensor.name].dtype != jax.dtypes.canonicalize_dtype(tensor.dtype):
-                raise ModelError(
-                    f"output {tensor} is computed as {made[tensor.name].dtype}; the model contradicts itself"
-                )
-        return made
+            if tensor.name in results and results[tensor.name].dtype != jax.dtypes.canonicalize_dtype(tensor.dtype):
+                text = f"is computed as {results[tensor.name].dtype}; the model contradicts itself"
+                raise ModelError(f"output {tensor} {text}")
+        return results
 
-    def _checked(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    def _validated(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        """The inputs by name."""
         expected = ", ".join(map(str, self.inputs)) or "none"
         if any(isinstance(array, Mapping) for array in arrays):
             raise ModelError("an input was given a dict; pass inputs by name: apply(params, **inputs)")
         if len(arrays) > len(self.inputs):
             raise ModelError(f"apply was given {len(arrays)} inputs, expected {expected}")
-        given = dict(zip((tensor.name for tensor in self.inputs), arrays, strict=False))
-        twice = given.keys() & named.keys()
+        names = [tensor.name for tensor in self.inputs]
+        inputs = dict(zip(names, arrays, strict=False))
+        twice = inputs.keys() & named.keys()
         if twice:
             raise ModelError(f"apply was given {sorted(twice)} by position and by name")
-        given |= named
-        told = difference("apply", [tensor.name for tensor in self.inputs], given)
-        if told:
-            raise ModelError(f"{told}; its inputs are {expected}")
+        inputs |= named
+        wrong = difference("apply", names, inputs)
+        if wrong:
+            raise ModelError(f"{wrong}; its inputs are {expected}")
         sizes: dict[str, Any] = {}
-        return {tensor.name: tensor.checked(given[tensor.name], sizes) for tensor in self.inputs}
+        return {tensor.name: tensor.validated(inputs[tensor.name], sizes) for tensor in self.inputs}
 
 
 def _as_jax(value: Any) -> Any:
-    """An output that is known may hold symbolic dimensions."""
+    """Converts an output; a NumPy array of symbolic dimensions has the dtype object."""
     if isinstance(value, np.ndarray) and value.dtype == object:
         return jnp.stack([jnp.asarray(each) for each in value.reshape(-1)]).reshape(value.shape)
     return jnp.asarray(value)

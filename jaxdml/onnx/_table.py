@@ -1,9 +1,10 @@
-"""The table of ONNX operators: one row for each form that an operator had, made from the function that computes it.
+"""The table of supported ONNX operators.
 
-A row's function takes the node's inputs by position, None where one is absent, and the node's attributes by keyword:
-names, types and defaults of its keyword-only parameters are those of the attributes. A parameter without a default is
-an attribute that a node must have, or an input that it must have, unless None is of the parameter's type.
-`output_count` is no attribute, but the number of outputs that the node has.
+Each row is one version of an operator, and comes from the Python function that computes the operator. The function's
+signature is the operator's schema. Positional parameters are the node's inputs; an absent input is None. Keyword-only
+parameters are the node's attributes, with the same names, types and defaults. The node must have every attribute
+without a default, and every input without a default whose type does not include None. The keyword `output_count` is not
+an attribute, but the node's number of outputs.
 """
 
 import inspect
@@ -32,18 +33,18 @@ ANY = NUMBER | NIBBLE | BOOL
 
 @dataclass(frozen=True)
 class Row:
-    """One form of an operator.
+    """One version of an operator.
 
     Attributes:
-      name: the ONNX operator.
-      domain: "" is ONNX's own.
-      since: the first opset of the domain with this form.
-      until: the last one.
-      types: the types that an input may have, by place; what lies behind them, and None, may be anything.
+      name: the operator type in ONNX.
+      domain: the operator's domain; "" is ONNX's own.
+      since: the first opset of the domain with this version.
+      until: the last opset with this version.
+      types: the types that each input may have; None, or no entry, allows any type.
       function: computes the operator.
-      numerics: the numerics that the form computes by; None: by all.
-      options: from attributes to the options of the graph's node, where those differ.
-      facts: those of `Operator`.
+      numerics: the only value of `load`'s `numerics` that uses this row; None: every value does.
+      options: converts the node's attributes to keyword arguments of the function; None: they are the same.
+      facts: the other fields of the graph's `Operator`.
     """
 
     name: str
@@ -58,43 +59,43 @@ class Row:
 
     @cached_property
     def attributes(self) -> Mapping[str, inspect.Parameter]:
-        """The attributes that the form takes, by name."""
+        """The supported attributes by name."""
         parameters = inspect.signature(self.options or self.function).parameters.values()
         return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "output_count"}
 
     @cached_property
-    def counts_outputs(self) -> bool:
-        """Whether the function asks how many outputs the node has."""
+    def takes_output_count(self) -> bool:
+        """Whether the function takes the node's number of outputs."""
         return "output_count" in inspect.signature(self.function).parameters
 
     @cached_property
     def input_counts(self) -> tuple[int, float]:
         """The least and the largest number of inputs."""
         parameters = inspect.signature(self.function).parameters.values()
-        most = float("inf") if any(p.kind is p.VAR_POSITIONAL for p in parameters) else len(self.needed)
-        return len(self.needed) - self.needed[::-1].index(True) if any(self.needed) else 0, most
+        most = float("inf") if any(p.kind is p.VAR_POSITIONAL for p in parameters) else len(self.required)
+        return len(self.required) - self.required[::-1].index(True) if any(self.required) else 0, most
 
     @cached_property
-    def needed(self) -> tuple[bool, ...]:
-        """Whether a node must have the input, by place: None is no value of its parameter."""
+    def required(self) -> tuple[bool, ...]:
+        """For each input, whether a node must have it."""
         parameters = inspect.signature(self.function).parameters.values()
-        places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        return tuple(p.default is p.empty and type(None) not in get_args(p.annotation) for p in places)
+        inputs = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        return tuple(p.default is p.empty and type(None) not in get_args(p.annotation) for p in inputs)
 
     @cached_property
     def operator(self) -> Operator:
-        """What a node of the graph computes."""
+        """The graph's operator."""
         return Operator(self.name, self.function, **self.facts)
 
     def wrong_type(self, dtypes: list[str | None]) -> str | None:
-        """What is wrong with the types of inputs, None where a type is not known."""
-        for place, (dtype, allowed) in enumerate(zip(dtypes, self.types, strict=False)):
+        """The error for the first input of a wrong type, or None; an unknown type is None, and passes."""
+        for index, (dtype, allowed) in enumerate(zip(dtypes, self.types, strict=False)):
             if dtype is not None and allowed is not None and dtype not in allowed:
-                return f"input {place} is {dtype}, supported are {', '.join(sorted(allowed))}"
+                return f"input {index} is {dtype}; supported: {', '.join(sorted(allowed))}"
         return None
 
 
-ROWS: dict[tuple[str, str], list[Row]] = {}
+ROWS: dict[tuple[str, str], list[Row]] = {}  # by domain and name
 
 
 def operator[F: Callable[..., Any]](
@@ -107,7 +108,7 @@ def operator[F: Callable[..., Any]](
     options: Callable[..., dict[str, Any]] | None = None,
     **facts: Any,
 ) -> Callable[[F], F]:
-    """Makes a row of the table for each name, which the function computes; arguments as in `Row`."""
+    """Adds the decorated function to the table, with a row for each name; the arguments are the fields of `Row`."""
     first = since or (1 if domain else FIRST_OPSET)
     last = until or (1 if domain else LAST_OPSET)
 
@@ -121,8 +122,38 @@ def operator[F: Callable[..., Any]](
 
 
 def find(domain: str, name: str, opset: int, numerics: str) -> Row | None:
-    """The form of an operator at an opset."""
+    """The row for an operator at an opset."""
     for row in ROWS.get((domain, name), ()):
         if row.since <= opset <= row.until and row.numerics in (None, numerics):
             return row
     return None
+
+
+_GROUPS = (("floats", FLOAT), ("integers", INTEGER), ("4-bit integers", NIBBLE), ("bool", BOOL))
+
+
+def supported_ops() -> str:
+    """The operators that `load` supports, as a Markdown table: domain, opsets, and types of the first input.
+
+    Source: https://onnx.ai/onnx/operators and
+    https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+    """
+    lines = ["| operator | domain | opsets | types of the first input |", "| --- | --- | --- | --- |"]
+    for (domain, name), rows in sorted(ROWS.items()):
+        first, last = min(row.since for row in rows), max(row.until for row in rows)
+        opsets = f"{first}" if first == last else f"{first} to {last}"
+        lines.append(f"| {name} | {domain or 'ai.onnx'} | {opsets} | {_first_types(rows)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _first_types(rows: list[Row]) -> str:
+    """The types of the first input: whole groups by the group's name, then the remaining types."""
+    if any(not row.types or row.types[0] is None for row in rows):
+        return "any"
+    remaining = frozenset[str]().union(*(row.types[0] or () for row in rows))
+    words = []
+    for word, group in _GROUPS:
+        if group <= remaining:
+            words.append(word)
+            remaining -= group
+    return ", ".join([*words, *sorted(remaining)])

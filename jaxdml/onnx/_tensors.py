@@ -1,15 +1,48 @@
-"""What a model says of its inputs and outputs, and whether arrays are like it."""
+"""Types and shapes of tensors: ONNX's data types, the tensors that a model declares, and those that onnx infers."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx
 
 from jaxdml.errors import ModelError
-from jaxdml.onnx._types import dtype_of
+
+# ONNX's data types ---------------------------------------------------------------------------------------------------
+
+_NAMES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
+    11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16", 21: "uint4", 22: "int4",
+}  # fmt: skip
+_UNSUPPORTED = {
+    8: "string", 14: "complex64", 15: "complex128", 17: "float8e4m3fn", 18: "float8e4m3fnuz", 19: "float8e5m2",
+    20: "float8e5m2fnuz", 23: "float4e2m1", 24: "float8e8m0", 25: "uint2", 26: "int2", 27: "float6e2m3",
+    28: "float6e3m2",
+}  # fmt: skip
+
+
+def dtype_of(number: int, subject: str) -> np.dtype[Any]:
+    """The dtype of an ONNX data type.
+
+    Args:
+      number: a value of TensorProto.DataType.
+      subject: what has the type, for the error.
+
+    Raises:
+      ModelError: if the type is not supported, or not defined by ONNX.
+    """
+    if number in _NAMES:
+        return jnp.dtype(_NAMES[number])
+    if number in _UNSUPPORTED:
+        raise ModelError(f"{subject} has the type {_UNSUPPORTED[number]}; supported: {', '.join(_NAMES.values())}")
+    raise ModelError(f"{subject} has the type number {number}, which ONNX does not define")
+
+
+# Declared inputs and outputs -----------------------------------------------------------------------------------------
 
 Dimension = int | str | None
 
@@ -20,8 +53,9 @@ class Tensor:
 
     Attributes:
       name: its name.
-      shape: its sizes; a name for a size that is open, None for one without a name; None if the rank is open.
-      dtype: its type in the file. 64-bit types are 32-bit ones where jax_enable_x64 is off.
+      shape: its dimensions: a size, a name for a symbolic dimension, or None for an unnamed one. None if the rank is
+        unknown.
+      dtype: its type in the file. Without jax_enable_x64, JAX computes 64-bit types as 32-bit types.
     """
 
     name: str
@@ -29,25 +63,25 @@ class Tensor:
     dtype: np.dtype[Any]
 
     def __str__(self) -> str:
-        sizes = "..." if self.shape is None else ", ".join("?" if size is None else str(size) for size in self.shape)
-        return f"{self.name}: {self.dtype}[{sizes}]"
+        return f"{self.name}: {self.dtype}[{shown_shape(self.shape)}]"
 
-    def checked(self, value: Any, sizes: dict[str, Any]) -> Any:
-        """An array given for the tensor.
+    def validated(self, value: Any, sizes: dict[str, Any]) -> Any:
+        """An argument for this input, as an array.
 
         Args:
-          value: what was given.
-          sizes: those of the names in shapes so far; what this array adds to them is stored.
+          value: the argument.
+          sizes: the sizes of symbolic dimensions by name; the array adds those that it fixes.
 
         Raises:
-          ModelError: if the array has another type or shape.
+          ModelError: if the argument is no array, or has another type or shape.
         """
         if value is None:
             raise ModelError(f"input {self} was given None, expected an array")
         try:
             array = value if isinstance(value, jax.Array) else np.asarray(value)
-        except Exception as error:  # lists of lists of different lengths, and whatever objects do
-            raise ModelError(f"input {self} was given a {type(value).__name__} that is no array: {error}") from error
+        except Exception as error:  # ragged lists, and anything that an object's __array__ raises
+            text = f"was given a {type(value).__name__} that is not an array: {error}"
+            raise ModelError(f"input {self} {text}") from error
         expected = jax.dtypes.canonicalize_dtype(self.dtype)
         if array.dtype not in (self.dtype, expected):
             raise self._error(array, f"convert it to {expected}")
@@ -55,31 +89,35 @@ class Tensor:
             return array
         if len(array.shape) != len(self.shape):
             raise self._error(array, f"it has {len(array.shape)} dimensions, expected {len(self.shape)}")
-        for axis, (size, given) in enumerate(zip(self.shape, array.shape, strict=True)):
-            wanted = sizes.setdefault(size, given) if isinstance(size, str) else size
-            if wanted is not None and wanted != given:
-                known = f"{size} = {wanted}" if isinstance(size, str) else str(wanted)
-                raise self._error(array, f"dimension {axis} is {given}, expected {known}")
+        for axis, (declared, size) in enumerate(zip(self.shape, array.shape, strict=True)):
+            required = sizes.setdefault(declared, size) if isinstance(declared, str) else declared
+            if required is not None and required != size:
+                shown = f"{declared} = {required}" if isinstance(declared, str) else str(required)
+                raise self._error(array, f"dimension {axis} is {size}, expected {shown}")
         return array
 
     def _error(self, array: Any, text: str) -> ModelError:
-        received = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
-        return ModelError(f"input {self} was given {received}: {text}")
+        return ModelError(f"input {self} was given {array.dtype}[{shown_shape(array.shape)}]: {text}")
+
+
+def shown_shape(shape: Iterable[Any] | None) -> str:
+    """A shape for people: "N, ?, 3", or "..." if the rank is unknown."""
+    return "..." if shape is None else ", ".join("?" if size is None else str(size) for size in shape)
 
 
 def tensors(values: Iterable[onnx.ValueInfoProto]) -> tuple[Tensor, ...]:
     """The tensors that a model declares.
 
     Raises:
-      ModelError: if a value is no tensor, or of an unknown type.
+      ModelError: if a value is not a tensor, or its type is not supported.
     """
-    return tuple(_tensor(value) for value in values)
+    return tuple(map(_tensor, values))
 
 
 def _tensor(value: onnx.ValueInfoProto) -> Tensor:
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
-        raise ModelError(f"{value.name!r} is of the kind {kind or 'unknown'}, supported are tensors")
+        raise ModelError(f"{value.name!r} is of the kind {kind or 'unknown'}; supported: tensors")
     tensor = value.type.tensor_type
     shape = tuple(map(_dimension, tensor.shape.dim)) if tensor.HasField("shape") else None
     return Tensor(value.name, shape, dtype_of(tensor.elem_type, f"{value.name!r}"))
@@ -90,3 +128,42 @@ def _dimension(dimension: Any) -> Dimension:
     if kind == "dim_value":
         return int(dimension.dim_value) if dimension.dim_value >= 0 else None
     return dimension.dim_param or None if kind else None
+
+
+# Inferred types and shapes, for errors -------------------------------------------------------------------------------
+
+Inferred = Mapping[str, tuple[str | None, tuple[Any, ...] | None]]
+SMALL = 1024  # elements; shape inference reads the values of small tensors only
+
+
+def inferred_types(proto: onnx.ModelProto) -> Inferred:
+    """The types and shapes of values by name, where onnx infers them.
+
+    Only error texts and early type checks use them; a value may be missing.
+    """
+    without_data = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
+    graph = without_data.graph
+    graph.name = "graph"
+    graph.node.extend(node for node in proto.graph.node if not any(a.HasField("g") for a in node.attribute))
+    graph.input.extend(proto.graph.input)
+    graph.output.extend(proto.graph.output)
+    declared = {value.name for value in proto.graph.input}
+    for tensor in proto.graph.initializer:
+        if math.prod(tensor.dims) <= SMALL and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            graph.initializer.append(tensor)
+        elif tensor.name not in declared:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    try:
+        inferred = onnx.shape_inference.infer_shapes(without_data).graph
+    except Exception:  # a malformed model; the checks in _convert.py list its problems
+        inferred = graph
+    types: dict[str, tuple[str | None, tuple[Any, ...] | None]] = {}
+    for value in (*inferred.value_info, *inferred.input, *inferred.output):
+        try:
+            tensor = _tensor(value)
+        except ModelError:  # a sequence, or an unsupported type
+            continue
+        types[value.name] = (tensor.dtype.name, tensor.shape)
+    for tensor in inferred.initializer:
+        types[tensor.name] = (_NAMES.get(tensor.data_type), tuple(tensor.dims))
+    return types

@@ -69,7 +69,7 @@ def test_a_difference_is_traced_to_its_first_value(tmp_path, capsys):
     *_, counted, traced = capsys.readouterr().out.splitlines()
     assert counted.startswith("y: ")
     assert "of 100 elements differ from onnxruntime's, by at most 0.02" in counted
-    assert traced.startswith("values part at 'b', which node 'sum' (QLinearAdd) makes: ")
+    assert traced.startswith("the first value that differs is 'b', which node 'sum' (QLinearAdd) computes: ")
     assert program.main([str(path), "--run", str(inputs), "--compare", "--numerics", "onnxruntime"]) == 0
 
 
@@ -140,7 +140,7 @@ def test_errors_are_of_one_voice(tmp_path, inputs, capsys):
     np.savez(other, pictures=np.zeros((1, 1, 8, 8), np.float32))
     for arguments, said in (
         ([str(tmp_path / "none.onnx")], "the model cannot be read: "),
-        ([inputs], "the model is no ONNX file"),
+        ([inputs], "the model is not an ONNX file"),
         ([MODEL, "--run", str(text)], "text.npz cannot be read as a .npz of inputs by name"),
         ([MODEL, "--run", str(single)], "single.npy is a single array, expected a .npz of inputs by name"),
         ([MODEL, "--run", str(other)], "apply lacks ['images'] and was given ['pictures'], which the model has not"),

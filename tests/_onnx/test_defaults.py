@@ -76,7 +76,7 @@ def test_attributes_have_the_defaults_of_the_schema(row):
 def test_inputs_that_may_be_absent_may_be_absent(row):
     for schema in schemas(row):
         may_be_absent = [parameter.option.name == "Optional" for parameter in schema.inputs]
-        for place, (is_needed, may_be) in enumerate(zip(row.needed, may_be_absent, strict=False)):
+        for place, (is_needed, may_be) in enumerate(zip(row.required, may_be_absent, strict=False)):
             assert not (is_needed and may_be), place
         assert row.input_counts[0] <= schema.min_input
         assert row.input_counts[1] >= min(schema.max_input, 2**31 - 1)

@@ -84,7 +84,7 @@ def test_integer_convolutions_of_three_dimensions_are_refused_at_load(sizes):
     build = Builder()
     x, w = build.input((1, 4, 5, 5, 5), "u8"), build.drawn((8, 4, 2, 2, 2), "u8")
     build.output(build.node("ConvInteger", x, w, **sizes), "s32")
-    with pytest.raises(ModelError, match="its images have 3 dimensions, supported are 1 and 2"):
+    with pytest.raises(ModelError, match="its images have 3 dimensions; supported: 1 and 2"):
         jaxdml.onnx.load(build.model())
 
 

@@ -103,7 +103,7 @@ def test_external_data_missing(folder):
 @posix
 def test_external_data_that_never_end(folder):
     os.mkfifo(folder / "fifo.bin")
-    refused(saved(folder, external("fifo.bin")), "tensor 'w'", "no regular file")
+    refused(saved(folder, external("fifo.bin")), "tensor 'w'", "not a regular file")
 
 
 def test_external_data_need_a_path():
@@ -118,20 +118,20 @@ def test_external_data_need_a_path():
 def test_no_models(tmp_path):
     for name, data in {"empty": b"", "text": b"import os\n" * 100, "zeros": bytes(1000)}.items():
         (tmp_path / name).write_bytes(data)
-        refused(tmp_path / name, "no ONNX file")
+        refused(tmp_path / name, "not an ONNX file")
     np.savez(tmp_path / "arrays.npz", x=ONES)
-    refused(tmp_path / "arrays.npz", "no ONNX file")
-    refused(tmp_path, "no regular file")
-    refused(os.devnull, "no regular file")
+    refused(tmp_path / "arrays.npz", "not an ONNX file")
+    refused(tmp_path, "not a regular file")
+    refused(os.devnull, "not a regular file")
     refused(tmp_path / "missing.onnx", "missing.onnx")
     refused("nul\0byte", "cannot be read")
-    refused(onnx.ModelProto(), "no ONNX file")
+    refused(onnx.ModelProto(), "not an ONNX file")
 
 
 def test_no_pickle_is_read(tmp_path):
     ran = tmp_path / "ran"
     (tmp_path / "evil.onnx").write_bytes(pickle.dumps(_Evil(str(ran))))
-    refused(tmp_path / "evil.onnx", "no ONNX file")
+    refused(tmp_path / "evil.onnx", "not an ONNX file")
     tensor = TensorProto(name="w", data_type=TensorProto.STRING, dims=[1], string_data=[pickle.dumps(_Evil(str(ran)))])
     refused(with_tensor(tensor), "string")
     assert not ran.exists()
@@ -166,7 +166,7 @@ def test_deep_nesting():
     for _ in range(3000):  # a graph in an attribute of a node of a graph, and so on
         for tag in (0x32, 0x2A, 0x0A):
             data = bytes([tag]) + _varint(len(data)) + data
-    refused(bytes([0x3A]) + _varint(len(data)) + data, "no ONNX file")
+    refused(bytes([0x3A]) + _varint(len(data)) + data, "not an ONNX file")
 
 
 def _varint(number):

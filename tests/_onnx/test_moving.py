@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jaxdml.onnx
 from jaxdml.errors import ModelError
-from jaxdml.onnx._operators import constants, images, indexing, joining, made, shapes
+from jaxdml.onnx._operators import casts, elementwise, generators, indexing, joining, resize, shapes
 from rarely import rest_rarely
 
 
@@ -56,11 +56,12 @@ CALLS = {
     "scatter nd max": (indexing.scatter_nd, (X, np.array([[-1], [-1]]), 30 - X), {"reduction": "max"}),
     "where": (indexing.where, (X[0] > 3, X, np.float32(7).reshape(())), {}),
     "compress": (indexing.compress, (X, np.array([True, False, True])), {"axis": 1}),
-    "one hot": (made.one_hot, (np.array([[0, -1], [5, 2]]), np.array(3), np.array([2, 9], np.float32)), {"axis": 1}),
-    "trilu": (made.trilu, (X, np.array(-1, I64)), {"upper": 0}),
-    "eye": (made.eye_like, (X[0],), {"k": -1}),
-    "depth to space": (images.depth_to_space, (X.reshape(1, 12, 1, 2),), {"blocksize": 2, "mode": "CRD"}),
-    "space to depth": (images.space_to_depth, (X.reshape(1, 1, 4, 6),), {"blocksize": 2}),
+    "multiply": (elementwise.multiply, (X, X), {}),
+    "one hot": (generators.one_hot, (np.array([[0, -1], [5, 2]]), np.array(3), np.float32([2, 9])), {"axis": 1}),
+    "trilu": (generators.trilu, (X, np.array(-1, I64)), {"upper": 0}),
+    "eye": (generators.eye_like, (X[0],), {"k": -1}),
+    "depth to space": (shapes.depth_to_space, (X.reshape(1, 12, 1, 2),), {"blocksize": 2, "mode": "CRD"}),
+    "space to depth": (shapes.space_to_depth, (X.reshape(1, 1, 4, 6),), {"blocksize": 2}),
 }  # fmt: skip
 
 
@@ -83,9 +84,9 @@ def test_known_and_traced_numbers_are_cast_alike(of, to):
     with np.errstate(over="ignore"):
         x = FLOATS.astype(of) if of != np.int16 else np.array([0, 1, -1, 127, 128, 255, 256, -129, 32767], of)
     with jax.enable_x64(True):
-        options = constants._without_saturation(to=to)
-        known = constants.cast(x, **options)
-        traced = jax.jit(lambda x: constants.cast(x, **options))(x)
+        options = casts._options(to=to)
+        known = casts.cast(x, **options)
+        traced = jax.jit(lambda x: casts.cast(x, **options))(x)
     assert known.dtype == traced.dtype
     np.testing.assert_array_equal(known.astype(np.float64), np.asarray(traced).astype(np.float64))
 
@@ -97,13 +98,13 @@ def test_narrow_integers_take_the_lower_bits_as_in_onnxruntime(to):
     declared = helper.make_tensor_value_info("y", to, None)
     model = model_of([helper.make_node("Cast", ["x"], ["y"], to=to)], ["x"], [declared]).SerializeToString()
     expected = onnxruntime.InferenceSession(model).run(None, {"x": x})[0]
-    np.testing.assert_array_equal(constants.cast(x, dtype=expected.dtype), expected)
+    np.testing.assert_array_equal(casts.cast(x, dtype=expected.dtype), expected)
 
 
 def test_a_cast_to_half_and_back_rounds():
     x = np.array([1.0001, 3.14159], np.float32)
-    half, single = (constants._without_saturation(to=to) for to in (10, 1))
-    there_and_back = jax.jit(lambda x: constants.cast(constants.cast(x, **half), **single))(x)
+    half, single = (casts._options(to=to) for to in (10, 1))
+    there_and_back = jax.jit(lambda x: casts.cast(casts.cast(x, **half), **single))(x)
     np.testing.assert_array_equal(there_and_back, x.astype(np.float16).astype(np.float32))
 
 
@@ -146,14 +147,14 @@ def test_shapes_are_computed_from_symbolic_sizes(x64):
 
 HUGE = np.array([2**20, 2**20], np.int64)
 TOO_LARGE = {
-    "constant": (constants.constant_of_shape, (HUGE,), {}),
+    "constant": (generators.constant_of_shape, (HUGE,), {}),
     "expand": (shapes.expand, (np.zeros((1, 1), np.float32), HUGE), {}),
     "tile": (shapes.tile, (np.zeros((1, 1), np.float32), HUGE), {}),
     "pad": (joining.pad, (np.zeros((1, 1), np.float32), np.array([0, 0, 2**20, 2**20])), {}),
-    "range": (made.arange, (np.array(0), np.array(2**40), np.array(1)), {}),
-    "one hot": (made.one_hot, (np.array([0]), np.array(2**40), np.array([0, 1])), {}),
+    "range": (generators.arange, (np.array(0), np.array(2**40), np.array(1)), {}),
+    "one hot": (generators.one_hot, (np.array([0]), np.array(2**40), np.array([0, 1])), {}),
     "resize": (
-        images.resize,
+        resize.resize,
         (np.zeros((1, 1), np.float32), None, None, HUGE),
         {"coordinates": "asymmetric", "rounding": "floor"},
     ),
@@ -191,5 +192,5 @@ def test_resize_takes_the_pixels_that_onnxruntime_takes(modes):
         # Known arrays: NumPy computes, and nothing is compiled.
         crop = coordinates == "tf_crop_and_resize"
         how = {"coordinates": coordinates, "rounding": rounding, "extrapolates": crop, "extrapolation_value": 7.0}
-        own = images.resize(x, roi, None, sizes, **how)
+        own = resize.resize(x, roi, None, sizes, **how)
         np.testing.assert_array_equal(own, session.run(None, {"x": x})[0])

@@ -75,7 +75,7 @@ def test_inputs_of_wrong_types():
     ):
         with pytest.raises(ModelError, match=r"input x: float32\[4\] was given .*: convert it to float32"):
             made.apply(made.params, wrong)
-    with pytest.raises(ModelError, match=r"input x: float32\[4\] was given a list that is no array"):
+    with pytest.raises(ModelError, match=r"input x: float32\[4\] was given a list that is not an array"):
         made.apply(made.params, [[1.0], [1.0, 2.0]])
 
 
@@ -155,8 +155,8 @@ def test_arrays_in_place_of_prepared_weights():
     [
         ({"file_bytes": "1GB"}, TypeError, "file_bytes is '1GB', expected an int"),
         ({"nodes": 1.5}, TypeError, "nodes is 1.5, expected an int"),
-        ({"tensor_bytes": -1}, ValueError, "tensor_bytes is -1, expected none below 0"),
-        ({"seconds": -1}, ValueError, "seconds is -1, expected none below 0"),
+        ({"tensor_bytes": -1}, ValueError, "tensor_bytes is -1, expected at least 0"),
+        ({"seconds": -1}, ValueError, "seconds is -1, expected at least 0"),
         ({"seconds": float("nan")}, ValueError, "seconds is nan"),
         ({"seconds": None}, TypeError, "seconds is None, expected a number"),
     ],

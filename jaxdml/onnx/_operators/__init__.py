@@ -1,7 +1,7 @@
-"""Importing this folder fills the table of operators."""
+"""The ONNX operators; importing this folder fills the table."""
 
 import importlib
 import pkgutil
 
-for _file in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_file.name}")
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

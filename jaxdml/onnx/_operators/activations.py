@@ -1,6 +1,6 @@
-"""Activations: functions of each element, and softmax.
+"""Activations and softmax.
 
-Products, sums and quotients are rounded one by one in the order of ONNX Runtime's kernels.
+Each product, sum and quotient is rounded once, in the order of ONNX Runtime's kernels.
 """
 
 import functools
@@ -12,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._quantized.axes import axis_of
 from jaxdml.errors import ModelError
-from jaxdml.onnx._arrays import Array, axis_of, broadcast
-from jaxdml.onnx._operators._floats import divided, product, wide
-from jaxdml.onnx._operators.arithmetic import computed
+from jaxdml.onnx._operators._arrays import Array, broadcast, computed, divided, product, wide
 from jaxdml.onnx._table import FLOAT, MICROSOFT, NUMBER, SIGNED, operator
 
 HALF_ROOT = float(np.sqrt(0.5))
@@ -30,7 +29,7 @@ def relu(x: Array) -> Array:
 def _activation(
     *names: str, domain: str = "", since: int | None = None, kind: str | None = None
 ) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
-    """Makes the row of a function of float32 or float64; 16-bit floats are computed as float32."""
+    """Adds an operator that a function of float32 or float64 computes; 16-bit floats are computed as float32."""
 
     def decorate(function: Callable[..., Array]) -> Callable[..., Array]:
         operator(*names, domain=domain, since=since, kind=kind, types=(FLOAT, FLOAT))(_widened(function))
@@ -40,7 +39,7 @@ def _activation(
 
 
 def _widened(function: Callable[..., Array]) -> Callable[..., Array]:
-    """The function of float32, where arrays have 16-bit floats."""
+    """The function with 16-bit floats computed as float32; the result has the type of the first array."""
 
     @functools.wraps(function)
     def compute(*arrays: Any, **attributes: Any) -> Array:
@@ -95,7 +94,7 @@ def hard_sigmoid(x: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
 
 @_activation("HardSwish", since=14)
 def hard_swish(x: Array) -> Array:
-    """x * hard_sigmoid(x), of alpha 1/6."""
+    """x * hard_sigmoid(x) with alpha = 1/6."""
     return product(x, hard_sigmoid(x, alpha=1 / 6, beta=0.5))
 
 
@@ -107,7 +106,7 @@ def swish(x: Array, *, alpha: float = 1.0) -> Array:
 
 @_activation("QuickGelu", domain=MICROSOFT)
 def quick_gelu(x: Array, *, alpha: float = 1.702) -> Array:
-    """x * sigmoid(alpha * x), near to GELU."""
+    """x * sigmoid(alpha * x), which approximates GELU."""
     return swish(x, alpha=alpha)
 
 
@@ -137,9 +136,9 @@ def thresholded_relu(x: Array, *, alpha: float = 1.0) -> Array:
 
 @_activation("Gelu", since=20)
 def gelu(x: Array, *, approximate: str = "none") -> Array:
-    """x times the normal distribution's function of x, or with "tanh" an approximation."""
+    """x times the normal distribution function of x; "tanh" approximates it."""
     if approximate not in ("none", "tanh"):
-        raise ModelError(f"approximate is {approximate!r}, it should be none or tanh")
+        raise ModelError(f"approximate is {approximate!r}, expected none or tanh")
     if approximate == "tanh":
         return fast_gelu(x)
     return product(product(x, 0.5), 1 + jax.scipy.special.erf(product(x, HALF_ROOT)))
@@ -148,13 +147,13 @@ def gelu(x: Array, *, approximate: str = "none") -> Array:
 @_activation("BiasGelu", domain=MICROSOFT)
 @_activation("Gelu", domain=MICROSOFT)
 def biased_gelu(x: Array, bias: Array | None = None) -> Array:
-    """Gelu of x + bias, the bias along the last axis."""
+    """Gelu of x + bias; the bias broadcasts along the last axis."""
     return gelu(_biased(x, bias))
 
 
 @_activation("FastGelu", domain=MICROSOFT)
 def fast_gelu(x: Array, bias: Array | None = None) -> Array:
-    """Gelu of x + bias, approximated by a hyperbolic tangent."""
+    """Gelu of x + bias, approximated by tanh."""
     x = _biased(x, bias)
     inner = product(x, product(product(x, x), 0.044715 * (2 / np.pi) ** 0.5) + float((2 / np.pi) ** 0.5))
     return product(product(x, 0.5), 1 + jnp.tanh(inner))
@@ -165,26 +164,26 @@ def _biased(x: Array, bias: Array | None) -> Array:
 
 
 def _softmax(x: Array, axes: tuple[int, ...]) -> Array:
-    above = jnp.exp(x - jnp.max(x, axes, keepdims=True))
-    return product(above, divided(1.0, jnp.sum(above, axes, keepdims=True)))
+    powers = jnp.exp(x - jnp.max(x, axes, keepdims=True))
+    return product(powers, divided(1.0, jnp.sum(powers, axes, keepdims=True)))
 
 
 def _log_softmax(x: Array, axes: tuple[int, ...]) -> Array:
-    below = x - jnp.max(x, axes, keepdims=True)
-    return below - jnp.log(jnp.sum(jnp.exp(below), axes, keepdims=True))
+    shifted = x - jnp.max(x, axes, keepdims=True)
+    return shifted - jnp.log(jnp.sum(jnp.exp(shifted), axes, keepdims=True))
 
 
 def _hardmax(x: Array, axes: tuple[int, ...]) -> Array:
-    """1 at the first of the largest elements, 0 elsewhere."""
+    """1 at the first maximum, 0 elsewhere."""
     shape = x.shape[: axes[0]] + (-1,) + x.shape[axes[-1] + 1 :]
     flat = x.reshape(shape)
-    places = jnp.argmax(flat, axes[0], keepdims=True)
-    along = lax.broadcasted_iota(places.dtype, flat.shape, axes[0])
-    return (along == places).astype(x.dtype).reshape(x.shape)
+    maximum = jnp.argmax(flat, axes[0], keepdims=True)
+    indices = lax.broadcasted_iota(maximum.dtype, flat.shape, axes[0])
+    return (indices == maximum).astype(x.dtype).reshape(x.shape)
 
 
 def _along_axes(name: str, function: Callable[[Array, tuple[int, ...]], Array], kind: str | None = None) -> None:
-    """Makes the rows of a function along an axis: since opset 13 along one, before it along all from there on."""
+    """Adds a function over one axis; before opset 13, over that axis and all later ones."""
 
     def from_first(*, axis: int = 1) -> dict[str, Any]:
         return {"axis": axis}

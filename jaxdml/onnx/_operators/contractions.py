@@ -1,26 +1,17 @@
-"""Products of float and integer matrices, and sums of products."""
+"""Matrix products of floats and of integers, and Einsum."""
 
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 
 from jaxdml.errors import ModelError
-from jaxdml.onnx._arrays import Array
-from jaxdml.onnx._operators._floats import is_narrow, product, wide
+from jaxdml.onnx._operators._arrays import EXACT, Array, accumulator_type, product, wide
 from jaxdml.onnx._table import NUMBER, operator
-
-EXACT = lax.Precision.HIGHEST
-
-
-def accumulator_type(x: Array) -> Any:
-    """The type in which products of x are summed: float32 for floats of 16 bits."""
-    return jnp.float32 if is_narrow(x) else x.dtype
 
 
 @operator("MatMul", types=(NUMBER, NUMBER), kind="dot")
 def matmul(a: Array, b: Array) -> Array:
-    """The products of the matrices in a and b."""
+    """a @ b."""
     total = jnp.matmul(a, b, precision=EXACT, preferred_element_type=accumulator_type(a))
     return total.astype(a.dtype)
 
@@ -28,7 +19,7 @@ def matmul(a: Array, b: Array) -> Array:
 def gemm_options(
     *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0,  # noqa: N803
 ) -> dict[str, Any]:  # fmt: skip
-    """The options of `gemm`, of its attributes."""
+    """Converts the attributes of Gemm."""
     return {"alpha": alpha, "beta": beta, "trans_a": transA, "trans_b": transB}
 
 
@@ -37,9 +28,9 @@ def gemm(
     a: Array, b: Array, c: Array | None = None, *,
     alpha: float = 1.0, beta: float = 1.0, trans_a: int = 0, trans_b: int = 0,
 ) -> Array:  # fmt: skip
-    """alpha * a @ b + beta * c of two matrices, each of which may be given transposed."""
+    """alpha * a @ b + beta * c; a and b may be given transposed."""
     if a.ndim != 2 or b.ndim != 2:
-        raise ModelError(f"shapes {a.shape} and {b.shape} are not those of two matrices")
+        raise ModelError(f"a and b have shapes {a.shape} and {b.shape}, expected two matrices")
     inner = accumulator_type(a)
     a, b = (jnp.swapaxes(x, 0, 1) if is_transposed else x for x, is_transposed in ((a, trans_a), (b, trans_b)))
     total = jnp.matmul(a, b, precision=EXACT, preferred_element_type=inner)
@@ -50,7 +41,7 @@ def gemm(
 
 
 def _times(x: Array, factor: float) -> Array:
-    """x * factor; of integers, rounded toward zero."""
+    """x * factor; a product of integers is rounded toward zero."""
     if factor == 1:
         return x
     if jnp.issubdtype(x.dtype, jnp.integer):
@@ -60,6 +51,6 @@ def _times(x: Array, factor: float) -> Array:
 
 @operator("Einsum", since=12, types=(NUMBER,))
 def einsum(x: Array, *others: Array, equation: str) -> Array:
-    """The sum of products that an equation of subscripts says."""
+    """Einstein summation."""
     operands = (wide(jnp.asarray(operand)) for operand in (x, *others))
     return jnp.einsum(equation, *operands, precision=EXACT).astype(x.dtype)

@@ -1,4 +1,4 @@
-"""Float convolutions of one to three dimensions, and their transposes; options that quantized convolutions share."""
+"""Float convolutions and transposed convolutions; quantized convolutions share their options."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,8 +8,7 @@ from jax import lax
 
 from jaxdml._quantized.windows import Pairs, check_convolution, explicit_padding, for_each
 from jaxdml.errors import ModelError
-from jaxdml.onnx._arrays import Array
-from jaxdml.onnx._operators.contractions import EXACT, accumulator_type
+from jaxdml.onnx._operators._arrays import EXACT, Array, accumulator_type
 from jaxdml.onnx._table import FLOAT, operator
 
 Sizes = tuple[int, ...]
@@ -17,19 +16,19 @@ SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
 def padding_option(auto_pad: str, pads: Sizes | None) -> Pairs | int | str:
-    """Padding as a pair for each dimension, as 0, or as a rule that needs sizes.
+    """The padding: a pair for each dimension, 0 for none, or a value of `auto_pad` that depends on the input's size.
 
     Raises:
-      ModelError: if there is no such rule, or one pad without the other.
+      ModelError: if `auto_pad` is unknown, or the number of pads is odd.
     """
     if auto_pad in SAME:
         return auto_pad
     if auto_pad not in ("NOTSET", "VALID"):
-        raise ModelError(f"auto_pad is {auto_pad!r}, it should be NOTSET, VALID, {' or '.join(SAME)}")
+        raise ModelError(f"auto_pad is {auto_pad!r}, expected NOTSET, VALID, {' or '.join(SAME)}")
     if auto_pad == "VALID" or not pads:
         return 0
     if len(pads) % 2:
-        raise ModelError(f"pads has {len(pads)} elements, two are needed for each dimension")
+        raise ModelError(f"pads has {len(pads)} elements, expected two for each dimension")
     rank = len(pads) // 2
     return tuple(zip(pads[:rank], pads[rank:], strict=True))
 
@@ -43,10 +42,7 @@ def conv_options(
     pads: Sizes | None = None,
     strides: Sizes | None = None,
 ) -> dict[str, Any]:
-    """The options of a convolution, of its attributes: 1 and 0 stand for what is the same in all dimensions.
-
-    kernel_shape is only there to be checked.
-    """
+    """The options of a convolution; an int applies to all dimensions. `kernel_shape` is only validated."""
     return {
         "strides": strides or 1,
         "dilations": dilations or 1,
@@ -62,7 +58,7 @@ def conv(
     strides: int | Sizes = 1, dilations: int | Sizes = 1, padding: Pairs | int | str = 0, group_count: int = 1,
     kernel_shape: Sizes | None = None,
 ) -> Array:  # fmt: skip
-    """The sums of products of a filter with what it covers of x, for each place of the filter."""
+    """A convolution of [N, C, *space] with a filter [outputs, C / groups, *kernel]."""
     check_convolution(x, w, kernel_shape)
     sizes, kernel = x.shape[2:], w.shape[2:]
     total = lax.conv_general_dilated(
@@ -91,25 +87,25 @@ def conv_transpose(
     output_padding: Sizes | None = None, output_shape: Sizes | None = None, pads: Sizes | None = None,
     strides: Sizes | None = None,
 ) -> Array:  # fmt: skip
-    """The transpose of a convolution: each element of x spreads over the output as the filter says."""
+    """A transposed convolution of [N, C, *space] with a filter [C, outputs / groups, *kernel]."""
     check_convolution(x, w, kernel_shape)
     sizes, kernel, rank = x.shape[2:], w.shape[2:], x.ndim - 2
     steps, spaces = for_each("strides", strides or 1, rank), for_each("dilations", dilations or 1, rank)
-    more = for_each("output_padding", output_padding or 0, rank, least=0)
+    extra = for_each("output_padding", output_padding or 0, rank, least=0)
     if output_shape is None and auto_pad in SAME:
         output_shape = tuple(size * step for size, step in zip(sizes, steps, strict=True))
     padding = padding_option("NOTSET" if auto_pad in SAME else auto_pad, pads)
     cut = explicit_padding(padding, sizes, kernel, steps, spaces)
     reach = [(k - 1) * space for k, space in zip(kernel, spaces, strict=True)]
     if output_shape is not None:
-        wanted = for_each("output_shape", output_shape[-rank:], rank)
-        full = [(n - 1) * s + r + 1 + m for n, s, r, m in zip(sizes, steps, reach, more, strict=True)]
-        cut = _cut_to(wanted, full, ends_first=auto_pad != "SAME_UPPER")
+        target = for_each("output_shape", output_shape[-rank:], rank)
+        full = [(n - 1) * s + r + 1 + e for n, s, r, e in zip(sizes, steps, reach, extra, strict=True)]
+        cut = _cropping(target, full, larger_start=auto_pad != "SAME_UPPER")
     total = lax.conv_general_dilated(
         x,
         _transposed(w, group),
         (1,) * rank,
-        [(r - start, r - end + m) for r, (start, end), m in zip(reach, cut, more, strict=True)],
+        [(r - start, r - end + e) for r, (start, end), e in zip(reach, cut, extra, strict=True)],
         lhs_dilation=steps,
         rhs_dilation=spaces,
         feature_group_count=group,
@@ -119,15 +115,15 @@ def conv_transpose(
     return _with_bias(total, bias, x.dtype)
 
 
-def _cut_to(wanted: Sequence[Any], full: Sequence[Any], ends_first: bool) -> Pairs:
-    """What to cut from both ends of full sizes, to come to those wanted."""
-    total = [size - less for size, less in zip(full, wanted, strict=True)]
+def _cropping(target: Sequence[Any], full: Sequence[Any], larger_start: bool) -> Pairs:
+    """How much to crop from the start and end of each dimension, from the full size to the target size."""
+    total = [size - smaller for size, smaller in zip(full, target, strict=True)]
     halves = [(each // 2, each - each // 2) for each in total]
-    return tuple((large, small) if ends_first else (small, large) for small, large in halves)
+    return tuple((large, small) if larger_start else (small, large) for small, large in halves)
 
 
 def _transposed(w: Array, groups: int) -> Array:
-    """A filter [inputs, outputs / groups, ...] as that of the convolution: [outputs, inputs / groups, ...], flipped."""
+    """The filter of the equivalent convolution: [inputs, outputs / groups, ...] to [outputs, inputs / groups, ...]."""
     inputs, outputs, *kernel = w.shape
     if inputs % groups:
         raise ModelError(f"{inputs} input channels are not a multiple of {groups} groups")

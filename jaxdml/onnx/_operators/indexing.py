@@ -1,7 +1,6 @@
-"""Operators that pick elements by known places or by indices, and write elements at indices.
+"""Slice, Gather, Scatter and other operators that select or write elements.
 
-An index may count from the end. JAX cannot refuse an index beyond both ends: reading takes the nearest element, and
-writing leaves the tensor as it is.
+Negative indices count from the end. JAX cannot raise for an index out of bounds: reads clamp the index, writes skip it.
 """
 
 from typing import Any
@@ -9,22 +8,23 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdml._quantized.axes import axis_of
 from jaxdml.errors import ModelError
-from jaxdml.onnx._arrays import axis_of, broadcast, integers, is_known, namespace
+from jaxdml.onnx._operators._arrays import broadcast, integers, is_known, namespace
 from jaxdml.onnx._table import BOOL, INDEX, operator
 
-_FAR = 2**31 - 1  # exporters write it, or a larger number, for the end of a dimension
+_FAR = 2**31 - 1  # exporters write this, or a larger number, for the end of a dimension
 _INDICES = (None, INDEX)
-_REDUCTIONS = ("none", "add", "mul", "min", "max")
+_UFUNCS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
 @operator("Slice", is_exact=True, kind="mover", known=(1, 2, 3, 4))
 def sliced(data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
-    """The elements from starts to ends, by steps, along axes; Python's slices clamp as ONNX does."""
-    begins, stops = integers(starts) or (), integers(ends) or ()
-    places, strides = integers(axes) or tuple(range(len(begins))), integers(steps) or (1,) * len(begins)
+    """data[start:end:step] along each axis; Python clamps starts and ends like ONNX."""
+    starts, ends = integers(starts) or (), integers(ends) or ()
+    axes, steps = integers(axes) or tuple(range(len(starts))), integers(steps) or (1,) * len(starts)
     parts = [slice(None)] * data.ndim
-    for start, end, axis, step in zip(begins, stops, places, strides, strict=True):
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         is_far = isinstance(end, int) and (end >= _FAR if step > 0 else end <= -_FAR)
         parts[axis_of(axis, data.ndim)] = slice(start, None if is_far else end, step)
     return data[tuple(parts)]
@@ -32,39 +32,39 @@ def sliced(data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = Non
 
 @operator("Gather", types=_INDICES, is_exact=True, kind="mover")
 def gather(data: Any, indices: Any, *, axis: int = 0) -> Any:
-    """The parts of a tensor at the indices along an axis."""
+    """The slices at the indices along an axis."""
     axis = axis_of(axis, data.ndim)
     if is_known(data, indices):
-        # NumPy would give a number for a single index.
-        taken = np.take(data, indices.reshape(-1), axis)
+        taken = np.take(data, indices.reshape(-1), axis)  # for a scalar index, NumPy would return a scalar
         return taken.reshape(data.shape[:axis] + indices.shape + data.shape[axis + 1 :])
-    return jnp.take(data, _from_the_front(indices, data.shape[axis]), axis, mode="clip")
+    return jnp.take(data, _nonnegative(indices, data.shape[axis]), axis, mode="clip")
 
 
 @operator("GatherElements", since=11, types=_INDICES, is_exact=True, kind="mover")
 def gather_elements(data: Any, indices: Any, *, axis: int = 0) -> Any:
-    """For each index the element at the index along an axis, and at the index's own place along the others."""
+    """`take_along_axis`; along the other axes, data may be larger than the indices."""
     axis = axis_of(axis, data.ndim)
-    shape = data.shape[:axis] + (None,) + data.shape[axis + 1 :]
-    data = data[tuple(slice(None) if size is None else slice(0, count) for size, count in _pairs(shape, indices.shape))]
+    if data.ndim != indices.ndim:
+        raise ModelError(f"the indices have {indices.ndim} dimensions, expected {data.ndim}")
+    data = data[tuple(slice(None) if each == axis else slice(size) for each, size in enumerate(indices.shape))]
     if is_known(data, indices):
         return np.take_along_axis(data, indices, axis)
-    return jnp.take_along_axis(data, _from_the_front(indices, data.shape[axis]), axis, mode="clip")
+    return jnp.take_along_axis(data, _nonnegative(indices, data.shape[axis]), axis, mode="clip")
 
 
 @operator("GatherND", since=11, until=11, types=_INDICES, is_exact=True, kind="mover")
 def gather_nd_without_batch(data: Any, indices: Any) -> Any:
-    """The parts of a tensor at tuples of indices, which lie along the last axis of the indices."""
+    """`gather_nd` of opset 11, without batch dimensions."""
     return gather_nd(data, indices)
 
 
 @operator("GatherND", since=12, types=_INDICES, is_exact=True, kind="mover")
 def gather_nd(data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
-    """The parts of a tensor at tuples of indices; the first dimensions are those of a batch."""
+    """The slices at index tuples, which lie along the last axis of the indices."""
     xp = namespace(data, indices)
-    places = _places(xp, indices)
-    grid = _grid(xp, indices.shape[:-1], places[0].dtype if places else np.dtype(np.int32))
-    index = (*grid[:batch_dims], *places)
+    index = _columns(xp, indices)
+    grid = _grid(xp, indices.shape[:-1], index[0].dtype if index else np.dtype(np.int32))
+    index = (*grid[:batch_dims], *index)
     if is_known(data, indices):
         return np.asarray(data[index])
     return jnp.asarray(data).at[index].get(mode="clip")
@@ -72,35 +72,35 @@ def gather_nd(data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
 
 @operator("Scatter", until=10, types=_INDICES, is_exact=True)
 @operator("ScatterElements", since=11, until=15, types=_INDICES, is_exact=True)
-def scatter_elements_alone(data: Any, indices: Any, updates: Any, *, axis: int = 0) -> Any:
-    """The tensor with updates written at the indices along an axis."""
+def scatter_elements_without_reduction(data: Any, indices: Any, updates: Any, *, axis: int = 0) -> Any:
+    """`scatter_elements` before opset 16."""
     return scatter_elements(data, indices, updates, axis=axis)
 
 
 @operator("ScatterElements", since=16, types=_INDICES, is_exact=True)
 def scatter_elements(data: Any, indices: Any, updates: Any, *, axis: int = 0, reduction: str = "none") -> Any:
-    """The tensor with updates written, or reduced into it, at the indices along an axis."""
+    """Writes updates to the indices along an axis, or combines them with the elements there."""
     axis, xp = axis_of(axis, data.ndim), namespace(data, indices, updates)
-    places = xp.asarray(indices)
-    grid = _grid(xp, indices.shape, places.dtype)
-    return _written(data, (*grid[:axis], places, *grid[axis + 1 :]), updates, reduction)
+    indices = xp.asarray(indices)
+    grid = _grid(xp, indices.shape, indices.dtype)
+    return _written(data, (*grid[:axis], indices, *grid[axis + 1 :]), updates, reduction)
 
 
 @operator("ScatterND", since=11, until=15, types=_INDICES, is_exact=True)
-def scatter_nd_alone(data: Any, indices: Any, updates: Any) -> Any:
-    """The tensor with updates written at tuples of indices."""
+def scatter_nd_without_reduction(data: Any, indices: Any, updates: Any) -> Any:
+    """`scatter_nd` before opset 16."""
     return scatter_nd(data, indices, updates)
 
 
 @operator("ScatterND", since=16, types=_INDICES, is_exact=True)
 def scatter_nd(data: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
-    """The tensor with updates written, or reduced into it, at tuples of indices."""
-    return _written(data, _places(namespace(data, indices, updates), indices), updates, reduction)
+    """Writes updates to index tuples, or combines them with the elements there."""
+    return _written(data, _columns(namespace(data, indices, updates), indices), updates, reduction)
 
 
 def _written(data: Any, index: tuple[Any, ...], updates: Any, reduction: str) -> Any:
-    if reduction not in _REDUCTIONS:
-        raise ModelError(f"reduction is {reduction!r}, supported are {', '.join(_REDUCTIONS)}")
+    if reduction not in ("none", *_UFUNCS):
+        raise ModelError(f"reduction is {reduction!r}; supported: none, {', '.join(_UFUNCS)}")
     if not is_known(data, updates, *index):
         at = jnp.asarray(data).at[index]
         write: Any = {"none": at.set, "add": at.add, "mul": at.multiply, "min": at.min, "max": at.max}[reduction]
@@ -113,19 +113,16 @@ def _written(data: Any, index: tuple[Any, ...], updates: Any, reduction: str) ->
     return result
 
 
-_UFUNCS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
-
-
 @operator("Where", types=(BOOL,), is_exact=True)
 def where(condition: Any, x: Any, y: Any) -> Any:
-    """Elements of one tensor where a condition holds, else of another."""
+    """x where the condition holds, else y."""
     condition, x, y = broadcast(condition, x, y)
     return namespace(condition, x, y).where(condition, x, y)
 
 
 @operator("Compress", types=(None, BOOL), is_exact=True, kind="mover", known=(1,))
 def compress(data: Any, condition: Any, *, axis: int | None = None) -> Any:
-    """The parts of a tensor along an axis, or of its elements in a row, where a condition holds."""
+    """The slices along an axis where the condition holds; without an axis, elements of the flattened tensor."""
     if axis is None:
         data, axis = namespace(data).reshape(data, (-1,)), 0
     return namespace(data).take(data, np.flatnonzero(condition), axis_of(axis, data.ndim))
@@ -133,33 +130,27 @@ def compress(data: Any, condition: Any, *, axis: int | None = None) -> Any:
 
 @operator("NonZero", is_exact=True, known=(0,))
 def non_zero(data: Any) -> Any:
-    """The indices of the elements that are not zero, by dimension."""
+    """The indices of the nonzero elements: a row for each dimension."""
     return np.array(np.nonzero(data), np.int64).reshape(data.ndim, -1)
 
 
-def _from_the_front(indices: Any, size: Any) -> Any:
-    """Indices that count from the front, of those that count from the end where they are negative."""
+def _nonnegative(indices: Any, size: Any) -> Any:
+    """The indices; negative ones are counted from the start instead of the end."""
     if is_known(indices) and (indices >= 0).all():
         return indices
     indices = jnp.asarray(indices)
     return jnp.where(indices < 0, indices + jnp.asarray(size, indices.dtype), indices)
 
 
-def _places(xp: Any, indices: Any) -> tuple[Any, ...]:
-    """The indices along each dimension, of tuples of indices along the last axis."""
-    return tuple(xp.asarray(indices[..., place]) for place in range(indices.shape[-1]))
+def _columns(xp: Any, indices: Any) -> tuple[Any, ...]:
+    """Index tuples along the last axis, as an array of indices for each dimension."""
+    return tuple(xp.asarray(indices[..., column]) for column in range(indices.shape[-1]))
 
 
 def _grid(xp: Any, shape: tuple[Any, ...], dtype: Any) -> list[Any]:
-    """The own place of each element of a shape, by dimension; they broadcast."""
+    """`ogrid`: for each dimension its indices, in a shape that broadcasts."""
     rank = len(shape)
     return [
         xp.arange(size, dtype=dtype).reshape(tuple(size if a == axis else 1 for a in range(rank)))
         for axis, size in enumerate(shape)
     ]
-
-
-def _pairs(first: tuple[Any, ...], second: tuple[Any, ...]) -> list[tuple[Any, Any]]:
-    if len(first) != len(second):
-        raise ModelError(f"the indices have {len(second)} dimensions, expected {len(first)}")
-    return list(zip(first, second, strict=True))

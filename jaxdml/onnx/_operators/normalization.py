@@ -1,4 +1,4 @@
-"""Normalization by mean and variance, and what does nothing when a model is not trained."""
+"""Normalization and Dropout, for inference."""
 
 import math
 
@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._quantized.axes import axis_of
 from jaxdml.errors import ModelError
-from jaxdml.onnx._arrays import Array, axis_of, broadcast, is_known, namespace
-from jaxdml.onnx._operators._floats import divided, product, wide
-from jaxdml.onnx._table import ANY, BOOL, FLOAT, MICROSOFT, operator
+from jaxdml.onnx._operators._arrays import Array, broadcast, divided, is_known, namespace, product, wide
+from jaxdml.onnx._table import BOOL, FLOAT, MICROSOFT, operator
 
 EPSILON = 9.999999747378752e-06
 
@@ -20,7 +20,10 @@ def _mean(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _centered(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array, Array]:
-    """x less its mean, the mean, and the variance. The mean is corrected once: ONNX Runtime sums it as float64."""
+    """x - mean, the mean, and the variance.
+
+    ONNX Runtime sums the mean in float64. A correction by the mean of x - mean comes close to that.
+    """
     mean = _mean(x, axes)
     mean = mean + _mean(x - mean, axes)
     centered = x - mean
@@ -41,7 +44,7 @@ def layer_normalization(
     x: Array, scale: Array, bias: Array | None = None, *,
     axis: int = -1, epsilon: float = EPSILON, stash_type: int = 1,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """x less its mean, over its deviation, scaled and shifted; the mean; and 1 / deviation."""
+    """(x - mean) / deviation * scale + bias; the mean; and 1 / deviation."""
     centered, mean, variance = _centered(wide(jnp.asarray(x)), _normalized_axes(x, axis))
     inverse = divided(1.0, jnp.sqrt(variance + epsilon))
     stashed = jnp.float32 if stash_type == 1 else x.dtype
@@ -59,7 +62,7 @@ def _root_mean_square(x: Array, scale: Array, axis: int, epsilon: float) -> tupl
 def rms_normalization(
     x: Array, scale: Array, *, axis: int = -1, epsilon: float = EPSILON, stash_type: int = 1
 ) -> Array:
-    """x over the root of the mean of its squares, scaled."""
+    """x / root mean square * scale."""
     return _root_mean_square(x, scale, axis, epsilon)[0]
 
 
@@ -68,7 +71,7 @@ def rms_normalization(
 def simplified_layer_normalization(
     x: Array, scale: Array, *, axis: int = -1, epsilon: float = EPSILON, stash_type: int = 1
 ) -> tuple[Array, Array]:
-    """x over the root of the mean of its squares, scaled; and 1 / that root."""
+    """x / root mean square * scale; and 1 / root mean square."""
     return _root_mean_square(x, scale, axis, epsilon)
 
 
@@ -77,7 +80,7 @@ def skip_layer_normalization(
     x: Array, skip: Array, gamma: Array, beta: Array | None = None, bias: Array | None = None, *,
     epsilon: float = 1e-12,
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
-    """Layer normalization of x + skip + bias; the mean; 1 / deviation; and the sum."""
+    """Layer normalization of x + skip + bias; the mean; 1 / deviation; and the sum x + skip + bias."""
     total = _sum_with_skip(x, skip, bias)
     return *layer_normalization(total, gamma, beta, epsilon=epsilon), total
 
@@ -86,7 +89,7 @@ def skip_layer_normalization(
 def skip_simplified_layer_normalization(
     x: Array, skip: Array, gamma: Array, bias: Array | None = None, *, epsilon: float = 1e-12
 ) -> tuple[Array, None, Array, Array]:
-    """x + skip + bias over the root of the mean of its squares, scaled; nothing; 1 / that root; and the sum."""
+    """RMS normalization of x + skip + bias; None; 1 / root mean square; and the sum x + skip + bias."""
     total = _sum_with_skip(x, skip, bias)
     y, inverse = _root_mean_square(total, gamma, -1, epsilon)
     return y, None, inverse, total
@@ -107,7 +110,7 @@ def batch_normalization(
     x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *,
     epsilon: float = EPSILON, momentum: float = 0.9, training_mode: int = 0, output_count: int = 1,
 ) -> Array:  # fmt: skip
-    """x less a mean, over a deviation, scaled and shifted: constants of each channel."""
+    """(x - mean) / deviation * scale + bias; all four are constants of each channel."""
     if training_mode or output_count > 1:
         raise ModelError("training is not supported")
     values = (_per_channel(array, x.ndim) for array in (scale, bias, mean, variance))
@@ -118,14 +121,14 @@ def batch_normalization(
 
 @operator("InstanceNormalization", types=(FLOAT,) * 3)
 def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float = EPSILON) -> Array:
-    """Each image of each channel less its mean, over its deviation, scaled and shifted."""
+    """(x - mean) / deviation * scale + bias; each channel of each image has its own mean and deviation."""
     _, mean, variance = _centered(wide(jnp.asarray(x)), tuple(range(2, x.ndim)))
     factor = product(divided(1.0, jnp.sqrt(variance + epsilon)), _per_channel(scale, x.ndim))
     shift = jnp.subtract(*broadcast(_per_channel(bias, x.ndim), product(mean, factor)))
     return _affine(wide(jnp.asarray(x)), factor, shift).astype(x.dtype)
 
 
-def _of_groups(x: Array, groups: int, epsilon: float) -> Array:
+def _group_normalized(x: Array, groups: int, epsilon: float) -> Array:
     values = wide(jnp.asarray(x)).reshape(x.shape[0], groups, -1, *x.shape[2:])
     centered, _, variance = _centered(values, tuple(range(2, values.ndim)))
     return divided(centered, jnp.sqrt(variance + epsilon))
@@ -135,8 +138,8 @@ def _of_groups(x: Array, groups: int, epsilon: float) -> Array:
 def group_normalization_per_group(
     x: Array, scale: Array, bias: Array, *, num_groups: int, epsilon: float = EPSILON
 ) -> Array:
-    """Each group of channels less its mean, over its deviation, scaled and shifted: one scale to a group."""
-    normal = _of_groups(x, num_groups, epsilon)
+    """`group_normalization` before opset 21: a scale and a bias for each group."""
+    normal = _group_normalized(x, num_groups, epsilon)
     factor, shift = (_per_channel(values, normal.ndim) for values in (scale, bias))
     return _affine(normal, factor, shift).astype(x.dtype).reshape(x.shape)
 
@@ -145,28 +148,28 @@ def group_normalization_per_group(
 def group_normalization(
     x: Array, scale: Array, bias: Array, *, num_groups: int, epsilon: float = EPSILON, stash_type: int = 1
 ) -> Array:
-    """Each group of channels less its mean, over its deviation, scaled and shifted: one scale to a channel."""
-    normal = _of_groups(x, num_groups, epsilon).reshape(x.shape)
+    """(x - mean) / deviation * scale + bias; each group of channels has its own mean and deviation."""
+    normal = _group_normalized(x, num_groups, epsilon).reshape(x.shape)
     factor, shift = (_per_channel(values, x.ndim) for values in (scale, bias))
     return _affine(normal, factor, shift).astype(x.dtype)
 
 
 @operator("LpNormalization", types=(FLOAT,))
 def power_normalization(x: Array, *, axis: int = -1, p: int = 2) -> Array:
-    """x over its norm along an axis; 0 where that is 0."""
+    """x / norm along an axis; 0 where the norm is 0."""
     if p not in (1, 2):
-        raise ModelError(f"p is {p}, it should be 1 or 2")
-    values, place = wide(jnp.asarray(x)), axis_of(axis, x.ndim)
-    total = jnp.sum(jnp.abs(values) if p == 1 else product(values, values), place, keepdims=True)
+        raise ModelError(f"p is {p}, expected 1 or 2")
+    values, axis = wide(jnp.asarray(x)), axis_of(axis, x.ndim)
+    total = jnp.sum(jnp.abs(values) if p == 1 else product(values, values), axis, keepdims=True)
     norm = total if p == 1 else jnp.sqrt(total)
     return jnp.where(norm == 0, 0, divided(values, norm)).astype(x.dtype)
 
 
 @operator("MeanVarianceNormalization", types=(FLOAT,))
 def mean_variance_normalization(x: Array, *, axes: tuple[int, ...] = (0, 2, 3)) -> Array:
-    """x less its mean, over its deviation, along axes."""
-    places = tuple(axis_of(axis, x.ndim) for axis in axes)
-    centered, _, variance = _centered(wide(jnp.asarray(x)), places)
+    """(x - mean) / deviation along axes."""
+    axes = tuple(axis_of(axis, x.ndim) for axis in axes)
+    centered, _, variance = _centered(wide(jnp.asarray(x)), axes)
     return divided(centered, jnp.sqrt(variance) + 1e-9).astype(x.dtype)
 
 
@@ -174,24 +177,18 @@ def mean_variance_normalization(x: Array, *, axes: tuple[int, ...] = (0, 2, 3)) 
 def local_response_normalization(
     x: Array, *, size: int, alpha: float = 9.999999747378752e-05, beta: float = 0.75, bias: float = 1.0
 ) -> Array:
-    """x over a power of the sum of squares of neighbouring channels."""
+    """x / (bias + alpha / size * sum of squares of `size` neighboring channels) ** beta."""
     values = wide(jnp.asarray(x))
-    before, each = (size - 1) // 2, (1,) * x.ndim
-    pads = [(0, 0), (before, size - 1 - before)] + [(0, 0)] * (x.ndim - 2)
+    start, ones = (size - 1) // 2, (1,) * x.ndim
+    pads = [(0, 0), (start, size - 1 - start)] + [(0, 0)] * (x.ndim - 2)
     squares, zero = product(values, values), np.zeros((), values.dtype)
-    total = lax.reduce_window(squares, zero, lax.add, (1, size, *each[2:]), each, pads)
+    total = lax.reduce_window(squares, zero, lax.add, (1, size, *ones[2:]), ones, pads)
     return divided(values, (product(total, alpha / size) + bias) ** beta).astype(x.dtype)
-
-
-@operator("Identity", types=(ANY,), is_exact=True, kind="mover")
-def identity(x: Array) -> Array:
-    """x."""
-    return x
 
 
 @operator("Dropout", until=11, types=(FLOAT,), is_exact=True)
 def dropout_of_ratio(x: Array, *, ratio: float = 0.5) -> tuple[Array, Array]:
-    """x, and a mask that drops nothing: the model is not trained."""
+    """x, and a mask that keeps all elements."""
     return x, namespace(x).ones(x.shape, bool)
 
 
@@ -199,7 +196,7 @@ def dropout_of_ratio(x: Array, *, ratio: float = 0.5) -> tuple[Array, Array]:
 def dropout(
     x: Array, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None = None
 ) -> tuple[Array, Array]:
-    """x, and a mask that drops nothing: the model is not trained."""
+    """x, and a mask that keeps all elements; training is refused."""
     drops = ratio is None or not is_known(ratio) or ratio.any()
     if drops and training_mode is not None and training_mode.any():
         raise ModelError("training_mode is true, and training is not supported")

@@ -1,4 +1,4 @@
-"""Pooling: the largest element or the mean of windows, or of the whole space."""
+"""Max, average and Lp pooling of float and 8-bit tensors [N, C, *space]."""
 
 import functools
 import itertools
@@ -14,8 +14,7 @@ from jax import lax
 from jaxdml._quantized.windows import Pairs, explicit_padding, for_each
 from jaxdml._shapes import rounded_up_extent
 from jaxdml.errors import ModelError
-from jaxdml.onnx._arrays import Array
-from jaxdml.onnx._operators._floats import divided, product, sealed, wide
+from jaxdml.onnx._operators._arrays import Array, divided, product, sealed, wide
 from jaxdml.onnx._operators.convolution import Sizes, padding_option
 from jaxdml.onnx._table import BYTE, FLOAT, operator
 
@@ -28,17 +27,18 @@ def window_options(
     pads: Sizes | None,
     strides: Sizes | None,
 ) -> dict[str, Any]:
-    """The options that all pooling has: a number for each dimension of the window; padding as pairs, or a rule.
+    """The options of all pooling: a number for each spatial dimension; padding as pairs, or a value of `auto_pad`.
 
     Raises:
-      ModelError: if numbers are too few, too many or too small, or pads as large as the window.
+      ModelError: if an attribute has a wrong number of elements, an element is too small, or a pad is not smaller than
+        the window.
     """
     rank = len(kernel_shape)
     padding = padding_option(auto_pad, pads)
     if not isinstance(padding, str):
         padding = explicit_padding(padding, kernel_shape, kernel_shape, 1, 1)
         if any(pad >= size or pad < 0 for pair, size in zip(padding, kernel_shape, strict=True) for pad in pair):
-            raise ModelError(f"pads are {padding}, they should be smaller than the window of {kernel_shape}")
+            raise ModelError(f"pads are {padding}, expected less than the window of {kernel_shape}")
     return {
         "window": for_each("kernel_shape", kernel_shape, rank),
         "strides": for_each("strides", strides or 1, rank),
@@ -48,12 +48,12 @@ def window_options(
     }
 
 
-def windows_of(
+def padding_of(
     sizes: Sequence[Any], *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Pairs | str, ceil_mode: int = 0
 ) -> tuple[Pairs, tuple[Any, ...]]:
-    """The padding of each dimension of space, and how far the last windows reach beyond it."""
+    """The padding of each spatial dimension, and by how much `ceil_mode` extends it for the last window."""
     if len(sizes) != len(window):
-        raise ModelError(f"kernel_shape is {window}, the input has {len(sizes)} dimensions of space")
+        raise ModelError(f"kernel_shape is {window}, the input has {len(sizes)} spatial dimensions")
     pairs = explicit_padding(padding, sizes, window, strides, dilations)
     beyond = []
     for size, extent, stride, dilation, (start, end) in zip(sizes, window, strides, dilations, pairs, strict=True):
@@ -66,27 +66,27 @@ def windows_of(
     return pairs, tuple(beyond)
 
 
-def largest_in_windows(
+def max_of_windows(
     x: Array, *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Sequence[tuple[Any, Any]]
 ) -> Array:
-    """The largest element of each window of [N, C, *space]: one dimension after the other, 2.5 times as fast."""
+    """The maximum of each window. Reducing one dimension after the other is faster than all at once."""
     for axis, (extent, stride, dilation, pair) in enumerate(zip(window, strides, dilations, padding, strict=True)):
         if (extent, stride, pair) != (1, 1, (0, 0)):
             each = [(extent, stride, dilation, pair) if i == axis else (1, 1, 1, (0, 0)) for i in range(x.ndim - 2)]
-            x = _reduced(x, _least(x.dtype), lax.max, *zip(*each, strict=True))
+            x = _reduced(x, _lowest(x.dtype), lax.max, *zip(*each, strict=True))
     return x
 
 
-def summed_windows(
+def sum_of_windows(
     x: Array, *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Sequence[tuple[Any, Any]]
 ) -> Array:
-    """The sum of each window of [N, C, *space]: in row-major order, unless it is large."""
+    """The sum of each window: in row-major order, unless the window is large."""
     if math.prod(window) > 64:
         return _reduced(x, 0, lax.add, window, strides, dilations, padding)
-    # XLA sums windows in another order where they do not overlap.
+    # `reduce_window` does not sum in row-major order if the windows do not overlap.
     x = lax.pad(x, np.zeros((), x.dtype), _border(padding))
-    elements = itertools.product(*map(range, window))
-    return functools.reduce(lax.add, (_seen_by(x, each, window, strides, dilations) for each in elements))
+    offsets = itertools.product(*map(range, window))
+    return functools.reduce(lax.add, (_strided(x, offset, window, strides, dilations) for offset in offsets))
 
 
 def _border(padding: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any, int]]:
@@ -97,16 +97,16 @@ def _reduced(
     x: Array, start: Any, function: Callable[..., Any],
     window: Sizes, strides: Sizes, dilations: Sizes, padding: Sequence[tuple[Any, Any]],
 ) -> Array:  # fmt: skip
-    sizes, steps, spaces = ((1, 1, *each) for each in (window, strides, dilations))
+    window, strides, dilations = ((1, 1, *each) for each in (window, strides, dilations))
     pairs = [(0, 0), (0, 0), *padding]
-    return lax.reduce_window(x, np.asarray(start, x.dtype), function, sizes, steps, pairs, window_dilation=spaces)
+    return lax.reduce_window(x, np.asarray(start, x.dtype), function, window, strides, pairs, window_dilation=dilations)
 
 
 def _extended(pairs: Pairs, beyond: Sequence[Any]) -> Pairs:
     return tuple((start, end + more) for (start, end), more in zip(pairs, beyond, strict=True))
 
 
-def _least(dtype: Any) -> Any:
+def _lowest(dtype: Any) -> Any:
     return -np.inf if jnp.issubdtype(dtype, jnp.floating) else jnp.iinfo(dtype).min  # type: ignore[no-untyped-call]
 
 
@@ -114,7 +114,7 @@ def max_pool_options(
     *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Sizes | None = None, kernel_shape: Sizes,
     pads: Sizes | None = None, storage_order: int = 0, strides: Sizes | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The options of MaxPool, of its attributes."""
+    """Converts the attributes of MaxPool."""
     options = window_options(auto_pad, ceil_mode, dilations, kernel_shape, pads, strides)
     return options | {"storage_order": storage_order}
 
@@ -124,51 +124,51 @@ def max_pool(
     x: Array, *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Pairs | str, ceil_mode: int = 0,
     storage_order: int = 0, output_count: int = 1,
 ) -> Array | tuple[Array, Array]:  # fmt: skip
-    """The largest element of each window, and its place in the whole tensor."""
-    places: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations}
-    pairs = _extended(*windows_of(x.shape[2:], **places, padding=padding, ceil_mode=ceil_mode))
+    """The maximum of each window, and its index in the flattened tensor."""
+    windows: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations}
+    pairs = _extended(*padding_of(x.shape[2:], **windows, padding=padding, ceil_mode=ceil_mode))
     if output_count == 1:
-        return largest_in_windows(jnp.asarray(x), **places, padding=pairs)
-    return _with_places(jnp.asarray(x), pairs, storage_order, **places)
+        return max_of_windows(jnp.asarray(x), **windows, padding=pairs)
+    return _with_indices(jnp.asarray(x), pairs, storage_order, **windows)
 
 
-def _with_places(
+def _with_indices(
     x: Array, pairs: Pairs, storage_order: int, *, window: Sizes, strides: Sizes, dilations: Sizes
 ) -> tuple[Array, Array]:
-    """The largest element of each window and its place: the first of equal ones. Padding has place -1."""
+    """The maximum of each window, and its index; ties have the lowest index. Padding has index -1, and never wins."""
     space = x.shape[2:]
-    order = range(len(space))
-    kind = jax.dtypes.canonicalize_dtype(np.int64)
-    place = jnp.zeros((1, 1, *space), kind)
-    for axis in order:
-        inner = [space[i] for i in order if (i < axis if storage_order else i > axis)]
-        place = place + lax.broadcasted_iota(kind, place.shape, axis + 2) * math.prod(inner)
+    dims = range(len(space))
+    dtype = jax.dtypes.canonicalize_dtype(np.int64)
+    index = jnp.zeros((1, 1, *space), dtype)
+    for axis in dims:
+        inner = [space[i] for i in dims if (i < axis if storage_order else i > axis)]
+        index = index + lax.broadcasted_iota(dtype, index.shape, axis + 2) * math.prod(inner)
     border = _border(pairs)
-    x, place = lax.pad(x, np.asarray(_least(x.dtype), x.dtype), border), lax.pad(place, np.asarray(-1, kind), border)
-    elements = list(itertools.product(*map(range, window)))
-    seen = [[_seen_by(array, each, window, strides, dilations) for array in (x, place)] for each in elements]
-    best, found = seen[0][0], jnp.broadcast_to(seen[0][1], seen[0][0].shape)
-    for value, at in seen[1:]:
+    x, index = lax.pad(x, np.asarray(_lowest(x.dtype), x.dtype), border), lax.pad(index, np.asarray(-1, dtype), border)
+    offsets = list(itertools.product(*map(range, window)))
+    slices = [[_strided(array, offset, window, strides, dilations) for array in (x, index)] for offset in offsets]
+    best, found = slices[0][0], jnp.broadcast_to(slices[0][1], slices[0][0].shape)
+    for value, at in slices[1:]:
         at = jnp.broadcast_to(at, value.shape)
         is_better = (at >= 0) & ((found < 0) | (value > best))
         best, found = jnp.where(is_better, value, best), jnp.where(is_better, at, found)
-    image = lax.broadcasted_iota(kind, found.shape, 0) * x.shape[1] + lax.broadcasted_iota(kind, found.shape, 1)
+    image = lax.broadcasted_iota(dtype, found.shape, 0) * x.shape[1] + lax.broadcasted_iota(dtype, found.shape, 1)
     return best, image * math.prod(space) + found
 
 
-def _seen_by(x: Array, element: Sizes, window: Sizes, strides: Sizes, dilations: Sizes) -> Array:
-    """What one element of each window sees of padded x."""
-    cuts = []
-    for at, extent, stride, dilation, size in zip(element, window, strides, dilations, x.shape[2:], strict=True):
-        cuts.append(slice(at * dilation, size - (extent - 1 - at) * dilation, stride))
-    return x[(slice(None), slice(None), *cuts)]
+def _strided(x: Array, offset: Sizes, window: Sizes, strides: Sizes, dilations: Sizes) -> Array:
+    """The elements of padded x at one offset within each window."""
+    slices = []
+    for at, extent, stride, dilation, size in zip(offset, window, strides, dilations, x.shape[2:], strict=True):
+        slices.append(slice(at * dilation, size - (extent - 1 - at) * dilation, stride))
+    return x[(slice(None), slice(None), *slices)]
 
 
 def average_pool_options(
     *, auto_pad: str = "NOTSET", ceil_mode: int = 0, count_include_pad: int = 0, dilations: Sizes | None = None,
     kernel_shape: Sizes, pads: Sizes | None = None, strides: Sizes | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The options of AveragePool, of its attributes."""
+    """Converts the attributes of AveragePool."""
     options = window_options(auto_pad, ceil_mode, dilations, kernel_shape, pads, strides)
     return options | {"count_include_pad": count_include_pad}
 
@@ -178,20 +178,20 @@ def average_pool(
     x: Array, *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Pairs | str, ceil_mode: int = 0,
     count_include_pad: int = 0,
 ) -> Array:  # fmt: skip
-    """The mean of each window; padding is 0, and counts where the node says so."""
-    places: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations}
-    pairs, beyond = windows_of(x.shape[2:], **places, padding=padding, ceil_mode=ceil_mode)
-    total = summed_windows(wide(jnp.asarray(x)), **places, padding=_extended(pairs, beyond))
+    """The mean of each window; padding counts as zeros only if `count_include_pad`."""
+    windows: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations}
+    pairs, beyond = padding_of(x.shape[2:], **windows, padding=padding, ceil_mode=ceil_mode)
+    total = sum_of_windows(wide(jnp.asarray(x)), **windows, padding=_extended(pairs, beyond))
     counted = tuple((0, more) for more in beyond) if count_include_pad else _extended(pairs, beyond)
     if not any(map(any, counted)):
         return divided(total, float(math.prod(window))).astype(x.dtype)
-    more = [sum(pair) if count_include_pad else 0 for pair in pairs]
-    counts = []
-    for axis, (size, added) in enumerate(zip(x.shape[2:], more, strict=True), 2):
-        line = jnp.ones([size + added if i == axis else 1 for i in range(x.ndim)], total.dtype)
-        alone = {name: tuple(v if i == axis else 1 for i, v in enumerate(values, 2)) for name, values in places.items()}
+    extra = [sum(pair) if count_include_pad else 0 for pair in pairs]
+    counts = []  # of the elements in each window, one dimension at a time
+    for axis, (size, padded) in enumerate(zip(x.shape[2:], extra, strict=True), 2):
+        ones = jnp.ones([size + padded if i == axis else 1 for i in range(x.ndim)], total.dtype)
+        alone = {key: tuple(v if i == axis else 1 for i, v in enumerate(each, 2)) for key, each in windows.items()}
         ends = [pair if i == axis else (0, 0) for i, pair in enumerate(counted, 2)]
-        counts.append(summed_windows(line, **alone, padding=ends))
+        counts.append(sum_of_windows(ones, **alone, padding=ends))
     return divided(total, functools.reduce(jnp.multiply, counts)).astype(x.dtype)
 
 
@@ -199,7 +199,7 @@ def power_pool_options(
     *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Sizes | None = None, kernel_shape: Sizes,
     p: int = 2, pads: Sizes | None = None, strides: Sizes | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The options of LpPool, of its attributes."""
+    """Converts the attributes of LpPool."""
     options = window_options(auto_pad, ceil_mode, dilations, kernel_shape, pads, strides)
     return options | {"power": p}
 
@@ -209,10 +209,10 @@ def power_pool(
     x: Array, *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Pairs | str, ceil_mode: int = 0,
     power: int = 2,
 ) -> Array:  # fmt: skip
-    """The norm of each window: the root of a sum of powers."""
-    places: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations}
-    pairs = _extended(*windows_of(x.shape[2:], **places, padding=padding, ceil_mode=ceil_mode))
-    total = summed_windows(_powers(wide(jnp.asarray(x)), power), **places, padding=pairs)
+    """The Lp norm of each window."""
+    windows: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations}
+    pairs = _extended(*padding_of(x.shape[2:], **windows, padding=padding, ceil_mode=ceil_mode))
+    total = sum_of_windows(_powers(wide(jnp.asarray(x)), power), **windows, padding=pairs)
     return _root(total, power).astype(x.dtype)
 
 
@@ -230,16 +230,16 @@ def _space(x: Array) -> Sizes:
 
 @operator("GlobalAveragePool", types=(FLOAT,), kind="global_average_pool")
 def global_average_pool(x: Array) -> Array:
-    """The mean of the whole space."""
+    """The mean over space."""
     total = _sum_of_images(wide(jnp.asarray(x)))
     return divided(total, jnp.full_like(total, math.prod(x.shape[2:]))).astype(x.dtype)
 
 
 def _sum_of_images(x: Array) -> Array:
-    """The sum over the space of [N, C, *space], in ONNX Runtime's order: [N, C, 1, ...].
+    """The sum over space, [N, C, 1, ...], in the order of ONNX Runtime's vectors of four lanes.
 
-    Every fourth element from each of the first four on, then those four sums, then what is left at the end. Between
-    float convolutions ONNX Runtime may use another order, which depends on the processor.
+    Each lane sums every fourth element; then the lanes are added, then the remaining elements. Between float
+    convolutions, ONNX Runtime may use another order, which depends on the processor.
     """
     *outer, size = shape = (*x.shape[:2], math.prod(x.shape[2:]))
     lanes = 4
@@ -249,19 +249,19 @@ def _sum_of_images(x: Array) -> Array:
     steps = jnp.moveaxis(flat[..., :even].reshape(*outer, even // lanes, lanes), 2, 0)
     sums, _ = lax.scan(lambda total, step: (total + step, None), steps[0], steps[1:], unroll=16)
     total = (sums[..., 0] + sums[..., 2]) + (sums[..., 1] + sums[..., 3])
-    for place in range(even, size):
-        total = total + flat[..., place]
+    for index in range(even, size):
+        total = total + flat[..., index]
     return total.reshape(*outer, *(1 for _ in _space(x)))
 
 
 @operator("GlobalMaxPool", types=(FLOAT,))
 def global_max_pool(x: Array) -> Array:
-    """The largest element of the whole space."""
+    """The maximum over space."""
     return jnp.max(jnp.asarray(x), _space(x), keepdims=True)
 
 
 @operator("GlobalLpPool", types=(FLOAT,))
 def global_power_pool(x: Array, *, p: int = 2) -> Array:
-    """The norm of the whole space."""
+    """The Lp norm over space."""
     total = jnp.sum(_powers(wide(jnp.asarray(x)), p), _space(x), keepdims=True)
     return _root(total, p).astype(x.dtype)

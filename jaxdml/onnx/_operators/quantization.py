@@ -1,4 +1,4 @@
-"""Between floats and integers, and products in integers: what DirectML has."""
+"""Quantized operators: ONNX's own, and those that ONNX Runtime's quantizer writes in the domain com.microsoft."""
 
 import functools
 from typing import Any
@@ -6,33 +6,43 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._quantized import directml
-from jaxdml._quantized.kinds import FILTER, MATRIX, prepared_filter, prepared_matrix
+from jaxdml._quantized import directml, kinds
+from jaxdml._quantized.kinds import DIRECTML, FILTER, MATRIX, ONNXRUNTIME, prepared_filter, prepared_matrix
+from jaxdml._quantized.onnxruntime.add import qlinear_add
+from jaxdml._quantized.onnxruntime.gemm import qgemm
+from jaxdml._quantized.onnxruntime.lookup import qlinear_concat, qlinear_leaky_relu, qlinear_sigmoid, qlinear_where
+from jaxdml._quantized.onnxruntime.mul import qlinear_mul
+from jaxdml._quantized.onnxruntime.nbits import matmul_nbits
+from jaxdml._quantized.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
+from jaxdml._quantized.onnxruntime.softmax import qlinear_softmax
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators.convolution import conv_options
-from jaxdml.onnx._table import BYTE, MICROSOFT, NIBBLE, SCALE, operator
-from jaxdml.onnx._types import dtype_of
+from jaxdml.onnx._operators.pooling import average_pool_options
+from jaxdml.onnx._table import BOOL, BYTE, MICROSOFT, NIBBLE, SCALE, operator
+from jaxdml.onnx._tensors import dtype_of
 
 Array = Any
 REAL = frozenset({"float32", "float16"})
-QUANTIZABLE = REAL | {"int32"}
+INT32 = frozenset({"int32"})
 QUANTIZED_TYPES = frozenset({"uint8", "int8", "uint16", "int16"}) | NIBBLE
+
+
+# Quantize and dequantize ---------------------------------------------------------------------------------------------
 
 
 def _quantize_options(
     *, axis: int = 1, block_size: int = 0, output_dtype: int = 0, precision: int = 0, saturate: int = 1
 ) -> dict[str, Any]:
-    """`saturate` is about float8; a `precision` other than float32 would change the formula."""
+    """`saturate` concerns float8 only; a `precision` other than float32 would change the formula."""
     if precision not in (0, 1):
-        raise ModelError("attribute 'precision' asks for other than float32, in which jaxdml divides")
-    dtype = dtype_of(output_dtype, "attribute 'output_dtype'") if output_dtype else None
-    return {"axis": axis, "block_size": block_size, "dtype": dtype}
+        raise ModelError("attribute 'precision' is not float32, the only supported precision of the division")
+    return _dequantize_options(axis=axis, block_size=block_size, output_dtype=output_dtype)
 
 
 def quantize_linear(
     x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int, dtype: Any
 ) -> Array:  # fmt: skip
-    """Floats in steps of a scale."""
+    """x / scale + zero point, rounded and saturated, in the zero point's type, `dtype` or uint8."""
     if zero_point is not None:
         dtype = zero_point.dtype
     if x.dtype != scale.dtype and x.dtype != np.int32:
@@ -50,41 +60,91 @@ def _dequantize_options(*, axis: int = 1, block_size: int = 0, output_dtype: int
 def dequantize_linear(
     x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int, dtype: Any
 ) -> Array:  # fmt: skip
-    """Steps of a scale as floats."""
+    """(x - zero point) * scale."""
     values = directml.to_floats(x, scale, zero_point, axis=axis, block_size=block_size)
     return values if dtype is None else values.astype(dtype)
 
 
+for _domain in ("", MICROSOFT):
+    operator("QuantizeLinear", domain=_domain, types=(REAL | INT32, REAL, QUANTIZED_TYPES), options=_quantize_options,
+             kind="quantize_linear", is_exact=True)(quantize_linear)  # fmt: skip
+    operator("DequantizeLinear", domain=_domain, types=(QUANTIZED_TYPES | INT32, REAL), options=_dequantize_options,
+             kind="dequantize_linear")(dequantize_linear)  # fmt: skip
+
+
 @operator("DynamicQuantizeLinear", types=(SCALE,), kind="quantize_by_range")
 def quantize_by_range(x: Array) -> tuple[Array, Array, Array]:
-    """Floats in uint8 steps of a scale that their own range gives."""
+    """x as uint8, and the scale and zero point that the range of x determines."""
     return directml.to_integers_by_range(x)
 
 
+# Convolutions and matrix products ------------------------------------------------------------------------------------
+
+
 @functools.wraps(conv_options)
-def _flat_conv_options(**attributes: Any) -> dict[str, Any]:
-    """The options of a quantized convolution, whose images have at most two dimensions, as far as attributes say."""
+def _conv_options(**attributes: Any) -> dict[str, Any]:
+    """`conv_options`; refuses attributes for more than two spatial dimensions."""
     options = conv_options(**attributes)
     sizes = (options[name] for name in ("kernel_shape", "strides", "dilations", "padding"))
     rank = max((len(each) for each in sizes if isinstance(each, tuple)), default=0)
     if rank > 2:
-        raise ModelError(f"its images have {rank} dimensions, supported are 1 and 2")
+        raise ModelError(f"its images have {rank} dimensions; supported: 1 and 2")
     return options
 
 
-for _domain in ("", MICROSOFT):
-    operator("QuantizeLinear", domain=_domain, types=(QUANTIZABLE, REAL, QUANTIZED_TYPES), options=_quantize_options,
-             kind="quantize_linear", is_exact=True)(quantize_linear)  # fmt: skip
-    operator("DequantizeLinear", domain=_domain, types=(QUANTIZED_TYPES | {"int32"}, REAL),
-             options=_dequantize_options, kind="dequantize_linear")(dequantize_linear)  # fmt: skip
-operator("QLinearConv", types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE), options=_flat_conv_options,
-         is_quantized=True, uniform=(5,), prepare=FILTER)(directml.convolution)  # fmt: skip
-operator("QLinearMatMul", types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE),
-         is_quantized=True, uniform=(5,), prepare=MATRIX)(directml.product)  # fmt: skip
-operator("ConvInteger", types=(BYTE, BYTE, BYTE, BYTE), options=_flat_conv_options,
-         is_quantized=True, uniform=(3,), prepare={1: prepared_filter})(directml.integer_convolution)  # fmt: skip
-operator("MatMulInteger", types=(BYTE, BYTE, BYTE, BYTE),
-         is_quantized=True, uniform=(3,), prepare={1: prepared_matrix})(directml.integer_product)  # fmt: skip
-operator("MatMulIntegerToFloat", domain=MICROSOFT, types=(BYTE, BYTE, SCALE, SCALE, BYTE, BYTE, SCALE),
-         kind="float_product", is_quantized=True, uniform=(5,),
-         prepare={1: prepared_matrix})(directml.float_product)  # fmt: skip
+def _gemm_options(*, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> dict[str, Any]:  # noqa: N803
+    return {"alpha": alpha, "trans_a": transA, "trans_b": transB}
+
+
+_quantized = functools.partial(operator, is_quantized=True)
+_contrib = functools.partial(_quantized, domain=MICROSOFT)
+ONE = (BYTE, SCALE, BYTE, SCALE, BYTE)
+TWO = (BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE)
+
+_quantized("QLinearConv", types=TWO, options=_conv_options, uniform=(5,), prepare=FILTER)(directml.convolution)
+_quantized("QLinearMatMul", types=TWO, uniform=(5,), prepare=MATRIX)(directml.product)
+_quantized("ConvInteger", types=(BYTE,) * 4, options=_conv_options, uniform=(3,),
+           prepare={1: prepared_filter})(directml.integer_convolution)  # fmt: skip
+_quantized("MatMulInteger", types=(BYTE,) * 4, uniform=(3,),
+           prepare={1: prepared_matrix})(directml.integer_product)  # fmt: skip
+_contrib("MatMulIntegerToFloat", types=(BYTE, BYTE, SCALE, SCALE, BYTE, BYTE, SCALE), kind="float_product",
+         uniform=(5,), prepare={1: prepared_matrix})(directml.float_product)  # fmt: skip
+_contrib("QGemm", types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, INT32, SCALE, BYTE), options=_gemm_options,
+         kind="quantized_gemm", uniform=(5,), prepare=MATRIX)(qgemm)  # fmt: skip
+operator("MatMulNBits", domain=MICROSOFT, types=(SCALE, frozenset({"uint8"}), SCALE))(matmul_nbits)
+
+
+# Elementwise operators, pooling, softmax -----------------------------------------------------------------------------
+
+_contrib("QLinearAdd", types=TWO, numerics=DIRECTML)(directml.add)
+_contrib("QLinearAdd", types=TWO, numerics=ONNXRUNTIME)(qlinear_add)
+_contrib("QLinearMul", types=TWO)(qlinear_mul)
+_contrib("QLinearConcat", types=(SCALE, BYTE, BYTE, SCALE, BYTE))(qlinear_concat)
+_contrib("QLinearSigmoid", types=ONE)(qlinear_sigmoid)
+_contrib("QLinearLeakyRelu", types=ONE)(qlinear_leaky_relu)
+_contrib("QLinearWhere", types=(BOOL, BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE))(qlinear_where)
+
+
+def _pool_options(
+    *, auto_pad: str = "NOTSET", ceil_mode: int = 0, channels_last: int = 0, count_include_pad: int = 0,
+    kernel_shape: tuple[int, ...], pads: tuple[int, ...] | None = None, strides: tuple[int, ...] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    options = average_pool_options(
+        auto_pad=auto_pad, ceil_mode=ceil_mode, count_include_pad=count_include_pad, kernel_shape=kernel_shape,
+        pads=pads, strides=strides,
+    )  # fmt: skip
+    return options | {"channels_last": channels_last}
+
+
+_contrib("QLinearGlobalAveragePool", types=ONE, numerics=DIRECTML)(kinds.directml_global_average_pool)
+_contrib("QLinearGlobalAveragePool", types=ONE, numerics=ONNXRUNTIME)(qlinear_global_average_pool)
+for _numerics, _function in ((DIRECTML, kinds.directml_average_pool), (ONNXRUNTIME, qlinear_average_pool)):
+    _contrib("QLinearAveragePool", types=ONE, numerics=_numerics, options=_pool_options)(_function)
+
+
+def _softmax_options(*, axis: int = -1, opset: int) -> dict[str, Any]:
+    """`opset` is that of the Softmax before quantization, which before 13 ran over all axes from `axis` on."""
+    return {"axis": axis, "of_rest": opset < 13}
+
+
+_contrib("QLinearSoftmax", types=ONE, known=(1,), options=_softmax_options)(qlinear_softmax)

@@ -1,4 +1,4 @@
-"""Reductions along axes, the places of extremes, running sums, and the largest elements."""
+"""Reductions, ArgMax and ArgMin, cumulative sums and products, and TopK."""
 
 import math
 from collections.abc import Callable
@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml.onnx._arrays import Array, axis_of, integers, is_known, namespace
-from jaxdml.onnx._operators._floats import divided, is_float, product, wide
+from jaxdml._quantized.axes import axis_of
+from jaxdml.onnx._operators._arrays import Array, divided, integers, is_float, is_known, namespace, product, wide
 from jaxdml.onnx._table import BOOL, INDEX, NUMBER, operator
 
 Axes = tuple[int, ...]
@@ -86,17 +86,17 @@ def _reduction(
     is_exact: bool = False,
     kind: str | None = None,
 ) -> None:
-    """Makes the rows of a reduction, whose axes became an input at an opset.
+    """Adds a reduction, whose axes are an attribute before the opset `since`, and an input from then on.
 
-    NumPy reduces known integers, and where it is exact, known floats. Sums of 16-bit floats are float32.
+    NumPy reduces known integers, and known floats if the reduction is exact. JAX reduces 16-bit floats as float32.
     """
     types = NUMBER | BOOL if is_exact else NUMBER
 
     def reduced(x: Array, axes: Axes | None, keepdims: int) -> Array:
-        places = tuple(range(x.ndim)) if axes is None else tuple(axis_of(axis, x.ndim) for axis in axes)
+        axes = tuple(range(x.ndim)) if axes is None else tuple(axis_of(axis, x.ndim) for axis in axes)
         by_numpy = is_known(x) and (is_exact or not is_float(x))
-        result = function(x if by_numpy else wide(jnp.asarray(x)), places).astype(x.dtype)
-        return result if keepdims else result.squeeze(places)
+        result = function(x if by_numpy else wide(jnp.asarray(x)), axes).astype(x.dtype)
+        return result if keepdims else result.squeeze(axes)
 
     @operator(name, until=since - 1, types=(types,), is_exact=is_exact, kind=kind)
     def by_attribute(x: Array, *, axes: tuple[int, ...] | None = None, keepdims: int = 1) -> Array:
@@ -119,55 +119,54 @@ _reduction("ReduceLogSum", _log_sum)
 _reduction("ReduceLogSumExp", _log_sum_exp)
 
 
-def _extreme(name: str, of_arrays: str) -> None:
-    """Makes the row of the place of an extreme."""
+def _arg_extreme(name: str, function: str) -> None:
+    """Adds ArgMax or ArgMin; `function` is its name in NumPy."""
 
     @operator(name, types=(NUMBER,), is_exact=True, kind="order")
-    def place(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+    def compute(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
         xp, axis = namespace(x), axis_of(axis, x.ndim)
-        found = getattr(xp, of_arrays)(xp.flip(x, axis) if select_last_index else x, axis, keepdims=bool(keepdims))
-        found = np.asarray(found, np.int64) if xp is np else found.astype(jax.dtypes.canonicalize_dtype(np.int64))
-        return x.shape[axis] - 1 - found if select_last_index else found
+        index = getattr(xp, function)(xp.flip(x, axis) if select_last_index else x, axis, keepdims=bool(keepdims))
+        index = np.asarray(index, np.int64) if xp is np else index.astype(jax.dtypes.canonicalize_dtype(np.int64))
+        return x.shape[axis] - 1 - index if select_last_index else index
 
 
-_extreme("ArgMax", "argmax")
-_extreme("ArgMin", "argmin")
+_arg_extreme("ArgMax", "argmax")
+_arg_extreme("ArgMin", "argmin")
 
 
-def _running(name: str, of_arrays: str, start: int, since: int) -> None:
-    """Makes the row of a reduction of all elements up to each one."""
+def _cumulative(name: str, function: str, start: int, since: int) -> None:
+    """Adds a cumulative reduction; `function` is its name in NumPy, and `start` its neutral element."""
 
     @operator(name, since=since, types=(NUMBER, INDEX), known=(1,))
-    def running(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+    def compute(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
         if is_float(x):
             x = jnp.asarray(x)
-        xp, place = namespace(x), axis_of(int(axis.item()), x.ndim)
-        values = xp.flip(x, place) if reverse else x
+        xp, along = namespace(x), axis_of(int(axis.item()), x.ndim)
+        values = xp.flip(x, along) if reverse else x
         if exclusive:
-            ends = [slice(None)] * x.ndim
-            ends[place] = slice(None, -1)
-            first = xp.full((*x.shape[:place], 1, *x.shape[place + 1 :]), start, x.dtype)
-            values = xp.concatenate([first, values[tuple(ends)]], place)
-        result = getattr(xp, of_arrays)(values, place, dtype=x.dtype)
-        return xp.flip(result, place) if reverse else result
+            but_last = (slice(None),) * along + (slice(-1),)
+            first = xp.full((*x.shape[:along], 1, *x.shape[along + 1 :]), start, x.dtype)
+            values = xp.concatenate([first, values[but_last]], along)
+        result = getattr(xp, function)(values, along, dtype=x.dtype)
+        return xp.flip(result, along) if reverse else result
 
 
-_running("CumSum", "cumsum", 0, since=11)
-_running("CumProd", "cumprod", 1, since=26)
+_cumulative("CumSum", "cumsum", 0, since=11)
+_cumulative("CumProd", "cumprod", 1, since=26)
 
 
 @operator("TopK", until=10, types=(NUMBER, INDEX), known=(1,))
-def largest(x: Array, count: Array, *, axis: int = -1) -> tuple[Array, Array]:
-    """The largest elements along an axis, in descending order, and their places."""
-    return extremes_along(x, count, axis=axis)
+def largest_k(x: Array, count: Array, *, axis: int = -1) -> tuple[Array, Array]:
+    """`top_k` of opset 10."""
+    return top_k(x, count, axis=axis)
 
 
 @operator("TopK", since=11, types=(NUMBER, INDEX), known=(1,))
-def extremes_along(x: Array, count: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
-    """The largest or smallest elements along an axis, in order, and their places; of equal ones the first."""
+def top_k(x: Array, count: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
+    """The largest or smallest elements along an axis, in order, and their indices; ties have the lowest index first."""
     x = jnp.moveaxis(jnp.asarray(x), axis_of(axis, x.ndim), -1)
     keys = x if largest else (-x if is_float(x) else ~x)
-    _, places = lax.top_k(keys, integers(count)[0])  # type: ignore[index]
-    values = jnp.take_along_axis(x, places, -1)
-    places = places.astype(jax.dtypes.canonicalize_dtype(np.int64))
-    return jnp.moveaxis(values, -1, axis), jnp.moveaxis(places, -1, axis)
+    _, indices = lax.top_k(keys, integers(count)[0])  # type: ignore[index]
+    values = jnp.take_along_axis(x, indices, -1)
+    indices = indices.astype(jax.dtypes.canonicalize_dtype(np.int64))
+    return jnp.moveaxis(values, -1, axis), jnp.moveaxis(indices, -1, axis)

@@ -1,0 +1,112 @@
+"""Limits on what a model may take, and the checks that enforce them."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from jaxdml._graph.evaluate import described
+from jaxdml._graph.graph import Node
+from jaxdml.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a model may take, so that a hostile file ends in an error.
+
+    Attributes:
+      file_bytes: the size of the file, and of everything computed from its constants.
+      tensor_bytes: the size of a tensor, in the file or while the model runs.
+      nodes: the number of nodes.
+      seconds: the time to read the model and to fold its constants.
+    """
+
+    file_bytes: int = 2**31
+    tensor_bytes: int = 2**30
+    nodes: int = 100_000
+    seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float if field.name == "seconds" else int):
+                expected = "a number" if field.name == "seconds" else "an int"
+                raise TypeError(f"{field.name} is {value!r}, expected {expected}")
+            if not value >= 0:
+                raise ValueError(f"{field.name} is {value!r}, expected at least 0")
+
+    def exceeded(self, field: str) -> str:
+        """The end of an error: the limit, and how to raise it."""
+        return f"more than the limit of {getattr(self, field)}; for a file you trust, set Limits({field}=...)"
+
+
+class Budget:
+    """The time and the memory that one call of `load` may still use.
+
+    Attributes:
+      limits: the limits to enforce.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._deadline = time.monotonic() + limits.seconds
+        self._buffers: dict[int, np.ndarray] = {}  # counted arrays by id; keeping them alive keeps the ids unique
+        self._folded_bytes = 0
+
+    def check_time(self) -> None:
+        """Raises ModelError after the deadline."""
+        if time.monotonic() > self._deadline:
+            raise ModelError(f"reading the model takes too long: {self.limits.exceeded('seconds')}")
+
+    def check_result(self, node: Node, value: Any) -> None:
+        """Counts the memory of a folded result; raises ModelError where a limit is exceeded."""
+        self.check_time()
+        check_result(node, value)
+        while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray):
+            value = value.base
+        if isinstance(value, np.ndarray) and id(value) not in self._buffers:
+            self._buffers[id(value)] = value
+            self._folded_bytes += value.nbytes
+        if self._folded_bytes > self.limits.file_bytes:
+            text = f"{self._folded_bytes} bytes are computed from constants, {self.limits.exceeded('file_bytes')}"
+            raise ModelError(f"{described(node)}: {text}")
+
+
+_LIMITS: ContextVar[Limits] = ContextVar("limits", default=Limits())  # noqa: B039 # it is frozen
+
+
+@contextmanager
+def limited_by(limits: Limits) -> Iterator[None]:
+    """Sets the limits that `check_size` and `check_result` enforce."""
+    token = _LIMITS.set(limits)
+    try:
+        yield
+    finally:
+        _LIMITS.reset(token)
+
+
+def check_size(shape: tuple[Any, ...], dtype: Any) -> None:
+    """Checks a result before it is computed: a few numbers in a file may ask for more than the memory.
+
+    Raises:
+      ModelError: if the shape has a negative dimension, or the result would exceed `Limits.tensor_bytes`.
+    """
+    sizes = [size for size in shape if isinstance(size, int)]  # the other dimensions are symbolic
+    if any(size < 0 for size in sizes):
+        raise ModelError(f"shape {shape} has a negative dimension")
+    size, limits = math.prod(sizes) * np.dtype(dtype).itemsize, _LIMITS.get()
+    if size > limits.tensor_bytes:
+        raise ModelError(f"its result of shape {shape} has {size} bytes, {limits.exceeded('tensor_bytes')}")
+
+
+def check_result(node: Node, value: Any) -> None:
+    """`check_size` for the result of a node; the error names the node."""
+    try:
+        check_size(np.shape(value), value.dtype)
+    except ModelError as error:
+        raise ModelError(f"{described(node)}: {error}") from error

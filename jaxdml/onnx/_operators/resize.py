@@ -1,0 +1,254 @@
+"""Resize by nearest neighbor.
+
+Coordinates are float32, one operation at a time, as in ONNX Runtime: their last bit may decide which pixel is nearest.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxdml._quantized.axes import axis_of
+from jaxdml.errors import ModelError
+from jaxdml.onnx._limits import check_size
+from jaxdml.onnx._operators._arrays import integers, is_float, namespace
+from jaxdml.onnx._table import operator
+
+CROP = "tf_crop_and_resize"
+_HALF, _ONE, _NEAR = np.float32(0.5), np.float32(1), np.float32(1e-6)
+
+
+# Coordinates ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """How one dimension is resized.
+
+    Attributes:
+      length: the size of the input.
+      resized: the size of the output.
+      scale: the scale of the node, which resized / length may only approximate.
+      start: where the cropped region starts, as a fraction of the length.
+      end: where the cropped region ends, as a fraction of the length.
+    """
+
+    length: int
+    resized: int
+    scale: np.float32
+    start: np.float32
+    end: np.float32
+
+
+def _asymmetric(x: Any, axis: _Axis) -> Any:
+    return x / axis.scale
+
+
+def _half_pixel(x: Any, axis: _Axis) -> Any:
+    return (x + _HALF) / axis.scale - _HALF
+
+
+def _pytorch_half_pixel(x: Any, axis: _Axis) -> Any:
+    return _half_pixel(x, axis) if axis.resized > 1 else np.zeros_like(x)
+
+
+def _tf_half_pixel_for_nn(x: Any, axis: _Axis) -> Any:
+    return (x + _HALF) / axis.scale
+
+
+def _align_corners(x: Any, axis: _Axis) -> Any:
+    if axis.resized == 1:
+        return np.zeros_like(x)
+    return x * np.float32(axis.length - 1) / np.float32(axis.resized - 1)
+
+
+def _crop(x: Any, axis: _Axis) -> Any:
+    last = np.float32(axis.length - 1)
+    if axis.resized > 1:
+        return axis.start * last + (x * (axis.end - axis.start) * last) / np.float32(axis.resized - 1)
+    return np.full_like(x, 0.5 * float(axis.start + axis.end) * float(last))
+
+
+def _half_pixel_symmetric(x: Any, axis: _Axis) -> Any:
+    length = np.float32(axis.length)
+    adjustment = np.float32(axis.resized) / (axis.scale * length)
+    offset = length / np.float32(2) * (_ONE - adjustment)
+    # ONNX Runtime computes the sum in float64, and rounds it once.
+    return (np.float64(offset) + (x.astype(np.float64) + 0.5) / np.float64(axis.scale) - 0.5).astype(np.float32)
+
+
+_TRANSFORMATIONS: Mapping[str, Callable[[Any, _Axis], Any]] = {
+    "asymmetric": _asymmetric,
+    "half_pixel": _half_pixel,
+    "half_pixel_symmetric": _half_pixel_symmetric,
+    "pytorch_half_pixel": _pytorch_half_pixel,
+    "tf_half_pixel_for_nn": _tf_half_pixel_for_nn,
+    "align_corners": _align_corners,
+    CROP: _crop,
+}
+
+
+def _rounded(x: Any, *, halves_up: bool) -> Any:
+    """Nonnegative x rounded; negative x is clipped to 0 later. Like ONNX Runtime, treats nearly a half as a half."""
+    floor = np.floor(x)
+    above = x - floor
+    is_half = np.abs(above - _HALF) < _NEAR
+    return floor + np.where(is_half, np.float32(halves_up), (above > _HALF).astype(np.float32))
+
+
+_NEAREST: Mapping[str, Callable[[Any, _Axis], Any]] = {
+    "simple": lambda x, axis: np.ceil(x) if axis.scale < 1 else np.trunc(x),
+    "round_prefer_floor": lambda x, axis: _rounded(x, halves_up=False),
+    "round_prefer_ceil": lambda x, axis: _rounded(x, halves_up=True),
+    "floor": lambda x, axis: np.floor(x),
+    "ceil": lambda x, axis: np.ceil(x),
+}
+
+
+def _pixels(axis: _Axis, coordinates: str, rounding: str) -> tuple[np.ndarray, np.ndarray]:
+    """For each output index, the index of the nearest input pixel, and whether the coordinate is outside the input."""
+    original = _TRANSFORMATIONS[coordinates](np.arange(axis.resized, dtype=np.float32), axis)
+    is_outside = (original < 0) | (original > np.float32(axis.length - 1))
+    nearest = np.clip(_NEAREST[rounding](original, axis), 0, axis.length - 1).astype(np.int32)
+    return nearest, is_outside
+
+
+# Attributes ----------------------------------------------------------------------------------------------------------
+
+
+def _options_10(*, mode: str = "nearest") -> dict[str, Any]:
+    return _options(mode, "asymmetric", "simple")
+
+
+def _options_11(
+    *,
+    mode: str = "nearest",
+    coordinate_transformation_mode: str = "half_pixel",
+    nearest_mode: str = "round_prefer_floor",
+    extrapolation_value: float = 0.0,
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+) -> dict[str, Any]:
+    return _options(mode, coordinate_transformation_mode, nearest_mode, extrapolation_value=extrapolation_value)
+
+
+def _options_18(
+    *,
+    mode: str = "nearest",
+    coordinate_transformation_mode: str = "half_pixel",
+    nearest_mode: str = "round_prefer_floor",
+    extrapolation_value: float = 0.0,
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    antialias: int = 0,
+    axes: tuple[int, ...] | None = None,
+    keep_aspect_ratio_policy: str = "stretch",
+) -> dict[str, Any]:
+    """Nearest neighbor ignores cubic_coeff_a, exclude_outside and antialias."""
+    more = {"extrapolation_value": extrapolation_value, "axes": axes, "policy": keep_aspect_ratio_policy}
+    return _options(mode, coordinate_transformation_mode, nearest_mode, **more)
+
+
+def _options(mode: str, coordinates: str, rounding: str, **more: Any) -> dict[str, Any]:
+    if mode != "nearest":
+        raise ModelError(f"mode is {mode!r}; supported: 'nearest'")
+    if coordinates not in _TRANSFORMATIONS:
+        supported = ", ".join(sorted(_TRANSFORMATIONS))
+        raise ModelError(f"coordinate_transformation_mode is {coordinates!r}; supported: {supported}")
+    if rounding not in _NEAREST:
+        raise ModelError(f"nearest_mode is {rounding!r}; supported: {', '.join(sorted(_NEAREST))}")
+    return {"coordinates": coordinates, "rounding": rounding, "extrapolates": coordinates == CROP, **more}
+
+
+# Operators -----------------------------------------------------------------------------------------------------------
+
+
+@operator("Resize", until=10, is_exact=True, kind="mover", known=(1,), options=_options_10)
+def resize_by_scales(x: Any, scales: Any, *, coordinates: str, rounding: str, extrapolates: bool = False) -> Any:
+    """`resize` of opset 10, which has scales only."""
+    return resize(x, None, scales, coordinates=coordinates, rounding=rounding, extrapolates=extrapolates)
+
+
+@operator("Resize", since=11, until=17, is_exact=True, kind="mover", known=(1, 2, 3), options=_options_11)
+@operator("Resize", since=18, is_exact=True, kind="mover", known=(1, 2, 3), options=_options_18)
+def resize(
+    x: Any,
+    roi: Any = None,
+    scales: Any = None,
+    sizes: Any = None,
+    *,
+    coordinates: str,
+    rounding: str,
+    extrapolates: bool = False,
+    extrapolation_value: float = 0.0,
+    axes: tuple[int, ...] | None = None,
+    policy: str = "stretch",
+) -> Any:
+    """x resized by scales or to sizes.
+
+    If `extrapolates`, pixels outside of x become `extrapolation_value`.
+    """
+    axes = tuple(range(x.ndim)) if not axes else tuple(axis_of(axis, x.ndim) for axis in axes)
+    shape, ratios = _resized(x.shape, axes, scales, sizes, policy)
+    check_size(shape, x.dtype)
+    if shape == x.shape:
+        return x  # ONNX Runtime ignores the region here
+    region = np.array([0, 1], np.float32).repeat(len(axes)) if not extrapolates else roi
+    for i, axis in enumerate(axes):
+        if ratios[i] != 1:  # ONNX Runtime ignores the region of a dimension whose scale is 1
+            how = _Axis(x.shape[axis], shape[axis], ratios[i], region[i], region[i + len(axes)])
+            nearest, is_outside = _pixels(how, coordinates, rounding)
+            x = _taken(x, nearest, axis)
+            if extrapolates and is_outside.any():
+                x = _extrapolated(x, is_outside, axis, extrapolation_value)
+    return x
+
+
+def _resized(
+    shape: tuple[Any, ...], axes: tuple[int, ...], scales: Any, sizes: Any, policy: str
+) -> tuple[tuple[Any, ...], list[Any]]:
+    """The output's shape, and the scale of each axis; a symbolic dimension can only keep its size."""
+    resized = list(shape)
+    if scales is not None and scales.size:
+        ratios = list(scales.astype(np.float32))
+        for axis, ratio in zip(axes, ratios, strict=True):
+            resized[axis] = shape[axis] if ratio == 1 else int(ratio * np.float32(shape[axis]))
+        return tuple(resized), ratios
+    if sizes is None:
+        raise ModelError("it has neither scales nor sizes")
+    targets = list(zip(axes, integers(sizes) or (), strict=True))
+    ratios = [_ratio(size, shape[axis]) for axis, size in targets]
+    if policy not in _POLICIES:
+        raise ModelError(f"keep_aspect_ratio_policy is {policy!r}; supported: {', '.join(_POLICIES)}")
+    if policy != "stretch":
+        ratio = _POLICIES[policy](ratios)
+        targets = [(axis, int(np.floor(ratio * np.float32(shape[axis]) + np.float32(0.5)))) for axis in axes]
+        ratios = [ratio] * len(axes)
+    for axis, size in targets:
+        resized[axis] = size
+    return tuple(resized), ratios
+
+
+_POLICIES: dict[str, Any] = {"stretch": None, "not_larger": min, "not_smaller": max}
+
+
+def _ratio(size: Any, length: Any) -> np.float32:
+    return np.float32(1) if size is length or size == length else np.float32(size) / np.float32(length)
+
+
+def _taken(x: Any, indices: np.ndarray, axis: int) -> Any:
+    """x at the indices along an axis. For upsampling by an integer, XLA's repeat is faster than a gather."""
+    count, rest = divmod(len(indices), max(x.shape[axis], 1))
+    if rest == 0 and (indices == np.arange(len(indices)) // max(count, 1)).all():
+        return namespace(x).repeat(x, count, axis)
+    return namespace(x).take(x, indices, axis)
+
+
+def _extrapolated(x: Any, is_outside: np.ndarray, axis: int, value: float) -> Any:
+    if not is_float(x):
+        # The integers may be quantized; this operator does not know their zero point.
+        raise ModelError("the cropped region reaches beyond an image of integers; supported: floats")
+    xp = namespace(x)
+    mask = is_outside.reshape(tuple(-1 if a == axis else 1 for a in range(x.ndim)))
+    return xp.where(xp.broadcast_to(mask, x.shape), xp.asarray(value).astype(x.dtype), x)
