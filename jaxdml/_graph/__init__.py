@@ -1,1 +1,1 @@
-"""Graphs of operators: folded, fused to quantized operators, evaluated, whatever format or function they came from."""
+"""Graphs of operators: constant folding, fusion to quantized operators, evaluation; independent of their origin."""

@@ -1,4 +1,4 @@
-"""A graph's values: those known from constants and shapes in NumPy, the others in JAX."""
+"""Evaluates graphs: in NumPy what constants and shapes determine, in JAX everything else."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -10,39 +10,39 @@ from jaxdml._graph.graph import Graph, Node
 from jaxdml.errors import ModelError
 
 LARGE = 2**24  # elements
-Limit = Callable[[Node, Any], None]
+ResultCheck = Callable[[Node, Any], None]  # raises if a node's result is not allowed
 
 
 def evaluate(
-    nodes: Iterable[Node], values: Mapping[str, Any], *, limit: Limit = lambda node, value: None
+    nodes: Iterable[Node], values: Mapping[str, Any], *, check_result: ResultCheck = lambda node, value: None
 ) -> dict[str, Any]:
-    """Every value of the nodes, and those given, by name.
+    """Evaluates nodes, and returns the given and the computed values by name.
 
     Args:
-      nodes: in an order in which each value is made before it is read.
-      values: inputs and constants. NumPy arrays are known while JAX traces.
-      limit: raises where a node's result may not be.
+      nodes: in topological order.
+      values: inputs and constants. JAX knows the values of NumPy arrays while it traces.
+      check_result: raises if a node's result is not allowed.
 
     Raises:
-      ModelError: if a node cannot compute with its inputs; the error names the node.
+      ModelError: if a node fails on its inputs; the error names the node.
     """
     found = dict(values)
     for node in nodes:
-        for name, value in zip(node.outputs, results(node, found, limit), strict=False):
-            limit(node, value)
+        for name, value in zip(node.outputs, results(node, found, check_result), strict=False):
+            check_result(node, value)
             found[name] = value
     return found
 
 
-def results(node: Node, values: Mapping[str, Any], limit: Limit) -> tuple[Any, ...]:
-    """What a node computes."""
+def results(node: Node, values: Mapping[str, Any], check_result: ResultCheck) -> tuple[Any, ...]:
+    """The outputs of a node."""
     arguments = [values[name] if name else None for name in node.inputs]
     for place in node.operator.known:
         if place < len(arguments) and not (arguments[place] is None or isinstance(arguments[place], np.ndarray)):
             raise ModelError(_unknown(node, place))
     if _may_be_large(arguments):
         for shape in _tried(node, arguments, _shapes):
-            limit(node, shape)
+            check_result(node, shape)
     computed = _tried(node, arguments, _computed)
     if any(node.outputs[len(computed) :]):
         raise ModelError(f"{described(node)} has {len(node.outputs)} outputs, the operator makes {len(computed)}")
@@ -50,7 +50,7 @@ def results(node: Node, values: Mapping[str, Any], limit: Limit) -> tuple[Any, .
 
 
 def unknown_shapes(graph: Graph) -> list[str]:
-    """A sentence for each input that JAX must know to trace the graph, and that is computed from the graph's inputs."""
+    """A sentence for each node input that depends on data although JAX needs its value to trace the graph."""
     data, found = set(graph.inputs), []
     for node in graph.nodes:
         found += [_unknown(node, place) for place in node.operator.known if data.intersection(node.inputs[place:][:1])]
@@ -65,13 +65,13 @@ def _unknown(node: Node, place: int) -> str:
 
 
 def _tried(node: Node, arguments: Sequence[Any], compute: Callable[[Node, Sequence[Any]], Any]) -> tuple[Any, ...]:
-    """What is computed of a node, as a tuple."""
+    """The result of `compute` for a node, as a tuple; errors name the node."""
     try:
         with np.errstate(all="ignore"):
             computed = compute(node, arguments)
     except ModelError as error:
         raise ModelError(f"{described(node)}: {error}") from error
-    except Exception as error:  # whatever a malformed file makes NumPy or JAX say, its reader learns the node
+    except Exception as error:  # a malformed file can make NumPy or JAX raise anything; the error must name the node
         shapes = ", ".join(shown(argument) for argument in arguments)
         raise ModelError(f"{described(node)} with inputs ({shapes}): {error}") from error
     return computed if isinstance(computed, tuple) else (computed,)
@@ -82,7 +82,7 @@ def _computed(node: Node, arguments: Sequence[Any]) -> Any:
 
 
 def _may_be_large(arguments: Sequence[Any]) -> bool:
-    """Whether NumPy may make a large array of smaller ones, which broadcast, or are joined, or pick from another."""
+    """Whether NumPy may compute a large array from smaller ones, by broadcasting, joining or indexing."""
     shapes = [argument.shape for argument in arguments if isinstance(argument, np.ndarray)]
     count = 1
     for size in (size for shape in shapes for size in shape):
@@ -93,7 +93,7 @@ def _may_be_large(arguments: Sequence[Any]) -> bool:
 
 
 def _shapes(node: Node, arguments: Sequence[Any]) -> Any:
-    """Shapes and types of what a node would compute; JAX tells them without computing."""
+    """Shapes and types of a node's outputs, which JAX infers without computing."""
     places = [
         place
         for place, argument in enumerate(arguments)
@@ -108,23 +108,23 @@ def _shapes(node: Node, arguments: Sequence[Any]) -> Any:
         return jax.eval_shape(computed, *(arguments[place] for place in places))
 
 
-def folded(graph: Graph, *, limit: Limit = lambda node, value: None) -> Graph:
-    """The graph with nodes of constants computed, where NumPy gives the bits that JAX would."""
+def folded(graph: Graph, *, check_result: ResultCheck = lambda node, value: None) -> Graph:
+    """Constant folding, of nodes for which NumPy computes the same bits as JAX."""
     constants, kept = dict(graph.constants), []
     for node in graph.nodes:
         is_known = all(name in constants for name in node.inputs if name)
         if not (is_known and node.operator.is_exact):
             kept.append(node)
             continue
-        for name, value in zip(node.outputs, map(np.asarray, results(node, constants, limit)), strict=False):
-            limit(node, value)
+        for name, value in zip(node.outputs, map(np.asarray, results(node, constants, check_result)), strict=False):
+            check_result(node, value)
             if name:
                 constants[name] = value
     return graph.replace(nodes=tuple(kept), constants=constants)
 
 
 def described(node: Node) -> str:
-    """A node for an error: its name and operator."""
+    """A node's name and operators, for errors."""
     return f"node {node.name!r} ({' + '.join(node.source) or node.operator.name})"
 
 

@@ -1,34 +1,34 @@
-"""One pass that turns operators between dequantize and quantize nodes into quantized operators.
+"""The fusing pass: replaces operators between dequantize and quantize nodes by quantized operators.
 
-In the graph's normal form, an operator whose inputs are dequantized, and whose only reader quantizes, becomes the
-quantized operator. An operator that stays in floats between such nodes gets a remark that says why.
+It works on the graph's normal form. An operator is fused if its inputs are dequantized and its only reader quantizes.
+An operator between such nodes that stays in floats gets a remark with the reason.
 """
 
 from collections.abc import Callable, Mapping
 
-from jaxdml._graph.evaluate import Limit, folded
-from jaxdml._graph.graph import Graph, Node, Operator, without_dead
+from jaxdml._graph.evaluate import ResultCheck, folded
+from jaxdml._graph.graph import CONVERSIONS, Graph, Node, Operator, without_dead
 from jaxdml._graph.grids import Grids
 from jaxdml._graph.normal_form import in_normal_form
-from jaxdml._graph.remarks import CONVERSIONS, stays, with_places
-from jaxdml._graph.rules import RULES, Group, Kept
+from jaxdml._graph.places import with_places
+from jaxdml._graph.rules import RULES, Fusion, StaysFloat, stays
 
 
 def fused(
-    graph: Graph, quantized: Mapping[str, Operator], *, rules: Mapping[str, Callable[[Node, Grids], Group]] = RULES,
-    limit: Limit = lambda node, value: None,
+    graph: Graph, quantized: Mapping[str, Operator], *, rules: Mapping[str, Callable[[Node, Grids], Fusion]] = RULES,
+    check_result: ResultCheck = lambda node, value: None,
 ) -> Graph:  # fmt: skip
     """The graph with quantized operators.
 
     Args:
-      graph: nodes of which kinds are known; see `RULES`.
-      quantized: the quantized operators, by kind.
-      rules: what makes a group of a node, by kind.
-      limit: raises where what is computed of constants may not be.
+      graph: the graph. `RULES` lists the node kinds that are fused.
+      quantized: the quantized operators by kind.
+      rules: the fusion rules by kind.
+      check_result: raises if a folded constant is not allowed.
     """
-    graph = without_dead(folded(in_normal_form(graph), limit=limit))  # a mover of weights reads integers only now
+    graph = without_dead(folded(in_normal_form(graph), check_result=check_result))
     grids = Grids(graph)
-    made: dict[int, Node] = {}  # by the place of the last node that they stand for
+    replaced: dict[int, Node] = {}  # maps the position of the last node of a fusion to the quantized operator
     gone: set[int] = set()
     remarks: dict[int, str] = {}
     place_of = {id(node): place for place, node in enumerate(graph.nodes)}
@@ -38,17 +38,17 @@ def fused(
         if is_integers or not grids.is_beside_integers(node):
             continue
         try:
-            group = rules.get(operator.kind or "", stays)(node, grids)
-        except Kept as reason:
+            fusion = rules.get(operator.kind or "", stays)(node, grids)
+        except StaysFloat as reason:
             remarks[place] = str(reason)
             continue
-        parts = [place_of[id(part)] for part in (node, *group.behind)]
+        parts = [place_of[id(part)] for part in (node, *fusion.behind)]
         gone.update(parts)
-        made[parts[-1]] = group.node(quantized, grids)
+        replaced[parts[-1]] = fusion.node(quantized, grids)
     nodes = []
     for place, node in enumerate(graph.nodes):
-        if place in made:
-            nodes.append(made[place])
+        if place in replaced:
+            nodes.append(replaced[place])
         elif place not in gone:
             nodes.append(node.replace(remark=node.remark or remarks[place]) if place in remarks else node)
     constants = {**graph.constants, **grids.added}

@@ -1,4 +1,4 @@
-"""A graph of operators: what passes read and write."""
+"""Graphs of operators, which passes read and write."""
 
 import dataclasses
 import itertools
@@ -11,19 +11,19 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Operator:
-    """What a node computes.
+    """An operator of a graph.
 
     Attributes:
-      name: what the printed table calls the operator.
-      function: from inputs and options to an array, or to a tuple of arrays; an absent optional input is None.
-      kind: what the fusing pass takes the operator for, such as "conv"; None if the pass knows nothing of it.
-      known: the places of the inputs whose values must be known while JAX traces, such as a shape.
-      gives_shape: the function reads the shape of its input, and none of its values.
-      is_exact: NumPy computes the same bits: the function gives NumPy arrays for NumPy arrays.
-      uniform: the places of inputs of which one element may stand for all, where all are equal, such as zero points.
-      prepare: by the place of an input, what repacks a constant input once; it takes the array and the node's options,
-        and gives the array back where nothing is to be repacked.
-      is_quantized: the operator computes on integers that stand for floats.
+      name: the operator's name in the printed table.
+      function: maps inputs and options to an array or a tuple of arrays; an absent optional input is None.
+      kind: the node kind by which passes select rules, such as "conv"; None if no rule applies.
+      known: positions of the inputs whose values JAX needs while it traces, such as a shape.
+      gives_shape: the function depends on the shape of its input only.
+      is_exact: NumPy computes the same bits; the function returns NumPy arrays for NumPy arrays.
+      uniform: positions of inputs that one number may replace if all their elements are equal, such as zero points.
+      prepare: maps the position of an input to a function that repacks a constant input once. The function takes the
+        array and the node's options, and returns the array itself if there is nothing to repack.
+      is_quantized: the operator computes on quantized integers.
     """
 
     name: str
@@ -39,17 +39,17 @@ class Operator:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One use of an operator.
+    """A node of a graph.
 
     Attributes:
-      operator: what the node computes.
-      inputs: names of values, "" for an absent optional one.
-      outputs: names of values, "" for one that nobody wants.
-      options: the keyword arguments of the operator's function.
-      name: what the file or the program calls the node.
-      source: the operators of the file or program that the node stands for.
-      remark: why the node was not fused, or what is to be said of it.
-      on: "integers" that stand for floats, or "floats"; "" for shapes, places and the like.
+      operator: the operator.
+      inputs: names of values; "" for an absent optional input.
+      outputs: names of values; "" for an unused output.
+      options: keyword arguments of the operator's function.
+      name: the node's name in the file or program.
+      source: the operators of the file or program that the node replaces.
+      remark: why the node was not fused, or another remark for the printed table.
+      on: "integers" if the node computes on quantized integers, "floats", or "" for shapes and indices.
     """
 
     operator: Operator
@@ -68,12 +68,12 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes in an order in which each value is made before it is read.
+    """Nodes in topological order.
 
     Attributes:
       nodes: the nodes.
-      inputs: the names of what the graph takes.
-      outputs: the names of what the graph gives.
+      inputs: names of the graph's inputs.
+      outputs: names of the graph's outputs.
       constants: arrays by name.
     """
 
@@ -87,11 +87,11 @@ class Graph:
         return dataclasses.replace(self, **changes)
 
     def producers(self) -> dict[str, Node]:
-        """The node that makes each value."""
+        """Maps each value to the node that computes it."""
         return {name: node for node in self.nodes for name in node.outputs if name}
 
     def consumers(self) -> dict[str, list[Node]]:
-        """The nodes that read each value; a node that reads a value twice comes twice."""
+        """Maps each value to the nodes that read it; a node that reads a value twice is listed twice."""
         found: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in node.inputs:
@@ -100,19 +100,23 @@ class Graph:
         return found
 
 
+CONVERSIONS = ("quantize_linear", "dequantize_linear", "quantize_by_range")
+MOVERS = ("mover", "max_pool", "extreme", "order")  # kinds that return elements of their input, or their indices
+
+
 class Names:
-    """New names of values in a graph."""
+    """Generates names that no value of a graph has."""
 
     def __init__(self, graph: Graph) -> None:
         self._taken = {*graph.inputs, *graph.constants, *graph.producers()}
         self._counts: dict[str, int] = {}
 
     def next(self, like: str) -> str:
-        """A name that no value has: the given one if it is free."""
+        """A new name: the given name if it is free, else the name with a number."""
         if like not in self._taken:
             self._taken.add(like)
             return like
-        # From the last number on, so that many values of one name take no quadratic time.
+        # Continuing from the last number keeps the time linear in the number of values.
         numbers = itertools.count(self._counts.get(like, 0) + 1)
         number = next(number for number in numbers if f"{like}:{number}" not in self._taken)
         self._counts[like] = number
@@ -120,7 +124,7 @@ class Names:
 
 
 def moves(node: Node) -> bool:
-    """Whether each output of a node has elements of its first input, in whatever order, and nothing else."""
+    """Whether a node only moves elements of its first input: it computes no new numbers."""
     kind, options = node.operator.kind, node.options
     if kind == "mover":
         return not options.get("extrapolates")
@@ -130,14 +134,14 @@ def moves(node: Node) -> bool:
 
 
 def may_be_padding_alone(pool: Mapping[str, Any]) -> bool:
-    """Whether a window of a pool, of these options, may have no element of the input."""
+    """Whether a pooling window may lie in the padding alone."""
     padding = pool["padding"]
     is_padded = isinstance(padding, str) or any(map(any, padding))
     return is_padded and any(dilation != 1 for dilation in pool["dilations"])
 
 
 def without_dead(graph: Graph) -> Graph:
-    """The graph without the nodes and constants that no output depends on."""
+    """Removes nodes and constants that no output depends on."""
     wanted = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):

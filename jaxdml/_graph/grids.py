@@ -1,4 +1,4 @@
-"""What is known of a graph's quantize and dequantize nodes: the grid of each value."""
+"""Grids: the quantization parameters that quantize and dequantize nodes give to values."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +12,14 @@ BYTES = (np.dtype(np.uint8), np.dtype(np.int8))
 
 @dataclass(frozen=True)
 class Grid:
-    """The integers that stand for a float value.
+    """The quantized form of a float value.
 
     Attributes:
-      value: the name of the integers.
-      scale: the name of the scale, a constant.
-      zero_point: the name of the zero point, a constant; "" is 0.
-      dtype: the type of the integers.
-      axis: the axis along which the scale has values, where it has several.
+      value: name of the integers.
+      scale: name of the scale, a constant.
+      zero_point: name of the zero point, a constant; "" means 0.
+      dtype: type of the integers.
+      axis: the axis of a scale with several elements.
       node: the quantize or dequantize node.
     """
 
@@ -32,11 +32,11 @@ class Grid:
 
 
 class Grids:
-    """Answers questions about a graph's grids.
+    """The grids of a graph.
 
     Attributes:
       graph: the graph.
-      added: constants that quantized operators need beside those of the graph.
+      added: new constants that quantized operators read.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -45,7 +45,7 @@ class Grids:
         self._producers, self._consumers = graph.producers(), graph.consumers()
         self._names, self._outputs = Names(graph), frozenset(graph.outputs)
         self._zero_points: dict[tuple[str, np.dtype[Any]], str] = {}
-        self._dtypes: dict[str, np.dtype[Any]] = {}  # of what quantize nodes make, and movers behind them
+        self._dtypes: dict[str, np.dtype[Any]] = {}  # of the results of quantize nodes and of movers after them
         for node in graph.nodes:
             made = self.quantized(node)
             dtype = made.dtype if made else self._dtypes.get(node.inputs[0]) if node.inputs and moves(node) else None
@@ -53,18 +53,18 @@ class Grids:
                 self._dtypes |= dict.fromkeys(filter(None, node.outputs), dtype)
 
     def constant(self, name: str) -> np.ndarray | None:
-        """The values of a constant; None where the value is computed, or there is no name."""
+        """The values of a constant; None for a computed value or an empty name."""
         found = self.graph.constants.get(name)
         return self.added.get(name) if found is None else found
 
     def add(self, name: str, value: np.ndarray) -> str:
-        """A new constant's name, like the given one."""
+        """Adds a constant, and returns its name, which is like the given name."""
         name = self._names.next(name)
         self.added[name] = value
         return name
 
     def producer(self, name: str) -> Node | None:
-        """The node that makes a value."""
+        """The node that computes a value."""
         return self._producers.get(name)
 
     def readers(self, name: str) -> list[Node]:
@@ -72,22 +72,22 @@ class Grids:
         return self._consumers.get(name, [])
 
     def only_reader(self, node: Node) -> Node | None:
-        """The one node that reads what a node makes; None if several do, or the graph gives it out."""
+        """The only reader of a node's result; None if there are several, or the graph returns the result."""
         name = node.outputs[0]
         readers = self.readers(name)
         return readers[0] if len(readers) == 1 and name not in self._outputs else None
 
     def dequantized(self, name: str) -> Grid | None:
-        """The grid of a value that a dequantize node with constant parameters makes."""
+        """The grid of a value that a dequantize node with constant parameters computes; else None."""
         node = self._producers.get(name)
         return self._grid(node, node.inputs[0]) if node and node.operator.kind == "dequantize_linear" else None
 
     def quantized(self, node: Node | None) -> Grid | None:
-        """The grid that a quantize node with constant parameters makes."""
+        """The grid to which a quantize node with constant parameters quantizes; else None."""
         return self._grid(node, node.outputs[0]) if node and node.operator.kind == "quantize_linear" else None
 
     def is_beside_integers(self, node: Node) -> bool:
-        """Whether a node reads what is dequantized, or makes what is quantized."""
+        """Whether a node reads a dequantized value, or a quantize node reads its result."""
         makers = (self._producers.get(name) for name in node.inputs)
         reads = any(maker is not None and maker.operator.kind == "dequantize_linear" for maker in makers)
         return reads or any(
@@ -118,12 +118,12 @@ class Grids:
         return Grid(value, scale, zero_point, dtype, node.options.get("axis", 1), node)
 
     def is_one_number(self, grid: Grid) -> bool:
-        """Whether one scale holds for the whole tensor."""
+        """Whether the whole tensor has one scale."""
         scale: Any = self.constant(grid.scale)
         return bool(scale.size == 1)
 
     def keeps_order(self, grid: Grid | None) -> bool:
-        """Whether of two integers the greater is the greater float: one scale, positive, for at most 16 bits."""
+        """Whether integers have the order of their floats: at most 16 bits, and one positive scale in a safe range."""
         if grid is None or not self.is_one_number(grid) or grid.dtype.itemsize > 2:
             return False
         return bool(np.finfo(np.float32).tiny <= self.numbers(grid)[0] < 2.0**96)
@@ -135,12 +135,12 @@ class Grids:
         return float(scale.reshape(())), 0 if zero_point is None else int(zero_point.reshape(-1)[0])
 
     def are_equal(self, one: Grid, other: Grid) -> bool:
-        """Whether two grids of one scale each are the same integers for the same values."""
+        """Whether two grids with one scale each represent the same values by the same integers."""
         both = self.is_one_number(one) and self.is_one_number(other) and one.dtype == other.dtype
         return both and self.numbers(one) == self.numbers(other)
 
     def zero_point_of(self, grid: Grid) -> str:
-        """The name of a grid's zero point, which is made where the grid has none, so that the type is told."""
+        """The name of a grid's zero point. A missing one is added, because its type tells the operator the type."""
         key = grid.scale, grid.dtype
         if not grid.zero_point and key not in self._zero_points:
             self._zero_points[key] = self.add(f"{grid.scale}_zero_point", np.zeros((), grid.dtype))

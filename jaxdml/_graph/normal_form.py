@@ -1,9 +1,9 @@
-"""Quantize and dequantize nodes brought together, without a change of any value.
+"""Normal form: quantize and dequantize nodes next to each other, with the same values.
 
-Dequantize nodes go behind operators that only move elements, quantize nodes before them: each element keeps its bits.
-An order of elements stays the same, too, for a scale is positive; but NaN and the extreme of no elements change, for
-which there are no integers. A clamp on the way of a quantize node goes where the integers reach no further. What then
-remains of dequantize and quantize by the same numbers is the identity: the quotient of n * scale and scale rounds to n.
+Dequantize nodes move after operators that only move elements, and quantize nodes before them: every element keeps its
+bits. Max and min commute, too, because scales are positive; only NaN and the extreme of no elements differ, which
+integers cannot represent. A clamp before a quantize node is removed if the integers reach no further than its bounds.
+A quantize node after a dequantize node with equal parameters is the identity: fl(n * scale) / scale rounds to n.
 """
 
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jaxdml._graph.grids import Grid, Grids
 
 
 def in_normal_form(graph: Graph) -> Graph:
-    """The graph with integers in place of floats where operators do not compute."""
+    """The graph in normal form: movers run on integers."""
     for step in (_dequantized_behind, _quantized_before, _without_pairs):
         graph = without_dead(step(graph))
     return graph
@@ -24,19 +24,19 @@ def in_normal_form(graph: Graph) -> Graph:
 
 
 def _is_redundant(clamp: Node, grid: Grid, grids: Grids) -> bool:
-    """Whether both bounds of a clamp are quantized to the ends of the grid."""
+    """Whether both bounds of a clamp quantize to the ends of the grid or beyond."""
     bounds = bounds_of(clamp, grids) if clamp.operator.kind in ("relu", "clip") else None
     if bounds is None:
         return False
     scale, zero_point = grids.numbers(grid)
-    limits = jnp.iinfo(grid.dtype)  # type: ignore[no-untyped-call] # NumPy knows none of 4 bits
+    limits = jnp.iinfo(grid.dtype)  # type: ignore[no-untyped-call] # np.iinfo has no 4-bit types
     with np.errstate(over="ignore"):
         low, high = (np.rint(np.float32(bound) / np.float32(scale)) + zero_point for bound in bounds)
     return bool(low <= limits.min and high >= limits.max)
 
 
 def bounds_of(clamp: Node, grids: Grids) -> tuple[float, float] | None:
-    """The bounds of a relu or clip node; None where they are computed."""
+    """The bounds of a relu or clip node; None if they are not constants."""
     if clamp.operator.kind == "relu":
         return 0.0, np.inf
     ends = []
@@ -55,7 +55,7 @@ def bounds_of(clamp: Node, grids: Grids) -> tuple[float, float] | None:
 
 def _dequantized_behind(graph: Graph) -> Graph:
     grids, names, nodes = Grids(graph), Names(graph), list[Node]()
-    by: dict[str, Node] = {}  # by a float value: the node that dequantizes it, or would have
+    by: dict[str, Node] = {}  # maps a float value to the node that dequantizes it, or would
     for node in graph.nodes:
         before = by.get(node.inputs[0]) if node.inputs else None
         if node.operator.kind == "dequantize_linear" and grids.keeps_order(grids.dequantized(node.outputs[0])):
@@ -76,13 +76,13 @@ def _dequantized_behind(graph: Graph) -> Graph:
 
 
 def _quantized_before(graph: Graph) -> Graph:
-    """With quantize nodes before movers, and in place of clamps that their integers make redundant."""
+    """Moves quantize nodes before movers, and drops clamps that the integers' limits make redundant."""
     grids, names, nodes = Grids(graph), Names(graph), list[Node]()
-    waiting: dict[str, tuple[Node, list[Node]]] = {}  # by a float: the node that quantizes it, the clamps left out
+    waiting: dict[str, tuple[Node, list[Node]]] = {}  # maps a float value to its quantize node and the dropped clamps
     for node in reversed(graph.nodes):
         after, clamps = waiting.pop(node.outputs[0], (None, list[Node]()))
         source = node
-        if after is not None and moves(node):  # the mover moves integers, and its input is quantized
+        if after is not None and moves(node):  # the mover now moves integers
             integer = names.next(node.inputs[0])
             inputs = integer, *node.inputs[1:]
             nodes.append(node.replace(inputs=inputs, outputs=after.outputs, on="integers"))
@@ -100,7 +100,7 @@ def _quantized_before(graph: Graph) -> Graph:
 
 
 def _can_go(maker: Node, grid: Grid, grids: Grids) -> bool:
-    """Whether a quantize node may go before the node that makes its input."""
+    """Whether a quantize node may move before the node that computes its input."""
     if not grids.keeps_order(grid) or grids.only_reader(maker) is None:
         return False
     return len(maker.outputs) == 1 and (moves(maker) or _is_redundant(maker, grid, grids))
@@ -110,10 +110,10 @@ def _can_go(maker: Node, grid: Grid, grids: Grids) -> bool:
 
 
 def _without_pairs(graph: Graph) -> Graph:
-    """Without quantize nodes that give back what was dequantized by the same numbers."""
+    """Drops quantize nodes that undo a dequantize node with equal parameters."""
     grids, same, nodes = Grids(graph), dict[str, str](), list[Node]()
     outputs = frozenset(graph.outputs)
-    given_out: dict[str, str] = {}  # by integers inside the graph: the output that they are
+    given_out: dict[str, str] = {}  # maps integers inside the graph to the output that equals them
     for node in graph.nodes:
         after = grids.quantized(node)
         before = grids.dequantized(node.inputs[0]) if after else None

@@ -1,4 +1,4 @@
-"""Whether given parameters are those of a model, and what is wrong with them if not."""
+"""Compares given parameters with those of a model, and says in words what differs."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ MOST_LISTED = 5
 
 
 def wrong_params(own: Mapping[str, Any], given: Any) -> str:
-    """A sentence that says what is wrong with given parameters beside a model's own; empty if nothing is."""
+    """A sentence that says how given parameters differ from a model's own; empty if they fit."""
     if not isinstance(given, Mapping):
         return f"params is of type {type(given).__name__}, expected model.params, or a dict like it"
     told = difference("params", own, given)
@@ -25,7 +25,7 @@ def wrong_params(own: Mapping[str, Any], given: Any) -> str:
 
 
 def difference(subject: str, expected: Iterable[str], given: Mapping[str, Any]) -> str:
-    """What is missing from names, and what is unknown among them; empty if they are those expected."""
+    """A sentence about missing and unknown names; empty if the given names are the expected ones."""
     expected = list(expected)
     missing, unknown = [name for name in expected if name not in given], set(given) - set(expected)
     told = [f"lacks {listed(missing)}"] if missing else []
@@ -34,7 +34,7 @@ def difference(subject: str, expected: Iterable[str], given: Mapping[str, Any]) 
 
 
 def listed(names: Iterable[Any]) -> str:
-    """The names, sorted; of very many, the first."""
+    """The sorted names, shortened if there are many."""
     names = sorted(names, key=str)
     rest = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
     return f"{names[:MOST_LISTED]}{rest}"
@@ -46,7 +46,7 @@ def _shapes(tree: Any) -> tuple[Any, list[Any]]:
 
 
 def _remedy(given: Any, own: Any) -> str:
-    """What makes the prepared weights that are expected of an array that was given."""
+    """Says how to prepare the weights if an array was given in place of prepared weights."""
     if not isinstance(own, Prepared) or isinstance(given, Prepared) or not hasattr(given, "dtype"):
         return ""
     if isinstance(own, PreparedFilter):

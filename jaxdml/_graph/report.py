@@ -1,10 +1,9 @@
-"""A graph as a table: each node, what it became, what it runs on, and why a node was not fused."""
+"""Prints a graph as a table: each node, what it runs as and on, and why it was not fused."""
 
 from collections import Counter
 
 from jaxdml._directml.tables import Table
-from jaxdml._graph.graph import Graph
-from jaxdml._graph.remarks import CONVERSIONS
+from jaxdml._graph.graph import CONVERSIONS, Graph
 
 WIDEST = 60
 

@@ -1,31 +1,33 @@
-"""Which operators between dequantize and quantize nodes become which quantized operator, and when not."""
+"""Fusion rules: which operators between dequantize and quantize nodes become quantized, and which stay float."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
+import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._graph.graph import Node, Operator
+from jaxdml._graph.graph import MOVERS, Node, Operator, may_be_padding_alone
 from jaxdml._graph.grids import BYTES, Grid, Grids
+from jaxdml._graph.normal_form import bounds_of
 
 CONSTANT = "scale that is not a constant of float32"
 
 
-class Kept(Exception):  # noqa: N818 # no error, but a reason
-    """Says why an operator stays in floats."""
+class StaysFloat(Exception):  # noqa: N818 # no error, but a reason
+    """The reason why an operator stays in floats."""
 
 
 @dataclass(frozen=True)
-class Group:
-    """Nodes that one quantized operator stands for.
+class Fusion:
+    """Nodes that one quantized operator replaces.
 
     Attributes:
-      kind: of the quantized operator.
-      inputs: its inputs.
-      of: the operator's node.
-      behind: the nodes behind it that the quantized operator stands for, in order.
-      options: those of the quantized operator; None if they are the operator's.
+      kind: kind of the quantized operator.
+      inputs: inputs of the quantized operator.
+      of: the node of the float operator.
+      behind: the nodes after it that are replaced, too, in order.
+      options: options of the quantized operator; None for those of the float operator.
     """
 
     kind: str
@@ -35,7 +37,7 @@ class Group:
     options: Mapping[str, Any] | None = None
 
     def node(self, quantized: Mapping[str, Operator], grids: Grids) -> Node:
-        """The quantized operator's node."""
+        """The node of the quantized operator."""
         last = self.behind[-1] if self.behind else self.of
         makers = (grids.producer(name) for name in self.of.inputs)
         before = [maker for maker in makers if maker is not None and maker.operator.kind == "dequantize_linear"]
@@ -45,49 +47,49 @@ class Group:
         return Node(quantized[self.kind], self.inputs, last.outputs[:1], options, self.of.name, source, remark)
 
 
-# What comes in and goes out ------------------------------------------------------------------------------------------
+# Inputs and outputs ------------------------------------------------------------------------------------------
 
 
 def input_of(grids: Grids, name: str, axis: int | None = None) -> Grid:
-    """The grid of an input of 8 bits: of one scale, or of one for each place along an axis."""
+    """The grid of an 8-bit input, with one scale or one for each index along an axis."""
     grid = grid_of(grids, name, axis)
     if grid.dtype not in BYTES:
-        raise Kept(f"{name} is {grid.dtype}, quantized operators take 8 bits")
+        raise StaysFloat(f"{name} is {grid.dtype}, quantized operators take 8 bits")
     return grid
 
 
 def grid_of(grids: Grids, name: str, axis: int | None) -> Grid:
-    """The grid of a value: of one scale, or of one for each place along an axis."""
+    """The grid of a value, with one scale or one for each index along an axis."""
     maker, grid = grids.producer(name), grids.dequantized(name)
     if maker is None or maker.operator.kind != "dequantize_linear":
-        raise Kept(f"{name} is not dequantized")
+        raise StaysFloat(f"{name} is not dequantized")
     if grid is None:
-        raise Kept(f"{name} is dequantized by a {CONSTANT}, or without a zero point that tells its type")
+        raise StaysFloat(f"{name} is dequantized by a {CONSTANT}, or without a zero point that tells its type")
     if not grids.is_one_number(grid):
         scale = grids.constant(grid.scale)
         integers = grids.constant(grid.value)
         rank = None if integers is None else integers.ndim
         has_axis = axis is not None and rank and grid.axis % rank == axis % rank
         if not has_axis or scale is None or scale.ndim != 1:
-            raise Kept(f"{name} has a scale for each place along axis {grid.axis}, or for each block")
+            raise StaysFloat(f"{name} has a scale for each place along axis {grid.axis}, or for each block")
     return grid
 
 
 def output_of(grids: Grids, node: Node, *inputs: Grid) -> tuple[Grid, Node]:
-    """The grid that the result is quantized to, of the type of the inputs, and the node that quantizes it."""
+    """The grid to which the result is quantized, which has the inputs' type, and the node that quantizes it."""
     reader = grids.only_reader(node)
     if reader is None or reader.operator.kind != "quantize_linear":
         readers = [each.operator.name for each in grids.readers(node.outputs[0])]
         readers += ["an output"] * (node.outputs[0] in grids.graph.outputs)
-        raise Kept(f"its result goes to {' and '.join(readers)}, not to one QuantizeLinear alone")
+        raise StaysFloat(f"its result goes to {' and '.join(readers)}, not to one QuantizeLinear alone")
     grid = grids.quantized(reader)
     if grid is None:
-        raise Kept(f"its result is quantized by a {CONSTANT}")
+        raise StaysFloat(f"its result is quantized by a {CONSTANT}")
     if not grids.is_one_number(grid):
-        raise Kept("its result is quantized by several scales")
+        raise StaysFloat("its result is quantized by several scales")
     for each in inputs:
         if each.dtype != grid.dtype:
-            raise Kept(f"its result is quantized to {grid.dtype}, an input to {each.dtype}")
+            raise StaysFloat(f"its result is quantized to {grid.dtype}, an input to {each.dtype}")
     return grid, reader
 
 
@@ -102,76 +104,76 @@ def triple_of(grids: Grids, grid: Grid) -> tuple[str, str, str]:
 # Rules ---------------------------------------------------------------------------------------------------------------
 
 
-def unary(node: Node, grids: Grids) -> Group:
+def unary(node: Node, grids: Grids) -> Fusion:
     x = input_of(grids, node.inputs[0])
     y, reader = output_of(grids, node, x)
     if any(dilation != 1 for dilation in node.options.get("dilations", ())):
-        raise Kept("pooling with dilations has no quantized form")
-    return Group(str(node.operator.kind), (*triple_of(grids, x), *parameters_of(grids, y)), node, (reader,))
+        raise StaysFloat("pooling with dilations has no quantized form")
+    return Fusion(str(node.operator.kind), (*triple_of(grids, x), *parameters_of(grids, y)), node, (reader,))
 
 
-def _binary(node: Node, grids: Grids) -> Group:
+def _binary(node: Node, grids: Grids) -> Fusion:
     a, b = (input_of(grids, name) for name in node.inputs)
     y, reader = output_of(grids, node, a, b)
     inputs = (*triple_of(grids, a), *triple_of(grids, b), *parameters_of(grids, y))
-    return Group(str(node.operator.kind), inputs, node, (reader,))
+    return Fusion(str(node.operator.kind), inputs, node, (reader,))
 
 
-def _concat(node: Node, grids: Grids) -> Group:
+def _concat(node: Node, grids: Grids) -> Fusion:
     xs = [input_of(grids, name) for name in node.inputs]
     y, reader = output_of(grids, node, *xs)
     inputs = (*parameters_of(grids, y), *(name for x in xs for name in triple_of(grids, x)))
-    return Group("concat", inputs, node, (reader,))
+    return Fusion("concat", inputs, node, (reader,))
 
 
-def _convolution(node: Node, grids: Grids) -> Group:
+def _convolution(node: Node, grids: Grids) -> Fusion:
     x, w = input_of(grids, node.inputs[0]), input_of(grids, node.inputs[1], axis=0)
     y, reader = output_of(grids, node, x)
     dimensions = _dimensions(node, grids.constant(w.value))
     if dimensions is None:
-        raise Kept("it does not say how many dimensions its images have, quantized convolutions take at most 2")
+        raise StaysFloat("it does not say how many dimensions its images have, quantized convolutions take at most 2")
     if dimensions > 2:
-        raise Kept("its images have more than 2 dimensions")
+        raise StaysFloat("its images have more than 2 dimensions")
     bias = bias_of(grids, node.inputs[2] if len(node.inputs) > 2 else "", x, w)
     inputs = (*triple_of(grids, x), *triple_of(grids, w), *parameters_of(grids, y), *bias)
-    return Group("conv", inputs, node, (reader,))
+    return Fusion("conv", inputs, node, (reader,))
 
 
 def _dimensions(convolution: Node, filter: np.ndarray | None) -> int | None:
-    """How many dimensions the images of a convolution have, as far as its filter or its options say."""
+    """The number of spatial dimensions of a convolution; None if neither its filter nor its options tell."""
     if filter is not None:
         return filter.ndim - 2
     options = (convolution.options.get(word) for word in ("kernel_shape", "strides", "dilations", "padding"))
     return next((len(option) for option in options if isinstance(option, tuple)), None)
 
 
-def _product(node: Node, grids: Grids) -> Group:
-    """The product, quantized: with the bias of an addition behind it; in floats where nothing quantizes it."""
+def _product(node: Node, grids: Grids) -> Fusion:
+    """A quantized product, with the bias that an addition after it adds, or one that returns floats."""
     a = input_of(grids, node.inputs[0])
     b = input_of(grids, node.inputs[1], axis=-1)
     matrix = grids.constant(b.value)
     if not grids.is_one_number(b) and matrix is not None and matrix.ndim == 1:
-        raise Kept(f"{node.inputs[1]} is a vector, and has a scale for each element")
+        raise StaysFloat(f"{node.inputs[1]} is a vector, and has a scale for each element")
     added = added_bias_of(node, b, grids)
     if added is not None:
         addition, bias = added
         try:
             y, reader = output_of(grids, addition, a)
-        except Kept:
+        except StaysFloat:
             pass
         else:
             inputs = (*triple_of(grids, a), *triple_of(grids, b), *bias_of(grids, bias, a, b), *parameters_of(grids, y))
-            return Group("gemm", inputs, node, (addition, reader), {})
+            return Fusion("gemm", inputs, node, (addition, reader), {})
     try:
         y, reader = output_of(grids, node, a)
-    except Kept:
+    except StaysFloat:
         inputs = (a.value, b.value, a.scale, b.scale, grids.zero_point_of(a), grids.zero_point_of(b))
-        return Group("dot_to_float", inputs, node, ())
-    return Group("dot", (*triple_of(grids, a), *triple_of(grids, b), *parameters_of(grids, y)), node, (reader,))
+        return Fusion("dot_to_float", inputs, node, ())
+    return Fusion("dot", (*triple_of(grids, a), *triple_of(grids, b), *parameters_of(grids, y)), node, (reader,))
 
 
 def added_bias_of(node: Node, b: Grid, grids: Grids) -> tuple[Node, str] | None:
-    """The addition of a constant float to each column of constant b that alone reads a product, and the constant."""
+    """The addition after a product that adds a float constant to each column, and that constant; b is constant, too."""
     addition = grids.only_reader(node)
     if addition is None or addition.operator.kind != "add":
         return None
@@ -182,29 +184,29 @@ def added_bias_of(node: Node, b: Grid, grids: Grids) -> tuple[Node, str] | None:
     return (addition, other) if value.shape == matrix.shape[1:] else None
 
 
-def _gemm(node: Node, grids: Grids) -> Group:
+def _gemm(node: Node, grids: Grids) -> Fusion:
     a = input_of(grids, node.inputs[0])
     b = input_of(grids, node.inputs[1], axis=0 if node.options.get("trans_b") else 1)
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     alpha, beta = (node.options.get(word, 1.0) for word in ("alpha", "beta"))
     if name and (alpha, beta) != (1, 1):
-        raise Kept(f"alpha is {alpha:g} and beta {beta:g}, a quantized bias has neither")
+        raise StaysFloat(f"alpha is {alpha:g} and beta {beta:g}, a quantized bias has neither")
     of_y: tuple[str, ...] = ()
     behind: tuple[Node, ...] = ()
     try:
         y, reader = output_of(grids, node, a)
-    except Kept:
+    except StaysFloat:
         if name and grids.dequantized(name) is None:
             raise
     else:
         of_y, behind = parameters_of(grids, y), (reader,)
     bias = bias_of(grids, name, a, b) or ("",)
     options = {word: value for word, value in node.options.items() if word != "beta"}
-    return Group("gemm", (*triple_of(grids, a), *triple_of(grids, b), *bias, *of_y), node, behind, options)
+    return Fusion("gemm", (*triple_of(grids, a), *triple_of(grids, b), *bias, *of_y), node, behind, options)
 
 
 def bias_of(grids: Grids, name: str, x: Grid, w: Grid) -> tuple[str, ...]:
-    """The int32 bias in steps of x's scale times w's: as it is, or a constant of floats quantized."""
+    """The int32 bias with the scale of x times the scale of w; a float constant is quantized to it."""
     if not name:
         return ()
     x_scale, w_scale = (np.asarray(grids.constant(grid.scale)).reshape(-1) for grid in (x, w))
@@ -213,29 +215,77 @@ def bias_of(grids: Grids, name: str, x: Grid, w: Grid) -> tuple[str, ...]:
         bias = grid_of(grids, name, axis=-1)
         scale, offset = grids.constant(bias.scale), grids.constant(bias.zero_point)
         if bias.dtype != np.int32 or (offset is not None and offset.any()):
-            raise Kept("its bias is not int32 with zero point 0")
+            raise StaysFloat("its bias is not int32 with zero point 0")
         scale = np.asarray(scale).reshape(-1)
         if not _fit(scale, steps) or np.any(np.abs(scale - steps) > 0.01 * steps):
-            raise Kept("the scale of its bias is not that of its input times that of its weights")
+            raise StaysFloat("the scale of its bias is not that of its input times that of its weights")
         return (bias.value,)
     value = grids.constant(name)
     if value is None or value.dtype != np.float32 or value.ndim != 1:
-        raise Kept("its bias is neither dequantized nor a constant with a float for each channel")
+        raise StaysFloat("its bias is neither dequantized nor a constant with a float for each channel")
     if not _fit(value, steps):
-        raise Kept(f"its bias has {value.size} numbers for {steps.size} channels")
+        raise StaysFloat(f"its bias has {value.size} numbers for {steps.size} channels")
     with np.errstate(all="ignore"):  # a step may be 0
         rounded = np.rint(value / steps)
     if not np.all(np.abs(rounded) < 2.0**31):
-        raise Kept("its bias does not fit int32")
+        raise StaysFloat("its bias does not fit int32")
     return (grids.add(f"{name}_quantized", rounded.astype(np.int32)),)
 
 
 def _fit(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two vectors have one length, or one of them one element."""
+    """Whether two vectors have equal lengths, or one of them has a single element."""
     return one.size == other.size or 1 in (one.size, other.size)
 
 
-RULES: Mapping[str, Callable[[Node, Grids], Group]] = {
+# Why a node stays in floats ------------------------------------------------------------------------------------------
+
+
+def stays(node: Node, grids: Grids) -> NoReturn:
+    """Raises the reason why a node without a rule stays in floats.
+
+    Raises:
+      StaysFloat: always.
+    """
+    if node.operator.kind in ("relu", "clip"):
+        _clamp(node, grids)
+    if node.operator.kind in MOVERS:
+        _mover(node, grids)
+    raise StaysFloat(f"there is no quantized {node.operator.name}")
+
+
+def _clamp(node: Node, grids: Grids) -> NoReturn:
+    grid, _ = output_of(grids, node)
+    _check_order(grid, grids, "its result")
+    if bounds_of(node, grids) is None:
+        raise StaysFloat("its bounds are not constants")
+    scale, zero_point = grids.numbers(grid)
+    limits = jnp.iinfo(grid.dtype)  # type: ignore[no-untyped-call] # NumPy knows none of 4 bits
+    low, high = ((limit - zero_point) * scale for limit in (limits.min, limits.max))
+    raise StaysFloat(f"{node.operator.name} clamps within the grid [{low:g}, {high:g}]")
+
+
+def _mover(node: Node, grids: Grids) -> NoReturn:
+    maker = grids.producer(node.inputs[0])
+    if maker is not None and maker.operator.kind == "dequantize_linear":
+        _check_order(grid_of(grids, node.inputs[0], None), grids, node.inputs[0])
+    else:
+        if len(node.outputs) > 1:
+            raise StaysFloat(f"{node.inputs[0]} is not dequantized")
+        _check_order(output_of(grids, node)[0], grids, "its result")
+    if any(node.outputs[1:]):
+        raise StaysFloat("the places of its elements are asked for, too")
+    if node.operator.kind == "max_pool" and may_be_padding_alone(node.options):
+        raise StaysFloat("its windows have dilations, and one may have padding alone")
+    raise StaysFloat("what lies outside of its image is a float")
+
+
+def _check_order(grid: Grid, grids: Grids, name: str) -> None:
+    if not grids.keeps_order(grid):
+        scale = grids.numbers(grid)[0]
+        raise StaysFloat(f"{name} has a scale of {scale:g}: the order of {grid.dtype} is not that of floats")
+
+
+RULES: Mapping[str, Callable[[Node, Grids], Fusion]] = {
     "add": _binary,
     "average_pool": unary,
     "concat": _concat,

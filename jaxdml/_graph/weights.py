@@ -1,7 +1,7 @@
-"""From a graph's constants to the parameters of its function: weights repacked, numbers left in the program.
+"""Splits a graph's constants into parameters of its function and constants of the program, and repacks weights.
 
-A constant stays in the program where JAX needs its value to trace, or where it is one number, such as a scale. All
-others are parameters.
+A constant stays in the program if JAX needs its value to trace, or if it is a single number, such as a scale. All other
+constants become parameters.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from jaxdml.errors import ModelError
 
 
 def with_weights(graph: Graph, check_time: Callable[[], None] = lambda: None) -> tuple[Graph, dict[str, Any]]:
-    """The graph with the constants that stay in the program, and the parameters by name.
+    """The graph with the constants of the program alone, and the parameters by name.
 
     Args:
       graph: the graph.
-      check_time: called now and then; it raises where the time is up.
+      check_time: called between constants; it raises if the time is up.
 
     Raises:
-      ModelError: if a 64-bit integer does not fit the 32 bits that JAX gives it.
+      ModelError: if a 64-bit integer does not fit the 32 bits that JAX has for it.
     """
     fresh = Names(graph)
     graph = _with_numbers(graph, fresh)
@@ -55,7 +55,7 @@ def with_weights(graph: Graph, check_time: Callable[[], None] = lambda: None) ->
 
 
 def _with_numbers(graph: Graph, fresh: Names) -> Graph:
-    """The graph with one number in place of constants that hold it throughout, where the operator takes either."""
+    """Replaces constants whose elements are all equal by one number, where the operator takes either."""
     nodes, constants, numbers = [], dict(graph.constants), dict[str, str]()
     for node in graph.nodes:
         inputs = list(node.inputs)
@@ -72,7 +72,7 @@ def _with_numbers(graph: Graph, fresh: Names) -> Graph:
 
 
 def _needed_while_tracing(graph: Graph) -> set[str]:
-    """The constants that shapes, axes and the like are computed from."""
+    """The constants that determine shapes, axes and other values that JAX needs while it traces."""
     needed: set[str] = set()
     for node in reversed(graph.nodes):
         if node.operator.gives_shape:
@@ -84,10 +84,10 @@ def _needed_while_tracing(graph: Graph) -> set[str]:
 
 
 def _as_array(name: str, value: np.ndarray) -> jax.Array:
-    """The array as JAX holds it, 64-bit types narrowed where they are off."""
+    """The array on a device; 64-bit types are narrowed if JAX has them disabled."""
     dtype = jax.dtypes.canonicalize_dtype(value.dtype)
     if value.dtype.kind in "iu" and dtype != value.dtype and value.size:
         limits = np.iinfo(dtype)
         if value.min() < limits.min or value.max() > limits.max:
             raise ModelError(f"tensor {name!r} has integers of more than 32 bits; set jax_enable_x64")
-    return jax.device_put(np.array(value, dtype))  # a copy; `jnp.asarray` would compile a program for each shape
+    return jax.device_put(np.array(value, dtype))  # copies; jnp.asarray would compile a program for each shape

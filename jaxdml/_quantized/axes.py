@@ -1,10 +1,10 @@
-"""Axes of a tensor by number."""
+"""Axes of a tensor."""
 
 from jaxdml.errors import ModelError
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """An axis from 0 to rank - 1, of one that may count from the end.
+    """An axis in [0, rank - 1], given one that may be negative.
 
     Raises:
       ModelError: if there is no such axis.

@@ -1,7 +1,7 @@
-"""The quantized operators of a graph as DirectML has them: inputs in ONNX's order, for tensors of any shape.
+"""DirectML's quantized operators for nodes of a graph: inputs in ONNX's order, tensors of any shape.
 
-Where a node's tensors are more general than DirectML's operator allows, such as a product of more than four dimensions,
-they are reshaped to what it allows.
+Tensors that DirectML's operator does not allow, such as those of a product with more than four dimensions, are
+reshaped.
 """
 
 import functools
@@ -34,19 +34,19 @@ NIBBLES = (jnp.dtype("int4"), jnp.dtype("uint4"))
 
 
 def scalar(parameter: Array) -> Array:
-    """A scale or zero point of one element without dimensions; another, and None, as it is."""
+    """A scale or zero point with one element as a scalar; other parameters, and None, unchanged."""
     return parameter.reshape(()) if parameter is not None and parameter.size == 1 else parameter
 
 
 def offset(zero_point: Array) -> Array:
-    """A zero point as DirectML's operators take it: None where it is known to be 0, which costs nothing."""
+    """A zero point as DirectML's operators take it; None if it is a constant 0, which saves its arithmetic."""
     if isinstance(zero_point, np.ndarray) and not zero_point.any():
         return None
     return scalar(zero_point)
 
 
 def _without_rows[**P](function: Callable[P, Array]) -> Callable[P, Array]:
-    """The function, whose first argument may have no rows: then it computes one, which is dropped."""
+    """Lets a function take a first argument without rows: it computes one row, which is dropped."""
 
     @functools.wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> Array:
@@ -75,7 +75,7 @@ def convolution(
     strides: int | Sequence[int] = 1, dilations: int | Sequence[int] = 1, padding: Pairs | int | str = 0,
     group_count: int = 1, kernel_shape: Sequence[int] | None = None,
 ) -> Array:  # fmt: skip
-    """Convolution of quantized [N, C, *spatial], quantized."""
+    """Convolution of quantized [N, C, *spatial] to a quantized result."""
     check_convolution(x, w, kernel_shape)
     of_x, of_w = (scalar(x_scale), offset(x_zero_point)), (scalar(w_scale), offset(w_zero_point))
     of_y = scalar(y_scale), scalar(y_zero_point)
@@ -89,7 +89,7 @@ def integer_convolution(
     strides: int | Sequence[int] = 1, dilations: int | Sequence[int] = 1, padding: Pairs | int | str = 0,
     group_count: int = 1, kernel_shape: Sequence[int] | None = None,
 ) -> Array:  # fmt: skip
-    """Convolution of quantized [N, C, *spatial], in int32."""
+    """Convolution of quantized [N, C, *spatial] to int32."""
     check_convolution(x, w, kernel_shape)
     options = _convolution_options(x, w, strides, dilations, padding)
     return convolution_integer(x, offset(x_zero_point), w, offset(w_zero_point), group_count=group_count, **options)
@@ -99,7 +99,7 @@ def product(
     a: Array, a_scale: Array, a_zero_point: Array, b: Array, b_scale: Array, b_zero_point: Array, y_scale: Array,
     y_zero_point: Array,
 ) -> Array:  # fmt: skip
-    """Matrix product of quantized a and b, quantized."""
+    """Matrix product of quantized a and b to a quantized result."""
     of_a, of_b = (a, scalar(a_scale), offset(a_zero_point)), (b, scalar(b_scale), offset(b_zero_point))
     of_y = scalar(y_scale), scalar(y_zero_point)
     return multiplied(quantized_linear_matrix_multiply, of_a, of_b, *of_y, dtype=y_zero_point.dtype)
@@ -108,7 +108,7 @@ def product(
 def integer_product(
     a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
 ) -> Array:  # fmt: skip
-    """Matrix product of quantized a and b, in int32."""
+    """Matrix product of quantized a and b to int32."""
     of_a, of_b = (a, offset(a_zero_point)), (b, offset(b_zero_point))
     return multiplied(matrix_multiply_integer, of_a, of_b, dtype=jnp.int32)
 
@@ -117,10 +117,10 @@ def float_product(
     a: Array, b: Array, a_scale: Array, b_scale: Array, a_zero_point: Array | None = None,
     b_zero_point: Array | None = None, bias: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Matrix product of quantized a and b, in floats.
+    """Matrix product of quantized a and b to floats.
 
-    A sum is multiplied by fl(a_scale * b_scale), then the bias is added. For b of more than two dimensions and one
-    b_scale [N] for all its matrices, ONNX Runtime multiplies by b_scale last, and the bias with it.
+    The sum is multiplied by fl(a_scale * b_scale), then the bias is added. ONNX Runtime differs for b with more than
+    two dimensions and one b_scale [N] for all matrices: it multiplies by b_scale last, the bias included.
     """
     of_a, of_b = (a, scalar(a_scale), offset(a_zero_point)), (b, scalar(b_scale), offset(b_zero_point))
     return multiplied(matrix_multiply_integer_to_float, of_a, of_b, bias, dtype=a_scale.dtype)
@@ -133,7 +133,7 @@ def add(
     a: Array, a_scale: Array, a_zero_point: Array | None, b: Array, b_scale: Array, b_zero_point: Array | None,
     y_scale: Array, y_zero_point: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Sum of quantized a and b, which broadcast, quantized."""
+    """Sum of quantized a and b, which broadcast, to a quantized result."""
     shape = jnp.broadcast_shapes(a.shape, b.shape)
     if 0 in shape:
         return jnp.zeros(shape, a.dtype)
@@ -151,7 +151,7 @@ def average_pool(
     window: Sequence[int], strides: int | Sequence[int] = 1, dilations: int | Sequence[int] = 1,
     padding: Pairs | int | str = 0, count_include_pad: int = 0,
 ) -> Array:  # fmt: skip
-    """Means over windows of quantized [N, C, *spatial], quantized."""
+    """Average pooling of quantized [N, C, *spatial] to a quantized result."""
     pairs = explicit_padding(padding, x.shape[2:], window, strides, dilations)
     start, end = zip(*pairs, strict=True)
     return quantized_linear_average_pooling(
@@ -164,7 +164,7 @@ def average_pool(
 def global_average_pool(
     x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None
 ) -> Array:
-    """Means over the whole space of quantized [N, C, *spatial], quantized."""
+    """Global average pooling of quantized [N, C, *spatial] to a quantized result."""
     return average_pool(x, x_scale, x_zero_point, y_scale, y_zero_point, window=x.shape[2:])
 
 
@@ -172,7 +172,7 @@ def global_average_pool(
 
 
 def _beside(parameter: Array | None, x: Array, axis: int) -> Array | None:
-    """A parameter that broadcasts to x: one element, or one for each place along an axis."""
+    """A parameter reshaped to broadcast to x: one element, or one for each index along an axis."""
     parameter = scalar(parameter)
     if parameter is None or parameter.ndim == 0:
         return parameter
@@ -183,7 +183,7 @@ def _beside(parameter: Array | None, x: Array, axis: int) -> Array | None:
 
 
 def _in_blocks(parameter: Array, x: Array, axis: int, block_size: int, is_wide: bool) -> Array:
-    """A parameter of x's blocks as DirectML has it: of full blocks; else, and for more than 8 bits, of each element."""
+    """A parameter of x's blocks as DirectML takes it; for partial blocks or more than 8 bits, one for each element."""
     place = axis_of(axis, x.ndim)
     size, count = x.shape[place], -(-x.shape[place] // block_size)
     shape = tuple(count if i == place else each for i, each in enumerate(x.shape))
@@ -196,21 +196,21 @@ def _in_blocks(parameter: Array, x: Array, axis: int, block_size: int, is_wide: 
 
 
 def _fitted(parameter: Array | None, x: Array, axis: int, block_size: int, dtype: Any) -> Array | None:
-    """A scale or zero point of x as DirectML's operators take it."""
+    """A scale or zero point of x as DirectML's operators take it, with blocks or without."""
     if parameter is None or block_size == 0:
         return _beside(parameter, x, axis)
     return _in_blocks(parameter, x, axis, block_size, jnp.dtype(dtype).itemsize > 1)
 
 
 def _is_blocked(dtype: Any, block_size: int) -> bool:
-    """Whether DirectML's operators with blocks have the integer type: those without blocks have no 4 bits."""
+    """Whether to use DirectML's operators with blocks, which alone have 4-bit types."""
     return jnp.dtype(dtype) in NIBBLES or (block_size > 0 and jnp.dtype(dtype).itemsize == 1)
 
 
 def to_integers(
     x: Array, scale: Array, zero_point: Array | None, *, axis: int, block_size: int = 0, dtype: Any
 ) -> Array:  # fmt: skip
-    """Quantizes x to 4, 8 or 16 bits: by one scale, by one for each place along an axis, or by blocks."""
+    """Quantizes x to 4, 8 or 16 bits, with one scale, one for each index along an axis, or one for each block."""
     if 0 in x.shape:
         return jnp.zeros(x.shape, dtype)
     rows = x.reshape(x.shape or (1,))
@@ -225,7 +225,7 @@ def to_integers(
 
 
 def to_floats(x: Array, scale: Array, zero_point: Array | None, *, axis: int, block_size: int = 0) -> Array:
-    """Dequantizes x of 4, 8, 16 or 32 bits: by one scale, by one for each place along an axis, or by blocks."""
+    """Dequantizes x of 4, 8, 16 or 32 bits, with one scale, one for each index along an axis, or one for each block."""
     if 0 in x.shape:
         return jnp.zeros(x.shape, scale.dtype)
     rows = x.reshape(x.shape or (1,))
@@ -237,6 +237,6 @@ def to_floats(x: Array, scale: Array, zero_point: Array | None, *, axis: int, bl
 
 
 def to_integers_by_range(x: Array) -> tuple[Array, Array, Array]:
-    """x in uint8 steps of a scale that its own range gives, the scale and the zero point without dimensions."""
+    """x quantized to uint8 by its own range, with the scale and zero point as scalars."""
     y, scale, zero_point = dynamic_quantize_linear(x.reshape(x.shape or (1,)), output_dtype=jnp.uint8)
     return y.reshape(x.shape), scale.reshape(()), zero_point.reshape(())

@@ -1,4 +1,4 @@
-"""Matrix products of operands of any ranks, by DirectML's products of two to four dimensions."""
+"""Matrix products of operands of any rank, computed by DirectML's products of two to four dimensions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,25 +13,25 @@ Array = Any
 
 
 def _per_row(parameter: Array | None) -> Array | None:
-    """A parameter of a: [M] as [M, 1]."""
+    """A parameter of a with the shape [M] as [M, 1]."""
     return parameter[:, None] if parameter is not None and parameter.ndim == 1 else parameter
 
 
 def _is_of_each(parameter: Array | None) -> bool:
-    """Whether a parameter has its own rows or columns for each matrix of a batch."""
+    """Whether a parameter differs between the matrices of a batch."""
     return parameter is not None and math.prod(parameter.shape[:-2]) != 1
 
 
 def multiplied(
     multiply: Callable[..., Array], of_a: Sequence[Any], of_b: Sequence[Any], *others: Any, dtype: Any,
 ) -> Array:  # fmt: skip
-    """The product of a and b of any ranks, in the shape that ONNX gives it.
+    """The product of a and b of any rank, in the shape that ONNX specifies.
 
     Args:
-      multiply: DirectML's product, of what of_a, of_b and others hold.
-      of_a, of_b: an operand, and its parameters: numbers, one for each row or column, or these for each matrix.
-      others: what is for all matrices.
-      dtype: the product's.
+      multiply: DirectML's product; it takes of_a, of_b and others.
+      of_a, of_b: an operand and its parameters: numbers, or one for each row or column, possibly for each matrix.
+      others: arguments that all matrices share.
+      dtype: type of the product.
     """
     a, b = of_a[0], of_b[0]
     dropped = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
@@ -42,7 +42,7 @@ def multiplied(
     if 0 in shape:
         product = jnp.zeros(shape, dtype)
     elif b.ndim == 2 and all(x is None or x.ndim == 0 for x in of_a[1:]):
-        # One product of all rows is faster and takes prepared weights.
+        # One product of all rows is faster than a batch, and takes prepared weights.
         rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
         product = multiply(rows, *of_a[1:], *of_b, *others).reshape(shape)
     else:
@@ -54,7 +54,7 @@ def _batched(
     multiply: Callable[..., Array], of_a: Sequence[Any], of_b: Sequence[Any], others: Sequence[Any],
     batch: Sequence[Any],
 ) -> Array:  # fmt: skip
-    """The product of each matrix of a batch, whose dimensions are merged if DirectML has not so many."""
+    """The products of a batch of matrices; batch dimensions beyond DirectML's limit are merged."""
     b = of_b[0].array if isinstance(of_b[0], PreparedMatrix) else of_b[0]
     arguments = [*of_a, b, *of_b[1:], *others]
     batched = [i in (0, len(of_a)) or _is_of_each(x) for i, x in enumerate(arguments)]

@@ -1,4 +1,4 @@
-"""Windows over the spatial dimensions of a tensor: their options in numbers."""
+"""Options of windows over spatial dimensions, made explicit."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,10 +11,10 @@ Pairs = tuple[tuple[Any, Any], ...]
 
 
 def for_each(name: str, sizes: int | Sizes, rank: int, least: int = 1) -> tuple[int, ...]:
-    """One size for each dimension of space.
+    """One number for each spatial dimension.
 
     Raises:
-      ModelError: if there are more or fewer, or one is too small.
+      ModelError: if there are more or fewer numbers, or one is too small.
     """
     each = (sizes,) * rank if isinstance(sizes, int) else tuple(sizes)
     if len(each) != rank or min(each, default=least) < least:
@@ -25,19 +25,19 @@ def for_each(name: str, sizes: int | Sizes, rank: int, least: int = 1) -> tuple[
 def explicit_padding(
     padding: Pairs | int | str, sizes: Sequence[Any], kernel: Sizes, strides: int | Sizes, dilations: int | Sizes
 ) -> Pairs:
-    """What is added before and after each dimension of space.
+    """The padding before and after each spatial dimension.
 
-    Where strides are longer than the window, nothing is cut off: the first window starts at the first element. ONNX
-    leaves this open, and ONNX Runtime has other starts for means and norms than for convolutions.
+    If strides are longer than the window, the first window still starts at the first element. ONNX leaves this open;
+    ONNX Runtime starts elsewhere for average and Lp pooling than for convolutions.
 
     Args:
-      padding: pairs, which stay; a number for all; or "SAME_UPPER" or "SAME_LOWER": as much as makes
-        ``ceil(size / stride)`` windows, an odd element after ("SAME_UPPER") or before ("SAME_LOWER") the input.
+      padding: pairs, returned unchanged; a number for all sides; or "SAME_UPPER" or "SAME_LOWER", which pad so that
+        there are ``ceil(size / stride)`` windows, with an odd element after or before the input.
       sizes: the spatial dimensions of the input.
-      kernel, strides, dilations: of the window.
+      kernel, strides, dilations: options of the window.
 
     Raises:
-      ModelError: if there are pairs for more or fewer dimensions.
+      ModelError: if the number of pairs is not the number of dimensions.
     """
     rank = len(sizes)
     if isinstance(padding, int):
@@ -55,10 +55,10 @@ def explicit_padding(
 
 
 def check_convolution(x: Any, w: Any, kernel_shape: Sizes | None) -> None:
-    """Refuses ranks that do not fit, and a kernel that is not of the shape that its node says.
+    """Validates the ranks of a convolution's input and filter, and the filter against `kernel_shape`.
 
     Raises:
-      ModelError: if so.
+      ModelError: if they do not fit.
     """
     if x.ndim != w.ndim or x.ndim < 3:
         raise ModelError(f"input and filter have {x.ndim} and {w.ndim} dimensions, both need the same, at least 3")

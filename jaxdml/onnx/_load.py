@@ -51,8 +51,8 @@ def load(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> 
     graph, problems = to_graph(reader, numerics)
     if not problems:
         with limited_by(limits):
-            graph = without_dead(folded(graph, limit=budget.check_result))
-            graph = without_dead(fuse.fused(graph, QUANTIZED[numerics], limit=budget.check_result))
+            graph = without_dead(folded(graph, check_result=budget.check_result))
+            graph = without_dead(fuse.fused(graph, QUANTIZED[numerics], check_result=budget.check_result))
         problems = unknown_shapes(graph)
     if problems:
         raise ModelError(_listed(problems), tuple(problems))

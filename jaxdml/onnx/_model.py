@@ -117,7 +117,9 @@ class Model:
 
     def _evaluated(self, params: Mapping[str, Any], inputs: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         with limited_by(self._limits):
-            values = evaluate(self._graph.nodes, {**self._graph.constants, **params, **inputs}, limit=check_result)
+            values = evaluate(
+                self._graph.nodes, {**self._graph.constants, **params, **inputs}, check_result=check_result
+            )
         results = {name: _as_jax(values[name]) for name in names}
         for tensor in self.outputs:
             if tensor.name in results and results[tensor.name].dtype != jax.dtypes.canonicalize_dtype(tensor.dtype):

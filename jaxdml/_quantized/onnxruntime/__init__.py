@@ -1,1 +1,1 @@
-"""Quantized operators that DirectML lacks or has otherwise, by the formulas of ONNX Runtime's CPU kernels for x64."""
+"""Quantized operators that DirectML lacks or defines differently, by the formulas of ONNX Runtime's x64 kernels."""

@@ -22,8 +22,8 @@ def qlinear_add(
     """The sum of quantized a and b of one type, which broadcast: sat(rne(fma(a, p, fma(b, q, r)))).
 
     p and q are fl(a_scale / output_scale) and fl(b_scale / output_scale), and r is fl(output_zero_point -
-    fma(a_zero_point, p, fl(b_zero_point * q))). Where one element of a meets several of b along the last dimension that
-    has more than one, a and b change places. Subnormal scales count as 0.
+    fma(a_zero_point, p, fl(b_zero_point * q))). If one element of a broadcasts over several of b along the last
+    dimension above 1, a and b are exchanged. Subnormal scales count as 0.
     """
     of_a, of_b = (a, a_scale, a_zero_point), (b, b_scale, b_zero_point)
     if _spreads(a.shape, b.shape):
@@ -43,7 +43,7 @@ def qlinear_add(
 
 
 def _spreads(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether ONNX Runtime goes through b with one element of a at a time."""
+    """Whether ONNX Runtime's inner loop adds one element of a to many of b."""
     if not a or not b:
         return not a or a[-1] == 1
     pairs = list(zip(reversed(a), reversed(b), strict=False))
@@ -51,30 +51,30 @@ def _spreads(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 
 def _fused(a: Array, b: Array, p: Array, q: Array, r: Array) -> Array:
-    """The formula, whatever the scales are."""
+    """The formula for all scales."""
     return packed(steps_multiply_add(float32(a), p, steps_multiply_add(float32(b), q, r)), b.dtype)
 
 
-# In a third of the time ----------------------------------------------------------------------------------------------
-# On a grid, every number is a multiple of the grid's step, and a rest of up to half a step. If the step is so coarse
-# that sums of multiples are float32 numbers, and so fine that sums of rests are, a multiply-add is rounded once: where
-# the two sums are added.
+# A faster form for common scales --------------------------------------------------------------------------------------
+# Each number is split into a multiple of a step and a rest of up to half a step. If the step is coarse enough that sums
+# of multiples are exact in float32, and fine enough that sums of rests are, a multiply-add rounds once: in the addition
+# of the two sums.
 
 
 def _grid(p: Array, q: Array, r: Array) -> tuple[Array, Array]:
-    """The power of two that half of all sums stay below, and one of which all numbers are multiples of 2**-23."""
+    """A power of two above half of each sum, and one such that all numbers are multiples of 2**-23 times it."""
     most = (p + q) * np.float32(256) + abs(r)
     return power_of_two(most), power_of_two(jnp.minimum(jnp.minimum(p, q), np.float32(1)))
 
 
 def _is_on_one_grid(p: Array, q: Array, r: Array) -> Array:
-    """Whether the form on a grid is exact, as it is where p and q lie between 2**-7 and 2**7.
+    """Whether the faster form is exact; it is for p and q between 2**-7 and 2**7.
 
-    Sums stay below 2**22 steps of 2**-21 of the first number of `_grid`. Their rests, of up to 128 steps, are float32
-    numbers if these are up to 2**24 of what they are multiples of.
+    The step is 2**-21 of the first number of `_grid`, so sums are below 2**22 steps. Rests, of up to 128 steps, are
+    exact in float32 if they are at most 2**24 of the unit of which they are multiples.
     """
     most, unit = _grid(p, q, r)
-    return (most <= unit * np.float32(2**15)) & (unit > np.float32(2**-64))  # the inverse of a step is finite
+    return (most <= unit * np.float32(2**15)) & (unit > np.float32(2**-64))  # keeps the inverse of the step finite
 
 
 def _on_grid(a: Array, b: Array, p: Array, q: Array, r: Array) -> Array:

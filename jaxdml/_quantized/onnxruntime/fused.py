@@ -1,7 +1,7 @@
-"""Fused multiply-adds in operations that each round once, for the formulas of kernels that have the instruction.
+"""Fused multiply-adds emulated by operations that each round once, for formulas of kernels that use the instruction.
 
-Every product here is exact in float32, so that it is the same whether a compiler fuses it into the sum that takes it or
-not. What is rounded is sums alone, and no compiler reorders these.
+Every product here is exact in float32, so a compiler may fuse it into a sum or not: the bits are the same. Only sums
+round, and XLA does not reorder sums.
 
 Source: S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd",
 IEEE Transactions on Computers 57(4), 2008.
@@ -21,44 +21,44 @@ Array = jax.Array
 
 def multiply_add(x: Array, y: Array, addend: Array) -> Array:
     """fl(x * y + addend). The arrays have one shape, or are scalars."""
-    product = rounding.flushed(x * y)  # in a form that is not fused into what takes it
+    product = rounding.flushed(x * y)  # flushed keeps XLA from fusing the product
     (x, x_rest), (y, y_rest) = _halves(x, 12), _halves(y, 12)
     rest = ((x * y - product) + x * y_rest) + x_rest * y
     return _sum(product, rest + x_rest * y_rest, addend)
 
 
 def steps_multiply_add(steps: Array, scale: Array, addend: Array) -> Array:
-    """fl(steps * scale + addend) of whole steps from -255 to 255 and a scalar scale."""
+    """fl(steps * scale + addend), for integers steps in [-255, 255] and a scalar scale."""
     scale, rest = _halves(scale, 8)
     return _sum(steps * scale, steps * rest, addend)
 
 
 def power_of_two(x: Array) -> Array:
-    """The greatest power of two up to a positive x; infinity for NaN."""
+    """The greatest power of two not above a positive x; infinity for NaN."""
     return _masked(x, 0x7F800000)
 
 
 def _halves(x: Array, bits: int) -> tuple[Array, Array]:
-    """x without its last bits, and these."""
+    """x without its last bits, and the rest."""
     upper = _masked(x, -(1 << bits))
     return upper, x - upper
 
 
 def _sum(high: Array, low: Array, addend: Array) -> Array:
-    """fl(high + low + addend), where low is less than 2**-14 of high."""
+    """fl(high + low + addend), for low below 2**-14 of high."""
     total, error = _two_sum(high, addend)
     return total + _odd_sum(error, low)
 
 
 def _two_sum(x: Array, y: Array) -> tuple[Array, Array]:
-    """fl(x + y), and what is missing to x + y."""
+    """fl(x + y), and its rounding error."""
     total = x + y
     of_y = total - x
     return total, (x - (total - of_y)) + (y - of_y)
 
 
 def _odd_sum(x: Array, y: Array) -> Array:
-    """x + y, or the one of the two float32 beside it whose last bit is 1, which no later sum takes for a tie."""
+    """x + y rounded to odd: if inexact, the neighbor whose last bit is 1, so that no later sum rounds it as a tie."""
     total, error = _two_sum(x, y)
     bits = _bits(total)
     is_above = lax.shift_right_arithmetic(bits ^ _bits(error), np.int32(31))  # -1, or 0

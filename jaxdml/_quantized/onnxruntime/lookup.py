@@ -1,4 +1,4 @@
-"""Tables of a function of one 8-bit tensor, and operators that are such tables."""
+"""Look-up tables of functions of one 8-bit tensor, and the operators that use them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,8 +16,8 @@ from jaxdml._quantized.onnxruntime.fused import multiply_add
 from jaxdml._quantized.onnxruntime.values import dequantized, int32, quantized
 
 Array = jax.Array
-# The logistic function of x between -18 and 18 is x * p(x**2) / q(x**2) + 0.5; of p and q the coefficients, the highest
-# first. Source: Eigen, plogistic in GenericPacketMathFunctions.h.
+# Coefficients of p and q, the highest first: for x in [-18, 18] the logistic function is x * p(x**2) / q(x**2) + 0.5.
+# Source: Eigen, plogistic in GenericPacketMathFunctions.h.
 P = (
     0, 4.37031012579801e-11, 1.15627324459942e-07, 6.08574864600143e-05, 8.51377133304701e-03, 2.48287947061529e-01,
 )  # fmt: skip
@@ -28,14 +28,14 @@ Q = (
 
 
 def looked_up(x: Any, table: Any) -> Array:
-    """What a table of 256 entries has for each element of 8-bit x; its first entry is that of x's least number."""
-    # Of int32, because XLA:CPU looks bytes up one by one; kept from being computed anew for each element.
+    """Looks up each element of 8-bit x in a table of 256 entries, from the type's least number on."""
+    # int32, because XLA:CPU gathers bytes one at a time. The barrier keeps XLA from recomputing the table per element.
     wide = lax.optimization_barrier(int32(table))
     return lax.convert_element_type(entries(wide, int32(x) - rounding.limits_of(x.dtype).min), table.dtype)
 
 
 def entries(table: Any, places: Array) -> Array:
-    """The entries of a table at int32 places, all of which it has."""
+    """The entries of a table at int32 indices, which must be in bounds."""
     sharding = out_sharding(*((places, axis) for axis in range(places.ndim))) if places.ndim else None
     return jnp.asarray(table).at[places].get(mode="promise_in_bounds", out_sharding=sharding)
 
@@ -44,7 +44,7 @@ def table_of(
     function: Callable[..., Array], dtype: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any,
     y_zero_point: Any | None, *options: Any,
 ) -> Array:  # fmt: skip
-    """The table of function(value, *options), quantized in and out; a constant where the arguments are known."""
+    """The table of a function with quantized input and output; a constant if the arguments are not traced."""
     with jax.ensure_compile_time_eval():
         return _table(function, np.dtype(dtype), x_scale, x_zero_point, y_scale, y_zero_point, *options)
 
@@ -60,7 +60,7 @@ def _table(
 
 
 def rescaled(x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None) -> Array:
-    """x in steps of y_scale; as it is, if scales and zero points are known to be equal."""
+    """x requantized to y_scale and y_zero_point; unchanged if the parameters are equal constants."""
     parameters = x_scale, x_zero_point, y_scale, y_zero_point
     if not any(isinstance(parameter, jax.core.Tracer) for parameter in parameters):
         numbers = [0 if parameter is None else np.asarray(parameter).item() for parameter in parameters]
@@ -77,7 +77,7 @@ def _same(x: Array) -> Array:
 
 
 def qlinear_concat(output_scale: Any, output_zero_point: Any | None, *inputs: Any, axis: int) -> Array:
-    """Quantized tensors of one type, each followed by its scale and zero point, end to end in steps of output_scale."""
+    """Concatenates quantized tensors, each followed by its scale and zero point, requantized to the output's scale."""
     triples = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
     parts = [rescaled(*triple, output_scale, output_zero_point) for triple in triples]
     return lax.concatenate(parts, axis_of(axis, parts[0].ndim))
@@ -87,7 +87,7 @@ def qlinear_where(
     condition: Any, x: Any, x_scale: Any, x_zero_point: Any | None, y: Any, y_scale: Any, y_zero_point: Any | None,
     output_scale: Any, output_zero_point: Any | None = None,
 ) -> Array:  # fmt: skip
-    """x where condition holds, and y elsewhere, of one type, in steps of output_scale; all three broadcast."""
+    """x where condition holds, else y, requantized to output_scale; all three broadcast."""
     output = output_scale, output_zero_point
     parts = rescaled(x, x_scale, x_zero_point, *output), rescaled(y, y_scale, y_zero_point, *output)
     shape = jnp.broadcast_shapes(condition.shape, x.shape, y.shape)
@@ -98,7 +98,7 @@ def qlinear_leaky_relu(
     x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None, *,
     alpha: float = 0.01,
 ) -> Array:  # fmt: skip
-    """Dequantized x where it is at least 0, and fl(alpha * x) elsewhere, quantized."""
+    """Leaky ReLU: dequantized x if it is at least 0, else fl(alpha * x), quantized."""
     return looked_up(x, table_of(_leaky, x.dtype, x_scale, x_zero_point, y_scale, y_zero_point, np.float32(alpha)))
 
 
@@ -109,7 +109,7 @@ def _leaky(x: Array, alpha: Array) -> Array:
 def qlinear_sigmoid(
     x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None
 ) -> Array:  # fmt: skip
-    """The logistic function of dequantized x, quantized: a quotient of polynomials in fused multiply-adds."""
+    """The logistic function of dequantized x, quantized; a quotient of polynomials in fused multiply-adds."""
     return looked_up(x, table_of(_logistic, x.dtype, x_scale, x_zero_point, y_scale, y_zero_point))
 
 
@@ -121,6 +121,6 @@ def _logistic(x: Array) -> Array:
     def add(total: Array, coefficients: Array) -> tuple[Array, None]:
         return multiply_add(total, squares, jnp.broadcast_to(coefficients, total.shape)), None
 
-    # A loop: XLA takes minutes to compile all of its multiply-adds one after the other.
+    # A loop, because XLA compiles the unrolled multiply-adds very slowly.
     (p, q), _ = lax.scan(add, jnp.broadcast_to(highest, squares.shape), jnp.stack(others))
     return lax.max(rounding.quotient(p * x, q) + np.float32(0.5), np.float32(0))

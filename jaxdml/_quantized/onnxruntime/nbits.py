@@ -15,11 +15,11 @@ def matmul_nbits(
     a: Any, b: Any, scales: Any, zero_points: Any | None = None, g_idx: Any | None = None, bias: Any | None = None, *,
     K: int, N: int, bits: int = 4, block_size: int, accuracy_level: int = 0,  # noqa: N803 # the attributes' names
 ) -> Array:  # fmt: skip
-    """The product of float [..., K] with weights of 2, 4 or 8 bits, dequantized, plus a bias [N], in a's type.
+    """The product of float [..., K] with dequantized weights of 2, 4 or 8 bits, plus a bias [N], in a's type.
 
-    Products and sums are of float32, in an order that the platform chooses. accuracy_level is what ONNX Runtime may
-    lose, and nothing is lost here: at 4 ONNX Runtime rounds a to 8 bits, and comes further from the result. Where there
-    is g_idx, ONNX Runtime 1.31 takes 8 for each zero point of uint8; here they count.
+    Products and sums are float32, in an order that the platform chooses. accuracy_level is ignored: it allows ONNX
+    Runtime to lose accuracy, and at level 4 ONNX Runtime rounds a to 8 bits. With g_idx, ONNX Runtime 1.31 replaces
+    each uint8 zero point by 8; jaxdml uses the given zero points.
     """
     weights = dequantized_weights(b, scales, zero_points, g_idx, K=K, N=N, bits=bits, block_size=block_size)
     dimensions = (((a.ndim - 1,), (1,)), ((), ()))
@@ -36,13 +36,14 @@ def dequantized_weights(
     """The weights of `matmul_nbits` as float32 [N, K]: (element - zero point) * scale.
 
     Args:
-      b: uint8 [N, blocks, bytes], elements of few bits from the lowest bits up.
-      scales: one for each row and block, in any shape.
-      zero_points: uint8, packed as b row by row; or floats in the form of scales; None is the middle of the range.
-      g_idx: int32 [K], the block whose scale an element has; None is the block that the element lies in.
-      K, N: rows and columns of the product's right side.
+      b: uint8 [N, blocks, bytes], the elements packed from the lowest bits up.
+      scales: one scale for each row and block, in any shape.
+      zero_points: uint8, packed row by row like b; or floats, one for each row and block; None is the middle of the
+        range.
+      g_idx: int32 [K], the block whose scale applies to each element; None is the element's own block.
+      K, N: rows and columns of the right operand.
       bits: 2, 4 or 8.
-      block_size: elements of a block.
+      block_size: number of elements of a block.
     """
     blocks = -(-K // block_size)
     elements = _unpacked(jnp.asarray(b).reshape(N, -1), bits)[:, :K]
@@ -58,7 +59,7 @@ def dequantized_weights(
 
 
 def _unpacked(rows: Array, bits: int) -> Array:
-    """Bytes [N, count] as float32 [N, count * 8 / bits]."""
+    """Unpacks bytes [N, count] to float32 [N, count * 8 / bits]."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     parts = lax.shift_right_logical(*jnp.broadcast_arrays(rows[:, :, None], shifts[None, None])) & np.uint8(2**bits - 1)
     return _float32(parts.reshape(len(rows), math.prod(parts.shape[1:])))

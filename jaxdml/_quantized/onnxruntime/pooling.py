@@ -25,10 +25,10 @@ def qlinear_global_average_pool(
     x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None, *,
     channels_last: int = 0,
 ) -> Array:  # fmt: skip
-    """The mean of each image of 8-bit [N, C, *spatial], or [N, *spatial, C], quantized.
+    """Global average pooling of 8-bit [N, C, *spatial], or [N, *spatial, C], to a quantized result.
 
-    sat(rne(fl(sum * fl(x_scale / fl(y_scale * elements)))) + y_zero_point), of the exact sum of x - x_zero_point. ONNX
-    Runtime refuses to compute it if the quotient is less than 2**-32, or 256 or more.
+    sat(rne(fl(sum * fl(x_scale / fl(y_scale * elements)))) + y_zero_point), with the exact sum of x - x_zero_point.
+    ONNX Runtime refuses quotients below 2**-32 and from 256 on.
     """
     if channels_last:
         x = jnp.moveaxis(x, -1, 1)
@@ -45,14 +45,14 @@ def qlinear_average_pool(
     window: Sequence[int], strides: int | Sequence[int] = 1, dilations: int | Sequence[int] = 1,
     padding: Pairs | int | str = 0, count_include_pad: int = 0, ceil_mode: int = 0, channels_last: int = 0,
 ) -> Array:  # fmt: skip
-    """The means of the windows of 8-bit [N, C, *spatial], or [N, *spatial, C], quantized.
+    """Average pooling of 8-bit [N, C, *spatial], or [N, *spatial, C], to a quantized result.
 
-    Dequantized elements are added up one by one, in row-major order and each sum rounded. The result is
-    sat(rne(fl(fl(fl(sum / count) / y_scale) + y_zero_point))). The count is that of the window's elements in the input,
-    and with count_include_pad that of all. A window that is the whole image is a mean of the image.
+    Dequantized elements are added one by one in row-major order, and each sum is rounded. The result is
+    sat(rne(fl(fl(fl(sum / count) / y_scale) + y_zero_point))). The count excludes padding unless count_include_pad is
+    set. A window as large as the image has the formula of global average pooling.
 
     Raises:
-      ModelError: if the windows have dilations, which ONNX Runtime's have not.
+      ModelError: if the windows have dilations, which ONNX Runtime does not support.
     """
     sizes = x.shape[1:-1] if channels_last else x.shape[2:]
     if any(dilation != 1 for dilation in for_each("dilations", dilations, len(sizes))):
@@ -80,7 +80,7 @@ def qlinear_average_pool(
 
 
 def _sums(x: Array, window: Sequence[int], strides: Sequence[int], padding: Pairs, outputs: Sequence[Any]) -> Array:
-    """The sums of windows of float32 [N, C, *spatial], in row-major order; zeros around the input change none."""
+    """The sums of windows of float32 [N, C, *spatial], added in row-major order; zeros of the padding change none."""
     spans = [(count - 1) * stride + 1 for count, stride in zip(outputs, strides, strict=True)]
     missing = [
         span + extent - 1 - start - size
@@ -107,7 +107,7 @@ def _sums(x: Array, window: Sequence[int], strides: Sequence[int], padding: Pair
 def _counts(
     sizes: Sequence[Any], window: Sequence[int], strides: Sequence[int], padding: Pairs, outputs: Sequence[Any]
 ) -> Array:  # fmt: skip
-    """How many elements of each window lie in the input: [1, 1, *spatial]."""
+    """The number of elements of each window without padding: [1, 1, *spatial]."""
     counts = jnp.ones((1,) * (2 + len(sizes)), jnp.int32)
     for axis, each in enumerate(zip(sizes, window, strides, padding, outputs, strict=True), 2):
         size, extent, stride, (start, _), count = each
@@ -118,5 +118,5 @@ def _counts(
 
 
 def _int32(number: Any) -> Array:
-    """A number, or a symbolic dimension, as int32."""
+    """A number or a symbolic dimension as int32."""
     return jnp.asarray(number, jnp.int32)

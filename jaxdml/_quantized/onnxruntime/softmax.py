@@ -20,21 +20,21 @@ def qlinear_softmax(
     x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None, *,
     axis: int = -1, of_rest: bool = False,
 ) -> Array:  # fmt: skip
-    """Softmax of 8-bit x along an axis, or of the rest along this and all that follow, quantized.
+    """Softmax of 8-bit x to a quantized result, along an axis, or with of_rest along it and all axes after it.
 
-    x_zero_point changes nothing. x_scale is known where the call is traced; `softmax` takes what is made of it.
+    x_zero_point has no effect. x_scale must be a constant while JAX traces, because `exponentials` computes in NumPy.
     """
     table = exponentials(x_scale, math.prod(x.shape[axis:]) if of_rest else x.shape[axis])
     return softmax(x, table, y_scale, y_zero_point, axis=axis, of_rest=of_rest)
 
 
 def exponentials(scale: Any, depth: int) -> np.ndarray:
-    """exp(scale * (k - 255)) in float32 for k from 0 to 255, times a factor with which a sum of `depth` is finite."""
+    """exp(scale * (k - 255)) in float32 for k from 0 to 255, times a factor that keeps sums of `depth` finite."""
     with np.errstate(divide="ignore", invalid="ignore"):
         scale = np.float64(np.asarray(scale, np.float32).item())
         room = np.float64(np.log(np.finfo(np.float32).max / np.float32(depth))) - 5
         exponents = (np.arange(-255, 1) + np.maximum(room, 0) / scale) * scale
-    # NumPy's exponential function is not that of the C library.
+    # NumPy's exponential function differs from the C library's.
     return np.asarray([math.exp(each) if each < 100 else np.inf for each in exponents]).astype(np.float32)
 
 

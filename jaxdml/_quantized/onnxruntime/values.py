@@ -1,4 +1,4 @@
-"""Parameters as the formulas take them, and the last step of each: from a float32 to an integer of 8 bits."""
+"""Converts parameters to the types of the formulas, and float32 results to 8-bit integers."""
 
 import math
 from collections.abc import Callable
@@ -13,16 +13,16 @@ from jaxdml._arithmetic import rounding
 from jaxdml.errors import ModelError
 
 Array = jax.Array
-ROUNDER = np.float32(1.5 * 2**23)  # a sum with it is a whole number, whose bits are those of ROUNDER plus that number
+ROUNDER = np.float32(1.5 * 2**23)  # adding it rounds to an integer n, and gives the bits of ROUNDER plus n
 
 
 def scale_of(parameter: Any) -> Array:
-    """A scale of one element as a float32 scalar, subnormals as 0."""
+    """A scale with one element as a float32 scalar; subnormal scales become 0."""
     return rounding.flushed(_number(parameter))
 
 
 def zero_point_of(parameter: Any | None) -> Array:
-    """A zero point of one element as an int32 scalar; None is 0."""
+    """A zero point with one element as an int32 scalar; None is 0."""
     return jnp.int32(0) if parameter is None else int32(_number(parameter))
 
 
@@ -38,7 +38,7 @@ def steps_of(x: Any, zero_point: Any | None) -> Array:
 
 
 def dequantized(x: Any, scale: Any, zero_point: Any | None) -> Array:
-    """fl(scale * (x - zero_point)), which is not fused into a sum that takes it."""
+    """fl(scale * (x - zero_point)), guarded against fusion into a later sum."""
     return rounding.scaled(float32(steps_of(x, zero_point)), scale_of(scale))
 
 
@@ -48,7 +48,7 @@ def quantized(x: Array, scale: Any, zero_point: Any | None, dtype: Any) -> Array
 
 
 def packed(x: Array, dtype: Any) -> Array:
-    """sat(rne(x)) as x64's conversions give it: what is 2**31 or more becomes the least number, and so does NaN."""
+    """sat(rne(x)) like x64's conversions: NaN and numbers from 2**31 on become the type's least number."""
     limits = rounding.limits_of(dtype)
     lowest, highest = (np.float32(end) for end in (limits.min, limits.max))
     x = lax.select(x < np.float32(2**31), x, lax.full_like(x, lowest))
@@ -57,10 +57,10 @@ def packed(x: Array, dtype: Any) -> Array:
 
 
 def together(function: Callable[[Array, Array], Array], x: Array, y: Array) -> Array:
-    """function of two arrays in one shape, element by element; they broadcast.
+    """An elementwise function of two arrays that broadcast.
 
-    If they have one shape, all dimensions but the first are end to end: XLA:CPU takes three times as long for rows of 7
-    elements. The barriers keep XLA from moving the reshapes away.
+    Arrays of equal shapes are flattened to rows, because XLA:CPU is slow on short rows. The barriers keep XLA from
+    moving the reshapes.
     """
     shape = jnp.broadcast_shapes(x.shape, y.shape)
     if x.shape != y.shape or len(shape) <= 2:

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdml._graph.fuse import fused
-from jaxdml._graph.graph import Graph
-from jaxdml._graph.remarks import MOVERS
+from jaxdml._graph.graph import MOVERS, Graph
 from jaxdml._graph.weights import with_weights
 from jaxdml.ptq._choose.plan import CHAINED, JOINS
 from jaxdml.ptq._integers.operators import DEQUANTIZE, INTEGERS, QUANTIZE

@@ -1,0 +1,39 @@
+"""Finds which nodes of a fused graph compute on quantized integers."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdml._graph.graph import MOVERS, Graph, Node
+
+
+def with_places(graph: Graph) -> Graph:
+    """Sets `on` for each node: "integers", "floats", or "" for shapes and indices."""
+    of_shapes = {name for name, value in graph.constants.items() if value.dtype.kind in "iub"}
+    integers = {name for name, value in graph.constants.items() if _may_be_quantized(value)}
+    for node in reversed(graph.nodes):
+        is_read = node.operator.kind in MOVERS and not integers.isdisjoint(filter(None, node.outputs))
+        if is_read or node.operator.is_quantized or node.operator.kind == "dequantize_linear":
+            integers.add(node.inputs[0])
+    nodes = []
+    for node in graph.nodes:
+        on, inputs = node.on or "floats", list(filter(None, node.inputs))
+        if node.operator.is_quantized or (node.operator.kind in MOVERS and node.inputs[0] in integers):
+            on = "integers"
+        elif node.operator.gives_shape or (inputs and of_shapes.issuperset(inputs)):
+            on = ""
+        if on == "" or node.operator.kind == "order":
+            of_shapes.update(node.outputs)
+        elif node.operator.kind == "quantize_linear" or (on == "integers" and not _gives_floats(node)):
+            integers.update(node.outputs)
+        nodes.append(node.replace(on=on))
+    return graph.replace(nodes=tuple(nodes))
+
+
+def _may_be_quantized(value: np.ndarray) -> bool:
+    return value.dtype.itemsize <= 2 and bool(jnp.issubdtype(value.dtype, jnp.integer))
+
+
+def _gives_floats(node: Node) -> bool:
+    """Whether a node on integers returns floats: a product without a scale for its result."""
+    kind = node.operator.kind
+    return kind == "float_product" or (kind == "quantized_gemm" and not any(node.inputs[7:]))
