@@ -7,7 +7,7 @@ from jaxdml._directml.data_types import TensorFlags
 from jaxdml._directml.desc import OperatorDesc, Slot, as_table, slots
 from jaxdml._directml.feature_levels import FeatureLevel, Support, table_at
 from jaxdml._directml.pages import PAGES
-from jaxdml._directml.tables import Table
+from jaxdml._tables import Table
 
 HEADER = ("tensor", "role", "type", "sizes", "strides", "allowed")
 

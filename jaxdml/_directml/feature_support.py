@@ -12,8 +12,8 @@ from jaxdml._directml.fields import Option
 from jaxdml._directml.messages import listed, shown, told
 from jaxdml._directml.page import Page
 from jaxdml._directml.pages import PAGES
-from jaxdml._directml.tables import Table
 from jaxdml._directml.validate import check_is_level
+from jaxdml._tables import Table
 from jaxdml.errors import DescError
 
 
