@@ -8,7 +8,7 @@ from jaxdml._directml.data_types import DataType, TensorFlags
 from jaxdml._directml.desc import OperatorDesc, TensorDesc, fields_of, page_name, slots
 from jaxdml._directml.fields import Option, Tensor
 from jaxdml._directml.json_values import Value
-from jaxdml._directml.messages import broken, told
+from jaxdml._directml.messages import broken, raising_desc_errors
 from jaxdml._directml.pages import PAGES
 from jaxdml._directml.tensor_rules import UINT_MAX, check_tensor, is_symbolic
 from jaxdml._directml.validate import check_tuples, page_of
@@ -37,11 +37,11 @@ def desc_to_dict(desc: OperatorDesc) -> dict[str, Any]:
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_operator_desc
     """
     page_of(desc, "desc_to_dict")
-    with told():
+    with raising_desc_errors():
         check_tuples(desc)
     for slot in slots(desc):
         if slot.tensor is not None or slot.name.endswith("]"):  # a tuple has no places without a tensor
-            with told():
+            with raising_desc_errors():
                 check_tensor(desc.operator, slot.name, slot.tensor, is_output=slot.role.is_output)
             if any(is_symbolic(size) for size in slot.tensor.sizes):
                 text = f"has Sizes {list(slot.tensor.sizes)}, which cannot be written while they are symbolic"

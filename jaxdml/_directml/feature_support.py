@@ -9,7 +9,7 @@ from jaxdml._directml.desc import OperatorDesc, fields_of, page_name
 from jaxdml._directml.desc_table import allowed, ranks
 from jaxdml._directml.feature_levels import FeatureLevel, Rows, Same, Support, table_at
 from jaxdml._directml.fields import Option
-from jaxdml._directml.messages import listed, shown, told
+from jaxdml._directml.messages import listed, raising_desc_errors, shown
 from jaxdml._directml.page import Page
 from jaxdml._directml.pages import PAGES
 from jaxdml._directml.validate import check_is_level
@@ -88,7 +88,7 @@ def check_feature_support(
     if not isinstance(name, str) or name not in PAGES:
         text = f"check_feature_support: operator is {shown(operator)}, expected {listed(PAGES)}"
         raise DescError(text, tensor="operator", rule="operator", expected=tuple(PAGES), received=operator)
-    with told():
+    with raising_desc_errors():
         check_is_level("check_feature_support", feature_level)
     page = PAGES[name]
     first = min(page.support)

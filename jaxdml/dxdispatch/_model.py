@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._directml.json_values import Value
-from jaxdml._directml.messages import told
+from jaxdml._directml.messages import raising_desc_errors
 from jaxdml._directml.validate import check_is_level
 from jaxdml.dxdispatch._commands import Command, State, WriteFile, read_command
 from jaxdml.dxdispatch._dispatchables import Dispatchable, read_dispatchable
@@ -101,7 +101,7 @@ def load(path: str | Path, *, feature_level: FeatureLevel = FeatureLevel.LATEST,
 
     Source: https://github.com/microsoft/DirectML/blob/master/DxDispatch/doc/Guide.md
     """
-    with told():
+    with raising_desc_errors():
         check_is_level("dxdispatch.load", feature_level)
     path = Path(path)
     document = read_json(path)

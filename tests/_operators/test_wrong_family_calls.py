@@ -94,7 +94,7 @@ def windows():
         "allows 3 to 4; DirectML convolves in one or two ",
     )
     yield "5-D", CONVOLUTION_INTEGER, volume, error, said
-    error, said = (DescError, "FilterTensor", "dimension_count"), "; a stack of filters is no filter: prepare it with "
+    error, said = (DescError, "FilterTensor", "dimension_count"), "; a stack of filters is not a filter: prepare "
     yield "stack", CONVOLUTION_INTEGER, {"filter": s8(3, 6, 4, 3, 4)}, error, said, "jax.vmap(dml.prepare_convolution_"
     # Input [7, 9] through windows of [3, 4] at strides of 1.
     for word, start, end in (("SAME", (1, 1), (1, 2)), ("same_upper", (1, 1), (1, 2)), ("SAME_LOWER", (1, 2), (1, 1))):

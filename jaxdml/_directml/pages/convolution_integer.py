@@ -7,13 +7,12 @@ from jaxdml._directml.desc import OperatorDesc, TensorDesc, operator_desc
 from jaxdml._directml.feature_levels import FeatureLevel, Rows, Same, Support
 from jaxdml._directml.fields import INPUT, OUTPUT, count, counts, spatial_dimensions, tensor
 from jaxdml._directml.page import Page
+from jaxdml._directml.remedies import stack_of_filters, too_many_dimensions
 from jaxdml._directml.size_checks import check_sizes
 from jaxdml._directml.window_checks import (
     check_of_filter,
     check_of_image,
     convolved_sizes,
-    stack_of_filters,
-    too_many_dimensions,
 )
 
 

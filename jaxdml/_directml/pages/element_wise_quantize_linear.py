@@ -1,13 +1,14 @@
 """DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from jaxdml._directml.data_types import BYTES, FLOAT32, FLOATS, INT32, UINT8, WORDS, DataType
 from jaxdml._directml.desc import OperatorDesc, TensorDesc, operator_desc
 from jaxdml._directml.feature_levels import FeatureLevel, Rows, Same, Support
 from jaxdml._directml.fields import INPUT, OUTPUT, tensor
-from jaxdml._directml.messages import Remedy, RuleError
+from jaxdml._directml.messages import RuleError
 from jaxdml._directml.page import Page
+from jaxdml._directml.remedies import cast
 
 
 @operator_desc
@@ -47,9 +48,8 @@ def _check(desc: ElementWiseQuantizeLinearDesc) -> None:
     expected = DataType.FLOAT32 if data == DataType.INT32 else data
     if scale != expected:
         text = f"has data type {scale.name}, expected {expected.name} for an InputTensor of {data.name}"
-        name = expected.name
-        remedy = Remedy(f"write scale.astype(jnp.{name.lower()})", f"write data_type=DataType.{name}")
-        raise RuleError(desc.operator, "ScaleTensor", "data_type", text, remedy, expected=expected, received=scale)
+        facts: dict[str, Any] = {"expected": expected, "received": scale}
+        raise RuleError(desc.operator, "ScaleTensor", "data_type", text, cast("scale", expected), **facts)
 
 
 ALL = ("InputTensor", "OutputTensor", "ScaleTensor", "ZeroPointTensor")

@@ -8,13 +8,12 @@ from jaxdml._directml.feature_levels import FeatureLevel, Rows, Same, Support
 from jaxdml._directml.fields import INPUT, OUTPUT, count, counts, spatial_dimensions, tensor
 from jaxdml._directml.messages import Remedy
 from jaxdml._directml.page import Page
+from jaxdml._directml.remedies import outputs_first, stack_of_filters
 from jaxdml._directml.size_checks import check_form, check_sizes
 from jaxdml._directml.window_checks import (
     check_of_filter,
     check_of_image,
     convolved_sizes,
-    outputs_first,
-    stack_of_filters,
 )
 
 
@@ -70,7 +69,9 @@ def _check(desc: QuantizedLinearConvolutionDesc) -> None:
     for name in ("Input", "Output"):
         check_of_image(desc, name, ("Scale", "ZeroPoint"), len(output))
     per_channel = check_of_filter(desc, ("Scale", "ZeroPoint"), output)
-    check_form(desc, "BiasTensor", [per_channel], unless=outputs_first(desc, "BiasTensor"))
+    assert desc.filter_tensor is not None
+    advice = outputs_first(desc.filter_tensor.sizes, desc.bias_tensor)
+    check_form(desc, "BiasTensor", [per_channel], otherwise=advice)
     check_sizes(desc, "OutputTensor", output, "the size that input, filter and options give")
 
 
