@@ -138,12 +138,29 @@ def channels(desc: Any) -> Remedy:
         f"filter.transpose{layout.filter_axes} for {layout.filter_last}",
         f"channels are dimension 1 of both: Strides can describe {layout.data_last} or {layout.filter_last}",
     )
-    if not all(isinstance(size, int) for size in (*input, *filter)):
+    is_known = all(isinstance(size, int) for size in (*input, *filter))
+    if not is_known or filter[-2] * desc.group_count in (input[1], input[-1]):  # the filter may have its channels last
         return either
-    groups, rest = divmod(input[1], filter[1])
-    if rest or filter[0] % groups or input[-1] in (filter[1], filter[-2]) or filter[-2] == input[1]:
+    first, last = (_fitting_groups(size, filter) for size in (input[1], input[-1]))
+    transpose = f"input.transpose{layout.data_axes}"
+    if last == desc.group_count:
+        text = f"takes {layout.data}: write"
+        return Remedy(f"jaxdml {text} {transpose}", f"DirectML {text} such Sizes, and Strides for {layout.data_last}")
+    if not first:
         return either
-    return Remedy(f"write group_count={groups}", f"write group_count={groups}")
+    groups = f"write group_count={first}"
+    if not last:
+        return Remedy(groups, groups)
+    return Remedy(
+        f"{groups}, or {transpose} and group_count={last} for {layout.data_last}",
+        f"{groups}, or {layout.data} Sizes and group_count={last} with Strides for {layout.data_last}",
+    )
+
+
+def _fitting_groups(channels: int, filter: Shape) -> int:
+    """The group count by which the filter fits an input of so many channels, or 0."""
+    groups, rest = divmod(channels, filter[1])
+    return 0 if rest or filter[0] % groups else groups
 
 
 def outputs_first(filter: Shape, parameter: TensorDesc | None) -> str | Remedy:
