@@ -138,8 +138,7 @@ def channels(desc: Any) -> Remedy:
         f"filter.transpose{layout.filter_axes} for {layout.filter_last}",
         f"channels are dimension 1 of both: Strides can describe {layout.data_last} or {layout.filter_last}",
     )
-    is_known = all(isinstance(size, int) for size in (*input, *filter))
-    if not is_known or filter[-2] * desc.group_count in (input[1], input[-1]):  # the filter may have its channels last
+    if filter[-2] * desc.group_count in (input[1], input[-1]):  # the filter may have its channels last
         return either
     first, last = (_fitting_groups(size, filter) for size in (input[1], input[-1]))
     transpose = f"input.transpose{layout.data_axes}"
@@ -160,7 +159,7 @@ def channels(desc: Any) -> Remedy:
 def _fitting_groups(channels: int, filter: Shape) -> int:
     """The group count by which the filter fits an input of so many channels, or 0."""
     groups, rest = divmod(channels, filter[1])
-    return 0 if rest or filter[0] % groups else groups
+    return groups if isinstance(groups, int) and not (rest or filter[0] % groups) else 0
 
 
 def outputs_first(filter: Shape, parameter: TensorDesc | None) -> str | Remedy:

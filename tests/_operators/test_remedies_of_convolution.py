@@ -91,6 +91,18 @@ def test_a_filter_that_may_have_channels_last_keeps_both_transposes():
     assert str(error_of(x, f, group_count=2)).endswith("filter.transpose(3, 2, 0, 1) for an HWIO filter")
 
 
+def test_symbolic_channels_are_no_group_count():
+    (n,) = jax.export.symbolic_shape("n")
+    for shape, kernel, remedy in (
+        ((n, 4, 9, 5), (8, 2, 3, 3), "; write group_count=2"),
+        ((1, n, 9, 5), (n, 1, 3, 3), "filter.transpose(3, 2, 0, 1) for an HWIO filter"),
+    ):
+        shapes = jax.ShapeDtypeStruct(shape, np.uint8), jax.ShapeDtypeStruct(kernel, np.int8)
+        with pytest.raises(DescError) as error:
+            jax.export.export(jax.jit(convolve))(*shapes)
+        assert str(error.value).endswith(remedy)
+
+
 X, F = RNG.integers(0, 256, (1, 2, 9, 10), np.uint8), RNG.integers(-128, 128, (3, 2, 3, 4)).astype(np.int8)
 
 
