@@ -44,10 +44,8 @@ class Table(NamedTuple):
     def lines(self, *, widest: int | None = None, ellipsis: str = "...", rule: str | None = None) -> list[str]:
         """The header and the rows in aligned columns, without the title.
 
-        Args:
-          widest: the longest cell of every column but the last; `ellipsis` ends a cell that is cut.
-          ellipsis: see widest.
-          rule: draws dashes below the header, joined by this between the columns.
+        Longer cells than `widest` are cut, except in the last column, and end in `ellipsis`. `rule` draws dashes below
+        the header, and fills the gaps between the columns.
         """
         if not self.header:
             return []

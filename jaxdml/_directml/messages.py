@@ -17,8 +17,9 @@ class Remedy(NamedTuple):
 
 
 class RuleError(Exception):
-    """A broken rule. `text` continues a sentence that begins with the tensor's name. It never leaves the package:
-    `desc_error` turns it into a DescError with the remedy for a call or for a desc.
+    """A broken rule, which `desc_error` turns into a DescError with the remedy for a call or for a desc.
+
+    `text` continues a sentence that begins with the tensor's name.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class RuleError(Exception):
         self.facts = facts
 
     def desc_error(self, shapes: Mapping[str, Shape] | None = None) -> DescError:
-        """The error for a call, given the shapes of its arguments by page name; None is the error for a desc."""
+        """The error for a call whose arguments have these shapes, by DirectML's name, or for a desc if None."""
         remedy: Any = self.remedy
         if isinstance(remedy, Remedy):
             remedy = remedy.in_desc if shapes is None else remedy.in_call

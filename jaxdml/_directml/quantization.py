@@ -36,18 +36,18 @@ def check_quantization(desc: Any, floats: str, integers: str) -> None:
         text = f"is {shown(counted)}, expected {len(own)}, the number of QuantizationTensors"
         facts = {"expected": len(own), "received": counted}
         raise RuleError(desc.operator, "QuantizationTensorCount", "quantization_tensor_count", text, **facts)
-    for slot, of in zip(own, (floats, integers), strict=False):
-        _check_type(desc, slot, of)
+    for slot, owner in zip(own, (floats, integers), strict=False):
+        _check_type(desc, slot, owner)
         _check_blocks(desc, slot)
 
 
-def _check_type(desc: Any, slot: Slot, of: str) -> None:
-    expected = getattr(desc, field_of(type(desc), of)).data_type
+def _check_type(desc: Any, slot: Slot, owner: str) -> None:
+    expected = getattr(desc, field_of(type(desc), owner)).data_type
     received = slot.tensor.data_type
     if received != expected:
         what = slot.role.parameter.replace("_", " ")
-        text = f"has data type {received.name}, expected {expected.name}: a {what} has the type of {of}"
-        remedy = remedies.converted(slot, parameters_of(type(desc)), received, expected, of)
+        text = f"has data type {received.name}, expected {expected.name}: a {what} has the type of {owner}"
+        remedy = remedies.converted(slot, parameters_of(type(desc)), received, expected, owner)
         raise RuleError(desc.operator, slot.name, "data_type", text, remedy, expected=expected, received=received)
 
 

@@ -1,7 +1,6 @@
-"""What to write instead where a desc breaks a rule of tensors, sizes or options; `table_remedies` has the tables' part.
+"""Advice in errors: what to write instead. `table_remedies` has the advice for tensor-support tables and constraints.
 
-Checks state facts and pass them here. A desc that is being checked has well-formed tensors, so a size that is not an
-int is symbolic.
+Checks state facts and pass them here. Sizes are validated before: those that are not ints are symbolic.
 """
 
 import math
@@ -13,9 +12,9 @@ from jaxdml._directml.data_types import DataType
 from jaxdml._directml.desc import Slot, TensorDesc
 from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._directml.messages import Remedy
-from jaxdml._shapes import Shape, aligned, without_leading_ones
+from jaxdml._shapes import Shape, aligned, known_elements, without_leading_ones
 
-# Tensor descs --------------------------------------------------------------------------------------------------------
+# Fields of descs and data types --------------------------------------------------------------------------------------
 
 TENSOR_DESC = "write TensorDesc(DataType.UINT8, (2, 3)) or the like"
 DATA_TYPE = "write DataType.UINT8 or the like, or DataType.of(dtype)"
@@ -35,9 +34,6 @@ def feature_level(shown: str) -> str:
     number = "_".join(re.findall(r"\d+", shown))
     named = (level.name for level in FeatureLevel if number in (str(level), str(int(level))))
     return f"write FeatureLevel.{next(named, 'LEVEL_4_0 or the like')}"
-
-
-# Data types ----------------------------------------------------------------------------------------------------------
 
 
 def cast(argument: str, expected: DataType) -> Remedy:
@@ -76,8 +72,8 @@ def retyped_zero_point(zero_point: str, received: DataType, expected: DataType, 
 def to_form(
     argument: str, sizes: Shape, forms: Sequence[Shape], exact: Sequence[Shape], otherwise: str | Remedy
 ) -> str | Remedy:
-    """Reshapes values whose number one of the forms has; otherwise `otherwise`, or how many values there are."""
-    number = math.prod(size for size in sizes if isinstance(size, int))
+    """How to reshape a tensor to a form with as many values; `otherwise` if there is no such form."""
+    number = known_elements(sizes)
     fitting = [form for form in forms if math.prod(form) == number > 1]
     if not fitting:
         return otherwise or (f"there are {number} values" if number > 1 else "")
@@ -113,7 +109,7 @@ def transpose_b(b: TensorDesc) -> Remedy:
 
 
 class _Layout(NamedTuple):
-    """DirectML's order of dimensions, another library's, and the transposes from the latter to the former."""
+    """Names of DirectML's layouts and of those with channels last, and the axes that transpose the latter."""
 
     data: str
     filter: str
@@ -157,14 +153,14 @@ def channels(desc: Any) -> Remedy:
 
 
 def _fitting_groups(channels: int, filter: Shape) -> int:
-    """The group count by which the filter fits an input of so many channels, or 0."""
+    """The group count with which the filter fits an input of so many channels, or 0."""
     groups, rest = divmod(channels, filter[1])
     return groups if isinstance(groups, int) and not (rest or filter[0] % groups) else 0
 
 
 def outputs_first(filter: Shape, parameter: TensorDesc | None) -> str | Remedy:
-    """For a parameter with as many values as the filter would have output channels if these came last."""
-    if parameter is None or not 1 < math.prod(size for size in parameter.sizes if isinstance(size, int)) == filter[-1]:
+    """For a parameter with one value for each output channel of the filter, if these come last."""
+    if parameter is None or not 1 < known_elements(parameter.sizes) == filter[-1]:
         return ""
     layout = LAYOUTS[len(filter) - 2]
     order = f"the filter is {layout.filter}: "
@@ -204,7 +200,7 @@ ONLY_GAPS = "dilate less than the input is long, or set include_padding"
 
 
 def smaller_window(input: Shape, window: Sequence[int]) -> Remedy:
-    """For a pooling window that is larger than the padded input, unless it would fit NHWC data."""
+    """For a pooling window that is larger than the padded input; it may fit an input with channels last."""
     advice = "pad the input or shrink the window"
     if all(isinstance(size, int) and size >= extent for size, extent in zip(input[1:-1], window, strict=True)):
         order = (0, len(input) - 1, *range(1, len(input) - 1))

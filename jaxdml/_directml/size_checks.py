@@ -1,6 +1,5 @@
 """Checks of sizes and options that several pages share."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -8,7 +7,7 @@ from jaxdml._directml import remedies
 from jaxdml._directml.desc import OperatorDesc, argument_name, field_of, fields_of, page_name
 from jaxdml._directml.fields import Option
 from jaxdml._directml.messages import Remedy, RuleError, listed, shown
-from jaxdml._directml.tensor_rules import check_uints, is_symbolic, is_uint
+from jaxdml._directml.tensor_rules import check_uints, is_uint
 from jaxdml._shapes import Shape, without_leading_ones
 
 
@@ -72,11 +71,6 @@ def padded_sizes(desc: OperatorDesc) -> dict[str, Shape]:
             added = zip(extent, getattr(desc, field), strict=True)
             padded[name] = (batch, channels, *(size + more for size, more in added))
     return padded
-
-
-def known_elements(sizes: Shape) -> int:
-    """The product of the sizes that are not symbolic."""
-    return math.prod(size for size in sizes if not is_symbolic(size))
 
 
 def check_product(desc: Any, of_rows: Sequence[str], of_columns: Sequence[str]) -> None:

@@ -16,13 +16,11 @@ def remedy_of(page: Page, slot: Slot, rule: str, received: Any, expected: Any) -
     """The remedy for a tensor that its row of the support table does not allow."""
     if rule == "data_type":
         return retyped(page, slot, slot.argument, received, expected)
-    advice = page.remedies.get((slot.row, rule))
-    special = advice(slot.tensor) if advice else None
-    if special is not None:
+    if special := _special(page, slot, rule):
         return special
     if rule == "required":
-        is_: Any = fields_of(page.desc)[slot.field]
-        in_desc = remedies.tuple_of_one(slot.field) if is_.is_many else f"write {slot.field}=TensorDesc(...)"
+        spec: Any = fields_of(page.desc)[slot.field]
+        in_desc = remedies.tuple_of_one(slot.field) if spec.is_many else f"write {slot.field}=TensorDesc(...)"
         return Remedy(f"give {slot.argument}", in_desc)
     low, high = expected
     return Remedy(f"reshape {slot.argument}", f"give it {low if low == high else f'{low} to {high}'} sizes")
@@ -30,14 +28,17 @@ def remedy_of(page: Page, slot: Slot, rule: str, received: Any, expected: Any) -
 
 def retyped(page: Page, slot: Slot, argument: str, received: DataType, allowed: tuple[DataType, ...]) -> str | Remedy:
     """The remedy for a tensor whose type is not allowed."""
-    advice = page.remedies.get((slot.row, "data_type"))
-    special = advice(slot.tensor) if advice else None
-    if special is not None:
+    if special := _special(page, slot, "data_type"):
         return special
     return Remedy(
         _conversion(page, slot, argument, received, allowed),
         f"write data_type={listed(f'DataType.{data_type.name}' for data_type in allowed)}",
     )
+
+
+def _special(page: Page, slot: Slot, rule: str) -> str | Remedy | None:
+    advice = page.remedies.get((slot.row, rule))
+    return advice(slot.tensor) if advice else None
 
 
 def _conversion(page: Page, slot: Slot, argument: str, received: DataType, allowed: tuple[DataType, ...]) -> str:
@@ -74,9 +75,8 @@ def _conversion(page: Page, slot: Slot, argument: str, received: DataType, allow
 
 def remedy_of_inequality(page: Page, what: str, slot: Slot, first: Slot, mine: Any, theirs: Any) -> str | Remedy:
     """The remedy for a tensor that differs from the first tensor of a constraint."""
-    special = page.remedies.get((slot.row, f"same_{what}"))
-    if special is not None and (advice := special(slot.tensor)) is not None:
-        return advice
+    if special := _special(page, slot, f"same_{what}"):
+        return special
     argument, other = slot.argument, first.argument
     if what == "data_type":
         return remedies.converted(slot, parameters_of(page.desc), mine, theirs, first.name)

@@ -6,15 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxdml._directml import remedies
-from jaxdml._directml.desc import (
-    OperatorDesc,
-    Slot,
-    TensorDesc,
-    fields_of,
-    one_or_named,
-    page_name,
-    slots,
-)
+from jaxdml._directml.desc import OperatorDesc, Slot, TensorDesc, fields_of, one_or_named, page_name, slots
 from jaxdml._directml.feature_levels import FeatureLevel, Support, allowed_from, table_at
 from jaxdml._directml.fields import Option, Tensor
 from jaxdml._directml.messages import Remedy, RuleError, listed, raising_desc_errors, shown
@@ -33,10 +25,11 @@ def validate(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATE
       feature_level: the level whose tensor-support table applies.
 
     Returns:
-      The output's shape and dtype, a `jax.ShapeDtypeStruct`; a named tuple of them if there are several outputs.
+      The output's shape and dtype as a `jax.ShapeDtypeStruct`, or a named tuple of these for several outputs.
 
     Raises:
-      DescError: naming operator, tensor and rule; FeatureLevelError where another level would allow it.
+      DescError: if the desc breaks a rule; it names operator, tensor and rule.
+      FeatureLevelError: if another level allows the desc.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmldevice-createoperator
     """
@@ -78,8 +71,8 @@ def check(desc: OperatorDesc, feature_level: FeatureLevel) -> None:
 def check_tuples(desc: OperatorDesc) -> None:
     """Checks that fields for several tensors hold tuples."""
     fields: Iterable[tuple[str, Any]] = fields_of(type(desc)).items()
-    for field, is_ in fields:
-        if isinstance(is_, Tensor) and is_.is_many:
+    for field, spec in fields:
+        if isinstance(spec, Tensor) and spec.is_many:
             check_tuple(desc.operator, page_name(field), field, getattr(desc, field))
 
 
@@ -127,15 +120,10 @@ def check_feature_level(page: Page, feature_level: Any) -> None:
     check_is_level(operator, feature_level)
     introduced = min(page.support)
     if feature_level < introduced:
-        raise FeatureLevelError(
-            f"{operator}: not available at feature level {feature_level} (introduced in {introduced})",
-            operator=operator,
-            rule="feature_level",
-            expected=introduced,
-            received=feature_level,
-            feature_level=feature_level,
-            minimum_feature_level=introduced,
-        )
+        text = f"{operator}: not available at feature level {feature_level} (introduced in {introduced})"
+        facts = {"expected": introduced, "received": feature_level, "feature_level": feature_level}
+        minimum = introduced
+        raise FeatureLevelError(text, operator=operator, rule="feature_level", minimum_feature_level=minimum, **facts)
 
 
 # Tensor-support tables -----------------------------------------------------------------------------------------------

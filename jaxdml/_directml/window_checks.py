@@ -1,6 +1,7 @@
 """Checks of the sizes and options of convolutions and pooling."""
 
 import bisect
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -8,16 +9,15 @@ from typing import Any
 from jaxdml._directml import remedies
 from jaxdml._directml.desc import OperatorDesc, page_name
 from jaxdml._directml.messages import Remedy, RuleError, shown
-from jaxdml._directml.size_checks import Form, check_form, check_spatial_options, known_elements, padded_sizes
+from jaxdml._directml.size_checks import Form, check_form, check_spatial_options, padded_sizes
 from jaxdml._directml.tensor_rules import MAXIMUM_ELEMENTS, is_symbolic
-from jaxdml._shapes import Shape, elements_inside, output_extent
+from jaxdml._shapes import Shape, elements_inside, known_elements, output_extent
 
 
 def windowed_extents(desc: Any, name: str, window: Sequence[int], remedy: str | Remedy) -> Shape:
     """Checks that the window, which `name` gives, fits the padded input; returns the output's spatial sizes."""
-    operator, options_of = desc.operator, ("strides", "dilations", "start_padding", "end_padding")
-    extents = []
-    options = (getattr(desc, option) for option in options_of)
+    operator, extents = desc.operator, []
+    options = (desc.strides, desc.dilations, desc.start_padding, desc.end_padding)
     for size, extent, stride, dilation, start, end in zip(desc.input_tensor.sizes[2:], window, *options, strict=True):
         padded, dilated = size + start + end, 1 + (extent - 1) * dilation
         if dilated > padded:
@@ -71,11 +71,7 @@ def check_of_image(desc: OperatorDesc, name: str, kinds: Sequence[str], rank: in
 
 
 def check_of_filter(desc: Any, kinds: Sequence[str], output: Shape) -> Form:
-    """Checks that scale and zero point of a filter have one element or one for each output channel.
-
-    Returns:
-      The form of the latter, which a bias has too.
-    """
+    """Checks that scale and zero point of a filter have one element or a per-channel form; returns the latter."""
     channels, ones = output[1], (1,) * (len(output) - 2)
     per_channel = Form((1, channels, *ones), f"one for each of the {channels} output channels")
     # The pages write {1, C, 1, 1}, also for 3-D convolutions, and their tables allow rank 1, hence {C}. The same values
@@ -84,9 +80,8 @@ def check_of_filter(desc: Any, kinds: Sequence[str], output: Shape) -> Form:
     for kind in kinds:
         name = f"Filter{kind}Tensor"
         forms = [Form((1, 1, *ones), "one value"), per_channel]
-        check_form(
-            desc, name, forms, exact, otherwise=remedies.outputs_first(desc.filter_tensor.sizes, desc.tensors()[name])
-        )
+        advice = remedies.outputs_first(desc.filter_tensor.sizes, desc.tensors()[name])
+        check_form(desc, name, forms, exact, otherwise=advice)
     return per_channel
 
 
@@ -113,18 +108,17 @@ def check_windows_see_input(desc: Any) -> None:
     """Checks that each window has an element of the input: a mean without padding divides by their number."""
     options = zip(desc.window_size, desc.strides, desc.dilations, desc.start_padding, desc.end_padding, strict=True)
     for size, (window, stride, dilation, start, end) in zip(desc.input_tensor.sizes[2:], options, strict=True):
-        if is_symbolic(size):  # only the first window is known; a size is assumed at which the others see the input
+        if is_symbolic(size):  # where the last window ends is unknown, so only the first is checked
             size, end = start + window * dilation, 0
         count, steps_over = output_extent(size, window, stride, dilation, start, end), window > 1 and dilation > size
         for place in (0, count - 1):  # the outermost windows overlap the input least
             if not elements_inside(size, place, window, stride, dilation, start):
-                raise _sees_padding_alone(desc, place, is_before=place * stride < start, steps_over=steps_over)
+                raise _covers_only_padding(desc, place, is_before=place * stride < start, steps_over=steps_over)
         if steps_over:
-            place = bisect.bisect_left(
-                range(count + 1), True, key=lambda n: _misses(n, size, stride, dilation, start) > 0
-            )
+            misses = functools.partial(_misses, size=size, stride=stride, dilation=dilation, start=start)
+            place = bisect.bisect_left(range(count + 1), 1, key=misses)
             if place <= count:
-                raise _sees_padding_alone(desc, place - 1, steps_over=True)
+                raise _covers_only_padding(desc, place - 1, steps_over=True)
 
 
 def _misses(count: int, size: int, stride: int, dilation: int, start: int) -> int:
@@ -134,11 +128,8 @@ def _misses(count: int, size: int, stride: int, dilation: int, start: int) -> in
     is not below size, the window has no element of the input.
     """
     first = -start % dilation
-    return (
-        count
-        - _sum_of_quotients(count, stride, first, dilation)
-        + _sum_of_quotients(count, stride, first - size, dilation)
-    )
+    quotients = _sum_of_quotients(count, stride, first, dilation)
+    return count - quotients + _sum_of_quotients(count, stride, first - size, dilation)
 
 
 def _sum_of_quotients(count: int, factor: int, offset: int, divisor: int) -> int:
@@ -156,11 +147,11 @@ def _sum_of_quotients(count: int, factor: int, offset: int, divisor: int) -> int
         factor, divisor = divisor, factor
 
 
-def _sees_padding_alone(desc: Any, place: int, *, is_before: bool = True, steps_over: bool = False) -> RuleError:
+def _covers_only_padding(desc: Any, place: int, *, is_before: bool = True, steps_over: bool = False) -> RuleError:
     name, padding = ("StartPadding", desc.start_padding) if is_before else ("EndPadding", desc.end_padding)
     remedy = remedies.ONLY_PADDING
     if steps_over:
         name, padding, remedy = "Dilations", desc.dilations, remedies.ONLY_GAPS
-    text = f"is {list(padding)}, by which the window at {place} of the output sees padding alone"
+    text = f"is {list(padding)}: the window at {place} of the output covers only padding"
     facts = {"expected": "an element of the input", "received": padding}
     return RuleError(desc.operator, name, "padding", text, remedy, **facts)

@@ -84,7 +84,7 @@ class Arguments:
     def _slot(self, name: str, desc: TensorDesc) -> Slot:
         argument, _, place = name.partition("[")
         parameter: Any = self._parameters[argument]
-        role = parameter.is_.role(int(place[:-1])) if place else parameter.role
+        role = parameter.spec.role(int(place[:-1])) if place else parameter.role
         return Slot(parameter.field, self.page_name(name), page_name(parameter.field), role, desc, argument)
 
     def _prepared(self, name: str, value: Any, expected: Any) -> Any:

@@ -15,7 +15,8 @@ from jaxdml._directml.remedies import cast
 class ElementWiseQuantizeLinearDesc(OperatorDesc):
     """DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC.
 
-    All tensors have the same sizes; strides of 0 repeat a scale or zero point. ZeroPointTensor may be None from 6_2.
+    All tensors have the same sizes; strides of 0 repeat a scale or zero point. From level 6_2 on, ZeroPointTensor may
+    be None.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_element_wise_quantize_linear_operator_desc
     """
@@ -41,7 +42,7 @@ def _rows(
 
 
 def _check(desc: ElementWiseQuantizeLinearDesc) -> None:
-    """The scale has the input's type, or FLOAT32 for an INT32 input: prose of the page."""
+    """Checks that the scale has the input's type, or FLOAT32 for an INT32 input, as the page's text says."""
     assert desc.input_tensor is not None
     assert desc.scale_tensor is not None
     data, scale = desc.input_tensor.data_type, desc.scale_tensor.data_type
@@ -61,7 +62,7 @@ PAGE = Page(
         FeatureLevel.LEVEL_3_0: _rows((1, 8), FLOAT32 + INT32, FLOAT32, BYTES),
         FeatureLevel.LEVEL_6_0: _rows((1, 8), FLOATS + INT32, FLOATS, BYTES),
         FeatureLevel.LEVEL_6_2: _rows((1, 8), FLOATS + INT32, FLOATS, BYTES, optional=True),
-        # The page has no 16-bit outputs. They make what dequantize reads.
+        # The page has no 16-bit outputs, although DEQUANTIZE_LINEAR takes 16-bit inputs.
         FeatureLevel.JAXDML: _rows((1, 8), FLOATS + INT32, FLOATS, WORDS, optional=True),
     },
     constraints=(
