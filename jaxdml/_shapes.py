@@ -52,7 +52,7 @@ def rounded_up_extent(size: Any, reach: int, stride: int, start: int, end: int) 
 
 
 def same_padding(size: Any, kernel: int, stride: int, dilation: int) -> Any:
-    """The total padding for ``ceil(size / stride)`` windows in one dimension, known as SAME."""
+    """The total padding of a dimension that gives ``ceil(size / stride)`` windows: SAME in other libraries."""
     last = size - 1 if stride == 1 else (size + stride - 1) // stride * stride - stride
     missing = last + (kernel - 1) * dilation + 1 - size
     return max(missing, 0) if isinstance(missing, int) else missing

@@ -33,7 +33,7 @@ def read(buffer: Array, tensor: TensorDesc) -> Array:
 
 
 def write(x: Array, tensor: TensorDesc, buffer: Array | None, length: int | None = None) -> Array:
-    """Writes a tensor into a flat buffer and keeps the gaps between its elements.
+    """Writes a tensor into a flat buffer and keeps the values in the gaps between its elements.
 
     If buffer is None, the result is a new buffer of zeros, of `length` elements or as long as the strides reach.
     """

@@ -187,7 +187,7 @@ def _structure_of_persistent(desc: OperatorDesc) -> Any:
 
 
 def _one_or_many(desc: OperatorDesc, name: str, values: Any) -> Any:
-    """The value of a field: one tensor, or a tuple if the field is one."""
+    """The value of a field: the single tensor, or a tuple for a field of several tensors."""
     spec: Any = fields_of(type(desc))[name]
     values = tuple(values)
     return values if spec.is_many else values[0]
@@ -250,9 +250,9 @@ def _written(slot: Slot, result: jax.Array, target: jax.Array | None) -> jax.Arr
 
 
 def _over_the_batch(desc: OperatorDesc, call: Any, tensors: dict[str, Any]) -> Any:
-    """Calls the operator; vmap lets a tensor whose batch strides are 0 keep one entry beside whole batches.
+    """Calls the operator. A tensor whose batch strides are 0 has one entry, which vmap over the other batches shares.
 
-    If strides repeat all batches, one entry is computed.
+    If strides repeat the batches of all tensors, one entry is computed.
     """
     fields: dict[str, Any] = fields_of(type(desc))
     batches = {}
@@ -293,6 +293,6 @@ def _view(desc: OperatorDesc, slot: Slot, buffer: jax.Array) -> jax.Array:
     if not slot.role.parameter:
         batch = len(tensor.sizes[: spec.batch]) if spec.batch and {*x.shape[: spec.batch]} <= {1} else 0
         return jnp.broadcast_to(x, (*x.shape[:batch], *tensor.sizes[batch:]))
-    # Functions broadcast scales and zero points, but of no higher rank than their tensor's, which descs allow.
+    # A desc may give a scale or zero point a higher rank than its tensor has, but the functions take rank 1 instead.
     rank = len(getattr(desc, slot.role.of).sizes)
     return x.reshape(-1) if x.ndim > rank else x

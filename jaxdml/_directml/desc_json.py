@@ -138,7 +138,7 @@ def _uints(value: Value) -> tuple[int, ...]:
 
 
 def _read_tensor(value: Value) -> TensorDesc:
-    known = {
+    allowed = {
         "DataType", "Flags", "DimensionCount", "Sizes", "Strides", "TotalTensorSizeInBytes",
         "GuaranteedBaseOffsetAlignment",
     }  # fmt: skip
@@ -148,9 +148,9 @@ def _read_tensor(value: Value) -> TensorDesc:
     if "Desc" in members:
         value.members({"Type", "Desc"})
         value = members["Desc"]
-        members = value.members(known)
+        members = value.members(allowed)
     else:
-        members = value.members({"Type", *known})
+        members = value.members({"Type", *allowed})
     sizes = _uints(value.member("Sizes"))
     if "DimensionCount" in members and members["DimensionCount"].integer(0, UINT_MAX) != len(sizes):
         raise members["DimensionCount"].expected(f"{len(sizes)}, the length of Sizes")

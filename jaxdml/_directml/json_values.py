@@ -21,16 +21,16 @@ class Value(NamedTuple):
     def expected(self, what: str) -> Exception:
         return self.fail(f"is {shown(self.value)}, expected {what}")
 
-    def members(self, known: Collection[str] | None = None) -> dict[str, "Value"]:
-        """The members of an object that are not null; if `known` is given, other names are errors."""
+    def members(self, allowed: Collection[str] | None = None) -> dict[str, "Value"]:
+        """The members of an object that are not null; if `allowed` is given, other names are errors."""
         if not isinstance(self.value, dict):
             raise self.expected("an object")
         for name in self.value:
             if not isinstance(name, str):
                 raise self.fail(f"has a member {shown(name)}, whose name is not a string")
-            if known is not None and name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"there are {listed(known)}"
+            if allowed is not None and name not in allowed:
+                close = difflib.get_close_matches(name, allowed, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"there are {listed(allowed)}"
                 raise self.fail(f"has no field {shown(name)}; {hint}")
         return {
             name: self._replace(value=value, path=f"{self.path}.{name}" if self.path else name)

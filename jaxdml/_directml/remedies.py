@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from jaxdml._directml.data_types import DataType
 from jaxdml._directml.desc import Slot, TensorDesc
 from jaxdml._directml.feature_levels import FeatureLevel
-from jaxdml._directml.messages import Remedy
+from jaxdml._directml.messages import Remedy, shown
 from jaxdml._shapes import Shape, aligned, known_elements, without_leading_ones
 
 # Fields of descs and data types --------------------------------------------------------------------------------------
@@ -29,9 +29,9 @@ def tuple_of_one(field: str) -> str:
     return f"write {field}=(TensorDesc(...),)"
 
 
-def feature_level(shown: str) -> str:
-    """Suggests the level whose number is in text such as "6_4", 6.4, "LEVEL_6_4" or 0x6400."""
-    number = "_".join(re.findall(r"\d+", shown))
+def feature_level(value: Any) -> str:
+    """Suggests the level that a value such as "6_4", 6.4, "LEVEL_6_4" or 0x6400 means."""
+    number = "_".join(re.findall(r"\d+", shown(value)))
     named = (level.name for level in FeatureLevel if number in (str(level), str(int(level))))
     return f"write FeatureLevel.{next(named, 'LEVEL_4_0 or the like')}"
 

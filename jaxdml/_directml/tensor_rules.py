@@ -27,8 +27,8 @@ def is_symbolic(value: Any) -> bool:
     return not isinstance(value, int) and jax.export.is_symbolic_dim(value)
 
 
-def _known(sizes: Any) -> Any:
-    """sizes without symbolic dimensions, which only a call of the exported function gives a value."""
+def _without_symbolic(sizes: Any) -> Any:
+    """sizes without symbolic dimensions, whose values are unknown until the exported function is called."""
     if not isinstance(sizes, tuple) or all(type(size) is int for size in sizes):
         return sizes
     return tuple(size for size in sizes if not is_symbolic(size))
@@ -69,7 +69,7 @@ def check_tensor(operator: str, name: str, tensor: Any, *, is_output: bool = Fal
     if not isinstance(data_type, DataType):
         text = f"has data type {shown(data_type)}, expected a DataType"
         raise wrong("data_type", text, DataType, data_type, remedies.DATA_TYPE)
-    known = _known(sizes)
+    known = _without_symbolic(sizes)
     check_uints(operator, name, "Sizes", known)
     if 0 in sizes:
         text = f"has Sizes {list(sizes)}, no dimension may be empty"

@@ -109,8 +109,8 @@ def _is_allowed(desc: OperatorDesc, level: FeatureLevel) -> bool:
 def check_is_level(operator: str, feature_level: Any) -> None:
     """Checks that feature_level is a FeatureLevel."""
     if not isinstance(feature_level, FeatureLevel):
-        text, facts = shown(feature_level), {"expected": FeatureLevel, "received": feature_level}
-        remedy, text = remedies.feature_level(text), f"is {text}, expected a FeatureLevel"
+        text, remedy = f"is {shown(feature_level)}, expected a FeatureLevel", remedies.feature_level(feature_level)
+        facts = {"expected": FeatureLevel, "received": feature_level}
         raise RuleError(operator, "feature_level", "feature_level", text, remedy, **facts)
 
 
@@ -121,9 +121,8 @@ def check_feature_level(page: Page, feature_level: Any) -> None:
     introduced = min(page.support)
     if feature_level < introduced:
         text = f"{operator}: not available at feature level {feature_level} (introduced in {introduced})"
-        facts = {"expected": introduced, "received": feature_level, "feature_level": feature_level}
-        minimum = introduced
-        raise FeatureLevelError(text, operator=operator, rule="feature_level", minimum_feature_level=minimum, **facts)
+        facts = {"expected": introduced, "received": feature_level, "minimum_feature_level": introduced}
+        raise FeatureLevelError(text, operator=operator, rule="feature_level", feature_level=feature_level, **facts)
 
 
 # Tensor-support tables -----------------------------------------------------------------------------------------------

@@ -89,6 +89,8 @@ def test_a_filter_that_may_have_channels_last_keeps_both_transposes():
     assert str(error_of(x, f)).endswith("for NHWC data, filter.transpose(3, 2, 0, 1) for an HWIO filter")
     x, f = np.zeros((1, 9, 9, 6), np.uint8), np.zeros((4, 3, 3, 8), np.int8)
     assert str(error_of(x, f, group_count=2)).endswith("filter.transpose(3, 2, 0, 1) for an HWIO filter")
+    x, f = np.zeros((1, 4, 9, 9), np.uint8), np.zeros((4, 2, 4, 8), np.int8)  # OIHW in two groups, too
+    assert str(error_of(x, f)).endswith("filter.transpose(3, 2, 0, 1) for an HWIO filter")
 
 
 def test_symbolic_channels_are_no_group_count():
