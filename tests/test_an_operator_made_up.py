@@ -140,7 +140,7 @@ def other(tensor, **changes):
         (lambda d: {"output_scale_tensor": other(d.output_scale_tensor, flags=dml.TensorFlags.OWNED_BY_DML)},
          "OutputScaleTensor", "has Flags OWNED_BY_DML, but each dispatch writes it"),
         (lambda d: {"output_scale_tensor": other(d.output_scale_tensor, sizes=(1, 2), strides=(0, 0))},
-         "OutputScaleTensor", "has Strides [0, 0] for Sizes [1, 2], by which elements overlap"),
+         "OutputScaleTensor", "has Strides [0, 0] for Sizes [1, 2], so elements overlap"),
         (lambda d: {"rounding": 1}, "Rounding", "is 1, expected "),
         (lambda d: {"negative": 1}, "Negative", "is 1, expected True or False"),
         (lambda d: {"negative": None}, "Negative", "is None, expected True or False"),

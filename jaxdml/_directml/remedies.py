@@ -20,7 +20,7 @@ TENSOR_DESC = "write TensorDesc(DataType.UINT8, (2, 3)) or the like"
 DATA_TYPE = "write DataType.UINT8 or the like, or DataType.of(dtype)"
 NOT_EMPTY = Remedy("skip the call when there is no data", "give each dimension 1 or more")
 SPLIT = "split the tensor"
-NO_OVERLAP = "each element of an output needs a place of its own in the buffer"
+NO_OVERLAP = "each element of an output needs its own place in the buffer"
 NO_FLAGS = "leave its flags NONE"
 QUANTIZATION_TYPE = "write QuantizationType.SCALE or QuantizationType.SCALE_ZERO_POINT"
 

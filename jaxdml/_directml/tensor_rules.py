@@ -80,7 +80,7 @@ def check_tensor(operator: str, name: str, tensor: Any, *, is_output: bool = Fal
     if strides is not None:
         check_uints(operator, name, "Strides", strides, length=len(sizes))
         if is_output and may_overlap(sizes, strides):
-            text = f"has Strides {list(strides)} for Sizes {list(sizes)}, by which elements overlap"
+            text = f"has Strides {list(strides)} for Sizes {list(sizes)}, so elements overlap"
             raise wrong("strides", text, "no overlap", strides, remedies.NO_OVERLAP)
     if not isinstance(flags, TensorFlags) or flags not in (TensorFlags.NONE, TensorFlags.OWNED_BY_DML):
         text = f"has Flags {shown(flags)}, expected TensorFlags.NONE or TensorFlags.OWNED_BY_DML"
