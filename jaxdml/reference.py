@@ -178,7 +178,7 @@ def convolution_integer(
 
 
 def dynamic_quantize_linear(input: Array, *, output_dtype: Any = np.uint8) -> tuple[Array, Array, Array]:
-    """The output, its scale and its zero point, by the range of the input and 0."""
+    """The output, its scale and its zero point, from the range of the input extended to 0."""
     limits, x = np.iinfo(output_dtype), _float32(input)
     with np.errstate(all="ignore"):
         low, high = np.minimum(x.min(), np.float32(0)), np.maximum(x.max(), np.float32(0))

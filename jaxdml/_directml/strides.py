@@ -56,7 +56,7 @@ def may_overlap(sizes: Shape, strides: Shape) -> bool:
         [strides[axis] for axis in dimensions],
         writeable=False,
     )
-    while view.ndim:  # two elements that first differ in this dimension; by symmetry one of them is at 0
+    while view.ndim:  # elements that first differ in this dimension: shifted, one of them is at 0
         try:
             if np.shares_memory(view[0, ...], view[1:], max_work=10**6):
                 return True
