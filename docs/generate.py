@@ -20,7 +20,7 @@ import jaxdml as dml
 from jaxdml._directml.desc import output_fields, page_name, parameters_of
 from jaxdml._directml.feature_support import levels_table
 from jaxdml._directml.pages import PAGES
-from jaxdml._directml.tables import Table
+from jaxdml._tables import Table
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))

@@ -1,4 +1,4 @@
-"""`python -m jaxdml`: runs a real int8 network, and checks every output of every layer against NumPy, bit by bit."""
+"""`python -m jaxdml`: runs an int8 network and compares every output of every layer with NumPy, bit by bit."""
 
 import argparse
 import importlib.resources
@@ -25,7 +25,7 @@ CALIBRATION = 64  # images
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints what it measures; returns 1, and says why on stderr, if anything is off."""
+    """Prints the results; returns 1 and prints the problems to stderr if a result is wrong."""
     parser = argparse.ArgumentParser(prog="python -m jaxdml", description=__doc__)
     parser.add_argument("npz", nargs="?", help="a network from notebooks/02_quantize_a_cnn; default: jaxdml's own")
     path = parser.parse_args(argv).npz
@@ -56,31 +56,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     runs = {"int8": lambda: network(parameters, images), "float": lambda: float_network(float_parameters, images)}
     speeds = {name: len(images) / seconds for name, seconds in zip(runs, _median_seconds(*runs.values()), strict=True)}
-    told = ", ".join(f"{name} {speed:,.0f} images/s" for name, speed in speeds.items())
-    _show(f"\n{'speed':16}{told} ({len(images)} at a time, medians of {TIMED_RUNS} runs)")
+    text = ", ".join(f"{name} {speed:,.0f} images/s" for name, speed in speeds.items())
+    _show(f"\n{'speed':16}{text} ({len(images)} at a time, medians of {TIMED_RUNS} runs)")
 
-    complaints = []
-    if accuracy < LOWEST_ACCURACY:
-        complaints.append(f"int8 accuracy is {accuracy:.2f} %, expected at least {LOWEST_ACCURACY} %")
-    if accuracy < float_accuracy - LARGEST_LOSS:
-        complaints.append(
-            f"int8 loses {float_accuracy - accuracy:.2f} points to float, expected at most {LARGEST_LOSS}"
-        )
-    if ptq_accuracy < float_accuracy - LARGEST_LOSS:
-        complaints.append(
-            f"jaxdml.ptq loses {float_accuracy - ptq_accuracy:.2f} points to float, expected at most {LARGEST_LOSS}"
-        )
-    if of_onnx:
-        complaints.append(f"{of_onnx:,} logits of the ONNX model differ from onnxruntime's")
-    if differing:
-        complaints.append(f"{differing:,} outputs differ from NumPy's")
-    if _count_differing(np.asarray(logits), calls[-1].output):
-        complaints.append("the logits depend on what else the network returns")
-    for complaint in complaints:
-        print(f"python -m jaxdml: {complaint}", file=sys.stderr)
-    if not complaints:
+    loss, ptq_loss, most = float_accuracy - accuracy, float_accuracy - ptq_accuracy, f"at most {LARGEST_LOSS}"
+    is_unstable = _count_differing(np.asarray(logits), calls[-1].output)
+    checks = (
+        (accuracy < LOWEST_ACCURACY, f"int8 accuracy is {accuracy:.2f} %, expected at least {LOWEST_ACCURACY} %"),
+        (loss > LARGEST_LOSS, f"int8 loses {loss:.2f} points to float, expected {most}"),
+        (ptq_loss > LARGEST_LOSS, f"jaxdml.ptq loses {ptq_loss:.2f} points to float, expected {most}"),
+        (of_onnx, f"{of_onnx:,} logits of the ONNX model differ from onnxruntime's"),
+        (differing, f"{differing:,} outputs differ from NumPy's"),
+        (is_unstable, "the logits depend on what else the network returns"),
+    )
+    problems = [text for is_wrong, text in checks if is_wrong]
+    for problem in problems:
+        print(f"python -m jaxdml: {problem}", file=sys.stderr)
+    if not problems:
         _show("\nOK: every output has the bits that NumPy computes.")
-    return 1 if complaints else 0
+    return 1 if problems else 0
 
 
 def _show(line: str) -> None:
@@ -88,12 +82,12 @@ def _show(line: str) -> None:
 
 
 def _accuracy(logits: jax.Array, labels: jax.Array) -> float:
-    """Percent."""
+    """In percent."""
     return 100 * float(np.mean(np.argmax(logits, axis=1) == np.asarray(labels)))
 
 
 def _compare(calls: list[digits.Call]) -> int:
-    """Prints a line for each operator; returns how many outputs differ from those of jaxdml.reference."""
+    """Prints a line for each operator; returns the number of outputs that differ from jaxdml.reference."""
     _show(f"{'operator':34}{'calls':>7}{'outputs':>12}{'differing':>12}")
     total = 0
     for operator in dict.fromkeys(call.layer.operator for call in calls):
@@ -106,7 +100,7 @@ def _compare(calls: list[digits.Call]) -> int:
 
 
 def _compare_onnx() -> int:
-    """Runs a model that onnxruntime quantized, where onnx is installed; how many logits differ from onnxruntime's."""
+    """Runs a model that onnxruntime quantized; returns the number of logits that differ from onnxruntime's."""
     _show("\nThe same network in a file that onnxruntime's quantizer wrote, beside onnxruntime's own logits:\n")
     if importlib.util.find_spec("onnx") is None:
         _show("not run: pip install 'jaxdml[onnx]' installs what reads it")
@@ -124,7 +118,7 @@ def _compare_onnx() -> int:
 
 
 def _count_differing(output: np.ndarray, expected: np.ndarray) -> int:
-    """How many elements have other bits: NaN equals itself, -0.0 is not 0.0."""
+    """The number of elements with different bits: NaN equals itself, -0.0 differs from 0.0."""
     if (output.shape, output.dtype) != (expected.shape, expected.dtype):
         return output.size
     bits = f"uint{8 * output.itemsize}"
@@ -132,7 +126,7 @@ def _count_differing(output: np.ndarray, expected: np.ndarray) -> int:
 
 
 def _quantize(parameters: dict[str, jax.Array], images: jax.Array, labels: jax.Array) -> float:
-    """Quantizes the float network in one call; its accuracy in percent."""
+    """Quantizes the float network in one call and returns its accuracy in percent."""
     _show(f"\nThe float network, quantized by one call of jaxdml.ptq.quantize with {CALIBRATION} of the images:\n")
     batches = [images[:CALIBRATION]]
     model = jaxdml.ptq.quantize(digits.float_network, parameters, batches, progress=False)
@@ -145,7 +139,7 @@ def _quantize(parameters: dict[str, jax.Array], images: jax.Array, labels: jax.A
 
 
 def _median_seconds(*runs: Callable[[], Any]) -> list[float]:
-    """The median time of each, run in turn."""
+    """The median time of each function, called in turn."""
     seconds: list[list[float]] = [[] for _ in runs]
     for number in range(TIMED_RUNS + 1):  # the first compiles
         for run, own in zip(runs, seconds, strict=True):

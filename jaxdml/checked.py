@@ -1,12 +1,11 @@
-"""The operators again, with checks of what only values can break: a scale must be finite and above zero.
+"""The operators with checks of their values: every scale must be finite and above zero.
 
-For use under `jax.experimental.checkify.checkify`, which returns what was found beside the result, inside jit and vmap
-too::
+Use them under `jax.experimental.checkify.checkify`, which also works with jit and vmap::
 
     error, output = checkify.checkify(jax.jit(model))(inputs)
     error.throw()
 
-Each function takes and returns what its namesake in jaxdml does. The zero points' types say all about their values.
+Each function has the signature of its namesake in jaxdml. A zero point needs no check, as its type bounds it.
 """
 
 import functools
@@ -24,7 +23,7 @@ from jaxdml._operators.fake_quantize import fake_quantize as _fake_quantize
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """The checked form of an operator, made when it is first asked for."""
+    """The checked form of an operator, built on first use."""
     if name not in OPERATORS:
         raise AttributeError(f"module {__name__} has no attribute {name}")
     operator = OPERATORS[name]
@@ -40,15 +39,12 @@ def __dir__() -> list[str]:
 
 
 def _checked(function: Callable[..., Any], scales: Mapping[str, str]) -> Callable[..., Any]:
-    """function, which first checks its scales, by parameter their tensors' names.
-
-    What is no number or array is left to function's own errors.
-    """
+    """function with checks of its scales; `scales` maps parameters to tensor names."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def with_checks(*arguments: Any, **options: Any) -> Any:
-        output = function(*arguments, **options)
+        output = function(*arguments, **options)  # first, as it raises the errors about types
         given = signature.bind(*arguments, **options).arguments
         for name, tensor in scales.items():
             _check_scale(f"{function.__name__}: {tensor}", jnp.asarray(given[name]))

@@ -1,19 +1,19 @@
-"""Every error about a call or a desc is a DescError: it names the operator, the tensor and the rule."""
+"""The exceptions. Every error about a call or a desc is a DescError, which names the operator, tensor and rule."""
 
 from typing import Any
 
 
 class DescError(ValueError):
-    """A desc, or a call standing for one, breaks a rule of its operator.
+    """A desc or a call breaks a rule of its operator.
 
     Attributes:
-      operator: the function's name, such as ``"quantized_linear_convolution"``; None if unknown.
-      tensor: the page's name of the tensor or field at fault, such as ``"FilterScaleTensor"``.
-      rule: the rule, in one word, such as ``"dimension_count"``; the message explains it.
-      expected: what the rule asks for.
-      received: what came.
-      feature_level: the feature level asked for; None if the rule holds at every level.
-      minimum_feature_level: the lowest level that would allow it; None if none would.
+      operator: the name of the function, such as ``"quantized_linear_convolution"``; None if unknown.
+      tensor: DirectML's name of the wrong tensor or field, such as ``"FilterScaleTensor"``.
+      rule: a keyword for the broken rule, such as ``"dimension_count"``; the message explains it.
+      expected: what the rule requires.
+      received: the value that breaks the rule.
+      feature_level: the requested feature level; None if the rule holds at every level.
+      minimum_feature_level: the lowest level that allows the value; None if no level does.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class DescError(ValueError):
 
 
 class DxDispatchError(ValueError):
-    """A DxDispatch model that cannot be run as written.
+    """A DxDispatch model is invalid or cannot be run.
 
     Attributes:
-      path: where in the JSON, such as ``"dispatchables.conv.desc.FilterTensor.Sizes[1]"``; empty for the whole file.
+      path: the place in the JSON, such as ``"dispatchables.conv.desc.FilterTensor.Sizes[1]"``; empty means the file.
     """
 
     def __init__(self, path: str, text: str) -> None:
-        super().__init__(path, text)  # what a pickle calls the class with again
+        super().__init__(path, text)  # unpickling calls the class with these
         self.path = path
 
     def __str__(self) -> str:
@@ -55,22 +55,22 @@ class DxDispatchError(ValueError):
 
 
 class FeatureLevelError(DescError):
-    """The feature level asked for does not allow it. ``minimum_feature_level`` says which one does, if any."""
+    """The requested feature level does not allow a desc or call; ``minimum_feature_level`` is one that does, if any."""
 
 
 class ArgumentTypeError(DescError, TypeError):
-    """An argument is of a Python type that cannot stand for a tensor or a static option."""
+    """An argument has a Python type that is neither a tensor nor a static option."""
 
 
 class ModelError(ValueError):
-    """A model that cannot be read, or cannot run as it is.
+    """A model cannot be read or run.
 
     Attributes:
-      problems: every problem that was found, a sentence each; the message lists them.
+      problems: every problem found, as one sentence each; the message lists them.
     """
 
     def __init__(self, message: str, problems: tuple[str, ...] = ()) -> None:
-        super().__init__(message, problems)  # what a pickle calls the class with again
+        super().__init__(message, problems)  # unpickling calls the class with these
         self.problems = problems or (message,)
 
     def __str__(self) -> str:
@@ -78,4 +78,4 @@ class ModelError(ValueError):
 
 
 class PtqError(ValueError):
-    """A float function that cannot be quantized as asked, or a quantized one that is not called as it was made."""
+    """A float function cannot be quantized as requested, or a quantized model is called with wrong arguments."""

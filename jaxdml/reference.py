@@ -1,10 +1,9 @@
-"""The operators in NumPy, from the formulas of DirectML's pages: the answer that every other form must give.
+"""The operators in NumPy, after the formulas of DirectML's pages. Every other implementation must return equal bits.
 
-Slow, short, and independent: nothing of jaxdml is imported, nothing is checked, nothing is rewritten by a compiler.
-Arguments are as those of the functions of the same name; arrays are NumPy arrays, zero points and bias may be None,
-scales are rounded to float32. Float arithmetic is float32, one operation at a time, and as in DirectX a subnormal
-operand or result counts as a zero of its sign. Sums are exact; those of 8-bit products are then taken modulo 2**32, as
-in an int32 accumulator.
+This file imports nothing from jaxdml, and checks nothing. Arguments are those of the functions of the same name, as
+NumPy arrays; zero points and bias may be None. Scales are rounded to float32. Float arithmetic is float32, one
+operation at a time; as in DirectX, a subnormal operand or result becomes a zero of its sign. Sums are exact; sums of
+8-bit products then wrap to int32.
 
 Source: https://learn.microsoft.com/windows/win32/direct3d11/floating-point-rules
 """
@@ -25,17 +24,17 @@ def _minus(x: Array, zero_point: Any) -> Array:
 
 
 def _float32(x: Any) -> Array:
-    """x in float32, without subnormals."""
+    """x in float32, with subnormals flushed."""
     return _flushed(np.asarray(x, np.float32))
 
 
 def _flushed(x: Array) -> Array:
-    """float32 x, subnormals as zeros of their sign."""
+    """x with float32 subnormals as zeros of their sign."""
     return np.where(np.abs(x) < np.finfo(np.float32).smallest_normal, np.copysign(np.float32(0), x), x)
 
 
 def _product(x: Array, y: Array) -> Array:
-    """The float32 product, flushed if its 24 bits lie below the smallest normal number, as processors that flush do."""
+    """The float32 product, flushed if it is subnormal after rounding to 24 bits, as in processors that flush."""
     fraction, exponent = np.frexp(x.astype(np.float64) * y)  # exact: 48 bits
     rounded = np.ldexp(fraction.astype(np.float32).astype(np.float64), exponent)
     small = np.abs(rounded) < np.finfo(np.float32).smallest_normal
@@ -43,7 +42,7 @@ def _product(x: Array, y: Array) -> Array:
 
 
 def _saturated(x: Array, zero_point: Any, dtype: Any) -> Array:
-    """clamp(round(x) + zero_point, Min, Max) with NaN to Min."""
+    """clamp(round(x) + zero_point, Min, Max), where NaN becomes Min."""
     lowest, highest = LIMITS[np.dtype(dtype).name]
     offset = 0.0 if zero_point is None else np.asarray(zero_point).astype(np.float64)
     rounded = np.rint(x).astype(np.float64) + offset
@@ -51,14 +50,14 @@ def _saturated(x: Array, zero_point: Any, dtype: Any) -> Array:
 
 
 def _output_dtype(output_dtype: Any, output_zero_point: Any, default: Any) -> Any:
-    given = getattr(output_zero_point, "dtype", None)  # an array of NumPy or JAX has one, a Python number has none
+    given = getattr(output_zero_point, "dtype", None)  # a Python number has none
     if given is not None and given.name in LIMITS:
         return given
     return default if output_dtype is None else output_dtype
 
 
 def _wrapped(accumulator: Array) -> Array:
-    """int64 to int32, modulo 2**32."""
+    """int64 wrapped to int32."""
     return accumulator.astype(np.uint32).astype(np.int32)
 
 
@@ -71,7 +70,7 @@ def _requantized(
 
 
 def element_wise_dequantize_linear(input: Array, scale: Any, zero_point: Any = None) -> Array:
-    """(input - zero_point) * scale; a float16 scale is widened, and the product rounded to float16."""
+    """(input - zero_point) * scale; for a float16 scale the float32 product is rounded to float16."""
     dtype = np.float16 if getattr(scale, "dtype", None) == np.float16 else np.float32
     with np.errstate(all="ignore"):
         return _flushed(_minus(input, zero_point).astype(np.float32) * _float32(scale)).astype(dtype)
@@ -112,12 +111,12 @@ def quantized_linear_matrix_multiply(
 
 
 def _number(x: Any) -> Any:
-    """The value of a parameter of one element."""
+    """A parameter of one element as a scalar."""
     return None if x is None else np.reshape(x, ())
 
 
 def _channelwise(x: Any, axis: int, rank: int) -> Array:
-    """A parameter of one element or one for each entry of an axis, with this rank."""
+    """A parameter with one element, or one per entry of an axis, reshaped to the rank."""
     return np.reshape(x, [-1 if d == axis else 1 for d in range(rank)])
 
 
@@ -179,7 +178,7 @@ def convolution_integer(
 
 
 def dynamic_quantize_linear(input: Array, *, output_dtype: Any = np.uint8) -> tuple[Array, Array, Array]:
-    """The output, its scale and its zero point, by the range of the input and 0."""
+    """The output, its scale and its zero point, from the range of the input extended to 0."""
     limits, x = np.iinfo(output_dtype), _float32(input)
     with np.errstate(all="ignore"):
         low, high = np.minimum(x.min(), np.float32(0)), np.maximum(x.max(), np.float32(0))
@@ -251,7 +250,7 @@ def dequantize(input: Array, scale: Any, zero_point: Any = None) -> Array:
 
 
 def _with_middle(zero_point: Any, dtype: Any) -> Any:
-    """The zero point; where there is none and the type is unsigned, the middle of its range."""
+    """The zero point; the middle of an unsigned type's range if it is None."""
     return {"uint4": 8, "uint8": 128}.get(np.dtype(dtype).name) if zero_point is None else zero_point
 
 

@@ -25,6 +25,14 @@ REMEDIES = [
 TARGETS = {
     "jaxdml/_directml/tensor_rules.py": ["tests/_directml", "tests/_compiled/test_bindings.py"],
     "jaxdml/_directml/size_checks.py": ["tests/_directml", *REMEDIES, "tests/_operators/test_wrong_shapes.py"],
+    "jaxdml/_directml/remedies.py": [
+        "tests/_directml/test_remedies.py",
+        *REMEDIES,
+        "tests/_operators/test_call_errors.py",
+        "tests/_operators/test_wrong_blocks.py",
+        "tests/_operators/test_wrong_family_calls.py",
+        "tests/_operators/test_export.py",
+    ],
     "jaxdml/_directml/quantization.py": [
         "tests/_directml/test_quantization_tensors.py",
         "tests/_operators/test_wrong_blocks.py",

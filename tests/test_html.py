@@ -10,9 +10,9 @@ import pytest
 
 import jaxdml as dml
 from hostile_models import model, node
-from jaxdml._directml.tables import STYLE, Table
 from jaxdml._graph import report
 from jaxdml._graph.graph import Graph, Node, Operator
+from jaxdml._tables import STYLE, Table
 
 SCRIPT = "<script>alert('a' + \"b\")</script>&amp;"
 RANDOM = np.random.default_rng(3)

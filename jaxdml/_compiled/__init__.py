@@ -1,1 +1,1 @@
-"""A desc run over flat buffers: tensors are read and written as their strides say, and weights are bound once."""
+"""Runs descs on flat buffers: strides describe how tensors are read and written, and weights are bound once."""

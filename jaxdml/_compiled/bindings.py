@@ -1,4 +1,4 @@
-"""Whether what is bound to a desc's tensors can be read, or written, as the desc says."""
+"""Checks of the arrays and flat buffers that are bound to a desc's tensors."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from jaxdml.errors import ArgumentTypeError
 
 
 def slots_by_field(desc: OperatorDesc) -> dict[str, list[Slot]]:
-    """The tensors of each field that holds some, absent ones included."""
+    """The tensors of each field, absent ones included."""
     by_field: dict[str, list[Slot]] = {}
     for slot in slots(desc):
         by_field.setdefault(slot.field, []).append(slot)
@@ -35,7 +35,7 @@ def outputs(desc: OperatorDesc) -> tuple[str, ...]:
 
 
 def absent(desc: OperatorDesc) -> tuple[str, ...]:
-    """The tensors that a desc has not, by field name."""
+    """The fields of tensors that are absent from a desc."""
     return tuple(slot.field for slot in slots(desc) if slot.tensor is None)
 
 
@@ -44,7 +44,7 @@ def _flags(slot: Slot) -> TensorFlags | None:
 
 
 def check_flags(desc: OperatorDesc) -> None:
-    """The tensors of one field are all bound in one step."""
+    """Checks that the tensors of a field have the same flags, as one step binds all of them."""
     for name, own in slots_by_field(desc).items():
         if len({_flags(slot) for slot in own}) > 1:
             text = "has tensors with Flags OWNED_BY_DML and without; flag all of them or none"
@@ -52,24 +52,24 @@ def check_flags(desc: OperatorDesc) -> None:
 
 
 def check_strides(desc: OperatorDesc) -> None:
-    """Buffers that are followed element by element have int32 offsets."""
+    """Checks that int32 offsets suffice for the tensors that are gathered element by element."""
     for name, tensor in desc.tensors().items():
         if tensor is None or tensor.strides is None or is_reshape(tensor):
             continue
         if reach(tensor.sizes, tensor.strides) >= 2**31:
-            text = f"has Strides {list(tensor.strides)}, not rows of rows, across 2**31 or more elements; pack it"
+            text = f"has Strides {list(tensor.strides)}, not nested, across 2**31 or more elements; pack it"
             raise broken(desc.operator, name, "strides", text, expected="nested strides", received=tensor.strides)
 
 
 def check_names(desc: OperatorDesc, step: str, expected: Collection[str], given: Mapping[str, Any]) -> None:
-    """A step of an operator's life gets all of the expected tensors and no others; None counts as not given."""
+    """Checks that a step gets exactly the expected tensors; None counts as not given."""
     given = {name: value for name, value in given.items() if value is not None or name not in absent(desc)}
     by_field = slots_by_field(desc)
     for name in given:
         if name in expected:
             continue
         if name in absent(desc):
-            text = "is absent from the desc; leave it out of the call, or put it into the desc"
+            text = "is absent from the desc; leave it out of the call, or add it to the desc"
         elif name in by_field:
             flags = by_field[name][0].tensor.flags
             right = "initialize" if flags == TensorFlags.OWNED_BY_DML else "the call"
@@ -87,16 +87,16 @@ def check_names(desc: OperatorDesc, step: str, expected: Collection[str], given:
 
 
 def is_shaped(tensor: TensorDesc, array: Any) -> bool:
-    """Whether an array is the tensor itself, not a flat buffer with it inside, and has all that the desc asks for."""
+    """Whether an array is the tensor itself and not a flat buffer that holds it."""
     is_tensor = array.ndim > 1 and array.shape == tensor.sizes and is_packed(tensor.sizes, tensor.strides)
     return is_tensor and (tensor.total_tensor_size_in_bytes is None or elements(tensor) <= array.size)
 
 
 def check_bound(desc: OperatorDesc, name: str, value: Any) -> None:
-    """What is bound to a field can be read or written: an array, or a tuple of them where the field holds several."""
+    """Checks what is bound to a field: an array, or a tuple of arrays for a tuple of tensors."""
     own = slots_by_field(desc)[name]
-    is_: Any = fields_of(type(desc))[name]
-    if not is_.is_many:
+    spec: Any = fields_of(type(desc))[name]
+    if not spec.is_many:
         _check_buffer(desc.operator, own[0], value)
         return
     if not isinstance(value, list | tuple) or len(value) != len(own):
@@ -107,7 +107,7 @@ def check_bound(desc: OperatorDesc, name: str, value: Any) -> None:
 
 
 def _check_buffer(operator: str, slot: Slot, value: Any) -> None:
-    """value is an array of the tensor's type, and it has the tensor's sizes or is flat and large enough."""
+    """Checks that value is an array of the tensor's type, and has the tensor's sizes or is flat and large enough."""
     tensor: TensorDesc = slot.tensor
     name = slot.name
     if not isinstance(value, jax.Array | np.ndarray) or isinstance(value, np.ma.MaskedArray):
@@ -119,8 +119,8 @@ def _check_buffer(operator: str, slot: Slot, value: Any) -> None:
         text = f"is bound to {value.dtype}, the desc says {tensor.data_type.name}; convert it, or change the desc"
         raise broken(operator, name, "data_type", text, expected=tensor.data_type, received=value.dtype)
     if is_bytes and value.ndim != 1:
-        fix = f"give a flat buffer of bytes, two elements in each, or an array of jnp.{tensor.data_type.dtype}"
-        text = f"is bound to uint8 of shape {list(value.shape)}, which says nothing of 4-bit elements; {fix}"
+        fix = f"give a flat buffer with two elements per byte, or an array of jnp.{tensor.data_type.dtype}"
+        text = f"is bound to uint8 of shape {list(value.shape)}, expected rank 1 for bytes of 4-bit elements; {fix}"
         raise broken(operator, name, "sizes", text, expected=tensor.sizes, received=value.shape)
     if is_shaped(tensor, value):
         return
@@ -141,7 +141,7 @@ def _check_buffer(operator: str, slot: Slot, value: Any) -> None:
 
 
 def _example(tensor: TensorDesc) -> str:
-    """How to lay out an array of the tensor's sizes, where a transpose does it."""
+    """The code that lays out an array of the tensor's sizes, if a transpose does."""
     strides: tuple[int, ...] = tensor.strides or ()
     order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
     if not is_packed(tuple(tensor.sizes[axis] for axis in order), tuple(strides[axis] for axis in order)):
@@ -150,7 +150,7 @@ def _example(tensor: TensorDesc) -> str:
 
 
 def elements(tensor: TensorDesc) -> int:
-    """What a buffer must hold: TotalTensorSizeInBytes, if that is more than the minimum, which is rounded up to 4."""
+    """The elements that a buffer must hold: TotalTensorSizeInBytes, unless it is the minimum, which is rounded up."""
     total = tensor.total_tensor_size_in_bytes
     if total is None or total == minimum_bytes(tensor):
         return reach(tensor.sizes, tensor.strides)

@@ -1,6 +1,6 @@
-"""Tensors in flat buffers, seen as their strides say: by reshapes, transposes and pads, which XLA fuses or drops.
+"""Reads and writes strided tensors in flat buffers by reshapes, transposes and pads, which XLA fuses.
 
-Only strides that are not nested, such as those of sliding windows, are followed element by element.
+Only strides that are not nested, such as those of sliding windows, need a gather or scatter.
 """
 
 import math
@@ -19,13 +19,13 @@ Array = jax.Array
 
 
 def read(buffer: Array, tensor: TensorDesc) -> Array:
-    """The tensor in a flat buffer, with its sizes; dimensions that a stride of 0 repeats have one element instead."""
+    """Reads a tensor from a flat buffer; dimensions with a stride of 0 have size 1 in the result."""
     sizes, strides = unrepeated(tensor), strides_of(tensor)
     if not is_nested(sizes, strides):
         return buffer.at[_offsets(sizes, strides)].get(mode="promise_in_bounds")
     axes = by_stride(sizes, strides)
     x = buffer
-    for axis in axes:  # from rows of rows to elements
+    for axis in axes:  # split off each dimension, the outermost first
         size, stride = sizes[axis], strides[axis]
         x = _fit(x, size * stride).reshape(*x.shape[:-1], size, stride)
     x = x[..., 0]
@@ -33,9 +33,9 @@ def read(buffer: Array, tensor: TensorDesc) -> Array:
 
 
 def write(x: Array, tensor: TensorDesc, buffer: Array | None, length: int | None = None) -> Array:
-    """The flat buffer with the tensor in it; what lies between its elements stays.
+    """Writes a tensor into a flat buffer and keeps the values in the gaps between its elements.
 
-    Without a buffer one of zeros, as long as the strides reach, or of the length given.
+    If buffer is None, the result is a new buffer of zeros, of `length` elements or as long as the strides reach.
     """
     sizes, strides = tensor.sizes, strides_of(tensor)
     least = reach(sizes, strides)
@@ -51,7 +51,7 @@ def write(x: Array, tensor: TensorDesc, buffer: Array | None, length: int | None
 
 
 def unpacked(buffer: Array, tensor: TensorDesc) -> Array:
-    """A flat buffer with an element to a place: 4-bit tensors lie two to a byte, the first in the low bits."""
+    """A flat buffer with one element per place; 4-bit elements are unpacked, the low bits first."""
     if not tensor.data_type.is_packed or buffer.dtype != tensor.data_type.buffer_dtype:
         return buffer
     low, high = lax.bitwise_and(buffer, np.uint8(15)), lax.shift_right_logical(buffer, np.uint8(4))
@@ -63,7 +63,7 @@ def unpacked(buffer: Array, tensor: TensorDesc) -> Array:
 
 
 def packed(flat: Array, tensor: TensorDesc) -> Array:
-    """Elements as a flat buffer holds them: those of 4 bits two to a byte, the first in the low bits."""
+    """The inverse of `unpacked`: packs two 4-bit elements into each byte."""
     if not tensor.data_type.is_packed:
         return flat
     pairs = lax.reshape(_fit(flat, flat.size + flat.size % 2), (-(-flat.size // 2), 2))
@@ -73,33 +73,33 @@ def packed(flat: Array, tensor: TensorDesc) -> Array:
 
 
 def is_reshape(tensor: TensorDesc) -> bool:
-    """Whether reshapes and transposes read the tensor, which indices would do otherwise."""
+    """Whether reshapes and transposes can read the tensor, without a gather."""
     return is_nested(unrepeated(tensor), strides_of(tensor))
 
 
 def strides_of(tensor: TensorDesc) -> Shape:
-    """The strides of a tensor, absent ones worked out."""
+    """The strides of a tensor; packed strides if it has none."""
     return packed_strides(tensor.sizes) if tensor.strides is None else tensor.strides
 
 
 def unrepeated(tensor: TensorDesc) -> Shape:
-    """The sizes of a tensor without what strides of 0 repeat."""
+    """The sizes of a tensor, with 1 for each stride of 0."""
     return tuple(size if stride else 1 for size, stride in zip(tensor.sizes, strides_of(tensor), strict=True))
 
 
 def _flat(x: Array, sizes: Shape, strides: Shape) -> Array:
-    """x as nested strides lay it out, zeros in between."""
+    """x laid out by nested strides, with zeros in the gaps."""
     axes = by_stride(sizes, strides)
     ones = (axis for axis in range(x.ndim) if axis not in axes)
     x = jnp.transpose(x, [*axes, *ones]).reshape(*(sizes[axis] for axis in axes), 1)
-    for axis in reversed(axes):  # from elements to rows of rows
+    for axis in reversed(axes):  # pad and merge each dimension, the innermost first
         x = _fit(x, strides[axis])
         x = x.reshape(*x.shape[:-2], -1)
     return _fit(x, reach(sizes, strides))
 
 
 def _fit(x: Array, length: int) -> Array:
-    """x with its last dimension cut or filled with zeros to a length."""
+    """x with its last dimension cut or zero-padded to a length."""
     missing = length - x.shape[-1]
     if missing <= 0:
         return lax.slice_in_dim(x, 0, length, axis=-1)
@@ -107,6 +107,6 @@ def _fit(x: Array, length: int) -> Array:
 
 
 def _offsets(sizes: Sequence[int], strides: Sequence[int]) -> Array:
-    """Where in the buffer each element lies."""
+    """The index in the buffer of each element."""
     steps = [lax.broadcasted_iota(jnp.int32, sizes, axis) * np.int32(stride) for axis, stride in enumerate(strides)]
     return sum(steps[1:], start=steps[0])

@@ -1,4 +1,4 @@
-"""Descs as functions: create, compile, initialize and dispatch, as in DirectML."""
+"""Compiles descs to functions: create, compile, initialize and dispatch, as in DirectML."""
 
 import dataclasses
 import functools
@@ -36,17 +36,18 @@ from jaxdml._operators.call import OPERATORS
 
 
 def compile_operator(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATEST) -> "CompiledOperator":
-    """Checks a desc and returns the function that it stands for.
+    """Validates a desc and returns its operator as a function.
 
     Args:
-      desc: an operator desc; the strides of its tensors say how flat buffers are read and written.
-      feature_level: the level whose rules are checked.
+      desc: an operator desc; the strides of its tensors describe how flat buffers are read and written.
+      feature_level: the level whose rules apply.
 
     Returns:
-      CompiledOperator, to be called with the tensors by name.
+      CompiledOperator, which takes the tensors by name.
 
     Raises:
-      DescError: naming operator, tensor and rule; FeatureLevelError where another level would allow it.
+      DescError: if the desc breaks a rule; it names operator, tensor and rule.
+      FeatureLevelError: if another level allows the desc.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmldevice-compileoperator
     """
@@ -59,11 +60,11 @@ def compile_operator(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLe
 
 @dataclasses.dataclass(frozen=True)
 class CompiledOperator:
-    """An operator desc as a pure function, made by `compile_operator`. It goes through jit, vmap and grad.
+    """An operator desc as a pure function, which `compile_operator` returns. It supports jit, vmap and grad.
 
-    A tensor without strides is an array of the desc's sizes, one with strides a flat buffer: an array of rank 1 with
-    all elements that the strides reach. Flat buffers do for both. Tensors flagged OWNED_BY_DML go to `initialize`,
-    once; what that returns is the first argument of the call, the other tensors follow by name::
+    A tensor with strides is a flat buffer: an array of rank 1 with all elements that the strides reach. A tensor
+    without strides is an array of the desc's sizes or a flat buffer. `initialize` takes the tensors flagged
+    OWNED_BY_DML, once. Its result is the first argument of each call, which takes the other tensors by name::
 
         op = compile_operator(desc)
         persistent = op.initialize(filter_tensor=weights)
@@ -71,9 +72,9 @@ class CompiledOperator:
 
     Attributes:
       desc: the operator desc.
-      feature_level: the level at which it was checked.
+      feature_level: the level at which it was validated.
       owned: the names of the tensors that `initialize` takes.
-      dispatched: the names of those that the call takes.
+      dispatched: the names of the tensors that a call takes.
     """
 
     desc: OperatorDesc
@@ -94,16 +95,16 @@ class CompiledOperator:
         return desc_table(self.desc, self.feature_level).html()
 
     def initialize(self, **tensors: Any) -> dict[str, Any]:
-        """Takes the tensors that the desc flags OWNED_BY_DML, and repacks weights for the operator.
+        """Binds the tensors flagged OWNED_BY_DML and packs weights for the operator.
 
         Args:
           **tensors: arrays or flat buffers, by the names in `owned`.
 
         Returns:
-          The persistent resource, a pytree; by name an array, or a `PreparedFilter` or `PreparedMatrix`.
+          The persistent resource, a dict of arrays, `PreparedFilter`s and `PreparedMatrix`es by name.
 
         Raises:
-          DescError: if a tensor is missing or not what the desc says.
+          DescError: if a tensor is missing or does not match the desc.
 
         Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmldevice-createoperatorinitializer
         """
@@ -116,18 +117,18 @@ class CompiledOperator:
         """Computes the output.
 
         Args:
-          persistent: what `initialize` returned, if tensors are OWNED_BY_DML.
-          **tensors: arrays or flat buffers, by the names in `dispatched`; of a field that holds several tensors a tuple
-            of them. By the name of an output, such as output_tensor, optionally a flat buffer to write it into: what
-            lies in gaps between its elements, and behind them, is kept.
+          persistent: the result of `initialize`, if tensors are OWNED_BY_DML.
+          **tensors: arrays or flat buffers, by the names in `dispatched`; a field of several tensors takes a tuple. The
+            name of an output, such as output_tensor, optionally takes a flat buffer to write into. Gaps between the
+            elements and places after them keep their values.
 
         Returns:
-          Of an output with a buffer, that buffer, written. Without, an array of the output's sizes if its desc has no
-          strides, or else a flat buffer that reaches as far as the strides, or as TotalTensorSizeInBytes if that is
-          more than the minimum, with zeros in the gaps. Several outputs are a named tuple.
+          For an output with a buffer, the written buffer. Otherwise, an array of the output's sizes if its desc has no
+          strides, else a flat buffer with zeros in the gaps, as long as the strides reach, or as
+          TotalTensorSizeInBytes if that exceeds its minimum. Several outputs are a named tuple.
 
         Raises:
-          DescError: if a tensor is missing, not in the desc, too small or of another type.
+          DescError: if a tensor is missing, absent from the desc, too small, or has another type.
 
         Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmlcommandrecorder-recorddispatch
         """
@@ -163,7 +164,7 @@ def _structure(persistent: Any) -> Any:
 
 
 def _without_packed(persistent: Any) -> Any:
-    """What prepared weights are on all kernels."""
+    """Removes what depends on the kernels: prepared weights are also valid without their packed form."""
     return jax.tree.map(
         lambda x: dataclasses.replace(x, packed=None) if isinstance(x, Prepared) else x,
         persistent,
@@ -186,10 +187,10 @@ def _structure_of_persistent(desc: OperatorDesc) -> Any:
 
 
 def _one_or_many(desc: OperatorDesc, name: str, values: Any) -> Any:
-    """A field's value: the only one, or a tuple where the field holds several tensors."""
-    is_: Any = fields_of(type(desc))[name]
+    """The value of a field: the single tensor, or a tuple for a field of several tensors."""
+    spec: Any = fields_of(type(desc))[name]
     values = tuple(values)
-    return values if is_.is_many else values[0]
+    return values if spec.is_many else values[0]
 
 
 @partial(jax.jit, static_argnums=0)
@@ -225,12 +226,12 @@ def _dispatch(op: CompiledOperator, persistent: dict[str, Any], bound: dict[str,
 
 
 def _arguments(desc: OperatorDesc, tensors: dict[str, Any]) -> dict[str, Any]:
-    """The tensors of fields as arguments of the function, which has names of its own for those of some tuples."""
+    """The arguments of the function; each tensor of a tuple may have its own parameter."""
     arguments: dict[str, Any] = {}
     for field, value in tensors.items():
-        is_: Any = fields_of(type(desc))[field]
-        if is_.parameters:
-            arguments |= dict(zip(is_.parameters, value, strict=False))
+        spec: Any = fields_of(type(desc))[field]
+        if spec.parameters:
+            arguments |= dict(zip(spec.parameters, value, strict=False))
         else:
             arguments[parameter_name(field)] = value
     return arguments
@@ -238,7 +239,7 @@ def _arguments(desc: OperatorDesc, tensors: dict[str, Any]) -> dict[str, Any]:
 
 def _written(slot: Slot, result: jax.Array, target: jax.Array | None) -> jax.Array:
     output = slot.tensor
-    result = jnp.broadcast_to(result, output.sizes)  # of one entry of the batch, if strides of 0 repeat all inputs
+    result = jnp.broadcast_to(result, output.sizes)  # size 1 in the batch if strides of 0 repeat all inputs
     if target is not None:
         is_flat = target.ndim == 1 and target.dtype == output.data_type.buffer_dtype
         written = buffers.write(result, output, buffers.unpacked(target.reshape(-1), output))
@@ -249,9 +250,9 @@ def _written(slot: Slot, result: jax.Array, target: jax.Array | None) -> jax.Arr
 
 
 def _over_the_batch(desc: OperatorDesc, call: Any, tensors: dict[str, Any]) -> Any:
-    """The operator, where strides of 0 may repeat one entry of a tensor's batch for all of it, and leave it as small.
+    """Calls the operator. A tensor whose batch strides are 0 has one entry, which vmap over the other batches shares.
 
-    Under vmap over the batches of the others it is read once for all of them. If all are repeated, one result will do.
+    If strides repeat the batches of all tensors, one entry is computed.
     """
     fields: dict[str, Any] = fields_of(type(desc))
     batches = {}
@@ -263,7 +264,7 @@ def _over_the_batch(desc: OperatorDesc, call: Any, tensors: dict[str, Any]) -> A
     if not spread or len(spread) == len(batches):
         return call(tensors)
     sizes, _ = batches[spread[0]]
-    if any(isinstance(tensors[name], Prepared) for name in spread):  # weights as they were prepared are not taken apart
+    if any(isinstance(tensors[name], Prepared) for name in spread):  # vmap cannot split prepared weights by batch entry
         whole = {
             name: jnp.broadcast_to(tensors[name], (*sizes, *tensors[name].shape[len(sizes) :]))
             for name in batches
@@ -279,19 +280,19 @@ def _over_the_batch(desc: OperatorDesc, call: Any, tensors: dict[str, Any]) -> A
 
 
 def _viewed(desc: OperatorDesc, name: str, value: Any) -> Any:
-    """The tensors of a field in what is bound to it, as the operator's function takes them."""
+    """Reads the tensors of a field from its arrays or buffers."""
     values = value if isinstance(value, list | tuple) else (value,)
     views = (_view(desc, slot, one) for slot, one in zip(slots_by_field(desc)[name], values, strict=True))
     return _one_or_many(desc, name, views)
 
 
 def _view(desc: OperatorDesc, slot: Slot, buffer: jax.Array) -> jax.Array:
-    tensor, is_ = slot.tensor, fields_of(type(desc))[slot.field]
-    assert isinstance(is_, Tensor)
+    tensor, spec = slot.tensor, fields_of(type(desc))[slot.field]
+    assert isinstance(spec, Tensor)
     x = buffer if is_shaped(tensor, buffer) else buffers.read(buffers.unpacked(buffer, tensor), tensor)
     if not slot.role.parameter:
-        batch = len(tensor.sizes[: is_.batch]) if is_.batch and {*x.shape[: is_.batch]} <= {1} else 0
+        batch = len(tensor.sizes[: spec.batch]) if spec.batch and {*x.shape[: spec.batch]} <= {1} else 0
         return jnp.broadcast_to(x, (*x.shape[:batch], *tensor.sizes[batch:]))
-    # The functions repeat scales and zero points themselves. They take those of a 3-D convolution in 3-D.
+    # A desc may give a scale or zero point a higher rank than its tensor has, but the functions take rank 1 instead.
     rank = len(getattr(desc, slot.role.of).sizes)
     return x.reshape(-1) if x.ndim > rank else x

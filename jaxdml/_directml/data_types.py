@@ -1,4 +1,4 @@
-"""DirectML's enums of what a tensor is made of."""
+"""DirectML's enums of tensor data types and flags."""
 
 import enum
 import functools
@@ -27,17 +27,17 @@ class DataType(enum.IntEnum):
 
     @classmethod
     def of(cls, dtype: Any) -> "DataType":
-        """The data type of a NumPy dtype or scalar type; UNKNOWN where DirectML has none (bool, bfloat16)."""
+        """The data type of a NumPy dtype or scalar type; UNKNOWN if DirectML lacks it, such as bool and bfloat16."""
         return _data_type(dtype)
 
     @property
     def dtype(self) -> np.dtype:
-        """The NumPy dtype, for 4-bit types JAX's, an element to a byte; TypeError for UNKNOWN."""
+        """The NumPy dtype of arrays; 4-bit types have JAX's, one element per byte. Raises TypeError if UNKNOWN."""
         return np.dtype(self.name.lower())
 
     @property
     def is_packed(self) -> bool:
-        """Whether flat buffers hold two elements to a byte, the first in its low four bits."""
+        """Whether flat buffers hold two elements per byte, the first in the low four bits."""
         return self.bits == 4
 
     @property
@@ -69,7 +69,7 @@ class TensorFlags(enum.IntFlag):
     OWNED_BY_DML = 1
 
 
-# Groups of types that rows of the pages' tables have in common, in the pages' order.
+# Groups of types in the order of DirectML's tables.
 INTEGERS = (DataType.INT32, DataType.INT16, DataType.INT8, DataType.UINT32, DataType.UINT16, DataType.UINT8)
 WORDS = (DataType.INT16, DataType.INT8, DataType.UINT16, DataType.UINT8)
 BYTES = (DataType.INT8, DataType.UINT8)

@@ -1,7 +1,7 @@
-"""Descs: the tensor desc, and the base of the operator descs.
+"""The tensor desc and the base class of operator descs.
 
-Fields stand in the order of directml.h, under the page's names in snake case. A desc holds what it was given; whether
-that is right is decided in one place, `jaxdml.validate`. Fields left out are None, as in a zero-initialised struct.
+Fields have directml.h's order and its names in snake case. Omitted fields are None, as in a zero-initialised struct.
+Constructors do not validate; `jaxdml.validate` does.
 """
 
 import collections
@@ -21,36 +21,36 @@ from jaxdml.errors import ArgumentTypeError
 
 @functools.cache
 def page_name(field: str) -> str:
-    """The page's name of a field: ``a_scale_tensor`` is ``AScaleTensor``."""
+    """DirectML's name of a field: AScaleTensor for a_scale_tensor."""
     return "".join(word.capitalize() for word in field.split("_"))
 
 
 @functools.cache
 def parameter_name(field: str) -> str:
-    """What the functions call a tensor: ``a_scale_tensor`` is ``a_scale``."""
+    """The function's parameter for a field: a_scale for a_scale_tensor."""
     return field.removesuffix("_tensor").removesuffix("_tensors")
 
 
 @functools.cache
 def argument_name(tensor: str) -> str:
-    """What the functions call a tensor of the page: ``AScaleTensor`` is ``a_scale``."""
+    """The function's parameter for a name of DirectML: a_scale for AScaleTensor."""
     return parameter_name(re.sub("(?<!^)(?=[A-Z])", "_", tensor).lower())
 
 
 def is_sequence(value: Any) -> bool:
-    """Whether value can stand for one of directml.h's arrays; a NumPy array of rank 0 cannot."""
+    """Whether value is a list, a tuple, or a NumPy array of rank 1 or more."""
     return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
 def _tuple(sequence: Any) -> Any:
-    """A sequence as a hashable tuple of Python integers; anything else as it is, for validate to judge."""
+    """A sequence as a hashable tuple of Python integers; any other value unchanged, for validate to refuse."""
     if not is_sequence(sequence):
         return sequence
     return tuple(_integer(item) for item in sequence)
 
 
 def _integer(value: Any) -> Any:
-    """A NumPy integer as a Python one; anything else as it is."""
+    """A NumPy integer as a Python integer; any other value unchanged."""
     return int(value) if isinstance(value, np.integer) else value
 
 
@@ -60,11 +60,11 @@ class TensorDesc:
 
     Attributes:
       data_type: the element type.
-      sizes: elements in each dimension, 1 to 8 of them, none zero.
-      strides: elements from one entry of a dimension to the next; None is packed, 0 repeats the dimension.
-      flags: OWNED_BY_DML marks a tensor that is bound once, when the operator is initialised.
-      total_tensor_size_in_bytes: bytes of the buffer; None is the minimum.
-      guaranteed_base_offset_alignment: bytes; 0 or a power of two, at least an element.
+      sizes: the number of elements in each of 1 to 8 dimensions, at least 1.
+      strides: the distance between entries of each dimension, in elements; None means packed, 0 repeats an entry.
+      flags: OWNED_BY_DML marks a tensor that is bound once, when the operator is initialized.
+      total_tensor_size_in_bytes: the size of the buffer in bytes; None means the minimum.
+      guaranteed_base_offset_alignment: in bytes; 0 or a power of two of at least one element's size.
     """
 
     data_type: DataType
@@ -86,15 +86,15 @@ class TensorDesc:
 
 @functools.singledispatch
 def as_table(desc: Any) -> Any:
-    """The table that shows a desc. Descs do not know how: `desc_table`, which imports them, says it."""
+    """A table of a desc; the module `desc_table` registers the implementation."""
     raise TypeError(f"no table shows {desc!r}")
 
 
 class Slot(NamedTuple):
-    """A place for one tensor in a desc.
+    """One tensor of a desc, present or absent.
 
-    `name` is the page's, with an index if the field holds several; `row` is its row of a tensor-support table;
-    `argument` is what a caller of the function writes.
+    `name` is DirectML's name, with an index if the field is a tuple. `row` is its row of a tensor-support table.
+    `argument` is the function's parameter.
     """
 
     field: str
@@ -107,18 +107,18 @@ class Slot(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OperatorDesc:
-    """Base of the operator descs. `operator` is the name of the function that a desc stands for.
+    """Base class of operator descs. `operator` is the name of the desc's function.
 
-    Printed, and at the end of a notebook's cell, a desc is a table of its tensors and what the latest level allows.
+    A desc prints, and shows in a notebook, as a table of its tensors and of what the latest level allows.
     """
 
     operator: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        for field, is_ in fields_of(type(self)).items():
+        for field, spec in fields_of(type(self)).items():
             value = getattr(self, field)
-            if isinstance(is_, Tensor):
-                value = tuple(value) if is_.is_many and isinstance(value, list) else value
+            if isinstance(spec, Tensor):
+                value = tuple(value) if spec.is_many and isinstance(value, list) else value
             else:
                 value = _integer(_tuple(value))
             object.__setattr__(self, field, value)
@@ -131,69 +131,68 @@ class OperatorDesc:
         return html
 
     def tensors(self) -> dict[str, Any]:
-        """The tensor descs by page name, None where absent; those of a tuple as ``Name[0]``, ``Name[1]``."""
+        """The tensor descs by DirectML's name, None if absent; a tuple has the names ``Name[0]``, ``Name[1]``."""
         return {slot.name: slot.tensor for slot in slots(self)}
 
     def options(self) -> dict[str, Any]:
-        """What is no tensor, by page name."""
+        """The other fields by DirectML's name."""
         fields = fields_of(type(self)).items()
-        return {page_name(field): getattr(self, field) for field, is_ in fields if isinstance(is_, Option)}
+        return {page_name(field): getattr(self, field) for field, spec in fields if isinstance(spec, Option)}
 
 
 def fields_of(desc: Any) -> dict[str, Tensor | Option]:
-    """What the fields of a desc's class are, in order."""
+    """The specs of the fields of a desc's class, in order."""
     return _fields_of(desc)
 
 
 @functools.cache
 def _fields_of(desc: Any) -> dict[str, Tensor | Option]:
-    return {field.name: field.metadata["is"] for field in dataclasses.fields(desc) if "is" in field.metadata}
+    return {field.name: field.metadata["spec"] for field in dataclasses.fields(desc) if "spec" in field.metadata}
 
 
 def slots(desc: OperatorDesc) -> Iterator[Slot]:
-    """The tensors of a desc in order, those of tuples one by one; an absent field is one absent tensor."""
+    """The tensors of a desc in order, with tuples flattened; an absent tuple yields one absent tensor."""
     kind: Any = type(desc)
-    for field, name, is_ in _tensor_fields(kind):
+    for field, name, spec in _tensor_fields(kind):
         value = getattr(desc, field)
         argument = parameter_name(field)
-        if not is_.is_many or not isinstance(value, tuple) or not value:
-            one = None if is_.is_many and isinstance(value, tuple) else value
-            yield Slot(field, name, name, is_.roles[0], one, argument)
+        if not spec.is_many or not isinstance(value, tuple) or not value:
+            one = None if spec.is_many and isinstance(value, tuple) else value
+            yield Slot(field, name, name, spec.roles[0], one, argument)
             continue
         for place, one in enumerate(value):
-            own = is_.parameters[place] if place < len(is_.parameters) else argument
-            yield Slot(field, f"{name}[{place}]", name, is_.role(place), one, own)
+            own = spec.parameters[place] if place < len(spec.parameters) else argument
+            yield Slot(field, f"{name}[{place}]", name, spec.role(place), one, own)
 
 
 @functools.cache
 def _tensor_fields(desc: Any) -> tuple[tuple[str, str, Tensor], ...]:
-    """The fields that hold tensors, with their names on the page."""
-    return tuple((field, page_name(field), is_) for field, is_ in fields_of(desc).items() if isinstance(is_, Tensor))
+    """The fields that hold tensors, with DirectML's names and their specs."""
+    return tuple((field, page_name(field), spec) for field, spec in fields_of(desc).items() if isinstance(spec, Tensor))
 
 
 def field_of(desc: Any, name: str) -> str:
-    """The field of a desc's class that has this name on the page."""
+    """The field of a desc's class that DirectML calls `name`."""
     return next(field for field in fields_of(desc) if page_name(field) == name)
 
 
 def output_fields(desc: Any) -> tuple[str, ...]:
-    """The fields of the tensors that an operator writes, in order."""
+    """The fields of the output tensors, in order."""
     fields = fields_of(desc).items()
-    return tuple(field for field, is_ in fields if isinstance(is_, Tensor) and is_.role().is_output)
+    return tuple(field for field, spec in fields if isinstance(spec, Tensor) and spec.role().is_output)
 
 
 class Parameter(NamedTuple):
-    """What a parameter of an operator's function stands for: a field of its desc, or a place in a field's tuple."""
+    """The field of the desc, or the index in a field's tuple, that a parameter of an operator's function sets."""
 
     field: str
-    is_: Tensor | Option
+    spec: Tensor | Option
     place: int | None = None
 
     @property
     def role(self) -> Role:
-        """Of a tensor."""
-        assert isinstance(self.is_, Tensor)
-        return self.is_.role(self.place or 0)
+        assert isinstance(self.spec, Tensor)
+        return self.spec.role(self.place or 0)
 
     @property
     def page_name(self) -> str:
@@ -202,39 +201,37 @@ class Parameter(NamedTuple):
     @property
     def is_many(self) -> bool:
         """Whether the function takes a tuple of arrays."""
-        return isinstance(self.is_, Tensor) and self.is_.is_many and self.place is None
+        return isinstance(self.spec, Tensor) and self.spec.is_many and self.place is None
 
 
 def parameters_of(desc: Any) -> dict[str, Parameter]:
-    """What an operator's function may take, by name: the fields of its desc, and places of those with several names."""
+    """The parameters that the function of a desc's class may have, by name."""
     parameters: dict[str, Parameter] = {}
-    for field, is_ in fields_of(desc).items():
-        names = is_.parameters if isinstance(is_, Tensor) else ()
-        parameters |= {name: Parameter(field, is_, place) for place, name in enumerate(names)}
+    for field, spec in fields_of(desc).items():
+        names = spec.parameters if isinstance(spec, Tensor) else ()
+        parameters |= {name: Parameter(field, spec, place) for place, name in enumerate(names)}
         if not names:
-            parameters[parameter_name(field)] = Parameter(field, is_)
+            parameters[parameter_name(field)] = Parameter(field, spec)
     return parameters
 
 
 def one_or_named(desc: type[OperatorDesc], values: Any) -> Any:
-    """What stands for an operator's outputs: the value itself if there is one, else a named tuple."""
+    """The only value of a single output, or a named tuple of several outputs."""
     values = list(values)
     return values[0] if len(values) == 1 else desc.Outputs(*values)  # type: ignore[attr-defined]
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(tensor, tensors, counts, count))
 def operator_desc[D: type[OperatorDesc]](desc: D) -> D:
-    """Makes a frozen dataclass of an operator desc, whose fields are given by name; with several outputs, `Outputs`."""
-    made: Any = dataclasses.dataclass(frozen=True, kw_only=True)(desc)
-    made.__init__ = _with_advice(made.__init__, made)
-    outputs = output_fields(made)
+    """Makes a desc a frozen, keyword-only dataclass, with a named tuple `Outputs` if it has several outputs."""
+    cls: Any = dataclasses.dataclass(frozen=True, kw_only=True)(desc)
+    cls.__init__ = _with_advice(cls.__init__, cls)
+    outputs = [parameter_name(field) for field in output_fields(cls)]
     if len(outputs) > 1:
-        named = [parameter_name(field) for field in outputs]
-        made.Outputs = collections.namedtuple("Outputs", named)  # type: ignore[misc] # its names are known here
-        made.Outputs.__doc__ = f"The outputs of {made.operator}, in the order of its desc."
-        made.Outputs.__qualname__ = f"{made.__qualname__}.Outputs"
-        made.Outputs.__module__ = made.__module__
-    return made
+        cls.Outputs = collections.namedtuple("Outputs", outputs, module=cls.__module__)  # type: ignore[misc]
+        cls.Outputs.__doc__ = f"The outputs of {cls.operator}, in the order of its desc."
+        cls.Outputs.__qualname__ = f"{cls.__qualname__}.Outputs"
+    return cls
 
 
 def _with_advice(init: Callable[..., None], desc: type[OperatorDesc]) -> Callable[..., None]:

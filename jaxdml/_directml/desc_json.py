@@ -1,4 +1,4 @@
-"""Descs as dicts, in directml.h's names: what `json` reads and writes, and the dispatchables of DxDispatch."""
+"""Converts descs to and from JSON dicts with directml.h's names, the format of DxDispatch's dispatchables."""
 
 import enum
 from collections.abc import Iterable
@@ -8,54 +8,50 @@ from jaxdml._directml.data_types import DataType, TensorFlags
 from jaxdml._directml.desc import OperatorDesc, TensorDesc, fields_of, page_name, slots
 from jaxdml._directml.fields import Option, Tensor
 from jaxdml._directml.json_values import Value
-from jaxdml._directml.messages import broken, told
+from jaxdml._directml.messages import broken, raising_desc_errors
 from jaxdml._directml.pages import PAGES
 from jaxdml._directml.tensor_rules import UINT_MAX, check_tensor, is_symbolic
 from jaxdml._directml.validate import check_tuples, page_of
 from jaxdml.errors import DescError
 
-OPERATOR, DATA_TYPE, FLAG, TENSOR_TYPE = (
-    "DML_OPERATOR_",
-    "DML_TENSOR_DATA_TYPE_",
-    "DML_TENSOR_FLAG_",
-    "DML_TENSOR_TYPE_",
-)
+OPERATOR, DATA_TYPE = "DML_OPERATOR_", "DML_TENSOR_DATA_TYPE_"
+FLAG, TENSOR_TYPE = "DML_TENSOR_FLAG_", "DML_TENSOR_TYPE_"
 
 
 def desc_to_dict(desc: OperatorDesc) -> dict[str, Any]:
-    """An operator desc as a dict that `json.dumps` takes, in directml.h's names.
+    """Converts an operator desc to a dict for `json.dumps`, with directml.h's names.
 
     Args:
       desc: an operator desc with well-formed tensors.
 
     Returns:
-      ``{"type": "DML_OPERATOR_...", "desc": {...}}``, a dispatchable of DxDispatch; what is None is left out.
+      ``{"type": "DML_OPERATOR_...", "desc": {...}}``, a dispatchable of DxDispatch; fields that are None are omitted.
 
     Raises:
-      DescError: if a tensor is no well-formed `TensorDesc`.
+      DescError: if a tensor is not a well-formed `TensorDesc`.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_operator_desc
     """
     page_of(desc, "desc_to_dict")
-    with told():
+    with raising_desc_errors():
         check_tuples(desc)
     for slot in slots(desc):
-        if slot.tensor is not None or slot.name.endswith("]"):  # a tuple has no places without a tensor
-            with told():
+        if slot.tensor is not None or slot.name.endswith("]"):  # tensors of a tuple may not be None
+            with raising_desc_errors():
                 check_tensor(desc.operator, slot.name, slot.tensor, is_output=slot.role.is_output)
             if any(is_symbolic(size) for size in slot.tensor.sizes):
                 text = f"has Sizes {list(slot.tensor.sizes)}, which cannot be written while they are symbolic"
                 raise broken(desc.operator, slot.name, "sizes", text, expected=int, received=slot.tensor.sizes)
-    fields = ((field, is_, getattr(desc, field)) for field, is_ in fields_of(type(desc)).items())
-    members = {page_name(field): _to_json(is_, value) for field, is_, value in fields if value is not None}
+    fields = ((field, spec, getattr(desc, field)) for field, spec in fields_of(type(desc)).items())
+    members = {page_name(field): _to_json(spec, value) for field, spec, value in fields if value is not None}
     return {"type": OPERATOR + desc.operator.upper(), "desc": members}
 
 
-def _to_json(is_: Tensor | Option, value: Any) -> Any:
-    if isinstance(is_, Tensor):
-        return [_tensor_to_dict(one) for one in value] if is_.is_many else _tensor_to_dict(value)
-    if isinstance(is_.kind, type) and isinstance(value, enum.Enum):
-        return is_.prefix + value.name
+def _to_json(spec: Tensor | Option, value: Any) -> Any:
+    if isinstance(spec, Tensor):
+        return [_tensor_to_dict(one) for one in value] if spec.is_many else _tensor_to_dict(value)
+    if isinstance(spec.kind, type) and isinstance(value, enum.Enum):
+        return spec.prefix + value.name
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -74,19 +70,19 @@ def _tensor_to_dict(tensor: TensorDesc) -> dict[str, Any]:
 
 
 def desc_from_dict(value: dict[str, Any]) -> OperatorDesc:
-    """The operator desc that a dict describes; `desc_to_dict` goes the other way.
+    """Converts a dict to an operator desc, the inverse of `desc_to_dict`.
 
-    Enums may be written in full or without their prefix, tensors and the operator's fields inline or under "Desc".
-    Fields that are null or left out are None.
+    Enums may lack their prefix. Tensors and the operator's fields may be inline or under "Desc". Fields that are null
+    or missing become None.
 
     Args:
       value: ``{"type": "DML_OPERATOR_...", "desc": {...}}``.
 
     Returns:
-      The operator desc; `validate` says whether it is right.
+      The operator desc, which `validate` has not checked.
 
     Raises:
-      DescError: if a name or a type is wrong; it says where.
+      DescError: if a name or a type is wrong; it gives the path.
 
     Source: https://github.com/microsoft/DirectML/blob/master/DxDispatch/doc/Guide.md
     """
@@ -98,34 +94,34 @@ def _error(path: str, text: str) -> DescError:
 
 
 def read_desc(value: Value, others: tuple[str, ...] = ()) -> OperatorDesc:
-    """The operator desc of a JSON object that may have members besides."""
+    """The operator desc of a JSON object; `others` are names of further members."""
     members = value.members()
     for one, other in (("Type", "type"), ("Desc", "desc")):
         if one in members and other in members:
             raise value.fail(f"has both {one} and {other}; leave one out")
     operators = {name.upper(): page.desc for name, page in PAGES.items()}
     kind = value.member("Type" if "Type" in members else "type").one_of(OPERATOR, operators)
-    fields = {page_name(field): (field, is_) for field, is_ in fields_of(kind).items()}
+    fields = {page_name(field): (field, spec) for field, spec in fields_of(kind).items()}
     inner = members.get("Desc", members.get("desc"))
     allowed = {"Type", "type", "Desc", "desc", *others}
     if inner is None:  # inline
-        inner, known = value, {*fields, *allowed}
+        inner, names = value, {*fields, *allowed}
     else:
         value.members(allowed)
-        known = set(fields)
-    read = inner.members(known).items()
+        names = set(fields)
+    read = inner.members(names).items()
     return kind(**{fields[name][0]: _read_field(fields[name][1], v) for name, v in read if name in fields})
 
 
-def _read_field(is_: Tensor | Option, value: Value) -> Any:
-    if isinstance(is_, Tensor):
-        return tuple(map(_read_tensor, _few(value))) if is_.is_many else _read_tensor(value)
-    if is_.kind == "counts":
+def _read_field(spec: Tensor | Option, value: Value) -> Any:
+    if isinstance(spec, Tensor):
+        return tuple(map(_read_tensor, _few(value))) if spec.is_many else _read_tensor(value)
+    if spec.kind == "counts":
         return _uints(value)
-    if is_.kind is bool:
+    if spec.kind is bool:
         return value.boolean()
-    if isinstance(is_.kind, type):
-        return value.one_of(is_.prefix, dict(is_.kind.__members__))  # type: ignore[attr-defined]
+    if isinstance(spec.kind, type):
+        return value.one_of(spec.prefix, dict(spec.kind.__members__))  # type: ignore[attr-defined]
     return value.integer(0, UINT_MAX)
 
 
@@ -142,7 +138,7 @@ def _uints(value: Value) -> tuple[int, ...]:
 
 
 def _read_tensor(value: Value) -> TensorDesc:
-    known = {
+    allowed = {
         "DataType", "Flags", "DimensionCount", "Sizes", "Strides", "TotalTensorSizeInBytes",
         "GuaranteedBaseOffsetAlignment",
     }  # fmt: skip
@@ -152,9 +148,9 @@ def _read_tensor(value: Value) -> TensorDesc:
     if "Desc" in members:
         value.members({"Type", "Desc"})
         value = members["Desc"]
-        members = value.members(known)
+        members = value.members(allowed)
     else:
-        members = value.members({"Type", *known})
+        members = value.members({"Type", *allowed})
     sizes = _uints(value.member("Sizes"))
     if "DimensionCount" in members and members["DimensionCount"].integer(0, UINT_MAX) != len(sizes):
         raise members["DimensionCount"].expected(f"{len(sizes)}, the length of Sizes")
@@ -172,7 +168,7 @@ def _read_tensor(value: Value) -> TensorDesc:
 
 
 def _flags(value: Value) -> TensorFlags:
-    """One flag's name, or a list of them."""
+    """Reads a flag's name or a list of names."""
     flags = TensorFlags.NONE
     for item in value.items() if isinstance(value.value, list) else [value]:
         flags |= item.one_of(FLAG, dict(TensorFlags.__members__))

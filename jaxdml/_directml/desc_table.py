@@ -1,4 +1,4 @@
-"""An operator desc as a table: each tensor, and what a feature level allows in its place."""
+"""Tables of operator descs: each tensor beside what a feature level allows for it."""
 
 import enum
 from typing import Any
@@ -7,14 +7,14 @@ from jaxdml._directml.data_types import TensorFlags
 from jaxdml._directml.desc import OperatorDesc, Slot, as_table, slots
 from jaxdml._directml.feature_levels import FeatureLevel, Support, table_at
 from jaxdml._directml.pages import PAGES
-from jaxdml._directml.tables import Table
+from jaxdml._tables import Table
 
 HEADER = ("tensor", "role", "type", "sizes", "strides", "allowed")
 
 
 @as_table.register
 def desc_table(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATEST) -> Table:
-    """Shows whatever is in the desc, right or wrong: `jaxdml.validate` judges."""
+    """A row for each tensor; the desc may be invalid."""
     page = PAGES.get(desc.operator)
     level = feature_level if page is None else max(feature_level, min(page.support))
     rows = [] if page is None else [_row(slot, table_at(page.support, level)[slot.row]) for slot in slots(desc)]
@@ -24,13 +24,13 @@ def desc_table(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LA
 
 
 def allowed(row: Support) -> str:
-    """A row of a tensor-support table in words."""
+    """A row of a tensor-support table as text."""
     types = ", ".join(data_type.name for data_type in row.data_types)
     return f"{types}; rank {ranks(row.dimension_counts)}" + "; optional" * row.optional
 
 
 def ranks(counts: tuple[int, int]) -> str:
-    """A range of dimension counts in words."""
+    """A range of dimension counts as text."""
     low, high = counts
     return str(low) if low == high else f"{low} to {high}"
 
@@ -43,7 +43,7 @@ def _row(slot: Slot, support: Support) -> tuple[str, ...]:
     if getattr(tensor, "flags", None) == TensorFlags.OWNED_BY_DML:
         role += ", owned by DML"
     data_type, strides = getattr(tensor, "data_type", None), getattr(tensor, "strides", None)
-    sizes = _shown(getattr(tensor, "sizes", tensor))  # what is no TensorDesc is shown instead
+    sizes = _shown(getattr(tensor, "sizes", tensor))  # a value that is not a TensorDesc is shown itself
     shown_strides = "packed" if strides is None else _shown(strides)
     return slot.name, role, _shown(data_type), sizes, shown_strides, allowed(support)
 

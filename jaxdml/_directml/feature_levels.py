@@ -1,4 +1,4 @@
-"""Feature levels, and the two kinds of fact that a page states for each of them."""
+"""Feature levels, tensor-support tables and tensor constraints."""
 
 import enum
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from jaxdml._directml.data_types import DataType
 
 
 class FeatureLevel(enum.IntEnum):
-    """DML_FEATURE_LEVEL, and one level more.
+    """DML_FEATURE_LEVEL and one extension.
 
-    LATEST is DirectML's highest, 6_4; DirectML is frozen there. JAXDML is no level of DirectML: it allows what LATEST
-    allows, and what jaxdml adds, such as 16-bit outputs of quantize.
+    LATEST is 6_4, DirectML's final level. JAXDML is not a level of DirectML: it adds jaxdml's extensions to LATEST,
+    such as 16-bit outputs of `element_wise_quantize_linear`.
     """
 
     LEVEL_1_0 = 0x1000
@@ -37,7 +37,7 @@ class FeatureLevel(enum.IntEnum):
 
 
 class Support(NamedTuple):
-    """One row of a tensor-support table: dimension counts (lowest, highest), data types, optional or not."""
+    """One row of a tensor-support table: (lowest, highest) dimension count, data types, and whether it is optional."""
 
     dimension_counts: tuple[int, int]
     data_types: tuple[DataType, ...]
@@ -45,23 +45,23 @@ class Support(NamedTuple):
 
 
 class Same(NamedTuple):
-    """One bullet of a tensor-constraint list: these tensors have the same dimension_count, sizes or data_type."""
+    """One bullet of a tensor-constraint list: the tensors have the same dimension_count, sizes or data_type."""
 
     what: str
     tensors: tuple[str, ...]
 
 
-Rows = Mapping[str, Support]  # a tensor-support table: by page name, in the order of the struct
-Tables = Mapping[FeatureLevel, Rows]  # a level that is missing allows what the highest level below it allows
+Rows = Mapping[str, Support]  # a tensor-support table, by DirectML's name in the order of the struct
+Tables = Mapping[FeatureLevel, Rows]  # by the levels that change the table
 
 
 def table_at(tables: Tables, feature_level: FeatureLevel) -> Rows:
-    """The tensor-support table in force at a level: that of the highest level not above it."""
+    """The tensor-support table at a level."""
     return tables[max(level for level in tables if level <= feature_level)]
 
 
 def allowed_from(minimum: FeatureLevel, word: str = "allowed") -> str:
-    """What an error says of the level that would do."""
+    """The part of an error that names the level that allows a value."""
     if minimum is FeatureLevel.JAXDML:
         return f" ({word} from FeatureLevel.JAXDML, an extension that DirectML does not have)"
     return f" ({word} from {minimum})"

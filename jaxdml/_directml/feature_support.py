@@ -1,4 +1,4 @@
-"""Feature support as data and as tables: what each level allows in place of each tensor and option."""
+"""Feature support: what each level allows for each tensor and option of an operator."""
 
 import dataclasses
 import itertools
@@ -9,26 +9,26 @@ from jaxdml._directml.desc import OperatorDesc, fields_of, page_name
 from jaxdml._directml.desc_table import allowed, ranks
 from jaxdml._directml.feature_levels import FeatureLevel, Rows, Same, Support, table_at
 from jaxdml._directml.fields import Option
-from jaxdml._directml.messages import listed, shown, told
+from jaxdml._directml.messages import listed, raising_desc_errors, shown
 from jaxdml._directml.page import Page
 from jaxdml._directml.pages import PAGES
-from jaxdml._directml.tables import Table
 from jaxdml._directml.validate import check_is_level
+from jaxdml._tables import Table
 from jaxdml.errors import DescError
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSupport:
-    """What a feature level allows, as `check_feature_support` found it. Printed, it is a table.
+    """What a feature level allows an operator; prints as a table. `check_feature_support` returns it.
 
     Attributes:
       operator: the name of the function.
-      feature_level: the level asked about.
+      feature_level: the requested level.
       minimum_feature_level: the level that introduced the operator.
-      tensors: by page name the dimension counts (lowest, highest), data types, and whether the tensor is optional;
-        empty where the level does not have the operator.
-      options: by page name what each option may be, in words.
-      constraints: which tensors must have the same dimension_count, sizes or data_type.
+      tensors: maps DirectML's name to the (lowest, highest) dimension count, the data types, and whether the tensor is
+        optional; empty if the level does not have the operator.
+      options: maps DirectML's name to a description of the allowed values.
+      constraints: the tensors that must have the same dimension_count, sizes or data_type.
     """
 
     operator: str
@@ -40,7 +40,7 @@ class FeatureSupport:
 
     @property
     def is_supported(self) -> bool:
-        """Whether the level has the operator at all."""
+        """Whether the level has the operator."""
         return self.feature_level >= self.minimum_feature_level
 
     def table(self) -> Table:
@@ -54,7 +54,7 @@ class FeatureSupport:
         return Table(title, ("tensor or option", "allowed"), rows)
 
     def __reduce__(self) -> Any:
-        """A pickle holds the question, which is answered again where it is read."""
+        """Pickles the arguments of `check_feature_support`; unpickling calls it again."""
         return check_feature_support, (self.operator, self.feature_level)
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class FeatureSupport:
 def check_feature_support(
     operator: str | OperatorDesc | Callable[..., Any], feature_level: FeatureLevel = FeatureLevel.LATEST
 ) -> FeatureSupport:
-    """What a feature level allows an operator.
+    """Returns what a feature level allows an operator.
 
     Args:
       operator: a function of jaxdml, a desc, or the name of either, such as ``"quantized_linear_convolution"`` or
@@ -75,10 +75,10 @@ def check_feature_support(
       feature_level: the level.
 
     Returns:
-      FeatureSupport: data, and a table when printed. A level below the operator's first is an answer, not an error.
+      FeatureSupport. Its `is_supported` is False, which is not an error, if the level does not have the operator.
 
     Raises:
-      DescError: if there is no such operator or level.
+      DescError: if the operator or the level does not exist.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmldevice-checkfeaturesupport
     """
@@ -88,7 +88,7 @@ def check_feature_support(
     if not isinstance(name, str) or name not in PAGES:
         text = f"check_feature_support: operator is {shown(operator)}, expected {listed(PAGES)}"
         raise DescError(text, tensor="operator", rule="operator", expected=tuple(PAGES), received=operator)
-    with told():
+    with raising_desc_errors():
         check_is_level("check_feature_support", feature_level)
     page = PAGES[name]
     first = min(page.support)
@@ -116,7 +116,7 @@ def _options(page: Page, rows: Rows) -> dict[str, str]:
 
 
 def levels_table() -> Table:
-    """Every operator, and what each level of DirectML that changes it brings."""
+    """A row for each operator, with what each level of DirectML adds to it."""
     rows = []
     for page in PAGES.values():
         levels = sorted(level for level in page.support if level is not FeatureLevel.JAXDML)
@@ -129,7 +129,7 @@ def levels_table() -> Table:
 
 
 def _changes(before: Rows, after: Rows) -> str:
-    """In words, tensors with the same change together."""
+    """The changes between two tables as text; tensors with the same change are grouped."""
     changed: dict[str, list[str]] = {}
     for name, old in before.items():
         if change := _change(old, after[name]):

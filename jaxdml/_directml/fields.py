@@ -1,4 +1,4 @@
-"""What the fields of descs are: roles of tensors, kinds of options. Each says it in metadata, none by its name."""
+"""Specs of the fields of descs: the role of a tensor, the kind of an option. A field's metadata holds its spec."""
 
 import dataclasses
 import enum
@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 
 class Role(NamedTuple):
-    """Whether a tensor is an output; and, of a scale or zero point, the field that it belongs to."""
+    """Whether a tensor is an output, and which field a scale or zero point belongs to."""
 
     is_output: bool
-    parameter: str = ""  # "scale" or "zero_point", or "" for data
+    parameter: str = ""  # "scale", "zero_point", or "" for data
     of: str = ""
 
     def scale_of(self, field: str) -> "Role":
@@ -26,10 +26,10 @@ INPUT, OUTPUT = Role(is_output=False), Role(is_output=True)
 
 
 class Tensor(NamedTuple):
-    """What a field is that holds a tensor, or a tuple of tensors with a role by place, the last for all that follow.
+    """Spec of a field that holds a tensor, or a tuple of tensors.
 
-    `batch` ends the leading dimensions whose entries the operator computes each by itself, as an index into sizes.
-    `parameters` are the function's names for the tensors of a tuple, by place; without them it takes a tuple.
+    `roles` has the role of each tensor; the last role is that of all further tensors. sizes[:batch] are the batch
+    dimensions. `parameters` names the function's parameters for a tuple's tensors; without names it takes a tuple.
     """
 
     roles: tuple[Role, ...]
@@ -42,49 +42,49 @@ class Tensor(NamedTuple):
 
 
 class Option(NamedTuple):
-    """What a field is that holds no tensor.
+    """Spec of any other field.
 
-    `least` is the least that a UINT, or each of a list of UINTs, may be. `words` say what else holds. `pads` is the
-    field of the tensor whose spatial dimensions a list of UINTs makes longer.
+    `least` is the smallest value of a UINT or of each UINT in a list. `words` describe further rules. `pads` is the
+    field of the tensor that a list of UINTs pads.
     """
 
-    kind: type | str  # "count", "counts" (one for each spatial dimension), "dimensions" (how many these are), or a type
+    kind: type | str  # "count", "counts" (one per spatial dimension), "dimensions" (their number), or a type
     least: int = 0
     words: str = ""
     pads: str = ""
-    prefix: str = ""  # of an enum's names in directml.h
+    prefix: str = ""  # of the enum's names in directml.h
 
 
 def tensor(role: Role, *, batch: int = 0) -> Any:
     """A field for a tensor."""
-    return dataclasses.field(default=None, metadata={"is": Tensor((role,), batch=batch)})
+    return dataclasses.field(default=None, metadata={"spec": Tensor((role,), batch=batch)})
 
 
 def tensors(*roles: Role, parameters: tuple[str, ...] = ()) -> Any:
     """A field for a tuple of tensors; in JSON a list."""
-    return dataclasses.field(default=None, metadata={"is": Tensor(roles, is_many=True, parameters=parameters)})
+    return dataclasses.field(default=None, metadata={"spec": Tensor(roles, is_many=True, parameters=parameters)})
 
 
 def spatial_dimensions() -> Any:
     """A field for the number of spatial dimensions, a UINT."""
-    return dataclasses.field(default=None, metadata={"is": Option("dimensions", 1)})
+    return dataclasses.field(default=None, metadata={"spec": Option("dimensions", 1)})
 
 
 def counts(least: int, *, pads: str = "") -> Any:
     """A field for a list of UINTs, one for each spatial dimension."""
-    return dataclasses.field(default=None, metadata={"is": Option("counts", least, "in each dimension", pads)})
+    return dataclasses.field(default=None, metadata={"spec": Option("counts", least, "in each dimension", pads)})
 
 
 def count(least: int, words: str = "") -> Any:
     """A field for a UINT."""
-    return dataclasses.field(default=None, metadata={"is": Option("count", least, words)})
+    return dataclasses.field(default=None, metadata={"spec": Option("count", least, words)})
 
 
 def choice(kind: type[enum.Enum], prefix: str) -> Any:
-    """A field for a member of an enum, whose names in directml.h have a prefix."""
-    return dataclasses.field(default=None, metadata={"is": Option(kind, prefix=prefix)})
+    """A field for a member of an enum; `prefix` starts its names in directml.h."""
+    return dataclasses.field(default=None, metadata={"spec": Option(kind, prefix=prefix)})
 
 
 def boolean() -> Any:
     """A field for a BOOL."""
-    return dataclasses.field(default=None, metadata={"is": Option(bool)})
+    return dataclasses.field(default=None, metadata={"spec": Option(bool)})

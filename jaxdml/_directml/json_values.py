@@ -1,4 +1,4 @@
-"""What is read from JSON, with the path that leads to it, so that every error can say where it is."""
+"""Values read from JSON. Each knows its path, which its errors name."""
 
 import difflib
 from collections.abc import Callable, Collection, Iterator
@@ -9,7 +9,7 @@ from jaxdml._shapes import is_integer
 
 
 class Value(NamedTuple):
-    """A value, its path, and the error to raise from a path and a text."""
+    """A JSON value and its path; `error` makes an exception of a path and a text."""
 
     value: Any
     path: str
@@ -21,16 +21,16 @@ class Value(NamedTuple):
     def expected(self, what: str) -> Exception:
         return self.fail(f"is {shown(self.value)}, expected {what}")
 
-    def members(self, known: Collection[str] | None = None) -> dict[str, "Value"]:
-        """The members of an object that are not null; with `known`, no others are allowed."""
+    def members(self, allowed: Collection[str] | None = None) -> dict[str, "Value"]:
+        """The members of an object that are not null; if `allowed` is given, other names are errors."""
         if not isinstance(self.value, dict):
             raise self.expected("an object")
         for name in self.value:
             if not isinstance(name, str):
-                raise self.fail(f"has a member {shown(name)}, whose name is no string")
-            if known is not None and name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"there are {listed(known)}"
+                raise self.fail(f"has a member {shown(name)}, whose name is not a string")
+            if allowed is not None and name not in allowed:
+                close = difflib.get_close_matches(name, allowed, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"there are {listed(allowed)}"
                 raise self.fail(f"has no field {shown(name)}; {hint}")
         return {
             name: self._replace(value=value, path=f"{self.path}.{name}" if self.path else name)
@@ -39,7 +39,7 @@ class Value(NamedTuple):
         }
 
     def member(self, name: str) -> "Value":
-        """A member that must be there; others may be, too."""
+        """A required member."""
         members = self.members()
         if name not in members:
             raise self.fail(f"has no {name}, which is required")
@@ -66,7 +66,7 @@ class Value(NamedTuple):
         return self.value
 
     def one_of[T](self, prefix: str, options: dict[str, T]) -> T:
-        """An enum's value, by its full name or without the prefix."""
+        """The option named by the string, with or without the prefix."""
         name = self.string().removeprefix(prefix)
         if name not in options:
             alike = {option.lower(): prefix + option for option in options}

@@ -1,7 +1,7 @@
-"""The words of errors: how a broken rule is told, to who wrote a call and to who wrote a desc."""
+"""Error texts. The caller of a function reads argument names; the author of a desc reads field names."""
 
 import contextlib
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jaxdml._directml.data_types import DataType
@@ -10,14 +10,17 @@ from jaxdml.errors import DescError
 
 
 class Remedy(NamedTuple):
-    """What to write instead: in a call, where it may depend on the argument's shape, and in a desc."""
+    """What to write instead, in a call and in a desc; the former may depend on the shape of the argument."""
 
     in_call: str | Callable[[Shape], str]
     in_desc: str
 
 
 class RuleError(Exception):
-    """A broken rule. `text` goes on where the tensor's name ends; `told` chooses the remedy and makes the DescError."""
+    """A broken rule, which `desc_error` turns into a DescError with the remedy for a call or for a desc.
+
+    `text` continues a sentence that begins with the tensor's name.
+    """
 
     def __init__(
         self,
@@ -36,8 +39,8 @@ class RuleError(Exception):
         self.error = error
         self.facts = facts
 
-    def told(self, shapes: Mapping[str, Shape] | None = None) -> DescError:
-        """The error for who wrote a call, whose arguments have these shapes by page name; None: who wrote a desc."""
+    def desc_error(self, shapes: Mapping[str, Shape] | None = None) -> DescError:
+        """The error for a call whose arguments have these shapes, by DirectML's name, or for a desc if None."""
         remedy: Any = self.remedy
         if isinstance(remedy, Remedy):
             remedy = remedy.in_desc if shapes is None else remedy.in_call
@@ -48,22 +51,22 @@ class RuleError(Exception):
 
 
 def broken(operator: str, tensor: str, rule: str, text: str, **facts: Any) -> DescError:
-    """The error for a broken rule that is told to everybody in the same words."""
-    return RuleError(operator, tensor, rule, text, **facts).told()
+    """The error for a broken rule whose text is the same for calls and descs."""
+    return RuleError(operator, tensor, rule, text, **facts).desc_error()
 
 
 @contextlib.contextmanager
-def told(shapes: Mapping[str, Shape] | None = None) -> Iterator[None]:
-    """Tells a broken rule to who wrote the desc, or the call whose arguments have these shapes."""
+def raising_desc_errors(shapes: Mapping[str, Shape] | None = None) -> Iterator[None]:
+    """Raises a RuleError as the DescError that `RuleError.desc_error` makes of it."""
     try:
         yield
     except RuleError as rule:
-        raise rule.told(shapes) from None
+        raise rule.desc_error(shapes) from None
 
 
 @contextlib.contextmanager
-def told_as(function: str) -> Iterator[None]:
-    """Errors of an operator name the function that was called, where that function does an operator's work."""
+def raising_as(function: str) -> Iterator[None]:
+    """Makes errors name the function that was called instead of the operator that it uses."""
     try:
         yield
     except DescError as error:
@@ -80,32 +83,9 @@ def listed(options: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """repr, where there is one, cut to a readable length: Python writes no integer of more than 4300 digits."""
+    """repr(value), cut to 200 characters. Python refuses to write integers of more than 4300 digits."""
     try:
         text = repr(value)
     except ValueError:
         text = f"a very large {type(value).__name__}"
     return text if len(text) <= 200 else f"{text[:200]}..."
-
-
-# Zero points ---------------------------------------------------------------------------------------------------------
-
-
-def no_integer(zero_point: str, parameters: Container[str]) -> str:
-    """What to say of a zero point that is a float: no cast, which would make a 0 of a scale in its place."""
-    scale = zero_point.replace("zero_point", "scale")
-    return "a zero point is an integer" + (f": are {scale} and {zero_point} swapped?" if scale in parameters else "")
-
-
-def retyped_zero_point(zero_point: str, received: DataType, expected: DataType, owner: str) -> str:
-    """What to write for a zero point of another integer type than its owner's.
-
-    No cast between a signed type and the unsigned type of its size: -64 would silently become 192. A tensor that was
-    quantized to the one type has another zero point than a tensor that was quantized to the other type.
-    """
-    if received.bits == expected.bits:
-        return f"give the {expected.name} zero point that {owner} was quantized with"
-    is_signed, wants_signed = (not data_type.name.startswith("U") for data_type in (received, expected))
-    keeps_all_values = expected.bits > received.bits and (wants_signed or not is_signed)
-    cast = f"write {zero_point}.astype(jnp.{expected.name.lower()})"
-    return cast if keeps_all_values else f"if {expected.name} holds its values, {cast}"

@@ -1,4 +1,4 @@
-"""What one page of DirectML says of an operator, beside the fields of its desc."""
+"""The facts that one page of DirectML's documentation states about an operator."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from jaxdml._directml.messages import Remedy
 
 
 def nothing(desc: Any) -> None:
-    """The check of a page whose tables and constraints say all."""
+    """The check of a page without further rules."""
 
 
 class Page(NamedTuple):
@@ -19,10 +19,10 @@ class Page(NamedTuple):
       desc: the desc's class.
       support: the tensor-support table of each level that changes it.
       constraints: the tensor-constraint list.
-      check: raises `RuleError` where sizes or options do not fit each other; tables and constraints hold already.
-      remedies: by tensor and rule, what to write instead where the general remedy would mislead, else None.
-      converts: ("float", "integer") or ("integer", "float") if the operator makes the one of the other.
-      weights: by the tensor that holds weights, the axis of their output channels.
+      check: raises RuleError if sizes or options do not fit; runs after the tables and constraints are checked.
+      remedies: maps tensor and rule to a function that replaces the general remedy, unless it returns None.
+      converts: ("float", "integer") if the operator quantizes, ("integer", "float") if it dequantizes, else None.
+      weights: maps the tensor that holds weights to the axis of its output channels.
     """
 
     desc: type[OperatorDesc]

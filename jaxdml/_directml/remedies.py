@@ -1,127 +1,208 @@
-"""What to write instead, where tables and constraints are broken: by who wrote a call, and by who wrote a desc."""
+"""Advice in errors: what to write instead. `table_remedies` has the advice for tensor-support tables and constraints.
+
+Checks state facts and pass them here. Sizes are validated before: those that are not ints are symbolic.
+"""
 
 import math
-from typing import Any
+import re
+from collections.abc import Container, Sequence
+from typing import Any, NamedTuple
 
-from jaxdml._directml.data_types import BYTES, DataType
-from jaxdml._directml.desc import Slot, fields_of, parameters_of
-from jaxdml._directml.messages import Remedy, listed, no_integer, retyped_zero_point
-from jaxdml._directml.page import Page
-from jaxdml._directml.pages import converter
-from jaxdml._shapes import Shape, aligned
+from jaxdml._directml.data_types import DataType
+from jaxdml._directml.desc import Slot, TensorDesc
+from jaxdml._directml.feature_levels import FeatureLevel
+from jaxdml._directml.messages import Remedy, shown
+from jaxdml._shapes import Shape, aligned, known_elements, without_leading_ones
 
+# Fields of descs and data types --------------------------------------------------------------------------------------
 
-def remedy_of(page: Page, slot: Slot, rule: str, received: Any, expected: Any) -> str | Remedy:
-    """What to write where a tensor leaves its row of the support table."""
-    if rule == "data_type":
-        return retyped(page, slot, slot.argument, received, expected)
-    advice = page.remedies.get((slot.row, rule))
-    special = advice(slot.tensor) if advice else None
-    if special is not None:
-        return special
-    if rule == "required":
-        is_: Any = fields_of(page.desc)[slot.field]
-        tensor = "(TensorDesc(...),)" if is_.is_many else "TensorDesc(...)"
-        return Remedy(f"give {slot.argument}", f"write {slot.field}={tensor}")
-    low, high = expected
-    return Remedy(f"reshape {slot.argument}", f"give it {low if low == high else f'{low} to {high}'} sizes")
+TENSOR_DESC = "write TensorDesc(DataType.UINT8, (2, 3)) or the like"
+DATA_TYPE = "write DataType.UINT8 or the like, or DataType.of(dtype)"
+NOT_EMPTY = Remedy("skip the call when there is no data", "give each dimension 1 or more")
+SPLIT = "split the tensor"
+NO_OVERLAP = "each element of an output needs its own place in the buffer"
+NO_FLAGS = "leave its flags NONE"
+QUANTIZATION_TYPE = "write QuantizationType.SCALE or QuantizationType.SCALE_ZERO_POINT"
 
 
-def retyped(page: Page, slot: Slot, argument: str, received: DataType, allowed: tuple[DataType, ...]) -> str | Remedy:
-    """What to write where a tensor is of another type than the allowed ones."""
-    advice = page.remedies.get((slot.row, "data_type"))
-    special = advice(slot.tensor) if advice else None
-    if special is not None:
-        return special
-    return Remedy(_conversion(page, slot, argument, received, allowed), f"write data_type={_named(allowed)}")
+def tuple_of_one(field: str) -> str:
+    return f"write {field}=(TensorDesc(...),)"
 
 
-def _named(types: tuple[DataType, ...]) -> str:
-    return listed(f"DataType.{data_type.name}" for data_type in types)
+def feature_level(value: Any) -> str:
+    """Suggests the level that a value such as "6_4", 6.4, "LEVEL_6_4" or 0x6400 means."""
+    number = "_".join(re.findall(r"\d+", shown(value)))
+    named = (level.name for level in FeatureLevel if number in (str(level), str(int(level))))
+    return f"write FeatureLevel.{next(named, 'LEVEL_4_0 or the like')}"
 
 
-def _conversion(page: Page, slot: Slot, argument: str, received: DataType, allowed: tuple[DataType, ...]) -> str:
-    """How to come from a type to an allowed one without losing what the values mean."""
-    is_float, wants_float = received.name.startswith("FLOAT"), allowed[0].name.startswith("FLOAT")
-    if slot.role.is_output:
-        return f"make it {listed(allowed)}"
-    if slot.role.parameter == "zero_point":
-        if is_float:
-            return no_integer(slot.argument, parameters_of(page.desc))
-        return f"convert it with {argument}.astype to its tensor's type, if that type holds its values"
-    wide = f".astype(jnp.{received.name.lower().replace('4', '8')})" if received.is_packed else ""
-    if wants_float and not is_float and not slot.role.parameter and received.bits <= 32:
-        return f"dequantize it first: {converter('integer', 'float')}({argument}{wide}, scale, zero_point)"
-    if wants_float and (is_float or slot.role.parameter):
-        return f"write {argument}.astype(jnp.{allowed[0].name.lower()})"
-    if is_float and slot.row in page.weights:
-        weights = slot.argument  # of any float type
-        return (
-            f"quantize it first: {weights}, {weights}_scale = "
-            f"jaxdml.ptq.quantize_weights({weights}, axis={page.weights[slot.row]})"
-        )
-    quantized = f"{converter('float', 'integer')}({argument}, scale, zero_point, output_dtype=...)"
-    if is_float:
-        return f"quantize it first: {quantized}"
-    if wide:
-        return f"write {argument}{wide}"
-    if len(allowed) == 1:
-        return f"if {allowed[0].name} holds its values, write {argument}.astype(jnp.{allowed[0].name.lower()})"
-    converted = f"convert it with {argument}.astype to a type that holds its values"
-    is_quantizable = received == DataType.INT32 and allowed == BYTES  # sums, where quantized values are wanted
-    return f"{converted}, or quantize it: {quantized}" if is_quantizable else converted
+def cast(argument: str, expected: DataType) -> Remedy:
+    return Remedy(f"write {argument}.astype(jnp.{expected.name.lower()})", f"write data_type=DataType.{expected.name}")
 
 
-def remedy_of_inequality(page: Page, what: str, slot: Slot, first: Slot, mine: Any, theirs: Any) -> str | Remedy:
-    """How a tensor comes to have what the first of its bullet has."""
-    special = page.remedies.get((slot.row, f"same_{what}"))
-    if special is not None and (advice := special(slot.tensor)) is not None:
-        return advice
-    argument, other = slot.argument, first.argument
-    if what == "data_type":
-        in_call = f"write {argument}.astype(jnp.{theirs.name.lower()})"
-        if slot.role.parameter == "zero_point":
-            in_call = retyped_zero_point(argument, mine, theirs, first.name)
-        return Remedy(in_call, f"write data_type={_named((theirs,))}")
-    if slot.role.parameter:
-        has_its_sizes = any(kind == "sizes" and {slot.row, first.row} <= {*names} for kind, names in page.constraints)
-        in_desc = f"write sizes={first.tensor.sizes}, and strides of 0 where values are shared"
-        in_desc = in_desc if has_its_sizes else f"give it {shown_fact(theirs)} sizes"
-        is_reshaped = what == "dimension_count" and len(aligned(slot.tensor.sizes, theirs)) == theirs
-        form = _reshaped if is_reshaped else _broadcasting
-        return Remedy(lambda shape: form(argument, shape, first.tensor.sizes), in_desc)
-    in_call = "tensors do not broadcast, use jax.vmap or jnp.broadcast_to"
-    if what == "dimension_count":
-        if mine == theirs + 1:
-            in_call = f"write {other}[None] for a batch of one, or use jax.vmap over a stack of {argument}"
-        return Remedy(in_call, f"give both {shown_fact(mine)} sizes, or both {shown_fact(theirs)}")
-    return Remedy(in_call, "tensors do not broadcast: write equal sizes, and strides of 0 where values are repeated")
+def converted(slot: Slot, parameters: Container[str], received: DataType, expected: DataType, owner: str) -> Remedy:
+    """For a tensor whose type differs from that of `owner`, such as the tensor that a zero point belongs to."""
+    remedy = cast(slot.argument, expected)
+    if slot.role.parameter != "zero_point":
+        return remedy
+    if received.name.startswith("FLOAT"):
+        return remedy._replace(in_call=float_zero_point(slot.argument, parameters))
+    return remedy._replace(in_call=retyped_zero_point(slot.argument, received, expected, owner))
 
 
-def _broadcasting(argument: str, shape: Shape, sizes: Shape) -> str:
-    """How a scale or zero point of this shape can be shared along the others of the tensor's dimensions."""
-    values = [size for size in shape if size != 1]
-    if len(values) == 1 and values[0] in sizes:
-        axis = len(sizes) - 1 - sizes[::-1].index(values[0])
-        if axis < len(sizes) - 1:
-            ones = ", 1" * (len(sizes) - 1 - axis)
-            return f"for one value per entry of dimension {axis} write {argument}.reshape(-1{ones})"
-    return f"give {argument} one value, one for each entry of a dimension, or sizes that broadcast to {list(sizes)}"
+def float_zero_point(zero_point: str, parameters: Container[str]) -> str:
+    """Asks whether the caller swapped scale and zero point; casting a scale would give a zero point of 0."""
+    scale = zero_point.replace("zero_point", "scale")
+    return "a zero point is an integer" + (f": are {scale} and {zero_point} swapped?" if scale in parameters else "")
 
 
-def _reshaped(argument: str, shape: Shape, sizes: Shape) -> str:
-    """How a scale or zero point of too few or too many dimensions comes to as many as its tensor has."""
-    count, whole = math.prod(shape), [*range(len(sizes))][::-1]
-    fitting = [axis for axis in whole if sizes[axis] == count] + [axis for axis in whole if sizes[axis] % count == 0]
-    if len(shape) == 1 and fitting:
-        ones = ["1"] * len(sizes)
-        ones[fitting[0]] = "-1"
-        return f"for blocks along dimension {fitting[0]} write {argument}.reshape({', '.join(ones)})"
-    if len(shape) == 1 and count > 1:
-        return f"there are {count} values, which divide no dimension of {list(sizes)}"
-    return f"write {argument}.reshape({', '.join(map(str, aligned(shape, len(sizes))))})"
+def retyped_zero_point(zero_point: str, received: DataType, expected: DataType, owner: str) -> str:
+    """Suggests a cast between integer types, except between int8 and uint8 and the like, where -64 would become 192."""
+    if received.bits == expected.bits:
+        return f"give the {expected.name} zero point that {owner} was quantized with"
+    is_signed, wants_signed = (not data_type.name.startswith("U") for data_type in (received, expected))
+    keeps_all_values = expected.bits > received.bits and (wants_signed or not is_signed)
+    cast = f"write {zero_point}.astype(jnp.{expected.name.lower()})"
+    return cast if keeps_all_values else f"if {expected.name} holds its values, {cast}"
 
 
-def shown_fact(fact: Any) -> str:
-    """Sizes, a rank or a data type in words."""
-    return str(list(fact)) if isinstance(fact, tuple) else getattr(fact, "name", str(fact))
+# Scales, zero points, matrices ---------------------------------------------------------------------------------------
+
+
+def to_form(
+    argument: str, sizes: Shape, forms: Sequence[Shape], exact: Sequence[Shape], otherwise: str | Remedy
+) -> str | Remedy:
+    """How to reshape a tensor to a form with as many values; `otherwise` if there is no such form."""
+    number = known_elements(sizes)
+    fitting = [form for form in forms if math.prod(form) == number > 1]
+    if not fitting:
+        return otherwise or (f"there are {number} values" if number > 1 else "")
+    bare = without_leading_ones(fitting[0])
+    trailing = 0 if (number,) in exact else len(bare) - 1
+
+    def in_call(shape: Shape) -> str:
+        if len(shape) == 1 and trailing == 1:
+            return f"write {argument}[:, None]"
+        return f"write {argument}.reshape(-1{', 1' * trailing})"
+
+    in_desc = aligned(fitting[0], len(sizes)) if len(bare) <= len(sizes) else fitting[0]
+    return Remedy(in_call, f"write sizes={in_desc}")
+
+
+def even_blocks(axis: int, blocks: Any, size: Any) -> str:
+    """For a dimension whose size the number of blocks does not divide."""
+    if not isinstance(blocks, int) or not isinstance(size, int):
+        return f"give dimension {axis} one value or the size of the input"
+    if blocks > size:
+        return f"there are more values than elements in dimension {axis}"
+    padded = -(-size // blocks) * blocks
+    return f"pad the input to {padded} in dimension {axis}, or give as many values as divide {size}"
+
+
+def transpose_b(b: TensorDesc) -> Remedy:
+    """For weights [N, K], which other libraries use."""
+    transposed = "b.T" if len(b.sizes) == 2 else "b.swapaxes(-1, -2)"
+    return Remedy(f"{'prepare' if b.flags else 'write'} {transposed}", "Strides can describe [N, K] data")
+
+
+# Convolutions --------------------------------------------------------------------------------------------------------
+
+
+class _Layout(NamedTuple):
+    """Names of DirectML's layouts and of those with channels last, and the axes that transpose the latter."""
+
+    data: str
+    filter: str
+    data_last: str
+    filter_last: str
+    data_axes: Shape
+    filter_axes: Shape
+
+
+LAYOUTS = {  # by the number of spatial dimensions
+    1: _Layout("NCW", "[O, I, W]", "NWC data", "a WIO filter", (0, 2, 1), (2, 1, 0)),
+    2: _Layout("NCHW", "[O, I, H, W]", "NHWC data", "an HWIO filter", (0, 3, 1, 2), (3, 2, 0, 1)),
+}
+
+
+def channels(desc: Any) -> Remedy:
+    """For input and filter whose channels do not fit: another layout, another group count, or both layouts."""
+    input, filter = desc.input_tensor.sizes, desc.filter_tensor.sizes
+    layout = LAYOUTS[len(input) - 2]
+    either = Remedy(
+        f"channels are dimension 1 of both: write input.transpose{layout.data_axes} for {layout.data_last}, "
+        f"filter.transpose{layout.filter_axes} for {layout.filter_last}",
+        f"channels are dimension 1 of both: Strides can describe {layout.data_last} or {layout.filter_last}",
+    )
+    if filter[-2] * desc.group_count in (input[1], input[-1]):  # the filter may have its channels last
+        return either
+    first, last = (_fitting_groups(size, filter) for size in (input[1], input[-1]))
+    transpose = f"input.transpose{layout.data_axes}"
+    if last == desc.group_count:
+        text = f"takes {layout.data}: write"
+        return Remedy(f"jaxdml {text} {transpose}", f"DirectML {text} such Sizes, and Strides for {layout.data_last}")
+    if not first:
+        return either
+    groups = f"write group_count={first}"
+    if not last:
+        return Remedy(groups, groups)
+    return Remedy(
+        f"{groups}, or {transpose} and group_count={last} for {layout.data_last}",
+        f"{groups}, or {layout.data} Sizes and group_count={last} with Strides for {layout.data_last}",
+    )
+
+
+def _fitting_groups(channels: int, filter: Shape) -> int:
+    """The group count with which the filter fits an input of so many channels, or 0."""
+    groups, rest = divmod(channels, filter[1])
+    return groups if isinstance(groups, int) and not (rest or filter[0] % groups) else 0
+
+
+def outputs_first(filter: Shape, parameter: TensorDesc | None) -> str | Remedy:
+    """For a parameter with one value for each output channel of the filter, if these come last."""
+    if parameter is None or not 1 < known_elements(parameter.sizes) == filter[-1]:
+        return ""
+    layout = LAYOUTS[len(filter) - 2]
+    order = f"the filter is {layout.filter}: "
+    return Remedy(
+        f"{order}write filter.transpose{layout.filter_axes} for {layout.filter_last}",
+        f"{order}Strides can describe {layout.filter_last}",
+    )
+
+
+def too_many_dimensions(input: TensorDesc) -> str | None:
+    return "DirectML convolves in one or two spatial dimensions" if len(input.sizes) > 4 else None
+
+
+def stack_of_filters(filter: TensorDesc) -> str | Remedy | None:
+    if len(filter.sizes) <= 4:
+        return None
+    advice = "a stack of filters is not a filter: "
+    return Remedy(
+        advice + "prepare it with jax.vmap(dml.prepare_convolution_filter), and convolve under jax.vmap",
+        advice + "write a desc for one of them",
+    )
+
+
+def smaller_kernel(extent: Sequence[Any], kernel: Sequence[Any]) -> str:
+    """For a kernel that is larger than the padded input."""
+    if all(isinstance(size, int) and size < window for size, window in zip(extent, kernel, strict=True)):
+        return "pad it, shrink the kernel, or swap input and filter"
+    return "pad it or shrink the kernel"
+
+
+# Windows -------------------------------------------------------------------------------------------------------------
+
+PAD_LESS = "pad less"
+MEANS_OF_MEANS = "take means of means"
+ONLY_PADDING = "pad less, or set include_padding"
+ONLY_GAPS = "dilate less than the input is long, or set include_padding"
+
+
+def smaller_window(input: Shape, window: Sequence[int]) -> Remedy:
+    """For a pooling window that is larger than the padded input; it may fit an input with channels last."""
+    advice = "pad the input or shrink the window"
+    if all(isinstance(size, int) and size >= extent for size, extent in zip(input[1:-1], window, strict=True)):
+        order = (0, len(input) - 1, *range(1, len(input) - 1))
+        return Remedy(f"{advice}, or write input.transpose{order} if channels come last", advice)
+    return Remedy(advice, advice)

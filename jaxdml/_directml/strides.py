@@ -1,4 +1,4 @@
-"""Strides as arithmetic: which elements of a flat buffer a tensor has, and whether two of its elements share one."""
+"""Arithmetic on strides: which elements of a flat buffer a tensor occupies, and whether they overlap."""
 
 import math
 from collections.abc import Sequence
@@ -14,26 +14,26 @@ def packed_strides(sizes: Sequence[int]) -> Shape:
 
 
 def is_packed(sizes: Shape, strides: Shape | None) -> bool:
-    """Whether strides are those of row-major order; that of a dimension of one element is never taken."""
+    """Whether strides are those of row-major order, ignoring dimensions of one element."""
     if strides is None:
         return True
     return all(size == 1 or s == t for size, s, t in zip(sizes, strides, packed_strides(sizes), strict=True))
 
 
 def reach(sizes: Shape, strides: Shape | None) -> int:
-    """Elements from the first to the last, both included."""
+    """The number of elements of the buffer from the first to the last, inclusive."""
     return 1 + sum(
         (n - 1) * s for n, s in zip(sizes, packed_strides(sizes) if strides is None else strides, strict=True)
     )
 
 
 def by_stride(sizes: Shape, strides: Shape) -> list[int]:
-    """The dimensions of more than one element, largest stride first."""
+    """The dimensions of more than one element, by decreasing stride."""
     return sorted((axis for axis, size in enumerate(sizes) if size > 1), key=lambda axis: -strides[axis])
 
 
 def is_nested(sizes: Shape, strides: Shape) -> bool:
-    """Whether each step of a dimension skips all that the smaller strides reach, as in rows of rows."""
+    """Whether each stride exceeds the reach of all smaller strides, as in a padded or transposed array."""
     inner = 1
     for axis in reversed(by_stride(sizes, strides)):
         if strides[axis] < inner:
@@ -43,20 +43,20 @@ def is_nested(sizes: Shape, strides: Shape) -> bool:
 
 
 def may_overlap(sizes: Shape, strides: Shape) -> bool:
-    """Whether two elements share a place in the buffer; also where that takes too long to decide."""
+    """Whether two elements share a place in the buffer; True if that takes too long to decide."""
     if is_nested(sizes, strides):
         return False
     if math.prod(sizes) > reach(sizes, strides) or reach(sizes, strides) >= 2**62:
         return True
     dimensions = by_stride(sizes, strides)
-    # Nothing is read: NumPy only solves for where the elements of such views would be.
+    # The view lies outside the array, but NumPy only compares addresses and reads nothing.
     view = np.lib.stride_tricks.as_strided(
         np.empty(1, np.uint8),
         [sizes[axis] for axis in dimensions],
         [strides[axis] for axis in dimensions],
         writeable=False,
     )
-    while view.ndim:  # the first dimension in which two elements differ: one of them may be taken at 0
+    while view.ndim:  # elements that first differ in this dimension: shifted, one of them is at 0
         try:
             if np.shares_memory(view[0, ...], view[1:], max_work=10**6):
                 return True

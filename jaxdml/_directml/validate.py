@@ -1,26 +1,18 @@
-"""Decides whether a desc is right at a feature level. Pure Python; the only place that knows the rules' order."""
+"""Validates descs at a feature level. `check` alone decides the order of the rules."""
 
-import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
 
-from jaxdml._directml.desc import (
-    OperatorDesc,
-    Slot,
-    TensorDesc,
-    fields_of,
-    one_or_named,
-    page_name,
-    slots,
-)
+from jaxdml._directml import remedies
+from jaxdml._directml.desc import OperatorDesc, Slot, TensorDesc, fields_of, one_or_named, page_name, slots
 from jaxdml._directml.feature_levels import FeatureLevel, Support, allowed_from, table_at
 from jaxdml._directml.fields import Option, Tensor
-from jaxdml._directml.messages import Remedy, RuleError, listed, shown, told
+from jaxdml._directml.messages import Remedy, RuleError, listed, raising_desc_errors, shown
 from jaxdml._directml.page import Page
 from jaxdml._directml.pages import EXAMPLE, PAGES
-from jaxdml._directml.remedies import remedy_of, remedy_of_inequality, shown_fact
+from jaxdml._directml.table_remedies import remedy_of, remedy_of_inequality, shown_fact
 from jaxdml._directml.tensor_rules import check_tensor, check_tuple
 from jaxdml.errors import DescError, FeatureLevelError
 
@@ -33,15 +25,16 @@ def validate(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATE
       feature_level: the level whose tensor-support table applies.
 
     Returns:
-      The output's shape and dtype, a `jax.ShapeDtypeStruct`; a named tuple of them if there are several outputs.
+      The output's shape and dtype as a `jax.ShapeDtypeStruct`, or a named tuple of these for several outputs.
 
     Raises:
-      DescError: naming operator, tensor and rule; FeatureLevelError where another level would allow it.
+      DescError: if the desc breaks a rule; it names operator, tensor and rule.
+      FeatureLevelError: if another level allows the desc.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmldevice-createoperator
     """
     page = page_of(desc, "validate")
-    with told():
+    with raising_desc_errors():
         check(desc, feature_level)
     outputs = (slot.tensor for slot in slots(desc) if slot.role.is_output)
     structs = (jax.ShapeDtypeStruct(output.sizes, output.data_type.dtype) for output in outputs)
@@ -49,7 +42,7 @@ def validate(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATE
 
 
 def page_of(desc: Any, function: str) -> Page:
-    """The page of a desc, which was given to the function of this name."""
+    """The page of a desc; `function` is the name of the caller, for the error."""
     page = PAGES.get(desc.operator) if isinstance(desc, OperatorDesc) else None
     if page is None or not isinstance(desc, page.desc):
         text = f"{function}: desc is {shown(desc)}, expected an operator desc such as {EXAMPLE.desc.__name__}"
@@ -58,7 +51,7 @@ def page_of(desc: Any, function: str) -> Page:
 
 
 def check(desc: OperatorDesc, feature_level: FeatureLevel) -> None:
-    """Raises `RuleError` for the first rule that a desc breaks."""
+    """Raises a RuleError for the first rule that a desc breaks."""
     page = PAGES[desc.operator]
     check_feature_level(page, feature_level)
     tensors = tuple(slots(desc))
@@ -76,15 +69,15 @@ def check(desc: OperatorDesc, feature_level: FeatureLevel) -> None:
 
 
 def check_tuples(desc: OperatorDesc) -> None:
-    """Fields that take several tensors hold tuples."""
+    """Checks that fields for several tensors hold tuples."""
     fields: Iterable[tuple[str, Any]] = fields_of(type(desc)).items()
-    for field, is_ in fields:
-        if isinstance(is_, Tensor) and is_.is_many:
+    for field, spec in fields:
+        if isinstance(spec, Tensor) and spec.is_many:
             check_tuple(desc.operator, page_name(field), field, getattr(desc, field))
 
 
 def minimum_feature_level(desc: OperatorDesc) -> FeatureLevel:
-    """The lowest feature level that allows a desc; JAXDML, which is no level of DirectML, if none of these does.
+    """The lowest feature level that allows a desc; JAXDML if no level of DirectML does.
 
     Args:
       desc: an operator desc.
@@ -93,7 +86,7 @@ def minimum_feature_level(desc: OperatorDesc) -> FeatureLevel:
       FeatureLevel.
 
     Raises:
-      DescError: if no level does; it says what is wrong at LATEST, or at JAXDML if that allows more.
+      DescError: if no level allows it, naming the broken rule at LATEST, or at JAXDML if only JAXDML allows the types.
 
     Source: https://learn.microsoft.com/windows/ai/directml/dml-feature-level-history
     """
@@ -101,7 +94,7 @@ def minimum_feature_level(desc: OperatorDesc) -> FeatureLevel:
     try:
         validate(desc, FeatureLevel.LATEST)
     except FeatureLevelError:
-        validate(desc, FeatureLevel.JAXDML)  # which says what else is wrong
+        validate(desc, FeatureLevel.JAXDML)  # raises if the desc breaks another rule too
     return next(level for level in FeatureLevel if _is_allowed(desc, level))
 
 
@@ -114,38 +107,29 @@ def _is_allowed(desc: OperatorDesc, level: FeatureLevel) -> bool:
 
 
 def check_is_level(operator: str, feature_level: Any) -> None:
-    """feature_level is a FeatureLevel."""
+    """Checks that feature_level is a FeatureLevel."""
     if not isinstance(feature_level, FeatureLevel):
-        text = shown(feature_level)
-        number = "_".join(re.findall(r"\d+", text))  # of "6_4", 6.4, "LEVEL_6_4" or 0x6400
-        named = (level.name for level in FeatureLevel if number in (str(level), str(int(level))))
-        fix = f"write FeatureLevel.{next(named, 'LEVEL_4_0 or the like')}"
+        text, remedy = f"is {shown(feature_level)}, expected a FeatureLevel", remedies.feature_level(feature_level)
         facts = {"expected": FeatureLevel, "received": feature_level}
-        raise RuleError(operator, "feature_level", "feature_level", f"is {text}, expected a FeatureLevel", fix, **facts)
+        raise RuleError(operator, "feature_level", "feature_level", text, remedy, **facts)
 
 
 def check_feature_level(page: Page, feature_level: Any) -> None:
-    """feature_level is a FeatureLevel, and the operator exists there."""
+    """Checks that feature_level is a FeatureLevel, and that it has the operator."""
     operator = page.operator
     check_is_level(operator, feature_level)
     introduced = min(page.support)
     if feature_level < introduced:
-        raise FeatureLevelError(
-            f"{operator}: not available at feature level {feature_level} (introduced in {introduced})",
-            operator=operator,
-            rule="feature_level",
-            expected=introduced,
-            received=feature_level,
-            feature_level=feature_level,
-            minimum_feature_level=introduced,
-        )
+        text = f"{operator}: not available at feature level {feature_level} (introduced in {introduced})"
+        facts = {"expected": introduced, "received": feature_level, "minimum_feature_level": introduced}
+        raise FeatureLevelError(text, operator=operator, rule="feature_level", feature_level=feature_level, **facts)
 
 
 # Tensor-support tables -----------------------------------------------------------------------------------------------
 
 
 class _Breach(NamedTuple):
-    """How a tensor leaves its row of the support table."""
+    """Why a row of the support table does not allow a tensor."""
 
     rule: str
     problem: str
@@ -169,7 +153,7 @@ def _breach(row: Support, tensor: TensorDesc | None) -> _Breach | None:
 
 
 def check_support(page: Page, slot: Slot, feature_level: FeatureLevel) -> None:
-    """The tensor stands in its row of the table: present or optional, dimension count, data type."""
+    """Checks that the tensor's row of the table allows its absence, its dimension count and its data type."""
     breach = _breach(table_at(page.support, feature_level)[slot.row], slot.tensor)
     if breach is None:
         return
@@ -199,7 +183,7 @@ def check_support(page: Page, slot: Slot, feature_level: FeatureLevel) -> None:
 
 
 def _check_constraints(page: Page, tensors: Iterable[Slot]) -> None:
-    """Every bullet of the page's tensor-constraint list; absent tensors constrain nothing."""
+    """Checks every bullet of the page's tensor-constraint list; absent tensors are not constrained."""
     present = [slot for slot in tensors if slot.tensor is not None]
     for what, names in page.constraints:
         own = sorted((slot for slot in present if slot.row in names), key=lambda slot: names.index(slot.row))
@@ -220,7 +204,7 @@ def _fact(what: str, tensor: TensorDesc) -> Any:
 
 
 def _check_kinds(desc: OperatorDesc) -> None:
-    """Enums and BOOLs are such; numbers depend on sizes, and are left to the page."""
+    """Checks the types of enums and BOOLs. The page checks numbers, whose limits depend on sizes."""
     kinds: Iterable[tuple[str, Any]] = fields_of(type(desc)).items()
     for field, option in kinds:
         if not isinstance(option, Option) or not isinstance(option.kind, type):

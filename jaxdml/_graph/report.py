@@ -2,22 +2,19 @@
 
 from collections import Counter
 
-from jaxdml._directml.tables import Table
 from jaxdml._graph.graph import CONVERSIONS, Graph
+from jaxdml._tables import Table
 
 WIDEST = 60
 
 
 def table(graph: Graph, origin: str = "in the file") -> str:
     """The table, with a line for each node, and how many nodes run on integers; origin is the head of the sources."""
-    rows = _rows(graph, origin)
-    widths = [min(max(map(len, column)), WIDEST) for column in zip(*rows, strict=True)]
-    widths[-1] = max(len(row[-1]) for row in rows)
-    lines = ["  ".join(_cut(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    lines.insert(1, "  ".join("-" * width for width in widths))
+    header, *rows = _rows(graph, origin)
+    lines = Table("", header, rows).lines(widest=WIDEST, rule="  ")
     if closing := _closing(graph):
         lines += ["", closing]
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(lines)
 
 
 def html(graph: Graph, titles: tuple[str, ...], origin: str = "in the file") -> str:
@@ -62,7 +59,3 @@ def _counted(source: tuple[str, ...]) -> str:
     """Operators in order, with the number of those that come several times: 2 DequantizeLinear + Add."""
     counts = Counter(source)
     return " + ".join(f"{count} {name}" if count > 1 else name for name, count in counts.items())
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."

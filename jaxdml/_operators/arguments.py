@@ -17,10 +17,11 @@ from jaxdml._arithmetic.rounding import limits_of
 from jaxdml._directml.data_types import DataType
 from jaxdml._directml.desc import Slot, TensorDesc, is_sequence, page_name, parameters_of
 from jaxdml._directml.feature_levels import FeatureLevel, allowed_from, table_at
-from jaxdml._directml.messages import Remedy, broken, listed, no_integer, shown
+from jaxdml._directml.messages import Remedy, broken, listed, shown
 from jaxdml._directml.page import Page
 from jaxdml._directml.pages import PAGES
-from jaxdml._directml.remedies import retyped
+from jaxdml._directml.remedies import float_zero_point
+from jaxdml._directml.table_remedies import retyped
 from jaxdml._shapes import is_integer
 from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
 
@@ -83,7 +84,7 @@ class Arguments:
     def _slot(self, name: str, desc: TensorDesc) -> Slot:
         argument, _, place = name.partition("[")
         parameter: Any = self._parameters[argument]
-        role = parameter.is_.role(int(place[:-1])) if place else parameter.role
+        role = parameter.spec.role(int(place[:-1])) if place else parameter.role
         return Slot(parameter.field, self.page_name(name), page_name(parameter.field), role, desc, argument)
 
     def _prepared(self, name: str, value: Any, expected: Any) -> Any:
@@ -135,7 +136,7 @@ class Arguments:
         if not isinstance(value, numbers.Integral | np.integer) or isinstance(value, bool):
             fix = f"write jnp.asarray({name}, jnp.{np.dtype(dtype)})"
             if _has_fractions(value):
-                fix = no_integer(name, self._parameters)
+                fix = float_zero_point(name, self._parameters)
             text = f"is {described(value)}, expected None, an integer or an array; {fix}"
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=described(value))
         # Beside a tensor of a wrong type, which validate reports, any integer type will do.

@@ -15,7 +15,7 @@ import numpy as np
 from jaxdml._arithmetic.prepared import Prepared
 from jaxdml._directml.desc import OperatorDesc, parameter_name
 from jaxdml._directml.fields import Option
-from jaxdml._directml.messages import told
+from jaxdml._directml.messages import raising_desc_errors
 from jaxdml._directml.pages import EXAMPLE, PAGES
 from jaxdml._directml.validate import check, check_feature_level
 from jaxdml._operators.arguments import Arguments, is_number
@@ -135,7 +135,7 @@ class Operator:
             for place, x in enumerate(_each(given[name])):
                 self._typed.has_type(f"{name}[{place}]" if name in known.many else name, x)
         arrays = ((name, given[name]) for name in known.tensors if hasattr(given[name], "shape"))
-        with told({self._typed.page_name(name): array.shape for name, array in arrays}):
+        with raising_desc_errors({self._typed.page_name(name): array.shape for name, array in arrays}):
             check_feature_level(self.page, level)
             if output_dtype is not None:
                 self._typed.allows_output(self.page, known.output, given["output_dtype"], level)

@@ -8,11 +8,10 @@ from jax import lax
 from jaxdml._arithmetic.prepared import PreparedFilter
 from jaxdml._directml.desc import OperatorDesc, TensorDesc
 from jaxdml._directml.messages import broken
-from jaxdml._directml.size_checks import known_elements
 from jaxdml._directml.tensor_rules import MAXIMUM_ELEMENTS, is_uint
 from jaxdml._operators.descriptions import Given, parameter_desc, tensor_desc
 from jaxdml._operators.prepare import prepare_convolution_filter
-from jaxdml._shapes import Shape, output_extent, per_channel, same_padding
+from jaxdml._shapes import Shape, known_elements, output_extent, per_channel, same_padding
 
 OPTIONS = ("strides", "dilations", "start_padding", "end_padding")
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxdml._arithmetic import elementwise, rounding
 from jaxdml._directml.feature_levels import FeatureLevel
-from jaxdml._directml.messages import broken, told_as
+from jaxdml._directml.messages import broken, raising_as
 from jaxdml._operators.call import OPERATORS
 from jaxdml._operators.element_wise_dequantize_linear import element_wise_dequantize_linear
 from jaxdml._operators.element_wise_quantize_linear import element_wise_quantize_linear
@@ -55,7 +55,7 @@ def fake_quantize(
         facts = {"expected": jnp.floating, "received": input.dtype}
         raise broken(fake_quantize.__name__, "InputTensor", "data_type", text, **facts)
     options = {"output_dtype": output_dtype, "feature_level": feature_level}
-    with told_as(fake_quantize.__name__):
+    with raising_as(fake_quantize.__name__):
         given = quantize.checked(quantize.parameters.bound((input, scale, zero_point), options))
     return _fake_quantize(given["output_dtype"], given["input"], given["scale"], given["zero_point"])
 

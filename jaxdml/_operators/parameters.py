@@ -38,10 +38,10 @@ class Parameters:
         options: dict[str, Option] = {}
         for name in self.names:
             parameter = known.get(name)
-            if parameter is not None and isinstance(parameter.is_, Tensor):
+            if parameter is not None and isinstance(parameter.spec, Tensor):
                 tensors[name] = parameter
-            elif parameter is not None and isinstance(parameter.is_, Option):
-                options[name] = parameter.is_
+            elif parameter is not None and isinstance(parameter.spec, Option):
+                options[name] = parameter.spec
         roles = {name: parameter.role for name, parameter in tensors.items()}
         rows, output = table_at(page.support, max(page.support)), output_fields(page.desc)[0]
 

@@ -11,7 +11,7 @@ from jaxdml._arithmetic import contractions
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._directml.desc import Slot, fields_of, page_name
 from jaxdml._directml.feature_levels import FeatureLevel
-from jaxdml._directml.messages import broken, told, told_as
+from jaxdml._directml.messages import broken, raising_as, raising_desc_errors
 from jaxdml._directml.pages import PAGES
 from jaxdml._directml.tensor_rules import check_tensor
 from jaxdml._directml.validate import check_support
@@ -41,7 +41,7 @@ def prepare_matrix_multiply_b(b: chex.Array) -> PreparedMatrix:
     Source: DirectML, DML_TENSOR_FLAG_OWNED_BY_DML,
     https://learn.microsoft.com/windows/win32/api/directml/ne-directml-dml_tensor_flags
     """
-    with told_as(prepare_matrix_multiply_b.__name__):
+    with raising_as(prepare_matrix_multiply_b.__name__):
         b = _checked("quantized_linear_matrix_multiply", "b", b)
     if isinstance(b, np.ndarray):
         return contractions.prepare_known_matrix(b)
@@ -72,7 +72,7 @@ def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> P
     https://learn.microsoft.com/windows/win32/api/directml/ne-directml-dml_tensor_flags
     """
     operator = "quantized_linear_convolution"
-    with told_as(prepare_convolution_filter.__name__):
+    with raising_as(prepare_convolution_filter.__name__):
         filter = _checked(operator, "filter", filter)
         group_count = Arguments(operator).integer("group_count", group_count)
         if group_count < 1 or filter.shape[0] % group_count:
@@ -94,7 +94,7 @@ def _checked(operator: str, name: str, value: Any) -> Any:
     typed.has_type(name, value)
     tensor, desc = page_name(field), tensor_desc(value)
     is_: Any = fields_of(page.desc)[field]
-    with told({tensor: value.shape}):
+    with raising_desc_errors({tensor: value.shape}):
         check_tensor(operator, tensor, desc)
         check_support(page, Slot(field, tensor, tensor, is_.role(), desc, name), FeatureLevel.LATEST)
     return value

@@ -1,4 +1,4 @@
-"""Runs a JSON model of DirectML's DxDispatch tool, and prints what its print commands say."""
+"""Runs a JSON model of DirectML's DxDispatch tool and prints the output of its print commands."""
 
 import argparse
 import io
@@ -12,7 +12,7 @@ LEVELS = {str(level): level for level in FeatureLevel}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0, or 1 if the model cannot be run as written; stderr then says why."""
+    """Returns 0, or 1 after printing an error to stderr."""
     parser = argparse.ArgumentParser(prog="python -m jaxdml.dxdispatch", description=__doc__)
     parser.add_argument("model", help="the JSON file")
     parser.add_argument(
@@ -30,6 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names of resources have letters that a code page may lack
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a code page may lack letters of resource names
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Commands: dispatch, print and writeFile. Each is checked when it is read, and executed later, in order."""
+"""The commands dispatch, print and writeFile. Reading a command checks it; a run executes the commands in order."""
 
 import dataclasses
 import math
@@ -20,9 +20,9 @@ from jaxdml.dxdispatch._resources import Resource
 
 @dataclasses.dataclass
 class State:
-    """A run: the buffers as they are now, what the operators keep, and where output goes.
+    """The state of a run: current buffers, persistent resources, and destinations of output.
 
-    `read_from` has the folded paths of the files that the model was read from.
+    `read_from` has the folded paths of the model's input files.
     """
 
     resources: Mapping[str, Resource]
@@ -34,14 +34,14 @@ class State:
 
 
 class Command(Protocol):
-    """What a model does in one step."""
+    """One step of a run."""
 
     def execute(self, state: State) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Dispatch:
-    """Runs an operator; the output goes into the buffer that is bound to it."""
+    """Runs an operator and writes its outputs into the bound buffers."""
 
     name: str
     dispatchable: Dispatchable
@@ -51,13 +51,13 @@ class Dispatch:
     def execute(self, state: State) -> None:
         try:
             self.dispatchable.dispatch(state.persistent[self.name], self.bindings, state.buffers)
-        except (RuntimeError, MemoryError) as error:  # of XLA, such as too little memory
+        except (RuntimeError, MemoryError) as error:  # from XLA, such as out of memory
             raise self.value.fail(f"could not be executed: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)
 class Print:
-    """Shows the elements that a resource was initialised with, as they are now."""
+    """Shows the current values of the elements that a resource was initialized with."""
 
     name: str
     verbose: bool
@@ -89,7 +89,7 @@ class WriteFile:
     target: Value
 
     def path(self, state: State) -> Path:
-        """Where it writes, which must lie in the folder and be none of the files that were read."""
+        """The path to write to; it must be in the folder and not an input file."""
         path = inside(state.folder, self.target)
         if folded(path) in state.read_from:
             raise self.target.expected("another file: the model was read from this one")
@@ -102,9 +102,9 @@ class WriteFile:
 
 
 def read_command(value: Value, resources: Mapping[str, Resource], dispatchables: Mapping[str, Dispatchable]) -> Command:
-    """The command that an element of "commands" describes."""
+    """Reads an element of "commands"."""
     kind = value.member("type")
-    lower = kind._replace(value=kind.string().lower())  # in any case, as in the tool
+    lower = kind._replace(value=kind.string().lower())  # the tool ignores case
     return lower.one_of("", COMMANDS)(value, resources, dispatchables)
 
 
@@ -112,7 +112,7 @@ def _read_dispatch(
     value: Value, resources: Mapping[str, Resource], dispatchables: Mapping[str, Dispatchable]
 ) -> Dispatch:
     members = value.members({"type", "dispatchable", "bindings", "threadGroupCount"})
-    if "threadGroupCount" in members:  # means something to HLSL only
+    if "threadGroupCount" in members:  # has no effect without HLSL
         for count in members["threadGroupCount"].items():
             count.integer(1, UINT_MAX)
     dispatchable = value.member("dispatchable").one_of("", dict(dispatchables))
@@ -151,5 +151,5 @@ COMMANDS: dict[str, Callable[..., Command]] = {
 
 
 def _shown(value: Any) -> str:
-    """As C++ streams print numbers: six significant digits."""
+    """A number as a C++ stream prints it, with six significant digits."""
     return f"{value:g}" if isinstance(value, float) else str(value)

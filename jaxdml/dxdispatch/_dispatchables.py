@@ -1,4 +1,4 @@
-"""Dispatchables: compiled operators, and the buffers that are bound to their tensors."""
+"""Dispatchables: compiled operators and the buffers bound to their tensors."""
 
 import copy
 import dataclasses
@@ -19,7 +19,7 @@ from jaxdml._directml.tensor_rules import minimum_bytes
 from jaxdml.dxdispatch._resources import Resource
 from jaxdml.errors import DescError
 
-COMPILE_TYPES = {"DmlCompileOp": None, "DmlCompileGraph": None}  # one result either way
+COMPILE_TYPES = {"DmlCompileOp": None, "DmlCompileGraph": None}  # both give the same result
 EXECUTION_FLAGS = dict.fromkeys(
     ("NONE", "ALLOW_HALF_PRECISION_COMPUTATION", "DISABLE_META_COMMANDS", "DESCRIPTORS_VOLATILE")
 )
@@ -28,26 +28,23 @@ MINIMUM_ALIGNMENT = 16  # DML_MINIMUM_BUFFER_TENSOR_ALIGNMENT
 
 
 class Binding(NamedTuple):
-    """Part of a resource, bound to a tensor."""
+    """A resource from an offset on, bound to a tensor."""
 
     resource: str
     offset_in_bytes: int
     tensor: TensorDesc
 
     def view(self, buffers: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The bytes from the offset on as elements of the tensor's type, flat; writing into it writes the buffer.
-
-        Those of 4 bits stay two to a byte.
-        """
+        """A flat view of the buffer with the tensor's type; 4-bit elements stay packed."""
         data, dtype = buffers[self.resource][self.offset_in_bytes :], self.tensor.data_type.buffer_dtype
         return data[: data.size - data.size % dtype.itemsize].view(dtype)
 
 
-Bindings = Mapping[str, Any]  # by field a Binding, or a tuple of them where the field holds several tensors
+Bindings = Mapping[str, Any]  # by field, a Binding or a tuple of Bindings
 
 
 def _views(bindings: Bindings, buffers: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """What is bound to each field, as arrays that see the buffers."""
+    """Views of the buffers that are bound to each field."""
     return {
         name: binding.view(buffers) if isinstance(binding, Binding) else tuple(one.view(buffers) for one in binding)
         for name, binding in bindings.items()
@@ -56,7 +53,7 @@ def _views(bindings: Bindings, buffers: Mapping[str, np.ndarray]) -> dict[str, A
 
 @dataclasses.dataclass(frozen=True)
 class Dispatchable:
-    """An operator, what `initialize` binds, and where in the JSON it comes from."""
+    """An operator, the bindings of its `initialize`, and its place in the JSON."""
 
     operator: CompiledOperator
     bindings: Bindings
@@ -67,11 +64,11 @@ class Dispatchable:
         tensors = copy.deepcopy(_views(self.bindings, buffers))
         try:
             return self.operator.initialize(**tensors)
-        except (RuntimeError, MemoryError) as error:  # of XLA, such as too little memory
+        except (RuntimeError, MemoryError) as error:  # from XLA, such as out of memory
             raise self.value.fail(f"could not be initialized: {error}") from error
 
     def dispatch(self, persistent: dict[str, Any], bindings: Bindings, buffers: Mapping[str, np.ndarray]) -> None:
-        """Computes the outputs and writes them into the buffers that are bound to them."""
+        """Computes the outputs and writes them into the bound buffers."""
         tensors, own = _views(bindings, buffers), outputs(self.operator.desc)
         results = self.operator(persistent, **tensors)
         for name, result in zip(own, results if len(own) > 1 else [results], strict=True):
@@ -81,7 +78,7 @@ class Dispatchable:
 def read_dispatchable(
     value: Value, resources: Mapping[str, Resource], feature_level: FeatureLevel, limit: int
 ) -> Dispatchable:
-    """The operator that a member of "dispatchables" describes, its tensors of at most `limit` bytes each."""
+    """Reads a member of "dispatchables"; a tensor may have at most `limit` bytes."""
     desc = read_desc(value, others=("dmlCompileType", "executionFlags", "bindings"))
     members = value.members()
     if "dmlCompileType" in members:
@@ -98,15 +95,15 @@ def read_dispatchable(
     padded = padded_sizes(desc)
     for page, tensor in desc.tensors().items():
         sizes = () if tensor is None else padded.get(page, tensor.sizes)
-        size = 0 if tensor is None else math.prod(sizes) * tensor.data_type.dtype.itemsize  # as it is computed with
-        if size > limit:  # strides of 0 and padding make large tensors of small buffers
+        size = 0 if tensor is None else math.prod(sizes) * tensor.data_type.dtype.itemsize  # unpacked
+        if size > limit:  # strides of 0 and padding can make large tensors from small buffers
             raise _at(inner, page).fail(f"makes {size} bytes, more than the limit of {limit}; see maximum_bytes")
     bindings = members.get("bindings", value._replace(value={}, path=f"{value.path}.bindings"))
     return Dispatchable(operator, read_bindings(bindings, operator, operator.owned, resources), value)
 
 
 def _at(desc: Value, name: str | None) -> Value:
-    """The tensor or option of a desc that is at fault, where it is there."""
+    """The tensor or option of this name in the JSON of a desc, or the desc if it is absent."""
     field, _, place = (name or "").removesuffix("]").partition("[")
     found = desc.members().get(field, desc)
     return list(found.items())[int(place)] if place else found
@@ -115,7 +112,7 @@ def _at(desc: Value, name: str | None) -> Value:
 def read_bindings(
     value: Value, operator: CompiledOperator, names: tuple[str, ...], resources: Mapping[str, Resource]
 ) -> Bindings:
-    """The bindings by field name; each of the tensors in names, by page name, and no others."""
+    """Reads bindings, which must name exactly the tensors of the fields `names`."""
     pages, by_field = {page_name(name): name for name in names}, slots_by_field(operator.desc)
     bindings: dict[str, Any] = {}
     members = value.members()
@@ -142,9 +139,9 @@ def _why_not(operator: CompiledOperator, page: str) -> str:
 def _read_field(
     value: Value, operator: CompiledOperator, own: list[Slot], resources: Mapping[str, Resource]
 ) -> Binding | tuple[Binding, ...]:
-    """One binding, or for a field that holds several tensors a list of as many."""
-    is_: Any = fields_of(type(operator.desc))[own[0].field]
-    if not is_.is_many:
+    """Reads one binding, or a list of bindings for a field of several tensors."""
+    spec: Any = fields_of(type(operator.desc))[own[0].field]
+    if not spec.is_many:
         return _read_binding(value, own[0].tensor, resources)
     sources = list(value.items())
     if len(sources) != len(own):
@@ -153,7 +150,7 @@ def _read_field(
 
 
 def _read_binding(value: Value, tensor: TensorDesc, resources: Mapping[str, Resource]) -> Binding:
-    """A resource's name, or an object with a name and an offset, or a list with one of these."""
+    """Reads a resource's name, an object with a name and an offset, or a list of one of these."""
     if isinstance(value.value, list):
         sources = list(value.items())
         if len(sources) != 1:
@@ -176,7 +173,7 @@ def _read_binding(value: Value, tensor: TensorDesc, resources: Mapping[str, Reso
 
 
 def _offset(members: dict[str, Value], resource: Resource) -> int:
-    """The offset in bytes; elements are those of the resource's initial values, unless their size is given."""
+    """The offset in bytes, from elements of the given size or of the type of the initial values."""
     if "elementOffset" not in members:
         return 0
     elements = members["elementOffset"].integer(0, 2**64 - 1)

@@ -1,4 +1,4 @@
-"""The files of a model: JSON as DxDispatch reads it, data to start from, and data to write."""
+"""Reads and writes the files of a model: JSON, initial values and results."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import numpy as np
 from jaxdml._directml.json_values import Value
 from jaxdml.errors import DxDispatchError
 
-_STRING = r'"(?:\\.|[^"\\\n])*"?'  # one that does not end goes to the end, or all would be searched for each quote
+_STRING = r'"(?:\\.|[^"\\\n])*"?'  # an unclosed string ends at the line's end, which keeps the search linear
 _COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.S)
 _TRAILING_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])")
 MAXIMUM_JSON_BYTES = 2**28
@@ -18,10 +18,10 @@ IMAGES = (".png", ".jpg")
 
 
 def read_json(path: Path) -> Value:
-    """The JSON in a file; as in DxDispatch, comments and commas behind the last element are allowed."""
+    """Reads JSON; as in DxDispatch, comments and trailing commas are allowed."""
     try:
         if path.exists() and not path.is_file():
-            raise DxDispatchError("", f"cannot be read: {path} is no file")
+            raise DxDispatchError("", f"cannot be read: {path} is not a file")
         if path.stat().st_size > MAXIMUM_JSON_BYTES:
             raise DxDispatchError("", f"has {path.stat().st_size} bytes, more than the limit of {MAXIMUM_JSON_BYTES}")
         text = path.read_text("utf-8-sig")
@@ -33,13 +33,13 @@ def read_json(path: Path) -> Value:
     text = _TRAILING_COMMA.sub(lambda match: match[0] if match[0].startswith('"') else " ", text)
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair could not be printed
+        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate could not be printed
     except RecursionError as error:
         raise DxDispatchError("", "is nested too deeply to be read; models need six levels") from error
     except ValueError as error:
         if isinstance(error, DxDispatchError):
             raise
-        raise DxDispatchError("", f"is no JSON that can be read: {error}") from error
+        raise DxDispatchError("", f"cannot be read as JSON: {error}") from error
     return Value(value, "", DxDispatchError)
 
 
@@ -53,11 +53,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> Any:
-    raise DxDispatchError("", f'has the number {name}, which JSON has not; write the string "{name.lower()[:4]}"')
+    raise DxDispatchError("", f'has the number {name}, which JSON does not have; write the string "{name.lower()[:4]}"')
 
 
 def read_data(path: Path, source: Value, limit: int) -> tuple[bytes, np.dtype | None]:
-    """The bytes in a file, and their type if it is a .npy."""
+    """The bytes of a file, and their type if it is a .npy file."""
     if path.suffix.lower() in IMAGES:
         raise source.expected("a .npy or raw file; images are not supported")
     try:
@@ -67,21 +67,21 @@ def read_data(path: Path, source: Value, limit: int) -> tuple[bytes, np.dtype | 
             raise source.fail(f"has {path.stat().st_size} bytes, more than the limit of {limit}; see maximum_bytes")
         if path.suffix.lower() != ".npy":
             return path.read_bytes(), None
-        array = np.lib.format.open_memmap(path, mode="r")  # which reads no pickled objects, and no more than there is
+        array = np.lib.format.open_memmap(path, mode="r")  # neither unpickles nor trusts the header's size
         return array.tobytes(), array.dtype
     except DxDispatchError:
         raise
-    except Exception as error:  # NumPy's parser of headers raises whatever Python's does
+    except Exception as error:  # NumPy parses the header as Python, which can raise anything
         raise source.fail(f"is {source.value!r}, which cannot be read: {error}") from error
 
 
 def write_data(path: Path, target: Value, array: np.ndarray) -> None:
-    """Writes a .npy, or raw bytes."""
+    """Writes a .npy file or raw bytes."""
     try:
         if path.exists() and not path.is_file():
-            raise target.fail(f"is {target.value!r}, which is there and no file")
+            raise target.fail(f"is {target.value!r}, which exists and is not a file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # and not written into: it may be a link to another file
+        path.unlink(missing_ok=True)  # a hard link may share its contents with another file
         with path.open("xb") as file:
             if path.suffix.lower() == ".npy":
                 np.save(file, array, allow_pickle=False)

@@ -1,4 +1,4 @@
-"""Models: resources, dispatchables and commands, read and checked as a whole, then run in order."""
+"""Models: resources, dispatchables and commands. `load` checks the whole model before it runs."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._directml.json_values import Value
-from jaxdml._directml.messages import told
+from jaxdml._directml.messages import raising_desc_errors
 from jaxdml._directml.validate import check_is_level
 from jaxdml.dxdispatch._commands import Command, State, WriteFile, read_command
 from jaxdml.dxdispatch._dispatchables import Dispatchable, read_dispatchable
@@ -21,14 +21,14 @@ from jaxdml.dxdispatch._resources import Resource, read_resource
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Model:
-    """A DxDispatch model, made by `load`, and checked but for the files that it may write.
+    """A DxDispatch model, which `load` returns. `run` still has to check the paths that the model writes to.
 
     Attributes:
-      path: the file.
-      resources: the buffers by name, as they are at the start.
+      path: the JSON file.
+      resources: the initial buffers by name.
       dispatchables: the compiled operators by name.
-      commands: what `run` does, in order.
-      options: what `load` was called with beside the path.
+      commands: the steps of `run`, in order.
+      options: the keyword arguments of `load`.
     """
 
     path: Path
@@ -38,7 +38,7 @@ class Model:
     options: Mapping[str, Any]
 
     def __reduce__(self) -> Any:
-        """A pickle holds the path, whose file is read again where it is loaded."""
+        """Pickles the arguments of `load`; unpickling reads the files again."""
         return functools.partial(load, **self.options), (self.path,)
 
     def __repr__(self) -> str:
@@ -49,19 +49,19 @@ class Model:
     def run(
         self, *, output_dir: str | Path | None = None, show: Callable[[str], object] = print
     ) -> dict[str, np.ndarray]:
-        """Initializes the operators, then executes the commands. Each run starts from the initial values.
+        """Initializes the operators and executes the commands. Each run starts from the initial values.
 
         Args:
-          output_dir: the folder that writeFile writes into; the model's own if None.
-          show: takes what the print commands say, a line or several at a time.
+          output_dir: the folder for writeFile; None means the model's folder.
+          show: receives the output of each print command, one or more lines.
 
         Returns:
-          The resources as they are at the end, by name; arrays of rank 1, of the type of their initial values, or of
-          bytes if these are of several types.
+          The final resources by name, as arrays of rank 1 with the type of their initial values, or as bytes if these
+          have several types.
 
         Raises:
-          DxDispatchError: saying where in the JSON: a file outside the folder, before anything is executed, or one
-            that cannot be written, after the commands before it.
+          DxDispatchError: if a file is outside the folder, before any command is executed; if a file cannot be written,
+            when its command is executed.
         """
         buffers = {name: resource.data.copy() for name, resource in self.resources.items()}
         read_from = [self.path.resolve(), *(r.source for r in self.resources.values() if r.source)]
@@ -85,23 +85,23 @@ class Model:
 
 
 def load(path: str | Path, *, feature_level: FeatureLevel = FeatureLevel.LATEST, maximum_bytes: int = 2**30) -> Model:
-    """Reads a DxDispatch model: the JSON file and the data files that it names, which must lie in its folder.
+    """Reads a DxDispatch model: a JSON file, and data files in the same folder.
 
     Args:
       path: the JSON file; comments and trailing commas are allowed.
-      feature_level: the level at which the operators are checked.
-      maximum_bytes: what all resources together may take, and each tensor, as strides of 0 repeat it.
+      feature_level: the level whose rules apply to the operators.
+      maximum_bytes: the limit for all resources together, and for each tensor, with repeated elements and padding.
 
     Returns:
-      Model, to be run with `Model.run`.
+      Model.
 
     Raises:
-      DxDispatchError: saying where in the JSON, and what is wrong there.
-      DescError: if feature_level is none.
+      DxDispatchError: if the model is invalid; it gives the path in the JSON.
+      DescError: if feature_level is not a FeatureLevel.
 
     Source: https://github.com/microsoft/DirectML/blob/master/DxDispatch/doc/Guide.md
     """
-    with told():
+    with raising_desc_errors():
         check_is_level("dxdispatch.load", feature_level)
     path = Path(path)
     document = read_json(path)
@@ -121,7 +121,7 @@ def load(path: str | Path, *, feature_level: FeatureLevel = FeatureLevel.LATEST,
 
 
 def _all(value: Value) -> dict[str, Value]:
-    """The members of an object, none of them null."""
+    """The members of an object, where null is an error."""
     members = value.members()
     for name in value.value:
         if name not in members:

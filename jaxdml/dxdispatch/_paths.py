@@ -1,4 +1,4 @@
-"""Paths that a model names: each stays inside a folder, and names the same file on Windows, macOS and Linux."""
+"""Paths in a model. Each must stay inside a folder and name the same file on Windows, macOS and Linux."""
 
 import re
 import unicodedata
@@ -13,10 +13,9 @@ _DEVICE = re.compile(r"(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(COM|LPT)[1-9¹²³]) *
 
 
 def inside(folder: Path, relative: Value) -> Path:
-    r"""The absolute path of the file that a model names, links followed.
+    r"""The absolute path of a file in the folder, with links resolved.
 
-    The text alone decides whether the path is portable, by one rule on all platforms: `/` and `\` separate names, and
-    Windows allows each name. Only links are looked up in the file system.
+    The path must be portable: `/` and `\` separate names, and Windows must allow each name, on all platforms.
 
     Raises:
       DxDispatchError: if the path is not portable, or leads out of the folder.
@@ -25,18 +24,17 @@ def inside(folder: Path, relative: Value) -> Path:
     try:
         root = folder.resolve()
         path = root.joinpath(*names).resolve()
-    except (OSError, ValueError, RuntimeError) as error:  # a character that the system cannot encode, links in a circle
-        raise relative.fail(f"is {shown(relative.value)}, which is no path: {error}") from error
+    except (OSError, ValueError, RuntimeError) as error:  # unencodable characters, cyclic links
+        raise relative.fail(f"is {shown(relative.value)}, which is not a path: {error}") from error
     if path == root or not path.is_relative_to(root):
         raise relative.expected("the path of a file inside the folder, such as 'data/x.npy'")
     return path
 
 
 def folded(path: Path) -> str:
-    """A path as file systems compare it that ignore case, which are usual on Windows and macOS.
+    """A path in the form that case-insensitive file systems compare.
 
-    The file system of macOS takes ß and ss for the same, that of Windows does not. Here ß and ss are the same, so that
-    no system overwrites a file that was read.
+    Unlike Windows, macOS takes ß and ss for the same. So does this, so that no system overwrites an input file.
     """
     return unicodedata.normalize("NFC", str(path).casefold())
 
@@ -46,10 +44,10 @@ def _names(relative: Value) -> list[str]:
     text = relative.string()
     names = [name for name in _SEPARATOR.split(text) if name not in ("", ".")]
     path = PureWindowsPath(text)
-    if path.anchor:  # a drive, a server, or the leading slash that is a root on POSIX, too
+    if path.anchor:  # a drive, a server, or a leading slash
         instead = shown("x.npy" if not path.name or _problem(path.name) else path.name)
         raise relative.expected(f"a path inside the folder, such as {instead}, without a drive or a leading slash")
-    if ".." in names:  # after a link, '..' means one folder on Windows and another on POSIX
+    if ".." in names:  # Windows and POSIX differ in '..' after a link
         raise relative.expected("the path of a file inside the folder, without '..'")
     for name in names:
         if problem := _problem(name):
@@ -58,7 +56,7 @@ def _names(relative: Value) -> list[str]:
 
 
 def _problem(name: str) -> str | None:
-    """What Windows does not allow in the name of a file; None if it allows the name."""
+    """Why Windows does not allow the name of a file; None if it does."""
     if found := _FORBIDDEN.search(name):
         return f"Windows allows no {found[0]!r} in the name of a file"
     if name.endswith((".", " ")):

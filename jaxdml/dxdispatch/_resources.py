@@ -1,4 +1,4 @@
-"""Resources: buffers of bytes and how a model fills them at the start."""
+"""Resources: buffers and their initial values."""
 
 import dataclasses
 import math
@@ -20,14 +20,14 @@ NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 @dataclasses.dataclass(frozen=True)
 class Resource:
-    """A buffer as it is at the start.
+    """A buffer with its initial values.
 
     Attributes:
-      data: its bytes, a uint8 array; a multiple of 4 of them.
-      data_type: the type of the initial values, or UNKNOWN where they are of several.
-      initial_bytes: the bytes of the initial values, which `print` shows.
-      size_in_bytes: the bytes that count, without the padding to a multiple of 4.
-      source: the file that the initial values were read from, if any.
+      data: the bytes, a uint8 array padded to a multiple of 4.
+      data_type: the type of the initial values, or UNKNOWN if they have several types.
+      initial_bytes: the number of bytes that the print command shows: up to the end of the initial values.
+      size_in_bytes: the number of bytes without padding.
+      source: the file of the initial values, if any.
     """
 
     data: np.ndarray
@@ -37,13 +37,13 @@ class Resource:
     source: Path | None
 
     def elements(self, data: np.ndarray) -> np.ndarray:
-        """Bytes as elements of the initial values' type; as they are if these are of several types or of 4 bits."""
+        """A view of bytes with the type of the initial values; uint8 for several types or 4-bit elements."""
         dtype = self.data_type.buffer_dtype if self.data_type else np.dtype(np.uint8)
         return data[: data.size - data.size % dtype.itemsize].view(dtype)
 
 
 def read_resource(value: Value, folder: Path, limit: int) -> Resource:
-    """The buffer that a member of "resources" describes, of at most `limit` bytes."""
+    """Reads a member of "resources", of at most `limit` bytes."""
     members = value.members({"initialValues", "initialValuesDataType", "sizeInBytes", "initialValuesOffsetInBytes"})
     data_type = DataType.UNKNOWN
     if "initialValuesDataType" in members:
@@ -75,7 +75,7 @@ def read_resource(value: Value, folder: Path, limit: int) -> Resource:
 
 
 def _number(value: Value, data_type: DataType) -> Any:
-    """A number that the type holds: nothing wraps, nothing overflows to infinity."""
+    """Reads a number, which must fit the type without wrapping or overflow."""
     dtype = data_type.dtype
     if limits := _limits(data_type):
         return value.integer(*limits)
@@ -85,7 +85,7 @@ def _number(value: Value, data_type: DataType) -> Any:
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise value.expected('a number, "nan", "inf" or "-inf"')
     try:
-        with np.errstate(over="ignore"):  # by way of float32, as in the tool
+        with np.errstate(over="ignore"):  # rounds to float32 first, as the tool does
             rounded = float(np.float64(float(number)).astype(max(dtype, np.dtype(np.float32))).astype(dtype))
     except OverflowError:
         rounded = math.inf
@@ -95,7 +95,7 @@ def _number(value: Value, data_type: DataType) -> Any:
 
 
 def _limits(data_type: DataType) -> tuple[int, int] | None:
-    """The least and the greatest number of an integer type; None for the other types."""
+    """The range of an integer type; None for other types."""
     if "INT" not in data_type.name:
         return None
     least = 0 if data_type.name.startswith("U") else -(2 ** (data_type.bits - 1))
@@ -103,7 +103,7 @@ def _limits(data_type: DataType) -> tuple[int, int] | None:
 
 
 def _bytes(values: list[Any] | np.ndarray, data_type: DataType) -> bytes:
-    """Values as a buffer holds them, those of 4 bits two to a byte, the first in its low bits."""
+    """Values as bytes, with two 4-bit values per byte, the first in the low bits."""
     if not data_type.is_packed:
         return np.asarray(values, data_type.dtype).tobytes()
     nibbles = np.asarray(values, np.int8).view(np.uint8)
@@ -116,7 +116,7 @@ def _listed(values: Value, data_type: DataType) -> bytes:
 
 
 def _mixed(values: Value) -> bytes:
-    """Elements with a type each."""
+    """Reads elements that each give their type."""
     data = b""
     for item in values.items():
         if not isinstance(item.value, dict):
@@ -130,7 +130,7 @@ def _mixed(values: Value) -> bytes:
 
 
 def _generated(values: Value, resource: Value, data_type: DataType, limit: int) -> bytes:
-    """One value many times, or a sequence in steps, each step rounded to the type."""
+    """A repeated value, or an arithmetic sequence whose every step is rounded to the type."""
     members = values.members({"valueCount", *(("value",) if "value" in values.value else ("valueStart", "valueDelta"))})
     if not data_type:
         raise resource.fail("has no initialValuesDataType, or UNKNOWN; these initialValues need one")

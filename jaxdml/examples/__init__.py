@@ -1,1 +1,1 @@
-"""Networks made of jaxdml's operators."""
+"""Example networks of jaxdml's operators."""

@@ -1,12 +1,12 @@
-"""A small residual CNN that reads handwritten digits: in float, and in int8 with every operator of jaxdml.
+"""A small residual CNN that classifies handwritten digits, in float and in int8.
 
-`NETWORK` says what feeds what. `float_activations` gives it its meaning in real numbers, `int8_calls` the same in
-quantized ones, with jaxdml's operators or with any others of the same names, such as `jaxdml.reference`.
+`NETWORK` lists the layers. `float_activations` computes them in float, `int8_calls` on quantized values, with the
+operators of jaxdml or of another module such as `jaxdml.reference`.
 
-Parameters are flat dicts: ``parameters["stem.filter_scale"]`` is the argument filter_scale of the layer stem. In the
-int8 network no layer says ReLU: an output that is uint8 with zero point 0 cannot go below real zero.
+Parameters are flat dicts: ``parameters["stem.filter_scale"]`` is the argument filter_scale of the layer stem. The int8
+network needs no ReLU: a uint8 output with zero point 0 cannot represent negative numbers.
 
-The images are a part of the UCI digits (Alpaydin and Kaynak, 1998; CC BY 4.0), as scikit-learn ships them.
+The images are part of the UCI digits (Alpaydin and Kaynak, 1998; CC BY 4.0), as distributed with scikit-learn.
 """
 
 import importlib.resources
@@ -28,7 +28,7 @@ ADD = "element_wise_quantized_linear_add"
 MATRIX_MULTIPLY = "quantized_linear_matrix_multiply"
 DEQUANTIZE = "element_wise_dequantize_linear"
 
-_PARAMETERS = {  # the arguments of each operator that come after its inputs, in order
+_PARAMETERS = {  # the arguments of each operator after its inputs
     QUANTIZE: ("scale", "zero_point"),
     CONVOLUTION: ("filter", "filter_scale", "filter_zero_point", "bias", "output_scale", "output_zero_point"),
     ADD: ("output_scale", "output_zero_point"),
@@ -42,12 +42,12 @@ class Layer:
     """One call of an operator.
 
     Attributes:
-      name: what its parameters and those who read its output call it.
+      name: the name of the layer.
       operator: the name of the operator.
-      inputs: the layers whose outputs it reads, "images" being the network's input.
-      weights: the shape of its filter, or of the matrix b.
-      relu: whether the float network clamps its output at zero.
-      stride, padding, group_count: of a convolution, equal in both dimensions; padding is (start, end).
+      inputs: the layers whose outputs it reads; "images" is the network's input.
+      weights: the shape of its filter or matrix b.
+      relu: whether the float network applies ReLU to its output.
+      stride, padding, group_count: options of a convolution, equal in both dimensions; padding is (start, end).
     """
 
     name: str
@@ -65,23 +65,18 @@ class Layer:
         if self.operator != CONVOLUTION:
             return {}
         start, end = self.padding
-        return {
-            "strides": self.stride,
-            "start_padding": start,
-            "end_padding": end,
-            "group_count": self.group_count,
-        }
+        return {"strides": self.stride, "start_padding": start, "end_padding": end, "group_count": self.group_count}
 
 
 NETWORK = (
     Layer("image", QUANTIZE, ("images",)),
     Layer("stem", CONVOLUTION, ("image",), (16, 1, 3, 3), relu=True, padding=(1, 1)),
-    # An inverted residual block: more channels, a filter for each of them, back to few.
+    # An inverted residual block: expand, depthwise convolution, project.
     Layer("expand", CONVOLUTION, ("stem",), (24, 16, 1, 1), relu=True),
     Layer("depthwise", CONVOLUTION, ("expand",), (24, 1, 3, 3), relu=True, padding=(1, 1), group_count=24),
     Layer("project", CONVOLUTION, ("depthwise",), (16, 24, 1, 1)),
     Layer("residual_1", ADD, ("stem", "project")),
-    # From 8x8 to 4x4, and a residual block with groups. What is padded here has a zero point other than 0.
+    # From 8x8 to 4x4, then a residual block with groups. The padded input has a nonzero zero point.
     Layer("down", CONVOLUTION, ("residual_1",), (24, 16, 3, 3), relu=True, stride=2, padding=(0, 1)),
     Layer("grouped", CONVOLUTION, ("down",), (24, 6, 3, 3), relu=True, padding=(1, 1), group_count=4),
     Layer("mix", CONVOLUTION, ("grouped",), (24, 24, 1, 1)),
@@ -94,7 +89,7 @@ NETWORK = (
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Call:
-    """What one layer was called with, and what came out; a pytree, so that `jax.jit` can return it."""
+    """The arguments and the output of one layer; a pytree, so that `jax.jit` can return it."""
 
     layer: Layer = field(metadata={"static": True})
     arguments: tuple[Any, ...]
@@ -107,8 +102,8 @@ class Digits(NamedTuple):
     Attributes:
       images: float32 [N, 1, 8, 8], 0 for paper to 1 for ink, in steps of 1/16.
       labels: int32 [N], 0 to 9.
-      parameters: those of `int8_network`.
-      float_parameters: those of `float_network`, float32.
+      parameters: the parameters of `int8_network`.
+      float_parameters: the float32 parameters of `float_network`.
     """
 
     images: jax.Array
@@ -118,7 +113,7 @@ class Digits(NamedTuple):
 
 
 def float_activations(parameters: Mapping[str, jax.Array], images: jax.Array) -> dict[str, jax.Array]:
-    """What every layer computes in real numbers, by layer name, in the type of parameters and images."""
+    """The outputs of all layers in float, by name, in the type of parameters and images."""
     values = {"images": images}
     for layer in NETWORK:
         x, *others = (values[name] for name in layer.inputs)
@@ -131,7 +126,7 @@ def float_activations(parameters: Mapping[str, jax.Array], images: jax.Array) ->
             x = x + others[0]
         elif layer.operator == MATRIX_MULTIPLY:
             x = x.reshape(len(x), -1) @ parameters[f"{layer.name}.b"]
-        # Quantizing and dequantizing leave a real number what it is.
+        # QUANTIZE and DEQUANTIZE are the identity in float.
         values[layer.name] = jnp.maximum(x, 0) if layer.relu else x
     return values
 
@@ -142,12 +137,12 @@ def float_network(parameters: Mapping[str, jax.Array], images: jax.Array) -> jax
 
 
 def int8_calls(parameters: Mapping[str, Any], images: Any, operators: Any = jaxdml) -> list[Call]:
-    """Runs the int8 network, layer by layer, and returns every operator call.
+    """Runs the int8 network and returns every operator call.
 
     Args:
-      parameters: ``"layer.argument"`` to array; an argument that is not there is None.
+      parameters: maps ``"layer.argument"`` to an array; a missing argument is None.
       images: float32 [N, 1, 8, 8], 0 to 1.
-      operators: what has the operators as attributes; `jaxdml.reference` takes NumPy arrays.
+      operators: a module with the operators; `jaxdml.reference` takes NumPy arrays.
     """
     tensors: dict[str, tuple[Any, ...]] = {"images": (images,)}  # then (output, scale, zero point) of each layer
     calls = []
@@ -168,18 +163,18 @@ def int8_network(parameters: Mapping[str, Any], images: Any, operators: Any = ja
 
 
 def load(path: str | Path | None = None) -> Digits:
-    """Reads what `save` wrote; without a path, the 360 images and the parameters that come with jaxdml.
+    """Reads a file that `save` wrote; without a path, the 360 images and parameters in the package.
 
     Raises:
-      OSError: if there is no such file.
-      ValueError: if it is none that `save` wrote; it says what is missing or of another shape.
+      OSError: if the file cannot be opened.
+      ValueError: if `save` did not write it, naming an array that is missing or has another shape.
     """
     own = _arrays(importlib.resources.files(__package__) / "digits.npz")
     loaded = own if path is None else _arrays(Path(path))
     for name, array in own.items():
         if name not in loaded:
             raise ValueError(f"it has no array {name}; notebooks/02_quantize_a_cnn writes such a file")
-        counted = 1 if name in ("images", "labels") else 0  # of which a file may have any number
+        counted = 1 if name in ("images", "labels") else 0  # any number of images is valid
         if loaded[name].shape[counted:] != array.shape[counted:] or loaded[name].dtype != array.dtype:
             found = f"{loaded[name].dtype}{list(loaded[name].shape)}"
             raise ValueError(f"its array {name} is {found}, expected {array.dtype}{list(array.shape)}")
@@ -200,13 +195,13 @@ def _arrays(file: Any) -> dict[str, np.ndarray]:
         is_archive = stream.read(4) == b"PK\x03\x04"
         stream.seek(0)
         if not is_archive:
-            raise ValueError("it is no .npz file")
+            raise ValueError("it is not a .npz file")
         with np.load(stream, allow_pickle=False) as loaded:
             return {name: loaded[name] for name in loaded.files}
 
 
 def save(path: str | Path, digits: Digits) -> None:
-    """Writes a compressed .npz, the same bytes for the same digits; float parameters are rounded to float16."""
+    """Writes a compressed .npz file, with float parameters in float16. Equal digits give equal bytes."""
     arrays = {
         "images": np.rint(np.asarray(digits.images) * 16).astype(np.uint8),
         "labels": np.asarray(digits.labels, np.uint8),

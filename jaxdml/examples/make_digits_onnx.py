@@ -1,13 +1,13 @@
-"""Makes digits.onnx: the digits network in float, quantized by onnxruntime, and what onnxruntime computes with it.
+"""Makes digits.onnx, the float digits network quantized by onnxruntime, and the logits that onnxruntime computes.
 
-`python -m jaxdml.examples.make_digits_onnx` writes two files beside this one, and needs onnx and onnxruntime.
+`python -m jaxdml.examples.make_digits_onnx` needs onnx and onnxruntime, and writes two files beside this one:
 
-- digits.onnx: nodes of float operators between QuantizeLinear and DequantizeLinear; activations of uint8, weights of
-  int8 with a scale for each output channel, calibrated on the first `CALIBRATION` images.
-- digits_onnx.npz: logits, float32 [N, 10], and onnxruntime, the version that computed them from the images.
+- digits.onnx: float operators between QuantizeLinear and DequantizeLinear, with uint8 activations and per-channel int8
+  weights, calibrated on the first `CALIBRATION` images.
+- digits_onnx.npz: logits, float32 [N, 10], and onnxruntime, the version that computed them.
 
-Weights have 7 bits (reduce_range), so that onnxruntime's sums are exact on every processor. The same version writes the
-same bytes on the same kind of processor; on another kind, scales may differ in their last bits.
+Weights have 7 bits (reduce_range), so that onnxruntime's sums are exact on every processor. Scales may differ in their
+last bits between kinds of processors.
 """
 
 import argparse
@@ -25,7 +25,7 @@ NODES = {digits.CONVOLUTION: "Conv", digits.ADD: "Add", digits.MATRIX_MULTIPLY: 
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Writes both files and prints what they hold."""
+    """Writes both files and prints the accuracy."""
     import onnxruntime
 
     parser = argparse.ArgumentParser(prog="python -m jaxdml.examples.make_digits_onnx", description=__doc__)
@@ -58,12 +58,12 @@ def float_model(parameters: Mapping[str, np.ndarray]) -> Any:
 
 
 def _nodes(layer: digits.Layer) -> list[Any]:
-    """The nodes of a layer; where it quantizes or dequantizes, a real number stays what it is, and there are none."""
+    """The nodes of a layer; none for QUANTIZE and DEQUANTIZE, which are the identity in float."""
     from onnx import helper
 
     if layer.operator not in NODES:
         return []
-    # The ends of the float network have other names than the layers that quantize the one and make the other.
+    # Rename the values beside the omitted layers to the names of the graph's input and output.
     inputs = [{"image": "images"}.get(name, name) for name in layer.inputs]
     output = {"head": "logits"}.get(layer.name, layer.name)
     nodes: list[Any] = []
@@ -84,7 +84,7 @@ def _nodes(layer: digits.Layer) -> list[Any]:
 
 
 def quantize(model: Any, images: np.ndarray, path: Path) -> None:
-    """Writes model as onnxruntime quantizes it, for activations that range as far as the images take them."""
+    """Quantizes the model by onnxruntime, calibrated on the images, and writes it."""
     from onnxruntime.quantization import QuantFormat, QuantType, quant_pre_process, quantize_static
 
     quant_pre_process(model, path, skip_optimization=True, skip_symbolic_shape=True)
@@ -101,7 +101,7 @@ def quantize(model: Any, images: np.ndarray, path: Path) -> None:
 
 
 class _OneBatch:
-    """A CalibrationDataReader, which is whatever has get_next."""
+    """A CalibrationDataReader: an object with get_next."""
 
     def __init__(self, images: np.ndarray) -> None:
         self._batches = iter([{"images": images}])

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._directml.tables import Table
 from jaxdml._graph.evaluate import evaluate, results
 from jaxdml._graph.graph import Graph, Node, moves
 from jaxdml._quantized import directml
+from jaxdml._tables import Table
 from jaxdml.ptq._build.operators import ADD, CONTRACTIONS
 from jaxdml.ptq._trace.scans import LAYERS
 from jaxdml.ptq._trace.values import Value
@@ -50,24 +50,18 @@ class Sqnr:
     layers: tuple[LayerError, ...]
     outputs: tuple[float, ...]
 
-    def _rows(self) -> list[tuple[str, str, str, str]]:
-        """The header, and a row for each layer and output."""
-        rows = [("layer", "computes", "own dB", "dB so far")]
-        rows += [(each.name, each.operator, f"{each.own:.1f}", f"{each.so_far:.1f}") for each in self.layers]
-        return rows + [(f"output {number}", "", "", f"{each:.1f}") for number, each in enumerate(self.outputs)]
+    def _table(self) -> Table:
+        """A row for each layer and output."""
+        header = ("layer", "computes", "own dB", "dB so far")
+        rows = [(each.name, each.operator, f"{each.own:.1f}", f"{each.so_far:.1f}") for each in self.layers]
+        rows += [(f"output {number}", "", "", f"{each:.1f}") for number, each in enumerate(self.outputs)]
+        return Table("signal to quantization noise: more is better", header, rows, numbers=header[2:])
 
     def _repr_html_(self) -> str:
-        header, *rows = self._rows()
-        return Table("signal to quantization noise: more is better", header, rows, numbers=header[2:]).html()
+        return self._table().html()
 
     def __str__(self) -> str:
-        rows = self._rows()
-        widths = [min(max(map(len, column)), WIDEST) for column in zip(*rows, strict=True)]
-        lines = [
-            f"{name[:WIDEST]:<{widths[0]}}  {operator[:WIDEST]:<{widths[1]}}  {own:>{widths[2]}}  {so_far:>{widths[3]}}"
-            for name, operator, own, so_far in rows
-        ]
-        return "\n".join((lines[0], "-" * len(lines[0]), *lines[1:]))
+        return "\n".join(self._table().lines(widest=WIDEST, ellipsis="", rule="--"))
 
     def plot(self, axes: Any = None) -> Any:
         """Draws both ratios of each layer.

@@ -54,8 +54,8 @@ WRONG = (
     ({"scale_tensor": SCALES}, "scale_tensor", "there is no argument scale_tensor; the call takes input_tensor, "),
     ({"QuantizationTensors": SCALES}, "QuantizationTensors", "there is no argument QuantizationTensors; write quantiz"),
     ({"input_tensor": NIBBLES.astype(np.uint8)}, "InputTensor",
-     " is bound to uint8 of shape [4, 6], which says nothing of 4-bit elements; give a flat buffer of bytes, two "
-     "elements in each, or an array of jnp.uint4"),
+     " is bound to uint8 of shape [4, 6], expected rank 1 for bytes of 4-bit elements; give a flat buffer with "
+     "two elements per byte, or an array of jnp.uint4"),
     ({"input_tensor": packed(NIBBLES)[1:]}, "InputTensor", " is bound to a buffer of 11 bytes, the desc needs at "),
     ({"input_tensor": NIBBLES.ravel()[1:]}, "InputTensor", " is bound to a buffer of 23 elements, the desc needs at "),
     ({"input_tensor": NIBBLES.T}, "InputTensor", " is bound to shape [6, 4], the desc has Sizes [4, 6]"),

@@ -147,7 +147,7 @@ def test_a_window_in_padding_alone_is_right_if_padding_counts():
     for field, place in (("start_padding", 0), ("end_padding", 7)):
         options = {field: (3, 0), "output_tensor": i8(2, 4, 8, 5)}
         error = assert_refused(right(POOLING, **options), PAGE_NAMES[field], "padding")
-        assert f"is [3, 0], by which the window at {place} of the output sees padding alone" in str(error)
+        assert f"is [3, 0]: the window at {place} of the output covers only padding" in str(error)
         assert str(error).endswith("; pad less, or set include_padding")
         assert validated(right(POOLING, **options, include_padding=True))[0].shape == (2, 4, 8, 5)
 
@@ -156,7 +156,7 @@ def test_windows_that_step_over_the_input():
     """Dilation may put elements of a window on both sides of the input, and none inside."""
     options = {"window_size": (2, 2), "dilations": (9, 1), "start_padding": (1, 0), "end_padding": (2, 0)}
     error = assert_refused(right(POOLING, **options, output_tensor=i8(2, 4, 1, 5)), "Dilations", "padding")
-    assert "is [9, 1], by which the window at 0 of the output sees padding alone; dilate less" in str(error)
+    assert "is [9, 1]: the window at 0 of the output covers only padding; dilate less" in str(error)
     single = options | {"window_size": (1, 2), "end_padding": (0, 0)}  # one element steps over nothing
     assert_refused(right(POOLING, **single, output_tensor=i8(2, 4, 8, 5)), "StartPadding", "padding")
     options |= {"dilations": (7, 1), "output_tensor": i8(2, 4, 3, 5)}

@@ -8,6 +8,7 @@ import pytest
 
 import jaxdml as dml
 from descs import OPERATORS
+from jaxdml._tables import Table
 
 X, F = np.zeros((1, 2, 5, 5), np.uint8), np.zeros((3, 2, 3, 3), np.int8)
 CONVOLVE = dml.desc_of(dml.quantized_linear_convolution, X, 0.1, 3, F, 0.1, None, None, 0.5, 5, strides=2)
@@ -66,3 +67,16 @@ def test_feature_support():
             dml.check_feature_support(wrong)
     with pytest.raises(dml.DescError, match="feature_level is 4, expected a FeatureLevel"):
         dml.check_feature_support("quantized_linear_convolution", 4)
+
+
+def test_long_cells_are_cut_and_numbers_aligned_right():
+    table = Table("title", ("name", "dB", "remark"), [("abcdefgh", "1.5", "a long remark"), ("b", "22.0", "")], ["dB"])
+    assert str(table).splitlines() == [
+        "title", "name        dB  remark", "abcdefgh   1.5  a long remark", "b         22.0",
+    ]  # fmt: skip
+    assert table.lines(widest=6, rule="  ") == [
+        "name      dB  remark", "------  ----  -------------", "abc...   1.5  a long remark", "b       22.0",
+    ]  # fmt: skip
+    assert table.lines(widest=6, ellipsis="", rule="--")[1:3] == [
+        "-" * 27, "abcdef   1.5  a long remark",
+    ]  # fmt: skip

@@ -132,7 +132,7 @@ TRANSPOSED = (
     "; channels are dimension 1 of both: write input.transpose(0, 3, 1, 2) for NHWC data, "
     "filter.transpose(3, 2, 0, 1) for an HWIO filter"
 )
-STRIDED = "; channels are dimension 1 of both: let Strides say the order of NHWC data or of an HWIO filter"
+STRIDED = "; channels are dimension 1 of both: Strides can describe NHWC data or an HWIO filter"
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ STRIDED = "; channels are dimension 1 of both: let Strides say the order of NHWC
         (CONVOLUTION, {"dilations": (1, 2, 3)}, {"dilations": (1, 2, 3)}, "6_4", "", ""),
         (CONVOLUTION, {"start_padding": -1}, {"start_padding": (-1, -1)}, "6_4", "", ""),
         (CONVOLUTION, {"group_count": 0}, {"group_count": 0}, "6_4", "", ""),
-        (CONVOLUTION, {"group_count": 2}, {"group_count": 2}, "6_4", "; write group_count=1", "; let GroupCount be 1"),
+        (CONVOLUTION, {"group_count": 2}, {"group_count": 2}, "6_4", "; write group_count=1", "; write group_count=1"),
         (CONVOLUTION, {"filter": s8(6, 2, 3, 2)}, {"filter_tensor": tensor_of("INT8", 6, 2, 3, 2)}, "6_4",
-         "; write group_count=2", "; let GroupCount be 2"),
+         "; write group_count=2", "; write group_count=2"),
         (CONVOLUTION, {"filter": s8(5, 2, 3, 2)}, {"filter_tensor": tensor_of("INT8", 5, 2, 3, 2)}, "6_4",
          TRANSPOSED, STRIDED),  # 5 output channels are not in two groups
         (CONVOLUTION, {"dilations": 9}, {"dilations": (9, 9)}, "6_4",
@@ -180,9 +180,9 @@ STRIDED = "; channels are dimension 1 of both: let Strides say the order of NHWC
          "; there are 5 values", "; there are 5 values"),
         (CONVOLUTION, {"bias": np.ones(4, np.int32)}, {"bias_tensor": tensor_of("INT32", 1, 1, 1, 4)}, "6_4",
          "; the filter is [O, I, H, W]: write filter.transpose(3, 2, 0, 1) for an HWIO filter",
-         "; the filter is [O, I, H, W]: let Strides say the order of an HWIO filter"),
+         "; the filter is [O, I, H, W]: Strides can describe an HWIO filter"),
         (MATRIX_MULTIPLY, {"b": s8(2, 7, 5)}, {"b_tensor": tensor_of("INT8", 2, 7, 5)}, "6_4",
-         "; write b.swapaxes(-1, -2)", "; let Strides say the order of [N, K] data"),
+         "; write b.swapaxes(-1, -2)", "; Strides can describe [N, K] data"),
         (DEQUANTIZE, {"zero_point": np.ones((2, 3), np.int32)}, {"zero_point_tensor": tensor_of("INT32", 2, 3)}, "6_4",
          "; if UINT8 holds its values, write zero_point.astype(jnp.uint8)", "; write data_type=DataType.UINT8"),
         (CONVOLUTION, {}, {}, "2_0", "", ""),
@@ -190,7 +190,7 @@ STRIDED = "; channels are dimension 1 of both: let Strides say the order of NHWC
          "; write a_zero_point[:, None]", "; write sizes=(1, 4, 1)"),
         (MATRIX_MULTIPLY_INTEGER, {}, {}, "2_0", "", ""),
         (CONVOLUTION_INTEGER, {"group_count": 2}, {"group_count": 2}, "6_4",
-         "; write group_count=1", "; let GroupCount be 1"),
+         "; write group_count=1", "; write group_count=1"),
         (DYNAMIC_QUANTIZE, {"input": u8(2, 3)}, {"input_tensor": tensor_of("UINT8", 2, 3)}, "6_4",
          "; dequantize it first: element_wise_dequantize_linear(input, scale, zero_point)",
          "; write data_type=DataType.FLOAT32 or DataType.FLOAT16"),

@@ -161,8 +161,8 @@ def test_stacked_filters():
     stack = np.stack([F, F[::-1], -F])
     advice = "prepare it with jax.vmap(dml.prepare_convolution_filter), and convolve under jax.vmap"
     error = error_of(convolve, **{**CONVOLVE, "filter": stack})
-    assert str(error).endswith(f"FilterTensor has rank 5, feature level 6_4 allows 3 to 4; a stack of filters is no "
-                               f"filter: {advice}")  # fmt: skip
+    assert str(error).endswith(f"FilterTensor has rank 5, feature level 6_4 allows 3 to 4; a stack of filters is "
+                               f"not a filter: {advice}")  # fmt: skip
     assert advice in str(error_of(dml.prepare_convolution_filter, stack))
     prepare = eval("jax.vmap(dml.prepare_convolution_filter)", {"jax": jax, "dml": dml})
     prepared = prepare(stack)

@@ -38,7 +38,6 @@ def test_every_error_about_channels_says_how_to_transpose(shape, kernel, order, 
     wide = np.repeat(out, 2, 1)
     for images, filters, options, tensor, problem in (
         (x, f, {}, "FilterTensor", f"input channels, expected {width}: InputTensor's {width} divided by GroupCount 1"),
-        (x, out, {}, "FilterTensor", f"has {channels} input channels, expected {width}"),
         (first, f.transpose(of_filter[1:] + of_filter[:1]), {}, "FilterTensor", f"input channels, expected {channels}"),
         (first, wide, {}, "FilterTensor", f"has {2 * channels} input channels, expected {channels}"),
         (first, out[:, :3], {"group_count": 3}, "GroupCount", f"is 3, which does not divide InputTensor's {channels}"),
@@ -53,6 +52,57 @@ def test_every_error_about_channels_says_how_to_transpose(shape, kernel, order, 
     np.testing.assert_array_equal(convolve(input, filter), convolve(first, out, reference))
     back = convolve(input, filter).transpose(np.argsort(order))
     assert back.shape == (shape[0], *(n - k + 1 for n, k in zip(shape[1:-1], kernel[:-2], strict=True)), kernel[-1])
+
+
+@pytest.mark.parametrize(
+    ("shape", "filter", "groups", "fits"),
+    [
+        ((2, 6, 7, 4), (8, 4, 3, 2), 1, False),
+        ((2, 16, 9, 8), (16, 4, 3, 3), 2, True),  # NCHW in 4 groups, too
+        ((2, 9, 9, 8), (8, 1, 3, 3), 8, False),
+    ],
+)
+def test_channels_last_data_is_to_be_transposed(shape, filter, groups, fits):
+    """And not convolved in other groups, where its second dimension would fit the filter in these."""
+    x, f = RNG.integers(0, 256, shape, np.uint8), RNG.integers(-128, 128, filter).astype(np.int8)
+    if fits:
+        assert convolve(x, f, group_count=shape[1] // filter[1]).shape[1] == filter[0]
+    text = str(error_of(x, f, group_count=groups))
+    assert text.endswith("; jaxdml takes NCHW: write input.transpose(0, 3, 1, 2)")
+    input = eval(text.rpartition("write ")[2], {"input": x})
+    expected = convolve(x.transpose(0, 3, 1, 2), f, reference, group_count=groups)
+    np.testing.assert_array_equal(convolve(input, f, group_count=groups), expected)
+
+
+def test_where_both_layouts_fit_in_other_groups_both_are_named():
+    x, f = RNG.integers(0, 256, (2, 8, 5, 16), np.uint8), RNG.integers(-128, 128, (16, 1, 3, 3)).astype(np.int8)
+    remedy = "write group_count=8, or input.transpose(0, 3, 1, 2) and group_count=16 for NHWC data"
+    assert str(error_of(x, f)).endswith(f"; {remedy}")
+    for data, groups in ((x, 8), (x.transpose(0, 3, 1, 2), 16)):
+        expected = convolve(data, f, reference, group_count=groups)
+        np.testing.assert_array_equal(convolve(data, f, group_count=groups), expected)
+
+
+def test_a_filter_that_may_have_channels_last_keeps_both_transposes():
+    """Transposing an image alone would convolve it with the HWIO filter of 3x3 windows and 3 channels, read as OIHW."""
+    x, f = np.zeros((1, 9, 9, 3), np.uint8), np.zeros((3, 3, 3, 8), np.int8)
+    assert str(error_of(x, f)).endswith("for NHWC data, filter.transpose(3, 2, 0, 1) for an HWIO filter")
+    x, f = np.zeros((1, 9, 9, 6), np.uint8), np.zeros((4, 3, 3, 8), np.int8)
+    assert str(error_of(x, f, group_count=2)).endswith("filter.transpose(3, 2, 0, 1) for an HWIO filter")
+    x, f = np.zeros((1, 4, 9, 9), np.uint8), np.zeros((4, 2, 4, 8), np.int8)  # OIHW in two groups, too
+    assert str(error_of(x, f)).endswith("filter.transpose(3, 2, 0, 1) for an HWIO filter")
+
+
+def test_symbolic_channels_are_no_group_count():
+    (n,) = jax.export.symbolic_shape("n")
+    for shape, kernel, remedy in (
+        ((n, 4, 9, 5), (8, 2, 3, 3), "; write group_count=2"),
+        ((1, n, 9, 5), (n, 1, 3, 3), "filter.transpose(3, 2, 0, 1) for an HWIO filter"),
+    ):
+        shapes = jax.ShapeDtypeStruct(shape, np.uint8), jax.ShapeDtypeStruct(kernel, np.int8)
+        with pytest.raises(DescError) as error:
+            jax.export.export(jax.jit(convolve))(*shapes)
+        assert str(error.value).endswith(remedy)
 
 
 X, F = RNG.integers(0, 256, (1, 2, 9, 10), np.uint8), RNG.integers(-128, 128, (3, 2, 3, 4)).astype(np.int8)

@@ -94,7 +94,7 @@ def windows():
         "allows 3 to 4; DirectML convolves in one or two ",
     )
     yield "5-D", CONVOLUTION_INTEGER, volume, error, said
-    error, said = (DescError, "FilterTensor", "dimension_count"), "; a stack of filters is no filter: prepare it with "
+    error, said = (DescError, "FilterTensor", "dimension_count"), "; a stack of filters is not a filter: prepare "
     yield "stack", CONVOLUTION_INTEGER, {"filter": s8(3, 6, 4, 3, 4)}, error, said, "jax.vmap(dml.prepare_convolution_"
     # Input [7, 9] through windows of [3, 4] at strides of 1.
     for word, start, end in (("SAME", (1, 1), (1, 2)), ("same_upper", (1, 1), (1, 2)), ("SAME_LOWER", (1, 2), (1, 1))):
@@ -116,9 +116,9 @@ def windows():
          "spans 8 elements with dilation 1, the padded input has 7; pad the input or shrink the window"),
         ({"window_size": 5, "dilations": 3}, "WindowSize", "kernel", "spans 13 elements with dilation 3"),
         ({"window_size": 2, "start_padding": (2, 0)}, "StartPadding", "padding",
-         "is [2, 0], by which the window at 0 of the output sees padding alone; pad less, or set include_padding"),
+         "is [2, 0]: the window at 0 of the output covers only padding; pad less, or set include_padding"),
         ({"window_size": 2, "end_padding": (0, 2)}, "EndPadding", "padding",
-         "is [0, 2], by which the window at 9 of the output sees padding alone; pad less, or set include_padding"),
+         "is [0, 2]: the window at 9 of the output covers only padding; pad less, or set include_padding"),
         ({"input": u8(4, 7, 9), "window_size": 3}, "InputTensor", "dimension_count", "allows 4 to 5; reshape input"),
         ({"input_scale": steps(9)}, "InputScaleTensor", "sizes", "one for each of the 4 channels; there are 9 values"),
         ({"output_scale": steps(4, 1)}, "OutputScaleTensor", "sizes", "write output_scale.reshape(-1, 1, 1)"),
@@ -178,14 +178,14 @@ def test_windows_in_padding_alone_are_taken_where_padding_counts():
     ("start_padding", "is_right"), [((1, 1), True), ((1, 2), False), pytest.param((2, 1), False, id="of the symbolic")]
 )
 def test_windows_over_symbolic_sizes(start_padding, is_right):
-    """The first window sees padding alone or not, whatever the size; of the last it is known of known sizes only."""
+    """The first window covers only padding or not, whatever the size; of the last it is known of known sizes only."""
     shape = jax.ShapeDtypeStruct(export.symbolic_shape("b, 2, h, 5", constraints=["h >= 4"]), np.uint8)
     options = {"window_size": 2, "start_padding": start_padding}
     trace = export.export(jax.jit(lambda x: call(POOLING, {**GOOD[POOLING], "input": x, **options})))
     if is_right:
         assert trace(shape).out_avals[0].shape[3] == 5
     else:
-        with pytest.raises(DescError, match="the window at 0 of the output sees padding alone"):
+        with pytest.raises(DescError, match="the window at 0 of the output covers only padding"):
             trace(shape)
 
 

@@ -234,11 +234,11 @@ def test_errors_say_where(place, value, path, text, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is no JSON"), ("[" * 100_000, "is nested too deeply to be read; models need six levels"),
-        ("{} x", "is no JSON"), ("NaN", 'write the string "nan"'),
-        ('{"a": 1, "a": 2}', "has two members 'a' in one object"), ("/*" * 100_000, "is no JSON"),
-        ('"\\' * 300_000, "is no JSON"), ('{"\\ud800": 1}', "is no JSON"),
-        ("[]", "expected an object"), ("1" * 5000, "is no JSON"), ("{}", "has no resources"), ("null", "is None"),
+        ("", "as JSON"), ("[" * 100_000, "is nested too deeply to be read; models need six levels"),
+        ("{} x", "as JSON"), ("NaN", 'write the string "nan"'),
+        ('{"a": 1, "a": 2}', "has two members 'a' in one object"), ("/*" * 100_000, "as JSON"),
+        ('"\\' * 300_000, "as JSON"), ('{"\\ud800": 1}', "as JSON"),
+        ("[]", "expected an object"), ("1" * 5000, "as JSON"), ("{}", "has no resources"), ("null", "is None"),
     ],
 )  # fmt: skip
 def test_what_is_no_model(text, message, tmp_path):

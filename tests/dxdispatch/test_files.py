@@ -51,7 +51,7 @@ def test_only_files_are_read_and_written(tmp_path):
         dxdispatch.load(tmp_path / "pipe")
     with pytest.raises(dml.DxDispatchError, match="no such file"):
         run(tmp_path, model(resources__x=resource("UINT8", {"sourcePath": "pipe"})))
-    with pytest.raises(dml.DxDispatchError, match="which is there and no file"):
+    with pytest.raises(dml.DxDispatchError, match="which exists and is not a file"):
         run(tmp_path, model(commands__2__targetPath="pipe"))
     assert [path.name for path in (tmp_path / "output").iterdir()] == ["pipe"]
 

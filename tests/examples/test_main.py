@@ -178,9 +178,9 @@ def written(save, *arrays, **named):
 @pytest.mark.parametrize(
     ("write", "text"),
     [
-        (lambda path: path.write_bytes(written(np.save, np.ones(3))), "it is no .npz file"),
-        (lambda path: path.write_text("hello", encoding="utf-8"), "it is no .npz file"),
-        (lambda path: path.write_bytes(b""), "it is no .npz file"),
+        (lambda path: path.write_bytes(written(np.save, np.ones(3))), "it is not a .npz file"),
+        (lambda path: path.write_text("hello", encoding="utf-8"), "it is not a .npz file"),
+        (lambda path: path.write_bytes(b""), "it is not a .npz file"),
         (lambda path: path.write_bytes(b"PK\x03\x04garbage"), "File is not a zip file"),
         (lambda path: path.write_bytes(written(np.savez, a=1)), "it has no array images; notebooks/02_quantize"),
         (lambda path: saved(path, **{"stem.filter": np.zeros((3, 1, 3, 3), np.int8)}),

@@ -1,4 +1,4 @@
-"""The registry of pages: every module of this folder is one, and no other list of operators is kept."""
+"""The registry of operators: each module in this folder is the page of one."""
 
 import importlib
 import pkgutil
@@ -10,9 +10,9 @@ PAGES: dict[str, Page] = {
 }
 
 
-EXAMPLE = next(iter(PAGES.values()))  # for errors that say what would do
+EXAMPLE = next(iter(PAGES.values()))  # for errors that name an operator as an example
 
 
-def converter(made_of: str, made: str) -> str:
-    """The operator that makes the one kind of numbers of the other, such as "integer" of "float"."""
-    return next(page.operator for page in PAGES.values() if page.converts == (made_of, made))
+def converter(source: str, target: str) -> str:
+    """The operator that converts numbers of one kind to another, such as "float" to "integer"."""
+    return next(page.operator for page in PAGES.values() if page.converts == (source, target))

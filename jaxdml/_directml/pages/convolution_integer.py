@@ -7,22 +7,17 @@ from jaxdml._directml.desc import OperatorDesc, TensorDesc, operator_desc
 from jaxdml._directml.feature_levels import FeatureLevel, Rows, Same, Support
 from jaxdml._directml.fields import INPUT, OUTPUT, count, counts, spatial_dimensions, tensor
 from jaxdml._directml.page import Page
+from jaxdml._directml.remedies import stack_of_filters, too_many_dimensions
 from jaxdml._directml.size_checks import check_sizes
-from jaxdml._directml.window_checks import (
-    check_of_filter,
-    check_of_image,
-    convolved_sizes,
-    stack_of_filters,
-    too_many_dimensions,
-)
+from jaxdml._directml.window_checks import check_of_filter, check_of_image, convolved_sizes
 
 
 @operator_desc
 class ConvolutionIntegerDesc(OperatorDesc):
     """DML_CONVOLUTION_INTEGER_OPERATOR_DESC.
 
-    Input is [N, C, H, W] or [N, C, W], the filter ``[O, C / group_count, *kernel]``, the output [N, O, ...]. Zero
-    points have one element, that of the filter also [1, O, 1, 1]; both may be None.
+    InputTensor is [N, C, H, W] or [N, C, W], FilterTensor ``[O, C / group_count, *kernel]``, OutputTensor [N, O, ...].
+    Zero points have one element; the filter's may also be [1, O, 1, 1]. Both may be None.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_convolution_integer_operator_desc
     """

@@ -14,7 +14,7 @@ from jaxdml._directml.size_checks import check_sizes
 class DynamicQuantizeLinearDesc(OperatorDesc):
     """DML_DYNAMIC_QUANTIZE_LINEAR_OPERATOR_DESC.
 
-    Three outputs: one of the input's sizes, and its scale and zero point, whose sizes are 1 in as many dimensions.
+    OutputTensor has the sizes of InputTensor. Its scale and zero point have the same rank and one element.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_dynamic_quantize_linear_operator_desc
     """

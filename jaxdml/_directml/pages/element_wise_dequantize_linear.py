@@ -14,7 +14,8 @@ from jaxdml._directml.page import Page
 class ElementWiseDequantizeLinearDesc(OperatorDesc):
     """DML_ELEMENT_WISE_DEQUANTIZE_LINEAR_OPERATOR_DESC.
 
-    All tensors have the same sizes; strides of 0 repeat a scale or zero point. ZeroPointTensor may be None from 6_2.
+    All tensors have the same sizes; strides of 0 repeat a scale or zero point. From level 6_2 on, ZeroPointTensor may
+    be None.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_element_wise_dequantize_linear_operator_desc
     """

@@ -1,20 +1,22 @@
 """DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from jaxdml._directml.data_types import BYTES, FLOAT32, FLOATS, INT32, UINT8, WORDS, DataType
 from jaxdml._directml.desc import OperatorDesc, TensorDesc, operator_desc
 from jaxdml._directml.feature_levels import FeatureLevel, Rows, Same, Support
 from jaxdml._directml.fields import INPUT, OUTPUT, tensor
-from jaxdml._directml.messages import Remedy, RuleError
+from jaxdml._directml.messages import RuleError
 from jaxdml._directml.page import Page
+from jaxdml._directml.remedies import cast
 
 
 @operator_desc
 class ElementWiseQuantizeLinearDesc(OperatorDesc):
     """DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC.
 
-    All tensors have the same sizes; strides of 0 repeat a scale or zero point. ZeroPointTensor may be None from 6_2.
+    All tensors have the same sizes; strides of 0 repeat a scale or zero point. From level 6_2 on, ZeroPointTensor may
+    be None.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_element_wise_quantize_linear_operator_desc
     """
@@ -40,16 +42,15 @@ def _rows(
 
 
 def _check(desc: ElementWiseQuantizeLinearDesc) -> None:
-    """The scale has the input's type, or FLOAT32 for an INT32 input: prose of the page."""
+    """Checks that the scale has the input's type, or FLOAT32 for an INT32 input, as the page's text says."""
     assert desc.input_tensor is not None
     assert desc.scale_tensor is not None
     data, scale = desc.input_tensor.data_type, desc.scale_tensor.data_type
     expected = DataType.FLOAT32 if data == DataType.INT32 else data
     if scale != expected:
         text = f"has data type {scale.name}, expected {expected.name} for an InputTensor of {data.name}"
-        name = expected.name
-        remedy = Remedy(f"write scale.astype(jnp.{name.lower()})", f"write data_type=DataType.{name}")
-        raise RuleError(desc.operator, "ScaleTensor", "data_type", text, remedy, expected=expected, received=scale)
+        facts: dict[str, Any] = {"expected": expected, "received": scale}
+        raise RuleError(desc.operator, "ScaleTensor", "data_type", text, cast("scale", expected), **facts)
 
 
 ALL = ("InputTensor", "OutputTensor", "ScaleTensor", "ZeroPointTensor")
@@ -61,7 +62,7 @@ PAGE = Page(
         FeatureLevel.LEVEL_3_0: _rows((1, 8), FLOAT32 + INT32, FLOAT32, BYTES),
         FeatureLevel.LEVEL_6_0: _rows((1, 8), FLOATS + INT32, FLOATS, BYTES),
         FeatureLevel.LEVEL_6_2: _rows((1, 8), FLOATS + INT32, FLOATS, BYTES, optional=True),
-        # The page has no 16-bit outputs. They make what dequantize reads.
+        # The page has no 16-bit outputs, although DEQUANTIZE_LINEAR takes 16-bit inputs.
         FeatureLevel.JAXDML: _rows((1, 8), FLOATS + INT32, FLOATS, WORDS, optional=True),
     },
     constraints=(

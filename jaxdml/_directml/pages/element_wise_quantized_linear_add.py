@@ -15,8 +15,8 @@ from jaxdml._directml.size_checks import Form, check_form
 class ElementWiseQuantizedLinearAddDesc(OperatorDesc):
     """DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC.
 
-    A, B and output have the same sizes, scales and zero points sizes of 1 in as many dimensions. Zero points may be
-    None.
+    ATensor, BTensor and OutputTensor have the same sizes. Scales and zero points have the same rank and one element.
+    Zero points may be None.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_element_wise_quantized_linear_add_operator_desc
     """
@@ -49,14 +49,7 @@ def _constant(b: TensorDesc) -> Remedy | None:
 
 DATA, SCALE, ZERO_POINT = Support((1, 8), BYTES), Support((1, 8), FLOAT32), Support((1, 8), BYTES, optional=True)
 TENSORS = ("ATensor", "BTensor", "OutputTensor")
-PARAMETERS = (
-    "AScaleTensor",
-    "AZeroPointTensor",
-    "BScaleTensor",
-    "BZeroPointTensor",
-    "OutputScaleTensor",
-    "OutputZeroPointTensor",
-)
+PARAMETERS = tuple(f"{x}{kind}Tensor" for x in ("A", "B", "Output") for kind in ("Scale", "ZeroPoint"))
 PAGE = Page(
     desc=ElementWiseQuantizedLinearAddDesc,
     support={

@@ -15,9 +15,9 @@ from jaxdml._directml.size_checks import check_product
 class MatrixMultiplyIntegerToFloatDesc(OperatorDesc):
     """DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT_OPERATOR_DESC.
 
-    A is [..., M, K], B [..., K, N], bias and output [..., M, N]. Scales and zero points have one element, or one for
-    each row of A, [1, 1, M, 1], or column of B, [1, 1, 1, N]; all are of one rank. Zero points and bias may be None.
-    The members OutputScaleTensor and OutputZeroPointTensor that the page describes are in no header.
+    ATensor is [..., M, K], BTensor [..., K, N], BiasTensor and OutputTensor [..., M, N]. Scales and zero points have
+    one element, or one for each row of A, [1, 1, M, 1], or each column of B, [1, 1, 1, N]; all have the same rank. Zero
+    points and bias may be None. The page's OutputScaleTensor and OutputZeroPointTensor are not in directml.h.
 
     Source: https://learn.microsoft.com/windows/ai/directml/api/ns-directml-dml_matrix_multiply_integer_to_float_operator_desc
     """
@@ -64,8 +64,8 @@ PAGE = Page(
         Same("dimension_count", ("AScaleTensor", "AZeroPointTensor", "BScaleTensor", "BZeroPointTensor")),
         Same("dimension_count", ("ATensor", "BTensor", "BiasTensor", "OutputTensor")),
         Same("sizes", ("OutputTensor", "BiasTensor")),
-        # The page ties the types of A, B and both zero points. Devices run A and B of different types, and ONNX
-        # Runtime's tests of DirectML rely on it: each tensor has the type of its own zero point.
+        # The page requires one type for A, B and both zero points. Devices run A and B of different types, and ONNX
+        # Runtime's tests of DirectML rely on it, so only each tensor and its own zero point share a type.
         Same("data_type", ("ATensor", "AZeroPointTensor")),
         Same("data_type", ("BTensor", "BZeroPointTensor")),
         Same("data_type", ("AScaleTensor", "BScaleTensor", "BiasTensor", "OutputTensor")),

@@ -14,8 +14,8 @@ from jaxdml._directml.quantization import QuantizationType, check_quantization
 class QuantizeDesc(OperatorDesc):
     """DML_QUANTIZE_OPERATOR_DESC.
 
-    QuantizationTensors are a scale or a scale and a zero point, as QuantizationType says. They have the rank of input
-    and output. In each dimension their size divides the input's: a value belongs to a block of as many elements.
+    QuantizationTensors holds a scale, or a scale and a zero point, as QuantizationType says. Their rank is that of
+    InputTensor and OutputTensor. Their sizes divide the input's: each value belongs to a block of the input.
 
     Source: https://learn.microsoft.com/windows/ai/directml/api/ns-directml-dml_quantize_operator_desc
     """

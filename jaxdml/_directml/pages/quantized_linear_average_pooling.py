@@ -15,8 +15,8 @@ from jaxdml._directml.window_checks import check_windows_see_input, pooled_sizes
 class QuantizedLinearAveragePoolingDesc(OperatorDesc):
     """DML_QUANTIZED_LINEAR_AVERAGE_POOLING_OPERATOR_DESC.
 
-    Input is [N, C, H, W] or [N, C, D, H, W], and so is the output. Scales and zero points have one element or one for
-    each channel, [1, C, 1, 1]; zero points may be None. In a 3-D desc the five lists have three numbers each.
+    InputTensor and OutputTensor are [N, C, H, W] or [N, C, D, H, W]. Scales and zero points have one element, or one
+    for each channel, [1, C, 1, 1]. Zero points may be None. The five lists have one number for each spatial dimension.
 
     Source: https://learn.microsoft.com/windows/ai/directml/api/ns-directml-dml_quantized_linear_average_pooling_operator_desc
     """
@@ -41,12 +41,9 @@ class QuantizedLinearAveragePoolingDesc(OperatorDesc):
 def _check(desc: QuantizedLinearAveragePoolingDesc) -> None:
     output = pooled_sizes(desc)
     channels, ones = output[1], (1,) * (len(output) - 2)
-    forms = [
-        Form((1, 1, *ones), "one value"),
-        Form((1, channels, *ones), f"one for each of the {channels} channels"),
-    ]
+    forms = [Form((1, 1, *ones), "one value"), Form((1, channels, *ones), f"one for each of the {channels} channels")]
     for name in ("InputScaleTensor", "InputZeroPointTensor", "OutputScaleTensor", "OutputZeroPointTensor"):
-        check_form(desc, name, forms, exact=[(1, channels, 1, 1)])  # which the page writes for 5-D input, too
+        check_form(desc, name, forms, exact=[(1, channels, 1, 1)])  # the page allows this for 5-D input too
     check_sizes(desc, "OutputTensor", output, "the size that input and options give")
     if not desc.include_padding:
         check_windows_see_input(desc)

@@ -8,23 +8,18 @@ from jaxdml._directml.feature_levels import FeatureLevel, Rows, Same, Support
 from jaxdml._directml.fields import INPUT, OUTPUT, count, counts, spatial_dimensions, tensor
 from jaxdml._directml.messages import Remedy
 from jaxdml._directml.page import Page
+from jaxdml._directml.remedies import outputs_first, stack_of_filters
 from jaxdml._directml.size_checks import check_form, check_sizes
-from jaxdml._directml.window_checks import (
-    check_of_filter,
-    check_of_image,
-    convolved_sizes,
-    outputs_first,
-    stack_of_filters,
-)
+from jaxdml._directml.window_checks import check_of_filter, check_of_image, convolved_sizes
 
 
 @operator_desc
 class QuantizedLinearConvolutionDesc(OperatorDesc):
     """DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC.
 
-    Input is [N, C, H, W] or [N, C, W], the filter ``[O, C / group_count, *kernel]``, the output [N, O, ...]; strides
-    say NHWC. Scales and zero points have one element, those of the filter also [1, O, 1, 1]; bias is [1, O, 1, 1]. Zero
-    points and bias may be None, all else is required.
+    InputTensor is [N, C, H, W] or [N, C, W], FilterTensor ``[O, C / group_count, *kernel]``, OutputTensor [N, O, ...];
+    strides can describe NHWC data. Scales and zero points have one element; the filter's may also be [1, O, 1, 1].
+    BiasTensor is [1, O, 1, 1]. Zero points and bias may be None.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_quantized_linear_convolution_operator_desc
     """
@@ -70,7 +65,9 @@ def _check(desc: QuantizedLinearConvolutionDesc) -> None:
     for name in ("Input", "Output"):
         check_of_image(desc, name, ("Scale", "ZeroPoint"), len(output))
     per_channel = check_of_filter(desc, ("Scale", "ZeroPoint"), output)
-    check_form(desc, "BiasTensor", [per_channel], unless=outputs_first(desc, "BiasTensor"))
+    assert desc.filter_tensor is not None
+    advice = outputs_first(desc.filter_tensor.sizes, desc.bias_tensor)
+    check_form(desc, "BiasTensor", [per_channel], otherwise=advice)
     check_sizes(desc, "OutputTensor", output, "the size that input, filter and options give")
 
 

@@ -14,8 +14,9 @@ from jaxdml._directml.size_checks import check_product
 class QuantizedLinearMatrixMultiplyDesc(OperatorDesc):
     """DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC.
 
-    A is [..., M, K], B [..., K, N], the output [..., M, N]. Scales and zero points have one element, or one for each
-    row of A and the output, [1, 1, M, 1], or column of B, [1, 1, 1, N]; all are of one rank. Zero points may be None.
+    ATensor is [..., M, K], BTensor [..., K, N], OutputTensor [..., M, N]. Scales and zero points have one element, or
+    one for each row of A and the output, [1, 1, M, 1], or each column of B, [1, 1, 1, N]; all have the same rank. Zero
+    points may be None.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_quantized_linear_matrix_multiply_operator_desc
     """
@@ -49,10 +50,10 @@ def _rows(data: tuple[int, int], parameters: tuple[int, int]) -> Rows:
 
 
 def _check(desc: QuantizedLinearMatrixMultiplyDesc) -> None:
-    of_a, of_b, of_output = (tuple(f"{x}{kind}Tensor" for kind in ("Scale", "ZeroPoint")) for x in ("A", "B", "Output"))
-    check_product(desc, of_rows=(*of_a, *of_output), of_columns=of_b)
+    check_product(desc, of_rows=OF_A + OF_OUTPUT, of_columns=OF_B)
 
 
+OF_A, OF_B, OF_OUTPUT = (tuple(f"{x}{kind}Tensor" for kind in ("Scale", "ZeroPoint")) for x in ("A", "B", "Output"))
 PAGE = Page(
     desc=QuantizedLinearMatrixMultiplyDesc,
     support={
@@ -60,17 +61,7 @@ PAGE = Page(
         FeatureLevel.LEVEL_4_0: _rows((2, 4), (1, 4)),
     },
     constraints=(
-        Same(
-            "dimension_count",
-            (
-                "AScaleTensor",
-                "AZeroPointTensor",
-                "BScaleTensor",
-                "BZeroPointTensor",
-                "OutputScaleTensor",
-                "OutputZeroPointTensor",
-            ),
-        ),
+        Same("dimension_count", OF_A + OF_B + OF_OUTPUT),
         Same("dimension_count", ("ATensor", "BTensor", "OutputTensor")),
         Same("data_type", ("ATensor", "AZeroPointTensor")),
         Same("data_type", ("BTensor", "BZeroPointTensor")),

@@ -1,11 +1,11 @@
-"""Tables that read well in a terminal, in Markdown and in a notebook."""
+"""Writes tables as aligned text, Markdown and HTML."""
 
 import html
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-# Notebooks and pages have themes of their own, light and dark. So no colour is named here: lines and tints are made of
-# the colour of the text. The class stands twice in a selector so that these rules go before those of JupyterLab.
+# Notebooks and web pages have light and dark themes, so lines and tints derive from the text's colour. A selector names
+# the class twice to override JupyterLab's rules.
 STYLE = """
 .jaxdml-table { max-width: 100%; max-height: 40em; overflow: auto; }
 .jaxdml-table.jaxdml-table table {
@@ -27,10 +27,9 @@ STYLE = """
 
 
 class Table(NamedTuple):
-    """A title, a header and rows of text, for a terminal, a page or a notebook.
+    """A title, a header and rows of text.
 
-    `numbers` are the columns of the header that a notebook aligns right. `emphasized` are the places of the rows that a
-    notebook shows in bold and tinted, the first row at 0.
+    `numbers` names the columns to align right. `emphasized` has the indices of the rows that `html` shows in bold.
     """
 
     title: str
@@ -40,20 +39,37 @@ class Table(NamedTuple):
     emphasized: Collection[int] = ()
 
     def __str__(self) -> str:
+        return "\n".join([self.title, *self.lines()])
+
+    def lines(self, *, widest: int | None = None, ellipsis: str = "...", rule: str | None = None) -> list[str]:
+        """The header and the rows in aligned columns, without the title.
+
+        Longer cells than `widest` are cut, except in the last column, and end in `ellipsis`. `rule` draws dashes below
+        the header, and fills the gaps between the columns.
+        """
         if not self.header:
-            return self.title
-        lines = [self.header, *self.rows]
-        widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
-        text = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-        return "\n".join([self.title, *(line.rstrip() for line in text)])
+            return []
+        table = [self.header, *self.rows]
+        *widths, last = (max(map(len, column)) for column in zip(*table, strict=True))
+        widths = [*(width if widest is None else min(width, widest) for width in widths), last]
+
+        def aligned(name: str, cell: str, width: int) -> str:
+            if len(cell) > width:
+                cell = cell[: width - len(ellipsis)] + ellipsis
+            return cell.rjust(width) if name in self.numbers else cell.ljust(width)
+
+        lines = ["  ".join(map(aligned, self.header, cells, widths)).rstrip() for cells in table]
+        if rule is not None:
+            lines.insert(1, rule.join("-" * width for width in widths))
+        return lines
 
     def markdown(self) -> str:
-        """Without the title. Cells are Markdown; a | in a cell is escaped, as it would end the cell."""
+        """The table in Markdown, without the title. Cells may hold Markdown; a | in a cell is escaped."""
         lines = [self.header, ["---"] * len(self.header), *self.rows]
         return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
 
     def html(self) -> str:
-        """For a notebook: in a box that scrolls where the table is larger, in the colours of whatever is around it."""
+        """The table in HTML for a notebook: a box that scrolls, in the colours of its surroundings."""
         title = html.escape(self.title).replace("\n", "<br>")
         if not self.header:
             return f"<div>{title}</div>"
@@ -64,7 +80,7 @@ class Table(NamedTuple):
         table = f"<caption>{title}</caption><thead><tr>{header}</tr></thead>"
         rows = (_row(cells, classes, place in self.emphasized) for place, cells in enumerate(self.rows))
         table += f"<tbody>{''.join(rows)}</tbody>"
-        # By tabindex the keyboard reaches the box, and scrolls it.
+        # With a tabindex the box takes the keyboard's focus and can be scrolled by keys.
         return f'<div class="jaxdml-table" tabindex="0"><style>{STYLE}</style><table>{table}</table></div>'
 
 
