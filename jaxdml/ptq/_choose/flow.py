@@ -13,6 +13,7 @@ class Flow:
     Attributes:
       graph: the graph.
       data: the values that depend on the graph's inputs.
+      data_nodes: the nodes that read data, in order.
     """
 
     def __init__(self, graph: Graph, number: Callable[[str], Any]) -> None:
@@ -20,15 +21,11 @@ class Flow:
         self.graph, self._number = graph, number
         self._makers, self._readers = graph.producers(), graph.consumers()
         self.data = set(graph.inputs)
-        self._data_nodes = list[Node]()
+        self.data_nodes = list[Node]()
         for node in graph.nodes:
             if self.data.intersection(node.inputs):
                 self.data.update(node.outputs)
-                self._data_nodes.append(node)
-
-    def data_nodes(self) -> list[Node]:
-        """The nodes that read data, in order."""
-        return self._data_nodes
+                self.data_nodes.append(node)
 
     def data_inputs(self, node: Node) -> list[str]:
         """A node's inputs that depend on data."""

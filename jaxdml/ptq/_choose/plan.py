@@ -100,7 +100,7 @@ def plan_of(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -
 def chain_roots(flow: Flow) -> dict[str, tuple[str, ...]]:
     """Maps each value to the values that alone, with numbers, determine it element by element; the nearest first."""
     roots: dict[str, tuple[str, ...]] = {}
-    for node in flow.data_nodes():
+    for node in flow.data_nodes:
         output, data = node.outputs[0], flow.data_inputs(node)
         roots[output] = (output,)
         if node.operator.kind not in CHAINED or not flow.has_only_numbers_beside_data(node):
@@ -116,7 +116,7 @@ def chain_roots(flow: Flow) -> dict[str, tuple[str, ...]]:
 def after_means(flow: Flow) -> set[str]:
     """The values that are computed from a mean, such as a normalized input. 8 bits lose too much there."""
     found = set[str]()
-    for node in flow.data_nodes():
+    for node in flow.data_nodes:
         kind = node.operator.kind
         if kind == "mean" or (kind not in RENEWING and not found.isdisjoint(flow.data_inputs(node))):
             found.update(node.outputs)
@@ -127,7 +127,7 @@ def capable(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -
     """What can run on integers, by a forward pass."""
     roots, normalized = chain_roots(flow), after_means(flow)
     values, tables, fused_clamps = set(float_inputs), dict[str, str](), set[str]()
-    for node in flow.data_nodes():
+    for node in flow.data_nodes:
         kind, output, data = node.operator.kind, node.outputs[0], flow.data_inputs(node)
         if kind in CONTRACTIONS:
             can = modes[output] == "static"
@@ -177,7 +177,7 @@ def wanted(flow: Flow, modes: Mapping[str, str], can: Capable) -> Wanted:
     nodes, results, quantized, tables = set[Node](), set[str](), set[str](), dict[str, str]()
     read, by_tables = set[str](), set[str]()  # values that operators and tables read as integers
     fused_away = set[str]()  # intermediate results inside of one quantized operator; they are never quantized
-    for node in reversed(flow.data_nodes()):
+    for node in reversed(flow.data_nodes):
         kind, output, data = node.operator.kind, node.outputs[0], flow.data_inputs(node)
         asked = {name for name in node.outputs if name in read or name in by_tables}
         is_fused_away = output in fused_away
