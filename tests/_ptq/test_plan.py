@@ -119,3 +119,48 @@ def test_movers_and_paddings_on_integers_keep_the_range_of_their_input(operator,
     graph = flow((operator, "x", "m"), (op.PRODUCT, "m w", "y")).graph
     assert range_sources(graph, set(graph.nodes))["m"] == source
     assert range_sources(graph, set())["m"] == "m"
+
+
+def test_a_mover_before_a_contraction_moves_integers():
+    graph = flow((op.TRANSPOSE, "x", "m"), (op.PRODUCT, "m w", "y"))
+    can, _, plan = passes(graph)
+    assert can.values == {"x", "m", "y"}
+    assert {node.outputs[0] for node in plan.nodes} == {"m", "y"}
+    assert plan.quantized == {"x": "x"}
+    assert plan.ranges == {"x": "x", "m": "x"}
+
+
+def test_a_mover_of_a_float_stays_in_floats():
+    graph = flow((SORT, "x", "s"), (op.TRANSPOSE, "s", "m"), (op.MULTIPLY, "m w", "n"), (op.PRODUCT, "x w", "y"))
+    can, _, plan = passes(graph)
+    assert "m" not in can.values
+    assert {node.outputs[0] for node in plan.nodes} == {"y"}
+
+
+def test_a_clamp_of_a_clamp_is_a_root_beside_both():
+    graph = flow((op.PRODUCT, "x w", "a"), (op.CLIP, "a", "b"), (op.CLIP, "b", "y"))
+    assert chain_roots(graph)["y"] == ("y", "b", "a")
+
+
+def test_a_clamp_behind_a_mover_behind_a_contraction_is_fused():
+    graph = flow((op.PRODUCT, "x w", "a"), (op.TRANSPOSE, "a", "m"), (op.CLIP, "m", "b"), (op.PRODUCT, "b w", "y"))
+    can, want, _ = passes(graph)
+    assert can.fused_clamps == {"b"}
+    assert want.quantized == {"x", "b"}
+    graph = flow(
+        (op.PRODUCT, "x w", "a"), (op.TRANSPOSE, "a", "m"), (op.CLIP, "m", "b"), (op.PRODUCT, "b w", "y"), outputs="my"
+    )  # fmt: skip
+    assert not passes(graph)[0].fused_clamps
+
+
+def test_a_padding_of_a_table_pads_its_integers():
+    graph = flow((op.PRODUCT, "x w", "a"), (TANH, "a", "t"), (op.PAD, "t", "p"), (op.PRODUCT, "p w", "y"))
+    _, want, plan = passes(graph)
+    assert want.tables == {"t": "a"}
+    assert plan.ranges["p"] == "t"
+
+
+def test_the_bias_of_a_product_is_added_on_integers():
+    graph = flow((op.PRODUCT, "x w", "a"), (op.ADD, "a bias", "b"), (op.PRODUCT, "b w", "y"), fixed=("w", "bias"))
+    _, want, _ = passes(graph)
+    assert want.quantized == {"x", "b"}
