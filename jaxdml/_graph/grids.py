@@ -47,8 +47,8 @@ class Grids:
         self._zero_points: dict[tuple[str, np.dtype[Any]], str] = {}
         self._dtypes: dict[str, np.dtype[Any]] = {}  # of the results of quantize nodes and of movers after them
         for node in graph.nodes:
-            made = self.quantized(node)
-            dtype = made.dtype if made else self._dtypes.get(node.inputs[0]) if node.inputs and moves(node) else None
+            grid = self.quantized(node)
+            dtype = grid.dtype if grid else self._dtypes.get(node.inputs[0]) if node.inputs and moves(node) else None
             if dtype is not None:
                 self._dtypes |= dict.fromkeys(filter(None, node.outputs), dtype)
 
@@ -111,10 +111,10 @@ class Grids:
         elif is_to_integers:
             dtype = np.dtype(node.options.get("dtype") or np.uint8)
         else:
-            made = self._dtypes.get(value)
-            if made is None:
+            moved = self._dtypes.get(value)
+            if moved is None:
                 return None
-            dtype = made
+            dtype = moved
         return Grid(value, scale, zero_point, dtype, node.options.get("axis", 1), node)
 
     def is_one_number(self, grid: Grid) -> bool:

@@ -14,9 +14,9 @@ def wrong_params(own: Mapping[str, Any], given: Any) -> str:
     """A sentence that says how given parameters differ from a model's own; empty if they fit."""
     if not isinstance(given, Mapping):
         return f"params is of type {type(given).__name__}, expected model.params, or a dict like it"
-    told = difference("params", own, given)
-    if told:
-        return f"{told}; expected model.params, or a dict like it"
+    wrong_names = difference("params", own, given)
+    if wrong_names:
+        return f"{wrong_names}; expected model.params, or a dict like it"
     for name, value in own.items():
         if _shapes(given[name]) != _shapes(value):
             text = f"params has in {name!r} {_shown(given[name])}, expected {_shown(value)}"
@@ -28,9 +28,9 @@ def difference(subject: str, expected: Iterable[str], given: Mapping[str, Any]) 
     """A sentence about missing and unknown names; empty if the given names are the expected ones."""
     expected = list(expected)
     missing, unknown = [name for name in expected if name not in given], set(given) - set(expected)
-    told = [f"lacks {listed(missing)}"] if missing else []
-    told += [f"was given {listed(unknown)}, which the model has not"] if unknown else []
-    return f"{subject} {' and '.join(told)}" if told else ""
+    parts = [f"lacks {listed(missing)}"] if missing else []
+    parts += [f"was given {listed(unknown)}, which the model does not have"] if unknown else []
+    return f"{subject} {' and '.join(parts)}" if parts else ""
 
 
 def listed(names: Iterable[Any]) -> str:

@@ -143,7 +143,10 @@ def test_errors_are_of_one_voice(tmp_path, inputs, capsys):
         ([inputs], "the model is not an ONNX file"),
         ([MODEL, "--run", str(text)], "text.npz cannot be read as a .npz of inputs by name"),
         ([MODEL, "--run", str(single)], "single.npy is a single array, expected a .npz of inputs by name"),
-        ([MODEL, "--run", str(other)], "apply lacks ['images'] and was given ['pictures'], which the model has not"),
+        (
+            [MODEL, "--run", str(other)],
+            "apply lacks ['images'] and was given ['pictures'], which the model does not have",
+        ),
         ([MODEL, "--run", str(tmp_path / "none.npz")], "No such file or directory"),
         (["none", "--run", inputs, "--output", str(tmp_path / "no folder" / "out.npz")], "no folder"),
     ):

@@ -84,7 +84,7 @@ def test_params_that_do_not_fit_are_refused():
         | {name: np.asarray(value).astype(np.int16)},
         f"params has in '{name}' int32\\[7\\], expected int32\\[8\\]": model.params | {name: value[:-1]},
         f"params lacks \\['{name}'\\]; expected": {key: value for key, value in model.params.items() if key != name},
-        r"was given \['more'\], which the model has not": model.params | {"more": value},
+        r"was given \['more'\], which the model does not have": model.params | {"more": value},
         "params is of type list, expected model.params": list(model.params.values()),
     }
     for text, params in wrong.items():

@@ -47,9 +47,9 @@ def two_inputs():
         (
             ((2, 3),),
             {"c": (2, 3)},
-            "lacks ['b'] and was given ['c'], which the model has not; its inputs are a:",
+            "lacks ['b'] and was given ['c'], which the model does not have; its inputs are a:",
         ),
-        (((2, 3),) * 2, {"c": (2, 3)}, "was given ['c'], which the model has not"),
+        (((2, 3),) * 2, {"c": (2, 3)}, "was given ['c'], which the model does not have"),
         (((2, 3),) * 2, {"b": (2, 3)}, "was given ['b'] by position and by name"),
         (((2, 4), (2, 3)), {}, "input a: float32[N, 3] was given float32[2, 4]: dimension 1 is 4, expected 3"),
         (((2, 3), (5, 3)), {}, "input b: float32[N, ?] was given float32[5, 3]: dimension 0 is 5, expected N = 2"),
@@ -91,13 +91,13 @@ def test_wrong_params():
     first = next(iter(made.params))
     for wrong, words in (
         ({}, f"params lacks {sorted(made.params)[:5]} and {len(made.params) - 5} more; expected model.params"),
-        ({**made.params, "more": x}, "params was given ['more'], which the model has not; expected"),
+        ({**made.params, "more": x}, "params was given ['more'], which the model does not have; expected"),
         ({**made.params, first: x}, f"in {first!r} float32[1, 2, 4, 4], expected"),
         ({**made.params, first: None}, repr(first)),
         ({**made.params, first: "text"}, "no array"),
         (None, "params is of type NoneType"),
         ([x], "params is of type list"),
-        (load(models()["dynamic"]).params, "which the model has not; expected model.params, or a dict like it"),
+        (load(models()["dynamic"]).params, "which the model does not have; expected model.params, or a dict like it"),
     ):
         with pytest.raises(ModelError, match=re.escape(words)):
             made.apply(wrong, x)

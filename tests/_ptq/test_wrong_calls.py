@@ -194,7 +194,7 @@ def other_params():
         "the float parameters": (PARAMS, f"params lacks {sorted(model.params)[:2]}"[:-1]),
         "no dict": (list(model.params.values()), "params is of type list, expected model.params, or a dict like it"),
         "one is missing": ({k: v for k, v in model.params.items() if k != name}, f"params lacks ['{name}']"),
-        "one too many": (model.params | {"w": X}, "params was given ['w'], which the model has not"),
+        "one too many": (model.params | {"w": X}, "params was given ['w'], which the model does not have"),
         "another shape": (model.params | {name: X}, f"params has in '{name}' float32[8, 6], expected"),
     }
 
