@@ -1,6 +1,12 @@
-"""Every error about a call or a desc is a DescError: it names the operator, the tensor and the rule."""
+"""The exceptions. An error about a call or a desc is a DescError, which names the operator, the tensor and the rule."""
 
+import functools
+import traceback
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any
+
+import jax
 
 
 class DescError(ValueError):
@@ -79,3 +85,39 @@ class ModelError(ValueError):
 
 class PtqError(ValueError):
     """A float function that cannot be quantized as asked, or a quantized one that is not called as it was made."""
+
+
+class ModelFileNotFoundError(ModelError, FileNotFoundError):
+    """A file of an ONNX model does not exist."""
+
+
+class PtqFileNotFoundError(PtqError, FileNotFoundError):
+    """The file that `jaxdml.ptq.load` should read does not exist."""
+
+
+class DxDispatchFileNotFoundError(DxDispatchError, FileNotFoundError):
+    """A file of a DxDispatch model does not exist."""
+
+
+def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a public function: an error of jaxdml shows the caller's line and this one frame below it.
+
+    All frames stay where `jax_traceback_filtering` is "off", and where frames of another package lie in between, such
+    as those of a function that jaxdml traces.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except (DescError, DxDispatchError, ModelError, PtqError) as error:
+            if jax.config.jax_traceback_filtering == "off" or not _is_internal(error.__traceback__):
+                raise
+            raise error.with_traceback(None) from None
+
+    return call
+
+
+def _is_internal(frames: TracebackType | None) -> bool:
+    packages = {frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in traceback.walk_tb(frames)}
+    return packages <= {"jaxdml", "jax", "contextlib"}
