@@ -33,8 +33,10 @@ from jaxdml._directml.messages import broken
 from jaxdml._directml.strides import reach
 from jaxdml._directml.validate import page_of, validate
 from jaxdml._operators.call import OPERATORS
+from jaxdml.errors import api_boundary
 
 
+@api_boundary
 def compile_operator(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATEST) -> "CompiledOperator":
     """Checks a desc and returns the function that it stands for.
 
@@ -93,6 +95,7 @@ class CompiledOperator:
     def _repr_html_(self) -> str:
         return desc_table(self.desc, self.feature_level).html()
 
+    @api_boundary
     def initialize(self, **tensors: Any) -> dict[str, Any]:
         """Takes the tensors that the desc flags OWNED_BY_DML, and repacks weights for the operator.
 
@@ -112,6 +115,7 @@ class CompiledOperator:
             check_bound(self.desc, name, tensors[name])
         return _initialize(self.desc, {name: tensors[name] for name in self.owned})
 
+    @api_boundary
     def __call__(self, persistent: dict[str, Any] | None = None, /, **tensors: Any) -> Any:
         """Computes the output.
 

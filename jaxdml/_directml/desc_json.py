@@ -12,7 +12,7 @@ from jaxdml._directml.messages import broken, told
 from jaxdml._directml.pages import PAGES
 from jaxdml._directml.tensor_rules import UINT_MAX, check_tensor, is_symbolic
 from jaxdml._directml.validate import check_tuples, page_of
-from jaxdml.errors import DescError
+from jaxdml.errors import DescError, api_boundary
 
 OPERATOR, DATA_TYPE, FLAG, TENSOR_TYPE = (
     "DML_OPERATOR_",
@@ -22,6 +22,7 @@ OPERATOR, DATA_TYPE, FLAG, TENSOR_TYPE = (
 )
 
 
+@api_boundary
 def desc_to_dict(desc: OperatorDesc) -> dict[str, Any]:
     """An operator desc as a dict that `json.dumps` takes, in directml.h's names.
 
@@ -73,6 +74,7 @@ def _tensor_to_dict(tensor: TensorDesc) -> dict[str, Any]:
     return members | {"GuaranteedBaseOffsetAlignment": tensor.guaranteed_base_offset_alignment}
 
 
+@api_boundary
 def desc_from_dict(value: dict[str, Any]) -> OperatorDesc:
     """The operator desc that a dict describes; `desc_to_dict` goes the other way.
 

@@ -11,6 +11,7 @@ from jaxdml._directml.desc import TensorDesc
 from jaxdml._directml.messages import Remedy, RuleError, broken, shown, told
 from jaxdml._directml.strides import may_overlap, reach
 from jaxdml._shapes import is_integer
+from jaxdml.errors import api_boundary
 
 MAXIMUM_ELEMENTS = 2**32 - 1
 UINT_MAX = 2**32 - 1  # every count in directml.h is a 32-bit UINT
@@ -109,6 +110,7 @@ def _check_buffer(operator: str, name: str, tensor: TensorDesc) -> None:
         raise RuleError(operator, name, "guaranteed_base_offset_alignment", text, expected=element, received=alignment)
 
 
+@api_boundary
 def calc_buffer_tensor_size(data_type: DataType, sizes: Sequence[int], strides: Sequence[int] | None = None) -> int:
     """The least TotalTensorSizeInBytes of a tensor: its bytes from the first element to the last, rounded up to 4.
 

@@ -9,7 +9,7 @@ from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph
 from jaxdml._graph.parameters import wrong_params
 from jaxdml._graph.report import html, table
-from jaxdml.errors import ModelError, PtqError
+from jaxdml.errors import ModelError, PtqError, api_boundary
 from jaxdml.ptq._conversions import canonical
 from jaxdml.ptq._integers import explained, on_integers
 from jaxdml.ptq._sqnr import Sqnr, sqnr_of
@@ -46,6 +46,7 @@ class Model:
         """A digest of what the float function computes, whatever the sizes of its inputs."""
         return self.traced.fingerprint
 
+    @api_boundary
     def apply(self, params: Mapping[str, Any], /, *inputs: Any) -> Any:
         """What the float function returns, computed on integers.
 
@@ -85,6 +86,7 @@ class Model:
         ]
         return jax.tree.unflatten(program.structure, results)
 
+    @api_boundary
     def sqnr(self, params: Any, /, *inputs: Any) -> Sqnr:
         """Which layer hurts: the error of each layer by itself, and all errors so far.
 

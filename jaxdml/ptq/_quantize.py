@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml.errors import PtqError
+from jaxdml.errors import PtqError, api_boundary
 from jaxdml.ptq._calibrate import batches_of, observed
 from jaxdml.ptq._checks import check_function, check_params
 from jaxdml.ptq._insert import with_grids
@@ -23,6 +23,7 @@ TYPES = ("uint8", "int8")
 WIDE = np.dtype(np.uint16)  # of what only tables read, so that it is not rounded to 8 bits twice
 
 
+@api_boundary
 def quantize(
     apply: Callable[..., Any],
     params: Any,
