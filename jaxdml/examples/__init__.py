@@ -1,1 +1,3 @@
 """Networks made of jaxdml's operators."""
+
+from jaxdml.examples import digits as digits
