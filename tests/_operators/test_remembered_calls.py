@@ -190,16 +190,16 @@ def test_prepared_weights_are_known_by_what_they_are():
 
 def test_the_memory_is_bounded(monkeypatch):
     """And calls are right after it was emptied."""
-    monkeypatch.setattr(calls_of_operators, "MAXIMUM_REMEMBERED", 3)
-    remembered = calls_of_operators.OPERATORS[QUANTIZE].found_right
-    monkeypatch.setattr(calls_of_operators.OPERATORS[QUANTIZE], "found_right", {})
+    monkeypatch.setattr(calls_of_operators, "MAXIMUM_CACHED", 3)
+    remembered = calls_of_operators.OPERATORS[QUANTIZE].cache
+    monkeypatch.setattr(calls_of_operators.OPERATORS[QUANTIZE], "cache", {})
     for _ in range(2):
         for size in range(1, 8):
             shape = jax.eval_shape(lambda x: call(QUANTIZE, {**GOOD[QUANTIZE], "input": x}), np.ones(size, np.float32))
             assert shape.shape == (size,)
-            assert len(calls_of_operators.OPERATORS[QUANTIZE].found_right) <= 3
+            assert len(calls_of_operators.OPERATORS[QUANTIZE].cache) <= 3
         assert caught(QUANTIZE, {**GOOD[QUANTIZE], "input": np.ones(3, np.int8)}).rule == "data_type"
-    assert calls_of_operators.OPERATORS[QUANTIZE].found_right is not remembered
+    assert calls_of_operators.OPERATORS[QUANTIZE].cache is not remembered
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
