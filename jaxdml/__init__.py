@@ -1,8 +1,7 @@
 """DirectML's quantized operators as pure JAX functions."""
 
 import importlib as _importlib
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
+import typing as _typing
 
 from jaxdml import descs
 from jaxdml._arithmetic.kernel_library import kernels, use_kernels
@@ -59,7 +58,9 @@ __all__ = [
 ]
 __all__ += descs.__all__
 
-if _TYPE_CHECKING:
+_SUBMODULES = ("checked", "dxdispatch", "errors", "examples", "onnx", "ptq", "reference", "typing")
+
+if _typing.TYPE_CHECKING:
     from jaxdml import checked as checked
     from jaxdml import dxdispatch as dxdispatch
     from jaxdml import errors as errors
@@ -68,15 +69,13 @@ if _TYPE_CHECKING:
     from jaxdml import ptq as ptq
     from jaxdml import reference as reference
     from jaxdml import typing as typing
+else:  # type checkers would take a `__getattr__` to have every name
 
-_SUBMODULES = ("checked", "dxdispatch", "errors", "examples", "onnx", "ptq", "reference", "typing")
-
-
-def __getattr__(name: str) -> _Any:
-    """Imports a submodule when it is first used. `jaxdml.onnx` needs the package onnx, an extra."""
-    if name in _SUBMODULES:
-        return _importlib.import_module(f"jaxdml.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> _typing.Any:
+        """Imports a submodule when it is first used. `jaxdml.onnx` needs the package onnx, an extra."""
+        if name in _SUBMODULES:
+            return _importlib.import_module(f"jaxdml.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -54,7 +54,7 @@ sources = pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.rel
 def imports(path):
     """Every module that a file imports, in full, wherever in the file; what type checkers alone see is not run."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    tree.body = [node for node in tree.body if not ast.unparse(node).startswith("if _TYPE_CHECKING:")]
+    tree.body = [node for node in tree.body if not ast.unparse(node).startswith("if _typing.TYPE_CHECKING:")]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
