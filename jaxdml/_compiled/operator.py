@@ -1,9 +1,8 @@
 """Descs as functions: create, compile, initialize and dispatch, as in DirectML."""
 
 import dataclasses
-import functools
 import math
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -175,7 +174,7 @@ def _without_packed(persistent: Any) -> Any:
     )
 
 
-@functools.lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)
 def _structure_of_persistent(desc: OperatorDesc) -> Any:
     by_field = slots_by_field(desc)
 
