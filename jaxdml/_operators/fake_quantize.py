@@ -56,9 +56,11 @@ def fake_quantize(
     """
     quantize = OPERATORS[element_wise_quantize_linear.__name__]
     is_array = isinstance(input, jax.Array | np.ndarray)
-    if is_array and jnp.issubdtype(input.dtype, jnp.integer):
-        dequantize = f"{element_wise_dequantize_linear.__name__}(input, scale, zero_point)"
-        text = f"has type {input.dtype}, expected FLOAT32 or FLOAT16; dequantize it first: {dequantize}"
+    if is_array and (jnp.issubdtype(input.dtype, jnp.integer) or input.dtype == np.float64):  # quantizing allows INT32
+        fix = f"dequantize it first: {element_wise_dequantize_linear.__name__}(input, scale, zero_point)"
+        if input.dtype == np.float64:
+            fix = "write input.astype(jnp.float32)"
+        text = f"has type {input.dtype}, expected FLOAT32 or FLOAT16; {fix}"
         facts = {"expected": jnp.floating, "received": input.dtype}
         raise broken(fake_quantize.__name__, "InputTensor", "data_type", text, **facts)
     options = {"output_dtype": output_dtype, "feature_level": feature_level}

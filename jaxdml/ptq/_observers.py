@@ -12,6 +12,7 @@ from jax import lax
 
 from jaxdml.errors import PtqError
 from jaxdml.ptq import _histograms
+from jaxdml.ptq._ranges import ACTIVATIONS, integer_type
 
 Array = Any
 NO_VALUES, NO_LEAST, NO_GREATEST, FINITE = np.float32(0), np.float32(np.inf), np.float32(-np.inf), np.bool_(True)
@@ -212,7 +213,9 @@ class LeastSquares(_Histogram):
     """
 
     def _range(self, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> Any:
-        return _histograms.least_squares(counts, edges, ends, dtype)
+        return _histograms.least_squares(
+            counts, edges, ends, integer_type("LeastSquares.range: dtype", dtype, ACTIVATIONS)
+        )
 
 
 def observer_of(observer: str | Observer) -> Observer:

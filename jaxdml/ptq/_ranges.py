@@ -137,7 +137,7 @@ def quantize_bias(bias: chex.Array, input_scale: chex.Numeric, filter_scale: che
 def integer_type(told: str, dtype: Any, allowed: tuple[str, ...]) -> np.dtype:
     """The type that a caller gave; `told` begins the error where it is none of those allowed."""
     try:
-        integers = np.dtype(dtype)
+        integers = None if dtype is None else np.dtype(dtype)  # NumPy takes None for float64
     except TypeError:
         integers = None
     if integers is None or integers.name not in allowed:
