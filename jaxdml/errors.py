@@ -113,7 +113,8 @@ def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
         except (DescError, DxDispatchError, ModelError, PtqError) as error:
             if jax.config.jax_traceback_filtering == "off" or not _is_internal(error.__traceback__):
                 raise
-            raise error.with_traceback(None) from None
+            cause = error.__cause__  # such as an OSError: its text is shown without its frames
+            raise error.with_traceback(None) from cause and cause.with_traceback(None)
 
     return call
 
