@@ -1,4 +1,4 @@
-"""Types of the operators' parameters, for annotations in code that calls operators."""
+"""The types of the operators' parameters, for annotations in your own code."""
 
 from collections.abc import Sequence
 from typing import Any

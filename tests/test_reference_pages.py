@@ -16,7 +16,7 @@ from jaxdml._operators.call import OPERATORS
 ROOT = Path(__file__).parents[1]
 REFERENCE = {path.stem: path.read_text(encoding="utf-8") for path in sorted(generate.REFERENCE.glob("*.md"))}
 HEADINGS = ["Formula", "Function and desc", "Example", "Errors", "Feature levels"]
-TYPES = re.compile(r"^\.\. py:type:: ([\w.]+)", re.M)  # autodoc finds no docstring of a type alias
+TYPES = re.compile(r"^\.\. py:data:: ([\w.]+)", re.M)  # autodoc finds no docstring of a type alias
 CHECKED = re.compile(r"(?<=[ ])jaxdml\.checked\.\w+(?=\()")  # they share one directive and one docstring
 
 

@@ -41,7 +41,7 @@ class Converter:
         return broken(self._operator, self.page_name(name), rule, text, **facts)
 
     def tensors(self, name: str, values: Any) -> Any:
-        """A tuple of arrays."""
+        """A tuple of arrays, from a list or tuple."""
         if not isinstance(values, list | tuple):
             text = f"is {described(values)}, expected a tuple of arrays; write ({name},)"
             raise self._error(name, "array", text, error=ArgumentTypeError, received=described(values))
@@ -140,7 +140,7 @@ class Converter:
                 fix = no_integer(name, self._parameters)
             text = f"is {described(value)}, expected None, an integer or an array; {fix}"
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=described(value))
-        # Where the quantized tensor has a wrong type, which validate reports, any integer type will do.
+        # If the quantized tensor has a wrong type, validate reports that later; int32 serves until then.
         is_type = DataType.of(dtype) != DataType.UNKNOWN and jnp.issubdtype(dtype, jnp.integer)
         limits = limits_of(dtype if is_type else np.int32)
         if not limits.min <= int(value) <= limits.max:

@@ -73,12 +73,12 @@ def parameter_desc(array: Any, rank: int, channels: int | None = None) -> Tensor
 
 
 def scale_of_input(given: Given, scale: Any) -> type[np.floating]:
-    """The type for a Python number as quantizing scale: the type of a float input."""
+    """The type of a Python number that divides input: the input's type if that is a float, else float32."""
     return np.float16 if given["input"].dtype == np.float16 else np.float32
 
 
 def scale_of_output(given: Given, scale: Any) -> type[np.floating]:
-    """The type for a number as dequantizing scale, which is also the output's type: the number's own."""
+    """The type of a number that multiplies input, and so of the output: float16 stays, others become float32."""
     return np.float16 if isinstance(scale, np.float16) else np.float32
 
 
@@ -88,7 +88,7 @@ def block_desc(array: Any, rank: int) -> TensorDesc:
 
 
 def quantization_options(given: Given) -> dict[str, Any]:
-    """The fields of QUANTIZE and DEQUANTIZE that say which quantization parameters there are."""
+    """The fields of QUANTIZE and DEQUANTIZE that depend on whether there is a zero point."""
     has_zero_point = given["zero_point"] is not None
     kind = QuantizationType.SCALE_ZERO_POINT if has_zero_point else QuantizationType.SCALE
     return {"quantization_type": kind, "quantization_tensor_count": int(kind)}

@@ -31,7 +31,7 @@ def matrix_multiply_integer(
     """Matrix product of quantized a and b, in int32.
 
     [..., M, K] x [..., K, N] = [..., M, N]: ``sum((a - a_zero_point) * (b - b_zero_point))``, exact modulo 2**32.
-    DirectML's page does not define sums that overflow int32; up to K = 33025 none does.
+    DirectML's page does not define sums that overflow int32. Sums of up to 33025 products do not overflow.
 
     Args:
       a: int8 or uint8 array [M, K], [C, M, K] or [N, C, M, K].

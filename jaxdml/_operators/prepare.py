@@ -105,7 +105,7 @@ def _validated(operator: str, name: str, value: Any) -> Any:
 
 
 def _is_on_one_device(x: Any) -> bool:
-    """Native kernels need all weights on one device; sharded weights are left to XLA."""
+    """Whether native kernels can read the weights; XLA's kernels compute with weights on several devices."""
     return isinstance(x, jax.core.Tracer) or len(x.sharding.device_set) == 1
 
 
