@@ -173,7 +173,7 @@ class Implementation:
             kind = type(x)
             if x is None:
                 facts.append(None)
-            elif kind is float or kind is int or isinstance(x, np.number):
+            elif kind is float or kind is int:
                 facts += (kind, x or str(x))
             elif kind is np.ndarray or isinstance(x, jax.Array):
                 shape = x.shape
@@ -182,6 +182,8 @@ class Implementation:
                 if not shape and is_weak_scalar(x):
                     return None
                 facts += (shape, x.dtype)
+            elif isinstance(x, np.number):
+                facts += (kind, x or str(x))
             elif isinstance(x, Prepared):
                 arrays = jax.tree.leaves(x)
                 facts += (kind, x.dtype, x.layout, *((array.shape, array.dtype) for array in arrays))
