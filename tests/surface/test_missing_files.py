@@ -72,3 +72,10 @@ def test_another_problem_with_a_file_is_no_missing_file(read, kind, tmp_path):
 def test_they_are_public():
     for name in ("ModelFileNotFoundError", "PtqFileNotFoundError", "DxDispatchFileNotFoundError"):
         assert getattr(errors, name).__module__ == "jaxdml.errors"
+
+
+def test_a_folder_in_place_of_data_is_no_missing_file(tmp_path):
+    (tmp_path / "gone.npy").mkdir()
+    with pytest.raises(dml.DxDispatchError, match="no such file") as caught:
+        read_data_of_dxdispatch(tmp_path)
+    assert not isinstance(caught.value, FileNotFoundError)
