@@ -74,6 +74,8 @@ def calling(runs: int) -> dict[str, float]:
         "matrix multiply": lambda _: dml.quantized_linear_matrix_multiply(*pair),
         "convolution": lambda _: convolve(image, filter, SCALE, ZERO),
         "dequantize, Python numbers": lambda _: dml.element_wise_dequantize_linear(x, 0.5, 3),
+        "quantize, Python numbers": lambda _: dml.element_wise_quantize_linear(v, 0.5, 3),
+        "add, Python numbers": lambda _: dml.element_wise_quantized_linear_add(x, 0.5, 3, x, 0.25, 4, 0.1, 5),
         "quantize and dequantize": there_and_back,
         "fake_quantize": lambda _: dml.fake_quantize(v, SCALE, ZERO),
     }
@@ -108,7 +110,8 @@ def ratios(trace: dict[str, float], call: dict[str, float], debug: dict[str, flo
     aims = {"trace and lower a new convolution, over float32": (trace["jaxdml"] / trace["float32"], 2.5)}
     for name, at_most in (("dequantize", 4), ("quantize", 4), ("add", 4), ("matrix multiply", 6), ("convolution", 6)):
         aims[f"call {name}, over jnp.add"] = (call[name] / add, at_most)
-    aims["call dequantize with Python numbers, over jnp.add"] = (call["dequantize, Python numbers"] / add, float("nan"))
+    for name in ("dequantize", "quantize", "add"):
+        aims[f"call {name} with Python numbers, over jnp.add"] = (call[f"{name}, Python numbers"] / add, 4)
     there_and_back = call["fake_quantize"] / call["quantize and dequantize"]
     aims["call fake_quantize, over quantize and dequantize"] = (there_and_back, 2)
     aims["20 layers under disable_jit, over float32"] = (debug["jaxdml"] / debug["float32"], 5)
@@ -127,7 +130,7 @@ def main() -> None:
         print(f"{name:34}{1e6 * seconds:.0f} us")
     print(f"\n{'':52}{'ratio':>7}{'at most':>9}")
     for name, (ratio, at_most) in ratios(trace, call, debug).items():
-        print(f"{name:52}{ratio:7.2f}{'' if np.isnan(at_most) else at_most:>9}")
+        print(f"{name:52}{ratio:7.2f}{at_most:>9}")
     kernels = kernel_overhead.measured(arguments.runs)
     print("\n" + kernel_overhead.shown(kernels))
     if arguments.output:

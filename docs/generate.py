@@ -31,7 +31,9 @@ README, LEVELS, ONNX = ROOT / "README.md", ROOT / "docs" / "feature_levels.md", 
 PERFORMANCE, PTQ = ROOT / "docs" / "performance.md", ROOT / "docs" / "ptq.md"
 REFERENCE = ROOT / "docs" / "reference"
 INDEX = REFERENCE / "index.md"
-PAGES_OF_OTHERS = ("descs", "weights", "training", "kernels", "errors", "onnx", "ptq", "dxdispatch", "reference_module")
+PAGES_OF_OTHERS = (
+    "descs", "weights", "typing", "training", "kernels", "errors", "onnx", "ptq", "dxdispatch", "reference_module"
+)  # fmt: skip
 TIMES = ROOT / "benchmarks" / "results" / "cpu_avx512_vnni.json"
 AVX2_TIMES = ROOT / "benchmarks" / "results" / "cpu_avx2.json"
 AMX_TIMES = ROOT / "benchmarks" / "results" / "cpu_amx_int8.json"

@@ -4,7 +4,7 @@ import importlib
 import re
 from types import ModuleType
 
-MODULES = ("jaxdml", "jaxdml.onnx", "jaxdml.ptq", "jaxdml.dxdispatch")
+MODULES = ("jaxdml", "jaxdml.descs", "jaxdml.typing", "jaxdml.onnx", "jaxdml.ptq", "jaxdml.dxdispatch")
 NAMED = re.compile(r"(?P<package>(?:jaxdml|dml)\.)?(?P<name>\w+(?:\.\w+)*)(?:\(.*\))?", re.S)
 
 

@@ -20,6 +20,7 @@ from jax.experimental import checkify
 from jaxdml._directml.desc import parameters_of
 from jaxdml._operators.call import OPERATORS
 from jaxdml._operators.fake_quantize import fake_quantize as _fake_quantize
+from jaxdml.errors import api_boundary
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
@@ -42,6 +43,7 @@ def _checked(function: Callable[..., Any], scales: Mapping[str, str]) -> Callabl
     """function with checks of its scales; `scales` maps parameters to tensor names."""
     signature = inspect.signature(function)
 
+    @api_boundary
     @functools.wraps(function)
     def with_checks(*arguments: Any, **options: Any) -> Any:
         output = function(*arguments, **options)  # first, as it raises the errors about types

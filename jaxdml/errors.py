@@ -1,6 +1,12 @@
 """The exceptions. Every error about a call or a desc is a DescError, which names the operator, tensor and rule."""
 
+import functools
+import traceback
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any
+
+import jax
 
 
 class DescError(ValueError):
@@ -79,3 +85,40 @@ class ModelError(ValueError):
 
 class PtqError(ValueError):
     """A float function cannot be quantized as requested, or a quantized model is called with wrong arguments."""
+
+
+class ModelFileNotFoundError(ModelError, FileNotFoundError):
+    """A file of an ONNX model does not exist."""
+
+
+class PtqFileNotFoundError(PtqError, FileNotFoundError):
+    """The file that `jaxdml.ptq.load` should read does not exist."""
+
+
+class DxDispatchFileNotFoundError(DxDispatchError, FileNotFoundError):
+    """A file of a DxDispatch model does not exist."""
+
+
+def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a public function: an error of jaxdml shows the caller's line and this one frame below it.
+
+    All frames stay if `jax_traceback_filtering` is "off", or if frames of another package lie in between, such as those
+    of a function that jaxdml traces.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except (DescError, DxDispatchError, ModelError, PtqError) as error:
+            if jax.config.jax_traceback_filtering == "off" or not _is_internal(error.__traceback__):
+                raise
+            cause = error.__cause__  # such as an OSError: its text is shown without its frames
+            raise error.with_traceback(None) from cause and cause.with_traceback(None)
+
+    return call
+
+
+def _is_internal(frames: TracebackType | None) -> bool:
+    packages = {frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in traceback.walk_tb(frames)}
+    return packages <= {"jaxdml", "jax", "contextlib"}

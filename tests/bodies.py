@@ -6,6 +6,5 @@ from jaxdml._operators.call import OPERATORS
 def body(case, *arguments):
     """What the case's operator computes, traced anew each time; `arguments` stand for the case's own."""
     operator = OPERATORS[case.operator]
-    given = operator.checked(operator.parameters.bound(arguments or case.arguments, case.options))
-    statics = {name: given[name] for name in operator.parameters.statics}
-    return operator.body(*(given[name] for name in operator.parameters.tensors), **statics)
+    tensors, statics = operator.arguments(arguments or case.arguments, case.options)
+    return operator.body(*tensors, **statics)

@@ -16,6 +16,7 @@ from jaxdml._operators.call import OPERATORS
 ROOT = Path(__file__).parents[1]
 REFERENCE = {path.stem: path.read_text(encoding="utf-8") for path in sorted(generate.REFERENCE.glob("*.md"))}
 HEADINGS = ["Formula", "Function and desc", "Example", "Errors", "Feature levels"]
+TYPES = re.compile(r"^\.\. py:data:: ([\w.]+)", re.M)  # autodoc finds no docstring of a type alias
 CHECKED = re.compile(r"(?<=[ ])jaxdml\.checked\.\w+(?=\()")  # they share one directive and one docstring
 
 
@@ -84,6 +85,7 @@ def targets():
     for text in REFERENCE.values():
         yield from generate.documented(text)
         yield from CHECKED.findall(text)
+        yield from TYPES.findall(text)
     assert ".. automodule:: jaxdml.reference\n   :members:" in REFERENCE["reference_module"]
     yield from (f"jaxdml.reference.{name}" for name in functions(dml.reference))
 
@@ -100,7 +102,7 @@ def functions(module):
 
 def test_each_public_name_is_documented_once():
     """An object that is public under several names has one directive, under one of them."""
-    modules = (dml, dml.onnx, dml.ptq, dml.dxdispatch)
+    modules = (dml, dml.descs, dml.typing, dml.onnx, dml.ptq, dml.dxdispatch)
     public = [f"{module.__name__}.{name}" for module in modules for name in module.__all__]
     public += [f"jaxdml.checked.{name}" for name in dir(dml.checked)]
     public += [f"jaxdml.reference.{name}" for name in functions(dml.reference)]

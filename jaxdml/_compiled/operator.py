@@ -1,9 +1,8 @@
 """Compiles descs to functions: create, compile, initialize and dispatch, as in DirectML."""
 
 import dataclasses
-import functools
 import math
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -33,8 +32,10 @@ from jaxdml._directml.messages import broken
 from jaxdml._directml.strides import reach
 from jaxdml._directml.validate import page_of, validate
 from jaxdml._operators.call import OPERATORS
+from jaxdml.errors import api_boundary
 
 
+@api_boundary
 def compile_operator(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATEST) -> "CompiledOperator":
     """Validates a desc and returns its operator as a function.
 
@@ -94,6 +95,7 @@ class CompiledOperator:
     def _repr_html_(self) -> str:
         return desc_table(self.desc, self.feature_level).html()
 
+    @api_boundary
     def initialize(self, **tensors: Any) -> dict[str, Any]:
         """Binds the tensors flagged OWNED_BY_DML and packs weights for the operator.
 
@@ -113,6 +115,7 @@ class CompiledOperator:
             check_bound(self.desc, name, tensors[name])
         return _initialize(self.desc, {name: tensors[name] for name in self.owned})
 
+    @api_boundary
     def __call__(self, persistent: dict[str, Any] | None = None, /, **tensors: Any) -> Any:
         """Computes the output.
 
@@ -172,7 +175,7 @@ def _without_packed(persistent: Any) -> Any:
     )
 
 
-@functools.lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)
 def _structure_of_persistent(desc: OperatorDesc) -> Any:
     by_field = slots_by_field(desc)
 

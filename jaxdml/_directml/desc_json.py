@@ -12,12 +12,13 @@ from jaxdml._directml.messages import broken, raising_desc_errors
 from jaxdml._directml.pages import PAGES
 from jaxdml._directml.tensor_rules import UINT_MAX, check_tensor, is_symbolic
 from jaxdml._directml.validate import check_tuples, page_of
-from jaxdml.errors import DescError
+from jaxdml.errors import DescError, api_boundary
 
 OPERATOR, DATA_TYPE = "DML_OPERATOR_", "DML_TENSOR_DATA_TYPE_"
 FLAG, TENSOR_TYPE = "DML_TENSOR_FLAG_", "DML_TENSOR_TYPE_"
 
 
+@api_boundary
 def desc_to_dict(desc: OperatorDesc) -> dict[str, Any]:
     """Converts an operator desc to a dict for `json.dumps`, with directml.h's names.
 
@@ -69,6 +70,7 @@ def _tensor_to_dict(tensor: TensorDesc) -> dict[str, Any]:
     return members | {"GuaranteedBaseOffsetAlignment": tensor.guaranteed_base_offset_alignment}
 
 
+@api_boundary
 def desc_from_dict(value: dict[str, Any]) -> OperatorDesc:
     """Converts a dict to an operator desc, the inverse of `desc_to_dict`.
 

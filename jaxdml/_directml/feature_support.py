@@ -14,7 +14,7 @@ from jaxdml._directml.page import Page
 from jaxdml._directml.pages import PAGES
 from jaxdml._directml.validate import check_is_level
 from jaxdml._tables import Table
-from jaxdml.errors import DescError
+from jaxdml.errors import DescError, api_boundary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +64,7 @@ class FeatureSupport:
         return self.table().html()
 
 
+@api_boundary
 def check_feature_support(
     operator: str | OperatorDesc | Callable[..., Any], feature_level: FeatureLevel = FeatureLevel.LATEST
 ) -> FeatureSupport:

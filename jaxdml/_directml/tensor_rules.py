@@ -12,6 +12,7 @@ from jaxdml._directml.desc import TensorDesc
 from jaxdml._directml.messages import Remedy, RuleError, broken, raising_desc_errors, shown
 from jaxdml._directml.strides import may_overlap, reach
 from jaxdml._shapes import is_integer
+from jaxdml.errors import api_boundary
 
 MAXIMUM_ELEMENTS = 2**32 - 1
 UINT_MAX = 2**32 - 1  # every count in directml.h is a 32-bit UINT
@@ -101,6 +102,7 @@ def check_tensor(operator: str, name: str, tensor: Any, *, is_output: bool = Fal
         raise wrong(rule, f"{text}, expected 0 or a power of two of at least {element}", element, alignment)
 
 
+@api_boundary
 def calc_buffer_tensor_size(data_type: DataType, sizes: Sequence[int], strides: Sequence[int] | None = None) -> int:
     """The least TotalTensorSizeInBytes of a tensor.
 

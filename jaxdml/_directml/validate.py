@@ -14,9 +14,10 @@ from jaxdml._directml.page import Page
 from jaxdml._directml.pages import EXAMPLE, PAGES
 from jaxdml._directml.table_remedies import remedy_of, remedy_of_inequality, shown_fact
 from jaxdml._directml.tensor_rules import check_tensor, check_tuple
-from jaxdml.errors import DescError, FeatureLevelError
+from jaxdml.errors import DescError, FeatureLevelError, api_boundary
 
 
+@api_boundary
 def validate(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATEST) -> Any:
     """Checks a desc against the rules of its operator at a feature level.
 
@@ -76,6 +77,7 @@ def check_tuples(desc: OperatorDesc) -> None:
             check_tuple(desc.operator, page_name(field), field, getattr(desc, field))
 
 
+@api_boundary
 def minimum_feature_level(desc: OperatorDesc) -> FeatureLevel:
     """The lowest feature level that allows a desc; JAXDML if no level of DirectML does.
 

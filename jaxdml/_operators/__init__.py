@@ -1,1 +1,1 @@
-"""The functions that a caller writes: arguments become typed arrays and a desc, which is checked, then computed."""
+"""The operator functions that users call: each converts its arguments, validates their desc, and computes."""

@@ -1,6 +1,6 @@
-"""From what a caller writes to typed arrays and static options. Refuses what cannot stand for a tensor.
+"""Converts the arguments of a call to arrays and static values, and rejects what cannot be converted.
 
-It must run before `jit` sees the arguments: `jit` narrows 64-bit arrays and takes lists apart without a word.
+This must run before `jit` sees the arguments: `jit` silently narrows 64-bit arrays and flattens lists.
 """
 
 import math
@@ -26,15 +26,15 @@ from jaxdml._shapes import is_integer
 from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
 
 
-class Arguments:
-    """Types the arguments of an operator's calls. Names are those of the function's parameters."""
+class Converter:
+    """Converts the arguments of an operator's calls. Every `name` is a parameter of the function."""
 
     def __init__(self, operator: str) -> None:
         self._operator, self._page = operator, PAGES[operator]
         self._parameters = parameters_of(self._page.desc)
 
     def page_name(self, name: str) -> str:
-        """The page's name of a parameter, or of one place in it: ``a_scale`` is ``AScaleTensor``."""
+        """The page's name of a parameter, or of an element of it: ``AScaleTensor`` for ``a_scale``."""
         parameter, bracket, place = name.partition("[")
         return self._parameters[parameter].page_name + bracket + place
 
@@ -42,14 +42,14 @@ class Arguments:
         return broken(self._operator, self.page_name(name), rule, text, **facts)
 
     def tensors(self, name: str, values: Any) -> Any:
-        """A tuple of arrays."""
+        """A tuple of arrays, from a list or tuple."""
         if not isinstance(values, list | tuple):
             text = f"is {described(values)}, expected a tuple of arrays; write ({name},)"
             raise self._error(name, "array", text, error=ArgumentTypeError, received=described(values))
         return tuple(self.tensor(f"{name}[{place}]", value) for place, value in enumerate(values))
 
     def tensor(self, name: str, value: Any, *, optional: bool = False, prepared: Any = None) -> Any:
-        """An array, or a prepared operand of the given class."""
+        """An array, or prepared weights of the class `prepared`."""
         if isinstance(value, jax.Array) or type(value) is np.ndarray:
             return value
         if isinstance(value, Prepared):
@@ -66,7 +66,7 @@ class Arguments:
         return value
 
     def has_type(self, name: str, value: Any) -> None:
-        """The array is of a type that DirectML has. Where float32 would do, other floats are told to become float32."""
+        """Checks that DirectML has the array's type. The error for a float recommends float32 where that is allowed."""
         if value is None or DataType.of(value.dtype) != DataType.UNKNOWN:
             return
         remedy: Any = "convert it with .astype"
@@ -90,22 +90,24 @@ class Arguments:
     def _prepared(self, name: str, value: Any, expected: Any) -> Any:
         kind = type(value).__name__
         if expected is None:
-            text = f"is a {kind}, expected an array: only b and filter may be prepared, and once; write {name}.array"
+            text = (
+                f"is a {kind}, expected an array: only b and filter may be prepared, and only once; write {name}.array"
+            )
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=jax.Array, received=kind)
         if not isinstance(value, expected):
             text = f"is a {kind}, expected an array or a {expected.__name__}; prepare it with the other function"
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=expected, received=kind)
         if not value.is_intact:
-            text = f"is a {kind} whose arrays have changed type or shape since; prepare it anew, or vmap over a stack"
+            text = f"is a {kind} whose arrays have changed type or shape since; prepare it again, or vmap over a stack"
             raise self._error(name, "prepared", text, expected=expected, received=kind)
         return value
 
     def scale(self, name: str, value: Any, dtype: Any = np.float32) -> Any:
-        """An array, or a number as a scalar of dtype; numbers that overflow it are refused.
+        """An array; a number becomes a scalar of dtype, unless dtype cannot hold it.
 
-        A number that has gone through the caller's `jit` is an array, but a weakly typed one: a number still.
+        A Python number that passed through the caller's `jit` is a weakly typed scalar, and converted too.
         """
-        if is_number(value) and (jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)):
+        if is_weak_scalar(value) and any(jnp.issubdtype(value.dtype, kind) for kind in (jnp.floating, jnp.integer)):
             return value.astype(dtype)
         if value is None or isinstance(value, jax.Array | np.ndarray):
             return self.tensor(name, value)
@@ -124,8 +126,8 @@ class Arguments:
         return scalar
 
     def zero_point(self, name: str, value: Any, dtype: Any, *, of_output: bool = False) -> Any:
-        """None, an array, or an integer as a scalar of dtype, the type of the tensor that it belongs to."""
-        if is_number(value) and jnp.issubdtype(value.dtype, jnp.integer):
+        """None or an array; an integer becomes a scalar of dtype, the type of the quantized tensor."""
+        if is_weak_scalar(value) and jnp.issubdtype(value.dtype, jnp.integer):
             number: Any = "..."
             if not isinstance(value, jax.core.Tracer):
                 number = int(self.zero_point(name, int(value), dtype, of_output=of_output))
@@ -139,7 +141,7 @@ class Arguments:
                 fix = float_zero_point(name, self._parameters)
             text = f"is {described(value)}, expected None, an integer or an array; {fix}"
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=described(value))
-        # Beside a tensor of a wrong type, which validate reports, any integer type will do.
+        # If the quantized tensor has a wrong type, validate reports that later; int32 serves until then.
         is_type = DataType.of(dtype) != DataType.UNKNOWN and jnp.issubdtype(dtype, jnp.integer)
         limits = limits_of(dtype if is_type else np.int32)
         if not limits.min <= int(value) <= limits.max:
@@ -153,15 +155,14 @@ class Arguments:
     def output_dtype(
         self, output_dtype: Any, zero_point_name: str | None, zero_point: Any, default: Any, types: tuple[DataType, ...]
     ) -> np.dtype:
-        """The output's dtype: that of the zero point if it says one, else output_dtype, else default.
+        """The output's dtype: the zero point's type if that is in `types`, else output_dtype, else default.
 
-        `types` are those of any level: what says an output type must not depend on the level, or the level would
-        change results.
+        `types` are the output types at all levels: with those of one level, the level would change results.
         """
         chosen = None if output_dtype is None else self._dtype(output_dtype)
-        is_typed = isinstance(zero_point, jax.Array | np.ndarray | np.generic) and not is_number(zero_point)
+        is_typed = isinstance(zero_point, jax.Array | np.ndarray | np.generic) and not is_weak_scalar(zero_point)
         of_zero_point = DataType.of(zero_point.dtype) if is_typed else None
-        if zero_point_name is None or of_zero_point not in types:  # which validate reports, if it is one
+        if zero_point_name is None or of_zero_point not in types:  # a wrong type is reported by validate
             return np.dtype(default) if chosen is None else chosen
         if chosen is not None and DataType.of(chosen) != of_zero_point:
             tensor = self.page_name(zero_point_name)
@@ -174,7 +175,7 @@ class Arguments:
     def _dtype(self, output_dtype: Any) -> np.dtype:
         try:
             if isinstance(output_dtype, jax.Array):
-                raise TypeError("an array is no type")
+                raise TypeError("an array is not a type")
             return output_dtype.dtype if isinstance(output_dtype, DataType) else np.dtype(output_dtype)
         except (TypeError, ValueError, SyntaxError) as error:  # NumPy raises any of them
             text = f"is {described(output_dtype)}, expected a type such as jnp.uint8"
@@ -182,7 +183,7 @@ class Arguments:
             raise broken(self._operator, "output_dtype", "output_dtype", text, **facts) from error
 
     def allows_output(self, page: Page, output: str, dtype: np.dtype, level: FeatureLevel) -> None:
-        """The level's table has the type that the call asks for."""
+        """Checks that the level allows the output type that the caller chose."""
         data_type, types = DataType.of(dtype), table_at(page.support, level)[output].data_types
         if data_type in types:
             return
@@ -204,7 +205,7 @@ class Arguments:
     def per_dimension(
         self, name: str, value: Any, count: int, advice: Callable[[str], str] | None = None
     ) -> tuple[int, ...]:
-        """A static integer for each of `count` dimensions; one integer stands for all of them."""
+        """A static integer for each of `count` dimensions; a single integer is repeated."""
         if type(value) is int:
             return (value,) * count
         items = tuple(value) if is_sequence(value) else (value,) * count
@@ -219,7 +220,7 @@ class Arguments:
         return int(value)
 
     def of_kind(self, name: str, value: Any, kind: type) -> Any:
-        """A static value of a kind."""
+        """A static value of the type `kind`."""
         if not isinstance(value, kind):
             expected = "True or False" if kind is bool else f"a {kind.__name__}"
             raise self._static_error(name, value, expected, decides="what is computed")
@@ -246,7 +247,7 @@ class Arguments:
         elif isinstance(value, str) and advice is not None:
             received, why = shown(value), f"; {advice(value)}"
         elif name.endswith("_padding") and is_sequence(value):
-            why = "; start_padding has what comes before each dimension, end_padding what comes after"
+            why = "; start_padding is for the start of each dimension, end_padding for the end"
         return broken(
             self._operator,
             self.page_name(name),
@@ -258,13 +259,13 @@ class Arguments:
         )
 
 
-def is_number(value: Any) -> bool:
-    """Whether value is a Python number that has become an array, as the caller's `jit` makes it."""
+def is_weak_scalar(value: Any) -> bool:
+    """Whether value is a Python number that the caller's `jit` turned into an array."""
     return isinstance(value, jax.Array) and not value.ndim and getattr(value, "weak_type", False)
 
 
 def _has_fractions(value: Any) -> bool:
-    """Whether value, or what it lists, is a number of a type that has others than integers."""
+    """Whether value, or an item of it, has a non-integer number type."""
     if isinstance(value, list | tuple):
         return any(map(_has_fractions, value))
     return isinstance(value, numbers.Number) and not isinstance(value, numbers.Integral)
@@ -275,7 +276,7 @@ def _item(value: Any) -> str:
 
 
 def described(value: Any) -> str:
-    """What a value is, in words that keep nothing of it."""
+    """The kind of a value, in words. An error must not show, or keep alive, the value itself."""
     if isinstance(value, jax.Array):
         return "a traced array" if isinstance(value, jax.core.Tracer) else "an array"
     if type(value) is np.ndarray and value.ndim:

@@ -1,7 +1,7 @@
-"""What the operators have in common: arguments are typed, their desc is checked, then the function's body computes.
+"""Every operator call goes through here: convert the arguments, validate the desc, run the body.
 
-A call whose shapes, types and options have been found right before is not described again: eager calls in a loop pay
-for the check once. A call with symbolic dimensions always is, for these cannot be compared across exports.
+Validation is cached by shapes, types, options and Python numbers, so that a loop of eager calls pays for it once. Calls
+with symbolic dimensions are validated each time: dimensions of two exports compare equal without being the same.
 """
 
 import functools
@@ -18,29 +18,32 @@ from jaxdml._directml.fields import Option
 from jaxdml._directml.messages import raising_desc_errors
 from jaxdml._directml.pages import EXAMPLE, PAGES
 from jaxdml._directml.validate import check, check_feature_level
-from jaxdml._operators.arguments import Arguments, is_number
+from jaxdml._operators.arguments import Converter, is_weak_scalar
 from jaxdml._operators.descriptions import Given
 from jaxdml._operators.parameters import Parameters
-from jaxdml.errors import DescError
+from jaxdml.errors import DescError, api_boundary
 
-MAXIMUM_REMEMBERED = 4096
-PLAIN = (int, str, np.dtype, type)  # what a static may be that hashes, and of its type equals nothing but itself
-OPERATORS: dict[str, "Operator"] = {}  # by name; filled where the functions are defined
+MAXIMUM_CACHED = 4096
+# Types that are safe in a cache key: hashable, and equal to nothing of the same type but itself.
+KEY_TYPES = (int, str, np.dtype, type)
+OPERATORS: dict[str, "Implementation"] = {}  # by operator name; `operator` adds to it
 
 
-class Operator:
-    """An operator: `function` is what a caller calls, the rest is what is known of its calls.
+class Implementation:
+    """An operator's public function, and how it is called.
 
     Attributes:
-      body: computes with arrays that are typed and checked; `compute` is the same under jit.
-      page: its page.
-      parameters: those of the function, by what they stand for.
-      describe: from the typed arguments to the desc that they stand for.
-      output_dtype: of the output where nothing says one; None is the type of the first input.
-      scale_dtype: from the arguments and a number given as a scale to the type that it takes.
-      prepared: by parameter, the class of prepared weights that it may be.
-      owned: by parameter, how a tensor that is OWNED_BY_DML is repacked for it, from the array and the desc.
-      advice: by option, what to write where a caller gave a word, from the arguments and the word.
+      function: the public function.
+      body: computes the result from converted, validated arguments.
+      compute: `body` under jit.
+      page: the operator's page.
+      parameters: the parameters of the function.
+      describe: builds the desc of a call from its converted arguments.
+      output_dtype: the default output type; None means the type of the first input.
+      scale_dtype: the type for a Python number given as a scale, from the arguments and the number.
+      prepared: by parameter, the class of prepared weights that it accepts.
+      owned: by parameter, repacks a tensor that is OWNED_BY_DML, from the array and the desc.
+      advice: by option, what the error recommends when the caller passed a string.
     """
 
     def __init__(
@@ -56,66 +59,81 @@ class Operator:
         advice: Mapping[str, Callable[[Given, str], str]] = {},
         hints: Mapping[str, str] = {},
     ) -> None:
-        self.function: Callable[..., Any] = functools.wraps(body)(lambda *positional, **named: self(positional, named))
+        self.function: Callable[..., Any] = functools.wraps(body)(api_boundary(self._call))
         self.body, self.page, self.describe = body, PAGES[kind.operator], describe
         self.parameters = Parameters(self.page, body, hints)
         self.output_dtype, self.scale_dtype = output_dtype, scale_dtype
         self.prepared, self.owned, self.advice = prepared, owned, advice
-        self._typed = Arguments(kind.operator)
+        self._convert = Converter(kind.operator)
         scoped = functools.wraps(body)(jax.named_scope(kind.operator)(body))
         self.compute = jax.jit(scoped, static_argnames=self.parameters.statics)
-        self.found_right: dict[Any, dict[str, Any]] = {}  # the statics of calls, by what decides whether one is right
+        # The statics of validated calls, and their Python numbers as arrays, by `_key`.
+        self.cache: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {}
 
-    def __call__(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Checks a call, unless one like it was found right before, and computes."""
+    def _call(self, *positional: Any, **named: Any) -> Any:
+        tensors, statics = self.arguments(positional, named)
+        if jax.config.jax_disable_jit:  # is for the caller's code; an operator stays one operation, as in lax
+            with jax.disable_jit(False):
+                return self.compute(*tensors, **statics)
+        return self.compute(*tensors, **statics)
+
+    def arguments(self, positional: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The converted tensors and statics of a valid call.
+
+        Raises:
+          DescError: if the call is not valid.
+        """
         bound = self.parameters.bound(positional, named)
         key = self._key(bound)
-        statics = None if key is None else self.found_right.get(key)
-        if statics is None:
-            bound = self.checked(bound)
-            statics = self._remember(key, bound)
-        arrays = [bound[name] for name in self.parameters.tensors]
-        if jax.config.jax_disable_jit:  # for the caller's code; an operator is one operation still, as those of lax are
-            with jax.disable_jit(False):
-                return self.compute(*arrays, **statics)
-        return self.compute(*arrays, **statics)
+        cached = None if key is None else self.cache.get(key)
+        statics, numbers = self._validate(key, bound) if cached is None else cached
+        if numbers:
+            bound |= numbers
+        return [bound[name] for name in self.parameters.tensors], statics
 
-    def checked(self, bound: dict[str, Any]) -> Given:
-        """The typed arguments of a right call; numbers are typed each time."""
-        given = self.given(bound)
-        key = self._key(given)
-        if key is None or key not in self.found_right:
-            self.described(given, bound.get("output_dtype"))
-            self._remember(key, given)
-        return given
+    def _validate(self, key: Any, bound: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The statics of a call, and the tensors that had to be converted."""
+        given = self.convert(bound)
+        converted_key = self._key(given)  # with another Python number of the same type, the desc is the same
+        if converted_key is None or converted_key not in self.cache:
+            self.desc(given, bound.get("output_dtype"))
+        statics = {name: given[name] for name in self.parameters.statics}
+        numbers = {name: given[name] for name in self.parameters.tensors if given[name] is not bound[name]}
+        if len(self.cache) + 2 > MAXIMUM_CACHED:
+            self.cache.clear()
+        if converted_key is not None:
+            self.cache[converted_key] = statics, {}
+        if key is not None:
+            self.cache[key] = statics, numbers
+        return statics, numbers
 
-    def given(self, bound: dict[str, Any]) -> Given:
-        """The typed arguments of a call."""
-        given, typed, known = Given(bound), self._typed, self.parameters
-        for name in known.data:
-            if name in known.many:
-                given[name] = typed.tensors(name, given[name])
+    def convert(self, bound: dict[str, Any]) -> Given:
+        """The arguments of a call as arrays and static values."""
+        given, convert, parameters = Given(bound), self._convert, self.parameters
+        for name in parameters.data:
+            if name in parameters.many:
+                given[name] = convert.tensors(name, given[name])
                 continue
-            is_optional = name in known.optional
-            given[name] = typed.tensor(name, given[name], optional=is_optional, prepared=self.prepared.get(name))
-        first, *_ = _each(given[known.data[0]])
+            is_optional = name in parameters.optional
+            given[name] = convert.tensor(name, given[name], optional=is_optional, prepared=self.prepared.get(name))
+        first, *_ = _each(given[parameters.data[0]])
         if "output_dtype" in given:
-            of_output = known.output_zero_point
-            given["output_dtype"] = typed.output_dtype(
+            zero_point = parameters.output_zero_point
+            given["output_dtype"] = convert.output_dtype(
                 given["output_dtype"],
-                of_output,
-                None if of_output is None else given[of_output],
+                zero_point,
+                None if zero_point is None else given[zero_point],
                 first.dtype if self.output_dtype is None else self.output_dtype,
-                known.output_types,
+                parameters.output_types,
             )
-        for name, role in known.quantization:
+        for name, role in parameters.quantization:
             if role.parameter == "scale":
-                given[name] = typed.scale(name, given[name], self.scale_dtype(given, given[name]))
+                given[name] = convert.scale(name, given[name], self.scale_dtype(given, given[name]))
                 continue
             owner = parameter_name(role.of)
             dtype = given[owner].dtype if owner in given else given["output_dtype"]
-            given[name] = typed.zero_point(name, given[name], dtype, of_output=owner not in given)
-        for name, option in known.options:
+            given[name] = convert.zero_point(name, given[name], dtype, of_output=owner not in given)
+        for name, option in parameters.options:
             given[name] = self._option(given, name, option, max(first.ndim - 2, 0))
         return given
 
@@ -123,57 +141,52 @@ class Operator:
         value = given[name]
         if option.kind == "counts":
             advice = self.advice.get(name)
-            return self._typed.per_dimension(name, value, spatial, advice and functools.partial(advice, given))
+            return self._convert.per_dimension(name, value, spatial, advice and functools.partial(advice, given))
         if isinstance(option.kind, type):
-            return self._typed.of_kind(name, value, option.kind)
-        return self._typed.integer(name, value)
+            return self._convert.of_kind(name, value, option.kind)
+        return self._convert.integer(name, value)
 
-    def described(self, given: Given, output_dtype: Any) -> OperatorDesc:
-        """The desc of a call, checked; output_dtype is what the caller wrote."""
-        level, known = given["feature_level"], self.parameters
-        for name in known.tensors:
+    def desc(self, given: Given, output_dtype: Any) -> OperatorDesc:
+        """The validated desc of a call; output_dtype is the caller's own argument."""
+        level, parameters = given["feature_level"], self.parameters
+        for name in parameters.tensors:
             for place, x in enumerate(_each(given[name])):
-                self._typed.has_type(f"{name}[{place}]" if name in known.many else name, x)
-        arrays = ((name, given[name]) for name in known.tensors if hasattr(given[name], "shape"))
-        with raising_desc_errors({self._typed.page_name(name): array.shape for name, array in arrays}):
+                self._convert.has_type(f"{name}[{place}]" if name in parameters.many else name, x)
+        arrays = ((name, given[name]) for name in parameters.tensors if hasattr(given[name], "shape"))
+        with raising_desc_errors({self._convert.page_name(name): array.shape for name, array in arrays}):
             check_feature_level(self.page, level)
             if output_dtype is not None:
-                self._typed.allows_output(self.page, known.output, given["output_dtype"], level)
+                self._convert.allows_output(self.page, parameters.output, given["output_dtype"], level)
             desc = self.describe(given)
             check(desc, level)
         return desc
 
-    # What was found right before -------------------------------------------------------------------------------------
-
-    def _remember(self, key: Any, given: Given) -> dict[str, Any]:
-        """The statics of a right call, kept under its key if it has one."""
-        statics = {name: given[name] for name in self.parameters.statics}
-        if key is not None:
-            if len(self.found_right) >= MAXIMUM_REMEMBERED:
-                self.found_right.clear()
-            self.found_right[key] = statics
-        return statics
-
     def _key(self, bound: dict[str, Any]) -> Any:
-        """What decides whether a call is right, and what its statics are; None where that may not be remembered.
+        """All that the validity of a call and its statics depend on; None if the call must not be cached.
 
-        Numbers are checked each time, and so are symbolic dimensions. Equal is not enough: True is no 1.
+        Types are part of the key: True equals 1 but is no valid size. So is the sign of zero, which divides to an
+        infinity of that sign.
         """
         facts: list[Any] = []
         for name in self.parameters.tensors:
             x = bound[name]
+            kind = type(x)
             if x is None:
                 facts.append(None)
-            elif type(x) is np.ndarray or isinstance(x, jax.Array):
+            elif kind is float or kind is int:
+                facts += (kind, x or str(x))
+            elif kind is np.ndarray or isinstance(x, jax.Array):
                 shape = x.shape
                 if isinstance(x, jax.core.Tracer) and not _are_integers(shape):
                     return None
-                if not shape and is_number(x):
+                if not shape and is_weak_scalar(x):
                     return None
                 facts += (shape, x.dtype)
+            elif isinstance(x, np.number):
+                facts += (kind, x or str(x))
             elif isinstance(x, Prepared):
                 arrays = jax.tree.leaves(x)
-                facts += (type(x), x.dtype, x.layout, *((array.shape, array.dtype) for array in arrays))
+                facts += (kind, x.dtype, x.layout, *((array.shape, array.dtype) for array in arrays))
             else:
                 return None
         for name in self.parameters.named:
@@ -181,7 +194,7 @@ class Operator:
             if isinstance(value, tuple):
                 if not _are_integers(value):
                     return None
-            elif not (value is None or isinstance(value, PLAIN)):
+            elif not (value is None or isinstance(value, KEY_TYPES)):
                 return None
             facts += (type(value), value)
         return tuple(facts)
@@ -199,44 +212,47 @@ def _each(given: Any) -> tuple[Any, ...]:
 def operator[**P, R](
     kind: type[OperatorDesc], describe: Callable[[Given], OperatorDesc], **facts: Any
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Makes the function of a desc's operator out of its body, which computes with arrays that are typed and checked.
+    """Decorates the body of an operator; the result is its public function, with the body's signature.
 
-    Parameters have the names of the desc's fields, and tensors come first. A caller may write numbers, and leave
-    statics to be decided; the body sees arrays, None and decided statics.
+    Parameters have the names of the desc's fields, tensors first. Callers may pass Python numbers as scales and zero
+    points, and omit statics; the body receives arrays, None and final statics.
 
     Args:
       kind: the desc's class.
-      describe: from the typed arguments to the desc that they stand for.
-      **facts: what page and signature do not say, see `Operator`; and hints: by a name that people try, what to write.
+      describe: builds the desc from the converted arguments.
+      **facts: the keyword arguments of `Implementation`; among them hints: by a wrong parameter name that people try,
+        what the error recommends.
     """
 
     def decorate(body: Callable[P, R]) -> Callable[P, R]:
-        made = OPERATORS[kind.operator] = Operator(body, kind, describe, **facts)
-        return made.function
+        implementation = OPERATORS[kind.operator] = Implementation(body, kind, describe, **facts)
+        return implementation.function
 
     return decorate
 
 
-def desc_of(function: Callable[..., Any], /, *arrays: Any, **statics: Any) -> OperatorDesc:
-    """The desc that a call stands for; `compile_operator` goes the other way.
+@api_boundary
+def desc_of(function: Callable[..., Any], /, *arrays: Any, **options: Any) -> OperatorDesc:
+    """Returns the desc of an operator call; `compile_operator` is the inverse.
 
     Args:
       function: an operator of jaxdml, such as `element_wise_dequantize_linear`.
-      *arrays: the arrays of the call, in its order.
-      **statics: its options, feature_level among them.
+      *arrays: the arrays of the call, in the order of the function.
+      **options: the keyword arguments of the call, such as feature_level.
 
     Returns:
-      The operator desc, checked. What broadcasts in the call does so by strides of 0 in the desc.
+      The validated operator desc. Tensors that broadcast in the call have strides of 0 in the desc.
 
     Raises:
-      DescError: if function is none of the operators, or would raise it itself.
+      DescError: if function is not an operator, or the call is not valid.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_operator_desc
     """
     name: Any = getattr(function, "__name__", repr(function))
-    made = OPERATORS.get(name)
-    if made is None or inspect.unwrap(function) is not made.body:  # `jaxdml.checked` wraps the function
+    implementation = OPERATORS.get(name)
+    # `jaxdml.checked` and users wrap the function.
+    if implementation is None or inspect.unwrap(function) is not implementation.body:
         text = f"desc_of: function is {name}, expected an operator such as jaxdml.{EXAMPLE.operator}"
         raise DescError(text, tensor="function", rule="operator", received=function)
-    bound = made.parameters.bound(arrays, statics)
-    return made.described(made.given(bound), bound.get("output_dtype"))
+    bound = implementation.parameters.bound(arrays, options)
+    return implementation.desc(implementation.convert(bound), bound.get("output_dtype"))

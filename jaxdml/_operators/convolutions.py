@@ -1,4 +1,4 @@
-"""What the convolutions have in common: from a call to its desc, and advice for calls as other libraries have them."""
+"""Shared by the convolutions and pooling: the desc of a call, and advice for arguments as other libraries name them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,15 +17,15 @@ OPTIONS = ("strides", "dilations", "start_padding", "end_padding")
 
 
 def describe_convolution(given: Given, kind: type[OperatorDesc], output_type: Any = None) -> OperatorDesc:
-    """The desc of a call of a convolution."""
+    """Builds the desc of a convolution."""
     input, filter, groups = given["input"], given["filter"], given["group_count"]
     if isinstance(filter, PreparedFilter) and filter.group_count != groups:
-        its = filter.group_count
+        prepared = filter.group_count
         fix = f"prepare filter.array with group_count={groups}"
-        if input.ndim == filter.ndim > 1 and input.shape[1] == filter.shape[1] * its:
-            fix = f"call with group_count={its}"
-        text = f"was prepared for group_count {its}, the call has {groups}; {fix}"
-        facts = {"expected": groups, "received": its}
+        if input.ndim == filter.ndim > 1 and input.shape[1] == filter.shape[1] * prepared:
+            fix = f"call with group_count={prepared}"
+        text = f"was prepared for group_count {prepared}, the call has {groups}; {fix}"
+        facts = {"expected": groups, "received": prepared}
         raise broken(kind.operator, "FilterTensor", "group_count", text, **facts)
     channels = filter.shape[0] if filter.ndim else 0
 
@@ -43,7 +43,7 @@ def describe_convolution(given: Given, kind: type[OperatorDesc], output_type: An
 def windowed_shape(
     input: Shape, filter: Shape, strides: Shape, dilations: Shape, start_padding: Shape, end_padding: Shape
 ) -> Shape:
-    """The output's shape; input's where the arguments make none, for validate to say what is wrong with them."""
+    """The output's shape; the input's shape if the arguments are wrong, which validate then reports."""
     spatial = len(input) - 2
     options = (strides, dilations, start_padding, end_padding)
     if spatial < 1 or len(filter) != len(input) or any(len(option) != spatial for option in options) or 0 in strides:
@@ -58,10 +58,10 @@ def windowed_shape(
 
 
 def in_numbers(given: Given, word: str, window: Any) -> str:
-    """The padding that a word stands for elsewhere, in numbers; window is None where it does not fit the input."""
+    """Advice that translates a padding word such as "SAME" to numbers; window is None if it does not fit the input."""
     spatial = given["input"].ndim - 2
     if word.upper() not in ("SAME", "SAME_UPPER", "SAME_LOWER") or window is None:
-        return "it has no words: write 0 for what is VALID elsewhere"
+        return "padding is given in numbers: VALID in other libraries is 0 here"
     start, end = [], []
     strides, dilations, window = (
         option if isinstance(option, tuple) else (option,) * spatial
@@ -75,7 +75,7 @@ def in_numbers(given: Given, word: str, window: Any) -> str:
     if word.upper() == "SAME_LOWER":
         start, end = end, start
     numbers = f"start_padding={tuple(start)}, end_padding={tuple(end)}"
-    return f"it has no words: what is {word.upper()} elsewhere is {numbers} here"
+    return f"padding is given in numbers: {word.upper()} in other libraries is {numbers} here"
 
 
 def _same(given: Given, word: str) -> str:
@@ -84,16 +84,16 @@ def _same(given: Given, word: str) -> str:
 
 
 def repacked_filter(filter: Any, desc: Any) -> PreparedFilter:
-    """A filter that is OWNED_BY_DML."""
+    """Prepares a filter that is OWNED_BY_DML."""
     return prepare_convolution_filter(filter, group_count=desc.group_count)
 
 
 def channelwise(x: Any, input: Any, filter: Any) -> Any:
-    """A parameter of a filter, or bias, as [1, O, 1, ...], or as the scalar that it is."""
+    """A scale or zero point of a filter, or a bias, as [1, O, 1, ...]; scalars stay scalars."""
     if x is None or not x.ndim:
         return x
     return lax.reshape(x, per_channel(x.shape, input.ndim, filter.shape[0]))
 
 
 PADDING_ADVICE: Mapping[str, Callable[[Given, str], str]] = {"start_padding": _same, "end_padding": _same}
-HINTS = {"padding": "write start_padding, what comes before each dimension, and end_padding, what comes after"}
+HINTS = {"padding": "write start_padding for the start of each dimension, and end_padding for the end"}

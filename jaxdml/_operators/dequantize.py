@@ -1,6 +1,6 @@
 """DML_DEQUANTIZE_OPERATOR_DESC."""
 
-import chex
+import jax
 import numpy as np
 
 from jaxdml._arithmetic import elementwise
@@ -9,6 +9,7 @@ from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._directml.pages.dequantize import DequantizeDesc
 from jaxdml._operators.call import operator
 from jaxdml._operators.descriptions import Given, block_desc, quantization_options, scale_of_output
+from jaxdml.typing import Array, Scale, ZeroPoint
 
 
 def _describe(given: Given) -> OperatorDesc:
@@ -24,31 +25,33 @@ def _describe(given: Given) -> OperatorDesc:
 
 @operator(DequantizeDesc, _describe, scale_dtype=scale_of_output)
 def dequantize(
-    input: chex.Array,
-    scale: chex.Numeric,
-    zero_point: chex.Numeric | None = None,
+    input: Array,
+    scale: Scale,
+    zero_point: ZeroPoint | None = None,
     *,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
-) -> chex.Array:
-    """From 4 or 8 bits to floats, by blocks: ``(input - zero_point) * scale``.
+) -> jax.Array:
+    """Dequantizes 4 or 8 bits to floats, blockwise: ``(input - zero_point) * scale``.
 
-    There is a scale and a zero point for each block of input. A parameter of sizes [4, 1] for input of sizes [4, 64]
-    has a value for each row; [4, 2] has one for each block of 32 elements of a row; a number is for all. Arithmetic is
-    that of `element_wise_dequantize_linear`. Without zero_point an unsigned input has the middle of its range, 8 or
-    128, in its place, a signed one 0. The page says TBD of all but types: blocks and the middle are those of ONNX
-    Runtime and WebNN, which run on it.
+    Each block of input has a scale and a zero point. For an input of shape [4, 64], a scale of shape [4, 1] has one
+    value per row, [4, 2] has one value per block of 32 elements of a row, and a number holds for all elements. The
+    arithmetic is that of `element_wise_dequantize_linear`. Without zero_point, a signed input has the zero point 0, and
+    an unsigned input the middle of its range, 8 or 128.
+
+    DirectML's page defines the types and leaves the rest "TBD". Blocks and default zero points follow ONNX Runtime and
+    WebNN, which run on this operator.
 
     Args:
       input: int4, uint4, int8 or uint8 array of rank 1 to 8.
-      scale: float32 or float16, a number or an array of input's rank, each of whose sizes divides that of input.
-      zero_point: of input's type, an integer or an array, as scale; None is the middle, or 0.
-      feature_level: the feature level whose rules are checked; see `FeatureLevel`.
+      scale: number, or float32 or float16 array of input's rank, each of whose sizes divides that of input.
+      zero_point: integer, or array of input's type with such a shape; None means the default above.
+      feature_level: the feature level that validates the call; see `FeatureLevel`.
 
     Returns:
       Array of input's shape and scale's type.
 
     Raises:
-      DescError: if the feature level does not allow the call; the message says why.
+      DescError: if the feature level does not allow the call.
 
     Source: DirectML, DML_DEQUANTIZE_OPERATOR_DESC, fields InputTensor to OutputTensor,
     https://learn.microsoft.com/windows/ai/directml/api/ns-directml-dml_dequantize_operator_desc

@@ -1,4 +1,4 @@
-"""From the arguments of a call to the desc that it stands for."""
+"""Builds the desc of a call from its converted arguments."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from jaxdml._shapes import Shape, aligned, per_channel
 
 
 class Given(dict[str, Any]):
-    """The typed arguments of a call by name, None where absent; `output_dtype` is decided."""
+    """The converted arguments of a call by name; absent tensors are None, `output_dtype` is final."""
 
     def desc(
         self,
@@ -26,15 +26,15 @@ class Given(dict[str, Any]):
         form: Callable[[str, Any], TensorDesc] | None = None,
         **options: Any,
     ) -> OperatorDesc:
-        """The desc that the call stands for.
+        """Builds the desc of the call.
 
         Args:
           kind: the desc's class.
           output: the sizes of the output.
-          output_type: its dtype; None is output_dtype.
-          form: from field and array to the tensor desc of an input; None is the array's own for data, and for scales
-            and zero points aligned to the rank of the first tensor.
-          **options: fields that the call does not give.
+          output_type: the dtype of the output; None means output_dtype.
+          form: makes the tensor desc of an input from its field and array. By default data have their own sizes, and
+            scales and zero points are aligned to the rank of the first tensor.
+          **options: values of fields that are not arguments of the call.
         """
         fields, values = fields_of(kind), dict[str, Any](options)
         rank = self[parameter_name(next(iter(fields)))].ndim
@@ -61,41 +61,41 @@ class Given(dict[str, Any]):
 
 
 def tensor_desc(array: Any) -> TensorDesc:
-    """The packed desc of an array, or of a prepared operand, which is owned by the library as DirectML's are by DML."""
+    """The packed desc of an array; prepared weights are OWNED_BY_DML."""
     is_array = isinstance(array, jax.Array | np.ndarray)
     flags = TensorFlags.NONE if is_array else TensorFlags.OWNED_BY_DML
     return TensorDesc(DataType.of(array.dtype), array.shape, flags=flags)
 
 
 def parameter_desc(array: Any, rank: int, channels: int | None = None) -> TensorDesc:
-    """The packed desc of a scale, zero point or bias, aligned to rank; [channels] is one for each channel."""
+    """The packed desc of a scale, zero point or bias, aligned to rank; the shape [channels] means per channel."""
     return TensorDesc(DataType.of(array.dtype), per_channel(array.shape, rank, channels))
 
 
 def scale_of_input(given: Given, scale: Any) -> type[np.floating]:
-    """The type of a number that input is divided by: that of a float input."""
+    """The type of a Python number that divides input: the input's type if that is a float, else float32."""
     return np.float16 if given["input"].dtype == np.float16 else np.float32
 
 
 def scale_of_output(given: Given, scale: Any) -> type[np.floating]:
-    """The type of a number that input is multiplied by, which is the output's: the number's own."""
+    """The type of a number that multiplies input, and so of the output: float16 stays, others become float32."""
     return np.float16 if isinstance(scale, np.float16) else np.float32
 
 
 def block_desc(array: Any, rank: int) -> TensorDesc:
-    """The desc of an array as it is, or of a number, which is for all."""
+    """The packed desc of a blockwise parameter; a scalar has one block."""
     return TensorDesc(DataType.of(array.dtype), array.shape or (1,) * rank)
 
 
 def quantization_options(given: Given) -> dict[str, Any]:
-    """What QUANTIZE and DEQUANTIZE say of their tensors, by field."""
+    """The fields of QUANTIZE and DEQUANTIZE that depend on whether there is a zero point."""
     has_zero_point = given["zero_point"] is not None
     kind = QuantizationType.SCALE_ZERO_POINT if has_zero_point else QuantizationType.SCALE
     return {"quantization_type": kind, "quantization_tensor_count": int(kind)}
 
 
 def broadcast_desc(array: Any, sizes: Shape) -> TensorDesc:
-    """The desc of array seen with other sizes, zero strides repeating it; its own sizes where they do not broadcast."""
+    """The desc of array broadcast to `sizes` by strides of 0; with its own sizes if it does not broadcast."""
     shape = aligned(array.shape, len(sizes))
     if (
         shape == sizes

@@ -1,6 +1,6 @@
-"""DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC, which makes what the other operators read."""
+"""DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC."""
 
-import chex
+import jax
 import numpy as np
 
 from jaxdml._arithmetic import elementwise
@@ -9,6 +9,7 @@ from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._directml.pages.element_wise_quantize_linear import ElementWiseQuantizeLinearDesc
 from jaxdml._operators.call import operator
 from jaxdml._operators.descriptions import Given, broadcast_desc, scale_of_input
+from jaxdml.typing import Array, DType, Scale, ZeroPoint
 
 
 def _describe(given: Given) -> OperatorDesc:
@@ -20,32 +21,32 @@ def _describe(given: Given) -> OperatorDesc:
 
 @operator(ElementWiseQuantizeLinearDesc, _describe, scale_dtype=scale_of_input, output_dtype=np.uint8)
 def element_wise_quantize_linear(
-    input: chex.Array,
-    scale: chex.Numeric,
-    zero_point: chex.Numeric | None = None,
+    input: Array,
+    scale: Scale,
+    zero_point: ZeroPoint | None = None,
     *,
-    output_dtype: chex.ArrayDType | None = None,
+    output_dtype: DType | None = None,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
-) -> chex.Array:
-    """``clamp(round(input / scale) + zero_point, Min, Max)``, element by element; ties round to even.
+) -> jax.Array:
+    """``clamp(round(input / scale) + zero_point, Min, Max)``, elementwise; ties round to even.
 
-    The quotient is rounded to float32, then to an integer; then the zero point is added, then the result clamped.
-    Subnormal float32 inputs and scales count as 0. Infinities clamp, NaN gives Min. A scale of 0 divides as IEEE 754
-    does. The gradient is that of integers, zero; `jaxdml.fake_quantize` has straight-through ones.
+    The quotient is rounded to float32, then to an integer; then the zero point is added, and the sum is clamped.
+    Subnormal float32 inputs and scales count as 0. Infinities are clamped; NaN gives Min. Division by a scale of 0
+    follows IEEE 754. The gradient is zero; `jaxdml.fake_quantize` has straight-through gradients.
 
     Args:
       input: float32, float16 or int32 array of rank 1 to 8.
-      scale: a number or an array that broadcasts to input's shape; of input's type, float32 for an int32 input.
-      zero_point: of the output's type, an integer or an array that broadcasts to input's shape; None is 0 (from 6_2).
-      output_dtype: uint8 or int8; also uint16 or int16 with ``feature_level=FeatureLevel.JAXDML``, for DirectML does
-        not have them. The default is zero_point's type, or uint8 if zero_point is None or an integer.
-      feature_level: the feature level whose rules are checked; see `FeatureLevel`.
+      scale: number, or array that broadcasts to input's shape, of input's type (float32 for an int32 input).
+      zero_point: integer, or array of the output's type that broadcasts to input's shape; None means 0 (from 6_2).
+      output_dtype: uint8 or int8. DirectML has no uint16 and int16 here; ``feature_level=FeatureLevel.JAXDML`` allows
+        them. Default: the type of a zero_point array, else uint8.
+      feature_level: the feature level that validates the call; see `FeatureLevel`.
 
     Returns:
       Array of input's shape and the output type.
 
     Raises:
-      DescError: if the feature level does not allow the call; the message says why.
+      DescError: if the feature level does not allow the call.
 
     Source: DirectML, DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC, fields InputTensor to OutputTensor,
     https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_element_wise_quantize_linear_operator_desc

@@ -1,9 +1,8 @@
-"""Quantize then dequantize, with the gradients that fine-tuning needs."""
+"""Quantize and dequantize in one step, with straight-through gradients for fine-tuning."""
 
 from functools import partial
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,66 +13,76 @@ from jaxdml._directml.messages import broken, raising_as
 from jaxdml._operators.call import OPERATORS
 from jaxdml._operators.element_wise_dequantize_linear import element_wise_dequantize_linear
 from jaxdml._operators.element_wise_quantize_linear import element_wise_quantize_linear
+from jaxdml.errors import api_boundary
+from jaxdml.typing import Array, DType, Scale, ZeroPoint
 
 
+@api_boundary
 def fake_quantize(
-    input: chex.Array,
-    scale: chex.Numeric,
-    zero_point: chex.Numeric | None = None,
+    input: Array,
+    scale: Scale,
+    zero_point: ZeroPoint | None = None,
     *,
-    output_dtype: chex.ArrayDType | None = None,
+    output_dtype: DType | None = None,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
-) -> chex.Array:
-    """input as it comes back from `element_wise_quantize_linear` and `element_wise_dequantize_linear`, bit for bit.
+) -> jax.Array:
+    """Quantizes and dequantizes input, with straight-through gradients.
 
-    Gradients are straight-through: rounding counts as the identity. That of input is 1 where the quantized value is in
-    the output type's range and 0 where it is clamped; that of scale is what a step adds to the result, less input /
-    scale where not clamped, as in learned step size quantization, whose further factor is left to the optimizer. There
-    is none for zero_point. Nothing keeps a learned scale above 0: learn its logarithm, say.
+    The bits are those of `element_wise_quantize_linear` followed by `element_wise_dequantize_linear`. For gradients,
+    rounding counts as the identity:
+
+    - input: 1 where the quantized value lies in the range of output_dtype, 0 where it is clamped.
+    - scale: ``quantized - zero_point``, minus ``input / scale`` where the value is not clamped. This is learned step
+      size quantization (LSQ) without its gradient scale, which is left to the optimizer.
+    - zero_point: none.
+
+    Nothing keeps a learned scale above 0; learning its logarithm does.
 
     Args:
       input: float32 or float16 array of rank 1 to 8.
-      scale: of input's type, a number or an array that broadcasts to input's shape.
-      zero_point: of the quantized type, an integer or an array that broadcasts to input's shape; None is 0 (from 6_2).
-      output_dtype: the quantized type. The default is zero_point's type, or uint8 if zero_point is None or an integer.
-      feature_level: the feature level whose rules are checked; see `FeatureLevel`.
+      scale: number, or array of input's type that broadcasts to input's shape.
+      zero_point: integer, or array of the quantized type that broadcasts to input's shape; None means 0 (from 6_2).
+      output_dtype: the quantized type. Default: the type of a zero_point array, else uint8.
+      feature_level: the feature level that validates the call; see `FeatureLevel`.
 
     Returns:
       Array of input's shape and type.
 
     Raises:
-      DescError: if one of the two operators would not allow it; the message says why.
+      DescError: if one of the two operators does not allow the call.
 
     Source: Esser et al., Learned Step Size Quantization, 2020, equations 1 to 3, https://arxiv.org/abs/1902.08153, for
     the gradients.
     """
     quantize = OPERATORS[element_wise_quantize_linear.__name__]
     is_array = isinstance(input, jax.Array | np.ndarray)
-    if is_array and jnp.issubdtype(input.dtype, jnp.integer):
-        dequantize = f"{element_wise_dequantize_linear.__name__}(input, scale, zero_point)"
-        text = f"has type {input.dtype}, expected FLOAT32 or FLOAT16; dequantize it first: {dequantize}"
+    if is_array and (jnp.issubdtype(input.dtype, jnp.integer) or input.dtype == np.float64):  # quantizing allows INT32
+        fix = f"dequantize it first: {element_wise_dequantize_linear.__name__}(input, scale, zero_point)"
+        if input.dtype == np.float64:
+            fix = "write input.astype(jnp.float32)"
+        text = f"has type {input.dtype}, expected FLOAT32 or FLOAT16; {fix}"
         facts = {"expected": jnp.floating, "received": input.dtype}
         raise broken(fake_quantize.__name__, "InputTensor", "data_type", text, **facts)
     options = {"output_dtype": output_dtype, "feature_level": feature_level}
     with raising_as(fake_quantize.__name__):
-        given = quantize.checked(quantize.parameters.bound((input, scale, zero_point), options))
-    return _fake_quantize(given["output_dtype"], given["input"], given["scale"], given["zero_point"])
+        tensors, statics = quantize.arguments((input, scale, zero_point), options)
+    return _fake_quantize(statics["output_dtype"], *tensors)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _there_and_back(dtype: np.dtype, input: Any, scale: Any, zero_point: Any) -> jax.Array:
+def _round_trip(dtype: np.dtype, input: Any, scale: Any, zero_point: Any) -> jax.Array:
     quantized = elementwise.quantized(input, scale, zero_point, output_dtype=dtype)
     return elementwise.dequantized(quantized, scale, zero_point)
 
 
-@_there_and_back.defjvp
+@_round_trip.defjvp
 def _(dtype: np.dtype, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     input, scale, zero_point = primals
     by_input, by_scale, _ = tangents
     quantized = elementwise.quantized(input, scale, zero_point, output_dtype=dtype)
     output = elementwise.dequantized(quantized, scale, zero_point)
     scale, by_scale = (rounding.with_rank(x, input.ndim).astype(np.float32) for x in (scale, by_scale))
-    # In float32 whatever the type, and with the very quotient that is rounded: float16 holds few of the steps.
+    # In float32, with the same quotient that the forward pass rounds: float16 cannot hold all quantized values.
     ratio = rounding.quotient(rounding.flushed(input.astype(np.float32)), rounding.flushed(scale))
     steps = rounding.difference(quantized, zero_point)
     limits = np.iinfo(dtype)
@@ -87,4 +96,4 @@ def _(dtype: np.dtype, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Arra
     return output, tangent.astype(output.dtype)
 
 
-_fake_quantize = jax.jit(_there_and_back, static_argnums=0)
+_fake_quantize = jax.jit(_round_trip, static_argnums=0)

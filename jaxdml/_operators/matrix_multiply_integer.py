@@ -1,6 +1,6 @@
 """DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC."""
 
-import chex
+import jax
 import numpy as np
 
 from jaxdml._arithmetic import contractions
@@ -11,6 +11,7 @@ from jaxdml._directml.pages.matrix_multiply_integer import MatrixMultiplyInteger
 from jaxdml._operators.call import operator
 from jaxdml._operators.descriptions import Given
 from jaxdml._operators.prepare import repacked_matrix
+from jaxdml.typing import Array, ZeroPoint
 
 
 def _describe(given: Given) -> OperatorDesc:
@@ -20,30 +21,30 @@ def _describe(given: Given) -> OperatorDesc:
 
 @operator(MatrixMultiplyIntegerDesc, _describe, prepared={"b": PreparedMatrix}, owned={"b": repacked_matrix})
 def matrix_multiply_integer(
-    a: chex.Array,
-    a_zero_point: chex.Numeric | None,
-    b: chex.Array | PreparedMatrix,
-    b_zero_point: chex.Numeric | None,
+    a: Array,
+    a_zero_point: ZeroPoint | None,
+    b: Array | PreparedMatrix,
+    b_zero_point: ZeroPoint | None,
     *,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
-) -> chex.Array:
+) -> jax.Array:
     """Matrix product of quantized a and b, in int32.
 
-    [..., M, K] x [..., K, N] = [..., M, N]: ``sum((a - a_zero_point) * (b - b_zero_point))``, exact modulo 2**32. The
-    page does not say what becomes of a sum that int32 does not hold; 33025 products always fit.
+    [..., M, K] x [..., K, N] = [..., M, N]: ``sum((a - a_zero_point) * (b - b_zero_point))``, exact modulo 2**32.
+    DirectML's page does not define sums that overflow int32. Sums of up to 33025 products do not overflow.
 
     Args:
       a: int8 or uint8 array [M, K], [C, M, K] or [N, C, M, K].
-      a_zero_point: of a's type, an integer, or one for each row: [M, 1], leading ones allowed; None is 0.
-      b: int8 or uint8 array [K, N] with a's leading dimensions, or what `prepare_matrix_multiply_b` made of it.
-      b_zero_point: of b's type, an integer, or one for each column: [N] or [1, N], leading ones allowed; None is 0.
-      feature_level: the feature level whose rules are checked; see `FeatureLevel`.
+      a_zero_point: integer, or array of a's type, per row: [M, 1], with leading 1s allowed; None means 0.
+      b: int8 or uint8 array [K, N] with a's leading dimensions, or the result of `prepare_matrix_multiply_b`.
+      b_zero_point: integer, or array of b's type, per column: [N] or [1, N], with leading 1s allowed; None means 0.
+      feature_level: the feature level that validates the call; see `FeatureLevel`.
 
     Returns:
       int32 array [..., M, N].
 
     Raises:
-      DescError: if the feature level does not allow the call; the message says why.
+      DescError: if the feature level does not allow the call.
 
     Source: DirectML, DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC, fields ATensor to OutputTensor,
     https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_matrix_multiply_integer_operator_desc

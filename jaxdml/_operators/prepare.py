@@ -1,9 +1,8 @@
-"""Constant weights repacked once, which is what DirectML does with tensors flagged OWNED_BY_DML."""
+"""Repacks constant weights once, as DirectML does with tensors flagged OWNED_BY_DML."""
 
 from functools import partial
 from typing import Any
 
-import chex
 import jax
 import numpy as np
 
@@ -15,66 +14,71 @@ from jaxdml._directml.messages import broken, raising_as, raising_desc_errors
 from jaxdml._directml.pages import PAGES
 from jaxdml._directml.tensor_rules import check_tensor
 from jaxdml._directml.validate import check_support
-from jaxdml._operators.arguments import Arguments
+from jaxdml._operators.arguments import Converter
 from jaxdml._operators.descriptions import tensor_desc
+from jaxdml.errors import api_boundary
+from jaxdml.typing import Array
 
 
-def prepare_matrix_multiply_b(b: chex.Array) -> PreparedMatrix:
-    """Repacks b of the matrix products, which then take the result in b's place, with the same bits.
+@api_boundary
+def prepare_matrix_multiply_b(b: Array) -> PreparedMatrix:
+    """Repacks b once, for all later matrix products. The results have the same bits as with b itself.
 
-    These are `quantized_linear_matrix_multiply`, `matrix_multiply_integer` and `matrix_multiply_integer_to_float`.
+    `quantized_linear_matrix_multiply`, `matrix_multiply_integer` and `matrix_multiply_integer_to_float` accept the
+    result as b. It is a pytree and works with jit, vmap and scan; pass it to a jitted function as an argument.
 
-    The result is a pytree of arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
-    argument. To save the result, save its `array` and prepare that again; pickle does so by itself. For `jax.export`
-    and `jax.tree.leaves`, prepare it under `use_kernels("xla")`: it is then the same on every machine. To have it
-    sharded, shard the array, then prepare it.
+    To save it, save its `array` and prepare that again; pickle does this itself. For `jax.export` and
+    `jax.tree.leaves`, prepare under `use_kernels("xla")`, which gives the same pytree on every machine. To shard it,
+    shard b first, then prepare.
 
     Args:
       b: int8 or uint8 array [..., K, N] of rank 2 to 4.
 
     Returns:
-      PreparedMatrix with b's shape and dtype. Scale and zero point remain arguments of the operator.
+      PreparedMatrix with b's shape and dtype. The scale and zero point of b remain arguments of the operator.
 
     Raises:
-      DescError: if the products of 8-bit types would not take b.
+      DescError: if matrix products of 8-bit types do not allow b.
 
     Source: DirectML, DML_TENSOR_FLAG_OWNED_BY_DML,
     https://learn.microsoft.com/windows/win32/api/directml/ne-directml-dml_tensor_flags
     """
     with raising_as(prepare_matrix_multiply_b.__name__):
-        b = _checked("quantized_linear_matrix_multiply", "b", b)
+        b = _validated("quantized_linear_matrix_multiply", "b", b)
     if isinstance(b, np.ndarray):
         return contractions.prepare_known_matrix(b)
     return _matrix(b, _is_on_one_device(b))
 
 
-def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> PreparedFilter:
-    """Repacks filter of the convolutions, which then take the result in its place, with the same bits.
+@api_boundary
+def prepare_convolution_filter(filter: Array, *, group_count: int = 1) -> PreparedFilter:
+    """Repacks a filter once, for all later convolutions. The results have the same bits as with the filter itself.
 
-    These are `quantized_linear_convolution` and `convolution_integer`.
+    `quantized_linear_convolution` and `convolution_integer` accept the result as filter. It is a pytree and works with
+    jit, vmap and scan; pass it to a jitted function as an argument.
 
-    The result is a pytree of arrays, which goes through jit, vmap and scan; pass it to a jitted function as an
-    argument. To save the result, save its `array` and prepare that again; pickle does so by itself. For `jax.export`
-    and `jax.tree.leaves`, prepare it under `use_kernels("xla")`: it is then the same on every machine. To have it
-    sharded, shard the array, then prepare it.
+    To save it, save its `array` and prepare that again; pickle does this itself. For `jax.export` and
+    `jax.tree.leaves`, prepare under `use_kernels("xla")`, which gives the same pytree on every machine. To shard it,
+    shard the filter first, then prepare.
 
     Args:
       filter: int8 or uint8 array ``[O, C / group_count, *kernel]`` of rank 3 or 4.
-      group_count: that of the calls to come.
+      group_count: the group_count of the later calls.
 
     Returns:
-      PreparedFilter with filter's shape and dtype. Scale, zero point and bias remain arguments of the operator.
+      PreparedFilter with filter's shape and dtype. The scale and zero point of the filter, and the bias, remain
+      arguments of the operator.
 
     Raises:
-      DescError: if the convolutions would not take filter, or its output channels do not fall into that many groups.
+      DescError: if convolutions do not allow filter, or group_count does not divide its output channels.
 
     Source: DirectML, DML_TENSOR_FLAG_OWNED_BY_DML,
     https://learn.microsoft.com/windows/win32/api/directml/ne-directml-dml_tensor_flags
     """
     operator = "quantized_linear_convolution"
     with raising_as(prepare_convolution_filter.__name__):
-        filter = _checked(operator, "filter", filter)
-        group_count = Arguments(operator).integer("group_count", group_count)
+        filter = _validated(operator, "filter", filter)
+        group_count = Converter(operator).integer("group_count", group_count)
         if group_count < 1 or filter.shape[0] % group_count:
             text = f"is {group_count}, expected a divisor of the {filter.shape[0]} output channels"
             raise broken(operator, "GroupCount", "group_count", text, expected=filter.shape[0], received=group_count)
@@ -84,14 +88,14 @@ def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> P
 
 
 def repacked_matrix(b: Any, desc: Any) -> PreparedMatrix:
-    """A matrix B that is OWNED_BY_DML."""
+    """Prepares a matrix B that is OWNED_BY_DML."""
     return prepare_matrix_multiply_b(b)
 
 
-def _checked(operator: str, name: str, value: Any) -> Any:
-    typed, page, field = Arguments(operator), PAGES[operator], f"{name}_tensor"
-    value = typed.tensor(name, value)
-    typed.has_type(name, value)
+def _validated(operator: str, name: str, value: Any) -> Any:
+    convert, page, field = Converter(operator), PAGES[operator], f"{name}_tensor"
+    value = convert.tensor(name, value)
+    convert.has_type(name, value)
     tensor, desc = page_name(field), tensor_desc(value)
     is_: Any = fields_of(page.desc)[field]
     with raising_desc_errors({tensor: value.shape}):
@@ -101,7 +105,7 @@ def _checked(operator: str, name: str, value: Any) -> Any:
 
 
 def _is_on_one_device(x: Any) -> bool:
-    """Native kernels read weights as a whole; what is spread over devices is XLA's."""
+    """Whether native kernels can read the weights; XLA's kernels compute with weights on several devices."""
     return isinstance(x, jax.core.Tracer) or len(x.sharding.device_set) == 1
 
 

@@ -1,6 +1,6 @@
 """DML_QUANTIZE_OPERATOR_DESC."""
 
-import chex
+import jax
 import numpy as np
 
 from jaxdml._arithmetic import elementwise
@@ -9,6 +9,7 @@ from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._directml.pages.quantize import QuantizeDesc
 from jaxdml._operators.call import operator
 from jaxdml._operators.descriptions import Given, block_desc, quantization_options, scale_of_input
+from jaxdml.typing import Array, DType, Scale, ZeroPoint
 
 
 def _describe(given: Given) -> OperatorDesc:
@@ -21,34 +22,36 @@ def _describe(given: Given) -> OperatorDesc:
 
 @operator(QuantizeDesc, _describe, scale_dtype=scale_of_input, output_dtype=np.uint8)
 def quantize(
-    input: chex.Array,
-    scale: chex.Numeric,
-    zero_point: chex.Numeric | None = None,
+    input: Array,
+    scale: Scale,
+    zero_point: ZeroPoint | None = None,
     *,
-    output_dtype: chex.ArrayDType | None = None,
+    output_dtype: DType | None = None,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
-) -> chex.Array:
-    """From floats to 4 or 8 bits, by blocks.
+) -> jax.Array:
+    """Quantizes floats to 4 or 8 bits, blockwise.
 
-    ``clamp(round(input / scale) + zero_point, Min, Max)``, with a scale and a zero point for each block of input; ties
-    round to even. A parameter of sizes [4, 1] for input of sizes [4, 64] has a value for each row; [4, 2] has one for
-    each block of 32 elements of a row; a number is for all. Arithmetic is that of `element_wise_quantize_linear`.
-    Without zero_point an unsigned output has the middle of its range, 8 or 128, in its place, a signed one 0. The page
-    says TBD of all but types: blocks and the middle are those of ONNX Runtime and WebNN, which run on it.
+    ``clamp(round(input / scale) + zero_point, Min, Max)``; ties round to even. Each block of input has a scale and a
+    zero point. For an input of shape [4, 64], a scale of shape [4, 1] has one value per row, [4, 2] has one value per
+    block of 32 elements of a row, and a number holds for all elements. The arithmetic is that of
+    `element_wise_quantize_linear`. Without zero_point, a signed output has the zero point 0, and an unsigned output the
+    middle of its range, 8 or 128.
+
+    DirectML's page defines the types and leaves the rest "TBD". Blocks and default zero points follow ONNX Runtime and
+    WebNN, which run on this operator.
 
     Args:
       input: float32 or float16 array of rank 1 to 8.
-      scale: of input's type, a number or an array of input's rank, each of whose sizes divides that of input.
-      zero_point: of the output's type, an integer or an array, as scale; None is the middle, or 0.
-      output_dtype: jnp.int4, jnp.uint4, int8 or uint8. The default is zero_point's type, or uint8 if zero_point is
-        None or an integer.
-      feature_level: the feature level whose rules are checked; see `FeatureLevel`.
+      scale: number, or array of input's type and rank, each of whose sizes divides that of input.
+      zero_point: integer, or array of the output's type with such a shape; None means the default above.
+      output_dtype: jnp.int4, jnp.uint4, int8 or uint8. Default: the type of a zero_point array, else uint8.
+      feature_level: the feature level that validates the call; see `FeatureLevel`.
 
     Returns:
       Array of input's shape and the output type.
 
     Raises:
-      DescError: if the feature level does not allow the call; the message says why.
+      DescError: if the feature level does not allow the call.
 
     Source: DirectML, DML_QUANTIZE_OPERATOR_DESC, fields InputTensor to OutputTensor,
     https://learn.microsoft.com/windows/ai/directml/api/ns-directml-dml_quantize_operator_desc

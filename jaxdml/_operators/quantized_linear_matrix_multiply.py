@@ -1,6 +1,6 @@
 """DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC."""
 
-import chex
+import jax
 
 from jaxdml._arithmetic import contractions
 from jaxdml._arithmetic.prepared import PreparedMatrix
@@ -10,11 +10,12 @@ from jaxdml._directml.pages.quantized_linear_matrix_multiply import QuantizedLin
 from jaxdml._operators.call import operator
 from jaxdml._operators.descriptions import Given
 from jaxdml._operators.prepare import repacked_matrix
+from jaxdml.typing import Array, DType, Scale, ZeroPoint
 
 NO_BIAS = (
-    "DirectML's product has none. Its convolution has: a.T[None] as input and b.T[:, :, None] as filter give the "
-    "product of two matrices, with a bias in steps of a_scale * b_scale, as [0].T of the result; jax.vmap maps it over "
-    "leading dimensions"
+    "DirectML's matrix product has no bias, but its convolution has: for two matrices, call that with a.T[None] as "
+    "input, b.T[:, :, None] as filter and a bias in units of a_scale * b_scale; [0].T of the result is the product. "
+    "jax.vmap maps the call over leading dimensions"
 )
 
 
@@ -31,42 +32,42 @@ def _describe(given: Given) -> OperatorDesc:
     hints={"bias": NO_BIAS},
 )
 def quantized_linear_matrix_multiply(
-    a: chex.Array,
-    a_scale: chex.Numeric,
-    a_zero_point: chex.Numeric | None,
-    b: chex.Array | PreparedMatrix,
-    b_scale: chex.Numeric,
-    b_zero_point: chex.Numeric | None,
-    output_scale: chex.Numeric,
-    output_zero_point: chex.Numeric | None,
+    a: Array,
+    a_scale: Scale,
+    a_zero_point: ZeroPoint | None,
+    b: Array | PreparedMatrix,
+    b_scale: Scale,
+    b_zero_point: ZeroPoint | None,
+    output_scale: Scale,
+    output_zero_point: ZeroPoint | None,
     *,
-    output_dtype: chex.ArrayDType | None = None,
+    output_dtype: DType | None = None,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
-) -> chex.Array:
+) -> jax.Array:
     """Matrix product of quantized a and b, quantized.
 
     [..., M, K] x [..., K, N] = [..., M, N]. ``sum((a - a_zero_point) * (b - b_zero_point))`` is exact in int32, modulo
-    2**32. The sum is rounded to float32, times ``a_scale * b_scale / output_scale``, rounded to an integer, ties to
-    even; then the zero point is added, then the result clamped. Subnormal scales, products and quotients of scales
-    count as 0.
+    2**32. The sum is rounded to float32, multiplied by ``a_scale * b_scale / output_scale``, and rounded to an integer,
+    ties to even; then the zero point is added, and the sum is clamped. Subnormal scales, and subnormal products and
+    quotients of scales, count as 0.
 
     Args:
       a: int8 or uint8 array [M, K], [C, M, K] or [N, C, M, K].
-      a_scale: float32, a number or one for each row: [M, 1], leading ones allowed.
-      a_zero_point: of a's type, in the forms of a_scale; None is 0 and costs nothing.
-      b: int8 or uint8 array [K, N] with a's leading dimensions, or what `prepare_matrix_multiply_b` made of it.
-      b_scale: float32, a number or one for each column: [N] or [1, N], leading ones allowed.
-      b_zero_point: of b's type, in the forms of b_scale; None is 0 and costs nothing.
-      output_scale: float32, in the forms of a_scale.
-      output_zero_point: of the output's type, an integer or [M, 1]; None is 0.
-      output_dtype: int8 or uint8. The default is output_zero_point's type, or a's if that is None or an integer.
-      feature_level: the feature level whose rules are checked; see `FeatureLevel`.
+      a_scale: number, or float32 array, per row: [M, 1], with leading 1s allowed.
+      a_zero_point: integer, or array of a's type with a shape as for a_scale; None means 0 and costs nothing.
+      b: int8 or uint8 array [K, N] with a's leading dimensions, or the result of `prepare_matrix_multiply_b`.
+      b_scale: number, or float32 array, per column: [N] or [1, N], with leading 1s allowed.
+      b_zero_point: integer, or array of b's type with a shape as for b_scale; None means 0 and costs nothing.
+      output_scale: number, or float32 array with a shape as for a_scale.
+      output_zero_point: integer, or array of the output's type with such a shape; None means 0.
+      output_dtype: int8 or uint8. Default: the type of an output_zero_point array, else a's type.
+      feature_level: the feature level that validates the call; see `FeatureLevel`.
 
     Returns:
       Array [..., M, N] of the output type.
 
     Raises:
-      DescError: if the feature level does not allow the call; the message says why.
+      DescError: if the feature level does not allow the call.
 
     Source: DirectML, DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC, fields ATensor to OutputTensor,
     https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_quantized_linear_matrix_multiply_operator_desc

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxdml._directml.json_values import Value
-from jaxdml.errors import DxDispatchError
+from jaxdml.errors import DxDispatchError, DxDispatchFileNotFoundError
 
 _STRING = r'"(?:\\.|[^"\\\n])*"?'  # an unclosed string ends at the line's end, which keeps the search linear
 _COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.S)
@@ -28,7 +28,8 @@ def read_json(path: Path) -> Value:
     except (OSError, ValueError) as error:
         if isinstance(error, DxDispatchError):
             raise
-        raise DxDispatchError("", f"cannot be read: {error}") from error
+        kind = DxDispatchFileNotFoundError if isinstance(error, FileNotFoundError) else DxDispatchError
+        raise kind("", f"cannot be read: {error}") from error
     text = _COMMENT.sub(lambda match: match[0] if match[0].startswith('"') else re.sub(r"[^\n]", " ", match[0]), text)
     text = _TRAILING_COMMA.sub(lambda match: match[0] if match[0].startswith('"') else " ", text)
     try:
@@ -62,7 +63,8 @@ def read_data(path: Path, source: Value, limit: int) -> tuple[bytes, np.dtype | 
         raise source.expected("a .npy or raw file; images are not supported")
     try:
         if not path.is_file():
-            raise source.fail(f"is {source.value!r}, and there is no such file")
+            kind = DxDispatchError if path.exists() else DxDispatchFileNotFoundError
+            raise kind(source.path, f"is {source.value!r}, and there is no such file")
         if path.stat().st_size > limit:
             raise source.fail(f"has {path.stat().st_size} bytes, more than the limit of {limit}; see maximum_bytes")
         if path.suffix.lower() != ".npy":

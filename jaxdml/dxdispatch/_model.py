@@ -17,6 +17,7 @@ from jaxdml.dxdispatch._dispatchables import Dispatchable, read_dispatchable
 from jaxdml.dxdispatch._files import read_json
 from jaxdml.dxdispatch._paths import folded
 from jaxdml.dxdispatch._resources import Resource, read_resource
+from jaxdml.errors import api_boundary
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -46,6 +47,7 @@ class Model:
         parts = f"resources {resources}", f"dispatchables {dispatchables}", f"{len(self.commands)} commands"
         return f"Model({self.path.name}: {'; '.join(parts)})"
 
+    @api_boundary
     def run(
         self, *, output_dir: str | Path | None = None, show: Callable[[str], object] = print
     ) -> dict[str, np.ndarray]:
@@ -84,6 +86,7 @@ class Model:
         }
 
 
+@api_boundary
 def load(path: str | Path, *, feature_level: FeatureLevel = FeatureLevel.LATEST, maximum_bytes: int = 2**30) -> Model:
     """Reads a DxDispatch model: a JSON file, and data files in the same folder.
 

@@ -1,1 +1,3 @@
 """Example networks of jaxdml's operators."""
+
+from jaxdml.examples import digits as digits

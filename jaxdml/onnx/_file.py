@@ -15,7 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, numpy_helper
 
-from jaxdml.errors import ModelError
+from jaxdml.errors import ModelError, ModelFileNotFoundError
 from jaxdml.onnx._limits import Budget
 from jaxdml.onnx._tensors import dtype_of
 
@@ -114,7 +114,8 @@ class Reader:
         except (OSError, ValueError) as error:
             if isinstance(error, ModelError):
                 raise
-            raise ModelError(f"the model cannot be read: {error}") from error
+            kind = ModelFileNotFoundError if isinstance(error, FileNotFoundError) else ModelError
+            raise kind(f"the model cannot be read: {error}") from error
 
     def _check_size(self, size: int) -> None:
         if size > self.budget.limits.file_bytes:

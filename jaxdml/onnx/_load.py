@@ -9,7 +9,7 @@ from jaxdml._graph.evaluate import folded, unknown_shapes
 from jaxdml._graph.graph import without_dead
 from jaxdml._graph.weights import with_weights
 from jaxdml._quantized.kinds import DIRECTML, ONNXRUNTIME, QUANTIZED
-from jaxdml.errors import ModelError
+from jaxdml.errors import ModelError, api_boundary
 from jaxdml.onnx import _operators  # noqa: F401 # fills the table
 from jaxdml.onnx._convert import to_graph
 from jaxdml.onnx._file import Reader
@@ -20,6 +20,7 @@ from jaxdml.onnx._tensors import tensors
 MOST_LISTED = 100
 
 
+@api_boundary
 def load(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> Model:  # noqa: B008 # it is frozen
     """Reads a quantized ONNX model as a JAX function.
 
@@ -64,6 +65,7 @@ def load(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> 
     return Model(graph, params, inputs, tensors(proto.output), limits)
 
 
+@api_boundary
 def check(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> list[str]:  # noqa: B008
     """Every problem that keeps a model from being loaded or run, a sentence each.
 

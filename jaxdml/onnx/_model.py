@@ -11,7 +11,7 @@ from jaxdml._graph.evaluate import described, evaluate
 from jaxdml._graph.graph import Graph
 from jaxdml._graph.parameters import difference, listed, wrong_params
 from jaxdml._graph.report import html, table
-from jaxdml.errors import ModelError
+from jaxdml.errors import ModelError, api_boundary
 from jaxdml.onnx._limits import Limits, check_result, limited_by
 from jaxdml.onnx._tensors import Tensor
 
@@ -40,6 +40,7 @@ class Model:
         self._graph, self._limits = graph, limits
         self._jitted = jax.jit(self._evaluated, static_argnums=2)
 
+    @api_boundary
     def apply(self, params: Mapping[str, Any], /, *arrays: Any, **named: Any) -> dict[str, jax.Array]:
         """Runs the model.
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._graph.graph import Graph, Node
-from jaxdml.errors import PtqError
+from jaxdml.errors import PtqError, PtqFileNotFoundError, api_boundary
 from jaxdml.ptq._integers.operators import operator_named
 from jaxdml.ptq._model import Model
 from jaxdml.ptq._trace.scans import LAYERS, Body
@@ -36,6 +36,7 @@ DAMAGED = "is no file that jaxdml.ptq.save wrote, or it is damaged"
 PARAMS = "write load(path, apply, params), with the float parameters or jax.ShapeDtypeStruct in their place"
 
 
+@api_boundary
 def save(path: str | os.PathLike[str], model: Model) -> None:
     """Writes a model to a file. An existing file is replaced only once the new file is complete.
 
@@ -78,6 +79,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
         raise
 
 
+@api_boundary
 def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = None) -> Model:
     """Reads a model that `save` wrote.
 
@@ -110,7 +112,8 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             structs, calibrated, shapes = _tree(text["params"]), _tree(text["calibrated"]), text["shapes"]
             signature = tuple(text["signature"])
     except OSError as error:
-        raise PtqError(f"{path} cannot be read: {error.strerror or error}") from error
+        kind = PtqFileNotFoundError if isinstance(error, FileNotFoundError) else PtqError
+        raise kind(f"{path} cannot be read: {error.strerror or error}") from error
     except DAMAGE as error:
         if isinstance(error, PtqError):
             raise

@@ -9,7 +9,7 @@ from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph
 from jaxdml._graph.parameters import wrong_params
 from jaxdml._graph.report import html, table
-from jaxdml.errors import ModelError, PtqError
+from jaxdml.errors import ModelError, PtqError, api_boundary
 from jaxdml.ptq._build.conversions import build
 from jaxdml.ptq._integers.fuse import explained, on_integers
 from jaxdml.ptq._sqnr import Sqnr, sqnr_of
@@ -47,6 +47,7 @@ class Model:
         """A digest of the float function's equations; the same for inputs of all sizes."""
         return self.traced.fingerprint
 
+    @api_boundary
     def apply(self, params: Mapping[str, Any], /, *inputs: Any) -> Any:
         """Computes the function on integers.
 
@@ -86,6 +87,7 @@ class Model:
         ]
         return jax.tree.unflatten(program.structure, results)
 
+    @api_boundary
     def sqnr(self, params: Any, /, *inputs: Any) -> Sqnr:
         """Measures which layer hurts: the error of each layer alone, and the error accumulated so far.
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml.errors import PtqError
+from jaxdml.errors import PtqError, api_boundary
 from jaxdml.ptq._calibrate import batches_of, observed
 from jaxdml.ptq._choose.checks import check_function, check_params
 from jaxdml.ptq._choose.modes import check_matches
@@ -24,6 +24,7 @@ TYPES = ("uint8", "int8")
 WIDE = np.dtype(np.uint16)
 
 
+@api_boundary
 def quantize(
     apply: Callable[..., Any],
     params: Any,

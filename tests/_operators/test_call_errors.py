@@ -270,7 +270,10 @@ def test_advice_that_leads_on():
 
     for wrong, advice in [
         (lambda: convolve(x[0]), "; write input[None] for a batch of one"),
-        (lambda: convolve(x, start_padding=((1, 1), (1, 1))), "end_padding what comes after"),
+        (
+            lambda: convolve(x, start_padding=((1, 1), (1, 1))),
+            "of each dimension, end_padding for the end",
+        ),
         (lambda: jax.jit(lambda s: convolve(x, strides=s))(2), "make it static, as in static_argnames"),
         (lambda: jax.jit(dml.element_wise_quantize_linear)(floats, 0.1, 3), "; write jnp.uint8(...)"),
         (

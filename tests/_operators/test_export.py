@@ -93,7 +93,7 @@ def test_the_depth_of_products_of_bytes_may_be_open():
         exported.call(A, zero_points, b), dml.matrix_multiply_integer(A, zero_points, b, np.uint8(5))
     )
     words = [jax.ShapeDtypeStruct(shape, np.int16) for shape in ((m, k), (k, 20))]
-    with pytest.raises(dml.DescError, match=r"ATensor has symbolic K k, .*; give it a number"):
+    with pytest.raises(dml.DescError, match=r"ATensor has symbolic K k, .*; use an integer"):
         export.export(jax.jit(lambda a, b: dml.matrix_multiply_integer_to_float(a, 1.0, None, b, 1.0, None)))(*words)
 
 

@@ -203,12 +203,12 @@ def stacked(prepared):
         ),
         (
             lambda: dml.element_wise_dequantize_linear(dml.prepare_matrix_multiply_b(matrix()), 0.1),
-            "InputTensor is a PreparedMatrix, expected an array: only b and filter may be prepared, and once; "
+            "InputTensor is a PreparedMatrix, expected an array: only b and filter may be prepared, and only once; "
             "write input.array",
         ),
         (
             lambda: dml.prepare_matrix_multiply_b(dml.prepare_matrix_multiply_b(matrix())),
-            "BTensor is a PreparedMatrix, expected an array: only b and filter may be prepared, and once; "
+            "BTensor is a PreparedMatrix, expected an array: only b and filter may be prepared, and only once; "
             "write b.array",
         ),
         (
@@ -222,7 +222,7 @@ def stacked(prepared):
         ),
         (
             lambda: convolve(matrix(shape=(1, 2, 5)), stacked(dml.prepare_convolution_filter(matrix(shape=(4, 2, 3))))),
-            "FilterTensor is a PreparedFilter whose arrays have changed type or shape since; prepare it anew, "
+            "FilterTensor is a PreparedFilter whose arrays have changed type or shape since; prepare it again, "
             "or vmap over a stack",
         ),
     ],

@@ -212,9 +212,10 @@ def test_matrix_multiply_has_no_bias():
     error = error_of(multiply, **MULTIPLY, bias=bias)
     assert isinstance(error, ArgumentTypeError)
     said = re.fullmatch(
-        r"quantized_linear_matrix_multiply: there is no argument bias; DirectML's product has none. Its convolution "
-        r"has: (?P<input>.+) as input and (?P<filter>.+) as filter give the product of two matrices, with a bias in "
-        r"steps of a_scale \* b_scale, as (?P<result>\[.*) of the result; jax.vmap maps it over leading dimensions",
+        r"quantized_linear_matrix_multiply: there is no argument bias; DirectML's matrix product has no bias, but its "
+        r"convolution has: for two matrices, call that with (?P<input>.+) as input, (?P<filter>.+) as filter and a "
+        r"bias in units of a_scale \* b_scale; (?P<result>\[.*) of the result is the product. jax.vmap maps the call "
+        r"over leading dimensions",
         str(error),
     )
 

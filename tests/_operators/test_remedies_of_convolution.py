@@ -115,7 +115,7 @@ def test_the_word_same_is_answered_in_numbers(options, name, word):
     """In those of lax, which gives the output ceil(size / stride) elements."""
     error = error_of(X, F, **{**options, name: word})
     assert isinstance(error, ArgumentTypeError)
-    text, _, numbers = str(error).partition(f"it has no words: what is {word.upper()} elsewhere is ")
+    text, _, numbers = str(error).partition(f"padding is given in numbers: {word.upper()} in other libraries is ")
     assert f"Padding is {word!r}, expected an integer or a tuple of 2 integers; " in text
     padding = eval(f"dict({numbers.removesuffix(' here')})")
     strides, dilations = (np.broadcast_to(options.get(option, 1), 2) for option in ("strides", "dilations"))
@@ -127,7 +127,7 @@ def test_the_word_same_is_answered_in_numbers(options, name, word):
 
 
 def test_the_numbers_for_same_compute_it():
-    _, _, numbers = str(error_of(X, F, start_padding="SAME")).partition("elsewhere is ")
+    _, _, numbers = str(error_of(X, F, start_padding="SAME")).partition("in other libraries is ")
     padding = eval(f"dict({numbers.removesuffix(' here')})")
     got = convolve(X, F, **padding)
     assert got.shape == (1, 3, 9, 10)
@@ -136,7 +136,7 @@ def test_the_numbers_for_same_compute_it():
 
 def test_other_words():
     error = error_of(X, F, start_padding="VALID")
-    assert str(error).endswith("; it has no words: write 0 for what is VALID elsewhere")
+    assert str(error).endswith("; padding is given in numbers: VALID in other libraries is 0 here")
     assert jax.eval_shape(lambda: convolve(X, F, start_padding=0)).shape == (1, 3, 7, 7)
     assert error_of(X, F, start_padding="SAME", strides=0).rule == "static"
     assert "Strides is a str, expected" in str(error_of(X, F, strides="2"))
@@ -148,14 +148,14 @@ def test_options_show_what_came(name, value):
     error = error_of(X, F, **{name: value})
     page = "".join(word.capitalize() for word in name.split("_"))
     assert f"{page} is {tuple(value)}, expected an integer or a tuple of 2 integers" in str(error)
-    pads = "; start_padding has what comes before each dimension, end_padding what comes after"
+    pads = "; start_padding is for the start of each dimension, end_padding for the end"
     assert str(error).endswith(pads if "padding" in name else "integers")
 
 
 def test_unknown_arguments_name_the_nearest():
     with pytest.raises(ArgumentTypeError, match="there is no argument stride; did you mean strides\\?"):
         convolve(X, F, stride=2)
-    with pytest.raises(TypeError, match="there is no argument padding; write start_padding, what comes before"):
+    with pytest.raises(TypeError, match="there is no argument padding; write start_padding for the start"):
         convolve(X, F, padding="SAME")
     with pytest.raises(ArgumentTypeError, match="missing a required argument: 'output_zero_point'"):
         dml.quantized_linear_convolution(X, 0.1, 3, F, 0.2, None, None, 30.0)

@@ -140,8 +140,8 @@ def test_what_equals_a_type_is_none():
             assert error.rule == "output_dtype"
 
 
-def test_numbers_are_checked_each_time():
-    """They have no type by which a call could be known again."""
+def test_wrong_numbers_are_found_after_right_ones():
+    """A number is cached by its value and type; wrong numbers are never cached."""
     for zero_point, is_right in ((3, True), (300, False), (4, True), (-1, False), (True, False), (np.int64(5), True)):
         arguments = {**GOOD[QUANTIZE], "zero_point": zero_point, "output_dtype": np.uint8}
         if is_right:
@@ -154,6 +154,34 @@ def test_numbers_are_checked_each_time():
             call(QUANTIZE, arguments)
         else:
             assert caught(QUANTIZE, arguments).tensor == "ScaleTensor"
+
+
+def test_a_number_is_converted_once():
+    """Eagerly and traced, whatever other numbers came in between."""
+    cache = calls_of_operators.OPERATORS[QUANTIZE].cache
+    numbers = [(0.5, 3), (0.25, 3), (0.5, 4), (np.float32(0.5), np.uint8(3))]
+    expected = [call(QUANTIZE, {**GOOD[QUANTIZE], "scale": scale, "zero_point": zero}) for scale, zero in numbers]
+    count = len(cache)
+    for (scale, zero), right in zip(numbers, expected, strict=True):
+        arguments = {**GOOD[QUANTIZE], "scale": scale, "zero_point": zero}
+        np.testing.assert_array_equal(call(QUANTIZE, arguments), right, strict=True)
+        arrays = {**arguments, "scale": np.asarray(scale, np.float32), "zero_point": np.asarray(zero, np.uint8)}
+        np.testing.assert_array_equal(call(QUANTIZE, arrays), right, strict=True)
+    assert len(cache) == count
+
+
+def test_numbers_that_equal_each_other_are_other_numbers():
+    """A zero divides to an infinity of its sign, and 1 is an integer where 1.0 is none."""
+    x = np.float32([-1, 1])
+    for _ in range(2):
+        for zero, bits in ((0.0, [0, 255]), (-0.0, [255, 0])):
+            quantized = dml.element_wise_quantize_linear(x, zero, 3, output_dtype=np.uint8)
+            np.testing.assert_array_equal(quantized, np.uint8(bits))
+        assert dml.element_wise_quantize_linear(x, 1.0, 1).tolist() == [0, 2]
+        assert caught(QUANTIZE, {**GOOD[QUANTIZE], "zero_point": 1.0}).tensor == "ZeroPointTensor"
+        assert caught(QUANTIZE, {**GOOD[QUANTIZE], "zero_point": True}).tensor == "ZeroPointTensor"
+        halves = (dml.dequantize(np.uint8([4, 8]), scale, np.uint8(0)).dtype for scale in (np.float16(0.5), 0.5))
+        assert list(halves) == [np.float16, np.float32]
 
 
 def test_weak_numbers_are_not_taken_for_typed_ones():
@@ -190,16 +218,16 @@ def test_prepared_weights_are_known_by_what_they_are():
 
 def test_the_memory_is_bounded(monkeypatch):
     """And calls are right after it was emptied."""
-    monkeypatch.setattr(calls_of_operators, "MAXIMUM_REMEMBERED", 3)
-    remembered = calls_of_operators.OPERATORS[QUANTIZE].found_right
-    monkeypatch.setattr(calls_of_operators.OPERATORS[QUANTIZE], "found_right", {})
+    monkeypatch.setattr(calls_of_operators, "MAXIMUM_CACHED", 3)
+    remembered = calls_of_operators.OPERATORS[QUANTIZE].cache
+    monkeypatch.setattr(calls_of_operators.OPERATORS[QUANTIZE], "cache", {})
     for _ in range(2):
         for size in range(1, 8):
             shape = jax.eval_shape(lambda x: call(QUANTIZE, {**GOOD[QUANTIZE], "input": x}), np.ones(size, np.float32))
             assert shape.shape == (size,)
-            assert len(calls_of_operators.OPERATORS[QUANTIZE].found_right) <= 3
+            assert len(calls_of_operators.OPERATORS[QUANTIZE].cache) <= 3
         assert caught(QUANTIZE, {**GOOD[QUANTIZE], "input": np.ones(3, np.int8)}).rule == "data_type"
-    assert calls_of_operators.OPERATORS[QUANTIZE].found_right is not remembered
+    assert calls_of_operators.OPERATORS[QUANTIZE].cache is not remembered
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -100,16 +100,16 @@ def windows():
     for word, start, end in (("SAME", (1, 1), (1, 2)), ("same_upper", (1, 1), (1, 2)), ("SAME_LOWER", (1, 2), (1, 1))):
         for operator in (CONVOLUTION_INTEGER, POOLING):
             for name, tensor in (("start_padding", "StartPadding"), ("end_padding", "EndPadding")):
-                fix = f"what is {word.upper()} elsewhere is start_padding={start}, end_padding={end} here"
+                fix = f"{word.upper()} in other libraries is start_padding={start}, end_padding={end} here"
                 yield f"{name} {word}", operator, {name: word}, (ArgumentTypeError, tensor, "static"), fix
     for operator in (CONVOLUTION_INTEGER, POOLING):
         error, fix = (
             (ArgumentTypeError, "StartPadding", "static"),
-            "it has no words: write 0 for what is VALID elsewhere",
+            "padding is given in numbers: VALID in other libraries is 0 here",
         )
         yield "VALID", operator, {"start_padding": "VALID"}, error, fix
         error = ArgumentTypeError, "padding", "argument"
-        fix = "write start_padding, what comes before each dimension, and end_padding, what comes after"
+        fix = "write start_padding for the start of each dimension, and end_padding for the end"
         yield "padding", operator, {"padding": 1}, error, "there is no argument padding; ", fix
     for changes, tensor, rule, *said in (
         ({"window_size": (8, 2)}, "WindowSize", "kernel",

@@ -12,6 +12,7 @@ from jax import lax
 
 from jaxdml.errors import PtqError
 from jaxdml.ptq._grids import histograms
+from jaxdml.ptq._grids.ranges import ACTIVATIONS, integer_type
 
 Array = Any
 NO_VALUES, NO_LEAST, NO_GREATEST, FINITE = np.float32(0), np.float32(np.inf), np.float32(-np.inf), np.bool_(True)
@@ -211,7 +212,8 @@ class LeastSquares(_Histogram):
     """
 
     def _range(self, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> Any:
-        return histograms.least_squares(counts, edges, ends, dtype)
+        integers = integer_type("LeastSquares.range: dtype", dtype, ACTIVATIONS)
+        return histograms.least_squares(counts, edges, ends, integers)
 
 
 def observer_of(observer: str | Observer) -> Observer:

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxdml._arithmetic import rounding
 from jaxdml._shapes import is_integer
-from jaxdml.errors import PtqError
+from jaxdml.errors import PtqError, api_boundary
 
 Array = Any
 SMALLEST = rounding.SMALLEST_NORMAL
@@ -22,6 +22,7 @@ INT32_MIN, INT32_MAX = np.float32(-(2.0**31)), np.float32(2.0**31 - 2.0**7)  # f
 ACTIVATIONS, WEIGHTS = ("int8", "uint8", "int16", "uint16"), ("int8", "int16")
 
 
+@api_boundary
 def scale_and_zero_point(
     low: chex.Numeric, high: chex.Numeric, dtype: chex.ArrayDType, symmetric: bool = False
 ) -> tuple[chex.Array, chex.Array]:
@@ -58,6 +59,7 @@ def scale_and_zero_point(
     return _like((low, high), _grid(lows, highs, integers, symmetric))
 
 
+@api_boundary
 def quantize_weights(
     w: chex.Array, axis: int | None = None, dtype: chex.ArrayDType = jnp.int8
 ) -> tuple[chex.Array, chex.Array]:
@@ -96,6 +98,7 @@ def quantize_weights(
     return quantized, scale
 
 
+@api_boundary
 def quantize_bias(bias: chex.Array, input_scale: chex.Numeric, filter_scale: chex.Numeric) -> chex.Array:
     """Quantizes a bias to int32 with the scale of the sums of products: ``round(bias / (input_scale * filter_scale))``.
 
@@ -140,7 +143,7 @@ def integer_type(argument: str, dtype: Any, allowed: tuple[str, ...]) -> np.dtyp
       PtqError: if the type is not allowed.
     """
     try:
-        integers = np.dtype(dtype)
+        integers = None if dtype is None else np.dtype(dtype)  # NumPy takes None for float64
     except TypeError:
         integers = None
     if integers is None or integers.name not in allowed:
