@@ -14,10 +14,11 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import int8, int32, rounding
+from jaxdml._arithmetic import native, rounding
 from jaxdml._arithmetic.int8 import signed, signed_zero_point
+from jaxdml._arithmetic.kernel_call import with_kernel
 from jaxdml._arithmetic.native import packed_filter, packed_matrix
-from jaxdml._arithmetic.platforms import arranged, on_each, overridable
+from jaxdml._arithmetic.platforms import arrange_filter, arrange_matrix, int8_conv, int8_dot
 from jaxdml._arithmetic.prepared import PACKERS, PreparedFilter, PreparedMatrix
 from jaxdml._arithmetic.windows import window_sums
 from jaxdml._arithmetic.zero_points import corrected, sums_of_columns, sums_of_filters, sums_of_rows
@@ -29,10 +30,10 @@ def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_
     """Matrix product of 8-bit [..., M, K] and [..., K, N]; zero points have the rank of what they broadcast to."""
     prepared = b if isinstance(b, PreparedMatrix) else None
     values, layout = (signed(_kept(b)), "KN") if prepared is None else (prepared.values, prepared.layout)
-    a_zero_point = signed_zero_point(a_zero_point, a.dtype)
-    b_zero_point = signed_zero_point(b_zero_point, b.dtype)
+    a_zero_point = signed_zero_point(rounding.with_rank(a_zero_point, a.ndim), a.dtype)
+    b_zero_point = signed_zero_point(rounding.with_rank(b_zero_point, a.ndim), b.dtype)
     a = signed(a)
-    total = on_each("int8_dot", int8.product, a, values, layout=layout)
+    total = int8_dot(a, values, layout)
 
     def sums_of_b() -> Array:
         return sums_of_columns(values) if prepared is None else prepared.sums
@@ -40,15 +41,13 @@ def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_
     return corrected(total, a.shape[-1], a_zero_point, sums_of_b, b_zero_point, lambda: sums_of_rows(a))
 
 
-@overridable
+@with_kernel(native.DOT)
 def requantized_dot(
     a: Array, a_scale: Array, a_zero_point: Array | None,
     b: Array | PreparedMatrix, b_scale: Array, b_zero_point: Array | None,
     output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any,
 ) -> Array:  # fmt: skip
     """The product in the output's steps. Scales and zero points broadcast to it."""
-    zero_points = (rounding.with_rank(zero_point, a.ndim) for zero_point in (a_zero_point, b_zero_point))
-    a_zero_point, b_zero_point = zero_points
     accumulator = dot(a, a_zero_point, b, b_zero_point)
     return rounding.requantize(accumulator, a_scale, b_scale, output_scale, output_zero_point, output_dtype)
 
@@ -73,12 +72,12 @@ def conv(
     packed: Any = filter if is_prepared else _arranged(values, group_count, filter.dtype)
     outputs, channels, *kernel = packed.shape
     edge: Any = np.zeros((), x.dtype) if x_zero_point is None else lax.squeeze(x_zero_point, range(x_zero_point.ndim))
-    x_zero_point = signed_zero_point(x_zero_point, x.dtype)
-    filter_zero_point = signed_zero_point(filter_zero_point, filter.dtype)
+    x_zero_point = signed_zero_point(rounding.with_rank(x_zero_point, x.ndim), x.dtype)
+    filter_zero_point = signed_zero_point(rounding.with_rank(filter_zero_point, x.ndim), filter.dtype)
     # Signed before it is padded: XLA:CPU takes up to 1.4 times as long for the convolution the other way round.
     x = lax.pad(signed(x), signed(edge), [(0, 0, 0), (0, 0, 0), *((start, end, 0) for start, end in padding)])
     options = {"strides": tuple(strides), "dilations": tuple(dilations)}
-    total = on_each("int8_conv", int32.conv, x, packed, **options)
+    total = int8_conv(x, packed, **options)
 
     def sums_of_filter() -> Array:
         sums = packed.sums if is_prepared else sums_of_filters(values)
@@ -91,7 +90,7 @@ def conv(
     return corrected(total, depth, x_zero_point, sums_of_filter, filter_zero_point, sums_of_x)
 
 
-@overridable
+@with_kernel(native.CONV)
 def requantized_conv(
     x: Array, x_scale: Array, x_zero_point: Array | None,
     filter: Array | PreparedFilter, filter_scale: Array, filter_zero_point: Array | None,
@@ -102,9 +101,9 @@ def requantized_conv(
     """The convolution in the output's steps. Parameters of the filter and bias are [1, O, 1, ...] or one element."""
     accumulator = conv(
         x,
-        rounding.with_rank(x_zero_point, x.ndim),
+        x_zero_point,
         filter,
-        rounding.with_rank(filter_zero_point, x.ndim),
+        filter_zero_point,
         strides=strides,
         dilations=dilations,
         padding=padding,
@@ -115,20 +114,18 @@ def requantized_conv(
     return rounding.requantize(accumulator, x_scale, filter_scale, output_scale, output_zero_point, output_dtype)
 
 
-@overridable
+@with_kernel(native.INTEGER_DOT)
 def integer_dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_point: Array | None) -> Array:
     """The product itself. Zero points broadcast to their matrices."""
-    return dot(a, rounding.with_rank(a_zero_point, a.ndim), b, rounding.with_rank(b_zero_point, a.ndim))
+    return dot(a, a_zero_point, b, b_zero_point)
 
 
-@overridable
+@with_kernel(native.INTEGER_CONV)
 def integer_conv(
     x: Array, x_zero_point: Array | None, filter: Array | PreparedFilter, filter_zero_point: Array | None,
     **options: Any,
 ) -> Array:  # fmt: skip
     """The convolution itself, of the same options as `conv`."""
-    zero_points = (rounding.with_rank(zero_point, x.ndim) for zero_point in (x_zero_point, filter_zero_point))
-    x_zero_point, filter_zero_point = zero_points
     return conv(x, x_zero_point, filter, filter_zero_point, **options)
 
 
@@ -139,7 +136,7 @@ def prepare_matrix(b: Array, is_packed: bool = True) -> PreparedMatrix:
     """[..., K, N] of int8 or uint8, repacked; for native kernels, too, where these compute."""
     values = signed(_kept(b))
     sums = sums_of_columns(values)
-    values, layout = arranged("arrange_matrix", values) or (values, "KN")
+    values, layout = arrange_matrix(values)
     packed = packed_matrix(b) if is_packed else None
     return PreparedMatrix(values, sums, np.dtype(b.dtype), layout, packed)
 
@@ -155,7 +152,7 @@ def prepare_known_matrix(b: np.ndarray) -> PreparedMatrix:
     """`prepare_matrix` in NumPy, which is done before XLA has compiled a program for the shape."""
     values: Any = signed(b)
     sums = values.sum(-2, dtype=np.int32, keepdims=True)
-    values, layout = arranged("arrange_matrix", values) or (values, "KN")
+    values, layout = arrange_matrix(values)
     return PreparedMatrix(_on_device(values), _on_device(sums), b.dtype, layout, _packed_matrix(b))
 
 
@@ -178,12 +175,7 @@ _packed_filter = jax.jit(packed_filter, static_argnums=1)
 
 
 def _arranged(values: Array, group_count: int, dtype: Any, sums: Any = None) -> PreparedFilter:
-    outputs, *rest = values.shape
-    arrangement = arranged("arrange_filter", values, group_count)
-    if arrangement is None:
-        in_groups = (group_count, outputs // group_count, *rest)
-        arrangement = values.reshape(in_groups), f"OI{'HW'[-len(rest) + 1 :]}"
-    values, layout = arrangement
+    values, layout = arrange_filter(values, group_count)
     return PreparedFilter(values, sums, np.dtype(dtype), layout)
 
 

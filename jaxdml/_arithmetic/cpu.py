@@ -16,7 +16,6 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import int8, windows
-from jaxdml._arithmetic.backend import Backend
 from jaxdml._arithmetic.prepared import PreparedFilter, in_layout
 from jaxdml._arithmetic.sharding import out_sharding, whole_in_space
 
@@ -183,6 +182,3 @@ def _suits_convolution(outputs: int, channels: int, elements: int, group_count: 
     """
     is_wide = channels >= 8 and max(outputs, channels) > 16
     return is_wide and elements > 1 and group_count == 1 and outputs * channels * elements < 2**20
-
-
-BACKEND = Backend(int8_dot=dot, int8_conv=conv, arrange_matrix=arrange_matrix, arrange_filter=arrange_filter)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import jax
 
 from jaxdml._arithmetic import windows
-from jaxdml._arithmetic.backend import Backend
 from jaxdml._arithmetic.prepared import PreparedFilter
 
 
@@ -16,6 +15,3 @@ def conv(x: jax.Array, filter: PreparedFilter, strides: Sequence[int], dilations
     """Shifted sums for one channel to a group, else a product of matrices for each group."""
     contract = windows.depthwise if windows.suits_depthwise(filter) else windows.matrix
     return contract(x, filter, strides, dilations)
-
-
-BACKEND = Backend(int8_conv=conv)

@@ -9,19 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import rounding
-from jaxdml._arithmetic.platforms import overridable
+from jaxdml._arithmetic import native_elementwise, rounding
+from jaxdml._arithmetic.kernel_call import with_kernel
 
 Array = jax.Array
 
 
-@overridable
+@with_kernel(native_elementwise.DEQUANTIZE)
 def dequantized(x: Array, scale: Array, zero_point: Array | None) -> Array:
     """fl(fl(x - zero_point) * scale), rounded once more if scale is FLOAT16; of scale's type."""
     return rounding.scaled(rounding.difference(x, zero_point), scale)
 
 
-@overridable
+@with_kernel(native_elementwise.QUANTIZE)
 def quantized(x: Array, scale: Array, zero_point: Array | None, *, output_dtype: Any) -> Array:
     """sat(rne(fl(x / scale)) + zero_point)."""
     x, scale = (rounding.flushed(lax.convert_element_type(value, jnp.float32)) for value in (x, scale))
@@ -29,7 +29,7 @@ def quantized(x: Array, scale: Array, zero_point: Array | None, *, output_dtype:
     return rounding.saturate(quotient, zero_point, output_dtype)
 
 
-@overridable
+@with_kernel(native_elementwise.ADD)
 def quantized_sum(
     a: Array, a_scale: Array, a_zero_point: Array | None, b: Array, b_scale: Array, b_zero_point: Array | None,
     output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any,
@@ -42,7 +42,7 @@ def quantized_sum(
     return rounding.saturate(quotient, output_zero_point, output_dtype)
 
 
-@overridable
+@with_kernel(native_elementwise.EXTREMES)
 def extremes(x: Array) -> Array:
     """float32 [2]: the least and the greatest of 0 and all elements of float32 x; both NaN if an element is NaN."""
     every, zero = tuple(range(x.ndim)), np.float32(0)

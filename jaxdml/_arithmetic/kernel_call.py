@@ -16,6 +16,8 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from jaxdml._arithmetic.kernel_library import library
+
 Array = jax.Array
 
 
@@ -45,14 +47,15 @@ class _Call(NamedTuple):
     """
 
     kernel: Kernel
-    on_xla: Callable[..., Array]
+    on_xla: Callable[..., Any]
     tree: Any
     statics: tuple[tuple[str, Any], ...]
     mapped: tuple[tuple[bool, ...], ...] = ()
 
     def common(self, *leaves: Array) -> Array:
         def form(*leaves: Array) -> Array:
-            return self.on_xla(*jax.tree.unflatten(self.tree, leaves), **dict(self.statics))
+            result: Array = self.on_xla(*jax.tree.unflatten(self.tree, leaves), **dict(self.statics))
+            return result
 
         for of_arrays in reversed(self.mapped):
             form = _mapped(form, of_arrays)
@@ -72,7 +75,26 @@ def _mapped(form: Callable[..., Array], of_arrays: Sequence[bool]) -> Callable[.
     return over_all
 
 
-def call(kernel: Kernel, on_xla: Callable[..., Array], *arguments: Any, **statics: Any) -> Array:
+def with_kernel[**P, R](kernel: Kernel) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorates a function on XLA whose arrays are positional arguments, and whose statics are keyword arguments.
+
+    The kernel computes the calls that it takes.
+    """
+
+    def decorate(on_xla: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(on_xla)
+        def chosen(*arguments: P.args, **statics: P.kwargs) -> R:
+            if library() is None or not kernel.takes(*arguments, **statics):
+                return on_xla(*arguments, **statics)
+            result: Any = call(kernel, on_xla, *arguments, **statics)
+            return result
+
+        return chosen
+
+    return decorate
+
+
+def call(kernel: Kernel, on_xla: Callable[..., Any], *arguments: Any, **statics: Any) -> Array:
     """on_xla(*arguments, **statics), by the kernel where it runs."""
     leaves, tree = jax.tree.flatten(arguments)
     what = _Call(kernel, on_xla, tree, tuple(sorted(statics.items())))

@@ -4,7 +4,7 @@ A native form takes what the form on XLA takes, with `leading` more dimensions i
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import native_elementwise
 from jaxdml._arithmetic.kernel_call import Kernel, call
 from jaxdml._arithmetic.kernel_library import library
 from jaxdml._arithmetic.native_call import Result, computed, numbers, operand
@@ -22,13 +21,9 @@ from jaxdml._shapes import aligned, output_extent
 Array = jax.Array
 
 
-def kernel_for(name: str, arguments: Sequence[Any], statics: Mapping[str, Any]) -> Kernel | None:
-    """The kernel for a call of an operator; None where XLA computes, or where weights were prepared for that."""
-    found = library()
-    if found is None or any(isinstance(x, Prepared) and not _is_packed(found, x) for x in arguments):
-        return None
-    kernel = KERNELS.get(name)
-    return kernel if kernel is not None and kernel.takes(*arguments, **statics) else None
+def _takes(*arguments: Any, **_: Any) -> bool:
+    """Weights that were prepared are computed by the kernels that they were packed for."""
+    return all(_is_packed(library(), x) for x in arguments if isinstance(x, Prepared))
 
 
 def _is_packed(found: Any, weights: Prepared) -> bool:
@@ -211,10 +206,6 @@ def _no_filter(filter: Array, *, size: int, group_count: int) -> Array:
 _PACK_MATRIX, _PACK_FILTER = (
     Kernel(form, _packed_result, is_on_each_device=True) for form in (_pack_matrix, _pack_filter)
 )
-KERNELS = {
-    "requantized_dot": Kernel(_dot, _dot_result),
-    "requantized_conv": Kernel(_conv, _conv_result),
-    "integer_dot": Kernel(_integer_dot, _integer_dot_result),
-    "integer_conv": Kernel(_integer_conv, _integer_conv_result),
-    **native_elementwise.KERNELS,
-}
+DOT, CONV = Kernel(_dot, _dot_result, _takes), Kernel(_conv, _conv_result, _takes)
+INTEGER_DOT = Kernel(_integer_dot, _integer_dot_result, _takes)
+INTEGER_CONV = Kernel(_integer_conv, _integer_conv_result, _takes)

@@ -101,10 +101,8 @@ def _dequantize_result(x: Any, *_: Any) -> Result:
     return x.shape, jnp.float32
 
 
-KERNELS = {
-    "quantized_sum": Kernel(_sum, _sum_result),
-    "quantized": Kernel(_quantize, _quantize_result, _takes_quantize),
-    "dequantized": Kernel(_dequantize, _dequantize_result, _takes_dequantize),
-    "extremes": Kernel(_extremes, _extremes_result),
-    "sums_of_images": Kernel(_sums_of_images, _sums_of_images_result),
-}
+ADD = Kernel(_sum, _sum_result)
+QUANTIZE = Kernel(_quantize, _quantize_result, _takes_quantize)
+DEQUANTIZE = Kernel(_dequantize, _dequantize_result, _takes_dequantize)
+EXTREMES = Kernel(_extremes, _extremes_result)
+IMAGE_SUMS = Kernel(_sums_of_images, _sums_of_images_result)

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import rounding
-from jaxdml._arithmetic.platforms import overridable
+from jaxdml._arithmetic import native_elementwise, rounding
+from jaxdml._arithmetic.kernel_call import with_kernel
 
 Array = jax.Array
 NOTHING: dict[str, Any] = {"window": 1, "strides": 1, "dilations": 1, "padding": (0, 0)}  # leaves a dimension as it is
@@ -41,7 +41,7 @@ def mean_of_windows(
     return rounding.averaged(total, scale, count, output_scale, output_zero_point, output_dtype)
 
 
-@overridable
+@with_kernel(native_elementwise.IMAGE_SUMS)
 def sums_of_images(x: Array) -> Array:
     """int32 sums over the whole space of 8-bit [N, C, *spatial]: [N, C, 1, ...].
 

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import int8
-from jaxdml._arithmetic.platforms import on_each
+from jaxdml._arithmetic.platforms import int8_dot
 
 Array = jax.Array
 DEPTH = 2**14  # so many products of digits, of five pairs, add up to less than 2**31
@@ -48,7 +47,7 @@ def _products(of_a: list[Array], of_b: list[Array]) -> list[Array]:
     places: list[list[Array]] = [[] for _ in range(len(of_a) + len(of_b) - 1)]
     for i, x in enumerate(of_a):
         for j, y in enumerate(of_b):
-            places[i + j].append(on_each("int8_dot", int8.product, x, y, layout="KN"))
+            places[i + j].append(int8_dot(x, y))
     return [_sum(terms) for terms in places]
 
 

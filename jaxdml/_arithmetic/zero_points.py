@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import int8
-from jaxdml._arithmetic.platforms import on_each
+from jaxdml._arithmetic.platforms import int8_dot
 from jaxdml._arithmetic.sharding import out_sharding
 
 Array = jax.Array
@@ -50,13 +50,13 @@ def sums_of_columns(b: Array) -> Array:
     Four rows of ones, because there is no kernel for 2 x 2.
     """
     ones = _ones(b, (*b.shape[:-2], 4, b.shape[-2]), b.ndim - 2)
-    return lax.slice_in_dim(on_each("int8_dot", int8.product, ones, b, layout="KN"), 0, 1, axis=-2)
+    return lax.slice_in_dim(int8_dot(ones, b), 0, 1, axis=-2)
 
 
 def sums_of_rows(a: Array) -> Array:
     """int8 [..., M, K] to int32 [..., M, 1], in the same way."""
     ones = _ones(a, (*a.shape[:-2], 4, a.shape[-1]), a.ndim - 1)
-    return lax.slice_in_dim(on_each("int8_dot", int8.product, a, ones, layout="NK"), 0, 1, axis=-1)
+    return lax.slice_in_dim(int8_dot(a, ones, "NK"), 0, 1, axis=-1)
 
 
 def sums_of_filters(values: Array) -> Array:
