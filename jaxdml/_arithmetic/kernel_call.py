@@ -7,7 +7,7 @@ operands get leading dimensions, of size 1 where an operand is not mapped.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,13 +28,13 @@ class Kernel(NamedTuple):
       native: (*arguments, leading, **statics); so many leading dimensions are those of vmap.
       result: (*arguments, **statics) -> shape and type, of abstract arguments without those.
       takes: (*arguments, **statics) -> whether the kernel computes such a call.
-      is_on_each_device: whether each device computes all of it where XLA shares the work among several.
+      is_replicated: whether each device of a mesh computes all of it.
     """
 
     native: Callable[..., Array]
     result: Callable[..., tuple[tuple[int, ...], Any]]
     takes: Callable[..., bool] = lambda *arguments, **statics: True
-    is_on_each_device: bool = False
+    is_replicated: bool = False
 
 
 class _Call(NamedTuple):
@@ -155,20 +155,24 @@ def _lower(context: Any, *operands: Any, what: _Call) -> Any:
 
 
 def _lower_for_cpu(context: Any, *operands: Any, what: _Call) -> Any:
-    form = what.native if _is_native(context.module_context, what.kernel) else what.common
-    return mlir.lower_fun(form, multiple_results=False)(context, *operands)
+    target = target_of(context)
+    is_native = target == "device" or (target == "mesh" and what.kernel.is_replicated)
+    return mlir.lower_fun(what.native if is_native else what.common, multiple_results=False)(context, *operands)
 
 
-def _is_native(module: Any, kernel: Kernel) -> bool:
-    """Whether a program is for this machine, and what it says is said for each device by itself."""
+def target_of(context: Any) -> Literal["file", "device", "mesh"]:
+    """What a program is lowered for: a file that `jax.export` writes, one device at a time, or a mesh.
+
+    In `shard_map` a program is lowered for one device at a time. XLA partitions the programs of a mesh, and cannot
+    partition a custom call. No public function of JAX answers this, so here alone its lowering context is read.
+    """
+    module = context.module_context
     if module.lowering_parameters.for_export:
-        return False
-    if kernel.is_on_each_device:
-        return True
+        return "file"
     axes = module.axis_context
     if isinstance(axes, mlir.SPMDAxisContext):
-        return axes.manual_axes == frozenset(axes.mesh.axis_names)
-    return isinstance(axes, mlir.ShardingContext) and axes.num_devices == 1
+        return "device" if axes.manual_axes == frozenset(axes.mesh.axis_names) else "mesh"
+    return "device" if isinstance(axes, mlir.ShardingContext) and axes.num_devices == 1 else "mesh"
 
 
 _primitive.def_impl(_eager)

@@ -203,9 +203,7 @@ def _no_filter(filter: Array, *, size: int, group_count: int) -> Array:
     return lax.full((size,), 0, jnp.uint8)
 
 
-_PACK_MATRIX, _PACK_FILTER = (
-    Kernel(form, _packed_result, is_on_each_device=True) for form in (_pack_matrix, _pack_filter)
-)
+_PACK_MATRIX, _PACK_FILTER = (Kernel(form, _packed_result, is_replicated=True) for form in (_pack_matrix, _pack_filter))
 DOT, CONV = Kernel(_dot, _dot_result, _takes), Kernel(_conv, _conv_result, _takes)
 INTEGER_DOT = Kernel(_integer_dot, _integer_dot_result, _takes)
 INTEGER_CONV = Kernel(_integer_conv, _integer_conv_result, _takes)
