@@ -7,7 +7,6 @@ gives those very integers, so that the choice among them is a matter of speed al
 import dataclasses
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -17,9 +16,9 @@ from jax import lax
 from jaxdml._arithmetic import native, rounding
 from jaxdml._arithmetic.int8 import signed, signed_zero_point
 from jaxdml._arithmetic.kernel_call import with_kernel
-from jaxdml._arithmetic.native import packed_filter, packed_matrix
+from jaxdml._arithmetic.packing import packed_filter, packed_matrix
 from jaxdml._arithmetic.platforms import arrange_filter, arrange_matrix, int8_conv, int8_dot
-from jaxdml._arithmetic.prepared import PACKERS, PreparedFilter, PreparedMatrix
+from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._arithmetic.windows import window_sums
 from jaxdml._arithmetic.zero_points import corrected, sums_of_columns, sums_of_filters, sums_of_rows
 
@@ -182,15 +181,3 @@ def _arranged(values: Array, group_count: int, dtype: Any, sums: Any = None) -> 
 def _kept(x: Any) -> Any:
     # The barrier keeps XLA from transposing and adding up constant weights when compiling, which takes it seconds.
     return lax.optimization_barrier(x)
-
-
-def _packed_filters(weights: PreparedFilter) -> Array | None:
-    pack: Any = partial(packed_filter, group_count=weights.group_count)
-    for _ in range(weights.stack):
-        pack = jax.vmap(pack)
-    packed: Array | None = pack(weights.array)
-    return packed
-
-
-PACKERS[PreparedMatrix] = lambda weights: packed_matrix(weights.array)
-PACKERS[PreparedFilter] = _packed_filters

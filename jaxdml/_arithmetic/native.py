@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic.kernel_call import Kernel, call
-from jaxdml._arithmetic.kernel_library import library
-from jaxdml._arithmetic.native_call import Result, computed, numbers, operand
+from jaxdml._arithmetic.kernel_call import Kernel
+from jaxdml._arithmetic.native_call import Result, computed, in_two_dimensions, numbers, operand
+from jaxdml._arithmetic.packing import filter_shape, matrix_shape
 from jaxdml._arithmetic.prepared import Prepared, PreparedFilter
 from jaxdml._shapes import aligned, output_extent
 
@@ -23,22 +23,16 @@ Array = jax.Array
 
 def _takes(*arguments: Any, **_: Any) -> bool:
     """Weights that were prepared are computed by the kernels that they were packed for."""
-    return all(_is_packed(library(), x) for x in arguments if isinstance(x, Prepared))
+    return all(_is_packed(x) for x in arguments if isinstance(x, Prepared))
 
 
-def _is_packed(found: Any, weights: Prepared) -> bool:
+def _is_packed(weights: Prepared) -> bool:
     """Whether weights are packed as a whole; inside of `shard_map` they may be a part of what was packed."""
     if weights.packed is None:
         return False
     if isinstance(weights, PreparedFilter):
-        return bool(weights.packed.shape == (_filter_bytes(found, weights.shape, weights.group_count),))
-    return bool(weights.packed.shape == (*weights.shape[:-2], found.matrix_bytes(*weights.shape[-2:])))
-
-
-def _filter_bytes(found: Any, shape: Sequence[int], group_count: int) -> int:
-    outputs, channels, *kernel = shape
-    size: int = found.filter_bytes((outputs, channels, *(1, *kernel)[-2:]), group_count)
-    return size
+        return bool(weights.packed.shape == filter_shape(weights.shape, weights.group_count))
+    return bool(weights.packed.shape == matrix_shape(weights.shape))
 
 
 # Products ------------------------------------------------------------------------------------------------------------
@@ -104,10 +98,10 @@ def _conv(
         return operand(x, leading, lambda shape: (math.prod(shape),), dtype)
 
     operands = (
-        _in_two_dimensions(x, len(strides)),
+        in_two_dimensions(x, len(strides)),
         parameter(x_scale, None),
         parameter(x_zero_point, x.dtype),
-        filter.packed if is_packed else _in_two_dimensions(filter, len(strides)),
+        filter.packed if is_packed else in_two_dimensions(filter, len(strides)),
         parameter(filter_scale, None),
         parameter(filter_zero_point, filter.dtype),
         lax.full((1,) * leading + (0,), 0, jnp.int32) if bias is None else parameter(bias, None),
@@ -128,10 +122,6 @@ def _conv(
         end_padding=numbers((0, *(end for _, end in padding))[-2:]),
     )
     return lax.reshape(images, (*images.shape[: leading + 2], *space))
-
-
-def _in_two_dimensions(x: Array, spatial: int) -> Array:
-    return x if spatial == 2 else lax.expand_dims(x, (x.ndim - 1,))
 
 
 def output_extents(
@@ -163,47 +153,6 @@ def _integer_conv_result(
     return (x.shape[0], filter.shape[0], *output_extents(x, filter.shape, **options)), jnp.int32
 
 
-# Weights -------------------------------------------------------------------------------------------------------------
-
-
-def _pack_matrix(b: Array, *, size: int, leading: int) -> Array:
-    return computed("pack_matrix", leading, ((*b.shape[leading:-2], size), jnp.uint8), (b,))
-
-
-def _pack_filter(filter: Array, *, group_count: int, size: int, leading: int) -> Array:
-    filter = _in_two_dimensions(filter, filter.ndim - leading - 2)
-    return computed("pack_filter", leading, ((size,), jnp.uint8), (filter,), group_count=np.int64(group_count))
-
-
-def _packed_result(weights: Any, *, size: int, group_count: int | None = None) -> Result:
-    return (*(weights.shape[:-2] if group_count is None else ()), size), jnp.uint8
-
-
-def packed_matrix(b: Array) -> Array | None:
-    """[..., K, N] as the kernels read it, uint8 [..., bytes]; None where XLA computes."""
-    if (found := library()) is None:
-        return None
-    return call(_PACK_MATRIX, _no_matrix, b, size=found.matrix_bytes(*b.shape[-2:]))
-
-
-def packed_filter(filter: Array, group_count: int) -> Array | None:
-    """[O, C / groups, *kernel] as the kernels read it, uint8 [bytes]; None where XLA computes."""
-    if (found := library()) is None:
-        return None
-    statics = {"group_count": group_count, "size": _filter_bytes(found, filter.shape, group_count)}
-    return call(_PACK_FILTER, _no_filter, filter, **statics)
-
-
-def _no_matrix(b: Array, *, size: int) -> Array:
-    """For what is no CPU: weights that the kernels would refuse."""
-    return lax.full((*b.shape[:-2], size), 0, jnp.uint8)
-
-
-def _no_filter(filter: Array, *, size: int, group_count: int) -> Array:
-    return lax.full((size,), 0, jnp.uint8)
-
-
-_PACK_MATRIX, _PACK_FILTER = (Kernel(form, _packed_result, is_replicated=True) for form in (_pack_matrix, _pack_filter))
 DOT, CONV = Kernel(_dot, _dot_result, _takes), Kernel(_conv, _conv_result, _takes)
 INTEGER_DOT = Kernel(_integer_dot, _integer_dot_result, _takes)
 INTEGER_CONV = Kernel(_integer_conv, _integer_conv_result, _takes)

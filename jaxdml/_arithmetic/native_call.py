@@ -32,3 +32,7 @@ def operand(x: Array | None, leading: int, shape: Callable[[tuple[int, ...]], tu
 
 def numbers(values: Sequence[int]) -> np.ndarray:
     return np.asarray(values, np.int64)
+
+
+def in_two_dimensions(x: Array, spatial: int) -> Array:
+    return x if spatial == 2 else lax.expand_dims(x, (x.ndim - 1,))

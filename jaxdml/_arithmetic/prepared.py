@@ -6,7 +6,6 @@ Weights are repacked on every call, or once, outside of jit, as DirectML does wi
 import abc
 import dataclasses
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,9 +16,9 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.int8 import unsigned
+from jaxdml._arithmetic.packing import packed_filter, packed_matrix
 
 Array = jax.Array
-PACKERS: dict[type, Callable[[Any], Array | None]] = {}  # by class; filled where kernels are known
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -73,7 +72,11 @@ class Prepared(abc.ABC):
 
     def __setstate__(self, _: str) -> None:
         if self.is_whole:
-            object.__setattr__(self, "packed", PACKERS[type(self)](self))
+            object.__setattr__(self, "packed", self._packed())
+
+    @abc.abstractmethod
+    def _packed(self) -> Array | None:
+        """The array packed for the kernels of this process."""
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         """NumPy would make an object of it without a word, and `np.save` a file that `np.load` refuses."""
@@ -114,6 +117,9 @@ class PreparedMatrix(Prepared):
     @property
     def described(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
+
+    def _packed(self) -> Array | None:
+        return packed_matrix(self.array)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["values", "sums", "packed"], meta_fields=["dtype", "layout"])
@@ -166,6 +172,13 @@ class PreparedFilter(Prepared):
     @property
     def described(self) -> str:
         return f"{self.dtype}{list(self.shape)}, group_count={self.group_count}"
+
+    def _packed(self) -> Array | None:
+        pack: Any = partial(packed_filter, group_count=self.group_count)
+        for _ in range(self.stack):
+            pack = jax.vmap(pack)
+        packed: Array | None = pack(self.array)
+        return packed
 
 
 def _register_for_export(prepared: type) -> None:
