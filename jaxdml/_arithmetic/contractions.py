@@ -1,7 +1,6 @@
-"""Exact products and convolutions: traced once in common, but for the int8 contraction that a backend computes.
+"""Exact products and convolutions of 8-bit tensors, and the preparation of weights for them.
 
-They return sums of (x - x_zero_point) * (y - y_zero_point) in int32, modulo 2**32, or these requantized. Every form
-gives those very integers, so that the choice among them is a matter of speed alone.
+They return sums of (x - x_zero_point) * (y - y_zero_point) in int32, modulo 2**32, or these sums requantized.
 """
 
 import dataclasses
@@ -26,9 +25,9 @@ Array = jax.Array
 
 
 def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_point: Array | None) -> Array:
-    """Matrix product of 8-bit [..., M, K] and [..., K, N]; zero points have the rank of what they broadcast to."""
+    """Matrix product of 8-bit [..., M, K] and [..., K, N] in int32. Zero points broadcast to their matrices."""
     prepared = b if isinstance(b, PreparedMatrix) else None
-    values, layout = (signed(_kept(b)), "KN") if prepared is None else (prepared.values, prepared.layout)
+    values, layout = (signed(_unfolded(b)), "KN") if prepared is None else (prepared.values, prepared.layout)
     a_zero_point = signed_zero_point(rounding.with_rank(a_zero_point, a.ndim), a.dtype)
     b_zero_point = signed_zero_point(rounding.with_rank(b_zero_point, a.ndim), b.dtype)
     a = signed(a)
@@ -46,7 +45,7 @@ def requantized_dot(
     b: Array | PreparedMatrix, b_scale: Array, b_zero_point: Array | None,
     output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any,
 ) -> Array:  # fmt: skip
-    """The product in the output's steps. Scales and zero points broadcast to it."""
+    """`dot`, requantized. Scales and the output's parameters broadcast to the product."""
     accumulator = dot(a, a_zero_point, b, b_zero_point)
     return rounding.requantize(accumulator, a_scale, b_scale, output_scale, output_zero_point, output_dtype)
 
@@ -62,18 +61,18 @@ def conv(
     padding: Sequence[tuple[int, int]],
     group_count: int,
 ) -> Array:
-    """Convolution of 8-bit [N, C, *spatial] with [O, C / groups, *kernel]; padding is real zero, x_zero_point.
+    """Convolution of 8-bit [N, C, *spatial] with [O, C / groups, *kernel] in int32, padded with x_zero_point.
 
-    x_zero_point has one element; filter_zero_point one, or one for each output channel as [1, O, 1, ...].
+    x_zero_point has one element. filter_zero_point has one, or is [1, O, 1, ...].
     """
     is_prepared = isinstance(filter, PreparedFilter)
-    values: Any = None if is_prepared else signed(_kept(filter))
+    values: Any = None if is_prepared else signed(_unfolded(filter))
     packed: Any = filter if is_prepared else _arranged(values, group_count, filter.dtype)
     outputs, channels, *kernel = packed.shape
     edge: Any = np.zeros((), x.dtype) if x_zero_point is None else lax.squeeze(x_zero_point, range(x_zero_point.ndim))
     x_zero_point = signed_zero_point(rounding.with_rank(x_zero_point, x.ndim), x.dtype)
     filter_zero_point = signed_zero_point(rounding.with_rank(filter_zero_point, x.ndim), filter.dtype)
-    # Signed before it is padded: XLA:CPU takes up to 1.4 times as long for the convolution the other way round.
+    # XLA:CPU convolves faster if x is signed before it is padded.
     x = lax.pad(signed(x), signed(edge), [(0, 0, 0), (0, 0, 0), *((start, end, 0) for start, end in padding)])
     options = {"strides": tuple(strides), "dilations": tuple(dilations)}
     total = int8_conv(x, packed, **options)
@@ -97,7 +96,7 @@ def requantized_conv(
     output_dtype: Any, strides: Sequence[int], dilations: Sequence[int], padding: Sequence[tuple[int, int]],
     group_count: int,
 ) -> Array:  # fmt: skip
-    """The convolution in the output's steps. Parameters of the filter and bias are [1, O, 1, ...] or one element."""
+    """`conv` plus bias, requantized. Parameters of the filter and bias are [1, O, 1, ...] or one element."""
     accumulator = conv(
         x,
         x_zero_point,
@@ -115,7 +114,7 @@ def requantized_conv(
 
 @with_kernel(native.INTEGER_DOT)
 def integer_dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_point: Array | None) -> Array:
-    """The product itself. Zero points broadcast to their matrices."""
+    """`dot`, by a native kernel where there is one."""
     return dot(a, a_zero_point, b, b_zero_point)
 
 
@@ -124,7 +123,7 @@ def integer_conv(
     x: Array, x_zero_point: Array | None, filter: Array | PreparedFilter, filter_zero_point: Array | None,
     **options: Any,
 ) -> Array:  # fmt: skip
-    """The convolution itself, of the same options as `conv`."""
+    """`conv`, by a native kernel where there is one."""
     return conv(x, x_zero_point, filter, filter_zero_point, **options)
 
 
@@ -132,8 +131,8 @@ def integer_conv(
 
 
 def prepare_matrix(b: Array, is_packed: bool = True) -> PreparedMatrix:
-    """[..., K, N] of int8 or uint8, repacked; for native kernels, too, where these compute."""
-    values = signed(_kept(b))
+    """8-bit [..., K, N], repacked; packed for native kernels, too, if these are in use and is_packed."""
+    values = signed(_unfolded(b))
     sums = sums_of_columns(values)
     values, layout = arrange_matrix(values)
     packed = packed_matrix(b) if is_packed else None
@@ -141,21 +140,21 @@ def prepare_matrix(b: Array, is_packed: bool = True) -> PreparedMatrix:
 
 
 def prepare_filter(filter: Array, group_count: int, is_packed: bool = True) -> PreparedFilter:
-    """[O, C / groups, *kernel] of int8 or uint8, repacked; for native kernels, too, where these compute."""
-    values = signed(_kept(filter))
+    """8-bit [O, C / groups, *kernel], repacked; packed for native kernels, too, if these are in use and is_packed."""
+    values = signed(_unfolded(filter))
     prepared = _arranged(values, group_count, filter.dtype, sums_of_filters(values))
     return dataclasses.replace(prepared, packed=packed_filter(filter, group_count) if is_packed else None)
 
 
-def prepare_known_matrix(b: np.ndarray) -> PreparedMatrix:
-    """`prepare_matrix` in NumPy, which is done before XLA has compiled a program for the shape."""
+def prepare_numpy_matrix(b: np.ndarray) -> PreparedMatrix:
+    """`prepare_matrix` in NumPy, which saves XLA's compilation of a program for the shape."""
     values: Any = signed(b)
     sums = values.sum(-2, dtype=np.int32, keepdims=True)
     values, layout = arrange_matrix(values)
     return PreparedMatrix(_on_device(values), _on_device(sums), b.dtype, layout, _packed_matrix(b))
 
 
-def prepare_known_filter(filter: np.ndarray, group_count: int) -> PreparedFilter:
+def prepare_numpy_filter(filter: np.ndarray, group_count: int) -> PreparedFilter:
     """`prepare_filter` in NumPy."""
     values: Any = signed(filter)
     sums = _on_device(values.reshape(len(values), -1).sum(1, dtype=np.int32))
@@ -165,7 +164,7 @@ def prepare_known_filter(filter: np.ndarray, group_count: int) -> PreparedFilter
 
 
 def _on_device(x: Any) -> Array:
-    """A copy, which nobody changes; `jnp.asarray` would compile a program for each shape."""
+    """A copy, which later changes of x do not reach. `jnp.asarray` would compile a program for each shape."""
     return jax.device_put(np.array(x, order="C"))
 
 
@@ -178,6 +177,6 @@ def _arranged(values: Array, group_count: int, dtype: Any, sums: Any = None) -> 
     return PreparedFilter(values, sums, np.dtype(dtype), layout)
 
 
-def _kept(x: Any) -> Any:
-    # The barrier keeps XLA from transposing and adding up constant weights when compiling, which takes it seconds.
+def _unfolded(x: Any) -> Any:
+    # The barrier keeps XLA from constant folding, whose interpreter is slow to transpose and add up weights.
     return lax.optimization_barrier(x)

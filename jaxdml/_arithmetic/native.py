@@ -1,6 +1,6 @@
-"""The operators as native kernels compute them, and the weights as these read them.
+"""Native kernels for products and convolutions.
 
-A native form takes what the form on XLA takes, with `leading` more dimensions in front of every array.
+Each takes the arguments of its function on XLA, with `leading` dimensions of vmap in front of every array.
 """
 
 import math
@@ -22,12 +22,12 @@ Array = jax.Array
 
 
 def _takes(*arguments: Any, **_: Any) -> bool:
-    """Weights that were prepared are computed by the kernels that they were packed for."""
+    """Arrays are taken; prepared weights only if they are packed."""
     return all(_is_packed(x) for x in arguments if isinstance(x, Prepared))
 
 
 def _is_packed(weights: Prepared) -> bool:
-    """Whether weights are packed as a whole; inside of `shard_map` they may be a part of what was packed."""
+    """Whether weights are packed, and whole: in `shard_map` each device may hold a part of what was packed."""
     if weights.packed is None:
         return False
     if isinstance(weights, PreparedFilter):
@@ -76,7 +76,7 @@ def _integer_dot_result(a: Any, a_zero_point: Any, b: Any, b_zero_point: Any) ->
 
 
 def _one(leading: int) -> Array:
-    """The scale of sums that stay as they are, which the library does not read."""
+    """A scale for int32 results, whose sums the library does not scale."""
     return lax.full((1,) * leading, 1, jnp.float32)
 
 
@@ -92,7 +92,7 @@ def _conv(
 ) -> Array:  # fmt: skip
     is_packed = isinstance(filter, Prepared)
     of_filter = filter.shape[-(x.ndim - leading) :]
-    space = output_extents(x, of_filter, strides=strides, dilations=dilations, padding=padding)
+    space = _output_extents(x, of_filter, strides=strides, dilations=dilations, padding=padding)
 
     def parameter(x: Array | None, dtype: Any) -> Array:
         return operand(x, leading, lambda shape: (math.prod(shape),), dtype)
@@ -124,11 +124,11 @@ def _conv(
     return lax.reshape(images, (*images.shape[: leading + 2], *space))
 
 
-def output_extents(
+def _output_extents(
     x: Any, filter: Sequence[int], *, strides: Sequence[int], dilations: Sequence[int],
     padding: Sequence[tuple[int, int]],
 ) -> tuple[int, ...]:  # fmt: skip
-    """The spatial dimensions of a convolution's output."""
+    """The spatial dimensions of the output of a convolution."""
     sizes = zip(x.shape[-len(strides) :], filter[2:], strides, dilations, *zip(*padding, strict=True), strict=True)
     return tuple(output_extent(*size) for size in sizes)
 
@@ -136,7 +136,7 @@ def output_extents(
 def _conv_result(
     x: Any, x_scale: Any, x_zero_point: Any, filter: Any, *_: Any, output_dtype: Any, group_count: int, **options: Any
 ) -> Result:
-    return (x.shape[0], filter.shape[0], *output_extents(x, filter.shape, **options)), output_dtype
+    return (x.shape[0], filter.shape[0], *_output_extents(x, filter.shape, **options)), output_dtype
 
 
 def _integer_conv(
@@ -150,7 +150,7 @@ def _integer_conv(
 def _integer_conv_result(
     x: Any, x_zero_point: Any, filter: Any, filter_zero_point: Any, *, group_count: int, **options: Any
 ) -> Result:
-    return (x.shape[0], filter.shape[0], *output_extents(x, filter.shape, **options)), jnp.int32
+    return (x.shape[0], filter.shape[0], *_output_extents(x, filter.shape, **options)), jnp.int32
 
 
 DOT, CONV = Kernel(_dot, _dot_result, _takes), Kernel(_conv, _conv_result, _takes)

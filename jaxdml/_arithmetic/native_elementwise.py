@@ -1,6 +1,6 @@
-"""Operators as native kernels compute them element by element, and what kernels say of a tensor as a whole.
+"""Native kernels for elementwise operators and reductions.
 
-A native form takes what the form on XLA takes, with `leading` more dimensions in front of every array.
+Each takes the arguments of its function on XLA, with `leading` dimensions of vmap in front of every array.
 """
 
 import math

@@ -53,7 +53,7 @@ def _packed_result(_: Any, *, shape: tuple[int, ...], group_count: int = 1) -> R
 
 
 def _zeros(_: Array, *, shape: tuple[int, ...], group_count: int = 1) -> Array:
-    """Packed weights on other platforms than the CPU: native kernels refuse them."""
+    """Packed weights on a platform other than the CPU. Native kernels refuse them."""
     return lax.full(shape, 0, jnp.uint8)
 
 

@@ -44,7 +44,7 @@ def prepare_matrix_multiply_b(b: chex.Array) -> PreparedMatrix:
     with told_as(prepare_matrix_multiply_b.__name__):
         b = _checked("quantized_linear_matrix_multiply", "b", b)
     if isinstance(b, np.ndarray):
-        return contractions.prepare_known_matrix(b)
+        return contractions.prepare_numpy_matrix(b)
     return _matrix(b, _is_on_one_device(b))
 
 
@@ -79,7 +79,7 @@ def prepare_convolution_filter(filter: chex.Array, *, group_count: int = 1) -> P
             text = f"is {group_count}, expected a divisor of the {filter.shape[0]} output channels"
             raise broken(operator, "GroupCount", "group_count", text, expected=filter.shape[0], received=group_count)
     if isinstance(filter, np.ndarray):
-        return contractions.prepare_known_filter(filter, group_count)
+        return contractions.prepare_numpy_filter(filter, group_count)
     return _filter(filter, group_count, _is_on_one_device(filter))
 
 
