@@ -13,8 +13,8 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.kernel_call import Kernel
-from jaxdml._arithmetic.native_call import Result, computed, in_two_dimensions, numbers, operand
-from jaxdml._arithmetic.packing import filter_shape, matrix_shape
+from jaxdml._arithmetic.native_call import Result, in_two_dimensions, int64s, library_call, operand
+from jaxdml._arithmetic.packing import packed_filter_shape, packed_matrix_shape
 from jaxdml._arithmetic.prepared import Prepared, PreparedFilter
 from jaxdml._shapes import aligned, output_extent
 
@@ -31,8 +31,8 @@ def _is_packed(weights: Prepared) -> bool:
     if weights.packed is None:
         return False
     if isinstance(weights, PreparedFilter):
-        return bool(weights.packed.shape == filter_shape(weights.shape, weights.group_count))
-    return bool(weights.packed.shape == matrix_shape(weights.shape))
+        return bool(weights.packed.shape == packed_filter_shape(weights.shape, weights.group_count))
+    return bool(weights.packed.shape == packed_matrix_shape(weights.shape))
 
 
 # Products ------------------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def _dot(
         parameter(output_zero_point, output_dtype),
     )
     result = (*a.shape[leading:-1], b.shape[-1]), output_dtype
-    return computed("matmul", leading, result, operands, is_packed=is_packed)
+    return library_call("matmul", leading, result, operands, is_packed=is_packed)
 
 
 def _dot_result(a: Any, a_scale: Any, a_zero_point: Any, b: Any, *_: Any, output_dtype: Any) -> Result:
@@ -72,7 +72,7 @@ def _integer_dot(a: Array, a_zero_point: Array | None, b: Any, b_zero_point: Arr
 
 
 def _integer_dot_result(a: Any, a_zero_point: Any, b: Any, b_zero_point: Any) -> Result:
-    return (*a.shape[:-1], b.shape[-1]), jnp.int32
+    return _dot_result(a, None, a_zero_point, b, output_dtype=jnp.int32)
 
 
 def _one(leading: int) -> Array:
@@ -91,8 +91,8 @@ def _conv(
     group_count: int, leading: int,
 ) -> Array:  # fmt: skip
     is_packed = isinstance(filter, Prepared)
-    of_filter = filter.shape[-(x.ndim - leading) :]
-    space = _output_extents(x, of_filter, strides=strides, dilations=dilations, padding=padding)
+    filter_shape = filter.shape[-(x.ndim - leading) :]
+    space = _output_extents(x, filter_shape, strides=strides, dilations=dilations, padding=padding)
 
     def parameter(x: Array | None, dtype: Any) -> Array:
         return operand(x, leading, lambda shape: (math.prod(shape),), dtype)
@@ -108,18 +108,18 @@ def _conv(
         parameter(output_scale, None),
         parameter(output_zero_point, output_dtype),
     )
-    images = computed(
+    images = library_call(
         "convolve",
         leading,
-        ((x.shape[leading], of_filter[0], *(1, *space)[-2:]), output_dtype),
+        ((x.shape[leading], filter_shape[0], *(1, *space)[-2:]), output_dtype),
         operands,
         is_packed=is_packed,
-        filter_shape=numbers((*of_filter[:2], *(1, *of_filter[2:])[-2:])),
+        filter_shape=int64s((*filter_shape[:2], *(1, *filter_shape[2:])[-2:])),
         group_count=np.int64(group_count),
-        strides=numbers((1, *strides)[-2:]),
-        dilations=numbers((1, *dilations)[-2:]),
-        start_padding=numbers((0, *(start for start, _ in padding))[-2:]),
-        end_padding=numbers((0, *(end for _, end in padding))[-2:]),
+        strides=int64s((1, *strides)[-2:]),
+        dilations=int64s((1, *dilations)[-2:]),
+        start_padding=int64s((0, *(start for start, _ in padding))[-2:]),
+        end_padding=int64s((0, *(end for _, end in padding))[-2:]),
     )
     return lax.reshape(images, (*images.shape[: leading + 2], *space))
 
@@ -142,15 +142,13 @@ def _conv_result(
 def _integer_conv(
     x: Array, x_zero_point: Array | None, filter: Any, filter_zero_point: Array | None, *, leading: int, **options: Any
 ) -> Array:
-    one, zero_points = _one(leading), (x_zero_point, filter_zero_point)
-    operands = x, one, zero_points[0], filter, one, zero_points[1], None, one, None
+    one = _one(leading)
+    operands = x, one, x_zero_point, filter, one, filter_zero_point, None, one, None
     return _conv(*operands, output_dtype=jnp.int32, leading=leading, **options)
 
 
-def _integer_conv_result(
-    x: Any, x_zero_point: Any, filter: Any, filter_zero_point: Any, *, group_count: int, **options: Any
-) -> Result:
-    return (x.shape[0], filter.shape[0], *_output_extents(x, filter.shape, **options)), jnp.int32
+def _integer_conv_result(x: Any, x_zero_point: Any, filter: Any, filter_zero_point: Any, **options: Any) -> Result:
+    return _conv_result(x, None, x_zero_point, filter, output_dtype=jnp.int32, **options)
 
 
 DOT, CONV = Kernel(_dot, _dot_result, _takes), Kernel(_conv, _conv_result, _takes)

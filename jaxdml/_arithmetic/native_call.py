@@ -12,15 +12,12 @@ Array = jax.Array
 Result = tuple[tuple[int, ...], Any]  # shape and type
 
 
-def computed(name: str, leading: int, result: Result, operands: Sequence[Array], **attributes: Any) -> Array:
+def library_call(name: str, leading: int, result: Result, operands: Sequence[Array], **attributes: Any) -> Array:
     """The result of a function of the library. Leading dimensions of size 1 broadcast."""
     sizes = zip(*(x.shape[:leading] for x in operands), strict=True)
     shape, dtype = result
     full_shape = (*(next((size for size in each if size != 1), 1) for each in sizes), *shape)
-    result_of_call: Array = jax.ffi.ffi_call(f"jaxdml_cpu_{name}", jax.ShapeDtypeStruct(full_shape, dtype))(
-        *operands, **attributes
-    )
-    return result_of_call
+    return jax.ffi.ffi_call(f"jaxdml_cpu_{name}", jax.ShapeDtypeStruct(full_shape, dtype))(*operands, **attributes)
 
 
 def operand(x: Array | None, leading: int, shape: Callable[[tuple[int, ...]], tuple[int, ...]], dtype: Any) -> Array:
@@ -30,7 +27,7 @@ def operand(x: Array | None, leading: int, shape: Callable[[tuple[int, ...]], tu
     return lax.reshape(x, (*x.shape[:leading], *shape(x.shape[leading:])))
 
 
-def numbers(values: Sequence[int]) -> np.ndarray:
+def int64s(values: Sequence[int]) -> np.ndarray:
     return np.asarray(values, np.int64)
 
 

@@ -43,13 +43,13 @@ class Prepared(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def is_whole(self) -> bool:
+    def is_consistent(self) -> bool:
         """Whether the types and shapes of the fields fit each other. Leading dimensions of vmap or scan are allowed."""
 
     @property
     def is_intact(self) -> bool:
-        """Whether operators take it."""
-        return self.is_whole
+        """Whether operators take it: they do not take stacks."""
+        return self.is_consistent
 
     @property
     def ndim(self) -> int:
@@ -71,7 +71,7 @@ class Prepared(abc.ABC):
         return type(self), (self.values, self.sums, self.dtype, self.layout), "pack"
 
     def __setstate__(self, _: str) -> None:
-        if self.is_whole:
+        if self.is_consistent:
             object.__setattr__(self, "packed", self._packed())
 
     @abc.abstractmethod
@@ -109,7 +109,7 @@ class PreparedMatrix(Prepared):
         return unsigned(in_layout(self.values, self.layout), self.dtype)
 
     @property
-    def is_whole(self) -> bool:
+    def is_consistent(self) -> bool:
         *batch, _, columns = self.shape
         is_one = self.sums.shape == (*batch, 1, columns) and _is_packed(self.packed)
         return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_one
@@ -160,13 +160,13 @@ class PreparedFilter(Prepared):
         return self.ndim - len(self.layout)
 
     @property
-    def is_whole(self) -> bool:
+    def is_consistent(self) -> bool:
         is_one = self.sums.shape == self.shape[: self.stack + 1] and _is_packed(self.packed)
         return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_one
 
     @property
     def is_intact(self) -> bool:
-        return self.is_whole and self.stack == 0
+        return self.is_consistent and self.stack == 0
 
     @property
     def described(self) -> str:

@@ -36,7 +36,7 @@ def _windows_of_rows(x: Array, kernel: Sequence[int], dilations: Sequence[int]) 
     *outer, rows, row = x.shape
     length = (rows - (kernel[0] - 1) * dilations[0]) * row
     x = lax.pad(x, np.int8(0), [(0, 0, 0), (0, 0, 0), (0, 1, 0), (0, 0, 0)])  # for the end of the last row
-    x = lax.optimization_barrier(x).reshape(*outer, -1)
+    x = lax.optimization_barrier(x).reshape(*outer, -1)  # padded once, not in the fused sum of the slices
     starts = [i * dilations[0] * row + j * dilations[1] for i in range(kernel[0]) for j in range(kernel[1])]
     return [lax.slice_in_dim(x, start, start + length, axis=2) for start in starts]
 
@@ -114,7 +114,7 @@ def depthwise(x: Array, filter: PreparedFilter, strides: Sequence[int], dilation
         for element, window in enumerate(windows)
     )
     total = sum(products, start=jnp.zeros((), jnp.int32)).reshape(batch, outputs, *output)
-    if is_concatenated:
+    if is_concatenated:  # without the barrier XLA would fuse the sum into a loop over short rows
         total = lax.optimization_barrier(total).reshape(batch, outputs, -1, x.shape[-1])
         total = total[..., : x.shape[-1] - (kernel[-1] - 1) * dilations[-1]]
     return total
