@@ -17,7 +17,7 @@ from jax import lax
 
 from jaxdml._arithmetic import int8, windows
 from jaxdml._arithmetic.prepared import PreparedFilter, in_layout
-from jaxdml._arithmetic.sharding import out_sharding, whole_in_space
+from jaxdml._arithmetic.sharding import out_sharding, replicated_in_space
 
 Array = jax.Array
 
@@ -136,7 +136,7 @@ def _channels_last(x: Array, filter: PreparedFilter, strides: Sequence[int], dil
     # XLA would fold the transpose into the convolution, which then has no kernel. A column in between, which the
     # convolution's negative padding removes, and a barrier prevent that.
     x = lax.pad(lax.transpose(x, (0, 2, 3, 1)), np.int8(0), [(0, 0, 0), (0, 0, 0), (0, 1, 0), (0, 0, 0)])
-    x = whole_in_space(lax.optimization_barrier(x), 1, 2)
+    x = replicated_in_space(lax.optimization_barrier(x), 1, 2)
     total = lax.conv_general_dilated(
         x,
         values,
@@ -147,7 +147,7 @@ def _channels_last(x: Array, filter: PreparedFilter, strides: Sequence[int], dil
         preferred_element_type=jnp.int32,
         out_sharding=out_sharding((x, 0), (x, 1), (x, 2), (values, 3)),
     )
-    return lax.transpose(whole_in_space(total, 1, 2), (0, 3, 1, 2))
+    return lax.transpose(replicated_in_space(total, 1, 2), (0, 3, 1, 2))
 
 
 def arrange_filter(values: Array, group_count: int) -> tuple[Array, str]:

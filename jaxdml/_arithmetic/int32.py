@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdml._arithmetic.prepared import PreparedFilter, signed_filter
-from jaxdml._arithmetic.sharding import out_sharding, whole_in_space
+from jaxdml._arithmetic.sharding import out_sharding, replicated_in_space
 
 Array = jax.Array
 
@@ -24,7 +24,7 @@ def convolution(
     """The convolution of `lax` in the filter's groups; values are the filter's, in x's type."""
     space = range(2, x.ndim)
     total = lax.conv_general_dilated(
-        whole_in_space(x, *space),
+        replicated_in_space(x, *space),
         values,
         window_strides=strides,
         padding=[(0, 0)] * len(strides),
@@ -33,4 +33,4 @@ def convolution(
         preferred_element_type=jnp.int32,
         out_sharding=out_sharding((x, 0), (values, 0), *((x, axis) for axis in space)),
     )
-    return whole_in_space(total, *space)
+    return replicated_in_space(total, *space)

@@ -71,10 +71,10 @@ def library() -> Any:
 
 
 def kernels() -> str:
-    """The kernels in use, native or XLA's, with the reason.
+    """The kernels in use, native or XLA's, and why.
 
     Native kernels are custom calls to the package jaxdml-cpu. The function initializes JAX's default backend: configure
-    devices before.
+    devices before you call it.
 
     Returns:
       ``"native: ..."`` or ``"xla: ..."``, with the reason.

@@ -14,7 +14,7 @@ from jaxdml._arithmetic import native_elementwise, rounding
 from jaxdml._arithmetic.kernel_call import with_kernel
 
 Array = jax.Array
-IDENTITY: dict[str, Any] = {"window": 1, "strides": 1, "dilations": 1, "padding": (0, 0)}  # pools nothing
+IDENTITY: dict[str, Any] = {"window": 1, "strides": 1, "dilations": 1, "padding": (0, 0)}  # keeps a dimension as it is
 
 
 def mean_of_windows(
@@ -77,11 +77,11 @@ def _sums(
     for axis, (extent, stride, dilation, added) in enumerate(zip(window, strides, dilations, padding, strict=True), 2):
         if extent == stride == 1 and added == (0, 0):
             continue
-        each = [1] * x.ndim
+        ones = [1] * x.ndim
         options = {"window_dimensions": extent, "window_strides": stride, "window_dilation": dilation}
-        places = {name: (*each[:axis], value, *each[axis + 1 :]) for name, value in options.items()}
+        windows = {name: (*ones[:axis], value, *ones[axis + 1 :]) for name, value in options.items()}
         pads = [added if i == axis else (0, 0) for i in range(x.ndim)]
-        x = lax.reduce_window(x, np.int32(0), lax.add, padding=pads, base_dilation=each, **places)
+        x = lax.reduce_window(x, np.int32(0), lax.add, padding=pads, base_dilation=ones, **windows)
     return x
 
 

@@ -63,7 +63,7 @@ class Prepared(abc.ABC):
     def __repr__(self) -> str:
         if all(isinstance(x, jax.Array | np.ndarray) for x in (self.values, self.sums)):
             return f"{type(self).__name__}({self.described})"
-        # The fields are no arrays in a tree of shapes or shardings, say.
+        # `jax.tree.map` may have put shapes or shardings in place of the arrays.
         return f"{type(self).__name__}(values={self.values}, sums={self.sums}, packed={self.packed})"
 
     def __reduce__(self) -> Any:
@@ -111,8 +111,8 @@ class PreparedMatrix(Prepared):
     @property
     def is_consistent(self) -> bool:
         *batch, _, columns = self.shape
-        is_one = self.sums.shape == (*batch, 1, columns) and _is_packed(self.packed)
-        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_one
+        do_shapes_fit = self.sums.shape == (*batch, 1, columns) and _is_packed(self.packed)
+        return _is_array(jnp.int8, self.values) and _is_array(jnp.int32, self.sums) and do_shapes_fit
 
     @property
     def described(self) -> str:
@@ -161,8 +161,8 @@ class PreparedFilter(Prepared):
 
     @property
     def is_consistent(self) -> bool:
-        is_one = self.sums.shape == self.shape[: self.stack + 1] and _is_packed(self.packed)
-        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_one
+        do_shapes_fit = self.sums.shape == self.shape[: self.stack + 1] and _is_packed(self.packed)
+        return _is_array(jnp.int8, self.values) and _is_array(jnp.int32, self.sums) and do_shapes_fit
 
     @property
     def is_intact(self) -> bool:
@@ -190,8 +190,8 @@ def _register_for_export(prepared: type) -> None:
     )
 
 
-def _statics(written: bytes) -> tuple[Any, ...]:
-    dtype, *layout = written.decode().split()
+def _statics(serialized: bytes) -> tuple[Any, ...]:
+    dtype, *layout = serialized.decode().split()
     return (np.dtype(dtype), *layout)
 
 
@@ -228,9 +228,9 @@ def rows_of(prepared: PreparedFilter) -> Array:
     return lax.reshape(rows, (groups, len(values) // groups, rows.shape[1]))
 
 
-def _are(dtype: Any, x: Any) -> bool:
+def _is_array(dtype: Any, x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray) and x.dtype == dtype
 
 
 def _is_packed(packed: Any) -> bool:
-    return packed is None or _are(jnp.uint8, packed)
+    return packed is None or _is_array(jnp.uint8, packed)

@@ -31,7 +31,7 @@ def broadcast_like(x: Array, like: Array) -> Array:
     return lax.broadcast_in_dim(x, like.shape, tuple(range(x.ndim)), out_sharding=sharding)
 
 
-def whole_in_space(x: Array, *dimensions: int) -> Array:
+def replicated_in_space(x: Array, *dimensions: int) -> Array:
     """x with its spatial dimensions replicated, if XLA chooses its sharding.
 
     XLA partitions convolutions along space wrongly. With a row of the image on each device it computes wrong sums, or

@@ -60,7 +60,7 @@ def sums_of_rows(a: Array) -> Array:
 
 
 def sums_of_filters(values: Array) -> Array:
-    """int8 [O, C / groups, *kernel] to int32 [O], like `sums_of_columns`."""
+    """int8 [O, C / groups, *kernel] to int32 [O], like `sums_of_columns`; a single filter by a short loop."""
     rows = lax.reshape(values, (len(values), math.prod(values.shape[1:])))
     total = int8.product(rows, _ones(rows, (4, rows.shape[1]), 1), "NK")
     return lax.squeeze(lax.slice_in_dim(total, 0, 1, axis=1), (1,))

@@ -1,4 +1,4 @@
-"""XLA's platforms: a platform computes by its own forms, and by no other's; all forms give the same bits."""
+"""XLA's platforms: each computes with its own forms only, and all forms give the same bits."""
 
 from functools import partial
 
@@ -21,11 +21,11 @@ CONVS = {"cuda": cuda.conv, "tpu": tpu.conv, "default": int32.conv}
 
 @pytest.fixture
 def on_this_platform(monkeypatch):
-    """Has the CPU compute by other forms."""
+    """Replaces the CPU's convolution, and its product by the default."""
 
-    def replace(conv, dot=int8.product):
+    def replace(conv):
         monkeypatch.setitem(platforms.CONVS, "cpu", conv)
-        monkeypatch.setitem(platforms.DOTS, "cpu", dot)
+        monkeypatch.setitem(platforms.DOTS, "cpu", int8.product)
 
     return replace
 
