@@ -72,10 +72,10 @@ class Prepared(abc.ABC):
 
     def __setstate__(self, _: str) -> None:
         if self.is_consistent:
-            object.__setattr__(self, "packed", self._packed())
+            object.__setattr__(self, "packed", self._pack())
 
     @abc.abstractmethod
-    def _packed(self) -> Array | None:
+    def _pack(self) -> Array | None:
         """The array packed for the kernels of this process."""
 
     def __array__(self, *_: Any, **__: Any) -> Any:
@@ -118,7 +118,7 @@ class PreparedMatrix(Prepared):
     def described(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
 
-    def _packed(self) -> Array | None:
+    def _pack(self) -> Array | None:
         return packed_matrix(self.array)
 
 
@@ -172,7 +172,7 @@ class PreparedFilter(Prepared):
     def described(self) -> str:
         return f"{self.dtype}{list(self.shape)}, group_count={self.group_count}"
 
-    def _packed(self) -> Array | None:
+    def _pack(self) -> Array | None:
         pack: Any = partial(packed_filter, group_count=self.group_count)
         for _ in range(self.stack):
             pack = jax.vmap(pack)

@@ -38,7 +38,7 @@ def limits_of(dtype: Any) -> Any:
 def with_rank(x: Any, rank: int) -> Any:
     """x with leading dimensions of 1 added or removed, so that it broadcasts. None and scalars stay as they are.
 
-    It does not broadcast: the operations that use it do, and know the sharding of their other operands.
+    The operations that take x broadcast it to a shape, because they know the sharding of their other operands.
     """
     if x is None or x.ndim in (0, rank):
         return x
@@ -81,7 +81,7 @@ def product(x: Array, y: Array) -> Array:
     """fl(x * y) of flushed values, flushed where its 24 bits lie below the smallest normal number.
 
     Some processors flush before they round up to a normal number, others after it. So that both agree, a product of
-    numbers below 1 is scaled by 2**64, which makes it normal before it is flushed.
+    numbers below 1 is scaled by 2**64: near the smallest normal number it is then normal, and `flushed` decides.
     """
     larger = lax.max(lax.abs(x), lax.abs(y))
     factor = lax.select(lax.lt(larger, np.float32(1)), lax.full_like(larger, 2.0**64), lax.full_like(larger, 1))
@@ -97,9 +97,9 @@ def total(x: Array, y: Array) -> Array:
 def quotient(x: Array, y: Array) -> Array:
     """fl(x / y) of flushed values: never x * fl(1 / y), and never merged with a division that computed x or y.
 
-    The quotient is not flushed: its users multiply it by at most 2**31 and round to integers, so a subnormal one gives
-    0. Where x + y is NaN so is the quotient, and NaN may replace y. The select makes the divisor neither a constant nor
-    a broadcast, unless the dividend is one too.
+    The quotient is not flushed: callers multiply it by at most 2**31 and round to integers, so a subnormal one gives 0.
+    Where x + y is NaN so is the quotient, and NaN may replace y. The select makes the divisor neither a constant nor a
+    broadcast, unless the dividend is one too.
     """
     either = lax.add(x, y)
     return lax.div(x, lax.select(lax.ne(either, either), either, broadcast_like(y, either)))
