@@ -135,6 +135,22 @@ def test_a_set_that_is_chosen_and_not_there_is_a_warning():
     assert run(program, JAXDML_KERNELS="xla").returncode == 0
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="kernels are for CPUs")
+def test_a_kernel_computes_the_calls_that_it_takes(monkeypatch):
+    """With any library; the tests of operators need that of jaxdml-cpu."""
+    monkeypatch.setattr(kernel_call, "library", object)
+    kernel = kernel_call.Kernel(
+        lambda x, *, step, leading: x + 100 * step + leading,
+        lambda x, *, step: (x.shape, x.dtype),
+        lambda x, *, step: step == 1,
+    )
+    function = kernel_call.with_kernel(kernel)(lambda x, *, step: x + step)
+    x = np.arange(6, dtype=np.int32).reshape(2, 3)
+    np.testing.assert_array_equal(function(x, step=1), x + 100)
+    np.testing.assert_array_equal(function(x, step=2), x + 2)
+    np.testing.assert_array_equal(jax.vmap(lambda x: function(x, step=1))(x), x + 101)
+
+
 def on_mesh(function):
     """Lowers function for two by two devices."""
     x = jax.ShapeDtypeStruct((4,), np.float32, sharding=NamedSharding(MESH, PartitionSpec("x")))
