@@ -68,7 +68,7 @@ SWAPS = {
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add,
 }  # fmt: skip
-GUARDS = {"flushed", "rounded_to", "_kept"}  # calls that give back their first argument, but for what they guard
+GUARDS = {"flushed", "rounded_to", "_unfolded"}  # calls that give back their first argument, but for what they guard
 
 
 def changes(node):

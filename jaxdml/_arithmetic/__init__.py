@@ -1,1 +1,1 @@
-"""Which bits come out: rounding and exact integer contractions; descs and feature levels are unknown here."""
+"""All that decides the bits of a result: rounding and exact integer contractions, without descs or feature levels."""

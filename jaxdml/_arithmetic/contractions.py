@@ -1,24 +1,23 @@
-"""Exact products and convolutions: traced once in common, but for the int8 contraction that a backend computes.
+"""Exact products and convolutions of 8-bit tensors, and the preparation of weights for them.
 
-They return sums of (x - x_zero_point) * (y - y_zero_point) in int32, modulo 2**32, or these requantized. Every form
-gives those very integers, so that the choice among them is a matter of speed alone.
+They return sums of (x - x_zero_point) * (y - y_zero_point) in int32, modulo 2**32, or these sums requantized.
 """
 
 import dataclasses
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import int8, int32, rounding
+from jaxdml._arithmetic import native, rounding
 from jaxdml._arithmetic.int8 import signed, signed_zero_point
-from jaxdml._arithmetic.native import packed_filter, packed_matrix
-from jaxdml._arithmetic.platforms import arranged, on_each, overridable
-from jaxdml._arithmetic.prepared import PACKERS, PreparedFilter, PreparedMatrix
+from jaxdml._arithmetic.kernel_call import with_kernel
+from jaxdml._arithmetic.packing import packed_filter, packed_matrix
+from jaxdml._arithmetic.platforms import arrange_filter, arrange_matrix, int8_conv, int8_dot
+from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._arithmetic.windows import window_sums
 from jaxdml._arithmetic.zero_points import corrected, sums_of_columns, sums_of_filters, sums_of_rows
 
@@ -26,13 +25,13 @@ Array = jax.Array
 
 
 def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_point: Array | None) -> Array:
-    """Matrix product of 8-bit [..., M, K] and [..., K, N]; zero points have the rank of what they broadcast to."""
+    """Matrix product of 8-bit [..., M, K] and [..., K, N] in int32. Zero points broadcast to their matrices."""
     prepared = b if isinstance(b, PreparedMatrix) else None
-    values, layout = (signed(_kept(b)), "KN") if prepared is None else (prepared.values, prepared.layout)
-    a_zero_point = signed_zero_point(a_zero_point, a.dtype)
-    b_zero_point = signed_zero_point(b_zero_point, b.dtype)
+    values, layout = (signed(_unfolded(b)), "KN") if prepared is None else (prepared.values, prepared.layout)
+    a_zero_point = signed_zero_point(rounding.with_rank(a_zero_point, a.ndim), a.dtype)
+    b_zero_point = signed_zero_point(rounding.with_rank(b_zero_point, a.ndim), b.dtype)
     a = signed(a)
-    total = on_each("int8_dot", int8.product, a, values, layout=layout)
+    total = int8_dot(a, values, layout)
 
     def sums_of_b() -> Array:
         return sums_of_columns(values) if prepared is None else prepared.sums
@@ -40,15 +39,13 @@ def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_
     return corrected(total, a.shape[-1], a_zero_point, sums_of_b, b_zero_point, lambda: sums_of_rows(a))
 
 
-@overridable
+@with_kernel(native.DOT)
 def requantized_dot(
     a: Array, a_scale: Array, a_zero_point: Array | None,
     b: Array | PreparedMatrix, b_scale: Array, b_zero_point: Array | None,
     output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any,
 ) -> Array:  # fmt: skip
-    """The product in the output's steps. Scales and zero points broadcast to it."""
-    zero_points = (rounding.with_rank(zero_point, a.ndim) for zero_point in (a_zero_point, b_zero_point))
-    a_zero_point, b_zero_point = zero_points
+    """`dot`, requantized. Scales and the output's parameters broadcast to the product."""
     accumulator = dot(a, a_zero_point, b, b_zero_point)
     return rounding.requantize(accumulator, a_scale, b_scale, output_scale, output_zero_point, output_dtype)
 
@@ -64,21 +61,21 @@ def conv(
     padding: Sequence[tuple[int, int]],
     group_count: int,
 ) -> Array:
-    """Convolution of 8-bit [N, C, *spatial] with [O, C / groups, *kernel]; padding is real zero, x_zero_point.
+    """Convolution of 8-bit [N, C, *spatial] with [O, C / groups, *kernel] in int32, padded with x_zero_point.
 
-    x_zero_point has one element; filter_zero_point one, or one for each output channel as [1, O, 1, ...].
+    x_zero_point has one element. filter_zero_point has one, or is [1, O, 1, ...].
     """
     is_prepared = isinstance(filter, PreparedFilter)
-    values: Any = None if is_prepared else signed(_kept(filter))
+    values: Any = None if is_prepared else signed(_unfolded(filter))
     packed: Any = filter if is_prepared else _arranged(values, group_count, filter.dtype)
     outputs, channels, *kernel = packed.shape
     edge: Any = np.zeros((), x.dtype) if x_zero_point is None else lax.squeeze(x_zero_point, range(x_zero_point.ndim))
-    x_zero_point = signed_zero_point(x_zero_point, x.dtype)
-    filter_zero_point = signed_zero_point(filter_zero_point, filter.dtype)
-    # Signed before it is padded: XLA:CPU takes up to 1.4 times as long for the convolution the other way round.
+    x_zero_point = signed_zero_point(rounding.with_rank(x_zero_point, x.ndim), x.dtype)
+    filter_zero_point = signed_zero_point(rounding.with_rank(filter_zero_point, x.ndim), filter.dtype)
+    # XLA:CPU convolves faster if x is signed before it is padded.
     x = lax.pad(signed(x), signed(edge), [(0, 0, 0), (0, 0, 0), *((start, end, 0) for start, end in padding)])
     options = {"strides": tuple(strides), "dilations": tuple(dilations)}
-    total = on_each("int8_conv", int32.conv, x, packed, **options)
+    total = int8_conv(x, packed, **options)
 
     def sums_of_filter() -> Array:
         sums = packed.sums if is_prepared else sums_of_filters(values)
@@ -91,7 +88,7 @@ def conv(
     return corrected(total, depth, x_zero_point, sums_of_filter, filter_zero_point, sums_of_x)
 
 
-@overridable
+@with_kernel(native.CONV)
 def requantized_conv(
     x: Array, x_scale: Array, x_zero_point: Array | None,
     filter: Array | PreparedFilter, filter_scale: Array, filter_zero_point: Array | None,
@@ -99,12 +96,12 @@ def requantized_conv(
     output_dtype: Any, strides: Sequence[int], dilations: Sequence[int], padding: Sequence[tuple[int, int]],
     group_count: int,
 ) -> Array:  # fmt: skip
-    """The convolution in the output's steps. Parameters of the filter and bias are [1, O, 1, ...] or one element."""
+    """`conv` plus bias, requantized. Parameters of the filter and bias are [1, O, 1, ...] or one element."""
     accumulator = conv(
         x,
-        rounding.with_rank(x_zero_point, x.ndim),
+        x_zero_point,
         filter,
-        rounding.with_rank(filter_zero_point, x.ndim),
+        filter_zero_point,
         strides=strides,
         dilations=dilations,
         padding=padding,
@@ -115,20 +112,18 @@ def requantized_conv(
     return rounding.requantize(accumulator, x_scale, filter_scale, output_scale, output_zero_point, output_dtype)
 
 
-@overridable
+@with_kernel(native.INTEGER_DOT)
 def integer_dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_point: Array | None) -> Array:
-    """The product itself. Zero points broadcast to their matrices."""
-    return dot(a, rounding.with_rank(a_zero_point, a.ndim), b, rounding.with_rank(b_zero_point, a.ndim))
+    """`dot`, by a native kernel where there is one."""
+    return dot(a, a_zero_point, b, b_zero_point)
 
 
-@overridable
+@with_kernel(native.INTEGER_CONV)
 def integer_conv(
     x: Array, x_zero_point: Array | None, filter: Array | PreparedFilter, filter_zero_point: Array | None,
     **options: Any,
 ) -> Array:  # fmt: skip
-    """The convolution itself, of the same options as `conv`."""
-    zero_points = (rounding.with_rank(zero_point, x.ndim) for zero_point in (x_zero_point, filter_zero_point))
-    x_zero_point, filter_zero_point = zero_points
+    """`conv`, by a native kernel where there is one."""
     return conv(x, x_zero_point, filter, filter_zero_point, **options)
 
 
@@ -136,30 +131,30 @@ def integer_conv(
 
 
 def prepare_matrix(b: Array, is_packed: bool = True) -> PreparedMatrix:
-    """[..., K, N] of int8 or uint8, repacked; for native kernels, too, where these compute."""
-    values = signed(_kept(b))
+    """8-bit [..., K, N], repacked; packed for native kernels, too, if these are in use and is_packed."""
+    values = signed(_unfolded(b))
     sums = sums_of_columns(values)
-    values, layout = arranged("arrange_matrix", values) or (values, "KN")
+    values, layout = arrange_matrix(values)
     packed = packed_matrix(b) if is_packed else None
     return PreparedMatrix(values, sums, np.dtype(b.dtype), layout, packed)
 
 
 def prepare_filter(filter: Array, group_count: int, is_packed: bool = True) -> PreparedFilter:
-    """[O, C / groups, *kernel] of int8 or uint8, repacked; for native kernels, too, where these compute."""
-    values = signed(_kept(filter))
+    """8-bit [O, C / groups, *kernel], repacked; packed for native kernels, too, if these are in use and is_packed."""
+    values = signed(_unfolded(filter))
     prepared = _arranged(values, group_count, filter.dtype, sums_of_filters(values))
     return dataclasses.replace(prepared, packed=packed_filter(filter, group_count) if is_packed else None)
 
 
-def prepare_known_matrix(b: np.ndarray) -> PreparedMatrix:
-    """`prepare_matrix` in NumPy, which is done before XLA has compiled a program for the shape."""
+def prepare_numpy_matrix(b: np.ndarray) -> PreparedMatrix:
+    """`prepare_matrix` in NumPy, which saves XLA's compilation of a program for the shape."""
     values: Any = signed(b)
     sums = values.sum(-2, dtype=np.int32, keepdims=True)
-    values, layout = arranged("arrange_matrix", values) or (values, "KN")
+    values, layout = arrange_matrix(values)
     return PreparedMatrix(_on_device(values), _on_device(sums), b.dtype, layout, _packed_matrix(b))
 
 
-def prepare_known_filter(filter: np.ndarray, group_count: int) -> PreparedFilter:
+def prepare_numpy_filter(filter: np.ndarray, group_count: int) -> PreparedFilter:
     """`prepare_filter` in NumPy."""
     values: Any = signed(filter)
     sums = _on_device(values.reshape(len(values), -1).sum(1, dtype=np.int32))
@@ -169,7 +164,7 @@ def prepare_known_filter(filter: np.ndarray, group_count: int) -> PreparedFilter
 
 
 def _on_device(x: Any) -> Array:
-    """A copy, which nobody changes; `jnp.asarray` would compile a program for each shape."""
+    """A copy, which later changes of x do not reach. `jnp.asarray` would compile a program for each shape."""
     return jax.device_put(np.array(x, order="C"))
 
 
@@ -178,27 +173,10 @@ _packed_filter = jax.jit(packed_filter, static_argnums=1)
 
 
 def _arranged(values: Array, group_count: int, dtype: Any, sums: Any = None) -> PreparedFilter:
-    outputs, *rest = values.shape
-    arrangement = arranged("arrange_filter", values, group_count)
-    if arrangement is None:
-        in_groups = (group_count, outputs // group_count, *rest)
-        arrangement = values.reshape(in_groups), f"OI{'HW'[-len(rest) + 1 :]}"
-    values, layout = arrangement
+    values, layout = arrange_filter(values, group_count)
     return PreparedFilter(values, sums, np.dtype(dtype), layout)
 
 
-def _kept(x: Any) -> Any:
-    # The barrier keeps XLA from transposing and adding up constant weights when compiling, which takes it seconds.
+def _unfolded(x: Any) -> Any:
+    # The barrier keeps XLA from constant folding, whose interpreter is slow to transpose and add up weights.
     return lax.optimization_barrier(x)
-
-
-def _packed_filters(weights: PreparedFilter) -> Array | None:
-    pack: Any = partial(packed_filter, group_count=weights.group_count)
-    for _ in range(weights.stack):
-        pack = jax.vmap(pack)
-    packed: Array | None = pack(weights.array)
-    return packed
-
-
-PACKERS[PreparedMatrix] = lambda weights: packed_matrix(weights.array)
-PACKERS[PreparedFilter] = _packed_filters

@@ -1,6 +1,6 @@
-"""XLA:GPU on CUDA: int8 tensor cores for products, and none for most integer convolutions.
+"""Forms for CUDA. XLA:GPU multiplies int8 matrices on tensor cores, and has no kernel for most integer convolutions.
 
-Read in XLA's source and lowered by the tests, not measured.
+The forms follow XLA's source. Tests lower them; they are not measured on a GPU.
 """
 
 from collections.abc import Sequence
@@ -8,14 +8,10 @@ from collections.abc import Sequence
 import jax
 
 from jaxdml._arithmetic import windows
-from jaxdml._arithmetic.backend import Backend
 from jaxdml._arithmetic.prepared import PreparedFilter
 
 
 def conv(x: jax.Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> jax.Array:
-    """Shifted sums for one channel to a group, else a product of matrices for each group."""
-    contract = windows.depthwise if windows.suits_depthwise(filter) else windows.matrix
-    return contract(x, filter, strides, dilations)
-
-
-BACKEND = Backend(int8_conv=conv)
+    """Shifted products for a depthwise filter, else a matrix product for each group."""
+    form = windows.depthwise if windows.suits_depthwise(filter) else windows.matrix
+    return form(x, filter, strides, dilations)

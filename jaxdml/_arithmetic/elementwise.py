@@ -1,4 +1,4 @@
-"""The element-wise operators as formulas on checked arrays, in operations of `rounding`."""
+"""The elementwise operators on validated arrays. `rounding` has their operations."""
 
 import math
 from collections.abc import Sequence
@@ -9,19 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import rounding
-from jaxdml._arithmetic.platforms import overridable
+from jaxdml._arithmetic import native_elementwise, rounding
+from jaxdml._arithmetic.kernel_call import with_kernel
 
 Array = jax.Array
 
 
-@overridable
+@with_kernel(native_elementwise.DEQUANTIZE)
 def dequantized(x: Array, scale: Array, zero_point: Array | None) -> Array:
-    """fl(fl(x - zero_point) * scale), rounded once more if scale is FLOAT16; of scale's type."""
+    """fl(fl(x - zero_point) * scale), rounded once more if scale is FLOAT16, in scale's type."""
     return rounding.scaled(rounding.difference(x, zero_point), scale)
 
 
-@overridable
+@with_kernel(native_elementwise.QUANTIZE)
 def quantized(x: Array, scale: Array, zero_point: Array | None, *, output_dtype: Any) -> Array:
     """sat(rne(fl(x / scale)) + zero_point)."""
     x, scale = (rounding.flushed(lax.convert_element_type(value, jnp.float32)) for value in (x, scale))
@@ -29,7 +29,7 @@ def quantized(x: Array, scale: Array, zero_point: Array | None, *, output_dtype:
     return rounding.saturate(quotient, zero_point, output_dtype)
 
 
-@overridable
+@with_kernel(native_elementwise.ADD)
 def quantized_sum(
     a: Array, a_scale: Array, a_zero_point: Array | None, b: Array, b_scale: Array, b_zero_point: Array | None,
     output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any,
@@ -42,20 +42,20 @@ def quantized_sum(
     return rounding.saturate(quotient, output_zero_point, output_dtype)
 
 
-@overridable
+@with_kernel(native_elementwise.EXTREMES)
 def extremes(x: Array) -> Array:
-    """float32 [2]: the least and the greatest of 0 and all elements of float32 x; both NaN if an element is NaN."""
-    every, zero = tuple(range(x.ndim)), np.float32(0)
-    # 0 is no initial value of the reductions: XLA leaves that out where there is one element.
-    low = lax.min(lax.reduce(x, np.float32(np.inf), lax.min, every), zero)
-    high = lax.max(lax.reduce(x, np.float32(-np.inf), lax.max, every), zero)
-    has_nan = lax.reduce(lax.ne(x, x), np.False_, lax.bitwise_or, every)
+    """The minimum and the maximum of 0 and all elements of float32 x, as float32 [2]; NaN if an element is NaN."""
+    axes, zero = tuple(range(x.ndim)), np.float32(0)
+    # XLA drops the initial value if x has one element, so 0 cannot be the initial value.
+    low = lax.min(lax.reduce(x, np.float32(np.inf), lax.min, axes), zero)
+    high = lax.max(lax.reduce(x, np.float32(-np.inf), lax.max, axes), zero)
+    has_nan = lax.reduce(lax.ne(x, x), np.False_, lax.bitwise_or, axes)
     low, high = (lax.select(has_nan, lax.full_like(end, np.nan), end) for end in (low, high))
     return lax.concatenate([lax.expand_dims(low, (0,)), lax.expand_dims(high, (0,))], 0)
 
 
 def dynamically_quantized(x: Array, *, output_dtype: Any) -> tuple[Array, Array, Array]:
-    """x in steps of a scale that its own range gives; scale and zero point have sizes of 1."""
+    """x quantized by the scale and zero point of its range, and these, in shape [1, ...]."""
     x = lax.convert_element_type(x, jnp.float32)
     ends = extremes(x)
     low, high = (lax.squeeze(lax.slice_in_dim(ends, i, i + 1), (0,)) for i in range(2))
@@ -69,43 +69,43 @@ def dynamically_quantized(x: Array, *, output_dtype: Any) -> tuple[Array, Array,
 
 
 def quantized_blocks(x: Array, scale: Array, zero_point: Array | None, *, output_dtype: Any) -> Array:
-    """`quantized`, each element by the scale and zero point of its block."""
+    """`quantized` by one scale and zero point for each block."""
     blocked, parameters = _in_blocks(x, scale, _zero_point(zero_point, output_dtype))
     return lax.reshape(quantized(blocked, *parameters, output_dtype=output_dtype), x.shape)
 
 
 def dequantized_blocks(x: Array, scale: Array, zero_point: Array | None) -> Array:
-    """`dequantized`, each element by the scale and zero point of its block."""
+    """`dequantized` by one scale and zero point for each block."""
     blocked, parameters = _in_blocks(x, scale, _zero_point(zero_point, x.dtype))
     return lax.reshape(dequantized(blocked, *parameters), x.shape)
 
 
 def _zero_point(zero_point: Array | None, dtype: Any) -> Any:
-    """An unsigned tensor without a zero point has the one in the middle of its range."""
+    """The zero point; if it is None and dtype is unsigned, the middle of dtype's range."""
     limits = rounding.limits_of(dtype)
     return np.asarray((limits.max + 1) // 2, dtype) if zero_point is None and limits.min == 0 else zero_point
 
 
 def _in_blocks(x: Array, *parameters: Any) -> tuple[Array, list[Any]]:
-    """x with a dimension more for each in which parameters have blocks, and the parameters to broadcast to it."""
+    """x with each blocked dimension split into [blocks, block size], and parameters in shapes that broadcast to it."""
     given = [p for p in parameters if p is not None and p.ndim]
     blocks = [_blocks(size, [p.shape[axis] for p in given]) for axis, size in enumerate(x.shape)]
     shape: list[Any] = []
     for size, count in zip(x.shape, blocks, strict=True):
-        shape += [size] if _is_whole(size, count) else [count, size // count]
+        shape += [size] if _is_unsplit(size, count) else [count, size // count]
     return lax.reshape(x, shape), [_for_blocks(p, x.shape, blocks) for p in parameters]
 
 
 def _blocks(size: Any, counts: list[Any]) -> Any:
-    """How many blocks a dimension falls into, so that no block spans two values of a parameter."""
+    """The number of blocks of a dimension: the fewest for which no block spans two values of a parameter."""
     several = [count for count in counts if not (isinstance(count, int) and count == 1)]
     if all(count == size for count in several):
         return size if several else 1
     return math.lcm(*several)
 
 
-def _is_whole(size: Any, count: Any) -> bool:
-    """Whether a dimension stays as it is: one block, or one for each element."""
+def _is_unsplit(size: Any, count: Any) -> bool:
+    """Whether a dimension is not split: it has one block, or one for each element."""
     return bool(count == size) or (isinstance(count, int) and count == 1)
 
 
@@ -117,5 +117,5 @@ def _for_blocks(parameter: Any, sizes: Sequence[Any], blocks: Sequence[Any]) -> 
         if parameter.shape[axis] not in (1, count):
             parameter = jnp.repeat(parameter, count // parameter.shape[axis], axis)
         own = parameter.shape[axis]
-        shape += [own] if _is_whole(size, count) else [own, 1]
+        shape += [own] if _is_unsplit(size, count) else [own, 1]
     return lax.reshape(parameter, shape)

@@ -1,4 +1,4 @@
-"""The convolution as `lax` spells it: on int32 operands right on every backend, and fast on none."""
+"""The convolution of `lax`: on int32 operands correct on every platform, and fast on none."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdml._arithmetic.prepared import PreparedFilter, signed_filter
-from jaxdml._arithmetic.sharding import out_sharding, whole_in_space
+from jaxdml._arithmetic.sharding import out_sharding, replicated_in_space
 
 Array = jax.Array
 
 
 def conv(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
-    """int8 [N, C, *spatial], padded, with the filter, in int32 [N, O, *output]."""
+    """int8 [N, C, *spatial], padded, with the filter, in int32: [N, O, *output]."""
     wide, values = (lax.convert_element_type(operand, jnp.int32) for operand in (x, signed_filter(filter)))
     return convolution(wide, values, filter, strides, dilations)
 
@@ -21,10 +21,10 @@ def conv(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Se
 def convolution(
     x: Array, values: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]
 ) -> Array:
-    """The convolution of `lax` with the filter's values, of x's type, in its groups."""
+    """The convolution of `lax` in the filter's groups; values are the filter's, in x's type."""
     space = range(2, x.ndim)
     total = lax.conv_general_dilated(
-        whole_in_space(x, *space),
+        replicated_in_space(x, *space),
         values,
         window_strides=strides,
         padding=[(0, 0)] * len(strides),
@@ -33,4 +33,4 @@ def convolution(
         preferred_element_type=jnp.int32,
         out_sharding=out_sharding((x, 0), (values, 0), *((x, axis) for axis in space)),
     )
-    return whole_in_space(total, *space)
+    return replicated_in_space(total, *space)

@@ -1,13 +1,13 @@
-"""Calls of native kernels as one primitive: which form computes is decided where a program is lowered.
+"""Calls of native kernels as one JAX primitive, whose lowering chooses between the kernel and the function on XLA.
 
-Lowered for one CPU, or inside of `shard_map`, it is the native kernel. For other platforms, for devices that XLA shares
-the work among, and for `jax.export`, whose files must be readable anywhere, it is the same function on XLA. Under vmap
-operands get leading dimensions, of size 1 where an operand is not mapped.
+A call that is lowered for one CPU device, or in `shard_map`, runs the kernel. On other platforms, on a mesh that XLA
+partitions, and in files of `jax.export`, which other machines read, it runs on XLA. Under vmap every operand gets a
+leading dimension, of size 1 if the operand is not mapped.
 """
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,108 +16,130 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from jaxdml._arithmetic.kernel_library import library
+
 Array = jax.Array
 
 
 class Kernel(NamedTuple):
-    """A function that has a native form.
+    """A native kernel for a function on XLA.
 
     Attributes:
-      native: (*arguments, leading, **statics); so many leading dimensions are those of vmap.
-      result: (*arguments, **statics) -> shape and type, of abstract arguments without those.
-      takes: (*arguments, **statics) -> whether the kernel computes such a call.
-      is_on_each_device: whether each device computes all of it where XLA shares the work among several.
+      native: (*arguments, leading, **statics) -> result; arrays have `leading` dimensions of vmap in front.
+      result: (*arguments, **statics) -> shape and type of the result, without dimensions of vmap.
+      takes: (*arguments, **statics) -> whether the kernel computes this call.
+      is_replicated: whether each device of a mesh computes all of it.
     """
 
     native: Callable[..., Array]
     result: Callable[..., tuple[tuple[int, ...], Any]]
     takes: Callable[..., bool] = lambda *arguments, **statics: True
-    is_on_each_device: bool = False
+    is_replicated: bool = False
 
 
-class _Call(NamedTuple):
-    """What a call is, apart from its arrays.
+class _Spec(NamedTuple):
+    """The static part of a call.
 
     Attributes:
-      on_xla: the function in operations of XLA.
-      tree: of the arguments.
-      mapped: for each vmap, the outermost first, which of the arrays have its dimension; the others have one of size 1.
+      function: the function on XLA.
+      tree: the tree of its arguments, whose leaves are the operands.
+      mapped: which operands each vmap maps, the outermost vmap first.
     """
 
     kernel: Kernel
-    on_xla: Callable[..., Array]
+    function: Callable[..., Any]
     tree: Any
     statics: tuple[tuple[str, Any], ...]
     mapped: tuple[tuple[bool, ...], ...] = ()
 
-    def common(self, *leaves: Array) -> Array:
-        def form(*leaves: Array) -> Array:
-            return self.on_xla(*jax.tree.unflatten(self.tree, leaves), **dict(self.statics))
+    def on_xla(self, *leaves: Array) -> Array:
+        def function(*leaves: Array) -> Array:
+            result: Array = self.function(*jax.tree.unflatten(self.tree, leaves), **dict(self.statics))
+            return result
 
-        for of_arrays in reversed(self.mapped):
-            form = _mapped(form, of_arrays)
-        return form(*leaves)
+        for is_mapped in reversed(self.mapped):
+            function = _vmapped(function, is_mapped)
+        return function(*leaves)
 
     def native(self, *leaves: Array) -> Array:
         arguments = jax.tree.unflatten(self.tree, leaves)
         return self.kernel.native(*arguments, leading=len(self.mapped), **dict(self.statics))
 
 
-def _mapped(form: Callable[..., Array], of_arrays: Sequence[bool]) -> Callable[..., Array]:
+def _vmapped(function: Callable[..., Array], mapped: Sequence[bool]) -> Callable[..., Array]:
     def over_all(*leaves: Array) -> Array:
-        pairs = zip(leaves, of_arrays, strict=True)
+        pairs = zip(leaves, mapped, strict=True)
         inner = [leaf if is_mapped else lax.squeeze(leaf, (0,)) for leaf, is_mapped in pairs]
-        return jax.vmap(form, [0 if is_mapped else None for is_mapped in of_arrays])(*inner)
+        return jax.vmap(function, [0 if is_mapped else None for is_mapped in mapped])(*inner)
 
     return over_all
 
 
-def call(kernel: Kernel, on_xla: Callable[..., Array], *arguments: Any, **statics: Any) -> Array:
-    """on_xla(*arguments, **statics), by the kernel where it runs."""
+def with_kernel[**P, R](kernel: Kernel) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorates a function on XLA: the kernel computes the calls that it takes.
+
+    The function takes arrays as positional arguments, and statics as keyword arguments.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def decorated(*arguments: P.args, **statics: P.kwargs) -> R:
+            if library() is None or not kernel.takes(*arguments, **statics):
+                return function(*arguments, **statics)
+            result: Any = call(kernel, function, *arguments, **statics)
+            return result
+
+        return decorated
+
+    return decorate
+
+
+def call(kernel: Kernel, function: Callable[..., Any], *arguments: Any, **statics: Any) -> Array:
+    """function(*arguments, **statics), by the kernel where the lowering allows it."""
     leaves, tree = jax.tree.flatten(arguments)
-    what = _Call(kernel, on_xla, tree, tuple(sorted(statics.items())))
-    result: Array = _primitive.bind(*leaves, what=what)
+    spec = _Spec(kernel, function, tree, tuple(sorted(statics.items())))
+    result: Array = _primitive.bind(*leaves, spec=spec)
     return result
 
 
 _primitive = Primitive("jaxdml_kernel")
 
 
-def _eager(*leaves: Array, what: _Call) -> Array:
+def _evaluate(*leaves: Array, spec: _Spec) -> Array:
     with jax.disable_jit(False):
-        result: Array = _compiled(what)(*leaves)
+        result: Array = _jitted(spec)(*leaves)
         return result
 
 
 @functools.lru_cache(maxsize=4096)
-def _compiled(what: _Call) -> Callable[..., Array]:
-    compiled: Callable[..., Array] = jax.jit(functools.partial(_primitive.bind, what=what))
-    return compiled
+def _jitted(spec: _Spec) -> Callable[..., Array]:
+    jitted: Callable[..., Array] = jax.jit(functools.partial(_primitive.bind, spec=spec))
+    return jitted
 
 
-def _abstract(*leaves: Any, what: _Call) -> Any:
-    if not jax.sharding.get_abstract_mesh().empty:  # a type says there how it is sharded, which XLA's form knows
-        return jax.make_jaxpr(what.common)(*leaves).out_avals[0]
-    sizes = [next(leaf.shape[i] for leaf, is_mapped in zip(leaves, of_arrays, strict=True) if is_mapped)
-             for i, of_arrays in enumerate(what.mapped)]  # fmt: skip
+def _abstract_eval(*leaves: Any, spec: _Spec) -> Any:
+    if not jax.sharding.get_abstract_mesh().empty:  # the type includes a sharding there, which tracing on XLA finds
+        return jax.make_jaxpr(spec.on_xla)(*leaves).out_avals[0]
+    sizes = [next(leaf.shape[i] for leaf, is_mapped in zip(leaves, mapped, strict=True) if is_mapped)
+             for i, mapped in enumerate(spec.mapped)]  # fmt: skip
     inner = (jax.ShapeDtypeStruct(leaf.shape[len(sizes) :], leaf.dtype) for leaf in leaves)
-    shape, dtype = what.kernel.result(*jax.tree.unflatten(what.tree, inner), **dict(what.statics))
+    shape, dtype = spec.kernel.result(*jax.tree.unflatten(spec.tree, inner), **dict(spec.statics))
     return jax.core.ShapedArray((*sizes, *shape), np.dtype(dtype))
 
 
-def _batched(leaves: Sequence[Array], dimensions: Sequence[int | None], *, what: _Call) -> tuple[Array, int]:
-    of_arrays = tuple(dimension is not None for dimension in dimensions)
-    pairs = zip(leaves, dimensions, strict=True)
+def _batch(leaves: Sequence[Array], axes: Sequence[int | None], *, spec: _Spec) -> tuple[Array, int]:
+    is_mapped = tuple(axis is not None for axis in axes)
+    pairs = zip(leaves, axes, strict=True)
     moved = [lax.expand_dims(x, (0,)) if axis is None else _to_front(x, axis) for x, axis in pairs]
-    return _primitive.bind(*moved, what=what._replace(mapped=(of_arrays, *what.mapped))), 0
+    return _primitive.bind(*moved, spec=spec._replace(mapped=(is_mapped, *spec.mapped))), 0
 
 
-def _differentiated(primals: Sequence[Array], tangents: Sequence[Any], *, what: _Call) -> tuple[Array, Any]:
-    """The kernel's value with the derivative of the form on XLA; integers have none."""
-    value = _primitive.bind(*primals, what=what)
-    whole = [np.zeros(x.shape, jax.dtypes.float0) if isinstance(dx, ad.Zero) and not _is_float(x)
-             else ad.instantiate_zeros(dx) for x, dx in zip(primals, tangents, strict=True)]  # fmt: skip
-    return value, jax.jvp(what.common, tuple(primals), tuple(whole))[1]
+def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, spec: _Spec) -> tuple[Array, Any]:
+    """The kernel's value, and the tangent of the function on XLA; tangents of integers are float0."""
+    value = _primitive.bind(*primals, spec=spec)
+    instantiated = [np.zeros(x.shape, jax.dtypes.float0) if isinstance(dx, ad.Zero) and not _is_float(x)
+                    else ad.instantiate_zeros(dx) for x, dx in zip(primals, tangents, strict=True)]  # fmt: skip
+    return value, jax.jvp(spec.on_xla, tuple(primals), tuple(instantiated))[1]
 
 
 def _is_float(x: Array) -> bool:
@@ -128,30 +150,34 @@ def _to_front(x: Array, axis: int) -> Array:
     return lax.transpose(x, (axis, *(i for i in range(x.ndim) if i != axis)))
 
 
-def _lower(context: Any, *operands: Any, what: _Call) -> Any:
-    return mlir.lower_fun(what.common, multiple_results=False)(context, *operands)
+def _lower(context: Any, *operands: Any, spec: _Spec) -> Any:
+    return mlir.lower_fun(spec.on_xla, multiple_results=False)(context, *operands)
 
 
-def _lower_for_cpu(context: Any, *operands: Any, what: _Call) -> Any:
-    form = what.native if _is_native(context.module_context, what.kernel) else what.common
-    return mlir.lower_fun(form, multiple_results=False)(context, *operands)
+def _lower_for_cpu(context: Any, *operands: Any, spec: _Spec) -> Any:
+    target = target_of(context)
+    is_native = target == "device" or (target == "mesh" and spec.kernel.is_replicated)
+    return mlir.lower_fun(spec.native if is_native else spec.on_xla, multiple_results=False)(context, *operands)
 
 
-def _is_native(module: Any, kernel: Kernel) -> bool:
-    """Whether a program is for this machine, and what it says is said for each device by itself."""
+def target_of(context: Any) -> Literal["file", "device", "mesh"]:
+    """What a program is lowered for: a file of `jax.export`, a single device, or a mesh.
+
+    In `shard_map` over all axes a program is lowered for a single device. XLA partitions a program for a mesh, and
+    cannot partition custom calls. No public function of JAX tells these apart, so this one reads the lowering context.
+    """
+    module = context.module_context
     if module.lowering_parameters.for_export:
-        return False
-    if kernel.is_on_each_device:
-        return True
+        return "file"
     axes = module.axis_context
     if isinstance(axes, mlir.SPMDAxisContext):
-        return axes.manual_axes == frozenset(axes.mesh.axis_names)
-    return isinstance(axes, mlir.ShardingContext) and axes.num_devices == 1
+        return "device" if axes.manual_axes == frozenset(axes.mesh.axis_names) else "mesh"
+    return "device" if isinstance(axes, mlir.ShardingContext) and axes.num_devices == 1 else "mesh"
 
 
-_primitive.def_impl(_eager)
-_primitive.def_abstract_eval(_abstract)
-batching.primitive_batchers[_primitive] = _batched
-ad.primitive_jvps[_primitive] = _differentiated
+_primitive.def_impl(_evaluate)
+_primitive.def_abstract_eval(_abstract_eval)
+batching.primitive_batchers[_primitive] = _batch
+ad.primitive_jvps[_primitive] = _jvp
 mlir.register_lowering(_primitive, _lower)
 mlir.register_lowering(_primitive, _lower_for_cpu, platform="cpu")

@@ -1,4 +1,4 @@
-"""Which kernels compute on a CPU: those of the package jaxdml-cpu, or XLA's. The bits are the same."""
+"""The choice between native kernels, of the package jaxdml-cpu, and XLA's. Both give the same bits."""
 
 import contextlib
 import importlib
@@ -12,30 +12,23 @@ import jax
 
 ENVIRONMENT = "JAXDML_KERNELS"
 SETS = ("avx2", "avx512_vnni", "amx_int8")  # of instructions
-VERSION = "0.2.0"  # of jaxdml-cpu that this version of jaxdml calls
+VERSION = "0.2.0"  # the version of jaxdml-cpu that fits
 
 
-class _Found:
-    """What was found at import.
-
-    Attributes:
-      library: of jaxdml-cpu; None where it does not run.
-      why: it does not run, or which it is.
-      is_wanted: whether native kernels are used where nothing else is said.
-    """
-
-    def __init__(self) -> None:
-        said = os.environ.get(ENVIRONMENT)
-        wanted = said or "native"
-        if wanted not in ("xla", "native", *SETS):
-            raise ValueError(f"{ENVIRONMENT} is {wanted!r}, expected xla, native, {', '.join(SETS[:-1])} or {SETS[-1]}")
-        self.library, self.why = _load(wanted if wanted in SETS else "")
-        self.is_wanted = wanted != "xla"
-        if said and self.is_wanted and self.library is None:
-            warnings.warn(f"{ENVIRONMENT} is {wanted}, and XLA's kernels run: {self.why}.", stacklevel=2)
+def _find() -> tuple[Any, str, bool]:
+    """The library or None, its name or the reason that there is none, and whether native kernels are the default."""
+    value = os.environ.get(ENVIRONMENT)
+    wanted = value or "native"
+    if wanted not in ("xla", "native", *SETS):
+        raise ValueError(f"{ENVIRONMENT} is {wanted!r}, expected xla, native, {', '.join(SETS[:-1])} or {SETS[-1]}")
+    library, reason = _load(wanted if wanted in SETS else "")
+    if value and wanted != "xla" and library is None:
+        warnings.warn(f"{ENVIRONMENT} is {wanted}, and XLA's kernels run: {reason}.", stacklevel=2)
+    return library, reason, wanted != "xla"
 
 
 def _load(name: str) -> tuple[Any, str]:
+    """The library with the kernels of a set of instructions, the fastest for "", and its name or why there is none."""
     try:
         package: Any = importlib.import_module("jaxdml_cpu")
     except ModuleNotFoundError as error:
@@ -67,56 +60,56 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
 
 
-_found = _Found()
-_wanted = jax.make_user_context(default_value="native" if _found.is_wanted else "xla")
+_library, _reason, _is_default = _find()
+_chosen = jax.make_user_context(default_value="native" if _is_default else "xla")
 
 
 def library() -> Any:
-    """The native library where it computes: on a CPU, where nobody chose XLA; else None."""
-    is_on = _found.library is not None and _wanted.value == "native" and jax.default_backend() == "cpu"
-    return _found.library if is_on else None
+    """The native library; None if it is missing, XLA is chosen, or the default backend is not the CPU."""
+    is_on = _library is not None and _chosen.value == "native" and jax.default_backend() == "cpu"
+    return _library if is_on else None
 
 
 def kernels() -> str:
-    """Which kernels compute here, and why, in one line.
+    """The kernels in use, native or XLA's, and why.
 
-    Native kernels are those of the package jaxdml-cpu, which XLA calls as custom calls. This asks JAX for its default
-    backend, which JAX then starts: configure devices before.
+    Native kernels are custom calls to the package jaxdml-cpu. The function initializes JAX's default backend: configure
+    devices before you call it.
 
     Returns:
       ``"native: ..."`` or ``"xla: ..."``, with the reason.
 
     Source: https://docs.jax.dev/en/latest/ffi.html
     """
-    if _wanted.value == "xla":
+    if _chosen.value == "xla":
         return f"xla: chosen by use_kernels or {ENVIRONMENT}"
-    if _found.library is None:
-        return f"xla: {_found.why}"
+    if _library is None:
+        return f"xla: {_reason}"
     if jax.default_backend() != "cpu":
         return f"xla: the default backend is {jax.default_backend()}, and native kernels are for the CPU"
-    return f"native: {_found.why}"
+    return f"native: {_reason}"
 
 
 @contextlib.contextmanager
 def use_kernels(which: str) -> Iterator[None]:
-    """A context in which a CPU computes by native kernels, or by XLA.
+    """A context in which operators run on native kernels of the CPU, or on XLA's.
 
-    The results are the same. The choice is part of what `jax.jit` compiles for. The environment variable JAXDML_KERNELS
-    makes it for a whole process; there avx2, avx512_vnni and amx_int8 choose among native kernels, too, and a choice
-    that this processor does not have is a warning.
+    The results are the same. `jax.jit` compiles a function once for each choice. The environment variable
+    JAXDML_KERNELS chooses for a whole process; its values avx2, avx512_vnni and amx_int8 also choose the instruction
+    set of native kernels. If the processor lacks that set, XLA's kernels run, with a warning.
 
     Args:
       which: "native" or "xla".
 
     Raises:
-      ValueError: if which is neither, or there are no native kernels; `kernels` says why.
+      ValueError: if which is neither, or native kernels are not available; `kernels` says why.
 
     Source: https://docs.jax.dev/en/latest/ffi.html
     """
     if which not in ("native", "xla"):
         sets = f"{ENVIRONMENT} chooses a set of instructions"
         raise ValueError(f"use_kernels: which is {which!r}, expected 'native' or 'xla'; {sets}")
-    if which == "native" and _found.library is None:
-        raise ValueError(f"use_kernels: there are no native kernels: {_found.why}")
-    with _wanted(which):
+    if which == "native" and _library is None:
+        raise ValueError(f"use_kernels: there are no native kernels: {_reason}")
+    with _chosen(which):
         yield

@@ -1,10 +1,10 @@
-"""The operators as native kernels compute them, and the weights as these read them.
+"""Native kernels for products and convolutions.
 
-A native form takes what the form on XLA takes, with `leading` more dimensions in front of every array.
+Each takes the arguments of its function on XLA, with `leading` dimensions of vmap in front of every array.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,38 +12,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import native_elementwise
-from jaxdml._arithmetic.kernel_call import Kernel, call
-from jaxdml._arithmetic.kernel_library import library
-from jaxdml._arithmetic.native_call import Result, computed, numbers, operand
+from jaxdml._arithmetic.kernel_call import Kernel
+from jaxdml._arithmetic.native_call import Result, in_two_dimensions, int64s, library_call, operand
+from jaxdml._arithmetic.packing import packed_filter_shape, packed_matrix_shape
 from jaxdml._arithmetic.prepared import Prepared, PreparedFilter
 from jaxdml._shapes import aligned, output_extent
 
 Array = jax.Array
 
 
-def kernel_for(name: str, arguments: Sequence[Any], statics: Mapping[str, Any]) -> Kernel | None:
-    """The kernel for a call of an operator; None where XLA computes, or where weights were prepared for that."""
-    found = library()
-    if found is None or any(isinstance(x, Prepared) and not _is_packed(found, x) for x in arguments):
-        return None
-    kernel = KERNELS.get(name)
-    return kernel if kernel is not None and kernel.takes(*arguments, **statics) else None
+def _takes(*arguments: Any, **_: Any) -> bool:
+    """Arrays are taken; prepared weights only if they are packed."""
+    return all(_is_packed(x) for x in arguments if isinstance(x, Prepared))
 
 
-def _is_packed(found: Any, weights: Prepared) -> bool:
-    """Whether weights are packed as a whole; inside of `shard_map` they may be a part of what was packed."""
+def _is_packed(weights: Prepared) -> bool:
+    """Whether weights are packed, and whole: in `shard_map` each device may hold a part of what was packed."""
     if weights.packed is None:
         return False
     if isinstance(weights, PreparedFilter):
-        return bool(weights.packed.shape == (_filter_bytes(found, weights.shape, weights.group_count),))
-    return bool(weights.packed.shape == (*weights.shape[:-2], found.matrix_bytes(*weights.shape[-2:])))
-
-
-def _filter_bytes(found: Any, shape: Sequence[int], group_count: int) -> int:
-    outputs, channels, *kernel = shape
-    size: int = found.filter_bytes((outputs, channels, *(1, *kernel)[-2:]), group_count)
-    return size
+        return bool(weights.packed.shape == packed_filter_shape(weights.shape, weights.group_count))
+    return bool(weights.packed.shape == packed_matrix_shape(weights.shape))
 
 
 # Products ------------------------------------------------------------------------------------------------------------
@@ -70,7 +59,7 @@ def _dot(
         parameter(output_zero_point, output_dtype),
     )
     result = (*a.shape[leading:-1], b.shape[-1]), output_dtype
-    return computed("matmul", leading, result, operands, is_packed=is_packed)
+    return library_call("matmul", leading, result, operands, is_packed=is_packed)
 
 
 def _dot_result(a: Any, a_scale: Any, a_zero_point: Any, b: Any, *_: Any, output_dtype: Any) -> Result:
@@ -83,11 +72,11 @@ def _integer_dot(a: Array, a_zero_point: Array | None, b: Any, b_zero_point: Arr
 
 
 def _integer_dot_result(a: Any, a_zero_point: Any, b: Any, b_zero_point: Any) -> Result:
-    return (*a.shape[:-1], b.shape[-1]), jnp.int32
+    return _dot_result(a, None, a_zero_point, b, output_dtype=jnp.int32)
 
 
 def _one(leading: int) -> Array:
-    """The scale of sums that stay as they are, which the library does not read."""
+    """A scale for int32 results, whose sums the library does not scale."""
     return lax.full((1,) * leading, 1, jnp.float32)
 
 
@@ -102,48 +91,44 @@ def _conv(
     group_count: int, leading: int,
 ) -> Array:  # fmt: skip
     is_packed = isinstance(filter, Prepared)
-    of_filter = filter.shape[-(x.ndim - leading) :]
-    space = output_extents(x, of_filter, strides=strides, dilations=dilations, padding=padding)
+    filter_shape = filter.shape[-(x.ndim - leading) :]
+    space = _output_extents(x, filter_shape, strides=strides, dilations=dilations, padding=padding)
 
     def parameter(x: Array | None, dtype: Any) -> Array:
         return operand(x, leading, lambda shape: (math.prod(shape),), dtype)
 
     operands = (
-        _in_two_dimensions(x, len(strides)),
+        in_two_dimensions(x, len(strides)),
         parameter(x_scale, None),
         parameter(x_zero_point, x.dtype),
-        filter.packed if is_packed else _in_two_dimensions(filter, len(strides)),
+        filter.packed if is_packed else in_two_dimensions(filter, len(strides)),
         parameter(filter_scale, None),
         parameter(filter_zero_point, filter.dtype),
         lax.full((1,) * leading + (0,), 0, jnp.int32) if bias is None else parameter(bias, None),
         parameter(output_scale, None),
         parameter(output_zero_point, output_dtype),
     )
-    images = computed(
+    images = library_call(
         "convolve",
         leading,
-        ((x.shape[leading], of_filter[0], *(1, *space)[-2:]), output_dtype),
+        ((x.shape[leading], filter_shape[0], *(1, *space)[-2:]), output_dtype),
         operands,
         is_packed=is_packed,
-        filter_shape=numbers((*of_filter[:2], *(1, *of_filter[2:])[-2:])),
+        filter_shape=int64s((*filter_shape[:2], *(1, *filter_shape[2:])[-2:])),
         group_count=np.int64(group_count),
-        strides=numbers((1, *strides)[-2:]),
-        dilations=numbers((1, *dilations)[-2:]),
-        start_padding=numbers((0, *(start for start, _ in padding))[-2:]),
-        end_padding=numbers((0, *(end for _, end in padding))[-2:]),
+        strides=int64s((1, *strides)[-2:]),
+        dilations=int64s((1, *dilations)[-2:]),
+        start_padding=int64s((0, *(start for start, _ in padding))[-2:]),
+        end_padding=int64s((0, *(end for _, end in padding))[-2:]),
     )
     return lax.reshape(images, (*images.shape[: leading + 2], *space))
 
 
-def _in_two_dimensions(x: Array, spatial: int) -> Array:
-    return x if spatial == 2 else lax.expand_dims(x, (x.ndim - 1,))
-
-
-def output_extents(
+def _output_extents(
     x: Any, filter: Sequence[int], *, strides: Sequence[int], dilations: Sequence[int],
     padding: Sequence[tuple[int, int]],
 ) -> tuple[int, ...]:  # fmt: skip
-    """The spatial dimensions of a convolution's output."""
+    """The spatial dimensions of the output of a convolution."""
     sizes = zip(x.shape[-len(strides) :], filter[2:], strides, dilations, *zip(*padding, strict=True), strict=True)
     return tuple(output_extent(*size) for size in sizes)
 
@@ -151,70 +136,21 @@ def output_extents(
 def _conv_result(
     x: Any, x_scale: Any, x_zero_point: Any, filter: Any, *_: Any, output_dtype: Any, group_count: int, **options: Any
 ) -> Result:
-    return (x.shape[0], filter.shape[0], *output_extents(x, filter.shape, **options)), output_dtype
+    return (x.shape[0], filter.shape[0], *_output_extents(x, filter.shape, **options)), output_dtype
 
 
 def _integer_conv(
     x: Array, x_zero_point: Array | None, filter: Any, filter_zero_point: Array | None, *, leading: int, **options: Any
 ) -> Array:
-    one, zero_points = _one(leading), (x_zero_point, filter_zero_point)
-    operands = x, one, zero_points[0], filter, one, zero_points[1], None, one, None
+    one = _one(leading)
+    operands = x, one, x_zero_point, filter, one, filter_zero_point, None, one, None
     return _conv(*operands, output_dtype=jnp.int32, leading=leading, **options)
 
 
-def _integer_conv_result(
-    x: Any, x_zero_point: Any, filter: Any, filter_zero_point: Any, *, group_count: int, **options: Any
-) -> Result:
-    return (x.shape[0], filter.shape[0], *output_extents(x, filter.shape, **options)), jnp.int32
+def _integer_conv_result(x: Any, x_zero_point: Any, filter: Any, filter_zero_point: Any, **options: Any) -> Result:
+    return _conv_result(x, None, x_zero_point, filter, output_dtype=jnp.int32, **options)
 
 
-# Weights -------------------------------------------------------------------------------------------------------------
-
-
-def _pack_matrix(b: Array, *, size: int, leading: int) -> Array:
-    return computed("pack_matrix", leading, ((*b.shape[leading:-2], size), jnp.uint8), (b,))
-
-
-def _pack_filter(filter: Array, *, group_count: int, size: int, leading: int) -> Array:
-    filter = _in_two_dimensions(filter, filter.ndim - leading - 2)
-    return computed("pack_filter", leading, ((size,), jnp.uint8), (filter,), group_count=np.int64(group_count))
-
-
-def _packed_result(weights: Any, *, size: int, group_count: int | None = None) -> Result:
-    return (*(weights.shape[:-2] if group_count is None else ()), size), jnp.uint8
-
-
-def packed_matrix(b: Array) -> Array | None:
-    """[..., K, N] as the kernels read it, uint8 [..., bytes]; None where XLA computes."""
-    if (found := library()) is None:
-        return None
-    return call(_PACK_MATRIX, _no_matrix, b, size=found.matrix_bytes(*b.shape[-2:]))
-
-
-def packed_filter(filter: Array, group_count: int) -> Array | None:
-    """[O, C / groups, *kernel] as the kernels read it, uint8 [bytes]; None where XLA computes."""
-    if (found := library()) is None:
-        return None
-    statics = {"group_count": group_count, "size": _filter_bytes(found, filter.shape, group_count)}
-    return call(_PACK_FILTER, _no_filter, filter, **statics)
-
-
-def _no_matrix(b: Array, *, size: int) -> Array:
-    """For what is no CPU: weights that the kernels would refuse."""
-    return lax.full((*b.shape[:-2], size), 0, jnp.uint8)
-
-
-def _no_filter(filter: Array, *, size: int, group_count: int) -> Array:
-    return lax.full((size,), 0, jnp.uint8)
-
-
-_PACK_MATRIX, _PACK_FILTER = (
-    Kernel(form, _packed_result, is_on_each_device=True) for form in (_pack_matrix, _pack_filter)
-)
-KERNELS = {
-    "requantized_dot": Kernel(_dot, _dot_result),
-    "requantized_conv": Kernel(_conv, _conv_result),
-    "integer_dot": Kernel(_integer_dot, _integer_dot_result),
-    "integer_conv": Kernel(_integer_conv, _integer_conv_result),
-    **native_elementwise.KERNELS,
-}
+DOT, CONV = Kernel(_dot, _dot_result, _takes), Kernel(_conv, _conv_result, _takes)
+INTEGER_DOT = Kernel(_integer_dot, _integer_dot_result, _takes)
+INTEGER_CONV = Kernel(_integer_conv, _integer_conv_result, _takes)

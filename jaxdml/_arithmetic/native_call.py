@@ -1,4 +1,4 @@
-"""How native kernels are called: shapes of operands and result, with the dimensions of vmap in front."""
+"""Calls into the native library. Operands and results have `leading` dimensions of vmap in front."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,23 +12,24 @@ Array = jax.Array
 Result = tuple[tuple[int, ...], Any]  # shape and type
 
 
-def computed(name: str, leading: int, result: Result, operands: Sequence[Array], **attributes: Any) -> Array:
-    """What the library computes, with the operands' leading dimensions in front."""
+def library_call(name: str, leading: int, result: Result, operands: Sequence[Array], **attributes: Any) -> Array:
+    """The result of a function of the library. Leading dimensions of size 1 broadcast."""
     sizes = zip(*(x.shape[:leading] for x in operands), strict=True)
     shape, dtype = result
-    whole = (*(next((size for size in each if size != 1), 1) for each in sizes), *shape)
-    result_of_call: Array = jax.ffi.ffi_call(f"jaxdml_cpu_{name}", jax.ShapeDtypeStruct(whole, dtype))(
-        *operands, **attributes
-    )
-    return result_of_call
+    full_shape = (*(next((size for size in each if size != 1), 1) for each in sizes), *shape)
+    return jax.ffi.ffi_call(f"jaxdml_cpu_{name}", jax.ShapeDtypeStruct(full_shape, dtype))(*operands, **attributes)
 
 
 def operand(x: Array | None, leading: int, shape: Callable[[tuple[int, ...]], tuple[int, ...]], dtype: Any) -> Array:
-    """A parameter in the shape that the library takes; zero if there is none."""
+    """A parameter reshaped by `shape`; zero if x is None."""
     if x is None:
         return lax.full((1,) * leading + shape(()), 0, dtype if np.dtype(dtype).itemsize == 1 else jnp.int8)
     return lax.reshape(x, (*x.shape[:leading], *shape(x.shape[leading:])))
 
 
-def numbers(values: Sequence[int]) -> np.ndarray:
+def int64s(values: Sequence[int]) -> np.ndarray:
     return np.asarray(values, np.int64)
+
+
+def in_two_dimensions(x: Array, spatial: int) -> Array:
+    return x if spatial == 2 else lax.expand_dims(x, (x.ndim - 1,))

@@ -1,6 +1,6 @@
-"""Operators as native kernels compute them element by element, and what kernels say of a tensor as a whole.
+"""Native kernels for elementwise operators and reductions.
 
-A native form takes what the form on XLA takes, with `leading` more dimensions in front of every array.
+Each takes the arguments of its function on XLA, with `leading` dimensions of vmap in front of every array.
 """
 
 import math
@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.kernel_call import Kernel
-from jaxdml._arithmetic.native_call import Result, computed, operand
+from jaxdml._arithmetic.native_call import Result, library_call, operand
 
 Array = jax.Array
 
@@ -34,29 +34,25 @@ def _sum(
         parameter(output_scale, None),
         parameter(output_zero_point, output_dtype),
     )
-    return computed("add", leading, (a.shape[leading:], output_dtype), operands, leading_count=np.int64(leading))
-
-
-def _sum_result(a: Any, *_: Any, output_dtype: Any) -> Result:
-    return a.shape, output_dtype
+    return library_call("add", leading, (a.shape[leading:], output_dtype), operands, leading_count=np.int64(leading))
 
 
 # Quantization --------------------------------------------------------------------------------------------------------
 
 
 def _quantize(x: Array, scale: Array, zero_point: Array | None, *, output_dtype: Any, leading: int) -> Array:
-    return _one_scale("quantized", x, scale, zero_point, output_dtype, output_dtype, leading)
+    return _with_one_scale("quantized", x, scale, zero_point, output_dtype, output_dtype, leading)
 
 
 def _dequantize(x: Array, scale: Array, zero_point: Array | None, *, leading: int) -> Array:
-    return _one_scale("dequantized", x, scale, zero_point, x.dtype, jnp.float32, leading)
+    return _with_one_scale("dequantized", x, scale, zero_point, x.dtype, jnp.float32, leading)
 
 
-def _one_scale(
+def _with_one_scale(
     name: str, x: Array, scale: Array, zero_point: Array | None, dtype: Any, output_dtype: Any, leading: int
 ) -> Array:
     operands = x, *(operand(each, leading, lambda shape: (), dtype) for each in (scale, zero_point))
-    return computed(name, leading, (x.shape[leading:], output_dtype), operands, leading_count=np.int64(leading))
+    return library_call(name, leading, (x.shape[leading:], output_dtype), operands, leading_count=np.int64(leading))
 
 
 def _takes_quantize(x: Any, scale: Any, zero_point: Any, *, output_dtype: Any) -> bool:
@@ -76,7 +72,7 @@ def _are_numbers(*parameters: Any) -> bool:
 
 
 def _extremes(x: Array, *, leading: int) -> Array:
-    return computed("extremes", leading, ((2,), jnp.float32), (x,), leading_count=np.int64(leading))
+    return library_call("extremes", leading, ((2,), jnp.float32), (x,), leading_count=np.int64(leading))
 
 
 def _extremes_result(x: Any) -> Result:
@@ -86,14 +82,14 @@ def _extremes_result(x: Any) -> Result:
 def _sums_of_images(x: Array, *, leading: int) -> Array:
     images, ones = x.shape[: leading + 2], (1,) * (x.ndim - leading - 2)
     rows = lax.reshape(x, (*images, math.prod(x.shape[leading + 2 :])))
-    return lax.reshape(computed("row_sums", leading, (images[leading:], jnp.int32), (rows,)), (*images, *ones))
+    return lax.reshape(library_call("row_sums", leading, (images[leading:], jnp.int32), (rows,)), (*images, *ones))
 
 
 def _sums_of_images_result(x: Any) -> Result:
     return (*x.shape[:2], *(1,) * (x.ndim - 2)), jnp.int32
 
 
-def _quantize_result(x: Any, *_: Any, output_dtype: Any) -> Result:
+def _output_result(x: Any, *_: Any, output_dtype: Any) -> Result:
     return x.shape, output_dtype
 
 
@@ -101,10 +97,8 @@ def _dequantize_result(x: Any, *_: Any) -> Result:
     return x.shape, jnp.float32
 
 
-KERNELS = {
-    "quantized_sum": Kernel(_sum, _sum_result),
-    "quantized": Kernel(_quantize, _quantize_result, _takes_quantize),
-    "dequantized": Kernel(_dequantize, _dequantize_result, _takes_dequantize),
-    "extremes": Kernel(_extremes, _extremes_result),
-    "sums_of_images": Kernel(_sums_of_images, _sums_of_images_result),
-}
+ADD = Kernel(_sum, _output_result)
+QUANTIZE = Kernel(_quantize, _output_result, _takes_quantize)
+DEQUANTIZE = Kernel(_dequantize, _dequantize_result, _takes_dequantize)
+EXTREMES = Kernel(_extremes, _extremes_result)
+IMAGE_SUMS = Kernel(_sums_of_images, _sums_of_images_result)

@@ -1,51 +1,38 @@
-"""Which backend is asked on which platform, and where native kernels come first."""
+"""What XLA's platforms compute in different ways: int8 products and convolutions, and the layout of prepared weights.
+
+All forms give the same integers.
+"""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 from jax import lax
 
-from jaxdml._arithmetic import cpu, cuda, tpu
-from jaxdml._arithmetic.backend import Backend
-from jaxdml._arithmetic.kernel_call import call
-from jaxdml._arithmetic.native import kernel_for
+from jaxdml._arithmetic import cpu, cuda, int8, int32, tpu
+from jaxdml._arithmetic.prepared import PreparedFilter
 
-BACKENDS: dict[str, Backend] = {"cpu": cpu.BACKEND, "cuda": cuda.BACKEND, "tpu": tpu.BACKEND}
+Array = jax.Array
+Forms = dict[str, Callable[..., Array]]  # by platform
+DOTS: Forms = {"cpu": cpu.dot}
+CONVS: Forms = {"cpu": cpu.conv, "cuda": cuda.conv, "tpu": tpu.conv}
 
-
-def on_each(name: str, common: Callable[..., Any], *operands: Any, **statics: Any) -> Any:
-    """common(*operands, **statics); on platforms whose backend offers something of that name, what it offers.
-
-    All forms are traced, and the one for the platform that the program is lowered for is kept.
-    """
-    offers = {platform: getattr(backend, name) for platform, backend in BACKENDS.items()}
-    with_statics = {form: functools.partial(form, **statics) for form in {common, *offers.values()} - {None}}
-    own = {platform: with_statics[offer] for platform, offer in offers.items() if offer is not None}
-    if not own:
-        return common(*operands, **statics)
-    return lax.platform_dependent(*operands, **own, default=with_statics[common])
+# Prepared weights must be the same pytree on every platform that they may be moved to: all have the CPU's layouts.
+arrange_matrix, arrange_filter = cpu.arrange_matrix, cpu.arrange_filter
 
 
-def overridable[**P, R](common: Callable[P, R]) -> Callable[P, R]:
-    """The common form of what a backend may offer under the same name, with arrays by place and statics by name."""
-    name = common.__name__
-    on_xla = functools.partial(on_each, name, common)
-
-    @functools.wraps(common)
-    def chosen(*operands: P.args, **statics: P.kwargs) -> R:
-        kernel = kernel_for(name, operands, statics)
-        result: Any = on_xla(*operands, **statics) if kernel is None else call(kernel, on_xla, *operands, **statics)
-        return result
-
-    return chosen
+def int8_dot(a: Array, b: Array, layout: str = "KN") -> Array:
+    """int8 [..., M, K] times int8 [..., K, N] or, by layout, [..., N, K], in int32: [..., M, N]."""
+    return _by_platform(DOTS, int8.product, a, b, layout=layout)
 
 
-def arranged(name: str, *arguments: Any) -> Any:
-    """The arrangement of weights: the first one that is offered, whatever the platform; None if none is.
+def int8_conv(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
+    """int8 [N, C, *spatial], padded, with the filter, in int32: [N, O, *output]."""
+    return _by_platform(CONVS, int32.conv, x, filter, strides=strides, dilations=dilations)
 
-    Prepared weights must be the same pytree on every platform that they may be moved to.
-    """
-    offers = (getattr(backend, name) for backend in BACKENDS.values())
-    arrange = next((offer for offer in offers if offer is not None), None)
-    return None if arrange is None else arrange(*arguments)
+
+def _by_platform(forms: Forms, default: Callable[..., Array], *operands: Any, **statics: Any) -> Array:
+    bound = {platform: functools.partial(form, **statics) for platform, form in forms.items()}
+    result: Array = lax.platform_dependent(*operands, **bound, default=functools.partial(default, **statics))
+    return result

@@ -1,12 +1,11 @@
-"""Weights as the contractions read them: int8, in a layout that suits a backend, with the sums that zero points need.
+"""Prepared weights: int8 in the layout that contractions read, with the sums that zero points need.
 
-Weights are repacked on every call, or once, outside of jit, as DirectML does with tensors that it owns.
+DirectML repacks tensors that it owns once; here a caller does so by preparing weights outside of jit.
 """
 
 import abc
 import dataclasses
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,14 +16,14 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.int8 import unsigned
+from jaxdml._arithmetic.packing import packed_filter, packed_matrix
 
 Array = jax.Array
-PACKERS: dict[type, Callable[[Any], Array | None]] = {}  # by class; filled where kernels are known
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Prepared(abc.ABC):
-    """What stands for an array of weights and is none; its subclasses say what the fields are."""
+    """Base class of prepared weights. Not an array: NumPy's conversion of it raises."""
 
     values: Array
     sums: Array
@@ -35,7 +34,7 @@ class Prepared(abc.ABC):
     @property
     @abc.abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """The shape of the array."""
+        """The shape of the array that was prepared."""
 
     @property
     @abc.abstractmethod
@@ -44,13 +43,13 @@ class Prepared(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def is_whole(self) -> bool:
-        """Whether the arrays have the types and the shapes that belong together; they may be a stack."""
+    def is_consistent(self) -> bool:
+        """Whether the types and shapes of the fields fit each other. Leading dimensions of vmap or scan are allowed."""
 
     @property
     def is_intact(self) -> bool:
-        """Whether an operator takes it."""
-        return self.is_whole
+        """Whether operators take it: they do not take stacks."""
+        return self.is_consistent
 
     @property
     def ndim(self) -> int:
@@ -59,41 +58,45 @@ class Prepared(abc.ABC):
     @property
     @abc.abstractmethod
     def described(self) -> str:
-        """Type and shape of the array, and what it was prepared for."""
+        """Type and shape of the array, and the options of its preparation."""
 
     def __repr__(self) -> str:
         if all(isinstance(x, jax.Array | np.ndarray) for x in (self.values, self.sums)):
             return f"{type(self).__name__}({self.described})"
-        # What a function made of the arrays, such as their shapes.
+        # `jax.tree.map` may have put shapes or shardings in place of the arrays.
         return f"{type(self).__name__}(values={self.values}, sums={self.sums}, packed={self.packed})"
 
     def __reduce__(self) -> Any:
-        """What is pickled is the same for all kernels; where it is read it is packed again, for the kernels there."""
+        """A pickle has no packed array: weights are packed again for the kernels of the process that loads them."""
         return type(self), (self.values, self.sums, self.dtype, self.layout), "pack"
 
     def __setstate__(self, _: str) -> None:
-        if self.is_whole:
-            object.__setattr__(self, "packed", PACKERS[type(self)](self))
+        if self.is_consistent:
+            object.__setattr__(self, "packed", self._pack())
+
+    @abc.abstractmethod
+    def _pack(self) -> Array | None:
+        """The array packed for the kernels of this process."""
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        """NumPy would make an object of it without a word, and `np.save` a file that `np.load` refuses."""
+        """Without this NumPy would make an array of one object, and `np.save` a file that `np.load` refuses."""
         raise TypeError(f"{self} is a pytree of arrays, not an array; save its .array, or pickle it")
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["values", "sums", "packed"], meta_fields=["dtype", "layout"])
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PreparedMatrix(Prepared):
-    """A matrix B, repacked by `prepare_matrix_multiply_b`: a pytree that stands for the array as `b`.
+    """A matrix B, repacked by `prepare_matrix_multiply_b`: a pytree that operators take as `b`.
 
     Attributes:
-      values: int8, the two last dimensions as layout says; uint8 less 128.
+      values: int8, with the last two dimensions in the order of layout; uint8 values less 128.
       sums: int32 [..., 1, N], the sums of values over K.
       dtype: int8 or uint8, the type of the array.
       layout: "KN" or "NK".
-      packed: uint8 [..., bytes], as native kernels read it, or None.
+      packed: uint8 [..., bytes], the matrix packed for native kernels, or None.
       array: the array that was prepared, [..., K, N].
-      shape: that of the array.
-      ndim: its rank.
+      shape: the shape of the array.
+      ndim: the rank of the array.
     """
 
     @property
@@ -106,32 +109,34 @@ class PreparedMatrix(Prepared):
         return unsigned(in_layout(self.values, self.layout), self.dtype)
 
     @property
-    def is_whole(self) -> bool:
+    def is_consistent(self) -> bool:
         *batch, _, columns = self.shape
-        is_one = self.sums.shape == (*batch, 1, columns) and _is_packed(self.packed)
-        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_one
+        do_shapes_fit = self.sums.shape == (*batch, 1, columns) and _is_packed(self.packed)
+        return _is_array(jnp.int8, self.values) and _is_array(jnp.int32, self.sums) and do_shapes_fit
 
     @property
     def described(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
 
+    def _pack(self) -> Array | None:
+        return packed_matrix(self.array)
+
 
 @partial(jax.tree_util.register_dataclass, data_fields=["values", "sums", "packed"], meta_fields=["dtype", "layout"])
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PreparedFilter(Prepared):
-    """A filter, repacked by `prepare_convolution_filter`: a pytree that stands for the array as `filter`.
+    """A filter, repacked by `prepare_convolution_filter`: a pytree that operators take as `filter`.
 
     Attributes:
-      values: int8, the groups first, then as layout says; uint8 less 128.
+      values: int8 [groups, ...], each group in the order of layout; uint8 values less 128.
       sums: int32 [O], the sums of values for each output channel.
       dtype: int8 or uint8, the type of the array.
-      layout: within a group: "OIHW" or "HWIO", in one spatial dimension "OIW" or "WIO".
-      packed: uint8 [bytes], as native kernels read it, or None.
-      group_count: the groups that it was prepared for.
-      array: the array that was prepared, ``[O, C / group_count, *kernel]``; what vmap or a stack puts in front comes
-        first.
-      shape: that of the array.
-      ndim: its rank.
+      layout: the dimensions of a group: "OIHW" or "HWIO", with one spatial dimension "OIW" or "WIO".
+      packed: uint8 [bytes], the filter packed for native kernels, or None.
+      group_count: the number of groups.
+      array: the array that was prepared, ``[O, C / group_count, *kernel]``, after leading dimensions of vmap or scan.
+      shape: the shape of the array.
+      ndim: the rank of the array.
     """
 
     @property
@@ -151,25 +156,32 @@ class PreparedFilter(Prepared):
 
     @property
     def stack(self) -> int:
-        """How many dimensions vmap or a stack has put in front."""
+        """The number of leading dimensions of vmap or scan."""
         return self.ndim - len(self.layout)
 
     @property
-    def is_whole(self) -> bool:
-        is_one = self.sums.shape == self.shape[: self.stack + 1] and _is_packed(self.packed)
-        return _are(jnp.int8, self.values) and _are(jnp.int32, self.sums) and is_one
+    def is_consistent(self) -> bool:
+        do_shapes_fit = self.sums.shape == self.shape[: self.stack + 1] and _is_packed(self.packed)
+        return _is_array(jnp.int8, self.values) and _is_array(jnp.int32, self.sums) and do_shapes_fit
 
     @property
     def is_intact(self) -> bool:
-        return self.is_whole and self.stack == 0
+        return self.is_consistent and self.stack == 0
 
     @property
     def described(self) -> str:
         return f"{self.dtype}{list(self.shape)}, group_count={self.group_count}"
 
+    def _pack(self) -> Array | None:
+        pack: Any = partial(packed_filter, group_count=self.group_count)
+        for _ in range(self.stack):
+            pack = jax.vmap(pack)
+        packed: Array | None = pack(self.array)
+        return packed
+
 
 def _register_for_export(prepared: type) -> None:
-    """Lets `jax.export` write down functions that take prepared weights."""
+    """Lets `jax.export` serialize functions that take prepared weights."""
     jax.export.register_pytree_node_serialization(
         prepared,
         serialized_name=f"jaxdml.{prepared.__name__}",
@@ -178,8 +190,8 @@ def _register_for_export(prepared: type) -> None:
     )
 
 
-def _statics(written: bytes) -> tuple[Any, ...]:
-    dtype, *layout = written.decode().split()
+def _statics(serialized: bytes) -> tuple[Any, ...]:
+    dtype, *layout = serialized.decode().split()
     return (np.dtype(dtype), *layout)
 
 
@@ -188,12 +200,12 @@ _register_for_export(PreparedFilter)
 
 
 def in_layout(values: Array, layout: str) -> Array:
-    """From [..., K, N] to the layout, and back."""
+    """values converted from [..., K, N] to layout, or back."""
     return values if layout == "KN" else swapped(values)
 
 
 def swapped(x: Array) -> Array:
-    """x with its last two dimensions the other way round."""
+    """x with its last two dimensions swapped."""
     *batch, first, second = range(x.ndim)
     return x.transpose((*batch, second, first))
 
@@ -211,14 +223,14 @@ def signed_filter(prepared: PreparedFilter) -> Array:
 def rows_of(prepared: PreparedFilter) -> Array:
     """The values as [groups, O / groups, C / groups * kernel], whatever the layout."""
     values, groups = signed_filter(prepared), prepared.group_count
-    # In two steps: on explicit axes JAX reshapes by merging dimensions or by splitting them, not both at once.
+    # Two steps: on explicit axes one reshape may either merge dimensions or split them.
     rows = lax.reshape(values, (len(values), math.prod(values.shape[1:])))
     return lax.reshape(rows, (groups, len(values) // groups, rows.shape[1]))
 
 
-def _are(dtype: Any, x: Any) -> bool:
+def _is_array(dtype: Any, x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray) and x.dtype == dtype
 
 
 def _is_packed(packed: Any) -> bool:
-    return packed is None or _are(jnp.uint8, packed)
+    return packed is None or _is_array(jnp.uint8, packed)

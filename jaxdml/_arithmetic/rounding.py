@@ -1,17 +1,17 @@
-"""Every rounding and saturation rule, once, with the guards that keep XLA from changing them.
+"""Every rounding and saturation rule, written once, with the guards that keep XLA from changing its bits.
 
-`fl` rounds once to float32, ties to even. All float arithmetic of the operators is written here.
+`fl` rounds to float32, ties to even. All float arithmetic of the operators is in this file.
 
-Subnormals: as DirectX's floating-point rules have it, every float32 operation takes a subnormal operand as a zero of
-its sign, and gives such a zero instead of a subnormal result; FLOAT16 keeps its subnormals, which float32 holds as
-normal numbers. The rule has to be written, because XLA:CPU flushes when it computes and keeps when it folds constants,
-and GPUs keep. It is written where it can matter: a product of an integer and a flushed scale is zero or normal.
+Subnormals: DirectX's floating-point rules replace every subnormal operand and result of a float32 operation by a zero
+of its sign. FLOAT16 keeps its subnormals, which are normal numbers in float32. The rule must be explicit, because
+XLA:CPU flushes at run time but not in constant folding, and GPUs do not flush. `flushed` is called only where a
+subnormal can occur: the product of an integer and a flushed scale is zero or normal.
 
-Rewrites: XLA and the compilers behind it keep integer results, but rewrite float expressions, depending on what is
-compiled together: x / s becomes x * (1 / s) where s is a constant or a broadcast, (a / b) / c becomes a / (b * c), a
-product and a sum become one fused multiply-add. Each changes bits. An `optimization_barrier` is no cure: it is gone
-before the multiply-add is fused, and costs a pass over memory. What holds is data flow: a value that goes through a
-select whose predicate no compiler can decide. Flushing is such a select.
+Rewrites: XLA and LLVM keep integer results but rewrite float expressions, and the rest of the program decides which.
+x / s becomes x * (1 / s) if s is a constant or a broadcast, (a / b) / c becomes a / (b * c), and a product and a sum
+become one fused multiply-add. Each rewrite changes bits. An `optimization_barrier` does not help: XLA removes it before
+LLVM fuses the multiply-add, and it costs a pass over memory. A select does help if no compiler can decide its
+predicate. Flushing is such a select.
 
 Source: https://learn.microsoft.com/windows/win32/direct3d11/floating-point-rules
 """
@@ -31,14 +31,14 @@ SMALLEST_NORMAL = np.float32(2.0**-126)
 
 
 def limits_of(dtype: Any) -> Any:
-    """min and max of an integer type, those of 4 bits among them."""
+    """min and max of an integer type of 4 bits or more."""
     return jnp.iinfo(dtype)  # type: ignore[no-untyped-call]
 
 
 def with_rank(x: Any, rank: int) -> Any:
-    """x with leading ones added or taken away, so that it broadcasts; None stays None, and a scalar one.
+    """x with leading dimensions of 1 added or removed, so that it broadcasts. None and scalars stay as they are.
 
-    Broadcasting itself is left to the operations, which know how their other operands are sharded.
+    The operations that take x broadcast it to a shape, because they know the sharding of their other operands.
     """
     if x is None or x.ndim in (0, rank):
         return x
@@ -46,13 +46,13 @@ def with_rank(x: Any, rank: int) -> Any:
 
 
 def flushed(x: Array, below: Any = SMALLEST_NORMAL) -> Array:
-    """float32 x with subnormals as zeros of their sign, in a form that no float rewrite sees through."""
+    """float32 x with subnormals replaced by zeros of their sign, by a select that no float rewrite sees through."""
     return lax.select(lax.lt(lax.abs(x), below), lax.mul(x, np.float32(0)), x)
 
 
 @jax.custom_jvp
 def flushed_straight_through(x: Array) -> Array:
-    """`flushed`, with the derivative of the identity: that of the select would be 0 at 0, where a bias begins."""
+    """`flushed` with the derivative of the identity. The derivative of its select is 0 at 0, where biases start."""
     return flushed(x)
 
 
@@ -62,10 +62,10 @@ def _straight_through(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Ar
 
 
 def sealed(x: Array) -> Array:
-    """Floats x, rounded before anything else is done with them, and not flushed.
+    """Floats x unchanged, in a form that keeps XLA from merging x's rounding with operations that use it.
 
-    |x| + |x| < |x| holds for no float: rounding is monotonic, infinities are equal, NaN compares false. No arm of the
-    select is a constant, for LLVM moves an addition into a select that has one.
+    |x| + |x| < |x| is false for every float: rounding is monotonic, infinities are equal, NaN compares false. Neither
+    arm of the select is a constant, because LLVM moves an addition into a select with a constant arm.
     """
     magnitude = lax.abs(x)
     twice = lax.add(magnitude, magnitude)
@@ -73,15 +73,15 @@ def sealed(x: Array) -> Array:
 
 
 def rounded_to(x: Array, dtype: Any) -> Array:
-    """float32 x as it is, or rounded once more to float16, which XLA may not undo in the caller's code."""
+    """float32 x, or x rounded to float16 and sealed: XLA would drop the rounding if x is converted back to float32."""
     return x if dtype == jnp.float32 else sealed(lax.convert_element_type(x, dtype))
 
 
 def product(x: Array, y: Array) -> Array:
     """fl(x * y) of flushed values, flushed where its 24 bits lie below the smallest normal number.
 
-    A processor that flushes does so before it would round up to a normal number, another after it. So that both agree,
-    a product of numbers below 1 is taken 2**64 times as large, and none is subnormal before it is flushed.
+    Some processors flush before they round up to a normal number, others after it. So that both agree, a product of
+    numbers below 1 is scaled by 2**64: near the smallest normal number it is then normal, and `flushed` decides.
     """
     larger = lax.max(lax.abs(x), lax.abs(y))
     factor = lax.select(lax.lt(larger, np.float32(1)), lax.full_like(larger, 2.0**64), lax.full_like(larger, 1))
@@ -90,29 +90,29 @@ def product(x: Array, y: Array) -> Array:
 
 
 def total(x: Array, y: Array) -> Array:
-    """fl(x + y) of flushed values, flushed; where it is subnormal, it is exact."""
+    """fl(x + y) of flushed values, flushed. A subnormal sum is exact, so flushing before or after rounding agrees."""
     return flushed(lax.add(x, y))
 
 
 def quotient(x: Array, y: Array) -> Array:
-    """fl(x / y) of flushed values, not flushed: never x * fl(1 / y), and never merged with a division that made x or y.
+    """fl(x / y) of flushed values: never x * fl(1 / y), and never merged with a division that computed x or y.
 
-    What takes it rounds to integers, after a product with one of at most 2**31: where it is subnormal, it is 0 there.
-    The quotient is NaN where x + y is, so that NaN may stand for y there; but then the divisor is no broadcast and no
-    constant, unless the dividend is one too.
+    The quotient is not flushed: callers multiply it by at most 2**31 and round to integers, so a subnormal one gives 0.
+    Where x + y is NaN so is the quotient, and NaN may replace y. The select makes the divisor neither a constant nor a
+    broadcast, unless the dividend is one too.
     """
     either = lax.add(x, y)
     return lax.div(x, lax.select(lax.ne(either, either), either, broadcast_like(y, either)))
 
 
 def difference(x: Array, zero_point: Array | None) -> Array:
-    """fl(x - zero_point), the difference being exact: 32-bit types need 33 bits, which one rounding then sees whole."""
+    """fl(x - zero_point), rounded once from the exact difference, which takes 33 bits for 32-bit types."""
     if zero_point is None:
         return _float32(x)
     zero_point = with_rank(zero_point, x.ndim)
     if x.dtype.itemsize < 4:
         return _float32(lax.sub(_int32(x), _int32(zero_point)))
-    # |x - zero_point| < 2**32, so the wrapped difference taken in the right order is the magnitude.
+    # |x - zero_point| < 2**32, so the larger less the smaller, modulo 2**32, is the magnitude.
     wide_x, wide_zero_point = (lax.convert_element_type(z, jnp.uint32) for z in (x, zero_point))
     above, below = lax.sub(wide_x, wide_zero_point), lax.sub(wide_zero_point, wide_x)
     positive = lax.ge(x, zero_point)
@@ -121,9 +121,9 @@ def difference(x: Array, zero_point: Array | None) -> Array:
 
 
 def scaled(steps: Array, scale: Array) -> Array:
-    """fl(steps * scale) of whole numbers, rounded once more if scale is FLOAT16; of scale's type.
+    """fl(steps * scale) of integers in float32, rounded once more if scale is FLOAT16, in scale's type.
 
-    Flushed only to guard it: no sum that it goes into, here or in the caller's code, takes the product in unrounded.
+    The product is never subnormal. Flushing it keeps XLA from fusing it with a later sum to a multiply-add.
     """
     wide_scale = flushed(with_rank(_float32(scale), steps.ndim))
     return rounded_to(flushed(lax.mul(steps, wide_scale)), scale.dtype)
@@ -140,8 +140,8 @@ def saturate(x: Array, zero_point: Array | None, dtype: Any) -> Array:
         lowest, highest = (
             broadcast_like(_float32(lax.sub(np.int32(end), zero_point)), rounded) for end in (limits.min, limits.max)
         )
-    # The bounds are integers, so clamping before the zero point is added clamps the same values, and all of it fits
-    # int32. Comparisons, not min and max: NaN must lose.
+    # The bounds less the zero point are integers, so clamping before adding it gives the same values, and fits int32.
+    # Comparisons instead of min and max turn NaN into the minimum.
     rounded = lax.select(lax.gt(rounded, lowest), rounded, lowest)
     rounded = _int32(lax.select(lax.lt(rounded, highest), rounded, highest))
     return lax.convert_element_type(rounded if zero_point is None else lax.add(rounded, zero_point), dtype)
@@ -162,7 +162,7 @@ def requantize(
 def multiplied(accumulator: Array, a_scale: Array, b_scale: Array, bias: Array | None, dtype: Any) -> Array:
     """fl(fl(fl(accumulator) * fl(a_scale * b_scale)) + bias) in float32, rounded once more if dtype is FLOAT16.
 
-    accumulator holds whole numbers; scales and bias broadcast to its shape.
+    accumulator holds integers; scales and bias broadcast to its shape.
     """
     scales = (flushed(with_rank(_float32(scale), accumulator.ndim)) for scale in (a_scale, b_scale))
     result = flushed(lax.mul(_float32(accumulator), product(*scales)))
@@ -177,7 +177,7 @@ def averaged(
 ) -> Array:
     """sat(rne(fl(fl(fl(accumulator) * scale) / count) / output_scale)) + zero_point).
 
-    count holds positive whole numbers; it and the scales broadcast to accumulator's shape.
+    count holds positive integers; it and the scales broadcast to accumulator's shape.
     """
     scale, output_scale = (flushed(with_rank(x, accumulator.ndim)) for x in (scale, output_scale))
     mean = flushed(quotient(flushed(lax.mul(_float32(accumulator), scale)), _float32(count)))
@@ -185,10 +185,10 @@ def averaged(
 
 
 def range_scale(low: Array, high: Array, dtype: Any) -> tuple[Array, Array]:
-    """Scale and zero point of dtype for a range of float32 numbers that holds 0: scalars.
+    """Scalar scale and zero point of dtype for a float32 range that includes 0.
 
-    The scale is fl(fl(high - low) / fl(Max - Min)), or 1 where that is 0. The zero point is sat(rne(fl(Min - fl(low /
-    scale)))). NaN gives NaN, and Min.
+    The scale is fl(fl(high - low) / fl(Max - Min)), or 1 if that is 0. The zero point is sat(rne(fl(Min - fl(low /
+    scale)))). A range of NaN gives a scale of NaN and a zero point of Min.
     """
     limits = limits_of(dtype)
     low, high = flushed(low), flushed(high)

@@ -1,4 +1,4 @@
-"""What must be said of shardings: JAX asks for it on explicit axes, and XLA must be told on automatic ones."""
+"""Shardings that must be given: results on explicit mesh axes for JAX, convolutions on automatic axes for XLA."""
 
 import jax
 from jax import lax
@@ -8,10 +8,10 @@ Array = jax.Array
 
 
 def out_sharding(*dimensions: tuple[Array, int] | None) -> NamedSharding | None:
-    """The sharding of an array whose dimensions are those of others, or new; None unless the mesh's axes are explicit.
+    """The sharding of an array whose dimensions are given as (array, axis), None for a new one.
 
-    There JAX asks for it where a contracted dimension is sharded: the partial sums are then added up, which int32 does
-    exactly.
+    It is None on meshes without explicit axes. On explicit axes JAX requires it if a contracted dimension is
+    sharded; XLA then adds partial sums, which is exact in int32.
     """
     given = [dimension for dimension in dimensions if dimension is not None]
     mesh = jax.typeof(given[0][0]).sharding.mesh
@@ -24,18 +24,18 @@ def out_sharding(*dimensions: tuple[Array, int] | None) -> NamedSharding | None:
 
 
 def broadcast_like(x: Array, like: Array) -> Array:
-    """x, a scalar or of like's rank, in like's shape and sharding."""
+    """x, a scalar or of like's rank, broadcast to like's shape and sharding."""
     if x.shape == like.shape:
         return x
     sharding = out_sharding(*((like, axis) for axis in range(like.ndim)))
     return lax.broadcast_in_dim(x, like.shape, tuple(range(x.ndim)), out_sharding=sharding)
 
 
-def whole_in_space(x: Array, *dimensions: int) -> Array:
-    """x with its spatial dimensions on every device, on a mesh whose sharding XLA chooses.
+def replicated_in_space(x: Array, *dimensions: int) -> Array:
+    """x with its spatial dimensions replicated, if XLA chooses its sharding.
 
-    XLA partitions convolutions along space wrongly: with a row of the image on each device it computes other sums, or
-    ends with "element types of the operands to Pad do not match".
+    XLA partitions convolutions along space wrongly. With a row of the image on each device it computes wrong sums, or
+    fails with "element types of the operands to Pad do not match".
     """
     mesh = jax.typeof(x).sharding.mesh
     mesh = jax.sharding.get_abstract_mesh() if mesh.empty else mesh

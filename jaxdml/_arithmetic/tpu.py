@@ -1,17 +1,13 @@
-"""TPUs, whose matrix units multiply int8. Lowered by the tests, not measured."""
+"""Forms for TPUs, whose matrix units multiply int8. Tests lower them; they are not measured on a TPU."""
 
 from collections.abc import Sequence
 
 import jax
 
 from jaxdml._arithmetic import int32
-from jaxdml._arithmetic.backend import Backend
 from jaxdml._arithmetic.prepared import PreparedFilter, signed_filter
 
 
 def conv(x: jax.Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> jax.Array:
-    """The convolution as `lax` spells it, on int8."""
+    """The convolution of `lax`, on int8."""
     return int32.convolution(x, signed_filter(filter), filter, strides, dilations)
-
-
-BACKEND = Backend(int8_conv=conv)

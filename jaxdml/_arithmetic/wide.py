@@ -1,7 +1,7 @@
-"""Products of matrices of 8- to 32-bit integers, exact whatever they add up to, and rounded to float32 once.
+"""Matrix products of 8- to 32-bit integers, exact for sums of any size, then rounded to float32 once.
 
-Differences of operands and zero points are written in digits of base 256 from -128 to 127. The products of digits add
-up in int32; these sums are written in bytes, added with carries, and the top 32 bits of the magnitude are rounded.
+Differences of operands and zero points are split into digits of base 256, from -128 to 127. Products of digits are
+summed in int32. These sums are split into bytes and added with carries; the top 32 bits of the magnitude are rounded.
 """
 
 import functools
@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import int8
-from jaxdml._arithmetic.platforms import on_each
+from jaxdml._arithmetic.platforms import int8_dot
 
 Array = jax.Array
-DEPTH = 2**14  # so many products of digits, of five pairs, add up to less than 2**31
+DEPTH = 2**14  # int32 holds the sum of this many products of digits, for five pairs of digits
 BYTES = 16  # of a sum: 2**32 products of at most 2**66 need 99 bits
 
 
@@ -33,7 +32,7 @@ def dot(a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array | No
 
 
 def _in_parts(x: Array, axis: int) -> Array:
-    """x as it is, or, if it is deep, with its depth in parts, which come first; zeros fill the last one."""
+    """x; if its axis is longer than DEPTH, split into parts along a new first dimension and padded with zeros."""
     axis, depth = axis % x.ndim, x.shape[axis]
     if depth <= DEPTH:
         return x
@@ -44,11 +43,11 @@ def _in_parts(x: Array, axis: int) -> Array:
 
 
 def _products(of_a: list[Array], of_b: list[Array]) -> list[Array]:
-    """The products of digits, int32, those that count the same added up."""
+    """The int32 products of digits; products of the same place value are summed."""
     places: list[list[Array]] = [[] for _ in range(len(of_a) + len(of_b) - 1)]
     for i, x in enumerate(of_a):
         for j, y in enumerate(of_b):
-            places[i + j].append(on_each("int8_dot", int8.product, x, y, layout="KN"))
+            places[i + j].append(int8_dot(x, y))
     return [_sum(terms) for terms in places]
 
 
@@ -57,7 +56,7 @@ def _sum(terms: list[Array]) -> Array:
 
 
 def _digits(x: Array, zero_point: Array | None) -> list[Array]:
-    """x - zero_point as int8 digits of base 256, the lowest first: one more than x has bytes."""
+    """x - zero_point as int8 digits of base 256, the lowest first. There is one digit more than x has bytes."""
     wide, bits = lax.convert_element_type(x, jnp.uint32), 8 * x.dtype.itemsize
     is_negative = lax.lt(x, lax.full_like(x, 0))
     if zero_point is not None:
@@ -73,7 +72,7 @@ def _digits(x: Array, zero_point: Array | None) -> list[Array]:
 
 
 def _byte(x: Array, place: int) -> Array:
-    """A byte of int32 x, the highest with x's sign: x is the sum of byte * 256**place."""
+    """The byte of int32 x at a place; the highest has x's sign. x is the sum of byte * 256**place."""
     shifted = lax.shift_right_arithmetic(x, np.int32(8 * place))
     return shifted if place == 3 else lax.bitwise_and(shifted, np.int32(255))
 
@@ -96,7 +95,7 @@ def _rounded(places: list[Any]) -> Array:
     zeros = lax.clz(top)
     lost = lax.bitwise_or(lax.shift_left(following, zeros), rest)
     significand = lax.bitwise_or(lax.shift_left(top, zeros), lax.shift_right_logical(following, np.uint32(32) - zeros))
-    # What is lost is below a half of the last place that float32 keeps: one bit tells that it is not nothing.
+    # The lost bits are less than half a unit in the last place: a sticky bit says whether any of them is set.
     significand = lax.bitwise_or(significand, _uint32(lax.ne(lost, np.uint32(0))))
     power = lax.shift_left(exponent - _int32(zeros) + np.int32(127), np.int32(23))
     magnitude = lax.convert_element_type(significand, jnp.float32) * lax.bitcast_convert_type(power, jnp.float32)
@@ -104,13 +103,13 @@ def _rounded(places: list[Any]) -> Array:
 
 
 def _word(digits: list[Array]) -> Array:
-    """Four bytes as one uint32, the lowest first."""
+    """Four bytes, the lowest first, as one uint32."""
     shifted = [lax.shift_left(_uint32(digit), np.uint32(8 * place)) for place, digit in enumerate(digits)]
     return functools.reduce(lax.bitwise_or, shifted)
 
 
 def _carried(places: list[Any], carry: Any = None) -> tuple[list[Array], Array]:
-    """places as bytes, each with what the one below it carries, and what the last one carries."""
+    """The sum of places[i] * 256**i as bytes, and the carry out of the last one; `carry` goes into the first."""
     carry = jnp.zeros_like(places[0]) if carry is None else carry
     digits = []
     for place in places:

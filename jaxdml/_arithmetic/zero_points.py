@@ -1,7 +1,7 @@
-"""Zero points taken out of products and convolutions of int8.
+"""Corrections of int8 products and convolutions for zero points.
 
-Why it is exact: integer addition and multiplication modulo 2**32 may be reordered and distributed at will, so that
-sum (x - zx)(y - zy) = sum xy - zy sum x - zx sum y + depth zx zy.
+sum (x - zx)(y - zy) = sum xy - zy sum x - zx sum y + depth zx zy. The identity is exact modulo 2**32, where integer
+addition and multiplication are associative and distributive.
 """
 
 import math
@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import int8
-from jaxdml._arithmetic.platforms import on_each
+from jaxdml._arithmetic.platforms import int8_dot
 from jaxdml._arithmetic.sharding import out_sharding
 
 Array = jax.Array
@@ -28,7 +28,7 @@ def corrected(
     y_zero_point: Array | None,
     x_sums: Callable[[], Array],
 ) -> Array:
-    """total less what the zero points add to it; a zero point of None costs nothing, its sums are not computed."""
+    """total, a contraction of x and y, corrected for their zero points. None is 0, for which no sums are computed."""
     if y_zero_point is not None:
         total = lax.sub(total, lax.mul(y_zero_point, x_sums()))
     if x_zero_point is not None:
@@ -39,34 +39,34 @@ def corrected(
 
 
 def _int32(depth: Any) -> Any:
-    """The depth as int32; one that `jax.export` leaves open is known when the program runs."""
+    """The depth as int32; a symbolic dimension of `jax.export` has a value when the program runs."""
     return np.int32(depth) if isinstance(depth, int) else jnp.asarray(depth, jnp.int32)
 
 
 def sums_of_columns(b: Array) -> Array:
     """int8 [..., K, N] to int32 [..., 1, N].
 
-    As a product with ones: XLA:CPU writes the operand of a reduction out in int32 first. 4096 x 4096: 3 ms against 30.
-    Four rows of ones, because there is no kernel for 2 x 2.
+    A product with ones keeps the int8 kernel; for a reduction XLA:CPU first writes b to memory in int32. There are four
+    rows of ones because XLA:CPU has no kernel for outputs of 2 x 2.
     """
     ones = _ones(b, (*b.shape[:-2], 4, b.shape[-2]), b.ndim - 2)
-    return lax.slice_in_dim(on_each("int8_dot", int8.product, ones, b, layout="KN"), 0, 1, axis=-2)
+    return lax.slice_in_dim(int8_dot(ones, b), 0, 1, axis=-2)
 
 
 def sums_of_rows(a: Array) -> Array:
-    """int8 [..., M, K] to int32 [..., M, 1], in the same way."""
+    """int8 [..., M, K] to int32 [..., M, 1], like `sums_of_columns`."""
     ones = _ones(a, (*a.shape[:-2], 4, a.shape[-1]), a.ndim - 1)
-    return lax.slice_in_dim(on_each("int8_dot", int8.product, a, ones, layout="NK"), 0, 1, axis=-1)
+    return lax.slice_in_dim(int8_dot(a, ones, "NK"), 0, 1, axis=-1)
 
 
 def sums_of_filters(values: Array) -> Array:
-    """int8 [O, C / groups, *kernel] to int32 [O], in the same way; one filter alone is a loop, of little work."""
+    """int8 [O, C / groups, *kernel] to int32 [O], like `sums_of_columns`; a single filter by a short loop."""
     rows = lax.reshape(values, (len(values), math.prod(values.shape[1:])))
     total = int8.product(rows, _ones(rows, (4, rows.shape[1]), 1), "NK")
     return lax.squeeze(lax.slice_in_dim(total, 0, 1, axis=1), (1,))
 
 
 def _ones(x: Array, shape: tuple[int, ...], depth: int) -> Array:
-    """Rows of ones for each entry of x's batch, as long as one of its dimensions."""
+    """Rows of ones for each entry of x's batch, sharded like x; `depth` is the axis of x with their length."""
     batch = ((x, axis) for axis in range(x.ndim - 2))
     return lax.broadcast_in_dim(np.int8(1), shape, (), out_sharding=out_sharding(*batch, None, (x, depth)))

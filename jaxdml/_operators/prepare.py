@@ -46,7 +46,7 @@ def prepare_matrix_multiply_b(b: Array) -> PreparedMatrix:
     with raising_as(prepare_matrix_multiply_b.__name__):
         b = _validated("quantized_linear_matrix_multiply", "b", b)
     if isinstance(b, np.ndarray):
-        return contractions.prepare_known_matrix(b)
+        return contractions.prepare_numpy_matrix(b)
     return _matrix(b, _is_on_one_device(b))
 
 
@@ -83,7 +83,7 @@ def prepare_convolution_filter(filter: Array, *, group_count: int = 1) -> Prepar
             text = f"is {group_count}, expected a divisor of the {filter.shape[0]} output channels"
             raise broken(operator, "GroupCount", "group_count", text, expected=filter.shape[0], received=group_count)
     if isinstance(filter, np.ndarray):
-        return contractions.prepare_known_filter(filter, group_count)
+        return contractions.prepare_numpy_filter(filter, group_count)
     return _filter(filter, group_count, _is_on_one_device(filter))
 
 

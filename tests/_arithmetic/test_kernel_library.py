@@ -8,10 +8,15 @@ import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
+import numpy as np
 import pytest
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import jaxdml as dml
-from jaxdml._arithmetic import kernel_library
+from jaxdml._arithmetic import kernel_call, kernel_library
 from native_calls import needs_native
 from platforms import posix
 from processes import run
@@ -128,6 +133,63 @@ def test_a_set_that_is_chosen_and_not_there_is_a_warning():
         done = run(program, JAXDML_KERNELS=which)
         assert f"JAXDML_KERNELS is {which}, and XLA's kernels run: jaxdml-cpu is not installed." in done.stderr
     assert run(program, JAXDML_KERNELS="xla").returncode == 0
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="kernels are for CPUs")
+def test_a_kernel_computes_the_calls_that_it_takes(monkeypatch):
+    """With any library; the tests of operators need that of jaxdml-cpu."""
+    monkeypatch.setattr(kernel_call, "library", object)
+    kernel = kernel_call.Kernel(
+        lambda x, *, step, leading: x + 100 * step + leading,
+        lambda x, *, step: (x.shape, x.dtype),
+        lambda x, *, step: step == 1,
+    )
+    function = kernel_call.with_kernel(kernel)(lambda x, *, step: x + step)
+    x = np.arange(6, dtype=np.int32).reshape(2, 3)
+    np.testing.assert_array_equal(function(x, step=1), x + 100)
+    np.testing.assert_array_equal(function(x, step=2), x + 2)
+    np.testing.assert_array_equal(jax.vmap(lambda x: function(x, step=1))(x), x + 101)
+
+
+def on_mesh(function):
+    """Lowers function for two by two devices."""
+    x = jax.ShapeDtypeStruct((4,), np.float32, sharding=NamedSharding(MESH, PartitionSpec("x")))
+    jax.jit(function).trace(x).lower(lowering_platforms=("cpu",))
+
+
+def in_shard_map(function, names):
+    spec = PartitionSpec("x")
+    on_mesh(jax.shard_map(function, mesh=MESH, in_specs=spec, out_specs=spec, axis_names=names))
+
+
+MESH = AbstractMesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+LOWERED = {
+    "jit": (lambda function: jax.jit(function).lower(np.ones(4, np.float32)), "device"),
+    "export": (lambda function: jax.export.export(jax.jit(function))(np.ones(4, np.float32)), "file"),
+    "a mesh": (on_mesh, "mesh"),
+    "shard_map over a part of a mesh": (lambda function: in_shard_map(function, {"x"}), "mesh"),
+    "shard_map": (lambda function: in_shard_map(function, {"x", "y"}), "device"),
+}
+
+
+@pytest.mark.parametrize("way", LOWERED)
+def test_the_lowering_context_says_what_a_program_is_for(way):
+    """JAX does not document it, and may change it."""
+    lower_with, expected = LOWERED[way]
+    targets = set()
+
+    def rule(context, x):
+        try:
+            targets.add(kernel_call.target_of(context))
+        except (AttributeError, TypeError) as error:
+            pytest.fail(f"kernel_call.target_of cannot read the lowering context of jax {jax.__version__}: {error!r}")
+        return [x]
+
+    primitive = Primitive("seen")
+    primitive.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(primitive, rule)
+    lower_with(primitive.bind)
+    assert targets == {expected}, f"kernel_call.target_of misreads the lowering context of jax {jax.__version__}"
 
 
 @posix

@@ -7,7 +7,7 @@ import pytest
 
 import jaxdml as dml
 from jaxdml import reference
-from jaxdml._arithmetic import native
+from jaxdml._arithmetic import kernel_call, native
 from native_calls import A, B, F, X, check_wide, needs_native
 from processes import run
 
@@ -76,8 +76,8 @@ def test_an_image_that_no_memory_holds(groups):
     dilations = rows // 2 - 1, columns // 2 - 1  # two rows and columns of output
     options = {"strides": (1, 1), "dilations": dilations, "padding": padding, "group_count": groups}
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="no memory for scratch"):
-        native.call(
-            native.KERNELS["requantized_conv"], None, X, one, None, F[:16, : 16 // groups], one, None, None, one, None,
+        kernel_call.call(
+            native.CONV, None, X, one, None, F[:16, : 16 // groups], one, None, None, one, None,
             output_dtype=jnp.int32, **options,
         ).block_until_ready()  # fmt: skip
 
@@ -86,14 +86,12 @@ def test_an_image_that_no_memory_holds(groups):
 def test_sums_of_int32():
     """What products and convolutions of integers will be made of: no scales, wrapping modulo 2**32."""
     one = np.ones((), np.float32)
-    got = native.call(
-        native.KERNELS["requantized_dot"], None, A, one, np.uint8(7), B, one, None, one, None, output_dtype=jnp.int32
-    )
+    got = kernel_call.call(native.DOT, None, A, one, np.uint8(7), B, one, None, one, None, output_dtype=jnp.int32)
     np.testing.assert_array_equal(got, (A.astype(np.int32) - 7) @ B.astype(np.int32))
     bias = np.full(24, 2**31 - 1, np.int32)
     options = {"strides": (1, 1), "dilations": (1, 1), "padding": ((0, 0), (0, 0)), "group_count": 1}
-    got = native.call(
-        native.KERNELS["requantized_conv"], None, X, one, None, F, one, np.int8(-3), bias, one, None,
+    got = kernel_call.call(
+        native.CONV, None, X, one, None, F, one, np.int8(-3), bias, one, None,
         output_dtype=jnp.int32, **options,
     )  # fmt: skip
     windows = np.lib.stride_tricks.sliding_window_view(X.astype(np.int64), (3, 3), (2, 3))
