@@ -52,22 +52,15 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Which values are quantized, and how.
+class Plan(Wanted):
+    """What is to run on integers, with the ranges that it takes.
 
     Attributes:
-      nodes: the nodes that run on integers.
-      results: the values that these nodes compute on integers.
-      tables: maps the result of a table to the value that indexes the table.
-      quantized: maps a quantized value to the value whose calibrated range sets its scale and zero point.
-      ranges: the same for all values that nodes read as integers, also without a quantize node of their own.
+      ranges: maps each value that nodes read or write as integers to the value whose calibrated range sets its scale
+        and zero point.
       wide: results of products that tables alone read. They have 16 bits, so that they are not rounded to 8 bits twice.
     """
 
-    nodes: Set[Node]
-    results: Set[str]
-    tables: Mapping[str, str]
-    quantized: Mapping[str, str]
     ranges: Mapping[str, str]
     wide: Set[str]
 
@@ -80,18 +73,11 @@ def plan_of(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -
       modes: "static", "dynamic" or "float", by the result of each contraction's node.
       float_inputs: the graph's inputs that have a float type.
     """
-    can = capable(flow, modes, float_inputs)
-    want = wanted(flow, modes, can)
-    read = {name for node in want.nodes for name in node.inputs if name in flow.data}
+    want = wanted(flow, modes, capable(flow, modes, float_inputs))
+    integers = want.quantized | {name for node in want.nodes for name in node.inputs if name in flow.data}
     sources = range_sources(flow.graph, want.nodes)
-    return Plan(
-        nodes=want.nodes,
-        results=want.results,
-        tables=want.tables,
-        quantized={name: source for name, source in sources.items() if name in want.quantized},
-        ranges={name: source for name, source in sources.items() if name in read or name in want.quantized},
-        wide={name for name in want.only_tables_read if flow.is_product(name)},
-    )
+    ranges = {name: source for name, source in sources.items() if name in integers}
+    return Plan(**vars(want), ranges=ranges, wide=set(filter(flow.is_product, want.only_tables_read)))
 
 
 # Passes --------------------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class _Inserter:
         self._convert(DEQUANTIZE, _named(name, "quantized"), _named(name, "dequantized"), name)
 
     def _convert(self, operator: Any, before: str, after: str, name: str) -> None:
-        source = self._plan.quantized[name]
+        source = self._plan.ranges[name]
         inputs = before, _named(source, "scale"), _named(source, "zero_point")
         self._nodes.append(Node(operator, inputs, (after,), {"axis": 1}, name))
 
@@ -189,8 +189,8 @@ class _Inserter:
 
     def _table(self, root: str, name: str, within: list[Node]) -> np.ndarray:
         """The function's quantized result for each integer of the root, in ascending order."""
-        x_scale, x_zero_point = self._parameters(self._plan.quantized[root])
-        y_scale, y_zero_point = self._parameters(self._plan.quantized[name])
+        x_scale, x_zero_point = self._parameters(self._plan.ranges[root])
+        y_scale, y_zero_point = self._parameters(self._plan.ranges[name])
         limits = np.iinfo(x_zero_point.dtype)
         every = np.arange(limits.min, limits.max + 1).astype(x_zero_point.dtype)
         values: dict[str, Any] = {root: directml.to_floats(every, x_scale, x_zero_point, axis=0)}
