@@ -30,16 +30,16 @@ test-oldest-quick: .venv-oldest/.test .venv-oldest/.native
 	.venv-oldest/bin/python -m pytest -m 'oldest and not rare'
 
 test-installs:  ## build both packages, and install each extra into an empty environment
-	$(PYTHON) tests/installs.py $(INSTALLS)
+	$(PYTHON) tests/commands/installs.py $(INSTALLS)
 
 mutants: .venv/.test .venv/.native  ## change the library in one place at a time, and see whether its tests notice
-	$(IN_VENV) tests/mutants.py
+	$(IN_VENV) tests/commands/mutants.py
 
 bench: .venv/.bench .venv/.native  ## time everything against onnxruntime and lax, on a quiet machine
 	$(IN_VENV) -m benchmarks
 
 docs: .venv/.docs .venv/.native  ## run all snippets and notebooks, and make the site in build/docs
-	$(IN_VENV) -m pytest -m 'rare or not rare' tests/test_snippets.py tests/test_built_site.py
+	$(IN_VENV) -m pytest -m 'rare or not rare' tests/documents/test_snippets.py tests/documents/test_built_site.py
 	$(IN_VENV) -m sphinx --fail-on-warning --keep-going --jobs auto --quiet --conf-dir docs . build/docs
 	$(IN_VENV) docs/check.py build/docs
 

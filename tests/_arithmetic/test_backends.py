@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bodies import body
-from cases import CONVOLUTION, MATRIX_MULTIPLY, Case
+from helpers.bodies import body
+from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY, Case
+from helpers.rarely import rest_rarely
 from jaxdml._arithmetic import contractions, cpu, cuda, elementwise, platforms, pooling, tpu
 from jaxdml._arithmetic.backend import Backend
-from rarely import rest_rarely
 
 # There is more to compile than to run.
 quickly = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from bodies import body
-from cases import CONVOLUTION, MATRIX_MULTIPLY
+from helpers.bodies import body
+from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY
+from helpers.modes import as_jax
+from helpers.rarely import rest_rarely
 from jaxdml._arithmetic import contractions, windows
-from modes import as_jax
-from rarely import rest_rarely
 
 
 def test_the_cases_reach_every_form_of_convolution():

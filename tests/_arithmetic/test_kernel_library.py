@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 import jaxdml as dml
+from _arithmetic.processes import run
+from helpers.native_calls import needs_native
+from helpers.platforms import posix
 from jaxdml._arithmetic import kernel_library
-from native_calls import needs_native
-from platforms import posix
-from processes import run
 
 HERE = Path(__file__).parent
 
@@ -52,7 +52,7 @@ def test_every_set_of_instructions(name):
 import warnings
 warnings.filterwarnings("default", message="JAXDML_KERNELS")
 import jaxdml as dml
-from native_calls import check_wide
+from helpers.native_calls import check_wide
 print(dml.kernels(), check_wide(seed=1, count=40, largest=24))
 """
     done = run(program, JAXDML_KERNELS=name)

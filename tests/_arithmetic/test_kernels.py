@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from cases import BYTES
+from helpers.cases import BYTES
 from jaxdml._arithmetic import int32, prepared
 
 pytestmark = pytest.mark.skipif(

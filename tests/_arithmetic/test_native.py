@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.native_calls import CALLS, RNG, A, B, F, X, convolve, multiply, native_calls, needs_native
 from jaxdml import reference
-from native_calls import CALLS, RNG, A, B, F, X, convolve, multiply, native_calls, needs_native
 
 
 @needs_native

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from _arithmetic.processes import run
+from helpers.native_calls import A, B, F, X, check_wide, needs_native
 from jaxdml import reference
 from jaxdml._arithmetic import native
-from native_calls import A, B, F, X, check_wide, needs_native
-from processes import run
 
 
 @needs_native
 def test_winograd_on_avx2():
     """On AVX2 it multiplies; a process whose kernels are of that set runs what winograd_on_avx2.py says."""
-    done = run("import winograd_on_avx2; winograd_on_avx2.check()", JAXDML_KERNELS="avx2")
+    done = run("from _arithmetic import winograd_on_avx2; winograd_on_avx2.check()", JAXDML_KERNELS="avx2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(" has avx2\n")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from platforms import between_processes
-from rarely import rest_rarely
+from helpers.platforms import between_processes
+from helpers.rarely import rest_rarely
 
 HERE = Path(__file__).parent
 
@@ -21,7 +21,7 @@ def environment(**variables):
     return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path} | variables
 
 
-PROGRAMS = [("on_eight_devices", 2 * (2 * 10 + 3) + 4 + 4 + 7 + 6), ("family_on_eight_devices", 2 * 11)]
+PROGRAMS = [("on_eight_devices", 2 * (2 * 10 + 3) + 4 + 4 + 7 + 6), ("integers_on_eight_devices", 2 * 11)]
 
 
 @pytest.mark.parametrize(("program", "count"), [PROGRAMS[0], pytest.param(*PROGRAMS[1], marks=pytest.mark.rare)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from bound import A, B, multiply
+from _compiled.bound import A, B, multiply
 from jaxdml import reference
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from bound import ELEMENTWISE, FAMILY, RNG, A, F, X, described, owning
-from cases import CONVOLUTION, MATRIX_MULTIPLY, Case
+from _compiled.bound import ELEMENTWISE, MORE, RNG, A, F, X, described, owning
+from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY, Case
+from helpers.rarely import rest_rarely
 from jaxdml import reference
-from rarely import rest_rarely
 
-EACH = [ELEMENTWISE, FAMILY, *rest_rarely(MATRIX_MULTIPLY, 3), *rest_rarely(CONVOLUTION, 3)]
+EACH = [ELEMENTWISE, MORE, *rest_rarely(MATRIX_MULTIPLY, 3), *rest_rarely(CONVOLUTION, 3)]
 
 
 @pytest.mark.sampled(4)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from bound import ELEMENTWISE, FAMILY, OWNED, RNG, A, V, described, of_each
-from cases import CONVOLUTION, MATRIX_MULTIPLY, Case
+from _compiled.bound import ELEMENTWISE, MORE, OWNED, RNG, A, V, described, of_each
+from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY, Case
 
 FULL = Case("element_wise_quantize_linear", (V, np.full(V.shape, 0.3, np.float32), np.full(V.shape, 3, np.int8)), {})
 
@@ -29,7 +29,7 @@ def operations(function, *arrays):
     return re.findall(r" = (\S+) ([\w-]+)\(", text)
 
 
-PACKED = [FULL, FULL_BACK, ELEMENTWISE[-1], MATRIX_MULTIPLY[0][0], CONVOLUTION[0][0], *FAMILY[::2]]
+PACKED = [FULL, FULL_BACK, ELEMENTWISE[-1], MATRIX_MULTIPLY[0][0], CONVOLUTION[0][0], *MORE[::2]]
 
 
 @pytest.mark.sampled(3)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from bound import FAMILY, NIBBLES, OWNED, RNG, B, V, described, owning
-from cases import Case
+from _compiled.bound import MORE, NIBBLES, OWNED, RNG, B, V, described, owning
+from helpers.cases import Case
 from jaxdml import reference
 
 SCALES, ZERO_POINTS = np.float16([[1, 2, 3]]), NIBBLES[:2, :1]
@@ -172,7 +172,7 @@ def test_each_output_is_written_into_its_own_buffer():
 
 def test_bias_and_b_of_strides_0():
     """One row of bias, and one B, for a batch of A."""
-    case = next(case for case in FAMILY if case.operator == "matrix_multiply_integer_to_float")
+    case = next(case for case in MORE if case.operator == "matrix_multiply_integer_to_float")
     a, a_scale, a_zero_point, _, b_scale, _, _ = case.arguments
     repeated = np.broadcast_to(B[0], B.shape)
     row = np.float32([1, -2, 3, -4])

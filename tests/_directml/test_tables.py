@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from descs import OPERATORS
+from helpers.descs import OPERATORS
 
 X, F = np.zeros((1, 2, 5, 5), np.uint8), np.zeros((3, 2, 3, 3), np.int8)
 CONVOLVE = dml.desc_of(dml.quantized_linear_convolution, X, 0.1, 3, F, 0.1, None, None, 0.5, 5, strides=2)

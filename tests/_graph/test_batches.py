@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from formula_cases import integers
+from helpers.formula_cases import integers
+from helpers.one_node import fed
 from jaxdml._quantized import directml
-from one_node import fed
 
 F = np.float32
 OWN = (2, 3, 1, 40)  # a scale or zero point for each column of each matrix

@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 
 import jaxdml.onnx
-from qdq_builder import Builder, Grid
+from helpers.qdq_builder import Builder, Grid
 
 
 def both(build, *inputs):

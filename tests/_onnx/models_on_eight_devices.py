@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import AxisType
 
 import jaxdml.onnx
-from on_devices import in_shard_map, on_mesh
+from helpers.on_devices import in_shard_map, on_mesh
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -8,7 +8,7 @@ from onnx import helper
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 import jaxdml.onnx
-from hostile_models import constant, model, node
+from helpers.hostile_models import constant, model, node
 from jaxdml.onnx._table import MICROSOFT, ROWS
 
 THEIRS = {(schema.domain, schema.name): schema for schema in get_all_operator_schema()}

@@ -15,9 +15,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jaxdml.onnx
-from float_models import MOBILENET_V2, encoder, mlp, mobilenet_v2, resnet18
+from _onnx.float_models import MOBILENET_V2, encoder, mlp, mobilenet_v2, resnet18
+from _onnx.quantized_models import quantized, random_inputs
 from jaxdml import reference
-from quantized_models import quantized, random_inputs
 
 NETWORKS = {
     "ResNet-18": functools.partial(resnet18, size=32, width=8),

@@ -11,11 +11,11 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from hostile_models import FLOAT, bombs, chain, constant, model, node, refused, relu, with_tensor
+from _onnx.mutated_models import models
+from helpers.hostile_models import FLOAT, bombs, chain, constant, model, node, refused, relu, with_tensor
+from helpers.platforms import posix, symlink
 from jaxdml.errors import ModelError
 from jaxdml.onnx import Limits, load
-from mutated_models import models
-from platforms import posix, symlink
 
 SMALL = Limits(file_bytes=2**26, tensor_bytes=2**25)
 ONES = np.ones(4, np.float32)

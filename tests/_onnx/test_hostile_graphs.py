@@ -7,7 +7,7 @@ import pytest
 from onnx import AttributeProto, TensorProto, helper, inliner
 
 import jaxdml.onnx
-from hostile_models import FLOAT, chain, constant, model, node, refused, relu, with_tensor
+from helpers.hostile_models import FLOAT, chain, constant, model, node, refused, relu, with_tensor
 from jaxdml.errors import ModelError
 from jaxdml.onnx import load
 

@@ -11,9 +11,9 @@ from jax import export
 from onnx import TensorProto, helper, numpy_helper
 
 import jaxdml.onnx
+from helpers.rarely import rest_rarely
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators import constants, images, indexing, joining, made, shapes
-from rarely import rest_rarely
 
 
 def model_of(nodes, inputs, outputs, opset=19, **constants):

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import jaxdml.onnx
-from float_models import MOBILENET_V2, encoder, mlp, mobilenet_v2
-from quantized_models import FORMS, quantized, random_inputs
-from rarely import rest_rarely
-from small_models import residual, reversed_weights
+from _onnx.float_models import MOBILENET_V2, encoder, mlp, mobilenet_v2
+from _onnx.quantized_models import FORMS, quantized, random_inputs
+from _onnx.small_models import residual, reversed_weights
+from helpers.rarely import rest_rarely
 
 X = random_inputs(residual(), 2, seed=4)["x"]
 LARGE = 64  # elements of a constant that may be a weight's

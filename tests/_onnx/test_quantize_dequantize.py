@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import jaxdml.onnx
+from helpers.rarely import rest_rarely
 from jaxdml import reference
 from jaxdml.errors import ModelError
-from rarely import rest_rarely
 
 TYPES = {"float32": TensorProto.FLOAT}
 TYPES |= {name: getattr(TensorProto, name.upper()) for name in ("float16", "uint8", "int8", "uint16", "int16", "int32")}

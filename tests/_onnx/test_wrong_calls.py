@@ -9,11 +9,11 @@ import pytest
 from onnx import TensorProto, helper
 
 import jaxdml.onnx
-from hostile_models import FLOAT, INT64, constant, model, refused, relu
+from _onnx.mutated_models import models
+from helpers.hostile_models import FLOAT, INT64, constant, model, refused, relu
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
 from jaxdml.errors import ModelError
 from jaxdml.onnx import Limits, load
-from mutated_models import models
 
 ONES = np.ones(4, np.float32)
 

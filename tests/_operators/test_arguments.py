@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from calls import DATA, GOOD, caught, ending, page_name
+from _operators.calls import DATA, GOOD, caught, ending, page_name
 
 X = np.arange(6, dtype=np.uint8).reshape(1, 1, 2, 3)
 dequantize = dml.element_wise_dequantize_linear

@@ -10,8 +10,8 @@ import pytest
 from jax.experimental import checkify
 
 import jaxdml as dml
-from calls import page_name
-from descs import OPERATORS
+from _operators.calls import page_name
+from helpers.descs import OPERATORS
 
 X = np.arange(32, dtype=np.uint8).reshape(1, 2, 16)
 F = np.arange(12, dtype=np.int8).reshape(2, 2, 3)

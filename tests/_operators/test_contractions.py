@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from cases import BYTES, CONVOLUTION, MATRIX_MULTIPLY, Case
-from jaxdml import reference
-from modes import (
+from helpers.cases import BYTES, CONVOLUTION, MATRIX_MULTIPLY, Case
+from helpers.modes import (
     UNOPTIMISED,
     as_jax,
     assert_same,
@@ -21,7 +20,8 @@ from modes import (
     variants,
     vmapped,
 )
-from rarely import rest_rarely
+from helpers.rarely import rest_rarely
+from jaxdml import reference
 
 # Each mode runs a part of the cases in each run, and the rest in `make test-all`.
 FEW = rest_rarely(MATRIX_MULTIPLY, 1) + rest_rarely(CONVOLUTION, 1)

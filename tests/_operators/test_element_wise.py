@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from cases import BYTES
+from helpers.cases import BYTES
+from helpers.modes import as_jax, stacked
 from jaxdml import reference
-from modes import as_jax, stacked
 
 INTEGERS = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32)
 FLOATS = (np.float32, np.float16)

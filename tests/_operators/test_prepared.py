@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from cases import BYTES, CONVOLUTION, MATRIX_MULTIPLY
-from modes import UNOPTIMISED, as_jax
+from helpers.cases import BYTES, CONVOLUTION, MATRIX_MULTIPLY
+from helpers.modes import UNOPTIMISED, as_jax
 
 RNG = np.random.default_rng(0)
 LAYOUTS = {"conv": (24, 8, 3, 3), "dot": (6, 4, 1, 1), "row": (20, 8, 3)}

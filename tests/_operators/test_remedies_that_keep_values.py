@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from calls import remedied
+from _operators.calls import remedied
 from jaxdml import ArgumentTypeError, DescError, reference
 
 RNG = np.random.default_rng(0)

@@ -7,8 +7,8 @@ import pytest
 from jax import export
 
 import jaxdml as dml
-from calls import GOOD, OPTIONS_BY_NAME, call, caught, compilations, s8, u8
-from descs import CONVOLUTION, DEQUANTIZE_BLOCKS, MATRIX_MULTIPLY, OPERATORS, POOLING, QUANTIZE
+from _operators.calls import GOOD, OPTIONS_BY_NAME, call, caught, compilations, s8, u8
+from helpers.descs import CONVOLUTION, DEQUANTIZE_BLOCKS, MATRIX_MULTIPLY, OPERATORS, POOLING, QUANTIZE
 from jaxdml import ArgumentTypeError, DescError
 from jaxdml._operators import call as calls_of_operators
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from calls import (
+from _operators.calls import (
     DATA,
     GOOD,
     OF_FLOATS,
@@ -17,7 +17,7 @@ from calls import (
     page_name,
     u8,
 )
-from descs import OPERATORS, POOLING
+from helpers.descs import OPERATORS, POOLING
 from jaxdml import ArgumentTypeError, DescError
 
 

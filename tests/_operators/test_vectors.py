@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from modes import as_jax
+from helpers.modes import as_jax
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 # Where neither onnxruntime nor the literal formula is the rule: what is, and why.

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from calls import GOOD, call, s8, steps, u8
-from descs import (
+from _operators.calls import GOOD, call, s8, steps, u8
+from helpers.descs import (
     ADD,
     CONVOLUTION,
     CONVOLUTION_INTEGER,

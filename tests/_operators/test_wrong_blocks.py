@@ -7,8 +7,8 @@ import pytest
 from jax import export
 
 import jaxdml as dml
-from calls import GOOD, batches, call, caught, problems, refusal_of, remedied, steps, u8
-from descs import DEQUANTIZE_BLOCKS, QUANTIZE_BLOCKS, case
+from _operators.calls import GOOD, batches, call, caught, problems, refusal_of, remedied, steps, u8
+from helpers.descs import DEQUANTIZE_BLOCKS, QUANTIZE_BLOCKS, case
 from jaxdml import DescError
 
 F16, F32 = np.float16, np.float32

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from _ptq.awkward import AWKWARD
+from _ptq.quantized import NETWORKS, network, quantized
+from helpers.rarely import rest_rarely
 from jaxdml.ptq import PtqError, load, save
-from ptq_awkward import AWKWARD
-from ptq_quantized import NETWORKS, network, quantized
-from rarely import rest_rarely
 
 QUICK = ("bfloat16 params and inputs", "pad", "outputs: a dict", "scan over layers")
 NAMES = (*QUICK, *(case.name for case in AWKWARD if case.name not in QUICK))

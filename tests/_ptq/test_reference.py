@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from _ptq.awkward import AWKWARD
+from _ptq.quantized import FRAMEWORKS, NETWORKS, network, quantized
+from helpers.rarely import rest_rarely
 from jaxdml import reference
 from jaxdml._graph.evaluate import evaluate
 from jaxdml.ptq._trace.scans import bound
-from ptq_awkward import AWKWARD
-from ptq_quantized import FRAMEWORKS, NETWORKS, network, quantized
-from rarely import rest_rarely
 
 MOVERS = ("mover", "max_pool", "extreme", "order")
 

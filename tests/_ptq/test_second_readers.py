@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import jaxdml as dml
-from ptq_quantized import decibels
+from _ptq.quantized import decibels
 
 RANDOM = np.random.default_rng(0)
 

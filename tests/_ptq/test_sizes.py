@@ -10,8 +10,8 @@ import pytest
 from jax import export
 
 import jaxdml as dml
-from ptq_quantized import FRAMEWORKS, NETWORKS, decibels, network, quantized
-from rarely import rest_rarely
+from _ptq.quantized import FRAMEWORKS, NETWORKS, decibels, network, quantized
+from helpers.rarely import rest_rarely
 
 # JAX indexes an array with a symbolic axis by other equations.
 OTHER_IF_SYMBOLIC = ("causal",)

@@ -8,10 +8,10 @@ import pytest
 from jax import export
 
 import jaxdml as dml
-from formula_cases import FORMS, TYPES_OF_A
+from helpers.formula_cases import FORMS, TYPES_OF_A
+from helpers.one_node import fed, on_x64_alone
+from helpers.rarely import rest_rarely
 from jaxdml._quantized.onnxruntime.softmax import qlinear_softmax
-from one_node import fed, on_x64_alone
-from rarely import rest_rarely
 
 pytestmark = on_x64_alone
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from formula_cases import scale
+from helpers.formula_cases import scale
+from helpers.one_node import fed, on_x64_alone
 from jaxdml._quantized.onnxruntime import add
 from jaxdml._quantized.onnxruntime.fused import multiply_add, steps_multiply_add
 from jaxdml._quantized.onnxruntime.lookup import qlinear_concat
@@ -16,7 +17,6 @@ from jaxdml._quantized.onnxruntime.mul import qlinear_mul
 from jaxdml._quantized.onnxruntime.pooling import qlinear_average_pool
 from jaxdml._quantized.onnxruntime.softmax import qlinear_softmax
 from jaxdml.errors import ModelError
-from one_node import fed, on_x64_alone
 
 F = np.float32
 # 3 * TIE lies halfway between 128.5 and the float32 above it: what is added decides, however small.

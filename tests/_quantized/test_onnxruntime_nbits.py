@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from helpers.one_node import run
+from helpers.rarely import rest_rarely
 from jaxdml._quantized.onnxruntime.nbits import matmul_nbits
-from one_node import run
-from rarely import rest_rarely
 
 F = np.float32
 ROWS = 40

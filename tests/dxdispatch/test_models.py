@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from dxdispatch.models import model, resource, run
 from jaxdml import dxdispatch, examples, reference
 from jaxdml._directml.pages import PAGES
 from jaxdml.dxdispatch.__main__ import main
-from models import model, resource, run
 
 EXAMPLES = Path(examples.__file__).parent / "dxdispatch"
 f32, f16, u8, i8 = np.float32, np.float16, np.uint8, np.int8
