@@ -24,6 +24,8 @@ from jaxdml._directml.page import Page
 from jaxdml._directml.pages import PAGES
 from jaxdml._operators.call import OPERATORS, operator
 
+pytestmark = pytest.mark.oldest
+
 NAME = "made_up_sum"
 LEVEL = dml.FeatureLevel.LEVEL_3_0
 

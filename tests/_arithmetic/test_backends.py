@@ -10,9 +10,11 @@ import pytest
 
 from helpers.bodies import body
 from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY, Case
-from helpers.rarely import rest_rarely
+from helpers.marks import on_xla_alone, rest_rarely
 from jaxdml._arithmetic import contractions, cpu, cuda, elementwise, platforms, pooling, tpu
 from jaxdml._arithmetic.backend import Backend
+
+pytestmark = on_xla_alone
 
 # There is more to compile than to run.
 quickly = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})

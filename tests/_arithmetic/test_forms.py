@@ -9,8 +9,8 @@ import pytest
 import jaxdml as dml
 from helpers.bodies import body
 from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY
+from helpers.marks import rest_rarely
 from helpers.modes import as_jax
-from helpers.rarely import rest_rarely
 from jaxdml._arithmetic import contractions, windows
 
 

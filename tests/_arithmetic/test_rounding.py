@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.marks import on_both_kernels
 from jaxdml import reference
+
+pytestmark = [on_both_kernels, pytest.mark.oldest]
 
 RNG = np.random.default_rng(7)
 A = RNG.integers(0, 256, (96, 64)).astype(np.uint8)

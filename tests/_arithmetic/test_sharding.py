@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from helpers.marks import rest_rarely
 from helpers.platforms import between_processes
-from helpers.rarely import rest_rarely
+
+pytestmark = pytest.mark.oldest
 
 HERE = Path(__file__).parent
 

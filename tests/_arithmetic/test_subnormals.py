@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.marks import on_both_kernels
 from jaxdml import reference
 from jaxdml._arithmetic import rounding
+
+pytestmark = on_both_kernels
 
 SMALLEST = np.float32(2.0**-126)  # the smallest normal number
 ONE_STEP = np.float32(2.0**-149)

@@ -9,6 +9,8 @@ import jaxdml as dml
 from _compiled.bound import A, B, multiply
 from jaxdml import reference
 
+pytestmark = pytest.mark.oldest
+
 
 def test_a_persistent_resource_is_a_pytree():
     op, tensors = multiply()

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from helpers.rarely import rest_rarely
+from helpers.marks import rest_rarely
 from jaxdml import DataType, TensorDesc
 from jaxdml._compiled.buffers import read, unrepeated, write
 from jaxdml._directml.strides import is_nested, may_overlap, reach

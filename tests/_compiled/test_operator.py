@@ -11,8 +11,10 @@ import pytest
 import jaxdml as dml
 from _compiled.bound import ELEMENTWISE, MORE, RNG, A, F, X, described, owning
 from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY, Case
-from helpers.rarely import rest_rarely
+from helpers.marks import rest_rarely
 from jaxdml import reference
+
+pytestmark = pytest.mark.oldest
 
 EACH = [ELEMENTWISE, MORE, *rest_rarely(MATRIX_MULTIPLY, 3), *rest_rarely(CONVOLUTION, 3)]
 

@@ -11,6 +11,9 @@ import pytest
 import jaxdml as dml
 from _compiled.bound import ELEMENTWISE, MORE, OWNED, RNG, A, V, described, of_each
 from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY, Case
+from helpers.marks import on_both_kernels
+
+pytestmark = on_both_kernels
 
 FULL = Case("element_wise_quantize_linear", (V, np.full(V.shape, 0.3, np.float32), np.full(V.shape, 3, np.int8)), {})
 

@@ -21,6 +21,8 @@ from helpers.descs import (
 )  # fmt: skip
 from helpers.spec_tables import table_at, types_of
 
+pytestmark = pytest.mark.oldest
+
 
 def test_there_and_back():
     """Every desc of the case table, through JSON."""

@@ -11,7 +11,7 @@ from jax import export
 from onnx import TensorProto, helper, numpy_helper
 
 import jaxdml.onnx
-from helpers.rarely import rest_rarely
+from helpers.marks import rest_rarely
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators import constants, images, indexing, joining, made, shapes
 

@@ -15,7 +15,7 @@ import jaxdml.onnx
 from _onnx.float_models import MOBILENET_V2, encoder, mlp, mobilenet_v2
 from _onnx.quantized_models import FORMS, quantized, random_inputs
 from _onnx.small_models import residual, reversed_weights
-from helpers.rarely import rest_rarely
+from helpers.marks import rest_rarely
 
 X = random_inputs(residual(), 2, seed=4)["x"]
 LARGE = 64  # elements of a constant that may be a weight's

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import jaxdml.onnx
-from helpers.rarely import rest_rarely
+from helpers.marks import rest_rarely
 from jaxdml import reference
 from jaxdml.errors import ModelError
 

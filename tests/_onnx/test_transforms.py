@@ -13,9 +13,9 @@ import jaxdml as dml
 import jaxdml.onnx
 from _onnx.quantized_models import quantized, random_inputs
 from _onnx.small_models import residual, reversed_weights
+from helpers.marks import rest_rarely
 from helpers.native_calls import needs_native
 from helpers.on_devices import run_on_eight
-from helpers.rarely import rest_rarely
 from helpers.second_call import check_second_call_compiles_nothing
 
 HERE = Path(__file__).parent

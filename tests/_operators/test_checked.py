@@ -12,6 +12,9 @@ from jax.experimental import checkify
 import jaxdml as dml
 from _operators.calls import page_name
 from helpers.descs import OPERATORS
+from helpers.marks import rarely_on_xla
+
+pytestmark = [rarely_on_xla, pytest.mark.oldest]
 
 X = np.arange(32, dtype=np.uint8).reshape(1, 2, 16)
 F = np.arange(12, dtype=np.int8).reshape(2, 2, 3)

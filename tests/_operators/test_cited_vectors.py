@@ -15,6 +15,9 @@ import pytest
 
 import jaxdml as dml
 from helpers.descs import level
+from helpers.marks import rarely_on_xla
+
+pytestmark = rarely_on_xla
 
 CITED = json.loads((Path(__file__).parents[1] / "vectors" / "cited.json").read_text(encoding="utf-8"))
 CASES = {case["name"]: case for case in CITED["cases"]}

@@ -9,8 +9,11 @@ import pytest
 
 import jaxdml as dml
 from helpers.cases import BYTES
+from helpers.marks import rarely_on_xla
 from helpers.modes import as_jax, stacked
 from jaxdml import reference
+
+pytestmark = rarely_on_xla
 
 INTEGERS = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32)
 FLOATS = (np.float32, np.float16)

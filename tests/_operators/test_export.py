@@ -11,7 +11,10 @@ import pytest
 from jax import export
 
 import jaxdml as dml
+from helpers.marks import rarely_on_xla
 from jaxdml.examples import digits
+
+pytestmark = [rarely_on_xla, pytest.mark.oldest]
 
 RNG = np.random.default_rng(0)
 PLATFORMS = ("cpu", "cuda", "tpu")

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.marks import rarely_on_xla
 from jaxdml import reference
+
+pytestmark = [rarely_on_xla, pytest.mark.oldest]
 
 X = np.linspace(-3, 3, 61, dtype=np.float32).reshape(1, 61)
 

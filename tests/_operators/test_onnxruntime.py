@@ -6,6 +6,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import jaxdml as dml
+from helpers.marks import rarely_on_xla
+
+pytestmark = rarely_on_xla
 
 TYPES = {np.dtype(np.uint8): TensorProto.UINT8, np.dtype(np.int8): TensorProto.INT8,
          np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int32): TensorProto.INT32}  # fmt: skip

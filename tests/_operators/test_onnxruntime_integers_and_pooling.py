@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.marks import rarely_on_xla
 from helpers.one_node import TYPES, run
+
+pytestmark = rarely_on_xla
 
 MICROSOFT = "com.microsoft"
 # onnxruntime's pairs of types; weights of 7 bits, for without VNNI it adds pairs of products in saturating int16.

@@ -13,6 +13,7 @@ import pytest
 
 import jaxdml as dml
 from helpers.cases import BYTES, CONVOLUTION, MATRIX_MULTIPLY
+from helpers.marks import on_both_kernels, rarely_on_xla
 from helpers.modes import UNOPTIMISED, as_jax
 
 RNG = np.random.default_rng(0)
@@ -33,6 +34,7 @@ def prepared(case):
     return arguments
 
 
+@rarely_on_xla
 @pytest.mark.parametrize("chunk", [MATRIX_MULTIPLY[0], CONVOLUTION[0]], ids=name)
 def test_same_bits(chunk):
     arguments = jax.jit(lambda: [prepared(case) for case in chunk], compiler_options=UNOPTIMISED)()
@@ -54,6 +56,7 @@ def convolve(x, f):
     return dml.quantized_linear_convolution(x, 0.1, 3, f, 0.1, None, None, 2.0, 5)
 
 
+@on_both_kernels
 @pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize("shape", [(16, 12), (3, 16, 12), (2, 3, 16, 12)])
 def test_a_prepared_matrix_looks_like_the_array(shape, dtype):
@@ -67,6 +70,7 @@ def test_a_prepared_matrix_looks_like_the_array(shape, dtype):
         np.asarray(got)
 
 
+@on_both_kernels
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize("shape", LAYOUTS.values(), ids=str)
@@ -98,6 +102,7 @@ def as_pickle(value, path):
     return pickle.loads(path.read_bytes())
 
 
+@on_both_kernels
 @pytest.mark.parametrize("through", [as_leaves, as_pickle])
 def test_saved_and_loaded(through, tmp_path):
     a, b, x, f = matrix(np.uint8, (5, 16)), matrix(), matrix(np.uint8, (2, 8, 6, 6)), matrix(np.int8, LAYOUTS["conv"])
@@ -107,6 +112,7 @@ def test_saved_and_loaded(through, tmp_path):
     np.testing.assert_array_equal(convolve(x, f_loaded), convolve(x, f))
 
 
+@on_both_kernels
 @pytest.mark.parametrize("copied", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy], ids=["pickle", "deepcopy"])
 def test_a_stack_is_packed_again(copied):
     """Of matrices and of filters, under one vmap and under two: the copies are the same arrays."""
@@ -119,6 +125,7 @@ def test_a_stack_is_packed_again(copied):
         jax.tree.map(partial(np.testing.assert_array_equal, strict=True), got, stack)
 
 
+@on_both_kernels
 def test_vmap_over_prepared_weights():
     a, bs = matrix(np.uint8, (5, 16)), matrix(np.int8, (4, 16, 12))
     prepared = jax.vmap(dml.prepare_matrix_multiply_b)(bs)
@@ -126,6 +133,7 @@ def test_vmap_over_prepared_weights():
     np.testing.assert_array_equal(got, np.stack([multiply(a, b) for b in bs]))
 
 
+@on_both_kernels
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", LAYOUTS.values(), ids=str)
 def test_vmap_over_prepared_filters(shape):
@@ -139,6 +147,7 @@ def test_vmap_over_prepared_filters(shape):
     np.testing.assert_array_equal(apart, np.stack([convolve(x, f) for f in fs]))
 
 
+@on_both_kernels
 def test_scan_over_layers():
     a, bs = matrix(np.uint8, (5, 16)), matrix(np.int8, (4, 16, 16))
     layers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(dml.prepare_matrix_multiply_b, bs))
@@ -148,6 +157,7 @@ def test_scan_over_layers():
     np.testing.assert_array_equal(got, a)
 
 
+@on_both_kernels
 def test_on_other_backends_nothing_is_repacked():
     """What backends compile that have no form of their own: one contraction of the weights as they lie, no sums."""
     for shape in LAYOUTS.values():
@@ -171,6 +181,7 @@ def stacked(prepared):
     return jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), prepared)
 
 
+@on_both_kernels
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -233,6 +244,7 @@ def test_errors(call, message):
     assert message in str(error.value)
 
 
+@on_both_kernels
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_numpy_arrays_are_prepared_alike(dtype):
     """In NumPy, not in a compiled program: the same arrays in the same structure, and copies."""
@@ -262,6 +274,7 @@ def test_numpy_arrays_are_prepared_alike(dtype):
         check(dml.prepare_matrix_multiply_b, rng.integers(limits.min, limits.max, shape, dtype, endpoint=True))
 
 
+@on_both_kernels
 def test_what_a_function_made_of_prepared_weights_can_be_printed():
     prepared = dml.prepare_matrix_multiply_b(np.zeros((5, 7), np.int8))
     with dml.use_kernels("xla"):

@@ -10,8 +10,11 @@ import pytest
 import jaxdml as dml
 from _operators.integer_and_block_cases import FOUR_BITS, NARROW
 from helpers.cases import BYTES
+from helpers.marks import rarely_on_xla
 from helpers.modes import assert_same
 from jaxdml import reference
+
+pytestmark = rarely_on_xla
 
 SCALES = (1.0, 0.25, 0.1, 1 / 3, 3.7e-3, -0.5, 300.0, 1e-39, 0.0, -0.0, np.inf, -np.inf, np.nan)
 

@@ -7,6 +7,7 @@ import pytest
 import jaxdml as dml
 from _operators.integer_and_block_cases import BY_OPERATOR, INTEGERS, NARROW
 from helpers.cases import BYTES, Case
+from helpers.marks import rarely_on_xla, rest_rarely
 from helpers.modes import (
     UNOPTIMISED,
     as_jax,
@@ -21,8 +22,9 @@ from helpers.modes import (
     variants,
     vmapped,
 )
-from helpers.rarely import rest_rarely
 from jaxdml import reference
+
+pytestmark = rarely_on_xla
 
 # A part of the cases runs in each run, and the rest in `make test-all`.
 CHUNKS = [chunk for own in BY_OPERATOR.values() for chunk in rest_rarely(own, 1)]

@@ -9,8 +9,11 @@ from jax import export
 import jaxdml as dml
 from _operators.calls import GOOD, OPTIONS_BY_NAME, call, caught, compilations, s8, u8
 from helpers.descs import CONVOLUTION, DEQUANTIZE_BLOCKS, MATRIX_MULTIPLY, OPERATORS, POOLING, QUANTIZE
+from helpers.marks import rarely_on_xla
 from jaxdml import ArgumentTypeError, DescError
 from jaxdml._operators import call as calls_of_operators
+
+pytestmark = rarely_on_xla
 
 
 def symbolic(text, dtype, scope):

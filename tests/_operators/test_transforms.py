@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.marks import on_both_kernels
 from jaxdml import reference
+
+pytestmark = [on_both_kernels, pytest.mark.oldest]
 
 X = np.arange(2 * 4 * 6 * 6, dtype=np.uint8).reshape(2, 4, 6, 6)
 F = np.arange(6 * 4 * 3 * 3).astype(np.int8).reshape(6, 4, 3, 3)

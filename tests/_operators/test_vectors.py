@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.marks import rarely_on_xla
 from helpers.modes import as_jax
+
+pytestmark = rarely_on_xla
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 # Where neither onnxruntime nor the literal formula is the rule: what is, and why.

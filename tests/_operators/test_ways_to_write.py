@@ -24,6 +24,9 @@ from helpers.descs import (
     QUANTIZE,
     QUANTIZE_BLOCKS,
 )
+from helpers.marks import rarely_on_xla
+
+pytestmark = rarely_on_xla
 
 U8 = np.dtype(np.uint8)
 

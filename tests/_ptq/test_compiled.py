@@ -12,7 +12,7 @@ import pytest
 import jaxdml as dml
 from _ptq.models import resnet18
 from _ptq.quantized import batches_for, network, quantized
-from helpers.rarely import rest_rarely
+from helpers.marks import rest_rarely
 from jaxdml._graph.evaluate import evaluate
 from jaxdml.ptq._trace.scans import bound
 

@@ -13,7 +13,7 @@ import pytest
 import jaxdml as dml
 from _ptq.awkward import AWKWARD
 from _ptq.quantized import NETWORKS, network, quantized
-from helpers.rarely import rest_rarely
+from helpers.marks import rest_rarely
 from jaxdml.ptq import PtqError, load, save
 
 QUICK = ("bfloat16 params and inputs", "pad", "outputs: a dict", "scan over layers")

@@ -11,7 +11,7 @@ from flax import linen
 import jaxdml as dml
 from _ptq import models as ptq_models
 from _ptq.quantized import batches_for, decibels, network, quantized
-from helpers.rarely import rest_rarely
+from helpers.marks import rest_rarely
 
 
 def size(tree):

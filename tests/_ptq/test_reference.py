@@ -13,7 +13,7 @@ import pytest
 import jaxdml as dml
 from _ptq.awkward import AWKWARD
 from _ptq.quantized import FRAMEWORKS, NETWORKS, network, quantized
-from helpers.rarely import rest_rarely
+from helpers.marks import rest_rarely
 from jaxdml import reference
 from jaxdml._graph.evaluate import evaluate
 from jaxdml.ptq._trace.scans import bound

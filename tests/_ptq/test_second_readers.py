@@ -9,6 +9,8 @@ from jax import lax
 import jaxdml as dml
 from _ptq.quantized import decibels
 
+pytestmark = pytest.mark.oldest
+
 RANDOM = np.random.default_rng(0)
 
 

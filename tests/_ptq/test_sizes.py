@@ -11,7 +11,7 @@ from jax import export
 
 import jaxdml as dml
 from _ptq.quantized import FRAMEWORKS, NETWORKS, decibels, network, quantized
-from helpers.rarely import rest_rarely
+from helpers.marks import rest_rarely
 
 # JAX indexes an array with a symbolic axis by other equations.
 OTHER_IF_SYMBOLIC = ("causal",)

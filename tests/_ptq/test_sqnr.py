@@ -11,7 +11,7 @@ import pytest
 
 import jaxdml as dml
 from _ptq.quantized import decibels, network, quantized
-from helpers.rarely import rest_rarely
+from helpers.marks import rest_rarely
 from jaxdml.ptq import Rule
 
 RANDOM = np.random.default_rng(5)

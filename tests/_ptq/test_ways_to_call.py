@@ -11,11 +11,13 @@ from jax import export
 
 import jaxdml as dml
 from _ptq.quantized import FRAMEWORKS, INTEGERS, batches_for, decibels, network, quantized
+from helpers.marks import rest_rarely
 from helpers.native_calls import needs_native
 from helpers.on_devices import run_on_eight
-from helpers.rarely import rest_rarely
 from helpers.second_call import check_second_call_compiles_nothing
 from jaxdml.ptq import MinMax
+
+pytestmark = pytest.mark.oldest
 
 HERE = Path(__file__).parent
 of_each = pytest.mark.parametrize("name", rest_rarely(("plain", *(name for name in INTEGERS if name != "plain")), 1))

@@ -9,8 +9,8 @@ from jax import export
 
 import jaxdml as dml
 from helpers.formula_cases import FORMS, TYPES_OF_A
+from helpers.marks import rest_rarely
 from helpers.one_node import fed, on_x64_alone
-from helpers.rarely import rest_rarely
 from jaxdml._quantized.onnxruntime.softmax import qlinear_softmax
 
 pytestmark = on_x64_alone

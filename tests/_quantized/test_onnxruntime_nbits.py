@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from helpers.marks import rest_rarely
 from helpers.one_node import run
-from helpers.rarely import rest_rarely
 from jaxdml._quantized.onnxruntime.nbits import matmul_nbits
 
 F = np.float32

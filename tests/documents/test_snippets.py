@@ -13,8 +13,8 @@ import generate
 import jax
 import pytest
 
+from helpers.marks import rest_rarely
 from helpers.platforms import between_processes
-from helpers.rarely import rest_rarely
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

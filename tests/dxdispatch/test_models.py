@@ -16,6 +16,8 @@ from jaxdml import dxdispatch, examples, reference
 from jaxdml._directml.pages import PAGES
 from jaxdml.dxdispatch.__main__ import main
 
+pytestmark = pytest.mark.oldest
+
 EXAMPLES = Path(examples.__file__).parent / "dxdispatch"
 f32, f16, u8, i8 = np.float32, np.float16, np.uint8, np.int8
 
