@@ -10,6 +10,7 @@ import pytest
 
 from helpers.bodies import body
 from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY, Case
+from helpers.compare import assert_same_bits
 from helpers.marks import on_xla_alone, rest_rarely
 from jaxdml._arithmetic import contractions, cpu, cuda, elementwise, platforms, pooling, tpu
 from jaxdml._arithmetic.backend import Backend
@@ -32,7 +33,7 @@ def check(chunk):
         [tuple(None if x is None else jnp.asarray(x) for x in case.arguments) for case in chunk]
     )
     for case, one in zip(chunk, got, strict=True):
-        np.testing.assert_array_equal(one, case.expected, err_msg=str(case))
+        assert_same_bits(one, case.expected, case)
 
 
 @pytest.mark.sampled(1)
@@ -144,10 +145,10 @@ def test_an_arrangement_is_used_and_undone(on_this_platform):
     on_this_platform(Backend(arrange_filter=backwards, arrange_matrix=lambda values: (values.swapaxes(-1, -2), "NK")))
     f, m = contractions.prepare_filter(FILTER, 1), contractions.prepare_matrix(X)
     assert (f.layout, m.layout) == ("HWIO", "NK")
-    np.testing.assert_array_equal(f.array, FILTER)
-    np.testing.assert_array_equal(m.array, X)
+    assert_same_bits(f.array, FILTER)
+    assert_same_bits(m.array, X)
     for name in ARRANGEMENTS.values():
-        np.testing.assert_array_equal(jax.jit(lambda name=name: body(CASES[name]))(), CASES[name].expected)
+        assert_same_bits(jax.jit(lambda name=name: body(CASES[name]))(), CASES[name].expected)
 
 
 def test_without_an_arrangement_weights_keep_their_order(monkeypatch):
@@ -155,8 +156,8 @@ def test_without_an_arrangement_weights_keep_their_order(monkeypatch):
         monkeypatch.setitem(platforms.BACKENDS, platform, Backend())
     f, m = contractions.prepare_filter(FILTER, 2), contractions.prepare_matrix(X)
     assert (f.layout, f.group_count, m.layout) == ("OIHW", 2, "KN")
-    np.testing.assert_array_equal(f.array, FILTER)
-    np.testing.assert_array_equal(m.array, X)
+    assert_same_bits(f.array, FILTER)
+    assert_same_bits(m.array, X)
 
 
 def test_one_form_for_all_platforms_is_traced_alone(monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 
 import jaxdml as dml
 from _arithmetic.processes import run
+from helpers.compare import assert_same_bits
 from helpers.native_calls import A, B, F, X, check_wide, needs_native
 from jaxdml import reference
 from jaxdml._arithmetic import native
@@ -64,7 +65,7 @@ def test_far_options(what, groups):
         parameters = np.float32(0.1), np.uint8(3), f, np.float32(0.1), np.int8(5), None, np.float32(50), np.uint8(5)
         return module.quantized_linear_convolution(x, *parameters, group_count=groups, **FAR_OPTIONS[what])
 
-    np.testing.assert_array_equal(call(dml), call(reference))
+    assert_same_bits(call(dml), call(reference))
 
 
 @needs_native
@@ -89,7 +90,7 @@ def test_sums_of_int32():
     got = native.call(
         native.KERNELS["requantized_dot"], None, A, one, np.uint8(7), B, one, None, one, None, output_dtype=jnp.int32
     )
-    np.testing.assert_array_equal(got, (A.astype(np.int32) - 7) @ B.astype(np.int32))
+    assert_same_bits(got, (A.astype(np.int32) - 7) @ B.astype(np.int32))
     bias = np.full(24, 2**31 - 1, np.int32)
     options = {"strides": (1, 1), "dilations": (1, 1), "padding": ((0, 0), (0, 0)), "group_count": 1}
     got = native.call(
@@ -98,4 +99,4 @@ def test_sums_of_int32():
     )  # fmt: skip
     windows = np.lib.stride_tricks.sliding_window_view(X.astype(np.int64), (3, 3), (2, 3))
     expected = np.einsum("nchwij,ocij->nohw", windows, F.astype(np.int64) + 3) + 2**31 - 1
-    np.testing.assert_array_equal(got, expected.astype(np.uint32).view(np.int32))
+    assert_same_bits(got, expected.astype(np.uint32).view(np.int32))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxdml as dml
+from helpers.compare import assert_same_bits
 from jaxdml import reference
 
 
@@ -48,7 +49,7 @@ def check_exact_up_to_the_bound_and_not_used_beyond(beyond, sign):
                 of_x = x, np.float32(1), np.uint8(x_zero_point)
                 return module.quantized_linear_convolution(*of_x, f, *parameters, **options)
 
-            np.testing.assert_array_equal(call(packed, dml), call(f, reference))
+            assert_same_bits(call(packed, dml), call(f, reference))
     is_winograd = (np.asarray(call(without_winograd(packed), dml)) != call(f, reference)).any()
     assert is_winograd == (not beyond)
 

@@ -11,6 +11,7 @@ from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 import jaxdml.onnx
+from helpers.compare import assert_same_values
 from jaxdml.onnx._table import FIRST_OPSET, ROWS, find
 
 # Operators that are left out, by reason.
@@ -106,7 +107,7 @@ class Prepared:
                 wide = (each.astype(np.float64) for each in (array, expected))
                 np.testing.assert_allclose(*wide, rtol=rtol, atol=self.case.atol, err_msg=self.case.name)
             else:
-                np.testing.assert_array_equal(array, expected, err_msg=self.case.name)
+                assert_same_values(array, expected, self.case.name)
 
 
 def _full_name(node):

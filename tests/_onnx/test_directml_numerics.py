@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import jaxdml.onnx
 from _onnx.float_models import MOBILENET_V2, encoder, mlp, mobilenet_v2, resnet18
 from _onnx.quantized_models import quantized, random_inputs
+from helpers.compare import assert_same_bits
 from jaxdml import reference
 
 NETWORKS = {
@@ -195,7 +196,7 @@ def compared(proto, inputs):
         expected = ORACLES[node.operator.name](node.options, *arguments)
         expected = expected if isinstance(expected, tuple) else (expected,)
         for name, value in zip(node.outputs, expected, strict=True):
-            np.testing.assert_array_equal(values[name], value, err_msg=f"{node.name}: {name}", strict=True)
+            assert_same_bits(values[name], value, f"{node.name}: {name}")
             elements += value.size
         counts[node.operator.name] += 1
     return counts, elements

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.compare import assert_same_bits, assert_same_values
 from helpers.descs import level
 from helpers.marks import rarely_on_xla
 
@@ -88,7 +89,7 @@ def assert_computed(case, got):
             assert (one != right).any(), "the formula gives the source's value: no tolerance is needed"
             np.testing.assert_allclose(one, right, rtol=tolerance, atol=0)
         else:
-            np.testing.assert_array_equal(one, right, strict=True)
+            assert_same_values(one, right)
 
 
 # As calls ------------------------------------------------------------------------------------------------------------
@@ -156,7 +157,7 @@ def test_pooling_over_dilated_windows(include_padding, expected):
     x = np.uint8([1, 2, 3, 4, 5]).reshape(1, 1, 1, 5)
     window = {"window_size": (1, 2), "dilations": (1, 2), "start_padding": (0, 1)}
     got = dml.quantized_linear_average_pooling(x, 1.0, 1, 0.5, None, **window, include_padding=include_padding)
-    np.testing.assert_array_equal(got, np.uint8(expected).reshape(1, 1, 1, 4), strict=True)
+    assert_same_bits(got, np.uint8(expected).reshape(1, 1, 1, 4))
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "ELEMENT_WISE" in case["operator"]])
@@ -168,13 +169,13 @@ def test_quantize_divides_as_the_element_wise_operator_does(name):
 def test_dynamic_quantization_of_float16():
     got = dml.dynamic_quantize_linear(np.float16([[0, 2.5, 255]]))
     for one, expected in zip(got, (np.uint8([[0, 2, 255]]), np.float32([[1]]), np.uint8([[0]])), strict=True):
-        np.testing.assert_array_equal(one, expected, strict=True)
+        assert_same_bits(one, expected)
 
 
 def test_a_scale_and_a_zero_point_for_each_row():
     a, b = np.int8([[1, 2], [3, 4]]), np.uint32([[1, 0], [0, 1]])
     got = dml.matrix_multiply_integer_to_float(a, np.float32([[0.5], [2]]), np.int8([[1], [-1]]), b, 1.0, None)
-    np.testing.assert_array_equal(got, np.float32([[0, 0.5], [8, 10]]), strict=True)
+    assert_same_bits(got, np.float32([[0, 0.5], [8, 10]]))
 
 
 # As descs ------------------------------------------------------------------------------------------------------------
@@ -277,7 +278,7 @@ def test_nibbles_are_packed_as_the_sources_pack_them():
             if tensor and is_nibbles(tensor) and PACKED in case:
                 operand = case["inputs"].get(tensor["from"]) or case["output"]
                 right = case[PACKED][tensor["from"]]
-                np.testing.assert_array_equal(nibbles(tensor, strides_of(tensor), array(operand)), right)
+                assert_same_values(nibbles(tensor, strides_of(tensor), array(operand)), right)
 
 
 @pytest.mark.sampled(8)
@@ -299,5 +300,5 @@ def test_flat_buffers_hold_two_elements_to_a_byte(name, layout):
         got = np.asarray(op(**bind, **{field: np.full(right.size, 0xDD, np.uint8) for field in target}))
         assert got.dtype == np.uint8
         assert right.size - 4 < got.size <= right.size  # of its own length it need not be a multiple of 4
-        np.testing.assert_array_equal(got, right[: got.size])
+        assert_same_bits(got, right[: got.size])
         assert not right[got.size :].any()

@@ -6,6 +6,7 @@ import pytest
 
 import jaxdml as dml
 from helpers.cases import BYTES, CONVOLUTION, MATRIX_MULTIPLY, Case
+from helpers.compare import assert_same_bits
 from helpers.marks import on_both_kernels, rarely_on_xla, rest_rarely
 from helpers.modes import (
     UNOPTIMISED,
@@ -113,7 +114,7 @@ def test_accumulator_is_int32_modulo_2_to_the_32(a_value, b_value, a_dtype, b_dt
     for output_scale in (1.0, 2.0**24):
         arguments = (a, 1.0, a_zero_point, b, 1.0, b_zero_point, output_scale, np.int8(1))
         expected = reference.quantized_linear_matrix_multiply(*arguments)
-        np.testing.assert_array_equal(dml.quantized_linear_matrix_multiply(*arguments), expected)
+        assert_same_bits(dml.quantized_linear_matrix_multiply(*arguments), expected)
 
 
 @on_both_kernels
@@ -135,4 +136,4 @@ def test_convolution_of_extremes(x_dtype, f_dtype, group_count):
             )  # fmt: skip
             options = {"start_padding": 1, "end_padding": (1, 2), "group_count": group_count}
             expected = reference.quantized_linear_convolution(*arguments, **options)
-            np.testing.assert_array_equal(dml.quantized_linear_convolution(*arguments, **options), expected)
+            assert_same_bits(dml.quantized_linear_convolution(*arguments, **options), expected)

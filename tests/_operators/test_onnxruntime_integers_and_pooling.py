@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.compare import assert_same_bits
 from helpers.marks import rarely_on_xla
 from helpers.one_node import TYPES, run
 
@@ -43,7 +44,7 @@ def test_matrix_multiply_integer(mix):
         a, b = integers(rng, (m, k), mix[0]), integers(rng, (k, n), mix[1], bits=7)
         zero_points = number(rng, mix[0]), integers(rng, (n,), mix[1]) if is_per_column else number(rng, mix[1])
         (expected,) = run("MatMulInteger", (a, b, *zero_points), ["int32"])
-        np.testing.assert_array_equal(dml.matrix_multiply_integer(a, zero_points[0], b, zero_points[1]), expected)
+        assert_same_bits(dml.matrix_multiply_integer(a, zero_points[0], b, zero_points[1]), expected)
         compared += expected.size
     assert compared > 260_000
 
@@ -64,7 +65,7 @@ def test_convolution_integer(mix):
             x, zero_points[0], f, zero_points[1], strides=stride, dilations=dilation, start_padding=pads[:2],
             end_padding=pads[2:], group_count=groups,
         )  # fmt: skip
-        np.testing.assert_array_equal(got, expected)
+        assert_same_bits(got, expected)
         compared += expected.size
     assert compared > 500_000
 
@@ -78,7 +79,7 @@ def test_matrix_multiply_integer_to_float(mix):
         bias = (10 * rng.standard_normal(n)).astype(np.float32) if has_bias else None
         (expected,) = run("MatMulIntegerToFloat", (a, b, *scales, *zero_points, bias), ["float32"], domain=MICROSOFT)
         got = dml.matrix_multiply_integer_to_float(a, scales[0], zero_points[0], b, scales[1], zero_points[1], bias)
-        np.testing.assert_array_equal(got, expected)
+        assert_same_bits(got, expected)
         compared += expected.size
     assert compared > 380_000
 
@@ -91,7 +92,7 @@ def test_dynamic_quantize_linear():
             x = (10 ** rng.uniform(-6, 6) * (rng.standard_normal(size) + shift)).astype(np.float32)
             expected = run("DynamicQuantizeLinear", (x,), ["uint8", "float32", "uint8"])
             for got, right in zip(dml.dynamic_quantize_linear(x), expected, strict=True):
-                np.testing.assert_array_equal(got, right.reshape(got.shape))
+                assert_same_bits(got, right.reshape(got.shape))
                 compared += got.size
     assert compared > 1_000_000
 
@@ -176,7 +177,7 @@ def test_quantize_and_dequantize_blocks(dtype, block):
         attributes = {"axis": 1, "block_size": block, **({} if has_zero_point else {"output_dtype": TYPES[name]})}
         (expected,) = run("QuantizeLinear", (x, scale, zero_point), [name], **attributes)
         quantized = dml.quantize(x, scale, zero_point, output_dtype=dtype)
-        np.testing.assert_array_equal(np.asarray(quantized).astype(np.int32), expected.astype(np.int32))
+        assert_same_bits(np.asarray(quantized).astype(np.int32), expected.astype(np.int32))
         arguments = (np.asarray(quantized), scale, zero_point)
         (values,) = run("DequantizeLinear", arguments, ["float32"], axis=1, block_size=block)
-        np.testing.assert_array_equal(dml.dequantize(*arguments), values)
+        assert_same_bits(dml.dequantize(*arguments), values)

@@ -4,7 +4,6 @@ import copy
 import io
 import pickle
 import re
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ import pytest
 
 import jaxdml as dml
 from helpers.cases import BYTES, CONVOLUTION, MATRIX_MULTIPLY
+from helpers.compare import assert_same_bits
 from helpers.marks import on_both_kernels, rarely_on_xla
 from helpers.modes import UNOPTIMISED, as_jax
 
@@ -40,7 +40,7 @@ def test_same_bits(chunk):
     arguments = jax.jit(lambda: [prepared(case) for case in chunk], compiler_options=UNOPTIMISED)()
     got = jax.jit(lambda all: [case.call(*one) for case, one in zip(chunk, all, strict=True)])(arguments)
     for case, one in zip(chunk, got, strict=True):
-        np.testing.assert_array_equal(one, case.expected, err_msg=str(case))
+        assert_same_bits(one, case.expected, case)
         assert one.dtype == case.expected.dtype
 
 
@@ -65,7 +65,7 @@ def test_a_prepared_matrix_looks_like_the_array(shape, dtype):
     assert isinstance(got, dml.PreparedMatrix)
     assert (got.shape, got.ndim, got.dtype) == (b.shape, b.ndim, b.dtype)
     assert repr(got) == f"PreparedMatrix({b.dtype}{list(shape)})"
-    np.testing.assert_array_equal(got.array, b, strict=True)
+    assert_same_bits(got.array, b)
     with pytest.raises(TypeError, match=r"is a pytree of arrays, not an array; save its \.array, or pickle it"):
         np.asarray(got)
 
@@ -83,8 +83,8 @@ def test_a_prepared_filter_looks_like_the_array(shape, dtype, group_count):
     assert repr(got) == f"PreparedFilter({f.dtype}{list(shape)}, group_count={group_count})"
     stack = jax.vmap(lambda f: dml.prepare_convolution_filter(f, group_count=group_count))(np.stack([f, f, f]))
     assert (stack.shape, stack.group_count) == ((3, *f.shape), group_count)
-    np.testing.assert_array_equal(got.array, f, strict=True)
-    np.testing.assert_array_equal(stack.array, np.stack([f, f, f]), strict=True)
+    assert_same_bits(got.array, f)
+    assert_same_bits(stack.array, np.stack([f, f, f]))
     for save in (np.asarray, lambda prepared: np.save(io.BytesIO(), prepared)):
         with pytest.raises(TypeError, match=r"is a pytree of arrays, not an array; save its \.array, or pickle it"):
             save(got)
@@ -108,8 +108,8 @@ def test_saved_and_loaded(through, tmp_path):
     a, b, x, f = matrix(np.uint8, (5, 16)), matrix(), matrix(np.uint8, (2, 8, 6, 6)), matrix(np.int8, LAYOUTS["conv"])
     b_loaded = through(dml.prepare_matrix_multiply_b(b), tmp_path / "b.npz")
     f_loaded = through(dml.prepare_convolution_filter(f), tmp_path / "f.npz")
-    np.testing.assert_array_equal(multiply(a, b_loaded), multiply(a, b))
-    np.testing.assert_array_equal(convolve(x, f_loaded), convolve(x, f))
+    assert_same_bits(multiply(a, b_loaded), multiply(a, b))
+    assert_same_bits(convolve(x, f_loaded), convolve(x, f))
 
 
 @on_both_kernels
@@ -122,7 +122,7 @@ def test_a_stack_is_packed_again(copied):
     for stack in (matrices, filters, more):
         got = copied(stack)
         assert jax.tree.structure(got) == jax.tree.structure(stack)
-        jax.tree.map(partial(np.testing.assert_array_equal, strict=True), got, stack)
+        jax.tree.map(assert_same_bits, got, stack)
 
 
 @on_both_kernels
@@ -130,7 +130,7 @@ def test_vmap_over_prepared_weights():
     a, bs = matrix(np.uint8, (5, 16)), matrix(np.int8, (4, 16, 12))
     prepared = jax.vmap(dml.prepare_matrix_multiply_b)(bs)
     got = jax.jit(jax.vmap(multiply, in_axes=(None, 0)))(a, prepared)
-    np.testing.assert_array_equal(got, np.stack([multiply(a, b) for b in bs]))
+    assert_same_bits(got, np.stack([multiply(a, b) for b in bs]))
 
 
 @on_both_kernels
@@ -143,8 +143,8 @@ def test_vmap_over_prepared_filters(shape):
     together, apart = jax.jit(lambda *all: (jax.vmap(convolve)(*all), jax.vmap(convolve, (None, 0))(xs[0], all[1])))(
         xs, prepared
     )
-    np.testing.assert_array_equal(together, np.stack([convolve(x, f) for x, f in zip(xs, fs, strict=True)]))
-    np.testing.assert_array_equal(apart, np.stack([convolve(x, f) for f in fs]))
+    assert_same_bits(together, np.stack([convolve(x, f) for x, f in zip(xs, fs, strict=True)]))
+    assert_same_bits(apart, np.stack([convolve(x, f) for f in fs]))
 
 
 @on_both_kernels
@@ -154,7 +154,7 @@ def test_scan_over_layers():
     got, _ = jax.lax.scan(lambda a, b: (multiply(a, b), None), jnp.asarray(a), layers)
     for b in bs:
         a = multiply(a, b)
-    np.testing.assert_array_equal(got, a)
+    assert_same_bits(got, a)
 
 
 @on_both_kernels
@@ -254,11 +254,11 @@ def test_numpy_arrays_are_prepared_alike(dtype):
         assert jax.tree.structure(known) == jax.tree.structure(traced)
         for x, y in zip(jax.tree.leaves(known), jax.tree.leaves(traced), strict=True):
             assert isinstance(x, jax.Array)
-            np.testing.assert_array_equal(x, y, strict=True)
+            assert_same_bits(x, y)
         before = [np.array(x) for x in jax.tree.leaves(known)]
         w[...] = 1
         for x, y in zip(jax.tree.leaves(known), before, strict=True):
-            np.testing.assert_array_equal(x, y)
+            assert_same_bits(x, y)
 
     rng, limits = np.random.default_rng(0), np.iinfo(dtype)
     for shape, groups in (

@@ -10,6 +10,7 @@ import pytest
 import jaxdml as dml
 from _operators.integer_and_block_cases import FOUR_BITS, NARROW
 from helpers.cases import BYTES
+from helpers.compare import assert_same_bits
 from helpers.marks import rarely_on_xla
 from helpers.modes import assert_same
 from jaxdml import reference
@@ -121,8 +122,8 @@ def test_ranges_by_hand(values, scale, zero_points):
         for function in (dml.dynamic_quantize_linear, jitted_function(dml.dynamic_quantize_linear, "output_dtype")):
             got = function(x, output_dtype=dtype)
             assert got._fields == ("output", "output_scale", "output_zero_point")
-            np.testing.assert_array_equal(got.output_scale, np.full((1,) * x.ndim, scale, np.float32))
-            np.testing.assert_array_equal(got.output_zero_point, np.full((1,) * x.ndim, zero_point, dtype))
+            assert_same_bits(got.output_scale, np.full((1,) * x.ndim, scale, np.float32))
+            assert_same_bits(got.output_zero_point, np.full((1,) * x.ndim, zero_point, dtype))
             assert_same(values, tuple(got), reference.dynamic_quantize_linear(x, output_dtype=dtype))
 
 

@@ -8,6 +8,7 @@ from jax import export
 
 import jaxdml as dml
 from _operators.calls import GOOD, OPTIONS_BY_NAME, call, caught, compilations, s8, u8
+from helpers.compare import assert_same_bits
 from helpers.descs import CONVOLUTION, DEQUANTIZE_BLOCKS, MATRIX_MULTIPLY, OPERATORS, POOLING, QUANTIZE
 from helpers.marks import rarely_on_xla
 from jaxdml import ArgumentTypeError, DescError
@@ -183,7 +184,7 @@ def test_prepared_weights_are_known_by_what_they_are():
     prepared = dml.prepare_convolution_filter(good["filter"])
     grouped = dml.prepare_convolution_filter(good["filter"][:, :2], group_count=2)
     for _ in range(2):
-        np.testing.assert_array_equal(call(CONVOLUTION, {**good, "filter": prepared}), call(CONVOLUTION, good))
+        assert_same_bits(call(CONVOLUTION, {**good, "filter": prepared}), call(CONVOLUTION, good))
         assert caught(CONVOLUTION, {**good, "filter": grouped}).tensor == "FilterTensor"
         changed = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), prepared)
         assert caught(CONVOLUTION, {**good, "filter": changed}).rule == "prepared"
@@ -222,4 +223,4 @@ def test_without_jit_a_second_call_compiles_nothing(operator):
                 QUANTIZE, CONVOLUTION) else {**GOOD[operator], "feature_level": dml.FeatureLevel.JAXDML})  # fmt: skip
         assert bool(compiled) == (operator in (QUANTIZE, CONVOLUTION))  # other shapes do, another level does not
     for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(one, other, strict=True)
+        assert_same_bits(one, other)

@@ -13,6 +13,7 @@ from jax import export
 
 import jaxdml as dml
 from documents import first_hour as networks
+from helpers.compare import assert_same_bits, assert_same_values
 from jaxdml import ptq
 
 pytestmark = pytest.mark.rare
@@ -43,12 +44,6 @@ for name in "mlp", "cnn", "ptq":
         np.save(f"{name}_{count}.npy", program.call(x[:count]))
 assert "jaxdml" not in sys.modules
 """
-
-
-def assert_same_bits(a, b):
-    a, b = np.asarray(a), np.asarray(b)
-    assert (a.dtype, a.shape) == (b.dtype, b.shape)
-    np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
 
 
 def assert_the_same_in_every_way(network, arrays, prepare, x, expected):
@@ -121,7 +116,7 @@ def test_a_residual_cnn_by_ptq():
     with jax.enable_x64(True):
         params, batches = jax.tree.map(lambda leaf: leaf.astype(np.float64), (params, batches))
         exact, _ = jax.jit(networks.float_cnn_values)(params, batches)
-    jax.tree.map(np.testing.assert_array_equal, values, exact)
+    jax.tree.map(assert_same_values, values, exact)
     assert values["stem"].max() == 6  # ptq observes the range that is known by hand
     assert_same_bits(jax.jit(model.apply)(model.params, x), logits)
     assert "9 of 10 operators run on integers" in str(model)

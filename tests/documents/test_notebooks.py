@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxdml
+from helpers.compare import assert_same_bits
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -48,7 +49,7 @@ def test_notebook_runs(path, kernel_environment, tmp_path):
             assert written.files == shipped.files
             for name in shipped.files:
                 assert written[name].dtype == shipped[name].dtype, name
-                np.testing.assert_array_equal(written[name], shipped[name], err_msg=name, strict=True)
+                assert_same_bits(written[name], shipped[name], name)
 
 
 def test_there_are_notebooks():

@@ -9,6 +9,7 @@ import pytest
 
 import jaxdml as dml
 from helpers.cases import Case, convolution_of, matrix_multiply_of, types
+from helpers.compare import assert_same_bits
 
 needs_native = pytest.mark.skipif(
     not dml.kernels().startswith("native"), reason=f"there are no native kernels: {dml.kernels()}"
@@ -81,6 +82,6 @@ def check_wide(seed, count, largest):
             prepare = partial(dml.prepare_convolution_filter, group_count=case.options["group_count"])
         for third in (weights, prepare(weights)):
             got = case.call(*case.arguments[:3], third, *case.arguments[4:])
-            np.testing.assert_array_equal(got, expected, err_msg=str((seed, number, case.options)))
+            assert_same_bits(got, expected, (seed, number, case.options))
             compared += expected.size
     return compared
