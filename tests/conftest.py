@@ -5,6 +5,7 @@ instructions, on those.
 """
 
 import collections
+import gc
 import importlib.util
 import os
 import random
@@ -35,6 +36,12 @@ SKIP_NOTHING = "JAXDML_TESTS_SKIP_NOTHING"  # set by continuous integration
 def pytest_configure():
     if os.environ.get(SKIP_NOTHING) and not dml.kernels().startswith("native"):
         raise pytest.UsageError(f"{SKIP_NOTHING} is set, and there are no native kernels: {dml.kernels()}")
+
+
+def pytest_collection_finish():
+    """What collection made is kept to the end, so the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

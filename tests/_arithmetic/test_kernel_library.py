@@ -141,7 +141,7 @@ def test_without_a_compiler_make_says_so_and_goes_on(compiler, tmp_path):
     environment = tmp_path / ".venv" / "bin"
     for folder in (tools, environment, tmp_path / "native"):
         folder.mkdir(parents=True)
-    for tool in ("sh", "touch", "grep", "sed", "expand"):
+    for tool in ("sh", "touch", "grep", "sed", "expand", "rm"):
         (tools / tool).symlink_to(Path("/bin", tool) if Path("/bin", tool).exists() else Path("/usr/bin", tool))
     python = environment / "python"
     python.write_text(
@@ -184,6 +184,7 @@ exec "{sys.executable}" "$@"
         ]
         assert (tmp_path / "pip.txt").read_text(encoding="utf-8").splitlines() == [
             "install ninja",
+            "wheel ./native",
             "uninstall jaxdml-cpu",
         ]
     assert not (tmp_path / ".venv" / ".native").exists()  # so that they are built when there is a compiler
