@@ -4,9 +4,10 @@ NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 12))'
 PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3; do $$p $(NEW_ENOUGH) 2>/dev/null && echo $$p && exit; done; echo python3)
 OLDEST_JAX := 0.11.1
 IN_VENV := .venv/bin/python
+THIS := $(firstword $(MAKEFILE_LIST))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs mutants bench docs native-sanitize lint notebooks clean
+.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs mutants bench docs site native-sanitize lint notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -30,17 +31,22 @@ test-oldest-quick: .venv-oldest/.test .venv-oldest/.native
 	.venv-oldest/bin/python -m pytest -m 'oldest and not rare'
 
 test-installs:  ## build both packages, and install each extra into an empty environment
-	$(PYTHON) tests/installs.py $(INSTALLS)
+	$(PYTHON) tests/commands/installs.py $(INSTALLS)
 
 mutants: .venv/.test .venv/.native  ## change the library in one place at a time, and see whether its tests notice
-	$(IN_VENV) tests/mutants.py
+	$(IN_VENV) tests/commands/mutants.py
 
 bench: .venv/.bench .venv/.native  ## time everything against onnxruntime and lax, on a quiet machine
 	$(IN_VENV) -m benchmarks
 
 docs: .venv/.docs .venv/.native  ## run all snippets and notebooks, and make the site in build/docs
-	$(IN_VENV) -m pytest -m 'rare or not rare' tests/test_snippets.py tests/test_built_site.py
-	$(IN_VENV) -m sphinx --fail-on-warning --keep-going --jobs auto --quiet --conf-dir docs . build/docs
+	$(IN_VENV) -m pytest -m 'rare or not rare' tests/documents/test_snippets.py
+	$(MAKE) site
+
+# SITE=-Dnb_execution_mode=off runs no notebook and shows saved outputs, which tests/documents/test_notebooks.py checks.
+site: .venv/.docs .venv/.native
+	$(IN_VENV) -m pytest -m rare tests/documents/test_built_site.py
+	$(IN_VENV) -m sphinx --fail-on-warning --keep-going --jobs auto --quiet $(SITE) --conf-dir docs . build/docs
 	$(IN_VENV) docs/check.py build/docs
 
 # Needs a C++ compiler and CMake, and no Python.
@@ -48,10 +54,10 @@ CMAKE = $(shell for c in cmake .venv/bin/cmake; do $$c --version >/dev/null 2>&1
 
 native-sanitize:  ## run the native kernels on random shapes under sanitizers
 	$(CMAKE) -S native -B build/native-sanitize -DJAXDML_SANITIZE=ON
-	$(CMAKE) --build build/native-sanitize
+	$(CMAKE) --build build/native-sanitize --parallel
 	build/native-sanitize/random_shapes
 	$(CMAKE) -S native -B build/native-tsan -DJAXDML_TSAN=ON
-	$(CMAKE) --build build/native-tsan
+	$(CMAKE) --build build/native-tsan --parallel
 	build/native-tsan/random_shapes 1500
 
 lint: .venv/.dev  ## run ruff and mypy, as pre-commit does
@@ -77,9 +83,12 @@ clean:  ## remove the environments and caches
 	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[onnx]'
 	@touch $@
 
-.venv/.test .venv/.bench .venv/.dev .venv/.docs .venv/.notebooks: .venv/.%: pyproject.toml | .venv/bin/python
+# An extra takes about as long to install as the kernels take to compile, so the two go on at the same time.
+.venv/.test .venv/.bench .venv/.dev .venv/.docs .venv/.notebooks: .venv/.%: pyproject.toml | .venv/bin/python .venv/.tools
 	@echo "Installing jaxdml and its '$*' extra into .venv"
-	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[$*]'
+	@$(MAKE) --silent -f $(THIS) .venv/.wheel & \
+	  $(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[$*]'; \
+	  status=$$?; wait; exit $$status
 	@touch $@ .venv/.demo
 
 # Without a compiler, or where building fails, jaxdml runs on XLA's kernels; that is said, and is no error.
@@ -87,20 +96,33 @@ COMPILER := $(shell for c in "$$CXX" c++ g++ clang++; do command -v "$$c" >/dev/
 # --no-build-isolation builds with the headers of the environment's own jaxlib, for that environment alone: nothing else
 # needs to be downloaded. `pip install ./native` builds with those of the oldest supported jaxlib, for all of them.
 NATIVE_SOURCES := native/CMakeLists.txt native/pyproject.toml $(wildcard native/src/* native/jaxdml_cpu/*)
-.venv/.native: | .venv/.demo
-.venv-oldest/.native: | .venv-oldest/.test
-.venv/.native .venv-oldest/.native: %/.native: $(NATIVE_SOURCES)
+QUIETLY := --quiet --disable-pip-version-check --no-compile
+.venv/.tools: | .venv/bin/python
+.venv-oldest/.tools: JAXLIB := ==$(OLDEST_JAX)
+.venv-oldest/.tools: | .venv-oldest/bin/python
+.venv/.tools .venv-oldest/.tools: %/.tools:
+	@[ -z "$(COMPILER)" ] || \
+	  $*/bin/python -m pip install $(QUIETLY) jaxlib$(JAXLIB) scikit-build-core cmake ninja >$*/.native.log 2>&1 || true
+	@touch $@
+
+# It is there where the kernels could be built.
+.venv/.wheel: | .venv/.tools
+.venv-oldest/.wheel: | .venv-oldest/.tools
+.venv/.wheel .venv-oldest/.wheel: %/.wheel: $(NATIVE_SOURCES)
 	@if [ -z "$(COMPILER)" ]; then echo "There is no C++ compiler to build native kernels with; without them the bits are the same"; \
 	else \
 	  echo "Building the native kernels with $(COMPILER)"; \
-	  { $*/bin/python -m pip install --quiet --disable-pip-version-check --no-compile scikit-build-core cmake ninja && \
-	    $*/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-build-isolation --no-deps ./native && \
-	    touch $@; \
-	  } >$@.log 2>&1 || { \
-	    $*/bin/python -m pip uninstall --quiet --yes jaxdml-cpu >>$@.log 2>&1; \
-	    echo "They could not be built, see $@.log; XLA's give the same bits"; \
-	  }; \
+	  { rm -rf $@ $@s && $*/bin/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+	      --wheel-dir $@s ./native && touch $@; \
+	  } >>$*/.native.log 2>&1 || echo "They could not be built, see $*/.native.log; XLA's give the same bits"; \
 	fi
+
+.venv/.native: | .venv/.demo
+.venv-oldest/.native: | .venv-oldest/.test
+.venv/.native .venv-oldest/.native: %/.native: $(NATIVE_SOURCES)
+	@$(MAKE) --silent -f $(THIS) $*/.wheel
+	@if [ -e $*/.wheel ]; then $*/bin/python -m pip install $(QUIETLY) --no-deps --force-reinstall $*/.wheels/*.whl && touch $@; \
+	elif [ -n "$(COMPILER)" ]; then $*/bin/python -m pip uninstall --quiet --yes jaxdml-cpu >>$*/.native.log 2>&1; fi
 	@$*/bin/python -c "import jaxdml; print(f'Kernels: {jaxdml.kernels()}')"
 
 .venv-oldest/.test: pyproject.toml | .venv-oldest/bin/python

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.compare import assert_same_bits, assert_same_values
 from jaxdml import dxdispatch
 from jaxdml._directml.data_types import FLOAT32, INT32
 from jaxdml._directml.desc import OperatorDesc, operator_desc
@@ -23,6 +24,8 @@ from jaxdml._directml.fields import INPUT, OUTPUT, boolean, choice, tensor, tens
 from jaxdml._directml.page import Page
 from jaxdml._directml.pages import PAGES
 from jaxdml._operators.call import OPERATORS, operator
+
+pytestmark = pytest.mark.oldest
 
 NAME = "made_up_sum"
 LEVEL = dml.FeatureLevel.LEVEL_3_0
@@ -109,7 +112,7 @@ def test_it_is_called(made_up):
             got = call((A, B, A), rounding=rounding, negative=True)
             assert (type(got), got._fields) == (MadeUpSumDesc.Outputs, ("output", "output_scale"))
             for one, right in zip(got, expected([A, B, A], rounding, True), strict=True):
-                np.testing.assert_array_equal(one, right, strict=True)
+                assert_same_bits(one, right)
 
 
 def test_it_is_validated(made_up):
@@ -233,12 +236,12 @@ def test_it_is_compiled_over_strided_buffers(made_up, is_owned):
     op = op if is_owned else dml.compile_operator(desc)
     got = op(persistent, **bound)
     assert got._fields == ("output", "output_scale")
-    np.testing.assert_array_equal(got.output, [*total[0], 0, *total[1]])
-    np.testing.assert_array_equal(got.output_scale, largest.ravel())
+    assert_same_values(got.output, [*total[0], 0, *total[1]])
+    assert_same_bits(got.output_scale, largest.ravel())
     into = jnp.full(9, -5, jnp.int32)
     got = jax.jit(op)(persistent, **bound, output_tensor=into)
-    np.testing.assert_array_equal(got.output, [*total[0], -5, *total[1], -5, -5])
-    np.testing.assert_array_equal(got.output_scale, largest.ravel())
+    assert_same_values(got.output, [*total[0], -5, *total[1], -5, -5])
+    assert_same_bits(got.output_scale, largest.ravel())
 
 
 def test_what_is_bound_wrongly_is_refused(made_up):
@@ -278,8 +281,8 @@ def test_it_runs_in_a_dxdispatch_model(made_up, tmp_path):
     desc = dataclasses.replace(desc, output_tensor=other(desc.output_tensor, strides=(4, 1)))
     path.write_text(json.dumps(model(desc)), encoding="utf-8")
     got, (total, largest) = dxdispatch.load(path).run(), expected([A, B], Rounding.UP, True)
-    np.testing.assert_array_equal(got["sum"], [*total[0], 0, *total[1], 0])
-    np.testing.assert_array_equal(got["scale"], largest.ravel())
+    assert_same_values(got["sum"], [*total[0], 0, *total[1], 0])
+    assert_same_bits(got["scale"], largest.ravel())
     for bindings, place, text in (
         ({"AddendTensors": "a"}, "AddendTensors", "is 'a', expected a list"),
         ({"AddendTensors": ["a"]}, "AddendTensors", "is ['a'], expected 2 resources"),

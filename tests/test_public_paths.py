@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from descs import CONVOLUTION, OPERATORS, case, f32, level, refusal, right
+from helpers.descs import CONVOLUTION, OPERATORS, case, f32, level, refusal, right
 
 PUBLIC = {name: getattr(dml, name) for name in dml.__all__}
 CLASSES = {name for name, value in PUBLIC.items() if inspect.isclass(value)}

@@ -10,6 +10,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxdml as dml
+from helpers.compare import assert_same_bits
 from jaxdml import reference
 
 RNG = np.random.default_rng(0)
@@ -91,7 +92,7 @@ def of_prepared(x, weights, spec):
 
 
 def check(name, got, expected):
-    np.testing.assert_array_equal(got, expected, err_msg=name)
+    assert_same_bits(got, expected, name)
     print("ok", name)
 
 

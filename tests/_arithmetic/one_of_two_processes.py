@@ -9,6 +9,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxdml as dml
+from helpers.compare import assert_same_bits
 from jaxdml import reference
 from jaxdml.examples import digits
 
@@ -33,15 +34,13 @@ sharded = spread(a, P(None, "x")), spread(b, P("x"))
 whole = jax.jit(multiply, out_shardings=NamedSharding(mesh, P()))
 
 if task == "compute":
-    np.testing.assert_array_equal(
-        multihost_utils.process_allgather(whole(*sharded), tiled=True), multiply(a, b, reference)
-    )
+    assert_same_bits(multihost_utils.process_allgather(whole(*sharded), tiled=True), multiply(a, b, reference))
     network = jax.jit(digits.int8_network)
     images, _, parameters, _ = digits.load()
     images = np.asarray(images[:64])
     got = network(parameters, spread(images, P("x")))
     expected = digits.int8_network(jax.tree.map(np.asarray, parameters), images, reference)
-    np.testing.assert_array_equal(multihost_utils.process_allgather(got, tiled=True), expected)
+    assert_same_bits(multihost_utils.process_allgather(got, tiled=True), expected)
     print("ok", process, flush=True)
     sys.exit()
 

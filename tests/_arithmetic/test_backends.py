@@ -7,10 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bodies import body
-from cases import CONVOLUTION, MATRIX_MULTIPLY, Case
+from helpers.bodies import body
+from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY, Case
+from helpers.compare import assert_same_bits
+from helpers.marks import on_xla_alone, rest_rarely
 from jaxdml._arithmetic import contractions, cuda, int8, int32, platforms, tpu
-from rarely import rest_rarely
+
+pytestmark = on_xla_alone
 
 # There is more to compile than to run.
 quickly = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -36,7 +39,7 @@ def check(chunk):
         [tuple(None if x is None else jnp.asarray(x) for x in case.arguments) for case in chunk]
     )
     for case, one in zip(chunk, got, strict=True):
-        np.testing.assert_array_equal(one, case.expected, err_msg=str(case))
+        assert_same_bits(one, case.expected, case)
 
 
 @pytest.mark.sampled(1)
@@ -124,13 +127,13 @@ def test_an_arrangement_is_used_and_undone(matrix, filter, monkeypatch):
     b = CASES["dot"].arguments[3]
     m, f = contractions.prepare_matrix(b), contractions.prepare_filter(FILTER, 1)
     assert (m.layout, f.layout) == (matrix(b)[1], filter(FILTER, 1)[1])
-    np.testing.assert_array_equal(m.array, b)
-    np.testing.assert_array_equal(f.array, FILTER)
-    np.testing.assert_array_equal(contractions.prepare_filter(FILTER, 2).array, FILTER)
+    assert_same_bits(m.array, b)
+    assert_same_bits(f.array, FILTER)
+    assert_same_bits(contractions.prepare_filter(FILTER, 2).array, FILTER)
     for case, prepared in ((CASES["dot"], m), (CASES["conv"], f)):
         for weights in (case.arguments[3], prepared):
             arguments = [*case.arguments[:3], weights, *case.arguments[4:]]
-            np.testing.assert_array_equal(jax.jit(partial(body, case))(*arguments), case.expected)
+            assert_same_bits(jax.jit(partial(body, case))(*arguments), case.expected)
 
 
 def test_a_program_chooses_once_for_each_contraction():

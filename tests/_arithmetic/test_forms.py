@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from bodies import body
-from cases import CONVOLUTION, MATRIX_MULTIPLY
+from helpers.bodies import body
+from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY
+from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
+from helpers.modes import as_jax
 from jaxdml._arithmetic import contractions, windows
-from modes import as_jax
-from rarely import rest_rarely
 
 
 def test_the_cases_reach_every_form_of_convolution():
@@ -39,7 +40,7 @@ def test_products_with_prepared_matrices(chunk):
         return [body(case, *one) for case, one in zip(chunk, prepared, strict=True)]
 
     for case, got in zip(chunk, together([as_jax(case.arguments) for case in chunk]), strict=True):
-        np.testing.assert_array_equal(got, case.expected, err_msg=str(case))
+        assert_same_bits(got, case.expected, case)
 
 
 def wrapped(exact):
@@ -58,7 +59,7 @@ def test_products_at_the_bound_and_beyond(value, depth):
         expected = wrapped(np.full((3, 2), depth * (value - (a_zero_point or 0)) * (-128 - (b_zero_point or 0))))
         for matrix in (b, contractions.prepare_matrix(b)):
             got = jax.jit(contractions.dot)(a, zero_points[0], matrix, zero_points[1])
-            np.testing.assert_array_equal(got, expected)
+            assert_same_bits(got, expected)
 
 
 @pytest.mark.parametrize(("channels", "kernel"), [(3_700, 3), (8_300, 4)], ids=str)
@@ -73,7 +74,7 @@ def test_convolutions_at_the_bound_and_beyond(channels, kernel, outputs):
         zero_points = [None if z is None else np.full((1, 1, 1, 1), z, np.int8) for z in (x_zero_point, f_zero_point)]
         value = depth * (127 - (x_zero_point or 0)) * (-128 - (f_zero_point or 0))
         got = jax.jit(partial(contractions.conv, **options))(x, zero_points[0], packed, zero_points[1])
-        np.testing.assert_array_equal(got, wrapped(np.full((1, outputs, 1, 2), value)))
+        assert_same_bits(got, wrapped(np.full((1, outputs, 1, 2), value)))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_a_long_kernel_makes_no_long_program(channels, kernel, group_count):
     arguments = (x, 1.0, 3, f, 1.0, 5, None, 1e6, 7)
     options = {"group_count": group_count, "strides": 3}
     expected = dml.reference.quantized_linear_convolution(*arguments, **options)
-    np.testing.assert_array_equal(dml.quantized_linear_convolution(*arguments, **options), expected)
+    assert_same_bits(dml.quantized_linear_convolution(*arguments, **options), expected)
     if kernel > 128:
         call = jax.jit(lambda x, f: dml.quantized_linear_convolution(x, *arguments[1:3], f, *arguments[4:], **options))
         text = call.lower(x, f).as_text()

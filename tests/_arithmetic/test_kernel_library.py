@@ -16,10 +16,11 @@ from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import jaxdml as dml
+from _arithmetic.processes import run
+from helpers.compare import assert_same_values
+from helpers.native_calls import needs_native
+from helpers.platforms import posix
 from jaxdml._arithmetic import kernel_call, kernel_library
-from native_calls import needs_native
-from platforms import posix
-from processes import run
 
 HERE = Path(__file__).parent
 
@@ -57,7 +58,7 @@ def test_every_set_of_instructions(name):
 import warnings
 warnings.filterwarnings("default", message="JAXDML_KERNELS")
 import jaxdml as dml
-from native_calls import check_wide
+from helpers.native_calls import check_wide
 print(dml.kernels(), check_wide(seed=1, count=40, largest=24))
 """
     done = run(program, JAXDML_KERNELS=name)
@@ -146,9 +147,9 @@ def test_a_kernel_computes_the_calls_that_it_takes(monkeypatch):
     )
     function = kernel_call.with_kernel(kernel)(lambda x, *, step: x + step)
     x = np.arange(6, dtype=np.int32).reshape(2, 3)
-    np.testing.assert_array_equal(function(x, step=1), x + 100)
-    np.testing.assert_array_equal(function(x, step=2), x + 2)
-    np.testing.assert_array_equal(jax.vmap(lambda x: function(x, step=1))(x), x + 101)
+    assert_same_values(function(x, step=1), x + 100)
+    assert_same_values(function(x, step=2), x + 2)
+    assert_same_values(jax.vmap(lambda x: function(x, step=1))(x), x + 101)
 
 
 def on_mesh(function):
@@ -203,7 +204,7 @@ def test_without_a_compiler_make_says_so_and_goes_on(compiler, tmp_path):
     environment = tmp_path / ".venv" / "bin"
     for folder in (tools, environment, tmp_path / "native"):
         folder.mkdir(parents=True)
-    for tool in ("sh", "touch", "grep", "sed", "expand"):
+    for tool in ("sh", "touch", "grep", "sed", "expand", "rm"):
         (tools / tool).symlink_to(Path("/bin", tool) if Path("/bin", tool).exists() else Path("/usr/bin", tool))
     python = environment / "python"
     python.write_text(
@@ -246,6 +247,7 @@ exec "{sys.executable}" "$@"
         ]
         assert (tmp_path / "pip.txt").read_text(encoding="utf-8").splitlines() == [
             "install ninja",
+            "wheel ./native",
             "uninstall jaxdml-cpu",
         ]
     assert not (tmp_path / ".venv" / ".native").exists()  # so that they are built when there is a compiler

@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from cases import BYTES
+from helpers.cases import BYTES
+from helpers.marks import on_xla_alone
 from jaxdml._arithmetic import int32, prepared
 
-pytestmark = pytest.mark.skipif(
-    jax.default_backend() != "cpu", reason="XLA:CPU's programs have these kernels; other backends have their own"
-)
+pytestmark = [
+    on_xla_alone,
+    pytest.mark.skipif(
+        jax.default_backend() != "cpu", reason="XLA:CPU's programs have these kernels; other backends have their own"
+    ),
+]
 
 
 def compiled(function, *arguments):

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.compare import assert_same_bits
+from helpers.native_calls import CALLS, RNG, A, B, F, X, convolve, multiply, native_calls, needs_native
 from jaxdml import reference
-from native_calls import CALLS, RNG, A, B, F, X, convolve, multiply, native_calls, needs_native
 
 
 @needs_native
@@ -28,7 +29,7 @@ def test_the_switch_is_part_of_what_jit_compiles_for(name):
     expected = function(*arguments, module=reference)
     for which in ("native", "xla", "native", "xla"):
         with dml.use_kernels(which):
-            np.testing.assert_array_equal(jitted(*arguments), expected)
+            assert_same_bits(jitted(*arguments), expected)
             assert dml.kernels().startswith(which)
     assert [line.split(":")[0] for line in traced] == ["native", "xla"]
 
@@ -56,7 +57,7 @@ def test_vmap_is_folded_into_one_call(name, axes):
         [x if axis is None else np.take(x, i, axis) for x, axis in zip(stacked, axes, strict=True)] for i in range(3)
     ]
     expected = [function(*one, module=reference) for one in one_by_one]
-    np.testing.assert_array_equal(jax.jit(mapped)(*stacked), np.stack(expected))
+    assert_same_bits(jax.jit(mapped)(*stacked), np.stack(expected))
 
 
 @needs_native
@@ -76,7 +77,7 @@ def test_vmap_within_vmap_over_parameters_too():
         [convolve(X, scales[i, j], zero_points[i, j], filters[j], bias[i], reference) for j in range(3)]
         for i in range(2)
     ]
-    np.testing.assert_array_equal(mapped(X, scales, zero_points, filters, bias), expected)
+    assert_same_bits(mapped(X, scales, zero_points, filters, bias), expected)
 
 
 @needs_native
@@ -85,7 +86,7 @@ def test_an_export_keeps_the_form_on_xla(name):
     function, *arguments = CALLS[name]
     exported = jax.export.export(jax.jit(function))(*arguments)
     assert "jaxdml_cpu" not in exported.mlir_module()
-    np.testing.assert_array_equal(exported.call(*arguments), function(*arguments, module=reference))
+    assert_same_bits(exported.call(*arguments), function(*arguments, module=reference))
 
 
 @needs_native
@@ -94,7 +95,7 @@ def test_an_export_of_weights_prepared_for_xla_takes_those_of_a_machine_without_
         prepared, elsewhere = dml.prepare_matrix_multiply_b(B), dml.prepare_matrix_multiply_b(~B)
     exported = jax.export.deserialize(jax.export.export(jax.jit(multiply))(A, prepared).serialize())
     assert len(jax.tree.leaves(prepared)) == 2
-    np.testing.assert_array_equal(exported.call(A, elsewhere), multiply(A, ~B, reference))
+    assert_same_bits(exported.call(A, elsewhere), multiply(A, ~B, reference))
 
 
 @needs_native
@@ -107,7 +108,7 @@ def test_scan_keeps_the_kernel():
     expected = X
     for _ in range(3):
         expected = convolve(expected, F[:16], reference)
-    np.testing.assert_array_equal(jax.jit(network)(X, filters), expected)
+    assert_same_bits(jax.jit(network)(X, filters), expected)
     assert native_calls(network, X, filters) == ["convolve"]
 
 
@@ -123,11 +124,11 @@ def test_prepared_for_one_kernel_and_used_with_the_other(prepare, call, data, we
     with dml.use_kernels("xla"):
         for_xla = prepare(weights)
         assert for_xla.packed is None
-        np.testing.assert_array_equal(call(data, prepare(weights)), expected)
+        assert_same_bits(call(data, prepare(weights)), expected)
     for_native = prepare(weights)
-    np.testing.assert_array_equal(call(data, for_xla), expected)
+    assert_same_bits(call(data, for_xla), expected)
     with dml.use_kernels("xla"):
-        np.testing.assert_array_equal(call(data, for_native), expected)
+        assert_same_bits(call(data, for_native), expected)
 
 
 @needs_native
@@ -141,8 +142,8 @@ def test_no_packed_array_is_pickled(prepare, weights):
     with dml.use_kernels("xla"):
         assert pickle.loads(pickled).packed is None
         assert len(pickle.dumps(prepare(weights))) == len(pickled)
-    np.testing.assert_array_equal(pickle.loads(pickled).packed, prepared.packed)
-    np.testing.assert_array_equal(prepare(weights).packed, prepared.packed)  # the same bytes every time
+    assert_same_bits(pickle.loads(pickled).packed, prepared.packed)
+    assert_same_bits(prepare(weights).packed, prepared.packed)  # the same bytes every time
 
 
 @needs_native
@@ -157,7 +158,7 @@ def test_weights_that_other_kernels_packed_are_refused(prepared, call, data):
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
         np.asarray(call(data, foreign))
     again = (dml.prepare_matrix_multiply_b if call is multiply else dml.prepare_convolution_filter)(foreign.array)
-    np.testing.assert_array_equal(call(data, again), call(data, prepared))
+    assert_same_bits(call(data, again), call(data, prepared))
 
 
 # Threads -------------------------------------------------------------------------------------------------------------
@@ -172,4 +173,4 @@ def test_several_python_threads_at_once():
     with ThreadPoolExecutor(8) as pool:
         for _ in range(5):
             for got, right in zip(pool.map(lambda x: np.asarray(compiled(x, prepared)), images), expected, strict=True):
-                np.testing.assert_array_equal(got, right)
+                assert_same_bits(got, right)

@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from _arithmetic.processes import run
+from helpers.compare import assert_same_bits
+from helpers.native_calls import A, B, F, X, check_wide, needs_native
 from jaxdml import reference
 from jaxdml._arithmetic import kernel_call, native
-from native_calls import A, B, F, X, check_wide, needs_native
-from processes import run
 
 
 @needs_native
 def test_winograd_on_avx2():
     """On AVX2 it multiplies; a process whose kernels are of that set runs what winograd_on_avx2.py says."""
-    done = run("import winograd_on_avx2; winograd_on_avx2.check()", JAXDML_KERNELS="avx2")
+    done = run("from _arithmetic import winograd_on_avx2; winograd_on_avx2.check()", JAXDML_KERNELS="avx2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(" has avx2\n")
 
@@ -64,7 +65,7 @@ def test_far_options(what, groups):
         parameters = np.float32(0.1), np.uint8(3), f, np.float32(0.1), np.int8(5), None, np.float32(50), np.uint8(5)
         return module.quantized_linear_convolution(x, *parameters, group_count=groups, **FAR_OPTIONS[what])
 
-    np.testing.assert_array_equal(call(dml), call(reference))
+    assert_same_bits(call(dml), call(reference))
 
 
 @needs_native
@@ -87,7 +88,7 @@ def test_sums_of_int32():
     """What products and convolutions of integers will be made of: no scales, wrapping modulo 2**32."""
     one = np.ones((), np.float32)
     got = kernel_call.call(native.DOT, None, A, one, np.uint8(7), B, one, None, one, None, output_dtype=jnp.int32)
-    np.testing.assert_array_equal(got, (A.astype(np.int32) - 7) @ B.astype(np.int32))
+    assert_same_bits(got, (A.astype(np.int32) - 7) @ B.astype(np.int32))
     bias = np.full(24, 2**31 - 1, np.int32)
     options = {"strides": (1, 1), "dilations": (1, 1), "padding": ((0, 0), (0, 0)), "group_count": 1}
     got = kernel_call.call(
@@ -96,4 +97,4 @@ def test_sums_of_int32():
     )  # fmt: skip
     windows = np.lib.stride_tricks.sliding_window_view(X.astype(np.int64), (3, 3), (2, 3))
     expected = np.einsum("nchwij,ocij->nohw", windows, F.astype(np.int64) + 3) + 2**31 - 1
-    np.testing.assert_array_equal(got, expected.astype(np.uint32).view(np.int32))
+    assert_same_bits(got, expected.astype(np.uint32).view(np.int32))

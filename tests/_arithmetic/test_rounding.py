@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.compare import assert_same_bits
+from helpers.marks import on_both_kernels
 from jaxdml import reference
+
+pytestmark = [on_both_kernels, pytest.mark.oldest]
 
 RNG = np.random.default_rng(7)
 A = RNG.integers(0, 256, (96, 64)).astype(np.uint8)
@@ -56,13 +60,13 @@ def test_constants_change_no_bit(name, traced):
     }[name]
     a_scale, b_scale, output_scale = SCALES[0]
     arguments = (A, a_scale, second, b_scale, output_scale * np.float32(output))
-    np.testing.assert_array_equal(partial_jit(function, arguments, traced), oracle(*arguments))
+    assert_same_bits(partial_jit(function, arguments, traced), oracle(*arguments))
 
 
 def test_sum_of_products_is_no_fused_multiply_add():
     for a_scale, b_scale, output_scale in SCALES:
         arguments = (A, a_scale, B, b_scale, output_scale)
-        np.testing.assert_array_equal(jax.jit(add)(*arguments), add_expected(*arguments))
+        assert_same_bits(jax.jit(add)(*arguments), add_expected(*arguments))
 
 
 def test_dequantize_keeps_its_rounding_in_the_callers_sum():
@@ -74,7 +78,7 @@ def test_dequantize_keeps_its_rounding_in_the_callers_sum():
     for a_scale, b_scale, _ in SCALES:
         expected = reference.element_wise_dequantize_linear(A, a_scale, np.uint8(3))
         expected = expected + reference.element_wise_dequantize_linear(B, b_scale, np.int8(-7))
-        np.testing.assert_array_equal(jax.jit(caller)(A, a_scale, B, b_scale), expected)
+        assert_same_bits(jax.jit(caller)(A, a_scale, B, b_scale), expected)
 
 
 def test_float16_result_stays_float16_in_the_callers_code():
@@ -85,7 +89,7 @@ def test_float16_result_stays_float16_in_the_callers_code():
 
     scale = np.float16(0.0123)
     expected = reference.element_wise_dequantize_linear(A, scale, np.uint8(3)).astype(np.float32) * np.float32(3)
-    np.testing.assert_array_equal(jax.jit(caller)(A, scale), expected)
+    assert_same_bits(jax.jit(caller)(A, scale), expected)
 
 
 def near_ties(scale):
@@ -131,7 +135,7 @@ def test_division_is_one_division(name, traced):
         x = near_ties(scale)
         x = {"of a quotient": x * Y, "by a quotient": x / Y}.get(name, x)
         arguments = (x, Y, scale if name == "by a scalar" else np.full_like(x, scale))
-        np.testing.assert_array_equal(partial_jit(function, arguments, traced), oracle(*arguments))
+        assert_same_bits(partial_jit(function, arguments, traced), oracle(*arguments))
 
 
 def test_requantize_multiplier_is_a_division():
@@ -144,7 +148,7 @@ def test_requantize_multiplier_is_a_division():
     for _ in range(48):
         b_scale, output_scale = (RNG.integers(1, 400, 2) / 1000).astype(np.float32) * np.float32([1, 40])
         arguments = (a, rows, b, b_scale, output_scale)
-        np.testing.assert_array_equal(jax.jit(multiply)(*arguments), multiply_expected(*arguments))
+        assert_same_bits(jax.jit(multiply)(*arguments), multiply_expected(*arguments))
 
 
 def test_the_rewrites_exist():
@@ -170,7 +174,7 @@ def test_scales_that_no_one_should_use(scale):
     scale = np.float32(scale)
     for arguments in ((A, scale, B, 0.5, 0.25), (A, 0.5, B, 0.5, scale), (A, scale, B, scale, scale)):
         arguments = [np.float32(x) if isinstance(x, float) else x for x in arguments]
-        np.testing.assert_array_equal(add(*arguments), add_expected(*arguments))
+        assert_same_bits(add(*arguments), add_expected(*arguments))
     for arguments in ((A, scale, W, 0.5, 0.25), (A, 0.5, W, 0.5, scale)):
         arguments = [np.float32(x) if isinstance(x, float) else x for x in arguments]
-        np.testing.assert_array_equal(multiply(*arguments), multiply_expected(*arguments))
+        assert_same_bits(multiply(*arguments), multiply_expected(*arguments))

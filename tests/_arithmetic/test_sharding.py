@@ -10,29 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from platforms import between_processes
-from rarely import rest_rarely
+from helpers.marks import rest_rarely
+from helpers.on_devices import run_on_eight
+from helpers.platforms import between_processes
+
+pytestmark = pytest.mark.oldest
 
 HERE = Path(__file__).parent
 
 
-def environment(**variables):
-    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path} | variables
+def environment():
+    path = os.pathsep.join([str(HERE.parents[1]), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
 
 
-PROGRAMS = [("on_eight_devices", 2 * (2 * 10 + 3) + 4 + 4 + 7 + 6), ("family_on_eight_devices", 2 * 11)]
+PROGRAMS = [("on_eight_devices", 2 * (2 * 10 + 3) + 4 + 4 + 7 + 6), ("integers_on_eight_devices", 2 * 11)]
 
 
 @pytest.mark.parametrize(("program", "count"), [PROGRAMS[0], pytest.param(*PROGRAMS[1], marks=pytest.mark.rare)])
 def test_eight_devices(program, count):
-    run = subprocess.run(
-        [sys.executable, HERE / f"{program}.py"],
-        env=environment(XLA_FLAGS="--xla_force_host_platform_device_count=8"),
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.count("ok ") == count
+    assert run_on_eight(HERE / f"{program}.py").count("ok ") == count
 
 
 @contextlib.contextmanager

@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.compare import assert_same_bits, assert_same_values
+from helpers.marks import on_both_kernels
 from jaxdml import reference
 from jaxdml._arithmetic import rounding
+
+pytestmark = on_both_kernels
 
 SMALLEST = np.float32(2.0**-126)  # the smallest normal number
 ONE_STEP = np.float32(2.0**-149)
@@ -77,14 +81,14 @@ def test_the_reference_flushes():
     """Against the rule in integers: exponent bits of 0 leave the sign alone."""
     x = np.concatenate([NEAR, np.float32([np.inf, -np.inf, 1, -1])])
     expected = np.where(bits(x) & 0x7F800000, bits(x), bits(x) & np.uint32(1 << 31))
-    np.testing.assert_array_equal(bits(reference._flushed(x)), expected)
+    assert_same_bits(bits(reference._flushed(x)), expected)
     assert np.isnan(reference._flushed(np.float32(np.nan)))
 
 
 @modes
 def test_flushing_keeps_signs_and_everything_normal(mode, x64):
     x = np.concatenate([NEAR, np.float32([np.inf, -np.inf, 1, -1, 3e38])])
-    np.testing.assert_array_equal(bits(mode(rounding.flushed, [(x,)])[0]), bits(reference._flushed(x)))
+    assert_same_bits(bits(mode(rounding.flushed, [(x,)])[0]), bits(reference._flushed(x)))
 
 
 @modes
@@ -93,7 +97,7 @@ def test_quantize(mode, x64):
     quantize = partial(dml.element_wise_quantize_linear, output_dtype=np.int8)
     for scale, got in zip(SCALES, mode(quantize, [(NEAR, scale) for scale in SCALES]), strict=True):
         expected = reference.element_wise_quantize_linear(NEAR, scale, output_dtype=np.int8)
-        np.testing.assert_array_equal(got, expected)
+        assert_same_bits(got, expected)
     assert np.asarray(quantize(np.nextafter(SMALLEST, np.float32(0)).reshape(1), SMALLEST)) == 0
     assert np.asarray(quantize(SMALLEST.reshape(1), SMALLEST)) == 1
 
@@ -102,7 +106,7 @@ def test_quantize(mode, x64):
 def test_dequantize(mode, x64):
     x = np.arange(-128, 128).astype(np.int8)
     for scale, got in zip(SCALES, mode(dml.element_wise_dequantize_linear, [(x, s) for s in SCALES]), strict=True):
-        np.testing.assert_array_equal(bits(got), bits(reference.element_wise_dequantize_linear(x, scale)))
+        assert_same_bits(bits(got), bits(reference.element_wise_dequantize_linear(x, scale)))
 
 
 def test_float16_keeps_its_subnormals():
@@ -110,12 +114,12 @@ def test_float16_keeps_its_subnormals():
     expected = x.astype(np.float32) * np.float32(scale)
     for mode in (called, jitted):
         got = np.asarray(mode(dml.element_wise_dequantize_linear, [(x, scale)])[0])
-        np.testing.assert_array_equal(got, expected.astype(np.float16))
+        assert_same_bits(got, expected.astype(np.float16))
         assert (np.abs(got[got != 0]) < np.finfo(np.float16).smallest_normal).all()
         halves = np.arange(1, 1024, dtype=np.uint16).view(np.float16)  # all of its positive subnormals
         quantize = partial(dml.element_wise_quantize_linear, output_dtype=np.uint16, feature_level=JAXDML)
         (steps,) = mode(quantize, [(halves, scale)])
-        np.testing.assert_array_equal(steps, np.arange(1, 1024))
+        assert_same_values(steps, np.arange(1, 1024))
 
 
 @modes
@@ -133,7 +137,7 @@ def test_sums_that_cancel(mode, x64):
     has_subnormal_sums = []
     for (_, a_scale, b_scale, output_scale), got in zip(lists, mode(add, lists), strict=True):
         arguments = a, a_scale, None, b, b_scale, None, output_scale, None
-        np.testing.assert_array_equal(got, reference.element_wise_quantized_linear_add(*arguments))
+        assert_same_bits(got, reference.element_wise_quantized_linear_add(*arguments))
         sums = np.abs(a.astype(np.float32) * a_scale + b.astype(np.float32) * b_scale)
         has_subnormal_sums.append((0 < sums[sums != 0].min() < SMALLEST) if sums.any() else False)
     assert any(has_subnormal_sums)
@@ -157,7 +161,7 @@ def test_products_of_scales(mode, x64):
     for (_, a_scale, b_scale, output_scale), got in zip(lists, mode(multiply, lists), strict=True):
         arguments = a, a_scale, None, b, b_scale, None, output_scale, None
         expected = reference.quantized_linear_matrix_multiply(*arguments)
-        np.testing.assert_array_equal(got, expected)
+        assert_same_bits(got, expected)
         with np.errstate(all="ignore"):
             kept = (a.astype(np.float32) @ b.astype(np.float32)) * (a_scale * b_scale / output_scale)
         differ += (np.clip(np.rint(np.nan_to_num(kept)), -128, 127) != expected).any()
@@ -180,7 +184,7 @@ def test_products_of_scales_that_are_large(mode, x64):
     lists = [tuple(map(np.float32, pair)) for pair in pairs]
     with np.errstate(over="ignore"):
         expected = [x * y for x, y in lists]
-    np.testing.assert_array_equal(bits(mode(rounding.product, lists)), bits(expected))
+    assert_same_bits(bits(mode(rounding.product, lists)), bits(expected))
 
 
 @modes
@@ -189,7 +193,7 @@ def test_fake_quantize(mode):
     for (_, scale), got in zip(lists, mode(dml.fake_quantize, lists), strict=True):
         quantized = reference.element_wise_quantize_linear(NEAR, scale)
         expected = reference.element_wise_dequantize_linear(quantized, scale)
-        np.testing.assert_array_equal(bits(got), bits(expected))
+        assert_same_bits(bits(got), bits(expected))
 
 
 @pytest.mark.rare
@@ -201,9 +205,9 @@ def test_quantize_all_small_floats(part):
     quantize = jax.jit(partial(dml.element_wise_quantize_linear, output_dtype=np.int16, feature_level=JAXDML))
     for scale in (SMALLEST, SMALLEST * np.float32(1.5), -SMALLEST, np.float32(2.0**-120), SMALLEST / 2, np.float32(0)):
         expected = reference.element_wise_quantize_linear(x, scale, output_dtype=np.int16)
-        np.testing.assert_array_equal(quantize(x, scale), expected)
+        assert_same_values(quantize(x, scale), expected)
     flushed = jax.jit(rounding.flushed)(x)
-    np.testing.assert_array_equal(bits(flushed), bits(reference._flushed(x)))
+    assert_same_values(bits(flushed), bits(reference._flushed(x)))
 
 
 def test_an_unflushed_scale_would_be_seen():

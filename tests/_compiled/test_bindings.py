@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from bound import A, B, multiply
+from _compiled.bound import A, B, multiply
+from helpers.compare import assert_same_bits, assert_same_values
 from jaxdml import reference
+
+pytestmark = pytest.mark.oldest
 
 
 def test_a_persistent_resource_is_a_pytree():
@@ -16,7 +19,7 @@ def test_a_persistent_resource_is_a_pytree():
     persistent = op.initialize(b_tensor=B)
     assert isinstance(persistent["b_tensor"], dml.PreparedMatrix)
     rest = {name: tensors[name] for name in op.dispatched}
-    np.testing.assert_array_equal(op(persistent, **rest), op(jax.tree.map(np.asarray, persistent), **rest))
+    assert_same_bits(op(persistent, **rest), op(jax.tree.map(np.asarray, persistent), **rest))
 
 
 OWNED_TEXT = "BTensor has Flags OWNED_BY_DML: the first argument of the call must be what initialize(b_tensor=...)"
@@ -107,9 +110,7 @@ def test_total_tensor_size_is_what_a_buffer_must_have():
             dml.ElementWiseDequantizeLinearDesc(input_tensor=tensor, scale_tensor=scale, output_tensor=output)
         )
         one = np.ones(1, np.float32)
-        np.testing.assert_array_equal(
-            op(input_tensor=np.arange(least, dtype=np.uint8), scale_tensor=one).ravel(), range(15)
-        )
+        assert_same_values(op(input_tensor=np.arange(least, dtype=np.uint8), scale_tensor=one).ravel(), range(15))
         with pytest.raises(dml.DescError, match=f"needs at least {least}"):
             op(input_tensor=np.arange(least - 1, dtype=np.uint8), scale_tensor=one)
         if least > 15:
@@ -134,7 +135,7 @@ def test_an_output_is_as_long_as_its_desc_says():
     scale = np.float32([0.5])
     buffer = first(input_tensor=A[0], scale_tensor=scale)
     assert buffer.shape == (32,)
-    np.testing.assert_array_equal(second(input_tensor=buffer, scale_tensor=scale), A[0])
+    assert_same_bits(second(input_tensor=buffer, scale_tensor=scale), A[0])
 
 
 def test_a_transpose_is_suggested_where_it_is_what_strides_say():
@@ -203,4 +204,4 @@ def test_desc_of_a_call_with_a_symbolic_batch():
 
     exported = jax.export.export(jax.jit(call))(jax.ShapeDtypeStruct((batch, 5), np.uint8))
     expected = reference.element_wise_dequantize_linear(A[0], np.float32(0.5), np.uint8(3))
-    np.testing.assert_array_equal(exported.call(A[0]), expected)
+    assert_same_bits(exported.call(A[0]), expected)

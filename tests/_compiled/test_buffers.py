@@ -6,10 +6,11 @@ import jax
 import numpy as np
 import pytest
 
+from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
 from jaxdml import DataType, TensorDesc
 from jaxdml._compiled.buffers import read, unrepeated, write
 from jaxdml._directml.strides import is_nested, may_overlap, reach
-from rarely import rest_rarely
 
 as_strided = np.lib.stride_tricks.as_strided
 
@@ -56,9 +57,9 @@ def test_a_hundred_random_views(seed):
 
     for view, buffer, x, got, written in zip(views, buffers, values, *all_views(buffers, values), strict=True):
         assert got.shape == unrepeated(view)
-        np.testing.assert_array_equal(np.broadcast_to(got, view.sizes), as_strided(buffer, view.sizes, view.strides))
+        assert_same_bits(np.broadcast_to(got, view.sizes), as_strided(buffer, view.sizes, view.strides))
         if written:
             into_zeros, into_buffer = np.zeros(reach(view.sizes, view.strides), np.uint8), buffer.copy()
             for expected, got in zip((into_zeros, into_buffer), written, strict=True):
                 as_strided(expected, view.sizes, view.strides)[...] = x
-                np.testing.assert_array_equal(got, expected)
+                assert_same_bits(got, expected)

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from bound import ELEMENTWISE, FAMILY, RNG, A, F, X, described, owning
-from cases import CONVOLUTION, MATRIX_MULTIPLY, Case
+from _compiled.bound import ELEMENTWISE, MORE, RNG, A, F, X, described, owning
+from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY, Case
+from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
 from jaxdml import reference
-from rarely import rest_rarely
 
-EACH = [ELEMENTWISE, FAMILY, *rest_rarely(MATRIX_MULTIPLY, 3), *rest_rarely(CONVOLUTION, 3)]
+pytestmark = pytest.mark.oldest
+
+EACH = [ELEMENTWISE, MORE, *rest_rarely(MATRIX_MULTIPLY, 3), *rest_rarely(CONVOLUTION, 3)]
 
 
 @pytest.mark.sampled(4)
@@ -40,7 +43,7 @@ def test_same_bits_as_the_functions(chunk):
     for case, got in zip(chunk, together(given), strict=True):
         expected = case.expected if isinstance(case.expected, tuple) else (case.expected,)
         for one, other in zip(got if isinstance(got, tuple) else (got,), expected, strict=True):
-            np.testing.assert_array_equal(one, other, strict=True)
+            assert_same_bits(one, other)
 
 
 def test_strided_inputs_and_outputs():
@@ -67,10 +70,10 @@ def test_strided_inputs_and_outputs():
     assert isinstance(persistent["filter_tensor"], dml.PreparedFilter)
     tensors = {name: tensors[name] for name in op.dispatched} | {"input_tensor": X[0].transpose(1, 2, 0).ravel()}
     expected = case.expected.transpose(0, 2, 3, 1).ravel()
-    np.testing.assert_array_equal(op(persistent, **tensors), expected)
+    assert_same_bits(op(persistent, **tensors), expected)
     buffer = RNG.integers(-128, 128, expected.size + 7).astype(np.int8)
     got = jax.jit(op)(persistent, output_tensor=buffer, **tensors)
-    np.testing.assert_array_equal(got, np.concatenate([expected, buffer[-7:]]))
+    assert_same_bits(got, np.concatenate([expected, buffer[-7:]]))
 
 
 def test_gaps_of_the_output_are_kept():
@@ -79,9 +82,9 @@ def test_gaps_of_the_output_are_kept():
     op, tensors = dml.compile_operator(desc), {"input_tensor": A[0], "scale_tensor": np.full(15, 0.5, np.float32)}
     expected = np.zeros((3, 7), np.float32)
     expected[:, :5] = A[0] / 2
-    np.testing.assert_array_equal(op(**tensors), expected.ravel()[:19])
+    assert_same_bits(op(**tensors), expected.ravel()[:19])
     expected[:, 5:] = -1
-    np.testing.assert_array_equal(op(output_tensor=np.full(21, -1, np.float32), **tensors), expected.ravel())
+    assert_same_bits(op(output_tensor=np.full(21, -1, np.float32), **tensors), expected.ravel())
 
 
 def test_parameters_of_a_3d_convolution_in_4d():
@@ -96,7 +99,7 @@ def test_parameters_of_a_3d_convolution_in_4d():
     tensors = dict(zip(op.dispatched, (x, *(v for v in rest if v is not None)), strict=True))
     tensors = {name: np.reshape(value, getattr(op.desc, name).sizes) for name, value in tensors.items()}
     expected = reference.quantized_linear_convolution(x, *rest, group_count=2)
-    np.testing.assert_array_equal(op(**tensors), expected)
+    assert_same_bits(op(**tensors), expected)
 
 
 def test_through_transformations():
@@ -104,7 +107,7 @@ def test_through_transformations():
     desc = dml.desc_of(dml.element_wise_dequantize_linear, A[0], np.full(A[0].shape, 0.5, np.float32))
     op, scale = dml.compile_operator(desc), jnp.full(A[0].shape, 0.5, jnp.float32)
     got = jax.vmap(lambda x: op(input_tensor=x, scale_tensor=scale))(A)
-    np.testing.assert_array_equal(got, A / np.float32(2))
+    assert_same_bits(got, A / np.float32(2))
     by_scale = jax.grad(lambda scale: op(input_tensor=A[0], scale_tensor=scale).sum())(scale)
-    np.testing.assert_array_equal(by_scale, A[0].astype(np.float32))
+    assert_same_bits(by_scale, A[0].astype(np.float32))
     assert hash(op) == hash(dml.compile_operator(desc))

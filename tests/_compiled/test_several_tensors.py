@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from bound import FAMILY, NIBBLES, OWNED, RNG, B, V, described, owning
-from cases import Case
+from _compiled.bound import MORE, NIBBLES, OWNED, RNG, B, V, described, owning
+from helpers.cases import Case
+from helpers.compare import assert_same_bits, assert_same_values
 from jaxdml import reference
 
 SCALES, ZERO_POINTS = np.float16([[1, 2, 3]]), NIBBLES[:2, :1]
@@ -35,7 +36,7 @@ def test_several_tensors_are_bound_as_a_tuple(wrap):
     op, tensors = dequantize()
     assert op.dispatched == ("input_tensor", "quantization_tensors")
     got = op(input_tensor=NIBBLES, quantization_tensors=wrap(tensors["quantization_tensors"]))
-    np.testing.assert_array_equal(got, DEQUANTIZE.expected, strict=True)
+    assert_same_bits(got, DEQUANTIZE.expected)
 
 
 WRONG = (
@@ -83,7 +84,7 @@ def test_both_tensors_of_a_field_are_owned_or_none():
     assert (op.owned, op.dispatched) == (("quantization_tensors",), ("input_tensor",))
     for zero_points in (ZERO_POINTS, packed(ZERO_POINTS)):
         persistent = op.initialize(quantization_tensors=(SCALES, zero_points))
-        np.testing.assert_array_equal(op(persistent, input_tensor=NIBBLES), DEQUANTIZE.expected, strict=True)
+        assert_same_bits(op(persistent, input_tensor=NIBBLES), DEQUANTIZE.expected)
     with pytest.raises(dml.DescError, match="QuantizationTensors has Flags OWNED_BY_DML, so it goes to initialize"):
         op(persistent, **tensors)
     with pytest.raises(dml.DescError, match=r"QuantizationTensors\[1\] is bound to int8, the desc says UINT4"):
@@ -98,9 +99,9 @@ def test_nibbles_are_arrays_or_bytes():
     parameters = {"quantization_tensors": (SCALES, packed(ZERO_POINTS))}
     for form in (NIBBLES, jnp.asarray(NIBBLES), NIBBLES.ravel(), packed(NIBBLES), packed(NIBBLES, 16)):
         got = op(input_tensor=form, **parameters)
-        np.testing.assert_array_equal(got, DEQUANTIZE.expected, strict=True)
+        assert_same_bits(got, DEQUANTIZE.expected)
     got = jax.jit(lambda x: op(input_tensor=x, **parameters))(packed(NIBBLES))
-    np.testing.assert_array_equal(got, DEQUANTIZE.expected, strict=True)
+    assert_same_bits(got, DEQUANTIZE.expected)
     assert tensors["input_tensor"].dtype == NIBBLES.dtype
 
 
@@ -121,7 +122,7 @@ def test_nibbles_with_strides():
             quantization_tensors=(scale,), output_tensor=dml.TensorDesc(dml.DataType.FLOAT32, (3, 5)),
         )  # fmt: skip
         got = dml.compile_operator(desc)(input_tensor=packed(buffer), quantization_tensors=(np.float32([0.5]),))
-        np.testing.assert_array_equal(got, np.repeat(expected[:1], 3, 0) if strides[0] == 0 else expected, str(strides))
+        assert_same_bits(got, np.repeat(expected[:1], 3, 0) if strides[0] == 0 else expected, str(strides))
 
 
 def test_nibbles_are_written_beside_others():
@@ -136,7 +137,7 @@ def test_nibbles_are_written_beside_others():
         expected[:, :3] = values
         expected = packed(expected.ravel()[:13] if target is None else np.append(expected, fill))
         got = op(**tensors) if target is None else op(**tensors, output_tensor=target)
-        np.testing.assert_array_equal(got, expected, strict=True)
+        assert_same_bits(got, expected)
     with pytest.raises(dml.DescError, match="OutputTensor is bound to a buffer of 6 bytes, the desc needs at least 7"):
         op(**tensors, output_tensor=np.zeros(6, np.uint8))
 
@@ -148,7 +149,7 @@ def test_several_outputs_are_a_named_tuple():
     assert type(got).__name__ == type(function).__name__ == "Outputs"
     assert got._fields == function._fields == ("output", "output_scale", "output_zero_point")
     for one, other in zip(got, DYNAMIC.expected, strict=True):
-        np.testing.assert_array_equal(one, other, strict=True)
+        assert_same_bits(one, other)
     shapes = dml.validate(desc)
     assert [(x.shape, x.dtype) for x in shapes] == [(x.shape, x.dtype) for x in got]
 
@@ -160,10 +161,10 @@ def test_each_output_is_written_into_its_own_buffer():
     output, scale, zero_point = DYNAMIC.expected
     scales = np.full(5, -1, np.float32)
     got = op(**tensors, output_scale_tensor=scales)
-    np.testing.assert_array_equal(got.output_scale, [scale.item(), -1, -1, -1, -1])
-    np.testing.assert_array_equal(got.output_zero_point, zero_point, strict=True)
+    assert_same_values(got.output_scale, [scale.item(), -1, -1, -1, -1])
+    assert_same_bits(got.output_zero_point, zero_point)
     gaps = np.lib.stride_tricks.as_strided(np.asarray(got.output), V.shape, (16, 5, 1))
-    np.testing.assert_array_equal(gaps, output)
+    assert_same_bits(gaps, output)
     assert got.output.shape == (16 + 2 * 5 + 4,)
     for name, page in (("output_scale_tensor", "OutputScaleTensor"), ("output_tensor", "OutputTensor")):
         with pytest.raises(dml.DescError, match=f"{page} is bound to (int16|a buffer)"):
@@ -172,7 +173,7 @@ def test_each_output_is_written_into_its_own_buffer():
 
 def test_bias_and_b_of_strides_0():
     """One row of bias, and one B, for a batch of A."""
-    case = next(case for case in FAMILY if case.operator == "matrix_multiply_integer_to_float")
+    case = next(case for case in MORE if case.operator == "matrix_multiply_integer_to_float")
     a, a_scale, a_zero_point, _, b_scale, _, _ = case.arguments
     repeated = np.broadcast_to(B[0], B.shape)
     row = np.float32([1, -2, 3, -4])
@@ -185,7 +186,7 @@ def test_bias_and_b_of_strides_0():
         bound = {**tensors, "b_tensor": B[0].ravel()}
         persistent = op.initialize(**{name: bound[name] for name in op.owned})
         got = op(persistent, **{name: bound[name] for name in op.dispatched})
-        np.testing.assert_array_equal(got, case.expected, strict=True)
+        assert_same_bits(got, case.expected)
 
 
 def test_prepared_b_of_a_batch_and_a_bias_that_is_shared():
@@ -200,4 +201,4 @@ def test_prepared_b_of_a_batch_and_a_bias_that_is_shared():
     scales = {"a_scale_tensor": one, "b_scale_tensor": one}
     got = op(op.initialize(b_tensor=b), a_tensor=a, **scales, bias_tensor=bias)
     expected = reference.matrix_multiply_integer_to_float(a, np.float32(1), None, b, np.float32(1), None, bias)
-    np.testing.assert_array_equal(got, expected)
+    assert_same_bits(got, expected)

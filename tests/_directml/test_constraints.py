@@ -6,9 +6,9 @@ import re
 import pytest
 
 import jaxdml as dml
-from descs import DYNAMIC_QUANTIZE, OPERATORS, case, may_be_absent, put, refusal, right, without
+from helpers.descs import DYNAMIC_QUANTIZE, OPERATORS, case, may_be_absent, put, refusal, right, without
+from helpers.spec_tables import BULLETS, table_at
 from jaxdml import DataType
-from spec_tables import BULLETS, table_at
 
 
 def other_type(operator, name, tensor):

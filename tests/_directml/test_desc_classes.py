@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from descs import (
+from helpers.descs import (
     ADD,
     CONVOLUTION,
     DEQUANTIZE,
@@ -25,9 +25,9 @@ from descs import (
     right,
     tensor_of,
 )  # fmt: skip
+from helpers.spec_more_pages import FIELDS, QUANTIZATION_TYPES
+from helpers.spec_tables import PRINTED_TABLES, table_at
 from jaxdml import DataType
-from spec_more_pages import FIELDS, QUANTIZATION_TYPES
-from spec_tables import PRINTED_TABLES, table_at
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -7,8 +7,8 @@ import json
 import pytest
 
 import jaxdml as dml
-from cases import CONVOLUTION, MATRIX_MULTIPLY
-from descs import (
+from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY
+from helpers.descs import (
     DEQUANTIZE_BLOCKS,
     OPERATORS,
     POOLING,
@@ -19,7 +19,9 @@ from descs import (
     right,
     without,
 )  # fmt: skip
-from spec_tables import table_at, types_of
+from helpers.spec_tables import table_at, types_of
+
+pytestmark = pytest.mark.oldest
 
 
 def test_there_and_back():

@@ -5,7 +5,20 @@ import dataclasses
 import pickle
 
 import jaxdml as dml
-from descs import ADD, CONVOLUTION, CONVOLUTIONS, POOLING, assert_refused, case, f32, level, linear, put, refusal, right
+from helpers.descs import (
+    ADD,
+    CONVOLUTION,
+    CONVOLUTIONS,
+    POOLING,
+    assert_refused,
+    case,
+    f32,
+    level,
+    linear,
+    put,
+    refusal,
+    right,
+)
 
 
 def errors():

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 import jaxdml as dml
-from descs import (
+from helpers.descs import (
     ADD,
     CONVOLUTION,
     CONVOLUTION_INTEGER,
@@ -27,9 +27,8 @@ from descs import (
     right,
     validated,
 )  # fmt: skip
-from jaxdml._directml.pages import PAGES
-from spec_pages import DATA_TYPES, FEATURE_LEVELS, INTRODUCED
-from spec_tables import (
+from helpers.spec_pages import DATA_TYPES, FEATURE_LEVELS, INTRODUCED
+from helpers.spec_tables import (
     LEVELS,
     ON_THE_PAGES,
     PRINTED_BULLETS,
@@ -41,6 +40,7 @@ from spec_tables import (
     table_at,
     types_of,
 )
+from jaxdml._directml.pages import PAGES
 
 
 def test_data_types_have_the_values_of_directml_h():

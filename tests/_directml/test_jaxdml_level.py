@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from descs import CONVOLUTION, OPERATORS, QUANTIZE, case, desc_of, example, refusal, right, tensor_of
-from spec_tables import TABLES
+from helpers.descs import CONVOLUTION, OPERATORS, QUANTIZE, case, desc_of, example, refusal, right, tensor_of
+from helpers.spec_tables import TABLES
 
 LATEST, JAXDML = dml.FeatureLevel.LATEST, dml.FeatureLevel.JAXDML
 WORDS = ("INT16", "UINT16")

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 import jaxdml as dml
-from cases import CONVOLUTION, MATRIX_MULTIPLY
-from mutated import VALUES, mutated
+from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY
+from helpers.mutated import VALUES, mutated
 
 
 def valid_descs():

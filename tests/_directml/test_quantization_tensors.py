@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import jaxdml as dml
-from descs import (
+from helpers.descs import (
     BLOCKED,
     BLOCKS,
     DEQUANTIZE_BLOCKS,

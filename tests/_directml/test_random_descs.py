@@ -10,8 +10,20 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from descs import CONVOLUTIONS, OPERATORS, POOLING, case, changed, desc_of, example, put, right, tensor_of, validated
-from spec_tables import BULLETS, breach, first_breach, table_at, types_of
+from helpers.descs import (
+    CONVOLUTIONS,
+    OPERATORS,
+    POOLING,
+    case,
+    changed,
+    desc_of,
+    example,
+    put,
+    right,
+    tensor_of,
+    validated,
+)
+from helpers.spec_tables import BULLETS, breach, first_breach, table_at, types_of
 
 GARBAGE = [
     None,

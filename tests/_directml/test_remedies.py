@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from descs import (
+from helpers.descs import (
     ADD,
     CONVOLUTION,
     CONVOLUTION_INTEGER,
@@ -36,9 +36,9 @@ from descs import (
     sizes_of,
     tensor_of,
 )  # fmt: skip
+from helpers.spec_pages import DATA_TYPES
+from helpers.spec_tables import table_at
 from jaxdml import DataType
-from spec_pages import DATA_TYPES
-from spec_tables import table_at
 
 LATEST = dml.FeatureLevel.LATEST
 CALLS_WORDS = ("jnp.", "jax.", "astype", "reshape", "transpose", "[:, None]", "dequantize it", "quantize it")

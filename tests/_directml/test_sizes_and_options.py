@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from descs import (
+from helpers.descs import (
     ADD,
     CONVOLUTION,
     DEQUANTIZE,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from descs import case
+from helpers.descs import case
 from jaxdml._directml.strides import is_nested, is_packed, may_overlap
 
 

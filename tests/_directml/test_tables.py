@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from descs import OPERATORS
+from helpers.descs import OPERATORS
 from jaxdml._tables import Table
 
 X, F = np.zeros((1, 2, 5, 5), np.uint8), np.zeros((3, 2, 3, 3), np.int8)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from descs import (
+from helpers.descs import (
     DEQUANTIZE,
     DEQUANTIZE_BLOCKS,
     OPERATORS,

@@ -4,9 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from formula_cases import integers
+from helpers.compare import assert_same_bits, assert_same_values
+from helpers.formula_cases import integers
+from helpers.one_node import fed
 from jaxdml._quantized import directml
-from one_node import fed
 
 F = np.float32
 OWN = (2, 3, 1, 40)  # a scale or zero point for each column of each matrix
@@ -33,7 +34,7 @@ def compare(operator, function, arguments, output, domain=""):
     expected = fed(operator, arguments, output, domain=domain)(*arguments)
     assert expected.size
     assert len(np.unique(expected)) > 20
-    np.testing.assert_array_equal(np.asarray(jax.jit(function)(*arguments)), expected, strict=True)
+    assert_same_bits(np.asarray(jax.jit(function)(*arguments)), expected)
 
 
 @pytest.mark.sampled(5)
@@ -60,8 +61,8 @@ def test_rows_of_each_matrix():
     got = directml.product(a, scales, zero_points, *of_b, *of_y)
     multiplier = (scales * F(0.1)).astype(F)
     expected = np.clip(np.rint(exact.astype(F) * multiplier) + 7, -128, 127)
-    np.testing.assert_array_equal(np.asarray(got), expected.astype(np.int8), strict=True)
-    np.testing.assert_array_equal(np.asarray(directml.integer_product(a, b, zero_points, np.int8(3))), exact)
+    assert_same_bits(np.asarray(got), expected.astype(np.int8))
+    assert_same_values(np.asarray(directml.integer_product(a, b, zero_points, np.int8(3))), exact)
 
 
 @pytest.mark.parametrize("zero_points", [(4,), (4, 1)])
@@ -71,7 +72,7 @@ def test_integer_products_of_rows_with_their_own_zero_points(zero_points):
     of_a, of_b = integers(rng, np.uint8, zero_points), integers(rng, np.int8, (6,))
     expected = np.matmul(a.astype(np.int32) - of_a.reshape(4, 1), b.astype(np.int32) - of_b)
     got = directml.integer_product(a, b, of_a, of_b)
-    np.testing.assert_array_equal(np.asarray(got), expected.astype(np.int32), strict=True)
+    assert_same_bits(np.asarray(got), expected.astype(np.int32))
 
 
 def none(*shape):
@@ -97,10 +98,10 @@ def test_nothing(operator):
     function, arguments, domain = NOTHING[operator]
     expected = fed(operator, arguments, OUTPUTS.get(operator, "int8"), domain=domain)(*arguments)
     assert expected.size == 0
-    np.testing.assert_array_equal(np.asarray(function(*arguments)), expected, strict=True)
+    assert_same_bits(np.asarray(function(*arguments)), expected)
 
 
 def test_convolutions_in_integers_of_nothing():
     x, w = np.ones((0, 3, 4, 5), np.uint8), np.ones((2, 3, 2, 2), np.uint8)
     expected = fed("ConvInteger", (x, w), "int32", domain="")(x, w)
-    np.testing.assert_array_equal(np.asarray(directml.integer_convolution(x, w)), expected, strict=True)
+    assert_same_bits(np.asarray(directml.integer_convolution(x, w)), expected)

@@ -6,7 +6,8 @@ import onnxruntime
 import pytest
 
 import jaxdml.onnx
-from qdq_builder import Builder, Grid
+from helpers.compare import assert_same_bits, assert_same_values
+from helpers.qdq_builder import Builder, Grid
 
 
 def both(build, *inputs):
@@ -26,7 +27,7 @@ def test_different_integers_of_32_bits_may_be_equal_floats():
     x = build.dequantize(build.input((2,), "s32"), Grid("s32", 0.5, 0))
     build.output(build.node("ArgMax", x, axis=0), "s64")
     ours, theirs = both(build, np.array([2**24, 2**24 + 1], np.int32))
-    np.testing.assert_array_equal(ours, theirs)
+    assert_same_values(ours, theirs)
     assert ours == [0]
 
 
@@ -41,7 +42,7 @@ def test_a_negative_scale_turns_the_order(op, scale):
     else:
         build.finish(result, Grid("u8", scale, 7 if op != "Relu" else 0))
     ours, theirs = both(build, np.array([[3, 250, 9, 0, 17]], np.uint8))
-    np.testing.assert_array_equal(ours, theirs)
+    assert_same_values(ours, theirs)
 
 
 def test_a_window_of_padding_alone_has_the_least_float():
@@ -49,7 +50,7 @@ def test_a_window_of_padding_alone_has_the_least_float():
     x = build.dequantize(build.input((1, 1, 1, 1), "u8"), Grid("u8", 0.5, 7))
     build.output(build.node("MaxPool", x, kernel_shape=[2, 2], dilations=[2, 2], pads=[1, 1, 1, 1]))
     ours, theirs = both(build, np.full((1, 1, 1, 1), 9, np.uint8))
-    np.testing.assert_array_equal(ours < -3e38, theirs < -3e38)
+    assert_same_bits(ours < -3e38, theirs < -3e38)
     assert (theirs < -3e38).any()
 
 
@@ -59,7 +60,7 @@ def test_windows_with_gaps_inside_the_image_move_integers(padding):
     x = build.dequantize(build.input((1, 1, 5, 4), "u8"), Grid("u8", 0.5, 7))
     build.output(build.node("MaxPool", x, kernel_shape=[2, 2], dilations=[2, 2], **padding))
     assert jaxdml.onnx.load(build.model()).operators == ("MaxPool", "DequantizeLinear")
-    np.testing.assert_array_equal(*both(build, np.arange(20, dtype=np.uint8).reshape(1, 1, 5, 4)))
+    assert_same_bits(*both(build, np.arange(20, dtype=np.uint8).reshape(1, 1, 5, 4)))
 
 
 @pytest.mark.parametrize("dtype", ["u8", "s8"])
@@ -76,7 +77,7 @@ def test_the_type_of_integers_is_known_behind_movers(dtype, length):
     build.finish(build.node("MatMul", x, w), Grid(dtype, 8.0, 5))
     operators = jaxdml.onnx.load(build.model()).operators
     assert operators == ("QuantizeLinear", *["Transpose"] * length, "QLinearMatMul")
-    np.testing.assert_array_equal(*both(build, np.linspace(-50, 90, 16, dtype=np.float32).reshape(4, 4)))
+    assert_same_bits(*both(build, np.linspace(-50, 90, 16, dtype=np.float32).reshape(4, 4)))
 
 
 def test_floats_of_16_bits_stay():
@@ -97,7 +98,7 @@ def test_clamps_far_from_the_scale(scale):
     x = build.then(build.input((3,)), [("Clip", np.float32(-900), np.float32(900), {})])
     build.finish(x, Grid("u8", scale, 100))
     ours, theirs = both(build, np.array([-1e3, 0, 1e3], np.float32))
-    np.testing.assert_array_equal(ours, theirs)
+    assert_same_bits(ours, theirs)
 
 
 @pytest.mark.parametrize("length", [1, 40])
@@ -108,4 +109,4 @@ def test_movers_and_clamps_go_in_any_number(length):
         x = build.node("Relu", build.node("Transpose", build.node("Relu", x), perm=[1, 0]))
     build.finish(x, Grid("u8", 0.013, 0))
     ours, theirs = both(build, np.arange(6, dtype=np.uint8).reshape(2, 3))
-    np.testing.assert_array_equal(ours, theirs)
+    assert_same_bits(ours, theirs)

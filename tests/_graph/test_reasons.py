@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import jaxdml.onnx
+from helpers.qdq_builder import Builder, Grid, Value, single
+from helpers.qdq_contractions import BIAS, FLOAT_BIAS, B, W, X, Y, conv, gemm
+from helpers.qdq_graphs import MODELS
 from jaxdml._graph import rules
-from qdq_builder import Builder, Grid, Value, single
-from qdq_contractions import BIAS, FLOAT_BIAS, B, W, X, Y, conv, gemm
-from qdq_graphs import MODELS
 
 
 def scale_of_result_given():

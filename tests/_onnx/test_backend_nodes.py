@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 import jax
 import pytest
 
-from backend_nodes import CASES, OPERATORS, Prepared, all_cases, is_supported, operators_of, reason
+from _onnx.backend_nodes import CASES, OPERATORS, Prepared, all_cases, is_supported, operators_of, reason
 from jaxdml.errors import ModelError
 
 PARTS = 24

@@ -15,9 +15,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jaxdml.onnx
-from float_models import MOBILENET_V2, encoder, mlp, mobilenet_v2, resnet18
+from _onnx.float_models import MOBILENET_V2, encoder, mlp, mobilenet_v2, resnet18
+from _onnx.quantized_models import quantized, random_inputs
+from helpers.compare import assert_same_bits
 from jaxdml import reference
-from quantized_models import quantized, random_inputs
 
 NETWORKS = {
     "ResNet-18": functools.partial(resnet18, size=32, width=8),
@@ -195,7 +196,7 @@ def compared(proto, inputs):
         expected = ORACLES[node.operator.name](node.options, *arguments)
         expected = expected if isinstance(expected, tuple) else (expected,)
         for name, value in zip(node.outputs, expected, strict=True):
-            np.testing.assert_array_equal(values[name], value, err_msg=f"{node.name}: {name}", strict=True)
+            assert_same_bits(values[name], value, f"{node.name}: {name}")
             elements += value.size
         counts[node.operator.name] += 1
     return counts, elements

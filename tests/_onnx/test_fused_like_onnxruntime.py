@@ -16,12 +16,12 @@ import pytest
 from onnxruntime import GraphOptimizationLevel as Level
 
 import jaxdml.onnx
+from _onnx.qdq_deviations import DEVIATIONS, OF
+from helpers.one_node import on_x64_alone
+from helpers.qdq_builder import Builder, random_inputs
+from helpers.qdq_graphs import GROUPS, MODELS
+from helpers.qdq_single import UNARY
 from jaxdml.errors import ModelError
-from one_node import on_x64_alone
-from qdq_builder import Builder, random_inputs
-from qdq_deviations import DEVIATIONS, OF
-from qdq_graphs import GROUPS, MODELS
-from qdq_single import UNARY
 
 pytestmark = on_x64_alone
 DOCUMENT = Path(__file__).parents[2] / "docs" / "onnx_fusing.md"

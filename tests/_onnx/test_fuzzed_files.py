@@ -8,9 +8,9 @@ import pytest
 from onnxruntime import GraphOptimizationLevel as Level
 
 import jaxdml.onnx
+from _onnx.mutated_models import models, mutated
+from helpers.one_node import on_x64_alone
 from jaxdml.errors import ModelError
-from mutated_models import models, mutated
-from one_node import on_x64_alone
 
 pytestmark = on_x64_alone
 FORMS = ("qoperator", "qdq", "dynamic")

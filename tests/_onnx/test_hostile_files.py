@@ -11,11 +11,12 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from hostile_models import FLOAT, bombs, chain, constant, model, node, refused, relu, with_tensor
+from _onnx.mutated_models import models
+from helpers.compare import assert_same_values
+from helpers.hostile_models import FLOAT, bombs, chain, constant, model, node, refused, relu, with_tensor
+from helpers.platforms import posix, symlink
 from jaxdml.errors import ModelError
 from jaxdml.onnx import Limits, load
-from mutated_models import models
-from platforms import posix, symlink
 
 SMALL = Limits(file_bytes=2**26, tensor_bytes=2**25)
 ONES = np.ones(4, np.float32)
@@ -53,7 +54,7 @@ def test_external_data(folder, more, monkeypatch):
     monkeypatch.chdir(folder.parent)
     for each in (path, str(path), "inside/model.onnx"):
         made = load(each)
-        np.testing.assert_array_equal(made.apply(made.params, ONES)["y"], [1, 2, 3, 4])
+        assert_same_values(made.apply(made.params, ONES)["y"], [1, 2, 3, 4])
     monkeypatch.chdir(folder)
     assert load("model.onnx").params.keys() == {"w"}
 
@@ -64,7 +65,7 @@ def test_external_data_of_4_bits(folder):
     tensor.external_data.add(key="location", value="w.bin")
     proto = model([("DequantizeLinear", ["w", "s"], ["y"])], [tensor, constant(np.float32(1), "s")], [], opset=21)
     made = load(saved(folder, proto))
-    np.testing.assert_array_equal(made.apply(made.params)["y"], [1, 2, 3, 4])
+    assert_same_values(made.apply(made.params)["y"], [1, 2, 3, 4])
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ from jax import export
 from onnx import TensorProto, helper, numpy_helper
 
 import jaxdml.onnx
+from helpers.compare import assert_same_bits, assert_same_values
+from helpers.marks import rest_rarely
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators import casts, elementwise, generators, indexing, joining, resize, shapes
-from rarely import rest_rarely
 
 
 def model_of(nodes, inputs, outputs, opset=19, **constants):
@@ -71,7 +72,7 @@ def test_traced_equals_known(name, x64):
     known = function(*arguments, **options)
     first, *others = arguments
     traced = jax.jit(lambda x: function(x, *others, **options))(first)
-    jax.tree.map(np.testing.assert_array_equal, traced, known)
+    jax.tree.map(assert_same_values, traced, known)
     assert all(isinstance(array, np.ndarray) for array in jax.tree.leaves(known))
 
 
@@ -88,7 +89,7 @@ def test_known_and_traced_numbers_are_cast_alike(of, to):
         known = casts.cast(x, **options)
         traced = jax.jit(lambda x: casts.cast(x, **options))(x)
     assert known.dtype == traced.dtype
-    np.testing.assert_array_equal(known.astype(np.float64), np.asarray(traced).astype(np.float64))
+    assert_same_bits(known.astype(np.float64), np.asarray(traced).astype(np.float64))
 
 
 @pytest.mark.parametrize("to", [TensorProto.UINT8, TensorProto.INT8, TensorProto.UINT16, TensorProto.INT16])
@@ -98,14 +99,14 @@ def test_narrow_integers_take_the_lower_bits_as_in_onnxruntime(to):
     declared = helper.make_tensor_value_info("y", to, None)
     model = model_of([helper.make_node("Cast", ["x"], ["y"], to=to)], ["x"], [declared]).SerializeToString()
     expected = onnxruntime.InferenceSession(model).run(None, {"x": x})[0]
-    np.testing.assert_array_equal(casts.cast(x, dtype=expected.dtype), expected)
+    assert_same_bits(casts.cast(x, dtype=expected.dtype), expected)
 
 
 def test_a_cast_to_half_and_back_rounds():
     x = np.array([1.0001, 3.14159], np.float32)
     half, single = (casts._options(to=to) for to in (10, 1))
     there_and_back = jax.jit(lambda x: casts.cast(casts.cast(x, **half), **single))(x)
-    np.testing.assert_array_equal(there_and_back, x.astype(np.float16).astype(np.float32))
+    assert_same_bits(there_and_back, x.astype(np.float16).astype(np.float32))
 
 
 def test_shapes_are_computed_from_symbolic_sizes(x64):
@@ -137,12 +138,12 @@ def test_shapes_are_computed_from_symbolic_sizes(x64):
     exported = export.export(jax.jit(lambda x: model.apply(model.params, x)))(symbolic)
     x = np.arange(60, dtype=np.float32).reshape(5, 3, 4)
     for outputs in (exported.call(x), model.apply(model.params, x)):
-        np.testing.assert_array_equal(outputs["flat"], x.reshape(5, 12))
-        np.testing.assert_array_equal(outputs["zeros"], np.zeros_like(x))
-        np.testing.assert_array_equal(outputs["range"], np.arange(5))
-        np.testing.assert_array_equal(outputs["tail"], [3, 4])
-        np.testing.assert_array_equal(outputs["count"], np.float32(5))
-        np.testing.assert_array_equal(outputs["rows_of"], np.broadcast_to(row, (5, 3, 4)))
+        assert_same_bits(outputs["flat"], x.reshape(5, 12))
+        assert_same_bits(outputs["zeros"], np.zeros_like(x))
+        assert_same_values(outputs["range"], np.arange(5))
+        assert_same_values(outputs["tail"], [3, 4])
+        assert_same_bits(outputs["count"], np.float32(5))
+        assert_same_bits(outputs["rows_of"], np.broadcast_to(row, (5, 3, 4)))
 
 
 HUGE = np.array([2**20, 2**20], np.int64)
@@ -193,4 +194,4 @@ def test_resize_takes_the_pixels_that_onnxruntime_takes(modes):
         crop = coordinates == "tf_crop_and_resize"
         how = {"coordinates": coordinates, "rounding": rounding, "extrapolates": crop, "extrapolation_value": 7.0}
         own = resize.resize(x, roi, None, sizes, **how)
-        np.testing.assert_array_equal(own, session.run(None, {"x": x})[0])
+        assert_same_bits(own, session.run(None, {"x": x})[0])

@@ -13,10 +13,10 @@ import onnx
 import pytest
 
 import jaxdml.onnx
-from float_models import encoder, mlp, mobilenet_v2, resnet18
+from _onnx.float_models import encoder, mlp, mobilenet_v2, resnet18
+from _onnx.quantized_models import FORMS, onnxruntime_outputs, quantized, random_inputs
+from helpers.one_node import on_x64_alone
 from jaxdml._graph.evaluate import results
-from one_node import on_x64_alone
-from quantized_models import FORMS, onnxruntime_outputs, quantized, random_inputs
 
 pytestmark = on_x64_alone
 NETWORKS = {  # and batches of 10,000 outputs in all

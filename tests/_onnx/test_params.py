@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import jaxdml.onnx
-from float_models import MOBILENET_V2, encoder, mlp, mobilenet_v2
-from quantized_models import FORMS, quantized, random_inputs
-from rarely import rest_rarely
-from small_models import residual, reversed_weights
+from _onnx.float_models import MOBILENET_V2, encoder, mlp, mobilenet_v2
+from _onnx.quantized_models import FORMS, quantized, random_inputs
+from _onnx.small_models import residual, reversed_weights
+from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
 
 X = random_inputs(residual(), 2, seed=4)["x"]
 LARGE = 64  # elements of a constant that may be a weight's
@@ -53,15 +54,15 @@ def test_params_that_are_saved_and_read_or_moved(way, form, tmp_path):
     model = loaded(form)
     params = WAYS[way](model.params, tmp_path)
     assert jax.tree.structure(params) == jax.tree.structure(model.params)
-    jax.tree.map(np.testing.assert_array_equal, params, model.params)
-    np.testing.assert_array_equal(outputs(model, params), outputs(model, model.params))
+    jax.tree.map(assert_same_bits, params, model.params)
+    assert_same_bits(outputs(model, params), outputs(model, model.params))
 
 
 @of_each_form
 def test_params_of_another_model(form):
     """Of the same graph and scales with other weights."""
     model, other = loaded(form), jaxdml.onnx.load(reversed_weights(quantized(residual(), form)))
-    np.testing.assert_array_equal(outputs(model, other.params), outputs(other, other.params))
+    assert_same_bits(outputs(model, other.params), outputs(other, other.params))
     assert (outputs(model, other.params) != outputs(model, model.params)).any()
 
 
@@ -101,7 +102,7 @@ def test_params_are_donated_and_given_back(form):
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given))
     _, second = step(kept, X)
     for received in (first, second):
-        np.testing.assert_array_equal(received, outputs(model, model.params))
+        assert_same_bits(received, outputs(model, model.params))
 
 
 @of_each_form

@@ -12,9 +12,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import jaxdml.onnx
+from helpers.compare import assert_same_bits, assert_same_values
+from helpers.marks import rest_rarely
 from jaxdml import reference
 from jaxdml.errors import ModelError
-from rarely import rest_rarely
 
 TYPES = {"float32": TensorProto.FLOAT}
 TYPES |= {name: getattr(TensorProto, name.upper()) for name in ("float16", "uint8", "int8", "uint16", "int16", "int32")}
@@ -119,7 +120,7 @@ def test_to_integers(case):
         scale, zero_point = parameters(rng, form, kind, real)
         given = with_zero_point((floats(rng, form, kind, scale), scale, zero_point), (real, real, kind), has_zero_point)
         ours, theirs = both("QuantizeLinear", given[1], kind, given[0], **attributes)
-        np.testing.assert_array_equal(ours, theirs, strict=True)
+        assert_same_bits(ours, theirs)
         assert ours.size < 20 or len(np.unique(ours)) > 5
 
 
@@ -132,7 +133,7 @@ def test_to_floats(case):
         x = integers(rng, kind, FORMS[form][0])
         given = with_zero_point((x, scale, zero_point), (kind, real, kind), has_zero_point)
         ours, theirs = both("DequantizeLinear", given[1], real, given[0], **attributes)
-        np.testing.assert_array_equal(ours, theirs, strict=True)
+        assert_same_bits(ours, theirs)
 
 
 @pytest.mark.rare
@@ -146,9 +147,9 @@ def test_a_million_outputs(kind, real):
     low, high = reference.LIMITS[kind]
     x = (rng.uniform(1.2 * low, 1.2 * high, shape) * np.repeat(scale, 32, 1)[:, :1050]).astype(real)
     arguments = x, scale, zero_point
-    np.testing.assert_array_equal(*both("QuantizeLinear", (real, real, kind), kind, arguments, **attributes))
+    assert_same_values(*both("QuantizeLinear", (real, real, kind), kind, arguments, **attributes))
     arguments = integers(rng, kind, shape), scale, zero_point
-    np.testing.assert_array_equal(*both("DequantizeLinear", (kind, real, kind), real, arguments, **attributes))
+    assert_same_values(*both("DequantizeLinear", (kind, real, kind), real, arguments, **attributes))
 
 
 def narrow(x, kind):
@@ -165,11 +166,11 @@ def test_blocks_as_the_reference_has_them(form):
         x = floats(rng, form, kind, scale)
         expected = reference.quantize(x, *of_each).astype(zero_point.dtype)
         ours, _ = both("QuantizeLinear", ("float32", "float32", kind), kind, (x, scale, zero_point), **attributes)
-        np.testing.assert_array_equal(ours, expected, strict=True)
+        assert_same_bits(ours, expected)
         x = integers(rng, kind, FORMS[form][0])
         expected = reference.dequantize(narrow(x, kind), *of_each)
         ours, _ = both("DequantizeLinear", (kind, "float32", kind), "float32", (x, scale, zero_point), **attributes)
-        np.testing.assert_array_equal(ours, expected, strict=True)
+        assert_same_bits(ours, expected)
 
 
 WRONG = {  # shapes of the input and of its scales, and attributes
@@ -219,7 +220,7 @@ def test_nothing(form, kind):
     scale, zero_point = np.ones(scales, np.float32), np.ones(scales, BYTES.get(kind, kind))
     x = np.ones((0, 3), np.float32)
     ours, theirs = both("QuantizeLinear", ("float32", "float32", kind), kind, (x, scale, zero_point), **attributes)
-    np.testing.assert_array_equal(ours, theirs, strict=True)
+    assert_same_bits(ours, theirs)
     arguments = x.astype(zero_point.dtype), scale, zero_point
     ours, theirs = both("DequantizeLinear", (kind, "float32", kind), "float32", arguments, **attributes)
-    np.testing.assert_array_equal(ours, theirs, strict=True)
+    assert_same_bits(ours, theirs)

@@ -11,12 +11,13 @@ from jax import export
 
 import jaxdml as dml
 import jaxdml.onnx
-from native_calls import needs_native
-from on_devices import run_on_eight
-from quantized_models import quantized, random_inputs
-from rarely import rest_rarely
-from second_call import check_second_call_compiles_nothing
-from small_models import residual, reversed_weights
+from _onnx.quantized_models import quantized, random_inputs
+from _onnx.small_models import residual, reversed_weights
+from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
+from helpers.native_calls import needs_native
+from helpers.on_devices import run_on_eight
+from helpers.second_call import check_second_call_compiles_nothing
 
 HERE = Path(__file__).parent
 FORMS = ("qdq", "dynamic")
@@ -45,7 +46,7 @@ def of_each(form):
 
 
 def check(received, expected):
-    np.testing.assert_array_equal(received["y"], expected, strict=True)
+    assert_same_bits(received["y"], expected)
 
 
 @pytest.mark.sampled(1)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from calls import DATA, GOOD, caught, ending, page_name
+from _operators.calls import DATA, GOOD, caught, ending, page_name
+from helpers.compare import assert_same_bits
 
 X = np.arange(6, dtype=np.uint8).reshape(1, 1, 2, 3)
 dequantize = dml.element_wise_dequantize_linear
@@ -26,7 +27,7 @@ def test_a_masked_array_is_refused_for_its_mask_would_be_lost():
 def test_an_array_that_is_mapped_from_a_file_is_an_array(tmp_path):
     X.tofile(tmp_path / "x.bin")
     mapped = np.memmap(tmp_path / "x.bin", np.uint8, "r", shape=X.shape)
-    np.testing.assert_array_equal(dequantize(mapped, 0.1), dequantize(X, 0.1), strict=True)
+    assert_same_bits(dequantize(mapped, 0.1), dequantize(X, 0.1))
 
 
 def test_a_random_key_is_no_scale():

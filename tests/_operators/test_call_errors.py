@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from calls import GOOD, Bad, call, caught, compilations, problems, s8, steps, u8
-from descs import (
+from _operators.calls import GOOD, Bad, call, caught, compilations, problems, s8, steps, u8
+from helpers.descs import (
     ADD,
     BLOCKED,
     CONVOLUTION,

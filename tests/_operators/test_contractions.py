@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from cases import BYTES, CONVOLUTION, MATRIX_MULTIPLY, Case
-from jaxdml import reference
-from modes import (
+from helpers.cases import BYTES, CONVOLUTION, MATRIX_MULTIPLY, Case
+from helpers.compare import assert_same_bits
+from helpers.marks import on_both_kernels, rarely_on_xla, rest_rarely
+from helpers.modes import (
     UNOPTIMISED,
     as_jax,
     assert_same,
@@ -21,7 +22,7 @@ from modes import (
     variants,
     vmapped,
 )
-from rarely import rest_rarely
+from jaxdml import reference
 
 # Each mode runs a part of the cases in each run, and the rest in `make test-all`.
 FEW = rest_rarely(MATRIX_MULTIPLY, 1) + rest_rarely(CONVOLUTION, 1)
@@ -31,12 +32,14 @@ def name(chunk):
     return chunk[0].operator.split("_")[-1]
 
 
+@on_both_kernels
 @pytest.mark.parametrize("chunk", FEW, ids=name)
 def test_jitted(chunk):
     """All cases as XLA optimises them."""
     check(chunk, jitted)
 
 
+@rarely_on_xla
 @pytest.mark.parametrize("chunk", FEW, ids=name)
 def test_called(chunk):
     """Their programs are optimised in test_every_mode and wherever else a test calls an operator."""
@@ -44,6 +47,7 @@ def test_called(chunk):
         check(chunk, called)
 
 
+@on_both_kernels
 @pytest.mark.parametrize("chunk", FEW, ids=name)
 def test_x64_changes_no_operation(chunk):
     """With 64-bit types on, the very same program is traced, for every backend; test_every_mode runs it."""
@@ -55,6 +59,7 @@ def test_x64_changes_no_operation(chunk):
         assert programs[0] == programs[1]
 
 
+@on_both_kernels
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", [called, jitted, closed_over, op_by_op], ids=lambda mode: mode.__name__)
 @pytest.mark.parametrize("chunk", [MATRIX_MULTIPLY[0][:3], CONVOLUTION[0][:3]], ids=name)
@@ -62,6 +67,7 @@ def test_every_mode(chunk, mode, x64):
     check(chunk, mode)
 
 
+@rarely_on_xla
 @pytest.mark.parametrize("chunk", FEW, ids=name)
 def test_vmapped_over_every_argument(chunk):
     lists = [variants(case) for case in chunk]
@@ -74,6 +80,7 @@ def test_vmapped_over_every_argument(chunk):
             assert_same(case, values, Case(case.operator, one, case.options).expected)
 
 
+@on_both_kernels
 def test_the_cases_reach_every_option():
     multiplies = [case for chunk in MATRIX_MULTIPLY for case in chunk]
     convolutions = [case for chunk in CONVOLUTION for case in chunk]
@@ -91,6 +98,7 @@ def test_the_cases_reach_every_option():
     assert np.unique(expected).size == 384  # every value of both output types
 
 
+@on_both_kernels
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("a_value", ["min", "max"])
 @pytest.mark.parametrize("b_value", ["min", "max"])
@@ -106,9 +114,10 @@ def test_accumulator_is_int32_modulo_2_to_the_32(a_value, b_value, a_dtype, b_dt
     for output_scale in (1.0, 2.0**24):
         arguments = (a, 1.0, a_zero_point, b, 1.0, b_zero_point, output_scale, np.int8(1))
         expected = reference.quantized_linear_matrix_multiply(*arguments)
-        np.testing.assert_array_equal(dml.quantized_linear_matrix_multiply(*arguments), expected)
+        assert_same_bits(dml.quantized_linear_matrix_multiply(*arguments), expected)
 
 
+@on_both_kernels
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("x_dtype", BYTES)
 @pytest.mark.parametrize("f_dtype", BYTES)
@@ -127,4 +136,4 @@ def test_convolution_of_extremes(x_dtype, f_dtype, group_count):
             )  # fmt: skip
             options = {"start_padding": 1, "end_padding": (1, 2), "group_count": group_count}
             expected = reference.quantized_linear_convolution(*arguments, **options)
-            np.testing.assert_array_equal(dml.quantized_linear_convolution(*arguments, **options), expected)
+            assert_same_bits(dml.quantized_linear_convolution(*arguments, **options), expected)

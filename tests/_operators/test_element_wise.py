@@ -8,24 +8,18 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from cases import BYTES
+from helpers.cases import BYTES
+from helpers.compare import assert_same_bits
+from helpers.marks import rarely_on_xla
+from helpers.modes import as_jax, stacked
 from jaxdml import reference
-from modes import as_jax, stacked
+
+pytestmark = rarely_on_xla
 
 INTEGERS = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32)
 FLOATS = (np.float32, np.float16)
 # Powers of two, decimals, both signs, the extremes of the normal range, and what no scale should be.
 SCALES = (1.0, 0.25, 0.1, 1 / 3, 0.0078125, 3.7e-3, -0.5, 300.0, 65504.0, 0.0, -0.0, np.inf, -np.inf, np.nan)
-
-
-def assert_same_bits(got, expected):
-    got, bits = np.asarray(got), f"uint{expected.dtype.itemsize * 8}"
-    assert got.dtype == expected.dtype
-    if expected.dtype.kind == "f":
-        # Which NaN an operation makes is the processor's choice; that it is NaN is not.
-        np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
-        got, expected = (np.where(np.isnan(x), x.dtype.type(0), x).view(bits) for x in (got, expected))
-    np.testing.assert_array_equal(got, expected)
 
 
 def assert_every_form_gives(expected, function, arguments, **statics):
@@ -225,4 +219,4 @@ def test_quantize_then_dequantize_is_within_half_a_step():
 def test_the_reference_takes_the_type_of_a_zero_point_of_jax():
     x = np.float32([-1, 0, 1])
     expected = reference.element_wise_quantize_linear(x, 0.5, np.int8(3))
-    np.testing.assert_array_equal(reference.element_wise_quantize_linear(x, 0.5, jnp.int8(3)), expected, strict=True)
+    assert_same_bits(reference.element_wise_quantize_linear(x, 0.5, jnp.int8(3)), expected)

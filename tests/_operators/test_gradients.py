@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.compare import assert_same_bits, assert_same_values
+from helpers.marks import rarely_on_xla
 from jaxdml import reference
+
+pytestmark = [rarely_on_xla, pytest.mark.oldest]
 
 X = np.linspace(-3, 3, 61, dtype=np.float32).reshape(1, 61)
 
@@ -14,9 +18,9 @@ X = np.linspace(-3, 3, 61, dtype=np.float32).reshape(1, 61)
 def test_dequantize_differentiates_with_respect_to_its_scale():
     q = np.arange(12, dtype=np.uint8).reshape(3, 4)
     by_scale = jax.jit(jax.jacrev(lambda scale: dml.element_wise_dequantize_linear(q, scale, 5)))(jnp.float32(0.3))
-    np.testing.assert_array_equal(by_scale, q.astype(np.float32) - 5)
+    assert_same_bits(by_scale, q.astype(np.float32) - 5)
     by_channel = jax.grad(lambda scale: dml.element_wise_dequantize_linear(q, scale, 5).sum())(jnp.ones((3, 1)))
-    np.testing.assert_array_equal(by_channel, (q.astype(np.float32) - 5).sum(1, keepdims=True))
+    assert_same_bits(by_channel, (q.astype(np.float32) - 5).sum(1, keepdims=True))
 
 
 def test_what_rounds_to_integers_has_the_gradient_that_integers_have():
@@ -33,14 +37,14 @@ def test_what_rounds_to_integers_has_the_gradient_that_integers_have():
         return sum(dml.element_wise_dequantize_linear(v, 0.5, 3).sum() for v in (y, z, w))
 
     assert jax.grad(loss)(jnp.float32(0.02)) == 0
-    np.testing.assert_array_equal(jax.jit(jax.vmap(jax.grad(loss)))(jnp.float32([0.02, 0.1])), [0, 0])
+    assert_same_values(jax.jit(jax.vmap(jax.grad(loss)))(jnp.float32([0.02, 0.1])), [0, 0])
 
 
 def test_scales_and_biases_of_what_makes_floats_have_gradients():
     """Of blocks, the sum over a block; of products of bytes and of words, rows and columns of the sums."""
     q = np.arange(8, dtype=np.uint8).reshape(2, 4)
     by_block = jax.grad(lambda scale: dml.dequantize(q, scale, 1).sum())(jnp.ones((2, 2)))
-    np.testing.assert_array_equal(by_block, (q.astype(np.float32) - 1).reshape(2, 2, 2).sum(-1))
+    assert_same_bits(by_block, (q.astype(np.float32) - 1).reshape(2, 2, 2).sum(-1))
     b = np.arange(-4, 4, dtype=np.int8).reshape(4, 2)
     for a in (q, q.astype(np.int16)):
         sums = reference.matrix_multiply_integer_to_float(a, np.float32(1), None, b, np.float32(1), None)
@@ -51,13 +55,13 @@ def test_scales_and_biases_of_what_makes_floats_have_gradients():
         gradients = jax.grad(total, (0, 1, 2))(jnp.float32([[0.5], [2]]), jnp.ones(2), jnp.zeros(2))
         expected = sums.sum(1, keepdims=True), (sums * np.float32([[0.5], [2]])).sum(0), [2, 2]
         for one, right in zip(gradients, expected, strict=True):
-            np.testing.assert_array_equal(one, right)
+            assert_same_values(one, right)
 
 
 def test_the_scale_of_a_range_has_the_gradient_of_its_ends():
     x, step = jnp.float32([1, 5, -3]), np.float32(1 / 255)
     by_x = jax.grad(lambda x: dml.dynamic_quantize_linear(x).output_scale[0])(x)
-    np.testing.assert_array_equal(by_x, [0, step, -step])
+    assert_same_values(by_x, [0, step, -step])
     assert not jax.grad(lambda x: dml.quantize(x, 0.5).astype(jnp.float32).sum())(x).any()
 
 
@@ -75,7 +79,7 @@ def test_fake_quantize_has_the_bits_of_the_two_operators(dtype, output_dtype, pe
     primal, _ = jax.jvp(lambda x, s: dml.fake_quantize(x, s, zero_point), (x, scale), (x, scale))
     for one in (got, primal, jax.jit(dml.fake_quantize)(x, scale, zero_point)):
         assert one.dtype == expected.dtype == dtype
-        np.testing.assert_array_equal(one, expected)
+        assert_same_bits(one, expected)
 
 
 def test_fake_quantize_gradients_are_straight_through():
@@ -85,9 +89,9 @@ def test_fake_quantize_gradients_are_straight_through():
     inside = (np.round(steps) >= -100) & (np.round(steps) <= 155)
     assert 0 < inside.sum() < inside.size
     by_x = jax.grad(lambda x: dml.fake_quantize(x, scale, 100).sum())(jnp.asarray(X))
-    np.testing.assert_array_equal(by_x, inside.astype(np.float32))
+    assert_same_bits(by_x, inside.astype(np.float32))
     by_scale = jax.jacfwd(lambda s: dml.fake_quantize(X, s, 100))(jnp.asarray(scale))
-    np.testing.assert_array_equal(by_scale, np.where(inside, np.round(steps) - steps, np.where(steps < 0, -100, 155)))
+    assert_same_values(by_scale, np.where(inside, np.round(steps) - steps, np.where(steps < 0, -100, 155)))
 
 
 @pytest.mark.sampled(4)
@@ -108,10 +112,10 @@ def test_fake_quantize_gradients_know_what_the_forward_pass_clamps(dtype, output
         lambda x, s: (jax.vjp(lambda x: fake(x, s), x)[1](jnp.ones_like(x))[0], jax.jacfwd(fake, 1)(x, s))
     )(x, scale)
     assert by_x.dtype == by_scale.dtype == dtype
-    np.testing.assert_array_equal(by_x, inside.astype(dtype))
+    assert_same_bits(by_x, inside.astype(dtype))
     steps = np.clip(np.round(ratio), limits.min, limits.max)
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(by_scale, (steps - np.where(inside, ratio, np.float32(0))).astype(dtype))
+        assert_same_bits(by_scale, (steps - np.where(inside, ratio, np.float32(0))).astype(dtype))
 
 
 def test_fake_quantize_learns_a_scale():

@@ -4,7 +4,6 @@ import copy
 import io
 import pickle
 import re
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +11,10 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from cases import BYTES, CONVOLUTION, MATRIX_MULTIPLY
-from modes import UNOPTIMISED, as_jax
+from helpers.cases import BYTES, CONVOLUTION, MATRIX_MULTIPLY
+from helpers.compare import assert_same_bits
+from helpers.marks import on_both_kernels, rarely_on_xla
+from helpers.modes import UNOPTIMISED, as_jax
 
 RNG = np.random.default_rng(0)
 LAYOUTS = {"conv": (24, 8, 3, 3), "dot": (6, 4, 1, 1), "row": (20, 8, 3)}
@@ -33,12 +34,13 @@ def prepared(case):
     return arguments
 
 
+@rarely_on_xla
 @pytest.mark.parametrize("chunk", [MATRIX_MULTIPLY[0], CONVOLUTION[0]], ids=name)
 def test_same_bits(chunk):
     arguments = jax.jit(lambda: [prepared(case) for case in chunk], compiler_options=UNOPTIMISED)()
     got = jax.jit(lambda all: [case.call(*one) for case, one in zip(chunk, all, strict=True)])(arguments)
     for case, one in zip(chunk, got, strict=True):
-        np.testing.assert_array_equal(one, case.expected, err_msg=str(case))
+        assert_same_bits(one, case.expected, case)
         assert one.dtype == case.expected.dtype
 
 
@@ -54,6 +56,7 @@ def convolve(x, f):
     return dml.quantized_linear_convolution(x, 0.1, 3, f, 0.1, None, None, 2.0, 5)
 
 
+@on_both_kernels
 @pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize("shape", [(16, 12), (3, 16, 12), (2, 3, 16, 12)])
 def test_a_prepared_matrix_looks_like_the_array(shape, dtype):
@@ -62,11 +65,12 @@ def test_a_prepared_matrix_looks_like_the_array(shape, dtype):
     assert isinstance(got, dml.PreparedMatrix)
     assert (got.shape, got.ndim, got.dtype) == (b.shape, b.ndim, b.dtype)
     assert repr(got) == f"PreparedMatrix({b.dtype}{list(shape)})"
-    np.testing.assert_array_equal(got.array, b, strict=True)
+    assert_same_bits(got.array, b)
     with pytest.raises(TypeError, match=r"is a pytree of arrays, not an array; save its \.array, or pickle it"):
         np.asarray(got)
 
 
+@on_both_kernels
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize("shape", LAYOUTS.values(), ids=str)
@@ -79,8 +83,8 @@ def test_a_prepared_filter_looks_like_the_array(shape, dtype, group_count):
     assert repr(got) == f"PreparedFilter({f.dtype}{list(shape)}, group_count={group_count})"
     stack = jax.vmap(lambda f: dml.prepare_convolution_filter(f, group_count=group_count))(np.stack([f, f, f]))
     assert (stack.shape, stack.group_count) == ((3, *f.shape), group_count)
-    np.testing.assert_array_equal(got.array, f, strict=True)
-    np.testing.assert_array_equal(stack.array, np.stack([f, f, f]), strict=True)
+    assert_same_bits(got.array, f)
+    assert_same_bits(stack.array, np.stack([f, f, f]))
     for save in (np.asarray, lambda prepared: np.save(io.BytesIO(), prepared)):
         with pytest.raises(TypeError, match=r"is a pytree of arrays, not an array; save its \.array, or pickle it"):
             save(got)
@@ -98,15 +102,17 @@ def as_pickle(value, path):
     return pickle.loads(path.read_bytes())
 
 
+@on_both_kernels
 @pytest.mark.parametrize("through", [as_leaves, as_pickle])
 def test_saved_and_loaded(through, tmp_path):
     a, b, x, f = matrix(np.uint8, (5, 16)), matrix(), matrix(np.uint8, (2, 8, 6, 6)), matrix(np.int8, LAYOUTS["conv"])
     b_loaded = through(dml.prepare_matrix_multiply_b(b), tmp_path / "b.npz")
     f_loaded = through(dml.prepare_convolution_filter(f), tmp_path / "f.npz")
-    np.testing.assert_array_equal(multiply(a, b_loaded), multiply(a, b))
-    np.testing.assert_array_equal(convolve(x, f_loaded), convolve(x, f))
+    assert_same_bits(multiply(a, b_loaded), multiply(a, b))
+    assert_same_bits(convolve(x, f_loaded), convolve(x, f))
 
 
+@on_both_kernels
 @pytest.mark.parametrize("copied", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy], ids=["pickle", "deepcopy"])
 def test_a_stack_is_packed_again(copied):
     """Of matrices and of filters, under one vmap and under two: the copies are the same arrays."""
@@ -116,16 +122,18 @@ def test_a_stack_is_packed_again(copied):
     for stack in (matrices, filters, more):
         got = copied(stack)
         assert jax.tree.structure(got) == jax.tree.structure(stack)
-        jax.tree.map(partial(np.testing.assert_array_equal, strict=True), got, stack)
+        jax.tree.map(assert_same_bits, got, stack)
 
 
+@on_both_kernels
 def test_vmap_over_prepared_weights():
     a, bs = matrix(np.uint8, (5, 16)), matrix(np.int8, (4, 16, 12))
     prepared = jax.vmap(dml.prepare_matrix_multiply_b)(bs)
     got = jax.jit(jax.vmap(multiply, in_axes=(None, 0)))(a, prepared)
-    np.testing.assert_array_equal(got, np.stack([multiply(a, b) for b in bs]))
+    assert_same_bits(got, np.stack([multiply(a, b) for b in bs]))
 
 
+@on_both_kernels
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", LAYOUTS.values(), ids=str)
 def test_vmap_over_prepared_filters(shape):
@@ -135,19 +143,21 @@ def test_vmap_over_prepared_filters(shape):
     together, apart = jax.jit(lambda *all: (jax.vmap(convolve)(*all), jax.vmap(convolve, (None, 0))(xs[0], all[1])))(
         xs, prepared
     )
-    np.testing.assert_array_equal(together, np.stack([convolve(x, f) for x, f in zip(xs, fs, strict=True)]))
-    np.testing.assert_array_equal(apart, np.stack([convolve(x, f) for f in fs]))
+    assert_same_bits(together, np.stack([convolve(x, f) for x, f in zip(xs, fs, strict=True)]))
+    assert_same_bits(apart, np.stack([convolve(x, f) for f in fs]))
 
 
+@on_both_kernels
 def test_scan_over_layers():
     a, bs = matrix(np.uint8, (5, 16)), matrix(np.int8, (4, 16, 16))
     layers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(dml.prepare_matrix_multiply_b, bs))
     got, _ = jax.lax.scan(lambda a, b: (multiply(a, b), None), jnp.asarray(a), layers)
     for b in bs:
         a = multiply(a, b)
-    np.testing.assert_array_equal(got, a)
+    assert_same_bits(got, a)
 
 
+@on_both_kernels
 def test_on_other_backends_nothing_is_repacked():
     """What backends compile that have no form of their own: one contraction of the weights as they lie, no sums."""
     for shape in LAYOUTS.values():
@@ -171,6 +181,7 @@ def stacked(prepared):
     return jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), prepared)
 
 
+@on_both_kernels
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -233,6 +244,7 @@ def test_errors(call, message):
     assert message in str(error.value)
 
 
+@on_both_kernels
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_numpy_arrays_are_prepared_alike(dtype):
     """In NumPy, not in a compiled program: the same arrays in the same structure, and copies."""
@@ -242,11 +254,11 @@ def test_numpy_arrays_are_prepared_alike(dtype):
         assert jax.tree.structure(known) == jax.tree.structure(traced)
         for x, y in zip(jax.tree.leaves(known), jax.tree.leaves(traced), strict=True):
             assert isinstance(x, jax.Array)
-            np.testing.assert_array_equal(x, y, strict=True)
+            assert_same_bits(x, y)
         before = [np.array(x) for x in jax.tree.leaves(known)]
         w[...] = 1
         for x, y in zip(jax.tree.leaves(known), before, strict=True):
-            np.testing.assert_array_equal(x, y)
+            assert_same_bits(x, y)
 
     rng, limits = np.random.default_rng(0), np.iinfo(dtype)
     for shape, groups in (
@@ -262,6 +274,7 @@ def test_numpy_arrays_are_prepared_alike(dtype):
         check(dml.prepare_matrix_multiply_b, rng.integers(limits.min, limits.max, shape, dtype, endpoint=True))
 
 
+@on_both_kernels
 def test_what_a_function_made_of_prepared_weights_can_be_printed():
     prepared = dml.prepare_matrix_multiply_b(np.zeros((5, 7), np.int8))
     with dml.use_kernels("xla"):

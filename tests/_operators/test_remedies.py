@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from calls import remedied, steps
+from _operators.calls import remedied, steps
+from helpers.compare import assert_same_bits
 from jaxdml import ArgumentTypeError, DescError, reference
 
 RNG = np.random.default_rng(0)
@@ -55,8 +56,8 @@ def test_quantize_of_integers_says_to_dequantize_them(dtype):
     assert str(error).endswith(f"feature level 6_4 allows FLOAT32, FLOAT16 or INT32; {advice}")
     scope = {"input": q, "scale": 0.25, "zero_point": 1, "element_wise_dequantize_linear": dequantize, "jnp": jnp}
     floats = eval(advice.removeprefix("dequantize it first: "), scope)
-    np.testing.assert_array_equal(floats, (np.asarray(q, np.float32) - 1) / 4)
-    np.testing.assert_array_equal(quantize(floats, 0.25, 1), np.asarray(q, np.uint8))
+    assert_same_bits(floats, (np.asarray(q, np.float32) - 1) / 4)
+    assert_same_bits(quantize(floats, 0.25, 1), np.asarray(q, np.uint8))
 
 
 def test_a_scale_for_each_row():
@@ -65,10 +66,10 @@ def test_a_scale_for_each_row():
     expected = reference.quantized_linear_matrix_multiply(**{**MULTIPLY, "a_scale": rows[:, None]})
     for given, advice in ((rows, "; write a_scale[:, None]"), (rows[None], "; write a_scale.reshape(-1, 1)")):
         got, _ = with_remedy(multiply, {**MULTIPLY, "a_scale": given}, possible, advice)
-        np.testing.assert_array_equal(got, expected)
+        assert_same_bits(got, expected)
     zeros = np.arange(5, dtype=np.uint8)
     got, changed = with_remedy(multiply, {**MULTIPLY, "output_zero_point": zeros}, "; write output_zero_point[:, None]")
-    np.testing.assert_array_equal(got, reference.quantized_linear_matrix_multiply(**changed))
+    assert_same_bits(got, reference.quantized_linear_matrix_multiply(**changed))
     for name in ("a_scale", "output_scale"):
         error = error_of(multiply, **{**MULTIPLY, name: steps(6)})
         said = "one value, or one for each of the 5 rows; one for each column or matrix is not possible"
@@ -80,7 +81,7 @@ def test_a_scale_for_each_column():
     possible = "BScaleTensor has Sizes [6, 1], expected [1, 1] or [1, 6]: one value, or one for each of the 6 columns"
     got, _ = with_remedy(multiply, {**MULTIPLY, "b_scale": columns}, possible, "; write b_scale.reshape(-1)")
     expected = reference.quantized_linear_matrix_multiply(**{**MULTIPLY, "b_scale": columns.T})
-    np.testing.assert_array_equal(got, expected)
+    assert_same_bits(got, expected)
 
 
 @pytest.mark.parametrize(("axis", "ones"), [(0, ", 1, 1"), (1, ", 1")])
@@ -96,7 +97,7 @@ def test_a_scale_for_each_channel_of_dequantize(axis, ones):
         assert list(reshaped.shape) == [size for dimension, size in enumerate(shape) if dimension >= axis]
         got = dequantize(**{"input": x, "scale": 0.5, name: reshaped})
         expected = reference.element_wise_dequantize_linear(**{"input": x, "scale": 0.5, name: value.reshape(shape)})
-        np.testing.assert_array_equal(got, expected)
+        assert_same_bits(got, expected)
     error = error_of(dequantize, x, steps(7))
     assert str(error).endswith(
         "; give scale one value, one for each entry of a dimension, or sizes that broadcast to [3, 4, 5]"
@@ -108,10 +109,10 @@ def test_a_scale_for_each_channel_of_a_filter_and_none_of_an_output():
     expected = reference.quantized_linear_convolution(**{**CONVOLVE, "filter_scale": channels.reshape(1, 8, 1, 1)})
     wrong = {**CONVOLVE, "filter_scale": channels.reshape(1, 1, 1, 8)}
     got, _ = with_remedy(convolve, wrong, "one for each of the 8 output channels; write filter_scale.reshape(-1)")
-    np.testing.assert_array_equal(got, expected)
+    assert_same_bits(got, expected)
     bias = np.arange(8, dtype=np.int32) * 1000
     got, _ = with_remedy(convolve, {**CONVOLVE, "bias": bias.reshape(1, 8)}, "; write bias.reshape(-1, 1, 1)")
-    np.testing.assert_array_equal(got, convolve(**{**CONVOLVE, "bias": bias}))
+    assert_same_bits(got, convolve(**{**CONVOLVE, "bias": bias}))
     for name, tensor, values in (
         ("output_scale", "OutputScaleTensor", channels),
         ("output_zero_point", "OutputZeroPointTensor", np.arange(8, dtype=np.uint8)),
@@ -142,7 +143,7 @@ def test_wide_integers():
     got, _ = with_remedy(
         convolve, {**CONVOLVE, "bias": bias}, "allows INT32; if INT32 holds its values, write bias.astype(jnp.int32)"
     )
-    np.testing.assert_array_equal(got, reference.quantized_linear_convolution(**{**CONVOLVE, "bias": np.int32(bias)}))
+    assert_same_bits(got, reference.quantized_linear_convolution(**{**CONVOLVE, "bias": np.int32(bias)}))
     sums = RNG.integers(-(10**6), 10**6, A.shape, np.int32)
     error = error_of(multiply, **{**MULTIPLY, "a": sums, "a_zero_point": None})
     advice = "element_wise_quantize_linear(a, scale, zero_point, output_dtype=...)"
@@ -168,7 +169,7 @@ def test_stacked_filters():
     prepared = prepare(stack)
     got = jax.vmap(lambda f: convolve(**{**CONVOLVE, "filter": f}))(prepared)
     for f, one in zip(stack, got, strict=True):
-        np.testing.assert_array_equal(one, reference.quantized_linear_convolution(**{**CONVOLVE, "filter": f}))
+        assert_same_bits(one, reference.quantized_linear_convolution(**{**CONVOLVE, "filter": f}))
 
 
 def test_bfloat16():
@@ -178,11 +179,11 @@ def test_bfloat16():
     got, _ = with_remedy(
         quantize, {"input": half(FLOATS), "scale": 0.1}, f"InputTensor {unknown}input.astype(jnp.float32)"
     )
-    np.testing.assert_array_equal(got, reference.element_wise_quantize_linear(np.float32(half(FLOATS)), 0.1))
+    assert_same_bits(got, reference.element_wise_quantize_linear(np.float32(half(FLOATS)), 0.1))
     got, _ = with_remedy(
         dequantize, {"input": A, "scale": half(0.5)}, f"ScaleTensor {unknown}scale.astype(jnp.float32)"
     )
-    np.testing.assert_array_equal(got, A / np.float32(2))
+    assert_same_bits(got, A / np.float32(2))
     error = error_of(multiply, **{**MULTIPLY, "a": half(FLOATS)})
     advice = "element_wise_quantize_linear(a.astype(jnp.float32), scale, zero_point, output_dtype=...)"
     assert str(error).endswith(f"ATensor has type bfloat16, which DirectML does not have; quantize it first: {advice}")
@@ -200,7 +201,7 @@ def test_a_concrete_integer_without_a_type(dtype, number):
         f"ZeroPointTensor is a number without a type, whose range cannot be checked; write {advice}"
     )
     got = dequantize(x, 0.5, eval(advice, {"jnp": jnp}))
-    np.testing.assert_array_equal(got, reference.element_wise_dequantize_linear(x, 0.5, dtype(number)))
+    assert_same_bits(got, reference.element_wise_dequantize_linear(x, 0.5, dtype(number)))
     traced = pytest.raises(DescError, match=rf"; write jnp\.{np.dtype(dtype)}\(\.\.\.\)")
     with traced:
         jax.jit(dequantize)(x, 0.5, number)
@@ -229,11 +230,11 @@ def test_matrix_multiply_has_no_bias():
         accumulator = (A.astype(np.int32) - 3) @ B.astype(np.int32) + steps_of_bias
         multiplier = np.float32(0.1) * np.float32(0.2) / np.float32(9)
         expected = np.clip(np.rint(accumulator.astype(np.float32) * multiplier) + 5, 0, 255).astype(np.uint8)
-        np.testing.assert_array_equal(got, expected)
-    np.testing.assert_array_equal(got, multiply(**MULTIPLY))
+        assert_same_bits(got, expected)
+    assert_same_bits(got, multiply(**MULTIPLY))
     assert np.unique(expected).size > 15
     batched = jax.vmap(as_said, (0, 0, None))(np.stack([A, A[::-1]]), np.stack([B, B]), steps_of_bias)
-    np.testing.assert_array_equal(batched, np.stack([got, got[::-1]]))
+    assert_same_bits(batched, np.stack([got, got[::-1]]))
 
 
 def test_bfloat16_where_float32_would_not_do_either():

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from calls import remedied
+from _operators.calls import remedied
+from helpers.compare import assert_same_bits
 from jaxdml import ArgumentTypeError, DescError, reference
 
 RNG = np.random.default_rng(0)
@@ -63,7 +64,7 @@ def test_a_cast_that_may_lose_a_zero_point_is_told_with_its_condition(received, 
     error = error_of(dml.element_wise_dequantize_linear, **call)
     assert after(error, "; ") == f"{condition}write zero_point.astype(jnp.{expected})"
     got = dml.element_wise_dequantize_linear(**remedied(error, call))
-    np.testing.assert_array_equal(got, np.full((2, 3), 3, np.float32))
+    assert_same_bits(got, np.full((2, 3), 3, np.float32))
 
 
 def test_scale_and_zero_point_swapped():
@@ -117,7 +118,7 @@ def test_float_weights_become_int8_with_a_scale_for_each_channel(dtype):
     expected = reference.quantized_linear_convolution(
         **{**call, **zero_points, "filter_scale": call["filter_scale"].reshape(1, 16, 1, 1)}
     )
-    np.testing.assert_array_equal(dml.quantized_linear_convolution(**call), expected)
+    assert_same_bits(dml.quantized_linear_convolution(**call), expected)
 
 
 def test_what_prepares_weights_says_how_to_quantize_them():
@@ -133,7 +134,7 @@ def test_a_float_bias_is_counted_in_steps():
     call |= {"filter_zero_point": None, "output_scale": 0.2, "output_zero_point": 128}
     error = error_of(dml.quantized_linear_convolution, bias=bias, **call)
     made = eval(after(error, "filter_scale: write "), {**SCOPE, **call, "bias": bias})
-    np.testing.assert_array_equal(made, np.rint(bias / (np.float32(0.1) * filter_scale)).astype(np.int32))
+    assert_same_bits(made, np.rint(bias / (np.float32(0.1) * filter_scale)).astype(np.int32))
     assert dml.quantized_linear_convolution(bias=made, **call).shape == (2, 16, 4, 5)
 
 
@@ -154,7 +155,7 @@ def test_a_filter_with_outputs_last(name, values):
     error = error_of(dml.quantized_linear_convolution, **call)
     advice = after(error, "output channels; the filter is [O, I, H, W]: write ")
     call["filter"] = eval(advice.removesuffix(" for an HWIO filter"), {"filter": call["filter"]})
-    np.testing.assert_array_equal(call["filter"], filter)
+    assert_same_bits(call["filter"], filter)
     assert dml.quantized_linear_convolution(**call).shape == (1, 16, 16, 16)
     error = error_of(dml.quantized_linear_convolution, **{**call, name: values[:5]})
     assert str(error).endswith("; there are 5 values")
@@ -180,11 +181,11 @@ def test_transposed_weights():
     error = error_of(dml.matrix_multiply_integer, A, 3, b.T, None)
     advice = after(error, "BTensor has Sizes [6, 8], expected [8, N]: ATensor has Sizes [5, 8]; write ")
     got = dml.matrix_multiply_integer(A, 3, eval(advice, {"b": b.T}), None)
-    np.testing.assert_array_equal(got, (A.astype(np.int32) - 3) @ b.astype(np.int32))
+    assert_same_bits(got, (A.astype(np.int32) - 3) @ b.astype(np.int32))
     many = np.stack([b, -b])
     error = error_of(dml.matrix_multiply_integer, np.stack([A, A]), 3, many.swapaxes(1, 2), None)
     given = {"b": many.swapaxes(1, 2)}
-    np.testing.assert_array_equal(eval(after(error, "; write "), given), many)
+    assert_same_bits(eval(after(error, "; write "), given), many)
     assert str(error_of(dml.matrix_multiply_integer, A, 3, b[:7], None)).endswith("ATensor has Sizes [5, 8]")
     error = error_of(dml.matrix_multiply_integer, np.stack([A, A]), 3, np.ones((3, 8, 8), np.int8), None)
     assert str(error).endswith("expected [2, 8, N]: ATensor has Sizes [2, 5, 8]")
@@ -199,7 +200,7 @@ def test_a_mean_over_an_image_with_channels_last():
     error = error_of(pool, x, window_size=(8, 7))
     advice = after(error, "; pad the input or shrink the window, or write ").removesuffix(" if channels come last")
     first = eval(advice, {"input": x})
-    np.testing.assert_array_equal(first, np.moveaxis(x, -1, 1))
+    assert_same_bits(first, np.moveaxis(x, -1, 1))
     assert pool(first, window_size=(8, 7)).shape == (2, 4, 1, 1)
     assert str(error_of(pool, x, window_size=(9, 7))).endswith("; pad the input or shrink the window")
     error = error_of(pool, np.ones((1, 4, 5, 6, 2), np.uint8), window_size=(4, 5, 6))
@@ -220,7 +221,7 @@ def test_a_constant_addend():
     add = functools.partial(dml.element_wise_quantized_linear_add, A, 0.5, None)
     error = error_of(add, np.asarray(2, np.uint8), 0.5, None, 1.0, None)
     constant = eval(after(error, "; tensors do not broadcast: write "), {**SCOPE, "a": A, "b": np.uint8(2)})
-    np.testing.assert_array_equal(add(constant, 0.5, None, 1.0, None), add(np.full_like(A, 2), 0.5, None, 1.0, None))
+    assert_same_bits(add(constant, 0.5, None, 1.0, None), add(np.full_like(A, 2), 0.5, None, 1.0, None))
 
 
 # Names ---------------------------------------------------------------------------------------------------------------

@@ -7,10 +7,14 @@ import pytest
 from jax import export
 
 import jaxdml as dml
-from calls import GOOD, OPTIONS_BY_NAME, call, caught, compilations, s8, u8
-from descs import CONVOLUTION, DEQUANTIZE_BLOCKS, MATRIX_MULTIPLY, OPERATORS, POOLING, QUANTIZE
+from _operators.calls import GOOD, OPTIONS_BY_NAME, call, caught, compilations, s8, u8
+from helpers.compare import assert_same_bits
+from helpers.descs import CONVOLUTION, DEQUANTIZE_BLOCKS, MATRIX_MULTIPLY, OPERATORS, POOLING, QUANTIZE
+from helpers.marks import rarely_on_xla
 from jaxdml import ArgumentTypeError, DescError
 from jaxdml._operators import call as calls_of_operators
+
+pytestmark = rarely_on_xla
 
 
 def symbolic(text, dtype, scope):
@@ -164,9 +168,9 @@ def test_a_number_is_converted_once():
     count = len(cache)
     for (scale, zero), right in zip(numbers, expected, strict=True):
         arguments = {**GOOD[QUANTIZE], "scale": scale, "zero_point": zero}
-        np.testing.assert_array_equal(call(QUANTIZE, arguments), right, strict=True)
+        assert_same_bits(call(QUANTIZE, arguments), right)
         arrays = {**arguments, "scale": np.asarray(scale, np.float32), "zero_point": np.asarray(zero, np.uint8)}
-        np.testing.assert_array_equal(call(QUANTIZE, arrays), right, strict=True)
+        assert_same_bits(call(QUANTIZE, arrays), right)
     assert len(cache) == count
 
 
@@ -176,7 +180,7 @@ def test_numbers_that_equal_each_other_are_other_numbers():
     for _ in range(2):
         for zero, bits in ((0.0, [0, 255]), (-0.0, [255, 0])):
             quantized = dml.element_wise_quantize_linear(x, zero, 3, output_dtype=np.uint8)
-            np.testing.assert_array_equal(quantized, np.uint8(bits))
+            assert_same_bits(quantized, np.uint8(bits))
         assert dml.element_wise_quantize_linear(x, 1.0, 1).tolist() == [0, 2]
         assert caught(QUANTIZE, {**GOOD[QUANTIZE], "zero_point": 1.0}).tensor == "ZeroPointTensor"
         assert caught(QUANTIZE, {**GOOD[QUANTIZE], "zero_point": True}).tensor == "ZeroPointTensor"
@@ -208,7 +212,7 @@ def test_prepared_weights_are_known_by_what_they_are():
     prepared = dml.prepare_convolution_filter(good["filter"])
     grouped = dml.prepare_convolution_filter(good["filter"][:, :2], group_count=2)
     for _ in range(2):
-        np.testing.assert_array_equal(call(CONVOLUTION, {**good, "filter": prepared}), call(CONVOLUTION, good))
+        assert_same_bits(call(CONVOLUTION, {**good, "filter": prepared}), call(CONVOLUTION, good))
         assert caught(CONVOLUTION, {**good, "filter": grouped}).tensor == "FilterTensor"
         changed = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), prepared)
         assert caught(CONVOLUTION, {**good, "filter": changed}).rule == "prepared"
@@ -247,4 +251,4 @@ def test_without_jit_a_second_call_compiles_nothing(operator):
                 QUANTIZE, CONVOLUTION) else {**GOOD[operator], "feature_level": dml.FeatureLevel.JAXDML})  # fmt: skip
         assert bool(compiled) == (operator in (QUANTIZE, CONVOLUTION))  # other shapes do, another level does not
     for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(one, other, strict=True)
+        assert_same_bits(one, other)

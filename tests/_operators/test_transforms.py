@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.compare import assert_same_bits
+from helpers.marks import on_both_kernels
 from jaxdml import reference
+
+pytestmark = [on_both_kernels, pytest.mark.oldest]
 
 X = np.arange(2 * 4 * 6 * 6, dtype=np.uint8).reshape(2, 4, 6, 6)
 F = np.arange(6 * 4 * 3 * 3).astype(np.int8).reshape(6, 4, 3, 3)
@@ -78,7 +82,7 @@ def test_vmap_over_weights_only():
     rest = (None, None, 30.0, 5)
     batch = jax.vmap(lambda f: dml.quantized_linear_convolution(X, 0.1, 3, f, 0.2, *rest))(filters)
     for f, got in zip(filters, batch, strict=True):
-        np.testing.assert_array_equal(got, reference.quantized_linear_convolution(X, 0.1, 3, f, 0.2, *rest))
+        assert_same_bits(got, reference.quantized_linear_convolution(X, 0.1, 3, f, 0.2, *rest))
 
 
 def test_numbers_through_the_callers_jit():
@@ -87,7 +91,7 @@ def test_numbers_through_the_callers_jit():
     for enabled in (False, True):
         with jax.enable_x64(enabled):
             got = jax.jit(dml.element_wise_dequantize_linear)(X, 0.1, np.uint8(3))
-            np.testing.assert_array_equal(got, expected)
+            assert_same_bits(got, expected)
             with pytest.raises(
                 dml.DescError, match=r"without a type, whose range cannot be checked; write jnp.uint8\("
             ):
@@ -111,7 +115,7 @@ def test_nested_vmaps_over_every_kind_of_axis(channels, kernel):
     got = jax.jit(jax.vmap(inner, in_axes=(None, 1, 0, None), out_axes=1))(xs, fs, scales, zero_points)
     for i, j in np.ndindex(3, 2):
         expected = call(xs[..., j], fs[:, i], scales[i, j], zero_points[j], reference)
-        np.testing.assert_array_equal(got[j, i], expected)
+        assert_same_bits(got[j, i], expected)
 
 
 def test_cond_checkpoint_and_donation():
@@ -125,13 +129,13 @@ def test_cond_checkpoint_and_donation():
 
     expected = layer(x)
     chosen = jax.jit(lambda yes, x: jax.lax.cond(yes, layer, lambda x: x, x))
-    np.testing.assert_array_equal(chosen(True, x), expected)
-    np.testing.assert_array_equal(chosen(False, x), x)
+    assert_same_bits(chosen(True, x), expected)
+    assert_same_bits(chosen(False, x), x)
 
     def loss(scale):
         return dml.element_wise_dequantize_linear(layer(x), scale, 5).sum()
 
     assert jax.grad(jax.checkpoint(loss))(jnp.float32(0.1)) == jax.grad(loss)(jnp.float32(0.1)) != 0
     donated = jnp.asarray(x)
-    np.testing.assert_array_equal(jax.jit(layer, donate_argnums=0)(donated), expected)
+    assert_same_bits(jax.jit(layer, donate_argnums=0)(donated), expected)
     assert donated.is_deleted()

@@ -7,8 +7,9 @@ import pytest
 from jax import export
 
 import jaxdml as dml
-from calls import GOOD, batches, call, caught, problems, refusal_of, remedied, steps, u8
-from descs import DEQUANTIZE_BLOCKS, QUANTIZE_BLOCKS, case
+from _operators.calls import GOOD, batches, call, caught, problems, refusal_of, remedied, steps, u8
+from helpers.compare import assert_same_bits
+from helpers.descs import DEQUANTIZE_BLOCKS, QUANTIZE_BLOCKS, case
 from jaxdml import DescError
 
 F16, F32 = np.float16, np.float32
@@ -125,7 +126,7 @@ def test_remedies_of_nibbles_can_be_followed(make):
             zero_point = make(np.ones((1, 1, 1), other))
             nibbles = {"scale": F32(0.5), "input": u8(2, 4, 6).astype(dtype), "zero_point": zero_point}
             mended = remedied(caught(DEQUANTIZE_BLOCKS, nibbles), nibbles)
-            np.testing.assert_array_equal(call(DEQUANTIZE_BLOCKS, mended), np.full((2, 4, 6), 3, F32))
+            assert_same_bits(call(DEQUANTIZE_BLOCKS, mended), np.full((2, 4, 6), 3, F32))
 
 
 def test_a_scale_in_the_place_of_a_zero_point_is_not_to_be_cast():
@@ -146,7 +147,7 @@ def test_remedies_of_blocks_give_what_they_say():
         spread = np.broadcast_to(steps(4)[:, None], x.shape)
         with case(operator):
             ours, same = (call(operator, {**good, "scale": s}) for s in (steps(4).reshape(1, -1, 1), spread))
-            np.testing.assert_array_equal(ours, same, strict=True)
+            assert_same_bits(ours, same)
 
 
 @pytest.mark.parametrize("operator", BLOCKED_DATA)

@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 
-from calls import DATA, GOOD, OF_FLOATS, at_fault, batches, page_name, problems, upper
-from descs import ADD, CONVOLUTION, DEQUANTIZE
+from _operators.calls import DATA, GOOD, OF_FLOATS, at_fault, batches, page_name, problems, upper
+from helpers.descs import ADD, CONVOLUTION, DEQUANTIZE
+from helpers.spec_tables import table_at
 from jaxdml import ArgumentTypeError, DescError
-from spec_tables import table_at
 
 WEIGHTS = {
     "filter": "quantize it first: filter, filter_scale = jaxdml.ptq.quantize_weights(filter, axis=0)",

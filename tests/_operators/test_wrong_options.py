@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from calls import OPTIONS, OPTIONS_BY_NAME, at_fault, batches, page_name, problems, s8
-from descs import CONVOLUTIONS, POOLING
+from _operators.calls import OPTIONS, OPTIONS_BY_NAME, at_fault, batches, page_name, problems, s8
+from helpers.descs import CONVOLUTIONS, POOLING
 from jaxdml import ArgumentTypeError, DescError
 
 KINDS = (True, 1.0, "1", None, {}, np.float32(1), np.bool_(1), np.array(1), jnp.ones((), np.int32), jnp.ones(2))

@@ -4,8 +4,8 @@ import fractions
 
 import numpy as np
 
-from calls import at_fault, batches, ending, page_name, problems, upper
-from descs import ADD, QUANTIZE
+from _operators.calls import at_fault, batches, ending, page_name, problems, upper
+from helpers.descs import ADD, QUANTIZE
 from jaxdml import ArgumentTypeError, DescError
 
 KINDS = (True, "0.5", [0.5], (0.5,), 1j, {}, object(), np.bool_(1), np.complex64(1))

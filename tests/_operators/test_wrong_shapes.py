@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 
-from calls import DATA, GOOD, at_fault, batches, page_name, problems, s8
-from descs import (
+from _operators.calls import DATA, GOOD, at_fault, batches, page_name, problems, s8
+from helpers.descs import (
     ADD,
     CONVOLUTION,
     CONVOLUTION_INTEGER,
@@ -17,8 +17,8 @@ from descs import (
     PRODUCTS,
     QUANTIZE,
 )
+from helpers.spec_tables import table_at
 from jaxdml import DescError
-from spec_tables import table_at
 
 
 def aligned(shape, rank):

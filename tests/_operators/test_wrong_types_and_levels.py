@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxdml as dml
-from calls import OUTPUT_ZERO_POINT, batches, call, caught, page_name, problems, s8, u8
-from descs import (
+from _operators.calls import OUTPUT_ZERO_POINT, batches, call, caught, page_name, problems, s8, u8
+from helpers.descs import (
     CONVOLUTION,
     CONVOLUTION_INTEGER,
     DEQUANTIZE,
@@ -17,9 +17,9 @@ from descs import (
     QUANTIZE_BLOCKS,
     level,
 )
+from helpers.spec_pages import INTRODUCED
+from helpers.spec_tables import LEVELS
 from jaxdml import ArgumentTypeError, DescError, FeatureLevelError
-from spec_pages import INTRODUCED
-from spec_tables import LEVELS
 
 NONSENSE = (
     "byte-like", ",", 8, True, object(), ("u1", -3), u8(2), jnp.zeros(2, np.uint8), dml.DataType.UNKNOWN,

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from calls import GOOD, at_fault, batches, ending, page_name, problems, upper
-from descs import ADD, BLOCKED, DEQUANTIZE, DEQUANTIZE_BLOCKS, QUANTIZE, QUANTIZE_BLOCKS
+from _operators.calls import GOOD, at_fault, batches, ending, page_name, problems, upper
+from helpers.descs import ADD, BLOCKED, DEQUANTIZE, DEQUANTIZE_BLOCKS, QUANTIZE, QUANTIZE_BLOCKS
 from jaxdml import ArgumentTypeError, DescError
 
 KINDS = (True, 1.0, "1", [1], (1,), 1j, {}, np.bool_(1), np.float32(1))
@@ -59,7 +59,7 @@ def wrong_types():
             if other == np.float32:
                 fix = not_an_integer(operator, name)
             if operator == QUANTIZE_BLOCKS and other == np.float32:
-                continue  # test_wrong_family_calls has it
+                continue  # test_wrong_products_and_windows has it
             if operator == DEQUANTIZE_BLOCKS and other == np.float32:  # its row has the types of scales, too
                 said, fix = f"{tensor} has data type FLOAT32, expected ", f"a zero point has the type of {owner}{fix}"
             changes, error = {name: np.ones((), other)}, (DescError, tensor, "data_type")

@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from helpers.compare import assert_same_bits
 from jaxdml.ptq._grids.observers import LeastSquares, MinMax, MovingAverage, Percentile
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -21,7 +22,7 @@ WRONG[9, 3] = np.nan
 
 def check(name, observer, received, expected):
     for one, other in zip(jax.tree.leaves(received), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(one, other, err_msg=name, strict=True)
+        assert_same_bits(one, other, name)
     print("ok", name, type(observer).__name__)
 
 

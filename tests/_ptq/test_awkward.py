@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from ptq_awkward import AWKWARD
-from ptq_quantized import decibels
+from _ptq.awkward import AWKWARD
+from _ptq.quantized import decibels
 
 CASES = {case.name: case for case in AWKWARD}
 FLOATS = ("conv_general_dilated", "convolution", "dot_general", "product")

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from _ptq.models import resnet18
+from _ptq.quantized import batches_for, network, quantized
+from helpers.marks import rest_rarely
 from jaxdml._graph.evaluate import evaluate
 from jaxdml.ptq._trace.scans import bound
-from ptq_models import resnet18
-from ptq_quantized import batches_for, network, quantized
-from rarely import rest_rarely
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="other backends have other programs")
 KERNELS = rest_rarely(("native", "xla") if dml.kernels().startswith("native") else ("xla",), 1)

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from _ptq.awkward import AWKWARD
+from _ptq.quantized import NETWORKS, network, quantized
+from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
 from jaxdml.ptq import PtqError, load, save
-from ptq_awkward import AWKWARD
-from ptq_quantized import NETWORKS, network, quantized
-from rarely import rest_rarely
 
 QUICK = ("bfloat16 params and inputs", "pad", "outputs: a dict", "scan over layers")
 NAMES = (*QUICK, *(case.name for case in AWKWARD if case.name not in QUICK))
@@ -29,7 +30,7 @@ def same(one, other):
     assert jax.tree.structure(one) == jax.tree.structure(other)
     for ours, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         assert ours.dtype == theirs.dtype
-        np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs), strict=True)
+        assert_same_bits(np.asarray(ours), np.asarray(theirs))
 
 
 @pytest.mark.sampled(2)
@@ -64,7 +65,7 @@ def test_a_model_that_was_read_is_written_with_the_same_content(path, tmp_path):
     with np.load(path, allow_pickle=False) as one, np.load(tmp_path / "again.npz", allow_pickle=False) as other:
         assert one.files == other.files
         for name in one.files:
-            np.testing.assert_array_equal(one[name], other[name])
+            assert_same_bits(one[name], other[name])
 
 
 def test_a_file_is_arrays_and_json(path):

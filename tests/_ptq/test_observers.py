@@ -1,9 +1,7 @@
 """Observers against NumPy on the raw data, under every transform, and what they say of data that is wrong."""
 
-import os
-import subprocess
-import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -11,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from helpers.compare import assert_same_bits
+from helpers.on_devices import run_on_eight
 from jaxdml.errors import PtqError
 from jaxdml.ptq._grids.observers import LeastSquares, MinMax, MovingAverage, Observer, Percentile, observer_of
 
@@ -40,12 +40,11 @@ def after(observer, batches):
 def same(received, expected):
     """The same state; averages may be computed with a fused multiply-add."""
     assert jax.tree.structure(received) == jax.tree.structure(expected)
-    compare = np.testing.assert_array_equal
+    compare = assert_same_bits
     if isinstance(expected, MovingAverage):
-        compare = np.testing.assert_allclose
+        compare = partial(np.testing.assert_allclose, rtol=1e-6, strict=True)
     for one, other in zip(jax.tree.leaves(received), jax.tree.leaves(expected), strict=True):
-        assert one.dtype == other.dtype
-        compare(one, other, strict=True, **({"rtol": 1e-6} if compare is np.testing.assert_allclose else {}))
+        compare(one, other)
 
 
 def test_min_max_is_that_of_numpy():
@@ -110,14 +109,7 @@ def test_merged_observers_have_seen_what_each_has(observer):
 @pytest.mark.rare
 def test_over_eight_devices():
     """In a process of its own: what all devices saw, with one that saw a NaN, and one that saw nothing."""
-    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    devices = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PYTHONPATH": path}
-    run = subprocess.run(
-        [sys.executable, HERE / "observers_on_eight_devices.py"],
-        env=os.environ | devices, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.count("ok ") == 4 * 4
+    assert run_on_eight(HERE / "observers_on_eight_devices.py").count("ok ") == 4 * 4
 
 
 @of_each_update

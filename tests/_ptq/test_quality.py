@@ -9,9 +9,9 @@ import pytest
 from flax import linen
 
 import jaxdml as dml
-import ptq_models
-from ptq_quantized import batches_for, decibels, network, quantized
-from rarely import rest_rarely
+from _ptq import models as ptq_models
+from _ptq.quantized import batches_for, decibels, network, quantized
+from helpers.marks import rest_rarely
 
 
 def size(tree):

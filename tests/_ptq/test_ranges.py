@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from helpers.compare import assert_same_bits
 from jaxdml.errors import PtqError
 from jaxdml.ptq._grids import ranges
 from jaxdml.ptq._grids.ranges import quantize_bias, quantize_weights, scale_and_zero_point
@@ -51,7 +52,7 @@ def expected_grid(low, high, dtype, symmetric):
 def same(received, expected):
     for one, other in zip(received, expected, strict=True):
         assert one.dtype == other.dtype
-        np.testing.assert_array_equal(np.asarray(one), other, strict=True)
+        assert_same_bits(np.asarray(one), other)
 
 
 @FORMS
@@ -231,7 +232,7 @@ def test_the_remedy_for_a_bias_that_overflows():
     needed = [float(x) for x in re.search("at least (.*)$", str(error.value))[1].split(", ")]
     mended = filter_scale.copy()
     mended[1:4] = needed
-    np.testing.assert_array_equal(mended[1:4], np.maximum(filter_scale, np.abs(bias) / np.float32(2**30))[1:4])
+    assert_same_bits(mended[1:4], np.maximum(filter_scale, np.abs(bias) / np.float32(2**30))[1:4])
     steps = quantize_bias(bias, 1.0, mended)
     assert steps.tolist() == [1000, 2**30, -(2**30), 2**30, -(2**31)]
     traced = jax.jit(quantize_bias)(bias, 1.0, filter_scale)

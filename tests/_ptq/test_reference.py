@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from _ptq.awkward import AWKWARD
+from _ptq.quantized import FRAMEWORKS, NETWORKS, network, quantized
+from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
 from jaxdml import reference
 from jaxdml._graph.evaluate import evaluate
 from jaxdml.ptq._trace.scans import bound
-from ptq_awkward import AWKWARD
-from ptq_quantized import FRAMEWORKS, NETWORKS, network, quantized
-from rarely import rest_rarely
 
 MOVERS = ("mover", "max_pool", "extreme", "order")
 
@@ -204,7 +205,7 @@ def check(nodes, values):
         names = (name.split(":prepared")[0] for name in node.inputs)  # weights as they are before repacking
         arguments = [np.asarray(values[name]) if name else None for name in names]
         expected = oracle_of(node)(node.options, *arguments)
-        np.testing.assert_array_equal(values[node.outputs[0]], expected, err_msg=node.name, strict=True)
+        assert_same_bits(values[node.outputs[0]], expected, node.name)
         counts[node.operator.name] += 1
         elements += expected.size
     return counts, elements

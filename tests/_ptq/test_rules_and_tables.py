@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from _ptq.quantized import batches_for, decibels, network, quantized
 from jaxdml.ptq import MinMax, Percentile, Rule
 from jaxdml.ptq._integers import insert
-from ptq_quantized import batches_for, decibels, network, quantized
 
 RANDOM = np.random.default_rng(8)
 PARAMS = {

@@ -10,8 +10,9 @@ import pytest
 from jax import export
 
 import jaxdml as dml
-from ptq_quantized import FRAMEWORKS, NETWORKS, decibels, network, quantized
-from rarely import rest_rarely
+from _ptq.quantized import FRAMEWORKS, NETWORKS, decibels, network, quantized
+from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
 
 # JAX indexes an array with a symbolic axis by other equations.
 OTHER_IF_SYMBOLIC = ("causal",)
@@ -138,4 +139,4 @@ def test_the_generator_is_read_once_and_to_its_end():
     assert seen == [0, 1, 2, "end"]
     listed = dml.ptq.quantize(apply, params, [make_inputs(2, seed) for seed in range(3)], progress=False)
     for key, value in model.graph.constants.items():
-        np.testing.assert_array_equal(value, listed.graph.constants[key])
+        assert_same_bits(value, listed.graph.constants[key])

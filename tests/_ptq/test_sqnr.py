@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from _ptq.quantized import decibels, network, quantized
+from helpers.marks import rest_rarely
 from jaxdml.ptq import Rule
-from ptq_quantized import decibels, network, quantized
-from rarely import rest_rarely
 
 RANDOM = np.random.default_rng(5)
 PARAMS = {

@@ -10,9 +10,9 @@ from flax import nnx
 from jax import lax
 
 import jaxdml as dml
-import ptq_frameworks
+from _ptq import frameworks as ptq_frameworks
+from _ptq.quantized import is_right, network
 from jaxdml.ptq import PtqError
-from ptq_quantized import is_right, network
 
 IMAGES = ptq_frameworks.make_inputs(16, seed=2)[0]
 

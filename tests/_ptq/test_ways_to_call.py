@@ -10,12 +10,15 @@ import pytest
 from jax import export
 
 import jaxdml as dml
+from _ptq.quantized import FRAMEWORKS, INTEGERS, batches_for, decibels, network, quantized
+from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
+from helpers.native_calls import needs_native
+from helpers.on_devices import run_on_eight
+from helpers.second_call import check_second_call_compiles_nothing
 from jaxdml.ptq import MinMax
-from native_calls import needs_native
-from on_devices import run_on_eight
-from ptq_quantized import FRAMEWORKS, INTEGERS, batches_for, decibels, network, quantized
-from rarely import rest_rarely
-from second_call import check_second_call_compiles_nothing
+
+pytestmark = pytest.mark.oldest
 
 HERE = Path(__file__).parent
 of_each = pytest.mark.parametrize("name", rest_rarely(("plain", *(name for name in INTEGERS if name != "plain")), 1))
@@ -34,7 +37,7 @@ def expected(name):
 
 
 def check(received, name):
-    np.testing.assert_array_equal(received, expected(name), strict=True)
+    assert_same_bits(received, expected(name))
 
 
 @pytest.mark.parametrize("name", rest_rarely(("plain", *(name for name in INTEGERS if name != "plain")), 1))
@@ -107,7 +110,7 @@ def test_export_of_any_batch_for_three_platforms(name):
         exported = export.export(jax.jit(model.apply), platforms=("cpu", "cuda", "tpu"))(model.params, shape)
     read = export.deserialize(exported.serialize())
     check(read.call(model.params, x), name)
-    np.testing.assert_array_equal(read.call(model.params, x[:3]), expected(name)[:3], strict=True)
+    assert_same_bits(read.call(model.params, x[:3]), expected(name)[:3])
     assert exported.out_avals[0].shape == (batch, 10 if name != "ResNet-18" else 1000)
 
 
@@ -134,12 +137,12 @@ class OnAGrid(MinMax):
 def test_frameworks_give_the_same_bits():
     results = {}
     for name in FRAMEWORKS:
-        np.testing.assert_array_equal(inputs(name), inputs("plain"))
+        assert_same_bits(inputs(name), inputs("plain"))
         model = quantized(name, observer=OnAGrid())
         results[name] = np.asarray(jax.jit(model.apply)(model.params, *inputs(name)))
     assert np.unique(results["plain"]).size > 10
     for name in FRAMEWORKS:
-        np.testing.assert_array_equal(results[name], results["plain"], strict=True)
+        assert_same_bits(results[name], results["plain"])
 
 
 def test_the_bits_are_those_of_a_good_approximation():

@@ -10,8 +10,8 @@ import pytest
 from jax import lax
 
 import jaxdml as dml
+from _ptq.quantized import is_right
 from jaxdml.ptq import PtqError, Rule
-from ptq_quantized import is_right
 
 RANDOM = np.random.default_rng(3)
 PARAMS = {

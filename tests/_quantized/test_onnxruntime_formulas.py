@@ -8,10 +8,11 @@ import pytest
 from jax import export
 
 import jaxdml as dml
-from formula_cases import FORMS, TYPES_OF_A
+from helpers.compare import assert_same_bits
+from helpers.formula_cases import FORMS, TYPES_OF_A
+from helpers.marks import rest_rarely
+from helpers.one_node import fed, on_x64_alone
 from jaxdml._quantized.onnxruntime.softmax import qlinear_softmax
-from one_node import fed, on_x64_alone
-from rarely import rest_rarely
 
 pytestmark = on_x64_alone
 
@@ -63,7 +64,7 @@ def called(name, arguments):
 
 def check(results, dtype=np.uint8, place=0):
     for name, result in results.items():
-        np.testing.assert_array_equal(np.asarray(result), expected(dtype)[name][1][place], err_msg=name)
+        assert_same_bits(np.asarray(result), expected(dtype)[name][1][place], name)
 
 
 def all_at_once(dtype, is_traced):
@@ -92,7 +93,7 @@ def tensors(name, i, x):
 @pytest.mark.parametrize("name", rest_rarely(sorted(SMALL, key=lambda name: name not in ("add", "where")), 2))
 def test_eager(name):
     lists, results = expected()[name]
-    np.testing.assert_array_equal(np.asarray(called(name, lists[0])), results[0])
+    assert_same_bits(np.asarray(called(name, lists[0])), results[0])
 
 
 @pytest.mark.sampled(1)
@@ -150,4 +151,4 @@ def test_prepared_weights(name, kernels):
         node = fed("QGemm", (a, a_scale, a_zero_point, b, *rest), form.output or "uint8", **form.attributes)
         prepared = dml.prepare_matrix_multiply_b(b.T if form.attributes["transB"] else b)
         got = form.function(a, a_scale, a_zero_point, prepared, *rest)
-        np.testing.assert_array_equal(np.asarray(got), node(a, a_scale, a_zero_point, b, *rest))
+        assert_same_bits(np.asarray(got), node(a, a_scale, a_zero_point, b, *rest))

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from formula_cases import scale
+from helpers.compare import assert_same_bits
+from helpers.formula_cases import scale
+from helpers.one_node import fed, on_x64_alone
 from jaxdml._quantized.onnxruntime import add
 from jaxdml._quantized.onnxruntime.fused import multiply_add, steps_multiply_add
 from jaxdml._quantized.onnxruntime.lookup import qlinear_concat
@@ -16,7 +18,6 @@ from jaxdml._quantized.onnxruntime.mul import qlinear_mul
 from jaxdml._quantized.onnxruntime.pooling import qlinear_average_pool
 from jaxdml._quantized.onnxruntime.softmax import qlinear_softmax
 from jaxdml.errors import ModelError
-from one_node import fed, on_x64_alone
 
 F = np.float32
 # 3 * TIE lies halfway between 128.5 and the float32 above it: what is added decides, however small.
@@ -40,14 +41,14 @@ def test_multiply_add_rounds_once():
     near = -(x * y) * rng.choice(F([0, 1, 1 + 2**-20, 0.5, -1, 300]), 2000)
     addend = np.where(rng.random(2000) < 0.7, near, rng.normal(size=2000).astype(F))
     got = np.asarray(jax.jit(multiply_add)(x, y, addend))
-    np.testing.assert_array_equal(got, [nearest(p * q + r) for p, q, r in fractions(x, y, addend)])
+    assert_same_bits(got, [nearest(p * q + r) for p, q, r in fractions(x, y, addend)])
 
 
 def test_what_is_added_to_a_tie_is_not_lost():
     added = F([-TINY, 0, TINY])
     expected = [nearest(3 * Fraction(float(TIE)) + Fraction(float(each))) for each in added]
     assert expected == [128.5, 128.5, np.nextafter(F(128.5), F(200))]
-    np.testing.assert_array_equal(steps_multiply_add(jnp.float32(3), jnp.asarray(TIE), jnp.asarray(added)), expected)
+    assert_same_bits(steps_multiply_add(jnp.float32(3), jnp.asarray(TIE), jnp.asarray(added)), expected)
 
 
 # Calls in which each rounding shows ----------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ def test_both_forms_of_a_sum_agree_on_a_grid(count):
         r = F(rng.integers(0, 256) - rng.integers(0, 256) * p - rng.integers(0, 256) * q)
         if add._is_on_one_grid(*map(jnp.asarray, (p, q, r))):
             found += 1
-            np.testing.assert_array_equal(*both(p, q, r))
+            assert_same_bits(*both(p, q, r))
 
 
 @pytest.mark.parametrize("axis", [2, 5, -3])

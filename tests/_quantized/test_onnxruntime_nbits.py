@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
+from helpers.one_node import run
 from jaxdml._quantized.onnxruntime.nbits import matmul_nbits
-from one_node import run
-from rarely import rest_rarely
 
 F = np.float32
 ROWS = 40
@@ -104,4 +105,4 @@ def test_floats_of_16_bits():
     halves = a.astype(np.float16), b, scales.astype(np.float16), zero_points, g_idx, bias.astype(np.float16)
     wide = tuple(x.astype(F) if x is not None and x.dtype == np.float16 else x for x in halves)
     got = matmul_nbits(*halves, **attributes)
-    np.testing.assert_array_equal(got, np.asarray(matmul_nbits(*wide, **attributes)).astype(np.float16))
+    assert_same_bits(got, np.asarray(matmul_nbits(*wide, **attributes)).astype(np.float16))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from models import model, resource, run
+from dxdispatch.models import model, resource, run
 
 f32, u8 = np.float32, np.uint8
 D, SOURCE, INITIAL = "dispatchables__d", "resources.x.initialValues.sourcePath", "resources.s.initialValues"

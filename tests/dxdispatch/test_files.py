@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from dxdispatch.models import model, resource, run
+from helpers.platforms import posix
 from jaxdml import dxdispatch
-from models import model, resource, run
-from platforms import posix
 
 f32, u8 = np.float32, np.uint8
 SOURCE = "resources.x.initialValues.sourcePath"

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from dxdispatch.models import model, resource, run
+from helpers.compare import assert_same_bits, assert_same_values
 from jaxdml import dxdispatch, examples, reference
 from jaxdml._directml.pages import PAGES
 from jaxdml.dxdispatch.__main__ import main
-from models import model, resource, run
+
+pytestmark = pytest.mark.oldest
 
 EXAMPLES = Path(examples.__file__).parent / "dxdispatch"
 f32, f16, u8, i8 = np.float32, np.float16, np.uint8, np.int8
@@ -88,7 +91,7 @@ def test_examples(name, tmp_path):
     model = dxdispatch.load(EXAMPLES / f"{name}.json")
     for _ in range(2):  # each run starts from the initial values
         got = model.run(output_dir=tmp_path, show=printed.append)["output"]
-        np.testing.assert_array_equal(got, EXPECTED[name]().ravel())
+        assert_same_bits(got, EXPECTED[name]().ravel())
         assert got.dtype == EXPECTED[name]().dtype
     assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
 
@@ -114,9 +117,9 @@ def test_what_is_printed_and_written(tmp_path, capsys):
     command = [sys.executable, "-m", "jaxdml.dxdispatch", EXAMPLES / "matrix_multiply.json", "--output-dir", tmp_path]
     run = subprocess.run(command, check=True, capture_output=True, text=True)
     assert run.stdout == "Resource 'output': 129, 126, 126, 132\n"
-    np.testing.assert_array_equal(np.load(tmp_path / "matrix_multiply_output.npy"), [[129, 126], [126, 132]])
+    assert_same_values(np.load(tmp_path / "matrix_multiply_output.npy"), [[129, 126], [126, 132]])
     dxdispatch.load(EXAMPLES / "convolution.json").run(output_dir=tmp_path)
-    np.testing.assert_array_equal(np.fromfile(tmp_path / "convolution_output.dat", i8), convolution().ravel())
+    assert_same_bits(np.fromfile(tmp_path / "convolution_output.dat", i8), convolution().ravel())
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -125,7 +128,7 @@ def test_all_outputs_of_an_operator_are_written(tmp_path):
     resources = dxdispatch.load(EXAMPLES / "dynamic_quantize_linear.json").run(output_dir=tmp_path, show=printed.append)
     expected = reference.dynamic_quantize_linear(resources["input"])
     for name, array in zip(("quantized", "scale", "zeroPoint"), expected, strict=True):
-        np.testing.assert_array_equal(resources[name], array.ravel(), strict=True)
+        assert_same_bits(resources[name], array.ravel())
     assert printed[:3] == [
         "Resource 'quantized': 0, 75, 80, 87, 200, 255", "Resource 'scale': 0.02", "Resource 'zeroPoint': 75"
     ]  # fmt: skip
@@ -137,7 +140,7 @@ def test_nibbles_are_written_two_to_a_byte(tmp_path):
     values = nibbles()[0].astype(u8).ravel()
     assert printed[0] == f"Resource 'nibbles': {', '.join(map(str, values))}"
     packed = values[::2] | values[1::2] << 4
-    np.testing.assert_array_equal(resources["nibbles"], packed, strict=True)
+    assert_same_bits(resources["nibbles"], packed)
     assert (tmp_path / "nibbles.dat").read_bytes() == packed.tobytes()
 
 
@@ -181,7 +184,7 @@ def test_initial_values(written, expected, tmp_path):
     np.save(tmp_path / "data" / "a.npy", np.asfortranarray(np.int16([[1, 2], [3, 4]])))
     np.uint16([1, 2]).tofile(tmp_path / "data" / "raw.bin")
     resources, _ = run(tmp_path, model(resources__new=written))
-    np.testing.assert_array_equal(resources["new"], expected)
+    assert_same_bits(resources["new"], expected)
     assert resources["new"].dtype == expected.dtype
 
 
@@ -189,7 +192,7 @@ def test_comments_and_trailing_commas(tmp_path):
     text = json.dumps(model(resources__x=resource("UINT8", [9, 8, 7, 6])))
     text = text.replace("[9, 8, 7, 6]", '[9, // "nine", [\n 8, /* } */ 7, 6,]').replace('"d"', '"// d /* "')
     resources, printed = run(tmp_path, text[:-1] + ",}")
-    np.testing.assert_array_equal(resources["y"], [4.5, 4, 3.5, 3])
+    assert_same_values(resources["y"], [4.5, 4, 3.5, 3])
     assert printed == ["Resource 'y': 4.5, 4, 3.5, 3"]
 
 
@@ -204,8 +207,8 @@ def test_bindings_with_offsets(tmp_path):
     data += [{"type": "UINT8", "value": v} for v in (1, 2, 3, 4)]
     written = model(resources__all=resource(None, data, sizeInBytes=48), commands__0__bindings=bindings)
     resources, _ = run(tmp_path, written)
-    np.testing.assert_array_equal(resources["all"].view(f32)[8:], [0.5, 1, 1.5, 2])
-    np.testing.assert_array_equal(resources["all"][16:20], [1, 2, 3, 4])
+    assert_same_values(resources["all"].view(f32)[8:], [0.5, 1, 1.5, 2])
+    assert_same_values(resources["all"][16:20], [1, 2, 3, 4])
 
 
 def test_offsets_count_elements_of_the_resource(tmp_path):
@@ -213,7 +216,7 @@ def test_offsets_count_elements_of_the_resource(tmp_path):
     scales = resource("UINT8", f32([9, 0, 0, 0, 0.5]).view(u8).tolist())
     bindings = model()["commands"][0]["bindings"] | {"ScaleTensor": {"name": "s", "elementOffset": 16}}
     resources, _ = run(tmp_path, model(resources__s=scales, commands__0__bindings=bindings))
-    np.testing.assert_array_equal(resources["y"], [0.5, 1, 1.5, 2])
+    assert_same_values(resources["y"], [0.5, 1, 1.5, 2])
     mixed = resource(None, [{"type": "FLOAT32", "value": 0.5}], sizeInBytes=64)
     with pytest.raises(dml.DxDispatchError, match="counts elements of several types; give elementSizeInBytes"):
         run(tmp_path, model(resources__s=mixed, commands__0__bindings=bindings))
@@ -242,7 +245,7 @@ def test_a_resource_of_several_types_is_not_printed(tmp_path):
 )
 def test_execution_flags_change_nothing(tmp_path, flags):
     resources, _ = run(tmp_path, model(dispatchables__d__executionFlags=flags))
-    np.testing.assert_array_equal(resources["y"], run(tmp_path, model())[0]["y"])
+    assert_same_bits(resources["y"], run(tmp_path, model())[0]["y"])
 
 
 def test_numbers_are_printed_as_the_tool_prints_them(tmp_path):

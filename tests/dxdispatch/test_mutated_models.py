@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from helpers.mutated import mutated
+from helpers.platforms import symlink
 from jaxdml import dxdispatch, examples
-from mutated import mutated
-from platforms import symlink
 
 EXAMPLES = Path(examples.__file__).parent / "dxdispatch"
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from models import model, resource, run
+from dxdispatch.models import model, resource, run
+from helpers.compare import assert_same_bits
 
 f32, u8 = np.float32, np.uint8
 INITIAL = "resources.x.initialValues"
@@ -39,7 +40,7 @@ def test_initial_values(written, expected, tmp_path):
     u8([0x21, 0x43, 0x65]).tofile(tmp_path / "raw.bin")
     np.save(tmp_path / "bytes.npy", u8([[0x10], [0xFE]]))
     resources, _ = run(tmp_path, model(resources__new=written))
-    np.testing.assert_array_equal(resources["new"], u8(expected), strict=True)
+    assert_same_bits(resources["new"], u8(expected))
 
 
 @pytest.mark.parametrize(
@@ -100,8 +101,8 @@ def test_written_as_bytes(tmp_path):
     run(tmp_path, written)
     expected = u8([0x2F, 0x03, 0, 0])
     assert (tmp_path / "output" / "x.dat").read_bytes() == expected.tobytes()
-    np.testing.assert_array_equal(np.load(tmp_path / "output" / "x.npy"), expected, strict=True)
-    np.testing.assert_array_equal(np.load(tmp_path / "output" / "y.npy"), expected.reshape(2, 2), strict=True)
+    assert_same_bits(np.load(tmp_path / "output" / "x.npy"), expected)
+    assert_same_bits(np.load(tmp_path / "output" / "y.npy"), expected.reshape(2, 2))
     written["commands"] = [{"type": "writeFile", "resource": "x", "targetPath": "z.npy", "dimensions": [8]}]
     with pytest.raises(dml.DxDispatchError, match=r"is \[8\], expected dimensions of 4 elements"):
         run(tmp_path, written)
@@ -151,9 +152,9 @@ def test_there_and_back(data_type, low, high, count, tmp_path):
     resources, printed = run(tmp_path, there_and_back(data_type, count))
     x = np.arange(count, dtype=f32) * f32(1.25) - 6
     q = np.clip(np.rint(x / f32(0.5)) + 3, low, high).astype(int)
-    np.testing.assert_array_equal(resources["y"], ((q - 3) * 0.5).astype(f32), strict=True)
+    assert_same_bits(resources["y"], ((q - 3) * 0.5).astype(f32))
     rest = [0] * (count % 2)  # of the byte that the initial values filled to its half
-    np.testing.assert_array_equal(resources["q"][: (count + 1) // 2], packed(*q, *rest))
+    assert_same_bits(resources["q"][: (count + 1) // 2], packed(*q, *rest))
     assert not resources["q"][(count + 1) // 2 :].any()
     assert printed == [f"Resource 'q': {', '.join(map(str, [*q, *rest]))}"]
 
@@ -166,9 +167,7 @@ def test_bindings_at_offsets(tmp_path):
             command["bindings"]["QuantizationTensors"] = ["s", {"name": "z", **offset}]
         resources, _ = run(tmp_path, written)
         x = np.arange(8, dtype=f32) * f32(1.25) - 6
-        np.testing.assert_array_equal(
-            resources["q"][:4], packed(*np.clip(np.rint(x / f32(0.5)) + 9, 0, 15).astype(int))
-        )
+        assert_same_bits(resources["q"][:4], packed(*np.clip(np.rint(x / f32(0.5)) + 9, 0, 15).astype(int)))
 
 
 @pytest.mark.parametrize("offset", [1, 31, 33])

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
+from dxdispatch.models import model, resource, run
+from helpers.platforms import symlink
 from jaxdml import dxdispatch
-from models import model, resource, run
-from platforms import symlink
 
 SOURCE, TARGET = "resources.x.initialValues.sourcePath", "commands[2].targetPath"
 ROOTED = r"expected a path inside the folder, such as '(x|data)', without a drive or a leading slash"

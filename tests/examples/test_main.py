@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import jaxdml
+from helpers.compare import assert_same_bits
 from jaxdml import __main__ as program
 from jaxdml import reference
 from jaxdml.examples import digits
@@ -159,7 +160,7 @@ def test_reference_network_gives_the_same_logits():
     numpy_parameters = {name: np.asarray(value) for name, value in parameters.items()}
     expected = digits.int8_network(numpy_parameters, np.asarray(few), reference)
     actual = np.asarray(digits.int8_network(parameters, few))
-    np.testing.assert_array_equal(actual.view(np.uint32), expected.view(np.uint32))
+    assert_same_bits(actual.view(np.uint32), expected.view(np.uint32))
 
 
 def saved(path, **changes):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from descs import CONVOLUTION, right
+from helpers.descs import CONVOLUTION, right
 
 X = np.zeros((2, 3), np.float32)
 FROM_JAXDML = str(Path(dml.__file__).parent)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from calls import GOOD, call
+from _operators.calls import GOOD, call
 from jaxdml import ptq
 
 F = np.ones((2, 3), np.float32)

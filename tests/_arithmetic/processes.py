@@ -1,0 +1,16 @@
+"""Programs in processes of their own, where what is chosen at import can be chosen anew."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+
+
+def run(program, **variables):
+    """Runs a program that finds jaxdml and the modules of these tests; warnings are errors."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])} | variables
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], env=environment, capture_output=True, text=True, check=False
+    )

@@ -1,0 +1,56 @@
+"""Native kernels under the operators that share those of products, convolutions and quantization."""
+
+import jax
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from helpers.compare import assert_same_bits
+from helpers.native_calls import A, B, F, X, native_calls, needs_native
+from jaxdml import reference
+
+V = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
+SCALES = np.float32(0.1), np.uint8(3), np.float32(0.2), np.uint8(5)
+
+
+def pooled(module):
+    return lambda x: module.quantized_linear_average_pooling(x, *SCALES, window_size=X.shape[2:])
+
+
+# Operator, of either module, its first argument, and the kernels that it calls.
+CALLS = {
+    "integer product": (lambda m: lambda a: m.matrix_multiply_integer(a, np.uint8(3), B, None), A, ["matmul"]),
+    "integer convolution": (lambda m: lambda x: m.convolution_integer(x, np.uint8(3), F, None), X, ["convolve"]),
+    "product in floats": (
+        lambda m: lambda a: m.matrix_multiply_integer_to_float(a, np.float32(0.1), np.uint8(3), B, np.float32(1), None),
+        A, ["matmul"],
+    ),
+    "pooling of whole images": (pooled, X, ["row_sums"]),
+    "dynamic quantization": (lambda m: lambda x: m.dynamic_quantize_linear(x)[0], V, ["extremes", "quantized"]),
+    "quantization": (lambda m: lambda x: m.quantize(x, np.float32(0.1)), V, ["quantized"]),
+    "dequantization": (lambda m: lambda x: m.dequantize(x, np.float32(0.1)), A, ["dequantized"]),
+}  # fmt: skip
+
+
+@needs_native
+@pytest.mark.parametrize("name", CALLS)
+def test_kernels_of_a_call(name):
+    function, x, kernels = CALLS[name]
+    assert native_calls(function(dml), x) == kernels
+    with dml.use_kernels("xla"):
+        assert native_calls(function(dml), x) == []
+
+
+@needs_native
+@pytest.mark.parametrize("name", CALLS)
+def test_vmap_is_folded(name):
+    """Over a new dimension, and over two of them."""
+    function, x, kernels = CALLS[name]
+    stack = np.stack([x, x[::-1], x // 2, x * 3 if x.dtype == np.float32 else ~x])
+    mapped = jax.vmap(function(dml))
+    assert native_calls(mapped, stack) == kernels
+    expected = np.stack([function(reference)(one) for one in stack])
+    assert_same_bits(jax.jit(mapped)(stack), expected)
+    twice = jax.vmap(mapped)
+    assert native_calls(twice, stack.reshape(2, 2, *x.shape)) == kernels
+    assert_same_bits(jax.jit(twice)(stack.reshape(2, 2, *x.shape)).reshape(expected.shape), expected)

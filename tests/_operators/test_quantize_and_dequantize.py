@@ -1,0 +1,144 @@
+"""Small domains as a whole, and by hand: blocks, pooling, ranges, products; against the oracle."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from _operators.integer_and_block_cases import FOUR_BITS, NARROW
+from helpers.cases import BYTES
+from helpers.compare import assert_same_bits
+from helpers.marks import rarely_on_xla
+from helpers.modes import assert_same
+from jaxdml import reference
+
+pytestmark = rarely_on_xla
+
+SCALES = (1.0, 0.25, 0.1, 1 / 3, 3.7e-3, -0.5, 300.0, 1e-39, 0.0, -0.0, np.inf, -np.inf, np.nan)
+
+
+@functools.cache
+def jitted_function(function, *statics):
+    return jax.jit(function, static_argnames=statics)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_dequantize_every_value(dtype):
+    """Every value with every zero point of its type, by every scale of a list, a value to a block."""
+    limits = jnp.iinfo(dtype)
+    every = np.arange(limits.min, limits.max + 1).astype(dtype)
+    x, zero_points = np.broadcast_to(every, (len(every),) * 2), every[:, None]
+    for scale in (np.float32(SCALES), np.float32(SCALES).astype(np.float16)):
+        for one in scale:
+            arguments = (x, np.broadcast_to(one, (1, 1)), zero_points)
+            assert_same(one, dml.dequantize(*arguments), reference.dequantize(*arguments))
+            for zero_point in (None, every[0], every[-1]):
+                zero_point = None if zero_point is None else np.asarray(zero_point)
+                got = jitted_function(dml.dequantize)(every, np.asarray(one), zero_point)
+                assert_same(one, got, reference.dequantize(every, np.asarray(one), zero_point))
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_quantize_ties_and_ends(dtype):
+    """Every tie, what lies next to it, and what is far out, with every zero point of its type."""
+    limits = jnp.iinfo(dtype)
+    every = np.arange(limits.min, limits.max + 1).astype(dtype)
+    steps = np.float32(np.arange(2 * limits.min - 3, 2 * limits.max + 4) / 2)
+    x = np.concatenate([steps, np.nextafter(steps, np.float32(np.inf)), np.nextafter(steps, np.float32(-np.inf)),
+                        np.float32([np.nan, np.inf, -np.inf, 1e38, -1e38, 1e-40, -0.0])])  # fmt: skip
+    for scale in SCALES:
+        with np.errstate(all="ignore"):
+            values = np.broadcast_to(x * np.float32(scale), (len(every), len(x)))
+        arguments = (values, np.full((1, 1), scale, np.float32), every[:, None])
+        expected = reference.quantize(*arguments)
+        assert_same(scale, dml.quantize(*arguments), expected)
+        assert_same(scale, jitted_function(dml.quantize)(*arguments), expected)
+        arguments, options = (values[0], np.float32(scale)), {"output_dtype": dtype}
+        got = jitted_function(dml.quantize, "output_dtype")(*arguments, **options)
+        assert_same(scale, got, reference.quantize(*arguments, **options))
+
+
+def test_parameters_of_different_blocks():
+    """4 and 6 blocks of 12: each element has the scale and the zero point of its own block."""
+    x = np.arange(24, dtype=np.uint8).reshape(2, 12)
+    scale, zero_point = np.float32([[1, 2, 4, 8]]), np.uint8([[0, 1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4]])
+    by_hand = (x.astype(np.float32) - np.repeat(zero_point, 2, 1)) * np.repeat(scale, 3, 1)
+    assert_same("blocks", dml.dequantize(x, scale, zero_point), by_hand)
+    assert_same("blocks", dml.quantize(by_hand, scale, zero_point), x)
+
+
+@pytest.mark.parametrize("dtype", BYTES)
+def test_products_of_every_pair_of_bytes(dtype):
+    """K is 1, so that each output is one product: all of a by all of b, less zero points of either end."""
+    limits, every = np.iinfo(dtype), np.arange(256)
+    a, b = (every + limits.min).astype(dtype)[:, None], every.astype(np.uint8)[None, :]
+    for zero_points in ((None, None), (dtype(limits.min), np.uint8(255)), (dtype(limits.max), np.uint8(0))):
+        a_zero, b_zero = (0 if zero_point is None else int(zero_point) for zero_point in zero_points)
+        expected = (a.astype(int) - a_zero) * (b.astype(int) - b_zero)
+        got = dml.matrix_multiply_integer(a, zero_points[0], b, zero_points[1])
+        assert_same("products", got, expected.astype(np.int32))
+        got = dml.matrix_multiply_integer_to_float(a, 0.5, zero_points[0], b, 0.25, zero_points[1])
+        assert_same("in floats", got, (expected * 0.125).astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", BYTES)
+def test_pooling_of_every_byte(dtype):
+    """Windows of one element: each value with each zero point, in a channel of its own."""
+    every = np.arange(256).astype(np.uint8).view(dtype)
+    x = np.broadcast_to(every, (1, 256, 1, 256))
+    for scales in ((1.0, 1.0), (0.1, 0.3), (1.0, 2.0)):
+        arguments = (x, np.float32(scales[0]), every, np.float32(scales[1]), np.asarray(every[7]))
+        expected = reference.quantized_linear_average_pooling(*arguments, window_size=1)
+        assert_same(scales, dml.quantized_linear_average_pooling(*arguments, window_size=1), expected)
+
+
+# Dynamic quantization ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(
+    ("values", "scale", "zero_points"),
+    [
+        ([0, 0, 0], 1, (0, -128)),
+        ([-0.0], 1, (0, -128)),
+        ([510], 2, (0, -128)),
+        ([-510], 2, (255, 127)),
+        ([[-510]], 2, (255, 127)),
+        ([-100, 155], 1, (100, -28)),
+        ([1e-38, -1e-39], 1, (0, -128)),  # the range flushes, or its scale
+        ([np.nan, 1], np.nan, (0, -128)),
+        ([1, -np.nan, np.inf], np.nan, (0, -128)),
+        ([np.inf, -3], np.inf, (0, -128)),
+        ([3e38, -3e38], np.inf, (0, -128)),
+    ],
+)
+def test_ranges_by_hand(values, scale, zero_points):
+    x = np.float32(values)
+    for dtype, zero_point in zip((np.uint8, np.int8), zero_points, strict=True):
+        for function in (dml.dynamic_quantize_linear, jitted_function(dml.dynamic_quantize_linear, "output_dtype")):
+            got = function(x, output_dtype=dtype)
+            assert got._fields == ("output", "output_scale", "output_zero_point")
+            assert_same_bits(got.output_scale, np.full((1,) * x.ndim, scale, np.float32))
+            assert_same_bits(got.output_zero_point, np.full((1,) * x.ndim, zero_point, dtype))
+            assert_same(values, tuple(got), reference.dynamic_quantize_linear(x, output_dtype=dtype))
+
+
+def test_where_the_nan_lies_does_not_matter():
+    for size, place in ((7, 6), (100, 0), (70_001, 70_000), (200_000, 65_536)):
+        x = np.linspace(-1, 1, size, dtype=np.float32)
+        x[place] = np.nan
+        got = dml.dynamic_quantize_linear(x)
+        assert np.isnan(got.output_scale).all()
+        assert not np.asarray(got.output).any()
+        assert got.output_zero_point[0] == 0
+
+
+def test_four_bits_are_types_of_jax():
+    for dtype in FOUR_BITS:
+        got = dml.quantize(np.float32([1, 2]), 1.0, output_dtype=dtype)
+        assert got.dtype == dtype
+        assert dml.dequantize(got, 1.0).tolist() == [1, 2]

@@ -1,0 +1,145 @@
+"""python tests/commands/mutants.py: changes the library in one place at a time, and sees whether its tests notice.
+
+A mutant is a copy of the package in which one comparison, constant, condition, `raise` or guard is another. Its tests
+run until the first failure. What survives is printed: a test is missing there, or the change makes no difference, which
+its reader decides. `--only` takes a part of a module's path, `--sample` so many of each module.
+"""
+
+import argparse
+import ast
+import copy
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BITS = ["tests/_arithmetic/test_rounding.py", "tests/_arithmetic/test_subnormals.py"]
+REMEDIES = [
+    f"tests/_operators/{name}.py"
+    for name in ("test_remedies", "test_remedies_of_convolution", "test_remedies_that_keep_values")
+]
+TARGETS = {
+    "jaxdml/_directml/tensor_rules.py": ["tests/_directml", "tests/_compiled/test_bindings.py"],
+    "jaxdml/_directml/size_checks.py": ["tests/_directml", *REMEDIES, "tests/_operators/test_wrong_shapes.py"],
+    "jaxdml/_directml/remedies.py": [
+        "tests/_directml/test_remedies.py",
+        *REMEDIES,
+        "tests/_operators/test_call_errors.py",
+        "tests/_operators/test_wrong_blocks.py",
+        "tests/_operators/test_wrong_family_calls.py",
+        "tests/_operators/test_export.py",
+    ],
+    "jaxdml/_directml/quantization.py": [
+        "tests/_directml/test_quantization_tensors.py",
+        "tests/_operators/test_wrong_blocks.py",
+        "tests/_operators/test_export.py",
+    ],
+    "jaxdml/_directml/window_checks.py": [
+        "tests/_directml/test_sizes_and_options.py",
+        "tests/_directml/test_sizes_of_products_and_windows.py",
+        "tests/_directml/test_windows.py",
+        "tests/_directml/test_errors.py",
+        "tests/_directml/test_remedies.py",
+        "tests/_operators/test_wrong_products_and_windows.py",
+        "tests/_operators/test_remedies_of_convolution.py",
+        "tests/_operators/test_export.py",
+    ],
+    "jaxdml/_directml/validate.py": [
+        "tests/_directml",
+        "tests/_operators/test_wrong_types_and_levels.py",
+        "tests/_operators/test_prepared.py",
+        "tests/test_an_operator_made_up.py",
+    ],
+    "jaxdml/_directml/strides.py": ["tests/_directml/test_strides.py", "tests/_compiled"],
+    "jaxdml/_arithmetic/rounding.py": [*BITS, "tests/_operators/test_element_wise.py"],
+    "jaxdml/_arithmetic/zero_points.py": [
+        "tests/_arithmetic/test_forms.py",
+        "tests/_operators/test_contractions.py",
+        "tests/_arithmetic/test_sharding.py",
+    ],
+}
+
+SWAPS = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add,
+}  # fmt: skip
+GUARDS = {"flushed", "rounded_to", "_unfolded"}  # calls that give back their first argument, but for what they guard
+
+
+def changes(node):
+    """What may stand in a node's place."""
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
+        yield "ops", [SWAPS[type(node.ops[0])](), *node.ops[1:]]
+    elif isinstance(node, ast.BoolOp | ast.BinOp) and type(node.op) in SWAPS:
+        yield "op", SWAPS[type(node.op)]()
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield "op", ast.UAdd()
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, bool):
+        yield "value", not node.value if isinstance(node.value, bool) else node.value + 1
+    elif isinstance(node, ast.If | ast.IfExp):
+        yield "test", ast.Constant(False)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in GUARDS:
+        yield "func", ast.parse("(lambda x, *_: x)", mode="eval").body
+
+
+def mutants(source):
+    """(line, what it was, what it is, the changed source) of every mutant."""
+    tree = ast.parse(source)
+    for number, node in enumerate(ast.walk(tree)):
+        for field, value in changes(node):
+            changed = copy.deepcopy(tree)
+            target = next(other for place, other in enumerate(ast.walk(changed)) if place == number)
+            before = ast.unparse(target)
+            setattr(target, field, value)
+            yield node.lineno, before, ast.unparse(target), ast.unparse(ast.fix_missing_locations(changed))
+
+
+def is_caught(folder, tests):
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", *tests]
+    # What is changed computes on XLA.
+    environment = os.environ | {"PYTHONPATH": str(folder), "JAXDML_KERNELS": "xla"}
+    try:
+        run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=600, check=False)
+    except subprocess.TimeoutExpired:
+        return True
+    return run.returncode != 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="a part of a module's path")
+    parser.add_argument("--sample", type=int, help="so many mutants of each module, drawn at random but the same ones")
+    arguments = parser.parse_args()
+    survived = total = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part in ("jaxdml", "tests"):
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        for module, tests in TARGETS.items():
+            if arguments.only not in module:
+                continue
+            source = (ROOT / module).read_text(encoding="utf-8")
+            if is_caught(folder, tests):
+                raise SystemExit(f"{module}: its tests fail without a change")
+            made = list(mutants(source))
+            if arguments.sample:
+                made = random.Random(0).sample(made, min(arguments.sample, len(made)))
+            for line, before, after, changed in made:
+                (folder / module).write_text(changed, encoding="utf-8")
+                total += 1
+                if not is_caught(folder, tests):
+                    survived += 1
+                    print(f"{module}:{line}: survives as\n    {after}\n  instead of\n    {before}", flush=True)
+            (folder / module).write_text(source, encoding="utf-8")
+    print(f"{total} mutants, {total - survived} caught, {survived} not")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

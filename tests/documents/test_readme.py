@@ -1,0 +1,140 @@
+"""README and docs tell the truth: the demo prints what is shown, tables are generated, links lead somewhere."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import generate
+import pytest
+
+import jaxdml as dml
+from jaxdml import __main__ as program
+from jaxdml._directml.pages import PAGES
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def test_demo_prints_what_is_shown(capsys):
+    assert program.main([]) == 0
+    shown, printed = (
+        [line for line in text.splitlines() if not line.startswith(("speed", "device", "kernels"))]
+        for text in (re.search(r"```text\n(.*?)```", README, re.S)[1], capsys.readouterr().out)
+    )
+    assert printed == shown
+
+
+def test_tables_are_those_generated():
+    assert generate.readme(README) == README
+    assert generate.levels() == generate.LEVELS.read_text(encoding="utf-8")
+    times = generate.PERFORMANCE.read_text(encoding="utf-8")
+    assert generate.performance(times) == times
+    quantized = generate.PTQ.read_text(encoding="utf-8")
+    assert generate.ptq_page(quantized) == quantized
+    page = generate.ONNX.read_text(encoding="utf-8")
+    assert generate.onnx_page(page) == page
+    assert "| 2_1 |" in README
+
+
+def test_every_operator_is_listed_with_a_link_to_its_page():
+    linked = dict(re.findall(r"^\| \[`(\w+)`\]\((\S+)\) \|", README, re.M))
+    address = "https://learn.microsoft.com/windows/{}/ns-directml-dml_{}_operator_desc"
+    folders = {
+        operator: "win32/api/directml" if min(page.support) < dml.FeatureLevel.LEVEL_6_2 else "ai/directml/api"
+        for operator, page in PAGES.items()
+    }  # Microsoft moved the pages after DirectML 1.12
+    assert linked == {operator: address.format(folders[operator], operator) for operator in PAGES}
+    assert all(linked[operator] in getattr(dml, operator).__doc__ for operator in linked)
+
+
+def cells(line):
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+@pytest.mark.parametrize(("mark", "results"), [
+    ("times", "cpu_avx512_vnni"), ("times on avx2", "cpu_avx2"), ("times with amx", "cpu_amx_int8")
+])  # fmt: skip
+def test_times_are_those_measured(mark, results):
+    """Above 1 jaxdml is faster: the results have jaxdml's time over the peer's, the table the inverse."""
+    rows = json.loads((ROOT / "benchmarks" / "results" / f"{results}.json").read_text(encoding="utf-8"))["cases"]
+    measured = {f"{row['family']}, {row['case']}": row for row in rows}
+    page = generate.PERFORMANCE.read_text(encoding="utf-8")
+    header, _, *lines = re.search(rf"<!-- {mark} -->\n(.*?)\n<!-- end -->", page, re.S)[1].splitlines()
+    assert cells(header)[:2] == ["case", "jaxdml, ms"]
+    assert len(lines) > 30
+    for line in lines:
+        case, milliseconds, *shown = cells(line)
+        contenders = measured[case]["contenders"]
+        ours = contenders[measured[case]["form"]]["milliseconds"]
+        assert float(milliseconds) == pytest.approx(ours, rel=0.06)
+        peers = ("onnxruntime", "onnxruntime, uint8 weights", "lax int8", "lax float32", "jaxdml, XLA's kernels")
+        for cell, peer in zip(shown, peers, strict=True):
+            if peer not in contenders:
+                assert cell == ""
+                continue
+            number, _, dagger = cell.partition(" ")
+            assert float(number) == pytest.approx(contenders[peer]["milliseconds"] / ours, rel=0.06)
+            assert dagger == ("†" if contenders[peer]["differing"] else "")
+
+
+def test_readme_is_short():
+    """At most 1,100 words outside of code."""
+    text = re.sub(r"^```.*?^```", "", README, flags=re.M | re.S)
+    assert len(text.split()) <= 1100
+
+
+def test_links_lead_somewhere():
+    for path in DOCUMENTS:
+        for name, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", path.read_text(encoding="utf-8")):
+            target = path.parent / name if name else path
+            assert target.exists(), f"{path.name}: {name}"
+            if anchor:
+                headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.M)
+                assert anchor in [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def test_every_command_of_make_is_a_rule():
+    """In code of pages, and in workflows, where a rule may stand in the matrix."""
+    rules = re.findall(r"^([a-z-]+):.*\n\t", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    found = Counter()
+    for path in DOCUMENTS:
+        code = re.findall(r"^```sh\n.*?^```|`make [^`\n]+`", path.read_text(encoding="utf-8"), re.M | re.S)
+        found.update(re.findall(r"\bmake(?: [A-Z]\w*=\S+)* ([a-z][\w-]*)", "\n".join(code)))
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        text = path.read_text(encoding="utf-8")
+        found.update(re.findall(r"^ +- run: make ([a-z][\w-]*)", text, re.M))
+        found.update(re.findall(r"[\w-]+", " ".join(re.findall(r"^ +target: \[(.*?)\]", text, re.M))))
+    assert len(found) >= 10
+    assert sorted(set(found) - set(rules)) == []
+
+
+def named_first(table):
+    """The code in the first column of a table."""
+    return re.findall(r"`([^`]+)`", "\n".join(cells(line)[0] for line in re.findall(r"^\|.*", table, re.M)))
+
+
+def test_the_map_of_the_design_names_every_folder_and_file():
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    folders = re.search(r"^## Folders\n(.*?)^## ", page, re.M | re.S)[1]
+    inside, native = re.split(r"^\| file in `native/src/` .*\n", folders, flags=re.M)
+    package = [path for path in (ROOT / "jaxdml").iterdir() if path.suffix == ".py" or list(path.glob("*.py"))]
+    assert sorted(named_first(inside)) == sorted(path.name + "/" * path.is_dir() for path in package)
+    sources = [path for path in (ROOT / "native" / "src").iterdir() if path.suffix in (".h", ".cc")]
+    assert set(named_first(native)) <= {path.name for path in sources}
+    assert {Path(name).stem for name in named_first(native)} == {path.stem for path in sources}
+
+
+def test_the_design_sends_changes_to_files_that_are_there():
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    files = re.findall(r"`([\w/]+\.\w+)`", re.search(r"^## Where other changes go\n(.*)", page, re.M | re.S)[1])
+    assert len(files) >= 10
+    for name in files:
+        assert (ROOT / name).is_file() or list((ROOT / "jaxdml").rglob(name)) + list((ROOT / "native").rglob(name)), (
+            name
+        )
+
+
+def test_version_is_in_the_changelog():
+    assert f"## [{dml.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

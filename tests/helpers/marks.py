@@ -1,0 +1,25 @@
+"""Which tests run on each set of kernels, and which only in `make test-all`."""
+
+import pytest
+
+import jaxdml as dml
+
+HAS_NATIVE = dml.kernels().startswith("native")
+RARE_XLA = pytest.param("xla", marks=pytest.mark.rare)
+
+
+def on_kernels(*kernels, ids=None):
+    """The test runs once on each of the kernels, through the fixture of this name in conftest.py."""
+    return pytest.mark.parametrize("kernels", kernels, indirect=True, ids=ids)
+
+
+on_both_kernels = on_kernels("native", "xla") if HAS_NATIVE else on_kernels("xla")
+# For tests whose results others compare on XLA's kernels.
+rarely_on_xla = on_kernels("native", RARE_XLA) if HAS_NATIVE else on_kernels("xla")
+on_xla_alone = on_kernels("xla", ids=[""])  # the test looks at what XLA makes of a program
+
+
+def rest_rarely(values, count):
+    """The values as parameters; those after the first `count` are marked as rare."""
+    values = list(values)
+    return values[:count] + [pytest.param(value, marks=pytest.mark.rare) for value in values[count:]]
