@@ -1,4 +1,7 @@
-"""Run twice by test_sharding.py, as two processes with four CPU devices each. Arguments: address, process, task."""
+"""Run twice by test_sharding.py, as two processes with four CPU devices each. Arguments: address, process.
+
+Both compute, say so, and wait; one of them is then killed.
+"""
 
 import sys
 
@@ -13,7 +16,7 @@ from helpers.compare import assert_same_bits
 from jaxdml import reference
 from jaxdml.examples import digits
 
-address, process, task = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+address, process = sys.argv[1], int(sys.argv[2])
 jax.config.update("jax_num_cpu_devices", 4)
 jax.distributed.initialize(address, 2, process, initialization_timeout=60, heartbeat_timeout_seconds=10)
 assert (jax.process_count(), jax.device_count(), jax.local_device_count()) == (2, 8, 4)
@@ -33,18 +36,13 @@ a, b = rng.integers(0, 256, (16, 64), np.uint8), rng.integers(-128, 128, (64, 32
 sharded = spread(a, P(None, "x")), spread(b, P("x"))
 whole = jax.jit(multiply, out_shardings=NamedSharding(mesh, P()))
 
-if task == "compute":
-    assert_same_bits(multihost_utils.process_allgather(whole(*sharded), tiled=True), multiply(a, b, reference))
-    network = jax.jit(digits.int8_network)
-    images, _, parameters, _ = digits.load()
-    images = np.asarray(images[:64])
-    got = network(parameters, spread(images, P("x")))
-    expected = digits.int8_network(jax.tree.map(np.asarray, parameters), images, reference)
-    assert_same_bits(multihost_utils.process_allgather(got, tiled=True), expected)
-    print("ok", process, flush=True)
-    sys.exit()
-
-whole(*sharded).block_until_ready()  # they have met
-print("ready", process, flush=True)
+assert_same_bits(multihost_utils.process_allgather(whole(*sharded), tiled=True), multiply(a, b, reference))
+network = jax.jit(digits.int8_network)
+images, _, parameters, _ = digits.load()
+images = np.asarray(images[:64])
+got = network(parameters, spread(images, P("x")))
+expected = digits.int8_network(jax.tree.map(np.asarray, parameters), images, reference)
+assert_same_bits(multihost_utils.process_allgather(got, tiled=True), expected)
+print("ok", process, flush=True)
 sys.stdin.readline()  # the victim's never comes; the survivor goes on alone
 whole(*sharded).block_until_ready()

@@ -1,4 +1,4 @@
-"""Small domains as a whole, and by hand: blocks, pooling, ranges, products; against the oracle."""
+"""Quantization and dequantization by blocks: small domains as a whole, and by hand; against the oracle."""
 
 import functools
 
@@ -9,8 +9,6 @@ import pytest
 
 import jaxdml as dml
 from _operators.integer_and_block_cases import FOUR_BITS, NARROW
-from helpers.cases import BYTES
-from helpers.compare import assert_same_bits
 from helpers.marks import rarely_on_xla
 from helpers.modes import assert_same
 from jaxdml import reference
@@ -69,72 +67,6 @@ def test_parameters_of_different_blocks():
     by_hand = (x.astype(np.float32) - np.repeat(zero_point, 2, 1)) * np.repeat(scale, 3, 1)
     assert_same("blocks", dml.dequantize(x, scale, zero_point), by_hand)
     assert_same("blocks", dml.quantize(by_hand, scale, zero_point), x)
-
-
-@pytest.mark.parametrize("dtype", BYTES)
-def test_products_of_every_pair_of_bytes(dtype):
-    """K is 1, so that each output is one product: all of a by all of b, less zero points of either end."""
-    limits, every = np.iinfo(dtype), np.arange(256)
-    a, b = (every + limits.min).astype(dtype)[:, None], every.astype(np.uint8)[None, :]
-    for zero_points in ((None, None), (dtype(limits.min), np.uint8(255)), (dtype(limits.max), np.uint8(0))):
-        a_zero, b_zero = (0 if zero_point is None else int(zero_point) for zero_point in zero_points)
-        expected = (a.astype(int) - a_zero) * (b.astype(int) - b_zero)
-        got = dml.matrix_multiply_integer(a, zero_points[0], b, zero_points[1])
-        assert_same("products", got, expected.astype(np.int32))
-        got = dml.matrix_multiply_integer_to_float(a, 0.5, zero_points[0], b, 0.25, zero_points[1])
-        assert_same("in floats", got, (expected * 0.125).astype(np.float32))
-
-
-@pytest.mark.parametrize("dtype", BYTES)
-def test_pooling_of_every_byte(dtype):
-    """Windows of one element: each value with each zero point, in a channel of its own."""
-    every = np.arange(256).astype(np.uint8).view(dtype)
-    x = np.broadcast_to(every, (1, 256, 1, 256))
-    for scales in ((1.0, 1.0), (0.1, 0.3), (1.0, 2.0)):
-        arguments = (x, np.float32(scales[0]), every, np.float32(scales[1]), np.asarray(every[7]))
-        expected = reference.quantized_linear_average_pooling(*arguments, window_size=1)
-        assert_same(scales, dml.quantized_linear_average_pooling(*arguments, window_size=1), expected)
-
-
-# Dynamic quantization ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize(
-    ("values", "scale", "zero_points"),
-    [
-        ([0, 0, 0], 1, (0, -128)),
-        ([-0.0], 1, (0, -128)),
-        ([510], 2, (0, -128)),
-        ([-510], 2, (255, 127)),
-        ([[-510]], 2, (255, 127)),
-        ([-100, 155], 1, (100, -28)),
-        ([1e-38, -1e-39], 1, (0, -128)),  # the range flushes, or its scale
-        ([np.nan, 1], np.nan, (0, -128)),
-        ([1, -np.nan, np.inf], np.nan, (0, -128)),
-        ([np.inf, -3], np.inf, (0, -128)),
-        ([3e38, -3e38], np.inf, (0, -128)),
-    ],
-)
-def test_ranges_by_hand(values, scale, zero_points):
-    x = np.float32(values)
-    for dtype, zero_point in zip((np.uint8, np.int8), zero_points, strict=True):
-        for function in (dml.dynamic_quantize_linear, jitted_function(dml.dynamic_quantize_linear, "output_dtype")):
-            got = function(x, output_dtype=dtype)
-            assert got._fields == ("output", "output_scale", "output_zero_point")
-            assert_same_bits(got.output_scale, np.full((1,) * x.ndim, scale, np.float32))
-            assert_same_bits(got.output_zero_point, np.full((1,) * x.ndim, zero_point, dtype))
-            assert_same(values, tuple(got), reference.dynamic_quantize_linear(x, output_dtype=dtype))
-
-
-def test_where_the_nan_lies_does_not_matter():
-    for size, place in ((7, 6), (100, 0), (70_001, 70_000), (200_000, 65_536)):
-        x = np.linspace(-1, 1, size, dtype=np.float32)
-        x[place] = np.nan
-        got = dml.dynamic_quantize_linear(x)
-        assert np.isnan(got.output_scale).all()
-        assert not np.asarray(got.output).any()
-        assert got.output_zero_point[0] == 0
 
 
 def test_four_bits_are_types_of_jax():

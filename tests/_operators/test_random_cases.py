@@ -4,9 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-import jaxdml as dml
 from _operators.integer_and_block_cases import BY_OPERATOR, INTEGERS, NARROW
-from helpers.cases import BYTES, Case
+from helpers.cases import Case
 from helpers.marks import rarely_on_xla, rest_rarely
 from helpers.modes import (
     UNOPTIMISED,
@@ -22,7 +21,6 @@ from helpers.modes import (
     variants,
     vmapped,
 )
-from jaxdml import reference
 
 pytestmark = rarely_on_xla
 
@@ -103,100 +101,3 @@ def test_the_cases_reach_every_option():
     assert {np.dtype(dtype) for pair in kinds for dtype in pair} == {np.dtype(dtype) for dtype in INTEGERS}
     scales = {case.expected[1].item() == 1 for case in cases["dynamic"]}
     assert False in scales
-
-
-# Sums that int32 does not hold ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("a_dtype", BYTES)
-@pytest.mark.parametrize("k", [33_025, 33_026, 70_000])
-def test_products_of_bytes_are_modulo_2_to_the_32(a_dtype, k):
-    """Every product is 255 * 255: int32 holds 33,025 of them."""
-    limits = np.iinfo(a_dtype)
-    a, b = np.full((2, k), limits.max, a_dtype), np.full((k, 3), 255, np.uint8)
-    sums = np.full((2, 3), (k * 255 * 255 + 2**31) % 2**32 - 2**31, np.int32)
-    zero_points = np.asarray(limits.min, a_dtype), np.uint8(0)
-    assert_same(k, dml.matrix_multiply_integer(a, zero_points[0], b, zero_points[1]), sums)
-    got = dml.matrix_multiply_integer_to_float(a, 1.0, zero_points[0], b, 1.0, zero_points[1])
-    assert_same(k, got, sums.astype(np.float32))
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("k", [1, 16_385, *rest_rarely([16_384, 140_000], 0)])
-def test_products_of_words_are_whole(k):
-    """All products alike and as large as they can be, of either sign: sums of up to 82 bits, rounded once."""
-    ends = {np.int16: (-(2**15), 2**15 - 1), np.uint32: (0, 2**32 - 1), np.int32: (-(2**31), 2**31 - 1)}
-    for a_dtype, b_dtype in ((np.int16, np.uint32), (np.int32, np.int32)):
-        for a_end, b_end in np.ndindex(2, 2):
-            values = [
-                (dtype, ends[dtype][end], ends[dtype][1 - end]) for dtype, end in ((a_dtype, a_end), (b_dtype, b_end))
-            ]
-            (a, a_zero_point), (b, b_zero_point) = [(value, zero) for _, value, zero in values]
-            exact = k * (a - a_zero_point) * (b - b_zero_point)
-            arguments = (np.full((1, k), a, a_dtype), 1.0, a_dtype(a_zero_point), np.full((k, 1), b, b_dtype), 1.0)
-            got = dml.matrix_multiply_integer_to_float(*arguments, b_dtype(b_zero_point))
-            assert int(got[0, 0]) == int(reference._nearest(exact))
-            assert abs(int(got[0, 0]) - exact) <= abs(exact) * 2.0**-24
-
-
-def test_sums_next_to_ties():
-    """One row of A holds the bits of a sum: ties between two float32 numbers, and one more and one less."""
-    rng = np.random.default_rng(0)
-    for shift in (1, 2, 7, 20, 37):
-        kept = rng.integers(2**23, 2**24, 20).astype(object)
-        for off in (-1, 0, 1):
-            exact = [((int(value) << 1 | 1) << (shift - 1)) + off for value in kept]
-            a = np.array([[value >> 31, value & (2**31 - 1)] for value in exact], np.int32)
-            b = np.array([[2**31], [1]], np.uint32)
-            got = dml.matrix_multiply_integer_to_float(a, 1.0, None, b, 1.0, None)[:, 0]
-            assert [int(x) for x in np.asarray(got)] == [int(reference._nearest(value)) for value in exact]
-            assert [int(np.float32(value)) for value in exact if value < 2**53] == [
-                int(x) for x, value in zip(np.asarray(got), exact, strict=True) if value < 2**53
-            ]
-
-
-def test_the_largest_window_and_one_that_is_larger():
-    """Sums of windows are whole, so that a window whose sum int32 may not hold is refused."""
-    x = np.full((1, 1, 2901, 2902), 255, np.uint8)
-    got = dml.quantized_linear_average_pooling(x, 1.0, np.uint8(0), 1.0, np.uint8(0), window_size=x.shape[2:])
-    assert got.item() == 255
-    larger = jax.ShapeDtypeStruct((1, 1, 2902, 2903), np.uint8)
-    with pytest.raises(dml.DescError, match="WindowSize has 8424506 elements, the sums of at most 8421504 fit int32"):
-        jax.eval_shape(
-            lambda x: dml.quantized_linear_average_pooling(x, 1.0, 0, 1.0, 0, window_size=x.shape[2:]), larger
-        )
-
-
-def test_prepared_weights_go_into_every_product():
-    rng = np.random.default_rng(1)
-    for dtype in BYTES:
-        a, b = rng.integers(0, 256, (5, 40), np.uint8), rng.integers(-90, 90, (40, 7)).astype(dtype)
-        f, x = rng.integers(-90, 90, (6, 4, 3, 3)).astype(dtype), rng.integers(0, 256, (2, 8, 9, 9), np.uint8)
-        prepared, prepared_filter = dml.prepare_matrix_multiply_b(b), dml.prepare_convolution_filter(f, group_count=2)
-        for zero_point in (None, dtype(9)):
-            whole = (a, np.uint8(3), b, zero_point)
-            expected = reference.matrix_multiply_integer(*whole)
-            assert_same("product", dml.matrix_multiply_integer(a, np.uint8(3), prepared, zero_point), expected)
-            for words in (a, a.astype(np.int32)):
-                arguments = (words, 0.1, words.dtype.type(3))
-                right = reference.matrix_multiply_integer_to_float(*arguments, b, np.float32(0.2), zero_point)
-                got = dml.matrix_multiply_integer_to_float(*arguments, prepared, np.float32(0.2), zero_point)
-                assert_same("float", got, right)
-            got = dml.convolution_integer(x, np.uint8(3), prepared_filter, zero_point, start_padding=1, group_count=2)
-            right = reference.convolution_integer(x, np.uint8(3), f, zero_point, start_padding=1, group_count=2)
-            assert_same("convolution", got, right)
-
-
-def test_a_product_and_a_bias_are_rounded_one_by_one():
-    """A fused multiply-add would round once: cases in which that gives another number."""
-    rng = np.random.default_rng(2)
-    a, b = rng.integers(0, 256, (64, 8), np.uint8), rng.integers(0, 256, (8, 64), np.uint8)
-    scale = np.float32(0.1)
-    exact = reference.matrix_multiply_integer(a, None, b, None).astype(np.float64) * np.float64(scale * scale)
-    bias = -exact.astype(np.float32)
-    arguments = (a, scale, None, b, scale, None, bias)
-    expected = reference.matrix_multiply_integer_to_float(*arguments)
-    fused = (exact + bias).astype(np.float32)
-    assert (fused != expected).mean() > 0.5
-    for function in (dml.matrix_multiply_integer_to_float, jax.jit(dml.matrix_multiply_integer_to_float)):
-        assert_same("fused", function(*arguments), expected)
