@@ -42,6 +42,7 @@ def pyright(folder):
     return {(Path(error["file"]).name, error["range"]["start"]["line"] + 1) for error in errors}
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("checker", [mypy, pyright])
 def test_right_code_passes_and_each_mistake_is_found(checker, tmp_path):
     for name in (FINE, WRONG):
