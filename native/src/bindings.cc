@@ -1,4 +1,5 @@
-// XLA FFI handlers of the kernels. A handler validates each buffer's shape before it computes a pointer into the buffer.
+// XLA FFI handlers of the kernels. A handler validates each buffer's shape before it computes a pointer into the
+// buffer.
 //
 // Every operand of a call has the same leading dimensions, those of vmap and of batched products, or ones in their
 // place, along which the operand is the same for all.

@@ -67,8 +67,8 @@ class Scratch {
   };
   static constexpr int64_t kMostKept = int64_t(64) << 20;
   static inline std::mutex mutex_;
-  static inline Block
-      kept_[4];  // the largest blocks; never freed, because XLA's threads may outlive static destructors
+  // The largest blocks; never freed, because XLA's threads may outlive static destructors.
+  static inline Block kept_[4];
 
   int64_t bytes_;
   Block block_ = {};
