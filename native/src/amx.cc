@@ -5,14 +5,15 @@
 namespace jaxdml {
 namespace {
 
-// As the processor reads it: all eight registers hold 16 rows of 64 bytes.
+// The operand of LDTILECFG. Each of the eight tile registers has 16 rows of 64 bytes.
 struct Configuration {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// In memory that is there before: GCC takes _tile_loadconfig to read eight bytes, and drops stores to others.
+// A constant, because GCC assumes that _tile_loadconfig reads only eight bytes: it would drop stores to the other bytes
+// of a local variable.
 alignas(64) constexpr Configuration kConfiguration;
 
 }  // namespace
@@ -20,7 +21,7 @@ alignas(64) constexpr Configuration kConfiguration;
 TileRegisters::TileRegisters() { _tile_loadconfig(&kConfiguration); }
 TileRegisters::~TileRegisters() { _tile_release(); }
 
-// Two by two tiles of sums are in registers 0 to 3, rows in 4 and 5, lanes in 6 and 7.
+// Registers 0 to 3 hold 2 x 2 tiles of sums, registers 4 and 5 hold rows, registers 6 and 7 hold lanes.
 void multiply_tiles(const uint8_t* rows, int64_t stride, const uint8_t* lanes, int64_t step, int64_t depth,
                     int32_t* sums, int64_t sums_stride, bool is_added) {
   auto* to = reinterpret_cast<uint8_t*>(sums);

@@ -1,14 +1,15 @@
-// Products of 8-bit tiles in AMX's registers. What is declared here is compiled by itself, for processors that have it.
+// Products of 8-bit tiles in the AMX tile registers. amx.cc is the only file that is compiled with AMX instructions, so
+// no other code uses AMX before the processor has been checked. The int32 sums are exact modulo 2**32.
 #pragma once
 
 #include <cstdint>
 
 namespace jaxdml {
 
-constexpr int64_t kTileRows = 32, kTileColumns = 32;  // of a product
-constexpr int64_t kTileDepth = 64;                    // bytes of a row that are multiplied at a time
+constexpr int64_t kTileRows = 32, kTileColumns = 32;  // of sums that one call computes
+constexpr int64_t kTileDepth = 64;                    // bytes of a row that one tile register holds
 
-// Sets the thread's tile registers up while it lives.
+// Configures the tile registers of the current thread; the destructor releases them.
 class TileRegisters {
  public:
   TileRegisters();
@@ -17,9 +18,11 @@ class TileRegisters {
   TileRegisters& operator=(const TileRegisters&) = delete;
 };
 
-// The sums of kTileRows rows of uint8, `stride` bytes apart, with kTileColumns lanes of int8, four of a lane side by
-// side, `step` bytes from four to the next four. `depth` is a multiple of kTileDepth; `sums` are `sums_stride` bytes
-// apart from row to row, and may be added to.
+// Multiplies kTileRows rows of uint8 by kTileColumns columns (lanes) of int8.
+//
+// Rows are `stride` bytes apart. Lanes are packed [depth / 4][kTileColumns][4], where consecutive groups of four bytes
+// of one lane are `step` bytes apart. `depth` is a multiple of kTileDepth. Rows of `sums` are `sums_stride` bytes
+// apart. If `is_added`, the products are added to the values that `sums` holds.
 void multiply_tiles(const uint8_t* rows, int64_t stride, const uint8_t* lanes, int64_t step, int64_t depth,
                     int32_t* sums, int64_t sums_stride, bool is_added);
 

@@ -1,4 +1,5 @@
-// The kernels as XLA calls them. What a buffer's shape says is checked before any pointer is made from it.
+// XLA FFI handlers of the kernels. A handler validates each buffer's shape before it computes a pointer into the
+// buffer.
 //
 // Every operand of a call has the same leading dimensions, those of vmap and of batched products, or ones in their
 // place, along which the operand is the same for all.
@@ -25,7 +26,7 @@ bool runs_here(const Kernels& kernels) {
   return &kernels == &kAmxInt8 ? has_amx_int8() : has_avx512_vnni();
 }
 
-// Neighbouring problems that differ in their rows alone become one; all rows then see one matrix.
+// Merges adjacent problems that share one matrix b into a single problem with more rows.
 void merge_rows(std::vector<Matmul>& problems) {
   const Matmul one = problems[0];
   const int64_t count = int64_t(problems.size()), bytes = one.type == Type::kInt32 ? 4 : 1;
@@ -111,7 +112,7 @@ ffi::Error matmul(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_sc
   return ffi::Error::Success();
 }
 
-// Neighbouring problems that differ in their images alone become one batch.
+// Merges adjacent problems that share all parameters into one batch of images.
 void merge_batches(std::vector<Convolution>& problems) {
   const Convolution one = problems[0];
   const int64_t x_size = one.batch * one.filter.groups * one.filter.channels * one.height * one.width;
@@ -426,7 +427,7 @@ ffi::Error pack_filter(ffi::ThreadPool threads, ffi::AnyBuffer filter, ffi::Resu
   return ffi::Error::Success();
 }
 
-// A handler from whose body no exception gets into XLA; what throws is an allocation.
+// Wraps a handler so that a failed allocation becomes an FFI error instead of an exception inside XLA.
 template <auto kFunction>
 struct Guarded;
 template <class... Arguments, ffi::Error (*kFunction)(Arguments...)>

@@ -1,4 +1,4 @@
-// What the buffers of a call say: their types, the shapes that they must have, and where a problem's elements begin.
+// Reads and validates the buffers of a call: types, shapes, and the address of each problem's elements.
 #pragma once
 
 #include <cstring>

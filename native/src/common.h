@@ -1,4 +1,4 @@
-// Small things that the kernels share.
+// Helpers that all kernels share: integer arithmetic, quantization parameters, scratch allocation and parallel loops.
 #pragma once
 
 #include "kernels.h"
@@ -19,25 +19,26 @@ JAXDML_INLINE int32_t value(const ZeroPoints& zero_points, int64_t i) {
 
 JAXDML_INLINE int64_t size_of(Type type) { return type == Type::kInt32 ? 4 : 1; }
 
-// Activations are computed with as uint8, weights as int8: the other type differs in its top bit, by 128.
+// The kernels multiply uint8 activations by int8 weights. Flipping the top bit of a byte converts int8 to uint8 and
+// back. The conversion shifts a value and its zero point by 128, so their difference stays the same.
 JAXDML_INLINE uint8_t flip_to_unsigned(bool is_signed) { return is_signed ? 128 : 0; }
 JAXDML_INLINE uint8_t flip_to_signed(bool is_signed) { return is_signed ? 0 : 128; }
 JAXDML_INLINE int32_t as_activation(const ZeroPoints& x, int64_t i) { return value(x, i) + (x.is_signed ? 128 : 0); }
 JAXDML_INLINE int32_t as_weight(const ZeroPoints& x, int64_t i) { return value(x, i) - (x.is_signed ? 0 : 128); }
 
-// What packed weights begin with, so that none are read that were packed by other kernels, or not at all. A new layout
-// of packed weights takes a new third byte.
+// Packed weights begin with a mark, so that a kernel rejects weights in another layout and weights that were never
+// packed. A change of the layout needs a new third byte.
 constexpr int32_t kMatrixMark = 0x4a444d00 + kBytes;
 constexpr int32_t kFilterMark = 0x4a444f00 + kBytes;
 
-// Cells from one row to the next, where rows of a product are read side by side: never a multiple of cache lines, for
-// the same element of all rows would then lie in one bank of the cache, and be read one after the other.
+// The stride, in cells, of rows that a tile reads in parallel. The stride is not a multiple of a cache line: otherwise
+// the same element of every row would lie in one bank of the cache, and the bank would serve the loads one by one.
 JAXDML_INLINE int64_t row_cells(int64_t depth) {
   const int64_t bytes = round_up(depth, kDepth) * int64_t(sizeof(Cell));
   return (bytes < 64 ? bytes : round_up(bytes + 24, 64) - 24) / int64_t(sizeof(Cell));
 }
 
-// Cuts pieces of 64-byte alignment off a block of memory; with a null block it counts what they need.
+// Allocates 64-byte aligned pieces from a block of memory. If the block is null, `used` only counts the bytes needed.
 struct Arena {
   uint8_t* block;
   int64_t used;
@@ -49,14 +50,14 @@ JAXDML_INLINE T* take(Arena& arena, int64_t count) {
   return piece;
 }
 
-// Sets what alignment leaves behind a piece to 0, so that packed weights are the same bytes every time.
+// Clears the padding that aligns the next piece, so that packing the same weights always yields the same bytes.
 template <class T>
 JAXDML_INLINE void clear_behind(T* piece, int64_t count) {
   const int64_t bytes = count * int64_t(sizeof(T));
   memset(reinterpret_cast<uint8_t*>(piece) + bytes, 0, round_up(bytes, 64) - bytes);
 }
 
-// Calls f(item, worker) for all items, on all threads.
+// Calls f(item, worker) for every item below `count`, on the threads of the pool.
 template <class F>
 JAXDML_INLINE void parallel(const Pool& pool, int64_t count, const F& f) {
   const Pool::Task task = [](const void* g, int64_t item, int64_t worker) {
@@ -65,7 +66,7 @@ JAXDML_INLINE void parallel(const Pool& pool, int64_t count, const F& f) {
   pool.run(pool, count, task, &f);
 }
 
-// The number of an item of several nested loops; next_of takes the counters off it, that of the innermost loop first.
+// The flat index of an iteration of nested loops. next_of extracts the counter of the innermost remaining loop.
 struct Index {
   int64_t rest;
 };

@@ -1,7 +1,7 @@
-// The kernels of one instruction set. This file is compiled once for each, with JAXDML_ISA as its name.
+// The kernel table of one instruction set. The build compiles this file once for each set, with JAXDML_ISA as its name.
 //
-// The tables are constants: code that filled them when the library is loaded would run on processors that lack the
-// instructions.
+// The tables are constant-initialized. A dynamic initializer would be compiled for the instruction set, and would run
+// when the library is loaded, even on processors that lack the instructions.
 #include "convolve.h"
 #include "elementwise.h"
 #include "matmul.h"
@@ -36,7 +36,7 @@ constexpr Kernels kernels(const char* name) {
 
 extern constexpr Kernels JAXDML_KERNELS = kernels<false>(JAXDML_STRING(JAXDML_ISA));
 #ifdef __AVX512VNNI__
-// Processors that have AMX have AVX512-VNNI, and packed weights are the same.
+// AMX kernels share the AVX512-VNNI code and its layout of packed weights: every processor with AMX has AVX512-VNNI.
 extern constexpr Kernels kAmxInt8 = kernels<true>("amx_int8");
 #endif
 

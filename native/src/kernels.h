@@ -1,4 +1,5 @@
-// What every instruction set offers: plain data and tables of functions, no code, so that it may be compiled for all.
+// The interface of each instruction set: problem structs and a table of functions. It contains no code, so every
+// instruction set can include it.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ struct Matmul {
   int64_t rows, depth, columns;
   const uint8_t* a;
   const uint8_t* b;
-  bool is_raw;  // b is not packed, and another one in each problem
+  bool is_raw;  // b is not packed, and each problem has its own
   Scales a_scale, b_scale, y_scale;
   ZeroPoints a_zero_point, b_zero_point, y_zero_point;
   void* y;

@@ -2,9 +2,9 @@
 //
 // With a and b as uint8 and int8, and zero points to match, sum (a - za)(b - zb) is
 //   sum a b  -  za (sum b - depth zb)  -  zb sum a   modulo 2**32,
-// so that a whole column shares what the first correction needs, and rows are added up only where some zb is not 0.
+// so each column needs its correction only once, and rows of a are summed only if some zb is not 0.
 //
-// Large products of words are computed by Strassen's method, as far as there are two tiles of rows and two panels.
+// Strassen's method computes the blocks of two full row tiles by two panels of a large product of words.
 //
 // Raw weights of a few rows are packed item by item, in a worker's memory: what is packed is used while a cache holds
 // it.
@@ -18,7 +18,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// What a product's columns need after the sums.
+// The epilogue's parameters of each column.
 struct Columns {
   int32_t* sums;  // of the column, less depth times its zero point
   int32_t* zero_points;
@@ -136,7 +136,7 @@ static void set_columns(const Matmul& one, const int32_t* sums, int64_t first, i
 
 constexpr int64_t kMostRows = kTileRows > kTwoTiles ? kTileRows : kTwoTiles;  // at a time
 
-// What one row needs after its sums.
+// The epilogue's parameters of one row.
 struct Row {
   int32_t zero_point, sum;
   float a_scale, y_scale;

@@ -1,4 +1,4 @@
-// The innermost loop: a tile of int32 sums, of R rows by V vectors of lanes, kept in registers.
+// The microkernel: computes a tile of int32 sums, R rows by V vectors of lanes, in registers.
 //
 // A row's cells are broadcast to all lanes; lanes lie packed, [depth][V * kLanes] dwords. A dword holds kDepth cells.
 #pragma once

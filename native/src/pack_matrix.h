@@ -1,4 +1,4 @@
-// B as products read it: panels of columns that a vector's lanes take, and what each column adds up to.
+// Packs matrix b into panels of columns, one column to a lane, and sums each column.
 //
 // A packed matrix: its mark, int32 sums of each column, then panels of kTile columns, the last one narrower, of bytes
 // [depth / kDepth][columns][kDepth] each.

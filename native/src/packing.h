@@ -1,4 +1,4 @@
-// Bytes of several rows side by side: what one lane of a product takes.
+// Interleaves bytes of several rows, so that each lane holds the operands of one dot product.
 #pragma once
 
 #include "common.h"

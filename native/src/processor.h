@@ -1,4 +1,4 @@
-// Which instructions the processor has, and the operating system saves the registers of.
+// Detects instruction sets: the processor must have the instructions, and the operating system must save the registers.
 #pragma once
 
 #ifdef _WIN32
@@ -13,7 +13,7 @@
 namespace jaxdml {
 
 #ifdef _WIN32
-// Clang has __builtin_cpu_supports on Windows only together with a library of its own, which is not linked by default.
+// On Windows, Clang's __builtin_cpu_supports needs compiler-rt, which is not linked by default.
 struct Registers {
   uint32_t a, b, c, d;
 };
@@ -25,7 +25,7 @@ inline Registers cpuid(uint32_t leaf) {
 inline bool has(uint32_t features, uint32_t bits) { return (features & bits) == bits; }
 inline constexpr uint32_t bit(int number) { return uint32_t(1) << number; }
 
-// Whether the operating system saves all registers that these bits of XCR0 stand for.
+// Returns whether the operating system saves all registers whose bits of XCR0 are set in `registers`.
 inline bool saves(uint32_t registers) {
   constexpr uint32_t kOsxsave = bit(27);
   if (!has(cpuid(1).c, kOsxsave)) return false;
@@ -55,8 +55,8 @@ inline bool has_avx512_vnni() {
 }
 #endif
 
-// Linux saves the registers of tiles only for a process that has asked for it, once for all threads. Compilers of 2022
-// know no name of AMX that __builtin_cpu_supports would take.
+// Linux saves the tile registers only after the process has requested permission, once for all threads. The function
+// reads CPUID itself because compilers of 2022 do not support AMX in __builtin_cpu_supports.
 inline bool has_amx_int8() {
 #ifdef __linux__
   constexpr unsigned kTilesOfInt8 = 3u << 24;       // AMX-TILE, AMX-INT8

@@ -1,4 +1,4 @@
-// Memory for the length of a call.
+// Scratch memory that lives for one call, reused from call to call.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace jaxdml {
 
-// Windows frees aligned memory by a function of its own, and has no std::aligned_alloc.
+// Windows has no std::aligned_alloc, and needs a separate function to free aligned memory.
 inline void* allocate(size_t bytes) {
 #ifdef _WIN32
   return _aligned_malloc(bytes, 64);
@@ -28,8 +28,10 @@ inline void release(void* at) {
 #endif
 }
 
-// Memory that a call gives back to the next one, so that pages are not made anew each time. A call holds up to two
-// blocks: raw weights as they are packed for it, and what its kernel needs.
+// A scratch block of 64-byte alignment. The destructor keeps the largest blocks for later calls, which then need no
+// page faults. A call holds up to two blocks: one for weights that are packed for this call, one for the kernel.
+//
+// A negative size, the result of checked_product on overflow, counts as a failed allocation.
 class Scratch {
  public:
   explicit Scratch(int64_t bytes) : bytes_(bytes) {
@@ -65,7 +67,8 @@ class Scratch {
   };
   static constexpr int64_t kMostKept = int64_t(64) << 20;
   static inline std::mutex mutex_;
-  static inline Block kept_[4];  // the largest; never freed, for threads of XLA may outlive what frees it
+  // The largest blocks; never freed, because XLA's threads may outlive static destructors.
+  static inline Block kept_[4];
 
   int64_t bytes_;
   Block block_ = {};

@@ -9,15 +9,16 @@
 namespace jaxdml {
 namespace {
 
-constexpr int64_t kWorthAThread = 1 << 20;  // multiplications
+constexpr int64_t kWorthAThread = 1 << 20;  // multiplications that justify waking another thread
 
-// Items are claimed one by one from a counter. A helper that comes late finds no item left, and never touches the
-// context, which is gone by then; the counters outlive the call by being shared.
+// A parallel loop. The caller and the helper threads claim items one by one from the counter `next`. A shared_ptr owns
+// the job, so a helper that starts after the call has returned can still read the counters. Such a helper claims no
+// item, and does not touch `context`, which is no longer valid.
 //
-// Why no item is lost or done twice: `next` gives every number once. Why nobody waits forever: the caller waits for
-// items that helpers have claimed, and helpers wait for nobody. Why what was written is seen: each increment of `done`
-// is released after its item, and acquired by the caller, who returns when all items are done and no helper is inside
-// of one.
+// - Each item runs exactly once, because `next` yields each number once.
+// - There is no deadlock: the caller waits only for items that helpers have claimed, and helpers wait for nobody.
+// - The caller sees all results: a worker increments `done` with release order after each item, and the caller reads
+//   `done` with acquire order. The caller returns only when all items are done, so no helper is inside an item.
 struct Job {
   Pool::Task task;
   const void* context;
@@ -50,10 +51,10 @@ void run(const Pool& pool, int64_t count, Pool::Task task, const void* context) 
   try {
     for (int64_t i = 1; i < threads; i++) handle->Schedule([job] { job->work(); });
   } catch (const std::bad_alloc&) {
-    // With the helpers that there are.
+    // Continue with the helpers that were scheduled.
   }
   job->work();
-  while (job->done.load(std::memory_order_acquire) < count) _mm_pause();  // helpers are inside their last items
+  while (job->done.load(std::memory_order_acquire) < count) _mm_pause();  // helpers finish their last items
 }
 
 }  // namespace
@@ -65,7 +66,7 @@ FloatMode::~FloatMode() { _mm_setcsr(saved_); }
 
 Pool pool_of(xla::ffi::ThreadPool& threads, int64_t multiplications) {
   const int64_t most = multiplications / kWorthAThread + 1, number = threads.num_threads();
-  const int64_t all = number < 1 ? 1 : number;  // 0 where XLA cannot tell
+  const int64_t all = number < 1 ? 1 : number;  // 0 if XLA does not know
   return {all < most ? all : most, run, &threads};
 }
 

@@ -1,4 +1,4 @@
-// Work shared with XLA's own threads.
+// Parallel execution on XLA's thread pool, and the floating-point mode of its threads.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace jaxdml {
 
-// Rounding to nearest and flush-to-zero, on the thread that holds one; what was set before comes back.
+// Sets rounding to nearest, flush-to-zero and denormals-are-zero on the current thread; the destructor restores the
+// previous mode.
 class FloatMode {
  public:
   FloatMode();
@@ -20,7 +21,8 @@ class FloatMode {
   unsigned saved_;
 };
 
-// The pool of a call. Little work is done by the caller alone, who is faster than a wake-up.
+// Returns the pool of a call. The number of threads grows with the number of multiplications: waking a thread takes
+// longer than a small piece of work.
 Pool pool_of(xla::ffi::ThreadPool& threads, int64_t multiplications);
 
 }  // namespace jaxdml

@@ -1,4 +1,4 @@
-// Rows of bytes and of dwords turned into columns.
+// Transposes blocks of bytes and of dwords.
 #pragma once
 
 #include "common.h"
