@@ -1,11 +1,11 @@
-// A channel of the input as planes in which each element of the kernel sees one run of memory.
+// Splits a channel of the input into planes, in which each kernel element reads one contiguous run of bytes.
 //
-// A plane has the rows and columns of one phase modulo the strides. Output pixel (i, j) sees, through kernel element
-// (u, v), position i * pitch + j of a plane, plus an offset that depends on u and v alone. Planes have rows of padding,
-// but no columns of it: where a column lies outside of the image, what is read belongs to another row, and a mask puts
-// padding in its place. A mask takes as much memory as a row; where the kernel has more columns than the output has
-// rows, planes have columns of padding instead. Where rows of the output are narrower than the pitch, positions between
-// them are computed and thrown away.
+// A plane holds the rows and columns of one phase modulo the strides. For output pixel (i, j), kernel element (u, v)
+// reads position i * pitch + j of a plane, plus an offset that depends on u and v alone. Planes have padding rows but
+// usually no padding columns: a read beyond a row's end returns another row's bytes, and a mask replaces them with
+// padding. A mask takes as much memory as a row. If the kernel has more columns than the output has rows, masks would
+// take more memory than padding columns, and planes have padding columns instead. Where output rows are narrower than
+// the pitch, the positions between them are computed and discarded.
 #pragma once
 
 #include <numeric>
@@ -14,7 +14,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// What a kernel's row or column adds to the place of an output, in steps of the stride, and the phase it falls in.
+// The displacement of a kernel row or column, in steps of the stride, and its phase modulo the stride.
 struct Shift {
   int64_t steps, phase;
 };
@@ -25,13 +25,13 @@ JAXDML_INLINE Shift shift_of(const Convolution& one, int i, int64_t element) {
 }
 
 struct Planes {
-  int64_t phases[2];                      // of rows and of columns that the kernel sees; planes are their product
-  int64_t first_phase[2], next_phase[2];  // of the kernel's first row and column; what each next one adds
-  int64_t before;         // bytes before the first plane, of whole vectors that begin outside of the image
-  bool has_columns;       // of padding
-  int64_t above, left;    // rows and columns of padding
-  int64_t height, pitch;  // of a plane
-  int64_t size;           // bytes of all
+  int64_t phases[2];                      // of rows and columns that the kernel reads; each pair of phases has a plane
+  int64_t first_phase[2], next_phase[2];  // phase of the kernel's first row and column; increment of the next ones
+  int64_t before;                         // bytes before the first plane, which vectors at its left edge may read
+  bool has_columns;                       // of padding
+  int64_t above, left;                    // rows and columns of padding
+  int64_t height, pitch;                  // of a plane
+  int64_t size;                           // bytes of all
   int64_t positions;
 
   int64_t at(int64_t plane, int64_t row) const { return before + (plane * height + above + row) * pitch + left; }
