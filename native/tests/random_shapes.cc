@@ -397,7 +397,7 @@ Case quantization_case(Random& random, int64_t size, int64_t count) {
     one.zero_point = zero_point(random, one.is_signed);
     for (int64_t k = 0; k < size; k++) {
       x[k] = one.scale * (300 * random.fraction() - 150);
-      if (random.chance(20)) {  // a tie, or next to one
+      if (random.chance(20)) {  // a tie, or close to one
         x[k] = one.scale * (float(random.between(-300, 300)) + 0.5f);
         for (int64_t i = random.below(3); i > 0; i--) x[k] = std::nextafter(x[k], random.chance(50) ? 0.0f : 1e30f);
       }
@@ -525,7 +525,7 @@ Case random_matmul(Random& random) {
   }
 }
 
-// Products large enough for Strassen's method, with rows, columns and depths left over.
+// Products large enough for Strassen's method, with remainders in rows, columns and depth.
 Case random_large_matmul(Random& random) {
   for (;;) {
     const int64_t rows = random.between(48, 140), columns = random.between(60, 150), count = extent(random, 2);
@@ -616,7 +616,7 @@ Case random_convolution(Random& random) {
   }
 }
 
-// For Winograd's F(m x m, 3 x 3), with |weights| that add up to `more` than its bound.
+// A case for F(m x m, 3 x 3) whose |weights| add up to its bound plus `more`.
 Case at_bound(Random& random, int64_t m, const Filter& filter, Fill fill, int64_t more, int64_t count = 1) {
   Convolution one = m == 4 ? convolution_of(random, filter, 1, 18, 18) : convolution_of(random, filter, 1, 8, 10);
   one.type = Type::kInt32;
@@ -625,14 +625,14 @@ Case at_bound(Random& random, int64_t m, const Filter& filter, Fill fill, int64_
 }
 
 const std::vector<std::function<Case(Random&)>> kLarge = {
-    // Sums of a column and a row beyond int32.
+    // Sums of a row and of a column that overflow int32.
     [](Random& random) { return matmul_case(random, matmul_of(random, 1, (1 << 24) + 5, 1), 1, Fill::kLowest); },
     [](Random& random) {
       Matmul one = matmul_of(random, 2, (1 << 23) + (1 << 20), 1);
       one.a_zero_point.is_signed = one.b_zero_point.is_signed = false;
       return matmul_case(random, one, 1, Fill::kHighest);
     },
-    // Products beyond int32.
+    // Sums of products that overflow int32.
     [](Random& random) { return matmul_case(random, matmul_of(random, 7, 140001, 3), 2, Fill::kExtremes); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 3, 70003, 19), 1, Fill::kLowest); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 3, 70004, 19), 1, Fill::kHighest); },
@@ -642,11 +642,11 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) { return matmul_case(random, matmul_of(random, 700, 130, 500), 1); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 300, 1024, 300), 1, Fill::kExtremes); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 13, 2500, 700), 1); },
-    // Strassen's method, with the deepest factors, past that, and with rows that end where memory does.
+    // Strassen's method at its largest depth, past it, and with rows that end at the end of memory.
     [](Random& random) { return matmul_case(random, matmul_of(random, 50, 4096, 70), 1, Fill::kExtremes); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 50, 4097, 70), 1); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 48, 257, 66), 6); },
-    // F(4, 3) at its bound, past it, and one problem of both.
+    // F(4, 3) at its bound, past it, and one problem of each.
     [](Random& random) { return at_bound(random, 4, filter_of(7, 230, 3, 3), Fill::kLowest, 0); },
     [](Random& random) { return at_bound(random, 4, filter_of(7, 230, 3, 3), Fill::kHighest, 0); },
     [](Random& random) { return at_bound(random, 4, filter_of(13, 500, 3, 3), Fill::kExtremes, 0); },
@@ -658,7 +658,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
       one.type = Type::kInt32;
       return convolution_case(random, one, 2, Fill::kLowest, 1000);
     },
-    // F(2, 3), which AVX2 takes for so many channels and outputs.
+    // F(2, 3), which AVX2 selects for this many channels and outputs.
     [](Random& random) { return at_bound(random, 2, filter_of(72, 3670, 3, 3), Fill::kLowest, 0); },
     [](Random& random) { return at_bound(random, 2, filter_of(72, 3670, 3, 3), Fill::kExtremes, 0); },
     [](Random& random) { return at_bound(random, 2, filter_of(72, 3670, 3, 3), Fill::kLowest, 1); },
@@ -673,7 +673,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
       one.start[0] = one.start[1] = one.end[0] = one.end[1] = 1;
       return convolution_case(random, one, 1);
     },
-    // A filter too large for any of Winograd's forms.
+    // A filter too large for a Winograd transform.
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(1450, 1447, 3, 3), 1, 4, 4), 1, Fill::kUniform);
     },
@@ -686,14 +686,14 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(2, 1, 3, 3, 2), 1, 250, 300), 1);
     },
-    // Kernels of more elements than are packed at a time, with odd channels and with groups that share lanes.
+    // Kernels with more elements than are packed at a time, with odd channels and with merged groups.
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(21, 5, 9, 11), 1, 12, 13), 1, Fill::kUniform);
     },
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(12, 3, 1, 83, 6), 1, 2, 90), 1, Fill::kUniform);
     },
-    // Kernels as large as an image, with strides as large, and many problems that are tiny.
+    // Kernels and strides as large as the image, and many tiny problems.
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(1, 1, 128, 128), 1, 128, 128), 1);
     },
@@ -709,7 +709,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(2, 2, 3, 3), 1, 4, 4), 2000);
     },
-    // A signal that long kernels go over, channel by channel; and one that a kernel sees two far ends of.
+    // Long kernels over a signal, depthwise; and a kernel that reads two distant ends of a signal.
     [](Random& random) {
       Convolution one = convolution_of(random, filter_of(4, 1, 1, 127, 2), 1, 1, 16000);
       one.start[1] = 60;
@@ -722,15 +722,15 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
       one.type = Type::kInt8;
       return convolution_case(random, one, 1);
     },
-    // A thousand channels that seven are left of, where points of tiles would be most of the memory.
+    // A thousand channels and seven outputs, where the points of tiles would be most of the memory.
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(7, 1000, 3, 3), 1, 17, 17), 1, Fill::kSmall);
     },
-    // As AMX's tiles are deep and wide; more than is copied at a time.
+    // Whole AMX tiles, deeper than the part that is copied at a time.
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(70, 384, 3, 3), 1, 9, 12), 1, Fill::kExtremes);
     },
-    // Pixels as lanes: several runs of blocks with a part of one behind, groups, int32.
+    // Pointwise kernels: several runs of blocks with a partial last block, groups, int32.
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(71, 37, 1, 1), 2, 25, 33), 2, Fill::kUniform);
     },
@@ -739,7 +739,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
       one.type = Type::kInt32;
       return convolution_case(random, one, 1, Fill::kUniform);
     },
-    // An image of one row, whose parts are copied by themselves, and one too large for a copy.
+    // An image of one row, copied in parts, and an image too large for one copy.
     [](Random& random) {
       Convolution one = convolution_of(random, filter_of(20, 40, 1, 7), 1, 1, 3000);
       one.dilation[1] = 3;
