@@ -42,7 +42,7 @@ JAXDML_INLINE void pack_winograd(const uint8_t* filter, uint8_t flip, const Filt
 
 struct WinogradPlan {
   Tiles tiles;
-  int64_t blocks, row_block, row_blocks;  // of a group over the batch; output channels of an item
+  int64_t blocks, row_block, row_blocks;  // blocks of a group over the batch; output channels of an item
   int64_t items;                          // blocks of all problems and groups
   bool is_shared;                         // several items read the points of a block
   Channels* channels;
@@ -214,7 +214,7 @@ static void convolve_winograd(const Pool& pool, const Convolution* problems, int
   for (int64_t i = 0; i < count; i++) set_channels(problems[i], 128, plan.channels[i]);
   const auto points_at = [&](int64_t number) { return plan.points + number * plan.points_bytes; };
   if (plan.is_shared) {
-    constexpr int64_t kPairs = 16;  // of an item
+    constexpr int64_t kPairs = 16;  // of an item, in the shared transform
     const int64_t parts = ceil_div(pairs, kPairs);
     parallel(pool, plan.items * parts, [&](int64_t item, int64_t) {
       const int64_t number = item / parts, first = item % parts * kPairs;

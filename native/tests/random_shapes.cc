@@ -520,7 +520,7 @@ Case random_matmul(Random& random) {
   for (;;) {
     const int64_t rows = extent(random, random.chance(10) ? 400 : 80), columns = extent(random, 200);
     int64_t depth = random.chance(3) ? 0 : extent(random, random.chance(5) ? 3000 : 150);
-    if (random.chance(20)) depth = random.between(1, 4) * 64;  // as AMX's tiles are deep
+    if (random.chance(20)) depth = random.between(1, 4) * 64;  // a multiple of an AMX tile's depth
     if (rows * columns * depth < 2000000) return matmul_case(random, matmul_of(random, rows, depth, columns), count);
   }
 }
