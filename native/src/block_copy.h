@@ -1,4 +1,4 @@
-// What a block of a convolution's output sees of the input, copied with channels last.
+// Copies the input of a block of output pixels, padded, from NCHW to NHWC.
 #pragma once
 
 #include "filter.h"
@@ -6,26 +6,26 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// What so many rows or columns of the output see of the padded input.
+// The extent in the padded input of `outputs` rows (i = 0) or columns (i = 1) of the output.
 JAXDML_INLINE int64_t extent_of(const Convolution& one, const Filter& filter, int i, int64_t outputs) {
   const int64_t kernel = i ? filter.columns : filter.rows;
   return (outputs - 1) * one.stride[i] + (kernel - 1) * one.dilation[i] + 1;
 }
 
-// A copy of what a block of the output sees: cells [row][column][channel]. Columns that a dilated kernel sees together,
-// those of one phase modulo the dilation, lie side by side. Rows are all there are, or, where these are fewer, those
-// that each row of the output sees, one behind the other.
+// The layout of the copy: cells [row][column][channel]. Columns are grouped by their phase modulo the dilation, so that
+// the columns of a dilated kernel are adjacent. The copy has all input rows of the block or, if fewer, the rows of each
+// output row's window in turn.
 struct Copy {
   bool has_all_rows;
-  int64_t output_step, kernel_step;  // in rows: from one row of the output, or of the kernel, to the next
-  int64_t dilation, phase;           // of columns; how many a phase has
+  int64_t output_step, kernel_step;  // in copied rows: the step of an output row, and of a kernel row
+  int64_t dilation, phase;           // of columns; columns in a phase
   int64_t channels;
-  int64_t row_cells, cells;  // of a row; of the copy
+  int64_t row_cells, cells;  // of a row; of the whole copy
 
   int64_t rows(const Convolution& one, const Filter& filter, int64_t outputs) const {
     return has_all_rows ? extent_of(one, filter, 0, outputs) : outputs * filter.rows;
   }
-  // The row of the padded input that a row of the copy is, from the first one on.
+  // The padded input's row, relative to the block's first, that a row of the copy holds.
   int64_t input_row(const Convolution& one, int64_t row) const {
     return has_all_rows ? row : row / output_step * one.stride[0] + row % output_step * one.dilation[0];
   }
@@ -41,24 +41,24 @@ JAXDML_INLINE Copy copy_for(const Convolution& one, const Filter& filter, int64_
   copy.phase = ceil_div(extent_of(one, filter, 1, columns), one.dilation[1]);
   copy.channels = filter.channels;
   copy.row_cells = copy.phase * one.dilation[1] * filter.channels;
-  // A run's last dword may end behind the last cell.
+  // A run's last dword may extend past the last cell.
   copy.cells = round_up(copy.rows(one, filter, rows) * copy.row_cells + kDepth, 64);
   return copy;
 }
 
-// A part of the output, and where it begins.
+// A rectangle of the output.
 struct Block {
   int64_t row, column, rows, columns;
 };
 
-// Pixels of a copy, `width` to a line: lines are `row` cells apart, and have every step-th column from `begin` on.
+// Pixels of a copy in lines of `width`. Lines are `row` cells apart, and have every step-th column from `begin` on.
 struct Pixels {
   int64_t row, begin, step, width;
 };
 
-// Where pixels first to first + count lie, `image` being the first line.
+// Finds the addresses of pixels first to first + count, with the first line at `image`.
 JAXDML_INLINE void place(const Copy& copy, const Pixels& of, Cell* image, int64_t first, int64_t count, Cell** pixels) {
-  // From one column to the next, and what is added where that leaves the last phase for the first one.
+  // The step between columns, and its correction where the phase wraps around.
   const int64_t rest = of.step % copy.dilation, next = (rest * copy.phase + of.step / copy.dilation) * copy.channels;
   const int64_t wrap = (1 - copy.dilation * copy.phase) * copy.channels;
   Cell* line = image + first / of.width * of.row;
@@ -86,7 +86,7 @@ JAXDML_INLINE void fill_cells(Cell* to, uint8_t value, int64_t count) {
     for (int64_t i = 0; i < count; i++) to[i] = value;
 }
 
-// Up to kBytes pixels that lie side by side in each of `channels` channels, `size` bytes apart.
+// Transposes up to kBytes adjacent pixels of `channels` channels, which are `size` bytes apart.
 JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels, int64_t count, uint8_t flip,
                                Cell* const* pixels) {
   const I32 top = splat(int32_t(flip * 0x01010101u));
@@ -96,27 +96,27 @@ JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels,
     I32 rows[16];
     if (some == 16 && count == kBytes)
       for (int i = 0; i < 16; i++) rows[i] = load(from + i * size) ^ top;
-    else  // behind the last channel it is read again; what comes of it is not stored
+    else  // the last channel stands in for missing ones, which are not stored
       for (int64_t i = 0; i < 16; i++) rows[i] = load_some(from + at_most(i, some - 1) * size, count) ^ top;
     transpose_sixteen(rows);
     each_column(rows, count, [&](int64_t p, __m128i bytes) { store_cells(pixels[p] + c, bytes, some); });
   }
 }
 
-// Copies what a block sees of one image's group, at `x`.
+// Copies a block's input from one group of an image, at `x`.
 static void copy_block(const Convolution& one, const Filter& filter, const Copy& copy, const uint8_t* x,
                        const Block& block, Cell* cells) {
   const int64_t copied_rows = copy.rows(one, filter, block.rows);
   const int64_t width = extent_of(one, filter, 1, block.columns);
   const uint8_t flip = flip_to_unsigned(one.x_zero_point.is_signed);
-  // The input's row and column that the copy begins with; the copy's columns that lie in the input.
+  // The copy's origin in the input, and the copy's columns inside the input.
   const int64_t top = block.row * one.stride[0] - one.start[0], left = block.column * one.stride[1] - one.start[1];
   const int64_t first_column = at_least(0, -left), last_column = at_most(width, one.width - left);
   const int64_t columns = at_least(last_column - first_column, 0);
   for (int64_t row = 0; row < copied_rows;) {
     const int64_t input_row = top + copy.input_row(one, row);
     const bool is_inside = input_row >= 0 && input_row < one.height;
-    // Whole rows of the input that follow each other are one line.
+    // Consecutive full rows of the input are copied as one line.
     int64_t rows = 1;
     if (is_inside && columns == one.width)
       while (row + rows < copied_rows && top + copy.input_row(one, row + rows) == input_row + rows &&

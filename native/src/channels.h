@@ -1,4 +1,8 @@
-// What the output channels of a convolution need after the sums; where its output goes.
+// Epilogue parameters of each output channel of a convolution, and the address of each output channel.
+//
+// With x the input and w the filter, the sum of (x - x_zero_point) * (w - w_zero_point) over a window is the sum of x *
+// w, less w_zero_point * (sum of x), plus a constant of the output channel. The constant, with the bias, is that
+// channel's offset. All of it is exact modulo 2**32.
 #pragma once
 
 #include "epilogue.h"
@@ -6,17 +10,17 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// Of all output channels of a problem.
+// Arrays over all output channels of one problem.
 struct Channels {
-  int32_t* offsets;      // bias, and what the input's zero point adds
-  int32_t* zero_points;  // of the filter, as int8 weights have them
+  int32_t* offsets;      // bias plus the input zero point's term
+  int32_t* zero_points;  // of the filter, shifted to int8 weights
   float* multipliers;
   bool has_zero_points;
   Output output;
 };
 
 JAXDML_INLINE Channels* take_channels(const Filter& filter, int64_t problems, Arena& arena) {
-  const int64_t count = filter.outputs + kLanes;  // whole vectors are read
+  const int64_t count = filter.outputs + kLanes;  // kernels load whole vectors
   auto* channels = take<Channels>(arena, problems);
   for (int64_t i = 0; i < problems; i++) {
     auto* offsets = take<int32_t>(arena, count);
@@ -27,8 +31,8 @@ JAXDML_INLINE Channels* take_channels(const Filter& filter, int64_t problems, Ar
   return channels;
 }
 
-// x_offset is what the input's values have lost when they are multiplied; see matmul.h for the formula. One loop for
-// each array: compilers make vectors of that.
+// A kernel multiplies activations less `x_offset`; see matmul.h for the formula. Each array has its own loop because
+// compilers vectorize such loops.
 JAXDML_INLINE void set_channels(const Convolution& one, int32_t x_offset, Channels& channels) {
   const int64_t outputs = one.filter.outputs;
   const ZeroPoints of_filter = one.filter_zero_point;

@@ -1,8 +1,9 @@
-// Convolutions as products of matrices whose rows are never laid side by side (indirect convolution, Dukhan 2019).
+// Convolution as a matrix product without im2col (indirect convolution, Dukhan 2019).
 //
-// A worker copies what a block of output pixels sees of the input, padded and with channels last. What a row of the
-// kernel sees is then one run of memory. Rows of the product are pixels, lanes are output channels; sums are
-// requantized, collected, and stored with pixels last, as the output has them.
+// A worker copies the input of a block of output pixels, padded and in NHWC order. In that copy, each row of the kernel
+// covers one contiguous run of cells. The rows of the product are pixels and its lanes are output channels. The
+// epilogue requantizes the sums into a buffer in NHWC order, which is transposed into the NCHW output. Sums are exact
+// modulo 2**32.
 #pragma once
 
 #include "amx.h"
@@ -13,20 +14,20 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-constexpr int kMostPixels = 96;  // that are collected before they are stored
+constexpr int kMostPixels = 96;  // in the buffer of requantized pixels
 static_assert(kMostPixels % kRows == 0 && kMostPixels % 16 == 0, "whole tiles are computed, and whole squares stored");
-constexpr int64_t kFewestPixels = 12;                  // that are worth a tile of kTileRows
-constexpr int64_t kMostBlockBytes = int64_t(1) << 18;  // of a copy, for it to stay in the second cache
+constexpr int64_t kFewestPixels = 12;                  // that fill an AMX tile well enough to use it
+constexpr int64_t kMostBlockBytes = int64_t(1) << 18;  // so that a block's copy stays in the L2 cache
 
 struct ChannelsLastPlan {
-  Filter filter;          // with groups merged
-  int64_t rows, columns;  // of a block of the output
+  Filter filter;          // with small groups merged
+  int64_t rows, columns;  // of an output block
   int64_t row_blocks, column_blocks;
-  int64_t images, output_blocks;  // images times groups of a problem; blocks of kBytes output channels of a group
-  Copy copy;                      // for a whole block
-  Channels* channels;             // of each problem
-  Cell* cells;                    // of each worker
-  int64_t* held;                  // the block that a worker has copied
+  int64_t images, output_blocks;  // a problem's images times groups; blocks of kBytes output channels in a group
+  Copy copy;                      // of a full-sized block
+  Channels* channels;             // one for each problem
+  Cell* cells;                    // one copy for each worker
+  int64_t* held;                  // the block in each worker's copy
 };
 
 JAXDML_INLINE ChannelsLastPlan plan_channels_last(const Convolution* problems, int64_t count, int64_t threads,
@@ -37,7 +38,7 @@ JAXDML_INLINE ChannelsLastPlan plan_channels_last(const Convolution* problems, i
   plan.images = one.batch * plan.filter.groups;
   plan.output_blocks = ceil_div(group_outputs(plan.filter), kBytes);
   const int64_t items = count * plan.images * plan.output_blocks;
-  const int64_t blocks = threads > 1 ? ceil_div(4 * threads, items) : 1;  // enough items for all workers
+  const int64_t blocks = threads > 1 ? ceil_div(4 * threads, items) : 1;  // several items for each worker
   plan.rows = ceil_div(one.y_height, blocks);
   plan.columns = ceil_div(one.y_width, at_most(ceil_div(blocks, one.y_height), ceil_div(one.y_width, kMostPixels)));
   const auto is_large = [&] {
@@ -75,7 +76,8 @@ JAXDML_INLINE uint32_t sum_cells(const Cell* from, int64_t count) {
   return sum;
 }
 
-// For each lane, the sum of what a window sees of the channels of the lane's own group; groups may be merged.
+// Sums each window for the filter's zero points. A lane gets the sum over the channels of its own group only, because
+// merged groups share a copy.
 template <int V>
 JAXDML_INLINE void sum_window(const Convolution& one, const ChannelsLastPlan& plan, const Cell* from,
                               int32_t (&sums)[V * kLanes]) {
@@ -97,7 +99,8 @@ JAXDML_INLINE void sum_window(const Convolution& one, const ChannelsLastPlan& pl
   }
 }
 
-// From the sums of a pixel, whose window begins at `pixel`, with V vectors of output channels, o the first, to bytes.
+// Applies the epilogue to the sums of one pixel, for V vectors of output channels from channel o on. The window begins
+// at `pixel`.
 template <int V>
 JAXDML_INLINE void finish_pixel(const Convolution& one, const ChannelsLastPlan& plan, const Channels& channels,
                                 const I32 (&sums)[V], const Cell* pixel, int64_t o, uint8_t* to) {
@@ -121,7 +124,7 @@ JAXDML_INLINE void finish_pixel(const Convolution& one, const ChannelsLastPlan& 
   store_saturated(to, values, channels.output);
 }
 
-// R pixels, whose windows begin at `pixels`, of V vectors of output channels, o the first.
+// Computes R pixels, whose windows begin at `pixels`, for V vectors of output channels from channel o on.
 template <int R, int V>
 static void channels_last_tile(const Convolution& one, const ChannelsLastPlan& plan, const Channels& channels,
                                const Cell* const* pixels, const uint8_t* panel, int64_t o, uint8_t* to) {
@@ -136,8 +139,8 @@ static void channels_last_tile(const Convolution& one, const ChannelsLastPlan& p
     finish_pixel(one, plan, channels, sums[r], pixels[r], o, to + r * kBytes * size_of(one.type));
 }
 
-// Up to kTileRows pixels with a whole panel, by AMX. AMX reads rows that are evenly spaced, and windows are not where a
-// line ends: they are copied side by side, a part that stays in the first cache at a time.
+// Computes up to kTileRows pixels for a whole panel with AMX. AMX reads evenly spaced rows, but windows jump where an
+// output line ends. Windows are therefore copied next to each other, in parts that fit the L1 cache.
 JAXDML_INLINE void channels_last_by_tiles(const Convolution& one, const ChannelsLastPlan& plan,
                                           const Channels& channels, const Cell* const* pixels, int64_t count,
                                           const uint8_t* panel, int64_t o, uint8_t* to) {
@@ -164,7 +167,7 @@ JAXDML_INLINE void channels_last_by_tiles(const Convolution& one, const Channels
   }
 }
 
-// Stores `count` pixels of up to kBytes channels, which lie `channel` bytes apart.
+// Transposes `count` pixels of up to kBytes channels into the output, whose channels are `channel` bytes apart.
 JAXDML_INLINE void store_pixels(const uint8_t* from, int64_t count, int64_t outputs, int64_t size, int64_t channel,
                                 uint8_t* y) {
   if (size == 4) {
@@ -215,7 +218,7 @@ static void convolve_channels_last(const Pool& pool, const Convolution* problems
     const uint8_t* panels = packed_filter(one).panels + (group * padded_outputs(filter) + first_output) * depth;
     const int64_t size = size_of(one.type);
     alignas(64) uint8_t collected[kMostPixels * kBytes * 4];
-    // Whole rows of the output are one line.
+    // Full-width rows of the output are contiguous, and count as one line.
     const bool is_whole = block.columns == one.y_width;
     const int64_t lines = is_whole ? 1 : block.rows, length = is_whole ? block.rows * block.columns : block.columns;
     const int64_t row = plan.copy.output_step * plan.copy.row_cells;

@@ -1,6 +1,8 @@
-// Convolutions with one channel to a group (depthwise).
+// Depthwise convolutions: each group has one input channel.
 //
-// An output takes a few products only, so that the time goes into bringing windows into lanes.
+// An output needs few products, so that bringing windows into lanes dominates. Each input channel is copied into planes
+// (see planes.h), in which every kernel element reads consecutive positions with one unaligned load. kDepth such loads
+// are interleaved into the lanes of a dot product. Sums are exact modulo 2**32.
 #pragma once
 
 #include "microkernel.h"
@@ -9,13 +11,14 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// An element of the kernel.
+// One element of the kernel.
 struct Tap {
-  int64_t offset;       // of what it sees
-  const uint8_t* mask;  // null where all columns are inside
+  int64_t offset;       // from a position to the element's input
+  const uint8_t* mask;  // of columns inside the image; null if all are
 };
 
-// What a tap sees of kBytes positions, of which the first is in a column; they may all be inside.
+// Loads a tap's input at kBytes positions from output column `column` on. kAreInside means that no position reads
+// padding.
 template <bool kAreInside>
 JAXDML_INLINE I32 load_window(const Tap& tap, const uint8_t* planes, int64_t column, I32 padding, I32 top) {
   const I32 x = load(planes + tap.offset);
@@ -26,12 +29,12 @@ JAXDML_INLINE I32 load_window(const Tap& tap, const uint8_t* planes, int64_t col
 struct DepthwisePlan {
   Planes planes;
   Tap* taps;
-  Inside inside;   // of all columns of the kernel
-  uint8_t* masks;  // of each column of the kernel
+  Inside inside;   // output columns that read no padding
+  uint8_t* masks;  // one for each column of the kernel
   int64_t mask_bytes;
-  int64_t step;  // from the column of a vector to that of the next
+  int64_t step;  // from a vector's first column to the next one's, modulo the pitch
   Channels* channels;
-  uint8_t* filled;  // a channel's planes, of each worker
+  uint8_t* filled;  // planes of one channel, for each worker
 };
 
 JAXDML_INLINE DepthwisePlan plan_depthwise(const Convolution* problems, int64_t count, int64_t threads, Arena& arena) {
@@ -60,7 +63,8 @@ JAXDML_INLINE void set_taps(const Convolution& one, DepthwisePlan& plan) {
   }
 }
 
-// Adds the products of kBytes positions' windows to four vectors of sums, and the windows themselves to four more.
+// Adds the products of kBytes windows to four vectors of sums and, where the filter has zero points, the windows'
+// elements to four more.
 template <bool kAreInside>
 JAXDML_INLINE void add_windows(const DepthwisePlan& plan, int64_t taps, const Dword* weights, const uint8_t* planes,
                                int64_t column, I32 padding, I32 top, bool has_zero_points, I32 (&sums)[4],
@@ -68,7 +72,7 @@ JAXDML_INLINE void add_windows(const DepthwisePlan& plan, int64_t taps, const Dw
   const I32 ones = splat(kDepth == 4 ? 0x01010101 : 0x00010001);
   for (int64_t k = 0; k < taps; k += kDepth) {
     I32 seen[kDepth], windows[4];
-    for (int i = 0; i < kDepth; i++)  // weights of padding are 0, and so is what they see
+    for (int i = 0; i < kDepth; i++)  // taps past the last one have weight 0
       seen[i] = k + i < taps ? load_window<kAreInside>(plan.taps[k + i], planes, column, padding, top) : I32{};
     interleave_rows(seen, windows);
     const I32 row = splat(weights[k / kDepth]);

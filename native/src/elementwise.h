@@ -1,8 +1,8 @@
-// Sums of quantized tensors, quantization, and what is said of a tensor or a row as a whole.
+// Elementwise kernels (add, quantize, dequantize) and reductions (range of a tensor, sums of rows).
 //
-// x / scale has to be rounded once. A division does it, and takes most of the time; so does a product with the
-// reciprocal that is then corrected by what it is off (Markstein), for scales and values away from the ends of
-// float32's range, and scales whose significand is not all ones.
+// x / scale must be rounded once. Division does that but is slow. Multiplying by the reciprocal and correcting the
+// result by its residual (Markstein) gives the same float, if scale and dividend are far from the ends of float32's
+// range and the scale's significand is not all ones.
 #pragma once
 
 #include "epilogue.h"
@@ -21,14 +21,14 @@ JAXDML_INLINE F32 subtract_product(F32 z, F32 x, F32 y) {
 }
 #endif
 
-constexpr int64_t kChunk = 1 << 16;  // elements of one item
+constexpr int64_t kChunk = 1 << 16;  // elements of an item
 
 struct Divisor {
   F32 value, reciprocal;
   bool is_exact_by_reciprocal;
 };
 
-// For dividends of magnitude up to `largest`.
+// Dividends must have a magnitude of at most `largest`.
 JAXDML_INLINE Divisor divisor_of(float scale, float largest) {
   uint32_t bits;
   memcpy(&bits, &scale, 4);
@@ -44,7 +44,7 @@ JAXDML_INLINE F32 quotient(F32 x, const Divisor& by) {
   return multiply_add(subtract_product(x, near, by.value), by.reciprocal, near);
 }
 
-// f(i, count) computes outputs i to i + count, a vector of them but for the last.
+// Calls f(i, count) for consecutive vectors of kStep outputs; the last one may be shorter.
 template <int64_t kStep = kLanes, class F>
 JAXDML_INLINE void each_vector(int64_t first, int64_t last, F&& f) {
   int64_t i = first;
@@ -52,7 +52,7 @@ JAXDML_INLINE void each_vector(int64_t first, int64_t last, F&& f) {
   if (i < last) f(i, last - i);
 }
 
-// Where to read `count` elements as if there were kCount: from a copy if there are fewer.
+// Returns a pointer that is safe to read kCount elements from: `copy` if fewer than that remain.
 template <int64_t kCount, class T>
 JAXDML_INLINE const T* whole(const T* from, int64_t count, T (&copy)[kCount]) {
   if (count == kCount) return from;
@@ -105,7 +105,7 @@ static void add(const Pool& pool, const Sum* problems, int64_t count) {
   });
 }
 
-// By the reciprocal where x is clamped first to what a quotient of it saturates at, and a little beyond.
+// The reciprocal needs a bounded dividend: x is clamped to 1024 scales, beyond which every quotient saturates anyway.
 static void quantize_chunk(const Quantization& one, const Divisor& by, bool is_by_reciprocal, int64_t first,
                            int64_t last) {
   const Output output = output_of(one.zero_point, one.is_signed);
@@ -118,7 +118,7 @@ static void quantize_chunk(const Quantization& one, const Divisor& by, bool is_b
 #pragma GCC unroll 4
     for (int v = 0; v < 4; v++) {
       const F32 x = load_floats(from + v * kLanes);
-      // The bound is the first operand, so that NaN passes.
+      // lesser and greater return the second operand if either is NaN, so that the clamp keeps a NaN.
       y[v] = is_by_reciprocal ? quotient<true>(lesser(limit, greater(-limit, x)), by) : quotient<false>(x, by);
     }
     put_bytes(one.y + i, y, output, count);
@@ -154,7 +154,7 @@ static void dequantize(const Pool& pool, const Dequantization* problems, int64_t
   });
 }
 
-// The extremes of elements first to last, and whether one of them is NaN, which is neither.
+// The minimum and maximum of 0 and the elements, NaN excluded, and whether an element is NaN.
 struct Ends {
   float low, high;
   bool has_nan;

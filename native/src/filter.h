@@ -1,10 +1,9 @@
-// Packed filters, and which form of a convolution reads them.
+// The layout of packed filters, which follows from the filter's shape alone.
 //
-// A packed filter: its mark and a flag, int32 sums of each output channel, then the weights. Where each group has one
-// channel (depthwise), these are rows of cells [outputs][depth, padded]; else panels of lanes, a lane for each
-// output channel, [groups][outputs of a group / kTile][rows of the kernel][columns and channels /
-// kDepth][lanes][kDepth] int8. Winograd's form follows where the filter's shape asks for one. All sizes follow from the
-// shape.
+// A packed filter has a mark, a flag, int32 sums of each output channel's weights, and the weights. A depthwise filter,
+// with one channel in each group, has rows of cells [outputs][depth, padded]. Other filters have panels with a lane for
+// each output channel: int8 [groups][outputs of a group / kTile][rows of the kernel][columns and channels /
+// kDepth][lanes][kDepth]. If winograd_form selects a Winograd transform, the transformed filter follows.
 #pragma once
 
 #include "common.h"
@@ -12,22 +11,22 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-constexpr int kBlock = 16;                                 // tiles of the image that Winograd takes at a time
-constexpr int64_t kMostWinogradBytes = int64_t(64) << 20;  // of one filter
+constexpr int kBlock = 16;                                 // tiles in a block of the Winograd kernels
+constexpr int64_t kMostWinogradBytes = int64_t(64) << 20;  // of one transformed filter
 
 JAXDML_INLINE int64_t filter_depth(const Filter& filter) { return filter.channels * filter.rows * filter.columns; }
 JAXDML_INLINE int64_t padded_filter_depth(const Filter& filter) { return round_up(filter_depth(filter), kDepth); }
 JAXDML_INLINE int64_t group_outputs(const Filter& filter) { return filter.outputs / filter.groups; }
 JAXDML_INLINE int64_t channel_pairs(const Filter& filter) { return ceil_div(filter.channels, 2); }
 
-// Of F(m x m, 3 x 3), whose tiles have (m + 2)**2 points.
+// Bytes of a filter transformed for F(m x m, 3 x 3), whose tiles have (m + 2)**2 points.
 JAXDML_INLINE int64_t winograd_bytes(const Filter& filter, int64_t m) {
   return (m + 2) * (m + 2) * filter.outputs * channel_pairs(filter) * 4;
 }
 
-// m of the form that is packed; 0 for none, as where a filter is packed for one call. Processors that multiply bytes do
-// twice as many of them as of words, and are faster without the transforms. Many channels come with small images, in
-// which large tiles would be mostly empty.
+// m of the transformed filter to pack; 0 for none. A filter for one call does not repay its transform. Processors that
+// multiply bytes do twice as many products of bytes as of int16, and are faster without the transforms. Filters with
+// many channels usually see small images, in which large tiles would be mostly empty.
 JAXDML_INLINE int64_t winograd_form(const Filter& filter) {
   if (kDepth == 4 || filter.is_for_one_call) return 0;
   if (filter.rows != 3 || filter.columns != 3 || filter.channels < 8 || group_outputs(filter) < kRows) return 0;
@@ -37,8 +36,8 @@ JAXDML_INLINE int64_t winograd_form(const Filter& filter) {
 
 JAXDML_INLINE bool is_depthwise(const Filter& filter) { return filter.channels == 1; }
 
-// Groups of few output channels are multiplied together, as one group whose weights between them are 0: that takes as
-// many products as lanes without an output channel would.
+// Merges groups with few output channels into one group, with zero weights between them. The extra products fill lanes
+// that would otherwise be idle.
 JAXDML_INLINE Filter merged(Filter filter) {
   const int64_t outputs = group_outputs(filter);
   int64_t together = 1;
@@ -49,7 +48,7 @@ JAXDML_INLINE Filter merged(Filter filter) {
   return filter;
 }
 
-// Of a merged filter: what one row of the kernel sees, its columns and channels.
+// The depth of one row of a merged kernel: its columns and channels, padded.
 JAXDML_INLINE int64_t run_depth(const Filter& filter) { return round_up(filter.columns * filter.channels, kDepth); }
 JAXDML_INLINE int64_t padded_outputs(const Filter& filter) { return round_up(group_outputs(filter), kLanes); }
 JAXDML_INLINE int64_t panel_bytes(const Filter& filter) {
@@ -58,7 +57,7 @@ JAXDML_INLINE int64_t panel_bytes(const Filter& filter) {
 
 struct Packed {
   int32_t* mark;
-  int32_t* flag;  // whether Winograd's form is exact
+  int32_t* flag;  // whether the Winograd transform is exact
   int32_t* sums;
   Cell* rows;
   uint8_t* panels;
@@ -82,7 +81,7 @@ JAXDML_INLINE Packed packed_filter(const Convolution& one) {
   return packed_filter(one.filter, arena);
 }
 
-// More for panels and rows of a filter than for those of a part of it; see matrix_bytes.
+// The bytes beyond the layout make a whole filter's size larger than a part's; see matrix_bytes.
 static int64_t filter_bytes(const Filter& filter) {
   Arena arena = {nullptr, 0};
   packed_filter(filter, arena);

@@ -1,4 +1,4 @@
-// Filters, packed as filter.h says.
+// Packs filters into the layout of filter.h. Integers are rearranged or, for Winograd, transformed exactly.
 #pragma once
 
 #include "filter.h"
@@ -8,14 +8,14 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// What of a panel 16 output channels take, or the last 8.
+// The part of a panel that belongs to 16 output channels, or to the last 8.
 struct Lanes {
   uint8_t* to;
-  int64_t step;  // bytes from kDepth weights of each lane to the next ones
+  int64_t step;  // bytes from one group of kDepth weights to the next
   bool are_eight;
 
-  // Writes `count` weights of each lane, at most kDepth, from the lane's k-th one on, where 0 was before. The bits of
-  // others are kept, for two writes share kDepth weights where k is no multiple of it.
+  // Merges `count` weights of each lane, at most kDepth, into zeroed bytes from the lane's k-th weight on. Other bytes
+  // are kept, because two writes share a group of kDepth weights if k is not a multiple of kDepth.
   void put(int64_t k, int64_t count, I32 weights) const {
     using Lane = std::conditional_t<kDepth == 4, uint32_t, uint16_t> __attribute__((vector_size(kBytes)));
     const int at = int(k % kDepth);
@@ -34,9 +34,8 @@ struct Lanes {
   }
 };
 
-// Sixteen lanes of a panel, which is 0 so far. Weights are read as they lie, and turned: one weight of 16 output
-// channels is then 16 bytes. That is done to as many channels of a small kernel as a vector holds, or as many elements
-// of a large one.
+// Packs sixteen lanes of a zeroed panel. Weights are transposed, so that one weight of 16 output channels becomes 16
+// adjacent bytes. A transpose covers several channels of a small kernel, or several elements of a large one.
 static void pack_lanes(const uint8_t* filter, uint8_t flip, const Filter& shape, int64_t group, int64_t panel,
                        int64_t lane, uint8_t* to) {
   const Filter whole = merged(shape);
@@ -48,8 +47,8 @@ static void pack_lanes(const uint8_t* filter, uint8_t flip, const Filter& shape,
   const int64_t elements = at_most(area, kBytes), channels = at_least(kBytes / elements / kDepth, 1) * kDepth;
   uint8_t turned[kDepth * kBytes][16];
 
-  for (int64_t part = 0; part < whole.channels / shape.channels; part++) {  // a group of those that are merged
-    // Only outputs of a channel's own group see it.
+  for (int64_t part = 0; part < whole.channels / shape.channels; part++) {  // one of the merged groups
+    // Weights between different merged groups are 0.
     const int64_t begin = at_least(part * own_outputs - first, 0), end = at_most((part + 1) * own_outputs - first, 16);
     const auto turn = [&](int64_t at, int64_t count, int64_t row) {
       for (int64_t i = 0; i < count; i += kBytes) {
@@ -98,7 +97,7 @@ JAXDML_INLINE void pack_row(const uint8_t* filter, uint8_t flip, const Filter& s
   for (int64_t k = 0; k < padded; k++) row[k] = k < depth ? Cell(int8_t(filter[o * depth + k] ^ flip)) : Cell(0);
 }
 
-// Whether a form of Winograd is exact for a filter, and for the row of ones that adds up windows.
+// Whether F(m x m, 3 x 3) is exact for the filter and for the filter of ones that sums windows.
 JAXDML_INLINE bool is_exact(const uint8_t* filter, uint8_t flip, const Filter& shape, int64_t m) {
   const int64_t depth = filter_depth(shape);
   int64_t largest = depth;
@@ -137,7 +136,7 @@ static void pack_filter(const Pool& pool, const uint8_t* filter, bool is_signed,
     }
   });
   if (!is_depthwise(shape)) {
-    // A worker packs whole panels, for the lanes of one lie side by side.
+    // Lanes of a panel are interleaved, so that one worker packs a whole panel.
     const Filter whole = merged(shape);
     const int64_t outputs = group_outputs(whole), count = ceil_div(outputs, kTile), run = whole.rows * run_depth(whole);
     parallel(pool, whole.groups * count, [&](int64_t item, int64_t) {

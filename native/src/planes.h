@@ -1,11 +1,11 @@
-// A channel of the input as planes in which each element of the kernel sees one run of memory.
+// Splits a channel of the input into planes, in which each kernel element reads one contiguous run of bytes.
 //
-// A plane has the rows and columns of one phase modulo the strides. Output pixel (i, j) sees, through kernel element
-// (u, v), position i * pitch + j of a plane, plus an offset that depends on u and v alone. Planes have rows of padding,
-// but no columns of it: where a column lies outside of the image, what is read belongs to another row, and a mask puts
-// padding in its place. A mask takes as much memory as a row; where the kernel has more columns than the output has
-// rows, planes have columns of padding instead. Where rows of the output are narrower than the pitch, positions between
-// them are computed and thrown away.
+// A plane holds the rows and columns of one phase modulo the strides. For output pixel (i, j), kernel element (u, v)
+// reads position i * pitch + j of a plane, plus an offset that depends on u and v alone. Planes have padding rows but
+// usually no padding columns: a read beyond a row's end returns another row's bytes, and a mask replaces them with
+// padding. A mask takes as much memory as a row. If the kernel has more columns than the output has rows, masks would
+// take more memory than padding columns, and planes have padding columns instead. Where output rows are narrower than
+// the pitch, the positions between them are computed and discarded.
 #pragma once
 
 #include <numeric>
@@ -14,7 +14,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// What a kernel's row or column adds to the place of an output, in steps of the stride, and the phase it falls in.
+// The displacement of a kernel row or column, in steps of the stride, and its phase modulo the stride.
 struct Shift {
   int64_t steps, phase;
 };
@@ -25,13 +25,13 @@ JAXDML_INLINE Shift shift_of(const Convolution& one, int i, int64_t element) {
 }
 
 struct Planes {
-  int64_t phases[2];                      // of rows and of columns that the kernel sees; planes are their product
-  int64_t first_phase[2], next_phase[2];  // of the kernel's first row and column; what each next one adds
-  int64_t before;         // bytes before the first plane, of whole vectors that begin outside of the image
-  bool has_columns;       // of padding
-  int64_t above, left;    // rows and columns of padding
-  int64_t height, pitch;  // of a plane
-  int64_t size;           // bytes of all
+  int64_t phases[2];                      // of rows and columns that the kernel reads; each pair of phases has a plane
+  int64_t first_phase[2], next_phase[2];  // phase of the kernel's first row and column; increment of the next ones
+  int64_t before;                         // bytes before the first plane, which vectors at its left edge may read
+  bool has_columns;                       // planes have padding columns
+  int64_t above, left;                    // padding rows and columns of a plane
+  int64_t height, pitch;                  // of a plane
+  int64_t size;                           // bytes of all planes
   int64_t positions;
 
   int64_t at(int64_t plane, int64_t row) const { return before + (plane * height + above + row) * pitch + left; }
@@ -41,7 +41,7 @@ JAXDML_INLINE Planes planes_of(const Convolution& one) {
   const int64_t first = shift_of(one, 0, 0).steps, last = shift_of(one, 0, one.filter.rows - 1).steps;
   const int64_t first_column = shift_of(one, 1, 0).steps, last_column = shift_of(one, 1, one.filter.columns - 1).steps;
   Planes planes;
-  // Phases of the kernel's elements repeat after so many.
+  // The phases of kernel elements repeat with this period.
   for (int i = 0; i < 2; i++) {
     planes.phases[i] =
         at_most(i ? one.filter.columns : one.filter.rows, one.stride[i] / std::gcd(one.stride[i], one.dilation[i]));
@@ -62,13 +62,13 @@ JAXDML_INLINE Planes planes_of(const Convolution& one) {
   return planes;
 }
 
-// Of kernel element (u, v).
+// The offset that kernel element (u, v) adds to a position.
 JAXDML_INLINE int64_t plane_offset(const Convolution& one, const Planes& planes, int64_t u, int64_t v) {
   const int64_t plane = u % planes.phases[0] * planes.phases[1] + v % planes.phases[1];
   return planes.at(plane, shift_of(one, 0, u).steps) + shift_of(one, 1, v).steps;
 }
 
-// The columns of the output that see the image through a column of the kernel.
+// The output columns that read the image, not padding, through a kernel column.
 struct Inside {
   int64_t begin, end;
 };
@@ -79,14 +79,14 @@ JAXDML_INLINE Inside inside_of(const Convolution& one, int64_t v) {
   return {begin, at_least(begin, at_most(end, one.y_width))};
 }
 
-// 255 for columns inside and 0 for others; columns begin anew every `pitch`.
+// Sets 255 for columns inside and 0 for others, repeating every `pitch` bytes.
 JAXDML_INLINE void set_mask(const Inside& inside, int64_t pitch, int64_t count, uint8_t* mask) {
   memset(mask, 0, size_t(count));
   for (int64_t at = inside.begin; at < count; at += pitch)
     memset(mask + at, 255, size_t(at_most(inside.end - inside.begin, count - at)));
 }
 
-// The bytes at even places to `even`, those at odd ones to `odd`, of which either may be null.
+// Copies bytes at even positions to `even` and at odd positions to `odd`; either may be null.
 JAXDML_INLINE void split_bytes(const uint8_t* from, int64_t count, uint8_t* even, uint8_t* odd) {
   int64_t i = 0;
 #ifdef __AVX512VNNI__
@@ -120,7 +120,7 @@ JAXDML_INLINE void split_bytes(const uint8_t* from, int64_t count, uint8_t* even
 #endif
 }
 
-// A row of the image into a row of all column phases, which lie `plane` bytes apart.
+// Copies a row of the image to all column phases, whose planes are `plane` bytes apart.
 JAXDML_INLINE void fill_row(const Convolution& one, const Planes& planes, const uint8_t* from, int64_t plane,
                             uint8_t* to) {
   const int64_t count = planes.phases[1], stride = one.stride[1];
@@ -137,7 +137,7 @@ JAXDML_INLINE void fill_row(const Convolution& one, const Planes& planes, const 
   }
 }
 
-// One channel of the input into its planes; their padding is there.
+// Copies a channel of the input into its planes, whose padding is already set.
 JAXDML_INLINE void fill_planes(const Convolution& one, const Planes& planes, const uint8_t* x, uint8_t* to) {
   const int64_t plane = planes.height * planes.pitch, stride = one.stride[0];
   if (stride == 1 && one.stride[1] == 1 && planes.pitch == one.width)
@@ -151,7 +151,7 @@ JAXDML_INLINE void fill_planes(const Convolution& one, const Planes& planes, con
   }
 }
 
-// Copies what positions first to first + count compute to the rows of an output channel.
+// Copies the outputs of positions first to first + count to the rows of an output channel.
 JAXDML_INLINE void store_rows(const Convolution& one, const Planes& planes, const uint8_t* values, int64_t first,
                               int64_t count, int64_t size, uint8_t* y) {
   if (planes.pitch == one.y_width) return copy_bytes(y + first * size, values, count * size);

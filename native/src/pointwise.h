@@ -1,7 +1,8 @@
-// 1 x 1 convolutions, for processors that multiply bytes: products of a filter with an image's channels as they lie.
+// 1 x 1 convolutions for processors that multiply bytes: the filter times an image's channels, without a transpose.
 //
-// Lanes are pixels, which lie side by side in each channel of the input and of the output; rows of the product are
-// output channels, whose weights are read from panels. Nothing is turned: channels are interleaved, kDepth at a time.
+// The lanes of the product are pixels, which are contiguous in each NCHW channel of the input and of the output. The
+// rows are output channels, whose weights are broadcast from packed panels. Only kDepth channels at a time are
+// interleaved. Sums are exact modulo 2**32.
 #pragma once
 
 #include "microkernel.h"
@@ -10,11 +11,11 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// How many vectors of lanes so many of kBytes pixels take, in the order of interleave_rows.
+// The number of vectors that interleave_rows fills for up to kBytes pixels.
 JAXDML_INLINE int64_t vectors_of(int64_t pixels) { return pixels > 16 ? 4 : ceil_div(pixels, 4); }
 
-// Whether a convolution is one of these, and most lanes have a pixel. To multiply words, AVX2 would have to widen
-// weights for each block of pixels.
+// Whether this kernel can compute the convolution with most lanes in use. AVX2 is excluded because it multiplies words,
+// and would have to widen the weights again for every block of pixels.
 JAXDML_INLINE bool is_pointwise(const Convolution& one) {
   const Filter& filter = one.filter;
   if (kDepth == 2 || filter.rows != 1 || filter.columns != 1 || merged(filter).groups != filter.groups) return false;
@@ -25,15 +26,15 @@ JAXDML_INLINE bool is_pointwise(const Convolution& one) {
 }
 
 struct PointwisePlan {
-  int64_t images, pixels;  // batch times groups; of an image
-  int64_t blocks;          // of kBytes pixels of an image
-  int64_t run, runs;       // blocks of an item; of an image
-  int64_t outputs;         // of an item, whole panels
+  int64_t images, pixels;  // batch times groups; pixels of an image
+  int64_t blocks;          // blocks of kBytes pixels in an image
+  int64_t run, runs;       // blocks in an item; items in an image
+  int64_t outputs;         // output channels of an item, in whole panels
   int64_t output_blocks;
   Channels* channels;
-  uint8_t *lanes, *sums;  // of each worker: the channels of a block in lanes; their sums
+  uint8_t *lanes, *sums;  // of each worker: a block's interleaved channels, and their sums
   int64_t lane_bytes;
-  int64_t* held;  // the block that a worker has in lanes
+  int64_t* held;  // the block in each worker's lanes
 };
 
 JAXDML_INLINE PointwisePlan plan_pointwise(const Convolution* problems, int64_t count, int64_t threads, Arena& arena) {
@@ -43,7 +44,7 @@ JAXDML_INLINE PointwisePlan plan_pointwise(const Convolution* problems, int64_t 
   plan.images = one.batch * one.filter.groups;
   plan.pixels = one.height * one.width;
   plan.blocks = ceil_div(plan.pixels, kBytes);
-  // Enough items for all workers. Blocks of one follow each other, for two workers write slowly to one cache line.
+  // Several items for each worker. An item has consecutive blocks, so that workers rarely write to the same cache line.
   const int64_t items = threads > 1 ? 4 * threads : 1, all = count * plan.images * plan.blocks;
   plan.run = at_most(ceil_div(all, items), plan.blocks);
   plan.runs = ceil_div(plan.blocks, plan.run);
@@ -57,7 +58,8 @@ JAXDML_INLINE PointwisePlan plan_pointwise(const Convolution* problems, int64_t 
   return plan;
 }
 
-// `count` pixels of each channel, `size` bytes apart, in lanes, [channels / kDepth][vectors]; and their sums.
+// Interleaves `count` pixels of all channels, which are `size` bytes apart, into lanes [channels / kDepth][vectors],
+// and sums each pixel over the channels.
 JAXDML_INLINE void bring_to_lanes(const uint8_t* x, int64_t size, int64_t channels, int64_t count, uint8_t flip,
                                   uint8_t* lanes, uint8_t* sums) {
   const I32 top = splat(int32_t(flip * 0x01010101u)), ones = splat(0x01010101);
@@ -65,7 +67,7 @@ JAXDML_INLINE void bring_to_lanes(const uint8_t* x, int64_t size, int64_t channe
   I32 all[4] = {};
   for (int64_t c = 0; c < channels; c += kDepth) {
     I32 rows[kDepth], at[4];
-    for (int64_t i = 0; i < kDepth; i++)  // weights of channels that are not there are 0
+    for (int64_t i = 0; i < kDepth; i++)  // padding: its weights are 0
       rows[i] = c + i < channels ? load_some(x + (c + i) * size, count) ^ top : I32{};
     interleave_rows(rows, at);
     for (int v = 0; v < 4; v++) {
@@ -77,8 +79,8 @@ JAXDML_INLINE void bring_to_lanes(const uint8_t* x, int64_t size, int64_t channe
   for (int v = 0; v < 4; v++) store(sums + v * kBytes, all[v]);
 }
 
-// R output channels of V vectors of pixels; o is the first one, and `weights` are its first dword, of which `next`
-// bytes lead to the next.
+// Computes R output channels, from channel o on, for V vectors of pixels. `weights` is the first dword of channel o;
+// `next` is the step in bytes to its following dword.
 template <int R, int V>
 static void pointwise_tile(const Convolution& one, const Channels& channels, const uint8_t* weights, int64_t next,
                            const uint8_t* lanes, const uint8_t* sums, int64_t o, int64_t count, uint8_t* y) {
@@ -102,7 +104,7 @@ static void pointwise_tile(const Convolution& one, const Channels& channels, con
   }
 }
 
-// All output channels from `first` to `last` of a group, of a block of pixels in lanes.
+// Computes output channels `first` to `last` of a group for one block of pixels in lanes.
 JAXDML_INLINE void multiply_pixels(const Convolution& one, const Channels& channels, int64_t image, int64_t pixel,
                                    int64_t count, int64_t first, int64_t last, const uint8_t* lanes,
                                    const uint8_t* sums) {

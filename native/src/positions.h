@@ -1,14 +1,14 @@
-// Neighbouring bytes of several rows, brought into lanes, and results brought back.
+// Interleaves rows of bytes into dword lanes, and stores the sums of those lanes in order.
 //
-// kBytes positions are computed with at once, in the order in which the instructions that interleave bytes leave them;
-// the instructions that narrow sums to bytes put them back in order.
+// A kernel computes kBytes positions at a time, in four vectors of sums. The unpack instructions that interleave bytes
+// permute positions within 128-bit parts; the pack instructions that narrow sums to bytes undo the permutation.
 #pragma once
 
 #include "channels.h"
 
 namespace jaxdml::JAXDML_ISA {
 
-// kDepth rows in four vectors: in each 128 bits positions 0 to 3, 4 to 7, 8 to 11 and 12 to 15.
+// Interleaves kDepth rows into four vectors, whose 128-bit parts hold positions 0 to 3, 4 to 7, 8 to 11 and 12 to 15.
 JAXDML_INLINE void interleave_rows(const I32 (&x)[kDepth], I32 (&to)[4]) {
 #ifdef __AVX512VNNI__
   const I32 low[2] = {low_bytes(x[0], x[1]), low_bytes(x[2], x[3])};
@@ -26,7 +26,7 @@ JAXDML_INLINE void interleave_rows(const I32 (&x)[kDepth], I32 (&to)[4]) {
 #endif
 }
 
-// An output channel at kBytes positions, in order: 4 * kBytes bytes where the sums are what is asked for.
+// Stores one output channel at kBytes positions in order: kBytes bytes, or 4 * kBytes bytes for int32 output.
 JAXDML_INLINE void store_positions(const I32 (&sums)[4], const Channels& channels, int64_t o, Type type,
                                    uint8_t* bytes) {
   if (type != Type::kInt32) {

@@ -1,4 +1,5 @@
-// Tiles of an image, transformed to Winograd's points and back.
+// Gathers tiles of an image, transforms them to Winograd points and back, and stores them; docs/winograd.md has the
+// bounds that keep each step exact.
 #pragma once
 
 #include "channels.h"
@@ -8,14 +9,14 @@ namespace jaxdml::JAXDML_ISA {
 
 constexpr int kBlockVectors = kBlock / kLanes;
 
-// Of an image, m x m output pixels each; of all images.
+// Tiles of m x m output pixels: rows and columns in an image, and the total over the batch.
 struct Tiles {
   int64_t rows, columns, all;
 };
 
-// Tiles of a block that lie side by side in one image.
+// Tiles of a block that are adjacent in a row of one image.
 struct Run {
-  int64_t image, row, column;  // of the first tile
+  int64_t image, row, column;  // the first tile's place
   int64_t first, count;        // in the block
 };
 
@@ -35,7 +36,7 @@ JAXDML_INLINE int64_t runs_of(const Tiles& tiles, int64_t block, Run (&runs)[kBl
   return count;
 }
 
-// The bytes that row i of each tile of a block sees in a channel: dwords of columns 0 to 3, then of 4 to 7.
+// Gathers row i of each tile's input in one channel: dwords of columns 0 to 3, then of columns 4 to 7.
 template <int M>
 JAXDML_INLINE void gather(const Convolution& one, const Run* runs, int64_t run_count, int64_t channel,
                           int32_t (&to)[M + 2][2][kBlock]) {
@@ -65,7 +66,7 @@ JAXDML_INLINE void gather(const Convolution& one, const Run* runs, int64_t run_c
   }
 }
 
-// A pair of channels of a block to its points, `stride` bytes apart.
+// Transforms a channel pair of a block to its points, which are `stride` bytes apart.
 template <int M>
 JAXDML_INLINE void transform_block(const int32_t (&first)[M + 2][2][kBlock], const int32_t (&second)[M + 2][2][kBlock],
                                    uint8_t flip, uint8_t* to, int64_t stride) {
@@ -89,14 +90,14 @@ JAXDML_INLINE void transform_block(const int32_t (&first)[M + 2][2][kBlock], con
     for (int j = 0; j < T; j++) {
       for (int i = 0; i < T; i++) rows[i] = columns[i][j];
       transform_input<M>(rows, 1, points, 1);
-      // Bytes are taken less 128. Of a constant, all that the transform leaves is at point (1, 1).
+      // The pixels are bytes less 128. The transform of the constant 128 is zero except at point (1, 1).
       if (j == 1) points[1] -= int16_t(M == 4 ? 36 * 128 : 4 * 128);
       for (int i = 0; i < T; i++) store(to + (i * T + j) * stride + v * kBytes, (I32)points[i]);
     }
   }
 }
 
-// The points of one output channel to its pixels, exact sums of (x - 128) * w.
+// Transforms the points of one output channel back to pixels: exact sums of (x - 128) * w.
 template <int M>
 JAXDML_INLINE void transform_back(const uint8_t* products, int64_t stride, U32 (&pixels)[M][M]) {
   constexpr int T = M + 2;
@@ -119,7 +120,7 @@ JAXDML_INLINE void transform_back(const uint8_t* products, int64_t stride, U32 (
   }
 }
 
-// m rows of pixels of a block's tiles to the rows of an output channel; `values` is [m][kBlock][m] of `size` bytes.
+// Stores the m pixel rows of a block's tiles in an output channel; `values` is [m][kBlock][m] of `size` bytes each.
 template <int M>
 JAXDML_INLINE void store_block(const Convolution& one, const Run* runs, int64_t run_count, const uint8_t* values,
                                int64_t size, int64_t o) {
@@ -134,7 +135,8 @@ JAXDML_INLINE void store_block(const Convolution& one, const Run* runs, int64_t 
   }
 }
 
-// A row of M pixels of each tile, of which `bytes` holds, in each 128 bits, four bytes of each pixel, or of two twice.
+// Stores one row of M pixels of each tile. Each 128 bits of `bytes` hold four bytes of each pixel; for M = 2 the two
+// pixels appear twice.
 template <int M>
 JAXDML_INLINE void store_row_of_tiles(uint8_t* to, I32 bytes) {
   const I32 tiles = transpose_fours(bytes);

@@ -1,13 +1,13 @@
-// The transforms of Winograd's F(m x m, 3 x 3) over integers, in one dimension of a tile; docs/winograd.md proves them.
+// One-dimensional transforms of Winograd's F(m x m, 3 x 3) over integers; docs/winograd.md proves them exact.
 //
-// T is a vector of 16-bit or 32-bit lanes. Points are 0, 1, -1 and, for m = 4, 2, -2; then infinity.
+// T is a vector of 16-bit or 32-bit lanes. The points are 0, 1, -1, for m = 4 also 2, -2, then infinity.
 #pragma once
 
 #include "simd.h"
 
 namespace jaxdml::JAXDML_ISA {
 
-// Of the input, m + 2 values from `x`, `step` apart, to m + 2 values from `to`, `to_step` apart.
+// Transforms m + 2 input values, `step` apart, to m + 2 values, `to_step` apart.
 template <int M, class T>
 JAXDML_INLINE void transform_input(const T* x, int step, T* to, int to_step) {
   const T x0 = x[0], x1 = x[step], x2 = x[2 * step], x3 = x[3 * step];
@@ -28,7 +28,7 @@ JAXDML_INLINE void transform_input(const T* x, int step, T* to, int to_step) {
   }
 }
 
-// Of the filter, three values to m + 2, without the fractions that would make them smaller.
+// Transforms three filter values to m + 2, scaled up so that no fraction appears.
 template <int M, class T>
 JAXDML_INLINE void transform_filter(const T* g, int step, T* to, int to_step) {
   const T outer = g[0] + g[2 * step], middle = g[step];
@@ -43,7 +43,7 @@ JAXDML_INLINE void transform_filter(const T* g, int step, T* to, int to_step) {
   to[(M + 1) * to_step] = g[2 * step];
 }
 
-// A whole filter of nine values to (m + 2)**2 points.
+// Transforms a 3 x 3 filter to (m + 2)**2 points.
 template <int M, class T>
 JAXDML_INLINE void transform_whole_filter(const T (&g)[9], T (&points)[(M + 2) * (M + 2)]) {
   T rows[(M + 2) * 3];
@@ -51,7 +51,7 @@ JAXDML_INLINE void transform_whole_filter(const T (&g)[9], T (&points)[(M + 2) *
   for (int i = 0; i < M + 2; i++) transform_filter<M>(rows + i * 3, 1, points + i * (M + 2), 1);
 }
 
-// Of the products, m + 2 values to m outputs, each times 2 for m = 2, and times 24, 12, 6, 6 for m = 4.
+// Transforms m + 2 products to m outputs, scaled by 2 for m = 2, and by 24, 12, 6, 6 for m = 4.
 template <int M, class T>
 JAXDML_INLINE void transform_output(const T* x, int step, T* to, int to_step) {
   const T sum = x[step] + x[2 * step], difference = x[step] - x[2 * step];

@@ -1,12 +1,12 @@
-// 3 x 3 convolutions by Winograd's minimal filtering over integers, exact modulo 2**32; docs/winograd.md proves it.
+// 3 x 3 convolutions by Winograd's minimal filtering over integers, exact modulo 2**32; docs/winograd.md has the proof.
 //
-// An image is cut into tiles of m x m output pixels. A block of kBlock tiles is transformed, channel pair by channel
-// pair, into (m + 2)**2 points; at each point the block's pairs are multiplied with the filter's; the products of all
-// points are transformed back and requantized. Only blocks lie in memory, never a transformed image: one for each
-// thread, or, where there are fewer blocks than threads, all of them, which the threads then share.
+// An image is cut into tiles of m x m output pixels. A block of kBlock tiles is transformed, one pair of channels at a
+// time, into (m + 2)**2 points. At each point, a matrix product multiplies the block with the transformed filter; the
+// inverse transform and the epilogue follow. Memory holds the points of blocks, never of a whole image: one block for
+// each thread or, with fewer blocks than threads, all blocks, which the threads share.
 //
-// A packed form: int32 dwords [groups][outputs of a group / kRows][points][kRows][channel pairs], two int16 each; the
-// last rows of a group may be fewer.
+// The packed filter has int32 dwords [groups][outputs of a group / kRows][points][kRows][channel pairs], each with two
+// int16. The last kRows of a group may be fewer.
 #pragma once
 
 #include "channels.h"
@@ -15,11 +15,11 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// The largest sum of |weights| of an output channel for which results are exact: inputs, less 128, are at most 128 in
-// magnitude, and sums of products must be below 2**25 for m = 4, and 2**29 for m = 2.
+// The largest sum of |weights| of an output channel for which results are exact. Inputs less 128 have a magnitude of at
+// most 128, and sums of products must stay below 2**25 for m = 4 and below 2**29 for m = 2.
 JAXDML_INLINE int64_t largest_exact_sum(int64_t m) { return (int64_t(1) << (m == 4 ? 25 : 29)) / 128 - 1; }
 
-// The points of one output channel's filter.
+// Transforms and packs one output channel's filter.
 template <int M>
 JAXDML_INLINE void pack_winograd(const uint8_t* filter, uint8_t flip, const Filter& shape, int64_t o, Packed& packed) {
   constexpr int kPoints = (M + 2) * (M + 2), kWords = 2 * kLanes;
@@ -42,11 +42,11 @@ JAXDML_INLINE void pack_winograd(const uint8_t* filter, uint8_t flip, const Filt
 
 struct WinogradPlan {
   Tiles tiles;
-  int64_t blocks, row_block, row_blocks;  // of an image's group; output channels of an item
+  int64_t blocks, row_block, row_blocks;  // blocks of a group over the batch; output channels of an item
   int64_t items;                          // blocks of all problems and groups
-  bool is_shared;                         // a block's points by several items
+  bool is_shared;                         // several items read the points of a block
   Channels* channels;
-  uint8_t *points, *products;  // of each block or worker; of each worker
+  uint8_t *points, *products;  // points for each block or worker; products for each worker
   int64_t points_bytes, products_bytes;
 };
 
@@ -73,7 +73,7 @@ JAXDML_INLINE WinogradPlan plan_winograd(const Convolution* problems, int64_t co
   return plan;
 }
 
-// R rows of products at one point.
+// Multiplies R rows of the filter with a block at one point.
 template <int R>
 JAXDML_INLINE void multiply_points(const Dword* rows, int64_t pairs, const uint8_t* lanes, uint8_t* to,
                                    int64_t stride) {
@@ -85,7 +85,7 @@ JAXDML_INLINE void multiply_points(const Dword* rows, int64_t pairs, const uint8
     for (int v = 0; v < kBlockVectors; v++) store(to + r * stride + v * kBytes, sums[r][v]);
 }
 
-// A block of tiles of a group's images.
+// One block of tiles, in one group of one problem.
 struct TileBlock {
   const Convolution* one;
   const Channels* channels;
@@ -104,9 +104,9 @@ JAXDML_INLINE TileBlock tile_block(const WinogradPlan& plan, const Convolution* 
   return block;
 }
 
-constexpr int kLine = kBlock * 4;  // bytes of a pair of channels at a point of a block
+constexpr int kLine = kBlock * 4;  // bytes of a channel pair at one point of a block
 
-// `points` is [points][pairs][kBlock].
+// Transforms channel pairs of a block into `points`, [points][pairs][kBlock].
 template <int M>
 static void transform_pairs(const TileBlock& block, int64_t first_pair, int64_t last_pair, uint8_t* points) {
   const Filter& filter = block.one->filter;
@@ -120,7 +120,8 @@ static void transform_pairs(const TileBlock& block, int64_t first_pair, int64_t 
   }
 }
 
-// Where the filter has zero points, windows are added up by a row of ones, which is a filter like any other.
+// Sums each window for the filter's zero points, as a convolution with a filter of ones, which goes through the same
+// transforms.
 template <int M>
 static void sum_windows(const Filter& filter, const uint8_t* points, uint8_t* products,
                         I32 (&sums)[M][M][kBlockVectors]) {
@@ -147,7 +148,7 @@ static void sum_windows(const Filter& filter, const uint8_t* points, uint8_t* pr
   }
 }
 
-// The pixels of output channel o of a block, whose products lie `stride` bytes apart.
+// Transforms back and stores output channel o of a block. Its products at successive points are `stride` bytes apart.
 template <int M>
 JAXDML_INLINE void store_channel(const TileBlock& block, const uint8_t* products, int64_t stride, int64_t o,
                                  const I32 (&window_sums)[M][M][kBlockVectors]) {
@@ -181,7 +182,7 @@ JAXDML_INLINE void store_channel(const TileBlock& block, const uint8_t* products
   store_block<M>(one, block.runs, block.run_count, values, size_of(one.type), o);
 }
 
-// Output channels `first` to `last` of a block; `products` is [points][kRows][kBlock].
+// Computes output channels `first` to `last` of a block; `products` is [points][kRows][kBlock].
 template <int M>
 static void multiply_block(const TileBlock& block, int64_t first, int64_t last, const uint8_t* points,
                            uint8_t* products) {
@@ -213,7 +214,7 @@ static void convolve_winograd(const Pool& pool, const Convolution* problems, int
   for (int64_t i = 0; i < count; i++) set_channels(problems[i], 128, plan.channels[i]);
   const auto points_at = [&](int64_t number) { return plan.points + number * plan.points_bytes; };
   if (plan.is_shared) {
-    constexpr int64_t kPairs = 16;  // of an item
+    constexpr int64_t kPairs = 16;  // of an item, in the shared transform
     const int64_t parts = ceil_div(pairs, kPairs);
     parallel(pool, plan.items * parts, [&](int64_t item, int64_t) {
       const int64_t number = item / parts, first = item % parts * kPairs;

@@ -1,4 +1,4 @@
-// Random numbers, and memory that a kernel cannot leave unnoticed.
+// Random numbers, and buffers that detect accesses out of bounds.
 #pragma once
 
 #include <sys/mman.h>
@@ -34,10 +34,9 @@ class Random {
   std::mt19937_64 bits_;
 };
 
-// Exactly so many bytes, all of them a random one. They lie on the heap, often at an odd address, where
-// AddressSanitizer sees what reads or writes beyond them; or against a page that cannot be accessed, which stops masked
-// loads and stores too, which no sanitizer sees. What little lies beside them inside of their own block must not
-// change.
+// A buffer of exactly `size` random bytes. It is either on the heap, often at an odd address, where AddressSanitizer
+// detects accesses out of bounds; or next to an inaccessible page, which also stops masked loads and stores, which
+// sanitizers miss. The destructor checks that the rest of the buffer's own block is unchanged.
 class Bytes {
  public:
   Bytes(Random& random, int64_t size, int64_t alignment = 1) : size_(size) {
@@ -59,7 +58,8 @@ class Bytes {
       if (block_size_ && mprotect(block_, size_t(block_size_), PROT_READ | PROT_WRITE)) abort();
       at_ = place == 1 ? block_ : block_ + block_size_ - size;
     }
-    if (reinterpret_cast<uintptr_t>(at_) % uintptr_t(alignment)) abort();  // not a multiple of it was asked for
+    if (reinterpret_cast<uintptr_t>(at_) % uintptr_t(alignment))
+      abort();  // the size must be a multiple of the alignment
     memset(block_, kBeside, size_t(at_ - block_));
     memset(at_, int(random.below(256)), size_t(size));
     memset(at_ + size, kBeside, size_t(block_ + block_size_ - at_ - size));

@@ -1,8 +1,8 @@
-// Random problems through all kernels that run here, each output compared with sums written out in reference.h.
+// Runs every kernel that this processor supports on random problems, and compares outputs with reference.h.
 //
 //   random_shapes [count of cases] [seed] [first case]
 //
-// A case follows from the seed and its number alone. The first few are large, or at the bounds of what forms take.
+// The seed and the case's number determine a case. The first few cases are large, or at the bounds of a kernel.
 #include <immintrin.h>
 
 #include <atomic>
@@ -22,7 +22,7 @@
 #include "reference.h"
 #include "threads.h"
 
-// What sanitizers find aborts, so that the case is said.
+// Sanitizers abort, so that on_signal prints the case.
 #define JAXDML_OPTIONS extern "C" __attribute__((visibility("default"))) const char*
 JAXDML_OPTIONS __asan_default_options() { return "abort_on_error=1:handle_segv=2:handle_sigbus=2:handle_sigfpe=2"; }
 JAXDML_OPTIONS __ubsan_default_options() { return "abort_on_error=1:print_stacktrace=1"; }
@@ -81,11 +81,11 @@ const uint8_t* tensor(Case& of, Random& random, int64_t size, bool is_signed, Fi
   return at;
 }
 
-// One for all, or `count`, as there are rows, columns or channels.
+// One zero point for the tensor, or `count`: one for each row, column or channel.
 ZeroPoints zero_points(Case& of, Random& random, int64_t count, bool is_signed) {
   uint8_t* at = of.inputs.emplace_back(random, count).at();
   if (random.chance(40))
-    memset(at, is_signed ? 0 : 0x80, size_t(count));  // weights are packed as int8: none of them is corrected
+    memset(at, is_signed ? 0 : 0x80, size_t(count));  // 0 as int8 weights: no correction applies
   else if (random.chance(70))
     random.fill(at, count);
   return {at, count > 1, is_signed};
@@ -111,7 +111,7 @@ Scales scales(Case& of, Random& random, int64_t count, float near, const Style& 
   return {at, count > 1};
 }
 
-// A scale for a, b and their product, so that outputs take most values of a byte.
+// Scales for a, b and their product, such that outputs take most values of a byte.
 struct Magnitudes {
   float a, b, y;
 };
@@ -122,8 +122,8 @@ Magnitudes magnitudes(Random& random, int64_t depth) {
 
 // Cases ---------------------------------------------------------------------------------------------------------------
 
-// What weights are packed to, one for each problem, or one that problems share. All of it must be written: packed
-// weights are arrays of JAX, which may be compared.
+// Packs weights, one for each problem, or one that all problems share. Every byte must be written, because packed
+// weights are JAX arrays, which callers may compare.
 template <class Pack>
 std::vector<const uint8_t*> pack_all(Random& random, const std::vector<const uint8_t*>& weights, int64_t bytes,
                                      std::deque<Bytes>& packed, Pack&& pack) {
@@ -147,10 +147,10 @@ std::vector<const uint8_t*> pack_all(Random& random, const std::vector<const uin
   return at;
 }
 
-// Dies where a call's scratch memory is not what docs/native.md says. A plain product takes 12 bytes for each column of
-// each problem, and for each thread a copy of some rows and, of a raw B, a block of columns. Strassen's method takes
-// 130 bytes or more for each element of the depth and thread, and at most four times A, B and the outputs. Up to three
-// threads stay below that, and must therefore compute by Strassen's method.
+// Aborts if a call's scratch memory violates docs/native.md. A plain product takes 12 bytes for each column of each
+// problem and, for each thread, a copy of some rows and, for a raw B, a block of columns. Strassen's method takes at
+// least 130 bytes for each element of the depth and thread, and at most four times A, B and the outputs. Up to three
+// threads stay below that bound, and must therefore use Strassen's method.
 void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) {
   const Matmul& one = problems[0];
   const int64_t count = int64_t(problems.size()), size = one.type == Type::kInt32 ? 4 : 1;
@@ -172,7 +172,7 @@ void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) 
   }
 }
 
-// `one` says the shape, and the signs and the type.
+// `one` gives the shape, signedness and output type.
 Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kRandom) {
   Case of;
   one.is_raw = random.chance(30);
@@ -228,8 +228,8 @@ Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kR
   return of;
 }
 
-// The sum of |weights| of each output channel is `total`, of which there must be enough. Signs are all negative, as
-// those of the first channel are, or those of a random window, or random.
+// Sets the filter so that the |weights| of each output channel add up to `total`, if it has enough weights. Signs are
+// all negative (always in the first channel), those of a random window, or random.
 void set_total(Random& random, const Filter& shape, int64_t total, bool is_signed, uint8_t* filter) {
   const int64_t area = shape.rows * shape.columns, depth = shape.channels * area;
   for (int64_t o = 0; o < shape.outputs; o++) {
@@ -245,7 +245,7 @@ void set_total(Random& random, const Filter& shape, int64_t total, bool is_signe
   }
 }
 
-// Extremes that repeat every four pixels, the same in all channels, so that what is transformed gets large.
+// Fills x with extremes that repeat every four pixels, equal in all channels, which makes transformed values large.
 void set_periodic(Random& random, const Convolution& one, uint8_t* x) {
   const int64_t pattern = random.below(1 << 16), size = one.height * one.width;
   for (int64_t i = 0; i < one.batch * one.filter.groups * one.filter.channels * size; i++) {
@@ -254,8 +254,8 @@ void set_periodic(Random& random, const Convolution& one, uint8_t* x) {
   }
 }
 
-// Dies where a call takes more scratch memory than four times the padded inputs and the outputs, 12 bytes for each
-// output channel, 1 KiB for each problem, 32 bytes for each element of a kernel of one channel to a group, and 64 KiB.
+// Aborts if a call takes more scratch memory than four times the padded inputs and the outputs, 12 bytes for each
+// output channel, 1 KiB for each problem, 32 bytes for each element of a depthwise kernel, and 64 KiB.
 void check_scratch(const Kernels& kernels, const std::vector<Convolution>& problems) {
   const Convolution& one = problems[0];
   const int64_t height = one.start[0] + one.height + one.end[0], width = one.start[1] + one.width + one.end[1];
@@ -274,8 +274,8 @@ void check_scratch(const Kernels& kernels, const std::vector<Convolution>& probl
   }
 }
 
-// `one` says the shape and options, the signs and the type; `total`, if it is not 0, what |weights| add up to, and
-// more in each next problem.
+// `one` gives the shape, attributes, signedness and output type. A nonzero `total` is the sum of |weights| in the first
+// problem, and grows with each further problem.
 Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill = Fill::kRandom, int64_t total = 0) {
   const Filter& shape = one.filter;
   const int64_t kernel[2] = {shape.rows, shape.columns}, size[2] = {one.height, one.width};
@@ -360,7 +360,7 @@ Case sum_case(Random& random, int64_t size, int64_t count) {
                  name_of(one.b_is_signed), name_of(one.y_is_signed));
   std::vector<Sum> problems;
   const Style style = random_style(random);
-  // Also where scales are too large or too small for a product with the reciprocal.
+  // Includes scales too large or too small for the reciprocal.
   const float near = std::exp2(random.chance(80) ? 10 * random.fraction() - 8 : 120 * random.fraction() - 60);
   for (int64_t i = 0; i < count; i++) {
     one.a = tensor(of, random, size, one.a_is_signed);
@@ -397,7 +397,7 @@ Case quantization_case(Random& random, int64_t size, int64_t count) {
     one.zero_point = zero_point(random, one.is_signed);
     for (int64_t k = 0; k < size; k++) {
       x[k] = one.scale * (300 * random.fraction() - 150);
-      if (random.chance(20)) {  // a tie, or next to one
+      if (random.chance(20)) {  // a tie, or close to one
         x[k] = one.scale * (float(random.between(-300, 300)) + 0.5f);
         for (int64_t i = random.below(3); i > 0; i--) x[k] = std::nextafter(x[k], random.chance(50) ? 0.0f : 1e30f);
       }
@@ -520,12 +520,12 @@ Case random_matmul(Random& random) {
   for (;;) {
     const int64_t rows = extent(random, random.chance(10) ? 400 : 80), columns = extent(random, 200);
     int64_t depth = random.chance(3) ? 0 : extent(random, random.chance(5) ? 3000 : 150);
-    if (random.chance(20)) depth = random.between(1, 4) * 64;  // as AMX's tiles are deep
+    if (random.chance(20)) depth = random.between(1, 4) * 64;  // a multiple of an AMX tile's depth
     if (rows * columns * depth < 2000000) return matmul_case(random, matmul_of(random, rows, depth, columns), count);
   }
 }
 
-// Products large enough for Strassen's method, with rows, columns and depths left over.
+// Products large enough for Strassen's method, with remainders in rows, columns and depth.
 Case random_large_matmul(Random& random) {
   for (;;) {
     const int64_t rows = random.between(48, 140), columns = random.between(60, 150), count = extent(random, 2);
@@ -536,7 +536,7 @@ Case random_large_matmul(Random& random) {
   }
 }
 
-// 3 x 3 filters with as many channels and outputs as Winograd's forms ask for, at images of all sizes.
+// 3 x 3 filters with enough channels and outputs for Winograd, on images of all sizes.
 Case random_winograd(Random& random) {
   for (;;) {
     const int64_t groups = random.chance(75) ? 1 : random.between(2, 3), count = extent(random, 2);
@@ -554,7 +554,7 @@ Case random_winograd(Random& random) {
   }
 }
 
-// Filters whose windows are as deep as AMX's tiles, with a panel and more of output channels.
+// Filters whose windows have a multiple of an AMX tile's depth, and that have more than a panel of output channels.
 Case random_deep(Random& random) {
   for (;;) {
     const int64_t count = extent(random, 2), groups = random.chance(80) ? 1 : 2, kernel = random.between(1, 3);
@@ -572,7 +572,7 @@ Case random_deep(Random& random) {
   }
 }
 
-// 1 x 1 filters over images without padding.
+// 1 x 1 filters on images without padding.
 Case random_pointwise(Random& random) {
   for (;;) {
     const int64_t count = extent(random, 3), batch = extent(random, 3), groups = extent(random, 3);
@@ -593,7 +593,7 @@ Case random_convolution(Random& random) {
     const int64_t channels = is_depthwise ? 1 : extent(random, 24);
     const int64_t outputs = is_depthwise ? extent(random, 3) : extent(random, random.chance(10) ? 150 : 24);
     const int64_t rows = is_flat ? 1 : extent(random, 5), columns = extent(random, is_flat ? 9 : 5);
-    // An image may have no rows or columns but its padding.
+    // An image may have no rows or columns other than padding.
     const int64_t height = is_flat ? 1 : random.chance(2) ? 0 : extent(random, 40);
     const int64_t width = random.chance(2) ? 0 : extent(random, is_flat ? 300 : 40);
     Convolution one =
@@ -616,7 +616,7 @@ Case random_convolution(Random& random) {
   }
 }
 
-// For Winograd's F(m x m, 3 x 3), with |weights| that add up to `more` than its bound.
+// A case for F(m x m, 3 x 3) whose |weights| add up to its bound plus `more`.
 Case at_bound(Random& random, int64_t m, const Filter& filter, Fill fill, int64_t more, int64_t count = 1) {
   Convolution one = m == 4 ? convolution_of(random, filter, 1, 18, 18) : convolution_of(random, filter, 1, 8, 10);
   one.type = Type::kInt32;
@@ -625,14 +625,14 @@ Case at_bound(Random& random, int64_t m, const Filter& filter, Fill fill, int64_
 }
 
 const std::vector<std::function<Case(Random&)>> kLarge = {
-    // Sums of a column and a row beyond int32.
+    // Sums of a row and of a column that overflow int32.
     [](Random& random) { return matmul_case(random, matmul_of(random, 1, (1 << 24) + 5, 1), 1, Fill::kLowest); },
     [](Random& random) {
       Matmul one = matmul_of(random, 2, (1 << 23) + (1 << 20), 1);
       one.a_zero_point.is_signed = one.b_zero_point.is_signed = false;
       return matmul_case(random, one, 1, Fill::kHighest);
     },
-    // Products beyond int32.
+    // Sums of products that overflow int32.
     [](Random& random) { return matmul_case(random, matmul_of(random, 7, 140001, 3), 2, Fill::kExtremes); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 3, 70003, 19), 1, Fill::kLowest); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 3, 70004, 19), 1, Fill::kHighest); },
@@ -642,11 +642,11 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) { return matmul_case(random, matmul_of(random, 700, 130, 500), 1); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 300, 1024, 300), 1, Fill::kExtremes); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 13, 2500, 700), 1); },
-    // Strassen's method, with the deepest factors, past that, and with rows that end where memory does.
+    // Strassen's method at its largest depth, past it, and with rows that end at the end of memory.
     [](Random& random) { return matmul_case(random, matmul_of(random, 50, 4096, 70), 1, Fill::kExtremes); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 50, 4097, 70), 1); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 48, 257, 66), 6); },
-    // F(4, 3) at its bound, past it, and one problem of both.
+    // F(4, 3) at its bound, past it, and one problem of each.
     [](Random& random) { return at_bound(random, 4, filter_of(7, 230, 3, 3), Fill::kLowest, 0); },
     [](Random& random) { return at_bound(random, 4, filter_of(7, 230, 3, 3), Fill::kHighest, 0); },
     [](Random& random) { return at_bound(random, 4, filter_of(13, 500, 3, 3), Fill::kExtremes, 0); },
@@ -658,7 +658,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
       one.type = Type::kInt32;
       return convolution_case(random, one, 2, Fill::kLowest, 1000);
     },
-    // F(2, 3), which AVX2 takes for so many channels and outputs.
+    // F(2, 3), which AVX2 selects for this many channels and outputs.
     [](Random& random) { return at_bound(random, 2, filter_of(72, 3670, 3, 3), Fill::kLowest, 0); },
     [](Random& random) { return at_bound(random, 2, filter_of(72, 3670, 3, 3), Fill::kExtremes, 0); },
     [](Random& random) { return at_bound(random, 2, filter_of(72, 3670, 3, 3), Fill::kLowest, 1); },
@@ -673,7 +673,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
       one.start[0] = one.start[1] = one.end[0] = one.end[1] = 1;
       return convolution_case(random, one, 1);
     },
-    // A filter too large for any of Winograd's forms.
+    // A filter too large for a Winograd transform.
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(1450, 1447, 3, 3), 1, 4, 4), 1, Fill::kUniform);
     },
@@ -686,14 +686,14 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(2, 1, 3, 3, 2), 1, 250, 300), 1);
     },
-    // Kernels of more elements than are packed at a time, with odd channels and with groups that share lanes.
+    // Kernels with more elements than are packed at a time, with odd channels and with merged groups.
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(21, 5, 9, 11), 1, 12, 13), 1, Fill::kUniform);
     },
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(12, 3, 1, 83, 6), 1, 2, 90), 1, Fill::kUniform);
     },
-    // Kernels as large as an image, with strides as large, and many problems that are tiny.
+    // Kernels and strides as large as the image, and many tiny problems.
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(1, 1, 128, 128), 1, 128, 128), 1);
     },
@@ -709,7 +709,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(2, 2, 3, 3), 1, 4, 4), 2000);
     },
-    // A signal that long kernels go over, channel by channel; and one that a kernel sees two far ends of.
+    // Long kernels over a signal, depthwise; and a kernel that reads two distant ends of a signal.
     [](Random& random) {
       Convolution one = convolution_of(random, filter_of(4, 1, 1, 127, 2), 1, 1, 16000);
       one.start[1] = 60;
@@ -722,15 +722,15 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
       one.type = Type::kInt8;
       return convolution_case(random, one, 1);
     },
-    // A thousand channels that seven are left of, where points of tiles would be most of the memory.
+    // A thousand channels and seven outputs, where the points of tiles would be most of the memory.
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(7, 1000, 3, 3), 1, 17, 17), 1, Fill::kSmall);
     },
-    // As AMX's tiles are deep and wide; more than is copied at a time.
+    // Whole AMX tiles, deeper than the part that is copied at a time.
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(70, 384, 3, 3), 1, 9, 12), 1, Fill::kExtremes);
     },
-    // Pixels as lanes: several runs of blocks with a part of one behind, groups, int32.
+    // Pointwise kernels: several runs of blocks with a partial last block, groups, int32.
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(71, 37, 1, 1), 2, 25, 33), 2, Fill::kUniform);
     },
@@ -739,7 +739,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
       one.type = Type::kInt32;
       return convolution_case(random, one, 1, Fill::kUniform);
     },
-    // An image of one row, whose parts are copied by themselves, and one too large for a copy.
+    // An image of one row, copied in parts, and an image too large for one copy.
     [](Random& random) {
       Convolution one = convolution_of(random, filter_of(20, 40, 1, 7), 1, 1, 3000);
       one.dilation[1] = 3;
@@ -775,7 +775,7 @@ Case make_case(uint64_t seed, int64_t number) {
 
 // Runs ----------------------------------------------------------------------------------------------------------------
 
-std::string current;  // what runs, for those who ask why it died
+std::string current;  // the running case, for on_signal
 
 void on_signal(int number) {
   fprintf(stderr, "random_shapes died of signal %d in %s\n", number, current.c_str());
@@ -783,7 +783,7 @@ void on_signal(int number) {
   std::raise(number);
 }
 
-// The count of outputs, or -1 where one is wrong.
+// Returns the count of output bytes, or -1 if an output is wrong.
 int64_t run(const Case& one, const Kernels& kernels, const Pool& pool, Random& random) {
   std::deque<Bytes> y;
   for (const Output& expected : one.expected) y.emplace_back(random, int64_t(expected.size()), one.y_bytes);
@@ -802,9 +802,9 @@ int64_t run(const Case& one, const Kernels& kernels, const Pool& pool, Random& r
   return count;
 }
 
-constexpr unsigned kUpward = 0x4000, kFlushed = 0x8040, kFlags = 0x003f;  // of the register that _mm_getcsr reads
+constexpr unsigned kUpward = 0x4000, kFlushed = 0x8040, kFlags = 0x003f;  // bits of MXCSR
 
-// Whether the threads, and this one behind a FloatMode, round and flush subnormals as they did before.
+// Whether the threads, and this thread after a FloatMode, have their earlier rounding and subnormal modes.
 bool are_set_back(xla::ffi::ThreadPool& threads, unsigned mode) {
   constexpr int kTasks = 64;
   std::atomic<int> done{0}, right{0};
@@ -835,7 +835,7 @@ int run_all(int64_t cases, uint64_t seed, int64_t first) {
 #endif
   for (const Kernels* kernels : all) printf("runs %s, seed %llu\n", kernels->name, (unsigned long long)seed);
 
-  // Its threads are as others left them: they keep subnormals and round upward, where threads.cc does not change that.
+  // The threads keep subnormals and round upward unless threads.cc changes that.
   const unsigned own = _mm_getcsr(), of_threads = own | kUpward;
   _mm_setcsr(of_threads);
   xla::ffi::ThreadPool threads(4);

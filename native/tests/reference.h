@@ -1,5 +1,5 @@
-// What kernels compute, one product at a time. Sums are modulo 2**32; floats flush subnormals to zero where the
-// caller's thread does.
+// Reference implementations, one product at a time. Sums are modulo 2**32; floats flush subnormals to zero if the
+// calling thread does.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 #include "kernels.h"
 
-// These loops are most of the time, and are not what is tested.
+// These loops take most of the run, and are not under test.
 #define JAXDML_UNCHECKED __attribute__((no_sanitize("address", "undefined", "thread")))
 
 namespace jaxdml::test {
@@ -20,7 +20,7 @@ inline int32_t number(const uint8_t* at, int64_t i, bool is_signed) { return is_
 inline int32_t number(const ZeroPoints& of, int64_t i) { return number(of.at, i * of.step, of.is_signed); }
 inline float number(const Scales& of, int64_t i) { return of.at[i * of.step]; }
 
-// NaN gives the lowest value.
+// NaN saturates to the lowest value.
 inline uint8_t saturated(float value, int32_t zero_point, bool is_signed) {
   const int32_t lowest = is_signed ? -128 : 0, highest = lowest + 255;
   if (std::isnan(value)) return uint8_t(lowest);
@@ -58,7 +58,7 @@ inline Output expected(const Matmul& one, const uint8_t* b) {
   return y;
 }
 
-// Adds up a filter's window at (i, j) of a padded image; `of_filter` is one output channel's.
+// Sums a filter's window at (i, j) of a padded image; `of_filter` is the filter of one output channel.
 JAXDML_UNCHECKED inline uint32_t window(const Convolution& one, const int32_t* image, int64_t height, int64_t width,
                                         const int32_t* of_filter, int64_t i, int64_t j) {
   uint32_t sum = 0;

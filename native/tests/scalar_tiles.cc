@@ -1,4 +1,4 @@
-// What amx.cc computes, byte by byte: runs on processors without AMX, and sanitizers see what it reads and writes.
+// A scalar version of amx.cc, which runs on processors without AMX, and whose memory accesses sanitizers can check.
 #include <cstdlib>
 
 #include "amx.h"
