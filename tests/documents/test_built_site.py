@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.rare
-RULE = re.search(r"^docs:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)[1]
+RULE = re.search(r"^site:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)[1]
 INDEX = """# A site
 
 ```{toctree}
@@ -32,9 +32,9 @@ KERNELS = """# Kernels
 
 
 def command(tool, source, site):
-    """The command of `make docs` with this tool, for another folder of sources and another site."""
+    """The command of `make site` with this tool, for another folder of sources and another site."""
     (line,) = (line for line in RULE.splitlines() if tool in line)
-    line = line.strip().replace("$(IN_VENV)", sys.executable).replace("--jobs auto ", "")
+    line = line.strip().replace("$(IN_VENV)", sys.executable).replace("--jobs auto ", "").replace("$(SITE) ", "")
     line = line.replace("--conf-dir docs . ", f"--conf-dir {ROOT / 'docs'} {source} ")
     line = line.replace(" docs/check.py", f" {ROOT / 'docs' / 'check.py'}")
     assert line.endswith(" build/docs")
