@@ -103,7 +103,7 @@ class CompiledOperator:
           **tensors: arrays or flat buffers, by the names in `owned`.
 
         Returns:
-          The persistent resource, a dict of arrays, `PreparedFilter`s and `PreparedMatrix`es by name.
+          The persistent resource, a dict with an array, `PreparedFilter` or `PreparedMatrix` for each name.
 
         Raises:
           DescError: if a tensor is missing or does not match the desc.
