@@ -51,7 +51,7 @@ static MatmulPlan plan_by(bool is_by_quarters, const Matmul* problems, int64_t c
   MatmulPlan plan = {};
   plan.is_copied = sizeof(Cell) > 1 || one.a_zero_point.is_signed || depth != one.depth;
   plan.is_by_quarters = is_by_quarters;
-  // The panels of an item stay in the second-level cache while the rows pass. Smaller items occupy more workers.
+  // An item's panels stay in the second-level cache. Items shrink if there are too few for the workers.
   const int64_t least_panels = plan.is_by_quarters ? 2 : 1;
   const int64_t fitting = (256 << 10) / (at_least(depth, 1) * kTile) / least_panels * least_panels;
   int64_t panels = at_most(at_least(fitting, least_panels), ceil_div(width, kTile));

@@ -1,7 +1,6 @@
 // The microkernel computes a tile of int32 sums, R rows by V vectors of lanes, in registers.
 //
-// Each dword of a row holds kDepth cells and is broadcast to all lanes. The other operand is packed by lane, kDepth
-// values per lane and dword: [dwords][V * kLanes][kDepth].
+// Each dword of a row, kDepth cells, is broadcast to all lanes. The lanes are packed as [dwords][V * kLanes][kDepth].
 #pragma once
 
 #include <type_traits>

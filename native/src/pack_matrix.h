@@ -36,8 +36,7 @@ static void pack_panels(const uint8_t* b, bool is_signed, int64_t depth, int64_t
       const uint8_t* rows[kDepth];
       for (int i = 0; i < kDepth; i++) {
         rows[i] = k + i < depth ? b + (k + i) * columns + n : nullptr;
-        // Hardware does not prefetch from row to row. The prefetch targets the second-level cache, because rows that
-        // are 4096 bytes apart would evict each other from the first.
+        // Hardware does not prefetch across rows. In the first-level cache, rows of 4096 bytes would evict each other.
         __builtin_prefetch(b + at_most(k + i + kRowsAhead, depth - 1) * columns + n, 0, 2);
       }
       if (k + kDepth <= depth && n + kTile <= columns) {
