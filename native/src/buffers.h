@@ -44,14 +44,14 @@ inline int64_t product(ffi::AnyBuffer::Dimensions dims, size_t from, size_t unti
   return total;
 }
 
-// x * y, or -1 if either is -1 or the product takes more than 62 bits.
+// Returns x * y, or -1 if a factor is negative or the product needs more than 62 bits.
 inline int64_t checked_product(int64_t x, int64_t y) {
   int64_t total;
   if (x < 0 || y < 0 || __builtin_mul_overflow(x, y, &total) || total >> 62) return -1;
   return total;
 }
 
-// Whether an operand's leading dimensions are the output's, or ones.
+// Whether each of the operand's `count` leading dimensions is 1 or equals the output's.
 inline bool leads(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, size_t rank) {
   const auto dims = x.dimensions(), wanted = y.dimensions();
   if (dims.size() != rank) return false;
@@ -60,7 +60,7 @@ inline bool leads(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, size_t rank)
   return true;
 }
 
-// The operand's elements for one of the problems that the leading dimensions number, `problem` in the output's order.
+// The operand's elements for one problem. The output's leading dimensions number the problems in row-major order.
 inline uint8_t* at_problem(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
   const auto dims = x.dimensions(), all = y.dimensions();
   int64_t step = product(dims, count, dims.size()), offset = 0;
@@ -73,7 +73,7 @@ inline uint8_t* at_problem(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int
   return static_cast<uint8_t*>(x.untyped_data()) + offset * int64_t(ffi::ByteWidth(x.element_type()));
 }
 
-struct Values {  // a scale or zero point of one problem
+struct Values {  // the scales or zero points of one problem
   uint8_t* at;
   int64_t step;
 };
@@ -93,7 +93,7 @@ inline ZeroPoints zero_points(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, 
 inline float number(const uint8_t* at) { return *reinterpret_cast<const float*>(at); }
 inline int32_t zero_point_number(const uint8_t* at, bool is_signed) { return is_signed ? int8_t(*at) : *at; }
 
-// Whether a parameter's last dimensions, at `axis` of `rank`, are all one but for one that is 1 or size.
+// Whether all dimensions of a parameter after the first `count` are 1, except `axis`, which may also be `size`.
 inline bool is_along(ffi::AnyBuffer x, size_t count, size_t axis, int64_t size) {
   const auto dims = x.dimensions();
   for (size_t i = count; i < dims.size(); i++)

@@ -1,5 +1,5 @@
-// The interface of each instruction set: problem structs and a table of functions. It contains no code, so every
-// instruction set can include it.
+// The interface of each instruction set: problem structs and a table of functions. The file contains no code, so the
+// sources of every instruction set can include it.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,18 @@ namespace jaxdml {
 
 enum class Type : int32_t { kInt8, kUint8, kInt32 };
 
-// A parameter of a tensor: one value (step 0), or one for each row, column or channel (step 1).
+// A tensor's scales: one for the tensor (step 0), or one for each row, column or channel (step 1).
 struct Scales {
   const float* at;
   int64_t step;
 };
-struct ZeroPoints {  // in the tensor's own type
+struct ZeroPoints {  // like Scales; a zero point has the tensor's type
   const uint8_t* at;
   int64_t step;
   bool is_signed;
 };
 
-// Runs task(context, item, worker) for each item below `count`; worker is below `threads`.
+// A thread pool. `run` calls task(context, item, worker) for each item below `count`, with worker below `threads`.
 struct Pool {
   using Task = void (*)(const void* context, int64_t item, int64_t worker);
 
@@ -28,24 +28,24 @@ struct Pool {
   void* handle;
 };
 
-// y[m, n] = requantized sum over k of (a[m, k] - a_zero_point[m]) * (b[k, n] - b_zero_point[n]).
+// y[m, n] = the requantized sum over k of (a[m, k] - a_zero_point[m]) * (b[k, n] - b_zero_point[n]).
 struct Matmul {
   int64_t rows, depth, columns;
   const uint8_t* a;
   const uint8_t* b;
-  bool is_raw;  // b is not packed, and each problem has its own
+  bool is_raw;  // b is not packed, and no other problem uses this b
   Scales a_scale, b_scale, y_scale;
   ZeroPoints a_zero_point, b_zero_point, y_zero_point;
   void* y;
-  Type type;  // of y; int32 is the sum itself
+  Type type;  // of y; kInt32 stores the sums without requantization
 };
 
 struct Filter {
-  int64_t outputs, channels, rows, columns, groups;  // channels of one group
-  bool is_for_one_call;                              // packed for it, not prepared
+  int64_t outputs, channels, rows, columns, groups;  // `channels` counts the channels of one group
+  bool is_for_one_call;                              // the call packs the filter and discards it
 };
 
-// y[n, o, :, :] = requantized sum of (x - x_zero_point) * (filter - filter_zero_point[o]), plus bias[o].
+// y[n, o, :, :] = the requantized sum of (x - x_zero_point) * (filter - filter_zero_point[o]), plus bias[o].
 struct Convolution {
   Filter filter;
   int64_t batch, height, width, y_height, y_width;
@@ -54,12 +54,12 @@ struct Convolution {
   const uint8_t* packed;
   Scales x_scale, filter_scale, y_scale;
   ZeroPoints x_zero_point, filter_zero_point, y_zero_point;
-  const int32_t* bias;  // or null
+  const int32_t* bias;  // null if there is no bias
   void* y;
   Type type;
 };
 
-// y = quantized (a - a_zero_point) * a_scale + (b - b_zero_point) * b_scale, element by element.
+// y = quantize((a - a_zero_point) * a_scale + (b - b_zero_point) * b_scale), elementwise.
 struct Sum {
   int64_t size;
   const uint8_t* a;
@@ -70,7 +70,7 @@ struct Sum {
   uint8_t* y;
 };
 
-// y = quantized x / scale, element by element.
+// y = saturate(round(x / scale) + zero_point), elementwise.
 struct Quantization {
   int64_t size;
   const float* x;
@@ -80,7 +80,7 @@ struct Quantization {
   uint8_t* y;
 };
 
-// y = (x - zero_point) * scale, element by element.
+// y = (x - zero_point) * scale, elementwise.
 struct Dequantization {
   int64_t size;
   const uint8_t* x;
@@ -90,7 +90,7 @@ struct Dequantization {
   float* y;
 };
 
-// y[0] and y[1] = the least and the greatest of 0 and the elements of x; NaN if an element is.
+// y[0] and y[1] = the minimum and maximum of 0 and the elements of x; NaN if an element of x is NaN.
 struct Range {
   int64_t size;
   const float* x;
@@ -105,16 +105,16 @@ struct Rows {
   int32_t* y;
 };
 
-// The kernels of an instruction set. A call takes several problems of one shape. Scratch memory is the caller's: so
-// many bytes as `*_scratch` says, of 64-byte alignment.
+// The kernels of an instruction set. A call takes `count` problems of one shape. The caller allocates the scratch: as
+// many bytes as `*_scratch` returns, aligned to 64 bytes.
 struct Kernels {
   const char* name;
-  int32_t matrix_mark, filter_mark;  // what packed weights begin with
+  int32_t matrix_mark, filter_mark;  // the first bytes of packed weights
   int64_t (*matrix_bytes)(int64_t depth, int64_t columns);
   void (*pack_matrix)(const Pool&, const uint8_t* b, bool is_signed, int64_t depth, int64_t columns, uint8_t* packed);
   int64_t (*filter_bytes)(const Filter&);
   void (*pack_filter)(const Pool&, const uint8_t* filter, bool is_signed, const Filter&, uint8_t* packed);
-  int64_t most_raw_rows;  // that a product may have with raw weights
+  int64_t most_raw_rows;  // the most rows of a product with raw weights
   int64_t (*matmul_scratch)(const Matmul*, int64_t count, int64_t threads);
   void (*matmul)(const Pool&, const Matmul*, int64_t count, uint8_t* scratch);
   int64_t (*convolve_scratch)(const Convolution*, int64_t count, int64_t threads);

@@ -1,13 +1,13 @@
-// Products of matrices: rows of A against panels of B.
+// Matrix products: multiplies rows of A by panels of B.
 //
-// With a and b as uint8 and int8, and zero points to match, sum (a - za)(b - zb) is
+// With a as uint8, b as int8 and zero points shifted likewise, sum (a - za)(b - zb) is
 //   sum a b  -  za (sum b - depth zb)  -  zb sum a   modulo 2**32,
-// so each column needs its correction only once, and rows of a are summed only if some zb is not 0.
+// so the correction by za uses one constant per column, and rows of a are summed only if some zb is not 0.
 //
-// Strassen's method computes the blocks of two full row tiles by two panels of a large product of words.
+// In a large product of words, Strassen's method computes each block of two full row tiles by two panels.
 //
-// Raw weights of a few rows are packed item by item, in a worker's memory: what is packed is used while a cache holds
-// it.
+// If A has few rows, each item packs its panels of raw weights into the worker's scratch and multiplies the panels
+// while they are in the cache.
 #pragma once
 
 #include "amx.h"
@@ -20,27 +20,27 @@ namespace jaxdml::JAXDML_ISA {
 
 // The epilogue's parameters of each column.
 struct Columns {
-  int32_t* sums;  // of the column, less depth times its zero point
+  int32_t* sums;  // the sum of the column, minus depth times the column's zero point
   int32_t* zero_points;
-  float* scales;  // the multiplier where no row has a scale of its own, else b's scale
+  float* scales;  // b's scale if rows have scales of their own, otherwise the requantization multiplier
 };
 
-constexpr int64_t kRowsOfOne = 96;            // that stay one item; more are halved for the sake of more threads
-constexpr int64_t kMostRawRows = kRowsOfOne;  // that see a raw matrix, which is then packed once
-// Each item packs a raw matrix, and writes its columns' sums: there must be one block of rows.
+constexpr int64_t kRowsOfOne = 96;            // an item with more rows may be halved to occupy more threads
+constexpr int64_t kMostRawRows = kRowsOfOne;  // the most rows of a product with a raw matrix
+// Each item packs its panels of a raw matrix. There is one block of rows, so that no panel is packed twice.
 static_assert(kMostRawRows <= kRowsOfOne && kMostRawRows % kTwoTiles == 0 && kMostRawRows % kTileRows == 0);
 
 struct MatmulPlan {
-  bool is_copied;                   // rows of a are copied to a worker's memory
-  bool is_by_quarters;              // by Strassen's method
-  int64_t rows;                     // that are multiplied at a time, by tiles if there are enough of them
-  int64_t row_block, column_block;  // of one item
+  bool is_copied;                   // workers convert rows of a to cells in scratch
+  bool is_by_quarters;              // Strassen's method is used
+  int64_t rows;                     // rows multiplied at a time
+  int64_t row_block, column_block;  // rows and columns of one item
   int64_t row_blocks, column_blocks;
-  Columns* columns;  // of each problem
+  Columns* columns;  // one for each problem
   Halves halves;
-  int64_t pair_bytes;                    // of the factors of two panels
-  uint8_t *copies, *packed;              // of each worker: rows of a, and panels of a raw b
-  uint8_t *row_factors, *panel_factors;  // of each worker: of two tiles of rows, and of all panels of an item
+  int64_t pair_bytes;                    // size of the factors of two panels
+  uint8_t *copies, *packed;              // scratch of the workers: rows of a, and panels of a raw b
+  uint8_t *row_factors, *panel_factors;  // scratch of the workers: factors of two row tiles, and of an item's panels
   int64_t copy_bytes, packed_bytes, row_factor_bytes, panel_factor_bytes;
 };
 
@@ -51,7 +51,7 @@ static MatmulPlan plan_by(bool is_by_quarters, const Matmul* problems, int64_t c
   MatmulPlan plan = {};
   plan.is_copied = sizeof(Cell) > 1 || one.a_zero_point.is_signed || depth != one.depth;
   plan.is_by_quarters = is_by_quarters;
-  // Panels that stay in the second cache while the rows go by; enough items for all workers.
+  // An item's panels stay in the second-level cache. Items shrink if there are too few for the workers.
   const int64_t least_panels = plan.is_by_quarters ? 2 : 1;
   const int64_t fitting = (256 << 10) / (at_least(depth, 1) * kTile) / least_panels * least_panels;
   int64_t panels = at_most(at_least(fitting, least_panels), ceil_div(width, kTile));
@@ -89,7 +89,7 @@ template <bool kHasTiles>
 static MatmulPlan plan(const Matmul* problems, int64_t count, int64_t threads, Arena& arena) {
   const Matmul& one = problems[0];
   if (is_worth_quarters(one)) {
-    // Each thread has factors of its own. They are bounded as if all problems shared A and B.
+    // Factors take scratch for each thread. The limit counts A and B once, because problems may share operands.
     Arena counted = {nullptr, 0};
     plan_by<kHasTiles>(true, problems, count, threads, counted);
     const int64_t operands = (one.rows + one.columns) * one.depth;
@@ -114,7 +114,7 @@ JAXDML_INLINE bool has_zero_points(const ZeroPoints& b_zero_points, int64_t colu
   return has;
 }
 
-// Of columns first to last, with their sums. One loop for each array: compilers make vectors of that.
+// Sets the parameters of columns `first` to `last`. Compilers vectorize the loops because each loop writes one array.
 static void set_columns(const Matmul& one, const int32_t* sums, int64_t first, int64_t last, const Columns& columns) {
   const int64_t end = at_most(last, one.columns);
   const ZeroPoints of_b = one.b_zero_point;
@@ -134,7 +134,7 @@ static void set_columns(const Matmul& one, const int32_t* sums, int64_t first, i
   for (int64_t n = first; n < end; n++) scales[n] = (a_scale * scales[n]) / y_scale;
 }
 
-constexpr int64_t kMostRows = kTileRows > kTwoTiles ? kTileRows : kTwoTiles;  // at a time
+constexpr int64_t kMostRows = kTileRows > kTwoTiles ? kTileRows : kTwoTiles;  // the limit of MatmulPlan::rows
 
 // The epilogue's parameters of one row.
 struct Row {
@@ -143,7 +143,7 @@ struct Row {
   Output output;
 };
 
-// From the sums of one row with V vectors of columns, n the first, to the output's m-th row.
+// The epilogue of row m: requantizes and stores the sums of V vectors of columns, beginning at column n.
 template <int V>
 JAXDML_INLINE void store_row(const Matmul& one, const Columns& columns, bool has_zero_points, const Row& row,
                              const I32 (&sums)[V], int64_t m, int64_t n) {
@@ -182,7 +182,7 @@ static void matmul_tile(const Matmul& one, const Columns& columns, bool has_zero
   for (int r = 0; r < R; r++) store_row(one, columns, has_zero_points, rows[r], sums[r], m + r, n);
 }
 
-// Two tiles of rows with two panels.
+// Multiplies two row tiles by two panels with Strassen's method.
 static void matmul_by_quarters(const Matmul& one, const Columns& columns, bool has_zero_points, const Row* rows,
                                const uint8_t* row_factors, const uint8_t* panels, const uint8_t* panel_factors,
                                const Halves& halves, int64_t m, int64_t n) {
@@ -193,7 +193,7 @@ static void matmul_by_quarters(const Matmul& one, const Columns& columns, bool h
       store_row(one, columns, has_zero_points, rows[r], sums[r / kRows][r % kRows][i], m + r, n + i * kTile);
 }
 
-// kTileRows rows with a whole panel, by AMX.
+// Multiplies kTileRows rows by a full panel with AMX.
 JAXDML_INLINE void matmul_by_tiles(const Matmul& one, const Columns& columns, bool has_zero_points, const Row* rows,
                                    const uint8_t* cells, int64_t stride, const uint8_t* panel, int64_t m, int64_t n) {
   alignas(64) int32_t sums[kTileRows][kTile];
@@ -237,7 +237,7 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
     const int64_t stride = p.is_copied ? row_cells(depth) : depth;
     uint8_t* const row_factors = p.row_factors + worker * p.row_factor_bytes;
     uint8_t* const panel_factors = p.panel_factors + worker * p.panel_factor_bytes;
-    const int64_t pairs = p.is_by_quarters ? (last - first) / kTwoPanels : 0;  // of panels
+    const int64_t pairs = p.is_by_quarters ? (last - first) / kTwoPanels : 0;  // pairs of panels
     for (int64_t i = 0; i < pairs; i++)
       combine_panels(panels + i * kTwoPanels * depth, p.halves, panel_factors + i * p.pair_bytes);
     const uint8_t flip = flip_to_unsigned(one.a_zero_point.is_signed);

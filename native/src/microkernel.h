@@ -1,6 +1,6 @@
-// The microkernel: computes a tile of int32 sums, R rows by V vectors of lanes, in registers.
+// The microkernel computes a tile of int32 sums, R rows by V vectors of lanes, in registers.
 //
-// A row's cells are broadcast to all lanes; lanes lie packed, [depth][V * kLanes] dwords. A dword holds kDepth cells.
+// Each dword of a row, kDepth cells, is broadcast to all lanes. The lanes are packed as [dwords][V * kLanes][kDepth].
 #pragma once
 
 #include <type_traits>
@@ -9,8 +9,8 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-constexpr int kRows = 6;                        // of a full tile
-constexpr int kVectors = kBytes == 64 ? 4 : 2;  // of a full tile
+constexpr int kRows = 6;                        // rows of a full tile
+constexpr int kVectors = kBytes == 64 ? 4 : 2;  // vectors per row of a full tile
 constexpr int kTile = kVectors * kLanes;        // lanes of a full tile
 
 #ifdef __AVX512VNNI__
@@ -25,7 +25,7 @@ struct SignedLanes {  // lanes are int8, rows uint8
   JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_bytes(sum, row, lanes); }
 };
 #else
-struct SignedLanes {  // lanes are int8, widened as they are read
+struct SignedLanes {  // lanes are int8; loads widen lanes to int16
   static constexpr int kVectorBytes = 16;
   JAXDML_INLINE I32 lanes(const uint8_t* from) {
     return (I32)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)from));
@@ -33,7 +33,7 @@ struct SignedLanes {  // lanes are int8, widened as they are read
   JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_words(sum, lanes, row); }
 };
 #endif
-struct Words {  // both are int16
+struct Words {  // lanes and rows are int16
   static constexpr int kVectorBytes = kBytes;
   JAXDML_INLINE I32 lanes(const uint8_t* from) { return load(from); }
   JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_words(sum, lanes, row); }
@@ -42,7 +42,7 @@ struct Words {  // both are int16
 using UnsignedLanes = Words;
 #endif
 
-// Calls f(std::integral_constant) for a value of 1 to kMost, known only now, that a template takes.
+// Passes a runtime value from 1 to kMost to f as a std::integral_constant, so that f can use it as a template argument.
 template <int kMost, class F>
 JAXDML_INLINE void with_constant(int64_t value, const F& f) {
   if constexpr (kMost > 1)
@@ -50,16 +50,16 @@ JAXDML_INLINE void with_constant(int64_t value, const F& f) {
   f(std::integral_constant<int, kMost>());
 }
 
-// With AVX2 a tile takes all 16 registers: in a function of its own nothing else asks for one, and no sum is spilled.
-// With AVX-512 there are 32, and sums stay in registers for what the caller does with them.
+// With AVX2 a tile needs all 16 registers. A separate function keeps the caller's values out of the registers, so the
+// compiler spills no sum. AVX-512 has 32 registers: the tile is inlined, and the sums stay in registers for the caller.
 #ifdef __AVX512VNNI__
 #define JAXDML_TILE JAXDML_INLINE
 #else
 #define JAXDML_TILE __attribute__((noinline)) static
 #endif
 
-// The sums of products of R rows with V vectors of lanes. A row is `runs` runs of `dwords` dwords; `step` bytes lead
-// from one run to the next, `next` bytes from a dword to the next. The lanes of all runs follow each other.
+// Multiplies R rows by V vectors of lanes. A row has `runs` runs of `dwords` dwords. Runs are `step` bytes apart, and
+// the dwords of a run are `next` bytes apart. The packed lanes of all runs are contiguous.
 template <int R, int V, class Dot>
 JAXDML_TILE void multiply_tile(const uint8_t* const (&starts)[R], int64_t runs, int64_t step, const uint8_t* lanes,
                                int64_t dwords, int64_t next, I32 (&to)[R][V]) {
@@ -90,7 +90,7 @@ JAXDML_TILE void multiply_tile(const uint8_t* const (&starts)[R], int64_t runs, 
     for (int v = 0; v < V; v++) to[r][v] = sums[r][v];
 }
 
-// Rows of one run each, `stride` dwords apart.
+// Multiplies contiguous rows that are `stride` dwords apart.
 template <int R, int V, class Dot>
 JAXDML_INLINE void multiply_rows(const Dword* rows, int64_t stride, const uint8_t* lanes, int64_t dwords,
                                  I32 (&sums)[R][V]) {

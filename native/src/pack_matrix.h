@@ -1,7 +1,7 @@
-// Packs matrix b into panels of columns, one column to a lane, and sums each column.
+// Packs matrix b into panels of columns, one column per lane, and sums each column.
 //
-// A packed matrix: its mark, int32 sums of each column, then panels of kTile columns, the last one narrower, of bytes
-// [depth / kDepth][columns][kDepth] each.
+// A packed matrix consists of a mark, the int32 sums of the columns, and panels of kTile columns. Each panel is an
+// array of int8 [depth / kDepth][columns][kDepth]. The last panel may have fewer columns.
 #pragma once
 
 #include "packing.h"
@@ -17,15 +17,15 @@ JAXDML_INLINE int64_t end_of_panels(int64_t depth, int64_t columns) {
   return panels_at(columns) + padded_columns(columns) * padded_depth(depth);
 }
 
-// A part of a matrix takes fewer bytes than the whole, by what is added behind the panels: the size alone then tells
-// whether a matrix is what was packed, or a device's part of it.
+// Padding after the panels grows with depth and columns. A shard of a matrix therefore needs fewer bytes than the whole
+// matrix, and a check of the size detects that a device holds only a shard of the packed matrix.
 static int64_t matrix_bytes(int64_t depth, int64_t columns) {
   return end_of_panels(depth, columns) + 4 * (depth + columns);
 }
 
-constexpr int64_t kRowsAhead = 64;  // that are asked of memory before they are read
+constexpr int64_t kRowsAhead = 64;  // prefetch distance
 
-// The panels of columns first to last, where a panel begins, and these columns' sums.
+// Packs and sums the columns from `first`, the start of a panel, up to `last`.
 static void pack_panels(const uint8_t* b, bool is_signed, int64_t depth, int64_t columns, int64_t first, int64_t last,
                         uint8_t* panels, int32_t* sums) {
   const uint8_t flip = flip_to_signed(is_signed);
@@ -36,7 +36,7 @@ static void pack_panels(const uint8_t* b, bool is_signed, int64_t depth, int64_t
       const uint8_t* rows[kDepth];
       for (int i = 0; i < kDepth; i++) {
         rows[i] = k + i < depth ? b + (k + i) * columns + n : nullptr;
-        // No processor foresees steps from row to row. Rows of 4096 bytes would evict each other from the first cache.
+        // Hardware does not prefetch across rows. In the first-level cache, rows of 4096 bytes would evict each other.
         __builtin_prefetch(b + at_most(k + i + kRowsAhead, depth - 1) * columns + n, 0, 2);
       }
       if (k + kDepth <= depth && n + kTile <= columns) {
@@ -47,7 +47,7 @@ static void pack_panels(const uint8_t* b, bool is_signed, int64_t depth, int64_t
         }
         continue;
       }
-      // A lane past the last column or row is 0 after the flip.
+      // Padding starts as `flip`, so that the flip turns the padding into 0.
       for (int64_t p = 0; p < lanes; p += 16) {
         uint8_t copies[kDepth][16];
         const uint8_t* at[kDepth];
@@ -76,7 +76,7 @@ static void pack_matrix(const Pool& pool, const uint8_t* b, bool is_signed, int6
   memset(packed, 0, panels_at(columns));
   memset(packed + end_of_panels(depth, columns), 0, 4 * (depth + columns));
   memcpy(packed, &kMatrixMark, 4);
-  constexpr int64_t kAtOnce = 8 * kTile;  // columns, so that runs of B's rows are read
+  constexpr int64_t kAtOnce = 8 * kTile;  // columns of an item, so that an item reads long runs of each row
   parallel(pool, ceil_div(columns, kAtOnce), [&](int64_t item, int64_t) {
     const int64_t first = item * kAtOnce, last = at_most(padded_columns(columns), first + kAtOnce);
     pack_panels(b, is_signed, depth, columns, first, last, packed + panels_at(columns) + first * padded_depth(depth),

@@ -6,12 +6,12 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// Lanes of the panel that begins at a column, of so many.
+// The lanes of the panel that begins at column `first`. The last panel may be narrower than a tile.
 JAXDML_INLINE int64_t panel_lanes(int64_t columns, int64_t first) {
   return at_most(kTile, round_up(columns, kLanes) - first);
 }
 
-// Lane p of 16 gets byte p of each of kDepth rows.
+// Interleaves 16 bytes of each of kDepth rows: lane p gets byte p of every row, after the flip.
 JAXDML_INLINE I32 interleaved(const uint8_t* const (&rows)[kDepth], uint8_t flip) {
   const __m128i top = _mm_set1_epi8(char(flip));
   __m128i x[kDepth];
@@ -27,7 +27,7 @@ JAXDML_INLINE I32 interleaved(const uint8_t* const (&rows)[kDepth], uint8_t flip
 #endif
 }
 
-// n bytes, as uint8 after the flip, in cells.
+// Flips `count` bytes to uint8 and widens each byte to a cell.
 JAXDML_INLINE void copy_cells(const uint8_t* from, uint8_t flip, int64_t count, Cell* to) {
   for (int64_t i = 0; i < count; i++) to[i] = Cell(uint8_t(from[i] ^ flip));
 }

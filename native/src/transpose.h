@@ -5,7 +5,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// `count` bytes, at most a vector of them; what lies behind them is anything.
+// Loads `count` bytes without reading past them, because they may end the buffer. The other bytes become 0.
 JAXDML_INLINE I32 load_some(const uint8_t* from, int64_t count) {
   if (count >= kBytes) return load(from);
 #ifdef __AVX512VNNI__
@@ -28,7 +28,7 @@ JAXDML_INLINE void store_some(uint8_t* to, __m128i bytes, int64_t count) {
 #endif
 }
 
-// The same, as cells.
+// Stores the first `count` bytes, each widened to a cell.
 JAXDML_INLINE void store_cells(Cell* to, __m128i bytes, int64_t count) {
 #ifdef __AVX512VNNI__
   store_some(to, bytes, count);
@@ -41,7 +41,7 @@ JAXDML_INLINE void store_cells(Cell* to, __m128i bytes, int64_t count) {
 #endif
 }
 
-// In each 128 bits, a square of 16 x 16 bytes. A round puts rows i and i + 8 in turns; four rounds make rows columns.
+// Transposes 16 x 16 bytes in each 128-bit lane. A round interleaves rows i and i + 8; four rounds transpose the block.
 JAXDML_INLINE void transpose_sixteen(I32 (&x)[16]) {
   for (int round = 0; round < 4; round++) {
     I32 y[16];
@@ -55,7 +55,7 @@ JAXDML_INLINE void transpose_sixteen(I32 (&x)[16]) {
   }
 }
 
-// A square of 4 x 4 dwords.
+// Transposes a block of 4 x 4 dwords.
 JAXDML_INLINE void transpose_dwords(__m128i (&x)[4]) {
   const __m128i a = _mm_unpacklo_epi32(x[0], x[1]), b = _mm_unpackhi_epi32(x[0], x[1]);
   const __m128i c = _mm_unpacklo_epi32(x[2], x[3]), d = _mm_unpackhi_epi32(x[2], x[3]);
@@ -65,7 +65,7 @@ JAXDML_INLINE void transpose_dwords(__m128i (&x)[4]) {
   x[3] = _mm_unpackhi_epi64(b, d);
 }
 
-// Calls into(column, its 16 bytes) for the first `count` columns of what transpose_sixteen has made.
+// Calls into(column, bytes) with the 16 bytes of each of the first `count` columns, after transpose_sixteen.
 template <int kPart = 0, class F>
 JAXDML_INLINE void each_column(const I32 (&x)[16], int64_t count, const F& into) {
   if (count <= kPart * 16) return;
