@@ -16,7 +16,7 @@ from jaxdml._operators.call import OPERATORS
 ROOT = Path(__file__).parents[2]
 REFERENCE = {path.stem: path.read_text(encoding="utf-8") for path in sorted(generate.REFERENCE.glob("*.md"))}
 HEADINGS = ["Formula", "Function and desc", "Example", "Errors", "Feature levels"]
-TYPES = re.compile(r"^\.\. py:data:: ([\w.]+)", re.M)  # autodoc finds no docstring of a type alias
+TYPES = re.compile(r"^\.\. py:data:: (\w+)", re.M)  # autodoc finds no docstring of a type alias
 CHECKED = re.compile(r"(?<=[ ])jaxdml\.checked\.\w+(?=\()")  # they share one directive and one docstring
 
 
@@ -85,9 +85,9 @@ def targets():
     for text in REFERENCE.values():
         yield from generate.documented(text)
         yield from CHECKED.findall(text)
-        yield from TYPES.findall(text)
     assert ".. automodule:: jaxdml.reference\n   :members:" in REFERENCE["reference_module"]
     yield from (f"jaxdml.reference.{name}" for name in functions(dml.reference))
+    yield from (f"jaxdml.typing.{name}" for name in TYPES.findall(REFERENCE["typing"]))
 
 
 def functions(module):
