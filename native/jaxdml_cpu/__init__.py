@@ -1,6 +1,6 @@
-"""Native CPU kernels of jaxdml: a library of XLA custom calls, and what has to be known of them before a call.
+"""Native CPU kernels of jaxdml: a library of XLA custom calls, and the sizes of packed weights.
 
-jaxdml finds this package when it is imported. It has no other users.
+jaxdml imports this package if it is installed. It has no other users.
 """
 
 import ctypes
@@ -25,13 +25,13 @@ class Library:
     """The loaded library.
 
     Attributes:
-      handlers: by name, what `jax.ffi.pycapsule` takes.
-      built_with: the version of jaxlib whose headers it was built with.
-      kernels: the name of the instruction set that was chosen; None where the processor has no kernels.
+      handlers: maps names of custom calls to functions that `jax.ffi.pycapsule` accepts.
+      built_with: the version of jaxlib whose headers the library was compiled with.
+      kernels: the name of the chosen instruction set; None if none runs on this processor.
     """
 
     def __init__(self, path: str, name: str = "") -> None:
-        """Loads the library and chooses kernels by name; an empty name is the fastest that run here."""
+        """Loads the library and chooses kernels by name; an empty name chooses the fastest that run here."""
         loaded = ctypes.CDLL(path)
         self.handlers = {handler: loaded[f"jaxdml_cpu_{handler}"] for handler in HANDLERS}
         choose, built_with = loaded["jaxdml_cpu_choose"], loaded["jaxdml_cpu_built_with"]
@@ -43,15 +43,15 @@ class Library:
         self.built_with = built_with().decode()
 
     def matrix_bytes(self, depth: int, columns: int) -> int:
-        """Bytes of a packed matrix [depth, columns]."""
+        """The size of a packed matrix [depth, columns] in bytes."""
         return int(self._matrix_bytes(ctypes.c_int64(depth), ctypes.c_int64(columns)))
 
     def filter_bytes(self, shape: tuple[int, int, int, int], group_count: int) -> int:
-        """Bytes of a packed filter [outputs, channels of a group, rows, columns]."""
+        """The size of a packed filter [outputs, channels of a group, rows, columns] in bytes."""
         return int(self._filter_bytes((ctypes.c_int64 * 4)(*shape), ctypes.c_int64(group_count)))
 
 
 def load(name: str = "") -> Library:
-    """The library that was built with this package."""
+    """Loads the library that was built with this package."""
     with resources.as_file(resources.files(__name__) / "libjaxdml_cpu.so") as path:
         return Library(str(path), name)

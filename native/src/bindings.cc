@@ -1,8 +1,8 @@
 // XLA FFI handlers of the kernels. A handler validates each buffer's shape before it computes a pointer into the
 // buffer.
 //
-// Every operand of a call has the same leading dimensions, those of vmap and of batched products, or ones in their
-// place, along which the operand is the same for all.
+// The leading dimensions of a call number its problems: the dimensions of vmap and of batched products. An operand
+// whose leading dimension is 1 is broadcast along it.
 #include <cstring>
 #include <new>
 #include <vector>
@@ -52,21 +52,23 @@ ffi::Error matmul(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_sc
   const ffi::AnyBuffer y = *result;
   const size_t rank = y.dimensions().size();
   JAXDML_EXPECT(chosen, "no kernels were chosen");
-  JAXDML_EXPECT(rank >= 2 && is_type(y), "the product is no matrix of int8, uint8 or int32");
+  JAXDML_EXPECT(rank >= 2 && is_type(y), "the product is not a matrix of int8, uint8 or int32");
   const size_t leading = rank - 2;
   for (const ffi::AnyBuffer& x : {a, b, a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point})
-    JAXDML_EXPECT(leads(x, y, leading, rank), "an operand's leading dimensions are not the product's");
+    JAXDML_EXPECT(leads(x, y, leading, rank), "an operand's leading dimensions differ from the product's");
   const int64_t rows = y.dimensions()[leading], columns = y.dimensions()[leading + 1];
   const int64_t depth = a.dimensions()[leading + 1];
-  JAXDML_EXPECT(is_byte(a) && a.dimensions()[leading] == rows, "a has not as many rows as the product");
+  JAXDML_EXPECT(is_byte(a) && a.dimensions()[leading] == rows,
+                "a is not int8 or uint8, or its rows differ from the product's");
   for (const ffi::AnyBuffer& x : {a_scale, b_scale, y_scale})
     JAXDML_EXPECT(x.element_type() == ffi::DataType::F32, "a scale is not float32");
   for (const ffi::AnyBuffer& x : {a_zero_point, b_zero_point, y_zero_point})
     JAXDML_EXPECT(is_byte(x), "a zero point is not int8 or uint8");
   for (const ffi::AnyBuffer& x : {a_scale, a_zero_point, y_scale, y_zero_point})
-    JAXDML_EXPECT(is_along(x, leading, leading, rows), "a parameter of a or the product is not one for each row");
+    JAXDML_EXPECT(is_along(x, leading, leading, rows),
+                  "a parameter of a or of the product needs one element, or one per row");
   for (const ffi::AnyBuffer& x : {b_scale, b_zero_point})
-    JAXDML_EXPECT(is_along(x, leading, leading + 1, columns), "a parameter of b is not one for each column");
+    JAXDML_EXPECT(is_along(x, leading, leading + 1, columns), "a parameter of b needs one element, or one per column");
   JAXDML_EXPECT(is_signed(a) == is_signed(a_zero_point), "a and its zero point differ in type");
   const int64_t packed_bytes = chosen->matrix_bytes(depth, columns);
   const auto of_b = b.dimensions();
@@ -75,14 +77,14 @@ ffi::Error matmul(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_sc
   } else {
     JAXDML_EXPECT(
         is_byte(b) && is_signed(b) == is_signed(b_zero_point) && of_b[leading] == depth && of_b[leading + 1] == columns,
-        "b does not fit a and the product");
+        "b's type differs from its zero point's, or its shape does not match a and the product");
   }
   const int64_t count = product(y.dimensions(), 0, leading);
   if (!count || !rows || !columns) return ffi::Error::Success();
 
   const FloatMode mode;
   const Pool pool = pool_of(threads, checked_product(count * rows * columns, depth));
-  // Few rows that see a matrix of their own take it raw; else it is packed for the call.
+  // A few rows multiply an unpacked matrix if each problem has its own matrix; otherwise this call packs it.
   const bool is_raw = !is_packed && depth && rows <= chosen->most_raw_rows && product(of_b, 0, leading) == count;
   const int64_t matrices = is_packed || is_raw ? 0 : product(of_b, 0, leading);
   const Scratch packed(checked_product(matrices, packed_bytes));
@@ -135,15 +137,16 @@ void merge_batches(std::vector<Convolution>& problems) {
 
 using Numbers = ffi::Span<const int64_t>;
 
-// The filter that a shape [outputs, channels of a group, rows, columns] stands for.
+// Reads a filter's shape [outputs, channels of a group, rows, columns].
 ffi::Error read_filter(Numbers shape, int64_t groups, Filter& filter) {
-  JAXDML_EXPECT(shape.size() == 4 && groups > 0, "a filter has four dimensions and at least one group");
+  JAXDML_EXPECT(shape.size() == 4 && groups > 0, "a filter needs four dimensions and at least one group");
   int64_t size = checked_product(4, groups);  // bytes of the largest cells
   for (const int64_t extent : shape) {
     JAXDML_EXPECT(extent > 0, "a filter has no elements");
     size = checked_product(size, extent);
   }
-  JAXDML_EXPECT(size >= 0 && shape[0] % groups == 0, "a filter is too large, or does not fall into its groups");
+  JAXDML_EXPECT(size >= 0 && shape[0] % groups == 0,
+                "a filter is too large, or its outputs are not divisible by the groups");
   filter = {shape[0], shape[1], shape[2], shape[3], groups, false};
   return ffi::Error::Success();
 }
@@ -155,11 +158,12 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
                     Numbers strides, Numbers dilations, Numbers start_padding, Numbers end_padding) {
   const ffi::AnyBuffer y = *result;
   JAXDML_EXPECT(chosen, "no kernels were chosen");
-  JAXDML_EXPECT(y.dimensions().size() >= 4 && is_type(y), "the output is no image of int8, uint8 or int32");
+  JAXDML_EXPECT(y.dimensions().size() >= 4 && is_type(y), "the output is not a batch of int8, uint8 or int32 images");
   const size_t leading = y.dimensions().size() - 4;
-  JAXDML_EXPECT(leads(x, y, leading, leading + 4) && is_byte(x), "x is no image like the output");
+  JAXDML_EXPECT(leads(x, y, leading, leading + 4) && is_byte(x),
+                "x is not a batch of int8 or uint8 images with the output's leading dimensions");
   for (const ffi::AnyBuffer& p : {x_scale, x_zero_point, filter_scale, filter_zero_point, bias, y_scale, y_zero_point})
-    JAXDML_EXPECT(leads(p, y, leading, leading + 1), "a parameter's leading dimensions are not the output's");
+    JAXDML_EXPECT(leads(p, y, leading, leading + 1), "a parameter's leading dimensions differ from the output's");
   for (const ffi::AnyBuffer& p : {x_scale, filter_scale, y_scale})
     JAXDML_EXPECT(p.element_type() == ffi::DataType::F32, "a scale is not float32");
   for (const ffi::AnyBuffer& p : {x_zero_point, filter_zero_point, y_zero_point})
@@ -170,16 +174,17 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
   JAXDML_RETURN_IF_WRONG(read_filter(filter_shape, group_count, one.filter));
   one.filter.is_for_one_call = !is_packed;
   for (const ffi::AnyBuffer& p : {x_scale, x_zero_point, y_scale, y_zero_point})
-    JAXDML_EXPECT(p.dimensions()[leading] == 1, "a parameter of x or the output is not one number");
+    JAXDML_EXPECT(p.dimensions()[leading] == 1, "a parameter of x or of the output needs one element");
   for (const ffi::AnyBuffer& p : {filter_scale, filter_zero_point})
-    JAXDML_EXPECT(is_along(p, leading, leading, one.filter.outputs), "a parameter is not one for each output channel");
+    JAXDML_EXPECT(is_along(p, leading, leading, one.filter.outputs),
+                  "a parameter of the filter needs one element, or one per output channel");
   const bool has_bias = bias.dimensions()[leading] == one.filter.outputs;
-  JAXDML_EXPECT(has_bias || bias.dimensions()[leading] == 0, "bias is not one for each output channel");
+  JAXDML_EXPECT(has_bias || bias.dimensions()[leading] == 0, "bias needs one element per output channel");
 
   const int64_t* of_x = x.dimensions().begin() + leading;
   const int64_t* of_y = y.dimensions().begin() + leading;
   JAXDML_EXPECT(of_x[0] == of_y[0] && of_x[1] == one.filter.channels * group_count && of_y[1] == one.filter.outputs,
-                "x, filter and output do not fit");
+                "the shapes of x, filter and output do not match");
   one.batch = of_x[0];
   one.height = of_x[2];
   one.width = of_x[3];
@@ -188,24 +193,24 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
   const int64_t kernel[2] = {one.filter.rows, one.filter.columns};
   int64_t elements = of_x[0] * of_x[1];  // of the padded input
   for (const Numbers numbers : {strides, dilations, start_padding, end_padding})
-    JAXDML_EXPECT(numbers.size() == 2, "an option is not two numbers");
+    JAXDML_EXPECT(numbers.size() == 2, "an option needs two numbers");
   for (size_t i = 0; i < 2; i++) {
     one.start[i] = start_padding[i];
     one.end[i] = end_padding[i];
     constexpr int64_t kMost = int64_t(1) << 32;
     for (const int64_t number : {strides[i], dilations[i], one.start[i], one.end[i]})
       JAXDML_EXPECT(number >= 0 && number < kMost, "an option is out of range");
-    JAXDML_EXPECT(strides[i] && dilations[i], "strides and dilations are at least 1");
+    JAXDML_EXPECT(strides[i] && dilations[i], "strides and dilations must be at least 1");
     const int64_t reach = checked_product(kernel[i] - 1, dilations[i]);
     const int64_t padded = of_x[2 + i] + one.start[i] + one.end[i];
     JAXDML_EXPECT(reach >= 0 && padded > reach && of_y[2 + i] == (padded - reach - 1) / strides[i] + 1,
                   "the output's size does not follow from x, filter and options");
     elements = checked_product(elements, padded);
     one.stride[i] = strides[i];
-    // One element has no next one, however far that would be; a dilation of 1 takes no memory.
+    // The dilation of a kernel of one element has no effect, and a large dilation would enlarge the scratch memory.
     one.dilation[i] = kernel[i] == 1 ? 1 : dilations[i];
   }
-  // No memory has so much, and sizes that are a few times as large, times threads, do not overflow.
+  // No machine has this much memory. Below the limit, the scratch sizes, multiplied by threads, cannot overflow.
   if (elements < 0 || elements >> 46) return no_memory();
   const int64_t packed_bytes = chosen->filter_bytes(one.filter);
   const auto of_filter = filter.dimensions();
@@ -215,16 +220,16 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
   } else {
     JAXDML_EXPECT(
         leads(filter, y, leading, leading + 4) && is_byte(filter) && is_signed(filter) == is_signed(filter_zero_point),
-        "the filter does not fit the output or its zero point");
+        "the filter's leading dimensions or type do not match the output or the zero point");
     for (size_t i = 0; i < 4; i++)
-      JAXDML_EXPECT(of_filter[leading + i] == filter_shape[i], "the filter is not of the shape that is said");
+      JAXDML_EXPECT(of_filter[leading + i] == filter_shape[i], "the filter's shape differs from filter_shape");
   }
   const int64_t count = product(y.dimensions(), 0, leading);
   if (!count || !product(y.dimensions(), leading, leading + 4)) return ffi::Error::Success();
 
   const FloatMode mode;
   const int64_t weights = one.filter.channels * kernel[0] * kernel[1];
-  // An output takes as long as some multiplications more, of which a depthwise convolution has few.
+  // 64 stands for the fixed cost of an output, which dominates in a depthwise convolution.
   const Pool pool = pool_of(threads, checked_product(product(y.dimensions(), 0, leading + 4), weights + 64));
   const int64_t filters = is_packed ? 0 : product(of_filter, 0, leading);
   const Scratch packed(checked_product(filters, packed_bytes));
@@ -261,25 +266,26 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
   return ffi::Error::Success();
 }
 
-// What an element-wise kernel takes: a tensor of the output's shape, and a scale and a zero point of one element.
+// Checks operands of element-wise kernels: a tensor of the output's shape; a scale and a zero point of one element.
 ffi::Error check_tensor(ffi::AnyBuffer x, ffi::AnyBuffer y, int64_t leading_count) {
   const size_t rank = y.dimensions().size(), leading = size_t(leading_count);
   JAXDML_EXPECT(chosen, "no kernels were chosen");
   JAXDML_EXPECT(leading_count >= 0 && leading <= rank && leads(x, y, leading, rank),
-                "an operand is no tensor like the output");
+                "an operand's leading dimensions differ from the output's");
   for (size_t i = leading; i < rank; i++)
-    JAXDML_EXPECT(x.dimensions()[i] == y.dimensions()[i], "an operand has not the output's shape");
+    JAXDML_EXPECT(x.dimensions()[i] == y.dimensions()[i], "an operand's shape differs from the output's");
   return ffi::Error::Success();
 }
 ffi::Error check_numbers(ffi::AnyBuffer scale, ffi::AnyBuffer zero_point, ffi::AnyBuffer y, int64_t leading_count) {
   const size_t leading = size_t(leading_count);
   JAXDML_EXPECT(scale.element_type() == ffi::DataType::F32 && leads(scale, y, leading, leading),
-                "a scale is no number");
-  JAXDML_EXPECT(is_byte(zero_point) && leads(zero_point, y, leading, leading), "a zero point is no number");
+                "a scale is not one float32 element");
+  JAXDML_EXPECT(is_byte(zero_point) && leads(zero_point, y, leading, leading),
+                "a zero point is not one int8 or uint8 element");
   return ffi::Error::Success();
 }
 
-// Computes the problems that make(number, size) says, one for each of the leading dimensions' tensors.
+// Runs the kernel on one problem for each index of the leading dimensions, as make(index, size) describes it.
 template <class Problem, class Make>
 ffi::Error compute_each(ffi::ThreadPool& threads, ffi::AnyBuffer y, int64_t leading,
                         void (*kernel)(const Pool&, const Problem*, int64_t), const Make& make) {
@@ -325,7 +331,8 @@ ffi::Error quantize(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer sc
   const ffi::AnyBuffer y = *result;
   JAXDML_RETURN_IF_WRONG(check_tensor(x, y, leading));
   JAXDML_RETURN_IF_WRONG(check_numbers(scale, zero_point, y, leading));
-  JAXDML_EXPECT(x.element_type() == ffi::DataType::F32 && is_byte(y), "x is not float32, or the output no bytes");
+  JAXDML_EXPECT(x.element_type() == ffi::DataType::F32 && is_byte(y),
+                "x is not float32, or the output not int8 or uint8");
   return compute_each(threads, y, leading, chosen->quantize, [&](int64_t i, int64_t size) {
     const auto at = [&](ffi::AnyBuffer of) { return at_problem(of, y, size_t(leading), i); };
     return Quantization{size,
@@ -342,7 +349,8 @@ ffi::Error dequantize(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer 
   const ffi::AnyBuffer y = *result;
   JAXDML_RETURN_IF_WRONG(check_tensor(x, y, leading));
   JAXDML_RETURN_IF_WRONG(check_numbers(scale, zero_point, y, leading));
-  JAXDML_EXPECT(is_byte(x) && y.element_type() == ffi::DataType::F32, "x is no bytes, or the output not float32");
+  JAXDML_EXPECT(is_byte(x) && y.element_type() == ffi::DataType::F32,
+                "x is not int8 or uint8, or the output not float32");
   return compute_each(threads, y, leading, chosen->dequantize, [&](int64_t i, int64_t size) {
     const auto at = [&](ffi::AnyBuffer of) { return at_problem(of, y, size_t(leading), i); };
     return Dequantization{size,
@@ -360,7 +368,7 @@ ffi::Error extremes(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::Result<ffi::
   JAXDML_EXPECT(chosen, "no kernels were chosen");
   JAXDML_EXPECT(leading >= 0 && outer <= rank && leads(x, y, outer, rank) && y.dimensions().size() == outer + 1 &&
                     y.dimensions()[outer] == 2,
-                "the result is not two numbers for each tensor");
+                "the result needs two elements per tensor");
   JAXDML_EXPECT(x.element_type() == ffi::DataType::F32 && y.element_type() == ffi::DataType::F32, "x is not float32");
   const int64_t count = product(y.dimensions(), 0, outer), size = product(x.dimensions(), outer, rank);
   if (!count) return ffi::Error::Success();
@@ -379,12 +387,12 @@ ffi::Error row_sums(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::Result<ffi::
   const size_t rank = y.dimensions().size();
   JAXDML_EXPECT(chosen, "no kernels were chosen");
   JAXDML_EXPECT(rank && x.dimensions().size() == rank + 1 && is_byte(x) && y.element_type() == ffi::DataType::S32,
-                "x is no matrix of int8 or uint8, or the result not int32");
+                "x is not a matrix of int8 or uint8, or the result not int32");
   for (size_t i = 0; i < rank; i++)
-    JAXDML_EXPECT(x.dimensions()[i] == y.dimensions()[i], "there is not one sum for each row");
+    JAXDML_EXPECT(x.dimensions()[i] == y.dimensions()[i], "the result needs one sum per row");
   const int64_t rows = product(y.dimensions(), 0, rank), depth = x.dimensions()[rank];
   if (!rows) return ffi::Error::Success();
-  JAXDML_EXPECT(depth < int64_t(1) << 27, "int32 does not hold the sums of such rows");
+  JAXDML_EXPECT(depth < int64_t(1) << 27, "the sum of a row this long overflows int32");
   const Rows one = {rows, depth, static_cast<const uint8_t*>(x.untyped_data()), is_signed(x),
                     static_cast<int32_t*>(y.untyped_data())};
   chosen->row_sums(pool_of(threads, rows * (depth + 16)), &one, 1);
@@ -394,12 +402,12 @@ ffi::Error row_sums(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::Result<ffi::
 ffi::Error pack_matrix(ffi::ThreadPool threads, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> result) {
   const auto dims = b.dimensions(), to = result->dimensions();
   JAXDML_EXPECT(chosen, "no kernels were chosen");
-  JAXDML_EXPECT(dims.size() >= 2 && to.size() == dims.size() - 1 && is_byte(b), "b is no matrix of int8 or uint8");
+  JAXDML_EXPECT(dims.size() >= 2 && to.size() == dims.size() - 1 && is_byte(b), "b is not a matrix of int8 or uint8");
   const size_t leading = dims.size() - 2;
   const int64_t depth = dims[leading], columns = dims[leading + 1], count = product(dims, 0, leading);
   const int64_t bytes = chosen->matrix_bytes(depth, columns);
   JAXDML_EXPECT(to[leading] == bytes && product(to, 0, leading) == count && result->element_type() == ffi::DataType::U8,
-                "the result is not as large as a packed matrix");
+                "the result does not have the size of the packed matrix");
   const Pool pool = pool_of(threads, count * depth * columns * 4);
   for (int64_t i = 0; i < count; i++)
     chosen->pack_matrix(pool, static_cast<const uint8_t*>(b.untyped_data()) + i * depth * columns, is_signed(b), depth,
@@ -412,14 +420,14 @@ ffi::Error pack_filter(ffi::ThreadPool threads, ffi::AnyBuffer filter, ffi::Resu
   const auto dims = filter.dimensions(), to = result->dimensions();
   JAXDML_EXPECT(chosen, "no kernels were chosen");
   JAXDML_EXPECT(dims.size() >= 4 && to.size() == dims.size() - 3 && is_byte(filter),
-                "the filter is none of int8 or uint8 in two dimensions");
+                "the filter is not int8 or uint8 with two spatial dimensions");
   const size_t leading = dims.size() - 4;
   Filter shape;
   JAXDML_RETURN_IF_WRONG(read_filter(Numbers(dims.begin() + leading, 4), group_count, shape));
   const int64_t bytes = chosen->filter_bytes(shape), count = product(dims, 0, leading);
   const int64_t size = product(dims, leading, leading + 4);
   JAXDML_EXPECT(to[leading] == bytes && product(to, 0, leading) == count && result->element_type() == ffi::DataType::U8,
-                "the result is not as large as a packed filter");
+                "the result does not have the size of the packed filter");
   const Pool pool = pool_of(threads, count * size * 16);
   for (int64_t i = 0; i < count; i++)
     chosen->pack_filter(pool, static_cast<const uint8_t*>(filter.untyped_data()) + i * size, is_signed(filter), shape,
@@ -450,7 +458,7 @@ struct Guarded<kFunction> {
 #define JAXDML_EXPORT extern "C" __attribute__((visibility("default")))
 #endif
 
-// Chooses kernels by name, or the fastest for an empty name; their name, or null where they do not run here.
+// Chooses kernels by name; an empty name chooses the fastest. Returns their name, or null if they cannot run here.
 JAXDML_EXPORT const char* jaxdml_cpu_choose(const char* name) {
   for (const jaxdml::Kernels* kernels : {&jaxdml::kAmxInt8, &jaxdml::kAvx512Vnni, &jaxdml::kAvx2})
     if ((!*name || !std::strcmp(name, kernels->name)) && jaxdml::runs_here(*kernels)) {
@@ -460,7 +468,7 @@ JAXDML_EXPORT const char* jaxdml_cpu_choose(const char* name) {
   return nullptr;
 }
 
-// Bytes of packed weights; -1 for a shape that no filter has.
+// Sizes of packed weights in bytes; -1 if the shape is not a filter's.
 JAXDML_EXPORT int64_t jaxdml_cpu_matrix_bytes(int64_t depth, int64_t columns) {
   return jaxdml::chosen->matrix_bytes(depth, columns);
 }

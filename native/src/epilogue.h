@@ -1,16 +1,16 @@
 // From int32 sums to the output's bytes: float32(sum) * multiplier, rounded, ties to even, plus zero point, saturated.
 //
-// Floats are computed with the processor's flush-to-zero modes on, which is the library's rule for subnormals.
+// The handlers turn on the processor's flush-to-zero modes: subnormals are flushed everywhere in the library.
 #pragma once
 
 #include "common.h"
 
 namespace jaxdml::JAXDML_ISA {
 
-// Bytes are made as int8: a zero point of uint8 is less 128, and the top bits are flipped at the end.
+// The epilogue computes int8. For uint8, it subtracts 128 from the zero point and flips the top bits at the end.
 struct Output {
-  I32 zero_point;  // in each 16 bits
-  I32 flip;        // in each 8 bits
+  I32 zero_point;  // in each 16-bit word
+  I32 flip;        // in each byte
 };
 
 JAXDML_INLINE Output output_of(int32_t zero_point, bool is_signed) {
@@ -20,10 +20,10 @@ JAXDML_INLINE Output output_of(int32_t zero_point, bool is_signed) {
 
 JAXDML_INLINE F32 scaled(I32 sum, F32 multiplier) { return floats(sum) * multiplier; }
 
-// The bytes of up to four vectors; in each 128 bits, four bytes of each vector.
+// Converts up to four vectors to bytes; each 128 bits hold four bytes of each vector.
 //
-// Floats beyond int32, and NaN, round to the lowest int32. That saturates rightly except for large positive floats; the
-// bound handles those. Every later step saturates too.
+// The conversion maps floats beyond int32, and NaN, to the lowest int32. That would be wrong for large positive floats,
+// so they are clamped first. Every later step saturates.
 template <int V>
 JAXDML_INLINE I32 saturated(const F32 (&x)[V], const Output& output) {
   I32 rounds[4] = {};
@@ -36,7 +36,7 @@ JAXDML_INLINE I32 saturated(const F32 (&x)[V], const Output& output) {
 
 constexpr int stored_bytes(int vectors) { return kBytes == 32 && vectors <= 2 ? 16 : kBytes; }
 
-// Stores the bytes of all lanes of the vectors, in order, and writes stored_bytes(V) of them.
+// Converts the vectors to bytes in the order of their lanes, and stores stored_bytes(V) of these.
 template <int V>
 JAXDML_INLINE void store_saturated(uint8_t* to, const F32 (&x)[V], const Output& output) {
   const I32 bytes = gather_firsts(saturated(x, output));

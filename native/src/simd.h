@@ -1,5 +1,5 @@
-// Vectors of one instruction set. Everything in namespace JAXDML_ISA is compiled once for each set, and is told apart
-// by the name of its namespace, so that a linker never merges code of two sets.
+// Vectors of one instruction set. Everything in namespace JAXDML_ISA is compiled once for each set. Each set has its
+// own namespace, so that a linker never merges code of two sets.
 #pragma once
 
 #include <immintrin.h>
@@ -12,7 +12,7 @@ namespace jaxdml::JAXDML_ISA {
 #ifdef __AVX512VNNI__
 constexpr int kBytes = 64;  // of a vector
 constexpr int kDepth = 4;   // products that one 32-bit lane adds up in one instruction
-using Cell = uint8_t;       // what a product takes; weights are int8 in it
+using Cell = uint8_t;       // the type of an activation in a product; a weight is the signed type of this size
 #else
 constexpr int kBytes = 32;
 constexpr int kDepth = 2;
@@ -24,7 +24,7 @@ using I32 = int32_t __attribute__((vector_size(kBytes)));
 using U32 = uint32_t __attribute__((vector_size(kBytes)));
 using F32 = float __attribute__((vector_size(kBytes)));
 using I16 = int16_t __attribute__((vector_size(kBytes)));
-// The attributes stand before the sign of equality: Clang drops `aligned` behind it.
+// The attributes precede the `=`: Clang ignores `aligned` after it.
 using LooseI32 __attribute__((aligned(1), may_alias)) = I32;
 using LooseF32 __attribute__((aligned(1), may_alias)) = F32;
 using Dword __attribute__((aligned(1), may_alias)) = int32_t;
@@ -39,12 +39,12 @@ JAXDML_INLINE void store(void* to, I32 x) { *static_cast<LooseI32*>(to) = x; }
 JAXDML_INLINE I32 splat(int32_t x) { return x - I32{}; }
 JAXDML_INLINE F32 splat(float x) { return x - F32{}; }
 
-// As many bytes as a vector has words, after the flip.
+// Flips half a vector of bytes and widens each to a 16-bit word.
 JAXDML_INLINE I16 words_of_bytes(const uint8_t* from, uint8_t flip) {
   return __builtin_convertvector(*reinterpret_cast<const LooseBytes*>(from) ^ flip, I16);
 }
 
-// The same modulo 2**32, where C++ leaves signed overflow undefined.
+// Arithmetic modulo 2**32: C++ leaves the overflow of signed integers undefined.
 JAXDML_INLINE I32 add(I32 x, I32 y) { return (I32)((U32)x + (U32)y); }
 JAXDML_INLINE I32 subtract(I32 x, I32 y) { return (I32)((U32)x - (U32)y); }
 JAXDML_INLINE I32 multiply(I32 x, I32 y) { return (I32)((U32)x * (U32)y); }
@@ -60,13 +60,13 @@ JAXDML_INLINE I32 dot_words(I32 sum, I32 x, I32 y) {
 }
 JAXDML_INLINE I32 rounded(F32 x) { return (I32)_mm512_cvtps_epi32((__m512)x); }
 JAXDML_INLINE F32 floats(I32 x) { return (F32)_mm512_cvtepi32_ps((__m512i)x); }
-// The greater and the lesser; y where x is NaN.
+// The maximum and the minimum; y where x is NaN.
 JAXDML_INLINE F32 greater(F32 x, F32 y) { return (F32)_mm512_max_ps((__m512)x, (__m512)y); }
 JAXDML_INLINE F32 lesser(F32 x, F32 y) { return (F32)_mm512_min_ps((__m512)x, (__m512)y); }
 JAXDML_INLINE I32 from_unsigned_bytes(const uint8_t* from) {
   return (I32)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)from));
 }
-// memcpy for a few bytes, without a call.
+// memcpy of a few bytes, without a call.
 JAXDML_INLINE void copy_bytes(void* to, const void* from, int64_t count) {
   auto* target = static_cast<uint8_t*>(to);
   const auto* source = static_cast<const uint8_t*>(from);
@@ -84,13 +84,13 @@ JAXDML_INLINE F32 lesser(F32 x, F32 y) { return (F32)_mm256_min_ps((__m256)x, (_
 JAXDML_INLINE I32 from_unsigned_bytes(const uint8_t* from) {
   return (I32)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from));
 }
-// memcpy for a few bytes, of which compilers make a call, or `rep movs`, that takes longer than to copy them.
+// memcpy of a few bytes. Compilers turn memcpy into a call or `rep movs`, which costs more than the copy itself.
 JAXDML_INLINE void copy_bytes(void* to, const void* from, int64_t count) {
   auto* target = static_cast<uint8_t*>(to);
   const auto* source = static_cast<const uint8_t*>(from);
   for (; count >= kBytes; count -= kBytes, target += kBytes, source += kBytes) {
     I32 bytes = load(source);
-    asm("" : "+x"(bytes));  // GCC would make memcpy of the loop
+    asm("" : "+x"(bytes));  // otherwise GCC turns the loop into memcpy
     store(target, bytes);
   }
 #pragma GCC unroll 5
@@ -103,8 +103,8 @@ JAXDML_INLINE void copy_bytes(void* to, const void* from, int64_t count) {
 }
 #endif
 
-// Instructions that treat each 128 bits of a vector by themselves: the lower and the higher halves of x and y in turns,
-// and both vectors, one behind the other, in half the bits, saturated.
+// Instructions that work within each 128 bits of a vector. low_* and high_* interleave the lower or the upper halves of
+// x and y. to_* narrow x and then y to half the width, saturated.
 #ifdef __AVX512VNNI__
 JAXDML_INLINE I32 low_bytes(I32 x, I32 y) { return (I32)_mm512_unpacklo_epi8((__m512i)x, (__m512i)y); }
 JAXDML_INLINE I32 high_bytes(I32 x, I32 y) { return (I32)_mm512_unpackhi_epi8((__m512i)x, (__m512i)y); }
@@ -113,12 +113,12 @@ JAXDML_INLINE I32 high_words(I32 x, I32 y) { return (I32)_mm512_unpackhi_epi16((
 JAXDML_INLINE I32 to_words(I32 x, I32 y) { return (I32)_mm512_packs_epi32((__m512i)x, (__m512i)y); }
 JAXDML_INLINE I32 to_bytes(I32 x, I32 y) { return (I32)_mm512_packs_epi16((__m512i)x, (__m512i)y); }
 JAXDML_INLINE I32 add_words(I32 x, I32 y) { return (I32)_mm512_adds_epi16((__m512i)x, (__m512i)y); }
-// Bytes of four 32-bit lanes, as a square of 4 x 4, turned around.
+// Transposes the 4 x 4 bytes of four 32-bit lanes.
 JAXDML_INLINE I32 transpose_fours(I32 x) {
   const __m128i order = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   return (I32)_mm512_shuffle_epi8((__m512i)x, _mm512_broadcast_i32x4(order));
 }
-// Puts the first 32 bits of all 128 first, then the second ones, and so on.
+// Gathers the first lane of every 128 bits, then the second lanes, and so on.
 JAXDML_INLINE I32 gather_firsts(I32 x) {
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   return (I32)_mm512_permutexvar_epi32(order, (__m512i)x);

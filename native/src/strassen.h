@@ -1,13 +1,13 @@
-// Large products of words: Strassen's method in Winograd's form, by 7 products of quarters where 8 are plain.
+// Large products of 16-bit words by Strassen's method in Winograd's form: 7 products of quarters instead of 8.
 //
-// Two tiles of rows by two panels of columns, and the depth in halves, make A = (a11 a12; a21 a22) and B likewise. With
+// Two tiles of rows, split at half the depth, are A = (a11 a12; a21 a22). Two panels of columns are B likewise. With
 //   s1 = a21 + a22   s2 = s1 - a11   s3 = a11 - a21   s4 = a12 - s2
 //   t1 = b12 - b11   t2 = b22 - t1   t3 = b22 - b12   t4 = t2 - b21
 //   p1 = a11 b11   p2 = a12 b21   p3 = s4 b22   p4 = a22 t4   p5 = s1 t1   p6 = s2 t2   p7 = s3 t3
 // the product is
 //   c11 = p1 + p2                  c12 = p1 + p6 + p5 + p3
 //   c21 = p1 + p6 + p7 - p4        c22 = p1 + p6 + p7 + p5
-// exactly, modulo 2**32; docs/strassen.md proves it, and that each factor fits a word.
+// exactly, modulo 2**32. docs/strassen.md proves this, and that each factor fits a word.
 #pragma once
 
 #include "microkernel.h"
@@ -16,17 +16,17 @@
 namespace jaxdml::JAXDML_ISA {
 
 constexpr int64_t kTwoTiles = 2 * kRows, kTwoPanels = 2 * kTile;  // rows and columns of one such product
-constexpr int kRowFactors = 7, kPanelFactors = 4;                 // that are made; three panels' are quarters of b
+constexpr int kRowFactors = 7, kPanelFactors = 4;  // computed; the other three panel factors are quarters of b
 
-// Whether a product is large enough for fewer multiplications to make up for more additions, and the factors of its
-// rows small enough for a cache. Where bytes are multiplied, sums of bytes do not fit.
+// Whether the multiplications saved outweigh the additions, and the row factors fit the cache. Sets that multiply bytes
+// cannot use this method: the factors need more than 8 bits.
 JAXDML_INLINE bool is_worth_quarters(const Matmul& one) {
   return kDepth == 2 && one.rows >= 4 * kTwoTiles && one.columns >= 2 * kTwoPanels && one.depth >= 256 &&
          one.depth <= 4096;
 }
 
 struct Halves {
-  int64_t first, second;               // dwords of the depth's halves; the second may have one less
+  int64_t first, second;               // dwords of the depth's halves; the second may be one shorter
   int64_t row_stride;                  // dwords from row to row of a factor
   int64_t row_bytes, panel_bytes;      // of a factor
   int64_t packed_first, packed_bytes;  // of a packed panel: of its first half, and of both
@@ -44,7 +44,7 @@ struct Quarters {
   Word x11, x12, x21, x22;
 };
 
-// What p1 to p7 take of a11, a12, a21 and a22.
+// The left factors of p1 to p7.
 template <class Word>
 JAXDML_INLINE void row_factors(const Quarters<Word>& a, Word (&factors)[kRowFactors]) {
   const Word s1 = a.x21 + a.x22, s2 = s1 - a.x11;
@@ -57,7 +57,7 @@ JAXDML_INLINE void row_factors(const Quarters<Word>& a, Word (&factors)[kRowFact
   factors[6] = a.x11 - a.x21;
 }
 
-// The factors of two tiles of rows of a, which are as uint8 after the flip.
+// Computes the row factors of two tiles of a. The flip converts a to uint8.
 static void combine_rows(const uint8_t* a, uint8_t flip, int64_t depth, const Halves& halves, uint8_t* to) {
   constexpr int64_t kWords = kBytes / 2;
   const int64_t half = halves.first * kDepth;
@@ -83,7 +83,7 @@ static void combine_rows(const uint8_t* a, uint8_t flip, int64_t depth, const Ha
   }
 }
 
-// The factors of two panels of b that are none of its quarters: t4, t1, t2 and t3.
+// Computes the factors of two panels of b that are not quarters of b: t4, t1, t2 and t3.
 static void combine_panels(const uint8_t* panels, const Halves& halves, uint8_t* to) {
   const uint8_t *left = panels, *right = panels + halves.packed_bytes;
   for (int64_t k = 0; k < halves.first; k++)
@@ -103,7 +103,7 @@ static void combine_panels(const uint8_t* panels, const Halves& halves, uint8_t*
     }
 }
 
-// The sums of two tiles of rows, of which these are the factors, with two panels, which have more factors.
+// Multiplies two tiles of rows, given as row factors, by two panels, given as packed quarters and panel factors.
 static void multiply_quarters(const uint8_t* row_factors, const uint8_t* panels, const uint8_t* panel_factors,
                               const Halves& halves, I32 (&c)[2][kRows][2][kVectors]) {
   I32 p1[kRows][kVectors], p2[kRows][kVectors], p3[kRows][kVectors], p4[kRows][kVectors], p5[kRows][kVectors],
