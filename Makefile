@@ -18,10 +18,10 @@ demo: .venv/.demo .venv/.native  ## run a real int8 network and check every bit 
 test: .venv/.test .venv/.native  ## run the tests
 	$(IN_VENV) -m pytest
 
-test-all: .venv/.test .venv/.native  ## run the tests, and those that are slow and rare
+test-all: .venv/.test-all .venv/.native  ## run the tests, and those that are slow and rare
 	$(IN_VENV) -m pytest -m 'rare or not rare'
 
-test-rare: .venv/.test .venv/.native
+test-rare: .venv/.test-all .venv/.native
 	$(IN_VENV) -m pytest -m rare
 
 test-oldest: .venv-oldest/.test .venv-oldest/.native  ## run the tests on the oldest supported jax
@@ -84,7 +84,7 @@ clean:  ## remove the environments and caches
 	@touch $@
 
 # An extra takes about as long to install as the kernels take to compile, so the two go on at the same time.
-.venv/.test .venv/.bench .venv/.dev .venv/.docs .venv/.notebooks: .venv/.%: pyproject.toml | .venv/bin/python .venv/.tools
+.venv/.test .venv/.test-all .venv/.bench .venv/.dev .venv/.docs .venv/.notebooks: .venv/.%: pyproject.toml | .venv/bin/python .venv/.tools
 	@echo "Installing jaxdml and its '$*' extra into .venv"
 	@$(MAKE) --silent -f $(THIS) .venv/.wheel & \
 	  $(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[$*]'; \

@@ -24,12 +24,17 @@ def environment():
     return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
 
 
-PROGRAMS = [("on_eight_devices", 2 * (2 * 10 + 3) + 4 + 4 + 7 + 6), ("integers_on_eight_devices", 2 * 11)]
+PROGRAMS = {  # with the number of results that each compares
+    "on_eight_devices.py": 2 * (10 + 3) + 2 * 3 + 4 + 4 + 7 + 6,
+    "on_eight_devices.py explicit": 2 * 10,
+    "integers_on_eight_devices.py": 2 * 11,
+}
 
 
-@pytest.mark.parametrize(("program", "count"), [PROGRAMS[0], pytest.param(*PROGRAMS[1], marks=pytest.mark.rare)])
-def test_eight_devices(program, count):
-    assert run_on_eight(HERE / f"{program}.py").count("ok ") == count
+@pytest.mark.parametrize("command", rest_rarely(PROGRAMS, 1))
+def test_eight_devices(command):
+    program, *arguments = command.split()
+    assert run_on_eight(HERE / program, *arguments).count("ok ") == PROGRAMS[command]
 
 
 @contextlib.contextmanager

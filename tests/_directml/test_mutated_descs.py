@@ -7,9 +7,11 @@ import re
 
 import jax
 import numpy as np
+import pytest
 
 import jaxdml as dml
 from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY
+from helpers.marks import rest_rarely
 from helpers.mutated import VALUES, mutated
 
 
@@ -56,11 +58,12 @@ def shape_of_result(desc):
     return jax.eval_shape(call, owned, rest)
 
 
-def test_mutated_descs():
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("seed", rest_rarely(range(3), 1))
+def test_mutated_descs(seed):
+    rng = np.random.default_rng(seed)
     valid = [dml.desc_to_dict(desc) for desc in valid_descs()]
     results, errors = 0, []
-    for _ in range(4000):
+    for _ in range(1500):
         written = mutated(rng, valid[rng.integers(len(valid))])
         try:
             desc = dml.desc_from_dict(written)
@@ -70,9 +73,9 @@ def test_mutated_descs():
         else:
             results += 1
             assert dml.desc_from_dict(json.loads(json.dumps(dml.desc_to_dict(desc)))) == desc
-    assert results > 300
+    assert results > 100
     assert all(error.tensor is not None for error in errors)
-    assert len({re.sub(r"[\d.e+-]+", "0", str(error)) for error in errors}) > 200
+    assert len({re.sub(r"[\d.e+-]+", "0", str(error)) for error in errors}) > 150
 
 
 def test_mutated_fields():

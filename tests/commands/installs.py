@@ -27,11 +27,15 @@ NONE, SDIST, CUDA = "none", "sdist", "cuda"  # no extra; no extra, from the sdis
 FOLDERS = {  # whose code an extra is for
     "notebooks": ["notebooks"],
     "test": ["tests"],
+    "test-all": ["tests"],
     "bench": ["benchmarks"],
     "docs": ["docs", "notebooks", "tests"],
     "dev": ["benchmarks", "docs", "notebooks", "tests"],
 }
-PROGRAMS = {"notebooks": ["jupyterlab"], "dev": ["jupyterlab", "pre_commit"]}  # that no code imports
+PROGRAMS = {  # that no code imports
+    "notebooks": ["jupyterlab"], "test-all": ["ipykernel", "mypy", "nbclient", "pyright"],
+    "dev": ["jupyterlab", "mypy", "pre_commit"],
+}  # fmt: skip
 HAS_NATIVE = sys.platform == "linux" and platform.machine() == "x86_64"  # as the marker of the extra `cpu` says
 IN_WHEEL = {"jaxdml/py.typed", "jaxdml/examples/digits.npz", "jaxdml/examples/digits.onnx"}
 IN_WHEEL |= {"jaxdml/examples/digits_onnx.npz", "jaxdml/examples/dxdispatch/convolution.json"}

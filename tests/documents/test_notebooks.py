@@ -4,7 +4,6 @@ import importlib.resources
 import os
 from pathlib import Path
 
-import nbclient
 import nbformat
 import numpy as np
 import pytest
@@ -37,6 +36,7 @@ def printed(notebook):
 @pytest.mark.rare
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path, kernel_environment, tmp_path):
+    nbclient = pytest.importorskip("nbclient")  # of the extra `test-all`
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(FOLDER)}}
     options = {"timeout": 300, "kernel_name": "python3", "resources": resources, "coalesce_streams": True}

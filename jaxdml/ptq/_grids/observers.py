@@ -64,7 +64,8 @@ class Observer(abc.ABC):
         x = jnp.asarray(x).astype(jnp.float32)
         if x.size == 0:
             return self
-        is_finite = self.is_finite & jnp.all(jnp.isfinite(x))
+        # The least and the greatest value, which observers compute too, are NaN if one of the values is.
+        is_finite = self.is_finite & jnp.isfinite(jnp.min(x)) & jnp.isfinite(jnp.max(x))
         return replace(self.with_values(x), count=self.count + np.float32(x.size), is_finite=is_finite)
 
     def merged(self, axis_name: str) -> Self:
