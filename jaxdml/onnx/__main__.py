@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--compare", action="store_true", help="compare with onnxruntime; random inputs without --run")
     arguments = parser.parse_args(argv)
     if arguments.output and not arguments.run:
-        parser.error("--output needs --run: there is nothing to write")
+        parser.error("--output needs --run: without --run there is nothing to write")
     try:
         return _run(arguments)
     except (ModelError, OSError) as error:
@@ -55,13 +55,13 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
-            raise ModelError(f"{path} is a single array, expected a .npz of inputs by name")
+            raise ModelError(f"{path} is a single array, expected a .npz of inputs keyed by name")
         with loaded:
             return {name: loaded[name] for name in loaded.files}
     except (ModelError, FileNotFoundError, IsADirectoryError, PermissionError):
         raise
     except Exception as error:  # NumPy and zipfile raise many kinds for other files
-        raise ModelError(f"{path} cannot be read as a .npz of inputs by name; numpy.savez writes such files") from error
+        raise ModelError(f"{path} cannot be read as a .npz of inputs keyed by name; numpy.savez writes one") from error
 
 
 def _write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

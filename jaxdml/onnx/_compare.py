@@ -31,7 +31,7 @@ def compare(path: Path, model: Model, inputs: dict[str, Any] | None) -> int:
     if inputs is None:
         inputs = random_inputs(model.inputs)
         shown = ", ".join(f"{name}: {value.dtype}{list(value.shape)}" for name, value in inputs.items())
-        print(f"on random inputs, {shown}; --run gives others")
+        print(f"on random inputs, {shown}; use --run for your own inputs")
     names = [output.name for output in model.outputs]
     expected = _onnxruntime(path, inputs, names)
     received = {name: np.asarray(value) for name, value in model.apply(model.params, **inputs).items()}
@@ -78,7 +78,7 @@ def random_inputs(tensors: tuple[Tensor, ...]) -> dict[str, np.ndarray]:
     rng, inputs, sizes = np.random.default_rng(0), {}, dict[str, int]()
     for tensor in tensors:
         if tensor.shape is None:
-            raise ModelError(f"input {tensor} has no fixed rank; give inputs by --run")
+            raise ModelError(f"input {tensor} has no fixed rank; give the inputs with --run")
         shape = []
         for axis, size in enumerate(tensor.shape):
             chosen = SEVERAL if axis == 0 else 1

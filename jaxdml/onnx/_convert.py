@@ -18,7 +18,7 @@ from jaxdml.onnx._table import FIRST_OPSET, LAST_OPSET, MICROSOFT, ROWS, Row, fi
 from jaxdml.onnx._tensors import inferred_types, shown_shape, tensors
 
 _UNDEFINED = "no input, initializer or node defines"
-_UNORDERED = "the node itself or a later node defines: nodes must be sorted, and have no cycle"
+_UNORDERED = "the node itself or a later node defines: nodes must be sorted topologically, without cycles"
 _INLINE = "onnx.inliner.inline_local_functions(model)"
 
 
@@ -175,7 +175,7 @@ class _NodeConverter:
         annotation, field = _ATTRIBUTE_TYPES.get(attribute.type, (None, ""))
         allowed = _alternatives(parameter.annotation)
         if annotation is None or annotation not in allowed:
-            received = _TYPE_NAMES.get(attribute.type, f"of type number {attribute.type}")
+            received = _TYPE_NAMES.get(attribute.type, f"of the unknown type {attribute.type}")
             expected = " or ".join(map(_type_name, allowed))
             raise ModelError(f"attribute {attribute.name!r} is {received}, expected {expected}")
         others = {each.name for each, _ in attribute.ListFields()} - {field, *_COMMON_FIELDS}
@@ -183,7 +183,7 @@ class _NodeConverter:
             text = f"is {_TYPE_NAMES[attribute.type]}, but holds {sorted(others)}"
             raise ModelError(f"attribute {attribute.name!r} {text}")
         if attribute.ref_attr_name:
-            text = "refers to an attribute of a function, but the node is in no function"
+            text = "refers to an attribute of a function, but the node is not inside a function"
             raise ModelError(f"attribute {attribute.name!r} {text}")
         value = getattr(attribute, field)
         if field == "t":

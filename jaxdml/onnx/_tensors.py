@@ -39,7 +39,7 @@ def dtype_of(number: int, subject: str) -> np.dtype[Any]:
         return jnp.dtype(_NAMES[number])
     if number in _UNSUPPORTED:
         raise ModelError(f"{subject} has the type {_UNSUPPORTED[number]}; supported: {', '.join(_NAMES.values())}")
-    raise ModelError(f"{subject} has the type number {number}, which ONNX does not define")
+    raise ModelError(f"{subject} has the data type {number}, which ONNX does not define")
 
 
 # Declared inputs and outputs -----------------------------------------------------------------------------------------

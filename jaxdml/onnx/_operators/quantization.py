@@ -46,7 +46,7 @@ def quantize_linear(
     if zero_point is not None:
         dtype = zero_point.dtype
     if x.dtype != scale.dtype and x.dtype != np.int32:
-        raise ModelError(f"x is {x.dtype} and the scale {scale.dtype}, expected one type")
+        raise ModelError(f"x is {x.dtype} and the scale {scale.dtype}, expected the same type")
     return directml.to_integers(
         x, scale, zero_point, axis=axis, block_size=block_size, dtype=dtype or jnp.dtype("uint8")
     )
