@@ -36,7 +36,7 @@ def read_json(path: Path) -> Value:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
         json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate could not be printed
     except RecursionError as error:
-        raise DxDispatchError("", "is nested too deeply to be read; models need six levels") from error
+        raise DxDispatchError("", "is nested too deeply to be read; no model needs more than six levels") from error
     except ValueError as error:
         if isinstance(error, DxDispatchError):
             raise
