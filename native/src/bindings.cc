@@ -66,7 +66,7 @@ ffi::Error matmul(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_sc
     JAXDML_EXPECT(is_byte(x), "a zero point is not int8 or uint8");
   for (const ffi::AnyBuffer& x : {a_scale, a_zero_point, y_scale, y_zero_point})
     JAXDML_EXPECT(is_along(x, leading, leading, rows),
-                  "a parameter of a or of the product needs one element, or one per row");
+                  "a parameter of matrix a or of the product needs one element, or one per row");
   for (const ffi::AnyBuffer& x : {b_scale, b_zero_point})
     JAXDML_EXPECT(is_along(x, leading, leading + 1, columns), "a parameter of b needs one element, or one per column");
   JAXDML_EXPECT(is_signed(a) == is_signed(a_zero_point), "a and its zero point differ in type");
@@ -332,7 +332,7 @@ ffi::Error quantize(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer sc
   JAXDML_RETURN_IF_WRONG(check_tensor(x, y, leading));
   JAXDML_RETURN_IF_WRONG(check_numbers(scale, zero_point, y, leading));
   JAXDML_EXPECT(x.element_type() == ffi::DataType::F32 && is_byte(y),
-                "x is not float32, or the output not int8 or uint8");
+                "x is not float32, or the output is neither int8 nor uint8");
   return compute_each(threads, y, leading, chosen->quantize, [&](int64_t i, int64_t size) {
     const auto at = [&](ffi::AnyBuffer of) { return at_problem(of, y, size_t(leading), i); };
     return Quantization{size,
@@ -350,7 +350,7 @@ ffi::Error dequantize(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer 
   JAXDML_RETURN_IF_WRONG(check_tensor(x, y, leading));
   JAXDML_RETURN_IF_WRONG(check_numbers(scale, zero_point, y, leading));
   JAXDML_EXPECT(is_byte(x) && y.element_type() == ffi::DataType::F32,
-                "x is not int8 or uint8, or the output not float32");
+                "x is neither int8 nor uint8, or the output is not float32");
   return compute_each(threads, y, leading, chosen->dequantize, [&](int64_t i, int64_t size) {
     const auto at = [&](ffi::AnyBuffer of) { return at_problem(of, y, size_t(leading), i); };
     return Dequantization{size,
@@ -387,7 +387,7 @@ ffi::Error row_sums(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::Result<ffi::
   const size_t rank = y.dimensions().size();
   JAXDML_EXPECT(chosen, "no kernels were chosen");
   JAXDML_EXPECT(rank && x.dimensions().size() == rank + 1 && is_byte(x) && y.element_type() == ffi::DataType::S32,
-                "x is not a matrix of int8 or uint8, or the result not int32");
+                "x is not a matrix of int8 or uint8, or the result is not int32");
   for (size_t i = 0; i < rank; i++)
     JAXDML_EXPECT(x.dimensions()[i] == y.dimensions()[i], "the result needs one sum per row");
   const int64_t rows = product(y.dimensions(), 0, rank), depth = x.dimensions()[rank];

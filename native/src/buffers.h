@@ -16,7 +16,7 @@ inline ffi::Error not_packed(const std::string& name) {
   return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
                     "jaxdml_cpu: the prepared " + name +
                         " was packed by other kernels or for another platform, or an " +
-                        "array in it was changed: prepare its attribute `array` again");
+                        "array in it was changed: prepare the weights in its attribute `array` again");
 }
 inline ffi::Error no_memory() {
   return ffi::Error(ffi::ErrorCode::kResourceExhausted, "jaxdml_cpu: no memory for scratch");

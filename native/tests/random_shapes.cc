@@ -859,7 +859,7 @@ int run_all(int64_t cases, uint64_t seed, int64_t first) {
       }
   }
   if (!are_set_back(threads, of_threads)) {
-    printf("threads round, or flush subnormals, otherwise than before\n");
+    printf("the rounding or subnormal mode of a thread was not restored\n");
     return 1;
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
