@@ -1,8 +1,8 @@
 // XLA FFI handlers of the kernels. A handler validates each buffer's shape before it computes a pointer into the
 // buffer.
 //
-// The leading dimensions of a call number its problems: the dimensions of vmap and of batched products. An operand
-// whose leading dimension is 1 is broadcast along it.
+// A call has one problem for each index of its leading dimensions, which come from vmap and from batched products. An
+// operand is broadcast along each leading dimension in which its size is 1.
 #include <cstring>
 #include <new>
 #include <vector>
@@ -140,7 +140,7 @@ using Numbers = ffi::Span<const int64_t>;
 // Reads a filter's shape [outputs, channels of a group, rows, columns].
 ffi::Error read_filter(Numbers shape, int64_t groups, Filter& filter) {
   JAXDML_EXPECT(shape.size() == 4 && groups > 0, "a filter needs four dimensions and at least one group");
-  int64_t size = checked_product(4, groups);  // bytes of the largest cells
+  int64_t size = checked_product(4, groups);  // a cell has at most 4 bytes
   for (const int64_t extent : shape) {
     JAXDML_EXPECT(extent > 0, "a filter has no elements");
     size = checked_product(size, extent);
@@ -191,7 +191,7 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
   one.y_height = of_y[2];
   one.y_width = of_y[3];
   const int64_t kernel[2] = {one.filter.rows, one.filter.columns};
-  int64_t elements = of_x[0] * of_x[1];  // of the padded input
+  int64_t elements = of_x[0] * of_x[1];  // the size of the padded input
   for (const Numbers numbers : {strides, dilations, start_padding, end_padding})
     JAXDML_EXPECT(numbers.size() == 2, "an option needs two numbers");
   for (size_t i = 0; i < 2; i++) {
@@ -266,7 +266,7 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
   return ffi::Error::Success();
 }
 
-// Checks operands of element-wise kernels: a tensor of the output's shape; a scale and a zero point of one element.
+// check_tensor expects a tensor of the output's shape; check_numbers expects a scale and a zero point of one element.
 ffi::Error check_tensor(ffi::AnyBuffer x, ffi::AnyBuffer y, int64_t leading_count) {
   const size_t rank = y.dimensions().size(), leading = size_t(leading_count);
   JAXDML_EXPECT(chosen, "no kernels were chosen");
@@ -285,7 +285,7 @@ ffi::Error check_numbers(ffi::AnyBuffer scale, ffi::AnyBuffer zero_point, ffi::A
   return ffi::Error::Success();
 }
 
-// Runs the kernel on one problem for each index of the leading dimensions, as make(index, size) describes it.
+// Runs the kernel on one problem for each index of the leading dimensions; make(index, size) returns the problem.
 template <class Problem, class Make>
 ffi::Error compute_each(ffi::ThreadPool& threads, ffi::AnyBuffer y, int64_t leading,
                         void (*kernel)(const Pool&, const Problem*, int64_t), const Make& make) {
@@ -468,7 +468,7 @@ JAXDML_EXPORT const char* jaxdml_cpu_choose(const char* name) {
   return nullptr;
 }
 
-// Sizes of packed weights in bytes; -1 if the shape is not a filter's.
+// The sizes of packed weights in bytes; -1 if no filter has the shape.
 JAXDML_EXPORT int64_t jaxdml_cpu_matrix_bytes(int64_t depth, int64_t columns) {
   return jaxdml::chosen->matrix_bytes(depth, columns);
 }
