@@ -83,7 +83,7 @@ def write_data(path: Path, target: Value, array: np.ndarray) -> None:
         if path.exists() and not path.is_file():
             raise target.fail(f"is {target.value!r}, which exists and is not a file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # a hard link may share its contents with another file
+        path.unlink(missing_ok=True)  # writing to a hard link would change another file
         with path.open("xb") as file:
             if path.suffix.lower() == ".npy":
                 np.save(file, array, allow_pickle=False)
