@@ -22,7 +22,7 @@ from jaxdml.dxdispatch._resources import Resource
 class State:
     """The state of a run: current buffers, persistent resources, and destinations of output.
 
-    `read_from` has the folded paths of the model's input files.
+    `read_from` has the paths of the model's input files, each as `_paths.folded` returns it.
     """
 
     resources: Mapping[str, Resource]
@@ -89,7 +89,7 @@ class WriteFile:
     target: Value
 
     def path(self, state: State) -> Path:
-        """The path to write to; it must be in the folder and not an input file."""
+        """The path to write to, which must be inside the folder and must not be an input file's."""
         path = inside(state.folder, self.target)
         if folded(path) in state.read_from:
             raise self.target.expected("another file: the model was read from this one")
@@ -151,5 +151,5 @@ COMMANDS: dict[str, Callable[..., Command]] = {
 
 
 def _shown(value: Any) -> str:
-    """A number as a C++ stream prints it, with six significant digits."""
+    """A number as a C++ stream prints it: floats have six significant digits."""
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -23,12 +23,12 @@ COMPILE_TYPES = {"DmlCompileOp": None, "DmlCompileGraph": None}  # both give the
 EXECUTION_FLAGS = dict.fromkeys(
     ("NONE", "ALLOW_HALF_PRECISION_COMPUTATION", "DISABLE_META_COMMANDS", "DESCRIPTORS_VOLATILE")
 )
-WITHOUT_EFFECT = ("elementCount", "format", "shape", "counter", "counterOffsetBytes")  # for HLSL and ONNX
+WITHOUT_EFFECT = ("elementCount", "format", "shape", "counter", "counterOffsetBytes")  # only HLSL and ONNX use them
 MINIMUM_ALIGNMENT = 16  # DML_MINIMUM_BUFFER_TENSOR_ALIGNMENT
 
 
 class Binding(NamedTuple):
-    """A resource from an offset on, bound to a tensor."""
+    """The part of a resource from an offset to the end, bound to a tensor."""
 
     resource: str
     offset_in_bytes: int
@@ -40,7 +40,7 @@ class Binding(NamedTuple):
         return data[: data.size - data.size % dtype.itemsize].view(dtype)
 
 
-Bindings = Mapping[str, Any]  # by field, a Binding or a tuple of Bindings
+Bindings = Mapping[str, Any]  # maps a field to a Binding or a tuple of Bindings
 
 
 def _views(bindings: Bindings, buffers: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def read_dispatchable(
     padded = padded_sizes(desc)
     for page, tensor in desc.tensors().items():
         sizes = () if tensor is None else padded.get(page, tensor.sizes)
-        size = 0 if tensor is None else math.prod(sizes) * tensor.data_type.dtype.itemsize  # unpacked
+        size = 0 if tensor is None else math.prod(sizes) * tensor.data_type.dtype.itemsize  # a byte for a 4-bit element
         if size > limit:  # strides of 0 and padding can make large tensors from small buffers
             raise _at(inner, page).fail(f"makes {size} bytes, more than the limit of {limit}; see maximum_bytes")
     bindings = members.get("bindings", value._replace(value={}, path=f"{value.path}.bindings"))
@@ -103,7 +103,7 @@ def read_dispatchable(
 
 
 def _at(desc: Value, name: str | None) -> Value:
-    """The tensor or option of this name in the JSON of a desc, or the desc if it is absent."""
+    """The tensor or option of this name in the JSON of a desc, or the desc if the name is absent."""
     field, _, place = (name or "").removesuffix("]").partition("[")
     found = desc.members().get(field, desc)
     return list(found.items())[int(place)] if place else found
@@ -112,7 +112,7 @@ def _at(desc: Value, name: str | None) -> Value:
 def read_bindings(
     value: Value, operator: CompiledOperator, names: tuple[str, ...], resources: Mapping[str, Resource]
 ) -> Bindings:
-    """Reads bindings, which must name exactly the tensors of the fields `names`."""
+    """Reads bindings. They must bind all tensors of the fields `names`, and no other tensor."""
     pages, by_field = {page_name(name): name for name in names}, slots_by_field(operator.desc)
     bindings: dict[str, Any] = {}
     members = value.members()
@@ -150,7 +150,7 @@ def _read_field(
 
 
 def _read_binding(value: Value, tensor: TensorDesc, resources: Mapping[str, Resource]) -> Binding:
-    """Reads a resource's name, an object with a name and an offset, or a list of one of these."""
+    """Reads a resource's name, an object with a name and an offset, or a list of exactly one name or object."""
     if isinstance(value.value, list):
         sources = list(value.items())
         if len(sources) != 1:
@@ -173,7 +173,7 @@ def _read_binding(value: Value, tensor: TensorDesc, resources: Mapping[str, Reso
 
 
 def _offset(members: dict[str, Value], resource: Resource) -> int:
-    """The offset in bytes, from elements of the given size or of the type of the initial values."""
+    """The offset in bytes; the JSON counts elements, of the given size or else of the initial values' type."""
     if "elementOffset" not in members:
         return 0
     elements = members["elementOffset"].integer(0, 2**64 - 1)

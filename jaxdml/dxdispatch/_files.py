@@ -36,7 +36,7 @@ def read_json(path: Path) -> Value:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
         json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate could not be printed
     except RecursionError as error:
-        raise DxDispatchError("", "is nested too deeply to be read; models need six levels") from error
+        raise DxDispatchError("", "is nested too deeply to be read; no model needs more than six levels") from error
     except ValueError as error:
         if isinstance(error, DxDispatchError):
             raise
@@ -83,7 +83,7 @@ def write_data(path: Path, target: Value, array: np.ndarray) -> None:
         if path.exists() and not path.is_file():
             raise target.fail(f"is {target.value!r}, which exists and is not a file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # a hard link may share its contents with another file
+        path.unlink(missing_ok=True)  # writing to a hard link would change another file
         with path.open("xb") as file:
             if path.suffix.lower() == ".npy":
                 np.save(file, array, allow_pickle=False)

@@ -26,8 +26,8 @@ class Model:
 
     Attributes:
       path: the JSON file.
-      resources: the initial buffers by name.
-      dispatchables: the compiled operators by name.
+      resources: the initial buffers, keyed by name.
+      dispatchables: the compiled operators, keyed by name.
       commands: the steps of `run`, in order.
       options: the keyword arguments of `load`.
     """
@@ -58,12 +58,12 @@ class Model:
           show: receives the output of each print command, one or more lines.
 
         Returns:
-          The final resources by name, as arrays of rank 1 with the type of their initial values, or as bytes if these
-          have several types.
+          The final resources, keyed by name: arrays of rank 1 with the type of the initial values, or of uint8 if the
+          initial values have several types.
 
         Raises:
-          DxDispatchError: if a file is outside the folder, before any command is executed; if a file cannot be written,
-            when its command is executed.
+          DxDispatchError: if a file to write is outside the folder; no command is executed in this case. Also if a file
+            cannot be written; the earlier commands have been executed in this case.
         """
         buffers = {name: resource.data.copy() for name, resource in self.resources.items()}
         read_from = [self.path.resolve(), *(r.source for r in self.resources.values() if r.source)]
@@ -93,13 +93,13 @@ def load(path: str | Path, *, feature_level: FeatureLevel = FeatureLevel.LATEST,
     Args:
       path: the JSON file; comments and trailing commas are allowed.
       feature_level: the level whose rules apply to the operators.
-      maximum_bytes: the limit for all resources together, and for each tensor, with repeated elements and padding.
+      maximum_bytes: the limit for all resources together, and for each tensor including repeated elements and padding.
 
     Returns:
-      Model.
+      The model.
 
     Raises:
-      DxDispatchError: if the model is invalid; it gives the path in the JSON.
+      DxDispatchError: if the model is invalid; the error gives the path in the JSON.
       DescError: if feature_level is not a FeatureLevel.
 
     Source: https://github.com/microsoft/DirectML/blob/master/DxDispatch/doc/Guide.md

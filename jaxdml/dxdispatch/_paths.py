@@ -34,7 +34,7 @@ def inside(folder: Path, relative: Value) -> Path:
 def folded(path: Path) -> str:
     """A path in the form that case-insensitive file systems compare.
 
-    Unlike Windows, macOS takes ß and ss for the same. So does this, so that no system overwrites an input file.
+    Unlike Windows, macOS treats ß and ss as equal. This function does too, so that no input file is overwritten.
     """
     return unicodedata.normalize("NFC", str(path).casefold())
 
@@ -47,7 +47,7 @@ def _names(relative: Value) -> list[str]:
     if path.anchor:  # a drive, a server, or a leading slash
         instead = shown("x.npy" if not path.name or _problem(path.name) else path.name)
         raise relative.expected(f"a path inside the folder, such as {instead}, without a drive or a leading slash")
-    if ".." in names:  # Windows and POSIX differ in '..' after a link
+    if ".." in names:  # Windows and POSIX resolve '..' after a link differently
         raise relative.expected("the path of a file inside the folder, without '..'")
     for name in names:
         if problem := _problem(name):

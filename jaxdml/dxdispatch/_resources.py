@@ -95,7 +95,7 @@ def _number(value: Value, data_type: DataType) -> Any:
 
 
 def _limits(data_type: DataType) -> tuple[int, int] | None:
-    """The range of an integer type; None for other types."""
+    """The range of an integer type; None for all other types."""
     if "INT" not in data_type.name:
         return None
     least = 0 if data_type.name.startswith("U") else -(2 ** (data_type.bits - 1))
@@ -116,7 +116,7 @@ def _listed(values: Value, data_type: DataType) -> bytes:
 
 
 def _mixed(values: Value) -> bytes:
-    """Reads elements that each give their type."""
+    """Reads elements, each of which gives its own type."""
     data = b""
     for item in values.items():
         if not isinstance(item.value, dict):
@@ -130,10 +130,10 @@ def _mixed(values: Value) -> bytes:
 
 
 def _generated(values: Value, resource: Value, data_type: DataType, limit: int) -> bytes:
-    """A repeated value, or an arithmetic sequence whose every step is rounded to the type."""
+    """A repeated value, or an arithmetic sequence in which each sum is rounded to the type."""
     members = values.members({"valueCount", *(("value",) if "value" in values.value else ("valueStart", "valueDelta"))})
     if not data_type:
-        raise resource.fail("has no initialValuesDataType, or UNKNOWN; these initialValues need one")
+        raise resource.fail("needs an initialValuesDataType other than UNKNOWN for these initialValues")
     count = values.member("valueCount").integer(1, limit * 8 // data_type.bits)
     dtype = np.dtype(np.int8) if data_type.is_packed else data_type.dtype
     if "value" in members:
@@ -152,7 +152,7 @@ def _from_file(path: Path, source: Value, resource: Value, data_type: DataType, 
     data, dtype = read_data(path, source, limit)
     if dtype is None:
         if not data_type:
-            raise resource.fail("has no initialValuesDataType, or UNKNOWN; a raw file needs one")
+            raise resource.fail("needs an initialValuesDataType other than UNKNOWN for a raw file")
         size = data_type.buffer_dtype.itemsize
         if len(data) % size:
             raise source.fail(f"has {len(data)} bytes, not a multiple of {data_type.name}'s {size}")

@@ -1,7 +1,7 @@
 """A small residual CNN that classifies handwritten digits, in float and in int8.
 
-`NETWORK` lists the layers. `float_activations` computes them in float, `int8_calls` on quantized values, with the
-operators of jaxdml or of another module such as `jaxdml.reference`.
+`NETWORK` lists the layers. `float_activations` computes the layers in float. `int8_calls` computes them on quantized
+values, with the operators of jaxdml or of another module such as `jaxdml.reference`.
 
 Parameters are flat dicts: ``parameters["stem.filter_scale"]`` is the argument filter_scale of the layer stem. The int8
 network needs no ReLU: a uint8 output with zero point 0 cannot represent negative numbers.
@@ -100,7 +100,7 @@ class Digits(NamedTuple):
     """Held-out images and the parameters of both networks.
 
     Attributes:
-      images: float32 [N, 1, 8, 8], 0 for paper to 1 for ink, in steps of 1/16.
+      images: float32 [N, 1, 8, 8], from 0 (paper) to 1 (ink) in steps of 1/16.
       labels: int32 [N], 0 to 9.
       parameters: the parameters of `int8_network`.
       float_parameters: the float32 parameters of `float_network`.
@@ -113,7 +113,7 @@ class Digits(NamedTuple):
 
 
 def float_activations(parameters: Mapping[str, jax.Array], images: jax.Array) -> dict[str, jax.Array]:
-    """The outputs of all layers in float, by name, in the type of parameters and images."""
+    """The outputs of all layers, keyed by name, in the float type of the parameters and images."""
     values = {"images": images}
     for layer in NETWORK:
         x, *others = (values[name] for name in layer.inputs)
@@ -163,11 +163,11 @@ def int8_network(parameters: Mapping[str, Any], images: Any, operators: Any = ja
 
 
 def load(path: str | Path | None = None) -> Digits:
-    """Reads a file that `save` wrote; without a path, the 360 images and parameters in the package.
+    """Reads a file that `save` wrote; without a path, reads the 360 images and the parameters in the package.
 
     Raises:
       OSError: if the file cannot be opened.
-      ValueError: if `save` did not write it, naming an array that is missing or has another shape.
+      ValueError: if `save` did not write the file; the text names a missing array, or one of a wrong shape or type.
     """
     own = _arrays(importlib.resources.files(__package__) / "digits.npz")
     loaded = own if path is None else _arrays(Path(path))

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     import onnxruntime
 
     parser = argparse.ArgumentParser(prog="python -m jaxdml.examples.make_digits_onnx", description=__doc__)
-    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent, help="default: where this is")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent, help="default: this package")
     folder = parser.parse_args(argv).folder
     held_out = digits.load()
     images, labels = np.asarray(held_out.images), np.asarray(held_out.labels)
@@ -63,7 +63,7 @@ def _nodes(layer: digits.Layer) -> list[Any]:
 
     if layer.operator not in NODES:
         return []
-    # Rename the values beside the omitted layers to the names of the graph's input and output.
+    # The first and last layers are omitted, so their neighbors read and write the graph's input and output.
     inputs = [{"image": "images"}.get(name, name) for name in layer.inputs]
     output = {"head": "logits"}.get(layer.name, layer.name)
     nodes: list[Any] = []
@@ -84,7 +84,7 @@ def _nodes(layer: digits.Layer) -> list[Any]:
 
 
 def quantize(model: Any, images: np.ndarray, path: Path) -> None:
-    """Quantizes the model by onnxruntime, calibrated on the images, and writes it."""
+    """Quantizes the model with onnxruntime, calibrated on the images, and writes the quantized model."""
     from onnxruntime.quantization import QuantFormat, QuantType, quant_pre_process, quantize_static
 
     quant_pre_process(model, path, skip_optimization=True, skip_symbolic_shape=True)

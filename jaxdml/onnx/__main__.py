@@ -16,16 +16,16 @@ from jaxdml.onnx._compare import compare
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns 1 if the model has problems, or differs from onnxruntime, else 0."""
+    """Runs the command. Returns 1 if the model has problems, or its outputs differ from onnxruntime's; otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m jaxdml.onnx", description=__doc__)
     parser.add_argument("model", type=Path, help="a quantized .onnx file")
-    parser.add_argument("--numerics", choices=("directml", "onnxruntime"), default="directml", help="whose formulas")
-    parser.add_argument("--run", metavar="INPUT.NPZ", type=Path, help="run the model on these inputs, by name")
-    parser.add_argument("--output", metavar="OUT.NPZ", type=Path, help="write the outputs of --run here, by name")
-    parser.add_argument("--compare", action="store_true", help="compare with onnxruntime; random inputs without --run")
+    parser.add_argument("--numerics", choices=("directml", "onnxruntime"), default="directml", help="formulas to use")
+    parser.add_argument("--run", metavar="INPUT.NPZ", type=Path, help="run the model on these inputs, keyed by name")
+    parser.add_argument("--output", metavar="OUT.NPZ", type=Path, help="write the outputs of --run here, keyed by name")
+    parser.add_argument("--compare", action="store_true", help="compare with onnxruntime, on random inputs by default")
     arguments = parser.parse_args(argv)
     if arguments.output and not arguments.run:
-        parser.error("--output needs --run: there is nothing to write")
+        parser.error("--output needs --run: without --run there is nothing to write")
     try:
         return _run(arguments)
     except (ModelError, OSError) as error:
@@ -51,21 +51,21 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The arrays in a .npz by name."""
+    """The arrays in a .npz, keyed by name."""
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
-            raise ModelError(f"{path} is a single array, expected a .npz of inputs by name")
+            raise ModelError(f"{path} is a single array, expected a .npz of inputs keyed by name")
         with loaded:
             return {name: loaded[name] for name in loaded.files}
     except (ModelError, FileNotFoundError, IsADirectoryError, PermissionError):
         raise
-    except Exception as error:  # NumPy and zipfile raise many kinds for other files
-        raise ModelError(f"{path} cannot be read as a .npz of inputs by name; numpy.savez writes such files") from error
+    except Exception as error:  # NumPy and zipfile raise many kinds of exceptions for files of other types
+        raise ModelError(f"{path} cannot be read as a .npz of inputs keyed by name; numpy.savez writes one") from error
 
 
 def _write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes a .npz. Unlike `np.savez`, it takes arrays of any name, and never changes the path."""
+    """Writes a .npz. Unlike `np.savez`, this function allows any array name, and never changes the path."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -73,6 +73,6 @@ def _write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 if __name__ == "__main__":
-    if isinstance(sys.stdout, io.TextIOWrapper):  # the console's encoding may lack a tensor's letters
+    if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may lack letters of a tensor's name
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())

@@ -17,13 +17,13 @@ SEVERAL = 8
 def compare(path: Path, model: Model, inputs: dict[str, Any] | None) -> int:
     """Prints how many elements of each output differ from onnxruntime's; returns 1 if any differ, else 0.
 
-    If outputs differ, it also prints how many differ when onnxruntime computes int8 in integers, and the first
-    intermediate value that differs.
+    If any differ, it also prints the first intermediate value that differs. If fewer elements differ when onnxruntime
+    computes int8 in integers, it also prints that smaller number.
 
     Args:
       path: the model's file.
       model: the loaded model.
-      inputs: the inputs by name; None for random inputs.
+      inputs: the inputs, keyed by name; None for random inputs.
 
     Raises:
       ModelError: if onnxruntime is not installed, or refuses the model.
@@ -31,7 +31,7 @@ def compare(path: Path, model: Model, inputs: dict[str, Any] | None) -> int:
     if inputs is None:
         inputs = random_inputs(model.inputs)
         shown = ", ".join(f"{name}: {value.dtype}{list(value.shape)}" for name, value in inputs.items())
-        print(f"on random inputs, {shown}; --run gives others")
+        print(f"on random inputs, {shown}; use --run for your own inputs")
     names = [output.name for output in model.outputs]
     expected = _onnxruntime(path, inputs, names)
     received = {name: np.asarray(value) for name, value in model.apply(model.params, **inputs).items()}
@@ -71,14 +71,14 @@ def first_difference(path: Path, model: Model, inputs: dict[str, Any]) -> str:
 
 
 def random_inputs(tensors: tuple[Tensor, ...]) -> dict[str, np.ndarray]:
-    """Reproducible inputs: normal floats, 8-bit integers of the full range, and 0 and 1 for other types.
+    """Reproducible inputs: normally distributed floats, 8-bit integers of the full range, 0 or 1 for all other types.
 
     A symbolic first dimension becomes `SEVERAL`, any other symbolic dimension 1.
     """
     rng, inputs, sizes = np.random.default_rng(0), {}, dict[str, int]()
     for tensor in tensors:
         if tensor.shape is None:
-            raise ModelError(f"input {tensor} has no fixed rank; give inputs by --run")
+            raise ModelError(f"input {tensor} has no fixed rank; give the inputs with --run")
         shape = []
         for axis, size in enumerate(tensor.shape):
             chosen = SEVERAL if axis == 0 else 1
@@ -97,7 +97,7 @@ def _random(rng: np.random.Generator, shape: list[int], dtype: np.dtype[Any]) ->
 def _onnxruntime(
     path: Path, inputs: dict[str, Any], names: list[str], *, with_int8: bool = False
 ) -> dict[str, np.ndarray]:
-    """onnxruntime's outputs and intermediate values by name; names that the file does not have are left out."""
+    """onnxruntime's outputs and intermediate values, keyed by name; names that are not in the file are left out."""
     try:
         import onnxruntime
     except ImportError as error:

@@ -18,7 +18,7 @@ from jaxdml.onnx._table import FIRST_OPSET, LAST_OPSET, MICROSOFT, ROWS, Row, fi
 from jaxdml.onnx._tensors import inferred_types, shown_shape, tensors
 
 _UNDEFINED = "no input, initializer or node defines"
-_UNORDERED = "the node itself or a later node defines: nodes must be sorted, and have no cycle"
+_UNORDERED = "the node itself or a later node defines: nodes must be sorted topologically, without cycles"
 _INLINE = "onnx.inliner.inline_local_functions(model)"
 
 
@@ -61,7 +61,7 @@ def to_graph(reader: Reader, numerics: str) -> tuple[Graph, list[str]]:
 
 
 def _constants(reader: Reader) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The initializers by name, and their problems."""
+    """The initializers, keyed by name, and the problems with them."""
     constants, problems, external = dict[str, np.ndarray](), list[str](), list[str]()
     names = Counter(tensor.name for tensor in reader.proto.graph.initializer)
     problems += [f"tensor {name!r} is given twice" for name, count in names.items() if count > 1]
@@ -107,7 +107,7 @@ class _NodeConverter:
         self._functions = {(domain_of(function), function.name) for function in reader.proto.functions}
 
     def wrong_opsets(self, nodes: Iterable[onnx.NodeProto]) -> dict[str, str]:
-        """By domain, the error for each of the nodes' domains whose opset is missing or not supported."""
+        """Maps domains of the nodes to errors, for each domain whose opset is missing or not supported."""
         domains = dict.fromkeys(domain_of(node) for node in nodes)
         problems = {domain: _opset_problem(domain, self._opsets.get(domain)) for domain in domains}
         return {domain: text for domain, text in problems.items() if text}
@@ -175,7 +175,7 @@ class _NodeConverter:
         annotation, field = _ATTRIBUTE_TYPES.get(attribute.type, (None, ""))
         allowed = _alternatives(parameter.annotation)
         if annotation is None or annotation not in allowed:
-            received = _TYPE_NAMES.get(attribute.type, f"of type number {attribute.type}")
+            received = _TYPE_NAMES.get(attribute.type, f"of the unknown type {attribute.type}")
             expected = " or ".join(map(_type_name, allowed))
             raise ModelError(f"attribute {attribute.name!r} is {received}, expected {expected}")
         others = {each.name for each, _ in attribute.ListFields()} - {field, *_COMMON_FIELDS}
@@ -183,7 +183,7 @@ class _NodeConverter:
             text = f"is {_TYPE_NAMES[attribute.type]}, but holds {sorted(others)}"
             raise ModelError(f"attribute {attribute.name!r} {text}")
         if attribute.ref_attr_name:
-            text = "refers to an attribute of a function, but the node is in no function"
+            text = "refers to an attribute of a function, but the node is not inside a function"
             raise ModelError(f"attribute {attribute.name!r} {text}")
         value = getattr(attribute, field)
         if field == "t":
@@ -200,7 +200,7 @@ class _NodeConverter:
         return f"{value}: {dtype or '?'}[{shown_shape(shape)}]" if value else "none"
 
 
-_ATTRIBUTE_TYPES: Mapping[int, tuple[Any, str]] = {  # the annotation of the parameter, and the proto's field
+_ATTRIBUTE_TYPES: Mapping[int, tuple[Any, str]] = {  # attribute type: (parameter's annotation, proto's field)
     AttributeProto.INT: (int, "i"),
     AttributeProto.FLOAT: (float, "f"),
     AttributeProto.STRING: (str, "s"),
@@ -218,7 +218,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    """The members of a union without None, or the annotation itself."""
+    """The members of a union except None; for any other annotation, the annotation itself."""
     if get_origin(annotation) is types.UnionType:
         return tuple(each for each in get_args(annotation) if each is not types.NoneType)
     return (annotation,)
@@ -226,14 +226,14 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
 
 @functools.cache
 def _most_outputs(domain: str, name: str, opset: int) -> int:
-    """From ONNX's schema; onnx has no schemas of other domains, whose supported operators have one output."""
+    """The largest number of outputs: from ONNX's schema, or 1 if the package onnx has no schema of the operator."""
     if domain or not onnx.defs.has(name, opset, domain):
         return 1
     return int(onnx.defs.get_schema(name, opset).max_output)
 
 
 def domain_of(proto: Any) -> str:
-    """The domain of a node, an opset or a function; "" is ONNX's own, which files may call "ai.onnx"."""
+    """The domain of a node, an opset or a function; "" is ONNX's own domain, which files may call "ai.onnx"."""
     return "" if proto.domain == "ai.onnx" else str(proto.domain)
 
 
@@ -252,7 +252,7 @@ def _opset_problem(domain: str, opset: int | None) -> str | None:
 
 
 def _unsupported(domain: str, name: str) -> str:
-    """The error for an operator without a row."""
+    """The error for an operator that the table lacks at this opset."""
     rows = ROWS.get((domain, name))
     if rows is None:
         return "the operator is not supported; jaxdml.onnx.supported_ops() lists those that are"

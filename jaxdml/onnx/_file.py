@@ -48,7 +48,7 @@ class Reader:
         dtype, shape = dtype_of(tensor.data_type, name), tuple(tensor.dims)
         if any(size < 0 for size in shape):
             raise ModelError(f"{name} has the shape {list(shape)}, with a negative dimension")
-        # An operator may drop a dimension of size 0, so the other dimensions must stay within the limit.
+        # An operator may drop a dimension of size 0, so its other dimensions must stay within the limit.
         size, limits = math.prod(max(size, 1) for size in shape) * dtype.itemsize, self.budget.limits
         if size > limits.tensor_bytes:
             raise ModelError(f"{name} of shape {list(shape)} has {size} bytes, {limits.exceeded('tensor_bytes')}")
@@ -65,7 +65,7 @@ class Reader:
         return value
 
     def is_out_of_reach(self, tensor: onnx.TensorProto) -> bool:
-        """Whether the tensor's data lie in another file, and the model came without a folder."""
+        """Whether the tensor's data lie in another file, but the model was not loaded from a path."""
         return external_data_helper.uses_external_data(tensor) and not self._folder
 
     def _with_data(self, tensor: onnx.TensorProto, size: int) -> onnx.TensorProto:
@@ -123,6 +123,6 @@ class Reader:
 
 
 def _packed_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """The size of the elements in a file, where two 4-bit elements share a byte."""
+    """The size in bytes of a tensor's elements in a file; two 4-bit elements share a byte there."""
     count = math.prod(shape)
     return -(-count // 2) if dtype in (jnp.int4, jnp.uint4) else count * dtype.itemsize

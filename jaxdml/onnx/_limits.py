@@ -1,4 +1,4 @@
-"""Limits on what a model may take, and the checks that enforce them."""
+"""Limits on the size and the loading time of a model, and the checks that enforce them."""
 
 import math
 import time
@@ -17,11 +17,11 @@ from jaxdml.errors import ModelError
 
 @dataclass(frozen=True)
 class Limits:
-    """What a model may take, so that a hostile file ends in an error.
+    """Limits on the size and the loading time of a model, so that loading a hostile file raises an error.
 
     Attributes:
-      file_bytes: the size of the file, and of everything computed from its constants.
-      tensor_bytes: the size of a tensor, in the file or while the model runs.
+      file_bytes: the size of the file; also, counted separately, the size of all values computed from its constants.
+      tensor_bytes: the size of each tensor, in the file or while the model runs.
       nodes: the number of nodes.
       seconds: the time to read the model and to fold its constants.
     """
@@ -41,7 +41,7 @@ class Limits:
                 raise ValueError(f"{field.name} is {value!r}, expected at least 0")
 
     def exceeded(self, field: str) -> str:
-        """The end of an error: the limit, and how to raise it."""
+        """The end of an error text: the limit, and how to set a higher one."""
         return f"more than the limit of {getattr(self, field)}; for a file you trust, set Limits({field}=...)"
 
 
@@ -55,7 +55,7 @@ class Budget:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._deadline = time.monotonic() + limits.seconds
-        self._buffers: dict[int, np.ndarray] = {}  # counted arrays by id; keeping them alive keeps the ids unique
+        self._buffers: dict[int, np.ndarray] = {}  # counted arrays, keyed by id; ids of live arrays are unique
         self._folded_bytes = 0
 
     def check_time(self) -> None:
@@ -64,7 +64,7 @@ class Budget:
             raise ModelError(f"reading the model takes too long: {self.limits.exceeded('seconds')}")
 
     def check_result(self, node: Node, value: Any) -> None:
-        """Counts the memory of a folded result; raises ModelError where a limit is exceeded."""
+        """Counts the memory of a folded result; raises ModelError if a limit is exceeded."""
         self.check_time()
         check_result(node, value)
         while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray):
@@ -91,12 +91,12 @@ def limited_by(limits: Limits) -> Iterator[None]:
 
 
 def check_size(shape: tuple[Any, ...], dtype: Any) -> None:
-    """Checks a result before it is computed: a few numbers in a file may ask for more than the memory.
+    """Checks a result before it is computed, because a tiny file may describe a tensor larger than the memory.
 
     Raises:
       ModelError: if the shape has a negative dimension, or the result would exceed `Limits.tensor_bytes`.
     """
-    sizes = [size for size in shape if isinstance(size, int)]  # the other dimensions are symbolic
+    sizes = [size for size in shape if isinstance(size, int)]  # all other dimensions are symbolic
     if any(size < 0 for size in sizes):
         raise ModelError(f"shape {shape} has a negative dimension")
     size, limits = math.prod(sizes) * np.dtype(dtype).itemsize, _LIMITS.get()

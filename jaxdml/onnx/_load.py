@@ -24,15 +24,15 @@ MOST_LISTED = 100
 def load(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> Model:  # noqa: B008 # it is frozen
     """Reads a quantized ONNX model as a JAX function.
 
-    Quantized operators run on integers. So do operators between DequantizeLinear and QuantizeLinear, where the fusing
-    rules hold. The other operators run in floats.
+    Quantized operators run on integers. Operators between DequantizeLinear and QuantizeLinear also run on integers if
+    the fusing rules apply to them. All other operators run in floats.
 
     Args:
       model: a path, the bytes of a file, or an onnx.ModelProto.
-      numerics: "directml": an operator that DirectML has follows DirectML's formula, the others follow ONNX Runtime;
-        "onnxruntime": all follow ONNX Runtime on x64. The two differ in QLinearAdd, QLinearAveragePool and
-        QLinearGlobalAveragePool.
-      limits: what the model may take.
+      numerics: "directml": operators that exist in DirectML follow its formulas, all others follow ONNX Runtime;
+        "onnxruntime": all operators follow ONNX Runtime on x64. The results of the two differ in QLinearAdd,
+        QLinearAveragePool and QLinearGlobalAveragePool.
+      limits: limits on the size and the loading time of the model.
 
     Returns:
       The model; its `apply` is a pure function of its `params` and inputs.
@@ -67,9 +67,9 @@ def load(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> 
 
 @api_boundary
 def check(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> list[str]:  # noqa: B008
-    """Every problem that keeps a model from being loaded or run, a sentence each.
+    """Every problem that keeps a model from being loaded or run, as one sentence each.
 
-    Constants are folded. The rest is traced, if the model declares all input sizes, but not run.
+    Constants are folded. If the model declares all input sizes, all remaining nodes are traced but not run.
 
     Args:
       model: a path, the bytes of a file, or an onnx.ModelProto.

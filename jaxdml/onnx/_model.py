@@ -22,8 +22,8 @@ class Model:
     `print(model)` shows which operator runs for each node, and why a node stayed in floats.
 
     Attributes:
-      params: the constants of the model by name, a pytree of arrays and of weights that
-        `jaxdml.prepare_convolution_filter` and `jaxdml.prepare_matrix_multiply_b` prepared.
+      params: the constants of the model, keyed by name: a pytree of arrays and of weights prepared by
+        `jaxdml.prepare_convolution_filter` or `jaxdml.prepare_matrix_multiply_b`.
       inputs: name, shape and type of each input.
       outputs: name, shape and type of each output.
     """
@@ -45,26 +45,26 @@ class Model:
         """Runs the model.
 
         Args:
-          params: `params`, or a pytree of the same structure.
+          params: the attribute `params`, or a pytree of the same structure.
           *arrays: inputs in the order of `inputs`.
-          **named: inputs by name.
+          **named: inputs as keyword arguments.
 
         Returns:
-          The outputs by name.
+          The outputs, keyed by name.
 
         Raises:
-          ModelError: if an input is missing, unknown, or of another type or shape.
+          ModelError: if an input is missing or unknown, or has a wrong type or shape.
         """
         return self._run(params, arrays, named, tuple(output.name for output in self.outputs))
 
     def values(
         self, params: Mapping[str, Any], names: str | Sequence[str], /, *arrays: Any, **named: Any
     ) -> dict[str, jax.Array]:
-        """Values inside the model by name, for example to compare two models.
+        """Values inside the model, keyed by name, for example to compare two models.
 
         Args:
           params: as for `apply`.
-          names: names from `value_names`, or one such name.
+          names: names from `value_names`, or a single name.
           *arrays: as for `apply`.
           **named: as for `apply`.
         """
@@ -87,7 +87,7 @@ class Model:
         return tuple(node.operator.name for node in self._graph.nodes)
 
     def makers(self) -> Iterator[tuple[str, str]]:
-        """Each computed value with a description of the node that computes it, in order."""
+        """The name of each computed value, and a description of the node that computes it, in order."""
         return ((name, described(node)) for node in self._graph.nodes for name in node.outputs if name)
 
     def __str__(self) -> str:
@@ -110,10 +110,10 @@ class Model:
         inputs = self._validated(arrays, named)
         try:
             values = self._jitted(dict(params), inputs, names)
-            return {name: values[name] for name in names}  # jax.jit sorts them
+            return {name: values[name] for name in names}  # jax.jit sorts the keys
         except ModelError:
             raise
-        except Exception as error:  # a malformed file makes JAX or XLA raise many kinds
+        except Exception as error:  # JAX and XLA raise many kinds of exceptions for a malformed file
             raise ModelError(f"the model cannot be compiled or run: {error}") from error
 
     def _evaluated(self, params: Mapping[str, Any], inputs: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Model:
         return results
 
     def _validated(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        """The inputs by name."""
+        """Checks the inputs, and returns them keyed by name."""
         expected = ", ".join(map(str, self.inputs)) or "none"
         if any(isinstance(array, Mapping) for array in arrays):
             raise ModelError("an input was given a dict; pass inputs by name: apply(params, **inputs)")
@@ -149,7 +149,7 @@ class Model:
 
 
 def _as_jax(value: Any) -> Any:
-    """Converts an output; a NumPy array of symbolic dimensions has the dtype object."""
+    """Converts an output to a JAX array; a NumPy array of symbolic dimensions has the dtype object."""
     if isinstance(value, np.ndarray) and value.dtype == object:
         return jnp.stack([jnp.asarray(each) for each in value.reshape(-1)]).reshape(value.shape)
     return jnp.asarray(value)

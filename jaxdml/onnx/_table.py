@@ -2,9 +2,9 @@
 
 Each row is one version of an operator, and comes from the Python function that computes the operator. The function's
 signature is the operator's schema. Positional parameters are the node's inputs; an absent input is None. Keyword-only
-parameters are the node's attributes, with the same names, types and defaults. The node must have every attribute
-without a default, and every input without a default whose type does not include None. The keyword `output_count` is not
-an attribute, but the node's number of outputs.
+parameters are the node's attributes, with the same names, types and defaults. A node must have every attribute that has
+no default. It must also have every input that has no default, unless the input's type includes None. The keyword
+`output_count` is not an attribute, but the node's number of outputs.
 """
 
 import inspect
@@ -43,8 +43,8 @@ class Row:
       types: the types that each input may have; None, or no entry, allows any type.
       function: computes the operator.
       numerics: the only value of `load`'s `numerics` that uses this row; None: every value does.
-      options: converts the node's attributes to keyword arguments of the function; None: they are the same.
-      facts: the other fields of the graph's `Operator`.
+      options: converts the node's attributes to keyword arguments of the function; None: no conversion is needed.
+      facts: the graph's `Operator` fields other than the name and the function.
     """
 
     name: str
@@ -88,14 +88,14 @@ class Row:
         return Operator(self.name, self.function, **self.facts)
 
     def wrong_type(self, dtypes: list[str | None]) -> str | None:
-        """The error for the first input of a wrong type, or None; an unknown type is None, and passes."""
+        """The error for the first input of a wrong type, or None. In `dtypes`, None is an unknown type, and passes."""
         for index, (dtype, allowed) in enumerate(zip(dtypes, self.types, strict=False)):
             if dtype is not None and allowed is not None and dtype not in allowed:
                 return f"input {index} is {dtype}; supported: {', '.join(sorted(allowed))}"
         return None
 
 
-ROWS: dict[tuple[str, str], list[Row]] = {}  # by domain and name
+ROWS: dict[tuple[str, str], list[Row]] = {}  # keyed by domain and name
 
 
 def operator[F: Callable[..., Any]](
@@ -147,7 +147,7 @@ def supported_ops() -> str:
 
 
 def _first_types(rows: list[Row]) -> str:
-    """The types of the first input: whole groups by the group's name, then the remaining types."""
+    """The types of the first input: the names of whole groups, then all remaining types."""
     if any(not row.types or row.types[0] is None for row in rows):
         return "any"
     remaining = frozenset[str]().union(*(row.types[0] or () for row in rows))

@@ -30,7 +30,7 @@ def dtype_of(number: int, subject: str) -> np.dtype[Any]:
 
     Args:
       number: a value of TensorProto.DataType.
-      subject: what has the type, for the error.
+      subject: the name, in the error text, of the value that has the type.
 
     Raises:
       ModelError: if the type is not supported, or not defined by ONNX.
@@ -39,7 +39,7 @@ def dtype_of(number: int, subject: str) -> np.dtype[Any]:
         return jnp.dtype(_NAMES[number])
     if number in _UNSUPPORTED:
         raise ModelError(f"{subject} has the type {_UNSUPPORTED[number]}; supported: {', '.join(_NAMES.values())}")
-    raise ModelError(f"{subject} has the type number {number}, which ONNX does not define")
+    raise ModelError(f"{subject} has the data type {number}, which ONNX does not define")
 
 
 # Declared inputs and outputs -----------------------------------------------------------------------------------------
@@ -53,8 +53,7 @@ class Tensor:
 
     Attributes:
       name: its name.
-      shape: its dimensions: a size, a name for a symbolic dimension, or None for an unnamed one. None if the rank is
-        unknown.
+      shape: a tuple with each dimension's size, symbolic name, or None for an unnamed one; None if the rank is unknown.
       dtype: its type in the file. Without jax_enable_x64, JAX computes 64-bit types as 32-bit types.
     """
 
@@ -66,14 +65,14 @@ class Tensor:
         return f"{self.name}: {self.dtype}[{shown_shape(self.shape)}]"
 
     def validated(self, value: Any, sizes: dict[str, Any]) -> Any:
-        """An argument for this input, as an array.
+        """Checks an argument for this input, and returns it as an array.
 
         Args:
           value: the argument.
-          sizes: the sizes of symbolic dimensions by name; the array adds those that it fixes.
+          sizes: the sizes of symbolic dimensions, keyed by name; updated with those that this argument determines.
 
         Raises:
-          ModelError: if the argument is no array, or has another type or shape.
+          ModelError: if the argument is not an array, or has a wrong type or shape.
         """
         if value is None:
             raise ModelError(f"input {self} was given None, expected an array")
@@ -101,7 +100,7 @@ class Tensor:
 
 
 def shown_shape(shape: Iterable[Any] | None) -> str:
-    """A shape for people: "N, ?, 3", or "..." if the rank is unknown."""
+    """A shape as text: "N, ?, 3", or "..." if the rank is unknown."""
     return "..." if shape is None else ", ".join("?" if size is None else str(size) for size in shape)
 
 
@@ -137,9 +136,9 @@ SMALL = 1024  # elements; shape inference reads the values of small tensors only
 
 
 def inferred_types(proto: onnx.ModelProto) -> Inferred:
-    """The types and shapes of values by name, where onnx infers them.
+    """The types and shapes that the package onnx infers, keyed by the value's name.
 
-    Only error texts and early type checks use them; a value may be missing.
+    Only error texts and early type checks use these types and shapes; a value may be missing.
     """
     without_data = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
     graph = without_data.graph

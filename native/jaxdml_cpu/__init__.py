@@ -27,7 +27,7 @@ class Library:
     Attributes:
       handlers: maps names of custom calls to functions that `jax.ffi.pycapsule` accepts.
       built_with: the version of jaxlib whose headers the library was compiled with.
-      kernels: the name of the chosen instruction set; None if none runs on this processor.
+      kernels: the name of the chosen instruction set; None if no kernels run on this processor.
     """
 
     def __init__(self, path: str, name: str = "") -> None:

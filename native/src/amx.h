@@ -6,7 +6,7 @@
 
 namespace jaxdml {
 
-constexpr int64_t kTileRows = 32, kTileColumns = 32;  // of sums that one call computes
+constexpr int64_t kTileRows = 32, kTileColumns = 32;  // rows and columns of one call's sums
 constexpr int64_t kTileDepth = 64;                    // bytes of a row that one tile register holds
 
 // Configures the tile registers of the current thread; the destructor releases them.

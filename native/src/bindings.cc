@@ -1,8 +1,8 @@
 // XLA FFI handlers of the kernels. A handler validates each buffer's shape before it computes a pointer into the
 // buffer.
 //
-// The leading dimensions of a call number its problems: the dimensions of vmap and of batched products. An operand
-// whose leading dimension is 1 is broadcast along it.
+// A call has one problem for each index of its leading dimensions, which come from vmap and from batched products. An
+// operand is broadcast along each leading dimension in which its size is 1.
 #include <cstring>
 #include <new>
 #include <vector>
@@ -66,7 +66,7 @@ ffi::Error matmul(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_sc
     JAXDML_EXPECT(is_byte(x), "a zero point is not int8 or uint8");
   for (const ffi::AnyBuffer& x : {a_scale, a_zero_point, y_scale, y_zero_point})
     JAXDML_EXPECT(is_along(x, leading, leading, rows),
-                  "a parameter of a or of the product needs one element, or one per row");
+                  "a parameter of matrix a or of the product needs one element, or one per row");
   for (const ffi::AnyBuffer& x : {b_scale, b_zero_point})
     JAXDML_EXPECT(is_along(x, leading, leading + 1, columns), "a parameter of b needs one element, or one per column");
   JAXDML_EXPECT(is_signed(a) == is_signed(a_zero_point), "a and its zero point differ in type");
@@ -140,7 +140,7 @@ using Numbers = ffi::Span<const int64_t>;
 // Reads a filter's shape [outputs, channels of a group, rows, columns].
 ffi::Error read_filter(Numbers shape, int64_t groups, Filter& filter) {
   JAXDML_EXPECT(shape.size() == 4 && groups > 0, "a filter needs four dimensions and at least one group");
-  int64_t size = checked_product(4, groups);  // bytes of the largest cells
+  int64_t size = checked_product(4, groups);  // a cell has at most 4 bytes
   for (const int64_t extent : shape) {
     JAXDML_EXPECT(extent > 0, "a filter has no elements");
     size = checked_product(size, extent);
@@ -191,7 +191,7 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
   one.y_height = of_y[2];
   one.y_width = of_y[3];
   const int64_t kernel[2] = {one.filter.rows, one.filter.columns};
-  int64_t elements = of_x[0] * of_x[1];  // of the padded input
+  int64_t elements = of_x[0] * of_x[1];  // the size of the padded input
   for (const Numbers numbers : {strides, dilations, start_padding, end_padding})
     JAXDML_EXPECT(numbers.size() == 2, "an option needs two numbers");
   for (size_t i = 0; i < 2; i++) {
@@ -266,7 +266,7 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
   return ffi::Error::Success();
 }
 
-// Checks operands of element-wise kernels: a tensor of the output's shape; a scale and a zero point of one element.
+// check_tensor expects a tensor of the output's shape; check_numbers expects a scale and a zero point of one element.
 ffi::Error check_tensor(ffi::AnyBuffer x, ffi::AnyBuffer y, int64_t leading_count) {
   const size_t rank = y.dimensions().size(), leading = size_t(leading_count);
   JAXDML_EXPECT(chosen, "no kernels were chosen");
@@ -285,7 +285,7 @@ ffi::Error check_numbers(ffi::AnyBuffer scale, ffi::AnyBuffer zero_point, ffi::A
   return ffi::Error::Success();
 }
 
-// Runs the kernel on one problem for each index of the leading dimensions, as make(index, size) describes it.
+// Runs the kernel on one problem for each index of the leading dimensions; make(index, size) returns the problem.
 template <class Problem, class Make>
 ffi::Error compute_each(ffi::ThreadPool& threads, ffi::AnyBuffer y, int64_t leading,
                         void (*kernel)(const Pool&, const Problem*, int64_t), const Make& make) {
@@ -332,7 +332,7 @@ ffi::Error quantize(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer sc
   JAXDML_RETURN_IF_WRONG(check_tensor(x, y, leading));
   JAXDML_RETURN_IF_WRONG(check_numbers(scale, zero_point, y, leading));
   JAXDML_EXPECT(x.element_type() == ffi::DataType::F32 && is_byte(y),
-                "x is not float32, or the output not int8 or uint8");
+                "x is not float32, or the output is neither int8 nor uint8");
   return compute_each(threads, y, leading, chosen->quantize, [&](int64_t i, int64_t size) {
     const auto at = [&](ffi::AnyBuffer of) { return at_problem(of, y, size_t(leading), i); };
     return Quantization{size,
@@ -350,7 +350,7 @@ ffi::Error dequantize(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer 
   JAXDML_RETURN_IF_WRONG(check_tensor(x, y, leading));
   JAXDML_RETURN_IF_WRONG(check_numbers(scale, zero_point, y, leading));
   JAXDML_EXPECT(is_byte(x) && y.element_type() == ffi::DataType::F32,
-                "x is not int8 or uint8, or the output not float32");
+                "x is neither int8 nor uint8, or the output is not float32");
   return compute_each(threads, y, leading, chosen->dequantize, [&](int64_t i, int64_t size) {
     const auto at = [&](ffi::AnyBuffer of) { return at_problem(of, y, size_t(leading), i); };
     return Dequantization{size,
@@ -387,7 +387,7 @@ ffi::Error row_sums(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::Result<ffi::
   const size_t rank = y.dimensions().size();
   JAXDML_EXPECT(chosen, "no kernels were chosen");
   JAXDML_EXPECT(rank && x.dimensions().size() == rank + 1 && is_byte(x) && y.element_type() == ffi::DataType::S32,
-                "x is not a matrix of int8 or uint8, or the result not int32");
+                "x is not a matrix of int8 or uint8, or the result is not int32");
   for (size_t i = 0; i < rank; i++)
     JAXDML_EXPECT(x.dimensions()[i] == y.dimensions()[i], "the result needs one sum per row");
   const int64_t rows = product(y.dimensions(), 0, rank), depth = x.dimensions()[rank];
@@ -468,7 +468,7 @@ JAXDML_EXPORT const char* jaxdml_cpu_choose(const char* name) {
   return nullptr;
 }
 
-// Sizes of packed weights in bytes; -1 if the shape is not a filter's.
+// The sizes of packed weights in bytes; -1 if no filter has the shape.
 JAXDML_EXPORT int64_t jaxdml_cpu_matrix_bytes(int64_t depth, int64_t columns) {
   return jaxdml::chosen->matrix_bytes(depth, columns);
 }

@@ -1,4 +1,4 @@
-// Copies the input of a block of output pixels, padded, from NCHW to NHWC.
+// Copies the padded input of a block of output pixels from NCHW to NHWC.
 #pragma once
 
 #include "filter.h"
@@ -6,26 +6,26 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// The extent in the padded input of `outputs` rows (i = 0) or columns (i = 1) of the output.
+// The number of padded input rows (i = 0) or columns (i = 1) that the windows of `outputs` output rows or columns span.
 JAXDML_INLINE int64_t extent_of(const Convolution& one, const Filter& filter, int i, int64_t outputs) {
   const int64_t kernel = i ? filter.columns : filter.rows;
   return (outputs - 1) * one.stride[i] + (kernel - 1) * one.dilation[i] + 1;
 }
 
 // The layout of the copy: cells [row][column][channel]. Columns are grouped by their phase modulo the dilation, so that
-// the columns of a dilated kernel are adjacent. The copy has all input rows of the block or, if fewer, the rows of each
-// output row's window in turn.
+// the columns of a dilated kernel are adjacent. The copy has either all input rows of the block, or separate
+// input rows for each output row, whichever are fewer.
 struct Copy {
   bool has_all_rows;
-  int64_t output_step, kernel_step;  // in copied rows: the step of an output row, and of a kernel row
-  int64_t dilation, phase;           // of columns; columns in a phase
+  int64_t output_step, kernel_step;  // copied rows from one output row to the next, and from one kernel row to the next
+  int64_t dilation, phase;           // the columns' dilation; the number of columns in a phase
   int64_t channels;
-  int64_t row_cells, cells;  // of a row; of the whole copy
+  int64_t row_cells, cells;  // cells of a row, and of the whole copy
 
   int64_t rows(const Convolution& one, const Filter& filter, int64_t outputs) const {
     return has_all_rows ? extent_of(one, filter, 0, outputs) : outputs * filter.rows;
   }
-  // The padded input's row, relative to the block's first, that a row of the copy holds.
+  // The padded input row in a given row of the copy, counted from the block's first input row.
   int64_t input_row(const Convolution& one, int64_t row) const {
     return has_all_rows ? row : row / output_step * one.stride[0] + row % output_step * one.dilation[0];
   }
@@ -51,7 +51,7 @@ struct Block {
   int64_t row, column, rows, columns;
 };
 
-// Pixels of a copy in lines of `width`. Lines are `row` cells apart, and have every step-th column from `begin` on.
+// Lines of `width` pixels of a copy. Lines are `row` cells apart, and have every step-th column, beginning at `begin`.
 struct Pixels {
   int64_t row, begin, step, width;
 };
@@ -86,7 +86,7 @@ JAXDML_INLINE void fill_cells(Cell* to, uint8_t value, int64_t count) {
     for (int64_t i = 0; i < count; i++) to[i] = value;
 }
 
-// Transposes up to kBytes adjacent pixels of `channels` channels, which are `size` bytes apart.
+// Transposes up to kBytes adjacent pixels of `channels` channels. Channels are `size` bytes apart.
 JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels, int64_t count, uint8_t flip,
                                Cell* const* pixels) {
   const I32 top = splat(int32_t(flip * 0x01010101u));
@@ -103,7 +103,7 @@ JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels,
   }
 }
 
-// Copies a block's input from one group of an image, at `x`.
+// Copies a block's input from one group of an image. The group begins at `x`.
 static void copy_block(const Convolution& one, const Filter& filter, const Copy& copy, const uint8_t* x,
                        const Block& block, Cell* cells) {
   const int64_t copied_rows = copy.rows(one, filter, block.rows);

@@ -16,7 +16,7 @@ inline ffi::Error not_packed(const std::string& name) {
   return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
                     "jaxdml_cpu: the prepared " + name +
                         " was packed by other kernels or for another platform, or an " +
-                        "array in it was changed: prepare its attribute `array` again");
+                        "array in it was changed: prepare the weights in its attribute `array` again");
 }
 inline ffi::Error no_memory() {
   return ffi::Error(ffi::ErrorCode::kResourceExhausted, "jaxdml_cpu: no memory for scratch");
@@ -60,7 +60,7 @@ inline bool leads(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, size_t rank)
   return true;
 }
 
-// The operand's elements for one problem. The output's leading dimensions number the problems in row-major order.
+// The operand's elements for one problem. Problem numbers are row-major indices into the output's leading dimensions.
 inline uint8_t* at_problem(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
   const auto dims = x.dimensions(), all = y.dimensions();
   int64_t step = product(dims, count, dims.size()), offset = 0;
@@ -93,7 +93,7 @@ inline ZeroPoints zero_points(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, 
 inline float number(const uint8_t* at) { return *reinterpret_cast<const float*>(at); }
 inline int32_t zero_point_number(const uint8_t* at, bool is_signed) { return is_signed ? int8_t(*at) : *at; }
 
-// Whether all dimensions of a parameter after the first `count` are 1, except `axis`, which may also be `size`.
+// Whether each dimension of a parameter after the first `count` is 1. Dimension `axis` may be `size` instead.
 inline bool is_along(ffi::AnyBuffer x, size_t count, size_t axis, int64_t size) {
   const auto dims = x.dimensions();
   for (size_t i = count; i < dims.size(); i++)

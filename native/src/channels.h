@@ -1,8 +1,8 @@
 // Epilogue parameters of each output channel of a convolution, and the address of each output channel.
 //
-// With x the input and w the filter, the sum of (x - x_zero_point) * (w - w_zero_point) over a window is the sum of x *
-// w, less w_zero_point * (sum of x), plus a constant of the output channel. The constant, with the bias, is that
-// channel's offset. All of it is exact modulo 2**32.
+// Let x be the input and w the filter. The sum of (x - x_zero_point) * (w - w_zero_point) over a window is the sum of
+// x * w, minus w_zero_point * (sum of x), plus a constant of the output channel. This constant plus the bias is the
+// channel's offset. The arithmetic is exact modulo 2**32.
 #pragma once
 
 #include "epilogue.h"
@@ -13,7 +13,7 @@ namespace jaxdml::JAXDML_ISA {
 // Arrays over all output channels of one problem.
 struct Channels {
   int32_t* offsets;      // bias plus the input zero point's term
-  int32_t* zero_points;  // of the filter, shifted to int8 weights
+  int32_t* zero_points;  // the filter's zero points, minus 128 if they are uint8
   float* multipliers;
   bool has_zero_points;
   Output output;
@@ -31,8 +31,8 @@ JAXDML_INLINE Channels* take_channels(const Filter& filter, int64_t problems, Ar
   return channels;
 }
 
-// A kernel multiplies activations less `x_offset`; see matmul.h for the formula. Each array has its own loop because
-// compilers vectorize such loops.
+// A kernel multiplies (activation - x_offset) by the weights; see matmul.h for the formula. Each array has its own
+// loop, because compilers vectorize loops that write one array.
 JAXDML_INLINE void set_channels(const Convolution& one, int32_t x_offset, Channels& channels) {
   const int64_t outputs = one.filter.outputs;
   const ZeroPoints of_filter = one.filter_zero_point;

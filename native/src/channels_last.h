@@ -14,20 +14,20 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-constexpr int kMostPixels = 96;  // in the buffer of requantized pixels
+constexpr int kMostPixels = 96;  // capacity of the buffer of requantized pixels
 static_assert(kMostPixels % kRows == 0 && kMostPixels % 16 == 0, "whole tiles are computed, and whole squares stored");
-constexpr int64_t kFewestPixels = 12;                  // that fill an AMX tile well enough to use it
+constexpr int64_t kFewestPixels = 12;                  // fewer pixels would leave too much of an AMX tile empty
 constexpr int64_t kMostBlockBytes = int64_t(1) << 18;  // so that a block's copy stays in the L2 cache
 
 struct ChannelsLastPlan {
   Filter filter;          // with small groups merged
-  int64_t rows, columns;  // of an output block
+  int64_t rows, columns;  // rows and columns of an output block
   int64_t row_blocks, column_blocks;
   int64_t images, output_blocks;  // a problem's images times groups; blocks of kBytes output channels in a group
-  Copy copy;                      // of a full-sized block
+  Copy copy;                      // the layout of a full-sized block's copy
   Channels* channels;             // one for each problem
   Cell* cells;                    // one copy for each worker
-  int64_t* held;                  // the block in each worker's copy
+  int64_t* held;                  // the index of the block in each worker's copy
 };
 
 JAXDML_INLINE ChannelsLastPlan plan_channels_last(const Convolution* problems, int64_t count, int64_t threads,
@@ -99,8 +99,8 @@ JAXDML_INLINE void sum_window(const Convolution& one, const ChannelsLastPlan& pl
   }
 }
 
-// Applies the epilogue to the sums of one pixel, for V vectors of output channels from channel o on. The window begins
-// at `pixel`.
+// Applies the epilogue to the sums of one pixel, for V vectors of output channels, beginning at channel o. The pixel's
+// window begins at `pixel`.
 template <int V>
 JAXDML_INLINE void finish_pixel(const Convolution& one, const ChannelsLastPlan& plan, const Channels& channels,
                                 const I32 (&sums)[V], const Cell* pixel, int64_t o, uint8_t* to) {
@@ -124,7 +124,7 @@ JAXDML_INLINE void finish_pixel(const Convolution& one, const ChannelsLastPlan& 
   store_saturated(to, values, channels.output);
 }
 
-// Computes R pixels, whose windows begin at `pixels`, for V vectors of output channels from channel o on.
+// Computes R pixels for V vectors of output channels, beginning at channel o. The pixels' windows begin at `pixels`.
 template <int R, int V>
 static void channels_last_tile(const Convolution& one, const ChannelsLastPlan& plan, const Channels& channels,
                                const Cell* const* pixels, const uint8_t* panel, int64_t o, uint8_t* to) {
@@ -167,7 +167,7 @@ JAXDML_INLINE void channels_last_by_tiles(const Convolution& one, const Channels
   }
 }
 
-// Transposes `count` pixels of up to kBytes channels into the output, whose channels are `channel` bytes apart.
+// Transposes `count` pixels of up to kBytes channels into the output. Output channels are `channel` bytes apart.
 JAXDML_INLINE void store_pixels(const uint8_t* from, int64_t count, int64_t outputs, int64_t size, int64_t channel,
                                 uint8_t* y) {
   if (size == 4) {

@@ -9,8 +9,8 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// The documented bound of scratch memory: four times the padded inputs and the outputs, and a share for each output
-// channel, problem and depthwise kernel element.
+// The documented bound of scratch memory: four times the size of padded inputs and outputs together, plus a few bytes
+// for each output channel, problem and depthwise kernel element.
 JAXDML_INLINE int64_t most_scratch(const Convolution& one, int64_t count) {
   const int64_t height = one.height + one.start[0] + one.end[0], width = one.width + one.start[1] + one.end[1];
   const int64_t input = one.filter.groups * one.filter.channels * height * width;
@@ -28,7 +28,7 @@ static int64_t winograd_scratch(const Convolution* problems, int64_t count, int6
   return arena.used;
 }
 
-// m of the Winograd transform to use; 0 if none is exact, faster, and within the scratch bound.
+// m of the Winograd transform to use; 0 if no transform is exact, faster, and within the scratch bound.
 JAXDML_INLINE int64_t winograd_tiles(const Convolution* problems, int64_t count) {
   const Convolution& one = problems[0];
   const int64_t m = winograd_form(one.filter);
@@ -38,8 +38,8 @@ JAXDML_INLINE int64_t winograd_tiles(const Convolution* problems, int64_t count)
   for (int64_t i = 0; i < count; i++)
     if (!*packed_filter(problems[i]).flag) return 0;
   const int64_t tiles = one.batch * ceil_div(one.y_height, m) * ceil_div(one.y_width, m), points = (m + 2) * (m + 2);
-  // The cost in vector products for each pair of an input and an output channel. Transforms add a quarter to the
-  // products; reading a transformed filter costs four products of pairs at each point.
+  // The cost, in dot products of one lane, for each pair of an input and an output channel. Transforms add a quarter
+  // to the products; reading a transformed filter costs as much as the products of four more tiles.
   const int64_t by_tiles = round_up(tiles, kBlock) * points / 2 * 5 / 4 + points * 2;
   const int64_t by_pixels = one.batch * one.y_height * one.y_width * 9 / kDepth;
   return by_tiles < by_pixels && winograd_scratch(problems, count, 1, m) <= most_scratch(one, count) ? m : 0;

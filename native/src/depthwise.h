@@ -1,8 +1,8 @@
 // Depthwise convolutions: each group has one input channel.
 //
-// An output needs few products, so that bringing windows into lanes dominates. Each input channel is copied into planes
-// (see planes.h), in which every kernel element reads consecutive positions with one unaligned load. kDepth such loads
-// are interleaved into the lanes of a dot product. Sums are exact modulo 2**32.
+// An output needs few products, so most of the time goes into bringing windows into lanes. Each input channel is copied
+// into planes (see planes.h), in which every kernel element reads consecutive positions with one unaligned load. The
+// results of kDepth loads are interleaved into the lanes of a dot product. Sums are exact modulo 2**32.
 #pragma once
 
 #include "microkernel.h"
@@ -14,10 +14,10 @@ namespace jaxdml::JAXDML_ISA {
 // One element of the kernel.
 struct Tap {
   int64_t offset;       // from a position to the element's input
-  const uint8_t* mask;  // of columns inside the image; null if all are
+  const uint8_t* mask;  // marks columns inside the image; null if all are inside
 };
 
-// Loads a tap's input at kBytes positions from output column `column` on. kAreInside means that no position reads
+// Loads a tap's input at kBytes positions, beginning at output column `column`. kAreInside means that no position reads
 // padding.
 template <bool kAreInside>
 JAXDML_INLINE I32 load_window(const Tap& tap, const uint8_t* planes, int64_t column, I32 padding, I32 top) {
@@ -32,7 +32,7 @@ struct DepthwisePlan {
   Inside inside;   // output columns that read no padding
   uint8_t* masks;  // one for each column of the kernel
   int64_t mask_bytes;
-  int64_t step;  // from a vector's first column to the next one's, modulo the pitch
+  int64_t step;  // from a vector's first column to the next vector's, modulo the pitch
   Channels* channels;
   uint8_t* filled;  // planes of one channel, for each worker
 };
@@ -63,8 +63,8 @@ JAXDML_INLINE void set_taps(const Convolution& one, DepthwisePlan& plan) {
   }
 }
 
-// Adds the products of kBytes windows to four vectors of sums and, where the filter has zero points, the windows'
-// elements to four more.
+// Adds the products of kBytes windows to `sums`. If the filter has zero points, also adds the windows' elements to
+// `window_sums`.
 template <bool kAreInside>
 JAXDML_INLINE void add_windows(const DepthwisePlan& plan, int64_t taps, const Dword* weights, const uint8_t* planes,
                                int64_t column, I32 padding, I32 top, bool has_zero_points, I32 (&sums)[4],

@@ -52,7 +52,7 @@ JAXDML_INLINE void each_vector(int64_t first, int64_t last, F&& f) {
   if (i < last) f(i, last - i);
 }
 
-// Returns a pointer that is safe to read kCount elements from: `copy` if fewer than that remain.
+// Returns a pointer that is safe to read kCount elements from: `copy` if fewer than kCount elements remain.
 template <int64_t kCount, class T>
 JAXDML_INLINE const T* whole(const T* from, int64_t count, T (&copy)[kCount]) {
   if (count == kCount) return from;
@@ -105,7 +105,7 @@ static void add(const Pool& pool, const Sum* problems, int64_t count) {
   });
 }
 
-// The reciprocal needs a bounded dividend: x is clamped to 1024 scales, beyond which every quotient saturates anyway.
+// The reciprocal needs a bounded dividend: x is clamped to 1024 * scale. Beyond that, every quotient saturates anyway.
 static void quantize_chunk(const Quantization& one, const Divisor& by, bool is_by_reciprocal, int64_t first,
                            int64_t last) {
   const Output output = output_of(one.zero_point, one.is_signed);
@@ -154,7 +154,7 @@ static void dequantize(const Pool& pool, const Dequantization* problems, int64_t
   });
 }
 
-// The minimum and maximum of 0 and the elements, NaN excluded, and whether an element is NaN.
+// The minimum and maximum of 0 and all elements except NaN, and whether any element is NaN.
 struct Ends {
   float low, high;
   bool has_nan;

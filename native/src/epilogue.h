@@ -1,4 +1,4 @@
-// From int32 sums to the output's bytes: float32(sum) * multiplier, rounded, ties to even, plus zero point, saturated.
+// Converts int32 sums to bytes: float32(sum) * multiplier, rounded with ties to even, plus the zero point, saturated.
 //
 // The handlers turn on the processor's flush-to-zero modes: subnormals are flushed everywhere in the library.
 #pragma once
@@ -9,8 +9,8 @@ namespace jaxdml::JAXDML_ISA {
 
 // The epilogue computes int8. For uint8, it subtracts 128 from the zero point and flips the top bits at the end.
 struct Output {
-  I32 zero_point;  // in each 16-bit word
-  I32 flip;        // in each byte
+  I32 zero_point;  // repeated in each 16-bit word
+  I32 flip;        // repeated in each byte
 };
 
 JAXDML_INLINE Output output_of(int32_t zero_point, bool is_signed) {
@@ -36,7 +36,7 @@ JAXDML_INLINE I32 saturated(const F32 (&x)[V], const Output& output) {
 
 constexpr int stored_bytes(int vectors) { return kBytes == 32 && vectors <= 2 ? 16 : kBytes; }
 
-// Converts the vectors to bytes in the order of their lanes, and stores stored_bytes(V) of these.
+// Converts the vectors to bytes in the order of their lanes, and stores the first stored_bytes(V) bytes.
 template <int V>
 JAXDML_INLINE void store_saturated(uint8_t* to, const F32 (&x)[V], const Output& output) {
   const I32 bytes = gather_firsts(saturated(x, output));

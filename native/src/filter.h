@@ -1,4 +1,4 @@
-// The layout of packed filters, which follows from the filter's shape alone.
+// The layout of packed filters, which depends only on the filter's shape.
 //
 // A packed filter has a mark, a flag, int32 sums of each output channel's weights, and the weights. A depthwise filter,
 // with one channel in each group, has rows of cells [outputs][depth, padded]. Other filters have panels with a lane for
@@ -12,7 +12,7 @@
 namespace jaxdml::JAXDML_ISA {
 
 constexpr int kBlock = 16;                                 // tiles in a block of the Winograd kernels
-constexpr int64_t kMostWinogradBytes = int64_t(64) << 20;  // of one transformed filter
+constexpr int64_t kMostWinogradBytes = int64_t(64) << 20;  // limit of one transformed filter
 
 JAXDML_INLINE int64_t filter_depth(const Filter& filter) { return filter.channels * filter.rows * filter.columns; }
 JAXDML_INLINE int64_t padded_filter_depth(const Filter& filter) { return round_up(filter_depth(filter), kDepth); }
@@ -24,9 +24,9 @@ JAXDML_INLINE int64_t winograd_bytes(const Filter& filter, int64_t m) {
   return (m + 2) * (m + 2) * filter.outputs * channel_pairs(filter) * 4;
 }
 
-// m of the transformed filter to pack; 0 for none. A filter for one call does not repay its transform. Processors that
-// multiply bytes do twice as many products of bytes as of int16, and are faster without the transforms. Filters with
-// many channels usually see small images, in which large tiles would be mostly empty.
+// m of the transformed filter to pack; 0 for no transform. Transforming a filter for one call would cost more than it
+// saves. Instructions that multiply bytes do twice as many products as those for int16, and are faster without
+// transforms. Filters with many channels usually see small images, in which large tiles would be mostly empty.
 JAXDML_INLINE int64_t winograd_form(const Filter& filter) {
   if (kDepth == 4 || filter.is_for_one_call) return 0;
   if (filter.rows != 3 || filter.columns != 3 || filter.channels < 8 || group_outputs(filter) < kRows) return 0;
@@ -36,8 +36,8 @@ JAXDML_INLINE int64_t winograd_form(const Filter& filter) {
 
 JAXDML_INLINE bool is_depthwise(const Filter& filter) { return filter.channels == 1; }
 
-// Merges groups with few output channels into one group, with zero weights between them. The extra products fill lanes
-// that would otherwise be idle.
+// Merges groups with few output channels into one group, with zero weights between the groups. The extra products fill
+// lanes that would otherwise be idle.
 JAXDML_INLINE Filter merged(Filter filter) {
   const int64_t outputs = group_outputs(filter);
   int64_t together = 1;
@@ -81,7 +81,7 @@ JAXDML_INLINE Packed packed_filter(const Convolution& one) {
   return packed_filter(one.filter, arena);
 }
 
-// The bytes beyond the layout make a whole filter's size larger than a part's; see matrix_bytes.
+// Padding after the layout makes a whole filter larger than each shard of it; see matrix_bytes.
 static int64_t filter_bytes(const Filter& filter) {
   Arena arena = {nullptr, 0};
   packed_filter(filter, arena);

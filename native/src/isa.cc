@@ -1,4 +1,4 @@
-// The kernel table of one instruction set. The build compiles this file once for each set, with JAXDML_ISA as its name.
+// The kernel table of one instruction set. The build compiles this file once for each set, whose name is JAXDML_ISA.
 //
 // The tables are constant-initialized. A dynamic initializer would be compiled for the instruction set, and would run
 // when the library is loaded, even on processors that lack the instructions.

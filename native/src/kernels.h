@@ -37,7 +37,7 @@ struct Matmul {
   Scales a_scale, b_scale, y_scale;
   ZeroPoints a_zero_point, b_zero_point, y_zero_point;
   void* y;
-  Type type;  // of y; kInt32 stores the sums without requantization
+  Type type;  // y's type; kInt32 stores the sums without requantization
 };
 
 struct Filter {
@@ -105,8 +105,8 @@ struct Rows {
   int32_t* y;
 };
 
-// The kernels of an instruction set. A call takes `count` problems of one shape. The caller allocates the scratch: as
-// many bytes as `*_scratch` returns, aligned to 64 bytes.
+// The kernels of an instruction set. A call takes `count` problems of one shape. The caller allocates scratch memory
+// that is aligned to 64 bytes; `*_scratch` returns its size in bytes.
 struct Kernels {
   const char* name;
   int32_t matrix_mark, filter_mark;  // the first bytes of packed weights

@@ -1,8 +1,8 @@
 // Matrix products: multiplies rows of A by panels of B.
 //
-// With a as uint8, b as int8 and zero points shifted likewise, sum (a - za)(b - zb) is
+// If a is uint8, b is int8 and zero points have their operands' types, sum (a - za)(b - zb) is
 //   sum a b  -  za (sum b - depth zb)  -  zb sum a   modulo 2**32,
-// so the correction by za uses one constant per column, and rows of a are summed only if some zb is not 0.
+// so the correction for za needs one constant per column, and rows of a are summed only if some zb is not 0.
 //
 // In a large product of words, Strassen's method computes each block of two full row tiles by two panels.
 //

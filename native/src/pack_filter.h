@@ -14,8 +14,8 @@ struct Lanes {
   int64_t step;  // bytes from one group of kDepth weights to the next
   bool are_eight;
 
-  // Merges `count` weights of each lane, at most kDepth, into zeroed bytes from the lane's k-th weight on. Other bytes
-  // are kept, because two writes share a group of kDepth weights if k is not a multiple of kDepth.
+  // ORs `count` (at most kDepth) weights per lane into zeroed bytes, beginning at each lane's k-th weight. All other
+  // bytes are kept, because two writes share a group of kDepth weights if k is not a multiple of kDepth.
   void put(int64_t k, int64_t count, I32 weights) const {
     using Lane = std::conditional_t<kDepth == 4, uint32_t, uint16_t> __attribute__((vector_size(kBytes)));
     const int at = int(k % kDepth);
@@ -136,7 +136,7 @@ static void pack_filter(const Pool& pool, const uint8_t* filter, bool is_signed,
     }
   });
   if (!is_depthwise(shape)) {
-    // Lanes of a panel are interleaved, so that one worker packs a whole panel.
+    // One worker packs a whole panel, because the lanes of a panel are interleaved.
     const Filter whole = merged(shape);
     const int64_t outputs = group_outputs(whole), count = ceil_div(outputs, kTile), run = whole.rows * run_depth(whole);
     parallel(pool, whole.groups * count, [&](int64_t item, int64_t) {

@@ -36,7 +36,7 @@ static void pack_panels(const uint8_t* b, bool is_signed, int64_t depth, int64_t
       const uint8_t* rows[kDepth];
       for (int i = 0; i < kDepth; i++) {
         rows[i] = k + i < depth ? b + (k + i) * columns + n : nullptr;
-        // Hardware does not prefetch across rows. In the first-level cache, rows of 4096 bytes would evict each other.
+        // Hardware does not prefetch across rows. This prefetches to L2; in L1, rows of 4096 bytes evict each other.
         __builtin_prefetch(b + at_most(k + i + kRowsAhead, depth - 1) * columns + n, 0, 2);
       }
       if (k + kDepth <= depth && n + kTile <= columns) {
@@ -76,7 +76,7 @@ static void pack_matrix(const Pool& pool, const uint8_t* b, bool is_signed, int6
   memset(packed, 0, panels_at(columns));
   memset(packed + end_of_panels(depth, columns), 0, 4 * (depth + columns));
   memcpy(packed, &kMatrixMark, 4);
-  constexpr int64_t kAtOnce = 8 * kTile;  // columns of an item, so that an item reads long runs of each row
+  constexpr int64_t kAtOnce = 8 * kTile;  // columns of an item, enough to read long runs of each row
   parallel(pool, ceil_div(columns, kAtOnce), [&](int64_t item, int64_t) {
     const int64_t first = item * kAtOnce, last = at_most(padded_columns(columns), first + kAtOnce);
     pack_panels(b, is_signed, depth, columns, first, last, packed + panels_at(columns) + first * padded_depth(depth),

@@ -1,11 +1,11 @@
 // Splits a channel of the input into planes, in which each kernel element reads one contiguous run of bytes.
 //
 // A plane holds the rows and columns of one phase modulo the strides. For output pixel (i, j), kernel element (u, v)
-// reads position i * pitch + j of a plane, plus an offset that depends on u and v alone. Planes have padding rows but
+// reads position i * pitch + j of a plane, plus an offset that depends only on u and v. Planes have padding rows but
 // usually no padding columns: a read beyond a row's end returns another row's bytes, and a mask replaces them with
 // padding. A mask takes as much memory as a row. If the kernel has more columns than the output has rows, masks would
-// take more memory than padding columns, and planes have padding columns instead. Where output rows are narrower than
-// the pitch, the positions between them are computed and discarded.
+// take more memory than padding columns, so planes have padding columns instead. Where output rows are narrower than
+// the pitch, the positions between output rows are computed and discarded.
 #pragma once
 
 #include <numeric>
@@ -25,12 +25,12 @@ JAXDML_INLINE Shift shift_of(const Convolution& one, int i, int64_t element) {
 }
 
 struct Planes {
-  int64_t phases[2];                      // of rows and columns that the kernel reads; each pair of phases has a plane
-  int64_t first_phase[2], next_phase[2];  // phase of the kernel's first row and column; increment of the next ones
+  int64_t phases[2];                      // numbers of row and column phases that a kernel reads; each pair has a plane
+  int64_t first_phase[2], next_phase[2];  // phases of the kernel's first row and column; increments per row and column
   int64_t before;                         // bytes before the first plane, which vectors at its left edge may read
   bool has_columns;                       // planes have padding columns
   int64_t above, left;                    // padding rows and columns of a plane
-  int64_t height, pitch;                  // of a plane
+  int64_t height, pitch;                  // rows and columns of a plane
   int64_t size;                           // bytes of all planes
   int64_t positions;
 
@@ -79,7 +79,7 @@ JAXDML_INLINE Inside inside_of(const Convolution& one, int64_t v) {
   return {begin, at_least(begin, at_most(end, one.y_width))};
 }
 
-// Sets 255 for columns inside and 0 for others, repeating every `pitch` bytes.
+// Sets 255 for columns inside and 0 for all other columns, repeating every `pitch` bytes.
 JAXDML_INLINE void set_mask(const Inside& inside, int64_t pitch, int64_t count, uint8_t* mask) {
   memset(mask, 0, size_t(count));
   for (int64_t at = inside.begin; at < count; at += pitch)

@@ -32,9 +32,9 @@ struct PointwisePlan {
   int64_t outputs;         // output channels of an item, in whole panels
   int64_t output_blocks;
   Channels* channels;
-  uint8_t *lanes, *sums;  // of each worker: a block's interleaved channels, and their sums
+  uint8_t *lanes, *sums;  // for each worker, a block's interleaved channels, and their sums
   int64_t lane_bytes;
-  int64_t* held;  // the block in each worker's lanes
+  int64_t* held;  // the index of the block in each worker's lanes
 };
 
 JAXDML_INLINE PointwisePlan plan_pointwise(const Convolution* problems, int64_t count, int64_t threads, Arena& arena) {
@@ -58,8 +58,8 @@ JAXDML_INLINE PointwisePlan plan_pointwise(const Convolution* problems, int64_t 
   return plan;
 }
 
-// Interleaves `count` pixels of all channels, which are `size` bytes apart, into lanes [channels / kDepth][vectors],
-// and sums each pixel over the channels.
+// Interleaves `count` pixels of all channels into lanes [channels / kDepth][vectors], and sums each pixel over the
+// channels. Channels are `size` bytes apart.
 JAXDML_INLINE void bring_to_lanes(const uint8_t* x, int64_t size, int64_t channels, int64_t count, uint8_t flip,
                                   uint8_t* lanes, uint8_t* sums) {
   const I32 top = splat(int32_t(flip * 0x01010101u)), ones = splat(0x01010101);
@@ -79,8 +79,8 @@ JAXDML_INLINE void bring_to_lanes(const uint8_t* x, int64_t size, int64_t channe
   for (int v = 0; v < 4; v++) store(sums + v * kBytes, all[v]);
 }
 
-// Computes R output channels, from channel o on, for V vectors of pixels. `weights` is the first dword of channel o;
-// `next` is the step in bytes to its following dword.
+// Computes R output channels, beginning at channel o, for V vectors of pixels. `weights` points to the first dword of
+// channel o; the channel's next dword follows `next` bytes later.
 template <int R, int V>
 static void pointwise_tile(const Convolution& one, const Channels& channels, const uint8_t* weights, int64_t next,
                            const uint8_t* lanes, const uint8_t* sums, int64_t o, int64_t count, uint8_t* y) {

@@ -10,7 +10,7 @@
 namespace jaxdml::JAXDML_ISA {
 
 #ifdef __AVX512VNNI__
-constexpr int kBytes = 64;  // of a vector
+constexpr int kBytes = 64;  // bytes of a vector
 constexpr int kDepth = 4;   // products that one 32-bit lane adds up in one instruction
 using Cell = uint8_t;       // the type of an activation in a product; a weight is the signed type of this size
 #else
@@ -39,7 +39,7 @@ JAXDML_INLINE void store(void* to, I32 x) { *static_cast<LooseI32*>(to) = x; }
 JAXDML_INLINE I32 splat(int32_t x) { return x - I32{}; }
 JAXDML_INLINE F32 splat(float x) { return x - F32{}; }
 
-// Flips half a vector of bytes and widens each to a 16-bit word.
+// Flips half a vector of bytes and widens each byte to a 16-bit word.
 JAXDML_INLINE I16 words_of_bytes(const uint8_t* from, uint8_t flip) {
   return __builtin_convertvector(*reinterpret_cast<const LooseBytes*>(from) ^ flip, I16);
 }
@@ -60,7 +60,7 @@ JAXDML_INLINE I32 dot_words(I32 sum, I32 x, I32 y) {
 }
 JAXDML_INLINE I32 rounded(F32 x) { return (I32)_mm512_cvtps_epi32((__m512)x); }
 JAXDML_INLINE F32 floats(I32 x) { return (F32)_mm512_cvtepi32_ps((__m512i)x); }
-// The maximum and the minimum; y where x is NaN.
+// The maximum and the minimum; y where x or y is NaN.
 JAXDML_INLINE F32 greater(F32 x, F32 y) { return (F32)_mm512_max_ps((__m512)x, (__m512)y); }
 JAXDML_INLINE F32 lesser(F32 x, F32 y) { return (F32)_mm512_min_ps((__m512)x, (__m512)y); }
 JAXDML_INLINE I32 from_unsigned_bytes(const uint8_t* from) {

@@ -1,6 +1,6 @@
 // Large products of 16-bit words by Strassen's method in Winograd's form: 7 products of quarters instead of 8.
 //
-// Two tiles of rows, split at half the depth, are A = (a11 a12; a21 a22). Two panels of columns are B likewise. With
+// A = (a11 a12; a21 a22) is two tiles of rows, split at half the depth. B is two panels of columns, also split. With
 //   s1 = a21 + a22   s2 = s1 - a11   s3 = a11 - a21   s4 = a12 - s2
 //   t1 = b12 - b11   t2 = b22 - t1   t3 = b22 - b12   t4 = t2 - b21
 //   p1 = a11 b11   p2 = a12 b21   p3 = s4 b22   p4 = a22 t4   p5 = s1 t1   p6 = s2 t2   p7 = s3 t3
@@ -15,21 +15,21 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-constexpr int64_t kTwoTiles = 2 * kRows, kTwoPanels = 2 * kTile;  // rows and columns of one such product
-constexpr int kRowFactors = 7, kPanelFactors = 4;  // computed; the other three panel factors are quarters of b
+constexpr int64_t kTwoTiles = 2 * kRows, kTwoPanels = 2 * kTile;  // rows and columns of one product by this method
+constexpr int kRowFactors = 7, kPanelFactors = 4;  // computed factors; the other three panel factors are quarters of b
 
-// Whether the multiplications saved outweigh the additions, and the row factors fit the cache. Sets that multiply bytes
-// cannot use this method: the factors need more than 8 bits.
+// Whether the saved multiplications outweigh the extra additions, and the row factors fit the cache. Instruction sets
+// that multiply bytes cannot use this method, because the factors need more than 8 bits.
 JAXDML_INLINE bool is_worth_quarters(const Matmul& one) {
   return kDepth == 2 && one.rows >= 4 * kTwoTiles && one.columns >= 2 * kTwoPanels && one.depth >= 256 &&
          one.depth <= 4096;
 }
 
 struct Halves {
-  int64_t first, second;               // dwords of the depth's halves; the second may be one shorter
+  int64_t first, second;               // dwords of each half of the depth; the second half may be one shorter
   int64_t row_stride;                  // dwords from row to row of a factor
-  int64_t row_bytes, panel_bytes;      // of a factor
-  int64_t packed_first, packed_bytes;  // of a packed panel: of its first half, and of both
+  int64_t row_bytes, panel_bytes;      // bytes of a row factor, and of a panel factor
+  int64_t packed_first, packed_bytes;  // bytes of a packed panel's first half, and of the whole panel
 };
 JAXDML_INLINE Halves halves_of(int64_t depth) {
   constexpr int64_t kPacked = kVectors * SignedLanes::kVectorBytes;

@@ -17,7 +17,7 @@ struct Tiles {
 // Tiles of a block that are adjacent in a row of one image.
 struct Run {
   int64_t image, row, column;  // the first tile's place
-  int64_t first, count;        // in the block
+  int64_t first, count;        // the first tile's index in the block; the number of tiles
 };
 
 JAXDML_INLINE int64_t runs_of(const Tiles& tiles, int64_t block, Run (&runs)[kBlock]) {
@@ -36,7 +36,7 @@ JAXDML_INLINE int64_t runs_of(const Tiles& tiles, int64_t block, Run (&runs)[kBl
   return count;
 }
 
-// Gathers row i of each tile's input in one channel: dwords of columns 0 to 3, then of columns 4 to 7.
+// Gathers each tile's input in one channel. to[i] has row i: dwords of columns 0 to 3, then dwords of columns 4 to 7.
 template <int M>
 JAXDML_INLINE void gather(const Convolution& one, const Run* runs, int64_t run_count, int64_t channel,
                           int32_t (&to)[M + 2][2][kBlock]) {
@@ -90,7 +90,7 @@ JAXDML_INLINE void transform_block(const int32_t (&first)[M + 2][2][kBlock], con
     for (int j = 0; j < T; j++) {
       for (int i = 0; i < T; i++) rows[i] = columns[i][j];
       transform_input<M>(rows, 1, points, 1);
-      // The pixels are bytes less 128. The transform of the constant 128 is zero except at point (1, 1).
+      // This subtracts 128 from all pixels. The transform of the constant 128 is zero except at point (1, 1).
       if (j == 1) points[1] -= int16_t(M == 4 ? 36 * 128 : 4 * 128);
       for (int i = 0; i < T; i++) store(to + (i * T + j) * stride + v * kBytes, (I32)points[i]);
     }
@@ -135,8 +135,8 @@ JAXDML_INLINE void store_block(const Convolution& one, const Run* runs, int64_t 
   }
 }
 
-// Stores one row of M pixels of each tile. Each 128 bits of `bytes` hold four bytes of each pixel; for M = 2 the two
-// pixels appear twice.
+// Stores one row of M pixels of each tile. Each 128 bits of `bytes` hold the rows of four tiles: the first pixel of all
+// four, then the second pixel of all four, and so on. For M = 2, the two pixels appear twice.
 template <int M>
 JAXDML_INLINE void store_row_of_tiles(uint8_t* to, I32 bytes) {
   const I32 tiles = transpose_fours(bytes);

@@ -2,11 +2,11 @@
 //
 // An image is cut into tiles of m x m output pixels. A block of kBlock tiles is transformed, one pair of channels at a
 // time, into (m + 2)**2 points. At each point, a matrix product multiplies the block with the transformed filter; the
-// inverse transform and the epilogue follow. Memory holds the points of blocks, never of a whole image: one block for
-// each thread or, with fewer blocks than threads, all blocks, which the threads share.
+// inverse transform and the epilogue follow. To save memory, each thread holds the points of only one block. If there
+// are fewer blocks than threads, the threads may share the points of all blocks instead.
 //
 // The packed filter has int32 dwords [groups][outputs of a group / kRows][points][kRows][channel pairs], each with two
-// int16. The last kRows of a group may be fewer.
+// int16. If kRows does not divide the output channels of a group, the group's last part has fewer rows.
 #pragma once
 
 #include "channels.h"
@@ -15,8 +15,8 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// The largest sum of |weights| of an output channel for which results are exact. Inputs less 128 have a magnitude of at
-// most 128, and sums of products must stay below 2**25 for m = 4 and below 2**29 for m = 2.
+// The largest sum of |weights| of an output channel for which results are exact. Inputs minus 128 have a magnitude of
+// at most 128, and sums of products must stay below 2**25 for m = 4 and below 2**29 for m = 2.
 JAXDML_INLINE int64_t largest_exact_sum(int64_t m) { return (int64_t(1) << (m == 4 ? 25 : 29)) / 128 - 1; }
 
 // Transforms and packs one output channel's filter.
@@ -120,8 +120,8 @@ static void transform_pairs(const TileBlock& block, int64_t first_pair, int64_t 
   }
 }
 
-// Sums each window for the filter's zero points, as a convolution with a filter of ones, which goes through the same
-// transforms.
+// Sums each window for the filter's zero points. The sums are a convolution with a filter of ones, which goes through
+// the same transforms.
 template <int M>
 static void sum_windows(const Filter& filter, const uint8_t* points, uint8_t* products,
                         I32 (&sums)[M][M][kBlockVectors]) {
@@ -214,7 +214,7 @@ static void convolve_winograd(const Pool& pool, const Convolution* problems, int
   for (int64_t i = 0; i < count; i++) set_channels(problems[i], 128, plan.channels[i]);
   const auto points_at = [&](int64_t number) { return plan.points + number * plan.points_bytes; };
   if (plan.is_shared) {
-    constexpr int64_t kPairs = 16;  // of an item, in the shared transform
+    constexpr int64_t kPairs = 16;  // channel pairs of an item of the shared transform
     const int64_t parts = ceil_div(pairs, kPairs);
     parallel(pool, plan.items * parts, [&](int64_t item, int64_t) {
       const int64_t number = item / parts, first = item % parts * kPairs;

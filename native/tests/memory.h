@@ -34,9 +34,9 @@ class Random {
   std::mt19937_64 bits_;
 };
 
-// A buffer of exactly `size` random bytes. It is either on the heap, often at an odd address, where AddressSanitizer
-// detects accesses out of bounds; or next to an inaccessible page, which also stops masked loads and stores, which
-// sanitizers miss. The destructor checks that the rest of the buffer's own block is unchanged.
+// A buffer of exactly `size` random bytes. It is on the heap, often at an odd address, and AddressSanitizer detects
+// accesses out of bounds; or it is next to an inaccessible page, which also stops the masked loads and stores that
+// sanitizers miss. The destructor checks that the bytes around the buffer in its block of memory are unchanged.
 class Bytes {
  public:
   Bytes(Random& random, int64_t size, int64_t alignment = 1) : size_(size) {

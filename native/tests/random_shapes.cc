@@ -36,8 +36,8 @@ namespace {
 struct Case {
   std::string what;
   std::deque<Bytes> inputs;
-  int64_t y_bytes = 1;           // of an element
-  std::vector<Output> expected;  // of each problem
+  int64_t y_bytes = 1;           // bytes of an output element
+  std::vector<Output> expected;  // the output of each problem
   std::function<void(const Kernels&, const Pool&, Random&, const std::deque<Bytes>& y)> run;
 };
 
@@ -54,7 +54,7 @@ const char* name_of(Type type) { return type == Type::kInt32 ? "int32" : type ==
 const char* name_of(bool is_signed) { return is_signed ? "int8" : "uint8"; }
 Type random_type(Random& random) { return Type(random.below(3)); }
 
-// Mostly small, and often 1.
+// Returns a size up to `most`: mostly a small one, and often 1.
 int64_t extent(Random& random, int64_t most) {
   const int64_t limit = random.chance(50) && most > 8 ? 8 : most;
   return random.between(1, limit);
@@ -81,17 +81,17 @@ const uint8_t* tensor(Case& of, Random& random, int64_t size, bool is_signed, Fi
   return at;
 }
 
-// One zero point for the tensor, or `count`: one for each row, column or channel.
+// `count` zero points: one for the tensor, or one for each row, column or channel.
 ZeroPoints zero_points(Case& of, Random& random, int64_t count, bool is_signed) {
   uint8_t* at = of.inputs.emplace_back(random, count).at();
   if (random.chance(40))
-    memset(at, is_signed ? 0 : 0x80, size_t(count));  // 0 as int8 weights: no correction applies
+    memset(at, is_signed ? 0 : 0x80, size_t(count));  // becomes 0 in int8 weights, and needs no correction
   else if (random.chance(70))
     random.fill(at, count);
   return {at, count > 1, is_signed};
 }
 
-struct Style {  // of a case's scales
+struct Style {  // the kind of a case's scales
   bool are_powers, are_strange;
 };
 Style random_style(Random& random) { return {random.chance(15), random.chance(12)}; }
@@ -111,7 +111,7 @@ Scales scales(Case& of, Random& random, int64_t count, float near, const Style& 
   return {at, count > 1};
 }
 
-// Scales for a, b and their product, such that outputs take most values of a byte.
+// Scales for a, b and their product with which outputs take most values of a byte.
 struct Magnitudes {
   float a, b, y;
 };
@@ -148,8 +148,8 @@ std::vector<const uint8_t*> pack_all(Random& random, const std::vector<const uin
 }
 
 // Aborts if a call's scratch memory violates docs/native.md. A plain product takes 12 bytes for each column of each
-// problem and, for each thread, a copy of some rows and, for a raw B, a block of columns. Strassen's method takes at
-// least 130 bytes for each element of the depth and thread, and at most four times A, B and the outputs. Up to three
+// problem. Each thread adds a copy of some rows and, for a raw B, a block of columns. Strassen's method takes at least
+// 130 * depth bytes for each thread, and at most four times the size of A, B and the outputs together. Up to three
 // threads stay below that bound, and must therefore use Strassen's method.
 void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) {
   const Matmul& one = problems[0];
@@ -228,8 +228,8 @@ Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kR
   return of;
 }
 
-// Sets the filter so that the |weights| of each output channel add up to `total`, if it has enough weights. Signs are
-// all negative (always in the first channel), those of a random window, or random.
+// Sets the filter so that the |weights| of each output channel add up to `total`; aborts if it has too few weights. An
+// output channel's signs are all negative (always in the first one), equal in all input channels, or random.
 void set_total(Random& random, const Filter& shape, int64_t total, bool is_signed, uint8_t* filter) {
   const int64_t area = shape.rows * shape.columns, depth = shape.channels * area;
   for (int64_t o = 0; o < shape.outputs; o++) {
@@ -254,8 +254,8 @@ void set_periodic(Random& random, const Convolution& one, uint8_t* x) {
   }
 }
 
-// Aborts if a call takes more scratch memory than four times the padded inputs and the outputs, 12 bytes for each
-// output channel, 1 KiB for each problem, 32 bytes for each element of a depthwise kernel, and 64 KiB.
+// Aborts if a call takes more scratch memory than four times the size of padded inputs and outputs together, plus 12
+// bytes for each output channel, 1 KiB for each problem, 32 bytes for each depthwise kernel element, and 64 KiB.
 void check_scratch(const Kernels& kernels, const std::vector<Convolution>& problems) {
   const Convolution& one = problems[0];
   const int64_t height = one.start[0] + one.height + one.end[0], width = one.start[1] + one.width + one.end[1];
@@ -554,7 +554,7 @@ Case random_winograd(Random& random) {
   }
 }
 
-// Filters whose windows have a multiple of an AMX tile's depth, and that have more than a panel of output channels.
+// Filters with more output channels than a panel, and with windows whose size is a multiple of an AMX tile's depth.
 Case random_deep(Random& random) {
   for (;;) {
     const int64_t count = extent(random, 2), groups = random.chance(80) ? 1 : 2, kernel = random.between(1, 3);
@@ -642,11 +642,11 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) { return matmul_case(random, matmul_of(random, 700, 130, 500), 1); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 300, 1024, 300), 1, Fill::kExtremes); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 13, 2500, 700), 1); },
-    // Strassen's method at its largest depth, past it, and with rows that end at the end of memory.
+    // Strassen's method at its largest depth, at a larger depth, and with rows that end where the buffer ends.
     [](Random& random) { return matmul_case(random, matmul_of(random, 50, 4096, 70), 1, Fill::kExtremes); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 50, 4097, 70), 1); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 48, 257, 66), 6); },
-    // F(4, 3) at its bound, past it, and one problem of each.
+    // F(4, 3) at its bound, past its bound, and one problem of each.
     [](Random& random) { return at_bound(random, 4, filter_of(7, 230, 3, 3), Fill::kLowest, 0); },
     [](Random& random) { return at_bound(random, 4, filter_of(7, 230, 3, 3), Fill::kHighest, 0); },
     [](Random& random) { return at_bound(random, 4, filter_of(13, 500, 3, 3), Fill::kExtremes, 0); },
@@ -804,7 +804,7 @@ int64_t run(const Case& one, const Kernels& kernels, const Pool& pool, Random& r
 
 constexpr unsigned kUpward = 0x4000, kFlushed = 0x8040, kFlags = 0x003f;  // bits of MXCSR
 
-// Whether the threads, and this thread after a FloatMode, have their earlier rounding and subnormal modes.
+// Whether the threads of the pool have the given mode, and a FloatMode restores the earlier mode of this thread.
 bool are_set_back(xla::ffi::ThreadPool& threads, unsigned mode) {
   constexpr int kTasks = 64;
   std::atomic<int> done{0}, right{0};
@@ -859,7 +859,7 @@ int run_all(int64_t cases, uint64_t seed, int64_t first) {
       }
   }
   if (!are_set_back(threads, of_threads)) {
-    printf("threads round, or flush subnormals, otherwise than before\n");
+    printf("the rounding or subnormal mode of a thread was not restored\n");
     return 1;
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

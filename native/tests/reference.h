@@ -9,7 +9,7 @@
 
 #include "kernels.h"
 
-// These loops take most of the run, and are not under test.
+// These loops take most of the time, and are not under test.
 #define JAXDML_UNCHECKED __attribute__((no_sanitize("address", "undefined", "thread")))
 
 namespace jaxdml::test {
@@ -58,7 +58,7 @@ inline Output expected(const Matmul& one, const uint8_t* b) {
   return y;
 }
 
-// Sums a filter's window at (i, j) of a padded image; `of_filter` is the filter of one output channel.
+// The sum of products at output pixel (i, j): one output channel's filter times a window of the padded image.
 JAXDML_UNCHECKED inline uint32_t window(const Convolution& one, const int32_t* image, int64_t height, int64_t width,
                                         const int32_t* of_filter, int64_t i, int64_t j) {
   uint32_t sum = 0;

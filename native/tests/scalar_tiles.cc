@@ -1,4 +1,4 @@
-// A scalar version of amx.cc, which runs on processors without AMX, and whose memory accesses sanitizers can check.
+// A scalar version of amx.cc. It runs on processors without AMX, and sanitizers can check its memory accesses.
 #include <cstdlib>
 
 #include "amx.h"

@@ -77,7 +77,7 @@ def test_a_difference_is_traced_to_its_first_value(tmp_path, capsys):
 def test_without_inputs_random_ones_are_compared(capsys):
     assert program.main([MODEL, "--compare", "--numerics", "onnxruntime"]) == 0
     told, counted = capsys.readouterr().out.splitlines()
-    assert told == "on random inputs, images: float32[8, 1, 8, 8]; --run gives others"
+    assert told == "on random inputs, images: float32[8, 1, 8, 8]; use --run for your own inputs"
     assert counted == "logits: 0 of 80 elements differ from onnxruntime's"
 
 
@@ -142,8 +142,8 @@ def test_errors_are_of_one_voice(tmp_path, inputs, capsys):
     for arguments, said in (
         ([str(tmp_path / "none.onnx")], "the model cannot be read: "),
         ([inputs], "the model is not an ONNX file"),
-        ([MODEL, "--run", str(text)], "text.npz cannot be read as a .npz of inputs by name"),
-        ([MODEL, "--run", str(single)], "single.npy is a single array, expected a .npz of inputs by name"),
+        ([MODEL, "--run", str(text)], "text.npz cannot be read as a .npz of inputs keyed by name"),
+        ([MODEL, "--run", str(single)], "single.npy is a single array, expected a .npz of inputs keyed by name"),
         (
             [MODEL, "--run", str(other)],
             "apply lacks ['images'] and was given ['pictures'], which the model does not have",
@@ -159,4 +159,4 @@ def test_errors_are_of_one_voice(tmp_path, inputs, capsys):
         assert len(error.splitlines()) == 1
     with pytest.raises(SystemExit):
         program.main([MODEL, "--output", "out.npz"])
-    assert "--output needs --run: there is nothing to write" in capsys.readouterr().err
+    assert "--output needs --run: without --run there is nothing to write" in capsys.readouterr().err

@@ -151,8 +151,8 @@ def test_declared_types():
     for kind, name in (
         (TensorProto.STRING, "string"),
         (TensorProto.FLOAT8E4M3FN, "float8e4m3fn"),
-        (0, "number 0"),
-        (99, "number 99"),
+        (0, "data type 0"),
+        (99, "data type 99"),
     ):
         refused(relu(inputs=[("x", kind)]), "'x'", name)
     for kind, proto in {
@@ -181,8 +181,8 @@ def test_declared_types():
         ({"dims": [2**32, 2**32]}, ["bytes", "limit"]),
         ({"dims": [2**62, 0]}, ["bytes", "limit"]),
         ({"dims": [1] * 65}, ["cannot be read"]),
-        ({"data_type": 0}, ["number 0"]),
-        ({"data_type": 999}, ["number 999"]),
+        ({"data_type": 0}, ["data type 0"]),
+        ({"data_type": 999}, ["data type 999"]),
         ({"data_type": TensorProto.FLOAT8E5M2}, ["float8e5m2", "supported: float32"]),
         ({"data_type": TensorProto.STRING}, ["string"]),
         ({"data_type": TensorProto.COMPLEX64}, ["complex64"]),

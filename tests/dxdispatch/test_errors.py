@@ -29,7 +29,7 @@ ERRORS = [
         "resources.s.initialValues[0].type",
         "other th",
     ),
-    (S, resource(None, {"valueCount": 1, "value": 1}), "resources.s", "has no initialValuesDataType"),
+    (S, resource(None, {"valueCount": 1, "value": 1}), "resources.s", "needs an initialValuesDataType"),
     (S, resource("INT8", {"valueCount": 0, "value": 1}), "resources.s.initialValues.valueCount", "from 1"),
     (S, resource("INT8", {"valueCount": 2**40, "value": 1}), "resources.s.initialValues.valueCount", "is"),
     (
@@ -97,7 +97,7 @@ ERRORS = [
         "resources__x",
         resource(None, {"sourcePath": "raw.bin"}),
         "resources.x",
-        "has no initialValuesDataType, or UNKNOWN",
+        "needs an initialValuesDataType other than UNKNOWN for a raw file",
     ),
     (
         "resources__x",
@@ -234,7 +234,7 @@ def test_errors_say_where(place, value, path, text, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "as JSON"), ("[" * 100_000, "is nested too deeply to be read; models need six levels"),
+        ("", "as JSON"), ("[" * 100_000, "is nested too deeply to be read; no model needs more than six levels"),
         ("{} x", "as JSON"), ("NaN", 'write the string "nan"'),
         ('{"a": 1, "a": 2}', "has two members 'a' in one object"), ("/*" * 100_000, "as JSON"),
         ('"\\' * 300_000, "as JSON"), ('{"\\ud800": 1}', "as JSON"),

@@ -1,11 +1,11 @@
-"""What the operators' functions share: NumPy or JAX, ONNX's broadcasting, and float arithmetic.
+"""Functions that the operators share: the choice of NumPy or JAX, ONNX's broadcasting, and float arithmetic.
 
-NumPy computes on known values, which constants and shapes determine; JAX computes on the others.
+NumPy computes on known values, which constants and shapes determine; JAX computes on all other values.
 
-Each float operation is rounded once, as in ONNX Runtime. XLA would save roundings: it contracts a product and a sum to
-a multiply-add, replaces a division by a constant or broadcast by a product with the reciprocal, and drops the rounding
-to 16 bits between two operations. `sealed` keeps its argument out of such rewrites. Unlike in
-`jaxdml._arithmetic.rounding`, no subnormals are flushed here.
+Each float operation is rounded once, as in ONNX Runtime. XLA would leave out roundings: it fuses a product and a sum
+into a multiply-add, multiplies by the reciprocal of a constant or broadcast divisor instead of dividing, and drops the
+rounding to 16 bits between two operations. `sealed` protects its argument from these rewrites. Unlike
+`jaxdml._arithmetic.rounding`, this module flushes no subnormals.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ EXACT = lax.Precision.HIGHEST
 
 
 def is_known(*arrays: Any) -> bool:
-    """Whether all values are known while JAX traces: none of the arrays is JAX's."""
+    """Whether all values are known while JAX traces: none of the arrays is a jax.Array."""
     return not any(isinstance(array, jax.Array) for array in arrays)
 
 
@@ -36,7 +36,7 @@ def namespace(*arrays: Any) -> Any:
 
 
 def computed(name: str, *arrays: Array) -> Array:
-    """The result of NumPy's or jax.numpy's function of this name; overflow and NaN raise no warnings."""
+    """The result of the function of this name in NumPy or jax.numpy; overflow and NaN raise no warnings."""
     xp = namespace(*arrays)
     with np.errstate(all="ignore"):
         result = getattr(xp, name)(*arrays)
@@ -54,7 +54,7 @@ def broadcast(*arrays: Any) -> list[Any]:
 
 
 def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The common shape of shapes that broadcast."""
+    """The common shape to which the shapes broadcast."""
     try:
         return tuple(lax.broadcast_shapes(*shapes))
     except ValueError as error:
@@ -70,32 +70,32 @@ def integers(array: np.ndarray | None) -> tuple[Any, ...] | None:
 
 
 def is_float(x: Any) -> bool:
-    """Whether elements are floats, bfloat16 included."""
+    """Whether the elements are floats, including bfloat16."""
     return bool(jnp.issubdtype(x.dtype, jnp.floating))
 
 
 def is_narrow(x: Any) -> bool:
-    """Whether elements are 16-bit floats."""
+    """Whether the elements are 16-bit floats."""
     return is_float(x) and x.dtype.itemsize == 2
 
 
 def wide(x: Array) -> Array:
-    """16-bit floats as float32; any other x as it is."""
+    """x as float32 if its elements are 16-bit floats, otherwise x unchanged."""
     return lax.convert_element_type(x, jnp.float32) if is_narrow(x) else x
 
 
 def accumulator_type(x: Array) -> Any:
-    """The type that sums products of x: float32 for 16-bit floats."""
+    """The type in which products of x are summed: float32 for 16-bit floats, otherwise x's type."""
     return jnp.float32 if is_narrow(x) else x.dtype
 
 
 def sealed(x: Array) -> Array:
-    """x; XLA must round floats before any further operation. Integers and NumPy arrays need no guard."""
+    """Returns x. XLA must round floats in x before the next operation; integers and NumPy arrays need no guard."""
     return rounding.sealed(x) if is_float(x) and not is_known(x) else x
 
 
 def rounded(x: Array) -> Array:
-    """`sealed` for sums, differences and roots: XLA rewrites only those of 16-bit floats."""
+    """`sealed` for sums, differences and roots, which XLA rewrites only for 16-bit floats."""
     return sealed(x) if is_narrow(x) else x
 
 
@@ -107,8 +107,8 @@ def product(x: Array, y: Array | float) -> Array:
 def divided(x: Array | float, y: Array | float) -> Array:
     """x / y, rounded once; x or y may be a Python number.
 
-    The divisor is y, but NaN where x + y is NaN; there x / y is NaN, too. As the divisor depends on x, XLA cannot treat
-    it as a constant or a broadcast.
+    XLA divides by y, or by NaN where x + y is NaN; x / y is NaN there, too. Because this divisor depends on x, XLA
+    cannot treat the divisor as a constant or a broadcast.
     """
     x, y = _operands(x, y)
     total = lax.add(x, y)
@@ -116,7 +116,7 @@ def divided(x: Array | float, y: Array | float) -> Array:
 
 
 def _operands(x: Any, y: Any) -> list[Array]:
-    """x and y broadcast; a Python number becomes an array like the other operand."""
+    """x and y, broadcast to their common shape; a Python number becomes an array like the other operand."""
     if isinstance(x, float | int):
         return [jnp.full_like(y, x), y]
     if isinstance(y, float | int):

@@ -22,14 +22,14 @@ HALF_ROOT = float(np.sqrt(0.5))
 
 @operator("Relu", types=(FLOAT | SIGNED,), is_exact=True, kind="relu")
 def relu(x: Array) -> Array:
-    """x, or 0 where it is negative."""
+    """x, or 0 where x is negative."""
     return computed("maximum", x, np.zeros((), x.dtype))
 
 
 def _activation(
     *names: str, domain: str = "", since: int | None = None, kind: str | None = None
 ) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
-    """Adds an operator that a function of float32 or float64 computes; 16-bit floats are computed as float32."""
+    """Adds a function of float32 or float64 to the table; the operator computes 16-bit floats as float32."""
 
     def decorate(function: Callable[..., Array]) -> Callable[..., Array]:
         operator(*names, domain=domain, since=since, kind=kind, types=(FLOAT, FLOAT))(_widened(function))
@@ -39,7 +39,7 @@ def _activation(
 
 
 def _widened(function: Callable[..., Array]) -> Callable[..., Array]:
-    """The function with 16-bit floats computed as float32; the result has the type of the first array."""
+    """Wraps a function so that it computes 16-bit floats as float32; the result has the type of the first array."""
 
     @functools.wraps(function)
     def compute(*arrays: Any, **attributes: Any) -> Array:
@@ -51,32 +51,32 @@ def _widened(function: Callable[..., Array]) -> Callable[..., Array]:
 
 @_activation("LeakyRelu", kind="leaky_relu")
 def leaky_relu(x: Array, *, alpha: float = 0.01) -> Array:
-    """x, or alpha * x where it is negative."""
+    """x, or alpha * x where x is negative."""
     return jnp.where(x >= 0, x, product(x, alpha))
 
 
 @operator("PRelu", types=(NUMBER, NUMBER))
 def parametric_relu(x: Array, slope: Array) -> Array:
-    """x, or slope * x where it is negative; the slope broadcasts to x's shape."""
+    """x, or slope * x where x is negative; the slope broadcasts to x's shape."""
     x = jnp.asarray(x)
     return jnp.where(x > 0, x, product(x, jnp.broadcast_to(slope, x.shape)))
 
 
 @_activation("Elu")
 def elu(x: Array, *, alpha: float = 1.0) -> Array:
-    """x, or alpha * (e**x - 1) where it is negative."""
+    """x, or alpha * (e**x - 1) where x is negative."""
     return jnp.where(x >= 0, x, product(jnp.exp(x) - 1, alpha))
 
 
 @_activation("Selu")
 def selu(x: Array, *, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323) -> Array:
-    """gamma times x, or gamma * alpha * (e**x - 1) where it is negative."""
+    """gamma * x, or gamma * alpha * (e**x - 1) where x is negative."""
     return product(jnp.where(x > 0, x, product(jnp.exp(x) - 1, alpha)), gamma)
 
 
 @_activation("Celu", since=12)
 def celu(x: Array, *, alpha: float = 1.0) -> Array:
-    """x, or alpha * (e**(x / alpha) - 1) where it is negative."""
+    """x, or alpha * (e**(x / alpha) - 1) where x is negative."""
     return jnp.maximum(x, 0) + jnp.minimum(product(jnp.exp(divided(x, alpha)) - 1, alpha), 0)
 
 
@@ -88,7 +88,7 @@ def sigmoid(x: Array) -> Array:
 
 @_activation("HardSigmoid")
 def hard_sigmoid(x: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
-    """alpha * x + beta, between 0 and 1."""
+    """alpha * x + beta, clamped between 0 and 1."""
     return jnp.maximum(jnp.minimum(product(x, alpha) + beta, 1), 0)
 
 
@@ -130,13 +130,13 @@ def softsign(x: Array) -> Array:
 
 @_activation("ThresholdedRelu")
 def thresholded_relu(x: Array, *, alpha: float = 1.0) -> Array:
-    """x, or 0 where it is not above alpha."""
+    """x, or 0 where x is not greater than alpha."""
     return jnp.where(x > alpha, x, 0)
 
 
 @_activation("Gelu", since=20)
 def gelu(x: Array, *, approximate: str = "none") -> Array:
-    """x times the normal distribution function of x; "tanh" approximates it."""
+    """x times the standard normal CDF of x; `approximate="tanh"` approximates the CDF."""
     if approximate not in ("none", "tanh"):
         raise ModelError(f"approximate is {approximate!r}, expected none or tanh")
     if approximate == "tanh":
@@ -183,7 +183,7 @@ def _hardmax(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _along_axes(name: str, function: Callable[[Array, tuple[int, ...]], Array], kind: str | None = None) -> None:
-    """Adds a function over one axis; before opset 13, over that axis and all later ones."""
+    """Adds an operator that computes along one axis; before opset 13, along that axis and all later axes."""
 
     def from_first(*, axis: int = 1) -> dict[str, Any]:
         return {"axis": axis}

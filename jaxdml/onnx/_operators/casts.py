@@ -1,8 +1,8 @@
 """Casts between types.
 
-Floats are truncated to integers. ONNX does not define the cast of a value that the type cannot hold. Here, types of 32
-and 64 bits saturate, and NaN becomes 0; smaller types keep the lower bits of the int32. ONNX Runtime differs for floats
-beyond int32. Casts between integers drop the upper bits.
+Floats are truncated to integers. ONNX does not define the cast of a value that the type cannot hold. Here, a cast to
+32 or 64 bits saturates, and turns NaN into 0. A cast to fewer bits goes through int32, and keeps the lower bits. ONNX
+Runtime differs for floats beyond int32. Casts between integers drop the upper bits.
 """
 
 from typing import Any
@@ -38,7 +38,7 @@ def cast(x: Any, *, dtype: np.dtype[Any]) -> Any:
     if is_truncated and limits_of(dtype).bits < 32:
         return cast(cast(x, dtype=np.dtype(np.int32)), dtype=dtype)
     if is_known(x):
-        with np.errstate(over="ignore"):  # overflow is infinity, as in JAX
+        with np.errstate(over="ignore"):  # overflow gives infinity, as in JAX
             return _truncated(x, dtype) if is_truncated else x.astype(dtype)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     converted = lax.convert_element_type(x, dtype)
@@ -53,7 +53,7 @@ def cast_like(x: Any, target: Any, *, saturate: int = 1, round_mode: str = "up")
 
 
 def _truncated(x: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Known floats as integers."""
+    """Casts known floats to integers."""
     limits = limits_of(dtype)
     wide = x.astype(np.float64)
     is_low, is_high = wide <= limits.min, wide >= limits.max
@@ -63,7 +63,7 @@ def _truncated(x: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _cast_symbols(x: np.ndarray, dtype: np.dtype[Any]) -> Any:
-    """Symbolic dimensions stay symbolic as 32- or 64-bit integers; JAX computes other types at run time."""
+    """Casts symbolic dimensions: 32- and 64-bit integers stay symbolic; JAX computes all other types at run time."""
     if jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize >= 4:
         return x
     values = [cast(jnp.asarray(size), dtype=dtype) for size in x.reshape(-1)]

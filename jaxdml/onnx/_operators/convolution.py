@@ -1,4 +1,4 @@
-"""Float convolutions and transposed convolutions; quantized convolutions share their options."""
+"""Float convolutions and transposed convolutions; quantized convolutions use `conv_options`, too."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
 def padding_option(auto_pad: str, pads: Sizes | None) -> Pairs | int | str:
-    """The padding: a pair for each dimension, 0 for none, or a value of `auto_pad` that depends on the input's size.
+    """The padding: a pair for each dimension, 0 for no padding, or an `auto_pad` that depends on the input's size.
 
     Raises:
       ModelError: if `auto_pad` is unknown, or the number of pads is odd.
@@ -116,14 +116,14 @@ def conv_transpose(
 
 
 def _cropping(target: Sequence[Any], full: Sequence[Any], larger_start: bool) -> Pairs:
-    """How much to crop from the start and end of each dimension, from the full size to the target size."""
+    """The numbers of elements to crop at the start and end of each dimension: from the full to the target size."""
     total = [size - smaller for size, smaller in zip(full, target, strict=True)]
     halves = [(each // 2, each - each // 2) for each in total]
     return tuple((large, small) if larger_start else (small, large) for small, large in halves)
 
 
 def _transposed(w: Array, groups: int) -> Array:
-    """The filter of the equivalent convolution: [inputs, outputs / groups, ...] to [outputs, inputs / groups, ...]."""
+    """The filter [inputs, outputs / groups, ...] as [outputs, inputs / groups, ...], for the equivalent convolution."""
     inputs, outputs, *kernel = w.shape
     if inputs % groups:
         raise ModelError(f"{inputs} input channels are not a multiple of {groups} groups")

@@ -189,7 +189,7 @@ def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array
 
 @operator("IsInf", types=(FLOAT,), is_exact=True)
 def is_infinite(x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
-    """Whether elements are infinite; a sign that is not to be detected gives False."""
+    """Whether elements are infinite; an infinity whose sign is not detected gives False."""
     xp = namespace(x)
     return xp.isinf(x) & xp.where(x < 0, bool(detect_negative), bool(detect_positive))
 

@@ -44,7 +44,7 @@ def constant_of_shape(shape: Any, *, value: np.ndarray = np.zeros(1, np.float32)
 
 @operator("Range", since=11, until=26, is_exact=True, known=(0, 1, 2))
 def arange(start: Any, limit: Any, delta: Any) -> Any:
-    """The numbers from start to limit; each adds delta to the number before it, and rounds."""
+    """The numbers from start to limit; each number is the rounded sum of its predecessor and delta."""
     if any(number.dtype == object for number in (start, limit, delta)):
         return jnp.arange(*(integers(number)[0] for number in (start, limit, delta)))  # type: ignore[index]
     first, end, step = (number.reshape(()) for number in (start, limit, delta))
@@ -82,7 +82,7 @@ def one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
 
 @operator("Trilu", since=14, is_exact=True, known=(1,))
 def trilu(data: Any, k: Any = None, *, upper: int = 1) -> Any:
-    """The upper or lower triangles of matrices, from the k-th diagonal on."""
+    """The upper or lower triangles of matrices, including the k-th diagonal."""
     diagonal = 0 if k is None else int(k.reshape(()))
     return (namespace(data).triu if upper else namespace(data).tril)(data, diagonal)
 

@@ -42,7 +42,7 @@ def gather(data: Any, indices: Any, *, axis: int = 0) -> Any:
 
 @operator("GatherElements", since=11, types=_INDICES, is_exact=True, kind="mover")
 def gather_elements(data: Any, indices: Any, *, axis: int = 0) -> Any:
-    """`take_along_axis`; along the other axes, data may be larger than the indices."""
+    """`take_along_axis`; along all axes other than `axis`, data may be larger than the indices."""
     axis = axis_of(axis, data.ndim)
     if data.ndim != indices.ndim:
         raise ModelError(f"the indices have {indices.ndim} dimensions, expected {data.ndim}")
@@ -79,7 +79,7 @@ def scatter_elements_without_reduction(data: Any, indices: Any, updates: Any, *,
 
 @operator("ScatterElements", since=16, types=_INDICES, is_exact=True)
 def scatter_elements(data: Any, indices: Any, updates: Any, *, axis: int = 0, reduction: str = "none") -> Any:
-    """Writes updates to the indices along an axis, or combines them with the elements there."""
+    """Writes updates at the indices along an axis, or combines the updates with the elements at the indices."""
     axis, xp = axis_of(axis, data.ndim), namespace(data, indices, updates)
     indices = xp.asarray(indices)
     grid = _grid(xp, indices.shape, indices.dtype)
@@ -94,7 +94,7 @@ def scatter_nd_without_reduction(data: Any, indices: Any, updates: Any) -> Any:
 
 @operator("ScatterND", since=16, types=_INDICES, is_exact=True)
 def scatter_nd(data: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
-    """Writes updates to index tuples, or combines them with the elements there."""
+    """Writes updates at the index tuples, or combines the updates with the elements at the tuples."""
     return _written(data, _columns(namespace(data, indices, updates), indices), updates, reduction)
 
 
@@ -135,7 +135,7 @@ def non_zero(data: Any) -> Any:
 
 
 def _nonnegative(indices: Any, size: Any) -> Any:
-    """The indices; negative ones are counted from the start instead of the end."""
+    """The indices, with each negative index replaced by the equivalent nonnegative index."""
     if is_known(indices) and (indices >= 0).all():
         return indices
     indices = jnp.asarray(indices)
@@ -143,12 +143,12 @@ def _nonnegative(indices: Any, size: Any) -> Any:
 
 
 def _columns(xp: Any, indices: Any) -> tuple[Any, ...]:
-    """Index tuples along the last axis, as an array of indices for each dimension."""
+    """Splits index tuples, which lie along the last axis, into one array of indices for each dimension."""
     return tuple(xp.asarray(indices[..., column]) for column in range(indices.shape[-1]))
 
 
 def _grid(xp: Any, shape: tuple[Any, ...], dtype: Any) -> list[Any]:
-    """`ogrid`: for each dimension its indices, in a shape that broadcasts."""
+    """Like `np.ogrid`: the indices of each dimension, in shapes that broadcast."""
     rank = len(shape)
     return [
         xp.arange(size, dtype=dtype).reshape(tuple(size if a == axis else 1 for a in range(rank)))

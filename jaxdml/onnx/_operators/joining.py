@@ -46,7 +46,7 @@ def split_by_input(data: Any, split: Any = None, *, output_count: int, axis: int
 def split_by_count(
     data: Any, split: Any = None, *, output_count: int, num_outputs: int | None = None, axis: int = 0
 ) -> tuple[Any, ...]:
-    """`split_by_input`; without sizes the last part may be smaller than the others."""
+    """`split_by_input`; without sizes, the last part may be smaller than all other parts."""
     sizes = integers(split)
     if sizes is None:
         size, count = data.shape[axis_of(axis, data.ndim)], num_outputs or output_count

@@ -22,7 +22,7 @@ def _mean(x: Array, axes: tuple[int, ...]) -> Array:
 def _centered(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array, Array]:
     """x - mean, the mean, and the variance.
 
-    ONNX Runtime sums the mean in float64. A correction by the mean of x - mean comes close to that.
+    ONNX Runtime computes the mean in float64. Adding the mean of x - mean to the mean comes close to that.
     """
     mean = _mean(x, axes)
     mean = mean + _mean(x - mean, axes)
@@ -110,7 +110,7 @@ def batch_normalization(
     x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *,
     epsilon: float = EPSILON, momentum: float = 0.9, training_mode: int = 0, output_count: int = 1,
 ) -> Array:  # fmt: skip
-    """(x - mean) / deviation * scale + bias; all four are constants of each channel."""
+    """(x - mean) / deviation * scale + bias; each channel has its own mean, deviation, scale and bias."""
     if training_mode or output_count > 1:
         raise ModelError("training is not supported")
     values = (_per_channel(array, x.ndim) for array in (scale, bias, mean, variance))

@@ -27,11 +27,11 @@ def window_options(
     pads: Sizes | None,
     strides: Sizes | None,
 ) -> dict[str, Any]:
-    """The options of all pooling: a number for each spatial dimension; padding as pairs, or a value of `auto_pad`.
+    """The options that all pooling operators share; padding is a pair for each dimension, or a value of `auto_pad`.
 
     Raises:
-      ModelError: if an attribute has a wrong number of elements, an element is too small, or a pad is not smaller than
-        the window.
+      ModelError: if an attribute has a wrong number of elements, or too small an element. Also if a pad is not smaller
+        than the window.
     """
     rank = len(kernel_shape)
     padding = padding_option(auto_pad, pads)
@@ -51,7 +51,7 @@ def window_options(
 def padding_of(
     sizes: Sequence[Any], *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Pairs | str, ceil_mode: int = 0
 ) -> tuple[Pairs, tuple[Any, ...]]:
-    """The padding of each spatial dimension, and by how much `ceil_mode` extends it for the last window."""
+    """The padding of each spatial dimension, and the elements that `ceil_mode` appends for the last window."""
     if len(sizes) != len(window):
         raise ModelError(f"kernel_shape is {window}, the input has {len(sizes)} spatial dimensions")
     pairs = explicit_padding(padding, sizes, window, strides, dilations)
@@ -69,7 +69,7 @@ def padding_of(
 def max_of_windows(
     x: Array, *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Sequence[tuple[Any, Any]]
 ) -> Array:
-    """The maximum of each window. Reducing one dimension after the other is faster than all at once."""
+    """The maximum of each window. Reducing one dimension after the other is faster than reducing all at once."""
     for axis, (extent, stride, dilation, pair) in enumerate(zip(window, strides, dilations, padding, strict=True)):
         if (extent, stride, pair) != (1, 1, (0, 0)):
             each = [(extent, stride, dilation, pair) if i == axis else (1, 1, 1, (0, 0)) for i in range(x.ndim - 2)]
@@ -80,7 +80,7 @@ def max_of_windows(
 def sum_of_windows(
     x: Array, *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Sequence[tuple[Any, Any]]
 ) -> Array:
-    """The sum of each window: in row-major order, unless the window is large."""
+    """The sum of each window, added up in row-major order unless the window is large."""
     if math.prod(window) > 64:
         return _reduced(x, 0, lax.add, window, strides, dilations, padding)
     # `reduce_window` does not sum in row-major order if the windows do not overlap.
@@ -135,7 +135,7 @@ def max_pool(
 def _with_indices(
     x: Array, pairs: Pairs, storage_order: int, *, window: Sizes, strides: Sizes, dilations: Sizes
 ) -> tuple[Array, Array]:
-    """The maximum of each window, and its index; ties have the lowest index. Padding has index -1, and never wins."""
+    """The maximum of each window, and the lowest index with that maximum. Padding has index -1, and is never chosen."""
     space = x.shape[2:]
     dims = range(len(space))
     dtype = jax.dtypes.canonicalize_dtype(np.int64)
@@ -178,7 +178,7 @@ def average_pool(
     x: Array, *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Pairs | str, ceil_mode: int = 0,
     count_include_pad: int = 0,
 ) -> Array:  # fmt: skip
-    """The mean of each window; padding counts as zeros only if `count_include_pad`."""
+    """The mean of each window; padding counts as zeros only if `count_include_pad` is set."""
     windows: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations}
     pairs, beyond = padding_of(x.shape[2:], **windows, padding=padding, ceil_mode=ceil_mode)
     total = sum_of_windows(wide(jnp.asarray(x)), **windows, padding=_extended(pairs, beyond))
@@ -186,7 +186,7 @@ def average_pool(
     if not any(map(any, counted)):
         return divided(total, float(math.prod(window))).astype(x.dtype)
     extra = [sum(pair) if count_include_pad else 0 for pair in pairs]
-    counts = []  # of the elements in each window, one dimension at a time
+    counts = []  # the elements in each window, counted one dimension at a time
     for axis, (size, padded) in enumerate(zip(x.shape[2:], extra, strict=True), 2):
         ones = jnp.ones([size + padded if i == axis else 1 for i in range(x.ndim)], total.dtype)
         alone = {key: tuple(v if i == axis else 1 for i, v in enumerate(each, 2)) for key, each in windows.items()}

@@ -42,11 +42,11 @@ def _quantize_options(
 def quantize_linear(
     x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int, dtype: Any
 ) -> Array:  # fmt: skip
-    """x / scale + zero point, rounded and saturated, in the zero point's type, `dtype` or uint8."""
+    """x / scale + zero point, rounded and saturated to the zero point's type, or without one to `dtype` or uint8."""
     if zero_point is not None:
         dtype = zero_point.dtype
     if x.dtype != scale.dtype and x.dtype != np.int32:
-        raise ModelError(f"x is {x.dtype} and the scale {scale.dtype}, expected one type")
+        raise ModelError(f"x is {x.dtype} and the scale {scale.dtype}, expected the same type")
     return directml.to_integers(
         x, scale, zero_point, axis=axis, block_size=block_size, dtype=dtype or jnp.dtype("uint8")
     )
@@ -143,7 +143,7 @@ for _numerics, _function in ((DIRECTML, kinds.directml_average_pool), (ONNXRUNTI
 
 
 def _softmax_options(*, axis: int = -1, opset: int) -> dict[str, Any]:
-    """`opset` is that of the Softmax before quantization, which before 13 ran over all axes from `axis` on."""
+    """`opset` is the opset of the float Softmax; before opset 13, Softmax ran over `axis` and all later axes."""
     return {"axis": axis, "of_rest": opset < 13}
 
 

@@ -86,7 +86,7 @@ def _reduction(
     is_exact: bool = False,
     kind: str | None = None,
 ) -> None:
-    """Adds a reduction, whose axes are an attribute before the opset `since`, and an input from then on.
+    """Adds a reduction. Before the opset `since`, its axes are an attribute; from that opset on, they are an input.
 
     NumPy reduces known integers, and known floats if the reduction is exact. JAX reduces 16-bit floats as float32.
     """
@@ -163,7 +163,7 @@ def largest_k(x: Array, count: Array, *, axis: int = -1) -> tuple[Array, Array]:
 
 @operator("TopK", since=11, types=(NUMBER, INDEX), known=(1,))
 def top_k(x: Array, count: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
-    """The largest or smallest elements along an axis, in order, and their indices; ties have the lowest index first."""
+    """The largest or smallest elements along an axis, in order, and their indices; equal elements keep their order."""
     x = jnp.moveaxis(jnp.asarray(x), axis_of(axis, x.ndim), -1)
     keys = x if largest else (-x if is_float(x) else ~x)
     _, indices = lax.top_k(keys, integers(count)[0])  # type: ignore[index]

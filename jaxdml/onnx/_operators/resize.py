@@ -1,6 +1,6 @@
 """Resize by nearest neighbor.
 
-Coordinates are float32, one operation at a time, as in ONNX Runtime: their last bit may decide which pixel is nearest.
+Coordinates are computed in float32, by ONNX Runtime's operations: their last bit may decide which pixel is nearest.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,12 +24,12 @@ _HALF, _ONE, _NEAR = np.float32(0.5), np.float32(1), np.float32(1e-6)
 
 @dataclass(frozen=True)
 class _Axis:
-    """How one dimension is resized.
+    """The resizing of one dimension.
 
     Attributes:
       length: the size of the input.
       resized: the size of the output.
-      scale: the scale of the node, which resized / length may only approximate.
+      scale: the node's scale; resized / length may differ slightly, because resized is an integer.
       start: where the cropped region starts, as a fraction of the length.
       end: where the cropped region ends, as a fraction of the length.
     """
@@ -90,7 +90,7 @@ _TRANSFORMATIONS: Mapping[str, Callable[[Any, _Axis], Any]] = {
 
 
 def _rounded(x: Any, *, halves_up: bool) -> Any:
-    """Nonnegative x rounded; negative x is clipped to 0 later. Like ONNX Runtime, treats nearly a half as a half."""
+    """Rounds nonnegative x; negative x is clipped to 0 later. Like ONNX Runtime, treats fractions near 0.5 as 0.5."""
     floor = np.floor(x)
     above = x - floor
     is_half = np.abs(above - _HALF) < _NEAR

@@ -35,7 +35,7 @@ def _copied(data: Any, axis: int) -> Any:
 
 @operator("Flatten", is_exact=True, kind="mover")
 def flatten(data: Any, *, axis: int = 1) -> Any:
-    """The tensor as a matrix, whose rows are the dimensions before the axis."""
+    """The tensor as a matrix: dimensions before the axis become rows, and all other dimensions columns."""
     if axis != data.ndim:
         axis = axis_of(axis, data.ndim)
     return namespace(data).reshape(data, (math.prod(data.shape[:axis]), math.prod(data.shape[axis:])))
@@ -57,14 +57,14 @@ def squeeze(data: Any, axes: Any = None) -> Any:
 
 @operator("Unsqueeze", until=12, is_exact=True, kind="mover")
 def unsqueeze_by_attribute(data: Any, *, axes: tuple[int, ...]) -> Any:
-    """Inserts dimensions of size 1; the axes are those of the result."""
+    """Inserts dimensions of size 1; the axes count dimensions of the result."""
     axes = tuple(axis_of(axis, data.ndim + len(axes)) for axis in axes)
     return namespace(data).expand_dims(data, axes)
 
 
 @operator("Unsqueeze", since=13, is_exact=True, kind="mover", known=(1,))
 def unsqueeze(data: Any, axes: Any) -> Any:
-    """Inserts dimensions of size 1; the axes are those of the result."""
+    """Inserts dimensions of size 1; the axes count dimensions of the result."""
     return unsqueeze_by_attribute(data, axes=integers(axes) or ())
 
 
@@ -128,7 +128,7 @@ def _mode(mode: str) -> str:
 
 @operator("Shape", is_exact=True, gives_shape=True)
 def shape_of(data: Any, *, start: int = 0, end: int | None = None) -> Any:
-    """The sizes of the dimensions from start to end; negative ones count from the last dimension."""
+    """The sizes of the dimensions from start to end; negative numbers count from the last dimension."""
     return _dimensions(data.shape[start:end])
 
 
@@ -144,5 +144,5 @@ def _dimensions(sizes: tuple[Any, ...]) -> np.ndarray:
 
 
 def _equals(size: Any, number: int) -> bool:
-    """Whether a size is this number; a symbolic dimension never is, and must not be compared."""
+    """Whether a size equals this number; False for a symbolic dimension, which must not be compared."""
     return isinstance(size, int) and size == number

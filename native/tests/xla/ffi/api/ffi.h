@@ -1,4 +1,4 @@
-// What threads.cc takes from XLA: a pool of threads. Tests share work by threads.cc itself, and need no XLA.
+// A replacement for the part of XLA that threads.cc uses, a thread pool. The tests run the real threads.cc without XLA.
 #pragma once
 
 #include <condition_variable>
