@@ -1,1 +1,1 @@
-"""Graphs of operators: constant folding, fusion to quantized operators, evaluation; independent of their origin."""
+"""Graphs of operators, whatever their origin: constant folding, fusion to quantized operators, and evaluation."""

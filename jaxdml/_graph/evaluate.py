@@ -1,4 +1,4 @@
-"""Evaluates graphs: in NumPy what constants and shapes determine, in JAX everything else."""
+"""Evaluates graphs: NumPy computes values that only constants and shapes determine, and JAX all other values."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 from jaxdml._graph.graph import Graph, Node
 from jaxdml.errors import ModelError
 
-LARGE = 2**24  # elements
+LARGE = 2**24  # number of elements
 ResultCheck = Callable[[Node, Any], None]  # raises if a node's result is not allowed
 
 
@@ -20,7 +20,7 @@ def evaluate(
 
     Args:
       nodes: in topological order.
-      values: inputs and constants. JAX knows the values of NumPy arrays while it traces.
+      values: maps names to inputs and constants. NumPy arrays are constants while JAX traces.
       check_result: raises if a node's result is not allowed.
 
     Raises:
@@ -109,7 +109,7 @@ def _shapes(node: Node, arguments: Sequence[Any]) -> Any:
 
 
 def folded(graph: Graph, *, check_result: ResultCheck = lambda node, value: None) -> Graph:
-    """Constant folding, of nodes for which NumPy computes the same bits as JAX."""
+    """Folds constants: evaluates nodes for which NumPy computes the same bits as JAX."""
     constants, kept = dict(graph.constants), []
     for node in graph.nodes:
         is_known = all(name in constants for name in node.inputs if name)

@@ -1,7 +1,7 @@
 """The fusing pass: replaces operators between dequantize and quantize nodes by quantized operators.
 
-It works on the graph's normal form. An operator is fused if its inputs are dequantized and its only reader quantizes.
-An operator between such nodes that stays in floats gets a remark with the reason.
+The pass works on the graph's normal form. An operator is fused if its inputs are dequantized and its only reader is a
+quantize node. An operator next to a quantize or dequantize node that stays in floats gets a remark with the reason.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,8 +22,8 @@ def fused(
 
     Args:
       graph: the graph. `RULES` lists the node kinds that are fused.
-      quantized: the quantized operators by kind.
-      rules: the fusion rules by kind.
+      quantized: maps kinds to quantized operators.
+      rules: maps node kinds to fusion rules.
       check_result: raises if a folded constant is not allowed.
     """
     graph = without_dead(folded(in_normal_form(graph), check_result=check_result))

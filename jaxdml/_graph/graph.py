@@ -1,4 +1,4 @@
-"""Graphs of operators, which passes read and write."""
+"""Graphs of operators, which passes transform."""
 
 import dataclasses
 import itertools
@@ -18,12 +18,12 @@ class Operator:
       function: maps inputs and options to an array or a tuple of arrays; an absent optional input is None.
       kind: the node kind by which passes select rules, such as "conv"; None if no rule applies.
       known: positions of the inputs whose values JAX needs while it traces, such as a shape.
-      gives_shape: the function depends on the shape of its input only.
-      is_exact: NumPy computes the same bits; the function returns NumPy arrays for NumPy arrays.
-      uniform: positions of inputs that one number may replace if all their elements are equal, such as zero points.
-      prepare: maps the position of an input to a function that repacks a constant input once. The function takes the
-        array and the node's options, and returns the array itself if there is nothing to repack.
-      is_quantized: the operator computes on quantized integers.
+      gives_shape: whether the result depends only on the shape of the input.
+      is_exact: whether NumPy computes the same bits as JAX; the function then returns NumPy arrays for NumPy arrays.
+      uniform: positions of inputs, such as zero points, that a scalar may replace if all their elements are equal.
+      prepare: maps the position of an input to a function that repacks this input if it is constant. The function
+        takes the array and the node's options, and returns the array itself if there is nothing to repack.
+      is_quantized: whether the operator computes on quantized integers.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Node:
     on: str = ""
 
     def replace(self, **changes: Any) -> "Node":
-        """The node with other fields."""
+        """A copy of the node with changed fields."""
         return dataclasses.replace(self, **changes)
 
 
@@ -74,7 +74,7 @@ class Graph:
       nodes: the nodes.
       inputs: names of the graph's inputs.
       outputs: names of the graph's outputs.
-      constants: arrays by name.
+      constants: maps names to arrays.
     """
 
     nodes: tuple[Node, ...]
@@ -83,7 +83,7 @@ class Graph:
     constants: Mapping[str, np.ndarray]
 
     def replace(self, **changes: Any) -> "Graph":
-        """The graph with other fields."""
+        """A copy of the graph with changed fields."""
         return dataclasses.replace(self, **changes)
 
     def producers(self) -> dict[str, Node]:
@@ -101,7 +101,7 @@ class Graph:
 
 
 CONVERSIONS = ("quantize_linear", "dequantize_linear", "quantize_by_range")
-MOVERS = ("mover", "max_pool", "extreme", "order")  # kinds that return elements of their input, or their indices
+MOVERS = ("mover", "max_pool", "extreme", "order")  # kinds that return elements of their input, or indices of elements
 
 
 class Names:
@@ -112,7 +112,7 @@ class Names:
         self._counts: dict[str, int] = {}
 
     def next(self, like: str) -> str:
-        """A new name: the given name if it is free, else the name with a number."""
+        """A new name: the given name if it is free, else the given name followed by a number."""
         if like not in self._taken:
             self._taken.add(like)
             return like
@@ -134,7 +134,7 @@ def moves(node: Node) -> bool:
 
 
 def may_be_padding_alone(pool: Mapping[str, Any]) -> bool:
-    """Whether a pooling window may lie in the padding alone."""
+    """Whether a pooling window may contain nothing but padding."""
     padding = pool["padding"]
     is_padded = isinstance(padding, str) or any(map(any, padding))
     return is_padded and any(dilation != 1 for dilation in pool["dilations"])

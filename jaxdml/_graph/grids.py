@@ -12,7 +12,7 @@ BYTES = (np.dtype(np.uint8), np.dtype(np.int8))
 
 @dataclass(frozen=True)
 class Grid:
-    """The quantized form of a float value.
+    """The integers of a quantized float value, and their parameters.
 
     Attributes:
       value: name of the integers.
@@ -45,7 +45,7 @@ class Grids:
         self._producers, self._consumers = graph.producers(), graph.consumers()
         self._names, self._outputs = Names(graph), frozenset(graph.outputs)
         self._zero_points: dict[tuple[str, np.dtype[Any]], str] = {}
-        self._dtypes: dict[str, np.dtype[Any]] = {}  # of the results of quantize nodes and of movers after them
+        self._dtypes: dict[str, np.dtype[Any]] = {}  # types of the results of quantize nodes, and of movers after them
         for node in graph.nodes:
             grid = self.quantized(node)
             dtype = grid.dtype if grid else self._dtypes.get(node.inputs[0]) if node.inputs and moves(node) else None
@@ -58,7 +58,7 @@ class Grids:
         return self.added.get(name) if found is None else found
 
     def add(self, name: str, value: np.ndarray) -> str:
-        """Adds a constant, and returns its name, which is like the given name."""
+        """Adds a constant, and returns its name: the given name, followed by a number if that name is taken."""
         name = self._names.next(name)
         self.added[name] = value
         return name
@@ -72,18 +72,18 @@ class Grids:
         return self._consumers.get(name, [])
 
     def only_reader(self, node: Node) -> Node | None:
-        """The only reader of a node's result; None if there are several, or the graph returns the result."""
+        """The only reader of a node's result; None if there are several, or if the graph returns the result."""
         name = node.outputs[0]
         readers = self.readers(name)
         return readers[0] if len(readers) == 1 and name not in self._outputs else None
 
     def dequantized(self, name: str) -> Grid | None:
-        """The grid of a value that a dequantize node with constant parameters computes; else None."""
+        """The grid of a value that a dequantize node with constant parameters computes; None for other values."""
         node = self._producers.get(name)
         return self._grid(node, node.inputs[0]) if node and node.operator.kind == "dequantize_linear" else None
 
     def quantized(self, node: Node | None) -> Grid | None:
-        """The grid to which a quantize node with constant parameters quantizes; else None."""
+        """The grid to which a quantize node with constant parameters quantizes; None for other nodes."""
         return self._grid(node, node.outputs[0]) if node and node.operator.kind == "quantize_linear" else None
 
     def is_beside_integers(self, node: Node) -> bool:
@@ -123,7 +123,7 @@ class Grids:
         return bool(scale.size == 1)
 
     def keeps_order(self, grid: Grid | None) -> bool:
-        """Whether integers have the order of their floats: at most 16 bits, and one positive scale in a safe range."""
+        """Whether integers are ordered like their floats: at most 16 bits, and one positive scale in a safe range."""
         if grid is None or not self.is_one_number(grid) or grid.dtype.itemsize > 2:
             return False
         return bool(np.finfo(np.float32).tiny <= self.numbers(grid)[0] < 2.0**96)
@@ -135,12 +135,12 @@ class Grids:
         return float(scale.reshape(())), 0 if zero_point is None else int(zero_point.reshape(-1)[0])
 
     def are_equal(self, one: Grid, other: Grid) -> bool:
-        """Whether two grids with one scale each represent the same values by the same integers."""
+        """Whether two grids have one scale each and represent the same values by the same integers."""
         both = self.is_one_number(one) and self.is_one_number(other) and one.dtype == other.dtype
         return both and self.numbers(one) == self.numbers(other)
 
     def zero_point_of(self, grid: Grid) -> str:
-        """The name of a grid's zero point. A missing one is added, because its type tells the operator the type."""
+        """The name of a grid's zero point. A missing zero point is added, because its type is the integers' type."""
         key = grid.scale, grid.dtype
         if not grid.zero_point and key not in self._zero_points:
             self._zero_points[key] = self.add(f"{grid.scale}_zero_point", np.zeros((), grid.dtype))

@@ -1,9 +1,9 @@
-"""Normal form: quantize and dequantize nodes next to each other, with the same values.
+"""Normal form: movers run on integers, redundant clamps and quantize nodes are gone, and values are the same.
 
 Dequantize nodes move after operators that only move elements, and quantize nodes before them: every element keeps its
-bits. Max and min commute, too, because scales are positive; only NaN and the extreme of no elements differ, which
-integers cannot represent. A clamp before a quantize node is removed if the integers reach no further than its bounds.
-A quantize node after a dequantize node with equal parameters is the identity: fl(n * scale) / scale rounds to n.
+bits. Max and min count as movers, because scales are positive; results would differ only for NaN and for max or min of
+no elements, and integers represent neither. A clamp before a quantize node is removed if all integers lie within its
+bounds. A quantize node after a dequantize node with equal parameters is removed: fl(n * scale) / scale rounds to n.
 """
 
 import jax.numpy as jnp
@@ -55,7 +55,7 @@ def bounds_of(clamp: Node, grids: Grids) -> tuple[float, float] | None:
 
 def _dequantized_behind(graph: Graph) -> Graph:
     grids, names, nodes = Grids(graph), Names(graph), list[Node]()
-    by: dict[str, Node] = {}  # maps a float value to the node that dequantizes it, or would
+    by: dict[str, Node] = {}  # maps a float value to the dequantize node that computes it
     for node in graph.nodes:
         before = by.get(node.inputs[0]) if node.inputs else None
         if node.operator.kind == "dequantize_linear" and grids.keeps_order(grids.dequantized(node.outputs[0])):
@@ -113,7 +113,7 @@ def _without_pairs(graph: Graph) -> Graph:
     """Drops quantize nodes that undo a dequantize node with equal parameters."""
     grids, same, nodes = Grids(graph), dict[str, str](), list[Node]()
     outputs = frozenset(graph.outputs)
-    given_out: dict[str, str] = {}  # maps integers inside the graph to the output that equals them
+    given_out: dict[str, str] = {}  # maps the name of inner integers to the output that equals them
     for node in graph.nodes:
         after = grids.quantized(node)
         before = grids.dequantized(node.inputs[0]) if after else None

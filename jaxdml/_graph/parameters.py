@@ -1,4 +1,4 @@
-"""Compares given parameters with those of a model, and says in words what differs."""
+"""Compares given parameters with a model's own, and describes the difference in words."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ def wrong_params(own: Mapping[str, Any], given: Any) -> str:
         return f"{wrong_names}; expected model.params, or a dict like it"
     for name, value in own.items():
         if _shapes(given[name]) != _shapes(value):
-            text = f"params has in {name!r} {_shown(given[name])}, expected {_shown(value)}"
+            text = f"params[{name!r}] is {_shown(given[name])}, expected {_shown(value)}"
             return text + _remedy(given[name], value)
     return ""
 

@@ -34,6 +34,6 @@ def _may_be_quantized(value: np.ndarray) -> bool:
 
 
 def _gives_floats(node: Node) -> bool:
-    """Whether a node on integers returns floats: a product without a scale for its result."""
+    """Whether a node on integers returns floats, as a product without a scale for the result does."""
     kind = node.operator.kind
     return kind == "float_product" or (kind == "quantized_gemm" and not any(node.inputs[7:]))

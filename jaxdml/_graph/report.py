@@ -1,4 +1,4 @@
-"""Prints a graph as a table: each node, what it runs as and on, and why it was not fused."""
+"""Prints a graph as a table: for each node its name, source, operator, whether it runs on integers, and a remark."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ WIDEST = 60
 
 
 def table(graph: Graph, origin: str = "in the file") -> str:
-    """The table, with a line for each node, and how many nodes run on integers; origin is the head of the sources."""
+    """The table: a line for each node, and the number of nodes on integers; `origin` is the source column's heading."""
     header, *rows = _rows(graph, origin)
     lines = Table("", header, rows).lines(widest=WIDEST, rule="  ")
     if closing := _closing(graph):
@@ -18,12 +18,12 @@ def table(graph: Graph, origin: str = "in the file") -> str:
 
 
 def html(graph: Graph, titles: tuple[str, ...], origin: str = "in the file") -> str:
-    """The table for a notebook, with nothing cut, and nodes in floats emphasized.
+    """The table for a notebook; texts are not cut, and nodes in floats are emphasized.
 
     Args:
       graph: the graph.
-      titles: lines above the table; behind the first of them stands how many nodes run on integers.
-      origin: the head of the sources.
+      titles: lines above the table; the first is followed by the number of nodes on integers.
+      origin: the heading of the source column.
     """
     header, *rows = _rows(graph, origin)
     floats = [place for place, node in enumerate(graph.nodes) if node.on == "floats"]
@@ -32,7 +32,7 @@ def html(graph: Graph, titles: tuple[str, ...], origin: str = "in the file") -> 
 
 
 def _rows(graph: Graph, origin: str) -> list[tuple[str, ...]]:
-    """The header, and a row for each node; without the column of remarks if there are none."""
+    """The header, and a row for each node; the column of remarks is left out if it is empty."""
     rows: list[tuple[str, ...]] = [("node", origin, "runs as", "on", "remark")]
     for node in graph.nodes:
         rows.append((node.name, _counted(node.source), node.operator.name, node.on, node.remark))
@@ -42,7 +42,7 @@ def _rows(graph: Graph, origin: str) -> list[tuple[str, ...]]:
 
 
 def _closing(graph: Graph) -> str:
-    """How many nodes run on integers."""
+    """A sentence with the number of nodes that run on integers."""
     counts = Counter(node.on for node in graph.nodes)
     total = counts["integers"] + counts["floats"]
     if not total:
@@ -56,6 +56,6 @@ def _closing(graph: Graph) -> str:
 
 
 def _counted(source: tuple[str, ...]) -> str:
-    """Operators in order, with the number of those that come several times: 2 DequantizeLinear + Add."""
+    """Operators in order, with their counts if above 1, such as 2 DequantizeLinear + Add."""
     counts = Counter(source)
     return " + ".join(f"{count} {name}" if count > 1 else name for name, count in counts.items())

@@ -11,10 +11,10 @@ from jaxdml._graph.graph import MOVERS, Node, Operator, may_be_padding_alone
 from jaxdml._graph.grids import BYTES, Grid, Grids
 from jaxdml._graph.normal_form import bounds_of
 
-CONSTANT = "scale that is not a constant of float32"
+CONSTANT = "scale that is not a float32 constant"
 
 
-class StaysFloat(Exception):  # noqa: N818 # no error, but a reason
+class StaysFloat(Exception):  # noqa: N818 # a reason, not an error
     """The reason why an operator stays in floats."""
 
 
@@ -25,9 +25,9 @@ class Fusion:
     Attributes:
       kind: kind of the quantized operator.
       inputs: inputs of the quantized operator.
-      of: the node of the float operator.
-      behind: the nodes after it that are replaced, too, in order.
-      options: options of the quantized operator; None for those of the float operator.
+      of: the node of the float operator that is fused.
+      behind: the nodes after `of` that are also replaced, in order.
+      options: options of the quantized operator; None means the options of the float operator.
     """
 
     kind: str
@@ -64,29 +64,29 @@ def grid_of(grids: Grids, name: str, axis: int | None) -> Grid:
     if maker is None or maker.operator.kind != "dequantize_linear":
         raise StaysFloat(f"{name} is not dequantized")
     if grid is None:
-        raise StaysFloat(f"{name} is dequantized by a {CONSTANT}, or without a zero point that tells its type")
+        raise StaysFloat(f"{name} is dequantized with a {CONSTANT}, or without a zero point that gives its type")
     if not grids.is_one_number(grid):
         scale = grids.constant(grid.scale)
         integers = grids.constant(grid.value)
         rank = None if integers is None else integers.ndim
         has_axis = axis is not None and rank and grid.axis % rank == axis % rank
         if not has_axis or scale is None or scale.ndim != 1:
-            raise StaysFloat(f"{name} has a scale for each place along axis {grid.axis}, or for each block")
+            raise StaysFloat(f"{name} has a scale for each index along axis {grid.axis}, or for each block")
     return grid
 
 
 def output_of(grids: Grids, node: Node, *inputs: Grid) -> tuple[Grid, Node]:
-    """The grid to which the result is quantized, which has the inputs' type, and the node that quantizes it."""
+    """The grid of a node's quantized result, which has the type of the inputs, and the quantize node."""
     reader = grids.only_reader(node)
     if reader is None or reader.operator.kind != "quantize_linear":
         readers = [each.operator.name for each in grids.readers(node.outputs[0])]
         readers += ["an output"] * (node.outputs[0] in grids.graph.outputs)
-        raise StaysFloat(f"its result goes to {' and '.join(readers)}, not to one QuantizeLinear alone")
+        raise StaysFloat(f"its result goes to {' and '.join(readers)}, not only to one QuantizeLinear")
     grid = grids.quantized(reader)
     if grid is None:
-        raise StaysFloat(f"its result is quantized by a {CONSTANT}")
+        raise StaysFloat(f"its result is quantized with a {CONSTANT}")
     if not grids.is_one_number(grid):
-        raise StaysFloat("its result is quantized by several scales")
+        raise StaysFloat("its result is quantized with several scales")
     for each in inputs:
         if each.dtype != grid.dtype:
             raise StaysFloat(f"its result is quantized to {grid.dtype}, an input to {each.dtype}")
@@ -108,7 +108,7 @@ def unary(node: Node, grids: Grids) -> Fusion:
     x = input_of(grids, node.inputs[0])
     y, reader = output_of(grids, node, x)
     if any(dilation != 1 for dilation in node.options.get("dilations", ())):
-        raise StaysFloat("pooling with dilations has no quantized form")
+        raise StaysFloat("there is no quantized pooling with dilations")
     return Fusion(str(node.operator.kind), (*triple_of(grids, x), *parameters_of(grids, y)), node, (reader,))
 
 
@@ -140,7 +140,7 @@ def _convolution(node: Node, grids: Grids) -> Fusion:
 
 
 def _dimensions(convolution: Node, filter: np.ndarray | None) -> int | None:
-    """The number of spatial dimensions of a convolution; None if neither its filter nor its options tell."""
+    """The number of spatial dimensions of a convolution; None if neither the filter nor the options give it."""
     if filter is not None:
         return filter.ndim - 2
     options = (convolution.options.get(word) for word in ("kernel_shape", "strides", "dilations", "padding"))
@@ -148,12 +148,12 @@ def _dimensions(convolution: Node, filter: np.ndarray | None) -> int | None:
 
 
 def _product(node: Node, grids: Grids) -> Fusion:
-    """A quantized product, with the bias that an addition after it adds, or one that returns floats."""
+    """A quantized product, with the bias of an addition after it if there is one, or a product that returns floats."""
     a = input_of(grids, node.inputs[0])
     b = input_of(grids, node.inputs[1], axis=-1)
     matrix = grids.constant(b.value)
     if not grids.is_one_number(b) and matrix is not None and matrix.ndim == 1:
-        raise StaysFloat(f"{node.inputs[1]} is a vector, and has a scale for each element")
+        raise StaysFloat(f"{node.inputs[1]} is a vector with a scale for each element")
     added = added_bias_of(node, b, grids)
     if added is not None:
         addition, bias = added
@@ -173,7 +173,7 @@ def _product(node: Node, grids: Grids) -> Fusion:
 
 
 def added_bias_of(node: Node, b: Grid, grids: Grids) -> tuple[Node, str] | None:
-    """The addition after a product that adds a float constant to each column, and that constant; b is constant, too."""
+    """The addition of a float constant [columns] after a product with constant `b`, and that constant; else None."""
     addition = grids.only_reader(node)
     if addition is None or addition.operator.kind != "add":
         return None
@@ -190,7 +190,7 @@ def _gemm(node: Node, grids: Grids) -> Fusion:
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     alpha, beta = (node.options.get(word, 1.0) for word in ("alpha", "beta"))
     if name and (alpha, beta) != (1, 1):
-        raise StaysFloat(f"alpha is {alpha:g} and beta {beta:g}, a quantized bias has neither")
+        raise StaysFloat(f"alpha is {alpha:g} and beta is {beta:g}, both must be 1 if there is a bias")
     of_y: tuple[str, ...] = ()
     behind: tuple[Node, ...] = ()
     try:
@@ -206,7 +206,7 @@ def _gemm(node: Node, grids: Grids) -> Fusion:
 
 
 def bias_of(grids: Grids, name: str, x: Grid, w: Grid) -> tuple[str, ...]:
-    """The int32 bias with the scale of x times the scale of w; a float constant is quantized to it."""
+    """The int32 bias, whose scale is that of x times that of w; a float constant is quantized with that scale."""
     if not name:
         return ()
     x_scale, w_scale = (np.asarray(grids.constant(grid.scale)).reshape(-1) for grid in (x, w))
@@ -218,14 +218,14 @@ def bias_of(grids: Grids, name: str, x: Grid, w: Grid) -> tuple[str, ...]:
             raise StaysFloat("its bias is not int32 with zero point 0")
         scale = np.asarray(scale).reshape(-1)
         if not _fit(scale, steps) or np.any(np.abs(scale - steps) > 0.01 * steps):
-            raise StaysFloat("the scale of its bias is not that of its input times that of its weights")
+            raise StaysFloat("the scale of its bias is not the product of the scales of its input and its weights")
         return (bias.value,)
     value = grids.constant(name)
     if value is None or value.dtype != np.float32 or value.ndim != 1:
         raise StaysFloat("its bias is neither dequantized nor a constant with a float for each channel")
     if not _fit(value, steps):
-        raise StaysFloat(f"its bias has {value.size} numbers for {steps.size} channels")
-    with np.errstate(all="ignore"):  # a step may be 0
+        raise StaysFloat(f"its bias has {value.size} elements for {steps.size} channels")
+    with np.errstate(all="ignore"):  # the bias's scale may be 0
         rounded = np.rint(value / steps)
     if not np.all(np.abs(rounded) < 2.0**31):
         raise StaysFloat("its bias does not fit int32")
@@ -259,9 +259,9 @@ def _clamp(node: Node, grids: Grids) -> NoReturn:
     if bounds_of(node, grids) is None:
         raise StaysFloat("its bounds are not constants")
     scale, zero_point = grids.numbers(grid)
-    limits = jnp.iinfo(grid.dtype)  # type: ignore[no-untyped-call] # NumPy knows none of 4 bits
+    limits = jnp.iinfo(grid.dtype)  # type: ignore[no-untyped-call] # np.iinfo has no 4-bit types
     low, high = ((limit - zero_point) * scale for limit in (limits.min, limits.max))
-    raise StaysFloat(f"{node.operator.name} clamps within the grid [{low:g}, {high:g}]")
+    raise StaysFloat(f"{node.operator.name} has a bound inside of the quantized range [{low:g}, {high:g}]")
 
 
 def _mover(node: Node, grids: Grids) -> NoReturn:
@@ -273,16 +273,16 @@ def _mover(node: Node, grids: Grids) -> NoReturn:
             raise StaysFloat(f"{node.inputs[0]} is not dequantized")
         _check_order(output_of(grids, node)[0], grids, "its result")
     if any(node.outputs[1:]):
-        raise StaysFloat("the places of its elements are asked for, too")
+        raise StaysFloat("its output of indices is used, too")
     if node.operator.kind == "max_pool" and may_be_padding_alone(node.options):
-        raise StaysFloat("its windows have dilations, and one may have padding alone")
-    raise StaysFloat("what lies outside of its image is a float")
+        raise StaysFloat("its windows have dilations, and one may contain nothing but padding")
+    raise StaysFloat("its fill value outside of the image is a float")
 
 
 def _check_order(grid: Grid, grids: Grids, name: str) -> None:
     if not grids.keeps_order(grid):
         scale = grids.numbers(grid)[0]
-        raise StaysFloat(f"{name} has a scale of {scale:g}: the order of {grid.dtype} is not that of floats")
+        raise StaysFloat(f"{name} has the scale {scale:g}, with which {grid.dtype} values are not ordered like floats")
 
 
 RULES: Mapping[str, Callable[[Node, Grids], Fusion]] = {

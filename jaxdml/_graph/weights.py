@@ -16,14 +16,14 @@ from jaxdml.errors import ModelError
 
 
 def with_weights(graph: Graph, check_time: Callable[[], None] = lambda: None) -> tuple[Graph, dict[str, Any]]:
-    """The graph with the constants of the program alone, and the parameters by name.
+    """The graph with only the constants of the program, and a dict of the parameters.
 
     Args:
       graph: the graph.
       check_time: called between constants; it raises if the time is up.
 
     Raises:
-      ModelError: if a 64-bit integer does not fit the 32 bits that JAX has for it.
+      ModelError: if a 64-bit integer does not fit 32 bits, and JAX's 64-bit types are disabled.
     """
     fresh = Names(graph)
     graph = _with_numbers(graph, fresh)
@@ -55,7 +55,7 @@ def with_weights(graph: Graph, check_time: Callable[[], None] = lambda: None) ->
 
 
 def _with_numbers(graph: Graph, fresh: Names) -> Graph:
-    """Replaces constants whose elements are all equal by one number, where the operator takes either."""
+    """Replaces constants whose elements are all equal by scalars, where the operator allows it."""
     nodes, constants, numbers = [], dict(graph.constants), dict[str, str]()
     for node in graph.nodes:
         inputs = list(node.inputs)

@@ -1,1 +1,1 @@
-"""What a graph's nodes compute on integers: DirectML's operators, and those that ONNX Runtime alone has."""
+"""The functions of a graph's nodes on integers: DirectML's operators, and operators that only ONNX Runtime has."""

@@ -4,7 +4,7 @@ from jaxdml.errors import ModelError
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """An axis in [0, rank - 1], given one that may be negative.
+    """Converts an axis that may be negative to one in [0, rank - 1].
 
     Raises:
       ModelError: if there is no such axis.

@@ -1,7 +1,6 @@
 """DirectML's quantized operators for nodes of a graph: inputs in ONNX's order, tensors of any shape.
 
-Tensors that DirectML's operator does not allow, such as those of a product with more than four dimensions, are
-reshaped.
+Tensors that DirectML's operators do not allow, such as operands with more than four dimensions, are reshaped.
 """
 
 import functools
@@ -34,19 +33,19 @@ NIBBLES = (jnp.dtype("int4"), jnp.dtype("uint4"))
 
 
 def scalar(parameter: Array) -> Array:
-    """A scale or zero point with one element as a scalar; other parameters, and None, unchanged."""
+    """Reshapes a scale or zero point with one element to a scalar; other parameters and None stay unchanged."""
     return parameter.reshape(()) if parameter is not None and parameter.size == 1 else parameter
 
 
 def offset(zero_point: Array) -> Array:
-    """A zero point as DirectML's operators take it; None if it is a constant 0, which saves its arithmetic."""
+    """A zero point as DirectML's operators take it; None if it is a constant 0, which saves the subtraction."""
     if isinstance(zero_point, np.ndarray) and not zero_point.any():
         return None
     return scalar(zero_point)
 
 
 def _without_rows[**P](function: Callable[P, Array]) -> Callable[P, Array]:
-    """Lets a function take a first argument without rows: it computes one row, which is dropped."""
+    """Lets a function take a first argument with 0 rows: the function computes one row of zeros, which is dropped."""
 
     @functools.wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> Array:
@@ -99,7 +98,7 @@ def product(
     a: Array, a_scale: Array, a_zero_point: Array, b: Array, b_scale: Array, b_zero_point: Array, y_scale: Array,
     y_zero_point: Array,
 ) -> Array:  # fmt: skip
-    """Matrix product of quantized a and b to a quantized result."""
+    """Matrix product of quantized `a` and `b` to a quantized result."""
     of_a, of_b = (a, scalar(a_scale), offset(a_zero_point)), (b, scalar(b_scale), offset(b_zero_point))
     of_y = scalar(y_scale), scalar(y_zero_point)
     return multiplied(quantized_linear_matrix_multiply, of_a, of_b, *of_y, dtype=y_zero_point.dtype)
@@ -108,7 +107,7 @@ def product(
 def integer_product(
     a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
 ) -> Array:  # fmt: skip
-    """Matrix product of quantized a and b to int32."""
+    """Matrix product of quantized `a` and `b` to int32."""
     of_a, of_b = (a, offset(a_zero_point)), (b, offset(b_zero_point))
     return multiplied(matrix_multiply_integer, of_a, of_b, dtype=jnp.int32)
 
@@ -117,10 +116,10 @@ def float_product(
     a: Array, b: Array, a_scale: Array, b_scale: Array, a_zero_point: Array | None = None,
     b_zero_point: Array | None = None, bias: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Matrix product of quantized a and b to floats.
+    """Matrix product of quantized `a` and `b` to floats.
 
-    The sum is multiplied by fl(a_scale * b_scale), then the bias is added. ONNX Runtime differs for b with more than
-    two dimensions and one b_scale [N] for all matrices: it multiplies by b_scale last, the bias included.
+    The sum is multiplied by fl(a_scale * b_scale), then the bias is added. ONNX Runtime differs if `b` has more
+    than two dimensions and all matrices share one b_scale [N]: it multiplies by b_scale last, after adding the bias.
     """
     of_a, of_b = (a, scalar(a_scale), offset(a_zero_point)), (b, scalar(b_scale), offset(b_zero_point))
     return multiplied(matrix_multiply_integer_to_float, of_a, of_b, bias, dtype=a_scale.dtype)
@@ -133,7 +132,7 @@ def add(
     a: Array, a_scale: Array, a_zero_point: Array | None, b: Array, b_scale: Array, b_zero_point: Array | None,
     y_scale: Array, y_zero_point: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Sum of quantized a and b, which broadcast, to a quantized result."""
+    """Sum of quantized `a` and `b`, which broadcast, to a quantized result."""
     shape = jnp.broadcast_shapes(a.shape, b.shape)
     if 0 in shape:
         return jnp.zeros(shape, a.dtype)
@@ -172,7 +171,7 @@ def global_average_pool(
 
 
 def _beside(parameter: Array | None, x: Array, axis: int) -> Array | None:
-    """A parameter reshaped to broadcast to x: one element, or one for each index along an axis."""
+    """Reshapes a parameter, which has one element or one for each index along an axis, to broadcast to x."""
     parameter = scalar(parameter)
     if parameter is None or parameter.ndim == 0:
         return parameter
@@ -183,7 +182,7 @@ def _beside(parameter: Array | None, x: Array, axis: int) -> Array | None:
 
 
 def _in_blocks(parameter: Array, x: Array, axis: int, block_size: int, is_wide: bool) -> Array:
-    """A parameter of x's blocks as DirectML takes it; for partial blocks or more than 8 bits, one for each element."""
+    """A parameter of x's blocks as DirectML takes it; repeated for each element if a block is partial or x is wide."""
     place = axis_of(axis, x.ndim)
     size, count = x.shape[place], -(-x.shape[place] // block_size)
     shape = tuple(count if i == place else each for i, each in enumerate(x.shape))
@@ -203,7 +202,7 @@ def _fitted(parameter: Array | None, x: Array, axis: int, block_size: int, dtype
 
 
 def _is_blocked(dtype: Any, block_size: int) -> bool:
-    """Whether to use DirectML's operators with blocks, which alone have 4-bit types."""
+    """Whether to use DirectML's operators with blocks; only these have 4-bit types."""
     return jnp.dtype(dtype) in NIBBLES or (block_size > 0 and jnp.dtype(dtype).itemsize == 1)
 
 
@@ -237,6 +236,6 @@ def to_floats(x: Array, scale: Array, zero_point: Array | None, *, axis: int, bl
 
 
 def to_integers_by_range(x: Array) -> tuple[Array, Array, Array]:
-    """x quantized to uint8 by its own range, with the scale and zero point as scalars."""
+    """Quantizes x to uint8 with the range of x; returns the integers, and scale and zero point as scalars."""
     y, scale, zero_point = dynamic_quantize_linear(x.reshape(x.shape or (1,)), output_dtype=jnp.uint8)
     return y.reshape(x.shape), scale.reshape(()), zero_point.reshape(())

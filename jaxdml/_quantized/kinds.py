@@ -1,4 +1,4 @@
-"""Tables of the quantized operators by kind, one table for each numerics, with the functions that prepare weights."""
+"""Tables that map kinds to quantized operators, one for each numerics, and the functions that prepare weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,7 +22,7 @@ DIRECTML, ONNXRUNTIME = "directml", "onnxruntime"
 
 
 def prepared_filter(w: np.ndarray, options: Mapping[str, Any]) -> Any:
-    """The filter prepared, if the convolutions take it."""
+    """The prepared filter, or the filter itself if convolutions do not take a prepared one."""
     groups = options.get("group_count", 1)
     if w.dtype not in BYTES or w.ndim not in (3, 4) or w.size == 0 or groups < 1 or w.shape[0] % groups:
         return w
@@ -30,7 +30,7 @@ def prepared_filter(w: np.ndarray, options: Mapping[str, Any]) -> Any:
 
 
 def prepared_matrix(b: np.ndarray, options: Mapping[str, Any]) -> Any:
-    """The matrix prepared, if the products take it."""
+    """The prepared matrix, or the matrix itself if products do not take a prepared one."""
     if b.dtype not in BYTES or b.ndim != 2 or b.size == 0:
         return b
     return prepare_matrix_multiply_b(b.T if options.get("trans_b") else b)
@@ -45,7 +45,7 @@ def directml_average_pool(
     x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None, *,
     window: Sequence[int], ceil_mode: int = 0, channels_last: int = 0, **options: Any,
 ) -> Array:  # fmt: skip
-    """DirectML's average pooling; ONNX Runtime's for what DirectML lacks: `ceil_mode`, channels last, 1-D."""
+    """DirectML's average pooling, or ONNX Runtime's for `ceil_mode`, channels last and 1-D, which DirectML lacks."""
     parameters = x_scale, x_zero_point, y_scale, y_zero_point
     options["window"] = window
     if ceil_mode or channels_last or x.ndim not in (4, 5):
@@ -59,7 +59,7 @@ def directml_global_average_pool(
     x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None, *,
     channels_last: int = 0,
 ) -> Array:  # fmt: skip
-    """DirectML's average pooling over 2 or 3 spatial dimensions, and ONNX Runtime's for other images."""
+    """DirectML's average pooling of images with 2 or 3 dimensions and channels second, else ONNX Runtime's."""
     if channels_last or x.ndim not in (4, 5):
         parameters = x_scale, x_zero_point, y_scale, y_zero_point
         return qlinear_global_average_pool(x, *parameters, channels_last=channels_last)

@@ -13,7 +13,7 @@ Array = Any
 
 
 def _per_row(parameter: Array | None) -> Array | None:
-    """A parameter of a with the shape [M] as [M, 1]."""
+    """Reshapes a parameter of `a` from [M] to [M, 1]."""
     return parameter[:, None] if parameter is not None and parameter.ndim == 1 else parameter
 
 
@@ -25,11 +25,11 @@ def _is_of_each(parameter: Array | None) -> bool:
 def multiplied(
     multiply: Callable[..., Array], of_a: Sequence[Any], of_b: Sequence[Any], *others: Any, dtype: Any,
 ) -> Array:  # fmt: skip
-    """The product of a and b of any rank, in the shape that ONNX specifies.
+    """The product of `a` and `b` of any rank, in the shape that ONNX specifies.
 
     Args:
       multiply: DirectML's product; it takes of_a, of_b and others.
-      of_a, of_b: an operand and its parameters: numbers, or one for each row or column, possibly for each matrix.
+      of_a, of_b: an operand and its parameters: scalars, or one for each row or column, possibly for each matrix.
       others: arguments that all matrices share.
       dtype: type of the product.
     """
@@ -42,7 +42,7 @@ def multiplied(
     if 0 in shape:
         product = jnp.zeros(shape, dtype)
     elif b.ndim == 2 and all(x is None or x.ndim == 0 for x in of_a[1:]):
-        # One product of all rows is faster than a batch, and takes prepared weights.
+        # One product of all rows is faster than a batch of products, and takes prepared weights.
         rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
         product = multiply(rows, *of_a[1:], *of_b, *others).reshape(shape)
     else:

@@ -1,4 +1,4 @@
-"""Options of windows over spatial dimensions, made explicit."""
+"""Makes options of windows over spatial dimensions explicit."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,14 +11,14 @@ Pairs = tuple[tuple[Any, Any], ...]
 
 
 def for_each(name: str, sizes: int | Sizes, rank: int, least: int = 1) -> tuple[int, ...]:
-    """One number for each spatial dimension.
+    """A tuple with one number for each spatial dimension.
 
     Raises:
-      ModelError: if there are more or fewer numbers, or one is too small.
+      ModelError: if the count of numbers is not the rank, or if a number is below `least`.
     """
     each = (sizes,) * rank if isinstance(sizes, int) else tuple(sizes)
     if len(each) != rank or min(each, default=least) < least:
-        raise ModelError(f"{name} are {each}, {rank} numbers of at least {least} are needed")
+        raise ModelError(f"{name} are {each}, expected {rank} numbers of at least {least}")
     return each
 
 
@@ -27,12 +27,12 @@ def explicit_padding(
 ) -> Pairs:
     """The padding before and after each spatial dimension.
 
-    If strides are longer than the window, the first window still starts at the first element. ONNX leaves this open;
-    ONNX Runtime starts elsewhere for average and Lp pooling than for convolutions.
+    If a stride is longer than the window, the first window still starts at the first element. ONNX leaves this open;
+    ONNX Runtime's average and Lp pooling start at another element than its convolutions.
 
     Args:
       padding: pairs, returned unchanged; a number for all sides; or "SAME_UPPER" or "SAME_LOWER", which pad so that
-        there are ``ceil(size / stride)`` windows, with an odd element after or before the input.
+        there are ``ceil(size / stride)`` windows; an odd element goes after (UPPER) or before (LOWER) the input.
       sizes: the spatial dimensions of the input.
       kernel, strides, dilations: options of the window.
 
@@ -61,6 +61,6 @@ def check_convolution(x: Any, w: Any, kernel_shape: Sizes | None) -> None:
       ModelError: if they do not fit.
     """
     if x.ndim != w.ndim or x.ndim < 3:
-        raise ModelError(f"input and filter have {x.ndim} and {w.ndim} dimensions, both need the same, at least 3")
+        raise ModelError(f"input and filter have {x.ndim} and {w.ndim} dimensions, expected equal numbers, at least 3")
     if kernel_shape is not None and tuple(kernel_shape) != tuple(w.shape[2:]):
         raise ModelError(f"kernel_shape is {tuple(kernel_shape)}, the filter has {tuple(w.shape[2:])}")

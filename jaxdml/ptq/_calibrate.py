@@ -1,4 +1,4 @@
-"""Calibration: run batches through the float function, and update the observers of the quantized values."""
+"""Calibration: runs batches through the float function, and updates the observers of the values to quantize."""
 
 import itertools
 import sys
@@ -23,7 +23,7 @@ def batches_of(batches: Any) -> tuple[tuple[Any, ...], Iterator[tuple[Any, ...]]
     """Shapes and types of the first batch, and an iterator over all batches as tuples of inputs.
 
     Raises:
-      PtqError: if batches is empty, or is a single batch.
+      PtqError: if batches is empty, a single batch, or not iterable.
     """
     if hasattr(batches, "dtype"):
         raise PtqError("batches is one array, expected an iterable of batches: write [array]")
@@ -53,13 +53,13 @@ def observed(
 
     Args:
       traced: the function.
-      unit: its unit, with constants.
-      observers: those of a scan's body are stacked over layers.
-      batches: inputs of the function.
-      progress: whether to count batches in a line on stderr.
+      unit: the function's unit, with constants.
+      observers: maps values to observers; observers in the body of a scan are stacked over layers.
+      batches: tuples of the function's inputs.
+      progress: whether to print the number of batches on stderr.
 
     Raises:
-      PtqError: if a value is NaN or infinite, or has no elements; the error names the first such value and its batch.
+      PtqError: if a value is NaN or infinite (the error names the value and the batch), or never has any elements.
     """
     graph = _with_observers(unit, observers)
     names = {value: str(Value(value.base, STATE, value.scan)) for value in observers}
@@ -83,8 +83,8 @@ def observed(
         for value, name in names.items():
             if not np.all(flags[name]):
                 raise PtqError(
-                    f"batch {number} makes {unit.described(value)} NaN or infinite in floats; look for such numbers in "
-                    "the batch and in params, or leave the batch out"
+                    f"batch {number}: {unit.described(value)} is NaN or infinite even in floats; look for such numbers "
+                    "in the batch and in params, or leave the batch out"
                 )
         if progress:
             seconds = time.monotonic() - start
@@ -104,7 +104,7 @@ OBSERVE = Operator("observe", lambda state, x: state.update(x))
 
 
 def _with_observers(unit: Unit, observers: Mapping[Value, Observer], scan: str = "") -> Graph:
-    """The float graph with a node that updates each observer; the observers are constants."""
+    """The float graph, with a node for each observer that updates it; observers are constants of the graph."""
     nodes, constants = list[Node](), dict[str, Any](unit.graph.constants)
     for node in unit.graph.nodes:
         body = unit.bodies.get(node.outputs[0])

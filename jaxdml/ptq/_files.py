@@ -1,4 +1,4 @@
-"""Save and load models as an .npz file of NumPy arrays and JSON, without pickle.
+"""Saves and loads models as .npz files of NumPy arrays and JSON, without pickle.
 
 A file has the graph with quantize and dequantize nodes, the integer weights, and the signature of the float function.
 The function itself is not in the file: `load` takes the function, traces it, and compares the signatures.
@@ -27,13 +27,13 @@ from jaxdml.ptq._trace.traced import Traced, shapes_of
 FORMAT = "jaxdml.ptq 1"
 TEXT = "model.json"
 LONG_TABLE, RUNS = 2**16, ":runs"
-# What zipfile, NumPy and JSON raise for a damaged file; zipfile raises NotImplementedError for an unknown compression.
+# Exceptions of zipfile, NumPy and JSON for damaged files; zipfile raises NotImplementedError for unknown compression.
 DAMAGE = (
     AttributeError, EOFError, IndexError, KeyError, MemoryError, NotImplementedError, RecursionError, TypeError,
     ValueError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-DAMAGED = "is no file that jaxdml.ptq.save wrote, or it is damaged"
-PARAMS = "write load(path, apply, params), with the float parameters or jax.ShapeDtypeStruct in their place"
+DAMAGED = "is not a file that jaxdml.ptq.save wrote, or it is damaged"
+PARAMS = "write load(path, apply, params), with the float parameters or jax.ShapeDtypeStruct in place of the arrays"
 
 
 @api_boundary
@@ -86,14 +86,14 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
     Args:
       path: path of the file.
       apply: the float function that was quantized. `load` traces it again; its equations must be the same.
-      params: the float parameters, or a pytree of jax.ShapeDtypeStruct like them; required unless their pytree consists
-        of dicts, lists and tuples.
+      params: the float parameters, or the same pytree with jax.ShapeDtypeStruct in place of arrays; not needed
+        if the pytree consists of dicts, lists and tuples.
 
     Returns:
-      The model, with the same bits as when it was saved.
+      The model; it computes the same bits as the saved model.
 
     Raises:
-      PtqError: if the file cannot be read, or is no such model, or apply or params are others.
+      PtqError: if the file cannot be read or is not a saved model, or if apply or params are not those of the model.
     """
     if not callable(apply):
         raise PtqError(f"apply is of type {type(apply).__name__}, expected a function: the one that was quantized")
@@ -119,13 +119,13 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             raise
         raise PtqError(f"{path} {DAMAGED}") from error
     if params is None and structs is None:
-        raise PtqError(f"the parameters of {path} are held by other than dicts, lists and tuples: {PARAMS}")
+        raise PtqError(f"the pytree of parameters of {path} has nodes other than dicts, lists and tuples: {PARAMS}")
     own = structs if params is None else shapes_of(params)
     if structs is not None and jax.tree.flatten(own) != jax.tree.flatten(structs):
         raise PtqError(f"params are not those of {path}: their structure, shapes or types differ")
     traced = Traced(apply, own, signature)
     if calibrated is not None and traced.program(calibrated).shapes() != shapes:
-        raise PtqError(f"apply computes values of other shapes than those that were quantized into {path}")
+        raise PtqError(f"the shapes or types of values that apply computes differ from those in {path}")
     try:
         return Model(traced, graph, calibrated)
     except DAMAGE as error:
@@ -133,7 +133,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
 
 
 def _checked(file: Any) -> Any:
-    """The file, rewound, if no part of it is compressed: a small file cannot expand to fill the memory.
+    """The file, rewound. Compressed parts are refused, because a small file could expand to fill the memory.
 
     Raises:
       ValueError: if a part is compressed.
@@ -146,7 +146,7 @@ def _checked(file: Any) -> Any:
 
 
 def _stored(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
-    """An array as the file has it: bfloat16 as its bits, a long table run-length encoded."""
+    """An array as entries of the file: bfloat16 is stored as bits, and a long table is run-length encoded."""
     if array.dtype.kind == "V":  # bfloat16 is unknown to NumPy files
         return {name: array.view(f"u{array.dtype.itemsize}")}
     if array.shape != (LONG_TABLE,):
@@ -200,7 +200,7 @@ def _tuples(value: Any) -> Any:
 
 
 def _skeleton(tree: Any) -> Any:
-    """A pytree of shapes and types as JSON; None unless the pytree consists of dicts, lists and tuples."""
+    """A pytree of shapes and types as JSON; None if it has nodes other than dicts, lists and tuples."""
     try:
         return _written(tree)
     except TypeError:

@@ -26,13 +26,13 @@ def _described(params: Any) -> Any:
 class Model:
     """A quantized function, made by `jaxdml.ptq.quantize` or read by `jaxdml.ptq.load`.
 
-    `print(model)` shows what each equation became, and why an equation stayed in floats.
+    `print(model)` shows which operator computes each equation, and why an equation stayed in floats.
 
     Attributes:
-      params: the parameters by name, a pytree of arrays and of weights that `jaxdml.prepare_convolution_filter` and
+      params: maps names to parameters: arrays, and weights that `jaxdml.prepare_convolution_filter` and
         `jaxdml.prepare_matrix_multiply_b` prepared.
       traced: the float function and its signature.
-      graph: float operators with quantize and dequantize nodes, before they are fused to quantized operators.
+      graph: the graph of float operators, quantize and dequantize nodes before fusion to quantized operators.
       calibrated: shapes and types of the first calibration batch.
     """
 
@@ -44,7 +44,7 @@ class Model:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the float function's equations; the same for inputs of all sizes."""
+        """A digest of the float function's equations; sizes of inputs do not change it."""
         return self.traced.fingerprint
 
     @api_boundary
@@ -53,14 +53,14 @@ class Model:
 
         Args:
           params: the attribute `params`, or a pytree of the same structure, shapes and types.
-          *inputs: inputs of the float function. Their sizes may differ from calibration if the function still computes
-            the same equations, as it does for another batch size; means over an image of another size may not.
+          *inputs: inputs of the float function. Their sizes may differ from those in calibration if the function's
+            equations stay the same, as for most batch sizes; a mean over images may change with their size.
 
         Returns:
           A pytree of the same structure, shapes and types as the float function's result. Its derivatives are 0.
 
         Raises:
-          PtqError: if params have another structure, or the float function computes other equations for these inputs.
+          PtqError: if params have a wrong structure, shape or type, or if these inputs change the function's equations.
         """
         if _described(params) != self._described:
             raise PtqError(wrong_params(self.params, params))
@@ -72,7 +72,7 @@ class Model:
         Raises:
           PtqError: always, because a model holds a function.
         """
-        raise PtqError("a model holds a function, and is not pickled: write jaxdml.ptq.save(path, model)")
+        raise PtqError("a model holds a function and cannot be pickled: write jaxdml.ptq.save(path, model)")
 
     def _computed(self, params: dict[str, Any], *inputs: Any) -> Any:
         program = self.traced.program(inputs)
@@ -89,17 +89,17 @@ class Model:
 
     @api_boundary
     def sqnr(self, params: Any, /, *inputs: Any) -> Sqnr:
-        """Measures which layer hurts: the error of each layer alone, and the error accumulated so far.
+        """Measures which layers lose accuracy: the error that each layer adds, and the error accumulated up to it.
 
         Args:
           params: parameters of the float function.
           *inputs: inputs of the float function.
 
         Returns:
-          The signal-to-quantization-noise ratios; they print as a table, and `plot` draws them.
+          The signal-to-quantization-noise ratios; `print` shows them as a table, and their method `plot` draws them.
 
         Raises:
-          PtqError: if params have other shapes or types than the float function's parameters.
+          PtqError: if params differ from the float function's parameters in structure, shapes or types.
         """
         if jax.tree.flatten(shapes_of(params)) != jax.tree.flatten(self.traced.params):
             raise PtqError("params are not those of the float function: sqnr compares the model with that function")

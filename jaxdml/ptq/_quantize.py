@@ -1,4 +1,4 @@
-"""Quantize a float function."""
+"""Quantizes a float function."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -36,30 +36,30 @@ def quantize(
     rules: Sequence[Rule] = (),
     progress: bool = True,
 ) -> Model:
-    """Quantizes a float function after training, to a function that computes on integers.
+    """Quantizes a trained float function to a function that computes on integers.
 
     Convolutions and matrix products become DirectML's quantized operators. Affine equations after them are folded into
-    their weights: int8, symmetric, with a scale for each output channel. Values between them stay on integers where
-    quantized operators exist; everything else is computed in floats. `print(model)` shows what each equation became.
+    the weights, which become symmetric int8 with a scale for each output channel. Values between these operators stay
+    integers where quantized operators exist; everything else is computed in floats. `print(model)` shows the result.
 
     Args:
       apply: the function ``apply(params, *inputs)``, in inference mode; JAX traces it.
       params: its parameters, a pytree of arrays.
-      batches: calibration inputs, an iterable with an array or a tuple of inputs for each batch. Batches may differ in
-        size. One batch is in memory at a time.
+      batches: an iterable of calibration batches; a batch is an array or a tuple of inputs. The sizes of batches may
+        differ. Only one batch is in memory at a time.
       activations: uint8 or int8, the type of values between layers.
       observer: how ranges are calibrated: "minmax", "moving_average", "percentile", "mse", or an `Observer`.
-      products: "static": matrix products read values quantized by calibrated ranges. "dynamic": each call quantizes
-        the rows that a product reads by their own ranges, and the product returns floats. Convolutions stay static.
-      rules: per-layer overrides; the first matching rule that sets an option decides it.
-      progress: whether to count batches in a line on stderr.
+      products: "static": matrix products read values quantized with calibrated ranges. "dynamic": each call quantizes
+        each row that a product reads with that row's range, and the product returns floats. Convolutions stay static.
+      rules: overrides of options for some layers; of the matching rules that set an option, the first one applies.
+      progress: whether to print the number of calibrated batches on stderr.
 
     Returns:
-      The model; ``model.apply(model.params, *inputs)`` returns what apply returns, in the same types.
+      The model; ``model.apply(model.params, *inputs)`` approximates apply's results, in the same structure and types.
 
     Raises:
-      PtqError: if apply is no function or not in inference mode, batches is empty or makes a value NaN or infinite, a
-        rule matches no layer, or nothing can be quantized. The error names the layer and a remedy.
+      PtqError: if an argument is wrong: apply is not a function or is in training mode, batches is empty or has NaN or
+        infinity, or a rule matches no layer. Also if nothing can be quantized. The error names the layer and a remedy.
     """
     dtype = integer_type("activations", activations, TYPES)
     check_one_of("products", products, ("static", "dynamic"))

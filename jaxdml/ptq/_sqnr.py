@@ -1,4 +1,4 @@
-"""Signal-to-quantization-noise ratios: the error of each layer alone, and the error accumulated so far."""
+"""Signal-to-quantization-noise ratios: the error that each layer adds, and the error accumulated up to it."""
 
 import math
 from collections.abc import Container, Mapping, Sequence
@@ -27,9 +27,9 @@ class LayerError:
 
     Attributes:
       name: the layer's name.
-      operator: the primitives that it computes.
+      operator: the primitives that the layer computes.
       own: the ratio in dB if the layer's inputs are exact; infinity if there is no error.
-      so_far: the ratio in dB in the model, with the errors of all layers before.
+      so_far: the ratio in dB in the model, which includes the errors of all earlier layers.
     """
 
     name: str
@@ -106,8 +106,8 @@ def sqnr_of(
       floats: the float graph.
       quantized: the graph with quantize and dequantize nodes.
       nodes: the nodes of both graphs, bound to their equations.
-      constants: constants of the float graph by name.
-      inputs: inputs of both graphs by name.
+      constants: maps names to constants of the float graph.
+      inputs: maps names to inputs, which both graphs share.
     """
     makers, ends = floats.producers(), _float_results(quantized)
     of_dequantized = {str(Value(name, "dequantized")): name for name in (*floats.inputs, *makers)}
@@ -123,7 +123,7 @@ def sqnr_of(
             labels[name] = _label(name, makers, constants)
             measured[name] = _powers(own[held], exact[name]), _powers(so_far[held], exact[name])
 
-        # After each measurement the exact value takes the place of the measured one, quantized where it was.
+        # After each measurement the exact value replaces the measured one; it is quantized if the measured one was.
         for node in nodes[1]:
             own |= zip(node.outputs, results(node, own, lambda node, value: None), strict=False)
             output = node.outputs[0]
@@ -146,7 +146,7 @@ def sqnr_of(
 
 
 def _label(name: str, makers: Mapping[str, Node], constants: Container[str]) -> tuple[str, str]:
-    """Name and operator of a value's layer: those of the contraction before its bias, clamps and movers."""
+    """Name and primitives of a value's layer; bias, clamps and movers after a contraction belong to its layer."""
     maker, words = makers.get(name), list[str]()
     last = maker
     while maker is not None:
@@ -159,7 +159,7 @@ def _label(name: str, makers: Mapping[str, Node], constants: Container[str]) -> 
 
 
 def _float_results(graph: Graph) -> set[str]:
-    """The float results of contractions on integers, with their bias, and of scans over layers."""
+    """Names of the float results of contractions on integers, after their bias, and of scans over layers."""
     readers, makers, found = graph.consumers(), graph.producers(), set[str]()
     for node in graph.nodes:
         if node.operator is LAYERS:

@@ -81,9 +81,9 @@ def test_params_that_do_not_fit_are_refused():
     name = next(name for name, value in model.params.items() if isinstance(value, jax.Array))
     value = model.params[name]
     wrong = {
-        f"params has in '{name}' int16\\[8\\], expected int32\\[8\\]": model.params
+        f"params\\['{name}'\\] is int16\\[8\\], expected int32\\[8\\]": model.params
         | {name: np.asarray(value).astype(np.int16)},
-        f"params has in '{name}' int32\\[7\\], expected int32\\[8\\]": model.params | {name: value[:-1]},
+        f"params\\['{name}'\\] is int32\\[7\\], expected int32\\[8\\]": model.params | {name: value[:-1]},
         f"params lacks \\['{name}'\\]; expected": {key: value for key, value in model.params.items() if key != name},
         r"was given \['more'\], which the model does not have": model.params | {"more": value},
         "params is of type list, expected model.params": list(model.params.values()),

@@ -25,8 +25,8 @@ REASONS = {  # by what a case expects: the operators that stay in floats, and wo
     "filter computed from data": ("conv_general_dilated", "its filter is computed from data"),
     "cond": ("cond", "its branches"),
     "while": ("while", "its body"),
-    "scan without layers": ("scan", "it has no parameters stacked over layers, or reads data"),
-    "scan over data": ("scan", "it has no parameters stacked over layers, or reads data"),
+    "scan without layers": ("scan", "it has no sequences, or a sequence that depends on data"),
+    "scan over data": ("scan", "it has no sequences, or a sequence that depends on data"),
 }
 # JAX writes x[0] of one row in other equations than of several.
 OTHER_AT_ONE_ROW = ("filter computed from data", "fori_loop, as often as the data say")

@@ -86,7 +86,7 @@ def test_a_file_is_arrays_and_json(path):
 def test_params_of_other_containers_must_be_given(name, path):
     apply, params, make_inputs = network(name)
     save(path, quantized(name))
-    with pytest.raises(PtqError, match=r"are held by other than dicts, lists and tuples: write load\(path, apply, par"):
+    with pytest.raises(PtqError, match=r"has nodes other than dicts, lists and tuples: write load\(path, apply, par"):
         load(path, apply)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
     expected = quantized(name).apply(quantized(name).params, *make_inputs(2))
@@ -159,7 +159,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_files(name, path):
     np.savez(path, **WRONG[name](contents(path)))
-    with pytest.raises(PtqError, match=re.escape(f"{path} is no file that jaxdml.ptq.save wrote, or it is damaged")):
+    with pytest.raises(PtqError, match=re.escape(f"{path} is not a file that jaxdml.ptq.save wrote, or it is damaged")):
         load(path, network("plain").apply)
 
 
@@ -173,7 +173,7 @@ def test_a_file_of_another_version(path):
 def test_pickles_are_not_read(name, path, tmp_path):
     arrays = contents(path) | {name: np.array([Evil(tmp_path / "made")], object)}
     np.savez(path, **arrays)
-    with pytest.raises(PtqError, match=r"is no file that jaxdml.ptq.save wrote, or it is damaged"):
+    with pytest.raises(PtqError, match=r"is not a file that jaxdml.ptq.save wrote, or it is damaged"):
         load(path, network("plain").apply)
     assert not (tmp_path / "made").exists()
     np.load(path, allow_pickle=True)[name]  # which would have
@@ -185,7 +185,7 @@ def test_truncated_and_damaged_files(path):
     whole, random = path.read_bytes(), np.random.default_rng(1)
     for size in [0, 1, 100, *random.integers(len(whole), size=20), len(whole) - 1]:
         path.write_bytes(whole[:size])
-        with pytest.raises(PtqError, match=r"is no file that jaxdml.ptq.save wrote"):
+        with pytest.raises(PtqError, match=r"is not a file that jaxdml.ptq.save wrote"):
             load(path, network("plain").apply)
     apply, _, make_inputs = network("plain")
     expected, found = quantized("plain"), 0
@@ -199,7 +199,7 @@ def test_truncated_and_damaged_files(path):
             same(model.params, expected.params)
     assert found > 30
     path.write_bytes(b"no archive")
-    with pytest.raises(PtqError, match=r"is no file that jaxdml.ptq.save wrote"):
+    with pytest.raises(PtqError, match=r"is not a file that jaxdml.ptq.save wrote"):
         load(path, apply)
     assert make_inputs
 

@@ -98,11 +98,11 @@ def test_a_traced_range_that_is_wrong_has_a_scale_that_shows_it():
 WRONG_RANGES = {
     "low holds NaN or infinity in channel 1: calibrate": ([0, np.nan], [1, 2]),
     "high holds NaN or infinity in channels 0, 1: calibrate": ([0, 1], [np.inf, np.nan]),
-    "low holds NaN or infinity: calibrate with finite data; an observer that has seen none": (np.inf, -np.inf),
+    "low holds NaN or infinity: calibrate with finite data; an observer that has seen no data": (np.inf, -np.inf),
     "low is above high in channel 1: swap them": ([0, 2], [1, 1]),
     "low is above high: swap them": (2, 1),
-    "high - low is no finite float32 number in channel 0: clip": ([-3e38, 0], [3e38, 1]),
-    r"low has shape \(2,\) and high \(\), expected the same": ([0, 1], 2),
+    "high - low is not a finite float32 number in channel 0: clip": ([-3e38, 0], [3e38, 1]),
+    r"low has shape \(2,\) and high \(\), expected equal shapes": ([0, 1], 2),
     r"high holds NaN or infinity: calibrate": (0.0, 1e300),
 }
 
@@ -188,7 +188,7 @@ def test_wrong_weights(kind):
         with pytest.raises(PtqError, match=rf"axis is {axis}, .* which has rank 2 and shape \(4, 3\)"):
             quantize_weights(kind(w), axis)
     for axis in ((0, 1, 2), [0], 1.0, True, "O"):
-        with pytest.raises(PtqError, match=r"axis is .*, expected an integer or None: axis is that of"):
+        with pytest.raises(PtqError, match=r"axis is .*, expected an integer or None: give the axis of"):
             quantize_weights(kind(w), axis)
     assert quantize_weights(kind(w), np.int64(-1))[1].shape == (3,)
     with pytest.raises(PtqError, match="w holds int8, expected floats"):
@@ -244,7 +244,7 @@ def test_wrong_biases():
     with pytest.raises(PtqError, match="bias holds NaN or infinity in channel 1: training"):
         quantize_bias(np.float32([0, np.nan, 1]), 1.0, 1.0)
     for scales in [(0.0, 1.0), (1.0, -1.0), (np.inf, 1.0), (1.0, np.nan), (1e-20, 1e-20), (1e30, 1e30)]:
-        with pytest.raises(PtqError, match=r"must be finite and above 2\*\*-126, and are not in channels 0, 1, 2"):
+        with pytest.raises(PtqError, match=r"must be finite and above 2\*\*-126; one is wrong in channels 0, 1, 2"):
             quantize_bias(bias, *scales)
     for shapes in [((3, 1), (), ()), ((3,), (3,), ()), ((3,), (), (4,)), ((), (), ())]:
         with pytest.raises(PtqError, match=r"quantize_bias: bias has shape .* expected"):

@@ -36,7 +36,7 @@ CASES = {
     "text for rules": (lambda: quantize(apply, {"w": W}, [X], rules="w"), "rules is 'w', expected a sequence"),
     "dynamic convolution": (
         lambda: quantize(convolved, FILTER, [IMAGE], rules=[Rule("filter", products="dynamic")]),
-        "matches no product, and convolutions have no dynamic form",
+        "matches no product, and convolutions cannot be dynamic",
     ),
     "unknown observer": (lambda: Rule("w", observer="largest"), "observer is 'largest'"),
     "traced params": (lambda: jax.jit(lambda w: quantize(apply, {"w": w}, [X]))(W), "call it outside of jax.jit"),
@@ -55,7 +55,7 @@ def test_a_file_of_a_function_with_another_size(tmp_path):
     model = quantize(apply, {"w": W}, [X], progress=False)
     save(tmp_path / "model.npz", model)
     load(tmp_path / "model.npz", apply)
-    with pytest.raises(PtqError, match="computes values of other shapes than those that were quantized"):
+    with pytest.raises(PtqError, match="the shapes or types of values that apply computes differ from those in"):
         load(tmp_path / "model.npz", another)
 
 

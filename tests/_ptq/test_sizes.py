@@ -56,7 +56,7 @@ def test_calibrated_with_one_and_run_with_others(name):
 def test_calibrated_with_two_and_run_with_others_but_for_one(name):
     model, rows = check_sizes(name, 2, (3, 5))
     with pytest.raises(
-        dml.ptq.PtqError, match="If shapes of inputs change what apply computes, quantize with batches of"
+        dml.ptq.PtqError, match="If the equations depend on the shapes of inputs, quantize with batches of"
     ):
         model.apply(model.params, rows[:1])
     apply, params, _ = network(name)

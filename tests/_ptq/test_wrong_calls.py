@@ -66,7 +66,7 @@ QUANTIZE = {  # a wrong call, and words of its error
     "a model in place of a function": ({"apply": PARAMS}, "apply is of type dict, expected a function"),
     "params that are no arrays": (
         {"params": changed(("first", "b"), "zeros")},
-        "params['first']['b'] is of type str, expected an array: keep what is no array in apply (equinox: "
+        "params['first']['b'] is of type str, expected an array: move other values into apply (equinox: "
         "eqx.partition(model, eqx.is_array))",
     ),
     "one array as batches": ({"batches": X}, "batches is one array, expected an iterable of batches: write [array]"),
@@ -74,20 +74,20 @@ QUANTIZE = {  # a wrong call, and words of its error
     "no batches": ({"batches": []}, "batches is empty: calibration needs at least one batch"),
     "no batches from a generator": ({"batches": iter(())}, "batches is empty: calibration needs at least one batch"),
     "batches without elements": ({"batches": [X[:0]]}, ": calibration needs batches that are not empty"),
-    "NaN in a batch": ({"batches": [X, with_one(X, np.nan)]}, "batch 1 makes input 0 NaN or infinite in floats"),
-    "infinity in a batch": ({"batches": [with_one(X, -np.inf), X]}, "batch 0 makes input 0 NaN or infinite in floats"),
+    "NaN in a batch": ({"batches": [X, with_one(X, np.nan)]}, "batch 1: input 0 is NaN or infinite even in floats"),
+    "infinity in a batch": ({"batches": [with_one(X, -np.inf), X]}, "batch 0: input 0 is NaN or infinite even in fl"),
     "values that overflow": (
         {"batches": [X, X, X * np.float32(1e38)], "params": changed(("first", "w"), PARAMS["first"]["w"] * 100)},
-        "batch 2 makes what node 'first' (dot_general + add) computes NaN or infinite in floats; look for such "
+        "batch 2: the result of node 'first' (dot_general + add) is NaN or infinite even in floats; look for such "
         "numbers in the batch and in params, or leave the batch out",
     ),
     "values that overflow in a scan": (
         {"apply": scanned_layers, "params": LARGE},
-        "batch 0 makes what node 'scan_1' (scan) computes NaN or infinite in floats",
+        "batch 0: the result of node 'scan_1' (scan) is NaN or infinite even in floats",
     ),
     "values that overflow in a scan alone": (
         {"apply": scanned_layers, "params": LARGE, "rules": [Rule("head", keep="float")]},
-        "batch 0 makes what the layers of 'scan_1' read NaN or infinite in floats",
+        "batch 0: an input of the layers of 'scan_1' is NaN or infinite even in floats",
     ),
     "NaN in weights": (
         {"params": changed(("last", "w"), with_one(PARAMS["last"]["w"], np.nan))},
@@ -117,12 +117,12 @@ QUANTIZE = {  # a wrong call, and words of its error
     "all kept in floats": ({"rules": [Rule("", keep="float")]}, "  last: kept in floats by Rule('')"),
     "a scan over data alone": (
         {"apply": scanned, "params": {"w": PARAMS["first"]["w"][:, :6]}},
-        "it has no parameters stacked over layers, or reads data",
+        "it has no sequences, or a sequence that depends on data",
     ),
     "state that is returned": (
         {"apply": of_params},
         "output 1 (mul_1) does not depend on the inputs: apply returns state or parameters; write a function that "
-        "returns the results alone, such as lambda params, x: apply(params, x)[0]",
+        "returns only the results, such as lambda params, x: apply(params, x)[0]",
     ),
 }
 
@@ -136,11 +136,11 @@ def test_quantize(name):
 
 
 RULES = {
-    "no regular expression": ({"pattern": "head("}, "Rule('head('): the pattern is no regular expression: missing ),"),
-    "no text": ({"pattern": 3}, "Rule(3): the pattern is no regular expression"),
+    "no regular expression": ({"pattern": "head("}, "Rule('head('): the pattern is not a regular expression: mis"),
+    "no text": ({"pattern": 3}, "Rule(3): the pattern is not a regular expression"),
     "keeps integers": ({"pattern": "head", "keep": "int8"}, "Rule.keep is 'int8', expected 'float'"),
     "products": ({"pattern": "a", "products": "row"}, "Rule.products is 'row', expected 'static' or 'dynamic'"),
-    "changes nothing": ({"pattern": "a"}, "Rule('a') changes nothing: say keep, products or observer"),
+    "changes nothing": ({"pattern": "a"}, "Rule('a') changes nothing: set keep, products or observer"),
 }
 
 
@@ -195,7 +195,7 @@ def other_params():
         "no dict": (list(model.params.values()), "params is of type list, expected model.params, or a dict like it"),
         "one is missing": ({k: v for k, v in model.params.items() if k != name}, f"params lacks ['{name}']"),
         "one too many": (model.params | {"w": X}, "params was given ['w'], which the model does not have"),
-        "another shape": (model.params | {name: X}, f"params has in '{name}' float32[8, 6], expected"),
+        "another shape": (model.params | {name: X}, f"params['{name}'] is float32[8, 6], expected"),
     }
 
 
@@ -220,7 +220,7 @@ def test_another_structure_at_run_time():
         return jnp.tanh(y) if settings["tanh"] or x.shape[0] > 4 else y
 
     model = quantize(apply, batches=[X[:2]])
-    match = r"other equations than those that were quantized \(fingerprints \w{16} and \w{16}\); they part at\n"
+    match = r"other equations than those that were quantized \(fingerprints \w{16} and \w{16}\); they first differ at\n"
     with pytest.raises(PtqError, match=match + r"  quantized .*\n  traced .*tanh"):
         model.apply(model.params, X)
     of_eight = quantize(apply, batches=[X])

@@ -19,11 +19,11 @@ def qlinear_add(
     a: Any, a_scale: Any, a_zero_point: Any | None, b: Any, b_scale: Any, b_zero_point: Any | None,
     output_scale: Any, output_zero_point: Any | None = None,
 ) -> Array:  # fmt: skip
-    """The sum of quantized a and b of one type, which broadcast: sat(rne(fma(a, p, fma(b, q, r)))).
+    """The sum of quantized `a` and `b` of one type, which broadcast: sat(rne(fma(a, p, fma(b, q, r)))).
 
     p and q are fl(a_scale / output_scale) and fl(b_scale / output_scale), and r is fl(output_zero_point -
-    fma(a_zero_point, p, fl(b_zero_point * q))). If one element of a broadcasts over several of b along the last
-    dimension above 1, a and b are exchanged. Subnormal scales count as 0.
+    fma(a_zero_point, p, fl(b_zero_point * q))). If `a` has size 1 along the last axis where `a` and `b`
+    do not both have size 1, `a` and `b` are exchanged first. Subnormal scales count as 0.
     """
     of_a, of_b = (a, a_scale, a_zero_point), (b, b_scale, b_zero_point)
     if _spreads(a.shape, b.shape):
@@ -43,7 +43,7 @@ def qlinear_add(
 
 
 def _spreads(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether ONNX Runtime's inner loop adds one element of a to many of b."""
+    """Whether ONNX Runtime's inner loop adds one element of `a` to many elements of `b`."""
     if not a or not b:
         return not a or a[-1] == 1
     pairs = list(zip(reversed(a), reversed(b), strict=False))
@@ -51,27 +51,26 @@ def _spreads(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 
 def _fused(a: Array, b: Array, p: Array, q: Array, r: Array) -> Array:
-    """The formula for all scales."""
+    """The formula of `qlinear_add`, for all scales."""
     return packed(steps_multiply_add(float32(a), p, steps_multiply_add(float32(b), q, r)), b.dtype)
 
 
-# A faster form for common scales --------------------------------------------------------------------------------------
-# Each number is split into a multiple of a step and a rest of up to half a step. If the step is coarse enough that sums
-# of multiples are exact in float32, and fine enough that sums of rests are, a multiply-add rounds once: in the addition
-# of the two sums.
+# A faster computation for common scales -------------------------------------------------------------------------------
+# p, q and r are split into a multiple of a step and a rest of at most half a step. If the step is so large that sums of
+# multiples are exact in float32, and so small that sums of rests are exact, too, only the addition of both sums rounds.
 
 
 def _grid(p: Array, q: Array, r: Array) -> tuple[Array, Array]:
-    """A power of two above half of each sum, and one such that all numbers are multiples of 2**-23 times it."""
+    """Two powers of two. The first is above half of each sum; all numbers are multiples of 2**-23 times the second."""
     most = (p + q) * np.float32(256) + abs(r)
     return power_of_two(most), power_of_two(jnp.minimum(jnp.minimum(p, q), np.float32(1)))
 
 
 def _is_on_one_grid(p: Array, q: Array, r: Array) -> Array:
-    """Whether the faster form is exact; it is for p and q between 2**-7 and 2**7.
+    """Whether the faster computation is exact; it is for p and q between 2**-7 and 2**7.
 
-    The step is 2**-21 of the first number of `_grid`, so sums are below 2**22 steps. Rests, of up to 128 steps, are
-    exact in float32 if they are at most 2**24 of the unit of which they are multiples.
+    The step is 2**-21 times the first number of `_grid`, so sums are below 2**22 steps. Sums of rests are at most 128
+    steps; float32 is exact if that is at most 2**24 * u, where all rests are multiples of u = 2**-23 * unit.
     """
     most, unit = _grid(p, q, r)
     return (most <= unit * np.float32(2**15)) & (unit > np.float32(2**-64))  # keeps the inverse of the step finite

@@ -1,6 +1,6 @@
-"""Fused multiply-adds emulated by operations that each round once, for formulas of kernels that use the instruction.
+"""Emulates fused multiply-adds, which ONNX Runtime's kernels use, by operations that each round once.
 
-Every product here is exact in float32, so a compiler may fuse it into a sum or not: the bits are the same. Only sums
+Every product here is exact in float32, so the bits stay the same if a compiler fuses it into a sum. Only sums
 round, and XLA does not reorder sums.
 
 Source: S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd",
@@ -20,7 +20,7 @@ Array = jax.Array
 
 
 def multiply_add(x: Array, y: Array, addend: Array) -> Array:
-    """fl(x * y + addend). The arrays have one shape, or are scalars."""
+    """fl(x * y + addend). The arguments are scalars or arrays of one shape."""
     product = rounding.flushed(x * y)  # flushed keeps XLA from fusing the product
     (x, x_rest), (y, y_rest) = _halves(x, 12), _halves(y, 12)
     rest = ((x * y - product) + x * y_rest) + x_rest * y
@@ -28,7 +28,7 @@ def multiply_add(x: Array, y: Array, addend: Array) -> Array:
 
 
 def steps_multiply_add(steps: Array, scale: Array, addend: Array) -> Array:
-    """fl(steps * scale + addend), for integers steps in [-255, 255] and a scalar scale."""
+    """fl(steps * scale + addend), where steps are integers in [-255, 255] and scale is a scalar."""
     scale, rest = _halves(scale, 8)
     return _sum(steps * scale, steps * rest, addend)
 
@@ -39,13 +39,13 @@ def power_of_two(x: Array) -> Array:
 
 
 def _halves(x: Array, bits: int) -> tuple[Array, Array]:
-    """x without its last bits, and the rest."""
+    """x with its last `bits` bits set to 0, and the rest."""
     upper = _masked(x, -(1 << bits))
     return upper, x - upper
 
 
 def _sum(high: Array, low: Array, addend: Array) -> Array:
-    """fl(high + low + addend), for low below 2**-14 of high."""
+    """fl(high + low + addend), if |low| is below 2**-14 * |high|."""
     total, error = _two_sum(high, addend)
     return total + _odd_sum(error, low)
 
@@ -61,7 +61,7 @@ def _odd_sum(x: Array, y: Array) -> Array:
     """x + y rounded to odd: if inexact, the neighbor whose last bit is 1, so that no later sum rounds it as a tie."""
     total, error = _two_sum(x, y)
     bits = _bits(total)
-    is_above = lax.shift_right_arithmetic(bits ^ _bits(error), np.int32(31))  # -1, or 0
+    is_above = lax.shift_right_arithmetic(bits ^ _bits(error), np.int32(31))  # -1 if |total| is too large, else 0
     odd = bits + is_above | np.int32(1)
     return _float(lax.select(error != 0, odd, bits))
 

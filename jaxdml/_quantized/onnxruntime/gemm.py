@@ -19,18 +19,18 @@ def qgemm(
     bias: Any | None = None, y_scale: Any | None = None, y_zero_point: Any | None = None, *,
     alpha: float = 1.0, trans_a: int = 0, trans_b: int = 0,
 ) -> Array:  # fmt: skip
-    """The product of quantized [..., K] and [K, N], plus an int32 bias that broadcasts, quantized or in floats.
+    """The quantized or float product of quantized [..., K] and [K, N], plus an int32 bias that broadcasts.
 
     sat(rne(fl(sum * fl(fl(fl(alpha * a_scale) * b_scale) / y_scale))) + y_zero_point); without y_scale it is fl(sum *
-    fl(fl(alpha * a_scale) * b_scale)). Parameters of b are one number, or one for each column. trans_a and trans_b say
-    that a matrix comes with its dimensions the other way round; a `PreparedMatrix` does not. Subnormal numbers count as
-    0. ONNX Runtime's own sums saturate where a is uint8, b int8 and the processor without VNNI.
+    fl(fl(alpha * a_scale) * b_scale)). Parameters of `b` have one element, or one for each column. trans_a and trans_b
+    say that a matrix is given transposed; a `PreparedMatrix` never is. Subnormal numbers count as 0. On processors
+    without VNNI, ONNX Runtime's own sums saturate if `a` is uint8 and `b` is int8.
     """
     a = jnp.swapaxes(a, 0, 1) if trans_a else jnp.asarray(a)
     if not isinstance(b, PreparedMatrix):
         b = jnp.swapaxes(b, 0, 1) if trans_b else jnp.asarray(b)
     if a.ndim < 1 or b.ndim != 2 or a.shape[-1] != b.shape[0]:
-        raise ModelError(f"a {a.shape} and b {b.shape} are no matrices that have a product")
+        raise ModelError(f"a {a.shape} and b {b.shape} are not matrices that can be multiplied")
     shape = (*a.shape[:-1], b.shape[1])
     a = a.reshape(math.prod(shape[:-1]), a.shape[-1])
     a_scale, b_scale = _number_or_row(a_scale), _number_or_row(b_scale)
@@ -50,7 +50,7 @@ def qgemm(
 
 
 def _number_or_row(parameter: Any | None) -> Any:
-    """A parameter of one element without dimensions, another as one row."""
+    """Reshapes a parameter with one element to a scalar, and any other parameter to one row."""
     if parameter is None:
         return None
     parameter = jnp.asarray(parameter)

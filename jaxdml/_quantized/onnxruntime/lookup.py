@@ -1,4 +1,4 @@
-"""Look-up tables of functions of one 8-bit tensor, and the operators that use them."""
+"""Look-up tables for functions of one quantized tensor, and the operators that use tables."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +28,7 @@ Q = (
 
 
 def looked_up(x: Any, table: Any) -> Array:
-    """Looks up each element of 8-bit x in a table of 256 entries, from the type's least number on."""
+    """Looks up each element of x in a table with an entry for each number of x's type, the least number first."""
     # int32, because XLA:CPU gathers bytes one at a time. The barrier keeps XLA from recomputing the table per element.
     wide = lax.optimization_barrier(int32(table))
     return lax.convert_element_type(entries(wide, int32(x) - rounding.limits_of(x.dtype).min), table.dtype)
@@ -77,7 +77,7 @@ def _same(x: Array) -> Array:
 
 
 def qlinear_concat(output_scale: Any, output_zero_point: Any | None, *inputs: Any, axis: int) -> Array:
-    """Concatenates quantized tensors, each followed by its scale and zero point, requantized to the output's scale."""
+    """Requantizes tensors to the output's scale, and concatenates them. A scale and a zero point follow each tensor."""
     triples = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
     parts = [rescaled(*triple, output_scale, output_zero_point) for triple in triples]
     return lax.concatenate(parts, axis_of(axis, parts[0].ndim))
@@ -87,7 +87,7 @@ def qlinear_where(
     condition: Any, x: Any, x_scale: Any, x_zero_point: Any | None, y: Any, y_scale: Any, y_zero_point: Any | None,
     output_scale: Any, output_zero_point: Any | None = None,
 ) -> Array:  # fmt: skip
-    """x where condition holds, else y, requantized to output_scale; all three broadcast."""
+    """x where condition holds, else y, requantized to output_scale; condition, x and y broadcast."""
     output = output_scale, output_zero_point
     parts = rescaled(x, x_scale, x_zero_point, *output), rescaled(y, y_scale, y_zero_point, *output)
     shape = jnp.broadcast_shapes(condition.shape, x.shape, y.shape)
@@ -98,7 +98,7 @@ def qlinear_leaky_relu(
     x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None, *,
     alpha: float = 0.01,
 ) -> Array:  # fmt: skip
-    """Leaky ReLU: dequantized x if it is at least 0, else fl(alpha * x), quantized."""
+    """Quantized leaky ReLU of dequantized x: x if it is at least 0, else fl(alpha * x)."""
     return looked_up(x, table_of(_leaky, x.dtype, x_scale, x_zero_point, y_scale, y_zero_point, np.float32(alpha)))
 
 
@@ -109,7 +109,7 @@ def _leaky(x: Array, alpha: Array) -> Array:
 def qlinear_sigmoid(
     x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None
 ) -> Array:  # fmt: skip
-    """The logistic function of dequantized x, quantized; a quotient of polynomials in fused multiply-adds."""
+    """Quantized logistic function of dequantized x: a quotient of polynomials, computed with fused multiply-adds."""
     return looked_up(x, table_of(_logistic, x.dtype, x_scale, x_zero_point, y_scale, y_zero_point))
 
 

@@ -14,10 +14,10 @@ def qlinear_mul(
     a: Any, a_scale: Any, a_zero_point: Any | None, b: Any, b_scale: Any, b_zero_point: Any | None,
     output_scale: Any, output_zero_point: Any | None = None,
 ) -> Array:  # fmt: skip
-    """The product of quantized a and b of one type, which broadcast.
+    """The product of quantized `a` and `b` of one type, which broadcast.
 
     sat(rne(fl(fl((a - a_zero_point) * (b - b_zero_point) * multiplier) + output_zero_point))), where multiplier is
-    fl(fl(a_scale * b_scale) / output_scale). Subnormal scales, products and quotients of scales count as 0.
+    fl(fl(a_scale * b_scale) / output_scale). Scales, and their products and quotients, count as 0 if subnormal.
     """
     multiplier = rounding.quotient(rounding.product(scale_of(a_scale), scale_of(b_scale)), scale_of(output_scale))
     offset = float32(zero_point_of(output_zero_point))

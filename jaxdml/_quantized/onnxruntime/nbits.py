@@ -15,10 +15,10 @@ def matmul_nbits(
     a: Any, b: Any, scales: Any, zero_points: Any | None = None, g_idx: Any | None = None, bias: Any | None = None, *,
     K: int, N: int, bits: int = 4, block_size: int, accuracy_level: int = 0,  # noqa: N803 # the attributes' names
 ) -> Array:  # fmt: skip
-    """The product of float [..., K] with dequantized weights of 2, 4 or 8 bits, plus a bias [N], in a's type.
+    """The product of float [..., K] with dequantized weights of 2, 4 or 8 bits, plus a bias [N], in the type of `a`.
 
-    Products and sums are float32, in an order that the platform chooses. accuracy_level is ignored: it allows ONNX
-    Runtime to lose accuracy, and at level 4 ONNX Runtime rounds a to 8 bits. With g_idx, ONNX Runtime 1.31 replaces
+    Products and sums are float32; the platform chooses the order of sums. accuracy_level, which allows ONNX Runtime to
+    lose accuracy, is ignored; at level 4, ONNX Runtime rounds `a` to 8 bits. With g_idx, ONNX Runtime 1.31 replaces
     each uint8 zero point by 8; jaxdml uses the given zero points.
     """
     weights = dequantized_weights(b, scales, zero_points, g_idx, K=K, N=N, bits=bits, block_size=block_size)
@@ -38,9 +38,9 @@ def dequantized_weights(
     Args:
       b: uint8 [N, blocks, bytes], the elements packed from the lowest bits up.
       scales: one scale for each row and block, in any shape.
-      zero_points: uint8, packed row by row like b; or floats, one for each row and block; None is the middle of the
-        range.
-      g_idx: int32 [K], the block whose scale applies to each element; None is the element's own block.
+      zero_points: uint8, packed row by row like `b`; or floats, one for each row and block; None means the middle of
+        the range.
+      g_idx: int32 [K], the block whose scale applies to each element; None means the element's own block.
       K, N: rows and columns of the right operand.
       bits: 2, 4 or 8.
       block_size: number of elements of a block.

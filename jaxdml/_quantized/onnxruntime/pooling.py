@@ -18,7 +18,7 @@ from jaxdml._shapes import output_extent, rounded_up_extent
 from jaxdml.errors import ModelError
 
 Array = jax.Array
-UNROLLED = 64  # elements of a window
+UNROLLED = 64  # most elements of a window whose loop is unrolled
 
 
 def qlinear_global_average_pool(
@@ -28,7 +28,7 @@ def qlinear_global_average_pool(
     """Global average pooling of 8-bit [N, C, *spatial], or [N, *spatial, C], to a quantized result.
 
     sat(rne(fl(sum * fl(x_scale / fl(y_scale * elements)))) + y_zero_point), with the exact sum of x - x_zero_point.
-    ONNX Runtime refuses quotients below 2**-32 and from 256 on.
+    ONNX Runtime refuses quotients below 2**-32, and quotients of 256 and above.
     """
     if channels_last:
         x = jnp.moveaxis(x, -1, 1)
@@ -49,7 +49,7 @@ def qlinear_average_pool(
 
     Dequantized elements are added one by one in row-major order, and each sum is rounded. The result is
     sat(rne(fl(fl(fl(sum / count) / y_scale) + y_zero_point))). The count excludes padding unless count_include_pad is
-    set. A window as large as the image has the formula of global average pooling.
+    set. For an unpadded window as large as the image, the formula is that of global average pooling.
 
     Raises:
       ModelError: if the windows have dilations, which ONNX Runtime does not support.
@@ -80,7 +80,7 @@ def qlinear_average_pool(
 
 
 def _sums(x: Array, window: Sequence[int], strides: Sequence[int], padding: Pairs, outputs: Sequence[Any]) -> Array:
-    """The sums of windows of float32 [N, C, *spatial], added in row-major order; zeros of the padding change none."""
+    """The sums of windows of float32 [N, C, *spatial], added in row-major order; padding adds zeros."""
     spans = [(count - 1) * stride + 1 for count, stride in zip(outputs, strides, strict=True)]
     missing = [
         span + extent - 1 - start - size
@@ -107,7 +107,7 @@ def _sums(x: Array, window: Sequence[int], strides: Sequence[int], padding: Pair
 def _counts(
     sizes: Sequence[Any], window: Sequence[int], strides: Sequence[int], padding: Pairs, outputs: Sequence[Any]
 ) -> Array:  # fmt: skip
-    """The number of elements of each window without padding: [1, 1, *spatial]."""
+    """The number of elements of each window, padding excluded, as [1, 1, *spatial]."""
     counts = jnp.ones((1,) * (2 + len(sizes)), jnp.int32)
     for axis, each in enumerate(zip(sizes, window, strides, padding, outputs, strict=True), 2):
         size, extent, stride, (start, _), count = each

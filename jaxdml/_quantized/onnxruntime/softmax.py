@@ -20,7 +20,7 @@ def qlinear_softmax(
     x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None, *,
     axis: int = -1, of_rest: bool = False,
 ) -> Array:  # fmt: skip
-    """Softmax of 8-bit x to a quantized result, along an axis, or with of_rest along it and all axes after it.
+    """Softmax of 8-bit x to a quantized result, along an axis; with of_rest, along this axis and all axes after it.
 
     x_zero_point has no effect. x_scale must be a constant while JAX traces, because `exponentials` computes in NumPy.
     """
@@ -29,20 +29,20 @@ def qlinear_softmax(
 
 
 def exponentials(scale: Any, depth: int) -> np.ndarray:
-    """exp(scale * (k - 255)) in float32 for k from 0 to 255, times a factor that keeps sums of `depth` finite."""
+    """float32 exp(scale * (k - 255)) for k from 0 to 255, times a factor that keeps sums of `depth` entries finite."""
     with np.errstate(divide="ignore", invalid="ignore"):
         scale = np.float64(np.asarray(scale, np.float32).item())
         room = np.float64(np.log(np.finfo(np.float32).max / np.float32(depth))) - 5
         exponents = (np.arange(-255, 1) + np.maximum(room, 0) / scale) * scale
-    # NumPy's exponential function differs from the C library's.
+    # math.exp is the C library's exponential function; NumPy's gives other bits.
     return np.asarray([math.exp(each) if each < 100 else np.inf for each in exponents]).astype(np.float32)
 
 
 def softmax(x: Any, table: Any, y_scale: Any, y_zero_point: Any | None, *, axis: int, of_rest: bool) -> Array:
-    """`qlinear_softmax` by a table of `exponentials`.
+    """`qlinear_softmax` with a table of `exponentials`.
 
-    sat(rne(fl(fl(e * floor(fl(1 / y_scale))) / sum)) + y_zero_point), where e is an entry of the table, by the distance
-    of an element to the greatest, and sum adds these up one by one.
+    sat(rne(fl(fl(e * floor(fl(1 / y_scale))) / sum)) + y_zero_point), where e is the table's entry for the difference
+    between an element and the greatest element, and sum is the sum of all e, added one by one.
     """
     axis = axis_of(axis, x.ndim)
     if of_rest:
@@ -59,11 +59,11 @@ def _along(axis: int, x: Array, table: Any, y_scale: Any, y_zero_point: Any | No
     def element(i: Any) -> Array:
         return lax.dynamic_index_in_dim(values, i, axis)
 
-    # XLA adds up in another order when it reduces.
+    # A loop, because a reduction of XLA adds in another order.
     total = lax.fori_loop(1, depth, lambda i, total: total + element(i), element(0), unroll=min(8, depth))
     inverse = lax.floor(rounding.quotient(jnp.float32(1), scale_of(y_scale)))
     share = rounding.quotient(values * inverse, total)
-    # As x64 converts what is 2**31 or more: to 64 bits, of which 32 remain, for uint8, and to 32 bits for int8.
+    # For uint8, x64 converts numbers of 2**31 and more to 64 bits and keeps 32 bits; for int8, it converts to 32 bits.
     lost = np.int32(0 if x.dtype == jnp.uint8 else -(2**31))
     steps = int32(lax.round(share, lax.RoundingMethod.TO_NEAREST_EVEN))
     steps = lax.select(share < np.float32(2**31), steps, lax.full_like(steps, lost)) + zero_point_of(y_zero_point)

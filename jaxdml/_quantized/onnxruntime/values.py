@@ -13,7 +13,7 @@ from jaxdml._arithmetic import rounding
 from jaxdml.errors import ModelError
 
 Array = jax.Array
-ROUNDER = np.float32(1.5 * 2**23)  # adding it rounds to an integer n, and gives the bits of ROUNDER plus n
+ROUNDER = np.float32(1.5 * 2**23)  # x + ROUNDER rounds x to an integer n, and has the bits of ROUNDER plus n
 
 
 def scale_of(parameter: Any) -> Array:
@@ -22,7 +22,7 @@ def scale_of(parameter: Any) -> Array:
 
 
 def zero_point_of(parameter: Any | None) -> Array:
-    """A zero point with one element as an int32 scalar; None is 0."""
+    """A zero point with one element as an int32 scalar; None means 0."""
     return jnp.int32(0) if parameter is None else int32(_number(parameter))
 
 
@@ -48,7 +48,7 @@ def quantized(x: Array, scale: Any, zero_point: Any | None, dtype: Any) -> Array
 
 
 def packed(x: Array, dtype: Any) -> Array:
-    """sat(rne(x)) like x64's conversions: NaN and numbers from 2**31 on become the type's least number."""
+    """sat(rne(x)) like x64's conversions: NaN, and numbers of 2**31 and above, become the type's least number."""
     limits = rounding.limits_of(dtype)
     lowest, highest = (np.float32(end) for end in (limits.min, limits.max))
     x = lax.select(x < np.float32(2**31), x, lax.full_like(x, lowest))

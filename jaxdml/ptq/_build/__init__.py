@@ -1,1 +1,1 @@
-"""The equations of a function as a float graph of the operators that the fusing pass knows."""
+"""Converts the equations of a function to a float graph of operators that the fusing pass knows."""

@@ -22,10 +22,10 @@ class Step:
     """An affine equation after a contraction.
 
     Attributes:
-      operation: "add" or "mul" by the vector, or "neg".
-      vector: the name of a fixed value with a number for each channel.
-      invert: subtract the vector instead of adding it, or divide by it instead of multiplying.
-      axes: the vector's axis for each dimension of the channels; () for a vector of one number.
+      operation: "add" or "mul", which take the vector as operand, or "neg".
+      vector: the name of a fixed value with one element, or one for each channel; "" for "neg".
+      invert: whether to subtract the vector instead of adding it, or to divide by it instead of multiplying.
+      axes: the vector's axes that match the channel dimensions, `Contraction.sizes`; () for a vector of one element.
     """
 
     operation: str
@@ -34,7 +34,7 @@ class Step:
     axes: tuple[int, ...] = ()
 
     def numbers(self, value: Array) -> Array:
-        """The vector's numbers: one for each channel, or a single one."""
+        """The vector's elements in the shape of the channels, or its only element."""
         rest = [axis for axis in range(value.ndim) if axis not in self.axes]
         return value.transpose(*rest, *self.axes)[(0,) * len(rest)]
 
@@ -45,17 +45,17 @@ class Contraction:
 
     Attributes:
       operator: the float operator.
-      data: names of its inputs without the weights.
-      output: name of its result.
+      data: names of the inputs other than the weights.
+      output: name of the result.
       options: options of the operator.
       name: name of the layer.
-      weight: the fixed value that the weights are made of; "" for a product of two inputs.
-      arranged: lays this value out as the operator takes it.
-      sizes: the dimensions of the weights that become output channels; the operator merges them into one.
-      channels: axes of these dimensions in the result.
-      steps: the affine equations after it, in order.
-      alpha: factor of a product of two inputs.
-      source: the primitives that it replaces.
+      weight: name of the fixed value from which the weights are made; "" for a product of data with data.
+      arranged: converts the fixed value to the layout that the operator takes.
+      sizes: sizes of the weights' dimensions that become output channels; the operator merges these dimensions.
+      channels: axes of the result that correspond to these dimensions.
+      steps: the affine equations after the contraction, in order.
+      alpha: factor of a product of data with data.
+      source: the primitives that the contraction replaces.
     """
 
     operator: Operator
@@ -73,7 +73,7 @@ class Contraction:
 
     @property
     def has_bias(self) -> bool:
-        """Whether an equation after it adds something."""
+        """Whether one of the affine equations adds a vector."""
         return any(step.operation == "add" for step in self.steps)
 
     @property
@@ -89,7 +89,7 @@ class Contraction:
     def absorbs(
         self, equation: Equation, data: str, other: str | None, order: Sequence[int], fixed: FixedValues
     ) -> bool:  # fmt: skip
-        """Folds an affine equation of the result and a fixed value, and returns whether it could."""
+        """Folds an affine equation of the result `data` and the fixed value `other`; returns whether it was folded."""
         word, is_first = equation.name, equation.inputs[0] == data
         if word not in AFFINE or (word == "div" and not is_first) or not fixed.is_shape_kept(equation, data):
             return False
@@ -116,7 +116,7 @@ class Contraction:
     def folded(self, weight: np.ndarray, vectors: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """The weights and the bias with all affine equations folded in, computed in float64."""
         scale, offset, of = np.ones(self.sizes), np.zeros(self.sizes), iter(vectors)
-        with np.errstate(all="ignore"):  # the caller reports NaN and infinity by layer
+        with np.errstate(all="ignore"):  # the caller reports NaN and infinity, and names the layer
             for step in self.steps:
                 if step.operation == "neg":
                     scale, offset = -scale, -offset

@@ -1,7 +1,7 @@
-"""The float graph of a program while it is built: nodes, layouts, and the affine equations folded into contractions.
+"""Builds the float graph of a program: nodes, layouts of values, and contractions with folded affine equations.
 
-An affine equation after a contraction (bias, normalization, scale) is folded into the contraction's weights where it
-varies along output channels alone.
+An affine equation after a contraction (bias, normalization, scale) is folded into the contraction's weights if its
+fixed operand varies only along output channels.
 """
 
 import functools
@@ -27,8 +27,8 @@ class Builder:
     Attributes:
       program: the program.
       fixed: the values that do not depend on the program's inputs.
-      layouts: how the graph holds each value.
-      contractions: in order of execution.
+      layouts: the graph's name and order of axes for each value of the program.
+      contractions: the contractions, in order of execution.
     """
 
     def __init__(self, program: Program) -> None:
@@ -36,7 +36,7 @@ class Builder:
         self.layouts = Layouts(lambda name: program.avals[name].ndim, self._append)
         self.contractions: list[Contraction] = []
         self._nodes: list[Node | Contraction] = []
-        # Maps a value of the graph to the contraction that still absorbs affine equations of that value.
+        # Maps a value of the graph to the contraction into which affine equations of that value can still be folded.
         self._open: dict[str, Contraction] = {}
         self._readers: dict[str, list[Equation]] = {}
         self._places = {id(equation): place for place, equation in enumerate(program.equations)}
@@ -52,12 +52,12 @@ class Builder:
         return tuple(self.program.avals[name].shape)
 
     def number(self, name: str) -> np.ndarray | None:
-        """The number that all elements of a fixed value of the program or the graph equal; None for other values."""
+        """The number to which all elements of a fixed value, of program or graph, are equal; None for other values."""
         name = self.layouts.sources.get(name, name)
         return self.fixed.number(name) if name in self.fixed.names else None
 
     def rank(self, name: str) -> int:
-        """The rank of a fixed value of the program or the graph."""
+        """The rank of a fixed value of the program or of the graph."""
         return len(self.shape(self.layouts.sources.get(name, name)))
 
     def is_data(self, name: str) -> bool:
@@ -65,12 +65,12 @@ class Builder:
         return name not in self.fixed.names
 
     def only_reader(self, name: str) -> Equation | None:
-        """The equation that reads a value, if it alone reads it, once; None for an output."""
+        """The equation that reads a value; None if the value is read several times, or is an output of the program."""
         readers = self._readers.get(name, [])
         return readers[0] if len(readers) == 1 and name not in self.program.outputs else None
 
     def place(self, equation: Equation) -> int:
-        """The number of an equation."""
+        """The index of an equation in the program."""
         return self._places[id(equation)]
 
     # Nodes -------------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class Builder:
         self, operator: Operator, inputs: Sequence[str], outputs: Sequence[str], options: Mapping[str, Any],
         equation: Equation, *, and_then: Equation | None = None, remark: str = "",
     ) -> None:  # fmt: skip
-        """Appends a node for an equation, and for the equation after it if `and_then` is given."""
+        """Appends a node for an equation; if `and_then` is given, the node also computes that next equation."""
         name = equation.scope or outputs[0]
         source = (equation.name,) if and_then is None else (equation.name, and_then.name)
         self._append(Node(operator, tuple(inputs), tuple(outputs), options, name, source, remark))
@@ -91,10 +91,10 @@ class Builder:
         self.node(operator, inputs, equation.outputs, options, equation, remark=remark)
 
     def moved(self, equation: Equation, places: Mapping[int, int] | None = None) -> None:
-        """Appends a mover. Affine equations behind it are still folded if `places` has all channel axes.
+        """Appends a mover. Affine equations after the mover can still be folded if `places` has all channel axes.
 
         Args:
-          equation: the mover.
+          equation: the mover, an equation that only moves elements.
           places: maps each axis of size above 1 to its new position; None if axes change their sizes.
         """
         data = equation.inputs[0]
@@ -110,9 +110,9 @@ class Builder:
             self._open[equation.outputs[0]] = contraction
 
     def alias(self, equation: Equation, order: Sequence[int]) -> None:
-        """Records that the equation's result is its input with its axes in an order.
+        """Records that the equation's result is its input with the axes in `order`, so that no node is needed.
 
-        If other equations read the input too, affine equations of the result cannot be folded.
+        If other equations also read the input, affine equations of the result cannot be folded.
         """
         data, output = equation.inputs[0], equation.outputs[0]
         held = self.layouts.of(data)
@@ -121,14 +121,14 @@ class Builder:
         self.layouts.hold(output, held.name, tuple(order))
 
     def contract(self, contraction: Contraction, output: str, order: Sequence[int]) -> None:
-        """Appends a contraction whose result holds a value of the program, with its axes in an order."""
+        """Appends a contraction, whose result is the program's value `output` with the axes in `order`."""
         self._append(contraction)
         self.contractions.append(contraction)
         self._open[contraction.output] = contraction
         self.layouts.hold(output, contraction.output, tuple(order))
 
     def folds(self, equation: Equation, data: str, other: str | None) -> bool:
-        """Folds an affine equation of a contraction's result and a fixed value, and returns whether it could."""
+        """Folds an affine equation of a contraction's result and a fixed value; returns whether it was folded."""
         held = self.layouts.of(data)
         contraction = self._open.get(held.name)
         if contraction is None or self.only_reader(data) is not equation:
@@ -148,7 +148,7 @@ class Builder:
         return without_dead(Graph(tuple(nodes), self.program.inputs, outputs, constants))
 
     def constants(self, leaves: Sequence[Any]) -> dict[str, Any]:
-        """All that the graph reads beside its constants: params, and the weights and biases of contractions.
+        """Maps names to the values that the graph reads besides its constants: params, weights and biases.
 
         Args:
           leaves: the leaves of the function's params.

@@ -11,21 +11,21 @@ from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._build.affine import Contraction
 from jaxdml.ptq._trace.equations import Equation
 
-Converted = tuple[Contraction, tuple[int, ...]]  # with the order of axes of its result
+Converted = tuple[Contraction, tuple[int, ...]]  # a contraction, and the order of axes of its result
 
 
 def convolution(builder: Builder, equation: Equation) -> Converted:
-    """Converts a convolution of data by a fixed filter, with one or two spatial dimensions.
+    """Converts a convolution of data with a fixed filter and one or two spatial dimensions.
 
     Raises:
-      StaysFloat: if it is another convolution.
+      StaysFloat: for any other convolution.
     """
     x, w = equation.inputs
     params = equation.params
     if builder.is_data(w):
         raise StaysFloat("its filter is computed from data")
     if not builder.is_data(x):
-        raise StaysFloat("its input is computed from parameters alone, its filter from data")
+        raise StaysFloat("its input is computed only from parameters, its filter from data")
     if any(size != 1 for size in params["lhs_dilation"]):
         raise StaysFloat("it is a transposed convolution")
     if params["batch_group_count"] != 1:
@@ -33,7 +33,7 @@ def convolution(builder: Builder, equation: Equation) -> Converted:
     if len(builder.shape(x)) not in (3, 4):
         raise StaysFloat(f"its images have {len(builder.shape(x)) - 2} dimensions, quantized convolutions take 1 or 2")
     if not jnp.issubdtype(equation.dtypes[0], jnp.floating):
-        raise StaysFloat("its input is no float")
+        raise StaysFloat("its input is not a float")
     if any(size < 0 for pair in params["padding"] for size in pair):
         raise StaysFloat("its padding is negative")
     of_x, of_w, of_y = params["dimension_numbers"]
@@ -62,10 +62,10 @@ def product(builder: Builder, equation: Equation) -> Converted:
     """Converts a product of data with fixed weights, or of data with data.
 
     Raises:
-      StaysFloat: if it is no product of matrices of floats.
+      StaysFloat: if the equation is not a product of float matrices.
     """
     if not all(jnp.issubdtype(dtype, jnp.floating) for dtype in equation.dtypes):
-        raise StaysFloat("its inputs are no floats")
+        raise StaysFloat("its inputs are not floats")
     (left, right), (batch_left, batch_right) = equation.params["dimension_numbers"]
     a, b = equation.inputs
     of_a, of_b = (tuple(left), tuple(batch_left)), (tuple(right), tuple(batch_right))
@@ -77,13 +77,13 @@ def product(builder: Builder, equation: Equation) -> Converted:
     if not contract:
         raise StaysFloat("it contracts no axes")
     if (batch and not free) or (not is_weight and (not free or len(free_b) != 1 or len(contract) > 1)):
-        raise StaysFloat("its operands are no batches of matrices")
+        raise StaysFloat("its operands are not batches of matrices")
     rows = builder.layouts.arranged(a, (*batch, *free, *contract))
     if len(contract) > 1:
         merged = f"{rows}:{len(contract)}:merged"
         builder.node(op.MERGE, (rows,), (merged,), {"count": len(contract)}, equation)
         rows = merged
-    # The graph's result has the batch axes, the free axes of a, then those of b; the program may have b before a.
+    # The graph's result has the batch axes, the free axes of `a` and those of `b`; the program may have `b` before `a`.
     at_batch, at_a, at_b = range(len(batch)), range(len(free)), range(len(free_b))
     first, second = (len(free_b), 0) if is_swapped else (0, len(free))
     order = (*at_batch, *(len(batch) + first + i for i in at_a), *(len(batch) + second + i for i in at_b))
@@ -119,7 +119,7 @@ def _free(builder: Builder, name: str, axes: tuple[tuple[int, ...], tuple[int, .
 
 
 def _matrices(builder: Builder, equation: Equation, name: str, ones: int) -> str:
-    """Matrices with axes of size 1 before their rows, so that they broadcast over the other operand's free axes."""
+    """Inserts axes of size 1 before the rows of matrices, which then broadcast over the other operand's free axes."""
     if not ones:
         return name
     builder.node(op.ONES, (name,), (f"{name}:{ones}:ones",), {"count": ones}, equation)
@@ -127,13 +127,13 @@ def _matrices(builder: Builder, equation: Equation, name: str, ones: int) -> str
 
 
 def _matrix(w: Any, batch: int, contract: int, ones: int) -> Any:
-    """w with its contracted axes merged, its last axes merged, and axes of size 1 before them."""
+    """w as matrices, with axes of size 1 before the rows: contracted axes become rows, and last axes columns."""
     head, rows = w.shape[:batch], w.shape[batch : batch + contract]
     return w.reshape(*head, *(1,) * ones, math.prod(rows), -1)
 
 
 def layer_of(builder: Builder, equation: Equation, weight: str) -> str:
-    """A layer's name: the path of its weights in the params without the last key, else its name scope."""
+    """A layer's name: the path of its weights in the params, without the last key; else its name scope."""
     leaves = builder.fixed.leaves(weight)
     if not leaves:
         return equation.scope or equation.outputs[0]

@@ -1,7 +1,7 @@
 """Converts each equation of a program to a node of an operator that the fusing pass knows.
 
-Contractions, clamps by numbers, sums, poolings, means, paddings and movers have operators. Every other equation becomes
-a node that runs the equation itself.
+Contractions, clamps to constants, sums, products, poolings, means, paddings and concatenations become operators of
+the graph. Every other equation becomes a node that runs the equation itself, of a kind such as "mover".
 """
 
 import math
@@ -45,7 +45,7 @@ def _is_cast_of_floats(equation: Equation, program: Program) -> bool:
 
 
 def _is_float(dtype: Any) -> bool:
-    """Whether networks compute in a float type; 8-bit floats are themselves quantized."""
+    """Whether a type is a float type of more than 8 bits; 8-bit floats count as quantized."""
     return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.dtype(dtype).itemsize > 1
 
 
@@ -57,7 +57,7 @@ def _unchanged(builder: Builder, equation: Equation) -> None:
 
 
 def _element_wise(builder: Builder, equation: Equation) -> None:
-    """Emits an element-wise equation in the layout of its first input that has the result's shape."""
+    """Appends an element-wise equation in the layout of the first data input that has the result's shape."""
     data = [name for name in dict.fromkeys(equation.inputs) if builder.is_data(name)]
     others = [name for name in equation.inputs if not builder.is_data(name)]
     output = equation.outputs[0]
@@ -85,13 +85,13 @@ def _element_wise(builder: Builder, equation: Equation) -> None:
     builder.layouts.hold(output, output, order)
 
 
-# Primitives that the graph's own operators compute; for integers the equations run themselves.
+# Primitives that become operators of the graph if the result is a float; otherwise a node runs the equation itself.
 ARITHMETIC = frozenset(("add", "clamp", "concatenate", "max", "min", "mul", "reduce_sum", "reduce_window_sum"))
 SUMS = {"add": op.ADD, "mul": op.MULTIPLY}
 
 
 def _clamp(builder: Builder, equation: Equation) -> dict[str, Any] | None:
-    """The bounds of a clamp of data by numbers; None for other equations."""
+    """The bounds of an equation that clamps data to constant bounds; None for other equations."""
     found = [None if builder.is_data(name) else builder.fixed.number(name) for name in equation.inputs]
     numbers = [None if number is None else float(number) for number in found]
     if equation.name in ("max", "min"):
@@ -129,7 +129,7 @@ def _transpose(builder: Builder, equation: Equation) -> None:
 
 
 def _indexed(builder: Builder, equation: Equation) -> None:
-    """A gather or slice; a mover if its indices are fixed and clipped to the bounds."""
+    """Appends a gather or slice, as a mover if its indices are fixed, and in bounds or clipped."""
     is_mover = builder.is_data(equation.inputs[0]) and not any(map(builder.is_data, equation.inputs[1:]))
     mode = equation.params.get("mode")
     is_filled = mode is not None and mode not in (
@@ -146,7 +146,7 @@ def _order(builder: Builder, equation: Equation) -> None:
     builder.unchanged(equation, "order")
 
 
-# The others ----------------------------------------------------------------------------------------------------------
+# Other equations ------------------------------------------------------------------------------------------------------
 
 
 def _concatenate(builder: Builder, equation: Equation) -> None:
@@ -161,7 +161,7 @@ def _concatenate(builder: Builder, equation: Equation) -> None:
 
 
 def _pad(builder: Builder, equation: Equation) -> None:
-    """A padding; `op.PAD` if it pads with zeros at the ends only."""
+    """Appends a padding, as `op.PAD` if it only adds zeros at the ends."""
     config, data = equation.params["padding_config"], equation.inputs[0]
     is_plain = all(low >= 0 and high >= 0 and between == 0 for low, high, between in config)
     if not builder.is_data(data) or builder.is_data(equation.inputs[1]) or not is_plain or (

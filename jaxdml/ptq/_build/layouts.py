@@ -1,7 +1,7 @@
-"""Which value of the graph holds each value of the program, and in which order of axes.
+"""Maps each value of a program to its name and order of axes in the graph.
 
-Convolutions take channels second, and programs often have channels last. The builder records transpositions, and emits
-one only before a node that depends on the order of axes.
+Convolutions take channels as second axis, and programs often have channels last. The builder records transpositions,
+and emits a transposition only before a node that depends on the order of axes.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Held:
-    """A value of the program as the graph holds it: axis i in the graph is axis order[i] in the program."""
+    """Name and order of axes of a program's value in the graph: axis i in the graph is axis order[i] in the program."""
 
     name: str
     order: Order
 
     def places(self, axes: tuple[int, ...] | list[int]) -> list[int]:
-        """Positions in the graph of the program's axes."""
+        """The positions that axes of the program have in the graph."""
         return [self.order.index(axis) for axis in axes]
 
 
@@ -29,7 +29,7 @@ class Layouts:
     """The layout of each value of a program.
 
     Attributes:
-      sources: maps the result of each transposition that was emitted to the value that it transposes.
+      sources: maps the result of each emitted transposition to the transposition's input.
     """
 
     def __init__(self, rank_of: Callable[[str], int], emit: Callable[[Node], None]) -> None:
@@ -39,15 +39,15 @@ class Layouts:
         self.sources: dict[str, str] = {}
 
     def of(self, name: str) -> Held:
-        """How the graph holds a value."""
+        """The graph's name and order of axes for a value of the program."""
         return self._held.get(name) or Held(name, tuple(range(self._rank_of(name))))
 
     def hold(self, name: str, held: str, order: Order) -> None:
-        """Records that a value of the graph holds a value of the program, with its axes in an order."""
+        """Records that the graph has the program's value `name` under the name `held`, with the axes in `order`."""
         self._held[name] = Held(held, order)
 
     def arranged(self, name: str, order: Order | list[int] | None = None) -> str:
-        """The graph's value that holds a value with its axes in an order, by default the program's."""
+        """The graph's name of a program's value with the axes in `order`, by default as in the program."""
         held = self.of(name)
         order = tuple(range(len(held.order))) if order is None else tuple(order)
         if held.order == order:

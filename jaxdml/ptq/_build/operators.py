@@ -32,7 +32,7 @@ def _convolution(x: Array, w: Array, bias: Array | None = None, *, strides: Size
 
 
 def _product(a: Array, b: Array, *, alpha: float = 1.0) -> Array:
-    """alpha times the matrix product of a and b."""
+    """alpha times the matrix product of `a` and `b`."""
     y = jnp.matmul(*_wide(a, b))
     return y if alpha == 1.0 else y * np.asarray(alpha, y.dtype)
 
@@ -58,12 +58,12 @@ def _split(x: Array, *, sizes: Sizes) -> Array:
 
 
 def _with_ones(x: Array, *, count: int) -> Array:
-    """Matrices with `count` axes of size 1 before their rows."""
+    """Inserts `count` axes of size 1 before the rows of matrices."""
     return x.reshape(*x.shape[:-2], *(1,) * count, *x.shape[-2:])
 
 
 def _largest(x: Array, *, window: Sizes, strides: Sizes, padding: Pairs, dilations: Sizes) -> Array:
-    """Max pooling, one dimension after the other."""
+    """Max pooling, computed one dimension at a time."""
     least = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).min
     for axis, (size, stride, pair) in enumerate(zip(window, strides, padding, strict=True)):
         if (size, stride, *pair) != (1, 1, 0, 0):
@@ -76,7 +76,7 @@ def _largest(x: Array, *, window: Sizes, strides: Sizes, padding: Pairs, dilatio
 
 
 def _along(rank: int, axis: int, this: Any, other: Any) -> tuple[Any, ...]:
-    """A value for each axis: `this` for one axis, `other` for the rest."""
+    """A value for each axis: `this` for one axis, `other` for all other axes."""
     return tuple(this if i == axis else other for i in range(rank))
 
 
@@ -106,7 +106,7 @@ def _joined(*xs: Array, axis: int) -> Array:
 
 
 def equation(name: str, kind: str | None = None) -> Operator:
-    """The operator that runs an equation of the function; its node's option is the equation or its number."""
+    """The operator that runs an equation; its node's option `equation` is the equation or the equation's index."""
     return Operator(name, run, kind=kind)
 
 
@@ -128,4 +128,4 @@ FLOAT_OPERATORS = (
     TRANSPOSE, MERGE, SPLIT, ONES, CONVOLUTION, PRODUCT, ADD, MULTIPLY, CLIP, MAX_POOL, AVERAGE_POOL, MEAN, PAD,
     CONCATENATE,
 )  # fmt: skip
-CONTRACTIONS = ("conv", "dot")  # their kinds
+CONTRACTIONS = ("conv", "dot")  # kinds of convolutions and products

@@ -1,1 +1,1 @@
-"""Which contractions and values of a float graph are quantized, and the rules of the caller."""
+"""Chooses which contractions and values of a float graph are quantized, by default and by the caller's rules."""

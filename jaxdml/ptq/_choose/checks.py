@@ -1,4 +1,4 @@
-"""Validation of the function that `quantize` is given, and of its params."""
+"""Validates the arguments `apply` and `params` of `quantize`."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +15,7 @@ def check_params(apply: Callable[..., Any], params: Any) -> None:
     """Validates `apply` and `params`.
 
     Raises:
-      PtqError: if apply is no function, or params are no pytree of arrays with values.
+      PtqError: if apply is not a function, or if a leaf of params is not an array, is traced, or is a random key.
     """
     if not callable(apply):
         raise PtqError(f"apply is of type {type(apply).__name__}, expected a function: apply(params, *inputs)")
@@ -23,38 +23,38 @@ def check_params(apply: Callable[..., Any], params: Any) -> None:
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
             where = f"params{jax.tree_util.keystr(path)}"
             text = f"{where} is of type {type(leaf).__name__}, expected an array"
-            raise PtqError(f"{text}: keep what is no array in apply (equinox: eqx.partition(model, eqx.is_array))")
+            raise PtqError(f"{text}: move other values into apply (equinox: eqx.partition(model, eqx.is_array))")
         if isinstance(leaf, jax.core.Tracer):
             raise PtqError("quantize needs the values of params: call it outside of jax.jit and other transformations")
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             where = f"params{jax.tree_util.keystr(path)}"
-            raise PtqError(f"{where} is a random key: make the function's keys inputs, or inside of apply")
+            raise PtqError(f"{where} is a random key: pass keys as inputs of apply, or create them in apply")
 
 
 def check_function(builder: Builder) -> None:
-    """Refuses a function in training mode, and one that returns state.
+    """Refuses functions in training mode, and functions that return state.
 
     Raises:
-      PtqError: if the function is one of these.
+      PtqError: if the function is in training mode or returns state.
     """
     for equation in _batch_statistics(builder):
         raise PtqError(
             f"{equation.scope or equation.name} takes the mean over the first axis of an array of shape "
             f"{list(builder.shape(equation.inputs[0]))} and subtracts it, as BatchNorm in training mode does. Quantize "
             "apply in inference mode (flax: use_running_average=True; equinox: eqx.nn.inference_mode); if the first "
-            "axis is no batch, add one by jax.vmap"
+            "axis is not a batch axis, add one by jax.vmap"
         )
     for number, name in enumerate(builder.program.outputs):
         if not builder.is_data(name):
             raise PtqError(
                 f"output {number} ({name}) does not depend on the inputs: apply returns state or parameters; write a "
-                "function that returns the results alone, such as lambda params, x: apply(params, x)[0]"
+                "function that returns only the results, such as lambda params, x: apply(params, x)[0]"
             )
 
 
 def _batch_statistics(builder: Builder) -> Iterator[Equation]:
-    """Sums of a value over its first axis, but not over all axes, whose mean is subtracted from that value."""
-    means = {}  # maps a mean to the value and the equation of its sum
+    """Sums of a value over its first axis, but not over all axes, if their mean is subtracted from the value."""
+    means = {}  # maps a sum or mean to the summed value and the equation of the sum
     for equation in builder.program.equations:
         data = [name for name in equation.inputs if builder.is_data(name)]
         if equation.name == "reduce_sum" and data:

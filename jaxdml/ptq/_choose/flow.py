@@ -1,4 +1,4 @@
-"""How data flows through a float graph: the questions that planning asks of it."""
+"""How data flows through a float graph, as far as planning needs it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from jaxdml.ptq._build.operators import PRODUCT
 
 
 class Flow:
-    """A float graph with the makers and readers of its values.
+    """A float graph, with the nodes that compute and read its values.
 
     Attributes:
       graph: the graph.
@@ -17,7 +17,7 @@ class Flow:
     """
 
     def __init__(self, graph: Graph, number: Callable[[str], Any]) -> None:
-        """Number maps a fixed value to the number that all its elements equal, or to None."""
+        """`number` maps a fixed value to the number to which all its elements are equal, or to None."""
         self.graph, self._number = graph, number
         self._makers, self._readers = graph.producers(), graph.consumers()
         self.data = set(graph.inputs)
@@ -32,7 +32,7 @@ class Flow:
         return [name for name in node.inputs if name in self.data]
 
     def has_only_numbers_beside_data(self, node: Node) -> bool:
-        """Whether all other inputs of a node are numbers."""
+        """Whether all elements are equal in each input of a node that does not depend on data."""
         return all(self._number(name) is not None for name in node.inputs if name not in self.data)
 
     def maker(self, name: str) -> Node | None:
@@ -40,7 +40,7 @@ class Flow:
         return self._makers.get(name)
 
     def is_read_once(self, name: str) -> bool:
-        """Whether one node reads a value, and the graph does not return it."""
+        """Whether a value is read exactly once, and is not an output of the graph."""
         return len(self._readers.get(name, [])) == 1 and name not in self.graph.outputs
 
     def is_bias(self, node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""How each contraction runs: by calibrated ranges, by ranges computed at each call, or in floats."""
+"""How each contraction runs: with calibrated ranges, with ranges computed at each call, or in floats."""
 
 import re
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def is_contraction(node: Node) -> bool:
 
 
 def modes_of(graph: Graph, products: str, rules: Sequence[Rule]) -> tuple[dict[str, str], dict[str, str]]:
-    """How each contraction runs ("static", "dynamic" or "float"), and why some stay float, by their results."""
+    """Maps contractions' results to "static", "dynamic" or "float"; a second dict has reasons for staying float."""
     modes, reasons = dict[str, str](), dict[str, str]()
     for node in filter(is_contraction, graph.nodes):
         output = node.outputs[0]
@@ -34,10 +34,10 @@ def modes_of(graph: Graph, products: str, rules: Sequence[Rule]) -> tuple[dict[s
 
 
 def check_matches(layers: Sequence[Node], rules: Sequence[Rule]) -> None:
-    """Refuses a rule that matches no layer, or no layer that it could change.
+    """Refuses a rule that matches no layer, or only layers that it cannot change.
 
     Raises:
-      PtqError: if there is such a rule; the error lists the layers.
+      PtqError: if there is such a rule; if it matches no layer, the error lists the layers.
     """
     names = list(dict.fromkeys(node.name for node in layers))
     products = [node.name for node in layers if node.operator.kind == "dot"]
@@ -45,7 +45,7 @@ def check_matches(layers: Sequence[Node], rules: Sequence[Rule]) -> None:
         if rule.products == "dynamic" and any(re.search(rule.pattern, name) for name in names) and not (
             any(re.search(rule.pattern, name) for name in products)
         ):  # fmt: skip
-            raise PtqError(f"Rule({rule.pattern!r}) matches no product, and convolutions have no dynamic form")
+            raise PtqError(f"Rule({rule.pattern!r}) matches no product, and convolutions cannot be dynamic")
         if not any(re.search(rule.pattern, name) for name in names):
             listed = ", ".join(map(repr, names)) or "none"
             raise PtqError(f"Rule({rule.pattern!r}) matches no layer; the layers are {listed}")

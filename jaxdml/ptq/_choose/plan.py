@@ -1,8 +1,8 @@
-"""Choose which values of a float graph are quantized.
+"""Chooses which values of a float graph are quantized.
 
 Every contraction that may run on integers does, and so do the operators that lead from one contraction to the next.
-Three passes decide, and each returns values: what can run on integers (`capable`), what is wanted on integers, walking
-backwards from the contractions (`wanted`), and whose calibrated range each value takes (`range_sources`).
+Three passes decide: `capable` finds the values that can be integers; `wanted` goes backwards from the contractions and
+finds the values that should be integers; `range_sources` finds the value whose calibrated range each value takes.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -12,19 +12,19 @@ from jaxdml._graph.graph import Graph, Node, moves
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow
 
-JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")  # kinds that have a quantized form
+JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")  # kinds with quantized operators, besides contractions
 CHAINED = ("element_wise", "clip", "add", "mul")  # kinds of elementwise functions, which tables can replace
-RENEWING = (*CONTRACTIONS, "add", "concat", "window_mean")  # kinds after which 8 bits suffice again for a mean
+RENEWING = (*CONTRACTIONS, "add", "concat", "window_mean")  # kinds whose results fit 8 bits, even after a mean
 
 
 @dataclass(frozen=True)
 class Capable:
-    """What can run on integers.
+    """The values that can be integers.
 
     Attributes:
       values: the values that can be quantized.
-      tables: maps an elementwise function of one such value to that value: a table can compute it.
-      fused_clamps: the results of clamps that the operator before them computes, too.
+      tables: maps the result of an elementwise function of one such value, which a table can compute, to that value.
+      fused_clamps: the results of clamps that are fused into the operator before them.
     """
 
     values: Set[str]
@@ -34,14 +34,14 @@ class Capable:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to run on integers.
+    """The nodes that should run on integers, and the values that should be integers.
 
     Attributes:
       nodes: the nodes that run on integers.
-      results: the values that these nodes compute on integers; movers, which only pass integers on, are left out.
+      results: the values that these nodes compute on integers, without results of movers, which only pass integers on.
       quantized: the values that have quantize nodes, or are computed on integers.
       tables: maps the result of a table to the value that indexes the table.
-      only_tables_read: values that no other operator reads as integers.
+      only_tables_read: values that only tables read as integers.
     """
 
     nodes: Set[Node]
@@ -53,12 +53,12 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Plan(Wanted):
-    """What is to run on integers, with the ranges that it takes.
+    """The nodes that should run on integers, and the values that should be integers, with their ranges.
 
     Attributes:
       ranges: maps each value that nodes read or write as integers to the value whose calibrated range sets its scale
         and zero point.
-      wide: results of products that tables alone read. They have 16 bits, so that they are not rounded to 8 bits twice.
+      wide: results of products that only tables read. They have 16 bits, so that only the tables round to 8 bits.
     """
 
     ranges: Mapping[str, str]
@@ -70,7 +70,7 @@ def plan_of(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -
 
     Args:
       flow: the graph.
-      modes: "static", "dynamic" or "float", by the result of each contraction's node.
+      modes: maps the result of each contraction to "static", "dynamic" or "float".
       float_inputs: the graph's inputs that have a float type.
     """
     want = wanted(flow, modes, capable(flow, modes, float_inputs))
@@ -84,7 +84,7 @@ def plan_of(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -
 
 
 def chain_roots(flow: Flow) -> dict[str, tuple[str, ...]]:
-    """Maps each value to the values that alone, with numbers, determine it element by element; the nearest first."""
+    """Maps each value to its roots, nearest first. A value is an elementwise function of each root and constants."""
     roots: dict[str, tuple[str, ...]] = {}
     for node in flow.data_nodes:
         output, data = node.outputs[0], flow.data_inputs(node)
@@ -93,14 +93,14 @@ def chain_roots(flow: Flow) -> dict[str, tuple[str, ...]]:
             continue
         chains = [roots.get(name, (name,)) for name in data]
         common = tuple(root for root in chains[0] if all(root in chain for chain in chains))
-        # A contraction computes a clamp of its result: the clamped value may index a table itself.
+        # A clamp can be fused into the operator before it, so the clamped value may be a root, too.
         clamps_a_root = node.operator.kind == "clip" and common[:1] == (data[0],)
         roots[output] = (output, *common) if clamps_a_root or not common else common
     return roots
 
 
 def after_means(flow: Flow) -> set[str]:
-    """The values that are computed from a mean, such as a normalized input. 8 bits lose too much there."""
+    """The values that are computed from a mean, such as a normalized input; 8 bits are too few for them."""
     found = set[str]()
     for node in flow.data_nodes:
         kind = node.operator.kind
@@ -110,7 +110,7 @@ def after_means(flow: Flow) -> set[str]:
 
 
 def capable(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -> Capable:
-    """What can run on integers, by a forward pass."""
+    """Finds the values that can be integers, in a forward pass."""
     roots, normalized = chain_roots(flow), after_means(flow)
     values, tables, fused_clamps = set(float_inputs), dict[str, str](), set[str]()
     for node in flow.data_nodes:
@@ -139,7 +139,7 @@ def _table_index(
     """The nearest quantizable value that a table can map to the output; None if there is none."""
     for root in roots:
         maker = flow.maker(root)
-        # A clamp that no operator computes would be a table itself; the root of the clamp serves as well.
+        # A clamp that is not fused would need a table of its own; its root can index this table instead.
         is_table = maker is not None and maker.operator.kind == "clip" and root not in fused_clamps
         if root != output and root in values and not is_table:
             return root
@@ -147,7 +147,7 @@ def _table_index(
 
 
 def _is_fused(flow: Flow, clamp: Node, tables: Mapping[str, str]) -> bool:
-    """Whether the operator before a clamp computes the clamp, too: nothing but the clamp reads its result."""
+    """Whether a clamp is fused into the operator before it: nothing but the clamp reads the operator's result."""
     name, maker = clamp.inputs[0], flow.maker(clamp.inputs[0])
     while maker is not None and flow.is_read_once(name) and len(maker.outputs) == 1 and (
         moves(maker) or maker.operator.kind == "clip"
@@ -159,7 +159,7 @@ def _is_fused(flow: Flow, clamp: Node, tables: Mapping[str, str]) -> bool:
 
 
 def wanted(flow: Flow, modes: Mapping[str, str], can: Capable) -> Wanted:
-    """What is to run on integers, by a pass backwards from the contractions."""
+    """Finds the nodes and values that should be on integers, in a pass backwards from the contractions."""
     nodes, results, quantized, tables = set[Node](), set[str](), set[str](), dict[str, str]()
     read, by_tables = set[str](), set[str]()  # values that operators and tables read as integers
     fused_away = set[str]()  # intermediate results inside of one quantized operator; they are never quantized
@@ -195,7 +195,7 @@ def wanted(flow: Flow, modes: Mapping[str, str], can: Capable) -> Wanted:
 
 
 def range_sources(graph: Graph, nodes: Set[Node]) -> dict[str, str]:
-    """Maps each value to the value whose range it takes; movers and paddings on integers keep their input's."""
+    """Maps each value to the value whose range it takes; movers and paddings on integers keep the input's range."""
     sources = {name: name for name in graph.inputs}
     for node in graph.nodes:
         shares = node in nodes and (moves(node) or node.operator.kind == "pad")

@@ -1,4 +1,4 @@
-"""Rules: per-layer overrides of the options of `quantize`."""
+"""Rules, which override options of `quantize` for some layers."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -16,10 +16,10 @@ class Rule:
     """Overrides options of `quantize` for some layers.
 
     Attributes:
-      pattern: a regular expression, searched for in the names of layers. `print(model)` shows these names.
+      pattern: a regular expression, searched for in the names of layers; `print(model)` shows the names.
       keep: "float" keeps the convolutions and products of matching layers in floats.
-      products: overrides the argument of `quantize` for matching layers.
-      observer: overrides the argument of `quantize` for the inputs of matching layers.
+      products: overrides the argument `products` of `quantize` for matching layers.
+      observer: overrides the argument `observer` of `quantize` for the inputs of matching layers.
     """
 
     pattern: str
@@ -31,25 +31,25 @@ class Rule:
         """Validates the fields.
 
         Raises:
-          PtqError: if the pattern is no regular expression, an option has another value, or no option is given.
+          PtqError: if the pattern is not a regular expression, an option has a wrong value, or all options are None.
         """
         try:
             re.compile(self.pattern)
         except (re.error, TypeError) as error:
-            raise PtqError(f"Rule({self.pattern!r}): the pattern is no regular expression: {error}") from error
+            raise PtqError(f"Rule({self.pattern!r}): the pattern is not a regular expression: {error}") from error
         check_one_of("Rule.keep", self.keep, ("float", None))
         check_one_of("Rule.products", self.products, ("static", "dynamic", None))
         if self.observer is not None:
             observer_of(self.observer)
         if (self.keep, self.products, self.observer) == (None, None, None):
-            raise PtqError(f"Rule({self.pattern!r}) changes nothing: say keep, products or observer")
+            raise PtqError(f"Rule({self.pattern!r}) changes nothing: set keep, products or observer")
 
 
 def rules_of(rules: Any) -> tuple[Rule, ...]:
     """Validates the argument `rules`, and returns it as a tuple.
 
     Raises:
-      PtqError: if it is no sequence of rules.
+      PtqError: if it is not a sequence of rules.
     """
     if isinstance(rules, Rule):
         raise PtqError("rules is a Rule, expected a sequence of rules: write (rule,)")
@@ -63,10 +63,10 @@ def rules_of(rules: Any) -> tuple[Rule, ...]:
 
 
 def check_one_of(name: str, value: Any, allowed: Sequence[Any]) -> None:
-    """Validates an argument.
+    """Validates the value of an argument.
 
     Raises:
-      PtqError: if the value is not allowed.
+      PtqError: if the value is not one of the allowed values.
     """
     if value not in allowed:
         raise PtqError(f"{name} is {value!r}, expected {' or '.join(repr(each) for each in allowed if each)}")

@@ -1,4 +1,4 @@
-"""What is planned, calibrated and quantized as a whole: the function, or the body of a scan over layers."""
+"""A unit is planned, calibrated and quantized as a whole. It is the function, or the body of a scan over layers."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -27,16 +27,16 @@ CONTROL_FLOW = {"cond": "its branches run in floats", "while": "its body runs in
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """A program with its float graph, and what of it is quantized.
+    """A program with its float graph, and the plan for quantizing it.
 
     Attributes:
-      builder: what built the float graph.
+      builder: the builder of the float graph.
       graph: the float graph; in a body its constants are stacked over layers.
-      modes: "static", "dynamic" or "float", by the result of each contraction.
-      reasons: why contractions and scans stay float, by their result.
+      modes: maps the result of each contraction to "static", "dynamic" or "float".
+      reasons: maps the results of contractions and scans that stay float to the reason.
       plan: which values are quantized.
-      loop: the scan, if the unit is its body.
-      bodies: the units of the scans over layers, by the first result of each scan.
+      loop: the scan, if the unit is the body of a scan; else None.
+      bodies: maps the first result of each scan over layers to the unit of its body.
     """
 
     builder: Builder
@@ -53,7 +53,7 @@ class Unit:
         return self.builder.program
 
     def each(self) -> Iterator[tuple[str, "Unit"]]:
-        """The function as ("", unit), and each body by the first result of its scan."""
+        """Yields ("", unit) for the function, and (first result of the scan, unit) for each body."""
         yield "", self
         yield from self.bodies.items()
 
@@ -62,14 +62,14 @@ class Unit:
         return [node for _, unit in self.each() for node in unit.graph.nodes if is_contraction(node)]
 
     def reasons_by_layer(self) -> dict[str, str]:
-        """Why each contraction and scan stays float, by the name of the layer."""
+        """Maps the names of contractions and scans that stay float to the reason."""
         return {
             node.name: unit.reasons[node.outputs[0]]
             for _, unit in self.each() for node in unit.graph.nodes if node.outputs[0] in unit.reasons
         }  # fmt: skip
 
     def with_constants(self, leaves: Sequence[Any]) -> "Unit":
-        """The unit whose graph has its weights and params, given the leaves of the params."""
+        """The unit with weights and params added to the constants of its graph, given the leaves of the params."""
         arrays = {name: np.asarray(value) for name, value in self.builder.constants(leaves).items()}
         graph = without_dead(self.graph.replace(constants={**self.graph.constants, **arrays}))
         bodies = dict(self.bodies)
@@ -88,14 +88,14 @@ class Unit:
         return replace(body, graph=stacked(layers, node.name))
 
     def observers(self, default: Observer, rules: Sequence[Rule]) -> dict[Value, Observer]:
-        """The observer of each value that sets a range; stacked over layers in bodies."""
+        """Maps each value that sets a range to its observer; observers in bodies are stacked over layers."""
         return {
             Value(name, scan=scan): observer if unit.loop is None else _repeated(observer, unit.loop.length)
             for scan, unit in self.each() for name, observer in unit.own_observers(default, rules).items()
         }  # fmt: skip
 
     def own_observers(self, default: Observer, rules: Sequence[Rule]) -> dict[str, Observer]:
-        """The observers of one layer, by the names of the values."""
+        """Maps the name of each value of this unit that sets a range to its observer, which is not stacked."""
         observers = dict.fromkeys(self.plan.ranges.values(), default)
         for rule in reversed(rules):
             for node in self.plan.nodes:
@@ -112,8 +112,8 @@ class Unit:
         """A value in words, for errors."""
         maker = dict(self.each())[value.scan].graph.producers().get(value.base)
         if maker is None:
-            return f"what the layers of {value.scan!r} read" if value.scan else value.base.replace("_", " ")
-        return f"what {described(maker)} computes"
+            return f"an input of the layers of {value.scan!r}" if value.scan else value.base.replace("_", " ")
+        return f"the result of {described(maker)}"
 
 
 def _repeated(observer: Observer, length: int) -> Observer:
@@ -136,7 +136,7 @@ def unit_of(program: Program, products: str, rules: Sequence[Rule], loop: Loop |
             continue
         inner = None if loop is not None else _loop_of(builder, node)
         if inner is None:
-            text = "is inside of a scan" if loop is not None else "has no parameters stacked over layers, or reads data"
+            text = "is inside of a scan" if loop is not None else "has no sequences, or a sequence that depends on data"
             reasons[node.outputs[0]] = f"it {text}: its body runs in floats"
             continue
         body = unit_of(inner.program, products, rules, inner)

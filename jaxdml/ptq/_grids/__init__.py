@@ -1,1 +1,1 @@
-"""Ranges of values, and the scales and zero points that they give."""
+"""Ranges of values, and the scales and zero points that are computed from ranges."""

@@ -1,8 +1,8 @@
-"""Histograms of equal bins over [-2**exponent, 2**exponent], counted in JAX and read in NumPy.
+"""Histograms with bins of equal width over [-2**exponent, 2**exponent]; JAX counts, and NumPy evaluates the counts.
 
-Bin 0 counts zeros alone, because half of the results of a ReLU are 0, which every scale represents exactly. Bin k
-counts ((k - 1) * width, k * width], and bin -k the same below 0. The range doubles when data exceed it: bins 2k - 1 and
-2k merge into bin k, as if the wide bins had counted from the start.
+Bin 0 counts only zeros: half of the results of a ReLU are 0, and every scale represents 0 exactly. Bin k counts values
+in ((k - 1) * width, k * width], and bin -k counts values whose negatives lie there. When data exceed the range, it
+doubles: bins 2k - 1 and 2k merge into bin k, and the counts are those of a histogram that was wide from the start.
 """
 
 import itertools
@@ -17,26 +17,26 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxdml.ptq._grids.ranges import scale_and_zero_point
 
 Array = Any
-LEAST_EXPONENT = -100  # bins / 2**exponent is then a finite float32 number
-# Factors of the ends of a range in the search for the best: octaves first, then finer steps around the best so far.
+LEAST_EXPONENT = -100  # keeps bins / 2**exponent finite in float32
+# The search for the best range multiplies the ends of a range by octaves, then by finer steps around the best ends.
 OCTAVES = 2.0 ** -np.arange(11)
 STEPS = (2.0 ** (np.arange(-12, 13) / 8), 2.0 ** (np.arange(-12, 13) / 8), 2.0 ** (np.arange(-8, 9) / 96))
 
 
 def exponent_for(x: Array) -> Array:
-    """The least exponent, int32, of a range that contains float32 x; any exponent if x holds NaN or infinity."""
+    """The least exponent, int32, of a range that contains float32 x; meaningless if x holds NaN or infinity."""
     mantissa, exponent = jnp.frexp(jnp.maximum(jnp.max(jnp.abs(x)), np.float32(2.0**LEAST_EXPONENT)))
     return exponent - (mantissa == np.float32(0.5)).astype(jnp.int32)
 
 
 def counted(x: Array, exponent: Array, bins: int) -> Array:
     """The number of elements of float32 x in each bin, float32 [2 * bins + 1]."""
-    # At least 1: the product may underflow to 0 though x is not 0.
+    # At least 1, because the product may underflow to 0 for small x.
     steps = jnp.maximum(jnp.ceil(jnp.abs(x) * jnp.ldexp(np.float32(bins), -exponent)), np.float32(1))
     index = np.int32(bins) + (jnp.sign(x) * steps).astype(jnp.int32)
     mesh = jax.typeof(x).sharding.mesh
     on_all = NamedSharding(mesh, PartitionSpec(None)) if AxisType.Explicit in mesh.axis_types else None
-    # In int32, because float32 counts stop growing at 2**24. The mode keeps NaN and infinity within bounds.
+    # int32, because float32 counts stop growing at 2**24. The mode keeps the indices of NaN and infinity in bounds.
     counts = jnp.zeros(2 * bins + 1, jnp.int32).at[index].add(1, mode="clip", out_sharding=on_all)
     return counts.astype(jnp.float32)
 
@@ -51,13 +51,13 @@ def widened(counts: Array, doublings: Array) -> Array:
 
 
 def edges_of(bins: int, exponent: Any) -> np.ndarray:
-    """The edges between bins, float64 [2 * bins + 2]; 0 appears twice, around the bin of zeros."""
+    """The edges between bins, float64 [2 * bins + 2]; 0 appears twice, as both edges of bin 0."""
     sides = [np.arange(-bins, 1), np.arange(bins + 1)]
     return np.concatenate(sides) * (2.0 ** float(exponent) / bins)
 
 
 def quantile(fraction: float, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray) -> Any:
-    """`numpy.quantile` of values given by the counts of bins, and by the least and the greatest value."""
+    """Estimates `numpy.quantile` of values from the counts of bins, and from the least and the greatest value."""
     ranks_after = np.cumsum(counts)
     last = ranks_after[-1] - 1
     rank = fraction * last
@@ -74,7 +74,7 @@ def quantile(fraction: float, counts: np.ndarray, edges: np.ndarray, ends: np.nd
 
 
 def least_squares(counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> np.ndarray:
-    """The range within the ends for which quantizing to dtype has the least squared error."""
+    """The range within `ends` with which quantization to dtype has the least squared error."""
     first, last = np.flatnonzero(counts)[[0, -1]]
     counts, edges = counts[first : last + 1], edges[first : last + 2]
     widest = np.asarray([min(ends[0], 0), max(ends[1], 0)], np.float64)
@@ -90,10 +90,10 @@ def least_squares(counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype
 
 
 def _errors(ranges: np.ndarray, counts: np.ndarray, edges: np.ndarray, dtype: Any) -> np.ndarray:
-    """The sum of squared quantization errors for each range, with the values of a bin spread evenly over it.
+    """The sum of squared quantization errors for each range; the values of a bin count as spread evenly over the bin.
 
     In units of the scale, the error of x is x - n, where n is the nearest integer within the limits. The integral of
-    the squared error up to x is n / 12 + (x - n)**3 / 3: a twelfth for each whole step, and the rest.
+    the squared error from 0 to x is n / 12 + (x - n)**3 / 3: 1 / 12 for each step, and the part from n to x.
     """
     low, high = ranges.astype(np.float32).T
     scale, zero_point = scale_and_zero_point(low, high, dtype)

@@ -1,4 +1,4 @@
-"""Observers calibrate the range of a value over batches. They are pytrees for jit, scan, vmap and meshes."""
+"""Observers calibrate the range of a value over batches. They are pytrees, which jit, scan, vmap and meshes take."""
 
 import abc
 from dataclasses import dataclass, field, replace
@@ -23,13 +23,13 @@ NO_COUNTS, SMALLEST_RANGE = np.zeros(0, np.float32), np.int32(histograms.LEAST_E
 class Observer(abc.ABC):
     """The base class of observers.
 
-    A subclass is a frozen dataclass registered by `jax.tree_util.register_dataclass`. Its arrays are fields with
-    defaults, and keep their types; its options are fields marked by `jax.tree.static`. It implements `with_values`,
+    A subclass is a frozen dataclass registered by `jax.tree_util.register_dataclass`. Its arrays are fields that
+    have defaults and keep their types; its options are fields marked by `jax.tree.static`. It implements `with_values`,
     `with_devices` and `range`. The base class handles count, is_finite, empty batches and conversion to float32.
 
     Attributes:
       count: the number of values seen, float32: exact up to 2**24, rounded beyond.
-      is_finite: False once the observer has seen NaN or infinity; the range is meaningless then.
+      is_finite: False once the observer has seen NaN or infinity; the range is then meaningless.
     """
 
     count: Array = NO_VALUES
@@ -41,7 +41,7 @@ class Observer(abc.ABC):
 
     @abc.abstractmethod
     def with_devices(self, axis_name: str) -> Self:
-        """The observer of everything that all devices along a mesh axis have seen."""
+        """The observer of all values that the devices along a mesh axis have seen."""
 
     @abc.abstractmethod
     def range(self, dtype: chex.ArrayDType) -> tuple[chex.Array, chex.Array]:
@@ -51,8 +51,8 @@ class Observer(abc.ABC):
           dtype: int8, uint8, int16 or uint16.
 
         Returns:
-          The lower and upper end, float32: numbers, or arrays for stacked observers. The range need not include 0;
-          `scale_and_zero_point` widens it. An observer that has seen nothing returns infinity and minus infinity.
+          The lower and the upper end: float32 scalars, or arrays for stacked observers. The range need not include 0;
+          `scale_and_zero_point` widens it. An observer that has seen no values returns infinity and minus infinity.
         """
 
     def update(self, x: chex.Array) -> Self:
@@ -64,12 +64,12 @@ class Observer(abc.ABC):
         x = jnp.asarray(x).astype(jnp.float32)
         if x.size == 0:
             return self
-        # The least and the greatest value, which observers compute too, are NaN if one of the values is.
+        # The least and the greatest value, which observers compute anyway, are NaN if any value is NaN.
         is_finite = self.is_finite & jnp.isfinite(jnp.min(x)) & jnp.isfinite(jnp.max(x))
         return replace(self.with_values(x), count=self.count + np.float32(x.size), is_finite=is_finite)
 
     def merged(self, axis_name: str) -> Self:
-        """The observer of everything that all devices have seen, replicated on each.
+        """The observer of all values that the devices have seen, replicated on each device.
 
         Args:
           axis_name: a mesh axis inside of `jax.shard_map`, or an axis of `jax.vmap`.
@@ -107,9 +107,9 @@ class MinMax(_Extremes):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MovingAverage(_Extremes):
-    """Exponential moving averages of the least and the greatest value of each batch, starting at the first batch's.
+    """Exponential moving averages of each batch's least and greatest value, starting with those of the first batch.
 
-    Across devices, the range spans the averages of all devices.
+    The observer merged over devices has a range that contains the averages of all devices.
 
     Attributes:
       momentum: the weight of earlier batches, at least 0 and below 1.
@@ -166,7 +166,7 @@ class _Histogram(_Extremes):
 
     @abc.abstractmethod
     def _range(self, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> Any:
-        """The range, from the bins' counts and edges and the least and greatest value."""
+        """The range, computed from the bins' counts and edges, and from the least and the greatest value."""
 
     def _counts_at(self, exponent: Array) -> Array:
         return histograms.widened(self.counts, exponent - self.exponent)
@@ -178,10 +178,10 @@ class Percentile(_Histogram):
     """The range between two percentiles, from a histogram. `range` computes in NumPy and does not run under jit.
 
     Attributes:
-      percentile: the upper end; the lower end is 100 - percentile. Interpolates like `numpy.percentile`.
+      percentile: the upper percentile; the lower one is 100 - percentile. Interpolates like `numpy.percentile`.
       bins: the number of bins on each side of 0.
       low, high: the least and the greatest value, float32.
-      exponent: the bins cover [-2**exponent, 2**exponent], int32.
+      exponent: int32; the bins cover [-2**exponent, 2**exponent].
       counts: the number of values in each bin, float32 [2 * bins + 1]: exact up to 2**24, rounded beyond.
     """
 
@@ -202,13 +202,13 @@ class Percentile(_Histogram):
 class LeastSquares(_Histogram):
     """The range with the least mean squared quantization error, from a histogram. `range` does not run under jit.
 
-    The error includes clipping, for the scale and zero point that `scale_and_zero_point` gives. The search varies both
-    ends between 0 and the least and the greatest value.
+    The error includes clipping, and is that of the scale and zero point from `scale_and_zero_point`. The search varies
+    the lower end between the least value and 0, and the upper end between 0 and the greatest value.
 
     Attributes:
       bins: the number of bins on each side of 0.
       low, high: the least and the greatest value, float32.
-      exponent: the bins cover [-2**exponent, 2**exponent], int32.
+      exponent: int32; the bins cover [-2**exponent, 2**exponent].
       counts: the number of values in each bin, float32 [2 * bins + 1]: exact up to 2**24, rounded beyond.
     """
 
@@ -218,7 +218,7 @@ class LeastSquares(_Histogram):
 
 
 def observer_of(observer: str | Observer) -> Observer:
-    """The observer that an argument `observer` names or is.
+    """The observer for an argument `observer`, which is a name or an Observer.
 
     Args:
       observer: "minmax", "moving_average", "percentile", "mse" (least squares), or an Observer.

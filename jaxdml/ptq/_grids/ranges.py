@@ -1,4 +1,4 @@
-"""Scales and zero points of values, weights and biases: one formula, with the same bits in NumPy and in JAX.
+"""Scales and zero points of values, weights and biases: formulas that give the same bits in NumPy and in JAX.
 
 NumPy arrays are computed in NumPy, because eager JAX compiles a program for each shape. Subnormal numbers count as
 zero, as in the operators.
@@ -18,7 +18,7 @@ from jaxdml.errors import PtqError, api_boundary
 
 Array = Any
 SMALLEST = rounding.SMALLEST_NORMAL
-INT32_MIN, INT32_MAX = np.float32(-(2.0**31)), np.float32(2.0**31 - 2.0**7)  # float32 numbers that int32 holds
+INT32_MIN, INT32_MAX = np.float32(-(2.0**31)), np.float32(2.0**31 - 2.0**7)  # ends of int32 in float32
 ACTIVATIONS, WEIGHTS = ("int8", "uint8", "int16", "uint16"), ("int8", "int16")
 
 
@@ -28,11 +28,11 @@ def scale_and_zero_point(
 ) -> tuple[chex.Array, chex.Array]:
     """The scale and zero point with which an integer type covers [low, high], widened to include 0.
 
-    Affine: the scale is ``(high - low) / (Max - Min)``, the zero point ``clamp(round(Min - low / scale))``. Symmetric:
-    the scale is ``max(-low, high) / Max`` and the zero point 0; an unsigned type has ``(Max - 1) / 2`` steps on each
-    side and the zero point ``(Max + 1) / 2``. Each operation rounds to float32, ties to even. The scale of an empty
-    range is 1, and no scale is below 2**-126. Traced arrays are not validated: NaN gives a NaN scale, and a range too
-    wide for float32 an infinite scale.
+    Min and Max are the limits of dtype. Affine: the scale is ``(high - low) / (Max - Min)``, and the zero point is
+    ``clamp(round(Min - low / scale))``. Symmetric: the scale is ``max(-low, high) / Max`` and the zero point is 0; for
+    an unsigned type, ``(Max - 1) / 2`` replaces Max, and the zero point is ``(Max + 1) / 2``. Each operation rounds to
+    float32, ties to even. The range [0, 0] has the scale 1, and no scale is below 2**-126. Traced arrays are not
+    validated: NaN gives a NaN scale, and a range too wide for float32 gives an infinite scale.
 
     Args:
       low: the least value, a number or an array with one number for each channel.
@@ -41,18 +41,18 @@ def scale_and_zero_point(
       symmetric: whether the range is symmetric around 0.
 
     Returns:
-      The scale, float32, and the zero point, of dtype, both of low's shape; NumPy arrays unless low or high is a JAX
-      array.
+      The scale, float32, and the zero point, of type dtype, both in low's shape; NumPy arrays unless low or high is a
+      JAX array.
 
     Raises:
-      PtqError: if dtype is another type, shapes differ, or values that are not traced are NaN, infinite, low > high, or
-        further apart than the greatest float32 number.
+      PtqError: if dtype is another type, or if the shapes of low and high differ. If they are not traced, also if one
+        has NaN or infinity, if low > high, or if high - low exceeds the greatest float32 number.
     """
     name = "scale_and_zero_point"
     integers = integer_type(f"{name}: dtype", dtype, ACTIVATIONS)
     shapes = np.shape(low), np.shape(high)
     if shapes[0] != shapes[1]:
-        raise PtqError(f"{name}: low has shape {shapes[0]} and high {shapes[1]}, expected the same: broadcast one")
+        raise PtqError(f"{name}: low has shape {shapes[0]} and high {shapes[1]}, expected equal shapes: broadcast one")
     lows, highs = _same_kind(low, high)
     if isinstance(lows, np.ndarray):
         _check_range(name, lows, highs)
@@ -66,20 +66,20 @@ def quantize_weights(
     """Quantizes weights to ``round(w / scale)``, ties to even, with the scale ``max(|w|) / Max`` and the zero point 0.
 
     int8 weights lie in [-127, 127]: -128 is never used. A channel of zeros has the scale 1. A traced w is not
-    validated: NaN or infinity gives such a scale.
+    validated: NaN in w gives the scale NaN, and infinity an infinite scale.
 
     Args:
       w: float array of any shape.
-      axis: the axis of output channels, for a scale for each channel; None for one scale.
+      axis: the axis of output channels, each of which gets a scale; None for one scale of all weights.
       dtype: int8 or int16.
 
     Returns:
-      The integers, of w's shape and dtype, and the scale, float32, of shape [channels] or []; NumPy arrays if w is
-      one.
+      The integers, of type dtype and in w's shape, and the scale, float32 [channels] or []; NumPy arrays unless w is a
+      JAX array.
 
     Raises:
-      PtqError: if w is not a float array, has no such axis, or is not traced and holds NaN or infinity, or dtype is
-        another type.
+      PtqError: if w is not a float array or has no such axis, or if dtype is another type. For a w that is not traced,
+        also if it holds NaN or infinity.
     """
     name = "quantize_weights"
     integers = integer_type(f"{name}: dtype", dtype, WEIGHTS)
@@ -87,14 +87,14 @@ def quantize_weights(
     if not jnp.issubdtype(w.dtype, jnp.floating):
         raise PtqError(f"{name}: w holds {w.dtype}, expected floats: weights that are integers need no quantization")
     if axis is not None and not is_integer(axis):
-        text = "expected an integer or None: axis is that of the output channels, not those that are reduced"
+        text = "expected an integer or None: give the axis of the output channels, not the reduced axes"
         raise PtqError(f"{name}: axis is {axis!r}, {text}")
     if axis is not None and not -w.ndim <= axis < w.ndim:
-        raise PtqError(f"{name}: axis is {axis}, expected one of w, which has rank {w.ndim} and shape {w.shape}")
+        raise PtqError(f"{name}: axis is {axis}, expected an axis of w, which has rank {w.ndim} and shape {w.shape}")
     form = _weights_of_jax if isinstance(w, jax.Array) else _weights
     quantized, scale = form(w, None if axis is None else axis % w.ndim, integers)
     if _is_known(scale):
-        _check_finite(name, np.asarray(scale), "w", "training has diverged, or the weights are not the ones meant")
+        _check_finite(name, np.asarray(scale), "w", "training has diverged, or these are the wrong weights")
     return quantized, scale
 
 
@@ -113,8 +113,8 @@ def quantize_bias(bias: chex.Array, input_scale: chex.Numeric, filter_scale: che
       int32 array [channels]; a NumPy array unless an argument is a JAX array.
 
     Raises:
-      PtqError: if shapes do not fit, or values that are not traced are NaN or infinite, a scale or a product of scales
-        is not above 2**-126, or the result exceeds int32; the error names a filter scale that is large enough.
+      PtqError: if shapes do not fit. For arrays that are not traced, also if one has NaN or infinity, if a scale or a
+        product of scales is not above 2**-126, or if the result exceeds int32. That error names a larger filter scale.
     """
     name = "quantize_bias"
     given = bias, input_scale, filter_scale
@@ -127,7 +127,7 @@ def quantize_bias(bias: chex.Array, input_scale: chex.Numeric, filter_scale: che
     by_input, by_filter = (xp.broadcast_to(x, shape) for x in (by_input, by_filter))
     known = isinstance(biases, np.ndarray)
     if known:
-        _check_finite(name, biases, "bias", "training has diverged, or the bias is not the one meant")
+        _check_finite(name, biases, "bias", "training has diverged, or this is the wrong bias")
         _check_scales(name, by_input, by_filter)
     with np.errstate(over="ignore"):
         steps = _quotient(biases, by_input * by_filter)
@@ -165,7 +165,7 @@ def _same_kind(*given: Any) -> tuple[Array, ...]:
 
 
 def _like(given: tuple[Any, ...], results: tuple[Array, ...]) -> tuple[Array, ...]:
-    """The results as JAX arrays if an argument is one, else as NumPy arrays."""
+    """The results as JAX arrays if an argument is a JAX array, else as NumPy arrays."""
     is_jax = any(isinstance(x, jax.Array) for x in given)
     return tuple(jnp.asarray(x) if is_jax else np.asarray(x) for x in results)
 
@@ -225,7 +225,7 @@ _weights_of_jax = partial(jax.jit, static_argnums=(1, 2))(_weights)
 
 
 def _check_range(name: str, low: np.ndarray, high: np.ndarray) -> None:
-    source = "calibrate with finite data; an observer that has seen none has the range [inf, -inf]"
+    source = "calibrate with finite data; an observer that has seen no data has the range [inf, -inf]"
     for argument, values in (("low", low), ("high", high)):
         _check_finite(name, values, argument, source)
     if (low > high).any():
@@ -233,7 +233,7 @@ def _check_range(name: str, low: np.ndarray, high: np.ndarray) -> None:
     with np.errstate(over="ignore"):
         is_wide = ~np.isfinite(np.maximum(high, 0) - np.minimum(low, 0))
     if is_wide.any():
-        raise PtqError(f"{name}: high - low is no finite float32 number{_where(is_wide)}: clip the range")
+        raise PtqError(f"{name}: high - low is not a finite float32 number{_where(is_wide)}: clip the range")
 
 
 def _check_finite(name: str, values: np.ndarray, argument: str, source: str) -> None:
@@ -248,7 +248,7 @@ def _check_scales(name: str, input_scale: np.ndarray, filter_scale: np.ndarray) 
         is_right = (input_scale > 0) & (filter_scale > 0) & (product > SMALLEST) & np.isfinite(product)
     if not is_right.all():
         rule = "input_scale, filter_scale and their product must be finite and above 2**-126"
-        raise PtqError(f"{name}: {rule}, and are not{_where(~is_right)}: take the scales that quantization gave")
+        raise PtqError(f"{name}: {rule}; one is wrong{_where(~is_right)}: take the scales that quantization gave")
 
 
 def _check_bias(name: str, bias: np.ndarray, input_scale: np.ndarray, steps: np.ndarray) -> None:
@@ -257,7 +257,7 @@ def _check_bias(name: str, bias: np.ndarray, input_scale: np.ndarray, steps: np.
         enough = (np.abs(bias) / (input_scale * np.float32(2**30)))[is_large]
         raise PtqError(
             f"{name}: bias / (input_scale * filter_scale) does not fit int32{_where(is_large)}. Quantize the filter "
-            "with filter_scale = max(filter_scale, |bias| / (input_scale * 2**30)), there at least "
+            "with filter_scale = max(filter_scale, |bias| / (input_scale * 2**30)); in these channels that is at least "
             f"{', '.join(str(x) for x in enough[:8])}"
         )
 

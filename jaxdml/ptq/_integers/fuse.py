@@ -1,4 +1,4 @@
-"""Fuse a graph with quantize and dequantize nodes to quantized operators, and prepare its weights."""
+"""Fuses a graph with quantize and dequantize nodes to quantized operators, and prepares its weights."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,10 +17,10 @@ from jaxdml.ptq._trace.scans import LAYERS, body_of, each_layer, stacked, with_b
 
 
 def on_integers(graph: Graph) -> tuple[Graph, dict[str, Any]]:
-    """The graph with quantized operators, and its parameters by name; those of a scan's layers are stacked.
+    """The graph with quantized operators, and a dict of its parameters; parameters in scans are stacked over layers.
 
     Raises:
-      PtqError: if the layers of a scan become other operators.
+      PtqError: if the layers of a scan become different operators.
     """
     result, params = _with_params(graph)
     nodes, of_scans = [], dict[str, Any]()
@@ -41,7 +41,7 @@ def _with_params(graph: Graph) -> tuple[Graph, dict[str, Any]]:
 
 
 def _as_parameters(layer: Graph) -> Graph:
-    """The fused graph of a layer, with all of its constants as arrays that a scan takes."""
+    """The fused graph of a layer, with all of its constants as JAX arrays, which a scan takes."""
     graph, params = _with_params(layer)
     return graph.replace(constants=jax.tree.map(jnp.asarray, {**graph.constants, **params}))
 
@@ -49,7 +49,7 @@ def _as_parameters(layer: Graph) -> Graph:
 def _with_barriers(graph: Graph) -> Graph:
     """The graph with a barrier after quantized operators that several nodes read.
 
-    Without a barrier XLA fuses the rounding into each reader, and keeps the floats before it for all of them: four
+    Without a barrier XLA fuses the rounding into each reader, and stores the floats instead of the integers: four
     times the bytes.
     """
     readers = graph.consumers()
@@ -64,7 +64,7 @@ def _with_barriers(graph: Graph) -> Graph:
 
 
 def explained(graph: Graph) -> Graph:
-    """The graph as its table shows it: every float node has a reason, and the nodes of a body follow their scan."""
+    """The graph to print as a table: every float node has a remark, and the nodes of a body follow their scan."""
     nodes = []
     for node in graph.nodes:
         body = node.options.get("body")
@@ -72,7 +72,7 @@ def explained(graph: Graph) -> Graph:
             nodes += [node.replace(on="", remark="its body follows, planned once for all layers")]
             nodes += explained(graph.replace(nodes=body.nodes)).nodes
         elif node.on == "floats" and node.operator.kind in (*JOINS, *MOVERS, *CHAINED):
-            nodes.append(node.replace(remark="its inputs are floats, or floats alone read it"))
+            nodes.append(node.replace(remark="its inputs are floats, or only operators on floats read its result"))
         elif node.on == "floats" and not node.remark and node.operator not in (QUANTIZE, DEQUANTIZE):
             nodes.append(node.replace(remark=f"there is no quantized {node.operator.name}"))
         else:

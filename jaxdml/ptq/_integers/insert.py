@@ -1,4 +1,4 @@
-"""Insert quantize and dequantize nodes into a float graph: what the fusing pass reads."""
+"""Inserts quantize and dequantize nodes into a float graph, which the fusing pass then fuses."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from jaxdml.ptq._trace.values import Value
 
 Parameters = tuple[np.ndarray, np.ndarray]  # scale and zero point
 ROLES = "scale", "zero_point"
-MOST_STEPS = 2.0**30  # of a bias in int32: the rest is for the sum of products
+MOST_STEPS = 2.0**30  # largest quantized bias; the rest of int32 is for the sum of products
 
 
 def quantized_graph(unit: Unit, parameters: Mapping[Value, Parameters], scan: str = "") -> Graph:
@@ -27,8 +27,8 @@ def quantized_graph(unit: Unit, parameters: Mapping[Value, Parameters], scan: st
 
     Args:
       unit: a unit with constants.
-      parameters: scale and zero point of each value that sets a range; stacked over layers in bodies.
-      scan: the scan whose body the unit is.
+      parameters: maps values that set a range to scale and zero point, which in bodies are stacked over layers.
+      scan: the first result of the scan if the unit is the body of a scan, else "".
     """
     own = {value.base: pair for value, pair in parameters.items() if value.scan == scan}
     added = {_named(name, role): x for name, pair in own.items() for role, x in zip(ROLES, pair, strict=True)}
@@ -44,7 +44,7 @@ def _named(name: str, role: str) -> str:
 
 
 class _Inserter:
-    """Inserts the nodes of one unit, or of one layer of it."""
+    """Inserts nodes into the graph of a unit, or of one layer of a unit."""
 
     def __init__(self, unit: Unit, graph: Graph, bodies: Mapping[str, Graph]) -> None:
         self._unit, self._plan, self._graph, self._bodies = unit, unit.plan, graph, bodies
@@ -55,7 +55,7 @@ class _Inserter:
         self._biases = {each.weight_name: each.bias_name for each in unit.builder.contractions if each.has_bias}
 
     def graph(self) -> Graph:
-        """The graph with the nodes."""
+        """The graph with quantize and dequantize nodes."""
         for name in self._graph.inputs:
             self._quantize(name)
         for node in self._graph.nodes:
@@ -87,7 +87,7 @@ class _Inserter:
             self._quantize(name)
 
     def _read(self, name: str, reads_integers: bool) -> str:
-        """The name under which a node reads a value: its dequantized form, if the node or the value is on integers."""
+        """The name under which a node reads a value: the dequantized one's, if the node or the value is on integers."""
         is_quantized = name in self._plan.quantized and (reads_integers or name in self._plan.results)
         return _named(name, "dequantized") if is_quantized else name
 
@@ -117,7 +117,7 @@ class _Inserter:
     # Weights -----------------------------------------------------------------------------------------------------
 
     def _with_integer_weights(self, node: Node) -> Node:
-        """The contraction with dequantized integers as its weights, with a scale for each output channel."""
+        """The contraction with dequantized int8 weights, which have a scale for each output channel."""
         data, weight, *bias = node.inputs
         if weight not in self._constants:
             return node
@@ -135,15 +135,15 @@ class _Inserter:
         """Quantizes weights, and returns the names of the integers, scales and zero points.
 
         Args:
-          output: the contraction's result.
-          weight: the weights' name.
+          output: name of the contraction's result.
+          weight: name of the weights.
           axis: the axis of output channels.
-          least: the least scale of each channel with which its bias fits int32.
+          least: for each channel, the least scale with which the channel's bias fits int32; None if there is no bias.
         """
         w = np.asarray(self._constants.pop(weight))
         integers, scale = quantize_weights(w, axis)
         if least is not None:
-            # A channel of zeros is exact with any scale: it takes one with which the bias has 2**20 steps.
+            # A channel of zeros is exact with any scale; its scale is the one with which the quantized bias is 2**20.
             rest = tuple(i for i in range(w.ndim) if i != axis % w.ndim)
             scale = np.where(w.any(rest) | (least == 0), scale, least * np.float32(2**10)).astype(np.float32)
         if least is not None and (scale < least).any():
@@ -177,7 +177,7 @@ class _Inserter:
         self._dequantize(name)
 
     def _nodes_between(self, root: str, name: str) -> list[Node]:
-        """The nodes that compute a value from a root and numbers, in order."""
+        """The nodes that compute a value from a root and constants, in order."""
         pending, found = [name], dict[Node, int]()
         while pending:
             each = pending.pop()
@@ -188,7 +188,7 @@ class _Inserter:
         return sorted(found, key=found.__getitem__)
 
     def _table(self, root: str, name: str, within: list[Node]) -> np.ndarray:
-        """The function's quantized result for each integer of the root, in ascending order."""
+        """The table: the quantized result for each integer that the root can have, in ascending order."""
         x_scale, x_zero_point = self._parameters(self._plan.ranges[root])
         y_scale, y_zero_point = self._parameters(self._plan.ranges[name])
         limits = np.iinfo(x_zero_point.dtype)

@@ -1,4 +1,4 @@
-"""What a quantized graph computes on integers, beside DirectML's operators, and quantize and dequantize nodes."""
+"""Integer operators of quantized graphs beyond DirectML's own, and the operators of quantize and dequantize nodes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ Pairs = Sequence[tuple[int, int]]
 
 
 def _as_images(x: Array, axes: Sizes) -> tuple[Array, tuple[Any, ...]]:
-    """x as [N, C, H, W] whose H and W are the given axes, and the sizes of the other axes."""
+    """x as [N, C, H, W], where H and W have the elements along `axes`, and the sizes of all other axes."""
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     sizes = tuple(x.shape[axis] for axis in kept)
     space = [x.shape[axis] for axis in axes]
@@ -37,7 +37,7 @@ def _as_images(x: Array, axes: Sizes) -> tuple[Array, tuple[Any, ...]]:
 def quantized_mean(
     x: Array, x_scale: Array, x_zero_point: Array, y_scale: Array, y_zero_point: Array, *, axes: Sizes
 ) -> Array:
-    """Means over axes of quantized x, quantized: average pooling with a window as large as the image."""
+    """Quantized means over axes of quantized x, by average pooling with a window as large as the image."""
     images, sizes = _as_images(x, axes)
     parameters = map(directml.scalar, (x_scale, x_zero_point, y_scale, y_zero_point))
     return quantized_linear_average_pooling(images, *parameters, window_size=images.shape[2:]).reshape(sizes)
@@ -47,7 +47,7 @@ def quantized_average(
     x: Array, x_scale: Array, x_zero_point: Array, y_scale: Array, y_zero_point: Array, *, window: Sizes,
     strides: Sizes, padding: Pairs, include_padding: bool,
 ) -> Array:  # fmt: skip
-    """Means over windows of quantized x, quantized."""
+    """Quantized means over windows of quantized x."""
     axes = [i for i in range(x.ndim) if (window[i], strides[i], *padding[i]) != (1, 1, 0, 0)]
     images, sizes = _as_images(x, axes)
     start, end = ([*(padding[i][j] for i in axes), 0][:2] for j in (0, 1))
@@ -71,7 +71,7 @@ def convolution_to_float(
     x: Array, x_scale: Array, x_zero_point: Array, w: Array, w_scale: Array, w_zero_point: Array,
     bias: Array | None = None, *, strides: Sizes, dilations: Sizes, padding: Pairs, group_count: int,
 ) -> Array:  # fmt: skip
-    """Convolution of quantized [N, C, *spatial] in floats; bias is int32 [O] with the scale x_scale * w_scale."""
+    """Convolution of quantized [N, C, *spatial] to floats; bias is int32 [O] with the scale x_scale * w_scale."""
     options: dict[str, Any] = {"strides": strides, "dilations": dilations, "padding": padding}
     y = directml.integer_convolution(x, w, x_zero_point, w_zero_point, group_count=group_count, **options)
     if bias is not None:
@@ -83,16 +83,16 @@ def convolution_to_float(
 def dynamic_product(
     a: Array, b: Array, b_scale: Array | None = None, bias: Array | None = None, *, alpha: float = 1.0
 ) -> Array:
-    """The product of a and b in floats, times alpha; each row of float a is quantized to uint8 by its own range.
+    """alpha times the product of `a` and `b`, as floats; each row of float `a` is quantized to uint8 with its range.
 
-    b is int8 with b_scale. If b_scale is None, b is float, and each column is quantized to int8 by its own range.
+    `b` is int8 with b_scale. If b_scale is None, `b` is float, and each column is quantized to int8 with its range.
     """
     of_a, a_scale, a_zero_point = _by_range(a, -1, np.uint8, symmetric=False)
     of_b, b_scale = _by_range(b, -2, np.int8, symmetric=True)[:2] if b_scale is None else (b, b_scale)
     b_scale = b_scale * np.float32(alpha) if alpha != 1.0 else b_scale
     if a.ndim == 2 or b.ndim > 2:
         return directml.float_product(of_a, of_b, a_scale, b_scale, a_zero_point, None, bias)
-    # Prepared weights fit one product of all rows only.
+    # Prepared weights work only with one product of all rows.
     rows = math.prod(a.shape[:-1])
     of_a, a_scale, a_zero_point = (x.reshape(rows, x.shape[-1]) for x in (of_a, a_scale, a_zero_point))
     y = directml.float_product(of_a, of_b, a_scale, b_scale, a_zero_point, None, bias)
@@ -100,7 +100,7 @@ def dynamic_product(
 
 
 def _by_range(x: Array, axis: int, dtype: Any, *, symmetric: bool) -> tuple[Array, Array, Array]:
-    """x quantized by the range of each vector along an axis, with scales and zero points of size 1 along that axis."""
+    """Quantizes each vector of x along an axis with its own range; scales and zero points have size 1 on that axis."""
     x = x.astype(np.float32)
     least, greatest = jnp.min(x, axis, keepdims=True), jnp.max(x, axis, keepdims=True)
     scale, zero_point = scale_and_zero_point(least, greatest, dtype, symmetric=symmetric)
@@ -152,6 +152,6 @@ def operator_named(name: str, kind: str | None, *, is_equation: bool) -> Operato
     """The operator that a file names.
 
     Raises:
-      KeyError: if there is none.
+      KeyError: if there is no operator of this name.
     """
     return equation(name, kind) if is_equation else _BY_NAME[name]

@@ -19,7 +19,7 @@ from jaxdml._graph.rules import (
     unary,
 )
 
-B_SCALE = {"dot": 4, "dot_to_float": 3}  # position of b's scale among the inputs of a product
+B_SCALE = {"dot": 4, "dot_to_float": 3}  # position of the scale of `b` among the inputs of a product
 
 
 def _convolution(node: Node, grids: Grids) -> Fusion:
@@ -33,7 +33,7 @@ def _convolution(node: Node, grids: Grids) -> Fusion:
 
 
 def _product(node: Node, grids: Grids) -> Fusion:
-    """A quantized product, with the factor alpha folded into b's scale, and with its bias if it returns floats."""
+    """A quantized product, with alpha folded into the scale of `b`, and with a bias if the product returns floats."""
     fusion, b = RULES["dot"](node, grids), input_of(grids, node.inputs[1], axis=-1)
     if fusion.kind == "dot_to_float":
         added = added_bias_of(node, b, grids)
@@ -49,11 +49,11 @@ def _product(node: Node, grids: Grids) -> Fusion:
 
 
 def _padding(node: Node, grids: Grids) -> Fusion:
-    """A padding with zeros, which are the zero point."""
+    """A padding with zeros, which the zero point represents."""
     x = input_of(grids, node.inputs[0])
     y, reader = output_of(grids, node, x)
     if not grids.are_equal(x, y):
-        raise StaysFloat("its input and result have other scales")
+        raise StaysFloat("its input and its result have different scales")
     return Fusion("pad", (x.value, grids.zero_point_of(x)), node, (reader,))
 
 

@@ -1,6 +1,6 @@
 """A JAX function as a list of equations. Only this file and `signature.py` read jaxprs.
 
-Calls are inlined and equal equations are merged. A value's name depends on the structure of the function alone, so
+Calls are inlined and equal equations are merged. A value's name depends only on the structure of the function, so
 tracing with another batch size gives the same names.
 """
 
@@ -31,8 +31,8 @@ class Equation:
 
     Attributes:
       primitive: the JAX primitive.
-      inputs: names of values.
-      outputs: names of values.
+      inputs: names of the input values.
+      outputs: names of the output values.
       params: the primitive's parameters.
       dtypes: the types of the inputs.
       scope: the equation's `jax.named_scope`s, outermost first, joined by slashes.
@@ -53,16 +53,16 @@ class Equation:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A function as equations.
+    """A function as a list of equations.
 
     Attributes:
-      equations: in order of execution.
+      equations: the equations, in order of execution.
       params: maps the name of each leaf of the parameters to its path in the pytree, the outermost key first.
       inputs: names of the leaves of the inputs, in order.
       outputs: names of the leaves of the outputs, in order.
       structure: the pytree structure of the outputs.
-      constants: literals and captured arrays by name.
-      avals: shape and type of each value by name.
+      constants: maps names to literals and captured arrays.
+      avals: maps the name of each value to its shape and type.
     """
 
     equations: tuple[Equation, ...]
@@ -74,10 +74,10 @@ class Program:
     avals: Mapping[str, Any]
 
     def signature(self) -> tuple[str, ...]:
-        """The program as text, a line for each input, parameter and equation, without the sizes of the inputs."""
+        """The program as lines of text: inputs, parameters, captured arrays, equations, without sizes of inputs."""
         lines = [f"{name}: {self.avals[name].dtype}[{self.avals[name].ndim}]" for name in self.inputs]
         lines += [f"{name}: {self.avals[name].str_short()}" for name in self.params]
-        # Each trace must capture the same arrays, also those that NumPy computes from the sizes of the inputs.
+        # Each trace must capture equal arrays; an array that NumPy computes from the sizes of inputs is captured, too.
         captured = ((name, value) for name, value in self.constants.items() if np.ndim(value))
         lines += [
             f"{name}: {self.avals[name].str_short()} {digest(np.asarray(value).tobytes())}" for name, value in captured
@@ -90,11 +90,11 @@ class Program:
         return (*lines, f"return {', '.join(map(self._text, self.outputs))}")
 
     def shapes(self) -> str:
-        """A digest of the shapes and types of all values; functions with equal signatures may differ in it."""
+        """A digest of the shapes and types of all values; it may differ between functions with equal signatures."""
         return digest(" ".join(aval.str_short() for aval in self.avals.values()).encode())
 
     def _text(self, name: str) -> str:
-        """A value's name, with the number if the value is a literal."""
+        """A value's name, followed by its number if the value is a literal."""
         constant = self.constants.get(name)
         is_literal = constant is not None and np.ndim(constant) == 0
         return f"{name}={np.asarray(constant)}" if is_literal else name
@@ -104,7 +104,7 @@ def program_of(apply: Callable[..., Any], params: Any, inputs: tuple[Any, ...]) 
     """The equations of apply(params, *inputs).
 
     Args:
-      apply: a function that JAX traces.
+      apply: the function; JAX traces it.
       params, inputs: pytrees of arrays or of `jax.ShapeDtypeStruct`.
     """
     structs = jax.tree.map(struct_of, (params, *inputs))
@@ -132,7 +132,7 @@ def program_of_jaxpr(jaxpr: Any, params: Mapping[int, tuple[str, ...]], scope: s
 
     Args:
       jaxpr: a closed jaxpr.
-      params: maps the positions of the jaxpr's inputs that are parameters to their paths.
+      params: maps the position of each input that is a parameter to the path of the parameter.
       scope: the `jax.named_scope`s around the jaxpr.
     """
     writer = _Writer()
@@ -148,7 +148,7 @@ def program_of_jaxpr(jaxpr: Any, params: Mapping[int, tuple[str, ...]], scope: s
 
 
 def bind(node: Node, program: Program) -> Node:
-    """The node with its equation in place of the equation's number, if it runs one."""
+    """The node, with the index in its option `equation` replaced by that equation of the program."""
     if "equation" not in node.options:
         return node
     return node.replace(options={**node.options, "equation": program.equations[node.options["equation"]]})
@@ -188,7 +188,7 @@ def _varying(x: Any) -> frozenset[Any]:
 
 
 def _cast(x: Any, dtype: Any) -> Any:
-    """Casts between float types; quantized integers in place of floats stay as they are."""
+    """Casts x if both types are float types; integers, such as quantized values, stay as they are."""
     both = jax.numpy.issubdtype(x.dtype, jax.numpy.floating), jax.numpy.issubdtype(dtype, jax.numpy.floating)
     return x if x.dtype == dtype or not all(both) else lax.convert_element_type(x, dtype)
 
@@ -223,7 +223,7 @@ class _Writer:
         return str(self.seen[key])
 
     def write(self, jaxpr: Any, names: Sequence[str], constants: Sequence[Any], scope: str) -> list[str]:
-        """Appends the equations of a jaxpr whose inputs have these names, and returns the names of its outputs."""
+        """Appends the equations of a jaxpr with inputs called `names`, and returns the names of its outputs."""
         of: dict[Any, str] = dict(zip(jaxpr.invars, names, strict=True))
         for var, value in zip(jaxpr.constvars, constants, strict=True):
             of[var] = self.constant(value, "captured")

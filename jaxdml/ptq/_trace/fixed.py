@@ -1,4 +1,4 @@
-"""The values of a program that do not depend on its inputs, and the axes along which they vary."""
+"""The values of a program that do not depend on its inputs, and the axes along which their elements differ."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from jaxdml.ptq._trace.equations import Equation, Program
 
 Axes = frozenset[int]
-# Primitives that compute each element of the result from the elements at the same index.
+# Primitives that compute each element of the result from the inputs' elements at the same index.
 ELEMENT_WISE = frozenset((
     "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "clamp",
     "convert_element_type", "copy", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp",
@@ -16,7 +16,7 @@ ELEMENT_WISE = frozenset((
     "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "not", "or", "pow", "reduce_precision",
     "rem", "round", "rsqrt", "select_n", "sign", "sin", "sinh", "sqrt", "square", "sub", "tan", "tanh", "xor",
 ))  # fmt: skip
-# Primitives that turn a constant array into a constant array of the same number, or cast the number.
+# Primitives that only move, repeat or cast elements: if all elements of the input are equal, so are the result's.
 NUMBER_STAYS = ("broadcast_in_dim", "convert_element_type", "copy", "reshape", "squeeze", "transpose")
 # Primitives that return their input.
 IDENTITIES = frozenset(("copy", "copy_p", "name", "stop_gradient"))
@@ -43,7 +43,7 @@ class FixedValues:
         self.names = frozenset(self._varying)
 
     def varying(self, name: str) -> Axes:
-        """The axes along which a fixed value may vary, by the shapes of the value and of its parameters."""
+        """The axes along which elements of a fixed value may differ; found from shapes and equations, not elements."""
         return self._varying[name]
 
     def rank(self, name: str) -> int:
@@ -55,7 +55,7 @@ class FixedValues:
         return bool(self._program.avals[data].shape == self._program.avals[equation.outputs[0]].shape)
 
     def number(self, name: str) -> np.ndarray | None:
-        """The number that all elements of a value equal: a literal, possibly broadcast and cast; else None."""
+        """The number of a literal, or of a literal that was broadcast or cast; None for other values."""
         casts = []
         while name not in self._program.constants:
             maker = self._makers.get(name)
@@ -75,7 +75,7 @@ class FixedValues:
         return self._makers.get(name)
 
     def leaves(self, name: str) -> tuple[str, ...]:
-        """The parameters that a fixed value is computed from, in order."""
+        """The parameters from which a fixed value is computed, in order."""
         return self._leaves.get(name, ())
 
     def _axes(self, equation: Equation, shape: Sequence[Any]) -> Axes:
@@ -99,7 +99,7 @@ def _not_one(shape: Sequence[Any]) -> Axes:
 
 
 def unit_reshape(before: Sequence[Any], after: Sequence[Any]) -> dict[int, int] | None:
-    """Maps each axis of size above 1 to its new position; None if the reshape does more than add or drop unit axes."""
+    """Maps each axis of size above 1 to its new position; None if the reshape changes axes of other sizes."""
     old, new = ([axis for axis, size in enumerate(shape) if size != 1] for shape in (before, after))
     if len(old) != len(new) or any(before[i] != after[j] for i, j in zip(old, new, strict=True)):
         return None

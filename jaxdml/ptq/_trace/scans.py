@@ -1,8 +1,8 @@
 """Scans over layers: one body, planned once, with the weights, scales and tables of all layers stacked.
 
-A scan over layers is a `lax.scan` whose sequences are parameters. Every stage handles its body as a graph of its own
-whose constants have a leading axis of layers. `each_layer` and `stacked` go from that graph to one graph a layer and
-back; `with_body` puts the graph into the node of the scan, and `body_of` takes it out again.
+A scan over layers is a `lax.scan` whose sequences are parameters. Every stage handles the body as a separate
+graph whose constants have a leading axis of layers. `each_layer` splits this graph into one graph for each layer, and
+`stacked` joins those; `with_body` puts the graph into the node of the scan, and `body_of` takes it out again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,13 +25,13 @@ SCAN = "scan"
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """The equation of a scan over layers, analyzed. Positions count the inputs of the scan, which the body shares.
+    """An analyzed scan over layers. Positions are indices into its inputs; its body has the same inputs.
 
     Attributes:
-      program: the body; its params are the inputs that do not depend on data, its inputs the other inputs.
-      data: positions of the inputs that depend on data: constants, then everything carried.
-      layers: positions of the sequences, which have one element a layer.
-      fixed: positions of the constants that do not depend on data.
+      program: the body as a program. Its `params` are the inputs that do not depend on data; its `inputs` are the rest.
+      data: positions of the inputs that depend on data: first those that all layers share, then the carried values.
+      layers: positions of the sequences; a sequence has one element for each layer.
+      fixed: positions of the inputs that all layers share and that do not depend on data.
       carried: number of carried values; they come first among the body's results, and last in `data`.
       length: number of layers.
       reverse: whether the last layer runs first.
@@ -46,7 +46,7 @@ class Loop:
     reverse: bool
 
     def of_layer(self, number: int, values: Sequence[Any]) -> list[Any]:
-        """The body's params in a layer, of the values of all inputs that do not depend on data, in order."""
+        """The body's params in layer `number`; `values` has all inputs that do not depend on data, in order."""
         places = sorted((*self.fixed, *self.layers))
         return [x[number] if place in self.layers else x for place, x in zip(places, values, strict=True)]
 
@@ -56,10 +56,10 @@ class Body:
     """The nodes that a scan runs once for each layer.
 
     Attributes:
-      nodes: in order of execution.
+      nodes: the nodes, in order of execution.
       inputs: names of the values that depend on data.
       outputs: names of the body's results, then of further values that the scan stacks.
-      stacked: names of the constants that have one element a layer.
+      stacked: names of the constants that have one element for each layer.
       data: positions of the scan's inputs that depend on data.
     """
 
@@ -74,17 +74,17 @@ def loop_of(
     equation: Equation, avals: Mapping[str, Any], is_data: Callable[[int], bool],
     path: Callable[[int], tuple[str, ...]] = lambda place: (str(place),),
 ) -> Loop | None:  # fmt: skip
-    """Analyzes a scan; None if it has no sequences, or its sequences depend on data.
+    """Analyzes a scan; None if it has no sequences, or if one of them depends on data.
 
     Args:
       equation: the scan.
-      avals: shape and type of each value of the program around the scan.
-      is_data: whether the input at a position depends on data.
-      path: the path of the parameter from which the input at a position is computed.
+      avals: maps each value of the program around the scan to its shape and type.
+      is_data: maps the position of an input to whether the input depends on data.
+      path: maps the position of an input to the path of the parameter from which the input is computed.
     """
     jaxpr = equation.params["jaxpr"]
     within = [var.aval.ndim for var in jaxpr.jaxpr.invars]
-    # Inside the body a sequence has one axis less; a carried value has as many axes.
+    # Inside the body a sequence has one axis less, and a carried value has the same number of axes.
     layers = tuple(place for place, name in enumerate(equation.inputs) if avals[name].ndim != within[place])
     results = zip(jaxpr.jaxpr.outvars, equation.outputs, strict=True)
     carried = sum(var.aval.ndim == avals[name].ndim for var, name in results)
@@ -101,7 +101,7 @@ def loop_of(
 
 
 def each_layer(graph: Graph) -> list[Graph]:
-    """One graph for each layer, of a graph whose constants are stacked."""
+    """Splits a graph with stacked constants into one graph for each layer."""
     length = len(jax.tree.leaves(dict(graph.constants))[0])
     return [
         graph.replace(
@@ -112,20 +112,20 @@ def each_layer(graph: Graph) -> list[Graph]:
 
 
 def stacked(graphs: Sequence[Graph], name: str) -> Graph:
-    """The first of the graphs, with the constants of all of them stacked.
+    """The first graph, with the constants of all graphs stacked.
 
     Args:
-      graphs: one for each layer.
+      graphs: the graphs, one for each layer.
       name: the name of the scan.
 
     Raises:
-      PtqError: if the graphs have other nodes.
+      PtqError: if the nodes of the graphs differ.
     """
     first = graphs[0]
     for number, graph in enumerate(graphs):
         if [_identity(node) for node in graph.nodes] != [_identity(node) for node in first.nodes]:
-            remedy = "its ranges make other operators of it; write the layers as a Python loop"
-            raise PtqError(f"layer {number} of {name} cannot be scanned with the others: {remedy}")
+            remedy = "its ranges give it other operators; write the layers as a Python loop"
+            raise PtqError(f"layer {number} of {name} cannot be scanned with layer 0: {remedy}")
     constants = {each: jax.tree.map(_stack, *(graph.constants[each] for graph in graphs)) for each in first.constants}
     return first.replace(constants=constants)
 
@@ -139,7 +139,7 @@ def _identity(node: Node) -> tuple[Any, ...]:
 
 
 def with_body(node: Node, graph: Graph, data: tuple[int, ...]) -> tuple[Node, dict[str, Any]]:
-    """The node of a scan that runs a graph for each layer, and the graph's stacked constants by their names outside.
+    """The node of a scan that runs a graph for each layer, and a dict of its stacked constants for the outer graph.
 
     Args:
       node: the scan's node, with or without a body.
@@ -160,7 +160,7 @@ def with_body(node: Node, graph: Graph, data: tuple[int, ...]) -> tuple[Node, di
 
 
 def body_of(node: Node, constants: Mapping[str, Any]) -> Graph:
-    """The body of a scan's node as a graph, with its constants taken from those of the graph around it."""
+    """The body of a scan's node as a graph, with its constants taken from the graph around it."""
     body: Body = node.options["body"]
     arrays = jax.device_get([constants[name] for name in node.inputs[len(body.inputs) :]])
     return Graph(body.nodes, body.inputs, body.outputs, dict(zip(body.stacked, arrays, strict=True)))
@@ -170,7 +170,7 @@ def body_of(node: Node, constants: Mapping[str, Any]) -> Graph:
 
 
 def bound(nodes: Sequence[Node], program: Program) -> list[Node]:
-    """The nodes with the equations of a program that they run, also inside of bodies."""
+    """The nodes, with each index of an equation replaced by that equation of the program; also inside of bodies."""
     return [_bound_scan(bind(node, program), program) if "body" in node.options else bind(node, program)
             for node in nodes]  # fmt: skip
 
@@ -191,7 +191,7 @@ def _run_layers(*arrays: Any, equation: Equation, loop: Loop, body: Body) -> tup
       *arrays: the inputs that depend on data, in the order of `loop.data`; then the stacked constants.
       equation: the float function's scan.
       loop: the same scan, analyzed.
-      body: what runs in place of the scan's own body.
+      body: the nodes that run in place of the scan's own body.
     """
     count = len(loop.data)
     data, constants = with_equal_vma(arrays[:count]), dict(zip(body.stacked, arrays[count:], strict=True))

@@ -1,4 +1,4 @@
-"""Text that identifies what equations compute, and that stays the same for inputs of other sizes."""
+"""Texts that identify the computation of a program, independent of the sizes of its inputs."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -20,19 +20,19 @@ def fingerprint(signature: Sequence[str]) -> str:
 
 
 def digest(data: bytes) -> str:
-    """The first 64 bits of a cryptographic digest, in hexadecimal."""
+    """The first 64 bits of the SHA-256 digest of bytes, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 
 def params_text(params: Mapping[str, Any]) -> str:
-    """The parameters of a primitive that affect values, as text; the same for all sizes of the inputs."""
+    """Those parameters of a primitive that affect values, as text; the sizes of inputs do not change the text."""
     texts = ((key, _text(value)) for key, value in sorted(params.items()) if key not in IGNORED)
     joined = ", ".join(f"{key}={text}" for key, text in texts if text)
     return f" [{joined}]" if joined else ""
 
 
 def holds_code(value: Any) -> bool:
-    """Whether a primitive's parameter is or contains a function; text cannot tell whether two functions are equal."""
+    """Whether a primitive's parameter is or contains a function. Text does not show if two functions are equal."""
     if isinstance(value, tuple | list):
         return any(map(holds_code, value))
     return hasattr(value, "eqns") or (callable(value) and not isinstance(value, type))

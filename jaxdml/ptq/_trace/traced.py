@@ -33,7 +33,7 @@ class Traced:
         """Traces the function for inputs.
 
         Raises:
-          PtqError: if the equations are not those that were quantized.
+          PtqError: if the equations differ from the quantized ones.
         """
         program = program_of(self.apply, self.params, inputs)
         signature = program.signature()
@@ -54,8 +54,8 @@ def _first_difference(quantized: Sequence[str], traced: Sequence[str]) -> str:
     was, now = next(((a, b) for a, b in pairs if a != b), (f"{len(quantized)} equations", f"{len(traced)} equations"))
     prints = f"{fingerprint(quantized)} and {fingerprint(traced)}"
     return (
-        f"apply computes other equations than those that were quantized (fingerprints {prints}); they part at\n"
+        f"apply computes other equations than those that were quantized (fingerprints {prints}); they first differ at\n"
         f"  quantized  {was}\n  traced     {now}\n"
-        "If shapes of inputs change what apply computes, quantize with batches of these shapes; if apply itself has "
+        "If the equations depend on the shapes of inputs, quantize with batches of these shapes; if apply itself has "
         "changed, quantize it again"
     )

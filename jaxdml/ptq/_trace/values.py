@@ -1,4 +1,4 @@
-"""Keys of a function's values."""
+"""Keys that identify the values of a function."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 class Value:
     """A value of the function, or something that belongs to one, such as its scale.
 
-    `str` gives the name in a graph. No code parses such a name: facts are fields of this key.
+    `str` gives the name in a graph. No code parses such a name; code reads the fields instead.
 
     Attributes:
       base: the value's name in its program.
-      role: what belongs to the value, such as "scale"; "" for the value itself.
+      role: the role of something that belongs to the value, such as "scale"; "" for the value itself.
       scan: the first result of the scan whose body computes the value; "" outside of scans.
     """
 
