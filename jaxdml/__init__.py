@@ -69,10 +69,10 @@ if _typing.TYPE_CHECKING:
     from jaxdml import ptq as ptq
     from jaxdml import reference as reference
     from jaxdml import typing as typing
-else:  # type checkers would take a `__getattr__` to have every name
+else:  # with this `__getattr__`, type checkers would accept every name
 
     def __getattr__(name: str) -> _typing.Any:
-        """Imports a submodule when it is first used. `jaxdml.onnx` needs the package onnx, an extra."""
+        """Imports a submodule when it is first used. `jaxdml.onnx` needs the extra `onnx`."""
         if name in _SUBMODULES:
             return _importlib.import_module(f"jaxdml.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -82,7 +82,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_SUBMODULES})
 
 
-# Users and their pickles see the public path.
+# Reprs, tracebacks and pickles name the public module `jaxdml` instead of the private one.
 for _name in __all__:
     if hasattr(globals().get(_name), "__qualname__"):
         globals()[_name].__module__ = __name__

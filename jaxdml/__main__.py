@@ -19,7 +19,7 @@ from jaxdml import reference
 from jaxdml.examples import digits
 
 LOWEST_ACCURACY = 95.0  # percent
-LARGEST_LOSS = 1.0  # points of accuracy that int8 may lose to float
+LARGEST_LOSS = 1.0  # percentage points of accuracy that int8 may lose against float
 TIMED_RUNS = 21
 CALIBRATION = 64  # images
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (ptq_loss > LARGEST_LOSS, f"jaxdml.ptq loses {ptq_loss:.2f} points to float, expected {most}"),
         (of_onnx, f"{of_onnx:,} logits of the ONNX model differ from onnxruntime's"),
         (differing, f"{differing:,} outputs differ from NumPy's"),
-        (is_unstable, "the logits depend on what else the network returns"),
+        (is_unstable, "the logits change if the network also returns the outputs of its layers"),
     )
     problems = [text for is_wrong, text in checks if is_wrong]
     for problem in problems:
@@ -82,7 +82,7 @@ def _show(line: str) -> None:
 
 
 def _accuracy(logits: jax.Array, labels: jax.Array) -> float:
-    """In percent."""
+    """The percentage of images whose largest logit is that of the label."""
     return 100 * float(np.mean(np.argmax(logits, axis=1) == np.asarray(labels)))
 
 
@@ -103,7 +103,7 @@ def _compare_onnx() -> int:
     """Runs a model that onnxruntime quantized; returns the number of logits that differ from onnxruntime's."""
     _show("\nThe same network in a file that onnxruntime's quantizer wrote, beside onnxruntime's own logits:\n")
     if importlib.util.find_spec("onnx") is None:
-        _show("not run: pip install 'jaxdml[onnx]' installs what reads it")
+        _show("not run: this needs the package onnx; run pip install 'jaxdml[onnx]'")
         return 0
     folder = importlib.resources.files("jaxdml.examples")
     model = jaxdml.onnx.load((folder / "digits.onnx").read_bytes(), numerics="onnxruntime")
@@ -139,9 +139,9 @@ def _quantize(parameters: dict[str, jax.Array], images: jax.Array, labels: jax.A
 
 
 def _median_seconds(*runs: Callable[[], Any]) -> list[float]:
-    """The median time of each function, called in turn."""
+    """The median time of each function in seconds; the functions are called in turn."""
     seconds: list[list[float]] = [[] for _ in runs]
-    for number in range(TIMED_RUNS + 1):  # the first compiles
+    for number in range(TIMED_RUNS + 1):  # the first call compiles
         for run, own in zip(runs, seconds, strict=True):
             start = time.perf_counter()
             jax.block_until_ready(run())

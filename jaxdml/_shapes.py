@@ -15,7 +15,7 @@ def is_integer(value: Any) -> bool:
 
 
 def without_leading_ones(shape: Sequence[int]) -> Shape:
-    """shape without leading ones, which NumPy broadcasting ignores."""
+    """`shape` without its leading ones, which NumPy broadcasting ignores."""
     shape = tuple(shape)
     while shape and shape[0] == 1:
         shape = shape[1:]
@@ -28,13 +28,13 @@ def known_elements(sizes: Shape) -> int:
 
 
 def aligned(shape: Sequence[int], rank: int) -> Shape:
-    """shape with leading ones added or removed to reach the rank."""
+    """`shape` with leading ones added or removed, so that its rank becomes `rank` if possible."""
     bare = without_leading_ones(shape)
     return (1,) * (rank - len(bare)) + bare
 
 
 def per_channel(shape: Sequence[int], rank: int, channels: int | None) -> Shape:
-    """`aligned`, except that [channels] becomes [1, channels, 1, ...]."""
+    """Like `aligned`, except that the shape [channels] becomes [1, channels, 1, ...]."""
     if channels is not None and tuple(shape) == (channels,):
         return (1, channels) + (1,) * (rank - 2)
     return aligned(shape, rank)
@@ -46,21 +46,21 @@ def output_extent(size: int, kernel: int, stride: int, dilation: int, start: int
 
 
 def rounded_up_extent(size: Any, reach: int, stride: int, start: int, end: int) -> Any:
-    """`output_extent` in ceil mode for windows that span `reach` elements; none starts in the end padding."""
+    """Like `output_extent`, rounded up, for windows that span `reach` elements; no window starts in the end padding."""
     count = (size + start + end - reach + stride - 1) // stride + 1
     return count if reach - end >= stride else min(count, (size + start - 1) // stride + 1)
 
 
 def same_padding(size: Any, kernel: int, stride: int, dilation: int) -> Any:
-    """The total padding of a dimension that gives ``ceil(size / stride)`` windows: SAME in other libraries."""
+    """The total padding with which a dimension has ``ceil(size / stride)`` windows: SAME in other libraries."""
     last = size - 1 if stride == 1 else (size + stride - 1) // stride * stride - stride
     missing = last + (kernel - 1) * dilation + 1 - size
     return max(missing, 0) if isinstance(missing, int) else missing
 
 
 def elements_inside(size: int, place: int, window: int, stride: int, dilation: int, start: int) -> int:
-    """How many elements of the window at index `place` lie in the input and not in the padding, in one dimension."""
-    first = place * stride - start  # window element t is input element first + t * dilation
+    """In one dimension: how many elements of the window at index `place` lie in the input and not in the padding."""
+    first = place * stride - start  # element t of the window has the index first + t * dilation in the input
     lowest = -(min(first, 0) // dilation)
     highest = min((size - 1 - first) // dilation, window - 1)
     return max(highest - lowest + 1, 0)

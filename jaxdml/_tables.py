@@ -4,7 +4,7 @@ import html
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-# Notebooks and web pages have light and dark themes, so lines and tints derive from the text's colour. A selector names
+# Notebooks and web pages have light and dark themes, so lines and tints derive from the text's colour. Selectors name
 # the class twice to override JupyterLab's rules.
 STYLE = """
 .jaxdml-table { max-width: 100%; max-height: 40em; overflow: auto; }
@@ -44,8 +44,8 @@ class Table(NamedTuple):
     def lines(self, *, widest: int | None = None, ellipsis: str = "...", rule: str | None = None) -> list[str]:
         """The header and the rows in aligned columns, without the title.
 
-        Longer cells than `widest` are cut, except in the last column, and end in `ellipsis`. `rule` draws dashes below
-        the header, and fills the gaps between the columns.
+        Cells longer than `widest` are cut and end in `ellipsis`, except in the last column. If `rule` is given, a line
+        of dashes follows the header, and `rule` is the text between the dashes of two columns.
         """
         if not self.header:
             return []

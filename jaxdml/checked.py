@@ -1,11 +1,11 @@
-"""The operators with checks of their values: every scale must be finite and above zero.
+"""The operators with checks of values: every scale must be finite and above zero.
 
 Use them under `jax.experimental.checkify.checkify`, which also works with jit and vmap::
 
     error, output = checkify.checkify(jax.jit(model))(inputs)
     error.throw()
 
-Each function has the signature of its namesake in jaxdml. A zero point needs no check, as its type bounds it.
+Each function has the signature of its namesake in jaxdml. Zero points need no check: their types bound them.
 """
 
 import functools
@@ -24,7 +24,7 @@ from jaxdml.errors import api_boundary
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """The checked form of an operator, built on first use."""
+    """An operator with checks, built when it is first used."""
     if name not in OPERATORS:
         raise AttributeError(f"module {__name__} has no attribute {name}")
     operator = OPERATORS[name]
@@ -40,13 +40,13 @@ def __dir__() -> list[str]:
 
 
 def _checked(function: Callable[..., Any], scales: Mapping[str, str]) -> Callable[..., Any]:
-    """function with checks of its scales; `scales` maps parameters to tensor names."""
+    """`function` with checks of its scales; `scales` maps parameters to tensor names."""
     signature = inspect.signature(function)
 
     @api_boundary
     @functools.wraps(function)
     def with_checks(*arguments: Any, **options: Any) -> Any:
-        output = function(*arguments, **options)  # first, as it raises the errors about types
+        output = function(*arguments, **options)  # called first, because it raises the errors about types
         given = signature.bind(*arguments, **options).arguments
         for name, tensor in scales.items():
             _check_scale(f"{function.__name__}: {tensor}", jnp.asarray(given[name]))

@@ -1,6 +1,6 @@
-"""Descs, DirectML's structs of operators and tensors: their classes, validation and conversion.
+"""Descs are DirectML's structs that describe operators and tensors: their classes, validation and conversion.
 
-`jaxdml` has the same names.
+The package `jaxdml` exports the same names.
 """
 
 from jaxdml._directml.data_types import DataType, TensorFlags

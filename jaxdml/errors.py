@@ -52,7 +52,7 @@ class DxDispatchError(ValueError):
     """
 
     def __init__(self, path: str, text: str) -> None:
-        super().__init__(path, text)  # unpickling calls the class with these
+        super().__init__(path, text)  # unpickling calls the class with these arguments
         self.path = path
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class DxDispatchError(ValueError):
 
 
 class FeatureLevelError(DescError):
-    """The requested feature level does not allow a desc or call; ``minimum_feature_level`` is one that does, if any."""
+    """A feature level does not allow an operator or value; ``minimum_feature_level`` is the lowest level that does."""
 
 
 class ArgumentTypeError(DescError, TypeError):
@@ -72,11 +72,11 @@ class ModelError(ValueError):
     """A model cannot be read or run.
 
     Attributes:
-      problems: every problem found, as one sentence each; the message lists them.
+      problems: all problems that were found, one sentence each; the message lists them.
     """
 
     def __init__(self, message: str, problems: tuple[str, ...] = ()) -> None:
-        super().__init__(message, problems)  # unpickling calls the class with these
+        super().__init__(message, problems)  # unpickling calls the class with these arguments
         self.problems = problems or (message,)
 
     def __str__(self) -> str:
@@ -100,10 +100,10 @@ class DxDispatchFileNotFoundError(DxDispatchError, FileNotFoundError):
 
 
 def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a public function: an error of jaxdml shows the caller's line and this one frame below it.
+    """Decorates a public function: the traceback of a jaxdml error ends with the caller's frame and that of `call`.
 
-    All frames stay if `jax_traceback_filtering` is "off", or if frames of another package lie in between, such as those
-    of a function that jaxdml traces.
+    All frames stay if `jax_traceback_filtering` is "off", or if some belong to a package other than jaxdml and
+    JAX, for instance to a function that jaxdml traces.
     """
 
     @functools.wraps(function)
@@ -113,7 +113,7 @@ def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
         except (DescError, DxDispatchError, ModelError, PtqError) as error:
             if jax.config.jax_traceback_filtering == "off" or not _is_internal(error.__traceback__):
                 raise
-            cause = error.__cause__  # such as an OSError: its text is shown without its frames
+            cause = error.__cause__  # the text of the cause, such as an OSError, is shown without frames
             raise error.with_traceback(None) from cause and cause.with_traceback(None)
 
     return call

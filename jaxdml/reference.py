@@ -1,7 +1,7 @@
-"""The operators in NumPy, after the formulas of DirectML's pages. Every other implementation must return equal bits.
+"""The operators in NumPy, with the formulas of DirectML's pages. Every other implementation must return the same bits.
 
-This file imports nothing from jaxdml, and checks nothing. Arguments are those of the functions of the same name, as
-NumPy arrays; zero points and bias may be None. Scales are rounded to float32. Float arithmetic is float32, one
+This file imports nothing from jaxdml, and checks nothing. Each function takes the arguments of the operator of the same
+name, as NumPy arrays; zero points and bias may be None. Scales are rounded to float32. Float arithmetic is float32, one
 operation at a time; as in DirectX, a subnormal operand or result becomes a zero of its sign. Sums are exact; sums of
 8-bit products then wrap to int32.
 
@@ -19,7 +19,7 @@ LIMITS |= {f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (
 
 
 def _minus(x: Array, zero_point: Any) -> Array:
-    """x - zero_point, in 64 bits."""
+    """x - zero_point in int64."""
     return x.astype(np.int64) - (0 if zero_point is None else np.asarray(zero_point).astype(np.int64))
 
 
@@ -34,7 +34,7 @@ def _flushed(x: Array) -> Array:
 
 
 def _product(x: Array, y: Array) -> Array:
-    """The float32 product, flushed if it is subnormal after rounding to 24 bits, as in processors that flush."""
+    """The float32 product, flushed if it is subnormal after rounding to 24 bits, as on processors that flush."""
     fraction, exponent = np.frexp(x.astype(np.float64) * y)  # exact: 48 bits
     rounded = np.ldexp(fraction.astype(np.float32).astype(np.float64), exponent)
     small = np.abs(rounded) < np.finfo(np.float32).smallest_normal
@@ -50,7 +50,7 @@ def _saturated(x: Array, zero_point: Any, dtype: Any) -> Array:
 
 
 def _output_dtype(output_dtype: Any, output_zero_point: Any, default: Any) -> Any:
-    given = getattr(output_zero_point, "dtype", None)  # a Python number has none
+    given = getattr(output_zero_point, "dtype", None)  # None for a Python number
     if given is not None and given.name in LIMITS:
         return given
     return default if output_dtype is None else output_dtype
@@ -89,7 +89,7 @@ def element_wise_quantized_linear_add(
     a: Array, a_scale: Any, a_zero_point: Any, b: Array, b_scale: Any, b_zero_point: Any,
     output_scale: Any, output_zero_point: Any, *, output_dtype: Any = None,
 ) -> Array:  # fmt: skip
-    """clamp(round((a_value + b_value) / output_scale) + output_zero_point), x_value = (x - zero_point) * scale."""
+    """clamp(round((a_value + b_value) / output_scale) + output_zero_point); x_value is (x - zero_point) * scale."""
     dtype = _output_dtype(output_dtype, output_zero_point, a.dtype)
     with np.errstate(all="ignore"):
         a_value = _flushed(_minus(a, a_zero_point).astype(np.float32) * _float32(a_scale))
@@ -102,8 +102,8 @@ def quantized_linear_matrix_multiply(
     a: Array, a_scale: Any, a_zero_point: Any, b: Array, b_scale: Any, b_zero_point: Any,
     output_scale: Any, output_zero_point: Any, *, output_dtype: Any = None,
 ) -> Array:  # fmt: skip
-    """[..., M, K] times [..., K, N]; parameters broadcast as NumPy does."""
-    # The products of 9-bit integers and their sums are exact in float64, which NumPy multiplies fast.
+    """[..., M, K] times [..., K, N]; scales and zero points broadcast as in NumPy."""
+    # The products of 9-bit integers and their sums are exact in float64, whose matrices NumPy multiplies fast.
     exact = _minus(a, a_zero_point).astype(np.float64) @ _minus(b, b_zero_point).astype(np.float64)
     accumulator = _wrapped(exact.astype(np.int64))
     dtype = _output_dtype(output_dtype, output_zero_point, a.dtype)
@@ -116,12 +116,12 @@ def _number(x: Any) -> Any:
 
 
 def _channelwise(x: Any, axis: int, rank: int) -> Array:
-    """A parameter with one element, or one per entry of an axis, reshaped to the rank."""
+    """A parameter with one element, or one per index of `axis`, reshaped to `rank` dimensions."""
     return np.reshape(x, [-1 if d == axis else 1 for d in range(rank)])
 
 
 def _windows(x: Array, window: Any, options: tuple[Any, ...]) -> Array:
-    """The windows of [N, C, *spatial], zeros around it: [N, C, *output, *window]; options: strides to end padding."""
+    """Zero-padded windows of [N, C, *spatial]: [N, C, *output, *window]; options: strides, dilations, start, end."""
     strides, dilations, start, end = (np.broadcast_to(option, x.ndim - 2) for option in options)
     x = np.pad(x, [(0, 0), (0, 0), *zip(start, end, strict=True)])
     extents = 1 + (np.array(window) - 1) * dilations
@@ -140,7 +140,7 @@ def _convolved(x: Array, f: Array, options: tuple[Any, ...], group_count: int) -
         np.split(windows, group_count, axis=spatial + 1), np.split(f, group_count, axis=0), strict=True
     ):
         rows = x_group.reshape(*x_group.shape[: spatial + 1], -1).astype(np.float64)
-        outputs.append(rows @ f_group.reshape(len(f_group), -1).T.astype(np.float64))  # exact, as above
+        outputs.append(rows @ f_group.reshape(len(f_group), -1).T.astype(np.float64))  # exact in float64
     return np.moveaxis(np.concatenate(outputs, axis=-1), -1, 1).astype(np.int64)
 
 
@@ -149,7 +149,7 @@ def quantized_linear_convolution(
     bias: Any, output_scale: Any, output_zero_point: Any, *, strides: Any = 1, dilations: Any = 1,
     start_padding: Any = 0, end_padding: Any = 0, group_count: int = 1, output_dtype: Any = None,
 ) -> Array:  # fmt: skip
-    """``[N, C, *spatial]`` with ``[O, C / group_count, *kernel]``; filter parameters and bias hold one element or O."""
+    """``[N, C, *spatial]`` with ``[O, C / group_count, *kernel]``; filter parameters and bias have 1 or O elements."""
     rank, options = input.ndim, (strides, dilations, start_padding, end_padding)
     x = _minus(input, _number(input_zero_point))
     f = _minus(filter, None if filter_zero_point is None else _channelwise(filter_zero_point, 0, rank))
@@ -171,14 +171,14 @@ def convolution_integer(
     input: Array, input_zero_point: Any, filter: Array, filter_zero_point: Any, *, strides: Any = 1,
     dilations: Any = 1, start_padding: Any = 0, end_padding: Any = 0, group_count: int = 1,
 ) -> Array:  # fmt: skip
-    """``[N, C, *spatial]`` with ``[O, C / group_count, *kernel]`` in int32; filter_zero_point has one element or O."""
+    """``[N, C, *spatial]`` with ``[O, C / group_count, *kernel]`` in int32; filter_zero_point has 1 or O elements."""
     x, windows_of = _minus(input, _number(input_zero_point)), (strides, dilations, start_padding, end_padding)
     f = _minus(filter, None if filter_zero_point is None else _channelwise(filter_zero_point, 0, input.ndim))
     return _wrapped(_convolved(x, f, windows_of, group_count))
 
 
 def dynamic_quantize_linear(input: Array, *, output_dtype: Any = np.uint8) -> tuple[Array, Array, Array]:
-    """The output, its scale and its zero point, from the range of the input extended to 0."""
+    """The output, its scale and its zero point, computed from the input's range, extended to contain 0."""
     limits, x = np.iinfo(output_dtype), _float32(input)
     with np.errstate(all="ignore"):
         low, high = np.minimum(x.min(), np.float32(0)), np.maximum(x.max(), np.float32(0))
@@ -192,10 +192,10 @@ def dynamic_quantize_linear(input: Array, *, output_dtype: Any = np.uint8) -> tu
 def matrix_multiply_integer_to_float(
     a: Array, a_scale: Any, a_zero_point: Any, b: Array, b_scale: Any, b_zero_point: Any, bias: Any = None
 ) -> Array:
-    """[..., M, K] times [..., K, N], times both scales, plus bias; float16 scales are widened."""
+    """[..., M, K] times [..., K, N], times a_scale and b_scale, plus bias; float16 scales are converted to float32."""
     if a.dtype.itemsize == b.dtype.itemsize == 1:
         total = matrix_multiply_integer(a, a_zero_point, b, b_zero_point).astype(np.float32)
-    else:  # Python's integers, whatever their size
+    else:  # Python's integers cannot overflow
         exact = _minus(a, a_zero_point).astype(object) @ _minus(b, b_zero_point).astype(object)
         total = np.vectorize(_nearest, otypes=[np.float32])(exact)
     dtype = np.float16 if getattr(a_scale, "dtype", None) == np.float16 else np.float32
@@ -218,7 +218,7 @@ def quantized_linear_average_pooling(
     window_size: Any, strides: Any = 1, start_padding: Any = 0, end_padding: Any = 0, dilations: Any = 1,
     include_padding: bool = False, output_dtype: Any = None,
 ) -> Array:  # fmt: skip
-    """Means of windows of ``[N, C, *spatial]``; parameters hold one element or C."""
+    """Means of windows of ``[N, C, *spatial]``; scales and zero points have 1 or C elements."""
     rank, options = input.ndim, (strides, dilations, start_padding, end_padding)
     window = tuple(np.broadcast_to(window_size, rank - 2))
     x = _minus(input, None if input_zero_point is None else _channelwise(input_zero_point, 1, rank))
@@ -236,7 +236,7 @@ def quantized_linear_average_pooling(
 
 
 def quantize(input: Array, scale: Any, zero_point: Any = None, *, output_dtype: Any = None) -> Array:
-    """`element_wise_quantize_linear` with parameters that hold a value for each block of input."""
+    """`element_wise_quantize_linear` with a scale and a zero point for each block of input."""
     dtype = np.dtype(_output_dtype(output_dtype, zero_point, np.uint8))
     scale, zero_point = (_each(x, input.shape) for x in (scale, _with_middle(zero_point, dtype)))
     with np.errstate(all="ignore"):
@@ -244,18 +244,18 @@ def quantize(input: Array, scale: Any, zero_point: Any = None, *, output_dtype: 
 
 
 def dequantize(input: Array, scale: Any, zero_point: Any = None) -> Array:
-    """`element_wise_dequantize_linear` with parameters that hold a value for each block of input."""
+    """`element_wise_dequantize_linear` with a scale and a zero point for each block of input."""
     parameters = (_each(x, input.shape) for x in (scale, _with_middle(zero_point, input.dtype)))
     return element_wise_dequantize_linear(input, *parameters)
 
 
 def _with_middle(zero_point: Any, dtype: Any) -> Any:
-    """The zero point; the middle of an unsigned type's range if it is None."""
+    """The zero point; if it is None and dtype is unsigned, the middle of dtype's range."""
     return {"uint4": 8, "uint8": 128}.get(np.dtype(dtype).name) if zero_point is None else zero_point
 
 
 def _each(parameter: Any, shape: tuple[int, ...]) -> Any:
-    """A parameter's value for each element."""
+    """A parameter with one value per block, repeated to one value per element."""
     if np.ndim(parameter) == 0:
         return parameter
     for axis, size in enumerate(shape):

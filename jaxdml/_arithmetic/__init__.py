@@ -1,1 +1,1 @@
-"""All that decides the bits of a result: rounding and exact integer contractions, without descs or feature levels."""
+"""Decides the bits of results: rounding and exact integer contractions, without descs or feature levels."""

@@ -1,6 +1,6 @@
 """Exact products and convolutions of 8-bit tensors, and the preparation of weights for them.
 
-They return sums of (x - x_zero_point) * (y - y_zero_point) in int32, modulo 2**32, or these sums requantized.
+The functions return sums of (x - x_zero_point) * (y - y_zero_point) in int32, modulo 2**32, or requantize the sums.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ def requantized_dot(
     b: Array | PreparedMatrix, b_scale: Array, b_zero_point: Array | None,
     output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any,
 ) -> Array:  # fmt: skip
-    """`dot`, requantized. Scales and the output's parameters broadcast to the product."""
+    """`dot`, requantized. Scales and zero points broadcast to the product."""
     accumulator = dot(a, a_zero_point, b, b_zero_point)
     return rounding.requantize(accumulator, a_scale, b_scale, output_scale, output_zero_point, output_dtype)
 
@@ -63,7 +63,7 @@ def conv(
 ) -> Array:
     """Convolution of 8-bit [N, C, *spatial] with [O, C / groups, *kernel] in int32, padded with x_zero_point.
 
-    x_zero_point has one element. filter_zero_point has one, or is [1, O, 1, ...].
+    x_zero_point has one element. filter_zero_point has one element or the shape [1, O, 1, ...].
     """
     is_prepared = isinstance(filter, PreparedFilter)
     values: Any = None if is_prepared else signed(_unfolded(filter))
@@ -96,7 +96,7 @@ def requantized_conv(
     output_dtype: Any, strides: Sequence[int], dilations: Sequence[int], padding: Sequence[tuple[int, int]],
     group_count: int,
 ) -> Array:  # fmt: skip
-    """`conv` plus bias, requantized. Parameters of the filter and bias are [1, O, 1, ...] or one element."""
+    """`conv` plus bias, requantized. Bias and the filter's scale and zero point are [1, O, 1, ...] or one element."""
     accumulator = conv(
         x,
         x_zero_point,
@@ -114,7 +114,7 @@ def requantized_conv(
 
 @with_kernel(native.INTEGER_DOT)
 def integer_dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_point: Array | None) -> Array:
-    """`dot`, by a native kernel where there is one."""
+    """`dot`, computed by a native kernel if native kernels are in use."""
     return dot(a, a_zero_point, b, b_zero_point)
 
 
@@ -123,7 +123,7 @@ def integer_conv(
     x: Array, x_zero_point: Array | None, filter: Array | PreparedFilter, filter_zero_point: Array | None,
     **options: Any,
 ) -> Array:  # fmt: skip
-    """`conv`, by a native kernel where there is one."""
+    """`conv`, computed by a native kernel if native kernels are in use."""
     return conv(x, x_zero_point, filter, filter_zero_point, **options)
 
 
@@ -131,7 +131,7 @@ def integer_conv(
 
 
 def prepare_matrix(b: Array, is_packed: bool = True) -> PreparedMatrix:
-    """8-bit [..., K, N], repacked; packed for native kernels, too, if these are in use and is_packed."""
+    """Prepares 8-bit [..., K, N]. If is_packed and native kernels are in use, also packs it for them."""
     values = signed(_unfolded(b))
     sums = sums_of_columns(values)
     values, layout = arrange_matrix(values)
@@ -140,14 +140,14 @@ def prepare_matrix(b: Array, is_packed: bool = True) -> PreparedMatrix:
 
 
 def prepare_filter(filter: Array, group_count: int, is_packed: bool = True) -> PreparedFilter:
-    """8-bit [O, C / groups, *kernel], repacked; packed for native kernels, too, if these are in use and is_packed."""
+    """Prepares 8-bit [O, C / groups, *kernel]. If is_packed and native kernels are in use, also packs it for them."""
     values = signed(_unfolded(filter))
     prepared = _arranged(values, group_count, filter.dtype, sums_of_filters(values))
     return dataclasses.replace(prepared, packed=packed_filter(filter, group_count) if is_packed else None)
 
 
 def prepare_numpy_matrix(b: np.ndarray) -> PreparedMatrix:
-    """`prepare_matrix` in NumPy, which saves XLA's compilation of a program for the shape."""
+    """`prepare_matrix` in NumPy, so that XLA need not compile the repacking for each shape."""
     values: Any = signed(b)
     sums = values.sum(-2, dtype=np.int32, keepdims=True)
     values, layout = arrange_matrix(values)
@@ -164,7 +164,7 @@ def prepare_numpy_filter(filter: np.ndarray, group_count: int) -> PreparedFilter
 
 
 def _on_device(x: Any) -> Array:
-    """A copy, which later changes of x do not reach. `jnp.asarray` would compile a program for each shape."""
+    """A copy on the default device; later changes of x do not reach it. `jnp.asarray` would compile for each shape."""
     return jax.device_put(np.array(x, order="C"))
 
 
@@ -178,5 +178,5 @@ def _arranged(values: Array, group_count: int, dtype: Any, sums: Any = None) -> 
 
 
 def _unfolded(x: Any) -> Any:
-    # The barrier keeps XLA from constant folding, whose interpreter is slow to transpose and add up weights.
+    # The barrier keeps XLA from constant folding, whose interpreter transposes and sums weights slowly.
     return lax.optimization_barrier(x)

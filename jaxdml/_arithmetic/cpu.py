@@ -1,7 +1,7 @@
-"""Forms for XLA:CPU, which has fast kernels from int8 to int32 for matrix products and for NHWC convolutions.
+"""Contractions for XLA:CPU, which has fast kernels from int8 to int32 for matrix products and for NHWC convolutions.
 
-It compiles all other integer contractions to scalar loops: those of mixed types, of uint8 by uint8, of a single row or
-column, and convolutions in NCHW, in one dimension, or with few channels.
+XLA:CPU compiles all other integer contractions to scalar loops: products of mixed types, of uint8 and uint8, or of a
+single row or column, and convolutions in NCHW, in one dimension, or with few channels.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ Array = jax.Array
 
 
 def with_vmap_rule(function: Callable[..., Array], rule: Callable[..., tuple[Array, bool]]) -> Callable[..., Array]:
-    """function with its own rule for vmap. A call of concrete arrays is under no vmap, and need not trace the rule."""
+    """`function` with its own rule for vmap. A call with concrete arrays is not under vmap and needs no rule."""
     batched = jax.custom_batching.custom_vmap(function)
     batched.def_vmap(rule)
 
@@ -39,10 +39,10 @@ def with_vmap_rule(function: Callable[..., Array], rule: Callable[..., tuple[Arr
 
 
 def dot(a: Array, b: Array, layout: str) -> Array:
-    """int8 [..., M, K] times int8 [..., K, *N] or, by layout "NK", [..., N, K], in int32.
+    """int8 [..., M, K] times int8 [..., K, *N] or, with layout "NK", [..., N, K], in int32.
 
-    Under vmap over b alone, JAX would merge the batch into one product, for which XLA transposes all of b. Repeating a
-    makes it a batched product, which keeps b as it is.
+    Under vmap over only `b`, JAX would merge the batch into one product, for which XLA transposes all of `b`. If `a` is
+    repeated, JAX makes a batched product, which needs no transpose.
     """
 
     def rule(size: int, is_batched: Sequence[bool], a: Array, b: Array) -> tuple[Array, bool]:
@@ -54,9 +54,9 @@ def dot(a: Array, b: Array, layout: str) -> Array:
 
 
 def _dot(a: Array, b: Array, layout: str) -> Array:
-    """A single row or column gets a second one of zeros, because the kernel takes no single ones.
+    """The product; zeros are appended to a single row or column, because the kernel needs two rows and two columns.
 
-    The kernel does not take outputs of 2 x 2 either; a scalar loop is as fast for these.
+    The kernel does not take outputs of 2 x 2 either, but for 2 x 2 a scalar loop is as fast.
     """
     row = a.ndim - 2
     columns = (row,) if layout == "NK" else tuple(range(row + 1, b.ndim))
@@ -68,12 +68,12 @@ def _dot(a: Array, b: Array, layout: str) -> Array:
 
 
 def _padded(x: Array, axis: int, is_needed: bool) -> Array:
-    """x with a zero appended along an axis."""
+    """x; if `is_needed`, with a zero appended along `axis`."""
     return lax.pad(x, np.int8(0), [(0, int(i == axis), 0) for i in range(x.ndim)]) if is_needed else x
 
 
 def arrange_matrix(values: Array) -> tuple[Array, str]:
-    """Products are faster with layout "NK"; for a single product the transpose would cost more than it saves."""
+    """The values in layout "NK", which is faster; for a single product the transpose would cost more than it saves."""
     return in_layout(values, "NK"), "NK"
 
 
@@ -81,7 +81,7 @@ def arrange_matrix(values: Array) -> tuple[Array, str]:
 
 
 def conv(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
-    """The convolution in the form that suits the filter; `arrange_filter` has chosen between the two general forms."""
+    """The convolution by the method that suits the filter; `filter.layout` decides between the two general methods."""
     if windows.suits_depthwise(filter):
         form: Any = windows.depthwise
     elif filter.layout.endswith("IO"):
@@ -94,11 +94,11 @@ def conv(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Se
 def _by_form(
     form: windows.Form, filter: PreparedFilter, strides: tuple[int, ...], dilations: tuple[int, ...]
 ) -> Callable[[Array, Array], Array]:
-    """form as a function of x and the filter's values, with its own rule for vmap.
+    """`form` as a function of x and the filter's values, with its own rule for vmap.
 
-    vmap over x alone: fold into the batch. vmap over filters: JAX would make a grouped convolution, which is slow. So
-    filters that share x become one matrix product, and filters that have an x each run in a loop. Large kernels run in
-    a loop, too, because a matrix product copies x once for each element of the kernel.
+    A vmap over only x becomes part of the batch. For a vmap over filters, JAX would make a grouped convolution, which
+    is slow: filters that share x become one matrix product, and filters with an x each run in a loop. Large kernels
+    run in a loop, too, because a matrix product copies x once for each element of the kernel.
     """
 
     def run(x: Array, values: Array) -> Array:
@@ -128,7 +128,7 @@ matrix = partial(windows.matrix, dot=dot)
 
 
 def _channels_last(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
-    """An NHWC convolution of one group, the form with a kernel. It needs less memory than a matrix product."""
+    """An NHWC convolution of one group, for which XLA:CPU has a kernel. It needs less memory than a matrix product."""
     values = lax.squeeze(filter.values, (0,))
     if x.ndim == 3:  # the kernel takes two spatial dimensions
         lifted = dataclasses.replace(filter, values=values[None, None], layout="HWIO")
@@ -151,7 +151,7 @@ def _channels_last(x: Array, filter: PreparedFilter, strides: Sequence[int], dil
 
 
 def arrange_filter(values: Array, group_count: int) -> tuple[Array, str]:
-    """Layout "HWIO" or "WIO" for filters that suit the convolution, else the order of the array."""
+    """The values in groups: in layout "HWIO" or "WIO" for XLA's convolution, else in the order of the array."""
     outputs, channels, *kernel = values.shape
     space = "HW"[-len(kernel) :]
     values = values.reshape((group_count, outputs // group_count, channels, *kernel))
@@ -170,9 +170,9 @@ def arrange_filter(values: Array, group_count: int) -> tuple[Array, str]:
 def _suits_convolution(outputs: int, channels: int, elements: int, group_count: int) -> bool:
     """Whether XLA:CPU's int8 convolution takes such a filter, and is faster than a matrix product.
 
-    It takes more than 16 input or output channels. A matrix product is faster for a 1 x 1 kernel, for few input
-    channels, and for a filter of a megabyte, which the convolution rereads for each row of the output. Each group would
-    be a convolution, no faster or little faster than one product for all; XLA crashes if their channels are sharded.
+    The convolution needs more than 16 input or output channels. A matrix product is faster for a 1 x 1 kernel, for few
+    input channels, and for a filter of a megabyte, which the convolution rereads for each row of the output. For groups
+    it is hardly faster, with one convolution per group; and XLA crashes if the channels of groups are sharded.
     """
     is_wide = channels >= 8 and max(outputs, channels) > 16
     return is_wide and elements > 1 and group_count == 1 and outputs * channels * elements < 2**20

@@ -1,6 +1,6 @@
-"""Forms for CUDA. XLA:GPU multiplies int8 matrices on tensor cores, and has no kernel for most integer convolutions.
+"""Convolutions for CUDA. XLA:GPU multiplies int8 matrices on tensor cores; most integer convolutions have no kernel.
 
-The forms follow XLA's source. Tests lower them; they are not measured on a GPU.
+The choice between methods follows XLA's source. Tests lower the methods; they have not run on a GPU.
 """
 
 from collections.abc import Sequence

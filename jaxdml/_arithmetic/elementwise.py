@@ -1,4 +1,4 @@
-"""The elementwise operators on validated arrays. `rounding` has their operations."""
+"""The elementwise operators on validated arrays. `rounding` has their arithmetic operations."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def quantized_sum(
     a: Array, a_scale: Array, a_zero_point: Array | None, b: Array, b_scale: Array, b_zero_point: Array | None,
     output_scale: Array, output_zero_point: Array | None, *, output_dtype: Any,
 ) -> Array:  # fmt: skip
-    """sat(rne(fl(fl(A + B) / output_scale)) + output_zero_point) of the dequantized a and b."""
+    """sat(rne(fl(fl(A + B) / output_scale)) + output_zero_point); A and B are the dequantized `a` and `b`."""
     a_value = rounding.scaled(rounding.difference(a, a_zero_point), a_scale)
     b_value = rounding.scaled(rounding.difference(b, b_zero_point), b_scale)
     output_scale = rounding.flushed(rounding.with_rank(output_scale, a.ndim))
@@ -55,7 +55,7 @@ def extremes(x: Array) -> Array:
 
 
 def dynamically_quantized(x: Array, *, output_dtype: Any) -> tuple[Array, Array, Array]:
-    """x quantized by the scale and zero point of its range, and these, in shape [1, ...]."""
+    """x quantized with a scale and zero point from its range, and that scale and zero point, in shape [1, ...]."""
     x = lax.convert_element_type(x, jnp.float32)
     ends = extremes(x)
     low, high = (lax.squeeze(lax.slice_in_dim(ends, i, i + 1), (0,)) for i in range(2))
@@ -69,13 +69,13 @@ def dynamically_quantized(x: Array, *, output_dtype: Any) -> tuple[Array, Array,
 
 
 def quantized_blocks(x: Array, scale: Array, zero_point: Array | None, *, output_dtype: Any) -> Array:
-    """`quantized` by one scale and zero point for each block."""
+    """`quantized` with one scale and zero point for each block."""
     blocked, parameters = _in_blocks(x, scale, _zero_point(zero_point, output_dtype))
     return lax.reshape(quantized(blocked, *parameters, output_dtype=output_dtype), x.shape)
 
 
 def dequantized_blocks(x: Array, scale: Array, zero_point: Array | None) -> Array:
-    """`dequantized` by one scale and zero point for each block."""
+    """`dequantized` with one scale and zero point for each block."""
     blocked, parameters = _in_blocks(x, scale, _zero_point(zero_point, x.dtype))
     return lax.reshape(dequantized(blocked, *parameters), x.shape)
 

@@ -1,4 +1,4 @@
-"""The convolution of `lax`: on int32 operands correct on every platform, and fast on none."""
+"""The convolution of `lax`. It is correct for int32 operands on every platform, but fast on none."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ Array = jax.Array
 
 
 def conv(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
-    """int8 [N, C, *spatial], padded, with the filter, in int32: [N, O, *output]."""
+    """Convolution of padded int8 [N, C, *spatial] with the filter, in int32: [N, O, *output]."""
     wide, values = (lax.convert_element_type(operand, jnp.int32) for operand in (x, signed_filter(filter)))
     return convolution(wide, values, filter, strides, dilations)
 
@@ -21,7 +21,7 @@ def conv(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Se
 def convolution(
     x: Array, values: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]
 ) -> Array:
-    """The convolution of `lax` in the filter's groups; values are the filter's, in x's type."""
+    """The convolution of `lax` in the filter's groups; `values` are the filter's values in x's type."""
     space = range(2, x.ndim)
     total = lax.conv_general_dilated(
         replicated_in_space(x, *space),

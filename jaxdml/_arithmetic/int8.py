@@ -13,19 +13,19 @@ Array = jax.Array
 
 
 def signed(x: Any) -> Any:
-    """x as int8. uint8 loses 128: its top bit flips. NumPy arrays stay NumPy arrays."""
+    """x as int8; 128 is subtracted from uint8 by flipping the top bit. NumPy arrays stay NumPy arrays."""
     if isinstance(x, np.ndarray):
         return x if x.dtype == np.int8 else (x ^ np.uint8(128)).view(np.int8)
     return x if x.dtype == jnp.int8 else lax.bitcast_convert_type(lax.bitwise_xor(x, np.uint8(128)), jnp.int8)
 
 
 def unsigned(x: Array, dtype: np.dtype) -> Array:
-    """The inverse of `signed`, for an array of dtype."""
+    """The inverse of `signed`, for an array that had `dtype`."""
     return x if dtype == jnp.int8 else lax.bitwise_xor(lax.bitcast_convert_type(x, jnp.uint8), np.uint8(128))
 
 
 def signed_zero_point(zero_point: Array | None, dtype: np.dtype) -> Any:
-    """The zero point in int32 after `signed` has converted its tensor of dtype; None is 0."""
+    """The int32 zero point of the result of `signed`, for a tensor of `dtype` with this zero point; None means 0."""
     if zero_point is None:
         return None if dtype == jnp.int8 else np.int32(-128)
     zero_point = lax.convert_element_type(zero_point, jnp.int32)
@@ -33,11 +33,11 @@ def signed_zero_point(zero_point: Array | None, dtype: np.dtype) -> Any:
 
 
 def product(a: Array, b: Array, layout: str = "KN") -> Array:
-    """int8 [..., M, K] times int8 [..., K, *N] or, by layout "NK", [..., N, K], in int32: [..., M, *N]."""
+    """int8 [..., M, K] times int8 [..., K, *N] or, with layout "NK", [..., N, K], in int32: [..., M, *N]."""
     rank, batch = a.ndim, tuple(range(a.ndim - 2))
     depth = rank - 2 if layout == "KN" else rank - 1
     columns = tuple(axis for axis in range(rank - 2, b.ndim) if axis != depth)
-    # With an algorithm given, JAX does not widen the operands to int32 before XLA sees them.
+    # If an algorithm is given, JAX does not widen the operands to int32 before XLA sees them.
     return lax.dot_general(
         a,
         b,

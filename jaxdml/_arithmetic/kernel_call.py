@@ -1,8 +1,8 @@
-"""Calls of native kernels as one JAX primitive, whose lowering chooses between the kernel and the function on XLA.
+"""The JAX primitive that calls native kernels. Its lowering chooses between a kernel and the JAX function it replaces.
 
 A call that is lowered for one CPU device, or in `shard_map`, runs the kernel. On other platforms, on a mesh that XLA
-partitions, and in files of `jax.export`, which other machines read, it runs on XLA. Under vmap every operand gets a
-leading dimension, of size 1 if the operand is not mapped.
+partitions, and in files of `jax.export`, which other machines read, it runs the JAX function. Under vmap every operand
+gets a leading dimension, of size 1 if the operand is not mapped.
 """
 
 import functools
@@ -22,13 +22,13 @@ Array = jax.Array
 
 
 class Kernel(NamedTuple):
-    """A native kernel for a function on XLA.
+    """A native kernel that can replace a function of JAX operations.
 
     Attributes:
-      native: (*arguments, leading, **statics) -> result; arrays have `leading` dimensions of vmap in front.
-      result: (*arguments, **statics) -> shape and type of the result, without dimensions of vmap.
+      native: (*arguments, leading, **statics) -> result; arrays have `leading` vmap dimensions in front.
+      result: (*arguments, **statics) -> shape and type of the result, without vmap dimensions.
       takes: (*arguments, **statics) -> whether the kernel computes this call.
-      is_replicated: whether each device of a mesh computes all of it.
+      is_replicated: whether each device of a mesh computes the whole result.
     """
 
     native: Callable[..., Array]
@@ -41,8 +41,8 @@ class _Spec(NamedTuple):
     """The static part of a call.
 
     Attributes:
-      function: the function on XLA.
-      tree: the tree of its arguments, whose leaves are the operands.
+      function: the JAX function that the kernel replaces.
+      tree: the pytree structure of the arguments, whose leaves are the operands.
       mapped: which operands each vmap maps, the outermost vmap first.
     """
 
@@ -76,7 +76,7 @@ def _vmapped(function: Callable[..., Array], mapped: Sequence[bool]) -> Callable
 
 
 def with_kernel[**P, R](kernel: Kernel) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorates a function on XLA: the kernel computes the calls that it takes.
+    """Decorates a JAX function: the kernel computes the calls that `kernel.takes` accepts.
 
     The function takes arrays as positional arguments, and statics as keyword arguments.
     """
@@ -95,7 +95,7 @@ def with_kernel[**P, R](kernel: Kernel) -> Callable[[Callable[P, R]], Callable[P
 
 
 def call(kernel: Kernel, function: Callable[..., Any], *arguments: Any, **statics: Any) -> Array:
-    """function(*arguments, **statics), by the kernel where the lowering allows it."""
+    """function(*arguments, **statics), computed by the kernel where the lowering allows that."""
     leaves, tree = jax.tree.flatten(arguments)
     spec = _Spec(kernel, function, tree, tuple(sorted(statics.items())))
     result: Array = _primitive.bind(*leaves, spec=spec)
@@ -118,7 +118,7 @@ def _jitted(spec: _Spec) -> Callable[..., Array]:
 
 
 def _abstract_eval(*leaves: Any, spec: _Spec) -> Any:
-    if not jax.sharding.get_abstract_mesh().empty:  # the type includes a sharding there, which tracing on XLA finds
+    if not jax.sharding.get_abstract_mesh().empty:  # on a mesh the type has a sharding, which tracing finds
         return jax.make_jaxpr(spec.on_xla)(*leaves).out_avals[0]
     sizes = [next(leaf.shape[i] for leaf, is_mapped in zip(leaves, mapped, strict=True) if is_mapped)
              for i, mapped in enumerate(spec.mapped)]  # fmt: skip
@@ -135,7 +135,7 @@ def _batch(leaves: Sequence[Array], axes: Sequence[int | None], *, spec: _Spec) 
 
 
 def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, spec: _Spec) -> tuple[Array, Any]:
-    """The kernel's value, and the tangent of the function on XLA; tangents of integers are float0."""
+    """The kernel's value and the JAX function's tangent; tangents of integers are float0."""
     value = _primitive.bind(*primals, spec=spec)
     instantiated = [np.zeros(x.shape, jax.dtypes.float0) if isinstance(dx, ad.Zero) and not _is_float(x)
                     else ad.instantiate_zeros(dx) for x, dx in zip(primals, tangents, strict=True)]  # fmt: skip
@@ -161,10 +161,10 @@ def _lower_for_cpu(context: Any, *operands: Any, spec: _Spec) -> Any:
 
 
 def target_of(context: Any) -> Literal["file", "device", "mesh"]:
-    """What a program is lowered for: a file of `jax.export`, a single device, or a mesh.
+    """The target that a program is lowered for: a file of `jax.export`, a single device, or a mesh.
 
     In `shard_map` over all axes a program is lowered for a single device. XLA partitions a program for a mesh, and
-    cannot partition custom calls. No public function of JAX tells these apart, so this one reads the lowering context.
+    cannot partition custom calls. No public function of JAX tells the target, so this function reads the context.
     """
     module = context.module_context
     if module.lowering_parameters.for_export:

@@ -1,4 +1,4 @@
-"""The choice between native kernels, of the package jaxdml-cpu, and XLA's. Both give the same bits."""
+"""The choice between the native kernels of the package jaxdml-cpu and XLA's kernels. All give the same bits."""
 
 import contextlib
 import importlib
@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 ENVIRONMENT = "JAXDML_KERNELS"
-SETS = ("avx2", "avx512_vnni", "amx_int8")  # of instructions
-VERSION = "0.2.0"  # the version of jaxdml-cpu that fits
+SETS = ("avx2", "avx512_vnni", "amx_int8")  # instruction sets
+VERSION = "0.2.0"  # the version of jaxdml-cpu that this package needs
 
 
 def _find() -> tuple[Any, str, bool]:
@@ -28,7 +28,7 @@ def _find() -> tuple[Any, str, bool]:
 
 
 def _load(name: str) -> tuple[Any, str]:
-    """The library with the kernels of a set of instructions, the fastest for "", and its name or why there is none."""
+    """The library for an instruction set ("" means the fastest) and its name, or None and the reason."""
     try:
         package: Any = importlib.import_module("jaxdml_cpu")
     except ModuleNotFoundError as error:
@@ -92,7 +92,7 @@ def kernels() -> str:
 
 @contextlib.contextmanager
 def use_kernels(which: str) -> Iterator[None]:
-    """A context in which operators run on native kernels of the CPU, or on XLA's.
+    """A context in which operators run on the native kernels of the CPU, or on XLA's kernels.
 
     The results are the same. `jax.jit` compiles a function once for each choice. The environment variable
     JAXDML_KERNELS chooses for a whole process; its values avx2, avx512_vnni and amx_int8 also choose the instruction
@@ -102,7 +102,7 @@ def use_kernels(which: str) -> Iterator[None]:
       which: "native" or "xla".
 
     Raises:
-      ValueError: if which is neither, or native kernels are not available; `kernels` says why.
+      ValueError: if `which` has another value, or native kernels are not available; the error says why.
 
     Source: https://docs.jax.dev/en/latest/ffi.html
     """

@@ -1,6 +1,6 @@
 """Native kernels for products and convolutions.
 
-Each takes the arguments of its function on XLA, with `leading` dimensions of vmap in front of every array.
+Each takes the arguments of the JAX function that it replaces, with `leading` vmap dimensions in front of every array.
 """
 
 import math
@@ -22,12 +22,12 @@ Array = jax.Array
 
 
 def _takes(*arguments: Any, **_: Any) -> bool:
-    """Arrays are taken; prepared weights only if they are packed."""
+    """Whether a kernel takes the call: it does not take prepared weights that are not packed."""
     return all(_is_packed(x) for x in arguments if isinstance(x, Prepared))
 
 
 def _is_packed(weights: Prepared) -> bool:
-    """Whether weights are packed, and whole: in `shard_map` each device may hold a part of what was packed."""
+    """Whether weights have a packed array that is whole: in `shard_map` each device may hold a part of the array."""
     if weights.packed is None:
         return False
     if isinstance(weights, PreparedFilter):
@@ -76,7 +76,7 @@ def _integer_dot_result(a: Any, a_zero_point: Any, b: Any, b_zero_point: Any) ->
 
 
 def _one(leading: int) -> Array:
-    """A scale for int32 results, whose sums the library does not scale."""
+    """A placeholder for the scales of a call with int32 results, which the library does not scale."""
     return lax.full((1,) * leading, 1, jnp.float32)
 
 

@@ -1,4 +1,4 @@
-"""Calls into the native library. Operands and results have `leading` dimensions of vmap in front."""
+"""Calls into the native library. Operands and results have `leading` vmap dimensions in front."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ Result = tuple[tuple[int, ...], Any]  # shape and type
 
 
 def library_call(name: str, leading: int, result: Result, operands: Sequence[Array], **attributes: Any) -> Array:
-    """The result of a function of the library. Leading dimensions of size 1 broadcast."""
+    """The result of the library's function `name`. Leading dimensions of size 1 broadcast."""
     sizes = zip(*(x.shape[:leading] for x in operands), strict=True)
     shape, dtype = result
     full_shape = (*(next((size for size in each if size != 1), 1) for each in sizes), *shape)
@@ -21,7 +21,7 @@ def library_call(name: str, leading: int, result: Result, operands: Sequence[Arr
 
 
 def operand(x: Array | None, leading: int, shape: Callable[[tuple[int, ...]], tuple[int, ...]], dtype: Any) -> Array:
-    """A parameter reshaped by `shape`; zero if x is None."""
+    """A scale, zero point or bias, or zero if x is None; `shape` maps its old shape to its new shape."""
     if x is None:
         return lax.full((1,) * leading + shape(()), 0, dtype if np.dtype(dtype).itemsize == 1 else jnp.int8)
     return lax.reshape(x, (*x.shape[:leading], *shape(x.shape[leading:])))

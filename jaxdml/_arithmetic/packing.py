@@ -16,12 +16,12 @@ Array = jax.Array
 
 
 def packed_matrix(b: Array) -> Array | None:
-    """[..., K, N] packed to uint8 [..., bytes]; None where XLA computes."""
+    """[..., K, N] packed to uint8 [..., bytes]; None if XLA's kernels are in use."""
     return None if library() is None else call(_PACK_MATRIX, _zeros, b, shape=packed_matrix_shape(b.shape))
 
 
 def packed_filter(filter: Array, group_count: int) -> Array | None:
-    """[O, C / groups, *kernel] packed to uint8 [bytes]; None where XLA computes."""
+    """[O, C / groups, *kernel] packed to uint8 [bytes]; None if XLA's kernels are in use."""
     if library() is None:
         return None
     shape = packed_filter_shape(filter.shape, group_count)
@@ -29,12 +29,12 @@ def packed_filter(filter: Array, group_count: int) -> Array | None:
 
 
 def packed_matrix_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape of a matrix [..., K, N] once it is packed; needs the library."""
+    """The shape of the packed array of a matrix [..., K, N]; needs the library."""
     return *shape[:-2], library().matrix_bytes(*shape[-2:])
 
 
 def packed_filter_shape(shape: Sequence[int], group_count: int) -> tuple[int, ...]:
-    """The shape of a filter [O, C / groups, *kernel] once it is packed; needs the library."""
+    """The shape of the packed array of a filter [O, C / groups, *kernel]; needs the library."""
     outputs, channels, *kernel = shape
     return (library().filter_bytes((outputs, channels, *(1, *kernel)[-2:]), group_count),)
 
@@ -53,7 +53,7 @@ def _packed_result(_: Any, *, shape: tuple[int, ...], group_count: int = 1) -> R
 
 
 def _zeros(_: Array, *, shape: tuple[int, ...], group_count: int = 1) -> Array:
-    """Packed weights on a platform other than the CPU. Native kernels refuse them."""
+    """The packed array on platforms other than the CPU: zeros, which native kernels refuse."""
     return lax.full(shape, 0, jnp.uint8)
 
 

@@ -1,6 +1,6 @@
-"""What XLA's platforms compute in different ways: int8 products and convolutions, and the layout of prepared weights.
+"""The int8 products and convolutions, chosen by XLA's platform, and the layout of prepared weights.
 
-All forms give the same integers.
+All platforms' functions give the same integers.
 """
 
 import functools
@@ -14,21 +14,21 @@ from jaxdml._arithmetic import cpu, cuda, int8, int32, tpu
 from jaxdml._arithmetic.prepared import PreparedFilter
 
 Array = jax.Array
-Forms = dict[str, Callable[..., Array]]  # by platform
+Forms = dict[str, Callable[..., Array]]  # keyed by platform
 DOTS: Forms = {"cpu": cpu.dot}
 CONVS: Forms = {"cpu": cpu.conv, "cuda": cuda.conv, "tpu": tpu.conv}
 
-# Prepared weights must be the same pytree on every platform that they may be moved to: all have the CPU's layouts.
+# Prepared weights must be the same pytree on every platform, because they may be moved: all have the CPU's layouts.
 arrange_matrix, arrange_filter = cpu.arrange_matrix, cpu.arrange_filter
 
 
 def int8_dot(a: Array, b: Array, layout: str = "KN") -> Array:
-    """int8 [..., M, K] times int8 [..., K, N] or, by layout, [..., N, K], in int32: [..., M, N]."""
+    """int8 [..., M, K] times int8 [..., K, N] or, with layout "NK", [..., N, K], in int32: [..., M, N]."""
     return _by_platform(DOTS, int8.product, a, b, layout=layout)
 
 
 def int8_conv(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
-    """int8 [N, C, *spatial], padded, with the filter, in int32: [N, O, *output]."""
+    """Convolution of padded int8 [N, C, *spatial] with the filter, in int32: [N, O, *output]."""
     return _by_platform(CONVS, int32.conv, x, filter, strides=strides, dilations=dilations)
 
 

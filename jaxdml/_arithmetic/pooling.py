@@ -22,9 +22,9 @@ def mean_of_windows(
     output_dtype: Any, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
     padding: Sequence[tuple[int, int]], include_padding: bool,
 ) -> Array:  # fmt: skip
-    """The means of the windows of 8-bit [N, C, *spatial], requantized. Parameters are scalars or [1, C, 1, ...].
+    """The means of windows of 8-bit [N, C, *spatial], requantized. Scales and zero points: scalars or [1, C, 1, ...].
 
-    Padding is real zero. The divisor counts it if include_padding.
+    Padding stands for real zero. The divisor counts padding if include_padding.
     """
     options: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations, "padding": padding}
     has_padding, count = any(map(any, padding)), jnp.asarray(math.prod(window), jnp.int32)
@@ -43,7 +43,7 @@ def mean_of_windows(
 
 @with_kernel(native_elementwise.IMAGE_SUMS)
 def sums_of_images(x: Array) -> Array:
-    """int32 sums of 8-bit [N, C, *spatial] over all of space: [N, C, 1, ...].
+    """int32 sums of 8-bit [N, C, *spatial] over all spatial dimensions: [N, C, 1, ...].
 
     XLA:CPU is faster with one window for each image than with a reduction.
     """
@@ -55,7 +55,7 @@ def sums_of_images(x: Array) -> Array:
 def _elements_inside(shape: Sequence[int], options: dict[str, Any]) -> Array:
     """The number of elements of each window that lie in the input.
 
-    A product of counts for each dimension, because XLA's constant folding would be slow on whole images.
+    It is the product of the counts in each dimension, because XLA's constant folding is slow on whole images.
     """
     counts = []
     for axis, size in enumerate(shape[2:], 2):

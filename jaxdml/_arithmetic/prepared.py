@@ -1,6 +1,6 @@
 """Prepared weights: int8 in the layout that contractions read, with the sums that zero points need.
 
-DirectML repacks tensors that it owns once; here a caller does so by preparing weights outside of jit.
+DirectML repacks a tensor once if it owns the tensor; here the caller prepares weights once, outside of jit.
 """
 
 import abc
@@ -23,7 +23,7 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Prepared(abc.ABC):
-    """Base class of prepared weights. Not an array: NumPy's conversion of it raises."""
+    """Base class of prepared weights. They are not arrays: NumPy's conversion of them raises TypeError."""
 
     values: Array
     sums: Array
@@ -48,7 +48,7 @@ class Prepared(abc.ABC):
 
     @property
     def is_intact(self) -> bool:
-        """Whether operators take it: they do not take stacks."""
+        """Whether operators take the weights: they do not take a stack of filters."""
         return self.is_consistent
 
     @property
@@ -89,7 +89,7 @@ class PreparedMatrix(Prepared):
     """A matrix B, repacked by `prepare_matrix_multiply_b`: a pytree that operators take as `b`.
 
     Attributes:
-      values: int8, with the last two dimensions in the order of layout; uint8 values less 128.
+      values: int8, with the last two dimensions in the order of layout; 128 is subtracted from uint8 values.
       sums: int32 [..., 1, N], the sums of values over K.
       dtype: int8 or uint8, the type of the array.
       layout: "KN" or "NK".
@@ -128,13 +128,13 @@ class PreparedFilter(Prepared):
     """A filter, repacked by `prepare_convolution_filter`: a pytree that operators take as `filter`.
 
     Attributes:
-      values: int8 [groups, ...], each group in the order of layout; uint8 values less 128.
+      values: int8 [groups, ...], each group in the order of layout; 128 is subtracted from uint8 values.
       sums: int32 [O], the sums of values for each output channel.
       dtype: int8 or uint8, the type of the array.
-      layout: the dimensions of a group: "OIHW" or "HWIO", with one spatial dimension "OIW" or "WIO".
+      layout: the order of a group's dimensions: "OIHW" or "HWIO"; "OIW" or "WIO" for one spatial dimension.
       packed: uint8 [bytes], the filter packed for native kernels, or None.
       group_count: the number of groups.
-      array: the array that was prepared, ``[O, C / group_count, *kernel]``, after leading dimensions of vmap or scan.
+      array: the array that was prepared, ``[O, C / group_count, *kernel]``, behind any dimensions of vmap or scan.
       shape: the shape of the array.
       ndim: the rank of the array.
     """
@@ -211,7 +211,7 @@ def swapped(x: Array) -> Array:
 
 
 def signed_filter(prepared: PreparedFilter) -> Array:
-    """The values as [..., O, C / groups, *kernel], whatever the layout."""
+    """The values in any layout, rearranged to [..., O, C / groups, *kernel]."""
     values = prepared.values
     if prepared.layout.endswith("IO"):
         first = values.ndim - len(prepared.layout)
@@ -221,9 +221,9 @@ def signed_filter(prepared: PreparedFilter) -> Array:
 
 
 def rows_of(prepared: PreparedFilter) -> Array:
-    """The values as [groups, O / groups, C / groups * kernel], whatever the layout."""
+    """The values in any layout, rearranged to [groups, O / groups, C / groups * kernel]."""
     values, groups = signed_filter(prepared), prepared.group_count
-    # Two steps: on explicit axes one reshape may either merge dimensions or split them.
+    # Two reshapes, because on explicit axes one reshape may merge dimensions or split them, but not both.
     rows = lax.reshape(values, (len(values), math.prod(values.shape[1:])))
     return lax.reshape(rows, (groups, len(values) // groups, rows.shape[1]))
 

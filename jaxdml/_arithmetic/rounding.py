@@ -1,4 +1,4 @@
-"""Every rounding and saturation rule, written once, with the guards that keep XLA from changing its bits.
+"""Every rounding and saturation rule, written once, with guards that keep XLA from changing bits.
 
 `fl` rounds to float32, ties to even. All float arithmetic of the operators is in this file.
 
@@ -7,7 +7,7 @@ of its sign. FLOAT16 keeps its subnormals, which are normal numbers in float32. 
 XLA:CPU flushes at run time but not in constant folding, and GPUs do not flush. `flushed` is called only where a
 subnormal can occur: the product of an integer and a flushed scale is zero or normal.
 
-Rewrites: XLA and LLVM keep integer results but rewrite float expressions, and the rest of the program decides which.
+Rewrites: XLA and LLVM keep integer results, but which float expressions they rewrite depends on the whole program.
 x / s becomes x * (1 / s) if s is a constant or a broadcast, (a / b) / c becomes a / (b * c), and a product and a sum
 become one fused multiply-add. Each rewrite changes bits. An `optimization_barrier` does not help: XLA removes it before
 LLVM fuses the multiply-add, and it costs a pass over memory. A select does help if no compiler can decide its
@@ -38,7 +38,7 @@ def limits_of(dtype: Any) -> Any:
 def with_rank(x: Any, rank: int) -> Any:
     """x with leading dimensions of 1 added or removed, so that it broadcasts. None and scalars stay as they are.
 
-    The operations that take x broadcast it to a shape, because they know the sharding of their other operands.
+    The operation that uses x broadcasts it later, because the operation knows the sharding of its other operands.
     """
     if x is None or x.ndim in (0, rank):
         return x
@@ -46,13 +46,13 @@ def with_rank(x: Any, rank: int) -> Any:
 
 
 def flushed(x: Array, below: Any = SMALLEST_NORMAL) -> Array:
-    """float32 x with subnormals replaced by zeros of their sign, by a select that no float rewrite sees through."""
+    """float32 x with subnormals replaced by zeros of their sign, by a select that stops rewrites of floats."""
     return lax.select(lax.lt(lax.abs(x), below), lax.mul(x, np.float32(0)), x)
 
 
 @jax.custom_jvp
 def flushed_straight_through(x: Array) -> Array:
-    """`flushed` with the derivative of the identity. The derivative of its select is 0 at 0, where biases start."""
+    """`flushed` with the derivative of the identity. The select's own derivative is 0 at 0, where biases start."""
     return flushed(x)
 
 
@@ -62,7 +62,7 @@ def _straight_through(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Ar
 
 
 def sealed(x: Array) -> Array:
-    """Floats x unchanged, in a form that keeps XLA from merging x's rounding with operations that use it.
+    """Floats x unchanged, behind a select that keeps XLA from merging x's rounding with operations that use x.
 
     |x| + |x| < |x| is false for every float: rounding is monotonic, infinities are equal, NaN compares false. Neither
     arm of the select is a constant, because LLVM moves an addition into a select with a constant arm.
@@ -78,9 +78,9 @@ def rounded_to(x: Array, dtype: Any) -> Array:
 
 
 def product(x: Array, y: Array) -> Array:
-    """fl(x * y) of flushed values, flushed where its 24 bits lie below the smallest normal number.
+    """fl(x * y) of flushed values, flushed where x * y, rounded to 24 bits, is below the smallest normal number.
 
-    Some processors flush before they round up to a normal number, others after it. So that both agree, a product of
+    Some processors flush before they round up to a normal number, others after that. So that all agree, a product of
     numbers below 1 is scaled by 2**64: near the smallest normal number it is then normal, and `flushed` decides.
     """
     larger = lax.max(lax.abs(x), lax.abs(y))
@@ -97,9 +97,9 @@ def total(x: Array, y: Array) -> Array:
 def quotient(x: Array, y: Array) -> Array:
     """fl(x / y) of flushed values: never x * fl(1 / y), and never merged with a division that computed x or y.
 
-    The quotient is not flushed: callers multiply it by at most 2**31 and round to integers, so a subnormal one gives 0.
-    Where x + y is NaN so is the quotient, and NaN may replace y. The select makes the divisor neither a constant nor a
-    broadcast, unless the dividend is one too.
+    The quotient is not flushed: callers multiply it by at most 2**31 and round to integers, so a subnormal quotient
+    gives 0. Where x + y is NaN, so is the quotient, and NaN may replace y. Because of the select, the divisor is not a
+    constant or a broadcast, unless the dividend is one, too.
     """
     either = lax.add(x, y)
     return lax.div(x, lax.select(lax.ne(either, either), either, broadcast_like(y, either)))
@@ -140,7 +140,7 @@ def saturate(x: Array, zero_point: Array | None, dtype: Any) -> Array:
         lowest, highest = (
             broadcast_like(_float32(lax.sub(np.int32(end), zero_point)), rounded) for end in (limits.min, limits.max)
         )
-    # The bounds less the zero point are integers, so clamping before adding it gives the same values, and fits int32.
+    # The bounds less the zero point are integers: clamping before the addition gives the same values, and fits int32.
     # Comparisons instead of min and max turn NaN into the minimum.
     rounded = lax.select(lax.gt(rounded, lowest), rounded, lowest)
     rounded = _int32(lax.select(lax.lt(rounded, highest), rounded, highest))
@@ -175,9 +175,9 @@ def multiplied(accumulator: Array, a_scale: Array, b_scale: Array, bias: Array |
 def averaged(
     accumulator: Array, scale: Array, count: Array, output_scale: Array, zero_point: Array | None, dtype: Any
 ) -> Array:
-    """sat(rne(fl(fl(fl(accumulator) * scale) / count) / output_scale)) + zero_point).
+    """sat(rne(fl(fl(fl(fl(accumulator) * scale) / count) / output_scale)) + zero_point).
 
-    count holds positive integers; it and the scales broadcast to accumulator's shape.
+    count holds positive integers; count and scales broadcast to accumulator's shape.
     """
     scale, output_scale = (flushed(with_rank(x, accumulator.ndim)) for x in (scale, output_scale))
     mean = flushed(quotient(flushed(lax.mul(_float32(accumulator), scale)), _float32(count)))
@@ -188,7 +188,7 @@ def range_scale(low: Array, high: Array, dtype: Any) -> tuple[Array, Array]:
     """Scalar scale and zero point of dtype for a float32 range that includes 0.
 
     The scale is fl(fl(high - low) / fl(Max - Min)), or 1 if that is 0. The zero point is sat(rne(fl(Min - fl(low /
-    scale)))). A range of NaN gives a scale of NaN and a zero point of Min.
+    scale)))). If low and high are NaN, the scale is NaN and the zero point is Min.
     """
     limits = limits_of(dtype)
     low, high = flushed(low), flushed(high)

@@ -1,4 +1,4 @@
-"""Shardings that must be given: results on explicit mesh axes for JAX, convolutions on automatic axes for XLA."""
+"""Shardings that JAX requires for results on explicit mesh axes, and XLA for convolutions on automatic mesh axes."""
 
 import jax
 from jax import lax
@@ -8,10 +8,10 @@ Array = jax.Array
 
 
 def out_sharding(*dimensions: tuple[Array, int] | None) -> NamedSharding | None:
-    """The sharding of an array whose dimensions are given as (array, axis), None for a new one.
+    """The sharding of an array. Each dimension is sharded like the given axis of an array; None means not sharded.
 
-    It is None on meshes without explicit axes. On explicit axes JAX requires it if a contracted dimension is
-    sharded; XLA then adds partial sums, which is exact in int32.
+    The result is None on meshes without explicit axes. On explicit axes JAX requires a sharding if a contracted
+    dimension is sharded; XLA then adds partial sums, which is exact in int32.
     """
     given = [dimension for dimension in dimensions if dimension is not None]
     mesh = jax.typeof(given[0][0]).sharding.mesh
@@ -24,7 +24,7 @@ def out_sharding(*dimensions: tuple[Array, int] | None) -> NamedSharding | None:
 
 
 def broadcast_like(x: Array, like: Array) -> Array:
-    """x, a scalar or of like's rank, broadcast to like's shape and sharding."""
+    """x, which is a scalar or has the rank of `like`, broadcast to the shape and sharding of `like`."""
     if x.shape == like.shape:
         return x
     sharding = out_sharding(*((like, axis) for axis in range(like.ndim)))
@@ -34,8 +34,8 @@ def broadcast_like(x: Array, like: Array) -> Array:
 def replicated_in_space(x: Array, *dimensions: int) -> Array:
     """x with its spatial dimensions replicated, if XLA chooses its sharding.
 
-    XLA partitions convolutions along space wrongly. With a row of the image on each device it computes wrong sums, or
-    fails with "element types of the operands to Pad do not match".
+    XLA partitions convolutions wrongly along spatial dimensions. With a row of the image on each device, it computes
+    wrong sums, or fails with "element types of the operands to Pad do not match".
     """
     mesh = jax.typeof(x).sharding.mesh
     mesh = jax.sharding.get_abstract_mesh() if mesh.empty else mesh

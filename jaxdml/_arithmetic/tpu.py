@@ -1,4 +1,4 @@
-"""Forms for TPUs, whose matrix units multiply int8. Tests lower them; they are not measured on a TPU."""
+"""The convolution for TPUs, whose matrix units multiply int8. Tests lower it; it has not run on a TPU."""
 
 from collections.abc import Sequence
 

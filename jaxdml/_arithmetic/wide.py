@@ -15,8 +15,8 @@ from jax import lax
 from jaxdml._arithmetic.platforms import int8_dot
 
 Array = jax.Array
-DEPTH = 2**14  # int32 holds the sum of this many products of digits, for five pairs of digits
-BYTES = 16  # of a sum: 2**32 products of at most 2**66 need 99 bits
+DEPTH = 2**14  # int32 holds the sum of DEPTH products of each of five pairs of digits
+BYTES = 16  # the size of a sum: 2**32 products of at most 2**66 need 99 bits
 
 
 def dot(a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array | None) -> Array:
@@ -43,7 +43,7 @@ def _in_parts(x: Array, axis: int) -> Array:
 
 
 def _products(of_a: list[Array], of_b: list[Array]) -> list[Array]:
-    """The int32 products of digits; products of the same place value are summed."""
+    """The int32 products of digits; products with the same place value are added."""
     places: list[list[Array]] = [[] for _ in range(len(of_a) + len(of_b) - 1)]
     for i, x in enumerate(of_a):
         for j, y in enumerate(of_b):
@@ -72,7 +72,7 @@ def _digits(x: Array, zero_point: Array | None) -> list[Array]:
 
 
 def _byte(x: Array, place: int) -> Array:
-    """The byte of int32 x at a place; the highest has x's sign. x is the sum of byte * 256**place."""
+    """The byte of int32 x at `place`, 0 to 3; byte 3 has x's sign. x is the sum of byte * 256**place."""
     shifted = lax.shift_right_arithmetic(x, np.int32(8 * place))
     return shifted if place == 3 else lax.bitwise_and(shifted, np.int32(255))
 

@@ -1,4 +1,4 @@
-"""int8 convolutions without a convolution of XLA: matrix products of windows (im2col), and sums of shifted products."""
+"""int8 convolutions without XLA's convolution: matrix products of windows (im2col), and sums of shifted products."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from jaxdml._arithmetic import int8
 from jaxdml._arithmetic.prepared import PreparedFilter, rows_of
 
 Array = jax.Array
-# (int8 x, padded, filter, strides, dilations) -> int32 [N, O, *output]
+# (padded int8 x, filter, strides, dilations) -> int32 [N, O, *output]
 Form = Callable[[Array, PreparedFilter, Sequence[int], Sequence[int]], Array]
 
 
@@ -29,14 +29,14 @@ def _windows(x: Array, kernel: Sequence[int], strides: Sequence[int], dilations:
 
 
 def _windows_of_rows(x: Array, kernel: Sequence[int], dilations: Sequence[int]) -> list[Array]:
-    """`_windows` at stride 1 in two dimensions, with rows of x concatenated: [N, C, output rows * row of x] each.
+    """`_windows` at stride 1 in two dimensions, with rows of x concatenated: each is [N, C, output rows * row length].
 
-    The last positions of a row read the start of the next row; the caller drops their results.
+    The last windows of a row extend into the next row; the caller drops their results.
     """
     *outer, rows, row = x.shape
     length = (rows - (kernel[0] - 1) * dilations[0]) * row
-    x = lax.pad(x, np.int8(0), [(0, 0, 0), (0, 0, 0), (0, 1, 0), (0, 0, 0)])  # for the end of the last row
-    x = lax.optimization_barrier(x).reshape(*outer, -1)  # padded once, not in the fused sum of the slices
+    x = lax.pad(x, np.int8(0), [(0, 0, 0), (0, 0, 0), (0, 1, 0), (0, 0, 0)])  # so that the last windows fit
+    x = lax.optimization_barrier(x).reshape(*outer, -1)  # the barrier keeps the pad out of the fused sum
     starts = [i * dilations[0] * row + j * dilations[1] for i in range(kernel[0]) for j in range(kernel[1])]
     return [lax.slice_in_dim(x, start, start + length, axis=2) for start in starts]
 
@@ -63,7 +63,7 @@ def _stacked_windows(x: Array, axis: int, to: int, size: int, stride: int, dilat
     starts = range(0, size * dilation, dilation)
     if size <= 32:
         return jnp.stack([lax.slice_in_dim(x, start, start + length, stride, axis) for start in starts], axis=to)
-    # This runs slower, but hundreds of slices take XLA too long to compile.
+    # A gather runs slower, but hundreds of slices take XLA too long to compile.
     indices = np.arange(0, size * dilation, dilation)[:, None] + np.arange(0, length, stride)
     return jnp.moveaxis(jnp.take(x, indices.astype(np.int32), axis=axis, mode="clip"), axis, to)
 
@@ -81,7 +81,7 @@ def matrix(
     for axis, window in enumerate(zip(kernel, strides, dilations, strict=True)):
         columns = _stacked_windows(columns, columns.ndim - len(kernel) + axis, 1 + axis, *window)
     output = columns.shape[1 + len(kernel) :]
-    # Two steps: on explicit axes one reshape may either merge dimensions or split them.
+    # Two reshapes, because on explicit axes one reshape may merge dimensions or split them, but not both.
     columns = lax.reshape(columns, (groups, channels, *kernel, *output))
     columns = lax.reshape(columns, (groups, channels * math.prod(kernel), *output))
     total = dot(rows_of(filter), columns, "KN")
@@ -100,7 +100,7 @@ def suits_depthwise(filter: PreparedFilter) -> bool:
 
 
 def depthwise(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
-    """For groups of one input channel: the sum over the kernel's elements of shifted x times the element.
+    """The convolution of groups of one input channel: shifted copies of x, times the kernel's elements, are summed.
 
     At stride 1 rows are concatenated, because short rows do not fill vector registers.
     """

@@ -28,7 +28,7 @@ def corrected(
     y_zero_point: Array | None,
     x_sums: Callable[[], Array],
 ) -> Array:
-    """total, a contraction of x and y, corrected for their zero points. None is 0, for which no sums are computed."""
+    """total, a contraction of x and y, corrected for their zero points. A zero point of None is 0 and needs no sums."""
     if y_zero_point is not None:
         total = lax.sub(total, lax.mul(y_zero_point, x_sums()))
     if x_zero_point is not None:
@@ -39,14 +39,14 @@ def corrected(
 
 
 def _int32(depth: Any) -> Any:
-    """The depth as int32; a symbolic dimension of `jax.export` has a value when the program runs."""
+    """The depth as int32; a symbolic dimension of `jax.export` has a value only when the program runs."""
     return np.int32(depth) if isinstance(depth, int) else jnp.asarray(depth, jnp.int32)
 
 
 def sums_of_columns(b: Array) -> Array:
-    """int8 [..., K, N] to int32 [..., 1, N].
+    """The sums of int8 [..., K, N] over K: int32 [..., 1, N].
 
-    A product with ones keeps the int8 kernel; for a reduction XLA:CPU first writes b to memory in int32. There are four
+    A product with ones uses the int8 kernel; for a reduction XLA:CPU first writes b to memory in int32. There are four
     rows of ones because XLA:CPU has no kernel for outputs of 2 x 2.
     """
     ones = _ones(b, (*b.shape[:-2], 4, b.shape[-2]), b.ndim - 2)
@@ -54,13 +54,13 @@ def sums_of_columns(b: Array) -> Array:
 
 
 def sums_of_rows(a: Array) -> Array:
-    """int8 [..., M, K] to int32 [..., M, 1], like `sums_of_columns`."""
+    """The sums of int8 [..., M, K] over K: int32 [..., M, 1]. See `sums_of_columns`."""
     ones = _ones(a, (*a.shape[:-2], 4, a.shape[-1]), a.ndim - 1)
     return lax.slice_in_dim(int8_dot(a, ones, "NK"), 0, 1, axis=-1)
 
 
 def sums_of_filters(values: Array) -> Array:
-    """int8 [O, C / groups, *kernel] to int32 [O], like `sums_of_columns`; a single filter by a short loop."""
+    """The sums of int8 filters [O, C / groups, *kernel]: int32 [O]. See `sums_of_columns`; one filter takes a loop."""
     rows = lax.reshape(values, (len(values), math.prod(values.shape[1:])))
     total = int8.product(rows, _ones(rows, (4, rows.shape[1]), 1), "NK")
     return lax.squeeze(lax.slice_in_dim(total, 0, 1, axis=1), (1,))

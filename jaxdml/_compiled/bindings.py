@@ -16,7 +16,7 @@ from jaxdml.errors import ArgumentTypeError
 
 
 def slots_by_field(desc: OperatorDesc) -> dict[str, list[Slot]]:
-    """The tensors of each field, absent ones included."""
+    """Maps each field to its tensors, absent ones included."""
     by_field: dict[str, list[Slot]] = {}
     for slot in slots(desc):
         by_field.setdefault(slot.field, []).append(slot)
@@ -57,12 +57,12 @@ def check_strides(desc: OperatorDesc) -> None:
         if tensor is None or tensor.strides is None or is_reshape(tensor):
             continue
         if reach(tensor.sizes, tensor.strides) >= 2**31:
-            text = f"has Strides {list(tensor.strides)}, not nested, across 2**31 or more elements; pack it"
+            text = f"has Strides {list(tensor.strides)} that interleave across 2**31 or more elements; pack the tensor"
             raise broken(desc.operator, name, "strides", text, expected="nested strides", received=tensor.strides)
 
 
 def check_names(desc: OperatorDesc, step: str, expected: Collection[str], given: Mapping[str, Any]) -> None:
-    """Checks that a step gets exactly the expected tensors; None counts as not given."""
+    """Checks that `step` gets exactly the expected tensors; None counts as not given."""
     given = {name: value for name, value in given.items() if value is not None or name not in absent(desc)}
     by_field = slots_by_field(desc)
     for name in given:
@@ -93,7 +93,7 @@ def is_shaped(tensor: TensorDesc, array: Any) -> bool:
 
 
 def check_bound(desc: OperatorDesc, name: str, value: Any) -> None:
-    """Checks what is bound to a field: an array, or a tuple of arrays for a tuple of tensors."""
+    """Checks the value bound to a field: an array, or a tuple of arrays for a tuple of tensors."""
     own = slots_by_field(desc)[name]
     spec: Any = fields_of(type(desc))[name]
     if not spec.is_many:
@@ -141,7 +141,7 @@ def _check_buffer(operator: str, slot: Slot, value: Any) -> None:
 
 
 def _example(tensor: TensorDesc) -> str:
-    """The code that lays out an array of the tensor's sizes, if a transpose does."""
+    """Code that lays out an array of the tensor's sizes, if a transpose suffices; else empty."""
     strides: tuple[int, ...] = tensor.strides or ()
     order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
     if not is_packed(tuple(tensor.sizes[axis] for axis in order), tuple(strides[axis] for axis in order)):
@@ -150,7 +150,7 @@ def _example(tensor: TensorDesc) -> str:
 
 
 def elements(tensor: TensorDesc) -> int:
-    """The elements that a buffer must hold: TotalTensorSizeInBytes, unless it is the minimum, which is rounded up."""
+    """The elements of a buffer: the reach of the strides, or TotalTensorSizeInBytes if that exceeds its minimum."""
     total = tensor.total_tensor_size_in_bytes
     if total is None or total == minimum_bytes(tensor):
         return reach(tensor.sizes, tensor.strides)

@@ -1,6 +1,6 @@
 """Reads and writes strided tensors in flat buffers by reshapes, transposes and pads, which XLA fuses.
 
-Only strides that are not nested, such as those of sliding windows, need a gather or scatter.
+Only strides that are not nested (see `is_nested`), such as those of sliding windows, need a gather or scatter.
 """
 
 import math
@@ -35,7 +35,7 @@ def read(buffer: Array, tensor: TensorDesc) -> Array:
 def write(x: Array, tensor: TensorDesc, buffer: Array | None, length: int | None = None) -> Array:
     """Writes a tensor into a flat buffer and keeps the values in the gaps between its elements.
 
-    If buffer is None, the result is a new buffer of zeros, of `length` elements or as long as the strides reach.
+    If `buffer` is None, the result is a new buffer with zeros in the gaps; `length` defaults to the reach.
     """
     sizes, strides = tensor.sizes, strides_of(tensor)
     least = reach(sizes, strides)
@@ -51,7 +51,7 @@ def write(x: Array, tensor: TensorDesc, buffer: Array | None, length: int | None
 
 
 def unpacked(buffer: Array, tensor: TensorDesc) -> Array:
-    """A flat buffer with one element per place; 4-bit elements are unpacked, the low bits first."""
+    """A flat buffer with one entry per element; 4-bit elements are unpacked, the low bits first."""
     if not tensor.data_type.is_packed or buffer.dtype != tensor.data_type.buffer_dtype:
         return buffer
     low, high = lax.bitwise_and(buffer, np.uint8(15)), lax.shift_right_logical(buffer, np.uint8(4))

@@ -1,4 +1,4 @@
-"""Compiles descs to functions: create, compile, initialize and dispatch, as in DirectML."""
+"""Compiles descs to functions, in DirectML's steps: create, compile, initialize and dispatch."""
 
 import dataclasses
 import math
@@ -47,7 +47,7 @@ def compile_operator(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLe
       CompiledOperator, which takes the tensors by name.
 
     Raises:
-      DescError: if the desc breaks a rule; it names operator, tensor and rule.
+      DescError: if the desc breaks a rule; the error names operator, tensor and rule.
       FeatureLevelError: if another level allows the desc.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmldevice-compileoperator
@@ -127,11 +127,11 @@ class CompiledOperator:
 
         Returns:
           For an output with a buffer, the written buffer. Otherwise, an array of the output's sizes if its desc has no
-          strides, else a flat buffer with zeros in the gaps, as long as the strides reach, or as
+          strides, else a flat buffer with zeros in the gaps. The flat buffer's length is the reach of the strides, or
           TotalTensorSizeInBytes if that exceeds its minimum. Several outputs are a named tuple.
 
         Raises:
-          DescError: if a tensor is missing, absent from the desc, too small, or has another type.
+          DescError: if a tensor is missing, is absent from the desc, is too small, or has a wrong type.
 
         Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmlcommandrecorder-recorddispatch
         """
@@ -167,7 +167,7 @@ def _structure(persistent: Any) -> Any:
 
 
 def _without_packed(persistent: Any) -> Any:
-    """Removes what depends on the kernels: prepared weights are also valid without their packed form."""
+    """Removes the packed arrays, which depend on the kernels: prepared weights are also valid without them."""
     return jax.tree.map(
         lambda x: dataclasses.replace(x, packed=None) if isinstance(x, Prepared) else x,
         persistent,
@@ -242,7 +242,7 @@ def _arguments(desc: OperatorDesc, tensors: dict[str, Any]) -> dict[str, Any]:
 
 def _written(slot: Slot, result: jax.Array, target: jax.Array | None) -> jax.Array:
     output = slot.tensor
-    result = jnp.broadcast_to(result, output.sizes)  # size 1 in the batch if strides of 0 repeat all inputs
+    result = jnp.broadcast_to(result, output.sizes)  # the batch has size 1 if strides of 0 repeat all inputs
     if target is not None:
         is_flat = target.ndim == 1 and target.dtype == output.data_type.buffer_dtype
         written = buffers.write(result, output, buffers.unpacked(target.reshape(-1), output))
@@ -253,9 +253,9 @@ def _written(slot: Slot, result: jax.Array, target: jax.Array | None) -> jax.Arr
 
 
 def _over_the_batch(desc: OperatorDesc, call: Any, tensors: dict[str, Any]) -> Any:
-    """Calls the operator. A tensor whose batch strides are 0 has one entry, which vmap over the other batches shares.
+    """Calls the operator. A tensor whose batch strides are 0 has one entry, which all calls under vmap share.
 
-    If strides repeat the batches of all tensors, one entry is computed.
+    If the batch strides of all tensors are 0, only one entry is computed.
     """
     fields: dict[str, Any] = fields_of(type(desc))
     batches = {}

@@ -1,1 +1,1 @@
-"""What DirectML's header and pages say, as data and rules; nothing here touches an array."""
+"""The content of DirectML's header and pages, as data and rules; no module of this folder touches an array."""

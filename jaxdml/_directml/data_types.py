@@ -32,7 +32,7 @@ class DataType(enum.IntEnum):
 
     @property
     def dtype(self) -> np.dtype:
-        """The NumPy dtype of arrays; 4-bit types have JAX's, one element per byte. Raises TypeError if UNKNOWN."""
+        """The NumPy dtype of arrays; 4-bit types have JAX's dtype, one element per byte. UNKNOWN raises TypeError."""
         return np.dtype(self.name.lower())
 
     @property

@@ -33,7 +33,7 @@ def parameter_name(field: str) -> str:
 
 @functools.cache
 def argument_name(tensor: str) -> str:
-    """The function's parameter for a name of DirectML: a_scale for AScaleTensor."""
+    """The function's parameter for DirectML's name of a field: a_scale for AScaleTensor."""
     return parameter_name(re.sub("(?<!^)(?=[A-Z])", "_", tensor).lower())
 
 
@@ -43,7 +43,7 @@ def is_sequence(value: Any) -> bool:
 
 
 def _tuple(sequence: Any) -> Any:
-    """A sequence as a hashable tuple of Python integers; any other value unchanged, for validate to refuse."""
+    """A sequence as a hashable tuple of Python integers; any other value unchanged, which validate rejects."""
     if not is_sequence(sequence):
         return sequence
     return tuple(_integer(item) for item in sequence)
@@ -61,10 +61,10 @@ class TensorDesc:
     Attributes:
       data_type: the element type.
       sizes: the number of elements in each of 1 to 8 dimensions, at least 1.
-      strides: the distance between entries of each dimension, in elements; None means packed, 0 repeats an entry.
+      strides: the step from one index of a dimension to the next, in elements; None means packed, 0 repeats an entry.
       flags: OWNED_BY_DML marks a tensor that is bound once, when the operator is initialized.
       total_tensor_size_in_bytes: the size of the buffer in bytes; None means the minimum.
-      guaranteed_base_offset_alignment: in bytes; 0 or a power of two of at least one element's size.
+      guaranteed_base_offset_alignment: in bytes; 0, or a power of two that is at least the size of an element.
     """
 
     data_type: DataType
@@ -86,15 +86,15 @@ class TensorDesc:
 
 @functools.singledispatch
 def as_table(desc: Any) -> Any:
-    """A table of a desc; the module `desc_table` registers the implementation."""
+    """The table that shows a desc; the module `desc_table` registers the implementation."""
     raise TypeError(f"no table shows {desc!r}")
 
 
 class Slot(NamedTuple):
     """One tensor of a desc, present or absent.
 
-    `name` is DirectML's name, with an index if the field is a tuple. `row` is its row of a tensor-support table.
-    `argument` is the function's parameter.
+    `name` is DirectML's name, with an index if the field is a tuple. `row` is the name of the tensor's row in the
+    tensor-support tables. `argument` is the function's parameter for the tensor.
     """
 
     field: str
@@ -109,7 +109,7 @@ class Slot(NamedTuple):
 class OperatorDesc:
     """Base class of operator descs. `operator` is the name of the desc's function.
 
-    A desc prints, and shows in a notebook, as a table of its tensors and of what the latest level allows.
+    A desc prints, also in a notebook, as a table of its tensors with the types and ranks that the latest level allows.
     """
 
     operator: ClassVar[str] = ""
@@ -131,17 +131,17 @@ class OperatorDesc:
         return html
 
     def tensors(self) -> dict[str, Any]:
-        """The tensor descs by DirectML's name, None if absent; a tuple has the names ``Name[0]``, ``Name[1]``."""
+        """Maps DirectML's names to tensor descs, None if absent; tensors of a tuple are ``Name[0]``, ``Name[1]``."""
         return {slot.name: slot.tensor for slot in slots(self)}
 
     def options(self) -> dict[str, Any]:
-        """The other fields by DirectML's name."""
+        """Maps DirectML's names of all fields that are not tensors to the values."""
         fields = fields_of(type(self)).items()
         return {page_name(field): getattr(self, field) for field, spec in fields if isinstance(spec, Option)}
 
 
 def fields_of(desc: Any) -> dict[str, Tensor | Option]:
-    """The specs of the fields of a desc's class, in order."""
+    """Maps the fields of a desc's class to their specs, in order."""
     return _fields_of(desc)
 
 
@@ -183,7 +183,7 @@ def output_fields(desc: Any) -> tuple[str, ...]:
 
 
 class Parameter(NamedTuple):
-    """The field of the desc, or the index in a field's tuple, that a parameter of an operator's function sets."""
+    """The field that a parameter of an operator's function sets; `place` is the index of one tensor in a tuple."""
 
     field: str
     spec: Tensor | Option
@@ -205,7 +205,7 @@ class Parameter(NamedTuple):
 
 
 def parameters_of(desc: Any) -> dict[str, Parameter]:
-    """The parameters that the function of a desc's class may have, by name."""
+    """Maps names to parameters, for all parameters that the function of a desc's class may have."""
     parameters: dict[str, Parameter] = {}
     for field, spec in fields_of(desc).items():
         names = spec.parameters if isinstance(spec, Tensor) else ()
@@ -216,14 +216,14 @@ def parameters_of(desc: Any) -> dict[str, Parameter]:
 
 
 def one_or_named(desc: type[OperatorDesc], values: Any) -> Any:
-    """The only value of a single output, or a named tuple of several outputs."""
+    """The value itself if there is one output, else a named tuple of the values."""
     values = list(values)
     return values[0] if len(values) == 1 else desc.Outputs(*values)  # type: ignore[attr-defined]
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(tensor, tensors, counts, count))
 def operator_desc[D: type[OperatorDesc]](desc: D) -> D:
-    """Makes a desc a frozen, keyword-only dataclass, with a named tuple `Outputs` if it has several outputs."""
+    """Decorates a desc's class: a frozen, keyword-only dataclass, with a named tuple `Outputs` for several outputs."""
     cls: Any = dataclasses.dataclass(frozen=True, kw_only=True)(desc)
     cls.__init__ = _with_advice(cls.__init__, cls)
     outputs = [parameter_name(field) for field in output_fields(cls)]
@@ -247,7 +247,7 @@ def _with_advice(init: Callable[..., None], desc: type[OperatorDesc]) -> Callabl
             if name not in names:
                 close = [field for field in names if parameter_name(field) == argument_name(name)]
                 close = close or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-                hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+                hint = f"did you mean {close[0]}?" if close else f"the fields are {', '.join(names)}"
                 text = f"{kind}: there is no field {name}; {hint}"
                 raise ArgumentTypeError(text, operator=desc.operator, tensor=name, rule="field", expected=tuple(names))
         init(self, **values)

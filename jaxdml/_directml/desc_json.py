@@ -74,8 +74,8 @@ def _tensor_to_dict(tensor: TensorDesc) -> dict[str, Any]:
 def desc_from_dict(value: dict[str, Any]) -> OperatorDesc:
     """Converts a dict to an operator desc, the inverse of `desc_to_dict`.
 
-    Enums may lack their prefix. Tensors and the operator's fields may be inline or under "Desc". Fields that are null
-    or missing become None.
+    Members of enums may lack their prefix. The fields of tensors and of the operator may be inline or under "Desc".
+    Fields that are null or missing become None.
 
     Args:
       value: ``{"type": "DML_OPERATOR_...", "desc": {...}}``.
@@ -84,7 +84,7 @@ def desc_from_dict(value: dict[str, Any]) -> OperatorDesc:
       The operator desc, which `validate` has not checked.
 
     Raises:
-      DescError: if a name or a type is wrong; it gives the path.
+      DescError: if a name or a type is wrong; the error gives the path.
 
     Source: https://github.com/microsoft/DirectML/blob/master/DxDispatch/doc/Guide.md
     """
@@ -96,7 +96,7 @@ def _error(path: str, text: str) -> DescError:
 
 
 def read_desc(value: Value, others: tuple[str, ...] = ()) -> OperatorDesc:
-    """The operator desc of a JSON object; `others` are names of further members."""
+    """The operator desc of a JSON object; `others` are further members that it may have."""
     members = value.members()
     for one, other in (("Type", "type"), ("Desc", "desc")):
         if one in members and other in members:
@@ -170,7 +170,7 @@ def _read_tensor(value: Value) -> TensorDesc:
 
 
 def _flags(value: Value) -> TensorFlags:
-    """Reads a flag's name or a list of names."""
+    """Reads the name of a flag, or a list of names."""
     flags = TensorFlags.NONE
     for item in value.items() if isinstance(value.value, list) else [value]:
         flags |= item.one_of(FLAG, dict(TensorFlags.__members__))

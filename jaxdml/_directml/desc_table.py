@@ -1,4 +1,4 @@
-"""Tables of operator descs: each tensor beside what a feature level allows for it."""
+"""Tables of operator descs: each tensor, with the types and ranks that a feature level allows for it."""
 
 import enum
 from typing import Any
@@ -14,7 +14,7 @@ HEADER = ("tensor", "role", "type", "sizes", "strides", "allowed")
 
 @as_table.register
 def desc_table(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATEST) -> Table:
-    """A row for each tensor; the desc may be invalid."""
+    """A table with a row for each tensor; the desc may be invalid."""
     page = PAGES.get(desc.operator)
     level = feature_level if page is None else max(feature_level, min(page.support))
     rows = [] if page is None else [_row(slot, table_at(page.support, level)[slot.row]) for slot in slots(desc)]
@@ -43,7 +43,7 @@ def _row(slot: Slot, support: Support) -> tuple[str, ...]:
     if getattr(tensor, "flags", None) == TensorFlags.OWNED_BY_DML:
         role += ", owned by DML"
     data_type, strides = getattr(tensor, "data_type", None), getattr(tensor, "strides", None)
-    sizes = _shown(getattr(tensor, "sizes", tensor))  # a value that is not a TensorDesc is shown itself
+    sizes = _shown(getattr(tensor, "sizes", tensor))  # a value that is not a TensorDesc is shown as it is
     shown_strides = "packed" if strides is None else _shown(strides)
     return slot.name, role, _shown(data_type), sizes, shown_strides, allowed(support)
 

@@ -37,7 +37,7 @@ class FeatureLevel(enum.IntEnum):
 
 
 class Support(NamedTuple):
-    """One row of a tensor-support table: (lowest, highest) dimension count, data types, and whether it is optional."""
+    """A row of a tensor-support table: (lowest, highest) dimension count, data types, and whether None is allowed."""
 
     dimension_counts: tuple[int, int]
     data_types: tuple[DataType, ...]
@@ -45,23 +45,23 @@ class Support(NamedTuple):
 
 
 class Same(NamedTuple):
-    """One bullet of a tensor-constraint list: the tensors have the same dimension_count, sizes or data_type."""
+    """A bullet of a tensor-constraint list: `what` (dimension_count, sizes or data_type) is equal for all `tensors`."""
 
     what: str
     tensors: tuple[str, ...]
 
 
-Rows = Mapping[str, Support]  # a tensor-support table, by DirectML's name in the order of the struct
-Tables = Mapping[FeatureLevel, Rows]  # by the levels that change the table
+Rows = Mapping[str, Support]  # a tensor-support table: maps DirectML's names to rows, in the struct's order
+Tables = Mapping[FeatureLevel, Rows]  # maps each level that changes the table to the new table
 
 
 def table_at(tables: Tables, feature_level: FeatureLevel) -> Rows:
-    """The tensor-support table at a level."""
+    """The tensor-support table that applies at a level."""
     return tables[max(level for level in tables if level <= feature_level)]
 
 
 def allowed_from(minimum: FeatureLevel, word: str = "allowed") -> str:
-    """The part of an error that names the level that allows a value."""
+    """The part of an error text that names the lowest level that allows a value."""
     if minimum is FeatureLevel.JAXDML:
         return f" ({word} from FeatureLevel.JAXDML, an extension that DirectML does not have)"
     return f" ({word} from {minimum})"

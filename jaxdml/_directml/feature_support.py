@@ -1,4 +1,4 @@
-"""Feature support: what each level allows for each tensor and option of an operator."""
+"""Feature support: the types, ranks and values that a level allows for the tensors and options of an operator."""
 
 import dataclasses
 import itertools
@@ -19,15 +19,15 @@ from jaxdml.errors import DescError, api_boundary
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSupport:
-    """What a feature level allows an operator; prints as a table. `check_feature_support` returns it.
+    """The support of an operator at a feature level; prints as a table. `check_feature_support` returns it.
 
     Attributes:
       operator: the name of the function.
       feature_level: the requested level.
       minimum_feature_level: the level that introduced the operator.
-      tensors: maps DirectML's name to the (lowest, highest) dimension count, the data types, and whether the tensor is
+      tensors: maps DirectML's names to the (lowest, highest) dimension count, the data types, and whether the tensor is
         optional; empty if the level does not have the operator.
-      options: maps DirectML's name to a description of the allowed values.
+      options: maps DirectML's names to descriptions of the allowed values.
       constraints: the tensors that must have the same dimension_count, sizes or data_type.
     """
 
@@ -68,7 +68,7 @@ class FeatureSupport:
 def check_feature_support(
     operator: str | OperatorDesc | Callable[..., Any], feature_level: FeatureLevel = FeatureLevel.LATEST
 ) -> FeatureSupport:
-    """Returns what a feature level allows an operator.
+    """Returns the types, ranks and values that a feature level allows for an operator.
 
     Args:
       operator: a function of jaxdml, a desc, or the name of either, such as ``"quantized_linear_convolution"`` or
@@ -76,7 +76,7 @@ def check_feature_support(
       feature_level: the level.
 
     Returns:
-      FeatureSupport. Its `is_supported` is False, which is not an error, if the level does not have the operator.
+      FeatureSupport. If the level does not have the operator, `is_supported` is False, and no error is raised.
 
     Raises:
       DescError: if the operator or the level does not exist.
@@ -117,7 +117,7 @@ def _options(page: Page, rows: Rows) -> dict[str, str]:
 
 
 def levels_table() -> Table:
-    """A row for each operator, with what each level of DirectML adds to it."""
+    """A table with a row for each operator, which lists the changes that each level of DirectML makes."""
     rows = []
     for page in PAGES.values():
         levels = sorted(level for level in page.support if level is not FeatureLevel.JAXDML)

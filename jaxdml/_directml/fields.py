@@ -28,8 +28,8 @@ INPUT, OUTPUT = Role(is_output=False), Role(is_output=True)
 class Tensor(NamedTuple):
     """Spec of a field that holds a tensor, or a tuple of tensors.
 
-    `roles` has the role of each tensor; the last role is that of all further tensors. sizes[:batch] are the batch
-    dimensions. `parameters` names the function's parameters for a tuple's tensors; without names it takes a tuple.
+    `roles` has the role of each tensor; the last role is also that of all further tensors. sizes[:batch] are the batch
+    dimensions. `parameters` names the function's parameters for a tuple's tensors; if empty, one parameter takes them.
     """
 
     roles: tuple[Role, ...]
@@ -42,17 +42,17 @@ class Tensor(NamedTuple):
 
 
 class Option(NamedTuple):
-    """Spec of any other field.
+    """Spec of a field that does not hold a tensor.
 
     `least` is the smallest value of a UINT or of each UINT in a list. `words` describe further rules. `pads` is the
-    field of the tensor that a list of UINTs pads.
+    field of the tensor to which a list of UINTs adds padding.
     """
 
-    kind: type | str  # "count", "counts" (one per spatial dimension), "dimensions" (their number), or a type
+    kind: type | str  # "count", "counts" (per spatial dimension), "dimensions" (how many are spatial), or a type
     least: int = 0
     words: str = ""
     pads: str = ""
-    prefix: str = ""  # of the enum's names in directml.h
+    prefix: str = ""  # the prefix of the enum's names in directml.h
 
 
 def tensor(role: Role, *, batch: int = 0) -> Any:
@@ -61,7 +61,7 @@ def tensor(role: Role, *, batch: int = 0) -> Any:
 
 
 def tensors(*roles: Role, parameters: tuple[str, ...] = ()) -> Any:
-    """A field for a tuple of tensors; in JSON a list."""
+    """A field for a tuple of tensors, which is a list in JSON."""
     return dataclasses.field(default=None, metadata={"spec": Tensor(roles, is_many=True, parameters=parameters)})
 
 

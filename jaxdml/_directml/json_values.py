@@ -1,4 +1,4 @@
-"""Values read from JSON. Each knows its path, which its errors name."""
+"""Values read from JSON. Each has a path, which its errors name."""
 
 import difflib
 from collections.abc import Callable, Collection, Iterator
@@ -9,7 +9,7 @@ from jaxdml._shapes import is_integer
 
 
 class Value(NamedTuple):
-    """A JSON value and its path; `error` makes an exception of a path and a text."""
+    """A JSON value and its path; `error` builds an exception from a path and a text."""
 
     value: Any
     path: str
@@ -22,7 +22,7 @@ class Value(NamedTuple):
         return self.fail(f"is {shown(self.value)}, expected {what}")
 
     def members(self, allowed: Collection[str] | None = None) -> dict[str, "Value"]:
-        """The members of an object that are not null; if `allowed` is given, other names are errors."""
+        """The members of an object that are not null; if `allowed` is given, a name that it lacks is an error."""
         if not isinstance(self.value, dict):
             raise self.expected("an object")
         for name in self.value:
@@ -30,7 +30,7 @@ class Value(NamedTuple):
                 raise self.fail(f"has a member {shown(name)}, whose name is not a string")
             if allowed is not None and name not in allowed:
                 close = difflib.get_close_matches(name, allowed, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"there are {listed(allowed)}"
+                hint = f"did you mean {close[0]}?" if close else f"expected {listed(allowed)}"
                 raise self.fail(f"has no field {shown(name)}; {hint}")
         return {
             name: self._replace(value=value, path=f"{self.path}.{name}" if self.path else name)
@@ -66,11 +66,11 @@ class Value(NamedTuple):
         return self.value
 
     def one_of[T](self, prefix: str, options: dict[str, T]) -> T:
-        """The option named by the string, with or without the prefix."""
+        """The option that the string names, with or without the prefix."""
         name = self.string().removeprefix(prefix)
         if name not in options:
             alike = {option.lower(): prefix + option for option in options}
             close = difflib.get_close_matches(name.lower(), alike, n=1)
             hint = f"; did you mean {alike[close[0]]}?" if close else ""
-            raise self.expected((listed(prefix + option for option in options) or "none, there are none") + hint)
+            raise self.expected((listed(prefix + option for option in options) or "a name, but none is defined") + hint)
         return options[name]

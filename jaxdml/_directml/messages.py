@@ -1,4 +1,4 @@
-"""Error texts. The caller of a function reads argument names; the author of a desc reads field names."""
+"""Error texts. Errors in calls name arguments, errors in descs name fields."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,7 @@ from jaxdml.errors import DescError
 
 
 class Remedy(NamedTuple):
-    """What to write instead, in a call and in a desc; the former may depend on the shape of the argument."""
+    """Advice on what to write instead, in a call and in a desc; `in_call` may depend on the shape of the argument."""
 
     in_call: str | Callable[[Shape], str]
     in_desc: str
@@ -40,7 +40,7 @@ class RuleError(Exception):
         self.facts = facts
 
     def desc_error(self, shapes: Mapping[str, Shape] | None = None) -> DescError:
-        """The error for a call whose arguments have these shapes, by DirectML's name, or for a desc if None."""
+        """The error for a call, with its shapes keyed by DirectML's names, or for a desc if `shapes` is None."""
         remedy: Any = self.remedy
         if isinstance(remedy, Remedy):
             remedy = remedy.in_desc if shapes is None else remedy.in_call
@@ -57,7 +57,7 @@ def broken(operator: str, tensor: str, rule: str, text: str, **facts: Any) -> De
 
 @contextlib.contextmanager
 def raising_desc_errors(shapes: Mapping[str, Shape] | None = None) -> Iterator[None]:
-    """Raises a RuleError as the DescError that `RuleError.desc_error` makes of it."""
+    """Raises the `desc_error` of a RuleError instead of the RuleError."""
     try:
         yield
     except RuleError as rule:

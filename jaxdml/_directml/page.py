@@ -17,10 +17,10 @@ class Page(NamedTuple):
 
     Attributes:
       desc: the desc's class.
-      support: the tensor-support table of each level that changes it.
+      support: maps each level that changes the tensor-support table to the new table.
       constraints: the tensor-constraint list.
       check: raises RuleError if sizes or options do not fit; runs after the tables and constraints are checked.
-      remedies: maps tensor and rule to a function that replaces the general remedy, unless it returns None.
+      remedies: maps (tensor, rule) to a function whose result, unless None, replaces the general remedy.
       converts: ("float", "integer") if the operator quantizes, ("integer", "float") if it dequantizes, else None.
       weights: maps the tensor that holds weights to the axis of its output channels.
     """

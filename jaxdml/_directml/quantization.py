@@ -10,7 +10,7 @@ from jaxdml._directml.tensor_rules import is_symbolic, is_uint
 
 
 class QuantizationType(enum.IntEnum):
-    """DML_QUANTIZATION_TYPE: what a list of quantization tensors holds."""
+    """DML_QUANTIZATION_TYPE: the kinds of tensors in a list of quantization tensors."""
 
     NONE = 0
     SCALE = 1
@@ -21,7 +21,7 @@ WORDS = {QuantizationType.SCALE: "a scale", QuantizationType.SCALE_ZERO_POINT: "
 
 
 def check_quantization(desc: Any, floats: str, integers: str) -> None:
-    """Checks QuantizationTensors; `floats` and `integers` name the tensors whose types scale and zero point have."""
+    """Checks QuantizationTensors: the scale has the type of the tensor `floats`, the zero point that of `integers`."""
     kind, own = desc.quantization_type, [slot for slot in slots(desc) if slot.field == "quantization_tensors"]
     if kind == QuantizationType.NONE:
         text, facts = "is NONE, but the operator needs a scale", {"expected": tuple(WORDS), "received": kind}

@@ -1,6 +1,6 @@
-"""Advice in errors: what to write instead. `table_remedies` has the advice for tensor-support tables and constraints.
+"""Advice in error texts. `table_remedies` has the advice for tensor-support tables and tensor constraints.
 
-Checks state facts and pass them here. Sizes are validated before: those that are not ints are symbolic.
+The checks call these functions after they have validated sizes: a size that is not an int is symbolic.
 """
 
 import math
@@ -41,7 +41,7 @@ def cast(argument: str, expected: DataType) -> Remedy:
 
 
 def converted(slot: Slot, parameters: Container[str], received: DataType, expected: DataType, owner: str) -> Remedy:
-    """For a tensor whose type differs from that of `owner`, such as the tensor that a zero point belongs to."""
+    """For a tensor whose type must be that of the tensor `owner`, such as a zero point."""
     remedy = cast(slot.argument, expected)
     if slot.role.parameter != "zero_point":
         return remedy
@@ -51,13 +51,13 @@ def converted(slot: Slot, parameters: Container[str], received: DataType, expect
 
 
 def float_zero_point(zero_point: str, parameters: Container[str]) -> str:
-    """Asks whether the caller swapped scale and zero point; casting a scale would give a zero point of 0."""
+    """Asks whether the caller swapped scale and zero point; a scale below 1, cast to an integer, would be 0."""
     scale = zero_point.replace("zero_point", "scale")
     return "a zero point is an integer" + (f": are {scale} and {zero_point} swapped?" if scale in parameters else "")
 
 
 def retyped_zero_point(zero_point: str, received: DataType, expected: DataType, owner: str) -> str:
-    """Suggests a cast between integer types, except between int8 and uint8 and the like, where -64 would become 192."""
+    """Suggests a cast between integer types, except between types of one size: int8 -64 would become uint8 192."""
     if received.bits == expected.bits:
         return f"give the {expected.name} zero point that {owner} was quantized with"
     is_signed, wants_signed = (not data_type.name.startswith("U") for data_type in (received, expected))
@@ -72,7 +72,7 @@ def retyped_zero_point(zero_point: str, received: DataType, expected: DataType, 
 def to_form(
     argument: str, sizes: Shape, forms: Sequence[Shape], exact: Sequence[Shape], otherwise: str | Remedy
 ) -> str | Remedy:
-    """How to reshape a tensor to a form with as many values; `otherwise` if there is no such form."""
+    """Advice to reshape a tensor to one of `forms` with the same number of values; `otherwise` if there is none."""
     number = known_elements(sizes)
     fitting = [form for form in forms if math.prod(form) == number > 1]
     if not fitting:
@@ -90,13 +90,13 @@ def to_form(
 
 
 def even_blocks(axis: int, blocks: Any, size: Any) -> str:
-    """For a dimension whose size the number of blocks does not divide."""
+    """For a dimension whose size is not a multiple of the number of blocks."""
     if not isinstance(blocks, int) or not isinstance(size, int):
-        return f"give dimension {axis} one value or the size of the input"
+        return f"give dimension {axis} size 1 or the size of the input's dimension"
     if blocks > size:
         return f"there are more values than elements in dimension {axis}"
     padded = -(-size // blocks) * blocks
-    return f"pad the input to {padded} in dimension {axis}, or give as many values as divide {size}"
+    return f"pad the input to {padded} in dimension {axis}, or give a number of values that divides {size}"
 
 
 def transpose_b(b: TensorDesc) -> Remedy:
@@ -109,7 +109,7 @@ def transpose_b(b: TensorDesc) -> Remedy:
 
 
 class _Layout(NamedTuple):
-    """Names of DirectML's layouts and of those with channels last, and the axes that transpose the latter."""
+    """Names of DirectML's layouts and of layouts with channels last, and the axes that transpose from the latter."""
 
     data: str
     filter: str
@@ -119,20 +119,20 @@ class _Layout(NamedTuple):
     filter_axes: Shape
 
 
-LAYOUTS = {  # by the number of spatial dimensions
+LAYOUTS = {  # keyed by the number of spatial dimensions
     1: _Layout("NCW", "[O, I, W]", "NWC data", "a WIO filter", (0, 2, 1), (2, 1, 0)),
     2: _Layout("NCHW", "[O, I, H, W]", "NHWC data", "an HWIO filter", (0, 3, 1, 2), (3, 2, 0, 1)),
 }
 
 
 def channels(desc: Any) -> Remedy:
-    """For input and filter whose channels do not fit: another layout, another group count, or both layouts."""
+    """For an input and a filter whose channels do not fit: transpose one of them, change group_count, or do both."""
     input, filter = desc.input_tensor.sizes, desc.filter_tensor.sizes
     layout = LAYOUTS[len(input) - 2]
     either = Remedy(
-        f"channels are dimension 1 of both: write input.transpose{layout.data_axes} for {layout.data_last}, "
+        f"channels are dimension 1 of both tensors: write input.transpose{layout.data_axes} for {layout.data_last}, "
         f"filter.transpose{layout.filter_axes} for {layout.filter_last}",
-        f"channels are dimension 1 of both: Strides can describe {layout.data_last} or {layout.filter_last}",
+        f"channels are dimension 1 of both tensors: Strides can describe {layout.data_last} or {layout.filter_last}",
     )
     if filter[-2] * desc.group_count in (input[1], input[-1]):  # the filter may have its channels last
         return either
@@ -153,13 +153,13 @@ def channels(desc: Any) -> Remedy:
 
 
 def _fitting_groups(channels: int, filter: Shape) -> int:
-    """The group count with which the filter fits an input of so many channels, or 0."""
+    """The group count with which the filter fits an input of `channels` channels, or 0 if there is none."""
     groups, rest = divmod(channels, filter[1])
     return groups if isinstance(groups, int) and not (rest or filter[0] % groups) else 0
 
 
 def outputs_first(filter: Shape, parameter: TensorDesc | None) -> str | Remedy:
-    """For a parameter with one value for each output channel of the filter, if these come last."""
+    """For a parameter with one value per output channel of a filter whose output channels are the last dimension."""
     if parameter is None or not 1 < known_elements(parameter.sizes) == filter[-1]:
         return ""
     layout = LAYOUTS[len(filter) - 2]
@@ -187,8 +187,8 @@ def stack_of_filters(filter: TensorDesc) -> str | Remedy | None:
 def smaller_kernel(extent: Sequence[Any], kernel: Sequence[Any]) -> str:
     """For a kernel that is larger than the padded input."""
     if all(isinstance(size, int) and size < window for size, window in zip(extent, kernel, strict=True)):
-        return "pad it, shrink the kernel, or swap input and filter"
-    return "pad it or shrink the kernel"
+        return "pad the input, shrink the kernel, or swap input and filter"
+    return "pad the input or shrink the kernel"
 
 
 # Windows -------------------------------------------------------------------------------------------------------------
@@ -196,11 +196,11 @@ def smaller_kernel(extent: Sequence[Any], kernel: Sequence[Any]) -> str:
 PAD_LESS = "pad less"
 MEANS_OF_MEANS = "take means of means"
 ONLY_PADDING = "pad less, or set include_padding"
-ONLY_GAPS = "dilate less than the input is long, or set include_padding"
+ONLY_GAPS = "use a dilation no larger than the input's size, or set include_padding"
 
 
 def smaller_window(input: Shape, window: Sequence[int]) -> Remedy:
-    """For a pooling window that is larger than the padded input; it may fit an input with channels last."""
+    """For a pooling window larger than the padded input. If channels may be last, the advice has a transpose."""
     advice = "pad the input or shrink the window"
     if all(isinstance(size, int) and size >= extent for size, extent in zip(input[1:-1], window, strict=True)):
         order = (0, len(input) - 1, *range(1, len(input) - 1))

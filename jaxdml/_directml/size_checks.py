@@ -12,7 +12,7 @@ from jaxdml._shapes import Shape, without_leading_ones
 
 
 class Form(NamedTuple):
-    """Sizes that a scale, zero point or bias may have, and what its values then are, in words."""
+    """Sizes that a scale, zero point or bias may have, and a description of its values, such as "one value"."""
 
     sizes: Shape
     words: str
@@ -21,9 +21,9 @@ class Form(NamedTuple):
 def check_form(
     desc: OperatorDesc, name: str, forms: Sequence[Form], exact: Sequence[Shape] = (), otherwise: str | Remedy = ""
 ) -> None:
-    """Checks that a tensor is absent, or has one of the forms up to leading ones, or has one of the exact sizes.
+    """Checks that a tensor is absent, has the sizes of a form (apart from leading ones), or has one of the exact sizes.
 
-    `otherwise` is the advice in the error for a number of values that no form has.
+    `otherwise` is the error's advice if no form has the tensor's number of values.
     """
     tensor = getattr(desc, field_of(type(desc), name))
     if tensor is None or tensor.sizes in exact:
@@ -62,7 +62,7 @@ def check_spatial_options(desc: OperatorDesc, spatial: int) -> None:
 
 
 def padded_sizes(desc: OperatorDesc) -> dict[str, Shape]:
-    """The padded sizes of the tensors that options pad, by page name."""
+    """Maps DirectML's names of the tensors that options pad to their padded sizes."""
     padded: dict[str, Shape] = {}
     for field, option in fields_of(type(desc)).items():
         if isinstance(option, Option) and option.pads:
@@ -76,7 +76,7 @@ def padded_sizes(desc: OperatorDesc) -> dict[str, Shape]:
 def check_product(desc: Any, of_rows: Sequence[str], of_columns: Sequence[str]) -> None:
     """Checks the sizes of a matrix product and of its quantization parameters.
 
-    `of_rows` and `of_columns` name the parameters that may have one value for each row or column.
+    `of_rows` names the parameters that may have one value for each row, `of_columns` those for each column.
     """
     *batch, m, k = desc.a_tensor.sizes
     *leading, n = desc.b_tensor.sizes

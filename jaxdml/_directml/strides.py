@@ -14,26 +14,26 @@ def packed_strides(sizes: Sequence[int]) -> Shape:
 
 
 def is_packed(sizes: Shape, strides: Shape | None) -> bool:
-    """Whether strides are those of row-major order, ignoring dimensions of one element."""
+    """Whether strides are those of row-major order without gaps, ignoring dimensions of one element."""
     if strides is None:
         return True
     return all(size == 1 or s == t for size, s, t in zip(sizes, strides, packed_strides(sizes), strict=True))
 
 
 def reach(sizes: Shape, strides: Shape | None) -> int:
-    """The number of elements of the buffer from the first to the last, inclusive."""
+    """The number of places in the buffer from the tensor's first element to its last, inclusive."""
     return 1 + sum(
         (n - 1) * s for n, s in zip(sizes, packed_strides(sizes) if strides is None else strides, strict=True)
     )
 
 
 def by_stride(sizes: Shape, strides: Shape) -> list[int]:
-    """The dimensions of more than one element, by decreasing stride."""
+    """The dimensions of more than one element, in the order of decreasing strides."""
     return sorted((axis for axis, size in enumerate(sizes) if size > 1), key=lambda axis: -strides[axis])
 
 
 def is_nested(sizes: Shape, strides: Shape) -> bool:
-    """Whether each stride exceeds the reach of all smaller strides, as in a padded or transposed array."""
+    """Whether each stride is at least the reach of all smaller strides, as in a padded or transposed array."""
     inner = 1
     for axis in reversed(by_stride(sizes, strides)):
         if strides[axis] < inner:
@@ -49,14 +49,14 @@ def may_overlap(sizes: Shape, strides: Shape) -> bool:
     if math.prod(sizes) > reach(sizes, strides) or reach(sizes, strides) >= 2**62:
         return True
     dimensions = by_stride(sizes, strides)
-    # The view lies outside the array, but NumPy only compares addresses and reads nothing.
+    # The view extends beyond the array, but NumPy only compares addresses and reads nothing.
     view = np.lib.stride_tricks.as_strided(
         np.empty(1, np.uint8),
         [sizes[axis] for axis in dimensions],
         [strides[axis] for axis in dimensions],
         writeable=False,
     )
-    while view.ndim:  # elements that first differ in this dimension: shifted, one of them is at 0
+    while view.ndim:  # two elements that first differ in this dimension: shift both until one is at index 0
         try:
             if np.shares_memory(view[0, ...], view[1:], max_work=10**6):
                 return True

@@ -1,4 +1,4 @@
-"""What to write instead where a desc breaks a tensor-support table or a tensor constraint."""
+"""Advice in error texts for descs that break a tensor-support table or a tensor constraint."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Checks that hold for the tensor descs of all operators."""
+"""Checks of tensor descs that are the same for all operators."""
 
 import math
 from collections.abc import Sequence
@@ -111,13 +111,13 @@ def calc_buffer_tensor_size(data_type: DataType, sizes: Sequence[int], strides: 
     Args:
       data_type: the element type.
       sizes: the number of elements in each dimension, at least 1.
-      strides: the distance between entries of each dimension, in elements; None means packed.
+      strides: the step from one index of a dimension to the next, in elements; None means packed.
 
     Returns:
       Bytes, a multiple of 4.
 
     Raises:
-      DescError: if no tensor can have these sizes and strides.
+      DescError: if no tensor can have this type, these sizes and these strides.
 
     Source: DirectML, DMLCalcBufferTensorSize, https://learn.microsoft.com/windows/ai/directml/dml-helper-functions
     """

@@ -1,4 +1,4 @@
-"""Validates descs at a feature level. `check` alone decides the order of the rules."""
+"""Validates descs at a feature level. The function `check` decides the order of the rules."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -26,10 +26,10 @@ def validate(desc: OperatorDesc, feature_level: FeatureLevel = FeatureLevel.LATE
       feature_level: the level whose tensor-support table applies.
 
     Returns:
-      The output's shape and dtype as a `jax.ShapeDtypeStruct`, or a named tuple of these for several outputs.
+      The output's shape and dtype as a `jax.ShapeDtypeStruct`; several outputs give a named tuple of structs.
 
     Raises:
-      DescError: if the desc breaks a rule; it names operator, tensor and rule.
+      DescError: if the desc breaks a rule; the error names operator, tensor and rule.
       FeatureLevelError: if another level allows the desc.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmldevice-createoperator
@@ -88,7 +88,7 @@ def minimum_feature_level(desc: OperatorDesc) -> FeatureLevel:
       FeatureLevel.
 
     Raises:
-      DescError: if no level allows it, naming the broken rule at LATEST, or at JAXDML if only JAXDML allows the types.
+      DescError: if no level allows it. The rule is the one broken at LATEST, or at JAXDML if LATEST lacks the types.
 
     Source: https://learn.microsoft.com/windows/ai/directml/dml-feature-level-history
     """
@@ -96,7 +96,7 @@ def minimum_feature_level(desc: OperatorDesc) -> FeatureLevel:
     try:
         validate(desc, FeatureLevel.LATEST)
     except FeatureLevelError:
-        validate(desc, FeatureLevel.JAXDML)  # raises if the desc breaks another rule too
+        validate(desc, FeatureLevel.JAXDML)  # raises a DescError if the desc breaks another rule, too
     return next(level for level in FeatureLevel if _is_allowed(desc, level))
 
 

@@ -15,7 +15,7 @@ from jaxdml._shapes import Shape, elements_inside, known_elements, output_extent
 
 
 def windowed_extents(desc: Any, name: str, window: Sequence[int], remedy: str | Remedy) -> Shape:
-    """Checks that the window, which `name` gives, fits the padded input; returns the output's spatial sizes."""
+    """Checks that the window of the field `name` fits the padded input; returns the output's spatial sizes."""
     operator, extents = desc.operator, []
     options = (desc.strides, desc.dilations, desc.start_padding, desc.end_padding)
     for size, extent, stride, dilation, start, end in zip(desc.input_tensor.sizes[2:], window, *options, strict=True):
@@ -63,19 +63,19 @@ def convolved_sizes(desc: Any) -> Shape:
 
 
 def check_of_image(desc: OperatorDesc, name: str, kinds: Sequence[str], rank: int) -> None:
-    """Checks that scale and zero point of a convolution's input or output have one element."""
+    """Checks that the scale and zero point of a convolution's input or output have one element."""
     one = Form((1,) * rank, "one value")
-    otherwise = f"one for each channel is possible for the filter alone, not for the {name.lower()}"
+    otherwise = f"only the filter may have one for each channel, not the {name.lower()}"
     for kind in kinds:
         check_form(desc, f"{name}{kind}Tensor", [one], otherwise=otherwise)
 
 
 def check_of_filter(desc: Any, kinds: Sequence[str], output: Shape) -> Form:
-    """Checks that scale and zero point of a filter have one element or a per-channel form; returns the latter."""
+    """Checks that a filter's scale and zero point have one element or one per channel; returns the per-channel form."""
     channels, ones = output[1], (1,) * (len(output) - 2)
     per_channel = Form((1, channels, *ones), f"one for each of the {channels} output channels")
-    # The pages write {1, C, 1, 1}, also for 3-D convolutions, and their tables allow rank 1, hence {C}. The same values
-    # as {1, 1, 1, C} would mean one for each column of the input.
+    # The pages write {1, C, 1, 1} even for 3-D tensors, and their tables allow rank 1, hence {C}. {1, 1, 1, C} would
+    # mean one value for each column of the input.
     exact = [(channels,), (1, channels, 1, 1)]
     for kind in kinds:
         name = f"Filter{kind}Tensor"
@@ -88,7 +88,7 @@ def check_of_filter(desc: Any, kinds: Sequence[str], output: Shape) -> Form:
 # Pooling -------------------------------------------------------------------------------------------------------------
 
 
-MOST_ELEMENTS = (2**31 - 1) // 255  # of a window: int32 holds the sum of so many differences of bytes
+MOST_ELEMENTS = (2**31 - 1) // 255  # the largest window: an element adds up to 255 to its int32 sum
 
 
 def pooled_sizes(desc: Any) -> Shape:
@@ -97,7 +97,7 @@ def pooled_sizes(desc: Any) -> Shape:
     check_spatial_options(desc, len(extent))
     elements = math.prod(desc.window_size)
     if elements > MOST_ELEMENTS:
-        text = f"has {elements} elements, the sums of at most {MOST_ELEMENTS} fit int32"
+        text = f"has {elements} elements, but int32 holds the sum of at most {MOST_ELEMENTS} elements"
         facts = {"expected": MOST_ELEMENTS, "received": desc.window_size}
         raise RuleError(desc.operator, "WindowSize", "elements", text, remedies.MEANS_OF_MEANS, **facts)
     remedy = remedies.smaller_window(desc.input_tensor.sizes, desc.window_size)
@@ -105,10 +105,10 @@ def pooled_sizes(desc: Any) -> Shape:
 
 
 def check_windows_see_input(desc: Any) -> None:
-    """Checks that each window has an element of the input: a mean without padding divides by their number."""
+    """Checks that each window has elements of the input: a mean without padding divides by their number."""
     options = zip(desc.window_size, desc.strides, desc.dilations, desc.start_padding, desc.end_padding, strict=True)
     for size, (window, stride, dilation, start, end) in zip(desc.input_tensor.sizes[2:], options, strict=True):
-        if is_symbolic(size):  # where the last window ends is unknown, so only the first is checked
+        if is_symbolic(size):  # the end of the last window is unknown, so only the first is checked
             size, end = start + window * dilation, 0
         count, steps_over = output_extent(size, window, stride, dilation, start, end), window > 1 and dilation > size
         for place in (0, count - 1):  # the outermost windows overlap the input least
@@ -122,10 +122,10 @@ def check_windows_see_input(desc: Any) -> None:
 
 
 def _misses(count: int, size: int, stride: int, dilation: int, start: int) -> int:
-    """How many of the first windows step over the input.
+    """How many of the first `count` windows step over the input.
 
-    A window's first element that is not in the start padding has the index (place * stride - start) % dilation. If this
-    is not below size, the window has no element of the input.
+    A window's first element that is not in the start padding has the index (place * stride - start) % dilation. If that
+    index is not below `size`, the window has no element of the input.
     """
     first = -start % dilation
     quotients = _sum_of_quotients(count, stride, first, dilation)
@@ -133,7 +133,7 @@ def _misses(count: int, size: int, stride: int, dilation: int, start: int) -> in
 
 
 def _sum_of_quotients(count: int, factor: int, offset: int, divisor: int) -> int:
-    """The sum of (i * factor + offset) // divisor over i < count, in as many steps as Euclid's algorithm takes."""
+    """The sum of (i * factor + offset) // divisor over i < count, computed with the steps of Euclid's algorithm."""
     total = 0
     while True:
         whole, factor = divmod(factor, divisor)
@@ -152,6 +152,6 @@ def _covers_only_padding(desc: Any, place: int, *, is_before: bool = True, steps
     remedy = remedies.ONLY_PADDING
     if steps_over:
         name, padding, remedy = "Dilations", desc.dilations, remedies.ONLY_GAPS
-    text = f"is {list(padding)}: the window at {place} of the output covers only padding"
+    text = f"is {list(padding)}: the window at index {place} of the output covers only padding"
     facts = {"expected": "an element of the input", "received": padding}
     return RuleError(desc.operator, name, "padding", text, remedy, **facts)

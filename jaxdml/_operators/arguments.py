@@ -1,4 +1,4 @@
-"""Converts the arguments of a call to arrays and static values, and rejects what cannot be converted.
+"""Converts the arguments of a call to arrays and static values, and rejects arguments that cannot be converted.
 
 This must run before `jit` sees the arguments: `jit` silently narrows 64-bit arrays and flattens lists.
 """
@@ -27,14 +27,14 @@ from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
 
 
 class Converter:
-    """Converts the arguments of an operator's calls. Every `name` is a parameter of the function."""
+    """Converts the arguments of an operator's calls. In all methods `name` is a parameter of the function."""
 
     def __init__(self, operator: str) -> None:
         self._operator, self._page = operator, PAGES[operator]
         self._parameters = parameters_of(self._page.desc)
 
     def page_name(self, name: str) -> str:
-        """The page's name of a parameter, or of an element of it: ``AScaleTensor`` for ``a_scale``."""
+        """DirectML's name of a parameter, or of one tensor of a tuple: ``AScaleTensor`` for ``a_scale``."""
         parameter, bracket, place = name.partition("[")
         return self._parameters[parameter].page_name + bracket + place
 
@@ -95,17 +95,20 @@ class Converter:
             )
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=jax.Array, received=kind)
         if not isinstance(value, expected):
-            text = f"is a {kind}, expected an array or a {expected.__name__}; prepare it with the other function"
+            text = (
+                f"is a {kind}, expected an array or a {expected.__name__}; "
+                "prepare_matrix_multiply_b is for b, prepare_convolution_filter for filter"
+            )
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=expected, received=kind)
         if not value.is_intact:
-            text = f"is a {kind} whose arrays have changed type or shape since; prepare it again, or vmap over a stack"
+            text = f"is a {kind} whose arrays changed type or shape; prepare it again, or use jax.vmap for a stack"
             raise self._error(name, "prepared", text, expected=expected, received=kind)
         return value
 
     def scale(self, name: str, value: Any, dtype: Any = np.float32) -> Any:
-        """An array; a number becomes a scalar of dtype, unless dtype cannot hold it.
+        """An array; a number becomes a scalar of dtype, and is an error if dtype cannot hold it.
 
-        A Python number that passed through the caller's `jit` is a weakly typed scalar, and converted too.
+        A Python number that passed through the caller's `jit` is a weakly typed scalar, which is converted, too.
         """
         if is_weak_scalar(value) and any(jnp.issubdtype(value.dtype, kind) for kind in (jnp.floating, jnp.integer)):
             return value.astype(dtype)
@@ -141,7 +144,7 @@ class Converter:
                 fix = float_zero_point(name, self._parameters)
             text = f"is {described(value)}, expected None, an integer or an array; {fix}"
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=described(value))
-        # If the quantized tensor has a wrong type, validate reports that later; int32 serves until then.
+        # If the quantized tensor has a wrong type, validate reports that later; until then it counts as int32.
         is_type = DataType.of(dtype) != DataType.UNKNOWN and jnp.issubdtype(dtype, jnp.integer)
         limits = limits_of(dtype if is_type else np.int32)
         if not limits.min <= int(value) <= limits.max:
@@ -157,7 +160,7 @@ class Converter:
     ) -> np.dtype:
         """The output's dtype: the zero point's type if that is in `types`, else output_dtype, else default.
 
-        `types` are the output types at all levels: with those of one level, the level would change results.
+        `types` are the output types of all levels, so that the feature level does not change the result.
         """
         chosen = None if output_dtype is None else self._dtype(output_dtype)
         is_typed = isinstance(zero_point, jax.Array | np.ndarray | np.generic) and not is_weak_scalar(zero_point)
@@ -177,7 +180,7 @@ class Converter:
             if isinstance(output_dtype, jax.Array):
                 raise TypeError("an array is not a type")
             return output_dtype.dtype if isinstance(output_dtype, DataType) else np.dtype(output_dtype)
-        except (TypeError, ValueError, SyntaxError) as error:  # NumPy raises any of them
+        except (TypeError, ValueError, SyntaxError) as error:  # NumPy may raise any of these
             text = f"is {described(output_dtype)}, expected a type such as jnp.uint8"
             facts = {"error": ArgumentTypeError, "received": described(output_dtype)}
             raise broken(self._operator, "output_dtype", "output_dtype", text, **facts) from error
@@ -241,7 +244,7 @@ class Converter:
         if isinstance(value, jax.core.Tracer) or (
             is_sequence(value) and any(isinstance(item, jax.core.Tracer) for item in value)
         ):
-            why = f"; it decides {decides}: make it static, as in static_argnames"
+            why = f"; it decides {decides}: make it static, for instance with static_argnames"
         elif isinstance(value, jax.Array):
             why = f"; it decides {decides}: write {'Python integers' if decides == 'shapes' else 'a Python value'}"
         elif isinstance(value, str) and advice is not None:
@@ -265,7 +268,7 @@ def is_weak_scalar(value: Any) -> bool:
 
 
 def _has_fractions(value: Any) -> bool:
-    """Whether value, or an item of it, has a non-integer number type."""
+    """Whether value, or one of its items, is a number of a type that is not an integer type."""
     if isinstance(value, list | tuple):
         return any(map(_has_fractions, value))
     return isinstance(value, numbers.Number) and not isinstance(value, numbers.Integral)

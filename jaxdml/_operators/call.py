@@ -1,7 +1,7 @@
-"""Every operator call goes through here: convert the arguments, validate the desc, run the body.
+"""Every call of an operator goes through here: its arguments are converted, its desc is validated, its body runs.
 
-Validation is cached by shapes, types, options and Python numbers, so that a loop of eager calls pays for it once. Calls
-with symbolic dimensions are validated each time: dimensions of two exports compare equal without being the same.
+A cache, keyed by shapes, types, options and Python numbers, lets a loop of eager calls validate once. Calls with
+symbolic dimensions are validated each time: dimensions of two exports may compare equal without being the same.
 """
 
 import functools
@@ -24,13 +24,13 @@ from jaxdml._operators.parameters import Parameters
 from jaxdml.errors import DescError, api_boundary
 
 MAXIMUM_CACHED = 4096
-# Types that are safe in a cache key: hashable, and equal to nothing of the same type but itself.
+# Types whose values are safe in a cache key: they are hashable, and equal values of one type are the same value.
 KEY_TYPES = (int, str, np.dtype, type)
-OPERATORS: dict[str, "Implementation"] = {}  # by operator name; `operator` adds to it
+OPERATORS: dict[str, "Implementation"] = {}  # keyed by operator name; `operator` adds entries
 
 
 class Implementation:
-    """An operator's public function, and how it is called.
+    """An operator's public function and the facts that its calls need.
 
     Attributes:
       function: the public function.
@@ -40,10 +40,10 @@ class Implementation:
       parameters: the parameters of the function.
       describe: builds the desc of a call from its converted arguments.
       output_dtype: the default output type; None means the type of the first input.
-      scale_dtype: the type for a Python number given as a scale, from the arguments and the number.
-      prepared: by parameter, the class of prepared weights that it accepts.
-      owned: by parameter, repacks a tensor that is OWNED_BY_DML, from the array and the desc.
-      advice: by option, what the error recommends when the caller passed a string.
+      scale_dtype: maps the arguments and a Python number, given as a scale, to the type for that number.
+      prepared: maps a parameter to the class of prepared weights that it accepts.
+      owned: maps a parameter to the function that repacks an OWNED_BY_DML tensor; it takes the array and the desc.
+      advice: maps an option to the function that gives the error's advice if the caller passed a string.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Implementation:
         self._convert = Converter(kind.operator)
         scoped = functools.wraps(body)(jax.named_scope(kind.operator)(body))
         self.compute = jax.jit(scoped, static_argnames=self.parameters.statics)
-        # The statics of validated calls, and their Python numbers as arrays, by `_key`.
+        # Maps the `_key` of each validated call to its statics and its Python numbers as arrays.
         self.cache: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def _call(self, *positional: Any, **named: Any) -> Any:
         tensors, statics = self.arguments(positional, named)
-        if jax.config.jax_disable_jit:  # is for the caller's code; an operator stays one operation, as in lax
+        if jax.config.jax_disable_jit:  # it is meant for the caller's code: an operator stays one operation, as in lax
             with jax.disable_jit(False):
                 return self.compute(*tensors, **statics)
         return self.compute(*tensors, **statics)
@@ -162,10 +162,10 @@ class Implementation:
         return desc
 
     def _key(self, bound: dict[str, Any]) -> Any:
-        """All that the validity of a call and its statics depend on; None if the call must not be cached.
+        """Everything on which the statics and validity of a call depend; None if the call must not be cached.
 
-        Types are part of the key: True equals 1 but is no valid size. So is the sign of zero, which divides to an
-        infinity of that sign.
+        The key has types, because True equals 1 but is not a valid size. It has the sign of zero, because division by
+        zero gives an infinity of that sign.
         """
         facts: list[Any] = []
         for name in self.parameters.tensors:
@@ -205,7 +205,7 @@ def _are_integers(sizes: tuple[Any, ...]) -> bool:
 
 
 def _each(given: Any) -> tuple[Any, ...]:
-    """The arrays of a parameter, one or several."""
+    """The arrays of a parameter as a tuple."""
     return given if isinstance(given, tuple) else (given,)
 
 
@@ -220,8 +220,8 @@ def operator[**P, R](
     Args:
       kind: the desc's class.
       describe: builds the desc from the converted arguments.
-      **facts: the keyword arguments of `Implementation`; among them hints: by a wrong parameter name that people try,
-        what the error recommends.
+      **facts: the keyword arguments of `Implementation`. One of them, `hints`, maps parameter names of other libraries
+        to the error's advice.
     """
 
     def decorate(body: Callable[P, R]) -> Callable[P, R]:
@@ -250,7 +250,7 @@ def desc_of(function: Callable[..., Any], /, *arrays: Any, **options: Any) -> Op
     """
     name: Any = getattr(function, "__name__", repr(function))
     implementation = OPERATORS.get(name)
-    # `jaxdml.checked` and users wrap the function.
+    # `jaxdml.checked` wraps the function, and users may do so.
     if implementation is None or inspect.unwrap(function) is not implementation.body:
         text = f"desc_of: function is {name}, expected an operator such as jaxdml.{EXAMPLE.operator}"
         raise DescError(text, tensor="function", rule="operator", received=function)

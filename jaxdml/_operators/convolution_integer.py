@@ -43,20 +43,20 @@ def convolution_integer(
 
     ``sum((input - input_zero_point) * (filter - filter_zero_point))``, exact modulo 2**32. The layout is NCHW, and the
     filter is not flipped. Padding has the value input_zero_point, which stands for real zero. DirectML's page does not
-    define the value of padding; devices pad like this.
+    define the value of padding; devices pad with that value.
 
     Args:
-      input: int8 or uint8 array [N, C, H, W] or, from 4_0, [N, C, W].
+      input: int8 or uint8 array [N, C, H, W] or, from feature level 4_0 on, [N, C, W].
       input_zero_point: integer, or array of one element of input's type; None means 0.
       filter: int8 or uint8 array ``[O, C / group_count, *kernel]``, or the result of `prepare_convolution_filter`.
       filter_zero_point: integer, or array of filter's type, per output channel: [O] or [1, O, 1, 1]; None means 0.
       strides, dilations: at least 1; an integer, or one integer per spatial dimension.
-      start_padding, end_padding: elements added before and after each spatial dimension, in the same forms.
+      start_padding, end_padding: elements added before and after each spatial dimension; an integer, or one for each.
       group_count: the number of groups of input and output channels; C for a depthwise convolution.
       feature_level: the feature level that validates the call; see `FeatureLevel`.
 
     Returns:
-      int32 array ``[N, O, *spatial]``, each spatial dimension
+      int32 array ``[N, O, *spatial]``, where each spatial size is
       ``1 + (size + start + end - (1 + (kernel - 1) * dilation)) // stride``.
 
     Raises:

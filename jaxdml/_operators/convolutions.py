@@ -1,4 +1,4 @@
-"""Shared by the convolutions and pooling: the desc of a call, and advice for arguments as other libraries name them."""
+"""Shared by the convolutions and pooling: the desc of a call, and advice on arguments with names of other libraries."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -43,7 +43,7 @@ def describe_convolution(given: Given, kind: type[OperatorDesc], output_type: An
 def windowed_shape(
     input: Shape, filter: Shape, strides: Shape, dilations: Shape, start_padding: Shape, end_padding: Shape
 ) -> Shape:
-    """The output's shape; the input's shape if the arguments are wrong, which validate then reports."""
+    """The output's shape; the input's shape if the arguments are wrong, which validate reports later."""
     spatial = len(input) - 2
     options = (strides, dilations, start_padding, end_padding)
     if spatial < 1 or len(filter) != len(input) or any(len(option) != spatial for option in options) or 0 in strides:

@@ -34,17 +34,17 @@ def dequantize(
     """Dequantizes 4 or 8 bits to floats, blockwise: ``(input - zero_point) * scale``.
 
     Each block of input has a scale and a zero point. For an input of shape [4, 64], a scale of shape [4, 1] has one
-    value per row, [4, 2] has one value per block of 32 elements of a row, and a number holds for all elements. The
+    value per row, [4, 2] has one value per block of 32 elements of a row, and a number applies to all elements. The
     arithmetic is that of `element_wise_dequantize_linear`. Without zero_point, a signed input has the zero point 0, and
-    an unsigned input the middle of its range, 8 or 128.
+    an unsigned input the middle of its range (8 or 128).
 
     DirectML's page defines the types and leaves the rest "TBD". Blocks and default zero points follow ONNX Runtime and
-    WebNN, which run on this operator.
+    WebNN, which call this operator.
 
     Args:
       input: int4, uint4, int8 or uint8 array of rank 1 to 8.
       scale: number, or float32 or float16 array of input's rank, each of whose sizes divides that of input.
-      zero_point: integer, or array of input's type with such a shape; None means the default above.
+      zero_point: integer, or array of input's type with a shape as for scale; None means the default above.
       feature_level: the feature level that validates the call; see `FeatureLevel`.
 
     Returns:

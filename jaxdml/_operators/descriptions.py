@@ -15,7 +15,7 @@ from jaxdml._shapes import Shape, aligned, per_channel
 
 
 class Given(dict[str, Any]):
-    """The converted arguments of a call by name; absent tensors are None, `output_dtype` is final."""
+    """Maps names to the converted arguments of a call; absent tensors are None, `output_dtype` is final."""
 
     def desc(
         self,
@@ -32,7 +32,7 @@ class Given(dict[str, Any]):
           kind: the desc's class.
           output: the sizes of the output.
           output_type: the dtype of the output; None means output_dtype.
-          form: makes the tensor desc of an input from its field and array. By default data have their own sizes, and
+          form: maps the field and the array of an input to its tensor desc. By default data have their own sizes, and
             scales and zero points are aligned to the rank of the first tensor.
           **options: values of fields that are not arguments of the call.
         """
@@ -73,12 +73,12 @@ def parameter_desc(array: Any, rank: int, channels: int | None = None) -> Tensor
 
 
 def scale_of_input(given: Given, scale: Any) -> type[np.floating]:
-    """The type of a Python number that divides input: the input's type if that is a float, else float32."""
+    """The type for a Python number that divides input: float16 if input is float16, else float32."""
     return np.float16 if given["input"].dtype == np.float16 else np.float32
 
 
 def scale_of_output(given: Given, scale: Any) -> type[np.floating]:
-    """The type of a number that multiplies input, and so of the output: float16 stays, others become float32."""
+    """The type of the output and of a number that multiplies input: float16 for an np.float16, else float32."""
     return np.float16 if isinstance(scale, np.float16) else np.float32
 
 
@@ -95,7 +95,7 @@ def quantization_options(given: Given) -> dict[str, Any]:
 
 
 def broadcast_desc(array: Any, sizes: Shape) -> TensorDesc:
-    """The desc of array broadcast to `sizes` by strides of 0; with its own sizes if it does not broadcast."""
+    """The desc of array, broadcast to `sizes` by strides of 0; if it does not broadcast, the desc has its own sizes."""
     shape = aligned(array.shape, len(sizes))
     if (
         shape == sizes

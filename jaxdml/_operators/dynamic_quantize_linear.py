@@ -42,7 +42,7 @@ def dynamic_quantize_linear(
 
     Each float operation is rounded to float32; ties round to even; subnormals count as 0. If input contains NaN, the
     scale is NaN, and the zero point and the output are Min. DirectML's page defines neither that the range contains 0
-    nor how the zero point is rounded; both follow ONNX.
+    nor how the zero point is rounded; this function follows ONNX.
 
     Args:
       input: float32 or float16 array of rank 1 to 8; float16 is converted to float32.

@@ -29,12 +29,11 @@ def element_wise_quantized_linear_add(
     output_dtype: DType | None = None,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
 ) -> jax.Array:
-    """Adds quantized arrays a and b, and quantizes the sum.
+    """Adds quantized arrays `a` and `b`, and quantizes the sum.
 
     ``clamp(round(value / output_scale) + output_zero_point, Min, Max)``, where ``value = (a - a_zero_point) * a_scale +
-    (b - b_zero_point) * b_scale``. Each operation is rounded to float32, in the order of the formula. The quotient is
-    rounded to an integer, ties to even; then the zero point is added, and the sum is clamped. Subnormal scales and sums
-    count as 0.
+    (b - b_zero_point) * b_scale``. Each operation, in this order, is rounded to float32. The quotient is rounded to an
+    integer, ties to even; then the zero point is added, and the sum is clamped. Subnormal scales and sums count as 0.
 
     Args:
       a: int8 or uint8 array of rank 1 to 8.

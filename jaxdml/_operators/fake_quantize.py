@@ -36,12 +36,12 @@ def fake_quantize(
       size quantization (LSQ) without its gradient scale, which is left to the optimizer.
     - zero_point: none.
 
-    Nothing keeps a learned scale above 0; learning its logarithm does.
+    A learned scale may become 0 or negative; to prevent that, learn its logarithm.
 
     Args:
       input: float32 or float16 array of rank 1 to 8.
       scale: number, or array of input's type that broadcasts to input's shape.
-      zero_point: integer, or array of the quantized type that broadcasts to input's shape; None means 0 (from 6_2).
+      zero_point: integer, or array of the quantized type that broadcasts to input's shape; None means 0 (from 6_2 on).
       output_dtype: the quantized type. Default: the type of a zero_point array, else uint8.
       feature_level: the feature level that validates the call; see `FeatureLevel`.
 
@@ -56,7 +56,7 @@ def fake_quantize(
     """
     quantize = OPERATORS[element_wise_quantize_linear.__name__]
     is_array = isinstance(input, jax.Array | np.ndarray)
-    if is_array and (jnp.issubdtype(input.dtype, jnp.integer) or input.dtype == np.float64):  # quantizing allows INT32
+    if is_array and (jnp.issubdtype(input.dtype, jnp.integer) or input.dtype == np.float64):  # quantize allows INT32
         fix = f"dequantize it first: {element_wise_dequantize_linear.__name__}(input, scale, zero_point)"
         if input.dtype == np.float64:
             fix = "write input.astype(jnp.float32)"
@@ -82,7 +82,7 @@ def _(dtype: np.dtype, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Arra
     quantized = elementwise.quantized(input, scale, zero_point, output_dtype=dtype)
     output = elementwise.dequantized(quantized, scale, zero_point)
     scale, by_scale = (rounding.with_rank(x, input.ndim).astype(np.float32) for x in (scale, by_scale))
-    # In float32, with the same quotient that the forward pass rounds: float16 cannot hold all quantized values.
+    # Computed in float32, because float16 cannot hold all quantized values. The forward pass rounds the same quotient.
     ratio = rounding.quotient(rounding.flushed(input.astype(np.float32)), rounding.flushed(scale))
     steps = rounding.difference(quantized, zero_point)
     limits = np.iinfo(dtype)

@@ -28,7 +28,7 @@ def matrix_multiply_integer(
     *,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
 ) -> jax.Array:
-    """Matrix product of quantized a and b, in int32.
+    """Matrix product of quantized `a` and `b`, in int32.
 
     [..., M, K] x [..., K, N] = [..., M, N]: ``sum((a - a_zero_point) * (b - b_zero_point))``, exact modulo 2**32.
     DirectML's page does not define sums that overflow int32. Sums of up to 33025 products do not overflow.

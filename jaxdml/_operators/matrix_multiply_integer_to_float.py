@@ -39,7 +39,7 @@ def _are_bytes(a: Any, b: Any) -> bool:
 
 
 def _scale_dtype(given: Given, scale: Any) -> type[np.floating]:
-    """A number becomes float16 if another scale or bias is a float16 array."""
+    """The type for a number given as a scale: float16 if another scale or the bias is a float16 array, else float32."""
     halves = (getattr(given[name], "dtype", None) == np.float16 for name in ("a_scale", "b_scale", "bias"))
     return np.float16 if any(halves) else np.float32
 
@@ -62,15 +62,15 @@ def matrix_multiply_integer_to_float(
     *,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
 ) -> jax.Array:
-    """Matrix product of quantized a and b, in floats.
+    """Matrix product of quantized `a` and `b`, in floats.
 
     [..., M, K] x [..., K, N] = [..., M, N]. ``sum((a - a_zero_point) * (b - b_zero_point))`` is exact: modulo 2**32 if
-    a and b have 8 bits, without overflow if one of them has more. The sum is rounded to float32, multiplied by
+    `a` and `b` have 8 bits, without overflow if `a` or `b` has more. The sum is rounded to float32, multiplied by
     ``a_scale * b_scale``, and bias is added; each operation is rounded to float32. With float16 scales and bias, the
     result is rounded to float16 at the end, where it may overflow to infinity. Subnormal float32 numbers count as 0.
 
-    DirectML's page requires one type for a, b and their zero points. Devices accept different types for a and b, and so
-    does this function. The page also describes OutputScaleTensor and OutputZeroPointTensor, which no header declares.
+    DirectML's page requires one type for `a`, `b` and their zero points. Devices accept different types for `a` and
+    `b`, and so does this function. The page also has OutputScaleTensor and OutputZeroPointTensor, which no header has.
 
     Args:
       a: array [M, K], [C, M, K] or [N, C, M, K] of a signed or unsigned integer type of 8, 16 or 32 bits.

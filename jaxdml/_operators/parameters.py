@@ -20,10 +20,10 @@ class Parameters:
 
     Attributes:
       names: all parameters in order; tensors come first.
-      tensors: input tensors, which are `data` and `quantization`: scales and zero points, each with its role.
+      tensors: all input tensors; quantization: the scales and zero points, each with its role; data: the rest.
       optional: tensors that may be None; many: tensors that are tuples of arrays.
       options: options of the desc, each with its kind.
-      named: parameters that are not tensors, all keyword-only; statics: those that the result depends on.
+      named: parameters that are not tensors, all keyword-only; statics: the named ones that the result depends on.
       output: the page's name of the first output; output_types: its types at any feature level; output_zero_point:
         the parameter that holds its zero point, or None.
     """
@@ -60,7 +60,7 @@ class Parameters:
         self.output_zero_point = next(zero_points, None)
 
     def bound(self, positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a call by name, with defaults; much faster than `inspect.Signature.bind`.
+        """Maps names to the arguments of a call and defaults; much faster than `inspect.Signature.bind`.
 
         Raises:
           ArgumentTypeError: if the arguments do not fit the signature.
@@ -81,9 +81,9 @@ class Parameters:
         for name in named:
             if name not in self.names:
                 close = difflib.get_close_matches(name, self.names, n=1, cutoff=SIMILAR)
-                hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(self.names)}"
+                hint = f"did you mean {close[0]}?" if close else f"the arguments are {', '.join(self.names)}"
                 text = f"{self._operator}: there is no argument {name}; {self._hints.get(name, hint)}"
                 return ArgumentTypeError(text, operator=self._operator, tensor=name, rule="argument")
-        takes = f"it takes {', '.join(self.tensors)}, and by name alone {', '.join(self.named)}"
+        takes = f"it takes {', '.join(self.tensors)}, and only by name {', '.join(self.named)}"
         text = f"{self._operator}: {error}; {takes}"
         return ArgumentTypeError(text, operator=self._operator, rule="argument", expected=self.names)

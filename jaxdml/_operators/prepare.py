@@ -22,14 +22,13 @@ from jaxdml.typing import Array
 
 @api_boundary
 def prepare_matrix_multiply_b(b: Array) -> PreparedMatrix:
-    """Repacks b once, for all later matrix products. The results have the same bits as with b itself.
+    """Repacks `b` once, for all later matrix products. The results have the same bits as with `b` itself.
 
     `quantized_linear_matrix_multiply`, `matrix_multiply_integer` and `matrix_multiply_integer_to_float` accept the
-    result as b. It is a pytree and works with jit, vmap and scan; pass it to a jitted function as an argument.
+    result as `b`. It is a pytree and works with jit, vmap and scan; pass it to a jitted function as an argument.
 
-    To save it, save its `array` and prepare that again; pickle does this itself. For `jax.export` and
-    `jax.tree.leaves`, prepare under `use_kernels("xla")`, which gives the same pytree on every machine. To shard it,
-    shard b first, then prepare.
+    To save it, save its `array` and prepare that after loading; pickle does so itself. To shard it, shard `b` first.
+    For `jax.export` and `jax.tree.leaves`, prepare under `use_kernels("xla")`: all machines then get the same pytree.
 
     Args:
       b: int8 or uint8 array [..., K, N] of rank 2 to 4.
@@ -57,9 +56,8 @@ def prepare_convolution_filter(filter: Array, *, group_count: int = 1) -> Prepar
     `quantized_linear_convolution` and `convolution_integer` accept the result as filter. It is a pytree and works with
     jit, vmap and scan; pass it to a jitted function as an argument.
 
-    To save it, save its `array` and prepare that again; pickle does this itself. For `jax.export` and
-    `jax.tree.leaves`, prepare under `use_kernels("xla")`, which gives the same pytree on every machine. To shard it,
-    shard the filter first, then prepare.
+    To save it, save its `array` and prepare that after loading; pickle does so itself. To shard it, shard filter first.
+    For `jax.export` and `jax.tree.leaves`, prepare under `use_kernels("xla")`: all machines then get the same pytree.
 
     Args:
       filter: int8 or uint8 array ``[O, C / group_count, *kernel]`` of rank 3 or 4.

@@ -33,17 +33,17 @@ def quantize(
 
     ``clamp(round(input / scale) + zero_point, Min, Max)``; ties round to even. Each block of input has a scale and a
     zero point. For an input of shape [4, 64], a scale of shape [4, 1] has one value per row, [4, 2] has one value per
-    block of 32 elements of a row, and a number holds for all elements. The arithmetic is that of
+    block of 32 elements of a row, and a number applies to all elements. The arithmetic is that of
     `element_wise_quantize_linear`. Without zero_point, a signed output has the zero point 0, and an unsigned output the
-    middle of its range, 8 or 128.
+    middle of its range (8 or 128).
 
     DirectML's page defines the types and leaves the rest "TBD". Blocks and default zero points follow ONNX Runtime and
-    WebNN, which run on this operator.
+    WebNN, which call this operator.
 
     Args:
       input: float32 or float16 array of rank 1 to 8.
       scale: number, or array of input's type and rank, each of whose sizes divides that of input.
-      zero_point: integer, or array of the output's type with such a shape; None means the default above.
+      zero_point: integer, or array of the output's type with a shape as for scale; None means the default above.
       output_dtype: jnp.int4, jnp.uint4, int8 or uint8. Default: the type of a zero_point array, else uint8.
       feature_level: the feature level that validates the call; see `FeatureLevel`.
 

@@ -74,20 +74,20 @@ def quantized_linear_average_pooling(
       input_scale: number, or float32 array, per channel: [C] or [1, C, 1, 1].
       input_zero_point: integer, or array of input's type with a shape as for input_scale; None means 0.
       output_scale: number, or float32 array with a shape as for input_scale.
-      output_zero_point: integer, or array of the output's type with such a shape; None means 0.
+      output_zero_point: integer, or array of the output's type with a shape as for input_scale; None means 0.
       window_size: size of the window; an integer, or one integer per spatial dimension. The size of the whole image
         gives global average pooling.
-      strides: at least 1, in the forms of window_size.
-      start_padding, end_padding: elements added before and after each spatial dimension, in the same forms. Without
-        include_padding, a window that covers only padding is an error; with symbolic sizes, only the first window is
-        validated.
-      dilations: at least 1, in the same forms.
+      strides: at least 1; an integer, or one integer per spatial dimension.
+      start_padding, end_padding: elements added before and after each spatial dimension; an integer, or one for each.
+        Without include_padding, a window that covers only padding is an error; with symbolic sizes, only the first
+        window is validated.
+      dilations: at least 1; an integer, or one integer per spatial dimension.
       include_padding: whether padding counts in the divisor.
       output_dtype: int8 or uint8. Default: the type of an output_zero_point array, else input's type.
       feature_level: the feature level that validates the call; see `FeatureLevel`.
 
     Returns:
-      Array ``[N, C, *spatial]`` of the output type, each spatial dimension
+      Array ``[N, C, *spatial]`` of the output type, where each spatial size is
       ``1 + (size + start + end - (1 + (window - 1) * dilation)) // stride``.
 
     Raises:

@@ -64,13 +64,13 @@ def quantized_linear_convolution(
       output_scale: number, or float32 array of one element.
       output_zero_point: integer, or array of one element of the output's type; None means 0.
       strides, dilations: at least 1; an integer, or one integer per spatial dimension.
-      start_padding, end_padding: elements added before and after each spatial dimension, in the same forms.
+      start_padding, end_padding: elements added before and after each spatial dimension; an integer, or one for each.
       group_count: the number of groups of input and output channels; C for a depthwise convolution.
       output_dtype: int8 or uint8. Default: the type of an output_zero_point array, else input's type.
       feature_level: the feature level that validates the call; see `FeatureLevel`.
 
     Returns:
-      Array ``[N, O, *spatial]`` of the output type, each spatial dimension
+      Array ``[N, O, *spatial]`` of the output type, where each spatial size is
       ``1 + (size + start + end - (1 + (kernel - 1) * dilation)) // stride``.
 
     Raises:

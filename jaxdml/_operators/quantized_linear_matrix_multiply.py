@@ -13,9 +13,9 @@ from jaxdml._operators.prepare import repacked_matrix
 from jaxdml.typing import Array, DType, Scale, ZeroPoint
 
 NO_BIAS = (
-    "DirectML's matrix product has no bias, but its convolution has: for two matrices, call that with a.T[None] as "
-    "input, b.T[:, :, None] as filter and a bias in units of a_scale * b_scale; [0].T of the result is the product. "
-    "jax.vmap maps the call over leading dimensions"
+    "DirectML's matrix product has no bias, but its convolution has one. For two matrices, convolve with a.T[None] as "
+    "input, b.T[:, :, None] as filter and a bias in units of a_scale * b_scale; if the result is y, the matrix product "
+    "is y[0].T. For leading dimensions, use jax.vmap"
 )
 
 
@@ -44,7 +44,7 @@ def quantized_linear_matrix_multiply(
     output_dtype: DType | None = None,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
 ) -> jax.Array:
-    """Matrix product of quantized a and b, quantized.
+    """Matrix product of quantized `a` and `b`, quantized.
 
     [..., M, K] x [..., K, N] = [..., M, N]. ``sum((a - a_zero_point) * (b - b_zero_point))`` is exact in int32, modulo
     2**32. The sum is rounded to float32, multiplied by ``a_scale * b_scale / output_scale``, and rounded to an integer,
@@ -59,7 +59,7 @@ def quantized_linear_matrix_multiply(
       b_scale: number, or float32 array, per column: [N] or [1, N], with leading 1s allowed.
       b_zero_point: integer, or array of b's type with a shape as for b_scale; None means 0 and costs nothing.
       output_scale: number, or float32 array with a shape as for a_scale.
-      output_zero_point: integer, or array of the output's type with such a shape; None means 0.
+      output_zero_point: integer, or array of the output's type with a shape as for a_scale; None means 0.
       output_dtype: int8 or uint8. Default: the type of an output_zero_point array, else a's type.
       feature_level: the feature level that validates the call; see `FeatureLevel`.
 

@@ -184,7 +184,7 @@ def assert_nearest(operator, given, nearest):
 def test_a_field_like_no_other_is_told_them_all(operator):
     names = [field.name for field in dataclasses.fields(DESCS[operator])]
     error = unknown_field(operator, "xyzzy")
-    assert str(error).endswith(f": there is no field xyzzy; there are {', '.join(names)}")
+    assert str(error).endswith(f": there is no field xyzzy; the fields are {', '.join(names)}")
 
 
 def unknown_field(operator, name):

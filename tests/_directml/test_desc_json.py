@@ -130,7 +130,7 @@ WRONG = (
     ({"type": "x", "Type": "x"}, "", "has both Type and type; leave one out"),
     ({"type": "x", "Desc": {}, "desc": {}}, "", "has both Desc and desc; leave one out"),
     ({"type": "ELEMENT_WISE_DEQUANTIZE_LINEAR", 1: 2}, "", "has a member 1, whose name is not a string"),
-    (tensor() | {"flags": 1}, "", "the desc has no field 'flags'; there are"),
+    (tensor() | {"flags": 1}, "", "the desc has no field 'flags'; expected "),
     ({"type": "ELEMENT_WISE_DEQUANTIZE_LINEAR", "desc": {"InptTensor": {}}}, "desc", "did you mean InputTensor?"),
     ({"type": "ELEMENT_WISE_DEQUANTIZE_LINEAR", "desc": [1]}, "desc", "desc is [1], expected an object"),
     (tensor(DataType="UINT9"), "desc.InputTensor.DataType", "is 'UINT9', expected DML_TENSOR_DATA_TYPE_UNKNOWN"),

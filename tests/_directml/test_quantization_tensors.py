@@ -137,8 +137,8 @@ def test_blocks_are_equally_large(operator):
             with case(name, sizes):
                 assert validated(put(right(operator), name, tensor_of(data_type, *sizes))) == validated(right(operator))
         for sizes, fix in (
-            ((1, 2, 1, 1), "pad the input to 4 in dimension 1, or give as many values as divide 3"),
-            ((2, 2, 1, 2), "pad the input to 4 in dimension 1, or give as many values as divide 3"),
+            ((1, 2, 1, 1), "pad the input to 4 in dimension 1, or give a number of values that divides 3"),
+            ((2, 2, 1, 2), "pad the input to 4 in dimension 1, or give a number of values that divides 3"),
             ((4, 3, 1, 1), "there are more values than elements in dimension 0"),
             ((1, 1, 2, 1), "there are more values than elements in dimension 2"),
             ((2, 1, 3, 1), "there are more values than elements in dimension 2"),

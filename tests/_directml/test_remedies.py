@@ -172,7 +172,7 @@ REMEDIES = (
      {"filter_tensor": i8(6, 4, 3, 2)}),
     (CONVOLUTION, {"bias_tensor": i32(6, 1, 1)}, "give both 3 sizes, or both 4", {"bias_tensor": i32(1, 6, 1, 1)}),
     (CONVOLUTION, {"bias_tensor": f32(1, 6, 1, 1)},
-     "it counts steps of input_scale * filter_scale: write data_type=DataType.INT32",
+     "its unit is input_scale * filter_scale: write data_type=DataType.INT32",
      {"bias_tensor": i32(1, 6, 1, 1)}),
     (CONVOLUTION, {"filter_tensor": i8(9, 6, 4, 3, 2)},
      "a stack of filters is not a filter: write a desc for one of them", {"filter_tensor": i8(6, 4, 3, 2)}),
@@ -205,9 +205,9 @@ REMEDIES = (
      {"input_tensor": tensor_of("INT8", 2, 12, 8, 7, strides=(672, 1, 84, 12)), "group_count": 6,
       "output_tensor": i8(2, 12, 6, 6)}),
     (CONVOLUTION, {"filter_tensor": i8(3, 2, 4, 6)},
-     "channels are dimension 1 of both: Strides can describe NHWC data or an HWIO filter",
+     "channels are dimension 1 of both tensors: Strides can describe NHWC data or an HWIO filter",
      {"filter_tensor": tensor_of("INT8", 6, 4, 3, 2, strides=(1, 6, 48, 24))}),
-    (CONVOLUTION, {"filter_tensor": i8(6, 4, 8, 2)}, "pad it or shrink the kernel",
+    (CONVOLUTION, {"filter_tensor": i8(6, 4, 8, 2)}, "pad the input or shrink the kernel",
      {"start_padding": (1, 0), "end_padding": (4, 0)}),
 )  # fmt: skip
 

@@ -147,7 +147,7 @@ def test_a_window_in_padding_alone_is_right_if_padding_counts():
     for field, place in (("start_padding", 0), ("end_padding", 7)):
         options = {field: (3, 0), "output_tensor": i8(2, 4, 8, 5)}
         error = assert_refused(right(POOLING, **options), PAGE_NAMES[field], "padding")
-        assert f"is [3, 0]: the window at {place} of the output covers only padding" in str(error)
+        assert f"is [3, 0]: the window at index {place} of the output covers only padding" in str(error)
         assert str(error).endswith("; pad less, or set include_padding")
         assert validated(right(POOLING, **options, include_padding=True))[0].shape == (2, 4, 8, 5)
 
@@ -156,7 +156,7 @@ def test_windows_that_step_over_the_input():
     """Dilation may put elements of a window on both sides of the input, and none inside."""
     options = {"window_size": (2, 2), "dilations": (9, 1), "start_padding": (1, 0), "end_padding": (2, 0)}
     error = assert_refused(right(POOLING, **options, output_tensor=i8(2, 4, 1, 5)), "Dilations", "padding")
-    assert "is [9, 1]: the window at 0 of the output covers only padding; dilate less" in str(error)
+    assert "is [9, 1]: the window at index 0 of the output covers only padding; use a dilation no larger" in str(error)
     single = options | {"window_size": (1, 2), "end_padding": (0, 0)}  # one element steps over nothing
     assert_refused(right(POOLING, **single, output_tensor=i8(2, 4, 8, 5)), "StartPadding", "padding")
     options |= {"dilations": (7, 1), "output_tensor": i8(2, 4, 3, 5)}
@@ -181,7 +181,7 @@ def test_windows_of_large_options_are_not_looked_at_one_by_one():
     assert validated(apart)[0].shape == (1, 1, 1, 2**17)
     fields |= {"input_tensor": i8(1, 1, 1, 2**17 - 1), "end_padding": (0, 1)}
     error = assert_refused(dataclasses.replace(apart, **fields), "Dilations", "padding")
-    assert f"the window at {2**17 - 1} of the output" in str(error)
+    assert f"the window at index {2**17 - 1} of the output" in str(error)
 
 
 def test_which_windows_see_the_input():
@@ -204,7 +204,7 @@ def test_which_windows_see_the_input():
                 validated(desc)
             else:
                 error, refused = refusal(desc), refused + 1
-                place = int(re.search(r"the window at (\d+) of", str(error))[1])
+                place = int(re.search(r"the window at index (\d+) of", str(error))[1])
                 assert not any(0 <= i < size for i in places[place])
     assert refused > 1000
 
@@ -214,7 +214,7 @@ def test_the_sum_of_a_window_fits_int32():
     assert validated(right(POOLING, **largest))[0].shape == (1, 1, 10, 2)
     larger = largest | {"window_size": (2901, 2903), "output_tensor": i8(1, 1, 1, 11)}
     error = assert_refused(right(POOLING, **larger), "WindowSize", "elements")
-    assert "has 8421603 elements, the sums of at most 8421504 fit int32" in str(error)
+    assert "has 8421603 elements, but int32 holds the sum of at most 8421504 elements" in str(error)
 
 
 I8, U8 = "INT8", "UINT8"

@@ -37,7 +37,7 @@ def test_windows_of_padding_alone_are_found_exactly():
             continue
         with pytest.raises(RuleError) as error:
             check_windows_see_input(pooling(*case))
-        place = int(str(error.value).split("window at ")[1].split()[0])
+        place = int(str(error.value).split("window at index ")[1].split()[0])
         assert place in blind, case
         is_stepped_over = window > 1 and dilation > size
         assert (error.value.tensor == "Dilations") == is_stepped_over, case
@@ -50,5 +50,5 @@ def test_windows_of_padding_alone_are_found_exactly():
 def test_of_a_symbolic_size_the_first_window_is_looked_at():
     (size,) = jax.export.symbolic_shape("h")
     check_windows_see_input(pooling(size, 3, 2, 1, 2, 9))
-    with pytest.raises(RuleError, match="the window at 0 of the output covers only padding"):
+    with pytest.raises(RuleError, match="the window at index 0 of the output covers only padding"):
         check_windows_see_input(pooling(size, 3, 2, 1, 3, 0))

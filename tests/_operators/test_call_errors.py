@@ -129,10 +129,10 @@ REPEATED = "; write sizes=(2, 3), and strides of 0 where values are shared"
 NOT_BROADCAST = "; tensors do not broadcast, use jax.vmap or jnp.broadcast_to"
 EQUAL = "; tensors do not broadcast: write equal sizes, and strides of 0 where values are repeated"
 TRANSPOSED = (
-    "; channels are dimension 1 of both: write input.transpose(0, 3, 1, 2) for NHWC data, "
+    "; channels are dimension 1 of both tensors: write input.transpose(0, 3, 1, 2) for NHWC data, "
     "filter.transpose(3, 2, 0, 1) for an HWIO filter"
 )
-STRIDED = "; channels are dimension 1 of both: Strides can describe NHWC data or an HWIO filter"
+STRIDED = "; channels are dimension 1 of both tensors: Strides can describe NHWC data or an HWIO filter"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ STRIDED = "; channels are dimension 1 of both: Strides can describe NHWC data or
         (CONVOLUTION, {"filter": s8(5, 2, 3, 2)}, {"filter_tensor": tensor_of("INT8", 5, 2, 3, 2)}, "6_4",
          TRANSPOSED, STRIDED),  # 5 output channels are not in two groups
         (CONVOLUTION, {"dilations": 9}, {"dilations": (9, 9)}, "6_4",
-         "; pad it or shrink the kernel", "; pad it or shrink the kernel"),
+         "; pad the input or shrink the kernel", "; pad the input or shrink the kernel"),
         (CONVOLUTION, {"filter_scale": steps(1, 1, 1, 6)}, {"filter_scale_tensor": f32(1, 1, 1, 6)}, "6_4",
          "; write filter_scale.reshape(-1)", "; write sizes=(1, 6, 1, 1)"),
         (CONVOLUTION, {"bias": np.ones(5, np.int32)}, {"bias_tensor": tensor_of("INT32", 1, 1, 1, 5)}, "6_4",
@@ -274,7 +274,7 @@ def test_advice_that_leads_on():
             lambda: convolve(x, start_padding=((1, 1), (1, 1))),
             "of each dimension, end_padding for the end",
         ),
-        (lambda: jax.jit(lambda s: convolve(x, strides=s))(2), "make it static, as in static_argnames"),
+        (lambda: jax.jit(lambda s: convolve(x, strides=s))(2), "make it static, for instance with static_argnames"),
         (lambda: jax.jit(dml.element_wise_quantize_linear)(floats, 0.1, 3), "; write jnp.uint8(...)"),
         (
             lambda: dml.quantized_linear_matrix_multiply(x, 0.1, 3, x[0, 0], 0.1, 3, 0.5, 3),

@@ -197,7 +197,8 @@ def stacked(prepared):
         (lambda: multiply(matrix(), dml.prepare_matrix_multiply_b(matrix())), "BTensor has Sizes [16, 12], expected"),
         (
             lambda: multiply(matrix(), dml.prepare_convolution_filter(matrix(shape=(4, 2, 3)))),
-            "BTensor is a PreparedFilter, expected an array or a PreparedMatrix; prepare it with the other function",
+            "BTensor is a PreparedFilter, expected an array or a PreparedMatrix; prepare_matrix_multiply_b is for b, "
+            "prepare_convolution_filter for filter",
         ),
         (
             lambda: dml.quantized_linear_convolution(
@@ -224,17 +225,17 @@ def stacked(prepared):
         ),
         (
             lambda: multiply(matrix(), changed(dml.prepare_matrix_multiply_b(matrix().T))),
-            "BTensor is a PreparedMatrix whose arrays have changed type or shape since",
+            "BTensor is a PreparedMatrix whose arrays changed type or shape",
         ),
         (lambda: multiply(matrix(), stacked(dml.prepare_matrix_multiply_b(matrix().T))), "BTensor has"),
         (
             lambda: convolve(matrix(shape=(1, 2, 5)), changed(dml.prepare_convolution_filter(matrix(shape=(4, 2, 3))))),
-            "FilterTensor is a PreparedFilter whose arrays have changed type or shape since",
+            "FilterTensor is a PreparedFilter whose arrays changed type or shape",
         ),
         (
             lambda: convolve(matrix(shape=(1, 2, 5)), stacked(dml.prepare_convolution_filter(matrix(shape=(4, 2, 3))))),
-            "FilterTensor is a PreparedFilter whose arrays have changed type or shape since; prepare it again, "
-            "or vmap over a stack",
+            "FilterTensor is a PreparedFilter whose arrays changed type or shape; prepare it again, "
+            "or use jax.vmap for a stack",
         ),
     ],
 )  # fmt: skip

@@ -120,7 +120,7 @@ def test_a_scale_for_each_channel_of_a_filter_and_none_of_an_output():
     ):
         error = error_of(convolve, **{**CONVOLVE, name: values})
         kind = name.partition("_")[0]
-        alone = f"one for each channel is possible for the filter alone, not for the {kind}"
+        alone = f"only the filter may have one for each channel, not the {kind}"
         assert str(error).endswith(f"{tensor} has Sizes [1, 1, 1, 8], expected [1, 1, 1, 1]: one value; {alone}")
 
 
@@ -131,10 +131,10 @@ def test_input_and_filter_swapped():
         (dml.convolution_integer, {"input": F, "input_zero_point": None, "filter": X, "filter_zero_point": None}),
     ):
         error = error_of(function, **swapped)
-        assert str(error).endswith("the padded input has 3; pad it, shrink the kernel, or swap input and filter")
+        assert str(error).endswith("the padded input has 3; pad the input, shrink the kernel, or swap input and filter")
         function(**{**swapped, "input": X, "filter": F})
     error = error_of(convolve, **{**CONVOLVE, "input": X[:, :, :2]})
-    assert str(error).endswith("the padded input has 2; pad it or shrink the kernel")
+    assert str(error).endswith("the padded input has 2; pad the input or shrink the kernel")
 
 
 def test_wide_integers():
@@ -214,16 +214,16 @@ def test_matrix_multiply_has_no_bias():
     assert isinstance(error, ArgumentTypeError)
     said = re.fullmatch(
         r"quantized_linear_matrix_multiply: there is no argument bias; DirectML's matrix product has no bias, but its "
-        r"convolution has: for two matrices, call that with (?P<input>.+) as input, (?P<filter>.+) as filter and a "
-        r"bias in units of a_scale \* b_scale; (?P<result>\[.*) of the result is the product. jax.vmap maps the call "
-        r"over leading dimensions",
+        r"convolution has one. For two matrices, convolve with (?P<input>.+) as input, (?P<filter>.+) as filter and a "
+        r"bias in units of a_scale \* b_scale; if the result is y, the matrix product is (?P<result>y.*). For leading "
+        r"dimensions, use jax.vmap",
         str(error),
     )
 
     def as_said(a, b, bias):
         input, filter = (eval(said[name], {"a": a, "b": b}) for name in ("input", "filter"))
         y = dml.quantized_linear_convolution(input, 0.1, 3, filter, 0.2, None, bias, 9.0, 5)
-        return eval(f"y{said['result']}", {"y": y})
+        return eval(said["result"], {"y": y})
 
     for steps_of_bias in (bias, np.zeros(6, np.int32)):
         got = as_said(A, B, steps_of_bias)
@@ -249,7 +249,7 @@ def test_bfloat16_where_float32_would_not_do_either():
         ):
             wrong()
     image, filter = np.ones((1, 2, 5, 5), np.uint8), np.ones((3, 2, 3, 3), np.int8)
-    with pytest.raises(dml.DescError, match=r"BiasTensor has type bfloat16, .*; it counts steps of input_scale"):
+    with pytest.raises(dml.DescError, match=r"BiasTensor has type bfloat16, .*; its unit is input_scale"):
         dml.quantized_linear_convolution(image, 0.1, None, filter, 0.1, None, jnp.ones(3, jnp.bfloat16), 0.1, None)
 
 

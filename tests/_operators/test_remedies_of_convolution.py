@@ -30,7 +30,7 @@ def error_of(x, f, **options) -> DescError:
 )
 def test_every_error_about_channels_says_how_to_transpose(shape, kernel, order, of_filter, words):
     advice = (
-        f"; channels are dimension 1 of both: write input.transpose{order} for {words[0]} data, "
+        f"; channels are dimension 1 of both tensors: write input.transpose{order} for {words[0]} data, "
         f"filter.transpose{of_filter} for {words[1]} filter"
     )
     x, f = RNG.integers(0, 256, shape, np.uint8), RNG.integers(-128, 128, kernel).astype(np.int8)

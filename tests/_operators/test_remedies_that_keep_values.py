@@ -234,8 +234,8 @@ def test_a_constant_addend():
         (dml.convolution_integer, "groups", "did you mean group_count?"),
         (dml.element_wise_quantize_linear, "dtype", "did you mean output_dtype?"),
         (dml.quantized_linear_average_pooling, "dtype", "did you mean output_dtype?"),
-        (dml.dequantize, "dtype", "there are input, scale, zero_point, feature_level"),
-        (dml.matrix_multiply_integer_to_float, "axis", "there are a, a_scale, a_zero_point, b, "),
+        (dml.dequantize, "dtype", "the arguments are input, scale, zero_point, feature_level"),
+        (dml.matrix_multiply_integer_to_float, "axis", "the arguments are a, a_scale, a_zero_point, b, "),
     ],
 )
 def test_names_of_other_libraries(function, name, hint):

@@ -30,7 +30,7 @@ def test_options_cannot_be_traced(operator, name):
         jax.jit(lambda option: call(operator, {**GOOD[operator], name: option}))(1)
     assert (error.value.operator, error.value.tensor, error.value.rule) == (operator, tensor, "static")
     assert f"{tensor} is a traced array, expected an integer" in str(error.value)
-    assert "; it decides shapes: make it static, as in static_argnames" in str(error.value)
+    assert "; it decides shapes: make it static, for instance with static_argnames" in str(error.value)
 
 
 @pytest.mark.parametrize(("operator", "name"), [pair for pair in OPTIONS_BY_NAME if pair[1] != "group_count"])

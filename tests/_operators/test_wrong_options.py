@@ -45,7 +45,7 @@ def wrong_values():
 def wrong_sizes():
     for rule, changes, said in (
         ("kernel", {"filter": s8(6, 4, 8, 4)},
-         "spans 8 elements with dilation 1, the padded input has 7; pad it or shrink the kernel"),
+         "spans 8 elements with dilation 1, the padded input has 7; pad the input or shrink the kernel"),
         ("kernel", {"filter": s8(6, 4, 3, 10)}, "spans 10 elements with dilation 1, the padded input has 9"),
         ("kernel", {"dilations": (1, 3)}, "spans 10 elements with dilation 3, the padded input has 9"),
         ("kernel", {"dilations": 5, "start_padding": (2, 9), "end_padding": (1, 9)},

@@ -116,9 +116,9 @@ def windows():
          "spans 8 elements with dilation 1, the padded input has 7; pad the input or shrink the window"),
         ({"window_size": 5, "dilations": 3}, "WindowSize", "kernel", "spans 13 elements with dilation 3"),
         ({"window_size": 2, "start_padding": (2, 0)}, "StartPadding", "padding",
-         "is [2, 0]: the window at 0 of the output covers only padding; pad less, or set include_padding"),
+         "is [2, 0]: the window at index 0 of the output covers only padding; pad less, or set include_padding"),
         ({"window_size": 2, "end_padding": (0, 2)}, "EndPadding", "padding",
-         "is [0, 2]: the window at 9 of the output covers only padding; pad less, or set include_padding"),
+         "is [0, 2]: the window at index 9 of the output covers only padding; pad less, or set include_padding"),
         ({"input": u8(4, 7, 9), "window_size": 3}, "InputTensor", "dimension_count", "allows 4 to 5; reshape input"),
         ({"input_scale": steps(9)}, "InputScaleTensor", "sizes", "one for each of the 4 channels; there are 9 values"),
         ({"output_scale": steps(4, 1)}, "OutputScaleTensor", "sizes", "write output_scale.reshape(-1, 1, 1)"),
@@ -185,7 +185,7 @@ def test_windows_over_symbolic_sizes(start_padding, is_right):
     if is_right:
         assert trace(shape).out_avals[0].shape[3] == 5
     else:
-        with pytest.raises(DescError, match="the window at 0 of the output covers only padding"):
+        with pytest.raises(DescError, match="the window at index 0 of the output covers only padding"):
             trace(shape)
 
 
@@ -203,7 +203,7 @@ POSITIONAL = (
     (
         DYNAMIC_QUANTIZE,
         (X, np.uint8),
-        "too many positional arguments; it takes input, and by name alone output_dtype, ",
+        "too many positional arguments; it takes input, and only by name output_dtype, ",
     ),
     (
         MATRIX_MULTIPLY_INTEGER,
@@ -220,9 +220,9 @@ POSITIONAL = (
     (
         QUANTIZE_BLOCKS,
         (X, 0.1, 3, np.uint8),
-        "too many positional arguments; it takes input, scale, zero_point, and by ",
+        "too many positional arguments; it takes input, scale, zero_point, and only",
     ),
-    (DEQUANTIZE_BLOCKS, (u8(2),), "missing a required argument: 'scale'; it takes input, scale, zero_point, and by "),
+    (DEQUANTIZE_BLOCKS, (u8(2),), "missing a required argument: 'scale'; it takes input, scale, zero_point, and only"),
     (POOLING, (u8(1, 1, 3, 3), 0.1, 3, 0.1, 3), "missing a required keyword-only argument: 'window_size'; it takes "),
     (POOLING, (u8(1, 1, 3, 3), 0.1, 3, 0.1, 3, 2), "; it takes input, input_scale, input_zero_point, output_scale, "),
 )

@@ -99,7 +99,7 @@ def test_logits_that_are_not_the_last_layers_output_fail(monkeypatch, capsys):
     right = digits.int8_network
     monkeypatch.setattr(digits, "int8_network", lambda parameters, images: right(parameters, images) + 1)
     assert program.main([]) == 1
-    assert "the logits depend on what else the network returns" in capsys.readouterr().err
+    assert "the logits change if the network also returns the outputs of its layers" in capsys.readouterr().err
 
 
 def test_minus_zero_differs_and_nan_does_not():

@@ -1,4 +1,4 @@
-"""The registry of operators: each module in this folder is the page of one."""
+"""The registry of operators: each module in this folder is the page of one operator."""
 
 import importlib
 import pkgutil

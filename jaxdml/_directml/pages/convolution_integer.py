@@ -17,7 +17,7 @@ class ConvolutionIntegerDesc(OperatorDesc):
     """DML_CONVOLUTION_INTEGER_OPERATOR_DESC.
 
     InputTensor is [N, C, H, W] or [N, C, W], FilterTensor ``[O, C / group_count, *kernel]``, OutputTensor [N, O, ...].
-    Zero points have one element; the filter's may also be [1, O, 1, 1]. Both may be None.
+    Zero points have one element; FilterZeroPointTensor may also be [1, O, 1, 1]. Both zero points may be None.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_convolution_integer_operator_desc
     """

@@ -14,8 +14,8 @@ from jaxdml._directml.quantization import QuantizationType, check_quantization
 class DequantizeDesc(OperatorDesc):
     """DML_DEQUANTIZE_OPERATOR_DESC.
 
-    QuantizationTensors holds a scale, or a scale and a zero point, as QuantizationType says. Their rank is that of
-    InputTensor and OutputTensor. Their sizes divide the input's: each value belongs to a block of the input.
+    QuantizationTensors holds a scale, or a scale and a zero point, as QuantizationType says. All tensors have the
+    same rank. The sizes of scale and zero point divide the input's: each value belongs to a block of the input.
 
     Source: https://learn.microsoft.com/windows/ai/directml/api/ns-directml-dml_dequantize_operator_desc
     """
@@ -24,7 +24,7 @@ class DequantizeDesc(OperatorDesc):
 
     input_tensor: TensorDesc | None = tensor(INPUT)
     quantization_type: QuantizationType | None = choice(QuantizationType, "DML_QUANTIZATION_TYPE_")
-    quantization_tensor_count: int | None = count(1, "as many as QuantizationType has")
+    quantization_tensor_count: int | None = count(1, "the number of QuantizationTensors")
     quantization_tensors: tuple[TensorDesc, ...] | None = tensors(
         INPUT.scale_of("input_tensor"), INPUT.zero_point_of("input_tensor"), parameters=("scale", "zero_point")
     )

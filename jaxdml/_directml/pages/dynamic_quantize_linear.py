@@ -14,7 +14,7 @@ from jaxdml._directml.size_checks import check_sizes
 class DynamicQuantizeLinearDesc(OperatorDesc):
     """DML_DYNAMIC_QUANTIZE_LINEAR_OPERATOR_DESC.
 
-    OutputTensor has the sizes of InputTensor. Its scale and zero point have the same rank and one element.
+    OutputTensor has the sizes of InputTensor. Its scale and zero point have one element and InputTensor's rank.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_dynamic_quantize_linear_operator_desc
     """
@@ -30,7 +30,7 @@ class DynamicQuantizeLinearDesc(OperatorDesc):
 def _check(desc: DynamicQuantizeLinearDesc) -> None:
     assert desc.input_tensor is not None
     for name in ("OutputScaleTensor", "OutputZeroPointTensor"):
-        check_sizes(desc, name, (1,) * len(desc.input_tensor.sizes), "there is one for the whole tensor")
+        check_sizes(desc, name, (1,) * len(desc.input_tensor.sizes), "one value for the whole tensor")
 
 
 ALL = ("InputTensor", "OutputTensor", "OutputScaleTensor", "OutputZeroPointTensor")

@@ -15,7 +15,7 @@ from jaxdml._directml.size_checks import Form, check_form
 class ElementWiseQuantizedLinearAddDesc(OperatorDesc):
     """DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC.
 
-    ATensor, BTensor and OutputTensor have the same sizes. Scales and zero points have the same rank and one element.
+    ATensor, BTensor and OutputTensor have the same sizes. Scales and zero points have one element and ATensor's rank.
     Zero points may be None.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_element_wise_quantized_linear_add_operator_desc

@@ -15,7 +15,7 @@ class MatrixMultiplyIntegerDesc(OperatorDesc):
     """DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC.
 
     ATensor is [..., M, K], BTensor [..., K, N], OutputTensor [..., M, N]. A zero point has one element, or one for each
-    row of A, [1, 1, M, 1], or each column of B, [1, 1, 1, N]. Both may be None.
+    row of A, [1, 1, M, 1], or each column of B, [1, 1, 1, N]. Both zero points may be None.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_matrix_multiply_integer_operator_desc
     """

@@ -64,8 +64,8 @@ PAGE = Page(
         Same("dimension_count", ("AScaleTensor", "AZeroPointTensor", "BScaleTensor", "BZeroPointTensor")),
         Same("dimension_count", ("ATensor", "BTensor", "BiasTensor", "OutputTensor")),
         Same("sizes", ("OutputTensor", "BiasTensor")),
-        # The page requires one type for A, B and both zero points. Devices run A and B of different types, and ONNX
-        # Runtime's tests of DirectML rely on it, so only each tensor and its own zero point share a type.
+        # The page requires one type for A, B and both zero points. Devices accept different types for A and B, and ONNX
+        # Runtime's tests of DirectML rely on that. So each tensor must share a type only with its own zero point.
         Same("data_type", ("ATensor", "AZeroPointTensor")),
         Same("data_type", ("BTensor", "BZeroPointTensor")),
         Same("data_type", ("AScaleTensor", "BScaleTensor", "BiasTensor", "OutputTensor")),

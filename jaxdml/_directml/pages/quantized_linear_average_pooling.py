@@ -43,7 +43,7 @@ def _check(desc: QuantizedLinearAveragePoolingDesc) -> None:
     channels, ones = output[1], (1,) * (len(output) - 2)
     forms = [Form((1, 1, *ones), "one value"), Form((1, channels, *ones), f"one for each of the {channels} channels")]
     for name in ("InputScaleTensor", "InputZeroPointTensor", "OutputScaleTensor", "OutputZeroPointTensor"):
-        check_form(desc, name, forms, exact=[(1, channels, 1, 1)])  # the page allows this for 5-D input too
+        check_form(desc, name, forms, exact=[(1, channels, 1, 1)])  # the page allows {1, C, 1, 1} for 5-D input too
     check_sizes(desc, "OutputTensor", output, "the size that input and options give")
     if not desc.include_padding:
         check_windows_see_input(desc)
