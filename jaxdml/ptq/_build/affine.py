@@ -138,7 +138,7 @@ class Contraction:
         if self.operator is op.CONVOLUTION:
             inputs = (*self.data, weight, bias) if self.has_bias else (*self.data, weight)
             return [Node(self.operator, inputs, (self.output,), self.options, name, source)]
-        options = self.options if self.alpha == 1.0 else {"alpha": self.alpha}
+        options = self.options if self.alpha == 1.0 else {**self.options, "alpha": self.alpha}
         if not self.weight:
             return [Node(self.operator, self.data, (self.output,), options, name, source)]
         nodes = [Node(self.operator, (*self.data, weight), (f"{self.output}:product",), options, name, source)]

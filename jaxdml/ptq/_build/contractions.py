@@ -87,16 +87,14 @@ def product(builder: Builder, equation: Equation) -> Converted:
     at_batch, at_a, at_b = range(len(batch)), range(len(free)), range(len(free_b))
     first, second = (len(free_b), 0) if is_swapped else (0, len(free))
     order = (*at_batch, *(len(batch) + first + i for i in at_a), *(len(batch) + second + i for i in at_b))
-    options: dict[str, Any] = {}
+    arrangement = (*batch_b, *contract_b, *free_b)
+    # Without batch axes one matrix serves all rows.
+    options: dict[str, Any] = {"rows": len(free)} if batch and len(free) > 1 else {}
     if not is_weight:
-        data = (
-            rows,
-            _matrices(builder, equation, builder.layouts.arranged(b, (*batch_b, *contract_b, *free_b)), len(free) - 1),
-        )
+        data = (rows, builder.layouts.arranged(b, arrangement))
         name = equation.scope or equation.outputs[0]
         return Contraction(op.PRODUCT, data, equation.outputs[0], options, name, source=[equation.name]), order
     sizes = tuple(builder.shape(b)[axis] for axis in free_b)
-    arrangement = (*batch_b, *contract_b, *free_b)
     width = len(batch_b)
     contraction = Contraction(
         operator=op.PRODUCT,
@@ -105,7 +103,7 @@ def product(builder: Builder, equation: Equation) -> Converted:
         options=options,
         name=layer_of(builder, equation, b),
         weight=b,
-        arranged=lambda w: _matrix(w.transpose(arrangement), width, len(contract_b), len(free) - 1 if width else 0),
+        arranged=lambda w: _matrix(w.transpose(arrangement), width, len(contract_b)),
         sizes=sizes,
         channels=[len(batch) + len(free) + i for i in at_b],
         source=[equation.name],
@@ -118,18 +116,10 @@ def _free(builder: Builder, name: str, axes: tuple[tuple[int, ...], tuple[int, .
     return tuple(axis for axis in range(len(builder.shape(name))) if axis not in (*axes[0], *axes[1]))
 
 
-def _matrices(builder: Builder, equation: Equation, name: str, ones: int) -> str:
-    """Inserts axes of size 1 before the rows of matrices, which then broadcast over the other operand's free axes."""
-    if not ones:
-        return name
-    builder.node(op.ONES, (name,), (f"{name}:{ones}:ones",), {"count": ones}, equation)
-    return f"{name}:{ones}:ones"
-
-
-def _matrix(w: Any, batch: int, contract: int, ones: int) -> Any:
-    """w as matrices, with axes of size 1 before the rows: contracted axes become rows, and last axes columns."""
+def _matrix(w: Any, batch: int, contract: int) -> Any:
+    """w as matrices: contracted axes become rows, and last axes columns."""
     head, rows = w.shape[:batch], w.shape[batch : batch + contract]
-    return w.reshape(*head, *(1,) * ones, math.prod(rows), -1)
+    return w.reshape(*head, math.prod(rows), -1)
 
 
 def layer_of(builder: Builder, equation: Equation, weight: str) -> str:

@@ -1,7 +1,7 @@
 """The operators of a function's float graph."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,9 +31,24 @@ def _convolution(x: Array, w: Array, bias: Array | None = None, *, strides: Size
     return y if bias is None else y + bias.astype(y.dtype).reshape(-1, *(1,) * (y.ndim - 2))[None]
 
 
-def _product(a: Array, b: Array, *, alpha: float = 1.0) -> Array:
+def by_rows(multiply: Callable[[Array], Array], a: Array, rows: int) -> Array:
+    """A matrix product of `a` whose rows have several axes.
+
+    Args:
+      multiply: takes `a` with these axes merged to one, and returns the product.
+      a: the left operand.
+      rows: number of axes of the rows; they precede the last axis of `a`.
+    """
+    if rows == 1:
+        return multiply(a)
+    y = multiply(a.reshape(*a.shape[: -1 - rows], math.prod(a.shape[-1 - rows : -1]), a.shape[-1]))
+    return y.reshape(*a.shape[:-1], y.shape[-1])
+
+
+def _product(a: Array, b: Array, *, alpha: float = 1.0, rows: int = 1) -> Array:
     """alpha times the matrix product of `a` and `b`."""
-    y = jnp.matmul(*_wide(a, b))
+    a, b = _wide(a, b)
+    y = by_rows(lambda a: jnp.matmul(a, b), a, rows)
     return y if alpha == 1.0 else y * np.asarray(alpha, y.dtype)
 
 
@@ -55,11 +70,6 @@ def _merged(x: Array, *, count: int) -> Array:
 def _split(x: Array, *, sizes: Sizes) -> Array:
     """x with its last dimension split."""
     return x.reshape(*x.shape[:-1], *sizes)
-
-
-def _with_ones(x: Array, *, count: int) -> Array:
-    """Inserts `count` axes of size 1 before the rows of matrices."""
-    return x.reshape(*x.shape[:-2], *(1,) * count, *x.shape[-2:])
 
 
 def _largest(x: Array, *, window: Sizes, strides: Sizes, padding: Pairs, dilations: Sizes) -> Array:
@@ -113,7 +123,6 @@ def equation(name: str, kind: str | None = None) -> Operator:
 TRANSPOSE = Operator("transpose", lambda x, *, permutation: lax.transpose(x, permutation), kind="mover")
 MERGE = Operator("merge", _merged, kind="mover")
 SPLIT = Operator("split", _split, kind="mover")
-ONES = Operator("expand", _with_ones, kind="mover")
 CONVOLUTION = Operator("convolution", _convolution, kind="conv")
 PRODUCT = Operator("product", _product, kind="dot")
 ADD = Operator("add", _sum, kind="add")
@@ -125,7 +134,7 @@ MEAN = Operator("mean", _mean, kind="mean")
 PAD = Operator("pad", _padded, kind="pad")
 CONCATENATE = Operator("concatenate", _joined, kind="concat")
 FLOAT_OPERATORS = (
-    TRANSPOSE, MERGE, SPLIT, ONES, CONVOLUTION, PRODUCT, ADD, MULTIPLY, CLIP, MAX_POOL, AVERAGE_POOL, MEAN, PAD,
+    TRANSPOSE, MERGE, SPLIT, CONVOLUTION, PRODUCT, ADD, MULTIPLY, CLIP, MAX_POOL, AVERAGE_POOL, MEAN, PAD,
     CONCATENATE,
 )  # fmt: skip
 CONTRACTIONS = ("conv", "dot")  # kinds of convolutions and products

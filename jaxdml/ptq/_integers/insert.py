@@ -69,7 +69,7 @@ class _Inserter:
             self._append_table(node)
             return
         before = self._nodes[-1] if self._nodes else node
-        if before.operator is DYNAMIC and node.operator is op.ADD and node.inputs[0] == before.outputs[0]:
+        if before.operator is DYNAMIC and node.operator is op.ADD and node.inputs[1] in self._biases.values():
             # The dynamic product adds the bias itself.
             self._nodes[-1] = before.replace(inputs=(*before.inputs, node.inputs[1]), outputs=node.outputs)
         else:

@@ -1,7 +1,7 @@
 """Integer operators of quantized graphs beyond DirectML's own, and the operators of quantize and dequantize nodes."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from jaxdml._operators.quantized_linear_average_pooling import quantized_linear_
 from jaxdml._quantized import directml
 from jaxdml._quantized.kinds import DIRECTML, QUANTIZED, prepared_matrix
 from jaxdml._quantized.onnxruntime.lookup import looked_up
-from jaxdml.ptq._build.operators import FLOAT_OPERATORS, equation
+from jaxdml.ptq._build.operators import FLOAT_OPERATORS, by_rows, equation
 from jaxdml.ptq._grids.ranges import scale_and_zero_point
 
 Array = Any
@@ -81,22 +81,21 @@ def convolution_to_float(
 
 
 def dynamic_product(
-    a: Array, b: Array, b_scale: Array | None = None, bias: Array | None = None, *, alpha: float = 1.0
+    a: Array, b: Array, b_scale: Array | None = None, bias: Array | None = None, *, alpha: float = 1.0, rows: int = 1
 ) -> Array:
     """alpha times the product of `a` and `b`, as floats; each row of float `a` is quantized to uint8 with its range.
 
     `b` is int8 with b_scale. If b_scale is None, `b` is float, and each column is quantized to int8 with its range.
     """
-    of_a, a_scale, a_zero_point = _by_range(a, -1, np.uint8, symmetric=False)
     of_b, b_scale = _by_range(b, -2, np.int8, symmetric=True)[:2] if b_scale is None else (b, b_scale)
     b_scale = b_scale * np.float32(alpha) if alpha != 1.0 else b_scale
-    if a.ndim == 2 or b.ndim > 2:
+
+    def multiply(a: Array) -> Array:
+        of_a, a_scale, a_zero_point = _by_range(a, -1, np.uint8, symmetric=False)
         return directml.float_product(of_a, of_b, a_scale, b_scale, a_zero_point, None, bias)
+
     # Prepared weights work only with one product of all rows.
-    rows = math.prod(a.shape[:-1])
-    of_a, a_scale, a_zero_point = (x.reshape(rows, x.shape[-1]) for x in (of_a, a_scale, a_zero_point))
-    y = directml.float_product(of_a, of_b, a_scale, b_scale, a_zero_point, None, bias)
-    return y.reshape(*a.shape[:-1], of_b.shape[-1])
+    return by_rows(multiply, a, rows if b.ndim > 2 else a.ndim - 1)
 
 
 def _by_range(x: Array, axis: int, dtype: Any, *, symmetric: bool) -> tuple[Array, Array, Array]:
@@ -106,6 +105,15 @@ def _by_range(x: Array, axis: int, dtype: Any, *, symmetric: bool) -> tuple[Arra
     scale, zero_point = scale_and_zero_point(least, greatest, dtype, symmetric=symmetric)
     parameters = (jnp.broadcast_to(each, x.shape) for each in (scale, zero_point))
     return element_wise_quantize_linear(x, *parameters), scale, zero_point
+
+
+def _of_rows(multiply: Callable[..., Array]) -> Callable[..., Array]:
+    """A product of integers whose rows may have several axes."""
+
+    def multiplied(a: Array, *others: Array | None, rows: int = 1) -> Array:
+        return by_rows(lambda a: multiply(a, *others), a, rows)
+
+    return multiplied
 
 
 # The tables ----------------------------------------------------------------------------------------------------------
@@ -135,8 +143,9 @@ _PAGES = {
     "dot_to_float": "matrix_multiply_integer_to_float",
     "gemm": "quantized_linear_matrix_multiply",
 }
-INTEGERS: Mapping[str, Operator] = {
-    kind: replace(each, name=_PAGES.get(kind, f"quantized {kind}")) for kind, each in QUANTIZED[DIRECTML].items()
+_NAMED = {kind: replace(each, name=_PAGES.get(kind, f"quantized {kind}")) for kind, each in QUANTIZED[DIRECTML].items()}
+INTEGERS: Mapping[str, Operator] = _NAMED | {
+    kind: replace(_NAMED[kind], function=_of_rows(_NAMED[kind].function)) for kind in ("dot", "dot_to_float")
 } | {
     "conv_to_float": _quantized(
         "convolution_integer", convolution_to_float, kind="float_product", uniform=(5,),

@@ -40,12 +40,13 @@ def _product(node: Node, grids: Grids) -> Fusion:
         if added is not None:
             addition, bias = added
             fusion = replace(fusion, inputs=(*fusion.inputs, bias), behind=(addition,))
+    options = {word: node.options[word] for word in ("rows",) if word in node.options}
     alpha, scale = node.options.get("alpha", 1.0), grids.constant(b.scale)
     if alpha == 1.0 or scale is None:
-        return replace(fusion, options={})
+        return replace(fusion, options=options)
     inputs = list(fusion.inputs)
     inputs[B_SCALE[fusion.kind]] = grids.add(f"{b.scale}_times", (scale * np.float32(alpha)).astype(np.float32))
-    return replace(fusion, inputs=tuple(inputs), options={})
+    return replace(fusion, inputs=tuple(inputs), options=options)
 
 
 def _padding(node: Node, grids: Grids) -> Fusion:
