@@ -4,7 +4,8 @@ A constant stays in the program if JAX needs its value to trace, or if it is a s
 constants become parameters.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -15,12 +16,15 @@ from jaxdml._graph.graph import Graph, Names
 from jaxdml.errors import ModelError
 
 
-def with_weights(graph: Graph, check_time: Callable[[], None] = lambda: None) -> tuple[Graph, dict[str, Any]]:
+def with_weights(
+    graph: Graph, check_time: Callable[[], None] = lambda: None, known: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[Graph, dict[str, Any]]:
     """The graph with only the constants of the program, and a dict of the parameters.
 
     Args:
       graph: the graph.
       check_time: called between constants; it raises if the time is up.
+      known: parameters by name that need not be computed again.
 
     Raises:
       ModelError: if a 64-bit integer does not fit 32 bits, and JAX's 64-bit types are disabled.
@@ -38,18 +42,18 @@ def with_weights(graph: Graph, check_time: Callable[[], None] = lambda: None) ->
             key = (name, repack, *sorted((option, str(value)) for option, value in node.options.items()))
             if key not in names:
                 check_time()
-                value = repack(graph.constants[name], node.options)
+                prepared = fresh.next(f"{name}:prepared")
+                value = known[prepared] if prepared in known else repack(graph.constants[name], node.options)
                 if not isinstance(value, Prepared):
                     continue
-                names[key] = fresh.next(f"{name}:prepared")
-                params[names[key]] = value
+                names[key], params[prepared] = prepared, value
             inputs[place] = names[key]
         nodes.append(node.replace(inputs=tuple(inputs)))
     read = {name for node in nodes for name in node.inputs} | set(graph.outputs)
     for name, value in graph.constants.items():
         if name in read and name not in staying:
             check_time()
-            params[name] = _as_array(name, value)
+            params[name] = known[name] if name in known else _as_array(name, value)
     kept = {name: value for name, value in graph.constants.items() if name in staying}
     return graph.replace(nodes=tuple(nodes), constants=kept), params
 

@@ -1,5 +1,6 @@
 """Calibration: runs batches through the float function, and updates the observers of the values to quantize."""
 
+import functools
 import itertools
 import sys
 import time
@@ -12,8 +13,10 @@ import numpy as np
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph, Node, Operator
 from jaxdml.errors import PtqError
-from jaxdml.ptq._choose.unit import Unit
+from jaxdml.ptq._choose.modes import modes_as
+from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._grids.observers import Observer
+from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import bound, with_body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
 from jaxdml.ptq._trace.values import Value
@@ -71,8 +74,9 @@ def observed(
     @jax.jit
     def step(states: dict[str, Observer], large: dict[str, Any], *inputs: Any) -> tuple[dict[str, Observer], Any]:
         program = traced.program(inputs)
+        own = graph if program.signature() == traced.signature else _with_observers(_like(unit, program), observers)
         given = dict(zip(program.inputs, jax.tree.leaves(inputs), strict=True))
-        values = evaluate(bound(graph.nodes, program), {**small, **large, **given, **states})
+        values = evaluate(bound(own.nodes, program), {**own.constants, **small, **large, **given, **states})
         after = {name: values[str(Value(value.base, AFTER, value.scan))] for value, name in names.items()}
         return after, {name: state.is_finite for name, state in after.items()}
 
@@ -97,6 +101,13 @@ def observed(
             remedy = "calibration needs batches that are not empty"
             raise PtqError(f"no batch has elements for {unit.described(value)}: {remedy}")
     return {value: states[name] for value, name in names.items()}
+
+
+def _like(unit: Unit, program: Program) -> Unit:
+    """The unit of a program that has other equations only because of the sizes of its inputs."""
+    modes = {scan: each.modes for scan, each in unit.each()}
+    other = unit_of(program, functools.partial(modes_as, modes), like=unit)
+    return other.with_shared({scan: each.graph.constants for scan, each in unit.each()})
 
 
 STATE, AFTER = "state", "after"  # roles: an observer before a batch, and after it

@@ -24,7 +24,7 @@ from jaxdml.ptq._model import Model
 from jaxdml.ptq._trace.scans import LAYERS, Body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
 
-FORMAT = "jaxdml.ptq 1"
+FORMAT = "jaxdml.ptq 2"
 TEXT = "model.json"
 LONG_TABLE, RUNS = 2**16, ":runs"
 # Exceptions of zipfile, NumPy and JSON for damaged files; zipfile raises NotImplementedError for unknown compression.
@@ -62,9 +62,10 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
         "inputs": graph.inputs,
         "outputs": graph.outputs,
         "signature": traced.signature,
-        "shapes": None if model.calibrated is None else traced.program(model.calibrated).shapes(),
+        "shapes": None if model.calibrated is None else traced.calibrated(model.calibrated).shapes(),
         "params": _skeleton(traced.params),
         "calibrated": _skeleton(model.calibrated),
+        "modes": model.modes,
     }
     arrays[TEXT] = np.frombuffer(json.dumps(text, default=int).encode(), np.uint8)
     if not path.parent.is_dir():
@@ -110,7 +111,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             nodes = tuple(map(_node_of_json, text["nodes"]))
             graph = Graph(nodes, tuple(text["inputs"]), tuple(text["outputs"]), constants)
             structs, calibrated, shapes = _tree(text["params"]), _tree(text["calibrated"]), text["shapes"]
-            signature = tuple(text["signature"])
+            signature, modes = tuple(text["signature"]), text["modes"]
     except OSError as error:
         kind = PtqFileNotFoundError if isinstance(error, FileNotFoundError) else PtqError
         raise kind(f"{path} cannot be read: {error.strerror or error}") from error
@@ -124,10 +125,10 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
     if structs is not None and jax.tree.flatten(own) != jax.tree.flatten(structs):
         raise PtqError(f"params are not those of {path}: their structure, shapes or types differ")
     traced = Traced(apply, own, signature)
-    if calibrated is not None and traced.program(calibrated).shapes() != shapes:
+    if calibrated is not None and traced.calibrated(calibrated).shapes() != shapes:
         raise PtqError(f"the shapes or types of values that apply computes differ from those in {path}")
     try:
-        return Model(traced, graph, calibrated)
+        return Model(traced, graph, calibrated, modes)
     except DAMAGE as error:
         raise PtqError(f"{path} {DAMAGED}") from error
 

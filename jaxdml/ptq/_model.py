@@ -1,5 +1,6 @@
 """A quantized function."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +12,12 @@ from jaxdml._graph.parameters import wrong_params
 from jaxdml._graph.report import html, table
 from jaxdml.errors import ModelError, PtqError, api_boundary
 from jaxdml.ptq._build.conversions import build
+from jaxdml.ptq._choose.modes import modes_as
+from jaxdml.ptq._choose.unit import unit_of
+from jaxdml.ptq._integers.adapt import Adapted, adapted
 from jaxdml.ptq._integers.fuse import explained, on_integers
 from jaxdml.ptq._sqnr import Sqnr, sqnr_of
+from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import bound
 from jaxdml.ptq._trace.traced import Traced, shapes_of
 
@@ -34,10 +39,13 @@ class Model:
       traced: the float function and its signature.
       graph: the graph of float operators, quantize and dequantize nodes before fusion to quantized operators.
       calibrated: shapes and types of the first calibration batch.
+      modes: how each contraction runs, by its result and the scan around it: "static", "dynamic" or "float".
     """
 
-    def __init__(self, traced: Traced, graph: Graph, calibrated: Any) -> None:
-        self.traced, self.graph, self.calibrated = traced, graph, shapes_of(calibrated)
+    def __init__(
+        self, traced: Traced, graph: Graph, calibrated: Any, modes: Mapping[str, Mapping[str, str]]
+    ) -> None:  # fmt: skip
+        self.traced, self.graph, self.calibrated, self.modes = traced, graph, shapes_of(calibrated), modes
         self._fused, self.params = on_integers(graph)
         self._described = _described(self.params)
         self._jitted = jax.jit(self._computed)
@@ -53,14 +61,13 @@ class Model:
 
         Args:
           params: the attribute `params`, or a pytree of the same structure, shapes and types.
-          *inputs: inputs of the float function. Their sizes may differ from those in calibration if the function's
-            equations stay the same, as for most batch sizes; a mean over images may change with their size.
+          *inputs: inputs of the float function. Their sizes may differ from those in calibration.
 
         Returns:
           A pytree of the same structure, shapes and types as the float function's result. Its derivatives are 0.
 
         Raises:
-          PtqError: if params have a wrong structure, shape or type, or if these inputs change the function's equations.
+          PtqError: if params have a wrong structure, shape or type, or if apply has other layers for these inputs.
         """
         if _described(params) != self._described:
             raise PtqError(wrong_params(self.params, params))
@@ -76,16 +83,35 @@ class Model:
 
     def _computed(self, params: dict[str, Any], *inputs: Any) -> Any:
         program = self.traced.program(inputs)
-        given = dict(zip(self._fused.inputs, jax.tree.leaves(inputs), strict=True))
+        fused = self._for(program).fused
+        given = dict(zip(fused.inputs, jax.tree.leaves(inputs), strict=True))
         try:
-            values = evaluate(bound(self._fused.nodes, program), {**self._fused.constants, **params, **given})
+            values = evaluate(bound(fused.nodes, program), {**fused.constants, **params, **given})
         except ModelError as error:
             raise PtqError(str(error)) from error
         results = [
             values[held].astype(program.avals[name].dtype)
-            for held, name in zip(self._fused.outputs, program.outputs, strict=True)
+            for held, name in zip(fused.outputs, program.outputs, strict=True)
         ]
         return jax.tree.unflatten(program.structure, results)
+
+    def _for(self, program: Program) -> Adapted:
+        """The graphs for the equations of a program.
+
+        Raises:
+          PtqError: if the function has changed, or has other layers for inputs of these sizes.
+        """
+        if program.signature() == self.traced.signature:
+            return Adapted(build(program), self.graph, self._fused)
+        if self.calibrated is None:
+            text = "inputs of these sizes change the equations of apply"
+            raise PtqError(
+                f"{text}; a loaded model takes such inputs only if they are dicts, lists and tuples of arrays"
+            )
+        quantized = self.traced.calibrated(self.calibrated)
+        with jax.ensure_compile_time_eval():
+            unit = unit_of(quantized, functools.partial(modes_as, self.modes))
+            return adapted(unit, self.graph, self.params, program)
 
     @api_boundary
     def sqnr(self, params: Any, /, *inputs: Any) -> Sqnr:
@@ -104,12 +130,13 @@ class Model:
         if jax.tree.flatten(shapes_of(params)) != jax.tree.flatten(self.traced.params):
             raise PtqError("params are not those of the float function: sqnr compares the model with that function")
         program = self.traced.program(inputs)
-        builder = build(program)
+        model = self._for(program)
+        builder = model.builder
         floats = builder.graph()
         constants = {**floats.constants, **builder.constants(jax.tree.leaves(params))}
-        nodes = bound(floats.nodes, program), bound(self.graph.nodes, program)
+        nodes = bound(floats.nodes, program), bound(model.graph.nodes, program)
         given = dict(zip(program.inputs, jax.tree.leaves(inputs), strict=True))
-        return sqnr_of(floats, self.graph, nodes, constants, given)
+        return sqnr_of(floats, model.graph, nodes, constants, given)
 
     def __str__(self) -> str:
         return table(explained(self._fused), "in apply")

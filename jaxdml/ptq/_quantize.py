@@ -11,7 +11,7 @@ import numpy as np
 from jaxdml.errors import PtqError, api_boundary
 from jaxdml.ptq._calibrate import batches_of, observed
 from jaxdml.ptq._choose.checks import check_function, check_params
-from jaxdml.ptq._choose.modes import check_matches
+from jaxdml.ptq._choose.modes import check_matches, modes_of
 from jaxdml.ptq._choose.rule import Products, Rule, check_one_of, rules_of
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._grids.observers import Observer, observer_of
@@ -67,7 +67,7 @@ def quantize(
     check_params(apply, params)
     first, batches = batches_of(batches)
     traced = Traced(apply, params)
-    unit = unit_of(traced.program(first), products, rules)
+    unit = unit_of(traced.program(first), lambda graph, _: modes_of(graph, products, rules))
     check_function(unit.builder)
     check_matches(unit.layers(), rules)
     if not unit.bodies and all(mode == "float" for mode in unit.modes.values()):
@@ -77,7 +77,8 @@ def quantize(
     parameters = {
         value: _scale_and_zero_point(each, WIDE if unit.is_wide(value) else dtype) for value, each in observers.items()
     }
-    return Model(traced, quantized_graph(unit, parameters), first)
+    modes = {scan: each.modes for scan, each in unit.each()}
+    return Model(traced, quantized_graph(unit, parameters), first, modes)
 
 
 def _scale_and_zero_point(observer: Observer, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,5 @@
 """Products in the forms that networks write: with residuals, masks, several axes of rows, and nothing contracted."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -5,7 +5,7 @@ fixed operand varies only along output channels.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import jax
@@ -29,12 +29,15 @@ class Builder:
       fixed: the values that do not depend on the program's inputs.
       layouts: the graph's name and order of axes for each value of the program.
       contractions: the contractions, in order of execution.
+      folded: the results of equations that were folded into contractions.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, foldable: Set[str] | None = None) -> None:
+        """Folds only equations whose results are in `foldable`; None folds whatever can be folded."""
         self.program, self.fixed = program, FixedValues(program)
         self.layouts = Layouts(lambda name: program.avals[name].ndim, self._append)
         self.contractions: list[Contraction] = []
+        self.folded, self._foldable = set[str](), foldable
         self._nodes: list[Node | Contraction] = []
         # Maps a value of the graph to the contraction into which affine equations of that value can still be folded.
         self._open: dict[str, Contraction] = {}
@@ -133,8 +136,11 @@ class Builder:
         contraction = self._open.get(held.name)
         if contraction is None or self.only_reader(data) is not equation:
             return False
+        if self._foldable is not None and equation.outputs[0] not in self._foldable:
+            return False
         if not contraction.absorbs(equation, data, other, held.order, self.fixed):
             return False
+        self.folded.add(equation.outputs[0])
         self.layouts.hold(equation.outputs[0], held.name, held.order)
         return True
 

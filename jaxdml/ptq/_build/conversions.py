@@ -5,7 +5,7 @@ the graph. Every other equation becomes a node that runs the equation itself, of
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,9 +20,9 @@ from jaxdml.ptq._build.windows import max_pool, summed, window_sum
 from jaxdml.ptq._trace.equations import Equation, Program
 from jaxdml.ptq._trace.fixed import ELEMENT_WISE, IDENTITIES, unit_reshape
 
-def build(program: Program) -> Builder:
-    """Builds the float graph of a program."""
-    builder, done = Builder(program), set[int]()
+def build(program: Program, foldable: Set[str] | None = None) -> Builder:
+    """Builds the float graph of a program; `foldable` restricts what is folded into contractions."""
+    builder, done = Builder(program, foldable), set[int]()
     for equation in program.equations:
         if id(equation) in done:
             continue

@@ -1,7 +1,7 @@
 """How each contraction runs: with calibrated ranges, with ranges computed at each call, or in floats."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxdml._graph.graph import Graph, Node
 from jaxdml.errors import PtqError
@@ -9,6 +9,7 @@ from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.rule import Rule
 
 PRIMITIVES = ("conv_general_dilated", "dot_general")
+Modes = tuple[dict[str, str], dict[str, str]]  # of contractions, by their results; and why some stay in floats
 
 
 def is_contraction(node: Node) -> bool:
@@ -16,7 +17,7 @@ def is_contraction(node: Node) -> bool:
     return node.operator.kind in CONTRACTIONS or node.operator.name in PRIMITIVES
 
 
-def modes_of(graph: Graph, products: str, rules: Sequence[Rule]) -> tuple[dict[str, str], dict[str, str]]:
+def modes_of(graph: Graph, products: str, rules: Sequence[Rule]) -> Modes:
     """Maps contractions' results to "static", "dynamic" or "float"; a second dict has reasons for staying float."""
     modes, reasons = dict[str, str](), dict[str, str]()
     for node in filter(is_contraction, graph.nodes):
@@ -31,6 +32,12 @@ def modes_of(graph: Graph, products: str, rules: Sequence[Rule]) -> tuple[dict[s
         else:
             modes[output] = "dynamic" if asked == "dynamic" and node.operator.kind == "dot" else "static"
     return modes, reasons
+
+
+def modes_as(modes: Mapping[str, Mapping[str, str]], graph: Graph, scan: str) -> Modes:
+    """The modes that were chosen for the same graph, by scan; contractions that it did not have stay in floats."""
+    chosen = modes.get(scan, {})
+    return {node.outputs[0]: chosen.get(node.outputs[0], "float") for node in filter(is_contraction, graph.nodes)}, {}
 
 
 def check_matches(layers: Sequence[Node], rules: Sequence[Rule]) -> None:

@@ -1,7 +1,7 @@
 """A unit is planned, calibrated and quantized as a whole. It is the function, or the body of a scan over layers."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,10 +14,11 @@ from jaxdml._graph.graph import Graph, Node, without_dead
 from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._build.conversions import build
 from jaxdml.ptq._choose.flow import Flow
-from jaxdml.ptq._choose.modes import is_contraction, modes_of
+from jaxdml.ptq._choose.modes import Modes, is_contraction
 from jaxdml.ptq._choose.plan import Plan, plan_of
 from jaxdml.ptq._choose.rule import Rule
 from jaxdml.ptq._grids.observers import Observer, observer_of
+from jaxdml.ptq._trace.correspondence import named_like
 from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import SCAN, Loop, loop_of, stacked
 from jaxdml.ptq._trace.values import Value
@@ -78,6 +79,18 @@ class Unit:
                 bodies[node.outputs[0]] = self._with_layers(node, leaves)
         return replace(self, graph=graph, bodies=bodies)
 
+    def with_shared(self, constants: Mapping[str, Mapping[str, Any]]) -> "Unit":
+        """The unit with further constants, which `constants` maps to by scan; "" stands for the function itself."""
+        graph = self.graph.replace(constants={**constants[""], **self.graph.constants})
+        bodies = {name: body._with_stacked(constants.get(name, {})) for name, body in self.bodies.items()}
+        return replace(self, graph=graph, bodies=bodies)
+
+    def _with_stacked(self, constants: Mapping[str, Any]) -> "Unit":
+        """The body with further constants, and its own constants stacked over layers as they are."""
+        assert self.loop is not None
+        own = {name: np.stack([value] * self.loop.length) for name, value in self.graph.constants.items()}
+        return replace(self, graph=self.graph.replace(constants={**constants, **own}))
+
     def _with_layers(self, node: Node, leaves: Sequence[Any]) -> "Unit":
         body, equation = self.bodies[node.outputs[0]], self.program.equations[node.options["equation"]]
         loop = body.loop
@@ -121,11 +134,22 @@ def _repeated(observer: Observer, length: int) -> Observer:
     return repeated
 
 
-def unit_of(program: Program, products: str, rules: Sequence[Rule], loop: Loop | None = None) -> Unit:
-    """Builds and plans a program, and the bodies of its scans over layers."""
-    builder = build(program)
+def unit_of(
+    program: Program, choose: Callable[[Graph, str], Modes], *, like: Unit | None = None, scan: str = "",
+    loop: Loop | None = None,
+) -> Unit:  # fmt: skip
+    """Builds and plans a program, and the bodies of its scans over layers.
+
+    Args:
+      program: the program.
+      choose: returns modes and reasons, given a float graph and the first result of the scan whose body it is.
+      like: the unit of the same function for inputs of other sizes, whose names and folded equations the unit takes.
+      scan, loop: the scan and its analysis if the program is its body.
+    """
+    program = program if like is None else named_like(program, like.program)
+    builder = build(program, None if like is None else like.builder.folded)
     graph = builder.graph()
-    modes, reasons = modes_of(graph, products, rules)
+    modes, reasons = choose(graph, scan)
     bodies = {}
     for node in graph.nodes:
         if not any(map(builder.is_data, node.inputs)):
@@ -139,11 +163,13 @@ def unit_of(program: Program, products: str, rules: Sequence[Rule], loop: Loop |
             text = "is inside of a scan" if loop is not None else "has no sequences, or a sequence that depends on data"
             reasons[node.outputs[0]] = f"it {text}: its body runs in floats"
             continue
-        body = unit_of(inner.program, products, rules, inner)
+        name = node.outputs[0]
+        old = None if like is None else like.bodies.get(name)
+        body = unit_of(inner.program, choose, like=old, scan=name, loop=inner)
         if any(mode != "float" for mode in body.modes.values()):
-            bodies[node.outputs[0]] = body
+            bodies[name] = body
         else:
-            reasons[node.outputs[0]] = "its body has nothing to quantize"
+            reasons[name] = "its body has nothing to quantize"
     floats = [name for name in program.inputs if jnp.issubdtype(program.avals[name].dtype, jnp.floating)]
     plan = plan_of(Flow(graph, builder.number), modes, floats)
     return Unit(builder, graph, modes, reasons, plan, loop, bodies)

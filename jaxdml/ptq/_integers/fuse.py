@@ -1,6 +1,8 @@
 """Fuses a graph with quantize and dequantize nodes to quantized operators, and prepares its weights."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -16,13 +18,13 @@ from jaxdml.ptq._integers.rules import PTQ_RULES
 from jaxdml.ptq._trace.scans import LAYERS, body_of, each_layer, stacked, with_body
 
 
-def on_integers(graph: Graph) -> tuple[Graph, dict[str, Any]]:
+def on_integers(graph: Graph, known: Mapping[str, Any] = MappingProxyType({})) -> tuple[Graph, dict[str, Any]]:
     """The graph with quantized operators, and a dict of its parameters; parameters in scans are stacked over layers.
 
     Raises:
       PtqError: if the layers of a scan become different operators.
     """
-    result, params = _with_params(graph)
+    result, params = _with_params(graph, known)
     nodes, of_scans = [], dict[str, Any]()
     for node in result.nodes:
         if node.operator is LAYERS:
@@ -36,8 +38,8 @@ def on_integers(graph: Graph) -> tuple[Graph, dict[str, Any]]:
     return result, {name: x for name, x in params.items() if name in read} | of_scans
 
 
-def _with_params(graph: Graph) -> tuple[Graph, dict[str, Any]]:
-    return with_weights(fused(graph, INTEGERS, rules=PTQ_RULES))
+def _with_params(graph: Graph, known: Mapping[str, Any] = MappingProxyType({})) -> tuple[Graph, dict[str, Any]]:
+    return with_weights(fused(graph, INTEGERS, rules=PTQ_RULES), known=known)
 
 
 def _as_parameters(layer: Graph) -> Graph:

@@ -119,11 +119,11 @@ class _Inserter:
     def _with_integer_weights(self, node: Node) -> Node:
         """The contraction with dequantized int8 weights, which have a scale for each output channel."""
         data, weight, *bias = node.inputs
-        if weight not in self._constants:
+        if weight not in self._constants and _named(weight, "quantized") not in self._constants:
             return node
         axis = 0 if node.operator is op.CONVOLUTION else -1
         least = None
-        if weight in self._biases:
+        if weight in self._constants and weight in self._biases:
             source = self._plan.ranges[self._makers[node.outputs[0]].inputs[0]]
             least = np.abs(self._constants[self._biases[weight]]) / (self._parameters(source)[0] * MOST_STEPS)
         names = self._integer_weights(node.outputs[0], weight, axis, least)
@@ -140,6 +140,9 @@ class _Inserter:
           axis: the axis of output channels.
           least: for each channel, the least scale with which the channel's bias fits int32; None if there is no bias.
         """
+        names = _named(weight, "quantized"), _named(weight, "scale"), _named(weight, "zero_point")
+        if names[0] in self._constants:
+            return names
         w = np.asarray(self._constants.pop(weight))
         integers, scale = quantize_weights(w, axis)
         if least is not None:
@@ -153,14 +156,13 @@ class _Inserter:
             shape = [1] * w.ndim
             shape[axis] = -1
             integers = np.rint(w / scale.reshape(shape)).astype(np.int8)
-        names = _named(weight, "quantized"), _named(weight, "scale"), _named(weight, "zero_point")
         arrays = np.asarray(integers), np.asarray(scale), np.zeros(scale.shape, np.int8)
         self._constants |= dict(zip(names, arrays, strict=True))
         return names
 
     def _dynamic(self, node: Node) -> Node:
         inputs = node.inputs
-        if inputs[1] in self._constants:
+        if inputs[1] in self._constants or _named(inputs[1], "quantized") in self._constants:
             inputs = inputs[0], *self._integer_weights(node.outputs[0], inputs[1], -1, None)[:2]
         return node.replace(operator=DYNAMIC, inputs=inputs)
 
@@ -170,9 +172,10 @@ class _Inserter:
         name = node.outputs[0]
         root = self._plan.tables[name]
         within = self._nodes_between(root, name)
-        self._constants[_named(name, "table")] = self._table(root, name, within)
         source = tuple(word for each in within for word in each.source)
         inputs = _named(root, "quantized"), _named(name, "table")
+        if inputs[1] not in self._constants:
+            self._constants[inputs[1]] = self._table(root, name, within)
         self._nodes.append(Node(TABLE, inputs, (_named(name, "quantized"),), {}, node.name, source))
         self._dequantize(name)
 

@@ -1,4 +1,4 @@
-"""A function that is traced again for each shape of its inputs, and must compute the same equations each time."""
+"""A function that is traced again for each shape of its inputs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,17 +30,22 @@ class Traced:
         return fingerprint(self.signature or ())
 
     def program(self, inputs: tuple[Any, ...]) -> Program:
-        """Traces the function for inputs.
+        """Traces the function for inputs. The equations may depend on the sizes of the inputs."""
+        program = program_of(self.apply, self.params, inputs)
+        if self.signature is None:
+            self.signature = program.signature()
+        return program
+
+    def calibrated(self, inputs: tuple[Any, ...]) -> Program:
+        """Traces the function for the inputs with which it was quantized.
 
         Raises:
-          PtqError: if the equations differ from the quantized ones.
+          PtqError: if the equations differ from the quantized ones: the function has changed.
         """
-        program = program_of(self.apply, self.params, inputs)
-        signature = program.signature()
-        if self.signature is None:
-            self.signature = signature
-        if signature != self.signature:
-            raise PtqError(_first_difference(self.signature, signature))
+        # JAX caches what it traced for a function object, which may compute something else by now.
+        program = program_of(lambda *arguments: self.apply(*arguments), self.params, inputs)
+        if self.signature is not None and program.signature() != self.signature:
+            raise PtqError(_first_difference(self.signature, program.signature()))
         return program
 
 

@@ -1,0 +1,80 @@
+"""Finds the values that correspond to each other in two traces of a function with inputs of different sizes.
+
+The equations of the traces may differ: some sizes make JAX, or the function itself, leave out a squeeze, a broadcast or
+a slice, and sizes occur as literals. A value is identified by the primitives that compute it from the inputs. Literals,
+axes and primitives that only move elements do not count. Values with equal primitives are numbered in order.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from jaxdml.ptq._trace.equations import Program
+from jaxdml.ptq._trace.fixed import IDENTITIES, FixedValues
+from jaxdml.ptq._trace.signature import digest
+
+MOVERS = IDENTITIES | {
+    "broadcast_in_dim", "convert_element_type", "dynamic_slice", "expand_dims", "gather", "pad", "reshape", "rev",
+    "slice", "split", "squeeze", "transpose",
+}  # fmt: skip
+
+
+def named_like(program: Program, like: Program) -> Program:
+    """The program, with the names that corresponding values have in another trace of the same function.
+
+    No other value has a name of the other trace, except an equal constant.
+    """
+    theirs = {identity: name for name, identity in _identities(like).items()}
+    names = {name: theirs[identity] for name, identity in _identities(program).items() if identity in theirs}
+    equal = {_bits(value): name for name, value in like.constants.items()}
+    names |= {name: equal[bits] for name, value in program.constants.items() if (bits := _bits(value)) in equal}
+    names |= {name: name for name in (*program.params, *program.inputs)}
+    taken = {*like.avals, *names.values()}
+    for name in program.avals:
+        if name not in names:
+            names[name] = name
+            while names[name] in taken:
+                names[name] += "'"
+            taken.add(names[name])
+    return _renamed(program, names)
+
+
+def _identities(program: Program) -> dict[str, str]:
+    """What identifies each value that an equation computes from the inputs, except for movers."""
+    fixed, counts = FixedValues(program), Counter[str]()
+    identities = {name: name for name in program.inputs}
+    found = dict[str, str]()
+    for equation in program.equations:
+        data = [name for name in equation.inputs if name not in fixed.names]
+        if not data:
+            continue
+        if equation.name in MOVERS and data == [equation.inputs[0]]:
+            identities |= dict.fromkeys(equation.outputs, identities[data[0]])
+            continue
+        read = (identities.get(name) or " ".join(fixed.leaves(name)) for name in equation.inputs)
+        alike = digest("\n".join((equation.name, *read)).encode())
+        counts[alike] += 1
+        for place, name in enumerate(equation.outputs):
+            found[name] = identities[name] = f"{alike} {counts[alike]} {place}"
+    return found
+
+
+def _bits(value: object) -> tuple[str, tuple[int, ...], bytes]:
+    array = np.asarray(value)
+    return str(array.dtype), array.shape, array.tobytes()
+
+
+def _renamed(program: Program, names: Mapping[str, str]) -> Program:
+    def all_of(values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names[name] for name in values)
+
+    equations = (replace(each, inputs=all_of(each.inputs), outputs=all_of(each.outputs)) for each in program.equations)
+    return replace(
+        program,
+        equations=tuple(equations),
+        outputs=all_of(program.outputs),
+        constants={names[name]: value for name, value in program.constants.items()},
+        avals={names[name]: aval for name, aval in program.avals.items()},
+    )
