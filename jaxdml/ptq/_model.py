@@ -102,7 +102,7 @@ class Model:
           PtqError: if the function has changed, or has other layers for inputs of these sizes.
         """
         if program.signature() == self.traced.signature:
-            return Adapted(build(program), self.graph, self._fused)
+            return Adapted(None, self.graph, self._fused)
         if self.calibrated is None:
             text = "inputs of these sizes change the equations of apply"
             raise PtqError(
@@ -131,7 +131,7 @@ class Model:
             raise PtqError("params are not those of the float function: sqnr compares the model with that function")
         program = self.traced.program(inputs)
         model = self._for(program)
-        builder = model.builder
+        builder = model.builder or build(program)
         floats = builder.graph()
         constants = {**floats.constants, **builder.constants(jax.tree.leaves(params))}
         nodes = bound(floats.nodes, program), bound(model.graph.nodes, program)

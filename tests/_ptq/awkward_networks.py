@@ -68,7 +68,7 @@ case("NHWC convolution", (10, 10, 8), w=filters(6, 8, 3, 3))(
         x, p["w"].transpose(2, 3, 1, 0), (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
 )
-case("transposed convolution", IMAGE, w=filters(8, 8, 1, 1), v=filters(8, 6, 3, 3), expects="transposed convolution")(
+case("transposed convolution", IMAGE, w=filters(8, 8, 1, 1), v=filters(8, 6, 3, 3))(
     lambda p, x: lax.conv_transpose(conv(x, p["w"]), p["v"], (2, 2), "SAME", dimension_numbers=("NCHW", "IOHW", "NCHW"))
 )
 case("3-D convolution", (4, 5, 5, 5), w=matrix(5, 5), v=filters(6, 4, 3, 3, 3), expects="3-D convolution")(

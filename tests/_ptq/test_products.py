@@ -1,10 +1,12 @@
 """Products in the forms that networks write: with residuals, masks, several axes of rows, and nothing contracted."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
-from jaxdml.ptq import quantize
+from jaxdml.ptq import Rule, quantize
 
 RNG = np.random.default_rng(0)
 
@@ -36,3 +38,67 @@ def test_a_sum_behind_a_product(name, products):
     x = normal(2, 4, 8)
     model = quantize(SUMS[name], W, [x], products=products, progress=False)
     assert sqnr(model, SUMS[name], W, x) > 35
+
+
+def test_layers_have_names_of_their_own():
+    """Lists of parameters, as those of keras, say nothing; a scope does; what several layers share is numbered."""
+
+    def apply(params, x):
+        with jax.named_scope("encoder"):
+            x = x @ params[0][0]
+        with jax.named_scope("decoder"):
+            x = x @ params[0][1]
+            x = x @ params[0][1]
+        return x @ params[1][0] @ params[1][0]
+
+    params, x = [[W["w"], W["w"].T], [W["w"]]], normal(4, 8)
+    model = quantize(apply, params, [x], progress=False)
+    names = ["encoder", "decoder", "decoder:2", "1/0", "1/0:2"]
+    assert [node.name for node in model._fused.nodes if "dot_general" in node.source] == names
+    assert [layer.name for layer in model.sqnr(params, x).layers] == ["input_0", *names]
+    kept = quantize(apply, params, [x], progress=False, rules=[Rule("r:2$", keep="float")])
+    assert [node.name for node in kept._fused.nodes if node.operator.name == "product"] == ["decoder:2"]
+
+
+NOTHING_CONTRACTED = {
+    "rows scaled": lambda p, x: jnp.einsum("bij,bi->bij", x @ p["w"], jnp.abs(x[..., 0])) @ p["w"],
+    "outer": lambda p, x: jnp.einsum("bi,bj->bij", (x @ p["w"])[:, 0], jnp.cos(x[:, 0])) @ p["w"],
+    "weights": lambda p, x: jnp.einsum("bij,j->bij", x @ p["w"], p["b"]),
+    "heads swapped": lambda p, x: jnp.einsum("jh,bij->hbi", x[0], x @ p["w"][:, :4]),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING_CONTRACTED)
+def test_what_contracts_nothing_is_a_multiplication(name):
+    x, apply = normal(2, 4, 8), NOTHING_CONTRACTED[name]
+    model = quantize(apply, W, [x], progress=False)
+    assert sqnr(model, apply, W, x) > 30
+    assert not [node for node in model._fused.nodes if node.operator.name == "dot_general"], model
+
+
+def deconvolution(strides, padding, **options):
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return lambda p, x: lax.conv_transpose(
+        jax.nn.relu(x @ p["w"]), p["filter"], strides, padding, dimension_numbers=numbers, **options
+    )
+
+
+CONVOLUTIONS = {
+    "2 x": deconvolution((2, 2), "SAME"),
+    "3 x 1, VALID": deconvolution((3, 1), "VALID"),
+    "stride above the kernel": deconvolution((4, 4), "SAME"),  # of negative padding
+    "dilated": deconvolution((2, 2), "SAME", rhs_dilation=(2, 1)),
+    "cropped": lambda p, x: lax.conv_general_dilated(
+        x, p["filter"], (1, 1), ((-1, 2), (0, -2)), dimension_numbers=("NHWC", "HWIO", "NHWC")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_transposed_and_cropped_convolutions(name):
+    """Zeros between pixels are the zero point: the integers are those of a convolution of the spread image."""
+    params, x, apply = {"w": W["w"], "filter": normal(3, 3, 8, 4)}, normal(2, 5, 6, 8), CONVOLUTIONS[name]
+    model = quantize(apply, params, [x], progress=False)
+    assert sqnr(model, apply, params, x) > 35
+    assert {node.on for node in model._fused.nodes if "conv_general_dilated" in node.source} == {"integers"}
+    assert sqnr(model, apply, params, x[:1, :4]) > 30

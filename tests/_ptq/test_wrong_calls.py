@@ -222,14 +222,14 @@ def test_another_structure_at_run_time():
 
     model = quantize(apply, batches=np.split(X, 4))
     assert is_right(model, apply, PARAMS, X[:5])  # floats between and behind the layers may change with sizes
-    match = "apply does not compute the same .*: only now there is the layer 'first' .*Quantize with batches of these"
+    match = "apply does not compute the same .*: only now there is the layer 'first:2' .*Quantize with batches of these"
     with pytest.raises(PtqError, match=match):
         model.apply(model.params, X)
     of_eight = quantize(apply, batches=[X])
     assert of_eight.fingerprint != model.fingerprint
     assert is_right(of_eight, apply, PARAMS, X)
     assert is_right(model, apply, PARAMS, X[:2])
-    with pytest.raises(PtqError, match="no longer there is the layer 'first'"):
+    with pytest.raises(PtqError, match="no longer there is the layer 'first:2'"):
         of_eight.apply(of_eight.params, X[:2])
     settings["tanh"] = True
     match = r"other equations than those that were quantized \(fingerprints \w{16} and \w{16}\); they first differ at\n"

@@ -5,6 +5,7 @@ fixed operand varies only along output channels.
 """
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
@@ -41,6 +42,7 @@ class Builder:
         self._nodes: list[Node | Contraction] = []
         # Maps a value of the graph to the contraction into which affine equations of that value can still be folded.
         self._open: dict[str, Contraction] = {}
+        self._layers = Counter[str]()
         self._readers: dict[str, list[Equation]] = {}
         self._places = {id(equation): place for place, equation in enumerate(program.equations)}
         for equation in program.equations:
@@ -125,6 +127,9 @@ class Builder:
 
     def contract(self, contraction: Contraction, output: str, order: Sequence[int]) -> None:
         """Appends a contraction, whose result is the program's value `output` with the axes in `order`."""
+        self._layers[contraction.name] += 1
+        if self._layers[contraction.name] > 1:  # weights or a scope that several contractions share
+            contraction.name = f"{contraction.name}:{self._layers[contraction.name]}"
         self._append(contraction)
         self.contractions.append(contraction)
         self._open[contraction.output] = contraction

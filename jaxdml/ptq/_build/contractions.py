@@ -26,16 +26,12 @@ def convolution(builder: Builder, equation: Equation) -> Converted:
         raise StaysFloat("its filter is computed from data")
     if not builder.is_data(x):
         raise StaysFloat("its input is computed only from parameters, its filter from data")
-    if any(size != 1 for size in params["lhs_dilation"]):
-        raise StaysFloat("it is a transposed convolution")
     if params["batch_group_count"] != 1:
         raise StaysFloat("it has batch groups")
     if len(builder.shape(x)) not in (3, 4):
         raise StaysFloat(f"its images have {len(builder.shape(x)) - 2} dimensions, quantized convolutions take 1 or 2")
     if not jnp.issubdtype(equation.dtypes[0], jnp.floating):
         raise StaysFloat("its input is not a float")
-    if any(size < 0 for pair in params["padding"] for size in pair):
-        raise StaysFloat("its padding is negative")
     of_x, of_w, of_y = params["dimension_numbers"]
     options = {
         "strides": tuple(params["window_strides"]),
@@ -74,8 +70,6 @@ def product(builder: Builder, equation: Equation) -> Converted:
         a, b, of_a, of_b, free, free_b = b, a, of_b, of_a, free_b, free
     (contract, batch), (contract_b, batch_b) = of_a, of_b
     is_weight = not builder.is_data(b)
-    if not contract:
-        raise StaysFloat("it contracts no axes")
     if (batch and not free) or (not is_weight and (not free or len(free_b) != 1 or len(contract) > 1)):
         raise StaysFloat("its operands are not batches of matrices")
     rows = builder.layouts.arranged(a, (*batch, *free, *contract))
@@ -123,7 +117,10 @@ def _matrix(w: Any, batch: int, contract: int) -> Any:
 
 
 def layer_of(builder: Builder, equation: Equation, weight: str) -> str:
-    """A layer's name: the path of its weights in the params, without the last key; else its name scope."""
+    """A layer's name: the path of its weights in the params, without the last key; else its name scope.
+
+    A path of list indices alone says nothing about the layer, so that the scope is preferred.
+    """
     leaves = builder.fixed.leaves(weight)
     if not leaves:
         return equation.scope or equation.outputs[0]
@@ -131,4 +128,6 @@ def layer_of(builder: Builder, equation: Equation, weight: str) -> str:
     if leaf == "value" and path:  # an nnx.Variable
         *path, leaf = path
     path = path[1:] if path[:1] == ["params"] else path
+    if all(key.isdecimal() for key in (*path, leaf)):
+        return equation.scope or "/".join((*path, leaf))
     return "/".join(path) or leaf

@@ -161,16 +161,16 @@ def _concatenate(builder: Builder, equation: Equation) -> None:
 
 
 def _pad(builder: Builder, equation: Equation) -> None:
-    """Appends a padding, as `op.PAD` if it only adds zeros at the ends."""
+    """Appends a padding, as `op.PAD` if it only adds zeros."""
     config, data = equation.params["padding_config"], equation.inputs[0]
-    is_plain = all(low >= 0 and high >= 0 and between == 0 for low, high, between in config)
+    is_plain = all(low >= 0 and high >= 0 for low, high, _ in config)
     if not builder.is_data(data) or builder.is_data(equation.inputs[1]) or not is_plain or (
         builder.fixed.number(equation.inputs[1]) != 0
     ):  # fmt: skip
         builder.unchanged(equation)
         return
     held = builder.layouts.of(data)
-    options = {"pairs": tuple(tuple(config[axis][:2]) for axis in held.order)}
+    options = {"config": tuple(tuple(config[axis]) for axis in held.order)}
     builder.node(op.PAD, (held.name,), equation.outputs, options, equation)
     builder.layouts.hold(equation.outputs[0], equation.outputs[0], held.order)
 

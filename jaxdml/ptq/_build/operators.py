@@ -104,8 +104,8 @@ def _mean(x: Array, *, axes: Sizes) -> Array:
     return jnp.mean(_wide(x)[0], axis=tuple(axes))
 
 
-def _padded(x: Array, *, pairs: Pairs) -> Array:
-    return lax.pad(x, np.zeros((), x.dtype), [(low, high, 0) for low, high in pairs])
+def _padded(x: Array, *, config: Sequence[tuple[int, int, int]]) -> Array:
+    return lax.pad(x, np.zeros((), x.dtype), config)
 
 
 def _joined(*xs: Array, axis: int) -> Array:

@@ -25,12 +25,12 @@ class Adapted:
     """A quantized graph for inputs of some sizes.
 
     Attributes:
-      builder: what built the float graph.
+      builder: what built the float graph; None if the graph is the one that was quantized.
       graph: float operators, quantize and dequantize nodes.
       fused: quantized operators.
     """
 
-    builder: Builder
+    builder: Builder | None
     graph: Graph
     fused: Graph
 

@@ -62,9 +62,9 @@ def quantized_average(
     return lax.transpose(y, np.argsort([*kept, *axes]))
 
 
-def integer_padding(x: Array, zero_point: Array, *, pairs: Pairs) -> Array:
+def integer_padding(x: Array, zero_point: Array, *, config: Sequence[tuple[int, int, int]]) -> Array:
     """Pads x with its zero point."""
-    return lax.pad(x, jnp.asarray(zero_point, x.dtype).reshape(()), [(low, high, 0) for low, high in pairs])
+    return lax.pad(x, jnp.asarray(zero_point, x.dtype).reshape(()), config)
 
 
 def convolution_to_float(

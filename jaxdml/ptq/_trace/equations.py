@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._graph.graph import Node
+from jaxdml.ptq._trace.rewrites import rewritten
 from jaxdml.ptq._trace.signature import digest, holds_code, params_text
 
 # Primitives whose inner jaxpr is inlined.
@@ -238,6 +239,8 @@ class _Writer:
                 inner = next(eqn.params[word] for word in INNER if word in eqn.params)
                 closed = hasattr(inner, "consts")
                 results = self.write(inner.jaxpr if closed else inner, inputs, inner.consts if closed else (), inside)
+            elif other := rewritten(eqn.primitive.name, eqn.params, [var.aval for var in eqn.invars]):
+                results = self.write(other.jaxpr, inputs, other.consts, inside)
             elif eqn.outvars:  # an equation without results, such as jax.debug.print, is left out
                 results = list(self._equation(eqn, inputs, inside))
             else:

@@ -1,0 +1,73 @@
+"""Equations that are rewritten as others, from which the graph is built: special forms of contractions."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+Array = Any
+
+
+def rewritten(primitive: str, params: Mapping[str, Any], avals: list[Any]) -> Any:
+    """The closed jaxpr that replaces an equation; None if the equation stays as it is.
+
+    Args:
+      primitive: name of the equation's primitive.
+      params: the primitive's parameters.
+      avals: shapes and types of the inputs.
+    """
+    function = REWRITES.get(primitive, lambda params: None)(params)
+    structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+    return None if function is None else jax.make_jaxpr(function)(*structs)
+
+
+def _multiplication(params: Mapping[str, Any]) -> Callable[[Array, Array], Array] | None:
+    """A dot_general that contracts no axes multiplies each element of a by each of b."""
+    (contract, _), (batch_a, batch_b) = params["dimension_numbers"]
+    if contract:
+        return None
+
+    def multiply(a: Array, b: Array) -> Array:
+        free_a, free_b = (
+            [axis for axis in range(x.ndim) if axis not in batch] for x, batch in ((a, batch_a), (b, batch_b))
+        )
+        a, b = lax.transpose(a, (*batch_a, *free_a)), lax.transpose(b, (*batch_b, *free_b))
+        count = len(batch_a)
+        shape = (*a.shape, *b.shape[count:])
+        dtype = params["preferred_element_type"] or np.result_type(a, b)
+        x = lax.broadcast_in_dim(a.astype(dtype), shape, range(a.ndim))
+        y = lax.broadcast_in_dim(b.astype(dtype), shape, (*range(count), *range(a.ndim, len(shape))))
+        return lax.mul(x, y)
+
+    return multiply
+
+
+def _convolution(params: Mapping[str, Any]) -> Callable[[Array, Array], Array] | None:
+    """A convolution with a dilated input (a transposed one), or with negative padding, changes its input first."""
+    gaps, padding = params["lhs_dilation"], params["padding"]
+    if all(gap == 1 for gap in gaps) and all(size >= 0 for pair in padding for size in pair):
+        return None
+
+    def convolve(x: Array, w: Array) -> Array:
+        spatial = params["dimension_numbers"].lhs_spec[2:]
+        for axis, gap, (low, high) in zip(spatial, gaps, padding, strict=True):
+            config = [(0, 0, gap - 1 if each == axis else 0) for each in range(x.ndim)]
+            x = lax.pad(x, np.zeros((), x.dtype), config) if gap > 1 else x
+            x = lax.slice_in_dim(x, max(-low, 0), x.shape[axis] - max(-high, 0), axis=axis) if min(low, high) < 0 else x
+        options = {key: params[key] for key in KEPT}
+        added = [tuple(max(size, 0) for size in pair) for pair in padding]
+        return lax.conv_general_dilated(x, w, padding=added, **options)
+
+    return convolve
+
+
+KEPT = (
+    "window_strides", "rhs_dilation", "dimension_numbers", "feature_group_count", "batch_group_count", "precision",
+    "preferred_element_type",
+)  # fmt: skip
+REWRITES: Mapping[str, Callable[[Mapping[str, Any]], Callable[[Array, Array], Array] | None]] = {
+    "conv_general_dilated": _convolution,
+    "dot_general": _multiplication,
+}
