@@ -41,6 +41,45 @@ def test_calibrated_with_some_and_run_with_others(name, calibrated_with):
     check_sizes(name, calibrated_with, (1, 2, 5))
 
 
+def normal(*shape):
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
+
+
+ATTENTION = {
+    "cls": normal(1, 1, 32), "position": normal(64, 32), "gain": np.ones(32, np.float32),
+    "qkv": 0.2 * normal(32, 96), "out": 0.2 * normal(32, 32),
+}  # fmt: skip
+
+
+def attention(p, x):
+    """Sizes that Python reads: a class token tiled over the batch, positions sliced, heads split, a causal mask."""
+    batch, length, _ = x.shape
+    token = jnp.tile(p["cls"], (batch, 1, 1))
+    x = jnp.concatenate([token, x], 1) + p["position"][None, : length + 1]
+    centered = x - x.mean(-1, keepdims=True)
+    h = centered / jnp.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5) * p["gain"][None, None]
+    q, k, v = (each.reshape(batch, length + 1, 4, 8) for each in jnp.split(h @ p["qkv"], 3, -1))
+    y = jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(batch, length + 1, 32)
+    return (x + y @ p["out"]).mean(1)
+
+
+@pytest.mark.parametrize("products", ["static", pytest.param("dynamic", marks=pytest.mark.rare)])
+def test_batch_and_length_may_be_any(products, tmp_path):
+    batches = [normal(4, 9, 32), normal(1, 6, 32)]
+    model = dml.ptq.quantize(attention, ATTENTION, batches, products=products, progress=False)
+    dml.ptq.save(tmp_path / "model.npz", model)
+    loaded = dml.ptq.load(tmp_path / "model.npz", attention)
+    batch, length = export.symbolic_shape("batch, length", constraints=["length <= 63"])
+    exported = export.export(jax.jit(model.apply))(model.params, jax.ShapeDtypeStruct((batch, length, 32), np.float32))
+    for shape in ((1, 9), (4, 1), (1, 1), (7, 30)):
+        x = normal(*shape, 32)
+        received = model.apply(model.params, x)
+        assert decibels(received, jax.jit(attention)(ATTENTION, x)) > 30, shape
+        assert_same_bits(loaded.apply(loaded.params, x), received)
+        assert decibels(exported.call(model.params, x), received) > 40  # floats in between have XLA's bits
+    assert model.sqnr(ATTENTION, normal(1, 1, 32)).outputs[0] > 30
+
+
 @pytest.mark.parametrize("name", rest_rarely(("transformer", "scanned transformer", "causal", "plain"), 1))
 def test_batches_of_several_sizes_calibrate(name):
     apply, params, make_inputs = network(name)
