@@ -93,7 +93,7 @@ def test_wrong_params():
     for wrong, words in (
         ({}, f"params lacks {sorted(made.params)[:5]} and {len(made.params) - 5} more; expected model.params"),
         ({**made.params, "more": x}, "params was given ['more'], which the model does not have; expected"),
-        ({**made.params, first: x}, f"in {first!r} float32[1, 2, 4, 4], expected"),
+        ({**made.params, first: x}, f"params[{first!r}] is float32[1, 2, 4, 4], expected"),
         ({**made.params, first: None}, repr(first)),
         ({**made.params, first: "text"}, "no array"),
         (None, "params is of type NoneType"),
@@ -147,7 +147,7 @@ def test_arrays_in_place_of_prepared_weights():
         groups = ", group_count=1" if isinstance(value, PreparedFilter) else ""
         function = "convolution_filter" if isinstance(value, PreparedFilter) else "matrix_multiply_b"
         expected = f"expected {value!r}; write jaxdml.prepare_{function}(array{groups})"
-        with pytest.raises(ModelError, match=re.escape(f"has in {name!r} int8{list(value.shape)}, {expected}")):
+        with pytest.raises(ModelError, match=re.escape(f"params[{name!r}] is int8{list(value.shape)}, {expected}")):
             made.apply({**made.params, name: np.zeros(value.shape, np.int8)}, np.ones((1, 2, 4, 4), np.float32))
 
 
