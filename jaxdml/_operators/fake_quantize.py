@@ -1,5 +1,7 @@
 """Quantize and dequantize in one step, with straight-through gradients for fine-tuning."""
 
+import functools
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,6 +17,8 @@ from jaxdml._operators.element_wise_dequantize_linear import element_wise_dequan
 from jaxdml._operators.element_wise_quantize_linear import element_wise_quantize_linear
 from jaxdml.errors import api_boundary
 from jaxdml.typing import Array, DType, Scale, ZeroPoint
+
+NAME_IN_JAXPRS = "jaxdml_fake_quantize_"  # followed by the quantized type
 
 
 @api_boundary
@@ -66,7 +70,7 @@ def fake_quantize(
     options = {"output_dtype": output_dtype, "feature_level": feature_level}
     with raising_as(fake_quantize.__name__):
         tensors, statics = quantize.arguments((input, scale, zero_point), options)
-    return _fake_quantize(statics["output_dtype"], *tensors)
+    return _jitted(statics["output_dtype"])(*tensors)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -96,4 +100,12 @@ def _(dtype: np.dtype, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Arra
     return output, tangent.astype(output.dtype)
 
 
-_fake_quantize = jax.jit(_round_trip, static_argnums=0)
+@functools.cache
+def _jitted(dtype: np.dtype) -> Callable[..., jax.Array]:
+    """The round trip through a type as one call in jaxprs, by whose name `jaxdml.ptq` finds it."""
+
+    def round_trip(input: Any, scale: Any, zero_point: Any) -> jax.Array:
+        return _round_trip(dtype, input, scale, zero_point)
+
+    round_trip.__name__ = f"{NAME_IN_JAXPRS}{dtype}"
+    return jax.jit(round_trip)

@@ -82,6 +82,11 @@ class Contraction:
         return str(Value(self.output, "weight"))
 
     @property
+    def grid_name(self) -> str:
+        """The name of the scales with which the function itself quantizes the weights, one for each output channel."""
+        return str(Value(self.weight_name, "grid"))
+
+    @property
     def bias_name(self) -> str:
         """The graph's name of the bias."""
         return str(Value(self.output, "bias"))
@@ -113,8 +118,8 @@ class Contraction:
         self.source.append(word)
         return True
 
-    def folded(self, weight: np.ndarray, vectors: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """The weights and the bias with all affine equations folded in, computed in float64."""
+    def folded(self, weight: np.ndarray, vectors: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The weights and the bias with all affine equations folded in, and the weights' factors, all in float64."""
         scale, offset, of = np.ones(self.sizes), np.zeros(self.sizes), iter(vectors)
         with np.errstate(all="ignore"):  # the caller reports NaN and infinity, and names the layer
             for step in self.steps:
@@ -127,9 +132,14 @@ class Contraction:
                 else:
                     scale, offset = (x / numbers if step.invert else x * numbers for x in (scale, offset))
             scale, offset = scale.reshape(-1), offset.reshape(-1)
-            if self.operator is op.CONVOLUTION:
-                scale = scale.reshape(-1, *(1,) * (weight.ndim - 1))
-            return (weight * scale).astype(np.float32), offset.astype(np.float32)
+            factor = scale.reshape(-1, *(1,) * (weight.ndim - 1)) if self.operator is op.CONVOLUTION else scale
+            return (weight * factor).astype(np.float32), offset.astype(np.float32), scale
+
+    def grid(self, scales: np.ndarray, factors: np.ndarray) -> np.ndarray | None:
+        """The scale of each output channel, given those of all weights; None if channels have several scales."""
+        rows = scales.reshape(len(scales), -1) if self.operator is op.CONVOLUTION else scales.reshape(-1, scales.shape[-1]).T
+        grid = (rows[:, 0] * np.abs(factors)).astype(np.float32)
+        return grid if (rows == rows[:, :1]).all() and (grid > 0).all() else None
 
     def nodes(self) -> list[Node]:
         """The nodes that compute the contraction."""

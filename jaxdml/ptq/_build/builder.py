@@ -10,16 +10,21 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph, Node, Operator, without_dead
+from jaxdml._operators.fake_quantize import NAME_IN_JAXPRS
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._build.affine import Contraction
 from jaxdml.ptq._build.layouts import Layouts
 from jaxdml.ptq._trace.equations import Equation, Program, bind
 from jaxdml.ptq._trace.fixed import FixedValues
+
+# Primitives behind which each weight still has its own scale.
+WEIGHT_MOVERS = ("broadcast_in_dim", "convert_element_type", "expand_dims", "reshape", "rev", "slice", "squeeze", "transpose")
 
 
 class Builder:
@@ -170,8 +175,12 @@ class Builder:
         params = dict(zip(self.program.params, leaves, strict=True))
         weighted = [each for each in self.contractions if each.weight]
         constants = dict[str, Any](params)
-        for each, (weight, vectors) in zip(weighted, jax.device_get(self._arranged(self._given(leaves))), strict=True):
-            constants[each.weight_name], bias = each.folded(weight, vectors)
+        arrays = jax.device_get(self._arranged(self._given(leaves)))
+        for each, (weight, vectors, scales) in zip(weighted, arrays, strict=True):
+            constants[each.weight_name], bias, factors = each.folded(weight, vectors)
+            grid = None if scales is None else each.grid(scales, factors)
+            if grid is not None:
+                constants[each.grid_name] = grid
             if each.has_bias:
                 constants[each.bias_name] = bias
             if not (np.isfinite(constants[each.weight_name]).all() and np.isfinite(bias).all()):
@@ -187,29 +196,46 @@ class Builder:
         return {**self.program.constants, **dict(zip(self.program.params, leaves, strict=True))}
 
     @functools.cached_property
-    def _arranged(self) -> Callable[[dict[str, Any]], list[tuple[Any, list[Any]]]]:
+    def _arranged(self) -> Callable[[dict[str, Any]], list[tuple[Any, list[Any], Any]]]:
         weighted = [each for each in self.contractions if each.weight]
         names = [
             name for each in weighted for name in (each.weight, *(step.vector for step in each.steps if step.vector))
         ]
 
         @jax.jit
-        def arranged(given: dict[str, Any]) -> list[tuple[Any, list[Any]]]:
+        def arranged(given: dict[str, Any]) -> list[tuple[Any, list[Any], Any]]:
             values = iter(self._fixed_values(names, given))
             return [
                 (each.arranged(next(values)).astype(np.float32), [
                     step.numbers(next(values)).astype(np.float32) for step in each.steps if step.vector
-                ]) for each in weighted
+                ], self._scales(each, given)) for each in weighted
             ]  # fmt: skip
 
         return arranged
+
+    def _scales(self, contraction: Contraction, given: dict[str, Any]) -> Any:
+        """The scale of each weight if the function itself quantizes the weights by `fake_quantize`; else None."""
+        found = self.fixed.maker(contraction.weight)
+        while found is not None and found.name in WEIGHT_MOVERS:
+            found = self.fixed.maker(found.inputs[0])
+        if found is None or not found.name.startswith(NAME_IN_JAXPRS):
+            return None
+        (scale,) = self._fixed_values([found.inputs[1]], given)
+        name = found.outputs[0]
+        scales = jnp.broadcast_to(scale, self.shape(name))
+        (moved,) = self._fixed_values([contraction.weight], {**given, name: scales}, without=name)
+        return contraction.arranged(moved).astype(np.float32)
 
     @functools.cached_property
     def _computed(self) -> Callable[[tuple[str, ...], dict[str, Any]], list[Any]]:
         return jax.jit(self._fixed_values, static_argnums=0)
 
-    def _fixed_values(self, names: Sequence[str], given: dict[str, Any]) -> list[Any]:
-        nodes = [node for node in self._nodes if isinstance(node, Node) and self.fixed.names.issuperset(node.inputs)]
+    def _fixed_values(self, names: Sequence[str], given: dict[str, Any], without: str = "") -> list[Any]:
+        """Fixed values, given others; the equation that computes `without` is not evaluated."""
+        nodes = [
+            node for node in self._nodes
+            if isinstance(node, Node) and self.fixed.names.issuperset(node.inputs) and without not in node.outputs
+        ]  # fmt: skip
         needed = without_dead(Graph(tuple(nodes), (), tuple(names), {}))
         values = evaluate([bind(node, self.program) for node in needed.nodes], given)
         return [values[name] for name in names]

@@ -11,7 +11,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdml._graph.grids import BYTES
 from jaxdml._graph.rules import StaysFloat
+from jaxdml._operators.fake_quantize import NAME_IN_JAXPRS
 from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._build.affine import Contraction
@@ -34,7 +36,9 @@ def build(program: Program, foldable: Set[str] | None = None) -> Builder:
         elif equation.name in ARITHMETIC and not _is_float(program.avals[equation.outputs[0]].dtype):
             (_element_wise if equation.name in ELEMENT_WISE else _unchanged)(builder, equation)
         else:
-            convert = CONVERSIONS.get(equation.name, _element_wise if equation.name in ELEMENT_WISE else _unchanged)
+            is_fake = equation.name.startswith(NAME_IN_JAXPRS)
+            name = "fake_quantize" if is_fake else equation.name
+            convert = CONVERSIONS.get(name, _element_wise if equation.name in ELEMENT_WISE else _unchanged)
             done.update(map(id, convert(builder, equation) or ()))
     return builder
 
@@ -175,6 +179,22 @@ def _pad(builder: Builder, equation: Equation) -> None:
     builder.layouts.hold(equation.outputs[0], equation.outputs[0], held.order)
 
 
+def _fake_quantize(builder: Builder, equation: Equation) -> None:
+    """Appends a rounding to a grid that the function sets; it stays a call unless all elements have one scale."""
+    x, *parameters = equation.inputs
+    dtype = equation.name.removeprefix(NAME_IN_JAXPRS)
+    if any(map(builder.is_data, parameters)):
+        builder.unchanged(equation, remark="its scale or zero point depends on data")
+    elif any(math.prod(builder.shape(name)) != 1 for name in parameters):
+        builder.unchanged(equation, remark="it has several scales or zero points, quantized operators take one")
+    elif dtype not in BYTES:
+        builder.unchanged(equation, remark=f"it rounds to {dtype}, quantized operators take 8 bits")
+    else:
+        held = builder.layouts.of(x)
+        builder.node(op.FAKE_QUANTIZE, (held.name, *parameters), equation.outputs, {"dtype": dtype}, equation)
+        builder.layouts.hold(equation.outputs[0], equation.outputs[0], held.order)
+
+
 def _contraction(
     convert: Callable[[Builder, Equation], tuple[Contraction, tuple[int, ...]]],
 ) -> Callable[[Builder, Equation], None]:
@@ -198,6 +218,7 @@ CONVERSIONS: Mapping[str, Callable[[Builder, Equation], list[Equation] | None]] 
     "dot_general": _contraction(product),
     "dynamic_slice": _indexed,
     "expand_dims": _reshape,
+    "fake_quantize": _fake_quantize,
     "gather": _indexed,
     "pad": _pad,
     "reduce_max": _extreme,

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._graph.graph import Operator
+from jaxdml._operators.fake_quantize import fake_quantize
 from jaxdml.ptq._trace.equations import run
 
 Array = Any
@@ -104,6 +105,12 @@ def _mean(x: Array, *, axes: Sizes) -> Array:
     return jnp.mean(_wide(x)[0], axis=tuple(axes))
 
 
+def _rounded(x: Array, scale: Array, zero_point: Array | None = None, *, dtype: str) -> Array:
+    """x quantized and dequantized."""
+    parameters = (None if each is None else jnp.asarray(each).reshape(()) for each in (scale, zero_point))
+    return fake_quantize(x, *parameters, output_dtype=dtype)
+
+
 def _padded(x: Array, *, config: Sequence[tuple[int, int, int]]) -> Array:
     return lax.pad(x, np.zeros((), x.dtype), config)
 
@@ -132,9 +139,10 @@ MAX_POOL = Operator("max pooling", _largest, kind="max_pool")
 AVERAGE_POOL = Operator("average pooling", _average, kind="window_mean")
 MEAN = Operator("mean", _mean, kind="mean")
 PAD = Operator("pad", _padded, kind="pad")
+FAKE_QUANTIZE = Operator("fake_quantize", _rounded, kind="fake_quantize")
 CONCATENATE = Operator("concatenate", _joined, kind="concat")
 FLOAT_OPERATORS = (
     TRANSPOSE, MERGE, SPLIT, CONVOLUTION, PRODUCT, ADD, MULTIPLY, CLIP, MAX_POOL, AVERAGE_POOL, MEAN, PAD,
-    CONCATENATE,
+    CONCATENATE, FAKE_QUANTIZE,
 )  # fmt: skip
 CONTRACTIONS = ("conv", "dot")  # kinds of convolutions and products

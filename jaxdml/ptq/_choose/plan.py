@@ -14,7 +14,13 @@ from jaxdml.ptq._choose.flow import Flow
 
 JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")  # kinds with quantized operators, besides contractions
 CHAINED = ("element_wise", "clip", "add", "mul")  # kinds of elementwise functions, which tables can replace
-RENEWING = (*CONTRACTIONS, "add", "concat", "window_mean")  # kinds whose results fit 8 bits, even after a mean
+RENEWING = (
+    *CONTRACTIONS,
+    "add",
+    "concat",
+    "window_mean",
+    "fake_quantize",
+)  # kinds whose results fit 8 bits, even after a mean
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,9 @@ def capable(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -
     values, tables, fused_clamps = set(float_inputs), dict[str, str](), set[str]()
     for node in flow.data_nodes:
         kind, output, data = node.operator.kind, node.outputs[0], flow.data_inputs(node)
-        if kind in CONTRACTIONS:
+        if kind == "fake_quantize":
+            can = True
+        elif kind in CONTRACTIONS:
             can = modes[output] == "static"
         elif moves(node) or flow.is_bias(node) or kind == "clip":
             can = data[0] in values
@@ -167,6 +175,13 @@ def wanted(flow: Flow, modes: Mapping[str, str], can: Capable) -> Wanted:
         kind, output, data = node.operator.kind, node.outputs[0], flow.data_inputs(node)
         asked = {name for name in node.outputs if name in read or name in by_tables}
         is_fused_away = output in fused_away
+        if kind == "fake_quantize":  # a grid that the function sets is always used
+            nodes.add(node)
+            results.add(output)
+            quantized.add(output)
+            if _can_round(flow, data[0], modes, can):
+                fused_away.add(data[0])
+            continue
         if kind in CONTRACTIONS and modes[output] == "static":
             nodes.add(node)
             read.update(data)
@@ -192,6 +207,25 @@ def wanted(flow: Flow, modes: Mapping[str, str], can: Capable) -> Wanted:
             by_tables.add(root)
     quantized.update(name for name in flow.graph.inputs if name in read | by_tables)
     return Wanted(nodes, results, quantized, tables, by_tables - read)
+
+
+def _can_round(flow: Flow, name: str, modes: Mapping[str, str], can: Capable) -> bool:
+    """Whether the quantized operator that computes a value can round it to the grid of the fake_quantize behind it."""
+    maker = flow.maker(name)
+    while (
+        maker is not None
+        and flow.is_read_once(name)
+        and (moves(maker) or name in can.fused_clamps or flow.is_bias(maker))
+    ):
+        name, maker = maker.inputs[0], flow.maker(maker.inputs[0])
+    if maker is None or not flow.is_read_once(name):
+        return False
+    kind = maker.operator.kind
+    return (
+        modes[name] == "static"
+        if kind in CONTRACTIONS
+        else kind in JOINS and name in can.values and name not in can.tables
+    )
 
 
 def range_sources(graph: Graph, nodes: Set[Node]) -> dict[str, str]:

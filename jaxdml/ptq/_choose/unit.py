@@ -13,6 +13,7 @@ from jaxdml._graph.evaluate import described
 from jaxdml._graph.graph import Graph, Node, without_dead
 from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._build.conversions import build
+from jaxdml.ptq._build.operators import FAKE_QUANTIZE
 from jaxdml.ptq._choose.flow import Flow
 from jaxdml.ptq._choose.modes import Modes, is_contraction
 from jaxdml.ptq._choose.plan import Plan, plan_of
@@ -73,11 +74,26 @@ class Unit:
         """The unit with weights and params added to the constants of its graph, given the leaves of the params."""
         arrays = {name: np.asarray(value) for name, value in self.builder.constants(leaves).items()}
         graph = without_dead(self.graph.replace(constants={**self.graph.constants, **arrays}))
+        graph = graph.replace(constants={**graph.constants, **self._own_grids(arrays, leaves)})
         bodies = dict(self.bodies)
         for node in self.graph.nodes:
             if node.outputs[0] in bodies:
                 bodies[node.outputs[0]] = self._with_layers(node, leaves)
         return replace(self, graph=graph, bodies=bodies)
+
+    def _own_grids(self, arrays: Mapping[str, np.ndarray], leaves: Sequence[Any]) -> dict[str, np.ndarray]:
+        """The scales and zero points that the function itself gives weights and values."""
+        found = {
+            each.grid_name: arrays[each.grid_name] for each in self.builder.contractions if each.grid_name in arrays
+        }
+        for node in self.graph.nodes:
+            if node.operator is FAKE_QUANTIZE:
+                scale, *zero_point = jax.device_get(self.builder.values(node.inputs[1:], leaves))
+                dtype = np.dtype(node.options["dtype"])
+                found[str(Value(node.outputs[0], "scale"))] = np.asarray(scale, np.float32).reshape(())
+                zero = np.asarray(zero_point[0] if zero_point else 0, dtype).reshape(())
+                found[str(Value(node.outputs[0], "zero_point"))] = zero
+        return found
 
     def with_shared(self, constants: Mapping[str, Mapping[str, Any]]) -> "Unit":
         """The unit with further constants, which `constants` maps to by scan; "" stands for the function itself."""
@@ -109,12 +125,14 @@ class Unit:
 
     def own_observers(self, default: Observer, rules: Sequence[Rule]) -> dict[str, Observer]:
         """Maps the name of each value of this unit that sets a range to its observer, which is not stacked."""
-        observers = dict.fromkeys(self.plan.ranges.values(), default)
+        given = {node.outputs[0] for node in self.graph.nodes if node.operator is FAKE_QUANTIZE}
+        observers = {name: default for name in self.plan.ranges.values() if name not in given}
         for rule in reversed(rules):
             for node in self.plan.nodes:
                 if rule.observer and is_contraction(node) and re.search(rule.pattern, node.name):
                     named = observer_of(rule.observer)
-                    observers |= {self.plan.ranges[name]: named for name in node.inputs if name in self.plan.ranges}
+                    sources = {self.plan.ranges[name] for name in node.inputs if name in self.plan.ranges}
+                    observers |= dict.fromkeys(sources - given, named)
         return observers
 
     def is_wide(self, value: Value) -> bool:

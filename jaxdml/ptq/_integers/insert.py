@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._graph.evaluate import evaluate
-from jaxdml._graph.graph import Graph, Node, without_dead
+from jaxdml._graph.graph import Graph, Node, moves, without_dead
 from jaxdml._quantized import directml
 from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._choose.unit import Unit
@@ -49,7 +49,7 @@ class _Inserter:
     def __init__(self, unit: Unit, graph: Graph, bodies: Mapping[str, Graph]) -> None:
         self._unit, self._plan, self._graph, self._bodies = unit, unit.plan, graph, bodies
         self._constants, self._reasons = dict(graph.constants), dict(unit.reasons)
-        self._nodes, self._makers = list[Node](), graph.producers()
+        self._nodes, self._makers, self._readers = list[Node](), graph.producers(), graph.consumers()
         self._places = {node: place for place, node in enumerate(graph.nodes)}
         self._number, self._rank = unit.builder.number, unit.builder.rank
         self._biases = {each.weight_name: each.bias_name for each in unit.builder.contractions if each.has_bias}
@@ -67,6 +67,11 @@ class _Inserter:
         output = node.outputs[0]
         if output in self._plan.tables:
             self._append_table(node)
+            return
+        if node.operator is op.FAKE_QUANTIZE:
+            remark = "" if self._is_beside_contraction(node) else "no contraction reads or writes what it quantizes"
+            self._convert(QUANTIZE, node.inputs[0], _named(output, "quantized"), output, remark)
+            self._dequantize(output)
             return
         before = self._nodes[-1] if self._nodes else node
         if before.operator is DYNAMIC and node.operator is op.ADD and node.inputs[1] in self._biases.values():
@@ -99,10 +104,22 @@ class _Inserter:
     def _dequantize(self, name: str) -> None:
         self._convert(DEQUANTIZE, _named(name, "quantized"), _named(name, "dequantized"), name)
 
-    def _convert(self, operator: Any, before: str, after: str, name: str) -> None:
+    def _is_beside_contraction(self, node: Node) -> bool:
+        """Whether a contraction reads or computes a value, but for movers and clamps between them."""
+        maker, pending = self._makers.get(node.inputs[0]), [*node.outputs]
+        while maker is not None and (moves(maker) or maker.operator.kind in ("clip", "add")):
+            maker = self._makers.get(maker.inputs[0])
+        found = [] if maker is None else [maker]
+        while pending:
+            for reader in self._readers.get(pending.pop(), []):
+                pending += reader.outputs if moves(reader) else ()
+                found.append(reader)
+        return any(each.operator.kind in op.CONTRACTIONS for each in found)
+
+    def _convert(self, operator: Any, before: str, after: str, name: str, remark: str = "") -> None:
         source = self._plan.ranges[name]
         inputs = before, _named(source, "scale"), _named(source, "zero_point")
-        self._nodes.append(Node(operator, inputs, (after,), {"axis": 1}, name))
+        self._nodes.append(Node(operator, inputs, (after,), {"axis": 1}, name, remark=remark))
 
     def _parameters(self, source: str) -> Parameters:
         return self._constants[_named(source, "scale")], self._constants[_named(source, "zero_point")]
@@ -144,7 +161,7 @@ class _Inserter:
         if names[0] in self._constants:
             return names
         w = np.asarray(self._constants.pop(weight))
-        integers, scale = quantize_weights(w, axis)
+        integers, scale = self._on_own_grid(weight, w, axis) or quantize_weights(w, axis)
         if least is not None:
             # A channel of zeros is exact with any scale; its scale is the one with which the quantized bias is 2**20.
             rest = tuple(i for i in range(w.ndim) if i != axis % w.ndim)
@@ -159,6 +176,21 @@ class _Inserter:
         arrays = np.asarray(integers), np.asarray(scale), np.zeros(scale.shape, np.int8)
         self._constants |= dict(zip(names, arrays, strict=True))
         return names
+
+    def _on_own_grid(self, weight: str, w: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Weights that the function itself quantizes, as int8 with the function's scales; None if they do not fit."""
+        scale = self._constants.pop(_named(weight, "grid"), None)
+        if scale is None:
+            return None
+        shape = [1] * w.ndim
+        shape[axis] = -1
+        steps = w / scale.reshape(shape)
+        integers = np.rint(steps)
+        fits = (
+            np.abs(integers - steps).max(initial=0) < 0.01
+            and -128 <= integers.min(initial=0) <= integers.max(initial=0) <= 127
+        )
+        return (integers.astype(np.int8), scale) if fits else None
 
     def _dynamic(self, node: Node) -> Node:
         inputs = node.inputs

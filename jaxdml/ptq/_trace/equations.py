@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._graph.graph import Node
+from jaxdml._operators.fake_quantize import NAME_IN_JAXPRS
 from jaxdml.ptq._trace.rewrites import rewritten
 from jaxdml.ptq._trace.signature import digest, holds_code, params_text
 
@@ -37,6 +38,7 @@ class Equation:
       params: the primitive's parameters.
       dtypes: the types of the inputs.
       scope: the equation's `jax.named_scope`s, outermost first, joined by slashes.
+      called: the name of the jitted function if the equation is a call that is not inlined, else "".
     """
 
     primitive: Any
@@ -45,11 +47,17 @@ class Equation:
     params: Mapping[str, Any]
     dtypes: tuple[Any, ...]
     scope: str = ""
+    called: str = ""
 
     @property
     def name(self) -> str:
-        """The primitive's name."""
-        return str(self.primitive.name)
+        """The primitive's name, or that of the function which the equation calls."""
+        return self.called or str(self.primitive.name)
+
+    @property
+    def params_text(self) -> str:
+        """The parameters that affect values, as text; none for a call, whose name tells what it computes."""
+        return "" if self.called else params_text(self.params)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +93,7 @@ class Program:
         ]
         for equation in self.equations:
             names = map(self._text, equation.inputs)
-            lines.append(
-                f"{', '.join(equation.outputs)} = {equation.name} {', '.join(names)}{params_text(equation.params)}"
-            )
+            lines.append(f"{', '.join(equation.outputs)} = {equation.name} {', '.join(names)}{equation.params_text}")
         return (*lines, f"return {', '.join(map(self._text, self.outputs))}")
 
     def shapes(self) -> str:
@@ -235,7 +241,7 @@ class _Writer:
         for eqn in jaxpr.eqns:
             inside = "/".join(filter(None, (scope, _scope(eqn))))
             inputs = tuple(map(name, eqn.invars))
-            if eqn.primitive.name in CALLS:
+            if eqn.primitive.name in CALLS and not _called(eqn):
                 inner = next(eqn.params[word] for word in INNER if word in eqn.params)
                 closed = hasattr(inner, "consts")
                 results = self.write(inner.jaxpr if closed else inner, inputs, inner.consts if closed else (), inside)
@@ -249,17 +255,24 @@ class _Writer:
         return [name(atom) for atom in jaxpr.outvars]
 
     def _equation(self, eqn: Any, inputs: tuple[str, ...], scope: str) -> Sequence[str]:
-        word = eqn.primitive.name
-        key = word, inputs, params_text(eqn.params), *(var.aval.str_short() for var in eqn.outvars)
-        is_plain = not eqn.effects and not any(map(holds_code, eqn.params.values()))
+        called = _called(eqn)
+        word, params = (called, "") if called else (eqn.primitive.name, params_text(eqn.params))
+        key = word, inputs, params, *(var.aval.str_short() for var in eqn.outvars)
+        is_plain = called or (not eqn.effects and not any(map(holds_code, eqn.params.values())))
         if key in self.seen and is_plain:
             return tuple(self.seen[key])
         outputs = tuple(self.fresh(word) for _ in eqn.outvars)
         self.avals |= {name: var.aval for name, var in zip(outputs, eqn.outvars, strict=True)}
         dtypes = tuple(self.avals[name].dtype for name in inputs)
-        self.equations.append(Equation(eqn.primitive, inputs, outputs, eqn.params, dtypes, scope))
+        self.equations.append(Equation(eqn.primitive, inputs, outputs, eqn.params, dtypes, scope, called))
         self.seen[key] = outputs
         return outputs
+
+
+def _called(eqn: Any) -> str:
+    """The name of a jitted function that is kept as one equation; "" for other equations."""
+    name = str(eqn.params.get("name", ""))
+    return name if eqn.primitive.name in CALLS and name.startswith(NAME_IN_JAXPRS) else ""
 
 
 def _scope(eqn: Any) -> str:

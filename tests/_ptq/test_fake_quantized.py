@@ -1,0 +1,140 @@
+"""Functions that fake_quantize values, as in quantization-aware training: the integers are on the functions' grids."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxdml as dml
+from helpers.compare import assert_same_bits
+from jaxdml import ptq
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape, scale=1.0):
+    return (scale * RNG.normal(size=shape)).astype(np.float32)
+
+
+def of_columns(*shape):
+    return np.linspace(0.006, 0.012, max(shape), dtype=np.float32).reshape(shape)
+
+
+PARAMS = {
+    "a": normal(8, 16, scale=0.3), "b": normal(16, 8, scale=0.3), "bias": normal(1, 16, scale=0.1),
+    "filter": normal(6, 8, 3, 3, scale=0.2), "point": normal(6, 6, 1, 1, scale=0.3), "gain": normal(1, 6, 1, 1),
+    "a_scale": of_columns(1, 16), "b_scale": np.float32(0.009), "filter_scale": of_columns(6, 1, 1, 1),
+    "x_scale": np.float32(0.025), "h_scale": np.float32(0.02), "y_scale": np.float32(0.04),
+}  # fmt: skip
+
+
+def weights(p, name, **options):
+    return dml.fake_quantize(p[name], p.get(f"{name}_scale", np.float32(0.01)), output_dtype=np.int8, **options)
+
+
+def inputs(p, x):
+    return dml.fake_quantize(x, p["x_scale"], np.uint8(128))
+
+
+def mlp(p, x):
+    h = jax.nn.relu(inputs(p, x) @ weights(p, "a") + p["bias"])
+    return dml.fake_quantize(dml.fake_quantize(h, p["h_scale"], 0) @ weights(p, "b"), p["y_scale"], np.uint8(100))
+
+
+def convolve(x, w):
+    return lax.conv_general_dilated(x, w, (1, 1), "SAME")
+
+
+def residual(p, x):
+    h = convolve(inputs(p, x), weights(p, "filter")) * jnp.abs(p["gain"])  # folded into the weights, grid and all
+    h = dml.fake_quantize(jax.nn.relu(h), p["h_scale"], np.uint8(0))
+    y = dml.fake_quantize(convolve(h, weights(p, "point")), p["y_scale"], np.uint8(120))
+    return dml.fake_quantize(h + y, p["y_scale"], np.uint8(90))
+
+
+def pooled(p, x):
+    h = dml.fake_quantize(convolve(inputs(p, x), weights(p, "filter")), p["h_scale"], np.uint8(99))
+    h = lax.reduce_window(h, -np.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+    h = jnp.transpose(h, (0, 2, 3, 1)).reshape(-1, 6)
+    return h @ dml.fake_quantize(p["point"][:, :, 0, 0], np.float32(0.01), output_dtype=np.int8).T
+
+
+def signed(p, x):
+    h = dml.fake_quantize(x, p["x_scale"], np.int8(3)) @ weights(p, "a")
+    return dml.fake_quantize(h, p["y_scale"], np.int8(-4))
+
+
+NETWORKS = {"mlp": (mlp, (32, 8)), "residual": (residual, (4, 8, 6, 6)), "pooled": (pooled, (4, 8, 6, 6)),
+            "signed": (signed, (2, 5, 8))}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_integers_are_on_the_grids_of_the_function(name, tmp_path):
+    apply, shape = NETWORKS[name]
+    x = normal(*shape)
+    model = ptq.quantize(apply, PARAMS, [x], progress=False)
+    contractions = [node for node in model._fused.nodes if {"dot_general", "conv_general_dilated"} & {*node.source}]
+    assert {node.on for node in contractions} == {"integers"}
+    other = normal(3, *shape[1:])
+    received, expected = model.apply(model.params, other), jax.jit(apply)(PARAMS, other)
+    error = np.abs(np.asarray(received - expected))
+    assert error.max() <= 1.01 * PARAMS["y_scale"]
+    assert 10 * np.log10(np.sum(np.square(expected)) / max(np.sum(np.square(error)), 1e-9)) > 45
+    ptq.save(tmp_path / "model.npz", model)
+    loaded = ptq.load(tmp_path / "model.npz", apply)
+    assert_same_bits(loaded.apply(loaded.params, other), received)
+    one = normal(1, *shape[1:])
+    assert np.abs(np.asarray(model.apply(model.params, one) - jax.jit(apply)(PARAMS, one))).max() <= 0.041
+
+
+def test_weights_are_the_integers_of_fake_quantize():
+    model = ptq.quantize(mlp, PARAMS, [normal(4, 8)], progress=False)
+    integers = np.asarray(dml.element_wise_quantize_linear(PARAMS["a"], PARAMS["a_scale"], output_dtype=np.int8))
+    found = {name: value for name, value in model.graph.constants.items() if value.shape == (8, 16)}
+    (stored,) = found.values()
+    assert_same_bits(stored, integers)
+    assert_same_bits(model.graph.constants["dot_general_1:weight:scale"], PARAMS["a_scale"][0])
+
+
+def test_scanned_layers_have_their_own_grids():
+    params = {"w": normal(3, 8, 8, scale=0.3), "scale": of_columns(1, 3)[0], "values": np.float32([0.03, 0.04, 0.05])}
+
+    def layer(x, p):
+        w = dml.fake_quantize(p["w"], p["scale"], output_dtype=np.int8)
+        return jnp.tanh(dml.fake_quantize(x, p["values"], np.uint8(128)) @ w) * 3, None
+
+    def apply(params, x):
+        return lax.scan(layer, x, params)[0]
+
+    x = normal(16, 8)
+    model = ptq.quantize(apply, params, [x], progress=False)
+    (stored,) = (value for value in model.graph.constants.values() if value.shape == (3, 8, 8))
+    integers = [
+        dml.element_wise_quantize_linear(w, s, output_dtype=np.int8)
+        for w, s in zip(params["w"], params["scale"], strict=True)
+    ]
+    assert_same_bits(stored, np.stack(integers))
+    received, expected = model.apply(model.params, x), jax.jit(apply)(params, x)
+    assert 10 * np.log10(np.sum(np.square(expected)) / np.sum(np.square(received - expected))) > 40
+
+
+REMARKS = {
+    "no contraction reads or writes what it quantizes": lambda p, x: jnp.exp(
+        dml.fake_quantize(jnp.sin(x @ p["a"]), 0.01, np.uint8(128))
+    ),
+    "it has several scales": lambda p, x: dml.fake_quantize(x, np.full((1, 8), 0.1, np.float32), 3) @ p["a"],
+    "it rounds to uint16": lambda p, x: dml.fake_quantize(
+        x, 0.1, output_dtype="uint16", feature_level=dml.FeatureLevel.JAXDML) @ p["a"],
+    "its scale or zero point depends on data": lambda p, x: dml.fake_quantize(x, jnp.max(x) / 255, 3) @ p["a"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", REMARKS)
+def test_grids_that_no_operator_takes_are_said(reason):
+    x = normal(4, 8)
+    model = ptq.quantize(REMARKS[reason], PARAMS, [x], progress=False)
+    assert reason in str(model)
+    expected = jax.jit(REMARKS[reason])(PARAMS, x)
+    error = np.asarray(model.apply(model.params, x) - expected)
+    assert 10 * np.log10(np.sum(np.square(expected)) / np.sum(np.square(error))) > 30
