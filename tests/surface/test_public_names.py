@@ -94,7 +94,7 @@ def test_signatures_name_what_an_array_is_for():
             assert expected is None or str(parameter.annotation).startswith(expected), (name, parameter)
 
 
-def test_every_type_says_what_it_is_for():
+def test_types_are_aliases_whose_names_editors_show():
     source = (PACKAGE / "typing.py").read_text(encoding="utf-8")
     for name in dml.typing.__all__:
         assert f"\ntype {name} = " in source

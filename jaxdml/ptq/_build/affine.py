@@ -137,7 +137,8 @@ class Contraction:
 
     def grid(self, scales: np.ndarray, factors: np.ndarray) -> np.ndarray | None:
         """The scale of each output channel, given those of all weights; None if channels have several scales."""
-        rows = scales.reshape(len(scales), -1) if self.operator is op.CONVOLUTION else scales.reshape(-1, scales.shape[-1]).T
+        rows = scales if self.operator is op.CONVOLUTION else np.moveaxis(scales, -1, 0)
+        rows = rows.reshape(len(rows), -1)
         grid = (rows[:, 0] * np.abs(factors)).astype(np.float32)
         return grid if (rows == rows[:, :1]).all() and (grid > 0).all() else None
 

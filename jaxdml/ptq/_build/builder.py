@@ -24,7 +24,9 @@ from jaxdml.ptq._trace.equations import Equation, Program, bind
 from jaxdml.ptq._trace.fixed import FixedValues
 
 # Primitives behind which each weight still has its own scale.
-WEIGHT_MOVERS = ("broadcast_in_dim", "convert_element_type", "expand_dims", "reshape", "rev", "slice", "squeeze", "transpose")
+WEIGHT_MOVERS = (
+    "broadcast_in_dim", "convert_element_type", "expand_dims", "reshape", "rev", "slice", "squeeze", "transpose",
+)  # fmt: skip
 
 
 class Builder:

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from jaxdml._graph.rules import StaysFloat
 from jaxdml.ptq._build import operators as op
-from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._build.affine import Contraction
+from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._trace.equations import Equation
 
 Converted = tuple[Contraction, tuple[int, ...]]  # a contraction, and the order of axes of its result

@@ -15,12 +15,13 @@ from jaxdml._graph.grids import BYTES
 from jaxdml._graph.rules import StaysFloat
 from jaxdml._operators.fake_quantize import NAME_IN_JAXPRS
 from jaxdml.ptq._build import operators as op
-from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._build.affine import Contraction
+from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._build.contractions import convolution, product
 from jaxdml.ptq._build.windows import max_pool, summed, window_sum
 from jaxdml.ptq._trace.equations import Equation, Program
 from jaxdml.ptq._trace.fixed import ELEMENT_WISE, IDENTITIES, unit_reshape
+
 
 def build(program: Program, foldable: Set[str] | None = None) -> Builder:
     """Builds the float graph of a program; `foldable` restricts what is folded into contractions."""
@@ -71,7 +72,8 @@ def _element_wise(builder: Builder, equation: Equation) -> None:
     ):  # fmt: skip
         return
     shape = builder.shape(output)
-    if any(builder.shape(name) not in ((), shape) and len(builder.shape(name)) != len(shape) for name in equation.inputs):
+    shapes = map(builder.shape, equation.inputs)
+    if any(each not in ((), shape) and len(each) != len(shape) for each in shapes):
         builder.unchanged(equation)
         return
     order = next((builder.layouts.of(name).order for name in data if builder.shape(name) == shape), None)

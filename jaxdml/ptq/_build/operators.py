@@ -1,7 +1,7 @@
 """The operators of a function's float graph."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A JAX function as a list of equations. Only this file and `signature.py` read jaxprs.
+"""A JAX function as a list of equations. Only this folder reads jaxprs.
 
 Calls are inlined and equal equations are merged. A value's name depends only on the structure of the function, so
 tracing with another batch size gives the same names.
