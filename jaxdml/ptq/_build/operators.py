@@ -107,8 +107,8 @@ def _mean(x: Array, *, axes: Sizes) -> Array:
 
 def _rounded(x: Array, scale: Array, zero_point: Array | None = None, *, dtype: str) -> Array:
     """x quantized and dequantized."""
-    parameters = (None if each is None else jnp.asarray(each).reshape(()) for each in (scale, zero_point))
-    return fake_quantize(x, *parameters, output_dtype=dtype)
+    zero_point = None if zero_point is None else zero_point.reshape(())
+    return fake_quantize(x, scale.reshape(()), zero_point, output_dtype=dtype)
 
 
 def _padded(x: Array, *, config: Sequence[tuple[int, int, int]]) -> Array:

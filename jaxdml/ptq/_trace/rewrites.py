@@ -18,7 +18,8 @@ def rewritten(primitive: str, params: Mapping[str, Any], avals: list[Any]) -> An
       params: the primitive's parameters.
       avals: shapes and types of the inputs.
     """
-    function = REWRITES.get(primitive, lambda params: None)(params)
+    rewrite = REWRITES.get(primitive)
+    function = None if rewrite is None else rewrite(params)
     structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     return None if function is None else jax.make_jaxpr(function)(*structs)
 
