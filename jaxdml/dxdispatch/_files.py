@@ -34,7 +34,7 @@ def read_json(path: Path) -> Value:
     text = _TRAILING_COMMA.sub(lambda match: match[0] if match[0].startswith('"') else " ", text)
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
-        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate could not be printed
+        json.dumps(value, ensure_ascii=False).encode()  # raises for a lone surrogate, which could not be printed
     except RecursionError as error:
         raise DxDispatchError("", "is nested too deeply to be read; no model needs more than six levels") from error
     except ValueError as error:

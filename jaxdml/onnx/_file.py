@@ -1,6 +1,6 @@
 """Reads a model from a path, bytes or a ModelProto, and its tensors as NumPy arrays.
 
-Everything wrong with a file raises `ModelError`. The package onnx opens external data itself: it refuses paths outside
+Every problem with a file raises `ModelError`. The package onnx opens external data itself: it refuses paths outside
 of the model's folder, links, and lengths beyond the end of the data file.
 """
 
@@ -48,7 +48,7 @@ class Reader:
         dtype, shape = dtype_of(tensor.data_type, name), tuple(tensor.dims)
         if any(size < 0 for size in shape):
             raise ModelError(f"{name} has the shape {list(shape)}, with a negative dimension")
-        # An operator may drop a dimension of size 0, so its other dimensions must stay within the limit.
+        # An operator may drop a dimension of size 0, so the tensor's other dimensions must stay within the limit.
         size, limits = math.prod(max(size, 1) for size in shape) * dtype.itemsize, self.budget.limits
         if size > limits.tensor_bytes:
             raise ModelError(f"{name} of shape {list(shape)} has {size} bytes, {limits.exceeded('tensor_bytes')}")
@@ -83,7 +83,7 @@ class Reader:
             raise ModelError(f"tensor {tensor.name!r} lies in {str(other)!r}, which is not a regular file")
         copy = onnx.TensorProto()
         copy.CopyFrom(tensor)
-        if info.length is None:  # without a length onnx would read up to the end of the data file
+        if info.length is None:  # without a length, onnx would read up to the end of the data file
             copy.external_data.add(key="length", value=str(size))
         external_data_helper.load_external_data_for_tensor(copy, self._folder)
         return copy

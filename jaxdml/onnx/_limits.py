@@ -20,7 +20,7 @@ class Limits:
     """Limits on the size and the loading time of a model, so that loading a hostile file raises an error.
 
     Attributes:
-      file_bytes: the size of the file; also, counted separately, the size of all values computed from its constants.
+      file_bytes: the size of the file. The same limit applies to the total size of all values computed from constants.
       tensor_bytes: the size of each tensor, in the file or while the model runs.
       nodes: the number of nodes.
       seconds: the time to read the model and to fold its constants.

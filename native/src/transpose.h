@@ -41,7 +41,7 @@ JAXDML_INLINE void store_cells(Cell* to, __m128i bytes, int64_t count) {
 #endif
 }
 
-// Transposes 16 x 16 bytes in each 128-bit lane. A round interleaves rows i and i + 8; four rounds transpose the block.
+// Transposes 16 x 16 bytes in each 128-bit part. A round interleaves rows i and i + 8; four rounds transpose the block.
 JAXDML_INLINE void transpose_sixteen(I32 (&x)[16]) {
   for (int round = 0; round < 4; round++) {
     I32 y[16];
