@@ -23,7 +23,7 @@ def _find() -> tuple[Any, str, bool]:
         raise ValueError(f"{ENVIRONMENT} is {wanted!r}, expected xla, native, {', '.join(SETS[:-1])} or {SETS[-1]}")
     library, reason = _load(wanted if wanted in SETS else "")
     if value and wanted != "xla" and library is None:
-        warnings.warn(f"{ENVIRONMENT} is {wanted}, and XLA's kernels run: {reason}.", stacklevel=2)
+        warnings.warn(f"{ENVIRONMENT} is {wanted}, but XLA's kernels run: {reason}.", stacklevel=2)
     return library, reason, wanted != "xla"
 
 
@@ -52,8 +52,8 @@ def _load(name: str) -> tuple[Any, str]:
 
 
 def _left_out(why: str) -> str:
-    warnings.warn(f"jaxdml-cpu is installed and left out: {why}. Install it again.", stacklevel=2)
-    return f"jaxdml-cpu is left out: {why}"
+    warnings.warn(f"jaxdml-cpu is installed but not used: {why}. Install it again.", stacklevel=2)
+    return f"jaxdml-cpu is not used: {why}"
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -107,7 +107,7 @@ def use_kernels(which: str) -> Iterator[None]:
     Source: https://docs.jax.dev/en/latest/ffi.html
     """
     if which not in ("native", "xla"):
-        sets = f"{ENVIRONMENT} chooses a set of instructions"
+        sets = f"to choose an instruction set, set the environment variable {ENVIRONMENT}"
         raise ValueError(f"use_kernels: which is {which!r}, expected 'native' or 'xla'; {sets}")
     if which == "native" and _library is None:
         raise ValueError(f"use_kernels: there are no native kernels: {_reason}")

@@ -41,7 +41,7 @@ def cast(argument: str, expected: DataType) -> Remedy:
 
 
 def converted(slot: Slot, parameters: Container[str], received: DataType, expected: DataType, owner: str) -> Remedy:
-    """For a tensor whose type must be that of the tensor `owner`, such as a zero point."""
+    """Advice for a tensor, such as a zero point, whose type must be that of the tensor `owner`."""
     remedy = cast(slot.argument, expected)
     if slot.role.parameter != "zero_point":
         return remedy
@@ -57,7 +57,7 @@ def float_zero_point(zero_point: str, parameters: Container[str]) -> str:
 
 
 def retyped_zero_point(zero_point: str, received: DataType, expected: DataType, owner: str) -> str:
-    """Suggests a cast between integer types, except between types of one size: int8 -64 would become uint8 192."""
+    """Suggests a cast between integer types, except between types of the same size: int8 -64 would become uint8 192."""
     if received.bits == expected.bits:
         return f"give the {expected.name} zero point that {owner} was quantized with"
     is_signed, wants_signed = (not data_type.name.startswith("U") for data_type in (received, expected))
@@ -72,7 +72,7 @@ def retyped_zero_point(zero_point: str, received: DataType, expected: DataType, 
 def to_form(
     argument: str, sizes: Shape, forms: Sequence[Shape], exact: Sequence[Shape], otherwise: str | Remedy
 ) -> str | Remedy:
-    """Advice to reshape a tensor to one of `forms` with the same number of values; `otherwise` if there is none."""
+    """Advice to reshape a tensor to one of `forms` with the same number of values; `otherwise` if none fits."""
     number = known_elements(sizes)
     fitting = [form for form in forms if math.prod(form) == number > 1]
     if not fitting:
@@ -90,7 +90,7 @@ def to_form(
 
 
 def even_blocks(axis: int, blocks: Any, size: Any) -> str:
-    """For a dimension whose size is not a multiple of the number of blocks."""
+    """Advice for a dimension whose size is not a multiple of the number of blocks."""
     if not isinstance(blocks, int) or not isinstance(size, int):
         return f"give dimension {axis} size 1 or the size of the input's dimension"
     if blocks > size:
@@ -100,7 +100,7 @@ def even_blocks(axis: int, blocks: Any, size: Any) -> str:
 
 
 def transpose_b(b: TensorDesc) -> Remedy:
-    """For weights [N, K], which other libraries use."""
+    """Advice for weights [N, K], which other libraries use."""
     transposed = "b.T" if len(b.sizes) == 2 else "b.swapaxes(-1, -2)"
     return Remedy(f"{'prepare' if b.flags else 'write'} {transposed}", "Strides can describe [N, K] data")
 
@@ -109,7 +109,7 @@ def transpose_b(b: TensorDesc) -> Remedy:
 
 
 class _Layout(NamedTuple):
-    """Names of DirectML's layouts and of layouts with channels last, and the axes that transpose from the latter."""
+    """Names of DirectML's layouts and of channels-last layouts, and axes that transpose the latter to the former."""
 
     data: str
     filter: str
@@ -126,7 +126,7 @@ LAYOUTS = {  # keyed by the number of spatial dimensions
 
 
 def channels(desc: Any) -> Remedy:
-    """For an input and a filter whose channels do not fit: transpose one of them, change group_count, or do both."""
+    """Advice if input and filter have channels that do not fit: transpose one, change group_count, or do both."""
     input, filter = desc.input_tensor.sizes, desc.filter_tensor.sizes
     layout = LAYOUTS[len(input) - 2]
     either = Remedy(
@@ -140,7 +140,10 @@ def channels(desc: Any) -> Remedy:
     transpose = f"input.transpose{layout.data_axes}"
     if last == desc.group_count:
         text = f"takes {layout.data}: write"
-        return Remedy(f"jaxdml {text} {transpose}", f"DirectML {text} such Sizes, and Strides for {layout.data_last}")
+        return Remedy(
+            f"jaxdml {text} {transpose}",
+            f"DirectML {text} {layout.data} Sizes; Strides can describe {layout.data_last}",
+        )
     if not first:
         return either
     groups = f"write group_count={first}"
@@ -159,7 +162,7 @@ def _fitting_groups(channels: int, filter: Shape) -> int:
 
 
 def outputs_first(filter: Shape, parameter: TensorDesc | None) -> str | Remedy:
-    """For a parameter with one value per output channel of a filter whose output channels are the last dimension."""
+    """Advice for a parameter with one value per output channel, for a filter that may have its output channels last."""
     if parameter is None or not 1 < known_elements(parameter.sizes) == filter[-1]:
         return ""
     layout = LAYOUTS[len(filter) - 2]
@@ -185,7 +188,7 @@ def stack_of_filters(filter: TensorDesc) -> str | Remedy | None:
 
 
 def smaller_kernel(extent: Sequence[Any], kernel: Sequence[Any]) -> str:
-    """For a kernel that is larger than the padded input."""
+    """Advice for a kernel that is larger than the padded input."""
     if all(isinstance(size, int) and size < window for size, window in zip(extent, kernel, strict=True)):
         return "pad the input, shrink the kernel, or swap input and filter"
     return "pad the input or shrink the kernel"
@@ -194,13 +197,13 @@ def smaller_kernel(extent: Sequence[Any], kernel: Sequence[Any]) -> str:
 # Windows -------------------------------------------------------------------------------------------------------------
 
 PAD_LESS = "pad less"
-MEANS_OF_MEANS = "take means of means"
+MEANS_OF_MEANS = "pool twice with smaller windows"
 ONLY_PADDING = "pad less, or set include_padding"
 ONLY_GAPS = "use a dilation no larger than the input's size, or set include_padding"
 
 
 def smaller_window(input: Shape, window: Sequence[int]) -> Remedy:
-    """For a pooling window larger than the padded input. If channels may be last, the advice has a transpose."""
+    """Advice for a pooling window larger than the padded input; it has a transpose if channels may be last."""
     advice = "pad the input or shrink the window"
     if all(isinstance(size, int) and size >= extent for size, extent in zip(input[1:-1], window, strict=True)):
         order = (0, len(input) - 1, *range(1, len(input) - 1))
