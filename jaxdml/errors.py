@@ -65,7 +65,7 @@ class FeatureLevelError(DescError):
 
 
 class ArgumentTypeError(DescError, TypeError):
-    """An argument has a Python type that is neither a tensor nor a static option."""
+    """An argument has a wrong Python type or an unknown name, or a call has too many or too few arguments."""
 
 
 class ModelError(ValueError):

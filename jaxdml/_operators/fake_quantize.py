@@ -38,7 +38,7 @@ def fake_quantize(
     - input: 1 where the quantized value lies in the range of output_dtype, 0 where it is clamped.
     - scale: ``quantized - zero_point``, minus ``input / scale`` where the value is not clamped. This is learned step
       size quantization (LSQ) without its gradient scale, which is left to the optimizer.
-    - zero_point: none.
+    - zero_point: no gradient.
 
     A learned scale may become 0 or negative; to prevent that, learn its logarithm.
 
