@@ -27,7 +27,7 @@ def quantized_graph(unit: Unit, parameters: Mapping[Value, Parameters], scan: st
 
     Args:
       unit: a unit with constants.
-      parameters: maps values that set a range to scale and zero point, which in bodies are stacked over layers.
+      parameters: maps each value whose range is calibrated to its scale and zero point, stacked over layers in bodies.
       scan: the first result of the scan if the unit is the body of a scan, else "".
     """
     own = {value.base: pair for value, pair in parameters.items() if value.scan == scan}
@@ -92,7 +92,7 @@ class _Inserter:
             self._quantize(name)
 
     def _read(self, name: str, reads_integers: bool) -> str:
-        """The name under which a node reads a value: the dequantized one's, if the node or the value is on integers."""
+        """The name under which a node reads a value: the dequantized one if the node or the value is on integers."""
         is_quantized = name in self._plan.quantized and (reads_integers or name in self._plan.results)
         return _named(name, "dequantized") if is_quantized else name
 
@@ -163,7 +163,7 @@ class _Inserter:
         w = np.asarray(self._constants.pop(weight))
         integers, scale = self._on_own_grid(weight, w, axis) or quantize_weights(w, axis)
         if least is not None:
-            # A channel of zeros is exact with any scale; its scale is the one with which the quantized bias is 2**20.
+            # A channel of zeros is exact with any scale. It gets the scale with which its quantized bias is 2**20.
             rest = tuple(i for i in range(w.ndim) if i != axis % w.ndim)
             scale = np.where(w.any(rest) | (least == 0), scale, least * np.float32(2**10)).astype(np.float32)
         if least is not None and (scale < least).any():
@@ -223,7 +223,7 @@ class _Inserter:
         return sorted(found, key=found.__getitem__)
 
     def _table(self, root: str, name: str, within: list[Node]) -> np.ndarray:
-        """The table: the quantized result for each integer that the root can have, in ascending order."""
+        """The table, which has the quantized result for each integer of the root's type in ascending order."""
         x_scale, x_zero_point = self._parameters(self._plan.ranges[root])
         y_scale, y_zero_point = self._parameters(self._plan.ranges[name])
         limits = np.iinfo(x_zero_point.dtype)
