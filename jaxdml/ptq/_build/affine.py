@@ -83,7 +83,7 @@ class Contraction:
 
     @property
     def grid_name(self) -> str:
-        """The name of the scales with which the function itself quantizes the weights, one for each output channel."""
+        """The name of the scales, one for each output channel, with which the function itself quantizes the weights."""
         return str(Value(self.weight_name, "grid"))
 
     @property
@@ -119,7 +119,7 @@ class Contraction:
         return True
 
     def folded(self, weight: np.ndarray, vectors: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The weights and the bias with all affine equations folded in, and the weights' factors, all in float64."""
+        """The weights and the bias with affine equations folded in float64, and the factor of each output channel."""
         scale, offset, of = np.ones(self.sizes), np.zeros(self.sizes), iter(vectors)
         with np.errstate(all="ignore"):  # the caller reports NaN and infinity, and names the layer
             for step in self.steps:
@@ -136,7 +136,7 @@ class Contraction:
             return (weight * factor).astype(np.float32), offset.astype(np.float32), scale
 
     def grid(self, scales: np.ndarray, factors: np.ndarray) -> np.ndarray | None:
-        """The scale of each output channel, given those of all weights; None if channels have several scales."""
+        """The scale of each output channel, given the scale of each weight; None if a channel has several scales."""
         rows = scales if self.operator is op.CONVOLUTION else np.moveaxis(scales, -1, 0)
         rows = rows.reshape(len(rows), -1)
         grid = (rows[:, 0] * np.abs(factors)).astype(np.float32)

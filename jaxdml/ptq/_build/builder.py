@@ -23,7 +23,7 @@ from jaxdml.ptq._build.layouts import Layouts
 from jaxdml.ptq._trace.equations import Equation, Program, bind
 from jaxdml.ptq._trace.fixed import FixedValues
 
-# Primitives behind which each weight still has its own scale.
+# Primitives that only move, repeat or cast weights: each weight keeps its scale.
 WEIGHT_MOVERS = (
     "broadcast_in_dim", "convert_element_type", "expand_dims", "reshape", "rev", "slice", "squeeze", "transpose",
 )  # fmt: skip
@@ -233,7 +233,7 @@ class Builder:
         return jax.jit(self._fixed_values, static_argnums=0)
 
     def _fixed_values(self, names: Sequence[str], given: dict[str, Any], without: str = "") -> list[Any]:
-        """Fixed values, given others; the equation that computes `without` is not evaluated."""
+        """Fixed values, computed from the values `given`; the equation that computes `without` is not evaluated."""
         nodes = [
             node for node in self._nodes
             if isinstance(node, Node) and self.fixed.names.issuperset(node.inputs) and without not in node.outputs

@@ -182,7 +182,7 @@ def _pad(builder: Builder, equation: Equation) -> None:
 
 
 def _fake_quantize(builder: Builder, equation: Equation) -> None:
-    """Appends a rounding to a grid that the function sets; it stays a call unless all elements have one scale."""
+    """Appends a fake_quantize with one scale for all elements; any other fake_quantize stays a call."""
     x, *parameters = equation.inputs
     dtype = equation.name.removeprefix(NAME_IN_JAXPRS)
     if any(map(builder.is_data, parameters)):

@@ -106,7 +106,7 @@ def _mean(x: Array, *, axes: Sizes) -> Array:
 
 
 def _rounded(x: Array, scale: Array, zero_point: Array | None = None, *, dtype: str) -> Array:
-    """x quantized and dequantized."""
+    """Quantizes x, and dequantizes the integers."""
     zero_point = None if zero_point is None else zero_point.reshape(())
     return fake_quantize(x, scale.reshape(()), zero_point, output_dtype=dtype)
 

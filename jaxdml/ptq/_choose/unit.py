@@ -82,7 +82,7 @@ class Unit:
         return replace(self, graph=graph, bodies=bodies)
 
     def _own_grids(self, arrays: Mapping[str, np.ndarray], leaves: Sequence[Any]) -> dict[str, np.ndarray]:
-        """The scales and zero points that the function itself gives weights and values."""
+        """Maps names to scales and zero points with which the function itself quantizes weights and values."""
         found = {
             each.grid_name: arrays[each.grid_name] for each in self.builder.contractions if each.grid_name in arrays
         }

@@ -105,7 +105,7 @@ class _Inserter:
         self._convert(DEQUANTIZE, _named(name, "quantized"), _named(name, "dequantized"), name)
 
     def _is_beside_contraction(self, node: Node) -> bool:
-        """Whether a contraction reads or computes a value, but for movers and clamps between them."""
+        """Whether a contraction computes a node's input or reads its output; movers and clamps may be between."""
         maker, pending = self._makers.get(node.inputs[0]), [*node.outputs]
         while maker is not None and (moves(maker) or maker.operator.kind in ("clip", "add")):
             maker = self._makers.get(maker.inputs[0])
@@ -178,7 +178,7 @@ class _Inserter:
         return names
 
     def _on_own_grid(self, weight: str, w: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Weights that the function itself quantizes, as int8 with the function's scales; None if they do not fit."""
+        """The weights as int8 with the scales that the function sets; None if there are none, or if int8 is inexact."""
         scale = self._constants.pop(_named(weight, "grid"), None)
         if scale is None:
             return None

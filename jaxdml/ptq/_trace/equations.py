@@ -51,12 +51,12 @@ class Equation:
 
     @property
     def name(self) -> str:
-        """The primitive's name, or that of the function which the equation calls."""
+        """The name of the primitive, or of the function that the equation calls."""
         return self.called or str(self.primitive.name)
 
     @property
     def params_text(self) -> str:
-        """The parameters that affect values, as text; none for a call, whose name tells what it computes."""
+        """The parameters that affect values, as text; "" for a call, whose name identifies the computation."""
         return "" if self.called else params_text(self.params)
 
 
@@ -270,7 +270,7 @@ class _Writer:
 
 
 def _called(eqn: Any) -> str:
-    """The name of a jitted function that is kept as one equation; "" for other equations."""
+    """The name of a jitted function if its call is kept as one equation; else ""."""
     name = str(eqn.params.get("name", ""))
     return name if eqn.primitive.name in CALLS and name.startswith(NAME_IN_JAXPRS) else ""
 
