@@ -62,7 +62,7 @@ def observed(
       progress: whether to print the number of batches on stderr.
 
     Raises:
-      PtqError: if a value is NaN or infinite (the error names the value and the batch), or never has any elements.
+      PtqError: if a value is NaN or infinite (the error names value and batch), or if it has no elements in any batch.
     """
     graph = _with_observers(unit, observers)
     names = {value: str(Value(value.base, STATE, value.scan)) for value in observers}
@@ -87,8 +87,8 @@ def observed(
         for value, name in names.items():
             if not np.all(flags[name]):
                 raise PtqError(
-                    f"batch {number}: {unit.described(value)} is NaN or infinite even in floats; look for such numbers "
-                    "in the batch and in params, or leave the batch out"
+                    f"batch {number}: {unit.described(value)} is NaN or infinite already in the float function; look "
+                    "for NaN and infinity in the batch and in params, or leave the batch out"
                 )
         if progress:
             seconds = time.monotonic() - start
@@ -104,7 +104,7 @@ def observed(
 
 
 def _like(unit: Unit, program: Program) -> Unit:
-    """The unit of a program that has other equations only because of the sizes of its inputs."""
+    """The unit of a trace for inputs of other sizes, with the modes and constants of `unit`."""
     modes = {scan: each.modes for scan, each in unit.each()}
     other = unit_of(program, functools.partial(modes_as, modes), like=unit)
     return other.with_shared({scan: each.graph.constants for scan, each in unit.each()})
@@ -115,7 +115,7 @@ OBSERVE = Operator("observe", lambda state, x: state.update(x))
 
 
 def _with_observers(unit: Unit, observers: Mapping[Value, Observer], scan: str = "") -> Graph:
-    """The float graph, with a node for each observer that updates it; observers are constants of the graph."""
+    """The float graph, with a node that updates each observer; observers are constants of the graph."""
     nodes, constants = list[Node](), dict[str, Any](unit.graph.constants)
     for node in unit.graph.nodes:
         body = unit.bodies.get(node.outputs[0])

@@ -33,12 +33,12 @@ DAMAGE = (
     ValueError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 DAMAGED = "is not a file that jaxdml.ptq.save wrote, or it is damaged"
-PARAMS = "write load(path, apply, params), with the float parameters or jax.ShapeDtypeStruct in place of the arrays"
+PARAMS = "write load(path, apply, params); params are the float parameters, or the same pytree of jax.ShapeDtypeStruct"
 
 
 @api_boundary
 def save(path: str | os.PathLike[str], model: Model) -> None:
-    """Writes a model to a file. An existing file is replaced only once the new file is complete.
+    """Writes a model to a file. An existing file is replaced only after the new file is complete.
 
     Args:
       path: path of the file, which usually ends in .npz.
@@ -97,7 +97,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
       PtqError: if the file cannot be read or is not a saved model, or if apply or params are not those of the model.
     """
     if not callable(apply):
-        raise PtqError(f"apply is of type {type(apply).__name__}, expected a function: the one that was quantized")
+        raise PtqError(f"apply is of type {type(apply).__name__}, expected the function that was quantized")
     try:
         with open(path, "rb") as file, np.load(_checked(file), allow_pickle=False) as arrays:
             text = json.loads(bytes(arrays[TEXT]))

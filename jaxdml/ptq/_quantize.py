@@ -38,9 +38,9 @@ def quantize(
 ) -> Model:
     """Quantizes a trained float function to a function that computes on integers.
 
-    Convolutions and matrix products become DirectML's quantized operators. Affine equations after them are folded into
-    the weights, which become symmetric int8 with a scale for each output channel. Values between these operators stay
-    integers where quantized operators exist; everything else is computed in floats. `print(model)` shows the result.
+    Convolutions and matrix products become DirectML's quantized operators, and affine equations after them are folded
+    into their weights. Weights become symmetric int8 with a scale for each output channel. Values between quantized
+    operators stay integers; everything else is computed in floats. `print(model)` shows the result.
 
     Args:
       apply: the function ``apply(params, *inputs)``, in inference mode; JAX traces it.
@@ -50,16 +50,16 @@ def quantize(
       activations: uint8 or int8, the type of values between layers.
       observer: how ranges are calibrated: "minmax", "moving_average", "percentile", "mse", or an `Observer`.
       products: "static": matrix products read values quantized with calibrated ranges. "dynamic": each call quantizes
-        each row that a product reads with that row's range, and the product returns floats. Convolutions stay static.
-      rules: overrides of options for some layers; of the matching rules that set an option, the first one applies.
+        the rows that a product reads, each with its own range; the product returns floats. Convolutions stay static.
+      rules: overrides of options for some layers. If several matching rules set an option, the first one applies.
       progress: whether to print the number of calibrated batches on stderr.
 
     Returns:
       The model; ``model.apply(model.params, *inputs)`` approximates apply's results, in the same structure and types.
 
     Raises:
-      PtqError: if an argument is wrong: apply is not a function or is in training mode, batches is empty or has NaN or
-        infinity, or a rule matches no layer. Also if nothing can be quantized. The error names the layer and a remedy.
+      PtqError: if an argument is wrong, such as apply in training mode, batches with NaN or infinity, or a rule that
+        matches no layer. Also if nothing can be quantized. The error names the layer and a remedy.
     """
     dtype = integer_type("activations", activations, TYPES)
     check_one_of("products", products, ("static", "dynamic"))

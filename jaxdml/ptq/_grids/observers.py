@@ -1,4 +1,4 @@
-"""Observers calibrate the range of a value over batches. They are pytrees, which jit, scan, vmap and meshes take."""
+"""Observers calibrate the range of a value over batches. They are pytrees, so jit, scan, vmap and meshes take them."""
 
 import abc
 from dataclasses import dataclass, field, replace
@@ -37,7 +37,7 @@ class Observer(abc.ABC):
 
     @abc.abstractmethod
     def with_values(self, x: chex.Array) -> Self:
-        """The observer after a batch x, a float32 array that is not empty; `count` does not include the batch yet."""
+        """The observer after another batch x, a float32 array that is not empty; `update` later adds to `count`."""
 
     @abc.abstractmethod
     def with_devices(self, axis_name: str) -> Self:
@@ -107,9 +107,9 @@ class MinMax(_Extremes):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MovingAverage(_Extremes):
-    """Exponential moving averages of each batch's least and greatest value, starting with those of the first batch.
+    """Exponential moving averages of each batch's least and greatest value. They start with the first batch's values.
 
-    The observer merged over devices has a range that contains the averages of all devices.
+    After `merged`, the range contains the averages of all devices.
 
     Attributes:
       momentum: the weight of earlier batches, at least 0 and below 1.
@@ -178,7 +178,7 @@ class Percentile(_Histogram):
     """The range between two percentiles, from a histogram. `range` computes in NumPy and does not run under jit.
 
     Attributes:
-      percentile: the upper percentile; the lower one is 100 - percentile. Interpolates like `numpy.percentile`.
+      percentile: the upper percentile, interpolated like `numpy.percentile`; the lower percentile is 100 - percentile.
       bins: the number of bins on each side of 0.
       low, high: the least and the greatest value, float32.
       exponent: int32; the bins cover [-2**exponent, 2**exponent].
@@ -202,8 +202,8 @@ class Percentile(_Histogram):
 class LeastSquares(_Histogram):
     """The range with the least mean squared quantization error, from a histogram. `range` does not run under jit.
 
-    The error includes clipping, and is that of the scale and zero point from `scale_and_zero_point`. The search varies
-    the lower end between the least value and 0, and the upper end between 0 and the greatest value.
+    The error includes clipping, and is computed with the results of `scale_and_zero_point`. The search varies the lower
+    end between the least value and 0, and the upper end between 0 and the greatest value.
 
     Attributes:
       bins: the number of bins on each side of 0.

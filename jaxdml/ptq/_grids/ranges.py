@@ -28,8 +28,8 @@ def scale_and_zero_point(
 ) -> tuple[chex.Array, chex.Array]:
     """The scale and zero point with which an integer type covers [low, high], widened to include 0.
 
-    Min and Max are the limits of dtype. Affine: the scale is ``(high - low) / (Max - Min)``, and the zero point is
-    ``clamp(round(Min - low / scale))``. Symmetric: the scale is ``max(-low, high) / Max`` and the zero point is 0; for
+    Min and Max are the limits of dtype. By default the scale is ``(high - low) / (Max - Min)``, and the zero point is
+    ``clamp(round(Min - low / scale))``. If symmetric, the scale is ``max(-low, high) / Max`` and the zero point 0; for
     an unsigned type, ``(Max - 1) / 2`` replaces Max, and the zero point is ``(Max + 1) / 2``. Each operation rounds to
     float32, ties to even. The range [0, 0] has the scale 1, and no scale is below 2**-126. Traced arrays are not
     validated: NaN gives a NaN scale, and a range too wide for float32 gives an infinite scale.
@@ -45,8 +45,8 @@ def scale_and_zero_point(
       JAX array.
 
     Raises:
-      PtqError: if dtype is another type, or if the shapes of low and high differ. If they are not traced, also if one
-        has NaN or infinity, if low > high, or if high - low exceeds the greatest float32 number.
+      PtqError: if dtype is none of these types, or if the shapes of low and high differ. If low and high are not
+        traced, also if one holds NaN or infinity, if low > high, or if high - low is infinite in float32.
     """
     name = "scale_and_zero_point"
     integers = integer_type(f"{name}: dtype", dtype, ACTIVATIONS)
@@ -66,7 +66,7 @@ def quantize_weights(
     """Quantizes weights to ``round(w / scale)``, ties to even, with the scale ``max(|w|) / Max`` and the zero point 0.
 
     int8 weights lie in [-127, 127]: -128 is never used. A channel of zeros has the scale 1. A traced w is not
-    validated: NaN in w gives the scale NaN, and infinity an infinite scale.
+    validated: NaN in w gives a NaN scale, and infinity gives an infinite scale.
 
     Args:
       w: float array of any shape.
@@ -78,8 +78,8 @@ def quantize_weights(
       JAX array.
 
     Raises:
-      PtqError: if w is not a float array or has no such axis, or if dtype is another type. For a w that is not traced,
-        also if it holds NaN or infinity.
+      PtqError: if w is not a float array or lacks the axis, or if dtype is neither int8 nor int16. If w is not traced,
+        also if w holds NaN or infinity.
     """
     name = "quantize_weights"
     integers = integer_type(f"{name}: dtype", dtype, WEIGHTS)
@@ -113,8 +113,8 @@ def quantize_bias(bias: chex.Array, input_scale: chex.Numeric, filter_scale: che
       int32 array [channels]; a NumPy array unless an argument is a JAX array.
 
     Raises:
-      PtqError: if shapes do not fit. For arrays that are not traced, also if one has NaN or infinity, if a scale or a
-        product of scales is not above 2**-126, or if the result exceeds int32. That error names a larger filter scale.
+      PtqError: if shapes do not fit. If no argument is traced, also if an argument holds NaN or infinity, if a scale or
+        a product of scales is not above 2**-126, or if the result exceeds int32: the error names a larger filter scale.
     """
     name = "quantize_bias"
     given = bias, input_scale, filter_scale
@@ -248,7 +248,7 @@ def _check_scales(name: str, input_scale: np.ndarray, filter_scale: np.ndarray) 
         is_right = (input_scale > 0) & (filter_scale > 0) & (product > SMALLEST) & np.isfinite(product)
     if not is_right.all():
         rule = "input_scale, filter_scale and their product must be finite and above 2**-126"
-        raise PtqError(f"{name}: {rule}; one is wrong{_where(~is_right)}: take the scales that quantization gave")
+        raise PtqError(f"{name}: {rule}; they are not{_where(~is_right)}: take the scales that quantization gave")
 
 
 def _check_bias(name: str, bias: np.ndarray, input_scale: np.ndarray, steps: np.ndarray) -> None:
@@ -257,8 +257,8 @@ def _check_bias(name: str, bias: np.ndarray, input_scale: np.ndarray, steps: np.
         enough = (np.abs(bias) / (input_scale * np.float32(2**30)))[is_large]
         raise PtqError(
             f"{name}: bias / (input_scale * filter_scale) does not fit int32{_where(is_large)}. Quantize the filter "
-            "with filter_scale = max(filter_scale, |bias| / (input_scale * 2**30)); in these channels that is at least "
-            f"{', '.join(str(x) for x in enough[:8])}"
+            "with filter_scale = max(filter_scale, |bias| / (input_scale * 2**30)); in these channels the new "
+            f"scale is at least {', '.join(str(x) for x in enough[:8])}"
         )
 
 

@@ -40,9 +40,9 @@ class Traced:
         """Traces the function for the inputs with which it was quantized.
 
         Raises:
-          PtqError: if the equations differ from the quantized ones: the function has changed.
+          PtqError: if the equations differ from those that were quantized, because the function has changed.
         """
-        # JAX caches what it traced for a function object, which may compute something else by now.
+        # JAX caches the trace of a function object, but the function may compute something else by now.
         program = program_of(lambda *arguments: self.apply(*arguments), self.params, inputs)
         if self.signature is not None and program.signature() != self.signature:
             raise PtqError(_first_difference(self.signature, program.signature()))
