@@ -73,7 +73,7 @@ def _padded(x: Array, axis: int, is_needed: bool) -> Array:
 
 
 def arrange_matrix(values: Array) -> tuple[Array, str]:
-    """The values in layout "NK", which is faster; for a single product the transpose would cost more than it saves."""
+    """Prepares weights in layout "NK", which is faster. Arrays are not transposed: for one product it does not pay."""
     return in_layout(values, "NK"), "NK"
 
 
@@ -171,7 +171,7 @@ def _suits_convolution(outputs: int, channels: int, elements: int, group_count: 
 
     The convolution needs more than 16 input or output channels. A matrix product is faster for a 1 x 1 kernel, for few
     input channels, and for a filter of a megabyte, which the convolution rereads for each row of the output. One
-    convolution per group is hardly faster either, and XLA crashes if the channels of groups are sharded.
+    convolution per group is hardly faster than that, and XLA crashes if the channels of groups are sharded.
     """
     is_wide = channels >= 8 and max(outputs, channels) > 16
     return is_wide and elements > 1 and group_count == 1 and outputs * channels * elements < 2**20

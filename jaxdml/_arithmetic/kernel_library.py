@@ -16,7 +16,7 @@ VERSION = "0.2.0"  # the version of jaxdml-cpu that this package needs
 
 
 def _find() -> tuple[Any, str, bool]:
-    """The library or None, its name or the reason that there is none, and whether native kernels are the default."""
+    """The library, a text that describes it, and whether it is the default. Without a library: None, and the reason."""
     value = os.environ.get(ENVIRONMENT)
     wanted = value or "native"
     if wanted not in ("xla", "native", *SETS):
@@ -108,7 +108,7 @@ def use_kernels(which: str) -> Iterator[None]:
     """
     if which not in ("native", "xla"):
         sets = f"to choose an instruction set, set the environment variable {ENVIRONMENT}"
-        raise ValueError(f"use_kernels: which is {which!r}, expected 'native' or 'xla'; {sets}")
+        raise ValueError(f"use_kernels: `which` is {which!r}, expected 'native' or 'xla'; {sets}")
     if which == "native" and _library is None:
         raise ValueError(f"use_kernels: there are no native kernels: {_reason}")
     with _chosen(which):

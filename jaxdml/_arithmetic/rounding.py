@@ -9,8 +9,8 @@ subnormal can occur: the product of an integer and a flushed scale is zero or no
 
 Rewrites: XLA and LLVM keep integer results, but they rewrite some float expressions, depending on the whole program.
 x / s becomes x * (1 / s) if s is a constant or a broadcast, (a / b) / c becomes a / (b * c), and a product and a sum
-become one fused multiply-add. Each rewrite changes bits. An `optimization_barrier` does not help: XLA removes it before
-LLVM fuses the multiply-add, and it costs a pass over memory. A select does help if no compiler can decide its
+become one fused multiply-add. Each rewrite changes bits. An `optimization_barrier` does not help: it costs a pass over
+memory, and XLA removes it before LLVM forms the multiply-add. A select does help if no compiler can decide its
 predicate. Flushing is such a select.
 
 Source: https://learn.microsoft.com/windows/win32/direct3d11/floating-point-rules
@@ -64,8 +64,8 @@ def _straight_through(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Ar
 def sealed(x: Array) -> Array:
     """x, an array of floats, unchanged. A select keeps XLA from merging x's rounding with operations that use x.
 
-    |x| + |x| < |x| is false for every float: rounding is monotonic, infinities are equal, NaN compares false. Neither
-    arm of the select is a constant, because LLVM moves an addition into a select with a constant arm.
+    |x| + |x| < |x| is false for every float: rounding is monotonic, inf + inf is inf, and comparisons with NaN are
+    false. Neither arm of the select is a constant: LLVM moves an addition into a select with a constant arm.
     """
     magnitude = lax.abs(x)
     twice = lax.add(magnitude, magnitude)
@@ -80,8 +80,8 @@ def rounded_to(x: Array, dtype: Any) -> Array:
 def product(x: Array, y: Array) -> Array:
     """fl(x * y) of flushed values, flushed where x * y, rounded to 24 bits, is below the smallest normal number.
 
-    Some processors flush before they round up to a normal number, others after that. So that all agree, a product of
-    numbers below 1 is scaled by 2**64. The scaled product is normal where the true one may not be: `flushed` decides.
+    If a subnormal product rounds up to a normal number, some processors flush it and others do not. So that all agree,
+    a product of numbers below 1 is scaled by 2**64. Scaled products are normal: only `flushed` makes zeros of them.
     """
     larger = lax.max(lax.abs(x), lax.abs(y))
     factor = lax.select(lax.lt(larger, np.float32(1)), lax.full_like(larger, 2.0**64), lax.full_like(larger, 1))
@@ -98,8 +98,8 @@ def quotient(x: Array, y: Array) -> Array:
     """fl(x / y) of flushed values: never x * fl(1 / y), and never merged with a division that computed x or y.
 
     The quotient is not flushed: callers multiply it by at most 2**31 and round to integers, so a subnormal quotient
-    gives 0. Where x + y is NaN, the quotient is NaN, too, so a select replaces y by NaN there. Because of the select,
-    the divisor is not a constant or a broadcast, unless the dividend is one, too.
+    gives 0. The divisor is y, or NaN if x + y is NaN, which makes x / y NaN anyway. Because of this select, the divisor
+    is neither a constant nor a broadcast, unless x is one, too.
     """
     either = lax.add(x, y)
     return lax.div(x, lax.select(lax.ne(either, either), either, broadcast_like(y, either)))

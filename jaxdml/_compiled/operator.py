@@ -296,6 +296,6 @@ def _view(desc: OperatorDesc, slot: Slot, buffer: jax.Array) -> jax.Array:
     if not slot.role.parameter:
         batch = len(tensor.sizes[: spec.batch]) if spec.batch and {*x.shape[: spec.batch]} <= {1} else 0
         return jnp.broadcast_to(x, (*x.shape[:batch], *tensor.sizes[batch:]))
-    # In a desc, the rank of a scale or zero point may exceed that of its owner; the functions then take rank 1.
+    # In a desc, a scale or zero point may have a higher rank than the tensor it belongs to; the functions take rank 1.
     rank = len(getattr(desc, slot.role.of).sizes)
     return x.reshape(-1) if x.ndim > rank else x

@@ -18,7 +18,7 @@ def compare(path: Path, model: Model, inputs: dict[str, Any] | None) -> int:
     """Prints how many elements of each output differ from onnxruntime's; returns 1 if any differ, else 0.
 
     If any differ, this function also prints the first intermediate value that differs. It counts the differing elements
-    again with onnxruntime computing int8 in integers, and prints this count if it is smaller.
+    again with onnxruntime's option for integer int8 kernels, and prints the new count if that is smaller.
 
     Args:
       path: the model's file.

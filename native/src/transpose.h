@@ -5,7 +5,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// Loads `count` bytes without reading past them, because they may end the buffer. The other bytes become 0.
+// Loads `count` bytes without reading past them, because the buffer may end there. The other bytes become 0.
 JAXDML_INLINE I32 load_some(const uint8_t* from, int64_t count) {
   if (count >= kBytes) return load(from);
 #ifdef __AVX512VNNI__

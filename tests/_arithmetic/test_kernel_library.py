@@ -88,7 +88,7 @@ def test_the_environment_chooses():
 
 @pytest.mark.parametrize("which", ["XLA", "avx2", None])
 def test_use_kernels_names_what_it_takes(which):
-    with pytest.raises(ValueError, match=r"which is .*, expected 'native' or 'xla'"), dml.use_kernels(which):
+    with pytest.raises(ValueError, match=r"`which` is .*, expected 'native' or 'xla'"), dml.use_kernels(which):
         pass
 
 

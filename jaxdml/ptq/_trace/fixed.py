@@ -55,7 +55,7 @@ class FixedValues:
         return bool(self._program.avals[data].shape == self._program.avals[equation.outputs[0]].shape)
 
     def number(self, name: str) -> np.ndarray | None:
-        """The constant of a literal, even if the literal is broadcast or cast; None for all other values."""
+        """The number that a value equals if it is a literal, possibly broadcast or cast; None for all other values."""
         casts = []
         while name not in self._program.constants:
             maker = self._makers.get(name)
