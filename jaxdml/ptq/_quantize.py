@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml.errors import PtqError, api_boundary
-from jaxdml.ptq._calibrate import batches_of, observed
+from jaxdml.ptq._calibrate import batches_of, named, observed
 from jaxdml.ptq._choose.checks import check_function, check_params
 from jaxdml.ptq._choose.modes import check_matches, modes_of
 from jaxdml.ptq._choose.rule import Products, Rule, check_one_of, rules_of
@@ -67,7 +67,9 @@ def quantize(
     check_params(apply, params)
     first, batches = batches_of(batches)
     traced = Traced(apply, params)
-    unit = unit_of(traced.program(first), lambda graph, _: modes_of(graph, products, rules))
+    with named(0):
+        program = traced.program(first)
+    unit = unit_of(program, lambda graph, _: modes_of(graph, products, rules))
     check_function(unit.builder)
     check_matches(unit.layers(), rules)
     if not unit.bodies and all(mode == "float" for mode in unit.modes.values()):
