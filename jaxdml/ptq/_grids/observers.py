@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml.errors import PtqError
+from jaxdml.errors import PtqError, api_class
 from jaxdml.ptq._grids import histograms
 from jaxdml.ptq._grids.ranges import ACTIVATIONS, integer_type
 
@@ -105,6 +105,7 @@ class MinMax(_Extremes):
 
 
 @jax.tree_util.register_dataclass
+@api_class
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MovingAverage(_Extremes):
     """Exponential moving averages of each batch's least and greatest value, starting with those of the first batch.
@@ -173,6 +174,7 @@ class _Histogram(_Extremes):
 
 
 @jax.tree_util.register_dataclass
+@api_class
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Percentile(_Histogram):
     """The range between two percentiles, from a histogram. `range` computes in NumPy and does not run under jit.
@@ -198,6 +200,7 @@ class Percentile(_Histogram):
 
 
 @jax.tree_util.register_dataclass
+@api_class
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LeastSquares(_Histogram):
     """The range with the least mean squared quantization error, from a histogram. `range` does not run under jit.
