@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +18,7 @@ from jaxdml.ptq._grids.ranges import integer_type, scale_and_zero_point
 from jaxdml.ptq._integers.insert import quantized_graph
 from jaxdml.ptq._model import Model
 from jaxdml.ptq._trace.traced import Traced
+from jaxdml.typing import DType
 
 TYPES = ("uint8", "int8")
 WIDE = np.dtype(np.uint16)
@@ -30,7 +30,7 @@ def quantize(
     params: Any,
     batches: Iterable[Any],
     *,
-    activations: chex.ArrayDType = jnp.uint8,
+    activations: DType = jnp.uint8,
     observer: str | Observer = "minmax",
     products: Products = "static",
     rules: Sequence[Rule] = (),
