@@ -129,7 +129,10 @@ def described(node: Node) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value's type and shape."""
+    """A value's type and shape, or its class and the types and shapes of its leaves."""
     if value is None:
         return "none"
+    if not hasattr(value, "dtype"):
+        leaves = [shown(leaf) for leaf in jax.tree.leaves(value) if leaf is not value]
+        return f"{type(value).__name__}({', '.join(leaves)})"
     return f"{value.dtype}[{', '.join(map(str, value.shape))}]"

@@ -12,7 +12,7 @@ import onnx
 from onnx import AttributeProto
 
 from jaxdml._graph.graph import Graph, Node
-from jaxdml.errors import ModelError
+from jaxdml.errors import ModelError, ModelFileNotFoundError
 from jaxdml.onnx._file import Reader
 from jaxdml.onnx._table import FIRST_OPSET, LAST_OPSET, MICROSOFT, ROWS, Row, find
 from jaxdml.onnx._tensors import inferred_types, shown_shape, tensors
@@ -71,6 +71,8 @@ def _constants(reader: Reader) -> tuple[dict[str, np.ndarray], list[str]]:
             continue
         try:
             constants[tensor.name] = reader.array(tensor)
+        except ModelFileNotFoundError:
+            raise
         except ModelError as error:
             problems.append(str(error))
     if external:

@@ -15,7 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, numpy_helper
 
-from jaxdml.errors import ModelError, ModelFileNotFoundError
+from jaxdml.errors import ArgumentTypeError, ModelError, ModelFileNotFoundError
 from jaxdml.onnx._limits import Budget
 from jaxdml.onnx._tensors import dtype_of
 
@@ -79,7 +79,11 @@ class Reader:
         if PureWindowsPath(info.location).drive:  # `D:w.bin` is a relative path, but leaves the folder on Windows
             raise ModelError(f"tensor {tensor.name!r} lies in {info.location!r}, outside of the model's folder")
         other = Path(self._folder, info.location)
-        if other.exists() and not other.is_file():
+        if not other.exists():
+            raise ModelFileNotFoundError(f"tensor {tensor.name!r} lies in {str(other)!r}, which does not exist").at(
+                other
+            )
+        if not other.is_file():
             raise ModelError(f"tensor {tensor.name!r} lies in {str(other)!r}, which is not a regular file")
         copy = onnx.TensorProto()
         copy.CopyFrom(tensor)
@@ -96,7 +100,8 @@ class Reader:
             self._folder = str(path.parent)
             model = self._bytes(path)
         if not isinstance(model, bytes):
-            raise TypeError(f"model is of type {type(model).__name__}, expected a path, bytes or an onnx.ModelProto")
+            text = f"model is of type {type(model).__name__}, expected a path, bytes or an onnx.ModelProto"
+            raise ArgumentTypeError(text)
         self._check_size(len(model))
         proto = onnx.ModelProto()
         try:
@@ -114,8 +119,9 @@ class Reader:
         except (OSError, ValueError) as error:
             if isinstance(error, ModelError):
                 raise
-            kind = ModelFileNotFoundError if isinstance(error, FileNotFoundError) else ModelError
-            raise kind(f"the model cannot be read: {error}") from error
+            text = f"the model cannot be read: {error}"
+            is_missing = isinstance(error, FileNotFoundError)
+            raise (ModelFileNotFoundError(text).at(path) if is_missing else ModelError(text)) from error
 
     def _check_size(self, size: int) -> None:
         if size > self.budget.limits.file_bytes:

@@ -12,9 +12,10 @@ import numpy as np
 
 from jaxdml._graph.evaluate import described
 from jaxdml._graph.graph import Node
-from jaxdml.errors import ModelError
+from jaxdml.errors import ArgumentTypeError, DescError, ModelError, api_class
 
 
+@api_class
 @dataclass(frozen=True)
 class Limits:
     """Limits on the size and the loading time of a model, so that loading a hostile file raises an error.
@@ -36,9 +37,9 @@ class Limits:
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int | float if field.name == "seconds" else int):
                 expected = "a number" if field.name == "seconds" else "an int"
-                raise TypeError(f"{field.name} is {value!r}, expected {expected}")
+                raise ArgumentTypeError(f"{field.name} is {value!r}, expected {expected}")
             if not value >= 0:
-                raise ValueError(f"{field.name} is {value!r}, expected at least 0")
+                raise DescError(f"{field.name} is {value!r}, expected at least 0")
 
     def exceeded(self, field: str) -> str:
         """The end of an error text: the limit, and how to set a higher one."""

@@ -9,7 +9,7 @@ from jaxdml._graph.evaluate import folded, unknown_shapes
 from jaxdml._graph.graph import without_dead
 from jaxdml._graph.weights import with_weights
 from jaxdml._quantized.kinds import DIRECTML, ONNXRUNTIME, QUANTIZED
-from jaxdml.errors import ModelError, api_boundary
+from jaxdml.errors import ArgumentTypeError, DescError, ModelError, api_boundary
 from jaxdml.onnx import _operators  # noqa: F401 # adds the operators to the table
 from jaxdml.onnx._convert import to_graph
 from jaxdml.onnx._file import Reader
@@ -38,15 +38,16 @@ def load(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> 
       The model; its `apply` is a pure function of its `params` and inputs.
 
     Raises:
+      DescError: if an argument is wrong; it is an ArgumentTypeError if its type is wrong.
       ModelError: if the model cannot be read or run; the error lists every problem at once.
 
     Source: https://onnx.ai/onnx/operators and
     https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
     """
     if numerics not in (DIRECTML, ONNXRUNTIME):
-        raise ValueError(f"numerics is {numerics!r}, expected {DIRECTML!r} or {ONNXRUNTIME!r}")
+        raise DescError(f"numerics is {numerics!r}, expected {DIRECTML!r} or {ONNXRUNTIME!r}")
     if not isinstance(limits, Limits):
-        raise TypeError(f"limits is of type {type(limits).__name__}, expected jaxdml.onnx.Limits")
+        raise ArgumentTypeError(f"limits is of type {type(limits).__name__}, expected jaxdml.onnx.Limits")
     budget = Budget(limits)
     reader = Reader(model, budget)
     graph, problems = to_graph(reader, numerics)

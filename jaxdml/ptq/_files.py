@@ -46,6 +46,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
 
     Raises:
       PtqError: if model is not a `jaxdml.ptq.Model`.
+      PtqFileNotFoundError: if the folder of path does not exist.
       OSError: if the file cannot be written.
     """
     if not isinstance(model, Model):
@@ -69,7 +70,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
     }
     arrays[TEXT] = np.frombuffer(json.dumps(text, default=int).encode(), np.uint8)
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
+        raise PtqFileNotFoundError(f"there is no folder {path.parent} to write {path.name} to").at(path.parent)
     written = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
         with open(written, "wb") as file:
@@ -113,8 +114,8 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             structs, calibrated, shapes = _tree(text["params"]), _tree(text["calibrated"]), text["shapes"]
             signature, modes = tuple(text["signature"]), text["modes"]
     except OSError as error:
-        kind = PtqFileNotFoundError if isinstance(error, FileNotFoundError) else PtqError
-        raise kind(f"{path} cannot be read: {error.strerror or error}") from error
+        text, is_missing = f"{path} cannot be read: {error.strerror or error}", isinstance(error, FileNotFoundError)
+        raise (PtqFileNotFoundError(text).at(path) if is_missing else PtqError(text)) from error
     except DAMAGE as error:
         if isinstance(error, PtqError):
             raise

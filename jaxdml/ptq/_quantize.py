@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdml.errors import PtqError, api_boundary
-from jaxdml.ptq._calibrate import batches_of, observed
+from jaxdml.ptq._calibrate import batches_of, named, observed
 from jaxdml.ptq._choose.checks import check_function, check_params
 from jaxdml.ptq._choose.modes import check_matches, modes_of
 from jaxdml.ptq._choose.rule import Products, Rule, check_one_of, rules_of
@@ -19,6 +18,7 @@ from jaxdml.ptq._grids.ranges import integer_type, scale_and_zero_point
 from jaxdml.ptq._integers.insert import quantized_graph
 from jaxdml.ptq._model import Model
 from jaxdml.ptq._trace.traced import Traced
+from jaxdml.typing import DType
 
 TYPES = ("uint8", "int8")
 WIDE = np.dtype(np.uint16)
@@ -30,7 +30,7 @@ def quantize(
     params: Any,
     batches: Iterable[Any],
     *,
-    activations: chex.ArrayDType = jnp.uint8,
+    activations: DType = jnp.uint8,
     observer: str | Observer = "minmax",
     products: Products = "static",
     rules: Sequence[Rule] = (),
@@ -67,7 +67,9 @@ def quantize(
     check_params(apply, params)
     first, batches = batches_of(batches)
     traced = Traced(apply, params)
-    unit = unit_of(traced.program(first), lambda graph, _: modes_of(graph, products, rules))
+    with named(0):
+        program = traced.program(first)
+    unit = unit_of(program, lambda graph, _: modes_of(graph, products, rules))
     check_function(unit.builder)
     check_matches(unit.layers(), rules)
     if not unit.bodies and all(mode == "float" for mode in unit.modes.values()):
