@@ -48,8 +48,8 @@ class Traced:
         """Traces the function for the inputs with which it was quantized.
 
         Raises:
-          PtqError: if the function cannot be traced, or if its equations differ from those that were quantized, because the
-            function has changed.
+          PtqError: if the function cannot be traced, or if it has changed: its equations differ from those that were
+            quantized.
         """
         # JAX caches the trace of a function object, but the function may compute something else by now.
         program = self._program(lambda *arguments: self.apply(*arguments), inputs, SAME)
