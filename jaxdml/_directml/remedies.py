@@ -3,6 +3,7 @@
 The checks call these functions after they have validated sizes: a size that is not an int is symbolic.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Container, Sequence
@@ -126,36 +127,53 @@ LAYOUTS = {  # keyed by the number of spatial dimensions
 
 
 def channels(desc: Any) -> Remedy:
-    """For an input and a filter whose channels do not fit: transpose one of them, change group_count, or do both."""
-    input, filter = desc.input_tensor.sizes, desc.filter_tensor.sizes
-    layout = LAYOUTS[len(input) - 2]
-    either = Remedy(
-        f"channels are dimension 1 of both tensors: write input.transpose{layout.data_axes} for {layout.data_last}, "
-        f"filter.transpose{layout.filter_axes} for {layout.filter_last}",
-        f"channels are dimension 1 of both tensors: Strides can describe {layout.data_last} or {layout.filter_last}",
-    )
-    if filter[-2] * desc.group_count in (input[1], input[-1]):  # the filter may have its channels last
-        return either
-    first, last = (_fitting_groups(size, filter) for size in (input[1], input[-1]))
-    transpose = f"input.transpose{layout.data_axes}"
-    if last == desc.group_count:
-        text = f"takes {layout.data}: write"
-        return Remedy(f"jaxdml {text} {transpose}", f"DirectML {text} such Sizes, and Strides for {layout.data_last}")
-    if not first:
-        return either
-    groups = f"write group_count={first}"
-    if not last:
-        return Remedy(groups, groups)
-    return Remedy(
-        f"{groups}, or {transpose} and group_count={last} for {layout.data_last}",
-        f"{groups}, or {layout.data} Sizes and group_count={last} with Strides for {layout.data_last}",
-    )
+    """For channels that do not fit: transposes and group counts with which they do, or else what the filter must be."""
+    sizes, filter, groups = desc.input_tensor.sizes, desc.filter_tensor.sizes, desc.group_count
+    layout = LAYOUTS[len(sizes) - 2]
+    is_square = len(filter) == 4 and isinstance(sum(filter), int) and filter[2] == filter[3] < max(filter[:2])
+
+    def fitting(turns: Sequence[bool], *, regroup: bool) -> list[tuple[bool, bool, int]]:
+        choices = []
+        for of_filter, of_input in itertools.product(turns, (False, True)):
+            data = tuple(sizes[axis] for axis in layout.data_axes) if of_input else sizes
+            weights = tuple(filter[axis] for axis in layout.filter_axes) if of_filter else filter
+            is_known = isinstance(data[1] + weights[1], int)
+            count = groups if not regroup else data[1] // weights[1] if is_known else 0
+            if _fits(desc, data, weights, count):
+                choices.append((of_input, of_filter, count))
+        return choices
+
+    turns = (False,) if is_square and filter[0] != filter[1] else (False, True)  # 3x3 is a kernel, 8x1 is not
+    choices = fitting(turns, regroup=False)
+    if all(of_filter for _, of_filter, _ in choices):
+        choices = fitting((False,), regroup=True) + choices
+    if not choices and groups == 1:
+        choices = fitting(turns, regroup=True)
+    outputs = f" and a multiple of {groups} output channels" if groups > 1 else ""
+    otherwise = f"give a filter with {sizes[1] // groups} input channels{outputs}"
+    otherwise = f"give a group_count that divides {sizes[1]}" if sizes[1] % groups else otherwise
+
+    def text(data: str, weights: str, strides: str) -> str:
+        advice = []
+        for *turned, count in choices:
+            steps = [*itertools.compress((data, weights), turned), *[f"group_count={count}"] * (count != groups)]
+            kinds = " and ".join(itertools.compress((layout.data_last, layout.filter_last), turned))
+            advice.append(" and ".join(steps) + (f" {strides}for {kinds}" if kinds else ""))
+        return f"write {', or '.join(advice)}" if advice else otherwise
+
+    array = "filter.array" if desc.filter_tensor.flags else "filter"  # prepared weights have no transpose
+    in_call = text(f"input.transpose{layout.data_axes}", f"{array}.transpose{layout.filter_axes}", "")
+    return Remedy(in_call, text(f"{layout.data} Sizes", f"{layout.filter} Sizes", "with Strides "))
 
 
-def _fitting_groups(channels: int, filter: Shape) -> int:
-    """The group count with which the filter fits an input of `channels` channels, or 0 if there is none."""
-    groups, rest = divmod(channels, filter[1])
-    return groups if isinstance(groups, int) and not (rest or filter[0] % groups) else 0
+def _fits(desc: Any, input: Shape, filter: Shape, groups: int) -> bool:
+    """Whether channels and kernel of such a filter fit such an input; sizes that are symbolic fit."""
+    windows = zip(input[2:], filter[2:], desc.dilations, desc.start_padding, desc.end_padding, strict=True)
+    return (
+        input[1] == filter[1] * groups
+        and not filter[0] % groups
+        and all(not isinstance(n + k, int) or (k - 1) * step < n + start + end for n, k, step, start, end in windows)
+    )
 
 
 def outputs_first(filter: Shape, parameter: TensorDesc | None) -> str | Remedy:
