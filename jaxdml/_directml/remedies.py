@@ -9,6 +9,8 @@ import re
 from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+
 from jaxdml._directml.data_types import DataType
 from jaxdml._directml.desc import Slot, TensorDesc
 from jaxdml._directml.feature_levels import FeatureLevel
@@ -100,10 +102,34 @@ def even_blocks(axis: int, blocks: Any, size: Any) -> str:
     return f"pad the input to {padded} in dimension {axis}, or give a number of values that divides {size}"
 
 
-def transpose_b(b: TensorDesc) -> Remedy:
-    """For weights [N, K], which other libraries use."""
-    transposed = "b.T" if len(b.sizes) == 2 else "b.swapaxes(-1, -2)"
-    return Remedy(f"{'prepare' if b.flags else 'write'} {transposed}", "Strides can describe [N, K] data")
+def matched(a: TensorDesc, b: TensorDesc, matrix: int) -> str:
+    """What to write for `a` and `b` so that their sizes fit, if anything, in sums or, if `matrix` is 2, in products."""
+    for turned in ("", "b", "a"):  # b first: other libraries have weights [N, K]
+        pair = {name: (*s[:-2], *s[:-3:-1]) if name == turned else s for name, s in (("a", a.sizes), ("b", b.sizes))}
+        try:
+            leading = jnp.broadcast_shapes(*(sizes[: len(sizes) - matrix] for sizes in pair.values()))
+        except ValueError:
+            continue
+        if not matrix or pair["a"][-1] == pair["b"][-2]:
+            whole = {name: (*leading, *sizes[len(sizes) - matrix :]) for name, sizes in pair.items()}
+            steps = {name: _step(name, sizes, whole[name], name == turned) for name, sizes in pair.items()}
+            verbs = {"a": "write", "b": "prepare" if b.flags else "write"}
+            advice = [f"{verbs[name]} {step}" for name, step in steps.items() if step != name]
+            vmap = (
+                f", or use jax.vmap over a stack of {other}"
+                for name, other in ("ab", "ba")
+                if not turned and not advice[1:] and whole[name][1:] == pair[name]
+            )
+            return " and ".join(advice) + "".join(vmap)
+    return ""
+
+
+def _step(name: str, sizes: Shape, whole: Shape, is_turned: bool) -> str:
+    """Expands a tensor to the sizes `whole`; `sizes` are those behind the transpose if it is turned."""
+    step = name + (".T" if len(sizes) == 2 else ".swapaxes(-1, -2)") * is_turned
+    if sizes == whole:
+        return step
+    return f"{step}[None]" if whole == (1, *sizes) else f"jnp.broadcast_to({step}, {whole})"
 
 
 # Convolutions --------------------------------------------------------------------------------------------------------

@@ -87,10 +87,17 @@ def remedy_of_inequality(page: Page, what: str, slot: Slot, first: Slot, mine: A
         is_reshaped = what == "dimension_count" and len(aligned(slot.tensor.sizes, theirs)) == theirs
         form = _reshaped if is_reshaped else _broadcasting
         return Remedy(lambda shape: form(argument, shape, first.tensor.sizes), in_desc)
-    in_call = "tensors do not broadcast, use jax.vmap or jnp.broadcast_to"
+    matrix = -fields_of(page.desc)[slot.field].batch
+    in_call = f"give {argument} the sizes of {other}"
+    if slot.row == "BTensor":
+        in_call = "give b the rank of a, and as many rows as a has columns" if matrix else in_call
+        in_call = remedies.matched(first.tensor, slot.tensor, matrix) or in_call
+    elif slot.row == "FilterTensor" and mine > theirs:
+        in_call = "write input[None] for a batch of one, or use jax.vmap over a stack of filter"
+    elif slot.row == "FilterTensor":
+        is_one = slot.tensor.sizes[0] == first.tensor.sizes[1] != slot.tensor.sizes[1]
+        in_call = f"write filter[{'None] for one output channel' if is_one else ':, :, None] for a kernel of height 1'}"
     if what == "dimension_count":
-        if mine == theirs + 1:
-            in_call = f"write {other}[None] for a batch of one, or use jax.vmap over a stack of {argument}"
         return Remedy(in_call, f"give both {shown_fact(mine)} sizes, or both {shown_fact(theirs)}")
     return Remedy(in_call, "tensors do not broadcast: write equal sizes, and strides of 0 where values are repeated")
 

@@ -126,7 +126,7 @@ def test_hand_written_descs_are_right(operator):
 
 BROADCAST = "; give scale one value, one for each entry of a dimension, or sizes that broadcast to [2, 3]"
 REPEATED = "; write sizes=(2, 3), and strides of 0 where values are shared"
-NOT_BROADCAST = "; tensors do not broadcast, use jax.vmap or jnp.broadcast_to"
+NOT_BROADCAST = "; write jnp.broadcast_to(b, (2, 3))"
 EQUAL = "; tensors do not broadcast: write equal sizes, and strides of 0 where values are repeated"
 FOUR = "; give a filter with 4 input channels"
 
@@ -150,7 +150,9 @@ FOUR = "; give a filter with 4 input channels"
         (ADD, {"a_scale": np.ones(3, np.float32)}, {"a_scale_tensor": f32(1, 3)}, "6_4",
          "; there are 3 values", "; there are 3 values"),
         (ADD, {}, {}, "3_1", "", ""),
-        (MATRIX_MULTIPLY, {"b": np.zeros((2, 4, 6), np.int8)}, {"b_tensor": tensor_of("INT8", 2, 4, 6)}, "6_4", "", ""),
+        (MATRIX_MULTIPLY, {"b": np.zeros((2, 4, 6), np.int8)}, {"b_tensor": tensor_of("INT8", 2, 4, 6)}, "6_4",
+         "; write a.swapaxes(-1, -2)", "; Strides can transpose or repeat data"),
+        (MATRIX_MULTIPLY, {"b": np.zeros((2, 3, 6), np.int8)}, {"b_tensor": tensor_of("INT8", 2, 3, 6)}, "6_4", "", ""),
         (MATRIX_MULTIPLY, {"a_scale": np.ones((5, 1), np.float32)}, {"a_scale_tensor": f32(1, 5, 1)}, "6_4",
          "; one for each column or matrix is not possible", "; one for each column or matrix is not possible"),
         (MATRIX_MULTIPLY, {"a_scale": np.ones(4, np.float32)}, {"a_scale_tensor": f32(1, 1, 4)}, "6_4",
@@ -178,7 +180,7 @@ FOUR = "; give a filter with 4 input channels"
          "; the filter is [O, I, H, W]: write filter.transpose(3, 2, 0, 1) for an HWIO filter",
          "; the filter is [O, I, H, W]: Strides can describe an HWIO filter"),
         (MATRIX_MULTIPLY, {"b": s8(2, 7, 5)}, {"b_tensor": tensor_of("INT8", 2, 7, 5)}, "6_4",
-         "; write b.swapaxes(-1, -2)", "; Strides can describe [N, K] data"),
+         "; write b.swapaxes(-1, -2)", "; Strides can transpose or repeat data"),
         (DEQUANTIZE, {"zero_point": np.ones((2, 3), np.int32)}, {"zero_point_tensor": tensor_of("INT32", 2, 3)}, "6_4",
          "; if UINT8 holds its values, write zero_point.astype(jnp.uint8)", "; write data_type=DataType.UINT8"),
         (CONVOLUTION, {}, {}, "2_0", "", ""),
@@ -274,7 +276,7 @@ def test_advice_that_leads_on():
         (lambda: jax.jit(dml.element_wise_quantize_linear)(floats, 0.1, 3), "; write jnp.uint8(...)"),
         (
             lambda: dml.quantized_linear_matrix_multiply(x, 0.1, 3, x[0, 0], 0.1, 3, 0.5, 3),
-            "; tensors do not broadcast, use jax.vmap or jnp.broadcast_to",
+            "; write jnp.broadcast_to(b, (1, 2, 5, 5))",
         ),
         (
             lambda: dml.element_wise_quantize_linear(floats.astype(np.float16), np.float32(0.1).reshape(1)),
