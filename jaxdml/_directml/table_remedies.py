@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxdml._directml import remedies
 from jaxdml._directml.data_types import BYTES, DataType
-from jaxdml._directml.desc import Slot, fields_of, parameters_of
+from jaxdml._directml.desc import Slot, fields_of, page_name, parameters_of
 from jaxdml._directml.messages import Remedy, listed
 from jaxdml._directml.page import Page
 from jaxdml._directml.pages import converter
@@ -49,7 +49,8 @@ def _conversion(page: Page, slot: Slot, argument: str, received: DataType, allow
     if slot.role.parameter == "zero_point":
         if is_float:
             return remedies.float_zero_point(slot.argument, parameters_of(page.desc))
-        return f"convert it with {argument}.astype to its tensor's type, if that type holds its values"
+        expected = slot.owner.data_type if slot.owner else allowed[0]
+        return remedies.retyped_zero_point(argument, received, expected, page_name(slot.role.of))
     wide = f".astype(jnp.{received.name.lower().replace('4', '8')})" if received.is_packed else ""
     if wants_float and not is_float and not slot.role.parameter and received.bits <= 32:
         return f"dequantize it first: {converter('integer', 'float')}({argument}{wide}, scale, zero_point)"
