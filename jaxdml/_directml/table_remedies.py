@@ -23,7 +23,13 @@ def remedy_of(page: Page, slot: Slot, rule: str, received: Any, expected: Any) -
         in_desc = remedies.tuple_of_one(slot.field) if spec.is_many else f"write {slot.field}=TensorDesc(...)"
         return Remedy(f"give {slot.argument}", in_desc)
     low, high = expected
-    return Remedy(f"reshape {slot.argument}", f"give it {low if low == high else f'{low} to {high}'} sizes")
+    in_call, missing = f"reshape {slot.argument}", (high if slot.row == "FilterTensor" else low) - received
+    if received < low:
+        kept = [":"] * received if slot.row in page.weights else []  # of a vector b, a column
+        in_call = f"write {slot.argument}[{', '.join(kept + ['None'] * missing)}]"
+        if slot.row == "FilterTensor":
+            in_call += f", or filter[{', '.join(kept + ['None'] * (missing - 1))}] for an input of rank {low}"
+    return Remedy(in_call, f"give it {low if low == high else f'{low} to {high}'} sizes")
 
 
 def retyped(page: Page, slot: Slot, argument: str, received: DataType, allowed: tuple[DataType, ...]) -> str | Remedy:

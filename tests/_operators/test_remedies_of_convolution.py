@@ -177,6 +177,27 @@ def test_symbolic_channels_are_no_group_count():
         assert str(error.value).endswith(remedy)
 
 
+@pytest.mark.parametrize(
+    ("shape", "filter", "of_image", "of_row"),
+    [((1, 4, 6, 7), (8, 4), "filter[:, :, None, None]", ""), ((1, 4, 9), (8, 4), "", "filter[:, :, None]"),
+     ((1, 1, 6, 7), (8,), "filter[:, None, None, None]", ""), ((6, 7), (8, 1, 3, 3), "input[None]", "")],
+)  # fmt: skip
+def test_missing_dimensions_are_written(shape, filter, of_image, of_row):
+    x, f = RNG.integers(0, 256, shape, np.uint8), RNG.integers(-128, 128, filter).astype(np.int8)
+    advice = str(error_of(x, f)).partition("; write ")[2]
+    assert advice.startswith(of_image)
+    assert advice.endswith(f"{of_row} for an input of rank 3" if len(filter) < 3 else "input[None]")
+    made = {"input": x, "filter": f}
+    if of_row:
+        made["filter"] = eval(of_row, made)
+    else:
+        made[of_image.partition("[")[0]] = eval(advice.partition(", or")[0], made)
+    if len(shape) == 2:  # the second step
+        advice = str(error_of(made["input"], f)).partition("; write ")[2].partition(" for ")[0]
+        made["input"] = eval(advice, made)
+    assert_same_values(convolve(made["input"], made["filter"]), convolve(made["input"], made["filter"], reference))
+
+
 X, F = RNG.integers(0, 256, (1, 2, 9, 10), np.uint8), RNG.integers(-128, 128, (3, 2, 3, 4)).astype(np.int8)
 
 

@@ -228,6 +228,17 @@ def test_matrices_that_do_not_fit(a, b, advice):
         assert_same_bits(multiply(made["a"], made["b"]), expected)
 
 
+def test_vectors_become_matrices():
+    """A row of A and a column of B."""
+    a, b = RNG.integers(0, 256, 8, np.uint8), RNG.integers(-128, 128, 8).astype(np.int8)
+    row = after(error_of(dml.matrix_multiply_integer, a, None, b, None), "; write ")
+    assert row == "a[None]"
+    column = after(error_of(dml.matrix_multiply_integer, a[None], None, b, None), "; write ")
+    assert column == "b[:, None]"
+    got = dml.matrix_multiply_integer(eval(row, {"a": a}), None, eval(column, {"b": b}), None)
+    assert_same_bits(got, np.int32([[a.astype(np.int32) @ b.astype(np.int32)]]))
+
+
 @pytest.mark.parametrize(
     ("a", "b", "advice"),
     [
