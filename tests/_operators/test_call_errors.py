@@ -176,7 +176,7 @@ FOUR = "; give a filter with 4 input channels"
         (CONVOLUTION, {"filter_scale": steps(1, 1, 1, 6)}, {"filter_scale_tensor": f32(1, 1, 1, 6)}, "6_4",
          "; write filter_scale.reshape(-1)", "; write sizes=(1, 6, 1, 1)"),
         (CONVOLUTION, {"bias": np.ones(5, np.int32)}, {"bias_tensor": tensor_of("INT32", 1, 1, 1, 5)}, "6_4",
-         "; there are 5 values", "; there are 5 values"),
+         "; give bias the shape [6]", "; give it 6 values"),
         (CONVOLUTION, {"bias": np.ones(4, np.int32)}, {"bias_tensor": tensor_of("INT32", 1, 1, 1, 4)}, "6_4",
          "; the filter is [O, I, H, W]: write filter.transpose(3, 2, 0, 1) for an HWIO filter",
          "; the filter is [O, I, H, W]: Strides can describe an HWIO filter"),

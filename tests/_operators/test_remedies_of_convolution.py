@@ -260,10 +260,20 @@ def test_unknown_arguments_name_the_nearest():
 
 @pytest.mark.parametrize(
     ("outputs", "shape", "advice"),
-    [(2, (1,), ""), (2, (2, 1), "; write bias.reshape(-1, 1, 1)"), (3, (2,), "; there are 2 values")],
+    [
+        (2, (1,), "give bias the shape [2]"),
+        (2, (2, 1), "write bias.reshape(-1, 1, 1)"),
+        (3, (2,), "give bias the shape [3]"),
+    ],
 )
 def test_a_bias_of_another_number_or_form_is_told_so(outputs, shape, advice):
-    """One value is no list to count, two are the fewest that another form can hold."""
+    def biased(bias):
+        return dml.quantized_linear_convolution(X, 0.1, None, F[:outputs], 0.2, None, bias, 30.0, None)
+
+    bias = np.zeros(shape, np.int32)
     with pytest.raises(DescError) as error:
-        dml.quantized_linear_convolution(X, 0.1, None, F[:outputs], 0.2, None, np.zeros(shape, np.int32), 30.0, None)
-    assert str(error.value).endswith(f"[1, {outputs}, 1, 1]: one for each of the {outputs} output channels{advice}")
+        biased(bias)
+    assert str(error.value).endswith(f"[1, {outputs}, 1, 1]: one for each of the {outputs} output channels; {advice}")
+    wanted = eval(advice.partition("shape ")[2] or "()")
+    mended = np.zeros(wanted, np.int32) if wanted else eval(advice.removeprefix("write "), {"bias": bias})
+    assert biased(mended).shape[1] == outputs

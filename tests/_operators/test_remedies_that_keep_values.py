@@ -159,14 +159,14 @@ def test_a_filter_with_outputs_last(name, values):
     assert_same_bits(call["filter"], filter)
     assert dml.quantized_linear_convolution(**call).shape == (1, 16, 16, 16)
     error = error_of(dml.quantized_linear_convolution, **{**call, name: values[:5]})
-    assert str(error).endswith("; there are 5 values")
+    assert str(error).endswith("; give bias the shape [16]" if name == "bias" else "; there are 5 values")
 
 
 def test_one_value_says_nothing_of_the_layout():
     """Though the filter is one element wide."""
     x, filter = np.ones((1, 3, 8, 8), np.uint8), np.ones((2, 3, 3, 1), np.int8)
     error = error_of(dml.quantized_linear_convolution, x, 1, None, filter, 1, None, np.ones(1, np.int32), 1, None)
-    assert str(error).endswith("one for each of the 2 output channels")
+    assert str(error).endswith("one for each of the 2 output channels; give bias the shape [2]")
 
 
 def test_a_filter_of_one_dimension_with_outputs_last():
