@@ -113,14 +113,14 @@ def matched(a: TensorDesc, b: TensorDesc, matrix: int) -> str:
         if not matrix or pair["a"][-1] == pair["b"][-2]:
             whole = {name: (*leading, *sizes[len(sizes) - matrix :]) for name, sizes in pair.items()}
             steps = {name: _step(name, sizes, whole[name], name == turned) for name, sizes in pair.items()}
-            verbs = {"a": "write", "b": "prepare" if b.flags else "write"}
-            advice = [f"{verbs[name]} {step}" for name, step in steps.items() if step != name]
-            vmap = (
-                f", or use jax.vmap over a stack of {other}"
-                for name, other in ("ab", "ba")
-                if not turned and not advice[1:] and whole[name][1:] == pair[name]
-            )
-            return " and ".join(advice) + "".join(vmap)
+            advice = [
+                f"{'prepare' if name == 'b' and b.flags else 'write'} {step}"
+                for name, step in steps.items()
+                if step != name
+            ]
+            stacks = [other for name, other in ("ab", "ba") if whole[name][1:] == pair[name]]
+            is_stack = stacks and not turned and not advice[1:]
+            return " and ".join(advice) + (f", or use jax.vmap over a stack of {stacks[0]}" if is_stack else "")
     return ""
 
 

@@ -67,10 +67,7 @@ class Converter:
         return value
 
     def has_type(self, name: str, value: Any, expected: Any = None) -> None:
-        """Checks that DirectML has the array's type, which is `expected` for a zero point.
-
-        The error for a float recommends float32 where that is allowed.
-        """
+        """Checks that DirectML has the array's type. The error recommends `expected`, or float32 for a float."""
         if value is None or DataType.of(value.dtype) != DataType.UNKNOWN:
             return
         allowed = self._types(name)
