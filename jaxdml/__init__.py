@@ -2,6 +2,7 @@
 
 import importlib as _importlib
 import typing as _typing
+from importlib.util import find_spec as _find_spec
 
 from jaxdml import descs
 from jaxdml._arithmetic.kernel_library import kernels, use_kernels
@@ -79,7 +80,8 @@ else:  # with this `__getattr__`, type checkers would accept every name
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_SUBMODULES})
+    absent = {"onnx"} if _find_spec("onnx") is None else set[str]()  # `help` imports what is listed
+    return sorted({*globals(), *_SUBMODULES} - absent)
 
 
 # Reprs, tracebacks and pickles name the public module `jaxdml` instead of the private one.

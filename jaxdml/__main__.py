@@ -101,7 +101,7 @@ def _compare(calls: list[digits.Call]) -> int:
 
 def _compare_onnx() -> int:
     """Runs a model that onnxruntime quantized; returns the number of logits that differ from onnxruntime's."""
-    _show("\nThe same network in a file that onnxruntime's quantizer wrote, beside onnxruntime's own logits:\n")
+    _show("\nThe same network, quantized by onnxruntime; jaxdml's logits are compared with onnxruntime's:\n")
     if importlib.util.find_spec("onnx") is None:
         _show("not run: this needs the package onnx; run pip install 'jaxdml[onnx]'")
         return 0

@@ -1,12 +1,17 @@
 """The exceptions. Every error about a call or a desc is a DescError, which names the operator, tensor and rule."""
 
+import errno as _errno
 import functools
+import os
+import sys
 import traceback
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import jax
+
+_INTERNAL = frozenset({"jaxdml", "jax", "jaxlib", "numpy", "onnx", "google", *sys.stdlib_module_names})
 
 
 class DescError(ValueError):
@@ -65,7 +70,7 @@ class FeatureLevelError(DescError):
 
 
 class ArgumentTypeError(DescError, TypeError):
-    """An argument has a Python type that is neither a tensor nor a static option."""
+    """An argument has a wrong Python type or an unknown name, or a call has too many or too few arguments."""
 
 
 class ModelError(ValueError):
@@ -87,23 +92,33 @@ class PtqError(ValueError):
     """A float function cannot be quantized as requested, or a quantized model is called with wrong arguments."""
 
 
-class ModelFileNotFoundError(ModelError, FileNotFoundError):
-    """A file of an ONNX model does not exist."""
+class _MissingFileError(FileNotFoundError):
+    """The attributes of this class and its instances, unlike those of OSError, survive pickling."""
+
+    errno, strerror = _errno.ENOENT, os.strerror(_errno.ENOENT)
+    filename: str | None = None
+
+    def at(self, path: str | os.PathLike[str]) -> Self:
+        self.filename = os.fspath(path)
+        return self
 
 
-class PtqFileNotFoundError(PtqError, FileNotFoundError):
-    """The file that `jaxdml.ptq.load` should read does not exist."""
+class ModelFileNotFoundError(ModelError, _MissingFileError, FileNotFoundError):
+    """A file of an ONNX model does not exist; `filename` is its path."""
 
 
-class DxDispatchFileNotFoundError(DxDispatchError, FileNotFoundError):
-    """A file of a DxDispatch model does not exist."""
+class PtqFileNotFoundError(PtqError, _MissingFileError, FileNotFoundError):
+    """The file that `ptq.load` should read, or the folder that `ptq.save` should write to, is missing: `filename`."""
+
+
+class DxDispatchFileNotFoundError(DxDispatchError, _MissingFileError, FileNotFoundError):
+    """A file of a DxDispatch model does not exist; `filename` is its path."""
 
 
 def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a public function: the traceback of a jaxdml error ends with the caller's frame and that of `call`.
+    """Decorates a public function: behind `call`, jaxdml errors and their causes show only frames of the user's code.
 
-    All frames stay if `jax_traceback_filtering` is "off", or if some belong to a package other than jaxdml and
-    JAX, for instance to a function that jaxdml traces.
+    That is for instance a function that jaxdml traces. All frames stay if `jax_traceback_filtering` is "off".
     """
 
     @functools.wraps(function)
@@ -111,14 +126,28 @@ def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except (DescError, DxDispatchError, ModelError, PtqError) as error:
-            if jax.config.jax_traceback_filtering == "off" or not _is_internal(error.__traceback__):
+            if jax.config.jax_traceback_filtering == "off":
                 raise
-            cause = error.__cause__  # the text of the cause, such as an OSError, is shown without frames
-            raise error.with_traceback(None) from cause and cause.with_traceback(None)
+            _show_only_user(error)
+            raise error from error.__cause__
 
     return call
 
 
-def _is_internal(frames: TracebackType | None) -> bool:
-    packages = {frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in traceback.walk_tb(frames)}
-    return packages <= {"jaxdml", "jax", "contextlib"}
+def api_class[T](kind: type[T]) -> type[T]:
+    """Decorates a public class whose constructor validates: makes the constructor an `api_boundary`."""
+    kind.__init__ = api_boundary(kind.__init__)  # type: ignore[method-assign]
+    return kind
+
+
+def _show_only_user(error: BaseException | None) -> None:
+    """Takes the frames of jaxdml, and of the packages that it calls, from an error and its causes."""
+    seen = list[BaseException]()
+    while error is not None and error not in seen:  # an error may be its own cause
+        frames = None
+        for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+            if frame.f_globals.get("__name__", "").partition(".")[0] not in _INTERNAL:
+                frames = TracebackType(frames, frame, frame.f_lasti, line)
+        error.__traceback__ = frames
+        seen.append(error)
+        error = error.__cause__

@@ -34,7 +34,7 @@ def _flushed(x: Array) -> Array:
 
 
 def _product(x: Array, y: Array) -> Array:
-    """The float32 product, flushed if it is subnormal after rounding to 24 bits, as on processors that flush."""
+    """The float32 product, flushed if it is subnormal after rounding to 24 bits with an unbounded exponent."""
     fraction, exponent = np.frexp(x.astype(np.float64) * y)  # exact: 48 bits
     rounded = np.ldexp(fraction.astype(np.float32).astype(np.float64), exponent)
     small = np.abs(rounded) < np.finfo(np.float32).smallest_normal
@@ -103,7 +103,7 @@ def quantized_linear_matrix_multiply(
     output_scale: Any, output_zero_point: Any, *, output_dtype: Any = None,
 ) -> Array:  # fmt: skip
     """[..., M, K] times [..., K, N]; scales and zero points broadcast as in NumPy."""
-    # The products of 9-bit integers and their sums are exact in float64, whose matrices NumPy multiplies fast.
+    # The products of 9-bit integers and their sums are exact in float64, and NumPy multiplies float64 matrices fast.
     exact = _minus(a, a_zero_point).astype(np.float64) @ _minus(b, b_zero_point).astype(np.float64)
     accumulator = _wrapped(exact.astype(np.int64))
     dtype = _output_dtype(output_dtype, output_zero_point, a.dtype)

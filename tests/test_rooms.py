@@ -15,7 +15,7 @@ import jaxdml
 PACKAGE = Path(jaxdml.__file__).parent
 # folder: rooms, floors and arrows at most
 LIMITS = {
-    "jaxdml": (19, 8, 53),
+    "jaxdml": (19, 8, 54),
     "jaxdml/onnx": (11, 6, 25),
     "jaxdml/ptq": (12, 7, 36),
 }
@@ -37,7 +37,7 @@ def imported(path):
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "_typing.TYPE_CHECKING"):
             node.body = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -73,7 +73,7 @@ def _padded(x: Array, axis: int, is_needed: bool) -> Array:
 
 
 def arrange_matrix(values: Array) -> tuple[Array, str]:
-    """The values in layout "NK", which is faster; for a single product the transpose would cost more than it saves."""
+    """Prepares weights in layout "NK", which is faster. Arrays are not transposed: for one product it does not pay."""
     return in_layout(values, "NK"), "NK"
 
 
@@ -94,11 +94,11 @@ def conv(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Se
 def _by_form(
     form: windows.Form, filter: PreparedFilter, strides: tuple[int, ...], dilations: tuple[int, ...]
 ) -> Callable[[Array, Array], Array]:
-    """`form` as a function of x and the filter's values, with its own rule for vmap.
+    """The method `form` as a function of x and the filter's values, with its own rule for vmap.
 
     A vmap over only x becomes part of the batch. For a vmap over filters, JAX would make a grouped convolution, which
-    is slow: filters that share x become one matrix product, and filters with an x each run in a loop. Large kernels
-    run in a loop, too, because a matrix product copies x once for each element of the kernel.
+    is slow. Filters that share x become one matrix product; filters that each have their own x run in a loop. Large
+    kernels run in a loop, too, because a matrix product copies x once for each element of the kernel.
     """
 
     def run(x: Array, values: Array) -> Array:
@@ -133,8 +133,8 @@ def _channels_last(x: Array, filter: PreparedFilter, strides: Sequence[int], dil
     if x.ndim == 3:  # the kernel takes two spatial dimensions
         lifted = dataclasses.replace(filter, values=values[None, None], layout="HWIO")
         return _channels_last(x[:, :, None], lifted, (1, *strides), (1, *dilations))[:, :, 0]
-    # XLA would fold the transpose into the convolution, which then has no kernel. A column in between, which the
-    # convolution's negative padding removes, and a barrier prevent that.
+    # XLA has no kernel for the convolution if it folds the transpose into it. A barrier and an added column prevent
+    # that; the convolution's negative padding removes the column.
     x = lax.pad(lax.transpose(x, (0, 2, 3, 1)), np.int8(0), [(0, 0, 0), (0, 0, 0), (0, 1, 0), (0, 0, 0)])
     x = replicated_in_space(lax.optimization_barrier(x), 1, 2)
     total = lax.conv_general_dilated(
@@ -160,8 +160,7 @@ def arrange_filter(values: Array, group_count: int) -> tuple[Array, str]:
     order = (0, *range(3, values.ndim), 2, 1)
     if isinstance(values, np.ndarray):
         return values.transpose(order), f"{space}IO"
-    # XLA would fold the transpose into the convolution, which then has no kernel. Padding and slicing in between
-    # prevent that.
+    # XLA has no kernel for the convolution if it folds the transpose into it. Padding and slicing prevent that.
     values = lax.transpose(values, order)
     values = lax.pad(values, np.int8(0), [(0, int(axis == 1), 0) for axis in range(values.ndim)])
     return lax.slice_in_dim(values, 0, values.shape[1] - 1, axis=1), f"{space}IO"
@@ -171,8 +170,8 @@ def _suits_convolution(outputs: int, channels: int, elements: int, group_count: 
     """Whether XLA:CPU's int8 convolution takes such a filter, and is faster than a matrix product.
 
     The convolution needs more than 16 input or output channels. A matrix product is faster for a 1 x 1 kernel, for few
-    input channels, and for a filter of a megabyte, which the convolution rereads for each row of the output. For groups
-    it is hardly faster, with one convolution per group; and XLA crashes if the channels of groups are sharded.
+    input channels, and for a filter of a megabyte, which the convolution rereads for each row of the output. One
+    convolution per group is hardly faster than that, and XLA crashes if the channels of groups are sharded.
     """
     is_wide = channels >= 8 and max(outputs, channels) > 16
     return is_wide and elements > 1 and group_count == 1 and outputs * channels * elements < 2**20

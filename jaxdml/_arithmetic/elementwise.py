@@ -1,4 +1,4 @@
-"""The elementwise operators on validated arrays. `rounding` has their arithmetic operations."""
+"""The elementwise operators on validated arrays. `rounding` defines fl, rne and sat."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Array = jax.Array
 
 @with_kernel(native_elementwise.DEQUANTIZE)
 def dequantized(x: Array, scale: Array, zero_point: Array | None) -> Array:
-    """fl(fl(x - zero_point) * scale), rounded once more if scale is FLOAT16, in scale's type."""
+    """fl(fl(x - zero_point) * scale), rounded once more if scale is float16; the result has scale's type."""
     return rounding.scaled(rounding.difference(x, zero_point), scale)
 
 
@@ -55,7 +55,7 @@ def extremes(x: Array) -> Array:
 
 
 def dynamically_quantized(x: Array, *, output_dtype: Any) -> tuple[Array, Array, Array]:
-    """x quantized with a scale and zero point from its range, and that scale and zero point, in shape [1, ...]."""
+    """The quantized x, its scale and its zero point, computed from its range; the latter two have shape [1, ...]."""
     x = lax.convert_element_type(x, jnp.float32)
     ends = extremes(x)
     low, high = (lax.squeeze(lax.slice_in_dim(ends, i, i + 1), (0,)) for i in range(2))

@@ -25,7 +25,7 @@ def unsigned(x: Array, dtype: np.dtype) -> Array:
 
 
 def signed_zero_point(zero_point: Array | None, dtype: np.dtype) -> Any:
-    """The int32 zero point of the result of `signed`, for a tensor of `dtype` with this zero point; None means 0."""
+    """The int32 zero point of signed(x), if x has type `dtype` and the given zero point; None means 0."""
     if zero_point is None:
         return None if dtype == jnp.int8 else np.int32(-128)
     zero_point = lax.convert_element_type(zero_point, jnp.int32)

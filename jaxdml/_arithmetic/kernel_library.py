@@ -16,14 +16,14 @@ VERSION = "0.2.0"  # the version of jaxdml-cpu that this package needs
 
 
 def _find() -> tuple[Any, str, bool]:
-    """The library or None, its name or the reason that there is none, and whether native kernels are the default."""
+    """The library, a text that describes it, and whether it is the default. Without a library: None, and the reason."""
     value = os.environ.get(ENVIRONMENT)
     wanted = value or "native"
     if wanted not in ("xla", "native", *SETS):
         raise ValueError(f"{ENVIRONMENT} is {wanted!r}, expected xla, native, {', '.join(SETS[:-1])} or {SETS[-1]}")
     library, reason = _load(wanted if wanted in SETS else "")
     if value and wanted != "xla" and library is None:
-        warnings.warn(f"{ENVIRONMENT} is {wanted}, and XLA's kernels run: {reason}.", stacklevel=2)
+        warnings.warn(f"{ENVIRONMENT} is {wanted}, but XLA's kernels run: {reason}.", stacklevel=2)
     return library, reason, wanted != "xla"
 
 
@@ -52,8 +52,8 @@ def _load(name: str) -> tuple[Any, str]:
 
 
 def _left_out(why: str) -> str:
-    warnings.warn(f"jaxdml-cpu is installed and left out: {why}. Install it again.", stacklevel=2)
-    return f"jaxdml-cpu is left out: {why}"
+    warnings.warn(f"jaxdml-cpu is installed but not used: {why}. Install it again.", stacklevel=2)
+    return f"jaxdml-cpu is not used: {why}"
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -107,8 +107,8 @@ def use_kernels(which: str) -> Iterator[None]:
     Source: https://docs.jax.dev/en/latest/ffi.html
     """
     if which not in ("native", "xla"):
-        sets = f"{ENVIRONMENT} chooses a set of instructions"
-        raise ValueError(f"use_kernels: which is {which!r}, expected 'native' or 'xla'; {sets}")
+        sets = f"to choose an instruction set, set the environment variable {ENVIRONMENT}"
+        raise ValueError(f"use_kernels: `which` is {which!r}, expected 'native' or 'xla'; {sets}")
     if which == "native" and _library is None:
         raise ValueError(f"use_kernels: there are no native kernels: {_reason}")
     with _chosen(which):

@@ -1,4 +1,4 @@
-"""The int8 products and convolutions, chosen by XLA's platform, and the layout of prepared weights.
+"""The int8 products and convolutions, for each platform of XLA, and the layout of prepared weights.
 
 All platforms' functions give the same integers.
 """

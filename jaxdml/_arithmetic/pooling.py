@@ -24,7 +24,7 @@ def mean_of_windows(
 ) -> Array:  # fmt: skip
     """The means of windows of 8-bit [N, C, *spatial], requantized. Scales and zero points: scalars or [1, C, 1, ...].
 
-    Padding stands for real zero. The divisor counts padding if include_padding.
+    Padding stands for real zero. The divisor counts padding if include_padding is set.
     """
     options: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations, "padding": padding}
     has_padding, count = any(map(any, padding)), jnp.asarray(math.prod(window), jnp.int32)

@@ -79,7 +79,7 @@ class Prepared(abc.ABC):
         """The array packed for the kernels of this process."""
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        """Without this NumPy would make an array of one object, and `np.save` a file that `np.load` refuses."""
+        """Without this method, NumPy would make an array of one object, and `np.load` refuses files of such arrays."""
         raise TypeError(f"{self} is a pytree of arrays, not an array; save its .array, or pickle it")
 
 
@@ -134,7 +134,7 @@ class PreparedFilter(Prepared):
       layout: the order of a group's dimensions: "OIHW" or "HWIO"; "OIW" or "WIO" for one spatial dimension.
       packed: uint8 [bytes], the filter packed for native kernels, or None.
       group_count: the number of groups.
-      array: the array that was prepared, ``[O, C / group_count, *kernel]``, behind any dimensions of vmap or scan.
+      array: the array that was prepared, ``[O, C / group_count, *kernel]``, after any dimensions of vmap or scan.
       shape: the shape of the array.
       ndim: the rank of the array.
     """
@@ -211,7 +211,7 @@ def swapped(x: Array) -> Array:
 
 
 def signed_filter(prepared: PreparedFilter) -> Array:
-    """The values in any layout, rearranged to [..., O, C / groups, *kernel]."""
+    """The values, whatever their layout, rearranged to [..., O, C / groups, *kernel]."""
     values = prepared.values
     if prepared.layout.endswith("IO"):
         first = values.ndim - len(prepared.layout)
@@ -221,7 +221,7 @@ def signed_filter(prepared: PreparedFilter) -> Array:
 
 
 def rows_of(prepared: PreparedFilter) -> Array:
-    """The values in any layout, rearranged to [groups, O / groups, C / groups * kernel]."""
+    """The values, whatever their layout, rearranged to [groups, O / groups, C / groups * kernel]."""
     values, groups = signed_filter(prepared), prepared.group_count
     # Two reshapes, because on explicit axes one reshape may merge dimensions or split them, but not both.
     rows = lax.reshape(values, (len(values), math.prod(values.shape[1:])))

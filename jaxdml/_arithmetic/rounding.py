@@ -1,16 +1,16 @@
 """Every rounding and saturation rule, written once, with guards that keep XLA from changing bits.
 
-`fl` rounds to float32, ties to even. All float arithmetic of the operators is in this file.
+`fl` rounds to float32 and `rne` to an integer, ties to even; `sat` clamps. All float arithmetic is in this file.
 
 Subnormals: DirectX's floating-point rules replace every subnormal operand and result of a float32 operation by a zero
 of its sign. FLOAT16 keeps its subnormals, which are normal numbers in float32. The rule must be explicit, because
 XLA:CPU flushes at run time but not in constant folding, and GPUs do not flush. `flushed` is called only where a
 subnormal can occur: the product of an integer and a flushed scale is zero or normal.
 
-Rewrites: XLA and LLVM keep integer results, but which float expressions they rewrite depends on the whole program.
+Rewrites: XLA and LLVM keep integer results, but they rewrite some float expressions, depending on the whole program.
 x / s becomes x * (1 / s) if s is a constant or a broadcast, (a / b) / c becomes a / (b * c), and a product and a sum
-become one fused multiply-add. Each rewrite changes bits. An `optimization_barrier` does not help: XLA removes it before
-LLVM fuses the multiply-add, and it costs a pass over memory. A select does help if no compiler can decide its
+become one fused multiply-add. Each rewrite changes bits. An `optimization_barrier` does not help: it costs a pass over
+memory, and XLA removes it before LLVM forms the multiply-add. A select does help if no compiler can decide its
 predicate. Flushing is such a select.
 
 Source: https://learn.microsoft.com/windows/win32/direct3d11/floating-point-rules
@@ -62,10 +62,10 @@ def _straight_through(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Ar
 
 
 def sealed(x: Array) -> Array:
-    """Floats x unchanged, behind a select that keeps XLA from merging x's rounding with operations that use x.
+    """x, an array of floats, unchanged. A select keeps XLA from merging x's rounding with operations that use x.
 
-    |x| + |x| < |x| is false for every float: rounding is monotonic, infinities are equal, NaN compares false. Neither
-    arm of the select is a constant, because LLVM moves an addition into a select with a constant arm.
+    |x| + |x| < |x| is false for every float: rounding is monotonic, inf + inf is inf, and comparisons with NaN are
+    false. Neither arm of the select is a constant: LLVM moves an addition into a select with a constant arm.
     """
     magnitude = lax.abs(x)
     twice = lax.add(magnitude, magnitude)
@@ -80,8 +80,8 @@ def rounded_to(x: Array, dtype: Any) -> Array:
 def product(x: Array, y: Array) -> Array:
     """fl(x * y) of flushed values, flushed where x * y, rounded to 24 bits, is below the smallest normal number.
 
-    Some processors flush before they round up to a normal number, others after that. So that all agree, a product of
-    numbers below 1 is scaled by 2**64: near the smallest normal number it is then normal, and `flushed` decides.
+    If a subnormal product rounds up to a normal number, some processors flush it and others do not. So that all agree,
+    a product of numbers below 1 is scaled by 2**64. Scaled products are normal: only `flushed` makes zeros of them.
     """
     larger = lax.max(lax.abs(x), lax.abs(y))
     factor = lax.select(lax.lt(larger, np.float32(1)), lax.full_like(larger, 2.0**64), lax.full_like(larger, 1))
@@ -98,8 +98,8 @@ def quotient(x: Array, y: Array) -> Array:
     """fl(x / y) of flushed values: never x * fl(1 / y), and never merged with a division that computed x or y.
 
     The quotient is not flushed: callers multiply it by at most 2**31 and round to integers, so a subnormal quotient
-    gives 0. Where x + y is NaN, so is the quotient, and NaN may replace y. Because of the select, the divisor is not a
-    constant or a broadcast, unless the dividend is one, too.
+    gives 0. The divisor is y, or NaN if x + y is NaN, which makes x / y NaN anyway. Because of this select, the divisor
+    is neither a constant nor a broadcast, unless x is one, too.
     """
     either = lax.add(x, y)
     return lax.div(x, lax.select(lax.ne(either, either), either, broadcast_like(y, either)))
@@ -112,7 +112,7 @@ def difference(x: Array, zero_point: Array | None) -> Array:
     zero_point = with_rank(zero_point, x.ndim)
     if x.dtype.itemsize < 4:
         return _float32(lax.sub(_int32(x), _int32(zero_point)))
-    # |x - zero_point| < 2**32, so the larger less the smaller, modulo 2**32, is the magnitude.
+    # |x - zero_point| < 2**32, so the larger minus the smaller, modulo 2**32, is the magnitude.
     wide_x, wide_zero_point = (lax.convert_element_type(z, jnp.uint32) for z in (x, zero_point))
     above, below = lax.sub(wide_x, wide_zero_point), lax.sub(wide_zero_point, wide_x)
     positive = lax.ge(x, zero_point)
@@ -121,7 +121,7 @@ def difference(x: Array, zero_point: Array | None) -> Array:
 
 
 def scaled(steps: Array, scale: Array) -> Array:
-    """fl(steps * scale) of integers in float32, rounded once more if scale is FLOAT16, in scale's type.
+    """fl(steps * scale) of integers in float32, rounded once more if scale is float16; it has scale's type.
 
     The product is never subnormal. Flushing it keeps XLA from fusing it with a later sum to a multiply-add.
     """
@@ -140,7 +140,7 @@ def saturate(x: Array, zero_point: Array | None, dtype: Any) -> Array:
         lowest, highest = (
             broadcast_like(_float32(lax.sub(np.int32(end), zero_point)), rounded) for end in (limits.min, limits.max)
         )
-    # The bounds less the zero point are integers: clamping before the addition gives the same values, and fits int32.
+    # The bounds minus the zero point are integers, so clamping before the addition gives the same values in int32.
     # Comparisons instead of min and max turn NaN into the minimum.
     rounded = lax.select(lax.gt(rounded, lowest), rounded, lowest)
     rounded = _int32(lax.select(lax.lt(rounded, highest), rounded, highest))

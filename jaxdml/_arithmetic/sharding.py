@@ -1,4 +1,4 @@
-"""Shardings that JAX requires for results on explicit mesh axes, and XLA for convolutions on automatic mesh axes."""
+"""The shardings that results need on explicit mesh axes, and that convolutions need on automatic mesh axes."""
 
 import jax
 from jax import lax

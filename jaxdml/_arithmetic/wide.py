@@ -15,7 +15,7 @@ from jax import lax
 from jaxdml._arithmetic.platforms import int8_dot
 
 Array = jax.Array
-DEPTH = 2**14  # int32 holds the sum of DEPTH products of each of five pairs of digits
+DEPTH = 2**14  # int32 holds the sum of 5 * DEPTH products; at most 5 pairs of digits share a place value
 BYTES = 16  # the size of a sum: 2**32 products of at most 2**66 need 99 bits
 
 

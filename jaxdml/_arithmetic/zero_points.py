@@ -60,13 +60,13 @@ def sums_of_rows(a: Array) -> Array:
 
 
 def sums_of_filters(values: Array) -> Array:
-    """The sums of int8 filters [O, C / groups, *kernel]: int32 [O]. See `sums_of_columns`; one filter takes a loop."""
+    """Sums of int8 filters [O, C / groups, *kernel]: int32 [O]. A single filter takes a scalar loop."""
     rows = lax.reshape(values, (len(values), math.prod(values.shape[1:])))
     total = int8.product(rows, _ones(rows, (4, rows.shape[1]), 1), "NK")
     return lax.squeeze(lax.slice_in_dim(total, 0, 1, axis=1), (1,))
 
 
 def _ones(x: Array, shape: tuple[int, ...], depth: int) -> Array:
-    """Rows of ones for each entry of x's batch, sharded like x; `depth` is the axis of x with their length."""
+    """Rows of ones for each entry of x's batch, sharded like x; each row is as long as the axis `depth` of x."""
     batch = ((x, axis) for axis in range(x.ndim - 2))
     return lax.broadcast_in_dim(np.int8(1), shape, (), out_sharding=out_sharding(*batch, None, (x, depth)))

@@ -150,7 +150,7 @@ def _example(tensor: TensorDesc) -> str:
 
 
 def elements(tensor: TensorDesc) -> int:
-    """The elements of a buffer: the reach of the strides, or TotalTensorSizeInBytes if that exceeds its minimum."""
+    """The number of elements of a buffer, from TotalTensorSizeInBytes if larger than needed, else from the strides."""
     total = tensor.total_tensor_size_in_bytes
     if total is None or total == minimum_bytes(tensor):
         return reach(tensor.sizes, tensor.strides)

@@ -131,7 +131,7 @@ class CompiledOperator:
           TotalTensorSizeInBytes if that exceeds its minimum. Several outputs are a named tuple.
 
         Raises:
-          DescError: if a tensor is missing, is absent from the desc, is too small, or has a wrong type.
+          DescError: if a tensor is missing or not in the desc, or if an array is too small or has a wrong type.
 
         Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmlcommandrecorder-recorddispatch
         """
@@ -156,8 +156,8 @@ class CompiledOperator:
             name, text = "persistent", "is given, but no tensor has Flags OWNED_BY_DML; leave the first argument out"
         else:
             name, arguments = page_name(self.owned[0]), ", ".join(f"{name}=..." for name in self.owned)
-            text = "has Flags OWNED_BY_DML: the first argument of the call must be what "
-            text += f"initialize({arguments}) returns for this desc"
+            text = "has Flags OWNED_BY_DML: the first argument of the call must be the "
+            text += f"result of initialize({arguments}) for this desc"
         raise broken(self.desc.operator, name, "persistent", text, expected=self.owned, received=type(persistent))
 
 
@@ -296,6 +296,6 @@ def _view(desc: OperatorDesc, slot: Slot, buffer: jax.Array) -> jax.Array:
     if not slot.role.parameter:
         batch = len(tensor.sizes[: spec.batch]) if spec.batch and {*x.shape[: spec.batch]} <= {1} else 0
         return jnp.broadcast_to(x, (*x.shape[:batch], *tensor.sizes[batch:]))
-    # A desc may give a scale or zero point a higher rank than its tensor has, but the functions take rank 1 instead.
+    # In a desc, a scale or zero point may have a higher rank than the tensor it belongs to; the functions take rank 1.
     rank = len(getattr(desc, slot.role.of).sizes)
     return x.reshape(-1) if x.ndim > rank else x

@@ -27,12 +27,12 @@ class DataType(enum.IntEnum):
 
     @classmethod
     def of(cls, dtype: Any) -> "DataType":
-        """The data type of a NumPy dtype or scalar type; UNKNOWN if DirectML lacks it, such as bool and bfloat16."""
+        """The data type of a NumPy dtype or scalar type; UNKNOWN if DirectML has no such type (bool, bfloat16)."""
         return _data_type(dtype)
 
     @property
     def dtype(self) -> np.dtype:
-        """The NumPy dtype of arrays; 4-bit types have JAX's dtype, one element per byte. UNKNOWN raises TypeError."""
+        """The dtype of arrays; jnp.int4 and jnp.uint4 have one byte per element. UNKNOWN raises TypeError."""
         return np.dtype(self.name.lower())
 
     @property

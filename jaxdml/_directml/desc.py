@@ -43,7 +43,7 @@ def is_sequence(value: Any) -> bool:
 
 
 def _tuple(sequence: Any) -> Any:
-    """A sequence as a hashable tuple of Python integers; any other value unchanged, which validate rejects."""
+    """A sequence as a hashable tuple of Python integers; any other value unchanged. `validate` checks the result."""
     if not is_sequence(sequence):
         return sequence
     return tuple(_integer(item) for item in sequence)
@@ -87,7 +87,7 @@ class TensorDesc:
 @functools.singledispatch
 def as_table(desc: Any) -> Any:
     """The table that shows a desc; the module `desc_table` registers the implementation."""
-    raise TypeError(f"no table shows {desc!r}")
+    raise TypeError(f"there is no table for {desc!r}")
 
 
 class Slot(NamedTuple):
@@ -171,7 +171,7 @@ def slots(desc: OperatorDesc) -> Iterator[Slot]:
 
 @functools.cache
 def _tensor_fields(desc: Any) -> tuple[tuple[str, str, Tensor], ...]:
-    """The fields that hold tensors, with DirectML's names and their specs."""
+    """For each field that holds tensors: its name, DirectML's name, and its spec."""
     return tuple((field, page_name(field), spec) for field, spec in fields_of(desc).items() if isinstance(spec, Tensor))
 
 

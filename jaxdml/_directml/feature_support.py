@@ -117,7 +117,7 @@ def _options(page: Page, rows: Rows) -> dict[str, str]:
 
 
 def levels_table() -> Table:
-    """A table with a row for each operator, which lists the changes that each level of DirectML makes."""
+    """A table with a row for each operator; the row lists the changes at each level of DirectML."""
     rows = []
     for page in PAGES.values():
         levels = sorted(level for level in page.support if level is not FeatureLevel.JAXDML)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Role(NamedTuple):
-    """Whether a tensor is an output, and which field a scale or zero point belongs to."""
+    """Whether a tensor is an output; for a scale or zero point, also the field `of` that it belongs to."""
 
     is_output: bool
     parameter: str = ""  # "scale", "zero_point", or "" for data
@@ -28,7 +28,7 @@ INPUT, OUTPUT = Role(is_output=False), Role(is_output=True)
 class Tensor(NamedTuple):
     """Spec of a field that holds a tensor, or a tuple of tensors.
 
-    `roles` has the role of each tensor; the last role is also that of all further tensors. sizes[:batch] are the batch
+    `roles` has the role of each tensor; the last role also applies to all further tensors. sizes[:batch] are the batch
     dimensions. `parameters` names the function's parameters for a tuple's tensors; if empty, one parameter takes them.
     """
 
@@ -44,11 +44,11 @@ class Tensor(NamedTuple):
 class Option(NamedTuple):
     """Spec of a field that does not hold a tensor.
 
-    `least` is the smallest value of a UINT or of each UINT in a list. `words` describe further rules. `pads` is the
-    field of the tensor to which a list of UINTs adds padding.
+    `least` is the smallest allowed value of a UINT or of each UINT in a list. `words` describe further rules. If a list
+    of UINTs is padding, `pads` names the field of the tensor that it pads.
     """
 
-    kind: type | str  # "count", "counts" (per spatial dimension), "dimensions" (how many are spatial), or a type
+    kind: type | str  # "count", "counts" (per spatial dimension), "dimensions" (their number), or a type
     least: int = 0
     words: str = ""
     pads: str = ""

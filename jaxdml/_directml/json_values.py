@@ -22,7 +22,7 @@ class Value(NamedTuple):
         return self.fail(f"is {shown(self.value)}, expected {what}")
 
     def members(self, allowed: Collection[str] | None = None) -> dict[str, "Value"]:
-        """The members of an object that are not null; if `allowed` is given, a name that it lacks is an error."""
+        """The members of an object that are not null; if `allowed` is given, every name must be in `allowed`."""
         if not isinstance(self.value, dict):
             raise self.expected("an object")
         for name in self.value:

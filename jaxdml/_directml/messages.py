@@ -40,7 +40,7 @@ class RuleError(Exception):
         self.facts = facts
 
     def desc_error(self, shapes: Mapping[str, Shape] | None = None) -> DescError:
-        """The error for a call, with its shapes keyed by DirectML's names, or for a desc if `shapes` is None."""
+        """The error for a desc if `shapes` is None, else for a call with these shapes, keyed by DirectML's names."""
         remedy: Any = self.remedy
         if isinstance(remedy, Remedy):
             remedy = remedy.in_desc if shapes is None else remedy.in_call

@@ -19,7 +19,7 @@ class Page(NamedTuple):
       desc: the desc's class.
       support: maps each level that changes the tensor-support table to the new table.
       constraints: the tensor-constraint list.
-      check: raises RuleError if sizes or options do not fit; runs after the tables and constraints are checked.
+      check: raises RuleError if sizes or options break a rule; runs after the tables and constraints are checked.
       remedies: maps (tensor, rule) to a function whose result, unless None, replaces the general remedy.
       converts: ("float", "integer") if the operator quantizes, ("integer", "float") if it dequantizes, else None.
       weights: maps the tensor that holds weights to the axis of its output channels.

@@ -21,7 +21,7 @@ WORDS = {QuantizationType.SCALE: "a scale", QuantizationType.SCALE_ZERO_POINT: "
 
 
 def check_quantization(desc: Any, floats: str, integers: str) -> None:
-    """Checks QuantizationTensors: the scale has the type of the tensor `floats`, the zero point that of `integers`."""
+    """Checks the QuantizationTensors. The scale has the type of tensor `floats`, the zero point that of `integers`."""
     kind, own = desc.quantization_type, [slot for slot in slots(desc) if slot.field == "quantization_tensors"]
     if kind == QuantizationType.NONE:
         text, facts = "is NONE, but the operator needs a scale", {"expected": tuple(WORDS), "received": kind}
@@ -57,7 +57,7 @@ def _check_blocks(desc: Any, slot: Slot) -> None:
     uneven = next(((axis, *pair) for axis, pair in pairs if not _divides(*pair)), None)
     if uneven is None:
         return
-    text = f"has Sizes {list(sizes)}, which do not divide InputTensor's {list(whole)}: all blocks are equally large"
+    text = f"has Sizes {list(sizes)}, which do not divide InputTensor's {list(whole)}: all blocks must have equal size"
     advice = remedies.even_blocks(*uneven)
     remedy = Remedy(f"{slot.name} is the argument {slot.argument}: {advice}", advice)
     raise RuleError(desc.operator, slot.name, "sizes", text, remedy, expected=whole, received=sizes)

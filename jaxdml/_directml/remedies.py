@@ -44,7 +44,7 @@ def cast(argument: str, expected: DataType) -> Remedy:
 
 
 def converted(slot: Slot, parameters: Container[str], received: DataType, expected: DataType, owner: str) -> Remedy:
-    """For a tensor whose type must be that of the tensor `owner`, such as a zero point."""
+    """Advice for a tensor, such as a zero point, whose type must be that of the tensor `owner`."""
     remedy = cast(slot.argument, expected)
     if slot.role.parameter != "zero_point":
         return remedy
@@ -60,7 +60,7 @@ def float_zero_point(zero_point: str, parameters: Container[str]) -> str:
 
 
 def retyped_zero_point(zero_point: str, received: DataType, expected: DataType, owner: str) -> str:
-    """Suggests a cast between integer types, except between types of one size: int8 -64 would become uint8 192."""
+    """Suggests a cast between integer types, except between types of the same size: int8 -64 would become uint8 192."""
     if received.bits == expected.bits:
         return f"give the {expected.name} zero point that {owner} was quantized with"
     is_signed, wants_signed = (not data_type.name.startswith("U") for data_type in (received, expected))
@@ -75,7 +75,7 @@ def retyped_zero_point(zero_point: str, received: DataType, expected: DataType, 
 def to_form(
     argument: str, sizes: Shape, forms: Sequence[Shape], exact: Sequence[Shape], otherwise: str | Remedy
 ) -> str | Remedy:
-    """Advice to reshape a tensor to one of `forms` with the same number of values; `otherwise` if there is none."""
+    """Advice to reshape a tensor to one of `forms` with the same number of values; `otherwise` if none fits."""
     number = known_elements(sizes)
     fitting = [form for form in forms if math.prod(form) == number > 1]
     if not fitting:
@@ -93,7 +93,7 @@ def to_form(
 
 
 def even_blocks(axis: int, blocks: Any, size: Any) -> str:
-    """For a dimension whose size is not a multiple of the number of blocks."""
+    """Advice for a dimension whose size is not a multiple of the number of blocks."""
     if not isinstance(blocks, int) or not isinstance(size, int):
         return f"give dimension {axis} size 1 or the size of the input's dimension"
     if blocks > size:
@@ -113,11 +113,8 @@ def matched(a: TensorDesc, b: TensorDesc, matrix: int) -> str:
         if not matrix or pair["a"][-1] == pair["b"][-2]:
             whole = {name: (*leading, *sizes[len(sizes) - matrix :]) for name, sizes in pair.items()}
             steps = {name: _step(name, sizes, whole[name], name == turned) for name, sizes in pair.items()}
-            advice = [
-                f"{'prepare' if name == 'b' and b.flags else 'write'} {step}"
-                for name, step in steps.items()
-                if step != name
-            ]
+            verbs = {"a": "write", "b": "prepare" if b.flags else "write"}
+            advice = [f"{verbs[name]} {step}" for name, step in steps.items() if step != name]
             stacks = [other for name, other in ("ab", "ba") if whole[name][1:] == pair[name]]
             is_stack = stacks and not turned and not advice[1:]
             return " and ".join(advice) + (f", or use jax.vmap over a stack of {stacks[0]}" if is_stack else "")
@@ -136,7 +133,7 @@ def _step(name: str, sizes: Shape, whole: Shape, is_turned: bool) -> str:
 
 
 class _Layout(NamedTuple):
-    """Names of DirectML's layouts and of layouts with channels last, and the axes that transpose from the latter."""
+    """Names of DirectML's layouts and of channels-last layouts, and axes that transpose the latter to the former."""
 
     data: str
     filter: str
@@ -203,7 +200,7 @@ def _fits(desc: Any, input: Shape, filter: Shape, groups: int) -> bool:
 
 
 def outputs_first(filter: Shape, parameter: TensorDesc | None) -> str | Remedy:
-    """For a parameter with one value per output channel of a filter whose output channels are the last dimension."""
+    """Advice for a parameter with one value per output channel, for a filter that may have its output channels last."""
     if parameter is None or not 1 < known_elements(parameter.sizes) == filter[-1]:
         return ""
     layout = LAYOUTS[len(filter) - 2]
@@ -229,7 +226,7 @@ def stack_of_filters(filter: TensorDesc) -> str | Remedy | None:
 
 
 def smaller_kernel(extent: Sequence[Any], kernel: Sequence[Any]) -> str:
-    """For a kernel that is larger than the padded input."""
+    """Advice for a kernel that is larger than the padded input."""
     if all(isinstance(size, int) and size < window for size, window in zip(extent, kernel, strict=True)):
         return "pad the input, shrink the kernel, or swap input and filter"
     return "pad the input or shrink the kernel"
@@ -238,13 +235,13 @@ def smaller_kernel(extent: Sequence[Any], kernel: Sequence[Any]) -> str:
 # Windows -------------------------------------------------------------------------------------------------------------
 
 PAD_LESS = "pad less"
-MEANS_OF_MEANS = "take means of means"
+MEANS_OF_MEANS = "pool twice with smaller windows"
 ONLY_PADDING = "pad less, or set include_padding"
 ONLY_GAPS = "use a dilation no larger than the input's size, or set include_padding"
 
 
 def smaller_window(input: Shape, window: Sequence[int]) -> Remedy:
-    """For a pooling window larger than the padded input. If channels may be last, the advice has a transpose."""
+    """Advice for a pooling window larger than the padded input; it has a transpose if channels may be last."""
     advice = "pad the input or shrink the window"
     if all(isinstance(size, int) and size >= extent for size, extent in zip(input[1:-1], window, strict=True)):
         order = (0, len(input) - 1, *range(1, len(input) - 1))

@@ -62,7 +62,7 @@ def check_spatial_options(desc: OperatorDesc, spatial: int) -> None:
 
 
 def padded_sizes(desc: OperatorDesc) -> dict[str, Shape]:
-    """Maps DirectML's names of the tensors that options pad to their padded sizes."""
+    """The padded sizes of the tensors that options pad, keyed by DirectML's names."""
     padded: dict[str, Shape] = {}
     for field, option in fields_of(type(desc)).items():
         if isinstance(option, Option) and option.pads:
@@ -76,7 +76,7 @@ def padded_sizes(desc: OperatorDesc) -> dict[str, Shape]:
 def check_product(desc: Any, of_rows: Sequence[str], of_columns: Sequence[str]) -> None:
     """Checks the sizes of a matrix product and of its quantization parameters.
 
-    `of_rows` names the parameters that may have one value for each row, `of_columns` those for each column.
+    A parameter in `of_rows` may have one value per row, a parameter in `of_columns` one value per column.
     """
     *batch, m, k = desc.a_tensor.sizes
     *leading, n = desc.b_tensor.sizes

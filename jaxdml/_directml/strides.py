@@ -33,7 +33,7 @@ def by_stride(sizes: Shape, strides: Shape) -> list[int]:
 
 
 def is_nested(sizes: Shape, strides: Shape) -> bool:
-    """Whether each stride is at least the reach of all smaller strides, as in a padded or transposed array."""
+    """Whether each stride is at least the reach of all dimensions with smaller strides, as in a transposed array."""
     inner = 1
     for axis in reversed(by_stride(sizes, strides)):
         if strides[axis] < inner:
@@ -56,7 +56,7 @@ def may_overlap(sizes: Shape, strides: Shape) -> bool:
         [strides[axis] for axis in dimensions],
         writeable=False,
     )
-    while view.ndim:  # two elements that first differ in this dimension: shift both until one is at index 0
+    while view.ndim:  # compares elements whose indices first differ here; shifted, one has index 0
         try:
             if np.shares_memory(view[0, ...], view[1:], max_work=10**6):
                 return True

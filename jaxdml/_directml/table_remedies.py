@@ -94,7 +94,8 @@ def remedy_of_inequality(page: Page, what: str, slot: Slot, first: Slot, mine: A
         is_reshaped = what == "dimension_count" and len(aligned(slot.tensor.sizes, theirs)) == theirs
         form = _reshaped if is_reshaped else _broadcasting
         return Remedy(lambda shape: form(argument, shape, first.tensor.sizes), in_desc)
-    matrix = -fields_of(page.desc)[slot.field].batch
+    data: Any = fields_of(page.desc)[slot.field]
+    matrix = -data.batch
     in_call = f"give {argument} the sizes of {other}"
     if slot.row == "BTensor":
         in_call = "give b the rank of a, and as many rows as a has columns" if matrix else in_call

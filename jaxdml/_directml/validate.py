@@ -88,7 +88,7 @@ def minimum_feature_level(desc: OperatorDesc) -> FeatureLevel:
       FeatureLevel.
 
     Raises:
-      DescError: if no level allows it. The rule is the one broken at LATEST, or at JAXDML if LATEST lacks the types.
+      DescError: if no level allows desc. The error is that at LATEST, or at JAXDML if only JAXDML allows the types.
 
     Source: https://learn.microsoft.com/windows/ai/directml/dml-feature-level-history
     """
@@ -171,7 +171,7 @@ def check_support(page: Page, slot: Slot, feature_level: FeatureLevel) -> None:
         page.operator,
         slot.name,
         breach.rule,
-        f"{breach.problem}, feature level {feature_level} {breach.allowed}{hint}",
+        f"{breach.problem}{hint}, feature level {feature_level} {breach.allowed}",
         remedy,
         error=FeatureLevelError if minimum is not None else DescError,
         expected=breach.expected,
@@ -206,7 +206,7 @@ def _fact(what: str, tensor: TensorDesc) -> Any:
 
 
 def _check_kinds(desc: OperatorDesc) -> None:
-    """Checks the types of enums and BOOLs. The page checks numbers, whose limits depend on sizes."""
+    """Checks the types of enums and BOOLs. The page checks integers, because their limits depend on sizes."""
     kinds: Iterable[tuple[str, Any]] = fields_of(type(desc)).items()
     for field, option in kinds:
         if not isinstance(option, Option) or not isinstance(option.kind, type):

@@ -1,4 +1,4 @@
-"""Evaluates graphs: NumPy computes values that only constants and shapes determine, and JAX all other values."""
+"""Evaluates graphs: NumPy computes values that depend only on constants and shapes, and JAX computes the rest."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,10 +16,10 @@ ResultCheck = Callable[[Node, Any], None]  # raises if a node's result is not al
 def evaluate(
     nodes: Iterable[Node], values: Mapping[str, Any], *, check_result: ResultCheck = lambda node, value: None
 ) -> dict[str, Any]:
-    """Evaluates nodes, and returns the given and the computed values by name.
+    """Evaluates nodes, and returns a dict of the given and the computed values.
 
     Args:
-      nodes: in topological order.
+      nodes: the nodes, in topological order.
       values: maps names to inputs and constants. NumPy arrays are constants while JAX traces.
       check_result: raises if a node's result is not allowed.
 
@@ -45,7 +45,7 @@ def results(node: Node, values: Mapping[str, Any], check_result: ResultCheck) ->
             check_result(node, shape)
     computed = _tried(node, arguments, _computed)
     if any(node.outputs[len(computed) :]):
-        raise ModelError(f"{described(node)} has {len(node.outputs)} outputs, the operator makes {len(computed)}")
+        raise ModelError(f"{described(node)} has {len(node.outputs)} outputs, but its operator returns {len(computed)}")
     return computed
 
 
@@ -129,7 +129,10 @@ def described(node: Node) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value's type and shape."""
+    """A value's type and shape, or its class and the types and shapes of its leaves."""
     if value is None:
         return "none"
+    if not hasattr(value, "dtype"):
+        leaves = [shown(leaf) for leaf in jax.tree.leaves(value) if leaf is not value]
+        return f"{type(value).__name__}({', '.join(leaves)})"
     return f"{value.dtype}[{', '.join(map(str, value.shape))}]"

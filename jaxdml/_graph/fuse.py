@@ -1,7 +1,7 @@
 """The fusing pass: replaces operators between dequantize and quantize nodes by quantized operators.
 
 The pass works on the graph's normal form. An operator is fused if its inputs are dequantized and its only reader is a
-quantize node. An operator next to a quantize or dequantize node that stays in floats gets a remark with the reason.
+quantize node. An operator that stays in floats next to a quantize or dequantize node gets a remark with the reason.
 """
 
 from collections.abc import Callable, Mapping

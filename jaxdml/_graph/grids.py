@@ -72,7 +72,7 @@ class Grids:
         return self._consumers.get(name, [])
 
     def only_reader(self, node: Node) -> Node | None:
-        """The only reader of a node's result; None if there are several, or if the graph returns the result."""
+        """The only reader of a node's result; None if there are several readers, or if the graph returns the result."""
         name = node.outputs[0]
         readers = self.readers(name)
         return readers[0] if len(readers) == 1 and name not in self._outputs else None
@@ -129,7 +129,7 @@ class Grids:
         return bool(np.finfo(np.float32).tiny <= self.numbers(grid)[0] < 2.0**96)
 
     def numbers(self, grid: Grid) -> tuple[float, int]:
-        """Scale and zero point of a grid that has one of each."""
+        """The scale and the zero point of a grid that has one scale."""
         scale, zero_point = self.constant(grid.scale), self.constant(grid.zero_point)
         assert scale is not None
         return float(scale.reshape(())), 0 if zero_point is None else int(zero_point.reshape(-1)[0])
@@ -140,7 +140,7 @@ class Grids:
         return both and self.numbers(one) == self.numbers(other)
 
     def zero_point_of(self, grid: Grid) -> str:
-        """The name of a grid's zero point. A missing zero point is added, because its type is the integers' type."""
+        """The name of a zero point. A missing zero point is added, as operators take the integers' type from it."""
         key = grid.scale, grid.dtype
         if not grid.zero_point and key not in self._zero_points:
             self._zero_points[key] = self.add(f"{grid.scale}_zero_point", np.zeros((), grid.dtype))

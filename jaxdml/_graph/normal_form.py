@@ -1,9 +1,9 @@
 """Normal form: movers run on integers, redundant clamps and quantize nodes are gone, and values are the same.
 
-Dequantize nodes move after operators that only move elements, and quantize nodes before them: every element keeps its
-bits. Max and min count as movers, because scales are positive; results would differ only for NaN and for max or min of
-no elements, and integers represent neither. A clamp before a quantize node is removed if all integers lie within its
-bounds. A quantize node after a dequantize node with equal parameters is removed: fl(n * scale) / scale rounds to n.
+Dequantize nodes are placed after movers, and quantize nodes before movers, which only move elements: no bits change.
+Max and min count as movers, because scales are positive. Results would differ only where they are NaN or infinite. A
+clamp before a quantize node is removed if all integers lie within its bounds. A quantize node after a dequantize node
+with equal parameters is removed, because fl(n * scale) / scale rounds to n.
 """
 
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ def in_normal_form(graph: Graph) -> Graph:
 
 
 def _is_redundant(clamp: Node, grid: Grid, grids: Grids) -> bool:
-    """Whether both bounds of a clamp quantize to the ends of the grid or beyond."""
+    """Whether both quantized bounds of a clamp are the limits of the integers, or lie beyond the limits."""
     bounds = bounds_of(clamp, grids) if clamp.operator.kind in ("relu", "clip") else None
     if bounds is None:
         return False
@@ -113,7 +113,7 @@ def _without_pairs(graph: Graph) -> Graph:
     """Drops quantize nodes that undo a dequantize node with equal parameters."""
     grids, same, nodes = Grids(graph), dict[str, str](), list[Node]()
     outputs = frozenset(graph.outputs)
-    given_out: dict[str, str] = {}  # maps the name of inner integers to the output that equals them
+    given_out: dict[str, str] = {}  # maps the name of integers to the graph output that has the same integers
     for node in graph.nodes:
         after = grids.quantized(node)
         before = grids.dequantized(node.inputs[0]) if after else None

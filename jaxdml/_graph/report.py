@@ -22,7 +22,7 @@ def html(graph: Graph, titles: tuple[str, ...], origin: str = "in the file") -> 
 
     Args:
       graph: the graph.
-      titles: lines above the table; the first is followed by the number of nodes on integers.
+      titles: lines above the table; the number of nodes on integers follows the first line.
       origin: the heading of the source column.
     """
     header, *rows = _rows(graph, origin)

@@ -51,7 +51,7 @@ class Fusion:
 
 
 def input_of(grids: Grids, name: str, axis: int | None = None) -> Grid:
-    """The grid of an 8-bit input, with one scale or one for each index along an axis."""
+    """The grid of an 8-bit input, with one scale, or with one scale for each index along an axis."""
     grid = grid_of(grids, name, axis)
     if grid.dtype not in BYTES:
         raise StaysFloat(f"{name} is {grid.dtype}, quantized operators take 8 bits")
@@ -59,7 +59,7 @@ def input_of(grids: Grids, name: str, axis: int | None = None) -> Grid:
 
 
 def grid_of(grids: Grids, name: str, axis: int | None) -> Grid:
-    """The grid of a value, with one scale or one for each index along an axis."""
+    """The grid of a value, with one scale, or with one scale for each index along an axis."""
     maker, grid = grids.producer(name), grids.dequantized(name)
     if maker is None or maker.operator.kind != "dequantize_linear":
         raise StaysFloat(f"{name} is not dequantized")
@@ -76,7 +76,7 @@ def grid_of(grids: Grids, name: str, axis: int | None) -> Grid:
 
 
 def output_of(grids: Grids, node: Node, *inputs: Grid) -> tuple[Grid, Node]:
-    """The grid of a node's quantized result, which has the type of the inputs, and the quantize node."""
+    """The grid of a node's quantized result, and the quantize node. The result has the type of the inputs."""
     reader = grids.only_reader(node)
     if reader is None or reader.operator.kind != "quantize_linear":
         readers = [each.operator.name for each in grids.readers(node.outputs[0])]
@@ -89,7 +89,7 @@ def output_of(grids: Grids, node: Node, *inputs: Grid) -> tuple[Grid, Node]:
         raise StaysFloat("its result is quantized with several scales")
     for each in inputs:
         if each.dtype != grid.dtype:
-            raise StaysFloat(f"its result is quantized to {grid.dtype}, an input to {each.dtype}")
+            raise StaysFloat(f"its result is quantized to {grid.dtype}, but an input is {each.dtype}")
     return grid, reader
 
 
@@ -148,7 +148,7 @@ def _dimensions(convolution: Node, filter: np.ndarray | None) -> int | None:
 
 
 def _product(node: Node, grids: Grids) -> Fusion:
-    """A quantized product, with the bias of an addition after it if there is one, or a product that returns floats."""
+    """A quantized product; an addition after it becomes its bias. If the result is not quantized, it returns floats."""
     a = input_of(grids, node.inputs[0])
     b = input_of(grids, node.inputs[1], axis=-1)
     matrix = grids.constant(b.value)
@@ -173,7 +173,7 @@ def _product(node: Node, grids: Grids) -> Fusion:
 
 
 def added_bias_of(node: Node, b: Grid, grids: Grids) -> tuple[Node, str] | None:
-    """The addition of a float constant [columns] after a product with constant `b`, and that constant; else None."""
+    """The node that adds a float constant [columns] to a product with constant `b`, and its constant; else None."""
     addition = grids.only_reader(node)
     if addition is None or addition.operator.kind != "add":
         return None
@@ -206,7 +206,7 @@ def _gemm(node: Node, grids: Grids) -> Fusion:
 
 
 def bias_of(grids: Grids, name: str, x: Grid, w: Grid) -> tuple[str, ...]:
-    """The int32 bias, whose scale is that of x times that of w; a float constant is quantized with that scale."""
+    """The int32 bias, whose scale is the scale of x times the scale of w; a float bias is quantized with this scale."""
     if not name:
         return ()
     x_scale, w_scale = (np.asarray(grids.constant(grid.scale)).reshape(-1) for grid in (x, w))

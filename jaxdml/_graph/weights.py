@@ -24,7 +24,7 @@ def with_weights(
     Args:
       graph: the graph.
       check_time: called between constants; it raises if the time is up.
-      known: parameters by name that need not be computed again.
+      known: maps names to parameters that need not be computed again.
 
     Raises:
       ModelError: if a 64-bit integer does not fit 32 bits, and JAX's 64-bit types are disabled.

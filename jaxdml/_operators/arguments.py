@@ -153,7 +153,7 @@ class Converter:
                 fix = float_zero_point(name, self._parameters)
             text = f"is {described(value)}, expected None, an integer or an array; {fix}"
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=described(value))
-        # If the quantized tensor has a wrong type, validate reports that later; until then it counts as int32.
+        # If the quantized tensor has a wrong type, validate reports that later; until then the type counts as int32.
         is_type = DataType.of(dtype) != DataType.UNKNOWN and jnp.issubdtype(dtype, jnp.integer)
         limits = limits_of(dtype if is_type else np.int32)
         if not limits.min <= int(value) <= limits.max:
@@ -206,7 +206,7 @@ class Converter:
             self._operator,
             "output_dtype",
             "data_type",
-            f"is {dtype}, feature level {level} allows {listed(t.name.lower() for t in types)}{hint}",
+            f"is {dtype}{hint}, feature level {level} allows {listed(t.name.lower() for t in types)}",
             error=DescError if minimum is None else FeatureLevelError,
             expected=types,
             received=dtype,
@@ -277,7 +277,7 @@ def is_weak_scalar(value: Any) -> bool:
 
 
 def _has_fractions(value: Any) -> bool:
-    """Whether value, or one of its items, is a number of a type that is not an integer type."""
+    """Whether value, or one of its items, is a number whose type is not an integer type."""
     if isinstance(value, list | tuple):
         return any(map(_has_fractions, value))
     return isinstance(value, numbers.Number) and not isinstance(value, numbers.Integral)

@@ -72,7 +72,7 @@ class Implementation:
 
     def _call(self, *positional: Any, **named: Any) -> Any:
         tensors, statics = self.arguments(positional, named)
-        if jax.config.jax_disable_jit:  # it is meant for the caller's code: an operator stays one operation, as in lax
+        if jax.config.jax_disable_jit:  # the flag is for the caller's code: an operator stays one operation, as in lax
             with jax.disable_jit(False):
                 return self.compute(*tensors, **statics)
         return self.compute(*tensors, **statics)
@@ -94,7 +94,7 @@ class Implementation:
     def _validate(self, key: Any, bound: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The statics of a call, and the tensors that had to be converted."""
         given = self.convert(bound)
-        converted_key = self._key(given)  # with another Python number of the same type, the desc is the same
+        converted_key = self._key(given)  # the desc depends on the types of Python numbers, not on their values
         if converted_key is None or converted_key not in self.cache:
             self.desc(given, bound.get("output_dtype"))
         statics = {name: given[name] for name in self.parameters.statics}
@@ -222,7 +222,7 @@ def operator[**P, R](
     """Decorates the body of an operator; the result is its public function, with the body's signature.
 
     Parameters have the names of the desc's fields, tensors first. Callers may pass Python numbers as scales and zero
-    points, and omit statics; the body receives arrays, None and final statics.
+    points, and omit statics; the body receives arrays, None, and statics with all defaults.
 
     Args:
       kind: the desc's class.

@@ -43,7 +43,7 @@ def convolution_integer(
 
     ``sum((input - input_zero_point) * (filter - filter_zero_point))``, exact modulo 2**32. The layout is NCHW, and the
     filter is not flipped. Padding has the value input_zero_point, which stands for real zero. DirectML's page does not
-    define the value of padding; devices pad with that value.
+    define the value of padding; devices pad with input_zero_point, too.
 
     Args:
       input: int8 or uint8 array [N, C, H, W] or, from feature level 4_0 on, [N, C, W].

@@ -1,4 +1,4 @@
-"""Shared by the convolutions and pooling: the desc of a call, and advice on arguments with names of other libraries."""
+"""For convolutions and pooling: builds the desc of a call, and advises on arguments named as in other libraries."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

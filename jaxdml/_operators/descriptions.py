@@ -15,7 +15,7 @@ from jaxdml._shapes import Shape, aligned, per_channel
 
 
 class Given(dict[str, Any]):
-    """Maps names to the converted arguments of a call; absent tensors are None, `output_dtype` is final."""
+    """Maps names to the converted arguments of a call; absent tensors are None, and `output_dtype` is never None."""
 
     def desc(
         self,
@@ -78,7 +78,7 @@ def scale_of_input(given: Given, scale: Any) -> type[np.floating]:
 
 
 def scale_of_output(given: Given, scale: Any) -> type[np.floating]:
-    """The type of the output and of a number that multiplies input: float16 for an np.float16, else float32."""
+    """The type of the output and of the number `scale`: float16 if that is an np.float16, else float32."""
     return np.float16 if isinstance(scale, np.float16) else np.float32
 
 
@@ -95,7 +95,7 @@ def quantization_options(given: Given) -> dict[str, Any]:
 
 
 def broadcast_desc(array: Any, sizes: Shape) -> TensorDesc:
-    """The desc of array, broadcast to `sizes` by strides of 0; if it does not broadcast, the desc has its own sizes."""
+    """The desc of array, broadcast to `sizes` by strides of 0; if that is impossible, the desc has array's sizes."""
     shape = aligned(array.shape, len(sizes))
     if (
         shape == sizes

@@ -41,8 +41,8 @@ def dynamic_quantize_linear(
     - Output: ``clamp(round(input / scale) + zero_point, Min, Max)``.
 
     Each float operation is rounded to float32; ties round to even; subnormals count as 0. If input contains NaN, the
-    scale is NaN, and the zero point and the output are Min. DirectML's page defines neither that the range contains 0
-    nor how the zero point is rounded; this function follows ONNX.
+    scale is NaN, and the zero point and the output are Min. DirectML's page does not say whether the range contains
+    0, or how the zero point is rounded; this function follows ONNX.
 
     Args:
       input: float32 or float16 array of rank 1 to 8; float16 is converted to float32.
@@ -50,8 +50,8 @@ def dynamic_quantize_linear(
       feature_level: the feature level that validates the call; see `FeatureLevel`.
 
     Returns:
-      A named tuple: output, of input's shape and output_dtype; output_scale, float32, and output_zero_point, of
-      output_dtype, each with input's rank and one element.
+      A named tuple: output has input's shape and output_dtype. output_scale is float32, and output_zero_point has
+      output_dtype; both have input's rank and one element.
 
     Raises:
       DescError: if the feature level does not allow the call.

@@ -38,7 +38,7 @@ def fake_quantize(
     - input: 1 where the quantized value lies in the range of output_dtype, 0 where it is clamped.
     - scale: ``quantized - zero_point``, minus ``input / scale`` where the value is not clamped. This is learned step
       size quantization (LSQ) without its gradient scale, which is left to the optimizer.
-    - zero_point: none.
+    - zero_point: no gradient.
 
     A learned scale may become 0 or negative; to prevent that, learn its logarithm.
 
@@ -102,7 +102,7 @@ def _(dtype: np.dtype, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Arra
 
 @functools.cache
 def _jitted(dtype: np.dtype) -> Callable[..., jax.Array]:
-    """The round trip through a type as one call in jaxprs, by whose name `jaxdml.ptq` finds it."""
+    """The round trip through a type, a single call in jaxprs. `jaxdml.ptq` finds the call by its name."""
 
     def round_trip(input: Any, scale: Any, zero_point: Any) -> jax.Array:
         return _round_trip(dtype, input, scale, zero_point)

@@ -76,8 +76,8 @@ def matrix_multiply_integer_to_float(
       a: array [M, K], [C, M, K] or [N, C, M, K] of a signed or unsigned integer type of 8, 16 or 32 bits.
       a_scale: number, or float32 or float16 array, per row: [M, 1], with leading 1s allowed.
       a_zero_point: integer, or array of a's type with a shape as for a_scale; None means 0.
-      b: array [K, N] of such a type with a's leading dimensions, or for 8 bits the result of
-        `prepare_matrix_multiply_b`.
+      b: array [K, N] with a's leading dimensions, of any of the types listed for `a`; an 8-bit `b` may also be the
+        result of `prepare_matrix_multiply_b`.
       b_scale: number, or array of a_scale's type, per column: [N] or [1, N], with leading 1s allowed.
       b_zero_point: integer, or array of b's type with a shape as for b_scale; None means 0.
       bias: None, or array of a_scale's type that broadcasts to the output, such as [N].

@@ -20,12 +20,12 @@ class Parameters:
 
     Attributes:
       names: all parameters in order; tensors come first.
-      tensors: all input tensors; quantization: the scales and zero points, each with its role; data: the rest.
+      tensors: all input tensors; quantization: the scales and zero points, each with its role; data: the others.
       optional: tensors that may be None; many: tensors that are tuples of arrays.
       options: options of the desc, each with its kind.
       named: parameters that are not tensors, all keyword-only; statics: the named ones that the result depends on.
-      output: the page's name of the first output; output_types: its types at any feature level; output_zero_point:
-        the parameter that holds its zero point, or None.
+      output: the page's name of the first output; output_types: all types that some feature level allows for it;
+        output_zero_point: the parameter that holds its zero point, or None.
     """
 
     def __init__(self, page: Page, function: Callable[..., Any], hints: Mapping[str, str]) -> None:
@@ -60,7 +60,7 @@ class Parameters:
         self.output_zero_point = next(zero_points, None)
 
     def bound(self, positional: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        """Maps names to the arguments of a call and defaults; much faster than `inspect.Signature.bind`.
+        """Maps names to the arguments of a call or to defaults; much faster than `inspect.Signature.bind`.
 
         Raises:
           ArgumentTypeError: if the arguments do not fit the signature.
@@ -84,6 +84,6 @@ class Parameters:
                 hint = f"did you mean {close[0]}?" if close else f"the arguments are {', '.join(self.names)}"
                 text = f"{self._operator}: there is no argument {name}; {self._hints.get(name, hint)}"
                 return ArgumentTypeError(text, operator=self._operator, tensor=name, rule="argument")
-        takes = f"it takes {', '.join(self.tensors)}, and only by name {', '.join(self.named)}"
+        takes = f"it takes {', '.join(self.tensors)}, and by name only: {', '.join(self.named)}"
         text = f"{self._operator}: {error}; {takes}"
         return ArgumentTypeError(text, operator=self._operator, rule="argument", expected=self.names)

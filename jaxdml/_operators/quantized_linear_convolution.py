@@ -44,7 +44,7 @@ def quantized_linear_convolution(
     output_dtype: DType | None = None,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
 ) -> jax.Array:
-    """Convolution of a quantized input with a quantized filter, quantized.
+    """Convolution of a quantized input with a quantized filter; the result is quantized, too.
 
     ``sum((input - input_zero_point) * (filter - filter_zero_point)) + bias`` is exact in int32, modulo 2**32. The sum
     is rounded to float32, multiplied by ``input_scale * filter_scale / output_scale``, and rounded to an integer, ties

@@ -44,7 +44,7 @@ def quantized_linear_matrix_multiply(
     output_dtype: DType | None = None,
     feature_level: FeatureLevel = FeatureLevel.LATEST,
 ) -> jax.Array:
-    """Matrix product of quantized `a` and `b`, quantized.
+    """Matrix product of quantized `a` and `b`; the result is quantized, too.
 
     [..., M, K] x [..., K, N] = [..., M, N]. ``sum((a - a_zero_point) * (b - b_zero_point))`` is exact in int32, modulo
     2**32. The sum is rounded to float32, multiplied by ``a_scale * b_scale / output_scale``, and rounded to an integer,

@@ -182,7 +182,7 @@ def _beside(parameter: Array | None, x: Array, axis: int) -> Array | None:
 
 
 def _in_blocks(parameter: Array, x: Array, axis: int, block_size: int, is_wide: bool) -> Array:
-    """A parameter of x's blocks as DirectML takes it; repeated for each element if a block is partial or x is wide."""
+    """A parameter of x's blocks; repeated for each element if a block is partial or integers have more than 8 bits."""
     place = axis_of(axis, x.ndim)
     size, count = x.shape[place], -(-x.shape[place] // block_size)
     shape = tuple(count if i == place else each for i, each in enumerate(x.shape))
@@ -202,7 +202,7 @@ def _fitted(parameter: Array | None, x: Array, axis: int, block_size: int, dtype
 
 
 def _is_blocked(dtype: Any, block_size: int) -> bool:
-    """Whether to use DirectML's operators with blocks; only these have 4-bit types."""
+    """Whether to use DirectML's operators with blocks; only these operators have 4-bit types."""
     return jnp.dtype(dtype) in NIBBLES or (block_size > 0 and jnp.dtype(dtype).itemsize == 1)
 
 

@@ -1,4 +1,4 @@
-"""Tables that map kinds to quantized operators, one for each numerics, and the functions that prepare weights."""
+"""Maps node kinds to quantized operators, in a table for DirectML and one for ONNX Runtime, and prepares weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,7 +22,7 @@ DIRECTML, ONNXRUNTIME = "directml", "onnxruntime"
 
 
 def prepared_filter(w: np.ndarray, options: Mapping[str, Any]) -> Any:
-    """The prepared filter, or the filter itself if convolutions do not take a prepared one."""
+    """The prepared filter, or the filter itself if its type or shape cannot be prepared."""
     groups = options.get("group_count", 1)
     if w.dtype not in BYTES or w.ndim not in (3, 4) or w.size == 0 or groups < 1 or w.shape[0] % groups:
         return w
@@ -30,7 +30,7 @@ def prepared_filter(w: np.ndarray, options: Mapping[str, Any]) -> Any:
 
 
 def prepared_matrix(b: np.ndarray, options: Mapping[str, Any]) -> Any:
-    """The prepared matrix, or the matrix itself if products do not take a prepared one."""
+    """The prepared matrix, or the matrix itself if its type or shape cannot be prepared."""
     if b.dtype not in BYTES or b.ndim != 2 or b.size == 0:
         return b
     return prepare_matrix_multiply_b(b.T if options.get("trans_b") else b)
@@ -45,7 +45,7 @@ def directml_average_pool(
     x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None, *,
     window: Sequence[int], ceil_mode: int = 0, channels_last: int = 0, **options: Any,
 ) -> Array:  # fmt: skip
-    """DirectML's average pooling, or ONNX Runtime's for `ceil_mode`, channels last and 1-D, which DirectML lacks."""
+    """DirectML's average pooling; ONNX Runtime's for `ceil_mode`, channels last or 1-D images, which DirectML lacks."""
     parameters = x_scale, x_zero_point, y_scale, y_zero_point
     options["window"] = window
     if ceil_mode or channels_last or x.ndim not in (4, 5):

@@ -58,7 +58,7 @@ def check_convolution(x: Any, w: Any, kernel_shape: Sizes | None) -> None:
     """Validates the ranks of a convolution's input and filter, and the filter against `kernel_shape`.
 
     Raises:
-      ModelError: if they do not fit.
+      ModelError: if input, filter and `kernel_shape` do not fit.
     """
     if x.ndim != w.ndim or x.ndim < 3:
         raise ModelError(f"input and filter have {x.ndim} and {w.ndim} dimensions, expected equal numbers, at least 3")

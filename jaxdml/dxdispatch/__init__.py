@@ -1,7 +1,7 @@
-"""Runs the JSON models of DirectML's DxDispatch tool, for the operators of jaxdml, on any machine.
+"""Runs JSON models of DirectML's DxDispatch tool on any machine, if they use only operators of jaxdml.
 
-``dxdispatch.load("model.json").run()`` does the same as ``python -m jaxdml.dxdispatch model.json``. Models with HLSL,
-ONNX models, serialized graphs or images are refused.
+``dxdispatch.load("model.json").run()`` does the same as ``python -m jaxdml.dxdispatch model.json``. Models that
+contain HLSL, ONNX models, serialized graphs or images are refused.
 
 Source: https://github.com/microsoft/DirectML/blob/master/DxDispatch/doc/Guide.md
 """

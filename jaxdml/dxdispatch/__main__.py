@@ -30,6 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may lack letters of resource names
+    if isinstance(sys.stdout, io.TextIOWrapper):  # the encoding may lack letters of resource names
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())

@@ -57,7 +57,7 @@ class Dispatch:
 
 @dataclasses.dataclass(frozen=True)
 class Print:
-    """Shows the current values of the elements that a resource was initialized with."""
+    """Shows the current values of a resource, up to the end of its initial values."""
 
     name: str
     verbose: bool
@@ -89,7 +89,7 @@ class WriteFile:
     target: Value
 
     def path(self, state: State) -> Path:
-        """The path to write to, which must be inside the folder and must not be an input file's."""
+        """The path to write to, which must be inside the folder and must not be the path of an input file."""
         path = inside(state.folder, self.target)
         if folded(path) in state.read_from:
             raise self.target.expected("another file: the model was read from this one")
@@ -139,7 +139,7 @@ def _read_write_file(value: Value, resources: Mapping[str, Resource], _: Mapping
         dimensions = tuple(item.integer(1, UINT_MAX) for item in members["dimensions"].items())
         count = len(resource.elements(resource.data[: resource.size_in_bytes]))
         if len(dimensions) > 32 or math.prod(dimensions) != count:
-            raise members["dimensions"].expected(f"dimensions of {count} elements, as the resource has")
+            raise members["dimensions"].expected(f"dimensions of {count} elements, the size of the resource")
     return WriteFile(members["resource"].string(), dimensions, target)
 
 

@@ -60,7 +60,7 @@ class Dispatchable:
     value: Value
 
     def initialize(self, buffers: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """The persistent resource."""
+        """Initializes the operator, and returns its persistent resource."""
         tensors = copy.deepcopy(_views(self.bindings, buffers))
         try:
             return self.operator.initialize(**tensors)
@@ -97,7 +97,7 @@ def read_dispatchable(
         sizes = () if tensor is None else padded.get(page, tensor.sizes)
         size = 0 if tensor is None else math.prod(sizes) * tensor.data_type.dtype.itemsize  # a byte for a 4-bit element
         if size > limit:  # strides of 0 and padding can make large tensors from small buffers
-            raise _at(inner, page).fail(f"makes {size} bytes, more than the limit of {limit}; see maximum_bytes")
+            raise _at(inner, page).fail(f"needs {size} bytes, more than the limit of {limit}; see maximum_bytes")
     bindings = members.get("bindings", value._replace(value={}, path=f"{value.path}.bindings"))
     return Dispatchable(operator, read_bindings(bindings, operator, operator.owned, resources), value)
 
@@ -112,7 +112,7 @@ def _at(desc: Value, name: str | None) -> Value:
 def read_bindings(
     value: Value, operator: CompiledOperator, names: tuple[str, ...], resources: Mapping[str, Resource]
 ) -> Bindings:
-    """Reads bindings. They must bind all tensors of the fields `names`, and no other tensor."""
+    """Reads bindings. The bindings must name all fields in `names`, and no other field."""
     pages, by_field = {page_name(name): name for name in names}, slots_by_field(operator.desc)
     bindings: dict[str, Any] = {}
     members = value.members()
@@ -173,7 +173,7 @@ def _read_binding(value: Value, tensor: TensorDesc, resources: Mapping[str, Reso
 
 
 def _offset(members: dict[str, Value], resource: Resource) -> int:
-    """The offset in bytes; the JSON counts elements, of the given size or else of the initial values' type."""
+    """The offset in bytes. The JSON counts elements of `elementSizeInBytes`, or else of the initial values' type."""
     if "elementOffset" not in members:
         return 0
     elements = members["elementOffset"].integer(0, 2**64 - 1)

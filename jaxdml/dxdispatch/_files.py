@@ -28,13 +28,13 @@ def read_json(path: Path) -> Value:
     except (OSError, ValueError) as error:
         if isinstance(error, DxDispatchError):
             raise
-        kind = DxDispatchFileNotFoundError if isinstance(error, FileNotFoundError) else DxDispatchError
-        raise kind("", f"cannot be read: {error}") from error
+        text, is_missing = f"cannot be read: {error}", isinstance(error, FileNotFoundError)
+        raise (DxDispatchFileNotFoundError("", text).at(path) if is_missing else DxDispatchError("", text)) from error
     text = _COMMENT.sub(lambda match: match[0] if match[0].startswith('"') else re.sub(r"[^\n]", " ", match[0]), text)
     text = _TRAILING_COMMA.sub(lambda match: match[0] if match[0].startswith('"') else " ", text)
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
-        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate could not be printed
+        json.dumps(value, ensure_ascii=False).encode()  # raises for a lone surrogate, which could not be printed
     except RecursionError as error:
         raise DxDispatchError("", "is nested too deeply to be read; no model needs more than six levels") from error
     except ValueError as error:
@@ -63,8 +63,8 @@ def read_data(path: Path, source: Value, limit: int) -> tuple[bytes, np.dtype | 
         raise source.expected("a .npy or raw file; images are not supported")
     try:
         if not path.is_file():
-            kind = DxDispatchError if path.exists() else DxDispatchFileNotFoundError
-            raise kind(source.path, f"is {source.value!r}, and there is no such file")
+            given = source.path, f"is {source.value!r}, and there is no such file"
+            raise DxDispatchError(*given) if path.exists() else DxDispatchFileNotFoundError(*given).at(path)
         if path.stat().st_size > limit:
             raise source.fail(f"has {path.stat().st_size} bytes, more than the limit of {limit}; see maximum_bytes")
         if path.suffix.lower() != ".npy":

@@ -1,4 +1,4 @@
-"""Models: resources, dispatchables and commands. `load` checks the whole model before it runs."""
+"""Models: resources, dispatchables and commands. `load` checks the whole model; `run` runs it."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ from jaxdml.errors import api_boundary
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Model:
-    """A DxDispatch model, which `load` returns. `run` still has to check the paths that the model writes to.
+    """A DxDispatch model, which `load` returns. Only `run` checks the paths that the model writes to.
 
     Attributes:
       path: the JSON file.
@@ -58,8 +58,8 @@ class Model:
           show: receives the output of each print command, one or more lines.
 
         Returns:
-          The final resources, keyed by name: arrays of rank 1 with the type of the initial values, or of uint8 if the
-          initial values have several types.
+          The final resources, keyed by name: arrays of rank 1 with the type of the initial values; uint8 if the initial
+          values have several types or 4-bit elements.
 
         Raises:
           DxDispatchError: if a file to write is outside the folder; no command is executed in this case. Also if a file
@@ -93,7 +93,7 @@ def load(path: str | Path, *, feature_level: FeatureLevel = FeatureLevel.LATEST,
     Args:
       path: the JSON file; comments and trailing commas are allowed.
       feature_level: the level whose rules apply to the operators.
-      maximum_bytes: the limit for all resources together, and for each tensor including repeated elements and padding.
+      maximum_bytes: the limit for all resources together; also for each tensor, with repeated elements and padding.
 
     Returns:
       The model.

@@ -8,14 +8,14 @@ from jaxdml._directml.json_values import Value
 from jaxdml._directml.messages import shown
 
 _SEPARATOR = re.compile(r"[\\/]")
-_FORBIDDEN = re.compile(r'[\x00-\x1f<>:"|?*]')  # in names on Windows, where x.npy:y is a second stream of x.npy
+_FORBIDDEN = re.compile(r'[\x00-\x1f<>:"|?*]')  # in names on Windows, where x.npy:y means a second stream of x.npy
 _DEVICE = re.compile(r"(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(COM|LPT)[1-9¹²³]) *(\..*)?", re.I)
 
 
 def inside(folder: Path, relative: Value) -> Path:
     r"""The absolute path of a file in the folder, with links resolved.
 
-    The path must be portable: `/` and `\` separate names, and Windows must allow each name, on all platforms.
+    The path must be portable: on all platforms, `/` and `\` separate names, and each name must be valid on Windows.
 
     Raises:
       DxDispatchError: if the path is not portable, or leads out of the folder.
@@ -32,9 +32,9 @@ def inside(folder: Path, relative: Value) -> Path:
 
 
 def folded(path: Path) -> str:
-    """A path in the form that case-insensitive file systems compare.
+    """A path as case-insensitive file systems compare it.
 
-    Unlike Windows, macOS treats ß and ss as equal. This function does too, so that no input file is overwritten.
+    Unlike Windows, macOS treats ß and ss as equal. This function does, too, so that no input file is overwritten.
     """
     return unicodedata.normalize("NFC", str(path).casefold())
 
@@ -56,7 +56,7 @@ def _names(relative: Value) -> list[str]:
 
 
 def _problem(name: str) -> str | None:
-    """Why Windows does not allow the name of a file; None if it does."""
+    """Why Windows does not allow the name of a file; None if Windows allows the name."""
     if found := _FORBIDDEN.search(name):
         return f"Windows allows no {found[0]!r} in the name of a file"
     if name.endswith((".", " ")):

@@ -25,7 +25,7 @@ class Resource:
     Attributes:
       data: the bytes, a uint8 array padded to a multiple of 4.
       data_type: the type of the initial values, or UNKNOWN if they have several types.
-      initial_bytes: the number of bytes that the print command shows: up to the end of the initial values.
+      initial_bytes: the number of bytes up to the end of the initial values; the print command shows these bytes.
       size_in_bytes: the number of bytes without padding.
       source: the file of the initial values, if any.
     """
@@ -43,7 +43,7 @@ class Resource:
 
 
 def read_resource(value: Value, folder: Path, limit: int) -> Resource:
-    """Reads a member of "resources", of at most `limit` bytes."""
+    """Reads a member of "resources"; the resource may have at most `limit` bytes."""
     members = value.members({"initialValues", "initialValuesDataType", "sizeInBytes", "initialValuesOffsetInBytes"})
     data_type = DataType.UNKNOWN
     if "initialValuesDataType" in members:
@@ -68,7 +68,7 @@ def read_resource(value: Value, folder: Path, limit: int) -> Resource:
         text = f"is {size}, too small for {len(data)} bytes of initialValues at offset {offset}"
         raise members["sizeInBytes"].fail(text)
     if size > limit:
-        raise initial.fail(f"makes {size} bytes, more than the limit of {limit}; see maximum_bytes")
+        raise initial.fail(f"needs {size} bytes, more than the limit of {limit}; see maximum_bytes")
     buffer = np.zeros(-(-size // 4) * 4, np.uint8)
     buffer[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
     return Resource(buffer, data_type, offset + len(data), size, path)
@@ -120,7 +120,7 @@ def _mixed(values: Value) -> bytes:
     data = b""
     for item in values.items():
         if not isinstance(item.value, dict):
-            raise item.expected('an object with "type" and "value", as there is no initialValuesDataType')
+            raise item.expected('an object with "type" and "value", because there is no initialValuesDataType')
         item.members({"name", "type", "value"})
         data_type = item.member("type").one_of(DATA_TYPE, WHOLE_BYTES)
         if not data_type:

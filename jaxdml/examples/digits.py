@@ -3,8 +3,8 @@
 `NETWORK` lists the layers. `float_activations` computes the layers in float. `int8_calls` computes them on quantized
 values, with the operators of jaxdml or of another module such as `jaxdml.reference`.
 
-Parameters are flat dicts: ``parameters["stem.filter_scale"]`` is the argument filter_scale of the layer stem. The int8
-network needs no ReLU: a uint8 output with zero point 0 cannot represent negative numbers.
+Parameters are flat dicts: ``parameters["stem.filter_scale"]`` is the argument `filter_scale` of the layer `stem`. The
+int8 network needs no ReLU: a uint8 output with zero point 0 cannot represent negative numbers.
 
 The images are part of the UCI digits (Alpaydin and Kaynak, 1998; CC BY 4.0), as distributed with scikit-learn.
 """
@@ -44,8 +44,8 @@ class Layer:
     Attributes:
       name: the name of the layer.
       operator: the name of the operator.
-      inputs: the layers whose outputs it reads; "images" is the network's input.
-      weights: the shape of its filter or matrix b.
+      inputs: the layers whose outputs this layer reads; "images" is the network's input.
+      weights: the shape of its `filter` or `b`.
       relu: whether the float network applies ReLU to its output.
       stride, padding, group_count: options of a convolution, equal in both dimensions; padding is (start, end).
     """
@@ -167,7 +167,7 @@ def load(path: str | Path | None = None) -> Digits:
 
     Raises:
       OSError: if the file cannot be opened.
-      ValueError: if `save` did not write the file; the text names a missing array, or one of a wrong shape or type.
+      ValueError: if `save` did not write the file; the text names a missing array, or an array of wrong shape or type.
     """
     own = _arrays(importlib.resources.files(__package__) / "digits.npz")
     loaded = own if path is None else _arrays(Path(path))

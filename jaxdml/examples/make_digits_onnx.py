@@ -1,10 +1,10 @@
-"""Makes digits.onnx, the float digits network quantized by onnxruntime, and the logits that onnxruntime computes.
+"""Quantizes the float digits network with onnxruntime, and stores the quantized network and its logits.
 
 `python -m jaxdml.examples.make_digits_onnx` needs onnx and onnxruntime, and writes two files beside this one:
 
 - digits.onnx: float operators between QuantizeLinear and DequantizeLinear, with uint8 activations and per-channel int8
   weights, calibrated on the first `CALIBRATION` images.
-- digits_onnx.npz: logits, float32 [N, 10], and onnxruntime, the version that computed them.
+- digits_onnx.npz: the arrays `logits`, float32 [N, 10], and `onnxruntime`, the version that computed the logits.
 
 Weights have 7 bits (reduce_range), so that onnxruntime's sums are exact on every processor. Scales may differ in their
 last bits between kinds of processors.
@@ -63,7 +63,7 @@ def _nodes(layer: digits.Layer) -> list[Any]:
 
     if layer.operator not in NODES:
         return []
-    # The first and last layers are omitted, so their neighbors read and write the graph's input and output.
+    # The first and last layers are omitted: the layers next to them read the graph's input and write its output.
     inputs = [{"image": "images"}.get(name, name) for name in layer.inputs]
     output = {"head": "logits"}.get(layer.name, layer.name)
     nodes: list[Any] = []

@@ -16,7 +16,7 @@ from jaxdml.onnx._compare import compare
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns 1 if the model has problems, or its outputs differ from onnxruntime's; otherwise 0."""
+    """Runs the command. Returns 1 after an error, or if outputs differ from onnxruntime's; otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m jaxdml.onnx", description=__doc__)
     parser.add_argument("model", type=Path, help="a quantized .onnx file")
     parser.add_argument("--numerics", choices=("directml", "onnxruntime"), default="directml", help="formulas to use")
@@ -73,6 +73,6 @@ def _write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 if __name__ == "__main__":
-    if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may lack letters of a tensor's name
+    if isinstance(sys.stdout, io.TextIOWrapper):  # the encoding may lack letters of a tensor's name
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())

@@ -17,8 +17,8 @@ SEVERAL = 8
 def compare(path: Path, model: Model, inputs: dict[str, Any] | None) -> int:
     """Prints how many elements of each output differ from onnxruntime's; returns 1 if any differ, else 0.
 
-    If any differ, it also prints the first intermediate value that differs. If fewer elements differ when onnxruntime
-    computes int8 in integers, it also prints that smaller number.
+    If any differ, this function also prints the first intermediate value that differs. It counts the differing elements
+    again with onnxruntime's option for integer int8 kernels, and prints the new count if that is smaller.
 
     Args:
       path: the model's file.
@@ -43,7 +43,7 @@ def compare(path: Path, model: Model, inputs: dict[str, Any] | None) -> int:
         return 0
     remaining = _total(received, _onnxruntime(path, inputs, names, with_int8=True))
     if remaining < count:
-        text = f"with {INT8}=1 in its options {remaining:,} elements differ"
+        text = f"{remaining:,} elements differ with {INT8}=1 in its options"
         print(f"onnxruntime computes int8 partly in floats; {text}")
     print(first_difference(path, model, inputs))
     return 1

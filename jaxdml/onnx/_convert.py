@@ -12,7 +12,7 @@ import onnx
 from onnx import AttributeProto
 
 from jaxdml._graph.graph import Graph, Node
-from jaxdml.errors import ModelError
+from jaxdml.errors import ModelError, ModelFileNotFoundError
 from jaxdml.onnx._file import Reader
 from jaxdml.onnx._table import FIRST_OPSET, LAST_OPSET, MICROSOFT, ROWS, Row, find
 from jaxdml.onnx._tensors import inferred_types, shown_shape, tensors
@@ -71,6 +71,8 @@ def _constants(reader: Reader) -> tuple[dict[str, np.ndarray], list[str]]:
             continue
         try:
             constants[tensor.name] = reader.array(tensor)
+        except ModelFileNotFoundError:
+            raise
         except ModelError as error:
             problems.append(str(error))
     if external:
@@ -107,7 +109,7 @@ class _NodeConverter:
         self._functions = {(domain_of(function), function.name) for function in reader.proto.functions}
 
     def wrong_opsets(self, nodes: Iterable[onnx.NodeProto]) -> dict[str, str]:
-        """Maps domains of the nodes to errors, for each domain whose opset is missing or not supported."""
+        """The errors for the nodes' domains whose opset is missing or not supported, keyed by domain."""
         domains = dict.fromkeys(domain_of(node) for node in nodes)
         problems = {domain: _opset_problem(domain, self._opsets.get(domain)) for domain in domains}
         return {domain: text for domain, text in problems.items() if text}
@@ -122,7 +124,7 @@ class _NodeConverter:
         opset = self._opsets[domain]
         try:
             if (domain, proto.op_type) in self._functions:
-                raise ModelError(f"it is a function of the model; {_INLINE} replaces it with its nodes")
+                raise ModelError(f"it is a function of the model; {_INLINE} inserts the function's nodes")
             row = find(domain, proto.op_type, opset, self._numerics)
             if row is None:
                 raise ModelError(_unsupported(domain, proto.op_type))

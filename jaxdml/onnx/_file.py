@@ -1,6 +1,6 @@
 """Reads a model from a path, bytes or a ModelProto, and its tensors as NumPy arrays.
 
-Everything wrong with a file raises `ModelError`. The package onnx opens external data itself: it refuses paths outside
+Every problem with a file raises `ModelError`. The package onnx opens external data itself: it refuses paths outside
 of the model's folder, links, and lengths beyond the end of the data file.
 """
 
@@ -15,7 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, numpy_helper
 
-from jaxdml.errors import ModelError, ModelFileNotFoundError
+from jaxdml.errors import ArgumentTypeError, ModelError, ModelFileNotFoundError
 from jaxdml.onnx._limits import Budget
 from jaxdml.onnx._tensors import dtype_of
 
@@ -48,7 +48,7 @@ class Reader:
         dtype, shape = dtype_of(tensor.data_type, name), tuple(tensor.dims)
         if any(size < 0 for size in shape):
             raise ModelError(f"{name} has the shape {list(shape)}, with a negative dimension")
-        # An operator may drop a dimension of size 0, so its other dimensions must stay within the limit.
+        # An operator may drop a dimension of size 0, so the tensor's other dimensions must stay within the limit.
         size, limits = math.prod(max(size, 1) for size in shape) * dtype.itemsize, self.budget.limits
         if size > limits.tensor_bytes:
             raise ModelError(f"{name} of shape {list(shape)} has {size} bytes, {limits.exceeded('tensor_bytes')}")
@@ -79,11 +79,15 @@ class Reader:
         if PureWindowsPath(info.location).drive:  # `D:w.bin` is a relative path, but leaves the folder on Windows
             raise ModelError(f"tensor {tensor.name!r} lies in {info.location!r}, outside of the model's folder")
         other = Path(self._folder, info.location)
-        if other.exists() and not other.is_file():
+        if not other.exists():
+            raise ModelFileNotFoundError(f"tensor {tensor.name!r} lies in {str(other)!r}, which does not exist").at(
+                other
+            )
+        if not other.is_file():
             raise ModelError(f"tensor {tensor.name!r} lies in {str(other)!r}, which is not a regular file")
         copy = onnx.TensorProto()
         copy.CopyFrom(tensor)
-        if info.length is None:  # without a length onnx would read up to the end of the data file
+        if info.length is None:  # without a length, onnx would read up to the end of the data file
             copy.external_data.add(key="length", value=str(size))
         external_data_helper.load_external_data_for_tensor(copy, self._folder)
         return copy
@@ -96,7 +100,8 @@ class Reader:
             self._folder = str(path.parent)
             model = self._bytes(path)
         if not isinstance(model, bytes):
-            raise TypeError(f"model is of type {type(model).__name__}, expected a path, bytes or an onnx.ModelProto")
+            text = f"model is of type {type(model).__name__}, expected a path, bytes or an onnx.ModelProto"
+            raise ArgumentTypeError(text)
         self._check_size(len(model))
         proto = onnx.ModelProto()
         try:
@@ -114,8 +119,9 @@ class Reader:
         except (OSError, ValueError) as error:
             if isinstance(error, ModelError):
                 raise
-            kind = ModelFileNotFoundError if isinstance(error, FileNotFoundError) else ModelError
-            raise kind(f"the model cannot be read: {error}") from error
+            text = f"the model cannot be read: {error}"
+            is_missing = isinstance(error, FileNotFoundError)
+            raise (ModelFileNotFoundError(text).at(path) if is_missing else ModelError(text)) from error
 
     def _check_size(self, size: int) -> None:
         if size > self.budget.limits.file_bytes:

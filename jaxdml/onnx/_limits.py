@@ -12,15 +12,16 @@ import numpy as np
 
 from jaxdml._graph.evaluate import described
 from jaxdml._graph.graph import Node
-from jaxdml.errors import ModelError
+from jaxdml.errors import ArgumentTypeError, DescError, ModelError, api_class
 
 
+@api_class
 @dataclass(frozen=True)
 class Limits:
     """Limits on the size and the loading time of a model, so that loading a hostile file raises an error.
 
     Attributes:
-      file_bytes: the size of the file; also, counted separately, the size of all values computed from its constants.
+      file_bytes: the size of the file. The same limit applies to the total size of all values computed from constants.
       tensor_bytes: the size of each tensor, in the file or while the model runs.
       nodes: the number of nodes.
       seconds: the time to read the model and to fold its constants.
@@ -36,9 +37,9 @@ class Limits:
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int | float if field.name == "seconds" else int):
                 expected = "a number" if field.name == "seconds" else "an int"
-                raise TypeError(f"{field.name} is {value!r}, expected {expected}")
+                raise ArgumentTypeError(f"{field.name} is {value!r}, expected {expected}")
             if not value >= 0:
-                raise ValueError(f"{field.name} is {value!r}, expected at least 0")
+                raise DescError(f"{field.name} is {value!r}, expected at least 0")
 
     def exceeded(self, field: str) -> str:
         """The end of an error text: the limit, and how to set a higher one."""

@@ -1,4 +1,4 @@
-"""Loads a model: read, convert to a graph, fold constants, fuse, prepare weights."""
+"""Loads a model: reads it, converts it to a graph, folds constants, fuses operators and prepares weights."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from jaxdml._graph.evaluate import folded, unknown_shapes
 from jaxdml._graph.graph import without_dead
 from jaxdml._graph.weights import with_weights
 from jaxdml._quantized.kinds import DIRECTML, ONNXRUNTIME, QUANTIZED
-from jaxdml.errors import ModelError, api_boundary
-from jaxdml.onnx import _operators  # noqa: F401 # fills the table
+from jaxdml.errors import ArgumentTypeError, DescError, ModelError, api_boundary
+from jaxdml.onnx import _operators  # noqa: F401 # adds the operators to the table
 from jaxdml.onnx._convert import to_graph
 from jaxdml.onnx._file import Reader
 from jaxdml.onnx._limits import Budget, Limits, limited_by
@@ -29,24 +29,25 @@ def load(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> 
 
     Args:
       model: a path, the bytes of a file, or an onnx.ModelProto.
-      numerics: "directml": operators that exist in DirectML follow its formulas, all others follow ONNX Runtime;
-        "onnxruntime": all operators follow ONNX Runtime on x64. The results of the two differ in QLinearAdd,
-        QLinearAveragePool and QLinearGlobalAveragePool.
+      numerics: "directml": operators that exist in DirectML follow its formulas, all other operators follow ONNX
+        Runtime; "onnxruntime": all operators follow ONNX Runtime on x64. The two values differ only in the results of
+        QLinearAdd, QLinearAveragePool and QLinearGlobalAveragePool.
       limits: limits on the size and the loading time of the model.
 
     Returns:
       The model; its `apply` is a pure function of its `params` and inputs.
 
     Raises:
+      DescError: if an argument is wrong; it is an ArgumentTypeError if its type is wrong.
       ModelError: if the model cannot be read or run; the error lists every problem at once.
 
     Source: https://onnx.ai/onnx/operators and
     https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
     """
     if numerics not in (DIRECTML, ONNXRUNTIME):
-        raise ValueError(f"numerics is {numerics!r}, expected {DIRECTML!r} or {ONNXRUNTIME!r}")
+        raise DescError(f"numerics is {numerics!r}, expected {DIRECTML!r} or {ONNXRUNTIME!r}")
     if not isinstance(limits, Limits):
-        raise TypeError(f"limits is of type {type(limits).__name__}, expected jaxdml.onnx.Limits")
+        raise ArgumentTypeError(f"limits is of type {type(limits).__name__}, expected jaxdml.onnx.Limits")
     budget = Budget(limits)
     reader = Reader(model, budget)
     graph, problems = to_graph(reader, numerics)
@@ -97,7 +98,7 @@ def _is_size(size: Any) -> bool:
 
 
 def _listed(problems: list[str]) -> str:
-    """The text of the error: one line for each of the first problems."""
+    """The text of the error: one line for each of the first MOST_LISTED problems."""
     count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
     lines = [f"the model has {count}:", *(f"- {text}" for text in problems[:MOST_LISTED])]
     if len(problems) > MOST_LISTED:

@@ -46,7 +46,7 @@ class Model:
 
         Args:
           params: the attribute `params`, or a pytree of the same structure.
-          *arrays: inputs in the order of `inputs`.
+          *arrays: inputs in the order of the attribute `inputs`.
           **named: inputs as keyword arguments.
 
         Returns:
@@ -77,17 +77,17 @@ class Model:
 
     @property
     def value_names(self) -> tuple[str, ...]:
-        """The names of the inputs and of all computed values, in order."""
+        """The names of the inputs, of all computed values, and of outputs that are constants, in this order."""
         constants = (name for name in self._graph.outputs if name in self.params or name in self._graph.constants)
         return tuple(dict.fromkeys((*self._graph.inputs, *(name for name, _ in self.makers()), *constants)))
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """The names of the operators that run, in order."""
+        """The names of the operators, in the order in which they run."""
         return tuple(node.operator.name for node in self._graph.nodes)
 
     def makers(self) -> Iterator[tuple[str, str]]:
-        """The name of each computed value, and a description of the node that computes it, in order."""
+        """The name of each computed value, and a description of its node, in the order of the nodes."""
         return ((name, described(node)) for node in self._graph.nodes for name in node.outputs if name)
 
     def __str__(self) -> str:
@@ -149,7 +149,7 @@ class Model:
 
 
 def _as_jax(value: Any) -> Any:
-    """Converts an output to a JAX array; a NumPy array of symbolic dimensions has the dtype object."""
+    """Converts an output to a JAX array. A NumPy array of dtype object holds symbolic dimensions."""
     if isinstance(value, np.ndarray) and value.dtype == object:
         return jnp.stack([jnp.asarray(each) for each in value.reshape(-1)]).reshape(value.shape)
     return jnp.asarray(value)

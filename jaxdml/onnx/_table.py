@@ -1,6 +1,6 @@
 """The table of supported ONNX operators.
 
-Each row is one version of an operator, and comes from the Python function that computes the operator. The function's
+Each row is one version of an operator, and is made from the Python function that computes it. The function's
 signature is the operator's schema. Positional parameters are the node's inputs; an absent input is None. Keyword-only
 parameters are the node's attributes, with the same names, types and defaults. A node must have every attribute that has
 no default. It must also have every input that has no default, unless the input's type includes None. The keyword
@@ -38,13 +38,13 @@ class Row:
     Attributes:
       name: the operator type in ONNX.
       domain: the operator's domain; "" is ONNX's own.
-      since: the first opset of the domain with this version.
-      until: the last opset with this version.
-      types: the types that each input may have; None, or no entry, allows any type.
+      since: the first opset, in the operator's domain, with this version.
+      until: the last opset, in the operator's domain, with this version.
+      types: the allowed types of each input; None, or a missing entry, allows any type.
       function: computes the operator.
-      numerics: the only value of `load`'s `numerics` that uses this row; None: every value does.
+      numerics: the row is used only if `load`'s `numerics` has this value; None: it is always used.
       options: converts the node's attributes to keyword arguments of the function; None: no conversion is needed.
-      facts: the graph's `Operator` fields other than the name and the function.
+      facts: fields of the graph's `Operator`, other than the name and the function.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Row:
 
     @cached_property
     def attributes(self) -> Mapping[str, inspect.Parameter]:
-        """The supported attributes by name."""
+        """The supported attributes, keyed by name."""
         parameters = inspect.signature(self.options or self.function).parameters.values()
         return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "output_count"}
 
@@ -84,11 +84,11 @@ class Row:
 
     @cached_property
     def operator(self) -> Operator:
-        """The graph's operator."""
+        """The operator of a graph's nodes."""
         return Operator(self.name, self.function, **self.facts)
 
     def wrong_type(self, dtypes: list[str | None]) -> str | None:
-        """The error for the first input of a wrong type, or None. In `dtypes`, None is an unknown type, and passes."""
+        """The error for the first input of a wrong type, or None. In `dtypes`, None means unknown, and is allowed."""
         for index, (dtype, allowed) in enumerate(zip(dtypes, self.types, strict=False)):
             if dtype is not None and allowed is not None and dtype not in allowed:
                 return f"input {index} is {dtype}; supported: {', '.join(sorted(allowed))}"
@@ -122,7 +122,7 @@ def operator[F: Callable[..., Any]](
 
 
 def find(domain: str, name: str, opset: int, numerics: str) -> Row | None:
-    """The row for an operator at an opset."""
+    """The row for an operator at an opset; None if the table has no such row."""
     for row in ROWS.get((domain, name), ()):
         if row.since <= opset <= row.until and row.numerics in (None, numerics):
             return row

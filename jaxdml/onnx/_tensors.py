@@ -1,4 +1,4 @@
-"""Types and shapes of tensors: ONNX's data types, the tensors that a model declares, and those that onnx infers."""
+"""ONNX's data types, the tensors that a model declares, and the types and shapes that the package onnx infers."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ def dtype_of(number: int, subject: str) -> np.dtype[Any]:
 
     Args:
       number: a value of TensorProto.DataType.
-      subject: the name, in the error text, of the value that has the type.
+      subject: the subject of the error text, such as "tensor 'w'".
 
     Raises:
       ModelError: if the type is not supported, or not defined by ONNX.
@@ -53,7 +53,7 @@ class Tensor:
 
     Attributes:
       name: its name.
-      shape: a tuple with each dimension's size, symbolic name, or None for an unnamed one; None if the rank is unknown.
+      shape: a tuple of sizes, symbolic names, and None for unnamed dimensions; None if the rank is unknown.
       dtype: its type in the file. Without jax_enable_x64, JAX computes 64-bit types as 32-bit types.
     """
 
@@ -69,7 +69,7 @@ class Tensor:
 
         Args:
           value: the argument.
-          sizes: the sizes of symbolic dimensions, keyed by name; updated with those that this argument determines.
+          sizes: the sizes of symbolic dimensions, keyed by name; this function adds the argument's sizes.
 
         Raises:
           ModelError: if the argument is not an array, or has a wrong type or shape.
@@ -132,7 +132,7 @@ def _dimension(dimension: Any) -> Dimension:
 # Inferred types and shapes, for errors -------------------------------------------------------------------------------
 
 Inferred = Mapping[str, tuple[str | None, tuple[Any, ...] | None]]
-SMALL = 1024  # elements; shape inference reads the values of small tensors only
+SMALL = 1024  # shape inference reads the values of tensors with at most this number of elements
 
 
 def inferred_types(proto: onnx.ModelProto) -> Inferred:

@@ -1,5 +1,6 @@
 """Calibration: runs batches through the float function, and updates the observers of the values to quantize."""
 
+import contextlib
 import functools
 import itertools
 import sys
@@ -12,7 +13,7 @@ import numpy as np
 
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph, Node, Operator
-from jaxdml.errors import PtqError
+from jaxdml.errors import ModelError, PtqError
 from jaxdml.ptq._choose.modes import modes_as
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._grids.observers import Observer
@@ -49,6 +50,15 @@ def _inputs(batch: Any) -> tuple[Any, ...]:
     return tuple(batch) if type(batch) in (tuple, list) else (batch,)
 
 
+@contextlib.contextmanager
+def named(number: int) -> Iterator[None]:
+    """Turns a ModelError or PtqError into a PtqError that names the batch."""
+    try:
+        yield
+    except (ModelError, PtqError) as error:
+        raise PtqError(f"batch {number}: {error}") from error.__cause__
+
+
 def observed(
     traced: Traced, unit: Unit, observers: Mapping[Value, Observer], batches: Iterable[tuple[Any, ...]], progress: bool
 ) -> dict[Value, Observer]:
@@ -62,7 +72,8 @@ def observed(
       progress: whether to print the number of batches on stderr.
 
     Raises:
-      PtqError: if a value is NaN or infinite (the error names the value and the batch), or never has any elements.
+      PtqError: if a batch does not fit the function, if an observer fails, or if a value is NaN or infinite; the error
+        names the batch. Also if a value has no elements in any batch.
     """
     graph = _with_observers(unit, observers)
     names = {value: str(Value(value.base, STATE, value.scan)) for value in observers}
@@ -82,13 +93,14 @@ def observed(
 
     states, start = jax.device_put(states), time.monotonic()
     for number, inputs in enumerate(batches):
-        states, flags = step(states, large, *inputs)
+        with named(number):
+            states, flags = step(states, large, *inputs)
         flags = jax.device_get(flags)  # waits, so that at most one batch is in flight
         for value, name in names.items():
             if not np.all(flags[name]):
                 raise PtqError(
-                    f"batch {number}: {unit.described(value)} is NaN or infinite even in floats; look for such numbers "
-                    "in the batch and in params, or leave the batch out"
+                    f"batch {number}: {unit.described(value)} is NaN or infinite already in the float function; look "
+                    "for NaN and infinity in the batch and in params, or leave the batch out"
                 )
         if progress:
             seconds = time.monotonic() - start
@@ -104,7 +116,7 @@ def observed(
 
 
 def _like(unit: Unit, program: Program) -> Unit:
-    """The unit of a program that has other equations only because of the sizes of its inputs."""
+    """The unit of a trace for inputs of other sizes, with the modes and constants of `unit`."""
     modes = {scan: each.modes for scan, each in unit.each()}
     other = unit_of(program, functools.partial(modes_as, modes), like=unit)
     return other.with_shared({scan: each.graph.constants for scan, each in unit.each()})
@@ -115,7 +127,7 @@ OBSERVE = Operator("observe", lambda state, x: state.update(x))
 
 
 def _with_observers(unit: Unit, observers: Mapping[Value, Observer], scan: str = "") -> Graph:
-    """The float graph, with a node for each observer that updates it; observers are constants of the graph."""
+    """The float graph, with a node that updates each observer; observers are constants of the graph."""
     nodes, constants = list[Node](), dict[str, Any](unit.graph.constants)
     for node in unit.graph.nodes:
         body = unit.bodies.get(node.outputs[0])
@@ -127,7 +139,7 @@ def _with_observers(unit: Unit, observers: Mapping[Value, Observer], scan: str =
     outputs = list(unit.graph.outputs)
     for value in (value for value in observers if value.scan == scan):
         state, after = str(Value(value.base, STATE)), str(Value(value.base, AFTER))
-        nodes.append(Node(OBSERVE, (state, value.base), (after,)))
+        nodes.append(Node(OBSERVE, (state, value.base), (after,), name=value.base))
         constants[state] = observers[value]
         outputs.append(after)
     return unit.graph.replace(nodes=tuple(nodes), outputs=tuple(outputs), constants=constants)

@@ -33,12 +33,12 @@ DAMAGE = (
     ValueError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 DAMAGED = "is not a file that jaxdml.ptq.save wrote, or it is damaged"
-PARAMS = "write load(path, apply, params), with the float parameters or jax.ShapeDtypeStruct in place of the arrays"
+PARAMS = "write load(path, apply, params); params are the float parameters, or the same pytree of jax.ShapeDtypeStruct"
 
 
 @api_boundary
 def save(path: str | os.PathLike[str], model: Model) -> None:
-    """Writes a model to a file. An existing file is replaced only once the new file is complete.
+    """Writes a model to a file. An existing file is replaced only after the new file is complete.
 
     Args:
       path: path of the file, which usually ends in .npz.
@@ -46,6 +46,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
 
     Raises:
       PtqError: if model is not a `jaxdml.ptq.Model`.
+      PtqFileNotFoundError: if the folder of path does not exist.
       OSError: if the file cannot be written.
     """
     if not isinstance(model, Model):
@@ -69,7 +70,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
     }
     arrays[TEXT] = np.frombuffer(json.dumps(text, default=int).encode(), np.uint8)
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
+        raise PtqFileNotFoundError(f"there is no folder {path.parent} to write {path.name} to").at(path.parent)
     written = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
         with open(written, "wb") as file:
@@ -97,7 +98,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
       PtqError: if the file cannot be read or is not a saved model, or if apply or params are not those of the model.
     """
     if not callable(apply):
-        raise PtqError(f"apply is of type {type(apply).__name__}, expected a function: the one that was quantized")
+        raise PtqError(f"apply is of type {type(apply).__name__}, expected the function that was quantized")
     try:
         with open(path, "rb") as file, np.load(_checked(file), allow_pickle=False) as arrays:
             text = json.loads(bytes(arrays[TEXT]))
@@ -113,8 +114,8 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             structs, calibrated, shapes = _tree(text["params"]), _tree(text["calibrated"]), text["shapes"]
             signature, modes = tuple(text["signature"]), text["modes"]
     except OSError as error:
-        kind = PtqFileNotFoundError if isinstance(error, FileNotFoundError) else PtqError
-        raise kind(f"{path} cannot be read: {error.strerror or error}") from error
+        text, is_missing = f"{path} cannot be read: {error.strerror or error}", isinstance(error, FileNotFoundError)
+        raise (PtqFileNotFoundError(text).at(path) if is_missing else PtqError(text)) from error
     except DAMAGE as error:
         if isinstance(error, PtqError):
             raise

@@ -34,12 +34,12 @@ class Model:
     `print(model)` shows which operator computes each equation, and why an equation stayed in floats.
 
     Attributes:
-      params: maps names to parameters: arrays, and weights that `jaxdml.prepare_convolution_filter` and
-        `jaxdml.prepare_matrix_multiply_b` prepared.
+      params: maps names to parameters, which are arrays, or weights prepared by `jaxdml.prepare_convolution_filter`
+        or `jaxdml.prepare_matrix_multiply_b`.
       traced: the float function and its signature.
-      graph: the graph of float operators, quantize and dequantize nodes before fusion to quantized operators.
+      graph: the graph of float operators with quantize and dequantize nodes, before fusion to quantized operators.
       calibrated: shapes and types of the first calibration batch.
-      modes: how each contraction runs, by its result and the scan around it: "static", "dynamic" or "float".
+      modes: maps "" (the function) and each scan to a dict from contractions to "static", "dynamic" or "float".
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Model:
           A pytree of the same structure, shapes and types as the float function's result. Its derivatives are 0.
 
         Raises:
-          PtqError: if params have a wrong structure, shape or type, or if apply has other layers for these inputs.
+          PtqError: if params have a wrong structure, shape or type. Also if apply has other layers for these inputs.
         """
         if _described(params) != self._described:
             raise PtqError(wrong_params(self.params, params))
@@ -96,17 +96,17 @@ class Model:
         return jax.tree.unflatten(program.structure, results)
 
     def _for(self, program: Program) -> Adapted:
-        """The graphs for the equations of a program.
+        """The quantized graphs for a program.
 
         Raises:
-          PtqError: if the function has changed, or has other layers for inputs of these sizes.
+          PtqError: if the function has changed, or if it has other layers for inputs of these sizes.
         """
         if program.signature() == self.traced.signature:
             return Adapted(None, self.graph, self._fused)
         if self.calibrated is None:
             text = "inputs of these sizes change the equations of apply"
             raise PtqError(
-                f"{text}; a loaded model takes such inputs only if they are dicts, lists and tuples of arrays"
+                f"{text}; a loaded model allows this only if inputs are arrays, or dicts, lists and tuples of arrays"
             )
         quantized = self.traced.calibrated(self.calibrated)
         with jax.ensure_compile_time_eval():

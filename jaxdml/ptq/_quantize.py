@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdml.errors import PtqError, api_boundary
-from jaxdml.ptq._calibrate import batches_of, observed
+from jaxdml.ptq._calibrate import batches_of, named, observed
 from jaxdml.ptq._choose.checks import check_function, check_params
 from jaxdml.ptq._choose.modes import check_matches, modes_of
 from jaxdml.ptq._choose.rule import Products, Rule, check_one_of, rules_of
@@ -19,6 +18,7 @@ from jaxdml.ptq._grids.ranges import integer_type, scale_and_zero_point
 from jaxdml.ptq._integers.insert import quantized_graph
 from jaxdml.ptq._model import Model
 from jaxdml.ptq._trace.traced import Traced
+from jaxdml.typing import DType
 
 TYPES = ("uint8", "int8")
 WIDE = np.dtype(np.uint16)
@@ -30,7 +30,7 @@ def quantize(
     params: Any,
     batches: Iterable[Any],
     *,
-    activations: chex.ArrayDType = jnp.uint8,
+    activations: DType = jnp.uint8,
     observer: str | Observer = "minmax",
     products: Products = "static",
     rules: Sequence[Rule] = (),
@@ -38,9 +38,9 @@ def quantize(
 ) -> Model:
     """Quantizes a trained float function to a function that computes on integers.
 
-    Convolutions and matrix products become DirectML's quantized operators. Affine equations after them are folded into
-    the weights, which become symmetric int8 with a scale for each output channel. Values between these operators stay
-    integers where quantized operators exist; everything else is computed in floats. `print(model)` shows the result.
+    Convolutions and matrix products become DirectML's quantized operators, and affine equations after them are folded
+    into their weights. Weights become symmetric int8 with a scale for each output channel. Values between quantized
+    operators stay integers; everything else is computed in floats. `print(model)` shows the result.
 
     Args:
       apply: the function ``apply(params, *inputs)``, in inference mode; JAX traces it.
@@ -50,16 +50,16 @@ def quantize(
       activations: uint8 or int8, the type of values between layers.
       observer: how ranges are calibrated: "minmax", "moving_average", "percentile", "mse", or an `Observer`.
       products: "static": matrix products read values quantized with calibrated ranges. "dynamic": each call quantizes
-        each row that a product reads with that row's range, and the product returns floats. Convolutions stay static.
-      rules: overrides of options for some layers; of the matching rules that set an option, the first one applies.
+        the rows that a product reads, each with its own range; the product returns floats. Convolutions stay static.
+      rules: overrides of options for some layers. If several matching rules set an option, the first one applies.
       progress: whether to print the number of calibrated batches on stderr.
 
     Returns:
       The model; ``model.apply(model.params, *inputs)`` approximates apply's results, in the same structure and types.
 
     Raises:
-      PtqError: if an argument is wrong: apply is not a function or is in training mode, batches is empty or has NaN or
-        infinity, or a rule matches no layer. Also if nothing can be quantized. The error names the layer and a remedy.
+      PtqError: if an argument is wrong, such as apply in training mode, batches with NaN or infinity, or a rule that
+        matches no layer. Also if nothing can be quantized. The error names the layer and a remedy.
     """
     dtype = integer_type("activations", activations, TYPES)
     check_one_of("products", products, ("static", "dynamic"))
@@ -67,7 +67,9 @@ def quantize(
     check_params(apply, params)
     first, batches = batches_of(batches)
     traced = Traced(apply, params)
-    unit = unit_of(traced.program(first), lambda graph, _: modes_of(graph, products, rules))
+    with named(0):
+        program = traced.program(first)
+    unit = unit_of(program, lambda graph, _: modes_of(graph, products, rules))
     check_function(unit.builder)
     check_matches(unit.layers(), rules)
     if not unit.bodies and all(mode == "float" for mode in unit.modes.values()):

@@ -29,7 +29,7 @@ class LayerError:
       name: the layer's name.
       operator: the primitives that the layer computes.
       own: the ratio in dB if the layer's inputs are exact; infinity if there is no error.
-      so_far: the ratio in dB in the model, which includes the errors of all earlier layers.
+      so_far: the ratio in dB in the model, with the errors of this layer and of all earlier layers.
     """
 
     name: str
@@ -100,14 +100,14 @@ def sqnr_of(
     floats: Graph, quantized: Graph, nodes: tuple[Sequence[Node], Sequence[Node]], constants: Mapping[str, Any],
     inputs: Mapping[str, Any],
 ) -> Sqnr:  # fmt: skip
-    """Compares a graph with quantize and dequantize nodes to the float graph; both use the same names for values.
+    """Compares the float graph and the quantized graph, which use the same names for values.
 
     Args:
       floats: the float graph.
       quantized: the graph with quantize and dequantize nodes.
-      nodes: the nodes of both graphs, bound to their equations.
+      nodes: the nodes of `floats` and the nodes of `quantized`, bound to their equations.
       constants: maps names to constants of the float graph.
-      inputs: maps names to inputs, which both graphs share.
+      inputs: maps names to inputs; both graphs have the same inputs.
     """
     makers, ends = floats.producers(), _float_results(quantized)
     of_dequantized = {str(Value(name, "dequantized")): name for name in (*floats.inputs, *makers)}
@@ -123,7 +123,7 @@ def sqnr_of(
             labels[name] = _label(name, makers, constants)
             measured[name] = _powers(own[held], exact[name]), _powers(so_far[held], exact[name])
 
-        # After each measurement the exact value replaces the measured one; it is quantized if the measured one was.
+        # The exact value then replaces the measured value, and is quantized first if the measured value was.
         for node in nodes[1]:
             own |= zip(node.outputs, results(node, own, lambda node, value: None), strict=False)
             output = node.outputs[0]
@@ -159,7 +159,7 @@ def _label(name: str, makers: Mapping[str, Node], constants: Container[str]) -> 
 
 
 def _float_results(graph: Graph) -> set[str]:
-    """Names of the float results of contractions on integers, after their bias, and of scans over layers."""
+    """Names of float results: of contractions on integers, with the bias added, and of scans over layers."""
     readers, makers, found = graph.consumers(), graph.producers(), set[str]()
     for node in graph.nodes:
         if node.operator is LAYERS:

@@ -1,6 +1,6 @@
 """Native CPU kernels of jaxdml: a library of XLA custom calls, and the sizes of packed weights.
 
-jaxdml imports this package if it is installed. It has no other users.
+This package is optional. Only jaxdml imports it.
 """
 
 import ctypes

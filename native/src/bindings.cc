@@ -84,7 +84,7 @@ ffi::Error matmul(ffi::ThreadPool threads, ffi::AnyBuffer a, ffi::AnyBuffer a_sc
 
   const FloatMode mode;
   const Pool pool = pool_of(threads, checked_product(count * rows * columns, depth));
-  // A few rows multiply an unpacked matrix if each problem has its own matrix; otherwise this call packs it.
+  // An unpacked b stays unpacked if there are few rows and each problem has its own b; otherwise this call packs b.
   const bool is_raw = !is_packed && depth && rows <= chosen->most_raw_rows && product(of_b, 0, leading) == count;
   const int64_t matrices = is_packed || is_raw ? 0 : product(of_b, 0, leading);
   const Scratch packed(checked_product(matrices, packed_bytes));
@@ -210,7 +210,7 @@ ffi::Error convolve(ffi::ThreadPool threads, ffi::AnyBuffer x, ffi::AnyBuffer x_
     // The dilation of a kernel of one element has no effect, and a large dilation would enlarge the scratch memory.
     one.dilation[i] = kernel[i] == 1 ? 1 : dilations[i];
   }
-  // No machine has this much memory. Below the limit, the scratch sizes, multiplied by threads, cannot overflow.
+  // No machine has this much memory. Below this limit, the scratch size of all threads cannot overflow.
   if (elements < 0 || elements >> 46) return no_memory();
   const int64_t packed_bytes = chosen->filter_bytes(one.filter);
   const auto of_filter = filter.dimensions();
@@ -458,7 +458,7 @@ struct Guarded<kFunction> {
 #define JAXDML_EXPORT extern "C" __attribute__((visibility("default")))
 #endif
 
-// Chooses kernels by name; an empty name chooses the fastest. Returns their name, or null if they cannot run here.
+// Chooses kernels by name; an empty name chooses the fastest. Returns the chosen name, or null if none can run here.
 JAXDML_EXPORT const char* jaxdml_cpu_choose(const char* name) {
   for (const jaxdml::Kernels* kernels : {&jaxdml::kAmxInt8, &jaxdml::kAvx512Vnni, &jaxdml::kAvx2})
     if ((!*name || !std::strcmp(name, kernels->name)) && jaxdml::runs_here(*kernels)) {

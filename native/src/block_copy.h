@@ -25,7 +25,7 @@ struct Copy {
   int64_t rows(const Convolution& one, const Filter& filter, int64_t outputs) const {
     return has_all_rows ? extent_of(one, filter, 0, outputs) : outputs * filter.rows;
   }
-  // The padded input row in a given row of the copy, counted from the block's first input row.
+  // The index of the padded input row that a row of the copy holds, counted from the block's first input row.
   int64_t input_row(const Convolution& one, int64_t row) const {
     return has_all_rows ? row : row / output_step * one.stride[0] + row % output_step * one.dilation[0];
   }
@@ -56,7 +56,7 @@ struct Pixels {
   int64_t row, begin, step, width;
 };
 
-// Finds the addresses of pixels first to first + count, with the first line at `image`.
+// Finds the addresses of `count` pixels, beginning at pixel `first`. The first line begins at `image`.
 JAXDML_INLINE void place(const Copy& copy, const Pixels& of, Cell* image, int64_t first, int64_t count, Cell** pixels) {
   // The step between columns, and its correction where the phase wraps around.
   const int64_t rest = of.step % copy.dilation, next = (rest * copy.phase + of.step / copy.dilation) * copy.channels;
@@ -96,7 +96,7 @@ JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels,
     I32 rows[16];
     if (some == 16 && count == kBytes)
       for (int i = 0; i < 16; i++) rows[i] = load(from + i * size) ^ top;
-    else  // the last channel stands in for missing ones, which are not stored
+    else  // the last channel stands in for missing channels, which are not stored
       for (int64_t i = 0; i < 16; i++) rows[i] = load_some(from + at_most(i, some - 1) * size, count) ^ top;
     transpose_sixteen(rows);
     each_column(rows, count, [&](int64_t p, __m128i bytes) { store_cells(pixels[p] + c, bytes, some); });
@@ -109,7 +109,7 @@ static void copy_block(const Convolution& one, const Filter& filter, const Copy&
   const int64_t copied_rows = copy.rows(one, filter, block.rows);
   const int64_t width = extent_of(one, filter, 1, block.columns);
   const uint8_t flip = flip_to_unsigned(one.x_zero_point.is_signed);
-  // The copy's origin in the input, and the copy's columns inside the input.
+  // The copy's origin in the input, and the copy's columns that lie inside the input.
   const int64_t top = block.row * one.stride[0] - one.start[0], left = block.column * one.stride[1] - one.start[1];
   const int64_t first_column = at_least(0, -left), last_column = at_most(width, one.width - left);
   const int64_t columns = at_least(last_column - first_column, 0);

@@ -60,7 +60,7 @@ inline bool leads(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, size_t rank)
   return true;
 }
 
-// The operand's elements for one problem. Problem numbers are row-major indices into the output's leading dimensions.
+// The operand's elements for one problem. `problem` is its row-major index into the output's leading dimensions.
 inline uint8_t* at_problem(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, int64_t problem) {
   const auto dims = x.dimensions(), all = y.dimensions();
   int64_t step = product(dims, count, dims.size()), offset = 0;

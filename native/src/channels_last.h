@@ -76,8 +76,8 @@ JAXDML_INLINE uint32_t sum_cells(const Cell* from, int64_t count) {
   return sum;
 }
 
-// Sums each window for the filter's zero points. A lane gets the sum over the channels of its own group only, because
-// merged groups share a copy.
+// Sums a window; the correction for the filter's zero points needs the sum. A lane gets the sum over the channels of
+// its own group only, because merged groups share a copy.
 template <int V>
 JAXDML_INLINE void sum_window(const Convolution& one, const ChannelsLastPlan& plan, const Cell* from,
                               int32_t (&sums)[V * kLanes]) {

@@ -1,6 +1,6 @@
 // Elementwise kernels (add, quantize, dequantize) and reductions (range of a tensor, sums of rows).
 //
-// x / scale must be rounded once. Division does that but is slow. Multiplying by the reciprocal and correcting the
+// x / scale must be rounded once. A division rounds once, but is slow. Multiplying by the reciprocal and correcting the
 // result by its residual (Markstein) gives the same float, if scale and dividend are far from the ends of float32's
 // range and the scale's significand is not all ones.
 #pragma once
@@ -44,7 +44,7 @@ JAXDML_INLINE F32 quotient(F32 x, const Divisor& by) {
   return multiply_add(subtract_product(x, near, by.value), by.reciprocal, near);
 }
 
-// Calls f(i, count) for consecutive vectors of kStep outputs; the last one may be shorter.
+// Calls f(i, count) for consecutive vectors of kStep outputs; the last vector may be shorter.
 template <int64_t kStep = kLanes, class F>
 JAXDML_INLINE void each_vector(int64_t first, int64_t last, F&& f) {
   int64_t i = first;
@@ -52,7 +52,7 @@ JAXDML_INLINE void each_vector(int64_t first, int64_t last, F&& f) {
   if (i < last) f(i, last - i);
 }
 
-// Returns a pointer that is safe to read kCount elements from: `copy` if fewer than kCount elements remain.
+// Returns a pointer from which kCount elements can be read: `copy` if fewer than kCount elements remain.
 template <int64_t kCount, class T>
 JAXDML_INLINE const T* whole(const T* from, int64_t count, T (&copy)[kCount]) {
   if (count == kCount) return from;

@@ -20,7 +20,7 @@ JAXDML_INLINE Output output_of(int32_t zero_point, bool is_signed) {
 
 JAXDML_INLINE F32 scaled(I32 sum, F32 multiplier) { return floats(sum) * multiplier; }
 
-// Converts up to four vectors to bytes; each 128 bits hold four bytes of each vector.
+// Converts up to four vectors to bytes; each 128 bits of the result hold four bytes of each vector.
 //
 // The conversion maps floats beyond int32, and NaN, to the lowest int32. That would be wrong for large positive floats,
 // so they are clamped first. Every later step saturates.

@@ -1,6 +1,6 @@
 // The layout of packed filters, which depends only on the filter's shape.
 //
-// A packed filter has a mark, a flag, int32 sums of each output channel's weights, and the weights. A depthwise filter,
+// A packed filter has a mark, a flag, an int32 sum for each output channel, and the weights. A depthwise filter,
 // with one channel in each group, has rows of cells [outputs][depth, padded]. Other filters have panels with a lane for
 // each output channel: int8 [groups][outputs of a group / kTile][rows of the kernel][columns and channels /
 // kDepth][lanes][kDepth]. If winograd_form selects a Winograd transform, the transformed filter follows.
@@ -25,7 +25,7 @@ JAXDML_INLINE int64_t winograd_bytes(const Filter& filter, int64_t m) {
 }
 
 // m of the transformed filter to pack; 0 for no transform. Transforming a filter for one call would cost more than it
-// saves. Instructions that multiply bytes do twice as many products as those for int16, and are faster without
+// saves. Instructions that multiply bytes do twice as many products as instructions for int16, and are faster without
 // transforms. Filters with many channels usually see small images, in which large tiles would be mostly empty.
 JAXDML_INLINE int64_t winograd_form(const Filter& filter) {
   if (kDepth == 4 || filter.is_for_one_call) return 0;
@@ -81,7 +81,7 @@ JAXDML_INLINE Packed packed_filter(const Convolution& one) {
   return packed_filter(one.filter, arena);
 }
 
-// Padding after the layout makes a whole filter larger than each shard of it; see matrix_bytes.
+// Padding at the end makes a packed filter larger than each shard of the filter; see matrix_bytes.
 static int64_t filter_bytes(const Filter& filter) {
   Arena arena = {nullptr, 0};
   packed_filter(filter, arena);

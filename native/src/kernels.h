@@ -19,7 +19,7 @@ struct ZeroPoints {  // like Scales; a zero point has the tensor's type
   bool is_signed;
 };
 
-// A thread pool. `run` calls task(context, item, worker) for each item below `count`, with worker below `threads`.
+// A thread pool. `run` calls task(context, item, worker) for each item below `count`; worker is below `threads`.
 struct Pool {
   using Task = void (*)(const void* context, int64_t item, int64_t worker);
 
@@ -45,7 +45,7 @@ struct Filter {
   bool is_for_one_call;                              // the call packs the filter and discards it
 };
 
-// y[n, o, :, :] = the requantized sum of (x - x_zero_point) * (filter - filter_zero_point[o]), plus bias[o].
+// y[n, o, :, :] = bias[o] + the sum of (x - x_zero_point) * (filter - filter_zero_point[o]), requantized.
 struct Convolution {
   Filter filter;
   int64_t batch, height, width, y_height, y_width;

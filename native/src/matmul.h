@@ -4,10 +4,10 @@
 //   sum a b  -  za (sum b - depth zb)  -  zb sum a   modulo 2**32,
 // so the correction for za needs one constant per column, and rows of a are summed only if some zb is not 0.
 //
-// In a large product of words, Strassen's method computes each block of two full row tiles by two panels.
+// In a large product of 16-bit words, Strassen's method multiplies two full row tiles by two panels at a time.
 //
-// If A has few rows, each item packs its panels of raw weights into the worker's scratch and multiplies the panels
-// while they are in the cache.
+// If A has few rows and B is raw (not packed), each item packs its panels of B into the worker's scratch. The item
+// multiplies the panels while they are in the cache.
 #pragma once
 
 #include "amx.h"

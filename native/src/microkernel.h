@@ -1,6 +1,6 @@
 // The microkernel computes a tile of int32 sums, R rows by V vectors of lanes, in registers.
 //
-// Each dword of a row, kDepth cells, is broadcast to all lanes. The lanes are packed as [dwords][V * kLanes][kDepth].
+// A dword of a row has kDepth cells, and is broadcast to all lanes. Lanes are packed as [dwords][V * kLanes][kDepth].
 #pragma once
 
 #include <type_traits>
@@ -90,7 +90,7 @@ JAXDML_TILE void multiply_tile(const uint8_t* const (&starts)[R], int64_t runs, 
     for (int v = 0; v < V; v++) to[r][v] = sums[r][v];
 }
 
-// Multiplies contiguous rows that are `stride` dwords apart.
+// Multiplies rows of contiguous dwords. The rows are `stride` dwords apart.
 template <int R, int V, class Dot>
 JAXDML_INLINE void multiply_rows(const Dword* rows, int64_t stride, const uint8_t* lanes, int64_t dwords,
                                  I32 (&sums)[R][V]) {

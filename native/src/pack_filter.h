@@ -34,8 +34,8 @@ struct Lanes {
   }
 };
 
-// Packs sixteen lanes of a zeroed panel. Weights are transposed, so that one weight of 16 output channels becomes 16
-// adjacent bytes. A transpose covers several channels of a small kernel, or several elements of a large one.
+// Packs sixteen lanes of a zeroed panel. A transpose brings the corresponding weights of 16 output channels into 16
+// adjacent bytes. One transpose covers several channels of a small kernel, or several elements of a large kernel.
 static void pack_lanes(const uint8_t* filter, uint8_t flip, const Filter& shape, int64_t group, int64_t panel,
                        int64_t lane, uint8_t* to) {
   const Filter whole = merged(shape);

@@ -36,7 +36,7 @@ static void pack_panels(const uint8_t* b, bool is_signed, int64_t depth, int64_t
       const uint8_t* rows[kDepth];
       for (int i = 0; i < kDepth; i++) {
         rows[i] = k + i < depth ? b + (k + i) * columns + n : nullptr;
-        // Hardware does not prefetch across rows. This prefetches to L2; in L1, rows of 4096 bytes evict each other.
+        // Hardware does not prefetch across rows. The target is L2: in L1, rows of 4096 bytes would evict each other.
         __builtin_prefetch(b + at_most(k + i + kRowsAhead, depth - 1) * columns + n, 0, 2);
       }
       if (k + kDepth <= depth && n + kTile <= columns) {

@@ -6,7 +6,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// The lanes of the panel that begins at column `first`. The last panel may be narrower than a tile.
+// The number of lanes of the panel that begins at column `first`. The last panel may be narrower than a tile.
 JAXDML_INLINE int64_t panel_lanes(int64_t columns, int64_t first) {
   return at_most(kTile, round_up(columns, kLanes) - first);
 }

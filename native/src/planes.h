@@ -68,7 +68,7 @@ JAXDML_INLINE int64_t plane_offset(const Convolution& one, const Planes& planes,
   return planes.at(plane, shift_of(one, 0, u).steps) + shift_of(one, 1, v).steps;
 }
 
-// The output columns that read the image, not padding, through a kernel column.
+// The output columns for which a kernel column reads the image, not padding.
 struct Inside {
   int64_t begin, end;
 };
@@ -86,7 +86,7 @@ JAXDML_INLINE void set_mask(const Inside& inside, int64_t pitch, int64_t count, 
     memset(mask + at, 255, size_t(at_most(inside.end - inside.begin, count - at)));
 }
 
-// Copies bytes at even positions to `even` and at odd positions to `odd`; either may be null.
+// Copies the bytes at even positions to `even`, and the bytes at odd positions to `odd`; either pointer may be null.
 JAXDML_INLINE void split_bytes(const uint8_t* from, int64_t count, uint8_t* even, uint8_t* odd) {
   int64_t i = 0;
 #ifdef __AVX512VNNI__
@@ -100,7 +100,7 @@ JAXDML_INLINE void split_bytes(const uint8_t* from, int64_t count, uint8_t* even
     keep(odd, some / 2, _mm512_srli_epi16(pairs, 8));
   }
 #else
-  const auto split = [](__m128i pairs) {  // even bytes in the lower half, odd ones in the upper
+  const auto split = [](__m128i pairs) {  // even bytes in the lower half, odd bytes in the upper
     return _mm_packus_epi16(_mm_and_si128(pairs, _mm_set1_epi16(255)), _mm_srli_epi16(pairs, 8));
   };
   for (; count - i >= 16; i += 16) {
@@ -151,7 +151,7 @@ JAXDML_INLINE void fill_planes(const Convolution& one, const Planes& planes, con
   }
 }
 
-// Copies the outputs of positions first to first + count to the rows of an output channel.
+// Copies the outputs of `count` positions, beginning at position `first`, into the rows of an output channel.
 JAXDML_INLINE void store_rows(const Convolution& one, const Planes& planes, const uint8_t* values, int64_t first,
                               int64_t count, int64_t size, uint8_t* y) {
   if (planes.pitch == one.y_width) return copy_bytes(y + first * size, values, count * size);

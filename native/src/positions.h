@@ -8,7 +8,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// Interleaves kDepth rows into four vectors, whose 128-bit parts hold positions 0 to 3, 4 to 7, 8 to 11 and 12 to 15.
+// Interleaves kDepth rows into four vectors. Within each 128-bit part, vector i holds positions 4 * i to 4 * i + 3.
 JAXDML_INLINE void interleave_rows(const I32 (&x)[kDepth], I32 (&to)[4]) {
 #ifdef __AVX512VNNI__
   const I32 low[2] = {low_bytes(x[0], x[1]), low_bytes(x[2], x[3])};

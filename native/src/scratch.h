@@ -28,8 +28,8 @@ inline void release(void* at) {
 #endif
 }
 
-// A scratch block of 64-byte alignment. The destructor keeps the largest blocks for later calls, which then need no
-// page faults. A call holds up to two blocks: one for weights that are packed for this call, one for the kernel.
+// A scratch block of 64-byte alignment. The destructor keeps the largest blocks for later calls, which then cause
+// no page faults. A call holds up to two blocks: one for weights that are packed for this call, one for the kernel.
 //
 // A negative size, the result of checked_product on overflow, counts as a failed allocation.
 class Scratch {

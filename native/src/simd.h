@@ -12,7 +12,7 @@ namespace jaxdml::JAXDML_ISA {
 #ifdef __AVX512VNNI__
 constexpr int kBytes = 64;  // bytes of a vector
 constexpr int kDepth = 4;   // products that one 32-bit lane adds up in one instruction
-using Cell = uint8_t;       // the type of an activation in a product; a weight is the signed type of this size
+using Cell = uint8_t;       // the type of an activation in a product; a weight has the signed type of this size
 #else
 constexpr int kBytes = 32;
 constexpr int kDepth = 2;

@@ -1,4 +1,4 @@
-// Large products of 16-bit words by Strassen's method in Winograd's form: 7 products of quarters instead of 8.
+// Large products of 16-bit words by Winograd's variant of Strassen's method: 7 products of quarters instead of 8.
 //
 // A = (a11 a12; a21 a22) is two tiles of rows, split at half the depth. B is two panels of columns, also split. With
 //   s1 = a21 + a22   s2 = s1 - a11   s3 = a11 - a21   s4 = a12 - s2
@@ -26,7 +26,7 @@ JAXDML_INLINE bool is_worth_quarters(const Matmul& one) {
 }
 
 struct Halves {
-  int64_t first, second;               // dwords of each half of the depth; the second half may be one shorter
+  int64_t first, second;               // dwords of each half of the depth; the second half may be one dword shorter
   int64_t row_stride;                  // dwords from row to row of a factor
   int64_t row_bytes, panel_bytes;      // bytes of a row factor, and of a panel factor
   int64_t packed_first, packed_bytes;  // bytes of a packed panel's first half, and of the whole panel
@@ -83,7 +83,7 @@ static void combine_rows(const uint8_t* a, uint8_t flip, int64_t depth, const Ha
   }
 }
 
-// Computes the factors of two panels of b that are not quarters of b: t4, t1, t2 and t3.
+// Computes the factors t4, t1, t2 and t3 of two panels of b. The other three factors are quarters of b.
 static void combine_panels(const uint8_t* panels, const Halves& halves, uint8_t* to) {
   const uint8_t *left = panels, *right = panels + halves.packed_bytes;
   for (int64_t k = 0; k < halves.first; k++)

@@ -66,7 +66,7 @@ JAXDML_INLINE void gather(const Convolution& one, const Run* runs, int64_t run_c
   }
 }
 
-// Transforms a channel pair of a block to its points, which are `stride` bytes apart.
+// Transforms a channel pair of a block to points, which are `stride` bytes apart.
 template <int M>
 JAXDML_INLINE void transform_block(const int32_t (&first)[M + 2][2][kBlock], const int32_t (&second)[M + 2][2][kBlock],
                                    uint8_t flip, uint8_t* to, int64_t stride) {
@@ -112,7 +112,7 @@ JAXDML_INLINE void transform_back(const uint8_t* products, int64_t stride, U32 (
   for (int i = 0; i < M; i++) {
     transform_output<M>(columns[i], 1, pixels[i], 1);
     for (int j = 0; j < M; j++) {
-      if constexpr (M == 4)  // 36 * 2**(e_i + e_j) times the sum; 0x38E38E39 is the inverse of 9
+      if constexpr (M == 4)  // 36 * 2**(e_i + e_j) times the sum; 0x38E38E39 is the inverse of 9 modulo 2**32
         pixels[i][j] = (U32)((I32)(pixels[i][j] * 0x38E38E39u) >> (2 + kExponents[i] + kExponents[j]));
       else  // 4 times the sum
         pixels[i][j] = (U32)((I32)pixels[i][j] >> 2);

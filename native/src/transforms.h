@@ -28,7 +28,7 @@ JAXDML_INLINE void transform_input(const T* x, int step, T* to, int to_step) {
   }
 }
 
-// Transforms three filter values to m + 2, scaled up so that no fraction appears.
+// Transforms three filter values to m + 2 values, scaled up so that no fraction appears.
 template <int M, class T>
 JAXDML_INLINE void transform_filter(const T* g, int step, T* to, int to_step) {
   const T outer = g[0] + g[2 * step], middle = g[step];

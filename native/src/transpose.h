@@ -5,7 +5,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// Loads `count` bytes without reading past them, because they may end the buffer. The other bytes become 0.
+// Loads `count` bytes without reading past them, because the buffer may end there. The other bytes become 0.
 JAXDML_INLINE I32 load_some(const uint8_t* from, int64_t count) {
   if (count >= kBytes) return load(from);
 #ifdef __AVX512VNNI__
@@ -41,7 +41,7 @@ JAXDML_INLINE void store_cells(Cell* to, __m128i bytes, int64_t count) {
 #endif
 }
 
-// Transposes 16 x 16 bytes in each 128-bit lane. A round interleaves rows i and i + 8; four rounds transpose the block.
+// Transposes 16 x 16 bytes in each 128-bit part. A round interleaves rows i and i + 8; four rounds transpose the block.
 JAXDML_INLINE void transpose_sixteen(I32 (&x)[16]) {
   for (int round = 0; round < 4; round++) {
     I32 y[16];

@@ -1,7 +1,7 @@
 // 3 x 3 convolutions by Winograd's minimal filtering over integers, exact modulo 2**32; docs/winograd.md has the proof.
 //
 // An image is cut into tiles of m x m output pixels. A block of kBlock tiles is transformed, one pair of channels at a
-// time, into (m + 2)**2 points. At each point, a matrix product multiplies the block with the transformed filter; the
+// time, into (m + 2)**2 points. At each point, a matrix product multiplies the block by the transformed filter; the
 // inverse transform and the epilogue follow. To save memory, each thread holds the points of only one block. If there
 // are fewer blocks than threads, the threads may share the points of all blocks instead.
 //
@@ -42,7 +42,7 @@ JAXDML_INLINE void pack_winograd(const uint8_t* filter, uint8_t flip, const Filt
 
 struct WinogradPlan {
   Tiles tiles;
-  int64_t blocks, row_block, row_blocks;  // blocks of a group over the batch; output channels of an item
+  int64_t blocks, row_block, row_blocks;  // a group's blocks in the batch; output channels of an item; items of a block
   int64_t items;                          // blocks of all problems and groups
   bool is_shared;                         // several items read the points of a block
   Channels* channels;
@@ -73,7 +73,7 @@ JAXDML_INLINE WinogradPlan plan_winograd(const Convolution* problems, int64_t co
   return plan;
 }
 
-// Multiplies R rows of the filter with a block at one point.
+// Multiplies R rows of the filter by a block at one point.
 template <int R>
 JAXDML_INLINE void multiply_points(const Dword* rows, int64_t pairs, const uint8_t* lanes, uint8_t* to,
                                    int64_t stride) {
@@ -120,8 +120,8 @@ static void transform_pairs(const TileBlock& block, int64_t first_pair, int64_t 
   }
 }
 
-// Sums each window for the filter's zero points. The sums are a convolution with a filter of ones, which goes through
-// the same transforms.
+// Sums each window; the correction for the filter's zero points needs these sums. They are a convolution with a filter
+// of ones, which goes through the same transforms.
 template <int M>
 static void sum_windows(const Filter& filter, const uint8_t* points, uint8_t* products,
                         I32 (&sums)[M][M][kBlockVectors]) {
@@ -148,7 +148,7 @@ static void sum_windows(const Filter& filter, const uint8_t* points, uint8_t* pr
   }
 }
 
-// Transforms back and stores output channel o of a block. Its products at successive points are `stride` bytes apart.
+// Transforms back and stores output channel o of a block. Products at successive points are `stride` bytes apart.
 template <int M>
 JAXDML_INLINE void store_channel(const TileBlock& block, const uint8_t* products, int64_t stride, int64_t o,
                                  const I32 (&window_sums)[M][M][kBlockVectors]) {

@@ -63,7 +63,7 @@ print(dml.kernels(), check_wide(seed=1, count=40, largest=24))
 """
     done = run(program, JAXDML_KERNELS=name)
     assert done.returncode == 0, done.stderr
-    is_absent = f"{name}, and XLA's kernels run: this processor has no {name}." in done.stderr
+    is_absent = f"{name}, but XLA's kernels run: this processor has no {name}." in done.stderr
     expected = rf"xla: this processor has no {name} \d{{6}}" if is_absent else rf"has {name} \d{{6}}"
     assert re.search(expected, done.stdout), done.stdout
 
@@ -88,7 +88,7 @@ def test_the_environment_chooses():
 
 @pytest.mark.parametrize("which", ["XLA", "avx2", None])
 def test_use_kernels_names_what_it_takes(which):
-    with pytest.raises(ValueError, match=r"which is .*, expected 'native' or 'xla'"), dml.use_kernels(which):
+    with pytest.raises(ValueError, match=r"`which` is .*, expected 'native' or 'xla'"), dml.use_kernels(which):
         pass
 
 
@@ -111,7 +111,7 @@ def test_a_library_that_does_not_fit_is_left_out_with_one_warning(package, why, 
         warnings.simplefilter("always")
         library, reason = kernel_library._load("")
     assert library is None
-    assert reason.startswith("jaxdml-cpu is left out: ")
+    assert reason.startswith("jaxdml-cpu is not used: ")
     assert [re.search(why, str(warning.message)) is not None for warning in caught] == [True]
 
 
@@ -132,7 +132,7 @@ def test_a_set_that_is_chosen_and_not_there_is_a_warning():
     program = "import sys; sys.modules['jaxdml_cpu'] = None; import jaxdml"
     for which in ("native", "avx2"):
         done = run(program, JAXDML_KERNELS=which)
-        assert f"JAXDML_KERNELS is {which}, and XLA's kernels run: jaxdml-cpu is not installed." in done.stderr
+        assert f"JAXDML_KERNELS is {which}, but XLA's kernels run: jaxdml-cpu is not installed." in done.stderr
     assert run(program, JAXDML_KERNELS="xla").returncode == 0
 
 

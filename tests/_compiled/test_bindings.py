@@ -22,7 +22,9 @@ def test_a_persistent_resource_is_a_pytree():
     assert_same_bits(op(persistent, **rest), op(jax.tree.map(np.asarray, persistent), **rest))
 
 
-OWNED_TEXT = "BTensor has Flags OWNED_BY_DML: the first argument of the call must be what initialize(b_tensor=...)"
+OWNED_TEXT = (
+    "BTensor has Flags OWNED_BY_DML: the first argument of the call must be the result of initialize(b_tensor=...)"
+)
 WRONG = {
     "nothing bound": (lambda op, p, t: op(p), "ATensor is not bound; give a_tensor to the call"),
     "no persistent resource": (lambda op, p, t: op(**t), OWNED_TEXT),

@@ -89,7 +89,7 @@ def test_both_tensors_of_a_field_are_owned_or_none():
         op(persistent, **tensors)
     with pytest.raises(dml.DescError, match=r"QuantizationTensors\[1\] is bound to int8, the desc says UINT4"):
         op.initialize(quantization_tensors=(SCALES, np.int8([[1], [2]])))
-    with pytest.raises(dml.DescError, match=r"what initialize\(quantization_tensors=...\) returns for this desc"):
+    with pytest.raises(dml.DescError, match=r"the result of initialize\(quantization_tensors=...\) for this desc"):
         op({"quantization_tensors": (SCALES,)}, input_tensor=NIBBLES)
 
 

@@ -50,7 +50,7 @@ def test_error_attributes():
         "minimum_feature_level": dml.FeatureLevel.LEVEL_5_2,
     }
     assert str(error) == (
-        "quantized_linear_convolution: FilterScaleTensor has rank 1, feature level 4_0 allows 3 to 4 (allowed from 5_2)"
+        "quantized_linear_convolution: FilterScaleTensor has rank 1 (allowed from 5_2), feature level 4_0 allows 3 to 4"
     )
     assert vars(dml.DescError("text")) == dict.fromkeys(vars(error))
 

@@ -284,11 +284,11 @@ def test_minimum_feature_level_of_a_wrong_desc_says_what_is_wrong():
 def test_the_message_names_the_level_that_would_do():
     desc = right(CONVOLUTION, rank=3)
     assert str(refusal(desc, level("3_1"))) == (
-        "quantized_linear_convolution: InputTensor has rank 3, feature level 3_1 allows 4 (allowed from 4_0)"
+        "quantized_linear_convolution: InputTensor has rank 3 (allowed from 4_0), feature level 3_1 allows 4"
     )
     desc = right(DEQUANTIZE, zero_point_tensor=None)
     assert str(refusal(desc, level("6_1"))) == (
-        "element_wise_dequantize_linear: ZeroPointTensor is missing, feature level 6_1 requires it (optional from 6_2)"
+        "element_wise_dequantize_linear: ZeroPointTensor is missing (optional from 6_2), feature level 6_1 requires it"
     )
     assert str(refusal(right(ADD), level("3_1"))) == (
         "element_wise_quantized_linear_add: not available at feature level 3_1 (introduced in 4_0)"

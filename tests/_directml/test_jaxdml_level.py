@@ -44,8 +44,8 @@ def test_no_level_of_directml_allows_16_bit_outputs():
         assert (error.tensor, error.rule, error.feature_level) == (tensor, "data_type", LATEST)
         assert (error.expected, error.received) == (byte_types, dml.DataType[data_type])
         assert str(error) == (
-            f"element_wise_quantize_linear: {tensor} has data type {data_type}, feature level 6_4 allows INT8 or UINT8"
-            + HINT
+            f"element_wise_quantize_linear: {tensor} has data type {data_type}{HINT}"
+            ", feature level 6_4 allows INT8 or UINT8"
         )
 
 
@@ -91,7 +91,7 @@ def test_calls_ask_for_the_extension_too():
                 with pytest.raises(dml.FeatureLevelError) as error:
                     dml.element_wise_quantize_linear(x, scale, zero_point, **options)
                 assert error.value.minimum_feature_level is JAXDML
-                assert str(error.value).endswith(HINT)
+                assert HINT in str(error.value)
                 options = {**options, "feature_level": JAXDML}
                 output = dml.element_wise_quantize_linear(x, scale, zero_point, **options)
                 assert output.dtype == dtype

@@ -96,7 +96,7 @@ REMARKS = {
     "fan_out_output": f"its result goes to QuantizeLinear and an output{ALONE}",
     "scale_of_result_given": f"its result is quantized with a {CONSTANT}",
     "result_per_channel": "its result is quantized with several scales",
-    "conv_u8_to_s8": "its result is quantized to int8, an input to uint8",
+    "conv_u8_to_s8": "its result is quantized to int8, but an input is uint8",
     "average_pool_dilations": "there is no quantized pooling with dilations",
     "conv_weight_of_input_without_sizes": "it does not say how many dimensions its images have, quantized convolutions "
     "take at most 2",

@@ -117,7 +117,7 @@ def test_a_difference_of_onnxruntimes_int8_is_explained(tmp_path, capsys, monkey
     assert program.main([str(path), "--compare"]) == 1
     assert asked == [False, True, False]
     line = (
-        "onnxruntime computes int8 partly in floats; with session.qdqisint8allowed=1 in its options 0 elements differ"
+        "onnxruntime computes int8 partly in floats; 0 elements differ with session.qdqisint8allowed=1 in its options"
     )
     assert line in capsys.readouterr().out.splitlines()
 

@@ -34,7 +34,7 @@ def blocks():
                 changes = {"input": x, name: make(*shape)}
                 yield f"{name} {shape}", operator, changes, error, said + ", that of InputTensor; ", fix
             for shape, axis, padded in (((2, 3, 6), 1, 6), ((1, 1, 4), 2, 8), ((2, 4, 5), 2, 10)):
-                said = f"has Sizes {list(shape)}, which do not divide InputTensor's [2, 4, 6]: all blocks are equally "
+                said = f"has Sizes {list(shape)}, which do not divide InputTensor's [2, 4, 6]: all blocks must have "
                 fix = f"; {tensor} is the argument {name}: pad the input to {padded} in dimension {axis}, "
                 fix += f"or give a number of values that divides {x.shape[axis]}"
                 changes, error = {"input": x, name: make(*shape)}, (DescError, tensor, "sizes")

@@ -204,7 +204,7 @@ POSITIONAL = (
     (
         DYNAMIC_QUANTIZE,
         (X, np.uint8),
-        "too many positional arguments; it takes input, and only by name output_dtype, ",
+        "too many positional arguments; it takes input, and by name only: output_dtype, ",
     ),
     (
         MATRIX_MULTIPLY_INTEGER,
@@ -221,9 +221,9 @@ POSITIONAL = (
     (
         QUANTIZE_BLOCKS,
         (X, 0.1, 3, np.uint8),
-        "too many positional arguments; it takes input, scale, zero_point, and only",
+        "too many positional arguments; it takes input, scale, zero_point, and by ",
     ),
-    (DEQUANTIZE_BLOCKS, (u8(2),), "missing a required argument: 'scale'; it takes input, scale, zero_point, and only"),
+    (DEQUANTIZE_BLOCKS, (u8(2),), "missing a required argument: 'scale'; it takes input, scale, zero_point, and by "),
     (POOLING, (u8(1, 1, 3, 3), 0.1, 3, 0.1, 3), "missing a required keyword-only argument: 'window_size'; it takes "),
     (POOLING, (u8(1, 1, 3, 3), 0.1, 3, 0.1, 3, 2), "; it takes input, input_scale, input_zero_point, output_scale, "),
 )

@@ -15,6 +15,7 @@ from _ptq.awkward import AWKWARD
 from _ptq.quantized import NETWORKS, network, quantized
 from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
+from jaxdml.errors import PtqFileNotFoundError
 from jaxdml.ptq import PtqError, load, save
 
 QUICK = ("bfloat16 params and inputs", "pad", "outputs: a dict", "scan over layers")
@@ -209,7 +210,7 @@ def test_no_file_is_told(path):
         with pytest.raises(PtqError, match=rf"^{re.escape(str(missing))} cannot be read: ") as told:
             load(missing, network("plain").apply)
         assert isinstance(told.value.__cause__, OSError)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(PtqFileNotFoundError, match="there is no folder"):
         save(path / "deeper.npz", quantized("plain"))
     with pytest.raises(PtqError, match=r"save was given dict, expected a model that jaxdml.ptq.quantize made"):
         save(path, quantized("plain").params)
@@ -244,3 +245,20 @@ def test_a_file_may_be_read_by_others(path):
     save(path, quantized("plain"))
     (path.parent / "other").write_bytes(b"")
     assert path.stat().st_mode == (path.parent / "other").stat().st_mode
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (lambda params, x: params["gone"] @ x, "KeyError: 'gone'"),
+        (lambda params: params["w"], "TypeError: "),
+        (lambda params, x: x.T @ params["w"], "TypeError: dot_general requires contracting dimensions"),
+    ],
+)
+def test_a_function_that_cannot_be_traced_is_told(path, other, text):
+    params, x = {"w": np.ones((3, 4), np.float32)}, np.ones((2, 3), np.float32)
+    save(path, dml.ptq.quantize(lambda params, x: x @ params["w"], params, [x], progress=False))
+    with pytest.raises(PtqError) as told:
+        load(path, other)
+    assert str(told.value).startswith(f"apply cannot be traced with the inputs (float32[2, 3]): {text}")
+    assert str(told.value).endswith("inputs of these shapes and types: is apply the same function?")

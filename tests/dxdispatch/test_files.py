@@ -124,7 +124,7 @@ def test_no_more_memory_than_allowed(tmp_path):
     written = model(resources__x=resource("UINT8", {"sourcePath": "x.bin"}))
     with pytest.raises(dml.DxDispatchError, match="has 4 bytes, more than the limit of 3"):
         run(tmp_path, written, maximum_bytes=3)
-    with pytest.raises(dml.DxDispatchError, match="initialValues makes 4 bytes, more than the limit of 3"):
+    with pytest.raises(dml.DxDispatchError, match="initialValues needs 4 bytes, more than the limit of 3"):
         run(tmp_path, model(), maximum_bytes=3)
     repeated = {"DataType": "UINT8", "Sizes": [1, 1, 2**15, 2**15], "Strides": [0, 0, 0, 0]}
     convolve = model()["dispatchables"]["d"] | {"type": "QUANTIZED_LINEAR_CONVOLUTION"}
@@ -136,6 +136,6 @@ def test_no_more_memory_than_allowed(tmp_path):
         "EndPadding": [0, 0], "GroupCount": 1,
     }  # fmt: skip
     with pytest.raises(
-        dml.DxDispatchError, match=r"d\.desc\.InputTensor makes 1073741824 bytes, more than the limit of 10"
+        dml.DxDispatchError, match=r"d\.desc\.InputTensor needs 1073741824 bytes, more than the limit of 10"
     ):
         run(tmp_path, model(dispatchables__d=convolve), maximum_bytes=1000)

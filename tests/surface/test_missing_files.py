@@ -1,9 +1,14 @@
 """A file that is not there is a FileNotFoundError, as Python's own, and an error of the module that reads it."""
 
 import copy
+import errno
 import json
+import os
 import pickle
+from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 import jaxdml as dml
@@ -34,9 +39,29 @@ def read_data_of_dxdispatch(folder):
     dml.dxdispatch.load(folder / "model.json")
 
 
+def read_data_of_onnx(folder):
+    tensor = onnx.numpy_helper.from_array(np.ones((2, 2), np.float32), "w")
+    onnx.external_data_helper.set_external_data(tensor, "gone.bin")
+    tensor.ClearField("raw_data")
+    types = [onnx.helper.make_tensor_value_info(name, 1, (2, 2)) for name in "xy"]
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = onnx.helper.make_graph([node], "graph", types[:1], types[1:], [tensor])
+    opset = onnx.helper.make_opsetid("", 21)
+    (folder / "model.onnx").write_bytes(onnx.helper.make_model(graph, opset_imports=[opset]).SerializeToString())
+    dml.onnx.load(folder / "model.onnx")
+
+
+def write_quantized(folder):
+    params = {"w": np.ones((3, 2), np.float32)}
+    model = dml.ptq.quantize(lambda params, x: x @ params["w"], params, [params["w"].T], progress=False)
+    dml.ptq.save(folder / "gone" / "model.npz", model)
+
+
 @pytest.mark.parametrize(
     ("read", "kind"),
     [
+        (write_quantized, dml.ptq.PtqError),
+        (read_data_of_onnx, dml.onnx.ModelError),
         (read_onnx, dml.onnx.ModelError),
         (read_quantized, dml.ptq.PtqError),
         (read_dxdispatch, dml.DxDispatchError),
@@ -48,8 +73,14 @@ def test_a_missing_file_is_both_errors(read, kind, tmp_path):
         read(tmp_path)
     error = caught.value
     assert isinstance(error, kind)
+    assert (error.errno, error.strerror) == (errno.ENOENT, os.strerror(errno.ENOENT))
+    assert Path(error.filename).parent == tmp_path
+    assert Path(error.filename).stem == "gone"
+    assert not Path(error.filename).exists()
+    assert not str(error).startswith("[Errno")
     for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
         assert type(twin) is type(error)
+        assert (twin.errno, twin.strerror, twin.filename) == (error.errno, error.strerror, error.filename)
         assert (str(twin), twin.args, vars(twin)) == (str(error), error.args, vars(error))
 
 

@@ -39,6 +39,17 @@ def test_dir_has_every_public_name_before_any_is_used():
     assert {*dml.__all__, *SUBMODULES} <= set(printed)
 
 
+def test_dir_leaves_out_onnx_where_it_is_not_installed():
+    code = """
+import inspect, sys
+sys.modules["onnx"] = None
+import jaxdml
+print(*dict(inspect.getmembers(jaxdml)))
+"""
+    names = in_a_fresh_process(code).split()
+    assert {name for name in SUBMODULES if name not in names} == {"onnx"}
+
+
 @posix
 def test_a_submodule_works_after_importing_jaxdml():
     """Each in a copy of a process that has imported nothing else."""
@@ -94,7 +105,7 @@ def test_signatures_name_what_an_array_is_for():
             assert expected is None or str(parameter.annotation).startswith(expected), (name, parameter)
 
 
-def test_every_type_says_what_it_is_for():
+def test_types_are_aliases_whose_names_editors_show():
     source = (PACKAGE / "typing.py").read_text(encoding="utf-8")
     for name in dml.typing.__all__:
         assert f"\ntype {name} = " in source

@@ -1,7 +1,8 @@
-"""The traceback of a wrong call: the caller's line, then at most one frame of jaxdml."""
+"""The traceback of a wrong call: the caller's line, then one frame of jaxdml, then other lines of the user, if any."""
 
 import contextlib
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -49,6 +50,21 @@ WRONG = {
     "ptq.load": lambda: dml.ptq.load("gone.npz", linear),
     "onnx.load": lambda: dml.onnx.load("gone.onnx"),
     "dxdispatch.load": lambda: dml.dxdispatch.load("gone.json"),
+    "rule's pattern": lambda: dml.ptq.Rule("("),
+    "rule's option": lambda: dml.ptq.Rule("", keep="int8"),
+    "rule's observer": lambda: dml.ptq.Rule("", observer="max"),
+    "momentum": lambda: dml.ptq.MovingAverage(momentum=3),
+    "bins": lambda: dml.ptq.Percentile(bins=1),
+    "bins of LeastSquares": lambda: dml.ptq.LeastSquares(bins=1),
+    "percentile": lambda: dml.ptq.Percentile(percentile=1),
+    "type of limits": lambda: dml.onnx.Limits(nodes="x"),
+    "limits": lambda: dml.onnx.Limits(nodes=-1),
+    "onnx.load, type": lambda: dml.onnx.load(3),
+    "onnx.load, limits": lambda: dml.onnx.load("gone.onnx", limits=3),
+    "onnx.load, numerics": lambda: dml.onnx.load("gone.onnx", numerics="x"),
+    "ptq.save": lambda: dml.ptq.save("/gone/model.npz", quantized()),
+    "model without inputs": lambda: quantized().apply(quantized().params),
+    "model with too many inputs": lambda: quantized().apply(quantized().params, X, X),
 }
 
 
@@ -109,8 +125,53 @@ def test_a_wrong_call_in_a_function_that_jaxdml_traces_keeps_the_line_of_that_fu
 
     error = error_of(lambda: dml.ptq.quantize(apply, LINEAR, [X], progress=False))
     lines = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-    assert "apply" in lines
+    assert lines[-2:] == ["call", "apply"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Wrong(dml.ptq.MinMax):
+    def with_values(self, x):
+        raise KeyError("a mistake of the user")
+
+
+def mistaken(params, x):
+    return linear(params, x) @ x.T
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line", "text"),
+    [
+        (
+            lambda: dml.ptq.quantize(linear, LINEAR, [X], observer=Wrong(), progress=False),
+            "with_values",
+            "batch 0: node 'input_0' (observe) with inputs (Wrong(float32[], bool[], float32[], float32[]), "
+            "float32[2, 3]): 'a mistake of the user'",
+        ),
+        (
+            lambda: dml.ptq.quantize(mistaken, LINEAR, [X], progress=False),
+            "mistaken",
+            "batch 0: apply cannot be traced with the inputs (float32[2, 3]): TypeError: dot_general",
+        ),
+    ],
+)
+def test_an_error_in_the_users_code_keeps_its_line_as_the_cause(wrong, line, text):
+    error = error_of(wrong)
+    assert type(error) is dml.ptq.PtqError
+    assert str(error).startswith(text)
     assert [Path(file).name for file in frames_of(error)] == [Path(__file__).name, "errors.py"]
+    frames = traceback.extract_tb(error.__cause__.__traceback__)
+    assert {frame.filename for frame in frames} == {__file__}
+    assert frames[-1].name == line
+
+
+def test_an_error_may_be_its_own_cause():
+    def wrong(params, x):
+        error = dml.ptq.PtqError("around itself")
+        raise error from error
+
+    with pytest.raises(dml.ptq.PtqError, match="around itself"):
+        dml.ptq.quantize(wrong, LINEAR, [X], progress=False)
 
 
 def test_the_error_is_the_same_object_with_its_facts():

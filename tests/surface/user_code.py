@@ -5,6 +5,7 @@ from typing import assert_type
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import checkify
 
 import jaxdml as dml
 from jaxdml.typing import Array, Scale, ZeroPoint
@@ -65,6 +66,43 @@ def others(x: jax.Array) -> list[jax.Array]:
         dml.matrix_multiply_integer_to_float(quantized, scale, zero_point, quantized, scale, None, bias=None),
         dml.element_wise_quantized_linear_add(quantized, 0.5, 3, quantized, 0.5, 3, 1.0, 3),
     ]
+
+
+def linear(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """A float function."""
+    return x @ params["kernel"]
+
+
+def after_training(params: dict[str, jax.Array], batches: list[jax.Array]) -> dml.ptq.Model:
+    """Post-training quantization."""
+    rules = [dml.ptq.Rule("head", keep="float"), dml.ptq.Rule("", observer=dml.ptq.Percentile(bins=64))]
+    model = dml.ptq.quantize(linear, params, batches, activations=jnp.int8, observer="mse", rules=rules)
+    print(model.apply(model.params, batches[0]), model.sqnr(params, batches[0]))
+    dml.ptq.save("model.npz", model)
+    return dml.ptq.load("model.npz", linear)
+
+
+def by_hand(w: jax.Array, bias: jax.Array) -> Array:
+    """The building blocks."""
+    low, high = dml.ptq.MinMax().update(w).range(jnp.uint8)
+    scale, zero_point = dml.ptq.scale_and_zero_point(low, high, jnp.uint8, symmetric=True)
+    quantized, filter_scale = dml.ptq.quantize_weights(w, axis=0, dtype="int8")
+    print(zero_point.dtype, quantized.shape, dml.ptq.scale_and_zero_point(-1.0, 1, np.int16))
+    return dml.ptq.quantize_bias(bias, scale, filter_scale)
+
+
+def from_onnx(x: jax.Array) -> dict[str, jax.Array]:
+    """A model of a file."""
+    model = dml.onnx.load("model.onnx", numerics="onnxruntime", limits=dml.onnx.Limits(seconds=60))
+    problems = dml.onnx.check(b"")
+    print(model.inputs[0].shape, problems[0].upper())
+    return model.apply(model.params, x)
+
+
+def with_checks(x: jax.Array) -> None:
+    """The scale is a value."""
+    error, output = checkify.checkify(dml.checked.fake_quantize)(x, 0.1)
+    print(error, output, dml.checked.quantize(x, 0.1))
 
 
 desc = dml.descs.desc_of(dml.dequantize, np.zeros(3, np.int8), 1.0)

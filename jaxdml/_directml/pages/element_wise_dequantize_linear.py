@@ -14,8 +14,7 @@ from jaxdml._directml.page import Page
 class ElementWiseDequantizeLinearDesc(OperatorDesc):
     """DML_ELEMENT_WISE_DEQUANTIZE_LINEAR_OPERATOR_DESC.
 
-    All tensors have the same sizes; strides of 0 repeat a scale or zero point. From level 6_2 on, ZeroPointTensor may
-    be None.
+    All tensors have the same sizes; strides of 0 repeat a scale or zero point. ZeroPointTensor is optional from 6_2 on.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_element_wise_dequantize_linear_operator_desc
     """

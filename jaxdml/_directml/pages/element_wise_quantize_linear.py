@@ -15,8 +15,7 @@ from jaxdml._directml.remedies import cast
 class ElementWiseQuantizeLinearDesc(OperatorDesc):
     """DML_ELEMENT_WISE_QUANTIZE_LINEAR_OPERATOR_DESC.
 
-    All tensors have the same sizes; strides of 0 repeat a scale or zero point. From level 6_2 on, ZeroPointTensor may
-    be None.
+    All tensors have the same sizes; strides of 0 repeat a scale or zero point. ZeroPointTensor is optional from 6_2 on.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_element_wise_quantize_linear_operator_desc
     """

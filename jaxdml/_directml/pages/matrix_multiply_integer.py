@@ -14,8 +14,8 @@ from jaxdml._directml.size_checks import check_product
 class MatrixMultiplyIntegerDesc(OperatorDesc):
     """DML_MATRIX_MULTIPLY_INTEGER_OPERATOR_DESC.
 
-    ATensor is [..., M, K], BTensor [..., K, N], OutputTensor [..., M, N]. A zero point has one element, or one for each
-    row of A, [1, 1, M, 1], or each column of B, [1, 1, 1, N]. Both zero points may be None.
+    ATensor is [..., M, K], BTensor [..., K, N], OutputTensor [..., M, N]. Zero points have one element; A's may be
+    per row, [1, 1, M, 1], and B's per column, [1, 1, 1, N]. Both zero points may be None.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_matrix_multiply_integer_operator_desc
     """

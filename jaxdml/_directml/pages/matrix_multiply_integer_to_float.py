@@ -16,7 +16,7 @@ class MatrixMultiplyIntegerToFloatDesc(OperatorDesc):
     """DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT_OPERATOR_DESC.
 
     ATensor is [..., M, K], BTensor [..., K, N], BiasTensor and OutputTensor [..., M, N]. Scales and zero points have
-    one element, or one for each row of A, [1, 1, M, 1], or each column of B, [1, 1, 1, N]; all have the same rank. Zero
+    one element; A's may be per row, [1, 1, M, 1], and B's per column, [1, 1, 1, N]. They all have the same rank. Zero
     points and bias may be None. The page's OutputScaleTensor and OutputZeroPointTensor are not in directml.h.
 
     Source: https://learn.microsoft.com/windows/ai/directml/api/ns-directml-dml_matrix_multiply_integer_to_float_operator_desc

@@ -18,8 +18,8 @@ class QuantizedLinearConvolutionDesc(OperatorDesc):
     """DML_QUANTIZED_LINEAR_CONVOLUTION_OPERATOR_DESC.
 
     InputTensor is [N, C, H, W] or [N, C, W], FilterTensor ``[O, C / group_count, *kernel]``, OutputTensor [N, O, ...];
-    strides can describe NHWC data. Scales and zero points have one element, or are [1, O, 1, 1] for the filter.
-    BiasTensor is [1, O, 1, 1]. Zero points and bias may be None.
+    strides can describe NHWC data. Scales and zero points have one element; the filter's may also be
+    [1, O, 1, 1]. BiasTensor is [1, O, 1, 1]. Zero points and bias may be None.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_quantized_linear_convolution_operator_desc
     """

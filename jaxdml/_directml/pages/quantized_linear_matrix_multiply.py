@@ -14,9 +14,9 @@ from jaxdml._directml.size_checks import check_product
 class QuantizedLinearMatrixMultiplyDesc(OperatorDesc):
     """DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC.
 
-    ATensor is [..., M, K], BTensor [..., K, N], OutputTensor [..., M, N]. Scales and zero points have one element, or
-    one for each row of A and the output, [1, 1, M, 1], or each column of B, [1, 1, 1, N]; all have the same rank. Zero
-    points may be None.
+    ATensor is [..., M, K], BTensor [..., K, N], OutputTensor [..., M, N]. Scales and zero points have one element;
+    those of A and the output may be per row, [1, 1, M, 1], and those of B per column, [1, 1, 1, N]. They all have the
+    same rank. Zero points may be None.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_quantized_linear_matrix_multiply_operator_desc
     """

@@ -28,7 +28,7 @@ Q = (
 
 
 def looked_up(x: Any, table: Any) -> Array:
-    """Looks up each element of x in a table with an entry for each number of x's type, the least number first."""
+    """Looks up each element of x in a table with an entry for each integer of x's type, the least integer first."""
     # int32, because XLA:CPU gathers bytes one at a time. The barrier keeps XLA from recomputing the table per element.
     wide = lax.optimization_barrier(int32(table))
     return lax.convert_element_type(entries(wide, int32(x) - rounding.limits_of(x.dtype).min), table.dtype)
@@ -77,7 +77,7 @@ def _same(x: Array) -> Array:
 
 
 def qlinear_concat(output_scale: Any, output_zero_point: Any | None, *inputs: Any, axis: int) -> Array:
-    """Requantizes tensors to the output's scale, and concatenates them. A scale and a zero point follow each tensor."""
+    """Requantizes tensors to the output's scale, and concatenates them; scale and zero point follow each tensor."""
     triples = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
     parts = [rescaled(*triple, output_scale, output_zero_point) for triple in triples]
     return lax.concatenate(parts, axis_of(axis, parts[0].ndim))

@@ -63,7 +63,7 @@ def _along(axis: int, x: Array, table: Any, y_scale: Any, y_zero_point: Any | No
     total = lax.fori_loop(1, depth, lambda i, total: total + element(i), element(0), unroll=min(8, depth))
     inverse = lax.floor(rounding.quotient(jnp.float32(1), scale_of(y_scale)))
     share = rounding.quotient(values * inverse, total)
-    # For uint8, x64 converts numbers of 2**31 and more to 64 bits and keeps 32 bits; for int8, it converts to 32 bits.
+    # On x64, ONNX Runtime converts 2**31 and more to 64 bits for uint8, and keeps 32 of them; to 32 bits for int8.
     lost = np.int32(0 if x.dtype == jnp.uint8 else -(2**31))
     steps = int32(lax.round(share, lax.RoundingMethod.TO_NEAREST_EVEN))
     steps = lax.select(share < np.float32(2**31), steps, lax.full_like(steps, lost)) + zero_point_of(y_zero_point)

@@ -13,7 +13,7 @@ from jaxdml._arithmetic import rounding
 from jaxdml.errors import ModelError
 
 Array = jax.Array
-ROUNDER = np.float32(1.5 * 2**23)  # x + ROUNDER rounds x to an integer n, and has the bits of ROUNDER plus n
+ROUNDER = np.float32(1.5 * 2**23)  # the bits of x + ROUNDER are the bits of ROUNDER, plus x rounded to an integer
 
 
 def scale_of(parameter: Any) -> Array:
@@ -48,7 +48,7 @@ def quantized(x: Array, scale: Any, zero_point: Any | None, dtype: Any) -> Array
 
 
 def packed(x: Array, dtype: Any) -> Array:
-    """sat(rne(x)) like x64's conversions: NaN, and numbers of 2**31 and above, become the type's least number."""
+    """sat(rne(x)) as x64 processors convert: NaN, and numbers of 2**31 and above, become the type's least number."""
     limits = rounding.limits_of(dtype)
     lowest, highest = (np.float32(end) for end in (limits.min, limits.max))
     x = lax.select(x < np.float32(2**31), x, lax.full_like(x, lowest))

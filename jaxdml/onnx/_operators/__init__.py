@@ -1,4 +1,4 @@
-"""The ONNX operators; importing this folder fills the table."""
+"""The ONNX operators; importing this package adds them to the table of `_table.py`."""
 
 import importlib
 import pkgutil

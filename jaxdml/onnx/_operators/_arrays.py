@@ -2,10 +2,10 @@
 
 NumPy computes on known values, which constants and shapes determine; JAX computes on all other values.
 
-Each float operation is rounded once, as in ONNX Runtime. XLA would leave out roundings: it fuses a product and a sum
-into a multiply-add, multiplies by the reciprocal of a constant or broadcast divisor instead of dividing, and drops the
+Each float operation is rounded once, as in ONNX Runtime. XLA changes roundings: it fuses a product and a sum into a
+multiply-add, multiplies by the reciprocal of a constant or broadcast divisor instead of dividing, and drops the
 rounding to 16 bits between two operations. `sealed` protects its argument from these rewrites. Unlike
-`jaxdml._arithmetic.rounding`, this module flushes no subnormals.
+`jaxdml._arithmetic.rounding`, this module does not flush subnormals.
 """
 
 from typing import Any
@@ -36,7 +36,7 @@ def namespace(*arrays: Any) -> Any:
 
 
 def computed(name: str, *arrays: Array) -> Array:
-    """The result of the function of this name in NumPy or jax.numpy; overflow and NaN raise no warnings."""
+    """Calls the function of this name in NumPy or jax.numpy; overflow and NaN cause no warnings."""
     xp = namespace(*arrays)
     with np.errstate(all="ignore"):
         result = getattr(xp, name)(*arrays)
@@ -90,7 +90,7 @@ def accumulator_type(x: Array) -> Any:
 
 
 def sealed(x: Array) -> Array:
-    """Returns x. XLA must round floats in x before the next operation; integers and NumPy arrays need no guard."""
+    """Returns x, and makes XLA round its floats before the next operation; integers and NumPy arrays need no guard."""
     return rounding.sealed(x) if is_float(x) and not is_known(x) else x
 
 
@@ -107,8 +107,8 @@ def product(x: Array, y: Array | float) -> Array:
 def divided(x: Array | float, y: Array | float) -> Array:
     """x / y, rounded once; x or y may be a Python number.
 
-    XLA divides by y, or by NaN where x + y is NaN; x / y is NaN there, too. Because this divisor depends on x, XLA
-    cannot treat the divisor as a constant or a broadcast.
+    Where x + y is NaN, the divisor is NaN, because x / y is NaN there, too; elsewhere, the divisor is y. This divisor
+    depends on x, so XLA cannot treat the divisor as a constant or a broadcast.
     """
     x, y = _operands(x, y)
     total = lax.add(x, y)

@@ -1,8 +1,8 @@
 """Casts between types.
 
-Floats are truncated to integers. ONNX does not define the cast of a value that the type cannot hold. Here, a cast to
-32 or 64 bits saturates, and turns NaN into 0. A cast to fewer bits goes through int32, and keeps the lower bits. ONNX
-Runtime differs for floats beyond int32. Casts between integers drop the upper bits.
+Floats are truncated to integers. ONNX does not define the result for a float that the integer type cannot hold. Here,
+a cast to 32 or 64 bits saturates, and turns NaN into 0. A cast to fewer bits goes through int32, and keeps the lower
+bits. ONNX Runtime's results differ for floats beyond int32. Casts between integers drop the upper bits.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ def _options_19(*, to: int, saturate: int = 1, round_mode: str = "up") -> dict[s
 @operator("Cast", until=18, is_exact=True, options=_options)
 @operator("Cast", since=19, is_exact=True, options=_options_19)
 def cast(x: Any, *, dtype: np.dtype[Any]) -> Any:
-    """x in another type."""
+    """x, cast to another type."""
     if x.dtype == object:
         return _cast_symbols(x, dtype)
     if x.dtype == dtype:
@@ -48,7 +48,7 @@ def cast(x: Any, *, dtype: np.dtype[Any]) -> Any:
 
 @operator("CastLike", since=15, is_exact=True)
 def cast_like(x: Any, target: Any, *, saturate: int = 1, round_mode: str = "up") -> Any:
-    """x in the type of another tensor."""
+    """x, cast to the type of another tensor."""
     return cast(x, dtype=np.dtype(np.int64) if target.dtype == object else target.dtype)
 
 

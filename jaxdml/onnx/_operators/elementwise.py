@@ -29,7 +29,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def _unary(name: str, function: str, types: frozenset[str], since: int | None = None) -> None:
-    """Adds an exact operator of one tensor; `function` is its name in NumPy."""
+    """Adds an exact operator of one tensor; `function` is the operator's name in NumPy."""
 
     @operator(name, types=(types,), is_exact=True, since=since)
     def compute(x: Array) -> Array:
@@ -37,7 +37,7 @@ def _unary(name: str, function: str, types: frozenset[str], since: int | None = 
 
 
 def _binary(name: str, function: str, types: frozenset[str], **facts: Any) -> None:
-    """Adds an exact operator of two tensors; `function` is its name in NumPy."""
+    """Adds an exact operator of two tensors; `function` is the operator's name in NumPy."""
 
     @operator(name, types=(types, types), is_exact=True, **facts)
     def compute(a: Array, b: Array) -> Array:
@@ -45,7 +45,7 @@ def _binary(name: str, function: str, types: frozenset[str], **facts: Any) -> No
 
 
 def _variadic(name: str, function: str, types: frozenset[str]) -> None:
-    """Adds an exact operator of any number of tensors, a left fold of NumPy's binary function."""
+    """Adds an exact operator of any number of tensors: a left fold of the binary NumPy function named `function`."""
 
     @operator(name, types=(types,), is_exact=True)
     def compute(x: Array, *others: Array) -> Array:

@@ -35,7 +35,7 @@ def constant(
 
 @operator("ConstantOfShape", is_exact=True, known=(0,))
 def constant_of_shape(shape: Any, *, value: np.ndarray = np.zeros(1, np.float32)) -> Any:  # noqa: B008 # never written
-    """A tensor of a shape, filled with one value."""
+    """A tensor of the given shape, filled with one value."""
     sizes = integers(shape) or ()
     check_size(sizes, value.dtype)
     xp = np if all(isinstance(size, int) for size in sizes) else jnp

@@ -42,7 +42,7 @@ def gather(data: Any, indices: Any, *, axis: int = 0) -> Any:
 
 @operator("GatherElements", since=11, types=_INDICES, is_exact=True, kind="mover")
 def gather_elements(data: Any, indices: Any, *, axis: int = 0) -> Any:
-    """`take_along_axis`; along all axes other than `axis`, data may be larger than the indices."""
+    """Like `take_along_axis`, but data may be larger than the indices along all axes other than `axis`."""
     axis = axis_of(axis, data.ndim)
     if data.ndim != indices.ndim:
         raise ModelError(f"the indices have {indices.ndim} dimensions, expected {data.ndim}")

@@ -82,7 +82,7 @@ def pad(data: Any, pads: Any, constant_value: Any = None, axes: Any = None, *, m
 
 
 def _padded(data: Any, pads: tuple[Any, ...], value: Any, axes: tuple[int, ...], mode: str) -> Any:
-    """`pads` has the pads at the start of each axis, then those at the end of each axis."""
+    """`pads` has the pads at the start of each axis, then the pads at the end of each axis."""
     if mode not in _MODES:
         raise ModelError(f"mode is {mode!r}; supported: {', '.join(_MODES)}")
     if len(pads) != 2 * len(axes):

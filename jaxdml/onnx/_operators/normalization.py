@@ -22,7 +22,7 @@ def _mean(x: Array, axes: tuple[int, ...]) -> Array:
 def _centered(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array, Array]:
     """x - mean, the mean, and the variance.
 
-    ONNX Runtime computes the mean in float64. Adding the mean of x - mean to the mean comes close to that.
+    ONNX Runtime computes the mean in float64. Here, the mean of x - mean is added as a correction of rounding errors.
     """
     mean = _mean(x, axes)
     mean = mean + _mean(x - mean, axes)

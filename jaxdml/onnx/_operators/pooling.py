@@ -51,7 +51,7 @@ def window_options(
 def padding_of(
     sizes: Sequence[Any], *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Pairs | str, ceil_mode: int = 0
 ) -> tuple[Pairs, tuple[Any, ...]]:
-    """The padding of each spatial dimension, and the elements that `ceil_mode` appends for the last window."""
+    """The padding of each spatial dimension, and how many elements `ceil_mode` appends to the dimension."""
     if len(sizes) != len(window):
         raise ModelError(f"kernel_shape is {window}, the input has {len(sizes)} spatial dimensions")
     pairs = explicit_padding(padding, sizes, window, strides, dilations)
@@ -238,8 +238,8 @@ def global_average_pool(x: Array) -> Array:
 def _sum_of_images(x: Array) -> Array:
     """The sum over space, [N, C, 1, ...], in the order of ONNX Runtime's vectors of four lanes.
 
-    Each lane sums every fourth element; then the lanes are added, then the remaining elements. Between float
-    convolutions, ONNX Runtime may use another order, which depends on the processor.
+    Each lane sums every fourth element; then the lanes are added, then the remaining elements. For a pooling between
+    float convolutions, ONNX Runtime may use another order, which depends on the processor.
     """
     *outer, size = shape = (*x.shape[:2], math.prod(x.shape[2:]))
     lanes = 4

@@ -42,7 +42,7 @@ def _quantize_options(
 def quantize_linear(
     x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int, dtype: Any
 ) -> Array:  # fmt: skip
-    """x / scale + zero point, rounded and saturated to the zero point's type, or without one to `dtype` or uint8."""
+    """x / scale + zero point, rounded and saturated. The type is the zero point's, else `dtype`, else uint8."""
     if zero_point is not None:
         dtype = zero_point.dtype
     if x.dtype != scale.dtype and x.dtype != np.int32:

@@ -120,7 +120,7 @@ _reduction("ReduceLogSumExp", _log_sum_exp)
 
 
 def _arg_extreme(name: str, function: str) -> None:
-    """Adds ArgMax or ArgMin; `function` is its name in NumPy."""
+    """Adds ArgMax or ArgMin; `function` is the operator's name in NumPy."""
 
     @operator(name, types=(NUMBER,), is_exact=True, kind="order")
     def compute(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
@@ -135,7 +135,7 @@ _arg_extreme("ArgMin", "argmin")
 
 
 def _cumulative(name: str, function: str, start: int, since: int) -> None:
-    """Adds a cumulative reduction; `function` is its name in NumPy, and `start` its neutral element."""
+    """Adds a cumulative reduction; `function` is the reduction's name in NumPy, and `start` is its neutral element."""
 
     @operator(name, since=since, types=(NUMBER, INDEX), known=(1,))
     def compute(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:

@@ -1,6 +1,6 @@
 """Resize by nearest neighbor.
 
-Coordinates are computed in float32, by ONNX Runtime's operations: their last bit may decide which pixel is nearest.
+Coordinates are float32, and computed as in ONNX Runtime: a coordinate's last bit may decide which pixel is nearest.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ class _Axis:
     Attributes:
       length: the size of the input.
       resized: the size of the output.
-      scale: the node's scale; resized / length may differ slightly, because resized is an integer.
+      scale: the node's scale; resized / length may differ slightly from it, because resized is an integer.
       start: where the cropped region starts, as a fraction of the length.
       end: where the cropped region ends, as a fraction of the length.
     """
@@ -166,7 +166,7 @@ def _options(mode: str, coordinates: str, rounding: str, **more: Any) -> dict[st
 
 @operator("Resize", until=10, is_exact=True, kind="mover", known=(1,), options=_options_10)
 def resize_by_scales(x: Any, scales: Any, *, coordinates: str, rounding: str, extrapolates: bool = False) -> Any:
-    """`resize` of opset 10, which has scales only."""
+    """`resize` at opset 10, where the node has only scales."""
     return resize(x, None, scales, coordinates=coordinates, rounding=rounding, extrapolates=extrapolates)
 
 

@@ -57,14 +57,14 @@ def squeeze(data: Any, axes: Any = None) -> Any:
 
 @operator("Unsqueeze", until=12, is_exact=True, kind="mover")
 def unsqueeze_by_attribute(data: Any, *, axes: tuple[int, ...]) -> Any:
-    """Inserts dimensions of size 1; the axes count dimensions of the result."""
+    """Inserts dimensions of size 1; the axes are positions in the result."""
     axes = tuple(axis_of(axis, data.ndim + len(axes)) for axis in axes)
     return namespace(data).expand_dims(data, axes)
 
 
 @operator("Unsqueeze", since=13, is_exact=True, kind="mover", known=(1,))
 def unsqueeze(data: Any, axes: Any) -> Any:
-    """Inserts dimensions of size 1; the axes count dimensions of the result."""
+    """Inserts dimensions of size 1; the axes are positions in the result."""
     return unsqueeze_by_attribute(data, axes=integers(axes) or ())
 
 

@@ -23,9 +23,9 @@ class Step:
 
     Attributes:
       operation: "add" or "mul", which take the vector as operand, or "neg".
-      vector: the name of a fixed value with one element, or one for each channel; "" for "neg".
+      vector: the name of a fixed value with one element, or with one for each channel; "" for "neg".
       invert: whether to subtract the vector instead of adding it, or to divide by it instead of multiplying.
-      axes: the vector's axes that match the channel dimensions, `Contraction.sizes`; () for a vector of one element.
+      axes: the axes of the fixed value that correspond to `Contraction.sizes`; () for a scalar.
     """
 
     operation: str
@@ -34,7 +34,7 @@ class Step:
     axes: tuple[int, ...] = ()
 
     def numbers(self, value: Array) -> Array:
-        """The vector's elements in the shape of the channels, or its only element."""
+        """The elements of the fixed value, in the shape `Contraction.sizes`, or its only element."""
         rest = [axis for axis in range(value.ndim) if axis not in self.axes]
         return value.transpose(*rest, *self.axes)[(0,) * len(rest)]
 
@@ -52,7 +52,7 @@ class Contraction:
       weight: name of the fixed value from which the weights are made; "" for a product of data with data.
       arranged: converts the fixed value to the layout that the operator takes.
       sizes: sizes of the weights' dimensions that become output channels; the operator merges these dimensions.
-      channels: axes of the result that correspond to these dimensions.
+      channels: axes of the result that correspond to `sizes`.
       steps: the affine equations after the contraction, in order.
       alpha: factor of a product of data with data.
       source: the primitives that the contraction replaces.
@@ -78,23 +78,23 @@ class Contraction:
 
     @property
     def weight_name(self) -> str:
-        """The graph's name of the weights."""
+        """The name of the weights in the graph."""
         return str(Value(self.output, "weight"))
 
     @property
     def grid_name(self) -> str:
-        """The name of the scales with which the function itself quantizes the weights, one for each output channel."""
+        """The name of the scales, one for each output channel, with which the function itself quantizes the weights."""
         return str(Value(self.weight_name, "grid"))
 
     @property
     def bias_name(self) -> str:
-        """The graph's name of the bias."""
+        """The name of the bias in the graph."""
         return str(Value(self.output, "bias"))
 
     def absorbs(
         self, equation: Equation, data: str, other: str | None, order: Sequence[int], fixed: FixedValues
     ) -> bool:  # fmt: skip
-        """Folds an affine equation of the result `data` and the fixed value `other`; returns whether it was folded."""
+        """Folds an equation of `data` and the fixed value `other` if it is affine; returns whether it was folded."""
         word, is_first = equation.name, equation.inputs[0] == data
         if word not in AFFINE or (word == "div" and not is_first) or not fixed.is_shape_kept(equation, data):
             return False
@@ -119,7 +119,7 @@ class Contraction:
         return True
 
     def folded(self, weight: np.ndarray, vectors: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The weights and the bias with all affine equations folded in, and the weights' factors, all in float64."""
+        """The weights and the bias with affine equations folded in float64, and the factor of each output channel."""
         scale, offset, of = np.ones(self.sizes), np.zeros(self.sizes), iter(vectors)
         with np.errstate(all="ignore"):  # the caller reports NaN and infinity, and names the layer
             for step in self.steps:
@@ -136,8 +136,9 @@ class Contraction:
             return (weight * factor).astype(np.float32), offset.astype(np.float32), scale
 
     def grid(self, scales: np.ndarray, factors: np.ndarray) -> np.ndarray | None:
-        """The scale of each output channel, given those of all weights; None if channels have several scales."""
-        rows = scales.reshape(len(scales), -1) if self.operator is op.CONVOLUTION else scales.reshape(-1, scales.shape[-1]).T
+        """The scale of each output channel, given the scale of each weight; None if a channel has several scales."""
+        rows = scales if self.operator is op.CONVOLUTION else np.moveaxis(scales, -1, 0)
+        rows = rows.reshape(len(rows), -1)
         grid = (rows[:, 0] * np.abs(factors)).astype(np.float32)
         return grid if (rows == rows[:, :1]).all() and (grid > 0).all() else None
 

@@ -23,8 +23,10 @@ from jaxdml.ptq._build.layouts import Layouts
 from jaxdml.ptq._trace.equations import Equation, Program, bind
 from jaxdml.ptq._trace.fixed import FixedValues
 
-# Primitives behind which each weight still has its own scale.
-WEIGHT_MOVERS = ("broadcast_in_dim", "convert_element_type", "expand_dims", "reshape", "rev", "slice", "squeeze", "transpose")
+# Primitives that only move, repeat or cast weights: each weight keeps its scale.
+WEIGHT_MOVERS = (
+    "broadcast_in_dim", "convert_element_type", "expand_dims", "reshape", "rev", "slice", "squeeze", "transpose",
+)  # fmt: skip
 
 
 class Builder:
@@ -33,13 +35,13 @@ class Builder:
     Attributes:
       program: the program.
       fixed: the values that do not depend on the program's inputs.
-      layouts: the graph's name and order of axes for each value of the program.
+      layouts: maps each value of the program to its name and order of axes in the graph.
       contractions: the contractions, in order of execution.
       folded: the results of equations that were folded into contractions.
     """
 
     def __init__(self, program: Program, foldable: Set[str] | None = None) -> None:
-        """Folds only equations whose results are in `foldable`; None folds whatever can be folded."""
+        """Only equations whose results are in `foldable` are folded; None allows all equations."""
         self.program, self.fixed = program, FixedValues(program)
         self.layouts = Layouts(lambda name: program.avals[name].ndim, self._append)
         self.contractions: list[Contraction] = []
@@ -62,7 +64,7 @@ class Builder:
         return tuple(self.program.avals[name].shape)
 
     def number(self, name: str) -> np.ndarray | None:
-        """The number to which all elements of a fixed value, of program or graph, are equal; None for other values."""
+        """The constant of a literal, given its name in the program or the graph; None for all other values."""
         name = self.layouts.sources.get(name, name)
         return self.fixed.number(name) if name in self.fixed.names else None
 
@@ -75,7 +77,7 @@ class Builder:
         return name not in self.fixed.names
 
     def only_reader(self, name: str) -> Equation | None:
-        """The equation that reads a value; None if the value is read several times, or is an output of the program."""
+        """The only equation that reads a value; None if several do, or if the value is an output of the program."""
         readers = self._readers.get(name, [])
         return readers[0] if len(readers) == 1 and name not in self.program.outputs else None
 
@@ -89,7 +91,7 @@ class Builder:
         self, operator: Operator, inputs: Sequence[str], outputs: Sequence[str], options: Mapping[str, Any],
         equation: Equation, *, and_then: Equation | None = None, remark: str = "",
     ) -> None:  # fmt: skip
-        """Appends a node for an equation; if `and_then` is given, the node also computes that next equation."""
+        """Appends a node for an equation; the node also computes the next equation `and_then`, if it is given."""
         name = equation.scope or outputs[0]
         source = (equation.name,) if and_then is None else (equation.name, and_then.name)
         self._append(Node(operator, tuple(inputs), tuple(outputs), options, name, source, remark))
@@ -105,7 +107,7 @@ class Builder:
 
         Args:
           equation: the mover, an equation that only moves elements.
-          places: maps each axis of size above 1 to its new position; None if axes change their sizes.
+          places: maps each axis whose size is not 1 to its new position; None if these axes change their sizes.
         """
         data = equation.inputs[0]
         held = self.layouts.of(data)
@@ -141,7 +143,7 @@ class Builder:
         self.layouts.hold(output, contraction.output, tuple(order))
 
     def folds(self, equation: Equation, data: str, other: str | None) -> bool:
-        """Folds an affine equation of a contraction's result and a fixed value; returns whether it was folded."""
+        """Folds an equation of `data` and the fixed value `other` if possible; returns whether it was folded."""
         held = self.layouts.of(data)
         contraction = self._open.get(held.name)
         if contraction is None or self.only_reader(data) is not equation:
@@ -164,13 +166,13 @@ class Builder:
         return without_dead(Graph(tuple(nodes), self.program.inputs, outputs, constants))
 
     def constants(self, leaves: Sequence[Any]) -> dict[str, Any]:
-        """Maps names to the values that the graph reads besides its constants: params, weights and biases.
+        """Maps names to params, weights and biases, which the graph reads in addition to its own constants.
 
         Args:
           leaves: the leaves of the function's params.
 
         Raises:
-          PtqError: if weights hold NaN or infinity.
+          PtqError: if weights or biases hold NaN or infinity.
         """
         params = dict(zip(self.program.params, leaves, strict=True))
         weighted = [each for each in self.contractions if each.weight]
@@ -184,8 +186,8 @@ class Builder:
             if each.has_bias:
                 constants[each.bias_name] = bias
             if not (np.isfinite(constants[each.weight_name]).all() and np.isfinite(bias).all()):
-                folded = ", with the affine equations folded into them," if each.steps else ""
-                raise PtqError(f"the weights of {each.name!r}{folded} hold NaN or infinity: look for them in params")
+                folded = " with folded affine equations" if each.steps else ""
+                raise PtqError(f"the weights of {each.name!r}{folded} hold NaN or infinity: check params")
         return constants
 
     def values(self, names: Sequence[str], leaves: Sequence[Any]) -> list[Any]:
@@ -231,7 +233,7 @@ class Builder:
         return jax.jit(self._fixed_values, static_argnums=0)
 
     def _fixed_values(self, names: Sequence[str], given: dict[str, Any], without: str = "") -> list[Any]:
-        """Fixed values, given others; the equation that computes `without` is not evaluated."""
+        """Fixed values, computed from the values `given`; the equation that computes `without` is not evaluated."""
         nodes = [
             node for node in self._nodes
             if isinstance(node, Node) and self.fixed.names.issuperset(node.inputs) and without not in node.outputs

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 
 from jaxdml._graph.rules import StaysFloat
 from jaxdml.ptq._build import operators as op
-from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._build.affine import Contraction
+from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._trace.equations import Equation
 
 Converted = tuple[Contraction, tuple[int, ...]]  # a contraction, and the order of axes of its result
 
 
 def convolution(builder: Builder, equation: Equation) -> Converted:
-    """Converts a convolution of data with a fixed filter and one or two spatial dimensions.
+    """Converts a convolution of data with a fixed filter over one or two spatial dimensions.
 
     Raises:
       StaysFloat: for any other convolution.
@@ -77,12 +77,12 @@ def product(builder: Builder, equation: Equation) -> Converted:
         merged = f"{rows}:{len(contract)}:merged"
         builder.node(op.MERGE, (rows,), (merged,), {"count": len(contract)}, equation)
         rows = merged
-    # The graph's result has the batch axes, the free axes of `a` and those of `b`; the program may have `b` before `a`.
+    # The graph's result has batch axes, free axes of `a`, then free axes of `b`; the program may have `b` before `a`.
     at_batch, at_a, at_b = range(len(batch)), range(len(free)), range(len(free_b))
     first, second = (len(free_b), 0) if is_swapped else (0, len(free))
     order = (*at_batch, *(len(batch) + first + i for i in at_a), *(len(batch) + second + i for i in at_b))
     arrangement = (*batch_b, *contract_b, *free_b)
-    # Without batch axes one matrix serves all rows.
+    # Without batch axes, all rows are multiplied by the same matrix.
     options: dict[str, Any] = {"rows": len(free)} if batch and len(free) > 1 else {}
     if not is_weight:
         data = (rows, builder.layouts.arranged(b, arrangement))
@@ -111,15 +111,15 @@ def _free(builder: Builder, name: str, axes: tuple[tuple[int, ...], tuple[int, .
 
 
 def _matrix(w: Any, batch: int, contract: int) -> Any:
-    """w as matrices: contracted axes become rows, and last axes columns."""
+    """w as matrices: contracted axes become rows, and the last axes become columns."""
     head, rows = w.shape[:batch], w.shape[batch : batch + contract]
     return w.reshape(*head, math.prod(rows), -1)
 
 
 def layer_of(builder: Builder, equation: Equation, weight: str) -> str:
-    """A layer's name: the path of its weights in the params, without the last key; else its name scope.
+    """A layer's name: the path of its weights in the params without the last key, or its name scope.
 
-    A path of list indices alone says nothing about the layer, so that the scope is preferred.
+    The scope is used if there is no path, or if the path has only list indices, which say nothing about the layer.
     """
     leaves = builder.fixed.leaves(weight)
     if not leaves:

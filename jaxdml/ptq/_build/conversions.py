@@ -1,7 +1,7 @@
-"""Converts each equation of a program to a node of an operator that the fusing pass knows.
+"""Converts the equations of a program to the nodes of a float graph.
 
-Contractions, clamps to constants, sums, products, poolings, means, paddings and concatenations become operators of
-the graph. Every other equation becomes a node that runs the equation itself, of a kind such as "mover".
+Contractions, clamps to constants, sums, products, poolings, means, paddings and concatenations become operators that
+the fusing pass knows. All other equations become nodes that run the equation itself, and may have a kind ("mover").
 """
 
 import math
@@ -15,15 +15,16 @@ from jaxdml._graph.grids import BYTES
 from jaxdml._graph.rules import StaysFloat
 from jaxdml._operators.fake_quantize import NAME_IN_JAXPRS
 from jaxdml.ptq._build import operators as op
-from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._build.affine import Contraction
+from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._build.contractions import convolution, product
 from jaxdml.ptq._build.windows import max_pool, summed, window_sum
 from jaxdml.ptq._trace.equations import Equation, Program
 from jaxdml.ptq._trace.fixed import ELEMENT_WISE, IDENTITIES, unit_reshape
 
+
 def build(program: Program, foldable: Set[str] | None = None) -> Builder:
-    """Builds the float graph of a program; `foldable` restricts what is folded into contractions."""
+    """Builds the float graph of a program; only results in `foldable` are folded; None allows all."""
     builder, done = Builder(program, foldable), set[int]()
     for equation in program.equations:
         if id(equation) in done:
@@ -71,7 +72,8 @@ def _element_wise(builder: Builder, equation: Equation) -> None:
     ):  # fmt: skip
         return
     shape = builder.shape(output)
-    if any(builder.shape(name) not in ((), shape) and len(builder.shape(name)) != len(shape) for name in equation.inputs):
+    shapes = map(builder.shape, equation.inputs)
+    if any(each not in ((), shape) and len(each) != len(shape) for each in shapes):
         builder.unchanged(equation)
         return
     order = next((builder.layouts.of(name).order for name in data if builder.shape(name) == shape), None)
@@ -89,13 +91,13 @@ def _element_wise(builder: Builder, equation: Equation) -> None:
     builder.layouts.hold(output, output, order)
 
 
-# Primitives that become operators of the graph if the result is a float; otherwise a node runs the equation itself.
+# Primitives that become operators of the graph if their result is a float; otherwise a node runs the equation itself.
 ARITHMETIC = frozenset(("add", "clamp", "concatenate", "max", "min", "mul", "reduce_sum", "reduce_window_sum"))
 SUMS = {"add": op.ADD, "mul": op.MULTIPLY}
 
 
 def _clamp(builder: Builder, equation: Equation) -> dict[str, Any] | None:
-    """The bounds of an equation that clamps data to constant bounds; None for other equations."""
+    """The bounds of an equation that clamps data to constant bounds; None for all other equations."""
     found = [None if builder.is_data(name) else builder.fixed.number(name) for name in equation.inputs]
     numbers = [None if number is None else float(number) for number in found]
     if equation.name in ("max", "min"):
@@ -133,7 +135,7 @@ def _transpose(builder: Builder, equation: Equation) -> None:
 
 
 def _indexed(builder: Builder, equation: Equation) -> None:
-    """Appends a gather or slice, as a mover if its indices are fixed, and in bounds or clipped."""
+    """Appends a gather or slice. It is a mover if its indices are fixed, and if they are in bounds or clipped."""
     is_mover = builder.is_data(equation.inputs[0]) and not any(map(builder.is_data, equation.inputs[1:]))
     mode = equation.params.get("mode")
     is_filled = mode is not None and mode not in (
@@ -180,7 +182,7 @@ def _pad(builder: Builder, equation: Equation) -> None:
 
 
 def _fake_quantize(builder: Builder, equation: Equation) -> None:
-    """Appends a rounding to a grid that the function sets; it stays a call unless all elements have one scale."""
+    """Appends a fake_quantize with one scale for all elements; any other fake_quantize stays a call."""
     x, *parameters = equation.inputs
     dtype = equation.name.removeprefix(NAME_IN_JAXPRS)
     if any(map(builder.is_data, parameters)):

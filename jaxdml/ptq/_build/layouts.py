@@ -15,7 +15,7 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Held:
-    """Name and order of axes of a program's value in the graph: axis i in the graph is axis order[i] in the program."""
+    """The name and order of axes that a value has in the graph: axis i there is axis order[i] in the program."""
 
     name: str
     order: Order
@@ -39,7 +39,7 @@ class Layouts:
         self.sources: dict[str, str] = {}
 
     def of(self, name: str) -> Held:
-        """The graph's name and order of axes for a value of the program."""
+        """The name and order of axes that a value of the program has in the graph."""
         return self._held.get(name) or Held(name, tuple(range(self._rank_of(name))))
 
     def hold(self, name: str, held: str, order: Order) -> None:
@@ -47,7 +47,7 @@ class Layouts:
         self._held[name] = Held(held, order)
 
     def arranged(self, name: str, order: Order | list[int] | None = None) -> str:
-        """The graph's name of a program's value with the axes in `order`, by default as in the program."""
+        """The name that a program's value has in the graph with the axes in `order`, by default the program's order."""
         held = self.of(name)
         order = tuple(range(len(held.order))) if order is None else tuple(order)
         if held.order == order:

@@ -1,7 +1,7 @@
 """The operators of a function's float graph."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,12 +33,12 @@ def _convolution(x: Array, w: Array, bias: Array | None = None, *, strides: Size
 
 
 def by_rows(multiply: Callable[[Array], Array], a: Array, rows: int) -> Array:
-    """A matrix product of `a` whose rows have several axes.
+    """A matrix product whose left operand `a` has several axes of rows.
 
     Args:
-      multiply: takes `a` with these axes merged to one, and returns the product.
+      multiply: takes `a` with the axes of rows merged to one, and returns the product.
       a: the left operand.
-      rows: number of axes of the rows; they precede the last axis of `a`.
+      rows: number of axes of rows, which precede the last axis of `a`.
     """
     if rows == 1:
         return multiply(a)
@@ -64,12 +64,12 @@ def _clip(x: Array, *, min: float | None = None, max: float | None = None) -> Ar
 
 
 def _merged(x: Array, *, count: int) -> Array:
-    """x with its last `count` dimensions merged."""
+    """Merges the last `count` dimensions of x."""
     return x.reshape(*x.shape[:-count], math.prod(x.shape[-count:]))
 
 
 def _split(x: Array, *, sizes: Sizes) -> Array:
-    """x with its last dimension split."""
+    """Splits the last dimension of x into dimensions of the given sizes."""
     return x.reshape(*x.shape[:-1], *sizes)
 
 
@@ -106,9 +106,9 @@ def _mean(x: Array, *, axes: Sizes) -> Array:
 
 
 def _rounded(x: Array, scale: Array, zero_point: Array | None = None, *, dtype: str) -> Array:
-    """x quantized and dequantized."""
-    parameters = (None if each is None else jnp.asarray(each).reshape(()) for each in (scale, zero_point))
-    return fake_quantize(x, *parameters, output_dtype=dtype)
+    """Quantizes x, and dequantizes the integers."""
+    zero_point = None if zero_point is None else zero_point.reshape(())
+    return fake_quantize(x, scale.reshape(()), zero_point, output_dtype=dtype)
 
 
 def _padded(x: Array, *, config: Sequence[tuple[int, int, int]]) -> Array:

@@ -9,7 +9,7 @@ from jaxdml.ptq._trace.equations import Equation
 
 
 def _in_order(builder: Builder, equation: Equation, *words: str) -> dict[str, Any]:
-    """Parameters of the equation with one element for each axis, in the graph's order of axes."""
+    """The equation's parameters `words`, which have one element for each axis, in the graph's order of axes."""
     order = builder.layouts.of(equation.inputs[0]).order
     return {word: tuple(tuple(x) if isinstance(x := equation.params[word][i], tuple | list) else x for i in order)
             for word in words}  # fmt: skip
@@ -17,7 +17,7 @@ def _in_order(builder: Builder, equation: Equation, *words: str) -> dict[str, An
 
 def max_pool(builder: Builder, equation: Equation) -> None:
     reaches = zip(equation.params["padding"], equation.params["window_dimensions"], strict=True)
-    # A window of nothing but padding gives minus infinity, which no integer represents.
+    # A window that has only padding gives minus infinity, which no integer represents.
     may_see_padding_alone = any(pad >= size for pair, size in reaches for pad in pair if pad)
     if may_see_padding_alone or any(size != 1 for size in equation.params["base_dilation"]):
         builder.unchanged(equation)
@@ -31,7 +31,7 @@ def max_pool(builder: Builder, equation: Equation) -> None:
 
 
 def summed(builder: Builder, equation: Equation) -> list[Equation]:
-    """A sum over axes; a mean if the next equation, or the one after a reshape, divides by the number of elements."""
+    """A sum over axes. It becomes a mean if the next equation, or the one behind a reshape, divides by the count."""
     data, axes, total = equation.inputs[0], equation.params["axes"], equation.outputs[0]
     count = math.prod(builder.shape(data)[axis] for axis in axes)
     reader = kept = builder.only_reader(total)
@@ -63,7 +63,7 @@ def _divides(builder: Builder, reader: Equation, count: Any) -> bool:
 
 
 def window_sum(builder: Builder, equation: Equation) -> list[Equation]:
-    """A sum over windows; average pooling if the next one divides by the windows' sizes, padding included or not."""
+    """A sum over windows. It becomes average pooling if the next equation divides by counts with or without padding."""
     window = equation.params["window_dimensions"]
     reader = builder.only_reader(equation.outputs[0])
     is_cropped = any(pad < 0 for pair in equation.params["padding"] for pad in pair)

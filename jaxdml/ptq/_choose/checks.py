@@ -53,7 +53,7 @@ def check_function(builder: Builder) -> None:
 
 
 def _batch_statistics(builder: Builder) -> Iterator[Equation]:
-    """Sums of a value over its first axis, but not over all axes, if their mean is subtracted from the value."""
+    """Finds means over the first axis, but not all axes, that are subtracted from their input; yields their sums."""
     means = {}  # maps a sum or mean to the summed value and the equation of the sum
     for equation in builder.program.equations:
         data = [name for name in equation.inputs if builder.is_data(name)]

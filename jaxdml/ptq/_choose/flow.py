@@ -17,7 +17,7 @@ class Flow:
     """
 
     def __init__(self, graph: Graph, number: Callable[[str], Any]) -> None:
-        """`number` maps a fixed value to the number to which all its elements are equal, or to None."""
+        """`number` maps literals to their constants, and all other fixed values to None."""
         self.graph, self._number = graph, number
         self._makers, self._readers = graph.producers(), graph.consumers()
         self.data = set(graph.inputs)
@@ -32,7 +32,7 @@ class Flow:
         return [name for name in node.inputs if name in self.data]
 
     def has_only_numbers_beside_data(self, node: Node) -> bool:
-        """Whether all elements are equal in each input of a node that does not depend on data."""
+        """Whether each input of a node depends on data or is a literal."""
         return all(self._number(name) is not None for name in node.inputs if name not in self.data)
 
     def maker(self, name: str) -> Node | None:
@@ -50,6 +50,6 @@ class Flow:
         return is_sum and maker is not None and maker.operator is PRODUCT
 
     def is_product(self, name: str) -> bool:
-        """Whether a value is the result of a product, with its bias or without."""
+        """Whether a value is the result of a product, with or without a bias."""
         node = self._makers.get(name)
         return node is not None and (node.operator.kind == "dot" or self.is_bias(node))

@@ -9,7 +9,7 @@ from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.rule import Rule
 
 PRIMITIVES = ("conv_general_dilated", "dot_general")
-Modes = tuple[dict[str, str], dict[str, str]]  # of contractions, by their results; and why some stay in floats
+Modes = tuple[dict[str, str], dict[str, str]]  # map results of contractions to modes, and to reasons to stay in floats
 
 
 def is_contraction(node: Node) -> bool:
@@ -18,7 +18,7 @@ def is_contraction(node: Node) -> bool:
 
 
 def modes_of(graph: Graph, products: str, rules: Sequence[Rule]) -> Modes:
-    """Maps contractions' results to "static", "dynamic" or "float"; a second dict has reasons for staying float."""
+    """Maps results of contractions to "static", "dynamic" or "float"; a second dict has the reasons for "float"."""
     modes, reasons = dict[str, str](), dict[str, str]()
     for node in filter(is_contraction, graph.nodes):
         output = node.outputs[0]
@@ -35,7 +35,7 @@ def modes_of(graph: Graph, products: str, rules: Sequence[Rule]) -> Modes:
 
 
 def modes_as(modes: Mapping[str, Mapping[str, str]], graph: Graph, scan: str) -> Modes:
-    """The modes that were chosen for the same graph, by scan; contractions that it did not have stay in floats."""
+    """The modes that `modes` has for the function ("") or a scan; contractions without a mode stay in floats."""
     chosen = modes.get(scan, {})
     return {node.outputs[0]: chosen.get(node.outputs[0], "float") for node in filter(is_contraction, graph.nodes)}, {}
 
@@ -44,7 +44,7 @@ def check_matches(layers: Sequence[Node], rules: Sequence[Rule]) -> None:
     """Refuses a rule that matches no layer, or only layers that it cannot change.
 
     Raises:
-      PtqError: if there is such a rule; if it matches no layer, the error lists the layers.
+      PtqError: if a rule is refused; if the rule matches no layer, the error lists the layers.
     """
     names = list(dict.fromkeys(node.name for node in layers))
     products = [node.name for node in layers if node.operator.kind == "dot"]

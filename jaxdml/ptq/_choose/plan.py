@@ -2,7 +2,7 @@
 
 Every contraction that may run on integers does, and so do the operators that lead from one contraction to the next.
 Three passes decide: `capable` finds the values that can be integers; `wanted` goes backwards from the contractions and
-finds the values that should be integers; `range_sources` finds the value whose calibrated range each value takes.
+finds the values that should be integers; `range_sources` maps each value to the value whose calibrated range it takes.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -20,7 +20,7 @@ RENEWING = (
     "concat",
     "window_mean",
     "fake_quantize",
-)  # kinds whose results fit 8 bits, even after a mean
+)  # kinds whose results fit 8 bits, also if inputs are means
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Capable:
 
     Attributes:
       values: the values that can be quantized.
-      tables: maps the result of an elementwise function of one such value, which a table can compute, to that value.
+      tables: maps each value that a table can compute to the value that indexes the table.
       fused_clamps: the results of clamps that are fused into the operator before them.
     """
 
@@ -90,7 +90,7 @@ def plan_of(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -
 
 
 def chain_roots(flow: Flow) -> dict[str, tuple[str, ...]]:
-    """Maps each value to its roots, nearest first. A value is an elementwise function of each root and constants."""
+    """Maps each value to its roots, nearest first. Elementwise functions compute it from any one of its roots."""
     roots: dict[str, tuple[str, ...]] = {}
     for node in flow.data_nodes:
         output, data = node.outputs[0], flow.data_inputs(node)
@@ -99,7 +99,7 @@ def chain_roots(flow: Flow) -> dict[str, tuple[str, ...]]:
             continue
         chains = [roots.get(name, (name,)) for name in data]
         common = tuple(root for root in chains[0] if all(root in chain for chain in chains))
-        # A clamp can be fused into the operator before it, so the clamped value may be a root, too.
+        # A clamp can be fused into the operator before it, so the clamp's result may be a root, too.
         clamps_a_root = node.operator.kind == "clip" and common[:1] == (data[0],)
         roots[output] = (output, *common) if clamps_a_root or not common else common
     return roots
@@ -144,7 +144,7 @@ def capable(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -
 def _table_index(
     flow: Flow, roots: Iterable[str], output: str, values: Set[str], fused_clamps: Set[str]
 ) -> str | None:  # fmt: skip
-    """The nearest quantizable value that a table can map to the output; None if there is none."""
+    """The nearest root from which a table can compute the output; None if there is no such root."""
     for root in roots:
         maker = flow.maker(root)
         # A clamp that is not fused would need a table of its own; its root can index this table instead.
@@ -169,7 +169,7 @@ def _is_fused(flow: Flow, clamp: Node, tables: Mapping[str, str]) -> bool:
 def wanted(flow: Flow, modes: Mapping[str, str], can: Capable) -> Wanted:
     """Finds the nodes and values that should be on integers, in a pass backwards from the contractions."""
     nodes, results, quantized, tables = set[Node](), set[str](), set[str](), dict[str, str]()
-    read, by_tables = set[str](), set[str]()  # values that operators and tables read as integers
+    read, by_tables = set[str](), set[str]()  # the values that operators read, and that tables read, as integers
     fused_away = set[str]()  # intermediate results inside of one quantized operator; they are never quantized
     for node in reversed(flow.data_nodes):
         kind, output, data = node.operator.kind, node.outputs[0], flow.data_inputs(node)

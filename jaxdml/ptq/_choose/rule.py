@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxdml.errors import PtqError
+from jaxdml.errors import PtqError, api_class
 from jaxdml.ptq._grids.observers import Observer, observer_of
 
 Products = Literal["static", "dynamic"]
 
 
+@api_class
 @dataclass(frozen=True)
 class Rule:
     """Overrides options of `quantize` for some layers.

@@ -35,7 +35,7 @@ class Unit:
       builder: the builder of the float graph.
       graph: the float graph; in a body its constants are stacked over layers.
       modes: maps the result of each contraction to "static", "dynamic" or "float".
-      reasons: maps the results of contractions and scans that stay float to the reason.
+      reasons: maps the results of contractions and scans that stay float to the reasons.
       plan: which values are quantized.
       loop: the scan, if the unit is the body of a scan; else None.
       bodies: maps the first result of each scan over layers to the unit of its body.
@@ -64,7 +64,7 @@ class Unit:
         return [node for _, unit in self.each() for node in unit.graph.nodes if is_contraction(node)]
 
     def reasons_by_layer(self) -> dict[str, str]:
-        """Maps the names of contractions and scans that stay float to the reason."""
+        """Maps the names of contractions and scans that stay float to the reasons."""
         return {
             node.name: unit.reasons[node.outputs[0]]
             for _, unit in self.each() for node in unit.graph.nodes if node.outputs[0] in unit.reasons
@@ -82,7 +82,7 @@ class Unit:
         return replace(self, graph=graph, bodies=bodies)
 
     def _own_grids(self, arrays: Mapping[str, np.ndarray], leaves: Sequence[Any]) -> dict[str, np.ndarray]:
-        """The scales and zero points that the function itself gives weights and values."""
+        """Maps names to scales and zero points with which the function itself quantizes weights and values."""
         found = {
             each.grid_name: arrays[each.grid_name] for each in self.builder.contractions if each.grid_name in arrays
         }
@@ -96,13 +96,13 @@ class Unit:
         return found
 
     def with_shared(self, constants: Mapping[str, Mapping[str, Any]]) -> "Unit":
-        """The unit with further constants, which `constants` maps to by scan; "" stands for the function itself."""
+        """The unit with further constants; `constants` maps "" to those of the function, each scan to its body's."""
         graph = self.graph.replace(constants={**constants[""], **self.graph.constants})
         bodies = {name: body._with_stacked(constants.get(name, {})) for name, body in self.bodies.items()}
         return replace(self, graph=graph, bodies=bodies)
 
     def _with_stacked(self, constants: Mapping[str, Any]) -> "Unit":
-        """The body with further constants, and its own constants stacked over layers as they are."""
+        """The body with further constants, and with its own constants repeated for each layer."""
         assert self.loop is not None
         own = {name: np.stack([value] * self.loop.length) for name, value in self.graph.constants.items()}
         return replace(self, graph=self.graph.replace(constants={**constants, **own}))
@@ -117,14 +117,14 @@ class Unit:
         return replace(body, graph=stacked(layers, node.name))
 
     def observers(self, default: Observer, rules: Sequence[Rule]) -> dict[Value, Observer]:
-        """Maps each value that sets a range to its observer; observers in bodies are stacked over layers."""
+        """Maps each value whose range is calibrated to its observer; observers in bodies are stacked over layers."""
         return {
             Value(name, scan=scan): observer if unit.loop is None else _repeated(observer, unit.loop.length)
             for scan, unit in self.each() for name, observer in unit.own_observers(default, rules).items()
         }  # fmt: skip
 
     def own_observers(self, default: Observer, rules: Sequence[Rule]) -> dict[str, Observer]:
-        """Maps the name of each value of this unit that sets a range to its observer, which is not stacked."""
+        """Maps the name of each value of this unit whose range is calibrated to its observer, which is not stacked."""
         given = {node.outputs[0] for node in self.graph.nodes if node.operator is FAKE_QUANTIZE}
         observers = {name: default for name in self.plan.ranges.values() if name not in given}
         for rule in reversed(rules):
@@ -160,9 +160,9 @@ def unit_of(
 
     Args:
       program: the program.
-      choose: returns modes and reasons, given a float graph and the first result of the scan whose body it is.
-      like: the unit of the same function for inputs of other sizes, whose names and folded equations the unit takes.
-      scan, loop: the scan and its analysis if the program is its body.
+      choose: returns the modes and reasons of a float graph, given the graph and `scan`.
+      like: the unit of another trace of the function; the new unit uses its names, and folds the same equations.
+      scan, loop: if the program is the body of a scan, the first result of the scan, and its analysis.
     """
     program = program if like is None else named_like(program, like.program)
     builder = build(program, None if like is None else like.builder.folded)

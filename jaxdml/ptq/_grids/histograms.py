@@ -1,8 +1,8 @@
 """Histograms with bins of equal width over [-2**exponent, 2**exponent]; JAX counts, and NumPy evaluates the counts.
 
 Bin 0 counts only zeros: half of the results of a ReLU are 0, and every scale represents 0 exactly. Bin k counts values
-in ((k - 1) * width, k * width], and bin -k counts values whose negatives lie there. When data exceed the range, it
-doubles: bins 2k - 1 and 2k merge into bin k, and the counts are those of a histogram that was wide from the start.
+in ((k - 1) * width, k * width], and bin -k counts values whose negatives lie there. When data exceed the range, the
+range doubles: bins 2k - 1 and 2k merge into bin k, as if the histogram had had the wide range from the start.
 """
 
 import itertools
@@ -90,10 +90,10 @@ def least_squares(counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype
 
 
 def _errors(ranges: np.ndarray, counts: np.ndarray, edges: np.ndarray, dtype: Any) -> np.ndarray:
-    """The sum of squared quantization errors for each range; the values of a bin count as spread evenly over the bin.
+    """The sum of squared quantization errors for each range; values are taken to be spread evenly over their bin.
 
     In units of the scale, the error of x is x - n, where n is the nearest integer within the limits. The integral of
-    the squared error from 0 to x is n / 12 + (x - n)**3 / 3: 1 / 12 for each step, and the part from n to x.
+    the squared error from 0 to x is n / 12 + (x - n)**3 / 3: 1 / 12 for each step, and the rest from n to x.
     """
     low, high = ranges.astype(np.float32).T
     scale, zero_point = scale_and_zero_point(low, high, dtype)

@@ -1,20 +1,19 @@
-"""Observers calibrate the range of a value over batches. They are pytrees, which jit, scan, vmap and meshes take."""
+"""Observers calibrate the range of a value over batches. They are pytrees, so jit, scan, vmap and meshes take them."""
 
 import abc
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml.errors import PtqError
+from jaxdml.errors import PtqError, api_class
 from jaxdml.ptq._grids import histograms
 from jaxdml.ptq._grids.ranges import ACTIVATIONS, integer_type
+from jaxdml.typing import Array, DType
 
-Array = Any
 NO_VALUES, NO_LEAST, NO_GREATEST, FINITE = np.float32(0), np.float32(np.inf), np.float32(-np.inf), np.bool_(True)
 NO_COUNTS, SMALLEST_RANGE = np.zeros(0, np.float32), np.int32(histograms.LEAST_EXPONENT)
 
@@ -32,19 +31,19 @@ class Observer(abc.ABC):
       is_finite: False once the observer has seen NaN or infinity; the range is then meaningless.
     """
 
-    count: Array = NO_VALUES
-    is_finite: Array = FINITE
+    count: Any = NO_VALUES
+    is_finite: Any = FINITE
 
     @abc.abstractmethod
-    def with_values(self, x: chex.Array) -> Self:
-        """The observer after a batch x, a float32 array that is not empty; `count` does not include the batch yet."""
+    def with_values(self, x: Array) -> Self:
+        """The observer after another batch x, a float32 array that is not empty; `update` later adds to `count`."""
 
     @abc.abstractmethod
     def with_devices(self, axis_name: str) -> Self:
         """The observer of all values that the devices along a mesh axis have seen."""
 
     @abc.abstractmethod
-    def range(self, dtype: chex.ArrayDType) -> tuple[chex.Array, chex.Array]:
+    def range(self, dtype: DType) -> tuple[Array, Array]:
         """The range that an integer type should cover.
 
         Args:
@@ -55,7 +54,7 @@ class Observer(abc.ABC):
           `scale_and_zero_point` widens it. An observer that has seen no values returns infinity and minus infinity.
         """
 
-    def update(self, x: chex.Array) -> Self:
+    def update(self, x: Array) -> Self:
         """The observer after another batch.
 
         Args:
@@ -81,16 +80,16 @@ class Observer(abc.ABC):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Extremes(Observer):
-    low: Array = NO_LEAST
-    high: Array = NO_GREATEST
+    low: Any = NO_LEAST
+    high: Any = NO_GREATEST
 
-    def with_values(self, x: chex.Array) -> Self:
+    def with_values(self, x: Array) -> Self:
         return replace(self, low=jnp.minimum(self.low, jnp.min(x)), high=jnp.maximum(self.high, jnp.max(x)))
 
     def with_devices(self, axis_name: str) -> Self:
         return replace(self, low=lax.pmin(self.low, axis_name), high=lax.pmax(self.high, axis_name))
 
-    def range(self, dtype: chex.ArrayDType) -> tuple[chex.Array, chex.Array]:
+    def range(self, dtype: DType) -> tuple[Array, Array]:
         return self.low, self.high
 
 
@@ -105,11 +104,12 @@ class MinMax(_Extremes):
 
 
 @jax.tree_util.register_dataclass
+@api_class
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MovingAverage(_Extremes):
-    """Exponential moving averages of each batch's least and greatest value, starting with those of the first batch.
+    """Exponential moving averages of each batch's least and greatest value. They start with the first batch's values.
 
-    The observer merged over devices has a range that contains the averages of all devices.
+    After `merged`, the range contains the averages of all devices.
 
     Attributes:
       momentum: the weight of earlier batches, at least 0 and below 1.
@@ -122,11 +122,11 @@ class MovingAverage(_Extremes):
         if not 0 <= self.momentum < 1:
             raise PtqError(f"MovingAverage: momentum is {self.momentum}, expected at least 0 and below 1")
 
-    def with_values(self, x: chex.Array) -> Self:
+    def with_values(self, x: Array) -> Self:
         low, high = (self._after(seen, new) for seen, new in ((self.low, jnp.min(x)), (self.high, jnp.max(x))))
         return replace(self, low=low, high=high)
 
-    def _after(self, seen: Array, new: Array) -> Array:
+    def _after(self, seen: Any, new: Any) -> Any:
         average = np.float32(self.momentum) * seen + np.float32(1 - self.momentum) * new
         return jnp.where(self.count == 0, new, average)
 
@@ -134,8 +134,8 @@ class MovingAverage(_Extremes):
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Histogram(_Extremes):
     bins: int = jax.tree.static(default=2048)
-    exponent: Array = SMALLEST_RANGE
-    counts: Array = field(default_factory=lambda: NO_COUNTS)
+    exponent: Any = SMALLEST_RANGE
+    counts: Any = field(default_factory=lambda: NO_COUNTS)
 
     def __post_init__(self) -> None:
         if not 2 <= self.bins <= 2**16:
@@ -143,7 +143,7 @@ class _Histogram(_Extremes):
         if self.counts is NO_COUNTS:
             object.__setattr__(self, "counts", np.zeros(2 * self.bins + 1, np.float32))
 
-    def with_values(self, x: chex.Array) -> Self:
+    def with_values(self, x: Array) -> Self:
         seen = super().with_values(x)
         exponent = jnp.maximum(self.exponent, histograms.exponent_for(x))
         counts = self._counts_at(exponent) + histograms.counted(x, exponent, self.bins)
@@ -153,8 +153,8 @@ class _Histogram(_Extremes):
         seen, exponent = super().with_devices(axis_name), lax.pmax(self.exponent, axis_name)
         return replace(seen, exponent=exponent, counts=lax.psum(self._counts_at(exponent), axis_name))
 
-    def range(self, dtype: chex.ArrayDType) -> tuple[chex.Array, chex.Array]:
-        def one(counts: Array, exponent: Array, *ends: Array) -> Any:
+    def range(self, dtype: DType) -> tuple[Array, Array]:
+        def one(counts: Any, exponent: Any, *ends: Any) -> Any:
             if not np.isfinite(ends).all():
                 return ends
             edges = histograms.edges_of(self.bins, exponent)
@@ -168,17 +168,18 @@ class _Histogram(_Extremes):
     def _range(self, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> Any:
         """The range, computed from the bins' counts and edges, and from the least and the greatest value."""
 
-    def _counts_at(self, exponent: Array) -> Array:
+    def _counts_at(self, exponent: Any) -> Any:
         return histograms.widened(self.counts, exponent - self.exponent)
 
 
 @jax.tree_util.register_dataclass
+@api_class
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Percentile(_Histogram):
     """The range between two percentiles, from a histogram. `range` computes in NumPy and does not run under jit.
 
     Attributes:
-      percentile: the upper percentile; the lower one is 100 - percentile. Interpolates like `numpy.percentile`.
+      percentile: the upper percentile, interpolated like `numpy.percentile`; the lower percentile is 100 - percentile.
       bins: the number of bins on each side of 0.
       low, high: the least and the greatest value, float32.
       exponent: int32; the bins cover [-2**exponent, 2**exponent].
@@ -198,12 +199,13 @@ class Percentile(_Histogram):
 
 
 @jax.tree_util.register_dataclass
+@api_class
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LeastSquares(_Histogram):
     """The range with the least mean squared quantization error, from a histogram. `range` does not run under jit.
 
-    The error includes clipping, and is that of the scale and zero point from `scale_and_zero_point`. The search varies
-    the lower end between the least value and 0, and the upper end between 0 and the greatest value.
+    The error includes clipping, and is computed with the results of `scale_and_zero_point`. The search varies the lower
+    end between the least value and 0, and the upper end between 0 and the greatest value.
 
     Attributes:
       bins: the number of bins on each side of 0.

@@ -7,7 +7,6 @@ zero, as in the operators.
 from functools import partial
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,21 +14,19 @@ import numpy as np
 from jaxdml._arithmetic import rounding
 from jaxdml._shapes import is_integer
 from jaxdml.errors import PtqError, api_boundary
+from jaxdml.typing import Array, DType, Scale
 
-Array = Any
 SMALLEST = rounding.SMALLEST_NORMAL
 INT32_MIN, INT32_MAX = np.float32(-(2.0**31)), np.float32(2.0**31 - 2.0**7)  # ends of int32 in float32
 ACTIVATIONS, WEIGHTS = ("int8", "uint8", "int16", "uint16"), ("int8", "int16")
 
 
 @api_boundary
-def scale_and_zero_point(
-    low: chex.Numeric, high: chex.Numeric, dtype: chex.ArrayDType, symmetric: bool = False
-) -> tuple[chex.Array, chex.Array]:
+def scale_and_zero_point(low: Scale, high: Scale, dtype: DType, symmetric: bool = False) -> tuple[Array, Array]:
     """The scale and zero point with which an integer type covers [low, high], widened to include 0.
 
-    Min and Max are the limits of dtype. Affine: the scale is ``(high - low) / (Max - Min)``, and the zero point is
-    ``clamp(round(Min - low / scale))``. Symmetric: the scale is ``max(-low, high) / Max`` and the zero point is 0; for
+    Min and Max are the limits of dtype. By default the scale is ``(high - low) / (Max - Min)``, and the zero point is
+    ``clamp(round(Min - low / scale))``. If symmetric, the scale is ``max(-low, high) / Max`` and the zero point 0; for
     an unsigned type, ``(Max - 1) / 2`` replaces Max, and the zero point is ``(Max + 1) / 2``. Each operation rounds to
     float32, ties to even. The range [0, 0] has the scale 1, and no scale is below 2**-126. Traced arrays are not
     validated: NaN gives a NaN scale, and a range too wide for float32 gives an infinite scale.
@@ -45,8 +42,8 @@ def scale_and_zero_point(
       JAX array.
 
     Raises:
-      PtqError: if dtype is another type, or if the shapes of low and high differ. If they are not traced, also if one
-        has NaN or infinity, if low > high, or if high - low exceeds the greatest float32 number.
+      PtqError: if dtype is none of these types, or if the shapes of low and high differ. If low and high are not
+        traced, also if one holds NaN or infinity, if low > high, or if high - low is infinite in float32.
     """
     name = "scale_and_zero_point"
     integers = integer_type(f"{name}: dtype", dtype, ACTIVATIONS)
@@ -60,13 +57,11 @@ def scale_and_zero_point(
 
 
 @api_boundary
-def quantize_weights(
-    w: chex.Array, axis: int | None = None, dtype: chex.ArrayDType = jnp.int8
-) -> tuple[chex.Array, chex.Array]:
+def quantize_weights(w: Array, axis: int | None = None, dtype: DType = jnp.int8) -> tuple[Array, Array]:
     """Quantizes weights to ``round(w / scale)``, ties to even, with the scale ``max(|w|) / Max`` and the zero point 0.
 
     int8 weights lie in [-127, 127]: -128 is never used. A channel of zeros has the scale 1. A traced w is not
-    validated: NaN in w gives the scale NaN, and infinity an infinite scale.
+    validated: NaN in w gives a NaN scale, and infinity gives an infinite scale.
 
     Args:
       w: float array of any shape.
@@ -78,8 +73,8 @@ def quantize_weights(
       JAX array.
 
     Raises:
-      PtqError: if w is not a float array or has no such axis, or if dtype is another type. For a w that is not traced,
-        also if it holds NaN or infinity.
+      PtqError: if w is not a float array or lacks the axis, or if dtype is neither int8 nor int16. If w is not traced,
+        also if w holds NaN or infinity.
     """
     name = "quantize_weights"
     integers = integer_type(f"{name}: dtype", dtype, WEIGHTS)
@@ -99,7 +94,7 @@ def quantize_weights(
 
 
 @api_boundary
-def quantize_bias(bias: chex.Array, input_scale: chex.Numeric, filter_scale: chex.Numeric) -> chex.Array:
+def quantize_bias(bias: Array, input_scale: Scale, filter_scale: Scale) -> Array:
     """Quantizes a bias to int32 with the scale of the sums of products: ``round(bias / (input_scale * filter_scale))``.
 
     Each operation rounds to float32, ties to even. Traced arrays are not validated: values beyond int32 saturate.
@@ -113,8 +108,8 @@ def quantize_bias(bias: chex.Array, input_scale: chex.Numeric, filter_scale: che
       int32 array [channels]; a NumPy array unless an argument is a JAX array.
 
     Raises:
-      PtqError: if shapes do not fit. For arrays that are not traced, also if one has NaN or infinity, if a scale or a
-        product of scales is not above 2**-126, or if the result exceeds int32. That error names a larger filter scale.
+      PtqError: if shapes do not fit. If no argument is traced, also if an argument holds NaN or infinity, if a scale or
+        a product of scales is not above 2**-126, or if the result exceeds int32: the error names a larger filter scale.
     """
     name = "quantize_bias"
     given = bias, input_scale, filter_scale
@@ -156,7 +151,7 @@ def _is_known(x: Any) -> bool:
     return not isinstance(x, jax.Array) or (not isinstance(x, jax.core.Tracer) and x.is_fully_addressable)
 
 
-def _same_kind(*given: Any) -> tuple[Array, ...]:
+def _same_kind(*given: Any) -> tuple[Any, ...]:
     """The arguments as float32: NumPy arrays if this process can read all values, else JAX arrays."""
     with np.errstate(over="ignore"):
         if all(_is_known(x) for x in given):
@@ -164,28 +159,28 @@ def _same_kind(*given: Any) -> tuple[Array, ...]:
         return tuple(jnp.asarray(x).astype(jnp.float32) for x in given)
 
 
-def _like(given: tuple[Any, ...], results: tuple[Array, ...]) -> tuple[Array, ...]:
+def _like(given: tuple[Any, ...], results: tuple[Any, ...]) -> tuple[Any, ...]:
     """The results as JAX arrays if an argument is a JAX array, else as NumPy arrays."""
     is_jax = any(isinstance(x, jax.Array) for x in given)
     return tuple(jnp.asarray(x) if is_jax else np.asarray(x) for x in results)
 
 
-def _namespace(x: Array) -> Any:
+def _namespace(x: Any) -> Any:
     return jnp if isinstance(x, jax.Array) else np
 
 
-def _flushed(x: Array) -> Array:
+def _flushed(x: Any) -> Any:
     if isinstance(x, jax.Array):
         return rounding.flushed(x)
     return np.where(np.abs(x) < SMALLEST, np.float32(0), x)
 
 
-def _quotient(x: Array, y: Array) -> Array:
+def _quotient(x: Any, y: Any) -> Any:
     """fl(x / y), guarded against XLA's rewrites of divisions."""
     return rounding.quotient(x, y) if isinstance(x, jax.Array) else np.divide(x, y)
 
 
-def _whole(x: Array, lowest: Any, highest: Any, dtype: np.dtype) -> Array:
+def _whole(x: Any, lowest: Any, highest: Any, dtype: np.dtype) -> Any:
     """clamp(round(x)); NaN gives `lowest` on every platform."""
     xp = _namespace(x)
     rounded = xp.rint(x)
@@ -193,14 +188,14 @@ def _whole(x: Array, lowest: Any, highest: Any, dtype: np.dtype) -> Array:
     return xp.where(rounded < highest, rounded, np.float32(highest)).astype(dtype)
 
 
-def _scale(extent: Array, steps: int) -> Array:
+def _scale(extent: Any, steps: int) -> Any:
     """extent / steps, never subnormal; 1 for an extent of 0."""
     xp = _namespace(extent)
     scale = xp.maximum(_quotient(extent, xp.full_like(extent, steps)), SMALLEST)
     return xp.where(extent == np.float32(0), np.float32(1), scale)
 
 
-def _grid(low: Array, high: Array, dtype: np.dtype, symmetric: bool) -> tuple[Array, Array]:
+def _grid(low: Any, high: Any, dtype: np.dtype, symmetric: bool) -> tuple[Any, Any]:
     xp, limits, zero = _namespace(low), np.iinfo(dtype), np.float32(0)
     low, high = xp.minimum(_flushed(low), zero), xp.maximum(_flushed(high), zero)
     if symmetric:
@@ -211,7 +206,7 @@ def _grid(low: Array, high: Array, dtype: np.dtype, symmetric: bool) -> tuple[Ar
     return scale, _whole(offset, limits.min, limits.max, dtype)
 
 
-def _weights(w: Array, axis: int | None, dtype: np.dtype) -> tuple[Array, Array]:
+def _weights(w: Any, axis: int | None, dtype: np.dtype) -> tuple[Any, Any]:
     xp, steps = _namespace(w), np.iinfo(dtype).max
     with np.errstate(over="ignore", invalid="ignore"):
         w = _flushed(w.astype(np.float32))
@@ -248,7 +243,7 @@ def _check_scales(name: str, input_scale: np.ndarray, filter_scale: np.ndarray) 
         is_right = (input_scale > 0) & (filter_scale > 0) & (product > SMALLEST) & np.isfinite(product)
     if not is_right.all():
         rule = "input_scale, filter_scale and their product must be finite and above 2**-126"
-        raise PtqError(f"{name}: {rule}; one is wrong{_where(~is_right)}: take the scales that quantization gave")
+        raise PtqError(f"{name}: {rule}; they are not{_where(~is_right)}: take the scales that quantization gave")
 
 
 def _check_bias(name: str, bias: np.ndarray, input_scale: np.ndarray, steps: np.ndarray) -> None:
@@ -257,8 +252,8 @@ def _check_bias(name: str, bias: np.ndarray, input_scale: np.ndarray, steps: np.
         enough = (np.abs(bias) / (input_scale * np.float32(2**30)))[is_large]
         raise PtqError(
             f"{name}: bias / (input_scale * filter_scale) does not fit int32{_where(is_large)}. Quantize the filter "
-            "with filter_scale = max(filter_scale, |bias| / (input_scale * 2**30)); in these channels that is at least "
-            f"{', '.join(str(x) for x in enough[:8])}"
+            "with filter_scale = max(filter_scale, |bias| / (input_scale * 2**30)); in these channels the new "
+            f"scale is at least {', '.join(str(x) for x in enough[:8])}"
         )
 
 

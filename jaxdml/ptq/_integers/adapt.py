@@ -22,12 +22,12 @@ from jaxdml.ptq._trace.values import Value
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """A quantized graph for inputs of some sizes.
+    """The graphs of a quantized function for inputs of some sizes.
 
     Attributes:
-      builder: what built the float graph; None if the graph is the one that was quantized.
-      graph: float operators, quantize and dequantize nodes.
-      fused: quantized operators.
+      builder: the builder of the float graph; None if the equations are those that were quantized.
+      graph: the graph of float operators with quantize and dequantize nodes.
+      fused: the graph of quantized operators.
     """
 
     builder: Builder | None
@@ -36,34 +36,34 @@ class Adapted:
 
 
 def adapted(unit: Unit, graph: Graph, params: Mapping[str, Any], program: Program) -> Adapted:
-    """The graph for another program of the same function, with the weights and ranges that were calibrated.
+    """The graphs for another trace of the same function, with the quantized weights and the calibrated ranges.
 
     Args:
       unit: the unit of the program that was quantized.
       graph: its graph with quantize and dequantize nodes.
       params: parameters of the model.
-      program: the other program.
+      program: the program of the other trace.
 
     Raises:
-      PtqError: if the program has other inputs, contractions or quantized values.
+      PtqError: if the program has other inputs, contractions or quantized values than the quantized program.
     """
     try:
         return _adapted(unit, graph, params, program)
     except _Differs as difference:
         raise PtqError(
-            f"apply does not compute the same for these inputs as in calibration: {difference}. Quantize with batches "
+            f"apply cannot run on these inputs as it was quantized: {difference}. Quantize with batches "
             "of these shapes and types, or write apply so that the sizes of inputs do not change its layers"
         ) from None
 
 
-class _Differs(Exception):  # noqa: N818 # no error, but a reason
+class _Differs(Exception):  # noqa: N818 # a reason, not an error
     """How a program differs from the one that was quantized."""
 
 
 def _adapted(unit: Unit, graph: Graph, params: Mapping[str, Any], program: Program) -> Adapted:
     for number, (was, now) in enumerate(zip_longest(*map(_inputs, (unit.program, program)))):
         if was != now:
-            raise _Differs(f"input {number} is {now}, and was {was}")
+            raise _Differs(f"input {number} is {now}, but was {was}")
     modes = {scan: each.modes for scan, each in unit.each()}
     constants = {"": graph.constants}
     constants |= {n.outputs[0]: body_of(n, graph.constants).constants for n in graph.nodes if n.operator is LAYERS}
@@ -83,33 +83,33 @@ def _inputs(program: Program) -> list[str]:
 
 
 def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None:
-    """Checks that two units differ only by sizes."""
+    """Checks that two units differ only in sizes."""
     if unit is None:
-        raise _Differs("only now it scans layers that can be quantized")
+        raise _Differs("it has a new scan over layers that can be quantized")
     was, now = ({each.output: each for each in both.builder.contractions} for both in (unit, other))
     for output in [*(name for name in now if name not in was), *(name for name in was if name not in now)]:
-        found, where = (now[output], "only now") if output in now else (was[output], "no longer")
-        raise _Differs(f"{where} there is the layer {found.name!r} ({' + '.join(found.source)})")
+        found, where = (now[output], "has the new") if output in now else (was[output], "lacks the")
+        raise _Differs(f"it {where} layer {found.name!r} ({' + '.join(found.source)})")
     for output in was:
         if was[output].source != now[output].source:
             parts = (" + ".join(each[output].source) for each in (now, was))
-            raise _Differs("layer {!r} is {}, and was {}".format(was[output].name, *parts))
+            raise _Differs("layer {!r} is {}, but was {}".format(was[output].name, *parts))
     for name in sorted({*other.plan.ranges.values()} - {*unit.plan.ranges.values()}):
-        raise _Differs(f"{other.described(Value(name))} is quantized, and was not")
+        raise _Differs(f"{other.described(Value(name))} is quantized, but was not in calibration")
     for name, root in other.plan.tables.items():
         if unit.plan.tables.get(name) != root:
-            raise _Differs(f"{other.described(Value(name))} is computed from other values than it was")
+            raise _Differs(f"{other.described(Value(name))} is computed from other values than in calibration")
     for each in now.values():
         quantized = constants.get(str(Value(each.weight_name, "quantized")))
         if each.weight and quantized is not None:
             shape = jax.eval_shape(each.arranged, other.program.avals[each.weight]).shape
             before = quantized.shape[quantized.ndim - len(shape) :]
             if before != shape:
-                raise _Differs(f"the weights of layer {each.name!r} have the shape {shape}, and had {before}")
+                raise _Differs(f"the weights of layer {each.name!r} have the shape {shape}, but had {before}")
 
 
 def _check_complete(graph: Graph, params: Mapping[str, Any]) -> None:
     found = {*graph.inputs, *graph.constants, *params, *graph.producers(), ""}
     missing = (name for node in graph.nodes for name in node.inputs if name not in found)
     for name in missing:
-        raise _Differs(f"{name.replace('/', '.')} is read, and was not")
+        raise _Differs(f"{name.replace('/', '.')} is read, but was not in calibration")

@@ -1,4 +1,4 @@
-"""Fuses a graph with quantize and dequantize nodes to quantized operators, and prepares its weights."""
+"""Replaces operators between dequantize and quantize nodes by quantized operators, and prepares their weights."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -43,7 +43,7 @@ def _with_params(graph: Graph, known: Mapping[str, Any] = MappingProxyType({})) 
 
 
 def _as_parameters(layer: Graph) -> Graph:
-    """The fused graph of a layer, with all of its constants as JAX arrays, which a scan takes."""
+    """The fused graph of a layer. All constants become JAX arrays, so that a scan can take them."""
     graph, params = _with_params(layer)
     return graph.replace(constants=jax.tree.map(jnp.asarray, {**graph.constants, **params}))
 
@@ -51,8 +51,8 @@ def _as_parameters(layer: Graph) -> Graph:
 def _with_barriers(graph: Graph) -> Graph:
     """The graph with a barrier after quantized operators that several nodes read.
 
-    Without a barrier XLA fuses the rounding into each reader, and stores the floats instead of the integers: four
-    times the bytes.
+    Without a barrier XLA fuses the rounding into each reader, and stores the floats instead of the integers, which
+    takes four times the bytes.
     """
     readers = graph.consumers()
     nodes = []

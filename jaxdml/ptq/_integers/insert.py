@@ -27,7 +27,7 @@ def quantized_graph(unit: Unit, parameters: Mapping[Value, Parameters], scan: st
 
     Args:
       unit: a unit with constants.
-      parameters: maps values that set a range to scale and zero point, which in bodies are stacked over layers.
+      parameters: maps each value whose range is calibrated to its scale and zero point, stacked over layers in bodies.
       scan: the first result of the scan if the unit is the body of a scan, else "".
     """
     own = {value.base: pair for value, pair in parameters.items() if value.scan == scan}
@@ -92,7 +92,7 @@ class _Inserter:
             self._quantize(name)
 
     def _read(self, name: str, reads_integers: bool) -> str:
-        """The name under which a node reads a value: the dequantized one's, if the node or the value is on integers."""
+        """The name under which a node reads a value: the dequantized one if the node or the value is on integers."""
         is_quantized = name in self._plan.quantized and (reads_integers or name in self._plan.results)
         return _named(name, "dequantized") if is_quantized else name
 
@@ -105,7 +105,7 @@ class _Inserter:
         self._convert(DEQUANTIZE, _named(name, "quantized"), _named(name, "dequantized"), name)
 
     def _is_beside_contraction(self, node: Node) -> bool:
-        """Whether a contraction reads or computes a value, but for movers and clamps between them."""
+        """Whether a contraction computes a node's input or reads its output; movers and clamps may be between."""
         maker, pending = self._makers.get(node.inputs[0]), [*node.outputs]
         while maker is not None and (moves(maker) or maker.operator.kind in ("clip", "add")):
             maker = self._makers.get(maker.inputs[0])
@@ -163,7 +163,7 @@ class _Inserter:
         w = np.asarray(self._constants.pop(weight))
         integers, scale = self._on_own_grid(weight, w, axis) or quantize_weights(w, axis)
         if least is not None:
-            # A channel of zeros is exact with any scale; its scale is the one with which the quantized bias is 2**20.
+            # A channel of zeros is exact with any scale. It gets the scale with which its quantized bias is 2**20.
             rest = tuple(i for i in range(w.ndim) if i != axis % w.ndim)
             scale = np.where(w.any(rest) | (least == 0), scale, least * np.float32(2**10)).astype(np.float32)
         if least is not None and (scale < least).any():
@@ -178,7 +178,7 @@ class _Inserter:
         return names
 
     def _on_own_grid(self, weight: str, w: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Weights that the function itself quantizes, as int8 with the function's scales; None if they do not fit."""
+        """The weights as int8 with the scales that the function sets; None if there are none, or if int8 is inexact."""
         scale = self._constants.pop(_named(weight, "grid"), None)
         if scale is None:
             return None
@@ -223,7 +223,7 @@ class _Inserter:
         return sorted(found, key=found.__getitem__)
 
     def _table(self, root: str, name: str, within: list[Node]) -> np.ndarray:
-        """The table: the quantized result for each integer that the root can have, in ascending order."""
+        """The table, which has the quantized result for each integer of the root's type in ascending order."""
         x_scale, x_zero_point = self._parameters(self._plan.ranges[root])
         y_scale, y_zero_point = self._parameters(self._plan.ranges[name])
         limits = np.iinfo(x_zero_point.dtype)

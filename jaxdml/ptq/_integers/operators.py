@@ -25,7 +25,7 @@ Pairs = Sequence[tuple[int, int]]
 
 
 def _as_images(x: Array, axes: Sizes) -> tuple[Array, tuple[Any, ...]]:
-    """x as [N, C, H, W], where H and W have the elements along `axes`, and the sizes of all other axes."""
+    """x as [N, C, H, W] with the elements of `axes` along H and W; also returns the sizes of all other axes."""
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     sizes = tuple(x.shape[axis] for axis in kept)
     space = [x.shape[axis] for axis in axes]
@@ -83,9 +83,9 @@ def convolution_to_float(
 def dynamic_product(
     a: Array, b: Array, b_scale: Array | None = None, bias: Array | None = None, *, alpha: float = 1.0, rows: int = 1
 ) -> Array:
-    """alpha times the product of `a` and `b`, as floats; each row of float `a` is quantized to uint8 with its range.
+    """alpha times the product of `a` and `b`, in floats; each row of float `a` is quantized to uint8 with its range.
 
-    `b` is int8 with b_scale. If b_scale is None, `b` is float, and each column is quantized to int8 with its range.
+    `b` is int8 with b_scale. If b_scale is None, `b` is float, and each column is quantized to int8 with its own range.
     """
     of_b, b_scale = _by_range(b, -2, np.int8, symmetric=True)[:2] if b_scale is None else (b, b_scale)
     b_scale = b_scale * np.float32(alpha) if alpha != 1.0 else b_scale
@@ -94,7 +94,7 @@ def dynamic_product(
         of_a, a_scale, a_zero_point = _by_range(a, -1, np.uint8, symmetric=False)
         return directml.float_product(of_a, of_b, a_scale, b_scale, a_zero_point, None, bias)
 
-    # Prepared weights work only with one product of all rows.
+    # Prepared weights work only in a single product of all rows.
     return by_rows(multiply, a, rows if b.ndim > 2 else a.ndim - 1)
 
 
@@ -108,7 +108,7 @@ def _by_range(x: Array, axis: int, dtype: Any, *, symmetric: bool) -> tuple[Arra
 
 
 def _of_rows(multiply: Callable[..., Array]) -> Callable[..., Array]:
-    """A product of integers whose rows may have several axes."""
+    """Lets a product of integers take a left operand with several axes of rows."""
 
     def multiplied(a: Array, *others: Array | None, rows: int = 1) -> Array:
         return by_rows(lambda a: multiply(a, *others), a, rows)

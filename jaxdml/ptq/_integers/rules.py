@@ -23,7 +23,7 @@ B_SCALE = {"dot": 4, "dot_to_float": 3}  # position of the scale of `b` among th
 
 
 def _convolution(node: Node, grids: Grids) -> Fusion:
-    """A quantized convolution, or one that returns floats if no node quantizes its result."""
+    """A quantized convolution, or a convolution that returns floats if no node quantizes its result."""
     try:
         return RULES["conv"](node, grids)
     except StaysFloat:

@@ -1,8 +1,8 @@
 """Finds the values that correspond to each other in two traces of a function with inputs of different sizes.
 
 The equations of the traces may differ: some sizes make JAX, or the function itself, leave out a squeeze, a broadcast or
-a slice, and sizes occur as literals. A value is identified by the primitives that compute it from the inputs. Literals,
-axes and primitives that only move elements do not count. Values with equal primitives are numbered in order.
+a slice, and sizes occur as literals. A value is identified by the inputs, parameters and primitives from which it is
+computed. Literals, axes and movers (primitives that only move elements) do not count. Equal identities are numbered.
 """
 
 from collections import Counter
@@ -22,9 +22,9 @@ MOVERS = IDENTITIES | {
 
 
 def named_like(program: Program, like: Program) -> Program:
-    """The program, with the names that corresponding values have in another trace of the same function.
+    """The program, with values renamed like the corresponding values of `like`, another trace of the same function.
 
-    No other value has a name of the other trace, except an equal constant.
+    Constants are renamed like equal constants of `like`. The remaining values get names that `like` does not use.
     """
     theirs = {identity: name for name, identity in _identities(like).items()}
     names = {name: theirs[identity] for name, identity in _identities(program).items() if identity in theirs}
@@ -42,7 +42,7 @@ def named_like(program: Program, like: Program) -> Program:
 
 
 def _identities(program: Program) -> dict[str, str]:
-    """What identifies each value that an equation computes from the inputs, except for movers."""
+    """Maps each value computed from the inputs, except results of movers, to a text that identifies the value."""
     fixed, counts = FixedValues(program), Counter[str]()
     identities = {name: name for name in program.inputs}
     found = dict[str, str]()

@@ -1,7 +1,7 @@
-"""A JAX function as a list of equations. Only this file and `signature.py` read jaxprs.
+"""A JAX function as a list of equations. Only this folder reads jaxprs.
 
-Calls are inlined and equal equations are merged. A value's name depends only on the structure of the function, so
-tracing with another batch size gives the same names.
+Calls are inlined and equal equations are merged. The results of equations are named after their primitives and
+numbered, so traces with the same equations have the same names.
 """
 
 import re
@@ -51,12 +51,12 @@ class Equation:
 
     @property
     def name(self) -> str:
-        """The primitive's name, or that of the function which the equation calls."""
+        """The name of the primitive, or of the function that the equation calls."""
         return self.called or str(self.primitive.name)
 
     @property
     def params_text(self) -> str:
-        """The parameters that affect values, as text; none for a call, whose name tells what it computes."""
+        """The parameters that affect values, as text; "" for a call, whose name identifies the computation."""
         return "" if self.called else params_text(self.params)
 
 
@@ -83,10 +83,10 @@ class Program:
     avals: Mapping[str, Any]
 
     def signature(self) -> tuple[str, ...]:
-        """The program as lines of text: inputs, parameters, captured arrays, equations, without sizes of inputs."""
+        """The program as lines of text: inputs, parameters, captured arrays and equations, but no sizes of inputs."""
         lines = [f"{name}: {self.avals[name].dtype}[{self.avals[name].ndim}]" for name in self.inputs]
         lines += [f"{name}: {self.avals[name].str_short()}" for name in self.params]
-        # Each trace must capture equal arrays; an array that NumPy computes from the sizes of inputs is captured, too.
+        # NumPy may compute a captured array from the sizes of inputs; other sizes then change the signature.
         captured = ((name, value) for name, value in self.constants.items() if np.ndim(value))
         lines += [
             f"{name}: {self.avals[name].str_short()} {digest(np.asarray(value).tobytes())}" for name, value in captured
@@ -101,7 +101,7 @@ class Program:
         return digest(" ".join(aval.str_short() for aval in self.avals.values()).encode())
 
     def _text(self, name: str) -> str:
-        """A value's name, followed by its number if the value is a literal."""
+        """The name of a value; if the value is a literal, "=" and the constant follow."""
         constant = self.constants.get(name)
         is_literal = constant is not None and np.ndim(constant) == 0
         return f"{name}={np.asarray(constant)}" if is_literal else name
@@ -155,21 +155,21 @@ def program_of_jaxpr(jaxpr: Any, params: Mapping[int, tuple[str, ...]], scope: s
 
 
 def bind(node: Node, program: Program) -> Node:
-    """The node, with the index in its option `equation` replaced by that equation of the program."""
+    """The node, with its option `equation`, an index, replaced by the program's equation at this index."""
     if "equation" not in node.options:
         return node
     return node.replace(options={**node.options, "equation": program.equations[node.options["equation"]]})
 
 
 def run(*arguments: Any, equation: Equation) -> Any:
-    """Evaluates an equation on inputs cast to the types that the function was traced with."""
+    """Evaluates an equation on inputs cast to the types with which the function was traced."""
     arrays = with_equal_vma([_cast(x, dtype) for x, dtype in zip(arguments, equation.dtypes, strict=True)])
     results = equation.primitive.bind(*arrays, **equation.primitive.get_bind_params(dict(equation.params)))
     return tuple(results) if equation.primitive.multiple_results else results
 
 
 def with_equal_vma(arrays: Sequence[Any]) -> list[Any]:
-    """The arrays cast to vary over the same mesh axes, because equations were traced outside of `jax.shard_map`."""
+    """Casts the arrays to vary over the same mesh axes, because equations were traced outside of `jax.shard_map`."""
     axes = frozenset[Any]().union(*(_varying(x) for x in arrays))
     return [lax.pcast(x, tuple(axes - _varying(x)), to="varying") if axes - _varying(x) else x for x in arrays]
 
@@ -195,7 +195,7 @@ def _varying(x: Any) -> frozenset[Any]:
 
 
 def _cast(x: Any, dtype: Any) -> Any:
-    """Casts x if both types are float types; integers, such as quantized values, stay as they are."""
+    """Casts x to dtype if x and dtype are both floats; integers, such as quantized values, stay as they are."""
     both = jax.numpy.issubdtype(x.dtype, jax.numpy.floating), jax.numpy.issubdtype(dtype, jax.numpy.floating)
     return x if x.dtype == dtype or not all(both) else lax.convert_element_type(x, dtype)
 
@@ -270,7 +270,7 @@ class _Writer:
 
 
 def _called(eqn: Any) -> str:
-    """The name of a jitted function that is kept as one equation; "" for other equations."""
+    """The name of a jitted function if its call is kept as one equation; else ""."""
     name = str(eqn.params.get("name", ""))
     return name if eqn.primitive.name in CALLS and name.startswith(NAME_IN_JAXPRS) else ""
 

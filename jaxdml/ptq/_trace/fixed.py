@@ -16,7 +16,7 @@ ELEMENT_WISE = frozenset((
     "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "not", "or", "pow", "reduce_precision",
     "rem", "round", "rsqrt", "select_n", "sign", "sin", "sinh", "sqrt", "square", "sub", "tan", "tanh", "xor",
 ))  # fmt: skip
-# Primitives that only move, repeat or cast elements: if all elements of the input are equal, so are the result's.
+# Primitives that only move, repeat or cast elements: equal elements of the input stay equal in the result.
 NUMBER_STAYS = ("broadcast_in_dim", "convert_element_type", "copy", "reshape", "squeeze", "transpose")
 # Primitives that return their input.
 IDENTITIES = frozenset(("copy", "copy_p", "name", "stop_gradient"))
@@ -43,7 +43,7 @@ class FixedValues:
         self.names = frozenset(self._varying)
 
     def varying(self, name: str) -> Axes:
-        """The axes along which elements of a fixed value may differ; found from shapes and equations, not elements."""
+        """The axes along which elements of a fixed value may differ, as far as shapes and equations tell."""
         return self._varying[name]
 
     def rank(self, name: str) -> int:
@@ -55,7 +55,7 @@ class FixedValues:
         return bool(self._program.avals[data].shape == self._program.avals[equation.outputs[0]].shape)
 
     def number(self, name: str) -> np.ndarray | None:
-        """The number of a literal, or of a literal that was broadcast or cast; None for other values."""
+        """The number that a value equals if it is a literal, possibly broadcast or cast; None for all other values."""
         casts = []
         while name not in self._program.constants:
             maker = self._makers.get(name)
@@ -99,7 +99,7 @@ def _not_one(shape: Sequence[Any]) -> Axes:
 
 
 def unit_reshape(before: Sequence[Any], after: Sequence[Any]) -> dict[int, int] | None:
-    """Maps each axis of size above 1 to its new position; None if the reshape changes axes of other sizes."""
+    """Maps each axis whose size is not 1 to its new position; None if the reshape changes the sizes of these axes."""
     old, new = ([axis for axis, size in enumerate(shape) if size != 1] for shape in (before, after))
     if len(old) != len(new) or any(before[i] != after[j] for i, j in zip(old, new, strict=True)):
         return None

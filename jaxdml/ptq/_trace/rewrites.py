@@ -1,4 +1,4 @@
-"""Equations that are rewritten as others, from which the graph is built: special forms of contractions."""
+"""Rewrites special cases of contractions as simpler equations, from which the graph is built."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,13 +18,14 @@ def rewritten(primitive: str, params: Mapping[str, Any], avals: list[Any]) -> An
       params: the primitive's parameters.
       avals: shapes and types of the inputs.
     """
-    function = REWRITES.get(primitive, lambda params: None)(params)
+    rewrite = REWRITES.get(primitive)
+    function = None if rewrite is None else rewrite(params)
     structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     return None if function is None else jax.make_jaxpr(function)(*structs)
 
 
 def _multiplication(params: Mapping[str, Any]) -> Callable[[Array, Array], Array] | None:
-    """A dot_general that contracts no axes multiplies each element of a by each of b."""
+    """Rewrites a dot_general without contracted axes as a product of broadcast operands; None for others."""
     (contract, _), (batch_a, batch_b) = params["dimension_numbers"]
     if contract:
         return None
@@ -45,7 +46,7 @@ def _multiplication(params: Mapping[str, Any]) -> Callable[[Array, Array], Array
 
 
 def _convolution(params: Mapping[str, Any]) -> Callable[[Array, Array], Array] | None:
-    """A convolution with a dilated input (a transposed one), or with negative padding, changes its input first."""
+    """Rewrites input dilation (transposed convolutions) as a pad, and negative padding as a slice; None for others."""
     gaps, padding = params["lhs_dilation"], params["padding"]
     if all(gap == 1 for gap in gaps) and all(size >= 0 for pair in padding for size in pair):
         return None

@@ -2,7 +2,7 @@
 
 A scan over layers is a `lax.scan` whose sequences are parameters. Every stage handles the body as a separate
 graph whose constants have a leading axis of layers. `each_layer` splits this graph into one graph for each layer, and
-`stacked` joins those; `with_body` puts the graph into the node of the scan, and `body_of` takes it out again.
+`stacked` joins them again. `with_body` puts the graph into the node of the scan, and `body_of` takes it out again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +25,11 @@ SCAN = "scan"
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """An analyzed scan over layers. Positions are indices into its inputs; its body has the same inputs.
+    """An analyzed scan over layers. Positions are indices into the inputs of the scan; its body has the same inputs.
 
     Attributes:
       program: the body as a program. Its `params` are the inputs that do not depend on data; its `inputs` are the rest.
-      data: positions of the inputs that depend on data: first those that all layers share, then the carried values.
+      data: positions of the inputs that depend on data. Inputs that all layers share are first, carried values last.
       layers: positions of the sequences; a sequence has one element for each layer.
       fixed: positions of the inputs that all layers share and that do not depend on data.
       carried: number of carried values; they come first among the body's results, and last in `data`.
@@ -74,13 +74,13 @@ def loop_of(
     equation: Equation, avals: Mapping[str, Any], is_data: Callable[[int], bool],
     path: Callable[[int], tuple[str, ...]] = lambda place: (str(place),),
 ) -> Loop | None:  # fmt: skip
-    """Analyzes a scan; None if it has no sequences, or if one of them depends on data.
+    """Analyzes a scan; None if it has no sequences, or if a sequence depends on data.
 
     Args:
       equation: the scan.
       avals: maps each value of the program around the scan to its shape and type.
-      is_data: maps the position of an input to whether the input depends on data.
-      path: maps the position of an input to the path of the parameter from which the input is computed.
+      is_data: returns whether the input at a position depends on data.
+      path: returns the path of the parameter from which the input at a position is computed.
     """
     jaxpr = equation.params["jaxpr"]
     within = [var.aval.ndim for var in jaxpr.jaxpr.invars]
@@ -124,8 +124,8 @@ def stacked(graphs: Sequence[Graph], name: str) -> Graph:
     first = graphs[0]
     for number, graph in enumerate(graphs):
         if [_identity(node) for node in graph.nodes] != [_identity(node) for node in first.nodes]:
-            remedy = "its ranges give it other operators; write the layers as a Python loop"
-            raise PtqError(f"layer {number} of {name} cannot be scanned with layer 0: {remedy}")
+            remedy = "because their ranges differ; write the layers as a Python loop"
+            raise PtqError(f"layer {number} of {name} needs other quantized operators than layer 0, {remedy}")
     constants = {each: jax.tree.map(_stack, *(graph.constants[each] for graph in graphs)) for each in first.constants}
     return first.replace(constants=constants)
 
@@ -139,7 +139,7 @@ def _identity(node: Node) -> tuple[Any, ...]:
 
 
 def with_body(node: Node, graph: Graph, data: tuple[int, ...]) -> tuple[Node, dict[str, Any]]:
-    """The node of a scan that runs a graph for each layer, and a dict of its stacked constants for the outer graph.
+    """The scan's node with `graph` as its body, and a dict of the stacked constants of `graph` for the outer graph.
 
     Args:
       node: the scan's node, with or without a body.
@@ -160,7 +160,7 @@ def with_body(node: Node, graph: Graph, data: tuple[int, ...]) -> tuple[Node, di
 
 
 def body_of(node: Node, constants: Mapping[str, Any]) -> Graph:
-    """The body of a scan's node as a graph, with its constants taken from the graph around it."""
+    """The body of a scan's node as a graph; `constants` are the constants of the outer graph."""
     body: Body = node.options["body"]
     arrays = jax.device_get([constants[name] for name in node.inputs[len(body.inputs) :]])
     return Graph(body.nodes, body.inputs, body.outputs, dict(zip(body.stacked, arrays, strict=True)))
@@ -170,7 +170,7 @@ def body_of(node: Node, constants: Mapping[str, Any]) -> Graph:
 
 
 def bound(nodes: Sequence[Node], program: Program) -> list[Node]:
-    """The nodes, with each index of an equation replaced by that equation of the program; also inside of bodies."""
+    """The nodes, also those inside of bodies, with indices of equations replaced by the program's equations."""
     return [_bound_scan(bind(node, program), program) if "body" in node.options else bind(node, program)
             for node in nodes]  # fmt: skip
 
@@ -190,7 +190,7 @@ def _run_layers(*arrays: Any, equation: Equation, loop: Loop, body: Body) -> tup
     Args:
       *arrays: the inputs that depend on data, in the order of `loop.data`; then the stacked constants.
       equation: the float function's scan.
-      loop: the same scan, analyzed.
+      loop: the analysis of this scan.
       body: the nodes that run in place of the scan's own body.
     """
     count = len(loop.data)

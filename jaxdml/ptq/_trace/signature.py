@@ -32,7 +32,7 @@ def params_text(params: Mapping[str, Any]) -> str:
 
 
 def holds_code(value: Any) -> bool:
-    """Whether a primitive's parameter is or contains a function. Text does not show if two functions are equal."""
+    """Whether a primitive's parameter is or contains a function. Text does not show whether two functions are equal."""
     if isinstance(value, tuple | list):
         return any(map(holds_code, value))
     return hasattr(value, "eqns") or (callable(value) and not isinstance(value, type))

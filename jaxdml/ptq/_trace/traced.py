@@ -5,9 +5,13 @@ from typing import Any
 
 import jax
 
-from jaxdml.errors import PtqError
+from jaxdml._graph.evaluate import shown
+from jaxdml.errors import DescError, ModelError, PtqError
 from jaxdml.ptq._trace.equations import Program, program_of, struct_of
 from jaxdml.ptq._trace.signature import fingerprint
+
+SPREAD = "\nEach element of a batch that is a tuple or list is an input of apply: leave labels out"
+SAME = "\nThe model was quantized with inputs of these shapes and types: is apply the same function?"
 
 
 class Traced:
@@ -30,8 +34,12 @@ class Traced:
         return fingerprint(self.signature or ())
 
     def program(self, inputs: tuple[Any, ...]) -> Program:
-        """Traces the function for inputs. The equations may depend on the sizes of the inputs."""
-        program = program_of(self.apply, self.params, inputs)
+        """Traces the function for inputs. The equations may depend on the sizes of the inputs.
+
+        Raises:
+          PtqError: if the function cannot be traced for them.
+        """
+        program = self._program(self.apply, inputs, SPREAD * (len(inputs) > 1))
         if self.signature is None:
             self.signature = program.signature()
         return program
@@ -40,13 +48,23 @@ class Traced:
         """Traces the function for the inputs with which it was quantized.
 
         Raises:
-          PtqError: if the equations differ from the quantized ones: the function has changed.
+          PtqError: if the function cannot be traced, or if its equations differ from those that were quantized, because the
+            function has changed.
         """
-        # JAX caches what it traced for a function object, which may compute something else by now.
-        program = program_of(lambda *arguments: self.apply(*arguments), self.params, inputs)
+        # JAX caches the trace of a function object, but the function may compute something else by now.
+        program = self._program(lambda *arguments: self.apply(*arguments), inputs, SAME)
         if self.signature is not None and program.signature() != self.signature:
             raise PtqError(_first_difference(self.signature, program.signature()))
         return program
+
+    def _program(self, apply: Callable[..., Any], inputs: tuple[Any, ...], remedy: str) -> Program:
+        try:
+            return program_of(apply, self.params, inputs)
+        except (DescError, ModelError, PtqError):
+            raise
+        except Exception as error:  # the function may raise anything
+            text = f"apply cannot be traced with the inputs ({', '.join(map(shown, inputs)) or 'none'})"
+            raise PtqError(f"{text}: {type(error).__name__}: {error}{remedy}") from error
 
 
 def shapes_of(tree: Any) -> Any:
