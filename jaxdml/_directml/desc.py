@@ -94,7 +94,8 @@ class Slot(NamedTuple):
     """One tensor of a desc, present or absent.
 
     `name` is DirectML's name, with an index if the field is a tuple. `row` is the name of the tensor's row in the
-    tensor-support tables. `argument` is the function's parameter for the tensor.
+    tensor-support tables. `argument` is the function's parameter for the tensor. `owner` is the tensor whose scale or
+    zero point it is, if any.
     """
 
     field: str
@@ -103,6 +104,7 @@ class Slot(NamedTuple):
     role: Role
     tensor: Any
     argument: str
+    owner: Any = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,11 +160,13 @@ def slots(desc: OperatorDesc) -> Iterator[Slot]:
         argument = parameter_name(field)
         if not spec.is_many or not isinstance(value, tuple) or not value:
             one = None if spec.is_many and isinstance(value, tuple) else value
-            yield Slot(field, name, name, spec.roles[0], one, argument)
+            role = spec.roles[0]
+            yield Slot(field, name, name, role, one, argument, getattr(desc, role.of, None))
             continue
         for place, one in enumerate(value):
             own = spec.parameters[place] if place < len(spec.parameters) else argument
-            yield Slot(field, f"{name}[{place}]", name, spec.role(place), one, own)
+            role = spec.role(place)
+            yield Slot(field, f"{name}[{place}]", name, role, one, own, getattr(desc, role.of, None))
 
 
 @functools.cache

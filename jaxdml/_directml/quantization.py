@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxdml._directml import remedies
 from jaxdml._directml.desc import Slot, field_of, parameters_of, slots
-from jaxdml._directml.messages import RuleError, shown
+from jaxdml._directml.messages import Remedy, RuleError, shown
 from jaxdml._directml.tensor_rules import is_symbolic, is_uint
 
 
@@ -58,7 +58,8 @@ def _check_blocks(desc: Any, slot: Slot) -> None:
     if uneven is None:
         return
     text = f"has Sizes {list(sizes)}, which do not divide InputTensor's {list(whole)}: all blocks must have equal size"
-    remedy = remedies.even_blocks(*uneven)
+    advice = remedies.even_blocks(*uneven)
+    remedy = Remedy(f"{slot.name} is the argument {slot.argument}: {advice}", advice)
     raise RuleError(desc.operator, slot.name, "sizes", text, remedy, expected=whole, received=sizes)
 
 

@@ -3,10 +3,13 @@
 The checks call these functions after they have validated sizes: a size that is not an int is symbolic.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
+
+import jax.numpy as jnp
 
 from jaxdml._directml.data_types import DataType
 from jaxdml._directml.desc import Slot, TensorDesc
@@ -99,10 +102,31 @@ def even_blocks(axis: int, blocks: Any, size: Any) -> str:
     return f"pad the input to {padded} in dimension {axis}, or give a number of values that divides {size}"
 
 
-def transpose_b(b: TensorDesc) -> Remedy:
-    """Advice for weights [N, K], which other libraries use."""
-    transposed = "b.T" if len(b.sizes) == 2 else "b.swapaxes(-1, -2)"
-    return Remedy(f"{'prepare' if b.flags else 'write'} {transposed}", "Strides can describe [N, K] data")
+def matched(a: TensorDesc, b: TensorDesc, matrix: int) -> str:
+    """What to write for `a` and `b` so that their sizes fit, if anything, in sums or, if `matrix` is 2, in products."""
+    for turned in ("", "b", "a"):  # b first: other libraries have weights [N, K]
+        pair = {name: (*s[:-2], *s[:-3:-1]) if name == turned else s for name, s in (("a", a.sizes), ("b", b.sizes))}
+        try:
+            leading = jnp.broadcast_shapes(*(sizes[: len(sizes) - matrix] for sizes in pair.values()))
+        except ValueError:
+            continue
+        if not matrix or pair["a"][-1] == pair["b"][-2]:
+            whole = {name: (*leading, *sizes[len(sizes) - matrix :]) for name, sizes in pair.items()}
+            steps = {name: _step(name, sizes, whole[name], name == turned) for name, sizes in pair.items()}
+            verbs = {"a": "write", "b": "prepare" if b.flags else "write"}
+            advice = [f"{verbs[name]} {step}" for name, step in steps.items() if step != name]
+            stacks = [other for name, other in ("ab", "ba") if whole[name][1:] == pair[name]]
+            is_stack = stacks and not turned and not advice[1:]
+            return " and ".join(advice) + (f", or use jax.vmap over a stack of {stacks[0]}" if is_stack else "")
+    return ""
+
+
+def _step(name: str, sizes: Shape, whole: Shape, is_turned: bool) -> str:
+    """Expands a tensor to the sizes `whole`; `sizes` are those behind the transpose if it is turned."""
+    step = name + (".T" if len(sizes) == 2 else ".swapaxes(-1, -2)") * is_turned
+    if sizes == whole:
+        return step
+    return f"{step}[None]" if whole == (1, *sizes) else f"jnp.broadcast_to({step}, {whole})"
 
 
 # Convolutions --------------------------------------------------------------------------------------------------------
@@ -126,39 +150,53 @@ LAYOUTS = {  # keyed by the number of spatial dimensions
 
 
 def channels(desc: Any) -> Remedy:
-    """Advice if input and filter have channels that do not fit: transpose one, change group_count, or do both."""
-    input, filter = desc.input_tensor.sizes, desc.filter_tensor.sizes
-    layout = LAYOUTS[len(input) - 2]
-    either = Remedy(
-        f"channels are dimension 1 of both tensors: write input.transpose{layout.data_axes} for {layout.data_last}, "
-        f"filter.transpose{layout.filter_axes} for {layout.filter_last}",
-        f"channels are dimension 1 of both tensors: Strides can describe {layout.data_last} or {layout.filter_last}",
-    )
-    if filter[-2] * desc.group_count in (input[1], input[-1]):  # the filter may have its channels last
-        return either
-    first, last = (_fitting_groups(size, filter) for size in (input[1], input[-1]))
-    transpose = f"input.transpose{layout.data_axes}"
-    if last == desc.group_count:
-        text = f"takes {layout.data}: write"
-        return Remedy(
-            f"jaxdml {text} {transpose}",
-            f"DirectML {text} {layout.data} Sizes; Strides can describe {layout.data_last}",
-        )
-    if not first:
-        return either
-    groups = f"write group_count={first}"
-    if not last:
-        return Remedy(groups, groups)
-    return Remedy(
-        f"{groups}, or {transpose} and group_count={last} for {layout.data_last}",
-        f"{groups}, or {layout.data} Sizes and group_count={last} with Strides for {layout.data_last}",
-    )
+    """For channels that do not fit: transposes and group counts with which they do, or else what the filter must be."""
+    sizes, filter, groups = desc.input_tensor.sizes, desc.filter_tensor.sizes, desc.group_count
+    layout = LAYOUTS[len(sizes) - 2]
+    is_square = len(filter) == 4 and isinstance(sum(filter), int) and filter[2] == filter[3] < max(filter[:2])
+
+    def fitting(turns: Sequence[bool], *, regroup: bool) -> list[tuple[bool, bool, int]]:
+        choices = []
+        for of_filter, of_input in itertools.product(turns, (False, True)):
+            data = tuple(sizes[axis] for axis in layout.data_axes) if of_input else sizes
+            weights = tuple(filter[axis] for axis in layout.filter_axes) if of_filter else filter
+            is_known = isinstance(data[1] + weights[1], int)
+            count = groups if not regroup else data[1] // weights[1] if is_known else 0
+            if _fits(desc, data, weights, count):
+                choices.append((of_input, of_filter, count))
+        return choices
+
+    turns = (False,) if is_square and filter[0] != filter[1] else (False, True)  # 3x3 is a kernel, 8x1 is not
+    choices = fitting(turns, regroup=False)
+    if all(of_filter for _, of_filter, _ in choices):
+        choices = fitting((False,), regroup=True) + choices
+    if not choices and groups == 1:
+        choices = fitting(turns, regroup=True)
+    outputs = f" and a multiple of {groups} output channels" if groups > 1 else ""
+    otherwise = f"give a filter with {sizes[1] // groups} input channels{outputs}"
+    otherwise = f"give a group_count that divides {sizes[1]}" if sizes[1] % groups else otherwise
+
+    def text(data: str, weights: str, strides: str) -> str:
+        advice = []
+        for *turned, count in choices:
+            steps = [*itertools.compress((data, weights), turned), *[f"group_count={count}"] * (count != groups)]
+            kinds = " and ".join(itertools.compress((layout.data_last, layout.filter_last), turned))
+            advice.append(" and ".join(steps) + (f" {strides}for {kinds}" if kinds else ""))
+        return f"write {', or '.join(advice)}" if advice else otherwise
+
+    array = "filter.array" if desc.filter_tensor.flags else "filter"  # prepared weights have no transpose
+    in_call = text(f"input.transpose{layout.data_axes}", f"{array}.transpose{layout.filter_axes}", "")
+    return Remedy(in_call, text(f"{layout.data} Sizes", f"{layout.filter} Sizes", "with Strides "))
 
 
-def _fitting_groups(channels: int, filter: Shape) -> int:
-    """The group count with which the filter fits an input of `channels` channels, or 0 if there is none."""
-    groups, rest = divmod(channels, filter[1])
-    return groups if isinstance(groups, int) and not (rest or filter[0] % groups) else 0
+def _fits(desc: Any, input: Shape, filter: Shape, groups: int) -> bool:
+    """Whether channels and kernel of such a filter fit such an input; sizes that are symbolic fit."""
+    windows = zip(input[2:], filter[2:], desc.dilations, desc.start_padding, desc.end_padding, strict=True)
+    return (
+        input[1] == filter[1] * groups
+        and not filter[0] % groups
+        and all(not isinstance(n + k, int) or (k - 1) * step < n + start + end for n, k, step, start, end in windows)
+    )
 
 
 def outputs_first(filter: Shape, parameter: TensorDesc | None) -> str | Remedy:

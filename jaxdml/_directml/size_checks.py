@@ -83,7 +83,8 @@ def check_product(desc: Any, of_rows: Sequence[str], of_columns: Sequence[str]) 
     if leading != [*batch, k]:
         fitting = ", ".join(map(str, (*batch, k, "N")))
         text = f"has Sizes {[*leading, n]}, expected [{fitting}]: ATensor has Sizes {[*batch, m, k]}"
-        remedy = remedies.transpose_b(desc.b_tensor) if leading[:-1] == batch and n == k else ""
+        in_call = remedies.matched(desc.a_tensor, desc.b_tensor, matrix=2)
+        remedy = Remedy(in_call, "Strides can transpose or repeat data") if in_call else ""
         expected, received = (*batch, k, n), (*leading, n)
         raise RuleError(desc.operator, "BTensor", "sizes", text, remedy, expected=expected, received=received)
     ones = (1,) * len(batch)

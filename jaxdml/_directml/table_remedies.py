@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxdml._directml import remedies
 from jaxdml._directml.data_types import BYTES, DataType
-from jaxdml._directml.desc import Slot, fields_of, parameters_of
+from jaxdml._directml.desc import Slot, fields_of, page_name, parameters_of
 from jaxdml._directml.messages import Remedy, listed
 from jaxdml._directml.page import Page
 from jaxdml._directml.pages import converter
@@ -23,7 +23,13 @@ def remedy_of(page: Page, slot: Slot, rule: str, received: Any, expected: Any) -
         in_desc = remedies.tuple_of_one(slot.field) if spec.is_many else f"write {slot.field}=TensorDesc(...)"
         return Remedy(f"give {slot.argument}", in_desc)
     low, high = expected
-    return Remedy(f"reshape {slot.argument}", f"give it {low if low == high else f'{low} to {high}'} sizes")
+    in_call, missing = f"reshape {slot.argument}", (high if slot.row == "FilterTensor" else low) - received
+    if received < low:
+        kept = [":"] * received if slot.row in page.weights else []  # of a vector b, a column
+        in_call = f"write {slot.argument}[{', '.join(kept + ['None'] * missing)}]"
+        if slot.row == "FilterTensor":
+            in_call += f", or filter[{', '.join(kept + ['None'] * (missing - 1))}] for an input of rank {low}"
+    return Remedy(in_call, f"give it {low if low == high else f'{low} to {high}'} sizes")
 
 
 def retyped(page: Page, slot: Slot, argument: str, received: DataType, allowed: tuple[DataType, ...]) -> str | Remedy:
@@ -49,7 +55,8 @@ def _conversion(page: Page, slot: Slot, argument: str, received: DataType, allow
     if slot.role.parameter == "zero_point":
         if is_float:
             return remedies.float_zero_point(slot.argument, parameters_of(page.desc))
-        return f"convert it with {argument}.astype to its tensor's type, if that type holds its values"
+        expected = slot.owner.data_type if slot.owner else allowed[0]
+        return remedies.retyped_zero_point(argument, received, expected, page_name(slot.role.of))
     wide = f".astype(jnp.{received.name.lower().replace('4', '8')})" if received.is_packed else ""
     if wants_float and not is_float and not slot.role.parameter and received.bits <= 32:
         return f"dequantize it first: {converter('integer', 'float')}({argument}{wide}, scale, zero_point)"
@@ -87,10 +94,18 @@ def remedy_of_inequality(page: Page, what: str, slot: Slot, first: Slot, mine: A
         is_reshaped = what == "dimension_count" and len(aligned(slot.tensor.sizes, theirs)) == theirs
         form = _reshaped if is_reshaped else _broadcasting
         return Remedy(lambda shape: form(argument, shape, first.tensor.sizes), in_desc)
-    in_call = "tensors do not broadcast, use jax.vmap or jnp.broadcast_to"
+    data: Any = fields_of(page.desc)[slot.field]
+    matrix = -data.batch
+    in_call = f"give {argument} the sizes of {other}"
+    if slot.row == "BTensor":
+        in_call = "give b the rank of a, and as many rows as a has columns" if matrix else in_call
+        in_call = remedies.matched(first.tensor, slot.tensor, matrix) or in_call
+    elif slot.row == "FilterTensor" and mine > theirs:
+        in_call = "write input[None] for a batch of one, or use jax.vmap over a stack of filter"
+    elif slot.row == "FilterTensor":
+        is_one = slot.tensor.sizes[0] == first.tensor.sizes[1] != slot.tensor.sizes[1]
+        in_call = f"write filter[{'None] for one output channel' if is_one else ':, :, None] for a kernel of height 1'}"
     if what == "dimension_count":
-        if mine == theirs + 1:
-            in_call = f"write {other}[None] for a batch of one, or use jax.vmap over a stack of {argument}"
         return Remedy(in_call, f"give both {shown_fact(mine)} sizes, or both {shown_fact(theirs)}")
     return Remedy(in_call, "tensors do not broadcast: write equal sizes, and strides of 0 where values are repeated")
 

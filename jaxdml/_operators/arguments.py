@@ -60,26 +60,35 @@ class Converter:
             text = f"is None, but required; give {name}"
             raise self._error(name, "required", text, error=ArgumentTypeError, expected=jax.Array)
         if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
-            text = f"is {described(value)}, expected an array; write jnp.asarray({name}, dtype=...)"
+            types = _any_of(self._types(name))
+            text = f"is {described(value)}, expected an array; write jnp.asarray({name}, dtype={types})"
             facts = {"expected": jax.Array, "received": described(value)}
             raise self._error(name, "array", text, error=ArgumentTypeError, **facts)
         return value
 
-    def has_type(self, name: str, value: Any) -> None:
-        """Checks that DirectML has the array's type. The error for a float recommends float32 where that is allowed."""
+    def has_type(self, name: str, value: Any, expected: Any = None) -> None:
+        """Checks that DirectML has the array's type. The error recommends `expected`, or float32 for a float."""
         if value is None or DataType.of(value.dtype) != DataType.UNKNOWN:
             return
-        remedy: Any = "convert it with .astype"
+        allowed = self._types(name)
+        types = (DataType.of(expected),) if DataType.of(expected) in allowed else allowed
+        real = ".real" if value.dtype.kind == "c" else ""
+        remedy: Any = "give numbers" if value.dtype.kind in "SU" else f"write {name}{real}.astype({_any_of(types)})"
         if jnp.issubdtype(value.dtype, jnp.floating):
             remedy = f"write {name}.astype(jnp.float32)"
             slot = self._slot(name, TensorDesc(DataType.FLOAT32, value.shape))
-            allowed = table_at(self._page.support, max(self._page.support))[slot.row].data_types
             if DataType.FLOAT32 not in allowed:
                 remedy = retyped(self._page, slot, f"{name}.astype(jnp.float32)", DataType.FLOAT32, allowed)
         if isinstance(remedy, Remedy):
             remedy = remedy.in_call
         text = f"has type {value.dtype}, which DirectML does not have; {remedy}"
         raise self._error(name, "data_type", text, expected=DataType, received=value.dtype)
+
+    def _types(self, name: str) -> tuple[DataType, ...]:
+        """The types that the highest level allows."""
+        row = self.page_name(name).partition("[")[0]
+        types = table_at(self._page.support, max(self._page.support))[row].data_types
+        return tuple(t for t in types if t.name.startswith("FLOAT")) if name.endswith("scale") else types
 
     def _slot(self, name: str, desc: TensorDesc) -> Slot:
         argument, _, place = name.partition("[")
@@ -272,6 +281,10 @@ def _has_fractions(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_has_fractions, value))
     return isinstance(value, numbers.Number) and not isinstance(value, numbers.Integral)
+
+
+def _any_of(types: tuple[DataType, ...]) -> str:
+    return " or ".join(f"jnp.{data_type.name.lower()}" for data_type in types)
 
 
 def _item(value: Any) -> str:

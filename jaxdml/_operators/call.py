@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxdml._arithmetic.prepared import Prepared
 from jaxdml._directml.desc import OperatorDesc, parameter_name
-from jaxdml._directml.fields import Option
+from jaxdml._directml.fields import Option, Role
 from jaxdml._directml.messages import raising_desc_errors
 from jaxdml._directml.pages import EXAMPLE, PAGES
 from jaxdml._directml.validate import check, check_feature_level
@@ -130,9 +130,8 @@ class Implementation:
             if role.parameter == "scale":
                 given[name] = convert.scale(name, given[name], self.scale_dtype(given, given[name]))
                 continue
-            owner = parameter_name(role.of)
-            dtype = given[owner].dtype if owner in given else given["output_dtype"]
-            given[name] = convert.zero_point(name, given[name], dtype, of_output=owner not in given)
+            of_output = parameter_name(role.of) not in given
+            given[name] = convert.zero_point(name, given[name], _owner_dtype(given, role), of_output=of_output)
         for name, option in parameters.options:
             given[name] = self._option(given, name, option, max(first.ndim - 2, 0))
         return given
@@ -149,9 +148,11 @@ class Implementation:
     def desc(self, given: Given, output_dtype: Any) -> OperatorDesc:
         """The validated desc of a call; output_dtype is the caller's own argument."""
         level, parameters = given["feature_level"], self.parameters
+        zero_points = {name: role for name, role in parameters.quantization if role.parameter == "zero_point"}
         for name in parameters.tensors:
+            expected = _owner_dtype(given, zero_points[name]) if name in zero_points else None
             for place, x in enumerate(_each(given[name])):
-                self._convert.has_type(f"{name}[{place}]" if name in parameters.many else name, x)
+                self._convert.has_type(f"{name}[{place}]" if name in parameters.many else name, x, expected)
         arrays = ((name, given[name]) for name in parameters.tensors if hasattr(given[name], "shape"))
         with raising_desc_errors({self._convert.page_name(name): array.shape for name, array in arrays}):
             check_feature_level(self.page, level)
@@ -202,6 +203,12 @@ class Implementation:
 
 def _are_integers(sizes: tuple[Any, ...]) -> bool:
     return set(map(type, sizes)) <= {int}
+
+
+def _owner_dtype(given: Given, role: Role) -> Any:
+    """The type of the tensor whose zero point has this role."""
+    owner = parameter_name(role.of)
+    return given[owner].dtype if owner in given else given["output_dtype"]
 
 
 def _each(given: Any) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """Mistakes whose quick remedy would be taken and give wrong numbers: the error says another, which gives right ones."""
 
 import functools
+import re
 
 import jax
 import jax.export
@@ -158,14 +159,14 @@ def test_a_filter_with_outputs_last(name, values):
     assert_same_bits(call["filter"], filter)
     assert dml.quantized_linear_convolution(**call).shape == (1, 16, 16, 16)
     error = error_of(dml.quantized_linear_convolution, **{**call, name: values[:5]})
-    assert str(error).endswith("; there are 5 values")
+    assert str(error).endswith("; give bias the shape [16]" if name == "bias" else "; there are 5 values")
 
 
 def test_one_value_says_nothing_of_the_layout():
     """Though the filter is one element wide."""
     x, filter = np.ones((1, 3, 8, 8), np.uint8), np.ones((2, 3, 3, 1), np.int8)
     error = error_of(dml.quantized_linear_convolution, x, 1, None, filter, 1, None, np.ones(1, np.int32), 1, None)
-    assert str(error).endswith("one for each of the 2 output channels")
+    assert str(error).endswith("one for each of the 2 output channels; give bias the shape [2]")
 
 
 def test_a_filter_of_one_dimension_with_outputs_last():
@@ -191,6 +192,93 @@ def test_transposed_weights():
     assert str(error).endswith("expected [2, 8, N]: ATensor has Sizes [2, 5, 8]")
     prepared = dml.prepare_matrix_multiply_b(b.T)
     assert str(error_of(dml.matrix_multiply_integer, A, 3, prepared, None)).endswith("; prepare b.T")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "advice"),
+    [
+        ((4, 8), (3, 8, 2), "write jnp.broadcast_to(a, (3, 4, 8)), or use jax.vmap over a stack of b"),
+        ((4, 8), (1, 8, 2), "write a[None], or use jax.vmap over a stack of b"),
+        ((8, 4), (8, 2), "write a.T"),
+        ((2, 8, 4), (2, 8, 2), "write a.swapaxes(-1, -2)"),
+        ((3, 4, 8), (1, 8, 2), "write jnp.broadcast_to(b, (3, 8, 2))"),
+        ((3, 4, 8), (8, 2), "write jnp.broadcast_to(b, (3, 8, 2)), or use jax.vmap over a stack of a"),
+        ((3, 4, 8), (2, 8), "write jnp.broadcast_to(b.T, (3, 8, 2))"),
+        (
+            (2, 1, 4, 8),
+            (3, 8, 2),
+            "write jnp.broadcast_to(a, (2, 3, 4, 8)) and write jnp.broadcast_to(b, (2, 3, 8, 2))",
+        ),
+        ((2, 5, 8), (7, 6), "give b the rank of a, and as many rows as a has columns"),
+    ],
+)
+def test_matrices_that_do_not_fit(a, b, advice):
+    made = {"a": RNG.integers(0, 256, a, np.uint8), "b": RNG.integers(-128, 128, b).astype(np.int8)}
+    error = error_of(dml.matrix_multiply_integer, made["a"], None, made["b"], None)
+    assert after(error, "; ") == advice
+    if not advice.startswith("give"):
+        x, y = written(advice, made)
+        expected = np.matmul(np.asarray(x, np.int32), np.asarray(y, np.int32))
+        assert_same_bits(dml.matrix_multiply_integer(x, None, y, None), expected)
+    if "jax.vmap" in advice:
+        stacked = advice[-1]
+        multiply = jax.vmap(
+            lambda a, b: dml.matrix_multiply_integer(a, None, b, None), [0 if n == stacked else None for n in "ab"]
+        )
+        assert_same_bits(multiply(made["a"], made["b"]), expected)
+
+
+def test_vectors_become_matrices():
+    """A row of A and a column of B."""
+    a, b = RNG.integers(0, 256, 8, np.uint8), RNG.integers(-128, 128, 8).astype(np.int8)
+    row = after(error_of(dml.matrix_multiply_integer, a, None, b, None), "; write ")
+    assert row == "a[None]"
+    column = after(error_of(dml.matrix_multiply_integer, a[None], None, b, None), "; write ")
+    assert column == "b[:, None]"
+    got = dml.matrix_multiply_integer(eval(row, {"a": a}), None, eval(column, {"b": b}), None)
+    assert_same_bits(got, np.int32([[a.astype(np.int32) @ b.astype(np.int32)]]))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "advice"),
+    [
+        ((4, 8), (8, 4), "write b.T"),
+        ((2, 3, 4), (2, 4, 3), "write b.swapaxes(-1, -2)"),
+        ((4, 8), (8, 1), "write jnp.broadcast_to(b.T, (4, 8))"),
+        ((3,), (2, 3), "write jnp.broadcast_to(a, (2, 3)), or use jax.vmap over a stack of b"),
+        ((2, 1), (1, 3), "write jnp.broadcast_to(a, (2, 3)) and write jnp.broadcast_to(b, (2, 3))"),
+        ((2, 3), (4, 5), "give b the sizes of a"),
+    ],
+)
+def test_addends_that_do_not_fit(a, b, advice):
+    made = {"a": RNG.integers(0, 100, a, np.uint8), "b": RNG.integers(0, 100, b, np.uint8)}
+    error = error_of(dml.element_wise_quantized_linear_add, made["a"], 1.0, None, made["b"], 1.0, None, 1.0, None)
+    assert after(error, "; ") == advice
+    if not advice.startswith("give"):
+        x, y = written(advice, made)
+        assert_same_bits(
+            dml.element_wise_quantized_linear_add(x, 1.0, None, y, 1.0, None, 1.0, None), np.asarray(x + y)
+        )
+
+
+def written(advice, made):
+    """`a` and `b` after the advice is followed."""
+    for step in advice.partition(", or use")[0].split(" and "):
+        step = step.removeprefix("write ")
+        (name,) = (name for name in "ab" if re.search(rf"\b{name}\b", step))
+        made = {**made, name: eval(step, {**SCOPE, **made})}
+    return made["a"], made["b"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "advice"),
+    [((6, 4, 3), "filter[:, :, None] for a kernel of height 1"), ((4, 3, 3), "filter[None] for one output channel")],
+)
+def test_a_filter_without_an_axis(shape, advice):
+    x, filter = np.ones((1, 4, 5, 5), np.uint8), np.ones(shape, np.int8)
+    assert after(error_of(dml.convolution_integer, x, None, filter, None), "; write ") == advice
+    got = dml.convolution_integer(x, None, eval(advice.partition(" for ")[0], {"filter": filter}), None)
+    assert got.shape[1] == (1 if "for one" in advice else 6)
 
 
 def test_a_mean_over_an_image_with_channels_last():

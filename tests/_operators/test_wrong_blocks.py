@@ -35,11 +35,14 @@ def blocks():
                 yield f"{name} {shape}", operator, changes, error, said + ", that of InputTensor; ", fix
             for shape, axis, padded in (((2, 3, 6), 1, 6), ((1, 1, 4), 2, 8), ((2, 4, 5), 2, 10)):
                 said = f"has Sizes {list(shape)}, which do not divide InputTensor's [2, 4, 6]: all blocks must have "
-                fix = f"pad the input to {padded} in dimension {axis}, or give a number of values that divides "
-                fix += f"{x.shape[axis]}"
+                fix = f"; {tensor} is the argument {name}: pad the input to {padded} in dimension {axis}, "
+                fix += f"or give a number of values that divides {x.shape[axis]}"
                 changes, error = {"input": x, name: make(*shape)}, (DescError, tensor, "sizes")
                 yield f"{name} {shape}", operator, changes, error, said, fix
-            error, fix = (DescError, tensor, "sizes"), "there are more values than elements in dimension 1"
+            error, fix = (
+                (DescError, tensor, "sizes"),
+                f"{tensor} is the argument {name}: there are more values than elements in dimension 1",
+            )
             yield f"{name} of too many", operator, {"input": x, name: make(2, 8, 6)}, error, fix
 
 
@@ -177,7 +180,7 @@ def test_blocks_of_symbolic_sizes(sizes, is_right):
         with pytest.raises(DescError) as error:
             trace(x, scale)
         assert (error.value.tensor, error.value.rule) == (SCALE, "sizes")
-        assert str(error.value).endswith("; give dimension 0 size 1 or the size of the input's dimension")
+        assert str(error.value).endswith("scale: give dimension 0 size 1 or the size of the input's dimension")
 
 
 def test_an_output_type_without_a_name_has_no_range():

@@ -14,6 +14,13 @@ WEIGHTS = {
 }  # but b of a sum is no weight
 
 
+def any_type(operator, tensor):
+    """All types that the operator takes here, as Python takes them: the first."""
+    written = " or ".join(f"jnp.{name.lower()}" for name in table_at(operator, "6_4")[tensor].data_types)
+    assert eval(written) is not None
+    return written
+
+
 def types_of_numpy():
     """What DirectML has no name for."""
     for operator, names in DATA.items():
@@ -21,7 +28,9 @@ def types_of_numpy():
             tensor, shape = page_name(name), GOOD[operator][name].shape
             error = DescError, tensor, "data_type"
             for dtype in (bool, np.complex64, "U1", object, ">i4"):
-                said = f"{tensor} has type {np.dtype(dtype)}, which DirectML does not have; convert it with .astype"
+                said = f"{tensor} has type {np.dtype(dtype)}, which DirectML does not have; "
+                real = ".real" if dtype == np.complex64 else ""
+                said += "give numbers" if dtype == "U1" else f"write {name}{real}.astype({any_type(operator, tensor)})"
                 yield f"{name} of {np.dtype(dtype)}", operator, {name: np.zeros(shape, dtype)}, error, said
             for dtype in (jnp.bfloat16, jnp.float8_e4m3fn):
                 said = f"{tensor} has type {np.dtype(dtype)}, which DirectML does not have; "
@@ -84,7 +93,7 @@ def no_arrays():
                 kind = (wrong if isinstance(wrong, type) else type(wrong)).__name__
                 error, fix = (
                     (ArgumentTypeError, tensor, "array"),
-                    f", expected an array; write jnp.asarray({name}, dtype=...)",
+                    f", expected an array; write jnp.asarray({name}, dtype={any_type(operator, tensor)})",
                 )
                 case = f"{name} a {type(wrong).__module__} {kind}"
                 yield case, operator, {name: wrong}, error, f"{tensor} is ", kind, fix
@@ -92,7 +101,7 @@ def no_arrays():
             yield f"{name} None", operator, {name: None}, error, said
     error, said = (
         (ArgumentTypeError, "BiasTensor", "array"),
-        "BiasTensor is a list, expected an array; write jnp.asarray(bias, dtype=...)",
+        "BiasTensor is a list, expected an array; write jnp.asarray(bias, dtype=jnp.int32)",
     )
     yield "bias a list", CONVOLUTION, {"bias": [0] * 6}, error, said
 

@@ -51,7 +51,7 @@ def wrong_sizes():
         ("kernel", {"dilations": 5, "start_padding": (2, 9), "end_padding": (1, 9)},
          "spans 11 elements with dilation 5, the padded input has 10"),
         ("channels", {"filter": s8(6, 3, 3, 4)},
-         "has 3 input channels, expected 4: InputTensor's 4 divided by GroupCount 1; channels are dimension 1"),
+         "has 3 input channels, expected 4: InputTensor's 4 divided by GroupCount 1; write input.tr"),
         ("channels", {"filter": s8(6, 1, 3, 4)}, "has 1 input channels, expected 4"),
         ("channels", {"group_count": 2}, "has 4 input channels, expected 2"),
         ("channels", {"filter": s8(6, 1, 3, 4), "group_count": 4},

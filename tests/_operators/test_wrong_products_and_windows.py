@@ -119,7 +119,8 @@ def windows():
          "is [2, 0]: the window at index 0 of the output covers only padding; pad less, or set include_padding"),
         ({"window_size": 2, "end_padding": (0, 2)}, "EndPadding", "padding",
          "is [0, 2]: the window at index 9 of the output covers only padding; pad less, or set include_padding"),
-        ({"input": u8(4, 7, 9), "window_size": 3}, "InputTensor", "dimension_count", "allows 4 to 5; reshape input"),
+        ({"input": u8(4, 7, 9), "window_size": 3}, "InputTensor", "dimension_count",
+         "allows 4 to 5; write input[None]"),
         ({"input_scale": steps(9)}, "InputScaleTensor", "sizes", "one for each of the 4 channels; there are 9 values"),
         ({"output_scale": steps(4, 1)}, "OutputScaleTensor", "sizes", "write output_scale.reshape(-1, 1, 1)"),
     ):  # fmt: skip

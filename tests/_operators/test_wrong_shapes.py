@@ -33,6 +33,8 @@ def wrong_ranks():
             changes = {name: np.zeros((1,) * rank, GOOD[operator][name].dtype) for name in names}
             error = DescError, page_name(names[0]), "dimension_count"
             said, fix = f" has rank {rank}, feature level 6_4 allows {low} to {high}", f"; reshape {names[0]}"
+            if rank < low:
+                fix = f"; write {names[0]}[{', '.join(['None'] * (low - rank))}]"
             if operator == CONVOLUTION_INTEGER and rank > 4:
                 fix = "; DirectML convolves in one or two spatial dimensions"
             yield f"rank {rank}", operator, changes, error, page_name(names[0]) + said + fix

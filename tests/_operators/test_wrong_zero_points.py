@@ -55,7 +55,7 @@ def wrong_types():
         fixed = {"output_dtype": dtype} if owner == "OutputTensor" else {}
         for other in (np.int64, np.float32):
             said = f"{tensor} has data type {upper(other)}, feature level 6_4 allows "
-            fix = f"; convert it with {name}.astype to its tensor's type, if that type holds its values"
+            fix = f"; if {upper(dtype)} holds its values, write {name}.astype(jnp.{dtype})"
             if other == np.float32:
                 fix = not_an_integer(operator, name)
             if operator == QUANTIZE_BLOCKS and other == np.float32:
@@ -64,7 +64,7 @@ def wrong_types():
                 said, fix = f"{tensor} has data type FLOAT32, expected ", f"a zero point has the type of {owner}{fix}"
             changes, error = {name: np.ones((), other)}, (DescError, tensor, "data_type")
             yield f"{name} of {upper(other)}", operator, changes, error, said, fix
-        said = f"{tensor} has type bool, which DirectML does not have; convert it with .astype"
+        said = f"{tensor} has type bool, which DirectML does not have; write {name}.astype(jnp.{dtype})"
         yield f"{name} of bool", operator, {name: np.ones((), bool)}, (DescError, tensor, "data_type"), said
         other = np.uint8 if dtype == np.int8 else np.int8
         if fixed:

@@ -66,7 +66,8 @@ def _check(desc: QuantizedLinearConvolutionDesc) -> None:
         check_of_image(desc, name, ("Scale", "ZeroPoint"), len(output))
     per_channel = check_of_filter(desc, ("Scale", "ZeroPoint"), output)
     assert desc.filter_tensor is not None
-    advice = outputs_first(desc.filter_tensor.sizes, desc.bias_tensor)
+    of_channels = Remedy(f"give bias the shape [{output[1]}]", f"give it {output[1]} values")
+    advice = outputs_first(desc.filter_tensor.sizes, desc.bias_tensor) or of_channels
     check_form(desc, "BiasTensor", [per_channel], otherwise=advice)
     check_sizes(desc, "OutputTensor", output, "the size that input, filter and options give")
 
