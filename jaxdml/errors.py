@@ -92,26 +92,27 @@ class PtqError(ValueError):
     """A float function cannot be quantized as requested, or a quantized model is called with wrong arguments."""
 
 
-class _MissingFileError(FileNotFoundError):
-    """The attributes of this class and its instances, unlike those of OSError, survive pickling."""
+class MissingFileError(FileNotFoundError):
+    """A file does not exist; `filename` is its path. Unlike OSError, the error keeps its attributes when pickled."""
 
     errno, strerror = _errno.ENOENT, os.strerror(_errno.ENOENT)
     filename: str | None = None
 
     def at(self, path: str | os.PathLike[str]) -> Self:
+        """The error, about a path."""
         self.filename = os.fspath(path)
         return self
 
 
-class ModelFileNotFoundError(ModelError, _MissingFileError, FileNotFoundError):
+class ModelFileNotFoundError(ModelError, MissingFileError):
     """A file of an ONNX model does not exist; `filename` is its path."""
 
 
-class PtqFileNotFoundError(PtqError, _MissingFileError, FileNotFoundError):
+class PtqFileNotFoundError(PtqError, MissingFileError):
     """The file that `ptq.load` should read, or the folder that `ptq.save` should write to, is missing: `filename`."""
 
 
-class DxDispatchFileNotFoundError(DxDispatchError, _MissingFileError, FileNotFoundError):
+class DxDispatchFileNotFoundError(DxDispatchError, MissingFileError):
     """A file of a DxDispatch model does not exist; `filename` is its path."""
 
 
