@@ -152,3 +152,33 @@ def test_the_generator_is_read_once_and_to_its_end():
     listed = dml.ptq.quantize(apply, params, [make_inputs(2, seed) for seed in range(3)], progress=False)
     for key, value in model.graph.constants.items():
         assert_same_bits(value, listed.graph.constants[key])
+
+
+PARTS = {"w": normal(8, 8), "v": normal(8, 8), "b": normal(1, 8), "extra": normal(6, 8)}
+DIFFERENCES = {  # how a function may differ between a batch of 4 and one of 6, and words of the error
+    "weights": (
+        lambda p, x: x @ p["w"][:, : len(x)],
+        r"the weights of layer 'w' have the shape \(8, 6\), but had \(8, 4\)",
+    ),
+    "bias": (
+        lambda p, x: x @ p["w"] + p["b"] if len(x) == 4 else x @ p["w"],
+        "layer 'w' is dot_general, but was .* add",
+    ),
+    "reader": (
+        lambda p, x: (h := x @ p["w"], jax.nn.relu(h) @ p["v"])[len(x) == 4 :],
+        "the result of node 'max_1' .* is computed from other values than in calibration",
+    ),
+    "params": (lambda p, x: jnp.tanh(x @ p["w"]) * (p["extra"] if len(x) == 6 else 1.0), "params.extra is read, but was not"),
+    "layer": (lambda p, x: x @ p["w"] @ p["v"] if len(x) == 6 else x @ p["w"], "it has the new layer 'v'"),
+    "type": (lambda p, x: x @ p["w"], "input 0 is float16 of 2 dimensions, but was float32 of 2 dimensions"),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_sizes_that_make_another_function_are_an_error(name):
+    apply, words = DIFFERENCES[name]
+    model = dml.ptq.quantize(apply, PARTS, [normal(4, 8)], progress=False)
+    other = normal(6, 8).astype(np.float16 if name == "type" else np.float32)
+    with jax.numpy_dtype_promotion("standard"), pytest.raises(dml.ptq.PtqError, match=words):
+        model.apply(model.params, other)
+    model.apply(model.params, normal(4, 8))

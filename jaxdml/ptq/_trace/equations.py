@@ -83,7 +83,10 @@ class Program:
     avals: Mapping[str, Any]
 
     def signature(self) -> tuple[str, ...]:
-        """The program as lines of text: inputs, parameters, captured arrays and equations, but no sizes of inputs."""
+        """The program as lines of text: inputs, parameters, captured arrays and equations, but no sizes of inputs.
+
+        Sizes of values that are computed only from parameters are included, because such a value may be a weight.
+        """
         lines = [f"{name}: {self.avals[name].dtype}[{self.avals[name].ndim}]" for name in self.inputs]
         lines += [f"{name}: {self.avals[name].str_short()}" for name in self.params]
         # NumPy may compute a captured array from the sizes of inputs; other sizes then change the signature.
@@ -91,9 +94,13 @@ class Program:
         lines += [
             f"{name}: {self.avals[name].str_short()} {digest(np.asarray(value).tobytes())}" for name, value in captured
         ]
+        of_params = set(self.params)
         for equation in self.equations:
-            names = map(self._text, equation.inputs)
-            lines.append(f"{', '.join(equation.outputs)} = {equation.name} {', '.join(names)}{equation.params_text}")
+            names, sizes = ", ".join(map(self._text, equation.inputs)), ""
+            if of_params.intersection(equation.inputs) and of_params.union(self.constants).issuperset(equation.inputs):
+                of_params.update(equation.outputs)
+                sizes = ": " + ", ".join(self.avals[name].str_short() for name in equation.outputs)
+            lines.append(f"{', '.join(equation.outputs)}{sizes} = {equation.name} {names}{equation.params_text}")
         return (*lines, f"return {', '.join(map(self._text, self.outputs))}")
 
     def shapes(self) -> str:
