@@ -108,7 +108,7 @@ def test_another_function_or_other_params(path):
 
 def test_no_function(path):
     save(path, quantized("plain"))
-    with pytest.raises(PtqError, match="apply is of type int, expected a function"):
+    with pytest.raises(PtqError, match="apply is of type int, expected the function that was quantized"):
         load(path, 3)
 
 

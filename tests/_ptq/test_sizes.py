@@ -168,7 +168,10 @@ DIFFERENCES = {  # how a function may differ between a batch of 4 and one of 6, 
         lambda p, x: (h := x @ p["w"], jax.nn.relu(h) @ p["v"])[len(x) == 4 :],
         "the result of node 'max_1' .* is computed from other values than in calibration",
     ),
-    "params": (lambda p, x: jnp.tanh(x @ p["w"]) * (p["extra"] if len(x) == 6 else 1.0), "params.extra is read, but was not"),
+    "params": (
+        lambda p, x: jnp.tanh(x @ p["w"]) * (p["extra"] if len(x) == 6 else 1.0),
+        "params.extra is read, but was not",
+    ),
     "layer": (lambda p, x: x @ p["w"] @ p["v"] if len(x) == 6 else x @ p["w"], "it has the new layer 'v'"),
     "type": (lambda p, x: x @ p["w"], "input 0 is float16 of 2 dimensions, but was float32 of 2 dimensions"),
 }
