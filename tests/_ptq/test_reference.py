@@ -52,7 +52,8 @@ def convolution_to_float(options, x, x_scale, x_zero_point, w, w_scale, w_zero_p
 def product(options, *inputs):
     """A product, or one with a bias, which is a convolution of an image of as many pixels as there are rows."""
     if len(inputs) == 8:
-        return reference.quantized_linear_matrix_multiply(*inputs)
+        a, a_scale, a_zero_point, b, *rest = inputs
+        return reference.quantized_linear_matrix_multiply(a, a_scale, a_zero_point, for_rows(options, b), *rest)
     a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias, y_scale, y_zero_point = inputs
     images = a.reshape(1, -1, a.shape[-1], 1).swapaxes(1, 2)
     filters = b.T[:, :, None, None]
@@ -62,7 +63,13 @@ def product(options, *inputs):
     return y[0, :, :, 0].T.reshape(*a.shape[:-1], b.shape[1])
 
 
+def for_rows(options, b):
+    """b with axes of size 1 in place of a's further axes of rows."""
+    return b.reshape(*b.shape[:-2], *(1,) * (options.get("rows", 1) - 1), *b.shape[-2:])
+
+
 def product_to_float(options, a, b, a_scale, b_scale, a_zero_point, b_zero_point, bias=None):
+    b = for_rows(options, b)
     return reference.matrix_multiply_integer_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias)
 
 
@@ -83,6 +90,7 @@ def by_range(x, axis, dtype):
 
 def dynamic_product(options, a, b, b_scale=None, bias=None):
     a, a_scale, a_zero_point = by_range(a.astype(np.float32), -1, np.uint8)
+    b = for_rows(options, b)
     if b_scale is None:
         b, b_scale, _ = by_range(b.astype(np.float32), -2, np.int8)
     b_scale = (b_scale * np.float32(options.get("alpha", 1.0))).astype(np.float32)
@@ -130,7 +138,13 @@ def table(options, x, entries):
 
 
 def padding(options, x, zero_point):
-    return np.pad(x, options["pairs"], constant_values=zero_point.reshape(()))
+    for axis, (low, high, between) in enumerate(options["config"]):
+        shape = list(x.shape)
+        shape[axis] = low + max(0, (x.shape[axis] - 1) * (between + 1) + 1) + high
+        padded = np.full(shape, zero_point.reshape(()), x.dtype)
+        np.moveaxis(padded, axis, 0)[low : shape[axis] - high : between + 1] = np.moveaxis(x, axis, 0)
+        x = padded
+    return x
 
 
 def quantize(options, x, scale, zero_point):

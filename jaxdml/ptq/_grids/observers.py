@@ -63,8 +63,7 @@ class Observer(abc.ABC):
         x = jnp.asarray(x).astype(jnp.float32)
         if x.size == 0:
             return self
-        # The least and the greatest value, which observers compute anyway, are NaN if any value is NaN.
-        is_finite = self.is_finite & jnp.isfinite(jnp.min(x)) & jnp.isfinite(jnp.max(x))
+        is_finite = self.is_finite & jnp.all(jnp.isfinite(x))
         return replace(self.with_values(x), count=self.count + np.float32(x.size), is_finite=is_finite)
 
     def merged(self, axis_name: str) -> Self:
