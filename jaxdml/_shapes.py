@@ -33,6 +33,13 @@ def aligned(shape: Sequence[int], rank: int) -> Shape:
     return (1,) * (rank - len(bare)) + bare
 
 
+def broadcast(x: Shape, y: Shape) -> Shape | None:
+    """The shape to which two shapes broadcast; None if they do not."""
+    rank = max(len(x), len(y))
+    pairs = list(zip((1,) * (rank - len(x)) + x, (1,) * (rank - len(y)) + y, strict=True))
+    return tuple(b if a == 1 else a for a, b in pairs) if all(a == b or 1 in (a, b) for a, b in pairs) else None
+
+
 def per_channel(shape: Sequence[int], rank: int, channels: int | None) -> Shape:
     """Like `aligned`, except that the shape [channels] becomes [1, channels, 1, ...]."""
     if channels is not None and tuple(shape) == (channels,):

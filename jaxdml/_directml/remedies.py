@@ -9,13 +9,11 @@ import re
 from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-
 from jaxdml._directml.data_types import DataType
 from jaxdml._directml.desc import Slot, TensorDesc
 from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._directml.messages import Remedy, shown
-from jaxdml._shapes import Shape, aligned, known_elements, without_leading_ones
+from jaxdml._shapes import Shape, aligned, broadcast, known_elements, without_leading_ones
 
 # Fields of descs and data types --------------------------------------------------------------------------------------
 
@@ -106,11 +104,8 @@ def matched(a: TensorDesc, b: TensorDesc, matrix: int) -> str:
     """What to write for `a` and `b` so that their sizes fit, if anything, in sums or, if `matrix` is 2, in products."""
     for turned in ("", "b", "a"):  # b first: other libraries have weights [N, K]
         pair = {name: (*s[:-2], *s[:-3:-1]) if name == turned else s for name, s in (("a", a.sizes), ("b", b.sizes))}
-        try:
-            leading = jnp.broadcast_shapes(*(sizes[: len(sizes) - matrix] for sizes in pair.values()))
-        except ValueError:
-            continue
-        if not matrix or pair["a"][-1] == pair["b"][-2]:
+        leading = broadcast(*(sizes[: len(sizes) - matrix] for sizes in pair.values()))
+        if leading is not None and (not matrix or pair["a"][-1] == pair["b"][-2]):
             whole = {name: (*leading, *sizes[len(sizes) - matrix :]) for name, sizes in pair.items()}
             steps = {name: _step(name, sizes, whole[name], name == turned) for name, sizes in pair.items()}
             verbs = {"a": "write", "b": "prepare" if b.flags else "write"}

@@ -72,8 +72,9 @@ class Converter:
             return
         allowed = self._types(name)
         types = (DataType.of(expected),) if DataType.of(expected) in allowed else allowed
-        real = ".real" if value.dtype.kind == "c" else ""
-        remedy: Any = "give numbers" if value.dtype.kind in "SU" else f"write {name}{real}.astype({_any_of(types)})"
+        kind = getattr(value.dtype, "kind", "S")  # a random key has no kind
+        real = ".real" if kind == "c" else ""
+        remedy: Any = "give numbers" if kind in "SU" else f"write {name}{real}.astype({_any_of(types)})"
         if jnp.issubdtype(value.dtype, jnp.floating):
             remedy = f"write {name}.astype(jnp.float32)"
             slot = self._slot(name, TensorDesc(DataType.FLOAT32, value.shape))
