@@ -1,0 +1,136 @@
+"""python -m benchmarks.zoo: jaxdml.ptq on networks that others wrote, each in a process of its own.
+
+It needs packages that jaxdml's extras do not have, in an environment of its own:
+pip install . ./native keras keras-hub dm-haiku equinox flax transformers==4.49.0
+
+The table has, of each network: how many convolutions and products run on integers; the ratio of the outputs to their
+error on other inputs, with static and with dynamic products; the batch sizes with which the model runs, and "any" if it
+is exported with a symbolic one; seconds and memory that `quantize` takes; the time of a call with one input in float32,
+and that of the model over it, both jitted and measured in turns.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+
+from benchmarks.machine import environment
+from benchmarks.timing import interleaved, median
+from benchmarks.zoo_models import MODELS
+from jaxdml import ptq
+
+CONTRACTIONS = ("conv_general_dilated", "dot_general")
+HEAD = ("network", "on integers", "dB", "dB, dynamic", "batches", "quantize, s", "MiB", "float32, ms", "int8 / float32")
+
+
+def decibels(received: Any, expected: Any) -> float:
+    """Signal over noise of all outputs together."""
+    pairs = zip(jax.tree.leaves(received), jax.tree.leaves(expected), strict=True)
+    ratios = [(np.sum(np.square(b, dtype=float)), np.sum(np.square(a - b, dtype=float))) for a, b in pairs]
+    signal, noise = map(sum, zip(*ratios, strict=True))
+    return float(10 * np.log10(signal / noise))
+
+
+def counted(model: ptq.Model) -> tuple[int, int]:
+    """How many convolutions and products run on integers, and how many there are; those of a scan count once."""
+    nodes = [
+        each
+        for node in model._fused.nodes
+        for each in (node.options["body"].nodes if "body" in node.options else [node])
+    ]
+    found = [node for node in nodes if set(CONTRACTIONS) & set(node.source)]
+    return sum(node.on == "integers" for node in found), len(found)
+
+
+def of_any_batch(model: ptq.Model, apply: Any, params: Any, inputs: tuple[Any, ...]) -> str:
+    """The batches with which the model runs: 1, 2, 5, and "any" if it is exported with a symbolic one."""
+    found = []
+    for count in (1, 2, 5):
+        given = tuple(np.resize(x, (count, *x.shape[1:])) for x in inputs)
+        try:
+            if decibels(model.apply(model.params, *given), jax.jit(apply)(params, *given)) > 0:
+                found.append(str(count))
+        except ptq.PtqError as error:
+            print(f"  batch {count}: {error}", file=sys.stderr)
+    (batch,) = export.symbolic_shape("batch")
+    structs = [jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype) for x in inputs]
+    try:
+        jax.eval_shape(jax.jit(apply), params, *structs)
+    except Exception:  # whatever the function itself raises: it has no such form
+        return " ".join(found)
+    jax.eval_shape(model.apply, model.params, *structs)
+    return " ".join((*found, "any"))
+
+
+def measured(name: str, seconds_of_timing: float) -> dict[str, Any]:
+    """What the table has of one network."""
+    apply, params, draw = MODELS[name]()
+    rng = np.random.default_rng(0)
+    batches, other, one = [draw(4, rng) for _ in range(4)], draw(8, rng), draw(1, rng)
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    model = ptq.quantize(apply, params, batches, progress=False)
+    seconds, memory = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    dynamic = ptq.quantize(apply, params, batches, products="dynamic", progress=False)
+    floats = jax.jit(apply)
+    expected = floats(params, *other)
+    times = interleaved(
+        {
+            "float32": lambda: jax.block_until_ready(floats(params, *one)),
+            "int8": lambda: jax.block_until_ready(model.apply(model.params, *one)),
+        },
+        seconds_of_timing,
+    )
+    return {
+        "on integers": counted(model),
+        "dB": decibels(model.apply(model.params, *other), expected),
+        "dB, dynamic": decibels(dynamic.apply(dynamic.params, *other), expected),
+        "batches": of_any_batch(model, apply, params, other),
+        "quantize, s": seconds,
+        "MiB": memory / 1024,
+        "float32, ms": median(times["float32"]),
+        "int8 / float32": median(times["int8"]) / median(times["float32"]),
+    }
+
+
+def row(name: str, found: dict[str, Any]) -> str:
+    """A row of the table in Markdown."""
+    integers, total = found["on integers"]
+    cells = [name, f"{integers} of {total}", f"{found['dB']:.1f}", f"{found['dB, dynamic']:.1f}", found["batches"]]
+    cells += [f"{found['quantize, s']:.1f}", f"{found['MiB']:.0f}", f"{found['float32, ms']:.1f}"]
+    return " | ".join(["", *cells, f"{found['int8 / float32']:.2f}", ""]).strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, action="append", help="default: all")
+    parser.add_argument("--seconds", type=float, default=4, help="of timing, for each network")
+    parser.add_argument("--json", type=Path, help="where to write what was measured")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        print(json.dumps(measured(options.model[0], options.seconds)))
+        return
+    found = {}
+    print("| " + " | ".join(HEAD) + " |\n|" + " --- |" * len(HEAD))
+    for name in options.model or MODELS:
+        command = [sys.executable, "-m", "benchmarks.zoo", "--here", "--model", name, "--seconds", str(options.seconds)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(f"| {name} | {done.stderr.strip().splitlines()[-1]} |", flush=True)
+            continue
+        found[name] = json.loads(done.stdout.splitlines()[-1])
+        print(row(name, found[name]), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps({"environment": environment(), "networks": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
