@@ -61,7 +61,7 @@ def conv(
     padding: Sequence[tuple[int, int]],
     group_count: int,
 ) -> Array:
-    """Convolution of 8-bit [N, C, *spatial] with [O, C / groups, *kernel] in int32, padded with x_zero_point.
+    """Convolution of 8-bit [N, C, *spatial] with [O, C / groups, *kernel], in int32. The padding is x_zero_point.
 
     x_zero_point has one element. filter_zero_point has one element or the shape [1, O, 1, ...].
     """
@@ -178,5 +178,5 @@ def _arranged(values: Array, group_count: int, dtype: Any, sums: Any = None) -> 
 
 
 def _unfolded(x: Any) -> Any:
-    # The barrier keeps XLA from constant folding, whose interpreter transposes and sums weights slowly.
+    # The barrier keeps XLA from folding constant weights: XLA's interpreter would transpose and sum them slowly.
     return lax.optimization_barrier(x)

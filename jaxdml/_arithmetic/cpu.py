@@ -54,7 +54,7 @@ def dot(a: Array, b: Array, layout: str) -> Array:
 
 
 def _dot(a: Array, b: Array, layout: str) -> Array:
-    """The product; zeros are appended to a single row or column, because the kernel needs two rows and two columns.
+    """The product. The kernel needs two rows and two columns, so a single row or column gets a second one of zeros.
 
     The kernel does not take outputs of 2 x 2 either, but for 2 x 2 a scalar loop is as fast.
     """
@@ -68,12 +68,12 @@ def _dot(a: Array, b: Array, layout: str) -> Array:
 
 
 def _padded(x: Array, axis: int, is_needed: bool) -> Array:
-    """x; if `is_needed`, with a zero appended along `axis`."""
+    """x, with zeros appended along `axis` if `is_needed`."""
     return lax.pad(x, np.int8(0), [(0, int(i == axis), 0) for i in range(x.ndim)]) if is_needed else x
 
 
 def arrange_matrix(values: Array) -> tuple[Array, str]:
-    """Prepares weights in layout "NK", which is faster. Arrays are not transposed: for one product it does not pay."""
+    """Prepares weights in layout "NK", which is faster. Arrays stay "KN": one product does not repay a transpose."""
     return in_layout(values, "NK"), "NK"
 
 
@@ -96,9 +96,10 @@ def _by_form(
 ) -> Callable[[Array, Array], Array]:
     """The method `form` as a function of x and the filter's values, with its own rule for vmap.
 
-    A vmap over only x becomes part of the batch. For a vmap over filters, JAX would make a grouped convolution, which
-    is slow. Filters that share x become one matrix product; filters that each have their own x run in a loop. Large
-    kernels run in a loop, too, because a matrix product copies x once for each element of the kernel.
+    Under vmap over only x, the mapped dimension becomes part of the batch. Under vmap over filters, JAX would make a
+    grouped convolution, which is slow. Filters that share x become one matrix product; filters that each have their
+    own x run in a loop. Large kernels run in a loop, too, because a matrix product copies x once for each element of
+    the kernel.
     """
 
     def run(x: Array, values: Array) -> Array:
@@ -133,8 +134,8 @@ def _channels_last(x: Array, filter: PreparedFilter, strides: Sequence[int], dil
     if x.ndim == 3:  # the kernel takes two spatial dimensions
         lifted = dataclasses.replace(filter, values=values[None, None], layout="HWIO")
         return _channels_last(x[:, :, None], lifted, (1, *strides), (1, *dilations))[:, :, 0]
-    # XLA has no kernel for the convolution if it folds the transpose into it. A barrier and an added column prevent
-    # that; the convolution's negative padding removes the column.
+    # If XLA folded this transpose into the convolution, it would have no kernel for the result. A barrier and an added
+    # column prevent the folding; the convolution's negative padding removes the column.
     x = lax.pad(lax.transpose(x, (0, 2, 3, 1)), np.int8(0), [(0, 0, 0), (0, 0, 0), (0, 1, 0), (0, 0, 0)])
     x = replicated_in_space(lax.optimization_barrier(x), 1, 2)
     total = lax.conv_general_dilated(
@@ -160,7 +161,8 @@ def arrange_filter(values: Array, group_count: int) -> tuple[Array, str]:
     order = (0, *range(3, values.ndim), 2, 1)
     if isinstance(values, np.ndarray):
         return values.transpose(order), f"{space}IO"
-    # XLA has no kernel for the convolution if it folds the transpose into it. Padding and slicing prevent that.
+    # If XLA folded this transpose into the convolution, it would have no kernel for the result. Padding and slicing
+    # prevent the folding.
     values = lax.transpose(values, order)
     values = lax.pad(values, np.int8(0), [(0, int(axis == 1), 0) for axis in range(values.ndim)])
     return lax.slice_in_dim(values, 0, values.shape[1] - 1, axis=1), f"{space}IO"
@@ -170,8 +172,9 @@ def _suits_convolution(outputs: int, channels: int, elements: int, group_count: 
     """Whether XLA:CPU's int8 convolution takes such a filter, and is faster than a matrix product.
 
     The convolution needs more than 16 input or output channels. A matrix product is faster for a 1 x 1 kernel, for few
-    input channels, and for a filter of a megabyte, which the convolution rereads for each row of the output. One
-    convolution per group is hardly faster than that, and XLA crashes if the channels of groups are sharded.
+    input channels, and for a filter of a megabyte or more, which the convolution rereads for each row of the output.
+    Several groups run as matrix products: one convolution per group is hardly faster, and XLA crashes if the channels
+    of groups are sharded.
     """
     is_wide = channels >= 8 and max(outputs, channels) > 16
     return is_wide and elements > 1 and group_count == 1 and outputs * channels * elements < 2**20

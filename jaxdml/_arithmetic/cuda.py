@@ -1,4 +1,4 @@
-"""Convolutions for CUDA. XLA:GPU multiplies int8 matrices on tensor cores; most integer convolutions have no kernel.
+"""Convolutions for CUDA. XLA:GPU multiplies int8 matrices on tensor cores, but few integer convolutions have a kernel.
 
 The choice between methods follows XLA's source. Tests lower the methods; they have not run on a GPU.
 """

@@ -55,7 +55,7 @@ def extremes(x: Array) -> Array:
 
 
 def dynamically_quantized(x: Array, *, output_dtype: Any) -> tuple[Array, Array, Array]:
-    """The quantized x, its scale and its zero point, computed from its range; the latter two have shape [1, ...]."""
+    """The quantized x, and the scale and zero point that follow from x's range, each of shape [1, ...]."""
     x = lax.convert_element_type(x, jnp.float32)
     ends = extremes(x)
     low, high = (lax.squeeze(lax.slice_in_dim(ends, i, i + 1), (0,)) for i in range(2))

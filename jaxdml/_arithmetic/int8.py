@@ -1,5 +1,7 @@
 """Conversion to int8, and the int8 matrix product, which every platform of XLA compiles."""
 
+import functools
+import itertools
 from typing import Any
 
 import jax
@@ -7,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic.sharding import out_sharding
+from jaxdml._arithmetic.sharding import out_sharding, replicated_along
 
 Array = jax.Array
+MOST_TERMS = 2**17 - 1  # of products from -128 * 127 to 128 * 128, whose sum then fits int32
 
 
 def signed(x: Any) -> Any:
@@ -46,3 +49,24 @@ def product(a: Array, b: Array, layout: str = "KN") -> Array:
         preferred_element_type=jnp.int32,
         out_sharding=out_sharding(*((a, axis) for axis in (*batch, rank - 2)), *((b, axis) for axis in columns)),
     )
+
+
+def product_in_parts(a: Array, b: Array, layout: str = "KN") -> Array:
+    """`product`, whose sums are modulo 2**32, from parts whose sums fit int32.
+
+    The matrix instructions of NVIDIA's GPUs saturate at the ends of int32 instead. The parts are added as int32, which
+    wraps on every platform. A symbolic depth is not divided.
+    """
+    depth = a.shape[-1]
+    if not isinstance(depth, int) or depth <= MOST_TERMS:
+        return product(a, b, layout)
+    b_axis = a.ndim - 2 if layout == "KN" else a.ndim - 1
+    a, b = replicated_along(a, a.ndim - 1), replicated_along(b, b_axis)
+
+    def part(start: int, end: int) -> Array:
+        return product(
+            lax.slice_in_dim(a, start, end, axis=a.ndim - 1), lax.slice_in_dim(b, start, end, axis=b_axis), layout
+        )
+
+    ends = (*range(0, depth, MOST_TERMS), depth)
+    return functools.reduce(lax.add, itertools.starmap(part, itertools.pairwise(ends)))

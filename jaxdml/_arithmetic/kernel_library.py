@@ -16,7 +16,7 @@ VERSION = "0.2.0"  # the version of jaxdml-cpu that this package needs
 
 
 def _find() -> tuple[Any, str, bool]:
-    """The library, a text that describes it, and whether it is the default. Without a library: None, and the reason."""
+    """The library or None, a text that describes it or says why it is missing, and whether it is the default."""
     value = os.environ.get(ENVIRONMENT)
     wanted = value or "native"
     if wanted not in ("xla", "native", *SETS):
@@ -28,7 +28,7 @@ def _find() -> tuple[Any, str, bool]:
 
 
 def _load(name: str) -> tuple[Any, str]:
-    """The library for an instruction set ("" means the fastest) and its name, or None and the reason."""
+    """The library for an instruction set ("" means the fastest) and a description, or None and the reason."""
     try:
         package: Any = importlib.import_module("jaxdml_cpu")
     except ModuleNotFoundError as error:

@@ -22,12 +22,12 @@ Array = jax.Array
 
 
 def _takes(*arguments: Any, **_: Any) -> bool:
-    """Whether a kernel takes the call: it does not take prepared weights that are not packed."""
+    """Whether a kernel takes the call. Kernels do not take prepared weights that are not packed."""
     return all(_is_packed(x) for x in arguments if isinstance(x, Prepared))
 
 
 def _is_packed(weights: Prepared) -> bool:
-    """Whether weights have a packed array that is whole: in `shard_map` each device may hold a part of the array."""
+    """Whether weights have a whole packed array. In `shard_map` each device may hold only a part of the array."""
     if weights.packed is None:
         return False
     if isinstance(weights, PreparedFilter):

@@ -21,7 +21,7 @@ def library_call(name: str, leading: int, result: Result, operands: Sequence[Arr
 
 
 def operand(x: Array | None, leading: int, shape: Callable[[tuple[int, ...]], tuple[int, ...]], dtype: Any) -> Array:
-    """A scale, zero point or bias, or zero if x is None; `shape` maps its old shape to its new shape."""
+    """x (a scale, zero point or bias), or zero if x is None; `shape` maps the shape of x to the operand's shape."""
     if x is None:
         return lax.full((1,) * leading + shape(()), 0, dtype if np.dtype(dtype).itemsize == 1 else jnp.int8)
     return lax.reshape(x, (*x.shape[:leading], *shape(x.shape[leading:])))

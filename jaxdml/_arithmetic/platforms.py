@@ -18,13 +18,13 @@ Forms = dict[str, Callable[..., Array]]  # keyed by platform
 DOTS: Forms = {"cpu": cpu.dot}
 CONVS: Forms = {"cpu": cpu.conv, "cuda": cuda.conv, "tpu": tpu.conv}
 
-# Prepared weights must be the same pytree on every platform, because they may be moved: all have the CPU's layouts.
+# All platforms use the CPU's layouts: weights may move between platforms, and must be the same pytree on each.
 arrange_matrix, arrange_filter = cpu.arrange_matrix, cpu.arrange_filter
 
 
 def int8_dot(a: Array, b: Array, layout: str = "KN") -> Array:
     """int8 [..., M, K] times int8 [..., K, N] or, with layout "NK", [..., N, K], in int32: [..., M, N]."""
-    return _by_platform(DOTS, int8.product, a, b, layout=layout)
+    return _by_platform(DOTS, int8.product_in_parts, a, b, layout=layout)
 
 
 def int8_conv(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:

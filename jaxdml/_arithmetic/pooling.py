@@ -22,9 +22,10 @@ def mean_of_windows(
     output_dtype: Any, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
     padding: Sequence[tuple[int, int]], include_padding: bool,
 ) -> Array:  # fmt: skip
-    """The means of windows of 8-bit [N, C, *spatial], requantized. Scales and zero points: scalars or [1, C, 1, ...].
+    """The means of windows of 8-bit [N, C, *spatial], requantized.
 
-    Padding stands for real zero. The divisor counts padding if include_padding is set.
+    Scales and zero points are scalars or [1, C, 1, ...]. Padding stands for the real value 0. The divisor counts
+    padding if include_padding is set.
     """
     options: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations, "padding": padding}
     has_padding, count = any(map(any, padding)), jnp.asarray(math.prod(window), jnp.int32)
@@ -55,7 +56,7 @@ def sums_of_images(x: Array) -> Array:
 def _elements_inside(shape: Sequence[int], options: dict[str, Any]) -> Array:
     """The number of elements of each window that lie in the input.
 
-    It is the product of the counts in each dimension, because XLA's constant folding is slow on whole images.
+    Each dimension is counted by itself, and the counts are multiplied: XLA folds constants of whole images slowly.
     """
     counts = []
     for axis, size in enumerate(shape[2:], 2):

@@ -1,4 +1,4 @@
-"""Prepared weights: int8 in the layout that contractions read, with the sums that zero points need.
+"""Prepared weights: int8 in the layout that contractions read, with the sums that correct for zero points.
 
 DirectML repacks a tensor once if it owns the tensor; here the caller prepares weights once, outside of jit.
 """
@@ -23,7 +23,7 @@ Array = jax.Array
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Prepared(abc.ABC):
-    """Base class of prepared weights. They are not arrays: NumPy's conversion of them raises TypeError."""
+    """Base class of prepared weights. They are not arrays: converting them to NumPy raises TypeError."""
 
     values: Array
     sums: Array
@@ -48,7 +48,7 @@ class Prepared(abc.ABC):
 
     @property
     def is_intact(self) -> bool:
-        """Whether operators take the weights: they do not take a stack of filters."""
+        """Whether operators take the weights. Operators do not take a stack of filters."""
         return self.is_consistent
 
     @property

@@ -5,7 +5,7 @@
 Subnormals: DirectX's floating-point rules replace every subnormal operand and result of a float32 operation by a zero
 of its sign. FLOAT16 keeps its subnormals, which are normal numbers in float32. The rule must be explicit, because
 XLA:CPU flushes at run time but not in constant folding, and GPUs do not flush. `flushed` is called only where a
-subnormal can occur: the product of an integer and a flushed scale is zero or normal.
+subnormal can occur. The product of an integer and a flushed scale, for example, is zero or normal, and needs no call.
 
 Rewrites: XLA and LLVM keep integer results, but they rewrite some float expressions, depending on the whole program.
 x / s becomes x * (1 / s) if s is a constant or a broadcast, (a / b) / c becomes a / (b * c), and a product and a sum
@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._arithmetic.division import divided
 from jaxdml._arithmetic.sharding import broadcast_like
 from jaxdml._shapes import aligned
 
@@ -78,15 +79,16 @@ def rounded_to(x: Array, dtype: Any) -> Array:
 
 
 def product(x: Array, y: Array) -> Array:
-    """fl(x * y) of flushed values, flushed where x * y, rounded to 24 bits, is below the smallest normal number.
+    """fl(x * y) of flushed values; zero if x * y, rounded to 24 bits, is below the smallest normal number.
 
     If a subnormal product rounds up to a normal number, some processors flush it and others do not. So that all agree,
     a product of numbers below 1 is scaled by 2**64. Scaled products are normal: only `flushed` makes zeros of them.
     """
     larger = lax.max(lax.abs(x), lax.abs(y))
-    factor = lax.select(lax.lt(larger, np.float32(1)), lax.full_like(larger, 2.0**64), lax.full_like(larger, 1))
+    is_small, one = lax.lt(larger, np.float32(1)), lax.full_like(larger, 1)
+    factor, inverse = (lax.select(is_small, lax.full_like(larger, power), one) for power in (2.0**64, 2.0**-64))
     large = lax.mul(lax.mul(x, factor), y)
-    return lax.div(flushed(large, lax.mul(factor, SMALLEST_NORMAL)), factor)
+    return lax.mul(flushed(large, lax.mul(factor, SMALLEST_NORMAL)), inverse)
 
 
 def total(x: Array, y: Array) -> Array:
@@ -102,7 +104,7 @@ def quotient(x: Array, y: Array) -> Array:
     is neither a constant nor a broadcast, unless x is one, too.
     """
     either = lax.add(x, y)
-    return lax.div(x, lax.select(lax.ne(either, either), either, broadcast_like(y, either)))
+    return divided(x, lax.select(lax.ne(either, either), either, broadcast_like(y, either)))
 
 
 def difference(x: Array, zero_point: Array | None) -> Array:

@@ -8,7 +8,7 @@ Array = jax.Array
 
 
 def out_sharding(*dimensions: tuple[Array, int] | None) -> NamedSharding | None:
-    """The sharding of an array. Each dimension is sharded like the given axis of an array; None means not sharded.
+    """The sharding of an array whose dimensions are sharded like the given axes of arrays; None means not sharded.
 
     The result is None on meshes without explicit axes. On explicit axes JAX requires a sharding if a contracted
     dimension is sharded; XLA then adds partial sums, which is exact in int32.
@@ -21,6 +21,12 @@ def out_sharding(*dimensions: tuple[Array, int] | None) -> NamedSharding | None:
         None if dimension is None else jax.typeof(dimension[0]).sharding.spec[dimension[1]] for dimension in dimensions
     ]
     return NamedSharding(mesh, PartitionSpec(*spec))
+
+
+def replicated_along(x: Array, axis: int) -> Array:
+    """x with an axis replicated, if x lies on explicit mesh axes. JAX cannot slice a sharded axis there."""
+    sharding = out_sharding(*((x, each) if each != axis else None for each in range(x.ndim)))
+    return x if sharding is None else jax.sharding.reshard(x, sharding)
 
 
 def broadcast_like(x: Array, like: Array) -> Array:

@@ -32,7 +32,7 @@ def dot(a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array | No
 
 
 def _in_parts(x: Array, axis: int) -> Array:
-    """x; if its axis is longer than DEPTH, split into parts along a new first dimension and padded with zeros."""
+    """x, padded with zeros and split into parts along a new first dimension if its axis is longer than DEPTH."""
     axis, depth = axis % x.ndim, x.shape[axis]
     if depth <= DEPTH:
         return x

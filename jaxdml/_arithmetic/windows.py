@@ -73,7 +73,7 @@ def matrix(
     filter: PreparedFilter,
     strides: Sequence[int],
     dilations: Sequence[int],
-    dot: Callable[[Array, Array, str], Array] = int8.product,
+    dot: Callable[[Array, Array, str], Array] = int8.product_in_parts,
 ) -> Array:
     """A matrix product for each group: [O / groups, C / groups * kernel] times the windows, stacked (im2col)."""
     groups, (outputs, channels, *kernel) = filter.group_count, filter.shape
@@ -100,7 +100,7 @@ def suits_depthwise(filter: PreparedFilter) -> bool:
 
 
 def depthwise(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
-    """The convolution of groups of one input channel: shifted copies of x, times the kernel's elements, are summed.
+    """The convolution of groups with one input channel each: the sum of shifted copies of x times kernel elements.
 
     At stride 1 rows are concatenated, because short rows do not fill vector registers.
     """

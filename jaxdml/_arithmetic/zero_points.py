@@ -60,7 +60,7 @@ def sums_of_rows(a: Array) -> Array:
 
 
 def sums_of_filters(values: Array) -> Array:
-    """Sums of int8 filters [O, C / groups, *kernel]: int32 [O]. A single filter takes a scalar loop."""
+    """Sums of int8 filters [O, C / groups, *kernel]: int32 [O]. For a single filter XLA:CPU compiles a scalar loop."""
     rows = lax.reshape(values, (len(values), math.prod(values.shape[1:])))
     total = int8.product(rows, _ones(rows, (4, rows.shape[1]), 1), "NK")
     return lax.squeeze(lax.slice_in_dim(total, 0, 1, axis=1), (1,))

@@ -237,6 +237,16 @@ def on_arrays_of_explicit_axes():
     assert got.sharding.spec[0] == "x"
 
 
+def long_sums_on_explicit_axes():
+    """Accelerators divide such a sum. JAX traces their form on a CPU, too, and cannot slice an axis that is sharded."""
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+    depth = 2**18
+    a, b = np.full((2, depth), -128, np.int8), np.full((depth, 3), -128, np.int8)
+    on_mesh = (jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in ((a, P(None, "x")), (b, P("x"))))
+    got = jax.jit(lambda a, b: dml.matrix_multiply_integer(a, None, b, None))(*on_mesh)
+    check("long sums on explicit axes", got, (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32))
+
+
 if __name__ == "__main__":
     assert jax.device_count() == 8, sys.argv
     if sys.argv[1:] == ["explicit"]:
@@ -251,3 +261,4 @@ if __name__ == "__main__":
     parts_of_prepared_weights()
     prepared_in_a_program_of_several_devices()
     on_arrays_of_explicit_axes()
+    long_sums_on_explicit_axes()

@@ -136,5 +136,5 @@ def test_an_arrangement_is_used_and_undone(matrix, filter, monkeypatch):
             assert_same_bits(jax.jit(partial(body, case))(*arguments), case.expected)
 
 
-def test_a_program_chooses_once_for_each_contraction():
-    assert str(jax.make_jaxpr(lambda: body(CASES["conv"]))()).count("platform_index") == 1
+def test_a_program_chooses_once_for_each_contraction_and_quotient():
+    assert str(jax.make_jaxpr(lambda: body(CASES["conv"]))()).count("platform_index") == 2
