@@ -7,7 +7,7 @@ IN_VENV := .venv/bin/python
 THIS := $(firstword $(MAKEFILE_LIST))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs mutants bench docs site native-sanitize lint notebooks clean
+.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs test-accelerators mutants bench docs site native-sanitize lint notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -32,6 +32,10 @@ test-oldest-quick: .venv-oldest/.test .venv-oldest/.native
 
 test-installs:  ## build both packages, and install each extra into an empty environment
 	$(PYTHON) tests/commands/installs.py $(INSTALLS)
+
+# ACCELERATORS=--quick compiles a few cases of each kind.
+test-accelerators: .venv-accelerators/.test  ## compile for GPUs and TPUs that are not there, and read what was made
+	PYTHONPATH=tests .venv-accelerators/bin/python -m accelerators $(ACCELERATORS)
 
 mutants: .venv/.test .venv/.native  ## change the library in one place at a time, and see whether its tests notice
 	$(IN_VENV) tests/commands/mutants.py
@@ -67,7 +71,7 @@ notebooks: .venv/.notebooks  ## open the notebooks in JupyterLab
 	.venv/bin/jupyter lab notebooks
 
 clean:  ## remove the environments and caches
-	rm -rf .venv .venv-oldest .pytest_cache .mypy_cache .ruff_cache build dist
+	rm -rf .venv .venv-oldest .venv-accelerators .pytest_cache .mypy_cache .ruff_cache build dist
 
 %/bin/python:
 	@$(PYTHON) $(NEW_ENOUGH) 2>/dev/null || { \
@@ -128,4 +132,13 @@ QUIETLY := --quiet --disable-pip-version-check --no-compile
 .venv-oldest/.test: pyproject.toml | .venv-oldest/bin/python
 	@echo "Installing jaxdml with jax $(OLDEST_JAX) into .venv-oldest"
 	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]' jax==$(OLDEST_JAX) jaxlib==$(OLDEST_JAX)
+	@touch $@
+
+# The compilers of both kinds in one environment. --no-deps leaves out the libraries that a GPU runs: nothing runs here.
+.venv-accelerators/.test: pyproject.toml | .venv-accelerators/bin/python
+	@echo "Installing jaxdml and the compilers for GPUs and TPUs into .venv-accelerators"
+	@.venv-accelerators/bin/python -m pip install $(QUIETLY) --editable '.[onnx]' 'jax[tpu]'
+	@jax=$$(.venv-accelerators/bin/python -c 'import importlib.metadata as m; print(m.version("jax"))') && \
+	  .venv-accelerators/bin/python -m pip install $(QUIETLY) --no-deps \
+	    jax-cuda12-plugin==$$jax jax-cuda12-pjrt==$$jax nvidia-cuda-nvcc-cu12
 	@touch $@

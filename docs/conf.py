@@ -36,9 +36,9 @@ extensions = [
     "links",
 ]
 root_doc = "docs/index"
-include_patterns = ["docs/**", "notebooks/*.ipynb", "CHANGELOG.md", "CONTRIBUTING.md"]
+include_patterns = ["docs/**", "notebooks/*.ipynb", "benchmarks/results/*.md", "CHANGELOG.md", "CONTRIBUTING.md"]
 # Sphinx does not enter these folders at all; environments hold thousands of files.
-exclude_patterns = [".*", "build", "dist", "jaxdml", "native", "tests", "benchmarks", "docs/site"]
+exclude_patterns = [".*", "build", "dist", "jaxdml", "native", "tests", "docs/site"]
 
 html_theme = "sphinx_book_theme"
 html_title = f"jaxdml {release}"

@@ -1,0 +1,92 @@
+"""What a program for an accelerator may contain, with the reason of each entry. All else that has floats is refused.
+
+An entry's pattern is a regular expression for the whole of what it allows.
+"""
+
+import re
+from typing import NamedTuple
+
+
+class Allowed(NamedTuple):
+    pattern: str
+    reason: str
+
+
+INTEGER = r"(?:[su](?:4|8|16|32|64)|pred)"
+ORDER = r"(?:eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan)"
+
+# PTX: instructions with a type of floats. What is not named here is refused: .full and .approx err by several units in
+# the last place, .ftz flushes subnormals, fma rounds once where the formula rounds twice, and the assembler may make an
+# fma of a mul and an add without .rn.
+PTX = (
+    Allowed(r"(?:add|sub|mul)\.rn\.(?:f32|f64)", "rounds once, ties to even; .rn keeps the assembler from fusing it"),
+    Allowed(r"(?:add|sub|mul)\.rn\.f16(?:x2)?", "rounds once, ties to even, and keeps subnormals"),
+    Allowed(r"(?:div|sqrt)\.rn\.f32", "is rounded correctly, as IEEE 754 says; .rn without .ftz"),
+    Allowed(r"(?:abs|neg|copysign)\.(?:f16|f16x2|f32)", "changes the sign bit only"),
+    Allowed(r"(?:min|max)(?:\.NaN)?\.(?:f16|f16x2|f32)", "returns one of its operands"),
+    Allowed(rf"setp\.{ORDER}(?:\.(?:and|or|xor))?\.(?:f16|f32)", "a comparison does not round"),
+    Allowed(r"(?:selp|mov)\.(?:f16|f16x2|f32)", "moves bits"),
+    Allowed(r"(?:ld|st)\.[\w.:]*f32", "moves bits"),
+    Allowed(r"cvt\.rn\.f32\.[su](?:8|16|32|64)", "rounds an integer once, ties to even"),
+    Allowed(r"cvt\.rni\.f32\.f32", "rounds to an integer, ties to even"),
+    Allowed(r"cvt\.r[zmp]i\.[su](?:8|16|32|64)\.f32", "goes to an integer in a direction that its name says"),
+    Allowed(r"cvt\.r[zmp]i\.f32\.f32", "goes to an integer in a direction that its name says"),
+    Allowed(r"cvt\.f32\.(?:f16|bf16)", "is exact: float32 holds every float16 and every bfloat16"),
+    Allowed(r"cvt\.rn\.f16(?:x2)?\.f32", "rounds once, ties to even, and keeps subnormals"),
+)  # fmt: skip
+
+# PTX of integers is exact modulo 2**32. Refused are saturation, calls of other code, and matrix instructions but these.
+PTX_MATRICES = (
+    Allowed(
+        r"mma\.sync\.aligned\.m16n8k(?:16|32)\.row\.col(?:\.satfinite)?\.s32\.s8\.s8\.s32",
+        "products of int8 in int32; with .satfinite sums saturate, which none does of at most 131,071 products that "
+        "begins with zeros",
+    ),
+)
+INTEGERS_REFUSED = {"sat", "satfinite", "call"}
+
+# HLO: "opcode type" of a result, or "convert to<-from". XLA defines these to round once where they round. That a TPU
+# does so in addition, subtraction and multiplication is assumed: its vendor documents no rounding.
+HLO = (
+    Allowed(r"(?:add|subtract|multiply) f32", "rounds once"),
+    Allowed(r"add f16", "rounds once; jaxdml adds float16 only to compare, where a second rounding changes nothing"),
+    Allowed(r"(?:abs|negate) (?:f16|f32)", "changes the sign bit only"),
+    Allowed(r"(?:maximum|minimum|clamp) (?:f16|f32)", "returns one of its operands"),
+    Allowed(r"compare pred", "does not round"),
+    Allowed(r"is-finite pred", "does not round"),
+    Allowed(r"(?:floor|ceil|round-nearest-even) f32", "returns an integer, as its name says"),
+    Allowed(rf"convert f32<-{INTEGER}", "rounds an integer once, ties to even"),
+    Allowed(rf"convert {INTEGER}<-(?:f16|f32)", "jaxdml converts integral values that the type holds"),
+    Allowed(r"convert f32<-(?:f16|bf16)", "is exact: float32 holds every float16 and every bfloat16"),
+    Allowed(r"convert f16<-f32", "rounds once, ties to even"),
+    Allowed(r"convert (\w+)<-\1", "moves bits"),
+    Allowed(r"bitcast-convert \w+", "moves bits"),
+    Allowed(
+        r"(?:bitcast|broadcast|concatenate|constant|copy|copy-start|copy-done|dynamic-slice|dynamic-update-slice|gather"
+        r"|get-tuple-element|opt-barrier|pad|parameter|reshape|reverse|select|select-and-scatter|slice|transpose|tuple"
+        r"|async-start|async-update|async-done|slice-start|slice-done) \w+",
+        "moves values",
+    ),
+    Allowed(r"(?:fusion|call|while|conditional) \w+", "its computation is read too"),
+    Allowed(r"(?:reduce|reduce-window) \w+", "floats are reduced by one of the functions below"),
+)  # fmt: skip
+# What may reduce floats: any order gives the same. The order of a sum is the compiler's.
+REDUCERS = {"maximum": "is associative", "minimum": "is associative"}
+
+# "left x right -> result", with the largest number of products in a sum.
+CONTRACTIONS = {
+    "s8 x s8 -> s32": (131_071, "131,071 products of at most 2**14 are less than 2**31, in every order"),
+}
+
+# What XLA's program for a GPU consists of, apart from kernels whose PTX is read.
+GPU_STEPS = (
+    Allowed(r"kCustomKernel|kKernel", "its PTX is read"),
+    Allowed(r"kCopy|kMemzero|kMemset\w*|kDeviceToDeviceCopy", "moves bits"),
+    Allowed(r"kCommandBuffer|kSequential|kWhile|kConditional|kWaitForStreams", "runs other steps, which are read"),
+)
+# Calls out of HLO.
+CUSTOM_CALLS: tuple[Allowed, ...] = ()
+
+
+def allows(entries: tuple[Allowed, ...], text: str) -> bool:
+    return any(re.fullmatch(entry.pattern, text) for entry in entries)
