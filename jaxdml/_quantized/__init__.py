@@ -1,1 +1,1 @@
-"""The functions of a graph's nodes on integers: DirectML's operators, and operators that only ONNX Runtime has."""
+"""Functions for graph nodes that compute on integers: DirectML's operators, and those that only ONNX Runtime has."""

@@ -1,4 +1,4 @@
-"""DirectML's quantized operators for nodes of a graph: inputs in ONNX's order, tensors of any shape.
+"""DirectML's quantized operators as functions of graph nodes, with inputs in ONNX's order and tensors of any shape.
 
 Tensors that DirectML's operators do not allow, such as operands with more than four dimensions, are reshaped.
 """
@@ -182,7 +182,7 @@ def _beside(parameter: Array | None, x: Array, axis: int) -> Array | None:
 
 
 def _in_blocks(parameter: Array, x: Array, axis: int, block_size: int, is_wide: bool) -> Array:
-    """A parameter of x's blocks; repeated for each element if a block is partial or integers have more than 8 bits."""
+    """A parameter with a value per block of x, or per element if a block is partial or integers have over 8 bits."""
     place = axis_of(axis, x.ndim)
     size, count = x.shape[place], -(-x.shape[place] // block_size)
     shape = tuple(count if i == place else each for i, each in enumerate(x.shape))

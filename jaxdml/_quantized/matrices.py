@@ -29,7 +29,8 @@ def multiplied(
 
     Args:
       multiply: DirectML's product; it takes of_a, of_b and others.
-      of_a, of_b: an operand and its parameters: one of each kind, one for each row or column, or also for each matrix.
+      of_a, of_b: an operand and its parameters. A parameter has one value, one for each row of `a` or column of `b`, or
+        such values for each matrix.
       others: arguments that all matrices share.
       dtype: type of the product.
     """

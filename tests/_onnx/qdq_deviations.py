@@ -126,12 +126,14 @@ DEVIATIONS = (
     ),
     _as_in_file(
         "What onnxruntime fuses and then fails to run stays in floats",
-        "conv_per_channel_wrong_axis conv_blocked conv_input_per_channel matmul_per_row matmul_a_per_row "
-        "add_per_channel softmax_per_channel average_pool_dilations matmul_by_vector_per_element",
+        "conv_per_channel_wrong_axis conv_blocked conv_input_per_channel average_pool_dilations",
     ),
     _as_in_file("The bias of Gemm must have the product's scale", "gemm_bias_scale_very_wrong gemm_bias_zero_point"),
     _as_in_file("The bias of Conv must have the product's scale within 1 percent", "conv_bias_scale_tiny"),
-    _as_in_file("Weights alone are dequantized", "gemm_weight_only matmul_weight_only matmul_weight_only_s4_blocked"),
+    _as_in_file(
+        "Weights alone are dequantized",
+        "gemm_weight_only matmul_weight_only matmul_weight_only_s4_blocked gemm_u16 matmul_u16 matmul_no_q_u16",
+    ),
     _as_in_file("Where stays in floats", "where where_s8 where_float_scalar"),
     _as_in_file(
         "Integers given to the graph need a zero point",

@@ -29,7 +29,7 @@ def test_a_model_is_shown_as_a_table(capsys):
     assert set(line) == {"-", " "}
     group = ["3", "DequantizeLinear", "+", "Conv", "+", "QuantizeLinear"]
     assert rows[1].split() == ["stem", *group, "QLinearConv", "integers"]
-    assert counted == "11 of 13 operators run on integers"
+    assert counted == "8 of 8 convolutions and products, 11 of 13 operators run on integers"
     assert not gap
     assert not empty
     assert given == "inputs   images: float32[N, 1, 8, 8]"

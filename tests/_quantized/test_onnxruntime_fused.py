@@ -16,7 +16,7 @@ from jaxdml._quantized.onnxruntime.fused import multiply_add, steps_multiply_add
 from jaxdml._quantized.onnxruntime.lookup import qlinear_concat
 from jaxdml._quantized.onnxruntime.mul import qlinear_mul
 from jaxdml._quantized.onnxruntime.pooling import qlinear_average_pool
-from jaxdml._quantized.onnxruntime.softmax import qlinear_softmax
+from jaxdml._quantized.onnxruntime.softmax import MANY, _rounded_shares, qlinear_softmax
 from jaxdml.errors import ModelError
 
 F = np.float32
@@ -110,13 +110,63 @@ def test_what_int32_does_not_hold_becomes_the_least(operator, function):
 
 @on_x64_alone
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
-@pytest.mark.parametrize("scales", [(0, 1 / 256), (0.1, 1e-4), (0.1, 2.0**-30), (50, 1 / 256)])
+@pytest.mark.parametrize(
+    "scales",
+    [(0.1, 1e-4), (0.1, 2.0**-30), (0.1, 1e-38), (50, 1 / 256), (1e38, 1 / 256), (np.inf, 1 / 256), (1e-40, 1 / 256)]
+    + [(0.1, y_scale) for y_scale in (0, -0.0, -1 / 256, -1, -1e-9, 0.7, 2, np.nan, np.inf, -np.inf)]
+    + [(50, y_scale) for y_scale in (0, -0.0, np.nan)],
+    ids=str,
+)
 def test_shares_that_are_no_numbers_or_do_not_fit(dtype, scales):
-    """Two elements have exponentials near the greatest float32."""
-    x, zero_point = np.asarray([[3, 4], [3, 120]], dtype), np.asarray(5, dtype)
+    """Two elements have exponentials near the greatest float32, and others none that float32 holds."""
+    x, zero_point = np.asarray([[3, 4], [3, 120], [5, 5]], dtype), np.asarray(5, dtype)
     arguments = x, F(scales[0]), zero_point, F(scales[1]), zero_point
     theirs = fed("QLinearSoftmax", arguments, np.dtype(dtype).name, axis=1, opset=13)(*arguments)
     assert qlinear_softmax(*arguments, axis=1).tolist() == theirs.tolist()
+
+
+@on_x64_alone
+@pytest.mark.parametrize("x_scale", [0, -0.1, np.nan])
+def test_softmax_of_a_scale_that_is_not_positive(x_scale):
+    arguments = np.uint8([[3, 4]]), F(x_scale), ZERO, F(1 / 256), ZERO
+    with pytest.raises(Exception, match="x_scale must be positive"):
+        fed("QLinearSoftmax", arguments, "uint8", axis=1, opset=13)(*arguments)
+    with pytest.raises(ModelError, match="QLinearSoftmax takes a positive scale"):
+        qlinear_softmax(*arguments, axis=1)
+
+
+@on_x64_alone
+@pytest.mark.parametrize("depth", [6, 25, 67, 88])
+def test_equal_shares(depth):
+    """Of as many elements as there can be: whether they are ties depends on the last bit of a sum.
+
+    At these depths but the first, NumPy's float32 logarithm is not the C library's, which the table is made with.
+    """
+    x = np.where(np.tri(depth, dtype=bool), 100, 0).astype(np.uint8)
+    arguments = x, F(8), ZERO, F(1), ZERO
+    node = fed("QLinearSoftmax", arguments, "uint8", axis=1, opset=13)
+    scales = [1 / F(count) for count in range(1, 256)]
+    ours = jax.jit(jax.vmap(lambda y_scale: qlinear_softmax(x, F(8), ZERO, y_scale, ZERO, axis=1)))(np.asarray(scales))
+    assert_same_bits(ours, np.stack([node(x, F(8), ZERO, y_scale, ZERO) for y_scale in scales]))
+
+
+@pytest.mark.parametrize("count", [2000, pytest.param(200_000, marks=pytest.mark.rare)])
+def test_shares_are_rounded_once(count):
+    """At halves, beside them, and anywhere."""
+    rng = np.random.default_rng(7)
+    shares = np.where(rng.random(count) < 0.7, rng.integers(0, 600, count) + 0.5, rng.uniform(0, 1100, count))
+    # Totals and factors are powers of two at times, so that there are exact halves.
+    totals, factors = (
+        np.floor(2 ** np.where(rng.random(count) < 0.5, np.floor(exponents), exponents)).astype(F)
+        for exponents in (rng.uniform(89, 121, count), rng.uniform(11, 60, count))
+    )
+    values = (shares * totals / factors.astype(np.float64)).astype(F)
+    values = (values.view(np.int32) + rng.integers(-1, 2, count).astype(np.int32)).view(F)
+    got, are_numbers = jax.jit(jax.vmap(_rounded_shares))(values[:, None], factors, totals[:, None])
+    exact = [value * factor / total for value, factor, total in fractions(values, factors, totals)]
+    assert sum(share.denominator == 2 for share in exact) > count / 50
+    assert are_numbers.all()
+    assert np.minimum(got[:, 0], MANY).tolist() == np.minimum([round(share) for share in exact], MANY).tolist()
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(300, marks=pytest.mark.rare)])

@@ -47,7 +47,8 @@ CASES = [
     (100, 16, 4, "uint8", False, True), (96, 64, 4, "float32", True, False), (128, 32, 4, None, True, True),
     (128, 32, 2, None, False, False), (200, 128, 2, "uint8", False, True), (100, 16, 2, "float32", False, False),
     (96, 64, 8, "uint8", False, True), (200, 128, 8, None, False, False), (128, 32, 4, None, False, False),
-    (200, 128, 4, "float32", False, True), (96, 64, 4, "uint8", False, False),
+    (200, 128, 4, "float32", False, True), (96, 64, 4, "uint8", False, False), (1100, 512, 4, "uint8", False, True),
+    (600, 1024, 8, None, False, False),
 ]  # fmt: skip
 
 
@@ -79,13 +80,40 @@ def test_products(case):
 
 
 def test_bytes_as_zero_points_beside_an_order():
-    """onnxruntime 1.31 forgets them, and takes 8 for each; here they count."""
+    """onnxruntime 1.32 forgets them, and takes 8 for each; here they count."""
     attributes = {"K": 128, "N": ROWS, "bits": 4, "block_size": 32}
     a, b, scales, zero_points, g_idx, _ = given = arguments(np.random.default_rng(1), 128, 32, 4, "uint8", True, False)
     w = dequantized(b, scales, zero_points, g_idx, 128, 4, 32)
     assert distance(matmul_nbits(*given, **attributes), a.astype(np.float64) @ w.T, a, w) < 1e-6
     without = dequantized(b, scales, None, g_idx, 128, 4, 32)
     assert distance(onnxruntimes(given, **attributes), a.astype(np.float64) @ without.T, a, without) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ((96, 32, 8, "float32", False, False), "8-bit weights with floating-point zero points"),
+        ((96, 32, 2, "float32", True, False), "not supported for 2-bit quantization with floating-point zero points"),
+        ((1024, 512, 4, None, True, False), "g_idx does not support block_size > 256"),
+        ((1024, 512, 2, None, False, False), "2-bit MatMulNBits block_size must not exceed 256"),
+    ],
+)
+def test_what_onnxruntime_refuses(case, words):
+    size, block_size, bits, *_ = case
+    a, *of_b, _ = given = arguments(np.random.default_rng(4), *case)
+    attributes = {"K": size, "N": ROWS, "bits": bits, "block_size": block_size}
+    w = dequantized(*of_b, size, bits, block_size)
+    assert distance(matmul_nbits(*given, **attributes), a.astype(np.float64) @ w.T, a, w) < 1e-6
+    with pytest.raises(Exception, match=words):
+        onnxruntimes(given, **attributes)
+
+
+def test_two_bits_beside_an_order():
+    """Each element has the scale of its block; onnxruntime 1.32 computes other numbers in every run."""
+    attributes = {"K": 128, "N": ROWS, "bits": 2, "block_size": 32}
+    a, *of_b, _ = given = arguments(np.random.default_rng(5), 128, 32, 2, None, True, False)
+    w = dequantized(*of_b, 128, 2, 32)
+    assert distance(matmul_nbits(*given, **attributes), a.astype(np.float64) @ w.T, a, w) < 1e-6
 
 
 def test_eight_bits_of_a():

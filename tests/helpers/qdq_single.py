@@ -93,6 +93,8 @@ UNARY = {
     "softmax_per_channel": partial(
         single, "Softmax", X.but(scale=(0.0213,) * 4, zero_point=(121,) * 4, axis=1), to=HALF
     ),
+    "softmax_scale_0": partial(single, "Softmax", X.but(scale=0.0), to=HALF),
+    "softmax_negative_scale": partial(single, "Softmax", X.but(scale=-0.0213), to=HALF, opset=11),
     "sigmoid_relu": partial(single, "Sigmoid", X, then=["Relu"], to=HALF),
     "sigmoid_no_zero_point": partial(single, "Sigmoid", X.but(zero_point=None), to=Grid("u8", 1 / 256, None)),
     "leaky_relu_alpha_2": partial(single, "LeakyRelu", X, to=OTHER, alpha=2.0),

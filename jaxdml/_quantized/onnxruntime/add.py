@@ -56,12 +56,12 @@ def _fused(a: Array, b: Array, p: Array, q: Array, r: Array) -> Array:
 
 
 # A faster computation for common scales -------------------------------------------------------------------------------
-# p, q and r are split into a multiple of a step and a rest of at most half a step. If the step is so large that sums of
-# multiples are exact in float32, and so small that sums of rests are exact, too, only adding these two sums rounds.
+# Each of p, q and r is split into a multiple of a step and a rest of at most half a step. A large step makes sums of
+# multiples exact in float32, and a small step makes sums of rests exact. If both are, only adding the two sums rounds.
 
 
 def _grid(p: Array, q: Array, r: Array) -> tuple[Array, Array]:
-    """Two powers of two: sums of `_on_grid` are below twice the first; p, q, r are multiples of 2**-23 * the second."""
+    """Powers of two, most and unit: sums of `_on_grid` are below 2 * most; p, q, r are multiples of 2**-23 * unit."""
     most = (p + q) * np.float32(256) + abs(r)
     return power_of_two(most), power_of_two(jnp.minimum(jnp.minimum(p, q), np.float32(1)))
 
@@ -69,8 +69,8 @@ def _grid(p: Array, q: Array, r: Array) -> tuple[Array, Array]:
 def _is_on_one_grid(p: Array, q: Array, r: Array) -> Array:
     """Whether the faster computation is exact; it is for p and q between 2**-7 and 2**7.
 
-    The step is 2**-21 times the first power of `_grid`, so sums are below 2**22 steps. Sums of rests are at most 128
-    steps. All rests are multiples of u = 2**-23 * unit, so float32 is exact if 128 steps are at most 2**24 * u.
+    The step is 2**-21 * most, so sums are below 2**22 steps. Sums of rests are at most 128 steps. All rests are
+    multiples of u = 2**-23 * unit, so float32 holds sums of rests exactly if 128 steps are at most 2**24 * u.
     """
     most, unit = _grid(p, q, r)
     return (most <= unit * np.float32(2**15)) & (unit > np.float32(2**-64))  # keeps the inverse of the step finite

@@ -77,7 +77,10 @@ def _same(x: Array) -> Array:
 
 
 def qlinear_concat(output_scale: Any, output_zero_point: Any | None, *inputs: Any, axis: int) -> Array:
-    """Requantizes tensors to the output's scale, and concatenates them; scale and zero point follow each tensor."""
+    """Requantizes tensors to the output's scale, and concatenates them.
+
+    In `inputs`, each tensor is followed by its scale and its zero point.
+    """
     triples = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
     parts = [rescaled(*triple, output_scale, output_zero_point) for triple in triples]
     return lax.concatenate(parts, axis_of(axis, parts[0].ndim))

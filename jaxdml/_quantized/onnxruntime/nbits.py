@@ -18,7 +18,7 @@ def matmul_nbits(
     """The product of float [..., K] with dequantized weights of 2, 4 or 8 bits, plus a bias [N], in the type of `a`.
 
     Products and sums are float32; the platform chooses the order of sums. accuracy_level, which allows ONNX Runtime to
-    lose accuracy, is ignored; at level 4, ONNX Runtime rounds `a` to 8 bits. With g_idx, ONNX Runtime 1.31 replaces
+    lose accuracy, is ignored; at level 4, ONNX Runtime rounds `a` to 8 bits. With g_idx, ONNX Runtime 1.32 replaces
     each uint8 zero point by 8; jaxdml uses the given zero points.
     """
     weights = dequantized_weights(b, scales, zero_points, g_idx, K=K, N=N, bits=bits, block_size=block_size)

@@ -9,11 +9,16 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import rounding
+from jaxdml._arithmetic.sharding import broadcast_like
 from jaxdml._quantized.axes import axis_of
+from jaxdml._quantized.onnxruntime.fused import multiply_add
 from jaxdml._quantized.onnxruntime.lookup import entries
 from jaxdml._quantized.onnxruntime.values import int32, scale_of, zero_point_of
+from jaxdml.errors import ModelError
 
 Array = jax.Array
+SMALLER = np.float32(2.0**-60)
+MANY = np.float32(1024)  # steps: more than 8 bits and a zero point leave room for
 
 
 def qlinear_softmax(
@@ -22,27 +27,34 @@ def qlinear_softmax(
 ) -> Array:  # fmt: skip
     """Softmax of 8-bit x to a quantized result, along an axis; with of_rest, along this axis and all axes after it.
 
-    x_zero_point has no effect. x_scale must be a constant while JAX traces, because `exponentials` computes in NumPy.
+    x_zero_point has no effect. x_scale must be a constant while JAX traces, because `exponentials` computes in Python.
     """
     table = exponentials(x_scale, math.prod(x.shape[axis:]) if of_rest else x.shape[axis])
     return softmax(x, table, y_scale, y_zero_point, axis=axis, of_rest=of_rest)
 
 
 def exponentials(scale: Any, depth: int) -> np.ndarray:
-    """float32 exp(scale * (k - 255)) for k from 0 to 255, times a factor that keeps sums of `depth` entries finite."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scale = np.float64(np.asarray(scale, np.float32).item())
-        room = np.float64(np.log(np.finfo(np.float32).max / np.float32(depth))) - 5
-        exponents = (np.arange(-255, 1) + np.maximum(room, 0) / scale) * scale
-    # math.exp is the C library's exponential function; NumPy's gives other bits.
-    return np.asarray([math.exp(each) if each < 100 else np.inf for each in exponents]).astype(np.float32)
+    """float32 exp(scale * (k - 255)) for k from 0 to 255, times a factor that keeps sums of `depth` entries finite.
+
+    Raises:
+      ModelError: if the scale is not positive. ONNX Runtime refuses it when the operator runs.
+    """
+    scale = np.asarray(scale, np.float32).item()
+    if not scale > 0:
+        raise ModelError(f"the scale of x is {scale:g}, QLinearSoftmax takes a positive scale")
+    # math has the C library's functions, as ONNX Runtime does; NumPy's give other bits, on some processors. The C
+    # library's float32 logarithm is this one, but for some depths above 60,000.
+    room = np.float32(math.log(np.finfo(np.float32).max / np.float32(depth))).item() - 5
+    shift = max(room, 0) / scale
+    return np.asarray([math.exp((k - 255 + shift) * scale) for k in range(256)]).astype(np.float32)
 
 
 def softmax(x: Any, table: Any, y_scale: Any, y_zero_point: Any | None, *, axis: int, of_rest: bool) -> Array:
     """`qlinear_softmax` with a table of `exponentials`.
 
-    sat(rne(fl(fl(e * floor(fl(1 / y_scale))) / sum)) + y_zero_point), where e is the table's entry for the difference
-    between an element and the greatest element, and sum is the sum of all e, added one by one.
+    sat(rne(e * floor(fl(1 / y_scale)) / sum) + y_zero_point), where e is the table's entry for the difference between
+    an element and the greatest element, and sum is the sum of all e, added one by one in float32. ONNX Runtime
+    multiplies and divides in float64. A share that is no number gives 0, whatever the zero point.
     """
     axis = axis_of(axis, x.ndim)
     if of_rest:
@@ -62,10 +74,28 @@ def _along(axis: int, x: Array, table: Any, y_scale: Any, y_zero_point: Any | No
     # A loop, because a reduction of XLA adds in another order.
     total = lax.fori_loop(1, depth, lambda i, total: total + element(i), element(0), unroll=min(8, depth))
     inverse = lax.floor(rounding.quotient(jnp.float32(1), scale_of(y_scale)))
-    share = rounding.quotient(values * inverse, total)
-    # On x64, ONNX Runtime converts 2**31 and more to 64 bits for uint8, and keeps 32 of them; to 32 bits for int8.
-    lost = np.int32(0 if x.dtype == jnp.uint8 else -(2**31))
-    steps = int32(lax.round(share, lax.RoundingMethod.TO_NEAREST_EVEN))
-    steps = lax.select(share < np.float32(2**31), steps, lax.full_like(steps, lost)) + zero_point_of(y_zero_point)
+    steps, is_number = _rounded_shares(values, lax.abs(inverse), broadcast_like(total, values))
     limits = rounding.limits_of(x.dtype)
-    return lax.convert_element_type(lax.clamp(np.int32(limits.min), steps, np.int32(limits.max)), x.dtype)
+    shares = lax.select(inverse < 0, -steps, steps) + zero_point_of(y_zero_point)
+    shares = lax.clamp(np.int32(limits.min), shares, np.int32(limits.max))
+    return lax.convert_element_type(lax.select(is_number, shares, lax.full_like(shares, 0)), x.dtype)
+
+
+def _rounded_shares(values: Array, factor: Array, total: Array) -> tuple[Array, Array]:
+    """rne(values * factor / total) in int32 where it is below MANY, else at least MANY; and where it is a number.
+
+    float64 would round to the same integers: it holds every product, and no quotient of a product of two float32
+    numbers by a third is so near to a half that rounding it to 53 bits would make it one.
+    """
+    # Totals of `exponentials` lie between 2**89 and 2**121. Smaller by 2**60, products that matter do not overflow.
+    factor, total = factor * SMALLER, total * SMALLER
+    share = rounding.quotient(values * factor, total)  # to within 3 roundings
+    floor = lax.floor(lax.select(share < MANY, share, lax.full_like(share, MANY)))
+    # Which side of floor + 1/2 the share lies on, is decided exactly: by the signs of differences of exact products.
+    # Where the first difference is as small as the second, both are float32 numbers, so that neither was rounded.
+    near = rounding.flushed((floor + np.float32(0.5)) * total)
+    above = multiply_add(values, factor, -near)
+    middle = multiply_add(floor + np.float32(0.5), total, -near)
+    steps = int32(floor)
+    rounded_up = (above > middle) | ((above == middle) & (steps & 1 == 1))
+    return steps + int32(rounded_up), share == share

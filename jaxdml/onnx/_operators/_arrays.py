@@ -107,8 +107,8 @@ def product(x: Array, y: Array | float) -> Array:
 def divided(x: Array | float, y: Array | float) -> Array:
     """x / y, rounded once; x or y may be a Python number.
 
-    Where x + y is NaN, the divisor is NaN, because x / y is NaN there, too; elsewhere, the divisor is y. This divisor
-    depends on x, so XLA cannot treat the divisor as a constant or a broadcast.
+    The divisor is y, except where x + y is NaN. There the divisor is NaN, and the result is the same, because x / y is
+    NaN there, too. This divisor depends on x, so XLA cannot treat the divisor as a constant or a broadcast.
     """
     x, y = _operands(x, y)
     total = lax.add(x, y)
