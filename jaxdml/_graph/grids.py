@@ -123,7 +123,7 @@ class Grids:
         return bool(scale.size == 1)
 
     def keeps_order(self, grid: Grid | None) -> bool:
-        """Whether integers are ordered like their floats: at most 16 bits, and one positive scale in a safe range."""
+        """Whether integers are ordered like their floats. This needs at most 16 bits, and one scale in a safe range."""
         if grid is None or not self.is_one_number(grid) or grid.dtype.itemsize > 2:
             return False
         return bool(np.finfo(np.float32).tiny <= self.numbers(grid)[0] < 2.0**96)
@@ -140,7 +140,7 @@ class Grids:
         return both and self.numbers(one) == self.numbers(other)
 
     def zero_point_of(self, grid: Grid) -> str:
-        """The name of a zero point. A missing zero point is added, as operators take the integers' type from it."""
+        """The name of a zero point. A missing one is added, because operators take the integers' type from it."""
         key = grid.scale, grid.dtype
         if not grid.zero_point and key not in self._zero_points:
             self._zero_points[key] = self.add(f"{grid.scale}_zero_point", np.zeros((), grid.dtype))

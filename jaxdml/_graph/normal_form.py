@@ -1,9 +1,9 @@
-"""Normal form: movers run on integers, redundant clamps and quantize nodes are gone, and values are the same.
+"""Rewrites a graph to its normal form: movers run on integers, and redundant clamps and quantize nodes are removed.
 
-Dequantize nodes are placed after movers, and quantize nodes before movers, which only move elements: no bits change.
-Max and min count as movers, because scales are positive. Results would differ only where they are NaN or infinite. A
-clamp before a quantize node is removed if all integers lie within its bounds. A quantize node after a dequantize node
-with equal parameters is removed, because fl(n * scale) / scale rounds to n.
+A mover only moves elements of its input, so no bits change if dequantize nodes are placed after movers, and quantize
+nodes before movers. Max and min count as movers, because scales are positive. Only results that are NaN or infinite
+could differ. A clamp before a quantize node is removed if all integers lie within its bounds. A quantize node after a
+dequantize node with equal parameters is removed, because fl(n * scale) / scale rounds to n.
 """
 
 import jax.numpy as jnp
@@ -113,7 +113,7 @@ def _without_pairs(graph: Graph) -> Graph:
     """Drops quantize nodes that undo a dequantize node with equal parameters."""
     grids, same, nodes = Grids(graph), dict[str, str](), list[Node]()
     outputs = frozenset(graph.outputs)
-    given_out: dict[str, str] = {}  # maps the name of integers to the graph output that has the same integers
+    given_out: dict[str, str] = {}  # maps a name of integers to the graph output that replaces this name
     for node in graph.nodes:
         after = grids.quantized(node)
         before = grids.dequantized(node.inputs[0]) if after else None

@@ -1,16 +1,70 @@
-"""Prints a graph as a table: for each node its name, source, operator, whether it runs on integers, and a remark."""
+"""Prints a graph as a table: what each operator runs as, whether it runs on integers, and why it does not.
 
+A row stands for one operator on integers, for one convolution or product in floats, or for all other floats between two
+such operators. Blocks of equal rows, as the layers of a network have, are printed once.
+"""
+
+import re
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
-from jaxdml._graph.graph import CONVERSIONS, Graph
+from jaxdml._graph.graph import CONVERSIONS, Graph, Node
 from jaxdml._tables import Table
 
 WIDEST = 60
+FEWEST_FOLDED = 4  # rows that folding must save
+NO_OPERATOR = "there is no quantized {}"
+READ_BY = "kept in floats: {} reads it"
+FROM_PARAMETERS = "it depends only on parameters"
+COMPUTED_BY = "kept in floats: {} computes its input"
+CONTRACTION_SOURCES = frozenset((
+    "conv_general_dilated", "dot_general", "Conv", "ConvInteger", "ConvTranspose", "Einsum", "Gemm", "MatMul",
+    "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits", "QGemm", "QLinearConv", "QLinearMatMul",
+))  # fmt: skip
+# Functions of which programs have only the steps, with operators that are among the steps of each.
+FUNCTIONS = (
+    ("softmax", {"exp", "reduce_sum", "div"}),
+    ("softmax", {"Exp", "ReduceSum", "Div"}),
+    ("normalization", {"reduce_sum", "rsqrt", "mul"}),
+    ("normalization", {"reduce_sum", "sqrt", "div"}),
+    ("normalization", {"ReduceMean", "Sqrt", "Div"}),
+)
+
+
+class _Row(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+      node: the name of the node, or of the first and the last node.
+      source: the operators of the file or program.
+      runs_as: the operators that run.
+      on: "integers", "floats", or "" for shapes and indices.
+      remark: why the nodes are not on integers, or another remark.
+      is_layer: whether the row stands for a convolution or product.
+    """
+
+    node: str
+    source: str
+    runs_as: str
+    on: str
+    remark: str
+    is_layer: bool
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return self[:-1]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What rows of equal layers have in common: all but the numbers in names."""
+        return re.sub(r"\d+", "#", self.node), self.source, self.runs_as, self.on, re.sub(r"\d+", "#", self.remark)
 
 
 def table(graph: Graph, origin: str = "in the file") -> str:
-    """The table: a line for each node, and the number of nodes on integers; `origin` is the source column's heading."""
-    header, *rows = _rows(graph, origin)
+    """The table, and below it the number of nodes on integers; `origin` is the source column's heading."""
+    header, *rows = _cells(_rows(graph), origin)
     lines = Table("", header, rows).lines(widest=WIDEST, rule="  ")
     if closing := _closing(graph):
         lines += ["", closing]
@@ -18,44 +72,149 @@ def table(graph: Graph, origin: str = "in the file") -> str:
 
 
 def html(graph: Graph, titles: tuple[str, ...], origin: str = "in the file") -> str:
-    """The table for a notebook; texts are not cut, and nodes in floats are emphasized.
+    """The table for a notebook; texts are not cut, and rows in floats are emphasized.
 
     Args:
       graph: the graph.
       titles: lines above the table; the number of nodes on integers follows the first line.
       origin: the heading of the source column.
     """
-    header, *rows = _rows(graph, origin)
-    floats = [place for place, node in enumerate(graph.nodes) if node.on == "floats"]
+    rows = _rows(graph)
+    header, *cells = _cells(rows, origin)
+    floats = [place for place, row in enumerate(rows) if row.on == "floats"]
     first = ": ".join(filter(None, (titles[0], _closing(graph))))
-    return Table("\n".join((first, *titles[1:])), header, rows, emphasized=floats).html()
+    return Table("\n".join((first, *titles[1:])), header, cells, emphasized=floats).html()
 
 
-def _rows(graph: Graph, origin: str) -> list[tuple[str, ...]]:
-    """The header, and a row for each node; the column of remarks is left out if it is empty."""
-    rows: list[tuple[str, ...]] = [("node", origin, "runs as", "on", "remark")]
-    for node in graph.nodes:
-        rows.append((node.name, _counted(node.source), node.operator.name, node.on, node.remark))
-    if not any(row[-1] for row in rows[1:]):
-        rows = [row[:-1] for row in rows]
-    return rows
+def _cells(rows: Iterable[_Row], origin: str) -> list[tuple[str, ...]]:
+    """The header and the rows; the column of remarks is left out if it is empty."""
+    cells = [("node", origin, "runs as", "on", "remark"), *(row.cells for row in rows)]
+    return cells if any(row[-1] for row in cells[1:]) else [row[:-1] for row in cells]
 
 
 def _closing(graph: Graph) -> str:
-    """A sentence with the number of nodes that run on integers."""
+    """A sentence with the numbers of contractions, and of all nodes, that run on integers."""
     counts = Counter(node.on for node in graph.nodes)
     total = counts["integers"] + counts["floats"]
     if not total:
         return ""
     if counts["integers"]:
-        return f"{counts['integers']} of {total} operators run on integers"
+        layers = [node.on for node in graph.nodes if _is_contraction(node)]
+        first = f"{layers.count('integers')} of {len(layers)} convolutions and products, " if layers else ""
+        return f"{first}{counts['integers']} of {total} operators run on integers"
     text = "no operator runs on integers"
     if not any(node.operator.kind in CONVERSIONS for node in graph.nodes):
         text += ": the model is not quantized; onnxruntime.quantization quantizes models"
     return text
 
 
-def _counted(source: tuple[str, ...]) -> str:
-    """Operators in order, with their counts if above 1, such as 2 DequantizeLinear + Add."""
-    counts = Counter(source)
-    return " + ".join(f"{count} {name}" if count > 1 else name for name, count in counts.items())
+# Rows ----------------------------------------------------------------------------------------------------------------
+
+
+def _rows(graph: Graph) -> list[_Row]:
+    runs = list[list[Node]]()
+    for node in graph.nodes:
+        if runs and not _is_alone(node) and not _is_alone(runs[-1][-1]):
+            runs[-1].append(node)
+        else:
+            runs.append([node])
+    return _folded([_row(run) for run in runs])
+
+
+def _is_alone(node: Node) -> bool:
+    """Whether a node has a row of its own: it is on integers, a contraction, or a loop."""
+    return node.on == "integers" or _is_contraction(node) or "body" in node.options
+
+
+def _is_contraction(node: Node) -> bool:
+    return not CONTRACTION_SOURCES.isdisjoint(node.source)
+
+
+def _row(nodes: Sequence[Node]) -> _Row:
+    names = [node.name for node in nodes if node.name]
+    name = " ... ".join(dict.fromkeys((names[0], names[-1]))) if names else ""
+    source = counted(word for node in nodes for word in node.source)
+    on = "floats" if any(node.on == "floats" for node in nodes) else nodes[0].on
+    function = _function(nodes)
+    return _Row(name, source, _operators(nodes, function), on, _reason(nodes, function), _is_contraction(nodes[0]))
+
+
+def _function(nodes: Sequence[Node]) -> str:
+    """The functions whose steps are among the nodes, as far as they are known."""
+    steps = {word for node in nodes for word in node.source}
+    return " and ".join(dict.fromkeys(name for name, some in FUNCTIONS if some <= steps))
+
+
+def _operators(nodes: Sequence[Node], function: str) -> str:
+    """The operators in order, with conversions on their own; several kinds of operators are only counted."""
+    inner = [node.operator.name for node in nodes if node.operator.kind not in CONVERSIONS]
+    many = f"{len(inner)} operators"
+    text = f"{function} ({many})" if function else counted(inner) if len(set(inner)) <= 3 else many
+    parts = list[str]()
+    for is_conversion, group in groupby(nodes, lambda node: node.operator.kind in CONVERSIONS):
+        if is_conversion:
+            parts.append(counted(node.operator.name for node in group))
+        elif text not in parts:
+            parts.append(text)
+    return " + ".join(parts)
+
+
+def _reason(nodes: Sequence[Node], function: str) -> str:
+    """The remarks, each once. A remark that refers to another of the nodes is left out: that node has a remark, too."""
+    references = {text.format(node.name) for node in nodes for text in (READ_BY, COMPUTED_BY)}
+    missing, remarks = dict[str, None](), dict[str, None]()
+    for node in nodes:
+        if node.remark == NO_OPERATOR.format(node.operator.name):
+            missing[function or node.operator.name] = None
+        elif node.remark and node.remark not in references:
+            remarks[node.remark] = None
+    decisions = [NO_OPERATOR.format(" or ".join(missing))] if missing else []
+    decisions += (remark for remark in remarks if remark != FROM_PARAMETERS)
+    return "; ".join(decisions) or next(iter(remarks), "")
+
+
+def counted(words: Iterable[str]) -> str:
+    """Words in order, with their counts if above 1, such as 2 DequantizeLinear + Add."""
+    counts = Counter(words)
+    return " + ".join(f"{count} {word}" if count > 1 else word for word, count in counts.items())
+
+
+# Blocks --------------------------------------------------------------------------------------------------------------
+
+
+def _folded(rows: list[_Row]) -> list[_Row]:
+    """The rows, with a row that counts the blocks in place of all repetitions of a block but the first."""
+    keys = [row.key for row in rows]
+    folded, place = list[_Row](), 0
+    while place < len(rows):
+        size, times = max(_repetitions(keys, place), key=_saved, default=(1, 1))
+        if _saved((size, times)) < FEWEST_FOLDED:
+            size, times = 1, 1
+            folded.append(rows[place])
+        else:
+            block = rows[place : place + size]
+            first = next((i for i, row in enumerate(block) if row.is_layer), 0)
+            names = [rows[place + first + i * size].node for i in range(times)]
+            title = f"x {times}: {names[0]} ... {names[-1]}"
+            folded.append(_Row(title, f"the next {size} rows" if size > 1 else "the next row", "", "", "", False))
+            folded += [row._replace(node=f"  {row.node}") for row in block]
+        place += size * times
+    return folded
+
+
+def _repetitions(keys: Sequence[tuple[str, ...]], place: int) -> Iterable[tuple[int, int]]:
+    """Yields (size, times) for each block that starts at a place and follows itself."""
+    for size in range(1, (len(keys) - place) // 2 + 1):
+        if keys[place] != keys[place + size]:
+            continue
+        block, times = keys[place : place + size], 1
+        while keys[place + times * size : place + (times + 1) * size] == block:
+            times += 1
+        if times > 1:
+            yield size, times
+
+
+def _saved(block: tuple[int, int]) -> int:
+    """The rows that a block of (size, times) saves if it is printed once, below its count."""
+    size, times = block
+    return size * (times - 1) - 1

@@ -112,6 +112,14 @@ def unary(node: Node, grids: Grids) -> Fusion:
     return Fusion(str(node.operator.kind), (*triple_of(grids, x), *parameters_of(grids, y)), node, (reader,))
 
 
+def _softmax(node: Node, grids: Grids) -> Fusion:
+    fusion = unary(node, grids)
+    scale, _ = grids.numbers(input_of(grids, node.inputs[0]))
+    if not scale > 0:
+        raise StaysFloat(f"{node.inputs[0]} has the scale {scale:g}, QLinearSoftmax takes a positive scale")
+    return fusion
+
+
 def _binary(node: Node, grids: Grids) -> Fusion:
     a, b = (input_of(grids, name) for name in node.inputs)
     y, reader = output_of(grids, node, a, b)
@@ -148,7 +156,7 @@ def _dimensions(convolution: Node, filter: np.ndarray | None) -> int | None:
 
 
 def _product(node: Node, grids: Grids) -> Fusion:
-    """A quantized product; an addition after it becomes its bias. If the result is not quantized, it returns floats."""
+    """A quantized product, with a later addition as its bias. The product returns floats if no node quantizes it."""
     a = input_of(grids, node.inputs[0])
     b = input_of(grids, node.inputs[1], axis=-1)
     matrix = grids.constant(b.value)
@@ -173,7 +181,7 @@ def _product(node: Node, grids: Grids) -> Fusion:
 
 
 def added_bias_of(node: Node, b: Grid, grids: Grids) -> tuple[Node, str] | None:
-    """The node that adds a float constant [columns] to a product with constant `b`, and its constant; else None."""
+    """The addition of a float constant [columns] to a product with constant `b`, and the constant's name; else None."""
     addition = grids.only_reader(node)
     if addition is None or addition.operator.kind != "add":
         return None
@@ -296,6 +304,6 @@ RULES: Mapping[str, Callable[[Node, Grids], Fusion]] = {
     "leaky_relu": unary,
     "mul": _binary,
     "sigmoid": unary,
-    "softmax": unary,
-    "softmax_of_rest": unary,
+    "softmax": _softmax,
+    "softmax_of_rest": _softmax,
 }

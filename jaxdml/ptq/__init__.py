@@ -28,7 +28,7 @@ __all__ = [
     "scale_and_zero_point",
 ]
 
-# The path that users and their pickles see is the public one.
+# Users and pickles see the public path of these names, not the paths of private modules.
 for _name in __all__:
     if _name != "PtqError":  # lies in jaxdml.errors, as all errors do
         globals()[_name].__module__ = __name__

@@ -1,7 +1,6 @@
 """Calibration: runs batches through the float function, and updates the observers of the values to quantize."""
 
 import contextlib
-import functools
 import itertools
 import sys
 import time
@@ -14,10 +13,9 @@ import numpy as np
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph, Node, Operator
 from jaxdml.errors import ModelError, PtqError
-from jaxdml.ptq._choose.modes import modes_as
-from jaxdml.ptq._choose.unit import Unit, unit_of
+from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._grids.observers import Observer
-from jaxdml.ptq._trace.equations import Program
+from jaxdml.ptq._integers.adapt import alike
 from jaxdml.ptq._trace.scans import bound, with_body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
 from jaxdml.ptq._trace.values import Value
@@ -27,7 +25,7 @@ def batches_of(batches: Any) -> tuple[tuple[Any, ...], Iterator[tuple[Any, ...]]
     """Shapes and types of the first batch, and an iterator over all batches as tuples of inputs.
 
     Raises:
-      PtqError: if batches is empty, a single batch, or not iterable.
+      PtqError: if batches is empty, a single batch, or not iterable, or if the first batch has no numbers.
     """
     if hasattr(batches, "dtype"):
         raise PtqError("batches is one array, expected an iterable of batches: write [array]")
@@ -37,7 +35,11 @@ def batches_of(batches: Any) -> tuple[tuple[Any, ...], Iterator[tuple[Any, ...]]
     held = list(itertools.islice(rest, 1))
     if not held:
         raise PtqError("batches is empty: calibration needs at least one batch")
-    return shapes_of(_inputs(held[0])), _streamed(held, rest)
+    try:
+        structs = shapes_of(_inputs(held[0]))
+    except TypeError as error:  # of JAX, about strings and objects
+        raise PtqError(f"batch 0 is no array of numbers, or a pytree of arrays: {error}") from error
+    return structs, _streamed(held, rest)
 
 
 def _streamed(held: list[Any], rest: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
@@ -77,6 +79,7 @@ def observed(
     """
     graph = _with_observers(unit, observers)
     names = {value: str(Value(value.base, STATE, value.scan)) for value in observers}
+    constants_of = {scan: each.graph.constants for scan, each in unit.each()}
     states = {name: graph.constants[name] for name in names.values()}
     constants = {name: value for name, value in graph.constants.items() if name not in states}
     small = {name: value for name, value in constants.items() if value.size <= 1}
@@ -85,7 +88,11 @@ def observed(
     @jax.jit
     def step(states: dict[str, Observer], large: dict[str, Any], *inputs: Any) -> tuple[dict[str, Observer], Any]:
         program = traced.program(inputs)
-        own = graph if program.signature() == traced.signature else _with_observers(_like(unit, program), observers)
+        own = (
+            graph
+            if program.signature() == traced.signature
+            else _with_observers(alike(unit, constants_of, program), observers)
+        )
         given = dict(zip(program.inputs, jax.tree.leaves(inputs), strict=True))
         values = evaluate(bound(own.nodes, program), {**own.constants, **small, **large, **given, **states})
         after = {name: values[str(Value(value.base, AFTER, value.scan))] for value, name in names.items()}
@@ -113,13 +120,6 @@ def observed(
             remedy = "calibration needs batches that are not empty"
             raise PtqError(f"no batch has elements for {unit.described(value)}: {remedy}")
     return {value: states[name] for value, name in names.items()}
-
-
-def _like(unit: Unit, program: Program) -> Unit:
-    """The unit of a trace for inputs of other sizes, with the modes and constants of `unit`."""
-    modes = {scan: each.modes for scan, each in unit.each()}
-    other = unit_of(program, functools.partial(modes_as, modes), like=unit)
-    return other.with_shared({scan: each.graph.constants for scan, each in unit.each()})
 
 
 STATE, AFTER = "state", "after"  # roles: an observer before a batch, and after it

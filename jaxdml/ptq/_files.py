@@ -112,7 +112,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             nodes = tuple(map(_node_of_json, text["nodes"]))
             graph = Graph(nodes, tuple(text["inputs"]), tuple(text["outputs"]), constants)
             structs, calibrated, shapes = _tree(text["params"]), _tree(text["calibrated"]), text["shapes"]
-            signature, modes = tuple(text["signature"]), text["modes"]
+            signature, modes = tuple(text["signature"]), _checked_modes(text["modes"])
     except OSError as error:
         text, is_missing = f"{path} cannot be read: {error.strerror or error}", isinstance(error, FileNotFoundError)
         raise (PtqFileNotFoundError(text).at(path) if is_missing else PtqError(text)) from error
@@ -145,6 +145,17 @@ def _checked(file: Any) -> Any:
             raise ValueError("compressed")
     file.seek(0)
     return file
+
+
+def _checked_modes(modes: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """The modes of contractions, which `jaxdml.ptq` needs only for inputs of other sizes.
+
+    Raises:
+      ValueError: if there is another mode than "static", "dynamic" and "float".
+    """
+    if not {mode for each in modes.values() for mode in each.values()} <= {"static", "dynamic", "float"}:
+        raise ValueError("modes")
+    return modes
 
 
 def _stored(name: str, array: np.ndarray) -> dict[str, np.ndarray]:

@@ -154,6 +154,9 @@ WRONG = {
         arrays, constants=[[name, "int64"] for name, _ in json.loads(bytes(arrays["model.json"]))["constants"]]
     ),
     "parameters of another kind": lambda arrays: changed(arrays, params={"set": []}),
+    "no modes": lambda arrays: changed(arrays, modes=None),
+    "modes of no scan": lambda arrays: changed(arrays, modes={"y": "static"}),
+    "an unknown mode": lambda arrays: changed(arrays, modes={"": {"y": "quick"}}),
 }
 
 

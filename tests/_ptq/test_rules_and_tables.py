@@ -114,8 +114,18 @@ def test_the_table():
     assert re.split(" {2,}", lines[0]) == ["node", "in apply", "runs as", "on"]
     assert re.search(r"^unit_1 +conv_general_dilated \+ 2 add \+ sub \+ 2 mul \+ max +quantized_linear_convolution  ",
                      "\n".join(lines), re.MULTILINE)  # fmt: skip
-    assert lines[-1] == "6 of 7 operators run on integers"
+    assert lines[-1] == "3 of 3 convolutions and products, 6 of 7 operators run on integers"
     assert re.fullmatch(r"<jaxdml.ptq.Model of 7 nodes, fingerprint \w{16}>", repr(quantized("plain")))
+
+
+def test_weights_side_by_side_have_their_whole_path():
+    def apply(p, x):
+        return x @ p["block"]["q"] + x @ p["block"]["k"] @ p["head"]["w"]
+
+    w = np.eye(4, dtype=np.float32)
+    params = {"block": {"q": w, "k": w}, "head": {"w": w, "b": w[0]}}
+    model = dml.ptq.quantize(apply, params, [w], progress=False)
+    assert {node.name for node in model._fused.nodes if "dot_general" in node.source} == {"block/q", "block/k", "head"}
 
 
 def test_layers_have_the_names_of_their_params():

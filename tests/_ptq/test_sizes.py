@@ -185,3 +185,49 @@ def test_sizes_that_make_another_function_are_an_error(name):
     with jax.numpy_dtype_promotion("standard"), pytest.raises(dml.ptq.PtqError, match=words):
         model.apply(model.params, other)
     model.apply(model.params, normal(4, 8))
+
+
+HELD = {  # by integers: numbers that depend on the batch in each way
+    "weights": lambda p, x: x @ (p["w"] / len(x)),
+    "weights contracted along an axis": lambda p, x: (
+        x @ jax.lax.dot_general(p["w"], p["w"], (((int(len(x) == 4),), (0,)), ((), ())))
+    ),
+    "captured weights": lambda p, x: x @ np.full((8, 8), 1 / len(x), np.float32),
+    "folded": lambda p, x: (x @ p["w"]) / len(x),
+    "table": lambda p, x: jnp.tanh((x @ p["w"]) * (1.0 / len(x))) @ p["v"],
+    "clamp": lambda p, x: jnp.clip(x @ p["w"], 0, float(len(x))) @ p["v"],
+    "grid": lambda p, x: dml.fake_quantize(x, 0.1 / len(x), np.uint8(128)) @ p["w"],
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_numbers_that_integers_hold_may_not_depend_on_sizes(name):
+    model = dml.ptq.quantize(HELD[name], PARTS, [normal(4, 8)], progress=False)
+    with pytest.raises(dml.ptq.PtqError, match="depends on the sizes of inputs in literals or arrays"):
+        model.apply(model.params, normal(6, 8))
+    with pytest.raises(dml.ptq.PtqError, match=r"batch 1: .*depends on the sizes of inputs in literals or arrays"):
+        dml.ptq.quantize(HELD[name], PARTS, [normal(4, 8), normal(6, 8)], progress=False)
+
+
+def test_numbers_of_float_operators_may_depend_on_sizes():
+    def apply(p, x):
+        return jnp.tanh(x @ p["w"]).sum(0, keepdims=True) / len(x)
+
+    x = normal(6, 8)
+    model = dml.ptq.quantize(apply, PARTS, [normal(4, 8), x[:4]], progress=False)
+    assert decibels(model.apply(model.params, x), apply(PARTS, x)) > 25
+
+
+def test_weights_of_many_steps_are_compared_step_by_step():
+    """Each step reads the one before twice: to follow each reader would take 2**60 steps."""
+
+    def apply(p, x):
+        w = p["w"] / 8
+        for _ in range(60):
+            w = (w * w + w) / 2
+        y = x @ w
+        return y if len(x) > 1 else y.reshape(8).reshape(1, 8)
+
+    model = dml.ptq.quantize(apply, PARTS, [normal(4, 8)], progress=False)
+    x = normal(1, 8)
+    assert decibels(model.apply(model.params, x), apply(PARTS, x)) > 25

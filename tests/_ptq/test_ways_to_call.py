@@ -47,7 +47,7 @@ def test_all_operators_run_on_integers(name):
     first, *rest = model._fused.nodes
     assert (first.operator.name, first.on) == ("quantize", "floats")
     assert {node.on for node in rest} == {"integers"}
-    assert str(model).endswith(f"{len(rest)} of {len(rest) + 1} operators run on integers")
+    assert str(model).endswith(f" convolutions and products, {len(rest)} of {len(rest) + 1} operators run on integers")
 
 
 @of_each

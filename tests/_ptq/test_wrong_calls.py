@@ -61,6 +61,25 @@ def without_layers(params, x):
     return jnp.tanh(x) * params["first"]["b"][None, :6]
 
 
+KEY = jax.random.key(3)
+
+
+def by_keyword(params, *, image):
+    return mlp(params, image)
+
+
+def with_option(params, x, *, train):
+    return mlp(params, x)
+
+
+def with_own_params(x):
+    return mlp(PARAMS, x)
+
+
+def with_dropout(params, x):
+    return mlp(params, jnp.where(jax.random.bernoulli(KEY, 0.5, x.shape), x, 0))
+
+
 QUANTIZE = {  # a wrong call, and words of its error
     "no callable": ({"apply": 3}, "apply is of type int, expected a function: apply(params, *inputs)"),
     "a model in place of a function": ({"apply": PARAMS}, "apply is of type dict, expected a function"),
@@ -79,13 +98,35 @@ QUANTIZE = {  # a wrong call, and words of its error
     "labels in batches": (
         {"batches": [(X, np.zeros(8, np.int32))]},
         "batch 0: apply cannot be traced with the inputs (float32[8, 6], int32[8]): TypeError: mlp() takes 2 "
-        "positional arguments but 3 were given\nEach element of a batch that is a tuple or list is an input of apply: "
-        "leave labels out",
+        "positional arguments but 3 were given\nIf a batch is a tuple or list, each of its elements is an input of "
+        "apply: leave labels out",
     ),
     "labels in a later batch": (
         {"batches": [X, [X, np.zeros(8, np.int32)]]},
         "batch 1: apply cannot be traced with the inputs (float32[8, 6], int32[8]): TypeError: mlp() takes 2",
     ),
+    "inputs by keyword": (
+        {"apply": by_keyword},
+        "and 'image' is passed only by keyword: write lambda params, x: apply(params, image=x)",
+    ),
+    "an option by keyword": (
+        {"apply": with_option},
+        "and 'train' is passed only by keyword: write lambda params, x: apply(params, x, train=...)",
+    ),
+    "a function without params": (
+        {"apply": with_own_params},
+        "apply is called with params and the inputs, and takes only 'x'. A flax module is called without params: write "
+        "lambda params, x: module.apply(params, x)",
+    ),
+    "a function of C, whose arguments Python does not know": (
+        {"apply": max},
+        "batch 0: apply cannot be traced with the inputs (float32[8, 6]): TypeError: '>' not supported between",
+    ),
+    "a captured random key": (
+        {"apply": with_dropout},
+        "apply captures a random key: make the key an input of apply, or turn dropout off",
+    ),
+    "words in a batch": ({"batches": [np.array(["a", "b"])]}, "batch 0 is no array of numbers, or a pytree of arrays"),
     "a batch that is a dict": (
         {"batches": [{"image": X, "label": np.zeros(8, np.int32)}]},
         "batch 0: apply cannot be traced with the inputs (dict(float32[8, 6], int32[8])): TypeError: ",

@@ -20,6 +20,7 @@ from jaxdml.errors import PtqError
 from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._build.affine import Contraction
 from jaxdml.ptq._build.layouts import Layouts
+from jaxdml.ptq._build.names import LayerNames
 from jaxdml.ptq._trace.equations import Equation, Program, bind
 from jaxdml.ptq._trace.fixed import FixedValues
 
@@ -38,11 +39,13 @@ class Builder:
       layouts: maps each value of the program to its name and order of axes in the graph.
       contractions: the contractions, in order of execution.
       folded: the results of equations that were folded into contractions.
+      names: names the layers.
     """
 
     def __init__(self, program: Program, foldable: Set[str] | None = None) -> None:
         """Only equations whose results are in `foldable` are folded; None allows all equations."""
         self.program, self.fixed = program, FixedValues(program)
+        self.names = LayerNames(program, self.fixed)
         self.layouts = Layouts(lambda name: program.avals[name].ndim, self._append)
         self.contractions: list[Contraction] = []
         self.folded, self._foldable = set[str](), foldable

@@ -44,7 +44,7 @@ def convolution(builder: Builder, equation: Equation) -> Converted:
         data=(builder.layouts.arranged(x, of_x),),
         output=equation.outputs[0],
         options=options,
-        name=layer_of(builder, equation, w),
+        name=builder.names.of(equation, w),
         weight=w,
         arranged=lambda weight: weight.transpose(of_w),
         sizes=(builder.shape(w)[of_w[0]],),
@@ -95,7 +95,7 @@ def product(builder: Builder, equation: Equation) -> Converted:
         data=(rows,),
         output=equation.outputs[0],
         options=options,
-        name=layer_of(builder, equation, b),
+        name=builder.names.of(equation, b),
         weight=b,
         arranged=lambda w: _matrix(w.transpose(arrangement), width, len(contract_b)),
         sizes=sizes,
@@ -114,20 +114,3 @@ def _matrix(w: Any, batch: int, contract: int) -> Any:
     """w as matrices: contracted axes become rows, and the last axes become columns."""
     head, rows = w.shape[:batch], w.shape[batch : batch + contract]
     return w.reshape(*head, math.prod(rows), -1)
-
-
-def layer_of(builder: Builder, equation: Equation, weight: str) -> str:
-    """A layer's name: the path of its weights in the params without the last key, or its name scope.
-
-    The scope is used if there is no path, or if the path has only list indices, which say nothing about the layer.
-    """
-    leaves = builder.fixed.leaves(weight)
-    if not leaves:
-        return equation.scope or equation.outputs[0]
-    *path, leaf = builder.program.params[leaves[0]] or ("weight",)
-    if leaf == "value" and path:  # an nnx.Variable
-        *path, leaf = path
-    path = path[1:] if path[:1] == ["params"] else path
-    if all(key.isdecimal() for key in (*path, leaf)):
-        return equation.scope or "/".join((*path, leaf))
-    return "/".join(path) or leaf

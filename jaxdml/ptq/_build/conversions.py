@@ -1,7 +1,7 @@
 """Converts the equations of a program to the nodes of a float graph.
 
 Contractions, clamps to constants, sums, products, poolings, means, paddings and concatenations become operators that
-the fusing pass knows. All other equations become nodes that run the equation itself, and may have a kind ("mover").
+the fusing pass knows. Each other equation becomes a node that runs it, and that may be a mover.
 """
 
 import math
@@ -24,7 +24,7 @@ from jaxdml.ptq._trace.fixed import ELEMENT_WISE, IDENTITIES, unit_reshape
 
 
 def build(program: Program, foldable: Set[str] | None = None) -> Builder:
-    """Builds the float graph of a program; only results in `foldable` are folded; None allows all."""
+    """Builds the float graph of a program. Only equations with results in `foldable` are folded; None allows all."""
     builder, done = Builder(program, foldable), set[int]()
     for equation in program.equations:
         if id(equation) in done:
@@ -135,7 +135,7 @@ def _transpose(builder: Builder, equation: Equation) -> None:
 
 
 def _indexed(builder: Builder, equation: Equation) -> None:
-    """Appends a gather or slice. It is a mover if its indices are fixed, and if they are in bounds or clipped."""
+    """Appends a gather or slice. The node is a mover if the indices are fixed, and are in bounds or clipped."""
     is_mover = builder.is_data(equation.inputs[0]) and not any(map(builder.is_data, equation.inputs[1:]))
     mode = equation.params.get("mode")
     is_filled = mode is not None and mode not in (

@@ -57,5 +57,5 @@ class Layouts:
             transposed = self._arranged[key] = f"{held.name}:{''.join(map(str, key[1]))}"
             self.sources[transposed] = held.name
             options = {"permutation": key[1]}
-            self._emit(Node(TRANSPOSE, (held.name,), (transposed,), options, source=("transpose",)))
+            self._emit(Node(TRANSPOSE, (held.name,), (transposed,), options, held.name, ("transpose",)))
         return self._arranged[key]

@@ -31,7 +31,7 @@ def max_pool(builder: Builder, equation: Equation) -> None:
 
 
 def summed(builder: Builder, equation: Equation) -> list[Equation]:
-    """A sum over axes. It becomes a mean if the next equation, or the one behind a reshape, divides by the count."""
+    """Appends a sum over axes, or a mean if the next equation, apart from reshapes, divides the sum by the count."""
     data, axes, total = equation.inputs[0], equation.params["axes"], equation.outputs[0]
     count = math.prod(builder.shape(data)[axis] for axis in axes)
     reader = kept = builder.only_reader(total)

@@ -39,9 +39,13 @@ class Flow:
         """The node that computes a value."""
         return self._makers.get(name)
 
+    def readers(self, name: str) -> list[Node]:
+        """The nodes that read a value."""
+        return self._readers.get(name, [])
+
     def is_read_once(self, name: str) -> bool:
         """Whether a value is read exactly once, and is not an output of the graph."""
-        return len(self._readers.get(name, [])) == 1 and name not in self.graph.outputs
+        return len(self.readers(name)) == 1 and name not in self.graph.outputs
 
     def is_bias(self, node: Node) -> bool:
         """Whether a node adds the bias of a product."""

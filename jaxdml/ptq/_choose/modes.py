@@ -7,14 +7,14 @@ from jaxdml._graph.graph import Graph, Node
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.rule import Rule
+from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES
 
-PRIMITIVES = ("conv_general_dilated", "dot_general")
 Modes = tuple[dict[str, str], dict[str, str]]  # map results of contractions to modes, and to reasons to stay in floats
 
 
 def is_contraction(node: Node) -> bool:
     """Whether a node is a convolution or product, quantizable or not."""
-    return node.operator.kind in CONTRACTIONS or node.operator.name in PRIMITIVES
+    return node.operator.kind in CONTRACTIONS or node.operator.name in CONTRACTION_PRIMITIVES
 
 
 def modes_of(graph: Graph, products: str, rules: Sequence[Rule]) -> Modes:

@@ -3,6 +3,7 @@
 Every contraction that may run on integers does, and so do the operators that lead from one contraction to the next.
 Three passes decide: `capable` finds the values that can be integers; `wanted` goes backwards from the contractions and
 finds the values that should be integers; `range_sources` maps each value to the value whose calibrated range it takes.
+`reasons_of` then says why the other values stay in floats.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from jaxdml._graph.graph import Graph, Node, moves
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow
+from jaxdml.ptq._choose.reasons import reasons_of
 
 JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")  # kinds with quantized operators, besides contractions
 CHAINED = ("element_wise", "clip", "add", "mul")  # kinds of elementwise functions, which tables can replace
@@ -65,10 +67,12 @@ class Plan(Wanted):
       ranges: maps each value that nodes read or write as integers to the value whose calibrated range sets its scale
         and zero point.
       wide: results of products that only tables read. They have 16 bits, so that only the tables round to 8 bits.
+      reasons: maps the first results of other nodes, except contractions, to the reasons why they stay in floats.
     """
 
     ranges: Mapping[str, str]
     wide: Set[str]
+    reasons: Mapping[str, str]
 
 
 def plan_of(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -> Plan:
@@ -79,11 +83,13 @@ def plan_of(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -
       modes: maps the result of each contraction to "static", "dynamic" or "float".
       float_inputs: the graph's inputs that have a float type.
     """
-    want = wanted(flow, modes, capable(flow, modes, float_inputs))
+    can = capable(flow, modes, float_inputs)
+    want = wanted(flow, modes, can)
     integers = want.quantized | {name for node in want.nodes for name in node.inputs if name in flow.data}
     sources = range_sources(flow.graph, want.nodes)
     ranges = {name: source for name, source in sources.items() if name in integers}
-    return Plan(**vars(want), ranges=ranges, wide=set(filter(flow.is_product, want.only_tables_read)))
+    wide = set(filter(flow.is_product, want.only_tables_read))
+    return Plan(**vars(want), ranges=ranges, wide=wide, reasons=reasons_of(flow, modes, can.values, want.nodes))
 
 
 # Passes --------------------------------------------------------------------------------------------------------------

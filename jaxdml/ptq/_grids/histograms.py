@@ -1,8 +1,9 @@
 """Histograms with bins of equal width over [-2**exponent, 2**exponent]; JAX counts, and NumPy evaluates the counts.
 
-Bin 0 counts only zeros: half of the results of a ReLU are 0, and every scale represents 0 exactly. Bin k counts values
-in ((k - 1) * width, k * width], and bin -k counts values whose negatives lie there. When data exceed the range, the
-range doubles: bins 2k - 1 and 2k merge into bin k, as if the histogram had had the wide range from the start.
+Bin 0 counts only zeros, because half of the results of a ReLU are 0, and every scale represents 0 exactly. Bin k
+counts values in ((k - 1) * width, k * width], and bin -k counts values in [-k * width, -(k - 1) * width). When data
+exceed the range, the range doubles, and bins 2k - 1 and 2k merge into bin k. The counts are then the same as if the
+histogram had had the wide range from the start.
 """
 
 import itertools
@@ -36,7 +37,7 @@ def counted(x: Array, exponent: Array, bins: int) -> Array:
     index = np.int32(bins) + (jnp.sign(x) * steps).astype(jnp.int32)
     mesh = jax.typeof(x).sharding.mesh
     on_all = NamedSharding(mesh, PartitionSpec(None)) if AxisType.Explicit in mesh.axis_types else None
-    # int32, because float32 counts stop growing at 2**24. The mode keeps the indices of NaN and infinity in bounds.
+    # int32, because float32 counts stop growing at 2**24. mode="clip" keeps the indices of NaN and infinity in bounds.
     counts = jnp.zeros(2 * bins + 1, jnp.int32).at[index].add(1, mode="clip", out_sharding=on_all)
     return counts.astype(jnp.float32)
 

@@ -1,7 +1,8 @@
 """Adapts a quantized graph to the equations that its float function has for inputs of other sizes."""
 
+import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -14,7 +15,8 @@ from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._choose.modes import modes_as
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._integers.fuse import on_integers
-from jaxdml.ptq._integers.insert import quantized_graph
+from jaxdml.ptq._integers.insert import nodes_between, quantized_graph
+from jaxdml.ptq._trace.correspondence import operations
 from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import LAYERS, body_of
 from jaxdml.ptq._trace.values import Value
@@ -47,34 +49,53 @@ def adapted(unit: Unit, graph: Graph, params: Mapping[str, Any], program: Progra
     Raises:
       PtqError: if the program has other inputs, contractions or quantized values than the quantized program.
     """
+    constants = {"": graph.constants}
+    constants |= {n.outputs[0]: body_of(n, graph.constants).constants for n in graph.nodes if n.operator is LAYERS}
+    other = alike(unit, constants, program)
+    inserted = quantized_graph(other, {})
+    fused, own = on_integers(inserted, params)
+    with _refused():
+        _check_complete(fused, own)
+    constants_of_sizes = {name: value for name, value in own.items() if name not in params}
+    return Adapted(other.builder, inserted, fused.replace(constants={**fused.constants, **constants_of_sizes}))
+
+
+def alike(unit: Unit, constants: Mapping[str, Mapping[str, Any]], program: Program) -> Unit:
+    """The unit of another trace of the same function.
+
+    Args:
+      unit: the unit of the program that was planned.
+      constants: maps "" (the function) and each scan to its constants, which the new unit shares.
+      program: the program of the other trace.
+
+    Raises:
+      PtqError: as for `adapted`.
+    """
+    with _refused():
+        for number, (was, now) in enumerate(zip_longest(*map(_inputs, (unit.program, program)))):
+            if was != now:
+                raise _Differs(f"input {number} is {now}, but was {was}")
+        modes = {scan: each.modes for scan, each in unit.each()}
+        other = unit_of(program, functools.partial(modes_as, modes), like=unit).with_shared(constants)
+        for scan, each in other.each():
+            _check(dict(unit.each()).get(scan), each, constants.get(scan, {}))
+        return other
+
+
+class _Differs(Exception):  # noqa: N818 # a reason, not an error
+    """How a program differs from the one that was planned."""
+
+
+@contextlib.contextmanager
+def _refused() -> Iterator[None]:
+    """Turns a difference into an error with its remedy."""
     try:
-        return _adapted(unit, graph, params, program)
+        yield
     except _Differs as difference:
         raise PtqError(
             f"apply cannot run on these inputs as it was quantized: {difference}. Quantize with batches "
             "of these shapes and types, or write apply so that the sizes of inputs do not change its layers"
         ) from None
-
-
-class _Differs(Exception):  # noqa: N818 # a reason, not an error
-    """How a program differs from the one that was quantized."""
-
-
-def _adapted(unit: Unit, graph: Graph, params: Mapping[str, Any], program: Program) -> Adapted:
-    for number, (was, now) in enumerate(zip_longest(*map(_inputs, (unit.program, program)))):
-        if was != now:
-            raise _Differs(f"input {number} is {now}, but was {was}")
-    modes = {scan: each.modes for scan, each in unit.each()}
-    constants = {"": graph.constants}
-    constants |= {n.outputs[0]: body_of(n, graph.constants).constants for n in graph.nodes if n.operator is LAYERS}
-    other = unit_of(program, functools.partial(modes_as, modes), like=unit).with_shared(constants)
-    for scan, each in other.each():
-        _check(dict(unit.each()).get(scan), each, constants.get(scan, {}))
-    inserted = quantized_graph(other, {})
-    fused, own = on_integers(inserted, params)
-    _check_complete(fused, own)
-    constants_of_sizes = {name: value for name, value in own.items() if name not in params}
-    return Adapted(other.builder, inserted, fused.replace(constants={**fused.constants, **constants_of_sizes}))
 
 
 def _inputs(program: Program) -> list[str]:
@@ -97,13 +118,32 @@ def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None
     for name, root in other.plan.tables.items():
         if unit.plan.tables.get(name) != root:
             raise _Differs(f"{other.described(Value(name))} is computed from other values than in calibration")
+    before_by_name, now_by_name = operations(unit.program), operations(other.program)
+    for name in _held(other):
+        if before_by_name.get(name) != now_by_name[name]:
+            text = (
+                "depends on the sizes of inputs in literals or arrays, "
+                "and the model's integers were computed from their values in calibration"
+            )
+            raise _Differs(f"the equation of {name!r} {text}")
     for each in now.values():
-        quantized = constants.get(str(Value(each.weight_name, "quantized")))
+        weights = (str(Value(each.weight_name, "quantized")), each.weight_name)
+        quantized = next((constants[name] for name in weights if name in constants), None)
         if each.weight and quantized is not None:
             shape = jax.eval_shape(each.arranged, other.program.avals[each.weight]).shape
             before = quantized.shape[quantized.ndim - len(shape) :]
             if before != shape:
                 raise _Differs(f"the weights of layer {each.name!r} have the shape {shape}, but had {before}")
+
+
+def _held(unit: Unit) -> Iterator[str]:
+    """Yields results of equations whose literals and arrays went into weights, biases, tables, scales or ranges."""
+    yield from (each.output for each in unit.builder.contractions)
+    yield from unit.builder.folded
+    makers = unit.graph.producers()
+    for name, root in unit.plan.tables.items():
+        yield from (each.outputs[0] for each in nodes_between(makers, root, name, unit.builder.number))
+    yield from (each.outputs[0] for each in unit.plan.nodes if each.operator.kind in ("clip", "fake_quantize"))
 
 
 def _check_complete(graph: Graph, params: Mapping[str, Any]) -> None:

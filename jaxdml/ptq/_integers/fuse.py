@@ -12,8 +12,7 @@ from jax import lax
 from jaxdml._graph.fuse import fused
 from jaxdml._graph.graph import MOVERS, Graph
 from jaxdml._graph.weights import with_weights
-from jaxdml.ptq._choose.plan import CHAINED, JOINS
-from jaxdml.ptq._integers.operators import DEQUANTIZE, INTEGERS, QUANTIZE
+from jaxdml.ptq._integers.operators import INTEGERS
 from jaxdml.ptq._integers.rules import PTQ_RULES
 from jaxdml.ptq._trace.scans import LAYERS, body_of, each_layer, stacked, with_body
 
@@ -66,17 +65,17 @@ def _with_barriers(graph: Graph) -> Graph:
 
 
 def explained(graph: Graph) -> Graph:
-    """The graph to print as a table: every float node has a remark, and the nodes of a body follow their scan."""
+    """The graph to print as a table: the nodes of a body follow their scan.
+
+    Movers that run on integers lose their remarks, which say why they were planned in floats.
+    """
     nodes = []
     for node in graph.nodes:
         body = node.options.get("body")
-        if body is not None:
+        if body is None:
+            is_mover = node.on == "integers" and node.operator.kind in MOVERS
+            nodes.append(node.replace(remark="") if is_mover else node)
+        else:
             nodes += [node.replace(on="", remark="its body follows, planned once for all layers")]
             nodes += explained(graph.replace(nodes=body.nodes)).nodes
-        elif node.on == "floats" and node.operator.kind in (*JOINS, *MOVERS, *CHAINED):
-            nodes.append(node.replace(remark="its inputs are floats, or only operators on floats read its result"))
-        elif node.on == "floats" and not node.remark and node.operator not in (QUANTIZE, DEQUANTIZE):
-            nodes.append(node.replace(remark=f"there is no quantized {node.operator.name}"))
-        else:
-            nodes.append(node)
     return graph.replace(nodes=tuple(nodes))

@@ -1,6 +1,6 @@
 """Inserts quantize and dequantize nodes into a float graph, which the fusing pass then fuses."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -43,12 +43,26 @@ def _named(name: str, role: str) -> str:
     return str(Value(name, role))
 
 
+def nodes_between(
+    makers: Mapping[str, Node], root: str, name: str, number: Callable[[str], np.ndarray | None]
+) -> set[Node]:
+    """The nodes that compute a value from a root and constants, whose numbers `number` returns."""
+    pending, found = [name], set[Node]()
+    while pending:
+        each = pending.pop()
+        node = makers.get(each)
+        if node is not None and each != root and node not in found and number(each) is None:
+            found.add(node)
+            pending += node.inputs
+    return found
+
+
 class _Inserter:
     """Inserts nodes into the graph of a unit, or of one layer of a unit."""
 
     def __init__(self, unit: Unit, graph: Graph, bodies: Mapping[str, Graph]) -> None:
         self._unit, self._plan, self._graph, self._bodies = unit, unit.plan, graph, bodies
-        self._constants, self._reasons = dict(graph.constants), dict(unit.reasons)
+        self._constants, self._reasons = dict(graph.constants), {**unit.plan.reasons, **unit.reasons}
         self._nodes, self._makers, self._readers = list[Node](), graph.producers(), graph.consumers()
         self._places = {node: place for place, node in enumerate(graph.nodes)}
         self._number, self._rank = unit.builder.number, unit.builder.rank
@@ -203,24 +217,13 @@ class _Inserter:
     def _append_table(self, node: Node) -> None:
         name = node.outputs[0]
         root = self._plan.tables[name]
-        within = self._nodes_between(root, name)
+        within = sorted(nodes_between(self._makers, root, name, self._number), key=self._places.__getitem__)
         source = tuple(word for each in within for word in each.source)
         inputs = _named(root, "quantized"), _named(name, "table")
         if inputs[1] not in self._constants:
             self._constants[inputs[1]] = self._table(root, name, within)
         self._nodes.append(Node(TABLE, inputs, (_named(name, "quantized"),), {}, node.name, source))
         self._dequantize(name)
-
-    def _nodes_between(self, root: str, name: str) -> list[Node]:
-        """The nodes that compute a value from a root and constants, in order."""
-        pending, found = [name], dict[Node, int]()
-        while pending:
-            each = pending.pop()
-            node = self._makers.get(each)
-            if node is not None and each != root and node not in found and self._number(each) is None:
-                found[node] = self._places[node]
-                pending += node.inputs
-        return sorted(found, key=found.__getitem__)
 
     def _table(self, root: str, name: str, within: list[Node]) -> np.ndarray:
         """The table, which has the quantized result for each integer of the root's type in ascending order."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxdml.ptq._trace.equations import Program
+from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES, Program
 from jaxdml.ptq._trace.fixed import IDENTITIES, FixedValues
 from jaxdml.ptq._trace.signature import digest
 
@@ -19,6 +19,9 @@ MOVERS = IDENTITIES | {
     "broadcast_in_dim", "convert_element_type", "dynamic_slice", "expand_dims", "gather", "pad", "reshape", "rev",
     "slice", "split", "squeeze", "transpose",
 }  # fmt: skip
+
+# Movers whose parameters depend on sizes, and that neither reorder nor drop elements.
+SPREADING = ("broadcast_in_dim", "expand_dims", "reshape", "squeeze")
 
 
 def named_like(program: Program, like: Program) -> Program:
@@ -58,6 +61,28 @@ def _identities(program: Program) -> dict[str, str]:
         counts[alike] += 1
         for place, name in enumerate(equation.outputs):
             found[name] = identities[name] = f"{alike} {counts[alike]} {place}"
+    return found
+
+
+def operations(program: Program) -> dict[str, tuple[str, ...]]:
+    """Maps each computed value to texts that identify what its equation computes from data: no sizes, but fixed inputs.
+
+    Weights, biases, tables and scales hold results of such equations, so the equations' literals must not depend on
+    sizes.
+    """
+    contents = {name: name for name in program.params}  # of fixed values: texts that tell them apart, but not by sizes
+    contents |= {name: digest(repr(_bits(value)).encode()) for name, value in program.constants.items()}
+    found = dict[str, tuple[str, ...]]()
+    for equation in program.equations:
+        is_fixed = contents.keys() >= set(equation.inputs)
+        # The axes of a contraction of data depend on sizes, because JAX drops axes for some sizes.
+        params = "" if equation.name in CONTRACTION_PRIMITIVES and not is_fixed else equation.params_text
+        texts = (equation.name, params, *(contents[name] for name in equation.inputs if name in contents))
+        found |= dict.fromkeys(equation.outputs, texts)
+        if is_fixed:
+            is_spread = equation.name in SPREADING
+            content = contents[equation.inputs[0]] if is_spread else digest("\n".join(texts).encode())
+            contents |= dict.fromkeys(equation.outputs, content)
     return found
 
 

@@ -16,6 +16,7 @@ from jax import lax
 
 from jaxdml._graph.graph import Node
 from jaxdml._operators.fake_quantize import NAME_IN_JAXPRS
+from jaxdml.errors import PtqError
 from jaxdml.ptq._trace.rewrites import rewritten
 from jaxdml.ptq._trace.signature import digest, holds_code, params_text
 
@@ -24,6 +25,7 @@ CALLS = frozenset((
     "jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
     "checkpoint", "remat2",
 ))  # fmt: skip
+CONTRACTION_PRIMITIVES = ("conv_general_dilated", "dot_general")
 INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
@@ -230,6 +232,8 @@ class _Writer:
         return f"{like}_{number}"
 
     def constant(self, value: Any, like: str) -> str:
+        if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+            raise PtqError("apply captures a random key: make the key an input of apply, or turn dropout off")
         key = (like, str(np.asarray(value)), np.asarray(value).dtype) if np.ndim(value) == 0 else id(value)
         if key not in self.seen:
             name = self.seen[key] = self.fresh(like)

@@ -1,5 +1,6 @@
 """A function that is traced again for each shape of its inputs."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,15 @@ from jaxdml.errors import DescError, ModelError, PtqError
 from jaxdml.ptq._trace.equations import Program, program_of, struct_of
 from jaxdml.ptq._trace.signature import fingerprint
 
-SPREAD = "\nEach element of a batch that is a tuple or list is an input of apply: leave labels out"
+SPREAD = "\nIf a batch is a tuple or list, each of its elements is an input of apply: leave labels out"
+BY_KEYWORD = (
+    "\napply is called with params and the inputs by position, and {0!r} is passed only by keyword: "
+    "write lambda params, x: apply(params, {1})"
+)
+NO_PARAMS = (
+    "\napply is called with params and the inputs, and takes only {0!r}. A flax module is called without params: "
+    "write lambda params, x: module.apply(params, x)"
+)
 SAME = "\nThe model was quantized with inputs of these shapes and types: is apply the same function?"
 
 
@@ -39,7 +48,7 @@ class Traced:
         Raises:
           PtqError: if the function cannot be traced for them.
         """
-        program = self._program(self.apply, inputs, SPREAD * (len(inputs) > 1))
+        program = self._program(self.apply, inputs)
         if self.signature is None:
             self.signature = program.signature()
         return program
@@ -57,19 +66,37 @@ class Traced:
             raise PtqError(_first_difference(self.signature, program.signature()))
         return program
 
-    def _program(self, apply: Callable[..., Any], inputs: tuple[Any, ...], remedy: str) -> Program:
+    def _program(self, apply: Callable[..., Any], inputs: tuple[Any, ...], remedy: str = "") -> Program:
         try:
             return program_of(apply, self.params, inputs)
         except (DescError, ModelError, PtqError):
             raise
         except Exception as error:  # the function may raise anything
             text = f"apply cannot be traced with the inputs ({', '.join(map(shown, inputs)) or 'none'})"
-            raise PtqError(f"{text}: {type(error).__name__}: {error}{remedy}") from error
+            raise PtqError(f"{text}: {type(error).__name__}: {error}{remedy or _advice(apply, inputs)}") from error
 
 
 def shapes_of(tree: Any) -> Any:
     """Shapes and types of a pytree of arrays."""
     return jax.tree.map(struct_of, tree)
+
+
+def _advice(apply: Callable[..., Any], inputs: tuple[Any, ...]) -> str:
+    """How apply should take its arguments, if it does not take params and the inputs by position."""
+    try:
+        signature = inspect.signature(apply)
+    except (TypeError, ValueError):  # functions without a signature, such as some of C
+        return SPREAD * (len(inputs) > 1)
+    parameters = signature.parameters.values()
+    named = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
+    places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    is_open = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+    if named:
+        is_input = len(places) == 1 and not is_open
+        return BY_KEYWORD.format(named[0], f"{named[0]}=x" if is_input else f"x, {named[0]}=...")
+    if len(inputs) == 1 and len(places) == 1 and not is_open:
+        return NO_PARAMS.format(places[0].name)
+    return SPREAD * (len(inputs) > 1)
 
 
 def _first_difference(quantized: Sequence[str], traced: Sequence[str]) -> str:

@@ -1,0 +1,34 @@
+"""Names layers after the parameters that are their weights."""
+
+from collections import Counter
+
+from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES, Equation, Program
+from jaxdml.ptq._trace.fixed import FixedValues
+
+
+class LayerNames:
+    """The names of a program's layers, before numbers make them unique."""
+
+    def __init__(self, program: Program, fixed: FixedValues) -> None:
+        self._program, self._fixed = program, fixed
+        contractions = (each for each in program.equations if each.name in CONTRACTION_PRIMITIVES)
+        weights = {leaf for each in contractions for name in each.inputs for leaf in fixed.leaves(name)[:1]}
+        self._weights_in = Counter(self._path(leaf)[:-1] for leaf in weights)
+
+    def of(self, equation: Equation, weight: str) -> str:
+        """A layer's name: the path of its weights in the params, or its name scope.
+
+        The path is without its last key, such as "kernel", if its folder has no other weights. The scope is used if
+        there is no path, or if the path has only list indices, which say nothing about the layer.
+        """
+        leaves = self._fixed.leaves(weight)
+        path = self._path(leaves[0]) if leaves else ()
+        if all(key.isdecimal() for key in path):
+            return equation.scope or "/".join(path) or equation.outputs[0]
+        return "/".join(path if self._weights_in[path[:-1]] > 1 else path[:-1] or path)
+
+    def _path(self, leaf: str) -> tuple[str, ...]:
+        """The path of a parameter, without what frameworks put around it."""
+        path = self._program.params[leaf] or ("weight",)
+        path = path[1:] if path[0] == "params" and len(path) > 1 else path  # flax.linen
+        return path[:-1] if path[-1] == "value" and len(path) > 1 else path  # flax.nnx

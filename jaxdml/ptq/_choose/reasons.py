@@ -1,0 +1,55 @@
+"""Says why values stay in floats: names the decision, where it is made, and the node that decided, elsewhere."""
+
+from collections.abc import Mapping, Set
+
+from jaxdml._graph.graph import Node
+from jaxdml._graph.report import COMPUTED_BY, FROM_PARAMETERS, NO_OPERATOR, READ_BY
+from jaxdml.ptq._build.operators import CONTRACTIONS
+from jaxdml.ptq._choose.flow import Flow
+
+RETURNED = "kept in floats: the function returns it"
+RANGED_BY = "kept in floats: {} computes the range of its inputs at each call"
+
+
+def reasons_of(flow: Flow, modes: Mapping[str, str], can: Set[str], nodes: Set[Node]) -> dict[str, str]:
+    """Maps the first results of nodes in floats to reasons, except of contractions.
+
+    Args:
+      flow: the graph.
+      modes: maps the result of each contraction to "static", "dynamic" or "float".
+      can: the values that can be quantized.
+      nodes: the nodes that run on integers.
+    """
+    reasons = dict[str, str]()
+    deciding = dict[str, tuple[int, str]]()  # maps values that cannot be integers to the last node that decided it
+    floats = [node for node in flow.graph.nodes if node not in nodes]
+    for place, node in enumerate(floats):
+        name, data = node.outputs[0], flow.data_inputs(node)
+        if node.operator.kind in CONTRACTIONS:
+            deciding |= dict.fromkeys(node.outputs, (place, node.name))
+        elif not data:
+            reasons[name] = FROM_PARAMETERS
+        elif name not in can:
+            _, decided = before = max((deciding[each] for each in data if each in deciding), default=(0, ""))
+            reasons[name] = node.remark or (
+                COMPUTED_BY.format(decided) if decided else NO_OPERATOR.format(node.operator.name)
+            )
+            deciding |= dict.fromkeys(node.outputs, before if decided and not node.remark else (place, node.name))
+    for node in reversed(floats):
+        name = node.outputs[0]
+        if name not in reasons and node.operator.kind not in CONTRACTIONS:
+            reasons[name] = node.remark or _because_of_reader(flow, modes, node, reasons, can)
+    return reasons
+
+
+def _because_of_reader(
+    flow: Flow, modes: Mapping[str, str], node: Node, reasons: Mapping[str, str], can: Set[str]
+) -> str:  # fmt: skip
+    """Why no operator reads a node's result, which could be quantized, as integers."""
+    reader = next((each for name in node.outputs for each in flow.readers(name)), None)
+    if reader is None:
+        return RETURNED
+    name = reader.outputs[0]
+    if modes.get(name) == "dynamic":
+        return RANGED_BY.format(reader.name)
+    return reasons[name] if name in can and name in reasons else READ_BY.format(reader.name)

@@ -1,0 +1,60 @@
+"""Each row of floats in a printed model names the decision that keeps it there."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdml.ptq import Rule, quantize
+
+PARTS = {name: np.asarray(jax.random.normal(jax.random.key(i), (8, 8))) for i, name in enumerate("uvw")}
+X = np.asarray(jax.random.normal(jax.random.key(9), (4, 8)))
+
+
+def read_elsewhere(p, x):
+    y = x @ p["v"] + x @ p["w"]
+    z = x @ p["u"]  # on integers, between y and what reads it
+    return jnp.cumsum(y, -1) + z
+
+
+def read_through_others(p, x):
+    y = jnp.flip(x @ p["v"] + x @ p["w"])
+    z = x @ p["u"]
+    return jnp.cumsum(y, -1) + z
+
+
+def residual(p, x):
+    y = x @ p["v"]
+    return x + jnp.tanh(y) @ p["w"]
+
+
+CASES = {
+    "no operator": (lambda p, x: jnp.cumsum(x @ p["w"], -1), {}, "there is no quantized cumsum"),
+    "softmax": (lambda p, x: jax.nn.softmax(x @ p["w"]) @ p["v"], {}, "there is no quantized softmax"),
+    "returned": (lambda p, x: jnp.tanh(x @ p["w"]), {}, "kept in floats: the function returns it"),
+    "read elsewhere": (read_elsewhere, {}, "kept in floats: cumsum_1 reads it"),
+    "read through others": (read_through_others, {}, "kept in floats: cumsum_1 reads it"),
+    "a range at each call": (
+        lambda p, x: jnp.maximum(x, 0) @ p["w"], {"products": "dynamic"},
+        "kept in floats: w computes the range of its inputs at each call",
+    ),
+    "a layer in floats": (
+        lambda p, x: jnp.tanh(x @ p["w"]) @ p["v"], {"rules": [Rule("w", keep="float")]},
+        "kept in floats: w computes its input",
+    ),
+    "the last of two layers": (residual, {"products": "dynamic"}, "kept in floats: w computes its input"),
+    "parameters alone": (
+        lambda p, x: jnp.cumsum(x @ p["w"], -1) * jnp.exp(p["v"][:1]), {}, "there is no quantized cumsum",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_row_in_floats_names_the_decision(name):
+    apply, options, reason = CASES[name]
+    lines = str(quantize(apply, PARTS, [X], progress=False, **options)).splitlines()
+    remarks = [re.split(r"  +", line)[-1] for line in lines if " floats  " in line]
+    assert reason in "; ".join(remarks).split("; ")
+    assert len(remarks) == len(set(remarks))
