@@ -109,7 +109,7 @@ class ModelFileNotFoundError(ModelError, MissingFileError):
 
 
 class PtqFileNotFoundError(PtqError, MissingFileError):
-    """The file that `ptq.load` should read, or the folder that `ptq.save` should write to, is missing: `filename`."""
+    """`ptq.load`'s file, or the folder that `ptq.save` should write to, does not exist; `filename` is its path."""
 
 
 class DxDispatchFileNotFoundError(DxDispatchError, MissingFileError):
@@ -117,9 +117,10 @@ class DxDispatchFileNotFoundError(DxDispatchError, MissingFileError):
 
 
 def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a public function: behind `call`, jaxdml errors and their causes show only frames of the user's code.
+    """Decorates a public function: below `call`, jaxdml errors and their causes show only frames of the user's code.
 
-    That is for instance a function that jaxdml traces. All frames stay if `jax_traceback_filtering` is "off".
+    Such a frame belongs, for instance, to a function that jaxdml traces. All frames stay if `jax_traceback_filtering`
+    is "off".
     """
 
     @functools.wraps(function)

@@ -141,7 +141,7 @@ def other(tensor, **changes):
         (lambda d: {"addend_tensors": (other(d.addend_tensors[0], data_type=dml.DataType.INT8),) * 2},
          "AddendTensors[0]", "has data type INT8, feature level 6_4 allows FLOAT32"),
         (lambda d: {"output_scale_tensor": other(d.output_scale_tensor, flags=dml.TensorFlags.OWNED_BY_DML)},
-         "OutputScaleTensor", "has Flags OWNED_BY_DML, but each dispatch writes it"),
+         "OutputScaleTensor", "has Flags OWNED_BY_DML, but each dispatch writes this output"),
         (lambda d: {"output_scale_tensor": other(d.output_scale_tensor, sizes=(1, 2), strides=(0, 0))},
          "OutputScaleTensor", "has Strides [0, 0] for Sizes [1, 2], so elements overlap"),
         (lambda d: {"rounding": 1}, "Rounding", "is 1, expected "),

@@ -44,7 +44,7 @@ def _flags(slot: Slot) -> TensorFlags | None:
 
 
 def check_flags(desc: OperatorDesc) -> None:
-    """Checks that the tensors of a field have the same flags, as one step binds all of them."""
+    """Checks that the tensors of a field have the same flags, because one step binds all of them."""
     for name, own in slots_by_field(desc).items():
         if len({_flags(slot) for slot in own}) > 1:
             text = "has tensors with Flags OWNED_BY_DML and without; flag all of them or none"
@@ -57,7 +57,7 @@ def check_strides(desc: OperatorDesc) -> None:
         if tensor is None or tensor.strides is None or is_reshape(tensor):
             continue
         if reach(tensor.sizes, tensor.strides) >= 2**31:
-            text = f"has Strides {list(tensor.strides)} that interleave across 2**31 or more elements; pack the tensor"
+            text = f"has Strides {list(tensor.strides)} that interleave and reach 2**31 or more places; pack the tensor"
             raise broken(desc.operator, name, "strides", text, expected="nested strides", received=tensor.strides)
 
 
@@ -141,7 +141,7 @@ def _check_buffer(operator: str, slot: Slot, value: Any) -> None:
 
 
 def _example(tensor: TensorDesc) -> str:
-    """Code that lays out an array of the tensor's sizes, if a transpose suffices; else empty."""
+    """Code that lays out an array of the tensor's sizes by a transpose; empty if a transpose does not suffice."""
     strides: tuple[int, ...] = tensor.strides or ()
     order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
     if not is_packed(tuple(tensor.sizes[axis] for axis in order), tuple(strides[axis] for axis in order)):
@@ -150,7 +150,7 @@ def _example(tensor: TensorDesc) -> str:
 
 
 def elements(tensor: TensorDesc) -> int:
-    """The number of elements of a buffer, from TotalTensorSizeInBytes if larger than needed, else from the strides."""
+    """The size of a buffer in elements, from TotalTensorSizeInBytes if above its minimum, else from the strides."""
     total = tensor.total_tensor_size_in_bytes
     if total is None or total == minimum_bytes(tensor):
         return reach(tensor.sizes, tensor.strides)

@@ -32,7 +32,7 @@ class DataType(enum.IntEnum):
 
     @property
     def dtype(self) -> np.dtype:
-        """The dtype of arrays; jnp.int4 and jnp.uint4 have one byte per element. UNKNOWN raises TypeError."""
+        """The dtype of arrays. Arrays of jnp.int4 and jnp.uint4 have one byte per element. UNKNOWN raises TypeError."""
         return np.dtype(self.name.lower())
 
     @property

@@ -33,7 +33,7 @@ def parameter_name(field: str) -> str:
 
 @functools.cache
 def argument_name(tensor: str) -> str:
-    """The function's parameter for DirectML's name of a field: a_scale for AScaleTensor."""
+    """The function's parameter for the field that DirectML calls `tensor`: a_scale for AScaleTensor."""
     return parameter_name(re.sub("(?<!^)(?=[A-Z])", "_", tensor).lower())
 
 
@@ -61,7 +61,8 @@ class TensorDesc:
     Attributes:
       data_type: the element type.
       sizes: the number of elements in each of 1 to 8 dimensions, at least 1.
-      strides: the step from one index of a dimension to the next, in elements; None means packed, 0 repeats an entry.
+      strides: the step from one index of a dimension to the next, in elements; None means packed, and a stride
+        of 0 repeats an entry.
       flags: OWNED_BY_DML marks a tensor that is bound once, when the operator is initialized.
       total_tensor_size_in_bytes: the size of the buffer in bytes; None means the minimum.
       guaranteed_base_offset_alignment: in bytes; 0, or a power of two that is at least the size of an element.
@@ -94,8 +95,8 @@ class Slot(NamedTuple):
     """One tensor of a desc, present or absent.
 
     `name` is DirectML's name, with an index if the field is a tuple. `row` is the name of the tensor's row in the
-    tensor-support tables. `argument` is the function's parameter for the tensor. `owner` is the tensor whose scale or
-    zero point it is, if any.
+    tensor-support tables. `argument` is the function's parameter for the tensor. If the tensor is a scale or zero
+    point, `owner` is the tensor that it belongs to.
     """
 
     field: str
@@ -111,7 +112,8 @@ class Slot(NamedTuple):
 class OperatorDesc:
     """Base class of operator descs. `operator` is the name of the desc's function.
 
-    A desc prints, also in a notebook, as a table of its tensors with the types and ranks that the latest level allows.
+    `print` and notebooks show a desc as a table of its tensors, with the types and ranks that the latest feature level
+    allows.
     """
 
     operator: ClassVar[str] = ""
@@ -133,11 +135,11 @@ class OperatorDesc:
         return html
 
     def tensors(self) -> dict[str, Any]:
-        """Maps DirectML's names to tensor descs, None if absent; tensors of a tuple are ``Name[0]``, ``Name[1]``."""
+        """Maps DirectML's names to tensor descs, or to None if absent. A tuple's are ``Name[0]``, ``Name[1]``."""
         return {slot.name: slot.tensor for slot in slots(self)}
 
     def options(self) -> dict[str, Any]:
-        """Maps DirectML's names of all fields that are not tensors to the values."""
+        """Maps DirectML's name of each field that is not a tensor to the field's value."""
         fields = fields_of(type(self)).items()
         return {page_name(field): getattr(self, field) for field, spec in fields if isinstance(spec, Option)}
 
@@ -187,7 +189,10 @@ def output_fields(desc: Any) -> tuple[str, ...]:
 
 
 class Parameter(NamedTuple):
-    """The field that a parameter of an operator's function sets; `place` is the index of one tensor in a tuple."""
+    """The field that a parameter of an operator's function sets.
+
+    If the field holds a tuple and the parameter sets one tensor of it, `place` is the tensor's index.
+    """
 
     field: str
     spec: Tensor | Option

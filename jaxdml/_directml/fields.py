@@ -29,7 +29,8 @@ class Tensor(NamedTuple):
     """Spec of a field that holds a tensor, or a tuple of tensors.
 
     `roles` has the role of each tensor; the last role also applies to all further tensors. sizes[:batch] are the batch
-    dimensions. `parameters` names the function's parameters for a tuple's tensors; if empty, one parameter takes them.
+    dimensions. `parameters` names the function's parameter for each tensor of a tuple; if empty, one parameter takes
+    the whole tuple.
     """
 
     roles: tuple[Role, ...]
@@ -48,7 +49,7 @@ class Option(NamedTuple):
     of UINTs is padding, `pads` names the field of the tensor that it pads.
     """
 
-    kind: type | str  # "count", "counts" (per spatial dimension), "dimensions" (their number), or a type
+    kind: type | str  # "count", "counts" (one per spatial dimension), "dimensions" (how many are spatial), or a type
     least: int = 0
     words: str = ""
     pads: str = ""

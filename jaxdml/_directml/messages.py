@@ -40,7 +40,7 @@ class RuleError(Exception):
         self.facts = facts
 
     def desc_error(self, shapes: Mapping[str, Shape] | None = None) -> DescError:
-        """The error for a desc if `shapes` is None, else for a call with these shapes, keyed by DirectML's names."""
+        """The error for a desc if `shapes` is None, else for a call. `shapes` maps DirectML's names to the shapes."""
         remedy: Any = self.remedy
         if isinstance(remedy, Remedy):
             remedy = remedy.in_desc if shapes is None else remedy.in_call
@@ -83,7 +83,7 @@ def listed(options: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """repr(value), cut to 200 characters. Python refuses to write integers of more than 4300 digits."""
+    """repr(value), cut to 200 characters; a description of integers of more than 4300 digits, which repr refuses."""
     try:
         text = repr(value)
     except ValueError:

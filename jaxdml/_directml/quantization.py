@@ -28,7 +28,7 @@ def check_quantization(desc: Any, floats: str, integers: str) -> None:
         remedy = remedies.QUANTIZATION_TYPE
         raise RuleError(desc.operator, "QuantizationType", "quantization_type", text, remedy, **facts)
     if len(own) != kind:
-        text = f"has {len(own)} tensors, expected {int(kind)}: {kind.name} is {WORDS[kind]}"
+        text = f"has {len(own)} tensors, expected {int(kind)}: {kind.name} means {WORDS[kind]}"
         facts = {"expected": int(kind), "received": len(own)}
         raise RuleError(desc.operator, "QuantizationTensors", "quantization_type", text, **facts)
     counted = desc.quantization_tensor_count
@@ -59,7 +59,7 @@ def _check_blocks(desc: Any, slot: Slot) -> None:
         return
     text = f"has Sizes {list(sizes)}, which do not divide InputTensor's {list(whole)}: all blocks must have equal size"
     advice = remedies.even_blocks(*uneven)
-    remedy = Remedy(f"{slot.name} is the argument {slot.argument}: {advice}", advice)
+    remedy = Remedy(f"{slot.name} is the argument {slot.argument}; {advice}", advice)
     raise RuleError(desc.operator, slot.name, "sizes", text, remedy, expected=whole, received=sizes)
 
 

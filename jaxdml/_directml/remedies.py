@@ -1,6 +1,6 @@
 """Advice in error texts. `table_remedies` has the advice for tensor-support tables and tensor constraints.
 
-The checks call these functions after they have validated sizes: a size that is not an int is symbolic.
+The checks validate sizes before they call these functions, so a size that is not an int is symbolic.
 """
 
 import itertools
@@ -52,7 +52,7 @@ def converted(slot: Slot, parameters: Container[str], received: DataType, expect
 
 
 def float_zero_point(zero_point: str, parameters: Container[str]) -> str:
-    """Asks whether the caller swapped scale and zero point; a scale below 1, cast to an integer, would be 0."""
+    """Asks whether the caller swapped scale and zero point. Suggests no cast: it would turn a scale below 1 into 0."""
     scale = zero_point.replace("zero_point", "scale")
     return "a zero point is an integer" + (f": are {scale} and {zero_point} swapped?" if scale in parameters else "")
 
@@ -64,7 +64,7 @@ def retyped_zero_point(zero_point: str, received: DataType, expected: DataType, 
     is_signed, wants_signed = (not data_type.name.startswith("U") for data_type in (received, expected))
     keeps_all_values = expected.bits > received.bits and (wants_signed or not is_signed)
     cast = f"write {zero_point}.astype(jnp.{expected.name.lower()})"
-    return cast if keeps_all_values else f"if {expected.name} holds its values, {cast}"
+    return cast if keeps_all_values else f"if all values of {zero_point} fit {expected.name}, {cast}"
 
 
 # Scales, zero points, matrices ---------------------------------------------------------------------------------------
@@ -101,8 +101,11 @@ def even_blocks(axis: int, blocks: Any, size: Any) -> str:
 
 
 def matched(a: TensorDesc, b: TensorDesc, matrix: int) -> str:
-    """What to write for `a` and `b` so that their sizes fit, if anything, in sums or, if `matrix` is 2, in products."""
-    for turned in ("", "b", "a"):  # b first: other libraries have weights [N, K]
+    """How to write `a` and `b` so that their sizes fit: in a product if `matrix` is 2, in a sum if it is 0.
+
+    The text is empty if nothing helps.
+    """
+    for turned in ("", "b", "a"):  # b before a: other libraries store weights as [N, K]
         pair = {name: (*s[:-2], *s[:-3:-1]) if name == turned else s for name, s in (("a", a.sizes), ("b", b.sizes))}
         leading = broadcast(*(sizes[: len(sizes) - matrix] for sizes in pair.values()))
         if leading is not None and (not matrix or pair["a"][-1] == pair["b"][-2]):
@@ -117,7 +120,7 @@ def matched(a: TensorDesc, b: TensorDesc, matrix: int) -> str:
 
 
 def _step(name: str, sizes: Shape, whole: Shape, is_turned: bool) -> str:
-    """Expands a tensor to the sizes `whole`; `sizes` are those behind the transpose if it is turned."""
+    """Code that transposes a tensor if `is_turned`, and expands its `sizes` after the transpose to `whole`."""
     step = name + (".T" if len(sizes) == 2 else ".swapaxes(-1, -2)") * is_turned
     if sizes == whole:
         return step
@@ -128,7 +131,10 @@ def _step(name: str, sizes: Shape, whole: Shape, is_turned: bool) -> str:
 
 
 class _Layout(NamedTuple):
-    """Names of DirectML's layouts and of channels-last layouts, and axes that transpose the latter to the former."""
+    """Names of DirectML's layouts and of channels-last layouts.
+
+    `data_axes` and `filter_axes` transpose from a channels-last layout to DirectML's.
+    """
 
     data: str
     filter: str
@@ -145,7 +151,7 @@ LAYOUTS = {  # keyed by the number of spatial dimensions
 
 
 def channels(desc: Any) -> Remedy:
-    """For channels that do not fit: transposes and group counts with which they do, or else what the filter must be."""
+    """Advice for channels that do not fit: transposes and group counts that make them fit, or else what to change."""
     sizes, filter, groups = desc.input_tensor.sizes, desc.filter_tensor.sizes, desc.group_count
     layout = LAYOUTS[len(sizes) - 2]
     is_square = len(filter) == 4 and isinstance(sum(filter), int) and filter[2] == filter[3] < max(filter[:2])
@@ -161,7 +167,9 @@ def channels(desc: Any) -> Remedy:
                 choices.append((of_input, of_filter, count))
         return choices
 
-    turns = (False,) if is_square and filter[0] != filter[1] else (False, True)  # 3x3 is a kernel, 8x1 is not
+    # The last two sizes of [8, 4, 3, 3] are a kernel, so no transpose of the filter is tried. The last two of
+    # [8, 4, 8, 1] and of [8, 8, 3, 3] may be channels.
+    turns = (False,) if is_square and filter[0] != filter[1] else (False, True)
     choices = fitting(turns, regroup=False)
     if all(of_filter for _, of_filter, _ in choices):
         choices = fitting((False,), regroup=True) + choices
@@ -185,7 +193,7 @@ def channels(desc: Any) -> Remedy:
 
 
 def _fits(desc: Any, input: Shape, filter: Shape, groups: int) -> bool:
-    """Whether channels and kernel of such a filter fit such an input; sizes that are symbolic fit."""
+    """Whether a filter's channels and kernel fit an input, given their sizes. A symbolic kernel or extent fits."""
     windows = zip(input[2:], filter[2:], desc.dilations, desc.start_padding, desc.end_padding, strict=True)
     return (
         input[1] == filter[1] * groups
@@ -195,11 +203,11 @@ def _fits(desc: Any, input: Shape, filter: Shape, groups: int) -> bool:
 
 
 def outputs_first(filter: Shape, parameter: TensorDesc | None) -> str | Remedy:
-    """Advice for a parameter with one value per output channel, for a filter that may have its output channels last."""
+    """Advice for a parameter with as many values as the filter's last dimension, which may be its output channels."""
     if parameter is None or not 1 < known_elements(parameter.sizes) == filter[-1]:
         return ""
     layout = LAYOUTS[len(filter) - 2]
-    order = f"the filter is {layout.filter}: "
+    order = f"the filter must be {layout.filter}: "
     return Remedy(
         f"{order}write filter.transpose{layout.filter_axes} for {layout.filter_last}",
         f"{order}Strides can describe {layout.filter_last}",
@@ -236,7 +244,7 @@ ONLY_GAPS = "use a dilation no larger than the input's size, or set include_padd
 
 
 def smaller_window(input: Shape, window: Sequence[int]) -> Remedy:
-    """Advice for a pooling window larger than the padded input; it has a transpose if channels may be last."""
+    """Advice for a pooling window larger than the padded input, with a transpose if the channels may come last."""
     advice = "pad the input or shrink the window"
     if all(isinstance(size, int) and size >= extent for size, extent in zip(input[1:-1], window, strict=True)):
         order = (0, len(input) - 1, *range(1, len(input) - 1))

@@ -56,7 +56,9 @@ def may_overlap(sizes: Shape, strides: Shape) -> bool:
         [strides[axis] for axis in dimensions],
         writeable=False,
     )
-    while view.ndim:  # compares elements whose indices first differ here; shifted, one has index 0
+    # Each round compares elements whose indices are equal in all earlier dimensions and differ in this one. If two of
+    # them overlap, they still do when both are shifted until one has index 0.
+    while view.ndim:
         try:
             if np.shares_memory(view[0, ...], view[1:], max_work=10**6):
                 return True

@@ -25,7 +25,7 @@ def remedy_of(page: Page, slot: Slot, rule: str, received: Any, expected: Any) -
     low, high = expected
     in_call, missing = f"reshape {slot.argument}", (high if slot.row == "FilterTensor" else low) - received
     if received < low:
-        kept = [":"] * received if slot.row in page.weights else []  # of a vector b, a column
+        kept = [":"] * received if slot.row in page.weights else []  # so a vector b becomes a column
         in_call = f"write {slot.argument}[{', '.join(kept + ['None'] * missing)}]"
         if slot.row == "FilterTensor":
             in_call += f", or filter[{', '.join(kept + ['None'] * (missing - 1))}] for an input of rank {low}"
@@ -74,9 +74,11 @@ def _conversion(page: Page, slot: Slot, argument: str, received: DataType, allow
     if wide:
         return f"write {argument}{wide}"
     if len(allowed) == 1:
-        return f"if {allowed[0].name} holds its values, write {argument}.astype(jnp.{allowed[0].name.lower()})"
+        return (
+            f"if all values of {argument} fit {allowed[0].name}, write {argument}.astype(jnp.{allowed[0].name.lower()})"
+        )
     converted = f"convert it with {argument}.astype to a type that holds its values"
-    is_quantizable = received == DataType.INT32 and allowed == BYTES  # int32 sums
+    is_quantizable = received == DataType.INT32 and allowed == BYTES  # int32 may be sums of products
     return f"{converted}, or quantize it: {quantized}" if is_quantizable else converted
 
 
@@ -101,7 +103,7 @@ def remedy_of_inequality(page: Page, what: str, slot: Slot, first: Slot, mine: A
         in_call = "give b the rank of a, and as many rows as a has columns" if matrix else in_call
         in_call = remedies.matched(first.tensor, slot.tensor, matrix) or in_call
     elif slot.row == "FilterTensor" and mine > theirs:
-        in_call = "write input[None] for a batch of one, or use jax.vmap over a stack of filter"
+        in_call = "write input[None] for a batch of one, or use jax.vmap over a stack of filters"
     elif slot.row == "FilterTensor":
         is_one = slot.tensor.sizes[0] == first.tensor.sizes[1] != slot.tensor.sizes[1]
         in_call = f"write filter[{'None] for one output channel' if is_one else ':, :, None] for a kernel of height 1'}"
@@ -130,7 +132,7 @@ def _reshaped(argument: str, shape: Shape, sizes: Shape) -> str:
         ones[fitting[0]] = "-1"
         return f"for blocks along dimension {fitting[0]} write {argument}.reshape({', '.join(ones)})"
     if len(shape) == 1 and count > 1:
-        return f"there are {count} values, which divide no dimension of {list(sizes)}"
+        return f"there are {count} values, but no dimension of {list(sizes)} is a multiple of {count}"
     return f"write {argument}.reshape({', '.join(map(str, aligned(shape, len(sizes))))})"
 
 

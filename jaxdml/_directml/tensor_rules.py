@@ -87,7 +87,7 @@ def check_tensor(operator: str, name: str, tensor: Any, *, is_output: bool = Fal
         text = f"has Flags {shown(flags)}, expected TensorFlags.NONE or TensorFlags.OWNED_BY_DML"
         raise wrong("flags", text, TensorFlags, flags)
     if is_output and flags:
-        text = "has Flags OWNED_BY_DML, but each dispatch writes it"
+        text = "has Flags OWNED_BY_DML, but each dispatch writes this output"
         raise wrong("flags", text, TensorFlags.NONE, flags, remedies.NO_FLAGS)
     size, rule = tensor.total_tensor_size_in_bytes, "total_tensor_size_in_bytes"
     if size is not None and not (is_integer(size) and 0 <= size < 2**64):

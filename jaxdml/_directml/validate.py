@@ -88,7 +88,8 @@ def minimum_feature_level(desc: OperatorDesc) -> FeatureLevel:
       FeatureLevel.
 
     Raises:
-      DescError: if no level allows desc. The error is that at LATEST, or at JAXDML if only JAXDML allows the types.
+      DescError: if no level allows desc. The error is that of `validate` at LATEST, or at JAXDML if only JAXDML allows
+        the types.
 
     Source: https://learn.microsoft.com/windows/ai/directml/dml-feature-level-history
     """

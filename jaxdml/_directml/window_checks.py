@@ -75,7 +75,7 @@ def check_of_filter(desc: Any, kinds: Sequence[str], output: Shape) -> Form:
     channels, ones = output[1], (1,) * (len(output) - 2)
     per_channel = Form((1, channels, *ones), f"one for each of the {channels} output channels")
     # The pages write {1, C, 1, 1} even for 3-D tensors. Their tables allow rank 1, so {C} is allowed, too. {1, 1, 1, C}
-    # would mean one value for each column of the input.
+    # is not allowed: it would mean one value for each column of the input.
     exact = [(channels,), (1, channels, 1, 1)]
     for kind in kinds:
         name = f"Filter{kind}Tensor"
@@ -105,7 +105,7 @@ def pooled_sizes(desc: Any) -> Shape:
 
 
 def check_windows_see_input(desc: Any) -> None:
-    """Checks that no window covers only padding: without padding, the divisor of its mean would be 0."""
+    """Checks that no window covers only padding: its mean leaves padding out and would divide by 0."""
     options = zip(desc.window_size, desc.strides, desc.dilations, desc.start_padding, desc.end_padding, strict=True)
     for size, (window, stride, dilation, start, end) in zip(desc.input_tensor.sizes[2:], options, strict=True):
         if is_symbolic(size):  # the end of the last window is unknown, so only the first is checked

@@ -72,7 +72,7 @@ class Implementation:
 
     def _call(self, *positional: Any, **named: Any) -> Any:
         tensors, statics = self.arguments(positional, named)
-        if jax.config.jax_disable_jit:  # the flag is for the caller's code: an operator stays one operation, as in lax
+        if jax.config.jax_disable_jit:  # the flag is for the caller's code; an operator stays one operation, as in lax
             with jax.disable_jit(False):
                 return self.compute(*tensors, **statics)
         return self.compute(*tensors, **statics)

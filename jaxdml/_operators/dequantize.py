@@ -43,7 +43,7 @@ def dequantize(
 
     Args:
       input: int4, uint4, int8 or uint8 array of rank 1 to 8.
-      scale: number, or float32 or float16 array of input's rank, each of whose sizes divides that of input.
+      scale: number, or float32 or float16 array of input's rank, whose sizes divide input's sizes.
       zero_point: integer, or array of input's type with a shape as for scale; None means the default above.
       feature_level: the feature level that validates the call; see `FeatureLevel`.
 

@@ -78,7 +78,7 @@ def scale_of_input(given: Given, scale: Any) -> type[np.floating]:
 
 
 def scale_of_output(given: Given, scale: Any) -> type[np.floating]:
-    """The type of the output and of the number `scale`: float16 if that is an np.float16, else float32."""
+    """The type of the output and of the number `scale`: float16 if `scale` is an np.float16, else float32."""
     return np.float16 if isinstance(scale, np.float16) else np.float32
 
 

@@ -27,7 +27,8 @@ def prepare_matrix_multiply_b(b: Array) -> PreparedMatrix:
     `quantized_linear_matrix_multiply`, `matrix_multiply_integer` and `matrix_multiply_integer_to_float` accept the
     result as `b`. It is a pytree and works with jit, vmap and scan; pass it to a jitted function as an argument.
 
-    To save it, save its `array` and prepare that after loading; pickle does so itself. To shard it, shard `b` first.
+    To save the result, save its `array`, and prepare this array again after loading; pickle does both by itself. To
+    shard the result, shard `b` first.
     For `jax.export` and `jax.tree.leaves`, prepare under `use_kernels("xla")`: all machines then get the same pytree.
 
     Args:
@@ -56,7 +57,8 @@ def prepare_convolution_filter(filter: Array, *, group_count: int = 1) -> Prepar
     `quantized_linear_convolution` and `convolution_integer` accept the result as filter. It is a pytree and works with
     jit, vmap and scan; pass it to a jitted function as an argument.
 
-    To save it, save its `array` and prepare that after loading; pickle does so itself. To shard it, shard filter first.
+    To save the result, save its `array`, and prepare this array again after loading; pickle does both by itself. To
+    shard the result, shard filter first.
     For `jax.export` and `jax.tree.leaves`, prepare under `use_kernels("xla")`: all machines then get the same pytree.
 
     Args:
@@ -103,7 +105,7 @@ def _validated(operator: str, name: str, value: Any) -> Any:
 
 
 def _is_on_one_device(x: Any) -> bool:
-    """Whether native kernels can read the weights; XLA's kernels compute with weights on several devices."""
+    """Whether native kernels can read the weights. Weights on several devices need XLA's kernels."""
     return isinstance(x, jax.core.Tracer) or len(x.sharding.device_set) == 1
 
 

@@ -42,7 +42,7 @@ def quantize(
 
     Args:
       input: float32 or float16 array of rank 1 to 8.
-      scale: number, or array of input's type and rank, each of whose sizes divides that of input.
+      scale: number, or array of input's type and rank, whose sizes divide input's sizes.
       zero_point: integer, or array of the output's type with a shape as for scale; None means the default above.
       output_dtype: jnp.int4, jnp.uint4, int8 or uint8. Default: the type of a zero_point array, else uint8.
       feature_level: the feature level that validates the call; see `FeatureLevel`.

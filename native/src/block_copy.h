@@ -12,9 +12,9 @@ JAXDML_INLINE int64_t extent_of(const Convolution& one, const Filter& filter, in
   return (outputs - 1) * one.stride[i] + (kernel - 1) * one.dilation[i] + 1;
 }
 
-// The layout of the copy: cells [row][column][channel]. Columns are grouped by their phase modulo the dilation, so that
-// the columns of a dilated kernel are adjacent. The copy has either all input rows of the block, or separate
-// input rows for each output row, whichever are fewer.
+// The layout of the copy: cells [row][column][channel]. Columns are grouped by phase (the column's index modulo the
+// dilation), so that the columns of a dilated kernel are adjacent. The copy has either all input rows of the block, or
+// separate input rows for each output row, whichever are fewer.
 struct Copy {
   bool has_all_rows;
   int64_t output_step, kernel_step;  // copied rows from one output row to the next, and from one kernel row to the next
@@ -41,7 +41,7 @@ JAXDML_INLINE Copy copy_for(const Convolution& one, const Filter& filter, int64_
   copy.phase = ceil_div(extent_of(one, filter, 1, columns), one.dilation[1]);
   copy.channels = filter.channels;
   copy.row_cells = copy.phase * one.dilation[1] * filter.channels;
-  // A run's last dword may extend past the last cell.
+  // Kernels read whole dwords, and the last dword may extend past the last cell.
   copy.cells = round_up(copy.rows(one, filter, rows) * copy.row_cells + kDepth, 64);
   return copy;
 }
@@ -51,7 +51,8 @@ struct Block {
   int64_t row, column, rows, columns;
 };
 
-// Lines of `width` pixels of a copy. Lines are `row` cells apart, and have every step-th column, beginning at `begin`.
+// Lines of pixels of a copy. Each line has `width` pixels, from every step-th column, beginning at `begin`. Lines are
+// `row` cells apart.
 struct Pixels {
   int64_t row, begin, step, width;
 };

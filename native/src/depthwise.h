@@ -1,6 +1,6 @@
 // Depthwise convolutions: each group has one input channel.
 //
-// An output needs few products, so most of the time goes into bringing windows into lanes. Each input channel is copied
+// An output needs few products, so bringing windows into lanes takes most of the time. Each input channel is copied
 // into planes (see planes.h), in which every kernel element reads consecutive positions with one unaligned load. The
 // results of kDepth loads are interleaved into the lanes of a dot product. Sums are exact modulo 2**32.
 #pragma once

@@ -52,7 +52,8 @@ JAXDML_INLINE void each_vector(int64_t first, int64_t last, F&& f) {
   if (i < last) f(i, last - i);
 }
 
-// Returns a pointer from which kCount elements can be read: `copy` if fewer than kCount elements remain.
+// Returns a pointer from which kCount elements can be read. If `from` has fewer, the function copies them to `copy` and
+// returns `copy`.
 template <int64_t kCount, class T>
 JAXDML_INLINE const T* whole(const T* from, int64_t count, T (&copy)[kCount]) {
   if (count == kCount) return from;
@@ -105,7 +106,7 @@ static void add(const Pool& pool, const Sum* problems, int64_t count) {
   });
 }
 
-// The reciprocal needs a bounded dividend: x is clamped to 1024 * scale. Beyond that, every quotient saturates anyway.
+// The reciprocal needs a bounded dividend, so x is clamped to 1024 * scale. Beyond that, all quotients saturate anyway.
 static void quantize_chunk(const Quantization& one, const Divisor& by, bool is_by_reciprocal, int64_t first,
                            int64_t last) {
   const Output output = output_of(one.zero_point, one.is_signed);

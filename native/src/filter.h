@@ -81,7 +81,7 @@ JAXDML_INLINE Packed packed_filter(const Convolution& one) {
   return packed_filter(one.filter, arena);
 }
 
-// Padding at the end makes a packed filter larger than each shard of the filter; see matrix_bytes.
+// Padding at the end makes a whole packed filter larger than the packed form of any shard; see matrix_bytes.
 static int64_t filter_bytes(const Filter& filter) {
   Arena arena = {nullptr, 0};
   packed_filter(filter, arena);

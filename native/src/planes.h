@@ -1,11 +1,12 @@
 // Splits a channel of the input into planes, in which each kernel element reads one contiguous run of bytes.
 //
-// A plane holds the rows and columns of one phase modulo the strides. For output pixel (i, j), kernel element (u, v)
-// reads position i * pitch + j of a plane, plus an offset that depends only on u and v. Planes have padding rows but
-// usually no padding columns: a read beyond a row's end returns another row's bytes, and a mask replaces them with
-// padding. A mask takes as much memory as a row. If the kernel has more columns than the output has rows, masks would
-// take more memory than padding columns, so planes have padding columns instead. Where output rows are narrower than
-// the pitch, the positions between output rows are computed and discarded.
+// A plane holds the rows and columns of one phase: those whose index has one remainder modulo the stride. For output
+// pixel (i, j), kernel element (u, v) reads position i * pitch + j of a plane, plus an offset that depends only on u
+// and v. Where output rows are narrower than the pitch, the positions between output rows are computed and discarded.
+//
+// Planes have padding rows but usually no padding columns: a read beyond a row's end returns another row's bytes, and a
+// mask replaces them with padding. A mask takes as much memory as a row. If the kernel has more columns than the output
+// has rows, masks would take more memory than padding columns, so planes have padding columns instead.
 #pragma once
 
 #include <numeric>

@@ -67,7 +67,7 @@ JAXDML_INLINE void bring_to_lanes(const uint8_t* x, int64_t size, int64_t channe
   I32 all[4] = {};
   for (int64_t c = 0; c < channels; c += kDepth) {
     I32 rows[kDepth], at[4];
-    for (int64_t i = 0; i < kDepth; i++)  // padding: its weights are 0
+    for (int64_t i = 0; i < kDepth; i++)  // channels past the last one have weight 0
       rows[i] = c + i < channels ? load_some(x + (c + i) * size, count) ^ top : I32{};
     interleave_rows(rows, at);
     for (int v = 0; v < 4; v++) {

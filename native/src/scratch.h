@@ -1,4 +1,4 @@
-// Scratch memory that lives for one call, reused from call to call.
+// Scratch memory of a call. Later calls reuse it.
 #pragma once
 
 #include <cstdint>

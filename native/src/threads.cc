@@ -66,7 +66,7 @@ FloatMode::~FloatMode() { _mm_setcsr(saved_); }
 
 Pool pool_of(xla::ffi::ThreadPool& threads, int64_t multiplications) {
   const int64_t most = multiplications / kWorthAThread + 1, number = threads.num_threads();
-  const int64_t all = number < 1 ? 1 : number;  // `number` is 0 if XLA does not know it
+  const int64_t all = number < 1 ? 1 : number;  // XLA says 0 if it does not know the number
   return {all < most ? all : most, run, &threads};
 }
 

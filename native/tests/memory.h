@@ -34,9 +34,9 @@ class Random {
   std::mt19937_64 bits_;
 };
 
-// A buffer of exactly `size` random bytes. It is on the heap, often at an odd address, and AddressSanitizer detects
-// accesses out of bounds; or it is next to an inaccessible page, which also stops the masked loads and stores that
-// sanitizers miss. The destructor checks that the bytes around the buffer in its block of memory are unchanged.
+// A buffer of exactly `size` random bytes. Some buffers are on the heap, often at odd addresses; AddressSanitizer
+// detects accesses outside them. Others are next to an inaccessible page, which also stops the masked loads and stores
+// that sanitizers miss. The destructor checks that the bytes around the buffer in its block of memory are unchanged.
 class Bytes {
  public:
   Bytes(Random& random, int64_t size, int64_t alignment = 1) : size_(size) {

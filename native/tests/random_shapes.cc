@@ -111,7 +111,7 @@ Scales scales(Case& of, Random& random, int64_t count, float near, const Style& 
   return {at, count > 1};
 }
 
-// Scales for a, b and their product with which outputs take most values of a byte.
+// The magnitudes of the scales of a, b and their product. They spread the outputs over most values of a byte.
 struct Magnitudes {
   float a, b, y;
 };
@@ -228,8 +228,9 @@ Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kR
   return of;
 }
 
-// Sets the filter so that the |weights| of each output channel add up to `total`; aborts if it has too few weights. An
-// output channel's signs are all negative (always in the first one), equal in all input channels, or random.
+// Sets the filter so that the |weights| of each output channel add up to `total`; aborts if it has too few weights. The
+// weights of the first output channel are negative. In each other output channel, all weights are negative, or the
+// signs are the same in every input channel, or the signs are random.
 void set_total(Random& random, const Filter& shape, int64_t total, bool is_signed, uint8_t* filter) {
   const int64_t area = shape.rows * shape.columns, depth = shape.channels * area;
   for (int64_t o = 0; o < shape.outputs; o++) {
@@ -245,7 +246,8 @@ void set_total(Random& random, const Filter& shape, int64_t total, bool is_signe
   }
 }
 
-// Fills x with extremes that repeat every four pixels, equal in all channels, which makes transformed values large.
+// Fills x with extremes that repeat every four pixels and are the same in all channels. Such pixels
+// make transformed values large.
 void set_periodic(Random& random, const Convolution& one, uint8_t* x) {
   const int64_t pattern = random.below(1 << 16), size = one.height * one.width;
   for (int64_t i = 0; i < one.batch * one.filter.groups * one.filter.channels * size; i++) {
@@ -274,8 +276,8 @@ void check_scratch(const Kernels& kernels, const std::vector<Convolution>& probl
   }
 }
 
-// `one` gives the shape, attributes, signedness and output type. A nonzero `total` is the sum of |weights| in the first
-// problem, and grows with each further problem.
+// `one` gives the shape, attributes, signedness and output type. If `total` is not 0, it is the sum of |weights| of
+// each output channel in the first problem. Each further problem has a larger sum.
 Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill = Fill::kRandom, int64_t total = 0) {
   const Filter& shape = one.filter;
   const int64_t kernel[2] = {shape.rows, shape.columns}, size[2] = {one.height, one.width};
@@ -616,7 +618,7 @@ Case random_convolution(Random& random) {
   }
 }
 
-// A case for F(m x m, 3 x 3) whose |weights| add up to its bound plus `more`.
+// A case for F(m x m, 3 x 3) whose |weights| add up to the bound of exactness plus `more`.
 Case at_bound(Random& random, int64_t m, const Filter& filter, Fill fill, int64_t more, int64_t count = 1) {
   Convolution one = m == 4 ? convolution_of(random, filter, 1, 18, 18) : convolution_of(random, filter, 1, 8, 10);
   one.type = Type::kInt32;
@@ -709,7 +711,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(2, 2, 3, 3), 1, 4, 4), 2000);
     },
-    // Long kernels over a signal, depthwise; and a kernel that reads two distant ends of a signal.
+    // A long depthwise kernel over a signal, and a kernel that reads two distant places of a signal.
     [](Random& random) {
       Convolution one = convolution_of(random, filter_of(4, 1, 1, 127, 2), 1, 1, 16000);
       one.start[1] = 60;

@@ -53,7 +53,7 @@ def test_there_are_as_many_tensors_as_the_type_and_the_count_say(operator):
             with case(kind, len(wrong)):
                 desc = of(operator, kind, len(wrong), wrong)
                 error = assert_refused(desc, "QuantizationTensors", "quantization_type")
-                assert f"has {len(wrong)} tensors, expected {number}: {kind.name} is a scale" in str(error)
+                assert f"has {len(wrong)} tensors, expected {number}: {kind.name} means a scale" in str(error)
         for wrong in (None, 0, 3 - number, -1, 1.0 * number, str(number), (number,), 2**32):
             with case(kind, wrong):
                 desc = of(operator, kind, wrong, own[:number])

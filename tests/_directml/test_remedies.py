@@ -172,7 +172,7 @@ REMEDIES = (
      {"filter_tensor": i8(6, 4, 3, 2)}),
     (CONVOLUTION, {"bias_tensor": i32(6, 1, 1)}, "give both 3 sizes, or both 4", {"bias_tensor": i32(1, 6, 1, 1)}),
     (CONVOLUTION, {"bias_tensor": f32(1, 6, 1, 1)},
-     "its unit is input_scale * filter_scale: write data_type=DataType.INT32",
+     "a bias is in units of input_scale * filter_scale: write data_type=DataType.INT32",
      {"bias_tensor": i32(1, 6, 1, 1)}),
     (CONVOLUTION, {"filter_tensor": i8(9, 6, 4, 3, 2)},
      "a stack of filters is not a filter: write a desc for one of them", {"filter_tensor": i8(6, 4, 3, 2)}),

@@ -140,9 +140,8 @@ def test_input_and_filter_swapped():
 def test_wide_integers():
     """A type is named where one alone is allowed; int32 may be sums, which are quantized."""
     bias = np.arange(8, dtype=np.int64) * 1000
-    got, _ = with_remedy(
-        convolve, {**CONVOLVE, "bias": bias}, "allows INT32; if INT32 holds its values, write bias.astype(jnp.int32)"
-    )
+    advice = "if all values of bias fit INT32, write bias.astype(jnp.int32)"
+    got, _ = with_remedy(convolve, {**CONVOLVE, "bias": bias}, f"allows INT32; {advice}")
     assert_same_bits(got, reference.quantized_linear_convolution(**{**CONVOLVE, "bias": np.int32(bias)}))
     sums = RNG.integers(-(10**6), 10**6, A.shape, np.int32)
     error = error_of(multiply, **{**MULTIPLY, "a": sums, "a_zero_point": None})
@@ -249,7 +248,7 @@ def test_bfloat16_where_float32_would_not_do_either():
         ):
             wrong()
     image, filter = np.ones((1, 2, 5, 5), np.uint8), np.ones((3, 2, 3, 3), np.int8)
-    with pytest.raises(dml.DescError, match=r"BiasTensor has type bfloat16, .*; its unit is input_scale"):
+    with pytest.raises(dml.DescError, match=r"BiasTensor has type bfloat16, .*; a bias is in units of input_scale"):
         dml.quantized_linear_convolution(image, 0.1, None, filter, 0.1, None, jnp.ones(3, jnp.bfloat16), 0.1, None)
 
 

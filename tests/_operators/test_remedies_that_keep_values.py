@@ -56,8 +56,10 @@ def test_no_cast_changes_the_sign_of_a_zero_point(received, expected):
     ("received", "expected", "condition"),
     [
         ("int8", "int16", ""), ("uint8", "int16", ""), ("uint8", "uint32", ""), ("int16", "int32", ""),
-        ("int8", "uint16", "if UINT16 holds its values, "), ("int32", "uint8", "if UINT8 holds its values, "),
-        ("uint16", "uint8", "if UINT8 holds its values, "), ("uint16", "int8", "if INT8 holds its values, "),
+        ("int8", "uint16", "if all values of zero_point fit UINT16, "),
+        ("int32", "uint8", "if all values of zero_point fit UINT8, "),
+        ("uint16", "uint8", "if all values of zero_point fit UINT8, "),
+        ("uint16", "int8", "if all values of zero_point fit INT8, "),
     ],
 )  # fmt: skip
 def test_a_cast_that_may_lose_a_zero_point_is_told_with_its_condition(received, expected, condition):
@@ -154,7 +156,7 @@ def test_a_filter_with_outputs_last(name, values):
     call |= {"filter_scale": 0.1, "filter_zero_point": None, "bias": None, "output_scale": 9.0}
     call |= {"output_zero_point": 128, name: values}
     error = error_of(dml.quantized_linear_convolution, **call)
-    advice = after(error, "output channels; the filter is [O, I, H, W]: write ")
+    advice = after(error, "output channels; the filter must be [O, I, H, W]: write ")
     call["filter"] = eval(advice.removesuffix(" for an HWIO filter"), {"filter": call["filter"]})
     assert_same_bits(call["filter"], filter)
     assert dml.quantized_linear_convolution(**call).shape == (1, 16, 16, 16)
@@ -172,7 +174,7 @@ def test_one_value_says_nothing_of_the_layout():
 def test_a_filter_of_one_dimension_with_outputs_last():
     x, filter = np.ones((1, 3, 18), np.uint8), np.ones((3, 3, 16), np.int8)
     error = error_of(dml.convolution_integer, x, None, filter, np.ones(16, np.int8))
-    advice = after(error, "output channels; the filter is [O, I, W]: write ")
+    advice = after(error, "output channels; the filter must be [O, I, W]: write ")
     filter = eval(advice.removesuffix(" for a WIO filter"), {"filter": filter})
     assert dml.convolution_integer(x, None, filter, np.ones(16, np.int8)).shape == (1, 16, 16)
 

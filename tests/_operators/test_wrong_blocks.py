@@ -35,13 +35,13 @@ def blocks():
                 yield f"{name} {shape}", operator, changes, error, said + ", that of InputTensor; ", fix
             for shape, axis, padded in (((2, 3, 6), 1, 6), ((1, 1, 4), 2, 8), ((2, 4, 5), 2, 10)):
                 said = f"has Sizes {list(shape)}, which do not divide InputTensor's [2, 4, 6]: all blocks must have "
-                fix = f"; {tensor} is the argument {name}: pad the input to {padded} in dimension {axis}, "
+                fix = f"; {tensor} is the argument {name}; pad the input to {padded} in dimension {axis}, "
                 fix += f"or give a number of values that divides {x.shape[axis]}"
                 changes, error = {"input": x, name: make(*shape)}, (DescError, tensor, "sizes")
                 yield f"{name} {shape}", operator, changes, error, said, fix
             error, fix = (
                 (DescError, tensor, "sizes"),
-                f"{tensor} is the argument {name}: there are more values than elements in dimension 1",
+                f"{tensor} is the argument {name}; there are more values than elements in dimension 1",
             )
             yield f"{name} of too many", operator, {"input": x, name: make(2, 8, 6)}, error, fix
 
@@ -65,7 +65,8 @@ def types_of_blocks():
          "has data type INT4, expected UINT4: a zero point has the type of InputTensor; "
          "give the UINT4 zero point that InputTensor was quantized with"),
         (DEQUANTIZE_BLOCKS, {"input": u8(2, 4, 6).astype("int4"), "zero_point": one.astype(np.int8)}, ZERO_POINT,
-         "has data type INT8, expected INT4: ", "if INT4 holds its values, write zero_point.astype(jnp.int4)"),
+         "has data type INT8, expected INT4: ",
+         "if all values of zero_point fit INT4, write zero_point.astype(jnp.int4)"),
     ):  # fmt: skip
         yield f"{tensor} {said[0]}", operator, changes, (DescError, tensor, "data_type"), *said
     for dtype in (np.int16, np.uint16, np.int32):
@@ -180,7 +181,7 @@ def test_blocks_of_symbolic_sizes(sizes, is_right):
         with pytest.raises(DescError) as error:
             trace(x, scale)
         assert (error.value.tensor, error.value.rule) == (SCALE, "sizes")
-        assert str(error.value).endswith("scale: give dimension 0 size 1 or the size of the input's dimension")
+        assert str(error.value).endswith("scale; give dimension 0 size 1 or the size of the input's dimension")
 
 
 def test_an_output_type_without_a_name_has_no_range():

@@ -78,8 +78,8 @@ def types_of_directml():
     bias = np.zeros(6, np.float32)
     error, said = (
         (DescError, "BiasTensor", "data_type"),
-        "BiasTensor has data type FLOAT32, feature level 6_4 allows INT32; its unit is input_scale * "
-        "filter_scale: write jaxdml.ptq.quantize_bias(bias, input_scale, filter_scale)",
+        "BiasTensor has data type FLOAT32, feature level 6_4 allows INT32; a bias is in units of "
+        "input_scale * filter_scale: write jaxdml.ptq.quantize_bias(bias, input_scale, filter_scale)",
     )
     yield "bias of float32", CONVOLUTION, {"bias": bias}, error, said
 

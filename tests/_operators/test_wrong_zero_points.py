@@ -55,7 +55,7 @@ def wrong_types():
         fixed = {"output_dtype": dtype} if owner == "OutputTensor" else {}
         for other in (np.int64, np.float32):
             said = f"{tensor} has data type {upper(other)}, feature level 6_4 allows "
-            fix = f"; if {upper(dtype)} holds its values, write {name}.astype(jnp.{dtype})"
+            fix = f"; if all values of {name} fit {upper(dtype)}, write {name}.astype(jnp.{dtype})"
             if other == np.float32:
                 fix = not_an_integer(operator, name)
             if operator == QUANTIZE_BLOCKS and other == np.float32:

@@ -128,8 +128,8 @@ def graph(*places):
 
 
 def test_what_runs_in_floats_and_why_stands_out_without_colours():
-    seen = Reader(report.html(graph("integers", "floats", ""), ("a graph", "and more")))
-    assert seen.caption == "a graph: 1 of 2 operators run on integers\nand more"
+    seen = Reader(report.html(graph("integers", "floats", "integers"), ("a graph", "and more")))
+    assert seen.caption == "a graph: 2 of 3 operators run on integers\nand more"
     assert seen.strong == ["n1", "Op1", "floats", "why 1"]
     assert seen.emphasized == [False, False, True, False]
     assert Reader(report.html(graph("", ""), ("a graph",))).caption == "a graph"

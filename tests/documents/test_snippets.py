@@ -68,7 +68,7 @@ def test_snippets_print_what_follows_them(document):
 def test_pages_have_snippets():
     """All but those that list, or say how the inside works."""
     lists = {"docs/index.md", "docs/recipes/index.md", "docs/feature_levels.md", "docs/installing.md"}
-    inside = {"docs/design.md", "docs/onnx_fusing.md"}
+    inside = {"docs/accelerators.md", "docs/design.md", "docs/onnx_fusing.md"}
     names = {f"docs/reference/{name}.md" for name in (*generate.PAGES_OF_OTHERS, "index")}
     assert set(DOCUMENTS) - set(WITH_SNIPPETS) == lists | inside | names
 

@@ -225,7 +225,7 @@ FORMS = {
     "softmax": [
         _softmax((40, 17), -1), _softmax((3, 5, 6, 7), 1), _softmax((3, 5, 6, 7), 2, 12), _softmax((40, 17), 1, 11),
         _softmax((3, 5, 6, 7), 0), _softmax((2, 200), 1), _softmax((50, 1), 1), _softmax((1, 1000), 1),
-        _softmax((4, 12, 16, 16), 3),
+        _softmax((4, 12, 16, 16), 3), _softmax((40, 25), -1),
     ],
     "gemm_uint8": _gemms(np.uint8),
     "gemm_int8": _gemms(np.int8),

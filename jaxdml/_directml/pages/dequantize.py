@@ -15,7 +15,7 @@ class DequantizeDesc(OperatorDesc):
     """DML_DEQUANTIZE_OPERATOR_DESC.
 
     QuantizationTensors holds a scale, or a scale and a zero point, as QuantizationType says. All tensors have the
-    same rank. The sizes of scale and zero point divide the input's: each value belongs to a block of the input.
+    same rank. Scale and zero point have one value for each block of the input, so their sizes divide the input's.
 
     Source: https://learn.microsoft.com/windows/ai/directml/api/ns-directml-dml_dequantize_operator_desc
     """

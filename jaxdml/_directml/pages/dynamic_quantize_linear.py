@@ -14,7 +14,8 @@ from jaxdml._directml.size_checks import check_sizes
 class DynamicQuantizeLinearDesc(OperatorDesc):
     """DML_DYNAMIC_QUANTIZE_LINEAR_OPERATOR_DESC.
 
-    OutputTensor has the sizes of InputTensor. Its scale and zero point have one element and InputTensor's rank.
+    OutputTensor has the sizes of InputTensor. OutputScaleTensor and OutputZeroPointTensor have one element and
+    InputTensor's rank.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_dynamic_quantize_linear_operator_desc
     """

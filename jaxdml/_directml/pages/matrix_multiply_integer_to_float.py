@@ -16,8 +16,9 @@ class MatrixMultiplyIntegerToFloatDesc(OperatorDesc):
     """DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT_OPERATOR_DESC.
 
     ATensor is [..., M, K], BTensor [..., K, N], BiasTensor and OutputTensor [..., M, N]. Scales and zero points have
-    one element; A's may be per row, [1, 1, M, 1], and B's per column, [1, 1, 1, N]. They all have the same rank. Zero
-    points and bias may be None. The page's OutputScaleTensor and OutputZeroPointTensor are not in directml.h.
+    one element; A's may be per row, [1, 1, M, 1], and B's per column, [1, 1, 1, N]. All scales and zero points
+    have the same rank. Zero points and bias may be None. The page also lists OutputScaleTensor and
+    OutputZeroPointTensor, which directml.h does not have.
 
     Source: https://learn.microsoft.com/windows/ai/directml/api/ns-directml-dml_matrix_multiply_integer_to_float_operator_desc
     """

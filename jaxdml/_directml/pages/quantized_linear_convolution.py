@@ -75,7 +75,7 @@ def _check(desc: QuantizedLinearConvolutionDesc) -> None:
 def _steps(bias: TensorDesc) -> str | Remedy | None:
     if not bias.data_type.name.startswith("FLOAT"):
         return None
-    advice = "its unit is input_scale * filter_scale: "
+    advice = "a bias is in units of input_scale * filter_scale: "
     return Remedy(
         advice + "write jaxdml.ptq.quantize_bias(bias, input_scale, filter_scale)",
         advice + "write data_type=DataType.INT32",

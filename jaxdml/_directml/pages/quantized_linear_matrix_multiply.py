@@ -15,8 +15,8 @@ class QuantizedLinearMatrixMultiplyDesc(OperatorDesc):
     """DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY_OPERATOR_DESC.
 
     ATensor is [..., M, K], BTensor [..., K, N], OutputTensor [..., M, N]. Scales and zero points have one element;
-    those of A and the output may be per row, [1, 1, M, 1], and those of B per column, [1, 1, 1, N]. They all have the
-    same rank. Zero points may be None.
+    those of A and the output may be per row, [1, 1, M, 1], and those of B per column, [1, 1, 1, N]. All scales and
+    zero points have the same rank. Zero points may be None.
 
     Source: https://learn.microsoft.com/windows/win32/api/directml/ns-directml-dml_quantized_linear_matrix_multiply_operator_desc
     """

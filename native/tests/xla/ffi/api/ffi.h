@@ -1,4 +1,5 @@
-// A replacement for the part of XLA that threads.cc uses, a thread pool. The tests run the real threads.cc without XLA.
+// A thread pool that replaces XLA's, the only part of XLA that threads.cc uses. With it, the tests run the real
+// threads.cc without XLA.
 #pragma once
 
 #include <condition_variable>
