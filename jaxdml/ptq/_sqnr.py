@@ -30,12 +30,15 @@ class LayerError:
       operator: the primitives that the layer computes.
       own: the ratio in dB if the layer's inputs are exact; infinity if there is no error.
       so_far: the ratio in dB in the model, with the errors of this layer and of all earlier layers.
+      clipped: the share of the layer's exact values beyond the calibrated range, from 0 to 1: more than half a step
+        beyond the least or the greatest number that the layer's integers represent. None if its results are floats.
     """
 
     name: str
     operator: str
     own: float
     so_far: float
+    clipped: float | None
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,12 @@ class Sqnr:
 
     def _table(self) -> Table:
         """A row for each layer and output."""
-        header = ("layer", "computes", "own dB", "dB so far")
-        rows = [(each.name, each.operator, f"{each.own:.1f}", f"{each.so_far:.1f}") for each in self.layers]
-        rows += [(f"output {number}", "", "", f"{each:.1f}") for number, each in enumerate(self.outputs)]
+        header = ("layer", "computes", "own dB", "dB so far", "clipped")
+        rows = [
+            (each.name, each.operator, f"{each.own:.1f}", f"{each.so_far:.1f}", _percent(each.clipped))
+            for each in self.layers
+        ]
+        rows += [(f"output {number}", "", "", f"{each:.1f}", "") for number, each in enumerate(self.outputs)]
         return Table("signal to quantization noise: more is better", header, rows, numbers=header[2:])
 
     def _repr_html_(self) -> str:
@@ -92,6 +98,10 @@ class Sqnr:
         return axes
 
 
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.1%}"
+
+
 def _finite(ratio: float) -> float:
     return ratio if math.isfinite(ratio) else math.nan
 
@@ -119,9 +129,9 @@ def sqnr_of(
         so_far = evaluate(nodes[1], {**quantized.constants, **given})
         own, measured = {**quantized.constants, **given}, dict[str, Any]()
 
-        def measure(name: str, held: str) -> None:
+        def measure(name: str, held: str, clipped: Any = None) -> None:
             labels[name] = _label(name, makers, constants)
-            measured[name] = _powers(own[held], exact[name]), _powers(so_far[held], exact[name])
+            measured[name] = _powers(own[held], exact[name]), _powers(so_far[held], exact[name]), clipped
 
         # The exact value then replaces the measured value, and is quantized first if the measured value was.
         for node in nodes[1]:
@@ -132,16 +142,19 @@ def sqnr_of(
                 own[output] = exact[output]
             elif node.operator.kind == DEQUANTIZE and node.inputs[0] not in quantized.constants:
                 name = of_dequantized[output]
-                measure(name, output)
                 scale, zero_point = own[node.inputs[1]], own[node.inputs[2]]
                 value, dtype = exact[name].astype(jnp.float32), zero_point.dtype
+                measure(name, output, _clipped(value, scale, zero_point))
                 own[node.inputs[0]] = directml.to_integers(value, scale, zero_point, axis=1, dtype=dtype)
                 own[output] = directml.to_floats(own[node.inputs[0]], scale, zero_point, axis=1)
         pairs = zip(quantized.outputs, floats.outputs, strict=True)
         return measured, [_powers(so_far[ours], exact[theirs]) for ours, theirs in pairs]
 
     measured, outputs = jax.device_get(powers(dict(constants), dict(inputs)))
-    layers = [LayerError(*labels[name], *map(_ratio, measured[name])) for name in labels]
+    layers = [
+        LayerError(*labels[name], _ratio(own), _ratio(so_far), None if clipped is None else float(clipped))
+        for name, (own, so_far, clipped) in ((name, measured[name]) for name in labels)
+    ]
     return Sqnr(tuple(layers), tuple(map(_ratio, outputs)))
 
 
@@ -181,6 +194,15 @@ def _float_results(graph: Graph) -> set[str]:
         if not any(reader.operator.kind == QUANTIZE for reader in readers.get(name, [])):
             found.add(end)
     return found
+
+
+def _clipped(value: Any, scale: Any, zero_point: Any) -> Any:
+    """The share of values more than half a step beyond the ends of the grid."""
+    info = jnp.iinfo(zero_point.dtype)
+    ends = (jnp.full(value.shape, end, zero_point.dtype) for end in (info.min, info.max))
+    least, greatest = (directml.to_floats(end, scale, zero_point, axis=1) for end in ends)
+    step = (greatest - least) / (info.max - info.min)
+    return jnp.sum((value < least - step / 2) | (value > greatest + step / 2)) / max(value.size, 1)
 
 
 def _powers(value: Any, exact: Any) -> Any:

@@ -97,14 +97,29 @@ def test_floats_have_no_error():
     assert model.sqnr(PARAMS, X).outputs[1] > 120
 
 
+def test_the_clipped_share_is_that_of_values_beyond_the_calibrated_range():
+    model, x = of_two_layers(), 2 * X
+    layers = {layer.name: layer for layer in model.sqnr(PARAMS, x).layers}
+    for name, calibrated, given in (("input_0", X, x), ("first", apply(PARAMS, X)[1], apply(PARAMS, x)[1])):
+        low, high = min(calibrated.min(), 0), calibrated.max()
+        step = (high - low) / 255
+        low = -np.rint(-low / step) * step  # the zero point is an integer
+        share = np.mean((given < low - step / 2) | (given > low + 255.5 * step))
+        assert 0.01 < share < 0.5
+        assert layers[name].clipped == pytest.approx(share, abs=2 / given.size), name
+    assert layers["last"].clipped is None  # its results are floats
+    assert {layer.clipped for layer in model.sqnr(PARAMS, X).layers} == {0, None}
+
+
 def test_the_table():
     found = quantized("plain").sqnr(network("plain").params, *network("plain").make_inputs(4))
     header, line, *rows = str(found).splitlines()
-    assert re.fullmatch(r"layer +computes +own dB +dB so far", header)
+    assert re.fullmatch(r"layer +computes +own dB +dB so far +clipped", header)
     assert set(line) == {"-"}
     assert [row.split()[0] for row in rows] == [*(layer.name for layer in found.layers), "output"]
     for row, layer in zip(rows, found.layers, strict=False):
-        assert row.split()[-2:] == [f"{layer.own:.1f}", f"{layer.so_far:.1f}"]
+        clipped = [] if layer.clipped is None else [f"{layer.clipped:.1%}"]
+        assert row.split()[-2 - len(clipped) :] == [f"{layer.own:.1f}", f"{layer.so_far:.1f}", *clipped]
     assert rows[-1].split()[-1] == f"{found.outputs[0]:.1f}"
     names = [layer.name for layer in found.layers]
     assert {"unit_1", "unit_2", "head"} <= set(names)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxdml as dml
+from jaxdml._arithmetic.square_root import square_root
 
 U8, S8, FLOAT, HALF, SCALE = jnp.uint8, jnp.int8, jnp.float32, jnp.float16, np.float32(0.02)
 FINE, COARSE, ZERO, SIGNED_ZERO = np.float32(0.01), np.float32(0.5), np.uint8(121), np.int8(3)
@@ -71,6 +72,7 @@ def elementwise() -> Iterator[Case]:
     fake = partial(case, "fake_quantize")
     yield fake("constant scale", x, SCALE, ZERO)
     yield fake("traced scale, one per row", x, of(FLOAT, *column), of(S8, *column))
+    yield Case("square root", "float32", lambda: (square_root, (x,)), is_quick=True)
 
 
 def blocks() -> Iterator[Case]:

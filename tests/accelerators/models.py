@@ -1,6 +1,7 @@
 """Whole models that are compiled: the example network in int8, one from jaxdml.ptq, one from an .onnx file."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax
 
 import jaxdml as dml
 from accelerators.cases import Case
+from benchmarks import case, network
 from jaxdml.examples import digits
 
 BATCH = 8
@@ -41,8 +43,16 @@ def _onnx() -> Any:
     return model.apply, shapes((model.params, _images()))
 
 
+def _benchmarked(make: Callable[..., case.Case]) -> Any:
+    """A network of the benchmarks, on one image of 224 x 224, with traced weights."""
+    run, arguments = make(1, peers="").jitted[case.PLAIN]
+    return run, shapes(arguments)
+
+
 def of_models() -> Iterator[Case]:
     yield Case("digits", "int8 network, traced parameters", _example, is_quick=True)
     yield Case("digits", "int8 network, constant parameters", _example_with_constants)
     yield Case("digits", "quantized by jaxdml.ptq", _quantized)
     yield Case("digits", "digits.onnx", _onnx)
+    yield Case("ResNet-18", "hand-written", partial(_benchmarked, network.network))
+    yield Case("MobileNetV2", "hand-written", partial(_benchmarked, network.mobilenet))

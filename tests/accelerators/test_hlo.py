@@ -73,12 +73,33 @@ def test_what_rounds_as_the_formulas_do_is_allowed(line):
 def test_a_division_of_mantissas_that_gives_an_integer_is_the_candidate_that_integers_correct(line, fused):
     body = f"{MANTISSAS}\n  %near = f32[8]{{0}} {line}\n  {SCALED}"
     assert judged(body, fused) == []
-    assert verdict.divisions_are_corrected(hlo.Program(program(body, fused)))
+    assert verdict.corrected(hlo.Program(program(body, fused))) == {"divide"}
+
+
+def test_a_square_root_of_a_shifted_mantissa_that_gives_an_integer_is_a_candidate_too():
+    body = f"""{MANTISSAS}
+  %n.3 = s32[8]{{0}} shift-left(%n.1, %m)
+  %n.4 = f32[8]{{0}} convert(%n.3)
+  %near = f32[8]{{0}} sqrt(%n.4)
+  {SCALED}"""
+    assert judged(body) == []
+    assert verdict.corrected(hlo.Program(program(body))) == {"sqrt"}
+
+
+@pytest.mark.parametrize("root", ["%x", "%n.2", "%n.3"])  # of any float, of what is not shifted, of any integer
+def test_any_other_square_root_is_refused(root):
+    body = f"""{MANTISSAS}
+  %n.3 = f32[8]{{0}} convert(%n)
+  %near = f32[8]{{0}} sqrt({root})
+  {SCALED}"""
+    assert judged(body) == ["sqrt f32"]
+    assert verdict.corrected(hlo.Program(program(body))) == set()
 
 
 @pytest.mark.parametrize(("divided", "then"), [
     ("%x, %m.2", SCALED),  # not of integers
     ("%n.3, %m.2", SCALED),  # of any integers
+    ("%n.5, %m.2", SCALED),  # of a shifted mantissa
     ("%n.2, %zeros", SCALED),  # by a constant that is none of a mantissa's values
     ("%n.2, %m.2", "ROOT %z = f32[8]{0} round-nearest-even(%near)"),
     ("%n.2, %m.2", "ROOT %z = f32[8]{0} multiply(%near, %x)"),  # to a float
@@ -87,15 +108,17 @@ def test_a_division_of_mantissas_that_gives_an_integer_is_the_candidate_that_int
 def test_any_other_division_is_refused(divided, then):
     body = f"""{MANTISSAS}
   %n.3 = f32[8]{{0}} convert(%n)
+  %n.4 = s32[8]{{0}} shift-left(%n.1, %m)
+  %n.5 = f32[8]{{0}} convert(%n.4)
   %zeros = f32[8]{{0}} broadcast(%zero), dimensions={{}}
   %near = f32[8]{{0}} divide({divided})
   {then}"""
     assert judged(body) == ["divide f32"]
-    assert not verdict.divisions_are_corrected(hlo.Program(program(body)))
+    assert verdict.corrected(hlo.Program(program(body))) == set()
 
 
 def test_without_a_division_none_is_corrected():
-    assert not verdict.divisions_are_corrected(hlo.Program(program("ROOT %z = f32[8]{0} add(%x, %y)")))
+    assert verdict.corrected(hlo.Program(program("ROOT %z = f32[8]{0} add(%x, %y)"))) == set()
 
 
 @pytest.mark.parametrize(("line", "complaints"), [

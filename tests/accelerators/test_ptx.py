@@ -8,8 +8,8 @@ from accelerators import allowed, ptx, verdict
 from accelerators.snippets import MATRIX, kernel
 
 
-def complaints(body, divisions_are_corrected=False):
-    return list(verdict.of_kernels(ptx.kernels(kernel(body)), divisions_are_corrected))
+def complaints(body, corrected=()):
+    return list(verdict.of_kernels(ptx.kernels(kernel(body)), corrected))
 
 
 def test_a_kernel_is_read():
@@ -61,9 +61,11 @@ def test_saturation_calls_and_other_matrices_are_refused(opcode):
     assert opcode in complaints(f"mov.b32 %r9, 0; {opcode} {{%r5}}, {{%r6}}, {{%r7}}, {{%r9}};")
 
 
-def test_an_approximate_division_is_allowed_as_the_candidate_that_integers_correct():
-    assert complaints("div.full.f32 %f1, %f2, %f3;", divisions_are_corrected=True) == []
-    assert complaints("div.approx.f32 %f1, %f2, %f3;", divisions_are_corrected=True) == ["div.approx.f32"]
+def test_an_approximation_is_allowed_as_the_candidate_that_integers_correct():
+    assert complaints("div.full.f32 %f1, %f2, %f3;", corrected={"divide"}) == []
+    assert complaints("div.approx.f32 %f1, %f2, %f3;", corrected={"divide"}) == ["div.approx.f32"]
+    assert complaints("sqrt.approx.f32 %f1, %f2;", corrected={"sqrt"}) == []
+    assert complaints("sqrt.approx.f32 %f1, %f2;", corrected={"divide"}) == ["sqrt.approx.f32"]
 
 
 @pytest.mark.parametrize(("before", "sums", "is_right"), [

@@ -1,13 +1,14 @@
 """Judges what a compiler made, by what is allowed. Each complaint is a short text; a program without one passes."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from accelerators import allowed, hlo, ptx
 from accelerators.hlo import Instruction, Program
 
 REDUCTIONS = {"reduce", "reduce-window", "all-reduce", "reduce-scatter", "scan", "select-and-scatter", "scatter"}
+CANDIDATES = {"divide": "div.full.f32", "sqrt": "sqrt.approx.f32"}  # operations that err, and their PTX
 
 
 class Compiled(NamedTuple):
@@ -31,7 +32,7 @@ def complaints(made: Compiled, is_gpu: bool) -> Counter[str]:
     found += Counter(of_reductions(made.optimized))
     if is_gpu:
         found += Counter(of_steps(made))
-        found += Counter(of_kernels(made.kernels, divisions_are_corrected(made.optimized)))
+        found += Counter(of_kernels(made.kernels, corrected(made.optimized)))
     else:
         found += Counter(of_floats(made.optimized))
     return found
@@ -80,19 +81,22 @@ def of_floats(program: Program) -> Iterator[str]:
             continue
         if each.has_floats or any(operand.has_floats for operand in operands):
             text = f"{each.opcode} {each.dtype}" + (f"<-{operands[0].dtype}" if each.opcode == "convert" else "")
-            if not allowed.allows(allowed.HLO, text) and not (each.opcode == "divide" and is_corrected(program, each)):
+            if not allowed.allows(allowed.HLO, text) and not (
+                each.opcode in CANDIDATES and is_corrected(program, each)
+            ):
                 yield text
 
 
-def is_corrected(program: Program, division: Instruction) -> bool:
-    """Whether a division is one of mantissas and gives an integer, as the candidate that integers correct.
+def is_corrected(program: Program, candidate: Instruction) -> bool:
+    """Whether a division or a square root is of mantissas and gives an integer, which integers then correct.
 
-    docs/numerics.md proves that it may err by a few units in the last place.
+    docs/numerics.md proves that the candidate may err by a few units in the last place.
     """
-    scaled = program.readers(division)
+    scaled = program.readers(candidate)
     read = [reader for product in scaled for reader in program.readers(product)]
+    is_expected = _is_mantissa if candidate.opcode == "divide" else _is_shifted_mantissa
     return (
-        all(_is_mantissa(program, origin) for each in program.operands(division) for origin in program.origins(each))
+        all(is_expected(program, origin) for each in program.operands(candidate) for origin in program.origins(each))
         and bool(read)
         and all(each.opcode == "multiply" for each in scaled)
         and all(each.opcode == "convert" and each.dtype == "s32" for each in read)
@@ -103,23 +107,32 @@ def _is_mantissa(program: Program, value: Instruction) -> bool:
     """Whether a float is an integer of 2**23 to 2**24 - 1: a constant, or bits of which the highest of 24 is set."""
     if value.opcode == "constant":
         return value.shape == () and 2**23 <= float(value.text) < 2**24
+    return value.opcode == "convert" and _is_24_bits(program, *program.origins(program.operands(value)[0]))
+
+
+def _is_shifted_mantissa(program: Program, value: Instruction) -> bool:
+    """Whether a float is such bits, shifted left."""
     if value.opcode != "convert":
         return False
     (integer,) = program.origins(program.operands(value)[0])
+    return integer.opcode == "shift-left" and _is_24_bits(program, *program.origins(program.operands(integer)[0]))
+
+
+def _is_24_bits(program: Program, integer: Instruction) -> bool:
     ends = [origin for each in program.operands(integer) for origin in program.origins(each)]
     return integer.opcode == "or" and any(end.opcode == "constant" and end.text == str(2**23) for end in ends)
 
 
-def of_kernels(kernels: Iterable[ptx.Kernel], divisions_are_corrected: bool) -> Iterator[str]:
-    """Instructions of PTX; a division that is an approximation may be there if the program has corrected ones alone."""
+def of_kernels(kernels: Iterable[ptx.Kernel], corrected: Collection[str]) -> Iterator[str]:
+    """Instructions of PTX. An approximation may be there if all of its kind in the program are corrected."""
+    approximations = {CANDIDATES[opcode] for opcode in corrected}
     for kernel in kernels:
         for each in kernel.instructions:
             if each.is_matrix:
                 if not allowed.allows(allowed.PTX_MATRICES, each.opcode):
                     yield each.opcode
             elif each.has_floats:
-                is_candidate = each.opcode == "div.full.f32" and divisions_are_corrected
-                if not is_candidate and not allowed.allows(allowed.PTX, each.opcode):
+                if each.opcode not in approximations and not allowed.allows(allowed.PTX, each.opcode):
                     yield each.opcode
             elif not allowed.INTEGERS_REFUSED.isdisjoint(each.words):
                 yield each.opcode
@@ -127,6 +140,7 @@ def of_kernels(kernels: Iterable[ptx.Kernel], divisions_are_corrected: bool) -> 
             yield f"{each.opcode} that does not begin with zeros"
 
 
-def divisions_are_corrected(program: Program) -> bool:
-    divisions = [each for each in program if each.opcode == "divide" and each.has_floats]
-    return bool(divisions) and all(is_corrected(program, each) for each in divisions)
+def corrected(program: Program) -> set[str]:
+    """Those of `CANDIDATES` that the program has, and all of them corrected."""
+    found = {opcode: [each for each in program if each.opcode == opcode and each.has_floats] for opcode in CANDIDATES}
+    return {opcode for opcode, all_of in found.items() if all_of and all(is_corrected(program, e) for e in all_of)}

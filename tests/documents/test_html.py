@@ -22,7 +22,7 @@ CONVOLVE = dml.desc_of(
     dml.quantized_linear_convolution, np.zeros((1, 2, 5, 5), np.uint8), 0.1, 3, np.zeros((3, 2, 3, 3), np.int8), 0.1,
     None, None, 0.5, 5, strides=2,
 )  # fmt: skip
-RATIOS = dml.ptq.Sqnr((dml.ptq.LayerError(SCRIPT, "add", float("inf"), 37.04),), (36.96,))
+RATIOS = dml.ptq.Sqnr((dml.ptq.LayerError(SCRIPT, "add", float("inf"), 37.04, 0.0123),), (36.96,))
 
 
 class Reader(html.parser.HTMLParser):
@@ -154,8 +154,8 @@ def test_a_cell_of_a_page_keeps_its_bars():
 def test_numbers_stand_under_one_another():
     text = RATIOS._repr_html_()
     assert '<th scope="col" class="number">own dB</th><th scope="col" class="number">dB so far</th>' in text
-    assert '<td class="number">inf</td><td class="number">37.0</td>' in text
-    assert text.count('class="number"') == 6
+    assert '<td class="number">inf</td><td class="number">37.0</td><td class="number">1.2%</td>' in text
+    assert text.count('class="number"') == 9
 
 
 def test_a_large_table_scrolls_in_a_box_of_its_own():
