@@ -11,6 +11,7 @@ and that of the model over it, both jitted and measured in turns.
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from benchmarks.timing import interleaved, median
 from benchmarks.zoo_models import MODELS
 from jaxdml import ptq
 
+RESULTS = Path(__file__).parent / "results"
 CONTRACTIONS = ("conv_general_dilated", "dot_general")
 HEAD = ("network", "on integers", "dB", "dB, dynamic", "batches", "quantize, s", "MiB", "float32, ms", "int8 / float32")
 
@@ -112,24 +114,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, action="append", help="default: all")
     parser.add_argument("--seconds", type=float, default=4, help="of timing, for each network")
-    parser.add_argument("--json", type=Path, help="where to write what was measured")
+    parser.add_argument("--publish", metavar="NAME", help="write the table and JSON to benchmarks/results")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
         print(json.dumps(measured(options.model[0], options.seconds)))
         return
-    found = {}
-    print("| " + " | ".join(HEAD) + " |\n|" + " --- |" * len(HEAD))
+    found, table = {}, ["| " + " | ".join(HEAD) + " |", "|" + " --- |" * len(HEAD)]
+    print(*table, sep="\n")
     for name in options.model or MODELS:
         command = [sys.executable, "-m", "benchmarks.zoo", "--here", "--model", name, "--seconds", str(options.seconds)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        unfiltered = os.environ | {"JAX_TRACEBACK_FILTERING": "off"}  # the last line of a traceback is then the error
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=unfiltered)
         if done.returncode:
-            print(f"| {name} | {done.stderr.strip().splitlines()[-1]} |", flush=True)
-            continue
-        found[name] = json.loads(done.stdout.splitlines()[-1])
-        print(row(name, found[name]), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps({"environment": environment(), "networks": found}, indent=1) + "\n")
+            table.append(f"| {name} | {done.stderr.strip().splitlines()[-1]} |")
+        else:
+            found[name] = json.loads(done.stdout.splitlines()[-1])
+            table.append(row(name, found[name]))
+        print(table[-1], flush=True)
+    if options.publish:
+        publish(options.publish, found, table)
+
+
+def publish(name: str, found: dict[str, Any], table: list[str]) -> None:
+    """Writes what was measured as JSON, and the table as a page."""
+    machine = environment()
+    text = json.dumps({"environment": machine, "networks": found}, indent=1)
+    (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    packages = ", ".join(f"{package} {version}" for package, version in machine["packages"].items())
+    facts = f"{machine['processor']}, {machine['threads']} threads, {machine['kernels']}; {packages}."
+    page = ["# Networks that others wrote", "", facts, "", *table]
+    (RESULTS / f"{name}.md").write_text("\n".join(page) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
