@@ -6,6 +6,7 @@ The choice between methods follows XLA's source. Tests lower the methods; they h
 from collections.abc import Sequence
 
 import jax
+from jax import lax
 
 from jaxdml._arithmetic import windows
 from jaxdml._arithmetic.prepared import PreparedFilter
@@ -14,4 +15,6 @@ from jaxdml._arithmetic.prepared import PreparedFilter
 def conv(x: jax.Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> jax.Array:
     """Shifted products for a depthwise filter, else a matrix product for each group."""
     form = windows.depthwise if windows.suits_depthwise(filter) else windows.matrix
-    return form(x, filter, strides, dilations)
+    # Without the barrier XLA:GPU fuses the conversion of x to int8 into the product of a 1 x 1 filter. It compiles such
+    # products of some sizes without tensor cores, and refuses others ("failed to translate module to LLVM IR").
+    return form(lax.optimization_barrier(x), filter, strides, dilations)

@@ -128,6 +128,8 @@ def convolutions() -> Iterator[Case]:
     yield conv("one scale per channel", x, *steps, f, of(FLOAT, 48), of(S8, 48), bias, *steps, **same)
     yield conv("stride 2, dilation 2", x, SCALE, ZERO, f, FINE, None, None, *to, strides=2, dilations=2, **same)
     yield conv("1 x 1", x, SCALE, ZERO, of(S8, 48, 32, 1, 1), FINE, SIGNED_ZERO, None, *to)
+    wide, narrow = of(U8, 1, 96, 56, 56), of(S8, 24, 96, 1, 1)
+    yield conv("1 x 1, 56 x 56", wide, SCALE, ZERO, narrow, FINE, None, None, *to, is_quick=True)
     yield conv("uint8 filter", x, SCALE, ZERO, of(U8, 48, 32, 3, 3), FINE, ZERO, None, *to)
     signed = of(S8, 2, 32, 14, 14)
     yield conv("int8, no zero points", signed, SCALE, None, f, FINE, None, None, COARSE, None, **same)
