@@ -3,6 +3,7 @@
 The choice between methods follows XLA's source. Tests lower the methods; they have not run on a GPU.
 """
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -14,7 +15,9 @@ from jaxdml._arithmetic.prepared import PreparedFilter
 
 def conv(x: jax.Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> jax.Array:
     """Shifted products for a depthwise filter, else a matrix product for each group."""
+    if math.prod(filter.shape[2:]) == 1:
+        # Without the barrier XLA:GPU fuses the conversion of x to int8 into the product. It compiles such products of
+        # some sizes without tensor cores, and refuses others ("failed to translate module to LLVM IR").
+        x = lax.optimization_barrier(x)
     form = windows.depthwise if windows.suits_depthwise(filter) else windows.matrix
-    # Without the barrier XLA:GPU fuses the conversion of x to int8 into the product of a 1 x 1 filter. It compiles such
-    # products of some sizes without tensor cores, and refuses others ("failed to translate module to LLVM IR").
-    return form(lax.optimization_barrier(x), filter, strides, dilations)
+    return form(x, filter, strides, dilations)

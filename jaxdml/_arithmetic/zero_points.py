@@ -6,6 +6,7 @@ addition and multiplication are associative and distributive.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import int8
-from jaxdml._arithmetic.platforms import int8_dot
+from jaxdml._arithmetic import cpu
 from jaxdml._arithmetic.sharding import out_sharding
 
 Array = jax.Array
@@ -44,26 +44,46 @@ def _int32(depth: Any) -> Any:
 
 
 def sums_of_columns(b: Array) -> Array:
-    """The sums of int8 [..., K, N] over K: int32 [..., 1, N].
+    """The sums of int8 [..., K, N] over K: int32 [..., 1, N]."""
 
-    A product with ones uses the int8 kernel; for a reduction XLA:CPU first writes b to memory in int32. There are four
-    rows of ones because XLA:CPU has no kernel for outputs of 2 x 2.
-    """
-    ones = _ones(b, (*b.shape[:-2], 4, b.shape[-2]), b.ndim - 2)
-    return lax.slice_in_dim(int8_dot(ones, b), 0, 1, axis=-2)
+    def by_product(b: Array) -> Array:
+        ones = _ones(b, (*b.shape[:-2], 4, b.shape[-2]), b.ndim - 2)
+        return lax.slice_in_dim(cpu.dot(ones, b, "KN"), 0, 1, axis=-2)
+
+    return _sums(b, by_product, b.ndim - 2)
 
 
 def sums_of_rows(a: Array) -> Array:
-    """The sums of int8 [..., M, K] over K: int32 [..., M, 1]. See `sums_of_columns`."""
-    ones = _ones(a, (*a.shape[:-2], 4, a.shape[-1]), a.ndim - 1)
-    return lax.slice_in_dim(int8_dot(a, ones, "NK"), 0, 1, axis=-1)
+    """The sums of int8 [..., M, K] over K: int32 [..., M, 1]."""
+
+    def by_product(a: Array) -> Array:
+        ones = _ones(a, (*a.shape[:-2], 4, a.shape[-1]), a.ndim - 1)
+        return lax.slice_in_dim(cpu.dot(a, ones, "NK"), 0, 1, axis=-1)
+
+    return _sums(a, by_product, a.ndim - 1)
 
 
 def sums_of_filters(values: Array) -> Array:
-    """Sums of int8 filters [O, C / groups, *kernel]: int32 [O]. For a single filter XLA:CPU compiles a scalar loop."""
+    """Sums of int8 filters [O, C / groups, *kernel]: int32 [O]."""
     rows = lax.reshape(values, (len(values), math.prod(values.shape[1:])))
-    total = int8.product(rows, _ones(rows, (4, rows.shape[1]), 1), "NK")
-    return lax.squeeze(lax.slice_in_dim(total, 0, 1, axis=1), (1,))
+    return lax.squeeze(sums_of_rows(rows), (1,))
+
+
+def _sums(x: Array, by_product: Callable[[Array], Array], axis: int) -> Array:
+    """The sums of int8 x over an axis, which becomes 1.
+
+    On a CPU a product with ones uses the int8 kernel; for a reduction XLA:CPU first writes x to memory in int32. There
+    are four rows of ones because XLA:CPU has no kernel for outputs of 2 x 2. Compilers for accelerators fuse the
+    reduction, and their estimates for it are lower than for a second product.
+    """
+    result: Array = lax.platform_dependent(x, cpu=by_product, default=partial(reduced, axis=axis))
+    return result
+
+
+def reduced(x: Array, axis: int) -> Array:
+    """The sums of int8 x over an axis, which becomes 1, in int32."""
+    total = lax.reduce(lax.convert_element_type(x, jnp.int32), np.int32(0), lax.add, (axis,))
+    return lax.expand_dims(total, (axis,))
 
 
 def _ones(x: Array, shape: tuple[int, ...], depth: int) -> Array:

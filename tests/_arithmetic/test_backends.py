@@ -12,6 +12,7 @@ from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY, Case
 from helpers.compare import assert_same_bits
 from helpers.marks import on_xla_alone, rest_rarely
 from jaxdml._arithmetic import contractions, cuda, int8, int32, platforms, tpu
+from jaxdml._arithmetic.zero_points import reduced
 
 pytestmark = on_xla_alone
 
@@ -136,5 +137,11 @@ def test_an_arrangement_is_used_and_undone(matrix, filter, monkeypatch):
             assert_same_bits(jax.jit(partial(body, case))(*arguments), case.expected)
 
 
-def test_a_program_chooses_once_for_each_contraction_and_quotient():
-    assert str(jax.make_jaxpr(lambda: body(CASES["conv"]))()).count("platform_index") == 2
+def test_a_program_chooses_once_for_each_contraction_sum_and_quotient():
+    assert str(jax.make_jaxpr(lambda: body(CASES["conv"]))()).count("platform_index") == 3
+
+
+def test_sums_of_other_platforms():
+    x = np.random.default_rng(0).integers(-128, 128, (3, 5, 7), np.int8)
+    for axis in range(3):
+        assert_same_bits(reduced(x, axis), x.sum(axis, dtype=np.int32, keepdims=True))
