@@ -7,7 +7,7 @@ IN_VENV := .venv/bin/python
 THIS := $(firstword $(MAKEFILE_LIST))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs test-accelerators mutants bench docs site native-sanitize lint notebooks clean
+.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs test-accelerators mutants bench docs site native-sanitize native-fuzz lint notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -63,6 +63,13 @@ native-sanitize:  ## run the native kernels on random shapes under sanitizers
 	$(CMAKE) -S native -B build/native-tsan -DJAXDML_TSAN=ON
 	$(CMAKE) --build build/native-tsan --parallel
 	build/native-tsan/random_shapes 1500
+
+# It needs jaxlib's headers. CALLS is a number of calls, or seconds.
+CALLS ?= 60s
+native-fuzz: .venv/.tools  ## call the native library as XLA does, rightly and wrongly, under sanitizers
+	$(CMAKE) -S native -B build/native-sanitize -DJAXDML_SANITIZE=ON -DPython_EXECUTABLE=$(CURDIR)/$(IN_VENV)
+	$(CMAKE) --build build/native-sanitize --parallel --target hostile_calls
+	build/native-sanitize/hostile_calls $(CALLS)
 
 lint: .venv/.dev  ## run ruff and mypy, as pre-commit does
 	.venv/bin/pre-commit run --all-files

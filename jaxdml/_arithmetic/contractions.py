@@ -15,8 +15,8 @@ from jax import lax
 from jaxdml._arithmetic import native, rounding
 from jaxdml._arithmetic.int8 import signed, signed_zero_point
 from jaxdml._arithmetic.kernel_call import with_kernel
-from jaxdml._arithmetic.packing import packed_filter, packed_matrix
-from jaxdml._arithmetic.platforms import arrange_filter, arrange_matrix, int8_conv, int8_dot
+from jaxdml._arithmetic.layouts import Filter
+from jaxdml._arithmetic.platforms import arrange_filter, int8_conv, int8_dot
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._arithmetic.windows import window_sums
 from jaxdml._arithmetic.zero_points import corrected, sums_of_columns, sums_of_filters, sums_of_rows
@@ -26,15 +26,14 @@ Array = jax.Array
 
 def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_point: Array | None) -> Array:
     """Matrix product of 8-bit [..., M, K] and [..., K, N] in int32. Zero points broadcast to their matrices."""
-    prepared = b if isinstance(b, PreparedMatrix) else None
-    values, layout = (signed(_unfolded(b)), "KN") if prepared is None else (prepared.values, prepared.layout)
+    values, layout = b.signed() if isinstance(b, PreparedMatrix) else (signed(_unfolded(b)), "KN")
     a_zero_point = signed_zero_point(rounding.with_rank(a_zero_point, a.ndim), a.dtype)
     b_zero_point = signed_zero_point(rounding.with_rank(b_zero_point, a.ndim), b.dtype)
     a = signed(a)
     total = int8_dot(a, values, layout)
 
     def sums_of_b() -> Array:
-        return sums_of_columns(values) if prepared is None else prepared.sums
+        return sums_of_columns(values, layout)
 
     return corrected(total, a.shape[-1], a_zero_point, sums_of_b, b_zero_point, lambda: sums_of_rows(a))
 
@@ -65,24 +64,25 @@ def conv(
 
     x_zero_point has one element. filter_zero_point has one element or the shape [1, O, 1, ...].
     """
-    is_prepared = isinstance(filter, PreparedFilter)
-    values: Any = None if is_prepared else signed(_unfolded(filter))
-    packed: Any = filter if is_prepared else _arranged(values, group_count, filter.dtype)
-    outputs, channels, *kernel = packed.shape
+    if isinstance(filter, PreparedFilter):
+        weights = filter.signed()
+    else:
+        weights = Filter(*arrange_filter(signed(_unfolded(filter)), group_count))
+    outputs, channels, *kernel = weights.shape
     edge: Any = np.zeros((), x.dtype) if x_zero_point is None else lax.squeeze(x_zero_point, range(x_zero_point.ndim))
     x_zero_point = signed_zero_point(rounding.with_rank(x_zero_point, x.ndim), x.dtype)
     filter_zero_point = signed_zero_point(rounding.with_rank(filter_zero_point, x.ndim), filter.dtype)
     # XLA:CPU convolves faster if x is signed before it is padded.
     x = lax.pad(signed(x), signed(edge), [(0, 0, 0), (0, 0, 0), *((start, end, 0) for start, end in padding)])
     options = {"strides": tuple(strides), "dilations": tuple(dilations)}
-    total = int8_conv(x, packed, **options)
+    total = int8_conv(x, weights, **options)
 
     def sums_of_filter() -> Array:
-        sums = packed.sums if is_prepared else sums_of_filters(values)
+        sums = sums_of_filters(weights)
         return lax.broadcast_in_dim(sums, (1, outputs, *(1,) * len(kernel)), (1,))
 
     def sums_of_x() -> Array:
-        return window_sums(x, packed, **options)
+        return window_sums(x, weights, **options)
 
     depth = channels * math.prod(kernel)
     return corrected(total, depth, x_zero_point, sums_of_filter, filter_zero_point, sums_of_x)
@@ -131,50 +131,31 @@ def integer_conv(
 
 
 def prepare_matrix(b: Array, is_packed: bool = True) -> PreparedMatrix:
-    """Prepares 8-bit [..., K, N]. If is_packed and native kernels are in use, also packs it for them."""
-    values = signed(_unfolded(b))
-    sums = sums_of_columns(values)
-    values, layout = arrange_matrix(values)
-    packed = packed_matrix(b) if is_packed else None
-    return PreparedMatrix(values, sums, np.dtype(b.dtype), layout, packed)
+    """Prepares 8-bit [..., K, N]. If is_packed and native kernels are in use, packs it for them."""
+    return PreparedMatrix.of(_unfolded(b), is_packed)
 
 
 def prepare_filter(filter: Array, group_count: int, is_packed: bool = True) -> PreparedFilter:
-    """Prepares 8-bit [O, C / groups, *kernel]. If is_packed and native kernels are in use, also packs it for them."""
-    values = signed(_unfolded(filter))
-    prepared = _arranged(values, group_count, filter.dtype, sums_of_filters(values))
-    return dataclasses.replace(prepared, packed=packed_filter(filter, group_count) if is_packed else None)
+    """Prepares 8-bit [O, C / groups, *kernel]. If is_packed and native kernels are in use, packs it for them."""
+    return PreparedFilter.of(_unfolded(filter), group_count, is_packed)
 
 
 def prepare_numpy_matrix(b: np.ndarray) -> PreparedMatrix:
-    """`prepare_matrix` in NumPy, so that XLA need not compile the repacking for each shape."""
-    values: Any = signed(b)
-    sums = values.sum(-2, dtype=np.int32, keepdims=True)
-    values, layout = arrange_matrix(values)
-    return PreparedMatrix(_on_device(values), _on_device(sums), b.dtype, layout, _packed_matrix(b))
+    """`prepare_matrix` without a program of XLA, which would be compiled for each shape."""
+    return _on_device(PreparedMatrix.of(b))
 
 
 def prepare_numpy_filter(filter: np.ndarray, group_count: int) -> PreparedFilter:
-    """`prepare_filter` in NumPy."""
-    values: Any = signed(filter)
-    sums = _on_device(values.reshape(len(values), -1).sum(1, dtype=np.int32))
-    prepared = _arranged(values, group_count, filter.dtype, sums)
-    packed = _packed_filter(filter, group_count)
-    return dataclasses.replace(prepared, values=_on_device(prepared.values), packed=packed)
+    """`prepare_filter` without a program of XLA."""
+    return _on_device(PreparedFilter.of(filter, group_count))
 
 
-def _on_device(x: Any) -> Array:
-    """A copy on the default device; later changes of x do not reach it. `jnp.asarray` would compile for each shape."""
-    return jax.device_put(np.array(x, order="C"))
-
-
-_packed_matrix = jax.jit(packed_matrix)
-_packed_filter = jax.jit(packed_filter, static_argnums=1)
-
-
-def _arranged(values: Array, group_count: int, dtype: Any, sums: Any = None) -> PreparedFilter:
-    values, layout = arrange_filter(values, group_count)
-    return PreparedFilter(values, sums, np.dtype(dtype), layout)
+def _on_device[P: (PreparedMatrix, PreparedFilter)](prepared: P) -> P:
+    """A copy on the default device; later changes of the array do not reach it. `jnp.asarray` would compile it."""
+    data = prepared.data
+    return dataclasses.replace(
+        prepared, data=data if isinstance(data, jax.Array) else jax.device_put(np.array(data, order="C"))
+    )
 
 
 def _unfolded(x: Any) -> Any:

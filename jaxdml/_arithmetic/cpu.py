@@ -4,7 +4,6 @@ XLA:CPU compiles all other integer contractions to scalar loops: products of mix
 single row or column, and convolutions in NCHW, in one dimension, or with few channels.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import int8, windows
-from jaxdml._arithmetic.prepared import PreparedFilter, in_layout
+from jaxdml._arithmetic.layouts import Filter, in_layout
 from jaxdml._arithmetic.sharding import out_sharding, replicated_in_space
 
 Array = jax.Array
@@ -80,7 +79,7 @@ def arrange_matrix(values: Array) -> tuple[Array, str]:
 # Convolutions --------------------------------------------------------------------------------------------------------
 
 
-def conv(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
+def conv(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
     """The convolution by the method that suits the filter; `filter.layout` decides between the two general methods."""
     if windows.suits_depthwise(filter):
         form: Any = windows.depthwise
@@ -92,7 +91,7 @@ def conv(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Se
 
 
 def _by_form(
-    form: windows.Form, filter: PreparedFilter, strides: tuple[int, ...], dilations: tuple[int, ...]
+    form: windows.Form, filter: Filter, strides: tuple[int, ...], dilations: tuple[int, ...]
 ) -> Callable[[Array, Array], Array]:
     """The method `form` as a function of x and the filter's values, with its own rule for vmap.
 
@@ -103,10 +102,10 @@ def _by_form(
     """
 
     def run(x: Array, values: Array) -> Array:
-        return form(x, dataclasses.replace(filter, values=values), strides, dilations)
+        return form(x, Filter(values, filter.layout), strides, dilations)
 
     def as_matrix(values: Array, x: Array) -> Array:
-        return matrix(x, dataclasses.replace(filter, values=values), strides, dilations)
+        return matrix(x, Filter(values, filter.layout), strides, dilations)
 
     def rule(size: int, is_batched: Sequence[bool], x: Array, values: Array) -> tuple[Array, bool]:
         many_inputs, many_filters = is_batched
@@ -128,11 +127,11 @@ def _by_form(
 matrix = partial(windows.matrix, dot=dot)
 
 
-def _channels_last(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
+def _channels_last(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
     """An NHWC convolution of one group, for which XLA:CPU has a kernel. It needs less memory than a matrix product."""
     values = lax.squeeze(filter.values, (0,))
     if x.ndim == 3:  # the kernel takes two spatial dimensions
-        lifted = dataclasses.replace(filter, values=values[None, None], layout="HWIO")
+        lifted = Filter(values[None, None], "HWIO")
         return _channels_last(x[:, :, None], lifted, (1, *strides), (1, *dilations))[:, :, 0]
     # If XLA folded this transpose into the convolution, it would have no kernel for the result. A barrier and an added
     # column prevent the folding; the convolution's negative padding removes the column.

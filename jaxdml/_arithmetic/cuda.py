@@ -10,10 +10,10 @@ import jax
 from jax import lax
 
 from jaxdml._arithmetic import windows
-from jaxdml._arithmetic.prepared import PreparedFilter
+from jaxdml._arithmetic.layouts import Filter
 
 
-def conv(x: jax.Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> jax.Array:
+def conv(x: jax.Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> jax.Array:
     """Shifted products for a depthwise filter, else a matrix product for each group."""
     if math.prod(filter.shape[2:]) == 1:
         # Without the barrier XLA:GPU fuses the conversion of x to int8 into the product. It compiles such products of

@@ -6,21 +6,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdml._arithmetic.prepared import PreparedFilter, signed_filter
+from jaxdml._arithmetic.layouts import Filter
 from jaxdml._arithmetic.sharding import out_sharding, replicated_in_space
 
 Array = jax.Array
 
 
-def conv(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
+def conv(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
     """Convolution of padded int8 [N, C, *spatial] with the filter, in int32: [N, O, *output]."""
-    wide, values = (lax.convert_element_type(operand, jnp.int32) for operand in (x, signed_filter(filter)))
+    wide, values = (lax.convert_element_type(operand, jnp.int32) for operand in (x, filter.array()))
     return convolution(wide, values, filter, strides, dilations)
 
 
-def convolution(
-    x: Array, values: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]
-) -> Array:
+def convolution(x: Array, values: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
     """The convolution of `lax` in the filter's groups; `values` are the filter's values in x's type."""
     space = range(2, x.ndim)
     total = lax.conv_general_dilated(

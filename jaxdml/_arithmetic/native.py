@@ -14,25 +14,16 @@ from jax import lax
 
 from jaxdml._arithmetic.kernel_call import Kernel
 from jaxdml._arithmetic.native_call import Result, in_two_dimensions, int64s, library_call, operand
-from jaxdml._arithmetic.packing import packed_filter_shape, packed_matrix_shape
-from jaxdml._arithmetic.prepared import Prepared, PreparedFilter
+from jaxdml._arithmetic.packing import packed_layout
+from jaxdml._arithmetic.prepared import Prepared
 from jaxdml._shapes import aligned, output_extent
 
 Array = jax.Array
 
 
 def _takes(*arguments: Any, **_: Any) -> bool:
-    """Whether a kernel takes the call. Kernels do not take prepared weights that are not packed."""
-    return all(_is_packed(x) for x in arguments if isinstance(x, Prepared))
-
-
-def _is_packed(weights: Prepared) -> bool:
-    """Whether weights have a whole packed array. In `shard_map` each device may hold only a part of the array."""
-    if weights.packed is None:
-        return False
-    if isinstance(weights, PreparedFilter):
-        return bool(weights.packed.shape == packed_filter_shape(weights.shape, weights.group_count))
-    return bool(weights.packed.shape == packed_matrix_shape(weights.shape))
+    """Whether a kernel takes the call. Kernels do not take prepared weights that are not packed for them."""
+    return all(x.layout == packed_layout() for x in arguments if isinstance(x, Prepared))
 
 
 # Products ------------------------------------------------------------------------------------------------------------
@@ -52,7 +43,7 @@ def _dot(
         a,
         parameter(a_scale, None),
         parameter(a_zero_point, a.dtype),
-        lax.expand_dims(b.packed, (b.packed.ndim - 1,)) if is_packed else b,
+        lax.expand_dims(b.data, (b.data.ndim - 1,)) if is_packed else b,
         parameter(b_scale, None),
         parameter(b_zero_point, b.dtype),
         parameter(output_scale, None),
@@ -101,7 +92,7 @@ def _conv(
         in_two_dimensions(x, len(strides)),
         parameter(x_scale, None),
         parameter(x_zero_point, x.dtype),
-        filter.packed if is_packed else in_two_dimensions(filter, len(strides)),
+        filter.data if is_packed else in_two_dimensions(filter, len(strides)),
         parameter(filter_scale, None),
         parameter(filter_zero_point, filter.dtype),
         lax.full((1,) * leading + (0,), 0, jnp.int32) if bias is None else parameter(bias, None),

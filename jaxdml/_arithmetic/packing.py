@@ -6,8 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from jaxdml._arithmetic import panels
+from jaxdml._arithmetic.int8 import signed
 from jaxdml._arithmetic.kernel_call import Kernel, call
 from jaxdml._arithmetic.kernel_library import library
 from jaxdml._arithmetic.native_call import Result, in_two_dimensions, library_call
@@ -15,46 +16,64 @@ from jaxdml._arithmetic.native_call import Result, in_two_dimensions, library_ca
 Array = jax.Array
 
 
-def packed_matrix(b: Array) -> Array | None:
-    """[..., K, N] packed to uint8 [..., bytes]; None if XLA's kernels are in use."""
-    return None if library() is None else call(_PACK_MATRIX, _zeros, b, shape=packed_matrix_shape(b.shape))
+def packed_layout() -> str:
+    """The layout of packed weights for the native kernels in use; "" if XLA's kernels are in use.
+
+    Kernels with AMX read the layout of AVX512-VNNI.
+    """
+    own = library()
+    return "" if own is None else own.kernels if own.kernels in panels.LAYOUTS else "avx512_vnni"
 
 
-def packed_filter(filter: Array, group_count: int) -> Array | None:
-    """[O, C / groups, *kernel] packed to uint8 [bytes]; None if XLA's kernels are in use."""
-    if library() is None:
-        return None
-    shape = packed_filter_shape(filter.shape, group_count)
-    return call(_PACK_FILTER, _zeros, filter, shape=shape, group_count=group_count)
+def packed_matrix(b: Array) -> Array:
+    """[..., K, N] packed to int8 [..., bytes]; needs the library."""
+    return call(_PACK_MATRIX, _packed_matrix, b, layout=packed_layout(), size=packed_matrix_size(b.shape))
 
 
-def packed_matrix_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape of the packed array of a matrix [..., K, N]; needs the library."""
-    return *shape[:-2], library().matrix_bytes(*shape[-2:])
+def packed_filter(filter: Array, group_count: int) -> Array:
+    """[O, C / groups, *kernel] packed to int8 [bytes]; needs the library."""
+    size = packed_filter_size(filter.shape, group_count)
+    return call(_PACK_FILTER, _packed_filter, filter, layout=packed_layout(), size=size, group_count=group_count)
 
 
-def packed_filter_shape(shape: Sequence[int], group_count: int) -> tuple[int, ...]:
-    """The shape of the packed array of a filter [O, C / groups, *kernel]; needs the library."""
+def packed_matrix_size(shape: Sequence[int]) -> int:
+    """The bytes of a packed matrix [..., K, N]; needs the library."""
+    return int(library().matrix_bytes(*shape[-2:]))
+
+
+def packed_filter_size(shape: Sequence[int], group_count: int) -> int:
+    """The bytes of a packed filter [O, C / groups, *kernel]; needs the library."""
     outputs, channels, *kernel = shape
-    return (library().filter_bytes((outputs, channels, *(1, *kernel)[-2:]), group_count),)
+    return int(library().filter_bytes((outputs, channels, *(1, *kernel)[-2:]), group_count))
 
 
-def _pack_matrix(b: Array, *, shape: tuple[int, ...], leading: int) -> Array:
-    return library_call("pack_matrix", leading, (shape, jnp.uint8), (b,))
+def _pack_matrix(b: Array, *, layout: str, size: int, leading: int) -> Array:
+    return library_call("pack_matrix", leading, ((*b.shape[leading:-2], size), jnp.int8), (b,))
 
 
-def _pack_filter(filter: Array, *, shape: tuple[int, ...], group_count: int, leading: int) -> Array:
+def _pack_filter(filter: Array, *, layout: str, size: int, group_count: int, leading: int) -> Array:
     filter = in_two_dimensions(filter, filter.ndim - leading - 2)
-    return library_call("pack_filter", leading, (shape, jnp.uint8), (filter,), group_count=np.int64(group_count))
+    return library_call("pack_filter", leading, ((size,), jnp.int8), (filter,), group_count=np.int64(group_count))
 
 
-def _packed_result(_: Any, *, shape: tuple[int, ...], group_count: int = 1) -> Result:
-    return shape, jnp.uint8
+# Where a program runs without native kernels, XLA makes the layout, with a seal that native kernels refuse.
 
 
-def _zeros(_: Array, *, shape: tuple[int, ...], group_count: int = 1) -> Array:
-    """The packed array on platforms other than the CPU: zeros, which native kernels refuse."""
-    return lax.full(shape, 0, jnp.uint8)
+def _packed_matrix(b: Array, *, layout: str, size: int) -> Array:
+    return panels.packed_matrix_of(signed(b), layout, size)
 
 
-_PACK_MATRIX, _PACK_FILTER = (Kernel(form, _packed_result, is_replicated=True) for form in (_pack_matrix, _pack_filter))
+def _packed_filter(filter: Array, *, layout: str, size: int, group_count: int) -> Array:
+    return panels.packed_filter_of(signed(filter), group_count, layout, size)
+
+
+def _matrix_result(b: Any, *, layout: str, size: int) -> Result:
+    return (*b.shape[:-2], size), jnp.int8
+
+
+def _filter_result(_: Any, *, layout: str, size: int, group_count: int) -> Result:
+    return (size,), jnp.int8
+
+
+_PACK_MATRIX = Kernel(_pack_matrix, _matrix_result, is_replicated=True)
+_PACK_FILTER = Kernel(_pack_filter, _filter_result, is_replicated=True)

@@ -11,7 +11,7 @@ import jax
 from jax import lax
 
 from jaxdml._arithmetic import cpu, cuda, int8, int32, tpu
-from jaxdml._arithmetic.prepared import PreparedFilter
+from jaxdml._arithmetic.layouts import Filter
 
 Array = jax.Array
 Forms = dict[str, Callable[..., Array]]  # keyed by platform
@@ -27,7 +27,7 @@ def int8_dot(a: Array, b: Array, layout: str = "KN") -> Array:
     return _by_platform(DOTS, int8.product_in_parts, a, b, layout=layout)
 
 
-def int8_conv(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
+def int8_conv(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
     """Convolution of padded int8 [N, C, *spatial] with the filter, in int32: [N, O, *output]."""
     return _by_platform(CONVS, int32.conv, x, filter, strides=strides, dilations=dilations)
 

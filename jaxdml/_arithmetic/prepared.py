@@ -1,22 +1,35 @@
-"""Prepared weights: int8 in the layout that contractions read, with the sums that correct for zero points.
+"""Prepared weights: weights in the layout that contractions read.
 
 DirectML repacks a tensor once if it owns the tensor; here the caller prepares weights once, outside of jit.
+
+Prepared weights are a pytree with one leaf, so that no function of the leaves can make two of them disagree. On XLA's
+kernels the leaf is the array in another order. On native kernels it is packed, and the kernels refuse what is no longer
+as it was packed.
 """
 
 import abc
 import dataclasses
-import math
+import json
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from jaxdml._arithmetic.int8 import unsigned
-from jaxdml._arithmetic.packing import packed_filter, packed_matrix
+from jaxdml._arithmetic import panels
+from jaxdml._arithmetic.int8 import signed, unsigned
+from jaxdml._arithmetic.kernel_library import library
+from jaxdml._arithmetic.layouts import Filter, in_layout
+from jaxdml._arithmetic.packing import (
+    packed_filter,
+    packed_filter_size,
+    packed_layout,
+    packed_matrix,
+    packed_matrix_size,
+)
+from jaxdml._arithmetic.platforms import arrange_filter, arrange_matrix
 
 Array = jax.Array
 
@@ -25,11 +38,15 @@ Array = jax.Array
 class Prepared(abc.ABC):
     """Base class of prepared weights. They are not arrays: converting them to NumPy raises TypeError."""
 
-    values: Array
-    sums: Array
+    data: Array
     dtype: np.dtype
     layout: str
-    packed: Array | None = None
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the data is packed for native kernels."""
+        return self.layout in panels.LAYOUTS
 
     @property
     @abc.abstractmethod
@@ -42,9 +59,12 @@ class Prepared(abc.ABC):
         """The array that was prepared."""
 
     @property
-    @abc.abstractmethod
     def is_consistent(self) -> bool:
-        """Whether the types and shapes of the fields fit each other. Leading dimensions of vmap or scan are allowed."""
+        """Whether the data has the type and size of the weights. Leading dimensions of vmap or scan are allowed."""
+        dtype = np.int8 if self.is_packed else self.dtype
+        if not isinstance(self.data, jax.Array | np.ndarray) or self.data.dtype != dtype:
+            return False
+        return self.layout != packed_layout() or self.data.shape[-1] == self._packed_size()
 
     @property
     def is_intact(self) -> bool:
@@ -60,109 +80,159 @@ class Prepared(abc.ABC):
     def described(self) -> str:
         """Type and shape of the array, and the options of its preparation."""
 
+    @abc.abstractmethod
+    def _packed_size(self) -> int:
+        """The size of one packed matrix or filter for the kernels of this process, in bytes."""
+
+    def _at_hand(self) -> Self:
+        """With packed data as a NumPy array if it is known, so that XLA need not compile the unpacking.
+
+        Raises:
+          ValueError: if the data was changed after it was packed.
+        """
+        if not self.is_packed or isinstance(self.data, jax.core.Tracer):
+            return self
+        data: Any = np.asarray(self.data)
+        if not all(map(panels.is_sealed, data.reshape(-1, data.shape[-1]))):
+            raise ValueError(
+                f"the data of {self} is not as it was packed: apply functions to `array`, and prepare the result"
+            )
+        return dataclasses.replace(self, data=data)
+
     def __repr__(self) -> str:
-        if all(isinstance(x, jax.Array | np.ndarray) for x in (self.values, self.sums)):
+        if hasattr(self.data, "shape"):
             return f"{type(self).__name__}({self.described})"
-        # `jax.tree.map` may have put shapes or shardings in place of the arrays.
-        return f"{type(self).__name__}(values={self.values}, sums={self.sums}, packed={self.packed})"
-
-    def __reduce__(self) -> Any:
-        """A pickle has no packed array: weights are packed again for the kernels of the process that loads them."""
-        return type(self), (self.values, self.sums, self.dtype, self.layout), "pack"
-
-    def __setstate__(self, _: str) -> None:
-        if self.is_consistent:
-            object.__setattr__(self, "packed", self._pack())
+        # `jax.tree.map` may have put a size or a sharding in place of the array.
+        return f"{type(self).__name__}(data={self.data})"
 
     @abc.abstractmethod
-    def _pack(self) -> Array | None:
-        """The array packed for the kernels of this process."""
+    def __reduce__(self) -> Any:
+        """A pickle has the plain array: weights are prepared again for the kernels of the process that loads them."""
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         """Without this method, NumPy would make an array of one object, and `np.load` refuses files of such arrays."""
-        raise TypeError(f"{self} is a pytree of arrays, not an array; save its .array, or pickle it")
+        raise TypeError(f"{self} is a pytree, not an array; save its .array, or pickle it")
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["values", "sums", "packed"], meta_fields=["dtype", "layout"])
+@partial(jax.tree_util.register_dataclass, data_fields=["data"], meta_fields=["dtype", "layout", "sizes"])
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PreparedMatrix(Prepared):
     """A matrix B, repacked by `prepare_matrix_multiply_b`: a pytree that operators take as `b`.
 
     Attributes:
-      values: int8, with the last two dimensions in the order of layout; 128 is subtracted from uint8 values.
-      sums: int32 [..., 1, N], the sums of values over K.
+      data: the only leaf: the matrix of its own type with the last two dimensions in the order of layout, or int8
+        [..., bytes], packed for native kernels.
       dtype: int8 or uint8, the type of the array.
-      layout: "KN" or "NK".
-      packed: uint8 [..., bytes], the matrix packed for native kernels, or None.
+      layout: "KN" or "NK", or the instruction set of the kernels that the matrix is packed for.
+      sizes: (K, N) of a packed matrix, else ().
       array: the array that was prepared, [..., K, N].
       shape: the shape of the array.
       ndim: the rank of the array.
     """
 
+    @classmethod
+    def of(cls, b: Any, is_packed: bool = True) -> Self:
+        """8-bit [..., K, N], packed if native kernels are in use and is_packed. NumPy arrays stay NumPy arrays."""
+        if is_packed and library() is not None:
+            return cls(packed_matrix(b), np.dtype(b.dtype), packed_layout(), b.shape[-2:])
+        values, layout = arrange_matrix(signed(b))
+        return cls(unsigned(values, b.dtype), np.dtype(b.dtype), layout)
+
     @property
     def shape(self) -> tuple[int, ...]:
-        *batch, first, second = self.values.shape
+        if self.is_packed:
+            return (*self.data.shape[:-1], *self.sizes)
+        *batch, first, second = self.data.shape
         return (*batch, first, second) if self.layout == "KN" else (*batch, second, first)
 
     @property
     def array(self) -> Array:
-        return unsigned(in_layout(self.values, self.layout), self.dtype)
+        values = in_layout(*self._at_hand().signed())
+        return unsigned(jnp.asarray(values), self.dtype)
 
-    @property
-    def is_consistent(self) -> bool:
-        *batch, _, columns = self.shape
-        do_shapes_fit = self.sums.shape == (*batch, 1, columns) and _is_packed(self.packed)
-        return _is_array(jnp.int8, self.values) and _is_array(jnp.int32, self.sums) and do_shapes_fit
+    def signed(self) -> tuple[Array, str]:
+        """The int8 values, 128 subtracted from uint8, and their layout, "KN" or "NK"."""
+        if self.is_packed:
+            return panels.matrix_of(self.data, self.sizes, self.layout), "KN"
+        return signed(self.data), self.layout
 
     @property
     def described(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
 
-    def _pack(self) -> Array | None:
-        return packed_matrix(self.array)
+    def _packed_size(self) -> int:
+        return packed_matrix_size(self.sizes)
+
+    def __reduce__(self) -> Any:
+        return _restored_matrix, (np.asarray(self.array),)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["values", "sums", "packed"], meta_fields=["dtype", "layout"])
+@partial(jax.tree_util.register_dataclass, data_fields=["data"], meta_fields=["dtype", "layout", "sizes"])
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PreparedFilter(Prepared):
     """A filter, repacked by `prepare_convolution_filter`: a pytree that operators take as `filter`.
 
     Attributes:
-      values: int8 [groups, ...], each group in the order of layout; 128 is subtracted from uint8 values.
-      sums: int32 [O], the sums of values for each output channel.
+      data: the only leaf: [groups, ...] of the filter's own type, each group in the order of layout, or int8 [bytes],
+        packed for native kernels.
       dtype: int8 or uint8, the type of the array.
-      layout: the order of a group's dimensions: "OIHW" or "HWIO"; "OIW" or "WIO" for one spatial dimension.
-      packed: uint8 [bytes], the filter packed for native kernels, or None.
+      layout: the order of a group's dimensions: "OIHW" or "HWIO"; "OIW" or "WIO" for one spatial dimension; or the
+        instruction set of the kernels that the filter is packed for.
+      sizes: (group_count, O, C / group_count, ``*kernel``) of a packed filter, else ().
       group_count: the number of groups.
       array: the array that was prepared, ``[O, C / group_count, *kernel]``, after any dimensions of vmap or scan.
       shape: the shape of the array.
       ndim: the rank of the array.
     """
 
+    @classmethod
+    def of(cls, filter: Any, group_count: int, is_packed: bool = True) -> Self:
+        """8-bit [O, C / groups, *kernel], packed if native kernels are in use and is_packed."""
+        if is_packed and library() is not None:
+            packed = packed_filter(filter, group_count)
+            return cls(packed, np.dtype(filter.dtype), packed_layout(), (group_count, *filter.shape))
+        values, layout = arrange_filter(signed(filter), group_count)
+        return cls(unsigned(values, filter.dtype), np.dtype(filter.dtype), layout)
+
     @property
     def group_count(self) -> int:
-        return self.values.shape[-1 - len(self.layout)]
+        return self.sizes[0] if self.is_packed else self.data.shape[-1 - len(self.layout)]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        rank = len(self.layout)
-        *stack, groups = self.values.shape[:-rank]
-        sizes = dict(zip(self.layout, self.values.shape[-rank:], strict=True))
-        return (*stack, groups * sizes["O"], sizes["I"], *(sizes[axis] for axis in self.layout if axis in "HW"))
+        if self.is_packed:
+            return (*self.data.shape[:-1], *self.sizes[1:])
+        rank = len(self.layout) + 1
+        one: Any = jax.ShapeDtypeStruct(self.data.shape[-rank:], self.data.dtype)
+        return (*self.data.shape[:-rank], *Filter(one, self.layout).shape)
 
     @property
     def array(self) -> Array:
-        return unsigned(signed_filter(self), self.dtype)
+        if self.is_packed:
+            group_count, *shape = self.sizes
+            values = panels.filter_of(self._at_hand().data, shape, group_count, self.layout)
+            return unsigned(jnp.asarray(values), self.dtype)
+
+        def of_one(data: Array) -> Array:
+            return Filter(data, self.layout).array()
+
+        for _ in range(self.stack):
+            of_one = jax.vmap(of_one)
+        return of_one(self.data)
+
+    def signed(self) -> Filter:
+        """The int8 values, 128 subtracted from uint8."""
+        if self.is_packed:
+            group_count, *shape = self.sizes
+            values = panels.filter_of(self.data, shape, group_count, self.layout)
+            outputs, *rest = shape
+            return Filter(values.reshape(group_count, outputs // group_count, *rest), f"OI{'HW'[1 - len(rest) :]}")
+        return Filter(signed(self.data), self.layout)
 
     @property
     def stack(self) -> int:
         """The number of leading dimensions of vmap or scan."""
-        return self.ndim - len(self.layout)
-
-    @property
-    def is_consistent(self) -> bool:
-        do_shapes_fit = self.sums.shape == self.shape[: self.stack + 1] and _is_packed(self.packed)
-        return _is_array(jnp.int8, self.values) and _is_array(jnp.int32, self.sums) and do_shapes_fit
+        return self.data.ndim - 1 - (0 if self.is_packed else len(self.layout))
 
     @property
     def is_intact(self) -> bool:
@@ -172,12 +242,23 @@ class PreparedFilter(Prepared):
     def described(self) -> str:
         return f"{self.dtype}{list(self.shape)}, group_count={self.group_count}"
 
-    def _pack(self) -> Array | None:
-        pack: Any = partial(packed_filter, group_count=self.group_count)
-        for _ in range(self.stack):
-            pack = jax.vmap(pack)
-        packed: Array | None = pack(self.array)
-        return packed
+    def _packed_size(self) -> int:
+        group_count, *shape = self.sizes
+        return packed_filter_size(shape, group_count)
+
+    def __reduce__(self) -> Any:
+        return _restored_filter, (np.asarray(self.array), self.group_count, self.stack)
+
+
+def _restored_matrix(array: np.ndarray) -> PreparedMatrix:
+    return jax.device_put(PreparedMatrix.of(array))
+
+
+def _restored_filter(array: np.ndarray, group_count: int, stack: int) -> PreparedFilter:
+    prepare: Any = partial(PreparedFilter.of, group_count=group_count)
+    for _ in range(stack):
+        prepare = jax.vmap(prepare)
+    return jax.device_put(prepare(array))
 
 
 def _register_for_export(prepared: type) -> None:
@@ -185,52 +266,15 @@ def _register_for_export(prepared: type) -> None:
     jax.export.register_pytree_node_serialization(
         prepared,
         serialized_name=f"jaxdml.{prepared.__name__}",
-        serialize_auxdata=lambda statics: " ".join(map(str, statics)).encode(),
+        serialize_auxdata=lambda statics: json.dumps([str(statics[0]), *statics[1:]]).encode(),
         deserialize_auxdata=_statics,
     )
 
 
 def _statics(serialized: bytes) -> tuple[Any, ...]:
-    dtype, *layout = serialized.decode().split()
-    return (np.dtype(dtype), *layout)
+    dtype, layout, sizes = json.loads(serialized)
+    return np.dtype(dtype), layout, tuple(sizes)
 
 
 _register_for_export(PreparedMatrix)
 _register_for_export(PreparedFilter)
-
-
-def in_layout(values: Array, layout: str) -> Array:
-    """values converted from [..., K, N] to layout, or back."""
-    return values if layout == "KN" else swapped(values)
-
-
-def swapped(x: Array) -> Array:
-    """x with its last two dimensions swapped."""
-    *batch, first, second = range(x.ndim)
-    return x.transpose((*batch, second, first))
-
-
-def signed_filter(prepared: PreparedFilter) -> Array:
-    """The values, whatever their layout, rearranged to [..., O, C / groups, *kernel]."""
-    values = prepared.values
-    if prepared.layout.endswith("IO"):
-        first = values.ndim - len(prepared.layout)
-        *space, inputs, outputs = range(first, values.ndim)
-        values = lax.transpose(values, (*range(first), outputs, inputs, *space))
-    return lax.reshape(values, prepared.shape)
-
-
-def rows_of(prepared: PreparedFilter) -> Array:
-    """The values, whatever their layout, rearranged to [groups, O / groups, C / groups * kernel]."""
-    values, groups = signed_filter(prepared), prepared.group_count
-    # Two reshapes, because on explicit axes one reshape may merge dimensions or split them, but not both.
-    rows = lax.reshape(values, (len(values), math.prod(values.shape[1:])))
-    return lax.reshape(rows, (groups, len(values) // groups, rows.shape[1]))
-
-
-def _is_array(dtype: Any, x: Any) -> bool:
-    return isinstance(x, jax.Array | np.ndarray) and x.dtype == dtype
-
-
-def _is_packed(packed: Any) -> bool:
-    return packed is None or _is_array(jnp.uint8, packed)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import jax
 
 from jaxdml._arithmetic import int8, int32, windows
-from jaxdml._arithmetic.prepared import PreparedFilter, signed_filter
+from jaxdml._arithmetic.layouts import Filter
 
 
-def conv(x: jax.Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> jax.Array:
+def conv(x: jax.Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> jax.Array:
     """The convolution of `lax`, on int8; a matrix product if its sums may not fit int32."""
     if math.prod(filter.shape[1:]) > int8.MOST_TERMS:
         return windows.matrix(x, filter, strides, dilations)
-    return int32.convolution(x, signed_filter(filter), filter, strides, dilations)
+    return int32.convolution(x, filter.array(), filter, strides, dilations)

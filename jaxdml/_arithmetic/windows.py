@@ -10,11 +10,11 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import int8
-from jaxdml._arithmetic.prepared import PreparedFilter, rows_of
+from jaxdml._arithmetic.layouts import Filter
 
 Array = jax.Array
 # (padded int8 x, filter, strides, dilations) -> int32 [N, O, *output]
-Form = Callable[[Array, PreparedFilter, Sequence[int], Sequence[int]], Array]
+Form = Callable[[Array, Filter, Sequence[int], Sequence[int]], Array]
 
 
 def _windows(x: Array, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> list[Array]:
@@ -41,7 +41,7 @@ def _windows_of_rows(x: Array, kernel: Sequence[int], dilations: Sequence[int]) 
     return [lax.slice_in_dim(x, start, start + length, axis=2) for start in starts]
 
 
-def window_sums(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
+def window_sums(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
     """The sums of x over the kernel's window, for each output channel: [N, O, *output]."""
     groups, (outputs, channels, *kernel) = filter.group_count, filter.shape
     total = lax.reshape(x, (x.shape[0], groups, channels, *x.shape[2:]))
@@ -70,7 +70,7 @@ def _stacked_windows(x: Array, axis: int, to: int, size: int, stride: int, dilat
 
 def matrix(
     x: Array,
-    filter: PreparedFilter,
+    filter: Filter,
     strides: Sequence[int],
     dilations: Sequence[int],
     dot: Callable[[Array, Array, str], Array] = int8.product_in_parts,
@@ -84,7 +84,7 @@ def matrix(
     # Two reshapes, because on explicit axes one reshape may merge dimensions or split them, but not both.
     columns = lax.reshape(columns, (groups, channels, *kernel, *output))
     columns = lax.reshape(columns, (groups, channels * math.prod(kernel), *output))
-    total = dot(rows_of(filter), columns, "KN")
+    total = dot(filter.rows(), columns, "KN")
     return _swapped(lax.reshape(total, (outputs, *output)))
 
 
@@ -93,13 +93,13 @@ def _swapped(x: Array) -> Array:
     return lax.transpose(x, (1, 0, *range(2, x.ndim)))
 
 
-def suits_depthwise(filter: PreparedFilter) -> bool:
+def suits_depthwise(filter: Filter) -> bool:
     """Whether `depthwise` suits: groups of one input channel, few outputs, and a kernel small enough to compile."""
     outputs, channels, *kernel = filter.shape
     return channels == 1 and outputs <= 4 * filter.group_count and math.prod(kernel) <= 128
 
 
-def depthwise(x: Array, filter: PreparedFilter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
+def depthwise(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
     """The convolution of groups with one input channel each: the sum of shifted copies of x times kernel elements.
 
     At stride 1 rows are concatenated, because short rows do not fill vector registers.
@@ -108,7 +108,7 @@ def depthwise(x: Array, filter: PreparedFilter, strides: Sequence[int], dilation
     is_concatenated = tuple(strides) == (1, 1)
     windows = _windows_of_rows(x, kernel, dilations) if is_concatenated else _windows(x, kernel, strides, dilations)
     batch, _, *output = windows[0].shape
-    values = rows_of(filter).reshape(1, groups, outputs // groups, len(windows), *(1,) * len(output)).astype(jnp.int32)
+    values = filter.rows().reshape(1, groups, outputs // groups, len(windows), *(1,) * len(output)).astype(jnp.int32)
     products = (
         window.astype(jnp.int32).reshape(batch, groups, 1, *output) * values[:, :, :, element]
         for element, window in enumerate(windows)

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import cpu
+from jaxdml._arithmetic.layouts import Filter, in_layout
 from jaxdml._arithmetic.sharding import out_sharding
 
 Array = jax.Array
@@ -43,12 +44,14 @@ def _int32(depth: Any) -> Any:
     return np.int32(depth) if isinstance(depth, int) else jnp.asarray(depth, jnp.int32)
 
 
-def sums_of_columns(b: Array) -> Array:
-    """The sums of int8 [..., K, N] over K: int32 [..., 1, N]."""
+def sums_of_columns(b: Array, layout: str) -> Array:
+    """The sums of int8 [..., K, N] or, with layout "NK", [..., N, K], over K: int32 [..., 1, N]."""
+    if layout == "NK":
+        return in_layout(sums_of_rows(b), layout)
 
     def by_product(b: Array) -> Array:
         ones = _ones(b, (*b.shape[:-2], 4, b.shape[-2]), b.ndim - 2)
-        return lax.slice_in_dim(cpu.dot(ones, b, "KN"), 0, 1, axis=-2)
+        return lax.slice_in_dim(cpu.dot(ones, b, layout), 0, 1, axis=-2)
 
     return _sums(b, by_product, b.ndim - 2)
 
@@ -63,10 +66,14 @@ def sums_of_rows(a: Array) -> Array:
     return _sums(a, by_product, a.ndim - 1)
 
 
-def sums_of_filters(values: Array) -> Array:
-    """Sums of int8 filters [O, C / groups, *kernel]: int32 [O]."""
-    rows = lax.reshape(values, (len(values), math.prod(values.shape[1:])))
-    return lax.squeeze(sums_of_rows(rows), (1,))
+def sums_of_filters(filter: Filter) -> Array:
+    """Sums of each output channel of a filter: int32 [O]."""
+    outputs, *rest = filter.shape
+    if filter.layout.endswith("IO"):  # of one group
+        sums = sums_of_columns(lax.reshape(filter.values, (math.prod(rest), outputs)), "KN")
+    else:
+        sums = lax.squeeze(sums_of_rows(filter.rows()), (2,))
+    return lax.reshape(sums, (outputs,))
 
 
 def _sums(x: Array, by_product: Callable[[Array], Array], axis: int) -> Array:

@@ -150,7 +150,8 @@ class CompiledOperator:
 
     def _check_persistent(self, persistent: dict[str, Any]) -> None:
         is_dict = isinstance(persistent, dict) and all(isinstance(name, str) for name in persistent)
-        if is_dict and _structure(persistent) == _structure_of_persistent(self.desc):
+        has_arrays = is_dict and all(isinstance(x, jax.Array | np.ndarray) for x in jax.tree.leaves(persistent))
+        if has_arrays and _structure(persistent) == _structure_of_persistent(self.desc):
             return
         if not self.owned:
             name, text = "persistent", "is given, but no tensor has Flags OWNED_BY_DML; leave the first argument out"
@@ -162,17 +163,12 @@ class CompiledOperator:
 
 
 def _structure(persistent: Any) -> Any:
-    leaves, tree = jax.tree.flatten(_without_packed(persistent))
-    return tree, [(leaf.shape, leaf.dtype) if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in leaves]
-
-
-def _without_packed(persistent: Any) -> Any:
-    """Removes the packed arrays, which depend on the kernels: prepared weights are also valid without them."""
-    return jax.tree.map(
-        lambda x: dataclasses.replace(x, packed=None) if isinstance(x, Prepared) else x,
-        persistent,
-        is_leaf=lambda x: isinstance(x, Prepared),
+    """Structure, shapes and types. Prepared weights count as what was prepared: their layout depends on the kernels."""
+    described = jax.tree.map(
+        lambda x: repr(x) if isinstance(x, Prepared) else x, persistent, is_leaf=lambda x: isinstance(x, Prepared)
     )
+    leaves, tree = jax.tree.flatten(described)
+    return tree, [(leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else leaf for leaf in leaves]
 
 
 @lru_cache(maxsize=4096)
@@ -185,8 +181,7 @@ def _structure_of_persistent(desc: OperatorDesc) -> Any:
     flat = {
         name: _one_or_many(desc, name, map(buffer, by_field[name])) for name in inputs(desc, TensorFlags.OWNED_BY_DML)
     }
-    leaves, tree = jax.tree.flatten(_without_packed(jax.eval_shape(partial(_initialize, desc), flat)))
-    return tree, [(leaf.shape, leaf.dtype) for leaf in leaves]
+    return _structure(jax.eval_shape(partial(_initialize, desc), flat))
 
 
 def _one_or_many(desc: OperatorDesc, name: str, values: Any) -> Any:

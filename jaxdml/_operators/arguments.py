@@ -111,7 +111,10 @@ class Converter:
             )
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=expected, received=kind)
         if not value.is_intact:
-            text = f"is a {kind} whose arrays changed type or shape; prepare it again, or use jax.vmap for a stack"
+            text = (
+                f"is a {kind} whose data changed type or shape; prepare it again, use jax.vmap for a stack, or, for a "
+                "mesh, shard the array, and prepare each part"
+            )
             raise self._error(name, "prepared", text, expected=expected, received=kind)
         return value
 

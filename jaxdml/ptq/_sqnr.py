@@ -198,7 +198,7 @@ def _float_results(graph: Graph) -> set[str]:
 
 def _clipped(value: Any, scale: Any, zero_point: Any) -> Any:
     """The share of values more than half a step beyond the ends of the grid."""
-    info = jnp.iinfo(zero_point.dtype)
+    info: Any = np.iinfo(zero_point.dtype)
     ends = (jnp.full(value.shape, end, zero_point.dtype) for end in (info.min, info.max))
     least, greatest = (directml.to_floats(end, scale, zero_point, axis=1) for end in ends)
     step = (greatest - least) / (info.max - info.min)

@@ -1,4 +1,4 @@
-// Copies the padded input of a block of output pixels from NCHW to NHWC.
+// Copies the padded input of a block of output pixels from NCHW to NHWC: no more of it than the pixels' windows have.
 #pragma once
 
 #include "filter.h"
@@ -12,12 +12,14 @@ JAXDML_INLINE int64_t extent_of(const Convolution& one, const Filter& filter, in
   return (outputs - 1) * one.stride[i] + (kernel - 1) * one.dilation[i] + 1;
 }
 
-// The layout of the copy: cells [row][column][channel]. Columns are grouped by phase (the column's index modulo the
-// dilation), so that the columns of a dilated kernel are adjacent. The copy has either all input rows of the block, or
-// separate input rows for each output row, whichever are fewer.
+// The layout of the copy: cells [row][column][channel]. The copy has either all input rows of the block, or separate
+// input rows for each output row, whichever are fewer; and either all columns, or separate ones for each output column.
+// Among all columns, those of one phase (the column's index modulo the dilation) are adjacent, as are the columns of a
+// dilated kernel then.
 struct Copy {
-  bool has_all_rows;
+  bool has_all_rows, has_all_columns;
   int64_t output_step, kernel_step;  // copied rows from one output row to the next, and from one kernel row to the next
+  int64_t column_step;               // copied columns from one output column to the next
   int64_t dilation, phase;           // the columns' dilation; the number of columns in a phase
   int64_t channels;
   int64_t row_cells, cells;  // cells of a row, and of the whole copy
@@ -37,10 +39,13 @@ JAXDML_INLINE Copy copy_for(const Convolution& one, const Filter& filter, int64_
   copy.has_all_rows = extent_of(one, filter, 0, rows) <= rows * filter.rows;
   copy.output_step = copy.has_all_rows ? one.stride[0] : filter.rows;
   copy.kernel_step = copy.has_all_rows ? one.dilation[0] : 1;
-  copy.dilation = one.dilation[1];
-  copy.phase = ceil_div(extent_of(one, filter, 1, columns), one.dilation[1]);
+  const int64_t all_columns = extent_of(one, filter, 1, columns), separate_columns = columns * filter.columns;
+  copy.has_all_columns = all_columns <= separate_columns;
+  copy.column_step = copy.has_all_columns ? one.stride[1] : filter.columns;
+  copy.dilation = copy.has_all_columns ? one.dilation[1] : 1;
+  copy.phase = copy.has_all_columns ? ceil_div(all_columns, copy.dilation) : separate_columns;
   copy.channels = filter.channels;
-  copy.row_cells = copy.phase * one.dilation[1] * filter.channels;
+  copy.row_cells = copy.phase * copy.dilation * filter.channels;
   // Kernels read whole dwords, and the last dword may extend past the last cell.
   copy.cells = round_up(copy.rows(one, filter, rows) * copy.row_cells + kDepth, 64);
   return copy;
@@ -87,7 +92,8 @@ JAXDML_INLINE void fill_cells(Cell* to, uint8_t value, int64_t count) {
     for (int64_t i = 0; i < count; i++) to[i] = value;
 }
 
-// Transposes up to kBytes adjacent pixels of `channels` channels. Channels are `size` bytes apart.
+// Transposes up to kBytes adjacent pixels of `channels` channels, apart from pixels without an address. Channels are
+// `size` bytes apart.
 JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels, int64_t count, uint8_t flip,
                                Cell* const* pixels) {
   const I32 top = splat(int32_t(flip * 0x01010101u));
@@ -100,7 +106,26 @@ JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels,
     else  // the last channel stands in for missing channels, which are not stored
       for (int64_t i = 0; i < 16; i++) rows[i] = load_some(from + at_most(i, some - 1) * size, count) ^ top;
     transpose_sixteen(rows);
-    each_column(rows, count, [&](int64_t p, __m128i bytes) { store_cells(pixels[p] + c, bytes, some); });
+    each_column(rows, count, [&](int64_t p, __m128i bytes) {
+      if (pixels[p]) store_cells(pixels[p] + c, bytes, some);
+    });
+  }
+}
+
+// Copies what the windows of `outputs` output columns see of an image row, to separate columns. The row begins at `x`,
+// and the first window at column `left`.
+static void copy_separate_columns(const Convolution& one, const Filter& filter, const Copy& copy, const uint8_t* x,
+                                  int64_t left, int64_t outputs, uint8_t flip, Cell* cells) {
+  const int64_t stride = one.stride[1], at_once = (kBytes - 1) / stride + 1;
+  for (int64_t v = 0; v < filter.columns; v++, left += one.dilation[1]) {
+    const int64_t last = at_most(outputs, ceil_div(at_least(one.width - left, 0), stride));
+    for (int64_t j = ceil_div(at_least(-left, 0), stride); j < last; j += at_once) {
+      const int64_t count = (at_most(at_once, last - j) - 1) * stride + 1;
+      Cell* pixels[kBytes] = {};
+      for (int64_t p = 0; p < count; p += stride)
+        pixels[p] = cells + copy.column_at((j + p / stride) * copy.column_step + v);
+      copy_pixels(x + left + j * stride, one.height * one.width, filter.channels, count, flip, pixels);
+    }
   }
 }
 
@@ -108,7 +133,7 @@ JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels,
 static void copy_block(const Convolution& one, const Filter& filter, const Copy& copy, const uint8_t* x,
                        const Block& block, Cell* cells) {
   const int64_t copied_rows = copy.rows(one, filter, block.rows);
-  const int64_t width = extent_of(one, filter, 1, block.columns);
+  const int64_t width = extent_of(one, filter, 1, block.columns);  // of all columns
   const uint8_t flip = flip_to_unsigned(one.x_zero_point.is_signed);
   // The copy's origin in the input, and the copy's columns that lie inside the input.
   const int64_t top = block.row * one.stride[0] - one.start[0], left = block.column * one.stride[1] - one.start[1];
@@ -119,13 +144,16 @@ static void copy_block(const Convolution& one, const Filter& filter, const Copy&
     const bool is_inside = input_row >= 0 && input_row < one.height;
     // Consecutive full rows of the input are copied as one line.
     int64_t rows = 1;
-    if (is_inside && columns == one.width)
+    if (is_inside && copy.has_all_columns && columns == one.width)
       while (row + rows < copied_rows && top + copy.input_row(one, row + rows) == input_row + rows &&
              input_row + rows < one.height)
         rows++;
     if (!is_inside || columns < width)
       fill_cells(cells + row * copy.row_cells, one.x_zero_point.at[0] ^ flip, rows * copy.row_cells);
-    for (int64_t p = 0; is_inside && p < rows * columns; p += kBytes) {
+    if (is_inside && !copy.has_all_columns)
+      copy_separate_columns(one, filter, copy, x + input_row * one.width, left, block.columns, flip,
+                            cells + row * copy.row_cells);
+    for (int64_t p = 0; is_inside && copy.has_all_columns && p < rows * columns; p += kBytes) {
       const int64_t count = at_most(kBytes, rows * columns - p);
       Cell* pixels[kBytes];
       place(copy, {copy.row_cells, first_column, 1, columns}, cells + row * copy.row_cells, p, count, pixels);

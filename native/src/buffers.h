@@ -5,18 +5,21 @@
 #include <string>
 
 #include "kernels.h"
+#include "size.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jaxdml {
 
 namespace ffi = xla::ffi;
+using Numbers = ffi::Span<const int64_t>;  // extents, or an option's numbers
 
 inline ffi::Error invalid(const std::string& what) { return ffi::Error::InvalidArgument("jaxdml_cpu: " + what); }
 inline ffi::Error not_packed(const std::string& name) {
   return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
                     "jaxdml_cpu: the prepared " + name +
-                        " was packed by other kernels or for another platform, or an " +
-                        "array in it was changed: prepare the weights in its attribute `array` again");
+                        " is not as these kernels packed it: if a function changed it, apply the function to the " +
+                        "attribute `array`, and prepare the result; if it was packed for other kernels or another " +
+                        "platform, prepare the attribute `array` again");
 }
 inline ffi::Error no_memory() {
   return ffi::Error(ffi::ErrorCode::kResourceExhausted, "jaxdml_cpu: no memory for scratch");
@@ -28,6 +31,18 @@ inline ffi::Error no_memory() {
 #define JAXDML_RETURN_IF_WRONG(check) \
   if (ffi::Error error = check; error.failure()) return error
 
+// The limit of every shape. No machine has this much memory, and below the limit no arithmetic on one shape overflows:
+// neither a product of extents, nor the size of a packed or padded form, nor the scratch memory of all threads.
+constexpr Size kMostElements = int64_t(1) << 46;
+
+// Whether no extent is negative, and the product of the extents other than 0 is below the limit. An empty array may
+// have any other extents, and products of some of its extents would overflow.
+inline bool is_shape(Numbers extents) {
+  Size total = 1;
+  for (const int64_t extent : extents) total = total * (extent == 0 ? 1 : extent);
+  return total < kMostElements;
+}
+
 inline bool is_byte(ffi::AnyBuffer x) {
   return x.element_type() == ffi::DataType::S8 || x.element_type() == ffi::DataType::U8;
 }
@@ -38,23 +53,17 @@ inline Type type_of(ffi::AnyBuffer x) {
   return is_signed(x) ? Type::kInt8 : Type::kUint8;
 }
 
-inline int64_t product(ffi::AnyBuffer::Dimensions dims, size_t from, size_t until) {
+inline int64_t product(Numbers dims, size_t from, size_t until) {
   int64_t total = 1;
   for (size_t i = from; i < until; i++) total *= dims[i];
   return total;
 }
 
-// Returns x * y, or -1 if a factor is negative or the product needs more than 62 bits.
-inline int64_t checked_product(int64_t x, int64_t y) {
-  int64_t total;
-  if (x < 0 || y < 0 || __builtin_mul_overflow(x, y, &total) || total >> 62) return -1;
-  return total;
-}
-
-// Whether each of the operand's `count` leading dimensions is 1 or equals the output's.
+// Whether x has the rank, and each of its `count` leading dimensions is 1 or equals that of the output, which must have
+// as many.
 inline bool leads(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, size_t rank) {
   const auto dims = x.dimensions(), wanted = y.dimensions();
-  if (dims.size() != rank) return false;
+  if (dims.size() != rank || rank < count || wanted.size() < count) return false;
   for (size_t i = 0; i < count; i++)
     if (dims[i] != wanted[i] && dims[i] != 1) return false;
   return true;
@@ -90,9 +99,6 @@ inline ZeroPoints zero_points(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, 
   return {of.at, of.step, is_signed(x)};
 }
 
-inline float number(const uint8_t* at) { return *reinterpret_cast<const float*>(at); }
-inline int32_t zero_point_number(const uint8_t* at, bool is_signed) { return is_signed ? int8_t(*at) : *at; }
-
 // Whether each dimension of a parameter after the first `count` is 1. Dimension `axis` may be `size` instead.
 inline bool is_along(ffi::AnyBuffer x, size_t count, size_t axis, int64_t size) {
   const auto dims = x.dimensions();
@@ -101,6 +107,20 @@ inline bool is_along(ffi::AnyBuffer x, size_t count, size_t axis, int64_t size) 
   return true;
 }
 
-inline bool begins_with(const uint8_t* packed, int32_t mark) { return !std::memcmp(packed, &mark, 4); }
+// Reads a filter's shape [outputs, channels of a group, rows, columns].
+inline ffi::Error read_filter(Numbers shape, int64_t groups, Filter& filter) {
+  JAXDML_EXPECT(shape.size() == 4 && groups > 0, "a filter needs four dimensions and at least one group");
+  for (const int64_t extent : shape) JAXDML_EXPECT(extent > 0, "a filter has no elements");
+  JAXDML_EXPECT(is_shape(shape) && shape[0] % groups == 0,
+                "a filter is too large, or its outputs are not divisible by the groups");
+  filter = {shape[0], shape[1], shape[2], shape[3], groups, false};
+  return ffi::Error::Success();
+}
+
+// The bytes of a packed matrix; no size if no matrix has the shape. In a call, depth and columns come from two buffers.
+inline Size matrix_bytes(const Kernels& kernels, int64_t depth, int64_t columns) {
+  const int64_t shape[2] = {depth, columns};
+  return is_shape({shape, 2}) ? kernels.matrix_bytes(depth, columns) : -1;
+}
 
 }  // namespace jaxdml

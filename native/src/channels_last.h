@@ -226,7 +226,7 @@ static void convolve_channels_last(const Pool& pool, const Convolution* problems
       for (int64_t first = 0; first < length; first += kMostPixels) {
         const int64_t pixels = at_most(kMostPixels, length - first);
         Cell* seen[kMostPixels];
-        place(plan.copy, {row, 0, one.stride[1], block.columns}, cells + line * row, first, pixels, seen);
+        place(plan.copy, {row, 0, plan.copy.column_step, block.columns}, cells + line * row, first, pixels, seen);
         for (int64_t at = 0; at < some; at += kTile) {
           const int64_t lanes = panel_lanes(outputs, first_output + at);
           int64_t done = 0;

@@ -27,10 +27,10 @@ JAXDML_INLINE int32_t as_activation(const ZeroPoints& x, int64_t i) { return val
 JAXDML_INLINE int32_t as_weight(const ZeroPoints& x, int64_t i) { return value(x, i) - (x.is_signed ? 0 : 128); }
 
 // Packed weights begin with a mark, so that a kernel rejects weights in another layout and weights that were never
-// packed. If the layout of packed matrices changes, change the byte 4d of their mark, too. If the layout of packed
-// filters changes, change the byte 4f of their mark.
-constexpr int32_t kMatrixMark = 0x4a444d00 + kBytes;
-constexpr int32_t kFilterMark = 0x4a444f00 + kBytes;
+// packed. If the layout of packed matrices changes, change the byte 50 of their mark, too. If the layout of packed
+// filters changes, change the byte 51 of their mark.
+constexpr int32_t kMatrixMark = 0x4a445000 + kBytes;
+constexpr int32_t kFilterMark = 0x4a445100 + kBytes;
 
 // The stride, in cells, of rows that a tile reads in parallel. The stride is not a multiple of a cache line: otherwise
 // the same element of every row would lie in one bank of the cache, and the bank would serve the loads one by one.

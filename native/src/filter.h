@@ -1,6 +1,6 @@
 // The layout of packed filters, which depends only on the filter's shape.
 //
-// A packed filter has a mark, a flag, an int32 sum for each output channel, and the weights. A depthwise filter,
+// A packed filter has a seal, a flag, an int32 sum for each output channel, and the weights. A depthwise filter,
 // with one channel in each group, has rows of cells [outputs][depth, padded]. Other filters have panels with a lane for
 // each output channel: int8 [groups][outputs of a group / kTile][rows of the kernel][columns and channels /
 // kDepth][lanes][kDepth]. If winograd_form selects a Winograd transform, the transformed filter follows.
@@ -56,7 +56,7 @@ JAXDML_INLINE int64_t panel_bytes(const Filter& filter) {
 }
 
 struct Packed {
-  int32_t* mark;
+  uint8_t* seal;  // it begins with the mark
   int32_t* flag;  // whether the Winograd transform is exact
   int32_t* sums;
   Cell* rows;
@@ -66,7 +66,7 @@ struct Packed {
 
 JAXDML_INLINE Packed packed_filter(const Filter& filter, Arena& arena) {
   Packed packed;
-  packed.mark = take<int32_t>(arena, 1);
+  packed.seal = take<uint8_t>(arena, kSealBytes);
   packed.flag = take<int32_t>(arena, 1);
   packed.sums = take<int32_t>(arena, filter.outputs);
   packed.rows = take<Cell>(arena, is_depthwise(filter) ? filter.outputs * padded_filter_depth(filter) : 0);

@@ -6,6 +6,8 @@
 
 namespace jaxdml {
 
+constexpr int64_t kSealBytes = 320;  // what packed weights begin with; see seal.h
+
 enum class Type : int32_t { kInt8, kUint8, kInt32 };
 
 // A tensor's scales: one for the tensor (step 0), or one for each row, column or channel (step 1).

@@ -117,7 +117,7 @@ static void pack_filter(const Pool& pool, const uint8_t* filter, bool is_signed,
   Packed packed = packed_filter(shape, arena);
   const int64_t depth = filter_depth(shape), m = winograd_form(shape);
   const uint8_t flip = flip_to_signed(is_signed);
-  memset(packed.mark, 0, 64);
+  memset(packed.seal, 0, kSealBytes);
   memset(packed.flag, 0, 64);
   clear_behind(packed.sums, shape.outputs);
   if (is_depthwise(shape))
@@ -126,7 +126,7 @@ static void pack_filter(const Pool& pool, const uint8_t* filter, bool is_signed,
     clear_behind(packed.panels, panel_bytes(merged(shape)));
   if (m) clear_behind(packed.winograd, winograd_bytes(shape, m) / 4);
   memset(to + arena.used, 0, 4 * (shape.outputs + depth));
-  *packed.mark = kFilterMark;
+  memcpy(packed.seal, &kFilterMark, sizeof kFilterMark);
   parallel(pool, ceil_div(shape.outputs, 16), [&](int64_t item, int64_t) {
     for (int64_t o = item * 16; o < at_most(shape.outputs, (item + 1) * 16); o++) {
       packed.sums[o] = sum_of_weights(filter + o * depth, flip, depth);

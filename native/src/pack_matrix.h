@@ -1,6 +1,6 @@
 // Packs matrix b into panels of columns, one column per lane, and sums each column.
 //
-// A packed matrix consists of a mark, the int32 sums of the columns, and panels of kTile columns. Each panel is an
+// A packed matrix consists of a seal, the int32 sums of the columns, and panels of kTile columns. Each panel is an
 // array of int8 [depth / kDepth][columns][kDepth]. The last panel may have fewer columns.
 #pragma once
 
@@ -10,7 +10,7 @@ namespace jaxdml::JAXDML_ISA {
 
 JAXDML_INLINE int64_t padded_depth(int64_t depth) { return round_up(depth, kDepth); }
 JAXDML_INLINE int64_t padded_columns(int64_t columns) { return round_up(columns, kLanes); }
-constexpr int64_t kSumsAt = 64;
+constexpr int64_t kSumsAt = kSealBytes;
 JAXDML_INLINE int64_t panels_at(int64_t columns) { return kSumsAt + round_up(padded_columns(columns) * 4, 64); }
 
 JAXDML_INLINE int64_t end_of_panels(int64_t depth, int64_t columns) {

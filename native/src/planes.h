@@ -7,6 +7,10 @@
 // Planes have padding rows but usually no padding columns: a read beyond a row's end returns another row's bytes, and a
 // mask replaces them with padding. A mask takes as much memory as a row. If the kernel has more columns than the output
 // has rows, masks would take more memory than padding columns, so planes have padding columns instead.
+//
+// A plane has only padding that matters: kernel elements that lie so far out that every output reads padding from them
+// are moved to where the image just ends. The size of planes therefore follows from the image and the output, however
+// large padding and dilations are.
 #pragma once
 
 #include <numeric>
@@ -15,14 +19,16 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// The displacement of a kernel row or column, in steps of the stride, and its phase modulo the stride.
+// The displacement of a kernel row (i = 0) or column (i = 1), in steps of the stride, and its phase modulo the stride.
+// Beyond the bounds of the steps, every output reads padding.
 struct Shift {
   int64_t steps, phase;
 };
 JAXDML_INLINE Shift shift_of(const Convolution& one, int i, int64_t element) {
   const int64_t offset = element * one.dilation[i] - one.start[i], stride = one.stride[i];
   const int64_t steps = offset >= 0 ? offset / stride : -ceil_div(-offset, stride);
-  return {steps, offset - steps * stride};
+  const int64_t least = -(i ? one.y_width : one.y_height), most = ceil_div(i ? one.width : one.height, stride);
+  return {at_least(least, at_most(steps, most)), offset - steps * stride};
 }
 
 struct Planes {
@@ -50,15 +56,14 @@ JAXDML_INLINE Planes planes_of(const Convolution& one) {
     planes.next_phase[i] = one.dilation[i] % one.stride[i];
   }
   planes.has_columns = one.filter.columns > one.y_height;
-  planes.before = planes.has_columns ? 0 : round_up(one.start[1], 64);
+  planes.before = planes.has_columns ? 0 : round_up(at_least(0, -first_column), 64);
   planes.left = planes.has_columns ? at_least(0, -first_column) : 0;
   planes.above = at_least(0, -first);
   planes.height = planes.above + at_least(ceil_div(one.height, one.stride[0]), one.y_height + last);
   planes.pitch = planes.left + at_least(ceil_div(one.width, one.stride[1]),
                                         one.y_width + (planes.has_columns ? at_least(last_column, 0) : 0));
   planes.positions = (one.y_height - 1) * planes.pitch + one.y_width;
-  planes.size = planes.at(planes.phases[0] * planes.phases[1], 0) +
-                (planes.has_columns ? 0 : (one.filter.columns - 1) * one.dilation[1]);
+  planes.size = planes.at(planes.phases[0] * planes.phases[1], 0) + (planes.has_columns ? 0 : at_least(last_column, 0));
   planes.size = round_up(planes.size + kBytes, 64);
   return planes;
 }

@@ -56,9 +56,12 @@ inline bool has_avx512_vnni() {
 #endif
 
 // Linux saves the tile registers only after the process has requested permission, once for all threads. The function
-// reads CPUID itself because compilers of 2022 do not support AMX in __builtin_cpu_supports.
+// reads CPUID itself because compilers of 2022 do not support AMX in __builtin_cpu_supports. Scalar tiles, which tests
+// use, take the place of the registers.
 inline bool has_amx_int8() {
-#ifdef __linux__
+#if defined(JAXDML_SCALAR_TILES)
+  return has_avx512_vnni();
+#elif defined(__linux__)
   constexpr unsigned kTilesOfInt8 = 3u << 24;       // AMX-TILE, AMX-INT8
   constexpr long kAskFor = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   unsigned a, b, c, d;

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "size.h"
+
 #ifdef _WIN32
 #include <malloc.h>
 #endif
@@ -31,10 +33,11 @@ inline void release(void* at) {
 // A scratch block of 64-byte alignment. The destructor keeps the largest blocks for later calls, which then cause
 // no page faults. A call holds up to two blocks: one for weights that are packed for this call, one for the kernel.
 //
-// A negative size, the result of checked_product on overflow, counts as a failed allocation.
+// No size, the result of an overflow, counts as a failed allocation.
 class Scratch {
  public:
-  explicit Scratch(int64_t bytes) : bytes_(bytes) {
+  explicit Scratch(Size size) : bytes_(size.number()) {
+    const int64_t bytes = bytes_;
     if (bytes <= 0) return;
     {
       const std::lock_guard<std::mutex> lock(mutex_);

@@ -5,6 +5,7 @@
 // The seed and the case's number determine a case. The first few cases are large, or at the bounds of a kernel.
 #include <immintrin.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -257,10 +258,13 @@ void set_periodic(Random& random, const Convolution& one, uint8_t* x) {
 }
 
 // Aborts if a call takes more scratch memory than four times the size of padded inputs and outputs together, plus 12
-// bytes for each output channel, 1 KiB for each problem, 32 bytes for each depthwise kernel element, and 64 KiB.
+// bytes for each output channel, 1 KiB for each problem, 32 bytes for each depthwise kernel element, and 64 KiB. Of the
+// rows and columns of padding, no more count than twice as many as all windows together have.
 void check_scratch(const Kernels& kernels, const std::vector<Convolution>& problems) {
   const Convolution& one = problems[0];
-  const int64_t height = one.start[0] + one.height + one.end[0], width = one.start[1] + one.width + one.end[1];
+  const int64_t rows = 2 * one.y_height * one.filter.rows, columns = 2 * one.y_width * one.filter.columns;
+  const int64_t height = one.height + std::min(one.start[0] + one.end[0], rows);
+  const int64_t width = one.width + std::min(one.start[1] + one.end[1], columns);
   const int64_t input = one.filter.groups * one.filter.channels * height * width;
   const int64_t output = one.filter.outputs * one.y_height * one.y_width * (one.type == Type::kInt32 ? 4 : 1);
   const int64_t count = int64_t(problems.size());
@@ -285,14 +289,15 @@ Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill 
   for (int i = 0; i < 2; i++)
     *y_size[i] = (size[i] + one.start[i] + one.end[i] - (kernel[i] - 1) * one.dilation[i] - 1) / one.stride[i] + 1;
   const bool has_bias = random.chance(60);
+  const auto far = [](int64_t number) { return static_cast<long long>(number); };
   Case of;
   of.what = text(
-      "%d convolutions [%d, %d, %d, %d] with [%d, %d, %d, %d], %d groups, strides %d %d, dilations %d %d, "
-      "padding %d %d before and %d %d after, %s x %s -> %s%s",
+      "%d convolutions [%d, %d, %d, %d] with [%d, %d, %d, %d], %d groups, strides %lld %lld, dilations %lld %lld, "
+      "padding %lld %lld before and %lld %lld after, %s x %s -> %s%s",
       int(count), int(one.batch), int(shape.groups * shape.channels), int(one.height), int(one.width),
       int(shape.outputs), int(shape.channels), int(shape.rows), int(shape.columns), int(shape.groups),
-      int(one.stride[0]), int(one.stride[1]), int(one.dilation[0]), int(one.dilation[1]), int(one.start[0]),
-      int(one.start[1]), int(one.end[0]), int(one.end[1]), name_of(one.x_zero_point.is_signed),
+      far(one.stride[0]), far(one.stride[1]), far(one.dilation[0]), far(one.dilation[1]), far(one.start[0]),
+      far(one.start[1]), far(one.end[0]), far(one.end[1]), name_of(one.x_zero_point.is_signed),
       name_of(one.filter_zero_point.is_signed), name_of(one.type), has_bias ? ", bias" : "");
   of.y_bytes = one.type == Type::kInt32 ? 4 : 1;
   std::vector<Convolution> problems;
@@ -618,6 +623,35 @@ Case random_convolution(Random& random) {
   }
 }
 
+// Padding, dilations and strides far larger than the image. Their size does not count: outputs are few.
+Case random_far(Random& random) {
+  const bool is_depthwise = random.chance(50);
+  for (;;) {
+    const int64_t groups = extent(random, is_depthwise ? 30 : 3), outputs = groups * extent(random, 24);
+    const Filter filter =
+        filter_of(outputs, is_depthwise ? 1 : extent(random, 24), extent(random, 5), extent(random, 5), groups);
+    Convolution one = convolution_of(random, filter, extent(random, 2), extent(random, 12), extent(random, 12));
+    const int64_t kernel[2] = {filter.rows, filter.columns}, size[2] = {one.height, one.width};
+    int64_t pixels = 1;
+    for (int i = 0; i < 2; i++) {
+      const bool is_far = i || random.chance(70);
+      const int64_t far = is_far ? int64_t(1) << random.between(8, 40) : 4;
+      one.dilation[i] = random.chance(30) ? random.between(1, 3) : random.between(1, far);
+      if (kernel[i] == 1) one.dilation[i] = 1;  // as the handler does
+      const int64_t reach = (kernel[i] - 1) * one.dilation[i];
+      one.start[i] = random.chance(20) ? random.below(4) : random.below(reach + far);
+      // Enough padding for one window or more.
+      const int64_t least = std::max<int64_t>(0, reach + 1 - size[i] - one.start[i]);
+      one.end[i] = least + (random.chance(30) ? 0 : random.below(far));
+      const int64_t padded = size[i] + one.start[i] + one.end[i];
+      one.stride[i] = std::max<int64_t>(1, (padded - reach) / random.between(1, 20) - random.below(3));
+      pixels *= (padded - reach - 1) / one.stride[i] + 1;
+    }
+    if (one.batch * pixels * outputs * filter.channels * filter.rows * filter.columns < 1000000)
+      return convolution_case(random, one, extent(random, 2));
+  }
+}
+
 // A case for F(m x m, 3 x 3) whose |weights| add up to the bound of exactness plus `more`.
 Case at_bound(Random& random, int64_t m, const Filter& filter, Fill fill, int64_t more, int64_t count = 1) {
   Convolution one = m == 4 ? convolution_of(random, filter, 1, 18, 18) : convolution_of(random, filter, 1, 8, 10);
@@ -764,7 +798,8 @@ Case make_case(uint64_t seed, int64_t number) {
   const int64_t kind = random.below(100);
   if (kind < 27) return random_matmul(random);
   if (kind < 30) return random_large_matmul(random);
-  if (kind < 59) return random_convolution(random);
+  if (kind < 56) return random_convolution(random);
+  if (kind < 59) return random_far(random);
   if (kind < 64) return random_deep(random);
   if (kind < 70) return random_pointwise(random);
   if (kind < 86) return random_winograd(random);
@@ -830,11 +865,7 @@ int run_all(int64_t cases, uint64_t seed, int64_t first) {
   std::vector<const Kernels*> all;
   if (has_avx2()) all.push_back(&kAvx2);
   if (has_avx512_vnni()) all.push_back(&kAvx512Vnni);
-#ifdef JAXDML_SCALAR_TILES
-  if (has_avx512_vnni()) all.push_back(&kAmxInt8);
-#else
   if (has_amx_int8()) all.push_back(&kAmxInt8);
-#endif
   for (const Kernels* kernels : all) printf("runs %s, seed %llu\n", kernels->name, (unsigned long long)seed);
 
   // The threads keep subnormals and round upward unless threads.cc changes that.

@@ -58,17 +58,19 @@ inline Output expected(const Matmul& one, const uint8_t* b) {
   return y;
 }
 
-// The sum of products at output pixel (i, j): one output channel's filter times a window of the padded image.
-JAXDML_UNCHECKED inline uint32_t window(const Convolution& one, const int32_t* image, int64_t height, int64_t width,
-                                        const int32_t* of_filter, int64_t i, int64_t j) {
+// The sum of products at output pixel (i, j): one output channel's filter times a window of the image. Padding adds 0.
+JAXDML_UNCHECKED inline uint32_t window(const Convolution& one, const int32_t* image, const int32_t* of_filter,
+                                        int64_t i, int64_t j) {
+  const Filter& filter = one.filter;
   uint32_t sum = 0;
-  const int32_t* weight = of_filter;
-  for (int64_t c = 0; c < one.filter.channels; c++)
-    for (int64_t u = 0; u < one.filter.rows; u++) {
-      const int64_t row = i * one.stride[0] + u * one.dilation[0];
-      const int32_t* pixel = image + (c * height + row) * width + j * one.stride[1];
-      for (int64_t v = 0; v < one.filter.columns; v++, pixel += one.dilation[1])
-        sum += uint32_t(*pixel) * uint32_t(*weight++);
+  for (int64_t u = 0; u < filter.rows; u++)
+    for (int64_t v = 0; v < filter.columns; v++) {
+      const int64_t row = i * one.stride[0] + u * one.dilation[0] - one.start[0];
+      const int64_t column = j * one.stride[1] + v * one.dilation[1] - one.start[1];
+      if (row < 0 || row >= one.height || column < 0 || column >= one.width) continue;
+      for (int64_t c = 0; c < filter.channels; c++)
+        sum += uint32_t(image[(c * one.height + row) * one.width + column]) *
+               uint32_t(of_filter[(c * filter.rows + u) * filter.columns + v]);
     }
   return sum;
 }
@@ -80,24 +82,20 @@ inline Output expected(const Convolution& one, const uint8_t* filter) {
   std::vector<int32_t> weights(size_t(shape.outputs * depth));
   for (int64_t i = 0; i < shape.outputs * depth; i++)
     weights[size_t(i)] = number(filter, i, one.filter_zero_point.is_signed) - number(one.filter_zero_point, i / depth);
-  const int64_t height = one.start[0] + one.height + one.end[0], width = one.start[1] + one.width + one.end[1];
-  std::vector<int32_t> padded(size_t(one.batch * channels * height * width));
-  for (int64_t c = 0; c < one.batch * channels; c++)
-    for (int64_t i = 0; i < one.height; i++)
-      for (int64_t j = 0; j < one.width; j++)
-        padded[size_t((c * height + one.start[0] + i) * width + one.start[1] + j)] =
-            number(one.x, (c * one.height + i) * one.width + j, one.x_zero_point.is_signed) -
-            number(one.x_zero_point, 0);
+  const int64_t size = one.height * one.width;
+  std::vector<int32_t> images(size_t(one.batch * channels * size));
+  for (size_t i = 0; i < images.size(); i++)
+    images[i] = number(one.x, int64_t(i), one.x_zero_point.is_signed) - number(one.x_zero_point, 0);
   Output y(size_t(one.batch * shape.outputs * one.y_height * one.y_width * (one.type == Type::kInt32 ? 4 : 1)));
   int64_t at = 0;
   for (int64_t n = 0; n < one.batch; n++)
     for (int64_t o = 0; o < shape.outputs; o++) {
       const int64_t group = o / (shape.outputs / shape.groups);
-      const int32_t* image = padded.data() + (n * channels + group * shape.channels) * height * width;
+      const int32_t* image = images.data() + (n * channels + group * shape.channels) * size;
       const float multiplier = (number(one.x_scale, 0) * number(one.filter_scale, o)) / number(one.y_scale, 0);
       for (int64_t i = 0; i < one.y_height; i++)
         for (int64_t j = 0; j < one.y_width; j++) {
-          const uint32_t sum = window(one, image, height, width, weights.data() + o * depth, i, j);
+          const uint32_t sum = window(one, image, weights.data() + o * depth, i, j);
           const uint32_t bias = one.bias ? uint32_t(one.bias[o]) : 0;
           put(y, at++, sum + bias, one.type, multiplier, number(one.y_zero_point, 0));
         }

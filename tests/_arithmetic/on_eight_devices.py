@@ -6,6 +6,7 @@ from functools import partial
 
 import jax
 import numpy as np
+import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -83,15 +84,16 @@ def prepared(x, weights):
 
 
 def of_prepared(x, weights, spec):
-    """How prepared weights are sharded where the array has this sharding."""
+    """How weights that are prepared for XLA's kernels are sharded where the array has this sharding."""
     if weights.ndim == 2:
         k, n = (*spec, None, None)[:2]
-        return dml.PreparedMatrix(P(n, k), P(None, n), np.dtype(np.int8), "NK")
+        return dml.PreparedMatrix(P(n, k), np.dtype(np.int8), "NK")
     (channels,) = (*spec, None)[:1]
-    packed = prepared(x, weights)
-    values = P(None, None, None, None, channels) if packed.layout == "HWIO" else P(None, channels)
-    values = P(channels) if packed.group_count > 1 else values
-    return dml.PreparedFilter(values, P(channels), packed.dtype, packed.layout)
+    with dml.use_kernels("xla"):
+        for_xla = prepared(x, weights)
+    data = P(None, None, None, None, channels) if for_xla.layout == "HWIO" else P(None, channels)
+    data = P(channels) if for_xla.group_count > 1 else data
+    return dml.PreparedFilter(data, for_xla.dtype, for_xla.layout)
 
 
 def check(name, got, expected):
@@ -174,10 +176,12 @@ def in_shard_map():
         operator, arguments, specs, _ = CASES[name]
         operator = partial(multiply, b_scale=0.1) if operator == multiply else operator  # each sees a part of N
         expected = operator(*arguments, module=reference)
-        weights = prepared(*arguments)
+        with dml.use_kernels("xla"):
+            for_xla = prepared(*arguments)
         for kind, w, w_spec in [
             ("", arguments[1], specs[1]),
-            (", prepared", weights, of_prepared(*arguments, specs[1])),
+            (", prepared for XLA", for_xla, of_prepared(*arguments, specs[1])),
+            *([(", prepared", prepared(*arguments), P())] if specs[1] == P() else []),
         ]:
             function = jax.jit(jax.shard_map(operator, mesh=mesh, in_specs=(specs[0], w_spec), out_specs=out_spec))
             program = function.lower(arguments[0], w).compile()
@@ -187,8 +191,7 @@ def in_shard_map():
                 expected,
             )
             assert not collectives(program.as_text())
-            is_part = w is weights and specs[1] != P()  # of what was packed
-            assert native_calls(program.as_text()) == (HAS_NATIVE and not is_part)
+            assert native_calls(program.as_text()) == (HAS_NATIVE and w is not for_xla)
     filters = np.stack([F, ~F, F // 2, F // 3])
     each = jax.shard_map(jax.vmap(convolve, (None, 0)), mesh=mesh, in_specs=(P("x"), P("y")), out_specs=P("y", "x"))
     check("shard_map: vmap", jax.jit(each)(X, filters), np.stack([convolve(X, f, reference) for f in filters]))
@@ -202,12 +205,17 @@ def parts_of_prepared_weights():
         ("N", partial(multiply, b_scale=0.1), A, narrow, P(None, "x")),
         ("output channels", convolve_as_it_is, X[:, :4], pointwise, P(None, "x")),
     ]:
+        with dml.use_kernels("xla"):
+            for_xla = prepared(x, weights)
         w_spec = of_prepared(x, weights, P(None, "x") if weights.ndim == 2 else P("x"))
         function = jax.shard_map(operator, mesh=mesh, in_specs=(P(), w_spec), out_specs=out_spec)
-        check(f"part of prepared: {name}", jax.jit(function)(x, prepared(x, weights)), operator(x, weights, reference))
+        check(f"part of prepared: {name}", jax.jit(function)(x, for_xla), operator(x, weights, reference))
+        if HAS_NATIVE:
+            packed = jax.shard_map(operator, mesh=mesh, in_specs=(P(), P("x")), out_specs=out_spec)
+            with pytest.raises(dml.DescError, match="shard the array, and prepare each part"):
+                jax.jit(packed)(x, prepared(x, weights))
     stack = np.stack([B, ~B])
-    spec = dml.PreparedMatrix(P("x"), P("x"), np.dtype(np.int8), "NK")
-    function = jax.shard_map(multiply, mesh=mesh, in_specs=(P("x"), spec), out_specs=P("x"))
+    function = jax.shard_map(multiply, mesh=mesh, in_specs=(P("x"), P("x")), out_specs=P("x"))
     pair = np.stack([A, A // 2])
     got = jax.jit(function)(pair, dml.prepare_matrix_multiply_b(stack))
     check("part of prepared: batch", got, multiply(pair, stack, reference, B_SCALE.reshape(1, 1, -1)))

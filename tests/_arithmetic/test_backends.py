@@ -11,7 +11,7 @@ from helpers.bodies import body
 from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY, Case
 from helpers.compare import assert_same_bits
 from helpers.marks import on_xla_alone, rest_rarely
-from jaxdml._arithmetic import contractions, cuda, int8, int32, platforms, tpu
+from jaxdml._arithmetic import contractions, cuda, int8, int32, platforms, prepared, tpu
 from jaxdml._arithmetic.zero_points import reduced
 
 pytestmark = on_xla_alone
@@ -123,16 +123,17 @@ def channels_last(values, group_count):
 ])  # fmt: skip
 def test_an_arrangement_is_used_and_undone(matrix, filter, monkeypatch):
     """Weights in any layout: the bits stay, and the array comes back."""
-    monkeypatch.setattr(contractions, "arrange_matrix", matrix)
-    monkeypatch.setattr(contractions, "arrange_filter", filter)
+    monkeypatch.setattr(prepared, "arrange_matrix", matrix)
+    for module in (prepared, contractions):
+        monkeypatch.setattr(module, "arrange_filter", filter)
     b = CASES["dot"].arguments[3]
     m, f = contractions.prepare_matrix(b), contractions.prepare_filter(FILTER, 1)
     assert (m.layout, f.layout) == (matrix(b)[1], filter(FILTER, 1)[1])
     assert_same_bits(m.array, b)
     assert_same_bits(f.array, FILTER)
     assert_same_bits(contractions.prepare_filter(FILTER, 2).array, FILTER)
-    for case, prepared in ((CASES["dot"], m), (CASES["conv"], f)):
-        for weights in (case.arguments[3], prepared):
+    for case, known in ((CASES["dot"], m), (CASES["conv"], f)):
+        for weights in (case.arguments[3], known):
             arguments = [*case.arguments[:3], weights, *case.arguments[4:]]
             assert_same_bits(jax.jit(partial(body, case))(*arguments), case.expected)
 

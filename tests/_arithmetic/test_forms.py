@@ -13,6 +13,8 @@ from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
 from helpers.modes import as_jax
 from jaxdml._arithmetic import contractions, windows
+from jaxdml._arithmetic.layouts import Filter
+from jaxdml._arithmetic.platforms import arrange_filter
 
 
 def test_the_cases_reach_every_form_of_convolution():
@@ -20,7 +22,8 @@ def test_the_cases_reach_every_form_of_convolution():
     forms = set()
     for case in (case for chunk in CONVOLUTION for case in chunk):
         f = jax.eval_shape(
-            partial(contractions.prepare_filter, group_count=case.options["group_count"]), case.arguments[3]
+            partial(contractions.prepare_filter, is_packed=False, group_count=case.options["group_count"]),
+            case.arguments[3],
         )
         is_flat = f.shape[1] == 1 and case.options["strides"] == (1, 1)
         forms.add((f.ndim, f.layout, f.shape[1] == 1, f.group_count > 1, is_flat))
@@ -87,7 +90,10 @@ def test_convolutions_at_the_bound_and_beyond(channels, kernel, outputs):
 )  # fmt: skip
 def test_the_layout_of_a_filter_is_where_its_form_is_fast(outputs, channels, kernel, group_count, layout):
     f = jax.ShapeDtypeStruct((outputs, channels, *kernel), np.int8)
-    assert jax.eval_shape(partial(contractions.prepare_filter, group_count=group_count), f).layout == layout
+    assert (
+        jax.eval_shape(partial(contractions.prepare_filter, is_packed=False, group_count=group_count), f).layout
+        == layout
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,9 +102,7 @@ def test_the_layout_of_a_filter_is_where_its_form_is_fast(outputs, channels, ker
      (3, 1, (8, 16), 3, True), (3, 1, (8, 17), 3, False)],
 )  # fmt: skip
 def test_shifted_products_are_for_depthwise_filters(outputs, channels, kernel, group_count, suits):
-    f = jax.eval_shape(
-        partial(contractions.prepare_filter, group_count=group_count), np.zeros((outputs, channels, *kernel), np.int8)
-    )
+    f = Filter(*arrange_filter(np.zeros((outputs, channels, *kernel), np.int8), group_count))
     assert windows.suits_depthwise(f) == suits
 
 

@@ -40,7 +40,9 @@ def every(exponent):
 
 def test_a_root_that_errs_is_corrected():
     x = RNG.integers(2**23, 255 << 23, 50_000).astype(np.uint32).view(np.float32)
-    ends = np.concatenate([every(exponent)[part] for exponent in (127, 128) for part in (slice(999), slice(-999, None))])
+    ends = np.concatenate(
+        [every(exponent)[part] for exponent in (127, 128) for part in (slice(999), slice(-999, None))]
+    )
     for root in ROOTS:
         check(x, root)
         check(ends, root)

@@ -10,17 +10,19 @@ import numpy as np
 import jaxdml as dml
 from helpers.compare import assert_same_bits
 from jaxdml import reference
+from jaxdml._arithmetic import panels
 
 
 def without_winograd(prepared):
     """Prepared weights in whose second half, which is Winograd's form alone, every bit is another."""
-    packed = np.asarray(prepared.packed)
+    packed = np.asarray(prepared.data)
     broken = np.concatenate([packed[: packed.size // 2], ~packed[packed.size // 2 :]])
-    return dataclasses.replace(prepared, packed=jnp.asarray(broken))
+    broken[8:16] = np.frombuffer(panels.fingerprint(broken).to_bytes(8, "little"), np.int8)
+    return dataclasses.replace(prepared, data=jnp.asarray(broken))
 
 
 def winograd_flag(packed):
-    return int(np.asarray(packed)[64:68].view(np.int32)[0])
+    return int(np.asarray(packed)[320:324].view(np.int32)[0])
 
 
 def filter_of_sum(total, channels, sign):
@@ -37,7 +39,7 @@ def check_exact_up_to_the_bound_and_not_used_beyond(beyond, sign):
     channels, total = 240, 2**18 - 1 + beyond
     f = filter_of_sum(total, channels, sign)
     packed = dml.prepare_convolution_filter(f)
-    assert winograd_flag(packed.packed) == (not beyond)
+    assert winograd_flag(packed.data) == (not beyond)
     rng = np.random.default_rng(total)
     for x in (np.zeros((1, channels, 16, 16), np.uint8), np.full((1, channels, 16, 16), 255, np.uint8),
               rng.choice([0, 255], (1, channels, 16, 16)).astype(np.uint8)):  # fmt: skip
@@ -57,13 +59,13 @@ def check_exact_up_to_the_bound_and_not_used_beyond(beyond, sign):
 def check_which_filters_have_its_form():
     """What packs it is its shape: 3 x 3, at least 8 channels and 6 outputs of a group."""
     for outputs, channels, *kernel in ((16, 8, 3, 3), (16, 7, 3, 3), (5, 8, 3, 3), (16, 8, 3, 2)):
-        size = dml.prepare_convolution_filter(np.ones((outputs, channels, *kernel), np.int8)).packed.size
+        size = dml.prepare_convolution_filter(np.ones((outputs, channels, *kernel), np.int8)).data.size
         weights, has_winograd = outputs * channels * math.prod(kernel), (outputs, channels, *kernel) == (16, 8, 3, 3)
         # Panels hold a byte for each weight, of outputs rounded up to 8 and rows of the kernel rounded up to 2. A
-        # transformed filter of F(4, 3) takes 8 bytes a weight; mark, flag and sums take 192.
+        # transformed filter of F(4, 3) takes 8 bytes a weight; seal, flag and sums take 448.
         panels = -(-outputs // 8) * 8 * kernel[0] * -(-kernel[1] * channels // 2) * 2
         of_parts = 4 * (outputs + channels * math.prod(kernel))  # see filter_bytes in filter.h
-        rest = size - 192 - of_parts - panels - 8 * weights * has_winograd
+        rest = size - 448 - of_parts - panels - 8 * weights * has_winograd
         assert 0 <= rest < 64, (outputs, channels, kernel, rest)
 
 

@@ -25,7 +25,8 @@ from benchmarks.lax_peer import BFLOAT, FLOAT, LAX  # noqa: E402
 from benchmarks.measure import WrongBitsError, measure, path_of  # noqa: E402
 from benchmarks.timing import interleaved  # noqa: E402
 from helpers.native_calls import needs_native  # noqa: E402
-from jaxdml._arithmetic import int32, prepared  # noqa: E402
+from jaxdml._arithmetic import int32  # noqa: E402
+from jaxdml._arithmetic.layouts import Filter  # noqa: E402
 
 HAS_NATIVE = dml.kernels().startswith("native")
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="benchmarks compare with ONNX Runtime on a CPU")
@@ -181,12 +182,12 @@ def path_of_form(case, form):
 
 def test_paths_are_told_apart():
     x, f = np.zeros((1, 64, 14, 14), np.int8), np.zeros((1, 64, 64, 3, 3), np.int8)
-    f = prepared.PreparedFilter(f, None, np.dtype(np.int8), "OIHW")
+    f = Filter(f, "OIHW")
     slow = jax.jit(lambda x, f: int32.conv(x, f, (1, 1), (1, 1))).lower(x, f).compile()
     assert path_of(slow.as_text()) == "1 convolution in a loop"
     with dml.use_kernels("xla"):
         case = convolution(1, 64, 14, 64, 3, peers="")
-        assert path_of_form(case, PREPARED) == "1 YNNPACK convolution"
+        assert path_of_form(case, PREPARED) == "1 YNNPACK convolution, 1 YNNPACK dot"
 
 
 @needs_native
@@ -196,7 +197,7 @@ def test_xla_has_its_turn_beside_native_kernels():
     assert paths == {
         PREPARED: "native kernels: 1 convolve",
         PLAIN: "native kernels: 1 convolve",
-        XLA: "1 YNNPACK convolution",
+        XLA: "1 YNNPACK convolution, 1 YNNPACK dot",
     }
 
 

@@ -105,7 +105,8 @@ def test_accelerators_get_products_of_int8(name, platform):
     """No mixed types and no uint8; and no convolution for CUDA, where XLA refuses most of them."""
     function, x, *weights = CALLS[name]
     module = export.export(jax.jit(function), platforms=[platform])(x, *weights).mlir_module()
-    assert set(contractions(module)) == {("i8", "i8")}
+    has_none = name == "depthwise" and platform == "cuda"  # a sum of shifted products
+    assert set(contractions(module)) == (set() if has_none else {("i8", "i8")})
     assert ("stablehlo.convolution" in module) == (
         platform == "tpu" and re.search("convol|depthwise", name) is not None
     )

@@ -1,5 +1,4 @@
-// A thread pool that replaces XLA's, the only part of XLA that threads.cc uses. With it, the tests run the real
-// threads.cc without XLA.
+// A thread pool in place of XLA's.
 #pragma once
 
 #include <condition_variable>
@@ -11,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace xla::ffi {
+namespace jaxdml::test {
 
 class ThreadPool {
  public:
@@ -61,4 +60,4 @@ class ThreadPool {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace xla::ffi
+}  // namespace jaxdml::test

@@ -1,0 +1,72 @@
+// The seal of packed weights, by which handlers notice weights that are not as they were packed.
+//
+// Packed weights are a leaf of a pytree, and people map functions over the leaves of pytrees: the mean of two models, a
+// mask, a cast. The result is no packed form of anything. A seal has
+//   - the mark of the kernels' layout,
+//   - every value of a byte, so that no function of one byte but the identity leaves the seal as it is,
+//   - a fingerprint of the weights, which functions of several models' bytes, and masks, do not keep up with. Of large
+//     weights the fingerprint samples 2 KiB, so that a check costs a tenth of a microsecond.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels.h"
+
+namespace jaxdml {
+
+constexpr int64_t kFingerprintAt = 8, kValuesAt = 64;
+static_assert(kValuesAt + 256 == kSealBytes, "the seal ends behind all values of a byte");
+
+class Fingerprint {
+ public:
+  explicit Fingerprint(uint64_t start) {
+    for (uint64_t& lane : lanes_) lane = start++;
+  }
+  void add(const uint8_t* chunk, int64_t bytes) {  // at most 64
+    uint64_t words[kLanes] = {};
+    std::memcpy(words, chunk, size_t(bytes));
+    for (int i = 0; i < kLanes; i++) lanes_[i] = (lanes_[i] ^ words[i]) * kOdd;
+  }
+  uint64_t value() const {
+    uint64_t all = 0;
+    for (const uint64_t lane : lanes_) all = ((all ^ lane ^ lane >> 32) + 1) * kOdd;
+    return all;
+  }
+
+ private:
+  static constexpr int kLanes = 8;  // of 8 bytes, which the processor multiplies one after the other without waiting
+  static constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
+
+  uint64_t lanes_[kLanes];
+};
+
+inline uint64_t fingerprint(const uint8_t* packed, int64_t bytes) {
+  constexpr int64_t kChunk = 64, kMostChunks = 32;
+  const int64_t size = bytes - kSealBytes, all = (size + kChunk - 1) / kChunk;
+  Fingerprint of(static_cast<uint64_t>(bytes));
+  const int64_t chunks = all < kMostChunks ? all : kMostChunks;
+  for (int64_t i = 0; i < chunks; i++) {
+    const int64_t at = i * all / chunks * kChunk;  // evenly spaced
+    of.add(packed + kSealBytes + at, size - at < kChunk ? size - at : kChunk);
+  }
+  return of.value();
+}
+
+// Completes the seal of packed weights that begin with the mark.
+inline void seal(uint8_t* packed, int64_t bytes) {
+  for (int i = 0; i < 256; i++) packed[kValuesAt + i] = uint8_t(i);
+  const uint64_t value = fingerprint(packed, bytes);
+  std::memcpy(packed + kFingerprintAt, &value, sizeof value);
+}
+
+// Whether weights are as they were packed, in the layout of the kernels with this mark.
+inline bool is_sealed(const uint8_t* packed, int64_t bytes, int32_t mark) {
+  if (std::memcmp(packed, &mark, sizeof mark)) return false;
+  int differs = 0;
+  for (int i = 0; i < 256; i++) differs |= packed[kValuesAt + i] ^ i;
+  const uint64_t value = fingerprint(packed, bytes);
+  return !differs && !std::memcmp(packed + kFingerprintAt, &value, sizeof value);
+}
+
+}  // namespace jaxdml

@@ -1,0 +1,468 @@
+// Calls the handlers through XLA's own structs, with calls that are right, and with calls that are wrong in a place or
+// two: ranks, extents, types, attributes. Each call must succeed, or return an error with a text. A right call must
+// succeed. Buffers have exactly the bytes of their shapes, so that sanitizers notice every other access.
+//
+//   hostile_calls [count of calls, or seconds: 60s] [seed] [first call]
+//
+// The seed and the call's number determine a call. A single call is printed.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "call.h"
+#include "kernels.h"
+
+#define JAXDML_OPTIONS extern "C" __attribute__((visibility("default"))) const char*
+// Sanitizers abort, so that on_signal prints the call. An allocation of a GiB fails, as too large ones do everywhere.
+JAXDML_OPTIONS __asan_default_options() {
+  return "abort_on_error=1:handle_segv=2:handle_sigbus=2:handle_sigfpe=2:allocator_may_return_null=1:"
+         "max_allocation_size_mb=1024";
+}
+JAXDML_OPTIONS __ubsan_default_options() { return "abort_on_error=1:print_stacktrace=1"; }
+
+extern "C" {
+XLA_FFI_Handler jaxdml_cpu_matmul, jaxdml_cpu_convolve, jaxdml_cpu_add, jaxdml_cpu_quantized, jaxdml_cpu_dequantized,
+    jaxdml_cpu_extremes, jaxdml_cpu_row_sums, jaxdml_cpu_pack_matrix, jaxdml_cpu_pack_filter;
+const char* jaxdml_cpu_choose(const char*);
+int64_t jaxdml_cpu_matrix_bytes(int64_t depth, int64_t columns);
+int64_t jaxdml_cpu_filter_bytes(const int64_t* shape, int64_t groups);
+}
+
+namespace jaxdml::test {
+namespace {
+
+using Extents = std::vector<int64_t>;
+
+constexpr int64_t kMostBytes = 1 << 18;  // of a buffer
+
+// Right calls ---------------------------------------------------------------------------------------------------------
+
+// Returns a size up to `most`: mostly a small one, and sometimes 0.
+int64_t extent(Random& random, int64_t most) {
+  if (random.chance(3)) return 0;
+  return random.between(1, random.chance(70) && most > 6 ? 6 : most);
+}
+
+// Dimensions in front of a call's arrays. An operand is 1 along some of them.
+Extents random_leading(Random& random) {
+  Extents leading;
+  while (random.chance(30) && leading.size() < 3) leading.push_back(random.chance(4) ? 0 : random.between(1, 3));
+  return leading;
+}
+Extents operator+(Extents x, const Extents& y) {
+  x.insert(x.end(), y.begin(), y.end());
+  return x;
+}
+Extents some(Random& random, Extents leading) {
+  for (int64_t& size : leading)
+    if (random.chance(25)) size = 1;
+  return leading;
+}
+
+XLA_FFI_DataType byte(Random& random) { return random.chance(50) ? XLA_FFI_DataType_S8 : XLA_FFI_DataType_U8; }
+XLA_FFI_DataType output(Random& random) { return random.chance(30) ? XLA_FFI_DataType_S32 : byte(random); }
+XLA_FFI_DataType zero_point_of(XLA_FFI_DataType type, Random& random) {
+  return type == XLA_FFI_DataType_S32 ? byte(random) : type;
+}
+constexpr XLA_FFI_DataType kFloat = XLA_FFI_DataType_F32;
+
+Call matmul(Random& random, const Kernels& kernels) {
+  const bool is_large = random.chance(3);  // enough for two threads
+  const Extents leading = is_large ? Extents{} : random_leading(random);
+  const int64_t rows = is_large ? random.between(60, 120) : extent(random, 40);
+  const int64_t depth = is_large ? random.between(130, 300) : extent(random, 80);
+  const int64_t columns = is_large ? random.between(140, 200) : extent(random, 70);
+  const XLA_FFI_DataType a = byte(random), b = byte(random), y = output(random);
+  const bool is_packed = random.chance(40);
+  const auto along = [&](int64_t size, bool is_row) {
+    const int64_t count = random.chance(50) ? 1 : size;
+    return some(random, leading) + (is_row ? Extents{count, 1} : Extents{1, count});
+  };
+  Call call = {&jaxdml_cpu_matmul};
+  call.arguments = {{a, some(random, leading) + Extents{rows, depth}},
+                    {kFloat, along(rows, true)},
+                    {a, along(rows, true)},
+                    {b, some(random, leading) + Extents{depth, columns}},
+                    {kFloat, along(columns, false)},
+                    {b, along(columns, false)},
+                    {kFloat, along(rows, true)},
+                    {zero_point_of(y, random), along(rows, true)}};
+  if (is_packed)
+    call.arguments[3] = {XLA_FFI_DataType_S8,
+                         some(random, leading) + Extents{1, jaxdml_cpu_matrix_bytes(depth, columns)},
+                         kernels.matrix_mark};
+  call.results = {{y, leading + Extents{rows, columns}}};
+  call.attributes = {{"is_packed", XLA_FFI_DataType_PRED, false, {is_packed}}};
+  return call;
+}
+
+// One spatial dimension of a convolution.
+struct Axis {
+  int64_t size, kernel, stride, dilation, start, end, outputs;
+};
+Axis random_axis(Random& random) {
+  Axis of = {
+      extent(random, 12), random.between(1, random.chance(80) ? 3 : 7), 1, 1, random.below(4), random.below(4), 0};
+  // Few outputs may have padding, strides and dilations of any size.
+  const int64_t far = random.chance(15) ? int64_t(1) << random.between(3, 40) : 4;
+  if (random.chance(50)) of.dilation = random.between(1, far);
+  const int64_t reach = (of.kernel - 1) * of.dilation;
+  if (random.chance(30)) of.start = random.below(reach + far);
+  if (random.chance(30)) of.end = random.below(far);
+  of.end += std::max<int64_t>(0, reach + 1 - of.size - of.start - of.end);
+  const int64_t rest = of.size + of.start + of.end - reach - 1;
+  of.stride = random.chance(50) ? 1 : random.between(1, 4);
+  if (rest / of.stride >= 16) of.stride = rest / random.between(1, 15);
+  of.outputs = rest / of.stride + 1;
+  return of;
+}
+
+Call convolve(Random& random, const Kernels& kernels) {
+  const Extents leading = random_leading(random);
+  const Axis rows = random_axis(random), columns = random_axis(random);
+  const bool is_depthwise = random.chance(30);
+  const int64_t batch = extent(random, 3), groups = random.chance(50) && !is_depthwise ? 1 : random.between(1, 12);
+  const int64_t channels = is_depthwise ? 1 : random.between(1, random.chance(80) ? 8 : 30);
+  const int64_t outputs = groups * random.between(1, random.chance(80) ? 8 : 40);
+  const XLA_FFI_DataType x = byte(random), f = byte(random), y = output(random);
+  const Extents filter = {outputs, channels, rows.kernel, columns.kernel};
+  const bool is_packed = random.chance(40);
+  const auto one = [&] { return some(random, leading) + Extents{1}; };
+  const auto each = [&] { return some(random, leading) + Extents{random.chance(50) ? 1 : outputs}; };
+  Call call = {&jaxdml_cpu_convolve};
+  call.arguments = {{x, some(random, leading) + Extents{batch, groups * channels, rows.size, columns.size}},
+                    {kFloat, one()},
+                    {x, one()},
+                    {f, some(random, leading) + filter},
+                    {kFloat, each()},
+                    {f, each()},
+                    {XLA_FFI_DataType_S32, some(random, leading) + Extents{random.chance(50) ? 0 : outputs}},
+                    {kFloat, one()},
+                    {zero_point_of(y, random), one()}};
+  if (is_packed)
+    call.arguments[3] = {XLA_FFI_DataType_S8,
+                         some(random, leading) + Extents{jaxdml_cpu_filter_bytes(filter.data(), groups)},
+                         kernels.filter_mark};
+  call.results = {{y, leading + Extents{batch, outputs, rows.outputs, columns.outputs}}};
+  constexpr XLA_FFI_DataType kInteger = XLA_FFI_DataType_S64;
+  call.attributes = {{"dilations", kInteger, true, {rows.dilation, columns.dilation}},
+                     {"end_padding", kInteger, true, {rows.end, columns.end}},
+                     {"filter_shape", kInteger, true, filter},
+                     {"group_count", kInteger, false, {groups}},
+                     {"is_packed", XLA_FFI_DataType_PRED, false, {is_packed}},
+                     {"start_padding", kInteger, true, {rows.start, columns.start}},
+                     {"strides", kInteger, true, {rows.stride, columns.stride}}};
+  return call;
+}
+
+Attribute leading_count(const Extents& leading) {
+  return {"leading_count", XLA_FFI_DataType_S64, false, {int64_t(leading.size())}};
+}
+Extents random_tensor(Random& random) {
+  Extents shape;
+  while (random.chance(60) && shape.size() < 4) shape.push_back(extent(random, 30));
+  return shape;
+}
+
+Call elementwise(Random& random, XLA_FFI_Handler* handler, XLA_FFI_DataType x, XLA_FFI_DataType y, int operands) {
+  const Extents leading = random_leading(random), shape = random_tensor(random);
+  Call call = {handler};
+  for (int i = 0; i < operands; i++) {
+    call.arguments.push_back({x == kFloat ? x : byte(random), some(random, leading) + shape});
+    call.arguments.push_back({kFloat, some(random, leading)});
+    call.arguments.push_back({byte(random), some(random, leading)});
+  }
+  if (operands == 2) {
+    call.arguments.push_back({kFloat, some(random, leading)});
+    call.arguments.push_back({byte(random), some(random, leading)});
+  }
+  call.results = {{y, leading + shape}};
+  call.attributes = {leading_count(leading)};
+  return call;
+}
+Call add(Random& random, const Kernels&) { return elementwise(random, &jaxdml_cpu_add, byte(random), byte(random), 2); }
+Call quantized(Random& random, const Kernels&) {
+  return elementwise(random, &jaxdml_cpu_quantized, kFloat, byte(random), 1);
+}
+Call dequantized(Random& random, const Kernels&) {
+  return elementwise(random, &jaxdml_cpu_dequantized, byte(random), kFloat, 1);
+}
+
+Call extremes(Random& random, const Kernels&) {
+  const Extents leading = random_leading(random);
+  Extents shape = random_tensor(random);
+  for (int64_t& size : shape) size = std::max<int64_t>(size, 1);  // a range needs an element
+  Call call = {&jaxdml_cpu_extremes};
+  call.arguments = {{kFloat, some(random, leading) + shape}};
+  call.results = {{kFloat, leading + Extents{2}}};
+  call.attributes = {leading_count(leading)};
+  return call;
+}
+
+Call row_sums(Random& random, const Kernels&) {
+  const Extents rows = Extents{extent(random, 9)} + random_leading(random);
+  Call call = {&jaxdml_cpu_row_sums};
+  call.arguments = {{byte(random), rows + Extents{extent(random, 200)}}};
+  call.results = {{XLA_FFI_DataType_S32, rows}};
+  return call;
+}
+
+Call pack_matrix(Random& random, const Kernels&) {
+  const Extents leading = random_leading(random);
+  const int64_t depth = extent(random, 80), columns = extent(random, 150);
+  Call call = {&jaxdml_cpu_pack_matrix};
+  call.arguments = {{byte(random), leading + Extents{depth, columns}}};
+  call.results = {{XLA_FFI_DataType_S8, leading + Extents{jaxdml_cpu_matrix_bytes(depth, columns)}}};
+  return call;
+}
+
+Call pack_filter(Random& random, const Kernels&) {
+  const Extents leading = random_leading(random);
+  const int64_t groups = random.chance(50) ? 1 : random.between(1, 12);
+  const int64_t kernel = random.chance(40) ? 3 : random.between(1, 9), channels = random.between(1, 12);
+  const Extents filter = {groups * random.between(1, 40), random.chance(30) ? 1 : channels, kernel,
+                          random.chance(70) ? kernel : random.between(1, 9)};
+  Call call = {&jaxdml_cpu_pack_filter};
+  call.arguments = {{byte(random), leading + filter}};
+  call.results = {{XLA_FFI_DataType_S8, leading + Extents{jaxdml_cpu_filter_bytes(filter.data(), groups)}}};
+  call.attributes = {{"group_count", XLA_FFI_DataType_S64, false, {groups}}};
+  return call;
+}
+
+// Wrong calls ---------------------------------------------------------------------------------------------------------
+
+// A number that arithmetic on sizes may stumble over.
+int64_t strange(Random& random) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const int64_t power = int64_t(1) << random.below(63);
+  switch (random.below(8)) {
+    case 0:
+      return 0;
+    case 1:
+      return power;
+    case 2:
+      return power + random.between(-2, 2);
+    case 3:
+      return -power;
+    case 4:
+      return kMost - random.below(70);
+    case 5:
+      return -1 - kMost;
+    case 6:
+      return int64_t(1) << random.between(44, 62);
+    default:
+      return random.between(-3, 9);
+  }
+}
+int64_t another(Random& random, int64_t number) {
+  if (random.chance(60)) return strange(random);
+  const uint64_t wrapped = uint64_t(number);
+  return int64_t(random.chance(30) ? wrapped * uint64_t(random.between(2, 3))
+                                   : wrapped + uint64_t(random.between(-1, 1)));
+}
+
+Array& any_array(Random& random, Call& call) {
+  const int64_t i = random.below(int64_t(call.arguments.size() + call.results.size()));
+  return i < int64_t(call.results.size()) ? call.results[size_t(i)] : call.arguments[size_t(i) - call.results.size()];
+}
+
+void mutate(Random& random, Call& call) {
+  const int64_t kind = random.below(100);
+  if (call.arguments.empty() && call.results.empty()) return;
+  Array& array = any_array(random, call);
+  Extents& dims = array.dims;
+  Attribute* attribute =
+      call.attributes.empty() ? nullptr : &call.attributes[size_t(random.below(int64_t(call.attributes.size())))];
+  int64_t* number = attribute && !attribute->numbers.empty()
+                        ? &attribute->numbers[size_t(random.below(int64_t(attribute->numbers.size())))]
+                        : nullptr;
+  if (kind < 25) {  // one extent
+    if (!dims.empty()) {
+      int64_t& size = dims[size_t(random.below(int64_t(dims.size())))];
+      size = another(random, size);
+    }
+  } else if (kind < 45) {  // an extent wherever it occurs, so that the shapes still match each other
+    if (dims.empty()) return;
+    const int64_t from = dims[size_t(random.below(int64_t(dims.size())))], to = another(random, from);
+    const auto replace = [&](Extents& in) { std::replace(in.begin(), in.end(), from, to); };
+    for (Array& each : call.arguments) replace(each.dims);
+    for (Array& each : call.results) replace(each.dims);
+    for (Attribute& each : call.attributes) replace(each.numbers);
+  } else if (kind < 60) {  // the rank
+    if (random.chance(30)) {
+      dims.resize(size_t(random.below(7)));
+      for (int64_t& size : dims) size = random.chance(15) ? strange(random) : random.between(0, 3);
+    } else if (random.chance(50) && !dims.empty()) {
+      dims.erase(dims.begin() + random.below(int64_t(dims.size())));
+    } else {
+      dims.insert(dims.begin() + random.below(int64_t(dims.size()) + 1), random.chance(80) ? 1 : strange(random));
+    }
+  } else if (kind < 68) {
+    array.type = random.chance(40) ? byte(random) : XLA_FFI_DataType(random.below(34));
+  } else if (kind < 72) {
+    array.mark = 0;
+  } else if (kind < 92) {
+    if (number) *number = another(random, *number);
+  } else if (kind < 94) {
+    if (attribute) attribute->numbers.resize(size_t(random.below(6)), 1);
+  } else if (kind < 96) {
+    if (!attribute) return;
+    attribute->is_array ^= random.chance(50);
+    attribute->type = XLA_FFI_DataType(random.below(12));
+  } else if (kind < 97) {
+    if (attribute) attribute->name += "s";
+  } else if (kind < 98) {
+    if (attribute) call.attributes.erase(call.attributes.begin() + (attribute - call.attributes.data()));
+  } else if (kind < 99) {
+    if (random.chance(50) && !call.arguments.empty())
+      call.arguments.pop_back();
+    else
+      call.arguments.push_back({kFloat, {1}});
+  } else if (random.chance(50)) {
+    call.results.push_back({kFloat, {1}});
+  } else {
+    call.stage = XLA_FFI_ExecutionStage(random.below(5));
+  }
+}
+
+// Empties arrays that are too large to be there. Their other extents stay. Returns whether any array was too large.
+bool fit(Random& random, Call& call) {
+  bool is_too_large = false;
+  for (std::vector<Array>* arrays : {&call.arguments, &call.results})
+    for (Array& array : *arrays)
+      while (array.bytes() > kMostBytes) {
+        array.dims[size_t(random.below(int64_t(array.dims.size())))] = 0;
+        is_too_large = true;
+      }
+  return is_too_large;
+}
+
+// Runs ----------------------------------------------------------------------------------------------------------------
+
+struct Kind {
+  const char* name;
+  Call (*make)(Random&, const Kernels&);
+  int64_t calls, successes;
+};
+Kind kinds[] = {{"matmul", matmul, 0, 0},       {"convolve", convolve, 0, 0},       {"add", add, 0, 0},
+                {"quantized", quantized, 0, 0}, {"dequantized", dequantized, 0, 0}, {"extremes", extremes, 0, 0},
+                {"row_sums", row_sums, 0, 0},   {"pack_matrix", pack_matrix, 0, 0}, {"pack_filter", pack_filter, 0, 0}};
+
+unsigned long long seed = 1;
+long long number = 0;
+const char* kernels_name = "no kernels";
+const char* kind_name = "";
+
+void on_signal(int signal_number) {
+  char line[200];
+  const int size = snprintf(line, sizeof line, "hostile_calls died of signal %d in call %lld of seed %llu, %s by %s\n",
+                            signal_number, number, seed, kind_name, kernels_name);
+  if (write(2, line, size_t(size)) < 0) _exit(2);
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
+}
+
+// Asks for sizes of packed weights. Small weights have a size.
+bool are_sizes_right(Random& random) {
+  const auto any = [&] { return random.chance(50) ? random.between(1, 20) : strange(random); };
+  const int64_t depth = any(), columns = any(), groups = any(), shape[4] = {any(), any(), any(), any()};
+  const int64_t bytes = jaxdml_cpu_matrix_bytes(depth, columns), of_filter = jaxdml_cpu_filter_bytes(shape, groups);
+  bool is_right = bytes >= -1 && of_filter >= -1;
+  if (depth >= 0 && columns >= 0 && depth <= 20 && columns <= 20) is_right &= bytes >= 4;
+  for (const int64_t size : {depth, columns}) is_right &= size >= 0 || bytes == -1;
+  for (const int64_t size : {groups, shape[0], shape[1], shape[2], shape[3]}) is_right &= size > 0 || of_filter == -1;
+  if (!is_right)
+    fprintf(stderr, "%lld bytes for [%lld, %lld], %lld for a filter\n", (long long)bytes, (long long)depth,
+            (long long)columns, (long long)of_filter);
+  return is_right;
+}
+
+// Returns whether the call behaved.
+bool run_one(const std::vector<const Kernels*>& sets, ThreadPool& threads, bool is_printed) {
+  Random random(seed, uint64_t(number));
+  const Kernels& kernels = *sets[size_t(random.below(int64_t(sets.size())))];
+  Kind& kind = kinds[random.chance(55) ? random.below(2) : random.below(int64_t(std::size(kinds)))];
+  kernels_name = kernels.name;
+  kind_name = kind.name;
+  jaxdml_cpu_choose(kernels.name);
+  if (random.chance(5)) {
+    if (jaxdml_cpu_choose("no such kernels") || !are_sizes_right(random)) return false;
+  }
+  Call call = kind.make(random, kernels);
+  const int64_t mutations = random.chance(40) ? 0 : random.chance(70) ? 1 : random.between(2, 4);
+  for (int64_t i = 0; i < mutations; i++) mutate(random, call);
+  const bool is_right = !fit(random, call) && !mutations;
+  if (is_printed) printf("%s by %s, %s\n", kind.name, kernels.name, described(call).c_str());
+  fflush(stdout);
+  std::string error;
+  const bool is_success = called(call, random, threads, error);
+  if (is_printed) printf("%s\n", is_success ? "success" : error.c_str());
+  kind.calls++;
+  kind.successes += is_success;
+  if (is_success || (!is_right && !error.empty())) return true;
+  fprintf(stderr, "%s by %s, %s\n%s\n", kind.name, kernels.name, described(call).c_str(),
+          error.empty() ? "an error without a text" : ("a right call failed: " + error).c_str());
+  return false;
+}
+
+// Whether everything is refused as long as no kernels are chosen.
+bool is_refused_at_first(ThreadPool& threads) {
+  const int64_t filter[4] = {1, 1, 1, 1};
+  if (jaxdml_cpu_matrix_bytes(1, 1) != -1 || jaxdml_cpu_filter_bytes(filter, 1) != -1) return false;
+  for (const Kind& kind : kinds) {
+    Random random(seed, 0);
+    std::string error;
+    Call call = kind.make(random, kAvx2);
+    fit(random, call);
+    if (called(call, random, threads, error) || error.empty()) return false;
+  }
+  return true;
+}
+
+int run_all(const std::string& amount, long long first) {
+  ThreadPool threads(2);
+  if (!is_refused_at_first(threads)) {
+    fprintf(stderr, "something worked before kernels were chosen\n");
+    return 1;
+  }
+  std::vector<const Kernels*> sets;
+  for (const Kernels* kernels : {&kAvx2, &kAvx512Vnni, &kAmxInt8})
+    if (jaxdml_cpu_choose(kernels->name)) sets.push_back(kernels);
+  for (const Kernels* kernels : sets) printf("calls %s, seed %llu\n", kernels->name, seed);
+  const bool is_by_time = amount.back() == 's';
+  const int64_t most = std::stoll(amount);
+  const auto start = std::chrono::steady_clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+  for (number = first; is_by_time ? seconds() < double(most) : number < first + most; number++) {
+    alarm(60);  // a call that hangs
+    if (!run_one(sets, threads, !is_by_time && most == 1)) {
+      fprintf(stderr, "call %lld of seed %llu was wrong\n", number, seed);
+      return 1;
+    }
+  }
+  alarm(0);
+  printf("%lld calls, none of them harmful; %.1f s\n", number - first, seconds());
+  bool are_deep = true;
+  for (const Kind& kind : kinds) {
+    const double share = 100 * double(kind.successes) / double(std::max<int64_t>(kind.calls, 1));
+    printf("%12s %9lld calls, %5.1f %% succeeded\n", kind.name, (long long)kind.calls, share);
+    are_deep &= share >= 20 || kind.calls < 1000;
+  }
+  if (!are_deep) fprintf(stderr, "too few calls reached a kernel\n");
+  return !are_deep;
+}
+
+}  // namespace
+}  // namespace jaxdml::test
+
+int main(int argc, char** argv) {
+  using namespace jaxdml::test;
+  for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM}) signal(number, on_signal);
+  if (argc > 2) seed = std::stoull(argv[2]);
+  return run_all(argc > 1 ? argv[1] : "100000", argc > 3 ? std::stoll(argv[3]) : 0);
+}
