@@ -106,8 +106,22 @@ class Prepared(abc.ABC):
         return f"{type(self).__name__}(data={self.data})"
 
     @abc.abstractmethod
+    def _prepared(self, array: Any, is_packed: bool) -> Self:
+        """An array of the same shape, prepared with the same options."""
+
     def __reduce__(self) -> Any:
-        """A pickle has the plain array: weights are prepared again for the kernels of the process that loads them."""
+        """A pickle has no packed weights: the process that loads it packs them for its own kernels."""
+        if not isinstance(self.data, jax.Array | np.ndarray):
+            return type(self), (self.data, self.dtype, self.layout, self.sizes)
+        plain = self._prepared(np.asarray(self.array), False)
+        return type(self), (jnp.asarray(plain.data), plain.dtype, plain.layout), "prepare"
+
+    def __setstate__(self, _: str) -> None:
+        if library() is None or not self.is_consistent:
+            return
+        packed = self._prepared(np.asarray(self.array), True)
+        for field in dataclasses.fields(packed):
+            object.__setattr__(self, field.name, getattr(packed, field.name))
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         """Without this method, NumPy would make an array of one object, and `np.load` refuses files of such arrays."""
@@ -163,8 +177,8 @@ class PreparedMatrix(Prepared):
     def _packed_size(self) -> int:
         return packed_matrix_size(self.sizes)
 
-    def __reduce__(self) -> Any:
-        return _restored_matrix, (np.asarray(self.array),)
+    def _prepared(self, array: Any, is_packed: bool) -> Self:
+        return self.of(array, is_packed)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["data"], meta_fields=["dtype", "layout", "sizes"])
@@ -246,19 +260,11 @@ class PreparedFilter(Prepared):
         group_count, *shape = self.sizes
         return packed_filter_size(shape, group_count)
 
-    def __reduce__(self) -> Any:
-        return _restored_filter, (np.asarray(self.array), self.group_count, self.stack)
-
-
-def _restored_matrix(array: np.ndarray) -> PreparedMatrix:
-    return jax.device_put(PreparedMatrix.of(array))
-
-
-def _restored_filter(array: np.ndarray, group_count: int, stack: int) -> PreparedFilter:
-    prepare: Any = partial(PreparedFilter.of, group_count=group_count)
-    for _ in range(stack):
-        prepare = jax.vmap(prepare)
-    return jax.device_put(prepare(array))
+    def _prepared(self, array: Any, is_packed: bool) -> Self:
+        prepare: Any = partial(self.of, group_count=self.group_count, is_packed=is_packed)
+        for _ in range(self.stack):
+            prepare = jax.vmap(prepare)
+        return prepare(array)
 
 
 def _register_for_export(prepared: type) -> None:
