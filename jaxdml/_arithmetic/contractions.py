@@ -141,17 +141,17 @@ def prepare_filter(filter: Array, group_count: int, is_packed: bool = True) -> P
 
 
 def prepare_numpy_matrix(b: np.ndarray) -> PreparedMatrix:
-    """`prepare_matrix` without a program of XLA, which would be compiled for each shape."""
+    """`prepare_matrix` of a NumPy array. On XLA's kernels NumPy arranges the array, so nothing is compiled."""
     return _on_device(PreparedMatrix.of(b))
 
 
 def prepare_numpy_filter(filter: np.ndarray, group_count: int) -> PreparedFilter:
-    """`prepare_filter` without a program of XLA."""
+    """`prepare_filter` of a NumPy array, likewise."""
     return _on_device(PreparedFilter.of(filter, group_count))
 
 
 def _on_device[P: (PreparedMatrix, PreparedFilter)](prepared: P) -> P:
-    """A copy on the default device; later changes of the array do not reach it. `jnp.asarray` would compile it."""
+    """NumPy data as a copy on the default device. `jnp.asarray` would compile a program that copies."""
     data = prepared.data
     return dataclasses.replace(
         prepared, data=data if isinstance(data, jax.Array) else jax.device_put(np.array(data, order="C"))

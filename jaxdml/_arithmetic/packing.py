@@ -56,7 +56,7 @@ def _pack_filter(filter: Array, *, layout: str, size: int, group_count: int, lea
     return library_call("pack_filter", leading, ((size,), jnp.int8), (filter,), group_count=np.int64(group_count))
 
 
-# Where a program runs without native kernels, XLA makes the layout, with a seal that native kernels refuse.
+# A program without native kernels packs by XLA, and leaves the seal invalid, so that native kernels refuse the result.
 
 
 def _packed_matrix(b: Array, *, layout: str, size: int) -> Array:

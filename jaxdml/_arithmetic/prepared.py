@@ -2,9 +2,9 @@
 
 DirectML repacks a tensor once if it owns the tensor; here the caller prepares weights once, outside of jit.
 
-Prepared weights are a pytree with one leaf, so that no function of the leaves can make two of them disagree. On XLA's
-kernels the leaf is the array in another order. On native kernels it is packed, and the kernels refuse what is no longer
-as it was packed.
+Prepared weights are a pytree with one leaf: a function that is mapped over several leaves could make them inconsistent.
+On XLA's kernels the leaf is the array in another order. For native kernels it is packed, and the kernels refuse packed
+weights that were changed.
 """
 
 import abc
@@ -85,7 +85,7 @@ class Prepared(abc.ABC):
         """The size of one packed matrix or filter for the kernels of this process, in bytes."""
 
     def _at_hand(self) -> Self:
-        """With packed data as a NumPy array if it is known, so that XLA need not compile the unpacking.
+        """These weights, their data as a NumPy array unless it is traced, so that XLA need not compile the unpacking.
 
         Raises:
           ValueError: if the data was changed after it was packed.
@@ -146,7 +146,7 @@ class PreparedMatrix(Prepared):
 
     @classmethod
     def of(cls, b: Any, is_packed: bool = True) -> Self:
-        """8-bit [..., K, N], packed if native kernels are in use and is_packed. NumPy arrays stay NumPy arrays."""
+        """8-bit [..., K, N], packed if native kernels are in use and is_packed, else arranged."""
         if is_packed and library() is not None:
             return cls(packed_matrix(b), np.dtype(b.dtype), packed_layout(), b.shape[-2:])
         values, layout = arrange_matrix(signed(b))

@@ -1,6 +1,7 @@
 """Every rounding and saturation rule, written once, with guards that keep XLA from changing bits.
 
-`fl` rounds to float32 and `rne` to an integer, ties to even; `sat` clamps. All float arithmetic is in this file.
+`fl` rounds to float32 and `rne` to an integer, ties to even; `sat` clamps. The operators do all float arithmetic by
+this file; quotients and square roots for accelerators have files of their own.
 
 Subnormals: DirectX's floating-point rules replace every subnormal operand and result of a float32 operation by a zero
 of its sign. FLOAT16 keeps its subnormals, which are normal numbers in float32. The rule must be explicit, because
@@ -82,7 +83,8 @@ def product(x: Array, y: Array) -> Array:
     """fl(x * y) of flushed values; zero if x * y, rounded to 24 bits, is below the smallest normal number.
 
     If a subnormal product rounds up to a normal number, some processors flush it and others do not. So that all agree,
-    a product of numbers below 1 is scaled by 2**64. Scaled products are normal: only `flushed` makes zeros of them.
+    a product of numbers below 1 is scaled by 2**64. Then every product near the smallest normal number is normal, and
+    `flushed` alone decides which of them become zero.
     """
     larger = lax.max(lax.abs(x), lax.abs(y))
     is_small, one = lax.lt(larger, np.float32(1)), lax.full_like(larger, 1)

@@ -57,7 +57,7 @@ def check_strides(desc: OperatorDesc) -> None:
         if tensor is None or tensor.strides is None or is_reshape(tensor):
             continue
         if reach(tensor.sizes, tensor.strides) >= 2**31:
-            text = f"has Strides {list(tensor.strides)} that interleave and reach 2**31 or more places; pack the tensor"
+            text = f"has Strides {list(tensor.strides)} that interleave and span 2**31 elements or more; pack it"
             raise broken(desc.operator, name, "strides", text, expected="nested strides", received=tensor.strides)
 
 

@@ -120,7 +120,7 @@ def matched(a: TensorDesc, b: TensorDesc, matrix: int) -> str:
 
 
 def _step(name: str, sizes: Shape, whole: Shape, is_turned: bool) -> str:
-    """Code that transposes a tensor if `is_turned`, and expands its `sizes` after the transpose to `whole`."""
+    """Code that transposes a tensor if `is_turned`, and then broadcasts it from `sizes` to `whole`."""
     step = name + (".T" if len(sizes) == 2 else ".swapaxes(-1, -2)") * is_turned
     if sizes == whole:
         return step

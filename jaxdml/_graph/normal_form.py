@@ -113,7 +113,7 @@ def _without_pairs(graph: Graph) -> Graph:
     """Drops quantize nodes that undo a dequantize node with equal parameters."""
     grids, same, nodes = Grids(graph), dict[str, str](), list[Node]()
     outputs = frozenset(graph.outputs)
-    given_out: dict[str, str] = {}  # maps a name of integers to the graph output that replaces this name
+    given_out: dict[str, str] = {}  # maps the name of an integer value to the graph output whose name it takes
     for node in graph.nodes:
         after = grids.quantized(node)
         before = grids.dequantized(node.inputs[0]) if after else None

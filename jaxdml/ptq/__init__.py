@@ -1,4 +1,4 @@
-"""Post-training quantization of float JAX functions to exact int8, and its building blocks."""
+"""Post-training quantization: float JAX functions become int8 functions with exact integer arithmetic."""
 
 from jaxdml.errors import PtqError
 from jaxdml.ptq._choose.rule import Rule

@@ -117,7 +117,7 @@ inline ffi::Error read_filter(Numbers shape, int64_t groups, Filter& filter) {
   return ffi::Error::Success();
 }
 
-// The bytes of a packed matrix; no size if no matrix has the shape. In a call, depth and columns come from two buffers.
+// The bytes of a packed matrix; invalid if no matrix has the shape. In a call, depth and columns come from two buffers.
 inline Size matrix_bytes(const Kernels& kernels, int64_t depth, int64_t columns) {
   const int64_t shape[2] = {depth, columns};
   return is_shape({shape, 2}) ? kernels.matrix_bytes(depth, columns) : -1;

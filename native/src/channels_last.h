@@ -15,7 +15,7 @@
 namespace jaxdml::JAXDML_ISA {
 
 constexpr int kMostPixels = 96;  // capacity of the buffer of requantized pixels
-static_assert(kMostPixels % kRows == 0 && kMostPixels % 16 == 0, "whole tiles are computed, and whole squares stored");
+static_assert(kMostPixels % kRows == 0 && kMostPixels % 16 == 0, "computed in tiles, stored in blocks of 16");
 constexpr int64_t kFewestPixels = 12;                  // fewer pixels would leave too much of an AMX tile empty
 constexpr int64_t kMostBlockBytes = int64_t(1) << 18;  // so that a block's copy stays in the L2 cache
 

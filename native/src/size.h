@@ -5,14 +5,14 @@
 
 namespace jaxdml {
 
-// A number from 0 to 2**62 - 1, or no size: the result of a negative number, of a larger number, and of arithmetic with
-// no size. No size is neither equal to nor less than anything, so a check that must hold fails.
+// A number from 0 to 2**62 - 1, or invalid. Negative and larger numbers are invalid, and so is arithmetic with an
+// invalid size. Comparisons with an invalid size are false, so that a check by == or < fails.
 class Size {
  public:
   constexpr Size(int64_t value) : value_(value >= 0 && value >> 62 == 0 ? value : kNone) {}
 
   constexpr bool is_size() const { return value_ != kNone; }
-  constexpr int64_t number() const { return value_; }  // -1 for no size
+  constexpr int64_t number() const { return value_; }  // -1 if invalid
 
   friend constexpr Size operator+(Size x, Size y) { return x.is_size() && y.is_size() ? x.value_ + y.value_ : kNone; }
   friend constexpr Size operator*(Size x, Size y) {

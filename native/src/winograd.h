@@ -42,7 +42,7 @@ JAXDML_INLINE void pack_winograd(const uint8_t* filter, uint8_t flip, const Filt
 
 struct WinogradPlan {
   Tiles tiles;
-  int64_t blocks, row_block, row_blocks;  // a group's blocks in the batch; output channels of an item; items of a block
+  int64_t blocks, row_block, row_blocks;  // blocks of tiles in a group; output channels per work item; items per block
   int64_t items;                          // blocks of all problems and groups
   bool is_shared;                         // several items read the points of a block
   Channels* channels;

@@ -163,7 +163,7 @@ def test_compile_operator_checks_the_desc():
     windows = dml.TensorDesc(dml.DataType.UINT8, (2**15, 2**16 + 1), (2**16, 1))
     outputs = dml.TensorDesc(dml.DataType.FLOAT32, windows.sizes)
     scale = dml.TensorDesc(dml.DataType.FLOAT32, windows.sizes, (0, 0))
-    with pytest.raises(dml.DescError, match="that interleave and reach 2\\*\\*31 or more places; pack"):
+    with pytest.raises(dml.DescError, match="that interleave and span 2\\*\\*31 elements or more; pack it"):
         dml.compile_operator(
             dml.ElementWiseDequantizeLinearDesc(input_tensor=windows, scale_tensor=scale, output_tensor=outputs)
         )

@@ -1,7 +1,8 @@
 """Converts the equations of a program to the nodes of a float graph.
 
 Contractions, clamps to constants, sums, products, poolings, means, paddings and concatenations become operators that
-the fusing pass knows. Each other equation becomes a node that runs it, and that may be a mover.
+the fusing pass knows. Every other equation becomes a node that runs it; such a node is a mover if it only moves
+elements.
 """
 
 import math

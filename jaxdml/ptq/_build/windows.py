@@ -63,7 +63,7 @@ def _divides(builder: Builder, reader: Equation, count: Any) -> bool:
 
 
 def window_sum(builder: Builder, equation: Equation) -> list[Equation]:
-    """A sum over windows. It becomes average pooling if the next equation divides by counts with or without padding."""
+    """A sum over windows, or average pooling if the next equation divides by the windows' numbers of elements."""
     window = equation.params["window_dimensions"]
     reader = builder.only_reader(equation.outputs[0])
     is_cropped = any(pad < 0 for pair in equation.params["padding"] for pad in pair)

@@ -22,7 +22,7 @@ RENEWING = (
     "concat",
     "window_mean",
     "fake_quantize",
-)  # kinds whose results fit 8 bits, also if inputs are means
+)  # kinds whose results fit 8 bits even if their inputs are computed from a mean
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _table_index(
     """The nearest root from which a table can compute the output; None if there is no such root."""
     for root in roots:
         maker = flow.maker(root)
-        # A clamp that is not fused would need a table of its own; its root can index this table instead.
+        # A clamp that is not fused would need a table of its own. A root further back can index the output's table.
         is_table = maker is not None and maker.operator.kind == "clip" and root not in fused_clamps
         if root != output and root in values and not is_table:
             return root

@@ -117,14 +117,14 @@ class Unit:
         return replace(body, graph=stacked(layers, node.name))
 
     def observers(self, default: Observer, rules: Sequence[Rule]) -> dict[Value, Observer]:
-        """Maps each value whose range is calibrated to its observer; observers in bodies are stacked over layers."""
+        """The observer of each calibrated value; observers in bodies are stacked over layers."""
         return {
             Value(name, scan=scan): observer if unit.loop is None else _repeated(observer, unit.loop.length)
             for scan, unit in self.each() for name, observer in unit.own_observers(default, rules).items()
         }  # fmt: skip
 
     def own_observers(self, default: Observer, rules: Sequence[Rule]) -> dict[str, Observer]:
-        """Maps the name of each value of this unit whose range is calibrated to its observer, which is not stacked."""
+        """The observers of this unit's calibrated values by the values' names; they are not stacked."""
         given = {node.outputs[0] for node in self.graph.nodes if node.operator is FAKE_QUANTIZE}
         observers = {name: default for name in self.plan.ranges.values() if name not in given}
         for rule in reversed(rules):

@@ -122,8 +122,8 @@ def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None
     for name in _held(other):
         if before_by_name.get(name) != now_by_name[name]:
             text = (
-                "depends on the sizes of inputs in literals or arrays, "
-                "and the model's integers were computed from their values in calibration"
+                "has literals or arrays that depend on the sizes of the inputs, "
+                "and the model's integers were computed from those of the calibration"
             )
             raise _Differs(f"the equation of {name!r} {text}")
     for each in now.values():
