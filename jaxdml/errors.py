@@ -99,7 +99,7 @@ class MissingFileError(FileNotFoundError):
     filename: str | None = None
 
     def at(self, path: str | os.PathLike[str]) -> Self:
-        """The error, about a path."""
+        """Sets `filename` to the path, and returns the error."""
         self.filename = os.fspath(path)
         return self
 
@@ -143,7 +143,7 @@ def api_class[T](kind: type[T]) -> type[T]:
 
 
 def _show_only_user(error: BaseException | None) -> None:
-    """Takes the frames of jaxdml, and of the packages that it calls, from an error and its causes."""
+    """Drops the frames of jaxdml, and of the packages that it calls, from an error and its causes."""
     seen = list[BaseException]()
     while error is not None and error not in seen:  # an error may be its own cause
         frames = None

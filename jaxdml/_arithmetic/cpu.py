@@ -72,7 +72,7 @@ def _padded(x: Array, axis: int, is_needed: bool) -> Array:
 
 
 def arrange_matrix(values: Array) -> tuple[Array, str]:
-    """Prepares weights in layout "NK", which is faster. Arrays stay "KN": one product does not repay a transpose."""
+    """Prepares weights in layout "NK", which is faster. Others stay "KN": one product does not repay a transpose."""
     return in_layout(values, "NK"), "NK"
 
 

@@ -61,7 +61,7 @@ def divided_by_integers(x: Array, y: Array, divide: Callable[[Array, Array], Arr
     bits = lax.select(lax.gt(exponent, np.int32(254)), lax.full_like(bits, INFINITY), bits)
     sign = lax.bitwise_and(lax.bitwise_xor(x_bits, y_bits), np.int32(-(2**31)))
     result = lax.bitcast_convert_type(lax.bitwise_or(bits, sign), jnp.float32)
-    # 0 / 0 and inf / inf, and NaN in either, for which the sum is NaN or infinite minus infinite.
+    # 0 / 0, inf / inf, and NaN in either operand.
     is_special = lax.bitwise_and(lax.eq(x_exponent, y_exponent), lax.eq(lax.abs(x_exponent), np.int32(FAR)))
     is_nan = lax.bitwise_or(is_special, lax.bitwise_or(lax.ne(x, x), lax.ne(y, y)))
     return lax.select(is_nan, lax.full_like(result, np.nan), result)

@@ -12,7 +12,7 @@ from jax import lax
 from jaxdml._arithmetic.sharding import out_sharding, replicated_along
 
 Array = jax.Array
-MOST_TERMS = 2**17 - 1  # of products from -128 * 127 to 128 * 128, whose sum then fits int32
+MOST_TERMS = 2**17 - 1  # the sum of this many products of int8 numbers fits int32
 
 
 def signed(x: Any) -> Any:

@@ -23,7 +23,7 @@ CONTRACTION_SOURCES = frozenset((
     "conv_general_dilated", "dot_general", "Conv", "ConvInteger", "ConvTranspose", "Einsum", "Gemm", "MatMul",
     "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits", "QGemm", "QLinearConv", "QLinearMatMul",
 ))  # fmt: skip
-# Functions of which programs have only the steps, with operators that are among the steps of each.
+# Functions that programs spell out in steps, each with operators that are among its steps.
 FUNCTIONS = (
     ("softmax", {"exp", "reduce_sum", "div"}),
     ("softmax", {"Exp", "ReduceSum", "Div"}),
@@ -183,7 +183,7 @@ def counted(words: Iterable[str]) -> str:
 
 
 def _folded(rows: list[_Row]) -> list[_Row]:
-    """The rows, with a row that counts the blocks in place of all repetitions of a block but the first."""
+    """The rows; of repeated blocks the first is kept, with a row that gives their number."""
     keys = [row.key for row in rows]
     folded, place = list[_Row](), 0
     while place < len(rows):

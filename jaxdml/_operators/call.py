@@ -24,7 +24,7 @@ from jaxdml._operators.parameters import Parameters
 from jaxdml.errors import DescError, api_boundary
 
 MAXIMUM_CACHED = 4096
-# Types whose values are safe in a cache key: they are hashable, and equal values of one type are the same value.
+# Types whose values are safe in a cache key: they are hashable, and equal values of one type behave alike.
 KEY_TYPES = (int, str, np.dtype, type)
 OPERATORS: dict[str, "Implementation"] = {}  # keyed by operator name; `operator` adds entries
 

@@ -37,8 +37,8 @@ def batches_of(batches: Any) -> tuple[tuple[Any, ...], Iterator[tuple[Any, ...]]
         raise PtqError("batches is empty: calibration needs at least one batch")
     try:
         structs = shapes_of(_inputs(held[0]))
-    except TypeError as error:  # of JAX, about strings and objects
-        raise PtqError(f"batch 0 is no array of numbers, or a pytree of arrays: {error}") from error
+    except TypeError as error:  # JAX raises it for strings and objects
+        raise PtqError(f"batch 0 is not an array of numbers or a pytree of such arrays: {error}") from error
     return structs, _streamed(held, rest)
 
 

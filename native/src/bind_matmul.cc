@@ -64,7 +64,7 @@ ffi::Error matmul(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buf
   }
   const int64_t count = product(y.dimensions(), 0, leading);
   if (!count || !rows || !columns) return ffi::Error::Success();
-  // Products of a dimension of a with dimensions of b or y stay below this number.
+  // The kernels multiply dimensions in int64; this number bounds their products.
   const Size multiplications = Size(count * rows * columns) * depth;
   JAXDML_EXPECT(multiplications.is_size(), "the product needs too many multiplications");
 

@@ -28,7 +28,7 @@ struct Divisor {
   bool is_exact_by_reciprocal;
 };
 
-// Dividends must have a magnitude of at most `largest`.
+// Dividends must have a magnitude of at most max(largest, 1024 * |scale|).
 JAXDML_INLINE Divisor divisor_of(float scale, float largest) {
   uint32_t bits;
   memcpy(&bits, &scale, 4);

@@ -1,6 +1,6 @@
 // Splits a channel of the input into planes, in which each kernel element reads one contiguous run of bytes.
 //
-// A plane holds the rows and columns of one phase: those whose index has one remainder modulo the stride. For output
+// A plane holds the rows and columns of one phase: those whose indices agree modulo the stride. For output
 // pixel (i, j), kernel element (u, v) reads position i * pitch + j of a plane, plus an offset that depends only on u
 // and v. Where output rows are narrower than the pitch, the positions between output rows are computed and discarded.
 //
@@ -8,8 +8,8 @@
 // mask replaces them with padding. A mask takes as much memory as a row. If the kernel has more columns than the output
 // has rows, masks would take more memory than padding columns, so planes have padding columns instead.
 //
-// A plane has only padding that matters: kernel elements that lie so far out that every output reads padding from them
-// are moved to where the image just ends. The size of planes therefore follows from the image and the output, however
+// A plane has only padding that matters: a kernel element so far out that it reads only padding is moved to where the
+// image just ends. The size of planes therefore follows from the image and the output, however
 // large padding and dilations are.
 #pragma once
 

@@ -33,7 +33,7 @@ inline void release(void* at) {
 // A scratch block of 64-byte alignment. The destructor keeps the largest blocks for later calls, which then cause
 // no page faults. A call holds up to two blocks: one for weights that are packed for this call, one for the kernel.
 //
-// No size, the result of an overflow, counts as a failed allocation.
+// An invalid size, the result of an overflow, counts as a failed allocation.
 class Scratch {
  public:
   explicit Scratch(Size size) : bytes_(size.number()) {

@@ -126,7 +126,7 @@ QUANTIZE = {  # a wrong call, and words of its error
         {"apply": with_dropout},
         "apply captures a random key: make the key an input of apply, or turn dropout off",
     ),
-    "words in a batch": ({"batches": [np.array(["a", "b"])]}, "batch 0 is no array of numbers, or a pytree of arrays"),
+    "words in a batch": ({"batches": [np.array(["a", "b"])]}, "batch 0 is not an array of numbers or a pytree"),
     "a batch that is a dict": (
         {"batches": [{"image": X, "label": np.zeros(8, np.int32)}]},
         "batch 0: apply cannot be traced with the inputs (dict(float32[8, 6], int32[8])): TypeError: ",

@@ -18,7 +18,7 @@ from jaxdml.errors import ModelError
 
 Array = jax.Array
 SMALLER = np.float32(2.0**-60)
-MANY = np.float32(1024)  # steps: more than 8 bits and a zero point leave room for
+MANY = np.float32(1024)  # steps; so many saturate with any zero point
 
 
 def qlinear_softmax(
@@ -43,7 +43,7 @@ def exponentials(scale: Any, depth: int) -> np.ndarray:
     if not scale > 0:
         raise ModelError(f"the scale of x is {scale:g}, QLinearSoftmax takes a positive scale")
     # math has the C library's functions, as ONNX Runtime does; NumPy's give other bits, on some processors. The C
-    # library's float32 logarithm is this one, but for some depths above 60,000.
+    # library's logf has the same value, except at some depths above 60,000.
     room = np.float32(math.log(np.finfo(np.float32).max / np.float32(depth))).item() - 5
     shift = max(room, 0) / scale
     return np.asarray([math.exp((k - 255 + shift) * scale) for k in range(256)]).astype(np.float32)
@@ -82,17 +82,17 @@ def _along(axis: int, x: Array, table: Any, y_scale: Any, y_zero_point: Any | No
 
 
 def _rounded_shares(values: Array, factor: Array, total: Array) -> tuple[Array, Array]:
-    """rne(values * factor / total) in int32 where it is below MANY, else at least MANY; and where it is a number.
+    """rne(values * factor / total) in int32 where it is below MANY, else at least MANY; and a mask, false for NaN.
 
-    float64 would round to the same integers: it holds every product, and no quotient of a product of two float32
-    numbers by a third is so near to a half that rounding it to 53 bits would make it one.
+    float64 would round to the same integers: it holds every product, and no product of two float32
+    numbers, divided by a third, is so near a tie that rounding to 53 bits makes it a tie.
     """
-    # Totals of `exponentials` lie between 2**89 and 2**121. Smaller by 2**60, products that matter do not overflow.
+    # Totals of `exponentials` lie between 2**89 and 2**121. Divided by 2**60, products that matter do not overflow.
     factor, total = factor * SMALLER, total * SMALLER
     share = rounding.quotient(values * factor, total)  # to within 3 roundings
     floor = lax.floor(lax.select(share < MANY, share, lax.full_like(share, MANY)))
-    # Which side of floor + 1/2 the share lies on, is decided exactly: by the signs of differences of exact products.
-    # Where the first difference is as small as the second, both are float32 numbers, so that neither was rounded.
+    # Differences of exact products from `near` decide exactly on which side of floor + 1/2 the share lies. Where
+    # `above` is as small as `middle`, both are float32 numbers, so that neither was rounded.
     near = rounding.flushed((floor + np.float32(0.5)) * total)
     above = multiply_add(values, factor, -near)
     middle = multiply_add(floor + np.float32(0.5), total, -near)

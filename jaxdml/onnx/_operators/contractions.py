@@ -41,7 +41,7 @@ def gemm(
 
 
 def _times(x: Array, factor: float) -> Array:
-    """x * factor; a product of integers is rounded toward zero."""
+    """x * factor; if x has integers, the product is rounded toward zero."""
     if factor == 1:
         return x
     if jnp.issubdtype(x.dtype, jnp.integer):

@@ -1,4 +1,4 @@
-"""Says why values stay in floats: names the decision, where it is made, and the node that decided, elsewhere."""
+"""Says why values stay in floats: the deciding node shows its reason, every other node the deciding node's name."""
 
 from collections.abc import Mapping, Set
 
@@ -12,7 +12,7 @@ RANGED_BY = "kept in floats: {} computes the range of its inputs at each call"
 
 
 def reasons_of(flow: Flow, modes: Mapping[str, str], can: Set[str], nodes: Set[Node]) -> dict[str, str]:
-    """Maps the first results of nodes in floats to reasons, except of contractions.
+    """Maps the first result of each node in floats, except contractions, to a reason.
 
     Args:
       flow: the graph.
@@ -21,7 +21,7 @@ def reasons_of(flow: Flow, modes: Mapping[str, str], can: Set[str], nodes: Set[N
       nodes: the nodes that run on integers.
     """
     reasons = dict[str, str]()
-    deciding = dict[str, tuple[int, str]]()  # maps values that cannot be integers to the last node that decided it
+    deciding = dict[str, tuple[int, str]]()  # maps values that cannot be integers to the last node that decided so
     floats = [node for node in flow.graph.nodes if node not in nodes]
     for place, node in enumerate(floats):
         name, data = node.outputs[0], flow.data_inputs(node)
@@ -45,7 +45,7 @@ def reasons_of(flow: Flow, modes: Mapping[str, str], can: Set[str], nodes: Set[N
 def _because_of_reader(
     flow: Flow, modes: Mapping[str, str], node: Node, reasons: Mapping[str, str], can: Set[str]
 ) -> str:  # fmt: skip
-    """Why no operator reads a node's result, which could be quantized, as integers."""
+    """Why a node's result, which could be quantized, is not read as integers."""
     reader = next((each for name in node.outputs for each in flow.readers(name)), None)
     if reader is None:
         return RETURNED

@@ -65,12 +65,11 @@ def _identities(program: Program) -> dict[str, str]:
 
 
 def operations(program: Program) -> dict[str, tuple[str, ...]]:
-    """Maps each computed value to texts that identify what its equation computes from data: no sizes, but fixed inputs.
+    """Maps each computed value to texts that identify its equation and the equation's fixed inputs.
 
-    Weights, biases, tables and scales hold results of such equations, so the equations' literals must not depend on
-    sizes.
+    Literals of these equations are part of weights, biases, tables and scales, so they must not depend on sizes.
     """
-    contents = {name: name for name in program.params}  # of fixed values: texts that tell them apart, but not by sizes
+    contents = {name: name for name in program.params}  # texts of fixed values; a broadcast or reshape keeps the text
     contents |= {name: digest(repr(_bits(value)).encode()) for name, value in program.constants.items()}
     found = dict[str, tuple[str, ...]]()
     for equation in program.equations:
