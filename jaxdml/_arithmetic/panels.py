@@ -1,7 +1,7 @@
-"""The layouts of weights packed for native kernels, as JAX and NumPy functions: what the native library packs.
+"""Packs and unpacks weights in the layouts of the native library, as JAX and NumPy functions.
 
-They serve programs that have packed weights and run without native kernels. native/src/pack_matrix.h and filter.h
-define the layouts. The functions skip the sums and Winograd's form, which native kernels alone read.
+The functions serve programs that have packed weights and run without native kernels. native/src/pack_matrix.h and
+filter.h define the layouts. The functions skip the sums and Winograd's form, which native kernels alone read.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Array = Any  # of JAX or of NumPy; the results are of the same kind
 class Panels(NamedTuple):
     """A matrix [rows, columns] lies in panels of `tile` columns, whose elements are [rows / depth][columns][depth].
 
-    The rows are padded to a multiple of `depth`, and the columns to a multiple of `lanes`, in a narrower last panel.
+    The rows are padded to a multiple of `depth`, the columns to a multiple of `lanes`. The last panel may be narrower.
     Depthwise filters lie row by row, in elements of `cell` bytes.
     """
 
@@ -28,7 +28,7 @@ class Panels(NamedTuple):
 
 
 LAYOUTS = {"avx2": Panels(8, 16, 2, 2), "avx512_vnni": Panels(16, 64, 4, 1)}
-SEAL, FLAG = 320, 64  # bytes before the sums of a matrix or filter, and of the flag that a filter has in between
+SEAL, FLAG = 320, 64  # bytes of the seal, and of the flag between a filter's seal and its sums
 # What XLA packs begins with a seal that native kernels refuse: without their mark, and without a fingerprint.
 XLA_SEAL = np.concatenate([np.zeros(64, np.uint8), np.arange(256, dtype=np.uint8)]).view(np.int8)
 
@@ -126,7 +126,7 @@ def _sealed(packed: Array) -> Array:
 
 
 def _merged(outputs: int, groups: int, panels: Panels) -> int:
-    """How many groups of so few outputs share the lanes of a panel, with zeros between them."""
+    """How many groups of `outputs` outputs share a panel's lanes, with zeros between them."""
     return max(n for n in range(1, groups + 1) if n == 1 or (groups % n == 0 and n * outputs <= panels.lanes))
 
 
@@ -165,7 +165,7 @@ def _rounded(size: int, to: int) -> int:
 
 
 def _padded(values: Array, ends: Sequence[tuple[int, int]]) -> Array:
-    """Zeros around the last dimensions: each begins at a place of the result, which has a size."""
+    """Pads the last dimensions with zeros; `ends` has the start and the size of each in the result."""
     sizes = values.shape[values.ndim - len(ends) :]
     widths = [(start, size - start - own) for (start, size), own in zip(ends, sizes, strict=True)]
     return _of(values).pad(values, [(0, 0)] * (values.ndim - len(ends)) + widths)

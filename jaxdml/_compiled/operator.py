@@ -128,7 +128,7 @@ class CompiledOperator:
         Returns:
           For an output with a buffer, the written buffer. Otherwise, an array of the output's sizes if its desc has no
           strides, else a flat buffer with zeros in the gaps. The flat buffer's length is the reach of the strides, or
-          TotalTensorSizeInBytes if that exceeds its minimum. Several outputs are a named tuple.
+          TotalTensorSizeInBytes if that is larger. Several outputs are a named tuple.
 
         Raises:
           DescError: if a tensor is missing or not in the desc, or if an array is too small or has a wrong type.

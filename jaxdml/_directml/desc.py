@@ -135,7 +135,7 @@ class OperatorDesc:
         return html
 
     def tensors(self) -> dict[str, Any]:
-        """Maps DirectML's names to tensor descs, or to None if absent. A tuple's are ``Name[0]``, ``Name[1]``."""
+        """Maps DirectML's names, such as ``Name`` or in a tuple ``Name[0]``, to tensor descs, or to None if absent."""
         return {slot.name: slot.tensor for slot in slots(self)}
 
     def options(self) -> dict[str, Any]:

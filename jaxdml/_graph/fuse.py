@@ -1,7 +1,8 @@
 """The fusing pass: replaces operators between dequantize and quantize nodes by quantized operators.
 
-The pass works on the graph's normal form. An operator is fused if its inputs are dequantized and its only reader is a
-quantize node. An operator that stays in floats next to a quantize or dequantize node gets a remark with the reason.
+The pass works on the graph's normal form. Most operators are fused if their inputs are dequantized and their only
+reader is a quantize node. An operator that stays in floats next to a quantize or dequantize node gets a remark with the
+reason.
 """
 
 from collections.abc import Callable, Mapping

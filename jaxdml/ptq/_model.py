@@ -67,7 +67,7 @@ class Model:
           A pytree of the same structure, shapes and types as the float function's result. Its derivatives are 0.
 
         Raises:
-          PtqError: if params have a wrong structure, shape or type. Also if apply has other layers for these inputs.
+          PtqError: if params have a wrong structure, shape or type. Also if these inputs change the layers.
         """
         if _described(params) != self._described:
             raise PtqError(wrong_params(self.params, params))

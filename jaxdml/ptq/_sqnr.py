@@ -30,8 +30,8 @@ class LayerError:
       operator: the primitives that the layer computes.
       own: the ratio in dB if the layer's inputs are exact; infinity if there is no error.
       so_far: the ratio in dB in the model, with the errors of this layer and of all earlier layers.
-      clipped: the share of the layer's exact values beyond the calibrated range, from 0 to 1: more than half a step
-        beyond the least or the greatest number that the layer's integers represent. None if its results are floats.
+      clipped: the share (0 to 1) of the layer's exact values that lie more than half a step below the least or above
+        the greatest number that the layer's integers represent. None if its results are floats.
     """
 
     name: str
@@ -133,7 +133,7 @@ def sqnr_of(
             labels[name] = _label(name, makers, constants)
             measured[name] = _powers(own[held], exact[name]), _powers(so_far[held], exact[name]), clipped
 
-        # The exact value then replaces the measured value, and is quantized first if the measured value was.
+        # After `measure` the exact value replaces the measured value, quantized where the measured value is.
         for node in nodes[1]:
             own |= zip(node.outputs, results(node, own, lambda node, value: None), strict=False)
             output = node.outputs[0]

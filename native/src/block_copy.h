@@ -1,4 +1,4 @@
-// Copies the padded input of a block of output pixels from NCHW to NHWC: no more of it than the pixels' windows have.
+// Copies the part of the padded input that a block of output pixels reads, from NCHW to NHWC.
 #pragma once
 
 #include "filter.h"
@@ -14,8 +14,8 @@ JAXDML_INLINE int64_t extent_of(const Convolution& one, const Filter& filter, in
 
 // The layout of the copy: cells [row][column][channel]. The copy has either all input rows of the block, or separate
 // input rows for each output row, whichever are fewer; and either all columns, or separate ones for each output column.
-// Among all columns, those of one phase (the column's index modulo the dilation) are adjacent, as are the columns of a
-// dilated kernel then.
+// All columns are grouped by phase (the column's index modulo the dilation), so that the columns of a dilated kernel
+// are adjacent.
 struct Copy {
   bool has_all_rows, has_all_columns;
   int64_t output_step, kernel_step;  // copied rows from one output row to the next, and from one kernel row to the next
@@ -112,7 +112,7 @@ JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels,
   }
 }
 
-// Copies what the windows of `outputs` output columns see of an image row, to separate columns. The row begins at `x`,
+// Copies an image row to separate columns for each of the windows of `outputs` output columns. The row begins at `x`,
 // and the first window at column `left`.
 static void copy_separate_columns(const Convolution& one, const Filter& filter, const Copy& copy, const uint8_t* x,
                                   int64_t left, int64_t outputs, uint8_t flip, Cell* cells) {

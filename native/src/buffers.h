@@ -35,8 +35,8 @@ inline ffi::Error no_memory() {
 // neither a product of extents, nor the size of a packed or padded form, nor the scratch memory of all threads.
 constexpr Size kMostElements = int64_t(1) << 46;
 
-// Whether no extent is negative, and the product of the extents other than 0 is below the limit. An empty array may
-// have any other extents, and products of some of its extents would overflow.
+// Whether no extent is negative (see size.h), and the product of the extents other than 0 is below the limit. Zeros are
+// skipped, because products of an empty array's other extents could still overflow.
 inline bool is_shape(Numbers extents) {
   Size total = 1;
   for (const int64_t extent : extents) total = total * (extent == 0 ? 1 : extent);
@@ -59,8 +59,7 @@ inline int64_t product(Numbers dims, size_t from, size_t until) {
   return total;
 }
 
-// Whether x has the rank, and each of its `count` leading dimensions is 1 or equals that of the output, which must have
-// as many.
+// Whether x has `rank` dimensions, y has at least `count`, and each of x's first `count` is 1 or equals that of y.
 inline bool leads(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, size_t rank) {
   const auto dims = x.dimensions(), wanted = y.dimensions();
   if (dims.size() != rank || rank < count || wanted.size() < count) return false;

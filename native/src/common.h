@@ -27,8 +27,8 @@ JAXDML_INLINE int32_t as_activation(const ZeroPoints& x, int64_t i) { return val
 JAXDML_INLINE int32_t as_weight(const ZeroPoints& x, int64_t i) { return value(x, i) - (x.is_signed ? 0 : 128); }
 
 // Packed weights begin with a mark, so that a kernel rejects weights in another layout and weights that were never
-// packed. If the layout of packed matrices changes, change the byte 50 of their mark, too. If the layout of packed
-// filters changes, change the byte 51 of their mark.
+// packed. If the layout of packed matrices changes, change 0x50 in kMatrixMark, too. If the layout of packed
+// filters changes, change 0x51 in kFilterMark.
 constexpr int32_t kMatrixMark = 0x4a445000 + kBytes;
 constexpr int32_t kFilterMark = 0x4a445100 + kBytes;
 

@@ -3,9 +3,9 @@
 // Packed weights are a leaf of a pytree, and people map functions over the leaves of pytrees: the mean of two models, a
 // mask, a cast. The result is no packed form of anything. A seal has
 //   - the mark of the kernels' layout,
-//   - every value of a byte, so that no function of one byte but the identity leaves the seal as it is,
-//   - a fingerprint of the weights, which functions of several models' bytes, and masks, do not keep up with. Of large
-//     weights the fingerprint samples 2 KiB, so that a check costs a tenth of a microsecond.
+//   - every value of a byte, so that any bytewise function other than the identity changes the seal,
+//   - a fingerprint of the weights, which is wrong after a mask or a function of several models' bytes. The fingerprint
+//     samples 2 KiB of large weights, so that a check is cheap.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace jaxdml {
 
 constexpr int64_t kFingerprintAt = 8, kValuesAt = 64;
-static_assert(kValuesAt + 256 == kSealBytes, "the seal ends behind all values of a byte");
+static_assert(kValuesAt + 256 == kSealBytes, "the seal ends with the 256 values of a byte");
 
 class Fingerprint {
  public:
@@ -35,7 +35,7 @@ class Fingerprint {
   }
 
  private:
-  static constexpr int kLanes = 8;  // of 8 bytes, which the processor multiplies one after the other without waiting
+  static constexpr int kLanes = 8;  // of 8 bytes; their multiplications are independent, so that they overlap
   static constexpr uint64_t kOdd = 0x9E3779B97F4A7C15u;
 
   uint64_t lanes_[kLanes];

@@ -1,7 +1,7 @@
 """Emulates fused multiply-adds, which ONNX Runtime's kernels use, by operations that each round once.
 
-Every product here is exact in float32, so the bits stay the same if a compiler fuses it into a sum. Only sums
-round, and XLA does not reorder sums.
+Products here are exact in float32, so the bits stay the same if a compiler fuses them into sums; the one product that
+rounds is guarded. XLA does not reorder sums.
 
 Source: S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd",
 IEEE Transactions on Computers 57(4), 2008.

@@ -27,7 +27,7 @@ def quantized_graph(unit: Unit, parameters: Mapping[Value, Parameters], scan: st
 
     Args:
       unit: a unit with constants.
-      parameters: maps each value whose range is calibrated to its scale and zero point, stacked over layers in bodies.
+      parameters: maps each calibrated value to its scale and zero point, stacked over layers in a scan's body.
       scan: the first result of the scan if the unit is the body of a scan, else "".
     """
     own = {value.base: pair for value, pair in parameters.items() if value.scan == scan}
@@ -46,7 +46,7 @@ def _named(name: str, role: str) -> str:
 def nodes_between(
     makers: Mapping[str, Node], root: str, name: str, number: Callable[[str], np.ndarray | None]
 ) -> set[Node]:
-    """The nodes that compute a value from a root and constants, whose numbers `number` returns."""
+    """The nodes between a root and a value; `number` returns a constant's number, and None for other values."""
     pending, found = [name], set[Node]()
     while pending:
         each = pending.pop()
@@ -106,7 +106,7 @@ class _Inserter:
             self._quantize(name)
 
     def _read(self, name: str, reads_integers: bool) -> str:
-        """The name under which a node reads a value: the dequantized one if the node or the value is on integers."""
+        """The name by which a node reads a value: that of the dequantized value if node or value run on integers."""
         is_quantized = name in self._plan.quantized and (reads_integers or name in self._plan.results)
         return _named(name, "dequantized") if is_quantized else name
 
