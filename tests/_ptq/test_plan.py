@@ -26,7 +26,7 @@ def static(graph):
 def passes(graph):
     modes = static(graph)
     can = capable(graph, modes, ["x"])
-    return can, wanted(graph, modes, can), plan_of(graph, modes, ["x"])
+    return can, wanted(graph, modes, can), plan_of(graph, modes, {}, ["x"])
 
 
 def test_a_chain_of_elementwise_functions_has_the_roots_of_its_start():
@@ -103,7 +103,7 @@ def test_a_value_that_float_operators_alone_read_stays_float():
 
 def test_a_contraction_in_floats_wants_nothing():
     graph = flow((op.PRODUCT, "x w", "y"))
-    plan = plan_of(graph, {"y": "float"}, ["x"])
+    plan = plan_of(graph, {"y": "float"}, {}, ["x"])
     assert not plan.nodes
     assert not plan.quantized
 

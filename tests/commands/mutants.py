@@ -1,8 +1,8 @@
 """python tests/commands/mutants.py: changes the library in one place at a time, and sees whether its tests notice.
 
 A mutant is a copy of the package in which one comparison, operator, constant, condition or guard is another. Its tests
-run until the first failure; a mutant is caught if a test fails, or if the package cannot be imported. First, the tests of
-each module must pass without a change. What survives is printed: a test is missing there, or the change makes no
+run until the first failure. A mutant is caught if a test fails, or if the package cannot be imported. The tests of a
+module must first pass without a change. What survives is printed: a test is missing there, or the change makes no
 difference, which its reader decides. `--only` takes a part of a module's path, `--sample` so many of each module.
 """
 
@@ -129,7 +129,7 @@ def outcome(folder, tests, timeout=600):
 
 
 def survivors(folder, module, tests, sample=None):
-    """(mutants in all, those that the tests do not notice); `folder` has a copy of the package, of its tests and options.
+    """(mutants in all, those that the tests do not notice); `folder` has a copy of the package and its tests.
 
     Raises:
       SystemExit: if the tests do not pass without a change.

@@ -35,7 +35,9 @@ def test_a_mutant_is_caught_if_a_test_fails_and_survives_if_all_pass(folder):
     count, survived = mutants.survivors(folder, "jaxdml/__init__.py", ["tests/test_limit.py"])
     assert count == 2  # <= for <, and 4 for 3: limit(2) is the same
     assert [(before, after) for _, before, after in survived] == [("x < 3", "x <= 3"), ("3", "4")]
-    (folder / "tests/test_limit.py").write_text("import jaxdml\n\n\ndef test_limit():\n    assert not jaxdml.limit(3)\n")
+    (folder / "tests/test_limit.py").write_text(
+        "import jaxdml\n\n\ndef test_limit():\n    assert not jaxdml.limit(3)\n"
+    )
     assert mutants.survivors(folder, "jaxdml/__init__.py", ["tests/test_limit.py"]) == (2, [])
 
 

@@ -67,7 +67,7 @@ class Plan(Wanted):
       ranges: maps each value that nodes read or write as integers to the value whose calibrated range sets its scale
         and zero point.
       wide: results of products that only tables read. They have 16 bits, so that only the tables round to 8 bits.
-      reasons: maps the first results of other nodes, except contractions, to the reasons why they stay in floats.
+      reasons: maps the first results of other nodes to the reasons why they stay in floats.
     """
 
     ranges: Mapping[str, str]
@@ -75,12 +75,15 @@ class Plan(Wanted):
     reasons: Mapping[str, str]
 
 
-def plan_of(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -> Plan:
+def plan_of(
+    flow: Flow, modes: Mapping[str, str], reasons: Mapping[str, str], float_inputs: Iterable[str]
+) -> Plan:  # fmt: skip
     """The plan of a float graph.
 
     Args:
       flow: the graph.
       modes: maps the result of each contraction to "static", "dynamic" or "float".
+      reasons: maps the first results of contractions and loops that stay in floats to the reasons.
       float_inputs: the graph's inputs that have a float type.
     """
     can = capable(flow, modes, float_inputs)
@@ -89,7 +92,8 @@ def plan_of(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -
     sources = range_sources(flow.graph, want.nodes)
     ranges = {name: source for name, source in sources.items() if name in integers}
     wide = set(filter(flow.is_product, want.only_tables_read))
-    return Plan(**vars(want), ranges=ranges, wide=wide, reasons=reasons_of(flow, modes, can.values, want.nodes))
+    reasons = {**reasons_of(flow, modes, can.values, want.nodes), **reasons}
+    return Plan(**vars(want), ranges=ranges, wide=wide, reasons=reasons)
 
 
 # Passes --------------------------------------------------------------------------------------------------------------

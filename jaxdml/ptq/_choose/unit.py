@@ -35,7 +35,6 @@ class Unit:
       builder: the builder of the float graph.
       graph: the float graph; in a body its constants are stacked over layers.
       modes: maps the result of each contraction to "static", "dynamic" or "float".
-      reasons: maps the results of contractions and scans that stay float to the reasons.
       plan: which values are quantized.
       loop: the scan, if the unit is the body of a scan; else None.
       bodies: maps the first result of each scan over layers to the unit of its body.
@@ -44,7 +43,6 @@ class Unit:
     builder: Builder
     graph: Graph
     modes: dict[str, str]
-    reasons: dict[str, str]
     plan: Plan
     loop: Loop | None = None
     bodies: dict[str, "Unit"] = field(default_factory=dict)
@@ -64,10 +62,11 @@ class Unit:
         return [node for _, unit in self.each() for node in unit.graph.nodes if is_contraction(node)]
 
     def reasons_by_layer(self) -> dict[str, str]:
-        """Maps the names of contractions and scans that stay float to the reasons."""
+        """Maps the names of contractions and loops that stay in floats to the reasons."""
         return {
-            node.name: unit.reasons[node.outputs[0]]
-            for _, unit in self.each() for node in unit.graph.nodes if node.outputs[0] in unit.reasons
+            node.name: unit.plan.reasons[node.outputs[0]]
+            for _, unit in self.each() for node in unit.graph.nodes if node.outputs[0] in unit.plan.reasons
+            if is_contraction(node) or node.operator.name in (SCAN, *CONTROL_FLOW)
         }  # fmt: skip
 
     def with_constants(self, leaves: Sequence[Any]) -> "Unit":
@@ -189,8 +188,8 @@ def unit_of(
         else:
             reasons[name] = "its body has nothing to quantize"
     floats = [name for name in program.inputs if jnp.issubdtype(program.avals[name].dtype, jnp.floating)]
-    plan = plan_of(Flow(graph, builder.number), modes, floats)
-    return Unit(builder, graph, modes, reasons, plan, loop, bodies)
+    plan = plan_of(Flow(graph, builder.number), modes, reasons, floats)
+    return Unit(builder, graph, modes, plan, loop, bodies)
 
 
 def _loop_of(builder: Builder, node: Node) -> Loop | None:

@@ -62,7 +62,7 @@ class _Inserter:
 
     def __init__(self, unit: Unit, graph: Graph, bodies: Mapping[str, Graph]) -> None:
         self._unit, self._plan, self._graph, self._bodies = unit, unit.plan, graph, bodies
-        self._constants, self._reasons = dict(graph.constants), {**unit.plan.reasons, **unit.reasons}
+        self._constants, self._remarks = dict(graph.constants), dict(unit.plan.reasons)
         self._nodes, self._makers, self._readers = list[Node](), graph.producers(), graph.consumers()
         self._places = {node: place for place, node in enumerate(graph.nodes)}
         self._number, self._rank = unit.builder.number, unit.builder.rank
@@ -101,7 +101,7 @@ class _Inserter:
                 node = self._dynamic(node)
             elif output in self._bodies:
                 node = self._with_body(node)
-            self._nodes.append(node.replace(remark=self._reasons.get(output, node.remark)))
+            self._nodes.append(node.replace(remark=self._remarks.get(output, node.remark)))
         for name in node.outputs:
             self._quantize(name)
 
@@ -182,7 +182,7 @@ class _Inserter:
             scale = np.where(w.any(rest) | (least == 0), scale, least * np.float32(2**10)).astype(np.float32)
         if least is not None and (scale < least).any():
             text = "have larger weight scales, so that the bias fits int32"
-            self._reasons[output] = f"{int((scale < least).sum())} channels {text}"
+            self._remarks[output] = f"{int((scale < least).sum())} channels {text}"
             scale = np.maximum(scale, least).astype(np.float32)
             shape = [1] * w.ndim
             shape[axis] = -1
