@@ -60,7 +60,7 @@ def calling(runs: int) -> dict[str, float]:
     """Eager calls on tiny arrays."""
     x, v = jnp.ones((4, 4), jnp.uint8), jnp.ones((4, 4), jnp.float32)
     image, filter = jnp.ones((1, 2, 5, 5), jnp.uint8), jnp.ones((3, 2, 3, 3), jnp.int8)
-    pair = (x, SCALE, ZERO, x, SCALE, ZERO, SCALE, ZERO)
+    pair, numbers = (x, SCALE, ZERO, x, SCALE, ZERO, SCALE, ZERO), (x, 0.5, 3, x, 0.25, 4, 0.1, 5)
 
     def there_and_back(_: int) -> Any:
         quantized = dml.element_wise_quantize_linear(v, SCALE, ZERO)
@@ -75,7 +75,9 @@ def calling(runs: int) -> dict[str, float]:
         "convolution": lambda _: convolve(image, filter, SCALE, ZERO),
         "dequantize, Python numbers": lambda _: dml.element_wise_dequantize_linear(x, 0.5, 3),
         "quantize, Python numbers": lambda _: dml.element_wise_quantize_linear(v, 0.5, 3),
-        "add, Python numbers": lambda _: dml.element_wise_quantized_linear_add(x, 0.5, 3, x, 0.25, 4, 0.1, 5),
+        "add, Python numbers": lambda _: dml.element_wise_quantized_linear_add(*numbers),
+        "matrix multiply, Python numbers": lambda _: dml.quantized_linear_matrix_multiply(*numbers),
+        "convolution, Python numbers": lambda _: convolve(image, filter, 0.5, 3),
         "quantize and dequantize": there_and_back,
         "fake_quantize": lambda _: dml.fake_quantize(v, SCALE, ZERO),
     }
@@ -110,7 +112,7 @@ def ratios(trace: dict[str, float], call: dict[str, float], debug: dict[str, flo
     aims = {"trace and lower a new convolution, over float32": (trace["jaxdml"] / trace["float32"], 2.5)}
     for name, at_most in (("dequantize", 4), ("quantize", 4), ("add", 4), ("matrix multiply", 6), ("convolution", 6)):
         aims[f"call {name}, over jnp.add"] = (call[name] / add, at_most)
-    for name in ("dequantize", "quantize", "add"):
+    for name in ("dequantize", "quantize", "add", "matrix multiply", "convolution"):
         aims[f"call {name} with Python numbers, over jnp.add"] = (call[f"{name}, Python numbers"] / add, 4)
     there_and_back = call["fake_quantize"] / call["quantize and dequantize"]
     aims["call fake_quantize, over quantize and dequantize"] = (there_and_back, 2)

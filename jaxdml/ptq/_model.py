@@ -136,7 +136,7 @@ class Model:
         constants = {**floats.constants, **builder.constants(jax.tree.leaves(params))}
         nodes = bound(floats.nodes, program), bound(model.graph.nodes, program)
         given = dict(zip(program.inputs, jax.tree.leaves(inputs), strict=True))
-        return sqnr_of(floats, model.graph, nodes, constants, given)
+        return sqnr_of(floats, model.graph, nodes, constants, given, program.output_names())
 
     def __str__(self) -> str:
         return table(explained(self._fused), "in apply")

@@ -48,10 +48,12 @@ class Sqnr:
     Attributes:
       layers: the layers with quantized results or quantized weights, in order of execution.
       outputs: the ratio in dB of each leaf of the model's output.
+      output_names: the place of each leaf, such as ``output['logits']``; ``output`` if the output is an array.
     """
 
     layers: tuple[LayerError, ...]
     outputs: tuple[float, ...]
+    output_names: tuple[str, ...]
 
     def _table(self) -> Table:
         """A row for each layer and output."""
@@ -60,7 +62,7 @@ class Sqnr:
             (each.name, each.operator, f"{each.own:.1f}", f"{each.so_far:.1f}", _percent(each.clipped))
             for each in self.layers
         ]
-        rows += [(f"output {number}", "", "", f"{each:.1f}", "") for number, each in enumerate(self.outputs)]
+        rows += [(name, "", "", f"{each:.1f}", "") for name, each in zip(self.output_names, self.outputs, strict=True)]
         return Table("signal to quantization noise: more is better", header, rows, numbers=header[2:])
 
     def _repr_html_(self) -> str:
@@ -108,7 +110,7 @@ def _finite(ratio: float) -> float:
 
 def sqnr_of(
     floats: Graph, quantized: Graph, nodes: tuple[Sequence[Node], Sequence[Node]], constants: Mapping[str, Any],
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, Any], output_names: tuple[str, ...],
 ) -> Sqnr:  # fmt: skip
     """Compares the float graph and the quantized graph, which use the same names for values.
 
@@ -118,6 +120,7 @@ def sqnr_of(
       nodes: the nodes of `floats` and the nodes of `quantized`, bound to their equations.
       constants: maps names to constants of the float graph.
       inputs: maps names to inputs; both graphs have the same inputs.
+      output_names: the leaves of the output in words.
     """
     makers, ends = floats.producers(), _float_results(quantized)
     of_dequantized = {str(Value(name, "dequantized")): name for name in (*floats.inputs, *makers)}
@@ -155,7 +158,7 @@ def sqnr_of(
         LayerError(*labels[name], _ratio(own), _ratio(so_far), None if clipped is None else float(clipped))
         for name, (own, so_far, clipped) in ((name, measured[name]) for name in labels)
     ]
-    return Sqnr(tuple(layers), tuple(map(_ratio, outputs)))
+    return Sqnr(tuple(layers), tuple(map(_ratio, outputs)), output_names)
 
 
 def _label(name: str, makers: Mapping[str, Node], constants: Container[str]) -> tuple[str, str]:

@@ -13,6 +13,7 @@ import jaxdml as dml
 from _ptq.quantized import decibels, network, quantized
 from helpers.marks import rest_rarely
 from jaxdml.ptq import Rule
+from jaxdml.ptq._trace.equations import program_of
 
 RANDOM = np.random.default_rng(5)
 PARAMS = {
@@ -74,8 +75,15 @@ def test_the_ratios_of_outputs_are_those_of_what_apply_returns(name):
 def test_each_output_has_its_ratio():
     model = of_two_layers()
     received, exact = model.apply(model.params, X), apply(PARAMS, X)
-    found = model.sqnr(PARAMS, X).outputs
-    assert found == pytest.approx([decibels(*pair) for pair in zip(received, exact, strict=True)], abs=0.05)
+    found = model.sqnr(PARAMS, X)
+    expected = [decibels(*pair) for pair in zip(received, exact, strict=True)]
+    assert found.outputs == pytest.approx(expected, abs=0.05)
+    assert [line.split()[0] for line in str(found).splitlines()[-2:]] == ["output[0]", "output[1]"]
+
+
+def test_an_output_in_a_dict_is_named_by_its_key():
+    program = program_of(lambda p, x: {"logits": p * x, "more": (x,)}, X, (X,))
+    assert program.output_names() == ("output['logits']", "output['more'][0]")
 
 
 def test_a_layer_with_few_levels_hurts_by_itself_alone():

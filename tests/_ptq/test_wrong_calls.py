@@ -180,7 +180,7 @@ QUANTIZE = {  # a wrong call, and words of its error
     ),
     "state that is returned": (
         {"apply": of_params},
-        "output 1 (mul_1) does not depend on the inputs: apply returns state or parameters; write a function that "
+        "output[1] (mul_1) does not depend on the inputs: apply returns state or parameters; write a function that "
         "returns only the results, such as lambda params, x: apply(params, x)[0]",
     ),
 }

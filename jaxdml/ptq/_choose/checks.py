@@ -44,10 +44,10 @@ def check_function(builder: Builder) -> None:
             "apply in inference mode (flax: use_running_average=True; equinox: eqx.nn.inference_mode); if the first "
             "axis is not a batch axis, add one by jax.vmap"
         )
-    for number, name in enumerate(builder.program.outputs):
+    for place, name in zip(builder.program.output_names(), builder.program.outputs, strict=True):
         if not builder.is_data(name):
             raise PtqError(
-                f"output {number} ({name}) does not depend on the inputs: apply returns state or parameters; write a "
+                f"{place} ({name}) does not depend on the inputs: apply returns state or parameters; write a "
                 "function that returns only the results, such as lambda params, x: apply(params, x)[0]"
             )
 

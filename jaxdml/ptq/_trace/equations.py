@@ -84,6 +84,11 @@ class Program:
     constants: Mapping[str, Any]
     avals: Mapping[str, Any]
 
+    def output_names(self) -> tuple[str, ...]:
+        """The leaves of the outputs in words: ``output`` for an array, ``output['logits']`` for an item of a dict."""
+        leaves = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(self.structure, self.outputs))
+        return tuple(f"output{jax.tree_util.keystr(path)}" for path, _ in leaves)
+
     def signature(self) -> tuple[str, ...]:
         """The program as lines of text: inputs, parameters, captured arrays and equations, but no sizes of inputs.
 
