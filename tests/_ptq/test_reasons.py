@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
+from jaxdml.errors import PtqError
 from jaxdml.ptq import Rule, quantize
 
 PARTS = {name: np.asarray(jax.random.normal(jax.random.key(i), (8, 8))) for i, name in enumerate("uvw")}
@@ -58,3 +60,39 @@ def test_a_row_in_floats_names_the_decision(name):
     remarks = [re.split(r"  +", line)[-1] for line in lines if " floats  " in line]
     assert reason in "; ".join(remarks).split("; ")
     assert len(remarks) == len(set(remarks))
+
+
+IMAGES = np.ones((2, 4, 5, 5), np.float32)
+FILTER = np.ones((4, 4, 3, 3), np.float32)
+
+
+def convolution(**options):
+    return lambda p, x: lax.conv_general_dilated(x, p["w"].astype(x.dtype), (1,) * (x.ndim - 2), "SAME", **options)
+
+
+NEVER = {
+    "a filter of data": (lambda p, x: lax.conv(p["w"], x, (1, 1), "SAME"), FILTER, "its filter is computed from data"),
+    "batch groups": (convolution(batch_group_count=2), FILTER, "it has batch groups"),
+    "volumes": (
+        lambda p, x: convolution()({"w": p["w"][..., None]}, x[..., None]), FILTER,
+        "its images have 3 dimensions, quantized convolutions take 1 or 2",
+    ),
+    "images of integers": (lambda p, x: convolution()(p, x.astype(jnp.int32)), FILTER, "its input is not a float"),
+    "products of integers": (
+        lambda p, x: x.astype(jnp.int32) @ p["w"], np.ones((5, 3), np.int32), "its inputs are not floats",
+    ),
+    "rows by rows": (
+        lambda p, x: jnp.einsum("bckl,bckl->bc", x, p["w"]), IMAGES, "its operands are not batches of matrices",
+    ),
+    "parameters alone": (
+        lambda p, x: x + lax.conv(p["w"], p["w"], (1, 1), "SAME").sum(), FILTER,
+        "it depends only on parameters",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_a_contraction_that_no_quantized_operator_computes_has_a_reason(name):
+    apply, w, reason = NEVER[name]
+    with pytest.raises(PtqError, match=rf"nothing to quantize.*\n.*: {reason}"):
+        quantize(apply, {"w": w}, [IMAGES], progress=False)

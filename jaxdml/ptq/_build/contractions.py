@@ -24,8 +24,6 @@ def convolution(builder: Builder, equation: Equation) -> Converted:
     params = equation.params
     if builder.is_data(w):
         raise StaysFloat("its filter is computed from data")
-    if not builder.is_data(x):
-        raise StaysFloat("its input and its filter are computed only from parameters")
     if params["batch_group_count"] != 1:
         raise StaysFloat("it has batch groups")
     if len(builder.shape(x)) not in (3, 4):

@@ -20,14 +20,14 @@ def is_contraction(node: Node) -> bool:
 def modes_of(graph: Graph, products: str, rules: Sequence[Rule]) -> Modes:
     """Maps results of contractions to "static", "dynamic" or "float"; a second dict has the reasons for "float"."""
     modes, reasons = dict[str, str](), dict[str, str]()
-    for node in filter(is_contraction, graph.nodes):
+    for node in graph.nodes:
+        if node.operator.kind not in CONTRACTIONS:
+            continue
         output = node.outputs[0]
         matching = [rule for rule in rules if re.search(rule.pattern, node.name)]
         kept = next((rule for rule in matching if rule.keep), None)
         asked = next((rule.products for rule in matching if rule.products), products)
-        if node.operator.kind not in CONTRACTIONS:
-            reasons[output] = node.remark
-        elif kept is not None:
+        if kept is not None:
             modes[output], reasons[output] = "float", f"kept in floats by Rule({kept.pattern!r})"
         else:
             modes[output] = "dynamic" if asked == "dynamic" and node.operator.kind == "dot" else "static"
