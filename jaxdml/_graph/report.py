@@ -127,7 +127,8 @@ def _is_alone(node: Node) -> bool:
 
 
 def _is_contraction(node: Node) -> bool:
-    return not CONTRACTION_SOURCES.isdisjoint(node.source)
+    """Whether a node is a convolution or product of data."""
+    return not CONTRACTION_SOURCES.isdisjoint(node.source) and node.remark != FROM_PARAMETERS
 
 
 def _row(nodes: Sequence[Node]) -> _Row:

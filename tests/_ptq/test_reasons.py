@@ -58,3 +58,29 @@ def test_a_row_in_floats_names_the_decision(name):
     remarks = [re.split(r"  +", line)[-1] for line in lines if " floats  " in line]
     assert reason in "; ".join(remarks).split("; ")
     assert len(remarks) == len(set(remarks))
+
+
+def test_products_of_parameters_alone_are_no_layers():
+    """As the first step of an RNN, whose state is zeros."""
+    text = str(quantize(lambda p, x: x @ p["w"] + jnp.zeros_like(x) @ p["v"], PARTS, [X], progress=False))
+    assert text.splitlines()[-1].startswith("1 of 1 convolutions and products")
+
+
+def test_a_product_of_several_axes_counts_once():
+    apply = lambda p, x: jnp.einsum("nab,abc->nc", x.reshape(-1, 2, 4), p["w"].reshape(2, 4, 8))  # noqa: E731
+    assert "\n1 of 1 convolutions and products" in str(quantize(apply, PARTS, [X], progress=False))
+
+
+PRODUCTS = {
+    "each of its operands has several axes, or none, that the other does not have": lambda p, x: jnp.einsum(
+        "nd,nd->n", x @ p["w"], jnp.tanh(x @ p["v"])
+    ),
+    "it contracts several axes of two values": lambda p, x: jnp.einsum(
+        "nab,nabc->nc", (x @ p["w"]).reshape(-1, 2, 4), (x @ p["v"]).reshape(-1, 2, 4, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", PRODUCTS)
+def test_products_of_two_values_that_no_operator_computes(reason):
+    assert reason in str(quantize(PRODUCTS[reason], PARTS, [X], progress=False))

@@ -209,6 +209,21 @@ def test_numbers_that_integers_hold_may_not_depend_on_sizes(name):
         dml.ptq.quantize(HELD[name], PARTS, [normal(4, 8), normal(6, 8)], progress=False)
 
 
+def test_tables_behind_movers_fit_other_sizes():
+    """The halves of a split have other names where the equations differ."""
+
+    def apply(p, x):
+        x = x if len(x) > 1 else x.reshape(8).reshape(1, 8)
+        one, other = jnp.split(x @ p["w"], 2, -1)
+        return jnp.concatenate([jnp.tanh(one), jax.nn.sigmoid(other)], -1) @ p["v"]
+
+    model = dml.ptq.quantize(apply, PARTS, [normal(64, 8)], progress=False)
+    assert len(model._fused.nodes) > 6
+    for size in (1, 5):
+        x = normal(size, 8)
+        assert decibels(model.apply(model.params, x), apply(PARTS, x)) > 25
+
+
 def test_numbers_of_float_operators_may_depend_on_sizes():
     def apply(p, x):
         return jnp.tanh(x @ p["w"]).sum(0, keepdims=True) / len(x)
