@@ -172,7 +172,7 @@ def _label(name: str, makers: Mapping[str, Node], constants: Container[str]) -> 
 
 
 def _float_results(graph: Graph) -> set[str]:
-    """Names of float results: of contractions on integers, with the bias added, and of scans over layers."""
+    """Names of float results: of contractions on integers, with the bias added, and of scans."""
     readers, makers, found = graph.consumers(), graph.producers(), set[str]()
     for node in graph.nodes:
         if node.operator is LOOP:

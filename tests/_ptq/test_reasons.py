@@ -34,8 +34,8 @@ CASES = {
     "no operator": (lambda p, x: jnp.cumsum(x @ p["w"], -1), {}, "there is no quantized cumsum"),
     "softmax": (lambda p, x: jax.nn.softmax(x @ p["w"]) @ p["v"], {}, "there is no quantized softmax"),
     "returned": (lambda p, x: jnp.tanh(x @ p["w"]), {}, "kept in floats: the function returns it"),
-    "read elsewhere": (read_elsewhere, {}, "kept in floats: cumsum_1 reads it"),
-    "read through others": (read_through_others, {}, "kept in floats: cumsum_1 reads it"),
+    "read elsewhere": (read_elsewhere, {}, "kept in floats: cumsum_1 ... add_2 reads it"),
+    "read through others": (read_through_others, {}, "kept in floats: cumsum_1 ... add_2 reads it"),
     "a range at each call": (
         lambda p, x: jnp.maximum(x, 0) @ p["w"], {"products": "dynamic"},
         "kept in floats: w computes the range of its inputs at each call",
@@ -45,6 +45,14 @@ CASES = {
         "kept in floats: w computes its input",
     ),
     "the last of two layers": (residual, {"products": "dynamic"}, "kept in floats: w computes its input"),
+    "a residual stream": (
+        lambda p, x: (lambda h: h + jnp.cumsum(h, -1) @ p["w"])(jnp.cumsum(x, -1)), {},
+        "kept in floats: cumsum_1 ... cumsum_2 computes its input",
+    ),
+    "what has no operator behind what has none": (
+        lambda p, x: (lambda h: (h @ p["w"], jnp.sort(h @ p["v"] + h)))(jnp.cumsum(x, -1)), {},
+        "there is no quantized sort",
+    ),
     "parameters alone": (
         lambda p, x: jnp.cumsum(x @ p["w"], -1) * jnp.exp(p["v"][:1]), {}, "there is no quantized cumsum",
     ),

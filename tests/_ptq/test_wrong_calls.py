@@ -360,6 +360,13 @@ def test_other_params_than_the_models():
             model.apply(params, X)
 
 
+def test_params_that_were_changed_in_place():
+    model = quantize()
+    model.params[next(iter(model.params))] = X
+    with pytest.raises(PtqError, match=r"is float32\[8, 6\], expected"):
+        model.apply(model.params, X)
+
+
 def test_sqnr_with_other_params():
     with pytest.raises(PtqError, match="params are not those of the float function: sqnr compares the model with"):
         quantize().sqnr(quantize().params, X)

@@ -98,6 +98,11 @@ def product(builder: Builder, equation: Equation) -> Converted:
         ), order  # fmt: skip
     sizes = tuple(builder.shape(b)[axis] for axis in free_b)
     width = len(batch_b)
+    # Matrices that are equal along a batch axis, such as those that are repeated for each input, are held once.
+    varying = builder.fixed.varying(b)
+    kept = tuple(
+        slice(1) if axis in batch_b and axis not in varying else slice(None) for axis in range(len(builder.shape(b)))
+    )
     contraction = Contraction(
         operator=op.PRODUCT,
         data=(rows,),
@@ -105,7 +110,7 @@ def product(builder: Builder, equation: Equation) -> Converted:
         options=options,
         name=builder.names.of(equation, b),
         weight=b,
-        arranged=lambda w: _matrix(w.transpose(arrangement), width, len(contract_b)),
+        arranged=lambda w: _matrix(w[kept].transpose(arrangement), width, len(contract_b)),
         sizes=sizes,
         is_vector=is_vector,
         channels=[len(batch) + len(free) + i for i in at_b],

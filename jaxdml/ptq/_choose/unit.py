@@ -1,4 +1,4 @@
-"""A unit is planned, calibrated and quantized as a whole. It is the function, or the body of a scan over layers."""
+"""A unit is planned, calibrated and quantized as a whole. It is the function, or the body of a scan."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ class Unit:
       reasons: maps the results of contractions and scans that stay float to the reasons.
       plan: which values are quantized.
       loop: the scan, if the unit is the body of a scan; else None.
-      bodies: maps the first result of each scan over layers to the unit of its body.
+      bodies: maps the first result of each scan with contractions to the unit of its body.
     """
 
     builder: Builder
@@ -160,7 +160,7 @@ def unit_of(
     program: Program, choose: Callable[[Graph, str], Modes], *, like: Unit | None = None, scan: str = "",
     loop: Loop | None = None,
 ) -> Unit:  # fmt: skip
-    """Builds and plans a program, and the bodies of its scans over layers.
+    """Builds and plans a program, and the bodies of its scans.
 
     Args:
       program: the program.

@@ -106,7 +106,7 @@ def _inputs(program: Program) -> list[str]:
 def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None:
     """Checks that two units differ only in sizes."""
     if unit is None:
-        raise _Differs("it has a new scan over layers that can be quantized")
+        raise _Differs("it has a new scan that can be quantized")
     was, now = ({each.output: each for each in both.builder.contractions} for both in (unit, other))
     for output in [*(name for name in now if name not in was), *(name for name in was if name not in now)]:
         found, where = (now[output], "has the new") if output in now else (was[output], "lacks the")
@@ -116,7 +116,9 @@ def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None
             parts = (" + ".join(each[output].source) for each in (now, was))
             raise _Differs("layer {!r} is {}, but was {}".format(was[output].name, *parts))
     # Movers, such as a split into heads, may have other names: a root is identified by the value whose range it takes.
-    before, after = ({name: both.plan.ranges[root] for name, root in both.plan.tables.items()} for both in (unit, other))
+    before, after = (
+        {name: both.plan.ranges[root] for name, root in both.plan.tables.items()} for both in (unit, other)
+    )
     for name, source in after.items():
         if before.get(name) != source:
             raise _Differs(f"{other.described(Value(name))} is computed from other values than in calibration")
