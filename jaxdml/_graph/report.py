@@ -6,7 +6,7 @@ such operators. Blocks of equal rows, as the layers of a network have, are print
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -118,7 +118,25 @@ def _rows(graph: Graph) -> list[_Row]:
             runs[-1].append(node)
         else:
             runs.append([node])
-    return _folded([_row(run) for run in runs])
+    of_rows = _names_of_rows(runs)
+    return _folded([_row(run, of_rows) for run in runs])
+
+
+def _names_of_rows(runs: Iterable[Sequence[Node]]) -> dict[str, str]:
+    """Maps remarks that name a node to the same remarks with the name of the row that has the node."""
+    found = dict[str, str]()
+    for run in runs:
+        for node in run if len(run) > 1 else ():
+            if node.remark == NO_OPERATOR.format(node.operator.name):
+                for text in (READ_BY, COMPUTED_BY):
+                    found.setdefault(text.format(node.name), text.format(_title(run)))
+    return found
+
+
+def _title(nodes: Sequence[Node]) -> str:
+    """The names of the first and the last of some nodes."""
+    names = [node.name for node in nodes if node.name]
+    return " ... ".join(dict.fromkeys((names[0], names[-1]))) if names else ""
 
 
 def _is_alone(node: Node) -> bool:
@@ -127,16 +145,16 @@ def _is_alone(node: Node) -> bool:
 
 
 def _is_contraction(node: Node) -> bool:
-    return not CONTRACTION_SOURCES.isdisjoint(node.source)
+    """Whether a node is a convolution or product of data."""
+    return not CONTRACTION_SOURCES.isdisjoint(node.source) and node.remark != FROM_PARAMETERS
 
 
-def _row(nodes: Sequence[Node]) -> _Row:
-    names = [node.name for node in nodes if node.name]
-    name = " ... ".join(dict.fromkeys((names[0], names[-1]))) if names else ""
+def _row(nodes: Sequence[Node], of_rows: Mapping[str, str]) -> _Row:
     source = counted(word for node in nodes for word in node.source)
     on = "floats" if any(node.on == "floats" for node in nodes) else nodes[0].on
     function = _function(nodes)
-    return _Row(name, source, _operators(nodes, function), on, _reason(nodes, function), _is_contraction(nodes[0]))
+    reason = _reason(nodes, function, of_rows)
+    return _Row(_title(nodes), source, _operators(nodes, function), on, reason, _is_contraction(nodes[0]))
 
 
 def _function(nodes: Sequence[Node]) -> str:
@@ -159,18 +177,25 @@ def _operators(nodes: Sequence[Node], function: str) -> str:
     return " + ".join(parts)
 
 
-def _reason(nodes: Sequence[Node], function: str) -> str:
-    """The remarks, each once. A remark that refers to another of the nodes is left out: that node has a remark, too."""
+def _reason(nodes: Sequence[Node], function: str, of_rows: Mapping[str, str]) -> str:
+    """The remarks, each once: first what has no operator; where that decides, what computes the inputs is left out.
+
+    A remark that refers to another of the nodes is left out, too: that node has a remark.
+    """
     references = {text.format(node.name) for node in nodes for text in (READ_BY, COMPUTED_BY)}
     missing, remarks = dict[str, None](), dict[str, None]()
     for node in nodes:
         if node.remark == NO_OPERATOR.format(node.operator.name):
             missing[function or node.operator.name] = None
-        elif node.remark and node.remark not in references:
+        elif node.remark:
             remarks[node.remark] = None
+    inherited = (COMPUTED_BY.partition("{}")[2],) if missing else ()
     decisions = [NO_OPERATOR.format(" or ".join(missing))] if missing else []
-    decisions += (remark for remark in remarks if remark != FROM_PARAMETERS)
-    return "; ".join(decisions) or next(iter(remarks), "")
+    decisions += (
+        of_rows.get(remark, remark) for remark in remarks
+        if remark not in references and remark != FROM_PARAMETERS and not remark.endswith(inherited)
+    )  # fmt: skip
+    return "; ".join(dict.fromkeys(decisions)) or next(iter(remarks), "")
 
 
 def counted(words: Iterable[str]) -> str:

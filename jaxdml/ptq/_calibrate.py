@@ -133,7 +133,10 @@ def _with_observers(unit: Unit, observers: Mapping[Value, Observer], scan: str =
         body = unit.bodies.get(node.outputs[0])
         if body is not None:
             assert body.loop is not None
-            node, stacked = with_body(node, _with_observers(body, observers, node.outputs[0]), body.loop.data)
+            name = node.outputs[0]
+            own = [value.base for value in observers if value.scan == name]
+            updates = {str(Value(each, AFTER)): str(Value(each, STATE)) for each in own}
+            node, stacked = with_body(node, _with_observers(body, observers, name), body.loop.data, updates)
             constants |= stacked
         nodes.append(node)
     outputs = list(unit.graph.outputs)

@@ -21,7 +21,7 @@ from jaxdml._graph.graph import Graph, Node
 from jaxdml.errors import PtqError, PtqFileNotFoundError, api_boundary
 from jaxdml.ptq._integers.operators import operator_named
 from jaxdml.ptq._model import Model
-from jaxdml.ptq._trace.scans import LAYERS, Body
+from jaxdml.ptq._trace.scans import LOOP, Body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
 
 FORMAT = "jaxdml.ptq 2"
@@ -197,7 +197,7 @@ def _node_of_json(stored: list[Any]) -> Node:
     options = _tuples(options)
     operator = operator_named(name, kind, is_equation="equation" in options)
     if body is not None:
-        operator, (nodes, *fields) = LAYERS, body
+        operator, (nodes, *fields) = LOOP, body
         options["body"] = Body(tuple(map(_node_of_json, nodes)), *map(_tuples, fields))
     return Node(operator, tuple(inputs), tuple(outputs), options, *map(_tuples, words))
 

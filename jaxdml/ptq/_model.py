@@ -28,6 +28,13 @@ def _described(params: Any) -> Any:
     return structure, [(getattr(leaf, "shape", None), getattr(leaf, "dtype", None)) for leaf in leaves]
 
 
+def _are_same(params: Any, own: Mapping[str, Any]) -> bool:
+    """Whether params are the model's own arrays: quicker to find out than structure, shapes and types."""
+    if type(params) is not dict or len(params) != len(own):
+        return False
+    return all(params.get(name) is value for name, value in own.items())
+
+
 class Model:
     """A quantized function, made by `jaxdml.ptq.quantize` or read by `jaxdml.ptq.load`.
 
@@ -47,7 +54,7 @@ class Model:
     ) -> None:  # fmt: skip
         self.traced, self.graph, self.calibrated, self.modes = traced, graph, shapes_of(calibrated), modes
         self._fused, self.params = on_integers(graph)
-        self._described = _described(self.params)
+        self._own, self._described = dict(self.params), _described(self.params)
         self._jitted = jax.jit(self._computed)
 
     @property
@@ -69,8 +76,8 @@ class Model:
         Raises:
           PtqError: if params have a wrong structure, shape or type. Also if these inputs change the layers.
         """
-        if _described(params) != self._described:
-            raise PtqError(wrong_params(self.params, params))
+        if not _are_same(params, self._own) and _described(params) != self._described:
+            raise PtqError(wrong_params(self._own, params))
         return self._jitted(dict(params), *inputs)
 
     def __reduce__(self) -> Any:

@@ -70,7 +70,7 @@ def quantize(
     with named(0):
         program = traced.program(first)
     unit = unit_of(program, lambda graph, _: modes_of(graph, products, rules))
-    check_function(unit.builder)
+    check_function(unit.builder, [body.builder for body in unit.bodies.values()])
     check_matches(unit.layers(), rules)
     if not unit.bodies and all(mode == "float" for mode in unit.modes.values()):
         raise PtqError(_nothing(unit))

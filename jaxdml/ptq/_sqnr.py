@@ -14,7 +14,7 @@ from jaxdml._graph.graph import Graph, Node, moves
 from jaxdml._quantized import directml
 from jaxdml._tables import Table
 from jaxdml.ptq._build.operators import ADD, CONTRACTIONS
-from jaxdml.ptq._trace.scans import LAYERS
+from jaxdml.ptq._trace.scans import LOOP
 from jaxdml.ptq._trace.values import Value
 
 WIDEST = 48
@@ -175,10 +175,10 @@ def _label(name: str, makers: Mapping[str, Node], constants: Container[str]) -> 
 
 
 def _float_results(graph: Graph) -> set[str]:
-    """Names of float results: of contractions on integers, with the bias added, and of scans over layers."""
+    """Names of float results: of contractions on integers, with the bias added, and of scans."""
     readers, makers, found = graph.consumers(), graph.producers(), set[str]()
     for node in graph.nodes:
-        if node.operator is LAYERS:
+        if node.operator is LOOP:
             found.add(node.outputs[0])
             continue
         weights = makers.get(node.inputs[1]) if len(node.inputs) > 1 else None

@@ -74,10 +74,23 @@ def test_a_reason_that_refers_to_the_same_row_is_left_out():
         node("z", "abs", remark=COMPUTED_BY.format("elsewhere")),
     ]
     found, _ = rows(layer("a"), *parts)
-    assert found[1][-1] == "there is no quantized sin; kept in floats: elsewhere computes its input"
+    assert found[1][-1] == "there is no quantized sin"  # which decides, wherever the inputs come from
     alone, _ = rows(layer("a"), parts[0], layer("b"), parts[3])
     assert alone[1][-1] == READ_BY.format("y")
     assert alone[3][-1] == FROM_PARAMETERS
+
+
+def test_a_reason_that_refers_to_a_node_names_the_row_of_the_node():
+    decides = [node("x", "cos", remark=NO_OPERATOR.format("cos")), node("y", "abs")]
+    found, _ = rows(node("w", "max", remark=READ_BY.format("x")), layer("a"), *decides, layer("b"),
+                    node("z", "abs", remark=COMPUTED_BY.format("x")))  # fmt: skip
+    assert found[0][-1] == "kept in floats: x ... y reads it"
+    assert found[4][-1] == "kept in floats: x ... y computes its input"
+
+
+def test_a_reason_that_refers_to_a_layer_of_the_same_name_is_kept():
+    found, _ = rows(layer("a"), node("a", "split", remark=COMPUTED_BY.format("a")))
+    assert found[1][-1] == "kept in floats: a computes its input"
 
 
 def test_equal_blocks_fold():

@@ -183,6 +183,15 @@ case("batched expert weights", w=matrix(16, 4 * 8), v=matrix(4, 8, 5), expects="
 case("vmap over weights", w=matrix(16, 8), v=matrix(4, 8, 5), expects="batched weights")(
     lambda p, x: jax.vmap(lambda v, h: h @ v, (0, None))(p["v"], jax.nn.relu(x @ p["w"])).swapaxes(0, 1)
 )
+case("a matrix for each row", TOKENS, w=matrix(6, 16, 8), b=biases(6, 8), expects="batched weights")(
+    lambda p, x: jax.nn.relu(jax.vmap(jax.vmap(lambda w, b, x: x @ w + b), (None, None, 0))(p["w"], p["b"], x))
+)
+case("attention pooling", TOKENS, w=matrix(16, 16), v=matrix(16, 1))(
+    lambda p, x: jnp.einsum("nt,ntd->nd", jax.nn.softmax((x @ p["v"])[..., 0]), x @ p["w"])
+)
+case("experts gated", gate=matrix(16, 4), w=matrix(16, 4 * 8))(
+    lambda p, x: jnp.einsum("neh,ne->nh", (x @ p["w"]).reshape(-1, 4, 8), jax.nn.softmax(x @ p["gate"]))
+)
 
 
 @case("spectral norm", **TWO, u=biases(24))

@@ -24,8 +24,6 @@ REASONS = {  # by what a case expects: the operators that stay in floats, and wo
     "filter computed from data": ("conv_general_dilated", "its filter is computed from data"),
     "cond": ("cond", "its branches"),
     "while": ("while", "its body"),
-    "scan without layers": ("scan", "it has no sequences, or a sequence that depends on data"),
-    "scan over data": ("scan", "it has no sequences, or a sequence that depends on data"),
 }
 
 

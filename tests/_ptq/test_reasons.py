@@ -36,8 +36,8 @@ CASES = {
     "no operator": (lambda p, x: jnp.cumsum(x @ p["w"], -1), {}, "there is no quantized cumsum"),
     "softmax": (lambda p, x: jax.nn.softmax(x @ p["w"]) @ p["v"], {}, "there is no quantized softmax"),
     "returned": (lambda p, x: jnp.tanh(x @ p["w"]), {}, "kept in floats: the function returns it"),
-    "read elsewhere": (read_elsewhere, {}, "kept in floats: cumsum_1 reads it"),
-    "read through others": (read_through_others, {}, "kept in floats: cumsum_1 reads it"),
+    "read elsewhere": (read_elsewhere, {}, "kept in floats: cumsum_1 ... add_2 reads it"),
+    "read through others": (read_through_others, {}, "kept in floats: cumsum_1 ... add_2 reads it"),
     "a range at each call": (
         lambda p, x: jnp.maximum(x, 0) @ p["w"], {"products": "dynamic"},
         "kept in floats: w computes the range of its inputs at each call",
@@ -47,6 +47,14 @@ CASES = {
         "kept in floats: w computes its input",
     ),
     "the last of two layers": (residual, {"products": "dynamic"}, "kept in floats: w computes its input"),
+    "a residual stream": (
+        lambda p, x: (lambda h: h + jnp.cumsum(h, -1) @ p["w"])(jnp.cumsum(x, -1)), {},
+        "kept in floats: cumsum_1 ... cumsum_2 computes its input",
+    ),
+    "what has no operator behind what has none": (
+        lambda p, x: (lambda h: (h @ p["w"], jnp.sort(h @ p["v"] + h)))(jnp.cumsum(x, -1)), {},
+        "there is no quantized sort",
+    ),
     "parameters alone": (
         lambda p, x: jnp.cumsum(x @ p["w"], -1) * jnp.exp(p["v"][:1]), {}, "there is no quantized cumsum",
     ),
@@ -96,3 +104,29 @@ def test_a_contraction_that_no_quantized_operator_computes_has_a_reason(name):
     apply, w, reason = NEVER[name]
     with pytest.raises(PtqError, match=rf"nothing to quantize.*\n.*: {reason}"):
         quantize(apply, {"w": w}, [IMAGES], progress=False)
+
+
+def test_products_of_parameters_alone_are_no_layers():
+    """As the first step of an RNN, whose state is zeros."""
+    text = str(quantize(lambda p, x: x @ p["w"] + jnp.zeros_like(x) @ p["v"], PARTS, [X], progress=False))
+    assert text.splitlines()[-1].startswith("1 of 1 convolutions and products")
+
+
+def test_a_product_of_several_axes_counts_once():
+    apply = lambda p, x: jnp.einsum("nab,abc->nc", x.reshape(-1, 2, 4), p["w"].reshape(2, 4, 8))  # noqa: E731
+    assert "\n1 of 1 convolutions and products" in str(quantize(apply, PARTS, [X], progress=False))
+
+
+PRODUCTS = {
+    "each of its operands has several axes, or none, that the other does not have": lambda p, x: jnp.einsum(
+        "nd,nd->n", x @ p["w"], jnp.tanh(x @ p["v"])
+    ),
+    "it contracts several axes of two values": lambda p, x: jnp.einsum(
+        "nab,nabc->nc", (x @ p["w"]).reshape(-1, 2, 4), (x @ p["v"]).reshape(-1, 2, 4, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", PRODUCTS)
+def test_products_of_two_values_that_no_operator_computes(reason):
+    assert reason in str(quantize(PRODUCTS[reason], PARTS, [X], progress=False))

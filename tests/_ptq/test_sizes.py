@@ -209,6 +209,49 @@ def test_numbers_that_integers_hold_may_not_depend_on_sizes(name):
         dml.ptq.quantize(HELD[name], PARTS, [normal(4, 8), normal(6, 8)], progress=False)
 
 
+REPEATED = {  # of each input the same matrix
+    "by a broadcast": lambda w, count: jnp.broadcast_to(w[None], (count, *w.shape)),
+    "by repeat": lambda w, count: jnp.repeat(w[None], count, axis=0),
+    "by tile": lambda w, count: jnp.tile(w[None], (count, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("products", ["static", pytest.param("dynamic", marks=pytest.mark.rare)])
+@pytest.mark.parametrize("name", rest_rarely(REPEATED, 1))
+def test_matrices_that_are_repeated_for_each_input_are_held_once(name, products):
+    """As positions relative to each other, which a layer projects, in heads."""
+
+    def apply(p, x):  # x: [N, 3, 8]
+        positions = (REPEATED[name](p["extra"], x.shape[0]) @ p["v"]).reshape(x.shape[0], 6, 2, 4)
+        return jnp.einsum("nshk,nthk->nhts", positions, (x @ p["w"]).reshape(x.shape[0], 3, 2, 4))
+
+    model = dml.ptq.quantize(apply, PARTS, [normal(32, 3, 8)], products=products, progress=False)
+    assert "2 of 2 convolutions and products" in str(model)
+    assert {value.shape for value in model.graph.constants.values() if value.ndim == 4} == {(1, 2, 4, 6)}
+    for size in (1, 5):
+        x = normal(size, 3, 8)
+        assert decibels(model.apply(model.params, x), apply(PARTS, x)) > 25
+    if name == "by a broadcast":  # repeat and tile take no symbolic numbers
+        (size,) = export.symbolic_shape("batch")
+        shape = jax.ShapeDtypeStruct((size, 3, 8), np.float32)
+        assert jax.eval_shape(model.apply, model.params, shape).shape == (size, 2, 3, 6)
+
+
+def test_tables_behind_movers_fit_other_sizes():
+    """The halves of a split have other names where the equations differ."""
+
+    def apply(p, x):
+        x = x if len(x) > 1 else x.reshape(8).reshape(1, 8)
+        one, other = jnp.split(x @ p["w"], 2, -1)
+        return jnp.concatenate([jnp.tanh(one), jax.nn.sigmoid(other)], -1) @ p["v"]
+
+    model = dml.ptq.quantize(apply, PARTS, [normal(64, 8)], progress=False)
+    assert len(model._fused.nodes) > 6
+    for size in (1, 5):
+        x = normal(size, 8)
+        assert decibels(model.apply(model.params, x), apply(PARTS, x)) > 25
+
+
 def test_numbers_of_float_operators_may_depend_on_sizes():
     def apply(p, x):
         return jnp.tanh(x @ p["w"]).sum(0, keepdims=True) / len(x)

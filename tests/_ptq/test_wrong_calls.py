@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import jaxdml as dml
-from _ptq.quantized import is_right
+from _ptq.quantized import decibels, is_right
 from jaxdml.ptq import PtqError, Rule
 
 RANDOM = np.random.default_rng(3)
@@ -41,8 +41,8 @@ def with_one(array, value):
     return array
 
 
-def scanned(params, x):
-    return lax.scan(lambda h, x: (jnp.tanh(h @ params["w"] + x),) * 2, jnp.zeros((8, 6)), x[None])[0]
+def while_alone(params, x):
+    return lax.while_loop(lambda x: x[0, 0] < 0, lambda x: jnp.tanh(x @ params["w"]), x)
 
 
 def scanned_layers(params, x):
@@ -76,8 +76,44 @@ def with_own_params(x):
     return mlp(PARAMS, x)
 
 
+class Bound:
+    """A module that holds its parameters, and takes two arguments."""
+
+    def __init__(self, params):
+        self.params = params
+
+    def __call__(self, x, scale=1.0):
+        return mlp(self.params, x * scale)
+
+
+class Variable:
+    """As keras's, which has the shape and the type of its array."""
+
+    shape, dtype = (6, 12), "float32"
+
+    def __init__(self, value):
+        self.value = value
+
+
+def dropped(x, key):
+    return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x, 0)
+
+
 def with_dropout(params, x):
-    return mlp(params, jnp.where(jax.random.bernoulli(KEY, 0.5, x.shape), x, 0))
+    return mlp(params, dropped(x, KEY))
+
+
+def with_dropout_of_a_seed(params, x):
+    return mlp(params, dropped(x, jax.random.key(3)))
+
+
+def with_dropout_by_a_product(params, x):
+    return mlp(params, x * jax.random.bernoulli(jax.random.key(3), 0.5, (1, 6)).astype(jnp.float32))
+
+
+def with_dropout_in_a_scan(params, x):
+    key = jax.random.PRNGKey(3)
+    return lax.scan(lambda x, w: (dropped(x, key) @ w, None), x, params["layers"])[0] @ params["head"]
 
 
 QUANTIZE = {  # a wrong call, and words of its error
@@ -115,8 +151,12 @@ QUANTIZE = {  # a wrong call, and words of its error
     ),
     "a function without params": (
         {"apply": with_own_params},
-        "apply is called with params and the inputs, and takes only 'x'. A flax module is called without params: write "
-        "lambda params, x: module.apply(params, x)",
+        "apply is called with params and the inputs, and takes only 'x'",
+    ),
+    "a module in place of a function": (
+        {"apply": Bound(PARAMS)},
+        "Bound is a module that holds its parameters: write a function that takes them, such as lambda params, x: "
+        "module.apply(params, x) in flax, nnx.merge(graph, params)(x) in nnx, or jax.vmap(eqx.combine(params, rest))",
     ),
     "a function of C, whose arguments Python does not know": (
         {"apply": max},
@@ -126,10 +166,37 @@ QUANTIZE = {  # a wrong call, and words of its error
         {"apply": with_dropout},
         "apply captures a random key: make the key an input of apply, or turn dropout off",
     ),
+    "dropout with a seed": (
+        {"apply": with_dropout_of_a_seed},
+        "select_n drops elements at random with a key that is no input, as Dropout in training mode does: each call "
+        "would drop the same elements. Quantize apply in inference mode (flax: deterministic=True; equinox: "
+        "eqx.nn.inference_mode; keras: training=False), or make the key an input of apply",
+    ),
+    "dropout by a product": ({"apply": with_dropout_by_a_product}, "mul drops elements at random with a key that is"),
+    "dropout in a scan": (
+        {"apply": with_dropout_in_a_scan, "params": LARGE},
+        "select_n drops elements at random with a key that is no input",
+    ),
+    "variables in place of arrays": (
+        {"params": [Variable(PARAMS["first"]["w"])], "apply": lambda params, x: x @ params[0].value},
+        "params[0] is of type Variable, expected an array: give the arrays, such as [variable.value for variable in",
+    ),
     "words in a batch": ({"batches": [np.array(["a", "b"])]}, "batch 0 is not an array of numbers or a pytree"),
     "a batch that is a dict": (
         {"batches": [{"image": X, "label": np.zeros(8, np.int32)}]},
         "batch 0: apply cannot be traced with the inputs (dict(float32[8, 6], int32[8])): TypeError: ",
+    ),
+    "a batch that is a dict, in words": (
+        {"batches": [{"image": X, "label": np.zeros(8, np.int32)}]},
+        "A batch that is a dict is one input of apply: write lambda params, batch: apply(params, batch['image'])",
+    ),
+    "a batch that is a dict, of a function by keyword": (
+        {"apply": by_keyword, "batches": [{"image": X}]},
+        "A batch that is a dict is one input of apply: write lambda params, batch: apply(params, **batch)",
+    ),
+    "a width that differs from that of the first batch": (
+        {"batches": [X, X[:, :5]]},
+        "got (5,) and (6,).\nThe inputs were (float32[8, 6]) before",
     ),
     "a batch of another width": (
         {"batches": [X, X[:, :5]]},
@@ -146,7 +213,7 @@ QUANTIZE = {  # a wrong call, and words of its error
     ),
     "values that overflow in a scan alone": (
         {"apply": scanned_layers, "params": LARGE, "rules": [Rule("head", keep="float")]},
-        "batch 0: an input of the layers of 'scan_1' is NaN or infinite already in the float function",
+        "batch 0: an input of the body of 'scan_1' is NaN or infinite already in the float function",
     ),
     "NaN in weights": (
         {"params": changed(("last", "w"), with_one(PARAMS["last"]["w"], np.nan))},
@@ -174,9 +241,9 @@ QUANTIZE = {  # a wrong call, and words of its error
         "there is nothing to quantize: apply has no convolution or matrix product that can run on integers",
     ),
     "all kept in floats": ({"rules": [Rule("", keep="float")]}, "  last: kept in floats by Rule('')"),
-    "a scan over data alone": (
-        {"apply": scanned, "params": {"w": PARAMS["first"]["w"][:, :6]}},
-        "it has no sequences, or a sequence that depends on data",
+    "a loop alone": (
+        {"apply": while_alone, "params": {"w": PARAMS["first"]["w"][:, :6]}},
+        "  while_1: its body runs in floats: write lax.fori_loop with a number of steps, or quantize a function of one",
     ),
     "state that is returned": (
         {"apply": of_params},
@@ -243,87 +310,29 @@ def test_params_without_what_is_no_array():
     assert is_right(quantize(apply, arrays), apply, arrays, X)
 
 
-# At run time ---------------------------------------------------------------------------------------------------------
+def test_dropout_by_a_key_that_is_an_input():
+    apply = lambda params, x, key: mlp(params, dropped(x, key))  # noqa: E731
+    for key in (KEY, jax.random.PRNGKey(3)):
+        model = quantize(apply, batches=[(X, key)])
+        assert decibels(model.apply(model.params, X, key), apply(PARAMS, X, key)) > 25
 
 
-def other_params():
-    model = quantize()
-    name = next(iter(model.params))
-    return {
-        "the float parameters": (PARAMS, f"params lacks {sorted(model.params)[:2]}"[:-1]),
-        "no dict": (list(model.params.values()), "params is of type list, expected model.params, or a dict like it"),
-        "one is missing": ({k: v for k, v in model.params.items() if k != name}, f"params lacks ['{name}']"),
-        "one too many": (model.params | {"w": X}, "params was given ['w'], which the model does not have"),
-        "another shape": (model.params | {name: X}, f"params['{name}'] is float32[8, 6], expected"),
-    }
+def test_numbers_drawn_in_apply_are_no_dropout():
+    apply = lambda params, x: mlp(params, x + jax.random.normal(jax.random.key(3), x.shape))  # noqa: E731
+    assert is_right(quantize(apply), apply, PARAMS, X)
 
 
-def test_other_params_than_the_models():
-    model = quantize()
-    for params, words in other_params().values():
-        with pytest.raises(PtqError, match=re.escape(words)):
-            model.apply(params, X)
+def test_a_module_that_is_called_by_a_function():
+    assert is_right(quantize(lambda params, x: Bound(params)(x)), mlp, PARAMS, X)
 
 
-def test_sqnr_with_other_params():
-    with pytest.raises(PtqError, match="params are not those of the float function: sqnr compares the model with"):
-        quantize().sqnr(quantize().params, X)
+def test_a_batch_that_is_a_dict():
+    for apply in (lambda params, batch: mlp(params, batch["image"]), lambda params, batch: by_keyword(params, **batch)):
+        model = quantize(apply, batches=[{"image": X}])
+        assert decibels(model.apply(model.params, {"image": X}), mlp(PARAMS, X)) > 25
 
 
-def test_another_structure_at_run_time():
-    """A function that looks at shapes or at the world, and its remedies."""
-    settings = {"tanh": False}
-
-    def apply(params, x):
-        y = mlp(params, x)
-        y = jnp.tanh(y) if settings["tanh"] or x.shape[0] > 4 else y
-        return y + mlp(params, x * 0.5) if x.shape[0] > 6 else y
-
-    model = quantize(apply, batches=np.split(X, 4))
-    assert is_right(model, apply, PARAMS, X[:5])  # floats between and behind the layers may change with sizes
-    match = "apply cannot run on these .*: it has the new layer 'first:2' .*Quantize with batches of these"
+def test_quantize_inside_of_jit_is_an_error():
+    match = "quantize computes with the values of params and batches: call it outside of jax.jit"
     with pytest.raises(PtqError, match=match):
-        model.apply(model.params, X)
-    of_eight = quantize(apply, batches=[X])
-    assert of_eight.fingerprint != model.fingerprint
-    assert is_right(of_eight, apply, PARAMS, X)
-    assert is_right(model, apply, PARAMS, X[:2])
-    with pytest.raises(PtqError, match="it lacks the layer 'first:2'"):
-        of_eight.apply(of_eight.params, X[:2])
-    settings["tanh"] = True
-    match = r"other equations than those that were quantized \(fingerprints \w{16} and \w{16}\); they first differ at\n"
-    match += r"  quantized .*\n  traced .*tanh"
-    with pytest.raises(PtqError, match=match + "(.|\n)*if apply itself has changed, quantize it again"):
-        model.apply(model.params, X[:3])
-    assert is_right(quantize(apply, batches=[X[:3]]), apply, PARAMS, X[:3])
-
-
-def test_another_literal_is_another_structure():
-    factor = [2.0]
-
-    def apply(params, x):
-        return mlp(params, x * factor[0])
-
-    model = quantize(apply)
-    factor[0] = 3.0
-    with pytest.raises(PtqError, match=r"apply computes other equations"):
-        model.apply(model.params, X[:3])
-
-
-@pytest.mark.parametrize("inputs", [(X.astype(np.int32),), (X.astype(np.float16),), (X, X), (X[0],)])
-def test_other_inputs_are_an_error(inputs):
-    """Of another type, number or rank."""
-    model = quantize()
-    with (
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow"),
-        pytest.raises(PtqError, match=r"takes 2 positional|input 0 is .*, but was float32 of 2 dimensions"),
-    ):
-        model.apply(model.params, *inputs)
-
-
-def test_bias_that_does_not_fit_int32_is_an_error_for_those_who_quantize_by_hand():
-    with pytest.raises(PtqError, match=r"does not fit int32.*Quantize the filter with filter_scale = max") as caught:
-        dml.ptq.quantize_bias(np.float32([1.0]), np.float32(1e-3), np.float32([1e-12]))
-    least = float(str(caught.value).split()[-1])
-    dml.ptq.quantize_bias(np.float32([1.0]), np.float32(1e-3), np.float32([least]))
+        jax.jit(lambda x: quantize(batches=[x]).apply)(X)

@@ -54,6 +54,7 @@ class Contraction:
       sizes: sizes of the weights' dimensions that become output channels; the operator merges these dimensions.
       channels: axes of the result that correspond to `sizes`.
       steps: the affine equations after the contraction, in order.
+      is_vector: whether a product's left operand has one row, an axis that the result does not have.
       alpha: factor of a product of data with data.
       source: the primitives that the contraction replaces.
     """
@@ -68,6 +69,7 @@ class Contraction:
     sizes: tuple[int, ...] = ()
     channels: list[int] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    is_vector: bool = False
     alpha: float = 1.0
     source: list[str] = field(default_factory=list)
 
@@ -150,12 +152,13 @@ class Contraction:
             inputs = (*self.data, weight, bias) if self.has_bias else (*self.data, weight)
             return [Node(self.operator, inputs, (self.output,), self.options, name, source)]
         options = self.options if self.alpha == 1.0 else {**self.options, "alpha": self.alpha}
-        if not self.weight:
-            return [Node(self.operator, self.data, (self.output,), options, name, source)]
-        nodes = [Node(self.operator, (*self.data, weight), (f"{self.output}:product",), options, name, source)]
+        operands = (*self.data, weight) if self.weight else self.data
+        nodes = [Node(self.operator, operands, (f"{self.output}:product",), options, name, source)]
         if self.has_bias:
             nodes.append(Node(op.ADD, (nodes[-1].outputs[0], bias), (f"{self.output}:sum",), {}, name))
-        if len(self.sizes) != 1:
+        if self.is_vector:
+            nodes.append(Node(op.MERGE, nodes[-1].outputs, (f"{self.output}:merged",), {"count": 2}, name))
+        if self.weight and len(self.sizes) != 1:
             nodes.append(Node(op.SPLIT, nodes[-1].outputs, (f"{self.output}:split",), {"sizes": self.sizes}, name))
         nodes[-1] = nodes[-1].replace(outputs=(self.output,))
         return nodes

@@ -99,6 +99,12 @@ class Builder:
         source = (equation.name,) if and_then is None else (equation.name, and_then.name)
         self._append(Node(operator, tuple(inputs), tuple(outputs), options, name, source, remark))
 
+    def reshaped(self, name: str, role: str, operator: Operator, options: Mapping[str, Any]) -> str:
+        """Appends a node that reshapes a value of the graph for the next node, and returns the result's name."""
+        output = f"{name}:{role}"
+        self._append(Node(operator, (name,), (output,), options, name))
+        return output
+
     def unchanged(self, equation: Equation, kind: str | None = None, remark: str = "") -> None:
         """Appends a node that runs the equation itself, on values in the program's layout."""
         inputs = [self.layouts.arranged(name) for name in equation.inputs]

@@ -64,17 +64,22 @@ def product(builder: Builder, equation: Equation) -> Converted:
     a, b = equation.inputs
     of_a, of_b = (tuple(left), tuple(batch_left)), (tuple(right), tuple(batch_right))
     free, free_b = _free(builder, a, of_a), _free(builder, b, of_b)
-    if is_swapped := not builder.is_data(a) or (builder.is_data(b) and len(free_b) > 1):
+    are_data = builder.is_data(a) and builder.is_data(b)
+    if is_swapped := not builder.is_data(a) or (are_data and (len(free_b) > 1 or not free_b)):
         a, b, of_a, of_b, free, free_b = b, a, of_b, of_a, free_b, free
     (contract, batch), (contract_b, batch_b) = of_a, of_b
     is_weight = not builder.is_data(b)
-    if (batch and not free) or (not is_weight and (not free or len(free_b) != 1 or len(contract) > 1)):
-        raise StaysFloat("its operands are not batches of matrices")
+    if not is_weight and len(free_b) != 1:
+        raise StaysFloat("each of its operands has several axes, or none, that the other does not have")
+    if not is_weight and len(contract) > 1:
+        raise StaysFloat("it contracts several axes of two values")
     rows = builder.layouts.arranged(a, (*batch, *free, *contract))
     if len(contract) > 1:
-        merged = f"{rows}:{len(contract)}:merged"
-        builder.node(op.MERGE, (rows,), (merged,), {"count": len(contract)}, equation)
-        rows = merged
+        rows = builder.reshaped(rows, f"{len(contract)}:merged", op.MERGE, {"count": len(contract)})
+    is_vector = not free and (bool(batch) or not is_weight)  # each matrix is multiplied by a row of its own
+    if is_vector:
+        sizes = (1, math.prod(builder.shape(a)[axis] for axis in contract))
+        rows = builder.reshaped(rows, "row", op.SPLIT, {"sizes": sizes})
     # The graph's result has batch axes, free axes of `a`, then free axes of `b`; the program may have `b` before `a`.
     at_batch, at_a, at_b = range(len(batch)), range(len(free)), range(len(free_b))
     first, second = (len(free_b), 0) if is_swapped else (0, len(free))
@@ -85,9 +90,17 @@ def product(builder: Builder, equation: Equation) -> Converted:
     if not is_weight:
         data = (rows, builder.layouts.arranged(b, arrangement))
         name = equation.scope or equation.outputs[0]
-        return Contraction(op.PRODUCT, data, equation.outputs[0], options, name, source=[equation.name]), order
+        output = equation.outputs[0]
+        return Contraction(
+            op.PRODUCT, data, output, options, name, is_vector=is_vector, source=[equation.name]
+        ), order  # fmt: skip
     sizes = tuple(builder.shape(b)[axis] for axis in free_b)
     width = len(batch_b)
+    # Matrices that are equal along a batch axis, such as those that are repeated for each input, are held once.
+    varying = builder.fixed.varying(b)
+    kept = tuple(
+        slice(1) if axis in batch_b and axis not in varying else slice(None) for axis in range(len(builder.shape(b)))
+    )
     contraction = Contraction(
         operator=op.PRODUCT,
         data=(rows,),
@@ -95,8 +108,9 @@ def product(builder: Builder, equation: Equation) -> Converted:
         options=options,
         name=builder.names.of(equation, b),
         weight=b,
-        arranged=lambda w: _matrix(w.transpose(arrangement), width, len(contract_b)),
+        arranged=lambda w: _matrix(w[kept].transpose(arrangement), width, len(contract_b)),
         sizes=sizes,
+        is_vector=is_vector,
         channels=[len(batch) + len(free) + i for i in at_b],
         source=[equation.name],
     )

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdml._graph.grids import BYTES
+from jaxdml._graph.report import FROM_PARAMETERS
 from jaxdml._graph.rules import StaysFloat
 from jaxdml._operators.fake_quantize import NAME_IN_JAXPRS
 from jaxdml.ptq._build import operators as op
@@ -32,7 +33,7 @@ def build(program: Program, foldable: Set[str] | None = None) -> Builder:
             continue
         data = [name for name in equation.inputs if builder.is_data(name)]
         if not data:
-            builder.unchanged(equation)
+            builder.unchanged(equation, remark=FROM_PARAMETERS)
         elif equation.name in IDENTITIES or _is_cast_of_floats(equation, program):
             builder.alias(equation, builder.layouts.of(data[0]).order)
         elif equation.name in ARITHMETIC and not _is_float(program.avals[equation.outputs[0]].dtype):

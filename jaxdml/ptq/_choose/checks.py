@@ -1,13 +1,14 @@
 """Validates the arguments `apply` and `params` of `quantize`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxdml.errors import PtqError
-from jaxdml.ptq._build.builder import Builder
+from jaxdml.ptq._build.builder import WEIGHT_MOVERS, Builder
 from jaxdml.ptq._trace.equations import Equation
 
 
@@ -17,26 +18,44 @@ def check_params(apply: Callable[..., Any], params: Any) -> None:
     Raises:
       PtqError: if apply is not a function, or if a leaf of params is not an array, is traced, or is a random key.
     """
+    outside = "call it outside of jax.jit and other transformations"
+    if isinstance(jnp.zeros(()), jax.core.Tracer):
+        raise PtqError(f"quantize computes with the values of params and batches: {outside}")
     if not callable(apply):
         raise PtqError(f"apply is of type {type(apply).__name__}, expected a function: apply(params, *inputs)")
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
             where = f"params{jax.tree_util.keystr(path)}"
             text = f"{where} is of type {type(leaf).__name__}, expected an array"
+            if hasattr(leaf, "value"):
+                raise PtqError(f"{text}: give the arrays, such as [variable.value for variable in variables]")
             raise PtqError(f"{text}: move other values into apply (equinox: eqx.partition(model, eqx.is_array))")
         if isinstance(leaf, jax.core.Tracer):
-            raise PtqError("quantize needs the values of params: call it outside of jax.jit and other transformations")
+            raise PtqError(f"quantize needs the values of params: {outside}")
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             where = f"params{jax.tree_util.keystr(path)}"
-            raise PtqError(f"{where} is a random key: pass keys as inputs of apply, or create them in apply")
+            text = "pass keys as inputs of apply, or create them in apply"
+            raise PtqError(f"{where} is a random key: {text} (nnx: nnx.split(module, nnx.Not(nnx.RngState), ...))")
 
 
-def check_function(builder: Builder) -> None:
+def check_function(builder: Builder, bodies: Iterable[Builder] = ()) -> None:
     """Refuses functions in training mode, and functions that return state.
+
+    Args:
+      builder: builds the function.
+      bodies: build the bodies of its scans.
 
     Raises:
       PtqError: if the function is in training mode or returns state.
     """
+    for each in (builder, *bodies):
+        for equation in _random_masks(each):
+            raise PtqError(
+                f"{equation.scope or equation.name} drops elements at random with a key that is no input, as Dropout "
+                "in training mode does: each call would drop the same elements. Quantize apply in inference mode "
+                "(flax: deterministic=True; equinox: eqx.nn.inference_mode; keras: training=False), or make the key an "
+                "input of apply"
+            )
     for equation in _batch_statistics(builder):
         raise PtqError(
             f"{equation.scope or equation.name} takes the mean over the first axis of an array of shape "
@@ -50,6 +69,22 @@ def check_function(builder: Builder) -> None:
                 f"{place} ({name}) does not depend on the inputs: apply returns state or parameters; write a "
                 "function that returns only the results, such as lambda params, x: apply(params, x)[0]"
             )
+
+
+def _random_masks(builder: Builder) -> Iterator[Equation]:
+    """Finds equations that apply a fixed random mask to data: a fixed boolean that is computed from random bits."""
+    drawn, masks = set[str](), set[str]()
+    for equation in builder.program.equations:
+        if not masks.isdisjoint(equation.inputs) and any(map(builder.is_data, equation.inputs)):
+            yield equation
+        if str(equation.primitive.name).startswith(("random_", "threefry", "rng_")) or not (
+            drawn.isdisjoint(equation.inputs)
+        ):  # fmt: skip
+            drawn.update(equation.outputs)
+        is_mask = any(name in drawn and builder.program.avals[name].dtype == bool for name in equation.outputs)
+        is_moved_mask = equation.name in WEIGHT_MOVERS and not masks.isdisjoint(equation.inputs)
+        if (is_mask or is_moved_mask) and not any(map(builder.is_data, equation.inputs)):
+            masks.update(equation.outputs)
 
 
 def _batch_statistics(builder: Builder) -> Iterator[Equation]:

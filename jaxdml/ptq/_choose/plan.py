@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from jaxdml._graph.graph import Graph, Node, moves
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow
-from jaxdml.ptq._choose.reasons import reasons_of
+from jaxdml.ptq._choose.reasons import JOINS, reasons_of
 
-JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")  # kinds with quantized operators, besides contractions
 CHAINED = ("element_wise", "clip", "add", "mul")  # kinds of elementwise functions, which tables can replace
 RENEWING = (
     *CONTRACTIONS,

@@ -1,12 +1,13 @@
 """Says why values stay in floats: the deciding node shows its reason, every other node the deciding node's name."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 
-from jaxdml._graph.graph import Node
+from jaxdml._graph.graph import Node, moves
 from jaxdml._graph.report import COMPUTED_BY, FROM_PARAMETERS, NO_OPERATOR, READ_BY
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow
 
+JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")  # kinds with quantized operators, besides contractions
 RETURNED = "kept in floats: the function returns it"
 RANGED_BY = "kept in floats: {} computes the range of its inputs at each call"
 
@@ -31,15 +32,22 @@ def reasons_of(flow: Flow, modes: Mapping[str, str], can: Set[str], nodes: Set[N
             reasons[name] = FROM_PARAMETERS
         elif name not in can:
             _, decided = before = max((deciding[each] for each in data if each in deciding), default=(0, ""))
-            reasons[name] = node.remark or (
-                COMPUTED_BY.format(decided) if decided else NO_OPERATOR.format(node.operator.name)
-            )
-            deciding |= dict.fromkeys(node.outputs, before if decided and not node.remark else (place, node.name))
+            is_inherited = bool(decided) and not node.remark and _has_operator(node, data)
+            reasons[name] = COMPUTED_BY.format(decided) if is_inherited else (
+                node.remark or NO_OPERATOR.format(node.operator.name)
+            )  # fmt: skip
+            deciding |= dict.fromkeys(node.outputs, before if is_inherited else (place, node.name))
     for node in reversed(floats):
         name = node.outputs[0]
         if name not in reasons and node.operator.kind not in CONTRACTIONS:
             reasons[name] = node.remark or _because_of_reader(flow, modes, node, reasons, can)
     return reasons
+
+
+def _has_operator(node: Node, data: Sequence[str]) -> bool:
+    """Whether a node would run on integers if it read integers."""
+    kind = node.operator.kind
+    return moves(node) or kind in ("clip", *JOINS) or (kind == "element_wise" and len(data) == 1)
 
 
 def _because_of_reader(

@@ -1,4 +1,4 @@
-"""A unit is planned, calibrated and quantized as a whole. It is the function, or the body of a scan over layers."""
+"""A unit is planned, calibrated and quantized as a whole. It is the function, or the body of a scan."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,11 @@ from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import SCAN, Loop, loop_of, stacked
 from jaxdml.ptq._trace.values import Value
 
-CONTROL_FLOW = {"cond": "its branches run in floats", "while": "its body runs in floats"}
+CONTROL_FLOW = {
+    "cond": "its branches run in floats: quantize each branch, or compute both and write jnp.where",
+    "while": "its body runs in floats: write lax.fori_loop with a number of steps, or quantize a function of one step",
+}
+INNER_SCAN = "a scan inside of a scan runs in floats: write one of the two as a Python loop"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +41,7 @@ class Unit:
       modes: maps the result of each contraction to "static", "dynamic" or "float".
       plan: which values are quantized.
       loop: the scan, if the unit is the body of a scan; else None.
-      bodies: maps the first result of each scan over layers to the unit of its body.
+      bodies: maps the first result of each scan with contractions to the unit of its body.
     """
 
     builder: Builder
@@ -103,7 +107,7 @@ class Unit:
     def _with_stacked(self, constants: Mapping[str, Any]) -> "Unit":
         """The body with further constants, and with its own constants repeated for each layer."""
         assert self.loop is not None
-        own = {name: np.stack([value] * self.loop.length) for name, value in self.graph.constants.items()}
+        own = {name: np.stack([value] * self.loop.copies) for name, value in self.graph.constants.items()}
         return replace(self, graph=self.graph.replace(constants={**constants, **own}))
 
     def _with_layers(self, node: Node, leaves: Sequence[Any]) -> "Unit":
@@ -112,13 +116,13 @@ class Unit:
         assert loop is not None
         names = [equation.inputs[place] for place in sorted((*loop.fixed, *loop.layers))]
         values = jax.device_get(self.builder.values(names, leaves))
-        layers = [body.with_constants(loop.of_layer(i, values)).graph for i in range(loop.length)]
+        layers = [body.with_constants(loop.of_layer(i, values)).graph for i in range(loop.copies)]
         return replace(body, graph=stacked(layers, node.name))
 
     def observers(self, default: Observer, rules: Sequence[Rule]) -> dict[Value, Observer]:
         """The observer of each calibrated value; observers in bodies are stacked over layers."""
         return {
-            Value(name, scan=scan): observer if unit.loop is None else _repeated(observer, unit.loop.length)
+            Value(name, scan=scan): observer if unit.loop is None else _repeated(observer, unit.loop.copies)
             for scan, unit in self.each() for name, observer in unit.own_observers(default, rules).items()
         }  # fmt: skip
 
@@ -142,7 +146,7 @@ class Unit:
         """A value in words, for errors."""
         maker = dict(self.each())[value.scan].graph.producers().get(value.base)
         if maker is None:
-            return f"an input of the layers of {value.scan!r}" if value.scan else value.base.replace("_", " ")
+            return f"an input of the body of {value.scan!r}" if value.scan else value.base.replace("_", " ")
         return f"the result of {described(maker)}"
 
 
@@ -155,7 +159,7 @@ def unit_of(
     program: Program, choose: Callable[[Graph, str], Modes], *, like: Unit | None = None, scan: str = "",
     loop: Loop | None = None,
 ) -> Unit:  # fmt: skip
-    """Builds and plans a program, and the bodies of its scans over layers.
+    """Builds and plans a program, and the bodies of its scans.
 
     Args:
       program: the program.
@@ -175,24 +179,23 @@ def unit_of(
             reasons[node.outputs[0]] = CONTROL_FLOW[node.operator.name]
         if node.operator.name != SCAN:
             continue
-        inner = None if loop is not None else _loop_of(builder, node)
-        if inner is None:
-            text = "is inside of a scan" if loop is not None else "has no sequences, or a sequence that depends on data"
-            reasons[node.outputs[0]] = f"it {text}: its body runs in floats"
-            continue
         name = node.outputs[0]
+        if loop is not None:
+            reasons[name] = INNER_SCAN
+            continue
+        inner = _loop_of(builder, node)
         old = None if like is None else like.bodies.get(name)
         body = unit_of(inner.program, choose, like=old, scan=name, loop=inner)
         if any(mode != "float" for mode in body.modes.values()):
             bodies[name] = body
         else:
-            reasons[name] = "its body has nothing to quantize"
+            reasons[name] = next(filter(None, body.reasons.values()), "its body has nothing to quantize")
     floats = [name for name in program.inputs if jnp.issubdtype(program.avals[name].dtype, jnp.floating)]
     plan = plan_of(Flow(graph, builder.number), modes, reasons, floats)
     return Unit(builder, graph, modes, plan, loop, bodies)
 
 
-def _loop_of(builder: Builder, node: Node) -> Loop | None:
+def _loop_of(builder: Builder, node: Node) -> Loop:
     equation = builder.program.equations[node.options["equation"]]
     return loop_of(
         equation, builder.program.avals, lambda place: builder.is_data(equation.inputs[place]),

@@ -18,7 +18,7 @@ from jaxdml.ptq._integers.fuse import on_integers
 from jaxdml.ptq._integers.insert import nodes_between, quantized_graph
 from jaxdml.ptq._trace.correspondence import operations
 from jaxdml.ptq._trace.equations import Program
-from jaxdml.ptq._trace.scans import LAYERS, body_of
+from jaxdml.ptq._trace.scans import LOOP, body_of
 from jaxdml.ptq._trace.values import Value
 
 
@@ -50,7 +50,7 @@ def adapted(unit: Unit, graph: Graph, params: Mapping[str, Any], program: Progra
       PtqError: if the program has other inputs, contractions or quantized values than the quantized program.
     """
     constants = {"": graph.constants}
-    constants |= {n.outputs[0]: body_of(n, graph.constants).constants for n in graph.nodes if n.operator is LAYERS}
+    constants |= {n.outputs[0]: body_of(n, graph.constants).constants for n in graph.nodes if n.operator is LOOP}
     other = alike(unit, constants, program)
     inserted = quantized_graph(other, {})
     fused, own = on_integers(inserted, params)
@@ -106,7 +106,7 @@ def _inputs(program: Program) -> list[str]:
 def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None:
     """Checks that two units differ only in sizes."""
     if unit is None:
-        raise _Differs("it has a new scan over layers that can be quantized")
+        raise _Differs("it has a new scan that can be quantized")
     was, now = ({each.output: each for each in both.builder.contractions} for both in (unit, other))
     for output in [*(name for name in now if name not in was), *(name for name in was if name not in now)]:
         found, where = (now[output], "has the new") if output in now else (was[output], "lacks the")
@@ -115,8 +115,12 @@ def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None
         if was[output].source != now[output].source:
             parts = (" + ".join(each[output].source) for each in (now, was))
             raise _Differs("layer {!r} is {}, but was {}".format(was[output].name, *parts))
-    for name, root in other.plan.tables.items():
-        if unit.plan.tables.get(name) != root:
+    # Movers, such as a split into heads, may have other names: a root is identified by the value whose range it takes.
+    before, after = (
+        {name: both.plan.ranges[root] for name, root in both.plan.tables.items()} for both in (unit, other)
+    )
+    for name, source in after.items():
+        if before.get(name) != source:
             raise _Differs(f"{other.described(Value(name))} is computed from other values than in calibration")
     before_by_name, now_by_name = operations(unit.program), operations(other.program)
     for name in _held(other):

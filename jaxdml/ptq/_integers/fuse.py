@@ -14,7 +14,7 @@ from jaxdml._graph.graph import MOVERS, Graph
 from jaxdml._graph.weights import with_weights
 from jaxdml.ptq._integers.operators import INTEGERS
 from jaxdml.ptq._integers.rules import PTQ_RULES
-from jaxdml.ptq._trace.scans import LAYERS, body_of, each_layer, stacked, with_body
+from jaxdml.ptq._trace.scans import LOOP, body_of, each_layer, stacked, with_body
 
 
 def on_integers(graph: Graph, known: Mapping[str, Any] = MappingProxyType({})) -> tuple[Graph, dict[str, Any]]:
@@ -26,7 +26,7 @@ def on_integers(graph: Graph, known: Mapping[str, Any] = MappingProxyType({})) -
     result, params = _with_params(graph, known)
     nodes, of_scans = [], dict[str, Any]()
     for node in result.nodes:
-        if node.operator is LAYERS:
+        if node.operator is LOOP:
             body = body_of(node, {**result.constants, **params})
             layers = [_as_parameters(layer) for layer in each_layer(body)]
             node, constants = with_body(node, _with_barriers(stacked(layers, node.name)), node.options["body"].data)
@@ -76,6 +76,6 @@ def explained(graph: Graph) -> Graph:
             is_mover = node.on == "integers" and node.operator.kind in MOVERS
             nodes.append(node.replace(remark="") if is_mover else node)
         else:
-            nodes += [node.replace(on="", remark="its body follows, planned once for all layers")]
+            nodes += [node.replace(on="", remark="its body follows, and runs once for each layer or step")]
             nodes += explained(graph.replace(nodes=body.nodes)).nodes
     return graph.replace(nodes=tuple(nodes))

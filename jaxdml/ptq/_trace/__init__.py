@@ -1,1 +1,1 @@
-"""A JAX function as named equations, with the bodies of its scans over layers. Only this folder reads jaxprs."""
+"""A JAX function as named equations, with the bodies of its scans. Only this folder reads jaxprs."""

@@ -17,11 +17,11 @@ from jaxdml.ptq._trace.signature import digest
 
 MOVERS = IDENTITIES | {
     "broadcast_in_dim", "convert_element_type", "dynamic_slice", "expand_dims", "gather", "pad", "reshape", "rev",
-    "slice", "split", "squeeze", "transpose",
+    "slice", "split", "squeeze", "tile", "transpose",
 }  # fmt: skip
 
 # Movers whose parameters depend on sizes, and that neither reorder nor drop elements.
-SPREADING = ("broadcast_in_dim", "expand_dims", "reshape", "squeeze")
+SPREADING = ("broadcast_in_dim", "expand_dims", "reshape", "squeeze", "tile")
 
 
 def named_like(program: Program, like: Program) -> Program:

@@ -87,11 +87,25 @@ class FixedValues:
             return frozenset().union(*inputs)
         if equation.name == "iota":
             return frozenset({equation.params["dimension"]})
+        if equation.name == "dot_general":
+            return self._axes_of_product(equation)
         if equation.name == "reshape":
-            places = unit_reshape(self._program.avals[equation.inputs[0]].shape, shape)
+            before = self._program.avals[equation.inputs[0]].shape
+            places = unit_reshape(before, shape)
             if places is not None:
                 return frozenset(places[axis] for axis in inputs[0])
+            return _reshaped(inputs[0], before, shape)
         return moved(inputs[0], equation.params) if moved else _not_one(shape)
+
+    def _axes_of_product(self, equation: Equation) -> Axes:
+        """The axes of a product's result: batch axes, then the free axes of the left and of the right operand."""
+        contracted, batch = equation.params["dimension_numbers"]
+        found, free = set[int](), list[bool]()
+        for name, reduced, shared in zip(equation.inputs, contracted, batch, strict=True):
+            varying = self._varying[name]
+            found |= {place for place, axis in enumerate(shared) if axis in varying}
+            free += [axis in varying for axis in range(self.rank(name)) if axis not in (*reduced, *shared)]
+        return frozenset(found | {len(batch[0]) + place for place, varies in enumerate(free) if varies})
 
 
 def _not_one(shape: Sequence[Any]) -> Axes:
@@ -104,6 +118,24 @@ def unit_reshape(before: Sequence[Any], after: Sequence[Any]) -> dict[int, int] 
     if len(old) != len(new) or any(before[i] != after[j] for i, j in zip(old, new, strict=True)):
         return None
     return dict(zip(old, new, strict=True))
+
+
+def _reshaped(axes: Axes, before: Sequence[Any], after: Sequence[Any]) -> Axes:
+    """The axes of a reshape's result that may vary: those that are made of axes that vary."""
+    found, old, new = set[int](), 0, 0
+    while old < len(before) and new < len(after) and 0 not in after:
+        starts, sizes = (old, new), [before[old], after[new]]
+        old, new = old + 1, new + 1
+        while sizes[0] != sizes[1]:
+            if not all(isinstance(size, int) for size in sizes):  # symbolic sizes, which cannot be compared
+                return frozenset(found | {*range(starts[1], len(after))}) & _not_one(after)
+            if sizes[0] < sizes[1]:
+                sizes[0], old = sizes[0] * before[old], old + 1
+            else:
+                sizes[1], new = sizes[1] * after[new], new + 1
+        if axes.intersection(range(starts[0], old)):
+            found.update(range(starts[1], new))
+    return frozenset(found) & _not_one(after)
 
 
 def _squeezed(axes: Axes, params: Mapping[str, Any]) -> Axes:
@@ -119,6 +151,7 @@ AXES: Mapping[str, Callable[[Axes, Mapping[str, Any]], Axes]] = {
     "broadcast_in_dim": lambda axes, params: frozenset(params["broadcast_dimensions"][axis] for axis in axes),
     "transpose": lambda axes, params: frozenset(i for i, axis in enumerate(params["permutation"]) if axis in axes),
     "squeeze": _squeezed,
+    "tile": lambda axes, params: axes,
     "reduce_sum": _reduced,
     "reduce_max": _reduced,
     "reduce_min": _reduced,

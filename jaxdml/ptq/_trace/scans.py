@@ -1,12 +1,15 @@
-"""Scans over layers: one body, planned once, with the weights, scales and tables of all layers stacked.
+"""Scans: one body, planned once, over layers or over steps.
 
-A scan over layers is a `lax.scan` whose sequences are parameters. Every stage handles the body as a separate
-graph whose constants have a leading axis of layers. `each_layer` splits this graph into one graph for each layer, and
-`stacked` joins them again. `with_body` puts the graph into the node of the scan, and `body_of` takes it out again.
+A scan over layers is a `lax.scan` whose sequences hold weights: each layer has its own weights, scales and tables. In
+any other scan, such as an RNN's, all steps share them. Every stage handles the body as a separate graph whose constants
+have a leading axis of layers, of size 1 if all steps share the constants. `each_layer` splits this graph into one graph
+for each layer, and `stacked` joins them again. `with_body` puts the graph into the node of the scan, and `body_of`
+takes it out again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -17,7 +20,15 @@ from jax import lax
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph, Node, Operator
 from jaxdml.errors import PtqError
-from jaxdml.ptq._trace.equations import Equation, Program, bind, program_of_jaxpr, with_equal_vma
+from jaxdml.ptq._trace.equations import (
+    CONTRACTION_PRIMITIVES,
+    Equation,
+    Program,
+    bind,
+    program_of_jaxpr,
+    with_equal_vma,
+)
+from jaxdml.ptq._trace.fixed import FixedValues
 from jaxdml.ptq._trace.values import Value
 
 SCAN = "scan"
@@ -25,16 +36,17 @@ SCAN = "scan"
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """An analyzed scan over layers. Positions are indices into the inputs of the scan; its body has the same inputs.
+    """An analyzed scan. Positions are indices into the inputs of the scan; its body has the same inputs.
 
     Attributes:
-      program: the body as a program. Its `params` are the inputs that do not depend on data; its `inputs` are the rest.
-      data: positions of the inputs that depend on data. Inputs that all layers share are first, carried values last.
-      layers: positions of the sequences; a sequence has one element for each layer.
-      fixed: positions of the inputs that all layers share and that do not depend on data.
-      carried: number of carried values; they come first among the body's results, and last in `data`.
-      length: number of layers.
-      reverse: whether the last layer runs first.
+      program: the body as a program. Its `params` are the inputs at `fixed` and `layers`; its `inputs` are the rest.
+      data: positions of the body's inputs: first those that all steps share, then carried values, then sequences.
+      layers: positions of the sequences that do not depend on data, in a scan over layers; else ().
+      fixed: positions of the inputs that all steps share and that do not depend on data.
+      carried: number of carried values; they come first among the body's results.
+      steps: number of sequences in `data`.
+      length: number of layers or steps.
+      reverse: whether the last step runs first.
     """
 
     program: Program
@@ -42,8 +54,14 @@ class Loop:
     layers: tuple[int, ...]
     fixed: tuple[int, ...]
     carried: int
+    steps: int
     length: int
     reverse: bool
+
+    @property
+    def copies(self) -> int:
+        """How many layers have constants of their own: 1 if all steps share them."""
+        return self.length if self.layers else 1
 
     def of_layer(self, number: int, values: Sequence[Any]) -> list[Any]:
         """The body's params in layer `number`; `values` has all inputs that do not depend on data, in order."""
@@ -59,8 +77,10 @@ class Body:
       nodes: the nodes, in order of execution.
       inputs: names of the values that depend on data.
       outputs: names of the body's results, then of further values that the scan stacks.
-      stacked: names of the constants that have one element for each layer.
+      stacked: names of the constants, which have a leading axis of layers.
       data: positions of the scan's inputs that depend on data.
+      updates: maps outputs beyond the scan's own results to the constants that each step replaces by these outputs, if
+        all steps share the constants.
     """
 
     nodes: tuple[Node, ...]
@@ -68,13 +88,14 @@ class Body:
     outputs: tuple[str, ...]
     stacked: tuple[str, ...]
     data: tuple[int, ...]
+    updates: Mapping[str, str] = field(default_factory=dict)
 
 
 def loop_of(
     equation: Equation, avals: Mapping[str, Any], is_data: Callable[[int], bool],
     path: Callable[[int], tuple[str, ...]] = lambda place: (str(place),),
-) -> Loop | None:  # fmt: skip
-    """Analyzes a scan; None if it has no sequences, or if a sequence depends on data.
+) -> Loop:  # fmt: skip
+    """Analyzes a scan.
 
     Args:
       equation: the scan.
@@ -85,16 +106,30 @@ def loop_of(
     jaxpr = equation.params["jaxpr"]
     within = [var.aval.ndim for var in jaxpr.jaxpr.invars]
     # Inside the body a sequence has one axis less, and a carried value has the same number of axes.
-    layers = tuple(place for place, name in enumerate(equation.inputs) if avals[name].ndim != within[place])
+    sequences = [place for place, name in enumerate(equation.inputs) if avals[name].ndim != within[place]]
     results = zip(jaxpr.jaxpr.outvars, equation.outputs, strict=True)
     carried = sum(var.aval.ndim == avals[name].ndim for var, name in results)
-    if not layers or any(map(is_data, layers)):
-        return None
-    first = layers[0] - carried
+    first = len(within) - len(sequences) - carried
     fixed = tuple(place for place in range(first) if not is_data(place))
-    data = tuple(place for place in range(layers[0]) if place not in fixed)
-    program = program_of_jaxpr(jaxpr, {place: path(place) for place in (*fixed, *layers)}, equation.scope)
-    return Loop(program, data, layers, fixed, carried, equation.params["length"], equation.params["reverse"])
+
+    def analyzed(layers: tuple[int, ...]) -> Loop:
+        data = tuple(place for place in range(len(within)) if place not in (*fixed, *layers))
+        program = program_of_jaxpr(jaxpr, {place: path(place) for place in (*fixed, *layers)}, equation.scope)
+        steps = len(sequences) - len(layers)
+        length, reverse = equation.params["length"], equation.params["reverse"]
+        return Loop(program, data, layers, fixed, carried, steps, length, reverse)
+
+    over_layers = analyzed(tuple(place for place in sequences if not is_data(place)))
+    return over_layers if _has_weights_of_layers(over_layers) else analyzed(())
+
+
+def _has_weights_of_layers(loop: Loop) -> bool:
+    """Whether a contraction in the body has weights that are computed from a sequence."""
+    places = sorted((*loop.fixed, *loop.layers))
+    of_layers = {name for place, name in zip(places, loop.program.params, strict=True) if place in loop.layers}
+    found = FixedValues(loop.program)
+    contractions = (each for each in loop.program.equations if each.name in CONTRACTION_PRIMITIVES)
+    return any(not of_layers.isdisjoint(found.leaves(name)) for each in contractions for name in each.inputs)
 
 
 # A body as a graph ---------------------------------------------------------------------------------------------------
@@ -102,7 +137,8 @@ def loop_of(
 
 def each_layer(graph: Graph) -> list[Graph]:
     """Splits a graph with stacked constants into one graph for each layer."""
-    length = len(jax.tree.leaves(dict(graph.constants))[0])
+    leaves = jax.tree.leaves(dict(graph.constants))
+    length = len(leaves[0]) if leaves else 1
     return [
         graph.replace(
             constants={name: jax.tree.map(lambda x, i=i: x[i], each) for name, each in graph.constants.items()}
@@ -138,22 +174,25 @@ def _identity(node: Node) -> tuple[Any, ...]:
     return node.operator.name, node.inputs, node.outputs, dict(node.options)
 
 
-def with_body(node: Node, graph: Graph, data: tuple[int, ...]) -> tuple[Node, dict[str, Any]]:
+def with_body(
+    node: Node, graph: Graph, data: tuple[int, ...], updates: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Node, dict[str, Any]]:  # fmt: skip
     """The scan's node with `graph` as its body, and a dict of the stacked constants of `graph` for the outer graph.
 
     Args:
       node: the scan's node, with or without a body.
       graph: the body. Outputs beyond the scan's own results become further outputs of the node.
       data: positions of the scan's inputs that depend on data.
+      updates: maps the further outputs to the constants that each step replaces if all steps share the constants.
     """
     scan = node.outputs[0]
     old: Body | None = node.options.get("body")
     reads = [node.inputs[place] for place in data] if old is None else node.inputs[: len(old.inputs)]
     outer = {name: str(Value(name, scan=scan)) for name in (*graph.constants, *graph.outputs)}
     more = [outer[name] for name in graph.outputs[len(node.outputs) :]] if old is None else []
-    body = Body(graph.nodes, graph.inputs, graph.outputs, tuple(graph.constants), data)
+    body = Body(graph.nodes, graph.inputs, graph.outputs, tuple(graph.constants), data, updates)
     node = node.replace(
-        operator=LAYERS, inputs=(*reads, *(outer[name] for name in graph.constants)), outputs=(*node.outputs, *more),
+        operator=LOOP, inputs=(*reads, *(outer[name] for name in graph.constants)), outputs=(*node.outputs, *more),
         options={**node.options, "body": body},
     )  # fmt: skip
     return node, {outer[name]: value for name, value in graph.constants.items()}
@@ -178,44 +217,52 @@ def bound(nodes: Sequence[Node], program: Program) -> list[Node]:
 def _bound_scan(node: Node, program: Program) -> Node:
     body: Body = node.options["body"]
     loop = loop_of(node.options["equation"], program.avals, lambda place: place in body.data)
-    assert loop is not None
-    nodes = tuple(bound(body.nodes, loop.program))
-    body = Body(nodes, body.inputs, body.outputs, body.stacked, body.data)
+    body = replace(body, nodes=tuple(bound(body.nodes, loop.program)))
     return node.replace(options={**node.options, "loop": loop, "body": body})
 
 
-def _run_layers(*arrays: Any, equation: Equation, loop: Loop, body: Body) -> tuple[Any, ...]:
-    """Runs a scan over layers.
+def _run(*arrays: Any, equation: Equation, loop: Loop, body: Body) -> tuple[Any, ...]:
+    """Runs a scan.
 
     Args:
-      *arrays: the inputs that depend on data, in the order of `loop.data`; then the stacked constants.
+      *arrays: the inputs at `loop.data`, then the stacked constants.
       equation: the float function's scan.
       loop: the analysis of this scan.
       body: the nodes that run in place of the scan's own body.
     """
-    count = len(loop.data)
+    count, first = len(loop.data), len(loop.data) - loop.steps - loop.carried
     data, constants = with_equal_vma(arrays[:count]), dict(zip(body.stacked, arrays[count:], strict=True))
-    first = count - loop.carried
     shared = dict(zip(body.inputs[:first], data[:first], strict=True))
-    carry = [_as(x, loop.program.avals[name])
-             for x, name in zip(data[first:], loop.program.inputs[first:], strict=True)]  # fmt: skip
+    carried = body.inputs[first : first + loop.carried]
+    carry = {name: _as(x, loop.program.avals[given]) for name, given, x in zip(
+        carried, loop.program.inputs[first:], data[first:], strict=False)}  # fmt: skip
+    sequences = dict(zip(body.inputs[first + loop.carried :], data[first + loop.carried :], strict=True))
     names = loop.program.outputs
+    if loop.layers:
+        sequences |= constants
+    else:
+        constants = {name: jax.tree.map(lambda x: x[0], each) for name, each in constants.items()}
+        carry |= {name: jax.tree.map(jnp.asarray, constants.pop(name)) for name in body.updates.values()}
+        shared |= constants
+    further = body.outputs[len(names) :] if loop.layers else ()
 
-    def step(carry: Sequence[Any], layer: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-        given = dict(zip(body.inputs[first:], carry, strict=True))
-        values = evaluate(body.nodes, {**shared, **given, **layer})
+    def step(carry: Mapping[str, Any], each: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+        values = evaluate(body.nodes, {**shared, **carry, **each})
         results = [_as(values[held], loop.program.avals[name]) for held, name in zip(body.outputs, names, strict=False)]
-        return results[: loop.carried], [
-            *results[loop.carried :],
-            *(values[name] for name in body.outputs[len(names) :]),
-        ]
+        after = dict(zip(carried, results, strict=False))
+        if not loop.layers:
+            after |= {state: values[name] for name, state in body.updates.items()}
+        return after, [*results[loop.carried :], *(values[name] for name in further)]
 
-    last, sequences = lax.scan(step, carry, constants, loop.length, loop.reverse)
-    return (*last, *sequences)
+    # With sequences, scan takes a symbolic number of steps from their shapes, but not as an argument.
+    length = None if sequences else loop.length
+    last, stacks = lax.scan(step, carry, sequences, length, loop.reverse)
+    states = () if loop.layers else (jax.tree.map(lambda x: x[None], last[name]) for name in body.updates.values())
+    return (*(last[name] for name in carried), *stacks, *states)
 
 
 def _as(x: Any, aval: Any) -> Any:
     return x if x.dtype == aval.dtype else lax.convert_element_type(x, aval.dtype)
 
 
-LAYERS = Operator("scan over layers", _run_layers)
+LOOP = Operator("loop", _run)

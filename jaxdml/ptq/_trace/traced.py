@@ -1,7 +1,8 @@
 """A function that is traced again for each shape of its inputs."""
 
+import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,10 +17,14 @@ BY_KEYWORD = (
     "\napply is called with params and the inputs by position, and {0!r} is passed only by keyword: "
     "write lambda params, x: apply(params, {1})"
 )
-NO_PARAMS = (
-    "\napply is called with params and the inputs, and takes only {0!r}. A flax module is called without params: "
-    "write lambda params, x: module.apply(params, x)"
+NO_PARAMS = "\napply is called with params and the inputs, and takes only {0!r}"
+MODULE = (
+    "\n{0} is a module that holds its parameters: write a function that takes them, such as "
+    "lambda params, x: module.apply(params, x) in flax, nnx.merge(graph, params)(x) in nnx, or "
+    "jax.vmap(eqx.combine(params, rest))(x) in equinox"
 )
+DICT = "\nA batch that is a dict is one input of apply: write lambda params, batch: apply(params, {0})"
+EARLIER = "\nThe inputs were ({0}) before"
 SAME = "\nThe model was quantized with inputs of these shapes and types: is apply the same function?"
 
 
@@ -36,6 +41,7 @@ class Traced:
         self.apply = apply
         self.params = shapes_of(params)
         self.signature = None if signature is None else tuple(signature)
+        self._earlier = ""  # the inputs of the last trace, in words
 
     @property
     def fingerprint(self) -> str:
@@ -67,13 +73,19 @@ class Traced:
         return program
 
     def _program(self, apply: Callable[..., Any], inputs: tuple[Any, ...], remedy: str = "") -> Program:
+        words = ", ".join(map(shown, inputs)) or "none"
         try:
-            return program_of(apply, self.params, inputs)
+            program = program_of(apply, self.params, inputs)
         except (DescError, ModelError, PtqError):
             raise
         except Exception as error:  # the function may raise anything
-            text = f"apply cannot be traced with the inputs ({', '.join(map(shown, inputs)) or 'none'})"
-            raise PtqError(f"{text}: {type(error).__name__}: {error}{remedy or _advice(apply, inputs)}") from error
+            text = f"apply cannot be traced with the inputs ({words})"
+            advice = remedy or _advice(apply, inputs)
+            if not advice and self._earlier not in ("", words):
+                advice = EARLIER.format(self._earlier)
+            raise PtqError(f"{text}: {type(error).__name__}: {error}{advice}") from error
+        self._earlier = words
+        return program
 
 
 def shapes_of(tree: Any) -> Any:
@@ -87,10 +99,16 @@ def _advice(apply: Callable[..., Any], inputs: tuple[Any, ...]) -> str:
         signature = inspect.signature(apply)
     except (TypeError, ValueError):  # functions without a signature, such as some of C
         return SPREAD * (len(inputs) > 1)
+    if not (inspect.isroutine(apply) or isinstance(apply, functools.partial) or hasattr(apply, "lower")):
+        return MODULE.format(type(apply).__name__)
     parameters = signature.parameters.values()
     named = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
     places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     is_open = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+    takes_words = named or any(each.kind is each.VAR_KEYWORD for each in parameters)
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        key = next(iter(inputs[0]), "x")
+        return DICT.format("**batch" if takes_words and len(places) == 1 else f"batch[{key!r}]")
     if named:
         is_input = len(places) == 1 and not is_open
         return BY_KEYWORD.format(named[0], f"{named[0]}=x" if is_input else f"x, {named[0]}=...")

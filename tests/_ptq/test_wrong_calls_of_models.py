@@ -1,0 +1,103 @@
+"""Models that are called wrongly, after `quantize`: other parameters, other inputs, another function."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from _ptq.quantized import is_right
+from _ptq.test_wrong_calls import PARAMS, X, mlp, quantize
+from jaxdml.ptq import PtqError
+
+
+def other_params():
+    model = quantize()
+    name = next(iter(model.params))
+    return {
+        "the float parameters": (PARAMS, f"params lacks {sorted(model.params)[:2]}"[:-1]),
+        "no dict": (list(model.params.values()), "params is of type list, expected model.params, or a dict like it"),
+        "one is missing": ({k: v for k, v in model.params.items() if k != name}, f"params lacks ['{name}']"),
+        "one too many": (model.params | {"w": X}, "params was given ['w'], which the model does not have"),
+        "another shape": (model.params | {name: X}, f"params['{name}'] is float32[8, 6], expected"),
+    }
+
+
+def test_other_params_than_the_models():
+    model = quantize()
+    for params, words in other_params().values():
+        with pytest.raises(PtqError, match=re.escape(words)):
+            model.apply(params, X)
+
+
+def test_params_that_were_changed_in_place():
+    model = quantize()
+    model.params[next(iter(model.params))] = X
+    with pytest.raises(PtqError, match=r"is float32\[8, 6\], expected"):
+        model.apply(model.params, X)
+
+
+def test_sqnr_with_other_params():
+    with pytest.raises(PtqError, match="params are not those of the float function: sqnr compares the model with"):
+        quantize().sqnr(quantize().params, X)
+
+
+def test_another_structure_at_run_time():
+    """A function that looks at shapes or at the world, and its remedies."""
+    settings = {"tanh": False}
+
+    def apply(params, x):
+        y = mlp(params, x)
+        y = jnp.tanh(y) if settings["tanh"] or x.shape[0] > 4 else y
+        return y + mlp(params, x * 0.5) if x.shape[0] > 6 else y
+
+    model = quantize(apply, batches=np.split(X, 4))
+    assert is_right(model, apply, PARAMS, X[:5])  # floats between and behind the layers may change with sizes
+    match = "apply cannot run on these .*: it has the new layer 'first:2' .*Quantize with batches of these"
+    with pytest.raises(PtqError, match=match):
+        model.apply(model.params, X)
+    of_eight = quantize(apply, batches=[X])
+    assert of_eight.fingerprint != model.fingerprint
+    assert is_right(of_eight, apply, PARAMS, X)
+    assert is_right(model, apply, PARAMS, X[:2])
+    with pytest.raises(PtqError, match="it lacks the layer 'first:2'"):
+        of_eight.apply(of_eight.params, X[:2])
+    settings["tanh"] = True
+    match = r"other equations than those that were quantized \(fingerprints \w{16} and \w{16}\); they first differ at\n"
+    match += r"  quantized .*\n  traced .*tanh"
+    with pytest.raises(PtqError, match=match + "(.|\n)*if apply itself has changed, quantize it again"):
+        model.apply(model.params, X[:3])
+    assert is_right(quantize(apply, batches=[X[:3]]), apply, PARAMS, X[:3])
+
+
+def test_another_literal_is_another_structure():
+    factor = [2.0]
+
+    def apply(params, x):
+        return mlp(params, x * factor[0])
+
+    model = quantize(apply)
+    factor[0] = 3.0
+    with pytest.raises(PtqError, match=r"apply computes other equations"):
+        model.apply(model.params, X[:3])
+
+
+@pytest.mark.parametrize("inputs", [(X.astype(np.int32),), (X.astype(np.float16),), (X, X), (X[0],)])
+def test_other_inputs_are_an_error(inputs):
+    """Of another type, number or rank."""
+    model = quantize()
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        pytest.raises(PtqError, match=r"takes 2 positional|input 0 is .*, but was float32 of 2 dimensions"),
+    ):
+        model.apply(model.params, *inputs)
+
+
+def test_bias_that_does_not_fit_int32_is_an_error_for_those_who_quantize_by_hand():
+    with pytest.raises(PtqError, match=r"does not fit int32.*Quantize the filter with filter_scale = max") as caught:
+        dml.ptq.quantize_bias(np.float32([1.0]), np.float32(1e-3), np.float32([1e-12]))
+    least = float(str(caught.value).split()[-1])
+    dml.ptq.quantize_bias(np.float32([1.0]), np.float32(1e-3), np.float32([least]))
