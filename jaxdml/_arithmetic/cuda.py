@@ -15,9 +15,10 @@ from jaxdml._arithmetic.layouts import Filter
 
 def conv(x: jax.Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> jax.Array:
     """Shifted products for a depthwise filter, else a matrix product for each group."""
+    if windows.suits_depthwise(filter):
+        return windows.depthwise(x, filter, strides, dilations, has_vector_registers=False)
     if math.prod(filter.shape[2:]) == 1:
         # Without the barrier XLA:GPU fuses the conversion of x to int8 into the product. It compiles such products of
         # some sizes without tensor cores, and refuses others ("failed to translate module to LLVM IR").
         x = lax.optimization_barrier(x)
-    form = windows.depthwise if windows.suits_depthwise(filter) else windows.matrix
-    return form(x, filter, strides, dilations)
+    return windows.matrix(x, filter, strides, dilations)

@@ -99,13 +99,15 @@ def suits_depthwise(filter: Filter) -> bool:
     return channels == 1 and outputs <= 4 * filter.group_count and math.prod(kernel) <= 128
 
 
-def depthwise(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
+def depthwise(
+    x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int], has_vector_registers: bool = True
+) -> Array:
     """The convolution of groups with one input channel each: the sum of shifted copies of x times kernel elements.
 
-    At stride 1 rows are concatenated, because short rows do not fill vector registers.
+    At stride 1 rows are concatenated if there are vector registers, which short rows do not fill.
     """
     groups, (outputs, _, *kernel) = filter.group_count, filter.shape
-    is_concatenated = tuple(strides) == (1, 1)
+    is_concatenated = has_vector_registers and tuple(strides) == (1, 1)
     windows = _windows_of_rows(x, kernel, dilations) if is_concatenated else _windows(x, kernel, strides, dilations)
     batch, _, *output = windows[0].shape
     values = filter.rows().reshape(1, groups, outputs // groups, len(windows), *(1,) * len(output)).astype(jnp.int32)

@@ -11,7 +11,8 @@ from helpers.bodies import body
 from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY, Case
 from helpers.compare import assert_same_bits
 from helpers.marks import on_xla_alone, rest_rarely
-from jaxdml._arithmetic import contractions, cuda, int8, int32, platforms, prepared, tpu
+from jaxdml._arithmetic import contractions, cuda, int8, int32, platforms, prepared, tpu, zero_points
+from jaxdml._arithmetic.layouts import Filter
 from jaxdml._arithmetic.zero_points import reduced
 
 pytestmark = on_xla_alone
@@ -25,11 +26,12 @@ CONVS = {"cuda": cuda.conv, "tpu": tpu.conv, "default": int32.conv}
 
 @pytest.fixture
 def on_this_platform(monkeypatch):
-    """Replaces the CPU's convolution, and its product by the default."""
+    """Replaces the CPU's convolution, and its products by those of other platforms."""
 
     def replace(conv):
         monkeypatch.setitem(platforms.CONVS, "cpu", conv)
         monkeypatch.setitem(platforms.DOTS, "cpu", int8.product)
+        monkeypatch.setitem(platforms.DOTS_AND_SUMS, "cpu", tpu.dot_and_sums)
 
     return replace
 
@@ -54,7 +56,7 @@ def test_convolutions_of_other_platforms(number, on_this_platform):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("conv", CONVS.values(), ids=CONVS)
 def test_other_platforms_on_other_cases(conv, on_this_platform):
-    """A part of the cases with each form; products are the same on all platforms but the CPU."""
+    """A part of the cases with each form of convolutions; the products are those of a TPU."""
     on_this_platform(conv)
     check(CONVOLUTION[0][:8] + MATRIX_MULTIPLY[0])
 
@@ -76,17 +78,36 @@ CASES = {
         {"start_padding": 1, "strides": 2},
     ),
 }
-TABLES = {"dot": (platforms.DOTS, int8.product), "conv": (platforms.CONVS, int32.conv)}
+CASES_OF_FORMS = {
+    "dot": CASES["dot"]._replace(arguments=(*CASES["dot"].arguments[:2], None, *CASES["dot"].arguments[3:])),
+    "dot_and_sums": CASES["dot"],
+    "conv": CASES["conv"],
+}
+TABLES = {
+    "dot": (platforms.DOTS, int8.product),
+    "dot_and_sums": (platforms.DOTS_AND_SUMS, zero_points.dot_and_reduced_columns),
+    "conv": (platforms.CONVS, int32.conv),
+}
 
 
-@pytest.mark.parametrize("name", CASES)
+def changed(form, change):
+    """A form whose product or convolution is changed."""
+
+    def changed_form(*operands, **statics):
+        result = form(*operands, **statics)
+        return (change(result[0]), *result[1:]) if isinstance(result, tuple) else change(result)
+
+    return changed_form
+
+
+@pytest.mark.parametrize("name", TABLES)
 def test_the_form_of_a_platform_is_computed(name, monkeypatch):
     """The form's result is the operator's, right or wrong."""
-    (table, common), case, seen = TABLES[name], CASES[name], []
+    (table, common), case, seen = TABLES[name], CASES_OF_FORMS[name], []
 
     def form(added, *operands, **statics):
         seen.append(added)
-        return common(*operands, **statics) + jnp.int32(added)
+        return changed(common, lambda total: total + jnp.int32(added))(*operands, **statics)
 
     for added in (0, 100):
         monkeypatch.setitem(table, "cpu", partial(form, added))
@@ -95,16 +116,12 @@ def test_the_form_of_a_platform_is_computed(name, monkeypatch):
         assert (np.asarray(got) == case.expected).all() == (added == 0)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", TABLES)
 def test_a_form_stays_on_its_platform(name, monkeypatch):
     """Lowered for another platform, the program has nothing of it."""
     table, common = TABLES[name]
-
-    def marked(*operands, **statics):
-        return common(*operands, **statics) ^ jnp.int32(85)
-
-    monkeypatch.setitem(table, "tpu", marked)
-    traced = jax.jit(lambda: body(CASES[name])).trace()
+    monkeypatch.setitem(table, "tpu", changed(common, lambda total: total ^ jnp.int32(85)))
+    traced = jax.jit(lambda: body(CASES_OF_FORMS[name])).trace()
     assert "dense<85>" not in traced.lower(lowering_platforms=("cpu",)).as_text()
     assert "dense<85>" in traced.lower(lowering_platforms=("tpu",)).as_text()
 
@@ -146,3 +163,50 @@ def test_sums_of_other_platforms():
     x = np.random.default_rng(0).integers(-128, 128, (3, 5, 7), np.int8)
     for axis in range(3):
         assert_same_bits(reduced(x, axis), x.sum(axis, dtype=np.int32, keepdims=True))
+
+
+@pytest.mark.parametrize(("rows", "depth", "has_ones"), [
+    (2, 16, True), (16, 128, True), (17, 128, False), (1, 64, False), (2, 2 * int8.MOST_TERMS, True),
+])  # fmt: skip
+@pytest.mark.parametrize("layout", ["KN", "NK"])
+def test_a_tpu_sums_the_columns_of_few_rows_by_a_row_of_ones(rows, depth, has_ones, layout):
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-128, 128, shape, np.int8) for shape in ((2, rows, depth), (2, depth, 5)))
+    wide_a, wide_b = a.astype(np.int64), b.astype(np.int64)
+    given = b if layout == "KN" else b.swapaxes(-1, -2)
+    function = jax.jit(partial(tpu.dot_and_sums, layout=layout))
+    total, sums = function(a, given)
+    assert_same_bits(total, (wide_a @ wide_b).astype(np.int32))
+    assert_same_bits(sums, wide_b.sum(-2, keepdims=True).astype(np.int32))
+    text = function.lower(a, given).as_text()
+    assert ("stablehlo.pad" in text) == has_ones
+    assert ("stablehlo.reduce" in text) != has_ones  # one pass over b is enough
+
+
+@pytest.mark.parametrize(("groups", "outputs", "channels", "left"), [
+    (4, 8, 16, 1), (32, 2, 4, 1), (8, 3, 64, 4), (6, 1, 50, 3), (3, 4, 100, 3), (2, 1, 64, 1), (16, 2, 1, 16),
+    (1, 8, 16, 1),
+])  # fmt: skip
+def test_a_tpu_convolves_groups_as_wide_as_a_matrix_unit(groups, outputs, channels, left):
+    rng = np.random.default_rng(2)
+    x = rng.integers(-128, 128, (1, groups * channels, 4, 4), np.int8)
+    values = rng.integers(-128, 128, (groups, outputs, channels, 2, 2), np.int8)
+    function = jax.jit(lambda x, values: tpu.conv(x, Filter(values, "OIHW"), (1, 1), (1, 1)))
+    plain = int32.conv(x, Filter(jnp.asarray(values), "OIHW"), (1, 1), (1, 1))
+    assert_same_bits(function(x, values), np.asarray(plain))
+    assert f"feature_group_count = {left} :" in function.lower(x, values).as_text()
+
+
+def test_merged_groups_have_no_more_products_than_fit_int32():
+    x, values = (jax.ShapeDtypeStruct(shape, jnp.int8) for shape in ((1, 64, 40, 40), (4, 2, 16, 40, 40)))
+    convolve = jax.jit(lambda x, values: tpu.conv(x, Filter(values, "OIHW"), (1, 1), (1, 1)))
+    assert "feature_group_count = 1 :" in convolve.lower(x, values).as_text()  # 64 * 40 * 40 = 102,400 products
+    x, values = (jax.ShapeDtypeStruct(shape, jnp.int8) for shape in ((1, 64, 60, 60), (4, 2, 16, 60, 60)))
+    assert "feature_group_count = 2 :" in convolve.lower(x, values).as_text()  # 32 * 60 * 60 = 115,200 products
+
+
+def test_depthwise_sums_are_not_stored_on_a_gpu():
+    values = jax.ShapeDtypeStruct((8, 1, 1, 3, 3), jnp.int8)
+    x = jax.ShapeDtypeStruct((1, 8, 9, 9), jnp.int8)
+    convolve = jax.jit(lambda x, values: cuda.conv(x, Filter(values, "OIHW"), (1, 1), (1, 1)))
+    assert "optimization_barrier" not in convolve.lower(x, values).as_text()
