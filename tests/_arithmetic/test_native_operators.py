@@ -17,6 +17,11 @@ def pooled(module):
     return lambda x: module.quantized_linear_average_pooling(x, *SCALES, window_size=X.shape[2:])
 
 
+def pooled_by_channel(module):
+    scale = np.linspace(0.1, 0.2, X.shape[1], dtype=np.float32).reshape(1, -1, 1, 1)
+    return lambda x: module.quantized_linear_average_pooling(x, scale, *SCALES[1:], window_size=X.shape[2:])
+
+
 # Operator, of either module, its first argument, and the kernels that it calls.
 CALLS = {
     "integer product": (lambda m: lambda a: m.matrix_multiply_integer(a, np.uint8(3), B, None), A, ["matmul"]),
@@ -25,7 +30,8 @@ CALLS = {
         lambda m: lambda a: m.matrix_multiply_integer_to_float(a, np.float32(0.1), np.uint8(3), B, np.float32(1), None),
         A, ["matmul"],
     ),
-    "pooling of whole images": (pooled, X, ["row_sums"]),
+    "pooling of whole images": (pooled, X, ["means"]),
+    "pooling of channels with a scale each": (pooled_by_channel, X, ["row_sums"]),
     "dynamic quantization": (lambda m: lambda x: m.dynamic_quantize_linear(x)[0], V, ["extremes", "quantized"]),
     "quantization": (lambda m: lambda x: m.quantize(x, np.float32(0.1)), V, ["quantized"]),
     "dequantization": (lambda m: lambda x: m.dequantize(x, np.float32(0.1)), A, ["dequantized"]),
