@@ -8,6 +8,7 @@ import jaxdml as dml
 from helpers.compare import assert_same_bits
 from helpers.native_calls import A, B, F, X, native_calls, needs_native
 from jaxdml import reference
+from jaxdml.ptq._integers.operators import dynamic_product
 
 V = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
 SCALES = np.float32(0.1), np.uint8(3), np.float32(0.2), np.uint8(5)
@@ -60,3 +61,13 @@ def test_vmap_is_folded(name):
     twice = jax.vmap(mapped)
     assert native_calls(twice, stack.reshape(2, 2, *x.shape)) == kernels
     assert_same_bits(jax.jit(twice)(stack.reshape(2, 2, *x.shape)).reshape(expected.shape), expected)
+
+
+@needs_native
+def test_a_product_of_quantized_rows_keeps_weights_packed():
+    """Parameters of each row need no batch of products, which would unpack prepared weights in every call."""
+    a, b = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32), dml.prepare_matrix_multiply_b(B)
+    scales = np.full(20, 0.1, np.float32)
+    assert native_calls(dynamic_product, a, b, scales) == ["matmul"]
+    assert "s8[64,20]" not in jax.jit(dynamic_product).lower(a, b, scales).compile().as_text()
+    assert_same_bits(dynamic_product(a, b, scales), dynamic_product(a, B, scales))
