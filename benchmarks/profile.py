@@ -30,7 +30,7 @@ def profiled(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
     """Prints the time of each instruction of the compiled function."""
     program = jax.jit(function).lower(*arguments).compile()
     instructions = dict(re.findall(r"%([\w.-]+) = (\S+ [\w-]+)\(", program.as_text()))
-    native = set(re.findall(r"%([\w.-]+) = .*custom_call_target=\"jaxdml_cpu_", program.as_text()))
+    native = dict(re.findall(r"%([\w.-]+) = .*custom_call_target=\"jaxdml_cpu_(\w+)", program.as_text()))
     jax.block_until_ready(program(*arguments))
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
@@ -53,7 +53,11 @@ def profiled(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
     print(f"{own:.0%} of it in native kernels, {ynnpack:.0%} in YNNPACK")
     for instruction, time in spent.most_common(40):
         share = f"{time / RUNS / 1e6:9.3f} ms  {time / total:6.1%}"
-        print(f"{share}  {instruction:32} {instructions[instruction]}")
+        print(f"{share}  {native.get(instruction, instruction):32} {instructions[instruction]}")
+    kernels: Counter[str] = Counter()
+    for instruction, time in spent.items():
+        kernels[native.get(instruction, "XLA")] += time
+    print(", ".join(f"{kernel} {time / total:.1%}" for kernel, time in kernels.most_common()))
 
 
 if __name__ == "__main__":
