@@ -508,6 +508,7 @@ Case means_case(Random& random, int64_t size, int64_t count) {
     one.x = tensor(of, random, one.rows * one.depth, one.x_is_signed);
     one.x_scale = scale(random, near, style);
     one.y_scale = scale(random, near * std::exp2(4 * random.fraction() - 3), style);
+    if (random.chance(30)) one.y_scale = 2 * one.x_scale / float(one.depth);  // ties, and numbers beside them
     one.x_zero_point = zero_point(random, one.x_is_signed);
     one.y_zero_point = zero_point(random, one.y_is_signed);
     problems.push_back(one);
@@ -523,14 +524,16 @@ Case means_case(Random& random, int64_t size, int64_t count) {
 
 // A window's reach in one dimension: it fits the padded image, which may reach far beyond the image.
 void set_windows(Random& random, MaxPool& one, int i, int64_t size) {
-  const int64_t far = random.chance(10) ? int64_t(1) << random.between(3, 40) : 4;
+  const int64_t far = random.chance(10) ? int64_t(1) << random.between(3, 58) : 4;
   one.window[i] = random.between(1, random.chance(80) ? 3 : 12);
   one.dilation[i] = random.chance(70) ? 1 : random.between(1, far);
   one.start[i] = random.chance(50) ? random.below(one.window[i]) : random.chance(80) ? 0 : random.below(far);
   const int64_t reach = (one.window[i] - 1) * one.dilation[i];
-  const int64_t rest = std::max(size + one.start[i] + random.below(4), reach + 1) - reach - 1;
+  const int64_t end = random.below(random.chance(50) ? far : 4);
+  const int64_t rest = std::max(size + one.start[i] + end, reach + 1) - reach - 1;
   one.stride[i] = random.chance(70) ? random.between(1, 2) : random.between(1, 6);
-  if (rest / one.stride[i] > 300) one.stride[i] = rest / random.between(1, 20);
+  if (rest / one.stride[i] > 300) one.stride[i] = rest / random.between(1, 20) + random.below(2);
+  if (random.chance(10)) one.stride[i] = rest + 1;  // one output
   (i ? one.y_width : one.y_height) = rest / one.stride[i] + 1;
 }
 
@@ -566,7 +569,7 @@ Case max_pool_case(Random& random, int64_t images, int64_t height, int64_t width
 }
 
 Case random_max_pool(Random& random) {
-  return max_pool_case(random, extent(random, 20), extent(random, 40), extent(random, 150));
+  return max_pool_case(random, extent(random, 20), extent(random, 40), extent(random, random.chance(20) ? 700 : 150));
 }
 
 Case look_up_case(Random& random, int64_t size, int64_t count) {
