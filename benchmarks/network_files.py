@@ -155,8 +155,8 @@ def images(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(0, 1, (1, 3, SIZE, SIZE)).astype(np.float32)
 
 
-def quantized(name: str, weights: str) -> bytes:
-    """The file in QOperator format: uint8 activations, weights of the given type with a scale for each channel."""
+def quantized(name: str) -> bytes:
+    """The file in QOperator format: uint8 activations, int8 weights with a scale for each channel."""
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
@@ -171,12 +171,11 @@ def quantized(name: str, weights: str) -> bytes:
     net = Builder()
     output = NETWORKS[name](net)
     model = net.model({IMAGE: images(0)}, output, np.float32)
-    types = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8}
     with tempfile.TemporaryDirectory() as folder:
         of_floats, of_integers = Path(folder, "float.onnx"), Path(folder, "quantized.onnx")
         onnx.save(model, of_floats)
         quantize_static(
             of_floats, of_integers, Images(), quant_format=QuantFormat.QOperator, per_channel=True,
-            activation_type=QuantType.QUInt8, weight_type=types[weights],
+            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
         )  # fmt: skip
         return of_integers.read_bytes()

@@ -527,13 +527,13 @@ void set_windows(Random& random, MaxPool& one, int i, int64_t size) {
   const int64_t far = random.chance(10) ? int64_t(1) << random.between(3, 58) : 4;
   one.window[i] = random.between(1, random.chance(80) ? 3 : 12);
   one.dilation[i] = random.chance(70) ? 1 : random.between(1, far);
-  one.start[i] = random.chance(50) ? random.below(one.window[i]) : random.chance(80) ? 0 : random.below(far);
+  one.start[i] = random.chance(50) ? random.below(far) : random.below(one.window[i]);
   const int64_t reach = (one.window[i] - 1) * one.dilation[i];
   const int64_t end = random.below(random.chance(50) ? far : 4);
   const int64_t rest = std::max(size + one.start[i] + end, reach + 1) - reach - 1;
   one.stride[i] = random.chance(70) ? random.between(1, 2) : random.between(1, 6);
   if (rest / one.stride[i] > 300) one.stride[i] = rest / random.between(1, 20) + random.below(2);
-  if (random.chance(10)) one.stride[i] = rest + 1;  // one output
+  if (random.chance(far > 4 ? 40 : 5)) one.stride[i] = rest + 1;  // one output
   (i ? one.y_width : one.y_height) = rest / one.stride[i] + 1;
 }
 
