@@ -123,6 +123,13 @@ def test_other_nodes_stay(name):
     assert "table" not in operators(model)
 
 
+def test_a_vector_that_is_known_while_tracing_makes_no_table():
+    """Most vectors are parameters, and count as tensors; a vector that also determines a shape is a constant."""
+    _, model = loaded([BETWEEN[0], ("Mul", "f v", "m"), ("HardSwish", "m", "h"), BETWEEN[1]], v=np.ones(5, np.float32))
+    graph = model._graph.replace(constants={**model._graph.constants, "v": np.ones(5, np.float32)})
+    assert "table" not in [node.operator.name for node in joined(graph, graph.outputs, looked_up)]
+
+
 def test_a_function_of_floats_is_no_table():
     """A sum of several tensors in floats is read by what would be a function of it, if it were integers."""
     nodes = [BETWEEN[0], ("Mul", "f v", "m"), ("HardSwish", "m", "h"), BETWEEN[1]]
