@@ -4,7 +4,9 @@ import argparse
 import re
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -21,10 +23,14 @@ def main() -> None:
     if make is None:
         parser.error(f"no case has {label!r} in its label")
     case = make()
-    function, arguments = case.jitted[case.first]
+    profiled(f"{case.family}, {case.name}", *case.jitted[case.first])
+
+
+def profiled(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Prints the time of each instruction of the compiled function."""
     program = jax.jit(function).lower(*arguments).compile()
     instructions = dict(re.findall(r"%([\w.-]+) = (\S+ [\w-]+)\(", program.as_text()))
-    native = set(re.findall(r"%([\w.-]+) = .*custom_call_target=\"jaxdml_cpu_", program.as_text()))
+    native = dict(re.findall(r"%([\w.-]+) = .*custom_call_target=\"jaxdml_cpu_(\w+)", program.as_text()))
     jax.block_until_ready(program(*arguments))
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
@@ -43,10 +49,15 @@ def main() -> None:
     total = sum(spent.values())
     ynnpack = sum(time for name, time in spent.items() if name.startswith("ynn_fusion")) / total
     own = sum(time for name, time in spent.items() if name in native) / total
-    print(f"{case.family}, {case.name}: {total / RUNS / 1e6:.2f} ms a run", end=", ")
+    print(f"{name}: {total / RUNS / 1e6:.2f} ms a run", end=", ")
     print(f"{own:.0%} of it in native kernels, {ynnpack:.0%} in YNNPACK")
-    for name, time in spent.most_common(40):
-        print(f"{time / RUNS / 1e6:9.3f} ms  {time / total:6.1%}  {name:32} {instructions[name]}")
+    for instruction, time in spent.most_common(40):
+        share = f"{time / RUNS / 1e6:9.3f} ms  {time / total:6.1%}"
+        print(f"{share}  {native.get(instruction, instruction):32} {instructions[instruction]}")
+    kernels: Counter[str] = Counter()
+    for instruction, time in spent.items():
+        kernels[native.get(instruction, "XLA")] += time
+    print(", ".join(f"{kernel} {time / total:.1%}" for kernel, time in kernels.most_common()))
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def _resnet(x: Any, layers: dict[str, Layer], operators: Operators) -> Any:
 
 
 # For each stage of inverted residuals: how many times wider a block is inside, outputs, blocks, stride of the first.
-_INVERTED = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+INVERTED = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
 def _mobilenet_layers(rng: np.random.Generator) -> dict[str, Layer]:
@@ -116,7 +116,7 @@ def _mobilenet_layers(rng: np.random.Generator) -> dict[str, Layer]:
     behind_relu = {"mean_square": 42**2}
     made = {"stem": layer(rng, 3, 32, 3, 2, zero=128)}
     inputs = 32
-    for stage, (wider, outputs, blocks, stride) in enumerate(_INVERTED):
+    for stage, (wider, outputs, blocks, stride) in enumerate(INVERTED):
         for block in range(blocks):
             name, inside = f"{stage}{block}", wider * inputs
             if wider > 1:
@@ -134,7 +134,7 @@ def _mobilenet(x: Any, layers: dict[str, Layer], operators: Operators) -> Any:
     """17 inverted residuals, 10 of them with an add."""
     convolve, add, _ = operators
     x = convolve(x, layers["stem"])
-    for stage, (_, _, blocks, _) in enumerate(_INVERTED):
+    for stage, (_, _, blocks, _) in enumerate(INVERTED):
         for block in range(blocks):
             name, inner = f"{stage}{block}", x
             for part in ("expand", "depthwise", "project"):

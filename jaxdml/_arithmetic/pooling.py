@@ -1,4 +1,4 @@
-"""Average pooling of quantized tensors."""
+"""Average pooling of quantized tensors, and max pooling of tensors of any type."""
 
 import functools
 import math
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import native_elementwise, rounding
+from jaxdml._arithmetic import native_bytes, native_elementwise, rounding
 from jaxdml._arithmetic.kernel_call import with_kernel
 
 Array = jax.Array
@@ -29,16 +29,23 @@ def mean_of_windows(
     """
     options: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations, "padding": padding}
     has_padding, count = any(map(any, padding)), jnp.asarray(math.prod(window), jnp.int32)
-    zero_point = None if zero_point is None else _int32(rounding.with_rank(zero_point, x.ndim))
     if tuple(window) == x.shape[2:] and not has_padding:
-        total = sums_of_images(x)
-        if zero_point is not None:
-            total = lax.sub(total, lax.mul(zero_point, count))
-    else:
-        steps = _int32(x) if zero_point is None else lax.sub(_int32(x), zero_point)
-        total = _sums(steps, **options)
-        if has_padding and not include_padding:
-            count = _elements_inside(x.shape, options)
+        return _mean_of_images(x, scale, zero_point, output_scale, output_zero_point, output_dtype=output_dtype)
+    steps = _int32(x) if zero_point is None else lax.sub(_int32(x), _int32(rounding.with_rank(zero_point, x.ndim)))
+    total = _sums(steps, **options)
+    if has_padding and not include_padding:
+        count = _elements_inside(x.shape, options)
+    return rounding.averaged(total, scale, count, output_scale, output_zero_point, output_dtype)
+
+
+@with_kernel(native_bytes.MEANS)
+def _mean_of_images(
+    x: Array, scale: Array, zero_point: Array | None, output_scale: Array, output_zero_point: Array | None, *,
+    output_dtype: Any,
+) -> Array:  # fmt: skip
+    count, total = jnp.asarray(math.prod(x.shape[2:]), jnp.int32), sums_of_images(x)
+    if zero_point is not None:
+        total = lax.sub(total, lax.mul(_int32(rounding.with_rank(zero_point, x.ndim)), count))
     return rounding.averaged(total, scale, count, output_scale, output_zero_point, output_dtype)
 
 
@@ -51,6 +58,26 @@ def sums_of_images(x: Array) -> Array:
     space = x.shape[2:]
     ones, none = (1,) * len(space), ((0, 0),) * len(space)
     return _sums(_int32(x), window=space, strides=ones, dilations=ones, padding=none)
+
+
+@with_kernel(native_bytes.MAX_POOL)
+def greatest_of_windows(
+    x: Array, *, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
+    padding: Sequence[tuple[Any, Any]],
+) -> Array:  # fmt: skip
+    """The maximum of each window of [N, C, *spatial]; padding is the least value of x's type.
+
+    XLA:CPU is faster with one dimension after the other than with all at once.
+    """
+    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    least = np.asarray(-np.inf if is_float else rounding.limits_of(x.dtype).min, x.dtype)
+    for axis, (extent, stride, dilation, pair) in enumerate(zip(window, strides, dilations, padding, strict=True), 2):
+        if (extent, stride, pair) != (1, 1, (0, 0)):
+            numbers = {"window_dimensions": extent, "window_strides": stride, "window_dilation": dilation}
+            options = {name: [number if i == axis else 1 for i in range(x.ndim)] for name, number in numbers.items()}
+            pads = [pair if i == axis else (0, 0) for i in range(x.ndim)]
+            x = lax.reduce_window(x, least, lax.max, padding=pads, **options)
+    return x
 
 
 def _elements_inside(shape: Sequence[int], options: dict[str, Any]) -> Array:

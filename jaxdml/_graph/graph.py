@@ -24,6 +24,8 @@ class Operator:
       prepare: maps the position of an input to a function that repacks this input if it is constant. The function
         takes the array and the node's options, and returns the array itself if there is nothing to repack.
       is_quantized: whether the operator computes on quantized integers.
+      is_pointwise: whether each element of the result depends on one element of each input, at the same place, and
+        has the same bits in tensors of any shape. Inputs with one element broadcast.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Operator:
     uniform: tuple[int, ...] = ()
     prepare: Mapping[int, Callable[[np.ndarray, Mapping[str, Any]], Any]] = field(default_factory=dict)
     is_quantized: bool = False
+    is_pointwise: bool = False
 
 
 @dataclass(frozen=True, eq=False)

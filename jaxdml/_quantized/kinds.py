@@ -67,6 +67,7 @@ def directml_global_average_pool(
 
 
 _quantized = partial(Operator, is_quantized=True)
+_pointwise = partial(_quantized, is_pointwise=True)
 _COMMON = {
     "concat": _quantized("QLinearConcat", qlinear_concat),
     "conv": _quantized("QLinearConv", directml.convolution, uniform=(5,), prepare=FILTER),
@@ -79,22 +80,22 @@ _COMMON = {
         prepare={1: prepared_matrix},
     ),
     "gemm": _quantized("QGemm", qgemm, kind="quantized_gemm", uniform=(5,), prepare=MATRIX),
-    "leaky_relu": _quantized("QLinearLeakyRelu", qlinear_leaky_relu),
-    "mul": _quantized("QLinearMul", qlinear_mul),
-    "sigmoid": _quantized("QLinearSigmoid", qlinear_sigmoid),
+    "leaky_relu": _pointwise("QLinearLeakyRelu", qlinear_leaky_relu),
+    "mul": _pointwise("QLinearMul", qlinear_mul),
+    "sigmoid": _pointwise("QLinearSigmoid", qlinear_sigmoid),
     "softmax": _quantized("QLinearSoftmax", qlinear_softmax, known=(1,)),
     "softmax_of_rest": _quantized("QLinearSoftmax", partial(qlinear_softmax, of_rest=True), known=(1,)),
 }
 QUANTIZED: Mapping[str, Mapping[str, Operator]] = {
     DIRECTML: _COMMON
     | {
-        "add": _quantized("QLinearAdd", directml.add),
+        "add": _pointwise("QLinearAdd", directml.add),
         "average_pool": _quantized("QLinearAveragePool", directml_average_pool),
         "global_average_pool": _quantized("QLinearGlobalAveragePool", directml_global_average_pool),
     },
     ONNXRUNTIME: _COMMON
     | {
-        "add": _quantized("QLinearAdd", qlinear_add),
+        "add": _pointwise("QLinearAdd", qlinear_add),
         "average_pool": _quantized("QLinearAveragePool", qlinear_average_pool),
         "global_average_pool": _quantized("QLinearGlobalAveragePool", qlinear_global_average_pool),
     },

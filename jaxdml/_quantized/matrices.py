@@ -42,6 +42,8 @@ def multiplied(
     shape = (*jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     if 0 in shape:
         product = jnp.zeros(shape, dtype)
+    elif a.ndim == b.ndim == 2:
+        product = multiply(*of_a, *of_b, *others)  # takes prepared weights, whatever the parameters of `a` are
     elif b.ndim == 2 and all(x is None or x.ndim == 0 for x in of_a[1:]):
         # One product of all rows is faster than a batch of products, and takes prepared weights.
         rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])

@@ -9,8 +9,10 @@ import numpy as np
 
 from jaxdml._graph.evaluate import described, evaluate
 from jaxdml._graph.graph import Graph
+from jaxdml._graph.join import joined
 from jaxdml._graph.parameters import difference, listed, wrong_params
 from jaxdml._graph.report import html, table
+from jaxdml._quantized.onnxruntime.lookup import looked_up
 from jaxdml.errors import ModelError, api_boundary
 from jaxdml.onnx._limits import Limits, check_result, limited_by
 from jaxdml.onnx._tensors import Tensor
@@ -118,9 +120,8 @@ class Model:
 
     def _evaluated(self, params: Mapping[str, Any], inputs: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         with limited_by(self._limits):
-            values = evaluate(
-                self._graph.nodes, {**self._graph.constants, **params, **inputs}, check_result=check_result
-            )
+            nodes = joined(self._graph, names, looked_up)
+            values = evaluate(nodes, {**self._graph.constants, **params, **inputs}, check_result=check_result)
         results = {name: _as_jax(values[name]) for name in names}
         for tensor in self.outputs:
             if tensor.name in results and results[tensor.name].dtype != jax.dtypes.canonicalize_dtype(tensor.dtype):

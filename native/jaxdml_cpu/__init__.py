@@ -16,6 +16,10 @@ HANDLERS = (
     "dequantized",
     "extremes",
     "row_sums",
+    "means",
+    "max_pool",
+    "looked_up",
+    "products",
     "pack_matrix",
     "pack_filter",
 )

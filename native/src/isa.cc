@@ -4,7 +4,11 @@
 // when the library is loaded, even on processors that lack the instructions.
 #include "convolve.h"
 #include "elementwise.h"
+#include "look_up.h"
 #include "matmul.h"
+#include "max_pool.h"
+#include "means.h"
+#include "products.h"
 
 namespace jaxdml {
 
@@ -31,6 +35,11 @@ constexpr Kernels kernels(const char* name) {
   table.dequantize = JAXDML_ISA::dequantize;
   table.extremes = JAXDML_ISA::extremes;
   table.row_sums = JAXDML_ISA::row_sums;
+  table.means = JAXDML_ISA::means;
+  table.max_pool_scratch = JAXDML_ISA::max_pool_scratch;
+  table.max_pool = JAXDML_ISA::max_pool;
+  table.look_up = JAXDML_ISA::look_up;
+  table.products = JAXDML_ISA::products;
   return table;
 }
 

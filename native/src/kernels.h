@@ -107,6 +107,47 @@ struct Rows {
   int32_t* y;
 };
 
+// y[m] = the mean of the m-th row of x, requantized.
+struct Means {
+  int64_t rows, depth;
+  const uint8_t* x;
+  float x_scale, y_scale;
+  int32_t x_zero_point, y_zero_point;
+  bool x_is_signed, y_is_signed;
+  uint8_t* y;
+};
+
+// y = the maximum of each window of images [images, height, width]; the least value where a window has only padding.
+struct MaxPool {
+  int64_t images, height, width, y_height, y_width;
+  int64_t window[2], stride[2], dilation[2], start[2];
+  const uint8_t* x;
+  bool is_signed;
+  uint8_t* y;
+};
+
+// y = the entry of x in a table with an entry for each byte, the least value first.
+struct LookUp {
+  int64_t size;
+  const uint8_t* x;
+  const uint8_t* table;
+  bool is_signed;  // x is int8
+  bool has_vbmi;   // the processor has AVX512-VBMI
+  uint8_t* y;
+};
+
+// y = saturate(round((a - a_zero_point) * (b - b_zero_point) * multiplier + y_zero_point)). Each element of b multiplies
+// `run` consecutive elements of a.
+struct Product {
+  int64_t size, run;
+  const uint8_t* a;
+  const uint8_t* b;
+  float multiplier;
+  int32_t a_zero_point, b_zero_point, y_zero_point;
+  bool a_is_signed, b_is_signed, y_is_signed;
+  uint8_t* y;
+};
+
 // The kernels of an instruction set. A call takes `count` problems of one shape. The caller allocates scratch memory
 // that is aligned to 64 bytes; `*_scratch` returns its size in bytes.
 struct Kernels {
@@ -126,6 +167,11 @@ struct Kernels {
   void (*dequantize)(const Pool&, const Dequantization*, int64_t count);
   void (*extremes)(const Pool&, const Range*, int64_t count);
   void (*row_sums)(const Pool&, const Rows*, int64_t count);
+  void (*means)(const Pool&, const Means*, int64_t count);
+  int64_t (*max_pool_scratch)(const MaxPool&, int64_t threads);
+  void (*max_pool)(const Pool&, const MaxPool&, uint8_t* scratch);
+  void (*look_up)(const Pool&, const LookUp*, int64_t count);
+  void (*products)(const Pool&, const Product*, int64_t count);
 };
 
 extern const Kernels kAvx2;

@@ -43,6 +43,10 @@ inline bool has_avx512_vnni() {
   constexpr uint32_t kVectors = 0xe6;
   return has_avx2() && saves(kVectors) && has(cpuid(7).b, kFoundation | kDq | kBw | kVl) && has(cpuid(7).c, kVnni);
 }
+inline bool has_avx512_vbmi() {
+  constexpr uint32_t kVbmi = bit(1);
+  return has_avx512_vnni() && has(cpuid(7).c, kVbmi);
+}
 #else
 inline bool has_avx2() {
   __builtin_cpu_init();
@@ -53,6 +57,7 @@ inline bool has_avx512_vnni() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vnni");
 }
+inline bool has_avx512_vbmi() { return has_avx512_vnni() && __builtin_cpu_supports("avx512vbmi"); }
 #endif
 
 // Linux saves the tile registers only after the process has requested permission, once for all threads. The function

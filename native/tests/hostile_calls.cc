@@ -27,7 +27,8 @@ JAXDML_OPTIONS __ubsan_default_options() { return "abort_on_error=1:print_stackt
 
 extern "C" {
 XLA_FFI_Handler jaxdml_cpu_matmul, jaxdml_cpu_convolve, jaxdml_cpu_add, jaxdml_cpu_quantized, jaxdml_cpu_dequantized,
-    jaxdml_cpu_extremes, jaxdml_cpu_row_sums, jaxdml_cpu_pack_matrix, jaxdml_cpu_pack_filter;
+    jaxdml_cpu_extremes, jaxdml_cpu_row_sums, jaxdml_cpu_pack_matrix, jaxdml_cpu_pack_filter, jaxdml_cpu_means, jaxdml_cpu_max_pool,
+    jaxdml_cpu_looked_up, jaxdml_cpu_products;
 const char* jaxdml_cpu_choose(const char*);
 int64_t jaxdml_cpu_matrix_bytes(int64_t depth, int64_t columns);
 int64_t jaxdml_cpu_filter_bytes(const int64_t* shape, int64_t groups);
@@ -212,6 +213,60 @@ Call row_sums(Random& random, const Kernels&) {
   return call;
 }
 
+Call means(Random& random, const Kernels&) {
+  const Extents leading = random_leading(random);
+  const int64_t rows = extent(random, 200), depth = random.between(1, 100);
+  const auto one = [&](XLA_FFI_DataType type) { return Array{type, some(random, leading)}; };
+  Call call = {&jaxdml_cpu_means};
+  call.arguments = {{byte(random), some(random, leading) + Extents{rows, depth}},
+                    one(kFloat),
+                    one(byte(random)),
+                    one(kFloat),
+                    one(byte(random))};
+  call.results = {{byte(random), leading + Extents{rows}}};
+  call.attributes = {leading_count(leading)};
+  return call;
+}
+
+Call max_pool(Random& random, const Kernels&) {
+  const Axis rows = random_axis(random), columns = random_axis(random);
+  const Extents outer = random_leading(random) + Extents{extent(random, 9)};
+  const XLA_FFI_DataType type = byte(random);
+  Call call = {&jaxdml_cpu_max_pool};
+  call.arguments = {{type, outer + Extents{rows.size, columns.size}}};
+  call.results = {{type, outer + Extents{rows.outputs, columns.outputs}}};
+  constexpr XLA_FFI_DataType kInteger = XLA_FFI_DataType_S64;
+  call.attributes = {{"dilations", kInteger, true, {rows.dilation, columns.dilation}},
+                     {"end_padding", kInteger, true, {rows.end, columns.end}},
+                     {"start_padding", kInteger, true, {rows.start, columns.start}},
+                     {"strides", kInteger, true, {rows.stride, columns.stride}},
+                     {"window", kInteger, true, {rows.kernel, columns.kernel}}};
+  return call;
+}
+
+Call looked_up(Random& random, const Kernels&) {
+  const Extents leading = random_leading(random), shape = random_tensor(random);
+  const XLA_FFI_DataType type = byte(random);
+  Call call = {&jaxdml_cpu_looked_up};
+  call.arguments = {{byte(random), some(random, leading) + shape}, {type, some(random, leading) + Extents{256}}};
+  call.results = {{type, leading + shape}};
+  call.attributes = {leading_count(leading)};
+  return call;
+}
+
+Call products(Random& random, const Kernels&) {
+  const Extents leading = random_leading(random), shape = random_tensor(random);
+  Extents of_b = shape;
+  for (size_t i = size_t(random.below(5)); i < of_b.size(); i++) of_b[i] = 1;
+  Call call = {&jaxdml_cpu_products};
+  call.arguments = {{byte(random), some(random, leading) + shape}, {byte(random), some(random, leading)},
+                    {byte(random), some(random, leading) + of_b},  {byte(random), some(random, leading)},
+                    {kFloat, some(random, leading)},               {byte(random), some(random, leading)}};
+  call.results = {{byte(random), leading + shape}};
+  call.attributes = {leading_count(leading)};
+  return call;
+}
+
 Call pack_matrix(Random& random, const Kernels&) {
   const Extents leading = random_leading(random);
   const int64_t depth = extent(random, 80), columns = extent(random, 150);
@@ -351,7 +406,9 @@ struct Kind {
 };
 Kind kinds[] = {{"matmul", matmul, 0, 0},       {"convolve", convolve, 0, 0},       {"add", add, 0, 0},
                 {"quantized", quantized, 0, 0}, {"dequantized", dequantized, 0, 0}, {"extremes", extremes, 0, 0},
-                {"row_sums", row_sums, 0, 0},   {"pack_matrix", pack_matrix, 0, 0}, {"pack_filter", pack_filter, 0, 0}};
+                {"row_sums", row_sums, 0, 0},   {"pack_matrix", pack_matrix, 0, 0}, {"pack_filter", pack_filter, 0, 0},
+                {"max_pool", max_pool, 0, 0},   {"looked_up", looked_up, 0, 0},     {"products", products, 0, 0},
+                {"means", means, 0, 0}};
 
 unsigned long long seed = 1;
 long long number = 0;

@@ -492,6 +492,142 @@ Case row_sums_case(Random& random, int64_t size, int64_t count) {
   return of;
 }
 
+Case means_case(Random& random, int64_t size, int64_t count) {
+  Case of;
+  Means one = {};
+  one.depth = extent(random, size);
+  one.rows = size / one.depth;
+  one.x_is_signed = random.chance(50);
+  one.y_is_signed = random.chance(50);
+  of.what = text("%d times the means of %d rows of %d, %s -> %s", int(count), int(one.rows), int(one.depth),
+                 name_of(one.x_is_signed), name_of(one.y_is_signed));
+  std::vector<Means> problems;
+  const Style style = random_style(random);
+  const float near = std::exp2(random.chance(80) ? 10 * random.fraction() - 8 : 120 * random.fraction() - 60);
+  for (int64_t i = 0; i < count; i++) {
+    one.x = tensor(of, random, one.rows * one.depth, one.x_is_signed);
+    one.x_scale = scale(random, near, style);
+    one.y_scale = scale(random, near * std::exp2(4 * random.fraction() - 3), style);
+    if (random.chance(30)) one.y_scale = 2 * one.x_scale / float(one.depth);  // ties, and numbers beside them
+    one.x_zero_point = zero_point(random, one.x_is_signed);
+    one.y_zero_point = zero_point(random, one.y_is_signed);
+    problems.push_back(one);
+    of.expected.push_back(expected(one));
+  }
+  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
+    std::vector<Means> all = problems;
+    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].at();
+    kernels.means(pool, all.data(), int64_t(all.size()));
+  };
+  return of;
+}
+
+// A window's reach in one dimension: it fits the padded image, which may reach far beyond the image.
+void set_windows(Random& random, MaxPool& one, int i, int64_t size) {
+  const int64_t far = random.chance(10) ? int64_t(1) << random.between(3, 58) : 4;
+  one.window[i] = random.between(1, random.chance(80) ? 3 : 12);
+  one.dilation[i] = random.chance(70) ? 1 : random.between(1, far);
+  one.start[i] = random.chance(50) ? random.below(far) : random.below(one.window[i]);
+  const int64_t reach = (one.window[i] - 1) * one.dilation[i];
+  const int64_t end = random.below(random.chance(50) ? far : 4);
+  const int64_t rest = std::max(size + one.start[i] + end, reach + 1) - reach - 1;
+  one.stride[i] = random.chance(70) ? random.between(1, 2) : random.between(1, 6);
+  if (rest / one.stride[i] > 300) one.stride[i] = rest / random.between(1, 20) + random.below(2);
+  if (random.chance(far > 4 ? 40 : 5)) one.stride[i] = rest + 1;  // one output
+  (i ? one.y_width : one.y_height) = rest / one.stride[i] + 1;
+}
+
+Case max_pool_case(Random& random, int64_t images, int64_t height, int64_t width) {
+  Case of;
+  MaxPool one = {};
+  one.images = images;
+  one.height = height;
+  one.width = width;
+  one.is_signed = random.chance(50);
+  set_windows(random, one, 0, height);
+  set_windows(random, one, 1, width);
+  const auto far = [](int64_t number) { return static_cast<long long>(number); };
+  of.what = text("max pool of %d images %d x %d, windows %d x %d, strides %lld %lld, dilations %lld %lld, padding %lld "
+                 "%lld, to %d x %d, %s",
+                 int(images), int(height), int(width), int(one.window[0]), int(one.window[1]), far(one.stride[0]),
+                 far(one.stride[1]), far(one.dilation[0]), far(one.dilation[1]), far(one.start[0]), far(one.start[1]),
+                 int(one.y_height), int(one.y_width), name_of(one.is_signed));
+  one.x = tensor(of, random, images * height * width, one.is_signed);
+  of.expected.push_back(expected(one));
+  of.run = [one](const Kernels& kernels, const Pool& pool, Random& random, const std::deque<Bytes>& y) {
+    MaxPool here = one;
+    here.y = y[0].at();
+    const int64_t bytes = kernels.max_pool_scratch(here, pool.threads);
+    if (bytes > pool.threads * (10 * (one.width + one.y_width) + 1000) + 64) {
+      fprintf(stderr, "%lld bytes of scratch memory for a max pool\n", static_cast<long long>(bytes));
+      abort();
+    }
+    const Bytes scratch(random, bytes, 64);
+    kernels.max_pool(pool, here, scratch.at());
+  };
+  return of;
+}
+
+Case random_max_pool(Random& random) {
+  return max_pool_case(random, extent(random, 20), extent(random, 40), extent(random, random.chance(20) ? 700 : 150));
+}
+
+Case look_up_case(Random& random, int64_t size, int64_t count) {
+  Case of;
+  LookUp one = {};
+  one.size = size;
+  one.is_signed = random.chance(50);
+  one.has_vbmi = has_avx512_vbmi() && random.chance(50);
+  of.what = text("%d look-ups of %d by %s%s", int(count), int(size), name_of(one.is_signed),
+                 one.has_vbmi ? " by AVX512-VBMI" : "");
+  std::vector<LookUp> problems;
+  for (int64_t i = 0; i < count; i++) {
+    one.x = tensor(of, random, size, one.is_signed);
+    one.table = tensor(of, random, 256, false, Fill::kUniform);
+    problems.push_back(one);
+    of.expected.push_back(expected(one));
+  }
+  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
+    std::vector<LookUp> all = problems;
+    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].at();
+    kernels.look_up(pool, all.data(), int64_t(all.size()));
+  };
+  return of;
+}
+
+Case product_case(Random& random, int64_t size, int64_t count) {
+  Case of;
+  Product one = {};
+  one.run = random.chance(40) ? 1 : extent(random, std::min<int64_t>(size, 400));
+  const int64_t runs = std::max<int64_t>(size / one.run, 1);
+  one.size = runs * one.run;
+  one.a_is_signed = random.chance(50);
+  one.b_is_signed = random.chance(50);
+  one.y_is_signed = random.chance(50);
+  of.what = text("%d products of %d, runs of %d, %s * %s -> %s", int(count), int(one.size), int(one.run),
+                 name_of(one.a_is_signed), name_of(one.b_is_signed), name_of(one.y_is_signed));
+  std::vector<Product> problems;
+  const Style style = random_style(random);
+  for (int64_t i = 0; i < count; i++) {
+    one.a = tensor(of, random, one.size, one.a_is_signed);
+    one.b = tensor(of, random, runs, one.b_is_signed);
+    one.multiplier = scale(random, std::exp2(14 * random.fraction() - 14), style);
+    if (random.chance(5)) one.multiplier = 0.5f;  // ties
+    if (random.chance(5)) one.multiplier = std::exp2(float(random.between(14, 34)));  // beyond int32
+    one.a_zero_point = zero_point(random, one.a_is_signed);
+    one.b_zero_point = zero_point(random, one.b_is_signed);
+    one.y_zero_point = zero_point(random, one.y_is_signed);
+    problems.push_back(one);
+    of.expected.push_back(expected(one));
+  }
+  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
+    std::vector<Product> all = problems;
+    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].at();
+    kernels.products(pool, all.data(), int64_t(all.size()));
+  };
+  return of;
+}
+
 // Shapes --------------------------------------------------------------------------------------------------------------
 
 Matmul matmul_of(Random& random, int64_t rows, int64_t depth, int64_t columns) {
@@ -790,6 +926,11 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) { return dequantization_case(random, 65536 + 7, 2); },
     [](Random& random) { return range_case(random, 3 * 65536 + 7, 2); },
     [](Random& random) { return row_sums_case(random, 3 * 65536 + 7, 2); },
+    [](Random& random) { return means_case(random, 3 * 65536 + 7, 2); },
+    [](Random& random) { return max_pool_case(random, 5, 112, 112); },
+    [](Random& random) { return max_pool_case(random, 1, 3, 100000); },
+    [](Random& random) { return look_up_case(random, 3 * 65536 + 7, 2); },
+    [](Random& random) { return product_case(random, 3 * 65536 + 7, 2); },
 };
 
 Case make_case(uint64_t seed, int64_t number) {
@@ -804,7 +945,10 @@ Case make_case(uint64_t seed, int64_t number) {
   if (kind < 70) return random_pointwise(random);
   if (kind < 86) return random_winograd(random);
   const int64_t size = extent(random, random.chance(5) ? 140000 : 500), count = extent(random, 3);
-  if (kind < 92) return sum_case(random, size, count);
+  if (kind < 88) return random_max_pool(random);
+  if (kind < 89) return random.chance(50) ? look_up_case(random, size, count) : means_case(random, size, count);
+  if (kind < 91) return product_case(random, size, count);
+  if (kind < 94) return sum_case(random, size, count);
   if (kind < 97) return quantization_case(random, size, count);
   if (kind < 98) return dequantization_case(random, size, count);
   return kind < 99 ? range_case(random, size, count) : row_sums_case(random, size, count);

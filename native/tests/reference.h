@@ -152,4 +152,61 @@ inline Output expected(const Rows& one) {
   return y;
 }
 
+inline Output expected(const Means& one) {
+  Output y(size_t(one.rows));
+  for (int64_t m = 0; m < one.rows; m++) {
+    uint32_t sum = 0;
+    for (int64_t k = 0; k < one.depth; k++)
+      sum += uint32_t(number(one.x, m * one.depth + k, one.x_is_signed) - one.x_zero_point);
+    const float mean = float(int32_t(sum)) * one.x_scale / float(one.depth);
+    y[size_t(m)] = saturated(mean / one.y_scale, one.y_zero_point, one.y_is_signed);
+  }
+  return y;
+}
+
+inline Output expected(const MaxPool& one) {
+  const int32_t lowest = one.is_signed ? -128 : 0;
+  Output y(size_t(one.images * one.y_height * one.y_width));
+  size_t at = 0;
+  for (int64_t n = 0; n < one.images; n++)
+    for (int64_t i = 0; i < one.y_height; i++)
+      for (int64_t j = 0; j < one.y_width; j++) {
+        int32_t greatest = lowest;
+        for (int64_t u = 0; u < one.window[0]; u++)
+          for (int64_t v = 0; v < one.window[1]; v++) {
+            const int64_t row = i * one.stride[0] + u * one.dilation[0] - one.start[0];
+            const int64_t column = j * one.stride[1] + v * one.dilation[1] - one.start[1];
+            if (row < 0 || row >= one.height || column < 0 || column >= one.width) continue;
+            const int32_t value = number(one.x, (n * one.height + row) * one.width + column, one.is_signed);
+            greatest = value > greatest ? value : greatest;
+          }
+        y[at++] = uint8_t(greatest);
+      }
+  return y;
+}
+
+inline Output expected(const LookUp& one) {
+  Output y(size_t(one.size));
+  for (int64_t i = 0; i < one.size; i++)
+    y[size_t(i)] = one.table[number(one.x, i, one.is_signed) + (one.is_signed ? 128 : 0)];
+  return y;
+}
+
+// The zero point is added before rounding; NaN and what int32 cannot hold saturate to the lowest value.
+inline Output expected(const Product& one) {
+  const int32_t lowest = one.y_is_signed ? -128 : 0, highest = lowest + 255;
+  Output y(size_t(one.size));
+  for (int64_t i = 0; i < one.size; i++) {
+    const int32_t a = number(one.a, i, one.a_is_signed) - one.a_zero_point;
+    const int32_t b = number(one.b, i / one.run, one.b_is_signed) - one.b_zero_point;
+    const float scaled = float(a * b) * one.multiplier;
+    const float value = std::nearbyintf(scaled + float(one.y_zero_point));
+    const bool is_in_range = value < 0x1p31f;  // false for NaN
+    y[size_t(i)] = uint8_t(!is_in_range || value < float(lowest) ? lowest
+                           : value > float(highest)              ? highest
+                                                                 : int32_t(value));
+  }
+  return y;
+}
+
 }  // namespace jaxdml::test

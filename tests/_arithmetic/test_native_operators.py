@@ -8,6 +8,7 @@ import jaxdml as dml
 from helpers.compare import assert_same_bits
 from helpers.native_calls import A, B, F, X, native_calls, needs_native
 from jaxdml import reference
+from jaxdml.ptq._integers.operators import dynamic_product
 
 V = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
 SCALES = np.float32(0.1), np.uint8(3), np.float32(0.2), np.uint8(5)
@@ -15,6 +16,11 @@ SCALES = np.float32(0.1), np.uint8(3), np.float32(0.2), np.uint8(5)
 
 def pooled(module):
     return lambda x: module.quantized_linear_average_pooling(x, *SCALES, window_size=X.shape[2:])
+
+
+def pooled_by_channel(module):
+    scale = np.linspace(0.1, 0.2, X.shape[1], dtype=np.float32).reshape(1, -1, 1, 1)
+    return lambda x: module.quantized_linear_average_pooling(x, scale, *SCALES[1:], window_size=X.shape[2:])
 
 
 # Operator, of either module, its first argument, and the kernels that it calls.
@@ -25,7 +31,8 @@ CALLS = {
         lambda m: lambda a: m.matrix_multiply_integer_to_float(a, np.float32(0.1), np.uint8(3), B, np.float32(1), None),
         A, ["matmul"],
     ),
-    "pooling of whole images": (pooled, X, ["row_sums"]),
+    "pooling of whole images": (pooled, X, ["means"]),
+    "pooling of channels with a scale each": (pooled_by_channel, X, ["row_sums"]),
     "dynamic quantization": (lambda m: lambda x: m.dynamic_quantize_linear(x)[0], V, ["extremes", "quantized"]),
     "quantization": (lambda m: lambda x: m.quantize(x, np.float32(0.1)), V, ["quantized"]),
     "dequantization": (lambda m: lambda x: m.dequantize(x, np.float32(0.1)), A, ["dequantized"]),
@@ -54,3 +61,13 @@ def test_vmap_is_folded(name):
     twice = jax.vmap(mapped)
     assert native_calls(twice, stack.reshape(2, 2, *x.shape)) == kernels
     assert_same_bits(jax.jit(twice)(stack.reshape(2, 2, *x.shape)).reshape(expected.shape), expected)
+
+
+@needs_native
+def test_a_product_of_quantized_rows_keeps_weights_packed():
+    """Parameters of each row need no batch of products, which would unpack prepared weights in every call."""
+    a, b = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32), dml.prepare_matrix_multiply_b(B)
+    scales = np.full(20, 0.1, np.float32)
+    assert native_calls(dynamic_product, a, b, scales) == ["matmul"]
+    assert "s8[64,20]" not in jax.jit(dynamic_product).lower(a, b, scales).compile().as_text()
+    assert_same_bits(dynamic_product(a, b, scales), dynamic_product(a, B, scales))

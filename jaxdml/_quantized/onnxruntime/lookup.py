@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import rounding
+from jaxdml._arithmetic import native_bytes, rounding
+from jaxdml._arithmetic.kernel_call import with_kernel
 from jaxdml._arithmetic.sharding import out_sharding
 from jaxdml._quantized.axes import axis_of
 from jaxdml._quantized.onnxruntime.fused import multiply_add
@@ -27,6 +28,7 @@ Q = (
 )  # fmt: skip
 
 
+@with_kernel(native_bytes.LOOK_UP)
 def looked_up(x: Any, table: Any) -> Array:
     """Looks up each element of x in a table with an entry for each integer of x's type, the least integer first."""
     # int32, because XLA:CPU gathers bytes one at a time. The barrier keeps XLA from recomputing the table per element.

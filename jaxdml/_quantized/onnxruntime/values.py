@@ -18,15 +18,16 @@ ROUNDER = np.float32(1.5 * 2**23)  # the bits of x + ROUNDER are the bits of ROU
 
 def scale_of(parameter: Any) -> Array:
     """A scale with one element as a float32 scalar; subnormal scales become 0."""
-    return rounding.flushed(_number(parameter))
+    return rounding.flushed(one_number(parameter))
 
 
 def zero_point_of(parameter: Any | None) -> Array:
     """A zero point with one element as an int32 scalar; None means 0."""
-    return jnp.int32(0) if parameter is None else int32(_number(parameter))
+    return jnp.int32(0) if parameter is None else int32(one_number(parameter))
 
 
-def _number(parameter: Any) -> Array:
+def one_number(parameter: Any) -> Array:
+    """A parameter with one element as a scalar."""
     if parameter.size != 1:
         raise ModelError(f"a scale or zero point has the shape {parameter.shape}, expected one number")
     return lax.reshape(parameter, ())

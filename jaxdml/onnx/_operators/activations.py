@@ -20,19 +20,23 @@ from jaxdml.onnx._table import FLOAT, MICROSOFT, NUMBER, SIGNED, operator
 HALF_ROOT = float(np.sqrt(0.5))
 
 
-@operator("Relu", types=(FLOAT | SIGNED,), is_exact=True, kind="relu")
+@operator("Relu", types=(FLOAT | SIGNED,), is_exact=True, is_pointwise=True, kind="relu")
 def relu(x: Array) -> Array:
     """x, or 0 where x is negative."""
     return computed("maximum", x, np.zeros((), x.dtype))
 
 
 def _activation(
-    *names: str, domain: str = "", since: int | None = None, kind: str | None = None
+    *names: str, domain: str = "", since: int | None = None, kind: str | None = None, is_pointwise: bool = False
 ) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
-    """Adds a function of float32 or float64 to the table; the operator computes 16-bit floats as float32."""
+    """Adds a function of float32 or float64 to the table; the operator computes 16-bit floats as float32.
+
+    Functions with transcendental parts, whose bits may depend on the program around them, are not pointwise.
+    """
 
     def decorate(function: Callable[..., Array]) -> Callable[..., Array]:
-        operator(*names, domain=domain, since=since, kind=kind, types=(FLOAT, FLOAT))(_widened(function))
+        facts = {"kind": kind, "is_pointwise": is_pointwise}
+        operator(*names, domain=domain, since=since, types=(FLOAT, FLOAT), **facts)(_widened(function))
         return function
 
     return decorate
@@ -49,7 +53,7 @@ def _widened(function: Callable[..., Array]) -> Callable[..., Array]:
     return compute
 
 
-@_activation("LeakyRelu", kind="leaky_relu")
+@_activation("LeakyRelu", kind="leaky_relu", is_pointwise=True)
 def leaky_relu(x: Array, *, alpha: float = 0.01) -> Array:
     """x, or alpha * x where x is negative."""
     return jnp.where(x >= 0, x, product(x, alpha))
@@ -86,13 +90,13 @@ def sigmoid(x: Array) -> Array:
     return lax.logistic(x)
 
 
-@_activation("HardSigmoid")
+@_activation("HardSigmoid", is_pointwise=True)
 def hard_sigmoid(x: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
     """alpha * x + beta, clamped between 0 and 1."""
     return jnp.maximum(jnp.minimum(product(x, alpha) + beta, 1), 0)
 
 
-@_activation("HardSwish", since=14)
+@_activation("HardSwish", since=14, is_pointwise=True)
 def hard_swish(x: Array) -> Array:
     """x * hard_sigmoid(x) with alpha = 1/6."""
     return product(x, hard_sigmoid(x, alpha=1 / 6, beta=0.5))
@@ -122,13 +126,13 @@ def softplus(x: Array) -> Array:
     return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
 
 
-@_activation("Softsign")
+@_activation("Softsign", is_pointwise=True)
 def softsign(x: Array) -> Array:
     """x * (1 / (1 + |x|))."""
     return product(x, divided(1.0, 1 + jnp.abs(x)))
 
 
-@_activation("ThresholdedRelu")
+@_activation("ThresholdedRelu", is_pointwise=True)
 def thresholded_relu(x: Array, *, alpha: float = 1.0) -> Array:
     """x, or 0 where x is not greater than alpha."""
     return jnp.where(x > alpha, x, 0)

@@ -31,7 +31,7 @@ LARGEST = float(np.finfo(np.float32).max)
 def _unary(name: str, function: str, types: frozenset[str], since: int | None = None) -> None:
     """Adds an exact operator of one tensor; `function` is the operator's name in NumPy."""
 
-    @operator(name, types=(types,), is_exact=True, since=since)
+    @operator(name, types=(types,), is_exact=True, is_pointwise=True, since=since)
     def compute(x: Array) -> Array:
         return computed(function, x)
 
@@ -39,7 +39,7 @@ def _unary(name: str, function: str, types: frozenset[str], since: int | None = 
 def _binary(name: str, function: str, types: frozenset[str], **facts: Any) -> None:
     """Adds an exact operator of two tensors; `function` is the operator's name in NumPy."""
 
-    @operator(name, types=(types, types), is_exact=True, **facts)
+    @operator(name, types=(types, types), is_exact=True, is_pointwise=True, **facts)
     def compute(a: Array, b: Array) -> Array:
         return computed(function, *broadcast(a, b))
 
@@ -47,7 +47,7 @@ def _binary(name: str, function: str, types: frozenset[str], **facts: Any) -> No
 def _variadic(name: str, function: str, types: frozenset[str]) -> None:
     """Adds an exact operator of any number of tensors: a left fold of the binary NumPy function named `function`."""
 
-    @operator(name, types=(types,), is_exact=True)
+    @operator(name, types=(types,), is_exact=True, is_pointwise=True)
     def compute(x: Array, *others: Array) -> Array:
         return functools.reduce(functools.partial(computed, function), broadcast(x, *others))
 
@@ -105,13 +105,13 @@ _float_unary("Atanh", jnp.arctanh)
 _float_unary("Erf", jax.scipy.special.erf)
 
 
-@operator("Mul", types=(NUMBER, NUMBER), is_exact=True, kind="mul")
+@operator("Mul", types=(NUMBER, NUMBER), is_exact=True, is_pointwise=True, kind="mul")
 def multiply(a: Array, b: Array) -> Array:
     """a * b."""
     return sealed(computed("multiply", *broadcast(a, b)))
 
 
-@operator("Div", types=(NUMBER, NUMBER), is_exact=True)
+@operator("Div", types=(NUMBER, NUMBER), is_exact=True, is_pointwise=True)
 def divide(a: Array, b: Array) -> Array:
     """a / b; a quotient of integers is rounded toward zero."""
     a, b = broadcast(a, b)
@@ -126,7 +126,7 @@ def divide(a: Array, b: Array) -> Array:
     return np.asarray(quotient + ((a < 0) != (b < 0)) * has_remainder, quotient.dtype)
 
 
-@operator("Reciprocal", types=(FLOAT,), is_exact=True)
+@operator("Reciprocal", types=(FLOAT,), is_exact=True, is_pointwise=True)
 def reciprocal(x: Array) -> Array:
     """1 / x."""
     return computed("divide", np.ones_like(x), x) if is_known(x) else divided(1.0, x)
@@ -170,13 +170,13 @@ def mean(x: Array, *others: Array) -> Array:
     return product(total, float(1 / np.asarray(1 + len(others), np.float32)))
 
 
-@operator("Clip", until=10, types=(FLOAT,), is_exact=True, kind="clip")
+@operator("Clip", until=10, types=(FLOAT,), is_exact=True, is_pointwise=True, kind="clip")
 def clip_to_numbers(x: Array, *, min: float = -LARGEST, max: float = LARGEST) -> Array:
     """`clip` of opset 10, whose bounds are attributes."""
     return clip(x, np.asarray(min, x.dtype), np.asarray(max, x.dtype))
 
 
-@operator("Clip", since=11, types=(NUMBER, NUMBER, NUMBER), is_exact=True, kind="clip")
+@operator("Clip", since=11, types=(NUMBER, NUMBER, NUMBER), is_exact=True, is_pointwise=True, kind="clip")
 def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
     """x clamped to bounds."""
     for name, bound in (("maximum", low), ("minimum", high)):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._arithmetic.pooling import greatest_of_windows
 from jaxdml._quantized.windows import Pairs, explicit_padding, for_each
 from jaxdml._shapes import rounded_up_extent
 from jaxdml.errors import ModelError
@@ -66,17 +67,6 @@ def padding_of(
     return pairs, tuple(beyond)
 
 
-def max_of_windows(
-    x: Array, *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Sequence[tuple[Any, Any]]
-) -> Array:
-    """The maximum of each window. Reducing one dimension after the other is faster than reducing all at once."""
-    for axis, (extent, stride, dilation, pair) in enumerate(zip(window, strides, dilations, padding, strict=True)):
-        if (extent, stride, pair) != (1, 1, (0, 0)):
-            each = [(extent, stride, dilation, pair) if i == axis else (1, 1, 1, (0, 0)) for i in range(x.ndim - 2)]
-            x = _reduced(x, _lowest(x.dtype), lax.max, *zip(*each, strict=True))
-    return x
-
-
 def sum_of_windows(
     x: Array, *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Sequence[tuple[Any, Any]]
 ) -> Array:
@@ -128,7 +118,7 @@ def max_pool(
     windows: dict[str, Any] = {"window": window, "strides": strides, "dilations": dilations}
     pairs = _extended(*padding_of(x.shape[2:], **windows, padding=padding, ceil_mode=ceil_mode))
     if output_count == 1:
-        return max_of_windows(jnp.asarray(x), **windows, padding=pairs)
+        return greatest_of_windows(jnp.asarray(x), **windows, padding=pairs)
     return _with_indices(jnp.asarray(x), pairs, storage_order, **windows)
 
 

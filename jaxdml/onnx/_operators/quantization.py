@@ -67,9 +67,9 @@ def dequantize_linear(
 
 for _domain in ("", MICROSOFT):
     operator("QuantizeLinear", domain=_domain, types=(REAL | INT32, REAL, QUANTIZED_TYPES), options=_quantize_options,
-             kind="quantize_linear", is_exact=True)(quantize_linear)  # fmt: skip
+             kind="quantize_linear", is_exact=True, is_pointwise=True)(quantize_linear)  # fmt: skip
     operator("DequantizeLinear", domain=_domain, types=(QUANTIZED_TYPES | INT32, REAL), options=_dequantize_options,
-             kind="dequantize_linear")(dequantize_linear)  # fmt: skip
+             kind="dequantize_linear", is_pointwise=True)(dequantize_linear)  # fmt: skip
 
 
 @operator("DynamicQuantizeLinear", types=(SCALE,), kind="quantize_by_range")
@@ -116,12 +116,12 @@ operator("MatMulNBits", domain=MICROSOFT, types=(SCALE, frozenset({"uint8"}), SC
 
 # Elementwise operators, pooling, softmax -----------------------------------------------------------------------------
 
-_contrib("QLinearAdd", types=TWO, numerics=DIRECTML)(directml.add)
-_contrib("QLinearAdd", types=TWO, numerics=ONNXRUNTIME)(qlinear_add)
-_contrib("QLinearMul", types=TWO)(qlinear_mul)
+_contrib("QLinearAdd", types=TWO, numerics=DIRECTML, is_pointwise=True)(directml.add)
+_contrib("QLinearAdd", types=TWO, numerics=ONNXRUNTIME, is_pointwise=True)(qlinear_add)
+_contrib("QLinearMul", types=TWO, is_pointwise=True)(qlinear_mul)
 _contrib("QLinearConcat", types=(SCALE, BYTE, BYTE, SCALE, BYTE))(qlinear_concat)
-_contrib("QLinearSigmoid", types=ONE)(qlinear_sigmoid)
-_contrib("QLinearLeakyRelu", types=ONE)(qlinear_leaky_relu)
+_contrib("QLinearSigmoid", types=ONE, is_pointwise=True)(qlinear_sigmoid)
+_contrib("QLinearLeakyRelu", types=ONE, is_pointwise=True)(qlinear_leaky_relu)
 _contrib("QLinearWhere", types=(BOOL, BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE))(qlinear_where)
 
 

@@ -1,0 +1,154 @@
+"""Native kernels for pooling, for tables of 256 entries, and for products of ONNX Runtime.
+
+Each takes the arguments of the JAX function that it replaces, with `leading` vmap dimensions in front of every array.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic.kernel_call import Kernel
+from jaxdml._arithmetic.native_call import Result, in_two_dimensions, int64s, library_call, operand
+from jaxdml._shapes import output_extent
+
+Array = jax.Array
+Sizes = Sequence[int]
+
+
+def _is_byte(x: Any) -> bool:
+    return x.dtype in (jnp.int8, jnp.uint8)
+
+
+def _number(x: Array | None, leading: int, dtype: Any) -> Array:
+    return operand(x, leading, lambda shape: (), dtype)
+
+
+# Means ---------------------------------------------------------------------------------------------------------------
+
+
+def _means(
+    x: Array, scale: Array, zero_point: Array | None, output_scale: Array, output_zero_point: Array | None, *,
+    output_dtype: Any, leading: int,
+) -> Array:  # fmt: skip
+    outer, space = x.shape[leading : leading + 2], x.shape[leading + 2 :]
+    operands = (
+        lax.reshape(x, (*x.shape[:leading], math.prod(outer), math.prod(space))),
+        _number(scale, leading, None),
+        _number(zero_point, leading, x.dtype),
+        _number(output_scale, leading, None),
+        _number(output_zero_point, leading, output_dtype),
+    )
+    result = (math.prod(outer),), output_dtype
+    y = library_call("means", leading, result, operands, leading_count=np.int64(leading))
+    return lax.reshape(y, (*y.shape[:leading], *outer, *(1 for _ in space)))
+
+
+def _means_result(x: Any, *_: Any, output_dtype: Any) -> Result:
+    return (*x.shape[:2], *(1,) * (x.ndim - 2)), output_dtype
+
+
+def _takes_means(x: Any, *parameters: Any, output_dtype: Any) -> bool:
+    """Whether the tensor has one scale, and sizes are known."""
+    are_numbers = all(parameter is None or parameter.size == 1 for parameter in parameters)
+    return are_numbers and _is_byte(x) and all(isinstance(size, int) for size in x.shape)
+
+
+# Max pooling ---------------------------------------------------------------------------------------------------------
+
+
+def _greatest(
+    x: Array, *, window: Sizes, strides: Sizes, dilations: Sizes, padding: Sequence[tuple[int, int]], leading: int
+) -> Array:
+    outer = leading + 2
+    images = in_two_dimensions(x, len(window))
+    space = _output_extents(x.shape[outer:], window, strides, dilations, padding)
+    result = library_call(
+        "max_pool",
+        outer,
+        ((1, *space)[-2:], x.dtype),
+        (images,),
+        window=int64s((1, *window)[-2:]),
+        strides=int64s((1, *strides)[-2:]),
+        dilations=int64s((1, *dilations)[-2:]),
+        start_padding=int64s((0, *(start for start, _ in padding))[-2:]),
+        end_padding=int64s((0, *(end for _, end in padding))[-2:]),
+    )
+    return lax.reshape(result, (*x.shape[:outer], *space))
+
+
+def _output_extents(
+    sizes: Sizes, window: Sizes, strides: Sizes, dilations: Sizes, padding: Sequence[tuple[int, int]]
+) -> tuple[int, ...]:
+    each = zip(sizes, window, strides, dilations, *zip(*padding, strict=True), strict=True)
+    return tuple(output_extent(*one) for one in each)
+
+
+def _greatest_result(x: Any, **options: Any) -> Result:
+    return (*x.shape[:2], *_output_extents(x.shape[2:], **options)), x.dtype
+
+
+def _takes_windows(x: Any, **options: Any) -> bool:
+    """Whether images have one or two dimensions of bytes, sizes are known, and each has an output."""
+    numbers = (*x.shape, *(number for pair in options["padding"] for number in pair))
+    if x.ndim not in (3, 4) or not _is_byte(x) or not all(isinstance(number, int) for number in numbers):
+        return False
+    return min(_output_extents(x.shape[2:], **options)) > 0
+
+
+# Tables --------------------------------------------------------------------------------------------------------------
+
+
+def _entries(x: Array, table: Array, *, leading: int) -> Array:
+    result = x.shape[leading:], table.dtype
+    return library_call("looked_up", leading, result, (x, table), leading_count=np.int64(leading))
+
+
+def _entries_result(x: Any, table: Any) -> Result:
+    return x.shape, table.dtype
+
+
+def _takes_table(x: Any, table: Any) -> bool:
+    return _is_byte(x) and _is_byte(table)
+
+
+# Products ------------------------------------------------------------------------------------------------------------
+
+
+def _products(
+    a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array | None, multiplier: Array,
+    output_zero_point: Array | None, *, leading: int,
+) -> Array:  # fmt: skip
+    b = lax.expand_dims(b, range(leading, leading + a.ndim - b.ndim))
+    operands = (
+        a,
+        _number(a_zero_point, leading, a.dtype),
+        b,
+        _number(b_zero_point, leading, b.dtype),
+        _number(multiplier, leading, None),
+        _number(output_zero_point, leading, a.dtype),
+    )
+    return library_call("products", leading, (a.shape[leading:], a.dtype), operands, leading_count=np.int64(leading))
+
+
+def _products_result(a: Any, *_: Any) -> Result:
+    return a.shape, a.dtype
+
+
+def _takes_products(a: Any, a_zero_point: Any, b: Any, *_: Any) -> bool:
+    """Whether the shape of b is that of a, or its beginning, followed by ones."""
+    if not _is_byte(a) or not _is_byte(b) or b.ndim > a.ndim:
+        return False
+    sizes = (1,) * (a.ndim - b.ndim) + b.shape
+    same = next((i for i, (x, y) in enumerate(zip(a.shape, sizes, strict=True)) if x != y), a.ndim)
+    return all(isinstance(size, int) and size == 1 for size in sizes[same:])
+
+
+MEANS = Kernel(_means, _means_result, _takes_means)
+MAX_POOL = Kernel(_greatest, _greatest_result, _takes_windows)
+LOOK_UP = Kernel(_entries, _entries_result, _takes_table)
+PRODUCTS = Kernel(_products, _products_result, _takes_products)
