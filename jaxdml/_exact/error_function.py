@@ -1,7 +1,7 @@
 """erf and erfc: x + x * ERF(x**2) below 0.46875 and 1 less that, else erfc(x) = exp(-x**2) * g(x).
 
-x**2 is the exact square of x's upper 12 bits, and a rest. g is a polynomial in u = 1 / (x + 2), a rounded quotient; what
-rounding took from u is put back by g's derivative. exp(-x**2), g and their product are pairs.
+x**2 is the exact square of x's upper 12 bits, and a rest. g is a polynomial in the rounded quotient u = 1 / (x + 2);
+what rounding took from u is put back by g's derivative. exp(-x**2), g and their product are pairs.
 """
 
 import jax
@@ -11,7 +11,18 @@ from jax import lax
 from jaxdml._exact.arithmetic import quotient
 from jaxdml._exact.exponentials import grown, one_more, reduced
 from jaxdml._exact.pairs import (
-    NAN, Pair, exact_product, exact_sum, fast_sum, halves, horner, integers, power_of_two, scaled, times, where,
+    NAN,
+    Pair,
+    exact_product,
+    exact_sum,
+    fast_sum,
+    halves,
+    horner,
+    integers,
+    power_of_two,
+    scaled,
+    times,
+    where,
     with_sign,
 )  # fmt: skip
 
@@ -71,7 +82,7 @@ def erf(x: Array) -> Array:
 
 
 def erfc(x: Array) -> Array:
-    """1 - erf(x), without its cancellation; 2 - erfc(-x) for negative x."""
+    """The complement of erf. For negative x, the complement at -x, taken from 2."""
     small, large = sizes(x)
     small = with_sign(small, x)
     total, rest = fast_sum(ONE, -small)

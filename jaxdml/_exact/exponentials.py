@@ -10,7 +10,18 @@ from jax import lax
 
 from jaxdml._exact.arithmetic import quotient
 from jaxdml._exact.pairs import (
-    INFINITY, NAN, Pair, fast_sum, halves, horner, integers, nearest, power_of_two, scaled, times, where,
+    INFINITY,
+    NAN,
+    Pair,
+    fast_sum,
+    halves,
+    horner,
+    integers,
+    nearest,
+    power_of_two,
+    scaled,
+    times,
+    where,
     with_sign,
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The larger and the smaller of floats, where -0 < +0 and NaN wins: comparisons of integers, which no compiler reorders.
+"""The larger and the smaller of floats, where -0 < +0 and NaN wins: by comparing integers, whose order is plain.
 
 A float's key is its bits as int32, with all but the sign inverted for negative floats. Keys are ordered like floats.
 """

@@ -1,6 +1,7 @@
 """x**y = 2**(y * log2 |x|), with log2 |x| as a pair, and powers of constant integers.
 
-|x| = 2**n * (1 + f) as for log; s = f / (2 + f) as a pair; log2 |x| = n + 2 / ln 2 * (s + s**3 / 3 + s**5 * ATANH(s**2)).
+|x| = 2**n * (1 + f) as for log; s = f / (2 + f) is a pair;
+log2 |x| = n + 2 / ln 2 * (s + s**3 / 3 + s**5 * ATANH(s**2)).
 """
 
 import jax
@@ -11,7 +12,17 @@ from jaxdml._exact.arithmetic import divided, multiplied, quotient
 from jaxdml._exact.exponentials import grown, one_more, times_ln2
 from jaxdml._exact.logarithms import LARGEST, split
 from jaxdml._exact.pairs import (
-    INFINITY, NAN, Pair, exact_product, fast_sum, integers, nearest, horner, scaled, times, where,
+    INFINITY,
+    NAN,
+    Pair,
+    exact_product,
+    fast_sum,
+    horner,
+    integers,
+    nearest,
+    scaled,
+    times,
+    where,
 )  # fmt: skip
 
 Array = jax.Array

@@ -1,7 +1,7 @@
 """The table: which rule computes a primitive of JAX.
 
-A rule takes the primitive and its parameters, and returns a function of arrays. Float32 operands are never subnormal, and
-a rule's float32 results are not.
+A rule takes the primitive and its parameters, and returns a function of arrays. Neither its float32 operands nor its
+float32 results are subnormal.
 """
 
 import functools
@@ -90,12 +90,13 @@ def _reduced_precision(primitive: Any, params: Params) -> Computed:
     return lambda x: narrowed(flushed(primitive.bind(widened(x), **params)), x.dtype)
 
 
-MOVES = """
-    abs neg copy stop_gradient select_n is_finite reshape transpose broadcast_in_dim squeeze expand_dims slice
-    dynamic_slice dynamic_update_slice concatenate pad rev gather scatter split iota optimization_barrier
-    device_put sharding_constraint reshard mesh_cast pvary pcast unstack stack jaxdml_kernel
-""".split()  # the last is exact by itself
-COMPARES = "eq ne lt le gt ge floor ceil round sign".split()
+MOVES = (
+    "abs", "neg", "copy", "stop_gradient", "select_n", "is_finite", "reshape", "transpose", "broadcast_in_dim",
+    "squeeze", "expand_dims", "slice", "dynamic_slice", "dynamic_update_slice", "concatenate", "pad", "rev",
+    "gather", "scatter", "split", "iota", "optimization_barrier", "device_put", "sharding_constraint",
+    "reshard", "mesh_cast", "pvary", "pcast", "unstack", "stack", "jaxdml_kernel",  # the last is exact by itself
+)  # fmt: skip
+COMPARES = ["eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "round", "sign"]
 FUNCTIONS: Mapping[str, Callable[..., Array]] = {
     "add": arithmetic.added,
     "add_any": arithmetic.added,
@@ -103,6 +104,7 @@ FUNCTIONS: Mapping[str, Callable[..., Array]] = {
     "mul": arithmetic.multiplied,
     "div": arithmetic.divided,
     "square": lambda x: arithmetic.multiplied(x, x),
+    "one_minus_square": arithmetic.one_minus_square,
     "sqrt": arithmetic.rooted,
     "rsqrt": arithmetic.inverse_root,
     "max": order.larger,
@@ -125,9 +127,9 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(MOVES, as_it_is),
     **dict.fromkeys(COMPARES, in_float32),
     **{name: elementwise(function) for name, function in FUNCTIONS.items()},
-    "integer_pow": lambda primitive, params: elementwise(
-        functools.partial(powers.integer_power, y=params["y"])
-    )(primitive, params),
+    "integer_pow": lambda primitive, params: elementwise(functools.partial(powers.integer_power, y=params["y"]))(
+        primitive, params
+    ),
     "reduce_precision": _reduced_precision,
     "convert_element_type": lambda primitive, params: lambda x: converted(x, params["new_dtype"]),
     "bitcast_convert_type": lambda primitive, params: lambda x: _flushed_bits(primitive.bind(x, **params)),

@@ -116,7 +116,9 @@ def running(x: Array, add: Callable[[Array], Array], axis: int) -> Array:
 
 def windowed(x: Array, params: Any) -> Array:
     """Sums of windows, one addition after another: along the first axis first, from the lowest index on."""
-    padding = [(low, high, gap - 1) for (low, high), gap in zip(params["padding"], params["base_dilation"], strict=True)]
+    padding = [
+        (low, high, gap - 1) for (low, high), gap in zip(params["padding"], params["base_dilation"], strict=True)
+    ]
     x = lax.pad(x, np.float32(0), padding)
     windows = zip(params["window_dimensions"], params["window_strides"], params["window_dilation"], strict=True)
     for axis, (size, stride, dilation) in enumerate(windows):
@@ -128,4 +130,3 @@ def windowed(x: Array, params: Any) -> Array:
         for part in parts[1:]:
             x = added(x, part)
     return x
-

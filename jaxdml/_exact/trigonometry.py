@@ -1,8 +1,10 @@
 """sin and cos of any size: |x| = (q + t) * pi / 2, with an integer q and t from -1/2 to 1/2.
 
-From pi / 4 on, the product of x's 24 bits and 96 bits of 2 / pi gives q modulo 4 and 62 bits of t, by uint32 arithmetic.
+From pi / 4 on, uint32 arithmetic multiplies x's 24 bits by 96 bits of 2 / pi, which gives q modulo 4 and 62 bits of t.
 t's upper 36 bits in three parts of 12, times pi / 2 in parts, give r = t * pi / 2 as a pair.
 """
+
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +37,7 @@ def upper_product(x: Array, y: Array) -> Array:
 
 
 def window(size: Array) -> list[Array]:
-    """96 bits of 2 / pi in three words, from the bit on that is worth 2 in the product with size's 24 bits as integer."""
+    """96 bits of 2 / pi in three words, whose first is worth 2 where size is its 24 bits as an integer."""
     place = lax.shift_right_logical(bits(size), np.int32(23)) - np.int32(120)
     place = lax.clamp(np.int32(0), place, np.int32(134))
     first, shift = place >> np.int32(5), lax.convert_element_type(place & np.int32(31), jnp.uint32)
@@ -48,9 +50,7 @@ def window(size: Array) -> list[Array]:
 
     words = [word(offset) for offset in range(4)]
     back = unsigned(32) - shift  # a shift by 32 gives 0
-    return [
-        lax.shift_left(x, shift) | lax.shift_right_logical(y, back) for x, y in zip(words[:3], words[1:], strict=True)
-    ]
+    return [lax.shift_left(x, shift) | lax.shift_right_logical(y, back) for x, y in itertools.pairwise(words)]
 
 
 def reduced(size: Array) -> tuple[Array, Array, Pair]:
@@ -71,7 +71,8 @@ def reduced(size: Array) -> tuple[Array, Array, Pair]:
     next_top = lax.shift_left(second, zeros)
     parts = top >> unsigned(20), (top >> unsigned(8)) & unsigned(4095), ((top & unsigned(255)) << unsigned(4))
     a, b, c = (
-        lax.convert_element_type(lax.convert_element_type(part, jnp.int32), jnp.float32) * np.float32(2.0**-12 / 4096**i)
+        lax.convert_element_type(lax.convert_element_type(part, jnp.int32), jnp.float32)
+        * np.float32(2.0**-12 / 4096**i)
         for i, part in enumerate((*parts[:2], parts[2] | (next_top >> unsigned(28))))
     )
     (p, q, rest), scale = HALF_PI, power_of_two(-lax.convert_element_type(zeros, jnp.int32))

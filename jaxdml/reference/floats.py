@@ -1,7 +1,8 @@
 """The rules of `jaxdml.exact` in NumPy, from the formulas in docs/exact.md.
 
-Functions take and return float32 arrays. `_f` rounds to float32; what is called exact is computed in float64, which holds
-products of two float32 and, of numbers of these sizes, what a float32 sum leaves. Subnormals are zeros of their sign.
+Functions take and return float32 arrays. `_f` rounds to float32; what is called exact is computed in float64, which
+holds products of two float32 and, of numbers of these sizes, what a float32 sum leaves. Subnormals are zeros of
+their sign.
 """
 
 import functools
@@ -386,7 +387,7 @@ def _log2(x: Array) -> tuple[Array, Array]:
 
 
 @_rule
-def pow(x: Array, y: Array) -> Array:
+def power(x: Array, y: Array) -> Array:
     """x**y."""
     size = np.where((np.abs(x) > 0) & (np.abs(x) <= LARGEST), np.abs(x), _f(1))
     exponent = np.where(np.abs(y) < _f(2.0**-33), _f(0), np.clip(_whole(y), _f(-(2.0**34)), _f(2.0**34)))
@@ -414,7 +415,7 @@ def _planes(x: Array, axis: int) -> tuple[int, Array, Array, Array]:
     k = min(22, 29 - (x.shape[axis].bit_length() - 1))
     x = np.where(np.isfinite(x), x, _f(0))
     e = np.maximum(np.frexp(np.abs(x).max(axis, keepdims=True))[1], k - 126)
-    e = np.where(np.abs(x).max(axis, keepdims=True) == 0, k - 126, e)
+    e = np.where(np.abs(x).max(axis, keepdims=True) == 0, k - 126, e).astype(np.int32)
     scaled = np.ldexp(x.astype(np.float64), k - e)
     first = np.rint(scaled)
     second = np.rint(np.ldexp(scaled - first, k))
@@ -425,8 +426,7 @@ def _joined(first: Array, second: Array, k: int, e: Array) -> Array:
     total = first * 2**k + second  # int64 holds it
     size = np.abs(total)
     upper, lower = size >> (k + 8), size & (2 ** (k + 8) - 1)
-    low = np.ldexp(((lower >> k).astype(np.float64) + np.ldexp((lower & (2**k - 1)).astype(np.float64), -k)).astype(_f), 0)
-    joined = (upper * 256.0).astype(_f) + low
+    joined = (upper * 256.0).astype(_f) + (lower * 2.0**-k).astype(_f)
     return np.where(total < 0, -1.0, 1.0) * np.ldexp(joined.astype(np.float64), e - k)
 
 
@@ -463,13 +463,13 @@ def _greater(x: Array, y: Array) -> Array:
 
 
 @_rule
-def max(x: Array, y: Array) -> Array:
+def maximum(x: Array, y: Array) -> Array:
     """The larger one, -0 < +0; NaN if one is NaN."""
     return np.where(np.isnan(x) | np.isnan(y), np.nan, np.where(_greater(x, y), x, y))
 
 
 @_rule
-def min(x: Array, y: Array) -> Array:
+def minimum(x: Array, y: Array) -> Array:
     """The smaller one, -0 < +0; NaN if one is NaN."""
     return np.where(np.isnan(x) | np.isnan(y), np.nan, np.where(_greater(x, y), y, x))
 
