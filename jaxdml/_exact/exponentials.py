@@ -54,10 +54,15 @@ def one_more(p: Pair) -> Pair:
     return total, rest + p[1]
 
 
+def together(pair: Pair) -> Array:
+    """The sum of a pair's parts."""
+    return pair[0] + pair[1]
+
+
 def exp(x: Array) -> Array:
     """e**x."""
     n, r = reduced(lax.clamp(LOWEST, where(x != x, np.float32(0), x), HIGHEST))
-    return in_range(scaled(sum(one_more(grown(r))), integers(n)), x, LOWEST, HIGHEST)
+    return in_range(scaled(together(one_more(grown(r))), integers(n)), x, LOWEST, HIGHEST)
 
 
 def exp2(x: Array) -> Array:
@@ -65,7 +70,7 @@ def exp2(x: Array) -> Array:
     lowest, highest = np.float32(-126), np.float32(127.99999)
     near = lax.clamp(lowest, where(x != x, np.float32(0), x), highest)
     n = nearest(near)
-    return in_range(scaled(sum(one_more(grown(times_ln2(near - n)))), integers(n)), x, lowest, highest)
+    return in_range(scaled(together(one_more(grown(times_ln2(near - n)))), integers(n)), x, lowest, highest)
 
 
 def times_ln2(x: Array) -> Pair:

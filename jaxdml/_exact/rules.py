@@ -86,10 +86,6 @@ def _top(primitive: Any, params: Params) -> Computed:
     return compute
 
 
-def _reduced_precision(primitive: Any, params: Params) -> Computed:
-    return lambda x: narrowed(flushed(primitive.bind(widened(x), **params)), x.dtype)
-
-
 MOVES = (
     "abs", "neg", "copy", "stop_gradient", "select_n", "is_finite", "reshape", "transpose", "broadcast_in_dim",
     "squeeze", "expand_dims", "slice", "dynamic_slice", "dynamic_update_slice", "concatenate", "pad", "rev",
@@ -130,7 +126,7 @@ RULES: Mapping[str, Rule] = {
     "integer_pow": lambda primitive, params: elementwise(functools.partial(powers.integer_power, y=params["y"]))(
         primitive, params
     ),
-    "reduce_precision": _reduced_precision,
+    "reduce_precision": in_float32,
     "convert_element_type": lambda primitive, params: lambda x: converted(x, params["new_dtype"]),
     "bitcast_convert_type": lambda primitive, params: lambda x: _flushed_bits(primitive.bind(x, **params)),
     "reduce_sum": summed(lambda x, params: sums.total(x, params["axes"])),

@@ -85,9 +85,9 @@ def kernels(x: Array) -> tuple[Array, Array, Array, Array]:
     size = lax.abs(x)
     size = where(size < INFINITY, size, np.float32(1))
     is_small = size < QUARTER
-    q, is_negative, r = reduced(size)
+    q, is_negative, pair = reduced(size)
     q, is_negative = lax.select(is_small, lax.full_like(q, 0), q), is_negative & ~is_small
-    r, rest = where(is_small, size, r[0]), where(is_small, np.float32(0), r[1])
+    r, rest = where(is_small, size, pair[0]), where(is_small, np.float32(0), pair[1])
     square = times(r, r)
     sine = r + (times(times(horner(SIN, square), square), r) + rest)
     half = square * np.float32(0.5)

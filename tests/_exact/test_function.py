@@ -200,6 +200,12 @@ def test_float_products_are_refused_or_left_to_xla():
     assert "no rule for the float products of dot_general" in refused(f, X, X.T)
     left = dml.exact(f, products="xla")(X, X.T)
     assert np.abs(left - X @ X.T).max() < 1e-5
+    small = np.full((1, 1), 1e-20, np.float32)
+    for g in (
+        jax.jit(dml.exact(f, products="xla")),
+        lambda x, w: jax.jit(lambda: dml.exact(f, products="xla")(x, w))(),
+    ):
+        assert_same_bits(g(small, small), np.zeros((1, 1), np.float32))
     integers = np.ones((2, 3), np.int8)
     assert_same_bits(
         dml.exact(lambda x: lax.dot(x, x.T, preferred_element_type=jnp.int32))(integers), np.full((2, 2), 3, np.int32)
