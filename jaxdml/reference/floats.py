@@ -1,19 +1,32 @@
 """The rules of `jaxdml.exact` in NumPy, from the formulas in docs/exact.md.
 
-Functions take and return float32 arrays. `_f` rounds to float32; what is called exact is computed in float64, which
-holds products of two float32 and, of numbers of these sizes, what a float32 sum leaves. Subnormals are zeros of
-their sign.
+Functions take and return float32 arrays. Subnormals are zeros of their sign.
 """
 
-import functools
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-Array = Any
-_f = np.float32
-SMALLEST, LARGEST = np.finfo(_f).smallest_normal, np.finfo(_f).max
+from jaxdml.reference.float_parts import (
+    LARGEST,
+    SMALLEST,
+    Array,
+    _f,
+    _ldexp,
+    _polynomial,
+    _product,
+    _rule,
+    _sum,
+    _upper,
+    flushed,
+)  # fmt: skip
+from jaxdml.reference.float_sums import cumsum, maximum, minimum, reduce_sum, to_integers
+
+__all__ = [
+    "add", "cos", "cumsum", "div", "erf", "erfc", "exp", "exp2", "expm1", "flushed", "log", "log1p", "logistic",
+    "maximum", "minimum", "mul", "power", "reduce_sum", "rsqrt", "sin", "sqrt", "sub", "tanh", "to_integers",
+]  # fmt: skip
+
 EXP = (0.0013950539287179708, 0.008368918672204018, 0.04166620597243309, 0.166665181517601, 0.5)
 TANH = (-0.006179809104651213, 0.021007457748055458, -0.053837429732084274, 0.1333245187997818, -0.3333331346511841)
 LOG = (
@@ -29,54 +42,6 @@ ATANH = (0.11709487438201904, 0.1427355855703354, 0.20000076293945312)
 SIN = (2.71831163445313e-06, -0.0001983933470910415, 0.008333329111337662, -0.1666666716337204)
 COS = (2.443845005473122e-05, -0.001388736767694354, 0.04166664555668831)
 TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163AB  # 224 bits behind the point
-
-
-def _rule(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Flushes arguments and result, and lets NumPy be silent."""
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **options: Any) -> Array:
-        arguments = tuple(flushed(np.asarray(x, _f)) if isinstance(x, np.ndarray | _f) else x for x in arguments)
-        with np.errstate(all="ignore"):
-            return flushed(np.asarray(function(*arguments, **options), _f))
-
-    return call
-
-
-def flushed(x: Array) -> Array:
-    """x with subnormals as zeros of their sign."""
-    return np.where(np.abs(x) < SMALLEST, np.copysign(_f(0), x), x)
-
-
-def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
-    """Horner's scheme: each product and each sum rounds."""
-    result = np.full_like(x, coefficients[0])
-    for each in coefficients[1:]:
-        result = result * x + _f(each)
-    return result
-
-
-def _sum(x: Array, y: Array) -> tuple[Array, Array]:
-    """fl(x + y), and what rounding took, exactly."""
-    x, y = np.broadcast_arrays(np.asarray(x, _f), np.asarray(y, _f))
-    big, small = np.where(np.abs(x) >= np.abs(y), x, y), np.where(np.abs(x) >= np.abs(y), y, x)
-    total = big + small
-    return total, ((big.astype(np.float64) - total) + small).astype(_f)
-
-
-def _product(x: Array, y: Array) -> tuple[Array, Array]:
-    """fl(x * y), and what rounding took, exactly."""
-    exact = np.asarray(x, np.float64) * np.asarray(y, np.float64)
-    return exact.astype(_f), (exact - exact.astype(_f)).astype(_f)
-
-
-def _upper(x: Array) -> Array:
-    """The upper 12 of a float's 24 bits."""
-    return (np.asarray(x, _f).view(np.int32) & -(2**12)).view(_f)
-
-
-def _ldexp(x: Array, n: Array) -> Array:
-    return np.ldexp(np.asarray(x, np.float64), np.asarray(n).astype(int)).astype(_f)
 
 
 # Arithmetic ----------------------------------------------------------------------------------------------------------
@@ -405,78 +370,3 @@ def power(x: Array, y: Array) -> Array:
     special = np.power(x.astype(np.float64), y.astype(np.float64))  # C's results for zeros, infinities and NaN
     is_special = (x == 0) | (np.abs(x) > LARGEST) | np.isnan(x) | np.isnan(y) | np.isnan(special) | (y == 0) | (x == 1)
     return np.where(is_special, special, np.where(special < 0, -result, np.where(np.signbit(special), -result, result)))
-
-
-# Sums ----------------------------------------------------------------------------------------------------------------
-
-
-def _planes(x: Array, axis: int) -> tuple[int, Array, Array, Array]:
-    """k, e and the two integers of each finite addend."""
-    k = min(22, 29 - (x.shape[axis].bit_length() - 1))
-    x = np.where(np.isfinite(x), x, _f(0))
-    e = np.maximum(np.frexp(np.abs(x).max(axis, keepdims=True))[1], k - 126)
-    e = np.where(np.abs(x).max(axis, keepdims=True) == 0, k - 126, e).astype(np.int32)
-    scaled = np.ldexp(x.astype(np.float64), k - e)
-    first = np.rint(scaled)
-    second = np.rint(np.ldexp(scaled - first, k))
-    return k, e, first.astype(np.int64), second.astype(np.int64)
-
-
-def _joined(first: Array, second: Array, k: int, e: Array) -> Array:
-    total = first * 2**k + second  # int64 holds it
-    size = np.abs(total)
-    upper, lower = size >> (k + 8), size & (2 ** (k + 8) - 1)
-    joined = (upper * 256.0).astype(_f) + (lower * 2.0**-k).astype(_f)
-    return np.where(total < 0, -1.0, 1.0) * np.ldexp(joined.astype(np.float64), e - k)
-
-
-def _with_specials(y: Array, has_positive: Array, has_negative: Array) -> Array:
-    y = np.where(np.abs(y) < SMALLEST, 0.0, y)
-    y = np.where(has_positive, np.inf, np.where(has_negative, -np.inf, y))
-    return np.where(has_positive & has_negative, np.nan, y)
-
-
-@_rule
-def reduce_sum(x: Array) -> Array:
-    """The sum over the last axis."""
-    k, e, first, second = _planes(x, -1)
-    y = _joined(first.sum(-1, keepdims=True), second.sum(-1, keepdims=True), k, e)
-    has = ((np.isnan(x) | (x == infinity)).any(-1, keepdims=True) for infinity in (np.inf, -np.inf))
-    return _with_specials(y, *has)[..., 0]
-
-
-@_rule
-def cumsum(x: Array) -> Array:
-    """The running sums along the last axis."""
-    k, e, first, second = _planes(x, -1)
-    y = _joined(first.cumsum(-1), second.cumsum(-1), k, e)
-    has = ((np.isnan(x) | (x == infinity)).cumsum(-1) > 0 for infinity in (np.inf, -np.inf))
-    return _with_specials(y, *has)
-
-
-# Order and conversions -----------------------------------------------------------------------------------------------
-
-
-def _greater(x: Array, y: Array) -> Array:
-    """Whether x > y, with -0 < +0."""
-    return (x > y) | ((x == y) & ~np.signbit(x) & np.signbit(y))
-
-
-@_rule
-def maximum(x: Array, y: Array) -> Array:
-    """The larger one, -0 < +0; NaN if one is NaN."""
-    return np.where(np.isnan(x) | np.isnan(y), np.nan, np.where(_greater(x, y), x, y))
-
-
-@_rule
-def minimum(x: Array, y: Array) -> Array:
-    """The smaller one, -0 < +0; NaN if one is NaN."""
-    return np.where(np.isnan(x) | np.isnan(y), np.nan, np.where(_greater(x, y), y, x))
-
-
-def to_integers(x: Array, dtype: Any) -> Array:
-    """Towards zero; saturated; 0 for NaN."""
-    limits = np.iinfo(dtype)
-    with np.errstate(all="ignore"):
-        whole = np.trunc(np.where(np.isnan(x), 0, x).astype(np.float64))
-        return np.where(whole >= limits.max, limits.max, np.where(whole <= limits.min, limits.min, whole)).astype(dtype)
