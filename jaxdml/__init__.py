@@ -8,6 +8,7 @@ from jaxdml import descs
 from jaxdml._arithmetic.kernel_library import kernels, use_kernels
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._compiled.operator import CompiledOperator, compile_operator
+from jaxdml._exact.function import exact
 from jaxdml._operators.convolution_integer import convolution_integer
 from jaxdml._operators.dequantize import dequantize
 from jaxdml._operators.dynamic_quantize_linear import dynamic_quantize_linear
@@ -23,7 +24,7 @@ from jaxdml._operators.quantized_linear_average_pooling import quantized_linear_
 from jaxdml._operators.quantized_linear_convolution import quantized_linear_convolution
 from jaxdml._operators.quantized_linear_matrix_multiply import quantized_linear_matrix_multiply
 from jaxdml.descs import *  # noqa: F403
-from jaxdml.errors import ArgumentTypeError, DescError, DxDispatchError, FeatureLevelError
+from jaxdml.errors import ArgumentTypeError, DescError, DxDispatchError, ExactError, FeatureLevelError
 
 __version__ = "0.1.0"
 
@@ -32,6 +33,7 @@ __all__ = [
     "CompiledOperator",
     "DescError",
     "DxDispatchError",
+    "ExactError",
     "FeatureLevelError",
     "PreparedFilter",
     "PreparedMatrix",
@@ -44,6 +46,7 @@ __all__ = [
     "element_wise_dequantize_linear",
     "element_wise_quantize_linear",
     "element_wise_quantized_linear_add",
+    "exact",
     "fake_quantize",
     "kernels",
     "matrix_multiply_integer",

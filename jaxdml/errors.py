@@ -92,6 +92,21 @@ class PtqError(ValueError):
     """A float function cannot be quantized as requested, or a quantized model is called with wrong arguments."""
 
 
+class ExactError(ValueError):
+    """`jaxdml.exact` has no rule for a function, or is told to use an unknown one.
+
+    Attributes:
+      problems: all problems that were found, one sentence each; the message lists them.
+    """
+
+    def __init__(self, message: str, problems: tuple[str, ...] = ()) -> None:
+        super().__init__(message, problems)  # unpickling calls the class with these arguments
+        self.problems = problems or (message,)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class MissingFileError(FileNotFoundError):
     """A file does not exist; `filename` is its path. Unlike OSError, the error keeps its attributes when pickled."""
 
@@ -127,7 +142,7 @@ def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except (DescError, DxDispatchError, ModelError, PtqError) as error:
+        except (DescError, DxDispatchError, ExactError, ModelError, PtqError) as error:
             if jax.config.jax_traceback_filtering == "off":
                 raise
             _show_only_user(error)

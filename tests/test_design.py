@@ -26,4 +26,4 @@ def test_the_picture_has_every_folder_of_the_package_and_no_other():
     folders = {
         path.name for path in (*PACKAGE.iterdir(), *(PACKAGE / "ptq").iterdir()) if (path / "__init__.py").exists()
     }
-    assert named - {"native"} == folders - {"examples"}
+    assert named - {"native"} == folders - {"examples", "reference"}

@@ -159,5 +159,39 @@ def poolings() -> Iterator[Case]:
     yield pool("one scale per channel", of(S8, 2, 32, 14, 14), *channels, *channels, window_size=3)
 
 
+FUNCTIONS = ("exp", "exp2", "expm1", "logistic", "tanh", "log", "log1p", "erf", "erfc", "sin", "cos", "sqrt", "rsqrt")
+
+
+def exact_floats() -> Iterator[Case]:
+    """The rules of floats, one by one, and layers that are made of them."""
+    x, half = of(FLOAT, M, N), of(HALF, M, N)
+    for name in [
+        "exp",
+        "exp2",
+        "expm1",
+        "logistic",
+        "tanh",
+        "log",
+        "log1p",
+        "erf",
+        "erfc",
+        "sin",
+        "cos",
+        "sqrt",
+        "rsqrt",
+    ]:
+        yield Case("exact", name, partial(exactly, getattr(jax.lax, name), x), is_quick=name in ("tanh", "erfc", "sin"))
+    for name in ["add", "mul", "div", "max", "pow"]:
+        yield Case("exact", name, partial(exactly, getattr(jax.lax, name), x, x))
+    yield Case("exact", "cumsum", partial(exactly, jnp.cumsum, x))
+    yield Case("exact", "float16", partial(exactly, jax.nn.silu, half))
+    yield Case("exact", "softmax", partial(exactly, jax.nn.softmax, x), is_quick=True)
+    yield Case("exact", "standardize", partial(exactly, jax.nn.standardize, x), is_quick=True)
+
+
+def exactly(function: Callable[..., Any], *arguments: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    return dml.exact(function), arguments
+
+
 def of_operators() -> list[Case]:
-    return [*elementwise(), *blocks(), *products(), *convolutions(), *poolings()]
+    return [*exact_floats(), *elementwise(), *blocks(), *products(), *convolutions(), *poolings()]

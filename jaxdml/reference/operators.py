@@ -13,6 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+__all__ = [
+    "convolution_integer",
+    "dequantize",
+    "dynamic_quantize_linear",
+    "element_wise_dequantize_linear",
+    "element_wise_quantize_linear",
+    "element_wise_quantized_linear_add",
+    "matrix_multiply_integer",
+    "matrix_multiply_integer_to_float",
+    "quantize",
+    "quantized_linear_average_pooling",
+    "quantized_linear_convolution",
+    "quantized_linear_matrix_multiply",
+]
+
 Array = np.ndarray
 LIMITS = {f"uint{bits}": (0, 2**bits - 1) for bits in (4, 8, 16)}
 LIMITS |= {f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (4, 8, 16)}

@@ -1,0 +1,1 @@
+"""Float functions whose every value has the same bits on every processor."""

@@ -1,0 +1,67 @@
+"""Sums, differences, products, quotients and square roots of float32: each rounds once.
+
+No operand is subnormal, and no result is.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic import rounding
+from jaxdml._arithmetic.rounding import SMALLEST_NORMAL, flushed
+from jaxdml._arithmetic.square_root import square_root
+
+Array = jax.Array
+UP, DOWN = np.float32(2.0**64), np.float32(2.0**-62)
+
+
+def added(x: Array, y: Array) -> Array:
+    """fl(x + y); +0 where it is zero or subnormal, for XLA drops the addition of a constant 0, which makes +0 of -0."""
+    return without_zero_signs(x + y)
+
+
+def subtracted(x: Array, y: Array) -> Array:
+    """fl(x - y); +0 where it is zero or subnormal."""
+    return without_zero_signs(x - y)
+
+
+def without_zero_signs(x: Array) -> Array:
+    """x, or +0 where it is zero or subnormal."""
+    return lax.select(lax.abs(x) < SMALLEST_NORMAL, lax.full_like(x, 0), x)
+
+
+def multiplied(x: Array, y: Array) -> Array:
+    """fl(x * y); a zero of its sign where the product, rounded to 24 bits, is below the smallest normal number.
+
+    Processors disagree on products that only rounding makes normal. Scaled by 2**64 the product is a normal number
+    where that matters, and says which it is.
+    """
+    product = x * y
+    return lax.select(lax.abs((x * UP) * y) < DOWN, product * np.float32(0), product)
+
+
+def one_minus_square(x: Array) -> Array:
+    """fl(fl(1 - x) * fl(1 + x)), of which JAX makes the derivative of tanh."""
+    return multiplied(subtracted(lax.full_like(x, 1), x), added(lax.full_like(x, 1), x))
+
+
+def divided(x: Array, y: Array) -> Array:
+    """fl(x / y), a zero of its sign where it is subnormal."""
+    return flushed(quotient(x, y))
+
+
+def quotient(x: Any, y: Array) -> Array:
+    """fl(x / y) where it is not subnormal; x may be a number."""
+    return rounding.quotient(lax.full_like(y, x) if np.ndim(x) == 0 and np.ndim(y) else x, y)
+
+
+def rooted(x: Array) -> Array:
+    """fl(sqrt(x)); NaN below 0, and the zero itself for a zero."""
+    return square_root(x)
+
+
+def inverse_root(x: Array) -> Array:
+    """fl(1 / fl(sqrt(x))); an infinity for a zero, of its sign."""
+    return quotient(np.float32(1), square_root(x))

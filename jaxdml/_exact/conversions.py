@@ -1,0 +1,54 @@
+"""Between float16, bfloat16, float32 and integers. Rules compute in float32; a narrower result is rounded once more."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic.rounding import flushed, limits_of, rounded_to
+from jaxdml._exact.pairs import bits, floats
+
+Array = jax.Array
+FLOATS = tuple(np.dtype(each) for each in (jnp.float16, jnp.bfloat16, jnp.float32))
+
+
+def is_float(dtype: Any) -> bool:
+    """Whether values of a type are floats, of whatever size."""
+    return bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+def widened(x: Array) -> Array:
+    """x in float32. bfloat16's subnormals, which are float32's, become zeros; other types stay."""
+    if not is_float(x.dtype) or x.dtype == jnp.float32:
+        return x
+    wide = lax.convert_element_type(x, jnp.float32)
+    return flushed(wide) if x.dtype == jnp.bfloat16 else wide
+
+
+def narrowed(x: Array, dtype: Any) -> Array:
+    """float32 x rounded to a type of floats.
+
+    For bfloat16 the bits are rounded as integers. Then the conversion changes no value, and XLA may leave it out.
+    """
+    if x.dtype != jnp.float32 or dtype != jnp.bfloat16:
+        return rounded_to(x, dtype) if x.dtype == jnp.float32 else x
+    half = ((bits(x) >> np.int32(16)) & np.int32(1)) + np.int32(0x7FFF)
+    rounded = floats((bits(x) + half) & np.int32(-(2**16)))
+    return lax.convert_element_type(lax.select(x != x, x, rounded), dtype)
+
+
+def converted(x: Array, dtype: Any) -> Array:
+    """x in another type. Floats become integers towards zero and saturate; NaN becomes 0."""
+    if is_float(dtype):
+        return narrowed(widened(x) if is_float(x.dtype) else lax.convert_element_type(x, jnp.float32), dtype)
+    x = widened(x)
+    if dtype == jnp.bool_:
+        return x != 0
+    limits = limits_of(dtype)
+    is_above, is_below = x >= np.float32(limits.max + 1), x <= np.float32(limits.min - 1)
+    inside = lax.select(is_above | is_below | (x != x), lax.full_like(x, 0), x)
+    result = lax.convert_element_type(inside, dtype)
+    result = lax.select(is_above, lax.full_like(result, limits.max), result)
+    return lax.select(is_below, lax.full_like(result, limits.min), result)

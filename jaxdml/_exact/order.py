@@ -1,0 +1,76 @@
+"""The larger and the smaller of floats, where -0 < +0 and NaN wins: by comparing integers, whose order is plain.
+
+A float's key is its bits as int32, with all but the sign inverted for negative floats. Keys are ordered like floats.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._exact.pairs import NAN, bits, floats, where
+
+Array = jax.Array
+LEAST, GREATEST = np.int32(-(2**31)), np.int32(2**31 - 1)
+KEY_OF_INFINITY = np.int32(0x7F800000)
+
+
+def turned(key: Array) -> Array:
+    """The key of bits, or the bits of a key."""
+    return key ^ ((key >> np.int32(31)) & GREATEST)
+
+
+def keys(x: Array, nan: np.int32) -> Array:
+    """The keys of floats, and one for all NaN."""
+    return lax.select(x != x, lax.full_like(bits(x), nan), turned(bits(x)))
+
+
+def larger(x: Array, y: Array) -> Array:
+    """The larger one; NaN if one is NaN."""
+    return where((x != x) | (y != y), NAN, floats(turned(lax.max(turned(bits(x)), turned(bits(y))))))
+
+
+def smaller(x: Array, y: Array) -> Array:
+    """The smaller one; NaN if one is NaN."""
+    return where((x != x) | (y != y), NAN, floats(turned(lax.min(turned(bits(x)), turned(bits(y))))))
+
+
+def clamped(low: Array, x: Array, high: Array) -> Array:
+    """The smaller one of high and the larger one of low and x."""
+    return smaller(larger(x, low), high)
+
+
+def largest(x: Array, reduce: Callable[[Array], Array]) -> Array:
+    """What `reduce`, a maximum of integers, finds among the keys of x; -inf where there is none."""
+    found = reduce(keys(x, GREATEST))
+    return floats(turned(lax.max(found, lax.full_like(found, ~KEY_OF_INFINITY))))
+
+
+def smallest(x: Array, reduce: Callable[[Array], Array]) -> Array:
+    """What `reduce`, a minimum of integers, finds among the keys of x; inf where there is none."""
+    found = reduce(keys(x, LEAST))
+    return floats(turned(lax.min(found, lax.full_like(found, KEY_OF_INFINITY))))
+
+
+def place(x: Array, reduce: Callable[[Array], Array], nan: np.int32) -> Array:
+    """The first index of the largest or smallest element; zeros are equal."""
+    return reduce(keys(where(x == 0, np.float32(0), x), nan))
+
+
+def top(x: Array, count: int, axis: int) -> tuple[Array, Array]:
+    """The largest elements, NaN first, and their indices; of equal ones the first."""
+    axis = axis % x.ndim
+    index = lax.broadcasted_iota(jnp.int32, x.shape, axis)
+    _, index, sorted_x = lax.sort((~keys(x, GREATEST), index, x), dimension=axis, is_stable=True, num_keys=1)
+    return (
+        lax.slice_in_dim(sorted_x, 0, count, axis=axis),
+        lax.slice_in_dim(index, 0, count, axis=axis),
+    )
+
+
+def stable(primitive: Any, params: dict[str, Any], *operands: Array) -> Any:
+    """A sort that leaves equal keys in order: zeros are equal, NaN comes last."""
+    return primitive.bind(*operands, **{**params, "is_stable": True})

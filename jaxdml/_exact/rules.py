@@ -1,0 +1,150 @@
+"""The table: which rule computes a primitive of JAX.
+
+A rule takes the primitive and its parameters, and returns a function of arrays. Neither its float32 operands nor its
+float32 results are subnormal.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic.rounding import flushed
+from jaxdml._arithmetic.sharding import broadcast_like
+from jaxdml._exact import arithmetic, error_function, exponentials, logarithms, order, powers, sums, trigonometry
+from jaxdml._exact.conversions import converted, is_float, narrowed, widened
+
+Array = jax.Array
+Params = Mapping[str, Any]
+Computed = Callable[..., Any]
+Rule = Callable[[Any, Params], Computed]
+
+
+def elementwise(function: Callable[..., Array]) -> Rule:
+    """The rule of a function of float32 arrays of one shape."""
+    compiled = jax.jit(function)
+
+    def compute(*operands: Array) -> Array:
+        wide = [widened(x) for x in operands]
+        like = max(wide, key=np.ndim)
+        return narrowed(compiled(*(broadcast_like(x, like) for x in wide)), operands[0].dtype)
+
+    return lambda primitive, params: compute
+
+
+def as_it_is(primitive: Any, params: Params) -> Computed:
+    """What moves values computes nothing."""
+    return functools.partial(primitive.bind, **primitive.get_bind_params(dict(params)))
+
+
+def in_float32(primitive: Any, params: Params) -> Computed:
+    """Operations without rounding: comparisons and roundings to integers."""
+
+    def compute(*operands: Array) -> Array:
+        result = primitive.bind(*map(widened, operands), **params)
+        return narrowed(result, operands[0].dtype) if is_float(result.dtype) else result
+
+    return compute
+
+
+def ordered(find: Callable[..., Array]) -> Rule:
+    """The rule of a reduction that compares: the primitive itself, on integers."""
+
+    def rule(primitive: Any, params: Params) -> Computed:
+        def compute(x: Array) -> Array:
+            found = find(widened(x), functools.partial(primitive.bind, **params))
+            return narrowed(found, x.dtype) if is_float(found.dtype) else found
+
+        return compute
+
+    return rule
+
+
+def summed(sum_of: Callable[[Array, Params], Array]) -> Rule:
+    """The rule of a sum."""
+
+    def rule(primitive: Any, params: Params) -> Computed:
+        return lambda x: narrowed(sum_of(widened(x), params), x.dtype)
+
+    return rule
+
+
+def _running(x: Array, params: Params) -> Array:
+    axis = params["axis"]
+    return sums.running(x, functools.partial(lax.cumsum, axis=axis, reverse=params["reverse"]), axis)
+
+
+def _top(primitive: Any, params: Params) -> Computed:
+    def compute(x: Array) -> list[Array]:
+        values, places = order.top(widened(x), params["k"], params.get("axis", -1))
+        return [narrowed(values, x.dtype), places]
+
+    return compute
+
+
+MOVES = (
+    "abs", "neg", "copy", "stop_gradient", "select_n", "is_finite", "reshape", "transpose", "broadcast_in_dim",
+    "squeeze", "expand_dims", "slice", "dynamic_slice", "dynamic_update_slice", "concatenate", "pad", "rev",
+    "gather", "scatter", "split", "iota", "optimization_barrier", "device_put", "sharding_constraint",
+    "reshard", "mesh_cast", "pvary", "pcast", "unstack", "stack", "jaxdml_kernel",  # the last is exact by itself
+)  # fmt: skip
+COMPARES = ["eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "round", "sign"]
+FUNCTIONS: Mapping[str, Callable[..., Array]] = {
+    "add": arithmetic.added,
+    "add_any": arithmetic.added,
+    "sub": arithmetic.subtracted,
+    "mul": arithmetic.multiplied,
+    "div": arithmetic.divided,
+    "square": lambda x: arithmetic.multiplied(x, x),
+    "one_minus_square": arithmetic.one_minus_square,
+    "sqrt": arithmetic.rooted,
+    "rsqrt": arithmetic.inverse_root,
+    "max": order.larger,
+    "min": order.smaller,
+    "clamp": order.clamped,
+    "exp": exponentials.exp,
+    "exp2": exponentials.exp2,
+    "expm1": exponentials.expm1,
+    "logistic": exponentials.logistic,
+    "tanh": exponentials.tanh,
+    "log": logarithms.log,
+    "log1p": logarithms.log1p,
+    "erf": error_function.erf,
+    "erfc": error_function.erfc,
+    "sin": trigonometry.sin,
+    "cos": trigonometry.cos,
+    "pow": powers.power,
+}
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(MOVES, as_it_is),
+    **dict.fromkeys(COMPARES, in_float32),
+    **{name: elementwise(function) for name, function in FUNCTIONS.items()},
+    "integer_pow": lambda primitive, params: elementwise(functools.partial(powers.integer_power, y=params["y"]))(
+        primitive, params
+    ),
+    "reduce_precision": in_float32,
+    "convert_element_type": lambda primitive, params: lambda x: converted(x, params["new_dtype"]),
+    "bitcast_convert_type": lambda primitive, params: lambda x: _flushed_bits(primitive.bind(x, **params)),
+    "reduce_sum": summed(lambda x, params: sums.total(x, params["axes"])),
+    "cumsum": summed(_running),
+    "reduce_window_sum": summed(sums.windowed),
+    **dict.fromkeys(("reduce_max", "cummax", "reduce_window_max"), ordered(order.largest)),
+    **dict.fromkeys(("reduce_min", "cummin", "reduce_window_min"), ordered(order.smallest)),
+    "argmax": ordered(functools.partial(order.place, nan=order.GREATEST)),
+    "argmin": ordered(functools.partial(order.place, nan=order.LEAST)),
+    "sort": lambda primitive, params: functools.partial(order.stable, primitive, dict(params)),
+    "top_k": _top,
+}
+
+
+def _flushed_bits(x: Array) -> Array:
+    return flushed(x) if x.dtype == jnp.float32 else x
+
+
+def flushed_product(primitive: Any, params: Params) -> Computed:
+    """XLA's float product or convolution; its bits are XLA's."""
+    return lambda *operands: _flushed_bits(primitive.bind(*operands, **params))

@@ -1,0 +1,132 @@
+"""Sums of floats as sums of integers: their order changes nothing.
+
+With n addends, k = min(22, 29 - floor(log2 n)), and 2**e above the largest magnitude, each addend becomes two integers:
+x * 2**(k - e), rounded, and what that leaves, times 2**k, rounded. int32 holds the sums of both. The addition of
+1.5 * 2**23 rounds a float to an integer and leaves it in the low bits.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._exact.arithmetic import added
+from jaxdml._exact.pairs import INFINITY, NAN, bits, power_of_two, where
+
+Array = jax.Array
+MAGIC, MAGIC_BITS = np.float32(1.5 * 2**23), 0x4B400000
+INFINITE = np.uint32(0x7F800000)
+LARGEST_COUNT = 2**26
+
+
+def digits(count: int) -> int:
+    """k, the binary digits of each of an addend's two integers."""
+    return min(22, 29 - (count.bit_length() - 1))
+
+
+def count_of(shape: Sequence[int], axes: Sequence[int]) -> int:
+    """How many addends a sum over axes has."""
+    return math.prod(shape[axis] for axis in axes)
+
+
+def integers_of(x: Array, k: int) -> tuple[Array, Array]:
+    """The bits of two floats that hold the two integers of x, |x| <= 2**k."""
+    first = x + MAGIC
+    rest = (x - (first - MAGIC)) * np.float32(2.0**k)
+    return bits(first), bits(rest + MAGIC)
+
+
+def without_magic(total: Array, count: int) -> Array:
+    """A sum of the bits of `count` floats, less what MAGIC added to it, modulo 2**32."""
+    return total - np.array(count * MAGIC_BITS % 2**32, np.uint32).view(np.int32)[()]
+
+
+def exponent_of(magnitude: Array, k: int) -> Array:
+    """e of the bits of the largest magnitude, at least k - 126."""
+    return lax.max(lax.shift_right_logical(magnitude, np.int32(23)) - np.int32(126), np.int32(k - 126))
+
+
+def joined(first: Array, second: Array, k: int, e: Array) -> Array:
+    """(first + second * 2**-k) * 2**(e - k), which rounds once; +0 where it is zero or subnormal."""
+    mask = np.int32(2**k - 1)
+    upper, lower = first + (second >> np.int32(k)), second & mask
+    is_negative = upper < 0
+    borrowed = -upper - lax.convert_element_type(lower != 0, jnp.int32)
+    upper, lower = lax.select(is_negative, borrowed, upper), lax.select(is_negative, -lower & mask, lower)
+    wide, narrow, rest = (
+        lax.convert_element_type(part, jnp.float32) for part in (upper >> np.int32(8), upper & np.int32(255), lower)
+    )
+    size = wide * np.float32(256) + (narrow + rest * np.float32(2.0**-k))  # these products are exact
+    result = where(size < power_of_two(lax.max(np.int32(k - 126) - e, np.int32(-126))), np.float32(0), size)
+    result = result * power_of_two(e - np.int32(k))
+    return lax.select(is_negative & (result > 0), -result, result)
+
+
+def total(x: Array, axes: Sequence[int]) -> Array:
+    """The sum over axes.
+
+    The largest magnitude says whether there is an infinity or NaN. In such a row all finite addends and -inf become
+    4 in the first plane, and inf becomes 2**k.
+    """
+    axes = tuple(axes)
+    count = count_of(x.shape, axes)
+    if count == 0:
+        return lax.full_like(jnp.sum(x, axes), 0)
+    k = digits(count)
+    as_unsigned = lax.bitcast_convert_type(x, jnp.uint32)
+    rotated = (as_unsigned << np.uint32(1)) | (as_unsigned >> np.uint32(31))  # the magnitude, then the sign
+    top = jnp.max(rotated, axes, keepdims=True)
+    magnitude = top >> np.uint32(1)
+    is_finite = magnitude < INFINITE
+    e = exponent_of(lax.bitcast_convert_type(magnitude, jnp.int32), k)
+    scale = where(is_finite, power_of_two(np.int32(k) - e), np.float32(2.0**-126))
+    lowest = where(is_finite, lax.full_like(scale, -(2.0**k)), np.float32(4))
+    near = jnp.minimum(jnp.maximum(x * scale, lowest), np.float32(2.0**k))
+    first, second = (jnp.sum(part, axes, keepdims=True, dtype=jnp.int32) for part in integers_of(near, k))
+    first, second = (without_magic(part, count) for part in (first, second))
+    result = joined(first, second, k, e)
+    has_positive, has_negative = first > np.int32(4 * count), (top & np.uint32(1)) == 1
+    special = where(has_positive, where(has_negative, NAN, lax.full_like(e, INFINITY, jnp.float32)), -INFINITY)
+    result = where(is_finite, result, where(magnitude > INFINITE, NAN, special))
+    return lax.squeeze(result, axes)
+
+
+def running(x: Array, add: Callable[[Array], Array], axis: int) -> Array:
+    """The running sums along an axis; `add` makes them of integers. The whole axis gives e."""
+    count = x.shape[axis]
+    if count == 0:
+        return x
+    k = digits(count)
+    is_finite = lax.abs(x) < INFINITY
+    finite = where(is_finite, x, np.float32(0))
+    e = exponent_of(jnp.max(bits(lax.abs(finite)), axis, keepdims=True), k)
+    first, second = integers_of(finite * power_of_two(np.int32(k) - e), k)
+    first, second = (add(without_magic(part, 1)) for part in (first, second))
+    has_positive, has_negative = (
+        add(lax.convert_element_type((x != x) | (x == infinity), jnp.int32)) > 0 for infinity in (INFINITY, -INFINITY)
+    )
+    result = joined(first, second, k, jnp.broadcast_to(e, x.shape))
+    result = where(has_positive, INFINITY, where(has_negative, -INFINITY, result))
+    return where(has_positive & has_negative, NAN, result)
+
+
+def windowed(x: Array, params: Any) -> Array:
+    """Sums of windows, one addition after another: along the first axis first, from the lowest index on."""
+    padding = [
+        (low, high, gap - 1) for (low, high), gap in zip(params["padding"], params["base_dilation"], strict=True)
+    ]
+    x = lax.pad(x, np.float32(0), padding)
+    windows = zip(params["window_dimensions"], params["window_strides"], params["window_dilation"], strict=True)
+    for axis, (size, stride, dilation) in enumerate(windows):
+        length = max(x.shape[axis] - (size - 1) * dilation, 0)
+        parts = [
+            lax.slice_in_dim(x, place * dilation, place * dilation + length, stride, axis) for place in range(size)
+        ]
+        x = parts[0]
+        for part in parts[1:]:
+            x = added(x, part)
+    return x

@@ -1,0 +1,79 @@
+"""Sums of floats, the larger and the smaller of two, and integers of floats, in NumPy."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxdml.reference.float_parts import SMALLEST, Array, _f, _rule
+
+
+def _planes(x: Array, axis: int) -> tuple[int, Array, Array, Array]:
+    """k, e and the two integers of each finite addend."""
+    k = min(22, 29 - (x.shape[axis].bit_length() - 1))
+    x = np.where(np.isfinite(x), x, _f(0))
+    e = np.maximum(np.frexp(np.abs(x).max(axis, keepdims=True))[1], k - 126)
+    e = np.where(np.abs(x).max(axis, keepdims=True) == 0, k - 126, e).astype(np.int32)
+    scaled = np.ldexp(x.astype(np.float64), k - e)
+    first = np.rint(scaled)
+    second = np.rint(np.ldexp(scaled - first, k))
+    return k, e, first.astype(np.int64), second.astype(np.int64)
+
+
+def _joined(first: Array, second: Array, k: int, e: Array) -> Array:
+    total = first * 2**k + second  # int64 holds it
+    size = np.abs(total)
+    upper, lower = size >> (k + 8), size & (2 ** (k + 8) - 1)
+    joined = (upper * 256.0).astype(_f) + (lower * 2.0**-k).astype(_f)
+    return np.where(total < 0, -1.0, 1.0) * np.ldexp(joined.astype(np.float64), e - k)
+
+
+def _with_specials(y: Array, has_positive: Array, has_negative: Array) -> Array:
+    y = np.where(np.abs(y) < SMALLEST, 0.0, y)
+    y = np.where(has_positive, np.inf, np.where(has_negative, -np.inf, y))
+    return np.where(has_positive & has_negative, np.nan, y)
+
+
+@_rule
+def reduce_sum(x: Array) -> Array:
+    """The sum over the last axis."""
+    k, e, first, second = _planes(x, -1)
+    y = _joined(first.sum(-1, keepdims=True), second.sum(-1, keepdims=True), k, e)
+    has = ((np.isnan(x) | (x == infinity)).any(-1, keepdims=True) for infinity in (np.inf, -np.inf))
+    return _with_specials(y, *has)[..., 0]
+
+
+@_rule
+def cumsum(x: Array) -> Array:
+    """The running sums along the last axis."""
+    k, e, first, second = _planes(x, -1)
+    y = _joined(first.cumsum(-1), second.cumsum(-1), k, e)
+    has = ((np.isnan(x) | (x == infinity)).cumsum(-1) > 0 for infinity in (np.inf, -np.inf))
+    return _with_specials(y, *has)
+
+
+# Order and conversions -----------------------------------------------------------------------------------------------
+
+
+def _greater(x: Array, y: Array) -> Array:
+    """Whether x > y, with -0 < +0."""
+    return (x > y) | ((x == y) & ~np.signbit(x) & np.signbit(y))
+
+
+@_rule
+def maximum(x: Array, y: Array) -> Array:
+    """The larger one, -0 < +0; NaN if one is NaN."""
+    return np.where(np.isnan(x) | np.isnan(y), np.nan, np.where(_greater(x, y), x, y))
+
+
+@_rule
+def minimum(x: Array, y: Array) -> Array:
+    """The smaller one, -0 < +0; NaN if one is NaN."""
+    return np.where(np.isnan(x) | np.isnan(y), np.nan, np.where(_greater(x, y), y, x))
+
+
+def to_integers(x: Array, dtype: Any) -> Array:
+    """Towards zero; saturated; 0 for NaN."""
+    limits = np.iinfo(dtype)
+    with np.errstate(all="ignore"):
+        whole = np.trunc(np.where(np.isnan(x), 0, x).astype(np.float64))
+        return np.where(whole >= limits.max, limits.max, np.where(whole <= limits.min, limits.min, whole)).astype(dtype)

@@ -1,0 +1,372 @@
+"""The rules of `jaxdml.exact` in NumPy, from the formulas in docs/exact.md.
+
+Functions take and return float32 arrays. Subnormals are zeros of their sign.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from jaxdml.reference.float_parts import (
+    LARGEST,
+    SMALLEST,
+    Array,
+    _f,
+    _ldexp,
+    _polynomial,
+    _product,
+    _rule,
+    _sum,
+    _upper,
+    flushed,
+)  # fmt: skip
+from jaxdml.reference.float_sums import cumsum, maximum, minimum, reduce_sum, to_integers
+
+__all__ = [
+    "add", "cos", "cumsum", "div", "erf", "erfc", "exp", "exp2", "expm1", "flushed", "log", "log1p", "logistic",
+    "maximum", "minimum", "mul", "power", "reduce_sum", "rsqrt", "sin", "sqrt", "sub", "tanh", "to_integers",
+]  # fmt: skip
+
+EXP = (0.0013950539287179708, 0.008368918672204018, 0.04166620597243309, 0.166665181517601, 0.5)
+TANH = (-0.006179809104651213, 0.021007457748055458, -0.053837429732084274, 0.1333245187997818, -0.3333331346511841)
+LOG = (
+    0.0674661248922348, -0.11675660312175751, 0.11888179928064346, -0.1240558922290802, 0.14219549298286438,
+    -0.1666799634695053, 0.2000211924314499, -0.25000008940696716, 0.3333331346511841,
+)  # fmt: skip
+ERF = (0.004777869209647179, -0.02678193897008896, 0.11283136904239655, -0.3761261999607086, 0.12837916612625122)
+G = (
+    -38.99070739746094, 26.01943016052246, 8.420798301696777, -9.22256851196289, -4.677236557006836, 2.862753391265869,
+    4.560981750488281, 2.957573890686035,
+)  # fmt: skip
+ATANH = (0.11709487438201904, 0.1427355855703354, 0.20000076293945312)
+SIN = (2.71831163445313e-06, -0.0001983933470910415, 0.008333329111337662, -0.1666666716337204)
+COS = (2.443845005473122e-05, -0.001388736767694354, 0.04166664555668831)
+TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163AB  # 224 bits behind the point
+
+
+# Arithmetic ----------------------------------------------------------------------------------------------------------
+
+
+@_rule
+def add(x: Array, y: Array) -> Array:
+    """fl(x + y); zeros and subnormals are +0."""
+    return np.where(np.abs(x + y) < SMALLEST, _f(0), x + y)
+
+
+@_rule
+def sub(x: Array, y: Array) -> Array:
+    """fl(x - y); zeros and subnormals are +0."""
+    return np.where(np.abs(x - y) < SMALLEST, _f(0), x - y)
+
+
+@_rule
+def mul(x: Array, y: Array) -> Array:
+    """fl(x * y), subnormal if the product rounded to 24 bits, whatever its exponent, is below 2**-126."""
+    fraction, exponent = np.frexp(x.astype(np.float64) * y)
+    rounded = np.ldexp(fraction.astype(_f).astype(np.float64), exponent)
+    return np.where(np.abs(rounded) < SMALLEST, np.copysign(0.0, rounded), rounded)
+
+
+@_rule
+def div(x: Array, y: Array) -> Array:
+    """fl(x / y)."""
+    return x / y
+
+
+@_rule
+def sqrt(x: Array) -> Array:
+    """fl(sqrt(x))."""
+    return np.sqrt(x)
+
+
+@_rule
+def rsqrt(x: Array) -> Array:
+    """fl(1 / fl(sqrt(x)))."""
+    return _f(1) / np.sqrt(x)
+
+
+# Exponentials --------------------------------------------------------------------------------------------------------
+
+
+def _reduced(x: Array, near: Array | None = None) -> tuple[Array, tuple[Array, Array]]:
+    n = np.rint((x if near is None else near) * _f(1.44269504))
+    upper = x - n * _f(0.693145751953125)
+    lower = n * _f(1.4286197256296873e-06)
+    r = upper - lower
+    return n, (r, (upper - r) - lower)
+
+
+def _grown(r: tuple[Array, Array]) -> tuple[Array, Array]:
+    return _sum(r[0], _polynomial(EXP, r[0]) * (r[0] * r[0]) + r[1])
+
+
+def _one_more(p: tuple[Array, Array]) -> tuple[Array, Array]:
+    total, rest = _sum(_f(1), p[0])
+    return total, rest + p[1]
+
+
+def _in_range(y: Array, x: Array, lowest: Any, highest: Any) -> Array:
+    y = np.where(x < lowest, _f(0), np.where(x > highest, _f(np.inf), y))
+    return np.where(np.isnan(x), _f(np.nan), y)
+
+
+def _whole(x: Array) -> Array:
+    """x, or 0 for NaN."""
+    return np.where(np.isnan(x), _f(0), x)
+
+
+@_rule
+def exp(x: Array) -> Array:
+    """e**x."""
+    lowest, highest = _f(-87.33654), _f(88.72283)
+    n, r = _reduced(np.clip(_whole(x), lowest, highest))
+    upper, lower = _one_more(_grown(r))
+    return _in_range(_ldexp(upper + lower, n), x, lowest, highest)
+
+
+def _times_ln2(x: Array) -> tuple[Array, Array]:
+    upper = _upper(x)
+    return _sum(upper * _f(0.693115234375), upper * _f(3.1946183e-05) + (x - upper) * _f(0.6931472))
+
+
+@_rule
+def exp2(x: Array) -> Array:
+    """2**x."""
+    lowest, highest = _f(-126), _f(127.99999)
+    near = np.clip(_whole(x), lowest, highest)
+    n = np.rint(near)
+    upper, lower = _one_more(_grown(_times_ln2(near - n)))
+    return _in_range(_ldexp(upper + lower, n), x, lowest, highest)
+
+
+@_rule
+def expm1(x: Array) -> Array:
+    """e**x - 1."""
+    n, r = _reduced(np.clip(_whole(x), _f(-18), _f(88.72283)))
+    p = _grown(r)
+    total, rest = _sum(_f(1) - np.ldexp(_f(1), -np.minimum(n, 126).astype(int)), p[0])
+    y = _ldexp(total + (rest + p[1]), n)
+    y = np.where(x > _f(88.72283), _f(np.inf), np.copysign(y, x))
+    return np.where(np.isnan(x), _f(np.nan), y)
+
+
+@_rule
+def logistic(x: Array) -> Array:
+    """1 / (1 + e**-x)."""
+    n, r = _reduced(np.clip(-np.abs(_whole(x)), _f(-87.33654), _f(0)))
+    e = _one_more(_grown(r))
+    m = np.maximum(n, -60)
+    denominator, rest = _sum(_f(1), _ldexp(e[0], m))
+    rest = rest + _ldexp(e[1], m)
+    near = np.where(x < 0, e[0], _f(1)) / denominator
+    error = np.where(x < 0, e[1], _f(0)) - near * rest
+    y = near + error * (_f(1) / denominator)
+    y = np.where(x < 0, _ldexp(y, n), y)
+    return np.where(np.isnan(x), x, np.where(x < _f(-87.33654), _f(0), y))
+
+
+@_rule
+def tanh(x: Array) -> Array:
+    """The hyperbolic tangent."""
+    size = np.minimum(np.abs(_whole(x)), _f(9.5))
+    small = np.minimum(size, _f(0.5625))
+    square = small * small
+    near = size + _polynomial(TANH, square) * square * small
+    n, r = _reduced(size + size)
+    e = _one_more(_grown(r))
+    denominator, rest = _sum(_ldexp(e[0], n), _f(1))
+    t = _f(2) / denominator
+    total, lost = _sum(_f(1), -t)
+    far = total + (lost + (t * (t * _f(0.5))) * (rest + _ldexp(e[1], n)))
+    return np.where(np.isnan(x), x, np.copysign(np.where(size < _f(0.5625), near, far), x))
+
+
+# Logarithms ----------------------------------------------------------------------------------------------------------
+
+
+def _split(x: Array) -> tuple[Array, Array]:
+    m, n = np.frexp(x)  # m from 1/2 to 1
+    is_low = m < np.array(0x3F3504F3, np.int32).view(_f)
+    return (n - is_low).astype(_f), np.where(is_low, m + m, m) - _f(1)
+
+
+def _logarithm(n: Array, f: Array, more: Any) -> Array:
+    square = f * f
+    lower = ((_polynomial(LOG, f) * f) * square + n * _f(1.4286197256296873e-06)) + more
+    return (f + (lower - square * _f(0.5))) + n * _f(0.693145751953125)
+
+
+@_rule
+def log(x: Array) -> Array:
+    """The natural logarithm."""
+    y = _logarithm(*_split(np.where((x > 0) & (x <= LARGEST), x, _f(1))), _f(0))
+    return np.where(x > 0, np.where(x > LARGEST, x, y), np.where(x == 0, -np.inf, np.nan))
+
+
+@_rule
+def log1p(x: Array) -> Array:
+    """log(1 + x)."""
+    near = np.where((x > -1) & (x <= LARGEST), x, _f(0))
+    total, rest = _sum(_f(1), near)
+    n, f = _split(total)
+    y = _logarithm(n, np.where(n == 0, near, f), np.where(n == 0, _f(0), rest / total))
+    y = np.copysign(y, x)
+    return np.where(x > -1, np.where(x > LARGEST, x, y), np.where(x == -1, -np.inf, np.nan))
+
+
+# Error function ------------------------------------------------------------------------------------------------------
+
+NEAR, LAST = _f(0.46875), _f(9.194549)
+
+
+def _far(size: Array) -> tuple[Array, tuple[Array, Array]]:
+    upper = _upper(size)
+    square, more = upper * upper, (size - upper) * (size + upper)
+    n, r = _reduced(-square, -(square + more))
+    e = _one_more(_grown(_sum(r[0], r[1] - more)))
+    divisor, lost = _sum(size, _f(2))
+    u = _f(1) / divisor
+    product, rest = _product(u, divisor)
+    v, v_lost = _sum(u, _f(-0.1875))
+    error = (((_f(1) - product) - rest) - u * lost) + v_lost * divisor
+    v_upper = _upper(v)
+    line, line_rest = _sum(_f(0.16248997), v_upper * _f(1.283203125))
+    curve = (_polynomial(G, v) * v + _f(4.2857823e-06)) * v + (v - v_upper) * _f(1.283203125)
+    g = _sum(line, curve)
+    g = g[0], (g[1] + (line_rest + _f(-4.6460698e-09))) + (g[0] * (_f(1) + u * _f(2.4))) * error
+    product, rest = _product(e[0], g[0])
+    return n, (product, rest + (e[0] * g[1] + e[1] * g[0]))
+
+
+def _below(base: Any, n: Array, pair: tuple[Array, Array]) -> Array:
+    m = np.maximum(n, -60)
+    total, rest = _sum(base, -_ldexp(pair[0], m))
+    return total + (rest - _ldexp(pair[1], m))
+
+
+def _sizes(x: Array) -> tuple[Array, Array]:
+    size = np.where(np.isnan(x), _f(1), np.abs(x))
+    return np.minimum(size, NEAR), np.clip(size, NEAR, LAST)
+
+
+@_rule
+def erf(x: Array) -> Array:
+    """The error function."""
+    small, large = _sizes(x)
+    factor = np.where(small < _f(2.0**-64), _f(2.0**64), _f(1))
+    near = small * factor
+    near = (near + _polynomial(ERF, small * small) * near) / factor
+    y = np.where(np.abs(x) < NEAR, near, _below(_f(1), *_far(large)))
+    return np.where(np.isnan(x), x, np.copysign(y, x))
+
+
+@_rule
+def erfc(x: Array) -> Array:
+    """1 - erf(x)."""
+    small, large = _sizes(x)
+    small = np.copysign(small, x)
+    total, rest = _sum(_f(1), -small)
+    near = total + (rest - _polynomial(ERF, small * small) * small)
+    n, pair = _far(large)
+    positive = np.where(x > LAST, _f(0), _ldexp(pair[0] + pair[1], n))
+    y = np.where(np.abs(x) < NEAR, near, np.where(x < 0, _below(_f(2), n, pair), positive))
+    return np.where(np.isnan(x), x, y)
+
+
+# Sine and cosine -----------------------------------------------------------------------------------------------------
+
+
+def _quadrants(size: Array) -> tuple[Array, Array, Array, Array]:
+    """q modulo 4, t's sign, and r as a pair, of |x| = (q + t) * pi / 2."""
+    place = np.clip((size.view(np.int32) >> 23) - 120, 0, 134)
+    bits = [((TWO_OVER_PI << 224) >> (2 * 224 + 32 - 96 - i)) % 2**96 for i in range(135)]  # 32 zeros come first
+    high, middle, low = (np.array([(b >> s) % 2**32 for b in bits], np.uint64)[place] for s in (64, 32, 0))
+    mantissa = ((size.view(np.int32) & (2**23 - 1)) | 2**23).astype(np.uint64)
+    word, half = np.uint64(32), np.uint64(2**32 - 1)
+    second = mantissa * middle + ((mantissa * low) >> word)
+    product = ((mantissa * high + (second >> word)) << word) | (second & half)  # modulo 2**64
+    q = (product + np.uint64(2**61)) >> np.uint64(62)
+    t = (product << np.uint64(2)).view(np.int64)
+    rest, zeros = np.abs(t).view(np.uint64), np.zeros(t.shape, int)
+    for step in (16, 8, 4, 2, 1):
+        has = rest < np.uint64(2 ** (64 - step))
+        rest, zeros = np.where(has, rest << np.uint64(step), rest), zeros + has * step
+    parts = [(rest >> np.uint64(52 - 12 * i)) & np.uint64(4095) for i in range(3)]
+    a, b, c = (_ldexp(part.astype(_f), np.full(t.shape, -12 * (i + 1))) for i, part in enumerate(parts))
+    p, s, last = _f(3216 * 2.0**-11), _f(4058 * 2.0**-23), _f(7.54979e-08)
+    r = _sum(a * p, (a * s + b * p) + ((c * p + b * s) + a * last))
+    return q.astype(int), t < 0, _ldexp(r[0], -zeros), _ldexp(r[1], -zeros)
+
+
+def _kernels(x: Array) -> tuple[Array, Array, Array, Array]:
+    size = np.where(np.abs(x) <= LARGEST, np.abs(x), _f(1))
+    is_small = size < _f(0.7853981)
+    q, is_negative, r, rest = _quadrants(size)
+    q, is_negative = np.where(is_small, 0, q), is_negative & ~is_small
+    r, rest = np.where(is_small, size, r), np.where(is_small, _f(0), rest)
+    square = r * r
+    sine = r + (_polynomial(SIN, square) * square * r + rest)
+    total, lost = _sum(_f(1), -square * _f(0.5))
+    cosine = total + ((lost + _polynomial(COS, square) * square * square) - r * rest)
+    return sine, cosine, q, is_negative
+
+
+@_rule
+def sin(x: Array) -> Array:
+    """The sine."""
+    sine, cosine, q, is_negative = _kernels(x)
+    y = np.choose(q, [np.where(is_negative, -sine, sine), cosine, np.where(is_negative, sine, -sine), -cosine])
+    return np.where(np.abs(x) <= LARGEST, np.where(np.signbit(x), -y, y), np.nan)
+
+
+@_rule
+def cos(x: Array) -> Array:
+    """The cosine."""
+    sine, cosine, q, is_negative = _kernels(x)
+    sine = np.where(is_negative, -sine, sine)
+    return np.where(np.abs(x) <= LARGEST, np.choose(q, [cosine, -sine, -cosine, sine]), np.nan)
+
+
+# Powers --------------------------------------------------------------------------------------------------------------
+
+
+def _log2(x: Array) -> tuple[Array, Array]:
+    n, f = _split(x)
+    divisor, lost = _sum(_f(2), f)
+    s = f / divisor
+    product, rest = _product(s, divisor)
+    s_rest = (((f - product) - rest) - s * lost) / divisor
+    square, square_rest = _product(s, s)
+    square_rest = square_rest + (s + s) * s_rest
+    third, third_rest = _product(square, _f(0.33333334))
+    third_rest = third_rest + (square * _f(-9.934108e-09) + square_rest * _f(0.33333334))
+    third_rest = third_rest + square * square * _polynomial(ATANH, square)
+    more, more_rest = _product(s, third)
+    more_rest = more_rest + (s * third_rest + s_rest * third)
+    total, total_rest = _sum(s, more)
+    total_rest = total_rest + (s_rest + more_rest)
+    product, rest = _product(total, _f(2.88539))
+    rest = rest + (total * _f(3.851926e-08) + total_rest * _f(2.88539))
+    total, lost = _sum(n, product)
+    return _sum(total, lost + rest)
+
+
+@_rule
+def power(x: Array, y: Array) -> Array:
+    """x**y."""
+    size = np.where((np.abs(x) > 0) & (np.abs(x) <= LARGEST), np.abs(x), _f(1))
+    exponent = np.where(np.abs(y) < _f(2.0**-33), _f(0), np.clip(_whole(y), _f(-(2.0**34)), _f(2.0**34)))
+    upper, lower = _log2(size)
+    product, rest = _product(exponent, upper)
+    product, lost = _sum(product, rest + exponent * lower)
+    is_far = np.abs(product) > 200
+    near, lost = np.where(is_far, _f(0), product), np.where(is_far, _f(0), lost)
+    n = np.rint(near)
+    r = _times_ln2(near - n)
+    value = np.add(*_one_more(_grown(_sum(r[0], r[1] + lost * _f(0.6931472)))))
+    result = np.where(is_far, np.where(product > 0, np.inf, 0.0), _ldexp(value, n))  # overflows by itself
+    result = np.where(np.ldexp(value.astype(np.float64), n.astype(int)) < SMALLEST, 0, result)
+    result = np.where(is_far, np.where(product > 0, np.inf, 0.0), result)
+    special = np.power(x.astype(np.float64), y.astype(np.float64))  # C's results for zeros, infinities and NaN
+    is_special = (x == 0) | (np.abs(x) > LARGEST) | np.isnan(x) | np.isnan(y) | np.isnan(special) | (y == 0) | (x == 1)
+    return np.where(is_special, special, np.where(special < 0, -result, np.where(np.signbit(special), -result, result)))

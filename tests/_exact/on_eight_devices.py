@@ -1,0 +1,35 @@
+"""Run by test_modes.py in a process of its own, with eight CPU devices: rows or batches are spread over devices."""
+
+import sys
+
+import jax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxdml as dml
+from _exact.battery import EXPECTED, X, Y, assert_all_same, everything
+
+SUMS = ("sum", "mean", "softmax", "layer_norm", "largest")
+names = SUMS if sys.argv[1] == "sums" else tuple(EXPECTED)
+expected = {name: EXPECTED[name] for name in names}
+
+
+def some(x, y):
+    results = everything(x, y)
+    return {name: results[name] for name in names}
+
+
+def check(word, function, mesh, spec):
+    x, y = (jax.device_put(z, NamedSharding(mesh, spec)) for z in (X, Y))
+    got = jax.jit(function)(x, y)
+    assert len(got["softmax"].sharding.device_set) == 8
+    assert_all_same(got, expected)
+    print("ok", word)
+
+
+mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+f = dml.exact(some)
+check("rows over four devices, batches over two", f, mesh, P("x", None, "y"))
+check("rows over eight devices", f, mesh, P(None, None, ("x", "y")))
+inside = jax.shard_map(f, mesh=mesh, in_specs=P(("x", "y")), out_specs=P(("x", "y")))
+check("shard_map over batches", inside, mesh, P(("x", "y")))

@@ -1,0 +1,274 @@
+"""`jaxdml.exact`: what it takes, what it refuses, and what it does below JAX's transformations."""
+
+import inspect
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxdml as dml
+from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
+from jaxdml._exact.fast_math import fast_math_flag
+from jaxdml.reference import floats
+
+X = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
+
+
+def silu(x):
+    return floats.mul(x, floats.logistic(x))
+
+
+def test_signature_and_pytrees():
+    def f(tree, *, scale=2.0):
+        """Its text."""
+        return {"y": jax.nn.silu(tree["x"]) * scale, "n": tree["n"] + 1}
+
+    g = dml.exact(f)
+    assert (g.__name__, g.__doc__) == ("f", "Its text.")
+    assert inspect.signature(g) == inspect.signature(f)
+    got = g({"x": X, "n": 3}, scale=0.7)
+    assert_same_bits(got["y"], floats.mul(silu(X), np.float32(0.7)))
+    assert got["n"] == 4
+
+
+def doubled(x):
+    return floats.mul(floats.exp(x), np.float32(0.3))
+
+
+def with_jvp(f, x):
+    g = jax.custom_jvp(f)
+    g.defjvp(lambda primals, tangents: (f(*primals), tangents[0]))
+    return g(x)
+
+
+def with_vjp(f, x):
+    g = jax.custom_vjp(f)
+    g.defvjp(lambda x: (f(x), None), lambda _, cotangent: (cotangent,))
+    return g(x)
+
+
+LOOPS = {
+    "scan": lambda f, x: lax.scan(lambda c, v: (f(c), None), x, None, length=3)[0],
+    "fori_loop": lambda f, x: lax.fori_loop(0, 3, lambda i, c: f(c), x),
+    "while": lambda f, x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, f(c[1])), (0, x))[1],
+    "cond": lambda f, x: lax.cond(x[0, 0] < 9, lambda x: f(f(f(x))), f, x),
+    "switch": lambda f, x: lax.switch(2, [f, f, lambda x: f(f(f(x)))], x),
+    "jit": lambda f, x: jax.jit(f)(jax.jit(f)(f(x))),
+    "checkpoint": lambda f, x: jax.checkpoint(lambda x: f(f(f(x))))(x),
+    "map": lambda f, x: lax.map(lambda row: f(f(f(row))), x),
+    "custom_jvp": lambda f, x: with_jvp(lambda x: f(f(f(x))), x),
+    "custom_vjp": lambda f, x: with_vjp(lambda x: f(f(f(x))), x),
+    "platforms": lambda f, x: lax.platform_dependent(x, cpu=lambda x: f(f(f(x))), default=f),
+    "vmap": lambda f, x: jax.vmap(lambda row: f(f(f(row))))(x),
+    "inside": lambda f, x: dml.exact(lambda x: f(f(x)))(f(x)),
+}
+
+
+@pytest.mark.oldest
+@pytest.mark.parametrize("name", rest_rarely(LOOPS, 5))
+def test_calls_and_loops_inside(name):
+    x = -np.abs(X)
+    got = jax.jit(dml.exact(lambda x: LOOPS[name](lambda x: jnp.exp(x) * np.float32(0.3), x)))(x)
+    assert_same_bits(got, doubled(doubled(doubled(x))))
+
+
+def test_a_loop_below_vmap():
+    x = -np.abs(X)
+    f = dml.exact(lambda x: lax.fori_loop(0, 3, lambda i, c: jnp.exp(c) * np.float32(0.3), x))
+    assert_same_bits(jax.vmap(f)(x), doubled(doubled(doubled(x))))
+
+
+def test_gradients_are_xlas_and_exact_gradients_are_exact():
+    def f(x):
+        return (jnp.tanh(x) * x).sum()
+
+    assert_same_bits(jax.grad(dml.exact(f))(X), jax.grad(f)(X))
+    t, one = floats.tanh(X), np.float32(1)
+    slope = floats.mul(floats.sub(one, t), floats.add(one, t))
+    got = jax.jit(dml.exact(jax.grad(f)))(X)
+    assert_same_bits(got, floats.add(t, floats.mul(X, slope)))
+    with jax.disable_jit():
+        assert_same_bits(dml.exact(jax.grad(f))(X), got)
+    value, _ = jax.value_and_grad(dml.exact(f))(X)
+    assert_same_bits(value, dml.exact(f)(X))
+
+
+def test_half_precision_rounds_once_after_each_function():
+    for dtype in (jnp.float16, jnp.bfloat16):
+        x = jnp.asarray(X, dtype)
+        got = jax.jit(dml.exact(lambda x: jnp.exp(x) * x))(x)
+        e = np.asarray(floats.exp(np.asarray(x, np.float32))).astype(dtype)
+        assert_same_bits(got, floats.mul(e.astype(np.float32), np.asarray(x, np.float32)).astype(dtype))
+
+
+def test_conversions():
+    every = np.arange(2**16).astype(np.uint16)
+    for dtype in (np.float16, jnp.bfloat16):
+        half = every.view(dtype)
+        wide = half.astype(np.float32)
+        assert_same_bits(jax.jit(dml.exact(lambda x: x.astype(jnp.float32)))(half), floats.flushed(wide))
+    bits = np.random.default_rng(0).integers(0, 2**32, 2**16, np.uint32)
+    x = floats.flushed(bits.view(np.float32))
+    x[:4] = 65519.996, 65520, 1.0 + 2.0**-8, 1.0 + 3 * 2.0**-8  # ties
+    with np.errstate(all="ignore"):
+        for dtype in (np.float16, jnp.bfloat16):
+            got = jax.jit(dml.exact(lambda x, dtype=dtype: x.astype(dtype).astype(jnp.float32)))(x)
+            assert_same_bits(got, floats.flushed(x.astype(dtype).astype(np.float32)))
+    x = np.concatenate([x, np.float32([2**31, -(2**31), 2**31 - 128, 127.9, -128.9, 128, 255.9, -0.9, np.nan, np.inf])])
+    for dtype in (np.int32, np.int8, np.uint8, np.int16, np.uint32):
+        got = jax.jit(dml.exact(lambda x, dtype=dtype: x.astype(dtype)))(x)
+        assert_same_bits(got, floats.to_integers(x, dtype), dtype)
+    assert_same_bits(dml.exact(lambda x: x.astype(bool))(np.float32([0, -0.0, 1e-45, 2])), np.array([0, 0, 0, 1], bool))
+
+
+def test_subnormals_are_zeros_wherever_they_come_from():
+    tiny = np.float32(1e-45)
+    bits = np.int32(1)
+
+    def f(x, constant, bits):
+        made = lax.bitcast_convert_type(bits, jnp.float32)
+        return (
+            x * np.float32(2.0**100),
+            constant + tiny,
+            made > 0,
+            jnp.where(True, tiny, x),
+            lax.reduce_precision(x, 8, 23),
+        )
+
+    with jax.disable_jit():
+        results = [dml.exact(f)(tiny, tiny, bits)]
+    results += [jax.jit(dml.exact(f))(tiny, tiny, bits), jax.jit(lambda: dml.exact(f)(tiny, tiny, bits))()]
+    for got in results:
+        assert [float(x) for x in got] == [0] * 5
+
+
+def test_zeros_of_sums_are_positive():
+    """XLA drops the addition of a constant zero, which IEEE 754 does not allow for -0."""
+    got = jax.jit(dml.exact(lambda x: (x + np.float32(0), x - np.float32(0), x + x)))(np.float32(-0.0))
+    assert [np.signbit(x) for x in map(np.asarray, got)] == [False] * 3
+
+
+def test_products_at_the_edge_of_subnormal():
+    """Only rounding to fewer bits makes this product normal: a zero, whoever computes it."""
+    x, y = np.float32(1 - 2.0**-24), np.float32(2.0**-126)
+    for f in (jax.jit(dml.exact(lax.mul)), lambda x, y: jax.jit(lambda: dml.exact(lax.mul)(x, y))()):
+        assert_same_bits(f(x, y), np.float32(0))
+        assert_same_bits(f(np.float32(1), y), y)
+        assert_same_bits(f(np.float32(-(1 + 2.0**-23)), y), -np.nextafter(y, np.float32(1)))
+
+
+def test_jaxdmls_own_operators_are_exact_already():
+    def f(x):
+        q = dml.element_wise_quantize_linear(x, 0.1, np.uint8(120))
+        return dml.element_wise_dequantize_linear(q, 0.1, np.uint8(120)), dml.fake_quantize(x, 0.1, 3)
+
+    for got, right in zip(jax.jit(dml.exact(f))(X), f(X), strict=True):
+        assert_same_bits(got, right)
+
+
+# What is refused -----------------------------------------------------------------------------------------------------
+
+
+def refused(f, *arguments, **options):
+    with pytest.raises(dml.ExactError) as caught:
+        dml.exact(f, **options)(*arguments)
+    assert pickle.loads(pickle.dumps(caught.value)).problems == caught.value.problems
+    return str(caught.value)
+
+
+def test_a_primitive_without_a_rule_is_named_with_its_place_and_a_remedy():
+    def f(x):
+        with jax.named_scope("head"):
+            return lax.cond(x[0, 0] > 0, lambda x: lax.erf_inv(x), lambda x: x + lax.cbrt(x), x)
+
+    text = refused(f, X)
+    first, second = sorted(text.splitlines())
+    assert first.startswith("exact: no rule for cbrt of float32 in head")
+    assert "test_function.py:" in first
+    assert first.endswith("write jnp.sign(x) * jnp.abs(x) ** (1 / 3)")
+    assert "no rule for erf_inv of float32" in second
+
+
+def test_float_products_are_refused_or_left_to_xla():
+    def f(x, w):
+        return x @ w
+
+    assert "no rule for the float products of dot_general" in refused(f, X, X.T)
+    left = dml.exact(f, products="xla")(X, X.T)
+    assert np.abs(left - X @ X.T).max() < 1e-5
+    small = np.full((1, 1), 1e-20, np.float32)
+    for g in (
+        jax.jit(dml.exact(f, products="xla")),
+        lambda x, w: jax.jit(lambda: dml.exact(f, products="xla")(x, w))(),
+    ):
+        assert_same_bits(g(small, small), np.zeros((1, 1), np.float32))
+    integers = np.ones((2, 3), np.int8)
+    assert_same_bits(
+        dml.exact(lambda x: lax.dot(x, x.T, preferred_element_type=jnp.int32))(integers), np.full((2, 2), 3, np.int32)
+    )
+
+
+def test_float64_is_refused():
+    with jax.enable_x64(True):
+        text = refused(lambda x: x.astype(jnp.float64) + 1, X)
+    assert "convert_element_type of float64" in text
+    assert "convert it to float32" in text
+
+
+def test_float8_is_refused():
+    assert "use float32, bfloat16 or float16" in refused(lambda x: x.astype(jnp.float8_e5m2), X)
+
+
+def test_nothing_runs_before_the_error():
+    ran = []
+
+    def f(x):
+        jax.debug.callback(lambda: ran.append(1))
+        return lax.cbrt(x)
+
+    refused(f, X)
+    assert not ran
+
+
+def test_unknown_products():
+    with pytest.raises(dml.ExactError, match='products is \'exact\', expected "refuse" or "xla"'):
+        dml.exact(silu, products="exact")
+
+
+@pytest.mark.parametrize(("flags", "found"), [
+    ("--xla_cpu_enable_fast_math", "--xla_cpu_enable_fast_math"),
+    ("--xla_x=1 --xla_cpu_enable_fast_math=TRUE", "--xla_cpu_enable_fast_math=TRUE"),
+    ("--xla_cpu_enable_fast_math=true --xla_cpu_enable_fast_math=false", None),
+    ("--xla_cpu_enable_fast_min_max=true", None), ("", None),
+])  # fmt: skip
+def test_fast_math_is_seen(flags, found, tmp_path, monkeypatch):
+    assert fast_math_flag({"XLA_FLAGS": flags}) == found
+    (tmp_path / "flags").write_text(flags)
+    assert fast_math_flag({"XLA_FLAGS": str(tmp_path / "flags")}) == found
+    if found:
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        with pytest.raises(dml.ExactError, match=r"XLA_FLAGS has --xla_cpu_enable_fast_math.*remove the flag"):
+            dml.exact(silu)
+
+
+REMEDIES = {
+    "log2": (jnp.log2, lambda x: jnp.log(x) * (1 / jnp.log(2))),
+    "tan": (lax.tan, lambda x: jnp.sin(x) / jnp.cos(x)),
+    "cbrt": (lax.cbrt, lambda x: jnp.sign(x) * jnp.abs(x) ** (1 / 3)),
+    "sinh": (lax.sinh, lambda x: (jnp.exp(x) - jnp.exp(-x)) / 2),
+    "cosh": (lax.cosh, lambda x: (jnp.exp(x) + jnp.exp(-x)) / 2),
+    "prod": (jnp.prod, lambda x: jnp.exp(jnp.log(x).sum())),
+    "cumprod": (lambda x: jnp.cumprod(x, 1), lambda x: jnp.exp(jnp.cumsum(jnp.log(x), 1))),
+}
+
+
+@pytest.mark.parametrize("name", rest_rarely(REMEDIES, 2))
+def test_remedies_work(name):
+    f, remedy = REMEDIES[name]
+    x = np.abs(X) + np.float32(0.1)
+    assert "write " in refused(f, x)
+    assert np.allclose(dml.exact(remedy)(x), f(x), rtol=1e-5, atol=1e-6)

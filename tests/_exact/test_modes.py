@@ -1,0 +1,98 @@
+"""Every rule in every way to call it: the bits are those of `jaxdml.reference.floats`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from _exact import battery
+from _exact.battery import X, Y, assert_all_same, everything
+from helpers.marks import rest_rarely
+from helpers.on_devices import run_on_eight
+
+HERE = Path(__file__).parent
+f = dml.exact(everything)
+
+
+def eager():
+    with jax.disable_jit():
+        return f(X, Y)
+
+
+def batches_of_one():
+    jitted = jax.jit(f)
+    parts = [jitted(X[i : i + 1], Y[i : i + 1]) for i in range(len(X))]
+    return jax.tree.map(lambda *each: np.concatenate(each), *parts)
+
+
+def with_x64():
+    with jax.enable_x64(True):
+        return jax.jit(f)(X, Y)
+
+
+def exported():
+    saved = jax.export.export(jax.jit(f))(X, Y).serialize()
+    return jax.jit(jax.export.deserialize(saved).call)(X, Y)
+
+
+def plus_one_outside():
+    """XLA adds to what the function returns, and must not contract the sum with what made it."""
+    return jax.jit(lambda x, y: {name: z + z.dtype.type(1) for name, z in f(x, y).items()})(X, Y)
+
+
+MODES = {
+    "jit": lambda: jax.jit(f)(X, Y),
+    "constants": lambda: jax.jit(lambda: f(X, Y))(),
+    "one constant": lambda: jax.jit(lambda x: f(x, Y))(X),
+    "one by one": lambda: f(X, Y),
+    "eager": eager,
+    "vmap": lambda: jax.jit(jax.vmap(f))(X, Y),
+    "vmap inside": lambda: jax.jit(dml.exact(jax.vmap(everything)))(X, Y),
+    "batches of one": batches_of_one,
+    "x64": with_x64,
+    "exported": exported,
+}
+
+
+@pytest.mark.oldest
+@pytest.mark.parametrize("mode", rest_rarely(MODES, 2))
+def test_bits_of_the_reference(mode):
+    assert_all_same(MODES[mode]())
+
+
+@pytest.mark.oldest
+def test_operations_before_and_after():
+    assert_all_same(jax.jit(dml.exact(battery.surrounded))(X, Y), battery.expected_surrounded())
+
+
+@pytest.mark.rare
+def test_an_operation_outside():
+    got = plus_one_outside()
+    with np.errstate(all="ignore"):
+        # XLA flushes where it adds; none of the sums is subnormal, for 1 is added.
+        wanted = {name: (z + z.dtype.type(1)).astype(z.dtype) for name, z in battery.EXPECTED.items()}
+    assert_all_same(got, wanted)
+
+
+PROCESSORS = ("xla_cpu_max_isa=SSE4_2", "xla_cpu_max_isa=AVX2", "xla_backend_optimization_level=0")
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("flag", PROCESSORS)
+def test_other_processors(flag):
+    path = os.pathsep.join([str(HERE.parents[1]), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path, "XLA_FLAGS": f"--{flag}"}
+    command = [sys.executable, HERE / "on_this_processor.py"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    assert run.stdout == "ok\n", run.stderr
+
+
+@pytest.mark.oldest
+@pytest.mark.parametrize("what", rest_rarely(("sums", "everything"), 1))
+def test_eight_devices_with_the_summed_axis_sharded(what):
+    assert run_on_eight(HERE / "on_eight_devices.py", what).count("ok ") == 3

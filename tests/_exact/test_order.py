@@ -1,0 +1,95 @@
+"""The larger, the smaller, sorting and places: -0 < +0, NaN wins, and equal ones stay in order."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxdml as dml
+from helpers.compare import assert_same_bits
+
+ROWS = np.float32([
+    [3, -1, 3, 2, -5], [0, -0.0, 0, -0.0, -0.0], [-0.0, 0, -1, 0, -2], [1, np.nan, 7, -np.nan, 2],
+    [np.inf, -np.inf, 1, np.inf, 0],
+    [-np.nan, -np.inf, -1, -2, -3], [-1, -0.0, -3, -0.0, -4], [1, 0, 3, -0.0, 4],
+])  # fmt: skip
+
+
+def largest(row):
+    """By NumPy, one pair after another."""
+    if np.isnan(row).any():
+        return np.nan
+    best = row.max()
+    return best if best else (0.0 if not np.signbit(row[row == 0]).all() else -0.0)
+
+
+LARGEST = np.float32([largest(row) for row in ROWS])
+SMALLEST = np.float32([-largest(-row) for row in ROWS])
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_largest_and_smallest(dtype):
+    x = jnp.asarray(ROWS, dtype)
+
+    def both(x):
+        return jnp.max(x, -1), jnp.min(x, -1), lax.cummax(x, 1)[:, -1], lax.cummin(x, 1, reverse=True)[:, 0]
+
+    for got, right in zip(jax.jit(dml.exact(both))(x), (LARGEST, SMALLEST) * 2, strict=True):
+        assert_same_bits(got, right.astype(got.dtype))
+
+
+def test_windows():
+    x = jnp.asarray(ROWS)
+
+    def both(x):
+        options = ((1, 5), (1, 1), ((0, 0), (1, 1)))
+        return (
+            lax.reduce_window(x, -np.float32(np.inf), lax.max, *options),
+            lax.reduce_window(x, np.float32(np.inf), lax.min, *options),
+        )
+
+    for got, right in zip(jax.jit(dml.exact(both))(x), (LARGEST, SMALLEST), strict=True):
+        assert_same_bits(got[:, 1], right)
+
+
+def test_a_window_of_padding_alone():
+    got = dml.exact(lambda x: lax.reduce_window(x, -np.inf, lax.max, (1,), (1,), ((1, 0),)))(np.float32([3]))
+    assert_same_bits(got, np.float32([-np.inf, 3]))
+
+
+def test_pairs_and_clamp():
+    x, y = map(np.ravel, np.meshgrid(ROWS[2:6], ROWS[1]))
+    larger, smaller, clamped = jax.jit(dml.exact(lambda x, y: (lax.max(x, y), lax.min(x, y), lax.clamp(y, x, y))))(x, y)
+    pairs = np.stack([x, y], -1)
+    assert_same_bits(larger, np.float32([largest(pair) for pair in pairs]))
+    assert_same_bits(smaller, np.float32([-largest(-pair) for pair in pairs]))
+    assert_same_bits(clamped, np.where(np.isnan(x), np.float32(np.nan), y))
+
+
+def test_places():
+    got = jax.jit(dml.exact(lambda x: (jnp.argmax(x, -1), jnp.argmin(x, -1))))(ROWS)
+    assert_same_bits(got[0], np.int32([0, 0, 0, 1, 0, 0, 1, 4]))
+    assert_same_bits(got[1], np.int32([4, 0, 4, 1, 1, 0, 4, 1]))
+
+
+def test_sorting_is_stable_and_puts_nan_last():
+    def both(x):
+        index = lax.broadcasted_iota(jnp.int32, x.shape, 1)
+        return lax.sort((x, index), num_keys=1, is_stable=False)
+
+    _, places = jax.jit(dml.exact(both))(ROWS)
+    right = [sorted(range(5), key=lambda i: (np.isnan(row[i]), 0 if np.isnan(row[i]) else row[i])) for row in ROWS]
+    assert_same_bits(places, np.int32(right))
+
+
+def test_the_top():
+    values, places = jax.jit(dml.exact(lambda x: lax.top_k(x, 3)))(ROWS)
+
+    def order(row):
+        keys = [(-np.isnan(x).astype(int), 0 if np.isnan(x) else -x, np.signbit(x) if x == 0 else 0) for x in row]
+        return sorted(range(5), key=lambda i: keys[i])[:3]
+
+    right = np.int32([order(row) for row in ROWS])
+    assert_same_bits(places, right)
+    assert_same_bits(values, np.take_along_axis(ROWS, right, 1))
