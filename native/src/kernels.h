@@ -86,6 +86,7 @@ struct Quantization {
 struct Dequantization {
   int64_t size;
   const uint8_t* x;
+  int64_t width;  // bytes of an element of x: 1 or 2
   float scale;
   int32_t zero_point;
   bool is_signed;

@@ -374,7 +374,9 @@ Case sum_case(Random& random, int64_t size, int64_t count) {
     one.b = tensor(of, random, size, one.b_is_signed);
     one.a_scale = scale(random, near, style);
     one.b_scale = scale(random, near, style);
-    one.y_scale = scale(random, near * std::exp2(6 * random.fraction() - 3), style);
+    // Quotients may lie beyond int32.
+    const float spread = random.chance(10) ? 80 : 6;
+    one.y_scale = scale(random, near * std::exp2(spread * (random.fraction() - 0.5f)), style);
     one.a_zero_point = zero_point(random, one.a_is_signed);
     one.b_zero_point = zero_point(random, one.b_is_signed);
     one.y_zero_point = zero_point(random, one.y_is_signed);
@@ -430,13 +432,16 @@ Case dequantization_case(Random& random, int64_t size, int64_t count) {
   Dequantization one = {};
   one.size = size;
   one.is_signed = random.chance(50);
-  of.what = text("%d dequantizations of %d from %s", int(count), int(size), name_of(one.is_signed));
+  one.width = random.chance(50) ? 1 : 2;
+  of.what = text("%d dequantizations of %d from %d bytes, %s", int(count), int(size), int(one.width),
+                 one.is_signed ? "signed" : "unsigned");
   std::vector<Dequantization> problems;
   const Style style = random_style(random);
   for (int64_t i = 0; i < count; i++) {
-    one.x = tensor(of, random, size, one.is_signed);
+    one.x = tensor(of, random, size * one.width, one.is_signed);
     one.scale = scale(random, std::exp2(12 * random.fraction() - 8), style);
-    one.zero_point = zero_point(random, one.is_signed);
+    const int32_t range = one.width == 1 ? 256 : 65536;
+    one.zero_point = int32_t(random.below(range)) - (one.is_signed ? range / 2 : 0);
     problems.push_back(one);
     of.expected.push_back(expected(one));
   }
