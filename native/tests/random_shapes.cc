@@ -268,7 +268,7 @@ void check_scratch(const Kernels& kernels, const std::vector<Convolution>& probl
   const int64_t input = one.filter.groups * one.filter.channels * height * width;
   const int64_t output = one.filter.outputs * one.y_height * one.y_width * (one.type == Type::kInt32 ? 4 : 1);
   const int64_t count = int64_t(problems.size());
-  const int64_t elements = one.filter.channels == 1 ? one.filter.rows * one.filter.columns : 0;
+  const int64_t elements = one.filter.channels == 1 && one.filter.groups > 1 ? one.filter.rows * one.filter.columns : 0;
   const int64_t most =
       count * (4 * one.batch * (input + output) + 12 * one.filter.outputs + 1024) + 32 * elements + 65536;
   for (const int64_t threads : {1, 2, 3, 16, 200}) {
@@ -628,6 +628,26 @@ Case random_convolution(Random& random) {
   }
 }
 
+// Depthwise filters with strides, and with more groups than are computed at a time.
+Case random_strided_depthwise(Random& random) {
+  for (;;) {
+    const int64_t count = extent(random, 2), batch = extent(random, 2), groups = random.between(2, 50);
+    const int64_t outputs = groups * (random.chance(80) ? 1 : random.between(2, 3)), most = random.chance(80) ? 17 : 70;
+    const Filter filter = filter_of(outputs, 1, random.between(1, 6), random.between(1, 6), groups);
+    Convolution one = convolution_of(random, filter, batch, random.between(1, most), random.between(1, most));
+    const int64_t kernel[2] = {filter.rows, filter.columns}, size[2] = {one.height, one.width};
+    bool fits = true;
+    for (int i = 0; i < 2; i++) {
+      one.stride[i] = random.between(1, random.chance(80) ? 2 : 4);
+      one.dilation[i] = random.chance(80) ? 1 : random.between(1, 3);
+      one.start[i] = random.below(4);
+      one.end[i] = random.below(4);
+      fits &= size[i] + one.start[i] + one.end[i] > (kernel[i] - 1) * one.dilation[i];
+    }
+    if (fits) return convolution_case(random, one, count);
+  }
+}
+
 // Padding, dilations and strides far larger than the image. Their size does not count: outputs are few.
 Case random_far(Random& random) {
   const bool is_depthwise = random.chance(50);
@@ -805,12 +825,13 @@ Case make_case(uint64_t seed, int64_t number) {
   if (kind < 30) return random_large_matmul(random);
   if (kind < 56) return random_convolution(random);
   if (kind < 59) return random_far(random);
-  if (kind < 64) return random_deep(random);
+  if (kind < 61) return random_strided_depthwise(random);
+  if (kind < 65) return random_deep(random);
   if (kind < 70) return random_pointwise(random);
   if (kind < 86) return random_winograd(random);
   const int64_t size = extent(random, random.chance(5) ? 140000 : 500), count = extent(random, 3);
   if (kind < 92) return sum_case(random, size, count);
-  if (kind < 97) return quantization_case(random, size, count);
+  if (kind < 96) return quantization_case(random, size, count);
   if (kind < 98) return dequantization_case(random, size, count);
   return kind < 99 ? range_case(random, size, count) : row_sums_case(random, size, count);
 }
