@@ -176,7 +176,7 @@ void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) 
 // `one` gives the shape, signedness and output type.
 Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kRandom) {
   Case of;
-  one.is_raw = random.chance(30);
+  one.is_raw = one.is_raw || random.chance(30);
   of.what = text("%d matmuls [%d, %d] x [%d, %d]%s, %s x %s -> %s", int(count), int(one.rows), int(one.depth),
                  int(one.depth), int(one.columns), one.is_raw ? " raw" : "", name_of(one.a_zero_point.is_signed),
                  name_of(one.b_zero_point.is_signed), name_of(one.type));
@@ -707,6 +707,12 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) { return matmul_case(random, matmul_of(random, 50, 4096, 70), 1, Fill::kExtremes); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 50, 4097, 70), 1); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 48, 257, 66), 6); },
+    // Few rows and wide raw matrices, whose sums would take much memory.
+    [](Random& random) {
+      Matmul one = matmul_of(random, 2, 3, 30000);
+      one.is_raw = true;
+      return matmul_case(random, one, 1);
+    },
     // F(4, 3) at its bound, past its bound, and one problem of each.
     [](Random& random) { return at_bound(random, 4, filter_of(7, 230, 3, 3), Fill::kLowest, 0); },
     [](Random& random) { return at_bound(random, 4, filter_of(7, 230, 3, 3), Fill::kHighest, 0); },
