@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 import jaxdml as dml
 from benchmarks import contractions, elementwise, two_processes
-from benchmarks.case import ORT, ORT_U8, PLAIN, PREPARED, Case, data, on_device
+from benchmarks.case import ORT, ORT_U8, PLAIN, PREPARED, Case, data
 from benchmarks.contractions import X_SCALE, X_ZERO, ZERO, output_scale
 from benchmarks.machine import environment, name_of
 from benchmarks.measure import compiled, measure
@@ -140,8 +140,11 @@ def cases() -> Iterator[tuple[str, float | None, str, Callable[[], Case]]]:
         yield "one input channel", 1.0, WITH_ZEROS, partial(one, x, f, **options)
     for channels, size, kernel in ((576, 14, 3), (240, 14, 5), (672, 14, 5), (960, 7, 3), (144, 10, 3)):
         shape = (channels, 1, kernel, kernel)
-        yield "depthwise, stride 2", 0.9, ORT, partial(
-            convolution, (1, channels, size, size), shape, stride=2, group_count=channels
+        yield (
+            "depthwise, stride 2",
+            0.9,
+            ORT,
+            partial(convolution, (1, channels, size, size), shape, stride=2, group_count=channels),
         )
     for m, k, n in ((1, 384, 384), (16, 256, 10)):
         yield "small product", None, EMPTY, partial(small_product, m, k, n)

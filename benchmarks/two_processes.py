@@ -3,6 +3,7 @@
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -22,8 +23,6 @@ START, STOP = "start", "stop"
 
 def serve() -> None:
     """Calls each kind of work from when a line of the input names it until the next line; prints the calls a second."""
-    import threading
-
     programs = {}
     for name, make in WORK.items():
         case = make()
@@ -32,12 +31,16 @@ def serve() -> None:
         programs[name][0](*arguments).block_until_ready()
     print(START, flush=True)
     stopped = threading.Event()
+
+    def listen() -> None:
+        sys.stdin.readline()
+        stopped.set()
+
     waiting = sys.stdin.readline().strip()
     while waiting:
         program, arguments = programs[waiting]
         stopped.clear()
-        lines: list[str] = []
-        listener = threading.Thread(target=lambda: (lines.append(sys.stdin.readline().strip()), stopped.set()))
+        listener = threading.Thread(target=listen)
         listener.start()
         calls, start = 0, time.perf_counter()
         while not stopped.is_set():
