@@ -7,7 +7,7 @@ IN_VENV := .venv/bin/python
 THIS := $(firstword $(MAKEFILE_LIST))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs test-accelerators mutants bench docs site native-sanitize native-fuzz lint notebooks clean
+.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs test-accelerators mutants campaign bench docs site native-sanitize native-fuzz lint notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -39,6 +39,11 @@ test-accelerators: .venv-accelerators/.test  ## compile for GPUs and TPUs that a
 
 mutants: .venv/.test .venv/.native  ## change the library in one place at a time, and see whether its tests notice
 	$(IN_VENV) tests/commands/mutants.py
+
+# CAMPAIGN="--seed 5" repeats a campaign.
+SECONDS ?= 60
+campaign: .venv/.test .venv/.native  ## compare random calls in random modes with NumPy, for 60 s or SECONDS=600
+	$(IN_VENV) tests/commands/campaign.py --seconds $(SECONDS) $(CAMPAIGN)
 
 bench: .venv/.bench .venv/.native  ## time everything against onnxruntime and lax, on a quiet machine
 	$(IN_VENV) -m benchmarks

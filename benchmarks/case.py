@@ -39,7 +39,7 @@ class Case:
     @property
     def first(self) -> str:
         """The form of jaxdml that is compared with others."""
-        return PREPARED if PREPARED in self.jitted else PLAIN
+        return PREPARED if PREPARED in {*self.calls, *self.jitted} else PLAIN
 
     @property
     def rival(self) -> str | None:

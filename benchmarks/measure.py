@@ -51,8 +51,8 @@ def compiled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[
     return lambda: program(*arguments).block_until_ready(), facts
 
 
-def measure(case: Case, seconds: float) -> dict[str, Any]:
-    """Compares what every contender computes with NumPy's answer, whole, then times them.
+def measure(case: Case, seconds: float, rounds: int = 200) -> dict[str, Any]:
+    """Compares what every contender computes with NumPy's answer, whole, then times them, in at most so many rounds.
 
     A peer that does not compile or run is left out, and says why. jaxdml must run, and have the bits.
     """
@@ -72,7 +72,7 @@ def measure(case: Case, seconds: float) -> dict[str, Any]:
         facts[name]["differing"] = int((got != expected).sum()) if same_kind else None
         if name in OURS and facts[name]["differing"] != 0:
             raise WrongBitsError(f"{case.family}, {case.name}: {name} does not have the bits that NumPy computes")
-    for name, samples in interleaved(calls, seconds).items():
+    for name, samples in interleaved(calls, seconds, rounds).items():
         facts[name] |= {"milliseconds": median(samples), "runs": len(samples)}
     own = facts[case.first]["milliseconds"]
     ratios = {name: float(f"{own / facts[name]['milliseconds']:.4g}") for name in calls if name != case.first}

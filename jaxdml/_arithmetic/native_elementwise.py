@@ -60,11 +60,15 @@ def _takes_quantize(x: Any, scale: Any, zero_point: Any, *, output_dtype: Any) -
 
 
 def _takes_dequantize(x: Any, scale: Any, zero_point: Any) -> bool:
-    return bool(_is_byte(x.dtype) and scale.dtype == jnp.float32 and _are_numbers(scale, zero_point))
+    return bool(_is_at_most_two_bytes(x.dtype) and scale.dtype == jnp.float32 and _are_numbers(scale, zero_point))
 
 
 def _is_byte(dtype: Any) -> bool:
     return dtype in (jnp.int8, jnp.uint8)
+
+
+def _is_at_most_two_bytes(dtype: Any) -> bool:
+    return dtype in (jnp.int8, jnp.uint8, jnp.int16, jnp.uint16)
 
 
 def _are_numbers(*parameters: Any) -> bool:

@@ -57,7 +57,7 @@ def filter_of(packed: Array, shape: Sequence[int], group_count: int, layout: str
     height, width = (1, *kernel)[-2:]
     start = SEAL + FLAG + _rounded(outputs * 4, 64)
     *stack, _ = packed.shape
-    if channels == 1:
+    if channels == 1 and group_count > 1:
         depth = height * width
         cells = packed[..., start : start + outputs * _rounded(depth, panels.depth) * panels.cell]
         values = cells.reshape(*stack, outputs, -1, panels.cell)[..., :depth, 0]
@@ -80,7 +80,7 @@ def packed_filter_of(values: Array, group_count: int, layout: str, size: int) ->
     panels, (outputs, channels, *kernel) = LAYOUTS[layout], values.shape
     height, width = (1, *kernel)[-2:]
     start = SEAL + FLAG + _rounded(outputs * 4, 64)
-    if channels == 1:
+    if channels == 1 and group_count > 1:
         depth = height * width
         cells = _padded(values.reshape(outputs, depth), [(0, outputs), (0, _rounded(depth, panels.depth))])
         wide = cells.astype(np.dtype(f"<i{panels.cell}")).reshape(-1)

@@ -126,7 +126,7 @@ ffi::Error convolve(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, B
   if (!(Size(count) * one.batch * of_x[1] * counted(one, 0) * counted(one, 1) < kMostElements)) return no_memory();
 
   const FloatMode mode;
-  const Pool pool = pool_of(threads, work.number());
+  const Pool pool = pool_of(threads, work.number() / kernels.pace);
   const int64_t filters = is_packed ? 0 : product(of_filter, 0, leading), filter_size = weights * one.filter.outputs;
   const Scratch packed(Size(filters) * packed_bytes);
   if (!packed.is_there()) return no_memory();

@@ -8,7 +8,12 @@ namespace jaxdml {
 namespace {
 
 float number(const uint8_t* at) { return *reinterpret_cast<const float*>(at); }
-int32_t zero_point_number(const uint8_t* at, bool is_signed) { return is_signed ? int8_t(*at) : *at; }
+int32_t zero_point_number(const uint8_t* at, Buffer of) {
+  if (is_byte(of)) return is_signed(of) ? int8_t(*at) : *at;
+  uint16_t word;
+  std::memcpy(&word, at, sizeof word);
+  return is_signed(of) ? int16_t(word) : word;
+}
 
 // check_tensor expects a tensor of the output's shape; check_numbers expects a scale and a zero point of one element.
 ffi::Error check_tensor(Buffer x, Buffer y, int64_t leading_count) {
@@ -23,8 +28,8 @@ ffi::Error check_numbers(Buffer scale, Buffer zero_point, Buffer y, int64_t lead
   const size_t leading = size_t(leading_count);
   JAXDML_EXPECT(scale.element_type() == ffi::DataType::F32 && leads(scale, y, leading, leading),
                 "a scale is not one float32 element");
-  JAXDML_EXPECT(is_byte(zero_point) && leads(zero_point, y, leading, leading),
-                "a zero point is not one int8 or uint8 element");
+  JAXDML_EXPECT((is_byte(zero_point) || is_word(zero_point)) && leads(zero_point, y, leading, leading),
+                "a zero point is not one element of 8 or 16 bits");
   return ffi::Error::Success();
 }
 
@@ -51,6 +56,8 @@ ffi::Error add(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buffer
   JAXDML_RETURN_IF_WRONG(check_numbers(b_scale, b_zero_point, y, leading));
   JAXDML_RETURN_IF_WRONG(check_numbers(y_scale, y_zero_point, y, leading));
   JAXDML_EXPECT(is_byte(a) && is_byte(b) && is_byte(y), "a tensor is not int8 or uint8");
+  for (const Buffer& x : {a_zero_point, b_zero_point, y_zero_point})
+    JAXDML_EXPECT(is_byte(x), "a zero point is not int8 or uint8");
   return compute_each(threads, y, leading, kernels.add, [&](int64_t i, int64_t size) {
     const auto at = [&](Buffer x) { return at_problem(x, y, size_t(leading), i); };
     return Sum{size,
@@ -59,9 +66,9 @@ ffi::Error add(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buffer
                number(at(a_scale)),
                number(at(b_scale)),
                number(at(y_scale)),
-               zero_point_number(at(a_zero_point), is_signed(a_zero_point)),
-               zero_point_number(at(b_zero_point), is_signed(b_zero_point)),
-               zero_point_number(at(y_zero_point), is_signed(y_zero_point)),
+               zero_point_number(at(a_zero_point), a_zero_point),
+               zero_point_number(at(b_zero_point), b_zero_point),
+               zero_point_number(at(y_zero_point), y_zero_point),
                is_signed(a),
                is_signed(b),
                is_signed(y),
@@ -74,14 +81,14 @@ ffi::Error quantize(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, B
   const Buffer y = *result;
   JAXDML_RETURN_IF_WRONG(check_tensor(x, y, leading));
   JAXDML_RETURN_IF_WRONG(check_numbers(scale, zero_point, y, leading));
-  JAXDML_EXPECT(x.element_type() == ffi::DataType::F32 && is_byte(y),
-                "x is not float32, or the output is neither int8 nor uint8");
+  JAXDML_EXPECT(x.element_type() == ffi::DataType::F32 && is_byte(y) && is_byte(zero_point),
+                "x is not float32, or the output or its zero point is neither int8 nor uint8");
   return compute_each(threads, y, leading, kernels.quantize, [&](int64_t i, int64_t size) {
     const auto at = [&](Buffer of) { return at_problem(of, y, size_t(leading), i); };
     return Quantization{size,
                         reinterpret_cast<const float*>(at(x)),
                         number(at(scale)),
-                        zero_point_number(at(zero_point), is_signed(zero_point)),
+                        zero_point_number(at(zero_point), zero_point),
                         is_signed(y),
                         at(y)};
   });
@@ -92,14 +99,15 @@ ffi::Error dequantize(const Kernels& kernels, ffi::ThreadPool threads, Buffer x,
   const Buffer y = *result;
   JAXDML_RETURN_IF_WRONG(check_tensor(x, y, leading));
   JAXDML_RETURN_IF_WRONG(check_numbers(scale, zero_point, y, leading));
-  JAXDML_EXPECT(is_byte(x) && y.element_type() == ffi::DataType::F32,
-                "x is neither int8 nor uint8, or the output is not float32");
+  JAXDML_EXPECT((is_byte(x) || is_word(x)) && y.element_type() == ffi::DataType::F32,
+                "x has no integers of 8 or 16 bits, or the output is not float32");
   return compute_each(threads, y, leading, kernels.dequantize, [&](int64_t i, int64_t size) {
     const auto at = [&](Buffer of) { return at_problem(of, y, size_t(leading), i); };
     return Dequantization{size,
                           at(x),
+                          int64_t(ffi::ByteWidth(x.element_type())),
                           number(at(scale)),
-                          zero_point_number(at(zero_point), is_signed(zero_point)),
+                          zero_point_number(at(zero_point), zero_point),
                           is_signed(x),
                           reinterpret_cast<float*>(at(y))};
   });

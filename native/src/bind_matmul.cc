@@ -69,7 +69,10 @@ ffi::Error matmul(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buf
   JAXDML_EXPECT(multiplications.is_size(), "the product needs too many multiplications");
 
   const FloatMode mode;
-  const Pool pool = pool_of(threads, multiplications.number());
+  // Weights count as much as several rows, because a product of few rows waits for them.
+  const Size work = multiplications + Size(count * columns) * depth * 8;
+  JAXDML_EXPECT(work.is_size(), "the product needs too many multiplications");
+  const Pool pool = pool_of(threads, work.number() / kernels.pace);
   // An unpacked b stays unpacked if there are few rows and each problem has its own b; otherwise this call packs b.
   const bool is_raw = !is_packed && depth && rows <= kernels.most_raw_rows && product(of_b, 0, leading) == count;
   const int64_t matrices = is_packed || is_raw ? 0 : product(of_b, 0, leading);

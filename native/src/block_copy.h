@@ -2,6 +2,7 @@
 #pragma once
 
 #include "filter.h"
+#include "packing.h"
 #include "transpose.h"
 
 namespace jaxdml::JAXDML_ISA {
@@ -31,6 +32,7 @@ struct Copy {
   int64_t input_row(const Convolution& one, int64_t row) const {
     return has_all_rows ? row : row / output_step * one.stride[0] + row % output_step * one.dilation[0];
   }
+  bool is_as_in_image() const { return channels == 1 && has_all_columns && dilation == 1; }
   int64_t column_at(int64_t column) const { return (column % dilation * phase + column / dilation) * channels; }
 };
 
@@ -153,7 +155,13 @@ static void copy_block(const Convolution& one, const Filter& filter, const Copy&
     if (is_inside && !copy.has_all_columns)
       copy_separate_columns(one, filter, copy, x + input_row * one.width, left, block.columns, flip,
                             cells + row * copy.row_cells);
-    for (int64_t p = 0; is_inside && copy.has_all_columns && p < rows * columns; p += kBytes) {
+    // A single channel lies in the copy as it lies in the image.
+    if (is_inside && copy.is_as_in_image())
+      for (int64_t i = 0; i < rows; i++)
+        copy_cells(x + (input_row + i) * one.width + left + first_column, flip, columns,
+                   cells + (row + i) * copy.row_cells + first_column);
+    const bool is_turned = is_inside && copy.has_all_columns && !copy.is_as_in_image();
+    for (int64_t p = 0; is_turned && p < rows * columns; p += kBytes) {
       const int64_t count = at_most(kBytes, rows * columns - p);
       Cell* pixels[kBytes];
       place(copy, {copy.row_cells, first_column, 1, columns}, cells + row * copy.row_cells, p, count, pixels);

@@ -46,7 +46,12 @@ inline bool is_shape(Numbers extents) {
 inline bool is_byte(ffi::AnyBuffer x) {
   return x.element_type() == ffi::DataType::S8 || x.element_type() == ffi::DataType::U8;
 }
-inline bool is_signed(ffi::AnyBuffer x) { return x.element_type() == ffi::DataType::S8; }
+inline bool is_word(ffi::AnyBuffer x) {
+  return x.element_type() == ffi::DataType::S16 || x.element_type() == ffi::DataType::U16;
+}
+inline bool is_signed(ffi::AnyBuffer x) {
+  return x.element_type() == ffi::DataType::S8 || x.element_type() == ffi::DataType::S16;
+}
 inline bool is_type(ffi::AnyBuffer x) { return is_byte(x) || x.element_type() == ffi::DataType::S32; }
 inline Type type_of(ffi::AnyBuffer x) {
   if (x.element_type() == ffi::DataType::S32) return Type::kInt32;

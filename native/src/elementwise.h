@@ -61,22 +61,34 @@ JAXDML_INLINE const T* whole(const T* from, int64_t count, T (&copy)[kCount]) {
   return copy;
 }
 
-JAXDML_INLINE F32 centered(const uint8_t* from, uint8_t flip, I32 zero_point) {
-  return floats((from_unsigned_bytes(from) ^ splat(flip)) - zero_point);
+// An element minus its zero point, as floats. The exponent of 2**23 in front of an unsigned element n is the float
+// 2**23 + n, so that one exact subtraction converts n and subtracts the zero point.
+struct Centering {
+  I32 exponent;  // and a flip of the element's top bit, which makes a signed element unsigned
+  F32 zero_point;
+};
+JAXDML_INLINE Centering centering(int32_t zero_point, bool is_signed, int64_t width) {
+  const int32_t flip = is_signed ? width == 1 ? 0x80 : 0x8000 : 0;
+  return {splat(0x4b000000 | flip), splat(0x1p23f + float(zero_point + flip))};
+}
+template <int64_t kWidth = 1>
+JAXDML_INLINE F32 centered(const uint8_t* from, const Centering& by) {
+  return (F32)((kWidth == 1 ? from_unsigned_bytes(from) : from_unsigned_words(from)) ^ by.exponent) - by.zero_point;
 }
 
+template <bool kMayBeLarge>
 JAXDML_INLINE void put_bytes(uint8_t* to, const F32 (&x)[4], const Output& output, int64_t count) {
-  if (count == kBytes) return store_saturated(to, x, output);
+  if (count == kBytes) return store_saturated<kMayBeLarge>(to, x, output);
   uint8_t copy[kBytes];
-  store_saturated(copy, x, output);
+  store_saturated<kMayBeLarge>(copy, x, output);
   memcpy(to, copy, size_t(count));
 }
 
 template <bool kByReciprocal>
 static void add_chunk(const Sum& one, const Divisor& by, int64_t first, int64_t last) {
   const Output output = output_of(one.y_zero_point, one.y_is_signed);
-  const uint8_t a_flip = flip_to_unsigned(one.a_is_signed), b_flip = flip_to_unsigned(one.b_is_signed);
-  const I32 a_zero_point = splat(one.a_zero_point + a_flip), b_zero_point = splat(one.b_zero_point + b_flip);
+  const Centering of_a = centering(one.a_zero_point, one.a_is_signed, 1);
+  const Centering of_b = centering(one.b_zero_point, one.b_is_signed, 1);
   const F32 a_scale = splat(one.a_scale), b_scale = splat(one.b_scale);
   each_vector<kBytes>(first, last, [&](int64_t i, int64_t count) {
     uint8_t a_copy[kBytes] = {}, b_copy[kBytes] = {};
@@ -84,11 +96,10 @@ static void add_chunk(const Sum& one, const Divisor& by, int64_t first, int64_t 
     F32 y[4];
 #pragma GCC unroll 4
     for (int v = 0; v < 4; v++) {
-      const F32 sum = centered(a + v * kLanes, a_flip, a_zero_point) * a_scale +
-                      centered(b + v * kLanes, b_flip, b_zero_point) * b_scale;
+      const F32 sum = centered(a + v * kLanes, of_a) * a_scale + centered(b + v * kLanes, of_b) * b_scale;
       y[v] = quotient<kByReciprocal>(sum, by);
     }
-    put_bytes(one.y + i, y, output, count);
+    put_bytes<!kByReciprocal>(one.y + i, y, output, count);
   });
 }
 
@@ -98,8 +109,9 @@ static void add(const Pool& pool, const Sum* problems, int64_t count) {
     const Sum& one = problems[item / chunks];
     const int64_t first = item % chunks * kChunk, last = at_most(one.size, first + kChunk);
     const float a = one.a_scale < 0 ? -one.a_scale : one.a_scale, b = one.b_scale < 0 ? -one.b_scale : one.b_scale;
-    const Divisor by = divisor_of(one.y_scale, 255 * (a + b));
-    if (by.is_exact_by_reciprocal)
+    const float largest = 255 * (a + b), y = one.y_scale < 0 ? -one.y_scale : one.y_scale;
+    const Divisor by = divisor_of(one.y_scale, largest);
+    if (by.is_exact_by_reciprocal && largest < 0x1p29f * y)
       add_chunk<true>(one, by, first, last);
     else
       add_chunk<false>(one, by, first, last);
@@ -107,8 +119,8 @@ static void add(const Pool& pool, const Sum* problems, int64_t count) {
 }
 
 // The reciprocal needs a bounded dividend, so x is clamped to 1024 * scale. Beyond that, all quotients saturate anyway.
-static void quantize_chunk(const Quantization& one, const Divisor& by, bool is_by_reciprocal, int64_t first,
-                           int64_t last) {
+template <bool kByReciprocal>
+static void quantize_chunk(const Quantization& one, const Divisor& by, int64_t first, int64_t last) {
   const Output output = output_of(one.zero_point, one.is_signed);
   const float far = one.scale * 1024.0f;
   const F32 limit = splat(far < 0 ? -far : far);
@@ -120,9 +132,9 @@ static void quantize_chunk(const Quantization& one, const Divisor& by, bool is_b
     for (int v = 0; v < 4; v++) {
       const F32 x = load_floats(from + v * kLanes);
       // lesser and greater return the second operand if either is NaN, so that the clamp keeps a NaN.
-      y[v] = is_by_reciprocal ? quotient<true>(lesser(limit, greater(-limit, x)), by) : quotient<false>(x, by);
+      y[v] = quotient<kByReciprocal>(kByReciprocal ? lesser(limit, greater(-limit, x)) : x, by);
     }
-    put_bytes(one.y + i, y, output, count);
+    put_bytes<!kByReciprocal>(one.y + i, y, output, count);
   });
 }
 
@@ -132,7 +144,24 @@ static void quantize(const Pool& pool, const Quantization* problems, int64_t cou
     const Quantization& one = problems[item / chunks];
     const int64_t first = item % chunks * kChunk, last = at_most(one.size, first + kChunk);
     const Divisor by = divisor_of(one.scale, 0);
-    quantize_chunk(one, by, by.is_exact_by_reciprocal, first, last);
+    if (by.is_exact_by_reciprocal)
+      quantize_chunk<true>(one, by, first, last);
+    else
+      quantize_chunk<false>(one, by, first, last);
+  });
+}
+
+template <int64_t kWidth>
+static void dequantize_chunk(const Dequantization& one, int64_t first, int64_t last) {
+  const Centering by = centering(one.zero_point, one.is_signed, kWidth);
+  const F32 scale = splat(one.scale);
+  each_vector(first, last, [&](int64_t i, int64_t n) {
+    uint8_t copy[kLanes * kWidth] = {};
+    const F32 y = centered<kWidth>(whole(one.x + i * kWidth, n * kWidth, copy), by) * scale;
+    if (n == kLanes)
+      store(one.y + i, (I32)y);
+    else
+      memcpy(one.y + i, &y, size_t(n) * 4);
   });
 }
 
@@ -141,17 +170,10 @@ static void dequantize(const Pool& pool, const Dequantization* problems, int64_t
   parallel(pool, count * chunks, [&](int64_t item, int64_t) {
     const Dequantization& one = problems[item / chunks];
     const int64_t first = item % chunks * kChunk, last = at_most(one.size, first + kChunk);
-    const uint8_t flip = flip_to_unsigned(one.is_signed);
-    const I32 zero_point = splat(one.zero_point + flip);
-    const F32 scale = splat(one.scale);
-    each_vector(first, last, [&](int64_t i, int64_t n) {
-      uint8_t copy[kLanes] = {};
-      const F32 y = centered(whole(one.x + i, n, copy), flip, zero_point) * scale;
-      if (n == kLanes)
-        store(one.y + i, (I32)y);
-      else
-        memcpy(one.y + i, &y, size_t(n) * 4);
-    });
+    if (one.width == 1)
+      dequantize_chunk<1>(one, first, last);
+    else
+      dequantize_chunk<2>(one, first, last);
   });
 }
 

@@ -23,12 +23,12 @@ JAXDML_INLINE F32 scaled(I32 sum, F32 multiplier) { return floats(sum) * multipl
 // Converts up to four vectors to bytes; each 128 bits of the result hold four bytes of each vector.
 //
 // The conversion maps floats beyond int32, and NaN, to the lowest int32. That would be wrong for large positive floats,
-// so they are clamped first. Every later step saturates.
-template <int V>
+// so they are clamped first, unless the caller knows that there are none. Every later step saturates.
+template <bool kMayBeLarge = true, int V>
 JAXDML_INLINE I32 saturated(const F32 (&x)[V], const Output& output) {
   I32 rounds[4] = {};
 #pragma GCC unroll 4
-  for (int v = 0; v < V; v++) rounds[v] = rounded(lesser(splat(0x1p30f), x[v]));
+  for (int v = 0; v < V; v++) rounds[v] = rounded(kMayBeLarge ? lesser(splat(0x1p30f), x[v]) : x[v]);
   const I32 low = add_words(to_words(rounds[0], rounds[1]), output.zero_point);
   const I32 high = V > 2 ? add_words(to_words(rounds[2], rounds[3]), output.zero_point) : low;
   return to_bytes(low, high) ^ output.flip;
@@ -37,9 +37,9 @@ JAXDML_INLINE I32 saturated(const F32 (&x)[V], const Output& output) {
 constexpr int stored_bytes(int vectors) { return kBytes == 32 && vectors <= 2 ? 16 : kBytes; }
 
 // Converts the vectors to bytes in the order of their lanes, and stores the first stored_bytes(V) bytes.
-template <int V>
+template <bool kMayBeLarge = true, int V>
 JAXDML_INLINE void store_saturated(uint8_t* to, const F32 (&x)[V], const Output& output) {
-  const I32 bytes = gather_firsts(saturated(x, output));
+  const I32 bytes = gather_firsts(saturated<kMayBeLarge>(x, output));
   if constexpr (stored_bytes(V) == kBytes)
     store(to, bytes);
   else

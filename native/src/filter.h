@@ -1,7 +1,7 @@
 // The layout of packed filters, which depends only on the filter's shape.
 //
-// A packed filter has a seal, a flag, an int32 sum for each output channel, and the weights. A depthwise filter,
-// with one channel in each group, has rows of cells [outputs][depth, padded]. Other filters have panels with a lane for
+// A packed filter has a seal, a flag, an int32 sum for each output channel, and the weights. A depthwise filter, with
+// several groups of one channel, has rows of cells [outputs][depth, padded]. Other filters have panels with a lane for
 // each output channel: int8 [groups][outputs of a group / kTile][rows of the kernel][columns and channels /
 // kDepth][lanes][kDepth]. If winograd_form selects a Winograd transform, the transformed filter follows.
 #pragma once
@@ -34,7 +34,8 @@ JAXDML_INLINE int64_t winograd_form(const Filter& filter) {
   return winograd_bytes(filter, m) <= kMostWinogradBytes ? m : 0;
 }
 
-JAXDML_INLINE bool is_depthwise(const Filter& filter) { return filter.channels == 1; }
+// One channel in one group is no depthwise filter: its output channels, which all read that channel, fill the lanes.
+JAXDML_INLINE bool is_depthwise(const Filter& filter) { return filter.channels == 1 && filter.groups > 1; }
 
 // Merges groups with few output channels into one group, with zero weights between the groups. The extra products fill
 // lanes that would otherwise be idle.

@@ -25,6 +25,7 @@ constexpr Kernels kernels(const char* name) {
   table.pack_matrix = JAXDML_ISA::pack_matrix;
   table.filter_bytes = JAXDML_ISA::filter_bytes;
   table.pack_filter = JAXDML_ISA::pack_filter;
+  table.pace = JAXDML_ISA::kDepth;
   table.most_raw_rows = JAXDML_ISA::kMostRawRows;
   table.matmul_scratch = JAXDML_ISA::matmul_scratch<kHasTiles>;
   table.matmul = JAXDML_ISA::matmul<kHasTiles>;

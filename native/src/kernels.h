@@ -86,6 +86,7 @@ struct Quantization {
 struct Dequantization {
   int64_t size;
   const uint8_t* x;
+  int64_t width;  // bytes of an element of x: 1 or 2
   float scale;
   int32_t zero_point;
   bool is_signed;
@@ -157,6 +158,7 @@ struct Kernels {
   void (*pack_matrix)(const Pool&, const uint8_t* b, bool is_signed, int64_t depth, int64_t columns, uint8_t* packed);
   int64_t (*filter_bytes)(const Filter&);
   void (*pack_filter)(const Pool&, const uint8_t* filter, bool is_signed, const Filter&, uint8_t* packed);
+  int64_t pace;           // multiplications of a product in the time of one that pool_of counts
   int64_t most_raw_rows;  // the most rows of a product with raw weights
   int64_t (*matmul_scratch)(const Matmul*, int64_t count, int64_t threads);
   void (*matmul)(const Pool&, const Matmul*, int64_t count, uint8_t* scratch);

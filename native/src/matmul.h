@@ -6,12 +6,13 @@
 //
 // In a large product of 16-bit words, Strassen's method multiplies two full row tiles by two panels at a time.
 //
-// If A has few rows and B is raw (not packed), each item packs its panels of B into the worker's scratch. The item
-// multiplies the panels while they are in the cache.
+// If B is raw (not packed), each item packs its panels of B into the worker's scratch. The item multiplies the panels
+// while they are in the cache. For very few rows of A, the item multiplies B as it lies; see few_rows.h.
 #pragma once
 
 #include "amx.h"
 #include "epilogue.h"
+#include "few_rows.h"
 #include "microkernel.h"
 #include "pack_matrix.h"
 #include "strassen.h"
@@ -33,13 +34,14 @@ static_assert(kMostRawRows <= kRowsOfOne && kMostRawRows % kTwoTiles == 0 && kMo
 struct MatmulPlan {
   bool is_copied;                   // workers convert rows of a to cells in scratch
   bool is_by_quarters;              // Strassen's method is used
+  bool is_unpacked;                 // items multiply a raw b as it lies
   int64_t rows;                     // rows multiplied at a time
   int64_t row_block, column_block;  // rows and columns of one item
   int64_t row_blocks, column_blocks;
   Columns* columns;  // one for each problem
   Halves halves;
   int64_t pair_bytes;                    // size of the factors of two panels
-  uint8_t *copies, *packed;              // scratch of the workers: rows of a, and panels of a raw b
+  uint8_t *copies, *packed;              // scratch of the workers: rows of a, and panels or sums of a raw b
   uint8_t *row_factors, *panel_factors;  // scratch of the workers: factors of two row tiles, and of an item's panels
   int64_t copy_bytes, packed_bytes, row_factor_bytes, panel_factor_bytes;
 };
@@ -51,9 +53,11 @@ static MatmulPlan plan_by(bool is_by_quarters, const Matmul* problems, int64_t c
   MatmulPlan plan = {};
   plan.is_copied = sizeof(Cell) > 1 || one.a_zero_point.is_signed || depth != one.depth;
   plan.is_by_quarters = is_by_quarters;
+  plan.is_unpacked = one.is_raw && one.rows <= kFewRows;
   // An item's panels stay in the second-level cache. Items shrink if there are too few for the workers.
   const int64_t least_panels = plan.is_by_quarters ? 2 : 1;
-  const int64_t fitting = (256 << 10) / (at_least(depth, 1) * kTile) / least_panels * least_panels;
+  const int64_t panel_bytes = plan.is_unpacked ? 2 * (kFewRows + 1) * kTile * 4 : at_least(depth, 1) * kTile;
+  const int64_t fitting = (256 << 10) / panel_bytes / least_panels * least_panels;
   int64_t panels = at_most(at_least(fitting, least_panels), ceil_div(width, kTile));
   plan.rows = plan.is_by_quarters ? kTwoTiles : kRows;
   if (kHasTiles && one.rows >= kTileRows && one.depth % kTileDepth == 0) plan.rows = kTileRows;
@@ -72,6 +76,7 @@ static MatmulPlan plan_by(bool is_by_quarters, const Matmul* problems, int64_t c
   }
   plan.copy_bytes = plan.is_copied ? round_up(plan.rows * row_cells(depth) * int64_t(sizeof(Cell)), 64) : 0;
   plan.packed_bytes = one.is_raw ? round_up(at_most(plan.column_block, width) * depth, 64) : 0;
+  if (plan.is_unpacked) plan.packed_bytes = 2 * unpacked_bytes(one.rows, at_most(plan.column_block, width));
   plan.copies = take<uint8_t>(arena, plan.copy_bytes * threads);
   plan.packed = take<uint8_t>(arena, plan.packed_bytes * threads);
   if (plan.is_by_quarters) {
@@ -173,6 +178,21 @@ JAXDML_INLINE void store_row(const Matmul& one, const Columns& columns, bool has
   copy_bytes(static_cast<uint8_t*>(one.y) + (m * one.columns + n) * size, bytes, count * size);
 }
 
+// Multiplies rows by columns `first` to `last` of a raw b, which is not packed.
+static void matmul_unpacked(const Matmul& one, const Columns& columns, bool has_zero_points, const Row* rows,
+                            const Cell* cells, int64_t stride, int64_t first, int64_t last, uint8_t* scratch) {
+  const int64_t bytes = unpacked_bytes(one.rows, last - first), width = bytes / 4 / (one.rows + 1);
+  auto* const sums = reinterpret_cast<int32_t*>(scratch + bytes);
+  multiply_few_rows(cells, stride, one.rows, one.b, one.depth, one.columns, first, last,
+                    flip_to_signed(one.b_zero_point.is_signed), scratch, sums);
+  set_columns(one, sums + one.rows * width, first, last, columns);
+  for (int64_t r = 0; r < one.rows; r++)
+    for (int64_t n = first; n < last; n += kLanes) {
+      const I32 of_row[1] = {load(sums + r * width + n - first)};
+      store_row(one, columns, has_zero_points, rows[r], of_row, r, n);
+    }
+}
+
 template <int R, int V>
 static void matmul_tile(const Matmul& one, const Columns& columns, bool has_zero_points, const Row* rows,
                         const Dword* cells, int64_t stride, const uint8_t* panel, int64_t m, int64_t n) {
@@ -227,7 +247,7 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
     const int64_t depth = padded_depth(one.depth), width = padded_columns(one.columns);
     const int64_t first = column_block * p.column_block, last = at_most(width, first + p.column_block);
     const uint8_t* panels = one.b + panels_at(one.columns) + first * depth;
-    if (one.is_raw) {
+    if (one.is_raw && !p.is_unpacked) {
       uint8_t* packed = p.packed + worker * p.packed_bytes;
       pack_panels(one.b, one.b_zero_point.is_signed, one.depth, one.columns, first, last, packed, columns.sums + first);
       set_columns(one, columns.sums + first, first, last, columns);
@@ -264,6 +284,11 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
         }
       }
       const uint8_t* cells = p.is_copied ? reinterpret_cast<const uint8_t*>(copies) : a;
+      if (p.is_unpacked) {
+        matmul_unpacked(one, columns, has_b_zero_points, rows, reinterpret_cast<const Cell*>(cells), stride, first,
+                        last, p.packed + worker * p.packed_bytes);
+        continue;
+      }
       if (pairs_here) combine_rows(a, flip, one.depth, p.halves, row_factors);
       for (int64_t i = 0; i < pairs_here; i++)
         matmul_by_quarters(one, columns, has_b_zero_points, rows, row_factors, panels + i * kTwoPanels * depth,

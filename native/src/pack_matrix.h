@@ -5,6 +5,7 @@
 #pragma once
 
 #include "packing.h"
+#include "positions.h"
 
 namespace jaxdml::JAXDML_ISA {
 
@@ -25,6 +26,28 @@ static int64_t matrix_bytes(int64_t depth, int64_t columns) {
 
 constexpr int64_t kRowsAhead = 64;  // prefetch distance
 
+// Interleaves kDepth rows of kTile bytes, after the flip.
+JAXDML_INLINE void pack_whole_tile(const uint8_t* const (&rows)[kDepth], uint8_t flip, uint8_t* to) {
+#ifdef __AVX512VNNI__
+  const I32 top = splat(int32_t(flip * 0x01010101u));
+  I32 x[kDepth], y[4];
+  for (int i = 0; i < kDepth; i++) x[i] = load(rows[i]) ^ top;
+  interleave_rows(x, y);
+  // Each vector has four lanes of each 128 bits of the rows; lanes that follow each other have to be in one vector.
+  const __m512i a = _mm512_shuffle_i32x4((__m512i)y[0], (__m512i)y[1], 0x44);
+  const __m512i b = _mm512_shuffle_i32x4((__m512i)y[2], (__m512i)y[3], 0x44);
+  const __m512i c = _mm512_shuffle_i32x4((__m512i)y[0], (__m512i)y[1], 0xee);
+  const __m512i d = _mm512_shuffle_i32x4((__m512i)y[2], (__m512i)y[3], 0xee);
+  store(to, (I32)_mm512_shuffle_i32x4(a, b, 0x88));
+  store(to + kBytes, (I32)_mm512_shuffle_i32x4(a, b, 0xdd));
+  store(to + 2 * kBytes, (I32)_mm512_shuffle_i32x4(c, d, 0x88));
+  store(to + 3 * kBytes, (I32)_mm512_shuffle_i32x4(c, d, 0xdd));
+#else
+  static_assert(kTile == 16, "one call interleaves a tile");
+  store(to, interleaved(rows, flip));
+#endif
+}
+
 // Packs and sums the columns from `first`, the start of a panel, up to `last`.
 static void pack_panels(const uint8_t* b, bool is_signed, int64_t depth, int64_t columns, int64_t first, int64_t last,
                         uint8_t* panels, int32_t* sums) {
@@ -40,11 +63,7 @@ static void pack_panels(const uint8_t* b, bool is_signed, int64_t depth, int64_t
         __builtin_prefetch(b + at_most(k + i + kRowsAhead, depth - 1) * columns + n, 0, 2);
       }
       if (k + kDepth <= depth && n + kTile <= columns) {
-        for (int64_t p = 0; p < kTile; p += 16) {
-          const uint8_t* at[kDepth];
-          for (int i = 0; i < kDepth; i++) at[i] = rows[i] + p;
-          store(to + p * kDepth, interleaved(at, flip));
-        }
+        pack_whole_tile(rows, flip, to);
         continue;
       }
       // Padding starts as `flip`, so that the flip turns the padding into 0.

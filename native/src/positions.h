@@ -26,6 +26,12 @@ JAXDML_INLINE void interleave_rows(const I32 (&x)[kDepth], I32 (&to)[4]) {
 #endif
 }
 
+// Stores the dwords of four vectors that interleave_rows permuted, in the order of their positions.
+JAXDML_INLINE void put_in_order(const uint8_t* vectors, uint8_t* to) {
+  for (int v = 0; v < 4; v++)
+    for (int i = 0; i < kBytes; i += 16) memcpy(to + i * 4 + v * 16, vectors + v * kBytes + i, 16);
+}
+
 // Stores one output channel at kBytes positions in order: kBytes bytes, or 4 * kBytes bytes for int32 output.
 JAXDML_INLINE void store_positions(const I32 (&sums)[4], const Channels& channels, int64_t o, Type type,
                                    uint8_t* bytes) {
@@ -34,11 +40,9 @@ JAXDML_INLINE void store_positions(const I32 (&sums)[4], const Channels& channel
     for (int v = 0; v < 4; v++) values[v] = scaled(sums[v], splat(channels.multipliers[o]));
     return store(bytes, saturated(values, channels.output));
   }
-  for (int v = 0; v < 4; v++) {
-    uint8_t parts[kBytes];
-    store(parts, sums[v]);
-    for (int i = 0; i < kBytes; i += 16) memcpy(bytes + i * 4 + v * 16, parts + i, 16);
-  }
+  uint8_t parts[4 * kBytes];
+  for (int v = 0; v < 4; v++) store(parts + v * kBytes, sums[v]);
+  put_in_order(parts, bytes);
 }
 
 }  // namespace jaxdml::JAXDML_ISA

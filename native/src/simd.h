@@ -66,6 +66,9 @@ JAXDML_INLINE F32 lesser(F32 x, F32 y) { return (F32)_mm512_min_ps((__m512)x, (_
 JAXDML_INLINE I32 from_unsigned_bytes(const uint8_t* from) {
   return (I32)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)from));
 }
+JAXDML_INLINE I32 from_unsigned_words(const uint8_t* from) {
+  return (I32)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from));
+}
 // memcpy of a few bytes, without a call.
 JAXDML_INLINE void copy_bytes(void* to, const void* from, int64_t count) {
   auto* target = static_cast<uint8_t*>(to);
@@ -83,6 +86,9 @@ JAXDML_INLINE F32 greater(F32 x, F32 y) { return (F32)_mm256_max_ps((__m256)x, (
 JAXDML_INLINE F32 lesser(F32 x, F32 y) { return (F32)_mm256_min_ps((__m256)x, (__m256)y); }
 JAXDML_INLINE I32 from_unsigned_bytes(const uint8_t* from) {
   return (I32)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from));
+}
+JAXDML_INLINE I32 from_unsigned_words(const uint8_t* from) {
+  return (I32)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)from));
 }
 // memcpy of a few bytes. Compilers turn memcpy into a call or `rep movs`, which costs more than the copy itself.
 JAXDML_INLINE void copy_bytes(void* to, const void* from, int64_t count) {

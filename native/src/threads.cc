@@ -5,11 +5,13 @@
 #include <atomic>
 #include <memory>
 #include <new>
+#include <thread>
 
 namespace jaxdml {
 namespace {
 
 constexpr int64_t kWorthAThread = 1 << 20;  // multiplications that justify waking another thread
+constexpr int kSpins = 1000;                // pauses before a waiting thread yields its core: longer than most items
 
 // A parallel loop. The caller and the helper threads claim items one by one from the counter `next`. A shared_ptr owns
 // the job, so a helper that starts after the call has returned can still read the counters. Such a helper claims no
@@ -54,7 +56,12 @@ void run(const Pool& pool, int64_t count, Pool::Task task, const void* context) 
     // Continue with the helpers that were scheduled.
   }
   job->work();
-  while (job->done.load(std::memory_order_acquire) < count) _mm_pause();  // helpers finish their last items
+  // Helpers finish their last items. If another process has taken a helper's core, the helper needs this one.
+  for (int spins = 0; job->done.load(std::memory_order_acquire) < count; spins++)
+    if (spins < kSpins)
+      _mm_pause();
+    else
+      std::this_thread::yield();
 }
 
 }  // namespace

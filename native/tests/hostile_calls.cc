@@ -191,7 +191,10 @@ Call quantized(Random& random, const Kernels&) {
   return elementwise(random, &jaxdml_cpu_quantized, kFloat, byte(random), 1);
 }
 Call dequantized(Random& random, const Kernels&) {
-  return elementwise(random, &jaxdml_cpu_dequantized, byte(random), kFloat, 1);
+  Call call = elementwise(random, &jaxdml_cpu_dequantized, byte(random), kFloat, 1);
+  for (Array& array : {std::ref(call.arguments[0]), std::ref(call.arguments[2])})
+    if (random.chance(40)) array.type = random.chance(50) ? XLA_FFI_DataType_S16 : XLA_FFI_DataType_U16;
+  return call;
 }
 
 Call extremes(Random& random, const Kernels&) {

@@ -176,7 +176,7 @@ void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) 
 // `one` gives the shape, signedness and output type.
 Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kRandom) {
   Case of;
-  one.is_raw = random.chance(30);
+  one.is_raw = one.is_raw || random.chance(30);
   of.what = text("%d matmuls [%d, %d] x [%d, %d]%s, %s x %s -> %s", int(count), int(one.rows), int(one.depth),
                  int(one.depth), int(one.columns), one.is_raw ? " raw" : "", name_of(one.a_zero_point.is_signed),
                  name_of(one.b_zero_point.is_signed), name_of(one.type));
@@ -268,7 +268,7 @@ void check_scratch(const Kernels& kernels, const std::vector<Convolution>& probl
   const int64_t input = one.filter.groups * one.filter.channels * height * width;
   const int64_t output = one.filter.outputs * one.y_height * one.y_width * (one.type == Type::kInt32 ? 4 : 1);
   const int64_t count = int64_t(problems.size());
-  const int64_t elements = one.filter.channels == 1 ? one.filter.rows * one.filter.columns : 0;
+  const int64_t elements = one.filter.channels == 1 && one.filter.groups > 1 ? one.filter.rows * one.filter.columns : 0;
   const int64_t most =
       count * (4 * one.batch * (input + output) + 12 * one.filter.outputs + 1024) + 32 * elements + 65536;
   for (const int64_t threads : {1, 2, 3, 16, 200}) {
@@ -374,7 +374,9 @@ Case sum_case(Random& random, int64_t size, int64_t count) {
     one.b = tensor(of, random, size, one.b_is_signed);
     one.a_scale = scale(random, near, style);
     one.b_scale = scale(random, near, style);
-    one.y_scale = scale(random, near * std::exp2(6 * random.fraction() - 3), style);
+    // Quotients may lie beyond int32.
+    const float spread = random.chance(10) ? 80 : 6;
+    one.y_scale = scale(random, near * std::exp2(spread * (random.fraction() - 0.5f)), style);
     one.a_zero_point = zero_point(random, one.a_is_signed);
     one.b_zero_point = zero_point(random, one.b_is_signed);
     one.y_zero_point = zero_point(random, one.y_is_signed);
@@ -430,13 +432,16 @@ Case dequantization_case(Random& random, int64_t size, int64_t count) {
   Dequantization one = {};
   one.size = size;
   one.is_signed = random.chance(50);
-  of.what = text("%d dequantizations of %d from %s", int(count), int(size), name_of(one.is_signed));
+  one.width = random.chance(50) ? 1 : 2;
+  of.what = text("%d dequantizations of %d from %d bytes, %s", int(count), int(size), int(one.width),
+                 one.is_signed ? "signed" : "unsigned");
   std::vector<Dequantization> problems;
   const Style style = random_style(random);
   for (int64_t i = 0; i < count; i++) {
-    one.x = tensor(of, random, size, one.is_signed);
+    one.x = tensor(of, random, size * one.width, one.is_signed);
     one.scale = scale(random, std::exp2(12 * random.fraction() - 8), style);
-    one.zero_point = zero_point(random, one.is_signed);
+    const int32_t range = one.width == 1 ? 256 : 65536;
+    one.zero_point = int32_t(random.below(range)) - (one.is_signed ? range / 2 : 0);
     problems.push_back(one);
     of.expected.push_back(expected(one));
   }
@@ -759,6 +764,26 @@ Case random_convolution(Random& random) {
   }
 }
 
+// Depthwise filters with strides, and with more groups than are computed at a time.
+Case random_strided_depthwise(Random& random) {
+  for (;;) {
+    const int64_t count = extent(random, 2), batch = extent(random, 2), groups = random.between(2, 50);
+    const int64_t outputs = groups * (random.chance(80) ? 1 : random.between(2, 3)), most = random.chance(80) ? 17 : 70;
+    const Filter filter = filter_of(outputs, 1, random.between(1, 6), random.between(1, 6), groups);
+    Convolution one = convolution_of(random, filter, batch, random.between(1, most), random.between(1, most));
+    const int64_t kernel[2] = {filter.rows, filter.columns}, size[2] = {one.height, one.width};
+    bool fits = true;
+    for (int i = 0; i < 2; i++) {
+      one.stride[i] = random.between(1, random.chance(80) ? 2 : 4);
+      one.dilation[i] = random.chance(80) ? 1 : random.between(1, 3);
+      one.start[i] = random.below(4);
+      one.end[i] = random.below(4);
+      fits &= size[i] + one.start[i] + one.end[i] > (kernel[i] - 1) * one.dilation[i];
+    }
+    if (fits) return convolution_case(random, one, count);
+  }
+}
+
 // Padding, dilations and strides far larger than the image. Their size does not count: outputs are few.
 Case random_far(Random& random) {
   const bool is_depthwise = random.chance(50);
@@ -818,6 +843,12 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) { return matmul_case(random, matmul_of(random, 50, 4096, 70), 1, Fill::kExtremes); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 50, 4097, 70), 1); },
     [](Random& random) { return matmul_case(random, matmul_of(random, 48, 257, 66), 6); },
+    // Few rows and wide raw matrices, whose sums would take much memory.
+    [](Random& random) {
+      Matmul one = matmul_of(random, 2, 3, 30000);
+      one.is_raw = true;
+      return matmul_case(random, one, 1);
+    },
     // F(4, 3) at its bound, past its bound, and one problem of each.
     [](Random& random) { return at_bound(random, 4, filter_of(7, 230, 3, 3), Fill::kLowest, 0); },
     [](Random& random) { return at_bound(random, 4, filter_of(7, 230, 3, 3), Fill::kHighest, 0); },
@@ -941,7 +972,8 @@ Case make_case(uint64_t seed, int64_t number) {
   if (kind < 30) return random_large_matmul(random);
   if (kind < 56) return random_convolution(random);
   if (kind < 59) return random_far(random);
-  if (kind < 64) return random_deep(random);
+  if (kind < 61) return random_strided_depthwise(random);
+  if (kind < 65) return random_deep(random);
   if (kind < 70) return random_pointwise(random);
   if (kind < 86) return random_winograd(random);
   const int64_t size = extent(random, random.chance(5) ? 140000 : 500), count = extent(random, 3);
@@ -949,7 +981,7 @@ Case make_case(uint64_t seed, int64_t number) {
   if (kind < 89) return random.chance(50) ? look_up_case(random, size, count) : means_case(random, size, count);
   if (kind < 91) return product_case(random, size, count);
   if (kind < 94) return sum_case(random, size, count);
-  if (kind < 97) return quantization_case(random, size, count);
+  if (kind < 96) return quantization_case(random, size, count);
   if (kind < 98) return dequantization_case(random, size, count);
   return kind < 99 ? range_case(random, size, count) : row_sums_case(random, size, count);
 }

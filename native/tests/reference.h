@@ -17,6 +17,11 @@ namespace jaxdml::test {
 using Output = std::vector<uint8_t>;
 
 inline int32_t number(const uint8_t* at, int64_t i, bool is_signed) { return is_signed ? int8_t(at[i]) : at[i]; }
+inline int32_t number_of_width(const uint8_t* at, int64_t i, int64_t width, bool is_signed) {
+  if (width == 1) return number(at, i, is_signed);
+  const uint32_t word = at[2 * i] + 256u * at[2 * i + 1];
+  return is_signed ? int16_t(word) : int32_t(word);
+}
 inline int32_t number(const ZeroPoints& of, int64_t i) { return number(of.at, i * of.step, of.is_signed); }
 inline float number(const Scales& of, int64_t i) { return of.at[i * of.step]; }
 
@@ -122,7 +127,7 @@ inline Output expected(const Quantization& one) {
 inline Output expected(const Dequantization& one) {
   Output y(size_t(one.size * 4));
   for (int64_t i = 0; i < one.size; i++) {
-    const float value = float(number(one.x, i, one.is_signed) - one.zero_point) * one.scale;
+    const float value = float(number_of_width(one.x, i, one.width, one.is_signed) - one.zero_point) * one.scale;
     memcpy(&y[size_t(i * 4)], &value, 4);
   }
   return y;

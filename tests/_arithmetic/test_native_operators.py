@@ -11,6 +11,7 @@ from jaxdml import reference
 from jaxdml.ptq._integers.operators import dynamic_product
 
 V = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
+WORDS = np.random.default_rng(1).integers(-(2**15), 2**15, (3, 37), np.int16)
 SCALES = np.float32(0.1), np.uint8(3), np.float32(0.2), np.uint8(5)
 
 
@@ -36,6 +37,14 @@ CALLS = {
     "dynamic quantization": (lambda m: lambda x: m.dynamic_quantize_linear(x)[0], V, ["extremes", "quantized"]),
     "quantization": (lambda m: lambda x: m.quantize(x, np.float32(0.1)), V, ["quantized"]),
     "dequantization": (lambda m: lambda x: m.dequantize(x, np.float32(0.1)), A, ["dequantized"]),
+    "dequantization of 16 bits": (
+        lambda m: lambda x: m.element_wise_dequantize_linear(x, np.float32(0.1), np.int16(-700)), WORDS,
+        ["dequantized"],
+    ),
+    "dequantization of unsigned 16 bits": (
+        lambda m: lambda x: m.element_wise_dequantize_linear(x, np.float32(0.1), None), WORDS.view(np.uint16),
+        ["dequantized"],
+    ),
 }  # fmt: skip
 
 
@@ -46,6 +55,18 @@ def test_kernels_of_a_call(name):
     assert native_calls(function(dml), x) == kernels
     with dml.use_kernels("xla"):
         assert native_calls(function(dml), x) == []
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("kernel", "x_dtype", "y_dtype"), [("quantized", np.float32, np.int8), ("add", np.int8, np.int8)]
+)
+def test_zero_points_of_16_bits_are_for_dequantization_alone(kernel, x_dtype, y_dtype):
+    x, scale, zero_point = np.ones(5, x_dtype), np.ones((), np.float32), np.zeros((), np.int16)
+    operands = (x, scale, zero_point) * (2 if kernel == "add" else 1) + (scale, zero_point) * (kernel == "add")
+    call = jax.ffi.ffi_call(f"jaxdml_cpu_{kernel}", jax.ShapeDtypeStruct((5,), y_dtype))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"zero point is n(either|ot) int8 n?or uint8"):
+        jax.block_until_ready(call(*operands, leading_count=np.int64(0)))
 
 
 @needs_native

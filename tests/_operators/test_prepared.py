@@ -253,6 +253,7 @@ def test_numpy_arrays_are_prepared_alike(dtype):
     def check(prepare, w, **options):
         known, traced = prepare(w, **options), prepare(jnp.asarray(w), **options)
         assert jax.tree.structure(known) == jax.tree.structure(traced)
+        assert_same_bits(known.array, w)
         for x, y in zip(jax.tree.leaves(known), jax.tree.leaves(traced), strict=True):
             assert isinstance(x, jax.Array)
             assert_same_bits(x, y)
@@ -264,6 +265,7 @@ def test_numpy_arrays_are_prepared_alike(dtype):
     rng, limits = np.random.default_rng(0), np.iinfo(dtype)
     for shape, groups in (
         ((8, 4, 3, 3), 1),
+        ((24, 1, 5, 5), 1),
         ((32, 1, 3, 3), 32),
         ((40, 24, 3, 3), 1),
         ((16, 8, 5), 1),

@@ -1,0 +1,185 @@
+// Depthwise convolutions with strides: lanes are channels.
+//
+// Strides leave planes.h short rows, which it splits one by one. Here a worker copies kChannels input channels, padded
+// and in NHWC order, and computes one output pixel of all of them at a time. In that copy the elements of a row of the
+// kernel are adjacent, kChannels cells each; kDepth of them are interleaved into the lanes of a dot product. Sums are
+// exact modulo 2**32.
+#pragma once
+
+#include "block_copy.h"
+#include "channels_last.h"
+
+namespace jaxdml::JAXDML_ISA {
+
+constexpr int64_t kChannels = 16;
+constexpr int kChannelVectors = kChannels / kLanes;
+
+struct StridedDepthwisePlan {
+  Copy copy;                   // the layout of a full-sized block's copy
+  int64_t rows;                // output rows of a block
+  int64_t row_blocks, blocks;  // a channel's blocks of rows; blocks of kChannels groups
+  int64_t groups;              // groups of kDepth elements in a row of the kernel
+  Channels* channels;
+  Cell *cells, *weights;  // of each worker: a block's copy, and its weights [rows][groups][kChannels][kDepth]
+  int64_t cell_count, weight_count;
+};
+
+// The copied channels as a filter, for which copies are laid out.
+JAXDML_INLINE Filter filter_of_channels(const Filter& filter, int64_t channels) {
+  return {channels, channels, filter.rows, filter.columns, 1, false};
+}
+
+// Whether the copy for so many output rows stays in the first-level cache.
+JAXDML_INLINE bool fits_copy(const Convolution& one, int64_t rows) {
+  constexpr int64_t kMostBytes = 24 << 10;
+  const Copy copy = copy_for(one, filter_of_channels(one.filter, kChannels), rows, one.y_width);
+  return copy.cells * int64_t(sizeof(Cell)) <= kMostBytes;
+}
+
+// Whether this form is faster: there are strides, and channels for half of the lanes. Its copies and weights for one
+// thread are less than what convolve.h allows for each call.
+JAXDML_INLINE bool is_strided_depthwise(const Convolution& one) {
+  const Filter& filter = one.filter;
+  return is_depthwise(filter) && (one.stride[0] > 1 || one.stride[1] > 1) && filter.groups >= kChannels / 2 &&
+         filter.rows * filter.columns <= 64 && fits_copy(one, 1);
+}
+
+JAXDML_INLINE StridedDepthwisePlan plan_strided_depthwise(const Convolution* problems, int64_t count, int64_t threads,
+                                                          Arena& arena) {
+  const Convolution& one = problems[0];
+  StridedDepthwisePlan plan;
+  plan.rows = one.y_height;
+  while (plan.rows > 1 && !fits_copy(one, plan.rows)) plan.rows = ceil_div(plan.rows, 2);
+  plan.row_blocks = ceil_div(one.y_height, plan.rows);
+  plan.copy = copy_for(one, filter_of_channels(one.filter, kChannels), plan.rows, one.y_width);
+  plan.blocks = ceil_div(one.filter.groups, kChannels);
+  plan.groups = ceil_div(one.filter.columns, kDepth);
+  plan.cell_count = plan.copy.cells + kDepth * kChannels;  // elements past a row's last one are read, too
+  plan.weight_count = one.filter.rows * plan.groups * kChannels * kDepth;
+  plan.channels = take_channels(one.filter, count, arena);
+  plan.cells = take<Cell>(arena, threads * plan.cell_count);
+  plan.weights = take<Cell>(arena, threads * plan.weight_count);
+  return plan;
+}
+
+// Interleaves kDepth adjacent pixels of kChannels channels. With AVX2, the four lanes in the middle change places.
+JAXDML_INLINE void interleave_pixels(const Cell* from, I32 (&to)[kChannelVectors]) {
+#ifdef __AVX512VNNI__
+  to[0] = transpose_fours(gather_firsts(load(from)));
+#else
+  const __m256i x = (__m256i)load(from), y = (__m256i)load(from + kChannels);
+  to[0] = (I32)_mm256_unpacklo_epi16(x, y);
+  to[1] = (I32)_mm256_unpackhi_epi16(x, y);
+#endif
+}
+JAXDML_INLINE void put_lanes_in_order([[maybe_unused]] I32 (&x)[kChannelVectors]) {
+#ifndef __AVX512VNNI__
+  const __m256i low = (__m256i)x[0], high = (__m256i)x[1];
+  x[0] = (I32)_mm256_permute2x128_si256(low, high, 0x20);
+  x[1] = (I32)_mm256_permute2x128_si256(low, high, 0x31);
+#endif
+}
+
+// What the epilogue needs of one output channel of each group of a block.
+struct BlockChannels {
+  int32_t offsets[kChannels], zero_points[kChannels];
+  float multipliers[kChannels];
+};
+
+// Output channels `first`, `first` + `step`, and so on: their parameters, and their weights as lanes.
+JAXDML_INLINE void read_block(const Convolution& one, const StridedDepthwisePlan& plan, const Channels& channels,
+                              int64_t first, int64_t step, int64_t count, Cell* weights, BlockChannels& block) {
+  const Filter& filter = one.filter;
+  const int64_t depth = padded_filter_depth(filter), run = plan.groups * kDepth;
+  const Cell* rows = packed_filter(one).rows;
+  memset(weights, 0, size_t(plan.weight_count) * sizeof(Cell));
+  for (int64_t c = 0; c < count; c++) {
+    const int64_t o = first + c * step;
+    block.offsets[c] = channels.offsets[o];
+    block.zero_points[c] = channels.zero_points[o];
+    block.multipliers[c] = channels.multipliers[o];
+    for (int64_t u = 0; u < filter.rows; u++)
+      for (int64_t v = 0; v < filter.columns; v++)
+        weights[(u * run + v) * kChannels + c] = rows[o * depth + u * filter.columns + v];
+  }
+  for (int64_t i = 0; i < filter.rows * plan.groups; i++) {
+    I32 lanes[kChannelVectors];
+    interleave_pixels(weights + i * kDepth * kChannels, lanes);
+    for (int v = 0; v < kChannelVectors; v++)
+      store(weights + i * kDepth * kChannels + v * (kBytes / int64_t(sizeof(Cell))), lanes[v]);
+  }
+}
+
+// Computes one output pixel of kChannels channels. Its window begins at `window`, and rows are `step` cells apart.
+JAXDML_INLINE void strided_depthwise_pixel(const Filter& filter, int64_t groups, const Cell* window, int64_t step,
+                                           const Cell* weights, bool has_zero_points, const BlockChannels& block,
+                                           Type type, const Output& output, uint8_t* to) {
+  constexpr int64_t kCells = kChannels * kDepth, kVectorCells = kBytes / int64_t(sizeof(Cell));
+  I32 sums[kChannelVectors] = {}, window_sums[kChannelVectors] = {};
+  for (int64_t u = 0; u < filter.rows; u++, window += step)
+    for (int64_t g = 0; g < groups; g++, weights += kCells) {
+      I32 seen[kChannelVectors];
+      interleave_pixels(window + g * kCells, seen);
+#pragma GCC unroll 2
+      for (int v = 0; v < kChannelVectors; v++)
+        sums[v] = UnsignedLanes::dot(sums[v], seen[v], load(weights + v * kVectorCells));
+      if (!has_zero_points) continue;
+      const int64_t left = filter.columns - g * kDepth;  // elements of this group that are the kernel's
+      const uint32_t ones = kDepth == 4 ? 0x01010101u : 0x00010001u, bits = 32 / kDepth;
+      const I32 kept = splat(int32_t(left < kDepth ? ones & ((1u << (left * bits)) - 1) : ones));
+      for (int v = 0; v < kChannelVectors; v++) window_sums[v] = UnsignedLanes::dot(window_sums[v], seen[v], kept);
+    }
+  put_lanes_in_order(sums);
+  if (has_zero_points) put_lanes_in_order(window_sums);
+  F32 values[kChannelVectors];
+#pragma GCC unroll 2
+  for (int v = 0; v < kChannelVectors; v++) {
+    sums[v] = add(sums[v], load(block.offsets + v * kLanes));
+    if (has_zero_points) sums[v] = subtract(sums[v], multiply(load(block.zero_points + v * kLanes), window_sums[v]));
+    if (type == Type::kInt32)
+      store(to + v * kBytes, sums[v]);
+    else
+      values[v] = scaled(sums[v], load_floats(block.multipliers + v * kLanes));
+  }
+  if (type != Type::kInt32) store_saturated(to, values, output);
+}
+
+static void convolve_strided_depthwise(const Pool& pool, const Convolution* problems, int64_t count, Arena& arena) {
+  const StridedDepthwisePlan plan = plan_strided_depthwise(problems, count, pool.threads, arena);
+  const Filter& filter = problems[0].filter;
+  const int64_t per_channel = group_outputs(filter);
+  for (int64_t i = 0; i < count; i++) set_channels(problems[i], 0, plan.channels[i]);
+  parallel(pool, count * problems[0].batch * plan.blocks * plan.row_blocks, [&](int64_t number, int64_t worker) {
+    Index index = {number};
+    const int64_t top = next_of(index, plan.row_blocks) * plan.rows;
+    const int64_t first = next_of(index, plan.blocks) * kChannels, n = next_of(index, problems[0].batch);
+    const Convolution& one = problems[index.rest];
+    const Channels& channels = plan.channels[index.rest];
+    const Block at = {top, 0, at_most(plan.rows, one.y_height - top), one.y_width};
+    const int64_t some = at_most(kChannels, filter.groups - first), pixels = at.rows * one.y_width;
+    Cell* cells = plan.cells + worker * plan.cell_count;
+    Cell* weights = plan.weights + worker * plan.weight_count;
+    copy_block(one, filter_of_channels(filter, some), plan.copy,
+               one.x + (n * filter.groups + first) * one.height * one.width, at, cells);
+    const int64_t size = size_of(one.type), row = plan.copy.output_step * plan.copy.row_cells;
+    const int64_t step = plan.copy.kernel_step * plan.copy.row_cells;
+    alignas(64) uint8_t collected[kMostPixels * kBytes * 4];
+    for (int64_t i = 0; i < per_channel; i++) {
+      BlockChannels block = {};
+      const int64_t o = first * per_channel + i;
+      read_block(one, plan, channels, o, per_channel, some, weights, block);
+      for (int64_t from = 0; from < pixels; from += kMostPixels) {
+        const int64_t seen_count = at_most(kMostPixels, pixels - from);
+        Cell* seen[kMostPixels];
+        place(plan.copy, {row, 0, plan.copy.column_step, one.y_width}, cells, from, seen_count, seen);
+        for (int64_t p = 0; p < seen_count; p++)
+          strided_depthwise_pixel(filter, plan.groups, seen[p], step, weights, channels.has_zero_points, block,
+                                  one.type, channels.output, collected + p * kBytes * size);
+        store_pixels(collected, seen_count, some, size, per_channel * one.y_height * one.y_width * size,
+                     y_channel(one, n, o) + (top * one.y_width + from) * size);
+      }
+    }
+  });
+}
+
+}  // namespace jaxdml::JAXDML_ISA
