@@ -18,6 +18,9 @@ HANDLERS = (
     "row_sums",
     "pack_matrix",
     "pack_filter",
+    "dequantize_blocks",
+    "pack_blocks",
+    "matmul_blocks",
 )
 
 

@@ -2,9 +2,12 @@
 //
 // The tables are constant-initialized. A dynamic initializer would be compiled for the instruction set, and would run
 // when the library is loaded, even on processors that lack the instructions.
+#include "blocks.h"
 #include "convolve.h"
+#include "dequantize_blocks.h"
 #include "elementwise.h"
 #include "matmul.h"
+#include "pack_blocks.h"
 
 namespace jaxdml {
 
@@ -31,6 +34,10 @@ constexpr Kernels kernels(const char* name) {
   table.dequantize = JAXDML_ISA::dequantize;
   table.extremes = JAXDML_ISA::extremes;
   table.row_sums = JAXDML_ISA::row_sums;
+  table.dequantize_blocks = JAXDML_ISA::dequantize_blocks;
+  table.pack_blocks = JAXDML_ISA::pack_blocks;
+  table.multiply_blocks_scratch = JAXDML_ISA::multiply_blocks_scratch;
+  table.multiply_blocks = JAXDML_ISA::multiply_blocks;
   return table;
 }
 
