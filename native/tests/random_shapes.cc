@@ -527,12 +527,13 @@ Case blocks_case(Random& random, BlockProduct one) {
            size_t(shape.scale_bytes));
   }
   float* const a = of.inputs.emplace_back(random, size * 4, 4).as<float>();
-  const int kind = int(random.below(4));
+  const int kind = int(random.below(5));
   for (int64_t i = 0; i < size; i++) {
     a[i] = 2 * random.fraction() - 1;
     if (kind == 1) a[i] = std::ldexp(a[i], int(random.between(-149, 60)));
     if (kind == 2) a[i] = float(random.between(-254, 254)) / 2;
     if (kind == 3 && random.chance(80)) a[i] = 0;
+    if (kind == 4) a[i] = 1;  // the largest integers, of one sign
   }
   one.a = a;
   if (has_bias) {
