@@ -74,6 +74,7 @@ def quantized_blocks(x: Array, scale: Array, zero_point: Array | None, *, output
     return lax.reshape(quantized(blocked, *parameters, output_dtype=output_dtype), x.shape)
 
 
+@with_kernel(native_elementwise.DEQUANTIZE_BLOCKS)
 def dequantized_blocks(x: Array, scale: Array, zero_point: Array | None) -> Array:
     """`dequantized` with one scale and zero point for each block."""
     blocked, parameters = _in_blocks(x, scale, _zero_point(zero_point, x.dtype))

@@ -63,6 +63,28 @@ def _takes_dequantize(x: Any, scale: Any, zero_point: Any) -> bool:
     return bool(_is_at_most_two_bytes(x.dtype) and scale.dtype == jnp.float32 and _are_numbers(scale, zero_point))
 
 
+def _dequantize_blocks(x: Array, scale: Array, zero_point: Array | None, *, leading: int) -> Array:
+    shape = x.shape[leading:]
+    blocks = math.prod(scale.shape[leading:])
+    rows = lax.reshape(x, (*x.shape[:leading], blocks, math.prod(shape) // blocks))
+    scale = lax.reshape(scale, (*scale.shape[:leading], blocks))
+    if zero_point is None:
+        zero_point = lax.full((1,) * leading + (0,), 0, x.dtype)
+    else:
+        zero_point = lax.reshape(zero_point, (*zero_point.shape[:leading], blocks))
+    y = library_call("dequantize_blocks", leading, (rows.shape[leading:], jnp.float32), (rows, scale, zero_point))
+    return lax.reshape(y, (*y.shape[:leading], *shape))
+
+
+def _takes_dequantize_blocks(x: Any, scale: Any, zero_point: Any) -> bool:
+    """Whether each block is a run of consecutive elements with a scale, and a zero point if there are any."""
+    if zero_point is not None and zero_point.shape != scale.shape:
+        return False
+    is_typed = x.dtype in (jnp.int4, jnp.uint4, jnp.int8, jnp.uint8) and scale.dtype == jnp.float32
+    are_known = all(isinstance(size, int) and size > 0 for size in (*x.shape, *scale.shape))
+    return is_typed and are_known and scale.ndim == x.ndim > 0 and scale.shape[:-1] == x.shape[:-1]
+
+
 def _is_byte(dtype: Any) -> bool:
     return dtype in (jnp.int8, jnp.uint8)
 
@@ -104,5 +126,6 @@ def _dequantize_result(x: Any, *_: Any) -> Result:
 ADD = Kernel(_sum, _output_result)
 QUANTIZE = Kernel(_quantize, _output_result, _takes_quantize)
 DEQUANTIZE = Kernel(_dequantize, _dequantize_result, _takes_dequantize)
+DEQUANTIZE_BLOCKS = Kernel(_dequantize_blocks, _dequantize_result, _takes_dequantize_blocks)
 EXTREMES = Kernel(_extremes, _extremes_result)
 IMAGE_SUMS = Kernel(_sums_of_images, _sums_of_images_result)

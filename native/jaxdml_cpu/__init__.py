@@ -22,6 +22,9 @@ HANDLERS = (
     "products",
     "pack_matrix",
     "pack_filter",
+    "dequantize_blocks",
+    "pack_blocks",
+    "matmul_blocks",
 )
 
 

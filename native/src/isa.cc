@@ -2,12 +2,15 @@
 //
 // The tables are constant-initialized. A dynamic initializer would be compiled for the instruction set, and would run
 // when the library is loaded, even on processors that lack the instructions.
+#include "blocks.h"
 #include "convolve.h"
+#include "dequantize_blocks.h"
 #include "elementwise.h"
 #include "look_up.h"
 #include "matmul.h"
 #include "max_pool.h"
 #include "means.h"
+#include "pack_blocks.h"
 #include "products.h"
 
 namespace jaxdml {
@@ -41,6 +44,10 @@ constexpr Kernels kernels(const char* name) {
   table.max_pool = JAXDML_ISA::max_pool;
   table.look_up = JAXDML_ISA::look_up;
   table.products = JAXDML_ISA::products;
+  table.dequantize_blocks = JAXDML_ISA::dequantize_blocks;
+  table.pack_blocks = JAXDML_ISA::pack_blocks;
+  table.multiply_blocks_scratch = JAXDML_ISA::multiply_blocks_scratch;
+  table.multiply_blocks = JAXDML_ISA::multiply_blocks;
   return table;
 }
 

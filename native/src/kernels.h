@@ -149,6 +149,42 @@ struct Product {
   uint8_t* y;
 };
 
+// A matrix [columns, depth] of `bits` (4 or 8) in blocks of `size` along the depth; block_shape.h has its packed form.
+struct BlockShape {
+  int64_t columns, depth, size;
+  int bits, scale_bytes;
+  bool has_zero_points;
+};
+// Integers of 4 or 8 bits in memory, two of 4 bits to a byte; element `first` is the first one.
+struct Elements {
+  const uint8_t* at;
+  int64_t first;
+  int bits;
+  bool is_signed;
+};
+// y = (x - zero_points) * scales. Without zero points (null), each is 0, or the middle of unsigned integers.
+struct BlockDequantization {
+  int64_t blocks, size;
+  Elements x, zero_points;
+  const float* scales;
+  float* y;
+};
+struct BlockMatrix {
+  BlockShape shape;
+  Elements weights, zero_points;  // [columns, depth], [columns, blocks]
+  const uint8_t* scales;          // [columns, blocks]
+};
+
+// y = a times a packed matrix, plus bias, which may be null. Each integer of a has `planes` planes of int8.
+struct BlockProduct {
+  BlockShape shape;
+  int64_t rows, planes;
+  const float* a;
+  const uint8_t* packed;
+  const float* bias;
+  float* y;
+};
+
 // The kernels of an instruction set. A call takes `count` problems of one shape. The caller allocates scratch memory
 // that is aligned to 64 bytes; `*_scratch` returns its size in bytes.
 struct Kernels {
@@ -174,6 +210,10 @@ struct Kernels {
   void (*max_pool)(const Pool&, const MaxPool&, uint8_t* scratch);
   void (*look_up)(const Pool&, const LookUp*, int64_t count);
   void (*products)(const Pool&, const Product*, int64_t count);
+  void (*dequantize_blocks)(const Pool&, const BlockDequantization&);
+  void (*pack_blocks)(const Pool&, const BlockMatrix&, uint8_t* packed);
+  int64_t (*multiply_blocks_scratch)(const BlockProduct&);
+  void (*multiply_blocks)(const Pool&, const BlockProduct&, uint8_t* scratch);
 };
 
 extern const Kernels kAvx2;

@@ -4,8 +4,10 @@
 #ifdef _WIN32
 #include <cstdint>
 #endif
-#ifdef __linux__
+#ifndef _WIN32
 #include <cpuid.h>
+#endif
+#ifdef __linux__
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -35,8 +37,8 @@ inline bool saves(uint32_t registers) {
 }
 
 inline bool has_avx2() {
-  constexpr uint32_t kFma = bit(12), kAvx2 = bit(5), kVectors = 0x6;
-  return cpuid(0).a >= 7 && saves(kVectors) && has(cpuid(1).c, kFma) && has(cpuid(7).b, kAvx2);
+  constexpr uint32_t kFma = bit(12), kF16c = bit(29), kAvx2 = bit(5), kVectors = 0x6;
+  return cpuid(0).a >= 7 && saves(kVectors) && has(cpuid(1).c, kFma | kF16c) && has(cpuid(7).b, kAvx2);
 }
 inline bool has_avx512_vnni() {
   constexpr uint32_t kFoundation = bit(16), kDq = bit(17), kBw = bit(30), kVl = bit(31), kVnni = bit(11);
@@ -49,8 +51,11 @@ inline bool has_avx512_vbmi() {
 }
 #else
 inline bool has_avx2() {
+  constexpr unsigned kF16c = 1u << 29;  // which compilers of 2022 do not support in __builtin_cpu_supports
+  unsigned a, b, c, d;
   __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) &&
+         (c & kF16c);
 }
 inline bool has_avx512_vnni() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

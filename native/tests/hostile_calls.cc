@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "block_shape.h"
 #include "call.h"
 #include "kernels.h"
 
@@ -27,8 +28,9 @@ JAXDML_OPTIONS __ubsan_default_options() { return "abort_on_error=1:print_stackt
 
 extern "C" {
 XLA_FFI_Handler jaxdml_cpu_matmul, jaxdml_cpu_convolve, jaxdml_cpu_add, jaxdml_cpu_quantized, jaxdml_cpu_dequantized,
-    jaxdml_cpu_extremes, jaxdml_cpu_row_sums, jaxdml_cpu_pack_matrix, jaxdml_cpu_pack_filter, jaxdml_cpu_means, jaxdml_cpu_max_pool,
-    jaxdml_cpu_looked_up, jaxdml_cpu_products;
+    jaxdml_cpu_extremes, jaxdml_cpu_row_sums, jaxdml_cpu_pack_matrix, jaxdml_cpu_pack_filter, jaxdml_cpu_means,
+    jaxdml_cpu_max_pool, jaxdml_cpu_looked_up, jaxdml_cpu_products, jaxdml_cpu_dequantize_blocks,
+    jaxdml_cpu_pack_blocks, jaxdml_cpu_matmul_blocks;
 const char* jaxdml_cpu_choose(const char*);
 int64_t jaxdml_cpu_matrix_bytes(int64_t depth, int64_t columns);
 int64_t jaxdml_cpu_filter_bytes(const int64_t* shape, int64_t groups);
@@ -292,6 +294,64 @@ Call pack_filter(Random& random, const Kernels&) {
   return call;
 }
 
+XLA_FFI_DataType few_bits(Random& random) {
+  if (random.chance(50)) return byte(random);
+  return random.chance(50) ? XLA_FFI_DataType_S4 : XLA_FFI_DataType_U4;
+}
+BlockShape random_blocks(Random& random, XLA_FFI_DataType b) {
+  const bool is_byte = b == XLA_FFI_DataType_S8 || b == XLA_FFI_DataType_U8;
+  return {random.between(1, 90), random.between(1, 200),    int64_t(16) << random.below(5),
+          is_byte ? 8 : 4,       random.chance(50) ? 2 : 4, random.chance(50)};
+}
+
+Call dequantize_blocks(Random& random, const Kernels&) {
+  const Extents leading = random_leading(random);
+  const int64_t blocks = extent(random, 40), size = extent(random, 70);
+  const XLA_FFI_DataType x = few_bits(random);
+  Call call = {&jaxdml_cpu_dequantize_blocks};
+  call.arguments = {{x, some(random, leading) + Extents{blocks, size}},
+                    {kFloat, some(random, leading) + Extents{blocks}},
+                    {x, some(random, leading) + Extents{random.chance(50) ? 0 : blocks}}};
+  call.results = {{kFloat, leading + Extents{blocks, size}}};
+  return call;
+}
+
+Call pack_blocks(Random& random, const Kernels&) {
+  const Extents leading = random_leading(random);
+  const XLA_FFI_DataType b = few_bits(random);
+  const BlockShape of = random_blocks(random, b);
+  const Extents counts = {of.columns, blocks_of(of)}, none = {0, 0};
+  Call call = {&jaxdml_cpu_pack_blocks};
+  call.arguments = {{b, some(random, leading) + Extents{of.columns, of.depth}},
+                    {of.scale_bytes == 2 ? XLA_FFI_DataType_F16 : kFloat, some(random, leading) + counts},
+                    {b, some(random, leading) + (of.has_zero_points ? counts : none)}};
+  call.results = {{XLA_FFI_DataType_S8, leading + Extents{packed_bytes(of)}}};
+  call.attributes = {{"block_size", XLA_FFI_DataType_S64, false, {of.size}}};
+  return call;
+}
+
+Call matmul_blocks(Random& random, const Kernels&) {
+  const Extents leading = random_leading(random);
+  const BlockShape of = random_blocks(random, few_bits(random));
+  const int64_t rows = extent(random, 30);
+  Call call = {&jaxdml_cpu_matmul_blocks};
+  call.arguments = {{kFloat, some(random, leading) + Extents{rows, of.depth}},
+                    {XLA_FFI_DataType_S8, some(random, leading) + Extents{packed_bytes(of)}, kBlocksMark},
+                    {kFloat, some(random, leading) + Extents{random.chance(50) ? 0 : of.columns}}};
+  call.results = {{kFloat, leading + Extents{rows, of.columns}}};
+  const auto number = [](const char* name, int64_t value) {
+    return Attribute{name, XLA_FFI_DataType_S64, false, {value}};
+  };
+  call.attributes = {number("bits", of.bits),
+                     number("block_size", of.size),
+                     number("columns", of.columns),
+                     number("depth", of.depth),
+                     {"has_zero_points", XLA_FFI_DataType_PRED, false, {of.has_zero_points}},
+                     number("planes", random.between(1, 3)),
+                     number("scale_bytes", of.scale_bytes)};
+  return call;
+}
+
 // Wrong calls ---------------------------------------------------------------------------------------------------------
 
 // A number that arithmetic on sizes may stumble over.
@@ -407,10 +467,21 @@ struct Kind {
   Call (*make)(Random&, const Kernels&);
   int64_t calls, successes;
 };
-Kind kinds[] = {{"matmul", matmul, 0, 0},       {"convolve", convolve, 0, 0},       {"add", add, 0, 0},
-                {"quantized", quantized, 0, 0}, {"dequantized", dequantized, 0, 0}, {"extremes", extremes, 0, 0},
-                {"row_sums", row_sums, 0, 0},   {"pack_matrix", pack_matrix, 0, 0}, {"pack_filter", pack_filter, 0, 0},
-                {"max_pool", max_pool, 0, 0},   {"looked_up", looked_up, 0, 0},     {"products", products, 0, 0},
+Kind kinds[] = {{"matmul", matmul, 0, 0},
+                {"convolve", convolve, 0, 0},
+                {"add", add, 0, 0},
+                {"quantized", quantized, 0, 0},
+                {"dequantized", dequantized, 0, 0},
+                {"extremes", extremes, 0, 0},
+                {"row_sums", row_sums, 0, 0},
+                {"pack_matrix", pack_matrix, 0, 0},
+                {"pack_filter", pack_filter, 0, 0},
+                {"dequantize_blocks", dequantize_blocks, 0, 0},
+                {"pack_blocks", pack_blocks, 0, 0},
+                {"matmul_blocks", matmul_blocks, 0, 0},
+                {"max_pool", max_pool, 0, 0},
+                {"looked_up", looked_up, 0, 0},
+                {"products", products, 0, 0},
                 {"means", means, 0, 0}};
 
 unsigned long long seed = 1;
@@ -510,7 +581,7 @@ int run_all(const std::string& amount, long long first) {
   bool are_deep = true;
   for (const Kind& kind : kinds) {
     const double share = 100 * double(kind.successes) / double(std::max<int64_t>(kind.calls, 1));
-    printf("%12s %9lld calls, %5.1f %% succeeded\n", kind.name, (long long)kind.calls, share);
+    printf("%17s %9lld calls, %5.1f %% succeeded\n", kind.name, (long long)kind.calls, share);
     are_deep &= share >= 20 || kind.calls < 1000;
   }
   if (!are_deep) fprintf(stderr, "too few calls reached a kernel\n");

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "block_shape.h"
 #include "kernels.h"
 #include "memory.h"
 #include "processor.h"
@@ -527,6 +528,67 @@ Case means_case(Random& random, int64_t size, int64_t count) {
   return of;
 }
 
+float half(uint16_t bits) {  // no subnormal number, infinity or NaN
+  return std::ldexp(float((bits & 0x3ff) + 0x400), (bits >> 10 & 31) - 25) * (bits & 0x8000 ? -1.f : 1.f);
+}
+
+Elements elements(Case& of, Random& random, int64_t count, int bits, bool is_signed) {
+  const int64_t first = random.chance(30) ? random.below(4) : 0,
+                bytes = bits == 8 ? first + count : (first + count + 1) / 2;
+  return {tensor(of, random, bytes, is_signed), first, bits, is_signed};
+}
+
+// `one` gives the shape, the rows and the planes.
+Case blocks_case(Random& random, BlockProduct one) {
+  Case of;
+  const BlockShape& shape = one.shape;
+  const bool is_signed = random.chance(50), has_bias = random.chance(40);
+  of.what = text("[%d, %d] in %d planes by [%d, %d] of %d bits in blocks of %d, %d bytes to a scale%s%s", int(one.rows),
+                 int(shape.depth), int(one.planes), int(shape.columns), int(shape.depth), shape.bits, int(shape.size),
+                 shape.scale_bytes, shape.has_zero_points ? ", zero points" : "", has_bias ? ", bias" : "");
+  of.y_bytes = 4;
+  const int64_t count = shape.columns * blocks_of(shape), size = one.rows * shape.depth;
+  BlockMatrix matrix = {shape, elements(of, random, shape.columns * shape.depth, shape.bits, is_signed),
+                        elements(of, random, count, shape.bits, is_signed), nullptr};
+  uint8_t* const scales = of.inputs.emplace_back(random, count * shape.scale_bytes, shape.scale_bytes).at();
+  matrix.scales = scales;
+  const Style style = random_style(random);
+  for (int64_t i = 0; i < count; i++) {
+    const uint16_t bits = uint16_t(random.between(1, 30) << 10 | random.below(1024) | random.below(2) << 15);
+    float value;
+    do value = scale(random, 0.01f, style);
+    while (!std::isfinite(value) || std::fabs(value) > 1e20f);
+    memcpy(scales + i * shape.scale_bytes, shape.scale_bytes == 2 ? static_cast<const void*>(&bits) : &value,
+           size_t(shape.scale_bytes));
+  }
+  float* const a = of.inputs.emplace_back(random, size * 4, 4).as<float>();
+  const int kind = int(random.below(5));
+  for (int64_t i = 0; i < size; i++) {
+    a[i] = 2 * random.fraction() - 1;
+    if (kind == 1) a[i] = std::ldexp(a[i], int(random.between(-149, 60)));
+    if (kind == 2) a[i] = float(random.between(-254, 254)) / 2;
+    if (kind == 3 && random.chance(80)) a[i] = 0;
+    if (kind == 4) a[i] = 1;  // the largest integers, of one sign
+  }
+  one.a = a;
+  if (has_bias) {
+    float* const bias = of.inputs.emplace_back(random, shape.columns * 4, 4).as<float>();
+    for (int64_t i = 0; i < shape.columns; i++) bias[i] = random.fraction();
+    one.bias = bias;
+  }
+  of.expected.push_back(expected(one, matrix, half));
+  of.run = [one, matrix](const Kernels& kernels, const Pool& pool, Random& random, const std::deque<Bytes>& y) {
+    BlockProduct product = one;
+    std::deque<Bytes> packed;
+    product.packed = pack_all(random, {matrix.weights.at}, packed_bytes(one.shape), packed,
+                              [&](const uint8_t*, uint8_t* to) { kernels.pack_blocks(pool, matrix, to); })[0];
+    product.y = y[0].as<float>();
+    const Bytes scratch(random, kernels.multiply_blocks_scratch(product), 64);
+    kernels.multiply_blocks(pool, product, scratch.at());
+  };
+  return of;
+}
+
 // A window's reach in one dimension: it fits the padded image, which may reach far beyond the image.
 void set_windows(Random& random, MaxPool& one, int i, int64_t size) {
   const int64_t far = random.chance(10) ? int64_t(1) << random.between(3, 58) : 4;
@@ -633,7 +695,32 @@ Case product_case(Random& random, int64_t size, int64_t count) {
   return of;
 }
 
+Case block_dequantization_case(Random& random, int64_t blocks, int64_t size) {
+  Case of;
+  const bool is_signed = random.chance(50);
+  const int bits = random.chance(60) ? 4 : 8;
+  of.what = text("dequantization of %d blocks of %d, %d bits", int(blocks), int(size), bits);
+  of.y_bytes = 4;
+  BlockDequantization one = {blocks, size, elements(of, random, blocks * size, bits, is_signed), {}, nullptr, nullptr};
+  if (random.chance(60)) one.zero_points = elements(of, random, blocks, bits, is_signed);
+  one.scales = scales(of, random, blocks, 0.1f, Style{random.chance(50), false}).at;
+  of.expected.push_back(expected(one));
+  of.run = [one](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
+    BlockDequantization all = one;
+    all.y = y[0].as<float>();
+    kernels.dequantize_blocks(pool, all);
+  };
+  return of;
+}
+
 // Shapes --------------------------------------------------------------------------------------------------------------
+
+Case random_blocks(Random& random) {
+  const int64_t size = int64_t(16) << random.below(5);
+  const BlockShape shape = {extent(random, 150),       random.between(1, 600),    size,
+                            random.chance(60) ? 4 : 8, random.chance(50) ? 2 : 4, random.chance(50)};
+  return blocks_case(random, {shape, extent(random, 20), random.between(1, 3), nullptr, nullptr, nullptr, nullptr});
+}
 
 Matmul matmul_of(Random& random, int64_t rows, int64_t depth, int64_t columns) {
   Matmul one = {};
@@ -952,6 +1039,17 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(3, 3000, 2, 3), 1, 6, 150), 1, Fill::kUniform);
     },
+    // More rows than a pass, and few panels that threads share by rows.
+    [](Random& random) {
+      return blocks_case(random, {{70, 40, 16, 4, 4, true}, 1100, 3, nullptr, nullptr, nullptr, nullptr});
+    },
+    [](Random& random) {
+      return blocks_case(random, {{10, 300, 256, 8, 2, true}, 130, 1, nullptr, nullptr, nullptr, nullptr});
+    },
+    [](Random& random) { return block_dequantization_case(random, 5000, 33); },
+    // Written past the caches.
+    [](Random& random) { return block_dequantization_case(random, 1 << 17, 32); },
+    [](Random& random) { return block_dequantization_case(random, 1 << 15, 131); },
     [](Random& random) { return sum_case(random, 3 * 65536 + 5, 2); },
     [](Random& random) { return quantization_case(random, 2 * 65536 + 1, 2); },
     [](Random& random) { return dequantization_case(random, 65536 + 7, 2); },
@@ -968,6 +1066,8 @@ Case make_case(uint64_t seed, int64_t number) {
   Random random(seed, uint64_t(number));
   if (number < int64_t(kLarge.size())) return kLarge[size_t(number)](random);
   const int64_t kind = random.below(100);
+  if (kind < 9) return random_blocks(random);
+  if (kind < 11) return block_dequantization_case(random, extent(random, 300), extent(random, 80));
   if (kind < 27) return random_matmul(random);
   if (kind < 30) return random_large_matmul(random);
   if (kind < 56) return random_convolution(random);

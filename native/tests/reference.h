@@ -2,6 +2,7 @@
 // calling thread does.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -210,6 +211,71 @@ inline Output expected(const Product& one) {
     y[size_t(i)] = uint8_t(!is_in_range || value < float(lowest) ? lowest
                            : value > float(highest)              ? highest
                                                                  : int32_t(value));
+  }
+  return y;
+}
+
+// An element of 4 or 8 bits, unsigned: int4 plus 8, int8 plus 128.
+inline int32_t number(const Elements& of, int64_t i) {
+  i += of.first;
+  const int32_t bits = of.bits == 8 ? of.at[i] : of.at[i / 2] >> (i % 2 * 4) & 15;
+  return of.is_signed ? bits ^ (of.bits == 8 ? 128 : 8) : bits;
+}
+
+// `half` maps the bits of a float16 to a float.
+inline Output expected(const BlockProduct& one, const BlockMatrix& matrix, float (*half)(uint16_t)) {
+  const BlockShape& of = one.shape;
+  const int64_t blocks = (of.depth + of.size - 1) / of.size, middle = of.bits == 4 ? 8 : 128;
+  const float largest = one.planes == 1 ? 127.f : one.planes == 2 ? 16319.f : 2088895.f;
+  Output y(size_t(one.rows * of.columns) * 4);
+  for (int64_t m = 0; m < one.rows; m++) {
+    std::vector<float> totals(size_t(of.columns), -0.0f);
+    for (int64_t block = 0; block < blocks; block++) {
+      const int64_t first = block * of.size, last = std::min(of.depth, first + of.size);
+      float high = 0;
+      for (int64_t k = first; k < last; k++) high = std::max(high, std::fabs(one.a[m * of.depth + k]));
+      const bool is_live = high >= largest * 0x1p-126f;
+      const float a_scale = is_live ? high / largest : 0, inverse = is_live ? largest / high : 0;
+      for (int64_t n = 0; n < of.columns; n++) {
+        int64_t sums[3] = {};  // the highest plane last
+        for (int64_t k = first; k < last; k++) {
+          const int64_t at = n * blocks + block,
+                        zero_point = of.has_zero_points ? number(matrix.zero_points, at) : middle;
+          const int64_t weight = number(matrix.weights, n * of.depth + k) - zero_point;
+          int64_t rest = int64_t(std::nearbyintf(one.a[m * of.depth + k] * inverse));
+          for (int64_t p = 0; p < one.planes; p++) {
+            const int64_t plane = p + 1 < one.planes ? ((rest + 64) & 127) - 64 : rest;
+            rest = (rest - plane) / 128;
+            sums[p] += plane * weight;
+          }
+        }
+        float product = float(sums[one.planes - 1]), scale;
+        for (int64_t p = one.planes - 1; p-- > 0;) product = product * 128 + float(sums[p]);
+        const uint8_t* const at = matrix.scales + (n * blocks + block) * of.scale_bytes;
+        uint16_t bits;
+        memcpy(&bits, at, 2);
+        if (of.scale_bytes == 4)
+          memcpy(&scale, at, 4);
+        else
+          scale = half(bits);
+        totals[size_t(n)] += a_scale * scale * product;
+      }
+    }
+    for (int64_t n = 0; n < of.columns; n++) {
+      const float total = one.bias ? totals[size_t(n)] + one.bias[n] : totals[size_t(n)];
+      memcpy(&y[size_t(m * of.columns + n) * 4], &total, 4);
+    }
+  }
+  return y;
+}
+
+inline Output expected(const BlockDequantization& one) {
+  Output y(size_t(one.blocks * one.size) * 4);
+  for (int64_t i = 0; i < one.blocks * one.size; i++) {
+    const int32_t middle = one.x.bits == 4 ? 8 : 128, block = int32_t(i / one.size);
+    const int32_t zero_point = one.zero_points.at ? number(one.zero_points, block) : middle;
+    const float value = float(number(one.x, i) - zero_point) * one.scales[block];
+    memcpy(&y[size_t(i) * 4], &value, 4);
   }
   return y;
 }

@@ -4,8 +4,10 @@ NumPy arrays are computed in NumPy, because eager JAX compiles a program for eac
 zero, as in the operators.
 """
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +21,11 @@ from jaxdml.typing import Array, DType, Scale
 SMALLEST = rounding.SMALLEST_NORMAL
 INT32_MIN, INT32_MAX = np.float32(-(2.0**31)), np.float32(2.0**31 - 2.0**7)  # ends of int32 in float32
 ACTIVATIONS, WEIGHTS = ("int8", "uint8", "int16", "uint16"), ("int8", "int16")
+BLOCK_WEIGHTS, BLOCK_SIZES = ("int4", "int8"), (16, 32, 64, 128, 256)
+LARGE = np.float32(2.0**-100)
+STEPS = {"int4": 7, "int8": 127}  # to either side of 0
+# What "mse" tries of the scale with which the greatest magnitude of a block fits; the first of equally good ones.
+SHARES = 1 - np.arange(16, dtype=np.float32) / 32
 
 
 @api_boundary
@@ -57,27 +64,41 @@ def scale_and_zero_point(low: Scale, high: Scale, dtype: DType, symmetric: bool 
 
 
 @api_boundary
-def quantize_weights(w: Array, axis: int | None = None, dtype: DType = jnp.int8) -> tuple[Array, Array]:
+def quantize_weights(
+    w: Array,
+    axis: int | None = None,
+    dtype: DType = jnp.int8,
+    *,
+    block_size: int | None = None,
+    method: Literal["minmax", "mse"] = "minmax",
+) -> tuple[Array, Array]:
     """Quantizes weights to ``round(w / scale)``, ties to even, with the scale ``max(|w|) / Max`` and the zero point 0.
 
-    int8 weights lie in [-127, 127]: -128 is never used. A channel of zeros has the scale 1. A traced w is not
-    validated: NaN in w gives a NaN scale, and infinity gives an infinite scale.
+    int8 weights lie in [-127, 127] and int4 weights in [-7, 7]: the least integer is never used. A channel or block of
+    zeros has the scale 1. A traced w is not validated: NaN in w gives a NaN scale, and infinity an infinite scale.
+
+    With a `block_size`, w is a matrix, and the results are `b` and `b_scale` of `jaxdml.matrix_multiply_blocks`: for
+    each output channel, blocks of that many weights have a scale of their own.
 
     Args:
-      w: float array of any shape.
+      w: float array of any shape; a matrix if there is a block_size.
       axis: the axis of output channels, each of which gets a scale; None for one scale of all weights.
-      dtype: int8 or int16.
+      dtype: int8 or int16; int4 or int8 if there is a block_size.
+      block_size: 16, 32, 64, 128 or 256 weights of a channel to a block, of which the last may have fewer; None for no
+        blocks.
+      method: how the scale of a block is chosen. "minmax": all weights fit. "mse": that of 16 scales, from half to all
+        of that of "minmax", whose squared error is the least; weights beyond it are clamped.
 
     Returns:
       The integers, of type dtype and in w's shape, and the scale, float32 [channels] or []; NumPy arrays unless w is a
-      JAX array.
+      JAX array. With a block_size, the integers are [channels, K] and the scale is [channels, blocks].
 
     Raises:
-      PtqError: if w is not a float array or lacks the axis, or if dtype is neither int8 nor int16. If w is not traced,
-        also if w holds NaN or infinity.
+      PtqError: if w is not a float array or lacks the axis, or if dtype, block_size or method is not one of those
+        listed. If w is not traced, also if w holds NaN or infinity.
     """
     name = "quantize_weights"
-    integers = integer_type(f"{name}: dtype", dtype, WEIGHTS)
+    integers = integer_type(f"{name}: dtype", dtype, WEIGHTS if block_size is None else BLOCK_WEIGHTS)
     w = w if isinstance(w, jax.Array) else np.asarray(w)
     if not jnp.issubdtype(w.dtype, jnp.floating):
         raise PtqError(f"{name}: w holds {w.dtype}, expected floats: weights that are integers need no quantization")
@@ -86,9 +107,17 @@ def quantize_weights(w: Array, axis: int | None = None, dtype: DType = jnp.int8)
         raise PtqError(f"{name}: axis is {axis!r}, {text}")
     if axis is not None and not -w.ndim <= axis < w.ndim:
         raise PtqError(f"{name}: axis is {axis}, expected an axis of w, which has rank {w.ndim} and shape {w.shape}")
-    form = _weights_of_jax if isinstance(w, jax.Array) else _weights
-    quantized, scale = form(w, None if axis is None else axis % w.ndim, integers)
-    if _is_known(scale):
+    _check_blocks(name, w, axis, block_size, method)
+    if block_size is not None:
+        rows = w if axis in (0, -2) else w.T
+        form: Any = _block_weights_of_jax if isinstance(w, jax.Array) else _block_weights
+        quantized, scale = form(rows, block_size, integers, method)
+    else:
+        form = _weights_of_jax if isinstance(w, jax.Array) else _weights
+        quantized, scale = form(w, None if axis is None else axis % w.ndim, integers)
+    if block_size is not None and _is_known(scale):
+        _check_finite(name, np.asarray(scale).max(1), "w", "training has diverged, or these are the wrong weights")
+    elif _is_known(scale):
         _check_finite(name, np.asarray(scale), "w", "training has diverged, or these are the wrong weights")
     return quantized, scale
 
@@ -217,6 +246,77 @@ def _weights(w: Any, axis: int | None, dtype: np.dtype) -> tuple[Any, Any]:
 
 
 _weights_of_jax = partial(jax.jit, static_argnums=(1, 2))(_weights)
+
+
+def _block_weights(w: np.ndarray, size: int, dtype: np.dtype, method: str) -> tuple[np.ndarray, np.ndarray]:
+    """`_in_blocks`, a few rows at a time, which stay in the cache."""
+    rows, depth = w.shape
+    step = max(1, 2**17 // max(depth, 1))
+    parts = [w[first : first + step] for first in range(0, rows, step)]
+
+    def quantized_part(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _in_blocks(part, size, dtype, method)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(quantized_part, parts))
+    quantized, scales = zip(*results, strict=True)
+    return np.concatenate(quantized), np.concatenate(scales)
+
+
+def _in_blocks(w: Any, size: int, dtype: np.dtype, method: str) -> tuple[Any, Any]:
+    """The integers [rows, depth] and the scales [rows, blocks] of [rows, depth]."""
+    xp, steps, (rows, depth) = _namespace(w), STEPS[dtype.name], w.shape
+    x = w.astype(np.float32, copy=False)
+    x = xp.pad(x, ((0, 0), (0, -depth % size))) if depth % size else x
+    x = x.reshape(rows, -1, size)
+    high = _flushed(xp.max(xp.abs(x), axis=2, initial=0))
+    if xp is jnp or not (high > LARGE).all():  # else subnormal numbers round to 0 as zeros do
+        x = _flushed(x)
+    scale = _scale(high, steps)
+    if method == "mse":
+        scale = _least_error(x, scale, steps)
+    quotients = _quotient(x, scale[:, :, None])
+    if xp is np and method == "minmax":  # where no quotient is beyond the steps, which saves passes over memory
+        quantized = np.rint(quotients, out=quotients).astype(np.int8)
+    else:
+        quantized = _whole(quotients, -steps, steps, np.dtype(np.int8))
+    quantized = quantized.reshape(rows, -1)[:, :depth]
+    if xp is np and dtype.name == "int4":  # which NumPy converts slowly; the high nibble is 0
+        return (quantized & np.int8(15)).view(dtype), scale
+    return quantized.astype(dtype), scale
+
+
+def _least_error(x: Any, largest: Any, steps: int) -> Any:
+    """Of the shares of the largest scale, that with the least squared error; float32, element after element."""
+    xp = _namespace(x)
+    scales = xp.maximum(_flushed(largest[None] * SHARES[:, None, None]), SMALLEST)
+    errors = xp.zeros_like(scales)
+    for here in xp.moveaxis(x, 2, 0):
+        here = xp.broadcast_to(here[None], scales.shape)
+        values = _whole(_quotient(here, scales), -steps, steps, np.dtype(np.float32))
+        off = _flushed(here - _flushed(values * scales))
+        errors = _flushed(errors + _flushed(off * off))
+    best = xp.take_along_axis(scales, xp.argmin(errors, axis=0)[None], 0)[0]
+    return xp.where(largest == largest, best, largest)
+
+
+_block_weights_of_jax = partial(jax.jit, static_argnums=(1, 2, 3))(_in_blocks)
+
+
+def _check_blocks(name: str, w: Any, axis: int | None, block_size: Any, method: Any) -> None:
+    if method not in ("minmax", "mse"):
+        raise PtqError(f"{name}: method is {method!r}, expected 'minmax' or 'mse'")
+    if block_size is None:
+        if method != "minmax":
+            raise PtqError(f"{name}: method is 'mse', which is for blocks: give a block_size, such as 32")
+        return
+    if block_size not in BLOCK_SIZES or not is_integer(block_size):
+        sizes = ", ".join(map(str, BLOCK_SIZES[:-1]))
+        raise PtqError(f"{name}: block_size is {block_size!r}, expected None, {sizes} or {BLOCK_SIZES[-1]}")
+    if w.ndim != 2 or axis is None:
+        text = "expected a matrix and the axis of its output channels: 1 for weights [inputs, outputs]"
+        raise PtqError(f"{name}: block_size is given, w has shape {w.shape} and axis is {axis}, {text}")
 
 
 def _check_range(name: str, low: np.ndarray, high: np.ndarray) -> None:

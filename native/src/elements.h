@@ -1,0 +1,41 @@
+// Reads integers of 4 or 8 bits. Signed ones become unsigned: int4 plus 8, int8 plus 128.
+#pragma once
+
+#include "common.h"
+
+namespace jaxdml::JAXDML_ISA {
+
+// Copies `count` elements, from element `first` on, to a byte each. A byte of nibbles holds two elements, the low
+// nibble first.
+JAXDML_INLINE void copy_elements(const Elements& of, int64_t first, int64_t count, uint8_t* to) {
+  first += of.first;
+  if (of.bits == 8) {
+    const uint8_t flip = of.is_signed ? 128 : 0;
+    for (int64_t i = 0; i < count; i++) to[i] = uint8_t(of.at[first + i] ^ flip);
+    return;
+  }
+  const uint8_t flip = of.is_signed ? 8 : 0;
+  if (first % 2 && count) {
+    *to++ = uint8_t(of.at[first / 2] >> 4 ^ flip);
+    first++, count--;
+  }
+  const uint8_t* at = of.at + first / 2;
+  for (int64_t i = 0; i < count / 2; i++) {
+    to[2 * i] = uint8_t((at[i] & 15) ^ flip);
+    to[2 * i + 1] = uint8_t(at[i] >> 4 ^ flip);
+  }
+  if (count % 2) to[count - 1] = uint8_t((at[count / 2] & 15) ^ flip);
+}
+
+// Bytes of two nibbles each, as lanes.
+JAXDML_INLINE I32 lanes_of_nibbles(const uint8_t* from) {
+#ifdef __AVX512VNNI__
+  const __m512i pairs = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i*)from));
+  return (I32)_mm512_or_si512(pairs, _mm512_slli_epi64(pairs, 28)) & splat(15);
+#else
+  const __m256i pairs = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(*reinterpret_cast<const Dword*>(from)));
+  return (I32)_mm256_or_si256(pairs, _mm256_slli_epi64(pairs, 28)) & splat(15);
+#endif
+}
+
+}  // namespace jaxdml::JAXDML_ISA
