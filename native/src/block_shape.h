@@ -15,8 +15,8 @@
 namespace jaxdml {
 
 constexpr int64_t kPanelColumns = 64, kUnitColumns = 16, kMostBlockSize = 256;
-// If the layout changes, change the byte 52 of the mark, too.
-constexpr int32_t kBlocksMark = 0x4a445200;
+// If the layout changes, change 0x53 in the mark, too.
+constexpr int32_t kBlocksMark = 0x4a445300;
 
 // The functions are static, so that a linker never merges code of two instruction sets.
 static inline int64_t blocks_of(const BlockShape& of) { return (of.depth + of.size - 1) / of.size; }

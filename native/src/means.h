@@ -25,7 +25,7 @@ static void means(const Pool& pool, const Means* problems, int64_t count) {
 #pragma GCC unroll 4
       for (int v = 0; v < 4; v++)
         y[v] = floats(subtract(load(sums + v * kLanes), offset)) * x_scale / elements / y_scale;
-      put_bytes(one.y + m, y, output, some);
+      put_bytes<true>(one.y + m, y, output, some);
     }
   });
 }
