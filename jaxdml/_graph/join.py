@@ -64,7 +64,8 @@ def _functions(graph: Graph) -> dict[str, _Function]:
         known = [functions[name] for name in given if name in functions]
         roots = {function.of for function in known} or (given if _takes_integers(node) else set())
         if len(roots) == 1 and given - functions.keys() <= roots:
-            functions[node.outputs[0]] = _Function(*roots, frozenset({place}).union(*(each.nodes for each in known)))
+            nodes = frozenset({place}).union(*(function.nodes for function in known))
+            functions[node.outputs[0]] = _Function(roots.pop(), nodes)
     return functions
 
 

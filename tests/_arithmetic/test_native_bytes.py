@@ -90,10 +90,13 @@ NO_KERNEL = {
         ),
         X[None],
     ),
-    "no output": (lambda x: greatest_of_windows(x, **WINDOWS | {"window": (12, 3)}), X),
+    "no output": (lambda x: greatest_of_windows(x, **WINDOWS | {"window": (20, 3)}), X),
     "tables of words": (lambda x: looked_up(x.astype(jnp.int16), np.zeros(2**16, np.uint8)), X),
     "tables of floats": (lambda x: looked_up(x, TABLE.astype(np.float32)), X),
     "products along rows": (lambda x: qlinear_mul(x, SCALE, ZERO, X[:, :1], SCALE, ZERO, SCALE, ZERO), X),
+    "an outer product of a column and a row": (
+        lambda x: qlinear_mul(x[0, 0, :, :1], SCALE, ZERO, X[0, 0, 0], SCALE, ZERO, SCALE, ZERO), X
+    ),
     "an outer product": (
         lambda x: qlinear_mul(x[:, :, :1], SCALE, ZERO, X[:, :, :, :1], SCALE, ZERO, SCALE, ZERO), X
     ),
@@ -105,6 +108,14 @@ NO_KERNEL = {
 def test_calls_that_run_on_xla(name):
     call, x = NO_KERNEL[name]
     assert native_calls(call, x) == []
+
+
+@needs_native
+def test_either_operand_of_a_product_may_be_the_smaller():
+    def call(x):
+        return qlinear_mul(X[:, :, :1, :1], SCALE, ZERO, x, SCALE, ZERO, SCALE, ZERO)
+
+    assert native_calls(call, X) == ["products"]
 
 
 FAR = 2**31 - 1

@@ -35,8 +35,8 @@ def _activation(
     """
 
     def decorate(function: Callable[..., Array]) -> Callable[..., Array]:
-        facts = {"kind": kind, "is_pointwise": is_pointwise}
-        operator(*names, domain=domain, since=since, types=(FLOAT, FLOAT), **facts)(_widened(function))
+        add = operator(*names, domain=domain, since=since, types=(FLOAT, FLOAT), kind=kind, is_pointwise=is_pointwise)
+        add(_widened(function))
         return function
 
     return decorate
