@@ -32,7 +32,8 @@ PERFORMANCE, PTQ = ROOT / "docs" / "performance.md", ROOT / "docs" / "ptq.md"
 REFERENCE = ROOT / "docs" / "reference"
 INDEX = REFERENCE / "index.md"
 PAGES_OF_OTHERS = (
-    "descs", "weights", "typing", "training", "kernels", "errors", "onnx", "ptq", "dxdispatch", "reference_module"
+    "descs", "matrix_multiply_blocks", "weights", "typing", "training", "kernels", "errors", "onnx", "ptq",
+    "dxdispatch", "reference_module",
 )  # fmt: skip
 TIMES = ROOT / "benchmarks" / "results" / "cpu_avx512_vnni.json"
 AVX2_TIMES = ROOT / "benchmarks" / "results" / "cpu_avx2.json"

@@ -7,6 +7,7 @@ from importlib.util import find_spec as _find_spec
 from jaxdml import descs
 from jaxdml._arithmetic.kernel_library import kernels, use_kernels
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
+from jaxdml._arithmetic.prepared_blocks import PreparedBlocks
 from jaxdml._compiled.operator import CompiledOperator, compile_operator
 from jaxdml._operators.convolution_integer import convolution_integer
 from jaxdml._operators.dequantize import dequantize
@@ -15,6 +16,7 @@ from jaxdml._operators.element_wise_dequantize_linear import element_wise_dequan
 from jaxdml._operators.element_wise_quantize_linear import element_wise_quantize_linear
 from jaxdml._operators.element_wise_quantized_linear_add import element_wise_quantized_linear_add
 from jaxdml._operators.fake_quantize import fake_quantize
+from jaxdml._operators.matrix_multiply_blocks import matrix_multiply_blocks, prepare_matrix_multiply_blocks
 from jaxdml._operators.matrix_multiply_integer import matrix_multiply_integer
 from jaxdml._operators.matrix_multiply_integer_to_float import matrix_multiply_integer_to_float
 from jaxdml._operators.prepare import prepare_convolution_filter, prepare_matrix_multiply_b
@@ -33,6 +35,7 @@ __all__ = [
     "DescError",
     "DxDispatchError",
     "FeatureLevelError",
+    "PreparedBlocks",
     "PreparedFilter",
     "PreparedMatrix",
     "checked",
@@ -46,10 +49,12 @@ __all__ = [
     "element_wise_quantized_linear_add",
     "fake_quantize",
     "kernels",
+    "matrix_multiply_blocks",
     "matrix_multiply_integer",
     "matrix_multiply_integer_to_float",
     "prepare_convolution_filter",
     "prepare_matrix_multiply_b",
+    "prepare_matrix_multiply_blocks",
     "ptq",
     "quantize",
     "quantized_linear_average_pooling",

@@ -261,3 +261,46 @@ def _each(parameter: Any, shape: tuple[int, ...]) -> Any:
     for axis, size in enumerate(shape):
         parameter = np.repeat(parameter, size // parameter.shape[axis], axis)
     return parameter
+
+
+PLANES = {"int8": 1, "int15": 2, "int22": 3}
+
+
+def matrix_multiply_blocks(
+    a: Array, b: Array, b_scale: Array, b_zero_point: Any = None, *, precision: str = "int22", bias: Any = None
+) -> Array:
+    """[..., K] times b [N, K], whose blocks along K have scales and zero points [N, blocks]: [..., N] of a's type."""
+    (columns, depth), blocks = b.shape, b_scale.shape[1]
+    size = next(each for each in (16, 32, 64, 128, 256) if -(-depth // each) == blocks)
+    scales, zero_points = _float32(b_scale), _with_middle(b_zero_point, b.dtype)
+    zero_points = np.broadcast_to(_minus(np.asarray(0 if zero_points is None else zero_points), None), scales.shape)
+    x = _float32(a).reshape(-1, depth)
+    total: Any = np.float32(-0.0)  # which added to any number is that number
+    with np.errstate(all="ignore"):
+        for block in range(blocks):
+            inside = slice(block * size, (block + 1) * size)
+            a_scale, planes = _in_planes(x[:, inside], PLANES[precision])
+            weights = b[:, inside].astype(np.int64) - zero_points[:, block, None]
+            product: Any = np.float32(0)
+            for plane in planes:  # a plane's sum is below 2**23, and exact
+                product = product * np.float32(128) + (plane @ weights.T.astype(np.float64)).astype(np.float32)
+            scale = _product(a_scale[:, None], scales[None, :, block])
+            total = _flushed(total + _flushed(scale * product))
+        output = total if bias is None else _flushed(total + _float32(bias))
+        return output.reshape(*a.shape[:-1], columns).astype(a.dtype)
+
+
+def _in_planes(x: Array, count: int) -> tuple[Array, list[Array]]:
+    """The scale of each row of x, and its integers as planes of base 128, in float64, the highest first."""
+    most = np.float32(127 * 128 ** (count - 1) + sum(63 * 128**place for place in range(count - 1)))
+    high = np.abs(x).max(-1)
+    is_finite, is_live = np.isfinite(high), np.isfinite(high) & (high >= most * np.finfo(np.float32).smallest_normal)
+    scale = np.where(is_live, high / most, np.where(is_finite, np.float32(0), np.float32(np.nan)))
+    inverse = np.where(is_live, most / high, np.float32(0))
+    rest = np.where(is_live[:, None], np.rint(x * inverse[:, None]), 0).astype(np.int64)
+    planes: list[Array] = []
+    for _ in range(count - 1):
+        lowest = (rest + 64) % 128 - 64
+        planes.insert(0, lowest.astype(np.float64))
+        rest = (rest - lowest) // 128
+    return scale, [rest.astype(np.float64), *planes]

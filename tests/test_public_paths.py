@@ -26,6 +26,7 @@ def instances():
         yield from (dml.check_feature_support(name, at) for at in (level("1_0"), level("6_4"), level("jaxdml")))
     yield dml.compile_operator(right(CONVOLUTION), level("5_2"))
     yield from (dml.prepare_matrix_multiply_b(B), dml.prepare_convolution_filter(F))
+    yield dml.prepare_matrix_multiply_blocks(B, np.ones((2, 1), np.float32))
     yield refusal(right(CONVOLUTION, group_count=0))
     yield refusal(right(CONVOLUTION, filter_scale_tensor=f32(6)), level("4_0"))
     yield from (dml.DxDispatchError("commands[0]", "is 3, expected an object"), dml.DxDispatchError("", "is empty"))
@@ -38,7 +39,7 @@ def parts(value):
     """What makes two of a kind equal."""
     if isinstance(value, Exception):
         return str(value), vars(value)
-    if isinstance(value, dml.PreparedMatrix | dml.PreparedFilter):
+    if isinstance(value, dml.PreparedMatrix | dml.PreparedFilter | dml.PreparedBlocks):
         leaves, structure = jax.tree.flatten(value)
         return [np.asarray(leaf).tolist() for leaf in leaves], structure
     return value

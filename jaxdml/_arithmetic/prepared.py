@@ -114,7 +114,7 @@ class Prepared(abc.ABC):
         if not isinstance(self.data, jax.Array | np.ndarray):
             return type(self), (self.data, self.dtype, self.layout, self.sizes)
         plain = self._prepared(np.asarray(self.array), False)
-        return type(self), (jnp.asarray(plain.data), plain.dtype, plain.layout), "prepare"
+        return type(self), (jnp.asarray(plain.data), plain.dtype, plain.layout, plain.sizes), "prepare"
 
     def __setstate__(self, _: str) -> None:
         if library() is None or not self.is_consistent:
@@ -267,7 +267,7 @@ class PreparedFilter(Prepared):
         return prepare(array)
 
 
-def _register_for_export(prepared: type) -> None:
+def register_for_export(prepared: type) -> None:
     """Lets `jax.export` serialize functions that take prepared weights."""
     jax.export.register_pytree_node_serialization(
         prepared,
@@ -282,5 +282,5 @@ def _statics(serialized: bytes) -> tuple[Any, ...]:
     return np.dtype(dtype), layout, tuple(sizes)
 
 
-_register_for_export(PreparedMatrix)
-_register_for_export(PreparedFilter)
+register_for_export(PreparedMatrix)
+register_for_export(PreparedFilter)

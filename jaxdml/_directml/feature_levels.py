@@ -11,7 +11,7 @@ class FeatureLevel(enum.IntEnum):
     """DML_FEATURE_LEVEL and one extension.
 
     LATEST is 6_4, DirectML's final level. JAXDML is not a level of DirectML: it adds jaxdml's extensions to LATEST,
-    such as 16-bit outputs of `element_wise_quantize_linear`.
+    such as 16-bit outputs of `element_wise_quantize_linear`, and the operator `matrix_multiply_blocks`.
     """
 
     LEVEL_1_0 = 0x1000

@@ -19,6 +19,8 @@ BIAS, V = RNG.normal(0, 9, 32).astype(np.float32), RNG.normal(0, 9, A.shape).ast
 WORDS = RNG.integers(-(2**15), 2**15, A.shape).astype(np.int16)
 BLOCKS = RNG.uniform(0.1, 0.2, (16, 8)).astype(np.float32)
 NIBBLES = RNG.integers(0, 16, A.shape).astype(jnp.uint4)
+WEIGHTS = RNG.integers(0, 16, (32, A.shape[1])).astype(jnp.uint4)
+OF_WEIGHTS = RNG.uniform(0.1, 0.2, (32, A.shape[1] // 16)).astype(np.float32)
 THIRDS = {"start_padding": 1, "end_padding": 1, "window_size": 3}
 
 
@@ -55,6 +57,10 @@ def dequantize(x, scale, module=dml):
     return module.dequantize(x, scale)
 
 
+def by_blocks(a, b, scale, bias, module=dml):
+    return module.matrix_multiply_blocks(a, b, scale, bias=bias)
+
+
 # Operator, arguments, how they are sharded, the collectives that this takes.
 CASES = {
     "integer product, M and N": (product, (A, B), (P("x"), P(None, "y")), set()),
@@ -68,6 +74,18 @@ CASES = {
     "quantization by blocks": (quantize, (V, BLOCKS), (P("x"), P("x")), set()),
     "dequantization by blocks": (dequantize, (NIBBLES, BLOCKS), (P("x"), P("x")), set()),
     "dequantization by blocks, along them": (dequantize, (NIBBLES, BLOCKS), (P(None, "y"), P(None, "y")), set()),
+    "product by blocks, M and N": (
+        by_blocks,
+        (V, WEIGHTS, OF_WEIGHTS, BIAS),
+        (P("x"), P("y"), P("y"), P("y")),
+        set(),
+    ),
+    "product by blocks, K": (
+        by_blocks,
+        (V, WEIGHTS, OF_WEIGHTS, BIAS),
+        (P(None, "y"), P(None, "y"), P(None, "y"), P()),
+        {"all-gather"},
+    ),
 }
 
 

@@ -87,6 +87,13 @@ def test_many_rows_are_computed_in_parts():
             assert_same_bits(one, other[first : first + 1])
 
 
+def test_the_results_are_arguments_of_the_product():
+    kernel = RNG.normal(size=(96, 8)).astype(np.float32)
+    a = RNG.normal(size=(4, 96)).astype(np.float32)
+    b, scale = quantize_weights(kernel, 1, jnp.int8, block_size=32)
+    np.testing.assert_allclose(dml.matrix_multiply_blocks(a, b, scale), a @ kernel, atol=0.2)
+
+
 def test_wrong_calls():
     for changes, text in (
         ({"block_size": 48}, "block_size is 48, expected None, 16, 32, 64, 128 or 256"),

@@ -88,6 +88,16 @@ def blocks() -> Iterator[Case]:
     yield case("dequantize", "int4 in blocks, to float16", of(jnp.int4, M, K), half, None)
 
 
+def products_by_blocks() -> Iterator[Case]:
+    multiply, a = partial(case, "matrix_multiply_blocks"), of(FLOAT, M, K)
+    b, scale = of(jnp.uint4, N, K), of(FLOAT, N, K // 32)
+    yield multiply("uint4, int22", a, b, scale, of(jnp.uint4, N, K // 32), is_quick=True)
+    yield multiply("int4, int8", a, of(jnp.int4, N, K), scale, precision="int8")
+    yield multiply(
+        "uint8, int15, bfloat16", of(jnp.bfloat16, M, K), of(U8, N, K), of(HALF, N, K // 32), precision="int15"
+    )
+
+
 def products() -> Iterator[Case]:
     a, b = of(U8, M, K), of(S8, K, N)
     product = partial(case, "quantized_linear_matrix_multiply")
@@ -160,4 +170,4 @@ def poolings() -> Iterator[Case]:
 
 
 def of_operators() -> list[Case]:
-    return [*elementwise(), *blocks(), *products(), *convolutions(), *poolings()]
+    return [*elementwise(), *blocks(), *products_by_blocks(), *products(), *convolutions(), *poolings()]

@@ -15,7 +15,8 @@ from jaxdml._directml.pages import PAGES
 
 PACKAGE = Path(dml.__file__).parent
 SUBMODULES = ("checked", "descs", "dxdispatch", "errors", "examples", "onnx", "ptq", "reference", "typing")
-TYPED = [*PAGES, "fake_quantize", "prepare_matrix_multiply_b", "prepare_convolution_filter"]
+BLOCKS = ("matrix_multiply_blocks", "prepare_matrix_multiply_blocks")
+TYPED = [*PAGES, "fake_quantize", "prepare_matrix_multiply_b", "prepare_convolution_filter", *BLOCKS]
 
 
 def in_a_fresh_process(code):

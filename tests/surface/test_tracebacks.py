@@ -35,6 +35,8 @@ WRONG = {
     "fake_quantize": lambda: dml.fake_quantize(X, 0.1, 1000),
     "checked": lambda: dml.checked.element_wise_quantize_linear(X, 0.1, 1000),
     "prepare b": lambda: dml.prepare_matrix_multiply_b(X),
+    "blocks": lambda: dml.matrix_multiply_blocks(X, X, 1.0),
+    "prepare blocks": lambda: dml.prepare_matrix_multiply_blocks(X, None),
     "prepare filter": lambda: dml.prepare_convolution_filter(np.zeros((3, 2, 1), np.int8), group_count=2),
     "desc_of": lambda: dml.desc_of(dml.dequantize, X, 1.0),
     "compile_operator": lambda: dml.compile_operator(right(CONVOLUTION, group_count=0)),

@@ -10,6 +10,7 @@ from _operators.calls import GOOD, call
 from jaxdml import ptq
 
 F = np.ones((2, 3), np.float32)
+NIBBLES = np.ones((2, 3), np.int8).astype("int4")
 TYPES = ("complex64", "float64", "bfloat16", "bool", "int64", "int32", "int4", "U1", "M8[s]")
 EVERY = (np.float32, np.int32, "x", None)
 SEEN = ptq.LeastSquares().update(F)
@@ -26,6 +27,14 @@ CALLS = {
     "prepare_convolution_filter": [
         *(lambda d=d: dml.prepare_convolution_filter(F[None].astype(d)) for d in TYPES),
         lambda: dml.prepare_convolution_filter(np.ones((2, 2, 3), np.int8), group_count=1.0),
+    ],
+    "matrix_multiply_blocks": [
+        *(lambda d=d: dml.matrix_multiply_blocks(F.astype(d), NIBBLES, F[:, :1]) for d in TYPES if d != "bfloat16"),
+        *(lambda d=d: dml.matrix_multiply_blocks(F, NIBBLES.astype(d), F[:, :1]) for d in TYPES[:5]),
+        *(lambda d=d: dml.matrix_multiply_blocks(F, NIBBLES, F[:, :1].astype(d)) for d in TYPES),
+    ],
+    "prepare_matrix_multiply_blocks": [
+        *(lambda d=d: dml.prepare_matrix_multiply_blocks(NIBBLES, F[:, :1].astype(d)) for d in TYPES),
     ],
     "scale_and_zero_point": [lambda d=d: ptq.scale_and_zero_point(-1.0, 1.0, d) for d in EVERY],
     "quantize_weights": [

@@ -1,0 +1,177 @@
+"""The product of floats by a matrix that is quantized by blocks. docs/numerics.md has the rule.
+
+Each block of a row of `a` is rounded to integers of one to three planes of int8, with a scale of its own. The products
+of planes are exact. `rounding` defines fl and rne.
+"""
+
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic import planes, rounding
+from jaxdml._arithmetic.kernel_call import Kernel, with_kernel
+from jaxdml._arithmetic.native_call import Result, library_call
+from jaxdml._arithmetic.platforms import int8_dot
+from jaxdml._arithmetic.prepared_blocks import PreparedBlocks, blocks_of, packed
+from jaxdml._arithmetic.sharding import replicated_along, replicated_in_space
+
+Array = jax.Array
+INFINITY = np.int32(255 << 23)  # the bits of float32 infinity; those of NaN are above
+MIDDLES = {"uint4": 8, "uint8": 128}  # of unsigned ranges
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def multiplied(
+    count: int, a: Array, b: Array | PreparedBlocks, scale: Array | None, zero_point: Array | None, bias: Array | None
+) -> Array:
+    """float [..., K] times b [N, K], in a's type; `count` planes to an integer of a. Prepared b has its own scales.
+
+    The derivatives are those of the product with the dequantized b, where a is not rounded.
+    """
+    rows = lax.convert_element_type(a, jnp.float32)
+    rows = lax.reshape(rows, (math.prod(a.shape[:-1]), a.shape[-1]))
+    output = _product(rows, b, scale, zero_point, bias, count=count)
+    return rounding.rounded_to(lax.reshape(output, (*a.shape[:-1], output.shape[-1])), a.dtype)
+
+
+@multiplied.defjvp
+def _derivative(count: int, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+    _, b, scale, zero_point, _ = primals
+    weights, scale_of_b, zero_point = b.parts() if isinstance(b, PreparedBlocks) else (b, scale, zero_point)
+    steps = _steps(weights, zero_point, blocks_of(weights, scale_of_b, zero_point).size)
+
+    def floats(a: Array, scale: Array | None, bias: Array | None) -> Array:
+        scales = _float32(scale_of_b if scale is None else scale)
+        matrix = (steps * scales[:, :, None]).reshape(len(steps), -1)[:, : a.shape[-1]]
+        output = _float32(a) @ matrix.T
+        return (output if bias is None else output + jnp.broadcast_to(_float32(bias), output.shape)).astype(a.dtype)
+
+    def of_floats(given: tuple[Any, ...]) -> tuple[Any, ...]:
+        a, _, scale, _, bias = given  # b and its zero points are integers
+        return a, scale, bias
+
+    return multiplied(count, *primals), jax.jvp(floats, of_floats(primals), of_floats(tangents))[1]
+
+
+def _steps(weights: Array, zero_point: Array | None, size: int) -> Array:
+    """b - zero_point in float32, [N, blocks, size]."""
+    values, zero_points = _centred(weights), None if zero_point is None else _centred(zero_point)
+    values = _in_blocks(values, size)
+    return _float32(values) if zero_points is None else _float32(values) - _float32(zero_points)[:, :, None]
+
+
+def _native(
+    rows: Array, b: Any, scale: Any, zero_point: Any, bias: Array | None, *, count: int, leading: int
+) -> Array:  # fmt: skip
+    if isinstance(b, PreparedBlocks):
+        blocks, data = b.blocks, b.data
+    else:
+        blocks = blocks_of(b, scale, zero_point)
+        data = packed(b, scale, zero_point, blocks=blocks, leading=leading)
+    if bias is None:
+        bias = lax.full((1,) * leading + (0,), 0, jnp.float32)
+    attributes = {"columns": blocks.columns, "depth": blocks.depth, "block_size": blocks.size, "bits": blocks.bits}
+    attributes |= {"scale_bytes": blocks.scale_bytes, "planes": count}
+    return library_call(
+        "matmul_blocks",
+        leading,
+        ((rows.shape[-2], blocks.columns), jnp.float32),
+        (rows, data, _float32(bias)),
+        has_zero_points=blocks.has_zero_points,
+        **{name: np.int64(value) for name, value in attributes.items()},
+    )
+
+
+def _result(rows: Any, b: Any, *_: Any, count: int) -> Result:
+    return (rows.shape[0], b.shape[-2]), jnp.float32
+
+
+def _takes(rows: Any, b: Any, *_: Any, count: int) -> bool:
+    return not isinstance(b, PreparedBlocks) or b.layout == "native"
+
+
+@with_kernel(Kernel(_native, _result, _takes))
+def _product(
+    rows: Array, b: Array | PreparedBlocks, scale: Any, zero_point: Array | None, bias: Array | None, *, count: int
+) -> Array:  # fmt: skip
+    """float32 [M, K] times b [N, K] plus bias [N], float32 [M, N]."""
+    weights, scale, zero_point = b.parts() if isinstance(b, PreparedBlocks) else (b, scale, zero_point)
+    blocks = blocks_of(weights, scale, zero_point)
+    values = _padded(_centred(_with_whole_rows(weights)), blocks.size)
+    zero_points = None if zero_point is None else _int32(_centred(_with_whole_rows(zero_point)))
+    scales = rounding.flushed(_float32(_with_whole_rows(scale)))
+    a_scales, of_a = _rounded_rows(_in_blocks(_with_whole_rows(rows), blocks.size), count)
+
+    def term(block: Any) -> Array:
+        """fl(fl(a_scale * scale) * fl(sums)) of one block."""
+
+        def at(x: Array, axis: int, size: int = 1) -> Array:
+            return lax.dynamic_slice_in_dim(x, block * size, size, axis)
+
+        weights_here, sums = at(values, 1, blocks.size), []
+        for plane in of_a:
+            here = lax.squeeze(at(plane, 1), (1,))
+            total = int8_dot(here, weights_here, "NK")
+            if zero_points is not None:
+                of_rows = lax.reduce(_int32(here), np.int32(0), lax.add, (1,))
+                total -= of_rows[:, None] * at(zero_points, 1)[:, 0][None, :]
+            sums.append(total)
+        scale = rounding.product(at(a_scales, 1), lax.transpose(at(scales, 1), (1, 0)))
+        return rounding.flushed(lax.mul(scale, planes.combined(sums)))
+
+    output = lax.fori_loop(1, blocks.number, lambda block, sum: rounding.total(sum, term(block)), term(0))
+    return output if bias is None else rounding.total(output, rounding.flushed(_float32(bias))[None, :])
+
+
+def _with_whole_rows(x: Array) -> Array:
+    """x [rows, ...], each row on one device, because the sum over the blocks has an order."""
+    return replicated_in_space(replicated_along(x, 1), 1)
+
+
+def _rounded_rows(x: Array, count: int) -> tuple[Array, list[Array]]:
+    """The scales [M, blocks] of float32 [M, blocks, size], and its integers as `count` planes of int8."""
+    most = np.float32(planes.largest(count))
+    x = rounding.flushed(x)
+    # A maximum of integers keeps NaN, whose bits are above those of infinity.
+    bits = lax.reduce(lax.bitcast_convert_type(lax.abs(x), jnp.int32), np.int32(0), lax.max, (2,))
+    is_finite, high = lax.lt(bits, INFINITY), lax.bitcast_convert_type(bits, jnp.float32)
+    is_live = lax.bitwise_and(is_finite, lax.ge(high, most * rounding.SMALLEST_NORMAL))
+    zero, one = lax.full_like(high, 0), lax.full_like(high, 1)
+    divisor, most_of_each = lax.select(is_live, high, one), lax.full_like(high, most)
+    scale = lax.select(is_live, rounding.quotient(high, most_of_each), zero)
+    scale = lax.select(is_finite, scale, lax.full_like(high, np.nan))
+    inverse = lax.select(is_live, rounding.quotient(most_of_each, divisor), zero)
+    inverse_of_each = jnp.broadcast_to(inverse[:, :, None], x.shape)
+    steps = lax.round(lax.mul(x, inverse_of_each), lax.RoundingMethod.TO_NEAREST_EVEN)
+    return scale, planes.split(_int32(steps), count)  # where x is NaN, any integers: their scale is NaN
+
+
+def _centred(x: Array) -> Array:
+    """Weights or zero points as int8, minus the middle of an unsigned range."""
+    if x.dtype == jnp.uint8:
+        return lax.bitcast_convert_type(lax.bitwise_xor(x, np.uint8(128)), jnp.int8)
+    return lax.convert_element_type(x, jnp.int8) - np.int8(MIDDLES.get(x.dtype.name, 0))
+
+
+def _padded(x: Array, size: int) -> Array:
+    """x [rows, K] with zeros that complete the last block."""
+    missing = -x.shape[1] % size
+    return lax.pad(x, np.zeros((), x.dtype), [(0, 0, 0), (0, missing, 0)]) if missing else x
+
+
+def _in_blocks(x: Array, size: int) -> Array:
+    x = _padded(x, size)
+    return lax.reshape(x, (x.shape[0], x.shape[1] // size, size))
+
+
+def _int32(x: Array) -> Array:
+    return lax.convert_element_type(x, jnp.int32)
+
+
+def _float32(x: Array) -> Array:
+    return lax.convert_element_type(x, jnp.float32)

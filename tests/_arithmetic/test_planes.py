@@ -1,0 +1,31 @@
+"""Integers in planes of int8: what they add up to, and that their sums are combined in one order."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdml._arithmetic import planes
+
+
+@pytest.mark.parametrize(("count", "largest"), [(1, 127), (2, 16_319), (3, 2_088_895)])
+def test_planes_add_up(count, largest):
+    assert planes.largest(count) == largest
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.integers(-largest, largest, 1000, endpoint=True), [-largest, largest, 0, 63, 64, -64, -65]])
+    x = np.clip(x, -largest, largest)
+    split = [np.asarray(plane) for plane in planes.split(jnp.asarray(x, jnp.int32), count)]
+    assert len(split) == count
+    assert all(plane.dtype == np.int8 for plane in split)
+    assert all(plane.min() >= -64 and plane.max() <= 63 for plane in split[1:])
+    assert (sum(plane.astype(np.int64) * 128**place for place, plane in enumerate(reversed(split))) == x).all()
+    combined = planes.combined([jnp.asarray(plane, jnp.int32) for plane in split])
+    assert (np.asarray(combined) == x).all()
+
+
+def test_sums_are_combined_as_floats():
+    """Sums beyond what int32 holds times 128, rounded after each plane."""
+    sums = [np.int32(2**30 + 1), np.int32(-(2**30) - 77), np.int32(12_345_679)]
+    expected = np.float32(sums[0])
+    for each in sums[1:]:
+        expected = np.float32(np.float64(expected) * 128 + np.float64(np.float32(each)))
+    assert np.asarray(planes.combined([jnp.asarray(each) for each in sums])) == expected

@@ -1,0 +1,76 @@
+"""Random products by matrices that are quantized by blocks, with the oracle's results."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+import jaxdml as dml
+from jaxdml import reference
+
+LIMITS = {"uint4": (0, 16), "int4": (-8, 8), "uint8": (0, 256), "int8": (-128, 128)}
+PRECISIONS = ("int8", "int15", "int22")
+
+
+class Case(NamedTuple):
+    """A call: a, b, its scales and zero points, a bias, and the precision."""
+
+    arguments: tuple[Any, ...]
+    precision: str
+
+    def call(self, *arguments, module=dml):
+        *matrices, bias = arguments or self.arguments
+        return module.matrix_multiply_blocks(*matrices, bias=bias, precision=self.precision)
+
+    @property
+    def expected(self):
+        return self.call(module=reference)
+
+    def __str__(self):
+        a, b, scale, zero_point, bias = (None if x is None else f"{x.dtype}{list(x.shape)}" for x in self.arguments)
+        return f"{self.precision}, a {a}, b {b}, scales {scale}, zero points {zero_point}, bias {bias}"
+
+
+def matrix(rng, dtype, shape, size, *, zero_points=True, scales=np.float32):
+    """b, its scales and its zero points, in blocks of `size`."""
+    low, high = LIMITS[np.dtype(dtype).name]
+    counts = (*shape[:-1], -(-shape[-1] // size))
+    b, z = (rng.integers(low, high, of).astype(dtype) for of in (shape, counts))
+    return b, (rng.uniform(0.5, 1.5, counts) * 0.01).astype(scales), z if zero_points else None
+
+
+def floats(rng, kind, shape, dtype=np.float32):
+    """Rows of a of a kind: what scales, roundings and sums may find hard."""
+    a = rng.normal(size=shape).astype(np.float32)
+    if kind == "wide":  # values, and so scales of blocks, of many magnitudes
+        a *= np.exp(rng.normal(0, 8, shape)).astype(np.float32)
+    elif kind == "zeros":
+        a[rng.random(shape) < 0.7] = 0
+        a[0] = 0
+    elif kind == "ties":  # halves of the scale of int8
+        a = (rng.integers(-254, 255, shape) / 2).astype(np.float32)
+        a[..., ::16] = 127
+    elif kind == "special":
+        a[0, 0], a[-1, -1], a[len(a) // 2, 0] = np.nan, np.inf, -np.inf
+    elif kind == "tiny":  # scales next to the smallest normal number, and below
+        a *= np.exp2(rng.integers(-149, -105, shape)).astype(np.float32)
+    elif kind == "huge":
+        a *= np.float32(2.0**125)
+    with np.errstate(over="ignore"):
+        return a.astype(dtype)
+
+
+def random_case(rng, number):
+    """A case of small, odd sizes; the number goes round the kinds of types and values."""
+    size, m = int(rng.choice([16, 32, 64, 128, 256])), int(rng.integers(1, 14))
+    n, k = int(rng.integers(1, 150)), int(rng.integers(1, 500))
+    kinds = "normal", "wide", "zeros", "ties", "special", "tiny", "huge"
+    kind, dtype = kinds[number % 7], list(LIMITS)[number % 4]
+    b, scale, zero_point = matrix(
+        rng, dtype, (n, k), size, zero_points=number % 3 > 0, scales=[np.float32, np.float16][number // 2 % 2]
+    )
+    if kind == "tiny" and scale.dtype == np.float32:
+        scale *= np.exp2(rng.integers(-40, -10, scale.shape)).astype(np.float32)
+    a = floats(rng, kind, (m, k), [np.float32, np.float32, np.float16, jnp.bfloat16][number // 3 % 4])
+    bias = rng.normal(size=n).astype(a.dtype) if number % 2 else None
+    return Case((a, b, scale, zero_point, bias), PRECISIONS[number // 2 % 3])
