@@ -519,7 +519,7 @@ int run_all(const std::string& amount, long long first) {
   bool are_deep = true;
   for (const Kind& kind : kinds) {
     const double share = 100 * double(kind.successes) / double(std::max<int64_t>(kind.calls, 1));
-    printf("%12s %9lld calls, %5.1f %% succeeded\n", kind.name, (long long)kind.calls, share);
+    printf("%17s %9lld calls, %5.1f %% succeeded\n", kind.name, (long long)kind.calls, share);
     are_deep &= share >= 20 || kind.calls < 1000;
   }
   if (!are_deep) fprintf(stderr, "too few calls reached a kernel\n");
