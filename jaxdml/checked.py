@@ -11,7 +11,7 @@ Each function has the signature of its namesake in jaxdml. Zero points need no c
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,20 +22,17 @@ from jaxdml._operators.call import OPERATORS
 from jaxdml._operators.fake_quantize import fake_quantize as _fake_quantize
 from jaxdml.errors import api_boundary
 
-if TYPE_CHECKING:  # each function has the signature of its namesake
-    from jaxdml import *  # noqa: F403
-else:  # with this `__getattr__`, type checkers would accept every call
 
-    def __getattr__(name: str) -> Callable[..., Any]:
-        """An operator with checks, built when it is first used."""
-        if name not in OPERATORS:
-            raise AttributeError(f"module {__name__} has no attribute {name}")
-        operator = OPERATORS[name]
-        names = parameters_of(operator.page.desc)
-        quantization = operator.parameters.quantization
-        scales = {name: names[name].page_name for name, role in quantization if role.parameter == "scale"}
-        function = globals()[name] = _checked(operator.function, scales)
-        return function
+def __getattr__(name: str) -> Callable[..., Any]:
+    """An operator with checks, built when it is first used."""
+    if name not in OPERATORS:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    operator = OPERATORS[name]
+    names = parameters_of(operator.page.desc)
+    quantization = operator.parameters.quantization
+    scales = {name: names[name].page_name for name, role in quantization if role.parameter == "scale"}
+    function = globals()[name] = _checked(operator.function, scales)
+    return function
 
 
 def __dir__() -> list[str]:
@@ -65,5 +62,4 @@ def _check_scale(what: str, scale: jax.Array) -> None:
     checkify.check(jnp.all(is_right), text, value=first_wrong)
 
 
-if not TYPE_CHECKING:
-    fake_quantize = _checked(_fake_quantize, {"scale": "ScaleTensor"})
+fake_quantize = _checked(_fake_quantize, {"scale": "ScaleTensor"})

@@ -30,8 +30,9 @@ def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_
     a_zero_point = signed_zero_point(rounding.with_rank(a_zero_point, a.ndim), a.dtype)
     b_zero_point = signed_zero_point(rounding.with_rank(b_zero_point, a.ndim), b.dtype)
     a = signed(a)
+    sums_of_b: Any = None
     if a_zero_point is None:
-        total, sums_of_b = int8_dot(a, values, layout), None
+        total = int8_dot(a, values, layout)
     else:
         total, sums_of_b = int8_dot_and_sums(a, values, layout)
     return corrected(total, a.shape[-1], a_zero_point, lambda: sums_of_b, b_zero_point, lambda: sums_of_rows(a))

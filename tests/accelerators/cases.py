@@ -191,5 +191,11 @@ def exactly(function: Callable[..., Any], *arguments: Any) -> tuple[Callable[...
 
 def of_operators() -> list[Case]:
     return [
-        *exact_floats(), *elementwise(), *blocks(), *products_by_blocks(), *products(), *convolutions(), *poolings()
+        *exact_floats(),
+        *elementwise(),
+        *blocks(),
+        *products_by_blocks(),
+        *products(),
+        *convolutions(),
+        *poolings(),
     ]

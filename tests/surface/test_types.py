@@ -49,6 +49,6 @@ def test_right_code_passes_and_each_mistake_is_found(checker, tmp_path):
         shutil.copy(HERE / name, tmp_path)
     function = ast.parse((HERE / WRONG).read_text(encoding="utf-8")).body[-1]
     mistakes = {(WRONG, node.lineno) for node in function.body[1:]}
-    assert len(mistakes) == 11
+    assert len(mistakes) == 9
     found = checker(tmp_path)
     assert found == mistakes

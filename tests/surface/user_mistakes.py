@@ -16,5 +16,3 @@ def mistakes(x: np.ndarray) -> None:
     dml.quantize(x, 0.5, feature_level=3)
     dml.quantize(x, 0.5).sum_of()
     dml.ptq.save(x)
-    dml.checked.quantize(x)
-    dml.checked.quantise(x, 0.5)

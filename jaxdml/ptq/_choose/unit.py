@@ -189,7 +189,7 @@ def unit_of(
         if any(mode != "float" for mode in body.modes.values()):
             bodies[name] = body
         else:
-            reasons[name] = next(filter(None, body.reasons.values()), "its body has nothing to quantize")
+            reasons[name] = next(iter(body.reasons_by_layer().values()), "its body has nothing to quantize")
     floats = [name for name in program.inputs if jnp.issubdtype(program.avals[name].dtype, jnp.floating)]
     plan = plan_of(Flow(graph, builder.number), modes, reasons, floats)
     return Unit(builder, graph, modes, plan, loop, bodies)
