@@ -8,7 +8,6 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.rounding import flushed, limits_of, rounded_to
-from jaxdml._exact.pairs import bits, floats
 
 Array = jax.Array
 FLOATS = tuple(np.dtype(each) for each in (jnp.float16, jnp.bfloat16, jnp.float32))
@@ -28,15 +27,8 @@ def widened(x: Array) -> Array:
 
 
 def narrowed(x: Array, dtype: Any) -> Array:
-    """float32 x rounded to a type of floats.
-
-    For bfloat16 the bits are rounded as integers. Then the conversion changes no value, and XLA may leave it out.
-    """
-    if x.dtype != jnp.float32 or dtype != jnp.bfloat16:
-        return rounded_to(x, dtype) if x.dtype == jnp.float32 else x
-    half = ((bits(x) >> np.int32(16)) & np.int32(1)) + np.int32(0x7FFF)
-    rounded = floats((bits(x) + half) & np.int32(-(2**16)))
-    return lax.convert_element_type(lax.select(x != x, x, rounded), dtype)
+    """float32 x rounded to a type of floats, and sealed; other types stay."""
+    return rounded_to(x, dtype) if x.dtype == jnp.float32 else x
 
 
 def converted(x: Array, dtype: Any) -> Array:
