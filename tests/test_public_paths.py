@@ -33,6 +33,9 @@ def instances():
     with pytest.raises(dml.ArgumentTypeError) as caught:
         dml.ElementWiseQuantizeLinearDesc(inputs=None)
     yield caught.value
+    with pytest.raises(dml.ExactError) as refused:
+        dml.exact(lambda x: x @ x)(np.ones((2, 2), np.float32))
+    yield refused.value
 
 
 def parts(value):

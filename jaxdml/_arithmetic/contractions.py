@@ -16,10 +16,10 @@ from jaxdml._arithmetic import native, rounding
 from jaxdml._arithmetic.int8 import signed, signed_zero_point
 from jaxdml._arithmetic.kernel_call import with_kernel
 from jaxdml._arithmetic.layouts import Filter
-from jaxdml._arithmetic.platforms import arrange_filter, int8_conv, int8_dot, int8_dot_and_sums
+from jaxdml._arithmetic.platforms import arrange_filter, int8_conv, int8_dot
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._arithmetic.windows import window_sums
-from jaxdml._arithmetic.zero_points import corrected, sums_of_filters, sums_of_rows
+from jaxdml._arithmetic.zero_points import corrected, sums_of_columns, sums_of_filters, sums_of_rows
 
 Array = jax.Array
 
@@ -30,12 +30,12 @@ def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_
     a_zero_point = signed_zero_point(rounding.with_rank(a_zero_point, a.ndim), a.dtype)
     b_zero_point = signed_zero_point(rounding.with_rank(b_zero_point, a.ndim), b.dtype)
     a = signed(a)
-    sums_of_b: Any = None
-    if a_zero_point is None:
-        total = int8_dot(a, values, layout)
-    else:
-        total, sums_of_b = int8_dot_and_sums(a, values, layout)
-    return corrected(total, a.shape[-1], a_zero_point, lambda: sums_of_b, b_zero_point, lambda: sums_of_rows(a))
+    total = int8_dot(a, values, layout)
+
+    def sums_of_b() -> Array:
+        return sums_of_columns(values, layout)
+
+    return corrected(total, a.shape[-1], a_zero_point, sums_of_b, b_zero_point, lambda: sums_of_rows(a))
 
 
 @with_kernel(native.DOT)

@@ -10,13 +10,12 @@ from typing import Any
 import jax
 from jax import lax
 
-from jaxdml._arithmetic import cpu, cuda, int8, int32, tpu, zero_points
+from jaxdml._arithmetic import cpu, cuda, int8, int32, tpu
 from jaxdml._arithmetic.layouts import Filter
 
 Array = jax.Array
-Forms = dict[str, Callable[..., Any]]  # keyed by platform
+Forms = dict[str, Callable[..., Array]]  # keyed by platform
 DOTS: Forms = {"cpu": cpu.dot}
-DOTS_AND_SUMS: Forms = {"cpu": zero_points.dot_and_multiplied_columns, "tpu": tpu.dot_and_sums}
 CONVS: Forms = {"cpu": cpu.conv, "cuda": cuda.conv, "tpu": tpu.conv}
 
 # All platforms use the CPU's layouts: weights may move between platforms, and must be the same pytree on each.
@@ -25,22 +24,15 @@ arrange_matrix, arrange_filter = cpu.arrange_matrix, cpu.arrange_filter
 
 def int8_dot(a: Array, b: Array, layout: str = "KN") -> Array:
     """int8 [..., M, K] times int8 [..., K, N] or, with layout "NK", [..., N, K], in int32: [..., M, N]."""
-    total: Array = _by_platform(DOTS, int8.product_in_parts, a, b, layout=layout)
-    return total
-
-
-def int8_dot_and_sums(a: Array, b: Array, layout: str = "KN") -> tuple[Array, Array]:
-    """`int8_dot`, and the sums of b over K in int32: [..., 1, N]."""
-    both: tuple[Array, Array] = _by_platform(DOTS_AND_SUMS, zero_points.dot_and_reduced_columns, a, b, layout=layout)
-    return both
+    return _by_platform(DOTS, int8.product_in_parts, a, b, layout=layout)
 
 
 def int8_conv(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
     """Convolution of padded int8 [N, C, *spatial] with the filter, in int32: [N, O, *output]."""
-    total: Array = _by_platform(CONVS, int32.conv, x, filter, strides=strides, dilations=dilations)
-    return total
+    return _by_platform(CONVS, int32.conv, x, filter, strides=strides, dilations=dilations)
 
 
-def _by_platform(forms: Forms, default: Callable[..., Any], *operands: Any, **statics: Any) -> Any:
+def _by_platform(forms: Forms, default: Callable[..., Array], *operands: Any, **statics: Any) -> Array:
     bound = {platform: functools.partial(form, **statics) for platform, form in forms.items()}
-    return lax.platform_dependent(*operands, **bound, default=functools.partial(default, **statics))
+    result: Array = lax.platform_dependent(*operands, **bound, default=functools.partial(default, **statics))
+    return result

@@ -1,4 +1,4 @@
-"""Products and convolutions for TPUs, whose matrix units multiply int8. Tests lower them; none has run on a TPU."""
+"""The convolution for TPUs, whose matrix units multiply int8. Tests lower it; it has not run on a TPU."""
 
 import math
 from collections.abc import Sequence
@@ -7,30 +7,12 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import int8, int32, windows, zero_points
+from jaxdml._arithmetic import int8, int32, windows
 from jaxdml._arithmetic.layouts import Filter
-from jaxdml._arithmetic.sharding import broadcast_like, out_sharding
+from jaxdml._arithmetic.sharding import broadcast_like
 
 Array = jax.Array
 WIDTH = 128  # of a matrix unit, at least
-
-
-def dot_and_sums(a: Array, b: Array, layout: str) -> tuple[Array, Array]:
-    """The product of `int8`, and the sums of the columns of b. A product of few rows sums by a row of ones.
-
-    The sums then cost no second pass over b. With many rows that pass costs less than the product without the ones,
-    which need not be stored before it is rounded.
-    """
-    rows, depth = a.shape[-2:]
-    is_plain = isinstance(rows, int) and isinstance(depth, int) and out_sharding((a, 0)) is None
-    if not is_plain or not 1 < rows <= depth // 8:
-        return zero_points.dot_and_reduced_columns(a, b, layout)
-    with_ones = lax.pad(a, np.int8(1), [(0, int(axis == a.ndim - 2), 0) for axis in range(a.ndim)])
-    total = int8.product_in_parts(with_ones, b, layout)
-    return (
-        lax.slice_in_dim(total, 0, rows, axis=a.ndim - 2),
-        lax.slice_in_dim(total, rows, rows + 1, axis=a.ndim - 2),
-    )
 
 
 def conv(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> Array:

@@ -6,6 +6,7 @@ addition and multiplication are associative and distributive.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import cpu, int8
+from jaxdml._arithmetic import cpu
 from jaxdml._arithmetic.layouts import Filter, in_layout
 from jaxdml._arithmetic.sharding import out_sharding
 
@@ -45,12 +46,24 @@ def _int32(depth: Any) -> Any:
 
 def sums_of_columns(b: Array, layout: str) -> Array:
     """The sums of int8 [..., K, N] or, with layout "NK", [..., N, K], over K: int32 [..., 1, N]."""
-    return _by_platform(b, multiplied_columns, reduced_columns, layout)
+    if layout == "NK":
+        return in_layout(sums_of_rows(b), layout)
+
+    def by_product(b: Array) -> Array:
+        ones = _ones(b, (*b.shape[:-2], 4, b.shape[-2]), b.ndim - 2)
+        return lax.slice_in_dim(cpu.dot(ones, b, layout), 0, 1, axis=-2)
+
+    return _sums(b, by_product, b.ndim - 2)
 
 
 def sums_of_rows(a: Array) -> Array:
     """The sums of int8 [..., M, K] over K: int32 [..., M, 1]."""
-    return _by_platform(a, _multiplied_rows, _reduced_rows)
+
+    def by_product(a: Array) -> Array:
+        ones = _ones(a, (*a.shape[:-2], 4, a.shape[-1]), a.ndim - 1)
+        return lax.slice_in_dim(cpu.dot(a, ones, "NK"), 0, 1, axis=-1)
+
+    return _sums(a, by_product, a.ndim - 1)
 
 
 def sums_of_filters(filter: Filter) -> Array:
@@ -63,54 +76,15 @@ def sums_of_filters(filter: Filter) -> Array:
     return lax.reshape(sums, (outputs,))
 
 
-def _by_platform(x: Array, multiplied: Callable[..., Array], reduced: Callable[..., Array], *statics: Any) -> Array:
-    """Sums by products with ones on a CPU, and by a reduction elsewhere.
+def _sums(x: Array, by_product: Callable[[Array], Array], axis: int) -> Array:
+    """The sums of int8 x over an axis, which becomes 1.
 
-    On a CPU a product uses the int8 kernel; for a reduction XLA:CPU first writes x to memory in int32. There are four
-    rows of ones because XLA:CPU has no kernel for outputs of 2 x 2. Compilers for accelerators fuse the reduction, and
-    estimate its cost lower than that of a second product.
+    On a CPU a product with ones uses the int8 kernel; for a reduction XLA:CPU first writes x to memory in int32. There
+    are four rows of ones because XLA:CPU has no kernel for outputs of 2 x 2. Compilers for accelerators fuse the
+    reduction, and estimate its cost lower than that of a second product.
     """
-
-    def multiplied_sums(x: Array) -> Array:
-        return multiplied(x, *statics)
-
-    def reduced_sums(x: Array) -> Array:
-        return reduced(x, *statics)
-
-    result: Array = lax.platform_dependent(x, cpu=multiplied_sums, default=reduced_sums)
+    result: Array = lax.platform_dependent(x, cpu=by_product, default=partial(reduced, axis=axis))
     return result
-
-
-def multiplied_columns(b: Array, layout: str) -> Array:
-    """`sums_of_columns` for a CPU."""
-    if layout == "NK":
-        return in_layout(_multiplied_rows(b), layout)
-    ones = _ones(b, (*b.shape[:-2], 4, b.shape[-2]), b.ndim - 2)
-    return lax.slice_in_dim(cpu.dot(ones, b, layout), 0, 1, axis=-2)
-
-
-def reduced_columns(b: Array, layout: str) -> Array:
-    """`sums_of_columns` for other platforms."""
-    return in_layout(_reduced_rows(b), layout) if layout == "NK" else reduced(b, b.ndim - 2)
-
-
-def _multiplied_rows(a: Array) -> Array:
-    ones = _ones(a, (*a.shape[:-2], 4, a.shape[-1]), a.ndim - 1)
-    return lax.slice_in_dim(cpu.dot(a, ones, "NK"), 0, 1, axis=-1)
-
-
-def _reduced_rows(a: Array) -> Array:
-    return reduced(a, a.ndim - 1)
-
-
-def dot_and_multiplied_columns(a: Array, b: Array, layout: str) -> tuple[Array, Array]:
-    """The product and `multiplied_columns`."""
-    return cpu.dot(a, b, layout), multiplied_columns(b, layout)
-
-
-def dot_and_reduced_columns(a: Array, b: Array, layout: str) -> tuple[Array, Array]:
-    """The product and `reduced_columns`."""
-    return int8.product_in_parts(a, b, layout), reduced_columns(b, layout)
 
 
 def reduced(x: Array, axis: int) -> Array:

@@ -20,6 +20,7 @@ __all__ = [
     "element_wise_dequantize_linear",
     "element_wise_quantize_linear",
     "element_wise_quantized_linear_add",
+    "matrix_multiply_blocks",
     "matrix_multiply_integer",
     "matrix_multiply_integer_to_float",
     "quantize",

@@ -11,7 +11,7 @@ from helpers.bodies import body
 from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY, Case
 from helpers.compare import assert_same_bits
 from helpers.marks import on_xla_alone, rest_rarely
-from jaxdml._arithmetic import contractions, cuda, int8, int32, platforms, prepared, tpu, zero_points
+from jaxdml._arithmetic import contractions, cuda, int8, int32, platforms, prepared, tpu
 from jaxdml._arithmetic.layouts import Filter
 from jaxdml._arithmetic.zero_points import reduced
 
@@ -26,12 +26,11 @@ CONVS = {"cuda": cuda.conv, "tpu": tpu.conv, "default": int32.conv}
 
 @pytest.fixture
 def on_this_platform(monkeypatch):
-    """Replaces the CPU's convolution, and its products by those of other platforms."""
+    """Replaces the CPU's convolution, and its product by the default."""
 
     def replace(conv):
         monkeypatch.setitem(platforms.CONVS, "cpu", conv)
         monkeypatch.setitem(platforms.DOTS, "cpu", int8.product)
-        monkeypatch.setitem(platforms.DOTS_AND_SUMS, "cpu", tpu.dot_and_sums)
 
     return replace
 
@@ -56,7 +55,7 @@ def test_convolutions_of_other_platforms(number, on_this_platform):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("conv", CONVS.values(), ids=CONVS)
 def test_other_platforms_on_other_cases(conv, on_this_platform):
-    """A part of the cases with each form of convolutions; the products are those of a TPU."""
+    """A part of the cases with each form; products are the same on all platforms but the CPU."""
     on_this_platform(conv)
     check(CONVOLUTION[0][:8] + MATRIX_MULTIPLY[0])
 
@@ -78,36 +77,17 @@ CASES = {
         {"start_padding": 1, "strides": 2},
     ),
 }
-CASES_OF_FORMS = {
-    "dot": CASES["dot"]._replace(arguments=(*CASES["dot"].arguments[:2], None, *CASES["dot"].arguments[3:])),
-    "dot_and_sums": CASES["dot"],
-    "conv": CASES["conv"],
-}
-TABLES = {
-    "dot": (platforms.DOTS, int8.product),
-    "dot_and_sums": (platforms.DOTS_AND_SUMS, zero_points.dot_and_reduced_columns),
-    "conv": (platforms.CONVS, int32.conv),
-}
+TABLES = {"dot": (platforms.DOTS, int8.product), "conv": (platforms.CONVS, int32.conv)}
 
 
-def changed(form, change):
-    """A form whose product or convolution is changed."""
-
-    def changed_form(*operands, **statics):
-        result = form(*operands, **statics)
-        return (change(result[0]), *result[1:]) if isinstance(result, tuple) else change(result)
-
-    return changed_form
-
-
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", CASES)
 def test_the_form_of_a_platform_is_computed(name, monkeypatch):
     """The form's result is the operator's, right or wrong."""
-    (table, common), case, seen = TABLES[name], CASES_OF_FORMS[name], []
+    (table, common), case, seen = TABLES[name], CASES[name], []
 
     def form(added, *operands, **statics):
         seen.append(added)
-        return changed(common, lambda total: total + jnp.int32(added))(*operands, **statics)
+        return common(*operands, **statics) + jnp.int32(added)
 
     for added in (0, 100):
         monkeypatch.setitem(table, "cpu", partial(form, added))
@@ -116,12 +96,16 @@ def test_the_form_of_a_platform_is_computed(name, monkeypatch):
         assert (np.asarray(got) == case.expected).all() == (added == 0)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", CASES)
 def test_a_form_stays_on_its_platform(name, monkeypatch):
     """Lowered for another platform, the program has nothing of it."""
     table, common = TABLES[name]
-    monkeypatch.setitem(table, "tpu", changed(common, lambda total: total ^ jnp.int32(85)))
-    traced = jax.jit(lambda: body(CASES_OF_FORMS[name])).trace()
+
+    def marked(*operands, **statics):
+        return common(*operands, **statics) ^ jnp.int32(85)
+
+    monkeypatch.setitem(table, "tpu", marked)
+    traced = jax.jit(lambda: body(CASES[name])).trace()
     assert "dense<85>" not in traced.lower(lowering_platforms=("cpu",)).as_text()
     assert "dense<85>" in traced.lower(lowering_platforms=("tpu",)).as_text()
 
@@ -163,24 +147,6 @@ def test_sums_of_other_platforms():
     x = np.random.default_rng(0).integers(-128, 128, (3, 5, 7), np.int8)
     for axis in range(3):
         assert_same_bits(reduced(x, axis), x.sum(axis, dtype=np.int32, keepdims=True))
-
-
-@pytest.mark.parametrize(("rows", "depth", "has_ones"), [
-    (2, 16, True), (16, 128, True), (17, 128, False), (1, 64, False), (2, 2 * int8.MOST_TERMS, True),
-])  # fmt: skip
-@pytest.mark.parametrize("layout", ["KN", "NK"])
-def test_a_tpu_sums_the_columns_of_few_rows_by_a_row_of_ones(rows, depth, has_ones, layout):
-    rng = np.random.default_rng(1)
-    a, b = (rng.integers(-128, 128, shape, np.int8) for shape in ((2, rows, depth), (2, depth, 5)))
-    wide_a, wide_b = a.astype(np.int64), b.astype(np.int64)
-    given = b if layout == "KN" else b.swapaxes(-1, -2)
-    function = jax.jit(partial(tpu.dot_and_sums, layout=layout))
-    total, sums = function(a, given)
-    assert_same_bits(total, (wide_a @ wide_b).astype(np.int32))
-    assert_same_bits(sums, wide_b.sum(-2, keepdims=True).astype(np.int32))
-    text = function.lower(a, given).as_text()
-    assert ("stablehlo.pad" in text) == has_ones
-    assert ("stablehlo.reduce" in text) != has_ones  # one pass over b is enough
 
 
 @pytest.mark.parametrize(("groups", "outputs", "channels", "left"), [

@@ -16,6 +16,7 @@ from helpers.compare import assert_same_bits, assert_same_values
 from helpers.marks import rest_rarely
 from jaxdml import reference
 from jaxdml.errors import ModelError
+from jaxdml.reference import operators
 
 TYPES = {"float32": TensorProto.FLOAT}
 TYPES |= {name: getattr(TensorProto, name.upper()) for name in ("float16", "uint8", "int8", "uint16", "int16", "int32")}
@@ -81,7 +82,7 @@ def both(operator, types, output, arguments, **attributes):
 
 
 def integers(rng, kind, shape):
-    low, high = reference.LIMITS[kind]
+    low, high = operators.LIMITS[kind]
     return rng.integers(low, high, shape, endpoint=True).astype(BYTES.get(kind, kind))
 
 
@@ -100,7 +101,7 @@ def each(parameter, form):
 
 def floats(rng, form, kind, scale):
     """Steps of a scale, a quarter of them halves, some beyond the range of the type."""
-    shape, (low, high) = FORMS[form][0], reference.LIMITS[kind]
+    shape, (low, high) = FORMS[form][0], operators.LIMITS[kind]
     steps = rng.uniform(low - high, high - low, shape)
     steps = np.where(rng.random(shape) < 0.25, np.floor(steps) + 0.5, steps)
     return (steps * (each(scale, form) if form in BLOCKED else scale.max())).astype(scale.dtype)
@@ -144,7 +145,7 @@ def test_a_million_outputs(kind, real):
     rng, shape, scales = np.random.default_rng(2), (500, 1050), (500, 33)
     attributes = {"axis": 1, "block_size": 32}
     scale, zero_point = rng.uniform(0.01, 0.1, scales).astype(real), integers(rng, kind, scales)
-    low, high = reference.LIMITS[kind]
+    low, high = operators.LIMITS[kind]
     x = (rng.uniform(1.2 * low, 1.2 * high, shape) * np.repeat(scale, 32, 1)[:, :1050]).astype(real)
     arguments = x, scale, zero_point
     assert_same_values(*both("QuantizeLinear", (real, real, kind), kind, arguments, **attributes))

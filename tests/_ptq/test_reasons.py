@@ -89,9 +89,6 @@ NEVER = {
     "products of integers": (
         lambda p, x: x.astype(jnp.int32) @ p["w"], np.ones((5, 3), np.int32), "its inputs are not floats",
     ),
-    "rows by rows": (
-        lambda p, x: jnp.einsum("bckl,bckl->bc", x, p["w"]), IMAGES, "its operands are not batches of matrices",
-    ),
     "parameters alone": (
         lambda p, x: x + lax.conv(p["w"], p["w"], (1, 1), "SAME").sum(), FILTER,
         "it depends only on parameters",
