@@ -78,6 +78,7 @@ def test_the_versions_agree():
     assert of_project == of_package == kernel_library.VERSION
 
 
+@pytest.mark.rare
 def test_the_environment_chooses():
     program = "import jaxdml; print(jaxdml.kernels())"
     assert run(program, JAXDML_KERNELS="xla").stdout.startswith("xla: chosen by use_kernels or JAXDML_KERNELS")

@@ -121,7 +121,8 @@ def test_accelerators_get_a_network_of_int8_products(platform):
     assert ("stablehlo.convolution" in module) == (platform == "tpu")
 
 
-@pytest.mark.parametrize("is_prepared", [pytest.param(False, marks=pytest.mark.rare), True])
+@pytest.mark.rare
+@pytest.mark.parametrize("is_prepared", [False, True])
 def test_the_network_runs_in_a_fresh_process(is_prepared, tmp_path):
     """Written with a symbolic batch; read without jaxdml, unless prepared weights are among its arguments."""
     images, _, parameters, _ = digits.load()

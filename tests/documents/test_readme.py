@@ -17,6 +17,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+@pytest.mark.rare
 def test_demo_prints_what_is_shown(capsys):
     assert program.main([]) == 0
     shown, printed = (
