@@ -12,6 +12,7 @@ from jax import lax
 from jaxdml._arithmetic import rounding
 from jaxdml._arithmetic.rounding import SMALLEST_NORMAL, flushed
 from jaxdml._arithmetic.square_root import square_root
+from jaxdml._exact.pairs import with_sign
 
 Array = jax.Array
 UP, DOWN = np.float32(2.0**64), np.float32(2.0**-62)
@@ -36,10 +37,11 @@ def multiplied(x: Array, y: Array) -> Array:
     """fl(x * y); a zero of its sign where the product, rounded to 24 bits, is below the smallest normal number.
 
     Processors disagree on products that only rounding makes normal. Scaled by 2**64 the product is a normal number
-    where that matters, and says which it is.
+    where that matters, and says which it is. The zero is made of bits: of a select between x * y and x * 0, LLVM
+    may make a product with a select, which it then contracts with a sum.
     """
     product = x * y
-    return lax.select(lax.abs((x * UP) * y) < DOWN, product * np.float32(0), product)
+    return lax.select(lax.abs((x * UP) * y) < DOWN, with_sign(lax.full_like(product, 0), product), product)
 
 
 def one_minus_square(x: Array) -> Array:

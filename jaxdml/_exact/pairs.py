@@ -37,15 +37,20 @@ def horner(coefficients: Sequence[float], x: Array) -> Array:
     return result
 
 
+def plus(x: Any, y: Any) -> Array:
+    """fl(x + y), for finite sums. Some versions of XLA make x of (x + 1) - 1; the minimum prevents it."""
+    return lax.min(x + y, np.finfo(np.float32).max)
+
+
 def fast_sum(x: Any, y: Any) -> Pair:
     """fl(x + y) and the rest, exact where |x| >= |y| or x is 0."""
-    total = x + y
+    total = plus(x, y)
     return total, y - (total - x)
 
 
 def exact_sum(x: Any, y: Any) -> Pair:
     """fl(x + y) and the rest, which is exact."""
-    total = x + y
+    total = plus(x, y)
     back = total - x
     return total, (x - (total - back)) + (y - back)
 

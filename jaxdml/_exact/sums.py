@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._exact.arithmetic import added
-from jaxdml._exact.pairs import INFINITY, NAN, bits, power_of_two, where
+from jaxdml._exact.pairs import INFINITY, NAN, bits, nearest, power_of_two, where
 
 Array = jax.Array
 MAGIC, MAGIC_BITS = np.float32(1.5 * 2**23), 0x4B400000
@@ -35,9 +35,8 @@ def count_of(shape: Sequence[int], axes: Sequence[int]) -> int:
 
 def integers_of(x: Array, k: int) -> tuple[Array, Array]:
     """The bits of two floats that hold the two integers of x, |x| <= 2**k."""
-    first = x + MAGIC
-    rest = (x - (first - MAGIC)) * np.float32(2.0**k)
-    return bits(first), bits(rest + MAGIC)
+    rest = (x - nearest(x)) * np.float32(2.0**k)  # x + MAGIC - MAGIC would do, but some versions of XLA make x of it
+    return bits(x + MAGIC), bits(rest + MAGIC)
 
 
 def without_magic(total: Array, count: int) -> Array:
