@@ -140,6 +140,8 @@ def test_no_weight_is_a_constant_of_the_program(form, numerics):
 NETWORKS = {"MLP": mlp, "encoder": encoder, "MobileNetV2": partial(mobilenet_v2, width=8, stages=MOBILENET_V2[:2])}
 TABLES = {"QLinearConcat": 2, "QLinearLeakyRelu": 1, "QLinearSigmoid": 1, "QLinearSoftmax": 1}  # of a node in a network
 
+JOINED = {"MLP": 0, "encoder": 1, "MobileNetV2": 1}  # a division of scores, a hard sigmoid: several nodes, one table
+
 
 @pytest.mark.parametrize("numerics", ["directml", "onnxruntime"])
 @pytest.mark.parametrize("form", rest_rarely(FORMS, 1))
@@ -149,5 +151,6 @@ def test_what_is_looked_up_is_all_that_is_constant(network, form, numerics):
     proto = quantized(NETWORKS[network](), form)
     model = jaxdml.onnx.load(proto, numerics=numerics)
     constants, arguments = large_constants(model.apply, model.params, random_inputs(proto, 2)["x"])
-    assert constants == [256] * sum(TABLES.get(operator, 0) for operator in model.operators)
+    joined = JOINED[network] if form != "dynamic" else 0  # dynamic models compute them in floats
+    assert constants == [256] * (sum(TABLES.get(operator, 0) for operator in model.operators) + joined)
     assert arguments == len(jax.tree.leaves(model.params)) + 1

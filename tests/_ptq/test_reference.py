@@ -197,16 +197,20 @@ def compared(model, inputs):
 
 
 def layers(model, scan, values):
-    """The nodes of a scan's body, and the values of each layer in turn."""
+    """The nodes of a scan's body, and the values of each layer or step in turn."""
     body, loop, name = scan.options["body"], scan.options["loop"], scan.outputs[0]
     data = dict(zip(body.inputs, (values[each] for each in scan.inputs), strict=False))
+    sequences = {each: data.pop(each) for each in body.inputs[len(body.inputs) - loop.steps :]}
+    carried = [*data][len(data) - loop.carried :]
     run = jax.jit(lambda given: evaluate(body.nodes, given))
     plain = {key.removeprefix(f"{name}/"): x for key, x in model.graph.constants.items() if key.startswith(f"{name}/")}
     stacked = {key: model.params[f"{name}/{key}"] for key in body.stacked}
-    for number in range(loop.length):
-        made = run({**jax.tree.map(lambda x, at=number: x[at], stacked), **data})
-        yield body.nodes, {**{key: x[number] for key, x in plain.items()}, **jax.device_get(made)}
-        data |= dict(zip(body.inputs[-loop.carried :], (made[each] for each in body.outputs), strict=False))
+    for number in reversed(range(loop.length)) if loop.reverse else range(loop.length):
+        layer = number if loop.layers else 0  # steps share constants
+        here = {key: x[number] for key, x in sequences.items()}
+        made = run({**jax.tree.map(lambda x, at=layer: x[at], stacked), **data, **here})
+        yield body.nodes, {**{key: x[layer] for key, x in plain.items()}, **jax.device_get(made)}
+        data |= dict(zip(carried, (made[each] for each in body.outputs), strict=False))
 
 
 def check(nodes, values):

@@ -66,6 +66,10 @@ class Observer(abc.ABC):
         is_finite = self.is_finite & jnp.all(jnp.isfinite(x))
         return replace(self.with_values(x), count=self.count + np.float32(x.size), is_finite=is_finite)
 
+    def over_steps(self) -> "Observer":
+        """The observer of a value in a scan over steps. `update` is called for each step of each batch."""
+        return self
+
     def merged(self, axis_name: str) -> Self:
         """The observer of all values that the devices have seen, replicated on each device.
 
@@ -124,6 +128,10 @@ class MovingAverage(_Extremes):
     def with_values(self, x: Array) -> Self:
         low, high = (self._after(seen, new) for seen, new in ((self.low, jnp.min(x)), (self.high, jnp.max(x))))
         return replace(self, low=low, high=high)
+
+    def over_steps(self) -> Observer:
+        """`MinMax`: an average over steps would forget the first steps, or hold on to a first state of zeros."""
+        return MinMax()
 
     def _after(self, seen: Any, new: Any) -> Any:
         average = np.float32(self.momentum) * seen + np.float32(1 - self.momentum) * new
