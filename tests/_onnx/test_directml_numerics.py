@@ -225,6 +225,6 @@ def test_every_operator_of_directml_is_in_some_network():
 
 def test_every_operator_of_the_reference_is_asked():
     names = {name for name, each in vars(reference).items() if inspect.isfunction(each) and not name.startswith("_")}
-    names.remove("matrix_multiply_blocks")  # an extension: ONNX models that have such products run as onnxruntime computes
+    names.remove("matrix_multiply_blocks")  # an extension, which no ONNX model needs
     assert set(re.findall(r"\breference\.(\w+)\(", Path(__file__).read_text(encoding="utf-8"))) == names
     assert len(names) == 12
