@@ -18,6 +18,10 @@ CALLS = frozenset((
     "checkpoint", "remat2",
 ))  # fmt: skip
 LOOPS = frozenset(("scan", "while", "cond"))
+SUMMED_AXES: Mapping[str, Callable[[Any], Sequence[int]]] = {
+    "reduce_sum": lambda params: params["axes"],
+    "cumsum": lambda params: (params["axis"],),
+}  # of sums whose integers depend on how many addends there are
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
 REMEDIES = {
     "dot_general": 'quantize the product with jaxdml.ptq, or write exact(f, products="xla") to have XLA\'s bits',
@@ -59,12 +63,21 @@ def _problem(eqn: Any, products: str) -> tuple[str, str] | None:
         remedy = DOUBLE_REMEDY if other[0] == np.float64 else "use float32, bfloat16 or float16"
         return f"{name} of {other[0]}", remedy
     if not types or rule_of(eqn.primitive, eqn.params, products):
-        if name == "reduce_sum" and types and count_of(eqn.invars[0].aval.shape, eqn.params["axes"]) > LARGEST_COUNT:
-            return f"a sum of more than {LARGEST_COUNT:,} addends", "sum parts, then the sums of the parts"
+        if types and name in SUMMED_AXES:
+            return _problem_of_sum(eqn.invars[0].aval.shape, SUMMED_AXES[name](eqn.params))
         return None
     if name in PRODUCTS:
         return f"no rule for the float products of {name}", REMEDIES[name]
     return f"no rule for {name} of {types[0]}", REMEDIES.get(name, GENERAL_REMEDY)
+
+
+def _problem_of_sum(shape: Sequence[Any], axes: Sequence[int]) -> tuple[str, str] | None:
+    count = count_of(shape, axes)
+    if not isinstance(count, int):
+        return f"a sum of {count} addends", "export the function with a number as the size of a summed axis"
+    if count > LARGEST_COUNT:
+        return f"a sum of more than {LARGEST_COUNT:,} addends", "sum parts, then the sums of the parts"
+    return None
 
 
 def _is_of_floats(var: Any) -> bool:

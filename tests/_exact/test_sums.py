@@ -111,8 +111,22 @@ def test_sums_of_half_precision_round_once_more():
     )
 
 
-def test_too_many_addends_are_an_error():
-    with pytest.raises(
-        ExactError, match=r"a sum of more than 67,108,864 addends .*sum parts, then the sums of the parts"
-    ):
-        jax.eval_shape(dml.exact(jnp.sum), jax.ShapeDtypeStruct((2**26 + 1,), jnp.float32))
+@pytest.mark.parametrize("function", [jnp.sum, jnp.cumsum])
+def test_too_many_addends_are_an_error(function):
+    words = r"a sum of more than 67,108,864 addends .*sum parts, then the sums of the parts"
+    with pytest.raises(ExactError, match=words):
+        jax.eval_shape(dml.exact(function), jax.ShapeDtypeStruct((2**26 + 1,), jnp.float32))
+
+
+@pytest.mark.parametrize("function", [jnp.sum, jnp.cumsum])
+def test_symbolic_sizes(function):
+    (n,) = jax.export.symbolic_shape("n")
+    exact = jax.jit(dml.exact(lambda x: function(x, axis=1)))
+    x = RNG.standard_normal((5, 8)).astype(np.float32)
+    exported = jax.export.export(exact)(jax.ShapeDtypeStruct((n, 8), jnp.float32))
+    assert_same_bits(exported.call(x), exact(x))
+    shape = jax.ShapeDtypeStruct((8, n), jnp.float32)
+    with pytest.raises(ExactError, match=r"a sum of n addends .*a number as the size of a summed axis"):
+        jax.export.export(exact)(shape)
+    integers = jax.export.export(exact)(shape.update(dtype=jnp.int32))
+    assert_same_bits(integers.call(np.ones((8, 3), np.int32)), np.int32(function(np.ones((8, 3), np.int32), 1)))
