@@ -17,7 +17,6 @@ def fast_math_flag(environment: Mapping[str, str] = os.environ) -> str | None:
     for word in text.split():
         name, _, value = word.lstrip("-").partition("=")
         if name in FLAGS:
-            found = (
-                word if value.strip("'\"").lower() in ("", "1", "true", "t", "yes", "y") else None
-            )  # the last counts
+            is_on = value.strip("'\"").lower() in ("", "1", "true", "t", "yes", "y")
+            found = word if is_on else None  # the last counts
     return found

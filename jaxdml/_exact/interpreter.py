@@ -7,9 +7,9 @@ import jax
 import numpy as np
 from jax.extend import source_info_util
 
-from jaxdml._arithmetic.rounding import SMALLEST_NORMAL, flushed
+from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
 from jaxdml._exact.conversions import FLOATS, is_float
-from jaxdml._exact.rules import RULES, as_it_is, flushed_product
+from jaxdml._exact.rules import RULES, as_it_is, flushed_if_float32, flushed_product
 from jaxdml._exact.sums import LARGEST_COUNT, count_of
 
 Array = jax.Array
@@ -112,8 +112,8 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any], produc
     def read(atom: Any) -> Any:
         return _literal(atom.val, atom.aval) if isinstance(atom, jax.extend.core.Literal) else values[atom]
 
-    values |= zip(jaxpr.constvars, map(_flushed, constants), strict=True)
-    values |= zip(jaxpr.invars, map(_flushed, inputs), strict=True)
+    values |= zip(jaxpr.constvars, map(flushed_if_float32, map(jax.numpy.asarray, constants)), strict=True)
+    values |= zip(jaxpr.invars, map(flushed_if_float32, map(jax.numpy.asarray, inputs)), strict=True)
     for eqn in jaxpr.eqns:
         with jax.named_scope(str(eqn.source_info.name_stack)):
             results = _computed(eqn, [read(atom) for atom in eqn.invars], products)
@@ -162,8 +162,3 @@ def _literal(value: Any, aval: Any) -> Any:
     array = np.asarray(value, aval.dtype)
     is_subnormal = array.dtype == np.float32 and bool(np.abs(array) < SMALLEST_NORMAL)
     return np.copysign(np.float32(0), array) if is_subnormal else array
-
-
-def _flushed(x: Any) -> Any:
-    x = jax.numpy.asarray(x)
-    return flushed(x) if x.dtype == np.float32 else x

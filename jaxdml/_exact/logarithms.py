@@ -23,9 +23,8 @@ ONE, LARGEST = np.float32(1), np.float32(3.4028235e38)
 def split(x: Array) -> tuple[Array, Array]:
     """n and f of a positive normal x."""
     exponent = lax.shift_right_arithmetic(bits(x) - ROOT_OF_HALF, np.int32(23))
-    return lax.convert_element_type(exponent, np.float32), floats(
-        bits(x) - lax.shift_left(exponent, np.int32(23))
-    ) - ONE
+    mantissa = floats(bits(x) - lax.shift_left(exponent, np.int32(23)))
+    return lax.convert_element_type(exponent, np.float32), mantissa - ONE
 
 
 def combined(n: Array, f: Array, more: Array) -> Array:

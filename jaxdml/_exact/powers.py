@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._exact.arithmetic import divided, multiplied, quotient
-from jaxdml._exact.exponentials import grown, one_more, times_ln2
+from jaxdml._exact.exponentials import LN2, grown, one_more, times_ln2
 from jaxdml._exact.logarithms import LARGEST, split
 from jaxdml._exact.pairs import (
     INFINITY,
@@ -64,7 +64,7 @@ def of_positive(x: Array, y: Array) -> Array:
     product, lost = where(is_far, ZERO, product), where(is_far, ZERO, lost)
     n = nearest(product)
     r = times_ln2(product - n)
-    p = one_more(grown(fast_sum(r[0], r[1] + times(lost, np.float32(0.6931472)))))
+    p = one_more(grown(fast_sum(r[0], r[1] + times(lost, LN2))))
     value = p[0] + p[1]
     is_above = (n > 128) | ((n == 128) & (value >= 1))
     is_below = (n < -126) | ((n == -126) & (value < 1))

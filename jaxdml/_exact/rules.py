@@ -128,7 +128,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "reduce_precision": in_float32,
     "convert_element_type": lambda primitive, params: lambda x: converted(x, params["new_dtype"]),
-    "bitcast_convert_type": lambda primitive, params: lambda x: _flushed_bits(primitive.bind(x, **params)),
+    "bitcast_convert_type": lambda primitive, params: lambda x: flushed_if_float32(primitive.bind(x, **params)),
     "reduce_sum": summed(lambda x, params: sums.total(x, params["axes"])),
     "cumsum": summed(_running),
     "reduce_window_sum": summed(sums.windowed),
@@ -141,10 +141,11 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def _flushed_bits(x: Array) -> Array:
+def flushed_if_float32(x: Array) -> Array:
+    """Floats of half precision keep their subnormal numbers."""
     return flushed(x) if x.dtype == jnp.float32 else x
 
 
 def flushed_product(primitive: Any, params: Params) -> Computed:
     """XLA's float product or convolution; its bits are XLA's."""
-    return lambda *operands: _flushed_bits(primitive.bind(*operands, **params))
+    return lambda *operands: flushed_if_float32(primitive.bind(*operands, **params))

@@ -23,17 +23,12 @@ QUARTER = np.float32(0.7853981)
 HALF_PI = np.float32(3216 * 2.0**-11), np.float32(4058 * 2.0**-23), np.float32(7.54979e-08)  # 12, 12 and 24 bits
 
 
-def unsigned(x: int) -> np.uint32:
-    """A constant."""
-    return np.uint32(x)
-
-
 def upper_product(x: Array, y: Array) -> Array:
     """The upper 32 bits of the product of x < 2**24 and y, both uint32."""
-    (a, b), (c, d) = ((z >> unsigned(16), z & unsigned(0xFFFF)) for z in (x, y))
-    middle = a * d + ((b * d) >> unsigned(16))
-    other = b * c + (middle & unsigned(0xFFFF))
-    return a * c + (middle >> unsigned(16)) + (other >> unsigned(16))
+    (a, b), (c, d) = ((z >> np.uint32(16), z & np.uint32(0xFFFF)) for z in (x, y))
+    middle = a * d + ((b * d) >> np.uint32(16))
+    other = b * c + (middle & np.uint32(0xFFFF))
+    return a * c + (middle >> np.uint32(16)) + (other >> np.uint32(16))
 
 
 def window(size: Array) -> list[Array]:
@@ -49,7 +44,7 @@ def window(size: Array) -> list[Array]:
         return result
 
     words = [word(offset) for offset in range(4)]
-    back = unsigned(32) - shift  # a shift by 32 gives 0
+    back = np.uint32(32) - shift  # a shift by 32 gives 0
     return [lax.shift_left(x, shift) | lax.shift_right_logical(y, back) for x, y in itertools.pairwise(words)]
 
 
@@ -61,19 +56,19 @@ def reduced(size: Array) -> tuple[Array, Array, Pair]:
     lower = mantissa * middle + carried
     carry = lax.convert_element_type(lower < carried, jnp.uint32)
     upper = mantissa * high + upper_product(mantissa, middle) + carry
-    quadrant = lax.shift_right_logical(upper + unsigned(2**29), unsigned(30))
-    first, second = (upper << unsigned(2)) | (lower >> unsigned(30)), lower << unsigned(2)
+    quadrant = lax.shift_right_logical(upper + np.uint32(2**29), np.uint32(30))
+    first, second = (upper << np.uint32(2)) | (lower >> np.uint32(30)), lower << np.uint32(2)
     is_negative = lax.bitcast_convert_type(first, jnp.int32) < 0
     borrowed = ~first + lax.convert_element_type(second == 0, jnp.uint32)
-    first, second = lax.select(is_negative, borrowed, first), lax.select(is_negative, ~second + unsigned(1), second)
-    zeros = lax.min(lax.clz(first), unsigned(31))
-    top = lax.shift_left(first, zeros) | lax.shift_right_logical(second, unsigned(32) - zeros)
+    first, second = lax.select(is_negative, borrowed, first), lax.select(is_negative, ~second + np.uint32(1), second)
+    zeros = lax.min(lax.clz(first), np.uint32(31))
+    top = lax.shift_left(first, zeros) | lax.shift_right_logical(second, np.uint32(32) - zeros)
     next_top = lax.shift_left(second, zeros)
-    parts = top >> unsigned(20), (top >> unsigned(8)) & unsigned(4095), ((top & unsigned(255)) << unsigned(4))
+    parts = top >> np.uint32(20), (top >> np.uint32(8)) & np.uint32(4095), ((top & np.uint32(255)) << np.uint32(4))
     a, b, c = (
         lax.convert_element_type(lax.convert_element_type(part, jnp.int32), jnp.float32)
         * np.float32(2.0**-12 / 4096**i)
-        for i, part in enumerate((*parts[:2], parts[2] | (next_top >> unsigned(28))))
+        for i, part in enumerate((*parts[:2], parts[2] | (next_top >> np.uint32(28))))
     )
     (p, q, rest), scale = HALF_PI, power_of_two(-lax.convert_element_type(zeros, jnp.int32))
     r = fast_sum(a * p, (a * q + b * p) + ((c * p + b * q) + times(a, rest)))  # all products but the last are exact

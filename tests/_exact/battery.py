@@ -21,15 +21,7 @@ def rows():
     x = (RNG.standard_normal((8, 3, 96)) * np.exp(RNG.standard_normal((8, 3, 1)) * 3)).astype(np.float32)
     x[0, 1] = RNG.integers(0, 2**32, 96, np.uint32).view(np.float32)
     x[1, 0, : SPECIAL.size] = SPECIAL
-    (
-        x[2, 0, 5],
-        x[2, 1, 5],
-        x[
-            2,
-            2,
-            (5, 6),
-        ],
-    ) = np.inf, -np.inf, (np.inf, -np.inf)
+    x[2, 0, 5], x[2, 1, 5], x[2, 2, 5:7] = np.inf, -np.inf, (np.inf, -np.inf)
     x[3, 0, 7], x[3, 1] = np.nan, 0
     x[3, 2] = RNG.standard_normal(96) * 2e-38  # results and addends that are subnormal
     x[4, 0], x[4, 1] = 3e38 * (-1) ** np.arange(96), 3e38

@@ -6,6 +6,7 @@ import pytest
 from scipy import special
 
 from helpers.compare import assert_same_bits
+from jaxdml._exact.powers import integer_power
 from jaxdml._exact.rules import FUNCTIONS
 from jaxdml.reference import floats
 
@@ -90,8 +91,6 @@ def test_special_powers():
 
 @pytest.mark.parametrize("exponent", [-7, -3, -2, -1, 0, 1, 2, 3, 4, 5, 11])
 def test_constant_integer_powers(exponent):
-    from jaxdml._exact.powers import integer_power
-
     x = np.concatenate([np.float32([0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -1e30, -1]), np.linspace(-9, 9, 500)])
     x = x.astype(np.float32)
     got = jax.jit(lambda x: integer_power(x, exponent))(x)
