@@ -364,9 +364,8 @@ def power(x: Array, y: Array) -> Array:
     n = np.rint(near)
     r = _times_ln2(near - n)
     value = np.add(*_one_more(_grown(_sum(r[0], r[1] + lost * _f(0.6931472)))))
-    result = np.where(is_far, np.where(product > 0, np.inf, 0.0), _ldexp(value, n))  # overflows by itself
-    result = np.where(np.ldexp(value.astype(np.float64), n.astype(int)) < SMALLEST, 0, result)
+    result = np.where(np.ldexp(value.astype(np.float64), n.astype(int)) < SMALLEST, 0, _ldexp(value, n))
     result = np.where(is_far, np.where(product > 0, np.inf, 0.0), result)
     special = np.power(x.astype(np.float64), y.astype(np.float64))  # C's results for zeros, infinities and NaN
     is_special = (x == 0) | (np.abs(x) > LARGEST) | np.isnan(x) | np.isnan(y) | np.isnan(special) | (y == 0) | (x == 1)
-    return np.where(is_special, special, np.where(special < 0, -result, np.where(np.signbit(special), -result, result)))
+    return np.where(is_special, special, np.where(np.signbit(special), -result, result))
