@@ -1,8 +1,9 @@
-"""The layout of a matrix that is quantized by blocks, as JAX and NumPy functions. native/src/blocks.h defines it.
+"""The layout of a matrix that is quantized by blocks, as JAX and NumPy functions.
 
-All instruction sets and XLA share the layout. Panels of 64 columns follow each other; a panel has a record for each
-block of the depth: the weights in four units of 16 columns, 64 scales, and 64 zero points if there are any. A 32-bit
-lane of a unit holds consecutive weights of one column: four bytes, or eight nibbles, of which the low ones come first.
+native/src/block_shape.h defines the layout, which all instruction sets and XLA share. Panels of 64 columns follow each
+other; a panel has a record for each block of the depth: the weights in four units of 16 columns, 64 scales, and 64 zero
+points if there are any. A 32-bit lane of a unit holds consecutive weights of one column: four bytes, or eight nibbles,
+of which the low ones come first.
 """
 
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic.panels import SEAL, XLA_SEAL
+from jaxdml._arithmetic.panels import SEAL, XLA_SEAL, namespace_of
 
 Array = Any  # of JAX or of NumPy; the results are of the same kind
 COLUMNS, UNIT = 64, 16  # of a panel and of a unit
@@ -73,7 +74,7 @@ def as_given(x: Array, dtype: np.dtype) -> Array:
 
 def packed_of(w: Array, scale: Array, zero_point: Array | None, blocks: Blocks) -> Array:
     """[..., columns, depth] with scales and zero points [..., columns, count] to int8 [..., bytes], without a mark."""
-    xp, lead = _of(w), w.shape[:-2]
+    xp, lead = namespace_of(w), w.shape[:-2]
     weights = _padded(as_unsigned(w), (blocks.panels * COLUMNS, blocks.number * blocks.size))
     halves, axes = 8 // blocks.bits, tuple(range(len(lead)))
     groups = blocks.size // (4 * halves)
@@ -99,7 +100,7 @@ def weights_of(packed: Array, blocks: Blocks, dtype: np.dtype) -> Array:
     halves, axes = 8 // blocks.bits, tuple(range(packed.ndim - 1))
     lanes = records[..., : blocks.weight_bytes].reshape(*lead, blocks.panels, blocks.number, 4, -1, UNIT, 1, 4)
     if halves == 2:
-        lanes = _of(packed).concatenate([lanes & np.uint8(15), lanes >> np.uint8(4)], -2)
+        lanes = namespace_of(packed).concatenate([lanes & np.uint8(15), lanes >> np.uint8(4)], -2)
     lanes = lanes.transpose(*axes, *(len(lead) + axis for axis in (0, 2, 4, 1, 3, 5, 6)))
     weights = lanes.reshape(*lead, blocks.panels * COLUMNS, blocks.number * blocks.size)
     return as_given(weights[..., : blocks.columns, : blocks.depth], dtype)
@@ -128,7 +129,7 @@ def _records(packed: Array, blocks: Blocks) -> Array:
 
 def _by_column(values: Array, blocks: Blocks) -> Array:
     """[..., panels, count, 64] to [..., columns, count]."""
-    values = _of(values).swapaxes(values, -1, -2)
+    values = namespace_of(values).swapaxes(values, -1, -2)
     return values.reshape(*values.shape[:-3], -1, blocks.number)[..., : blocks.columns, :]
 
 
@@ -155,8 +156,4 @@ def _signed(x: Array) -> Array:
 def _padded(x: Array, sizes: tuple[int, int]) -> Array:
     """Zeros behind the last two dimensions."""
     ends = [(0, size - own) for size, own in zip(sizes, x.shape[-2:], strict=True)]
-    return _of(x).pad(x, [(0, 0)] * (x.ndim - 2) + ends)
-
-
-def _of(x: Array) -> Any:
-    return jnp if isinstance(x, jax.Array) else np
+    return namespace_of(x).pad(x, [(0, 0)] * (x.ndim - 2) + ends)

@@ -8,20 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.kernel_call import Kernel
-from jaxdml._arithmetic.native_call import Result, in_two_dimensions, int64s, library_call, operand
+from jaxdml._arithmetic.native_call import Result, in_two_dimensions, int64s, is_byte, library_call, operand
 from jaxdml._shapes import output_extent
 
 Array = jax.Array
 Sizes = Sequence[int]
-
-
-def _is_byte(x: Any) -> bool:
-    return x.dtype in (jnp.int8, jnp.uint8)
 
 
 def _number(x: Array | None, leading: int, dtype: Any) -> Array:
@@ -55,7 +50,7 @@ def _means_result(x: Any, *_: Any, output_dtype: Any) -> Result:
 def _takes_means(x: Any, *parameters: Any, output_dtype: Any) -> bool:
     """Whether the tensor has one scale, and sizes are known."""
     are_numbers = all(parameter is None or parameter.size == 1 for parameter in parameters)
-    return are_numbers and _is_byte(x) and all(isinstance(size, int) for size in x.shape)
+    return are_numbers and is_byte(x.dtype) and all(isinstance(size, int) for size in x.shape)
 
 
 # Max pooling ---------------------------------------------------------------------------------------------------------
@@ -95,7 +90,7 @@ def _greatest_result(x: Any, **options: Any) -> Result:
 def _takes_windows(x: Any, **options: Any) -> bool:
     """Whether images have one or two dimensions of bytes, sizes are known, and each has an output."""
     numbers = (*x.shape, *(number for pair in options["padding"] for number in pair))
-    if x.ndim not in (3, 4) or not _is_byte(x) or not all(isinstance(number, int) for number in numbers):
+    if x.ndim not in (3, 4) or not is_byte(x.dtype) or not all(isinstance(number, int) for number in numbers):
         return False
     return min(_output_extents(x.shape[2:], **options)) > 0
 
@@ -113,7 +108,7 @@ def _entries_result(x: Any, table: Any) -> Result:
 
 
 def _takes_table(x: Any, table: Any) -> bool:
-    return _is_byte(x) and _is_byte(table)
+    return is_byte(x.dtype) and is_byte(table.dtype)
 
 
 # Products ------------------------------------------------------------------------------------------------------------
@@ -141,7 +136,7 @@ def _products_result(a: Any, *_: Any) -> Result:
 
 def _takes_products(a: Any, a_zero_point: Any, b: Any, *_: Any) -> bool:
     """Whether the shape of b is that of a, or its beginning, followed by ones."""
-    if not _is_byte(a) or not _is_byte(b) or b.ndim > a.ndim:
+    if not is_byte(a.dtype) or not is_byte(b.dtype) or b.ndim > a.ndim:
         return False
     sizes = (1,) * (a.ndim - b.ndim) + b.shape
     same = next((i for i, (x, y) in enumerate(zip(a.shape, sizes, strict=True)) if x != y), a.ndim)

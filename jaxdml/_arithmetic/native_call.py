@@ -12,6 +12,10 @@ Array = jax.Array
 Result = tuple[tuple[int, ...], Any]  # shape and type
 
 
+def is_byte(dtype: Any) -> bool:
+    return dtype in (jnp.int8, jnp.uint8)
+
+
 def library_call(name: str, leading: int, result: Result, operands: Sequence[Array], **attributes: Any) -> Array:
     """The result of the library's function `name`. Leading dimensions of size 1 broadcast."""
     sizes = zip(*(x.shape[:leading] for x in operands), strict=True)

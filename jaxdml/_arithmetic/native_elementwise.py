@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic.kernel_call import Kernel
-from jaxdml._arithmetic.native_call import Result, library_call, operand
+from jaxdml._arithmetic.native_call import Result, is_byte, library_call, operand
 
 Array = jax.Array
 
@@ -56,7 +56,7 @@ def _with_one_scale(
 
 
 def _takes_quantize(x: Any, scale: Any, zero_point: Any, *, output_dtype: Any) -> bool:
-    return bool(x.dtype == jnp.float32 and _is_byte(output_dtype) and _are_numbers(scale, zero_point))
+    return bool(x.dtype == jnp.float32 and is_byte(output_dtype) and _are_numbers(scale, zero_point))
 
 
 def _takes_dequantize(x: Any, scale: Any, zero_point: Any) -> bool:
@@ -83,10 +83,6 @@ def _takes_dequantize_blocks(x: Any, scale: Any, zero_point: Any) -> bool:
     is_typed = x.dtype in (jnp.int4, jnp.uint4, jnp.int8, jnp.uint8) and scale.dtype == jnp.float32
     are_known = all(isinstance(size, int) and size > 0 for size in (*x.shape, *scale.shape))
     return is_typed and are_known and scale.ndim == x.ndim > 0 and scale.shape[:-1] == x.shape[:-1]
-
-
-def _is_byte(dtype: Any) -> bool:
-    return dtype in (jnp.int8, jnp.uint8)
 
 
 def _is_at_most_two_bytes(dtype: Any) -> bool:

@@ -122,7 +122,7 @@ def fingerprint(packed: np.ndarray) -> int:
 def _sealed(packed: Array) -> Array:
     """Packed weights with XLA's seal in place of their first bytes."""
     seal = np.broadcast_to(XLA_SEAL, (*packed.shape[:-1], SEAL))
-    return _of(packed).concatenate([seal, packed[..., SEAL:]], -1)
+    return namespace_of(packed).concatenate([seal, packed[..., SEAL:]], -1)
 
 
 def _merged(outputs: int, groups: int, panels: Panels) -> int:
@@ -168,16 +168,16 @@ def _padded(values: Array, ends: Sequence[tuple[int, int]]) -> Array:
     """Pads the last dimensions with zeros; `ends` has the start and the size of each in the result."""
     sizes = values.shape[values.ndim - len(ends) :]
     widths = [(start, size - start - own) for (start, size), own in zip(ends, sizes, strict=True)]
-    return _of(values).pad(values, [(0, 0)] * (values.ndim - len(ends)) + widths)
+    return namespace_of(values).pad(values, [(0, 0)] * (values.ndim - len(ends)) + widths)
 
 
 def _concatenated(pieces: Sequence[Array]) -> Array:
-    return pieces[0] if len(pieces) == 1 else _of(pieces[0]).concatenate(pieces, -1)
+    return pieces[0] if len(pieces) == 1 else namespace_of(pieces[0]).concatenate(pieces, -1)
 
 
 def _stack(pieces: Sequence[Array], axis: int) -> Array:
-    return _of(pieces[0]).stack(pieces, axis)
+    return namespace_of(pieces[0]).stack(pieces, axis)
 
 
-def _of(x: Array) -> Any:
+def namespace_of(x: Array) -> Any:
     return jnp if isinstance(x, jax.Array) else np

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._arithmetic import rounding
+from jaxdml._arithmetic import block_panels, rounding
+from jaxdml._arithmetic.panels import namespace_of
 from jaxdml._shapes import is_integer
 from jaxdml.errors import PtqError, api_boundary
 from jaxdml.typing import Array, DType, Scale
@@ -21,8 +22,8 @@ from jaxdml.typing import Array, DType, Scale
 SMALLEST = rounding.SMALLEST_NORMAL
 INT32_MIN, INT32_MAX = np.float32(-(2.0**31)), np.float32(2.0**31 - 2.0**7)  # ends of int32 in float32
 ACTIVATIONS, WEIGHTS = ("int8", "uint8", "int16", "uint16"), ("int8", "int16")
-BLOCK_WEIGHTS, BLOCK_SIZES = ("int4", "int8"), (16, 32, 64, 128, 256)
-LARGE = np.float32(2.0**-100)
+BLOCK_WEIGHTS, BLOCK_SIZES = ("int4", "int8"), block_panels.SIZES
+FAR_ABOVE_SUBNORMAL = np.float32(2.0**-100)
 STEPS = {"int4": 7, "int8": 127}  # to either side of 0
 # What "mse" tries of the scale with which the greatest magnitude of a block fits; the first of equally good ones.
 SHARES = 1 - np.arange(16, dtype=np.float32) / 32
@@ -147,7 +148,7 @@ def quantize_bias(bias: Array, input_scale: Scale, filter_scale: Scale) -> Array
         shapes = f"bias has shape {shape}, input_scale {np.shape(input_scale)}, filter_scale {np.shape(filter_scale)}"
         raise PtqError(f"{name}: {shapes}, expected [channels], [] and [channels] or []")
     biases, by_input, by_filter = (_flushed(x) for x in _same_kind(*given))
-    xp = _namespace(biases)
+    xp = namespace_of(biases)
     by_input, by_filter = (xp.broadcast_to(x, shape) for x in (by_input, by_filter))
     known = isinstance(biases, np.ndarray)
     if known:
@@ -194,10 +195,6 @@ def _like(given: tuple[Any, ...], results: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(jnp.asarray(x) if is_jax else np.asarray(x) for x in results)
 
 
-def _namespace(x: Any) -> Any:
-    return jnp if isinstance(x, jax.Array) else np
-
-
 def _flushed(x: Any) -> Any:
     if isinstance(x, jax.Array):
         return rounding.flushed(x)
@@ -211,7 +208,7 @@ def _quotient(x: Any, y: Any) -> Any:
 
 def _whole(x: Any, lowest: Any, highest: Any, dtype: np.dtype) -> Any:
     """clamp(round(x)); NaN gives `lowest` on every platform."""
-    xp = _namespace(x)
+    xp = namespace_of(x)
     rounded = xp.rint(x)
     rounded = xp.where(rounded > lowest, rounded, np.float32(lowest))
     return xp.where(rounded < highest, rounded, np.float32(highest)).astype(dtype)
@@ -219,13 +216,13 @@ def _whole(x: Any, lowest: Any, highest: Any, dtype: np.dtype) -> Any:
 
 def _scale(extent: Any, steps: int) -> Any:
     """extent / steps, never subnormal; 1 for an extent of 0."""
-    xp = _namespace(extent)
+    xp = namespace_of(extent)
     scale = xp.maximum(_quotient(extent, xp.full_like(extent, steps)), SMALLEST)
     return xp.where(extent == np.float32(0), np.float32(1), scale)
 
 
 def _grid(low: Any, high: Any, dtype: np.dtype, symmetric: bool) -> tuple[Any, Any]:
-    xp, limits, zero = _namespace(low), np.iinfo(dtype), np.float32(0)
+    xp, limits, zero = namespace_of(low), np.iinfo(dtype), np.float32(0)
     low, high = xp.minimum(_flushed(low), zero), xp.maximum(_flushed(high), zero)
     if symmetric:
         middle = (limits.max + limits.min + 1) // 2
@@ -236,7 +233,7 @@ def _grid(low: Any, high: Any, dtype: np.dtype, symmetric: bool) -> tuple[Any, A
 
 
 def _weights(w: Any, axis: int | None, dtype: np.dtype) -> tuple[Any, Any]:
-    xp, steps = _namespace(w), np.iinfo(dtype).max
+    xp, steps = namespace_of(w), np.iinfo(dtype).max
     with np.errstate(over="ignore", invalid="ignore"):
         w = _flushed(w.astype(np.float32))
         others = tuple(d for d in range(w.ndim) if d != axis)
@@ -266,12 +263,12 @@ def _block_weights(w: np.ndarray, size: int, dtype: np.dtype, method: str) -> tu
 
 def _in_blocks(w: Any, size: int, dtype: np.dtype, method: str) -> tuple[Any, Any]:
     """The integers [rows, depth] and the scales [rows, blocks] of [rows, depth]."""
-    xp, steps, (rows, depth) = _namespace(w), STEPS[dtype.name], w.shape
+    xp, steps, (rows, depth) = namespace_of(w), STEPS[dtype.name], w.shape
     x = w.astype(np.float32, copy=False)
     x = xp.pad(x, ((0, 0), (0, -depth % size))) if depth % size else x
     x = x.reshape(rows, -1, size)
     high = _flushed(xp.max(xp.abs(x), axis=2, initial=0))
-    if xp is jnp or not (high > LARGE).all():  # else subnormal numbers round to 0 as zeros do
+    if xp is jnp or not (high > FAR_ABOVE_SUBNORMAL).all():  # otherwise subnormal numbers round to 0 anyway
         x = _flushed(x)
     scale = _scale(high, steps)
     if method == "mse":
@@ -289,7 +286,7 @@ def _in_blocks(w: Any, size: int, dtype: np.dtype, method: str) -> tuple[Any, An
 
 def _least_error(x: Any, largest: Any, steps: int) -> Any:
     """Of the shares of the largest scale, that with the least squared error; float32, element after element."""
-    xp = _namespace(x)
+    xp = namespace_of(x)
     scales = xp.maximum(_flushed(largest[None] * SHARES[:, None, None]), SMALLEST)
     errors = xp.zeros_like(scales)
     for here in xp.moveaxis(x, 2, 0):
