@@ -10,8 +10,6 @@
 namespace jaxdml {
 namespace {
 
-int32_t number_at(const uint8_t* at, bool is_signed) { return is_signed ? int8_t(*at) : *at; }
-
 // x is [..., height, width], the output has as many dimensions.
 ffi::Error max_pool(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, ffi::Result<Buffer> result,
                     Numbers window, Numbers strides, Numbers dilations, Numbers start_padding, Numbers end_padding) {
@@ -79,8 +77,8 @@ ffi::Error means(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, Buff
   for (int64_t i = 0; i < count; i++) {
     const auto at = [&](Buffer of) { return at_problem(of, y, leading, i); };
     problems.push_back({rows, depth, at(x), *reinterpret_cast<const float*>(at(x_scale)),
-                        *reinterpret_cast<const float*>(at(y_scale)), number_at(at(x_zero_point), is_signed(x_zero_point)),
-                        number_at(at(y_zero_point), is_signed(y_zero_point)), is_signed(x), is_signed(y), at(y)});
+                        *reinterpret_cast<const float*>(at(y_scale)), integer_at(at(x_zero_point), x_zero_point),
+                        integer_at(at(y_zero_point), y_zero_point), is_signed(x), is_signed(y), at(y)});
   }
   kernels.means(pool_of(threads, work.number()), problems.data(), count);
   return ffi::Error::Success();
@@ -141,7 +139,7 @@ ffi::Error products(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, B
   std::vector<Product> problems;
   for (int64_t i = 0; i < count; i++) {
     const auto at = [&](Buffer of) { return at_problem(of, y, leading, i); };
-    const auto zero_point = [&](Buffer of) { return number_at(at(of), is_signed(of)); };
+    const auto zero_point = [&](Buffer of) { return integer_at(at(of), of); };
     problems.push_back({size, run, at(a), at(b), *reinterpret_cast<const float*>(at(multiplier)),
                         zero_point(a_zero_point), zero_point(b_zero_point), zero_point(y_zero_point), is_signed(a),
                         is_signed(b), is_signed(y), at(y)});

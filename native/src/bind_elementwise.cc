@@ -8,12 +8,6 @@ namespace jaxdml {
 namespace {
 
 float number(const uint8_t* at) { return *reinterpret_cast<const float*>(at); }
-int32_t zero_point_number(const uint8_t* at, Buffer of) {
-  if (is_byte(of)) return is_signed(of) ? int8_t(*at) : *at;
-  uint16_t word;
-  std::memcpy(&word, at, sizeof word);
-  return is_signed(of) ? int16_t(word) : word;
-}
 
 // check_tensor expects a tensor of the output's shape; check_numbers expects a scale and a zero point of one element.
 ffi::Error check_tensor(Buffer x, Buffer y, int64_t leading_count) {
@@ -66,9 +60,9 @@ ffi::Error add(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buffer
                number(at(a_scale)),
                number(at(b_scale)),
                number(at(y_scale)),
-               zero_point_number(at(a_zero_point), a_zero_point),
-               zero_point_number(at(b_zero_point), b_zero_point),
-               zero_point_number(at(y_zero_point), y_zero_point),
+               integer_at(at(a_zero_point), a_zero_point),
+               integer_at(at(b_zero_point), b_zero_point),
+               integer_at(at(y_zero_point), y_zero_point),
                is_signed(a),
                is_signed(b),
                is_signed(y),
@@ -88,7 +82,7 @@ ffi::Error quantize(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, B
     return Quantization{size,
                         reinterpret_cast<const float*>(at(x)),
                         number(at(scale)),
-                        zero_point_number(at(zero_point), zero_point),
+                        integer_at(at(zero_point), zero_point),
                         is_signed(y),
                         at(y)};
   });
@@ -107,7 +101,7 @@ ffi::Error dequantize(const Kernels& kernels, ffi::ThreadPool threads, Buffer x,
                           at(x),
                           int64_t(ffi::ByteWidth(x.element_type())),
                           number(at(scale)),
-                          zero_point_number(at(zero_point), zero_point),
+                          integer_at(at(zero_point), zero_point),
                           is_signed(x),
                           reinterpret_cast<float*>(at(y))};
   });

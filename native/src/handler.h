@@ -1,6 +1,7 @@
 // Makes a function an XLA FFI handler of the library.
 #pragma once
 
+#include <cstring>
 #include <new>
 
 #include "buffers.h"
@@ -16,6 +17,14 @@ namespace jaxdml {
 using Buffer = ffi::AnyBuffer;
 
 const Kernels* chosen_kernels();  // null if none were chosen
+
+// An element of 8 or 16 bits.
+inline int32_t integer_at(const uint8_t* at, Buffer of) {
+  if (is_byte(of)) return is_signed(of) ? int8_t(*at) : *at;
+  uint16_t word;
+  std::memcpy(&word, at, sizeof word);
+  return is_signed(of) ? int16_t(word) : word;
+}
 
 inline bool is_sound(Buffer x) { return is_shape(x.dimensions()); }
 inline bool is_sound(ffi::Result<Buffer> x) { return is_shape(x->dimensions()); }

@@ -43,7 +43,7 @@ JAXDML_INLINE I32 products_at(const uint8_t* a, const ProductNumbers& of, B&& b)
   return gather_firsts(to_bytes(low, high) ^ of.output.flip);
 }
 
-// `count` products, at most kBytes; b(v, b_bytes) gives the v-th vector of b's steps.
+// `count` products, at most kBytes; b(v) gives the v-th vector of b's steps.
 template <class B>
 JAXDML_INLINE void put_products(const uint8_t* a, const ProductNumbers& of, int64_t count, uint8_t* y, B&& b) {
   alignas(64) uint8_t copy[kBytes];

@@ -15,6 +15,7 @@
 #include <limits>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "block_shape.h"
@@ -42,6 +43,16 @@ struct Case {
   std::vector<Output> expected;  // the output of each problem
   std::function<void(const Kernels&, const Pool&, Random&, const std::deque<Bytes>& y)> run;
 };
+
+// What runs a kernel without scratch memory on all problems.
+template <class Problem>
+auto run_of(const std::vector<Problem>& problems, void (*Kernels::*kernel)(const Pool&, const Problem*, int64_t)) {
+  return [problems, kernel](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
+    std::vector<Problem> all = problems;
+    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].as<std::remove_pointer_t<decltype(Problem::y)>>();
+    (kernels.*kernel)(pool, all.data(), int64_t(all.size()));
+  };
+}
 
 __attribute__((format(printf, 1, 2))) std::string text(const char* format, ...) {
   char line[512];
@@ -384,11 +395,7 @@ Case sum_case(Random& random, int64_t size, int64_t count) {
     problems.push_back(one);
     of.expected.push_back(expected(one));
   }
-  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
-    std::vector<Sum> all = problems;
-    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].at();
-    kernels.add(pool, all.data(), int64_t(all.size()));
-  };
+  of.run = run_of(problems, &Kernels::add);
   return of;
 }
 
@@ -419,11 +426,7 @@ Case quantization_case(Random& random, int64_t size, int64_t count) {
     problems.push_back(one);
     of.expected.push_back(expected(one));
   }
-  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
-    std::vector<Quantization> all = problems;
-    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].at();
-    kernels.quantize(pool, all.data(), int64_t(all.size()));
-  };
+  of.run = run_of(problems, &Kernels::quantize);
   return of;
 }
 
@@ -446,11 +449,7 @@ Case dequantization_case(Random& random, int64_t size, int64_t count) {
     problems.push_back(one);
     of.expected.push_back(expected(one));
   }
-  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
-    std::vector<Dequantization> all = problems;
-    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].as<float>();
-    kernels.dequantize(pool, all.data(), int64_t(all.size()));
-  };
+  of.run = run_of(problems, &Kernels::dequantize);
   return of;
 }
 
@@ -468,11 +467,7 @@ Case range_case(Random& random, int64_t size, int64_t count) {
     problems.push_back({size, x, nullptr});
     of.expected.push_back(expected(problems.back()));
   }
-  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
-    std::vector<Range> all = problems;
-    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].as<float>();
-    kernels.extremes(pool, all.data(), int64_t(all.size()));
-  };
+  of.run = run_of(problems, &Kernels::extremes);
   return of;
 }
 
@@ -490,11 +485,7 @@ Case row_sums_case(Random& random, int64_t size, int64_t count) {
     problems.push_back(one);
     of.expected.push_back(expected(one));
   }
-  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
-    std::vector<Rows> all = problems;
-    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].as<int32_t>();
-    kernels.row_sums(pool, all.data(), int64_t(all.size()));
-  };
+  of.run = run_of(problems, &Kernels::row_sums);
   return of;
 }
 
@@ -520,11 +511,7 @@ Case means_case(Random& random, int64_t size, int64_t count) {
     problems.push_back(one);
     of.expected.push_back(expected(one));
   }
-  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
-    std::vector<Means> all = problems;
-    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].at();
-    kernels.means(pool, all.data(), int64_t(all.size()));
-  };
+  of.run = run_of(problems, &Kernels::means);
   return of;
 }
 
@@ -654,11 +641,7 @@ Case look_up_case(Random& random, int64_t size, int64_t count) {
     problems.push_back(one);
     of.expected.push_back(expected(one));
   }
-  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
-    std::vector<LookUp> all = problems;
-    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].at();
-    kernels.look_up(pool, all.data(), int64_t(all.size()));
-  };
+  of.run = run_of(problems, &Kernels::look_up);
   return of;
 }
 
@@ -687,11 +670,7 @@ Case product_case(Random& random, int64_t size, int64_t count) {
     problems.push_back(one);
     of.expected.push_back(expected(one));
   }
-  of.run = [problems](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
-    std::vector<Product> all = problems;
-    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].at();
-    kernels.products(pool, all.data(), int64_t(all.size()));
-  };
+  of.run = run_of(problems, &Kernels::products);
   return of;
 }
 
