@@ -11,7 +11,8 @@ import pytest
 import jaxdml as dml
 from helpers.block_cases import LIMITS, floats, matrix
 from helpers.compare import assert_same_bits
-from helpers.marks import HAS_NATIVE, on_both_kernels
+from helpers.marks import on_both_kernels
+from helpers.native_calls import needs_native
 from jaxdml._arithmetic import block_panels
 from jaxdml._arithmetic.prepared_blocks import blocks_of
 
@@ -42,7 +43,7 @@ def test_a_prepared_matrix_holds_its_arrays(dtype):
             np.asarray(got)
 
 
-@pytest.mark.skipif(not HAS_NATIVE, reason="compares what native kernels pack with what XLA and NumPy pack")
+@needs_native
 def test_all_pack_the_same_bytes():
     for dtype in LIMITS:
         for k in (K, 99):  # rows of nibbles that begin in the middle of a byte
@@ -82,7 +83,7 @@ def test_copies(copied):
     assert_same_bits(copied(stack).data, stack.data)
 
 
-@pytest.mark.skipif(not HAS_NATIVE, reason="the seal that native kernels check")
+@needs_native
 def test_pickled_with_kernels_of_another_kind():
     prepared = dml.prepare_matrix_multiply_blocks(*of("uint4"))
     with dml.use_kernels("xla"):
