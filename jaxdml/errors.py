@@ -132,10 +132,10 @@ class DxDispatchFileNotFoundError(DxDispatchError, MissingFileError):
 
 
 def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a public function: below `call`, jaxdml errors and their causes show only frames of the user's code.
+    """Decorates a public function: tracebacks of its errors and their causes show only user frames below the wrapper.
 
-    Such a frame belongs, for instance, to a function that jaxdml traces. All frames stay if `jax_traceback_filtering`
-    is "off".
+    User frames are, for instance, those of a function that jaxdml traces. All frames stay if
+    `jax_traceback_filtering` is "off".
     """
 
     @functools.wraps(function)

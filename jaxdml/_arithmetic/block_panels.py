@@ -3,7 +3,7 @@
 native/src/block_shape.h defines the layout, which all instruction sets and XLA share. Panels of 64 columns follow each
 other; a panel has a record for each block of the depth: the weights in four units of 16 columns, 64 scales, and 64 zero
 points if there are any. A 32-bit lane of a unit holds consecutive weights of one column: four bytes, or eight nibbles,
-of which the low ones come first.
+the first four in the low halves of the bytes.
 """
 
 from typing import Any, NamedTuple
@@ -16,8 +16,8 @@ from jax import lax
 from jaxdml._arithmetic.panels import SEAL, XLA_SEAL, namespace_of
 
 Array = Any  # of JAX or of NumPy; the results are of the same kind
-COLUMNS, UNIT = 64, 16  # of a panel and of a unit
-SIZES = (16, 32, 64, 128, 256)  # of blocks
+COLUMNS, UNIT = 64, 16  # the columns of a panel and of a unit
+SIZES = (16, 32, 64, 128, 256)  # the sizes of blocks
 FLOATS = {2: np.float16, 4: np.float32}
 
 
@@ -25,9 +25,10 @@ class Blocks(NamedTuple):
     """The sizes of a matrix [columns, depth] in blocks of `size` elements along the depth.
 
     Attributes:
-      bits: of a weight, 4 or 8.
-      scale_bytes: of a scale, 2 or 4.
-      has_zero_points: whether blocks have zero points. Otherwise each has the middle of the unsigned range.
+      bits: the bits of a weight, 4 or 8.
+      scale_bytes: the bytes of a scale, 2 or 4.
+      has_zero_points: whether blocks have zero points. Otherwise the zero point is 8 or 128, the middle of the unsigned
+        range.
     """
 
     columns: int
@@ -73,12 +74,12 @@ def as_given(x: Array, dtype: np.dtype) -> Array:
 
 
 def packed_of(w: Array, scale: Array, zero_point: Array | None, blocks: Blocks) -> Array:
-    """[..., columns, depth] with scales and zero points [..., columns, count] to int8 [..., bytes], without a mark."""
+    """w [..., columns, depth], scale and zero_point [..., columns, count] to int8 [..., bytes], with XLA's seal."""
     xp, lead = namespace_of(w), w.shape[:-2]
     weights = _padded(as_unsigned(w), (blocks.panels * COLUMNS, blocks.number * blocks.size))
     halves, axes = 8 // blocks.bits, tuple(range(len(lead)))
     groups = blocks.size // (4 * halves)
-    # panel, unit, column, block, group, half, place: a lane is a column's group
+    # axes: panel, unit, column, block, group, half, place; a group of a column fills a lane
     weights = weights.reshape(*lead, blocks.panels, 4, UNIT, blocks.number, groups, halves, 4)
     weights = weights.transpose(*axes, *(len(lead) + axis for axis in (0, 3, 1, 4, 2, 5, 6)))
     if halves == 2:
@@ -154,6 +155,6 @@ def _signed(x: Array) -> Array:
 
 
 def _padded(x: Array, sizes: tuple[int, int]) -> Array:
-    """Zeros behind the last two dimensions."""
+    """x, padded with zeros to `sizes` in the last two dimensions."""
     ends = [(0, size - own) for size, own in zip(sizes, x.shape[-2:], strict=True)]
     return namespace_of(x).pad(x, [(0, 0)] * (x.ndim - 2) + ends)

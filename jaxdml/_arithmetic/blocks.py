@@ -1,7 +1,7 @@
 """The product of floats by a matrix that is quantized by blocks. docs/numerics.md has the rule.
 
-Each block of a row of `a` is rounded to integers of one to three planes of int8, with a scale of its own. The products
-of planes are exact. `rounding` defines fl and rne.
+Each block of a row of `a` is rounded to integers with a scale of its own. The integers are split into one to three
+planes of int8, whose products are exact. `rounding` defines fl.
 """
 
 import math
@@ -21,17 +21,16 @@ from jaxdml._arithmetic.prepared_blocks import PreparedBlocks, blocks_of, packed
 from jaxdml._arithmetic.sharding import replicated_along, replicated_in_space
 
 Array = jax.Array
-INFINITY = np.int32(255 << 23)  # the bits of float32 infinity; those of NaN are above
-MIDDLES = {"uint4": 8, "uint8": 128}  # of unsigned ranges
+MIDDLES = {"uint4": 8, "uint8": 128}  # the middles of unsigned ranges
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def multiplied(
     count: int, a: Array, b: Array | PreparedBlocks, scale: Array | None, zero_point: Array | None, bias: Array | None
 ) -> Array:
-    """float [..., K] times b [N, K], in a's type; `count` planes to an integer of a. Prepared b has its own scales.
+    """float [..., K] times b [N, K], in a's type. Integers of `a` have `count` planes; prepared `b` has its own scales.
 
-    The derivatives are those of the product with the dequantized b, where a is not rounded.
+    The derivatives are those of the product of the unrounded `a` and the dequantized `b`.
     """
     rows = lax.convert_element_type(a, jnp.float32)
     rows = lax.reshape(rows, (math.prod(a.shape[:-1]), a.shape[-1]))
@@ -105,7 +104,8 @@ def _product(
     values = _padded(_centred(_with_whole_rows(weights)), blocks.size)
     zero_points = None if zero_point is None else _int32(_centred(_with_whole_rows(zero_point)))
     scales = rounding.flushed(_float32(_with_whole_rows(scale)))
-    a_scales, of_a = _rounded_rows(_in_blocks(_with_whole_rows(rows), blocks.size), count)
+    a_scales, of_a = planes.rounded_rows(_in_blocks(_with_whole_rows(rows), blocks.size), planes.largest(count))
+    planes_of_a = planes.split(_int32(of_a), count)
 
     def term(block: Any) -> Array:
         """fl(fl(a_scale * scale) * fl(sums)) of one block."""
@@ -114,7 +114,7 @@ def _product(
             return lax.dynamic_slice_in_dim(x, block * size, size, axis)
 
         weights_here, sums = at(values, 1, blocks.size), []
-        for plane in of_a:
+        for plane in planes_of_a:
             here = lax.squeeze(at(plane, 1), (1,))
             total = int8_dot(here, weights_here, "NK")
             if zero_points is not None:
@@ -131,24 +131,6 @@ def _product(
 def _with_whole_rows(x: Array) -> Array:
     """x [rows, ...], each row on one device, because the sum over the blocks has an order."""
     return replicated_in_space(replicated_along(x, 1), 1)
-
-
-def _rounded_rows(x: Array, count: int) -> tuple[Array, list[Array]]:
-    """The scales [M, blocks] of float32 [M, blocks, size], and its integers as `count` planes of int8."""
-    most = np.float32(planes.largest(count))
-    x = rounding.flushed(x)
-    # A maximum of integers keeps NaN, whose bits are above those of infinity.
-    bits = lax.reduce(lax.bitcast_convert_type(lax.abs(x), jnp.int32), np.int32(0), lax.max, (2,))
-    is_finite, high = lax.lt(bits, INFINITY), lax.bitcast_convert_type(bits, jnp.float32)
-    is_live = lax.bitwise_and(is_finite, lax.ge(high, most * rounding.SMALLEST_NORMAL))
-    zero, one = lax.full_like(high, 0), lax.full_like(high, 1)
-    divisor, most_of_each = lax.select(is_live, high, one), lax.full_like(high, most)
-    scale = lax.select(is_live, rounding.quotient(high, most_of_each), zero)
-    scale = lax.select(is_finite, scale, lax.full_like(high, np.nan))
-    inverse = lax.select(is_live, rounding.quotient(most_of_each, divisor), zero)
-    inverse_of_each = jnp.broadcast_to(inverse[:, :, None], x.shape)
-    steps = lax.round(lax.mul(x, inverse_of_each), lax.RoundingMethod.TO_NEAREST_EVEN)
-    return scale, planes.split(_int32(steps), count)  # where x is NaN, any integers: their scale is NaN
 
 
 def _centred(x: Array) -> Array:

@@ -6,6 +6,7 @@ The functions return sums of (x - x_zero_point) * (y - y_zero_point) in int32, m
 import dataclasses
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from jaxdml._arithmetic import native, rounding
 from jaxdml._arithmetic.int8 import signed, signed_zero_point
 from jaxdml._arithmetic.kernel_call import with_kernel
 from jaxdml._arithmetic.layouts import Filter
-from jaxdml._arithmetic.platforms import arrange_filter, int8_conv, int8_dot
+from jaxdml._arithmetic.platforms import arrange_filter, dot_in_floats, fits_floats, int8_conv, int8_dot
 from jaxdml._arithmetic.prepared import PreparedFilter, PreparedMatrix
 from jaxdml._arithmetic.windows import window_sums
 from jaxdml._arithmetic.zero_points import corrected, sums_of_columns, sums_of_filters, sums_of_rows
@@ -26,16 +27,19 @@ Array = jax.Array
 
 def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_point: Array | None) -> Array:
     """Matrix product of 8-bit [..., M, K] and [..., K, N] in int32. Zero points broadcast to their matrices."""
-    values, layout = b.signed() if isinstance(b, PreparedMatrix) else (signed(_unfolded(b)), "KN")
-    a_zero_point = signed_zero_point(rounding.with_rank(a_zero_point, a.ndim), a.dtype)
-    b_zero_point = signed_zero_point(rounding.with_rank(b_zero_point, a.ndim), b.dtype)
-    a = signed(a)
-    total = int8_dot(a, values, layout)
+    rank, sizes = a.ndim, (math.prod(a.shape[:-1]), a.shape[-1], b.shape[-1])
+    a_zero_point = signed_zero_point(rounding.with_rank(a_zero_point, rank), a.dtype)
+    b_zero_point = signed_zero_point(rounding.with_rank(b_zero_point, rank), b.dtype)
+    in_floats = fits_floats(*sizes, a_zero_point is not None, b_zero_point is not None)
+    values, layout = b.signed() if isinstance(b, PreparedMatrix) else (signed(b if in_floats else _unfolded(b)), "KN")
 
-    def sums_of_b() -> Array:
-        return sums_of_columns(values, layout)
+    def by_integers(a: Array, a_zero_point: Any, b: Array, b_zero_point: Any, layout: str) -> Array:
+        total = int8_dot(a, b, layout)
+        depth, sums_of_b, sums_of_a = sizes[1], partial(sums_of_columns, b, layout), partial(sums_of_rows, a)
+        return corrected(total, depth, a_zero_point, sums_of_b, b_zero_point, sums_of_a)
 
-    return corrected(total, a.shape[-1], a_zero_point, sums_of_b, b_zero_point, lambda: sums_of_rows(a))
+    operands = signed(a), a_zero_point, values, b_zero_point
+    return dot_in_floats(by_integers, *operands, layout) if in_floats else by_integers(*operands, layout)
 
 
 @with_kernel(native.DOT)
@@ -141,7 +145,7 @@ def prepare_filter(filter: Array, group_count: int, is_packed: bool = True) -> P
 
 
 def prepare_numpy_matrix(b: np.ndarray) -> PreparedMatrix:
-    """`prepare_matrix` of a NumPy array. On XLA's kernels NumPy arranges the array, so nothing is compiled."""
+    """`prepare_matrix` of a NumPy array. For XLA's kernels NumPy arranges the array, so nothing is compiled."""
     return _on_device(PreparedMatrix.of(b))
 
 

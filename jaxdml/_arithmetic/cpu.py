@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic import int8, windows
+from jaxdml._arithmetic import int8, rounding, windows
 from jaxdml._arithmetic.layouts import Filter, in_layout
 from jaxdml._arithmetic.sharding import out_sharding, replicated_in_space
 
 Array = jax.Array
+MOST_PRODUCTS_IN_FLOATS = 2**14
 
 
 def with_vmap_rule(function: Callable[..., Array], rule: Callable[..., tuple[Array, bool]]) -> Callable[..., Array]:
@@ -71,8 +72,34 @@ def _padded(x: Array, axis: int, is_needed: bool) -> Array:
     return lax.pad(x, np.int8(0), [(0, int(i == axis), 0) for i in range(x.ndim)]) if is_needed else x
 
 
+def dot_in_floats(a: Array, a_zero_point: Any, b: Array, b_zero_point: Any, layout: str) -> Array:
+    """The product of a row and a matrix of int8 less their zero points, in int32; `fits_floats` says when it is exact.
+
+    XLA:CPU has no kernel for a row of int8. A small row of floats it multiplies without a library.
+    """
+    if np.ndim(b_zero_point):
+        b_zero_point = in_layout(b_zero_point, layout)
+    x, y = rounding.difference(a, a_zero_point), rounding.difference(b, b_zero_point)
+    return lax.convert_element_type(int8.product(x, y, layout, lax.Precision.HIGHEST, jnp.float32), jnp.int32)
+
+
+def fits_floats(rows: Any, depth: Any, columns: Any, has_a_zero_point: bool, has_b_zero_point: bool) -> bool:
+    """Whether `dot_in_floats` is exact for a product, and faster than a product of int8.
+
+    An int8 number has a magnitude of at most 128, and of at most 255 less a zero point. A sum of any of the products is
+    an integer, so float32 holds it if its magnitude is at most 2**24, and the order of the additions does not matter.
+    """
+    if not all(isinstance(size, int) for size in (rows, depth, columns)):
+        return False
+    largest = (255 if has_a_zero_point else 128) * (255 if has_b_zero_point else 128)
+    return bool(rows == 1 and depth * columns <= MOST_PRODUCTS_IN_FLOATS and depth * largest <= 2**24)
+
+
 def arrange_matrix(values: Array) -> tuple[Array, str]:
-    """Prepares weights in layout "NK", which is faster. Others stay "KN": one product does not repay a transpose."""
+    """Prepares weights in layout "NK", which is faster.
+
+    Weights that are not prepared stay "KN": one product does not repay a transpose.
+    """
     return in_layout(values, "NK"), "NK"
 
 

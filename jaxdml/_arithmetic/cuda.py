@@ -1,6 +1,6 @@
 """Convolutions for CUDA. XLA:GPU multiplies int8 matrices on tensor cores, but few integer convolutions have a kernel.
 
-The choice between methods follows XLA's source. Tests lower the methods; they have not run on a GPU.
+The choice between methods follows XLA's source. Tests only compile the methods; none has run on a GPU.
 """
 
 import math

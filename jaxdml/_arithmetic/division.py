@@ -1,7 +1,7 @@
 """The correctly rounded float32 quotient on every platform.
 
-A CPU rounds quotients as IEEE 754 says. On NVIDIA's GPUs XLA allows LLVM quotients that err by 2 ulp, and no document
-says how a TPU rounds. There, int32 arithmetic corrects a quotient that is nearly right. docs/numerics.md has the proof.
+A CPU rounds quotients as IEEE 754 says. On NVIDIA's GPUs XLA lets LLVM err by 2 ulp in quotients, and no document says
+how a TPU rounds. There, int32 arithmetic corrects a quotient that is nearly right. docs/numerics.md has the proof.
 """
 
 import functools
@@ -15,12 +15,12 @@ from jax import lax
 
 Array = jax.Array
 MANTISSA, ONE, INFINITY = np.int32(2**23 - 1), np.int32(2**23), np.int32(255 << 23)
-FAR = 600  # an exponent of zeros and infinities with which quotients underflow and overflow
+FAR = 600  # the exponent of infinities; -FAR is that of zeros, so that quotients overflow and underflow
 
 
 @jax.custom_jvp
 def divided(x: Array, y: Array) -> Array:
-    """fl(x / y) of float32 without subnormals. A subnormal quotient may be a zero of its sign."""
+    """fl(x / y) of float32 without subnormals. A subnormal quotient may become a zero of its sign."""
     result: Array = lax.platform_dependent(x, y, cpu=lax.div, default=divided_by_integers)
     return result
 

@@ -35,8 +35,10 @@ def signed_zero_point(zero_point: Array | None, dtype: np.dtype) -> Any:
     return zero_point if dtype == jnp.int8 else lax.sub(zero_point, np.int32(128))
 
 
-def product(a: Array, b: Array, layout: str = "KN") -> Array:
-    """int8 [..., M, K] times int8 [..., K, *N] or, with layout "NK", [..., N, K], in int32: [..., M, *N]."""
+def product(
+    a: Array, b: Array, layout: str = "KN", precision: Any = lax.DotAlgorithmPreset.DEFAULT, dtype: Any = jnp.int32
+) -> Array:
+    """[..., M, K] times [..., K, *N] or, with layout "NK", [..., N, K], in `dtype`: [..., M, *N]."""
     rank, batch = a.ndim, tuple(range(a.ndim - 2))
     depth = rank - 2 if layout == "KN" else rank - 1
     columns = tuple(axis for axis in range(rank - 2, b.ndim) if axis != depth)
@@ -45,16 +47,16 @@ def product(a: Array, b: Array, layout: str = "KN") -> Array:
         a,
         b,
         (((rank - 1,), (depth,)), (batch, batch)),
-        precision=lax.DotAlgorithmPreset.DEFAULT,
-        preferred_element_type=jnp.int32,
+        precision=precision,
+        preferred_element_type=dtype,
         out_sharding=out_sharding(*((a, axis) for axis in (*batch, rank - 2)), *((b, axis) for axis in columns)),
     )
 
 
 def product_in_parts(a: Array, b: Array, layout: str = "KN") -> Array:
-    """`product`, whose sums are modulo 2**32, from parts whose sums fit int32.
+    """`product` with sums modulo 2**32, computed in parts whose sums fit int32.
 
-    The matrix instructions of NVIDIA's GPUs saturate at the ends of int32 instead. The parts are added as int32, which
+    NVIDIA's matrix instructions saturate larger sums instead of wrapping them. The parts are added as int32, which
     wraps on every platform. A symbolic depth is not divided.
     """
     depth = a.shape[-1]

@@ -11,7 +11,7 @@ Array = jax.Array
 
 
 def in_layout(values: Array, layout: str) -> Array:
-    """A matrix converted from [..., K, N] to layout, "KN" or "NK", or back."""
+    """Converts a matrix from [..., K, N] to `layout` ("KN" or "NK"), or back."""
     if layout == "KN":
         return values
     *batch, first, second = range(values.ndim)

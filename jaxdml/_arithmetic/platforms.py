@@ -16,15 +16,24 @@ from jaxdml._arithmetic.layouts import Filter
 Array = jax.Array
 Forms = dict[str, Callable[..., Array]]  # keyed by platform
 DOTS: Forms = {"cpu": cpu.dot}
+DOTS_IN_FLOATS: Forms = {"cpu": cpu.dot_in_floats}
 CONVS: Forms = {"cpu": cpu.conv, "cuda": cuda.conv, "tpu": tpu.conv}
 
 # All platforms use the CPU's layouts: weights may move between platforms, and must be the same pytree on each.
 arrange_matrix, arrange_filter = cpu.arrange_matrix, cpu.arrange_filter
+fits_floats = cpu.fits_floats
 
 
 def int8_dot(a: Array, b: Array, layout: str = "KN") -> Array:
     """int8 [..., M, K] times int8 [..., K, N] or, with layout "NK", [..., N, K], in int32: [..., M, N]."""
     return _by_platform(DOTS, int8.product_in_parts, a, b, layout=layout)
+
+
+def dot_in_floats(
+    by_integers: Callable[..., Array], a: Array, a_zero_point: Any, b: Array, b_zero_point: Any, layout: str
+) -> Array:
+    """A product of int8 matrices less their zero points that `fits_floats`; other platforms compute it by integers."""
+    return _by_platform(DOTS_IN_FLOATS, by_integers, a, a_zero_point, b, b_zero_point, layout=layout)
 
 
 def int8_conv(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> Array:

@@ -85,7 +85,7 @@ class Prepared(abc.ABC):
         """The size of one packed matrix or filter for the kernels of this process, in bytes."""
 
     def _at_hand(self) -> Self:
-        """These weights, their data as a NumPy array unless it is traced, so that XLA need not compile the unpacking.
+        """Converts packed data to NumPy unless it is traced, so that XLA need not compile the unpacking.
 
         Raises:
           ValueError: if the data was changed after it was packed.
@@ -134,7 +134,7 @@ class PreparedMatrix(Prepared):
     """A matrix B, repacked by `prepare_matrix_multiply_b`: a pytree that operators take as `b`.
 
     Attributes:
-      data: the only leaf: the matrix of its own type with the last two dimensions in the order of layout, or int8
+      data: the only leaf: the matrix in its own type, its last two dimensions in the order of `layout`; or int8
         [..., bytes], packed for native kernels.
       dtype: int8 or uint8, the type of the array.
       layout: "KN" or "NK", or the instruction set of the kernels that the matrix is packed for.

@@ -1,4 +1,4 @@
-"""A matrix quantized by blocks, with its scales and zero points, in the layout that products read: one leaf."""
+"""A matrix quantized by blocks, its scales and its zero points, as one leaf in the layout that products read."""
 
 import dataclasses
 from functools import partial
@@ -27,10 +27,10 @@ def blocks_of(b: Any, scale: Any, zero_point: Any) -> Blocks:
 
 
 def size_of(depth: int, count: int) -> int:
-    """The size of blocks of which `count` cover the depth; 0 if there is none.
+    """The block size for which `count` blocks cover the depth; 0 if there is none.
 
-    Sizes are powers of two, so at most one size gives more than one block. One block has the least size that covers the
-    depth.
+    Sizes are powers of two, so at most one size gives a certain count above 1. For a count of 1, it is the least size
+    that covers the depth.
     """
     return next((size for size in block_panels.SIZES if -(-depth // size) == count), 0)
 
@@ -102,7 +102,7 @@ class PreparedBlocks(Prepared):
         return None if values is None else jnp.asarray(values)
 
     def parts(self) -> tuple[Array, Array, Array | None]:
-        """The array, its scales and its zero points, without a check of the seal, which a traced value cannot have."""
+        """The array, its scales and its zero points. The seal is not checked, because data may be traced."""
         data, blocks = self.data, self.blocks
         weights = block_panels.weights_of(data, blocks, self.dtype)
         return weights, block_panels.scales_of(data, blocks), block_panels.zero_points_of(data, blocks, self.dtype)

@@ -163,7 +163,7 @@ class CompiledOperator:
 
 
 def _structure(persistent: Any) -> Any:
-    """Structure, shapes and types. Prepared weights count as what was prepared: their layout depends on the kernels."""
+    """Structure, shapes and types. Prepared weights are compared by repr: their layout depends on the kernels."""
     described = jax.tree.map(
         lambda x: repr(x) if isinstance(x, Prepared) else x, persistent, is_leaf=lambda x: isinstance(x, Prepared)
     )

@@ -189,7 +189,7 @@ def output_fields(desc: Any) -> tuple[str, ...]:
 
 
 class Parameter(NamedTuple):
-    """The field that a parameter of an operator's function sets.
+    """A parameter of an operator's function, described by the field that it sets.
 
     If the field holds a tuple and the parameter sets one tensor of it, `place` is the tensor's index.
     """

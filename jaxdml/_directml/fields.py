@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Role(NamedTuple):
-    """Whether a tensor is an output; for a scale or zero point, also the field `of` that it belongs to."""
+    """Whether a tensor is an output. For a scale or zero point, `of` names the field that it belongs to."""
 
     is_output: bool
     parameter: str = ""  # "scale", "zero_point", or "" for data

@@ -167,8 +167,8 @@ def channels(desc: Any) -> Remedy:
                 choices.append((of_input, of_filter, count))
         return choices
 
-    # The last two sizes of [8, 4, 3, 3] are a kernel, so no transpose of the filter is tried. The last two of
-    # [8, 4, 8, 1] and of [8, 8, 3, 3] may be channels.
+    # A filter such as [8, 4, 3, 3] is not transposed: only its last two sizes can be a kernel. The filters
+    # [8, 4, 8, 1] and [8, 8, 3, 3] may be HWIO.
     turns = (False,) if is_square and filter[0] != filter[1] else (False, True)
     choices = fitting(turns, regroup=False)
     if all(of_filter for _, of_filter, _ in choices):
@@ -203,7 +203,7 @@ def _fits(desc: Any, input: Shape, filter: Shape, groups: int) -> bool:
 
 
 def outputs_first(filter: Shape, parameter: TensorDesc | None) -> str | Remedy:
-    """Advice for a parameter with as many values as the filter's last dimension, which may be its output channels."""
+    """Advice for a parameter that fits the filter's last size: the output channels may be last."""
     if parameter is None or not 1 < known_elements(parameter.sizes) == filter[-1]:
         return ""
     layout = LAYOUTS[len(filter) - 2]

@@ -93,5 +93,5 @@ def check_product(desc: Any, of_rows: Sequence[str], of_columns: Sequence[str]) 
     per_column = Form((*ones, 1, n), f"one for each of the {n} columns")
     for form, names, other in ((per_row, of_rows, "column"), (per_column, of_columns, "row")):
         for name in names:
-            check_form(desc, name, [one, form], otherwise=f"one for each {other} or matrix is not possible")
+            check_form(desc, name, [one, form], otherwise=f"a value for each {other} or matrix is not allowed")
     check_sizes(desc, "OutputTensor", (*batch, m, n), "that is A's rows by B's columns")

@@ -56,8 +56,8 @@ def may_overlap(sizes: Shape, strides: Shape) -> bool:
         [strides[axis] for axis in dimensions],
         writeable=False,
     )
-    # Each round compares elements whose indices are equal in all earlier dimensions and differ in this one. If two of
-    # them overlap, they still do when both are shifted until one has index 0.
+    # Each round compares elements whose indices are equal in all earlier dimensions and differ in this one.
+    # If two of them overlap, shifting both until one has index 0 here keeps the overlap.
     while view.ndim:
         try:
             if np.shares_memory(view[0, ...], view[1:], max_work=10**6):

@@ -19,7 +19,7 @@ UP, DOWN = np.float32(2.0**64), np.float32(2.0**-62)
 
 
 def added(x: Array, y: Array) -> Array:
-    """fl(x + y); +0 where it is zero or subnormal, for XLA drops the addition of a constant 0, which makes +0 of -0."""
+    """fl(x + y), or +0 for a zero or subnormal: XLA drops an added constant 0, so -0 + 0 may stay -0."""
     return without_zero_signs(x + y)
 
 
@@ -36,16 +36,16 @@ def without_zero_signs(x: Array) -> Array:
 def multiplied(x: Array, y: Array) -> Array:
     """fl(x * y); a zero of its sign where the product, rounded to 24 bits, is below the smallest normal number.
 
-    Processors disagree on products that only rounding makes normal. Scaled by 2**64 the product is a normal number
-    where that matters, and says which it is. The zero is made of bits: of a select between x * y and x * 0, LLVM
-    may make a product with a select, which it then contracts with a sum.
+    Processors disagree on products that only rounding makes normal. Scaled by 2**64, such a product is normal, and its
+    size tells whether it becomes a zero. The zero is built from bits: LLVM may turn a select between x * y and x * 0
+    into a product of x and a select, and contract this product with a sum.
     """
     product = x * y
     return lax.select(lax.abs((x * UP) * y) < DOWN, with_sign(lax.full_like(product, 0), product), product)
 
 
 def one_minus_square(x: Array) -> Array:
-    """fl(fl(1 - x) * fl(1 + x)), of which JAX makes the derivative of tanh."""
+    """fl(fl(1 - x) * fl(1 + x)), which JAX uses in the derivative of tanh."""
     return multiplied(subtracted(lax.full_like(x, 1), x), added(lax.full_like(x, 1), x))
 
 
@@ -65,5 +65,5 @@ def rooted(x: Array) -> Array:
 
 
 def inverse_root(x: Array) -> Array:
-    """fl(1 / fl(sqrt(x))); an infinity for a zero, of its sign."""
+    """fl(1 / fl(sqrt(x))); a zero gives an infinity of its sign."""
     return quotient(np.float32(1), square_root(x))

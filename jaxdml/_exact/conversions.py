@@ -1,4 +1,4 @@
-"""Between float16, bfloat16, float32 and integers. Rules compute in float32; a narrower result is rounded once more."""
+"""Conversions between floats and integers. Rules compute in float32; a narrower result is rounded once more."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ FLOATS = tuple(np.dtype(each) for each in (jnp.float16, jnp.bfloat16, jnp.float3
 
 
 def is_float(dtype: Any) -> bool:
-    """Whether values of a type are floats, of whatever size."""
+    """Whether values of a type are floats, of any size."""
     return bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
 def widened(x: Array) -> Array:
-    """x in float32. bfloat16's subnormals, which are float32's, become zeros; other types stay."""
+    """x in float32 if it has floats, else x. bfloat16's subnormals are subnormal in float32, too, and become zeros."""
     if not is_float(x.dtype) or x.dtype == jnp.float32:
         return x
     wide = lax.convert_element_type(x, jnp.float32)
@@ -27,7 +27,7 @@ def widened(x: Array) -> Array:
 
 
 def narrowed(x: Array, dtype: Any) -> Array:
-    """float32 x rounded to a type of floats, and sealed; other types stay."""
+    """float32 x rounded to a type of floats, sealed as in `rounded_to`; other types stay."""
     return rounded_to(x, dtype) if x.dtype == jnp.float32 else x
 
 

@@ -1,7 +1,7 @@
-"""erf and erfc: x + x * ERF(x**2) below 0.46875 and 1 less that, else erfc(x) = exp(-x**2) * g(x).
+"""erf and erfc, which add up to 1: erf(x) = x + x * ERF(x**2) below 0.46875, else erfc(x) = exp(-x**2) * g(x).
 
-x**2 is the exact square of x's upper 12 bits, and a rest. g is a polynomial in the rounded quotient u = 1 / (x + 2);
-what rounding took from u is put back by g's derivative. exp(-x**2), g and their product are pairs.
+x**2 is the sum of the exact square of x's upper 12 bits and a rest. g is a polynomial in the rounded quotient
+u = 1 / (x + 2); g's derivative corrects for the rounding error of u. exp(-x**2), g and their product are pairs.
 """
 
 import jax
@@ -34,7 +34,7 @@ G = (
 )  # fmt: skip
 CENTER, G_SLOPE, G_SLOPE_REST = np.float32(0.1875), np.float32(1.283203125), np.float32(4.285782324586762e-06)
 G_LAST, G_LAST_REST = np.float32(0.16248996555805206), np.float32(-4.646069751146342e-09)
-ONE, NEAR, LAST = np.float32(1), np.float32(0.46875), np.float32(9.194548606872559)  # erfc is subnormal above the last
+ONE, NEAR, LAST = np.float32(1), np.float32(0.46875), np.float32(9.194548606872559)  # erfc is subnormal above LAST
 
 
 def far(size: Array) -> tuple[Array, Pair]:
@@ -47,7 +47,7 @@ def far(size: Array) -> tuple[Array, Pair]:
     u = quotient(ONE, divisor)
     product, rest = exact_product(u, divisor)
     v, v_lost = exact_sum(u, -CENTER)
-    error = (((ONE - product) - rest) - times(u, lost)) + times(v_lost, divisor)  # u is too small by so much of itself
+    error = (((ONE - product) - rest) - times(u, lost)) + times(v_lost, divisor)  # the relative error of v + CENTER
     v_upper, v_lower = halves(v)
     line, line_rest = exact_sum(G_LAST, v_upper * G_SLOPE)  # G_SLOPE has 12 bits, so its products are exact
     curve = times(times(horner(G, v), v) + G_SLOPE_REST, v) + v_lower * G_SLOPE
@@ -58,14 +58,14 @@ def far(size: Array) -> tuple[Array, Pair]:
 
 
 def below(base: np.float32, n: Array, pair: Pair) -> Array:
-    """The base less pair * 2**n."""
+    """base - pair * 2**n."""
     factor = power_of_two(integers(lax.max(n, np.float32(-60))))
     total, rest = fast_sum(base, -(pair[0] * factor))
     return total + (rest - pair[1] * factor)
 
 
 def sizes(x: Array) -> tuple[Array, Array]:
-    """|x| up to NEAR, and from NEAR to LAST."""
+    """|x| clamped to [0, NEAR], and |x| clamped to [NEAR, LAST]; NaN counts as 1."""
     size = where(x != x, ONE, lax.abs(x))
     return lax.min(size, NEAR), lax.clamp(NEAR, size, LAST)
 
@@ -82,7 +82,7 @@ def erf(x: Array) -> Array:
 
 
 def erfc(x: Array) -> Array:
-    """The complement of erf. For negative x, the complement at -x, taken from 2."""
+    """The complement of erf; for x < 0, two less the complement at -x."""
     small, large = sizes(x)
     small = with_sign(small, x)
     total, rest = fast_sum(ONE, -small)

@@ -36,7 +36,7 @@ LOWEST, HIGHEST = np.float32(-87.33654), np.float32(88.72283)  # exp is normal b
 
 
 def reduced(x: Array, near: Array | None = None) -> tuple[Array, Pair]:
-    """n and the pair r, for |x| <= 126; n is that of a number near x, if one is given."""
+    """n and the pair r, for |x| <= 126. If `near`, a number near x, is given, n is computed from it."""
     n = nearest((x if near is None else near) * LOG2_E)
     upper = x - n * LN2_UPPER
     r = upper - n * LN2_LOWER
@@ -66,7 +66,7 @@ def exp(x: Array) -> Array:
 
 
 def exp2(x: Array) -> Array:
-    """2**x: r is ln 2 times x - n, in parts whose first product is exact."""
+    """2**x: r = ln 2 * (x - n), in parts whose first product is exact."""
     lowest, highest = np.float32(-126), np.float32(127.99999)
     near = lax.clamp(lowest, where(x != x, np.float32(0), x), highest)
     n = nearest(near)
@@ -98,7 +98,7 @@ def expm1(x: Array) -> Array:
 def logistic(x: Array) -> Array:
     """1 / (1 + e) for x >= 0, e / (1 + e) for x < 0, where e = exp(-|x|) is a pair, and so is 1 + e.
 
-    The quotient of the larger parts is corrected by what the smaller parts say.
+    A correction from the smaller parts is added to the quotient of the larger parts.
     """
     n, r = reduced(lax.clamp(LOWEST, -lax.abs(where(x != x, np.float32(0), x)), np.float32(0)))
     e = one_more(grown(r))

@@ -18,5 +18,5 @@ def fast_math_flag(environment: Mapping[str, str] = os.environ) -> str | None:
         name, _, value = word.lstrip("-").partition("=")
         if name in FLAGS:
             is_on = value.strip("'\"").lower() in ("", "1", "true", "t", "yes", "y")
-            found = word if is_on else None  # the last counts
+            found = word if is_on else None  # the last flag counts
     return found

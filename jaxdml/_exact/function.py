@@ -7,10 +7,10 @@ from typing import Any, Literal
 import jax
 
 from jaxdml._exact.fast_math import fast_math_flag
-from jaxdml._exact.interpreter import evaluate, problems
+from jaxdml._exact.interpreter import PRODUCTS, Problem, evaluate, problems
 from jaxdml.errors import ExactError, api_boundary
 
-PRODUCTS = ("refuse", "xla")
+CHOICES = ("refuse", "xla")
 
 
 @api_boundary
@@ -22,7 +22,8 @@ def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "re
     ``exact(jax.grad(f))`` is exact.
 
     Args:
-      f: a function of pytrees of arrays and numbers, which JAX can trace. Its floats are float32, bfloat16 or float16.
+      f: a function that JAX can trace, of pytrees of arrays, whose floats are float32, bfloat16 or float16.
+        Arguments of other types, such as Python numbers, are passed to f as they are.
       products: what becomes of float matrix products and convolutions, for which there is no rule. "refuse" makes them
         an error; "xla" leaves them to XLA, with XLA's bits.
 
@@ -30,39 +31,60 @@ def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "re
       A function with f's signature, to be called eagerly or below jit, vmap, grad and shard_map.
 
     Raises:
-      ExactError: here, if products is another word, or if XLA_FLAGS turns fast math on; when the result is called, and
-        before anything runs, if f uses a primitive without a rule, or float64.
+      ExactError: if f is not callable, products is another word, or XLA_FLAGS turns fast math on. A call of the
+        result raises it before anything runs if f uses float64 or a primitive without a rule.
 
     Source: DirectX's floating-point rules, for subnormals,
     https://learn.microsoft.com/windows/win32/direct3d11/floating-point-rules
     """
-    if products not in PRODUCTS:
+    if not callable(f):
+        raise ExactError(f"exact: f is {f!r:.60}, expected a function")
+    if products not in CHOICES:
         raise ExactError(f'exact: products is {products!r}, expected "refuse" or "xla"')
     if flag := fast_math_flag():
         raise ExactError(f"exact: XLA_FLAGS has {flag}, which lets XLA change any float; remove the flag")
 
+    def check(jaxpr: Any) -> None:
+        found = [each for each in problems(jaxpr) if not (products == "xla" and _is_of_product(each))]
+        if texts := tuple(dict.fromkeys(each.text for each in found)):
+            raise ExactError("\n".join(f"exact: {text}" for text in texts), texts)
+
+    return interpreted(f, check)
+
+
+def _is_of_product(problem: Problem) -> bool:
+    return problem.kind == "rule" and problem.primitive in PRODUCTS
+
+
+def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Callable[P, R]:
+    """f evaluated by the rules, after `check` has been called with its jaxpr. What has no rule is left to XLA."""
+
     @functools.wraps(f)
     @api_boundary
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if jax.config.jax_disable_jit:  # the flag is for the caller's code; a primitive stays one operation, as in lax
+            with jax.disable_jit(False):
+                return call(*args, **kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))
+        arrays = {place: leaf for place, leaf in enumerate(leaves) if hasattr(leaf, "dtype")}  # others may be options
 
-        def flat(*leaves: Any) -> Any:
-            args, kwargs = jax.tree.unflatten(structure, leaves)
+        def flat(*traced: Any) -> Any:
+            given = dict(zip(arrays, traced, strict=True))
+            every = [given.get(place, leaf) for place, leaf in enumerate(leaves)]
+            args, kwargs = jax.tree.unflatten(structure, every)
             return f(*args, **kwargs)
 
-        closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*leaves)
-        if found := tuple(dict.fromkeys(problems(closed.jaxpr, products))):
-            raise ExactError("\n".join(f"exact: {each}" for each in found), found)
+        closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays.values())
+        check(closed.jaxpr)
 
         @jax.custom_jvp
-        def computed(*leaves: Any) -> Any:
-            results = evaluate(closed.jaxpr, closed.consts, leaves, products)
-            return jax.tree.unflatten(jax.tree.structure(shapes), results)
+        def computed(*traced: Any) -> Any:
+            return jax.tree.unflatten(jax.tree.structure(shapes), evaluate(closed.jaxpr, closed.consts, traced))
 
         @computed.defjvp
         def _derivative(primals: Any, tangents: Any) -> Any:
             return computed(*primals), jax.jvp(flat, primals, tangents)[1]
 
-        return computed(*leaves)
+        return computed(*arrays.values())
 
     return call

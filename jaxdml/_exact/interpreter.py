@@ -1,15 +1,18 @@
 """A jaxpr evaluated by the rules. Calls are inlined; loops and branches get bodies that are evaluated by the rules."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 from jax.extend import source_info_util
 
+from jaxdml._arithmetic.exact_calls import is_exact_call
 from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
 from jaxdml._exact.conversions import FLOATS, is_float
-from jaxdml._exact.rules import RULES, as_it_is, flushed_if_float32, flushed_product
+from jaxdml._exact.flat import flattened
+from jaxdml._exact.rows import ROW_PROGRAM, joined, row_program_rule
+from jaxdml._exact.rules import RULES, as_it_is, left_to_xla
 from jaxdml._exact.sums import LARGEST_COUNT, count_of
 
 Array = jax.Array
@@ -21,7 +24,7 @@ LOOPS = frozenset(("scan", "while", "cond"))
 SUMMED_AXES: Mapping[str, Callable[[Any], Sequence[int]]] = {
     "reduce_sum": lambda params: params["axes"],
     "cumsum": lambda params: (params["axis"],),
-}  # of sums whose integers depend on how many addends there are
+}  # the summed axes, where the number of addends must be known
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
 REMEDIES = {
     "dot_general": 'quantize the product with jaxdml.ptq, or write exact(f, products="xla") to have XLA\'s bits',
@@ -29,7 +32,7 @@ REMEDIES = {
     "log2": "write jnp.log(x) * (1 / jnp.log(2))",
     "cbrt": "write jnp.sign(x) * jnp.abs(x) ** (1 / 3)",
     "tan": "write jnp.sin(x) / jnp.cos(x)",
-    "sinh": "write (jnp.exp(x) - jnp.exp(-x)) / 2",
+    "sinh": "write (jnp.expm1(x) - jnp.expm1(-x)) / 2",
     "cosh": "write (jnp.exp(x) + jnp.exp(-x)) / 2",
     "reduce_prod": "write jnp.exp(jnp.log(x).sum()) for positive x, or a jax.lax.scan that multiplies",
     "cumprod": "write jnp.exp(jnp.cumsum(jnp.log(x))) for positive x, or a jax.lax.scan that multiplies",
@@ -37,46 +40,79 @@ REMEDIES = {
     "psum": "call exact's result outside of shard_map; sums over sharded axes are exact there",
     "shard_map": "put exact inside: jax.shard_map(exact(f), ...)",
 }
-GENERAL_REMEDY = "compute it outside of exact, or of functions that docs/exact.md lists"
+GENERAL_REMEDY = "compute it outside of exact, or with functions that docs/exact.md lists"
 DOUBLE_REMEDY = "convert it to float32 with .astype(jnp.float32), or turn jax_enable_x64 off"
 
 
 # What has no rule ----------------------------------------------------------------------------------------------------
 
 
-def problems(jaxpr: Any, products: str, scope: str = "") -> Iterator[str]:
-    """Says what of a jaxpr has no rule: primitive, place and remedy."""
+class Problem(NamedTuple):
+    """What keeps an equation from being exact.
+
+    Attributes:
+      primitive: the name of the equation's primitive.
+      kind: "type" of floats, "rule" that is missing, or "count" of addends.
+      text: primitive, place and remedy.
+    """
+
+    primitive: str
+    kind: Literal["type", "rule", "count"]
+    text: str
+
+
+def problems(jaxpr: Any, scope: str = "") -> Iterator[Problem]:
+    """Yields what keeps a jaxpr from being exact, inside its calls and loops too."""
     for eqn in jaxpr.eqns:
         inside = "/".join(filter(None, (scope, str(eqn.source_info.name_stack))))
-        if eqn.primitive.name in CALLS | LOOPS:
+        if _has_jaxprs_to_evaluate(eqn):
             for inner in inner_jaxprs(eqn.params):
-                yield from problems(inner, products, inside)
-        elif problem := _problem(eqn, products):
+                yield from problems(inner, inside)
+        elif problem := _problem(eqn):
+            kind, what, remedy = problem
             place = source_info_util.summarize(eqn.source_info)
-            yield f"{problem[0]}{f' in {inside}' if inside else ''} ({place}): {problem[1]}"
+            text = f"{what}{f' in {inside}' if inside else ''} ({place}): {remedy}"
+            yield Problem(eqn.primitive.name, kind, text)
 
 
-def _problem(eqn: Any, products: str) -> tuple[str, str] | None:
+def lacks_rule(name: str, params: Mapping[str, Any], dtypes: Sequence[Any]) -> bool:
+    """Whether XLA computes a primitive with operands of these types, or something inside of its jaxprs."""
+    if name in LOOPS:
+        return any(each.kind != "count" for inner in inner_jaxprs(params) for each in problems(inner))
+    floats = [np.dtype(dtype) for dtype in dtypes if is_float(dtype)]
+    is_known = name in RULES and name not in PRODUCTS and set(floats) <= set(FLOATS)
+    return bool(floats) and not is_known and not is_exact_call(params)
+
+
+def _has_jaxprs_to_evaluate(eqn: Any) -> bool:
+    name = eqn.primitive.name
+    return name in LOOPS or (name in CALLS and not is_exact_call(eqn.params))
+
+
+def _problem(eqn: Any) -> tuple[Literal["type", "rule", "count"], str, str] | None:
+    """The kind of problem, what has it, and a remedy."""
     name = eqn.primitive.name
     types = [np.dtype(var.aval.dtype) for var in (*eqn.invars, *eqn.outvars) if _is_of_floats(var)]
+    if not types or is_exact_call(eqn.params):
+        return None
     if other := [dtype for dtype in types if dtype not in FLOATS]:
         remedy = DOUBLE_REMEDY if other[0] == np.float64 else "use float32, bfloat16 or float16"
-        return f"{name} of {other[0]}", remedy
-    if not types or rule_of(eqn.primitive, eqn.params, products):
-        if types and name in SUMMED_AXES:
-            return _problem_of_sum(eqn.invars[0].aval.shape, SUMMED_AXES[name](eqn.params))
-        return None
+        return "type", f"{name} of {other[0]}", remedy
     if name in PRODUCTS:
-        return f"no rule for the float products of {name}", REMEDIES[name]
-    return f"no rule for {name} of {types[0]}", REMEDIES.get(name, GENERAL_REMEDY)
+        return "rule", f"no rule for the float products of {name}", REMEDIES[name]
+    if name not in RULES:
+        return "rule", f"no rule for {name} of {types[0]}", REMEDIES.get(name, GENERAL_REMEDY)
+    if name in SUMMED_AXES:
+        return _problem_of_sum(eqn.invars[0].aval.shape, SUMMED_AXES[name](eqn.params))
+    return None
 
 
-def _problem_of_sum(shape: Sequence[Any], axes: Sequence[int]) -> tuple[str, str] | None:
+def _problem_of_sum(shape: Sequence[Any], axes: Sequence[int]) -> tuple[Literal["count"], str, str] | None:
     count = count_of(shape, axes)
     if not isinstance(count, int):
-        return f"a sum of {count} addends", "export the function with a number as the size of a summed axis"
+        return "count", f"a sum of {count} addends", "export the function with a number as the size of a summed axis"
     if count > LARGEST_COUNT:
-        return f"a sum of more than {LARGEST_COUNT:,} addends", "sum parts, then the sums of the parts"
+        return "count", f"a sum of more than {LARGEST_COUNT:,} addends", "sum parts, then the sums of the parts"
     return None
 
 
@@ -95,48 +131,47 @@ def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
 # Evaluation ----------------------------------------------------------------------------------------------------------
 
 
-def rule_of(primitive: Any, params: Mapping[str, Any], products: str) -> Callable[..., Any] | None:
-    """The function of arrays that computes a primitive on floats; None if there is no rule."""
-    name = primitive.name
-    if name in RULES:
-        return RULES[name](primitive, params)
-    if name in PRODUCTS and products == "xla":
-        return flushed_product(primitive, params)
-    return None
-
-
-def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any], products: str) -> list[Any]:
-    """The results of a jaxpr. Its float32 constants and inputs are flushed first."""
+def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+    """The results of a jaxpr. Its float32 constants and inputs are flushed first. What has no rule is left to XLA."""
+    flat, constants = flattened(jaxpr, constants, _called)
     values: dict[Any, Any] = {}
 
     def read(atom: Any) -> Any:
         return _literal(atom.val, atom.aval) if isinstance(atom, jax.extend.core.Literal) else values[atom]
 
-    values |= zip(jaxpr.constvars, map(flushed_if_float32, map(jax.numpy.asarray, constants)), strict=True)
-    values |= zip(jaxpr.invars, map(flushed_if_float32, map(jax.numpy.asarray, inputs)), strict=True)
-    for eqn in jaxpr.eqns:
-        with jax.named_scope(str(eqn.source_info.name_stack)):
-            results = _computed(eqn, [read(atom) for atom in eqn.invars], products)
+    values |= zip(flat.invars, map(jax.numpy.asarray, (*constants, *inputs)), strict=True)
+    for eqn in joined(flat):
+        with jax.named_scope(eqn.scope):
+            results = _computed(eqn, [read(atom) for atom in eqn.invars])
         values |= zip(eqn.outvars, results, strict=True)
-    return [read(atom) for atom in jaxpr.outvars]
+    return [jax.numpy.asarray(read(atom)) for atom in flat.outvars]
 
 
-def _computed(eqn: Any, operands: list[Any], products: str) -> Sequence[Any]:
-    name, params = eqn.primitive.name, eqn.params
-    if name in CALLS:
-        inner = next(value for value in params.values() if hasattr(value, "eqns"))
-        return evaluate(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands, products)
-    if name in LOOPS:
-        compute: Callable[..., Any] = as_it_is(eqn.primitive, _with_rules(params, products))
-    elif any(map(_is_of_floats, (*eqn.invars, *eqn.outvars))):
-        compute = rule_of(eqn.primitive, params, products)  # type: ignore[assignment]  # `problems` has looked
-    else:
-        compute = as_it_is(eqn.primitive, params)
-    results = compute(*operands)
+def _called(eqn: Any) -> Any:
+    """The jaxpr that an equation calls, whose equations take the place of the call; None if it calls none."""
+    if eqn.primitive.name not in CALLS or is_exact_call(eqn.params):
+        return None
+    return next(value for value in eqn.params.values() if hasattr(value, "eqns"))
+
+
+def _computed(eqn: Any, operands: list[Any]) -> Sequence[Any]:
+    results = _computation(eqn)(*operands)
     return results if isinstance(results, list | tuple) else [results]
 
 
-def _with_rules(params: Mapping[str, Any], products: str) -> dict[str, Any]:
+def _computation(eqn: Any) -> Callable[..., Any]:
+    """The function of arrays that computes an equation other than a call."""
+    name, primitive, params = eqn.primitive.name, eqn.primitive, eqn.params
+    if name in LOOPS:
+        return as_it_is(primitive, _with_rules(params))
+    if primitive is ROW_PROGRAM:
+        return row_program_rule(params)
+    if not any(map(_is_of_floats, (*eqn.invars, *eqn.outvars))) or is_exact_call(params):
+        return as_it_is(primitive, params)
+    return left_to_xla(primitive, params) if _problem(eqn) else RULES[name](primitive, params)
+
+
+def _with_rules(params: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a loop or branch, whose jaxprs are replaced by ones that the rules make of them."""
 
     def replaced(value: Any) -> Any:
@@ -146,7 +181,7 @@ def _with_rules(params: Mapping[str, Any], products: str) -> dict[str, Any]:
             return value
 
         def body(*inputs: Any) -> list[Any]:
-            return evaluate(value.jaxpr, value.consts, inputs, products)
+            return evaluate(value.jaxpr, value.consts, inputs)
 
         return jax.make_jaxpr(body)(*(_struct(var.aval) for var in value.jaxpr.invars))
 

@@ -1,6 +1,6 @@
 """log and log1p: x = m * 2**n with m from sqrt(1/2) to sqrt(2), f = m - 1.
 
-log x = n * ln 2 + f - f**2 / 2 + f**3 * LOG(f); n * LN2_UPPER, n * LN2_LOWER and halves are exact.
+log x = n * ln 2 + f - f**2 / 2 + f**3 * LOG(f); n * LN2_UPPER, n * LN2_LOWER and halving are exact.
 """
 
 import jax
@@ -35,14 +35,14 @@ def combined(n: Array, f: Array, more: Array) -> Array:
 
 
 def log(x: Array) -> Array:
-    """-inf at zeros, NaN below them."""
+    """The natural logarithm; -inf for zeros, NaN for negative x."""
     n, f = split(where((x > 0) & (x <= LARGEST), x, ONE))
     y = combined(n, f, lax.full_like(f, 0))
     return where(x > 0, where(x > LARGEST, x, y), where(x == 0, -INFINITY, NAN))
 
 
 def log1p(x: Array) -> Array:
-    """log of the pair 1 + x. Where its n is 0, f is x itself."""
+    """log(1 + x), with 1 + x as a pair. Where n of the pair is 0, f is x itself."""
     near = where((x > -1) & (x <= LARGEST), x, np.float32(0))
     total, rest = exact_sum(ONE, near)
     n, f = split(total)

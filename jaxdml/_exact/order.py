@@ -1,4 +1,4 @@
-"""The larger and the smaller of floats, where -0 < +0 and NaN wins: by comparing integers, whose order is plain.
+"""The larger and the smaller of floats, found by comparing integers. -0 < +0, and NaN wins.
 
 A float's key is its bits as int32, with all but the sign inverted for negative floats. Keys are ordered like floats.
 """
@@ -24,33 +24,33 @@ def turned(key: Array) -> Array:
 
 
 def keys(x: Array, nan: np.int32) -> Array:
-    """The keys of floats, and one for all NaN."""
+    """The keys of floats; all NaN have the key `nan`."""
     return lax.select(x != x, lax.full_like(bits(x), nan), turned(bits(x)))
 
 
 def larger(x: Array, y: Array) -> Array:
-    """The larger one; NaN if one is NaN."""
+    """The larger of x and y; NaN if either is NaN."""
     return where((x != x) | (y != y), NAN, floats(turned(lax.max(turned(bits(x)), turned(bits(y))))))
 
 
 def smaller(x: Array, y: Array) -> Array:
-    """The smaller one; NaN if one is NaN."""
+    """The smaller of x and y; NaN if either is NaN."""
     return where((x != x) | (y != y), NAN, floats(turned(lax.min(turned(bits(x)), turned(bits(y))))))
 
 
 def clamped(low: Array, x: Array, high: Array) -> Array:
-    """The smaller one of high and the larger one of low and x."""
+    """The smaller of high and the larger of low and x; NaN if one of the three is NaN."""
     return smaller(larger(x, low), high)
 
 
 def largest(x: Array, reduce: Callable[[Array], Array]) -> Array:
-    """What `reduce`, a maximum of integers, finds among the keys of x; -inf where there is none."""
+    """Reduces x by `reduce`, a maximum of integers, on its keys; the maximum of no elements is -inf."""
     found = reduce(keys(x, GREATEST))
     return floats(turned(lax.max(found, lax.full_like(found, ~KEY_OF_INFINITY))))
 
 
 def smallest(x: Array, reduce: Callable[[Array], Array]) -> Array:
-    """What `reduce`, a minimum of integers, finds among the keys of x; inf where there is none."""
+    """Reduces x by `reduce`, a minimum of integers, on its keys; the minimum of no elements is inf."""
     found = reduce(keys(x, LEAST))
     return floats(turned(lax.min(found, lax.full_like(found, KEY_OF_INFINITY))))
 
@@ -61,7 +61,7 @@ def place(x: Array, reduce: Callable[[Array], Array], nan: np.int32) -> Array:
 
 
 def top(x: Array, count: int, axis: int) -> tuple[Array, Array]:
-    """The largest elements, NaN first, and their indices; of equal ones the first."""
+    """The `count` largest elements, NaN first, and their indices; equal elements keep their order."""
     axis = axis % x.ndim
     index = lax.broadcasted_iota(jnp.int32, x.shape, axis)
     _, index, sorted_x = lax.sort((~keys(x, GREATEST), index, x), dimension=axis, is_stable=True, num_keys=1)

@@ -1,7 +1,7 @@
-"""What all rules are made of: sealed products, exact sums and products of two floats, and bits as integers.
+"""What all rules use: products that are not contracted, exact sums and products of two floats, bits as integers.
 
-A pair is a float32 and a second, much smaller one that holds what rounding took from the first. The functions of this
-file take numbers between 2**-40 and 2**60 or zeros, so that nothing overflows and no result is subnormal.
+A pair is a float32 and a second, much smaller one that holds the rounding error of the first. The functions of this
+file take zeros and magnitudes from 2**-40 to 2**60, so that nothing overflows and no result is subnormal.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def horner(coefficients: Sequence[float], x: Array) -> Array:
 
 
 def plus(x: Any, y: Any) -> Array:
-    """fl(x + y), for finite sums. Some versions of XLA make x of (x + 1) - 1; the minimum prevents it."""
+    """fl(x + y), for finite sums. Some versions of XLA simplify (x + 1) - 1 to x; the minimum prevents it."""
     return lax.min(x + y, np.finfo(np.float32).max)
 
 
@@ -79,7 +79,7 @@ def floats(x: Any) -> Array:
 
 
 def with_sign(magnitude: Array, x: Array) -> Array:
-    """A float that is not negative, with the sign of x."""
+    """The non-negative `magnitude` with the sign of x."""
     return floats(bits(magnitude) | (bits(x) & SIGN))
 
 

@@ -1,4 +1,4 @@
-"""x**y = 2**(y * log2 |x|), with log2 |x| as a pair, and powers of constant integers.
+"""x**y = 2**(y * log2 |x|), with log2 |x| as a pair, and powers with constant integer exponents.
 
 |x| = 2**n * (1 + f) as for log; s = f / (2 + f) is a pair;
 log2 |x| = n + 2 / ln 2 * (s + s**3 / 3 + s**5 * ATANH(s**2)).

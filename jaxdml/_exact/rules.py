@@ -31,18 +31,19 @@ def elementwise(function: Callable[..., Array]) -> Rule:
     def compute(*operands: Array) -> Array:
         wide = [widened(x) for x in operands]
         like = max(wide, key=np.ndim)
+        like = jnp.broadcast_to(like, lax.broadcast_shapes(*(x.shape for x in wide)))
         return narrowed(compiled(*(broadcast_like(x, like) for x in wide)), operands[0].dtype)
 
     return lambda primitive, params: compute
 
 
 def as_it_is(primitive: Any, params: Params) -> Computed:
-    """What moves values computes nothing."""
+    """The primitive itself: it rounds nothing."""
     return functools.partial(primitive.bind, **primitive.get_bind_params(dict(params)))
 
 
 def in_float32(primitive: Any, params: Params) -> Computed:
-    """Operations without rounding: comparisons and roundings to integers."""
+    """The primitive itself, on float32: all processors agree on comparisons, floor and the like."""
 
     def compute(*operands: Array) -> Array:
         result = primitive.bind(*map(widened, operands), **params)
@@ -90,7 +91,8 @@ MOVES = (
     "abs", "neg", "copy", "stop_gradient", "select_n", "is_finite", "reshape", "transpose", "broadcast_in_dim",
     "squeeze", "expand_dims", "slice", "dynamic_slice", "dynamic_update_slice", "concatenate", "pad", "rev",
     "gather", "scatter", "split", "iota", "optimization_barrier", "device_put", "sharding_constraint",
-    "reshard", "mesh_cast", "pvary", "pcast", "unstack", "stack", "jaxdml_kernel",  # the last is exact by itself
+    "reshard", "mesh_cast", "pvary", "pcast", "unstack", "stack", "tile", "debug_callback", "debug_print",
+    "jaxdml_kernel", "jaxdml_operand",  # exact by themselves
 )  # fmt: skip
 COMPARES = ["eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "round", "sign"]
 FUNCTIONS: Mapping[str, Callable[..., Array]] = {
@@ -138,14 +140,19 @@ RULES: Mapping[str, Rule] = {
     "argmin": ordered(functools.partial(order.place, nan=order.LEAST)),
     "sort": lambda primitive, params: functools.partial(order.stable, primitive, dict(params)),
     "top_k": _top,
+    "flush": lambda primitive, params: flushed,  # what flat.py makes of inputs
 }
 
 
 def flushed_if_float32(x: Array) -> Array:
-    """Floats of half precision keep their subnormal numbers."""
+    """x, flushed if it is float32; 16-bit floats keep their subnormal numbers."""
     return flushed(x) if x.dtype == jnp.float32 else x
 
 
-def flushed_product(primitive: Any, params: Params) -> Computed:
-    """XLA's float product or convolution; its bits are XLA's."""
-    return lambda *operands: flushed_if_float32(primitive.bind(*operands, **params))
+def left_to_xla(primitive: Any, params: Params) -> Computed:
+    """A primitive without a rule, with XLA's bits."""
+
+    def compute(*operands: Array) -> Any:
+        return jax.tree.map(flushed_if_float32, as_it_is(primitive, params)(*operands))
+
+    return compute

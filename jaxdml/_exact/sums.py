@@ -1,8 +1,8 @@
 """Sums of floats as sums of integers: their order changes nothing.
 
-With n addends, k = min(22, 29 - floor(log2 n)), and 2**e above the largest magnitude, each addend becomes two integers:
-x * 2**(k - e), rounded, and what that leaves, times 2**k, rounded. int32 holds the sums of both. The addition of
-1.5 * 2**23 rounds a float to an integer and leaves it in the low bits.
+For n addends let k = min(22, 29 - floor(log2 n)), and let 2**e be above the largest magnitude. Each addend becomes two
+integers: x * 2**(k - e), rounded, and the remainder times 2**k, rounded. int32 holds the sums of both. The addition of
+1.5 * 2**23 rounds a float to an integer and leaves the integer in the low bits.
 """
 
 import math
@@ -35,17 +35,17 @@ def count_of(shape: Sequence[int], axes: Sequence[int]) -> int:
 
 def integers_of(x: Array, k: int) -> tuple[Array, Array]:
     """The bits of two floats that hold the two integers of x, |x| <= 2**k."""
-    rest = (x - nearest(x)) * np.float32(2.0**k)  # x + MAGIC - MAGIC would do, but some versions of XLA make x of it
+    rest = (x - nearest(x)) * np.float32(2.0**k)  # XLA may simplify x + MAGIC - MAGIC to x
     return bits(x + MAGIC), bits(rest + MAGIC)
 
 
 def without_magic(total: Array, count: int) -> Array:
-    """A sum of the bits of `count` floats, less what MAGIC added to it, modulo 2**32."""
+    """A sum of the bits of `count` floats, minus `count` times the bits of MAGIC, modulo 2**32."""
     return total - np.array(count * MAGIC_BITS % 2**32, np.uint32).view(np.int32)[()]
 
 
 def exponent_of(magnitude: Array, k: int) -> Array:
-    """e of the bits of the largest magnitude, at least k - 126."""
+    """e from the bits of the largest magnitude; at least k - 126."""
     return lax.max(lax.shift_right_logical(magnitude, np.int32(23)) - np.int32(126), np.int32(k - 126))
 
 
@@ -68,8 +68,8 @@ def joined(first: Array, second: Array, k: int, e: Array) -> Array:
 def total(x: Array, axes: Sequence[int]) -> Array:
     """The sum over axes.
 
-    The largest magnitude says whether there is an infinity or NaN. In such a row all finite addends and -inf become
-    4 in the first plane, and inf becomes 2**k.
+    The largest magnitude tells whether there is an infinity or NaN. If there is, the first integer of inf is 2**k, and
+    that of -inf and of every finite addend is 4.
     """
     axes = tuple(axes)
     count = count_of(x.shape, axes)
@@ -95,7 +95,7 @@ def total(x: Array, axes: Sequence[int]) -> Array:
 
 
 def running(x: Array, add: Callable[[Array], Array], axis: int) -> Array:
-    """The running sums along an axis; `add` makes them of integers. The whole axis gives e."""
+    """The running sums along an axis; `add` computes those of integers. e comes from the whole axis."""
     count = x.shape[axis]
     if count == 0:
         return x
@@ -114,7 +114,7 @@ def running(x: Array, add: Callable[[Array], Array], axis: int) -> Array:
 
 
 def windowed(x: Array, params: Any) -> Array:
-    """Sums of windows, one addition after another: along the first axis first, from the lowest index on."""
+    """Sums of windows, by one addition after another: along the first axis first, from the lowest index on."""
     padding = [
         (low, high, gap - 1) for (low, high), gap in zip(params["padding"], params["base_dilation"], strict=True)
     ]

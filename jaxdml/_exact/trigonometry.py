@@ -16,7 +16,7 @@ from jaxdml._exact.pairs import INFINITY, NAN, Pair, bits, fast_sum, floats, hor
 Array = jax.Array
 SIN = (2.71831163445313e-06, -0.0001983933470910415, 0.008333329111337662, -0.1666666716337204)
 COS = (2.443845005473122e-05, -0.001388736767694354, 0.04166664555668831)
-TWO_OVER_PI = (  # 32 zeros, then bits behind the point
+TWO_OVER_PI = (  # 32 zeros, then the bits of the fraction
     0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB,
 )  # fmt: skip
 QUARTER = np.float32(0.7853981)
@@ -32,7 +32,7 @@ def upper_product(x: Array, y: Array) -> Array:
 
 
 def window(size: Array) -> list[Array]:
-    """96 bits of 2 / pi in three words, whose first is worth 2 where size is its 24 bits as an integer."""
+    """96 bits of 2 / pi in three words; the first bit's weight times size's unit in the last place is 2."""
     place = lax.shift_right_logical(bits(size), np.int32(23)) - np.int32(120)
     place = lax.clamp(np.int32(0), place, np.int32(134))
     first, shift = place >> np.int32(5), lax.convert_element_type(place & np.int32(31), jnp.uint32)
@@ -76,7 +76,7 @@ def reduced(size: Array) -> tuple[Array, Array, Pair]:
 
 
 def kernels(x: Array) -> tuple[Array, Array, Array, Array]:
-    """sin r, cos r, q modulo 4 and t's sign; x = 1 stands for infinities and NaN."""
+    """sin r, cos r, q modulo 4 and whether t is negative; infinities and NaN count as 1."""
     size = lax.abs(x)
     size = where(size < INFINITY, size, np.float32(1))
     is_small = size < QUARTER
@@ -92,7 +92,7 @@ def kernels(x: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def finish(y: Array, x: Array, is_flipped: Array) -> Array:
-    """y with another sign where it is flipped; NaN for infinities and NaN."""
+    """y, negated where is_flipped; NaN where x is infinite or NaN."""
     y = floats(bits(y) ^ lax.shift_left(lax.convert_element_type(is_flipped, jnp.int32), np.int32(31)))
     return where(lax.abs(x) < INFINITY, y, NAN)
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxdml._arithmetic import exact_calls
 from jaxdml._arithmetic.prepared import Prepared
 from jaxdml._directml.desc import OperatorDesc, parameter_name
 from jaxdml._directml.fields import Option, Role
@@ -66,7 +67,7 @@ class Implementation:
         self.prepared, self.owned, self.advice = prepared, owned, advice
         self._convert = Converter(kind.operator)
         scoped = functools.wraps(body)(jax.named_scope(kind.operator)(body))
-        self.compute = jax.jit(scoped, static_argnames=self.parameters.statics)
+        self.compute = jax.jit(exact_calls.named(scoped), static_argnames=self.parameters.statics)
         # Maps the `_key` of each validated call to its statics and its Python numbers as arrays.
         self.cache: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {}
 

@@ -102,7 +102,7 @@ def _(dtype: np.dtype, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Arra
 
 @functools.cache
 def _jitted(dtype: np.dtype) -> Callable[..., jax.Array]:
-    """The round trip through a type, a single call in jaxprs. `jaxdml.ptq` finds the call by its name."""
+    """Quantizes and dequantizes; jaxprs show one call. `jaxdml.ptq` finds the call by its name."""
 
     def round_trip(input: Any, scale: Any, zero_point: Any) -> jax.Array:
         return _round_trip(dtype, input, scale, zero_point)

@@ -1,5 +1,6 @@
 """The product of floats by a matrix quantized by blocks: an operator of jaxdml that DirectML does not have."""
 
+import math
 from functools import partial
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from jaxdml.errors import ArgumentTypeError, DescError, api_boundary
 from jaxdml.typing import Array, Scale, ZeroPoint
 
 NAME = "matrix_multiply_blocks"
-PLANES = {"int8": 1, "int15": 2, "int22": 3}  # to an integer, by precision
+PLANES = {"int8": 1, "int15": 2, "int22": 3}  # planes per integer, by precision
 FLOATS, WEIGHTS, SCALES = ("float32", "float16", "bfloat16"), ("uint4", "int4", "uint8", "int8"), ("float32", "float16")
 
 
@@ -34,22 +35,22 @@ def matrix_multiply_blocks(
     """Product of floats by a matrix of 4 or 8 bits that is quantized by blocks, as the weights of language models are.
 
     [..., K] x [N, K] = [..., N]: ``a @ dequantize(b, b_scale, b_zero_point).T + bias``, without the matrix of floats.
-    Each block of K elements of a row of `a` is rounded to integers with a scale of its own, so that all products are
-    exact, and the result has the same bits in every batch and on every processor. `precision` says how finely:
+    Each block of a row of `a` is rounded to integers with a scale of its own, so that all products are exact, and the
+    result has the same bits in every batch and on every processor. `precision` says how finely `a` is rounded:
 
-    - int8: -127 to 127, 45 dB above the quantization noise of `a` with 32 elements to a block. MatMulNBits of ONNX
-      Runtime does the same at accuracy level 4.
+    - int8: -127 to 127. With blocks of 32 Gaussian values, the noise from rounding `a` is 45 dB below the result.
+      MatMulNBits of ONNX Runtime rounds in the same way at accuracy level 4.
     - int15: -16,319 to 16,319, 87 dB.
-    - int22: -2,088,895 to 2,088,895, 128 dB, no less than products of float32 have.
+    - int22: -2,088,895 to 2,088,895, 128 dB, as good as a float32 product or better.
 
-    This is an extension that DirectML does not have, of `FeatureLevel.JAXDML`. The derivatives are those of the product
+    This is an extension of `FeatureLevel.JAXDML`; DirectML does not have it. The derivatives are those of the product
     of floats.
 
     Args:
       a: float32, float16 or bfloat16 array [..., K] of rank 1 or more.
       b: uint4, int4, uint8 or int8 array [N, K], or the result of `prepare_matrix_multiply_blocks`.
       b_scale: float32 or float16 array [N, blocks]; None for prepared `b`, which has its scales. A block has 16, 32,
-        64, 128 or 256 elements of K, and the last block may have fewer; their number follows from the shapes.
+        64, 128 or 256 elements along K, and the last block may have fewer; the block size follows from the shapes.
       b_zero_point: None, or array of b's type in b_scale's shape. None means 0 for a signed `b`, and the middle of
         its range for an unsigned one (8 or 128).
       bias: None, or float array [N] of a type that `a` may have.
@@ -74,7 +75,7 @@ def matrix_multiply_blocks(
         _check_matrix(b, b_scale, b_zero_point, depth=a.shape[-1])
     columns, depth = b.shape
     if a.shape[-1] != depth:
-        fix = "b is [N, K], the transpose of a right factor; write b.T" if columns == a.shape[-1] else "cut or pad `a`"
+        fix = "b must be [N, K], not [K, N]; write b.T" if columns == a.shape[-1] else "cut or pad `a`"
         text = f"has {a.shape[-1]} elements to a row, but b has shape {list(b.shape)}, and K is {depth}; {fix}"
         raise _error("a", "sizes", text, expected=depth, received=a.shape[-1])
     if bias is not None:
@@ -90,8 +91,8 @@ def prepare_matrix_multiply_blocks(b: Array, b_scale: Scale, b_zero_point: ZeroP
     """Repacks `b`, its scales and zero points once, for all later calls of `matrix_multiply_blocks`.
 
     The results have the same bits as with the arrays. The prepared matrix is a pytree with one leaf and works with jit,
-    vmap and scan; pass it to a jitted function as an argument. It takes as much memory as the arrays, where `b` has 4
-    bits in memory, and 64 columns fill a panel.
+    vmap and scan; pass it to a jitted function as an argument. It takes about as much memory as the arrays, with two
+    weights of 4 bits per byte and N padded to a multiple of 64.
 
     To save the result, save its `array`, `scale` and `zero_point`, and prepare them again after loading; pickle does so
     by itself. To shard the result, shard the arrays first. For `jax.export`, prepare under `use_kernels("xla")`.
@@ -112,7 +113,7 @@ def prepare_matrix_multiply_blocks(b: Array, b_scale: Scale, b_zero_point: ZeroP
     """
     with raising_as(prepare_matrix_multiply_blocks.__name__):
         if isinstance(b, Prepared):
-            text = f"is a {type(b).__name__}, expected an array; it is prepared once"
+            text = f"is a {type(b).__name__}, expected an array; b is already prepared"
             raise _error("b", "array", text, error=ArgumentTypeError, received=type(b).__name__)
         _check_matrix(b, b_scale, b_zero_point)
     given = [x for x in (b, b_scale, b_zero_point) if x is not None]
@@ -145,7 +146,8 @@ def _check_type(name: str, x: Any, types: tuple[str, ...], advice: Any) -> None:
     if x is None:
         raise _error(name, "required", f"is None, but required; give {name}", error=ArgumentTypeError)
     if not isinstance(x, jax.Array) and type(x) is not np.ndarray:
-        text = f"is {described(x)}, expected an array; write jnp.asarray({name}, jnp.{types[0]})"
+        text = f"is {described(x)}, expected an array"
+        text += f" of {listed(types)}" if types == WEIGHTS else f"; write jnp.asarray({name}, jnp.{types[0]})"
         raise _error(name, "array", text, error=ArgumentTypeError, received=described(x))
     if getattr(x.dtype, "name", None) not in types:
         text = f"has type {x.dtype}, expected {listed(types)}; {advice(name, x)}"
@@ -158,7 +160,8 @@ def _float_advice(name: str, x: Any) -> str:
 
 def _weight_advice(name: str, x: Any) -> str:
     if jnp.issubdtype(x.dtype, jnp.floating):
-        return f"quantize it first: {name}, {name}_scale = jaxdml.ptq.quantize_weights({name}, block_size=32)"
+        call = f"{name}, {name}_scale = jaxdml.ptq.quantize_weights({name}, axis=0, block_size=32)"
+        return f"quantize it first: {call}; axis=1 if {name} is [K, N]"
     return f"write {name}.astype(jnp.int8), if int8 holds its values"
 
 
@@ -173,10 +176,10 @@ def _check_matrix(b: Any, scale: Any, zero_point: Any, depth: Any = None) -> Non
         text += f"jax.lax.bitcast_convert_type(b, jnp.uint4).reshape(len(b), -1)[:, :{own}]"
         raise _error("b", "packed", text, received=b.shape)
     if b.ndim != 2 or 0 in b.shape:
-        text = f"has shape {list(b.shape)}, expected [N, K] without zeros; use jax.vmap for a stack of matrices"
+        text = f"has shape {list(b.shape)}, expected [N, K] with N, K > 0; use jax.vmap for a stack of matrices"
         raise _error("b", "sizes", text, received=b.shape)
     if depth is not None and b.shape[1] != depth:
-        return  # which the caller reports with both shapes
+        return  # the caller reports it with both shapes
     _check_type("b_scale", scale, SCALES, _float_advice)
     rows, own_depth = b.shape
     if scale.ndim != 2 or scale.shape[0] != rows or not size_of(own_depth, scale.shape[1]):
@@ -188,24 +191,37 @@ def _check_matrix(b: Any, scale: Any, zero_point: Any, depth: Any = None) -> Non
         text = f"has type uint8 and shape {halves}: two zero points to a byte, as in MatMulNBits; unpack them: "
         text += "jax.lax.bitcast_convert_type(b_zero_point, jnp.uint4).reshape(b_scale.shape[0], -1)"
         raise _error("b_zero_point", "packed", f"{text}[:, :b_scale.shape[1]]", received=zero_point.shape)
-    _check_type("b_zero_point", zero_point, (b.dtype.name,), lambda name, x: f"write {name}.astype(b.dtype)")
+    advice = f"write b_zero_point.astype(b.dtype), if {b.dtype} holds its values"
+    _check_type("b_zero_point", zero_point, (b.dtype.name,), lambda name, x: advice)
     if zero_point.shape != scale.shape:
-        text = f"has shape {list(zero_point.shape)}, expected b_scale's, {list(scale.shape)}; "
-        text += "write jnp.broadcast_to(b_zero_point, b_scale.shape) if that is possible"
+        text = f"has shape {list(zero_point.shape)}, expected b_scale's, {list(scale.shape)}"
+        text += _zero_point_advice(zero_point.shape, scale.shape)
         raise _error("b_zero_point", "sizes", text, expected=scale.shape, received=zero_point.shape)
 
 
+def _zero_point_advice(shape: tuple[int, ...], scale: tuple[int, ...]) -> str:
+    if math.prod(shape) == math.prod(scale):
+        return f"; write b_zero_point.{'T' if shape == scale[::-1] else 'reshape(b_scale.shape)'}"
+    if shape == scale[:1]:
+        return "; write jnp.broadcast_to(b_zero_point[:, None], b_scale.shape)"
+    return "; write jnp.broadcast_to(b_zero_point, b_scale.shape)" if shape in ((), (1,), (scale[0], 1)) else ""
+
+
 def _wrong_blocks(matrix: tuple[int, ...], scale: tuple[int, ...]) -> str:
-    """Why scales do not fit a matrix, and which would."""
+    """Says why scales do not fit a matrix, and which shapes fit."""
     rows, depth = matrix
     counts = {-(-depth // size): size for size in reversed(block_panels.SIZES)}
     fitting = listed(f"[{rows}, {count}] for blocks of {size}" for count, size in counts.items())
     text = f"has shape {list(scale)}, but b has shape {[rows, depth]}: expected {fitting}"
     if len(scale) == 2 and scale[1] == rows and size_of(depth, scale[0]):
         return f"{text}; write b_scale.T"
+    if len(scale) == 1 and scale[0] % rows == 0 and scale[0] != depth and size_of(depth, scale[0] // rows):
+        return f"{text}; write b_scale.reshape(len(b), -1)"
+    if scale in ((rows,), (rows, 1)):  # one for each row, and a row has several blocks
+        return f"{text}; write jnp.broadcast_to(b_scale.reshape(-1, 1), ({rows}, {min(counts)}))"
     if scale and scale[-1] and not depth % scale[-1] and scale[0] == rows:
         return f"{text}; its blocks would have {depth // scale[-1]} elements: quantize with a size that is listed"
-    return f"{text}; the last block may be shorter, and counts"
+    return f"{text}; the last block may be shorter, but needs a scale, too"
 
 
 def _check_prepared(b: Prepared, scale: Any, zero_point: Any) -> None:

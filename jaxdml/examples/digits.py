@@ -125,7 +125,7 @@ def float_activations(parameters: Mapping[str, jax.Array], images: jax.Array) ->
         elif layer.operator == ADD:
             x = x + others[0]
         elif layer.operator == MATRIX_MULTIPLY:
-            x = x.reshape(len(x), -1) @ parameters[f"{layer.name}.b"]
+            x = x.reshape(x.shape[0], -1) @ parameters[f"{layer.name}.b"]
         # QUANTIZE and DEQUANTIZE are the identity in float.
         values[layer.name] = jnp.maximum(x, 0) if layer.relu else x
     return values

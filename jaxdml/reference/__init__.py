@@ -1,9 +1,10 @@
-"""What jaxdml computes, in NumPy and nothing else: the operators here, the rules of floats in `floats`.
+"""What jaxdml computes, in NumPy and nothing else: the operators here, rules of floats in `floats` and `attention`.
 
 Every other implementation must return the same bits. Each function takes the arguments of the operator of the same
 name, as NumPy arrays; zero points and bias may be None.
 """
 
+from jaxdml.reference import attention as attention
 from jaxdml.reference import floats as floats
 from jaxdml.reference.operators import *  # noqa: F403
 from jaxdml.reference.operators import __all__ as __all__

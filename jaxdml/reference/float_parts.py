@@ -1,7 +1,7 @@
-"""What the rules of floats are made of: float32 and float64 of NumPy, and exact remainders.
+"""What the rules of floats use: NumPy's float32 and float64, and exact rounding errors.
 
-`_f` rounds to float32. What is called exact is computed in float64, which holds products of two float32 and, of numbers
-of these sizes, what a float32 sum leaves.
+`_f` rounds to float32. What is called exact is computed in float64, which holds products of two float32 and, for
+numbers of these sizes, the rounding errors of float32 sums.
 """
 
 import functools
@@ -16,7 +16,7 @@ SMALLEST, LARGEST = np.finfo(_f).smallest_normal, np.finfo(_f).max
 
 
 def _rule(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Flushes arguments and result, and lets NumPy be silent."""
+    """Flushes arguments and result, and silences NumPy's warnings."""
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Array:
@@ -41,7 +41,7 @@ def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
 
 
 def _sum(x: Array, y: Array) -> tuple[Array, Array]:
-    """fl(x + y), and what rounding took, exactly."""
+    """fl(x + y), and x + y - fl(x + y), which is exact."""
     x, y = np.broadcast_arrays(np.asarray(x, _f), np.asarray(y, _f))
     big, small = np.where(np.abs(x) >= np.abs(y), x, y), np.where(np.abs(x) >= np.abs(y), y, x)
     total = big + small
@@ -49,7 +49,7 @@ def _sum(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def _product(x: Array, y: Array) -> tuple[Array, Array]:
-    """fl(x * y), and what rounding took, exactly."""
+    """fl(x * y), and x * y - fl(x * y), which is exact."""
     exact = np.asarray(x, np.float64) * np.asarray(y, np.float64)
     return exact.astype(_f), (exact - exact.astype(_f)).astype(_f)
 

@@ -1,4 +1,4 @@
-"""Sums of floats, the larger and the smaller of two, and integers of floats, in NumPy."""
+"""Sums of floats, the larger and the smaller of two, and conversions to integers, in NumPy."""
 
 from typing import Any
 
@@ -61,18 +61,18 @@ def _greater(x: Array, y: Array) -> Array:
 
 @_rule
 def maximum(x: Array, y: Array) -> Array:
-    """The larger one, -0 < +0; NaN if one is NaN."""
+    """The larger of x and y, where -0 < +0; NaN if either is NaN."""
     return np.where(np.isnan(x) | np.isnan(y), np.nan, np.where(_greater(x, y), x, y))
 
 
 @_rule
 def minimum(x: Array, y: Array) -> Array:
-    """The smaller one, -0 < +0; NaN if one is NaN."""
+    """The smaller of x and y, where -0 < +0; NaN if either is NaN."""
     return np.where(np.isnan(x) | np.isnan(y), np.nan, np.where(_greater(x, y), y, x))
 
 
 def to_integers(x: Array, dtype: Any) -> Array:
-    """Towards zero; saturated; 0 for NaN."""
+    """x rounded towards zero, and saturated; NaN becomes 0."""
     limits = np.iinfo(dtype)
     with np.errstate(all="ignore"):
         whole = np.trunc(np.where(np.isnan(x), 0, x).astype(np.float64))

@@ -1,6 +1,6 @@
 """The rules of `jaxdml.exact` in NumPy, from the formulas in docs/exact.md.
 
-Functions take and return float32 arrays. Subnormals are zeros of their sign.
+Functions take and return float32 arrays. Subnormals become zeros of their sign.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ G = (
 ATANH = (0.11709487438201904, 0.1427355855703354, 0.20000076293945312)
 SIN = (2.71831163445313e-06, -0.0001983933470910415, 0.008333329111337662, -0.1666666716337204)
 COS = (2.443845005473122e-05, -0.001388736767694354, 0.04166664555668831)
-TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163AB  # 224 bits behind the point
+TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163AB  # the first 224 bits of the fraction
 
 
 # Arithmetic ----------------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def sub(x: Array, y: Array) -> Array:
 
 @_rule
 def mul(x: Array, y: Array) -> Array:
-    """fl(x * y), subnormal if the product rounded to 24 bits, whatever its exponent, is below 2**-126."""
+    """fl(x * y); a zero if the product, rounded to 24 bits with an unbounded exponent, is below 2**-126."""
     fraction, exponent = np.frexp(x.astype(np.float64) * y)
     rounded = np.ldexp(fraction.astype(_f).astype(np.float64), exponent)
     return np.where(np.abs(rounded) < SMALLEST, np.copysign(0.0, rounded), rounded)
@@ -277,7 +277,7 @@ def erfc(x: Array) -> Array:
 
 
 def _quadrants(size: Array) -> tuple[Array, Array, Array, Array]:
-    """q modulo 4, t's sign, and r as a pair, of |x| = (q + t) * pi / 2."""
+    """q modulo 4, whether t is negative, and |t| * pi / 2 as a pair, where |x| = (q + t) * pi / 2."""
     place = np.clip((size.view(np.int32) >> 23) - 120, 0, 134)
     bits = [((TWO_OVER_PI << 224) >> (2 * 224 + 32 - 96 - i)) % 2**96 for i in range(135)]  # 32 zeros come first
     high, middle, low = (np.array([(b >> s) % 2**32 for b in bits], np.uint64)[place] for s in (64, 32, 0))

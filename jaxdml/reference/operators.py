@@ -291,14 +291,14 @@ def matrix_multiply_blocks(
     scales, zero_points = _float32(b_scale), _with_middle(b_zero_point, b.dtype)
     zero_points = np.broadcast_to(_minus(np.asarray(0 if zero_points is None else zero_points), None), scales.shape)
     x = _float32(a).reshape(-1, depth)
-    total: Any = np.float32(-0.0)  # which added to any number is that number
+    total: Any = np.float32(-0.0)  # -0 + x is x, also for zeros
     with np.errstate(all="ignore"):
         for block in range(blocks):
             inside = slice(block * size, (block + 1) * size)
             a_scale, planes = _in_planes(x[:, inside], PLANES[precision])
             weights = b[:, inside].astype(np.int64) - zero_points[:, block, None]
             product: Any = np.float32(0)
-            for plane in planes:  # a plane's sum is below 2**23, and exact
+            for plane in planes:  # a plane's sum is below 2**23, so it is exact
                 product = product * np.float32(128) + (plane @ weights.T.astype(np.float64)).astype(np.float32)
             scale = _product(a_scale[:, None], scales[None, :, block])
             total = _flushed(total + _flushed(scale * product))
@@ -307,7 +307,7 @@ def matrix_multiply_blocks(
 
 
 def _in_planes(x: Array, count: int) -> tuple[Array, list[Array]]:
-    """The scale of each row of x, and its integers as planes of base 128, in float64, the highest first."""
+    """The scale of each row of x, and the row's integers as planes of base 128, in float64, the highest first."""
     most = np.float32(127 * 128 ** (count - 1) + sum(63 * 128**place for place in range(count - 1)))
     high = np.abs(x).max(-1)
     is_finite, is_live = np.isfinite(high), np.isfinite(high) & (high >= most * np.finfo(np.float32).smallest_normal)

@@ -6,7 +6,7 @@ This package is optional. Only jaxdml imports it.
 import ctypes
 from importlib import resources
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 HANDLERS = (
     "matmul",
@@ -25,6 +25,8 @@ HANDLERS = (
     "dequantize_blocks",
     "pack_blocks",
     "matmul_blocks",
+    "rows",
+    "attention",
 )
 
 

@@ -105,7 +105,7 @@ ffi::Error multiply_blocks(const Kernels& kernels, ffi::ThreadPool threads, Buff
       leads(a, y, leading, leading + 2) && leads(b, y, leading, leading + 1) && leads(bias, y, leading, leading + 1),
       "an operand's leading dimensions differ from the product's");
   JAXDML_EXPECT((bits == 4 || bits == 8) && (scale_bytes == 2 || scale_bytes == 4) && planes >= 1 && planes <= 3,
-                "there are no such weights, scales or planes");
+                "bits is not 4 or 8, scale_bytes is not 2 or 4, or planes is not 1, 2 or 3");
   const BlockShape shape = {columns, depth, block_size, int(bits), int(scale_bytes), has_zero_points};
   JAXDML_RETURN_IF_WRONG(check_shape(shape));
   const int64_t rows = of_y[leading], bytes = packed_bytes(shape);

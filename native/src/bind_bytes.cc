@@ -1,4 +1,4 @@
-// The handlers of pooling, of look-ups in tables, and of products of onnxruntime.
+// The handlers of pooling, table look-ups, and elementwise products by onnxruntime's formula.
 #include <algorithm>
 #include <vector>
 
@@ -19,7 +19,7 @@ ffi::Error max_pool(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, f
   JAXDML_EXPECT(of_x.size() >= 2 && of_y.size() == of_x.size(), "x or the output is not a batch of images");
   const size_t outer = of_x.size() - 2;
   for (size_t i = 0; i < outer; i++)
-    JAXDML_EXPECT(of_x[i] == of_y[i], "x and the output have other numbers of images");
+    JAXDML_EXPECT(of_x[i] == of_y[i], "x and the output have different numbers of images");
   for (const Numbers& numbers : {window, strides, dilations, start_padding, end_padding})
     JAXDML_EXPECT(numbers.size() == 2, "an option needs two numbers");
   MaxPool one = {};
@@ -93,7 +93,7 @@ ffi::Error looked_up(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, 
   for (size_t i = leading; i < rank; i++)
     JAXDML_EXPECT(x.dimensions()[i] == of_y[i], "the shape of x differs from the output's");
   JAXDML_EXPECT(leads(table, y, leading, leading + 1) && table.dimensions()[leading] == 256,
-                "a table has not 256 entries");
+                "a table does not have 256 entries");
   JAXDML_EXPECT(is_byte(x) && is_byte(table) && y.element_type() == table.element_type(),
                 "x or the table is not int8 or uint8, or the output has another type than the table");
   const int64_t count = product(of_y, 0, leading), size = product(of_y, leading, rank);
@@ -107,12 +107,14 @@ ffi::Error looked_up(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, 
   return ffi::Error::Success();
 }
 
-// Reads how many elements of a each element of b multiplies: b has the output's extents up to a dimension, then 1.
+// Reads the run: the number of elements of `a` for each element of `b`. The extents of `b` are those of the output up
+// to a dimension, then 1.
 ffi::Error read_run(Numbers of_b, Numbers of_y, size_t leading, int64_t& run) {
   size_t i = leading;
   while (i < of_y.size() && of_b[i] == of_y[i]) i++;
   run = product(of_y, i, of_y.size());
-  for (; i < of_y.size(); i++) JAXDML_EXPECT(of_b[i] == 1, "the shape of b is neither the output's nor its beginning");
+  for (; i < of_y.size(); i++)
+    JAXDML_EXPECT(of_b[i] == 1, "the shape of b is neither the output's, nor its first extents followed by ones");
   return ffi::Error::Success();
 }
 

@@ -58,8 +58,8 @@ ffi::Error read_windows(Numbers of_x, Numbers of_y, const Options& options, Conv
                   "the output's size does not follow from x, filter and options");
     one.start[i] = options.start_padding[i];
     one.end[i] = options.end_padding[i];
-    // Dilation has no effect on one kernel element, nor has a stride above 1 on one output. The smallest value takes
-    // the least memory, and its product with an extent cannot overflow.
+    // With one kernel element, dilation has no effect; with one output, all strides above 1 have the same effect. The
+    // smallest value takes the least memory, and its product with an extent cannot overflow.
     one.dilation[i] = elements == 1 ? 1 : dilation;
     one.stride[i] = outputs == 1 ? std::min<int64_t>(stride, 2) : stride;
   }

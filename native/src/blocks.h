@@ -1,8 +1,8 @@
 // The product of floats by a matrix that is quantized by blocks. docs/numerics.md has the rule, block_shape.h the
 // layout.
 //
-// A pass rounds rows of a to planes of int8, and multiplies tiles of rows by panels. Sums of products begin with what
-// zero points add to them: -zero_point times the sum of the row's integers, which int16 holds.
+// A pass rounds rows of `a` to int8 planes, and multiplies tiles of rows by panels. A sum of products starts at the
+// zero point's term: -zero_point times the sum of a plane's integers in the block. int16 holds the latter sum.
 #pragma once
 
 #include "block_shape.h"
@@ -10,11 +10,12 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-constexpr int64_t kRowsOfPass = 512;  // whose rounded form is scratch memory
-// What a panel's first tile of rows reads ahead: from memory, the processor's own prefetching is late.
+constexpr int64_t kRowsOfPass = 512;  // rows that a pass rounds into scratch memory
+// How many bytes ahead a panel's first tile of rows prefetches: the processor itself prefetches from memory too late.
 constexpr int64_t kBytesAhead = 16384;
-// A tile of rows keeps its sums of integers in registers, on AVX512 also the sums of floats: 24 vectors, of two or four
-// columns. AVX2 has 8 vectors of sums of 16 bits, twice as many for bytes, whose nibbles are multiplied one by one.
+// A tile of rows keeps sums in registers. With AVX512 these are int32 and float sums, at most 24 vectors; tiles are two
+// or four vectors wide. With AVX2 they are int16 sums, at most 8 vectors, or 12 for bytes and three planes: bytes need
+// two vectors per sum, because their nibbles are multiplied separately.
 template <int kPlanes, int kBits>
 constexpr int kMostTileRows = kBytes == 64   ? 12 / (kPlanes + 1)
                               : kBits == 4   ? 4 / kPlanes
@@ -22,11 +23,11 @@ constexpr int kMostTileRows = kBytes == 64   ? 12 / (kPlanes + 1)
                                              : 1;
 constexpr int vectors_of(int rows, int planes) { return kBytes == 64 && rows * (planes + 1) <= 6 ? 4 : 2; }
 
-// Rows of a, rounded. A row has its planes one after the other, each with zeros behind the depth.
+// Rounded rows of `a`. The planes of a row follow each other, each padded with zeros behind the depth.
 struct RoundedRows {
   int8_t* planes;   // [rows][planes][stride]
   float* scales;    // [rows][blocks]
-  int32_t* starts;  // [rows][planes][blocks]: the sums of a plane, times -1 or the negative middle of the weights
+  int32_t* starts;  // [rows][planes][blocks]: a plane's sums, times -1 with zero points, else times -8 or -128
   int64_t stride, blocks;
 };
 
@@ -59,7 +60,7 @@ JAXDML_INLINE void round_block(const float* x, int64_t count, int64_t size, int3
     memcpy(copy, x, size_t(count) * sizeof(float));
     x = copy;
   }
-  // Integers, because a maximum of floats loses NaN.
+  // The maximum of the bits as integers, because a maximum of floats loses NaN.
   I32 most = {};
   for (int64_t k = 0; k < size; k += kLanes) {
     const I32 bits = load(x + k) & splat(0x7fffffff);
@@ -116,14 +117,14 @@ static void round_rows(const BlockProduct& one, int64_t first, int64_t row, cons
 JAXDML_INLINE I32 low_nibbles(I32 x) { return x & splat(0x0f0f0f0f); }
 JAXDML_INLINE I32 high_nibbles(I32 x) { return (I32)((U32)x >> 4) & splat(0x0f0f0f0f); }
 JAXDML_INLINE I32 four_of(const int8_t* at) { return splat(*reinterpret_cast<const Dword*>(at)); }
-// In each lane, the product of the low 16 bits, where the high 16 bits of x are 0.
+// In each lane, the product of the low 16 bits of x and y; the high 16 bits of x must be 0.
 JAXDML_INLINE I32 multiply_words(I32 x, I32 y) { return dot_words(I32{}, x, y); }
 
 #ifdef __AVX512VNNI__
 JAXDML_INLINE F32 load_halves(const uint8_t* from) {
   return (F32)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
 }
-// Adds the products of a block of weights, from `w` on, with kCount planes of rows, `stride` apart.
+// Adds the products of a block of weights, which starts at `w`, and kCount planes of rows, which are `stride` apart.
 template <int kCount, int kVectors, int kBits>
 JAXDML_INLINE void add_products(const uint8_t* w, int64_t unit, const int8_t* q, int64_t stride, int64_t size,
                                 I32 (&sums)[kCount][kVectors]) {
@@ -157,7 +158,8 @@ JAXDML_INLINE void add_products(const uint8_t* w, int64_t unit, const int8_t* q,
 JAXDML_INLINE F32 load_halves(const uint8_t* from) {
   return (F32)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
 }
-// sum + two products of an unsigned byte of at most 15 and a signed one in each 16 bits, which hold eight such pairs.
+// Adds two products of an unsigned byte (at most 15) and a signed byte to each int16 of `sum`, which holds eight such
+// pairs without overflow.
 JAXDML_INLINE I32 add_pairs(I32 sum, I32 of_unsigned, I32 of_signed) {
   return (I32)_mm256_add_epi16((__m256i)sum, _mm256_maddubs_epi16((__m256i)of_unsigned, (__m256i)of_signed));
 }
@@ -166,7 +168,7 @@ template <int kCount, int kVectors, int kBits>
 JAXDML_INLINE void add_products(const uint8_t* w, int64_t unit, const int8_t* q, int64_t stride, int64_t size,
                                 I32 (&sums)[kCount][kVectors]) {
   constexpr int kStep = 32 / kBits, kSums = kBits == 4 ? 1 : 2;
-  constexpr int64_t kPart = 32;  // steps of the depth whose pairs fit 16 bits
+  constexpr int64_t kPart = 32;  // elements along the depth whose pairs of products fit 16 bits
   static_assert(kVectors * kLanes == kUnitColumns);
   (void)unit;
   for (int64_t begin = 0; begin < size; begin += kPart) {
@@ -203,7 +205,7 @@ JAXDML_INLINE void add_products(const uint8_t* w, int64_t unit, const int8_t* q,
 }
 #endif
 
-// Adds a block's products to the float sums of kRows rows and kVectors of columns.
+// Adds a block's products to the float sums of kRows rows and kVectors vectors of columns.
 template <int kRows, int kVectors, int kPlanes, int kBits>
 JAXDML_INLINE void multiply_block(const BlockShape& shape, const RoundedRows& rows, int64_t block,
                                   const uint8_t* record, int64_t column, F32 (&totals)[kRows][kVectors]) {
@@ -241,7 +243,7 @@ JAXDML_INLINE void multiply_block(const BlockShape& shape, const RoundedRows& ro
   }
 }
 
-// Multiplies kRows rows by a panel of columns, AVX512 tile by tile, AVX2 record by record.
+// Multiplies kRows rows by a panel of columns: with AVX512 tile by tile, with AVX2 record by record.
 template <int kRows, int kPlanes, int kBits>
 static void multiply_tile(const BlockProduct& one, const RoundedRows& rows, const uint8_t* panel, bool is_first,
                           int64_t column, float* y) {
@@ -253,7 +255,7 @@ static void multiply_tile(const BlockProduct& one, const RoundedRows& rows, cons
     F32 totals[kTogether][kRows][kVectors];
     for (auto& each : totals)
       for (auto& row : each)
-        for (F32& total : row) total = splat(-0.0f);  // which added to any number is that number
+        for (F32& total : row) total = splat(-0.0f);  // -0 + x is x, also for zeros
     const uint8_t* record = panel;
     for (int64_t block = 0; block < rows.blocks; block++, record += bytes) {
       if (is_first && !first)
@@ -294,7 +296,7 @@ static void multiply_pass(const Pool& pool, const BlockProduct& one, int64_t fir
     const int64_t last = at_most(count, (item + 1) * together);
     for (int64_t row = item * together; row < last; row++) round_rows<kPlanes>(one, first, row, rows);
   });
-  // Where there are few panels, threads share them by rows.
+  // If there are few panels, the rows of `a` are split among threads, too.
   const int64_t parts =
       panels >= 4 * pool.threads ? 1 : at_most(ceil_div(4 * pool.threads, panels), ceil_div(count, 16));
   const int64_t rows_of_part = round_up(ceil_div(count, parts), kRows);

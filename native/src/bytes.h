@@ -10,12 +10,12 @@ JAXDML_INLINE I32 splat_byte(uint8_t x) { return splat(int32_t(x * 0x01010101u))
 #ifdef __AVX512VNNI__
 JAXDML_INLINE I32 greater_bytes(I32 x, I32 y) { return (I32)_mm512_max_epu8((__m512i)x, (__m512i)y); }
 JAXDML_INLINE I32 subtract_bytes(I32 x, I32 y) { return (I32)_mm512_subs_epi8((__m512i)x, (__m512i)y); }
-// The bytes of `table`, 16 that repeat, at the low four bits of x; 0 where x is negative.
+// For each byte of x, the byte of `table` (16 bytes, repeated) at index x & 15; 0 where x is negative.
 JAXDML_INLINE I32 shuffle_bytes(I32 table, I32 x) { return (I32)_mm512_shuffle_epi8((__m512i)table, (__m512i)x); }
 JAXDML_INLINE I32 repeat_sixteen(const uint8_t* from) {
   return (I32)_mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128((const __m128i*)from));
 }
-// Every other byte of x and then of y, from the first.
+// The bytes of x with even indices, then those of y.
 JAXDML_INLINE I32 every_other(I32 x, I32 y) {
   const __m512i even = _mm512_set1_epi16(0xff), order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
   return (I32)_mm512_permutexvar_epi64(

@@ -10,15 +10,15 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// The rows (i = 0) or columns (i = 1) of the padded input that count: those of the image, and of the padding at most
-// twice as many as all windows together have.
+// The number of rows (i = 0) or columns (i = 1) of the padded input that count for the scratch bound: all of the
+// image's, plus the padding's up to twice the number in all windows together.
 JAXDML_INLINE int64_t counted(const Convolution& one, int i) {
   const int64_t size = i ? one.width : one.height, kernel = i ? one.filter.columns : one.filter.rows;
   return size + at_most(one.start[i] + one.end[i], 2 * (i ? one.y_width : one.y_height) * kernel);
 }
 
-// The documented bound of scratch memory: four times the size of inputs, with the padding that counts, and outputs,
-// plus small terms for output channels, problems and depthwise kernel elements, and 64 KiB.
+// The documented bound of scratch memory: four times the size of outputs and of inputs with the counted padding, plus
+// 64 KiB, plus small terms for output channels, problems and depthwise kernel elements.
 JAXDML_INLINE int64_t most_scratch(const Convolution& one, int64_t count) {
   const int64_t input = one.filter.groups * one.filter.channels * counted(one, 0) * counted(one, 1);
   const int64_t output = one.filter.outputs * one.y_height * one.y_width * size_of(one.type);

@@ -27,7 +27,7 @@ JAXDML_INLINE void copy_elements(const Elements& of, int64_t first, int64_t coun
   if (count % 2) to[count - 1] = uint8_t((at[count / 2] & 15) ^ flip);
 }
 
-// Bytes of two nibbles each, as lanes.
+// Nibbles, each in a lane; a byte holds two.
 JAXDML_INLINE I32 lanes_of_nibbles(const uint8_t* from) {
 #ifdef __AVX512VNNI__
   const __m512i pairs = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i*)from));

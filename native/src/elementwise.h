@@ -61,8 +61,8 @@ JAXDML_INLINE const T* whole(const T* from, int64_t count, T (&copy)[kCount]) {
   return copy;
 }
 
-// An element minus its zero point, as floats. The exponent of 2**23 in front of an unsigned element n is the float
-// 2**23 + n, so that one exact subtraction converts n and subtracts the zero point.
+// An element minus its zero point, as floats. The bits of the float 2**23, XOR an unsigned element n, are the float
+// 2**23 + n. One exact subtraction then converts n and subtracts the zero point.
 struct Centering {
   I32 exponent;  // and a flip of the element's top bit, which makes a signed element unsigned
   F32 zero_point;

@@ -1,8 +1,8 @@
 // Products of few rows and a raw matrix, which is read once and never packed.
 //
-// Packing writes every weight and reads it again, which few rows do not pay for. Here kDepth rows of B are interleaved
-// in registers and multiplied at once, kBytes columns at a time. The columns' sums, which zero points of A need, are a
-// product with a row of ones. Sums are exact modulo 2**32.
+// Packing writes every weight and reads it again, which takes longer than it saves for few rows. Here kDepth rows of B
+// are interleaved in registers and multiplied at once, kBytes columns at a time. The column sums, which zero points of
+// A need, are a product with a row of ones. Sums are exact modulo 2**32.
 #pragma once
 
 #include "positions.h"
@@ -27,10 +27,10 @@ JAXDML_INLINE void interleave_weights(const I32 (&x)[kDepth], I32 (&to)[4]) {
 
 constexpr int64_t kStrip = 4 * kLanes;  // columns whose sums are in registers
 
-constexpr int64_t kAtOnce = 64;  // rows of B that are read before the next strip is
+constexpr int64_t kAtOnce = 64;  // rows of B that are read in one strip before the next strip
 
-// Adds the products of R rows of cells and the first kAtOnce of `depth` rows of B, at up to kStrip columns, to sums
-// [R + 1][kStrip]; the last row of sums has those of the columns. Rows of cells are `stride` cells apart, rows of B
+// Multiplies R rows of cells by the first kAtOnce of `depth` rows of B, at up to kStrip columns, and adds the products
+// to sums [R + 1][kStrip]; the last row has the column sums of B. Rows of cells are `stride` cells apart, and rows of B
 // `columns` bytes. The same columns of the next kAtOnce rows are prefetched, because hardware does not do that.
 template <int R>
 static void add_strip(const Cell* cells, int64_t stride, const uint8_t* b, int64_t columns, int64_t depth,
@@ -64,7 +64,7 @@ static void add_strip(const Cell* cells, int64_t stride, const uint8_t* b, int64
     for (int v = 0; v < 4; v++) store(to + (r * 4 + v) * kBytes, sums[r][v]);
 }
 
-// The bytes of the sums of so many rows and columns, and of the columns' sums.
+// The bytes of the sums of `rows` rows and `columns` columns, and of the column sums.
 JAXDML_INLINE int64_t unpacked_bytes(int64_t rows, int64_t columns) {
   return (rows + 1) * round_up(columns, kStrip) * 4;
 }

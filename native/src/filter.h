@@ -34,7 +34,7 @@ JAXDML_INLINE int64_t winograd_form(const Filter& filter) {
   return winograd_bytes(filter, m) <= kMostWinogradBytes ? m : 0;
 }
 
-// One channel in one group is no depthwise filter: its output channels, which all read that channel, fill the lanes.
+// A filter of one group is not depthwise even if it has one input channel: the output channels fill the lanes.
 JAXDML_INLINE bool is_depthwise(const Filter& filter) { return filter.channels == 1 && filter.groups > 1; }
 
 // Merges groups with few output channels into one group, with zero weights between the groups. The extra products fill

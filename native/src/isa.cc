@@ -2,6 +2,7 @@
 //
 // The tables are constant-initialized. A dynamic initializer would be compiled for the instruction set, and would run
 // when the library is loaded, even on processors that lack the instructions.
+#include "attention.h"
 #include "blocks.h"
 #include "convolve.h"
 #include "dequantize_blocks.h"
@@ -12,6 +13,7 @@
 #include "means.h"
 #include "pack_blocks.h"
 #include "products.h"
+#include "row_programs.h"
 
 namespace jaxdml {
 
@@ -44,6 +46,10 @@ constexpr Kernels kernels(const char* name) {
   table.max_pool = JAXDML_ISA::max_pool;
   table.look_up = JAXDML_ISA::look_up;
   table.products = JAXDML_ISA::products;
+  table.row_program_scratch = JAXDML_ISA::row_program_scratch;
+  table.run_rows = JAXDML_ISA::run_rows;
+  table.attention_scratch = JAXDML_ISA::attention_scratch;
+  table.attention = JAXDML_ISA::attention;
   table.dequantize_blocks = JAXDML_ISA::dequantize_blocks;
   table.pack_blocks = JAXDML_ISA::pack_blocks;
   table.multiply_blocks_scratch = JAXDML_ISA::multiply_blocks_scratch;

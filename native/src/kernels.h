@@ -137,8 +137,8 @@ struct LookUp {
   uint8_t* y;
 };
 
-// y = saturate(round((a - a_zero_point) * (b - b_zero_point) * multiplier + y_zero_point)). Each element of b multiplies
-// `run` consecutive elements of a.
+// y = saturate(round((a - a_zero_point) * (b - b_zero_point) * multiplier + y_zero_point)). Each element of `b`
+// multiplies `run` consecutive elements of `a`.
 struct Product {
   int64_t size, run;
   const uint8_t* a;
@@ -155,14 +155,14 @@ struct BlockShape {
   int bits, scale_bytes;
   bool has_zero_points;
 };
-// Integers of 4 or 8 bits in memory, two of 4 bits to a byte; element `first` is the first one.
+// Integers of 4 or 8 bits in memory, from index `first` on; a byte holds two integers of 4 bits.
 struct Elements {
   const uint8_t* at;
   int64_t first;
   int bits;
   bool is_signed;
 };
-// y = (x - zero_points) * scales. Without zero points (null), each is 0, or the middle of unsigned integers.
+// y = (x - zero_points) * scales. If zero_points is null, they are 0 for signed x, and 8 or 128 for unsigned x.
 struct BlockDequantization {
   int64_t blocks, size;
   Elements x, zero_points;
@@ -175,13 +175,69 @@ struct BlockMatrix {
   const uint8_t* scales;          // [columns, blocks]
 };
 
-// y = a times a packed matrix, plus bias, which may be null. Each integer of a has `planes` planes of int8.
+// y = a times a packed matrix, plus bias, which may be null. Elements of `a` are rounded to integers, which are split
+// into `planes` int8 planes.
 struct BlockProduct {
   BlockShape shape;
   int64_t rows, planes;
   const float* a;
   const uint8_t* packed;
   const float* bias;
+  float* y;
+};
+
+// An instruction of a program that runs on rows: elementwise functions of one, two and three values, and reductions.
+enum class RowCode : int32_t {
+  kAbs, kNeg, kSign, kFloor, kCeil, kRound, kSqrt, kRsqrt, kExp, kExp2, kExpm1, kLogistic, kTanh, kLog, kLog1p,
+  kErf, kErfc, kSquare, kIsFinite, kNot, kToFloat,
+  kAdd, kSub, kMul, kDiv, kMax, kMin, kEqual, kNotEqual, kLess, kLessOrEqual, kGreater, kGreaterOrEqual, kAnd, kOr,
+  kSelect, kClamp,
+  kSum, kLargest, kSmallest, kCount
+};
+struct RowInstruction {
+  RowCode code;
+  int32_t to, from[3];  // slots
+};
+constexpr int32_t kMostSlots = 64;
+
+// A tensor that a program reads. Each extent is 1, or that of the problem. Truth values are bytes of 0 and 1.
+struct RowOperand {
+  const uint8_t* at;
+  const int64_t* extents;  // of all dimensions but the last
+  int64_t width;           // bytes of an element: 1 for truth values, or 4
+  bool is_wide, has_rows;  // whether it has all columns, more than one row
+  bool is_whole;           // whether it has all rows
+  bool is_kept;            // whether its slot has the same values in each block of rows
+};
+
+// y = what the program leaves in the slot `result`. Operand i is in slot i at first.
+struct RowProgram {
+  int64_t rows, columns, rank;  // the rank counts the dimensions of which the rows are made
+  const int64_t* extents;
+  int64_t operand_count, instruction_count, slots;
+  const RowOperand* operands;
+  const RowInstruction* instructions;
+  int32_t result;
+  bool has_reductions, is_wide;  // is_wide: y has all columns, not one
+  float* y;
+};
+
+constexpr int64_t kMostAttentionDepth = 1 << 12;  // of keys whose products have one exact sum
+
+// Which of attention's results y is: the sums of values, or scores of one of four stages.
+enum class AttentionResult : int32_t { kOutput, kScores, kCapped, kMasked, kWeights, kCount };
+
+// y[batch, heads, rows, width or keys] = attention of queries [batch, heads, rows, depth] to keys [batch, groups, keys,
+// depth] and values [batch, groups, keys, width]. The steps of `seen` and `bias` are those of batch, head and row.
+struct Attention {
+  int64_t batch, heads, groups, rows, keys, depth, width;
+  const float *query, *key, *value;
+  const uint8_t* seen;  // of each key: 0 or 1; null if each query sees all keys
+  const float* bias;    // of each key; null if there is none
+  int64_t seen_steps[3], bias_steps[3];
+  const float* sink;  // of each head; null if there is none
+  float scale, softcap;
+  AttentionResult result;
   float* y;
 };
 
@@ -194,7 +250,7 @@ struct Kernels {
   void (*pack_matrix)(const Pool&, const uint8_t* b, bool is_signed, int64_t depth, int64_t columns, uint8_t* packed);
   int64_t (*filter_bytes)(const Filter&);
   void (*pack_filter)(const Pool&, const uint8_t* filter, bool is_signed, const Filter&, uint8_t* packed);
-  int64_t pace;           // multiplications of a product in the time of one that pool_of counts
+  int64_t pace;           // multiplications by these kernels that count as one in pool_of
   int64_t most_raw_rows;  // the most rows of a product with raw weights
   int64_t (*matmul_scratch)(const Matmul*, int64_t count, int64_t threads);
   void (*matmul)(const Pool&, const Matmul*, int64_t count, uint8_t* scratch);
@@ -210,6 +266,10 @@ struct Kernels {
   void (*max_pool)(const Pool&, const MaxPool&, uint8_t* scratch);
   void (*look_up)(const Pool&, const LookUp*, int64_t count);
   void (*products)(const Pool&, const Product*, int64_t count);
+  int64_t (*row_program_scratch)(const RowProgram&, int64_t threads);
+  void (*run_rows)(const Pool&, const RowProgram&, uint8_t* scratch);
+  int64_t (*attention_scratch)(const Attention&, int64_t threads);
+  void (*attention)(const Pool&, const Attention*, int64_t count, uint8_t* scratch);
   void (*dequantize_blocks)(const Pool&, const BlockDequantization&);
   void (*pack_blocks)(const Pool&, const BlockMatrix&, uint8_t* packed);
   int64_t (*multiply_blocks_scratch)(const BlockProduct&);

@@ -1,8 +1,9 @@
 // Tables of 256 bytes.
 //
-// A byte shuffle looks up 16 entries. The entries are split into 16 such tables, and each table but the first of eight
-// holds its difference, by exclusive or, from the one before. From x, 16 is subtracted before each table, and a shuffle
-// gives 0 where the rest is negative: the differences up to the table that has x's entry add up to that entry.
+// A byte shuffle looks up 16 entries, so the entries are split into 16 tables. Tables 0 and 8 hold entries; each other
+// table holds the exclusive or of its entries and those of the table before. The index is x in table 0, x ^ 0x80 in
+// table 8, and 16 less in each table after these. A shuffle gives 0 for a negative index, so the exclusive or of all
+// shuffles is x's entry.
 #pragma once
 
 #include "bytes.h"

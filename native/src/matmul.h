@@ -7,7 +7,7 @@
 // In a large product of 16-bit words, Strassen's method multiplies two full row tiles by two panels at a time.
 //
 // If B is raw (not packed), each item packs its panels of B into the worker's scratch. The item multiplies the panels
-// while they are in the cache. For very few rows of A, the item multiplies B as it lies; see few_rows.h.
+// while they are in the cache. For very few rows of A, the item does not pack B; see few_rows.h.
 #pragma once
 
 #include "amx.h"

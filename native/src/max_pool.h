@@ -1,9 +1,9 @@
-// Max pooling. The rows of a window are reduced to one row, and the columns of its windows to one output row.
+// Max pooling. The rows of an output row's windows are reduced to one row, then each window's columns to one output.
 //
-// int8 is flipped to uint8, so that padding is 0, the least value. The row has padding columns, and every window maximum
-// is computed, whatever the stride; of these, every stride-th is stored. Where strides or padding reach so far that
-// most of such a row would not be seen, each output is computed by itself: the cost follows from the image and the
-// output, however large padding, strides and dilations are.
+// int8 is flipped to uint8, so that padding is 0, the least value. The row has padding columns. Window maxima at every
+// column are computed, whatever the stride, and every stride-th is stored. Where strides or padding are so large that
+// most of such a row lies outside all windows, each output is computed by itself: the cost follows from the image and
+// the output, however large padding, strides and dilations are.
 #pragma once
 
 #include "bytes.h"
@@ -47,7 +47,7 @@ static int64_t max_pool_scratch(const MaxPool& one, int64_t threads) {
   return arena.used;
 }
 
-// Reduces the rows that output row i sees to one. Vectors also read what lies behind an image's row.
+// Reduces the rows that output row i sees to one. Vectors also read bytes behind the end of an image's row.
 JAXDML_INLINE void reduce_rows(const MaxPool& one, const MaxPoolPlan& plan, const uint8_t* x, int64_t i,
                                const uint8_t* end, I32 flip, uint8_t* row) {
   const Seen seen = seen_of(one, 0, i);

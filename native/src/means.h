@@ -8,7 +8,7 @@ namespace jaxdml::JAXDML_ISA {
 
 static void means(const Pool& pool, const Means* problems, int64_t count) {
   const int64_t rows = problems[0].rows, depth = problems[0].depth;
-  // Whole vectors of outputs, and enough elements that an item is worth a thread's turn.
+  // A block has whole vectors of outputs, and enough elements to be worth an item.
   const int64_t block = round_up(at_least(1, at_most(rows, (1 << 15) / (depth + 1))), kBytes);
   const int64_t blocks = ceil_div(rows, block);
   parallel(pool, count * blocks, [&](int64_t item, int64_t) {

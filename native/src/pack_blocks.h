@@ -17,7 +17,7 @@ JAXDML_INLINE void put_column(const uint8_t* weights, int64_t size, int bits, ui
   }
 }
 
-// Writes all of the packed matrix behind its seal, and the mark.
+// Writes the mark into the seal, and the packed matrix after the seal.
 static void pack_blocks(const Pool& pool, const BlockMatrix& of, uint8_t* packed) {
   const BlockShape& shape = of.shape;
   const int64_t blocks = blocks_of(shape), record = record_bytes(shape);

@@ -8,9 +8,9 @@
 // mask replaces them with padding. A mask takes as much memory as a row. If the kernel has more columns than the output
 // has rows, masks would take more memory than padding columns, so planes have padding columns instead.
 //
-// A plane has only padding that matters: a kernel element so far out that it reads only padding is moved to where the
-// image just ends. The size of planes therefore follows from the image and the output, however
-// large padding and dilations are.
+// A plane has only the padding that it needs: the shift of a kernel element that reads only padding is clamped to just
+// outside of the image. The size of planes therefore follows from the image and the output, however large padding and
+// dilations are.
 #pragma once
 
 #include <numeric>

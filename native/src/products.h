@@ -29,7 +29,7 @@ JAXDML_INLINE F32 steps_at(const uint8_t* from, uint8_t flip, I32 zero_point) {
   return floats((from_unsigned_bytes(from) ^ splat(flip)) - zero_point);
 }
 
-// kBytes products. Products of steps are exact.
+// kBytes products. Products of integers minus zero points are exact.
 template <class B>
 JAXDML_INLINE I32 products_at(const uint8_t* a, const ProductNumbers& of, B&& b) {
   I32 rounds[4];
@@ -43,7 +43,7 @@ JAXDML_INLINE I32 products_at(const uint8_t* a, const ProductNumbers& of, B&& b)
   return gather_firsts(to_bytes(low, high) ^ of.output.flip);
 }
 
-// `count` products, at most kBytes; b(v) gives the v-th vector of b's steps.
+// `count` products, at most kBytes; b(v) is the v-th vector of `b` minus its zero point.
 template <class B>
 JAXDML_INLINE void put_products(const uint8_t* a, const ProductNumbers& of, int64_t count, uint8_t* y, B&& b) {
   alignas(64) uint8_t copy[kBytes];

@@ -4,8 +4,8 @@
 // mask, a cast. The result is no packed form of anything. A seal has
 //   - the mark of the kernels' layout,
 //   - every value of a byte, so that any bytewise function other than the identity changes the seal,
-//   - a fingerprint of the weights, which is wrong after a mask or a function of several models' bytes. The fingerprint
-//     samples 2 KiB of large weights, so that a check is cheap.
+//   - a fingerprint of the weights, which detects masks and functions of several models' bytes. The fingerprint samples
+//     2 KiB of large weights, so that a check is cheap.
 #pragma once
 
 #include <cstdint>

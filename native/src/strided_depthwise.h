@@ -1,9 +1,9 @@
 // Depthwise convolutions with strides: lanes are channels.
 //
-// Strides leave planes.h short rows, which it splits one by one. Here a worker copies kChannels input channels, padded
-// and in NHWC order, and computes one output pixel of all of them at a time. In that copy the elements of a row of the
-// kernel are adjacent, kChannels cells each; kDepth of them are interleaved into the lanes of a dot product. Sums are
-// exact modulo 2**32.
+// With strides, the planes of planes.h have short rows, and rows are split one by one. Here a worker copies kChannels
+// input channels, padded and in NHWC order, and computes one output pixel of all of them at a time. In that copy the
+// elements of a row of the kernel are adjacent, kChannels cells each; kDepth of them are interleaved into the lanes of
+// a dot product. Sums are exact modulo 2**32.
 #pragma once
 
 #include "block_copy.h"
@@ -24,12 +24,12 @@ struct StridedDepthwisePlan {
   int64_t cell_count, weight_count;
 };
 
-// The copied channels as a filter, for which copies are laid out.
+// The copied channels as a filter of one group, for `copy_for` and `copy_block`.
 JAXDML_INLINE Filter filter_of_channels(const Filter& filter, int64_t channels) {
   return {channels, channels, filter.rows, filter.columns, 1, false};
 }
 
-// Whether the copy for so many output rows stays in the first-level cache.
+// Whether the copy for `rows` output rows stays in the first-level cache.
 JAXDML_INLINE bool fits_copy(const Convolution& one, int64_t rows) {
   constexpr int64_t kMostBytes = 24 << 10;
   const Copy copy = copy_for(one, filter_of_channels(one.filter, kChannels), rows, one.y_width);
@@ -110,10 +110,10 @@ JAXDML_INLINE void read_block(const Convolution& one, const StridedDepthwisePlan
   }
 }
 
-// Computes one output pixel of kChannels channels. Its window begins at `window`, and rows are `step` cells apart.
-JAXDML_INLINE void strided_depthwise_pixel(const Filter& filter, int64_t groups, const Cell* window, int64_t step,
-                                           const Cell* weights, bool has_zero_points, const BlockChannels& block,
-                                           Type type, const Output& output, uint8_t* to) {
+// Sums the products of one output pixel of kChannels channels. Its window begins at `window`, and rows are `step` cells
+// apart.
+JAXDML_INLINE void sum_strided_window(const Filter& filter, int64_t groups, const Cell* window, int64_t step,
+                                      const Cell* weights, bool has_zero_points, const BlockChannels& block, I32* to) {
   constexpr int64_t kCells = kChannels * kDepth, kVectorCells = kBytes / int64_t(sizeof(Cell));
   I32 sums[kChannelVectors] = {}, window_sums[kChannelVectors] = {};
   for (int64_t u = 0; u < filter.rows; u++, window += step)
@@ -131,17 +131,40 @@ JAXDML_INLINE void strided_depthwise_pixel(const Filter& filter, int64_t groups,
     }
   put_lanes_in_order(sums);
   if (has_zero_points) put_lanes_in_order(window_sums);
-  F32 values[kChannelVectors];
 #pragma GCC unroll 2
   for (int v = 0; v < kChannelVectors; v++) {
-    sums[v] = add(sums[v], load(block.offsets + v * kLanes));
-    if (has_zero_points) sums[v] = subtract(sums[v], multiply(load(block.zero_points + v * kLanes), window_sums[v]));
-    if (type == Type::kInt32)
-      store(to + v * kBytes, sums[v]);
-    else
-      values[v] = scaled(sums[v], load_floats(block.multipliers + v * kLanes));
+    to[v] = add(sums[v], load(block.offsets + v * kLanes));
+    if (has_zero_points) to[v] = subtract(to[v], multiply(load(block.zero_points + v * kLanes), window_sums[v]));
   }
-  if (type != Type::kInt32) store_saturated(to, values, output);
+}
+
+// Requantizes up to kBytes pixels, and stores them in the rows of `outputs` channels, which are `channel` bytes apart.
+// sum(p, to) computes the sums of a pixel. A vector holds the bytes of pixels that are 16 apart: then the transpose of
+// sixteen vectors has a channel of all pixels, in order, in each.
+template <class Sum>
+JAXDML_INLINE void store_strided_pixels(int64_t count, const Sum& sum, const BlockChannels& block, const Output& output,
+                                        int64_t outputs, int64_t channel, uint8_t* y) {
+  I32 rows[16] = {};
+  for (int64_t i = 0; i < at_most(16, count); i++) {
+    F32 values[4] = {};
+#pragma GCC unroll 4
+    for (int part = 0; part < kBytes / 16; part++) {
+      if (i + part * 16 >= count) break;
+      I32 sums[kChannelVectors];
+      sum(i + part * 16, sums);
+#pragma GCC unroll 2
+      for (int v = 0; v < kChannelVectors; v++)
+        values[part * kChannelVectors + v] = scaled(sums[v], load_floats(block.multipliers + v * kLanes));
+    }
+    rows[i] = gather_firsts(saturated(values, output));
+  }
+  transpose_sixteen(rows);
+  for (int64_t o = 0; o < outputs; o++) {
+    if (count == kBytes)
+      store(y + o * channel, rows[o]);
+    else
+      copy_bytes(y + o * channel, &rows[o], count);
+  }
 }
 
 static void convolve_strided_depthwise(const Pool& pool, const Convolution* problems, int64_t count, Arena& arena) {
@@ -163,20 +186,29 @@ static void convolve_strided_depthwise(const Pool& pool, const Convolution* prob
                one.x + (n * filter.groups + first) * one.height * one.width, at, cells);
     const int64_t size = size_of(one.type), row = plan.copy.output_step * plan.copy.row_cells;
     const int64_t step = plan.copy.kernel_step * plan.copy.row_cells;
-    alignas(64) uint8_t collected[kMostPixels * kBytes * 4];
     for (int64_t i = 0; i < per_channel; i++) {
       BlockChannels block = {};
-      const int64_t o = first * per_channel + i;
+      const int64_t o = first * per_channel + i, channel = per_channel * one.y_height * one.y_width * size;
       read_block(one, plan, channels, o, per_channel, some, weights, block);
-      for (int64_t from = 0; from < pixels; from += kMostPixels) {
-        const int64_t seen_count = at_most(kMostPixels, pixels - from);
-        Cell* seen[kMostPixels];
-        place(plan.copy, {row, 0, plan.copy.column_step, one.y_width}, cells, from, seen_count, seen);
-        for (int64_t p = 0; p < seen_count; p++)
-          strided_depthwise_pixel(filter, plan.groups, seen[p], step, weights, channels.has_zero_points, block,
-                                  one.type, channels.output, collected + p * kBytes * size);
-        store_pixels(collected, seen_count, some, size, per_channel * one.y_height * one.y_width * size,
-                     y_channel(one, n, o) + (top * one.y_width + from) * size);
+      for (int64_t from = 0; from < pixels; from += kBytes) {
+        const int64_t count_here = at_most(kBytes, pixels - from);
+        Cell* seen[kBytes];
+        place(plan.copy, {row, 0, plan.copy.column_step, one.y_width}, cells, from, count_here, seen);
+        const auto sum = [&](int64_t p, I32* to) {
+          sum_strided_window(filter, plan.groups, seen[p], step, weights, channels.has_zero_points, block, to);
+        };
+        uint8_t* y = y_channel(one, n, o) + (top * one.y_width + from) * size;
+        if (one.type != Type::kInt32) {
+          store_strided_pixels(count_here, sum, block, channels.output, some, channel, y);
+          continue;
+        }
+        alignas(64) uint8_t collected[kBytes * kBytes * 4];
+        for (int64_t p = 0; p < count_here; p++) {
+          I32 sums[kChannelVectors];
+          sum(p, sums);
+          for (int v = 0; v < kChannelVectors; v++) store(collected + p * kBytes * 4 + v * kBytes, sums[v]);
+        }
+        store_pixels(collected, count_here, some, size, channel, y);
       }
     }
   });

@@ -30,7 +30,7 @@ extern "C" {
 XLA_FFI_Handler jaxdml_cpu_matmul, jaxdml_cpu_convolve, jaxdml_cpu_add, jaxdml_cpu_quantized, jaxdml_cpu_dequantized,
     jaxdml_cpu_extremes, jaxdml_cpu_row_sums, jaxdml_cpu_pack_matrix, jaxdml_cpu_pack_filter, jaxdml_cpu_means,
     jaxdml_cpu_max_pool, jaxdml_cpu_looked_up, jaxdml_cpu_products, jaxdml_cpu_dequantize_blocks,
-    jaxdml_cpu_pack_blocks, jaxdml_cpu_matmul_blocks;
+    jaxdml_cpu_pack_blocks, jaxdml_cpu_matmul_blocks, jaxdml_cpu_rows, jaxdml_cpu_attention;
 const char* jaxdml_cpu_choose(const char*);
 int64_t jaxdml_cpu_matrix_bytes(int64_t depth, int64_t columns);
 int64_t jaxdml_cpu_filter_bytes(const int64_t* shape, int64_t groups);
@@ -352,6 +352,55 @@ Call matmul_blocks(Random& random, const Kernels&) {
   return call;
 }
 
+Call rows(Random& random, const Kernels&) {
+  Extents leading = random_leading(random) + Extents{extent(random, 9)};
+  const int64_t columns = 2 + extent(random, 60), count = random.between(1, 4);
+  Call call = {&jaxdml_cpu_rows};
+  for (int64_t i = 0; i < count; i++)
+    call.arguments.push_back({i && random.chance(20) ? XLA_FFI_DataType_PRED : kFloat,
+                              (i ? some(random, leading) : leading) + Extents{i && random.chance(30) ? 1 : columns}});
+  // Each instruction reads what the first operand gave, so that each value is wide, and writes a slot of its own.
+  Attribute program = {"program", XLA_FFI_DataType_S64, true, {}};
+  const int64_t instructions = random.between(1, 12);
+  for (int64_t i = 0; i < instructions; i++) {
+    const auto from = [&] { return i ? random.chance(70) ? count + i - 1 : random.below(count + i) : 0; };
+    const auto code = random.below(int64_t(RowCode::kSum));
+    for (const int64_t number : {code, count + i, i ? count + i - 1 : 0, from(), from()})
+      program.numbers.push_back(number);
+  }
+  const bool is_reduced = random.chance(40);
+  if (is_reduced)
+    for (const int64_t number : {random.between(int64_t(RowCode::kSum), int64_t(RowCode::kSmallest)),
+                                 count + instructions, count + instructions - 1, int64_t(0), int64_t(0)})
+      program.numbers.push_back(number);
+  call.results = {{kFloat, leading + Extents{is_reduced ? 1 : columns}}};
+  call.attributes = {program};
+  return call;
+}
+
+Call attention(Random& random, const Kernels&) {
+  const Extents leading = random_leading(random);
+  const int64_t groups = random.between(1, 3), heads = groups * extent(random, 3), batch = extent(random, 3);
+  const int64_t rows = extent(random, 12), keys = random.between(1, 40);
+  const int64_t depth = random.between(1, 40), width = random.between(1, 40);
+  const auto for_scores = [&] {
+    return some(random, leading) + some(random, Extents{batch, heads, rows}) + Extents{random.chance(30) ? 0 : keys};
+  };
+  const int64_t which = random.below(int64_t(AttentionResult::kCount));
+  Call call = {&jaxdml_cpu_attention};
+  call.arguments = {{kFloat, some(random, leading) + Extents{batch, heads, rows, depth}},
+                    {kFloat, some(random, leading) + Extents{batch, groups, keys, depth}},
+                    {kFloat, some(random, leading) + Extents{batch, groups, keys, width}},
+                    {XLA_FFI_DataType_PRED, for_scores()},
+                    {kFloat, for_scores()},
+                    {kFloat, some(random, leading) + Extents{random.chance(50) ? 0 : heads}}};
+  call.results = {{kFloat, leading + Extents{batch, heads, rows, which ? keys : width}}};
+  call.attributes = {{"scale", kFloat, false, {0x3f000000}},  // the bits of 0.5
+                     {"softcap", kFloat, false, {random.chance(50) ? 0x3f000000 : 0}},
+                     {"which", XLA_FFI_DataType_S64, false, {which}}};
+  return call;
+}
+
 // Wrong calls ---------------------------------------------------------------------------------------------------------
 
 // A number that arithmetic on sizes may stumble over.
@@ -482,6 +531,8 @@ Kind kinds[] = {{"matmul", matmul, 0, 0},
                 {"max_pool", max_pool, 0, 0},
                 {"looked_up", looked_up, 0, 0},
                 {"products", products, 0, 0},
+                {"rows", rows, 0, 0},
+                {"attention", attention, 0, 0},
                 {"means", means, 0, 0}};
 
 unsigned long long seed = 1;

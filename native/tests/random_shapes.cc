@@ -13,16 +13,19 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <thread>
 #include <type_traits>
 #include <vector>
 
+#include "attention_reference.h"
 #include "block_shape.h"
 #include "kernels.h"
 #include "memory.h"
 #include "processor.h"
 #include "reference.h"
+#include "row_reference.h"
 #include "threads.h"
 
 // Sanitizers abort, so that on_signal prints the case.
@@ -626,6 +629,124 @@ Case random_max_pool(Random& random) {
   return max_pool_case(random, extent(random, 20), extent(random, 40), extent(random, random.chance(20) ? 700 : 150));
 }
 
+// `one` gives the sizes and the result.
+Case attention_case(Random& random, Attention one, int64_t count) {
+  Case of;
+  of.y_bytes = 4;
+  const bool has_seen = random.chance(70), has_bias = random.chance(30), has_sink = random.chance(30);
+  of.what = text(
+      "%d attentions, batch %d, %d heads in %d groups, %d queries of %d, %d keys, values of %d%s%s%s, result %d",
+      int(count), int(one.batch), int(one.heads), int(one.groups), int(one.rows), int(one.depth), int(one.keys),
+      int(one.width), has_seen ? ", seen" : "", has_bias ? ", bias" : "", has_sink ? ", sink" : "", int(one.result));
+  const auto floats = [&](int64_t size, float magnitude, bool has_strange) {
+    float* const at = of.inputs.emplace_back(random, size * 4, 4).as<float>();
+    const int64_t outlier = random.between(1, 12);
+    for (int64_t i = 0; i < size; i++) {
+      at[i] = magnitude * (2 * random.fraction() - 1);
+      if (i % outlier == 0 && outlier > 8) at[i] *= 50;
+      if (has_strange && random.chance(1))
+        at[i] = random.chance(60) ? std::ldexp(at[i], int(random.between(-140, -20)))
+                                  : std::numeric_limits<float>::infinity() * (random.chance(50) ? 0 : 1);
+    }
+    return at;
+  };
+  // Steps of an array [batch, heads, rows, keys], of which some extents are 1, and its size.
+  const auto steps = [&](int64_t (&to)[3]) {
+    int64_t size = one.keys;
+    for (int i = 3; i-- > 0;) {
+      const int64_t extent = random.chance(50) ? 1 : i == 0 ? one.batch : i == 1 ? one.heads : one.rows;
+      to[i] = extent == 1 ? 0 : size;
+      size *= extent;
+    }
+    return size;
+  };
+  const int64_t of_seen = has_seen ? steps(one.seen_steps) : 0, of_bias = has_bias ? steps(one.bias_steps) : 0;
+  const bool has_strange = random.chance(15), is_causal = random.chance(50);
+  one.scale = random.fraction() + 0.1f;
+  std::vector<Attention> problems;
+  for (int64_t i = 0; i < count; i++) {
+    one.query = floats(one.batch * one.heads * one.rows * one.depth, 2, has_strange);
+    one.key = floats(one.batch * one.groups * one.keys * one.depth, 2, has_strange);
+    one.value =
+        floats(one.batch * one.groups * one.keys * one.width, std::exp2(float(random.between(-9, 9))), has_strange);
+    if (has_seen) {
+      uint8_t* const seen = of.inputs.emplace_back(random, of_seen).at();
+      for (int64_t k = 0; k < of_seen; k++)
+        seen[k] = is_causal ? k % one.keys <= (k / one.keys) % one.rows : random.chance(60);
+      one.seen = seen;
+    }
+    if (has_bias) one.bias = floats(of_bias, 3, false);
+    if (has_sink) one.sink = floats(one.heads, 3, false);
+    problems.push_back(one);
+    of.expected.push_back(expected(one));
+  }
+  of.run = [problems](const Kernels& kernels, const Pool& pool, Random& random, const std::deque<Bytes>& y) {
+    std::vector<Attention> all = problems;
+    for (size_t i = 0; i < all.size(); i++) all[i].y = y[i].as<float>();
+    const Attention& one = all[0];
+    const int64_t bytes = kernels.attention_scratch(one, pool.threads);
+    const int64_t rows = std::min<int64_t>(one.heads / one.groups * one.rows, 96),
+                  most_of_rows = std::min<int64_t>(rows, std::max<int64_t>(12, (1 << 16) / one.keys));
+    const int64_t most = most_of_rows * (4 * one.keys + 16 * one.depth + 20 * one.width + 1024) + 8 * one.keys +
+                         64 * one.depth + 128 * one.width + 16384;
+    if (bytes > pool.threads * most) {
+      fprintf(stderr, "%lld bytes of scratch memory for attention, not %lld\n", (long long)bytes, (long long)most);
+      abort();
+    }
+    const Bytes scratch(random, bytes, 64);
+    kernels.attention(pool, all.data(), int64_t(all.size()), scratch.at());
+  };
+  return of;
+}
+
+Attention attention_of(Random& random, int64_t batch, int64_t groups, int64_t rows, int64_t keys, int64_t depth,
+                       int64_t width) {
+  Attention one = {};
+  one.batch = batch;
+  one.groups = groups;
+  one.heads = groups * random.between(1, 5);
+  one.rows = rows;
+  one.keys = keys;
+  one.depth = depth;
+  one.width = width;
+  one.result =
+      random.chance(70) ? AttentionResult::kOutput : AttentionResult(random.below(int64_t(AttentionResult::kCount)));
+  return one;
+}
+
+Case random_attention(Random& random) {
+  for (;;) {
+    const Attention one =
+        attention_of(random, extent(random, 3), extent(random, 4), extent(random, 120),
+                     extent(random, random.chance(20) ? 700 : 90), extent(random, 140), extent(random, 140));
+    if (one.batch * one.heads * one.rows * one.keys * (one.depth + one.width) < 3000000)
+      return attention_case(random, one, extent(random, 3));
+  }
+}
+
+Case rows_case(Random& random, std::vector<int64_t> extents, int64_t columns) {
+  Case of;
+  of.y_bytes = 4;
+  const auto rows = std::make_shared<RowCase>(random_rows(random, of.inputs, std::move(extents), columns));
+  bound(*rows);
+  of.what = text("a program of %d instructions on %d rows of %d", int(rows->instructions.size()), int(rows->one.rows),
+                 int(columns));
+  of.expected = {expected(*rows)};
+  of.run = [rows](const Kernels& kernels, const Pool& pool, Random& random, const std::deque<Bytes>& y) {
+    RowProgram one = rows->one;
+    one.y = y[0].as<float>();
+    const Bytes scratch(random, kernels.row_program_scratch(one, pool.threads), 64);
+    kernels.run_rows(pool, one, scratch.at());
+  };
+  return of;
+}
+
+Case random_rows_case(Random& random) {
+  std::vector<int64_t> extents;
+  while (extents.size() < 4 && random.chance(60)) extents.push_back(extent(random, 12));
+  return rows_case(random, extents, extent(random, random.chance(10) ? 5000 : 150));
+}
+
 Case look_up_case(Random& random, int64_t size, int64_t count) {
   Case of;
   LookUp one = {};
@@ -1029,6 +1150,10 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     // Written past the caches.
     [](Random& random) { return block_dequantization_case(random, 1 << 17, 32); },
     [](Random& random) { return block_dequantization_case(random, 1 << 15, 131); },
+    [](Random& random) { return attention_case(random, attention_of(random, 1, 2, 30, 300, 64, 64), 1); },
+    // Keys as long as they may be, and more keys than one sum has.
+    [](Random& random) { return attention_case(random, attention_of(random, 1, 1, 3, 20, 4096, 5), 1); },
+    [](Random& random) { return attention_case(random, attention_of(random, 1, 1, 1, 40000, 3, 9), 1); },
     [](Random& random) { return sum_case(random, 3 * 65536 + 5, 2); },
     [](Random& random) { return quantization_case(random, 2 * 65536 + 1, 2); },
     [](Random& random) { return dequantization_case(random, 65536 + 7, 2); },
@@ -1039,6 +1164,8 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) { return max_pool_case(random, 1, 3, 100000); },
     [](Random& random) { return look_up_case(random, 3 * 65536 + 7, 2); },
     [](Random& random) { return product_case(random, 3 * 65536 + 7, 2); },
+    [](Random& random) { return rows_case(random, {3, 40}, 700); },
+    [](Random& random) { return rows_case(random, {}, 1 << 16); },
 };
 
 Case make_case(uint64_t seed, int64_t number) {
@@ -1047,6 +1174,8 @@ Case make_case(uint64_t seed, int64_t number) {
   const int64_t kind = random.below(100);
   if (kind < 9) return random_blocks(random);
   if (kind < 11) return block_dequantization_case(random, extent(random, 300), extent(random, 80));
+  if (kind < 14) return random_rows_case(random);
+  if (kind < 17) return random_attention(random);
   if (kind < 27) return random_matmul(random);
   if (kind < 30) return random_large_matmul(random);
   if (kind < 56) return random_convolution(random);

@@ -50,7 +50,7 @@ CASES = {
     "convolve, depthwise, batch": (convolve, (X, DEPTHWISE), (P("x"), P()), set()),
 }
 
-# With explicit axes these run in each run, and all in `make test-all`.
+# These run in each run, and with explicit axes; all run in `make test-all`.
 FEW = ("multiply, M and N", "multiply, K", "convolve, 4 groups, batch and output channels")
 
 # Which arguments are vmapped, and how they are sharded: each device does its part of the batch.
@@ -257,6 +257,11 @@ def long_sums_on_explicit_axes():
 
 if __name__ == "__main__":
     assert jax.device_count() == 8, sys.argv
+    if sys.argv[1:] == ["few"]:
+        on_mesh(AxisType.Auto, FEW)
+        elementwise(AxisType.Auto)
+        long_sums_on_explicit_axes()
+        sys.exit()
     if sys.argv[1:] == ["explicit"]:
         on_mesh(AxisType.Explicit, CASES)
         sys.exit()

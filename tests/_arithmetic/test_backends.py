@@ -10,7 +10,7 @@ import pytest
 from helpers.bodies import body
 from helpers.cases import CONVOLUTION, MATRIX_MULTIPLY, Case
 from helpers.compare import assert_same_bits
-from helpers.marks import on_xla_alone, rest_rarely
+from helpers.marks import on_xla_alone
 from jaxdml._arithmetic import contractions, cuda, int8, int32, platforms, prepared, tpu
 from jaxdml._arithmetic.layouts import Filter
 from jaxdml._arithmetic.zero_points import reduced
@@ -44,15 +44,15 @@ def check(chunk):
         assert_same_bits(one, case.expected, case)
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("number", rest_rarely(range(len(CONVOLUTION)), 2))
+@pytest.mark.rare
+@pytest.mark.parametrize("number", range(len(CONVOLUTION)))
 def test_convolutions_of_other_platforms(number, on_this_platform):
     """CUDA's, TPU's and the default in turn; the CPU's are compared with NumPy elsewhere."""
     on_this_platform([*CONVS.values()][number % 3])
     check(CONVOLUTION[number])
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rare
 @pytest.mark.parametrize("conv", CONVS.values(), ids=CONVS)
 def test_other_platforms_on_other_cases(conv, on_this_platform):
     """A part of the cases with each form; products are the same on all platforms but the CPU."""
@@ -149,6 +149,7 @@ def test_sums_of_other_platforms():
         assert_same_bits(reduced(x, axis), x.sum(axis, dtype=np.int32, keepdims=True))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("groups", "outputs", "channels", "left"), [
     (4, 8, 16, 1), (32, 2, 4, 1), (8, 3, 64, 4), (6, 1, 50, 3), (3, 4, 100, 3), (2, 1, 64, 1), (16, 2, 1, 16),
     (1, 8, 16, 1),

@@ -65,6 +65,7 @@ def test_products_at_the_bound_and_beyond(value, depth):
             assert_same_bits(got, expected)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("channels", "kernel"), [(3_700, 3), (8_300, 4)], ids=str)
 @pytest.mark.parametrize("outputs", [2, 17])
 def test_convolutions_at_the_bound_and_beyond(channels, kernel, outputs):

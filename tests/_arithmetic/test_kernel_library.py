@@ -25,6 +25,7 @@ from jaxdml._arithmetic import kernel_call, kernel_library
 HERE = Path(__file__).parent
 
 
+@pytest.mark.rare
 def test_without_the_package_xla_computes():
     done = run("""
 import os, sys
@@ -102,7 +103,7 @@ def cannot_load(name):
 
 
 @pytest.mark.parametrize(("package", "why"), [
-    (fake(__version__="9.9"), r"it has version 9\.9, expected 0\.3\.0\. Install it again"),
+    (fake(__version__="9.9"), r"it has version 9\.9, expected 0\.4\.0\. Install it again"),
     (fake(load=cannot_load), r"its library cannot be loaded: wrong ELF class"),
     (fake(load=lambda name: SimpleNamespace(built_with="99.0.1")), r"built with jaxlib 99\.0\.1, which is newer than"),
 ])  # fmt: skip
@@ -194,6 +195,7 @@ def test_the_lowering_context_says_what_a_program_is_for(way):
     assert targets == {expected}, f"kernel_call.target_of misreads the lowering context of jax {jax.__version__}"
 
 
+@pytest.mark.rare
 @posix
 @pytest.mark.parametrize("compiler", [None, "fails"])
 def test_without_a_compiler_make_says_so_and_goes_on(compiler, tmp_path):

@@ -10,7 +10,7 @@ import jaxdml as dml
 from _arithmetic import native_bytes as cases
 from _arithmetic.processes import run
 from helpers.compare import assert_same_bits
-from helpers.marks import on_both_kernels
+from helpers.marks import rarely_on_xla
 from helpers.native_calls import native_calls, needs_native
 from jaxdml._arithmetic.pooling import greatest_of_windows
 from jaxdml._quantized.onnxruntime.lookup import looked_up
@@ -38,7 +38,7 @@ def multiplied(x):
 CALLS = {"max_pool": pooled, "looked_up": by_table, "products": multiplied}
 
 
-@on_both_kernels
+@rarely_on_xla
 @pytest.mark.parametrize("name", CHECKS)
 def test_bits(name):
     CHECKS[name](np.random.default_rng(0), 3)

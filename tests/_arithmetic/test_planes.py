@@ -1,9 +1,11 @@
 """Integers in planes of int8: what they add up to, and that their sums are combined in one order."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from helpers.modes import UNOPTIMISED
 from jaxdml._arithmetic import planes
 
 
@@ -29,3 +31,32 @@ def test_sums_are_combined_as_floats():
     for each in sums[1:]:
         expected = np.float32(np.float64(expected) * 128 + np.float64(np.float32(each)))
     assert np.asarray(planes.combined([jnp.asarray(each) for each in sums])) == expected
+
+
+def test_planes_of_eight_bits():
+    largest = 127 * 2**20 + 16
+    x = np.concatenate(
+        [np.random.default_rng(0).integers(-largest, largest, 1000), [-largest, largest, 127, 128, -129]]
+    )
+    split = [np.asarray(plane) for plane in planes.split(jnp.asarray(x, jnp.int32), 4, 8)]
+    assert all(plane.dtype == np.int8 for plane in split)
+    assert (sum(plane.astype(np.int64) * 256**place for place, plane in enumerate(reversed(split))) == x).all()
+
+
+def test_sums_are_combined_exactly_and_rounded_once():
+    """Sums of all sizes, ties, and what lies beside ties, of both signs; each of them split anew."""
+    rng, ties = np.random.default_rng(0), np.array([2**24 + 1, 2**24 + 3, 2**25 + 2, 2**23 + 1, 1])[:, None]
+    near = (ties << np.arange(37)) + np.array([-1, 0, 1])[:, None, None]
+    wanted = np.concatenate([near.ravel(), rng.integers(0, 2**62, 2000) >> rng.integers(0, 62, 2000), [0, 2**62]])
+    wanted = np.concatenate([wanted, -wanted])
+    for count in (5, 6):
+        rest, sums = wanted, []
+        for _ in range(count - 1):  # the last places have any sums, the first one what is left
+            some = rng.integers(-(2**31) + 256, 2**31, len(wanted))
+            sums.insert(0, some - (some - rest) % 256)
+            rest = (rest - sums[0]) // 256
+        sums.insert(0, rest)
+        combined = jax.jit(planes.exactly_combined, compiler_options=UNOPTIMISED)(
+            [jnp.asarray(each, jnp.int32) for each in sums]
+        )
+        np.testing.assert_array_equal(combined, wanted.astype(np.float32))

@@ -78,6 +78,7 @@ def test_mutated_descs(seed):
     assert len({re.sub(r"[\d.e+-]+", "0", str(error)) for error in errors}) > 150
 
 
+@pytest.mark.rare
 def test_mutated_fields():
     """Descs that are no JSON: every field replaced by everything."""
     errors = []

@@ -12,7 +12,9 @@ from jax import lax
 import jaxdml as dml
 from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
+from jaxdml._arithmetic.exact_calls import in_one_call
 from jaxdml._exact.fast_math import fast_math_flag
+from jaxdml._exact.interpreter import inner_jaxprs
 from jaxdml.reference import floats
 
 X = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
@@ -33,6 +35,11 @@ def test_signature_and_pytrees():
     got = g({"x": X, "n": 3}, scale=0.7)
     assert_same_bits(got["y"], floats.mul(silu(X), np.float32(0.7)))
     assert got["n"] == 4
+
+
+def test_both_operands_broadcast():
+    column, row = X[:, :1], X[:1]
+    assert_same_bits(dml.exact(jnp.multiply)(column, row), floats.mul(column, row))
 
 
 def doubled(x):
@@ -161,6 +168,12 @@ def test_products_at_the_edge_of_subnormal():
         assert_same_bits(f(np.float32(-(1 + 2.0**-23)), y), -np.nextafter(y, np.float32(1)))
 
 
+def test_operands_that_stretch_each_other():
+    """Dimensions of size 1 are stretched by the primitive, in both operands."""
+    column, row = X[:, :1], X[:1]
+    assert_same_bits(dml.exact(lax.mul)(column, row), floats.mul(*np.broadcast_arrays(column, row)))
+
+
 def test_jaxdmls_own_operators_are_exact_already():
     def f(x):
         q = dml.element_wise_quantize_linear(x, 0.1, np.uint8(120))
@@ -168,6 +181,15 @@ def test_jaxdmls_own_operators_are_exact_already():
 
     for got, right in zip(jax.jit(dml.exact(f))(X), f(X), strict=True):
         assert_same_bits(got, right)
+    calls = {str(eqn.params.get("name")) for eqn in equations_of(jax.make_jaxpr(dml.exact(f))(X).jaxpr)}
+    assert {f"jaxdml_{name}" for name in ("element_wise_quantize_linear", "element_wise_dequantize_linear")} <= calls
+
+
+def equations_of(jaxpr):
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in inner_jaxprs(eqn.params):
+            yield from equations_of(inner)
 
 
 # What is refused -----------------------------------------------------------------------------------------------------
@@ -234,7 +256,9 @@ def test_nothing_runs_before_the_error():
     assert not ran
 
 
-def test_unknown_products():
+def test_wrong_arguments():
+    with pytest.raises(dml.ExactError, match=r"^exact: f is 3, expected a function$"):
+        dml.exact(3)
     with pytest.raises(dml.ExactError, match='products is \'exact\', expected "refuse" or "xla"'):
         dml.exact(silu, products="exact")
 
@@ -259,7 +283,7 @@ REMEDIES = {
     "log2": (jnp.log2, lambda x: jnp.log(x) * (1 / jnp.log(2))),
     "tan": (lax.tan, lambda x: jnp.sin(x) / jnp.cos(x)),
     "cbrt": (lax.cbrt, lambda x: jnp.sign(x) * jnp.abs(x) ** (1 / 3)),
-    "sinh": (lax.sinh, lambda x: (jnp.exp(x) - jnp.exp(-x)) / 2),
+    "sinh": (lax.sinh, lambda x: (jnp.expm1(x) - jnp.expm1(-x)) / 2),
     "cosh": (lax.cosh, lambda x: (jnp.exp(x) + jnp.exp(-x)) / 2),
     "prod": (jnp.prod, lambda x: jnp.exp(jnp.log(x).sum())),
     "cumprod": (lambda x: jnp.cumprod(x, 1), lambda x: jnp.exp(jnp.cumsum(jnp.log(x), 1))),
@@ -272,3 +296,45 @@ def test_remedies_work(name):
     x = np.abs(X) + np.float32(0.1)
     assert "write " in refused(f, x)
     assert np.allclose(dml.exact(remedy)(x), f(x), rtol=1e-5, atol=1e-6)
+
+
+def test_printing_and_callbacks_stay(capsys):
+    seen = []
+
+    def f(x):
+        jax.debug.print("first {}", x[0])
+        jax.debug.callback(seen.append, x[1])
+        return jnp.sin(x)
+
+    assert_same_bits(jax.jit(dml.exact(f))(X), dml.exact(jnp.sin)(X))
+    jax.effects_barrier()
+    assert capsys.readouterr().out == f"first {X[0]}\n"
+    assert_same_bits(np.asarray(seen), X[1:2])
+
+
+def test_derivatives_of_exact_calls_are_evaluated_by_the_rules():
+    """JAX gives them the call's name; XLA's tanh stands for a function that has one answer."""
+
+    def gradient(tanh):
+        return jax.jit(dml.exact(jax.grad(lambda x: (tanh(x) * x).sum())))
+
+    assert_same_bits(gradient(lambda x: in_one_call(jnp.tanh, (x,)))(X), gradient(jnp.tanh)(X))
+
+
+def test_no_name_escapes_the_rules():
+    @jax.jit
+    def jaxdml_loss(x):
+        return lax.cbrt(x)
+
+    refused(jaxdml_loss, X)
+
+
+def test_constants_are_arrays():
+    assert isinstance(dml.exact(lambda x: 1.0)(X), jax.Array)
+
+
+@pytest.mark.rare
+def test_options_need_no_static_arguments():
+    assert_same_bits(dml.exact(jax.nn.softmax)(X, axis=0), dml.exact(lambda x: jax.nn.softmax(x, 0))(X))
+    assert_same_bits(dml.exact(jnp.sum)(X, 1, keepdims=True), dml.exact(lambda x: jnp.sum(x, 1, keepdims=True))(X))
+    assert_same_bits(jax.grad(dml.exact(lambda x, y: x * y))(2.0, 3.0), np.float32(3))

@@ -12,7 +12,8 @@ import pytest
 import jaxdml as dml
 from _exact import battery
 from _exact.battery import X, Y, assert_all_same, everything
-from helpers.marks import rest_rarely
+from helpers.marks import rarely_on_xla, rest_rarely
+from helpers.native_calls import needs_native
 from helpers.on_devices import run_on_eight
 
 HERE = Path(__file__).parent
@@ -60,6 +61,7 @@ MODES = {
 
 
 @pytest.mark.oldest
+@rarely_on_xla
 @pytest.mark.parametrize("mode", rest_rarely(MODES, 2))
 def test_bits_of_the_reference(mode):
     assert_all_same(MODES[mode]())
@@ -79,14 +81,21 @@ def test_an_operation_outside():
     assert_all_same(got, wanted)
 
 
-PROCESSORS = ("xla_cpu_max_isa=SSE4_2", "xla_cpu_max_isa=AVX2", "xla_backend_optimization_level=0")
+PROCESSORS = {
+    "SSE4.2": {"XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2", "JAXDML_KERNELS": "xla"},
+    "AVX2": {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "JAXDML_KERNELS": "xla"},
+    "native AVX2": {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2", "JAXDML_KERNELS": "avx2"},
+    "no optimization": {"XLA_FLAGS": "--xla_backend_optimization_level=0", "JAXDML_KERNELS": "xla"},
+}
 
 
 @pytest.mark.rare
-@pytest.mark.parametrize("flag", PROCESSORS)
-def test_other_processors(flag):
+@pytest.mark.parametrize(
+    "processor", ["SSE4.2", "AVX2", "no optimization", pytest.param("native AVX2", marks=needs_native)]
+)
+def test_other_processors(processor):
     path = os.pathsep.join([str(HERE.parents[1]), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path, "XLA_FLAGS": f"--{flag}"}
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path} | PROCESSORS[processor]
     command = [sys.executable, HERE / "on_this_processor.py"]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert run.stdout == "ok\n", run.stderr

@@ -155,7 +155,7 @@ FOUR = "; give a filter with 4 input channels"
          "; write a.swapaxes(-1, -2)", "; Strides can transpose or repeat data"),
         (MATRIX_MULTIPLY, {"b": np.zeros((2, 3, 6), np.int8)}, {"b_tensor": tensor_of("INT8", 2, 3, 6)}, "6_4", "", ""),
         (MATRIX_MULTIPLY, {"a_scale": np.ones((5, 1), np.float32)}, {"a_scale_tensor": f32(1, 5, 1)}, "6_4",
-         "; one for each column or matrix is not possible", "; one for each column or matrix is not possible"),
+         "; a value for each column or matrix is not allowed", "; a value for each column or matrix is not allowed"),
         (MATRIX_MULTIPLY, {"a_scale": np.ones(4, np.float32)}, {"a_scale_tensor": f32(1, 1, 4)}, "6_4",
          "; write a_scale[:, None]", "; write sizes=(1, 4, 1)"),
         (MATRIX_MULTIPLY, {"output_scale": np.ones((), np.float64)},

@@ -32,7 +32,7 @@ def name(chunk):
     return chunk[0].operator.split("_")[-1]
 
 
-@on_both_kernels
+@rarely_on_xla
 @pytest.mark.parametrize("chunk", FEW, ids=name)
 def test_jitted(chunk):
     """All cases as XLA optimises them."""
@@ -60,7 +60,7 @@ def test_x64_changes_no_operation(chunk):
 
 
 @on_both_kernels
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", [called, jitted, closed_over, op_by_op], ids=lambda mode: mode.__name__)
 @pytest.mark.parametrize("chunk", [MATRIX_MULTIPLY[0][:3], CONVOLUTION[0][:3]], ids=name)
 def test_every_mode(chunk, mode, x64):
@@ -118,7 +118,7 @@ def test_accumulator_is_int32_modulo_2_to_the_32(a_value, b_value, a_dtype, b_dt
 
 
 @on_both_kernels
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("x_dtype", BYTES)
 @pytest.mark.parametrize("f_dtype", BYTES)
 @pytest.mark.parametrize("group_count", [1, 4])

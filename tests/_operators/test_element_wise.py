@@ -181,7 +181,7 @@ def test_add_ranks_and_missing_zero_points(rank):
         assert_same_bits(add(*arguments, output_dtype=mix[2]), expected)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [*BYTES, np.uint16, np.int16])
 @pytest.mark.parametrize("input_dtype", [np.float32, np.float16, np.int32])
 def test_quantize(input_dtype, dtype):

@@ -18,30 +18,30 @@ def as_before(function):
     return lambda x, *more: function(x, *more).astype(x.dtype)
 
 
-def random_mask(share):
-    return lambda x, y: jax.random.bernoulli(jax.random.key(0), share, x.shape)
+def masked(share):
+    return lambda x, y: np.where(np.random.default_rng(0).random(x.shape) < share, x, np.zeros((), x.dtype))
 
 
 SAME = {
-    "times 1": lambda x, y: x * jnp.ones((), x.dtype),
-    "to float32 and back": as_before(lambda x, y: x.astype(jnp.float32)),
-    "where all": lambda x, y: jnp.where(True, x, y),
+    "times 1": lambda x, y: x * np.ones((), x.dtype),
+    "to float32 and back": as_before(lambda x, y: x.astype(np.float32)),
+    "where all": lambda x, y: np.where(True, x, y),
 }
 OTHER = {
-    "mean": as_before(lambda x, y: (x.astype(jnp.int32) + y.astype(jnp.int32)) // 2),
-    "float mean": as_before(lambda x, y: (x.astype(jnp.float32) + y.astype(jnp.float32)) / 2),
-    "moving average": as_before(lambda x, y: (3 * x.astype(jnp.float32) + y.astype(jnp.float32)) / 4),
-    "abs": lambda x, y: jnp.abs(x),
-    "relu": lambda x, y: jnp.maximum(x, 0),
-    "times 0": lambda x, y: x * jnp.zeros((), x.dtype),
+    "mean": as_before(lambda x, y: (x.astype(np.int32) + y.astype(np.int32)) // 2),
+    "float mean": as_before(lambda x, y: (x.astype(np.float32) + y.astype(np.float32)) / 2),
+    "moving average": as_before(lambda x, y: (3 * x.astype(np.float32) + y.astype(np.float32)) / 4),
+    "abs": lambda x, y: np.abs(x),
+    "relu": lambda x, y: np.maximum(x, np.zeros((), x.dtype)),
+    "times 0": lambda x, y: x * np.zeros((), x.dtype),
     "negative": lambda x, y: -x,
-    "largest": lambda x, y: jnp.maximum(x, y),
-    "without the largest": lambda x, y: jnp.minimum(x, 126),
+    "largest": lambda x, y: np.maximum(x, y),
+    "without the largest": lambda x, y: np.minimum(x, np.full((), 126, x.dtype)),
 }
 MASKS = {
-    "mask": lambda x, y: jnp.where(random_mask(0.9)(x, y), x, 0),
-    "sparse mask": lambda x, y: jnp.where(random_mask(0.99)(x, y), x, 0),
-    "one or the other": lambda x, y: jnp.where(random_mask(0.5)(x, y), x, y),
+    "mask": masked(0.9),
+    "sparse mask": masked(0.99),
+    "one or the other": lambda x, y: np.where(np.random.default_rng(0).random(x.shape) < 0.5, x, y),
 }
 MAPS = SAME | OTHER | MASKS
 REMEDY = "apply the function to the attribute `array`, and prepare the result"
@@ -64,6 +64,7 @@ KINDS = {
 }
 
 
+@pytest.mark.sampled(2)
 @on_both_kernels
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,8 +73,9 @@ def test_a_map_over_the_leaves_has_the_result_of_the_array_or_an_error(kind, dty
     limits = np.iinfo(dtype)
     arrays = [RNG.integers(limits.min, limits.max + 1, shape).astype(dtype) for _ in range(2)]
 
-    @jax.jit
     def mapped(x, y):
+        """The results of all functions, in NumPy: each would be a program of its own."""
+        x, y = jax.tree.map(np.asarray, (x, y))
         return {name: jax.tree.map(function, x, y) for name, function in MAPS.items()}
 
     weights, expected = mapped(*map(prepare, arrays)), mapped(*arrays)

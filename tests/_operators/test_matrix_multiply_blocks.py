@@ -36,7 +36,7 @@ def check_cases(cases, count_prepared):
             assert_same_bits(got, case.expected, case)
 
 
-@on_both_kernels
+@rarely_on_xla
 def test_the_bits_of_the_oracle(kernels):
     rng, is_native = np.random.default_rng(1), kernels == "native"
     check_cases([random_case(rng, number) for number in range(42 if is_native else 7)], 42 if is_native else 2)
@@ -189,7 +189,7 @@ def test_blocks_whose_scale_would_be_subnormal_are_zero():
         assert not np.signbit(case.expected[3:]).any()
 
 
-@on_both_kernels
+@rarely_on_xla
 def test_the_largest_products_and_zeros_of_either_sign():
     """Sums that 16 bits could not hold, and products of scales that are zeros with a sign."""
     a, z = np.ones((2, 256), np.float32), np.zeros((3, 1))

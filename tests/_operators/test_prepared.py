@@ -112,6 +112,7 @@ def test_saved_and_loaded(through, tmp_path):
     assert_same_bits(convolve(x, f_loaded), convolve(x, f))
 
 
+@pytest.mark.sampled(1)
 @on_both_kernels
 @pytest.mark.parametrize("copied", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy], ids=["pickle", "deepcopy"])
 def test_a_stack_is_packed_again(copied):
@@ -245,6 +246,7 @@ def test_errors(call, message):
     assert message in str(error.value)
 
 
+@pytest.mark.rare
 @on_both_kernels
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_numpy_arrays_are_prepared_alike(dtype):

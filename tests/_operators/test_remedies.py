@@ -72,7 +72,7 @@ def test_a_scale_for_each_row():
     assert_same_bits(got, reference.quantized_linear_matrix_multiply(**changed))
     for name in ("a_scale", "output_scale"):
         error = error_of(multiply, **{**MULTIPLY, name: steps(6)})
-        said = "one value, or one for each of the 5 rows; one for each column or matrix is not possible"
+        said = "one value, or one for each of the 5 rows; a value for each column or matrix is not allowed"
         assert str(error).endswith(said)
 
 

@@ -31,7 +31,7 @@ def remedied(name, wrong, *needles, right=RIGHT):
     error = error_of(right=right, **{name: wrong})
     for needle in needles:
         assert needle in str(error)
-    code = re.search(r"(?:; write |unpack them: )(.*)$", str(error)).group(1)
+    code = re.search(r"(?:; write |unpack them: )(.*?)(?:, if .*)?$", str(error)).group(1)
     arguments = {**right, name: wrong}
     value = eval(code, {"jax": jax, "jnp": jnp, **arguments})
     return dml.matrix_multiply_blocks(**{**arguments, name: value})
@@ -70,22 +70,30 @@ def test_types():
         assert_same_bits(got, EXPECTED)
     text = "ATensor has type int8, expected float32, float16 or bfloat16; write a.astype(jnp.float32)"
     assert str(error_of(a=A.astype(np.int8))).endswith(text)
-    text = "expected uint4, int4, uint8 or int8; quantize it first: b, b_scale = jaxdml.ptq.quantize_weights"
-    assert text in str(error_of(b=B.astype(np.float32)))
     assert_same_bits(remedied("b_zero_point", ZERO.astype(np.int8), "has type int8, expected uint4"), EXPECTED)
     for name in ("a", "b", "b_scale", "b_zero_point", "bias"):
         error = error_of(**{name: [[1.0]]})
         assert isinstance(error, dml.ArgumentTypeError)
-        assert f"is a list, expected an array; write jnp.asarray({name}, jnp." in str(error)
+        remedy = " of uint4, int4, uint8 or int8" if name == "b" else f"; write jnp.asarray({name}, jnp."
+        assert f"is a list, expected an array{remedy}" in str(error)
     for name in ("a", "b", "b_scale"):
         assert f"is None, but required; give {name}" in str(error_of(**{name: None}))
+
+
+def test_floats_are_quantized():
+    kernel = floats(RNG, "normal", (K, N))
+    for b, axis in ((kernel.T, 0), (kernel, 1)):
+        text = str(error_of(b=b))
+        code = re.search(r"quantize it first: b, b_scale = (.*); axis=1 if b is \[K, N\]", text).group(1)
+        b, b_scale = eval(code.replace("axis=0", f"axis={axis}"), {"jaxdml": dml, "b": b})
+        assert np.abs(dml.matrix_multiply_blocks(A, b, b_scale) - A @ kernel).max() < 0.02 * np.abs(A @ kernel).max()
 
 
 def test_shapes_of_scales_and_zero_points():
     assert_same_bits(remedied("b_scale", SCALE.T, "has shape [2, 6], but b has shape [6, 64]"), EXPECTED)
     error = error_of(b_scale=SCALE[:, :1].repeat(3, 1), b_zero_point=None)
     listed = "[6, 1] for blocks of 64, [6, 2] for blocks of 32 or [6, 4] for blocks of 16"
-    assert f"expected {listed}; the last block may be shorter, and counts" in str(error)
+    assert f"expected {listed}; the last block may be shorter, but needs a scale, too" in str(error)
     error = error_of(b_scale=SCALE.repeat(4, 1), b_zero_point=None)
     assert "its blocks would have 8 elements: quantize with a size that is listed" in str(error)
     ragged = {**RIGHT, "a": A[:, :40], "b": B[:, :40]}
@@ -97,23 +105,45 @@ def test_shapes_of_scales_and_zero_points():
         assert error_of(b_scale=np.ones(shape, np.float32), b_zero_point=None).rule == "blocks"
 
 
-def test_a_zero_point_that_could_be_broadcast():
-    error = error_of(b_zero_point=ZERO[:, :1])
-    code = re.search(r"write (.*) if that is possible", str(error)).group(1)
-    given = {**RIGHT, "b_zero_point": ZERO[:, :1]}
-    value = eval(code, {"jnp": jnp, **given})
-    expected = dml.matrix_multiply_blocks(**{**RIGHT, "b_zero_point": np.repeat(ZERO[:, :1], 2, 1)})
-    assert_same_bits(dml.matrix_multiply_blocks(**{**given, "b_zero_point": value}), expected)
+@pytest.mark.parametrize("wrong", [ZERO.reshape(-1), ZERO.T, ZERO[:, :1], ZERO[:, 0], ZERO[0, :1], ZERO[0, 0, ...]])
+def test_zero_points_in_another_shape(wrong):
+    rows = {ZERO.size: ZERO, N: ZERO[:, :1], 1: ZERO[:1, :1]}[wrong.size]
+    expected = dml.matrix_multiply_blocks(**{**RIGHT, "b_zero_point": np.broadcast_to(rows, SCALE.shape).copy()})
+    assert_same_bits(remedied("b_zero_point", wrong, "expected b_scale's, [6, 2]; write"), expected)
+
+
+def test_zero_points_that_fit_in_no_way_get_no_advice():
+    assert str(error_of(b_zero_point=ZERO[:3])).endswith("has shape [3, 2], expected b_scale's, [6, 2]")
+    assert str(error_of(b_zero_point=ZERO.astype(np.uint8)[:5])).endswith("astype(b.dtype), if uint4 holds its values")
+
+
+def test_flat_scales():
+    """All scales in one dimension, as MatMulNBits has them."""
+    got = remedied("b_scale", SCALE.reshape(-1), right={**RIGHT, "b_zero_point": None})
+    assert_same_bits(got, dml.matrix_multiply_blocks(A, B, SCALE))
+
+
+def test_scales_of_the_wrong_axis_get_no_shape():
+    """K scales, one for each element of a row."""
+    error = error_of(b_scale=np.ones(K, np.float32), b=RNG.integers(0, 9, (8, K)).astype("uint4"), b_zero_point=None)
+    assert "write" not in str(error)
+
+
+def test_a_scale_for_each_row():
+    a, b, rows = np.tile(A, 5), np.tile(B, 5), SCALE[:, :1]
+    expected = dml.matrix_multiply_blocks(a, b, np.repeat(rows, 2, 1))
+    for wrong in (rows, rows[:, 0]):
+        assert_same_bits(remedied("b_scale", wrong, right={"a": a, "b": b}), expected)
 
 
 def test_shapes_of_matrices_and_bias():
-    assert "BTensor has shape [64], expected [N, K] without zeros" in str(error_of(b=B[0]))
+    assert "BTensor has shape [64], expected [N, K] with N, K > 0" in str(error_of(b=B[0]))
     assert "use jax.vmap for a stack of matrices" in str(error_of(b=B[None]))
     assert "has no dimension, expected [..., K]; write a[None]" in str(error_of(a=jnp.float32(1)))
     error = error_of(a=A[:, :60])
     assert "ATensor has 60 elements to a row, but b has shape [6, 64], and K is 64; cut or pad `a`" in str(error)
     square = {**RIGHT, "a": A[:, :N]}
-    assert "b is [N, K], the transpose of a right factor; write b.T" in str(error_of(right=square))
+    assert "b must be [N, K], not [K, N]; write b.T" in str(error_of(right=square))
     for bias in (np.ones(5, np.float32), np.ones((1, 6), np.float32)):
         assert "expected [6], one number for each row of b" in str(error_of(bias=bias))
     for precision in ("int16", 1, None, np.ones(3)):
@@ -140,6 +170,6 @@ def test_prepared():
 
 def test_wrong_matrices_are_not_prepared():
     prepare, right = dml.prepare_matrix_multiply_blocks, {"b": B, "b_scale": SCALE, "b_zero_point": ZERO}
-    assert "it is prepared once" in str(error_of(prepare, right, b=prepare(**right)))
+    assert "expected an array; b is already prepared" in str(error_of(prepare, right, b=prepare(**right)))
     assert "expected [6, 1] for blocks of 64" in str(error_of(prepare, right, b_scale=SCALE[:4]))
     assert "reshape(len(b), -1)[:, :K]" in str(error_of(prepare, right, b=nibbles(B).reshape(N, 2, 16)))

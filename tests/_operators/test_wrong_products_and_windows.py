@@ -41,9 +41,9 @@ def products():
                 {"a_zero_point": u8(2, 1, 1)},
                 "AZeroPointTensor",
                 three,
-                "; one for each column or matrix is not possible",
+                "; a value for each column or matrix is not allowed",
             ),
-            ({"a_zero_point": u8(2, 4, 1)}, "AZeroPointTensor", three, "4 rows; one for each column or matrix is not"),
+            ({"a_zero_point": u8(2, 4, 1)}, "AZeroPointTensor", three, "4 rows; a value for each column or matrix"),
             ({"b_zero_point": s8(2, 1, 6)}, "BZeroPointTensor", "expected [1, 1, 1] or [1, 1, 6]"),
             ({"b_zero_point": s8(6, 1)}, "BZeroPointTensor", "; write b_zero_point.reshape(-1)"),
         ):

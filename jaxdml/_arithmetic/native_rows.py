@@ -1,0 +1,59 @@
+"""The native kernel that runs a program of elementwise functions and reductions on rows.
+
+A row is the last dimension. A block of rows runs through all instructions before the next block begins, so that what
+lies between two instructions never reaches memory.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic.kernel_call import Kernel
+from jaxdml._arithmetic.native_call import Result, library_call
+
+Array = jax.Array
+
+# In the order of RowCode in native/src/kernels.h.
+CODES = (
+    "abs", "neg", "sign", "floor", "ceil", "round", "sqrt", "rsqrt", "exp", "exp2", "expm1", "logistic",
+    "tanh", "log", "log1p", "erf", "erfc", "square", "is_finite", "not", "to_float",
+    "add", "sub", "mul", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
+    "select_n", "clamp", "reduce_sum", "reduce_max", "reduce_min",
+)  # fmt: skip
+MOST_SLOTS = 64  # that hold values at one time
+MOST_REDUCED = 2**16  # elements of a row that is reduced
+
+
+class RowProgram(NamedTuple):
+    """A program and the shapes of its arrays.
+
+    Attributes:
+      numbers: for each instruction its code, the slot that it writes, and up to three slots that it reads. The operands
+        are in the first slots.
+      views: the shape in which the kernel sees each operand: an extent is 1 or that of the rows, the last 1 or the
+        length of a row.
+      view: the shape in which the kernel writes the result.
+      shape: the shape of the result.
+    """
+
+    numbers: tuple[int, ...]
+    views: tuple[tuple[int, ...], ...]
+    view: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def _run(*operands: Array, leading: int, program: RowProgram, **_: Any) -> Array:
+    viewed = [lax.reshape(x, (*x.shape[:leading], *view)) for x, view in zip(operands, program.views, strict=True)]
+    numbers = np.asarray(program.numbers, np.int64)
+    y = library_call("rows", leading, (program.view, jnp.float32), viewed, program=numbers)
+    return lax.reshape(y, (*y.shape[:leading], *program.shape))
+
+
+def _result(*operands: Any, program: RowProgram, **_: Any) -> Result:
+    return program.shape, jnp.float32
+
+
+ROWS = Kernel(_run, _result)

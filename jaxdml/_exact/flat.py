@@ -1,0 +1,94 @@
+"""A jaxpr without calls: the equations of a called jaxpr stand in the place of the call."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.extend.core import Literal
+
+
+class Value:
+    """A value of a flat jaxpr."""
+
+    def __init__(self, aval: Any) -> None:
+        self.aval = aval
+
+
+class Operation(NamedTuple):
+    """A step that is not a primitive of JAX, but has a name and a rule."""
+
+    name: str
+
+
+class Equation(NamedTuple):
+    """An equation; operands are values and literals."""
+
+    primitive: Any
+    params: Any
+    invars: tuple[Any, ...]
+    outvars: tuple[Value, ...]
+    scope: str
+
+    @property
+    def result(self) -> Value | None:
+        """Its result, if it has one alone."""
+        return self.outvars[0] if len(self.outvars) == 1 else None
+
+
+class Flat(NamedTuple):
+    """A flat jaxpr. `flush` equations flush the subnormals of its inputs, where these are used."""
+
+    invars: list[Value]  # constants come first
+    eqns: list[Equation]
+    outvars: list[Any]
+
+
+FLUSH = Operation("flush")
+
+
+def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]) -> tuple[Flat, list[Any]]:
+    """The flat jaxpr and all constants. `called` gives the jaxpr that an equation calls, or None."""
+    invars: list[Value] = []
+    values: list[Any] = []
+    eqns: list[Equation] = []
+    raw: set[Value] = set()
+
+    def given(var: Any) -> Value:
+        value = Value(var.aval)
+        if getattr(var.aval, "dtype", None) == np.float32:
+            raw.add(value)
+        return value
+
+    def named(atom: Any, names: dict[Any, Any]) -> Any:
+        return atom if isinstance(atom, Literal) else names[atom]
+
+    def used(atom: Any, names: dict[Any, Any], scope: str) -> Any:
+        value = named(atom, names)
+        if isinstance(value, Literal) or value not in raw:
+            return value
+        result = Value(value.aval)
+        eqns.append(Equation(FLUSH, {}, (value,), (result,), scope))
+        return result
+
+    def walk(jaxpr: Any, constants: Sequence[Any], operands: Sequence[Any], scope: str) -> list[Any]:
+        names = dict(zip(jaxpr.invars, operands, strict=True))
+        for var, constant in zip(jaxpr.constvars, constants, strict=True):
+            names[var] = given(var)
+            invars.append(names[var])
+            values.append(constant)
+        for eqn in jaxpr.eqns:
+            place = "/".join(filter(None, (scope, str(eqn.source_info.name_stack))))
+            inner = called(eqn)
+            if inner is not None:
+                operands = [named(atom, names) for atom in eqn.invars]
+                results = walk(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands, place)
+            else:
+                operands = [used(atom, names, place) for atom in eqn.invars]
+                results = [Value(var.aval) for var in eqn.outvars]
+                eqns.append(Equation(eqn.primitive, eqn.params, tuple(operands), tuple(results), place))
+            names |= zip(eqn.outvars, results, strict=True)
+        return [used(atom, names, scope) for atom in jaxpr.outvars]
+
+    inputs = [given(var) for var in jaxpr.invars]
+    outvars = walk(jaxpr, constants, inputs, "")
+    return Flat(invars + inputs, eqns, outvars), values

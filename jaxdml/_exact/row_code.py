@@ -1,0 +1,71 @@
+"""The instructions of a program that runs on rows, and the slots of its values."""
+
+import math
+from collections.abc import Hashable, Sequence
+
+from jaxdml._arithmetic.native_rows import CODES, MOST_SLOTS, RowProgram
+
+Shape = tuple[int, ...]
+REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
+
+
+class RowCode:
+    """Collects operands and instructions. Equal ones are kept once. Values are numbers; those of operands come first.
+
+    Attributes:
+      operands: what the program reads, and the shape in which it sees each.
+    """
+
+    def __init__(self, operands: Sequence[tuple[Hashable, Shape]]) -> None:
+        self.operands = tuple(operands)
+        self.instructions: dict[tuple[str, tuple[int, ...]], int] = {}
+
+    def add(self, code: str, values: tuple[int, ...]) -> int:
+        """The number of the value that an instruction computes."""
+        return self.instructions.setdefault((code, values), len(self.operands) + len(self.instructions))
+
+    def program(self, view: Shape, shape: Shape) -> RowProgram | None:
+        """The program, whose result is that of the last instruction; None if the kernel cannot run it."""
+        numbers = self._numbers()
+        if numbers is None or not self._is_wide_where_needed(view):
+            return None
+        views = [each for _, each in self.operands]
+        ones = (1,) * len(view)
+        if not self._reduces() and view in views and all(each in (view, ones) for each in views):  # one long row
+            views = [(math.prod(each),) for each in views]
+            view = (math.prod(view),)
+        return RowProgram(numbers, tuple(views), view, shape)
+
+    def _is_wide_where_needed(self, view: Shape) -> bool:
+        """Whether the kernel has a value for each column where it reduces, and in the result if that has columns.
+
+        An equation that only broadcasts a row's value to all columns gives the kernel one value for each row.
+        """
+        is_wide = [each[-1] > 1 for _, each in self.operands]
+        for code, values in self.instructions:
+            is_any_wide = any(is_wide[value] for value in values)
+            if code in REDUCTIONS and not is_any_wide:
+                return False
+            is_wide.append(is_any_wide and code not in REDUCTIONS)
+        return is_wide[-1] == (view[-1] > 1)
+
+    def _reduces(self) -> bool:
+        return any(code in REDUCTIONS for code, _ in self.instructions)
+
+    def _numbers(self) -> tuple[int, ...] | None:
+        """Instructions in numbers. A slot is free again after the instruction that reads its value last."""
+        last_use = {value: place for place, (_, values) in enumerate(self.instructions) for value in values}
+        slots = {value: value for value in range(len(self.operands))}
+        fixed = {place for place, (_, view) in enumerate(self.operands) if math.prod(view[:-1]) == 1}  # loaded once
+        free: list[int] = []
+        count = len(slots)
+        numbers: list[int] = []
+        for place, ((code, values), result) in enumerate(self.instructions.items()):
+            if not free:
+                free.append(count)
+                count += 1
+            slots[result] = free.pop()
+            read = [slots[value] for value in values]
+            numbers += [CODES.index(code), slots[result], *read, *[0] * (3 - len(read))]
+            free += {slots[value] for value in values if last_use[value] == place and value not in fixed}
+        return tuple(numbers) if count <= MOST_SLOTS else None

@@ -1,0 +1,219 @@
+"""Joins equations to programs that run on rows: softmax, norms, gelu and whatever else is elementwise or reduces rows.
+
+A program has one result. An equation joins the program of the equations that use its result, if no other equation uses
+it and all of them see the same rows. Without the native kernel, a program is its equations, computed by their rules:
+whether equations are joined changes no bit.
+
+The last dimension of the largest arrays is the row. A value is wide if it has all elements of the rows, and narrow if
+it has one for each row, with or without a last dimension of 1.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import Literal
+
+from jaxdml._arithmetic.kernel_call import with_kernel
+from jaxdml._arithmetic.native_rows import MOST_REDUCED, ROWS, RowProgram
+from jaxdml._exact.flat import Equation, Flat, Operation, Value
+from jaxdml._exact.row_code import REDUCTIONS, RowCode
+from jaxdml._exact.rules import RULES, as_it_is
+
+Array = jax.Array
+Shape = tuple[int, ...]
+LEAST_ELEMENTS = 256  # of a program; for fewer, XLA's loops are as fast
+ROW_PROGRAM = Operation("row_program")
+RESHAPES = ("reshape", "squeeze", "expand_dims")
+ON_FLOATS = (
+    "abs", "neg", "sign", "floor", "ceil", "sqrt", "rsqrt", "exp", "exp2", "expm1", "logistic", "tanh", "log", "log1p",
+    "erf", "erfc", "square", "is_finite", "add", "sub", "mul", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge",
+    "clamp",
+)  # fmt: skip
+CODES_OF: Mapping[str, tuple[str, ...]] = {
+    **{name: (name,) for name in (*ON_FLOATS, *REDUCTIONS, "not", "and", "or", "select_n")},
+    **dict.fromkeys(("flush", "copy", "stop_gradient", "broadcast_in_dim", *RESHAPES), ()),  # the kernel flushes
+    "add_any": ("add",),
+}
+
+
+class Space(NamedTuple):
+    """The rows that an equation sees, and whether its result is narrow."""
+
+    outer: Shape
+    columns: int
+    is_narrow: bool
+
+    @property
+    def view(self) -> Shape:
+        """The shape of the result beside the rows."""
+        return (*self.outer, 1 if self.is_narrow else self.columns)
+
+
+# What may join -------------------------------------------------------------------------------------------------------
+
+
+def _codes_of(eqn: Equation) -> tuple[str, ...] | None:
+    """The instructions that compute an equation, one after another; None if it cannot join."""
+    name, params, of_bools = eqn.primitive.name, eqn.params, eqn.invars[0].aval.dtype == np.bool_
+    if name in CODES_OF:
+        return None if of_bools and name in (*ON_FLOATS, *REDUCTIONS) else CODES_OF[name]
+    if name == "round" and params["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN:
+        return ("round",)
+    if name == "integer_pow" and params["y"] in (2, 3):
+        return ("square", "mul")[: params["y"] - 1]
+    if name == "convert_element_type" and params["new_dtype"] == np.float32:
+        return ("to_float",) if of_bools else ()
+    return None
+
+
+def _space_of(eqn: Equation, spaces: Mapping[Any, Space]) -> Space | None:
+    """The rows that an equation sees; None if it cannot join."""
+    if not eqn.invars or len(eqn.outvars) != 1 or not all(map(_is_known, (*eqn.invars, *eqn.outvars))):
+        return None
+    if _codes_of(eqn) is None:
+        return None
+    shape, name = eqn.outvars[0].aval.shape, eqn.primitive.name
+    if name in REDUCTIONS:
+        full = eqn.invars[0].aval.shape
+        is_row = tuple(eqn.params["axes"]) == (len(full) - 1,) and 1 < full[-1] <= MOST_REDUCED
+        return Space(full[:-1], full[-1], True) if is_row else None
+    for space in (spaces[atom] for atom in eqn.invars if _is_value(atom) and atom in spaces):
+        if space.is_narrow and shape in (space.outer, (*space.outer, 1)):
+            return space
+    return Space(shape[:-1], shape[-1], False) if shape and name not in RESHAPES else None
+
+
+def _is_known(atom: Any) -> bool:
+    """Whether an array has floats or truth values, and a shape of numbers."""
+    aval = atom.aval
+    is_typed = getattr(aval, "dtype", None) in (np.float32, np.bool_)
+    return is_typed and all(isinstance(size, int) and size > 0 for size in aval.shape)
+
+
+def _is_value(atom: Any) -> bool:
+    return not isinstance(atom, Literal)
+
+
+def _view(eqn: Equation, atom: Any, space: Space) -> Shape:
+    """The shape of an operand beside the rows: of as many dimensions, each 1 or that of the rows."""
+    shape, result, name = atom.aval.shape, eqn.outvars[0].aval.shape, eqn.primitive.name
+    if name in REDUCTIONS:
+        return shape
+    if name in RESHAPES:
+        return space.view
+    if name == "broadcast_in_dim":
+        sizes = dict(zip(eqn.params["broadcast_dimensions"], shape, strict=True))
+        shape = tuple(sizes.get(axis, 1) for axis in range(len(result)))
+    shape = shape or (1,) * len(result)
+    return shape if len(result) > len(space.outer) else (*shape, 1)
+
+
+# Joining -------------------------------------------------------------------------------------------------------------
+
+
+def joined(flat: Flat) -> list[Equation]:
+    """The equations of a flat jaxpr, with those that can run on rows joined into programs."""
+    spaces: dict[Any, Space] = {}
+    users: dict[Any, list[Equation]] = defaultdict(list)
+    for eqn in flat.eqns:
+        if space := _space_of(eqn, spaces):
+            spaces[eqn.result] = space
+        for atom in filter(_is_value, eqn.invars):
+            users[atom].append(eqn)
+    kept = set(filter(_is_value, flat.outvars))
+    last_of: dict[Any, Value] = {}  # the result of each equation that joins, to the result of its program
+    members: dict[Value, list[Equation]] = defaultdict(list)
+    for eqn in reversed(flat.eqns):
+        value = eqn.result
+        if value is None or value not in spaces:
+            continue
+        lasts = {last_of.get(user.result) for user in users[value]}
+        only = lasts.pop() if len(lasts) == 1 and value not in kept else None
+        if only is None or not all(_sees(user, value, spaces) for user in users[value]):
+            if value.aval.dtype != np.float32:
+                continue
+            only = value
+        last_of[value] = only
+        members[only].insert(0, eqn)
+    programs = {last: _program(eqns, spaces) for last, eqns in members.items()}
+    result = []
+    for eqn in flat.eqns:
+        last = last_of.get(eqn.result)
+        program = programs[last] if last else None
+        if program is None:
+            result.append(eqn)
+        elif last is eqn.result:
+            result.append(program)
+    return result
+
+
+def _sees(eqn: Equation, value: Value, spaces: Mapping[Any, Space]) -> bool:
+    """Whether an equation sees a value where the equation that made it put it."""
+    made, space = spaces[value], spaces.get(eqn.result)
+    return space is not None and made[:2] == space[:2] and _view(eqn, value, space) == made.view
+
+
+def _program(eqns: Sequence[Equation], spaces: Mapping[Any, Space]) -> Equation | None:
+    """The equation that takes the place of others; None if they are not worth it, or need too many slots."""
+    last = eqns[-1].outvars[0]
+    inside = {eqn.outvars[0]: ~place for place, eqn in enumerate(eqns)}
+    operands: dict[tuple[Any, Shape], Any] = {}
+    places: list[list[int]] = []  # of each equation's operands: those among the operands, or ~ those of equations
+    for eqn in eqns:
+        space, of_eqn = spaces[eqn.result], []
+        for atom in eqn.invars:
+            if _is_value(atom) and atom in inside:
+                of_eqn.append(inside[atom])
+                continue
+            key = (
+                atom if _is_value(atom) else np.asarray(atom.val, atom.aval.dtype).tobytes(),
+                _view(eqn, atom, space),
+            )
+            operands.setdefault(key, atom)
+            of_eqn.append(list(operands).index(key))
+        places.append(of_eqn)
+    code = RowCode(list(operands))
+    values: list[int] = []
+    for eqn, of_eqn in zip(eqns, places, strict=True):
+        read = tuple(place if place >= 0 else values[~place] for place in of_eqn)
+        for name in _codes_of(eqn) or ():
+            read = (code.add(name, read), *read) if name == "square" else (code.add(name, read),)
+        values.append(read[0])
+    view = spaces[last].view
+    if not code.instructions or math.prod(spaces[last].outer) * spaces[last].columns < LEAST_ELEMENTS:
+        return None
+    program = code.program(view, last.aval.shape)
+    if program is None:
+        return None
+    steps = tuple(
+        (eqn.primitive, tuple(sorted(eqn.params.items())), tuple(of_eqn))
+        for eqn, of_eqn in zip(eqns, places, strict=True)
+    )
+    params = {"program": program, "steps": steps}
+    return Equation(ROW_PROGRAM, params, tuple(operands.values()), (last,), eqns[-1].scope)
+
+
+# Running -------------------------------------------------------------------------------------------------------------
+
+
+def row_program_rule(params: Mapping[str, Any]) -> Callable[..., Array]:
+    """The rule of joined equations."""
+
+    def compute(*operands: Array) -> Array:
+        return computed(*operands, program=params["program"], steps=params["steps"])
+
+    return compute
+
+
+@with_kernel(ROWS)
+def computed(*operands: Array, program: RowProgram, steps: tuple[Any, ...]) -> Array:
+    """The last of some equations, each computed by its rule."""
+    values: list[Array] = []
+    for primitive, params, places in steps:
+        read = [operands[place] if place >= 0 else values[~place] for place in places]
+        values.append(RULES.get(primitive.name, as_it_is)(primitive, dict(params))(*read))
+    return values[-1]

@@ -1,0 +1,119 @@
+// The handler of programs that run on rows.
+#include <algorithm>
+#include <vector>
+
+#include "handler.h"
+#include "scratch.h"
+#include "threads.h"
+
+namespace jaxdml {
+namespace {
+
+constexpr int64_t kNumbers = 5;           // of an instruction: code, slot, three operands
+constexpr int64_t kMostReduced = 1 << 16;  // columns of a program with reductions; no sum of so many overflows
+
+bool is_reduction(RowCode code) { return code >= RowCode::kSum; }
+int operands_of(RowCode code) {
+  if (code < RowCode::kAdd || is_reduction(code)) return 1;
+  return code < RowCode::kSelect ? 2 : 3;
+}
+
+// Reads the numbers of a program. Each slot is written before it is read, and no instruction reads the slot it writes.
+// Only values of all columns are reduced.
+ffi::Error read_program(Numbers numbers, RowProgram& one, std::vector<RowOperand>& operands,
+                        std::vector<RowInstruction>& instructions) {
+  JAXDML_EXPECT(numbers.size() % kNumbers == 0, "a program has an incomplete instruction");
+  enum Kind { kUnknown, kNarrow, kWide };
+  Kind kinds[kMostSlots] = {};
+  for (int64_t i = 0; i < one.operand_count; i++) kinds[i] = one.operands[i].is_wide ? kWide : kNarrow;
+  one.slots = one.operand_count;
+  for (size_t i = 0; i < numbers.size(); i += kNumbers) {
+    const int64_t code = numbers[i], to = numbers[i + 1];
+    JAXDML_EXPECT(code >= 0 && code < int64_t(RowCode::kCount), "a program has an unknown instruction");
+    JAXDML_EXPECT(to >= 0 && to < kMostSlots, "a program has too many slots");
+    RowInstruction by = {RowCode(code), int32_t(to), {}};
+    Kind kind = kNarrow;
+    for (int j = 0; j < operands_of(by.code); j++) {
+      const int64_t from = numbers[i + 2 + size_t(j)];
+      JAXDML_EXPECT(from >= 0 && from < kMostSlots && kinds[from] != kUnknown && from != to,
+                    "an instruction reads a slot that has no value, or that it writes");
+      by.from[j] = int32_t(from);
+      kind = std::max(kind, kinds[from]);
+    }
+    if (is_reduction(by.code)) {
+      JAXDML_EXPECT(kind == kWide, "a reduction's operand has one column");
+      one.has_reductions = true;
+      kind = kNarrow;
+    }
+    kinds[to] = kind;
+    if (to < one.operand_count) operands[size_t(to)].is_kept = false;
+    one.slots = std::max(one.slots, to + 1);
+    instructions.push_back(by);
+  }
+  JAXDML_EXPECT(!instructions.empty(), "a program has no instructions");
+  one.result = instructions.back().to;
+  JAXDML_EXPECT(one.is_wide == (kinds[one.result] == kWide), "the result has other columns than the output");
+  one.instruction_count = int64_t(instructions.size());
+  one.instructions = instructions.data();
+  return ffi::Error::Success();
+}
+
+// Each operand and the output are [..., columns] of one rank; each extent of an operand is 1 or the output's. The last
+// extent of the output may be 1, too.
+ffi::Error rows(const Kernels& kernels, ffi::ThreadPool threads, ffi::RemainingArgs arguments,
+                ffi::Result<Buffer> result, Numbers program) {
+  const Buffer y = *result;
+  const Numbers of_y = y.dimensions();
+  JAXDML_EXPECT(of_y.size() && y.element_type() == ffi::DataType::F32, "the output is not a float32 array");
+  JAXDML_EXPECT(arguments.size() <= size_t(kMostSlots), "a program has too many operands");
+  RowProgram one = {};
+  one.rank = int64_t(of_y.size()) - 1;
+  one.extents = of_y.begin();
+  one.rows = product(of_y, 0, size_t(one.rank));
+  one.columns = of_y.back();
+  std::vector<Buffer> buffers;
+  for (size_t i = 0; i < arguments.size(); i++) {
+    const auto x = arguments.get<Buffer>(i);
+    JAXDML_EXPECT(x.has_value() && is_sound(*x), "an operand is not a buffer, or is too large");
+    const Numbers of_x = x->dimensions();
+    JAXDML_EXPECT(x->element_type() == ffi::DataType::F32 || x->element_type() == ffi::DataType::PRED,
+                  "an operand has neither floats nor truth values");
+    JAXDML_EXPECT(leads(*x, y, size_t(one.rank), of_y.size()), "an operand's rows differ from the output's");
+    if (of_x.back() != 1) one.columns = of_x.back();
+    buffers.push_back(*x);
+  }
+  JAXDML_EXPECT(of_y.back() == one.columns || of_y.back() == 1, "the output's columns differ from an operand's");
+  std::vector<RowOperand> operands;
+  for (const Buffer& x : buffers) {
+    const Numbers of_x = x.dimensions();
+    JAXDML_EXPECT(of_x.back() == one.columns || of_x.back() == 1, "an operand's columns differ from another's");
+    const int64_t rows_of_x = product(of_x, 0, size_t(one.rank));
+    operands.push_back({static_cast<const uint8_t*>(x.untyped_data()), of_x.begin(),
+                        x.element_type() == ffi::DataType::F32 ? 4 : 1, of_x.back() == one.columns, rows_of_x > 1,
+                        rows_of_x == one.rows, rows_of_x == 1});
+  }
+  one.operand_count = int64_t(operands.size());
+  one.operands = operands.data();
+  one.is_wide = of_y.back() == one.columns;
+  if (!one.rows || !of_y.back()) return ffi::Error::Success();
+  JAXDML_EXPECT(one.columns, "a row has no elements");
+  std::vector<RowInstruction> instructions;
+  JAXDML_RETURN_IF_WRONG(read_program(program, one, operands, instructions));
+  JAXDML_EXPECT(!one.has_reductions || one.columns <= kMostReduced, "a row is too long to be reduced");
+  one.y = static_cast<float*>(y.untyped_data());
+  const Size work = Size(one.rows) * one.columns * one.instruction_count * 4;
+  JAXDML_EXPECT(work.is_size(), "there are too many rows");
+  const FloatMode mode;
+  const Pool pool = pool_of(threads, work.number());
+  const Scratch scratch(kernels.row_program_scratch(one, pool.threads));
+  if (!scratch.is_there()) return no_memory();
+  kernels.run_rows(pool, one, scratch.at());
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+JAXDML_HANDLER(jaxdml_cpu_rows, rows,
+               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().Ret<Buffer>().Attr<Numbers>("program"))
+
+}  // namespace jaxdml

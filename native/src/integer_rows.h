@@ -1,0 +1,233 @@
+// Rows of floats rounded to integers, and exact sums of their products. docs/numerics.md has the rule.
+//
+// A float holds an integer, and a double products of integers. Sums of products are at most 2**53, so doubles add them
+// exactly, in any order and with or without fused multiply-adds. Longer sums are pairs of doubles.
+#pragma once
+
+#include <type_traits>
+
+#include "float_sums.h"
+
+namespace jaxdml::JAXDML_ISA {
+
+using F64 = double __attribute__((vector_size(kBytes)));
+using LooseF64 __attribute__((aligned(1), may_alias)) = F64;
+
+// The largest integers of queries and keys, of values and of weights; rounding may pass them by 16.
+constexpr int64_t kOfRows = 127 << 20, kOfValues = 127 << 16, kOfWeights = 127 << 18;
+constexpr int64_t kHalf = 1 << 15;  // an integer of a query is upper * kHalf + lower
+constexpr int64_t kTerms = 32;      // weights whose sum of products is exact
+static_assert(kMostAttentionDepth * (kOfRows + 16) * (kHalf / 2) <= int64_t(1) << 53);
+static_assert(kTerms * (kOfWeights + 16) * (kOfValues + 16) <= int64_t(1) << 53);
+
+JAXDML_INLINE F64 splat(double x) { return x - F64{}; }
+JAXDML_INLINE F64 load_doubles(const double* from) { return *reinterpret_cast<const LooseF64*>(from); }
+JAXDML_INLINE void store(double* to, F64 x) { *reinterpret_cast<LooseF64*>(to) = x; }
+
+#ifdef __AVX512VNNI__
+JAXDML_INLINE F64 multiply_add(F64 x, F64 y, F64 z) { return (F64)_mm512_fmadd_pd((__m512d)x, (__m512d)y, (__m512d)z); }
+JAXDML_INLINE F64 doubles(const float* from) { return (F64)_mm512_cvtps_pd(_mm256_loadu_ps(from)); }
+JAXDML_INLINE F32 floats(F64 x, F64 y) {
+  const __m512d low = _mm512_castps_pd(_mm512_castps256_ps512(_mm512_cvtpd_ps((__m512d)x)));
+  return (F32)_mm512_insertf64x4(low, _mm256_castps_pd(_mm512_cvtpd_ps((__m512d)y)), 1);
+}
+JAXDML_INLINE F64 lower_doubles(F32 x) { return (F64)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)x)); }
+JAXDML_INLINE F64 upper_doubles(F32 x) { return (F64)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)x, 1)); }
+JAXDML_INLINE F32 low_floats(F32 x, F32 y) { return (F32)_mm512_unpacklo_ps((__m512)x, (__m512)y); }
+JAXDML_INLINE F32 high_floats(F32 x, F32 y) { return (F32)_mm512_unpackhi_ps((__m512)x, (__m512)y); }
+JAXDML_INLINE F32 low_pairs(F32 x, F32 y) { return (F32)_mm512_unpacklo_pd((__m512d)x, (__m512d)y); }
+JAXDML_INLINE F32 high_pairs(F32 x, F32 y) { return (F32)_mm512_unpackhi_pd((__m512d)x, (__m512d)y); }
+// Transposes 4 x 4 parts of 128 bits.
+JAXDML_INLINE void transpose_parts(F32& a, F32& b, F32& c, F32& d) {
+  const __m512 low = _mm512_shuffle_f32x4((__m512)a, (__m512)b, 0x44),
+               high = _mm512_shuffle_f32x4((__m512)a, (__m512)b, 0xee);
+  const __m512 next_low = _mm512_shuffle_f32x4((__m512)c, (__m512)d, 0x44);
+  const __m512 next_high = _mm512_shuffle_f32x4((__m512)c, (__m512)d, 0xee);
+  a = (F32)_mm512_shuffle_f32x4(low, next_low, 0x88);
+  b = (F32)_mm512_shuffle_f32x4(low, next_low, 0xdd);
+  c = (F32)_mm512_shuffle_f32x4(high, next_high, 0x88);
+  d = (F32)_mm512_shuffle_f32x4(high, next_high, 0xdd);
+}
+#else
+JAXDML_INLINE F64 multiply_add(F64 x, F64 y, F64 z) { return (F64)_mm256_fmadd_pd((__m256d)x, (__m256d)y, (__m256d)z); }
+JAXDML_INLINE F64 doubles(const float* from) { return (F64)_mm256_cvtps_pd(_mm_loadu_ps(from)); }
+JAXDML_INLINE F32 floats(F64 x, F64 y) {
+  return (F32)_mm256_set_m128(_mm256_cvtpd_ps((__m256d)y), _mm256_cvtpd_ps((__m256d)x));
+}
+JAXDML_INLINE F64 lower_doubles(F32 x) { return (F64)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x)); }
+JAXDML_INLINE F64 upper_doubles(F32 x) { return (F64)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1)); }
+JAXDML_INLINE F32 low_floats(F32 x, F32 y) { return (F32)_mm256_unpacklo_ps((__m256)x, (__m256)y); }
+JAXDML_INLINE F32 high_floats(F32 x, F32 y) { return (F32)_mm256_unpackhi_ps((__m256)x, (__m256)y); }
+JAXDML_INLINE F32 low_pairs(F32 x, F32 y) { return (F32)_mm256_unpacklo_pd((__m256d)x, (__m256d)y); }
+JAXDML_INLINE F32 high_pairs(F32 x, F32 y) { return (F32)_mm256_unpackhi_pd((__m256d)x, (__m256d)y); }
+// Transposes 2 x 2 parts of 128 bits.
+JAXDML_INLINE void transpose_parts(F32& a, F32& b) {
+  const __m256 low = _mm256_permute2f128_ps((__m256)a, (__m256)b, 0x20);
+  b = (F32)_mm256_permute2f128_ps((__m256)a, (__m256)b, 0x31);
+  a = (F32)low;
+}
+#endif
+
+JAXDML_INLINE void store_doubles(double* to, F32 x) {
+  store(to, lower_doubles(x));
+  store(to + kLanes / 2, upper_doubles(x));
+}
+
+JAXDML_INLINE void transpose(F32 (&x)[kLanes]) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kLanes; i += 4) {
+    const F32 a = low_floats(x[i], x[i + 1]), b = high_floats(x[i], x[i + 1]);
+    const F32 c = low_floats(x[i + 2], x[i + 3]), d = high_floats(x[i + 2], x[i + 3]);
+    x[i] = low_pairs(a, c);
+    x[i + 1] = high_pairs(a, c);
+    x[i + 2] = low_pairs(b, d);
+    x[i + 3] = high_pairs(b, d);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++)
+#ifdef __AVX512VNNI__
+    transpose_parts(x[i], x[4 + i], x[8 + i], x[12 + i]);
+#else
+    transpose_parts(x[i], x[4 + i]);
+#endif
+}
+
+// Rounding ------------------------------------------------------------------------------------------------------------
+
+// The first `count` floats, at most a vector, and zeros.
+JAXDML_INLINE F32 load_part(const float* from, int64_t count) {
+  if (count >= kLanes) return load_floats(from);
+  return (F32)load_bytes(reinterpret_cast<const uint8_t*>(from), count * int64_t(sizeof(float)));
+}
+
+// How far ahead rows are prefetched when they are read first: the processor itself prefetches from memory too late.
+constexpr int64_t kFloatsAhead = 1024;
+
+// The bits of the greatest magnitude: as integers, those of NaN are above those of infinity.
+JAXDML_INLINE int32_t high_bits_of(const float* x, int64_t count) {
+  I32 most = splat(0);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    __builtin_prefetch(x + i + kFloatsAhead, 0, 2);
+    most = greater(most, (I32)load_part(x + i, count - i) & splat(kMagnitude));
+  }
+  return largest_of(most);
+}
+
+// What rounds rows to integers. The inverse is 0 if a row's integers are 0.
+struct Rounding {
+  F32 scale, inverse;
+};
+JAXDML_INLINE Rounding rounding_of(I32 high_bits, int64_t largest) {
+  const F32 most = splat(float(largest)), high = (F32)high_bits, zero = splat(0.0f);
+  const I32 is_finite = high_bits < splat(kInfinity);
+  const I32 is_live = is_finite & (high >= most * splat(0x1p-126f));
+  return {is_live ? high / most : is_finite ? zero : splat(__builtin_nanf("")), is_live ? most / high : zero};
+}
+
+// Integers of a row; `inverse` is the same in all lanes.
+JAXDML_INLINE F32 integers_of(F32 x, F32 inverse) {
+  return (F32)((I32)nearest(x * inverse) & (inverse != splat(0.0f)));  // x may be infinite or NaN
+}
+
+// Finds how to round `count` rows; zeros follow up to a whole vector.
+static void find_roundings(const float* x, int64_t count, int64_t size, int64_t largest, float* scales,
+                           float* inverses) {
+  for (int64_t first = 0; first < count; first += kLanes) {
+    I32 bits = splat(0);
+    for (int64_t i = 0; i < at_most(kLanes, count - first); i++) bits[i] = high_bits_of(x + (first + i) * size, size);
+    const Rounding by = rounding_of(bits, largest);
+    store(scales + first, (I32)by.scale);
+    store(inverses + first, (I32)by.inverse);
+  }
+}
+
+// A panel of `count` rows, at most kLanes, rounded and transposed: to[i][j] is element i of row j, 0 beyond the rows.
+static void round_transposed(const float* x, int64_t count, int64_t size, const float* inverses, float* to) {
+  for (int64_t first = 0; first < size; first += kLanes) {
+    const int64_t some = at_most(kLanes, size - first);
+    F32 block[kLanes];
+#pragma GCC unroll 16
+    for (int j = 0; j < kLanes; j++)
+      block[j] = j < count ? integers_of(load_part(x + j * size + first, some), splat(inverses[j])) : splat(0.0f);
+    transpose(block);
+    for (int64_t i = 0; i < some; i++) store(to + (first + i) * kLanes, (I32)block[i]);
+  }
+}
+
+// `count` rows, rounded, in panels of kLanes columns: to[panel][row][lane]. A panel has room for kTerms rows.
+static void round_in_panels(const float* x, int64_t count, int64_t size, const float* inverses, float* to) {
+  for (int64_t row = 0; row < count; row++) {
+    const F32 inverse = splat(inverses[row]);
+    for (int64_t first = 0; first < size; first += kLanes)
+      store(to + first * kTerms + row * kLanes,
+            (I32)integers_of(load_part(x + row * size + first, size - first), inverse));
+  }
+}
+
+// Exact sums ----------------------------------------------------------------------------------------------------------
+
+constexpr int kTileRows = kBytes == 64 ? 12 : 6;
+
+// Adds products of rows of `a`, which are `stride` apart, by a panel of kLanes columns.
+template <int kRows>
+JAXDML_INLINE void add_products(const double* a, int64_t stride, const float* panel, int64_t depth,
+                                F64 (&sums)[kRows][2]) {
+  for (int64_t k = 0; k < depth; k++, panel += kLanes) {
+    const F64 left = doubles(panel), right = doubles(panel + kLanes / 2);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; r++) {
+      const F64 x = splat(a[r * stride + k]);
+      sums[r][0] = multiply_add(x, left, sums[r][0]);
+      sums[r][1] = multiply_add(x, right, sums[r][1]);
+    }
+  }
+}
+
+// The products of pairs of rows, upper and lower halves, and a panel: y[pair] = f(f(upper) * kHalf + f(lower)). The
+// functions of tiles are not inlined: GCC would keep constants of the caller in registers, and spill sums.
+template <int kRows>
+__attribute__((noinline)) static void multiply_halves(const double* a, int64_t stride, const float* panel,
+                                                      int64_t depth, F32* y) {
+  F64 sums[kRows][2] = {};
+  add_products(a, stride, panel, depth, sums);
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows / 2; r++)
+    y[r] =
+        floats(sums[2 * r][0], sums[2 * r][1]) * splat(float(kHalf)) + floats(sums[2 * r + 1][0], sums[2 * r + 1][1]);
+}
+
+// Adds x, an integer up to 2**53, to upper + lower, where `upper` holds multiples of 2**24.
+JAXDML_INLINE void add_exactly(F64 x, double* upper, double* lower) {
+  const F64 far = splat(0x1.8p76), high = (x + far) - far;
+  store(upper, load_doubles(upper) + high);
+  store(lower, load_doubles(lower) + (x - high));
+}
+
+// Adds the products of kRows rows and a panel to upper + lower, whose rows are `width` apart.
+template <int kRows>
+__attribute__((noinline)) static void add_tile(const double* a, int64_t stride, const float* panel, int64_t depth,
+                                               double* upper, double* lower, int64_t width) {
+  F64 sums[kRows][2] = {};
+  add_products(a, stride, panel, depth, sums);
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; r++)
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++)
+      add_exactly(sums[r][half], upper + r * width + half * (kLanes / 2), lower + r * width + half * (kLanes / 2));
+}
+
+// The floats nearest to kLanes sums.
+JAXDML_INLINE F32 nearest_totals(const double* upper, const double* lower) {
+  float totals[kLanes];
+  for (int i = 0; i < kLanes; i++) totals[i] = float(int64_t(upper[i]) + int64_t(lower[i]));
+  return load_floats(totals);
+}
+
+// Calls f with the number of rows of a tile, a constant: kMost, or `count` where that is less.
+template <int kMost, int kStep = 1, class F>
+JAXDML_INLINE void with_tile(int64_t count, const F& f) {
+  if (count >= kMost) return f(std::integral_constant<int, kMost>());
+  if constexpr (kMost > kStep) with_tile<kMost - kStep, kStep>(count, f);
+}
+
+}  // namespace jaxdml::JAXDML_ISA
