@@ -1,11 +1,13 @@
 """Evaluates graphs: NumPy computes values that depend only on constants and shapes, and JAX computes the rest."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
+from jaxdml._arithmetic.exact_calls import in_one_call
 from jaxdml._graph.graph import Graph, Node
 from jaxdml.errors import ModelError
 
@@ -29,8 +31,9 @@ def evaluate(
     found = dict(values)
     for node in nodes:
         for name, value in zip(node.outputs, results(node, found, check_result), strict=False):
-            check_result(node, value)
-            found[name] = value
+            if name:
+                check_result(node, value)
+                found[name] = value
     return found
 
 
@@ -41,9 +44,13 @@ def results(node: Node, values: Mapping[str, Any], check_result: ResultCheck) ->
         if place < len(arguments) and not (arguments[place] is None or isinstance(arguments[place], np.ndarray)):
             raise ModelError(_unknown(node, place))
     if _may_be_large(arguments):
-        for shape in _tried(node, arguments, _shapes):
-            check_result(node, shape)
+        for name, shape in zip(node.outputs, _tried(node, arguments, _shapes), strict=False):
+            if name:
+                check_result(node, shape)
     computed = _tried(node, arguments, _computed)
+    for name, value in zip(node.outputs, computed, strict=False):
+        if name and value is None:
+            raise ModelError(f"{described(node)}: jaxdml does not compute its output {name!r}")
     if any(node.outputs[len(computed) :]):
         raise ModelError(f"{described(node)} has {len(node.outputs)} outputs, but its operator returns {len(computed)}")
     return computed
@@ -78,7 +85,8 @@ def _tried(node: Node, arguments: Sequence[Any], compute: Callable[[Node, Sequen
 
 
 def _computed(node: Node, arguments: Sequence[Any]) -> Any:
-    return node.operator.function(*arguments, **node.options)
+    function = partial(node.operator.function, **node.options)
+    return in_one_call(function, tuple(arguments)) if node.operator.is_quantized else function(*arguments)
 
 
 def _may_be_large(arguments: Sequence[Any]) -> bool:

@@ -13,6 +13,7 @@ from jaxdml._graph.grids import Grids
 from jaxdml._graph.normal_form import in_normal_form
 from jaxdml._graph.places import with_places
 from jaxdml._graph.rules import RULES, Fusion, StaysFloat, stays
+from jaxdml._graph.scales import with_scales
 
 
 def fused(
@@ -27,7 +28,7 @@ def fused(
       rules: maps node kinds to fusion rules.
       check_result: raises if a folded constant is not allowed.
     """
-    graph = without_dead(folded(in_normal_form(graph), check_result=check_result))
+    graph = with_scales(without_dead(folded(in_normal_form(graph), check_result=check_result)), quantized)
     grids = Grids(graph)
     replaced: dict[int, Node] = {}  # maps the position of the last node of a fusion to the quantized operator
     gone: set[int] = set()

@@ -21,11 +21,13 @@ class Operator:
       gives_shape: whether the result depends only on the shape of the input.
       is_exact: whether NumPy computes the same bits as JAX; the function then returns NumPy arrays for NumPy arrays.
       uniform: positions of inputs, such as zero points, that a scalar may replace if all their elements are equal.
-      prepare: maps the position of an input to a function that repacks this input if it is constant. The function
-        takes the array and the node's options, and returns the array itself if there is nothing to repack.
+      prepare: maps positions of inputs to a function that repacks these inputs together if all of them are constant or
+        absent. The function takes their arrays, None for an absent one, and the node's options. For each array it
+        returns prepared weights or another array, None if nothing replaces the array, or the array itself to keep it.
       is_quantized: whether the operator computes on quantized integers.
       is_pointwise: whether each element of the result depends on one element of each input, at the same place, and
         has the same bits in tensors of any shape. Inputs with one element broadcast.
+      has_rule: whether `jaxdml.exact` has rules for what the operator computes on floats.
     """
 
     name: str
@@ -35,9 +37,10 @@ class Operator:
     gives_shape: bool = False
     is_exact: bool = False
     uniform: tuple[int, ...] = ()
-    prepare: Mapping[int, Callable[[np.ndarray, Mapping[str, Any]], Any]] = field(default_factory=dict)
+    prepare: Mapping[tuple[int, ...], Callable[..., Any]] = field(default_factory=dict)
     is_quantized: bool = False
     is_pointwise: bool = False
+    has_rule: bool = True
 
 
 @dataclass(frozen=True, eq=False)

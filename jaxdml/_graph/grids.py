@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._graph.graph import Graph, Names, Node, moves
 
 BYTES = (np.dtype(np.uint8), np.dtype(np.int8))
+NIBBLES = (np.dtype(jnp.uint4), np.dtype(jnp.int4))
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,13 @@ class Grids:
         return self._grid(node, node.outputs[0]) if node and node.operator.kind == "quantize_linear" else None
 
     def is_beside_integers(self, node: Node) -> bool:
-        """Whether a node reads a dequantized value, or a quantize node reads its result."""
+        """Whether a node reads a dequantized value or packed integers, or a quantize node reads its result."""
         makers = (self._producers.get(name) for name in node.inputs)
         reads = any(maker is not None and maker.operator.kind == "dequantize_linear" for maker in makers)
-        return reads or any(
-            reader.operator.kind == "quantize_linear" for name in node.outputs for reader in self.readers(name)
+        return (
+            reads
+            or node.operator.kind == "packed_dot"
+            or any(reader.operator.kind == "quantize_linear" for name in node.outputs for reader in self.readers(name))
         )
 
     def _grid(self, node: Node, value: str) -> Grid | None:

@@ -1,4 +1,4 @@
-"""Joins nodes that together are a function of single integers of 8 bits: a table of 256 entries replaces them.
+"""Replaces the nodes of an elementwise function of one 8-bit tensor by a table of 256 entries.
 
 A hard swish between dequantize and quantize nodes is such a function, and so is a product of a tensor with a function
 of the same tensor. The entries are what the nodes compute for every integer, so the bits stay the same.
@@ -33,7 +33,7 @@ class _Function(NamedTuple):
 
 
 def joined(graph: Graph, wanted: Iterable[str], look_up: LookUp) -> tuple[Node, ...]:
-    """The nodes that compute the wanted values, where tables replace nodes that are a function of single integers.
+    """The nodes that compute the wanted values; tables replace the nodes of elementwise functions of one tensor.
 
     Args:
       graph: the graph; its constants are those that are known while JAX traces.
@@ -54,7 +54,7 @@ def joined(graph: Graph, wanted: Iterable[str], look_up: LookUp) -> tuple[Node, 
 
 
 def _functions(graph: Graph) -> dict[str, _Function]:
-    """Maps values to the functions that they are. A function begins with a node that reads integers."""
+    """Maps values that depend on one other value to their functions. A function's first node reads integers."""
     functions: dict[str, _Function] = {}
     for place, node in enumerate(graph.nodes):
         given = {name for name in node.inputs if name and name not in graph.constants}
@@ -93,7 +93,8 @@ def _table(graph: Graph, last: Node, function: _Function, look_up: LookUp) -> No
 def _entries(compute: Callable[[Array], Array], look_up: LookUp, x: Array) -> Array:
     """compute(x), by a table if x has 8 bits. The table is a constant of the program.
 
-    There is no table if the result has other dimensions than x, which a constant with many dimensions of 1 gives it.
+    There is no table if the result does not have 8 bits, or if a constant of higher rank than x, such as one of shape
+    [1, 1, 1], raises the rank of the result.
     """
     if x.dtype not in BYTES or x.ndim == 0:
         return compute(x)

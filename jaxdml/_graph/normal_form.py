@@ -15,7 +15,7 @@ from jaxdml._graph.grids import Grid, Grids
 
 def in_normal_form(graph: Graph) -> Graph:
     """The graph in normal form: movers run on integers."""
-    for step in (_dequantized_behind, _quantized_before, _without_pairs):
+    for step in (_transposed_blocks, _dequantized_behind, _quantized_before, _without_pairs):
         graph = without_dead(step(graph))
     return graph
 
@@ -48,6 +48,31 @@ def bounds_of(clamp: Node, grids: Grids) -> tuple[float, float] | None:
         given = clamp.options.get(word) if value is None else float(value.reshape(()))
         ends.append(open_end if given is None else given)
     return ends[0], ends[1]
+
+
+# Constants in blocks -------------------------------------------------------------------------------------------------
+
+
+def _transposed_blocks(graph: Graph) -> Graph:
+    """Transposes constants in blocks with their scales and zero points, in place of their floats."""
+    grids, names, constants, nodes = Grids(graph), Names(graph), dict(graph.constants), list[Node]()
+    for node in graph.nodes:
+        grid = grids.dequantized(node.inputs[0]) if "perm" in node.options else None
+        arrays = {} if grid is None else {name: grids.constant(name) for name in grid.node.inputs if name}
+        given = [array for array in arrays.values() if array is not None]
+        rank, perm = (given[0].ndim if given else 0), node.options.get("perm")
+        perm = tuple(perm or reversed(range(rank)))
+        has_blocks = grid is not None and grid.node.options.get("block_size") and -rank <= grid.axis < rank
+        is_known = len(given) == len(arrays) and all(array.ndim == rank for array in given)
+        if grid is None or not has_blocks or not is_known or sorted(perm) != list(range(rank)):
+            nodes.append(node)
+            continue
+        new = {name: names.next(f"{name}:transposed") for name in arrays}
+        constants |= {new[name]: array.transpose(perm) for name, array in zip(arrays, given, strict=True)}
+        options = {**grid.node.options, "axis": perm.index(grid.axis % rank)}
+        inputs, source = tuple(new.get(name, "") for name in grid.node.inputs), grid.node.source + node.source
+        nodes.append(grid.node.replace(inputs=inputs, outputs=node.outputs, options=options, source=source))
+    return graph.replace(nodes=tuple(nodes), constants=constants)
 
 
 # Movers --------------------------------------------------------------------------------------------------------------

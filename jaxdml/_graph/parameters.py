@@ -6,6 +6,7 @@ from typing import Any
 import jax
 
 from jaxdml._arithmetic.prepared import Prepared, PreparedFilter
+from jaxdml._arithmetic.prepared_blocks import PreparedBlocks
 
 MOST_LISTED = 5
 
@@ -51,6 +52,8 @@ def _remedy(given: Any, own: Any) -> str:
         return ""
     if isinstance(own, PreparedFilter):
         return f"; write jaxdml.prepare_convolution_filter(array, group_count={own.group_count})"
+    if isinstance(own, PreparedBlocks):
+        return "; write jaxdml.prepare_matrix_multiply_blocks(array, scale, zero_point)"
     return "; write jaxdml.prepare_matrix_multiply_b(array)"
 
 

@@ -12,7 +12,8 @@ def with_places(graph: Graph) -> Graph:
     integers = {name for name, value in graph.constants.items() if _may_be_quantized(value)}
     for node in reversed(graph.nodes):
         is_read = node.operator.kind in MOVERS and not integers.isdisjoint(filter(None, node.outputs))
-        if is_read or node.operator.is_quantized or node.operator.kind == "dequantize_linear":
+        takes_integers = node.operator.is_quantized and node.operator.kind != "product_of_blocks"
+        if is_read or takes_integers or node.operator.kind == "dequantize_linear":
             integers.add(node.inputs[0])
     nodes = []
     for node in graph.nodes:
@@ -36,4 +37,4 @@ def _may_be_quantized(value: np.ndarray) -> bool:
 def _gives_floats(node: Node) -> bool:
     """Whether a node on integers returns floats, as a product without a scale for the result does."""
     kind = node.operator.kind
-    return kind == "float_product" or (kind == "quantized_gemm" and not any(node.inputs[7:]))
+    return kind in ("float_product", "product_of_blocks") or (kind == "quantized_gemm" and not any(node.inputs[7:]))

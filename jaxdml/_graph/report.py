@@ -1,7 +1,7 @@
 """Prints a graph as a table: what each operator runs as, whether it runs on integers, and why it does not.
 
-A row stands for one operator on integers, for one convolution or product in floats, or for all other floats between two
-such operators. Blocks of equal rows, as the layers of a network have, are printed once.
+A row stands for one operator on integers, for one convolution, product or loop in floats, or for all other operators
+between two of these. Repeated blocks of rows, such as those of a network's equal layers, are printed once.
 """
 
 import re
@@ -23,7 +23,7 @@ CONTRACTION_SOURCES = frozenset((
     "conv_general_dilated", "dot_general", "Conv", "ConvInteger", "ConvTranspose", "Einsum", "Gemm", "MatMul",
     "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits", "QGemm", "QLinearConv", "QLinearMatMul",
 ))  # fmt: skip
-# Functions that programs spell out in steps, each with operators that are among its steps.
+# Functions that consist of several operators, each with the operators that identify the function.
 FUNCTIONS = (
     ("softmax", {"exp", "reduce_sum", "div"}),
     ("softmax", {"Exp", "ReduceSum", "Div"}),
@@ -58,7 +58,7 @@ class _Row(NamedTuple):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What rows of equal layers have in common: all but the numbers in names."""
+        """What the rows of equal layers have in common: everything but the numbers in names."""
         return re.sub(r"\d+", "#", self.node), self.source, self.runs_as, self.on, re.sub(r"\d+", "#", self.remark)
 
 
@@ -123,7 +123,7 @@ def _rows(graph: Graph) -> list[_Row]:
 
 
 def _names_of_rows(runs: Iterable[Sequence[Node]]) -> dict[str, str]:
-    """Maps remarks that name a node to the same remarks with the name of the row that has the node."""
+    """Maps each remark that names one node of a row to the same remark with the row's name."""
     found = dict[str, str]()
     for run in runs:
         for node in run if len(run) > 1 else ():
@@ -158,13 +158,13 @@ def _row(nodes: Sequence[Node], of_rows: Mapping[str, str]) -> _Row:
 
 
 def _function(nodes: Sequence[Node]) -> str:
-    """The functions whose steps are among the nodes, as far as they are known."""
+    """The names of the FUNCTIONS whose operators all occur in the nodes."""
     steps = {word for node in nodes for word in node.source}
     return " and ".join(dict.fromkeys(name for name, some in FUNCTIONS if some <= steps))
 
 
 def _operators(nodes: Sequence[Node], function: str) -> str:
-    """The operators in order, with conversions on their own; several kinds of operators are only counted."""
+    """The operators in order, with conversions on their own; operators of more than three kinds are only counted."""
     inner = [node.operator.name for node in nodes if node.operator.kind not in CONVERSIONS]
     many = f"{len(inner)} operators"
     text = f"{function} ({many})" if function else counted(inner) if len(set(inner)) <= 3 else many
@@ -178,9 +178,9 @@ def _operators(nodes: Sequence[Node], function: str) -> str:
 
 
 def _reason(nodes: Sequence[Node], function: str, of_rows: Mapping[str, str]) -> str:
-    """The remarks, each once: first what has no operator; where that decides, what computes the inputs is left out.
+    """Each remark once, missing operators first; if an operator is missing, COMPUTED_BY remarks are left out.
 
-    A remark that refers to another of the nodes is left out, too: that node has a remark.
+    A remark that names another of the nodes is left out, too: that node has a remark.
     """
     references = {text.format(node.name) for node in nodes for text in (READ_BY, COMPUTED_BY)}
     missing, remarks = dict[str, None](), dict[str, None]()
@@ -208,7 +208,7 @@ def counted(words: Iterable[str]) -> str:
 
 
 def _folded(rows: list[_Row]) -> list[_Row]:
-    """The rows; of repeated blocks the first is kept, with a row that gives their number."""
+    """The rows, with repeated blocks folded: the first block is kept, below a row with the number of blocks."""
     keys = [row.key for row in rows]
     folded, place = list[_Row](), 0
     while place < len(rows):
@@ -228,7 +228,7 @@ def _folded(rows: list[_Row]) -> list[_Row]:
 
 
 def _repetitions(keys: Sequence[tuple[str, ...]], place: int) -> Iterable[tuple[int, int]]:
-    """Yields (size, times) for each block that starts at a place and follows itself."""
+    """Yields (size, times) for each block that starts at a place and is repeated."""
     for size in range(1, (len(keys) - place) // 2 + 1):
         if keys[place] != keys[place + size]:
             continue

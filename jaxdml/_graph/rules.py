@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._graph.graph import MOVERS, Node, Operator, may_be_padding_alone
-from jaxdml._graph.grids import BYTES, Grid, Grids
+from jaxdml._graph.grids import BYTES, NIBBLES, Grid, Grids
 from jaxdml._graph.normal_form import bounds_of
 
+SMALLEST_BLOCK = 16  # of products by a matrix in blocks
 CONSTANT = "scale that is not a float32 constant"
 
 
@@ -39,7 +40,7 @@ class Fusion:
     def node(self, quantized: Mapping[str, Operator], grids: Grids) -> Node:
         """The node of the quantized operator."""
         last = self.behind[-1] if self.behind else self.of
-        makers = (grids.producer(name) for name in self.of.inputs)
+        makers = (grids.producer(name) for name in self.of.inputs if name not in self.inputs)
         before = [maker for maker in makers if maker is not None and maker.operator.kind == "dequantize_linear"]
         source = tuple(word for node in (*before, self.of, *self.behind) for word in node.source)
         options = self.of.options if self.options is None else self.options
@@ -156,7 +157,15 @@ def _dimensions(convolution: Node, filter: np.ndarray | None) -> int | None:
 
 
 def _product(node: Node, grids: Grids) -> Fusion:
-    """A quantized product, with a later addition as its bias. The product returns floats if no node quantizes it."""
+    """A quantized product, with a later addition as its bias. The product returns floats if no node quantizes it.
+
+    A product by a matrix in blocks takes floats, and returns floats.
+    """
+    matrix_in_blocks = _in_blocks(grids, node.inputs[1], axis=0)
+    if matrix_in_blocks is not None:
+        added = added_bias_of(node, matrix_in_blocks, grids)
+        bias, behind = ("", ()) if added is None else (added[1], added[:1])
+        return _product_of_blocks(node, matrix_in_blocks, bias, behind, trans_b=False)
     a = input_of(grids, node.inputs[0])
     b = input_of(grids, node.inputs[1], axis=-1)
     matrix = grids.constant(b.value)
@@ -180,6 +189,41 @@ def _product(node: Node, grids: Grids) -> Fusion:
     return Fusion("dot", (*triple_of(grids, a), *triple_of(grids, b), *parameters_of(grids, y)), node, (reader,))
 
 
+def _in_blocks(grids: Grids, name: str, axis: int) -> Grid | None:
+    """The grid of a constant matrix of 4 or 8 bits with a scale for each block along an axis; None for other values."""
+    grid = grids.dequantized(name)
+    matrix = None if grid is None else grids.constant(grid.value)
+    size = 0 if grid is None else grid.node.options.get("block_size", 0)
+    if grid is None or matrix is None or matrix.ndim != 2 or grid.dtype not in BYTES + NIBBLES or not size:
+        return None
+    shape = tuple(-(-each // size) if i == axis else each for i, each in enumerate(matrix.shape))
+    parameters = [x for each in (grid.scale, grid.zero_point) if (x := grids.constant(each)) is not None]
+    fits = grid.axis in (axis, axis - 2) and all(x.shape == shape for x in parameters)
+    return grid if fits and matrix.size else None
+
+
+def _product_of_blocks(node: Node, b: Grid, bias: str, behind: tuple[Node, ...], *, trans_b: bool) -> Fusion:
+    size = b.node.options["block_size"]
+    if size % SMALLEST_BLOCK:
+        text = f"has blocks of {size}, products take blocks of a multiple of {SMALLEST_BLOCK}"
+        raise StaysFloat(f"{node.inputs[1]} {text}")
+    inputs = (node.inputs[0], b.value, b.scale, b.zero_point, bias)
+    return Fusion("dot_of_blocks", inputs, node, behind, {"precision": "int22", "block_size": size, "trans_b": trans_b})
+
+
+def _packed_product(node: Node, grids: Grids) -> Fusion:
+    """A product by a constant matrix in blocks, packed as MatMulNBits has it. Its zero points are integers."""
+    _, b, scales, zero_points, g_idx, _ = node.inputs
+    if any(name and grids.constant(name) is None for name in (b, scales, zero_points, g_idx)):
+        raise StaysFloat("its weights are computed")
+    offsets = grids.constant(zero_points)
+    if offsets is not None and offsets.dtype != np.uint8:
+        most = 2 ** node.options["bits"] - 1
+        if not np.all((offsets >= 0) & (offsets <= most) & (offsets == np.floor(offsets))):
+            raise StaysFloat(f"its zero points are not integers from 0 to {most}")
+    return Fusion("packed_dot", node.inputs, node, ())
+
+
 def added_bias_of(node: Node, b: Grid, grids: Grids) -> tuple[Node, str] | None:
     """The addition of a float constant [columns] to a product with constant `b`, and the constant's name; else None."""
     addition = grids.only_reader(node)
@@ -193,10 +237,22 @@ def added_bias_of(node: Node, b: Grid, grids: Grids) -> tuple[Node, str] | None:
 
 
 def _gemm(node: Node, grids: Grids) -> Fusion:
-    a = input_of(grids, node.inputs[0])
-    b = input_of(grids, node.inputs[1], axis=0 if node.options.get("trans_b") else 1)
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     alpha, beta = (node.options.get(word, 1.0) for word in ("alpha", "beta"))
+    trans_b = bool(node.options.get("trans_b"))
+    matrix_in_blocks = _in_blocks(grids, node.inputs[1], axis=int(trans_b))
+    if matrix_in_blocks is not None:
+        given = node.options.get("trans_a", 0), alpha, beta if name else 1
+        if given != (0, 1, 1):
+            words = "transA is {:g}, alpha is {:g} and beta is {:g}".format(*given)
+            raise StaysFloat(f"{words}, products by blocks take 0, 1 and 1")
+        added, scale = grids.constant(name), grids.constant(matrix_in_blocks.scale)
+        columns = None if scale is None else scale.shape[0 if trans_b else 1]
+        if name and (added is None or added.dtype != np.float32 or added.shape != (columns,)):
+            raise StaysFloat("its bias is not a constant with a float for each column")
+        return _product_of_blocks(node, matrix_in_blocks, name, (), trans_b=trans_b)
+    a = input_of(grids, node.inputs[0])
+    b = input_of(grids, node.inputs[1], axis=0 if trans_b else 1)
     if name and (alpha, beta) != (1, 1):
         raise StaysFloat(f"alpha is {alpha:g} and beta is {beta:g}, both must be 1 if there is a bias")
     of_y: tuple[str, ...] = ()
@@ -303,6 +359,7 @@ RULES: Mapping[str, Callable[[Node, Grids], Fusion]] = {
     "global_average_pool": unary,
     "leaky_relu": unary,
     "mul": _binary,
+    "packed_dot": _packed_product,
     "sigmoid": unary,
     "softmax": _softmax,
     "softmax_of_rest": _softmax,

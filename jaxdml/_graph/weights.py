@@ -12,7 +12,8 @@ import jax
 import numpy as np
 
 from jaxdml._arithmetic.prepared import Prepared
-from jaxdml._graph.graph import Graph, Names
+from jaxdml._graph.evaluate import described
+from jaxdml._graph.graph import Graph, Names, Node
 from jaxdml.errors import ModelError
 
 
@@ -32,22 +33,21 @@ def with_weights(
     fresh = Names(graph)
     graph = _with_numbers(graph, fresh)
     staying = _needed_while_tracing(graph) | {name for name, value in graph.constants.items() if value.size <= 1}
-    nodes, params, names = [], dict[str, Any](), dict[tuple[Any, ...], str]()
+    nodes, params, repacked = [], dict[str, Any](), dict[tuple[Any, ...], list[str]]()
     for node in graph.nodes:
         inputs = list(node.inputs)
-        for place, repack in node.operator.prepare.items():
-            name = inputs[place] if place < len(inputs) else ""
-            if name not in graph.constants or name in staying:
+        for places, repack in node.operator.prepare.items():
+            given = [inputs[place] if place < len(inputs) else "" for place in places]
+            if given[0] in staying or not (given[0] and graph.constants.keys() >= set(filter(None, given))):
                 continue
-            key = (name, repack, *sorted((option, str(value)) for option, value in node.options.items()))
-            if key not in names:
+            key = (*given, repack, *sorted((option, str(value)) for option, value in node.options.items()))
+            if key not in repacked:
                 check_time()
-                prepared = fresh.next(f"{name}:prepared")
-                value = known[prepared] if prepared in known else repack(graph.constants[name], node.options)
-                if not isinstance(value, Prepared):
-                    continue
-                names[key], params[prepared] = prepared, value
-            inputs[place] = names[key]
+                repacked[key], values = _repacked(node, given, repack, graph, fresh, known)
+                params |= values
+            for place, name in zip(places, repacked[key], strict=True):
+                if place < len(inputs):
+                    inputs[place] = name
         nodes.append(node.replace(inputs=tuple(inputs)))
     read = {name for node in nodes for name in node.inputs} | set(graph.outputs)
     for name, value in graph.constants.items():
@@ -56,6 +56,33 @@ def with_weights(
             params[name] = known[name] if name in known else _as_array(name, value)
     kept = {name: value for name, value in graph.constants.items() if name in staying}
     return graph.replace(nodes=tuple(nodes), constants=kept), params
+
+
+def _repacked(
+    node: Node, given: list[str], repack: Callable[..., Any], graph: Graph, fresh: Names, known: Mapping[str, Any]
+) -> tuple[list[str], dict[str, Any]]:  # fmt: skip
+    """The names of inputs that replace constants, "" for an absent one, and the values of new names.
+
+    Raises:
+      ModelError: if the constants do not fit each other; the error names the node.
+    """
+    arrays = [graph.constants.get(name) for name in given]
+    names = [name and fresh.next(f"{name}:prepared") for name in given]
+    if names[0] in known:
+        values: Any = [known.get(name) for name in names]
+    else:
+        try:
+            values = repack(*arrays, node.options)
+        except ModelError as error:
+            raise ModelError(f"{described(node)}: {error}") from error
+        values = values if isinstance(values, tuple) else (values,)
+    new_names, params = list(given), dict[str, Any]()
+    for place, (array, name, value) in enumerate(zip(arrays, names, values, strict=True)):
+        if value is None:
+            new_names[place] = ""
+        elif value is not array:
+            new_names[place], params[name] = name, value if isinstance(value, Prepared) else _as_array(name, value)
+    return new_names, params
 
 
 def _with_numbers(graph: Graph, fresh: Names) -> Graph:

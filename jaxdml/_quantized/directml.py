@@ -94,6 +94,17 @@ def integer_convolution(
     return convolution_integer(x, offset(x_zero_point), w, offset(w_zero_point), group_count=group_count, **options)
 
 
+def float_convolution(
+    x: Array, x_scale: Array, x_zero_point: Array, w: Array, w_scale: Array, w_zero_point: Array,
+    bias: Array | None = None, **options: Any,
+) -> Array:  # fmt: skip
+    """Convolution of quantized [N, C, *spatial] to floats; bias is int32 [O] with the scale x_scale * w_scale."""
+    y = integer_convolution(x, w, x_zero_point, w_zero_point, **options)
+    if bias is not None:
+        y = y + bias.reshape(-1, *(1,) * (y.ndim - 2))[None]
+    return to_floats(y, scalar(x_scale) * scalar(w_scale), None, axis=1)
+
+
 def product(
     a: Array, a_scale: Array, a_zero_point: Array, b: Array, b_scale: Array, b_zero_point: Array, y_scale: Array,
     y_zero_point: Array,

@@ -9,7 +9,8 @@ import numpy as np
 from jaxdml._graph.graph import Operator
 from jaxdml._graph.grids import BYTES
 from jaxdml._operators.prepare import prepare_convolution_filter, prepare_matrix_multiply_b
-from jaxdml._quantized import directml
+from jaxdml._quantized import blocks, directml
+from jaxdml._quantized.onnxruntime import nbits
 from jaxdml._quantized.onnxruntime.add import qlinear_add
 from jaxdml._quantized.onnxruntime.gemm import qgemm
 from jaxdml._quantized.onnxruntime.lookup import qlinear_concat, qlinear_leaky_relu, qlinear_sigmoid
@@ -36,9 +37,9 @@ def prepared_matrix(b: np.ndarray, options: Mapping[str, Any]) -> Any:
     return prepare_matrix_multiply_b(b.T if options.get("trans_b") else b)
 
 
-Prepare = Mapping[int, Callable[[np.ndarray, Mapping[str, Any]], Any]]
-FILTER: Prepare = {3: prepared_filter}
-MATRIX: Prepare = {3: prepared_matrix}
+Prepare = Mapping[tuple[int, ...], Callable[..., Any]]
+FILTER: Prepare = {(3,): prepared_filter}
+MATRIX: Prepare = {(3,): prepared_matrix}
 
 
 def directml_average_pool(
@@ -71,17 +72,26 @@ _pointwise = partial(_quantized, is_pointwise=True)
 _COMMON = {
     "concat": _quantized("QLinearConcat", qlinear_concat),
     "conv": _quantized("QLinearConv", directml.convolution, uniform=(5,), prepare=FILTER),
+    "conv_to_float": _quantized(
+        "ConvInteger", directml.float_convolution, kind="float_product", uniform=(5,), prepare=FILTER
+    ),
     "dot": _quantized("QLinearMatMul", directml.product, uniform=(5,), prepare=MATRIX),
     "dot_to_float": _quantized(
         "MatMulIntegerToFloat",
         directml.float_product,
         kind="float_product",
         uniform=(5,),
-        prepare={1: prepared_matrix},
+        prepare={(1,): prepared_matrix},
+    ),
+    "dot_of_blocks": _quantized(
+        "MatMulNBits", blocks.product, kind="product_of_blocks", prepare={(1, 2, 3): blocks.prepared_matrix}
     ),
     "gemm": _quantized("QGemm", qgemm, kind="quantized_gemm", uniform=(5,), prepare=MATRIX),
     "leaky_relu": _pointwise("QLinearLeakyRelu", qlinear_leaky_relu),
     "mul": _pointwise("QLinearMul", qlinear_mul),
+    "packed_dot": _quantized(
+        "MatMulNBits", nbits.product_of_blocks, kind="product_of_blocks", prepare={(1, 2, 3, 4): nbits.prepared_matrix}
+    ),
     "sigmoid": _pointwise("QLinearSigmoid", qlinear_sigmoid),
     "softmax": _quantized("QLinearSoftmax", qlinear_softmax, known=(1,)),
     "softmax_of_rest": _quantized("QLinearSoftmax", partial(qlinear_softmax, of_rest=True), known=(1,)),

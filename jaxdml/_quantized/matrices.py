@@ -29,8 +29,8 @@ def multiplied(
 
     Args:
       multiply: DirectML's product; it takes of_a, of_b and others.
-      of_a, of_b: an operand and its parameters. A parameter has one value, one for each row of `a` or column of `b`, or
-        such values for each matrix.
+      of_a, of_b: an operand and its parameters. A parameter has one value, or a value for each row of `a` or column of
+        `b`; each matrix may have its own.
       others: arguments that all matrices share.
       dtype: type of the product.
     """

@@ -4,27 +4,33 @@ A file has the graph with quantize and dequantize nodes, the integer weights, an
 The function itself is not in the file: `load` takes the function, traces it, and compares the signatures.
 """
 
+import contextlib
 import json
 import os
 import uuid
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdml._graph.floats import EXACT, FLOATS, VERSION, XLA, Floats, wrong_floats
 from jaxdml._graph.graph import Graph, Node
+from jaxdml._quantized.kinds import DIRECTML, QUANTIZED
 from jaxdml.errors import PtqError, PtqFileNotFoundError, api_boundary
+from jaxdml.ptq._choose.modes import Blocks, Mode
+from jaxdml.ptq._grids.ranges import BLOCK_SIZES, BLOCK_WEIGHTS
 from jaxdml.ptq._integers.operators import operator_named
 from jaxdml.ptq._model import Model
 from jaxdml.ptq._trace.scans import LOOP, Body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
 
-FORMAT = "jaxdml.ptq 2"
+FORMAT, EARLIER = "jaxdml.ptq 4", ("jaxdml.ptq 3", "jaxdml.ptq 2")
+OF_EARLIER = XLA, VERSION, None  # what files of format 2 have in place of "floats"
 TEXT = "model.json"
 LONG_TABLE, RUNS = 2**16, ":runs"
 # Exceptions of zipfile, NumPy and JSON for damaged files; zipfile raises NotImplementedError for unknown compression.
@@ -67,14 +73,23 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
         "params": _skeleton(traced.params),
         "calibrated": _skeleton(model.calibrated),
         "modes": model.modes,
+        "floats": [model.floats, VERSION, model.by_xla],
+        "numerics": model.numerics,
     }
     arrays[TEXT] = np.frombuffer(json.dumps(text, default=int).encode(), np.uint8)
     if not path.parent.is_dir():
         raise PtqFileNotFoundError(f"there is no folder {path.parent} to write {path.name} to").at(path.parent)
+    with replaced(path) as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes the place of another at the end. After an exception nothing is left of it."""
     written = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
         with open(written, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
+            yield file
         os.replace(written, path)
     except BaseException:
         written.unlink(missing_ok=True)
@@ -102,8 +117,9 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
     try:
         with open(path, "rb") as file, np.load(_checked(file), allow_pickle=False) as arrays:
             text = json.loads(bytes(arrays[TEXT]))
-            if text["format"] != FORMAT:
+            if text["format"] not in (FORMAT, *EARLIER):
                 raise PtqError(f"{path} has the format {text['format']!r}, this version reads {FORMAT!r}")
+            floats, by_xla = _checked_floats(path, text.get("floats", OF_EARLIER))
             stored = [_restored(str(number), arrays) for number in range(len(text["constants"]))]
             constants = {
                 name: array.view(jnp.dtype(dtype)).reshape(array.shape)
@@ -113,6 +129,9 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             graph = Graph(nodes, tuple(text["inputs"]), tuple(text["outputs"]), constants)
             structs, calibrated, shapes = _tree(text["params"]), _tree(text["calibrated"]), text["shapes"]
             signature, modes = tuple(text["signature"]), _checked_modes(text["modes"])
+            numerics = text.get("numerics", DIRECTML)  # formats 2 and 3 have DirectML's formulas alone
+            if numerics not in QUANTIZED:
+                raise ValueError("numerics")
     except OSError as error:
         text, is_missing = f"{path} cannot be read: {error.strerror or error}", isinstance(error, FileNotFoundError)
         raise (PtqFileNotFoundError(text).at(path) if is_missing else PtqError(text)) from error
@@ -129,7 +148,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
     if calibrated is not None and traced.calibrated(calibrated).shapes() != shapes:
         raise PtqError(f"the shapes or types of values that apply computes differ from those in {path}")
     try:
-        return Model(traced, graph, calibrated, modes)
+        return Model(traced, graph, calibrated, modes, floats, numerics, by_xla)
     except DAMAGE as error:
         raise PtqError(f"{path} {DAMAGED}") from error
 
@@ -147,15 +166,40 @@ def _checked(file: Any) -> Any:
     return file
 
 
-def _checked_modes(modes: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """The modes of contractions, which `jaxdml.ptq` needs only for inputs of other sizes.
+def _checked_modes(modes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Mode]]:
+    """The modes of contractions. A model needs them only for inputs of other sizes than in calibration.
 
     Raises:
-      ValueError: if there is another mode than "static", "dynamic" and "float".
+      ValueError: if there is something that is no mode; JSON has blocks as a list.
     """
-    if not {mode for each in modes.values() for mode in each.values()} <= {"static", "dynamic", "float"}:
-        raise ValueError("modes")
-    return modes
+
+    def checked(mode: Any) -> Mode:
+        if mode in ("static", "dynamic", "float"):
+            return str(mode)
+        blocks = Blocks(*mode)
+        if blocks.dtype not in BLOCK_WEIGHTS or blocks.size not in BLOCK_SIZES:
+            raise ValueError("modes")
+        return blocks
+
+    return {scan: {name: checked(mode) for name, mode in each.items()} for scan, each in modes.items()}
+
+
+def _checked_floats(path: Any, stored: Any) -> tuple[Floats, Sequence[str] | None]:
+    """What computes floats, and what XLA computes of them.
+
+    Raises:
+      PtqError: if the rules are of another version, or if XLA_FLAGS turns fast math on.
+      ValueError: if floats is another word.
+    """
+    floats, version, by_xla = stored
+    if floats not in FLOATS:
+        raise ValueError("floats")
+    if floats == EXACT and version != VERSION:
+        text = f"was saved with version {version} of the rules for exact floats, this version of jaxdml has {VERSION}"
+        raise PtqError(f"{path} {text}, which give other bits: quantize the function again")
+    if wrong := wrong_floats(floats):
+        raise PtqError(wrong)
+    return floats, by_xla
 
 
 def _stored(name: str, array: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,20 +1,22 @@
 """A quantized function."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
 from jaxdml._graph.evaluate import evaluate
+from jaxdml._graph.floats import EXACT, Floats, by_xla, sentence, with_floats
 from jaxdml._graph.graph import Graph
 from jaxdml._graph.parameters import wrong_params
 from jaxdml._graph.report import html, table
 from jaxdml.errors import ModelError, PtqError, api_boundary
 from jaxdml.ptq._build.conversions import build
-from jaxdml.ptq._choose.modes import modes_as
+from jaxdml.ptq._choose.modes import Mode, modes_as
 from jaxdml.ptq._choose.unit import unit_of
 from jaxdml.ptq._integers.adapt import Adapted, adapted
+from jaxdml.ptq._integers.flat import Flat, flat
 from jaxdml.ptq._integers.fuse import explained, on_integers
 from jaxdml.ptq._sqnr import Sqnr, sqnr_of
 from jaxdml.ptq._trace.equations import Program
@@ -29,7 +31,7 @@ def _described(params: Any) -> Any:
 
 
 def _are_same(params: Any, own: Mapping[str, Any]) -> bool:
-    """Whether params are the model's own arrays: quicker to find out than structure, shapes and types."""
+    """Whether params are the model's own arrays, which is faster to check than structure, shapes and types."""
     if type(params) is not dict or len(params) != len(own):
         return False
     return all(params.get(name) is value for name, value in own.items())
@@ -46,16 +48,20 @@ class Model:
       traced: the float function and its signature.
       graph: the graph of float operators with quantize and dequantize nodes, before fusion to quantized operators.
       calibrated: shapes and types of the first calibration batch.
-      modes: maps "" (the function) and each scan to a dict from contractions to "static", "dynamic" or "float".
+      floats: "exact" if floats are computed by the rules of `jaxdml.exact`, "xla" if XLA computes them.
+      numerics: "directml" or "onnxruntime": whose formulas quantized sums and means have.
+      modes: maps "" (the function) and each scan to a dict from the result of each contraction to its mode.
     """
 
     def __init__(
-        self, traced: Traced, graph: Graph, calibrated: Any, modes: Mapping[str, Mapping[str, str]]
+        self, traced: Traced, graph: Graph, calibrated: Any, modes: Mapping[str, Mapping[str, Mode]],
+        floats: Floats, numerics: str, by_xla: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
+        self.floats, self.numerics, self._by_xla = floats, numerics, by_xla
         self.traced, self.graph, self.calibrated, self.modes = traced, graph, shapes_of(calibrated), modes
-        self._fused, self.params = on_integers(graph)
+        self._fused, self.params = on_integers(graph, numerics)
         self._own, self._described = dict(self.params), _described(self.params)
-        self._jitted = jax.jit(self._computed)
+        self._jitted = jax.jit(with_floats(self._computed, floats))
 
     @property
     def fingerprint(self) -> str:
@@ -74,7 +80,8 @@ class Model:
           A pytree of the same structure, shapes and types as the float function's result. Its derivatives are 0.
 
         Raises:
-          PtqError: if params have a wrong structure, shape or type. Also if these inputs change the layers.
+          PtqError: if params have a wrong structure, shape or type. Also if the function has other layers for inputs of
+            these sizes.
         """
         if not _are_same(params, self._own) and _described(params) != self._described:
             raise PtqError(wrong_params(self._own, params))
@@ -118,7 +125,28 @@ class Model:
         quantized = self.traced.calibrated(self.calibrated)
         with jax.ensure_compile_time_eval():
             unit = unit_of(quantized, functools.partial(modes_as, self.modes))
-            return adapted(unit, self.graph, self.params, program)
+            return adapted(unit, self.graph, self.params, program, self.numerics)
+
+    def has_own_params(self) -> bool:
+        """Whether the attribute `params` still has the arrays with which the model was made."""
+        return _are_same(self.params, self._own)
+
+    def flat(self, *inputs: Any) -> Flat:
+        """The quantized function as one list of nodes, from which other formats are written.
+
+        Args:
+          *inputs: inputs of the float function, or their shapes and types, which may be symbolic.
+
+        Raises:
+          PtqError: if the function has changed, if it has other layers for inputs of these sizes, or if the number of
+            steps of a scan is not known.
+        """
+        if self.calibrated is not None:
+            self.traced.calibrated(self.calibrated)
+        program = self.traced.program(inputs)
+        model = self._for(program)
+        unit = unit_of(program, functools.partial(modes_as, self.modes)) if model.unit is None else model.unit
+        return flat(unit, model.graph, self.numerics)
 
     @api_boundary
     def sqnr(self, params: Any, /, *inputs: Any) -> Sqnr:
@@ -138,18 +166,28 @@ class Model:
             raise PtqError("params are not those of the float function: sqnr compares the model with that function")
         program = self.traced.program(inputs)
         model = self._for(program)
-        builder = model.builder or build(program)
+        builder = build(program) if model.unit is None else model.unit.builder
         floats = builder.graph()
         constants = {**floats.constants, **builder.constants(jax.tree.leaves(params))}
         nodes = bound(floats.nodes, program), bound(model.graph.nodes, program)
         given = dict(zip(program.inputs, jax.tree.leaves(inputs), strict=True))
         return sqnr_of(floats, model.graph, nodes, constants, given, program.output_names())
 
+    @functools.cached_property
+    def by_xla(self) -> tuple[str, ...]:
+        """The names of the nodes whose floats XLA computes; none if the model has one answer."""
+        if self._by_xla is not None:
+            return tuple(self._by_xla)
+        if self.floats == EXACT:
+            return by_xla(bound(self._fused.nodes, self.traced.calibrated(self.calibrated)), self.floats)
+        return by_xla(self._fused.nodes, self.floats)
+
     def __str__(self) -> str:
-        return table(explained(self._fused), "in apply")
+        return f"{table(explained(self._fused), 'in apply')}\n{sentence(self.by_xla, self.floats)}"
 
     def _repr_html_(self) -> str:
-        return html(explained(self._fused), ("jaxdml.ptq.Model",), "in apply")
+        titles = "jaxdml.ptq.Model", sentence(self.by_xla, self.floats)
+        return html(explained(self._fused), titles, "in apply")
 
     def __repr__(self) -> str:
         return f"<jaxdml.ptq.Model of {len(self._fused.nodes)} nodes, fingerprint {self.fingerprint}>"

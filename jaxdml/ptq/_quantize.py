@@ -7,14 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdml._graph.floats import DEFAULT, Floats, wrong_floats
+from jaxdml._quantized.kinds import DIRECTML, QUANTIZED
+from jaxdml._shapes import is_integer
 from jaxdml.errors import PtqError, api_boundary
 from jaxdml.ptq._calibrate import batches_of, named, observed
 from jaxdml.ptq._choose.checks import check_function, check_params
-from jaxdml.ptq._choose.modes import check_matches, modes_of
+from jaxdml.ptq._choose.modes import Blocks, check_matches, modes_of
 from jaxdml.ptq._choose.rule import Products, Rule, check_one_of, rules_of
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._grids.observers import Observer, observer_of
-from jaxdml.ptq._grids.ranges import integer_type, scale_and_zero_point
+from jaxdml.ptq._grids.ranges import BLOCK_SIZES, BLOCK_WEIGHTS, integer_type, scale_and_zero_point
 from jaxdml.ptq._integers.insert import quantized_graph
 from jaxdml.ptq._model import Model
 from jaxdml.ptq._trace.traced import Traced
@@ -33,7 +36,11 @@ def quantize(
     activations: DType = jnp.uint8,
     observer: str | Observer = "minmax",
     products: Products = "static",
+    weights: DType = jnp.int8,
+    block_size: int | None = None,
     rules: Sequence[Rule] = (),
+    floats: Floats = DEFAULT,
+    numerics: str = DIRECTML,
     progress: bool = True,
 ) -> Model:
     """Quantizes a trained float function to a function that computes on integers.
@@ -51,7 +58,16 @@ def quantize(
       observer: how ranges are calibrated: "minmax", "moving_average", "percentile", "mse", or an `Observer`.
       products: "static": matrix products read values quantized with calibrated ranges. "dynamic": each call quantizes
         the rows that a product reads, each with its own range; the product returns floats. Convolutions stay static.
+      weights: int8 or int4, the type of weights. int4 needs a block_size.
+      block_size: None: weights have a scale for each output channel. 16, 32, 64, 128 or 256: matrices have a scale for
+        each block of so many weights along the summed axis, and their products read floats, whatever `products` says,
+        unless a rule's `products` names another mode; filters of convolutions are int8.
       rules: overrides of options for some layers. If several matching rules set an option, the first one applies.
+      floats: "exact": what is computed in floats between quantized operators has the same bits on every processor, by
+        the rules of `jaxdml.exact`; float products have no rule, and `print(model)` names those that stay. "xla": XLA
+        computes floats, with bits that depend on processor and program.
+      numerics: "directml": quantized sums and means have DirectML's formulas. "onnxruntime": they have those of ONNX
+        Runtime's CPU kernels on x64, which differ by one step where a value lies near a tie. All else is the same.
       progress: whether to print the number of calibrated batches on stderr.
 
     Returns:
@@ -62,14 +78,18 @@ def quantize(
         matches no layer. Also if nothing can be quantized. The error names the layer and a remedy.
     """
     dtype = integer_type("activations", activations, TYPES)
+    blocks = _blocks(weights, block_size)
     check_one_of("products", products, ("static", "dynamic"))
+    check_one_of("numerics", numerics, tuple(QUANTIZED))
+    if wrong := wrong_floats(floats):
+        raise PtqError(wrong)
     default, rules = observer_of(observer), rules_of(rules)
     check_params(apply, params)
     first, batches = batches_of(batches)
     traced = Traced(apply, params)
     with named(0):
         program = traced.program(first)
-    unit = unit_of(program, lambda graph, _: modes_of(graph, products, rules))
+    unit = unit_of(program, lambda graph, _: modes_of(graph, products, rules, blocks))
     check_function(unit.builder, [body.builder for body in unit.bodies.values()])
     check_matches(unit.layers(), rules)
     if not unit.bodies and all(mode == "float" for mode in unit.modes.values()):
@@ -80,7 +100,19 @@ def quantize(
         value: _scale_and_zero_point(each, WIDE if unit.is_wide(value) else dtype) for value, each in observers.items()
     }
     modes = {scan: each.modes for scan, each in unit.each()}
-    return Model(traced, quantized_graph(unit, parameters), first, modes)
+    return Model(traced, quantized_graph(unit, parameters), first, modes, floats, numerics)
+
+
+def _blocks(weights: Any, block_size: Any) -> Blocks | None:
+    """How the matrices of products are divided into blocks; None for no blocks."""
+    dtype = integer_type("weights", weights, BLOCK_WEIGHTS)
+    if block_size is None:
+        if dtype.name != "int8":
+            raise PtqError(f"weights is {dtype}, which needs blocks: write block_size=32")
+        return None
+    if not is_integer(block_size) or block_size not in BLOCK_SIZES:
+        raise PtqError(f"block_size is {block_size!r}, expected None or one of {', '.join(map(str, BLOCK_SIZES))}")
+    return Blocks(dtype.name, block_size)
 
 
 def _scale_and_zero_point(observer: Observer, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:

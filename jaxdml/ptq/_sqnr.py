@@ -136,7 +136,7 @@ def sqnr_of(
             labels[name] = _label(name, makers, constants)
             measured[name] = _powers(own[held], exact[name]), _powers(so_far[held], exact[name]), clipped
 
-        # After `measure` the exact value replaces the measured value, quantized where the measured value is.
+        # After `measure`, the exact value replaces the measured value, and is quantized if the measured value is.
         for node in nodes[1]:
             own |= zip(node.outputs, results(node, own, lambda node, value: None), strict=False)
             output = node.outputs[0]
@@ -175,7 +175,7 @@ def _label(name: str, makers: Mapping[str, Node], constants: Container[str]) -> 
 
 
 def _float_results(graph: Graph) -> set[str]:
-    """Names of float results: of contractions on integers, with the bias added, and of scans."""
+    """The names of the float results of scans, and of integer contractions with the bias added."""
     readers, makers, found = graph.consumers(), graph.producers(), set[str]()
     for node in graph.nodes:
         if node.operator is LOOP:

@@ -54,6 +54,23 @@ def mover_fan_out():
     return build.model()
 
 
+def packed_product(b=None, zero_points=None):
+    """MatMulNBits of 16 elements with 4 bits, by 3 columns."""
+    build = Builder()
+    names = [build.input((2, 16)), b(build) if b else build.constant(np.ones((3, 1, 8)), "u8")]
+    names += [build.constant(np.ones((3, 1)), "f32")]
+    names += [] if zero_points is None else [build.constant(zero_points, "f32")]
+    options = {"K": 16, "N": 3, "bits": 4, "block_size": 16}
+    build.output(build.node("MatMulNBits", *names, domain="com.microsoft", **options))
+    return build.model()
+
+
+def in_blocks(size, **changes):
+    blocks = np.full((32 // size, 8), 0.5)
+    given = {"scale": blocks, "zero_point": np.zeros(blocks.shape), "axis": 0, "block_size": size}
+    return B.but(shape=(32, 8), dtype="s4", **given | changes)
+
+
 COLUMNS = B.but(scale=(0.01,) * 8, zero_point=(0,) * 8, axis=1)
 MORE_MODELS = {
     "bias_beyond_int32": lambda: conv(w=W.but(scale=1e-9), b=FLOAT_BIAS),
@@ -72,6 +89,11 @@ MORE_MODELS = {
     "integers_to_model": lambda: single("Reshape", X, np.asarray([4, 36]), to=X.grid),
     "no_quantization": lambda: single("MatMul", Value((3, 4)), Value((4, 5), None, "constant"), then=["Relu"]),
     "shapes": shapes,
+    "matmul_blocks_of_8": lambda: single("MatMul", Value((3, 32)), in_blocks(8)),
+    "gemm_blocks_alpha": lambda: single("Gemm", Value((3, 32)), in_blocks(16), alpha=2.0),
+    "gemm_blocks_matrix_added": lambda: single("Gemm", Value((3, 32)), in_blocks(16), FLOAT_BIAS.but(shape=(3, 8))),
+    "packed_computed": lambda: packed_product(lambda build: build.input((3, 1, 8), "u8")),
+    "packed_half_zero_points": lambda: packed_product(zero_points=[[7.5], [8], [9]]),
     "product_reshaped": lambda: single(
         "MatMul", X.but(shape=(3, 16)), W.but(shape=(16, 8)), then=[("Reshape", np.asarray([4, 6]), {})]
     ),
@@ -88,7 +110,11 @@ REMARKS = {
     "conv_u16": "v4 is uint16, quantized operators take 8 bits",
     "conv_weight_s4": "v8 is int4, quantized operators take 8 bits",
     "conv_per_channel_wrong_axis": "v8 has a scale for each index along axis 1, or for each block",
-    "matmul_s4_blocked": "v8 has a scale for each index along axis 0, or for each block",
+    "matmul_blocks_of_8": "v5 has blocks of 8, products take blocks of a multiple of 16",
+    "gemm_blocks_alpha": "transA is 0, alpha is 2 and beta is 1, products by blocks take 0, 1 and 1",
+    "gemm_blocks_matrix_added": "its bias is not a constant with a float for each column",
+    "packed_computed": "its weights are computed",
+    "packed_half_zero_points": "its zero points are not integers from 0 to 15",
     "conv_no_q": f"its result goes to an output{ALONE}",
     "conv_relu_zero_point_10": (f"its result goes to Relu{ALONE}", f"Relu {INSIDE} [-0.579, 14.1855]"),
     "fan_out_same_q": f"its result goes to QuantizeLinear and QuantizeLinear{ALONE}",
@@ -145,7 +171,8 @@ def printed(name):
     head, _, *lines = table.splitlines()
     ends = [head.index(word) for word in ("runs as", "on", "remark") if word in head] + [None]
     ends[1] = head.rindex(" on") + 1
-    return [tuple(line[start:end].strip() for start, end in itertools.pairwise(ends)) for line in lines], others[0]
+    counted, _ = others[0].splitlines()
+    return [tuple(line[start:end].strip() for start, end in itertools.pairwise(ends)) for line in lines], counted
 
 
 def remarks(name):

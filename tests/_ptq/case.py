@@ -26,6 +26,11 @@ class Case(NamedTuple):
     expects: str
 
 
+def as_jax(x, dtype):
+    """x on the device; `jnp.asarray` would compile a program for each shape."""
+    return jax.device_put(np.asarray(x, dtype))
+
+
 # Parameters: their shape, mean and standard deviation ----------------------------------------------------------------
 
 
@@ -60,15 +65,15 @@ class Cases(list[Case]):
         def add(apply):
             random = np.random.default_rng(zlib.crc32(name.encode()))
             arrays = {
-                key: jnp.asarray(mean + deviation * random.standard_normal(shape), dtype if below is None else "f")
+                key: as_jax(mean + deviation * random.standard_normal(shape), dtype if below is None else np.float32)
                 for key, (shape, mean, deviation) in params.items()
             }
 
             def make_inputs(batch=1, seed=0):
                 random, shapes = np.random.default_rng(seed), [(batch, *shape) for shape in inputs or [(16,)]]
                 if below is not None:
-                    return tuple(jnp.asarray(random.integers(below, size=shape), dtype) for shape in shapes)
-                return tuple(jnp.asarray(random.standard_normal(shape), dtype) for shape in shapes)
+                    return tuple(as_jax(random.integers(below, size=shape), dtype) for shape in shapes)
+                return tuple(as_jax(random.standard_normal(shape), dtype) for shape in shapes)
 
             self.append(Case(name, apply, arrays, make_inputs, expects))
             return apply

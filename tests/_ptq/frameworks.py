@@ -10,6 +10,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen, nnx
 
 from _ptq.layers import BatchNorm, Weights, conv, dense, measured
@@ -20,17 +21,21 @@ make_inputs = normal_inputs(8, 8, 3)
 
 
 @functools.cache
-def models():
-    """Each framework's name to its (apply, params)."""
+def model(framework):
+    """(apply, params) of the network in "plain", "linen", "nnx" or "equinox"."""
+    return {"plain": _plain, "linen": _linen, "nnx": _nnx, "equinox": _equinox}[framework](_numbers())
+
+
+@functools.cache
+def _numbers():
     weights = Weights()
     params = {
         "unit_1": weights.conv_norm(3, CHANNELS, 3, 3) | {"b": weights.normal(CHANNELS)},
         "unit_2": weights.conv_norm(CHANNELS, CHANNELS, 3, 3) | {"b": weights.normal(CHANNELS)},
         "head": weights.dense(CHANNELS, OUTPUTS),
     }
-    params = measured(_first_channels, params, make_inputs(16, seed=1)[0].transpose(0, 3, 1, 2), weights)
-    frameworks = {"plain": _plain, "linen": _linen, "nnx": _nnx, "equinox": _equinox}
-    return {name: framework(params) for name, framework in frameworks.items()}
+    (x,) = make_inputs(16, seed=1)
+    return jax.device_get(measured(_first_channels, params, np.asarray(x).transpose(0, 3, 1, 2), weights))
 
 
 def _network(unit, head, x, axes):
@@ -155,7 +160,8 @@ class EquinoxNetwork(eqx.Module):
 
 
 def _equinox(params):
-    network, state = eqx.nn.make_with_state(EquinoxNetwork)(jax.random.key(0))
+    # Numbers of its own would take seconds.
+    network, state = eqx.filter_eval_shape(eqx.nn.make_with_state(EquinoxNetwork), jax.random.key(0))
     numbers = [params["head"]["w"].T, params["head"]["b"]]
     for name in ("unit_1", "unit_2"):
         layer = params[name]
@@ -168,7 +174,8 @@ def _equinox(params):
             found += [unit.conv.weight, unit.conv.bias, unit.norm.weight, unit.norm.bias]
         return found
 
-    arrays, rest = eqx.partition(eqx.tree_at(leaves, network, numbers), eqx.is_array)
+    state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x, state)
+    arrays, rest = eqx.partition(eqx.tree_at(leaves, network, jax.device_put(numbers)), eqx.is_array)
 
     def apply(params, x):
         arrays, state = params

@@ -19,7 +19,8 @@ class Weights:
         self.random = np.random.default_rng(seed)
 
     def normal(self, *shape, deviation=0.1, mean=0.0):
-        return jnp.asarray(np.float32(mean) + np.float32(deviation) * self.random.standard_normal(shape, np.float32))
+        values = np.float32(mean) + np.float32(deviation) * self.random.standard_normal(shape, np.float32)
+        return jax.device_put(values)
 
     def dense(self, inputs, outputs, gain=1.0):
         return {"w": self.normal(inputs, outputs, deviation=math.sqrt(gain / inputs)), "b": self.normal(outputs)}
@@ -31,7 +32,7 @@ class Weights:
     def conv_norm(self, *shape, scale=1.0, **options):
         """A convolution without bias, and its BatchNorm; `measured` finds its mean and variance."""
         channels, filters = shape[1], self.conv(*shape, **options)["w"]
-        moments = {"mean": jnp.zeros(channels), "var": jnp.ones(channels)}
+        moments = {"mean": np.zeros(channels, np.float32), "var": np.ones(channels, np.float32)}
         return moments | {"w": filters, "scale": self.normal(channels, mean=scale), "bias": self.normal(channels)}
 
     def block(self, width, hidden):

@@ -39,7 +39,7 @@ def normal_inputs(*shape, batch=1):
     """The function make_inputs of a network that reads one array [batch, *shape], normally distributed."""
 
     def make_inputs(batch=batch, seed=0):
-        return (jnp.asarray(np.random.default_rng(seed).standard_normal((batch, *shape), np.float32)),)
+        return (jax.device_put(np.random.default_rng(seed).standard_normal((batch, *shape), np.float32)),)
 
     return make_inputs
 

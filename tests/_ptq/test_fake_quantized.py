@@ -127,6 +127,8 @@ REMARKS = {
     "it rounds to uint16": lambda p, x: dml.fake_quantize(
         x, 0.1, output_dtype="uint16", feature_level=dml.FeatureLevel.JAXDML) @ p["a"],
     "its scale or zero point depends on data": lambda p, x: dml.fake_quantize(x, jnp.max(x) / 255, 3) @ p["a"],
+    "jax.vmap maps it along another axis than the first: write in_axes=0": lambda p, x: jax.vmap(
+        lambda x: inputs(p, x) @ p["b"][:8], 1)(jnp.concatenate([x, x]).T),
 }  # fmt: skip
 
 
@@ -138,3 +140,97 @@ def test_grids_that_no_operator_takes_are_said(reason):
     expected = jax.jit(REMARKS[reason])(PARAMS, x)
     error = np.asarray(model.apply(model.params, x) - expected)
     assert 10 * np.log10(np.sum(np.square(expected)) / np.sum(np.square(error))) > 30
+
+
+def learned(p, x):
+    """Both scales are learned as logarithms, the weights' with LSQ's factor for gradients."""
+    logarithm = p["log_scale"] * 0.1 + lax.stop_gradient(p["log_scale"] * 0.9)
+    w = dml.fake_quantize(p["a"], jnp.exp(logarithm), output_dtype=np.int8)
+    return dml.fake_quantize(x, jnp.exp(p["log_x_scale"]), np.uint8(128)) @ w
+
+
+def per_channel(p, x):
+    return inputs(p, x) @ weights(p, "a")
+
+
+def member(p, w, scale, x):
+    """One model of an ensemble."""
+    return inputs(p, x) @ dml.fake_quantize(w, scale, output_dtype=np.int8)
+
+
+def of_layers(step):
+    def apply(p, x):
+        layers = {name: p[f"layers_{name}"] for name in ("w", "scale", "x_scale")}
+        return lax.scan(step, x, layers)[0]
+
+    return apply
+
+
+def layer(x, p):
+    w = dml.fake_quantize(p["w"], p["scale"], output_dtype=np.int8)
+    return jnp.tanh(dml.fake_quantize(x, p["x_scale"], np.uint8(128)) @ w) * 3, None
+
+
+def over_time(p, x):
+    def step(h, x):
+        h = jnp.tanh(member(p, p["layers_w"][0], 0.01, x) + inputs(p, h) @ dml.fake_quantize(
+            p["layers_w"][1], p["layers_scale"][1], output_dtype=np.int8))  # fmt: skip
+        return h, h
+
+    return lax.scan(step, jnp.zeros((x.shape[0], 8)), x.swapaxes(0, 1))[1].swapaxes(0, 1)
+
+
+# The ensemble has as many members as the matrices have columns, so that a scale for each member could be mistaken for
+# a scale for each column.
+MAPPED = PARAMS | {
+    "members": normal(8, 8, 8, scale=0.3), "member_scales": of_columns(1, 8)[0], "log_scale": np.log(np.float32(0.01)),
+    "log_x_scale": np.log(np.float32(0.025)), "layers_w": normal(3, 8, 8, scale=0.3),
+    "layers_scale": of_columns(3, 1, 1), "layers_x_scale": np.float32([0.03, 0.04, 0.05]),
+}  # fmt: skip
+TRANSFORMED = {
+    "vmap over members": lambda p, x: jax.vmap(lambda w, s: member(p, w, s, x))(p["members"], p["member_scales"]),
+    "vmap over members and rows": lambda p, x: jax.vmap(
+        lambda w, s: jax.vmap(lambda x: member(p, w, s, x))(x))(p["members"], p["member_scales"]),
+    "vmap over the last axis of weights": lambda p, x: jax.vmap(
+        lambda w: member(p, w, p["member_scales"], x), 2)(p["members"]),
+    "jit, vmap and checkpoint": lambda p, x: jax.jit(jax.vmap(jax.checkpoint(learned), (None, 0)))(p, x),
+    "nested vmap": jax.vmap(jax.vmap(per_channel, (None, 0)), (None, 0)),
+    "checkpoint with a policy": jax.checkpoint(per_channel, policy=jax.checkpoint_policies.dots_saveable),
+    "checkpointed layers": of_layers(jax.checkpoint(layer)),
+    "vmap of layers": jax.vmap(of_layers(layer), (None, 0)),
+    "checkpointed steps under vmap": jax.vmap(
+        jax.checkpoint(lambda p, x: over_time(p, x[None])[0]), (None, 0)),
+}  # fmt: skip
+SHAPES = {"nested vmap": (4, 3, 8), "checkpointed steps under vmap": (6, 5, 8)}
+QUICK = "vmap over members", "jit, vmap and checkpoint"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.rare) for name in TRANSFORMED]
+)
+def test_grids_are_found_under_transformations(name):
+    apply, shape = TRANSFORMED[name], SHAPES.get(name, (16, 8))
+    model = ptq.quantize(apply, MAPPED, [normal(*shape)], progress=False)
+    counted = next(line for line in str(model).splitlines() if "convolutions and products" in line)
+    assert counted.split()[0] == counted.split()[2]
+    for count in (shape[0], 1):
+        x = normal(count, *shape[1:])
+        received, expected = model.apply(model.params, x), jax.jit(apply)(MAPPED, x)
+        # All integers are on the function's own grids, so that only roundings of float32 differ.
+        assert np.sum(np.square(expected - received)) < 1e-10 * np.sum(np.square(expected))
+
+
+def test_one_value_quantized_along_two_axes_stays_two_values():
+    """Both calls read the same arrays, and only one of them is mapped."""
+
+    def apply(p, x):
+        of_members = jax.vmap(lambda w, s: dml.fake_quantize(w, s, output_dtype=np.int8))(
+            p["members"][0], p["member_scales"]
+        )
+        of_columns = dml.fake_quantize(p["members"][0], p["member_scales"], output_dtype=np.int8)
+        return inputs(p, x) @ of_members, inputs(p, x) @ of_columns
+
+    x = normal(16, 8)
+    model = ptq.quantize(apply, MAPPED, [x], progress=False)
+    for received, expected in zip(model.apply(model.params, x), jax.jit(apply)(MAPPED, x), strict=True):
+        assert 10 * np.log10(np.sum(np.square(expected)) / np.sum(np.square(expected - received))) > 40

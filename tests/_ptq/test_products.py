@@ -87,6 +87,15 @@ CONVOLUTIONS = {
     "2 x": deconvolution((2, 2), "SAME"),
     "3 x 1, VALID": deconvolution((3, 1), "VALID"),
     "stride above the kernel": deconvolution((4, 4), "SAME"),  # of negative padding
+    "groups": lambda p, x: lax.conv_general_dilated(
+        x,
+        p["filter"][:, :, :4],
+        (1, 1),
+        ((1, 2), (1, 2)),
+        lhs_dilation=(2, 2),
+        feature_group_count=2,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    ),
     "dilated": deconvolution((2, 2), "SAME", rhs_dilation=(2, 1)),
     "cropped": lambda p, x: lax.conv_general_dilated(
         x, p["filter"], (1, 1), ((-1, 2), (0, -2)), dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -96,7 +105,7 @@ CONVOLUTIONS = {
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_transposed_and_cropped_convolutions(name):
-    """Zeros between pixels are the zero point: the integers are those of a convolution of the spread image."""
+    """Zeros between pixels are the zero point, in groups or with dilations; test_phases.py has all others."""
     params, x, apply = {"w": W["w"], "filter": normal(3, 3, 8, 4)}, normal(2, 5, 6, 8), CONVOLUTIONS[name]
     model = quantize(apply, params, [x], progress=False)
     assert sqnr(model, apply, params, x) > 35

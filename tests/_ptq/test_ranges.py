@@ -55,6 +55,7 @@ def same(received, expected):
         assert_same_bits(np.asarray(one), other)
 
 
+@pytest.mark.sampled(3)
 @FORMS
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_grids_are_as_defined_in_every_form(dtype, symmetric):

@@ -204,7 +204,8 @@ def layers(model, scan, values):
     carried = [*data][len(data) - loop.carried :]
     run = jax.jit(lambda given: evaluate(body.nodes, given))
     plain = {key.removeprefix(f"{name}/"): x for key, x in model.graph.constants.items() if key.startswith(f"{name}/")}
-    stacked = {key: model.params[f"{name}/{key}"] for key in body.stacked}
+    constants = {**model._fused.constants, **model.params}  # steps share numbers, which are no parameters
+    stacked = {key: constants[f"{name}/{key}"] for key in body.stacked}
     for number in reversed(range(loop.length)) if loop.reverse else range(loop.length):
         layer = number if loop.layers else 0  # steps share constants
         here = {key: x[number] for key, x in sequences.items()}

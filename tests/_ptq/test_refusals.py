@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxdml as dml
 from helpers.compare import assert_same_bits
 from jaxdml.ptq import PtqError, Rule, load, quantize, save
 
-X, W = jnp.ones((4, 16)), jnp.eye(16)
+X, W = np.ones((4, 16), np.float32), np.eye(16, dtype=np.float32)
 
 
 def apply(params, x):
@@ -28,7 +29,7 @@ def convolved(params, x):
     return jax.lax.conv_general_dilated(x, params["filter"], (1, 1), "SAME")
 
 
-IMAGE, FILTER = jnp.ones((1, 3, 4, 4)), {"filter": jnp.ones((2, 3, 3, 3))}
+IMAGE, FILTER = np.ones((1, 3, 4, 4), np.float32), {"filter": np.ones((2, 3, 3, 3), np.float32)}
 CASES = {
     "text": (lambda: quantize(apply, {"w": W}, "batches"), "batches is of type str"),
     "one dict": (lambda: quantize(apply, {"w": W}, {"x": X}), "batches is of type dict"),

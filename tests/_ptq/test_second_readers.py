@@ -16,7 +16,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def normal(*shape):
-    return jnp.asarray(RANDOM.standard_normal(shape), jnp.float32)
+    return RANDOM.standard_normal(shape, np.float32)
 
 
 X, W, V, B = normal(4, 16), normal(16, 16) / 4, normal(16, 16) / 4, normal(16)
@@ -31,11 +31,11 @@ def dead_channel(p, x):
     return conv(jax.nn.relu(conv(x, p["filter"]) + p["bias"][None, :, None, None]), p["reader"])
 
 
-FILTER = normal(8, 3, 3, 3) * 1e-3
-DEAD = {"filter": FILTER.at[3].set(0), "bias": jnp.zeros(8).at[3].set(0.4), "reader": normal(4, 8, 3, 3) / 9}
+FILTER = normal(8, 3, 3, 3) * np.float32(1e-3)
+FILTER[3] = 0
+DEAD = {"filter": FILTER, "bias": np.float32([0, 0, 0, 0.4, 0, 0, 0, 0]), "reader": normal(4, 8, 3, 3) / 9}
 ROW, COLUMN = B[None], B[:, None]
-COMPLEX = jnp.asarray(1 + 2j, jnp.complex64)
-TWO_POINT_SEVEN = jnp.asarray(2.7)
+COMPLEX, TWO_POINT_SEVEN = np.complex64(1 + 2j), np.float32(2.7)
 
 
 def cast_number(x):

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export
+from jax import export, lax
 
 import jaxdml as dml
-from _ptq.quantized import FRAMEWORKS, NETWORKS, decibels, network
+from _ptq.quantized import FRAMEWORKS, NETWORKS, decibels, in_floats, network
 from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
 
@@ -23,10 +23,11 @@ def check_sizes(name, calibrated_with, sizes):
     (rows,) = make_inputs(12, seed=9)
     batches = [rows[start : start + calibrated_with] for start in range(0, 12, calibrated_with)]
     model = dml.ptq.quantize(apply, params, batches, progress=False)
+    exact = in_floats(apply, params, rows[: max(sizes)])
     for size in sizes:
         received = model.apply(model.params, rows[:size])
         assert received.shape[0] == size
-        assert decibels(received, jax.jit(apply)(params, rows[:size])) > LEAST.get(name, 25)
+        assert decibels(received, exact[:size]) > LEAST.get(name, 25)
     (size,) = export.symbolic_shape("batch")
     shape = jax.ShapeDtypeStruct((size, *rows.shape[1:]), rows.dtype)
     assert jax.eval_shape(model.apply, model.params, shape).shape == (size, *received.shape[1:])
@@ -38,7 +39,7 @@ LEAST = {"UNet": 20}  # dB; of few channels
 @pytest.mark.parametrize("name", rest_rarely(NAMES, 1))
 @pytest.mark.parametrize("calibrated_with", [1, 4])
 def test_calibrated_with_some_and_run_with_others(name, calibrated_with):
-    check_sizes(name, calibrated_with, (1, 2, 5))
+    check_sizes(name, calibrated_with, (1, 5))
 
 
 def normal(*shape):
@@ -63,7 +64,8 @@ def attention(p, x):
     return (x + y @ p["out"]).mean(1)
 
 
-@pytest.mark.parametrize("products", ["static", pytest.param("dynamic", marks=pytest.mark.rare)])
+@pytest.mark.rare
+@pytest.mark.parametrize("products", ["static", "dynamic"])
 def test_batch_and_length_may_be_any(products, tmp_path):
     batches = [normal(4, 9, 32), normal(1, 6, 32)]
     model = dml.ptq.quantize(attention, ATTENTION, batches, products=products, progress=False)
@@ -74,21 +76,49 @@ def test_batch_and_length_may_be_any(products, tmp_path):
     for shape in ((1, 9), (4, 1), (1, 1), (7, 30)):
         x = normal(*shape, 32)
         received = model.apply(model.params, x)
-        assert decibels(received, jax.jit(attention)(ATTENTION, x)) > 30, shape
+        assert decibels(received, in_floats(attention, ATTENTION, x)) > 30, shape
         assert_same_bits(loaded.apply(loaded.params, x), received)
         assert decibels(exported.call(model.params, x), received) > 40  # floats in between have XLA's bits
     assert model.sqnr(ATTENTION, normal(1, 1, 32)).outputs[0] > 30
 
 
-@pytest.mark.parametrize("name", rest_rarely(("transformer", "scanned transformer", "causal", "plain"), 1))
+def padded(p, x):
+    """A pad in floats, whose result a convolution reads; the last line has the batch size as a literal."""
+    h = jnp.where(x > jnp.mean(x, 2, keepdims=True), x, 0)
+    h = jnp.pad(h, ((0, 0), (1, 1), (0, 0)))
+    y = lax.conv_general_dilated(h, p["w"], (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"))
+    return y[jnp.arange(x.shape[0])]
+
+
+def test_a_pad_in_floats_has_its_range_at_other_batch_sizes():
+    params = {"w": normal(3, 8, 8)}
+    model = dml.ptq.quantize(padded, params, [normal(4, 6, 8)], progress=False)
+    for size in (1, 5):
+        x = normal(size, 6, 8)
+        assert decibels(model.apply(model.params, x), in_floats(padded, params, x)) > 25, size
+
+
+@pytest.mark.parametrize(
+    "name", rest_rarely(("two layers", "transformer", "scanned transformer", "causal", "plain"), 1)
+)
 def test_batches_of_several_sizes_calibrate(name):
-    apply, params, make_inputs = network(name)
+    if name == "two layers":
+        apply, params, make_inputs = two_layers, PARTS, lambda size, seed: (normal(size, 8),)
+    else:
+        apply, params, make_inputs = network(name)
     batches = [make_inputs(size, seed=size) for size in (3, 1, 4)]
-    together = tuple(jnp.concatenate(each) for each in zip(*batches, strict=True))
+    together = tuple(np.concatenate(each) for each in zip(*batches, strict=True))
     one, other = (dml.ptq.quantize(apply, params, each, progress=False) for each in (batches, [together]))
     assert one.graph.constants.keys() == other.graph.constants.keys()
     for key, value in one.graph.constants.items():
         np.testing.assert_allclose(value, other.graph.constants[key], rtol=1e-5, atol=1, err_msg=key)
+
+
+def two_layers(p, x):
+    return jax.nn.relu(x @ p["w"]) @ p["v"]
+
+
+PARTS = {"w": normal(8, 8), "v": normal(8, 8), "b": normal(1, 8), "extra": normal(6, 8)}
 
 
 class Batches:
@@ -113,7 +143,7 @@ class Batches:
             del batch
 
 
-@pytest.mark.parametrize("count", [10, pytest.param(1000, marks=pytest.mark.rare)])
+@pytest.mark.parametrize("count", [5, pytest.param(1000, marks=pytest.mark.rare)])
 def test_batches_are_streamed_in_the_memory_of_two(count):
     apply, params, _ = network("plain")
     gc.collect()
@@ -138,23 +168,21 @@ def large_arrays(size):
 
 
 def test_the_generator_is_read_once_and_to_its_end():
-    apply, params, make_inputs = network("plain")
     seen = []
 
     def batches():
         for seed in range(3):
             seen.append(seed)
-            yield make_inputs(2, seed)
+            yield (seed + 1) * normal(2, 8)
         seen.append("end")
 
-    model = dml.ptq.quantize(apply, params, batches(), progress=False)
+    model = dml.ptq.quantize(two_layers, PARTS, batches(), progress=False)
     assert seen == [0, 1, 2, "end"]
-    listed = dml.ptq.quantize(apply, params, [make_inputs(2, seed) for seed in range(3)], progress=False)
+    listed = dml.ptq.quantize(two_layers, PARTS, [(seed + 1) * normal(2, 8) for seed in range(3)], progress=False)
     for key, value in model.graph.constants.items():
         assert_same_bits(value, listed.graph.constants[key])
 
 
-PARTS = {"w": normal(8, 8), "v": normal(8, 8), "b": normal(1, 8), "extra": normal(6, 8)}
 DIFFERENCES = {  # how a function may differ between a batch of 4 and one of 6, and words of the error
     "weights": (
         lambda p, x: x @ p["w"][:, : len(x)],
@@ -230,7 +258,7 @@ def test_matrices_that_are_repeated_for_each_input_are_held_once(name, products)
     assert {value.shape for value in model.graph.constants.values() if value.ndim == 4} == {(1, 2, 4, 6)}
     for size in (1, 5):
         x = normal(size, 3, 8)
-        assert decibels(model.apply(model.params, x), apply(PARTS, x)) > 25
+        assert decibels(model.apply(model.params, x), in_floats(apply, PARTS, x)) > 25
     if name == "by a broadcast":  # repeat and tile take no symbolic numbers
         (size,) = export.symbolic_shape("batch")
         shape = jax.ShapeDtypeStruct((size, 3, 8), np.float32)
@@ -249,7 +277,7 @@ def test_tables_behind_movers_fit_other_sizes():
     assert len(model._fused.nodes) > 6
     for size in (1, 5):
         x = normal(size, 8)
-        assert decibels(model.apply(model.params, x), apply(PARTS, x)) > 25
+        assert decibels(model.apply(model.params, x), in_floats(apply, PARTS, x)) > 25
 
 
 def test_numbers_of_float_operators_may_depend_on_sizes():
@@ -258,7 +286,7 @@ def test_numbers_of_float_operators_may_depend_on_sizes():
 
     x = normal(6, 8)
     model = dml.ptq.quantize(apply, PARTS, [normal(4, 8), x[:4]], progress=False)
-    assert decibels(model.apply(model.params, x), apply(PARTS, x)) > 25
+    assert decibels(model.apply(model.params, x), in_floats(apply, PARTS, x)) > 25
 
 
 def test_weights_of_many_steps_are_compared_step_by_step():
@@ -273,4 +301,4 @@ def test_weights_of_many_steps_are_compared_step_by_step():
 
     model = dml.ptq.quantize(apply, PARTS, [normal(4, 8)], progress=False)
     x = normal(1, 8)
-    assert decibels(model.apply(model.params, x), apply(PARTS, x)) > 25
+    assert decibels(model.apply(model.params, x), in_floats(apply, PARTS, x)) > 25

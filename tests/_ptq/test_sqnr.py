@@ -86,6 +86,7 @@ def test_an_output_in_a_dict_is_named_by_its_key():
     assert program.output_names() == ("output['logits']", "output['more'][0]")
 
 
+@pytest.mark.rare
 def test_a_layer_with_few_levels_hurts_by_itself_alone():
     """One large number in its weights; the layers behind it have good ratios of their own."""
     params = PARAMS | {"first": {"w": PARAMS["first"]["w"].copy(), "b": PARAMS["first"]["b"]}}
@@ -134,6 +135,7 @@ def test_the_table():
     assert all(math.isfinite(layer.own) and layer.operator for layer in found.layers)
 
 
+@pytest.mark.rare
 def test_the_plot(tmp_path):
     import matplotlib
 
@@ -158,6 +160,7 @@ def test_the_plot_names_its_extra_where_matplotlib_is_missing(monkeypatch):
         of_two_layers().sqnr(PARAMS, X).plot()
 
 
+@pytest.mark.rare
 def test_64_bit_types_change_no_ratio():
     found = of_two_layers().sqnr(PARAMS, X)
     with jax.enable_x64(True):

@@ -55,6 +55,7 @@ def expected(w, size, dtype, method):
     return integers.astype(dtype), scales
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["minmax", "mse"])
 @pytest.mark.parametrize("dtype", STEPS)
 def test_weights_are_as_defined_in_every_form(dtype, method):
@@ -104,7 +105,7 @@ def test_wrong_calls():
         ({"dtype": "uint4"}, "dtype is uint4, expected int4 or int8"),
         ({"method": "max"}, "method is 'max', expected 'minmax' or 'mse'"),
         ({"block_size": None, "dtype": "int8", "method": "mse"}, "which is for blocks: give a block_size, such as 32"),
-        ({"block_size": None}, "dtype is int4, expected int8 or int16"),
+        ({"block_size": None}, "dtype is int4, expected int8 or int16; write block_size=32 for int4"),
         ({"axis": 2}, "axis is 2, expected an axis of w"),
     ):
         with pytest.raises(PtqError) as caught:

@@ -310,6 +310,7 @@ def test_params_without_what_is_no_array():
     assert is_right(quantize(apply, arrays), apply, arrays, X)
 
 
+@pytest.mark.rare
 def test_dropout_by_a_key_that_is_an_input():
     apply = lambda params, x, key: mlp(params, dropped(x, key))  # noqa: E731
     for key in (KEY, jax.random.PRNGKey(3)):

@@ -120,7 +120,8 @@ def test_known_scales_and_zero_points(dtype):
     check(jax.jit(every)(traced[0]), dtype)
 
 
-@pytest.mark.parametrize("dtype", rest_rarely([np.int8, np.uint8], 1))
+@pytest.mark.rare
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_vmap(dtype):
     every, traced = all_at_once(dtype, every_array)
     results = jax.jit(jax.vmap(every))(jax.tree.map(lambda *xs: np.stack(xs), *traced))
@@ -128,6 +129,7 @@ def test_vmap(dtype):
         check({name: result[place] for name, result in results.items()}, dtype, place)
 
 
+@pytest.mark.rare
 def test_export_with_symbolic_batches():
     """A batch is the first dimension of the tensors that have the greatest rank."""
     every, (traced, *_) = all_at_once(np.uint8, tensors)
@@ -141,7 +143,7 @@ def test_export_with_symbolic_batches():
     check(export.export(jax.jit(every))(specs).call(traced))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kernels", ["native", "xla"] if dml.kernels().startswith("native") else ["xla"], indirect=True)
 @pytest.mark.parametrize("name", ["gemm_uint8", "gemm_int8"])
 def test_prepared_weights(name, kernels):

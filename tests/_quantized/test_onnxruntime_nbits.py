@@ -1,4 +1,7 @@
-"""MatMulNBits against onnxruntime and against a product in float64: within 1e-5 of the sum of the magnitudes."""
+"""MatMulNBits in floats, as computed weights have it: within 1e-5 of the sum of the magnitudes.
+
+The oracles are onnxruntime and a product in float64.
+"""
 
 import numpy as np
 import pytest
@@ -114,16 +117,6 @@ def test_two_bits_beside_an_order():
     a, *of_b, _ = given = arguments(np.random.default_rng(5), 128, 32, 2, None, True, False)
     w = dequantized(*of_b, 128, 2, 32)
     assert distance(matmul_nbits(*given, **attributes), a.astype(np.float64) @ w.T, a, w) < 1e-6
-
-
-def test_eight_bits_of_a():
-    """What accuracy_level 4 allows onnxruntime to lose is not lost here."""
-    attributes = {"K": 128, "N": ROWS, "bits": 4, "block_size": 32, "accuracy_level": 4}
-    a, *of_b, _ = given = arguments(np.random.default_rng(2), 128, 32, 4, "uint8", False, False)
-    w = dequantized(*of_b, 128, 4, 32)
-    exact = a.astype(np.float64) @ w.T
-    assert distance(matmul_nbits(*given, **attributes), exact, a, w) < 1e-6
-    assert distance(onnxruntimes(given, **attributes), exact, a, w) < 1e-2
 
 
 def test_floats_of_16_bits():

@@ -57,7 +57,8 @@ def _fused(a: Array, b: Array, p: Array, q: Array, r: Array) -> Array:
 
 # A faster computation for common scales -------------------------------------------------------------------------------
 # Each of p, q and r is split into a multiple of a step and a rest of at most half a step. A large step makes sums of
-# multiples exact in float32, and a small step makes sums of rests exact. If both are, only adding the two sums rounds.
+# multiples exact in float32, and a small step makes sums of rests exact. If both sums are exact, only their addition
+# rounds.
 
 
 def _grid(p: Array, q: Array, r: Array) -> tuple[Array, Array]:

@@ -45,7 +45,7 @@ def _products(
     a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array | None, multiplier: Array,
     output_zero_point: Array | None,
 ) -> Array:  # fmt: skip
-    """Products of steps of `a` and `b`, which are exact, times a multiplier; parameters are scalars."""
+    """(a - a_zero_point) * (b - b_zero_point), which is exact, times a multiplier; parameters are scalars."""
     offset = float32(zero_point_of(output_zero_point))
 
     def multiply(a: Array, b: Array) -> Array:

@@ -18,7 +18,7 @@ from jaxdml.errors import ModelError
 
 Array = jax.Array
 SMALLER = np.float32(2.0**-60)
-MANY = np.float32(1024)  # steps; so many saturate with any zero point
+MANY = np.float32(1024)  # a quotient of this many steps saturates with any zero point
 
 
 def qlinear_softmax(
@@ -42,8 +42,8 @@ def exponentials(scale: Any, depth: int) -> np.ndarray:
     scale = np.asarray(scale, np.float32).item()
     if not scale > 0:
         raise ModelError(f"the scale of x is {scale:g}, QLinearSoftmax takes a positive scale")
-    # math has the C library's functions, as ONNX Runtime does; NumPy's give other bits, on some processors. The C
-    # library's logf has the same value, except at some depths above 60,000.
+    # Python's math calls the C library, as ONNX Runtime does; NumPy gives other bits on some processors. float32 of
+    # math.log equals the C library's logf, except at some depths above 60,000.
     room = np.float32(math.log(np.finfo(np.float32).max / np.float32(depth))).item() - 5
     shift = max(room, 0) / scale
     return np.asarray([math.exp((k - 255 + shift) * scale) for k in range(256)]).astype(np.float32)
@@ -54,7 +54,7 @@ def softmax(x: Any, table: Any, y_scale: Any, y_zero_point: Any | None, *, axis:
 
     sat(rne(e * floor(fl(1 / y_scale)) / sum) + y_zero_point), where e is the table's entry for the difference between
     an element and the greatest element, and sum is the sum of all e, added one by one in float32. ONNX Runtime
-    multiplies and divides in float64. A share that is no number gives 0, whatever the zero point.
+    multiplies and divides in float64. A NaN quotient gives 0, whatever the zero point.
     """
     axis = axis_of(axis, x.ndim)
     if of_rest:
@@ -87,12 +87,13 @@ def _rounded_shares(values: Array, factor: Array, total: Array) -> tuple[Array, 
     float64 would round to the same integers: it holds every product, and no product of two float32
     numbers, divided by a third, is so near a tie that rounding to 53 bits makes it a tie.
     """
-    # Totals of `exponentials` lie between 2**89 and 2**121. Divided by 2**60, products that matter do not overflow.
+    # Totals of `exponentials` lie between 2**89 and 2**121. Dividing both operands by 2**60 keeps products finite where
+    # the share is below MANY.
     factor, total = factor * SMALLER, total * SMALLER
     share = rounding.quotient(values * factor, total)  # to within 3 roundings
     floor = lax.floor(lax.select(share < MANY, share, lax.full_like(share, MANY)))
     # Differences of exact products from `near` decide exactly on which side of floor + 1/2 the share lies. Where
-    # `above` is as small as `middle`, both are float32 numbers, so that neither was rounded.
+    # |above| is at most |middle|, float32 holds both differences, so neither was rounded.
     near = rounding.flushed((floor + np.float32(0.5)) * total)
     above = multiply_add(values, factor, -near)
     middle = multiply_add(floor + np.float32(0.5), total, -near)

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxdml._graph.graph import Node, Operator
 from jaxdml.ptq._build import operators as op
+from jaxdml.ptq._build.phases import Phases
 from jaxdml.ptq._trace.equations import Equation
 from jaxdml.ptq._trace.fixed import FixedValues
 from jaxdml.ptq._trace.values import Value
@@ -54,9 +55,10 @@ class Contraction:
       sizes: sizes of the weights' dimensions that become output channels; the operator merges these dimensions.
       channels: axes of the result that correspond to `sizes`.
       steps: the affine equations after the contraction, in order.
-      is_vector: whether a product's left operand has one row, an axis that the result does not have.
+      is_vector: whether a product's left operand gets a row axis of size 1, which the result does not have.
       alpha: factor of a product of data with data.
       source: the primitives that the contraction replaces.
+      phases: the phases of a transposed convolution, whose filters the operator takes; None for all others.
     """
 
     operator: Operator
@@ -72,6 +74,7 @@ class Contraction:
     is_vector: bool = False
     alpha: float = 1.0
     source: list[str] = field(default_factory=list)
+    phases: Phases | None = None
 
     @property
     def has_bias(self) -> bool:
@@ -141,8 +144,11 @@ class Contraction:
         """The scale of each output channel, given the scale of each weight; None if a channel has several scales."""
         rows = scales if self.operator is op.CONVOLUTION else np.moveaxis(scales, -1, 0)
         rows = rows.reshape(len(rows), -1)
-        grid = (rows[:, 0] * np.abs(factors)).astype(np.float32)
-        return grid if (rows == rows[:, :1]).all() and (grid > 0).all() else None
+        scale = rows.max(1, keepdims=True)
+        grid = (scale[:, 0] * np.abs(factors)).astype(np.float32)
+        # Zeros that fill up the filters of phases have no scale.
+        is_one = (rows == scale) | (rows == 0) if self.phases else rows == scale
+        return grid if is_one.all() and (grid > 0).all() else None
 
     def nodes(self) -> list[Node]:
         """The nodes that compute the contraction."""
@@ -150,7 +156,11 @@ class Contraction:
         weight, bias = self.weight_name, self.bias_name
         if self.operator is op.CONVOLUTION:
             inputs = (*self.data, weight, bias) if self.has_bias else (*self.data, weight)
-            return [Node(self.operator, inputs, (self.output,), self.options, name, source)]
+            node = Node(self.operator, inputs, (self.output,), self.options, name, source)
+            if self.phases is None:
+                return [node]
+            node = node.replace(outputs=(f"{self.output}:phases",))
+            return [node, Node(op.INTERLEAVE, node.outputs, (self.output,), self.phases.options, name)]
         options = self.options if self.alpha == 1.0 else {**self.options, "alpha": self.alpha}
         operands = (*self.data, weight) if self.weight else self.data
         nodes = [Node(self.operator, operands, (f"{self.output}:product",), options, name, source)]

@@ -21,7 +21,7 @@ from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._build.affine import Contraction
 from jaxdml.ptq._build.layouts import Layouts
 from jaxdml.ptq._build.names import LayerNames
-from jaxdml.ptq._trace.equations import Equation, Program, bind
+from jaxdml.ptq._trace.equations import Equation, Program, bind, run
 from jaxdml.ptq._trace.fixed import FixedValues
 
 # Primitives that only move, repeat or cast weights: each weight keeps its scale.
@@ -231,11 +231,24 @@ class Builder:
             found = self.fixed.maker(found.inputs[0])
         if found is None or not found.name.startswith(NAME_IN_JAXPRS):
             return None
-        (scale,) = self._fixed_values([found.inputs[1]], given)
         name = found.outputs[0]
-        scales = jnp.broadcast_to(scale, self.shape(name))
-        (moved,) = self._fixed_values([contraction.weight], {**given, name: scales}, without=name)
+        (moved,) = self._fixed_values(
+            [contraction.weight], {**given, name: self._scale_of_each(found, given)}, without=name
+        )
         return contraction.arranged(moved).astype(np.float32)
+
+    def _scale_of_each(self, equation: Equation, given: dict[str, Any]) -> Any:
+        """The scale of each element of a fake_quantize's result.
+
+        The call itself computes them, because `vmap` may have mapped scales along any axis. With a zero point in the
+        middle of the type, minus infinity becomes -2**(bits - 1) steps, which float32 multiplies and divides exactly.
+        """
+        x, scale, *zero_point = self._fixed_values(equation.inputs, given)
+        limits = np.iinfo(equation.name.removeprefix(NAME_IN_JAXPRS))
+        count = (int(limits.max) - int(limits.min) + 1) // 2
+        middle = [jnp.full_like(each, limits.min + count) for each in zero_point]
+        lowest = run(jnp.full_like(x, -np.inf), scale, *middle, equation=equation)
+        return lowest[0] / np.float32(-count)
 
     @functools.cached_property
     def _computed(self) -> Callable[[tuple[str, ...], dict[str, Any]], list[Any]]:

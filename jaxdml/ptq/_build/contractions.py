@@ -9,6 +9,7 @@ from jaxdml._graph.rules import StaysFloat
 from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._build.affine import Contraction
 from jaxdml.ptq._build.builder import Builder
+from jaxdml.ptq._build.phases import Phases
 from jaxdml.ptq._trace.equations import Equation
 
 Converted = tuple[Contraction, tuple[int, ...]]  # a contraction, and the order of axes of its result
@@ -31,12 +32,19 @@ def convolution(builder: Builder, equation: Equation) -> Converted:
     if not jnp.issubdtype(equation.dtypes[0], jnp.floating):
         raise StaysFloat("its input is not a float")
     of_x, of_w, of_y = params["dimension_numbers"]
+    channels, _, *kernel = (builder.shape(w)[axis] for axis in of_w)
+    phases = Phases.of(params, kernel)
     options = {
         "strides": tuple(params["window_strides"]),
         "dilations": tuple(params["rhs_dilation"]),
-        "padding": tuple(tuple(pair) for pair in params["padding"]),
+        "padding": phases.padding if phases else tuple(tuple(pair) for pair in params["padding"]),
         "group_count": params["feature_group_count"],
     }
+
+    def arranged(weight: Any) -> Any:
+        weight = weight.transpose(of_w)
+        return phases.filters(weight) if phases else weight
+
     contraction = Contraction(
         operator=op.CONVOLUTION,
         data=(builder.layouts.arranged(x, of_x),),
@@ -44,10 +52,11 @@ def convolution(builder: Builder, equation: Equation) -> Converted:
         options=options,
         name=builder.names.of(equation, w),
         weight=w,
-        arranged=lambda weight: weight.transpose(of_w),
-        sizes=(builder.shape(w)[of_w[0]],),
+        arranged=arranged,
+        sizes=(phases.count, channels) if phases else (channels,),
         channels=[1],
         source=[equation.name],
+        phases=phases,
     )
     return contraction, tuple(of_y)
 
@@ -70,7 +79,7 @@ def product(builder: Builder, equation: Equation) -> Converted:
     (contract, batch), (contract_b, batch_b) = of_a, of_b
     is_weight = not builder.is_data(b)
     if not is_weight and len(free_b) != 1:
-        raise StaysFloat("each of its operands has several axes, or none, that the other does not have")
+        raise StaysFloat("neither of its operands has exactly one axis that the other does not have")
     if not is_weight and len(contract) > 1:
         raise StaysFloat("it contracts several axes of two values")
     rows = builder.layouts.arranged(a, (*batch, *free, *contract))

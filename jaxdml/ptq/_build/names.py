@@ -18,8 +18,8 @@ class LayerNames:
     def of(self, equation: Equation, weight: str) -> str:
         """A layer's name: the path of its weights in the params, or its name scope.
 
-        The path is without its last key, such as "kernel", if its folder has no other weights. The scope is used if
-        there is no path, or if the path has only list indices, which say nothing about the layer.
+        The last key of the path, such as "kernel", is dropped if no other layer's weights have the same parent. The
+        scope is used if there is no path, or if the path has only list indices, which say nothing about the layer.
         """
         leaves = self._fixed.leaves(weight)
         path = self._path(leaves[0]) if leaves else ()

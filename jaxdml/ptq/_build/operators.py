@@ -11,6 +11,7 @@ from jax import lax
 
 from jaxdml._graph.graph import Operator
 from jaxdml._operators.fake_quantize import fake_quantize
+from jaxdml.ptq._build.phases import interleaved
 from jaxdml.ptq._trace.equations import run
 
 Array = Any
@@ -130,8 +131,9 @@ def equation(name: str, kind: str | None = None) -> Operator:
 TRANSPOSE = Operator("transpose", lambda x, *, permutation: lax.transpose(x, permutation), kind="mover")
 MERGE = Operator("merge", _merged, kind="mover")
 SPLIT = Operator("split", _split, kind="mover")
-CONVOLUTION = Operator("convolution", _convolution, kind="conv")
-PRODUCT = Operator("product", _product, kind="dot")
+INTERLEAVE = Operator("interleave", interleaved, kind="mover")
+CONVOLUTION = Operator("convolution", _convolution, kind="conv", has_rule=False)
+PRODUCT = Operator("product", _product, kind="dot", has_rule=False)
 ADD = Operator("add", _sum, kind="add")
 MULTIPLY = Operator("multiply", lambda x, y: lax.mul(*_wide(x, y)), kind="mul")
 CLIP = Operator("clip", _clip, kind="clip")
@@ -142,7 +144,7 @@ PAD = Operator("pad", _padded, kind="pad")
 FAKE_QUANTIZE = Operator("fake_quantize", _rounded, kind="fake_quantize")
 CONCATENATE = Operator("concatenate", _joined, kind="concat")
 FLOAT_OPERATORS = (
-    TRANSPOSE, MERGE, SPLIT, CONVOLUTION, PRODUCT, ADD, MULTIPLY, CLIP, MAX_POOL, AVERAGE_POOL, MEAN, PAD,
+    TRANSPOSE, MERGE, SPLIT, INTERLEAVE, CONVOLUTION, PRODUCT, ADD, MULTIPLY, CLIP, MAX_POOL, AVERAGE_POOL, MEAN, PAD,
     CONCATENATE, FAKE_QUANTIZE,
 )  # fmt: skip
 CONTRACTIONS = ("conv", "dot")  # kinds of convolutions and products

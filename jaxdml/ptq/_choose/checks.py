@@ -88,7 +88,7 @@ def _random_masks(builder: Builder) -> Iterator[Equation]:
 
 
 def _batch_statistics(builder: Builder) -> Iterator[Equation]:
-    """Finds means over the first axis, but not all axes, that are subtracted from their input; yields their sums."""
+    """Yields the sum of each mean over the first axis, but not all axes, that is subtracted from the mean's input."""
     means = {}  # maps a sum or mean to the summed value and the equation of the sum
     for equation in builder.program.equations:
         data = [name for name in equation.inputs if builder.is_data(name)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from jaxdml._graph.graph import Graph, Node, moves
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow
+from jaxdml.ptq._choose.modes import Mode
 from jaxdml.ptq._choose.reasons import JOINS, reasons_of
 
 CHAINED = ("element_wise", "clip", "add", "mul")  # kinds of elementwise functions, which tables can replace
@@ -75,13 +76,13 @@ class Plan(Wanted):
 
 
 def plan_of(
-    flow: Flow, modes: Mapping[str, str], reasons: Mapping[str, str], float_inputs: Iterable[str]
+    flow: Flow, modes: Mapping[str, Mode], reasons: Mapping[str, str], float_inputs: Iterable[str]
 ) -> Plan:  # fmt: skip
     """The plan of a float graph.
 
     Args:
       flow: the graph.
-      modes: maps the result of each contraction to "static", "dynamic" or "float".
+      modes: maps the result of each contraction to its mode.
       reasons: maps the first results of contractions and loops that stay in floats to the reasons.
       float_inputs: the graph's inputs that have a float type.
     """
@@ -124,7 +125,7 @@ def after_means(flow: Flow) -> set[str]:
     return found
 
 
-def capable(flow: Flow, modes: Mapping[str, str], float_inputs: Iterable[str]) -> Capable:
+def capable(flow: Flow, modes: Mapping[str, Mode], float_inputs: Iterable[str]) -> Capable:
     """Finds the values that can be integers, in a forward pass."""
     roots, normalized = chain_roots(flow), after_means(flow)
     values, tables, fused_clamps = set(float_inputs), dict[str, str](), set[str]()
@@ -175,7 +176,7 @@ def _is_fused(flow: Flow, clamp: Node, tables: Mapping[str, str]) -> bool:
     return is_operator and flow.is_read_once(name)
 
 
-def wanted(flow: Flow, modes: Mapping[str, str], can: Capable) -> Wanted:
+def wanted(flow: Flow, modes: Mapping[str, Mode], can: Capable) -> Wanted:
     """Finds the nodes and values that should be on integers, in a pass backwards from the contractions."""
     nodes, results, quantized, tables = set[Node](), set[str](), set[str](), dict[str, str]()
     read, by_tables = set[str](), set[str]()  # the values that operators read, and that tables read, as integers
@@ -218,7 +219,7 @@ def wanted(flow: Flow, modes: Mapping[str, str], can: Capable) -> Wanted:
     return Wanted(nodes, results, quantized, tables, by_tables - read)
 
 
-def _can_round(flow: Flow, name: str, modes: Mapping[str, str], can: Capable) -> bool:
+def _can_round(flow: Flow, name: str, modes: Mapping[str, Mode], can: Capable) -> bool:
     """Whether the quantized operator that computes a value can round it to the grid of the fake_quantize behind it."""
     maker = flow.maker(name)
     while (

@@ -1,4 +1,4 @@
-"""Says why values stay in floats: the deciding node shows its reason, every other node the deciding node's name."""
+"""Says why values stay in floats: the deciding node shows its reason, and other nodes name the deciding node."""
 
 from collections.abc import Mapping, Sequence, Set
 
@@ -6,18 +6,20 @@ from jaxdml._graph.graph import Node, moves
 from jaxdml._graph.report import COMPUTED_BY, FROM_PARAMETERS, NO_OPERATOR, READ_BY
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow
+from jaxdml.ptq._choose.modes import Blocks, Mode
 
 JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")  # kinds with quantized operators, besides contractions
 RETURNED = "kept in floats: the function returns it"
+IN_BLOCKS = "kept in floats: {} reads floats"
 RANGED_BY = "kept in floats: {} computes the range of its inputs at each call"
 
 
-def reasons_of(flow: Flow, modes: Mapping[str, str], can: Set[str], nodes: Set[Node]) -> dict[str, str]:
+def reasons_of(flow: Flow, modes: Mapping[str, Mode], can: Set[str], nodes: Set[Node]) -> dict[str, str]:
     """Maps the first result of each node in floats, except contractions, to a reason.
 
     Args:
       flow: the graph.
-      modes: maps the result of each contraction to "static", "dynamic" or "float".
+      modes: maps the result of each contraction to its mode.
       can: the values that can be quantized.
       nodes: the nodes that run on integers.
     """
@@ -51,13 +53,16 @@ def _has_operator(node: Node, data: Sequence[str]) -> bool:
 
 
 def _because_of_reader(
-    flow: Flow, modes: Mapping[str, str], node: Node, reasons: Mapping[str, str], can: Set[str]
+    flow: Flow, modes: Mapping[str, Mode], node: Node, reasons: Mapping[str, str], can: Set[str]
 ) -> str:  # fmt: skip
     """Why a node's result, which could be quantized, is not read as integers."""
     reader = next((each for name in node.outputs for each in flow.readers(name)), None)
     if reader is None:
         return RETURNED
     name = reader.outputs[0]
-    if modes.get(name) == "dynamic":
+    mode = modes.get(name)
+    if mode == "dynamic":
         return RANGED_BY.format(reader.name)
+    if isinstance(mode, Blocks):
+        return IN_BLOCKS.format(reader.name)
     return reasons[name] if name in can and name in reasons else READ_BY.format(reader.name)

@@ -15,7 +15,7 @@ from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._build.conversions import build
 from jaxdml.ptq._build.operators import FAKE_QUANTIZE
 from jaxdml.ptq._choose.flow import Flow
-from jaxdml.ptq._choose.modes import Modes, is_contraction
+from jaxdml.ptq._choose.modes import Mode, Modes, is_contraction
 from jaxdml.ptq._choose.plan import Plan, plan_of
 from jaxdml.ptq._choose.rule import Rule
 from jaxdml.ptq._grids.observers import Observer, observer_of
@@ -38,7 +38,7 @@ class Unit:
     Attributes:
       builder: the builder of the float graph.
       graph: the float graph; in a body its constants are stacked over layers.
-      modes: maps the result of each contraction to "static", "dynamic" or "float".
+      modes: maps the result of each contraction to its mode.
       plan: which values are quantized.
       loop: the scan, if the unit is the body of a scan; else None.
       bodies: maps the first result of each scan with contractions to the unit of its body.
@@ -46,7 +46,7 @@ class Unit:
 
     builder: Builder
     graph: Graph
-    modes: dict[str, str]
+    modes: dict[str, Mode]
     plan: Plan
     loop: Loop | None = None
     bodies: dict[str, "Unit"] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Unit:
         return found
 
     def with_shared(self, constants: Mapping[str, Mapping[str, Any]]) -> "Unit":
-        """The unit with further constants; `constants` maps "" to those of the function, each scan to its body's."""
+        """The unit with further constants; `constants` maps "" to the function's, and each scan to its body's."""
         graph = self.graph.replace(constants={**constants[""], **self.graph.constants})
         bodies = {name: body._with_stacked(constants.get(name, {})) for name, body in self.bodies.items()}
         return replace(self, graph=graph, bodies=bodies)
@@ -169,7 +169,8 @@ def unit_of(
       program: the program.
       choose: returns the modes and reasons of a float graph, given the graph and `scan`.
       like: the unit of another trace of the function; the new unit uses its names, and folds the same equations.
-      scan, loop: if the program is the body of a scan, the first result of the scan, and its analysis.
+      scan: the name of the first result of the scan whose body is the program; "" if the program is the function.
+      loop: the analysis of this scan; None if the program is the function.
     """
     program = program if like is None else named_like(program, like.program)
     builder = build(program, None if like is None else like.builder.folded)

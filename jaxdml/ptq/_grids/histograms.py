@@ -26,7 +26,8 @@ STEPS = (2.0 ** (np.arange(-12, 13) / 8), 2.0 ** (np.arange(-12, 13) / 8), 2.0 *
 
 def exponent_for(x: Array) -> Array:
     """The least exponent, int32, of a range that contains float32 x; meaningless if x holds NaN or infinity."""
-    mantissa, exponent = jnp.frexp(jnp.maximum(jnp.max(jnp.abs(x)), np.float32(2.0**LEAST_EXPONENT)))
+    largest = jnp.maximum(jnp.max(x), -jnp.min(x))  # the observer computes both ends as well
+    mantissa, exponent = jnp.frexp(jnp.maximum(largest, np.float32(2.0**LEAST_EXPONENT)))
     return exponent - (mantissa == np.float32(0.5)).astype(jnp.int32)
 
 

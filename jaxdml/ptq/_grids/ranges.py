@@ -24,8 +24,8 @@ INT32_MIN, INT32_MAX = np.float32(-(2.0**31)), np.float32(2.0**31 - 2.0**7)  # e
 ACTIVATIONS, WEIGHTS = ("int8", "uint8", "int16", "uint16"), ("int8", "int16")
 BLOCK_WEIGHTS, BLOCK_SIZES = ("int4", "int8"), block_panels.SIZES
 FAR_ABOVE_SUBNORMAL = np.float32(2.0**-100)
-STEPS = {"int4": 7, "int8": 127}  # to either side of 0
-# What "mse" tries of the scale with which the greatest magnitude of a block fits; the first of equally good ones.
+STEPS = {"int4": 7, "int8": 127}  # steps on either side of 0
+# "mse" tries these multiples of the "minmax" scale, and takes the first one with the least error.
 SHARES = 1 - np.arange(16, dtype=np.float32) / 32
 
 
@@ -85,10 +85,11 @@ def quantize_weights(
       w: float array of any shape; a matrix if there is a block_size.
       axis: the axis of output channels, each of which gets a scale; None for one scale of all weights.
       dtype: int8 or int16; int4 or int8 if there is a block_size.
-      block_size: 16, 32, 64, 128 or 256 weights of a channel to a block, of which the last may have fewer; None for no
-        blocks.
-      method: how the scale of a block is chosen. "minmax": all weights fit. "mse": that of 16 scales, from half to all
-        of that of "minmax", whose squared error is the least; weights beyond it are clamped.
+      block_size: the number of a channel's weights in a block: 16, 32, 64, 128 or 256; the last block may have fewer.
+        None for no blocks.
+      method: how the scale of a block is chosen. "minmax": all weights fit. "mse": 16 scales, from about half of the
+        "minmax" scale up to it, are tried, and the one with the least squared error is chosen; larger weights are
+        clamped.
 
     Returns:
       The integers, of type dtype and in w's shape, and the scale, float32 [channels] or []; NumPy arrays unless w is a
@@ -99,7 +100,11 @@ def quantize_weights(
         listed. If w is not traced, also if w holds NaN or infinity.
     """
     name = "quantize_weights"
-    integers = integer_type(f"{name}: dtype", dtype, WEIGHTS if block_size is None else BLOCK_WEIGHTS)
+    allowed = WEIGHTS if block_size is None else BLOCK_WEIGHTS
+    integers = integer_type(f"{name}: dtype", dtype, tuple(dict.fromkeys((*allowed, *BLOCK_WEIGHTS))))
+    if integers.name not in allowed:
+        text = f"dtype is {integers}, expected {' or '.join(allowed)}; write block_size=32 for {integers}"
+        raise PtqError(f"{name}: {text}")
     w = w if isinstance(w, jax.Array) else np.asarray(w)
     if not jnp.issubdtype(w.dtype, jnp.floating):
         raise PtqError(f"{name}: w holds {w.dtype}, expected floats: weights that are integers need no quantization")
@@ -246,7 +251,7 @@ _weights_of_jax = partial(jax.jit, static_argnums=(1, 2))(_weights)
 
 
 def _block_weights(w: np.ndarray, size: int, dtype: np.dtype, method: str) -> tuple[np.ndarray, np.ndarray]:
-    """`_in_blocks`, a few rows at a time, which stay in the cache."""
+    """`_in_blocks` for a few rows at a time, so that they stay in the cache."""
     rows, depth = w.shape
     step = max(1, 2**17 // max(depth, 1))
     parts = [w[first : first + step] for first in range(0, rows, step)]
@@ -274,18 +279,18 @@ def _in_blocks(w: Any, size: int, dtype: np.dtype, method: str) -> tuple[Any, An
     if method == "mse":
         scale = _least_error(x, scale, steps)
     quotients = _quotient(x, scale[:, :, None])
-    if xp is np and method == "minmax":  # where no quotient is beyond the steps, which saves passes over memory
+    if xp is np and method == "minmax":  # all quotients are in range: no clamp, fewer passes
         quantized = np.rint(quotients, out=quotients).astype(np.int8)
     else:
         quantized = _whole(quotients, -steps, steps, np.dtype(np.int8))
     quantized = quantized.reshape(rows, -1)[:, :depth]
-    if xp is np and dtype.name == "int4":  # which NumPy converts slowly; the high nibble is 0
+    if xp is np and dtype.name == "int4":  # faster than NumPy's conversion; the high nibble is 0
         return (quantized & np.int8(15)).view(dtype), scale
     return quantized.astype(dtype), scale
 
 
 def _least_error(x: Any, largest: Any, steps: int) -> Any:
-    """Of the shares of the largest scale, that with the least squared error; float32, element after element."""
+    """The scale of `largest * SHARES` with the least squared error, which is summed in float32, element by element."""
     xp = namespace_of(x)
     scales = xp.maximum(_flushed(largest[None] * SHARES[:, None, None]), SMALLEST)
     errors = xp.zeros_like(scales)

@@ -11,7 +11,6 @@ import jax
 
 from jaxdml._graph.graph import Graph
 from jaxdml.errors import PtqError
-from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._choose.modes import modes_as
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._integers.fuse import on_integers
@@ -27,17 +26,17 @@ class Adapted:
     """The graphs of a quantized function for inputs of some sizes.
 
     Attributes:
-      builder: the builder of the float graph; None if the equations are those that were quantized.
+      unit: the unit of the function; None if the equations are those that were quantized.
       graph: the graph of float operators with quantize and dequantize nodes.
       fused: the graph of quantized operators.
     """
 
-    builder: Builder | None
+    unit: Unit | None
     graph: Graph
     fused: Graph
 
 
-def adapted(unit: Unit, graph: Graph, params: Mapping[str, Any], program: Program) -> Adapted:
+def adapted(unit: Unit, graph: Graph, params: Mapping[str, Any], program: Program, numerics: str) -> Adapted:
     """The graphs for another trace of the same function, with the quantized weights and the calibrated ranges.
 
     Args:
@@ -45,6 +44,7 @@ def adapted(unit: Unit, graph: Graph, params: Mapping[str, Any], program: Progra
       graph: its graph with quantize and dequantize nodes.
       params: parameters of the model.
       program: the program of the other trace.
+      numerics: whose formulas the quantized operators have.
 
     Raises:
       PtqError: if the program has other inputs, contractions or quantized values than the quantized program.
@@ -53,11 +53,11 @@ def adapted(unit: Unit, graph: Graph, params: Mapping[str, Any], program: Progra
     constants |= {n.outputs[0]: body_of(n, graph.constants).constants for n in graph.nodes if n.operator is LOOP}
     other = alike(unit, constants, program)
     inserted = quantized_graph(other, {})
-    fused, own = on_integers(inserted, params)
+    fused, own = on_integers(inserted, numerics, params)
     with _refused():
         _check_complete(fused, own)
     constants_of_sizes = {name: value for name, value in own.items() if name not in params}
-    return Adapted(other.builder, inserted, fused.replace(constants={**fused.constants, **constants_of_sizes}))
+    return Adapted(other, inserted, fused.replace(constants={**fused.constants, **constants_of_sizes}))
 
 
 def alike(unit: Unit, constants: Mapping[str, Mapping[str, Any]], program: Program) -> Unit:

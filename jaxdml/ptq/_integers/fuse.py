@@ -7,44 +7,53 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxdml._graph.fuse import fused
-from jaxdml._graph.graph import MOVERS, Graph
+from jaxdml._graph.graph import MOVERS, Graph, Node
 from jaxdml._graph.weights import with_weights
 from jaxdml.ptq._integers.operators import INTEGERS
 from jaxdml.ptq._integers.rules import PTQ_RULES
 from jaxdml.ptq._trace.scans import LOOP, body_of, each_layer, stacked, with_body
 
 
-def on_integers(graph: Graph, known: Mapping[str, Any] = MappingProxyType({})) -> tuple[Graph, dict[str, Any]]:
+def on_integers(
+    graph: Graph, numerics: str, known: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[Graph, dict[str, Any]]:
     """The graph with quantized operators, and a dict of its parameters; parameters in scans are stacked over layers.
+
+    Single numbers, such as scales, are constants of the program, except those that differ between the layers of a scan.
+
+    Args:
+      graph: the graph with quantize and dequantize nodes.
+      numerics: whose formulas the operators have, a key of `INTEGERS`.
+      known: maps names to parameters that need not be computed again.
 
     Raises:
       PtqError: if the layers of a scan become different operators.
     """
-    result, params = _with_params(graph, known)
-    nodes, of_scans = [], dict[str, Any]()
+    result, params = _with_params(graph, numerics, known)
+    nodes, of_scans = list[Node](), dict[str, Any]()
     for node in result.nodes:
         if node.operator is LOOP:
             body = body_of(node, {**result.constants, **params})
-            layers = [_as_parameters(layer) for layer in each_layer(body)]
-            node, constants = with_body(node, _with_barriers(stacked(layers, node.name)), node.options["body"].data)
-            of_scans |= constants
+            layers = [_with_params(layer, numerics) for layer in each_layer(body)]
+            graphs = [graph.replace(constants={**graph.constants, **own}) for graph, own in layers]
+            node, constants = with_body(node, _with_barriers(stacked(graphs, node.name)), node.options["body"].data)
+            of_scans |= constants if len(layers) == 1 else jax.tree.map(jnp.asarray, constants)
         nodes.append(node)
-    result = _with_barriers(result.replace(nodes=tuple(nodes)))
+    numbers = {name: x for name, x in of_scans.items() if isinstance(x, np.ndarray)}
+    result = _with_barriers(result.replace(nodes=tuple(nodes), constants={**result.constants, **numbers}))
     read = {name for node in result.nodes for name in node.inputs} | set(result.outputs)
-    return result, {name: x for name, x in params.items() if name in read} | of_scans
+    params |= {name: x for name, x in of_scans.items() if name not in numbers}
+    return result, {name: x for name, x in params.items() if name in read}
 
 
-def _with_params(graph: Graph, known: Mapping[str, Any] = MappingProxyType({})) -> tuple[Graph, dict[str, Any]]:
-    return with_weights(fused(graph, INTEGERS, rules=PTQ_RULES), known=known)
-
-
-def _as_parameters(layer: Graph) -> Graph:
-    """The fused graph of a layer. All constants become JAX arrays, so that a scan can take them."""
-    graph, params = _with_params(layer)
-    return graph.replace(constants=jax.tree.map(jnp.asarray, {**graph.constants, **params}))
+def _with_params(
+    graph: Graph, numerics: str, known: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[Graph, dict[str, Any]]:
+    return with_weights(fused(graph, INTEGERS[numerics], rules=PTQ_RULES), known=known)
 
 
 def _with_barriers(graph: Graph) -> Graph:

@@ -7,9 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._graph.evaluate import evaluate
+from jaxdml._graph.floats import EXACT, with_floats
 from jaxdml._graph.graph import Graph, Node, moves, without_dead
 from jaxdml._quantized import directml
+from jaxdml.errors import PtqError
 from jaxdml.ptq._build import operators as op
+from jaxdml.ptq._choose.modes import Blocks
 from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._grids.ranges import quantize_weights
 from jaxdml.ptq._integers.operators import DEQUANTIZE, DYNAMIC, QUANTIZE, TABLE
@@ -19,6 +22,7 @@ from jaxdml.ptq._trace.values import Value
 
 Parameters = tuple[np.ndarray, np.ndarray]  # scale and zero point
 ROLES = "scale", "zero_point"
+KEEP = "quantize with Rule({!r}, keep='float')"
 MOST_STEPS = 2.0**30  # largest quantized bias; the rest of int32 is for the sum of products
 
 
@@ -99,6 +103,8 @@ class _Inserter:
                 node = self._with_integer_weights(node)
             elif mode == "dynamic":
                 node = self._dynamic(node)
+            elif isinstance(mode, Blocks):
+                node = self._with_blocks(node, mode)
             elif output in self._bodies:
                 node = self._with_body(node)
             self._nodes.append(node.replace(remark=self._remarks.get(output, node.remark)))
@@ -106,7 +112,7 @@ class _Inserter:
             self._quantize(name)
 
     def _read(self, name: str, reads_integers: bool) -> str:
-        """The name by which a node reads a value: that of the dequantized value if node or value run on integers."""
+        """The name that a node reads: the dequantized value's if the node or the value is computed on integers."""
         is_quantized = name in self._plan.quantized and (reads_integers or name in self._plan.results)
         return _named(name, "dequantized") if is_quantized else name
 
@@ -212,6 +218,23 @@ class _Inserter:
             inputs = inputs[0], *self._integer_weights(node.outputs[0], inputs[1], -1, None)[:2]
         return node.replace(operator=DYNAMIC, inputs=inputs)
 
+    def _with_blocks(self, node: Node, blocks: Blocks) -> Node:
+        """The product with dequantized weights that have a scale for each block along the summed axis."""
+        weight = node.inputs[1]
+        names = _named(weight, "quantized"), _named(weight, "scale"), _named(weight, "zero_point")
+        if names[0] not in self._constants:
+            w = np.asarray(self._constants.pop(weight))
+            if w.ndim != 2:
+                text = f"the weights of {node.name!r} have {w.ndim} dimensions, and only matrices have blocks"
+                raise PtqError(f"{text}: {KEEP.format(node.name)}")
+            made = quantize_weights(w, 1, dtype=blocks.dtype, block_size=blocks.size)
+            integers, scale = (np.asarray(each).T for each in made)
+            arrays = integers, scale, np.zeros(scale.shape, integers.dtype)
+            self._constants |= dict(zip(names, arrays, strict=True))
+        dequantized, options = _named(weight, "dequantized"), {"axis": 0, "block_size": blocks.size}
+        self._nodes.append(Node(DEQUANTIZE, names, (dequantized,), options, node.name))
+        return node.replace(inputs=(node.inputs[0], dequantized))
+
     # Tables ------------------------------------------------------------------------------------------------------
 
     def _append_table(self, node: Node) -> None:
@@ -231,12 +254,17 @@ class _Inserter:
         y_scale, y_zero_point = self._parameters(self._plan.ranges[name])
         limits = np.iinfo(x_zero_point.dtype)
         every = np.arange(limits.min, limits.max + 1).astype(x_zero_point.dtype)
-        values: dict[str, Any] = {root: directml.to_floats(every, x_scale, x_zero_point, axis=0)}
+        values: dict[str, Any] = {}
         nodes = [bind(node, self._unit.program) for node in within]
         computed = {each for node in nodes for each in node.outputs}
         for each in {each for node in nodes for each in node.inputs} - computed - {root}:
             number = self._number(each)
             assert number is not None
             values[each] = number if self._rank(each) == 0 else np.full(every.shape, number, number.dtype)
-        y = evaluate(nodes, values)[name].astype(jnp.float32)
+
+        def compute(x: Any) -> Any:
+            return evaluate(nodes, {**values, root: x})[name].astype(jnp.float32)
+
+        # Whatever the model's floats are, its tables do not depend on the processor that quantizes.
+        y = with_floats(compute, EXACT)(directml.to_floats(every, x_scale, x_zero_point, axis=0))
         return np.asarray(directml.to_integers(y, y_scale, y_zero_point, axis=0, dtype=y_zero_point.dtype))

@@ -14,8 +14,9 @@ from jaxdml._graph.graph import Operator
 from jaxdml._operators.element_wise_quantize_linear import element_wise_quantize_linear
 from jaxdml._operators.quantized_linear_average_pooling import quantized_linear_average_pooling
 from jaxdml._quantized import directml
-from jaxdml._quantized.kinds import DIRECTML, QUANTIZED, prepared_matrix
+from jaxdml._quantized.kinds import DIRECTML, ONNXRUNTIME, QUANTIZED, prepared_matrix
 from jaxdml._quantized.onnxruntime.lookup import looked_up
+from jaxdml._quantized.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
 from jaxdml.ptq._build.operators import FLOAT_OPERATORS, by_rows, equation
 from jaxdml.ptq._grids.ranges import scale_and_zero_point
 
@@ -24,7 +25,7 @@ Sizes = Sequence[int]
 Pairs = Sequence[tuple[int, int]]
 
 
-def _as_images(x: Array, axes: Sizes) -> tuple[Array, tuple[Any, ...]]:
+def as_images(x: Array, axes: Sizes) -> tuple[Array, tuple[Any, ...]]:
     """x as [N, C, H, W] with the elements of `axes` along H and W; also returns the sizes of all other axes."""
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     sizes = tuple(x.shape[axis] for axis in kept)
@@ -34,29 +35,52 @@ def _as_images(x: Array, axes: Sizes) -> tuple[Array, tuple[Any, ...]]:
     return images.reshape(*(sizes[:1] or (1,)), math.prod(sizes[1:]), *space), sizes
 
 
-def quantized_mean(
-    x: Array, x_scale: Array, x_zero_point: Array, y_scale: Array, y_zero_point: Array, *, axes: Sizes
-) -> Array:
-    """Quantized means over axes of quantized x, by average pooling with a window as large as the image."""
-    images, sizes = _as_images(x, axes)
-    parameters = map(directml.scalar, (x_scale, x_zero_point, y_scale, y_zero_point))
-    return quantized_linear_average_pooling(images, *parameters, window_size=images.shape[2:]).reshape(sizes)
+def _directml_pool(x: Array, *parameters: Array, window: Sizes, strides: Sizes, padding: Pairs,
+                   include_padding: bool) -> Array:  # fmt: skip
+    start, end = zip(*padding, strict=True)
+    return quantized_linear_average_pooling(
+        x, *parameters, window_size=window, strides=strides, start_padding=start, end_padding=end,
+        include_padding=include_padding,
+    )  # fmt: skip
+
+
+def _directml_global_pool(x: Array, *parameters: Array) -> Array:
+    return quantized_linear_average_pooling(x, *parameters, window_size=x.shape[2:])
+
+
+def _onnxruntime_pool(x: Array, *parameters: Array, include_padding: bool, **options: Any) -> Array:
+    return qlinear_average_pool(x, *parameters, count_include_pad=include_padding, **options)
+
+
+def quantized_mean(x: Array, *parameters: Array, axes: Sizes, pool: Callable[..., Array]) -> Array:
+    """Quantized means over axes of quantized x, by average pooling with a window as large as the image.
+
+    The parameters are scale and zero point of x, and of the means.
+    """
+    images, sizes = as_images(x, axes)
+    return pool(images, *map(directml.scalar, parameters)).reshape(sizes)
+
+
+def pooled_axes(window: Sizes, strides: Sizes, padding: Pairs) -> list[int]:
+    """The axes along which windows have several elements, or do not stand side by side."""
+    return [i for i, each in enumerate(zip(window, strides, padding, strict=True)) if each != (1, 1, (0, 0))]
+
+
+def window_of_images(axes: Sizes, window: Sizes, strides: Sizes, padding: Pairs) -> dict[str, Any]:
+    """The options of windows over `axes` as options for the two spatial dimensions of `as_images`."""
+    window, strides = ([*(each[i] for i in axes), 1][:2] for each in (window, strides))
+    return {"window": window, "strides": strides, "padding": ([*(tuple(padding[i]) for i in axes), (0, 0)])[:2]}
 
 
 def quantized_average(
-    x: Array, x_scale: Array, x_zero_point: Array, y_scale: Array, y_zero_point: Array, *, window: Sizes,
-    strides: Sizes, padding: Pairs, include_padding: bool,
+    x: Array, *parameters: Array, window: Sizes, strides: Sizes, padding: Pairs, include_padding: bool,
+    pool: Callable[..., Array],
 ) -> Array:  # fmt: skip
-    """Quantized means over windows of quantized x."""
-    axes = [i for i in range(x.ndim) if (window[i], strides[i], *padding[i]) != (1, 1, 0, 0)]
-    images, sizes = _as_images(x, axes)
-    start, end = ([*(padding[i][j] for i in axes), 0][:2] for j in (0, 1))
-    window, strides = ([*(each[i] for i in axes), 1][:2] for each in (window, strides))
-    parameters = map(directml.scalar, (x_scale, x_zero_point, y_scale, y_zero_point))
-    y = quantized_linear_average_pooling(
-        images, *parameters, window_size=window, strides=strides, start_padding=start, end_padding=end,
-        include_padding=include_padding,
-    )  # fmt: skip
+    """Quantized means over windows of quantized x; parameters as for `quantized_mean`."""
+    axes = pooled_axes(window, strides, padding)
+    images, sizes = as_images(x, axes)
+    options = window_of_images(axes, window, strides, padding)
+    y = pool(images, *map(directml.scalar, parameters), include_padding=include_padding, **options)
     kept = [i for i in range(x.ndim) if i not in axes]
     y = y.reshape(*sizes, *y.shape[2 : 2 + len(axes)])
     return lax.transpose(y, np.argsort([*kept, *axes]))
@@ -65,19 +89,6 @@ def quantized_average(
 def integer_padding(x: Array, zero_point: Array, *, config: Sequence[tuple[int, int, int]]) -> Array:
     """Pads x with its zero point."""
     return lax.pad(x, jnp.asarray(zero_point, x.dtype).reshape(()), config)
-
-
-def convolution_to_float(
-    x: Array, x_scale: Array, x_zero_point: Array, w: Array, w_scale: Array, w_zero_point: Array,
-    bias: Array | None = None, *, strides: Sizes, dilations: Sizes, padding: Pairs, group_count: int,
-) -> Array:  # fmt: skip
-    """Convolution of quantized [N, C, *spatial] to floats; bias is int32 [O] with the scale x_scale * w_scale."""
-    options: dict[str, Any] = {"strides": strides, "dilations": dilations, "padding": padding}
-    y = directml.integer_convolution(x, w, x_zero_point, w_zero_point, group_count=group_count, **options)
-    if bias is not None:
-        y = y + bias.reshape(-1, *(1,) * (y.ndim - 2))[None]
-    scale = directml.scalar(x_scale) * directml.scalar(w_scale)
-    return directml.to_floats(y, scale, None, axis=1)
 
 
 def dynamic_product(
@@ -123,15 +134,15 @@ def _quantize(x: Array, scale: Array, zero_point: Array, *, axis: int = 1) -> Ar
     return directml.to_integers(x.astype(np.float32), scale, zero_point, axis=axis, dtype=zero_point.dtype)
 
 
-def _dequantize(x: Array, scale: Array, zero_point: Array, *, axis: int = 1) -> Array:
-    return directml.to_floats(x, scale, zero_point, axis=axis)
+def _dequantize(x: Array, scale: Array, zero_point: Array, *, axis: int = 1, block_size: int = 0) -> Array:
+    return directml.to_floats(x, scale, zero_point, axis=axis, block_size=block_size)
 
 
 QUANTIZE = Operator("quantize", _quantize, kind="quantize_linear")
 DEQUANTIZE = Operator("dequantize", _dequantize, kind="dequantize_linear")
 TABLE = Operator("table", lambda x, table: looked_up(x, table), is_quantized=True)
 DYNAMIC = Operator(
-    "matrix_multiply_integer_to_float", dynamic_product, kind="float_product", prepare={1: prepared_matrix},
+    "matrix_multiply_integer_to_float", dynamic_product, kind="float_product", prepare={(1,): prepared_matrix},
     is_quantized=True,
 )  # fmt: skip
 _BY_NAME = {each.name: each for each in (*FLOAT_OPERATORS, QUANTIZE, DEQUANTIZE, TABLE, DYNAMIC)}
@@ -139,22 +150,35 @@ _quantized = partial(Operator, is_quantized=True)
 _PAGES = {
     "add": "element_wise_quantized_linear_add",
     "conv": "quantized_linear_convolution",
+    "conv_to_float": "convolution_integer",
     "dot": "quantized_linear_matrix_multiply",
+    "dot_of_blocks": "matrix_multiply_blocks",
     "dot_to_float": "matrix_multiply_integer_to_float",
     "gemm": "quantized_linear_matrix_multiply",
 }
-_NAMED = {kind: replace(each, name=_PAGES.get(kind, f"quantized {kind}")) for kind, each in QUANTIZED[DIRECTML].items()}
-INTEGERS: Mapping[str, Operator] = _NAMED | {
-    kind: replace(_NAMED[kind], function=_of_rows(_NAMED[kind].function)) for kind in ("dot", "dot_to_float")
-} | {
-    "conv_to_float": _quantized(
-        "convolution_integer", convolution_to_float, kind="float_product", uniform=(5,),
-        prepare=QUANTIZED[DIRECTML]["conv"].prepare,
-    ),
-    "mean": _quantized("quantized_linear_average_pooling", quantized_mean),
-    "pad": _quantized("pad", integer_padding),
-    "window_mean": _quantized("quantized_linear_average_pooling", quantized_average),
-}  # fmt: skip
+_POOLS: Mapping[str, tuple[str, Callable[..., Array], Callable[..., Array]]] = {
+    DIRECTML: ("quantized_linear_average_pooling", _directml_global_pool, _directml_pool),
+    ONNXRUNTIME: ("QLinearAveragePool", qlinear_global_average_pool, _onnxruntime_pool),
+}
+
+
+def _integers(numerics: str) -> Mapping[str, Operator]:
+    """The quantized operators by kind, with the formulas of DirectML or of ONNX Runtime."""
+    named = {kind: replace(each, name=f"quantized {kind}") for kind, each in QUANTIZED[DIRECTML].items()}
+    named |= {kind: replace(named[kind], name=name) for kind, name in _PAGES.items()}
+    if numerics == ONNXRUNTIME:
+        named["add"] = QUANTIZED[ONNXRUNTIME]["add"]
+    pool, of_image, of_windows = _POOLS[numerics]
+    return named | {
+        kind: replace(named[kind], function=_of_rows(named[kind].function)) for kind in ("dot", "dot_to_float")
+    } | {
+        "mean": _quantized(pool, partial(quantized_mean, pool=of_image)),
+        "pad": _quantized("pad", integer_padding),
+        "window_mean": _quantized(pool, partial(quantized_average, pool=of_windows)),
+    }  # fmt: skip
+
+
+INTEGERS: Mapping[str, Mapping[str, Operator]] = {numerics: _integers(numerics) for numerics in QUANTIZED}
 
 
 def operator_named(name: str, kind: str | None, *, is_equation: bool) -> Operator:

@@ -33,8 +33,14 @@ def _convolution(node: Node, grids: Grids) -> Fusion:
 
 
 def _product(node: Node, grids: Grids) -> Fusion:
-    """A quantized product, with alpha folded into the scale of `b`, and with a bias if the product returns floats."""
-    fusion, b = RULES["dot"](node, grids), input_of(grids, node.inputs[1], axis=-1)
+    """A quantized product, with alpha folded into the scale of `b`, and with a bias if the product returns floats.
+
+    A product by weights in blocks takes floats.
+    """
+    fusion = RULES["dot"](node, grids)
+    if fusion.kind == "dot_of_blocks":
+        return fusion
+    b = input_of(grids, node.inputs[1], axis=-1)
     if fusion.kind == "dot_to_float":
         added = added_bias_of(node, b, grids)
         if added is not None:

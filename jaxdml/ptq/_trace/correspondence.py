@@ -45,7 +45,10 @@ def named_like(program: Program, like: Program) -> Program:
 
 
 def _identities(program: Program) -> dict[str, str]:
-    """Maps each value computed from the inputs, except results of movers, to a text that identifies the value."""
+    """Maps each value computed from the inputs to a text that identifies the value.
+
+    Results of movers other than pads have no text, because their inputs' ranges are theirs.
+    """
     fixed, counts = FixedValues(program), Counter[str]()
     identities = {name: name for name in program.inputs}
     found = dict[str, str]()
@@ -55,12 +58,14 @@ def _identities(program: Program) -> dict[str, str]:
             continue
         if equation.name in MOVERS and data == [equation.inputs[0]]:
             identities |= dict.fromkeys(equation.outputs, identities[data[0]])
-            continue
+            if equation.name != "pad":  # a pad in floats has a range of its own
+                continue
         read = (identities.get(name) or " ".join(fixed.leaves(name)) for name in equation.inputs)
         alike = digest("\n".join((equation.name, *read)).encode())
         counts[alike] += 1
         for place, name in enumerate(equation.outputs):
-            found[name] = identities[name] = f"{alike} {counts[alike]} {place}"
+            found[name] = f"{alike} {counts[alike]} {place}"
+            identities.setdefault(name, found[name])
     return found
 
 

@@ -18,7 +18,7 @@ from jaxdml._graph.graph import Node
 from jaxdml._operators.fake_quantize import NAME_IN_JAXPRS
 from jaxdml.errors import PtqError
 from jaxdml.ptq._trace.rewrites import rewritten
-from jaxdml.ptq._trace.signature import digest, holds_code, params_text
+from jaxdml.ptq._trace.signature import digest, holds_code, params_text, primitives_in
 
 # Primitives whose inner jaxpr is inlined.
 CALLS = frozenset((
@@ -55,6 +55,11 @@ class Equation:
     def name(self) -> str:
         """The name of the primitive, or of the function that the equation calls."""
         return self.called or str(self.primitive.name)
+
+    @property
+    def moves_axes(self) -> bool:
+        """Whether a call transposes, as it does under `vmap` along an axis other than the first."""
+        return "transpose" in primitives_in(self.params["jaxpr"])
 
     @property
     def params_text(self) -> str:
@@ -272,8 +277,9 @@ class _Writer:
 
     def _equation(self, eqn: Any, inputs: tuple[str, ...], scope: str) -> Sequence[str]:
         called = _called(eqn)
-        word, params = (called, "") if called else (eqn.primitive.name, params_text(eqn.params))
-        key = word, inputs, params, *(var.aval.str_short() for var in eqn.outvars)
+        word = called or eqn.primitive.name
+        # The text of a call shows which axes `vmap` mapped.
+        key = word, inputs, params_text(eqn.params), *(var.aval.str_short() for var in eqn.outvars)
         is_plain = called or (not eqn.effects and not any(map(holds_code, eqn.params.values())))
         if key in self.seen and is_plain:
             return tuple(self.seen[key])

@@ -45,9 +45,21 @@ def _multiplication(params: Mapping[str, Any]) -> Callable[[Array, Array], Array
     return multiply
 
 
+def has_phases(params: Mapping[str, Any]) -> bool:
+    """Whether a convolution is a transposed one that convolutions of the image without gaps can compute."""
+    groups = params["feature_group_count"], params["batch_group_count"]
+    is_plain = all(each == 1 for each in (*params["window_strides"], *params["rhs_dilation"], *groups))
+    return is_plain and any(gap > 1 for gap in params["lhs_dilation"])
+
+
 def _convolution(params: Mapping[str, Any]) -> Callable[[Array, Array], Array] | None:
-    """Rewrites input dilation (transposed convolutions) as a pad, and negative padding as a slice; None for others."""
+    """Rewrites input dilation as a pad, and negative padding as a slice; None for others.
+
+    Transposed convolutions that `_build/phases.py` computes without zeros between pixels stay as they are.
+    """
     gaps, padding = params["lhs_dilation"], params["padding"]
+    if has_phases(params):
+        return None
     if all(gap == 1 for gap in gaps) and all(size >= 0 for pair in padding for size in pair):
         return None
 

@@ -1,4 +1,4 @@
-"""Scans: one body, planned once, over layers or over steps.
+"""Scans over layers or over steps. The body of a scan is planned once.
 
 A scan over layers is a `lax.scan` whose sequences hold weights: each layer has its own weights, scales and tables. In
 any other scan, such as an RNN's, all steps share them. Every stage handles the body as a separate graph whose constants
@@ -29,6 +29,7 @@ from jaxdml.ptq._trace.equations import (
     with_equal_vma,
 )
 from jaxdml.ptq._trace.fixed import FixedValues
+from jaxdml.ptq._trace.steps import in_steps
 from jaxdml.ptq._trace.values import Value
 
 SCAN = "scan"
@@ -79,8 +80,8 @@ class Body:
       outputs: names of the body's results, then of further values that the scan stacks.
       stacked: names of the constants, which have a leading axis of layers.
       data: positions of the scan's inputs that depend on data.
-      updates: maps outputs beyond the scan's own results to the constants that each step replaces by these outputs, if
-        all steps share the constants.
+      updates: maps each output beyond the scan's own results to the constant that the output replaces after each step.
+        Updates have no effect in scans over layers, whose steps do not share the constants.
     """
 
     nodes: tuple[Node, ...]
@@ -167,7 +168,8 @@ def stacked(graphs: Sequence[Graph], name: str) -> Graph:
 
 
 def _stack(*layers: Any) -> Any:
-    return np.stack(layers) if isinstance(layers[0], np.ndarray | np.generic) else jnp.stack(layers)
+    stack = np.stack(layers)  # `jnp.stack` would compile a program for each shape
+    return stack if isinstance(layers[0], np.ndarray | np.generic) else jax.device_put(stack)
 
 
 def _identity(node: Node) -> tuple[Any, ...]:
@@ -183,7 +185,7 @@ def with_body(
       node: the scan's node, with or without a body.
       graph: the body. Outputs beyond the scan's own results become further outputs of the node.
       data: positions of the scan's inputs that depend on data.
-      updates: maps the further outputs to the constants that each step replaces if all steps share the constants.
+      updates: maps each further output to the constant that the output replaces after each step; see `Body`.
     """
     scan = node.outputs[0]
     old: Body | None = node.options.get("body")
@@ -217,7 +219,8 @@ def bound(nodes: Sequence[Node], program: Program) -> list[Node]:
 def _bound_scan(node: Node, program: Program) -> Node:
     body: Body = node.options["body"]
     loop = loop_of(node.options["equation"], program.avals, lambda place: place in body.data)
-    body = replace(body, nodes=tuple(bound(body.nodes, loop.program)))
+    nodes = bound(body.nodes, loop.program)
+    body = replace(body, nodes=tuple(nodes if loop.layers else map(in_steps, nodes)))
     return node.replace(options={**node.options, "loop": loop, "body": body})
 
 
@@ -241,7 +244,8 @@ def _run(*arrays: Any, equation: Equation, loop: Loop, body: Body) -> tuple[Any,
     if loop.layers:
         sequences |= constants
     else:
-        constants = {name: jax.tree.map(lambda x: x[0], each) for name, each in constants.items()}
+        # A slice of a NumPy array would be traced; its reshaped array stays a constant.
+        constants = jax.tree.map(lambda x: x.reshape(x.shape[1:]), constants)
         carry |= {name: jax.tree.map(jnp.asarray, constants.pop(name)) for name in body.updates.values()}
         shared |= constants
     further = body.outputs[len(names) :] if loop.layers else ()
@@ -254,7 +258,7 @@ def _run(*arrays: Any, equation: Equation, loop: Loop, body: Body) -> tuple[Any,
             after |= {state: values[name] for name, state in body.updates.items()}
         return after, [*results[loop.carried :], *(values[name] for name in further)]
 
-    # With sequences, scan takes a symbolic number of steps from their shapes, but not as an argument.
+    # lax.scan accepts no symbolic length as an argument, but takes one from the shapes of sequences.
     length = None if sequences else loop.length
     last, stacks = lax.scan(step, carry, sequences, length, loop.reverse)
     states = () if loop.layers else (jax.tree.map(lambda x: x[None], last[name]) for name in body.updates.values())

@@ -38,6 +38,16 @@ def holds_code(value: Any) -> bool:
     return hasattr(value, "eqns") or (callable(value) and not isinstance(value, type))
 
 
+def primitives_in(value: Any) -> set[str]:
+    """The names of all primitives in a jaxpr, or in a primitive's parameter that may contain jaxprs."""
+    if isinstance(value, tuple | list):
+        return set[str]().union(*map(primitives_in, value))
+    jaxpr = getattr(value, "jaxpr", value)
+    return set[str]().union(
+        *({eqn.primitive.name, *primitives_in(list(eqn.params.values()))} for eqn in getattr(jaxpr, "eqns", ()))
+    )
+
+
 def _text(value: Any) -> str:
     if hasattr(value, "eqns"):
         return _jaxpr_text(getattr(value, "jaxpr", value))

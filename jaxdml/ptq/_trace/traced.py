@@ -97,7 +97,7 @@ def _advice(apply: Callable[..., Any], inputs: tuple[Any, ...]) -> str:
     """How apply should take its arguments, if it does not take params and the inputs by position."""
     try:
         signature = inspect.signature(apply)
-    except (TypeError, ValueError):  # functions without a signature, such as some of C
+    except (TypeError, ValueError):  # functions without a signature, such as some C functions
         return SPREAD * (len(inputs) > 1)
     if not (inspect.isroutine(apply) or isinstance(apply, functools.partial) or hasattr(apply, "lower")):
         return MODULE.format(type(apply).__name__)

@@ -1,0 +1,76 @@
+"""What computes the floats of a model: the rules of `jaxdml.exact`, or XLA."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+from jaxdml._exact.fast_math import fast_math_flag
+from jaxdml._exact.function import interpreted
+from jaxdml._exact.interpreter import lacks_rule, problems
+from jaxdml._graph.graph import CONVERSIONS, MOVERS, Node
+from jaxdml.errors import ExactError
+
+Floats = Literal["exact", "xla"]
+EXACT, XLA = "exact", "xla"
+FLOATS = (EXACT, XLA)
+DEFAULT: Floats = "xla"
+VERSION = 1  # of the rules; a rule that gives other bits raises it
+MOST_NAMED = 3
+
+
+def wrong_floats(floats: Any) -> str | None:
+    """The error for a wrong choice, or None."""
+    if floats not in FLOATS:
+        return f"floats is {floats!r}, expected {EXACT!r} or {XLA!r}"
+    if floats == EXACT and (flag := fast_math_flag()):
+        return f"XLA_FLAGS has {flag}, which lets XLA change any float: remove the flag, or write floats={XLA!r}"
+    return None
+
+
+def with_floats[**P, R](function: Callable[P, R], floats: str) -> Callable[P, R]:
+    """The function, evaluated by the rules if floats is "exact". What has no rule is left to XLA."""
+    return interpreted(function, _check_counts) if floats == EXACT else function
+
+
+def _check_counts(jaxpr: Any) -> None:
+    """Refuses sums whose rule depends on what is not known, or that are too long.
+
+    Raises:
+      ExactError: if there is such a sum.
+    """
+    texts = tuple(dict.fromkeys(each.text for each in problems(jaxpr) if each.kind == "count"))
+    if texts:
+        raise ExactError("\n".join(f"exact: {text}, or choose floats={XLA!r}" for text in texts), texts)
+
+
+def by_xla(nodes: Iterable[Node], floats: str) -> tuple[str, ...]:
+    """The names of the nodes whose floats XLA computes."""
+    return tuple(dict.fromkeys(_by_xla(nodes, floats)))
+
+
+def _by_xla(nodes: Iterable[Node], floats: str) -> Iterator[str]:
+    for node in nodes:
+        if "body" in node.options:
+            yield from _by_xla(node.options["body"].nodes, floats)
+        elif _computes_floats(node) and (floats == XLA or not _has_rule(node)):
+            yield node.name or node.outputs[0]
+
+
+def _computes_floats(node: Node) -> bool:
+    return node.on == "floats" and node.operator.kind not in (*CONVERSIONS, *MOVERS)
+
+
+def _has_rule(node: Node) -> bool:
+    equation = node.options.get("equation")
+    return node.operator.has_rule and not (
+        equation and lacks_rule(equation.primitive.name, equation.params, equation.dtypes)
+    )
+
+
+def sentence(names: Sequence[str], floats: str) -> str:
+    """Says whether a model has one answer; `names` are the nodes that keep it from that."""
+    if not names:
+        return "one answer: the outputs have the same bits on every processor"
+    named = ", ".join(names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    reason = f'; write floats="{EXACT}"' if floats == XLA else ", for which there is no rule"
+    return f"no one answer is promised: XLA computes the floats of {named}{more}{reason}"

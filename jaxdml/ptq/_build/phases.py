@@ -1,0 +1,116 @@
+"""Transposed convolutions as convolutions of the image itself, without zeros between its pixels.
+
+A convolution with stride 1 of an image whose pixels lie `gap` apart meets a pixel with every gap-th element of its
+kernel only, and which elements these are depends on the place of the output modulo gap, its phase. So each phase is a
+convolution of the image by the elements that the phase meets. One convolution with the filters of all phases as output
+channels computes all of them, and the phases are interleaved behind it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import jax.numpy as jnp
+
+from jaxdml.ptq._trace.rewrites import has_phases
+
+Array = Any
+
+
+class _Axis(NamedTuple):
+    """The phases along one axis.
+
+    Attributes:
+      firsts: for each phase, the first element of the kernel that meets a pixel.
+      places: for each phase, the place of this element in the kernel that all phases share.
+      gap: the distance of pixels, which is the number of phases.
+      size: the size of the shared kernel.
+      padding: the padding of the image.
+      surplus: how many outputs the last phases have beyond the transposed convolution's own.
+    """
+
+    firsts: tuple[int, ...]
+    places: tuple[int, ...]
+    gap: int
+    size: int
+    padding: tuple[int, int]
+    surplus: int
+
+    @classmethod
+    def of(cls, gap: int, size: int, low: int, high: int) -> Self:
+        """The phases of a kernel of `size` elements; `low` and `high` are the padding of the spread image."""
+        firsts = tuple((low - phase) % gap for phase in range(gap))
+        pixels = [(phase + first - low) // gap for phase, first in enumerate(firsts)]
+        start = min(0, *pixels)
+        places = tuple(pixel - start for pixel in pixels)
+        # A phase has `more` outputs more than the image has pixels.
+        added = low + high - size + 2 - gap
+        more = -(-added // gap)
+        ends = (place + len(range(first, size, gap)) for place, first in zip(places, firsts, strict=True))
+        length = max(1, 1 - start - more, *ends)
+        return cls(firsts, places, gap, length, (-start, start + length - 1 + more), gap * more - added)
+
+    def split(self, w: Array, axis: int) -> Array:
+        """The filters of the phases, stacked along a new first axis; `axis` of w is negative."""
+        filters = []
+        for first, place in zip(self.firsts, self.places, strict=True):
+            taken = w[(..., slice(first, None, self.gap), *(slice(None),) * (-1 - axis))]
+            pads = [(0, 0)] * w.ndim
+            pads[axis] = (place, self.size - place - taken.shape[axis])
+            filters.append(jnp.pad(taken, pads))
+        return jnp.stack(filters)
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The phases of a transposed convolution.
+
+    Attributes:
+      axes: the phases along each spatial axis.
+    """
+
+    axes: tuple[_Axis, ...]
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any], kernel: Sequence[int]) -> Self | None:
+        """The phases of a conv_general_dilated with the given size of the kernel; None if it has no such form."""
+        if not has_phases(params):
+            return None
+        sizes = zip(params["lhs_dilation"], kernel, params["padding"], strict=True)
+        return cls(tuple(_Axis.of(gap, size, *pair) for gap, size, pair in sizes))
+
+    @property
+    def count(self) -> int:
+        """The number of phases."""
+        return math.prod(axis.gap for axis in self.axes)
+
+    @property
+    def padding(self) -> tuple[tuple[int, int], ...]:
+        """The padding of the image."""
+        return tuple(axis.padding for axis in self.axes)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of `interleaved`."""
+        return {"gaps": tuple(axis.gap for axis in self.axes), "surplus": tuple(axis.surplus for axis in self.axes)}
+
+    def filters(self, w: Array) -> Array:
+        """A filter [O, I, *kernel] as the filters of all phases, [phases * O, I, *kernel]."""
+        for i in reversed(range(len(self.axes))):
+            w = self.axes[i].split(w, i - len(self.axes))
+        return w.reshape(-1, *w.shape[len(self.axes) + 1 :])
+
+
+def interleaving(count: int) -> tuple[int, ...]:
+    """The permutation of axes [N, *gaps, O, *spatial] to [N, O, size, gap, size, gap, ...], of `count` spatial axes."""
+    return (0, 1 + count, *(axis for i in range(count) for axis in (2 + count + i, 1 + i)))
+
+
+def interleaved(y: Array, *, gaps: Sequence[int], surplus: Sequence[int]) -> Array:
+    """The image [N, O, *spatial] whose phases are [N, phases * O, *spatial]; `surplus` is cut off at the ends."""
+    batch, channels, *space = y.shape
+    y = y.reshape(batch, *gaps, channels // math.prod(gaps), *space)
+    y = y.transpose(interleaving(len(gaps)))
+    y = y.reshape(*y.shape[:2], *(size * gap for size, gap in zip(space, gaps, strict=True)))
+    return y[(..., *(slice(size * gap - cut) for size, gap, cut in zip(space, gaps, surplus, strict=True)))]

@@ -1,0 +1,36 @@
+"""The kernels of a loop's steps.
+
+A call of a native kernel takes longer than a small product of a single row. XLA compiles such a product, and what is
+around it, into a few functions for each step.
+"""
+
+import math
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from jaxdml._arithmetic.cpu import MOST_PRODUCTS_IN_FLOATS
+from jaxdml._arithmetic.kernel_library import use_kernels
+from jaxdml._graph.graph import Node
+
+
+def in_steps(node: Node) -> Node:
+    """The node for the body of a loop: it runs on XLA's kernels if it computes one small row. The bits are the same."""
+    function = node.operator.function
+
+    def computed(*arguments: Any, **options: Any) -> Any:
+        with use_kernels("xla") if _is_small_row(*arguments) else nullcontext():
+            return function(*arguments, **options)
+
+    return node.replace(operator=replace(node.operator, function=computed))
+
+
+def _is_small_row(x: Any = None, *others: Any) -> bool:
+    """Whether x is a single row, and x and all others, such as a matrix of weights, have few elements."""
+    shapes = [leaf.shape for leaf in jax.tree.leaves((x, others), is_leaf=lambda leaf: hasattr(leaf, "shape"))]
+    if not all(isinstance(size, int) for shape in shapes for size in shape):
+        return False
+    rows = [math.prod(shape[:-1]) for shape in shapes[:1]]
+    return rows == [1] and max(map(math.prod, shapes)) <= MOST_PRODUCTS_IN_FLOATS

@@ -1,0 +1,28 @@
+"""Run by test_floats.py in processes of their own: prints a digest of what saved models compute.
+
+Arguments: a folder of files that `jaxdml.ptq.save` wrote, "one" or "sharded", then the names of networks.
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxdml as dml
+from _ptq.quantized import network
+
+folder, devices, *names = sys.argv[1:]
+for name in names:
+    apply, params, make_inputs = network(name)
+    model = dml.ptq.load(Path(folder) / f"{name}.npz", apply, params)
+    (x,) = make_inputs(2)
+    if devices == "sharded":  # the last axis is the one that softmax and normalizations reduce
+        mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+        spec = P("x", *(None,) * (x.ndim - 2), "y" if x.shape[-1] % 4 == 0 else None)
+        x = jax.device_put(x, NamedSharding(mesh, spec))
+    y = np.asarray(jax.jit(model.apply)(model.params, x))
+    print(name, hashlib.sha256(y.tobytes()).hexdigest())
