@@ -12,7 +12,8 @@ from jaxdml.errors import ModelError
 from jaxdml.onnx._limits import Limits
 from jaxdml.onnx._load import check, load
 from jaxdml.onnx._model import Model
+from jaxdml.onnx._save import save
 from jaxdml.onnx._table import supported_ops
 from jaxdml.onnx._tensors import Tensor
 
-__all__ = ["Limits", "Model", "ModelError", "Tensor", "check", "load", "supported_ops"]
+__all__ = ["Limits", "Model", "ModelError", "Tensor", "check", "load", "save", "supported_ops"]

@@ -144,7 +144,7 @@ class _NodeConverter:
                 raise ModelError(f"input {index} is missing, but required")
         if not any(proto.output):
             raise ModelError("it has no outputs")
-        most_outputs = _most_outputs(row.domain, row.name, self._opsets[row.domain])
+        most_outputs = _outputs_of_schema(row.domain, row.name, self._opsets[row.domain]) or row.computed_outputs
         if len(proto.output) > most_outputs:
             raise ModelError(f"it has {len(proto.output)} outputs, expected at most {most_outputs}")
         wrong = row.wrong_type([self._inferred.get(value, (None, None))[0] for value in proto.input])
@@ -227,10 +227,10 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
 
 
 @functools.cache
-def _most_outputs(domain: str, name: str, opset: int) -> int:
-    """The largest number of outputs: from ONNX's schema, or 1 if the package onnx has no schema of the operator."""
+def _outputs_of_schema(domain: str, name: str, opset: int) -> int | None:
+    """The largest number of outputs in ONNX's schema; None if the package onnx has no schema of the operator."""
     if domain or not onnx.defs.has(name, opset, domain):
-        return 1
+        return None
     return int(onnx.defs.get_schema(name, opset).max_output)
 
 

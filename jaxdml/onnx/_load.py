@@ -6,6 +6,7 @@ import jax
 
 from jaxdml._graph import fuse
 from jaxdml._graph.evaluate import folded, unknown_shapes
+from jaxdml._graph.floats import DEFAULT, Floats, wrong_floats
 from jaxdml._graph.graph import without_dead
 from jaxdml._graph.weights import with_weights
 from jaxdml._quantized.kinds import DIRECTML, ONNXRUNTIME, QUANTIZED
@@ -21,7 +22,7 @@ MOST_LISTED = 100
 
 
 @api_boundary
-def load(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> Model:  # noqa: B008 # it is frozen
+def load(model: Any, *, numerics: str = DIRECTML, floats: Floats = DEFAULT, limits: Limits = Limits()) -> Model:  # noqa: B008 # it is frozen
     """Reads a quantized ONNX model as a JAX function.
 
     Quantized operators run on integers. Operators between DequantizeLinear and QuantizeLinear also run on integers if
@@ -32,6 +33,9 @@ def load(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> 
       numerics: "directml": operators that exist in DirectML follow its formulas, all other operators follow ONNX
         Runtime; "onnxruntime": all operators follow ONNX Runtime on x64. The two values differ only in the results of
         QLinearAdd, QLinearAveragePool and QLinearGlobalAveragePool.
+      floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
+        `jaxdml.exact`; float products have no rule, and `print(model)` names those that stay. "xla": XLA computes
+        floats, with bits that depend on processor and program.
       limits: limits on the size and the loading time of the model.
 
     Returns:
@@ -46,6 +50,8 @@ def load(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> 
     """
     if numerics not in (DIRECTML, ONNXRUNTIME):
         raise DescError(f"numerics is {numerics!r}, expected {DIRECTML!r} or {ONNXRUNTIME!r}")
+    if wrong := wrong_floats(floats):
+        raise DescError(wrong)
     if not isinstance(limits, Limits):
         raise ArgumentTypeError(f"limits is of type {type(limits).__name__}, expected jaxdml.onnx.Limits")
     budget = Budget(limits)
@@ -63,7 +69,7 @@ def load(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> 
     inputs = tensors(value for value in proto.input if value.name not in initializers)
     budget.check_time()
     graph, params = with_weights(graph, budget.check_time)
-    return Model(graph, params, inputs, tensors(proto.output), limits)
+    return Model(graph, params, inputs, tensors(proto.output), limits, floats)
 
 
 @api_boundary

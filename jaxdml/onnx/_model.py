@@ -1,6 +1,7 @@
 """A loaded model: a function of its parameters and inputs."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._graph.evaluate import described, evaluate
+from jaxdml._graph.floats import Floats, by_xla, sentence, with_floats
 from jaxdml._graph.graph import Graph
 from jaxdml._graph.join import joined
 from jaxdml._graph.parameters import difference, listed, wrong_params
@@ -25,9 +27,11 @@ class Model:
 
     Attributes:
       params: the constants of the model, keyed by name: a pytree of arrays and of weights prepared by
-        `jaxdml.prepare_convolution_filter` or `jaxdml.prepare_matrix_multiply_b`.
+        `jaxdml.prepare_convolution_filter`, `jaxdml.prepare_matrix_multiply_b` or
+        `jaxdml.prepare_matrix_multiply_blocks`.
       inputs: name, shape and type of each input.
       outputs: name, shape and type of each output.
+      floats: "exact" if floats are computed by the rules of `jaxdml.exact`, "xla" if XLA computes them.
     """
 
     def __init__(
@@ -37,10 +41,16 @@ class Model:
         inputs: tuple[Tensor, ...],
         outputs: tuple[Tensor, ...],
         limits: Limits,
+        floats: Floats,
     ) -> None:
         self.params, self.inputs, self.outputs = params, inputs, outputs
-        self._graph, self._limits = graph, limits
-        self._jitted = jax.jit(self._evaluated, static_argnums=2)
+        self._graph, self._limits, self.floats = graph, limits, floats
+        self._jitted = jax.jit(self._computed, static_argnums=2)
+
+    @property
+    def by_xla(self) -> tuple[str, ...]:
+        """The names of the nodes whose floats XLA computes; none if the model has one answer."""
+        return by_xla(self._graph.nodes, self.floats)
 
     @api_boundary
     def apply(self, params: Mapping[str, Any], /, *arrays: Any, **named: Any) -> dict[str, jax.Array]:
@@ -94,11 +104,12 @@ class Model:
 
     def __str__(self) -> str:
         inputs, outputs = (", ".join(map(str, each)) for each in (self.inputs, self.outputs))
-        return f"{table(self._graph)}\n\ninputs   {inputs}\noutputs  {outputs}"
+        return f"{table(self._graph)}\n{sentence(self.by_xla, self.floats)}\n\ninputs   {inputs}\noutputs  {outputs}"
 
     def _repr_html_(self) -> str:
         inputs, outputs = (", ".join(map(str, each)) for each in (self.inputs, self.outputs))
-        return html(self._graph, ("jaxdml.onnx.Model", f"inputs {inputs}", f"outputs {outputs}"))
+        titles = "jaxdml.onnx.Model", sentence(self.by_xla, self.floats), f"inputs {inputs}", f"outputs {outputs}"
+        return html(self._graph, titles)
 
     def __repr__(self) -> str:
         return f"<jaxdml.onnx.Model of {len(self._graph.nodes)} nodes: {', '.join(map(str, self.inputs))}>"
@@ -117,6 +128,9 @@ class Model:
             raise
         except Exception as error:  # JAX and XLA raise many kinds of exceptions for a malformed file
             raise ModelError(f"the model cannot be compiled or run: {error}") from error
+
+    def _computed(self, params: Mapping[str, Any], inputs: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+        return with_floats(partial(self._evaluated, names=names), self.floats)(params, inputs)
 
     def _evaluated(self, params: Mapping[str, Any], inputs: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         with limited_by(self._limits):

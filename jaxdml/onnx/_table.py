@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from jaxdml._graph.graph import Operator
 
@@ -81,6 +81,12 @@ class Row:
         parameters = inspect.signature(self.function).parameters.values()
         inputs = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         return tuple(p.default is p.empty and type(None) not in get_args(p.annotation) for p in inputs)
+
+    @cached_property
+    def computed_outputs(self) -> int:
+        """The number of outputs that the function returns, by its annotation."""
+        returned = inspect.signature(self.function).return_annotation
+        return len(get_args(returned)) if get_origin(returned) is tuple else 1
 
     @cached_property
     def operator(self) -> Operator:

@@ -132,8 +132,9 @@ DEVIATIONS = (
     _as_in_file("The bias of Conv must have the product's scale within 1 percent", "conv_bias_scale_tiny"),
     _as_in_file(
         "Weights alone are dequantized",
-        "gemm_weight_only matmul_weight_only matmul_weight_only_s4_blocked gemm_u16 matmul_u16 matmul_no_q_u16",
+        "gemm_weight_only matmul_weight_only gemm_u16 matmul_u16 matmul_no_q_u16",
     ),
+    Deviation("Weights in blocks count beside any activations", {"matmul_s4_blocked": "DQ MatMulNBits Q"}),
     _as_in_file("Where stays in floats", "where where_s8 where_float_scalar"),
     _as_in_file(
         "Integers given to the graph need a zero point",

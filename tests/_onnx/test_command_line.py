@@ -24,12 +24,13 @@ def inputs(tmp_path_factory):
 
 def test_a_model_is_shown_as_a_table(capsys):
     assert program.main([MODEL]) == 0
-    head, line, *rows, gap, counted, empty, given, made = capsys.readouterr().out.splitlines()
+    head, line, *rows, gap, counted, answer, empty, given, made = capsys.readouterr().out.splitlines()
     assert head.split() == ["node", "in", "the", "file", "runs", "as", "on"]
     assert set(line) == {"-", " "}
     group = ["3", "DequantizeLinear", "+", "Conv", "+", "QuantizeLinear"]
     assert rows[1].split() == ["stem", *group, "QLinearConv", "integers"]
     assert counted == "8 of 8 convolutions and products, 11 of 13 operators run on integers"
+    assert answer == "one answer: the outputs have the same bits on every processor"
     assert not gap
     assert not empty
     assert given == "inputs   images: float32[N, 1, 8, 8]"

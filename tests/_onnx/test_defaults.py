@@ -21,7 +21,7 @@ UNSAID = {
     "DequantizeLinear axis": "onnxruntime's own has none in its schema, and 1 in its kernel",
 }
 BOTH = {"QuantizeLinear", "DequantizeLinear"}  # one function computes ONNX's own and onnxruntime's
-LACKING = {"sparse_value", "value_strings", "value_string", "weight_prepacked"}
+LACKING = {"sparse_value", "value_strings", "value_string"}
 
 
 def shown(row):

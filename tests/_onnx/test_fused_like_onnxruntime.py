@@ -20,7 +20,6 @@ from _onnx.qdq_deviations import DEVIATIONS, OF
 from helpers.one_node import on_x64_alone
 from helpers.qdq_builder import Builder, random_inputs
 from helpers.qdq_graphs import GROUPS, MODELS
-from helpers.qdq_single import UNARY
 from jaxdml.errors import ModelError
 
 pytestmark = on_x64_alone
@@ -124,9 +123,8 @@ def test_values_are_onnxruntimes(group):
     assert wrong_values(GROUPS[group]) == {}
 
 
-@pytest.mark.parametrize(
-    "group", [group if GROUPS[group] is UNARY else pytest.param(group, marks=pytest.mark.rare) for group in ALL_GROUPS]
-)
+@pytest.mark.rare
+@pytest.mark.parametrize("group", ALL_GROUPS)
 def test_directml_has_the_same_operators_and_shapes(group):
     for name in GROUPS[group]:
         model = MODELS[name]()

@@ -1,4 +1,4 @@
-"""Nodes that are a function of single integers run as one table, with the bits of onnxruntime, and of the nodes."""
+"""An elementwise function of one 8-bit tensor runs as one table, with the bits of onnxruntime, and of the nodes."""
 
 import re
 
@@ -72,6 +72,7 @@ JOINED = {
 NUMBERS = {"three": np.float32(3), "zero": np.float32(0), "six": np.float32(6)}
 
 
+@pytest.mark.sampled(4)
 @on_both_kernels
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("name", JOINED)
@@ -99,7 +100,7 @@ def test_values_inside_are_computed_where_they_are_wanted():
     assert model.operators == ("QLinearSigmoid", "QLinearMul")  # what the file's nodes became
 
 
-KEPT = {  # what is no function of single integers, or gains nothing
+KEPT = {  # what is no elementwise function of one 8-bit tensor, or gains nothing
     "one node": ([("QLinearSigmoid", "x s z t z", "y")], {}),
     "two tensors": (
         [SIGMOID, ("Transpose", "x", "w"), ("QLinearMul", "w s z g t z s z", "y")],
@@ -144,6 +145,7 @@ COMPUTED = {  # dtype, shape, and a constant by which the nodes multiply
 }
 
 
+@pytest.mark.sampled(1)
 @on_both_kernels
 @pytest.mark.parametrize("name", COMPUTED)
 def test_what_has_no_table_is_computed_node_by_node(name):

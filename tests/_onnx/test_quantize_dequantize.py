@@ -157,7 +157,7 @@ def narrow(x, kind):
     return x.astype(getattr(ml_dtypes, kind)) if kind in BYTES else x
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", BLOCKED)
 def test_blocks_as_the_reference_has_them(form):
     rng, attributes = np.random.default_rng(3), FORMS[form][2]

@@ -61,6 +61,7 @@ def test_eager_and_jit(form, numerics):
         check(model.apply(model.params, X), expected)
 
 
+@pytest.mark.rare
 @of_each_form
 def test_vmap_over_images(form):
     model = loaded(form)
@@ -108,6 +109,7 @@ def test_kernels_give_the_same_bits(form):
                 jax.clear_caches()
 
 
+@pytest.mark.rare
 @of_each_form
 def test_export_of_any_batch_for_three_platforms(form):
     """Kernels are XLA's while the weights are prepared and the program is written."""

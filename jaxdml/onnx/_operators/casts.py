@@ -26,8 +26,8 @@ def _options_19(*, to: int, saturate: int = 1, round_mode: str = "up") -> dict[s
     return _options(to=to)  # the other attributes concern 8-bit floats
 
 
-@operator("Cast", until=18, is_exact=True, options=_options)
-@operator("Cast", since=19, is_exact=True, options=_options_19)
+@operator("Cast", until=18, kind="cast", is_exact=True, options=_options)
+@operator("Cast", since=19, kind="cast", is_exact=True, options=_options_19)
 def cast(x: Any, *, dtype: np.dtype[Any]) -> Any:
     """x, cast to another type."""
     if x.dtype == object:

@@ -9,7 +9,7 @@ from jaxdml.onnx._operators._arrays import EXACT, Array, accumulator_type, produ
 from jaxdml.onnx._table import NUMBER, operator
 
 
-@operator("MatMul", types=(NUMBER, NUMBER), kind="dot")
+@operator("MatMul", types=(NUMBER, NUMBER), kind="dot", has_rule=False)
 def matmul(a: Array, b: Array) -> Array:
     """a @ b."""
     total = jnp.matmul(a, b, precision=EXACT, preferred_element_type=accumulator_type(a))
@@ -23,7 +23,7 @@ def gemm_options(
     return {"alpha": alpha, "beta": beta, "trans_a": transA, "trans_b": transB}
 
 
-@operator("Gemm", types=(NUMBER, NUMBER, NUMBER), kind="gemm", options=gemm_options)
+@operator("Gemm", types=(NUMBER, NUMBER, NUMBER), kind="gemm", has_rule=False, options=gemm_options)
 def gemm(
     a: Array, b: Array, c: Array | None = None, *,
     alpha: float = 1.0, beta: float = 1.0, trans_a: int = 0, trans_b: int = 0,
@@ -49,7 +49,7 @@ def _times(x: Array, factor: float) -> Array:
     return product(x, factor)
 
 
-@operator("Einsum", since=12, types=(NUMBER,))
+@operator("Einsum", since=12, types=(NUMBER,), has_rule=False)
 def einsum(x: Array, *others: Array, equation: str) -> Array:
     """Einstein summation."""
     operands = (wide(jnp.asarray(operand)) for operand in (x, *others))

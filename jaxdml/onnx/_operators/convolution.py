@@ -52,7 +52,7 @@ def conv_options(
     }
 
 
-@operator("Conv", types=(FLOAT, FLOAT, FLOAT), kind="conv", options=conv_options)
+@operator("Conv", types=(FLOAT, FLOAT, FLOAT), kind="conv", has_rule=False, options=conv_options)
 def conv(
     x: Array, w: Array, bias: Array | None = None, *,
     strides: int | Sizes = 1, dilations: int | Sizes = 1, padding: Pairs | int | str = 0, group_count: int = 1,
@@ -80,7 +80,7 @@ def _with_bias(total: Array, bias: Array | None, dtype: Any) -> Array:
     return total.astype(dtype)
 
 
-@operator("ConvTranspose", types=(FLOAT, FLOAT, FLOAT))
+@operator("ConvTranspose", types=(FLOAT, FLOAT, FLOAT), has_rule=False)
 def conv_transpose(
     x: Array, w: Array, bias: Array | None = None, *,
     auto_pad: str = "NOTSET", dilations: Sizes | None = None, group: int = 1, kernel_shape: Sizes | None = None,

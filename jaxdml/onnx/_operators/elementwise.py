@@ -52,10 +52,10 @@ def _variadic(name: str, function: str, types: frozenset[str]) -> None:
         return functools.reduce(functools.partial(computed, function), broadcast(x, *others))
 
 
-def _float_unary(name: str, function: Callable[[Array], Array]) -> None:
+def _float_unary(name: str, function: Callable[[Array], Array], **facts: Any) -> None:
     """Adds an operator of one float tensor; 16-bit floats are computed as float32."""
 
-    @operator(name, types=(FLOAT,))
+    @operator(name, types=(FLOAT,), **facts)
     def compute(x: Array) -> Array:
         return function(wide(jnp.asarray(x))).astype(x.dtype)
 
@@ -92,16 +92,16 @@ _float_unary("Exp", jnp.exp)
 _float_unary("Log", jnp.log)
 _float_unary("Sin", jnp.sin)
 _float_unary("Cos", jnp.cos)
-_float_unary("Tan", jnp.tan)
-_float_unary("Asin", jnp.arcsin)
-_float_unary("Acos", jnp.arccos)
-_float_unary("Atan", jnp.arctan)
-_float_unary("Sinh", jnp.sinh)
-_float_unary("Cosh", jnp.cosh)
+_float_unary("Tan", jnp.tan, has_rule=False)
+_float_unary("Asin", jnp.arcsin, has_rule=False)
+_float_unary("Acos", jnp.arccos, has_rule=False)
+_float_unary("Atan", jnp.arctan, has_rule=False)
+_float_unary("Sinh", jnp.sinh, has_rule=False)
+_float_unary("Cosh", jnp.cosh, has_rule=False)
 _float_unary("Tanh", jnp.tanh)
-_float_unary("Asinh", jnp.arcsinh)
-_float_unary("Acosh", jnp.arccosh)
-_float_unary("Atanh", jnp.arctanh)
+_float_unary("Asinh", jnp.arcsinh, has_rule=False)
+_float_unary("Acosh", jnp.arccosh, has_rule=False)
+_float_unary("Atanh", jnp.arctanh, has_rule=False)
 _float_unary("Erf", jax.scipy.special.erf)
 
 
@@ -132,7 +132,7 @@ def reciprocal(x: Array) -> Array:
     return computed("divide", np.ones_like(x), x) if is_known(x) else divided(1.0, x)
 
 
-@operator("Mod", types=(NUMBER, NUMBER), is_exact=True)
+@operator("Mod", types=(NUMBER, NUMBER), is_exact=True, has_rule=False)
 def modulo(a: Array, b: Array, *, fmod: int = 0) -> Array:
     """The remainder of a / b; it has the sign of b, or of a if `fmod`."""
     return computed("fmod" if fmod else "remainder", *broadcast(a, b))

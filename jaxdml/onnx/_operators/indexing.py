@@ -77,7 +77,7 @@ def scatter_elements_without_reduction(data: Any, indices: Any, updates: Any, *,
     return scatter_elements(data, indices, updates, axis=axis)
 
 
-@operator("ScatterElements", since=16, types=_INDICES, is_exact=True)
+@operator("ScatterElements", since=16, types=_INDICES, is_exact=True, has_rule=False)
 def scatter_elements(data: Any, indices: Any, updates: Any, *, axis: int = 0, reduction: str = "none") -> Any:
     """Writes updates at the indices along an axis, or combines the updates with the elements at the indices."""
     axis, xp = axis_of(axis, data.ndim), namespace(data, indices, updates)
@@ -92,7 +92,7 @@ def scatter_nd_without_reduction(data: Any, indices: Any, updates: Any) -> Any:
     return scatter_nd(data, indices, updates)
 
 
-@operator("ScatterND", since=16, types=_INDICES, is_exact=True)
+@operator("ScatterND", since=16, types=_INDICES, is_exact=True, has_rule=False)
 def scatter_nd(data: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
     """Writes updates at the index tuples, or combines the updates with the elements at the tuples."""
     return _written(data, _columns(namespace(data, indices, updates), indices), updates, reduction)

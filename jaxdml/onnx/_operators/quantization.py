@@ -8,11 +8,11 @@ import numpy as np
 
 from jaxdml._quantized import directml, kinds
 from jaxdml._quantized.kinds import DIRECTML, FILTER, MATRIX, ONNXRUNTIME, prepared_filter, prepared_matrix
+from jaxdml._quantized.onnxruntime import nbits
 from jaxdml._quantized.onnxruntime.add import qlinear_add
 from jaxdml._quantized.onnxruntime.gemm import qgemm
 from jaxdml._quantized.onnxruntime.lookup import qlinear_concat, qlinear_leaky_relu, qlinear_sigmoid, qlinear_where
 from jaxdml._quantized.onnxruntime.mul import qlinear_mul
-from jaxdml._quantized.onnxruntime.nbits import matmul_nbits
 from jaxdml._quantized.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
 from jaxdml._quantized.onnxruntime.softmax import qlinear_softmax
 from jaxdml.errors import ModelError
@@ -103,15 +103,35 @@ TWO = (BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE)
 
 _quantized("QLinearConv", types=TWO, options=_conv_options, uniform=(5,), prepare=FILTER)(directml.convolution)
 _quantized("QLinearMatMul", types=TWO, uniform=(5,), prepare=MATRIX)(directml.product)
-_quantized("ConvInteger", types=(BYTE,) * 4, options=_conv_options, uniform=(3,),
-           prepare={1: prepared_filter})(directml.integer_convolution)  # fmt: skip
-_quantized("MatMulInteger", types=(BYTE,) * 4, uniform=(3,),
-           prepare={1: prepared_matrix})(directml.integer_product)  # fmt: skip
+_quantized("ConvInteger", types=(BYTE,) * 4, options=_conv_options, kind="integer_convolution", uniform=(3,),
+           prepare={(1,): prepared_filter})(directml.integer_convolution)  # fmt: skip
+_quantized("MatMulInteger", types=(BYTE,) * 4, kind="integer_product", uniform=(3,),
+           prepare={(1,): prepared_matrix})(directml.integer_product)  # fmt: skip
 _contrib("MatMulIntegerToFloat", types=(BYTE, BYTE, SCALE, SCALE, BYTE, BYTE, SCALE), kind="float_product",
-         uniform=(5,), prepare={1: prepared_matrix})(directml.float_product)  # fmt: skip
+         uniform=(5,), prepare={(1,): prepared_matrix})(directml.float_product)  # fmt: skip
 _contrib("QGemm", types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, INT32, SCALE, BYTE), options=_gemm_options,
          kind="quantized_gemm", uniform=(5,), prepare=MATRIX)(qgemm)  # fmt: skip
-operator("MatMulNBits", domain=MICROSOFT, types=(SCALE, frozenset({"uint8"}), SCALE))(matmul_nbits)
+
+
+def _nbits_options(
+    *, K: int, N: int, bits: int = 4, block_size: int, accuracy_level: int = 0, weight_prepacked: int = 0,  # noqa: N803
+) -> dict[str, Any]:  # fmt: skip
+    for name, value, supported in (
+        ("bits", bits, nbits.BITS), ("accuracy_level", accuracy_level, nbits.PRECISIONS),
+        ("weight_prepacked", weight_prepacked, (0,)),
+    ):  # fmt: skip
+        if value not in supported:
+            raise ModelError(f"attribute {name!r} is {value}; supported: {', '.join(map(str, supported))}")
+    if block_size < 16 or block_size & (block_size - 1):
+        raise ModelError(f"attribute 'block_size' is {block_size}, expected a power of two from 16 on")
+    if min(K, N) < 1:
+        raise ModelError(f"attributes K and N are {K} and {N}, expected at least 1")
+    return {"K": K, "N": N, "bits": bits, "block_size": block_size, "accuracy_level": accuracy_level}
+
+
+UINT8 = frozenset({"uint8"})
+operator("MatMulNBits", domain=MICROSOFT, types=(REAL, UINT8, REAL, REAL | UINT8, INT32, REAL), options=_nbits_options,
+         kind="packed_dot", has_rule=False)(nbits.matmul_nbits)  # fmt: skip
 
 
 # Elementwise operators, pooling, softmax -----------------------------------------------------------------------------

@@ -1,0 +1,178 @@
+"""Writes a quantized function as an ONNX file."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import onnx
+from jax import export
+from onnx import TensorProto, helper, numpy_helper
+
+import jaxdml
+from jaxdml.errors import ArgumentTypeError, DescError, ModelError, ModelFileNotFoundError, PtqError, api_boundary
+from jaxdml.onnx._table import MICROSOFT
+from jaxdml.onnx._write.graph import graph_of
+from jaxdml.onnx._write.names import input_names, output_names
+from jaxdml.onnx._write.writer import QDQ, QOPERATOR, Options
+from jaxdml.ptq import Model
+from jaxdml.ptq._choose.modes import Blocks
+from jaxdml.ptq._files import replaced
+
+FIRST, LAST = 17, 21  # opsets
+WITH_GELU = 20  # from which on Gelu is an operator
+WITH_BLOCKS = 21  # from which on DequantizeLinear has blocks and integers of 4 bits
+IR_VERSIONS = {17: 8, 18: 8, 19: 9, 20: 9, 21: 10}
+LARGEST = 2**31 - 2**20  # bytes of a file; protobuf takes no larger one
+INLINE = 1024  # bytes of tensors that stay in the model's file
+ALIGNMENT = 4096  # of tensors in a file of their own, so that they can be mapped into memory
+BATCH = "batch"
+CHOICES = {"form": (QDQ, QOPERATOR), "tables": ("float", "gather"), "weights": ("int8", "uint8")}
+
+
+@api_boundary
+def save(
+    model: Model, path: str | os.PathLike[str], form: str = QDQ, *, tables: str = "float", weights: str = "int8",
+    shapes: Any = BATCH, opset: int | None = None,
+) -> None:  # fmt: skip
+    """Writes what `jaxdml.ptq.quantize` made as an ONNX file.
+
+    Inputs and outputs have the names of the function's parameters and of the keys in its pytrees, nodes those of its
+    layers. Scans are unrolled. An existing file is replaced only after the new file is complete. A model of more than
+    2 GiB has its weights in a second file beside the first, ``<name>.data``.
+
+    Args:
+      model: the model.
+      path: path of the file, which usually ends in .onnx.
+      form: "qdq": float operators between DequantizeLinear and QuantizeLinear, which all tools read. "qoperator":
+        QLinearConv and its like, which compute on integers wherever they run.
+      tables: "float": a function between integers is written as float operators. "gather": as an exact look-up.
+      weights: "int8", or "uint8" with the zero point 128, of which onnxruntime's sums are exact on every processor.
+      shapes: the sizes of the inputs. "batch": those of the first calibration batch, with a symbolic batch. None: those
+        of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"``, a prefix of the
+        tuple of inputs, as `jax.export.symbolic_args_specs` takes it.
+      opset: the opset of the file, 17 to 21. None: the least that the model needs, 21 for weights in blocks, else 17.
+        If a number from 20 on is given, gelu is one operator, which onnxruntime's provider for DirectML lacks; else it
+        is the operators that compute it.
+
+    Raises:
+      DescError: if an argument is wrong; it is an ArgumentTypeError if its type is wrong.
+      ModelError: if nodes have no counterpart in ONNX; the error lists all of them, with remedies. Also if the model's
+        params were exchanged.
+      PtqError: if the function has changed since it was quantized, or cannot be traced for these sizes.
+      ModelFileNotFoundError: if the folder of path does not exist.
+      OSError: if the file cannot be written.
+
+    Source: https://onnx.ai/onnx/operators and
+    https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+    """
+    _check(model, path, {"form": form, "tables": tables, "weights": weights}, opset)
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise ModelFileNotFoundError(f"there is no folder {path.parent} to write {path.name} to").at(path.parent)
+    options = Options(
+        form=form, tables=tables, weights=weights, opset=_opset(model, opset), numerics=model.numerics,
+        has_gelu=opset is not None and opset >= WITH_GELU,
+    )  # fmt: skip
+    proto, initializers = _converted(model, _specs(model, shapes), options)
+    _write(proto, initializers, path)
+
+
+def _check(model: Any, path: Any, choices: Mapping[str, Any], opset: Any) -> None:
+    if not isinstance(model, Model):
+        text = f"model is of type {type(model).__name__}, expected a model that jaxdml.ptq.quantize made"
+        raise ArgumentTypeError(text)
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentTypeError(f"path is of type {type(path).__name__}, expected a path")
+    for name, value in choices.items():
+        if value not in CHOICES[name]:
+            raise DescError(f"{name} is {value!r}, expected {' or '.join(map(repr, CHOICES[name]))}")
+    if opset is not None and (type(opset) is not int or not FIRST <= opset <= LAST):
+        raise DescError(f"opset is {opset!r}, expected a number from {FIRST} to {LAST}")
+    if not model.has_own_params():
+        text = "model.params are not those with which the model was made, and the file would have the old ones"
+        raise ModelError(f"{text}: quantize the function with the new parameters")
+
+
+def _opset(model: Model, opset: int | None) -> int:
+    """The opset of the file."""
+    has_blocks = any(isinstance(mode, Blocks) for modes in model.modes.values() for mode in modes.values())
+    least = WITH_BLOCKS if has_blocks else FIRST
+    if opset is not None and opset < least:
+        raise DescError(f"opset is {opset}, and weights in blocks need opset {least}: leave it out")
+    return least if opset is None else opset
+
+
+def _specs(model: Model, shapes: Any) -> tuple[Any, ...]:
+    """Shapes and types of the inputs, a tuple of pytrees."""
+    if model.calibrated is None:
+        raise PtqError("the sizes of this model's inputs are not known: quantize the function again")
+    structs: tuple[Any, ...] = model.calibrated
+    if shapes is None:
+        return structs
+    if isinstance(shapes, str) and shapes == BATCH:
+        sizes = [leaf.shape[0] for leaf in jax.tree.leaves(structs) if leaf.shape]
+        shapes = jax.tree.map(lambda leaf: f"{BATCH}, ..." if leaf.shape[:1] == (*sizes[:1],) else None, structs)
+    try:
+        return tuple(export.symbolic_args_specs(structs, shapes))
+    except Exception as error:  # JAX raises many kinds of exceptions for wrong specifications
+        raise DescError(f"shapes is {shapes!r}, which does not fit the inputs: {error}") from error
+
+
+def _converted(
+    model: Model, specs: tuple[Any, ...], options: Options
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:  # fmt: skip
+    """The model without its initializers, and the initializers."""
+    leaves = jax.tree.leaves(specs)
+    try:
+        flat = model.flat(*specs)
+        names = input_names(model.traced.apply, specs), output_names(flat.program.structure)
+        graph, initializers, problems = graph_of(flat, leaves, names, options)
+    except PtqError as error:
+        if all(isinstance(size, int) for leaf in leaves for size in leaf.shape):
+            raise
+        text = "write shapes=None for the sizes of the calibration, or name fewer sizes"
+        raise PtqError(f"{error}\nThe sizes of the inputs are symbolic: {text}") from error
+    if problems:
+        problems = list(dict.fromkeys(problems))
+        raise ModelError("\n".join(["the model cannot be written:", *(f"- {each}" for each in problems)]), (*problems,))
+    opsets = [helper.make_opsetid("", options.opset)]
+    if any(node.domain == MICROSOFT for node in graph.node):
+        opsets.append(helper.make_opsetid(MICROSOFT, 1))
+    proto = helper.make_model(
+        graph, opset_imports=opsets, ir_version=IR_VERSIONS[options.opset], producer_name="jaxdml",
+        producer_version=jaxdml.__version__,
+    )  # fmt: skip
+    helper.set_model_props(proto, {"jaxdml": jaxdml.__version__, "form": options.form, "numerics": options.numerics})
+    return proto, initializers
+
+
+def _write(proto: onnx.ModelProto, initializers: Mapping[str, np.ndarray], path: Path) -> None:
+    size = sum(value.nbytes for value in initializers.values()) + proto.ByteSize()
+    if size <= LARGEST:
+        proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in initializers.items())
+        _write_file(path, [proto.SerializeToString()])
+        return
+    data, chunks, offset = f"{path.name}.data", list[bytes](), 0
+    for name, value in initializers.items():
+        tensor = numpy_helper.from_array(value, name)
+        if len(tensor.raw_data) >= INLINE:
+            gap = -offset % ALIGNMENT
+            chunks += [bytes(gap), tensor.raw_data]
+            entries = {"location": data, "offset": offset + gap, "length": len(tensor.raw_data)}
+            offset += gap + len(tensor.raw_data)
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+            for key, entry in entries.items():
+                tensor.external_data.add(key=key, value=str(entry))
+        proto.graph.initializer.append(tensor)
+    _write_file(path.with_name(data), chunks)
+    _write_file(path, [proto.SerializeToString()])
+
+
+def _write_file(path: Path, parts: Sequence[bytes]) -> None:
+    with replaced(path) as file:
+        for part in parts:
+            file.write(part)

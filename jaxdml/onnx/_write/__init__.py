@@ -1,0 +1,1 @@
+"""What jaxdml.ptq made, written as nodes of ONNX."""

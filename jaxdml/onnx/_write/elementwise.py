@@ -1,0 +1,156 @@
+"""Elementwise equations, each as the operators of ONNX that compute the same."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdml._graph.graph import Node
+from jaxdml.onnx._write.table import EQUATIONS, CannotWrite, equation, operator
+from jaxdml.onnx._write.writer import Writer, data_type, stored_type
+
+# Primitives with an operator of ONNX of the same inputs.
+SAME = {
+    "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "add": "Add", "asin": "Asin", "asinh": "Asinh", "atan": "Atan",
+    "atanh": "Atanh", "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "div": "Div", "eq": "Equal", "erf": "Erf",
+    "exp": "Exp", "floor": "Floor", "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "log": "Log",
+    "logistic": "Sigmoid", "lt": "Less", "max": "Max", "min": "Min", "mul": "Mul", "neg": "Neg", "pow": "Pow",
+    "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "sub": "Sub", "tan": "Tan", "tanh": "Tanh",
+}  # fmt: skip
+LOGICAL = {"and": "And", "or": "Or", "xor": "Xor"}
+AWAY_FROM_ZERO = 0  # of `round`, whose other rounding is to even
+
+
+def _same(kind: str) -> Callable[[Writer, Node], str]:
+    def write(writer: Writer, node: Node) -> str:
+        return writer.emit(kind, *map(writer.read, node.inputs))
+
+    return write
+
+
+EQUATIONS |= {primitive: _same(kind) for primitive, kind in SAME.items()}
+operator("add")(_same("Add"))
+operator("multiply")(_same("Mul"))
+
+
+def _number(writer: Writer, node: Node, value: float) -> str:
+    """A number of the type of a node's first input."""
+    return writer.array(np.asarray(value, stored_type(writer.dtype(node.inputs[0]))))
+
+
+@operator("clip")
+def clip(writer: Writer, node: Node) -> str:
+    low, high = (node.options.get(word) for word in ("min", "max"))
+    value = writer.read(node.inputs[0])
+    if low == 0 and high is None:
+        return writer.emit("Relu", value)
+    if low in (None, -np.inf) and high in (None, np.inf):
+        return value
+    ends = ["" if end is None or not np.isfinite(end) else _number(writer, node, end) for end in (low, high)]
+    return writer.emit("Clip", value, *(ends if ends[1] else ends[:1]))
+
+
+@equation("clamp")
+def clamp(writer: Writer, node: Node) -> str:
+    low, x, high = map(writer.read, node.inputs)
+    return writer.emit("Min", writer.emit("Max", x, low), high)
+
+
+@equation("integer_pow")
+def integer_power(writer: Writer, node: Node) -> str:
+    """By squaring, as JAX computes it."""
+    power = node.options["equation"].params["y"]
+    base, result, left = writer.read(node.inputs[0]), "", abs(power)
+    if power == 0:
+        raise CannotWrite("it is a power of 0")
+    while left:
+        if left & 1:
+            result = writer.emit("Mul", result, base) if result else base
+        left >>= 1
+        base = writer.emit("Mul", base, base) if left else base
+    return writer.emit("Div", _number(writer, node, 1), result) if power < 0 else result
+
+
+@equation("square")
+def square(writer: Writer, node: Node) -> str:
+    value = writer.read(node.inputs[0])
+    return writer.emit("Mul", value, value)
+
+
+@equation("rsqrt")
+def reciprocal_root(writer: Writer, node: Node) -> str:
+    return writer.emit("Div", _number(writer, node, 1), writer.emit("Sqrt", writer.read(node.inputs[0])))
+
+
+@equation("cbrt")
+def cube_root(writer: Writer, node: Node) -> str:
+    value = writer.read(node.inputs[0])
+    root = writer.emit("Pow", writer.emit("Abs", value), _number(writer, node, 1 / 3))
+    return writer.emit("Mul", writer.emit("Sign", value), root)
+
+
+@equation("exp2")
+def power_of_two(writer: Writer, node: Node) -> str:
+    return writer.emit("Pow", _number(writer, node, 2), writer.read(node.inputs[0]))
+
+
+@equation("expm1")
+def exponential_less_one(writer: Writer, node: Node) -> str:
+    return writer.emit("Sub", writer.emit("Exp", writer.read(node.inputs[0])), _number(writer, node, 1))
+
+
+@equation("log1p")
+def logarithm_of_one_more(writer: Writer, node: Node) -> str:
+    return writer.emit("Log", writer.emit("Add", _number(writer, node, 1), writer.read(node.inputs[0])))
+
+
+@equation("erfc")
+def complementary_error(writer: Writer, node: Node) -> str:
+    return writer.emit("Sub", _number(writer, node, 1), writer.emit("Erf", writer.read(node.inputs[0])))
+
+
+@equation("round")
+def rounded(writer: Writer, node: Node) -> str:
+    value = writer.read(node.inputs[0])
+    if int(node.options["equation"].params["rounding_method"]) != AWAY_FROM_ZERO:
+        return writer.emit("Round", value)
+    whole = writer.emit("Floor", writer.emit("Add", writer.emit("Abs", value), _number(writer, node, 0.5)))
+    return writer.emit("Mul", writer.emit("Sign", value), whole)
+
+
+@equation("rem")
+def remainder(writer: Writer, node: Node) -> str:
+    return writer.emit("Mod", *map(writer.read, node.inputs), fmod=1)
+
+
+@equation("is_finite")
+def is_finite(writer: Writer, node: Node) -> str:
+    value = writer.read(node.inputs[0])
+    return writer.emit("Not", writer.emit("Or", writer.emit("IsNaN", value), writer.emit("IsInf", value)))
+
+
+@equation("ne")
+def differs(writer: Writer, node: Node) -> str:
+    return writer.emit("Not", writer.emit("Equal", *map(writer.read, node.inputs)))
+
+
+@equation("not", "and", "or", "xor")
+def logical(writer: Writer, node: Node) -> str:
+    name = node.options["equation"].name
+    if writer.dtype(node.inputs[0]) != np.bool_:
+        raise CannotWrite("it works on the bits of integers")
+    return writer.emit("Not" if name == "not" else LOGICAL[name], *map(writer.read, node.inputs))
+
+
+@equation("select_n")
+def select(writer: Writer, node: Node) -> str:
+    which, *cases = node.inputs
+    if writer.dtype(which) != np.bool_ or len(cases) != 2:
+        raise CannotWrite("it selects among more than two arrays")
+    return writer.emit("Where", writer.read(which), writer.read(cases[1]), writer.read(cases[0]))
+
+
+def cast_to(writer: Writer, value: str, dtype: Any) -> str:
+    """A value of the file as another type."""
+    return writer.emit("Cast", value, to=data_type(jnp.dtype(dtype)))

@@ -1,0 +1,274 @@
+"""Writes the nodes of a quantized function as the nodes of an ONNX graph."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+from onnx import helper
+
+from jaxdml._graph.evaluate import evaluate, results
+from jaxdml._graph.graph import MOVERS, Node
+from jaxdml.onnx._write import (  # noqa: F401 # they add writers to the tables
+    contractions,
+    dynamic,
+    elementwise,
+    functions,
+    indexing,
+    integers,
+    movers,
+    reductions,
+    windows,
+)
+from jaxdml.onnx._write.dimensions import is_known
+from jaxdml.onnx._write.gelu import with_gelu
+from jaxdml.onnx._write.norms import SPREADS, with_norms
+from jaxdml.onnx._write.table import EQUATIONS, INTEGERS, OPERATORS, CannotWrite, Write
+from jaxdml.onnx._write.writer import QDQ, Grid, Options, Writer, data_type, stored_type
+from jaxdml.ptq._integers.flat import Flat, Function
+from jaxdml.ptq._integers.operators import QUANTIZE
+
+GRIDS = {"conv": 6, "dot": 6, "gemm": 7, "add": 6, "mul": 6, "concat": 0, "mean": 3, "window_mean": 3}
+TABLE, SIZE, SELECT = "table", "dim_as_value", "select_n"
+SIGNED = (
+    "values between layers are int8, and no provider multiplies int8 by uint8: write weights='int8', or quantize with "
+    "activations=jnp.uint8"
+)
+CUT = "cut the function there, and save the parts as models of their own"
+
+
+def graph_of(
+    flat: Flat, inputs: Sequence[Any], names: tuple[Sequence[str], Sequence[str]], options: Options
+) -> tuple[onnx.GraphProto, dict[str, np.ndarray], list[str]]:
+    """The graph of a quantized function, its initializers, and why nodes could not be written.
+
+    Args:
+      flat: the function.
+      inputs: shapes and types of its inputs; sizes may be symbolic.
+      names: the names of inputs and outputs in the file.
+      options: how the function is written.
+    """
+    return _Graph(flat, inputs, options).written(*names)
+
+
+class _Graph:
+    """Writes one function."""
+
+    def __init__(self, flat: Flat, inputs: Sequence[Any], options: Options) -> None:
+        self._flat, self._inputs, self._options = flat, inputs, options
+        self._writer = Writer(options, flat.shapes(inputs), flat.constants)
+        self._problems: list[str] = []
+        self._named = set[str]()  # the outputs of the file so far
+
+    def written(
+        self, inputs: Sequence[str], outputs: Sequence[str]
+    ) -> tuple[onnx.GraphProto, dict[str, np.ndarray], list[str]]:
+        writer, flat = self._writer, self._flat
+        given = [writer.fresh(name) for name in inputs]
+        outputs = [writer.fresh(name) for name in outputs]
+        for name, value, struct in zip(flat.inputs, given, self._inputs, strict=True):
+            writer.bind(name, value)
+            writer.dimensions.add(value, struct.shape)
+            if stored_type(struct.dtype) != struct.dtype:
+                with writer.layer(value):
+                    writer.bind(name, writer.emit("Cast", value, to=data_type(struct.dtype)))
+        nodes, results = self._unknown()
+        nodes = with_norms(with_gelu(nodes, writer.constants, results), writer, results)
+        for node in nodes:
+            with writer.layer(node.name or node.outputs[0]):
+                self._write(node)
+        declared = [
+            self._output(name, output, flat.program.avals[of].dtype)
+            for name, output, of in zip(results, outputs, flat.program.outputs, strict=True)
+        ]
+        values = [_value(name, x.shape, x.dtype) for name, x in zip(given, self._inputs, strict=True)]
+        used = {name for node in writer.nodes for name in node.input}
+        initializers = {name: value for name, value in writer.initializers.items() if name in used}
+        graph = helper.make_graph(writer.nodes, "model", values, declared)
+        graph.value_info.extend(self._types({*given, *outputs}))
+        return graph, initializers, self._problems
+
+    def _output(self, name: str, output: str, dtype: Any) -> onnx.ValueInfoProto:
+        """Names a result of the function, and declares it as an output."""
+        writer, struct = self._writer, self._writer.shapes[name]
+        value, computed = writer.read(name), {each for node in writer.nodes for each in node.output}
+        with writer.layer(output):
+            if stored_type(dtype) != dtype or stored_type(struct.dtype) != stored_type(dtype):
+                value = writer.emit("Cast", value, to=int(helper.np_dtype_to_tensor_dtype(jnp.dtype(dtype))))
+            elif value not in computed or value in self._named:
+                value = writer.emit("Identity", value)
+        writer.rename(value, output)
+        self._named.add(output)
+        return _value(output, struct.shape, dtype)
+
+    # Nodes -------------------------------------------------------------------------------------------------------
+
+    def _unknown(self) -> tuple[list[Node], list[str]]:
+        """The nodes whose results depend on data, and the names of the function's results."""
+        nodes, same = list[Node](), dict[str, str]()
+        for given in self._flat.nodes:
+            node = given.replace(inputs=tuple(same.get(name, name) for name in given.inputs))
+            before = self._same(node)
+            if before is not None:
+                same[node.outputs[0]] = before
+            elif not self._folded(node):
+                nodes.append(node)
+        return nodes, [same.get(name, name) for name in self._flat.outputs]
+
+    def _same(self, node: Node) -> str | None:
+        """The input that a node returns as it is: x less 0, or a selection whose choice is known; else None."""
+        writer, equation = self._writer, node.options.get("equation")
+        word = "" if equation is None else equation.name
+        if word in SPREADS and (number := writer.number(node.inputs[0])) is not None:
+            writer.numbers[node.outputs[0]] = number
+        which = writer.number(node.inputs[0]) if word == SELECT else None
+        case = ""
+        if which is not None:
+            case = node.inputs[1 + int(which)]
+        elif word == "sub" and writer.number(node.inputs[1]) == 0:
+            case = node.inputs[0]
+        return case if case and writer.shape(case) == writer.shape(node.outputs[0]) else None
+
+    def _folded(self, node: Node) -> bool:
+        """Whether all that a node reads is known, and the sizes of its results; then these are known, too."""
+        constants, equation = self._writer.constants, node.options.get("equation")
+        sizes = (size for name in node.outputs for size in self._writer.shape(name))
+        is_size = equation is not None and equation.name == SIZE
+        if is_size or not (constants.keys() >= set(filter(None, node.inputs)) and all(map(is_known, sizes))):
+            return False
+        values = results(node, constants, lambda node, value: None)
+        constants |= dict(zip(node.outputs, map(np.asarray, values), strict=False))
+        grid = self._grid(node)
+        if grid is not None:
+            self._writer.grids |= dict.fromkeys(node.outputs, grid)
+        return True
+
+    def _write(self, node: Node) -> None:
+        writer = self._writer
+        grid = self._grid(node)
+        if grid is not None:
+            writer.grids |= dict.fromkeys(node.outputs, grid)
+            if grid[1].dtype == np.int8 and self._options.weights == "uint8":
+                self._problems.append(SIGNED)
+            if grid[1].dtype.itemsize > 1:
+                writer.steps.update(node.outputs)
+        start = len(writer.nodes)
+        try:
+            made = self._values(node, grid)
+        except CannotWrite as reason:
+            self._problems.append(_problem(node, reason))
+            made = tuple(node.outputs)
+        made = (made,) if isinstance(made, str) else made
+        own = {name for each in writer.nodes[start:] for name in each.output}
+        for name, value in zip(node.outputs, made, strict=True):
+            writer.bind(name, value)
+            if value in own:
+                writer.rename(value, writer.fresh(name), start)
+
+    def _grid(self, node: Node) -> Grid | None:
+        """The scale and zero point of the integers that a node returns; None if it returns something else."""
+        writer, name = self._writer, node.operator.name
+        if name == TABLE:
+            return self._flat.functions[node.outputs[0]].y
+        if node.operator.name == QUANTIZE.name:
+            return integers.grid_of(writer, node, 1)
+        if node.operator.is_quantized and name in GRIDS:
+            return integers.grid_of(writer, node, GRIDS[name])
+        moves = node.operator.kind in MOVERS and node.operator.kind != "order"
+        if node.inputs and (moves or (name == "pad" and node.operator.is_quantized)):
+            return writer.grids.get(node.inputs[0])
+        return None
+
+    def _values(self, node: Node, grid: Grid | None) -> str | tuple[str, ...]:
+        writer = self._writer
+        if node.operator.name == TABLE:
+            return self._table(node, self._flat.functions[node.outputs[0]])
+        write, x = _find(node), node.inputs[0] if node.inputs else ""
+        moves_integers = x in writer.grids and x not in writer.steps and node.operator.kind in MOVERS
+        if not moves_integers or writer.options.form != QDQ:
+            return write(writer, node)
+        with writer.reading(x, writer.to_floats(x)):
+            made = write(writer, node)
+        if grid is None:  # the places of extremes
+            return made
+        pairs = zip(node.outputs, (made,) if isinstance(made, str) else made, strict=True)
+        return tuple(writer.to_integers(value, grid, name) for name, value in pairs)
+
+    # Tables ------------------------------------------------------------------------------------------------------
+
+    def _table(self, node: Node, function: Function) -> str:
+        """A table as a look-up, or as its float function between DequantizeLinear and QuantizeLinear."""
+        writer, x = self._writer, node.inputs[0]
+        if writer.options.tables == "gather":
+            return functions.look_up(writer, node, function)
+        with self._inside(node, function) as names:
+            writer.bind(names[function.of], writer.to_floats(x, function.x))
+            for each in with_gelu(function.nodes, function.numbers, [function.result]):
+                inputs, outputs = (tuple(names[name] for name in some) for some in (each.inputs, each.outputs))
+                renamed, is_last = each.replace(inputs=inputs, outputs=outputs), each.outputs[0] == function.result
+                with writer.layer(node.name if is_last else f"{node.name}/{each.name.split('/')[-1]}"):
+                    value = _find(renamed)(writer, renamed)
+                writer.bind(renamed.outputs[0], str(value))
+            return writer.to_integers(writer.read(names[function.result]), function.y, node.outputs[0])
+
+    @contextmanager
+    def _inside(self, node: Node, function: Function) -> Iterator[Mapping[str, str]]:
+        """Maps the values of a function to names; their shapes and numbers are known inside."""
+        writer, result = self._writer, node.outputs[0]
+        of = jax.ShapeDtypeStruct(writer.shape(node.inputs[0]), np.float32)
+        found = jax.eval_shape(lambda x: evaluate(function.nodes, {**function.numbers, function.of: x}), of)
+        names = {name: f"{result}/{name}" for name in found}
+        writer.shapes |= {names[name]: struct for name, struct in found.items()}
+        writer.constants |= {names[name]: value for name, value in function.numbers.items()}
+        yield names
+
+    # Types -------------------------------------------------------------------------------------------------------
+
+    def _types(self, declared: set[str]) -> Iterator[onnx.ValueInfoProto]:
+        """The types of the values of the function that the file has."""
+        writer, seen = self._writer, set(declared)
+        for node in self._flat.nodes:
+            for name in node.outputs:
+                if not writer.has(name):
+                    continue
+                value, struct = writer.read(name), writer.shapes[name]
+                if value not in seen:
+                    seen.add(value)
+                    dtype = np.float32 if name in writer.steps else stored_type(struct.dtype)
+                    yield _value(value, struct.shape, dtype)
+        for value, dtype in writer.types.items():
+            if value not in seen:
+                yield helper.make_tensor_value_info(value, data_type(dtype), None)
+
+
+def _find(node: Node) -> Write:
+    """The function that writes a node."""
+    equation = node.options.get("equation")
+    if equation is None:
+        return (INTEGERS if node.operator.is_quantized else OPERATORS)[node.operator.name]
+    if equation.name not in EQUATIONS:
+        raise CannotWrite(f"the primitive {equation.name} has no counterpart in ONNX")
+    return EQUATIONS[equation.name]
+
+
+def _problem(node: Node, reason: CannotWrite) -> str:
+    """Why a node cannot be written, with a remedy."""
+    if reason.remedy:
+        remedy = reason.remedy
+    elif node.operator.name == TABLE:
+        remedy = "write tables='gather'"
+    elif node.operator.is_quantized:
+        remedy = f"quantize with Rule({node.name!r}, keep='float'), or {CUT}"
+    else:
+        remedy = CUT
+    words = " + ".join(dict.fromkeys(node.source)) or node.operator.name
+    return f"layer {node.name!r} ({words}): {reason}; {remedy}"
+
+
+def _value(name: str, shape: Sequence[Any], dtype: Any) -> onnx.ValueInfoProto:
+    """A declaration; sizes that are expressions are left open."""
+    sizes = [int(size) if is_known(size) else str(size) if str(size).isidentifier() else None for size in shape]
+    return helper.make_tensor_value_info(name, int(helper.np_dtype_to_tensor_dtype(jnp.dtype(dtype))), sizes)

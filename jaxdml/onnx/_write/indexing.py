@@ -1,0 +1,133 @@
+"""Gathers and dynamic slices."""
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from jaxdml._graph.graph import Node
+from jaxdml.onnx._write.dimensions import is_known
+from jaxdml.onnx._write.elementwise import cast_to
+from jaxdml.onnx._write.movers import reshaped, sliced, transposed
+from jaxdml.onnx._write.table import CannotWrite, equation
+from jaxdml.onnx._write.writer import Writer
+
+
+@equation("dynamic_slice")
+def dynamic_slice(writer: Writer, node: Node) -> str:
+    x, *starts = node.inputs
+    shape, sizes = writer.shape(x), node.options["equation"].params["slice_sizes"]
+    value = writer.read(x)
+    for axis, (name, size, length) in enumerate(zip(starts, sizes, shape, strict=True)):
+        if str(size) == str(length):
+            continue
+        if not (is_known(size) and is_known(length)):
+            raise CannotWrite("it takes a part whose size is not known")
+        number = writer.number(name)
+        if number is not None:
+            start = min(max(int(number), 0), length - size)
+            value = sliced(writer, value, [(start, start + size, 1) if i == axis else (0, None, 1)
+                                           for i in range(len(shape))])  # fmt: skip
+            continue
+        last = writer.int64([length - size])
+        place = writer.emit("Reshape", cast_to(writer, writer.read(name), np.int64), writer.int64([1]))
+        place = writer.emit("Min", writer.emit("Max", place, writer.int64([0])), last)
+        end = writer.emit("Add", place, writer.int64([size]))
+        value = writer.emit("Slice", value, place, end, writer.int64([axis]))
+    return value
+
+
+@equation("gather")
+def gather(writer: Writer, node: Node) -> str:
+    """A gather as Gather, GatherElements, GatherND or Slice, whichever says the same."""
+    params = node.options["equation"].params
+    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+    x, indices = node.inputs
+    shape = writer.shape(x)
+    whole = [str(size) == str(length) for size, length in zip(sizes, shape, strict=True)]
+    collapsed = tuple(numbers.collapsed_slice_dims)
+    batch, mapped = tuple(numbers.operand_batching_dims), tuple(numbers.start_index_map)
+    rest = [axis for axis in range(len(shape)) if axis not in (*collapsed, *batch)]
+    is_whole = all(whole[axis] for axis in rest)
+    if not batch and is_whole and set(collapsed) == set(mapped) and mapped:
+        return _of_points(writer, node, mapped, rest)
+    if batch and len(mapped) == 1 and not rest and collapsed == mapped:
+        return _of_rows(writer, node, mapped[0])
+    places = writer.constants.get(indices)
+    if not batch and places is not None and places.ndim == 1:
+        return _of_one_part(writer, node, places, collapsed)
+    raise CannotWrite("it gathers parts of rows at places that depend on data")
+
+
+def _places(writer: Writer, node: Node, lengths: list[Any]) -> str:
+    """The indices, clamped to the array where the gather clamps them; their last axis has an index for each length."""
+    name = node.inputs[1]
+    value = writer.read(name)
+    if node.options["equation"].params["mode"] != lax.GatherScatterMode.CLIP or name in writer.constants:
+        return value
+    if not all(map(is_known, lengths)):
+        raise CannotWrite("it clamps places along an axis whose size is not known")
+    dtype = writer.dtype(name)
+    last = writer.array(np.asarray([length - 1 for length in lengths], dtype))
+    return writer.emit("Min", writer.emit("Max", value, writer.array(np.zeros(1, dtype))), last)
+
+
+def _of_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[int]) -> str:
+    """Whole rows at points along the mapped axes."""
+    x, indices = node.inputs
+    numbers = node.options["equation"].params["dimension_numbers"]
+    shape, points = writer.shape(x), writer.shape(indices)
+    places = _places(writer, node, [shape[axis] for axis in mapped])
+    if len(mapped) == 1:
+        places = reshaped(writer, places, points, points[:-1])
+        value = writer.emit("Gather", writer.read(x), places, axis=mapped[0])
+        # The result has the axes before the mapped one, those of the indices, and the rest.
+        before = mapped[0]
+        own = [*range(before), *range(before + len(points) - 1, len(rest) + len(points) - 1)]
+    else:
+        value = transposed(writer, writer.read(x), [*mapped, *rest])
+        value = writer.emit("GatherND", value, cast_to(writer, places, np.int64))
+        own = [*range(len(points) - 1, len(rest) + len(points) - 1)]
+    of_indices = [axis for axis in range(len(rest) + len(points) - 1) if axis not in own]
+    order = [0] * (len(own) + len(of_indices))
+    offsets = tuple(numbers.offset_dims)
+    others = [axis for axis in range(len(order)) if axis not in offsets]
+    for target, source in zip((*offsets, *others), (*own, *of_indices), strict=True):
+        order[target] = source
+    return transposed(writer, value, order)
+
+
+def _of_rows(writer: Writer, node: Node, axis: int) -> str:
+    """An element at each index, in the row that belongs to it, as `jnp.take_along_axis` has it."""
+    x, indices = node.inputs
+    numbers = node.options["equation"].params["dimension_numbers"]
+    shape, points = writer.shape(x), writer.shape(indices)
+    batch, of_indices = tuple(numbers.operand_batching_dims), tuple(numbers.start_indices_batching_dims)
+    free = [i for i in range(len(points) - 1) if i not in of_indices]
+    if len(free) != 1 or numbers.offset_dims:
+        raise CannotWrite("it gathers elements of rows along several axes")
+    # The axis of the indices for each axis of the array.
+    of_axis = dict(zip(batch, of_indices, strict=True)) | {axis: free[0]}
+    order = [of_axis[i] for i in range(len(shape))]
+    places = reshaped(writer, _places(writer, node, [shape[axis]]), points, points[:-1])
+    value = writer.emit("GatherElements", writer.read(x), transposed(writer, places, order), axis=axis)
+    return transposed(writer, value, np.argsort(order))
+
+
+def _of_one_part(writer: Writer, node: Node, places: np.ndarray, collapsed: tuple[int, ...]) -> str:
+    """A single part of the array, at a known place."""
+    params, x = node.options["equation"].params, node.inputs[0]
+    shape, sizes = writer.shape(x), params["slice_sizes"]
+    starts = dict(zip(params["dimension_numbers"].start_index_map, map(int, places), strict=True))
+    parts = list[tuple[int, Any, int]]()
+    for axis, (size, length) in enumerate(zip(sizes, shape, strict=True)):
+        start = starts.get(axis, 0)
+        if str(size) == str(length):
+            parts.append((0, None, 1))
+        elif is_known(length) and is_known(size):
+            start = min(max(start, 0), length - size)
+            parts.append((start, start + size, 1))
+        else:
+            parts.append((start, start + size, 1))
+    value = sliced(writer, writer.read(x), parts)
+    return writer.emit("Squeeze", value, writer.int64(collapsed)) if collapsed else value

@@ -1,0 +1,81 @@
+"""Reductions along axes: sums, means, extremes, the places of extremes, running sums, the largest elements."""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdml._graph.graph import Node
+from jaxdml.onnx._write.elementwise import cast_to
+from jaxdml.onnx._write.table import CannotWrite, equation, operator
+from jaxdml.onnx._write.writer import Writer, data_type
+
+KINDS = {"reduce_sum": "ReduceSum", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_prod": "ReduceProd"}
+AXES_ARE_INPUTS = 18  # from this opset on; those of ReduceSum are from 13 on
+
+
+def reduced(writer: Writer, kind: str, value: str, axes: Sequence[int], *, keep: bool = False) -> str:
+    """A reduction of a value of the file."""
+    axes = sorted(map(int, axes))
+    if not axes:
+        return value
+    if kind == "ReduceSum" or writer.options.opset >= AXES_ARE_INPUTS:
+        return writer.emit(kind, value, writer.int64(axes), keepdims=int(keep))
+    return writer.emit(kind, value, axes=axes, keepdims=int(keep))
+
+
+@equation(*KINDS)
+def reduce(writer: Writer, node: Node) -> str:
+    equation = node.options["equation"]
+    if writer.dtype(node.inputs[0]) == np.bool_:
+        raise CannotWrite("it reduces booleans")
+    return reduced(writer, KINDS[equation.name], writer.read(node.inputs[0]), equation.params["axes"])
+
+
+@equation("reduce_and", "reduce_or")
+def reduce_logical(writer: Writer, node: Node) -> str:
+    equation = node.options["equation"]
+    if writer.dtype(node.inputs[0]) != np.bool_:
+        raise CannotWrite("it works on the bits of integers")
+    kind = "ReduceMin" if equation.name == "reduce_and" else "ReduceMax"
+    value = cast_to(writer, writer.read(node.inputs[0]), jnp.int32)
+    return cast_to(writer, reduced(writer, kind, value, equation.params["axes"]), jnp.bool_)
+
+
+@operator("mean")
+def mean(writer: Writer, node: Node) -> str:
+    return reduced(writer, "ReduceMean", writer.read(node.inputs[0]), node.options["axes"])
+
+
+@equation("argmax", "argmin")
+def place_of_extreme(writer: Writer, node: Node) -> str:
+    equation, kind = node.options["equation"], {"argmax": "ArgMax", "argmin": "ArgMin"}[node.options["equation"].name]
+    (axis,) = equation.params["axes"]
+    place = writer.emit(kind, writer.read(node.inputs[0]), axis=int(axis), keepdims=0)
+    return cast_to(writer, place, writer.dtype(node.outputs[0]))
+
+
+@equation("cumsum")
+def running_sum(writer: Writer, node: Node) -> str:
+    params = node.options["equation"].params
+    axis = writer.array(np.int64(params["axis"]))
+    return writer.emit("CumSum", writer.read(node.inputs[0]), axis, reverse=int(params["reverse"]))
+
+
+@equation("top_k")
+def largest(writer: Writer, node: Node) -> tuple[str, str]:
+    params, rank = node.options["equation"].params, writer.rank(node.inputs[0])
+    axis = params.get("axis", rank - 1) % rank
+    count = writer.int64([params["k"]])
+    values, places = writer.emit_many("TopK", (writer.read(node.inputs[0]), count), 2, axis=axis)
+    return values, writer.emit("Cast", places, to=data_type(writer.dtype(node.outputs[1])))
+
+
+@equation("sort")
+def sort(writer: Writer, node: Node) -> str:
+    params, x = node.options["equation"].params, node.inputs[0]
+    axis, size = params["dimension"], writer.shape(x)[params["dimension"]]
+    if len(node.inputs) != 1:
+        raise CannotWrite("it sorts several arrays together")
+    count = writer.dimensions.value(size)
+    return writer.emit_many("TopK", (writer.read(x), count), 2, axis=axis, largest=0)[0]

@@ -1,0 +1,89 @@
+"""Quantized ONNX models whose floats have one answer, and what says which have not."""
+
+import jax
+import numpy as np
+import onnx.parser
+import pytest
+
+import jaxdml as dml
+from _onnx.backend_nodes import Prepared, all_cases, reason
+from helpers.compare import assert_same_bits
+from jaxdml._exact.interpreter import problems
+from jaxdml._graph.floats import by_xla
+from jaxdml.errors import DescError
+from jaxdml.reference import float_sums, floats
+
+ONE = "one answer: the outputs have the same bits on every processor"
+X = np.random.default_rng(0).integers(0, 256, (3, 8), np.uint8)
+SCALE = np.float32(0.05)
+
+
+def model_of(nodes, **options):
+    """A model of uint8 x, dequantized to f; its nodes compute float y."""
+    proto = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+        graph (uint8[3, 8] x) => (float y) <float s = {{0.05}}, uint8 z = {{120}}> {{
+            f = DequantizeLinear (x, s, z)
+            {nodes}
+        }}""")
+    return dml.onnx.load(proto, **options)
+
+
+def answer(model):
+    return str(model).split("\n\n")[1].splitlines()[1]
+
+
+def test_the_bits_are_those_of_the_rules():
+    model = model_of("e = Exp (f)\n y = Softmax (e)", floats="exact")
+    x = floats.exp((X.astype(np.float32) - 120) * SCALE)
+    e = floats.exp(floats.sub(x, x.max(-1, keepdims=True)))
+    expected = floats.div(e, float_sums.reduce_sum(e)[:, None])
+    assert_same_bits(model.apply(model.params, X)["y"], expected)
+    with jax.disable_jit():
+        assert_same_bits(model.apply(model.params, X)["y"], expected)
+    assert_same_bits(jax.vmap(lambda x: model.apply(model.params, x)["y"])(X[None])[0], expected)
+    assert answer(model) == ONE
+
+
+def test_onnxruntimes_operators_stay_one_call():
+    nodes = "q = com.microsoft.QLinearSoftmax <axis = 1, opset = 13> (x, s, z, s, z)\n y = DequantizeLinear (q, s, z)"
+    exact, xla = (model_of(nodes, floats=kind) for kind in ("exact", "xla"))
+    assert_same_bits(exact.apply(exact.params, X)["y"], xla.apply(xla.params, X)["y"])
+    assert "name=jaxdml_operator" in str(jax.make_jaxpr(exact.apply)(exact.params, X))
+
+
+def test_a_model_says_whether_it_has_one_answer():
+    assert answer(model_of("y = Exp (f)", floats="xla")) == (
+        'no one answer is promised: XLA computes the floats of exp_1; write floats="exact"'
+    )
+    text = "no one answer is promised: XLA computes the floats of {}, for which there is no rule"
+    assert answer(model_of("y = Tan (f)", floats="exact")) == text.format("tan_1")
+    model = model_of("e = Exp (f)\n t = Transpose (e)\n y = MatMul (e, t)", floats="exact")
+    assert answer(model) == text.format("matmul_3")
+    assert np.isfinite(model.apply(model.params, X)["y"]).all()
+    assert text.format("matmul_3") in model._repr_html_()
+
+
+def test_wrong_floats():
+    with pytest.raises(DescError, match="floats is 'half', expected 'exact' or 'xla'"):
+        model_of("y = Exp (f)", floats="half")
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("part", range(8))
+def test_the_table_says_which_operators_have_no_rule(part):
+    """Each of ONNX's own cases: if a program has a primitive without a rule, the model names its node.
+
+    Scatter and Einsum are named always, though some have no product and no reduction.
+    """
+    wrong = {}
+    for case in all_cases()[part::8]:
+        if reason(case):
+            continue
+        prepared = Prepared(case)
+        model, inputs = prepared.model, prepared.inputs
+        jaxpr = jax.make_jaxpr(model.apply)(model.params, **inputs).jaxpr
+        found = {each.primitive for each in problems(jaxpr) if each.kind == "rule"}
+        if found and not by_xla(model._graph.nodes, "exact"):
+            wrong[case.name] = found
+    assert not wrong

@@ -1,0 +1,78 @@
+"""What jaxdml.onnx.save writes: the bits that onnxruntime and jaxdml.onnx.load compute from it, and its names."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import pytest
+
+import jaxdml as dml
+from _onnx.saved import EXACT, LEVELS, inputs_of, kinds, quantized, run, saved, session
+from _onnx.test_saved_for_directml import not_registered
+from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
+from jaxdml.errors import DescError
+
+# Whose integers onnxruntime has at every level, and with which options.
+WAYS = {
+    "onnxruntime, on integers": ("qoperator", "onnxruntime", {}, LEVELS),
+    "directml, on integers": ("qoperator", "directml", EXACT, LEVELS),
+    "onnxruntime, fused": ("qdq", "onnxruntime", {}, ("EXTENDED", "ENABLE")),
+}
+
+
+def applied(model, x):
+    return np.asarray(jax.jit(model.apply)(model.params, x))
+
+
+@pytest.mark.parametrize("way", rest_rarely(WAYS, 1))
+@pytest.mark.parametrize("name", rest_rarely(["scan", "CNN"], 1))
+def test_the_bits_are_those_of_apply(name, way, tmp_path):
+    form, numerics, entries, levels = WAYS[way]
+    model, x = quantized(name, numerics=numerics), inputs_of(name)
+    assert not_registered(saved(model, tmp_path / "model.onnx", form, weights="uint8")) == []
+    expected = applied(model, x)
+    for level in levels:
+        (received,) = run(tmp_path / "model.onnx", x, level=level, **entries).values()
+        assert_same_bits(received, expected)
+    loaded = dml.onnx.load(tmp_path / "model.onnx", numerics=numerics)
+    assert_same_bits(loaded.apply(loaded.params, x)["output"], expected)
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_int8_weights_are_exact_where_onnxruntime_is_told_so(form, tmp_path):
+    model, x = quantized("CNN", numerics="onnxruntime"), inputs_of("CNN")
+    saved(model, tmp_path / "model.onnx", form)
+    (received,) = run(tmp_path / "model.onnx", x, **{"session.x64quantprecision": "1"}).values()
+    assert_same_bits(received, applied(model, x))
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_norms_softmax_and_gelu_are_operators_that_onnxruntime_knows(form, tmp_path):
+    proto = saved(quantized("block"), tmp_path / "model.onnx", form, weights="uint8")
+    assert {"LayerNormalization", "Softmax", "Erf"} <= kinds(proto)
+    assert not {"Exp", "ReduceMean", "Sqrt"} & kinds(proto)
+
+
+@pytest.mark.rare
+def test_weights_of_4_bits(tmp_path):
+    model, x = quantized("MLP", weights=jnp.int4, block_size=16), inputs_of("MLP")
+    proto = saved(model, tmp_path / "model.onnx")
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+    assert tensors["first.weight"].data_type == onnx.TensorProto.INT4
+    assert tensors["first.weight_scale"].dims == [2, 32]
+    assert [entry.version for entry in proto.opset_import] == [21]
+    assert not_registered(proto) == []
+    loaded = dml.onnx.load(tmp_path / "model.onnx")
+    np.testing.assert_allclose(loaded.apply(loaded.params, x)["output"], applied(model, x), rtol=1e-6, atol=1e-6)
+    assert loaded.operators.count("MatMulNBits") == 4
+    # onnxruntime computes it by blocks, too, and rounds the floats to 8 bits unless it is told not to.
+    floats = {"session.qdq_matmulnbits_accuracy_level": "0"}
+    (received,) = run(tmp_path / "model.onnx", x, **floats).values()
+    np.testing.assert_allclose(received, applied(model, x), rtol=1e-5, atol=1e-5)
+    session(tmp_path / "model.onnx", optimized=tmp_path / "optimized.onnx")
+    assert "MatMulNBits" in kinds(onnx.load(tmp_path / "optimized.onnx"))
+    with pytest.raises(DescError, match="opset is 20, and weights in blocks need opset 21: leave it out"):
+        dml.onnx.save(model, tmp_path / "model.onnx", opset=20)

@@ -1,0 +1,175 @@
+"""Every primitive that a file may have: onnxruntime computes from the file what JAX does."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxdml as dml
+from _onnx.saved import run, saved
+from helpers.compare import assert_same_bits
+from jaxdml.onnx._write.graph import EQUATIONS
+from jaxdml.onnx._write.table import OPERATORS
+from jaxdml.ptq._build.operators import FLOAT_OPERATORS
+
+pytestmark = pytest.mark.rare
+
+W = np.random.default_rng(0).standard_normal((6, 12)).astype(np.float32) / 3
+X = np.random.default_rng(1).standard_normal((5, 6)).astype(np.float32)
+TABLE = np.random.default_rng(2).standard_normal((7, 3)).astype(np.float32)
+
+
+def each(**functions):
+    """A function of the result of a dense layer, [N, 12], which returns what each of these returns, by name."""
+    return lambda y: {name: function(y) for name, function in functions.items()}
+
+
+def unary(*names):
+    return {name: getattr(lax, name) for name in names}
+
+
+def small(y):
+    return jnp.tanh(y) * 0.9
+
+
+def compared(word):
+    return lambda y: jnp.where(getattr(lax, word)(y, lax.rev(y, (1,))), y, -2 * y)
+
+
+def both(word):
+    return lambda y: jnp.where(getattr(lax, f"bitwise_{word}")(y > 0.1, y < 0.7), y, -2 * y)
+
+
+GROUPS = {
+    "functions": each(
+        **unary("abs", "ceil", "cos", "erf", "erfc", "exp", "exp2", "expm1", "floor", "logistic", "neg", "sign", "sin",
+                "sinh", "cosh", "square", "tan", "tanh", "asinh", "atan", "cbrt"),
+        **{name: functools.partial(lambda f, y: f(small(y)), getattr(lax, name))
+           for name in ("acos", "asin", "atanh", "log1p")},
+        **{name: functools.partial(lambda f, y: f(lax.abs(y) + 1.1), getattr(lax, name))
+           for name in ("acosh", "log", "rsqrt", "sqrt")},
+        power=lambda y: lax.pow(lax.abs(y) + 0.1, small(y)),
+        whole_power=lambda y: lax.integer_pow(small(y), 5) + lax.integer_pow(lax.abs(y) + 1, -3),
+        to_even=lambda y: lax.round(y * 4, lax.RoundingMethod.TO_NEAREST_EVEN),
+        from_zero=lambda y: lax.round(y * 4, lax.RoundingMethod.AWAY_FROM_ZERO),
+        rest=lambda y: lax.rem(y, jnp.full_like(y, 0.3)),
+    ),
+    "choices": each(
+        **{word: compared(word) for word in ("eq", "ne", "ge", "gt", "le", "lt")},
+        **{word: both(word) for word in ("and", "or", "xor")},
+        no=lambda y: jnp.where(lax.bitwise_not(y > 0), y, 1.0),
+        finite=lambda y: jnp.where(lax.is_finite(1 / lax.max(y, jnp.zeros_like(y))), y, 7.0),
+        clamped=lambda y: lax.clamp(jnp.full_like(y, -0.5), y, lax.abs(y)),
+        clipped=lambda y: jnp.clip(y, -0.5, 0.25) + jnp.minimum(y, 0.1) + jax.nn.relu(y),
+        extremes=lambda y: lax.max(y, lax.rev(y, (1,))) - lax.min(y, lax.rev(y, (1,))),
+        arithmetic=lambda y: (y + lax.rev(y, (1,))) * (y - 2) / (lax.abs(y) + 1),
+    ),
+    "reductions": each(
+        total=lambda y: jnp.sum(y, 1), most=lambda y: jnp.max(y, 1, keepdims=True), least=lambda y: jnp.min(y, 1),
+        product=lambda y: jnp.prod(y, 1), mean=lambda y: jnp.mean(y, 1), all=lambda y: jnp.all(y > -2, 1),
+        any=lambda y: jnp.any(y > 1, 1), where=lambda y: jnp.argmax(y, 1), where_least=lambda y: jnp.argmin(y, 1),
+        running=lambda y: lax.cumsum(y, 1), backwards=lambda y: lax.cumsum(y, 1, reverse=True),
+        largest=lambda y: lax.top_k(y, 3), sorted=lambda y: lax.sort(y, dimension=1),
+    ),
+    "movers": each(
+        reshaped=lambda y: y.reshape(y.shape[0], 3, 4), split=lambda y: jnp.split(y, (3, 8), 1),
+        joined=lambda y: jnp.concatenate([y, y[:, :2], jnp.zeros((y.shape[0], 1))], 1),
+        transposed=lambda y: y.reshape(-1, 3, 4).transpose(0, 2, 1) @ jnp.ones((3, 2)),
+        every=lambda y: y[:, 1:11:3], backwards=lambda y: y[:, ::-1],
+        repeated=lambda y: jnp.tile(y, (1, 2)), squeezed=lambda y: y[:, 3:4].squeeze(1)[:, None],
+        padded=lambda y: lax.pad(y, jnp.float32(-1), ((0, 0, 0), (2, -3, 1))),
+        spread=lambda y: jnp.broadcast_to(y[:, None, :], (y.shape[0], 3, 12)),
+        as_integers=lambda y: (y * 10).astype(jnp.int32) + jnp.arange(12)[None],
+        rows=lambda y: jnp.arange(y.shape[0])[:, None] + y[:, :2].astype(jnp.int32),
+        size=lambda y: y / y.shape[0],
+        precision=lambda y: lax.stop_gradient(lax.reduce_precision(y, 8, 23)),
+    ),
+    "indices": each(
+        looked_up=lambda y: jnp.asarray(TABLE)[jnp.clip((y * 3).astype(jnp.int32) + 3, 0, 6)],
+        taken=lambda y: jnp.take(y, jnp.asarray([3, 0, 5]), 1), one=lambda y: y[:, -1],
+        along=lambda y: jnp.take_along_axis(y, jnp.argsort(jnp.asarray(W[:1]), 1).repeat(5, 0), 1),
+        clamped=lambda y: jnp.take(TABLE, (y[:, :2] * 9).astype(jnp.int32), 0, mode="clip"),
+        points=lambda y: y.reshape(5, 3, 4)[:, jnp.asarray([0, 2]), jnp.asarray([3, 1])],
+        part=lambda y: lax.dynamic_slice_in_dim(y, jnp.argmax(y[0]) // 2, 4, 1),
+        known_part=lambda y: lax.dynamic_slice_in_dim(y, 20, 4, 1),
+    ),
+    "products": each(
+        einsum=lambda y: jnp.einsum("nij,nkj->nik", y.reshape(-1, 3, 4), y.reshape(-1, 3, 4)),
+        outer=lambda y: jnp.einsum("nij,nkj,nl->nikl", *(y.reshape(-1, 3, 4),) * 2, y[:, :2]),
+        swapped=lambda y: jnp.einsum("nij,nkj->ki", y.reshape(-1, 3, 4), y.reshape(-1, 3, 4)),
+        convolved=lambda y: lax.conv_general_dilated(
+            y.reshape(-1, 2, 2, 3), y[:2, :6].reshape(1, 2, 3, 2), (1, 1), "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        ),
+        most=lambda y: lax.reduce_window(y, -jnp.inf, lax.max, (1, 3), (1, 2), ((0, 0), (1, 1))),
+        sums=lambda y: lax.reduce_window(y.reshape(-1, 3, 4), 0.0, lax.add, (1, 2, 2), (1, 1, 2), "VALID"),
+    ),
+}  # fmt: skip
+SIZES = {"indices": None}  # what fails with a symbolic batch
+
+
+@functools.cache
+def written(group, folder):
+    function = GROUPS[group]
+    model = dml.ptq.quantize(lambda w, x: function(x @ w), W, [X], progress=False)
+    saved(model, folder / f"{group}.onnx", weights="uint8", shapes=SIZES.get(group, "batch"))
+    return model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("files")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_onnxruntime_computes_what_jax_does(group, folder):
+    model = written(group, folder)
+    x = X if group in SIZES else np.concatenate([X, X[::-1]])[:8]
+    expected = model.apply(model.params, x)
+    paths = [".".join(str(getattr(key, "key", getattr(key, "idx", ""))) for key in path)
+             for path, _ in jax.tree_util.tree_leaves_with_path(expected)]  # fmt: skip
+    received = run(folder / f"{group}.onnx", x)
+    assert list(received) == paths
+    for path, leaf in zip(paths, jax.tree.leaves(expected), strict=True):
+        assert received[path].dtype == leaf.dtype
+        assert received[path].shape == leaf.shape
+        np.testing.assert_allclose(received[path], leaf, rtol=2e-5, atol=2e-5, err_msg=path)
+
+
+def test_every_primitive_of_the_table_is_tried(folder):
+    (batch,) = jax.export.symbolic_shape("batch")
+    tried = set()
+    for group in GROUPS:
+        x = X if group in SIZES else jax.ShapeDtypeStruct((batch, 6), np.float32)
+        nodes = written(group, folder).flat(x).nodes
+        tried |= {node.options["equation"].name for node in nodes if "equation" in node.options}
+    # JAX has these under other names, or the graph has operators for them.
+    elsewhere = {"copy", "copy_p", "name", "stop_gradient", "transpose", "sub", "expand_dims"}
+    assert EQUATIONS.keys() - tried - elsewhere == set()
+
+
+def transposed_convolution(w, x):
+    """Of stride 2 and 3, with surplus outputs; x [N, 3, H, W]."""
+    numbers = ("NCHW", "OIHW", "NCHW")
+    y = lax.conv_transpose(x, w["up"], (2, 3), ((1, 2), (0, 1)), dimension_numbers=numbers)
+    return lax.conv_general_dilated(y, w["down"], (1, 1), "SAME")
+
+
+def test_transposed_convolutions(tmp_path):
+    draw = np.random.default_rng(3).standard_normal
+    params = {"up": draw((5, 3, 3, 4)).astype(np.float32), "down": draw((2, 5, 1, 1)).astype(np.float32)}
+    x = draw((4, 3, 6, 5)).astype(np.float32)
+    model = dml.ptq.quantize(transposed_convolution, params, [x], numerics="onnxruntime", progress=False)
+    assert "interleave" in {node.operator.name for node in model.flat(x).nodes}
+    for form in ("qdq", "qoperator"):
+        saved(model, tmp_path / "model.onnx", form, weights="uint8")
+        (received,) = run(tmp_path / "model.onnx", x[:3]).values()
+        assert_same_bits(received, np.asarray(model.apply(model.params, x[:3])))
+
+
+def test_every_operator_of_a_graph_has_a_writer():
+    quantized = {"fake_quantize"}  # becomes quantize and dequantize
+    assert {each.name for each in FLOAT_OPERATORS} - OPERATORS.keys() == quantized

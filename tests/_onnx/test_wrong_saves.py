@@ -1,0 +1,225 @@
+"""What cannot be written is an error that says where and what to do, and leaves no half-written file."""
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import pytest
+from jax import lax
+
+import jaxdml as dml
+from _onnx.saved import inputs_of, quantized, run, saved
+from helpers.compare import assert_same_bits
+from jaxdml.errors import ArgumentTypeError, DescError, ModelError, ModelFileNotFoundError, PtqError
+from jaxdml.onnx import _save as save_module
+
+W = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+X = np.random.default_rng(1).standard_normal((6, 8)).astype(np.float32)
+
+
+def made(apply, params=W, x=X, **options):
+    return dml.ptq.quantize(apply, params, [x], progress=False, **options)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return made(lambda w, x: x @ w)
+
+
+# Arguments -----------------------------------------------------------------------------------------------------------
+
+WRONG = {
+    "form is 'QDQ', expected 'qdq' or 'qoperator'": {"form": "QDQ"},
+    "tables is 'lookup', expected 'float' or 'gather'": {"tables": "lookup"},
+    "weights is 'int4', expected 'int8' or 'uint8'": {"weights": "int4"},
+    "opset is 22, expected a number from 17 to 21": {"opset": 22},
+    "opset is True, expected a number from 17 to 21": {"opset": True},
+    "shapes is 'batch 7', which does not fit the inputs": {"shapes": "batch 7"},
+    "shapes is ('n, 8', 'n, 8'), which does not fit the inputs": {"shapes": ("n, 8", "n, 8")},
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_wrong_arguments(text, model, tmp_path):
+    with pytest.raises(DescError, match=re.escape(text)):
+        dml.onnx.save(model, tmp_path / "model.onnx", **WRONG[text])
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_types(model, tmp_path):
+    with pytest.raises(
+        ArgumentTypeError, match=r"model is of type function, expected a model that jaxdml.ptq.quantize"
+    ):
+        dml.onnx.save(lambda x: x, tmp_path / "model.onnx")
+    with pytest.raises(ArgumentTypeError, match="path is of type int, expected a path"):
+        dml.onnx.save(model, 3)
+
+
+# Functions -----------------------------------------------------------------------------------------------------------
+
+
+def lacks_an_operator(w, x):
+    with jax.named_scope("head"):
+        return {"a": lax.erf_inv(jnp.tanh(x @ w)), "b": lax.lgamma(x @ w)}
+
+
+def test_primitives_without_an_operator_are_listed_with_their_layers(tmp_path):
+    model = made(lacks_an_operator)
+    with pytest.raises(ModelError) as caught:
+        dml.onnx.save(model, tmp_path / "model.onnx")
+    assert str(caught.value).splitlines() == [
+        "the model cannot be written:",
+        *(f"- layer 'head' ({name}): the primitive {name} has no counterpart in ONNX; cut the function there, and save "
+          "the parts as models of their own" for name in ("erf_inv", "lgamma")),
+    ]  # fmt: skip
+    assert len(caught.value.problems) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_table_of_such_a_primitive_is_written_as_a_look_up(tmp_path):
+    model = made(lambda w, x: lax.erf_inv(jnp.tanh(x @ w)) @ w)
+    with pytest.raises(ModelError, match=r"the primitive erf_inv has no counterpart in ONNX; write tables='gather'"):
+        dml.onnx.save(model, tmp_path / "model.onnx")
+    saved(model, tmp_path / "model.onnx", tables="gather", weights="uint8")
+    (received,) = run(tmp_path / "model.onnx", X).values()
+    assert_same_bits(received, np.asarray(model.apply(model.params, X)))
+
+
+def large_mean(w, x):
+    return jnp.mean(x @ w, 1) @ w
+
+
+@pytest.mark.rare
+def test_means_of_very_many_elements_have_another_form(tmp_path):
+    x = np.random.default_rng(3).standard_normal((1, 70000, 8)).astype(np.float32)
+    model = made(large_mean, x=x)
+    text = r"its means are of 70000 elements, .* up to 65793; write form='qdq', or quantize with numerics='onnxruntime'"
+    with pytest.raises(ModelError, match=text):
+        dml.onnx.save(model, tmp_path / "model.onnx", "qoperator", shapes=None)
+    saved(model, tmp_path / "model.onnx", "qdq", shapes=None)
+    saved(made(large_mean, x=x, numerics="onnxruntime"), tmp_path / "model.onnx", "qoperator", shapes=None)
+
+
+def batch_as_number(w, x):
+    return (x @ w).reshape(int(x.shape[0]) // 2, 16)
+
+
+def test_a_function_that_needs_numbers_says_to_give_sizes(tmp_path):
+    model = made(batch_as_number)
+    with pytest.raises(
+        PtqError, match=r"(?s)apply cannot be traced .* write shapes=None for the sizes of the calibrat"
+    ):
+        dml.onnx.save(model, tmp_path / "model.onnx")
+    saved(model, tmp_path / "model.onnx", shapes=None)
+
+
+def test_int8_activations_beside_uint8_weights(tmp_path):
+    model = made(lambda w, x: x @ w, activations=jnp.int8)
+    with pytest.raises(ModelError, match=r"values between layers are int8.*: write weights='int8', or"):
+        dml.onnx.save(model, tmp_path / "model.onnx", weights="uint8")
+    saved(model, tmp_path / "model.onnx", weights="int8")
+    saved(made(lambda w, x: x @ w), tmp_path / "model.onnx", weights="uint8")
+
+
+def test_a_model_that_was_changed(tmp_path):
+    model = made(lambda w, x: x @ w)
+    model.params = {name: jax.tree.map(jnp.zeros_like, value) for name, value in model.params.items()}
+    with pytest.raises(
+        ModelError, match=r"model.params are not those with which the model was made.* quantize the func"
+    ):
+        dml.onnx.save(model, tmp_path / "model.onnx")
+    factors = [2.0]
+    model = made(lambda w, x: (x @ w) * factors[0])
+    factors[0] = 3.0
+    with pytest.raises(PtqError, match="apply computes other equations than those that were quantized"):
+        dml.onnx.save(model, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+class Rows(NamedTuple):
+    rows: jax.Array
+
+
+def of_rows(w, x):
+    return x.rows @ w
+
+
+@pytest.mark.rare
+def test_models_of_files(tmp_path):
+    for apply, x in ((lambda w, x: x @ w, X), (of_rows, Rows(X))):
+        model = made(apply, x=x)
+        dml.ptq.save(tmp_path / "model.npz", model)
+        loaded = dml.ptq.load(tmp_path / "model.npz", apply)
+        dml.onnx.save(model, tmp_path / "model.onnx")
+        if x is X:
+            dml.onnx.save(loaded, tmp_path / "again.onnx")
+            assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes()
+        else:  # whose file does not have the type
+            with pytest.raises(PtqError, match="sizes of this model's inputs are not known: quantize the function"):
+                dml.onnx.save(loaded, tmp_path / "again.onnx")
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+def test_no_folder(model, tmp_path):
+    path = tmp_path / "none" / "model.onnx"
+    with pytest.raises(ModelFileNotFoundError, match=r"there is no folder .*none to write model.onnx to") as caught:
+        dml.onnx.save(model, path)
+    assert caught.value.filename == str(path.parent)
+
+
+def test_a_folder_in_place_of_the_file(model, tmp_path):
+    with pytest.raises(OSError, match="directory"):
+        dml.onnx.save(model, tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.parent.glob(f"{tmp_path.name}.*"))
+
+
+def test_no_permission(model, tmp_path):
+    if os.geteuid() == 0:  # who may write everywhere but here
+        tmp_path = Path("/sys")
+    else:
+        tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError):
+        dml.onnx.save(model, tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("largest", [save_module.LARGEST, 1000])
+def test_an_old_file_stays_until_the_new_one_is_complete(largest, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(save_module, "LARGEST", largest)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"old")
+
+    def interrupted(source, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        dml.onnx.save(model, path)
+    assert [each.name for each in tmp_path.iterdir()] == ["model.onnx"]
+    assert path.read_bytes() == b"old"
+
+
+@pytest.mark.rare
+def test_large_weights_lie_in_a_second_file(tmp_path, monkeypatch):
+    model, x, path = quantized("CNN", numerics="onnxruntime"), inputs_of("CNN"), tmp_path / "model.onnx"
+    saved(model, path, weights="uint8")
+    inside = path.read_bytes()
+    monkeypatch.setattr(save_module, "LARGEST", 4000)
+    monkeypatch.setattr(save_module, "INLINE", 500)
+    proto = saved(model, path, weights="uint8")
+    assert {each.name for each in tmp_path.iterdir()} == {"model.onnx", "model.onnx.data"}
+    assert path.stat().st_size < len(inside) - 2000
+    outside = onnx.load(path, load_external_data=False).graph.initializer
+    assert [t.name for t in outside if t.data_location == onnx.TensorProto.EXTERNAL] == ["last.weight"]
+    assert onnx.numpy_helper.to_array(next(t for t in proto.graph.initializer if t.name == "last.weight")).any()
+    expected = np.asarray(model.apply(model.params, x))
+    assert_same_bits(next(iter(run(path, x).values())), expected)
+    loaded = dml.onnx.load(path, numerics="onnxruntime")
+    assert_same_bits(loaded.apply(loaded.params, x)["output"], expected)
