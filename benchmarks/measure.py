@@ -94,3 +94,8 @@ def _made(case: Case, name: str) -> tuple[Callable[[], Any], dict[str, Any]]:
         return case.calls[name], {}
     with dml.use_kernels("xla") if name == XLA else contextlib.nullcontext():
         return compiled(*case.jitted[name])
+
+
+def decibels(outputs: np.ndarray, exact: np.ndarray) -> float:
+    """The ratio of the exact outputs to the error."""
+    return float(10 * np.log10(np.sum(np.square(exact)) / np.sum(np.square(outputs - exact))))

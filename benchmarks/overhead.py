@@ -21,6 +21,7 @@ from benchmarks.machine import environment
 from benchmarks.timing import in_turns
 
 SCALE, ZERO = jnp.float32(0.5), jnp.uint8(3)
+NUMBERS = " with Python numbers"
 
 
 def convolve(x: Any, f: Any, scale: Any, zero_point: Any) -> Any:
@@ -56,11 +57,34 @@ def tracing(runs: int) -> dict[str, float]:
     )
 
 
+def with_numbers(x: jax.Array, v: jax.Array) -> dict[str, Callable[[int], Any]]:
+    """An eager call of each operator on tiny arrays, with Python numbers as scales and zero points.
+
+    On a CPU JAX hands a program of 1,000 operations to another thread, also an addition of 1,000 elements, which takes
+    longer than a tiny program. The images are small enough to stay below this limit.
+    """
+    image, filter, signed = jnp.ones((1, 1, 3, 3), jnp.uint8), jnp.ones((1, 1, 2, 2), jnp.int8), x.astype(jnp.int8)
+    return {
+        "dequantize": lambda _: dml.element_wise_dequantize_linear(x, 0.5, 3),
+        "quantize": lambda _: dml.element_wise_quantize_linear(v, 0.5, 3),
+        "add": lambda _: dml.element_wise_quantized_linear_add(x, 0.5, 3, x, 0.25, 4, 0.1, 5),
+        "matrix multiply": lambda _: dml.quantized_linear_matrix_multiply(x, 0.5, 3, x, 0.25, 4, 0.1, 5),
+        "convolution": lambda _: convolve(image, filter, 0.5, 3),
+        "average pooling": lambda _: dml.quantized_linear_average_pooling(image, 0.5, 3, 0.25, 4, window_size=2),
+        "integer product": lambda _: dml.matrix_multiply_integer(x, 3, signed, 1),
+        "integer product to float": lambda _: dml.matrix_multiply_integer_to_float(x, 0.5, 3, signed, 0.25, 1),
+        "integer convolution": lambda _: dml.convolution_integer(image, 3, filter, 1),
+        "dynamic quantize": lambda _: dml.dynamic_quantize_linear(v),
+        "quantize by blocks": lambda _: dml.quantize(v, 0.5, 3),
+        "dequantize by blocks": lambda _: dml.dequantize(x, 0.5, 3),
+    }
+
+
 def calling(runs: int) -> dict[str, float]:
     """Eager calls on tiny arrays."""
     x, v = jnp.ones((4, 4), jnp.uint8), jnp.ones((4, 4), jnp.float32)
     image, filter = jnp.ones((1, 2, 5, 5), jnp.uint8), jnp.ones((3, 2, 3, 3), jnp.int8)
-    pair, numbers = (x, SCALE, ZERO, x, SCALE, ZERO, SCALE, ZERO), (x, 0.5, 3, x, 0.25, 4, 0.1, 5)
+    pair = (x, SCALE, ZERO, x, SCALE, ZERO, SCALE, ZERO)
 
     def there_and_back(_: int) -> Any:
         quantized = dml.element_wise_quantize_linear(v, SCALE, ZERO)
@@ -73,15 +97,11 @@ def calling(runs: int) -> dict[str, float]:
         "add": lambda _: dml.element_wise_quantized_linear_add(*pair),
         "matrix multiply": lambda _: dml.quantized_linear_matrix_multiply(*pair),
         "convolution": lambda _: convolve(image, filter, SCALE, ZERO),
-        "dequantize, Python numbers": lambda _: dml.element_wise_dequantize_linear(x, 0.5, 3),
-        "quantize, Python numbers": lambda _: dml.element_wise_quantize_linear(v, 0.5, 3),
-        "add, Python numbers": lambda _: dml.element_wise_quantized_linear_add(*numbers),
-        "matrix multiply, Python numbers": lambda _: dml.quantized_linear_matrix_multiply(*numbers),
-        "convolution, Python numbers": lambda _: convolve(image, filter, 0.5, 3),
         "quantize and dequantize": there_and_back,
         "fake_quantize": lambda _: dml.fake_quantize(v, SCALE, ZERO),
     }
-    return in_turns(calls, 10 * runs)
+    numbers = {f"{name}{NUMBERS}": side for name, side in with_numbers(x, v).items()}
+    return in_turns(calls | numbers, 10 * runs)
 
 
 def debugging(runs: int) -> dict[str, float]:
@@ -112,8 +132,8 @@ def ratios(trace: dict[str, float], call: dict[str, float], debug: dict[str, flo
     aims = {"trace and lower a new convolution, over float32": (trace["jaxdml"] / trace["float32"], 2.5)}
     for name, at_most in (("dequantize", 4), ("quantize", 4), ("add", 4), ("matrix multiply", 6), ("convolution", 6)):
         aims[f"call {name}, over jnp.add"] = (call[name] / add, at_most)
-    for name in ("dequantize", "quantize", "add", "matrix multiply", "convolution"):
-        aims[f"call {name} with Python numbers, over jnp.add"] = (call[f"{name}, Python numbers"] / add, 4)
+    for name in (name.removesuffix(NUMBERS) for name in call if name.endswith(NUMBERS)):
+        aims[f"call {name}{NUMBERS}, over jnp.add"] = (call[name + NUMBERS] / add, 4)
     there_and_back = call["fake_quantize"] / call["quantize and dequantize"]
     aims["call fake_quantize, over quantize and dequantize"] = (there_and_back, 2)
     aims["20 layers under disable_jit, over float32"] = (debug["jaxdml"] / debug["float32"], 5)
@@ -126,13 +146,13 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="a JSON file to write")
     arguments = parser.parse_args()
     trace, call, debug = tracing(arguments.runs), calling(arguments.runs), debugging(arguments.runs)
-    print(f"{'trace and lower':34}" + ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in trace.items()))
-    print(f"{'20 layers under disable_jit':34}" + ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in debug.items()))
+    print(f"{'trace and lower':48}" + ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in trace.items()))
+    print(f"{'20 layers under disable_jit':48}" + ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in debug.items()))
     for name, seconds in call.items():
-        print(f"{name:34}{1e6 * seconds:.0f} us")
-    print(f"\n{'':52}{'ratio':>7}{'at most':>9}")
+        print(f"{name:48}{1e6 * seconds:.0f} us")
+    print(f"\n{'':64}{'ratio':>7}{'at most':>9}")
     for name, (ratio, at_most) in ratios(trace, call, debug).items():
-        print(f"{name:52}{ratio:7.2f}{at_most:>9}")
+        print(f"{name:64}{ratio:7.2f}{at_most:>9}")
     kernels = kernel_overhead.measured(arguments.runs)
     print("\n" + kernel_overhead.shown(kernels))
     if arguments.output:

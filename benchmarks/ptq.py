@@ -25,7 +25,7 @@ from flax import linen as nn
 
 import jaxdml as dml
 from benchmarks.machine import environment
-from benchmarks.measure import compiled
+from benchmarks.measure import compiled, decibels
 from benchmarks.tables import ptq_table
 from benchmarks.timing import interleaved, median
 from jaxdml import ptq
@@ -136,10 +136,6 @@ def measured(network: nn.Module, variables: Any, model: ptq.Model, x: jax.Array,
         facts[name] |= {"milliseconds": median(samples), "runs": len(samples)}
         facts[name]["decibels"] = decibels(outputs[name], outputs[FLOAT]) if name != FLOAT else None
     return facts
-
-
-def decibels(outputs: np.ndarray, exact: np.ndarray) -> float:
-    return float(10 * np.log10(np.sum(np.square(exact)) / np.sum(np.square(outputs - exact))))
 
 
 def has_native() -> bool:

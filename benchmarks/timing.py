@@ -38,10 +38,10 @@ def median(samples: Iterable[float]) -> float:
     return statistics.median(samples)
 
 
-def in_turns(sides: dict[str, Callable[[int], Any]], runs: int) -> dict[str, float]:
-    """Seconds of each side, the median of `runs`; what a side computes is waited for."""
+def in_turns(sides: dict[str, Callable[[int], Any]], runs: int, ahead: int = 3) -> dict[str, float]:
+    """Seconds of each side, the median of `runs`, before which `ahead` are not counted; results are waited for."""
     samples: dict[str, list[float]] = {name: [] for name in sides}
-    for run in range(-3, runs):
+    for run in range(-ahead, runs):
         for name, side in sides.items():
             start = time.perf_counter()
             jax.block_until_ready(side(run))

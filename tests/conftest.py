@@ -4,16 +4,15 @@ What computes is tested on native kernels and on XLA's, which give the same bits
 instructions, on those.
 """
 
-import collections
 import gc
 import importlib.util
 import os
-import random
 
 import jax
 import pytest
 
 import jaxdml as dml
+from helpers.samples import mark_the_rest_of_samples, outside_of_part
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -30,7 +29,9 @@ def x64(request):
         yield request.param == "x64"
 
 
-SKIP_NOTHING = "JAXDML_TESTS_SKIP_NOTHING"  # set by continuous integration
+# Set by continuous integration.
+SKIP_NOTHING = "JAXDML_TESTS_SKIP_NOTHING"
+PART = "JAXDML_TESTS_PART"  # "0/2" and "1/2" are the halves
 
 
 def pytest_configure():
@@ -64,14 +65,9 @@ def kernels(request):
         yield which
 
 
-def pytest_collection_modifyitems(items):
-    sampled = collections.defaultdict(list)
-    for item in items:
-        if item.get_closest_marker("sampled") and not item.get_closest_marker("rare"):
-            sampled[item.nodeid.split("[")[0], item.callspec.params.get("kernels")].append(item)
-    for (name, _), cases in sampled.items():
-        count = cases[0].get_closest_marker("sampled").args[0]
-        kept = random.Random(name).sample(cases, min(count, len(cases)))  # the same in every process
-        for case in cases:
-            if case not in kept:
-                case.add_marker(pytest.mark.rare)
+def pytest_collection_modifyitems(config, items):
+    mark_the_rest_of_samples(items)
+    if part := os.environ.get(PART):
+        left_out = outside_of_part(items, *map(int, part.split("/")))
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]

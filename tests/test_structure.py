@@ -2,6 +2,7 @@
 
 import ast
 import fnmatch
+import functools
 import importlib
 import os
 import re
@@ -41,10 +42,17 @@ FLOORS = (
 )
 
 
+@functools.cache
 def imports(path):
     """Every module that a file imports, in full, wherever in the file; what type checkers alone see is not run."""
+    return tuple(found_imports(path))
+
+
+def found_imports(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    tree.body = [node for node in tree.body if not ast.unparse(node).startswith("if _typing.TYPE_CHECKING:")]
+    tree.body = [
+        node for node in tree.body if not isinstance(node, ast.If) or ast.unparse(node.test) != "_typing.TYPE_CHECKING"
+    ]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -293,7 +301,7 @@ def run_with_conftest(folder, text, *options, **variables):
     """What pytest prints of a file of tests, with the hooks of conftest.py."""
     (folder / "test_it.py").write_text(f"import pytest\n\n{text}")
     (folder / "pytest.ini").touch()
-    environment = {name: value for name, value in os.environ.items() if name != "JAXDML_TESTS_SKIP_NOTHING"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAXDML_TESTS")}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "-c", "pytest.ini", *options, str(folder)]
     done = subprocess.run(command, env=environment | variables, capture_output=True, text=True, check=False, cwd=folder)
@@ -313,3 +321,12 @@ def test_the_rest_of_what_is_sampled_is_rare(tmp_path):
     text = "@pytest.mark.sampled(3)\n@pytest.mark.parametrize('i', range(10))\ndef test_it(i):\n    pass\n"
     assert "3 passed, 7 deselected" in run_with_conftest(tmp_path, text, "-m", "not rare")
     assert "7 passed, 3 deselected" in run_with_conftest(tmp_path, text, "-m", "rare")
+
+
+@pytest.mark.rare
+def test_the_parts_of_rare_cases_are_all_cases(tmp_path):
+    marks = "@pytest.mark.rare\n@pytest.mark.parametrize('i', range({}))\n"
+    text = marks.format(5) + "def test_many(i):\n    pass\n" + marks.format(3) + "def test_few(i):\n    pass\n"
+    for part, passed in (("0/2", 6), ("1/2", 5)):
+        printed = run_with_conftest(tmp_path, text, "-m", "rare", JAXDML_TESTS_PART=part)
+        assert f"{passed} passed, {8 - passed} deselected" in printed

@@ -59,6 +59,7 @@ def test_a_run_writes_what_it_measured(tmp_path):
     assert (tmp_path / "selected.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.rare
 def test_a_label_that_fits_nothing_is_an_error():
     command = [sys.executable, "-m", "benchmarks", "--only", "nothing"]
     run = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)

@@ -85,7 +85,10 @@ GPU_STEPS = (
     Allowed(r"kCommandBuffer|kSequential|kWhile|kConditional|kWaitForStreams", "runs other steps, which are read"),
 )
 # Calls out of HLO.
-CUSTOM_CALLS = (Allowed("ConcatBitcast", "a TPU's compiler puts arrays side by side, and moves bits"),)
+CUSTOM_CALLS = (
+    Allowed("ConcatBitcast", "a TPU's compiler puts arrays side by side, and moves bits"),
+    Allowed("AssumeGatherIndicesInBound", "a TPU's compiler marks integers as indices that need no check"),
+)
 
 
 def allows(entries: tuple[Allowed, ...], text: str) -> bool:

@@ -64,12 +64,20 @@ TARGETS = {
         "tests/_operators/test_contractions.py",
         "tests/_arithmetic/test_sharding.py",
     ],
+    "jaxdml/_arithmetic/division.py": ["tests/_arithmetic/test_division.py"],
+    "jaxdml/_arithmetic/square_root.py": ["tests/_arithmetic/test_square_root.py"],
+    "jaxdml/_arithmetic/int8.py": ["tests/_arithmetic/test_long_sums.py", "tests/_arithmetic/test_forms.py"],
 }
 
 SWAPS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add,
+}  # fmt: skip
+# Functions of jax.lax, which compute what operators do.
+FUNCTIONS = {
+    "lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq", "add": "sub", "sub": "add",
+    "bitwise_and": "bitwise_or", "bitwise_or": "bitwise_and", "bitwise_xor": "bitwise_or",
 }  # fmt: skip
 GUARDS = {"flushed", "rounded_to"}  # calls that give back their first argument, but for what they guard
 
@@ -88,6 +96,8 @@ def changes(node):
         yield "test", ast.Constant(False)
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in GUARDS:
         yield "func", ast.parse("(lambda x, *_: x)", mode="eval").body
+    elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "lax" and node.attr in FUNCTIONS:
+        yield "attr", FUNCTIONS[node.attr]
 
 
 def mutants(source):

@@ -86,6 +86,7 @@ def test_mutated_models(folder):
     assert sum(path.endswith(("sourcePath", "targetPath")) for path in paths_at_fault) >= outward == 500
 
 
+@pytest.mark.rare
 def test_mutated_text(folder):
     """Characters of the file itself, changed, dropped and doubled."""
     rng = np.random.default_rng(0)

@@ -93,6 +93,12 @@ def bombs():
             "OneHot", ["i", "depth", "v"],
             [constant(np.zeros(4, np.int64), "i"), constant(np.int64(2**41), "depth"), constant(np.zeros(2), "v")],
         ),
+        "GatherBlockQuantized": _of_shape(
+            "GatherBlockQuantized", ["row", "places", "scale"],
+            [constant(np.zeros((1, 2**19), np.uint8), "row"), constant(np.zeros(2**14, np.int64), "places"),
+             constant(np.ones((1, 1), np.float32), "scale")],
+            domain="com.microsoft", block_size=2**20,
+        ),
         "Concat of itself": model(
             [*doubled, node("Identity", ["v40"], ["y"])], [constant(np.ones(1024, np.float32), "v0")], inputs=[]
         ),

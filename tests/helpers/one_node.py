@@ -12,11 +12,11 @@ on_x64_alone = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"), reason="onnxruntime has other formulas on other processors"
 )
 TYPES = {name: getattr(TensorProto, name.upper()) for name in ("uint8", "int8", "int32", "float16", "int4", "uint4")}
-TYPES |= {"float32": TensorProto.FLOAT, "bool": TensorProto.BOOL}
+TYPES |= {"float32": TensorProto.FLOAT, "bool": TensorProto.BOOL, "int64": TensorProto.INT64}
 BYTES = {"int4": "int8", "uint4": "uint8"}
 
 
-def run(operator, arguments, outputs, *, domain="", **attributes):
+def run(operator, arguments, outputs, *, domain="", opset=21, **attributes):
     """The outputs of an operator, of these types by name; all arguments but the first are initializers."""
     names = ["" if argument is None else f"x{i}" for i, argument in enumerate(arguments)]
     first, *others = zip(names, arguments, strict=True)
@@ -30,7 +30,7 @@ def run(operator, arguments, outputs, *, domain="", **attributes):
     nodes = [helper.make_node(operator, names, names_of_results, domain=domain, **attributes)]
     nodes += [helper.make_node("Cast", [f"x_y{i}"], [f"y{i}"], to=TYPES[BYTES[name]])
               for i, name in enumerate(outputs) if name in BYTES]  # fmt: skip
-    return _session(nodes, inputs, results, initializers).run(None, dict([first]) if is_input else {})
+    return _session(nodes, inputs, results, initializers, opset).run(None, dict([first]) if is_input else {})
 
 
 def fed(operator, arguments, output, *, domain="com.microsoft", **attributes):
@@ -48,9 +48,9 @@ def fed(operator, arguments, output, *, domain="com.microsoft", **attributes):
     return call
 
 
-def _session(nodes, inputs, results, initializers=()):
+def _session(nodes, inputs, results, initializers=(), opset=21):
     graph = helper.make_graph(nodes, "one", inputs, results, initializers)
-    imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

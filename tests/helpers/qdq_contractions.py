@@ -282,7 +282,4 @@ MATMULS = {
     "matmul_weight_float": partial(matmul, a=EXACT_A, b=Value((16, 8), None, "constant")),
     "matmul_input_float": partial(matmul, a=Value((3, 16)), b=EXACT_B),
     "matmul_weight_only": partial(matmul, a=Value((3, 16)), b=EXACT_B, to=None),
-    "matmul_weight_only_s4_blocked": partial(
-        matmul, a=Value((3, 32)), b=B.but(shape=(32, 8), dtype="s4", **BLOCKS), to=None
-    ),
 }  # fmt: skip

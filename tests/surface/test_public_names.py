@@ -35,11 +35,13 @@ def test_dir_has_every_public_name():
         assert getattr(dml, name).__doc__
 
 
+@pytest.mark.rare
 def test_dir_has_every_public_name_before_any_is_used():
     printed = in_a_fresh_process("import jaxdml\nprint(*dir(jaxdml))").split()
     assert {*dml.__all__, *SUBMODULES} <= set(printed)
 
 
+@pytest.mark.rare
 def test_dir_leaves_out_onnx_where_it_is_not_installed():
     code = """
 import inspect, sys

@@ -1,5 +1,7 @@
 """An error about a wrong type names the function that was called, and the types that this function takes."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,13 @@ F = np.ones((2, 3), np.float32)
 NIBBLES = np.ones((2, 3), np.int8).astype("int4")
 TYPES = ("complex64", "float64", "bfloat16", "bool", "int64", "int32", "int4", "U1", "M8[s]")
 EVERY = (np.float32, np.int32, "x", None)
-SEEN = ptq.LeastSquares().update(F)
+
+
+@functools.cache
+def seen():
+    return jax.jit(ptq.LeastSquares().update)(F)
+
+
 CALLS = {
     "fake_quantize": [
         *(lambda d=d: dml.fake_quantize(F.astype(d), 0.1) for d in TYPES[:-2]),
@@ -41,7 +49,7 @@ CALLS = {
         *(lambda d=d: ptq.quantize_weights(F, dtype=d) for d in EVERY),
         *(lambda d=d: ptq.quantize_weights(F.astype(d)) for d in ("complex64", "int32", "bool", "U1")),
     ],
-    "LeastSquares.range": [lambda d=d: SEEN.range(d) for d in EVERY],
+    "LeastSquares.range": [lambda d=d: seen().range(d) for d in EVERY],
 }
 
 

@@ -1,0 +1,46 @@
+"""The benchmark of language models compares two sides that compute the same."""
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks import decode
+from benchmarks.decoder_files import Sizes, decoder
+from benchmarks.measure import decibels
+
+PROMPT = np.random.default_rng(0).integers(0, 100, 7)
+
+
+@pytest.fixture
+def as_people_write_it():
+    """Promotion as JAX has it by default."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.mark.rare
+@pytest.mark.usefixtures("as_people_write_it")
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="onnxruntime runs on a CPU")
+def test_both_sides_write_the_same(tmp_path):
+    sizes = Sizes(positions=len(PROMPT) + decode.TOKENS)
+    model = decoder(sizes)
+    params = decode.parameters(model)
+    files = decode.files_of(model, tmp_path)
+    for precision, least in (("int8", 40), ("int22", 100)):
+        sides = [
+            decode.OfJax(sizes, precision, params, PROMPT),
+            decode.OfOnnxruntime(sizes, files[decode.LEVELS[precision]], PROMPT),
+        ]
+        logits = [side.read().astype(np.float64) for side in sides]
+        assert logits[0].shape == (7, 100)
+        assert decibels(*logits) > least
+        tokens = [side.generate() for side in sides]
+        assert tokens[0][0] == logits[0][-1].argmax()
+        if precision == "int22":  # 45 dB may exchange tokens
+            np.testing.assert_array_equal(*tokens)
+        np.testing.assert_array_equal(sides[0].generate(), tokens[0])  # the prompt's places are as they were
