@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 import jaxdml as dml
+from _onnx import reports
 from _onnx import saved as small
 from _onnx.saved import EXACT, LEVELS, run, saved
 from _ptq.layers import BatchNorm, Weights, conv, dense, measured
@@ -123,13 +124,8 @@ def test_outputs_are_those_of_apply(name, way, tmp_path):
     loaded = dml.onnx.load(path, numerics=numerics)
     (received,) = jax.jit(loaded.apply)(loaded.params, *inputs).values()
     assert_same_bits(received, expected)
-    if "scan" not in name:
-        assert counts(loaded) == counts(model)
-
-
-def counts(model):
-    """The line of a report that says how much runs on integers: of convolutions and products."""
-    return next(line.split(",")[0] for line in str(model).splitlines() if "convolutions and products" in line)
+    assert reports.of_file(loaded) == reports.of_function(model, form=form, tables="gather")
+    assert not reports.moved_as_floats(model, loaded)
 
 
 # With floats between ------------------------------------------------------------------------------------------------
@@ -188,8 +184,8 @@ def test_functions_of_floats_are_at_most_one_step_away(name, form, tmp_path):
     assert decibels(received, expected) > 50
     loaded = dml.onnx.load(path, numerics="onnxruntime")
     assert decibels(loaded.apply(loaded.params, *inputs)["output"], expected) > 50
-    if "scan" not in name:
-        assert counts(loaded) == counts(model)
+    assert reports.of_file(loaded) == reports.of_function(model, form=form, unread=reports.UNREAD.get(name, ()))
+    assert not reports.moved_as_floats(model, loaded)
     apart, count = steps_apart(model, path, inputs)
     assert count >= OUTPUTS
     assert all(distance <= (word in (QUANTIZE.name, "table")) for word, distance in apart.items()), apart
@@ -208,6 +204,7 @@ def test_other_products_of_transformers(name, products, tmp_path):
     assert decibels(received, expected) > 50
     loaded = dml.onnx.load(path)
     assert decibels(loaded.apply(loaded.params, *inputs)["output"], expected) > 50
+    assert reports.of_file(loaded) == reports.of_function(model)
 
 
 def test_a_dynamic_product_is_exact(tmp_path):
