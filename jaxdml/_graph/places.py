@@ -20,7 +20,7 @@ def with_places(graph: Graph) -> Graph:
     nodes = []
     for node in graph.nodes:
         on, inputs = node.on or "floats", list(filter(None, node.inputs))
-        if node.operator.is_quantized or (node.operator.kind in MOVERS and node.inputs[0] in integers):
+        if node.operator.is_quantized or (node.operator.kind in (*MOVERS, "pad") and node.inputs[0] in integers):
             on = "integers"
         elif node.operator.gives_shape or _casts(node, integers) or (inputs and of_shapes.issuperset(inputs)):
             on = ""

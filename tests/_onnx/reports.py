@@ -2,7 +2,7 @@
 
 A `Row` is a node on integers, or a convolution or product in floats: its layer, what runs, and on what. All other floats
 between two of these are one row, because the file has other float operators than the function: LayerNormalization for
-ten equations. Nodes that only move elements are no rows, because the file has further ones, as in front of a Gemm; what
+ten equations. What depends only on parameters is a constant of the file. Nodes that only move elements are no rows, because the file has further ones, as in front of a Gemm; what
 the function moves as integers, the file must move as integers, too.
 """
 
@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from jaxdml._graph.graph import MOVERS, Node
+from jaxdml._graph.report import FROM_PARAMETERS
 from jaxdml.ptq._trace.scans import bound
 
 DYNAMIC, TABLE, LOOK_UP = "dynamic_product", "table", "Gather"
@@ -100,7 +101,7 @@ def _steps(nodes: Iterable[Node], at: str) -> Iterator[Node]:
 
 def _of_nodes(nodes: Iterable[Node], by_floats: set[str]) -> Iterator[Row]:
     for node in nodes:
-        if node.operator.kind in MOVERS or node.on == "":
+        if node.operator.kind in MOVERS or node.on == "" or node.remark == FROM_PARAMETERS:
             continue
         word = DYNAMIC if node.operator.kind == DYNAMIC else node.operator.name
         has_row = node.on == "integers" or word in CONTRACTIONS
