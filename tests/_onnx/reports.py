@@ -1,9 +1,12 @@
 """What the printed tables of a quantized function and of its loaded file must have in common.
 
-A `Row` is a node on integers, or a convolution or product in floats: its layer, what runs, and on what. All other floats
-between two of these are one row, because the file has other float operators than the function: LayerNormalization for
-ten equations. What depends only on parameters is a constant of the file. Nodes that only move elements are no rows, because the file has further ones, as in front of a Gemm; what
-the function moves as integers, the file must move as integers, too.
+A `Row` is a node on integers, or a convolution or product in floats: its layer, what runs, and on what.
+
+- All other floats between two of these are one row, because the file has other float operators than the function, such
+  as LayerNormalization for ten equations.
+- What depends only on parameters is a constant of the file, and no row.
+- Nodes that only move elements are no rows, because the file has further ones, as in front of a Gemm. What the function
+  moves as integers, the file must move as integers, too.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,8 +18,8 @@ from jaxdml._graph.report import FROM_PARAMETERS
 from jaxdml.ptq._trace.scans import bound
 
 DYNAMIC, TABLE, LOOK_UP = "dynamic_product", "table", "Gather"
-# Maps what runs in the function to what runs in the loaded file. A dynamic product quantizes rows when it runs; the file
-# has float operators around its integer product.
+# Maps what runs in the function to what runs in the loaded file. A dynamic product quantizes rows when it runs; the
+# file has float operators around its integer product.
 IN_FILE = {
     "QLinearAdd": "QLinearAdd",
     "QLinearAveragePool": "QLinearAveragePool",
