@@ -9,6 +9,7 @@ A `Row` is a node on integers, or a convolution or product in floats: its layer,
   moves as integers, the file must move as integers, too.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple
@@ -70,9 +71,11 @@ def of_function(model, *, form="qdq", tables="float", unread=()):
     return _joined(_of_nodes((node for node in _unrolled(model) if node.name not in unread), by_floats))
 
 
-def of_file(loaded):
-    """The rows of a loaded file."""
-    return _joined(_of_operators(loaded))
+def of_file(loaded, model):
+    """The rows of a loaded file. Where nodes of the function share a name, those of the file end in numbers."""
+    layers = {node.name for node in _unrolled(model)}
+    rows = _joined(_of_operators(loaded))
+    return [row if row.layer in layers else row._replace(layer=re.sub(r"_\d+$", "", row.layer)) for row in rows]
 
 
 def moved_as_floats(model, loaded):

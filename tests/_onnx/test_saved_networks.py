@@ -12,6 +12,7 @@ import pytest
 import jaxdml as dml
 from _onnx import reports
 from _onnx import saved as small
+from _onnx.others import OTHERS, other
 from _onnx.saved import EXACT, LEVELS, run, saved
 from _ptq.layers import BatchNorm, Weights, conv, dense, measured
 from _ptq.models import Model, normal_inputs
@@ -61,6 +62,8 @@ def made(name):
     """A network's apply, params and make_inputs."""
     if name == "MobileNetV2":
         return mobilenet()
+    if name in OTHERS:
+        return other(name)
     if name in small.NETWORKS:
         apply, params, _ = small.NETWORKS[name]
         return Model(apply, params, lambda batch=1, seed=0: (small.inputs_of(name, batch, seed),))
@@ -105,7 +108,7 @@ WAYS = {
     "qdq, onnxruntime": Way("qdq", "onnxruntime", {}, ("EXTENDED", "ENABLE")),
 }
 ON_INTEGERS = ("digits", "ResNet-18", "ResNet-18, channels last", "MobileNetV2", "MobileNetV3", "MLP", "scanned MLP",
-               "CNN", "UNet")  # fmt: skip
+               "CNN", "UNet", "equinox CNN", "linen CNN")  # fmt: skip
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -124,7 +127,7 @@ def test_outputs_are_those_of_apply(name, way, tmp_path):
     loaded = dml.onnx.load(path, numerics=numerics)
     (received,) = jax.jit(loaded.apply)(loaded.params, *inputs).values()
     assert_same_bits(received, expected)
-    assert reports.of_file(loaded) == reports.of_function(model, form=form, tables="gather")
+    assert reports.of_file(loaded, model) == reports.of_function(model, form=form, tables="gather")
     assert not reports.moved_as_floats(model, loaded)
 
 
@@ -171,7 +174,7 @@ def steps_apart(model, path, inputs, **entries):
 
 
 WITH_FLOATS = ("MLP", "MobileNetV3", "block", "transformer", "scanned transformer", "scan", "causal",
-               "tied embeddings")  # fmt: skip
+               "tied embeddings", "equinox transformer", "linen transformer", "linen GRU")  # fmt: skip
 
 
 @pytest.mark.parametrize("form", ["qoperator", "qdq"])
@@ -184,7 +187,7 @@ def test_functions_of_floats_are_at_most_one_step_away(name, form, tmp_path):
     assert decibels(received, expected) > 50
     loaded = dml.onnx.load(path, numerics="onnxruntime")
     assert decibels(loaded.apply(loaded.params, *inputs)["output"], expected) > 50
-    assert reports.of_file(loaded) == reports.of_function(model, form=form, unread=reports.UNREAD.get(name, ()))
+    assert reports.of_file(loaded, model) == reports.of_function(model, form=form, unread=reports.UNREAD.get(name, ()))
     assert not reports.moved_as_floats(model, loaded)
     apart, count = steps_apart(model, path, inputs)
     assert count >= OUTPUTS
@@ -204,7 +207,7 @@ def test_other_products_of_transformers(name, products, tmp_path):
     assert decibels(received, expected) > 50
     loaded = dml.onnx.load(path)
     assert decibels(loaded.apply(loaded.params, *inputs)["output"], expected) > 50
-    assert reports.of_file(loaded) == reports.of_function(model)
+    assert reports.of_file(loaded, model) == reports.of_function(model)
 
 
 def test_a_dynamic_product_is_exact(tmp_path):

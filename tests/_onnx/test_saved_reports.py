@@ -28,7 +28,7 @@ def test_the_reports_say_the_same(name, products, form, tmp_path):
         saved(model, tmp_path / "model.onnx", form, tables=tables)
         loaded = dml.onnx.load(tmp_path / "model.onnx", numerics=model.numerics)
         expected = reports.of_function(model, form=form, tables=tables, unread=unread)
-        assert reports.of_file(loaded) == expected
+        assert reports.of_file(loaded, model) == expected
         assert not reports.moved_as_floats(model, loaded)
         assert LAYERS[name] <= {row.layer for row in expected if row.on == "integers"}
 
