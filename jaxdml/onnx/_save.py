@@ -1,5 +1,6 @@
 """Writes a quantized function as an ONNX file."""
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -73,6 +74,8 @@ def save(
     path = Path(path)
     if not path.parent.is_dir():
         raise ModelFileNotFoundError(f"there is no folder {path.parent} to write {path.name} to").at(path.parent)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "path is a folder, give that of a file", str(path))
     options = Options(
         form=form, tables=tables, weights=weights, opset=_opset(model, opset), numerics=model.numerics,
         has_gelu=opset is not None and opset >= WITH_GELU,
@@ -83,14 +86,15 @@ def save(
 
 def _check(model: Any, path: Any, choices: Mapping[str, Any], opset: Any) -> None:
     if not isinstance(model, Model):
-        text = f"model is of type {type(model).__name__}, expected a model that jaxdml.ptq.quantize made"
-        raise ArgumentTypeError(text)
+        text = f"model is of type {type(model).__name__}, expected a jaxdml.ptq.Model"
+        raise ArgumentTypeError(f"{text}: write save(model, path) with what jaxdml.ptq.quantize returned")
     if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(f"path is of type {type(path).__name__}, expected a path")
     for name, value in choices.items():
         if value not in CHOICES[name]:
             raise DescError(f"{name} is {value!r}, expected {' or '.join(map(repr, CHOICES[name]))}")
-    if opset is not None and (type(opset) is not int or not FIRST <= opset <= LAST):
+    is_number = isinstance(opset, int | np.integer) and not isinstance(opset, bool)
+    if opset is not None and not (is_number and FIRST <= opset <= LAST):
         raise DescError(f"opset is {opset!r}, expected a number from {FIRST} to {LAST}")
     if not model.has_own_params():
         text = "model.params are not those with which the model was made, and the file would have the old ones"
@@ -103,7 +107,7 @@ def _opset(model: Model, opset: int | None) -> int:
     least = WITH_BLOCKS if has_blocks else FIRST
     if opset is not None and opset < least:
         raise DescError(f"opset is {opset}, and weights in blocks need opset {least}: leave it out")
-    return least if opset is None else opset
+    return least if opset is None else int(opset)
 
 
 def _specs(model: Model, shapes: Any) -> tuple[Any, ...]:
@@ -119,7 +123,14 @@ def _specs(model: Model, shapes: Any) -> tuple[Any, ...]:
     try:
         return tuple(export.symbolic_args_specs(structs, shapes))
     except Exception as error:  # JAX raises many kinds of exceptions for wrong specifications
-        raise DescError(f"shapes is {shapes!r}, which does not fit the inputs: {error}") from error
+        text = f"shapes is {shapes!r}, which does not fit the inputs {_listed(structs)}: {str(error).splitlines()[0].rstrip(".")}"
+        raise DescError(f"{text}; write 'batch', None, or a string such as 'batch, ...' for each input") from error
+
+
+def _listed(structs: Any) -> str:
+    """Types and shapes of inputs, such as (float32[8, 3], int32[8])."""
+    words = (f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]" for leaf in jax.tree.leaves(structs))
+    return f"({', '.join(words)})"
 
 
 def _converted(
