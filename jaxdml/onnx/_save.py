@@ -53,8 +53,8 @@ def save(
       tables: "float": a function between integers is written as float operators. "gather": as an exact look-up.
       weights: "int8", or "uint8" with the zero point 128, of which onnxruntime's sums are exact on every processor.
       shapes: the sizes of the inputs. "batch": those of the first calibration batch, with a symbolic batch. None: those
-        of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"``, a prefix of the
-        tuple of inputs, as `jax.export.symbolic_args_specs` takes it.
+        of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"`` or ``"1, ..."``, a
+        prefix of the tuple of inputs: numbers, names, and ``...`` for the sizes of the calibration.
       opset: the opset of the file, 17 to 21. None: the least that the model needs, 21 for weights in blocks, else 17.
         If a number from 20 on is given, gelu is one operator, which onnxruntime's provider for DirectML lacks; else it
         is the operators that compute it.
@@ -120,11 +120,33 @@ def _specs(model: Model, shapes: Any) -> tuple[Any, ...]:
     if isinstance(shapes, str) and shapes == BATCH:
         sizes = [leaf.shape[0] for leaf in jax.tree.leaves(structs) if leaf.shape]
         shapes = jax.tree.map(lambda leaf: f"{BATCH}, ..." if leaf.shape[:1] == (*sizes[:1],) else None, structs)
+    scope = export.SymbolicScope()
+
+    def specs(text: Any, within: Any) -> Any:
+        return within if text is None else jax.tree.map(lambda leaf: _spec(text, leaf, scope), within)
+
     try:
-        return tuple(export.symbolic_args_specs(structs, shapes))
+        return tuple(jax.tree.map(specs, shapes, structs, is_leaf=lambda text: text is None))
     except Exception as error:  # JAX raises many kinds of exceptions for wrong specifications
-        text = f"shapes is {shapes!r}, which does not fit the inputs {_listed(structs)}: {str(error).splitlines()[0].rstrip(".")}"
+        reason = str(error).splitlines()[0].rstrip(".")
+        text = f"shapes is {shapes!r}, which does not fit the inputs {_listed(structs)}: {reason}"
         raise DescError(f"{text}; write 'batch', None, or a string such as 'batch, ...' for each input") from error
+
+
+def _spec(text: Any, struct: jax.ShapeDtypeStruct, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:
+    """The shape that a text names, and the type of an input.
+
+    Raises:
+      ValueError: if the text is none, or has another number of sizes than the input.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is no string")
+    named, has_rest, _ = text.partition("...")
+    shape = tuple(export.symbolic_shape(named.strip().removesuffix(","), scope=scope))
+    shape += struct.shape[len(shape) :] if has_rest else ()
+    if len(shape) != len(struct.shape):
+        raise ValueError(f"{text!r} has {len(shape)} sizes, the input has {len(struct.shape)}")
+    return jax.ShapeDtypeStruct(shape, struct.dtype)
 
 
 def _listed(structs: Any) -> str:

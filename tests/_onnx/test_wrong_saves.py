@@ -41,7 +41,9 @@ WRONG = {
     "opset is True, expected a number from 17 to 21": {"opset": True},
     "shapes is 'batch 7', which does not fit the inputs (float32[6, 8]): ": {"shapes": "batch 7"},
     "shapes is ('n, 8', 'n, 8'), which does not fit the inputs (float32[6, 8]): ": {"shapes": ("n, 8", "n, 8")},
-    "; write 'batch', None, or a string such as 'batch, ...' for each input": {"shapes": 1},
+    "(float32[6, 8]): 1 is no string; write 'batch', None, or a string such as 'batch, ...' for each": {"shapes": 1},
+    "'n, 3, 8' has 3 sizes, the input has 2": {"shapes": "n, 3, 8"},
+    "'n' has 1 sizes, the input has 2": {"shapes": "n"},
 }
 
 
