@@ -1,9 +1,10 @@
 """Writes a quantized function as an ONNX file."""
 
+import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ from jax import export
 from onnx import TensorProto, helper, numpy_helper
 
 import jaxdml
+from jaxdml._graph.grids import NIBBLES
 from jaxdml.errors import ArgumentTypeError, DescError, ModelError, ModelFileNotFoundError, PtqError, api_boundary
 from jaxdml.onnx._table import MICROSOFT
 from jaxdml.onnx._write.graph import graph_of
@@ -51,8 +53,8 @@ def save(
       tables: "float": a function between integers is written as float operators. "gather": as an exact look-up.
       weights: "int8", or "uint8" with the zero point 128, of which onnxruntime's sums are exact on every processor.
       shapes: the sizes of the inputs. "batch": those of the first calibration batch, with a symbolic batch. None: those
-        of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"``, a prefix of the
-        tuple of inputs, as `jax.export.symbolic_args_specs` takes it.
+        of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"`` or ``"1, ..."``, a
+        prefix of the tuple of inputs: numbers, names, and ``...`` for the sizes of the calibration.
       opset: the opset of the file, 17 to 21. None: the least that the model needs, 21 for weights in blocks, else 17.
         If a number from 20 on is given, gelu is one operator, which onnxruntime's provider for DirectML lacks; else it
         is the operators that compute it.
@@ -72,6 +74,8 @@ def save(
     path = Path(path)
     if not path.parent.is_dir():
         raise ModelFileNotFoundError(f"there is no folder {path.parent} to write {path.name} to").at(path.parent)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "path is a folder, give that of a file", str(path))
     options = Options(
         form=form, tables=tables, weights=weights, opset=_opset(model, opset), numerics=model.numerics,
         has_gelu=opset is not None and opset >= WITH_GELU,
@@ -82,14 +86,15 @@ def save(
 
 def _check(model: Any, path: Any, choices: Mapping[str, Any], opset: Any) -> None:
     if not isinstance(model, Model):
-        text = f"model is of type {type(model).__name__}, expected a model that jaxdml.ptq.quantize made"
-        raise ArgumentTypeError(text)
+        text = f"model is of type {type(model).__name__}, expected a jaxdml.ptq.Model"
+        raise ArgumentTypeError(f"{text}: write save(model, path) with what jaxdml.ptq.quantize returned")
     if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(f"path is of type {type(path).__name__}, expected a path")
     for name, value in choices.items():
         if value not in CHOICES[name]:
             raise DescError(f"{name} is {value!r}, expected {' or '.join(map(repr, CHOICES[name]))}")
-    if opset is not None and (type(opset) is not int or not FIRST <= opset <= LAST):
+    is_number = isinstance(opset, int | np.integer) and not isinstance(opset, bool)
+    if opset is not None and not (is_number and FIRST <= opset <= LAST):
         raise DescError(f"opset is {opset!r}, expected a number from {FIRST} to {LAST}")
     if not model.has_own_params():
         text = "model.params are not those with which the model was made, and the file would have the old ones"
@@ -102,7 +107,7 @@ def _opset(model: Model, opset: int | None) -> int:
     least = WITH_BLOCKS if has_blocks else FIRST
     if opset is not None and opset < least:
         raise DescError(f"opset is {opset}, and weights in blocks need opset {least}: leave it out")
-    return least if opset is None else opset
+    return least if opset is None else int(opset)
 
 
 def _specs(model: Model, shapes: Any) -> tuple[Any, ...]:
@@ -115,10 +120,39 @@ def _specs(model: Model, shapes: Any) -> tuple[Any, ...]:
     if isinstance(shapes, str) and shapes == BATCH:
         sizes = [leaf.shape[0] for leaf in jax.tree.leaves(structs) if leaf.shape]
         shapes = jax.tree.map(lambda leaf: f"{BATCH}, ..." if leaf.shape[:1] == (*sizes[:1],) else None, structs)
+    scope = export.SymbolicScope()
+
+    def specs(text: Any, within: Any) -> Any:
+        return within if text is None else jax.tree.map(lambda leaf: _spec(text, leaf, scope), within)
+
     try:
-        return tuple(export.symbolic_args_specs(structs, shapes))
+        return tuple(jax.tree.map(specs, shapes, structs, is_leaf=lambda text: text is None))
     except Exception as error:  # JAX raises many kinds of exceptions for wrong specifications
-        raise DescError(f"shapes is {shapes!r}, which does not fit the inputs: {error}") from error
+        reason = str(error).splitlines()[0].rstrip(".")
+        text = f"shapes is {shapes!r}, which does not fit the inputs {_listed(structs)}: {reason}"
+        raise DescError(f"{text}; write 'batch', None, or a string such as 'batch, ...' for each input") from error
+
+
+def _spec(text: Any, struct: jax.ShapeDtypeStruct, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:
+    """The shape that a text names, and the type of an input.
+
+    Raises:
+      ValueError: if the text is none, or has another number of sizes than the input.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is no string")
+    named, has_rest, _ = text.partition("...")
+    shape = tuple(export.symbolic_shape(named.strip().removesuffix(","), scope=scope))
+    shape += struct.shape[len(shape) :] if has_rest else ()
+    if len(shape) != len(struct.shape):
+        raise ValueError(f"{text!r} has {len(shape)} sizes, the input has {len(struct.shape)}")
+    return jax.ShapeDtypeStruct(shape, struct.dtype)
+
+
+def _listed(structs: Any) -> str:
+    """Types and shapes of inputs, such as (float32[8, 3], int32[8])."""
+    words = (f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]" for leaf in jax.tree.leaves(structs))
+    return f"({', '.join(words)})"
 
 
 def _converted(
@@ -150,29 +184,35 @@ def _converted(
 
 
 def _write(proto: onnx.ModelProto, initializers: Mapping[str, np.ndarray], path: Path) -> None:
+    """Writes a model, with large tensors in a second file if one file would be too large."""
     size = sum(value.nbytes for value in initializers.values()) + proto.ByteSize()
     if size <= LARGEST:
         proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in initializers.items())
-        _write_file(path, [proto.SerializeToString()])
+        with replaced(path) as file:
+            file.write(proto.SerializeToString())
         return
-    data, chunks, offset = f"{path.name}.data", list[bytes](), 0
-    for name, value in initializers.items():
-        tensor = numpy_helper.from_array(value, name)
-        if len(tensor.raw_data) >= INLINE:
-            gap = -offset % ALIGNMENT
-            chunks += [bytes(gap), tensor.raw_data]
-            entries = {"location": data, "offset": offset + gap, "length": len(tensor.raw_data)}
-            offset += gap + len(tensor.raw_data)
-            tensor.ClearField("raw_data")
-            tensor.data_location = TensorProto.EXTERNAL
-            for key, entry in entries.items():
-                tensor.external_data.add(key=key, value=str(entry))
-        proto.graph.initializer.append(tensor)
-    _write_file(path.with_name(data), chunks)
-    _write_file(path, [proto.SerializeToString()])
+    beside = path.with_name(f"{path.name}.data")
+    with replaced(path) as file, replaced(beside) as data:
+        for name, value in initializers.items():
+            is_inline = value.nbytes < INLINE
+            tensor = numpy_helper.from_array(value, name) if is_inline else _external(name, value, data, beside.name)
+            proto.graph.initializer.append(tensor)
+        file.write(proto.SerializeToString())
 
 
-def _write_file(path: Path, parts: Sequence[bytes]) -> None:
-    with replaced(path) as file:
-        for part in parts:
-            file.write(part)
+def _external(name: str, value: np.ndarray, data: BinaryIO, location: str) -> TensorProto:
+    """Writes a tensor's bytes, without a copy of all of them, and returns the tensor that refers to them."""
+    data.seek(-data.tell() % ALIGNMENT, os.SEEK_CUR)
+    tensor, offset = TensorProto(name=name, dims=value.shape, data_location=TensorProto.EXTERNAL), data.tell()
+    tensor.data_type = helper.np_dtype_to_tensor_dtype(value.dtype)
+    data.write(_bytes(value))
+    for key, entry in {"location": location, "offset": offset, "length": data.tell() - offset}.items():
+        tensor.external_data.add(key=key, value=str(entry))
+    return tensor
+
+
+def _bytes(value: np.ndarray) -> bytes | memoryview:
+    """The bytes of a tensor in a file, in which integers of 4 bits are packed."""
+    if value.dtype in NIBBLES:
+        return bytes(numpy_helper.from_array(value).raw_data)
+    return memoryview(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
