@@ -1,7 +1,9 @@
-"""erf and erfc, which add up to 1: erf(x) = x + x * ERF(x**2) below 0.46875, else erfc(x) = exp(-x**2) * g(x).
+"""erf and erfc, which add up to 1.
 
-x**2 is the sum of the exact square of x's upper 12 bits and a rest. g is a polynomial in the rounded quotient
-u = 1 / (x + 2); g's derivative corrects for the rounding error of u. exp(-x**2), g and their product are pairs.
+erf(x) = x + x * ERF(x**2) below 0.875, else 1 - exp(LOG_ERFC(x)): there erfc is so small that its errors hardly count.
+erfc(x) = 1 - erf(x) below 0.46875, else exp(-x**2) * g(x). x**2 is the sum of the exact square of x's upper 12 bits and
+a rest. g is a polynomial in 1 / (x + 2), whose upper 12 bits are exact, as their products by a slope of 10 bits are.
+exp(-x**2), g and their product are pairs.
 """
 
 import jax
@@ -9,12 +11,10 @@ import numpy as np
 from jax import lax
 
 from jaxdml._exact.arithmetic import quotient
-from jaxdml._exact.exponentials import grown, one_more, reduced
+from jaxdml._exact.exponentials import EXP, grown, one_more, reduced
 from jaxdml._exact.pairs import (
     NAN,
     Pair,
-    exact_product,
-    exact_sum,
     fast_sum,
     halves,
     horner,
@@ -27,14 +27,23 @@ from jaxdml._exact.pairs import (
 )  # fmt: skip
 
 Array = jax.Array
-ERF = (0.004777869209647179, -0.02678193897008896, 0.11283136904239655, -0.3761261999607086, 0.12837916612625122)
+ERF = (
+    -0.000602048123255372, 0.004998927470296621, -0.026770485565066338, 0.11281921714544296, -0.3761250376701355,
+    0.12837915122509003,
+)  # fmt: skip
+LOG_ERFC = (
+    0.00020099460380151868, -0.003092276630923152, 0.022420158609747887, -0.10432738810777664, -0.6367373466491699,
+    -1.1279361248016357, -0.00013353305985219777,
+)  # fmt: skip
 G = (
     -38.99070739746094, 26.01943016052246, 8.420798301696777, -9.22256851196289, -4.677236557006836, 2.862753391265869,
     4.560981750488281, 2.957573890686035,
 )  # fmt: skip
 CENTER, G_SLOPE, G_SLOPE_REST = np.float32(0.1875), np.float32(1.283203125), np.float32(4.285782324586762e-06)
-G_LAST, G_LAST_REST = np.float32(0.16248996555805206), np.float32(-4.646069751146342e-09)
-ONE, NEAR, LAST = np.float32(1), np.float32(0.46875), np.float32(9.194548606872559)  # erfc is subnormal above LAST
+G_LAST, G_LAST_REST = np.float32(0.16248995065689087), np.float32(1.0255090998612104e-08)
+ONE = np.float32(1)
+NEAR, LAST = np.float32(0.46875), np.float32(9.194548606872559)  # erfc is subnormal above LAST
+ERF_NEAR, ERF_LAST = np.float32(0.875), np.float32(4)  # erf rounds to 1 above ERF_LAST
 
 
 def far(size: Array) -> tuple[Array, Pair]:
@@ -42,19 +51,19 @@ def far(size: Array) -> tuple[Array, Pair]:
     upper, lower = halves(size)
     square, more = upper * upper, times(lower, size + upper)  # the first is exact
     n, r = reduced(-square, -(square + more))
-    e = one_more(grown(exact_sum(r[0], r[1] - more)))
-    divisor, lost = exact_sum(size, np.float32(2))
-    u = quotient(ONE, divisor)
-    product, rest = exact_product(u, divisor)
-    v, v_lost = exact_sum(u, -CENTER)
-    error = (((ONE - product) - rest) - times(u, lost)) + times(v_lost, divisor)  # the relative error of v + CENTER
-    v_upper, v_lower = halves(v)
-    line, line_rest = exact_sum(G_LAST, v_upper * G_SLOPE)  # G_SLOPE has 12 bits, so its products are exact
-    curve = times(times(horner(G, v), v) + G_SLOPE_REST, v) + v_lower * G_SLOPE
-    g = exact_sum(line, curve)
-    g = g[0], (g[1] + (line_rest + G_LAST_REST)) + times(times(g[0], ONE + times(u, np.float32(2.4))), error)
-    product, rest = exact_product(e[0], g[0])
-    return n, (product, rest + (times(e[0], g[1]) + times(e[1], g[0])))
+    e = one_more(grown(fast_sum(r[0], r[1] - more)))
+    divisor, lost = fast_sum(np.float32(2), size)
+    u, _ = halves(quotient(ONE, divisor))
+    upper, lower = halves(divisor)
+    rest = ((ONE - u * upper) - u * lower) - times(u, lost)  # both products of halves are exact
+    w = times(times(rest, rest) + rest, u)  # u + w = 1 / (size + 2)
+    v = (u - CENTER) + w
+    line, line_rest = fast_sum(G_LAST, (u - CENTER) * G_SLOPE)  # an exact product
+    g, rest = fast_sum(line, times(times(horner(G, v), v) + G_SLOPE_REST, v) + times(w, G_SLOPE))
+    g_upper, g_lower = halves(g)
+    g_lower = g_lower + (rest + (line_rest + G_LAST_REST))
+    upper, lower = halves(e[0])
+    return n, (upper * g_upper, (lower * g_upper + times(e[0], g_lower)) + times(e[1], g_upper))
 
 
 def below(base: np.float32, n: Array, pair: Pair) -> Array:
@@ -64,26 +73,30 @@ def below(base: np.float32, n: Array, pair: Pair) -> Array:
     return total + (rest - pair[1] * factor)
 
 
-def sizes(x: Array) -> tuple[Array, Array]:
-    """|x| clamped to [0, NEAR], and |x| clamped to [NEAR, LAST]; NaN counts as 1."""
+def sizes(x: Array, near: np.float32, last: np.float32) -> tuple[Array, Array]:
+    """|x| clamped to [0, near], and |x| clamped to [near, last]; NaN counts as 1."""
     size = where(x != x, ONE, lax.abs(x))
-    return lax.min(size, NEAR), lax.clamp(NEAR, size, LAST)
+    return lax.min(size, near), lax.clamp(near, size, last)
 
 
 def erf(x: Array) -> Array:
     """The error function; an odd one."""
-    small, large = sizes(x)
+    small, large = sizes(x, ERF_NEAR, ERF_LAST)
     is_tiny = small < np.float32(2.0**-64)
     near = where(is_tiny, small * np.float32(2.0**64), small)  # so that no product is subnormal
     near = near + times(horner(ERF, times(small, small)), near)
     near = where(is_tiny, near * np.float32(2.0**-64), near)
-    y = where(lax.abs(x) < NEAR, near, below(ONE, *far(large)))
+    q = horner(LOG_ERFC, large)
+    n, (r, _) = reduced(q, q)
+    factor = power_of_two(integers(n))
+    grown_by = times(horner(EXP, r), times(r, r)) + r  # exp(r) - 1
+    y = where(lax.abs(x) < ERF_NEAR, near, (ONE - factor) - grown_by * factor)
     return where(x != x, NAN, with_sign(y, x))
 
 
 def erfc(x: Array) -> Array:
     """The complement of erf; for x < 0, two less the complement at -x."""
-    small, large = sizes(x)
+    small, large = sizes(x, NEAR, LAST)
     small = with_sign(small, x)
     total, rest = fast_sum(ONE, -small)
     near = total + (rest - times(horner(ERF, times(small, small)), small))

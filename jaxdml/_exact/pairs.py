@@ -31,6 +31,8 @@ def times(x: Any, y: Any) -> Array:
 
 def horner(coefficients: Sequence[float], x: Array) -> Array:
     """fl(... fl(fl(c0 * x) + c1) * x ...) + cn."""
+    if coefficients[0] < 0:  # LLVM drops the minimum of a product that is never positive, as c0 times a square
+        return -horner([-coefficient for coefficient in coefficients], x)
     result = lax.full_like(x, np.float32(coefficients[0]))
     for coefficient in coefficients[1:]:
         result = times(result, x) + np.float32(coefficient)

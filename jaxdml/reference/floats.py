@@ -33,7 +33,14 @@ LOG = (
     0.0674661248922348, -0.11675660312175751, 0.11888179928064346, -0.1240558922290802, 0.14219549298286438,
     -0.1666799634695053, 0.2000211924314499, -0.25000008940696716, 0.3333331346511841,
 )  # fmt: skip
-ERF = (0.004777869209647179, -0.02678193897008896, 0.11283136904239655, -0.3761261999607086, 0.12837916612625122)
+ERF = (
+    -0.000602048123255372, 0.004998927470296621, -0.026770485565066338, 0.11281921714544296, -0.3761250376701355,
+    0.12837915122509003,
+)  # fmt: skip
+LOG_ERFC = (
+    0.00020099460380151868, -0.003092276630923152, 0.022420158609747887, -0.10432738810777664, -0.6367373466491699,
+    -1.1279361248016357, -0.00013353305985219777,
+)  # fmt: skip
 G = (
     -38.99070739746094, 26.01943016052246, 8.420798301696777, -9.22256851196289, -4.677236557006836, 2.862753391265869,
     4.560981750488281, 2.957573890686035,
@@ -219,23 +226,28 @@ def log1p(x: Array) -> Array:
 NEAR, LAST = _f(0.46875), _f(9.194549)
 
 
+def _rounded_sum(x: Array, y: Array) -> tuple[Array, Array]:
+    """fl(x + y), and y less what of it fl(x + y) holds: not all that rounding took, where y is larger than x."""
+    total = x + y
+    return total, y - (total - x)
+
+
 def _far(size: Array) -> tuple[Array, tuple[Array, Array]]:
     upper = _upper(size)
     square, more = upper * upper, (size - upper) * (size + upper)
     n, r = _reduced(-square, -(square + more))
-    e = _one_more(_grown(_sum(r[0], r[1] - more)))
-    divisor, lost = _sum(size, _f(2))
-    u = _f(1) / divisor
-    product, rest = _product(u, divisor)
-    v, v_lost = _sum(u, _f(-0.1875))
-    error = (((_f(1) - product) - rest) - u * lost) + v_lost * divisor
-    v_upper = _upper(v)
-    line, line_rest = _sum(_f(0.16248997), v_upper * _f(1.283203125))
-    curve = (_polynomial(G, v) * v + _f(4.2857823e-06)) * v + (v - v_upper) * _f(1.283203125)
-    g = _sum(line, curve)
-    g = g[0], (g[1] + (line_rest + _f(-4.6460698e-09))) + (g[0] * (_f(1) + u * _f(2.4))) * error
-    product, rest = _product(e[0], g[0])
-    return n, (product, rest + (e[0] * g[1] + e[1] * g[0]))
+    e, e_rest = _one_more(_grown(_rounded_sum(r[0], r[1] - more)))
+    divisor, lost = _sum(_f(2), size)
+    u = _upper(_f(1) / divisor)
+    d = _upper(divisor)
+    left = ((_f(1) - u * d) - u * (divisor - d)) - u * lost
+    w = (left * left + left) * u
+    v = (u - _f(0.1875)) + w
+    line, line_rest = _sum(_f(0.16248995), (u - _f(0.1875)) * _f(1.283203125))
+    g, g_rest = _rounded_sum(line, (_polynomial(G, v) * v + _f(4.2857823e-06)) * v + w * _f(1.283203125))
+    g_rest = (g - _upper(g)) + (g_rest + (line_rest + _f(1.0255091e-08)))
+    product = _upper(e) * _upper(g)
+    return n, (product, ((e - _upper(e)) * _upper(g) + e * g_rest) + e_rest * _upper(g))
 
 
 def _below(base: Any, n: Array, pair: tuple[Array, Array]) -> Array:
@@ -244,30 +256,29 @@ def _below(base: Any, n: Array, pair: tuple[Array, Array]) -> Array:
     return total + (rest - _ldexp(pair[1], m))
 
 
-def _sizes(x: Array) -> tuple[Array, Array]:
-    size = np.where(np.isnan(x), _f(1), np.abs(x))
-    return np.minimum(size, NEAR), np.clip(size, NEAR, LAST)
+def _size(x: Array) -> Array:
+    return np.where(np.isnan(x), _f(1), np.abs(x))
 
 
 @_rule
 def erf(x: Array) -> Array:
     """The error function."""
-    small, large = _sizes(x)
-    factor = np.where(small < _f(2.0**-64), _f(2.0**64), _f(1))
-    near = small * factor
-    near = (near + _polynomial(ERF, small * small) * near) / factor
-    y = np.where(np.abs(x) < NEAR, near, _below(_f(1), *_far(large)))
-    return np.where(np.isnan(x), x, np.copysign(y, x))
+    edge, size = _f(0.875), _size(x)
+    factor = np.where(size < _f(2.0**-64), _f(2.0**64), _f(1))
+    near = np.minimum(size, edge) * factor
+    near = (near + _polynomial(ERF, np.minimum(size, edge) ** 2) * near) / factor
+    n, (r, _) = _reduced(_polynomial(LOG_ERFC, np.clip(size, edge, _f(4))))
+    far = (_f(1) - _ldexp(_f(1), n)) - _ldexp(_polynomial(EXP, r) * (r * r) + r, n)
+    return np.where(np.isnan(x), x, np.copysign(np.where(size < edge, near, far), x))
 
 
 @_rule
 def erfc(x: Array) -> Array:
     """1 - erf(x)."""
-    small, large = _sizes(x)
-    small = np.copysign(small, x)
+    small = np.copysign(np.minimum(_size(x), NEAR), x)
     total, rest = _sum(_f(1), -small)
     near = total + (rest - _polynomial(ERF, small * small) * small)
-    n, pair = _far(large)
+    n, pair = _far(np.clip(_size(x), NEAR, LAST))
     positive = np.where(x > LAST, _f(0), _ldexp(pair[0] + pair[1], n))
     y = np.where(np.abs(x) < NEAR, near, np.where(x < 0, _below(_f(2), n, pair), positive))
     return np.where(np.isnan(x), x, y)

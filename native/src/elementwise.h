@@ -5,6 +5,7 @@
 // range and the scale's significand is not all ones.
 #pragma once
 
+#include "bytes.h"
 #include "epilogue.h"
 
 namespace jaxdml::JAXDML_ISA {
@@ -42,23 +43,6 @@ JAXDML_INLINE F32 quotient(F32 x, const Divisor& by) {
   if (!kByReciprocal) return x / by.value;
   const F32 near = x * by.reciprocal;
   return multiply_add(subtract_product(x, near, by.value), by.reciprocal, near);
-}
-
-// Calls f(i, count) for consecutive vectors of kStep outputs; the last vector may be shorter.
-template <int64_t kStep = kLanes, class F>
-JAXDML_INLINE void each_vector(int64_t first, int64_t last, F&& f) {
-  int64_t i = first;
-  for (; i + kStep <= last; i += kStep) f(i, kStep);
-  if (i < last) f(i, last - i);
-}
-
-// Returns a pointer from which kCount elements can be read. If `from` has fewer, the function copies them to `copy` and
-// returns `copy`.
-template <int64_t kCount, class T>
-JAXDML_INLINE const T* whole(const T* from, int64_t count, T (&copy)[kCount]) {
-  if (count == kCount) return from;
-  memcpy(copy, from, size_t(count) * sizeof(T));
-  return copy;
 }
 
 // An element minus its zero point, as floats. The bits of the float 2**23, XOR an unsigned element n, are the float

@@ -221,9 +221,15 @@ JAXDML_INLINE F32 log1p(F32 x) {
 
 // Error function ------------------------------------------------------------------------------------------------------
 
-constexpr float kNear = 0.46875f, kLast = 9.194548606872559f, kCenter = 0.1875f, kSlope = 1.283203125f;
-constexpr float kErf[] = {0.004777869209647179f, -0.02678193897008896f, 0.11283136904239655f, -0.3761261999607086f,
-                          0.12837916612625122f};
+constexpr float kNear = 0.46875f, kLast = 9.194548606872559f;  // of erfc
+constexpr float kErfNear = 0.875f, kErfLast = 4.0f;             // erf rounds to 1 above kErfLast
+constexpr float kErf[] = {-0.000602048123255372f, 0.004998927470296621f, -0.026770485565066338f,
+                          0.11281921714544296f,   -0.3761250376701355f,  0.12837915122509003f};
+constexpr float kLogErfc[] = {0.00020099460380151868f, -0.003092276630923152f, 0.022420158609747887f,
+                              -0.10432738810777664f,   -0.6367373466491699f,   -1.1279361248016357f,
+                              -0.00013353305985219777f};
+constexpr float kCenter = 0.1875f, kSlope = 1.283203125f, kSlopeRest = 4.285782324586762e-06f;
+constexpr float kLastG = 0.16248995065689087f, kLastGRest = 1.0255090998612104e-08f;
 constexpr float kG[] = {-38.99070739746094f, 26.01943016052246f, 8.420798301696777f, -9.22256851196289f,
                         -4.677236557006836f, 2.862753391265869f, 4.560981750488281f, 2.957573890686035f};
 
@@ -237,19 +243,18 @@ JAXDML_INLINE Far far_erfc(F32 size) {
   const Pair parts = halves(size);
   const F32 square = parts.upper * parts.upper, more = parts.lower * (size + parts.upper);
   const Reduced by = reduced(-square, -(square + more));
-  const Pair e = one_more(grown(exact_sum(by.r.upper, by.r.lower - more)));
-  const Pair divisor = exact_sum(size, splat(2.0f));
-  const F32 u = one / divisor.upper;
-  const Pair back = exact_product(u, divisor.upper), v = exact_sum(u, splat(-kCenter)), v_parts = halves(v.upper);
-  const F32 error = (((one - back.upper) - back.lower) - u * divisor.lower) + v.lower * divisor.upper;
-  const Pair line = exact_sum(splat(0.16248996555805206f), v_parts.upper * splat(kSlope));
-  const F32 curve =
-      (horner(kG, v.upper) * v.upper + splat(4.285782324586762e-06f)) * v.upper + v_parts.lower * splat(kSlope);
-  Pair g = exact_sum(line.upper, curve);
-  const F32 slope = g.upper * (one + u * splat(2.4f));
-  g.lower = (g.lower + (line.lower + splat(-4.646069751146342e-09f))) + slope * error;
-  const Pair product = exact_product(e.upper, g.upper);
-  return {by.n, {product.upper, product.lower + (e.upper * g.lower + e.lower * g.upper)}};
+  const Pair e = one_more(grown(fast_sum(by.r.upper, by.r.lower - more))), e_parts = halves(e.upper);
+  // u + w = 1 / (size + 2), where u has 12 bits.
+  const Pair divisor = fast_sum(splat(2.0f), size), d = halves(divisor.upper);
+  const F32 u = halves(one / divisor.upper).upper;
+  const F32 rest = ((one - u * d.upper) - u * d.lower) - u * divisor.lower, w = (rest * rest + rest) * u;
+  const F32 v_upper = u - splat(kCenter), v = v_upper + w;
+  const Pair line = fast_sum(splat(kLastG), v_upper * splat(kSlope));
+  const Pair g = fast_sum(line.upper, (horner(kG, v) * v + splat(kSlopeRest)) * v + w * splat(kSlope));
+  const Pair g_parts = halves(g.upper);
+  const F32 g_lower = g_parts.lower + (g.lower + (line.lower + splat(kLastGRest)));
+  return {by.n, {e_parts.upper * g_parts.upper,
+                 (e_parts.lower * g_parts.upper + e.upper * g_lower) + e.lower * g_parts.upper}};
 }
 JAXDML_INLINE F32 below(float base, const Far& y) {
   const F32 factor = power_of_two(rounded(greater(y.n, splat(-60.0f))));
@@ -258,13 +263,16 @@ JAXDML_INLINE F32 below(float base, const Far& y) {
 }
 
 JAXDML_INLINE F32 erf(F32 x) {
-  const F32 size = magnitude(x), small = lesser(size, splat(kNear));
+  const F32 size = magnitude(x), small = lesser(size, splat(kErfNear)), one = splat(1.0f);
   const I32 is_tiny = small < splat(0x1p-64f);
   F32 near = is_tiny ? small * splat(0x1p64f) : small;
   near = near + horner(kErf, small * small) * near;
   near = is_tiny ? near * splat(0x1p-64f) : near;
-  const F32 y = size < splat(kNear) ? near : below(1, far_erfc(clamped(kNear, size, kLast)));
-  return nan_where(x != x, with_sign(y, x));
+  const F32 q = horner(kLogErfc, clamped(kErfNear, size, kErfLast));
+  const Reduced by = reduced(q, q);
+  const F32 r = by.r.upper, factor = power_of_two(rounded(by.n));
+  const F32 far = (one - factor) - (horner(kExp, r) * (r * r) + r) * factor;
+  return nan_where(x != x, with_sign(size < splat(kErfNear) ? near : far, x));
 }
 
 JAXDML_INLINE F32 erfc(F32 x) {

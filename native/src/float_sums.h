@@ -75,7 +75,7 @@ static float special_sum(const float* x, int64_t count) {
   return has_positive && has_negative ? __builtin_nanf("") : has_positive ? __builtin_inff() : -__builtin_inff();
 }
 
-static float row_total(const float* x, int64_t count) {
+static inline float row_total(const float* x, int64_t count) {
   I32 top = splat(0);
   each_of_row(x, count, [&](I32 v, I32 mask) { top = greater(top, v & mask & splat(kMagnitude)); });
   const int32_t largest = largest_of(top);

@@ -1,0 +1,237 @@
+// Programs of elementwise functions and reductions of rows. A block of rows runs through all instructions, so that
+// what lies between two instructions stays in the cache.
+//
+// A slot holds a value of each element of the block, of each row, of each column, or one value. Truth values have all
+// bits set. The build compiles this file once for each instruction set, as it does isa.cc.
+#include "row_programs.h"
+
+#include "float_sums.h"
+
+namespace jaxdml::JAXDML_ISA {
+
+constexpr int64_t kBlockElements = 2048;
+// Vectors that are computed at once: most functions are long chains, which leave a processor waiting for one vector.
+constexpr int kGroup = 4;
+
+struct RowBlock {
+  int64_t rows, columns;  // of a block; only the whole row is reduced
+};
+JAXDML_INLINE RowBlock block_of(const RowProgram& one) {
+  const int64_t columns = one.has_reductions ? one.columns : at_most(one.columns, kBlockElements);
+  return {at_most(one.rows, at_least(1, kBlockElements / round_up(columns, kLanes))), columns};
+}
+JAXDML_INLINE int64_t slot_floats(const RowBlock& block) {
+  return at_least(round_up(block.rows, kLanes), block.rows * round_up(block.columns, kLanes));
+}
+
+struct Slot {
+  float* at;
+  bool is_wide, has_rows;  // whether there is a value for each column, for each row
+};
+
+// The part of the problem that a block computes.
+struct RowPart {
+  int64_t first_row, rows, first_column, columns, stride;  // the stride of rows in a slot
+};
+
+// How an instruction that computes `is_wide` values reads a slot.
+struct Source {
+  const float* at;
+  int64_t row_step;
+  bool is_vector;
+};
+JAXDML_INLINE Source source_of(const Slot& slot, bool is_wide, int64_t stride) {
+  if (!is_wide) return {slot.at, 0, slot.has_rows};
+  return {slot.at, slot.has_rows ? slot.is_wide ? stride : 1 : 0, slot.is_wide};
+}
+
+// `kCount` vectors from `v` on of y = f(x...). A step of 0 repeats one vector.
+template <int kCount, int N, class F>
+JAXDML_INLINE void map_vectors(float* y, const float* const (&x)[N], const int64_t (&step)[N], int64_t v, const F& f) {
+  F32 results[kCount];
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < kCount; k++) {
+    F32 arguments[N];
+#pragma GCC unroll 4
+    for (int i = 0; i < N; i++) arguments[i] = load_floats(x[i] + (v + k) * step[i]);
+    results[k] = f(arguments);
+  }
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < kCount; k++) store(y + (v + k) * kLanes, (I32)results[k]);
+}
+
+// to = f(from...), for vectors.
+template <int N, class F>
+JAXDML_INLINE void map(const RowPart& part, Slot& to, const Slot* const (&from)[N], const F& f) {
+  bool is_wide = false;
+  for (const Slot* each : from) is_wide |= each->is_wide;
+  Source sources[N];
+  for (int i = 0; i < N; i++) sources[i] = source_of(*from[i], is_wide, part.stride);
+  to.is_wide = is_wide;
+  to.has_rows = true;
+  const int64_t rows = is_wide ? part.rows : 1, vectors = ceil_div(is_wide ? part.columns : part.rows, kLanes);
+  for (int64_t r = 0; r < rows; r++) {
+    alignas(64) float numbers[N][kLanes];
+    const float* x[N];
+    int64_t step[N];
+    for (int i = 0; i < N; i++) {
+      x[i] = sources[i].at + r * sources[i].row_step;
+      step[i] = sources[i].is_vector ? kLanes : 0;
+      if (step[i]) continue;
+      store(numbers[i], (I32)splat(*x[i]));
+      x[i] = numbers[i];
+    }
+    float* y = to.at + r * part.stride;
+    int64_t v = 0;
+    for (; v + kGroup <= vectors; v += kGroup) map_vectors<kGroup>(y, x, step, v, f);
+    for (; v < vectors; v++) map_vectors<1>(y, x, step, v, f);
+  }
+}
+
+template <class F>
+JAXDML_INLINE void reduce(const RowPart& part, Slot& to, const Slot& from, const F& f) {
+  for (int64_t r = 0; r < part.rows; r++) to.at[r] = f(from.at + (from.has_rows ? r * part.stride : 0), part.columns);
+  to.is_wide = false;
+  to.has_rows = true;
+}
+
+JAXDML_INLINE int64_t row_offset(const RowProgram& one, const RowOperand& of, int64_t row) {
+  if (!of.has_rows) return 0;
+  int64_t offset = 0, step = of.is_wide ? one.columns : 1;
+  for (int64_t i = one.rank; i-- > 0; row /= one.extents[i])
+    if (of.extents[i] != 1) {
+      offset += row % one.extents[i] * step;
+      step *= of.extents[i];
+    }
+  return offset;
+}
+
+// The first `count` elements as floats, subnormals flushed, or truth values; zeros follow.
+JAXDML_INLINE void load_values(const RowOperand& of, int64_t offset, int64_t count, float* to) {
+  if (of.width == 1) {
+    each_vector(0, count, [&](int64_t i, int64_t n) {
+      uint8_t copy[kLanes] = {};
+      store(to + i, from_unsigned_bytes(whole(of.at + offset + i, n, copy)) != splat(0));
+    });
+    return;
+  }
+  const uint8_t* from = of.at + offset * 4;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(to + i, (I32)flushed(load_floats(from + i * 4)));
+  if (i < count) store(to + i, (I32)flushed((F32)load_bytes(from + i * 4, (count - i) * 4)));
+}
+
+static void load_operand(const RowProgram& one, const RowOperand& of, const RowPart& part, Slot& to) {
+  to.is_wide = of.is_wide;
+  to.has_rows = of.has_rows;
+  const int64_t rows = of.has_rows ? part.rows : 1;
+  const int64_t column = of.is_wide ? part.first_column : 0, count = of.is_wide ? part.columns : 1;
+  if (!of.is_wide && of.is_whole) return load_values(of, part.first_row, part.rows, to.at);
+  float number[kLanes];
+  for (int64_t r = 0; r < rows; r++) {
+    const int64_t row = part.first_row + r;
+    const int64_t offset = of.is_whole ? row * one.columns : row_offset(one, of, row);
+    float* at = of.is_wide ? to.at + r * part.stride : number;
+    load_values(of, offset + column, count, at);
+    if (!of.is_wide) to.at[r] = number[0];
+  }
+}
+
+static void run_instruction(const RowInstruction& by, const RowPart& part, Slot* slots) {
+  Slot& to = slots[by.to];
+  const Slot* const one[] = {&slots[by.from[0]]};
+  const Slot* const two[] = {&slots[by.from[0]], &slots[by.from[1]]};
+  const Slot* const three[] = {&slots[by.from[0]], &slots[by.from[1]], &slots[by.from[2]]};
+#define JAXDML_MAP(code, from, expression) \
+  case RowCode::code:                      \
+    return map(part, to, from, [](const F32* x) { return F32(expression); });
+  switch (by.code) {
+    JAXDML_MAP(kAbs, one, magnitude(x[0]))
+    JAXDML_MAP(kNeg, one, -x[0])
+    JAXDML_MAP(kSign, one, sign_of(x[0]))
+    JAXDML_MAP(kFloor, one, rounded_down(x[0]))
+    JAXDML_MAP(kCeil, one, rounded_up(x[0]))
+    JAXDML_MAP(kRound, one, nearest(x[0]))
+    JAXDML_MAP(kSqrt, one, square_root(x[0]))
+    JAXDML_MAP(kRsqrt, one, splat(1.0f) / square_root(x[0]))
+    JAXDML_MAP(kExp, one, exp(x[0]))
+    JAXDML_MAP(kExp2, one, exp2(x[0]))
+    JAXDML_MAP(kExpm1, one, expm1(x[0]))
+    JAXDML_MAP(kLogistic, one, logistic(x[0]))
+    JAXDML_MAP(kTanh, one, tanh(x[0]))
+    JAXDML_MAP(kLog, one, log(x[0]))
+    JAXDML_MAP(kLog1p, one, log1p(x[0]))
+    JAXDML_MAP(kErf, one, erf(x[0]))
+    JAXDML_MAP(kErfc, one, erfc(x[0]))
+    JAXDML_MAP(kSquare, one, x[0] * x[0])
+    JAXDML_MAP(kIsFinite, one, (magnitude(x[0]) < splat(__builtin_inff())))
+    JAXDML_MAP(kNot, one, ~(I32)x[0])
+    JAXDML_MAP(kToFloat, one, ((I32)x[0] & (I32)splat(1.0f)))
+    JAXDML_MAP(kAdd, two, without_zero_signs(x[0] + x[1]))
+    JAXDML_MAP(kSub, two, without_zero_signs(x[0] - x[1]))
+    JAXDML_MAP(kMul, two, x[0] * x[1])
+    JAXDML_MAP(kDiv, two, x[0] / x[1])
+    JAXDML_MAP(kMax, two, larger(x[0], x[1]))
+    JAXDML_MAP(kMin, two, smaller(x[0], x[1]))
+    JAXDML_MAP(kEqual, two, (x[0] == x[1]))
+    JAXDML_MAP(kNotEqual, two, (x[0] != x[1]))
+    JAXDML_MAP(kLess, two, (x[0] < x[1]))
+    JAXDML_MAP(kLessOrEqual, two, (x[0] <= x[1]))
+    JAXDML_MAP(kGreater, two, (x[0] > x[1]))
+    JAXDML_MAP(kGreaterOrEqual, two, (x[0] >= x[1]))
+    JAXDML_MAP(kAnd, two, ((I32)x[0] & (I32)x[1]))
+    JAXDML_MAP(kOr, two, ((I32)x[0] | (I32)x[1]))
+    JAXDML_MAP(kSelect, three, ((I32)x[0] ? x[2] : x[1]))
+    JAXDML_MAP(kClamp, three, smaller(larger(x[1], x[0]), x[2]))
+    case RowCode::kSum:
+      return reduce(part, to, *one[0], row_total);
+    case RowCode::kLargest:
+      return reduce(part, to, *one[0], row_extreme<true>);
+    case RowCode::kSmallest:
+      return reduce(part, to, *one[0], row_extreme<false>);
+    case RowCode::kCount:
+      return;
+  }
+#undef JAXDML_MAP
+}
+
+static void store_result(const RowProgram& one, const RowPart& part, const Slot& from) {
+  if (!one.is_wide) {
+    copy_bytes(one.y + part.first_row, from.at, part.rows * 4);
+    return;
+  }
+  for (int64_t r = 0; r < part.rows; r++)
+    copy_bytes(one.y + (part.first_row + r) * one.columns + part.first_column, from.at + r * part.stride,
+               part.columns * 4);
+}
+
+int64_t row_program_scratch(const RowProgram& one, int64_t threads) {
+  return threads * one.slots * round_up(slot_floats(block_of(one)) * 4, 64);
+}
+
+// An item is a run of blocks. Threads that wrote to neighbouring pages of a fresh output would wait for each other.
+void run_rows(const Pool& pool, const RowProgram& one, uint8_t* scratch) {
+  constexpr int64_t kItems = 4;  // of each thread
+  const RowBlock block = block_of(one);
+  const int64_t in_columns = ceil_div(one.columns, block.columns);
+  const int64_t blocks = ceil_div(one.rows, block.rows) * in_columns;
+  const int64_t items = at_most(blocks, pool.threads * kItems), slot_bytes = round_up(slot_floats(block) * 4, 64);
+  parallel(pool, items, [&](int64_t item, int64_t worker) {
+    Slot slots[kMostSlots];
+    for (int64_t i = 0; i < one.slots; i++)
+      slots[i] = {reinterpret_cast<float*>(scratch + (worker * one.slots + i) * slot_bytes), false, false};
+    const int64_t first = blocks * item / items, last = blocks * (item + 1) / items;
+    for (int64_t i = first; i < last; i++) {
+      RowPart part = {i / in_columns * block.rows, 0, i % in_columns * block.columns, 0, 0};
+      part.rows = at_most(block.rows, one.rows - part.first_row);
+      part.columns = at_most(block.columns, one.columns - part.first_column);
+      part.stride = round_up(part.columns, kLanes);
+      for (int64_t j = 0; j < one.operand_count; j++)
+        if (i == first || in_columns > 1 || !one.operands[j].is_kept) load_operand(one, one.operands[j], part, slots[j]);
+      for (int64_t j = 0; j < one.instruction_count; j++) run_instruction(one.instructions[j], part, slots);
+      store_result(one, part, slots[one.result]);
+    }
+  });
+}
+
+}  // namespace jaxdml::JAXDML_ISA
