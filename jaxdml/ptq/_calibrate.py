@@ -13,13 +13,12 @@ import numpy as np
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph, Node, Operator
 from jaxdml.errors import ModelError, PtqError
-from jaxdml.ptq._choose.edges import factor_name
 from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._grids.observers import Observer
 from jaxdml.ptq._integers.adapt import alike
 from jaxdml.ptq._trace.scans import bound, with_body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
-from jaxdml.ptq._trace.values import Value
+from jaxdml.ptq._trace.values import Value, factor_name
 
 
 def batches_of(batches: Any) -> tuple[tuple[Any, ...], Iterator[tuple[Any, ...]]]:
@@ -149,7 +148,13 @@ def check_seen(unit: Unit, observers: Mapping[Value, Observer]) -> None:
 
 
 STATE, AFTER = "state", "after"  # roles: an observer before a batch, and after it
-OBSERVE = Operator("observe", lambda state, x, factor=None: state.update(x if factor is None else x * factor))
+
+
+def _observe(state: Observer, x: Any, factor: Any = None) -> Observer:
+    return state.update(x if factor is None else x.astype(np.float32) * factor)
+
+
+OBSERVE = Operator("observe", _observe)
 
 
 def _of_observer(value: Value, role: str, scan: str = "") -> Value:

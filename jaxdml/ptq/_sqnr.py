@@ -15,7 +15,7 @@ from jaxdml._quantized import directml
 from jaxdml._tables import Table
 from jaxdml.ptq._build.operators import ADD, CONTRACTIONS
 from jaxdml.ptq._trace.scans import LOOP
-from jaxdml.ptq._trace.values import Value
+from jaxdml.ptq._trace.values import Value, factor_name
 
 WIDEST = 48
 QUANTIZE, DEQUANTIZE, DYNAMIC = "quantize_linear", "dequantize_linear", "float_product"  # kinds of nodes
@@ -136,11 +136,6 @@ def sqnr_of(
             labels[name] = _label(name, makers, constants)
             measured[name] = _powers(own[held], value), _powers(so_far[held], value), clipped
 
-        def scaled(name: str) -> Any:
-            """A value as contractions read it: its channels may be scaled."""
-            factor = quantized.constants.get(str(Value(name, "factor")))
-            return exact[name] if factor is None else exact[name] * factor
-
         # After `measure`, the exact value replaces the measured value, and is quantized if the measured value is.
         for node in nodes[1]:
             own |= zip(node.outputs, results(node, own, lambda node, value: None), strict=False)
@@ -151,7 +146,8 @@ def sqnr_of(
             elif node.operator.kind == DEQUANTIZE and node.inputs[0] not in quantized.constants:
                 name = of_dequantized[output]
                 scale, zero_point = own[node.inputs[1]], own[node.inputs[2]]
-                value, dtype = scaled(name).astype(jnp.float32), zero_point.dtype
+                value, dtype = exact[name].astype(jnp.float32), zero_point.dtype
+                value = value * quantized.constants.get(factor_name(name), np.float32(1))
                 measure(name, output, value, _clipped(value, scale, zero_point))
                 own[node.inputs[0]] = directml.to_integers(value, scale, zero_point, axis=1, dtype=dtype)
                 own[output] = directml.to_floats(own[node.inputs[0]], scale, zero_point, axis=1)

@@ -22,7 +22,6 @@ from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._build.affine import Contraction
 from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._trace.scans import bound, each_layer
-from jaxdml.ptq._trace.values import Value
 
 LINEAR = ("mean", "pad", "window_mean")  # kinds that a factor of a channel passes, besides movers and relu
 
@@ -54,7 +53,7 @@ class Edge:
       count: the number of channels.
       readers: all contractions that read the channels as integers.
       maker: the contraction that makes the channels; None if a value in floats does.
-      shape: the shape of the factors of the value in floats, with axes of size 1; () if a contraction makes the channels.
+      shape: the shape of the factors of the value in floats, with axes of size 1; () if there is a maker.
     """
 
     count: int
@@ -63,13 +62,8 @@ class Edge:
     shape: tuple[int, ...] = ()
 
 
-def factor_name(value: str) -> str:
-    """The name of the constant by which a value in floats is multiplied before contractions read it."""
-    return str(Value(value, "factor"))
-
-
 def edges_of(unit: Unit) -> list[Edge]:
-    """The edges of a unit with constants: first those from floats, then those from contractions, in order of execution."""
+    """The edges of a unit with constants: first those from floats, then the others, each in the order of execution."""
     finder = _Finder(unit)
     found = list(finder.from_contractions())
     scaled = {reader.value for edge in found for reader in edge.readers}
@@ -108,7 +102,7 @@ class _Finder:
                 yield Edge(count, readers, maker)
 
     def _maker(self, node: Node) -> Contraction | None:
-        """The contraction that a node computes, if its weights are known, and become integers on no grid of the user's."""
+        """The contraction that a node computes, if its weights become integers, and on no grid of the user's."""
         if node.operator.kind not in op.CONTRACTIONS or self._unit.modes.get(node.outputs[0]) not in QUANTIZED:
             return None
         return self._weights.get(node.inputs[1])
@@ -144,8 +138,8 @@ class _Finder:
     ) -> tuple[Reader, ...] | None:
         """The readers; None if one of them reads several channels as one.
 
-        All that lies between is linear in each channel, as far as positive factors go. It is computed for ones, and for
-        the numbers of channels: the ratio of the results is the number of the channel that is read, or 0 / 0 in padding.
+        All that lies between is linear in each channel, as far as positive factors go. It is computed for ones, and
+        for the numbers of channels: the ratio of the results is the number of the channel, or 0 / 0 in padding.
         """
         names = {node.inputs[0] for node in readers}
         is_linear = {node: node.operator.kind in ("clip", "add") for node in between}

@@ -13,13 +13,13 @@ import jax
 import numpy as np
 
 from jaxdml.ptq._build import operators as op
-from jaxdml.ptq._choose.edges import Edge, factor_name
+from jaxdml.ptq._choose.edges import Edge
 from jaxdml.ptq._choose.scales import scales_of
 from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._grids.channels import Channels
 from jaxdml.ptq._grids.observers import Observer
 from jaxdml.ptq._trace.scans import each_layer, stacked
-from jaxdml.ptq._trace.values import Value
+from jaxdml.ptq._trace.values import Value, factor_name
 
 CHANNELS = "channels"  # the role of what is known of a value's channels
 Edges = Mapping[str, Sequence[Edge]]  # maps "" (the function) and each scan to edges

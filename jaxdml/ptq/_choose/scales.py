@@ -1,12 +1,12 @@
 """Chooses scales of channels, with which rounding to integers costs less.
 
 All channels of a value share one step, so that a channel of large values makes all others coarse. Scales divide the
-channels, and multiply the weights that read them: steps of weights become coarser where steps of the value become finer.
+channels, and multiply the weights that read them: weights become coarser where values become finer.
 
-The scale of a channel is (largest value / size of its weights)**ALPHA, relative to the median over channels. The size of
-weights is the root of their squares, weighted by how much the outputs matter to the contractions behind them. A factor
-between any two contractions thus changes the scales by just this factor, and no result: networks that compute the same
-function become the same integers.
+The scale of a channel is (size of its values / size of its weights)**ALPHA, relative to the median over channels. The
+size of weights is the root of their squares, weighted by how much the outputs matter to the contractions behind them. A
+network with other factors between its contractions, which computes the same function, thus becomes the same integers.
+The size of values is the root of their mean square, which a batch tells well, unless their largest tells much more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ from jaxdml.ptq._grids.channels import Channels
 
 ALPHA = 0.5
 ENOUGH = 64  # values of each channel, of which the largest tells how large others will be
-LEAST = 2.0**-6  # what counts as the largest value of a channel that has smaller ones, relative to the median
-GAIN = 0.9  # scales that leave a larger share of the noise are not worth it
+LEAST = 2.0**-6  # the size of a channel that has smaller values, relative to the median over channels
+GAIN = 0.5  # scales that leave a larger share of the noise are not worth it
 STEPS, STEPS_OF_WEIGHTS = 255, 127
 
 
@@ -51,17 +51,23 @@ def scales_of(
 
 
 def _chosen(edge: Edge, noises: "Sequence[_Noise]", weights: np.ndarray) -> np.ndarray | None:
-    values = np.zeros(edge.count)
-    for noise in noises:
-        np.maximum.at(values, noise.reader.channels, noise.largest)
-    is_alive = (values > 0) & (weights > 0)
-    if not is_alive.any() or any(noise.count < ENOUGH for noise in noises):
+    counts = (noise.count * len(noise.reader.channels) / edge.count for noise in noises)
+    if min(counts) < ENOUGH:
         return None
-    values = np.maximum(values, LEAST * np.median(values[is_alive]))
-    scales = np.divide(values, weights, out=np.ones(edge.count), where=is_alive) ** ALPHA
-    scales = np.where(is_alive, scales / np.median(scales[is_alive]), 1).astype(np.float32)
-    before, after = (sum(noise.of(each) for noise in noises) for each in (np.ones_like(scales), scales))
-    return scales if after < GAIN * before else None
+    chosen, least = None, sum(noise.of(np.ones(edge.count)) for noise in noises)
+    for sizes in zip(*(noise.sizes for noise in noises), strict=True):
+        values = np.zeros(edge.count)
+        for noise, size in zip(noises, sizes, strict=True):
+            np.maximum.at(values, noise.reader.channels, size)
+        is_alive = (values > 0) & (weights > 0)
+        if is_alive.any():
+            values = np.maximum(values, LEAST * np.median(values[is_alive]))
+            scales = np.divide(values, weights, out=np.ones(edge.count), where=is_alive) ** ALPHA
+            scales = np.where(is_alive, scales / np.median(scales[is_alive]), 1).astype(np.float32)
+            left = sum(noise.of(scales) for noise in noises)
+            if left < GAIN * least:
+                chosen, least = scales, left
+    return chosen
 
 
 class _Noise:
@@ -69,8 +75,8 @@ class _Noise:
 
     Attributes:
       reader: the contraction.
-      count: how many values of each channel were seen.
-      largest: the largest value of each channel that the contraction reads.
+      count: how many values of each channel that the contraction reads were seen.
+      sizes: the root of the mean square, and the largest value, of each channel that the contraction reads.
       of_inputs: how much each channel that the contraction reads matters: squares of weights, weighted by outputs.
     """
 
@@ -82,8 +88,8 @@ class _Noise:
         self._importance = np.ones((groups, outputs)) if importance is None else importance.reshape(groups, outputs)
         self.of_inputs = np.einsum("gio,go->gi", squares, self._importance).reshape(-1)
         self._low, self._high, sums = (np.asarray(x, np.float64) for x in (seen.low, seen.high, seen.squares))
-        self.largest = np.maximum(self._high, -self._low)
         self._means = sums.reshape(groups, inputs) / max(self.count, 1)
+        self.sizes = np.sqrt(self._means).reshape(-1), np.maximum(self._high, -self._low)
 
     def of(self, scales: np.ndarray) -> float:
         """The noise where channels are divided by scales, and the weights multiplied, as a share of the result."""

@@ -12,7 +12,6 @@ from jaxdml._graph.graph import Graph, Node, moves, without_dead
 from jaxdml._quantized import directml
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build import operators as op
-from jaxdml.ptq._choose.edges import factor_name
 from jaxdml.ptq._choose.equalize import along_inputs
 from jaxdml.ptq._choose.modes import Blocks
 from jaxdml.ptq._choose.unit import Unit
@@ -20,7 +19,7 @@ from jaxdml.ptq._grids.ranges import quantize_weights
 from jaxdml.ptq._integers.operators import DEQUANTIZE, DYNAMIC, QUANTIZE, TABLE
 from jaxdml.ptq._trace.equations import bind
 from jaxdml.ptq._trace.scans import each_layer, stacked, with_body
-from jaxdml.ptq._trace.values import Value
+from jaxdml.ptq._trace.values import Value, factor_name
 
 Parameters = tuple[np.ndarray, np.ndarray]  # scale and zero point
 ROLES = "scale", "zero_point"
@@ -130,7 +129,7 @@ class _Inserter:
             self._dequantize(name)
 
     def _scaled(self, name: str) -> str:
-        """The name of a value with scaled channels, which contractions read; the value's own name if it is not scaled."""
+        """The name under which contractions read a value: that of the value with scaled channels, or its own name."""
         return _named(name, "scaled") if factor_name(name) in self._constants else name
 
     def _dequantize(self, name: str) -> None:
