@@ -221,6 +221,7 @@ def bert_with_outliers(most):
     return Model(apply, params, make_inputs)
 
 
+WITHOUT = {"MobileNet": trained_mobilenet, "ViT": trained_vit, "BERT": trained_bert}
 NETWORKS = {
     "MobileNet, channels x 1 to 10": functools.partial(mobilenet_with_outliers, 10),
     "MobileNet, channels x 1 to 100": functools.partial(mobilenet_with_outliers, 100),
