@@ -10,10 +10,9 @@ from _ptq.layers import average_pool, conv, max_pool
 from jaxdml._graph.evaluate import evaluate
 from jaxdml.ptq import Rule
 from jaxdml.ptq._choose.edges import edges_of
-from jaxdml.ptq._choose.equalize import CHANNELS, equalized, observers_of, with_ones, without_ones
+from jaxdml.ptq._choose.equalize import CHANNELS, factors_of, multiplied, observers_of, with_ones, without_ones
 from jaxdml.ptq._choose.modes import Blocks, modes_of
 from jaxdml.ptq._choose.unit import unit_of
-from jaxdml.ptq._grids.channels import Channels
 from jaxdml.ptq._trace.scans import bound
 from jaxdml.ptq._trace.traced import Traced
 from jaxdml.ptq._trace.values import Value, factor_name
@@ -95,21 +94,14 @@ def test_scaled_channels_leave_the_function_as_it_is(name):
 
 def check_function(apply, unit, edges, x):
     """With random scales the constants change, and the result stays."""
-    prepared = with_ones(unit, edges)
-    seen = {
-        value: Channels(
-            low=-(s := np.exp(RANDOM.normal(0, 3, each.low.shape)).astype(np.float32)), high=s, squares=s * s * 1000,
-            count=np.float32(1000 * s.size), axis=each.axis,
-        )
-        for value, each in observers_of(prepared, edges).items()
-    }  # fmt: skip
-    assert all(value.role == CHANNELS for value in seen)
-    scaled, factors = equalized(prepared, edges, seen)
-    assert factors
-    nodes = bound(scaled.graph.nodes, scaled.program)
-    values = evaluate(nodes, {**scaled.graph.constants, scaled.graph.inputs[0]: x})
+    of_contractions = [edge for edge in edges[""] if edge.maker]
+    scales = [np.exp(RANDOM.normal(0, 2, edge.count)).astype(np.float32) for edge in of_contractions]
+    factors = factors_of(of_contractions, unit.graph.constants, scales)
+    assert len(factors) >= len(scales) + 1
+    constants = multiplied(unit.graph.constants, factors)
+    values = evaluate(bound(unit.graph.nodes, unit.program), {**constants, unit.graph.inputs[0]: x})
     exact = apply(P, x)
-    ours = values[scaled.graph.outputs[0]]
+    ours = values[unit.graph.outputs[0]]
     assert np.abs(ours - exact).max() < 1e-5 * np.abs(exact).max()
 
 

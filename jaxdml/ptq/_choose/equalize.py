@@ -5,7 +5,7 @@ beside it, its factors, by which the value is multiplied for the contractions th
 such a multiplication nor the weights for it; both come where the graph becomes integers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,14 +62,12 @@ def _of_floats(edges: Sequence[Edge]) -> dict[str, Edge]:
     return {factor_name(edge.readers[0].value): edge for edge in edges if edge.maker is None}
 
 
-def _with_constants(unit: Unit, changed: Any, scan: str = "") -> Unit:
+def _with_constants(unit: Unit, changed: Callable[[Unit, str], dict[str, Any]], scan: str = "") -> Unit:
     bodies = {name: _with_constants(body, changed, name) for name, body in unit.bodies.items()}
     return replace(unit, graph=unit.graph.replace(constants=changed(unit, scan)), bodies=bodies)
 
 
-def equalized(
-    unit: Unit, edges: Edges, seen: Mapping[Value, Observer]
-) -> tuple[Unit, dict[str, np.ndarray]]:  # fmt: skip
+def equalized(unit: Unit, edges: Edges, seen: Mapping[Value, Observer]) -> tuple[Unit, dict[str, np.ndarray]]:
     """The unit with scaled channels, and a dict of what weights and biases outside of scans were multiplied by.
 
     Args:
@@ -80,15 +78,18 @@ def equalized(
     factors = dict[str, dict[str, np.ndarray]]()
 
     def changed(each: Unit, scan: str) -> dict[str, Any]:
-        own = {value.base: x for value, x in seen.items() if (value.role, value.scan) == (CHANNELS, scan)}
+        own: Any = {value.base: x for value, x in seen.items() if (value.role, value.scan) == (CHANNELS, scan)}
+
+        def scaled(constants: Mapping[str, Any], seen: Mapping[str, Channels]) -> dict[str, Any]:
+            factors[scan] = factors_of(edges[scan], constants, scales_of(edges[scan], constants, seen))
+            return multiplied(constants, factors[scan])
+
         if each.loop is None:
-            factors[scan] = _factors(edges[scan], each.graph.constants, own)
-            return multiplied(each.graph.constants, factors[scan])
-        layers = []
-        for place, layer in enumerate(each_layer(each.graph)):
-            of_layer = jax.tree.map(lambda x, place=place: x[place], own)
-            factors[scan] = _factors(edges[scan], layer.constants, of_layer)
-            layers.append(layer.replace(constants=multiplied(layer.constants, factors[scan])))
+            return scaled(each.graph.constants, own)
+        layers = [
+            layer.replace(constants=scaled(layer.constants, jax.tree.map(lambda x, place=place: x[place], own)))
+            for place, layer in enumerate(each_layer(each.graph))
+        ]
         return dict(stacked(layers, scan).constants)
 
     unit = _with_constants(unit, changed)
@@ -101,10 +102,18 @@ def multiplied(constants: Mapping[str, Any], factors: Mapping[str, Any]) -> dict
     return {name: x * factors[name] if name in factors else x for name, x in constants.items()}
 
 
-def _factors(edges: Sequence[Edge], constants: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Maps the names of constants to what they are to be multiplied by."""
+def factors_of(
+    edges: Sequence[Edge], constants: Mapping[str, Any], scales_of_edges: Sequence[np.ndarray | None]
+) -> dict[str, np.ndarray]:
+    """Maps the names of constants to what they are to be multiplied by, so that channels are divided by scales.
+
+    Args:
+      edges: the edges.
+      constants: the constants; those for floats are 1.
+      scales_of_edges: for each edge the positive scales of its channels, or None.
+    """
     found = dict[str, np.ndarray]()
-    for edge, scales in zip(edges, scales_of(edges, constants, seen), strict=True):
+    for edge, scales in zip(edges, scales_of_edges, strict=True):
         if scales is None:
             continue
         inverse = np.float32(1) / scales
