@@ -181,7 +181,7 @@ def mobilenet_with_outliers(most):
             name, reader = f"{name}_{block}", f"{reader}_{block}"
             factors = _factors(len(params[name]["scale"]), most, seed)
             params[name] = _raised(params[name], factors)
-            by_input = factors[:, None, None, None] if reader.startswith("depthwise") else factors[:, None, None]
+            by_input = factors[:, None, None, None] if reader.startswith("depthwise") else factors[None, :, None, None]
             params[reader] = params[reader] | {"w": params[reader]["w"] / by_input}
     return Model(apply, params, make_inputs)
 

@@ -92,7 +92,7 @@ class _Finder:
             shape = self._shapes[start].shape
             count = shape[axis]
             ends = self._ends(start, maker)
-            if not ends or count < 2:
+            if not ends:
                 continue
             along = [1] * len(shape)
             along[axis] = count
@@ -115,9 +115,9 @@ class _Finder:
             if name in self._graph.outputs:
                 return None
             for node in self._readers.get(name, []):
-                if self._maker(node) is not None and node.inputs.count(name) == 1 and node.inputs[0] == name:
+                if self._maker(node) is not None:
                     readers.append(node)
-                elif node.inputs[0] == name and len(node.outputs) == 1 and self._passes(node, maker):
+                elif node.inputs[0] == name and self._passes(node, maker):
                     between.append(node)
                     pending += node.outputs
                 else:
@@ -174,8 +174,8 @@ class _Finder:
         roots = set(self._plan.tables.values())
         for name in (*self._graph.inputs, *(name for node in self._graph.nodes for name in node.outputs)):
             nodes = self._readers.get(name, [])
-            takers = [node for node in nodes if self._maker(node) is not None and node.inputs[0] == name]
-            if not takers or name in self._plan.results or name in roots or name not in self._shapes:
+            takers = [node for node in nodes if self._maker(node) is not None]
+            if not takers or name in self._plan.results or name in roots:
                 continue
             others = [node for node in nodes if node not in takers and node in self._plan.nodes]
             is_own = self._plan.ranges.get(name, name) == name
@@ -184,10 +184,8 @@ class _Finder:
             if others or not is_own or len(axes) > 1:
                 continue
             (axis,) = axes
-            if shape[axis] > 1:
-                along = tuple(size if place == axis else 1 for place, size in enumerate(shape))
-                readers = tuple(_reader(node, np.arange(shape[axis])) for node in takers)
-                yield Edge(shape[axis], readers, shape=along)
+            along = tuple(size if place == axis else 1 for place, size in enumerate(shape))
+            yield Edge(shape[axis], tuple(_reader(node, np.arange(shape[axis])) for node in takers), shape=along)
 
 
 QUANTIZED = ("static", "dynamic")  # modes whose values are rounded
