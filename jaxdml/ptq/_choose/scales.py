@@ -81,12 +81,13 @@ class _Noise:
     """
 
     def __init__(self, reader: Reader, weight: Any, seen: Channels, importance: np.ndarray | None) -> None:
-        of_groups = _of_groups(np.asarray(weight, np.float64), reader)
+        of_groups = _of_groups(np.asarray(weight, np.float32), reader)
         groups, inputs, outputs, self._kernel = of_groups.shape
         self.reader, self.count = reader, float(seen.count) / (groups * inputs)
-        self._largest, squares = np.abs(of_groups).max(3), np.square(of_groups).sum(3)
+        self._largest = np.maximum(of_groups.max(3), -of_groups.min(3))
         self._importance = np.ones((groups, outputs)) if importance is None else importance.reshape(groups, outputs)
-        self.of_inputs = np.einsum("gio,go->gi", squares, self._importance).reshape(-1)
+        squares = np.einsum("giok,giok->gio", of_groups, of_groups)
+        self.of_inputs = np.matmul(squares, self._importance[:, :, None].astype(np.float32)).reshape(-1).astype(float)
         self._low, self._high, sums = (np.asarray(x, np.float64) for x in (seen.low, seen.high, seen.squares))
         self._means = sums.reshape(groups, inputs) / max(self.count, 1)
         self.sizes = np.sqrt(self._means).reshape(-1), np.maximum(self._high, -self._low)
@@ -97,7 +98,7 @@ class _Noise:
         step = ((self._high / own).max() - (self._low / own).min()) / STEPS
         of_values = step**2 * (own**2 * self.of_inputs).sum()
         own = own.reshape(self._means.shape)
-        steps = (own[:, :, None] * self._largest).max(1) / STEPS_OF_WEIGHTS
+        steps = (own[:, :, None].astype(np.float32) * self._largest).max(1) / STEPS_OF_WEIGHTS
         of_weights = steps**2 * self._kernel * (self._means / own**2).sum(1, keepdims=True)
         signal = (self._means.reshape(-1) * self.of_inputs).sum()
         return float((of_values + (self._importance * of_weights).sum()) / signal) if signal > 0 else 0.0
