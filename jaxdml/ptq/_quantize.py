@@ -110,6 +110,7 @@ def quantize(
     if any(edges.values()):
         first_batch, batches = with_first(batches)
         unit, factors = equalized(unit, edges, calibration.observed(unit, first_batch, progress=False))
+        del first_batch  # one batch is in memory at a time
     found = calibration.observed(unit, batches, progress)
     observers = {value: found[value] for value in observers}
     check_seen(unit, observers)
