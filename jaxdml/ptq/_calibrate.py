@@ -18,7 +18,7 @@ from jaxdml.ptq._grids.observers import Observer
 from jaxdml.ptq._integers.adapt import alike
 from jaxdml.ptq._trace.scans import bound, with_body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
-from jaxdml.ptq._trace.values import Value
+from jaxdml.ptq._trace.values import Value, factor_name
 
 
 def batches_of(batches: Any) -> tuple[tuple[Any, ...], Iterator[tuple[Any, ...]]]:
@@ -48,6 +48,12 @@ def _streamed(held: list[Any], rest: Iterator[Any]) -> Iterator[tuple[Any, ...]]
     yield from map(_inputs, rest)
 
 
+def with_first(batches: Iterator[tuple[Any, ...]]) -> tuple[tuple[Any, ...], Iterator[tuple[Any, ...]]]:
+    """The first batch alone, and all batches."""
+    first = next(batches)
+    return (first,), _streamed([first], batches)
+
+
 def _inputs(batch: Any) -> tuple[Any, ...]:
     return tuple(batch) if type(batch) in (tuple, list) else (batch,)
 
@@ -61,69 +67,98 @@ def named(number: int) -> Iterator[None]:
         raise PtqError(f"batch {number}: {error}") from error.__cause__
 
 
-def observed(
-    traced: Traced, unit: Unit, observers: Mapping[Value, Observer], batches: Iterable[tuple[Any, ...]], progress: bool
-) -> dict[Value, Observer]:
-    """Updates observers with all batches.
+class Calibration:
+    """Runs batches through the float function, and updates observers.
 
-    Args:
-      traced: the function.
-      unit: the function's unit, with constants.
-      observers: maps values to observers; observers in the body of a scan are stacked over layers.
-      batches: tuples of the function's inputs.
-      progress: whether to print the number of batches on stderr.
+    The program is compiled once for all units that differ only in what arrays their constants hold.
+    """
+
+    def __init__(self, traced: Traced, unit: Unit, observers: Mapping[Value, Observer]) -> None:
+        """`observers` maps values to observers; observers in the body of a scan are stacked over layers."""
+        self._unit, self._observers = unit, observers
+        self._names = {value: str(_of_observer(value, STATE, value.scan)) for value in observers}
+        graph = _with_observers(unit, observers)
+        constants_of = {scan: each.graph.constants for scan, each in unit.each()}
+        small = {name: x for name, x in self._constants(graph).items() if x.size <= 1}
+
+        @jax.jit
+        def step(states: dict[str, Observer], large: dict[str, Any], *inputs: Any) -> tuple[dict[str, Observer], Any]:
+            program = traced.program(inputs)
+            own = (
+                graph
+                if program.signature() == traced.signature
+                else _with_observers(alike(unit, constants_of, program), observers)
+            )
+            given = dict(zip(program.inputs, jax.tree.leaves(inputs), strict=True))
+            values = evaluate(bound(own.nodes, program), {**own.constants, **small, **large, **given, **states})
+            after = {name: values[str(_of_observer(value, AFTER, value.scan))] for value, name in self._names.items()}
+            return after, {name: state.is_finite for name, state in after.items()}
+
+        self._step = step
+
+    def _constants(self, graph: Graph) -> dict[str, Any]:
+        states = set(self._names.values())
+        return {name: value for name, value in graph.constants.items() if name not in states}
+
+    def observed(self, unit: Unit, batches: Iterable[tuple[Any, ...]], progress: bool) -> dict[Value, Observer]:
+        """The observers after all batches.
+
+        Args:
+          unit: the unit, or one with other arrays as constants.
+          batches: tuples of the function's inputs.
+          progress: whether to print the number of batches on stderr.
+
+        Raises:
+          PtqError: if a batch does not fit the function, if an observer fails, or if a value is NaN or infinite; the
+            error names the batch.
+        """
+        graph = _with_observers(unit, self._observers)
+        large = jax.device_put({name: x for name, x in self._constants(graph).items() if x.size > 1})
+        states = jax.device_put({name: graph.constants[name] for name in self._names.values()})
+        start = time.monotonic()
+        for number, inputs in enumerate(batches):
+            with named(number):
+                states, flags = self._step(states, large, *inputs)
+            flags = jax.device_get(flags)  # waits, so that at most one batch is in flight
+            for value, name in self._names.items():
+                if not np.all(flags[name]):
+                    raise PtqError(
+                        f"batch {number}: {unit.described(value)} is NaN or infinite already in the float function; "
+                        "look for NaN and infinity in the batch and in params, or leave the batch out"
+                    )
+            if progress:
+                seconds = time.monotonic() - start
+                print(f"\rcalibrating: {number + 1} batches, {seconds:.0f} s", end="", file=sys.stderr, flush=True)
+        if progress:
+            print(file=sys.stderr)
+        states = jax.device_get(states)
+        return {value: states[name] for value, name in self._names.items()}
+
+
+def check_seen(unit: Unit, observers: Mapping[Value, Observer]) -> None:
+    """Refuses observers of values that have no elements.
 
     Raises:
-      PtqError: if a batch does not fit the function, if an observer fails, or if a value is NaN or infinite; the error
-        names the batch. Also if a value has no elements in any batch.
+      PtqError: if a value has no elements in any batch.
     """
-    graph = _with_observers(unit, observers)
-    names = {value: str(Value(value.base, STATE, value.scan)) for value in observers}
-    constants_of = {scan: each.graph.constants for scan, each in unit.each()}
-    states = {name: graph.constants[name] for name in names.values()}
-    constants = {name: value for name, value in graph.constants.items() if name not in states}
-    small = {name: value for name, value in constants.items() if value.size <= 1}
-    large = jax.device_put({name: value for name, value in constants.items() if value.size > 1})
-
-    @jax.jit
-    def step(states: dict[str, Observer], large: dict[str, Any], *inputs: Any) -> tuple[dict[str, Observer], Any]:
-        program = traced.program(inputs)
-        own = (
-            graph
-            if program.signature() == traced.signature
-            else _with_observers(alike(unit, constants_of, program), observers)
-        )
-        given = dict(zip(program.inputs, jax.tree.leaves(inputs), strict=True))
-        values = evaluate(bound(own.nodes, program), {**own.constants, **small, **large, **given, **states})
-        after = {name: values[str(Value(value.base, AFTER, value.scan))] for value, name in names.items()}
-        return after, {name: state.is_finite for name, state in after.items()}
-
-    states, start = jax.device_put(states), time.monotonic()
-    for number, inputs in enumerate(batches):
-        with named(number):
-            states, flags = step(states, large, *inputs)
-        flags = jax.device_get(flags)  # waits, so that at most one batch is in flight
-        for value, name in names.items():
-            if not np.all(flags[name]):
-                raise PtqError(
-                    f"batch {number}: {unit.described(value)} is NaN or infinite already in the float function; look "
-                    "for NaN and infinity in the batch and in params, or leave the batch out"
-                )
-        if progress:
-            seconds = time.monotonic() - start
-            print(f"\rcalibrating: {number + 1} batches, {seconds:.0f} s", end="", file=sys.stderr, flush=True)
-    if progress:
-        print(file=sys.stderr)
-    states = jax.device_get(states)
-    for value, name in names.items():
-        if not np.all(states[name].count):
+    for value, observer in observers.items():
+        if not np.all(observer.count):
             remedy = "calibration needs batches that are not empty"
             raise PtqError(f"no batch has elements for {unit.described(value)}: {remedy}")
-    return {value: states[name] for value, name in names.items()}
 
 
 STATE, AFTER = "state", "after"  # roles: an observer before a batch, and after it
-OBSERVE = Operator("observe", lambda state, x: state.update(x))
+
+
+def _observe(state: Observer, x: Any, factor: Any = None) -> Observer:
+    return state.update(x if factor is None else x.astype(np.float32) * factor)
+
+
+OBSERVE = Operator("observe", _observe)
+
+
+def _of_observer(value: Value, role: str, scan: str = "") -> Value:
+    return Value(value.base, value.role + role, scan)
 
 
 def _with_observers(unit: Unit, observers: Mapping[Value, Observer], scan: str = "") -> Graph:
@@ -134,15 +169,17 @@ def _with_observers(unit: Unit, observers: Mapping[Value, Observer], scan: str =
         if body is not None:
             assert body.loop is not None
             name = node.outputs[0]
-            own = [value.base for value in observers if value.scan == name]
-            updates = {str(Value(each, AFTER)): str(Value(each, STATE)) for each in own}
+            own = [value for value in observers if value.scan == name]
+            updates = {str(_of_observer(each, AFTER)): str(_of_observer(each, STATE)) for each in own}
             node, stacked = with_body(node, _with_observers(body, observers, name), body.loop.data, updates)
             constants |= stacked
         nodes.append(node)
     outputs = list(unit.graph.outputs)
     for value in (value for value in observers if value.scan == scan):
-        state, after = str(Value(value.base, STATE)), str(Value(value.base, AFTER))
-        nodes.append(Node(OBSERVE, (state, value.base), (after,), name=value.base))
+        state, after = str(_of_observer(value, STATE)), str(_of_observer(value, AFTER))
+        factor = factor_name(value.base)
+        read = (state, value.base, factor) if factor in constants and not value.role else (state, value.base)
+        nodes.append(Node(OBSERVE, read, (after,), name=value.base))
         constants[state] = observers[value]
         outputs.append(after)
     return unit.graph.replace(nodes=tuple(nodes), outputs=tuple(outputs), constants=constants)

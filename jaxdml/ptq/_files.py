@@ -29,9 +29,9 @@ from jaxdml.ptq._model import Model
 from jaxdml.ptq._trace.scans import LOOP, Body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
 
-FORMAT, EARLIER = "jaxdml.ptq 4", ("jaxdml.ptq 3", "jaxdml.ptq 2")
+FORMAT, EARLIER = "jaxdml.ptq 5", ("jaxdml.ptq 4", "jaxdml.ptq 3", "jaxdml.ptq 2")
 OF_EARLIER = XLA, VERSION, None  # what files of format 2 have in place of "floats"
-TEXT = "model.json"
+TEXT, FACTOR = "model.json", "factor:"
 LONG_TABLE, RUNS = 2**16, ":runs"
 # Exceptions of zipfile, NumPy and JSON for damaged files; zipfile raises NotImplementedError for unknown compression.
 DAMAGE = (
@@ -62,6 +62,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
     arrays = dict[str, np.ndarray]()
     for number, name in enumerate(names):
         arrays |= _stored(str(number), np.asarray(graph.constants[name]))
+    arrays |= {f"{FACTOR}{name}": np.asarray(factor) for name, factor in model.factors.items()}
     text = {
         "format": FORMAT,
         "constants": [[name, str(graph.constants[name].dtype)] for name in names],
@@ -125,6 +126,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
                 name: array.view(jnp.dtype(dtype)).reshape(array.shape)
                 for (name, dtype), array in zip(text["constants"], stored, strict=True)
             }
+            factors = {name.removeprefix(FACTOR): arrays[name] for name in arrays.files if name.startswith(FACTOR)}
             nodes = tuple(map(_node_of_json, text["nodes"]))
             graph = Graph(nodes, tuple(text["inputs"]), tuple(text["outputs"]), constants)
             structs, calibrated, shapes = _tree(text["params"]), _tree(text["calibrated"]), text["shapes"]
@@ -148,7 +150,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
     if calibrated is not None and traced.calibrated(calibrated).shapes() != shapes:
         raise PtqError(f"the shapes or types of values that apply computes differ from those in {path}")
     try:
-        return Model(traced, graph, calibrated, modes, floats, numerics, by_xla)
+        return Model(traced, graph, calibrated, modes, floats, numerics, factors, by_xla)
     except DAMAGE as error:
         raise PtqError(f"{path} {DAMAGED}") from error
 

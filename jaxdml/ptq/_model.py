@@ -13,6 +13,7 @@ from jaxdml._graph.parameters import wrong_params
 from jaxdml._graph.report import html, table
 from jaxdml.errors import ModelError, PtqError, api_boundary
 from jaxdml.ptq._build.conversions import build
+from jaxdml.ptq._choose.equalize import multiplied
 from jaxdml.ptq._choose.modes import Mode, modes_as
 from jaxdml.ptq._choose.unit import unit_of
 from jaxdml.ptq._integers.adapt import Adapted, adapted
@@ -50,14 +51,15 @@ class Model:
       calibrated: shapes and types of the first calibration batch.
       floats: "exact" if floats are computed by the rules of `jaxdml.exact`, "xla" if XLA computes them.
       numerics: "directml" or "onnxruntime": whose formulas quantized sums and means have.
+      factors: maps the names of weights and biases of the float function to what equalization multiplied them by.
       modes: maps "" (the function) and each scan to a dict from the result of each contraction to its mode.
     """
 
     def __init__(
         self, traced: Traced, graph: Graph, calibrated: Any, modes: Mapping[str, Mapping[str, Mode]],
-        floats: Floats, numerics: str, by_xla: Sequence[str] | None = None,
+        floats: Floats, numerics: str, factors: Mapping[str, Any], by_xla: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
-        self.floats, self.numerics, self._by_xla = floats, numerics, by_xla
+        self.floats, self.numerics, self.factors, self._by_xla = floats, numerics, factors, by_xla
         self.traced, self.graph, self.calibrated, self.modes = traced, graph, shapes_of(calibrated), modes
         self._fused, self.params = on_integers(graph, numerics)
         self._own, self._described = dict(self.params), _described(self.params)
@@ -169,6 +171,7 @@ class Model:
         builder = build(program) if model.unit is None else model.unit.builder
         floats = builder.graph()
         constants = {**floats.constants, **builder.constants(jax.tree.leaves(params))}
+        constants = multiplied(constants, self.factors)
         nodes = bound(floats.nodes, program), bound(model.graph.nodes, program)
         given = dict(zip(program.inputs, jax.tree.leaves(inputs), strict=True))
         return sqnr_of(floats, model.graph, nodes, constants, given, program.output_names())

@@ -11,8 +11,10 @@ from jaxdml._graph.floats import DEFAULT, Floats, wrong_floats
 from jaxdml._quantized.kinds import DIRECTML, QUANTIZED
 from jaxdml._shapes import is_integer
 from jaxdml.errors import PtqError, api_boundary
-from jaxdml.ptq._calibrate import batches_of, named, observed
+from jaxdml.ptq._calibrate import Calibration, batches_of, check_seen, named, with_first
 from jaxdml.ptq._choose.checks import check_function, check_params
+from jaxdml.ptq._choose.edges import edges_of
+from jaxdml.ptq._choose.equalize import equalized, observers_of, with_ones, without_ones
 from jaxdml.ptq._choose.modes import Blocks, check_matches, modes_of
 from jaxdml.ptq._choose.rule import Products, Rule, check_one_of, rules_of
 from jaxdml.ptq._choose.unit import Unit, unit_of
@@ -38,6 +40,7 @@ def quantize(
     products: Products = "static",
     weights: DType = jnp.int8,
     block_size: int | None = None,
+    equalize: bool = True,
     rules: Sequence[Rule] = (),
     floats: Floats = DEFAULT,
     numerics: str = DIRECTML,
@@ -62,6 +65,10 @@ def quantize(
       block_size: None: weights have a scale for each output channel. 16, 32, 64, 128 or 256: matrices have a scale for
         each block of so many weights along the summed axis, and their products read floats, whatever `products` says,
         unless a rule's `products` names another mode; filters of convolutions are int8.
+      equalize: whether to divide channels whose values are large by scales, and to multiply the weights that read them:
+        between two contractions with nothing but relu and operators that move or average elements between them, and for
+        products that read floats. The function stays the same; its rounding to integers costs less. The first batch
+        tells how large values are.
       rules: overrides of options for some layers. If several matching rules set an option, the first one applies.
       floats: "exact": what is computed in floats between quantized operators has the same bits on every processor, by
         the rules of `jaxdml.exact`; float products have no rule, and `print(model)` names those that stay. "xla": XLA
@@ -80,6 +87,8 @@ def quantize(
     dtype = integer_type("activations", activations, TYPES)
     blocks = _blocks(weights, block_size)
     check_one_of("products", products, ("static", "dynamic"))
+    if not isinstance(equalize, bool):
+        raise PtqError(f"equalize is {equalize!r}, expected True or False")
     check_one_of("numerics", numerics, tuple(QUANTIZED))
     if wrong := wrong_floats(floats):
         raise PtqError(wrong)
@@ -95,12 +104,22 @@ def quantize(
     if not unit.bodies and all(mode == "float" for mode in unit.modes.values()):
         raise PtqError(_nothing(unit))
     unit = unit.with_constants(jax.tree.leaves(params))
-    observers = observed(traced, unit, unit.observers(default, rules), batches, progress)
+    edges = {scan: edges_of(each) if equalize else [] for scan, each in unit.each()}
+    unit, factors, observers = with_ones(unit, edges), dict[str, np.ndarray](), unit.observers(default, rules)
+    calibration = Calibration(traced, unit, observers | observers_of(unit, edges))
+    if any(edges.values()):
+        first_batch, batches = with_first(batches)
+        unit, factors = equalized(unit, edges, calibration.observed(unit, first_batch, progress=False))
+        del first_batch  # one batch is in memory at a time
+    found = calibration.observed(unit, batches, progress)
+    observers = {value: found[value] for value in observers}
+    check_seen(unit, observers)
+    unit = without_ones(unit, edges)
     parameters = {
         value: _scale_and_zero_point(each, WIDE if unit.is_wide(value) else dtype) for value, each in observers.items()
     }
     modes = {scan: each.modes for scan, each in unit.each()}
-    return Model(traced, quantized_graph(unit, parameters), first, modes, floats, numerics)
+    return Model(traced, quantized_graph(unit, parameters), first, modes, floats, numerics, factors)
 
 
 def _blocks(weights: Any, block_size: Any) -> Blocks | None:

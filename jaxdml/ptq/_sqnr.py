@@ -15,7 +15,7 @@ from jaxdml._quantized import directml
 from jaxdml._tables import Table
 from jaxdml.ptq._build.operators import ADD, CONTRACTIONS
 from jaxdml.ptq._trace.scans import LOOP
-from jaxdml.ptq._trace.values import Value
+from jaxdml.ptq._trace.values import Value, factor_name
 
 WIDEST = 48
 QUANTIZE, DEQUANTIZE, DYNAMIC = "quantize_linear", "dequantize_linear", "dynamic_product"  # kinds of nodes
@@ -132,22 +132,23 @@ def sqnr_of(
         so_far = evaluate(nodes[1], {**quantized.constants, **given})
         own, measured = {**quantized.constants, **given}, dict[str, Any]()
 
-        def measure(name: str, held: str, clipped: Any = None) -> None:
+        def measure(name: str, held: str, value: Any, clipped: Any = None) -> None:
             labels[name] = _label(name, makers, constants)
-            measured[name] = _powers(own[held], exact[name]), _powers(so_far[held], exact[name]), clipped
+            measured[name] = _powers(own[held], value), _powers(so_far[held], value), clipped
 
         # After `measure`, the exact value replaces the measured value, and is quantized if the measured value is.
         for node in nodes[1]:
             own |= zip(node.outputs, results(node, own, lambda node, value: None), strict=False)
             output = node.outputs[0]
             if output in ends:
-                measure(output, output)
+                measure(output, output, exact[output])
                 own[output] = exact[output]
             elif node.operator.kind == DEQUANTIZE and node.inputs[0] not in quantized.constants:
                 name = of_dequantized[output]
                 scale, zero_point = own[node.inputs[1]], own[node.inputs[2]]
                 value, dtype = exact[name].astype(jnp.float32), zero_point.dtype
-                measure(name, output, _clipped(value, scale, zero_point))
+                value = value * quantized.constants.get(factor_name(name), np.float32(1))
+                measure(name, output, value, _clipped(value, scale, zero_point))
                 own[node.inputs[0]] = directml.to_integers(value, scale, zero_point, axis=1, dtype=dtype)
                 own[output] = directml.to_floats(own[node.inputs[0]], scale, zero_point, axis=1)
         pairs = zip(quantized.outputs, floats.outputs, strict=True)

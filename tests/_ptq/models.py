@@ -69,7 +69,7 @@ def _digits_cnn(params, x, batch_norm=None):
 
 
 @functools.cache
-def _digits():
+def digits():
     from sklearn.datasets import load_digits  # which takes a second to import
     from sklearn.model_selection import train_test_split
 
@@ -99,7 +99,7 @@ def _train_step(params, velocity, rate, images, labels):
 @functools.cache
 def digits_cnn(seed=0, epochs=12):
     """A residual CNN with grouped filters, relu6 and pooling: x [N, 1, 8, 8], logits [N, 10]."""
-    train_images, images, train_labels, labels = _digits()
+    train_images, images, train_labels, labels = digits()
     weights = Weights(seed)
     params = {
         "stem": weights.conv_norm(1, 24, 3, 3),

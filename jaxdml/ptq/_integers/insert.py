@@ -12,13 +12,14 @@ from jaxdml._graph.graph import Graph, Node, moves, without_dead
 from jaxdml._quantized import directml
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build import operators as op
+from jaxdml.ptq._choose.equalize import along_inputs
 from jaxdml.ptq._choose.modes import Blocks
 from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._grids.ranges import quantize_weights
 from jaxdml.ptq._integers.operators import DEQUANTIZE, DYNAMIC, QUANTIZE, TABLE
 from jaxdml.ptq._trace.equations import bind
 from jaxdml.ptq._trace.scans import each_layer, stacked, with_body
-from jaxdml.ptq._trace.values import Value
+from jaxdml.ptq._trace.values import Value, factor_name
 
 Parameters = tuple[np.ndarray, np.ndarray]  # scale and zero point
 ROLES = "scale", "zero_point"
@@ -96,8 +97,11 @@ class _Inserter:
             # The dynamic product adds the bias itself.
             self._nodes[-1] = before.replace(inputs=(*before.inputs, node.inputs[1]), outputs=node.outputs)
         else:
-            inputs = tuple(self._read(name, node in self._plan.nodes) for name in node.inputs)
             mode = self._unit.modes.get(output, "float") if node.operator.kind in op.CONTRACTIONS else "float"
+            inputs = tuple(self._read(name, node in self._plan.nodes) for name in node.inputs)
+            if mode in ("static", "dynamic") and self._scaled(node.inputs[0]) != node.inputs[0]:
+                self._scale_weights(node)
+                inputs = self._scaled(inputs[0]) if mode == "dynamic" else inputs[0], *inputs[1:]
             node = node.replace(inputs=inputs)
             if mode == "static":
                 node = self._with_integer_weights(node)
@@ -117,12 +121,27 @@ class _Inserter:
         return _named(name, "dequantized") if is_quantized else name
 
     def _quantize(self, name: str) -> None:
+        scaled = self._scaled(name)
+        if scaled != name:
+            self._nodes.append(Node(op.MULTIPLY, (name, factor_name(name)), (scaled,), {}, name))
         if name in self._plan.quantized:
-            self._convert(QUANTIZE, name, _named(name, "quantized"), name)
+            self._convert(QUANTIZE, scaled, _named(name, "quantized"), name)
             self._dequantize(name)
+
+    def _scaled(self, name: str) -> str:
+        """The name under which contractions read a value: that of the value with scaled channels, or its own name."""
+        return _named(name, "scaled") if factor_name(name) in self._constants else name
 
     def _dequantize(self, name: str) -> None:
         self._convert(DEQUANTIZE, _named(name, "quantized"), _named(name, "dequantized"), name)
+
+    def _scale_weights(self, node: Node) -> None:
+        """Divides weights by the factors of the channels that they read."""
+        data, weight = node.inputs[:2]
+        if weight in self._constants:
+            factor, shape = self._constants[factor_name(data)], self._constants[weight].shape
+            scales = along_inputs(1 / factor.reshape(-1), shape, node.options.get("group_count"))
+            self._constants[weight] = self._constants[weight] * scales
 
     def _is_beside_contraction(self, node: Node) -> bool:
         """Whether a contraction computes a node's input or reads its output; movers and clamps may be between."""

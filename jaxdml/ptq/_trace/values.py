@@ -22,3 +22,8 @@ class Value:
     def __str__(self) -> str:
         name = f"{self.base}:{self.role}" if self.role else self.base
         return f"{self.scan}/{name}" if self.scan else name
+
+
+def factor_name(value: str) -> str:
+    """The name of the constant by which a value in floats is multiplied before contractions read it, if any."""
+    return str(Value(value, "factor"))

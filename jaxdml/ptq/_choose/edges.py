@@ -1,0 +1,209 @@
+"""Finds the channels of a float graph that can be scaled without a change of the function.
+
+Channels are divided by scales where they are made, and the weights that read them are multiplied. There are two kinds
+of such edges from a maker to readers:
+
+- from a contraction, whose weights and bias are divided, through operators for which a positive factor of a channel
+  does not matter, such as relu, a transposition or a pooling;
+- from a value in floats, which is divided for the contractions that read it, and stays as it is for all others.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdml._graph.evaluate import evaluate
+from jaxdml._graph.graph import Graph, Node, moves
+from jaxdml.ptq._build import operators as op
+from jaxdml.ptq._build.affine import Contraction
+from jaxdml.ptq._choose.unit import Unit
+from jaxdml.ptq._trace.scans import bound, each_layer
+
+LINEAR = ("mean", "pad", "window_mean")  # kinds that a factor of a channel passes, besides movers and relu
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """A contraction that reads scaled channels.
+
+    Attributes:
+      weight: name of its weights.
+      value: name of the value that it reads.
+      axis: the axis of channels of the value.
+      groups: the number of groups of a convolution; None for a product.
+      channels: for each channel that it reads, the number of the edge's channel.
+    """
+
+    weight: str
+    value: str
+    axis: int
+    groups: int | None
+    channels: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """Channels that can be scaled.
+
+    Attributes:
+      count: the number of channels.
+      readers: all contractions that read the channels as integers.
+      maker: the contraction that makes the channels; None if a value in floats does.
+      shape: the shape of the factors of the value in floats, with axes of size 1; () if there is a maker.
+    """
+
+    count: int
+    readers: tuple[Reader, ...]
+    maker: Contraction | None = None
+    shape: tuple[int, ...] = ()
+
+
+def edges_of(unit: Unit) -> list[Edge]:
+    """The edges of a unit with constants: first those from floats, then the others, each in the order of execution."""
+    finder = _Finder(unit)
+    found = list(finder.from_contractions())
+    scaled = {reader.value for edge in found for reader in edge.readers}
+    return [*(edge for edge in finder.from_floats() if edge.readers[0].value not in scaled), *found]
+
+
+class _Finder:
+    def __init__(self, unit: Unit) -> None:
+        self._unit, self._plan = unit, unit.plan
+        self._graph = unit.graph if unit.loop is None else each_layer(unit.graph)[0]
+        self._nodes = dict(zip(self._graph.nodes, bound(self._graph.nodes, unit.program), strict=True))
+        self._readers, self._shapes = self._graph.consumers(), _shapes(unit, self._graph, list(self._nodes.values()))
+        self._weights = {
+            each.weight_name: each for each in unit.builder.contractions
+            if each.weight and each.weight_name in self._graph.constants
+            and each.grid_name not in self._graph.constants
+        }  # fmt: skip
+
+    def from_contractions(self) -> Iterator[Edge]:
+        """Yields the edges from contractions."""
+        for node in self._graph.nodes:
+            maker = self._maker(node)
+            if maker is None:
+                continue
+            start, axis = node.outputs[0], _axis(node)
+            shape = self._shapes[start].shape
+            count = shape[axis]
+            ends = self._ends(start, maker)
+            if not ends:
+                continue
+            along = [1] * len(shape)
+            along[axis] = count
+            numbers = np.broadcast_to(np.arange(1, count + 1, dtype=np.float32).reshape(along), shape)
+            readers = self._numbered(start, numbers, *ends)
+            if readers is not None:
+                yield Edge(count, readers, maker)
+
+    def _maker(self, node: Node) -> Contraction | None:
+        """The contraction that a node computes, if its weights become integers, and on no grid of the user's."""
+        if node.operator.kind not in op.CONTRACTIONS or self._unit.modes.get(node.outputs[0]) not in QUANTIZED:
+            return None
+        return self._weights.get(node.inputs[1])
+
+    def _ends(self, start: str, maker: Contraction) -> tuple[list[Node], list[Node]] | None:
+        """What lies between a contraction and its readers, and the readers; None if something else reads channels."""
+        pending, between, readers = [start], list[Node](), list[Node]()
+        while pending:
+            name = pending.pop()
+            if name in self._graph.outputs:
+                return None
+            for node in self._readers.get(name, []):
+                if self._maker(node) is not None:
+                    readers.append(node)
+                elif node.inputs[0] == name and self._passes(node, maker):
+                    between.append(node)
+                    pending += node.outputs
+                else:
+                    return None
+        return sorted(between, key=list(self._nodes).index), readers
+
+    def _passes(self, node: Node, maker: Contraction) -> bool:
+        """Whether a node with scaled input has the scaled result, apart from the scales of its own channels."""
+        kind, others = node.operator.kind, node.inputs[1:]
+        if kind == "clip":
+            return dict(node.options) == {"min": 0.0}
+        if kind == "add":
+            return others == (maker.bias_name,)
+        return (moves(node) or kind in LINEAR) and all(name in self._graph.constants for name in others)
+
+    def _numbered(
+        self, start: str, numbers: np.ndarray, between: list[Node], readers: list[Node]
+    ) -> tuple[Reader, ...] | None:
+        """The readers; None if one of them reads several channels as one.
+
+        All that lies between is linear in each channel, as far as positive factors go. It is computed for ones, and
+        for the numbers of channels: the ratio of the results is the number of the channel, or 0 / 0 in padding.
+        """
+        names = {node.inputs[0] for node in readers}
+        is_linear = {node: node.operator.kind in ("clip", "add") for node in between}
+        same = {node.outputs[0]: node.inputs[0] for node in between if is_linear[node]}
+
+        def source(name: str) -> str:
+            return source(same[name]) if name in same else name
+
+        nodes = [self._nodes[node] for node in between if not is_linear[node]]
+        nodes = [node.replace(inputs=tuple(map(source, node.inputs))) for node in nodes]
+        constants = {name: self._graph.constants[name] for node in nodes for name in node.inputs[1:]}
+
+        def computed(x: Any) -> dict[str, Any]:
+            values = evaluate(nodes, {**constants, start: x})
+            return {name: values[source(name)] for name in names}
+
+        compute = jax.jit(computed) if nodes else computed
+        ones, ratios = jax.device_get((compute(np.ones_like(numbers)), compute(numbers)))
+        found = []
+        for node in readers:
+            value, axis = node.inputs[0], _axis(node)
+            one, many = (np.moveaxis(x[value], axis, -1).reshape(-1, x[value].shape[axis]) for x in (ones, ratios))
+            read = np.rint(np.divide(many, one, out=np.zeros_like(many), where=one != 0))
+            number = read.max(0, initial=0)
+            if ((read != number) & (one != 0)).any() or not number.all():
+                return None
+            found.append(_reader(node, number.astype(int) - 1))
+        return tuple(found)
+
+    def from_floats(self) -> Iterator[Edge]:
+        """Yields the edges from values in floats."""
+        roots = set(self._plan.tables.values())
+        for name in (*self._graph.inputs, *(name for node in self._graph.nodes for name in node.outputs)):
+            nodes = self._readers.get(name, [])
+            takers = [node for node in nodes if self._maker(node) is not None]
+            if not takers or name in self._plan.results or name in roots:
+                continue
+            others = [node for node in nodes if node not in takers and node in self._plan.nodes]
+            is_own = self._plan.ranges.get(name, name) == name
+            shape = self._shapes[name].shape
+            axes = {_axis(node) % len(shape) for node in takers}
+            if others or not is_own or len(axes) > 1:
+                continue
+            (axis,) = axes
+            along = tuple(size if place == axis else 1 for place, size in enumerate(shape))
+            yield Edge(shape[axis], tuple(_reader(node, np.arange(shape[axis])) for node in takers), shape=along)
+
+
+QUANTIZED = ("static", "dynamic")  # modes whose values are rounded
+
+
+def _reader(node: Node, channels: np.ndarray) -> Reader:
+    return Reader(node.inputs[1], node.inputs[0], _axis(node), node.options.get("group_count"), channels)
+
+
+def _axis(node: Node) -> int:
+    """The axis of the channels that a contraction reads, and of those that it makes."""
+    return 1 if node.operator is op.CONVOLUTION else -1
+
+
+def _shapes(unit: Unit, graph: Graph, nodes: list[Node]) -> Mapping[str, Any]:
+    """Shapes and types of all values for the sizes of the program's inputs."""
+    inputs = {name: jax.ShapeDtypeStruct(unit.program.avals[name].shape, unit.program.avals[name].dtype)
+              for name in graph.inputs}  # fmt: skip
+    constants = {name: jax.ShapeDtypeStruct(np.shape(x), jnp.asarray(x).dtype) for name, x in graph.constants.items()}
+    found: Mapping[str, Any] = jax.eval_shape(lambda values: evaluate(nodes, values), {**constants, **inputs})
+    return found

@@ -1,0 +1,47 @@
+"""An observer of channels, from which scales of channels are chosen."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml.ptq._grids.observers import Observer
+from jaxdml.typing import Array, DType
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Channels(Observer):
+    """The extremes and the squares of each channel.
+
+    Attributes:
+      low, high: the least and the greatest value of each channel, or 0 if 0 is beyond; float32.
+      squares: the sum of squares of each channel, float32.
+      axis: the axis of channels.
+    """
+
+    low: Any
+    high: Any
+    squares: Any
+    axis: int = jax.tree.static(default=-1)
+
+    @classmethod
+    def of(cls, count: int, axis: int) -> Self:
+        """The observer that has seen no value of so many channels."""
+        zeros = np.zeros(count, np.float32)
+        return cls(low=zeros, high=zeros, squares=zeros, axis=axis)
+
+    def with_values(self, x: Array) -> Self:
+        x = jnp.moveaxis(x, self.axis, -1).reshape(-1, self.low.shape[-1])
+        low, high = jnp.minimum(self.low, jnp.min(x, 0)), jnp.maximum(self.high, jnp.max(x, 0))
+        return replace(self, low=low, high=high, squares=self.squares + jnp.sum(jnp.square(x), 0))
+
+    def with_devices(self, axis_name: str) -> Self:
+        low, high = lax.pmin(self.low, axis_name), lax.pmax(self.high, axis_name)
+        return replace(self, low=low, high=high, squares=lax.psum(self.squares, axis_name))
+
+    def range(self, dtype: DType) -> tuple[Array, Array]:
+        return jnp.min(self.low, -1), jnp.max(self.high, -1)

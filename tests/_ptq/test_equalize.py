@@ -1,0 +1,174 @@
+"""Networks whose channels differ by factors, and what is left of them as integers."""
+
+import json
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from _ptq import outliers
+from _ptq.layers import conv
+from _ptq.models import transformer_block
+from _ptq.quantized import batches_for, decibels, in_floats
+from helpers.compare import assert_same_bits
+from jaxdml.errors import PtqError
+from jaxdml.ptq import Rule, load, quantize, save
+
+RANDOM = np.random.default_rng(0)
+
+
+def normal(*shape):
+    return RANDOM.standard_normal(shape, np.float32)
+
+
+FACTORS = np.exp(RANDOM.uniform(0, np.log(100), 16)).astype(np.float32)
+CNN = {
+    "first": {"w": normal(16, 3, 3, 3) / 5 * FACTORS[:, None, None, None], "b": normal(16) * FACTORS},
+    "last": {"w": normal(8, 16, 3, 3) / 12 / FACTORS[:, None, None], "b": normal(8)},
+}
+IMAGES = normal(8, 3, 8, 8)
+
+
+def cnn(params, x):
+    return conv(params["last"], jax.nn.relu(conv(params["first"], x)))
+
+
+def ratio(model, apply, params, *inputs):
+    return decibels(model.apply(model.params, *inputs), in_floats(apply, params, *inputs))
+
+
+def test_channels_of_a_convolution():
+    before, after = (quantize(cnn, CNN, [IMAGES], equalize=each, progress=False) for each in (False, True))
+    assert ratio(before, cnn, CNN, IMAGES) < 25
+    assert ratio(after, cnn, CNN, IMAGES) > 37
+    assert str(before) == str(after)  # the constants alone differ
+    found = after.sqnr(CNN, IMAGES)
+    assert min(layer.own for layer in found.layers) > 37
+    assert found.outputs[0] == pytest.approx(ratio(after, cnn, CNN, IMAGES), abs=0.1)
+
+
+def block_with_outliers():
+    """A transformer block with gains times 1 to 100."""
+    apply, params, make_inputs = transformer_block(2, 16, 64, 4)[:3]
+    for norm, reader in (("norm_1", "qkv"), ("norm_2", "up")):
+        factors = np.exp(np.random.default_rng(1).uniform(0, np.log(100), 64)).astype(np.float32)
+        params[norm] = {name: x * factors for name, x in params[norm].items()}
+        params[reader] = params[reader] | {"w": params[reader]["w"] / factors[:, None]}
+    return apply, params, make_inputs
+
+
+@pytest.mark.parametrize(("products", "most", "least"), [("static", 26, 35), ("dynamic", 27, 39)])
+def test_gains_of_a_norm(products, most, least, tmp_path):
+    """Also in a file, and with other sizes."""
+    apply, params, make_inputs = block_with_outliers()
+    batches, (x,) = batches_for(make_inputs, 8), make_inputs(3, seed=1)
+    options = {"products": products, "progress": False}
+    model = quantize(apply, params, batches, equalize=False, **options)
+    assert ratio(model, apply, params, x) < most
+    model = quantize(apply, params, batches, **options)
+    assert ratio(model, apply, params, x) > least
+    save(tmp_path / "model.npz", model)
+    loaded = load(tmp_path / "model.npz", apply)
+    assert_same_bits(loaded.apply(loaded.params, x), model.apply(model.params, x))
+    assert str(loaded.sqnr(params, x)) == str(model.sqnr(params, x))
+    assert min(layer.own for layer in model.sqnr(params, x).layers) > 28
+
+
+def test_layers_of_a_scan_have_scales_of_their_own():
+    def apply(params, x):
+        def layer(x, layer):
+            return x + jax.nn.relu(x @ layer["up"]) @ layer["down"], None
+
+        return jax.lax.scan(layer, x, params)[0]
+
+    factors = np.exp(RANDOM.uniform(0, np.log(100), (3, 32))).astype(np.float32)
+    params = {"up": normal(3, 16, 32) / 4 * factors[:, None], "down": normal(3, 32, 16) / 8 / factors[:, :, None]}
+    x = normal(64, 16)
+    before, after = (quantize(apply, params, [x], equalize=each, progress=False) for each in (False, True))
+    assert ratio(before, apply, params, x) < 28
+    assert ratio(after, apply, params, x) > 33
+    assert after.sqnr(params, x).outputs[0] == pytest.approx(ratio(after, apply, params, x), abs=0.1)
+
+
+def test_a_batch_is_read_once():
+    """One batch is held at a time, also if the first one is run twice."""
+    made = []
+
+    def batches():
+        for number in range(3):
+            assert not [batch for batch in made[:-1] if batch() is not None]
+            batch = IMAGES * (number + 1)
+            made.append(weakref.ref(batch))
+            yield batch
+            del batch
+
+    model = quantize(cnn, CNN, batches(), progress=False)
+    assert model.factors
+    assert len(made) == 3
+    assert ratio(model, cnn, CNN, 3 * IMAGES) > 33  # ranges are those of all batches
+
+
+def without(path, name):
+    """A file without what this version adds to files of the earlier format."""
+    with np.load(path) as arrays:
+        stored = dict(arrays)
+    text = json.loads(bytes(stored.pop("model.json"))) | {"format": name}
+    stored = {key: x for key, x in stored.items() if not key.startswith("factor:")}
+    np.savez(path, **stored | {"model.json": np.frombuffer(json.dumps(text).encode(), np.uint8)})
+
+
+def test_a_file_of_the_format_before_has_its_old_bits(tmp_path):
+    model = quantize(cnn, CNN, [IMAGES], equalize=False, progress=False)
+    save(tmp_path / "model.npz", model)
+    without(tmp_path / "model.npz", "jaxdml.ptq 4")
+    loaded = load(tmp_path / "model.npz", cnn)
+    assert_same_bits(loaded.apply(loaded.params, IMAGES), model.apply(model.params, IMAGES))
+
+
+def test_few_values_and_dead_channels_scale_nothing():
+    """The largest of a few values does not tell how large others will be."""
+    few, many = normal(1, 3, 4, 4), normal(8, 3, 8, 8)
+    for images, is_scaled in ((few, False), (many, True)):
+        model = quantize(cnn, CNN, [images], progress=False)
+        assert bool(model.factors) == is_scaled
+    dead = CNN | {"first": {"w": CNN["first"]["w"] * 0, "b": -jnp.ones(16)}}
+    assert not quantize(cnn, dead, [IMAGES], progress=False).factors
+
+
+def test_where_nothing_is_to_be_gained_the_bits_stay():
+    params = {
+        "first": {"w": CNN["first"]["w"] / FACTORS[:, None, None, None], "b": CNN["first"]["b"] / FACTORS},
+        "last": {"w": CNN["last"]["w"] * FACTORS[:, None, None], "b": CNN["last"]["b"]},
+    }
+    models = [quantize(cnn, params, [IMAGES], equalize=each, progress=False) for each in (False, True)]
+    assert_same_bits(*(model.apply(model.params, IMAGES) for model in models))
+
+
+def test_rules_and_grids_are_respected():
+    rules = [Rule("^last$", keep="float")]
+    models = [quantize(cnn, CNN, [IMAGES], equalize=each, rules=rules, progress=False) for each in (False, True)]
+    assert_same_bits(*(model.apply(model.params, IMAGES) for model in models))
+
+
+def test_wrong_equalize():
+    with pytest.raises(PtqError, match="equalize is 'yes', expected True or False"):
+        quantize(cnn, CNN, [IMAGES], equalize="yes")
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("products", ["static", "dynamic"])
+@pytest.mark.parametrize("name", outliers.NETWORKS)
+def test_outliers(name, products):
+    """A network with outliers is as good as the same network without them, or good."""
+    plain, network = outliers.WITHOUT[name.split(",")[0]](), outliers.NETWORKS[name]()
+    found = {}
+    for key, each, options in (("plain", plain, {}), ("before", network, {"equalize": False}), ("after", network, {})):
+        batches = batches_for(each.make_inputs, 32, 3)
+        model = quantize(each.apply, each.params, batches, products=products, progress=False, **options)
+        (x,) = each.make_inputs(256, seed=-7)
+        found[key] = ratio(model, each.apply, each.params, x)
+    assert found["after"] >= min(34, found["plain"] - 0.3), found
+    assert found["after"] >= found["before"] + 5, found
+    assert decibels(in_floats(network.apply, network.params, x), in_floats(plain.apply, plain.params, x)) > 100
