@@ -1,4 +1,4 @@
-"""A jaxpr evaluated by the rules. Calls are inlined; loops and branches get bodies that are evaluated by the rules."""
+"""Evaluates jaxprs by the rules. Calls are inlined; bodies of loops and branches are evaluated by the rules, too."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -52,8 +52,9 @@ class Problem(NamedTuple):
 
     Attributes:
       primitive: the name of the equation's primitive.
-      kind: "type" of floats, "rule" that is missing, or "count" of addends.
-      text: primitive, place and remedy.
+      kind: "type": floats of a type that rules do not take; "rule": the primitive has no rule; "count": the number of
+        addends of a sum is too large or unknown.
+      text: the error, with the primitive, its place and a remedy.
     """
 
     primitive: str
@@ -76,7 +77,7 @@ def problems(jaxpr: Any, scope: str = "") -> Iterator[Problem]:
 
 
 def lacks_rule(name: str, params: Mapping[str, Any], dtypes: Sequence[Any]) -> bool:
-    """Whether XLA computes a primitive with operands of these types, or something inside of its jaxprs."""
+    """Whether a primitive with operands of these types, or any equation of its jaxprs, is left to XLA."""
     if name in LOOPS:
         return any(each.kind != "count" for inner in inner_jaxprs(params) for each in problems(inner))
     floats = [np.dtype(dtype) for dtype in dtypes if is_float(dtype)]
@@ -90,7 +91,7 @@ def _has_jaxprs_to_evaluate(eqn: Any) -> bool:
 
 
 def _problem(eqn: Any) -> tuple[Literal["type", "rule", "count"], str, str] | None:
-    """The kind of problem, what has it, and a remedy."""
+    """The kind of an equation's problem, a text that says what the problem is, and a remedy; None if it has none."""
     name = eqn.primitive.name
     types = [np.dtype(var.aval.dtype) for var in (*eqn.invars, *eqn.outvars) if _is_of_floats(var)]
     if not types or is_exact_call(eqn.params):
