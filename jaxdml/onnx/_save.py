@@ -22,12 +22,12 @@ from jaxdml.ptq._choose.modes import Blocks
 from jaxdml.ptq._files import replaced
 
 FIRST, LAST = 17, 21  # opsets
-WITH_GELU = 20  # from which on Gelu is an operator
-WITH_BLOCKS = 21  # from which on DequantizeLinear has blocks and integers of 4 bits
+WITH_GELU = 20  # the first opset in which Gelu is an operator
+WITH_BLOCKS = 21  # the first opset in which DequantizeLinear takes blocks and integers of 4 bits
 IR_VERSIONS = {17: 8, 18: 8, 19: 9, 20: 9, 21: 10}
-LARGEST = 2**31 - 2**20  # bytes of a file; protobuf takes no larger one
-INLINE = 1024  # bytes of tensors that stay in the model's file
-ALIGNMENT = 4096  # of tensors in a file of their own, so that they can be mapped into memory
+LARGEST = 2**31 - 2**20  # the most bytes of a file; protobuf takes no larger file
+INLINE = 1024  # tensors of fewer bytes stay in the model's file
+ALIGNMENT = 4096  # of tensors in a second file, so that they can be mapped into memory
 BATCH = "batch"
 CHOICES = {"form": (QDQ, QOPERATOR), "tables": ("float", "gather"), "weights": ("int8", "uint8")}
 
@@ -37,30 +37,30 @@ def save(
     model: Model, path: str | os.PathLike[str], form: str = QDQ, *, tables: str = "float", weights: str = "int8",
     shapes: Any = BATCH, opset: int | None = None,
 ) -> None:  # fmt: skip
-    """Writes what `jaxdml.ptq.quantize` made as an ONNX file.
+    """Writes a model that `jaxdml.ptq.quantize` made as an ONNX file.
 
-    Inputs and outputs have the names of the function's parameters and of the keys in its pytrees, nodes those of its
-    layers. Scans are unrolled. An existing file is replaced only after the new file is complete. A model of more than
-    2 GiB has its weights in a second file beside the first, ``<name>.data``.
+    Inputs and outputs are named after the function's parameters and the keys of its pytrees, and nodes after its
+    layers. Scans are unrolled. An existing file is replaced only after the new file is complete. The weights of a model
+    of more than 2 GiB are written to a second file beside the first, ``<name>.data``.
 
     Args:
       model: the model.
       path: path of the file, which usually ends in .onnx.
       form: "qdq": float operators between DequantizeLinear and QuantizeLinear, which all tools read. "qoperator":
-        QLinearConv and its like, which compute on integers wherever they run.
+        operators such as QLinearConv, which compute on integers wherever they run.
       tables: "float": a function between integers is written as float operators. "gather": as an exact look-up.
-      weights: "int8", or "uint8" with the zero point 128, of which onnxruntime's sums are exact on every processor.
-      shapes: the sizes of the inputs. "batch": those of the first calibration batch, with a symbolic batch. None: those
-        of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"``, a prefix of the
-        tuple of inputs, as `jax.export.symbolic_args_specs` takes it.
-      opset: the opset of the file, 17 to 21. None: the least that the model needs, 21 for weights in blocks, else 17.
-        If a number from 20 on is given, gelu is one operator, which onnxruntime's provider for DirectML lacks; else it
-        is the operators that compute it.
+      weights: "int8", or "uint8" with the zero point 128, for which onnxruntime's sums are exact on every processor.
+      shapes: the sizes of the inputs. "batch": the sizes of the first calibration batch, with a symbolic batch size.
+        None: the sizes of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"``, a
+        prefix of the tuple of inputs, as `jax.export.symbolic_args_specs` takes it.
+      opset: the opset of the file, 17 to 21. None: 21 for weights in blocks, otherwise 17. If 20 or 21 is given, gelu
+        is written as the operator Gelu, which onnxruntime's provider for DirectML lacks; otherwise gelu is written as
+        several operators.
 
     Raises:
       DescError: if an argument is wrong; it is an ArgumentTypeError if its type is wrong.
-      ModelError: if nodes have no counterpart in ONNX; the error lists all of them, with remedies. Also if the model's
-        params were exchanged.
+      ModelError: if nodes have no counterpart in ONNX; the error lists all such nodes, with remedies. Also if
+        `model.params` were replaced.
       PtqError: if the function has changed since it was quantized, or cannot be traced for these sizes.
       ModelFileNotFoundError: if the folder of path does not exist.
       OSError: if the file cannot be written.

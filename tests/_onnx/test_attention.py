@@ -186,7 +186,7 @@ WRONG_GROUPS = [
     (
         (*(np.concatenate([x, x]) for x in (*BASE[:3], *CACHES)), np.array([5, 5], I32), np.array([7], I32)),
         {},
-        "2 tokens behind past ones need a batch of 1, which is 2",
+        "2 tokens after past ones need a batch of 1, but the batch is 2",
     ),
     ((*BASE, *LENGTHS, TURNS), {"do_rotary": 1}, "cos_cache and sin_cache must be given together"),
     ((*BASE, *LENGTHS), {"do_rotary": 1}, "do_rotary needs the inputs cos_cache and sin_cache"),
@@ -257,7 +257,7 @@ WRONG = [
     ((*QKV, PADDED[..., :2, :6]), {}, "attn_mask has shape (1, 1, 2, 6), expected one that broadcasts to (1, 4, 2, 5)"),
     ((*QKV, PADDED[None, ..., :2, :5]), {}, "attn_mask has shape (1, 1, 1, 2, 5), expected one that broadcasts to"),
     ((*QKV, PADDED[0, 0, 0, 0]), {}, "attn_mask has shape (), expected one that broadcasts to"),
-    ((*QKV, None, CACHE, CACHE, np.array([5])), {}, "nonpad_kv_seqlen does not go together with past_key"),
+    ((*QKV, None, CACHE, CACHE, np.array([5])), {}, "nonpad_kv_seqlen cannot be combined with past_key"),
     ((*QKV, None, None, None, np.array([5, 5])), {}, "nonpad_kv_seqlen has shape (2,), expected (1,)"),
     ((*QKV, None, None, None, np.array([6])), {}, "nonpad_kv_seqlen is [6], expected lengths from 0 to 5"),
 ]
@@ -278,8 +278,8 @@ WRONG_HEADS = [
         {},
         "past_sequence_length and cache_indirection are not supported",
     ),
-    ((np.ones((1, 2, 4, 3, 8), F),), {}, "packed ones are not supported, split them"),
-    ((ROW, np.ones((1, 2, 4, 2, 8), F)), {}, "packed ones are not supported, split them"),
+    ((np.ones((1, 2, 4, 3, 8), F),), {}, "packed inputs are not supported, split them"),
+    ((ROW, np.ones((1, 2, 4, 2, 8), F)), {}, "packed inputs are not supported, split them"),
     (FLAT, {"num_heads": 3}, "the last size of query is 32, expected a multiple of num_heads, which is 3"),
     ((ROW, ROW[:, :, :8], ROW), {}, "key has shape (1, 2, 8), expected (any, any, 32)"),
     ((ROW, ROW, ROW[:, :, :7]), {}, "the last size of value is 7, expected a multiple of num_heads, which is 4"),

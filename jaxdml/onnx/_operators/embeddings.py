@@ -1,4 +1,4 @@
-"""What decoders of language models do with tokens and positions: quantized embeddings, and rotary ones."""
+"""Operators that decoders of language models use: embeddings from a quantized matrix, and rotary embeddings."""
 
 from typing import Any
 
@@ -35,13 +35,14 @@ def gather_block_quantized(
 ) -> Array:  # fmt: skip
     """The slices at the indices along an axis, dequantized: (element - zero point) * scale.
 
-    Elements along `quantize_axis` have a scale and a zero point for each block. uint8 data hold several elements of few
-    bits, the first of them in the lowest bits; an absent zero point of them is the middle of their range, otherwise 0.
+    Elements along `quantize_axis` have a scale and a zero point for each block. A byte of uint8 data holds several
+    elements of few bits, the first element in the lowest bits. An absent zero point is the middle of the range of
+    uint8 data, and 0 for other data.
     """
     along, of_blocks = (axis_of(axis, data.ndim) for axis in (gather_axis, quantize_axis))
     is_packed = data.dtype == jnp.uint8
     if is_packed and (along, of_blocks) != (0, data.ndim - 1):
-        raise ModelError(f"gather_axis is {gather_axis} and quantize_axis is {quantize_axis}; uint8 data have 0 and -1")
+        raise ModelError(f"gather_axis is {gather_axis} and quantize_axis is {quantize_axis}; uint8 data take 0 and -1")
     if not is_packed and bits != 4:
         raise ModelError(f"bits is {bits}, but data is {data.dtype}, expected 4")
     size = data.shape[of_blocks] * (8 // bits if is_packed else 1)
@@ -51,7 +52,7 @@ def gather_block_quantized(
     for name, x, shape in (("scales", scales, expected), ("zero_points", zero_points, packed)):
         if x is not None and x.shape != shape:
             raise ModelError(f"{name} has shape {x.shape}, expected {shape} for data of shape {data.shape}")
-    # The axis of blocks among those of the result, unless it is replaced by the axes of the indices.
+    # The place of the quantized axis in the result, unless the axes of the indices replace the axis.
     place = of_blocks if of_blocks <= along else of_blocks + indices.ndim - 1
     if along == of_blocks:
         wanted = jnp.where(indices < 0, indices + size, indices) // np.asarray(block_size, indices.dtype)
@@ -94,7 +95,7 @@ def rotary_embedding(
       x: [batch, heads, sequence, size], or [batch, sequence, heads * size].
       cos_cache, sin_cache: [positions, pairs]; without position_ids [batch, sequence, pairs].
       position_ids: [batch, sequence].
-      interleaved: whether pairs are neighbors; otherwise the elements of a pair are half of the rotated ones apart.
+      interleaved: whether the elements of a pair are neighbors; otherwise element i and element i + pairs are a pair.
       num_heads: the number of heads, needed if x has three dimensions.
       rotary_embedding_dim: the number of elements that are rotated, the first ones of each head; 0 means all.
     """
@@ -112,10 +113,10 @@ def rotary_embedding_of_microsoft(
 ) -> Array:  # fmt: skip
     """`rotary_embedding`; position_ids may be one number, the position of the first element of each sequence.
 
-    Without rotary_embedding_dim, the caches tell the size of a head.
+    Without num_heads and rotary_embedding_dim, a head has twice as many elements as the caches have columns.
     """
     if scale not in (None, 1) or is_packed_batching:
-        raise ModelError("attributes 'scale' and 'is_packed_batching' are set, which is not supported")
+        raise ModelError("attribute 'scale' or 'is_packed_batching' is set, which is not supported")
     pairs = cos_cache.shape[-1]
     if not (num_heads or rotary_embedding_dim) and x.ndim == 3 and pairs:
         num_heads = x.shape[-1] // (2 * pairs)
@@ -128,7 +129,7 @@ def rotary_embedding_of_microsoft(
 
 
 def _by_head(x: Array, num_heads: int | None) -> Array:
-    """[batch, sequence, heads, size]."""
+    """x as [batch, sequence, heads, size]."""
     if x.ndim == 4:
         return jnp.swapaxes(x, 1, 2)
     if x.ndim != 3:

@@ -1,4 +1,4 @@
-"""GroupQueryAttention of ONNX Runtime: attention of language models, with their cache and rotary embedding."""
+"""GroupQueryAttention of ONNX Runtime: attention of language models, with a cache and rotary embedding."""
 
 import functools
 from typing import Any
@@ -47,10 +47,10 @@ def group_query_attention(
     scale: float | None = None, sliding_window_cache: int = 0, smooth_softmax: int = -1,
     softcap: float | None = None, v_quant_type: str = "NONE", output_count: int = 1,
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
-    """The output; the cache of keys and that of values with the new ones; scores or weights, as qk_output says.
+    """The output; the caches of keys and of values, with the new tokens; scores or weights, as qk_output says.
 
-    A row of the batch whose seqlens_k contradicts the sizes has NaN as its output, and so has a token whose position
-    lies behind the rotary caches: JAX compiles the call before it knows these numbers.
+    A sequence whose seqlens_k contradicts the sizes has the output NaN, and so has a token whose position lies beyond
+    the end of the rotary caches: JAX compiles the call before it knows these numbers.
     """
     _refuse(
         k_quant_type=k_quant_type != "NONE", v_quant_type=v_quant_type != "NONE", kv_cache_bit_width=kv_cache_bit_width,
@@ -94,13 +94,13 @@ def group_query_attention(
 
 
 def _refuse(**given: Any) -> None:
-    """Raises ModelError for what CPUs' kernels lack, and for caches of integers and of windows."""
+    """Raises ModelError for inputs and attributes that ONNX Runtime's CPU kernel lacks, and for quantized caches."""
     if refused := [name for name, is_given in given.items() if is_given]:
-        raise ModelError(f"{' and '.join(refused)} not supported; export the model with a cache of floats, and without")
+        raise ModelError(f"{' and '.join(refused)} not supported; export the model without, and with a cache of floats")
 
 
 def _queries_and_keys(query: Array, key: Array | None, value: Array | None, heads: int, groups: int) -> list[Array]:
-    """Queries [B, heads, S, H], keys and values [B, groups, S, H], from three inputs or a packed one."""
+    """Queries [B, heads, S, H], keys and values [B, groups, S, H], from three inputs or one packed input."""
     if query.ndim != 3:
         raise ModelError(f"query has {query.ndim} dimensions, expected 3")
     divisible("num_heads", heads, "kv_num_heads", groups)
@@ -129,9 +129,9 @@ def _check_rotary(size: int, cos: Array, sin: Array, total: int) -> None:
 
 
 def _rotated(x: Array, cos: Array, sin: Array, is_interleaved: bool) -> Array:
-    """x [B, N, S, H], whose first pairs are rotated by angles [B, 1, S, pairs].
+    """x [B, N, S, H] with its first pairs rotated by angles whose cosines and sines are [B, 1, S, pairs].
 
-    A pair are neighbors if interleaved, else elements of the first and second half of what is rotated.
+    The elements of a pair are neighbors if interleaved; otherwise element i and element i + pairs are a pair.
     """
     pairs = cos.shape[-1]
     wide = flushed(jnp.asarray(x, jnp.float32))
@@ -151,8 +151,9 @@ def _rotated(x: Array, cos: Array, sin: Array, is_interleaved: bool) -> Array:
 class _Tokens:
     """Where the tokens of a call lie in the sequences of a batch.
 
-    A prompt's first call has as many tokens as total_sequence_length. In other calls the last of a sequence's
-    seqlens_k + 1 tokens are new. Sequences of a batch may differ in length: no token sees what is behind a shorter one.
+    The first call, for a prompt, has as many tokens as total_sequence_length. In other calls the last of a sequence's
+    seqlens_k + 1 tokens are new. Sequences of a batch may differ in length: no token sees keys beyond the end of its
+    sequence.
 
     Attributes:
       batch, rows: the number of sequences, and of new tokens in each.
@@ -179,7 +180,7 @@ class _Tokens:
             wanted = f"{self.rows + room}, past and new tokens, or, in a cache with room, from {self.rows} to {room}"
             raise ModelError(f"total_sequence_length is {self.total}; expected {wanted}")
         if not self._is_first and self.rows > 1 and self.batch > 1:
-            raise ModelError(f"{self.rows} tokens behind past ones need a batch of 1, which is {self.batch}")
+            raise ModelError(f"{self.rows} tokens after past ones need a batch of 1, but the batch is {self.batch}")
         self._lengths = jnp.asarray(seqlens_k).astype(jnp.int32).reshape(self.batch) + np.int32(1)
         self._past = jnp.zeros_like(self._lengths) if self._is_first else self._lengths - np.int32(self.rows)
         self.is_right = (self._lengths <= self.total) & (self._lengths > 0) & (self._past >= 0)
@@ -187,7 +188,7 @@ class _Tokens:
             raise ModelError(f"seqlens_k is {seqlens_k}, expected numbers from 0 to {self._room - 1}")
 
     def positions(self, position_ids: Array | None) -> Array:
-        """The positions of the new tokens, [B, S]; those of a prompt count from its first position."""
+        """The positions of the new tokens, [B, S]; positions in a prompt count from its first position."""
         expected("position_ids", position_ids, (self.batch, None))
         if position_ids is None:
             return self._past[:, None] + np.arange(self.rows, dtype=np.int32)[None]
@@ -200,9 +201,9 @@ class _Tokens:
         return given[:, : self.rows]
 
     def behind(self, past: Array | None, new: Array) -> Array:
-        """The cache [B, KV, room, H]: the past tokens, the new ones, and what lay behind them, or zeros if it grows.
+        """The cache [B, KV, room, H] with the new tokens after the past ones; a cache that grows ends with zeros.
 
-        Nothing but the new tokens is written, so that XLA changes a cache in place where the caller needs it no more.
+        Only the new tokens are written, so that XLA updates a cache in place if the caller donates it.
         """
         if past is None or past.ndim != 4:
             past = new[:, :, :0]
@@ -215,7 +216,7 @@ class _Tokens:
         return jax.vmap(update)(cache, new, self._past)
 
     def seen(self, causal: bool, window: int) -> Array:
-        """Which keys a new token sees, [B, 1, S, total]: those up to itself; the last ones, if there is a window."""
+        """Which keys a new token sees, [B, 1, S, total]: the keys up to its own, or the last of these in a window."""
         key, end = places(self.total, -1), self._lengths[:, None, None, None]
         place = self._past[:, None, None, None] + places(self.rows, -2)
         if not causal:

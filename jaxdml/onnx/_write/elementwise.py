@@ -10,7 +10,7 @@ from jaxdml._graph.graph import Node
 from jaxdml.onnx._write.table import EQUATIONS, CannotWrite, equation, operator
 from jaxdml.onnx._write.writer import Writer, data_type, stored_type
 
-# Primitives with an operator of ONNX of the same inputs.
+# Primitives for which ONNX has an operator with the same inputs.
 SAME = {
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "add": "Add", "asin": "Asin", "asinh": "Asinh", "atan": "Atan",
     "atanh": "Atanh", "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "div": "Div", "eq": "Equal", "erf": "Erf",
@@ -19,7 +19,7 @@ SAME = {
     "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "sub": "Sub", "tan": "Tan", "tanh": "Tanh",
 }  # fmt: skip
 LOGICAL = {"and": "And", "or": "Or", "xor": "Xor"}
-AWAY_FROM_ZERO = 0  # of `round`, whose other rounding is to even
+AWAY_FROM_ZERO = 0  # a rounding method of `round`; the other method rounds ties to even
 
 
 def _same(kind: str) -> Callable[[Writer, Node], str]:
@@ -35,7 +35,7 @@ operator("multiply")(_same("Mul"))
 
 
 def _number(writer: Writer, node: Node, value: float) -> str:
-    """A number of the type of a node's first input."""
+    """A number in the type of a node's first input."""
     return writer.array(np.asarray(value, stored_type(writer.dtype(node.inputs[0]))))
 
 
@@ -59,11 +59,11 @@ def clamp(writer: Writer, node: Node) -> str:
 
 @equation("integer_pow")
 def integer_power(writer: Writer, node: Node) -> str:
-    """By squaring, as JAX computes it."""
+    """A power by repeated squaring, as JAX computes it."""
     power = node.options["equation"].params["y"]
     base, result, left = writer.read(node.inputs[0]), "", abs(power)
     if power == 0:
-        raise CannotWrite("it is a power of 0")
+        raise CannotWrite("its exponent is 0")
     while left:
         if left & 1:
             result = writer.emit("Mul", result, base) if result else base
@@ -152,5 +152,5 @@ def select(writer: Writer, node: Node) -> str:
 
 
 def cast_to(writer: Writer, value: str, dtype: Any) -> str:
-    """A value of the file as another type."""
+    """A value of the file, converted to another type."""
     return writer.emit("Cast", value, to=data_type(jnp.dtype(dtype)))

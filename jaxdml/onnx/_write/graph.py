@@ -119,7 +119,7 @@ class _Graph:
         return nodes, [same.get(name, name) for name in self._flat.outputs]
 
     def _same(self, node: Node) -> str | None:
-        """The input that a node returns as it is: x less 0, or a selection whose choice is known; else None."""
+        """The input that a node returns unchanged: x of x - 0, or the case of a known selection; else None."""
         writer, equation = self._writer, node.options.get("equation")
         word = "" if equation is None else equation.name
         if word in SPREADS and (number := writer.number(node.inputs[0])) is not None:
@@ -133,7 +133,7 @@ class _Graph:
         return case if case and writer.shape(case) == writer.shape(node.outputs[0]) else None
 
     def _folded(self, node: Node) -> bool:
-        """Whether all that a node reads is known, and the sizes of its results; then these are known, too."""
+        """Whether a node's inputs and the sizes of its results are known; if so, the results become constants."""
         constants, equation = self._writer.constants, node.options.get("equation")
         sizes = (size for name in node.outputs for size in self._writer.shape(name))
         is_size = equation is not None and equation.name == SIZE
@@ -192,7 +192,7 @@ class _Graph:
             return write(writer, node)
         with writer.reading(x, writer.to_floats(x)):
             made = write(writer, node)
-        if grid is None:  # the places of extremes
+        if grid is None:  # results that are not quantized, such as the indices of argmax
             return made
         pairs = zip(node.outputs, (made,) if isinstance(made, str) else made, strict=True)
         return tuple(writer.to_integers(value, grid, name) for name, value in pairs)
@@ -216,7 +216,7 @@ class _Graph:
 
     @contextmanager
     def _inside(self, node: Node, function: Function) -> Iterator[Mapping[str, str]]:
-        """Maps the values of a function to names; their shapes and numbers are known inside."""
+        """Maps the values of a function to names, by which the writer then knows their shapes and numbers."""
         writer, result = self._writer, node.outputs[0]
         of = jax.ShapeDtypeStruct(writer.shape(node.inputs[0]), np.float32)
         found = jax.eval_shape(lambda x: evaluate(function.nodes, {**function.numbers, function.of: x}), of)
@@ -228,7 +228,7 @@ class _Graph:
     # Types -------------------------------------------------------------------------------------------------------
 
     def _types(self, declared: set[str]) -> Iterator[onnx.ValueInfoProto]:
-        """The types of the values of the function that the file has."""
+        """Yields the types of the function's values that the file has, other than declared ones."""
         writer, seen = self._writer, set(declared)
         for node in self._flat.nodes:
             for name in node.outputs:

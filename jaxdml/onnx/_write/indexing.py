@@ -39,7 +39,7 @@ def dynamic_slice(writer: Writer, node: Node) -> str:
 
 @equation("gather")
 def gather(writer: Writer, node: Node) -> str:
-    """A gather as Gather, GatherElements, GatherND or Slice, whichever says the same."""
+    """A gather as Gather, GatherElements, GatherND or Slice, whichever computes the same."""
     params = node.options["equation"].params
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     x, indices = node.inputs
@@ -60,7 +60,7 @@ def gather(writer: Writer, node: Node) -> str:
 
 
 def _places(writer: Writer, node: Node, lengths: list[Any]) -> str:
-    """The indices, clamped to the array where the gather clamps them; their last axis has an index for each length."""
+    """The indices, clamped if they depend on data and the gather clamps; their last axis has one for each length."""
     name = node.inputs[1]
     value = writer.read(name)
     if node.options["equation"].params["mode"] != lax.GatherScatterMode.CLIP or name in writer.constants:
@@ -98,7 +98,7 @@ def _of_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[i
 
 
 def _of_rows(writer: Writer, node: Node, axis: int) -> str:
-    """An element at each index, in the row that belongs to it, as `jnp.take_along_axis` has it."""
+    """The element at each index, from the row that belongs to the index, as in `jnp.take_along_axis`."""
     x, indices = node.inputs
     numbers = node.options["equation"].params["dimension_numbers"]
     shape, points = writer.shape(x), writer.shape(indices)

@@ -25,7 +25,7 @@ def convolution_attributes(options: Any) -> dict[str, Any]:
 
 
 def pads(padding: Pairs) -> list[int]:
-    """All starts, then all ends."""
+    """ONNX's attribute `pads`: the padding before each axis, then the padding after each axis."""
     return [int(pair[place]) for place in (0, 1) for pair in padding]
 
 
