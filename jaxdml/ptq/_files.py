@@ -30,7 +30,7 @@ from jaxdml.ptq._trace.scans import LOOP, Body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
 
 FORMAT, EARLIER = "jaxdml.ptq 4", ("jaxdml.ptq 3", "jaxdml.ptq 2")
-OF_EARLIER = XLA, VERSION, None  # what files of format 2 have in place of "floats"
+OF_EARLIER = XLA, VERSION, None  # stands for "floats" in files of format 2, which lack the entry
 TEXT = "model.json"
 LONG_TABLE, RUNS = 2**16, ":runs"
 # Exceptions of zipfile, NumPy and JSON for damaged files; zipfile raises NotImplementedError for unknown compression.
@@ -85,7 +85,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
 
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of another at the end. After an exception nothing is left of it."""
+    """Opens a temporary file for writing that replaces `path` at the end, or is deleted after an exception."""
     written = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
         with open(written, "wb") as file:
@@ -129,7 +129,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             graph = Graph(nodes, tuple(text["inputs"]), tuple(text["outputs"]), constants)
             structs, calibrated, shapes = _tree(text["params"]), _tree(text["calibrated"]), text["shapes"]
             signature, modes = tuple(text["signature"]), _checked_modes(text["modes"])
-            numerics = text.get("numerics", DIRECTML)  # formats 2 and 3 have DirectML's formulas alone
+            numerics = text.get("numerics", DIRECTML)  # models of formats 2 and 3 always have DirectML's formulas
             if numerics not in QUANTIZED:
                 raise ValueError("numerics")
     except OSError as error:
@@ -170,7 +170,7 @@ def _checked_modes(modes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Mode
     """The modes of contractions. A model needs them only for inputs of other sizes than in calibration.
 
     Raises:
-      ValueError: if there is something that is no mode; JSON has blocks as a list.
+      ValueError: if something is not a mode. In JSON, blocks are a list.
     """
 
     def checked(mode: Any) -> Mode:
@@ -185,7 +185,7 @@ def _checked_modes(modes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Mode
 
 
 def _checked_floats(path: Any, stored: Any) -> tuple[Floats, Sequence[str] | None]:
-    """What computes floats, and what XLA computes of them.
+    """The attribute `floats` of a model, and the names of the nodes whose floats XLA computes.
 
     Raises:
       PtqError: if the rules are of another version, or if XLA_FLAGS turns fast math on.

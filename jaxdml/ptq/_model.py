@@ -31,7 +31,7 @@ def _described(params: Any) -> Any:
 
 
 def _are_same(params: Any, own: Mapping[str, Any]) -> bool:
-    """Whether params are the model's own arrays, which is faster to check than structure, shapes and types."""
+    """Whether params are the same objects as the model's own, a faster check than that of shapes and types."""
     if type(params) is not dict or len(params) != len(own):
         return False
     return all(params.get(name) is value for name, value in own.items())
@@ -43,13 +43,13 @@ class Model:
     `print(model)` shows which operator computes each equation, and why an equation stayed in floats.
 
     Attributes:
-      params: maps names to parameters, which are arrays, or weights prepared by `jaxdml.prepare_convolution_filter`
-        or `jaxdml.prepare_matrix_multiply_b`.
+      params: maps names to parameters, which are arrays, or weights prepared by `jaxdml.prepare_convolution_filter`,
+        `jaxdml.prepare_matrix_multiply_b` or `jaxdml.prepare_matrix_multiply_blocks`.
       traced: the float function and its signature.
       graph: the graph of float operators with quantize and dequantize nodes, before fusion to quantized operators.
       calibrated: shapes and types of the first calibration batch.
       floats: "exact" if floats are computed by the rules of `jaxdml.exact`, "xla" if XLA computes them.
-      numerics: "directml" or "onnxruntime": whose formulas quantized sums and means have.
+      numerics: "directml" or "onnxruntime": whose formulas quantized sums and means follow.
       modes: maps "" (the function) and each scan to a dict from the result of each contraction to its mode.
     """
 
@@ -132,7 +132,7 @@ class Model:
         return _are_same(self.params, self._own)
 
     def flat(self, *inputs: Any) -> Flat:
-        """The quantized function as one list of nodes, from which other formats are written.
+        """The quantized function as one list of nodes, from which `jaxdml.onnx.save` writes a file.
 
         Args:
           *inputs: inputs of the float function, or their shapes and types, which may be symbolic.
