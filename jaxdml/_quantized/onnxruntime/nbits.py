@@ -65,7 +65,7 @@ def unpacked_matrix(b: Any, scales: Any, zero_points: Any, g_idx: Any, options: 
     _check_shape("g_idx", g_idx, (depth,))
     if g_idx.min() < 0 or g_idx.max() >= blocks:
         text = f"g_idx has numbers from {g_idx.min()} to {g_idx.max()}"
-        raise ModelError(f"{text}, expected numbers of blocks, from 0 to {blocks - 1}")
+        raise ModelError(f"{text}, expected numbers from 0 to {blocks - 1}, the indices of blocks")
     if np.array_equal(g_idx, np.arange(depth) // block_size):
         return in_blocks(weights, scales, offsets, block_size=block_size)
     return _in_order(weights, scales, offsets, g_idx, size_within(block_size))
