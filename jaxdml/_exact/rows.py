@@ -162,7 +162,8 @@ def _program(eqns: Sequence[Equation], spaces: Mapping[Any, Space]) -> Equation 
     last = eqns[-1].outvars[0]
     inside = {eqn.outvars[0]: ~place for place, eqn in enumerate(eqns)}
     operands: dict[tuple[Any, Shape], Any] = {}
-    # For each operand of each equation: its place among the operands of the program, or ~ the place of its equation.
+    # For each equation, the place of each operand among the program's operands, or ~ the place of the equation that
+    # computes the operand.
     places: list[list[int]] = []
     for eqn in eqns:
         space, of_eqn = spaces[eqn.result], []

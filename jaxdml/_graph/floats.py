@@ -73,4 +73,4 @@ def sentence(names: Sequence[str], floats: str) -> str:
     named = ", ".join(names[:MOST_NAMED])
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     reason = f'; write floats="{EXACT}"' if floats == XLA else ", for which there is no rule"
-    return f"no one answer is promised: XLA computes the floats of {named}{more}{reason}"
+    return f"no single answer is promised: XLA computes the floats of {named}{more}{reason}"

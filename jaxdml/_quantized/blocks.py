@@ -46,7 +46,7 @@ def size_within(block_size: int) -> int:
 
 
 def in_blocks(b: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | None, *, block_size: int) -> Matrix:
-    """The matrix b [N, K] in blocks of `size_within(block_size)`; scales and zero points belong to larger blocks."""
+    """The matrix b [N, K] in blocks of `size_within(block_size)`, given parameters for blocks of `block_size`."""
     size = size_within(block_size)
     block = np.arange(-(-b.shape[1] // size)) * size // block_size  # the given block that contains each smaller block
     return Matrix(b, scale[:, block], None if zero_point is None else zero_point[:, block])

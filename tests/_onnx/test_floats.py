@@ -54,9 +54,9 @@ def test_onnxruntimes_operators_stay_one_call():
 
 def test_a_model_says_whether_it_has_one_answer():
     assert answer(model_of("y = Exp (f)", floats="xla")) == (
-        'no one answer is promised: XLA computes the floats of exp_1; write floats="exact"'
+        'no single answer is promised: XLA computes the floats of exp_1; write floats="exact"'
     )
-    text = "no one answer is promised: XLA computes the floats of {}, for which there is no rule"
+    text = "no single answer is promised: XLA computes the floats of {}, for which there is no rule"
     assert answer(model_of("y = Tan (f)", floats="exact")) == text.format("tan_1")
     model = model_of("e = Exp (f)\n t = Transpose (e)\n y = MatMul (e, t)", floats="exact")
     assert answer(model) == text.format("matmul_3")

@@ -203,7 +203,7 @@ class _Tokens:
     def behind(self, past: Array | None, new: Array) -> Array:
         """The cache [B, KV, room, H] with the new tokens after the past ones; a cache that grows ends with zeros.
 
-        Only the new tokens are written, so that XLA updates a cache in place if the caller donates it.
+        Only the new tokens are written, so that XLA updates a cache in place if nothing reads the old cache again.
         """
         if past is None or past.ndim != 4:
             past = new[:, :, :0]
