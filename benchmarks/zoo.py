@@ -1,12 +1,14 @@
 """python -m benchmarks.zoo: jaxdml.ptq on networks that others wrote, each in a process of its own.
 
 It needs packages that jaxdml's extras do not have, in an environment of its own:
-pip install . ./native keras keras-hub dm-haiku equinox flax transformers==4.49.0
+pip install . ./native keras keras-hub dm-haiku equinox flax transformers==4.49.0 onnx onnxruntime
 
 The table has, of each network: how many convolutions and products run on integers; the ratio of the outputs to their
 error on other inputs, with static and with dynamic products; the batch sizes with which the model runs, and "any" if it
 is exported with a symbolic one; seconds and memory that `quantize` takes; the time of a call with one input in float32,
-and that of the model over it, both jitted and measured in turns.
+and that of the model over it, both jitted and measured in turns. The column "onnx" has the ratio of the model's outputs
+to the error of onnxruntime, which runs the file that `jaxdml.onnx.save` wrote of the model with onnxruntime's numerics,
+in QDQ form with uint8 weights; the package onnx has checked the file and inferred all its shapes.
 """
 
 import argparse
@@ -16,21 +18,37 @@ import re
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import onnx
+import onnxruntime
 from jax import export
 
 from benchmarks.machine import environment
 from benchmarks.timing import interleaved, median
 from benchmarks.zoo_models import MODELS
 from jaxdml import ptq
+from jaxdml.onnx import save
 
 RESULTS = Path(__file__).parent / "results"
-HEAD = ("network", "on integers", "dB", "dB, dynamic", "batches", "quantize, s", "MiB", "float32, ms", "int8 / float32")
+LONGEST = 100  # letters of an error in the table
+HEAD = (
+    "network",
+    "on integers",
+    "dB",
+    "dB, dynamic",
+    "onnx",
+    "batches",
+    "quantize, s",
+    "MiB",
+    "float32, ms",
+    "int8 / float32",
+)
 
 
 def decibels(received: Any, expected: Any) -> float:
@@ -38,7 +56,7 @@ def decibels(received: Any, expected: Any) -> float:
     pairs = zip(jax.tree.leaves(received), jax.tree.leaves(expected), strict=True)
     ratios = [(np.sum(np.square(b, dtype=float)), np.sum(np.square(a - b, dtype=float))) for a, b in pairs]
     signal, noise = map(sum, zip(*ratios, strict=True))
-    return float(10 * np.log10(signal / noise))
+    return float(10 * np.log10(signal / noise)) if noise else np.inf
 
 
 def counted(model: ptq.Model) -> tuple[int, int]:
@@ -67,6 +85,24 @@ def of_any_batch(model: ptq.Model, apply: Any, params: Any, inputs: tuple[Any, .
     return " ".join((*found, "any"))
 
 
+def of_onnxruntime(model: ptq.Model, inputs: tuple[Any, ...]) -> str:
+    """The ratio in dB of the model's outputs to the error of onnxruntime, or why onnxruntime does not compute them."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        try:
+            save(model, path, weights="uint8")
+            onnx.checker.check_model(path, full_check=True)
+            session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+            names = [each.name for each in session.get_inputs()]
+            received = session.run(None, dict(zip(names, map(np.asarray, inputs), strict=True)))
+        except Exception as error:  # of three packages; the table says which
+            print(f"  onnx: {type(error).__name__}: {error}", file=sys.stderr)
+            words = " ".join(str(error).replace("|", "/").split())[:LONGEST]
+            return f"{type(error).__name__}: {words}"
+    ratio = decibels(received, jax.tree.leaves(model.apply(model.params, *inputs)))
+    return "the same bits" if np.isinf(ratio) else f"{ratio:.1f}"
+
+
 def measured(name: str, seconds_of_timing: float) -> dict[str, Any]:
     """What the table has of one network."""
     apply, params, draw = MODELS[name]()
@@ -76,6 +112,7 @@ def measured(name: str, seconds_of_timing: float) -> dict[str, Any]:
     model = ptq.quantize(apply, params, batches, progress=False)
     seconds, memory = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     dynamic = ptq.quantize(apply, params, batches, products="dynamic", progress=False)
+    as_file = ptq.quantize(apply, params, batches, numerics="onnxruntime", progress=False)
     floats = jax.jit(apply)
     expected = floats(params, *other)
     times = interleaved(
@@ -89,6 +126,7 @@ def measured(name: str, seconds_of_timing: float) -> dict[str, Any]:
         "on integers": counted(model),
         "dB": decibels(model.apply(model.params, *other), expected),
         "dB, dynamic": decibels(dynamic.apply(dynamic.params, *other), expected),
+        "onnx": of_onnxruntime(as_file, other),
         "batches": of_any_batch(model, apply, params, other),
         "quantize, s": seconds,
         "MiB": memory / 1024,
@@ -100,7 +138,8 @@ def measured(name: str, seconds_of_timing: float) -> dict[str, Any]:
 def row(name: str, found: dict[str, Any]) -> str:
     """A row of the table in Markdown."""
     integers, total = found["on integers"]
-    cells = [name, f"{integers} of {total}", f"{found['dB']:.1f}", f"{found['dB, dynamic']:.1f}", found["batches"]]
+    cells = [name, f"{integers} of {total}", f"{found['dB']:.1f}", f"{found['dB, dynamic']:.1f}"]
+    cells += [found["onnx"], found["batches"]]
     cells += [f"{found['quantize, s']:.1f}", f"{found['MiB']:.0f}", f"{found['float32, ms']:.1f}"]
     return " | ".join(["", *cells, f"{found['int8 / float32']:.2f}", ""]).strip()
 

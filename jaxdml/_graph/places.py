@@ -5,6 +5,8 @@ import numpy as np
 
 from jaxdml._graph.graph import MOVERS, Graph, Node
 
+TAKE_FLOATS = ("dynamic_product", "product_of_blocks")  # kinds of quantized operators that quantize their first input
+
 
 def with_places(graph: Graph) -> Graph:
     """Sets `on` for each node: "integers", "floats", or "" for shapes and indices."""
@@ -12,15 +14,15 @@ def with_places(graph: Graph) -> Graph:
     integers = {name for name, value in graph.constants.items() if _may_be_quantized(value)}
     for node in reversed(graph.nodes):
         is_read = node.operator.kind in MOVERS and not integers.isdisjoint(filter(None, node.outputs))
-        takes_integers = node.operator.is_quantized and node.operator.kind != "product_of_blocks"
+        takes_integers = node.operator.is_quantized and node.operator.kind not in TAKE_FLOATS
         if is_read or takes_integers or node.operator.kind == "dequantize_linear":
             integers.add(node.inputs[0])
     nodes = []
     for node in graph.nodes:
         on, inputs = node.on or "floats", list(filter(None, node.inputs))
-        if node.operator.is_quantized or (node.operator.kind in MOVERS and node.inputs[0] in integers):
+        if node.operator.is_quantized or (node.operator.kind in (*MOVERS, "pad") and node.inputs[0] in integers):
             on = "integers"
-        elif node.operator.gives_shape or (inputs and of_shapes.issuperset(inputs)):
+        elif node.operator.gives_shape or _casts(node, integers) or (inputs and of_shapes.issuperset(inputs)):
             on = ""
         if on == "" or node.operator.kind == "order":
             of_shapes.update(node.outputs)
@@ -37,4 +39,10 @@ def _may_be_quantized(value: np.ndarray) -> bool:
 def _gives_floats(node: Node) -> bool:
     """Whether a node on integers returns floats, as a product without a scale for the result does."""
     kind = node.operator.kind
-    return kind in ("float_product", "product_of_blocks") or (kind == "quantized_gemm" and not any(node.inputs[7:]))
+    return kind in ("float_product", *TAKE_FLOATS) or (kind == "quantized_gemm" and not any(node.inputs[7:]))
+
+
+def _casts(node: Node, integers: set[str]) -> bool:
+    """Whether a node casts quantized integers to integers, which are then indices, as in front of a look-up."""
+    dtype = node.options.get("dtype")
+    return node.operator.kind == "cast" and node.inputs[0] in integers and bool(jnp.issubdtype(dtype, jnp.integer))

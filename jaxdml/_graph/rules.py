@@ -1,5 +1,6 @@
 """Fusion rules: which operators between dequantize and quantize nodes become quantized, and which stay float."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -24,7 +25,7 @@ class Fusion:
     """Nodes that one quantized operator replaces.
 
     Attributes:
-      kind: kind of the quantized operator.
+      kind: kind of the quantized operator; a kind that has none is an operator that runs on integers, too.
       inputs: inputs of the quantized operator.
       of: the node of the float operator that is fused.
       behind: the nodes after `of` that are also replaced, in order.
@@ -45,7 +46,8 @@ class Fusion:
         source = tuple(word for node in (*before, self.of, *self.behind) for word in node.source)
         options = self.of.options if self.options is None else self.options
         remark = self.of.remark
-        return Node(quantized[self.kind], self.inputs, last.outputs[:1], options, self.of.name, source, remark)
+        operator = quantized.get(self.kind) or dataclasses.replace(self.of.operator, is_quantized=True)
+        return Node(operator, self.inputs, last.outputs[:1], options, self.of.name, source, remark)
 
 
 # Inputs and outputs ------------------------------------------------------------------------------------------
@@ -349,6 +351,18 @@ def _check_order(grid: Grid, grids: Grids, name: str) -> None:
         raise StaysFloat(f"{name} has the scale {scale:g}, with which {grid.dtype} values are not ordered like floats")
 
 
+def _padding(node: Node, grids: Grids) -> Fusion:
+    """A padding with zeros, which the zero point represents."""
+    x, (pads, fill, *axes) = input_of(grids, node.inputs[0]), (*node.inputs[1:], "")[: max(len(node.inputs) - 1, 2)]
+    value = grids.constant(fill)
+    if node.options.get("mode", "constant") != "constant" or (fill and (value is None or value.any())):
+        raise StaysFloat("it pads with other values than a constant 0")
+    y, reader = output_of(grids, node, x)
+    if not grids.are_equal(x, y):
+        raise StaysFloat("its input and its result have different scales")
+    return Fusion("pad", (x.value, pads, grids.zero_point_of(x), *axes), node, (reader,))
+
+
 RULES: Mapping[str, Callable[[Node, Grids], Fusion]] = {
     "add": _binary,
     "average_pool": unary,
@@ -360,6 +374,7 @@ RULES: Mapping[str, Callable[[Node, Grids], Fusion]] = {
     "leaky_relu": unary,
     "mul": _binary,
     "packed_dot": _packed_product,
+    "pad": _padding,
     "sigmoid": unary,
     "softmax": _softmax,
     "softmax_of_rest": _softmax,

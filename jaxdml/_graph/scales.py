@@ -123,11 +123,11 @@ def _convolution(grids: Grids, node: Node) -> _Joined | None:
     channels, axis = filters.shape[0], filters.ndim - 1
     scale = _vector(value, axis, channels)
     offset = None if bias is None else _vector(bias, axis, channels)
-    if scale is None or (bias is not None and (offset is None or offset.ndim != 1)):
+    if scale is None or (bias is not None and offset is None):
         return None
     one, scale_name = grids.add(ONE, np.ones((), np.float32)), grids.add(f"{node.outputs[0]}_scale", scale)
     inputs = (x, one, x_zero_point, w, scale_name, w_zero_point)
-    of_bias = () if offset is None else (grids.add(f"{node.outputs[0]}_bias", offset),)
+    of_bias = () if offset is None else (grids.add(f"{node.outputs[0]}_bias", np.broadcast_to(offset, (channels,))),)
     return _Joined([*nodes, *more], "conv_to_float", (*inputs, *of_bias))
 
 

@@ -1,9 +1,9 @@
 """Writes a quantized function as an ONNX file."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import numpy as np
@@ -12,6 +12,7 @@ from jax import export
 from onnx import TensorProto, helper, numpy_helper
 
 import jaxdml
+from jaxdml._graph.grids import NIBBLES
 from jaxdml.errors import ArgumentTypeError, DescError, ModelError, ModelFileNotFoundError, PtqError, api_boundary
 from jaxdml.onnx._table import MICROSOFT
 from jaxdml.onnx._write.graph import graph_of
@@ -150,29 +151,35 @@ def _converted(
 
 
 def _write(proto: onnx.ModelProto, initializers: Mapping[str, np.ndarray], path: Path) -> None:
+    """Writes a model, with large tensors in a second file if one file would be too large."""
     size = sum(value.nbytes for value in initializers.values()) + proto.ByteSize()
     if size <= LARGEST:
         proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in initializers.items())
-        _write_file(path, [proto.SerializeToString()])
+        with replaced(path) as file:
+            file.write(proto.SerializeToString())
         return
-    data, chunks, offset = f"{path.name}.data", list[bytes](), 0
-    for name, value in initializers.items():
-        tensor = numpy_helper.from_array(value, name)
-        if len(tensor.raw_data) >= INLINE:
-            gap = -offset % ALIGNMENT
-            chunks += [bytes(gap), tensor.raw_data]
-            entries = {"location": data, "offset": offset + gap, "length": len(tensor.raw_data)}
-            offset += gap + len(tensor.raw_data)
-            tensor.ClearField("raw_data")
-            tensor.data_location = TensorProto.EXTERNAL
-            for key, entry in entries.items():
-                tensor.external_data.add(key=key, value=str(entry))
-        proto.graph.initializer.append(tensor)
-    _write_file(path.with_name(data), chunks)
-    _write_file(path, [proto.SerializeToString()])
+    beside = path.with_name(f"{path.name}.data")
+    with replaced(path) as file, replaced(beside) as data:
+        for name, value in initializers.items():
+            is_inline = value.nbytes < INLINE
+            tensor = numpy_helper.from_array(value, name) if is_inline else _external(name, value, data, beside.name)
+            proto.graph.initializer.append(tensor)
+        file.write(proto.SerializeToString())
 
 
-def _write_file(path: Path, parts: Sequence[bytes]) -> None:
-    with replaced(path) as file:
-        for part in parts:
-            file.write(part)
+def _external(name: str, value: np.ndarray, data: BinaryIO, location: str) -> TensorProto:
+    """Writes a tensor's bytes, without a copy of all of them, and returns the tensor that refers to them."""
+    data.seek(-data.tell() % ALIGNMENT, os.SEEK_CUR)
+    tensor, offset = TensorProto(name=name, dims=value.shape, data_location=TensorProto.EXTERNAL), data.tell()
+    tensor.data_type = helper.np_dtype_to_tensor_dtype(value.dtype)
+    data.write(_bytes(value))
+    for key, entry in {"location": location, "offset": offset, "length": data.tell() - offset}.items():
+        tensor.external_data.add(key=key, value=str(entry))
+    return tensor
+
+
+def _bytes(value: np.ndarray) -> bytes | memoryview:
+    """The bytes of a tensor in a file, in which integers of 4 bits are packed."""
+    if value.dtype in NIBBLES:
+        return bytes(numpy_helper.from_array(value).raw_data)
+    return memoryview(np.ascontiguousarray(value).reshape(-1).view(np.uint8))

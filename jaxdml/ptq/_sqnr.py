@@ -18,7 +18,7 @@ from jaxdml.ptq._trace.scans import LOOP
 from jaxdml.ptq._trace.values import Value
 
 WIDEST = 48
-QUANTIZE, DEQUANTIZE, DYNAMIC = "quantize_linear", "dequantize_linear", "float_product"  # kinds of nodes
+QUANTIZE, DEQUANTIZE, DYNAMIC = "quantize_linear", "dequantize_linear", "dynamic_product"  # kinds of nodes
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import jaxdml.onnx
@@ -54,6 +55,25 @@ def mover_fan_out():
     return build.model()
 
 
+def pad_of_integers():
+    build = Builder()
+    grid = build.constant(0.1, "f32"), build.constant(3, "u8")
+    x = build.node("QuantizeLinear", build.input((2, 6)), *grid)
+    padded = build.node("Pad", x, build.constant([0, 1, 0, 1], "s64"), grid[1])
+    build.output(build.node("DequantizeLinear", padded, *grid))
+    return build.model()
+
+
+def look_up():
+    """A table of 256 entries, whose places are quantized integers as int32."""
+    build = Builder()
+    grid = build.constant(0.1, "f32"), build.constant(3, "u8")
+    x = build.node("QuantizeLinear", build.input((2, 6)), *grid)
+    y = build.node("Gather", build.constant(np.arange(256), "u8"), build.node("Cast", x, to=onnx.TensorProto.INT32))
+    build.output(build.node("DequantizeLinear", y, *grid))
+    return build.model()
+
+
 def packed_product(b=None, zero_points=None):
     """MatMulNBits of 16 elements with 4 bits, by 3 columns."""
     build = Builder()
@@ -89,6 +109,10 @@ MORE_MODELS = {
     "integers_to_model": lambda: single("Reshape", X, np.asarray([4, 36]), to=X.grid),
     "no_quantization": lambda: single("MatMul", Value((3, 4)), Value((4, 5), None, "constant"), then=["Relu"]),
     "shapes": shapes,
+    "look_up": look_up,
+    "pad_of_ones": lambda: single("Pad", X, np.asarray([0, 0, 1, 1] * 2), np.float32(1), to=X.grid),
+    "pad_of_edges": lambda: single("Pad", X, np.asarray([0, 0, 1, 1] * 2), to=X.grid, mode="edge"),
+    "pad_of_integers": pad_of_integers,
     "matmul_blocks_of_8": lambda: single("MatMul", Value((3, 32)), in_blocks(8)),
     "gemm_blocks_alpha": lambda: single("Gemm", Value((3, 32)), in_blocks(16), alpha=2.0),
     "gemm_blocks_matrix_added": lambda: single("Gemm", Value((3, 32)), in_blocks(16), FLOAT_BIAS.but(shape=(3, 8))),
@@ -103,6 +127,9 @@ CONSTANT = "scale that is not a float32 constant"
 INSIDE = "has a bound inside of the quantized range"
 BIAS_SCALE = "the scale of its bias is not the product of the scales of its input and its weights"
 REMARKS = {
+    "pad_of_ones": "it pads with other values than a constant 0",
+    "pad_of_edges": "it pads with other values than a constant 0",
+    "pad_stays": "its input and its result have different scales",
     "add_float_constant": "c5 is not dequantized",
     "scale_given": f"v4 is dequantized with a {CONSTANT}, or without a zero point that gives its type",
     "conv_float16_scales": f"v4 is dequantized with a {CONSTANT}, or without a zero point that gives its type",
@@ -207,6 +234,9 @@ PLACES = {
     "max_pool_dq": (["integers", "floats"], "1 of 2 operators run on integers"),
     "max_pool_q": (["floats", "integers"], "1 of 2 operators run on integers"),
     "shapes": (["floats", "integers"], "1 of 2 operators run on integers"),
+    "pad_same": (["integers"], "1 of 1 operators run on integers"),
+    "pad_of_integers": (["floats", "integers", "floats"], "1 of 3 operators run on integers"),
+    "look_up": (["floats", "integers", "floats"], "1 of 3 operators run on integers"),
     "no_quantization": (
         ["floats"] * 2,
         "no operator runs on integers: the model is not quantized; onnxruntime.quantization quantizes models",

@@ -97,6 +97,7 @@ DEVIATIONS = (
             "reduce_max_u16": "ReduceMax",
             "reduce_max_opset_11": "ReduceMax",
             "reduce_min_u16": "ReduceMin",
+            "pad_same": "Pad",
             "resize_u16": "Resize",
             "depth_to_space_u16": "DepthToSpace",
             "space_to_depth_same": "SpaceToDepth",

@@ -60,6 +60,7 @@ GROUPS = {
     "choices": each(
         **{word: compared(word) for word in ("eq", "ne", "ge", "gt", "le", "lt")},
         **{word: both(word) for word in ("and", "or", "xor")},
+        filled=lambda y: lax.select(y > 0, jnp.full(y.shape, 0.5), jnp.full(y.shape, jnp.finfo(y.dtype).min)),
         no=lambda y: jnp.where(lax.bitwise_not(y > 0), y, 1.0),
         finite=lambda y: jnp.where(lax.is_finite(1 / lax.max(y, jnp.zeros_like(y))), y, 7.0),
         clamped=lambda y: lax.clamp(jnp.full_like(y, -0.5), y, lax.abs(y)),

@@ -10,7 +10,9 @@ import onnx
 import pytest
 
 import jaxdml as dml
+from _onnx import reports
 from _onnx import saved as small
+from _onnx.others import OTHERS, other
 from _onnx.saved import EXACT, LEVELS, run, saved
 from _ptq.layers import BatchNorm, Weights, conv, dense, measured
 from _ptq.models import Model, normal_inputs
@@ -60,6 +62,8 @@ def made(name):
     """A network's apply, params and make_inputs."""
     if name == "MobileNetV2":
         return mobilenet()
+    if name in OTHERS:
+        return other(name)
     if name in small.NETWORKS:
         apply, params, _ = small.NETWORKS[name]
         return Model(apply, params, lambda batch=1, seed=0: (small.inputs_of(name, batch, seed),))
@@ -104,7 +108,7 @@ WAYS = {
     "qdq, onnxruntime": Way("qdq", "onnxruntime", {}, ("EXTENDED", "ENABLE")),
 }
 ON_INTEGERS = ("digits", "ResNet-18", "ResNet-18, channels last", "MobileNetV2", "MobileNetV3", "MLP", "scanned MLP",
-               "CNN", "UNet")  # fmt: skip
+               "CNN", "UNet", "equinox CNN", "linen CNN")  # fmt: skip
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -123,13 +127,8 @@ def test_outputs_are_those_of_apply(name, way, tmp_path):
     loaded = dml.onnx.load(path, numerics=numerics)
     (received,) = jax.jit(loaded.apply)(loaded.params, *inputs).values()
     assert_same_bits(received, expected)
-    if "scan" not in name:
-        assert counts(loaded) == counts(model)
-
-
-def counts(model):
-    """The line of a report that says how much runs on integers: of convolutions and products."""
-    return next(line.split(",")[0] for line in str(model).splitlines() if "convolutions and products" in line)
+    assert reports.of_file(loaded, model) == reports.of_function(model, form=form, tables="gather")
+    assert not reports.moved_as_floats(model, loaded)
 
 
 # With floats between ------------------------------------------------------------------------------------------------
@@ -175,7 +174,7 @@ def steps_apart(model, path, inputs, **entries):
 
 
 WITH_FLOATS = ("MLP", "MobileNetV3", "block", "transformer", "scanned transformer", "scan", "causal",
-               "tied embeddings")  # fmt: skip
+               "tied embeddings", "equinox transformer", "linen transformer", "linen GRU")  # fmt: skip
 
 
 @pytest.mark.parametrize("form", ["qoperator", "qdq"])
@@ -188,8 +187,8 @@ def test_functions_of_floats_are_at_most_one_step_away(name, form, tmp_path):
     assert decibels(received, expected) > 50
     loaded = dml.onnx.load(path, numerics="onnxruntime")
     assert decibels(loaded.apply(loaded.params, *inputs)["output"], expected) > 50
-    if "scan" not in name:
-        assert counts(loaded) == counts(model)
+    assert reports.of_file(loaded, model) == reports.of_function(model, form=form, unread=reports.UNREAD.get(name, ()))
+    assert not reports.moved_as_floats(model, loaded)
     apart, count = steps_apart(model, path, inputs)
     assert count >= OUTPUTS
     assert all(distance <= (word in (QUANTIZE.name, "table")) for word, distance in apart.items()), apart
@@ -208,6 +207,7 @@ def test_other_products_of_transformers(name, products, tmp_path):
     assert decibels(received, expected) > 50
     loaded = dml.onnx.load(path)
     assert decibels(loaded.apply(loaded.params, *inputs)["output"], expected) > 50
+    assert reports.of_file(loaded, model) == reports.of_function(model)
 
 
 def test_a_dynamic_product_is_exact(tmp_path):

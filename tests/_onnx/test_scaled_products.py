@@ -27,8 +27,8 @@ CONSTANTS = {
     "za": np.uint8(7), "zw": np.uint8(128), "w": RANDOM.integers(0, 256, (12, 6)).astype(np.uint8), "s": floats(6),
     "s_one": floats(), "s_row": floats(1, 1, 6), "s_other": floats(5, 1, 1), "b": floats(6), "b_matrix": floats(3, 6),
     "i": ints(6), "i_matrix": ints(3, 6), "f": RANDOM.integers(0, 256, (6, 4, 3, 3)).astype(np.uint8),
-    "s_image": floats(6, 1, 1), "i_image": ints(1, 6, 1, 1), "one": np.float32(1), "half": np.float32(0.5),
-    "zy": np.uint8(100),
+    "s_image": floats(6, 1, 1), "i_image": ints(1, 6, 1, 1), "i_one": ints(1, 1, 1), "one": np.float32(1),
+    "half": np.float32(0.5), "zy": np.uint8(100),
 }  # fmt: skip
 PRODUCT = ("MatMulInteger", "a w za zw", "sum")
 CONVOLUTION = ("ConvInteger", "x f za zw", "sum")
@@ -68,6 +68,9 @@ MODELS = {
     "a convolution": ([CONVOLUTION, CAST, ("Mul", "cast s_image", "y")], ["ConvInteger"]),
     "a convolution with a bias": (
         [CONVOLUTION, ("Add", "sum i_image", "t"), ("Cast", "t", "cast"), ("Mul", "cast s_one", "y")], ["ConvInteger"]
+    ),
+    "a convolution with one bias": (
+        [CONVOLUTION, ("Add", "sum i_one", "t"), ("Cast", "t", "cast"), ("Mul", "cast s_image", "y")], ["ConvInteger"]
     ),
     "a convolution and a scale that is no scale of channels": (
         [("ConvInteger", "x f za zw", "sum"), CAST, ("Mul", "cast s_columns", "y")], ["ConvInteger", "Cast", "Mul"]

@@ -223,3 +223,15 @@ def test_large_weights_lie_in_a_second_file(tmp_path, monkeypatch):
     assert_same_bits(next(iter(run(path, x).values())), expected)
     loaded = dml.onnx.load(path, numerics="onnxruntime")
     assert_same_bits(loaded.apply(loaded.params, x)["output"], expected)
+
+
+@pytest.mark.rare
+def test_weights_of_4_bits_in_a_second_file(tmp_path, monkeypatch):
+    model = quantized("MLP", weights=jnp.int4, block_size=16)
+    inside = saved(model, tmp_path / "inside.onnx").graph.initializer
+    monkeypatch.setattr(save_module, "LARGEST", 4000)
+    monkeypatch.setattr(save_module, "INLINE", 100)
+    outside = saved(model, tmp_path / "outside.onnx").graph.initializer
+    assert (tmp_path / "outside.onnx.data").is_file()
+    for mine, other in zip(inside, outside, strict=True):
+        assert_same_bits(*map(onnx.numpy_helper.to_array, (mine, other)))

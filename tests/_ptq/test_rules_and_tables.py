@@ -73,6 +73,16 @@ def test_products_of_some_layers_are_dynamic():
     assert ":quantized" in head.inputs[0]
 
 
+def test_what_moves_floats_to_a_dynamic_product_runs_on_floats():
+    def apply(p, x):
+        return (x @ p["first"]).reshape(-1, 2, 4).transpose(0, 2, 1) @ p["second"]
+
+    params = {"first": np.ones((8, 8), np.float32), "second": np.ones((2, 3), np.float32)}
+    model = dml.ptq.quantize(apply, params, [np.ones((2, 8), np.float32)], products="dynamic", progress=False)
+    places = [(node.operator.name, node.on) for node in model._fused.nodes]
+    assert places == [(TO_FLOAT, "integers"), ("reshape", "floats"), ("transpose", "floats"), (TO_FLOAT, "integers")]
+
+
 @pytest.mark.rare
 def test_the_first_rule_that_says_it_decides():
     observers = {"all": MinMax(), "most": Percentile(percentile=90.0)}

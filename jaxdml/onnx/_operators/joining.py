@@ -67,13 +67,13 @@ def pad_by_attribute(data: Any, *, pads: tuple[int, ...], mode: str = "constant"
     return _padded(data, pads, np.asarray(value).astype(data.dtype), tuple(range(data.ndim)), mode)
 
 
-@operator("Pad", since=11, until=17, is_exact=True, known=(1,))
+@operator("Pad", since=11, until=17, is_exact=True, kind="pad", known=(1,))
 def pad_by_input(data: Any, pads: Any, constant_value: Any = None, *, mode: str = "constant") -> Any:
     """`pad` of all axes."""
     return pad(data, pads, constant_value, mode=mode)
 
 
-@operator("Pad", since=18, is_exact=True, known=(1, 3))
+@operator("Pad", since=18, is_exact=True, kind="pad", known=(1, 3))
 def pad(data: Any, pads: Any, constant_value: Any = None, axes: Any = None, *, mode: str = "constant") -> Any:
     """Pads the axes; negative pads crop."""
     axes = tuple(range(data.ndim)) if axes is None else tuple(axis_of(axis, data.ndim) for axis in integers(axes) or ())

@@ -77,7 +77,7 @@ def padded(writer: Writer, value: str, shape: Sizes, config: Sequence[tuple[int,
     cuts = [(max(-low, 0), high if high < 0 else None, 1) for low, high, _ in config]
     value = sliced(writer, value, cuts)
     pads = [max(each[place], 0) for place in (0, 1) for each in config]
-    return writer.emit("Pad", value, writer.int64(pads), fill) if any(pads) else value
+    return writer.emit("Pad", value, writer.int64(pads), fill, main=True) if any(pads) else value
 
 
 def expanded(writer: Writer, value: str, before: Sizes, after: Sizes) -> str:

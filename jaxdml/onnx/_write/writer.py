@@ -212,7 +212,7 @@ class Writer:
     def array(self, value: Any, like: str = "constant") -> str:
         """The name of an initializer with these elements; equal small arrays share one initializer."""
         array = np.asarray(value)
-        array = array.astype(stored_type(array.dtype))
+        array = array.astype(stored_type(array.dtype), copy=False)
         if array.size > SMALL:
             return self._added(array, like)
         key = array.shape, str(array.dtype), array.tobytes()

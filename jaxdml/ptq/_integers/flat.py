@@ -146,7 +146,7 @@ class _Flattener:
         result = graph if unit is None else fused(graph, self._kinds, rules=PTQ_RULES)
         for name, value in result.constants.items():
             names[name] = step.constants + name
-            self.made.constants[names[name]] = np.asarray(value)
+            self.made.constants[names[name]] = _as_jax(value)
         for node in result.nodes:
             inputs = [name and names[name] for name in node.inputs]
             equation = node.options.get("equation")
@@ -209,6 +209,12 @@ def _float_body(node: Node, around: Program) -> tuple[Loop, list[Graph]]:
     return loop, [graph.replace(nodes=tuple(bound(graph.nodes, loop.program)), constants=constants)]
 
 
+def _as_jax(value: Any) -> np.ndarray:
+    """A constant of the type that JAX computes with: a float64 of NumPy is float32 there."""
+    array = np.asarray(value)
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+
+
 # Tables --------------------------------------------------------------------------------------------------------------
 
 
@@ -227,7 +233,7 @@ def _functions(unit: Unit, graph: Graph) -> dict[str, Function]:
         within = sorted(nodes_between(makers, root, name, number), key=places.__getitem__)
         nodes = tuple(bind(node, unit.program) for node in within)
         read = {each for node in nodes for each in node.inputs} - {each for node in nodes for each in node.outputs}
-        numbers = {each: np.asarray(number(each)) for each in read - {root}}
+        numbers = {each: _as_jax(number(each)) for each in read - {root}}
         quantized = str(Value(name, "quantized"))
         found[quantized] = Function(root, name, nodes, numbers, parameters(root), parameters(name))
     return found

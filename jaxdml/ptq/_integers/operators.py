@@ -142,7 +142,7 @@ QUANTIZE = Operator("quantize", _quantize, kind="quantize_linear")
 DEQUANTIZE = Operator("dequantize", _dequantize, kind="dequantize_linear")
 TABLE = Operator("table", lambda x, table: looked_up(x, table), is_quantized=True)
 DYNAMIC = Operator(
-    "matrix_multiply_integer_to_float", dynamic_product, kind="float_product", prepare={(1,): prepared_matrix},
+    "matrix_multiply_integer_to_float", dynamic_product, kind="dynamic_product", prepare={(1,): prepared_matrix},
     is_quantized=True,
 )  # fmt: skip
 _BY_NAME = {each.name: each for each in (*FLOAT_OPERATORS, QUANTIZE, DEQUANTIZE, TABLE, DYNAMIC)}
