@@ -1,4 +1,4 @@
-"""Finds elementwise nodes whose values are those of gelu, so that the file has ONNX's operators for gelu."""
+"""Finds arithmetic whose values are those of gelu, so that the file has ONNX's operators for gelu."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,9 +13,13 @@ from jaxdml.onnx._write.writer import Writer
 
 GELU = Operator("Gelu", lambda x: x)
 MARKS = ("erf", "erfc", "tanh")  # primitives, one of which computes the distribution in a gelu
-POINTS = np.linspace(-10, 10, 2001).astype(np.float32)
-NEAR = 1e-5
-ELEMENT_WISE = ("element_wise", "clip", "add", "mul")
+# A function of only these is smooth: none of them bounds, selects or rounds, so that points tell functions apart.
+ARITHMETIC = {
+    *MARKS, "add", "copy", "div", "integer_pow", "mul", "neg", "pow", "square", "sub", "convert_element_type"
+}  # fmt: skip
+FAR = np.logspace(1, 38, 371)
+POINTS = np.concatenate([-FAR[::-1], np.linspace(-10, 10, 2001), FAR]).astype(np.float32)
+NEAR = 1e-5  # absolute for values up to 1, relative beyond
 
 
 def with_gelu(nodes: Sequence[Node], constants: Mapping[str, np.ndarray], outputs: Sequence[str]) -> list[Node]:
@@ -45,12 +49,15 @@ def with_gelu(nodes: Sequence[Node], constants: Mapping[str, np.ndarray], output
 
 
 def _roots(nodes: Sequence[Node], constants: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Maps each value that elementwise nodes compute from one root and from numbers to the name of the root."""
+    """Maps each value that arithmetic computes from one root and from numbers to the name of the root.
+
+    The result of any other node, such as a clip, is a root itself, so that the file has that node.
+    """
     roots = dict[str, str]()
     for node in nodes:
         data = {name for name in node.inputs if name not in constants}
         numbers = all(np.size(constants[name]) == 1 for name in node.inputs if name in constants)
-        if node.operator.kind not in ELEMENT_WISE or node.operator.is_quantized or not numbers or not data:
+        if not _is_arithmetic(node) or not numbers or not data:
             continue
         found = {roots.get(name, name) for name in data}
         if len(found) == 1:
@@ -60,6 +67,13 @@ def _roots(nodes: Sequence[Node], constants: Mapping[str, np.ndarray]) -> dict[s
             if len(known) == 1 and known <= data:
                 roots[node.outputs[0]] = known.pop()
     return roots
+
+
+def _is_arithmetic(node: Node) -> bool:
+    equation = node.options.get("equation")
+    if equation is None:
+        return node.operator.kind in ("add", "mul") and not node.operator.is_quantized
+    return equation.name in ARITHMETIC
 
 
 def _depends(made: Mapping[str, Node], result: str, on: str, root: str) -> bool:
@@ -93,7 +107,7 @@ def _form(nodes: Sequence[Node], constants: Mapping[str, np.ndarray], root: str,
     y = np.asarray(evaluate(nodes, {**numbers, root: POINTS})[result])
     for form, approximate in (("none", False), ("tanh", True)):
         exact = np.asarray(jax.nn.gelu(POINTS, approximate=approximate))
-        if y.shape == exact.shape and np.abs(y - exact).max() < NEAR:
+        if y.shape == exact.shape and (np.abs(y - exact) <= NEAR * np.maximum(1, np.abs(exact))).all():
             return form
     return None
 
