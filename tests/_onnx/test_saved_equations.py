@@ -53,6 +53,7 @@ GROUPS = {
            for name in ("acosh", "log", "rsqrt", "sqrt")},
         power=lambda y: lax.pow(lax.abs(y) + 0.1, small(y)),
         whole_power=lambda y: lax.integer_pow(small(y), 5) + lax.integer_pow(lax.abs(y) + 1, -3),
+        no_power=lambda y: lax.integer_pow(y - y, 0) + y,
         to_even=lambda y: lax.round(y * 4, lax.RoundingMethod.TO_NEAREST_EVEN),
         from_zero=lambda y: lax.round(y * 4, lax.RoundingMethod.AWAY_FROM_ZERO),
         rest=lambda y: lax.rem(y, jnp.full_like(y, 0.3)),

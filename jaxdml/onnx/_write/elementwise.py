@@ -62,8 +62,8 @@ def integer_power(writer: Writer, node: Node) -> str:
     """A power by repeated squaring, as JAX computes it."""
     power = node.options["equation"].params["y"]
     base, result, left = writer.read(node.inputs[0]), "", abs(power)
-    if power == 0:
-        raise CannotWrite("its exponent is 0")
+    if power == 0:  # 1 for every number, NaN too
+        return writer.emit("Where", writer.emit("Equal", base, base), *[_number(writer, node, 1)] * 2)
     while left:
         if left & 1:
             result = writer.emit("Mul", result, base) if result else base
