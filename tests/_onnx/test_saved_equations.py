@@ -1,6 +1,7 @@
 """Every primitive that a file may have: onnxruntime computes from the file what JAX does."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -140,6 +141,25 @@ def test_onnxruntime_computes_what_jax_does(group, folder):
         assert received[path].dtype == leaf.dtype
         assert received[path].shape == leaf.shape
         np.testing.assert_allclose(received[path], leaf, rtol=2e-5, atol=2e-5, err_msg=path)
+
+
+# Functions that lose their digits where they are small if they are computed from exp, log and erf alone.
+SMALL = {"expm1": (np.expm1, -80, 80), "log1p": (np.log1p, -0.99, 1e30), "erfc": (np.vectorize(math.erfc), -9, 9)}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_results_keep_their_digits(name, tmp_path):
+    exact, low, high = SMALL[name]
+    sizes = np.logspace(-30, 30, 1500)
+    x = np.concatenate([-sizes, sizes]).astype(np.float32)
+    x = np.concatenate([x[(x > low) & (x < high)], [0, np.nan, np.inf]]).astype(np.float32)
+    function = getattr(lax, name)
+    model = dml.ptq.quantize(
+        lambda w, y: {"result": function(y), "product": y[:, None] @ w}, W[:1], [x[:-2]], progress=False
+    )
+    saved(model, tmp_path / "model.onnx", weights="uint8")
+    received = run(tmp_path / "model.onnx", x)["result"]
+    np.testing.assert_allclose(received, exact(x.astype(np.float64)), rtol=1e-5)
 
 
 def test_every_primitive_of_the_table_is_tried(folder):

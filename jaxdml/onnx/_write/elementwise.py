@@ -97,17 +97,43 @@ def power_of_two(writer: Writer, node: Node) -> str:
 
 @equation("expm1")
 def exponential_less_one(writer: Writer, node: Node) -> str:
-    return writer.emit("Sub", writer.emit("Exp", writer.read(node.inputs[0])), _number(writer, node, 1))
+    """tanh(x / 2) * (exp(x) + 1), which keeps the digits near 0."""
+    value = writer.read(node.inputs[0])
+    half = writer.emit("Tanh", writer.emit("Mul", value, _number(writer, node, 0.5)))
+    return writer.emit("Mul", half, writer.emit("Add", writer.emit("Exp", value), _number(writer, node, 1)))
 
 
 @equation("log1p")
 def logarithm_of_one_more(writer: Writer, node: Node) -> str:
-    return writer.emit("Log", writer.emit("Add", _number(writer, node, 1), writer.read(node.inputs[0])))
+    """log(y) + (x - (y - 1)) / y for y = x + 1, whose second addend is what y loses of x by rounding."""
+    x, one = writer.read(node.inputs[0]), _number(writer, node, 1)
+    y = writer.emit("Add", x, one)
+    logarithm, less = writer.emit("Log", y), writer.emit("Sub", y, one)
+    more = writer.emit("Add", logarithm, writer.emit("Div", writer.emit("Sub", x, less), y))
+    return writer.emit("Where", writer.emit("Equal", x, less), logarithm, more)  # also for -1 and infinity
+
+
+# ln(erfc(x) / t) + x ** 2 as a polynomial of t = 1 / (1 + x / 2) for positive x, with an error of 1.2e-7.
+# Source: W. H. Press et al., Numerical Recipes, chapter 6.2, function erfcc.
+COMPLEMENT = (
+    -1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806, 0.27886807, -1.13520398, 1.48851587, -0.82215223,
+    0.17087277,
+)  # fmt: skip
 
 
 @equation("erfc")
 def complementary_error(writer: Writer, node: Node) -> str:
-    return writer.emit("Sub", _number(writer, node, 1), writer.emit("Erf", writer.read(node.inputs[0])))
+    """A formula that keeps the digits of small results, which 1 - erf(x) loses."""
+    x, one = writer.read(node.inputs[0]), _number(writer, node, 1)
+    size = writer.emit("Abs", x)
+    t = writer.emit("Div", one, writer.emit("Add", writer.emit("Mul", size, _number(writer, node, 0.5)), one))
+    exponent = _number(writer, node, COMPLEMENT[-1])
+    for coefficient in COMPLEMENT[-2::-1]:
+        exponent = writer.emit("Add", writer.emit("Mul", exponent, t), _number(writer, node, coefficient))
+    exponent = writer.emit("Sub", exponent, writer.emit("Mul", size, size))
+    tail = writer.emit("Mul", t, writer.emit("Exp", exponent))
+    is_negative = writer.emit("Less", x, _number(writer, node, 0))
+    return writer.emit("Where", is_negative, writer.emit("Sub", _number(writer, node, 2), tail), tail)
 
 
 @equation("round")
