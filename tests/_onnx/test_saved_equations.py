@@ -12,6 +12,7 @@ from jax import lax
 import jaxdml as dml
 from _onnx.saved import run, saved
 from helpers.compare import assert_same_bits
+from jaxdml.errors import ModelError
 from jaxdml.onnx._write.graph import EQUATIONS
 from jaxdml.onnx._write.table import OPERATORS
 from jaxdml.ptq._build.operators import FLOAT_OPERATORS
@@ -95,6 +96,9 @@ GROUPS = {
         looked_up=lambda y: jnp.asarray(TABLE)[jnp.clip((y * 3).astype(jnp.int32) + 3, 0, 6)],
         taken=lambda y: jnp.take(y, jnp.asarray([3, 0, 5]), 1), one=lambda y: y[:, -1],
         along=lambda y: jnp.take_along_axis(y, jnp.argsort(jnp.asarray(W[:1]), 1).repeat(5, 0), 1),
+        outside=lambda y: jnp.take(y, jnp.asarray([-1, 20, 3]), 1, mode="clip"),
+        points_outside=lambda y: y.reshape(5, 3, 4).at[:, jnp.asarray([-8, 9]), jnp.asarray([3, 7])].get(mode="clip"),
+        row_outside=lambda y: y.at[:, jnp.asarray(12)].get(mode="clip", wrap_negative_indices=False),
         clamped=lambda y: jnp.take(TABLE, (y[:, :2] * 9).astype(jnp.int32), 0, mode="clip"),
         points=lambda y: y.reshape(5, 3, 4)[:, jnp.asarray([0, 2]), jnp.asarray([3, 1])],
         part=lambda y: lax.dynamic_slice_in_dim(y, jnp.argmax(y[0]) // 2, 4, 1),
@@ -160,6 +164,20 @@ def test_small_results_keep_their_digits(name, tmp_path):
     saved(model, tmp_path / "model.onnx", weights="uint8")
     received = run(tmp_path / "model.onnx", x)["result"]
     np.testing.assert_allclose(received, exact(x.astype(np.float64)), rtol=1e-5)
+
+
+REFUSED = {
+    "columns": lambda y: jnp.take(y, jnp.asarray([3, 12]), 1, mode="fill"),
+    "one column": lambda y: y.at[:, jnp.asarray(12)].get(mode="fill"),
+    "points": lambda y: y.reshape(-1, 3, 4).at[:, jnp.asarray([0, 3]), jnp.asarray([3, 1])].get(mode="fill"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_known_indices_outside_of_the_array_are_refused(name, tmp_path):
+    model = dml.ptq.quantize(lambda w, x: REFUSED[name](x @ w), W, [X], progress=False)
+    with pytest.raises(ModelError, match="it reads outside of the array; write mode='clip', or indices that lie insi"):
+        dml.onnx.save(model, tmp_path / "model.onnx")
 
 
 def test_every_primitive_of_the_table_is_tried(folder):
