@@ -90,6 +90,16 @@ def test_a_table_of_such_a_primitive_is_written_as_a_look_up(tmp_path):
     assert_same_bits(received, np.asarray(model.apply(model.params, X)))
 
 
+def windows(reduce, start):
+    return lambda w, x: lax.reduce_window((x @ w).astype(jnp.int32), start, reduce, (1, 3), (1, 2), "VALID")
+
+
+@pytest.mark.parametrize(("reduce", "start"), [(lax.add, 0), (lax.max, np.iinfo(np.int32).min)])
+def test_windows_of_integers(reduce, start, tmp_path):
+    with pytest.raises(ModelError, match=r"it pools int32; convert the array before with \.astype\(jnp\.float32\)"):
+        dml.onnx.save(made(windows(reduce, start)), tmp_path / "model.onnx")
+
+
 def large_mean(w, x):
     return jnp.mean(x @ w, 1) @ w
 
