@@ -1,7 +1,9 @@
 """Writes a quantized function as an ONNX file."""
 
+import hashlib
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +31,7 @@ IR_VERSIONS = {17: 8, 18: 8, 19: 9, 20: 9, 21: 10}
 LARGEST = 2**31 - 2**20  # the most bytes of a file; protobuf takes no larger file
 INLINE = 1024  # tensors of fewer bytes stay in the model's file
 ALIGNMENT = 4096  # of tensors in a second file, so that they can be mapped into memory
+DIGITS = 16  # of the digest in the name of a second file
 BATCH = "batch"
 CHOICES = {"form": (QDQ, QOPERATOR), "tables": ("float", "gather"), "weights": ("int8", "uint8")}
 
@@ -42,7 +45,8 @@ def save(
 
     Inputs and outputs are named after the function's parameters and the keys of its pytrees, and nodes after its
     layers. Scans are unrolled. An existing file is replaced only after the new file is complete. The weights of a model
-    of more than 2 GiB are written to a second file beside the first, ``<name>.data``.
+    of more than 2 GiB are written to a second file beside the first, ``<name>.<digest of the weights>.data``. Second
+    files of the model that is replaced are deleted at the end.
 
     Args:
       model: the model.
@@ -158,14 +162,38 @@ def _write(proto: onnx.ModelProto, initializers: Mapping[str, np.ndarray], path:
         proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in initializers.items())
         with replaced(path) as file:
             file.write(proto.SerializeToString())
+        _delete_data(path)
         return
-    beside = path.with_name(f"{path.name}.data")
-    with replaced(path) as file, replaced(beside) as data:
-        for name, value in initializers.items():
-            is_inline = value.nbytes < INLINE
-            tensor = numpy_helper.from_array(value, name) if is_inline else _external(name, value, data, beside.name)
-            proto.graph.initializer.append(tensor)
+    outside = {name: value for name, value in initializers.items() if value.nbytes >= INLINE}
+    beside = path.with_name(f"{path.name}.{_digest(outside.values())}.data")
+    # The old model, which has weights in a file of another name, stays whole until the new model takes its place.
+    with replaced(path) as file:
+        with replaced(beside) as data:
+            for name, value in initializers.items():
+                is_outside = name in outside
+                tensor = (
+                    _external(name, value, data, beside.name) if is_outside else numpy_helper.from_array(value, name)
+                )
+                proto.graph.initializer.append(tensor)
         file.write(proto.SerializeToString())
+    _delete_data(path, beside.name)
+
+
+def _digest(values: Iterable[np.ndarray]) -> str:
+    """A digest of the bytes of tensors."""
+    digest = hashlib.sha256()
+    for value in values:
+        digest.update(f"{value.nbytes},".encode())
+        digest.update(_bytes(value))
+    return digest.hexdigest()[:DIGITS]
+
+
+def _delete_data(path: Path, but: str = "") -> None:
+    """Deletes the second files of earlier models of this path."""
+    pattern = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{{DIGITS}}}\.data")
+    for each in path.parent.iterdir():
+        if pattern.fullmatch(each.name) and each.name != but:
+            each.unlink(missing_ok=True)
 
 
 def _external(name: str, value: np.ndarray, data: BinaryIO, location: str) -> TensorProto:
