@@ -55,10 +55,10 @@ def save(
         operators such as QLinearConv, which compute on integers wherever they run.
       tables: "float": a function between integers is written as float operators. "gather": as an exact look-up.
       weights: "int8", or "uint8" with the zero point 128, for which onnxruntime's sums are exact on every processor.
-      shapes: the sizes of the inputs. "batch": the sizes of the first calibration batch, with a symbolic batch size: the
-        first size of the first array, and of all others whose first size is the same number. None: the sizes of the
-        first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"``, a
-        prefix of the tuple of inputs, as `jax.export.symbolic_args_specs` takes it.
+      shapes: the sizes of the inputs. "batch": the sizes of the first calibration batch, with a symbolic batch size,
+        which is the first size of the first array, and of all others whose first size is the same number. None: the
+        sizes of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"``, a prefix of
+        the tuple of inputs, as `jax.export.symbolic_args_specs` takes it.
       opset: the opset of the file, 17 to 21. None: 21 for weights in blocks, otherwise 17. If 20 or 21 is given, gelu
         is written as the operator Gelu, which onnxruntime's provider for DirectML lacks; otherwise gelu is written as
         several operators.
