@@ -30,7 +30,7 @@ from jaxdml.ptq._trace.scans import LOOP, Body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
 
 FORMAT, EARLIER = "jaxdml.ptq 4", ("jaxdml.ptq 3", "jaxdml.ptq 2")
-OF_EARLIER = XLA, VERSION, None  # stands for "floats" in files of format 2, which lack the entry
+OF_EARLIER = XLA, VERSION, []  # stands for "floats" in files of format 2, which lack the entry
 TEXT = "model.json"
 LONG_TABLE, RUNS = 2**16, ":runs"
 # Exceptions of zipfile, NumPy and JSON for damaged files; zipfile raises NotImplementedError for unknown compression.
@@ -184,14 +184,18 @@ def _checked_modes(modes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Mode
     return {scan: {name: checked(mode) for name, mode in each.items()} for scan, each in modes.items()}
 
 
-def _checked_floats(path: Any, stored: Any) -> tuple[Floats, Sequence[str] | None]:
+def _checked_floats(path: Any, stored: Any) -> tuple[Floats, Sequence[str]]:
     """The attribute `floats` of a model, and the names of the nodes whose floats XLA computes.
+
+    The model believes the names only where it cannot compute them, because the file lacks the pytree of its inputs.
 
     Raises:
       PtqError: if the rules are of another version, or if XLA_FLAGS turns fast math on.
-      ValueError: if floats is another word.
+      ValueError: if floats is another word, or the names are no list of strings.
     """
     floats, version, by_xla = stored
+    if not isinstance(by_xla, list) or not all(isinstance(name, str) for name in by_xla):
+        raise ValueError("by_xla")
     if floats not in FLOATS:
         raise ValueError("floats")
     if floats == EXACT and version != VERSION:

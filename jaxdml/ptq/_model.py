@@ -55,9 +55,9 @@ class Model:
 
     def __init__(
         self, traced: Traced, graph: Graph, calibrated: Any, modes: Mapping[str, Mapping[str, Mode]],
-        floats: Floats, numerics: str, by_xla: Sequence[str] | None = None,
+        floats: Floats, numerics: str, by_xla: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        self.floats, self.numerics, self._by_xla = floats, numerics, by_xla
+        self.floats, self.numerics, self._by_xla = floats, numerics, tuple(by_xla)
         self.traced, self.graph, self.calibrated, self.modes = traced, graph, shapes_of(calibrated), modes
         self._fused, self.params = on_integers(graph, numerics)
         self._own, self._described = dict(self.params), _described(self.params)
@@ -176,11 +176,11 @@ class Model:
     @functools.cached_property
     def by_xla(self) -> tuple[str, ...]:
         """The names of the nodes whose floats XLA computes; none if the model has one answer."""
-        if self._by_xla is not None:
-            return tuple(self._by_xla)
-        if self.floats == EXACT:
-            return by_xla(bound(self._fused.nodes, self.traced.calibrated(self.calibrated)), self.floats)
-        return by_xla(self._fused.nodes, self.floats)
+        if self.floats != EXACT:
+            return by_xla(self._fused.nodes, self.floats)
+        if self.calibrated is None:  # a file of a function that cannot be traced without its inputs
+            return self._by_xla
+        return by_xla(bound(self._fused.nodes, self.traced.calibrated(self.calibrated)), self.floats)
 
     def __str__(self) -> str:
         return f"{table(explained(self._fused), 'in apply')}\n{sentence(self.by_xla, self.floats)}"
