@@ -122,7 +122,7 @@ def rotary_embedding_of_microsoft(
         num_heads = x.shape[-1] // (2 * pairs)
     heads = _by_head(x, num_heads)
     if position_ids.size == 1 and position_ids.ndim == 1:
-        steps = jnp.arange(heads.shape[1], dtype=position_ids.dtype)
+        steps = np.arange(heads.shape[1], dtype=np.int32)
         position_ids = jnp.broadcast_to(position_ids + steps, heads.shape[:2])
     cos, sin = (gather(cache, position_ids) for cache in (cos_cache, sin_cache))
     return _rotated(x, heads, cos, sin, interleaved, rotary_embedding_dim or heads.shape[-1])
