@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jax.extend import source_info_util
 
+from jaxdml._arithmetic.calls import CALLS, called_jaxpr
 from jaxdml._arithmetic.exact_calls import is_exact_call
 from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
 from jaxdml._exact.conversions import FLOATS, is_float
@@ -16,10 +17,6 @@ from jaxdml._exact.rules import RULES, as_it_is, left_to_xla
 from jaxdml._exact.sums import LARGEST_COUNT, count_of
 
 Array = jax.Array
-CALLS = frozenset((
-    "jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
-    "checkpoint", "remat2",
-))  # fmt: skip
 LOOPS = frozenset(("scan", "while", "cond"))
 SUMMED_AXES: Mapping[str, Callable[[Any], Sequence[int]]] = {
     "reduce_sum": lambda params: params["axes"],
@@ -150,9 +147,7 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any]) -> lis
 
 def _called(eqn: Any) -> Any:
     """The jaxpr that an equation calls, whose equations take the place of the call; None if it calls none."""
-    if eqn.primitive.name not in CALLS or is_exact_call(eqn.params):
-        return None
-    return next(value for value in eqn.params.values() if hasattr(value, "eqns"))
+    return None if is_exact_call(eqn.params) else called_jaxpr(eqn)
 
 
 def _computed(eqn: Any, operands: list[Any]) -> Sequence[Any]:
