@@ -1,7 +1,6 @@
 """Writes the nodes of a quantized function as the nodes of an ONNX graph."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -204,26 +203,25 @@ class _Graph:
         writer, x = self._writer, node.inputs[0]
         if writer.options.tables == "gather":
             return functions.look_up(writer, node, function)
-        with self._inside(node, function) as names:
-            writer.bind(names[function.of], writer.to_floats(x, function.x))
-            for each in with_gelu(function.nodes, function.numbers, [function.result]):
-                inputs, outputs = (tuple(names[name] for name in some) for some in (each.inputs, each.outputs))
-                renamed, is_last = each.replace(inputs=inputs, outputs=outputs), each.outputs[0] == function.result
-                with writer.layer(node.name if is_last else f"{node.name}/{each.name.split('/')[-1]}"):
-                    value = _find(renamed)(writer, renamed)
-                writer.bind(renamed.outputs[0], str(value))
-            return writer.to_integers(writer.read(names[function.result]), function.y, node.outputs[0])
+        names = self._named_inside(node, function)
+        writer.bind(names[function.of], writer.to_floats(x, function.x))
+        for each in with_gelu(function.nodes, function.numbers, [function.result]):
+            inputs, outputs = (tuple(names[name] for name in some) for some in (each.inputs, each.outputs))
+            renamed, is_last = each.replace(inputs=inputs, outputs=outputs), each.outputs[0] == function.result
+            with writer.layer(node.name if is_last else f"{node.name}/{each.name.split('/')[-1]}"):
+                value = _find(renamed)(writer, renamed)
+            writer.bind(renamed.outputs[0], str(value))
+        return writer.to_integers(writer.read(names[function.result]), function.y, node.outputs[0])
 
-    @contextmanager
-    def _inside(self, node: Node, function: Function) -> Iterator[Mapping[str, str]]:
-        """Maps the values of a function to names, by which the writer then knows their shapes and numbers."""
+    def _named_inside(self, node: Node, function: Function) -> dict[str, str]:
+        """Maps the values of a function to names, and tells the writer their shapes and numbers by these names."""
         writer, result = self._writer, node.outputs[0]
         of = jax.ShapeDtypeStruct(writer.shape(node.inputs[0]), np.float32)
         found = jax.eval_shape(lambda x: evaluate(function.nodes, {**function.numbers, function.of: x}), of)
         names = {name: f"{result}/{name}" for name in found}
         writer.shapes |= {names[name]: struct for name, struct in found.items()}
         writer.constants |= {names[name]: value for name, value in function.numbers.items()}
-        yield names
+        return names
 
     # Types -------------------------------------------------------------------------------------------------------
 
