@@ -78,6 +78,7 @@ class Writer:
         self.types: dict[str, np.dtype[Any]] = {}
         self._values: dict[str, str] = {}
         self._small: dict[Any, str] = {}
+        self._parameters: dict[str, list[str]] = {}
         self._floats: dict[Any, str] = {}
         self._taken, self._counts = set[str](), Counter[str]()
         self._layer = ""
@@ -134,12 +135,14 @@ class Writer:
     def parameter(self, name: str, like: str, value: np.ndarray) -> str:
         """The name in the file of a constant `name` of the function, written as `value` under a name like `like`.
 
-        A constant that several layers share is written once for each shape and type.
+        A constant that several layers share is written once, unless they need other values of it.
         """
-        key = name, value.shape, str(value.dtype)
-        if key not in self._small:
-            self._small[key] = self._added(value, like)
-        return self._small[key]
+        written = self._parameters.setdefault(name, [])
+        for each in written:
+            if _are_equal(self.initializers[each], value):
+                return each
+        written.append(self._added(value, like))
+        return written[-1]
 
     # Nodes of the file -------------------------------------------------------------------------------------------
 
@@ -270,6 +273,10 @@ class Writer:
     def parameters(self, grid: Grid) -> tuple[str, str]:
         """The names in the file of a scale and a zero point that belong to the layer."""
         return self.parameters_of(grid, self._layer)
+
+
+def _are_equal(x: np.ndarray, y: np.ndarray) -> bool:
+    return x.dtype == y.dtype and np.array_equal(x, y)
 
 
 def _short(name: str) -> str:
