@@ -52,7 +52,7 @@ def seeds(count):
 @seeds(40)
 def test_attention(seed):
     arguments, attributes, opset, outputs = attention_cases.attention(seed)
-    got = computed(attention, arguments, **attributes)[:outputs]
+    got = computed(partial(attention, output_count=outputs), arguments, **attributes)[:outputs]
     check_same(got, attention_by_numpy.attention(*arguments, **attributes), attributes)
     for place, other in enumerate(run("Attention", arguments, ["float32"] * outputs, opset=opset, **attributes)):
         check_close(got[place], other, (place, attributes))
@@ -61,7 +61,7 @@ def test_attention(seed):
 @seeds(40)
 def test_multi_head_attention(seed):
     arguments, attributes = attention_cases.multi_head_attention(seed)
-    got = computed(multi_head_attention, arguments, **attributes)
+    got = computed(partial(multi_head_attention, output_count=4), arguments, **attributes)
     check_same(got, attention_by_numpy.multi_head_attention(*arguments, **attributes), attributes)
     others = run("MultiHeadAttention", arguments, ["float32"] * 4, domain=MICROSOFT, **attributes)
     for place, other in enumerate(others):
@@ -85,6 +85,13 @@ def test_group_query_attention(seed):
             check_close(got[3][sequence, :, :count], others[3][sequence, :, :count], attributes)
 
 
+@pytest.mark.parametrize("function", [attention, multi_head_attention])
+def test_scores_are_computed_only_for_nodes_that_have_them(function):
+    heads = {"q_num_heads": 2, "kv_num_heads": 2} if function is attention else {"num_heads": 2}
+    x = np.ones((1, 3, 16), F)
+    assert [function(x, x, x, **heads, output_count=count)[3] is None for count in (1, 3, 4)] == [True, True, False]
+
+
 @pytest.mark.rare
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_floats(dtype):
@@ -92,7 +99,8 @@ def test_narrow_floats(dtype):
     arguments, attributes, _, _ = attention_cases.attention(4)
     narrow = [x.astype(jax.numpy.dtype(dtype)) if x is not None and x.dtype == F else x for x in arguments]
     wide = [x.astype(F) if x is not None and x.dtype == dtype else x for x in narrow]
-    got, wanted = (computed(attention, each, **attributes) for each in (narrow, wide))
+    call = partial(attention, output_count=4)
+    got, wanted = (computed(call, each, **attributes) for each in (narrow, wide))
     for one, right in zip(got, wanted, strict=True):
         assert_same_bits(np.asarray(one), np.asarray(right).astype(one.dtype))
 

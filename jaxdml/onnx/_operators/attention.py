@@ -21,6 +21,7 @@ from jaxdml.onnx._table import BOOL, INDEX, MICROSOFT, operator
 
 REAL = frozenset({"float32", "float16", "bfloat16"})  # the exact rules compute in float32
 INT32 = frozenset({"int32"})
+ALL_BUT_SCORES = 3  # outputs; only nodes with more need the scores
 PRECISIONS = (1, 10, 16)  # ONNX's numbers for float32, float16 and bfloat16
 
 
@@ -63,6 +64,17 @@ def in_heads(x: Array, count: int) -> Array:
 def from_heads(x: Array) -> Array:
     """[B, N, S, H] as [B, S, N * H]."""
     return jnp.swapaxes(x, 1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+def behind_past(past_key: Array | None, past_value: Array | None, key: Array, value: Array) -> tuple[Array, Array, int]:
+    """Keys and values [B, N, S, H] behind the past ones, and the number of past ones."""
+    together(past_key=past_key, past_value=past_value)
+    if past_key is None or past_value is None:
+        return key, value, 0
+    past = past_key.shape[2] if past_key.ndim == 4 else 0
+    for name, old, new in (("past_key", past_key, key), ("past_value", past_value, value)):
+        expected(name, old, (*new.shape[:2], past, new.shape[3]))
+    return jnp.concatenate([past_key, key], 2), jnp.concatenate([past_value, value], 2), past
 
 
 def attended(
@@ -117,8 +129,8 @@ def attention(
     past_value: Array | None = None, nonpad_kv_seqlen: Array | None = None, *, is_causal: int = 0,
     kv_num_heads: int | None = None, left_window_size: int = -1, q_num_heads: int | None = None,
     qk_matmul_output_mode: int = 0, right_window_size: int = -1, scale: float | None = None, softcap: float = 0.0,
-    softmax_precision: int | None = None,
-) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    softmax_precision: int | None = None, output_count: int = 1,
+) -> tuple[Array, Array, Array, Array | None]:  # fmt: skip
     """The output; past and new keys; past and new values; the scores that qk_matmul_output_mode names."""
     if softmax_precision not in (None, *PRECISIONS):
         raise ModelError(f"softmax_precision is {softmax_precision}, expected 1, 10 or 16; softmax is float32")
@@ -130,15 +142,8 @@ def attention(
         raise ModelError(f"qk_matmul_output_mode is {qk_matmul_output_mode}, expected 0 to 3")
     is_flat = query.ndim == 3
     query, key, value = _queries_and_keys(query, key, value, q_num_heads, kv_num_heads)
-    batch, heads, rows, size = query.shape
-    groups, wide = key.shape[1], value.shape[-1]
-    together(past_key=past_key, past_value=past_value)
-    past = 0
-    if past_key is not None and past_value is not None:
-        past = past_key.shape[2] if past_key.ndim == 4 else 0
-        expected("past_key", past_key, (batch, groups, past, size))
-        expected("past_value", past_value, (batch, groups, past, wide))
-        key, value = jnp.concatenate([past_key, key], 2), jnp.concatenate([past_value, value], 2)
+    batch, heads, rows, _ = query.shape
+    key, value, past = behind_past(past_key, past_value, key, value)
     total = key.shape[2]
     if attn_mask is not None:
         attn_mask = _whole_mask(attn_mask, (batch, heads, rows, total))
@@ -157,11 +162,13 @@ def attention(
         seen = _both(seen, places(total, -1) >= place - np.int32(left_window_size))
     if right_window_size >= 0:
         seen = _both(seen, places(total, -1) <= place + np.int32(right_window_size))
-    output, scores = (
-        narrowed(attended(which, query, key, value, scale=scale, softcap=softcap, seen=seen, bias=bias), query.dtype)
-        for which in ("output", SCORES[qk_matmul_output_mode])
-    )
-    return from_heads(output) if is_flat else output, key, value, scores
+
+    def result(which: str) -> Array:
+        found = attended(which, query, key, value, scale=scale, softcap=softcap, seen=seen, bias=bias)
+        return narrowed(found, query.dtype)
+
+    output = from_heads(result("output")) if is_flat else result("output")
+    return output, key, value, result(SCORES[qk_matmul_output_mode]) if output_count > ALL_BUT_SCORES else None
 
 
 def _queries_and_keys(query: Array, key: Array, value: Array, heads: int | None, groups: int | None) -> list[Array]:
@@ -224,8 +231,8 @@ def multi_head_attention(
     key_padding_mask: Array | None = None, attention_bias: Array | None = None, past_key: Array | None = None,
     past_value: Array | None = None, past_sequence_length: Array | None = None,
     cache_indirection: Array | None = None, *, num_heads: int, mask_filter_value: float | None = None,
-    scale: float | None = None, unidirectional: int = 0,
-) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    scale: float | None = None, unidirectional: int = 0, output_count: int = 1,
+) -> tuple[Array, Array, Array, Array | None]:  # fmt: skip
     """The output; past and new keys; past and new values; the scaled scores with masks and bias."""
     if past_sequence_length is not None or cache_indirection is not None:
         raise ModelError("past_sequence_length and cache_indirection are not supported; give past_key and past_value")
@@ -239,13 +246,7 @@ def multi_head_attention(
     length = key.shape[2]
     expected("key", key, (batch, num_heads, length, size))
     expected("value", value, (batch, num_heads, length, None))
-    together(past_key=past_key, past_value=past_value)
-    past = 0
-    if past_key is not None and past_value is not None:
-        past = past_key.shape[2] if past_key.ndim == 4 else 0
-        expected("past_key", past_key, (batch, num_heads, past, size))
-        expected("past_value", past_value, (batch, num_heads, past, value.shape[-1]))
-        key, value = jnp.concatenate([past_key, key], 2), jnp.concatenate([past_value, value], 2)
+    key, value, past = behind_past(past_key, past_value, key, value)
     total = key.shape[2]
     expected("attention_bias", attention_bias, *((b, n, rows, total) for b in (batch, 1) for n in (num_heads, 1)))
     mask_filter_value = -10000.0 if mask_filter_value is None else mask_filter_value
@@ -259,11 +260,13 @@ def multi_head_attention(
         row = places(rows, -2)
         seen = (places(total, -1) <= row + past) | (row == rows - 1)
     added_to_scores = attention_bias if mask is None else mask
-    output, scores = (
-        attended(which, query, key, value, scale=scale, softcap=0.0, seen=seen, bias=added_to_scores)
-        for which in ("output", "masked")
-    )
-    return narrowed(from_heads(output), query.dtype), key, value, narrowed(scores, query.dtype)
+
+    def result(which: str) -> Array:
+        found = attended(which, query, key, value, scale=scale, softcap=0.0, seen=seen, bias=added_to_scores)
+        return narrowed(found, query.dtype)
+
+    scores = result("masked") if output_count > ALL_BUT_SCORES else None
+    return from_heads(result("output")), key, value, scores
 
 
 def _with_bias(query: Array, key: Array, value: Array, bias: Array | None, heads: int) -> list[Array]:

@@ -46,7 +46,7 @@ def group_query_attention(
     qk_norm_epsilon: float = EPSILON, qk_output: int = 0, rotary_interleaved: int | None = None,
     scale: float | None = None, sliding_window_cache: int = 0, smooth_softmax: int = -1,
     softcap: float | None = None, v_quant_type: str = "NONE", output_count: int = 1,
-) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+) -> tuple[Array, Array, Array, Array | None]:  # fmt: skip
     """The output; the caches of keys and of values, with the new tokens; scores or weights, as qk_output says.
 
     A sequence whose seqlens_k contradicts the sizes has the output NaN, and so has a token whose position lies beyond
@@ -81,16 +81,16 @@ def group_query_attention(
         head_sink = jnp.zeros(num_heads, jnp.float32)
     sizes = [(b, n, tokens.rows, total) for b in (tokens.batch, 1) for n in (num_heads, 1)]
     expected("attention_bias", attention_bias, *sizes)
-    operands = query, keys[:, :, :total], values[:, :, :total]
-    seen = tokens.seen(bool(causal), local_window_size)
-    output, scores = (
-        attended(which, *operands, scale=scale, softcap=softcap or 0.0, seen=seen, bias=attention_bias, sink=head_sink)
-        for which in ("output", "weights" if qk_output == 2 else "masked")
-    )
-    output = jnp.where(tokens.is_right[:, None, None], from_heads(output), np.float32(np.nan))
-    if qk_output != 2:
-        scores = jnp.where(scores == LOWEST, np.float32(0), scores)
-    return narrowed(output, query.dtype), keys, values, narrowed(scores, query.dtype)
+    result = functools.partial(
+        attended, query=query, key=keys[:, :, :total], value=values[:, :, :total], scale=scale, softcap=softcap or 0.0,
+        seen=tokens.seen(bool(causal), local_window_size), bias=attention_bias, sink=head_sink,
+    )  # fmt: skip
+    output = jnp.where(tokens.is_right[:, None, None], from_heads(result("output")), np.float32(np.nan))
+    scores = None
+    if qk_output:
+        scores = result("weights") if qk_output == 2 else result("masked")
+        scores = narrowed(jnp.where(scores == LOWEST, np.float32(0), scores), query.dtype)
+    return narrowed(output, query.dtype), keys, values, scores
 
 
 def _refuse(**given: Any) -> None:
