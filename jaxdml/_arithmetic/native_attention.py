@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._arithmetic.float_products import OF_ROWS
 from jaxdml._arithmetic.kernel_call import Kernel
 from jaxdml._arithmetic.native_call import Result, library_call
 
 Array = jax.Array
 RESULTS = ("output", "scores", "capped", "masked", "weights")  # in the order of AttentionResult in native/src/kernels.h
-MOST_DEPTH = 2**12  # the most elements of a key whose products with a query have an exact sum
+MOST_DEPTH = OF_ROWS.terms  # the most elements of a key whose products with a query have an exact sum
 
 
 def _attention(
