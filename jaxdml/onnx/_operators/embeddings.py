@@ -6,13 +6,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._arithmetic.rounding import flushed, rounded_to
+from jaxdml._exact.arithmetic import added, multiplied, subtracted
 from jaxdml._quantized.axes import axis_of
 from jaxdml.errors import ModelError
-from jaxdml.onnx._operators._arrays import Array, broadcast, product, rounded, wide
+from jaxdml.onnx._operators._arrays import Array, broadcast, product, wide
 from jaxdml.onnx._operators.indexing import gather
-from jaxdml.onnx._table import FLOAT, INDEX, MICROSOFT, NIBBLE, operator
+from jaxdml.onnx._table import INDEX, MICROSOFT, NIBBLE, operator
 
 REAL, UINT8 = frozenset({"float32", "float16"}), frozenset({"uint8"})
+TURNED = frozenset({"float32", "float16", "bfloat16"})  # types of rotary embeddings
 
 # Rows of a quantized matrix ------------------------------------------------------------------------------------------
 
@@ -84,7 +87,7 @@ def _of_few_bits(packed: Array, bits: int) -> Array:
 # Rotary embeddings ---------------------------------------------------------------------------------------------------
 
 
-@operator("RotaryEmbedding", since=23, types=(FLOAT, FLOAT, FLOAT, INDEX))
+@operator("RotaryEmbedding", since=23, types=(TURNED, TURNED, TURNED, INDEX))
 def rotary_embedding(
     x: Array, cos_cache: Array, sin_cache: Array, position_ids: Array | None = None, *,
     interleaved: int = 0, num_heads: int | None = None, rotary_embedding_dim: int = 0,
@@ -105,7 +108,7 @@ def rotary_embedding(
     return _rotated(x, heads, cos_cache, sin_cache, interleaved, rotary_embedding_dim or heads.shape[-1])
 
 
-@operator("RotaryEmbedding", domain=MICROSOFT, types=(FLOAT, INDEX, FLOAT, FLOAT))
+@operator("RotaryEmbedding", domain=MICROSOFT, types=(TURNED, INDEX, TURNED, TURNED))
 def rotary_embedding_of_microsoft(
     x: Array, position_ids: Array, cos_cache: Array, sin_cache: Array, *,
     interleaved: int | None = None, is_packed_batching: int | None = None, num_heads: int | None = None,
@@ -147,15 +150,30 @@ def _rotated(x: Array, heads: Array, cos: Array, sin: Array, interleaved: int | 
     expected = (*heads.shape[:2], count // 2)
     if not cos.shape == sin.shape == expected:
         raise ModelError(f"cosines and sines have shapes {cos.shape} and {sin.shape}, expected {expected}")
-    cos, sin = (wide(each)[:, :, None, :] for each in (cos, sin))
-    values, rest = wide(heads[..., :count]), heads[..., count:]
-    pairs = values.reshape(*values.shape[:-1], *((count // 2, 2) if interleaved else (2, count // 2)))
-    axis = -1 if interleaved else -2
-    first, second = (jnp.take(pairs, place, axis) for place in (0, 1))
-    turned = (
-        rounded(product(first, cos) - product(second, sin)),
-        rounded(product(first, sin) + product(second, cos)),
-    )
-    values = jnp.stack(turned, axis).reshape(values.shape).astype(heads.dtype)
-    y = jnp.concatenate([values, rest], -1)
+    y = rotated(heads, cos[:, :, None], sin[:, :, None], bool(interleaved))
     return jnp.swapaxes(y, 1, 2) if x.ndim == 4 else y.reshape(x.shape)
+
+
+def rotated(x: Array, cos: Array, sin: Array, is_interleaved: bool) -> Array:
+    """x, four dimensions, with the first pairs of its rows rotated by angles.
+
+    The elements of a pair are neighbors if interleaved; otherwise element i and element i + pairs are a pair.
+
+    Args:
+      x: the rows lie along the last dimension.
+      cos, sin: cosines and sines of the angles, one for each pair; the other dimensions broadcast to those of x.
+      is_interleaved: whether the elements of a pair are neighbors.
+    """
+    pairs = cos.shape[-1]
+    wide = flushed(jnp.asarray(x, jnp.float32))
+    turned, rest = wide[..., : 2 * pairs], wide[..., 2 * pairs :]
+    pair = turned.reshape(*x.shape[:3], *((pairs, 2) if is_interleaved else (2, pairs)))
+    axis = 4 if is_interleaved else 3
+    first, second = (lax.index_in_dim(pair, place, axis, keepdims=False) for place in (0, 1))
+    cos, sin = (jnp.broadcast_to(flushed(jnp.asarray(each, jnp.float32)), first.shape) for each in (cos, sin))
+    both = (
+        subtracted(multiplied(first, cos), multiplied(second, sin)),
+        added(multiplied(first, sin), multiplied(second, cos)),
+    )
+    turned = jnp.stack(both, axis).reshape(turned.shape)
+    return rounded_to(jnp.concatenate([turned, rest], 3), x.dtype)

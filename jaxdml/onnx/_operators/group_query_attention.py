@@ -8,8 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic.rounding import flushed
-from jaxdml._exact.arithmetic import added, multiplied, subtracted
 from jaxdml._exact.attention import LOWEST
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators._arrays import Array, is_known
@@ -25,6 +23,7 @@ from jaxdml.onnx._operators.attention import (
     places,
     together,
 )  # fmt: skip
+from jaxdml.onnx._operators.embeddings import rotated
 from jaxdml.onnx._table import MICROSOFT, operator
 
 INT64 = frozenset({"int64"})
@@ -74,7 +73,7 @@ def group_query_attention(
         _check_rotary(query.shape[3], cos_cache, sin_cache, total)
         positions = tokens.positions(position_ids)
         cos, sin = (jnp.take(jnp.asarray(x, jnp.float32), positions, 0)[:, None] for x in (cos_cache, sin_cache))
-        query, key = (_rotated(x, cos, sin, bool(rotary_interleaved)) for x in (query, key))
+        query, key = (rotated(x, cos, sin, bool(rotary_interleaved)) for x in (query, key))
     keys, values = tokens.behind(past_key, key), tokens.behind(past_value, value)
     expected("head_sink", head_sink, (num_heads,))
     if head_sink is None and smooth_softmax == 1:
@@ -126,26 +125,6 @@ def _check_rotary(size: int, cos: Array, sin: Array, total: int) -> None:
             f"cos_cache has shape {cos.shape}, expected at least {total} rows, and a multiple of 8 columns, at most "
             f"{size // 2}"
         )
-
-
-def _rotated(x: Array, cos: Array, sin: Array, is_interleaved: bool) -> Array:
-    """x [B, N, S, H] with its first pairs rotated by angles whose cosines and sines are [B, 1, S, pairs].
-
-    The elements of a pair are neighbors if interleaved; otherwise element i and element i + pairs are a pair.
-    """
-    pairs = cos.shape[-1]
-    wide = flushed(jnp.asarray(x, jnp.float32))
-    turned, rest = wide[..., : 2 * pairs], wide[..., 2 * pairs :]
-    pair = turned.reshape(*x.shape[:3], *((pairs, 2) if is_interleaved else (2, pairs)))
-    axis = 4 if is_interleaved else 3
-    first, second = (lax.index_in_dim(pair, place, axis, keepdims=False) for place in (0, 1))
-    cos, sin = (jnp.broadcast_to(flushed(each), first.shape) for each in (cos, sin))
-    both = (
-        subtracted(multiplied(first, cos), multiplied(second, sin)),
-        added(multiplied(first, sin), multiplied(second, cos)),
-    )
-    turned = jnp.stack(both, axis).reshape(turned.shape)
-    return narrowed(jnp.concatenate([turned, rest], 3), x.dtype)
 
 
 class _Tokens:
