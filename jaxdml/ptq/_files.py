@@ -30,7 +30,11 @@ from jaxdml.ptq._trace.scans import LOOP, Body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
 
 FORMAT, EARLIER = "jaxdml.ptq 4", ("jaxdml.ptq 3", "jaxdml.ptq 2")
-OF_EARLIER = XLA, VERSION, []  # stands for "floats" in files of format 2, which lack the entry
+OF_EARLIER: tuple[str, int, list[str]] = (
+    XLA,
+    VERSION,
+    [],
+)  # stands for "floats" in files of format 2, which lack the entry
 TEXT = "model.json"
 LONG_TABLE, RUNS = 2**16, ":runs"
 # Exceptions of zipfile, NumPy and JSON for damaged files; zipfile raises NotImplementedError for unknown compression.

@@ -88,10 +88,10 @@ def pooled(
     return transposed(writer, value, np.argsort(order))
 
 
-def _checked(writer: Writer, name: str, *others: type[np.integer[Any]]) -> None:
+def _checked(writer: Writer, name: str, *others: type[np.generic]) -> None:
     """Raises CannotWrite if ONNX Runtime does not pool the type of a value: it pools float32, and some others."""
     dtype = writer.dtype(name)
-    if stored_type(dtype) not in map(np.dtype, (np.float32, *others)):
+    if stored_type(dtype).type not in (np.float32, *others):
         raise CannotWrite(f"it pools {dtype}", "convert the array before with .astype(jnp.float32)")
 
 
