@@ -149,6 +149,7 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, action="append", help="default: all")
     parser.add_argument("--seconds", type=float, default=4, help="of timing, for each network")
     parser.add_argument("--publish", metavar="NAME", help="write the table and JSON to benchmarks/results")
+    parser.add_argument("--note", default="", help="a sentence for the published table, such as what else was running")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
@@ -167,17 +168,17 @@ def main() -> None:
             table.append(row(name, found[name]))
         print(table[-1], flush=True)
     if options.publish:
-        publish(options.publish, found, table)
+        publish(options.publish, found, table, options.note)
 
 
-def publish(name: str, found: dict[str, Any], table: list[str]) -> None:
+def publish(name: str, found: dict[str, Any], table: list[str], note: str = "") -> None:
     """Writes what was measured as JSON, and the table as a page."""
     machine = environment()
-    text = json.dumps({"environment": machine, "networks": found}, indent=1)
+    text = json.dumps({"environment": machine, "note": note, "networks": found}, indent=1)
     (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     packages = ", ".join(f"{package} {version}" for package, version in machine["packages"].items())
     facts = f"{machine['processor']}, {machine['threads']} threads, {machine['kernels']}; {packages}."
-    page = ["# Networks that others wrote", "", facts, "", *table]
+    page = ["# Networks that others wrote", "", facts, *([note] if note else []), "", *table]
     (RESULTS / f"{name}.md").write_text("\n".join(page) + "\n", encoding="utf-8")
 
 

@@ -44,5 +44,6 @@ def _gives_floats(node: Node) -> bool:
 
 def _casts(node: Node, integers: set[str]) -> bool:
     """Whether a node casts quantized integers to integers, which are then indices, as in front of a look-up."""
-    dtype = node.options.get("dtype")
-    return node.operator.kind == "cast" and node.inputs[0] in integers and bool(jnp.issubdtype(dtype, jnp.integer))
+    if node.operator.kind != "cast" or node.inputs[0] not in integers:
+        return False
+    return bool(jnp.issubdtype(node.options["dtype"], jnp.integer))

@@ -1,5 +1,6 @@
 """Writes a quantized function as an ONNX file."""
 
+import errno
 import hashlib
 import os
 import re
@@ -57,8 +58,8 @@ def save(
       weights: "int8", or "uint8" with the zero point 128, for which onnxruntime's sums are exact on every processor.
       shapes: the sizes of the inputs. "batch": the sizes of the first calibration batch, with a symbolic batch size,
         which is the first size of the first array, and of all others whose first size is the same number. None: the
-        sizes of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"``, a prefix of
-        the tuple of inputs, as `jax.export.symbolic_args_specs` takes it.
+        sizes of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"`` or
+        ``"1, ..."``, a prefix of the tuple of inputs: numbers, names, and ``...`` for the sizes of the calibration.
       opset: the opset of the file, 17 to 21. None: 21 for weights in blocks, otherwise 17. If 20 or 21 is given, gelu
         is written as the operator Gelu, which onnxruntime's provider for DirectML lacks; otherwise gelu is written as
         several operators.
@@ -78,6 +79,8 @@ def save(
     path = Path(path)
     if not path.parent.is_dir():
         raise ModelFileNotFoundError(f"there is no folder {path.parent} to write {path.name} to").at(path.parent)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "path is a folder, give that of a file", str(path))
     options = Options(
         form=form, tables=tables, weights=weights, opset=_opset(model, opset), numerics=model.numerics,
         has_gelu=opset is not None and opset >= WITH_GELU,
@@ -88,14 +91,15 @@ def save(
 
 def _check(model: Any, path: Any, choices: Mapping[str, Any], opset: Any) -> None:
     if not isinstance(model, Model):
-        text = f"model is of type {type(model).__name__}, expected a model that jaxdml.ptq.quantize made"
-        raise ArgumentTypeError(text)
+        text = f"model is of type {type(model).__name__}, expected a jaxdml.ptq.Model"
+        raise ArgumentTypeError(f"{text}: write save(model, path) with what jaxdml.ptq.quantize returned")
     if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(f"path is of type {type(path).__name__}, expected a path")
     for name, value in choices.items():
         if value not in CHOICES[name]:
             raise DescError(f"{name} is {value!r}, expected {' or '.join(map(repr, CHOICES[name]))}")
-    if opset is not None and (type(opset) is not int or not FIRST <= opset <= LAST):
+    is_number = isinstance(opset, int | np.integer) and not isinstance(opset, bool)
+    if opset is not None and not (is_number and FIRST <= opset <= LAST):
         raise DescError(f"opset is {opset!r}, expected a number from {FIRST} to {LAST}")
     if not model.has_own_params():
         text = "model.params are not those with which the model was made, and the file would have the old ones"
@@ -108,7 +112,7 @@ def _opset(model: Model, opset: int | None) -> int:
     least = WITH_BLOCKS if has_blocks else FIRST
     if opset is not None and opset < least:
         raise DescError(f"opset is {opset}, and weights in blocks need opset {least}: leave it out")
-    return least if opset is None else opset
+    return least if opset is None else int(opset)
 
 
 def _specs(model: Model, shapes: Any) -> tuple[Any, ...]:
@@ -121,10 +125,39 @@ def _specs(model: Model, shapes: Any) -> tuple[Any, ...]:
     if isinstance(shapes, str) and shapes == BATCH:
         size = next((leaf.shape[:1] for leaf in jax.tree.leaves(structs) if leaf.shape), None)
         shapes = jax.tree.map(lambda leaf: f"{BATCH}, ..." if leaf.shape[:1] == size else None, structs)
+    scope = export.SymbolicScope()
+
+    def specs(text: Any, within: Any) -> Any:
+        return within if text is None else jax.tree.map(lambda leaf: _spec(text, leaf, scope), within)
+
     try:
-        return tuple(export.symbolic_args_specs(structs, shapes))
+        return tuple(jax.tree.map(specs, shapes, structs, is_leaf=lambda text: text is None))
     except Exception as error:  # JAX raises many kinds of exceptions for wrong specifications
-        raise DescError(f"shapes is {shapes!r}, which does not fit the inputs: {error}") from error
+        reason = str(error).splitlines()[0].rstrip(".")
+        text = f"shapes is {shapes!r}, which does not fit the inputs {_listed(structs)}: {reason}"
+        raise DescError(f"{text}; write 'batch', None, or a string such as 'batch, ...' for each input") from error
+
+
+def _spec(text: Any, struct: jax.ShapeDtypeStruct, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:
+    """The shape that a text names, and the type of an input.
+
+    Raises:
+      ValueError: if the text is none, or has another number of sizes than the input.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is no string")
+    named, has_rest, _ = text.partition("...")
+    shape = tuple(export.symbolic_shape(named.strip().removesuffix(","), scope=scope))
+    shape += struct.shape[len(shape) :] if has_rest else ()
+    if len(shape) != len(struct.shape):
+        raise ValueError(f"{text!r} has {len(shape)} sizes, the input has {len(struct.shape)}")
+    return jax.ShapeDtypeStruct(shape, struct.dtype)
+
+
+def _listed(structs: Any) -> str:
+    """Types and shapes of inputs, such as (float32[8, 3], int32[8])."""
+    words = (f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]" for leaf in jax.tree.leaves(structs))
+    return f"({', '.join(words)})"
 
 
 def _converted(

@@ -104,6 +104,7 @@ def test_sizes(tmp_path):
     model = dml.ptq.quantize(affine, W, [X], progress=False)
     for shapes, expected in (
         ("batch", ("batch", 8)), (None, (6, 8)), ("rows, 8", ("rows", 8)), (("n, ...",), ("n", 8)),
+        ("1, ...", (1, 8)), ("3, 8", (3, 8)),
     ):  # fmt: skip
         proto = saved(model, tmp_path / "model.onnx", shapes=shapes)
         assert shape(proto.graph.input[0]) == expected

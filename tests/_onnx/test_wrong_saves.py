@@ -39,8 +39,11 @@ WRONG = {
     "weights is 'int4', expected 'int8' or 'uint8'": {"weights": "int4"},
     "opset is 22, expected a number from 17 to 21": {"opset": 22},
     "opset is True, expected a number from 17 to 21": {"opset": True},
-    "shapes is 'batch 7', which does not fit the inputs": {"shapes": "batch 7"},
-    "shapes is ('n, 8', 'n, 8'), which does not fit the inputs": {"shapes": ("n, 8", "n, 8")},
+    "shapes is 'batch 7', which does not fit the inputs (float32[6, 8]): ": {"shapes": "batch 7"},
+    "shapes is ('n, 8', 'n, 8'), which does not fit the inputs (float32[6, 8]): ": {"shapes": ("n, 8", "n, 8")},
+    "(float32[6, 8]): 1 is no string; write 'batch', None, or a string such as 'batch, ...' for each": {"shapes": 1},
+    "'n, 3, 8' has 3 sizes, the input has 2": {"shapes": "n, 3, 8"},
+    "'n' has 1 sizes, the input has 2": {"shapes": "n"},
 }
 
 
@@ -51,10 +54,15 @@ def test_wrong_arguments(text, model, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_opsets_of_numpy_are_numbers(model, tmp_path):
+    assert saved(model, tmp_path / "model.onnx", opset=np.int64(18)).opset_import[0].version == 18
+
+
 def test_wrong_types(model, tmp_path):
-    with pytest.raises(
-        ArgumentTypeError, match=r"model is of type function, expected a model that jaxdml.ptq.quantize"
-    ):
+    text = (
+        r"model is of type function, expected a jaxdml.ptq.Model: write save\(model, path\) with what jaxdml.ptq.quan"
+    )
+    with pytest.raises(ArgumentTypeError, match=text):
         dml.onnx.save(lambda x: x, tmp_path / "model.onnx")
     with pytest.raises(ArgumentTypeError, match="path is of type int, expected a path"):
         dml.onnx.save(model, 3)
@@ -185,8 +193,9 @@ def test_no_folder(model, tmp_path):
 
 
 def test_a_folder_in_place_of_the_file(model, tmp_path):
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(IsADirectoryError, match="path is a folder, give that of a file") as caught:
         dml.onnx.save(model, tmp_path)
+    assert caught.value.filename == str(tmp_path)
     assert not list(tmp_path.iterdir())
     assert not list(tmp_path.parent.glob(f"{tmp_path.name}.*"))
 
