@@ -145,7 +145,9 @@ def test_gelu(opset, tmp_path):
 BOUNDED = {
     **{f"clip at {end}": lambda x, end=end: jnp.clip(x, -end, end) for end in (10, 50)},
     "minimum": lambda x: jnp.minimum(x, 12), "clamp": lambda x: lax.clamp(-12.0, x, 12.0),
-    "select": lambda x: jnp.where(x > 11, 11 * x, x), "narrow": lambda x: jnp.where(jnp.abs(x - 3.1415) < 1e-3, 5, x),
+    "select": lambda x: jnp.where(x > 11, 11 * x, x),
+    "steps": lambda x: x.astype(jnp.int32).astype(x.dtype),
+    "narrow": lambda x: jnp.where(jnp.abs(x - 3.1415) < 1e-3, 5, x),
 }  # fmt: skip
 
 
