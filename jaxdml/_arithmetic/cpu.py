@@ -73,9 +73,10 @@ def _padded(x: Array, axis: int, is_needed: bool) -> Array:
 
 
 def dot_in_floats(a: Array, a_zero_point: Any, b: Array, b_zero_point: Any, layout: str) -> Array:
-    """The product of a row and a matrix of int8 less their zero points, in int32; `fits_floats` says when it is exact.
+    """The int32 product of an int8 row and an int8 matrix, both minus their zero points, computed in float32.
 
-    XLA:CPU has no kernel for a row of int8. A small row of floats it multiplies without a library.
+    `fits_floats` says when the product is exact. XLA:CPU has no kernel for an int8 row, but multiplies a row of floats
+    by a small matrix without calling a library.
     """
     if np.ndim(b_zero_point):
         b_zero_point = in_layout(b_zero_point, layout)
@@ -86,8 +87,8 @@ def dot_in_floats(a: Array, a_zero_point: Any, b: Array, b_zero_point: Any, layo
 def fits_floats(rows: Any, depth: Any, columns: Any, has_a_zero_point: bool, has_b_zero_point: bool) -> bool:
     """Whether `dot_in_floats` is exact for a product, and faster than a product of int8.
 
-    An int8 number has a magnitude of at most 128, and of at most 255 less a zero point. A sum of any of the products is
-    an integer, so float32 holds it if its magnitude is at most 2**24, and the order of the additions does not matter.
+    The magnitude of an int8 number is at most 128; after a zero point is subtracted, it is at most 255. All partial
+    sums of products are integers, which float32 holds up to 2**24, so the order of the additions does not matter.
     """
     if not all(isinstance(size, int) for size in (rows, depth, columns)):
         return False

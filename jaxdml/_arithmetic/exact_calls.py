@@ -1,7 +1,8 @@
-"""Calls that have one answer already. `jaxdml.exact` finds them in jaxprs by their names, and leaves them alone.
+"""Marks jitted calls whose results already have the same bits everywhere, so that `jaxdml.exact` keeps the calls.
 
-JAX gives the derivative of a jitted function the name of the function. The primitive `jaxdml_operand` marks the
-operands of a call, and differentiation removes the marks: derivatives are evaluated by the rules like any other call.
+`jaxdml.exact` recognizes such a call in a jaxpr by its name and its marked operands. The name alone is not enough: JAX
+gives the derivative of a jitted function the same name. The primitive `jaxdml_operand` marks operands, and
+differentiation removes the marks, so a derivative is evaluated by the rules like any other call.
 """
 
 import functools
@@ -24,7 +25,7 @@ mlir.register_lowering(_operand, lambda context, x: [x])
 
 
 def named[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which `is_exact_call` knows once the function is jitted."""
+    """The function with a name and marked operands by which `is_exact_call` recognizes calls of the jitted function."""
 
     @functools.wraps(function)
     def marked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -54,7 +55,7 @@ def _is_float(aval: Any) -> bool:
 
 
 def in_one_call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """function(*arguments), as one call where JAX traces. Arguments that are not traced are constants of the call."""
+    """function(*arguments), as one exact call if JAX traces any argument. Other arguments are constants of the call."""
     leaves, tree = jax.tree.flatten(arguments)
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.core.Tracer)]
     if not places:

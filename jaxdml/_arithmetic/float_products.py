@@ -1,8 +1,8 @@
-"""Matrix products of two arrays of floats, with one answer. docs/numerics.md has both rules.
+"""Matrix products of two float arrays with the same bits on every processor. docs/numerics.md has both rules.
 
-Rows of floats are rounded to integers with a scale for each row. Sums of products of integers are exact, and each is
-rounded once, so neither the batch, nor the number of rows, nor a vector's width changes a bit. Here the integers are
-split into planes of int8; the native kernel of attention computes the same sums in float64.
+Rows of floats are rounded to integers with a scale for each row. Sums of products of integers are exact, and each sum
+is rounded once, so the bits depend neither on the batch, nor on the number of rows, nor on the width of vectors. Here
+the integers are split into planes of int8; the native kernel of attention computes the same sums in float64.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,16 +19,17 @@ from jaxdml._arithmetic.platforms import int8_dot
 
 Array = jax.Array
 BITS = 8  # of a plane
-HALF = np.float32(2.0**15)  # integers of `a` are upper * HALF + lower, and each of both sums is exact
+HALF = np.float32(2.0**15)  # an integer of `a` is upper * HALF + lower; the sums of each half are exact
 
 
 class Integers(NamedTuple):
     """How rows are rounded.
 
     Attributes:
-      planes: of an integer.
-      most: the largest integer; rounding may pass it by 16, which the planes hold.
-      terms: of a sum; longer sums are cut into parts, whose rounded sums are added in ascending order.
+      planes: the number of planes of an integer.
+      most: the largest integer; rounding may exceed it by up to 16, and the planes hold such integers, too.
+      terms: the largest number of terms in an exact sum. Longer sums are cut into parts, and the rounded sums of the
+        parts are added in ascending order.
     """
 
     planes: int
@@ -37,12 +38,12 @@ class Integers(NamedTuple):
 
     @property
     def first(self) -> np.float32:
-        """A factor that moves from sums to scales, of which fewer are subnormal then."""
+        """A factor that moves from the sums to the scales, so that fewer scales are subnormal."""
         return np.float32(64 * self.most // 127)
 
 
-# Sums of `terms` products are below 2**53 for a half of an integer of rows, and below 2**63 for weights and values.
-# Planes' sums fit int32: three pairs of planes give 2**15 * 3 * 2**14 < 2**31.
+# Sums of `terms` products are below 2**53 for one half of the integers of `a` in OF_ROWS, and below 2**63 for weights
+# times values. The sums of planes fit int32: three pairs of planes give 2**15 * 3 * 2**14 < 2**31.
 OF_ROWS = Integers(4, 127 << 20, 2**12)
 OF_VALUES = Integers(3, 127 << 16, 2**15)
 OF_WEIGHTS = Integers(4, 127 << 18, 2**15)
@@ -71,13 +72,13 @@ def product_of_rows(a: Array, b: Array) -> Array:
 def weighted_sums(weights: Array, values: Array) -> Array:
     """float32 [..., M, K] times float32 [..., K, N]: [..., M, N].
 
-    An element depends on its row of weights, and on the rows of values whose weight is not 0. The scale of a row of
-    values is a factor of its weight, so that rows without weight change no other row's rounding.
+    An element depends on its row of weights, and on the rows of values whose weight is not 0. The scale of each row of
+    values is multiplied into the row's weight, so a row of weight 0 does not affect how others are rounded.
     """
     values_scale, of_values = _rounded(values, OF_VALUES)
     weights = rounding.flushed(weights)
     scaled = rounding.product(weights, _along(lax.mul(values_scale, OF_VALUES.first), weights.shape, -1))
-    is_without = lax.eq(weights, np.float32(0))  # then the scale may be NaN
+    is_without = lax.eq(weights, np.float32(0))  # the scale of a row of weight 0 may be NaN
     scale, of_weights = _rounded(lax.select(is_without, lax.full_like(weights, 0), scaled), OF_WEIGHTS)
     planes_of_weights, planes_of_values = _split(of_weights, OF_WEIGHTS.planes), _split(of_values, OF_VALUES.planes)
 
@@ -98,7 +99,7 @@ def _split(x: Array, count: int) -> list[Array]:
 
 
 def _along(x: Array, shape: tuple[int, ...], axis: int) -> Array:
-    """x [..., size], broadcast to `shape` so that its last axis is the given one of the last two."""
+    """x [..., size], broadcast to `shape` so that x's last axis becomes `axis`, -2 or -1."""
     rank = len(shape)
     return lax.broadcast_in_dim(x, shape, (*range(rank - 2), rank + axis))
 
@@ -111,13 +112,14 @@ def _in_parts(depth: int, terms: int, of_part: Callable[[int, int], Array]) -> A
 
 
 def _sums(of_a: Sequence[Array], of_b: Sequence[Array], start: int, end: int, layout: str) -> Array:
-    """The float32 nearest to sums of products of integers.
+    """The float32 nearest to each sum of products of integers that are given as planes.
 
     b's planes are [..., K, N] or, in layout "NK", [..., N, K].
     """
     axis_of_a, axis_of_b = of_a[0].ndim - 1, of_b[0].ndim - (1 if layout == "NK" else 2)
     size = end - start
-    # With b's planes in reverse order, consecutive planes of a and of b make each sum of places one product.
+    # With b's planes in reverse order, the pairs of planes whose places have the same sum are consecutive in both
+    # operands, so a single product adds them all.
     left, right = (
         lax.concatenate([lax.slice_in_dim(plane, start, end, axis=axis) for plane in of_x], axis)
         for of_x, axis in ((of_a, axis_of_a), (of_b[::-1], axis_of_b))

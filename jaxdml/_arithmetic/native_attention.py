@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._arithmetic.float_products import OF_ROWS
 from jaxdml._arithmetic.kernel_call import Kernel
 from jaxdml._arithmetic.native_call import Result, library_call
 
 Array = jax.Array
 RESULTS = ("output", "scores", "capped", "masked", "weights")  # in the order of AttentionResult in native/src/kernels.h
-MOST_DEPTH = 2**12  # elements of a key: their products have one exact sum
+MOST_DEPTH = OF_ROWS.terms  # the most elements of a key whose products with a query have an exact sum
 
 
 def _attention(
@@ -40,7 +41,7 @@ def _attention(
 
 
 def _over_keys(x: Array | None, keys: int, leading: int, dtype: Any) -> Array:
-    """x with four dimensions behind the leading ones, of which the last has all keys; an empty array for None."""
+    """x with four dimensions after the leading ones, broadcast along the last to all keys; None becomes empty."""
     if x is None:
         return lax.full((*(1,) * leading, 1, 1, 1, 0), 0, dtype)
     x = lax.reshape(x, (*x.shape[:leading], *(1,) * (4 + leading - x.ndim), *x.shape[leading:]))

@@ -1,7 +1,7 @@
 """The native kernel that runs a program of elementwise functions and reductions on rows.
 
-A row is the last dimension. A block of rows runs through all instructions before the next block begins, so that what
-lies between two instructions never reaches memory.
+Rows lie along the last dimension. All instructions run on one block of rows before the next block begins, so that
+intermediate results stay in the processor's caches.
 """
 
 from typing import Any, NamedTuple
@@ -23,8 +23,8 @@ CODES = (
     "add", "sub", "mul", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
     "select_n", "clamp", "reduce_sum", "reduce_max", "reduce_min",
 )  # fmt: skip
-MOST_SLOTS = 64  # that hold values at one time
-MOST_REDUCED = 2**16  # elements of a row that is reduced
+MOST_SLOTS = 64  # the most slots of a program; a slot holds one value at a time
+MOST_REDUCED = 2**16  # the most elements of a row that is reduced
 
 
 class RowProgram(NamedTuple):
@@ -33,8 +33,8 @@ class RowProgram(NamedTuple):
     Attributes:
       numbers: for each instruction its code, the slot that it writes, and up to three slots that it reads. The operands
         are in the first slots.
-      views: the shape in which the kernel sees each operand: an extent is 1 or that of the rows, the last 1 or the
-        length of a row.
+      views: the shape of each operand for the kernel. Each extent is 1 or the extent of the rows, and the last is 1 or
+        the length of a row.
       view: the shape in which the kernel writes the result.
       shape: the shape of the result.
     """

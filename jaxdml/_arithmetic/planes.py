@@ -1,10 +1,10 @@
-"""Floats rounded to integers, and integers split into planes of int8, whose products compute those of the integers.
+"""Rounds floats to integers, and splits integers into planes of int8, whose products give those of the integers.
 
 An integer is the sum of plane[i] * base**(count - 1 - i). With 7 bits to a plane the base is 128, the first plane lies
 in [-127, 127], and the others in [-64, 63]; with 8 bits the base is 256, and all planes lie in [-128, 127].
 
-Sums of products with each plane are combined in one of two ways, since base**2 times a sum may overflow int32: in
-float32 in a fixed order, or exactly, rounded once.
+A sum of products of planes fits int32, but times a power of the base it may overflow. Such sums are combined either in
+float32 in a fixed order, or exactly and rounded once.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,8 @@ def exactly_combined(sums: Sequence[Array]) -> Array:
 
     The magnitude of the sum is below 2**63.
     """
-    # A GPU's compiler would begin a product with what is added to it, and sums of its products may saturate then.
+    # A GPU's compiler starts a product's sums with an array that is added to the product, and such sums may saturate.
+    # Here only digits of the sums are added.
     words = [lax.full_like(sums[0], 0)] * 2
     carry = words[0]
     for place, each in enumerate(reversed(sums)):
@@ -73,10 +74,11 @@ def nearest_float(high: Array, low: Array) -> Array:
     low = lax.select(is_negative, lax.neg(low), low)
     has_two = lax.ne(high, zero)
     upper, lower = lax.select(has_two, high, low), lax.select(has_two, low, zero)
-    shift = lax.min(lax.clz(upper), np.int32(31))  # upper is 0 beyond
+    shift = lax.min(lax.clz(upper), np.int32(31))  # clz is 32 if upper is 0
     behind = lax.shift_right_logical(lax.shift_right_logical(lower, np.int32(1)), lax.sub(np.int32(31), shift))
     word, lost = lax.bitwise_or(lax.shift_left(upper, shift), behind), lax.shift_left(lower, shift)
-    # 31 bits, of which the last says whether anything is lost: float32 takes fewer, so the conversion rounds rightly.
+    # `kept` has 31 bits, and its lowest bit is set if any lower bit was: float32 has only 24 bits, so the conversion
+    # rounds correctly.
     is_inexact = lax.convert_element_type(lax.ne(lost, zero), jnp.int32)
     kept = lax.bitwise_or(lax.shift_right_logical(word, np.int32(1)), lax.bitwise_and(word, np.int32(1)))
     size = lax.convert_element_type(lax.bitwise_or(kept, is_inexact), jnp.float32)
@@ -87,7 +89,7 @@ def nearest_float(high: Array, low: Array) -> Array:
 
 
 def rounded_rows(x: Array, most: int) -> tuple[Array, Array]:
-    """The scales [...] of float32 [..., size], and its integers, whole float32 numbers.
+    """The scales [...] of the rows of float32 x [..., size], and the rounded integers as float32 [..., size].
 
     The greatest magnitude of a row becomes the integer `most`, which float32 holds. A row that is not finite has the
     scale NaN, and any integers or NaN. A row whose scale would be subnormal has the scale 0.

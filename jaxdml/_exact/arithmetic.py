@@ -19,7 +19,7 @@ UP, DOWN = np.float32(2.0**64), np.float32(2.0**-62)
 
 
 def added(x: Array, y: Array) -> Array:
-    """fl(x + y), or +0 for a zero or subnormal: XLA drops an added constant 0, so -0 + 0 may stay -0."""
+    """fl(x + y); +0 where it is zero or subnormal. XLA drops an added constant 0, so x + y alone may give -0."""
     return without_zero_signs(x + y)
 
 

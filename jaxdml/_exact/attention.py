@@ -1,8 +1,9 @@
-"""Attention whose every row has one answer: at any batch, in any cache, beside any keys that the row does not see.
+"""Attention in which no row's bits depend on the batch, on the size of a cache, or on keys that the row does not see.
 
-Scores are products of rows, so a score depends on its query and its key alone. A key that is not seen has the score
--inf and the weight 0. Sums over keys are sums of integers, to which weights of 0 add nothing; beyond `OF_VALUES.terms`
-keys they are added part by part from fixed places on, so that keys at the end that are not seen add parts of 0.
+Scores are products of rows, so a score depends on its query and its key alone. The softmax gives a key that is not seen
+the score -inf and the weight 0. Sums over keys are sums of integers, to which weights of 0 add nothing. More than
+`OF_VALUES.terms` keys are cut into parts at fixed places, whose sums are added in order, so keys that are not seen at
+the end only add parts that are 0.
 """
 
 import functools
@@ -24,8 +25,8 @@ from jaxdml._exact.order import larger, largest
 from jaxdml._exact.pairs import INFINITY, NAN, nearest, where
 
 Array = jax.Array
-LOWEST = np.finfo(np.float32).min  # the score of keys that a query does not see
-HALF = np.int32(15)  # binary digits of each half of a weight of 30 digits
+LOWEST = np.finfo(np.float32).min  # the masked score of keys that a query does not see
+HALF = np.int32(15)  # the bits of each half of a weight, which has 30
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
@@ -35,18 +36,19 @@ def attention(
 ) -> Array:  # fmt: skip
     """Attention of float32 queries [B, N, S, H] to keys [B, KV, T, H] and values [B, KV, T, V].
 
-    N heads of queries share KV heads of keys and values in order.
+    Each N / KV consecutive heads of queries share one head of keys and values.
 
     Args:
-      which: the result: "output", [B, N, S, V], the sums of values by weights, zeros where a query sees no key; or
-        scores [B, N, S, T] of one stage: "scores", products of queries and keys; "capped", those behind the softcap;
-        "masked", those plus the bias, LOWEST for keys that are not seen; "weights", the softmax of those.
+      which: the result: "output", [B, N, S, V], the weighted sums of values, zeros where a query sees no key; or the
+        scores [B, N, S, T] of one stage: "scores", the products of queries and keys; "capped", the scores after the
+        softcap; "masked", the capped scores plus the bias, LOWEST for keys that are not seen; "weights", the softmax
+        of the masked scores.
       scale: a factor of the queries.
       softcap: c of c * tanh(score / c); 0 for none.
       query, key, value: the operands; N is a multiple of KV.
-      seen: which keys a query sees, broadcasts to [B, N, S, T]; None: all.
-      bias: is added to the scores, broadcasts to [B, N, S, T]; None: nothing is.
-      sink: [N], the score of a further key for each head, whose value is 0; None: there is none.
+      seen: bool, which keys a query sees, broadcasts to [B, N, S, T]; None: all keys.
+      bias: a float array that is added to the scores, broadcasts to [B, N, S, T]; None: no bias.
+      sink: [N], the score of one more key for each head, a key whose value is 0; None: no such key.
     """
     return _attention(query, key, value, seen, bias, sink, which=which, scale=scale, softcap=softcap)
 
@@ -83,7 +85,7 @@ def _attention(
 
 @attention.defjvp
 def _derivative(which: str, scale: float, softcap: float, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """That of the same formula in XLA's floats."""
+    """The derivative of the same formula in XLA's floats."""
 
     def floats(query: Array, key: Array, value: Array, bias: Any, sink: Any) -> Array:
         scores: Array = _by_group(lambda a, b: a @ jnp.swapaxes(b, -1, -2), query * scale, key)
@@ -114,7 +116,7 @@ def _by_group(product: Any, x: Array, shared: Array) -> Array:
 
 
 def _powers(x: Array, sinks: Array | None) -> tuple[Array, Array]:
-    """The largest score of each row, or 0 for -inf, and e**(x - the largest): 1 at most, 0 for -inf."""
+    """The largest score of each row (0 if it is -inf), and e**(x - largest), at most 1, and 0 for a score of -inf."""
     top = lax.expand_dims(largest(x, lambda keys: jnp.max(keys, -1)), (x.ndim - 1,))
     if sinks is not None:
         top = larger(top, sinks)
@@ -123,10 +125,10 @@ def _powers(x: Array, sinks: Array | None) -> tuple[Array, Array]:
 
 
 def _total(powers: Array) -> Array:
-    """The sums of numbers from 0 to 1 along the last axis, [..., 1]; each is rounded to a multiple of 2**-30.
+    """The sums of numbers from 0 to 1 along the last axis, [..., 1]; each number is rounded to a multiple of 2**-30.
 
-    Their upper and lower 15 digits are summed as int32, `OF_VALUES.terms` numbers at a time: below 2**15 * 2**15 + 1.
-    The sum of both is rounded once.
+    The upper and the lower 15 bits of the numbers are summed as int32, `OF_VALUES.terms` numbers at a time, so a sum is
+    at most 2**15 * 2**15. The sum of both is rounded once.
     """
     steps = lax.convert_element_type(nearest(powers * np.float32(2.0**30)), jnp.int32)
     parts = []

@@ -14,7 +14,7 @@ FLOATS = tuple(np.dtype(each) for each in (jnp.float16, jnp.bfloat16, jnp.float3
 
 
 def is_float(dtype: Any) -> bool:
-    """Whether values of a type are floats, of any size."""
+    """Whether values of a type are floats of any size, or complex."""
     return bool(jnp.issubdtype(dtype, jnp.inexact))
 
 

@@ -31,12 +31,12 @@ class Equation(NamedTuple):
 
     @property
     def result(self) -> Value | None:
-        """Its result, if it has one alone."""
+        """The result of an equation that has exactly one; None for other equations."""
         return self.outvars[0] if len(self.outvars) == 1 else None
 
 
 class Flat(NamedTuple):
-    """A flat jaxpr. `flush` equations flush the subnormals of its inputs, where these are used."""
+    """A flat jaxpr. Each use of a float32 input reads the result of a `flush` equation."""
 
     invars: list[Value]  # constants come first
     eqns: list[Equation]

@@ -1,4 +1,4 @@
-"""A jaxpr evaluated by the rules. Calls are inlined; loops and branches get bodies that are evaluated by the rules."""
+"""Evaluates jaxprs by the rules. Calls are inlined; bodies of loops and branches are evaluated by the rules, too."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jax.extend import source_info_util
 
+from jaxdml._arithmetic.calls import CALLS, called_jaxpr
 from jaxdml._arithmetic.exact_calls import is_exact_call
 from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
 from jaxdml._exact.conversions import FLOATS, is_float
@@ -16,10 +17,6 @@ from jaxdml._exact.rules import RULES, as_it_is, left_to_xla
 from jaxdml._exact.sums import LARGEST_COUNT, count_of
 
 Array = jax.Array
-CALLS = frozenset((
-    "jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
-    "checkpoint", "remat2",
-))  # fmt: skip
 LOOPS = frozenset(("scan", "while", "cond"))
 SUMMED_AXES: Mapping[str, Callable[[Any], Sequence[int]]] = {
     "reduce_sum": lambda params: params["axes"],
@@ -52,8 +49,9 @@ class Problem(NamedTuple):
 
     Attributes:
       primitive: the name of the equation's primitive.
-      kind: "type" of floats, "rule" that is missing, or "count" of addends.
-      text: primitive, place and remedy.
+      kind: "type": floats of a type that rules do not take; "rule": the primitive has no rule; "count": the number of
+        addends of a sum is too large or unknown.
+      text: the error, with the primitive, its place and a remedy.
     """
 
     primitive: str
@@ -76,7 +74,7 @@ def problems(jaxpr: Any, scope: str = "") -> Iterator[Problem]:
 
 
 def lacks_rule(name: str, params: Mapping[str, Any], dtypes: Sequence[Any]) -> bool:
-    """Whether XLA computes a primitive with operands of these types, or something inside of its jaxprs."""
+    """Whether a primitive with operands of these types, or any equation of its jaxprs, is left to XLA."""
     if name in LOOPS:
         return any(each.kind != "count" for inner in inner_jaxprs(params) for each in problems(inner))
     floats = [np.dtype(dtype) for dtype in dtypes if is_float(dtype)]
@@ -90,7 +88,7 @@ def _has_jaxprs_to_evaluate(eqn: Any) -> bool:
 
 
 def _problem(eqn: Any) -> tuple[Literal["type", "rule", "count"], str, str] | None:
-    """The kind of problem, what has it, and a remedy."""
+    """The kind of an equation's problem, a text that says what the problem is, and a remedy; None if it has none."""
     name = eqn.primitive.name
     types = [np.dtype(var.aval.dtype) for var in (*eqn.invars, *eqn.outvars) if _is_of_floats(var)]
     if not types or is_exact_call(eqn.params):
@@ -149,9 +147,7 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any]) -> lis
 
 def _called(eqn: Any) -> Any:
     """The jaxpr that an equation calls, whose equations take the place of the call; None if it calls none."""
-    if eqn.primitive.name not in CALLS or is_exact_call(eqn.params):
-        return None
-    return next(value for value in eqn.params.values() if hasattr(value, "eqns"))
+    return None if is_exact_call(eqn.params) else called_jaxpr(eqn)
 
 
 def _computed(eqn: Any, operands: list[Any]) -> Sequence[Any]:

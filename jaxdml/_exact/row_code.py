@@ -10,7 +10,7 @@ REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
 
 
 class RowCode:
-    """Collects operands and instructions. Equal ones are kept once. Values are numbers; those of operands come first.
+    """Collects operands and instructions, equal instructions once. Operands, then results, are numbered from 0.
 
     Attributes:
       operands: what the program reads, and the shape in which it sees each.
@@ -37,9 +37,10 @@ class RowCode:
         return RowProgram(numbers, tuple(views), view, shape)
 
     def _is_wide_where_needed(self, view: Shape) -> bool:
-        """Whether the kernel has a value for each column where it reduces, and in the result if that has columns.
+        """Whether each reduction reads a value for each column, and the result is wide if and only if `view` is.
 
-        An equation that only broadcasts a row's value to all columns gives the kernel one value for each row.
+        An equation that broadcasts one value of a row to all columns has no instruction: the kernel has one value for
+        each row there, which it can neither reduce nor write as a wide result.
         """
         is_wide = [each[-1] > 1 for _, each in self.operands]
         for code, values in self.instructions:

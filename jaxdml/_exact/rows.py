@@ -1,11 +1,11 @@
 """Joins equations to programs that run on rows: softmax, norms, gelu and whatever else is elementwise or reduces rows.
 
-A program has one result. An equation joins the program of the equations that use its result, if no other equation uses
-it and all of them see the same rows. Without the native kernel, a program is its equations, computed by their rules:
-whether equations are joined changes no bit.
+A program has one result. An equation joins a program if all equations that use its result belong to that program and
+see the same rows. Without the native kernel, the equations of a program are computed by their rules: joining equations
+changes no bit.
 
-The last dimension of the largest arrays is the row. A value is wide if it has all elements of the rows, and narrow if
-it has one for each row, with or without a last dimension of 1.
+The rows lie along the last dimension of the largest arrays. A value is wide if it has an element for each element of
+the rows, and narrow if it has one for each row, with or without a last dimension of 1.
 """
 
 import math
@@ -25,7 +25,7 @@ from jaxdml._exact.rules import RULES, as_it_is
 
 Array = jax.Array
 Shape = tuple[int, ...]
-LEAST_ELEMENTS = 256  # of a program; for fewer, XLA's loops are as fast
+LEAST_ELEMENTS = 256  # the fewest elements of the rows of a program; for fewer, XLA's loops are as fast
 ROW_PROGRAM = Operation("row_program")
 RESHAPES = ("reshape", "squeeze", "expand_dims")
 ON_FLOATS = (
@@ -49,7 +49,7 @@ class Space(NamedTuple):
 
     @property
     def view(self) -> Shape:
-        """The shape of the result beside the rows."""
+        """The shape of the result, with a last dimension of 1 if it is narrow."""
         return (*self.outer, 1 if self.is_narrow else self.columns)
 
 
@@ -99,7 +99,7 @@ def _is_value(atom: Any) -> bool:
 
 
 def _view(eqn: Equation, atom: Any, space: Space) -> Shape:
-    """The shape of an operand beside the rows: of as many dimensions, each 1 or that of the rows."""
+    """The shape of an operand with as many dimensions as the rows, each 1 or that of the rows."""
     shape, result, name = atom.aval.shape, eqn.outvars[0].aval.shape, eqn.primitive.name
     if name in REDUCTIONS:
         return shape
@@ -125,7 +125,7 @@ def joined(flat: Flat) -> list[Equation]:
         for atom in filter(_is_value, eqn.invars):
             users[atom].append(eqn)
     kept = set(filter(_is_value, flat.outvars))
-    last_of: dict[Any, Value] = {}  # the result of each equation that joins, to the result of its program
+    last_of: dict[Any, Value] = {}  # maps the result of each equation that joins to the result of its program
     members: dict[Value, list[Equation]] = defaultdict(list)
     for eqn in reversed(flat.eqns):
         value = eqn.result
@@ -152,17 +152,19 @@ def joined(flat: Flat) -> list[Equation]:
 
 
 def _sees(eqn: Equation, value: Value, spaces: Mapping[Any, Space]) -> bool:
-    """Whether an equation sees a value where the equation that made it put it."""
+    """Whether an equation reads a value in the same rows and shape in which another equation computes the value."""
     made, space = spaces[value], spaces.get(eqn.result)
     return space is not None and made[:2] == space[:2] and _view(eqn, value, space) == made.view
 
 
 def _program(eqns: Sequence[Equation], spaces: Mapping[Any, Space]) -> Equation | None:
-    """The equation that takes the place of others; None if they are not worth it, or need too many slots."""
+    """The equation that replaces others; None if there are too few elements, or the kernel cannot run the program."""
     last = eqns[-1].outvars[0]
     inside = {eqn.outvars[0]: ~place for place, eqn in enumerate(eqns)}
     operands: dict[tuple[Any, Shape], Any] = {}
-    places: list[list[int]] = []  # of each equation's operands: those among the operands, or ~ those of equations
+    # For each equation, the place of each operand among the program's operands, or ~ the place of the equation that
+    # computes the operand.
+    places: list[list[int]] = []
     for eqn in eqns:
         space, of_eqn = spaces[eqn.result], []
         for atom in eqn.invars:
@@ -211,7 +213,7 @@ def row_program_rule(params: Mapping[str, Any]) -> Callable[..., Array]:
 
 @with_kernel(ROWS)
 def computed(*operands: Array, program: RowProgram, steps: tuple[Any, ...]) -> Array:
-    """The last of some equations, each computed by its rule."""
+    """The result of the last of the joined equations, each computed by its rule."""
     values: list[Array] = []
     for primitive, params, places in steps:
         read = [operands[place] if place >= 0 else values[~place] for place in places]

@@ -140,7 +140,7 @@ RULES: Mapping[str, Rule] = {
     "argmin": ordered(functools.partial(order.place, nan=order.LEAST)),
     "sort": lambda primitive, params: functools.partial(order.stable, primitive, dict(params)),
     "top_k": _top,
-    "flush": lambda primitive, params: flushed,  # what flat.py makes of inputs
+    "flush": lambda primitive, params: flushed,  # flat.py adds it where an input is read
 }
 
 
@@ -150,7 +150,7 @@ def flushed_if_float32(x: Array) -> Array:
 
 
 def left_to_xla(primitive: Any, params: Params) -> Computed:
-    """A primitive without a rule, with XLA's bits."""
+    """A primitive without a rule: XLA computes it, and subnormal results are flushed."""
 
     def compute(*operands: Array) -> Any:
         return jax.tree.map(flushed_if_float32, as_it_is(primitive, params)(*operands))

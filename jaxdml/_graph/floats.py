@@ -13,7 +13,7 @@ Floats = Literal["exact", "xla"]
 EXACT, XLA = "exact", "xla"
 FLOATS = (EXACT, XLA)
 DEFAULT: Floats = "xla"
-VERSION = 1  # of the rules; a rule that gives other bits raises it
+VERSION = 1  # of the rules; a change of the bits that a rule gives increments it
 MOST_NAMED = 3
 
 
@@ -32,7 +32,7 @@ def with_floats[**P, R](function: Callable[P, R], floats: str) -> Callable[P, R]
 
 
 def _check_counts(jaxpr: Any) -> None:
-    """Refuses sums whose rule depends on what is not known, or that are too long.
+    """Refuses sums of an unknown number of addends, or of too many.
 
     Raises:
       ExactError: if there is such a sum.
@@ -67,10 +67,10 @@ def _has_rule(node: Node) -> bool:
 
 
 def sentence(names: Sequence[str], floats: str) -> str:
-    """Says whether a model has one answer; `names` are the nodes that keep it from that."""
+    """Says whether a model's outputs have the same bits everywhere; XLA computes the floats of the nodes `names`."""
     if not names:
         return "one answer: the outputs have the same bits on every processor"
     named = ", ".join(names[:MOST_NAMED])
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     reason = f'; write floats="{EXACT}"' if floats == XLA else ", for which there is no rule"
-    return f"no one answer is promised: XLA computes the floats of {named}{more}{reason}"
+    return f"no single answer is promised: XLA computes the floats of {named}{more}{reason}"

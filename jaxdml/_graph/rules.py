@@ -214,7 +214,7 @@ def _product_of_blocks(node: Node, b: Grid, bias: str, behind: tuple[Node, ...],
 
 
 def _packed_product(node: Node, grids: Grids) -> Fusion:
-    """A product by a constant matrix in blocks, packed as MatMulNBits has it. Its zero points are integers."""
+    """A product by a constant matrix in blocks, packed as MatMulNBits takes it; the zero points must be integers."""
     _, b, scales, zero_points, g_idx, _ = node.inputs
     if any(name and grids.constant(name) is None for name in (b, scales, zero_points, g_idx)):
         raise StaysFloat("its weights are computed")

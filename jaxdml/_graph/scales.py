@@ -1,7 +1,7 @@
-"""Joins products and convolutions of integers with the nodes behind them that scale the sums.
+"""Joins products and convolutions of integers with the nodes after them that scale the sums.
 
-A file that `jaxdml.onnx.save` wrote has them where floats read the result: MatMulInteger, Cast, Mul, and Add of a bias.
-The joined operator computes the same, in the same order.
+`jaxdml.onnx.save` writes such nodes where floats read the result of a product: MatMulInteger, Cast, Mul, and Add of a
+bias. The joined operator computes the same operations in the same order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ ONE = "one"
 
 
 class _Joined(NamedTuple):
-    """The nodes of an operator, the last of which gives its result, its kind and its inputs."""
+    """An operator: the nodes that it replaces, its kind and its inputs. The last node computes its result."""
 
     nodes: Sequence[Node]
     kind: str
@@ -25,7 +25,7 @@ class _Joined(NamedTuple):
 
 
 def with_scales(graph: Graph, quantized: Mapping[str, Operator]) -> Graph:
-    """The graph, with operators of `quantized` for integer products and what scales them by constants."""
+    """The graph, in which operators of `quantized` replace integer products and the nodes that scale their results."""
     grids, found = Grids(graph), dict[int, _Joined]()
     for node in graph.nodes:
         join = JOIN.get(node.operator.kind or "")
@@ -46,7 +46,7 @@ def with_scales(graph: Graph, quantized: Mapping[str, Operator]) -> Graph:
 
 
 def _constant_beside(grids: Grids, name: str, node: Node | None, kind: str, dtype: type) -> np.ndarray | None:
-    """The other operand of a sum or product, if the node is one and the operand is a constant of a type."""
+    """The operand other than `name` of a node of the kind, if it is a constant of the type; None otherwise."""
     if node is None or node.operator.kind != kind or len(node.inputs) != 2:
         return None
     others = [each for each in node.inputs if each != name]
@@ -55,7 +55,7 @@ def _constant_beside(grids: Grids, name: str, node: Node | None, kind: str, dtyp
 
 
 def _scaled(grids: Grids, total: Node) -> tuple[list[Node], np.ndarray] | None:
-    """The nodes that make scaled floats of int32 sums, and the scale; None if something else reads the sums."""
+    """The nodes that convert int32 sums to floats and scale them, and the scale; None if other nodes read the sums."""
     cast = grids.only_reader(total)
     if cast is None or cast.operator.kind != "cast" or cast.options.get("dtype") != np.float32:
         return None
@@ -65,14 +65,14 @@ def _scaled(grids: Grids, total: Node) -> tuple[list[Node], np.ndarray] | None:
 
 
 def _with_bias(grids: Grids, node: Node) -> tuple[list[Node], np.ndarray | None]:
-    """A node and the addition of int32 constants behind it, if there is one."""
+    """A node with the addition of int32 constants that reads it, if there is one, and the constants."""
     addition = grids.only_reader(node)
     bias = _constant_beside(grids, node.outputs[0], addition, "add", np.int32)
     return ([node], None) if addition is None or bias is None else ([node, addition], bias)
 
 
 def _vector(value: np.ndarray, axis: int, size: int) -> np.ndarray | None:
-    """A number as a scalar, or an array that differs along one axis alone as a vector; the axis counts from the end."""
+    """One element as a scalar, an array that extends along one axis as a vector; the axis counts from the end."""
     if value.size == 1:
         return value.reshape(())
     shape = [1] * max(value.ndim, axis)

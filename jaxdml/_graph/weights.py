@@ -65,6 +65,7 @@ def _repacked(
 
     Raises:
       ModelError: if the constants do not fit each other; the error names the node.
+      TypeError: if the function keeps one of several arrays, which would look dropped among known parameters.
     """
     arrays = [graph.constants.get(name) for name in given]
     names = [name and fresh.next(f"{name}:prepared") for name in given]
@@ -80,7 +81,10 @@ def _repacked(
     for place, (array, name, value) in enumerate(zip(arrays, names, values, strict=True)):
         if value is None:
             new_names[place] = ""
-        elif value is not array:
+        elif value is array:
+            if len(given) > 1:
+                raise TypeError(f"{described(node)}: a function that prepares several inputs keeps none of them")
+        else:
             new_names[place], params[name] = name, value if isinstance(value, Prepared) else _as_array(name, value)
     return new_names, params
 

@@ -14,14 +14,14 @@ Array = Any
 
 
 class Matrix(NamedTuple):
-    """A matrix in blocks as `matrix_multiply_blocks` takes it; prepared, it has no scales and zero points of its own.
+    """A matrix in blocks as `matrix_multiply_blocks` takes it. A prepared `b` contains its scales and zero points.
 
     Attributes:
       b: 4-bit or 8-bit [N, K], or prepared.
       scale: float [N, blocks], or None.
       zero_point: [N, blocks] of b's type, or None.
-      order: int32 [K], the place in a row of `a` of what is multiplied by each column of b, the row's length for a 0;
-        None means the order of the row.
+      order: int32 [K]; for each column of b, the index of the element of a row of `a` that multiplies the column, or
+        the row's length if 0 does. None: the elements of a row are in the order of the columns.
     """
 
     b: Array
@@ -46,16 +46,16 @@ def size_within(block_size: int) -> int:
 
 
 def in_blocks(b: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | None, *, block_size: int) -> Matrix:
-    """[N, K] with scales and zero points [N, blocks] for blocks of a size that `size_within` knows."""
+    """The matrix b [N, K] in blocks of `size_within(block_size)`, given parameters for blocks of `block_size`."""
     size = size_within(block_size)
-    block = np.arange(-(-b.shape[1] // size)) * size // block_size  # that has the parameters of each block of `size`
+    block = np.arange(-(-b.shape[1] // size)) * size // block_size  # the given block that contains each smaller block
     return Matrix(b, scale[:, block], None if zero_point is None else zero_point[:, block])
 
 
 def dequantized_matrix(b: Any, scale: Any, zero_point: Any, *, block_size: int, trans_b: bool) -> Matrix:
-    """A constant matrix as DequantizeLinear has it: [K, N] in blocks along K, or [N, K] with `trans_b`.
+    """A constant matrix as DequantizeLinear takes it: [K, N] in blocks along K, or [N, K] with `trans_b`.
 
-    An absent zero point is 0. An absent zero point of `matrix_multiply_blocks` is the middle of an unsigned range.
+    An absent zero point is 0 here; in `matrix_multiply_blocks` it is the middle of an unsigned range.
     """
     if zero_point is None and b.dtype.name.startswith("u"):
         zero_point = np.zeros(scale.shape, b.dtype)
@@ -65,7 +65,7 @@ def dequantized_matrix(b: Any, scale: Any, zero_point: Any, *, block_size: int, 
 
 
 def prepared_matrix(b: Any, scale: Any, zero_point: Any, options: Mapping[str, Any]) -> tuple[Any, None, None]:
-    """What replaces the matrix of `product`, its scales and its zero points."""
+    """The prepared matrix, and None for the scales and zero points, which the prepared matrix contains."""
     matrix = dequantized_matrix(b, scale, zero_point, block_size=options["block_size"], trans_b=options["trans_b"])
     return matrix.prepared().b, None, None
 

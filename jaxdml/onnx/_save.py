@@ -1,8 +1,10 @@
 """Writes a quantized function as an ONNX file."""
 
 import errno
+import hashlib
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,12 +26,13 @@ from jaxdml.ptq._choose.modes import Blocks
 from jaxdml.ptq._files import replaced
 
 FIRST, LAST = 17, 21  # opsets
-WITH_GELU = 20  # from which on Gelu is an operator
-WITH_BLOCKS = 21  # from which on DequantizeLinear has blocks and integers of 4 bits
+WITH_GELU = 20  # the first opset in which Gelu is an operator
+WITH_BLOCKS = 21  # the first opset in which DequantizeLinear takes blocks and integers of 4 bits
 IR_VERSIONS = {17: 8, 18: 8, 19: 9, 20: 9, 21: 10}
-LARGEST = 2**31 - 2**20  # bytes of a file; protobuf takes no larger one
-INLINE = 1024  # bytes of tensors that stay in the model's file
-ALIGNMENT = 4096  # of tensors in a file of their own, so that they can be mapped into memory
+LARGEST = 2**31 - 2**20  # the most bytes of a file; protobuf takes no larger file
+INLINE = 1024  # tensors of fewer bytes stay in the model's file
+ALIGNMENT = 4096  # of tensors in a second file, so that they can be mapped into memory
+DIGITS = 16  # of the digest in the name of a second file
 BATCH = "batch"
 CHOICES = {"form": (QDQ, QOPERATOR), "tables": ("float", "gather"), "weights": ("int8", "uint8")}
 
@@ -39,30 +42,32 @@ def save(
     model: Model, path: str | os.PathLike[str], form: str = QDQ, *, tables: str = "float", weights: str = "int8",
     shapes: Any = BATCH, opset: int | None = None,
 ) -> None:  # fmt: skip
-    """Writes what `jaxdml.ptq.quantize` made as an ONNX file.
+    """Writes a model that `jaxdml.ptq.quantize` made as an ONNX file.
 
-    Inputs and outputs have the names of the function's parameters and of the keys in its pytrees, nodes those of its
-    layers. Scans are unrolled. An existing file is replaced only after the new file is complete. A model of more than
-    2 GiB has its weights in a second file beside the first, ``<name>.data``.
+    Inputs and outputs are named after the function's parameters and the keys of its pytrees, and nodes after its
+    layers. Scans are unrolled. An existing file is replaced only after the new file is complete. The weights of a model
+    of more than 2 GiB are written to a second file beside the first, ``<name>.<digest of the weights>.data``. Second
+    files of the model that is replaced are deleted at the end.
 
     Args:
       model: the model.
       path: path of the file, which usually ends in .onnx.
       form: "qdq": float operators between DequantizeLinear and QuantizeLinear, which all tools read. "qoperator":
-        QLinearConv and its like, which compute on integers wherever they run.
+        operators such as QLinearConv, which compute on integers wherever they run.
       tables: "float": a function between integers is written as float operators. "gather": as an exact look-up.
-      weights: "int8", or "uint8" with the zero point 128, of which onnxruntime's sums are exact on every processor.
-      shapes: the sizes of the inputs. "batch": those of the first calibration batch, with a symbolic batch. None: those
-        of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"`` or ``"1, ..."``, a
-        prefix of the tuple of inputs: numbers, names, and ``...`` for the sizes of the calibration.
-      opset: the opset of the file, 17 to 21. None: the least that the model needs, 21 for weights in blocks, else 17.
-        If a number from 20 on is given, gelu is one operator, which onnxruntime's provider for DirectML lacks; else it
-        is the operators that compute it.
+      weights: "int8", or "uint8" with the zero point 128, for which onnxruntime's sums are exact on every processor.
+      shapes: the sizes of the inputs. "batch": the sizes of the first calibration batch, with a symbolic batch size,
+        which is the first size of the first array, and of all others whose first size is the same number. None: the
+        sizes of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"`` or
+        ``"1, ..."``, a prefix of the tuple of inputs: numbers, names, and ``...`` for the sizes of the calibration.
+      opset: the opset of the file, 17 to 21. None: 21 for weights in blocks, otherwise 17. If 20 or 21 is given, gelu
+        is written as the operator Gelu, which onnxruntime's provider for DirectML lacks; otherwise gelu is written as
+        several operators.
 
     Raises:
       DescError: if an argument is wrong; it is an ArgumentTypeError if its type is wrong.
-      ModelError: if nodes have no counterpart in ONNX; the error lists all of them, with remedies. Also if the model's
-        params were exchanged.
+      ModelError: if nodes have no counterpart in ONNX; the error lists all such nodes, with remedies. Also if
+        `model.params` were replaced.
       PtqError: if the function has changed since it was quantized, or cannot be traced for these sizes.
       ModelFileNotFoundError: if the folder of path does not exist.
       OSError: if the file cannot be written.
@@ -118,8 +123,8 @@ def _specs(model: Model, shapes: Any) -> tuple[Any, ...]:
     if shapes is None:
         return structs
     if isinstance(shapes, str) and shapes == BATCH:
-        sizes = [leaf.shape[0] for leaf in jax.tree.leaves(structs) if leaf.shape]
-        shapes = jax.tree.map(lambda leaf: f"{BATCH}, ..." if leaf.shape[:1] == (*sizes[:1],) else None, structs)
+        size = next((leaf.shape[:1] for leaf in jax.tree.leaves(structs) if leaf.shape), None)
+        shapes = jax.tree.map(lambda leaf: f"{BATCH}, ..." if leaf.shape[:1] == size else None, structs)
     scope = export.SymbolicScope()
 
     def specs(text: Any, within: Any) -> Any:
@@ -190,14 +195,38 @@ def _write(proto: onnx.ModelProto, initializers: Mapping[str, np.ndarray], path:
         proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in initializers.items())
         with replaced(path) as file:
             file.write(proto.SerializeToString())
+        _delete_data(path)
         return
-    beside = path.with_name(f"{path.name}.data")
-    with replaced(path) as file, replaced(beside) as data:
-        for name, value in initializers.items():
-            is_inline = value.nbytes < INLINE
-            tensor = numpy_helper.from_array(value, name) if is_inline else _external(name, value, data, beside.name)
-            proto.graph.initializer.append(tensor)
+    outside = {name: value for name, value in initializers.items() if value.nbytes >= INLINE}
+    beside = path.with_name(f"{path.name}.{_digest(outside.values())}.data")
+    # The old model, which has weights in a file of another name, stays whole until the new model takes its place.
+    with replaced(path) as file:
+        with replaced(beside) as data:
+            for name, value in initializers.items():
+                is_outside = name in outside
+                tensor = (
+                    _external(name, value, data, beside.name) if is_outside else numpy_helper.from_array(value, name)
+                )
+                proto.graph.initializer.append(tensor)
         file.write(proto.SerializeToString())
+    _delete_data(path, beside.name)
+
+
+def _digest(values: Iterable[np.ndarray]) -> str:
+    """A digest of the bytes of tensors."""
+    digest = hashlib.sha256()
+    for value in values:
+        digest.update(f"{value.nbytes},".encode())
+        digest.update(_bytes(value))
+    return digest.hexdigest()[:DIGITS]
+
+
+def _delete_data(path: Path, but: str = "") -> None:
+    """Deletes the second files of earlier models of this path."""
+    pattern = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{{DIGITS}}}\.data")
+    for each in path.parent.iterdir():
+        if pattern.fullmatch(each.name) and each.name != but:
+            each.unlink(missing_ok=True)
 
 
 def _external(name: str, value: np.ndarray, data: BinaryIO, location: str) -> TensorProto:

@@ -30,7 +30,7 @@ from jaxdml.ptq._trace.scans import LOOP, Body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
 
 FORMAT, EARLIER = "jaxdml.ptq 5", ("jaxdml.ptq 4", "jaxdml.ptq 3", "jaxdml.ptq 2")
-OF_EARLIER = XLA, VERSION, None  # what files of format 2 have in place of "floats"
+OF_EARLIER: tuple[str, int, list[str]] = (XLA, VERSION, [])  # what files of format 2 have in place of "floats"
 TEXT, FACTOR = "model.json", "factor:"
 LONG_TABLE, RUNS = 2**16, ":runs"
 # Exceptions of zipfile, NumPy and JSON for damaged files; zipfile raises NotImplementedError for unknown compression.
@@ -86,7 +86,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
 
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of another at the end. After an exception nothing is left of it."""
+    """Opens a temporary file for writing that replaces `path` at the end, or is deleted after an exception."""
     written = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
         with open(written, "wb") as file:
@@ -131,7 +131,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
             graph = Graph(nodes, tuple(text["inputs"]), tuple(text["outputs"]), constants)
             structs, calibrated, shapes = _tree(text["params"]), _tree(text["calibrated"]), text["shapes"]
             signature, modes = tuple(text["signature"]), _checked_modes(text["modes"])
-            numerics = text.get("numerics", DIRECTML)  # formats 2 and 3 have DirectML's formulas alone
+            numerics = text.get("numerics", DIRECTML)  # models of formats 2 and 3 always have DirectML's formulas
             if numerics not in QUANTIZED:
                 raise ValueError("numerics")
     except OSError as error:
@@ -172,7 +172,7 @@ def _checked_modes(modes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Mode
     """The modes of contractions. A model needs them only for inputs of other sizes than in calibration.
 
     Raises:
-      ValueError: if there is something that is no mode; JSON has blocks as a list.
+      ValueError: if something is not a mode. In JSON, blocks are a list.
     """
 
     def checked(mode: Any) -> Mode:
@@ -186,14 +186,18 @@ def _checked_modes(modes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Mode
     return {scan: {name: checked(mode) for name, mode in each.items()} for scan, each in modes.items()}
 
 
-def _checked_floats(path: Any, stored: Any) -> tuple[Floats, Sequence[str] | None]:
-    """What computes floats, and what XLA computes of them.
+def _checked_floats(path: Any, stored: Any) -> tuple[Floats, Sequence[str]]:
+    """The attribute `floats` of a model, and the names of the nodes whose floats XLA computes.
+
+    The model believes the names only where it cannot compute them, because the file lacks the pytree of its inputs.
 
     Raises:
       PtqError: if the rules are of another version, or if XLA_FLAGS turns fast math on.
-      ValueError: if floats is another word.
+      ValueError: if floats is another word, or the names are no list of strings.
     """
     floats, version, by_xla = stored
+    if not isinstance(by_xla, list) or not all(isinstance(name, str) for name in by_xla):
+        raise ValueError("by_xla")
     if floats not in FLOATS:
         raise ValueError("floats")
     if floats == EXACT and version != VERSION:

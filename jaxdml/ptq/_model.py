@@ -32,7 +32,7 @@ def _described(params: Any) -> Any:
 
 
 def _are_same(params: Any, own: Mapping[str, Any]) -> bool:
-    """Whether params are the model's own arrays, which is faster to check than structure, shapes and types."""
+    """Whether params are the same objects as the model's own, a faster check than that of shapes and types."""
     if type(params) is not dict or len(params) != len(own):
         return False
     return all(params.get(name) is value for name, value in own.items())
@@ -44,22 +44,22 @@ class Model:
     `print(model)` shows which operator computes each equation, and why an equation stayed in floats.
 
     Attributes:
-      params: maps names to parameters, which are arrays, or weights prepared by `jaxdml.prepare_convolution_filter`
-        or `jaxdml.prepare_matrix_multiply_b`.
+      params: maps names to parameters, which are arrays, or weights prepared by `jaxdml.prepare_convolution_filter`,
+        `jaxdml.prepare_matrix_multiply_b` or `jaxdml.prepare_matrix_multiply_blocks`.
       traced: the float function and its signature.
       graph: the graph of float operators with quantize and dequantize nodes, before fusion to quantized operators.
       calibrated: shapes and types of the first calibration batch.
       floats: "exact" if floats are computed by the rules of `jaxdml.exact`, "xla" if XLA computes them.
-      numerics: "directml" or "onnxruntime": whose formulas quantized sums and means have.
+      numerics: "directml" or "onnxruntime": whose formulas quantized sums and means follow.
       factors: maps the names of weights and biases of the float function to what equalization multiplied them by.
       modes: maps "" (the function) and each scan to a dict from the result of each contraction to its mode.
     """
 
     def __init__(
         self, traced: Traced, graph: Graph, calibrated: Any, modes: Mapping[str, Mapping[str, Mode]],
-        floats: Floats, numerics: str, factors: Mapping[str, Any], by_xla: Sequence[str] | None = None,
+        floats: Floats, numerics: str, factors: Mapping[str, Any], by_xla: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        self.floats, self.numerics, self.factors, self._by_xla = floats, numerics, factors, by_xla
+        self.floats, self.numerics, self.factors, self._by_xla = floats, numerics, factors, tuple(by_xla)
         self.traced, self.graph, self.calibrated, self.modes = traced, graph, shapes_of(calibrated), modes
         self._fused, self.params = on_integers(graph, numerics)
         self._own, self._described = dict(self.params), _described(self.params)
@@ -134,7 +134,7 @@ class Model:
         return _are_same(self.params, self._own)
 
     def flat(self, *inputs: Any) -> Flat:
-        """The quantized function as one list of nodes, from which other formats are written.
+        """The quantized function as one list of nodes, from which `jaxdml.onnx.save` writes a file.
 
         Args:
           *inputs: inputs of the float function, or their shapes and types, which may be symbolic.
@@ -179,11 +179,11 @@ class Model:
     @functools.cached_property
     def by_xla(self) -> tuple[str, ...]:
         """The names of the nodes whose floats XLA computes; none if the model has one answer."""
-        if self._by_xla is not None:
-            return tuple(self._by_xla)
-        if self.floats == EXACT:
-            return by_xla(bound(self._fused.nodes, self.traced.calibrated(self.calibrated)), self.floats)
-        return by_xla(self._fused.nodes, self.floats)
+        if self.floats != EXACT:
+            return by_xla(self._fused.nodes, self.floats)
+        if self.calibrated is None:  # a file of a function that cannot be traced without its inputs
+            return self._by_xla
+        return by_xla(bound(self._fused.nodes, self.traced.calibrated(self.calibrated)), self.floats)
 
     def __str__(self) -> str:
         return f"{table(explained(self._fused), 'in apply')}\n{sentence(self.by_xla, self.floats)}"

@@ -49,8 +49,8 @@ def quantize(
     """Quantizes a trained float function to a function that computes on integers.
 
     Convolutions and matrix products become DirectML's quantized operators, and affine equations after them are folded
-    into their weights. Weights become symmetric int8 with a scale for each output channel. Values between quantized
-    operators stay integers; everything else is computed in floats. `print(model)` shows the result.
+    into their weights. By default, weights become symmetric int8 with a scale for each output channel. Values between
+    quantized operators stay integers; everything else is computed in floats. `print(model)` shows the result.
 
     Args:
       apply: the function ``apply(params, *inputs)``, in inference mode; JAX traces it.
@@ -63,18 +63,19 @@ def quantize(
         the rows that a product reads, each with its own range; the product returns floats. Convolutions stay static.
       weights: int8 or int4, the type of weights. int4 needs a block_size.
       block_size: None: weights have a scale for each output channel. 16, 32, 64, 128 or 256: matrices have a scale for
-        each block of so many weights along the summed axis, and their products read floats, whatever `products` says,
-        unless a rule's `products` names another mode; filters of convolutions are int8.
+        each block of so many weights along the summed axis. Products by such matrices read floats, whatever `products`
+        says; only a rule's `products` gives a product another mode. Filters of convolutions are int8.
       equalize: whether to divide channels whose values are large by scales, and to multiply the weights that read them:
         between two contractions with nothing but relu and operators that move or average elements between them, and for
         products that read floats. The function stays the same; its rounding to integers costs less. The first batch
         tells how large values are.
       rules: overrides of options for some layers. If several matching rules set an option, the first one applies.
-      floats: "exact": what is computed in floats between quantized operators has the same bits on every processor, by
-        the rules of `jaxdml.exact`; float products have no rule, and `print(model)` names those that stay. "xla": XLA
-        computes floats, with bits that depend on processor and program.
-      numerics: "directml": quantized sums and means have DirectML's formulas. "onnxruntime": they have those of ONNX
-        Runtime's CPU kernels on x64, which differ by one step where a value lies near a tie. All else is the same.
+      floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
+        `jaxdml.exact`; float products have no rule, and `print(model)` names those that stay. "xla": XLA computes
+        floats, with bits that depend on processor and program.
+      numerics: "directml": quantized sums and means follow DirectML's formulas. "onnxruntime": they follow ONNX
+        Runtime's CPU kernels on x64, whose results differ by one step where a value lies near a tie. All other
+        operators are the same.
       progress: whether to print the number of calibrated batches on stderr.
 
     Returns:

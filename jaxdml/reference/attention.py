@@ -1,4 +1,4 @@
-"""Attention and its two products of floats in NumPy, from the formulas in docs/numerics.md."""
+"""Attention in NumPy, and the two products of floats that it computes, from the formulas in docs/numerics.md."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from jaxdml.reference.floats import add, div, exp, maximum, mul, sub, tanh
 
 __all__ = ["attention", "product_of_rows", "weighted_sums"]
 
-PART = 2**15  # terms of a sum of weights or of values
+PART = 2**15  # the most terms of an exact sum of weights or of values
 OF_ROWS, OF_VALUES, OF_WEIGHTS = _f(127 * 2**20), _f(127 * 2**16), _f(127 * 2**18)  # the largest integers
 LOWEST = np.finfo(_f).min
 
@@ -31,7 +31,7 @@ def product_of_rows(a: Array, b: Array) -> Array:
 
 
 def weighted_sums(weights: Array, values: Array) -> Array:
-    """[..., M, K] times [..., K, N], where rows without weight add nothing: [..., M, N]."""
+    """[..., M, K] times [..., K, N], to which rows of weight 0 add nothing: [..., M, N]."""
     values_scale, of_values = _integers(values, OF_VALUES)
     weights = flushed(weights)
     factors = np.broadcast_to((values_scale * _f(2**22))[..., None, :], weights.shape)
@@ -46,7 +46,7 @@ def weighted_sums(weights: Array, values: Array) -> Array:
 
 
 def _integers(x: Array, most: Any) -> tuple[Array, Array]:
-    """The scale of each row of x, and its integers as int64, of which the largest is about `most`."""
+    """The scale of each row of x, and the row's integers as int64, the largest of which is about `most`."""
     x = flushed(np.asarray(x, _f))
     high = np.abs(x).max(-1, initial=0)
     is_finite, is_live = np.isfinite(high), np.isfinite(high) & (high >= most * np.finfo(_f).smallest_normal)
@@ -60,7 +60,7 @@ def attention(
     query: Array, key: Array, value: Array, *, scale: float, softcap: float = 0, seen: Any = None, bias: Any = None,
     sink: Any = None,
 ) -> dict[str, Array]:  # fmt: skip
-    """Attention of queries [B, N, S, H] to keys [B, KV, T, H] and values [B, KV, T, V], with all that it computes."""
+    """Attention of queries [B, N, S, H] to keys [B, KV, T, H] and values [B, KV, T, V]: the output and all stages."""
     query, key, value = (flushed(np.asarray(x, _f)) for x in (query, key, value))
     batch, heads, rows, _ = query.shape
     groups = key.shape[1]
@@ -93,7 +93,7 @@ def attention(
 
 
 def _total(powers: Array) -> Array:
-    """Sums along the last axis of numbers up to 1, each rounded to a multiple of 2**-30."""
+    """Sums of numbers from 0 to 1 along the last axis; each number is rounded to a multiple of 2**-30."""
     with np.errstate(all="ignore"):
         steps = np.where(np.isnan(powers), 0, np.rint(powers.astype(np.float64) * 2.0**30)).astype(np.int64)
     total: Any = None

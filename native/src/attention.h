@@ -1,9 +1,9 @@
-// Attention of float32 queries. The bits of a query's results depend on the query and on what it sees alone.
+// Attention of float32 queries. The bits of a query's results depend only on the query and on what the query sees.
 // docs/numerics.md has the rule.
 //
-// A block of queries that share keys and values is computed at once: scores, panel by panel of keys; the weights of
-// values; sums of values. Each block rounds keys and values to integers again: this takes no memory beyond a panel, and
-// little time where a block has many queries.
+// A block of queries that share keys and values is computed at once: first scores, one panel of keys after another,
+// then the weights of values, then sums of values. Each block rounds keys and values to integers again, which takes no
+// memory beyond a panel, and little time if a block has many queries.
 #pragma once
 
 #include <initializer_list>
@@ -14,7 +14,7 @@
 namespace jaxdml::JAXDML_ISA {
 
 constexpr float kFirstOfRows = 0x1p26f, kFirstOfValues = 0x1p22f;  // factors that move from sums to scales
-constexpr int64_t kPartKeys = 1 << 15;     // keys whose sums are exact; sums of later parts are added as floats
+constexpr int64_t kPartKeys = 1 << 15;     // the most keys of an exact sum; the sums of parts are added as floats
 constexpr float kUnseen = -3.4028235e38f;  // the score of a key that a query does not see
 constexpr int64_t kLeastBlockRows = 12, kMostBlockRows = 96, kBlockScores = 1 << 16;
 static_assert(kLeastBlockRows % kTileRows == 0);
@@ -68,7 +68,7 @@ static int64_t attention_scratch(const Attention& one, int64_t threads) {
   return threads * take_room(one, arena, room);
 }
 
-// What a block computes: consecutive queries of a group.
+// The queries that a block computes: consecutive queries of a group.
 struct AttentionBlock {
   int64_t batch, group, first, rows;
 };
@@ -137,7 +137,8 @@ static void round_queries(const Attention& one, const AttentionBlock& block, con
   }
 }
 
-// Finds scores, and how to round values, whose rows are read first here, while the processor multiplies.
+// Computes scores, and the scales for rounding values. The rows of values are read here for the first time, so that
+// memory is read while the processor multiplies.
 static void find_scores(const Attention& one, const AttentionBlock& block, const KeyRange& range,
                         const AttentionRoom& room) {
   const int64_t first_key = (block.batch * one.groups + block.group) * one.keys;
@@ -169,7 +170,7 @@ static void find_scores(const Attention& one, const AttentionBlock& block, const
   }
 }
 
-// Turns scores into masked scores, which are kUnseen behind the range up to a whole vector.
+// Turns scores into masked scores. Those after the range, up to a whole vector, become kUnseen.
 static void mask_scores(const Attention& one, const AttentionQuery& of, const KeyRange& range, float* scores) {
   const F32 softcap = splat(one.softcap), unseen = splat(kUnseen);
   const uint8_t* const seen = one.seen ? one.seen + offset(one.seen_steps, of) : nullptr;
@@ -189,7 +190,7 @@ static void mask_scores(const Attention& one, const AttentionQuery& of, const Ke
   }
 }
 
-// What a power weighs in sums of values' integers. The scale of values without weight may be NaN.
+// The weight of a row of values, as integers: a power times the row's scale, which may be NaN if the power is 0.
 JAXDML_INLINE F32 weight_of(F32 power, const float* scales) {
   return power == splat(0.0f) ? splat(0.0f) : power * load_floats(scales);
 }
@@ -229,7 +230,7 @@ static void weigh(const Attention& one, const AttentionQuery& of, const KeyRange
   room.weight_inverses[row] = by.inverse[0];
 }
 
-// Adds what kTerms keys at most, from `key` on, give to the exact sums of all rows.
+// Adds the weighted values of `count` keys, at most kTerms, from `key` on to the exact sums of all rows.
 static void add_values(const Attention& one, const float* values, int64_t key, int64_t count, int64_t rows,
                        const AttentionRoom& room) {
   round_in_panels(values + key * one.width, count, one.width, room.value_inverses + key, room.panels);

@@ -8,10 +8,10 @@
 namespace jaxdml {
 namespace {
 
-constexpr int64_t kPace = 8;  // multiplications of whole numbers that take as long as one of attention's
+constexpr int64_t kPace = 8;  // int8 multiplications that take as long as one multiplication of attention
 
-// Whether x has four dimensions behind the leading ones: each of the first three is 1 or that of `sizes`, and the last
-// is that of `sizes`; or no elements in the last.
+// Whether x broadcasts to `sizes`: after the leading dimensions, each of three dimensions is 1 or that of `sizes`, and
+// the last is that of `sizes`. An x whose last dimension is 0 is absent.
 bool is_for_scores(Buffer x, size_t leading, const int64_t (&sizes)[4]) {
   const auto dims = x.dimensions();
   if (!dims[leading + 3]) return true;

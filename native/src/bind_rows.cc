@@ -9,8 +9,8 @@
 namespace jaxdml {
 namespace {
 
-constexpr int64_t kNumbers = 5;           // of an instruction: code, slot, three operands
-constexpr int64_t kMostReduced = 1 << 16;  // columns of a program with reductions; no sum of so many overflows
+constexpr int64_t kNumbers = 5;            // numbers of an instruction: code, slot, three operands
+constexpr int64_t kMostReduced = 1 << 16;  // the most columns of a program with reductions, whose sums do not overflow
 
 bool is_reduction(RowCode code) { return code >= RowCode::kSum; }
 int operands_of(RowCode code) {

@@ -23,7 +23,7 @@ constexpr int kMostTileRows = kBytes == 64   ? 12 / (kPlanes + 1)
                                              : 1;
 constexpr int vectors_of(int rows, int planes) { return kBytes == 64 && rows * (planes + 1) <= 6 ? 4 : 2; }
 
-// Rounded rows of `a`. The planes of a row follow each other, each padded with zeros behind the depth.
+// Rounded rows of `a`. The planes of a row follow each other, each padded with zeros after the depth.
 struct RoundedRows {
   int8_t* planes;   // [rows][planes][stride]
   float* scales;    // [rows][blocks]

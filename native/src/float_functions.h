@@ -1,8 +1,8 @@
 // Functions of float32 by the rules of docs/exact.md: each operation rounds once, and none is contracted.
 //
-// Subnormals are flushed by the mode of the processor. A product that is subnormal when rounded to 24 bits, whatever its
-// exponent, becomes a zero of its sign: x86 detects underflow after rounding. No quotient is near enough to the smallest
-// normal number for the difference to matter.
+// The mode of the processor flushes subnormals. A product that is below the smallest normal number after it is rounded
+// to 24 bits with an unbounded exponent becomes a zero of its sign: x86 detects underflow after rounding. No quotient
+// is so near to the smallest normal number that this order matters.
 #pragma once
 
 #include "bytes.h"
@@ -43,7 +43,7 @@ JAXDML_INLINE F32 flushed(F32 x) {
 // x, or +0 where it is a zero.
 JAXDML_INLINE F32 without_zero_signs(F32 x) { return x + splat(0.0f); }
 
-// Bits as integers that are ordered like floats, with -0 < +0; the same function takes them back.
+// Bits as integers that are ordered like floats, with -0 < +0. The function is its own inverse.
 JAXDML_INLINE I32 turned(I32 bits) { return bits ^ ((bits >> 31) & splat(kMagnitude)); }
 JAXDML_INLINE F32 larger(F32 x, F32 y) {
   return nan_where((x != x) | (y != y), (F32)turned(greater(turned((I32)x), turned((I32)y))));
@@ -55,7 +55,7 @@ JAXDML_INLINE F32 sign_of(F32 x) { return (x == splat(0.0f)) | (x != x) ? x : wi
 
 // Pairs ---------------------------------------------------------------------------------------------------------------
 
-// A float and a smaller one that holds what rounding took.
+// A float and a much smaller float, the rounding error of the first.
 struct Pair {
   F32 upper, lower;
 };
@@ -94,7 +94,7 @@ constexpr float kExp[] = {0.0013950539287179708f, 0.008368918672204018f, 0.04166
 constexpr float kTanh[] = {-0.006179809104651213f, 0.021007457748055458f, -0.053837429732084274f, 0.1333245187997818f,
                            -0.3333331346511841f};
 
-// x = n * ln 2 + r; n is that of `near`.
+// x = n * ln 2 + r; n is computed from `near`, a number near x.
 struct Reduced {
   F32 n;
   Pair r;
@@ -196,7 +196,7 @@ JAXDML_INLINE F32 logarithm(const Split& x, F32 more) {
   const F32 rest = ((cubic + x.n * splat(kLn2Lower)) + more) - square * splat(0.5f);
   return (x.f + rest) + x.n * splat(kLn2Upper);
 }
-// y above `lowest`, -inf there, NaN below, and x where it is infinite.
+// y where x > lowest, -inf where x == lowest, NaN where x is less or NaN, and x where x is inf.
 JAXDML_INLINE F32 above(float lowest, F32 x, F32 y) {
   y = x > splat(kLargest) ? x : y;
   y = x > splat(lowest) ? y : splat(__builtin_nanf(""));

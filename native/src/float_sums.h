@@ -5,7 +5,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// Lanes of a row's last vector that belong to the row: all bits set.
+// A mask with all bits set in the first `count` lanes.
 JAXDML_INLINE I32 lanes_below(int64_t count) {
   I32 lanes;
   for (int i = 0; i < kLanes; i++) lanes[i] = i;
@@ -38,7 +38,7 @@ JAXDML_INLINE int32_t largest_of(I32 x) {
 }
 #endif
 
-// The binary digits of each of an addend's two integers.
+// The number of bits of each of the two integers of an addend.
 JAXDML_INLINE int32_t digits_of(int64_t count) {
   const int32_t digits = 29 - (63 - __builtin_clzll(uint64_t(count)));
   return digits < 22 ? digits : 22;

@@ -1,7 +1,7 @@
 // Rows of floats rounded to integers, and exact sums of their products. docs/numerics.md has the rule.
 //
-// A float holds an integer, and a double products of integers. Sums of products are at most 2**53, so doubles add them
-// exactly, in any order and with or without fused multiply-adds. Longer sums are pairs of doubles.
+// A float holds an integer, and a double holds a product of integers. Sums of products are at most 2**53, so doubles
+// add them exactly, in any order and with or without fused multiply-adds. Longer sums are pairs of doubles.
 #pragma once
 
 #include <type_traits>
@@ -13,10 +13,10 @@ namespace jaxdml::JAXDML_ISA {
 using F64 = double __attribute__((vector_size(kBytes)));
 using LooseF64 __attribute__((aligned(1), may_alias)) = F64;
 
-// The largest integers of queries and keys, of values and of weights; rounding may pass them by 16.
+// The largest integers of queries and keys, of values and of weights; rounding may exceed them by up to 16.
 constexpr int64_t kOfRows = 127 << 20, kOfValues = 127 << 16, kOfWeights = 127 << 18;
 constexpr int64_t kHalf = 1 << 15;  // an integer of a query is upper * kHalf + lower
-constexpr int64_t kTerms = 32;      // weights whose sum of products is exact
+constexpr int64_t kTerms = 32;      // the most products of weights and values whose sum one double holds
 static_assert(kMostAttentionDepth * (kOfRows + 16) * (kHalf / 2) <= int64_t(1) << 53);
 static_assert(kTerms * (kOfWeights + 16) * (kOfValues + 16) <= int64_t(1) << 53);
 
@@ -113,7 +113,8 @@ JAXDML_INLINE int32_t high_bits_of(const float* x, int64_t count) {
   return largest_of(most);
 }
 
-// What rounds rows to integers. The inverse is 0 if a row's integers are 0.
+// How a row is rounded: its integers are x times the inverse, and integers times the scale approximate x. The inverse
+// is 0 if all integers of the row are 0.
 struct Rounding {
   F32 scale, inverse;
 };
@@ -129,7 +130,7 @@ JAXDML_INLINE F32 integers_of(F32 x, F32 inverse) {
   return (F32)((I32)nearest(x * inverse) & (inverse != splat(0.0f)));  // x may be infinite or NaN
 }
 
-// Finds how to round `count` rows; zeros follow up to a whole vector.
+// Finds the scales and inverses of `count` rows. Zeros fill the last vector.
 static void find_roundings(const float* x, int64_t count, int64_t size, int64_t largest, float* scales,
                            float* inverses) {
   for (int64_t first = 0; first < count; first += kLanes) {

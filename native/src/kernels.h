@@ -205,7 +205,7 @@ struct RowOperand {
   const uint8_t* at;
   const int64_t* extents;  // of all dimensions but the last
   int64_t width;           // bytes of an element: 1 for truth values, or 4
-  bool is_wide, has_rows;  // whether it has all columns, more than one row
+  bool is_wide, has_rows;  // whether it has all columns; whether it has more than one row
   bool is_whole;           // whether it has all rows
   bool is_kept;            // whether its slot has the same values in each block of rows
 };
@@ -222,7 +222,7 @@ struct RowProgram {
   float* y;
 };
 
-constexpr int64_t kMostAttentionDepth = 1 << 12;  // of keys whose products have one exact sum
+constexpr int64_t kMostAttentionDepth = 1 << 12;  // the most elements of a key whose products have an exact sum
 
 // Which of attention's results y is: the sums of values, or scores of one of four stages.
 enum class AttentionResult : int32_t { kOutput, kScores, kCapped, kMasked, kWeights, kCount };

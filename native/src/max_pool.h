@@ -47,7 +47,7 @@ static int64_t max_pool_scratch(const MaxPool& one, int64_t threads) {
   return arena.used;
 }
 
-// Reduces the rows that output row i sees to one. Vectors also read bytes behind the end of an image's row.
+// Reduces the rows that output row i sees to one. Vectors also read bytes beyond the end of an image's row.
 JAXDML_INLINE void reduce_rows(const MaxPool& one, const MaxPoolPlan& plan, const uint8_t* x, int64_t i,
                                const uint8_t* end, I32 flip, uint8_t* row) {
   const Seen seen = seen_of(one, 0, i);

@@ -1,8 +1,8 @@
-// Programs of elementwise functions and reductions of rows. A block of rows runs through all instructions, so that
-// what lies between two instructions stays in the cache.
+// Programs of elementwise functions and reductions of rows. All instructions run on one block of rows before the next
+// block begins, so that intermediate results stay in the cache.
 //
-// A slot holds a value of each element of the block, of each row, of each column, or one value. Truth values have all
-// bits set. The build compiles this file once for each instruction set, as it does isa.cc.
+// A slot holds one value for each element of the block, for each row, for each column, or for the whole block. A true
+// value has all bits set. The build compiles this file once for each instruction set, as it does isa.cc.
 #include "row_programs.h"
 
 #include "float_sums.h"
@@ -14,7 +14,7 @@ constexpr int64_t kBlockElements = 2048;
 constexpr int kGroup = 4;
 
 struct RowBlock {
-  int64_t rows, columns;  // of a block; only the whole row is reduced
+  int64_t rows, columns;  // rows that are reduced are not split
 };
 JAXDML_INLINE RowBlock block_of(const RowProgram& one) {
   const int64_t columns = one.has_reductions ? one.columns : at_most(one.columns, kBlockElements);
@@ -26,7 +26,7 @@ JAXDML_INLINE int64_t slot_floats(const RowBlock& block) {
 
 struct Slot {
   float* at;
-  bool is_wide, has_rows;  // whether there is a value for each column, for each row
+  bool is_wide, has_rows;  // whether there is a value for each column; whether there is one for each row
 };
 
 // The part of the problem that a block computes.
@@ -209,7 +209,8 @@ int64_t row_program_scratch(const RowProgram& one, int64_t threads) {
   return threads * one.slots * round_up(slot_floats(block_of(one)) * 4, 64);
 }
 
-// An item is a run of blocks. Threads that wrote to neighbouring pages of a fresh output would wait for each other.
+// An item is a run of consecutive blocks, so that threads write far apart: threads that write to neighbouring pages of
+// a fresh output wait for each other.
 void run_rows(const Pool& pool, const RowProgram& one, uint8_t* scratch) {
   constexpr int64_t kItems = 4;  // of each thread
   const RowBlock block = block_of(one);

@@ -52,7 +52,7 @@ def seeds(count):
 @seeds(40)
 def test_attention(seed):
     arguments, attributes, opset, outputs = attention_cases.attention(seed)
-    got = computed(attention, arguments, **attributes)[:outputs]
+    got = computed(partial(attention, output_count=outputs), arguments, **attributes)[:outputs]
     check_same(got, attention_by_numpy.attention(*arguments, **attributes), attributes)
     for place, other in enumerate(run("Attention", arguments, ["float32"] * outputs, opset=opset, **attributes)):
         check_close(got[place], other, (place, attributes))
@@ -61,7 +61,7 @@ def test_attention(seed):
 @seeds(40)
 def test_multi_head_attention(seed):
     arguments, attributes = attention_cases.multi_head_attention(seed)
-    got = computed(multi_head_attention, arguments, **attributes)
+    got = computed(partial(multi_head_attention, output_count=4), arguments, **attributes)
     check_same(got, attention_by_numpy.multi_head_attention(*arguments, **attributes), attributes)
     others = run("MultiHeadAttention", arguments, ["float32"] * 4, domain=MICROSOFT, **attributes)
     for place, other in enumerate(others):
@@ -85,6 +85,13 @@ def test_group_query_attention(seed):
             check_close(got[3][sequence, :, :count], others[3][sequence, :, :count], attributes)
 
 
+@pytest.mark.parametrize("function", [attention, multi_head_attention])
+def test_scores_are_computed_only_for_nodes_that_have_them(function):
+    heads = {"q_num_heads": 2, "kv_num_heads": 2} if function is attention else {"num_heads": 2}
+    x = np.ones((1, 3, 16), F)
+    assert [function(x, x, x, **heads, output_count=count)[3] is None for count in (1, 3, 4)] == [True, True, False]
+
+
 @pytest.mark.rare
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_floats(dtype):
@@ -92,7 +99,8 @@ def test_narrow_floats(dtype):
     arguments, attributes, _, _ = attention_cases.attention(4)
     narrow = [x.astype(jax.numpy.dtype(dtype)) if x is not None and x.dtype == F else x for x in arguments]
     wide = [x.astype(F) if x is not None and x.dtype == dtype else x for x in narrow]
-    got, wanted = (computed(attention, each, **attributes) for each in (narrow, wide))
+    call = partial(attention, output_count=4)
+    got, wanted = (computed(call, each, **attributes) for each in (narrow, wide))
     for one, right in zip(got, wanted, strict=True):
         assert_same_bits(np.asarray(one), np.asarray(right).astype(one.dtype))
 
@@ -186,7 +194,7 @@ WRONG_GROUPS = [
     (
         (*(np.concatenate([x, x]) for x in (*BASE[:3], *CACHES)), np.array([5, 5], I32), np.array([7], I32)),
         {},
-        "2 tokens behind past ones need a batch of 1, which is 2",
+        "2 tokens after past ones need a batch of 1, but the batch is 2",
     ),
     ((*BASE, *LENGTHS, TURNS), {"do_rotary": 1}, "cos_cache and sin_cache must be given together"),
     ((*BASE, *LENGTHS), {"do_rotary": 1}, "do_rotary needs the inputs cos_cache and sin_cache"),
@@ -257,7 +265,7 @@ WRONG = [
     ((*QKV, PADDED[..., :2, :6]), {}, "attn_mask has shape (1, 1, 2, 6), expected one that broadcasts to (1, 4, 2, 5)"),
     ((*QKV, PADDED[None, ..., :2, :5]), {}, "attn_mask has shape (1, 1, 1, 2, 5), expected one that broadcasts to"),
     ((*QKV, PADDED[0, 0, 0, 0]), {}, "attn_mask has shape (), expected one that broadcasts to"),
-    ((*QKV, None, CACHE, CACHE, np.array([5])), {}, "nonpad_kv_seqlen does not go together with past_key"),
+    ((*QKV, None, CACHE, CACHE, np.array([5])), {}, "nonpad_kv_seqlen cannot be combined with past_key"),
     ((*QKV, None, None, None, np.array([5, 5])), {}, "nonpad_kv_seqlen has shape (2,), expected (1,)"),
     ((*QKV, None, None, None, np.array([6])), {}, "nonpad_kv_seqlen is [6], expected lengths from 0 to 5"),
 ]
@@ -278,8 +286,8 @@ WRONG_HEADS = [
         {},
         "past_sequence_length and cache_indirection are not supported",
     ),
-    ((np.ones((1, 2, 4, 3, 8), F),), {}, "packed ones are not supported, split them"),
-    ((ROW, np.ones((1, 2, 4, 2, 8), F)), {}, "packed ones are not supported, split them"),
+    ((np.ones((1, 2, 4, 3, 8), F),), {}, "packed inputs are not supported, split them"),
+    ((ROW, np.ones((1, 2, 4, 2, 8), F)), {}, "packed inputs are not supported, split them"),
     (FLAT, {"num_heads": 3}, "the last size of query is 32, expected a multiple of num_heads, which is 3"),
     ((ROW, ROW[:, :, :8], ROW), {}, "key has shape (1, 2, 8), expected (any, any, 32)"),
     ((ROW, ROW, ROW[:, :, :7]), {}, "the last size of value is 7, expected a multiple of num_heads, which is 4"),

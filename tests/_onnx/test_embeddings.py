@@ -120,8 +120,8 @@ WRONG_TABLES = {
     "bits": ({"bits": 3}, "attribute 'bits' is 3; supported: 2, 4, 8"),
     "block size": ({"block_size": 24}, "attribute 'block_size' is 24, expected a power of two from 16 on"),
     "block size of 0": ({"block_size": 0}, "attribute 'block_size' is 0, expected a power of two from 16 on"),
-    "axis of bytes": ({"gather_axis": 1}, "gather_axis is 1 and quantize_axis is 1; uint8 data have 0 and -1"),
-    "axis of blocks": ({"quantize_axis": 0}, "gather_axis is 0 and quantize_axis is 0; uint8 data have 0 and -1"),
+    "axis of bytes": ({"gather_axis": 1}, "gather_axis is 1 and quantize_axis is 1; uint8 data take 0 and -1"),
+    "axis of blocks": ({"quantize_axis": 0}, "gather_axis is 0 and quantize_axis is 0; uint8 data take 0 and -1"),
     "no such axis": ({"quantize_axis": 2}, "axis 2 is not in [-2, 1]"),
     "scales": ({"scales": (10, 1)}, "scales has shape (10, 1), expected (10, 2) for data of shape (10, 16)"),
     "zero points": ({"points": (10, 2)}, "zero_points has shape (10, 2), expected (10, 1) for data of shape (10, 16)"),
@@ -235,8 +235,8 @@ WRONG_TURNS = {
         {"domain": "", "num_heads": 3, "places": "first"},
         "(1, 8) and (1, 8), expected (2, 5, 8)",
     ),
-    "scale": ({"scale": 2.0}, "attributes 'scale' and 'is_packed_batching' are set, which is not supported"),
-    "packed": ({"is_packed_batching": 1}, "attributes 'scale' and 'is_packed_batching' are set"),
+    "scale": ({"scale": 2.0}, "attribute 'scale' or 'is_packed_batching' is set, which is not supported"),
+    "packed": ({"is_packed_batching": 1}, "attribute 'scale' or 'is_packed_batching' is set"),
 }
 
 

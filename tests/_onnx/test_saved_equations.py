@@ -1,6 +1,7 @@
 """Every primitive that a file may have: onnxruntime computes from the file what JAX does."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jax import lax
 import jaxdml as dml
 from _onnx.saved import run, saved
 from helpers.compare import assert_same_bits
+from jaxdml.errors import ModelError
 from jaxdml.onnx._write.graph import EQUATIONS
 from jaxdml.onnx._write.table import OPERATORS
 from jaxdml.ptq._build.operators import FLOAT_OPERATORS
@@ -53,6 +55,7 @@ GROUPS = {
            for name in ("acosh", "log", "rsqrt", "sqrt")},
         power=lambda y: lax.pow(lax.abs(y) + 0.1, small(y)),
         whole_power=lambda y: lax.integer_pow(small(y), 5) + lax.integer_pow(lax.abs(y) + 1, -3),
+        no_power=lambda y: lax.integer_pow(y - y, 0) + y,
         to_even=lambda y: lax.round(y * 4, lax.RoundingMethod.TO_NEAREST_EVEN),
         from_zero=lambda y: lax.round(y * 4, lax.RoundingMethod.AWAY_FROM_ZERO),
         rest=lambda y: lax.rem(y, jnp.full_like(y, 0.3)),
@@ -66,6 +69,7 @@ GROUPS = {
         clamped=lambda y: lax.clamp(jnp.full_like(y, -0.5), y, lax.abs(y)),
         clipped=lambda y: jnp.clip(y, -0.5, 0.25) + jnp.minimum(y, 0.1) + jax.nn.relu(y),
         extremes=lambda y: lax.max(y, lax.rev(y, (1,))) - lax.min(y, lax.rev(y, (1,))),
+        numbers=lambda y: lax.rem(lax.add(lax.mul(y, 9.5).astype(jnp.int32), 3), 3),
         arithmetic=lambda y: (y + lax.rev(y, (1,))) * (y - 2) / (lax.abs(y) + 1),
     ),
     "reductions": each(
@@ -92,6 +96,9 @@ GROUPS = {
         looked_up=lambda y: jnp.asarray(TABLE)[jnp.clip((y * 3).astype(jnp.int32) + 3, 0, 6)],
         taken=lambda y: jnp.take(y, jnp.asarray([3, 0, 5]), 1), one=lambda y: y[:, -1],
         along=lambda y: jnp.take_along_axis(y, jnp.argsort(jnp.asarray(W[:1]), 1).repeat(5, 0), 1),
+        outside=lambda y: jnp.take(y, jnp.asarray([-1, 20, 3]), 1, mode="clip"),
+        points_outside=lambda y: y.reshape(5, 3, 4).at[:, jnp.asarray([-8, 9]), jnp.asarray([3, 7])].get(mode="clip"),
+        row_outside=lambda y: y.at[:, jnp.asarray(12)].get(mode="clip", wrap_negative_indices=False),
         clamped=lambda y: jnp.take(TABLE, (y[:, :2] * 9).astype(jnp.int32), 0, mode="clip"),
         points=lambda y: y.reshape(5, 3, 4)[:, jnp.asarray([0, 2]), jnp.asarray([3, 1])],
         part=lambda y: lax.dynamic_slice_in_dim(y, jnp.argmax(y[0]) // 2, 4, 1),
@@ -138,6 +145,39 @@ def test_onnxruntime_computes_what_jax_does(group, folder):
         assert received[path].dtype == leaf.dtype
         assert received[path].shape == leaf.shape
         np.testing.assert_allclose(received[path], leaf, rtol=2e-5, atol=2e-5, err_msg=path)
+
+
+# Functions that lose their digits where they are small if they are computed from exp, log and erf alone.
+SMALL = {"expm1": (np.expm1, -80, 80), "log1p": (np.log1p, -0.99, 1e30), "erfc": (np.vectorize(math.erfc), -9, 9)}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_results_keep_their_digits(name, tmp_path):
+    exact, low, high = SMALL[name]
+    sizes = np.logspace(-30, 30, 1500)
+    x = np.concatenate([-sizes, sizes]).astype(np.float32)
+    x = np.concatenate([x[(x > low) & (x < high)], [0, np.nan, np.inf]]).astype(np.float32)
+    function = getattr(lax, name)
+    model = dml.ptq.quantize(
+        lambda w, y: {"result": function(y), "product": y[:, None] @ w}, W[:1], [x[:-2]], progress=False
+    )
+    saved(model, tmp_path / "model.onnx", weights="uint8")
+    received = run(tmp_path / "model.onnx", x)["result"]
+    np.testing.assert_allclose(received, exact(x.astype(np.float64)), rtol=1e-5)
+
+
+REFUSED = {
+    "columns": lambda y: jnp.take(y, jnp.asarray([3, 12]), 1, mode="fill"),
+    "one column": lambda y: y.at[:, jnp.asarray(12)].get(mode="fill"),
+    "points": lambda y: y.reshape(-1, 3, 4).at[:, jnp.asarray([0, 3]), jnp.asarray([3, 1])].get(mode="fill"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_known_indices_outside_of_the_array_are_refused(name, tmp_path):
+    model = dml.ptq.quantize(lambda w, x: REFUSED[name](x @ w), W, [X], progress=False)
+    with pytest.raises(ModelError, match="it reads outside of the array; write mode='clip', or indices that lie insi"):
+        dml.onnx.save(model, tmp_path / "model.onnx")
 
 
 def test_every_primitive_of_the_table_is_tried(folder):

@@ -57,6 +57,16 @@ def with_pytrees():
     return dml.ptq.quantize(pytrees, W, [(batch, np.float32(0.5))], progress=False), batch
 
 
+def of_a_number(params, factor):
+    return (params * factor) @ params.T
+
+
+def test_functions_of_scalars_have_no_batch(tmp_path):
+    model = dml.ptq.quantize(of_a_number, W, [np.float32(0.5)], progress=False)
+    proto = saved(model, tmp_path / "model.onnx")
+    assert [shape(value) for value in proto.graph.input] == [()]
+
+
 def test_inputs_and_outputs_are_named_after_parameters_and_keys(with_pytrees, tmp_path):
     model, batch = with_pytrees
     proto = saved(model, tmp_path / "model.onnx", weights="uint8")

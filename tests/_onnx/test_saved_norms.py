@@ -90,17 +90,17 @@ OTHERS = {"sums along another axis": transposed_sums, "root of another mean": an
           "half of gelu": lambda x: x * jnp.tanh(x)}  # fmt: skip
 
 
-def written(functions, path, **options):
+def written(functions, path, x=X, **options):
     """The nodes of a file with these functions of an array, whose results are those of JAX."""
 
     def apply(params, x):  # each function has a dense layer of its own, so that no equations are shared
         return {name: function(x @ w) for (name, function), w in zip(functions.items(), params, strict=True)}
 
     params = [np.eye(WIDTH, dtype=np.float32) * np.float32(1 + i / 8) for i in range(len(functions))]
-    model = dml.ptq.quantize(apply, params, [X], progress=False)
+    model = dml.ptq.quantize(apply, params, [x], progress=False)
     proto = saved(model, path, weights="uint8", **options)
-    expected = model.apply(model.params, X)
-    for name, value in run(path, X).items():
+    expected = model.apply(model.params, x)
+    for name, value in run(path, x).items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-4, err_msg=name)
     return Counter(node.op_type for node in proto.graph.node)
 
@@ -140,6 +140,27 @@ def test_gelu(opset, tmp_path):
         session(tmp_path / "model.onnx", optimized=tmp_path / "optimized.onnx")
         assert {"Gelu", "FastGelu"} <= kinds(onnx.load(tmp_path / "optimized.onnx"))
     assert "Neg" not in found  # as in JAX's equations
+
+
+BOUNDED = {
+    **{f"clip at {end}": lambda x, end=end: jnp.clip(x, -end, end) for end in (10, 50)},
+    "minimum": lambda x: jnp.minimum(x, 12), "clamp": lambda x: lax.clamp(-12.0, x, 12.0),
+    "select": lambda x: jnp.where(x > 11, 11 * x, x),
+    "steps": lambda x: x.astype(jnp.int32).astype(x.dtype),
+    "narrow": lambda x: jnp.where(jnp.abs(x - 3.1415) < 1e-3, 5, x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["error function", "tanh"])
+def test_a_file_of_gelu_has_what_lies_before_it(form, tmp_path):
+    functions = {name: lambda x, of=function: GELU[form](of(x)) for name, function in BOUNDED.items()}
+    found = written(functions, tmp_path / "model.onnx", opset=20, x=X * 1e3)
+    assert found["Gelu"] == len(BOUNDED)
+
+
+def test_what_differs_from_gelu_only_far_from_zero(tmp_path):
+    others = {"cubic": lambda x: 0.5 * x * (1 + lax.erf(x / np.sqrt(2).astype(np.float32)) + 1e-12 * x**3)}
+    assert "Gelu" not in written(others, tmp_path / "model.onnx", opset=20, x=X * 1e3)
 
 
 def test_what_only_looks_like_one(tmp_path):

@@ -98,6 +98,16 @@ def test_a_table_of_such_a_primitive_is_written_as_a_look_up(tmp_path):
     assert_same_bits(received, np.asarray(model.apply(model.params, X)))
 
 
+def windows(reduce, start):
+    return lambda w, x: lax.reduce_window((x @ w).astype(jnp.int32), start, reduce, (1, 3), (1, 2), "VALID")
+
+
+@pytest.mark.parametrize(("reduce", "start"), [(lax.add, 0), (lax.max, np.iinfo(np.int32).min)])
+def test_windows_of_integers(reduce, start, tmp_path):
+    with pytest.raises(ModelError, match=r"it pools int32; convert the array before with \.astype\(jnp\.float32\)"):
+        dml.onnx.save(made(windows(reduce, start)), tmp_path / "model.onnx")
+
+
 def large_mean(w, x):
     return jnp.mean(x @ w, 1) @ w
 
@@ -106,7 +116,7 @@ def large_mean(w, x):
 def test_means_of_very_many_elements_have_another_form(tmp_path):
     x = np.random.default_rng(3).standard_normal((1, 70000, 8)).astype(np.float32)
     model = made(large_mean, x=x)
-    text = r"its means are of 70000 elements, .* up to 65793; write form='qdq', or quantize with numerics='onnxruntime'"
+    text = r"its means have 70000 elements, .* up to 65793; write form='qdq', or quantize with numerics='onnxruntime'"
     with pytest.raises(ModelError, match=text):
         dml.onnx.save(model, tmp_path / "model.onnx", "qoperator", shapes=None)
     saved(model, tmp_path / "model.onnx", "qdq", shapes=None)
@@ -215,6 +225,33 @@ def test_an_old_file_stays_until_the_new_one_is_complete(largest, model, tmp_pat
     assert path.read_bytes() == b"old"
 
 
+def test_an_old_model_keeps_its_second_file_until_the_new_model_is_complete(model, tmp_path, monkeypatch):
+    path, other = tmp_path / "model.onnx", tmp_path / "model.onnx.data"
+    other.write_bytes(b"of another tool")
+    with monkeypatch.context() as changed:
+        changed.setattr(save_module, "LARGEST", 100)
+        changed.setattr(save_module, "INLINE", 16)
+        saved(model, path, shapes=None)
+        before, (old,) = run(path, X), tmp_path.glob("model.onnx.*.data")
+        twice = made(lambda w, x: x @ w, 2 * W[::-1])
+
+        def interrupted(source, target, replace=os.replace):
+            if Path(target) == path:
+                raise KeyboardInterrupt
+            replace(source, target)
+
+        with changed.context() as second:
+            second.setattr(os, "replace", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                dml.onnx.save(twice, path, shapes=None)
+        jax.tree.map(assert_same_bits, run(path, X), before)
+        saved(twice, path, shapes=None)
+        assert not old.exists()
+        assert len(list(tmp_path.iterdir())) == 3
+    saved(twice, path)
+    assert set(tmp_path.iterdir()) == {path, other}
+
+
 @pytest.mark.rare
 def test_large_weights_lie_in_a_second_file(tmp_path, monkeypatch):
     model, x, path = quantized("CNN", numerics="onnxruntime"), inputs_of("CNN"), tmp_path / "model.onnx"
@@ -223,7 +260,7 @@ def test_large_weights_lie_in_a_second_file(tmp_path, monkeypatch):
     monkeypatch.setattr(save_module, "LARGEST", 4000)
     monkeypatch.setattr(save_module, "INLINE", 500)
     proto = saved(model, path, weights="uint8")
-    assert {each.name for each in tmp_path.iterdir()} == {"model.onnx", "model.onnx.data"}
+    assert sorted(each.suffix for each in tmp_path.iterdir()) == [".data", ".onnx"]
     assert path.stat().st_size < len(inside) - 2000
     outside = onnx.load(path, load_external_data=False).graph.initializer
     assert [t.name for t in outside if t.data_location == onnx.TensorProto.EXTERNAL] == ["last.weight"]
@@ -241,6 +278,6 @@ def test_weights_of_4_bits_in_a_second_file(tmp_path, monkeypatch):
     monkeypatch.setattr(save_module, "LARGEST", 4000)
     monkeypatch.setattr(save_module, "INLINE", 100)
     outside = saved(model, tmp_path / "outside.onnx").graph.initializer
-    assert (tmp_path / "outside.onnx.data").is_file()
+    assert len(list(tmp_path.glob("outside.onnx.*.data"))) == 1
     for mine, other in zip(inside, outside, strict=True):
         assert_same_bits(*map(onnx.numpy_helper.to_array, (mine, other)))

@@ -15,6 +15,7 @@ from _ptq.awkward import AWKWARD
 from _ptq.quantized import NETWORKS, network, quantized
 from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
+from jaxdml._graph.floats import VERSION
 from jaxdml.errors import PtqFileNotFoundError
 from jaxdml.ptq import PtqError, load, save
 
@@ -157,6 +158,8 @@ WRONG = {
     "no modes": lambda arrays: changed(arrays, modes=None),
     "modes of no scan": lambda arrays: changed(arrays, modes={"y": "static"}),
     "unknown numerics": lambda arrays: changed(arrays, numerics="ort"),
+    "names that are no list": lambda arrays: changed(arrays, floats=["exact", VERSION, "erf_inv_1"]),
+    "names that are no strings": lambda arrays: changed(arrays, floats=["exact", VERSION, [1]]),
     "an unknown mode": lambda arrays: changed(arrays, modes={"": {"y": "quick"}}),
 }
 
@@ -166,6 +169,19 @@ def test_wrong_files(name, path):
     np.savez(path, **WRONG[name](contents(path)))
     with pytest.raises(PtqError, match=re.escape(f"{path} is not a file that jaxdml.ptq.save wrote, or it is damaged")):
         load(path, network("plain").apply)
+
+
+def left_to_xla(w, x):
+    return jax.lax.erf_inv(x @ w)
+
+
+def test_a_file_cannot_promise_one_answer(path):
+    w = np.eye(4, dtype=np.float32)
+    model = dml.ptq.quantize(left_to_xla, w, [w], floats="exact", progress=False)
+    save(path, model)
+    with np.load(path, allow_pickle=False) as arrays:
+        np.savez(path, **changed(dict(arrays), floats=["exact", VERSION, []]))
+    assert load(path, left_to_xla).by_xla == model.by_xla == ("erf_inv_1",)
 
 
 def test_a_file_of_another_version(path):

@@ -95,7 +95,7 @@ def test_a_model_says_whether_it_has_one_answer():
     assert last_line(lambda w, x: x @ w, floats="xla") == one
     assert last_line(lambda w, x: jnp.exp(x @ w), floats="exact") == one
     assert last_line(lambda w, x: jnp.exp(x @ w), floats="xla") == (
-        'no one answer is promised: XLA computes the floats of exp_1; write floats="exact"'
+        'no single answer is promised: XLA computes the floats of exp_1; write floats="exact"'
     )
 
 
@@ -106,7 +106,7 @@ def test_a_model_says_whether_it_has_one_answer():
     (lambda w, x: jax.lax.cond(x[0, 0] > 0, jax.lax.cbrt, jnp.exp, x @ w), "cond_1"),
 ])  # fmt: skip
 def test_what_has_no_rule_is_named_and_stays_with_xla(apply, names):
-    text = f"no one answer is promised: XLA computes the floats of {names}, for which there is no rule"
+    text = f"no single answer is promised: XLA computes the floats of {names}, for which there is no rule"
     assert last_line(apply, floats="exact") == text
 
 
@@ -114,7 +114,7 @@ def test_a_product_kept_in_floats_is_named():
     rules = [dml.ptq.Rule("dot_general_2", keep="float")]
     model = quantize(lambda w, x: jnp.exp(x @ w) @ x.T, W, [X], rules=rules, floats="exact", progress=False)
     assert str(model).splitlines()[-1] == (
-        "no one answer is promised: XLA computes the floats of dot_general_2, for which there is no rule"
+        "no single answer is promised: XLA computes the floats of dot_general_2, for which there is no rule"
     )
     assert np.isfinite(model.apply(model.params, X)).all()
 

@@ -1,7 +1,7 @@
 """com.microsoft's MatMulNBits.
 
-Constant weights run as a product by blocks, whose bits are the same in every batch and on every processor. Computed
-weights, and zero points that are no integers, run as a product of floats.
+With constant weights it runs as a product by blocks, whose bits are the same in every batch and on every processor.
+With computed weights, or zero points that are not integers, it runs as a product of floats.
 """
 
 import math
@@ -37,7 +37,7 @@ def product_of_blocks(
 
 
 def prepared_matrix(b: Any, scales: Any, zero_points: Any, g_idx: Any, options: Mapping[str, Any]) -> Matrix:
-    """What replaces the weights of `matmul_nbits`, their scales and zero points, and g_idx: the order of elements."""
+    """The inputs that replace constant weights, scales, zero points and g_idx; the last is the order of elements."""
     return unpacked_matrix(b, scales, zero_points, g_idx, options).prepared()
 
 
@@ -65,7 +65,7 @@ def unpacked_matrix(b: Any, scales: Any, zero_points: Any, g_idx: Any, options: 
     _check_shape("g_idx", g_idx, (depth,))
     if g_idx.min() < 0 or g_idx.max() >= blocks:
         text = f"g_idx has numbers from {g_idx.min()} to {g_idx.max()}"
-        raise ModelError(f"{text}, expected numbers from 0 to {blocks - 1}, those of the blocks")
+        raise ModelError(f"{text}, expected numbers from 0 to {blocks - 1}, the indices of blocks")
     if np.array_equal(g_idx, np.arange(depth) // block_size):
         return in_blocks(weights, scales, offsets, block_size=block_size)
     return _in_order(weights, scales, offsets, g_idx, size_within(block_size))
@@ -88,7 +88,7 @@ def _of_few_bits(rows: np.ndarray, bits: int, count: int) -> np.ndarray:
 
 
 def _typed(values: np.ndarray, bits: int) -> np.ndarray:
-    """uint8 values of few bits as uint8 or uint4. Those of 2 bits are moved to the middle of the range of 4 bits."""
+    """uint8 values of few bits as uint8 or uint4. Values of 2 bits are moved to the middle of the range of 4 bits."""
     if bits == 2:
         values = values + np.uint8(6)
     return values if bits == 8 else values.view(jnp.uint4)
@@ -97,7 +97,7 @@ def _typed(values: np.ndarray, bits: int) -> np.ndarray:
 def _in_order(
     weights: np.ndarray, scales: np.ndarray, offsets: np.ndarray | None, g_idx: np.ndarray, size: int
 ) -> Matrix:
-    """The columns of weights sorted by their blocks, each of which is filled up to whole blocks of `size`."""
+    """The matrix with its columns sorted by block; each block is padded to a multiple of `size` columns."""
     counts = np.bincount(g_idx, minlength=scales.shape[1])
     pieces = -(-counts // size)  # blocks of `size` that hold the elements of a block
     order = np.full(pieces.sum() * size, len(g_idx), np.int32)

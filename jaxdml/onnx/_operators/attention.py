@@ -21,7 +21,8 @@ from jaxdml.onnx._table import BOOL, INDEX, MICROSOFT, operator
 
 REAL = frozenset({"float32", "float16", "bfloat16"})  # the exact rules compute in float32
 INT32 = frozenset({"int32"})
-PRECISIONS = (1, 10, 16)  # of ONNX's types: float32, float16 and bfloat16
+ALL_BUT_SCORES = 3  # outputs; only nodes with more need the scores
+PRECISIONS = (1, 10, 16)  # ONNX's numbers for float32, float16 and bfloat16
 
 
 # What the operators share --------------------------------------------------------------------------------------------
@@ -65,11 +66,22 @@ def from_heads(x: Array) -> Array:
     return jnp.swapaxes(x, 1, 2).reshape(x.shape[0], x.shape[2], -1)
 
 
+def behind_past(past_key: Array | None, past_value: Array | None, key: Array, value: Array) -> tuple[Array, Array, int]:
+    """Keys and values [B, N, S, H] behind the past ones, and the number of past ones."""
+    together(past_key=past_key, past_value=past_value)
+    if past_key is None or past_value is None:
+        return key, value, 0
+    past = past_key.shape[2] if past_key.ndim == 4 else 0
+    for name, old, new in (("past_key", past_key, key), ("past_value", past_value, value)):
+        expected(name, old, (*new.shape[:2], past, new.shape[3]))
+    return jnp.concatenate([past_key, key], 2), jnp.concatenate([past_value, value], 2), past
+
+
 def attended(
     which: str, query: Array, key: Array, value: Array, *, scale: float | None, softcap: float, seen: Any,
     bias: Any = None, sink: Any = None,
 ) -> Array:  # fmt: skip
-    """A result of `exact.attention`, float32, of floats of any type. None and 0 are the default scale."""
+    """A float32 result of `exact.attention` for floats of any type. None and 0 mean the default scale."""
     wide = [None if x is None else jnp.asarray(x, jnp.float32) for x in (query, key, value, bias, sink)]
     scale = scale or 1 / math.sqrt(query.shape[-1])
     compute = functools.partial(exact.attention, which, float(scale), max(float(softcap), 0.0))
@@ -78,7 +90,7 @@ def attended(
 
 
 def places(count: int, axis: int) -> Any:
-    """0 to count - 1 along an axis of four, the last (-1) for keys and the one before (-2) for queries, int32."""
+    """int32 numbers from 0 to count - 1 along one of four axes: the last (-1) for keys, or -2 for queries."""
     return np.arange(count, dtype=np.int32).reshape((1, 1, 1, count) if axis == -1 else (1, 1, count, 1))
 
 
@@ -117,9 +129,9 @@ def attention(
     past_value: Array | None = None, nonpad_kv_seqlen: Array | None = None, *, is_causal: int = 0,
     kv_num_heads: int | None = None, left_window_size: int = -1, q_num_heads: int | None = None,
     qk_matmul_output_mode: int = 0, right_window_size: int = -1, scale: float | None = None, softcap: float = 0.0,
-    softmax_precision: int | None = None,
-) -> tuple[Array, Array, Array, Array]:  # fmt: skip
-    """The output; keys and values behind the past ones; the scores that qk_matmul_output_mode names."""
+    softmax_precision: int | None = None, output_count: int = 1,
+) -> tuple[Array, Array, Array, Array | None]:  # fmt: skip
+    """The output; past and new keys; past and new values; the scores that qk_matmul_output_mode names."""
     if softmax_precision not in (None, *PRECISIONS):
         raise ModelError(f"softmax_precision is {softmax_precision}, expected 1, 10 or 16; softmax is float32")
     if scale is not None and not scale > 0:
@@ -130,15 +142,8 @@ def attention(
         raise ModelError(f"qk_matmul_output_mode is {qk_matmul_output_mode}, expected 0 to 3")
     is_flat = query.ndim == 3
     query, key, value = _queries_and_keys(query, key, value, q_num_heads, kv_num_heads)
-    batch, heads, rows, size = query.shape
-    groups, wide = key.shape[1], value.shape[-1]
-    together(past_key=past_key, past_value=past_value)
-    past = 0
-    if past_key is not None and past_value is not None:
-        past = past_key.shape[2] if past_key.ndim == 4 else 0
-        expected("past_key", past_key, (batch, groups, past, size))
-        expected("past_value", past_value, (batch, groups, past, wide))
-        key, value = jnp.concatenate([past_key, key], 2), jnp.concatenate([past_value, value], 2)
+    batch, heads, rows, _ = query.shape
+    key, value, past = behind_past(past_key, past_value, key, value)
     total = key.shape[2]
     if attn_mask is not None:
         attn_mask = _whole_mask(attn_mask, (batch, heads, rows, total))
@@ -151,17 +156,19 @@ def attention(
         seen, offset = _both(seen, places(total, -1) < lengths), lengths - rows
     place = places(rows, -2) + offset
     has_window = max(left_window_size, right_window_size) >= 0
-    if is_causal and (rows > 1 or not past or has_window):  # else one query sees all keys behind past ones
+    if is_causal and (rows > 1 or not past or has_window):  # a single query after past keys sees all keys
         seen = _both(seen, places(total, -1) <= place)
     if left_window_size >= 0:
         seen = _both(seen, places(total, -1) >= place - np.int32(left_window_size))
     if right_window_size >= 0:
         seen = _both(seen, places(total, -1) <= place + np.int32(right_window_size))
-    output, scores = (
-        narrowed(attended(which, query, key, value, scale=scale, softcap=softcap, seen=seen, bias=bias), query.dtype)
-        for which in ("output", SCORES[qk_matmul_output_mode])
-    )
-    return from_heads(output) if is_flat else output, key, value, scores
+
+    def result(which: str) -> Array:
+        found = attended(which, query, key, value, scale=scale, softcap=softcap, seen=seen, bias=bias)
+        return narrowed(found, query.dtype)
+
+    output = from_heads(result("output")) if is_flat else result("output")
+    return output, key, value, result(SCORES[qk_matmul_output_mode]) if output_count > ALL_BUT_SCORES else None
 
 
 def _queries_and_keys(query: Array, key: Array, value: Array, heads: int | None, groups: int | None) -> list[Array]:
@@ -204,7 +211,7 @@ def _whole_mask(mask: Array, shape: tuple[int, ...]) -> Array:
 def _lengths(nonpad_kv_seqlen: Array, batch: int, total: int, past_key: Array | None) -> Array:
     """nonpad_kv_seqlen as int32 [B, 1, 1, 1]."""
     if past_key is not None:
-        raise ModelError("nonpad_kv_seqlen does not go together with past_key and past_value")
+        raise ModelError("nonpad_kv_seqlen cannot be combined with past_key and past_value")
     expected("nonpad_kv_seqlen", nonpad_kv_seqlen, (batch,))
     if is_known(nonpad_kv_seqlen) and not all(0 <= each <= total for each in nonpad_kv_seqlen):
         raise ModelError(f"nonpad_kv_seqlen is {nonpad_kv_seqlen}, expected lengths from 0 to {total}")
@@ -224,14 +231,14 @@ def multi_head_attention(
     key_padding_mask: Array | None = None, attention_bias: Array | None = None, past_key: Array | None = None,
     past_value: Array | None = None, past_sequence_length: Array | None = None,
     cache_indirection: Array | None = None, *, num_heads: int, mask_filter_value: float | None = None,
-    scale: float | None = None, unidirectional: int = 0,
-) -> tuple[Array, Array, Array, Array]:  # fmt: skip
-    """The output; keys and values behind the past ones; the scaled scores with masks and bias."""
+    scale: float | None = None, unidirectional: int = 0, output_count: int = 1,
+) -> tuple[Array, Array, Array, Array | None]:  # fmt: skip
+    """The output; past and new keys; past and new values; the scaled scores with masks and bias."""
     if past_sequence_length is not None or cache_indirection is not None:
         raise ModelError("past_sequence_length and cache_indirection are not supported; give past_key and past_value")
     if query.ndim != 3 or key is None or value is None or key.ndim not in (3, 4) or value.ndim != key.ndim:
         raise ModelError(
-            "expected query of 3 dimensions, and key and value of 3 or of 4; packed ones are not supported, split them"
+            "query must have 3 dimensions, key and value 3 or 4; packed inputs are not supported, split them"
         )
     batch, rows, width = query.shape
     size = divisible("the last size of query", width, "num_heads", num_heads)
@@ -239,13 +246,7 @@ def multi_head_attention(
     length = key.shape[2]
     expected("key", key, (batch, num_heads, length, size))
     expected("value", value, (batch, num_heads, length, None))
-    together(past_key=past_key, past_value=past_value)
-    past = 0
-    if past_key is not None and past_value is not None:
-        past = past_key.shape[2] if past_key.ndim == 4 else 0
-        expected("past_key", past_key, (batch, num_heads, past, size))
-        expected("past_value", past_value, (batch, num_heads, past, value.shape[-1]))
-        key, value = jnp.concatenate([past_key, key], 2), jnp.concatenate([past_value, value], 2)
+    key, value, past = behind_past(past_key, past_value, key, value)
     total = key.shape[2]
     expected("attention_bias", attention_bias, *((b, n, rows, total) for b in (batch, 1) for n in (num_heads, 1)))
     mask_filter_value = -10000.0 if mask_filter_value is None else mask_filter_value
@@ -259,15 +260,17 @@ def multi_head_attention(
         row = places(rows, -2)
         seen = (places(total, -1) <= row + past) | (row == rows - 1)
     added_to_scores = attention_bias if mask is None else mask
-    output, scores = (
-        attended(which, query, key, value, scale=scale, softcap=0.0, seen=seen, bias=added_to_scores)
-        for which in ("output", "masked")
-    )
-    return narrowed(from_heads(output), query.dtype), key, value, narrowed(scores, query.dtype)
+
+    def result(which: str) -> Array:
+        found = attended(which, query, key, value, scale=scale, softcap=0.0, seen=seen, bias=added_to_scores)
+        return narrowed(found, query.dtype)
+
+    scores = result("masked") if output_count > ALL_BUT_SCORES else None
+    return from_heads(result("output")), key, value, scores
 
 
 def _with_bias(query: Array, key: Array, value: Array, bias: Array | None, heads: int) -> list[Array]:
-    """Each plus its part of the bias, [B, heads, S, H]. Keys and values of 4 dimensions have theirs already."""
+    """Query, key and value [B, heads, S, H], plus parts of the bias; a key or value of 4 dimensions has no part."""
     width, is_flat = query.shape[2], key.ndim == 3
     if is_flat:
         expected("key", key, (None, None, width))
@@ -293,7 +296,7 @@ def _filter(mask: Array | None, value: float, shape: tuple[int, int, int]) -> Ar
         return None
     batch, _, total = shape
     expected("key_padding_mask", mask, (batch,), (3 * batch + 2,), (batch, total), shape)
-    if mask.ndim == 1:  # the first numbers are lengths
+    if mask.ndim == 1:  # the first `batch` numbers are lengths
         is_shown = places(total, -1) < mask[:batch].reshape(batch, 1, 1, 1)
     else:
         is_shown = (mask > 0).reshape(batch, 1, -1, total)

@@ -1,4 +1,4 @@
-"""What decoders of language models do with tokens and positions: quantized embeddings, and rotary ones."""
+"""Operators that decoders of language models use: embeddings from a quantized matrix, and rotary embeddings."""
 
 from typing import Any
 
@@ -6,13 +6,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml._arithmetic.rounding import flushed, rounded_to
+from jaxdml._exact.arithmetic import added, multiplied, subtracted
 from jaxdml._quantized.axes import axis_of
 from jaxdml.errors import ModelError
-from jaxdml.onnx._operators._arrays import Array, broadcast, product, rounded, wide
+from jaxdml.onnx._operators._arrays import Array, broadcast, product, wide
 from jaxdml.onnx._operators.indexing import gather
-from jaxdml.onnx._table import FLOAT, INDEX, MICROSOFT, NIBBLE, operator
+from jaxdml.onnx._table import INDEX, MICROSOFT, NIBBLE, operator
 
 REAL, UINT8 = frozenset({"float32", "float16"}), frozenset({"uint8"})
+TURNED = frozenset({"float32", "float16", "bfloat16"})  # types of rotary embeddings
 
 # Rows of a quantized matrix ------------------------------------------------------------------------------------------
 
@@ -35,13 +38,14 @@ def gather_block_quantized(
 ) -> Array:  # fmt: skip
     """The slices at the indices along an axis, dequantized: (element - zero point) * scale.
 
-    Elements along `quantize_axis` have a scale and a zero point for each block. uint8 data hold several elements of few
-    bits, the first of them in the lowest bits; an absent zero point of them is the middle of their range, otherwise 0.
+    Elements along `quantize_axis` have a scale and a zero point for each block. A byte of uint8 data holds several
+    elements of few bits, the first element in the lowest bits. An absent zero point is the middle of the range of
+    uint8 data, and 0 for other data.
     """
     along, of_blocks = (axis_of(axis, data.ndim) for axis in (gather_axis, quantize_axis))
     is_packed = data.dtype == jnp.uint8
     if is_packed and (along, of_blocks) != (0, data.ndim - 1):
-        raise ModelError(f"gather_axis is {gather_axis} and quantize_axis is {quantize_axis}; uint8 data have 0 and -1")
+        raise ModelError(f"gather_axis is {gather_axis} and quantize_axis is {quantize_axis}; uint8 data take 0 and -1")
     if not is_packed and bits != 4:
         raise ModelError(f"bits is {bits}, but data is {data.dtype}, expected 4")
     size = data.shape[of_blocks] * (8 // bits if is_packed else 1)
@@ -51,7 +55,7 @@ def gather_block_quantized(
     for name, x, shape in (("scales", scales, expected), ("zero_points", zero_points, packed)):
         if x is not None and x.shape != shape:
             raise ModelError(f"{name} has shape {x.shape}, expected {shape} for data of shape {data.shape}")
-    # The axis of blocks among those of the result, unless it is replaced by the axes of the indices.
+    # The place of the quantized axis in the result, unless the axes of the indices replace the axis.
     place = of_blocks if of_blocks <= along else of_blocks + indices.ndim - 1
     if along == of_blocks:
         wanted = jnp.where(indices < 0, indices + size, indices) // np.asarray(block_size, indices.dtype)
@@ -83,7 +87,7 @@ def _of_few_bits(packed: Array, bits: int) -> Array:
 # Rotary embeddings ---------------------------------------------------------------------------------------------------
 
 
-@operator("RotaryEmbedding", since=23, types=(FLOAT, FLOAT, FLOAT, INDEX))
+@operator("RotaryEmbedding", since=23, types=(TURNED, TURNED, TURNED, INDEX))
 def rotary_embedding(
     x: Array, cos_cache: Array, sin_cache: Array, position_ids: Array | None = None, *,
     interleaved: int = 0, num_heads: int | None = None, rotary_embedding_dim: int = 0,
@@ -94,7 +98,7 @@ def rotary_embedding(
       x: [batch, heads, sequence, size], or [batch, sequence, heads * size].
       cos_cache, sin_cache: [positions, pairs]; without position_ids [batch, sequence, pairs].
       position_ids: [batch, sequence].
-      interleaved: whether pairs are neighbors; otherwise the elements of a pair are half of the rotated ones apart.
+      interleaved: whether the elements of a pair are neighbors; otherwise element i and element i + pairs are a pair.
       num_heads: the number of heads, needed if x has three dimensions.
       rotary_embedding_dim: the number of elements that are rotated, the first ones of each head; 0 means all.
     """
@@ -104,7 +108,7 @@ def rotary_embedding(
     return _rotated(x, heads, cos_cache, sin_cache, interleaved, rotary_embedding_dim or heads.shape[-1])
 
 
-@operator("RotaryEmbedding", domain=MICROSOFT, types=(FLOAT, INDEX, FLOAT, FLOAT))
+@operator("RotaryEmbedding", domain=MICROSOFT, types=(TURNED, INDEX, TURNED, TURNED))
 def rotary_embedding_of_microsoft(
     x: Array, position_ids: Array, cos_cache: Array, sin_cache: Array, *,
     interleaved: int | None = None, is_packed_batching: int | None = None, num_heads: int | None = None,
@@ -112,23 +116,23 @@ def rotary_embedding_of_microsoft(
 ) -> Array:  # fmt: skip
     """`rotary_embedding`; position_ids may be one number, the position of the first element of each sequence.
 
-    Without rotary_embedding_dim, the caches tell the size of a head.
+    Without num_heads and rotary_embedding_dim, a head has twice as many elements as the caches have columns.
     """
     if scale not in (None, 1) or is_packed_batching:
-        raise ModelError("attributes 'scale' and 'is_packed_batching' are set, which is not supported")
+        raise ModelError("attribute 'scale' or 'is_packed_batching' is set, which is not supported")
     pairs = cos_cache.shape[-1]
     if not (num_heads or rotary_embedding_dim) and x.ndim == 3 and pairs:
         num_heads = x.shape[-1] // (2 * pairs)
     heads = _by_head(x, num_heads)
     if position_ids.size == 1 and position_ids.ndim == 1:
-        steps = jnp.arange(heads.shape[1], dtype=position_ids.dtype)
+        steps = np.arange(heads.shape[1], dtype=np.int32)
         position_ids = jnp.broadcast_to(position_ids + steps, heads.shape[:2])
     cos, sin = (gather(cache, position_ids) for cache in (cos_cache, sin_cache))
     return _rotated(x, heads, cos, sin, interleaved, rotary_embedding_dim or heads.shape[-1])
 
 
 def _by_head(x: Array, num_heads: int | None) -> Array:
-    """[batch, sequence, heads, size]."""
+    """x as [batch, sequence, heads, size]."""
     if x.ndim == 4:
         return jnp.swapaxes(x, 1, 2)
     if x.ndim != 3:
@@ -146,15 +150,30 @@ def _rotated(x: Array, heads: Array, cos: Array, sin: Array, interleaved: int | 
     expected = (*heads.shape[:2], count // 2)
     if not cos.shape == sin.shape == expected:
         raise ModelError(f"cosines and sines have shapes {cos.shape} and {sin.shape}, expected {expected}")
-    cos, sin = (wide(each)[:, :, None, :] for each in (cos, sin))
-    values, rest = wide(heads[..., :count]), heads[..., count:]
-    pairs = values.reshape(*values.shape[:-1], *((count // 2, 2) if interleaved else (2, count // 2)))
-    axis = -1 if interleaved else -2
-    first, second = (jnp.take(pairs, place, axis) for place in (0, 1))
-    turned = (
-        rounded(product(first, cos) - product(second, sin)),
-        rounded(product(first, sin) + product(second, cos)),
-    )
-    values = jnp.stack(turned, axis).reshape(values.shape).astype(heads.dtype)
-    y = jnp.concatenate([values, rest], -1)
+    y = rotated(heads, cos[:, :, None], sin[:, :, None], bool(interleaved))
     return jnp.swapaxes(y, 1, 2) if x.ndim == 4 else y.reshape(x.shape)
+
+
+def rotated(x: Array, cos: Array, sin: Array, is_interleaved: bool) -> Array:
+    """x, four dimensions, with the first pairs of its rows rotated by angles.
+
+    The elements of a pair are neighbors if interleaved; otherwise element i and element i + pairs are a pair.
+
+    Args:
+      x: the rows lie along the last dimension.
+      cos, sin: cosines and sines of the angles, one for each pair; the other dimensions broadcast to those of x.
+      is_interleaved: whether the elements of a pair are neighbors.
+    """
+    pairs = cos.shape[-1]
+    wide = flushed(jnp.asarray(x, jnp.float32))
+    turned, rest = wide[..., : 2 * pairs], wide[..., 2 * pairs :]
+    pair = turned.reshape(*x.shape[:3], *((pairs, 2) if is_interleaved else (2, pairs)))
+    axis = 4 if is_interleaved else 3
+    first, second = (lax.index_in_dim(pair, place, axis, keepdims=False) for place in (0, 1))
+    cos, sin = (jnp.broadcast_to(flushed(jnp.asarray(each, jnp.float32)), first.shape) for each in (cos, sin))
+    both = (
+        subtracted(multiplied(first, cos), multiplied(second, sin)),
+        added(multiplied(first, sin), multiplied(second, cos)),
+    )
+    turned = jnp.stack(both, axis).reshape(turned.shape)
+    return rounded_to(jnp.concatenate([turned, rest], 3), x.dtype)

@@ -1,4 +1,4 @@
-"""GroupQueryAttention of ONNX Runtime: attention of language models, with their cache and rotary embedding."""
+"""GroupQueryAttention of ONNX Runtime: attention of language models, with a cache and rotary embedding."""
 
 import functools
 from typing import Any
@@ -8,8 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic.rounding import flushed
-from jaxdml._exact.arithmetic import added, multiplied, subtracted
 from jaxdml._exact.attention import LOWEST
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators._arrays import Array, is_known
@@ -25,6 +23,7 @@ from jaxdml.onnx._operators.attention import (
     places,
     together,
 )  # fmt: skip
+from jaxdml.onnx._operators.embeddings import rotated
 from jaxdml.onnx._table import MICROSOFT, operator
 
 INT64 = frozenset({"int64"})
@@ -46,11 +45,11 @@ def group_query_attention(
     qk_norm_epsilon: float = EPSILON, qk_output: int = 0, rotary_interleaved: int | None = None,
     scale: float | None = None, sliding_window_cache: int = 0, smooth_softmax: int = -1,
     softcap: float | None = None, v_quant_type: str = "NONE", output_count: int = 1,
-) -> tuple[Array, Array, Array, Array]:  # fmt: skip
-    """The output; the cache of keys and that of values with the new ones; scores or weights, as qk_output says.
+) -> tuple[Array, Array, Array, Array | None]:  # fmt: skip
+    """The output; the caches of keys and of values, with the new tokens; scores or weights, as qk_output says.
 
-    A row of the batch whose seqlens_k contradicts the sizes has NaN as its output, and so has a token whose position
-    lies behind the rotary caches: JAX compiles the call before it knows these numbers.
+    A sequence whose seqlens_k contradicts the sizes has the output NaN, and so has a token whose position lies beyond
+    the end of the rotary caches: JAX compiles the call before it knows these numbers.
     """
     _refuse(
         k_quant_type=k_quant_type != "NONE", v_quant_type=v_quant_type != "NONE", kv_cache_bit_width=kv_cache_bit_width,
@@ -74,33 +73,33 @@ def group_query_attention(
         _check_rotary(query.shape[3], cos_cache, sin_cache, total)
         positions = tokens.positions(position_ids)
         cos, sin = (jnp.take(jnp.asarray(x, jnp.float32), positions, 0)[:, None] for x in (cos_cache, sin_cache))
-        query, key = (_rotated(x, cos, sin, bool(rotary_interleaved)) for x in (query, key))
+        query, key = (rotated(x, cos, sin, bool(rotary_interleaved)) for x in (query, key))
     keys, values = tokens.behind(past_key, key), tokens.behind(past_value, value)
     expected("head_sink", head_sink, (num_heads,))
     if head_sink is None and smooth_softmax == 1:
         head_sink = jnp.zeros(num_heads, jnp.float32)
     sizes = [(b, n, tokens.rows, total) for b in (tokens.batch, 1) for n in (num_heads, 1)]
     expected("attention_bias", attention_bias, *sizes)
-    operands = query, keys[:, :, :total], values[:, :, :total]
-    seen = tokens.seen(bool(causal), local_window_size)
-    output, scores = (
-        attended(which, *operands, scale=scale, softcap=softcap or 0.0, seen=seen, bias=attention_bias, sink=head_sink)
-        for which in ("output", "weights" if qk_output == 2 else "masked")
-    )
-    output = jnp.where(tokens.is_right[:, None, None], from_heads(output), np.float32(np.nan))
-    if qk_output != 2:
-        scores = jnp.where(scores == LOWEST, np.float32(0), scores)
-    return narrowed(output, query.dtype), keys, values, narrowed(scores, query.dtype)
+    result = functools.partial(
+        attended, query=query, key=keys[:, :, :total], value=values[:, :, :total], scale=scale, softcap=softcap or 0.0,
+        seen=tokens.seen(bool(causal), local_window_size), bias=attention_bias, sink=head_sink,
+    )  # fmt: skip
+    output = jnp.where(tokens.is_right[:, None, None], from_heads(result("output")), np.float32(np.nan))
+    scores = None
+    if qk_output:
+        scores = result("weights") if qk_output == 2 else result("masked")
+        scores = narrowed(jnp.where(scores == LOWEST, np.float32(0), scores), query.dtype)
+    return narrowed(output, query.dtype), keys, values, scores
 
 
 def _refuse(**given: Any) -> None:
-    """Raises ModelError for what CPUs' kernels lack, and for caches of integers and of windows."""
+    """Raises ModelError for inputs and attributes that ONNX Runtime's CPU kernel lacks, and for quantized caches."""
     if refused := [name for name, is_given in given.items() if is_given]:
-        raise ModelError(f"{' and '.join(refused)} not supported; export the model with a cache of floats, and without")
+        raise ModelError(f"{' and '.join(refused)} not supported; export the model without, and with a cache of floats")
 
 
 def _queries_and_keys(query: Array, key: Array | None, value: Array | None, heads: int, groups: int) -> list[Array]:
-    """Queries [B, heads, S, H], keys and values [B, groups, S, H], from three inputs or a packed one."""
+    """Queries [B, heads, S, H], keys and values [B, groups, S, H], from three inputs or one packed input."""
     if query.ndim != 3:
         raise ModelError(f"query has {query.ndim} dimensions, expected 3")
     divisible("num_heads", heads, "kv_num_heads", groups)
@@ -128,31 +127,12 @@ def _check_rotary(size: int, cos: Array, sin: Array, total: int) -> None:
         )
 
 
-def _rotated(x: Array, cos: Array, sin: Array, is_interleaved: bool) -> Array:
-    """x [B, N, S, H], whose first pairs are rotated by angles [B, 1, S, pairs].
-
-    A pair are neighbors if interleaved, else elements of the first and second half of what is rotated.
-    """
-    pairs = cos.shape[-1]
-    wide = flushed(jnp.asarray(x, jnp.float32))
-    turned, rest = wide[..., : 2 * pairs], wide[..., 2 * pairs :]
-    pair = turned.reshape(*x.shape[:3], *((pairs, 2) if is_interleaved else (2, pairs)))
-    axis = 4 if is_interleaved else 3
-    first, second = (lax.index_in_dim(pair, place, axis, keepdims=False) for place in (0, 1))
-    cos, sin = (jnp.broadcast_to(flushed(each), first.shape) for each in (cos, sin))
-    both = (
-        subtracted(multiplied(first, cos), multiplied(second, sin)),
-        added(multiplied(first, sin), multiplied(second, cos)),
-    )
-    turned = jnp.stack(both, axis).reshape(turned.shape)
-    return narrowed(jnp.concatenate([turned, rest], 3), x.dtype)
-
-
 class _Tokens:
     """Where the tokens of a call lie in the sequences of a batch.
 
-    A prompt's first call has as many tokens as total_sequence_length. In other calls the last of a sequence's
-    seqlens_k + 1 tokens are new. Sequences of a batch may differ in length: no token sees what is behind a shorter one.
+    The first call, for a prompt, has as many tokens as total_sequence_length. In other calls the last of a sequence's
+    seqlens_k + 1 tokens are new. Sequences of a batch may differ in length: no token sees keys beyond the end of its
+    sequence.
 
     Attributes:
       batch, rows: the number of sequences, and of new tokens in each.
@@ -179,7 +159,7 @@ class _Tokens:
             wanted = f"{self.rows + room}, past and new tokens, or, in a cache with room, from {self.rows} to {room}"
             raise ModelError(f"total_sequence_length is {self.total}; expected {wanted}")
         if not self._is_first and self.rows > 1 and self.batch > 1:
-            raise ModelError(f"{self.rows} tokens behind past ones need a batch of 1, which is {self.batch}")
+            raise ModelError(f"{self.rows} tokens after past ones need a batch of 1, but the batch is {self.batch}")
         self._lengths = jnp.asarray(seqlens_k).astype(jnp.int32).reshape(self.batch) + np.int32(1)
         self._past = jnp.zeros_like(self._lengths) if self._is_first else self._lengths - np.int32(self.rows)
         self.is_right = (self._lengths <= self.total) & (self._lengths > 0) & (self._past >= 0)
@@ -187,7 +167,7 @@ class _Tokens:
             raise ModelError(f"seqlens_k is {seqlens_k}, expected numbers from 0 to {self._room - 1}")
 
     def positions(self, position_ids: Array | None) -> Array:
-        """The positions of the new tokens, [B, S]; those of a prompt count from its first position."""
+        """The positions of the new tokens, [B, S]; positions in a prompt count from its first position."""
         expected("position_ids", position_ids, (self.batch, None))
         if position_ids is None:
             return self._past[:, None] + np.arange(self.rows, dtype=np.int32)[None]
@@ -200,9 +180,9 @@ class _Tokens:
         return given[:, : self.rows]
 
     def behind(self, past: Array | None, new: Array) -> Array:
-        """The cache [B, KV, room, H]: the past tokens, the new ones, and what lay behind them, or zeros if it grows.
+        """The cache [B, KV, room, H] with the new tokens after the past ones; a cache that grows ends with zeros.
 
-        Nothing but the new tokens is written, so that XLA changes a cache in place where the caller needs it no more.
+        Only the new tokens are written, so that XLA updates a cache in place if nothing reads the old cache again.
         """
         if past is None or past.ndim != 4:
             past = new[:, :, :0]
@@ -215,7 +195,7 @@ class _Tokens:
         return jax.vmap(update)(cache, new, self._past)
 
     def seen(self, causal: bool, window: int) -> Array:
-        """Which keys a new token sees, [B, 1, S, total]: those up to itself; the last ones, if there is a window."""
+        """Which keys a new token sees, [B, 1, S, total]: the keys up to its own, or the last of these in a window."""
         key, end = places(self.total, -1), self._lengths[:, None, None, None]
         place = self._past[:, None, None, None] + places(self.rows, -2)
         if not causal:

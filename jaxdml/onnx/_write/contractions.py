@@ -9,7 +9,7 @@ from jaxdml.onnx._write.writer import Writer
 
 
 def by_rows(writer: Writer, node: Node, value: str) -> str:
-    """The left operand of a product; several axes of rows beside a batch are merged to one."""
+    """The left operand of a product. If rows have several axes after the batch, the axes are merged to one."""
     rows, shape = node.options.get("rows", 1), writer.shape(node.inputs[0])
     if rows == 1:
         return value
@@ -40,7 +40,7 @@ def product(writer: Writer, node: Node) -> str:
 
 @equation("dot_general")
 def dot_general(writer: Writer, node: Node) -> str:
-    """MatMul where axes are in its order, else Einsum."""
+    """MatMul if the axes are in MatMul's order, otherwise Einsum."""
     (contract_a, contract_b), (batch_a, batch_b) = node.options["equation"].params["dimension_numbers"]
     a, b = node.inputs
     ranks = writer.rank(a), writer.rank(b)

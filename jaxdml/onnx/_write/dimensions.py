@@ -18,7 +18,7 @@ def is_known(size: Any) -> bool:
 
 
 class Dimensions:
-    """Symbolic sizes as int64 values of a file, [1]."""
+    """Symbolic sizes as int64 values of a file, each of shape [1]."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer

@@ -1,7 +1,7 @@
 """Products whose operands are quantized when the model runs: each row of the left one with its own range.
 
-ONNX's DynamicQuantizeLinear has one range for a whole array, and its integer products one zero point. So the rows are
-quantized by float operators that compute what `jaxdml.ptq` does, and the zero points are subtracted behind the product.
+ONNX's DynamicQuantizeLinear has one range for a whole array, and its integer products have one zero point. So float
+operators quantize the rows as `jaxdml.ptq` does, and the zero points are subtracted after the product.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from jaxdml.onnx._write.reductions import reduced
 from jaxdml.onnx._write.table import integers
 from jaxdml.onnx._write.writer import Writer
 
-SMALLEST = np.finfo(np.float32).smallest_normal  # scales are at least that
+SMALLEST = np.finfo(np.float32).smallest_normal  # the smallest scale
 MOST, MOST_SIGNED, MIDDLE = 255, 127, 128
 
 
@@ -63,7 +63,7 @@ def _rows(writer: Writer, value: str) -> tuple[str, str, str]:
 
 
 def _columns(writer: Writer, value: str) -> tuple[str, str, str]:
-    """Columns as uint8, with the zero point 128; their scales; and the sums of their integers less 128."""
+    """Columns as uint8 with the zero point 128; their scales; and the sums of their integers, each minus 128."""
     emit, number = writer.emit, writer.float32
     greatest = reduced(writer, "ReduceMax", emit("Abs", value), [-2], keep=True)
     scale = emit("Max", emit("Div", greatest, number(MOST_SIGNED)), number(SMALLEST))

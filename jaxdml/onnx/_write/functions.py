@@ -1,4 +1,4 @@
-"""Quantize and dequantize nodes, and tables: as the float function that they hold, or as a look-up."""
+"""Quantize and dequantize nodes, and tables as look-ups."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from jaxdml.ptq._integers.operators import DEQUANTIZE, QUANTIZE
 
 @operator(QUANTIZE.name)
 def round_to_integers(writer: Writer, node: Node) -> str:
-    """QuantizeLinear; integers of 16 bits are floats in the file, less their zero point.
+    """QuantizeLinear for integers of 8 bits. The file has integers of 16 bits as floats, minus their zero point.
 
     Few providers have QuantizeLinear for 16 bits, and ONNX has it from opset 21 on.
     """

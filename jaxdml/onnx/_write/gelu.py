@@ -1,4 +1,4 @@
-"""Finds gelu among elementwise nodes, by its values, so that the file has ONNX's operators for it."""
+"""Finds arithmetic whose values are those of gelu, so that the file has ONNX's operators for gelu."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,14 +12,18 @@ from jaxdml.onnx._write.table import operator
 from jaxdml.onnx._write.writer import Writer
 
 GELU = Operator("Gelu", lambda x: x)
-MARKS = ("erf", "erfc", "tanh")  # primitives, one of which computes the distribution
-POINTS = np.linspace(-10, 10, 2001).astype(np.float32)
-NEAR = 1e-5
-ELEMENT_WISE = ("element_wise", "clip", "add", "mul")
+MARKS = ("erf", "erfc", "tanh")  # primitives, one of which computes the distribution in a gelu
+# A function of only these is smooth: none of them bounds, selects or rounds, so that points tell functions apart.
+ARITHMETIC = {
+    *MARKS, "add", "copy", "div", "integer_pow", "mul", "neg", "pow", "square", "sub"
+}  # fmt: skip
+FAR = np.logspace(1, 38, 371)
+POINTS = np.concatenate([-FAR[::-1], np.linspace(-10, 10, 2001), FAR]).astype(np.float32)
+NEAR = 1e-5  # absolute for values up to 1, relative beyond
 
 
 def with_gelu(nodes: Sequence[Node], constants: Mapping[str, np.ndarray], outputs: Sequence[str]) -> list[Node]:
-    """The nodes, with those of a gelu joined to one node."""
+    """The nodes, with one node in place of the nodes of each gelu."""
     roots, made = _roots(nodes, constants), {name: node for node in nodes for name in node.outputs}
     found = dict[str, Node]()
     for place, node in enumerate(nodes):
@@ -45,25 +49,35 @@ def with_gelu(nodes: Sequence[Node], constants: Mapping[str, np.ndarray], output
 
 
 def _roots(nodes: Sequence[Node], constants: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Maps values that elementwise nodes compute of one value, and of numbers, to that value."""
+    """Maps each value that arithmetic computes from one root and from numbers to the name of the root.
+
+    The result of any other node, such as a clip, is a root itself, so that the file has that node.
+    """
     roots = dict[str, str]()
     for node in nodes:
         data = {name for name in node.inputs if name not in constants}
         numbers = all(np.size(constants[name]) == 1 for name in node.inputs if name in constants)
-        if node.operator.kind not in ELEMENT_WISE or node.operator.is_quantized or not numbers or not data:
+        if not _is_arithmetic(node) or not numbers or not data:
             continue
         found = {roots.get(name, name) for name in data}
         if len(found) == 1:
             roots[node.outputs[0]] = found.pop()
-        elif len(data) == 2 and len(found) == 2:  # a function of a function and of its argument
+        elif len(data) == 2 and len(found) == 2:  # a function of f(root) and of the root
             known = {roots[name] for name in data if name in roots}
             if len(known) == 1 and known <= data:
                 roots[node.outputs[0]] = known.pop()
     return roots
 
 
+def _is_arithmetic(node: Node) -> bool:
+    equation = node.options.get("equation")
+    if equation is None:
+        return node.operator.kind in ("add", "mul") and not node.operator.is_quantized
+    return equation.name in ARITHMETIC
+
+
 def _depends(made: Mapping[str, Node], result: str, on: str, root: str) -> bool:
-    """Whether a result is computed from a value, and not only from the root."""
+    """Whether the value `on` is on a path from the root to the result."""
     pending = [result]
     while pending:
         name = pending.pop()
@@ -75,7 +89,7 @@ def _depends(made: Mapping[str, Node], result: str, on: str, root: str) -> bool:
 
 
 def _between(made: Mapping[str, Node], root: str, result: str, constants: Mapping[str, Any]) -> list[Node]:
-    """The nodes from a value to another, in order."""
+    """The nodes that compute the result from the root, in order."""
     pending, found = [result], dict[str, Node]()
     while pending:
         name = pending.pop()
@@ -93,14 +107,14 @@ def _form(nodes: Sequence[Node], constants: Mapping[str, np.ndarray], root: str,
     y = np.asarray(evaluate(nodes, {**numbers, root: POINTS})[result])
     for form, approximate in (("none", False), ("tanh", True)):
         exact = np.asarray(jax.nn.gelu(POINTS, approximate=approximate))
-        if y.shape == exact.shape and np.abs(y - exact).max() < NEAR:
+        if y.shape == exact.shape and (np.abs(y - exact) <= NEAR * np.maximum(1, np.abs(exact))).all():
             return form
     return None
 
 
 @operator("Gelu")
 def gelu(writer: Writer, node: Node) -> str:
-    """Gelu, or the operators that providers join to it."""
+    """The operator Gelu, or operators that execution providers join to a gelu."""
     x, number, form = writer.read(node.inputs[0]), writer.float32, node.options["approximate"]
     if writer.options.has_gelu:
         return writer.emit("Gelu", x, main=True, approximate=None if form == "none" else form)

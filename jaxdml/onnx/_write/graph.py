@@ -1,7 +1,6 @@
 """Writes the nodes of a quantized function as the nodes of an ONNX graph."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -119,7 +118,7 @@ class _Graph:
         return nodes, [same.get(name, name) for name in self._flat.outputs]
 
     def _same(self, node: Node) -> str | None:
-        """The input that a node returns as it is: x less 0, or a selection whose choice is known; else None."""
+        """The input that a node returns unchanged: x of x - 0, or the case of a known selection; else None."""
         writer, equation = self._writer, node.options.get("equation")
         word = "" if equation is None else equation.name
         if word in SPREADS and (number := writer.number(node.inputs[0])) is not None:
@@ -133,7 +132,7 @@ class _Graph:
         return case if case and writer.shape(case) == writer.shape(node.outputs[0]) else None
 
     def _folded(self, node: Node) -> bool:
-        """Whether all that a node reads is known, and the sizes of its results; then these are known, too."""
+        """Whether a node's inputs and the sizes of its results are known; if so, the results become constants."""
         constants, equation = self._writer.constants, node.options.get("equation")
         sizes = (size for name in node.outputs for size in self._writer.shape(name))
         is_size = equation is not None and equation.name == SIZE
@@ -192,7 +191,7 @@ class _Graph:
             return write(writer, node)
         with writer.reading(x, writer.to_floats(x)):
             made = write(writer, node)
-        if grid is None:  # the places of extremes
+        if grid is None:  # results that are not quantized, such as the indices of argmax
             return made
         pairs = zip(node.outputs, (made,) if isinstance(made, str) else made, strict=True)
         return tuple(writer.to_integers(value, grid, name) for name, value in pairs)
@@ -204,31 +203,30 @@ class _Graph:
         writer, x = self._writer, node.inputs[0]
         if writer.options.tables == "gather":
             return functions.look_up(writer, node, function)
-        with self._inside(node, function) as names:
-            writer.bind(names[function.of], writer.to_floats(x, function.x))
-            for each in with_gelu(function.nodes, function.numbers, [function.result]):
-                inputs, outputs = (tuple(names[name] for name in some) for some in (each.inputs, each.outputs))
-                renamed, is_last = each.replace(inputs=inputs, outputs=outputs), each.outputs[0] == function.result
-                with writer.layer(node.name if is_last else f"{node.name}/{each.name.split('/')[-1]}"):
-                    value = _find(renamed)(writer, renamed)
-                writer.bind(renamed.outputs[0], str(value))
-            return writer.to_integers(writer.read(names[function.result]), function.y, node.outputs[0])
+        names = self._named_inside(node, function)
+        writer.bind(names[function.of], writer.to_floats(x, function.x))
+        for each in with_gelu(function.nodes, function.numbers, [function.result]):
+            inputs, outputs = (tuple(names[name] for name in some) for some in (each.inputs, each.outputs))
+            renamed, is_last = each.replace(inputs=inputs, outputs=outputs), each.outputs[0] == function.result
+            with writer.layer(node.name if is_last else f"{node.name}/{each.name.split('/')[-1]}"):
+                value = _find(renamed)(writer, renamed)
+            writer.bind(renamed.outputs[0], str(value))
+        return writer.to_integers(writer.read(names[function.result]), function.y, node.outputs[0])
 
-    @contextmanager
-    def _inside(self, node: Node, function: Function) -> Iterator[Mapping[str, str]]:
-        """Maps the values of a function to names; their shapes and numbers are known inside."""
+    def _named_inside(self, node: Node, function: Function) -> dict[str, str]:
+        """Maps the values of a function to names, and tells the writer their shapes and numbers by these names."""
         writer, result = self._writer, node.outputs[0]
         of = jax.ShapeDtypeStruct(writer.shape(node.inputs[0]), np.float32)
         found = jax.eval_shape(lambda x: evaluate(function.nodes, {**function.numbers, function.of: x}), of)
         names = {name: f"{result}/{name}" for name in found}
         writer.shapes |= {names[name]: struct for name, struct in found.items()}
         writer.constants |= {names[name]: value for name, value in function.numbers.items()}
-        yield names
+        return names
 
     # Types -------------------------------------------------------------------------------------------------------
 
     def _types(self, declared: set[str]) -> Iterator[onnx.ValueInfoProto]:
-        """The types of the values of the function that the file has."""
+        """Yields the types of the function's values that the file has, other than declared ones."""
         writer, seen = self._writer, set(declared)
         for node in self._flat.nodes:
             for name in node.outputs:

@@ -12,6 +12,8 @@ from jaxdml.onnx._write.movers import reshaped, sliced, transposed
 from jaxdml.onnx._write.table import CannotWrite, equation
 from jaxdml.onnx._write.writer import Writer
 
+OUTSIDE = "it reads outside of the array", "write mode='clip', or indices that lie inside of the array"
+
 
 @equation("dynamic_slice")
 def dynamic_slice(writer: Writer, node: Node) -> str:
@@ -39,7 +41,7 @@ def dynamic_slice(writer: Writer, node: Node) -> str:
 
 @equation("gather")
 def gather(writer: Writer, node: Node) -> str:
-    """A gather as Gather, GatherElements, GatherND or Slice, whichever says the same."""
+    """A gather as Gather, GatherElements, GatherND or Slice, whichever computes the same."""
     params = node.options["equation"].params
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     x, indices = node.inputs
@@ -60,16 +62,29 @@ def gather(writer: Writer, node: Node) -> str:
 
 
 def _places(writer: Writer, node: Node, lengths: list[Any]) -> str:
-    """The indices, clamped to the array where the gather clamps them; their last axis has an index for each length."""
+    """The indices, clamped if the gather clamps; their last axis has one for each length.
+
+    Raises:
+      CannotWrite: if known indices lie outside, where the gather does not clamp: ONNX has no number to fill them with.
+    """
     name = node.inputs[1]
-    value = writer.read(name)
-    if node.options["equation"].params["mode"] != lax.GatherScatterMode.CLIP or name in writer.constants:
-        return value
+    known, clamps = writer.constants.get(name), node.options["equation"].params["mode"] == lax.GatherScatterMode.CLIP
+    if known is None and not clamps:
+        return writer.read(name)
     if not all(map(is_known, lengths)):
-        raise CannotWrite("it clamps places along an axis whose size is not known")
-    dtype = writer.dtype(name)
-    last = writer.array(np.asarray([length - 1 for length in lengths], dtype))
-    return writer.emit("Min", writer.emit("Max", value, writer.array(np.zeros(1, dtype))), last)
+        if known is None or (known < 0).any() or (clamps and known.any()):
+            raise CannotWrite("its places may lie outside of an axis whose size is not known")
+        return writer.read(name)
+    last = np.asarray([length - 1 for length in lengths], writer.dtype(name))
+    if known is None:
+        zero = writer.array(np.zeros(1, last.dtype))
+        return writer.emit("Min", writer.emit("Max", writer.read(name), zero), writer.array(last))
+    inside = np.clip(known, 0, last)
+    if (known == inside).all():
+        return writer.read(name)
+    if not clamps:
+        raise CannotWrite(*OUTSIDE)
+    return writer.array(inside, name)
 
 
 def _of_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[int]) -> str:
@@ -98,7 +113,7 @@ def _of_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[i
 
 
 def _of_rows(writer: Writer, node: Node, axis: int) -> str:
-    """An element at each index, in the row that belongs to it, as `jnp.take_along_axis` has it."""
+    """The element at each index, from the row that belongs to the index, as in `jnp.take_along_axis`."""
     x, indices = node.inputs
     numbers = node.options["equation"].params["dimension_numbers"]
     shape, points = writer.shape(x), writer.shape(indices)
@@ -125,8 +140,12 @@ def _of_one_part(writer: Writer, node: Node, places: np.ndarray, collapsed: tupl
         if str(size) == str(length):
             parts.append((0, None, 1))
         elif is_known(length) and is_known(size):
-            start = min(max(start, 0), length - size)
-            parts.append((start, start + size, 1))
+            inside = min(max(start, 0), length - size)
+            if inside != start and params["mode"] != lax.GatherScatterMode.CLIP:
+                raise CannotWrite(*OUTSIDE)
+            parts.append((inside, inside + size, 1))
+        elif start < 0:
+            raise CannotWrite("its place may lie outside of an axis whose size is not known")
         else:
             parts.append((start, start + size, 1))
     value = sliced(writer, writer.read(x), parts)

@@ -1,7 +1,7 @@
 """Quantized operators: as float operators between DequantizeLinear and QuantizeLinear, or as operators on integers.
 
-Results that floats read are computed on integers in both forms, and then scaled. Where DirectML's formula is another
-than ONNX Runtime's, the second form has the float operators that compute the same.
+Results that float operators read are computed on integers in both forms, and then scaled. Where DirectML's formula
+differs from ONNX Runtime's, the second form has float operators that compute DirectML's.
 """
 
 import math
@@ -23,12 +23,12 @@ from jaxdml.onnx._write.writer import QDQ, Grid, Writer
 from jaxdml.ptq._integers.operators import pooled_axes, window_of_images
 
 OTHER_FORM = "write form='qdq', or quantize with numerics='onnxruntime'"
-EXACT_SUM = 2**24 // 255  # elements of 8 bits whose sum float32 holds
-EXACT_MEAN = 2**21 // 255  # elements whose mean, times their number, rounds to their sum
+EXACT_SUM = 2**24 // 255  # the most elements of 8 bits whose sum float32 holds exactly
+EXACT_MEAN = 2**21 // 255  # the most elements whose mean, times their number, rounds to their sum
 
 
 def grid_of(writer: Writer, node: Node, place: int) -> Grid:
-    """The scale and zero point among a node's inputs, the scale at a place and the zero point behind it."""
+    """The scale and zero point among a node's inputs: the scale at `place`, and the zero point after the scale."""
     scale, zero_point = (np.asarray(writer.constants[name]) for name in node.inputs[place : place + 2])
     return scale.astype(np.float32), zero_point
 
@@ -274,7 +274,7 @@ def pad(writer: Writer, node: Node) -> str:
 
 
 def _as_images(writer: Writer, node: Node, value: str, axes: Sequence[int]) -> tuple[str, list[Any], list[int]]:
-    """A value as [N, C, H, W] with the elements of `axes` along H and W, their sizes, and the other axes."""
+    """A value as images [N, C, H, W] with `axes` along H and W, the sizes of the images, and the other axes."""
     shape = writer.shape(node.inputs[0])
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     sizes, space = [shape[axis] for axis in kept], [shape[axis] for axis in axes]
@@ -306,7 +306,7 @@ def mean(writer: Writer, node: Node) -> str:
         return reshaped(writer, y, [*shape[:2], 1, 1], result)
     if not isinstance(count, int) or count > EXACT_SUM:
         raise CannotWrite(
-            f"its means are of {count} elements, and exact for a known number up to {EXACT_SUM}", OTHER_FORM
+            f"its means have {count} elements, and means are exact for a known number up to {EXACT_SUM}", OTHER_FORM
         )
     total = reduced(writer, "ReduceSum", writer.to_floats(x, (np.float32(1), of_x[1])), axes)
     return _divided(writer, node, total, np.float32(count))
@@ -348,7 +348,7 @@ def mean_of_windows(writer: Writer, node: Node) -> str:
 
 
 def _as_before(writer: Writer, images: str, kept: Sequence[int], axes: Sequence[int], result: Sequence[Any]) -> str:
-    """Images as `_as_images` makes them, in the shape of the node's result."""
+    """Images that `_as_images` made, in the shape of the node's result."""
     order = [*kept, *axes]
     sizes = [result[axis] for axis in order]
     y = images if len(sizes) == len(kept) + 2 == 4 else reshaped(writer, images, ("images",), sizes)

@@ -50,7 +50,7 @@ def sliced(writer: Writer, value: str, parts: Sequence[tuple[int, Any, int]]) ->
 
 
 def padded(writer: Writer, value: str, shape: Sizes, config: Sequence[tuple[int, int, int]], fill: str) -> str:
-    """A value of the file, padded before, behind and between its elements; negative padding cuts.
+    """A value of the file, padded before, after and between its elements; negative padding cuts.
 
     Args:
       writer: collects the nodes.
@@ -108,7 +108,7 @@ def reshape(writer: Writer, node: Node) -> str:
 
 @operator("interleave")
 def interleave(writer: Writer, node: Node) -> str:
-    """Phases [N, gaps * O, *sizes] as the image [N, O, *(size * gap)], less its surplus."""
+    """Phases [N, gaps * O, *sizes] as the image [N, O, *(size * gap)], without its surplus."""
     gaps, surplus = node.options["gaps"], node.options["surplus"]
     batch, channels, *sizes = writer.shape(node.inputs[0])
     channels, order = channels // math.prod(gaps), interleaving(len(gaps))
@@ -220,7 +220,7 @@ def tile(writer: Writer, node: Node) -> str:
 
 @equation("iota")
 def iota(writer: Writer, node: Node) -> str:
-    """Numbers along an axis; sizes are symbolic, or the numbers would be known."""
+    """The numbers along an axis, where sizes are symbolic; with known sizes the numbers are constants."""
     output, axis = node.outputs[0], node.options["equation"].params["dimension"]
     shape = writer.shape(output)
     last = writer.emit("Squeeze", writer.dimensions.value(shape[axis]), writer.int64([0]))

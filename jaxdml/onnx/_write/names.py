@@ -10,7 +10,8 @@ import jax
 def input_names(apply: Callable[..., Any], inputs: Sequence[Any]) -> list[str]:
     """A name for each leaf of a function's inputs.
 
-    An array is named after its parameter, an item of a dict after its key, an item of a sequence after both.
+    An array is named after its parameter, an item of a dict after its key, and an item of a sequence after its
+    parameter and its index.
     """
     names = list[str]()
     for place, (tree, base) in enumerate(zip(inputs, _parameters(apply, len(inputs)), strict=True)):
@@ -24,7 +25,7 @@ def output_names(structure: Any) -> list[str]:
 
 
 def _parameters(apply: Callable[..., Any], count: int) -> list[str]:
-    """The names of the function's parameters behind params; "" for those that have none."""
+    """The names of the function's parameters after `params`; "" for an input that no parameter names."""
     try:
         parameters = [*inspect.signature(apply).parameters.values()][1:]
     except (TypeError, ValueError):  # functions without a signature, such as some C functions

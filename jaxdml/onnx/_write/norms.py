@@ -1,8 +1,8 @@
 """Finds softmax and normalizations among float nodes, so that the file has ONNX's operators for them.
 
-A normalization may be written in many ways: the variance as the mean of the squares of what is left without the mean,
-or as the difference of two means; a division by the root, or a product with its reciprocal; scale and bias in any
-order. So each value is described by what it is of another value, in one pass over the nodes.
+A normalization may be written in many ways: the variance as the mean of the squares of x minus its mean, or as the
+difference of two means; a division by the root, or a product with the root's reciprocal; scale and bias in any order.
+So one pass over the nodes describes what each value is in terms of another value, such as the mean of x.
 """
 
 import math
@@ -26,15 +26,15 @@ ROOT_MEAN_SQUARE = Operator("RMSNormalization", lambda x: x)
 
 @dataclass(frozen=True)
 class Of:
-    """What a value is of another value x, whose last axes from `axis` on are reduced.
+    """Describes a value in terms of another value x, whose axes from `axis` to the last are reduced.
 
     Attributes:
       what: "mean", "centered", "square", "mean of squares", "square of mean", "variance", "power" (variance or mean of
         squares, plus epsilon), "root" or "inverse" (its reciprocal), "scaled inverse", "norm".
       x: the name of the other value.
       axis: the first of the reduced axes.
-      is_centered: whether x less its mean is meant, in place of x.
-      epsilon: what is added to the variance.
+      is_centered: whether x minus its mean takes the place of x.
+      epsilon: the number that is added to the variance.
       scale, bias: names of constants; "" for none.
     """
 
@@ -48,7 +48,7 @@ class Of:
 
 
 def with_norms(nodes: Sequence[Node], writer: Writer, outputs: Sequence[str]) -> list[Node]:
-    """The nodes, with those of softmax and of normalizations joined to one node each."""
+    """The nodes, with one node in place of the nodes of each softmax and of each normalization."""
     finder = _Finder(nodes, writer)
     found = [finder.softmax(node) or finder.norm(node) or node for node in nodes]
     wanted, kept = set(outputs), list[Node]()
@@ -70,7 +70,7 @@ class _Finder:
             described = self._described(node)
             if described is not None:
                 self._of[node.outputs[0]] = described
-        # A norm that only becomes a scaled or biased norm is not the last node of it.
+        # A norm that is only read to be scaled or biased is not the last node of the normalization.
         read: dict[str, list[Node]] = {}
         for node in nodes:
             for name in node.inputs:
@@ -100,7 +100,7 @@ class _Finder:
         return {"multiply": "mul"}.get(name, name), node
 
     def _plain(self, name: str) -> str:
-        """The value that is repeated or reshaped to this one along axes of size 1, or this one."""
+        """The value from which copies, repeats and reshapes along axes of size 1 compute this value."""
         word, node = self._maker(name)
         while node is not None and (word in KEPT or (word in SPREADS and self._is_spread(node))):
             name = node.inputs[0]
@@ -132,7 +132,7 @@ class _Finder:
         return self._mean_of(node.inputs[0], node.options["axes"])
 
     def _mean_of(self, name: str, axes: Sequence[int]) -> Of | None:
-        """What the mean of a value over its last axes is."""
+        """Describes the mean of a value over its last axes; None for other axes."""
         axes, rank = sorted(map(int, axes)), self._writer.rank(name)
         if not axes or axes != list(range(axes[0], rank)):
             return None
@@ -166,7 +166,7 @@ class _Finder:
         return self._square(node, inputs, known) if exponent == 2 else None
 
     def _at_least(self, node: Node, inputs: list[str], known: list[Of | None]) -> Of | None:
-        """A variance that is computed as a difference, raised to 0."""
+        """A variance that is computed as a difference and clamped to at least 0."""
         low, high = (node.options.get(end) for end in ("min", "max"))
         of = next((of for of in known if of is not None and of.what == "variance"), None)
         if "equation" not in node.options:
@@ -219,14 +219,14 @@ class _Finder:
         return None
 
     def _is_normalized(self, name: str, of: Of) -> bool:
-        """Whether a value is what is divided by the root."""
+        """Whether a value is the dividend of the normalization: x, or x minus its mean."""
         if not of.is_centered:
             return name == of.x
         centered = self._of.get(name)
         return centered is not None and centered.what == "centered" and (centered.x, centered.axis) == (of.x, of.axis)
 
     def _is_parameter(self, name: str, of: Of) -> bool:
-        """Whether a constant differs along the normalized axes alone."""
+        """Whether a value is a constant that varies only along the normalized axes."""
         value = self._writer.constants.get(name)
         if value is None:
             return False
@@ -236,7 +236,7 @@ class _Finder:
     # Nodes -------------------------------------------------------------------------------------------------------
 
     def norm(self, node: Node) -> Node | None:
-        """The node of a normalization whose last node this is."""
+        """A node for the normalization that ends with this node; None if none does."""
         of = self._of.get(node.outputs[0])
         if of is None or of.what != "norm" or node.outputs[0] in self._inner or not self._fits(of):
             return None
@@ -248,7 +248,7 @@ class _Finder:
         return all(isinstance(size, int) for size in self._writer.shape(of.x)[of.axis :])
 
     def softmax(self, node: Node) -> Node | None:
-        """The node of a softmax whose last node this is."""
+        """A node for the softmax that ends with this node; None if none does."""
         powers, total = self._pair("div", node, "reduce_sum")
         exponential = None if powers is None else self._made(powers, "exp")
         if total is None or exponential is None or total.inputs[0] != powers:
@@ -263,12 +263,12 @@ class _Finder:
         return Node(SOFTMAX, (str(x),), node.outputs, {"axis": int(axes[0])}, node.name, node.source)
 
     def _made(self, name: str, word: str) -> Node | None:
-        """The node that computes a value, if it is of this word."""
+        """The node that computes a value, if the word for its operation is `word`."""
         found, node = self._maker(name)
         return node if found == word else None
 
     def _pair(self, word: str, node: Node, reduction: str) -> tuple[str | None, Node | None]:
-        """The first input of a node, and the reduction of one axis that is repeated along it to the second input."""
+        """The first input of a `word` node, and the reduction of one axis whose repeated result is the second input."""
         if self._made(node.outputs[0], word) is None:
             return None, None
         x, name, path = node.inputs[0], node.inputs[1], list[Node]()
@@ -284,7 +284,7 @@ class _Finder:
         return x, maker if is_along else None
 
     def _is_along(self, node: Node, axis: int, rank: int) -> bool:
-        """Whether a node only gives back a reduced axis, with the size 1 or the array's."""
+        """Whether a node only restores a reduced axis, with the size 1 or the array's size."""
         before, after = (self._writer.shape(name) for name in (node.inputs[0], node.outputs[0]))
         equation = node.options.get("equation")
         if equation is None or equation.name not in SPREADS:
@@ -338,7 +338,7 @@ def layer_normalization(writer: Writer, node: Node) -> str:
 
 @operator("RMSNormalization")
 def root_mean_square(writer: Writer, node: Node) -> str:
-    """The operators that providers join to one; ONNX has an operator for them from opset 23 on."""
+    """The operators that execution providers join to an RMSNormalization, which ONNX has from opset 23 on."""
     x, rank = writer.read(node.inputs[0]), writer.rank(node.inputs[0])
     squares = writer.emit("Pow", x, writer.float32(2))
     mean = reduced(writer, "ReduceMean", squares, range(node.options["axis"], rank), keep=True)

@@ -11,7 +11,7 @@ from jaxdml.onnx._write.table import CannotWrite, equation, operator
 from jaxdml.onnx._write.writer import Writer, data_type
 
 KINDS = {"reduce_sum": "ReduceSum", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_prod": "ReduceProd"}
-AXES_ARE_INPUTS = 18  # from this opset on; those of ReduceSum are from 13 on
+AXES_ARE_INPUTS = 18  # the first opset in which axes are inputs; for ReduceSum it is 13
 
 
 def reduced(writer: Writer, kind: str, value: str, axes: Sequence[int], *, keep: bool = False) -> str:

@@ -14,7 +14,7 @@ INTEGERS: dict[str, Write] = {}  # quantized operators, by kind
 
 
 class CannotWrite(Exception):  # noqa: N818 # a reason, not an error
-    """Why a node has no counterpart in ONNX, and what to do, if there is something better than the general remedy."""
+    """Why a node has no counterpart in ONNX, and a remedy, if there is a better one than the general remedy."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)

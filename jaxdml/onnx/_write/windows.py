@@ -25,7 +25,7 @@ def convolution_attributes(options: Any) -> dict[str, Any]:
 
 
 def pads(padding: Pairs) -> list[int]:
-    """All starts, then all ends."""
+    """ONNX's attribute `pads`: the padding before each axis, then the padding after each axis."""
     return [int(pair[place]) for place in (0, 1) for pair in padding]
 
 
@@ -88,9 +88,17 @@ def pooled(
     return transposed(writer, value, np.argsort(order))
 
 
+def _checked(writer: Writer, name: str, *others: type[np.generic]) -> None:
+    """Raises CannotWrite if ONNX Runtime does not pool the type of a value: it pools float32, and some others."""
+    dtype = writer.dtype(name)
+    if stored_type(dtype).type not in (np.float32, *others):
+        raise CannotWrite(f"it pools {dtype}", "convert the array before with .astype(jnp.float32)")
+
+
 @operator("max pooling")
 def max_pool(writer: Writer, node: Node) -> str:
     options = node.options
+    _checked(writer, node.inputs[0], np.int8, np.uint8)
     return pooled(
         writer, "MaxPool", writer.read(node.inputs[0]), options["window"], options["strides"], options["padding"],
         options["dilations"],
@@ -109,6 +117,7 @@ def average_pool(writer: Writer, node: Node) -> str:
 @equation("reduce_window_sum")
 def sums_of_windows(writer: Writer, node: Node) -> str:
     params, x = node.options["equation"].params, node.inputs[0]
+    _checked(writer, x)
     window = params["window_dimensions"]
     if any(each != 1 for word in ("base_dilation", "window_dilation") for each in params[word]):
         raise CannotWrite("its windows have dilations")

@@ -15,8 +15,8 @@ from jaxdml.onnx._table import MICROSOFT
 from jaxdml.onnx._write.dimensions import Dimensions
 
 QDQ, QOPERATOR = "qdq", "qoperator"
-LARGE = 2**16  # elements of constants that are not looked through
-SMALL = 64  # elements of constants that are written once if they are equal
+LARGE = 2**16  # the most elements of a constant that `number` compares
+SMALL = 64  # the most elements of constants that are written once if they are equal
 Grid = tuple[Any, Any]  # scale and zero point
 
 
@@ -27,8 +27,8 @@ class Options:
     Attributes:
       form, tables, weights: arguments of `save`.
       opset: the opset of the file.
-      has_gelu: whether gelu is one operator.
-      numerics: that of the model.
+      has_gelu: whether gelu is written as the operator Gelu.
+      numerics: the model's attribute `numerics`.
     """
 
     form: str
@@ -61,9 +61,9 @@ class Writer:
       constants: maps values of the function to arrays, where they are known.
       grids: maps integers of the function to their scale and zero point.
       numbers: maps values of the function whose sizes are symbolic to the number that all their elements equal.
-      steps: the integers of 16 bits, which the file has as floats, less their zero point.
+      steps: the integers of 16 bits, which the file has as floats, minus their zero point.
       dimensions: symbolic sizes as values of the file.
-      nodes, initializers: those of the file.
+      nodes, initializers: the nodes and initializers of the file.
       types: maps values of the file to types that the package onnx does not infer.
     """
 
@@ -78,6 +78,7 @@ class Writer:
         self.types: dict[str, np.dtype[Any]] = {}
         self._values: dict[str, str] = {}
         self._small: dict[Any, str] = {}
+        self._parameters: dict[str, list[str]] = {}
         self._floats: dict[Any, str] = {}
         self._taken, self._counts = set[str](), Counter[str]()
         self._layer = ""
@@ -96,7 +97,7 @@ class Writer:
         return jnp.dtype(self.shapes[name].dtype)
 
     def number(self, name: str) -> float | None:
-        """The number that all elements of a value equal, as far as it is known; None for other values."""
+        """The number that all elements of a value are known to equal; None for other values."""
         if name in self.numbers:
             return self.numbers[name]
         value = self.constants.get(name)
@@ -109,7 +110,7 @@ class Writer:
         self._values[name] = value
 
     def has(self, name: str) -> bool:
-        """Whether the file has a value of the function that is not known."""
+        """Whether nodes of the file compute a value of the function, which then is no constant."""
         return name in self._values and name not in self.constants
 
     def read(self, name: str) -> str:
@@ -132,14 +133,16 @@ class Writer:
                 self._values[name] = before
 
     def parameter(self, name: str, like: str, value: np.ndarray) -> str:
-        """The name in the file of a constant of the function that is written in another form, under a name like this.
+        """The name in the file of a constant `name` of the function, written as `value` under a name like `like`.
 
-        A constant that several layers share is written once.
+        A constant that several layers share is written once, unless they need other values of it.
         """
-        key = name, value.shape, str(value.dtype)
-        if key not in self._small:
-            self._small[key] = self._added(value, like)
-        return self._small[key]
+        written = self._parameters.setdefault(name, [])
+        for each in written:
+            if _are_equal(self.initializers[each], value):
+                return each
+        written.append(self._added(value, like))
+        return written[-1]
 
     # Nodes of the file -------------------------------------------------------------------------------------------
 
@@ -163,8 +166,8 @@ class Writer:
         Args:
           kind: the operator.
           *inputs: names of values of the file.
-          main: whether the node is the one that its layer is about, and has its name.
-          contrib: the type of the result if the operator is one of ONNX Runtime's; else None.
+          main: whether the node has the name of its layer, because it does the layer's main work.
+          contrib: the type of the result if the operator is one of ONNX Runtime's own; else None.
           **attributes: attributes; those that are None are left out.
         """
         return self.emit_many(kind, inputs, 1, main=main, contrib=contrib, **attributes)[0]
@@ -210,7 +213,7 @@ class Writer:
     # Constants of the file ---------------------------------------------------------------------------------------
 
     def array(self, value: Any, like: str = "constant") -> str:
-        """The name of an initializer with these elements; equal small ones are one."""
+        """The name of an initializer with these elements; equal small arrays share one initializer."""
         array = np.asarray(value)
         array = array.astype(stored_type(array.dtype), copy=False)
         if array.size > SMALL:
@@ -221,9 +224,9 @@ class Writer:
         return self._small[key]
 
     def alone(self, value: Any, like: str) -> str:
-        """The name of an initializer of its own.
+        """The name of an initializer that nothing else shares.
 
-        Zero points of weights are such: onnxruntime changes them with the weights, and fails if others read them, too.
+        Zero points of weights need one: onnxruntime changes them with the weights, and fails if other nodes read them.
         """
         return self._added(np.asarray(value), like)
 
@@ -241,7 +244,7 @@ class Writer:
     # Integers and floats -----------------------------------------------------------------------------------------
 
     def to_integers(self, value: str, grid: Grid, name: str) -> str:
-        """Appends QuantizeLinear of a float of the file, which gives the integers `name` of the function."""
+        """Appends QuantizeLinear of a float value of the file; its result is the integers `name` of the function."""
         return self.emit("QuantizeLinear", value, *self.parameters_of(grid, name))
 
     def to_floats(self, name: str, grid: Grid | None = None) -> str:
@@ -249,7 +252,7 @@ class Writer:
 
         Args:
           name: the integers.
-          grid: their scale and zero point, if other than those with which they were made.
+          grid: their scale and zero point; None for those with which the integers were made.
         """
         grid = self.grids[name] if grid is None else grid
         key = name, *(np.asarray(each).tobytes() for each in grid)
@@ -270,6 +273,10 @@ class Writer:
     def parameters(self, grid: Grid) -> tuple[str, str]:
         """The names in the file of a scale and a zero point that belong to the layer."""
         return self.parameters_of(grid, self._layer)
+
+
+def _are_equal(x: np.ndarray, y: np.ndarray) -> bool:
+    return x.dtype == y.dtype and np.array_equal(x, y)
 
 
 def _short(name: str) -> str:

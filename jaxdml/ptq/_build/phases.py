@@ -1,9 +1,9 @@
 """Transposed convolutions as convolutions of the image itself, without zeros between its pixels.
 
-A convolution with stride 1 of an image whose pixels lie `gap` apart meets a pixel with every gap-th element of its
-kernel only, and which elements these are depends on the place of the output modulo gap, its phase. So each phase is a
-convolution of the image by the elements that the phase meets. One convolution with the filters of all phases as output
-channels computes all of them, and the phases are interleaved behind it.
+In a convolution with stride 1 of an image whose pixels lie `gap` apart, only every gap-th element of the kernel meets a
+pixel. Which elements meet pixels depends on the phase of an output, the place of the output modulo gap. So the outputs
+of one phase are a convolution of the image by every gap-th element of the kernel. One convolution with the filters of
+all phases as output channels computes all phases, which are then interleaved.
 """
 
 import math
@@ -27,7 +27,7 @@ class _Axis(NamedTuple):
       gap: the distance of pixels, which is the number of phases.
       size: the size of the shared kernel.
       padding: the padding of the image.
-      surplus: how many outputs the last phases have beyond the transposed convolution's own.
+      surplus: how many outputs the interleaved phases have more than the transposed convolution.
     """
 
     firsts: tuple[int, ...]
@@ -74,7 +74,7 @@ class Phases:
 
     @classmethod
     def of(cls, params: Mapping[str, Any], kernel: Sequence[int]) -> Self | None:
-        """The phases of a conv_general_dilated with the given size of the kernel; None if it has no such form."""
+        """The phases of a conv_general_dilated with the given sizes of the kernel; None if it cannot be so computed."""
         if not has_phases(params):
             return None
         sizes = zip(params["lhs_dilation"], kernel, params["padding"], strict=True)

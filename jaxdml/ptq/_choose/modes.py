@@ -35,7 +35,7 @@ def modes_of(graph: Graph, products: str, rules: Sequence[Rule], blocks: Blocks 
       graph: the float graph.
       products: the mode of products.
       rules: override modes.
-      blocks: the mode of products by weights for which no rule names another; None if these are as other products.
+      blocks: the mode of products by weights for which no rule names another mode; None for the mode `products`.
     """
     modes, reasons, data = dict[str, Mode](), dict[str, str](), set(graph.inputs)
     for node in graph.nodes:

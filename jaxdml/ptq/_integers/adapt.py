@@ -26,7 +26,7 @@ class Adapted:
     """The graphs of a quantized function for inputs of some sizes.
 
     Attributes:
-      unit: the unit of the function; None if the equations are those that were quantized.
+      unit: the unit of the function; None if the function has the same equations as when it was quantized.
       graph: the graph of float operators with quantize and dequantize nodes.
       fused: the graph of quantized operators.
     """
@@ -44,7 +44,7 @@ def adapted(unit: Unit, graph: Graph, params: Mapping[str, Any], program: Progra
       graph: its graph with quantize and dequantize nodes.
       params: parameters of the model.
       program: the program of the other trace.
-      numerics: whose formulas the quantized operators have.
+      numerics: whose formulas the quantized operators follow, a key of `INTEGERS`.
 
     Raises:
       PtqError: if the program has other inputs, contractions or quantized values than the quantized program.

@@ -1,6 +1,6 @@
 """A quantized function as one list of nodes, for writers of other formats.
 
-Scans are unrolled, and each table has the float function that it computes. Weights are not prepared.
+Scans are unrolled, and each table comes with the float function that it computes. Weights are not prepared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -107,12 +107,12 @@ def flat(unit: Unit, graph: Graph, numerics: str) -> Flat:
 
 
 class _Step(NamedTuple):
-    """Where the nodes of a graph stand.
+    """How names in the list are made of the names in a graph.
 
     Attributes:
-      values: the start of the names of values; it differs between the steps of a scan.
-      constants: the start of the names of constants; steps that share constants share it.
-      layer: the end of the names of nodes.
+      values: the prefix of the names of values, which differs between the steps of a scan.
+      constants: the prefix of the names of constants, which steps with the same constants share.
+      layer: the suffix of the names of nodes.
     """
 
     values: str = ""
@@ -140,7 +140,7 @@ class _Flattener:
           program: the program of the graph.
           unit: the unit of the graph; None if nothing in the graph is quantized.
           names: maps the inputs of the graph to the names that they have in the list.
-          step: where the nodes of the graph stand.
+          step: how names are made of the graph's names.
         """
         functions = {} if unit is None else _functions(unit, graph)
         result = graph if unit is None else fused(graph, self._kinds, rules=PTQ_RULES)

@@ -23,11 +23,12 @@ def on_integers(
 ) -> tuple[Graph, dict[str, Any]]:
     """The graph with quantized operators, and a dict of its parameters; parameters in scans are stacked over layers.
 
-    Single numbers, such as scales, are constants of the program, except those that differ between the layers of a scan.
+    Single numbers, such as scales, are constants of the program, except numbers that differ between the layers of a
+    scan.
 
     Args:
       graph: the graph with quantize and dequantize nodes.
-      numerics: whose formulas the operators have, a key of `INTEGERS`.
+      numerics: whose formulas the operators follow, a key of `INTEGERS`.
       known: maps names to parameters that need not be computed again.
 
     Raises:

@@ -284,6 +284,6 @@ class _Inserter:
         def compute(x: Any) -> Any:
             return evaluate(nodes, {**values, root: x})[name].astype(jnp.float32)
 
-        # Whatever the model's floats are, its tables do not depend on the processor that quantizes.
+        # With exact floats, a table does not depend on the processor that quantizes, whatever the model's `floats`.
         y = with_floats(compute, EXACT)(directml.to_floats(every, x_scale, x_zero_point, axis=0))
         return np.asarray(directml.to_integers(y, y_scale, y_zero_point, axis=0, dtype=y_zero_point.dtype))

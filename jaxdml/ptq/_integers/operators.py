@@ -55,14 +55,14 @@ def _onnxruntime_pool(x: Array, *parameters: Array, include_padding: bool, **opt
 def quantized_mean(x: Array, *parameters: Array, axes: Sizes, pool: Callable[..., Array]) -> Array:
     """Quantized means over axes of quantized x, by average pooling with a window as large as the image.
 
-    The parameters are scale and zero point of x, and of the means.
+    The parameters are the scale and zero point of x, then the scale and zero point of the means.
     """
     images, sizes = as_images(x, axes)
     return pool(images, *map(directml.scalar, parameters)).reshape(sizes)
 
 
 def pooled_axes(window: Sizes, strides: Sizes, padding: Pairs) -> list[int]:
-    """The axes along which windows have several elements, or do not stand side by side."""
+    """The axes along which windows have several elements, a stride or padding."""
     return [i for i, each in enumerate(zip(window, strides, padding, strict=True)) if each != (1, 1, (0, 0))]
 
 

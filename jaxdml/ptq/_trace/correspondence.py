@@ -47,7 +47,7 @@ def named_like(program: Program, like: Program) -> Program:
 def _identities(program: Program) -> dict[str, str]:
     """Maps each value computed from the inputs to a text that identifies the value.
 
-    Results of movers other than pads have no text, because their inputs' ranges are theirs.
+    Results of movers other than pads have no text, because they have the ranges of the movers' inputs.
     """
     fixed, counts = FixedValues(program), Counter[str]()
     identities = {name: name for name in program.inputs}

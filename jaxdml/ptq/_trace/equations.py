@@ -14,19 +14,14 @@ import jax.extend
 import numpy as np
 from jax import lax
 
+from jaxdml._arithmetic.calls import called_jaxpr
 from jaxdml._graph.graph import Node
 from jaxdml._operators.fake_quantize import NAME_IN_JAXPRS
 from jaxdml.errors import PtqError
 from jaxdml.ptq._trace.rewrites import rewritten
 from jaxdml.ptq._trace.signature import digest, holds_code, params_text, primitives_in
 
-# Primitives whose inner jaxpr is inlined.
-CALLS = frozenset((
-    "jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
-    "checkpoint", "remat2",
-))  # fmt: skip
 CONTRACTION_PRIMITIVES = ("conv_general_dilated", "dot_general")
-INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,8 +257,8 @@ class _Writer:
         for eqn in jaxpr.eqns:
             inside = "/".join(filter(None, (scope, _scope(eqn))))
             inputs = tuple(map(name, eqn.invars))
-            if eqn.primitive.name in CALLS and not _called(eqn):
-                inner = next(eqn.params[word] for word in INNER if word in eqn.params)
+            inner = called_jaxpr(eqn)
+            if inner is not None and not _called(eqn):
                 closed = hasattr(inner, "consts")
                 results = self.write(inner.jaxpr if closed else inner, inputs, inner.consts if closed else (), inside)
             elif other := rewritten(eqn.primitive.name, eqn.params, [var.aval for var in eqn.invars]):
@@ -294,7 +289,7 @@ class _Writer:
 def _called(eqn: Any) -> str:
     """The name of a jitted function if its call is kept as one equation; else ""."""
     name = str(eqn.params.get("name", ""))
-    return name if eqn.primitive.name in CALLS and name.startswith(NAME_IN_JAXPRS) else ""
+    return name if called_jaxpr(eqn) is not None and name.startswith(NAME_IN_JAXPRS) else ""
 
 
 def _scope(eqn: Any) -> str:

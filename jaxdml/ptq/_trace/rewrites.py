@@ -46,14 +46,14 @@ def _multiplication(params: Mapping[str, Any]) -> Callable[[Array, Array], Array
 
 
 def has_phases(params: Mapping[str, Any]) -> bool:
-    """Whether a convolution is a transposed one that convolutions of the image without gaps can compute."""
+    """Whether a convolution is transposed, and convolutions of the image without gaps can compute it."""
     groups = params["feature_group_count"], params["batch_group_count"]
     is_plain = all(each == 1 for each in (*params["window_strides"], *params["rhs_dilation"], *groups))
     return is_plain and any(gap > 1 for gap in params["lhs_dilation"])
 
 
 def _convolution(params: Mapping[str, Any]) -> Callable[[Array, Array], Array] | None:
-    """Rewrites input dilation as a pad, and negative padding as a slice; None for others.
+    """Rewrites input dilation as a pad, and negative padding as a slice; None for other convolutions.
 
     Transposed convolutions that `_build/phases.py` computes without zeros between pixels stay as they are.
     """

@@ -1,7 +1,7 @@
-"""The kernels of a loop's steps.
+"""Chooses the kernels of a loop's steps.
 
-A call of a native kernel takes longer than a small product of a single row. XLA compiles such a product, and what is
-around it, into a few functions for each step.
+Calling a native kernel takes longer than computing a small product of a single row. XLA compiles such a product and the
+operations around it to a few functions, which each step calls.
 """
 
 import math
@@ -17,7 +17,7 @@ from jaxdml._graph.graph import Node
 
 
 def in_steps(node: Node) -> Node:
-    """The node for the body of a loop: it runs on XLA's kernels if it computes one small row. The bits are the same."""
+    """The node for the body of a loop: XLA's kernels compute it if it reads one small row. The bits are the same."""
     function = node.operator.function
 
     def computed(*arguments: Any, **options: Any) -> Any:
@@ -28,7 +28,7 @@ def in_steps(node: Node) -> Node:
 
 
 def _is_small_row(x: Any = None, *others: Any) -> bool:
-    """Whether x is a single row, and x and all others, such as a matrix of weights, have few elements."""
+    """Whether x is a single row, and x and each of the others, such as a matrix of weights, have few elements."""
     shapes = [leaf.shape for leaf in jax.tree.leaves((x, others), is_leaf=lambda leaf: hasattr(leaf, "shape"))]
     if not all(isinstance(size, int) for shape in shapes for size in shape):
         return False
