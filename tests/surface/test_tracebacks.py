@@ -148,7 +148,7 @@ def mistaken(params, x):
             lambda: dml.ptq.quantize(linear, LINEAR, [X], observer=Wrong(), progress=False),
             "with_values",
             "batch 0: node 'input_0' (observe) with inputs (Wrong(float32[], bool[], float32[], float32[]), "
-            "float32[2, 3]): 'a mistake of the user'",
+            "float32[2, 3], float32[1, 3]): 'a mistake of the user'",
         ),
         (
             lambda: dml.ptq.quantize(mistaken, LINEAR, [X], progress=False),
