@@ -51,7 +51,7 @@ def test_floats_that_are_not_allowed_are_refused(opcode):
 
 
 @pytest.mark.parametrize(("line", "complaint"), [
-    ("bf16[8]{0} convert(%x)", "convert bf16<-f32"),
+    ("bf16[8]{0} multiply(%x, %x)", "multiply bf16"),
     ("f16[8]{0} multiply(%x, %x)", "multiply f16"),
     ("f64[8]{0} add(%x, %x)", "add f64"),
     ("s32[8]{0} unheard-of(%x)", "unheard-of s32"),
@@ -62,8 +62,8 @@ def test_other_types_and_unknown_operations_are_refused(line, complaint):
 
 @pytest.mark.parametrize("line", [
     "f32[8]{0} add(%x, %y)", "f32[8]{0} multiply(%x, %y)", "f32[8]{0} round-nearest-even(%x)", "f32[8]{0} convert(%n)",
-    "s32[8]{0} convert(%x)", "f16[8]{0} convert(%x)", "pred[8]{0} compare(%x, %y), direction=LT",
-    "s32[8]{0} divide(%n, %m)",
+    "s32[8]{0} convert(%x)", "f16[8]{0} convert(%x)", "bf16[8]{0} convert(%x)",
+    "pred[8]{0} compare(%x, %y), direction=LT", "s32[8]{0} divide(%n, %m)",
 ])  # fmt: skip
 def test_what_rounds_as_the_formulas_do_is_allowed(line):
     assert judged(f"ROOT %z = {line}") == []

@@ -37,8 +37,8 @@ def test_what_cannot_be_read_is_an_error(text):
     "div.full.f32", "div.approx.f32", "div.full.ftz.f32", "rcp.approx.ftz.f32", "sqrt.approx.f32", "rsqrt.approx.f32",
     "ex2.approx.ftz.f32", "lg2.approx.f32", "tanh.approx.f32", "fma.rn.f32", "fma.rn.f16", "mul.f32", "add.f32",
     "add.rn.ftz.f32", "mul.rz.f32", "abs.ftz.f32", "max.ftz.f32", "setp.lt.ftz.f32", "cvt.rna.tf32.f32",
-    "cvt.rn.bf16x2.f32", "cvt.sat.f32.f32", "cvt.rz.f32.s32", "cvt.rn.ftz.f16.f32", "atom.global.add.f32",
-    "red.global.add.f32", "mad.rn.f32", "add.rn.bf16",
+    "cvt.rz.bf16x2.f32", "cvt.sat.f32.f32", "cvt.rz.f32.s32", "cvt.rn.ftz.f16.f32", "atom.global.add.f32",
+    "red.global.add.f32", "mad.rn.f32", "mul.rn.bf16",
 ])  # fmt: skip
 def test_floats_that_are_not_allowed_are_refused(opcode):
     assert complaints(f"{opcode} %f1, %f2, %f3;") == [opcode]
@@ -46,7 +46,8 @@ def test_floats_that_are_not_allowed_are_refused(opcode):
 
 @pytest.mark.parametrize("opcode", [
     "add.rn.f32", "sub.rn.f32", "mul.rn.f32", "cvt.rn.f32.s32", "cvt.rni.f32.f32", "cvt.rzi.s32.f32", "cvt.f32.f16",
-    "cvt.rn.f16x2.f32", "setp.nan.f32", "setp.lt.and.f32", "selp.f32", "min.NaN.f32", "abs.f32", "copysign.f32",
+    "cvt.rn.f16x2.f32", "cvt.rn.bf16.f32", "add.rn.bf16",
+    "setp.nan.f32", "setp.lt.and.f32", "selp.f32", "min.NaN.f32", "abs.f32", "copysign.f32",
     "div.rn.f32", "add.s32", "mad.lo.s32", "redux.sync.add.s32", "ld.global.nc.v4.b32", "shfl.sync.bfly.b32",
 ])  # fmt: skip
 def test_what_rounds_as_the_formulas_do_is_allowed(opcode):
