@@ -76,6 +76,23 @@ def test_gains_of_a_norm(products, most, least, tmp_path):
     assert min(layer.own for layer in model.sqnr(params, x).layers) > 28
 
 
+UNEVEN = {"gains": np.exp(RANDOM.uniform(0, np.log(100), (1, 16))).astype(np.float32)}
+UNEVEN["w"] = normal(16, 8) / UNEVEN["gains"].T
+
+
+@pytest.mark.parametrize("products", ["static", "dynamic"])
+def test_floats_behind_movers_are_not_scaled(products):
+    """For inputs of other sizes, a mover's result may have another name, such as that of the squeeze of one step."""
+
+    def apply(params, x):
+        return (jnp.tanh(x) * params["gains"][:, None])[:, 0] @ params["w"]
+
+    batches = [normal(64, 2, 16), normal(64, 3, 16), normal(64, 1, 16)]
+    x, options = normal(5, 1, 16), {"products": products, "progress": False}
+    plain, model = (quantize(apply, UNEVEN, batches, equalize=each, **options) for each in (False, True))
+    assert_same_bits(model.apply(model.params, x), plain.apply(plain.params, x))
+
+
 def test_layers_of_a_scan_have_scales_of_their_own():
     def apply(params, x):
         def layer(x, layer):

@@ -172,7 +172,8 @@ class _Finder:
     def from_floats(self) -> Iterator[Edge]:
         """Yields the edges from values in floats."""
         roots = set(self._plan.tables.values())
-        for name in (*self._graph.inputs, *(name for node in self._graph.nodes for name in node.outputs)):
+        made = [name for node in self._graph.nodes if not moves(node) for name in node.outputs]
+        for name in (*self._graph.inputs, *made):  # for inputs of other sizes, results of movers may have other names
             nodes = self._readers.get(name, [])
             takers = [node for node in nodes if self._maker(node) is not None]
             if not takers or name in self._plan.results or name in roots:
