@@ -227,7 +227,7 @@ NEAR, LAST = _f(0.46875), _f(9.194549)
 
 
 def _rounded_sum(x: Array, y: Array) -> tuple[Array, Array]:
-    """fl(x + y), and y less what of it fl(x + y) holds: not all that rounding took, where y is larger than x."""
+    """fl(x + y) and fl(y - fl(fl(x + y) - x)), which is the rounding error only where |x| >= |y|."""
     total = x + y
     return total, y - (total - x)
 

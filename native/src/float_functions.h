@@ -72,11 +72,6 @@ JAXDML_INLINE Pair halves(F32 x) {
   const F32 upper = (F32)((I32)x & splat(-(1 << 12)));
   return {upper, x - upper};
 }
-JAXDML_INLINE Pair exact_product(F32 x, F32 y) {
-  const F32 product = x * y;
-  const Pair a = halves(x), b = halves(y);
-  return {product, (((a.upper * b.upper - product) + a.upper * b.lower) + a.lower * b.upper) + a.lower * b.lower};
-}
 template <int N>
 JAXDML_INLINE F32 horner(const float (&coefficients)[N], F32 x) {
   F32 y = splat(coefficients[0]);
@@ -244,7 +239,7 @@ JAXDML_INLINE Far far_erfc(F32 size) {
   const F32 square = parts.upper * parts.upper, more = parts.lower * (size + parts.upper);
   const Reduced by = reduced(-square, -(square + more));
   const Pair e = one_more(grown(fast_sum(by.r.upper, by.r.lower - more))), e_parts = halves(e.upper);
-  // u + w = 1 / (size + 2), where u has 12 bits.
+  // u + w = 1 / (size + 2), where u has 12 bits. The first sum is exact: 2 is a multiple of its last bit.
   const Pair divisor = fast_sum(splat(2.0f), size), d = halves(divisor.upper);
   const F32 u = halves(one / divisor.upper).upper;
   const F32 rest = ((one - u * d.upper) - u * d.lower) - u * divisor.lower, w = (rest * rest + rest) * u;
