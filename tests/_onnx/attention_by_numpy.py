@@ -27,6 +27,13 @@ def seen_by(sees, batch, rows, total):
     return np.array([[[[sees(b, i, j) for j in range(total)] for i in range(rows)]] for b in range(batch)])
 
 
+def behind(past_k, past_v, k, v):
+    """Keys and values after the past ones, and the number of past ones."""
+    if past_k is None:
+        return k, v, 0
+    return np.concatenate([past_k, k], 2), np.concatenate([past_v, v], 2), past_k.shape[2]
+
+
 def attention(
     q, k, v, mask=None, past_k=None, past_v=None, lengths=None, *, is_causal=0, softcap=0.0, scale=None,
     left_window_size=-1, right_window_size=-1, q_num_heads=None, kv_num_heads=None, qk_matmul_output_mode=0,
@@ -35,9 +42,7 @@ def attention(
     is_flat = q.ndim == 3
     if is_flat:
         q, k, v = split(q, q_num_heads), split(k, kv_num_heads), split(v, kv_num_heads)
-    past = 0 if past_k is None else past_k.shape[2]
-    if past:
-        k, v = np.concatenate([past_k, k], 2), np.concatenate([past_v, v], 2)
+    k, v, past = behind(past_k, past_v, k, v)
     batch, _, rows, size = q.shape
     total = k.shape[2]
 
@@ -67,9 +72,7 @@ def multi_head_attention(
         q, k, v = (floats.add(x, np.broadcast_to(part, x.shape)) if x.ndim == 3 else x
                    for x, part in zip((q, k, v), parts, strict=True))  # fmt: skip
     q, k, v = (split(x, num_heads) if x.ndim == 3 else x for x in (q, k, v))
-    past = 0 if past_k is None else past_k.shape[2]
-    if past:
-        k, v = np.concatenate([past_k, k], 2), np.concatenate([past_v, v], 2)
+    k, v, past = behind(past_k, past_v, k, v)
     batch, _, rows, size = q.shape
     total = k.shape[2]
 
