@@ -95,7 +95,8 @@ def group_query_attention(
 def _refuse(**given: Any) -> None:
     """Raises ModelError for inputs and attributes that ONNX Runtime's CPU kernel lacks, and for quantized caches."""
     if refused := [name for name, is_given in given.items() if is_given]:
-        raise ModelError(f"{' and '.join(refused)} not supported; export the model without, and with a cache of floats")
+        names, verb = " and ".join(refused), "are" if len(refused) > 1 else "is"
+        raise ModelError(f"{names} {verb} not supported; export the model without {names}, and with a cache of floats")
 
 
 def _queries_and_keys(query: Array, key: Array | None, value: Array | None, heads: int, groups: int) -> list[Array]:
