@@ -80,12 +80,12 @@ def flattened(jaxpr: Any, constants: Sequence[Any], called: Callable[[Any], Any]
             place = "/".join(filter(None, (scope, str(eqn.source_info.name_stack))))
             inner = called(eqn)
             if inner is not None:
-                operands = [named(atom, names) for atom in eqn.invars]
-                results = walk(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands, place)
+                given_to = [named(atom, names) for atom in eqn.invars]
+                results = walk(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), given_to, place)
             else:
-                operands = [used(atom, names, place) for atom in eqn.invars]
+                read = tuple(used(atom, names, place) for atom in eqn.invars)
                 results = [Value(var.aval) for var in eqn.outvars]
-                eqns.append(Equation(eqn.primitive, eqn.params, tuple(operands), tuple(results), place))
+                eqns.append(Equation(eqn.primitive, eqn.params, read, tuple(results), place))
             names |= zip(eqn.outvars, results, strict=True)
         return [used(atom, names, scope) for atom in jaxpr.outvars]
 

@@ -78,7 +78,7 @@ def lacks_rule(name: str, params: Mapping[str, Any], dtypes: Sequence[Any]) -> b
     if name in LOOPS:
         return any(each.kind != "count" for inner in inner_jaxprs(params) for each in problems(inner))
     floats = [np.dtype(dtype) for dtype in dtypes if is_float(dtype)]
-    is_known = name in RULES and name not in PRODUCTS and set(floats) <= set(FLOATS)
+    is_known = name in RULES and set(floats) <= set(FLOATS)
     return bool(floats) and not is_known and not is_exact_call(params)
 
 

@@ -161,7 +161,7 @@ def _program(eqns: Sequence[Equation], spaces: Mapping[Any, Space]) -> Equation 
     """The equation that replaces others; None if there are too few elements, or the kernel cannot run the program."""
     last = eqns[-1].outvars[0]
     inside = {eqn.outvars[0]: ~place for place, eqn in enumerate(eqns)}
-    operands: dict[tuple[Any, Shape], Any] = {}
+    operands: dict[tuple[Any, Shape], tuple[int, Any]] = {}  # the place and the atom of each
     # For each equation, the place of each operand among the program's operands, or ~ the place of the equation that
     # computes the operand.
     places: list[list[int]] = []
@@ -175,8 +175,8 @@ def _program(eqns: Sequence[Equation], spaces: Mapping[Any, Space]) -> Equation 
                 atom if _is_value(atom) else np.asarray(atom.val, atom.aval.dtype).tobytes(),
                 _view(eqn, atom, space),
             )
-            operands.setdefault(key, atom)
-            of_eqn.append(list(operands).index(key))
+            place, _ = operands.setdefault(key, (len(operands), atom))
+            of_eqn.append(place)
         places.append(of_eqn)
     code = RowCode(list(operands))
     values: list[int] = []
@@ -196,7 +196,7 @@ def _program(eqns: Sequence[Equation], spaces: Mapping[Any, Space]) -> Equation 
         for eqn, of_eqn in zip(eqns, places, strict=True)
     )
     params = {"program": program, "steps": steps}
-    return Equation(ROW_PROGRAM, params, tuple(operands.values()), (last,), eqns[-1].scope)
+    return Equation(ROW_PROGRAM, params, tuple(atom for _, atom in operands.values()), (last,), eqns[-1].scope)
 
 
 # Running -------------------------------------------------------------------------------------------------------------
