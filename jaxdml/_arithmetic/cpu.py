@@ -16,6 +16,7 @@ from jax import lax
 
 from jaxdml._arithmetic import int8, rounding, windows
 from jaxdml._arithmetic.layouts import Filter, in_layout
+from jaxdml._arithmetic.matrix_product import matrix_product
 from jaxdml._arithmetic.sharding import out_sharding, replicated_in_space
 
 Array = jax.Array
@@ -81,7 +82,7 @@ def dot_in_floats(a: Array, a_zero_point: Any, b: Array, b_zero_point: Any, layo
     if np.ndim(b_zero_point):
         b_zero_point = in_layout(b_zero_point, layout)
     x, y = rounding.difference(a, a_zero_point), rounding.difference(b, b_zero_point)
-    return lax.convert_element_type(int8.product(x, y, layout, lax.Precision.HIGHEST, jnp.float32), jnp.int32)
+    return lax.convert_element_type(matrix_product(x, y, layout, lax.Precision.HIGHEST, jnp.float32), jnp.int32)
 
 
 def fits_floats(rows: Any, depth: Any, columns: Any, has_a_zero_point: bool, has_b_zero_point: bool) -> bool:

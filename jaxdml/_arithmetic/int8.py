@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._arithmetic.sharding import out_sharding, replicated_along
+from jaxdml._arithmetic.matrix_product import matrix_product
+from jaxdml._arithmetic.sharding import replicated_along
 
 Array = jax.Array
 MOST_TERMS = 2**17 - 1  # the sum of this many products of int8 numbers fits int32
@@ -35,22 +36,10 @@ def signed_zero_point(zero_point: Array | None, dtype: np.dtype) -> Any:
     return zero_point if dtype == jnp.int8 else lax.sub(zero_point, np.int32(128))
 
 
-def product(
-    a: Array, b: Array, layout: str = "KN", precision: Any = lax.DotAlgorithmPreset.DEFAULT, dtype: Any = jnp.int32
-) -> Array:
-    """[..., M, K] times [..., K, *N] or, with layout "NK", [..., N, K], in `dtype`: [..., M, *N]."""
-    rank, batch = a.ndim, tuple(range(a.ndim - 2))
-    depth = rank - 2 if layout == "KN" else rank - 1
-    columns = tuple(axis for axis in range(rank - 2, b.ndim) if axis != depth)
-    # If an algorithm is given, JAX does not widen the operands to int32 before XLA sees them.
-    return lax.dot_general(
-        a,
-        b,
-        (((rank - 1,), (depth,)), (batch, batch)),
-        precision=precision,
-        preferred_element_type=dtype,
-        out_sharding=out_sharding(*((a, axis) for axis in (*batch, rank - 2)), *((b, axis) for axis in columns)),
-    )
+def product(a: Array, b: Array, layout: str = "KN") -> Array:
+    """int8 [..., M, K] times int8 [..., K, *N] or, with layout "NK", [..., N, K], in int32: [..., M, *N]."""
+    # Given an algorithm, JAX does not widen the operands to int32 before XLA sees them.
+    return matrix_product(a, b, layout, lax.DotAlgorithmPreset.DEFAULT, jnp.int32)
 
 
 def product_in_parts(a: Array, b: Array, layout: str = "KN") -> Array:
