@@ -57,7 +57,11 @@ class Space(NamedTuple):
 
 
 def _codes_of(eqn: Equation) -> tuple[str, ...] | None:
-    """The instructions that compute an equation, one after another; None if it cannot join."""
+    """The instructions that compute an equation; None if it cannot join.
+
+    The first instruction reads the operands of the equation. Each of the others reads the result of the instruction
+    before it, then these operands.
+    """
     name, params, of_bools = eqn.primitive.name, eqn.params, eqn.invars[0].aval.dtype == np.bool_
     if name in CODES_OF:
         return None if of_bools and name in (*ON_FLOATS, *REDUCTIONS) else CODES_OF[name]
@@ -182,9 +186,10 @@ def _program(eqns: Sequence[Equation], spaces: Mapping[Any, Space]) -> Equation 
     values: list[int] = []
     for eqn, of_eqn in zip(eqns, places, strict=True):
         read = tuple(place if place >= 0 else values[~place] for place in of_eqn)
-        for name in _codes_of(eqn) or ():
-            read = (code.add(name, read), *read) if name == "square" else (code.add(name, read),)
-        values.append(read[0])
+        value = read[0]
+        for place, name in enumerate(_codes_of(eqn) or ()):
+            value = code.add(name, (value, *read) if place else read)
+        values.append(value)
     view = spaces[last].view
     if not code.instructions or math.prod(spaces[last].outer) * spaces[last].columns < LEAST_ELEMENTS:
         return None
