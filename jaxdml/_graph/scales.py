@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxdml._graph.graph import Graph, Node, Operator, without_dead
-from jaxdml._graph.grids import BYTES, Grids
+from jaxdml._graph.grids import BYTES, Grid, Grids
 
 PRODUCT, CONVOLUTION = "integer_product", "integer_convolution"
 ONE = "one"
@@ -71,6 +71,11 @@ def _with_bias(grids: Grids, node: Node) -> tuple[list[Node], np.ndarray | None]
     return ([node], None) if addition is None or bias is None else ([node, addition], bias)
 
 
+def _is_scaled_already(grids: Grids, grid: Grid) -> bool:
+    """Whether 8-bit integers have a scale of 1: the product's scale is then divided by that of its result already."""
+    return grid.dtype in BYTES and grids.is_one_number(grid) and bool(grids.numbers(grid)[0] == 1)
+
+
 def _vector(value: np.ndarray, axis: int, size: int) -> np.ndarray | None:
     """One element as a scalar, an array that extends along one axis as a vector; the axis counts from the end."""
     if value.size == 1:
@@ -103,9 +108,7 @@ def _product(grids: Grids, node: Node) -> _Joined | None:
         return _Joined([*nodes, addition], "dot_to_float", (*inputs, grids.add(f"{node.outputs[0]}_bias", added)))
     after = grids.only_reader(nodes[-1])
     grid = grids.quantized(after)
-    if after is None or grid is None or grid.dtype not in BYTES or not grids.is_one_number(grid) or bias.shape != (
-        columns,
-    ) or grids.numbers(grid)[0] != 1:  # fmt: skip
+    if after is None or grid is None or bias.shape != (columns,) or not _is_scaled_already(grids, grid):
         return None
     of_bias = grids.add(f"{node.outputs[0]}_bias", bias)
     of_y = grid.scale, grids.zero_point_of(grid)
