@@ -18,20 +18,19 @@ class Matrix(NamedTuple):
 
     Attributes:
       b: 4-bit or 8-bit [N, K], or prepared.
-      scale: float [N, blocks], or None.
+      scale: float [N, blocks]; None if `b` is prepared.
       zero_point: [N, blocks] of b's type, or None.
       order: int32 [K]; for each column of b, the index of the element of a row of `a` that multiplies the column, or
         the row's length if 0 does. None: the elements of a row are in the order of the columns.
     """
 
     b: Array
-    scale: Array | None
+    scale: Array
     zero_point: Array | None
     order: Array | None = None
 
     def prepared(self) -> "Matrix":
         b, scale, zero_point, order = self
-        assert scale is not None
         return Matrix(prepare_matrix_multiply_blocks(b, scale, zero_point), None, None, order)
 
     def product(self, a: Array, bias: Array | None, precision: Any) -> Array:
