@@ -11,9 +11,10 @@ from typing import Any
 
 import jax
 
-from jaxdml._arithmetic.cpu import MOST_PRODUCTS_IN_FLOATS
 from jaxdml._arithmetic.kernel_library import use_kernels
 from jaxdml._graph.graph import Node
+
+MOST_ELEMENTS = 2**14  # of each operand; a larger product takes longer than the call of a native kernel
 
 
 def in_steps(node: Node) -> Node:
@@ -33,4 +34,4 @@ def _is_small_row(x: Any = None, *others: Any) -> bool:
     if not all(isinstance(size, int) for shape in shapes for size in shape):
         return False
     rows = [math.prod(shape[:-1]) for shape in shapes[:1]]
-    return rows == [1] and max(map(math.prod, shapes)) <= MOST_PRODUCTS_IN_FLOATS
+    return rows == [1] and max(map(math.prod, shapes)) <= MOST_ELEMENTS
