@@ -24,7 +24,7 @@ def unmerged(writer: Writer, node: Node, value: str) -> str:
     """The result of a product whose left operand `by_rows` merged."""
     if node.options.get("rows", 1) == 1:
         return value
-    return reshaped(writer, value, ("?",), writer.shape(node.outputs[0]))
+    return reshaped(writer, value, None, writer.shape(node.outputs[0]))
 
 
 @operator("product")

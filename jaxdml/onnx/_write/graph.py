@@ -110,6 +110,7 @@ class _Graph:
         nodes, same = list[Node](), dict[str, str]()
         for given in self._flat.nodes:
             node = given.replace(inputs=tuple(same.get(name, name) for name in given.inputs))
+            self._spread(node)
             before = self._same(node)
             if before is not None:
                 same[node.outputs[0]] = before
@@ -117,12 +118,15 @@ class _Graph:
                 nodes.append(node)
         return nodes, [same.get(name, name) for name in self._flat.outputs]
 
+    def _spread(self, node: Node) -> None:
+        """Notes the number in each element of a result that repeats a known number."""
+        number = self._writer.number(node.inputs[0]) if _primitive(node) in SPREADS else None
+        if number is not None:
+            self._writer.numbers[node.outputs[0]] = number
+
     def _same(self, node: Node) -> str | None:
         """The input that a node returns unchanged: x of x - 0, or the case of a known selection; else None."""
-        writer, equation = self._writer, node.options.get("equation")
-        word = "" if equation is None else equation.name
-        if word in SPREADS and (number := writer.number(node.inputs[0])) is not None:
-            writer.numbers[node.outputs[0]] = number
+        writer, word = self._writer, _primitive(node)
         which = writer.number(node.inputs[0]) if word == SELECT else None
         case = ""
         if which is not None:
@@ -133,10 +137,11 @@ class _Graph:
 
     def _folded(self, node: Node) -> bool:
         """Whether a node's inputs and the sizes of its results are known; if so, the results become constants."""
-        constants, equation = self._writer.constants, node.options.get("equation")
+        constants = self._writer.constants
         sizes = (size for name in node.outputs for size in self._writer.shape(name))
-        is_size = equation is not None and equation.name == SIZE
-        if is_size or not (constants.keys() >= set(filter(None, node.inputs)) and all(map(is_known, sizes))):
+        if _primitive(node) == SIZE or not (
+            constants.keys() >= set(filter(None, node.inputs)) and all(map(is_known, sizes))
+        ):
             return False
         values = results(node, constants, lambda node, value: None)
         constants |= dict(zip(node.outputs, map(np.asarray, values), strict=False))
@@ -240,6 +245,12 @@ class _Graph:
         for value, dtype in writer.types.items():
             if value not in seen:
                 yield helper.make_tensor_value_info(value, data_type(dtype), None)
+
+
+def _primitive(node: Node) -> str:
+    """The name of the primitive that a node computes; empty if the node is an operator."""
+    equation = node.options.get("equation")
+    return "" if equation is None else str(equation.name)
 
 
 def _find(node: Node) -> Write:

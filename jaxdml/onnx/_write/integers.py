@@ -351,7 +351,7 @@ def _as_before(writer: Writer, images: str, kept: Sequence[int], axes: Sequence[
     """Images that `_as_images` made, in the shape of the node's result."""
     order = [*kept, *axes]
     sizes = [result[axis] for axis in order]
-    y = images if len(sizes) == len(kept) + 2 == 4 else reshaped(writer, images, ("images",), sizes)
+    y = images if len(sizes) == len(kept) + 2 == 4 else reshaped(writer, images, None, sizes)
     return transposed(writer, y, np.argsort(order))
 
 

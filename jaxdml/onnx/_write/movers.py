@@ -16,10 +16,18 @@ Sizes = Sequence[Any]
 END = np.iinfo(np.int64).max
 
 
-def reshaped(writer: Writer, value: str, before: Sizes, after: Sizes) -> str:
-    """A value of the file in another shape."""
-    if tuple(map(str, before)) == tuple(map(str, after)):
+def reshaped(writer: Writer, value: str, before: Sizes | None, after: Sizes) -> str:
+    """A value of the file in another shape.
+
+    Args:
+      writer: collects the nodes.
+      value: the value.
+      before: its shape, which saves a node or the computation of sizes; None if the caller does not know the shape.
+      after: the shape of the result.
+    """
+    if before is not None and tuple(map(str, before)) == tuple(map(str, after)):
         return value
+    before = before or ()
     unknown = [place for place, size in enumerate(after) if not is_known(size)]
     if len(unknown) > 1:  # sizes that stay where they are need not be computed
         kept = [place for place in unknown if place < len(before) and str(before[place]) == str(after[place])]
@@ -113,7 +121,7 @@ def interleave(writer: Writer, node: Node) -> str:
     batch, channels, *sizes = writer.shape(node.inputs[0])
     channels, order = channels // math.prod(gaps), interleaving(len(gaps))
     phases = [batch, *gaps, channels, *sizes]
-    value = reshaped(writer, writer.read(node.inputs[0]), (batch, None, *sizes), phases)
+    value = reshaped(writer, writer.read(node.inputs[0]), None, phases)
     image = [batch, channels, *(size * gap for size, gap in zip(sizes, gaps, strict=True))]
     value = reshaped(writer, transposed(writer, value, order), [phases[axis] for axis in order], image)
     return sliced(writer, value, [(0, -cut if cut else None, 1) for cut in (0, 0, *surplus)])
