@@ -1,6 +1,7 @@
 """Quantizes a float function."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jaxdml._quantized.kinds import DIRECTML, QUANTIZED
 from jaxdml._shapes import is_integer
 from jaxdml.errors import PtqError, api_boundary
 from jaxdml.ptq._calibrate import Calibration, batches_of, check_seen, named, with_first
+from jaxdml.ptq._choose.candidates import best_of, candidates_of, check_batches
 from jaxdml.ptq._choose.checks import check_function, check_params
 from jaxdml.ptq._choose.edges import edges_of
 from jaxdml.ptq._choose.equalize import equalized, observers_of, with_ones, without_ones
@@ -20,9 +22,10 @@ from jaxdml.ptq._choose.rule import Products, Rule, check_one_of, rules_of
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._grids.observers import Observer, observer_of
 from jaxdml.ptq._grids.ranges import BLOCK_SIZES, BLOCK_WEIGHTS, integer_type, scale_and_zero_point
-from jaxdml.ptq._integers.insert import quantized_graph
+from jaxdml.ptq._integers.insert import Parameters, quantized_graph
 from jaxdml.ptq._model import Model
 from jaxdml.ptq._trace.traced import Traced
+from jaxdml.ptq._trace.values import Value
 from jaxdml.typing import DType
 
 TYPES = ("uint8", "int8")
@@ -58,7 +61,9 @@ def quantize(
       batches: an iterable of calibration batches; a batch is an array or a tuple of inputs. The sizes of batches may
         differ. Only one batch is in memory at a time.
       activations: uint8 or int8, the type of values between layers.
-      observer: how ranges are calibrated: "minmax", "moving_average", "percentile", "mse", or an `Observer`.
+      observer: how ranges are calibrated: "minmax", "moving_average", "percentile", "mse", an `Observer`, or "auto":
+        the one of "minmax", "percentile" and "mse" whose model has the least error of the outputs on the batches, which
+        are then read twice. All values with the observer "auto" get the same one.
       products: "static": matrix products read values quantized with calibrated ranges. "dynamic": each call quantizes
         the rows that a product reads, each with its own range; the product returns floats. Convolutions stay static.
       weights: int8 or int4, the type of weights. int4 needs a block_size.
@@ -95,7 +100,7 @@ def quantize(
         raise PtqError(wrong)
     default, rules = observer_of(observer), rules_of(rules)
     check_params(apply, params)
-    first, batches = batches_of(batches)
+    first, stream = batches_of(batches)
     traced = Traced(apply, params)
     with named(0):
         program = traced.program(first)
@@ -107,20 +112,27 @@ def quantize(
     unit = unit.with_constants(jax.tree.leaves(params))
     edges = {scan: edges_of(each) if equalize else [] for scan, each in unit.each()}
     unit, factors, observers = with_ones(unit, edges), dict[str, np.ndarray](), unit.observers(default, rules)
+    check_batches(observers, batches)
     calibration = Calibration(traced, unit, observers | observers_of(unit, edges))
     if any(edges.values()):
-        first_batch, batches = with_first(batches)
+        first_batch, stream = with_first(stream)
         unit, factors = equalized(unit, edges, calibration.observed(unit, first_batch, progress=False))
         del first_batch  # one batch is in memory at a time
-    found = calibration.observed(unit, batches, progress)
+    found = calibration.observed(unit, stream, progress)
     observers = {value: found[value] for value in observers}
     check_seen(unit, observers)
     unit = without_ones(unit, edges)
-    parameters = {
-        value: _scale_and_zero_point(each, WIDE if unit.is_wide(value) else dtype) for value, each in observers.items()
-    }
     modes = {scan: each.modes for scan, each in unit.each()}
-    return Model(traced, quantized_graph(unit, parameters), first, modes, floats, numerics, factors)
+    models = dict[str, Model]()
+    for name, candidate in candidates_of(observers).items():
+        graph = quantized_graph(unit, _parameters(unit, candidate, dtype))
+        models[name] = Model(traced, graph, first, modes, floats, numerics, factors)
+    if len(models) > 1:
+        _, stream = batches_of(batches)
+        quantized = {name: partial(model.apply, model.params) for name, model in models.items()}
+        return models[best_of(quantized, partial(jax.jit(apply), params), stream, progress)]
+    (model,) = models.values()
+    return model
 
 
 def _blocks(weights: Any, block_size: Any) -> Blocks | None:
@@ -135,7 +147,14 @@ def _blocks(weights: Any, block_size: Any) -> Blocks | None:
     return Blocks(dtype.name, block_size)
 
 
-def _scale_and_zero_point(observer: Observer, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+def _parameters(unit: Unit, observers: Mapping[Value, Observer], dtype: np.dtype) -> dict[Value, Parameters]:
+    """The scale and the zero point of each value."""
+    return {
+        value: _scale_and_zero_point(each, WIDE if unit.is_wide(value) else dtype) for value, each in observers.items()
+    }
+
+
+def _scale_and_zero_point(observer: Observer, dtype: np.dtype) -> Parameters:
     low, high = (np.asarray(end, np.float32) for end in observer.range(dtype))
     scale, zero_point = scale_and_zero_point(low, high, dtype)
     return np.asarray(scale), np.asarray(zero_point)

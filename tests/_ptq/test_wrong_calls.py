@@ -229,7 +229,7 @@ QUANTIZE = {  # a wrong call, and words of its error
     "activations of no type": ({"activations": "eight"}, "activations is 'eight', expected uint8 or int8"),
     "an unknown observer": (
         {"observer": "max"},
-        'observer is \'max\', expected one of "minmax", "moving_average", "percentile", "mse", or an Observer such as',
+        'observer is \'max\', expected one of "minmax", "moving_average", "percentile", "mse", "auto", or an Observer',
     ),
     "an observer's class": (
         {"observer": dml.ptq.MinMax},

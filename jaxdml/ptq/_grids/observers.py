@@ -229,11 +229,26 @@ class LeastSquares(_Histogram):
         return histograms.least_squares(counts, edges, ends, integers)
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Auto(_Histogram):
+    """Counts values once for several observers.
+
+    Attributes:
+      choice: the name of the observer whose range is this observer's range, one of `CHOICES`.
+    """
+
+    choice: str = jax.tree.static(default="minmax")
+
+    def _range(self, counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype: Any) -> Any:
+        return ends if self.choice == "minmax" else HISTOGRAMS[self.choice]._range(counts, edges, ends, dtype)
+
+
 def observer_of(observer: str | Observer) -> Observer:
     """The observer for an argument `observer`, which is a name or an Observer.
 
     Args:
-      observer: "minmax", "moving_average", "percentile", "mse" (least squares), or an Observer.
+      observer: "minmax", "moving_average", "percentile", "mse" (least squares), "auto", or an Observer.
 
     Raises:
       PtqError: if the argument is anything else, such as a class.
@@ -248,4 +263,8 @@ def observer_of(observer: str | Observer) -> Observer:
     return NAMED[observer]()
 
 
-NAMED = {"minmax": MinMax, "moving_average": MovingAverage, "percentile": Percentile, "mse": LeastSquares}
+NAMED = {
+    "minmax": MinMax, "moving_average": MovingAverage, "percentile": Percentile, "mse": LeastSquares, "auto": Auto,
+}  # fmt: skip
+HISTOGRAMS: dict[str, _Histogram] = {"percentile": Percentile(), "mse": LeastSquares()}
+CHOICES = ("minmax", *HISTOGRAMS)

@@ -1,0 +1,112 @@
+"""The observer "auto": of three models, the one whose outputs have the least error on the batches."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from helpers.compare import assert_same_bits
+from jaxdml.errors import PtqError
+
+CHOICES = ("minmax", "percentile", "mse")
+
+
+def problem(share_of_large):
+    """A product whose inputs have a few large values: clipping these costs more, the larger their weights are."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 256, 64)).astype(np.float32)
+    x[:, 0, 0] = 300
+    w = rng.normal(size=(64, 16)).astype(np.float32)
+    w[0] *= share_of_large
+    return {"w": w}, [*x]
+
+
+def product(params, x):
+    return x @ params["w"]
+
+
+def two_products(params, x):
+    return {"large": x @ params["w"], "small": x @ params["v"]}
+
+
+def noise(model, apply, params, batches):
+    """Noise over signal, summed over the leaves of the output."""
+    powers = [
+        [
+            (np.sum((np.asarray(a, float) - np.asarray(b, float)) ** 2), np.sum(np.asarray(b, float) ** 2))
+            for a, b in zip(
+                jax.tree.leaves(model.apply(model.params, x)), jax.tree.leaves(apply(params, x)), strict=True
+            )
+        ]
+        for x in batches
+    ]
+    noises, signals = np.sum(powers, axis=0).T
+    return np.sum(noises / signals)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(30.0, "minmax"), (1.0, "mse"), (0.0, "percentile")])
+def test_the_model_with_the_least_error_is_returned(share, expected, capsys):
+    params, batches = problem(share)
+    models = {
+        name: dml.ptq.quantize(product, params, batches, observer=name, equalize=False, progress=False)
+        for name in CHOICES
+    }
+    errors = {name: noise(model, product, params, batches) for name, model in models.items()}
+    assert min(errors, key=errors.get) == expected
+    model = dml.ptq.quantize(product, params, batches, observer="auto", equalize=False)
+    jax.tree.map(assert_same_bits, model.params, models[expected].params)
+    shown = ", ".join(f"{name} {-10 * np.log10(error):.1f} dB" for name, error in errors.items())
+    assert f"observer: {expected}, from the outputs' signal to noise: {shown}" in capsys.readouterr().err
+
+
+def test_each_leaf_of_the_output_counts_alike():
+    """The first output alone prefers percentile. The second, though small, is the outlier, which clipping loses."""
+    params, batches = problem(0.0)
+    params["v"] = np.full((64, 4), 1e-6, np.float32) * (np.arange(64) == 0)[:, None]
+    models = {
+        name: dml.ptq.quantize(two_products, params, batches, observer=name, equalize=False, progress=False)
+        for name in (*CHOICES, "auto")
+    }
+    errors = {name: noise(model, two_products, params, batches) for name, model in models.items()}
+    assert errors["auto"] == min(errors.values()) < errors["percentile"]
+
+
+def test_an_observer_of_one_layer_is_chosen():
+    params, batches = problem(0.0)
+    rules = [dml.ptq.Rule(".", observer="auto")]
+    model = dml.ptq.quantize(product, params, batches, rules=rules, equalize=False, progress=False)
+    best = dml.ptq.quantize(product, params, batches, observer="percentile", equalize=False, progress=False)
+    jax.tree.map(assert_same_bits, model.params, best.params)
+
+
+def test_an_output_that_is_zero():
+    """Zero has no ratio; it counts as right."""
+    params, batches = problem(0.0)
+    zero = {"w": params["w"] * 0}
+    model = dml.ptq.quantize(product, zero, batches, observer="auto", equalize=False, progress=False)
+    assert not np.any(model.apply(model.params, batches[0]))
+
+
+def test_batches_that_can_be_read_once_are_refused():
+    params, batches = problem(1.0)
+    with pytest.raises(PtqError, match=r"batches is a generator, which can be read only once: write list\(batches\)"):
+        dml.ptq.quantize(product, params, (x for x in batches), observer="auto")
+    dml.ptq.quantize(product, params, list(batches), observer="auto", progress=False)
+
+
+def test_layers_of_a_scan_share_the_choice():
+    rng = np.random.default_rng(1)
+    w = rng.normal(size=(3, 32, 32)).astype(np.float32) / 6
+    x = rng.normal(size=(2, 64, 32)).astype(np.float32)
+    x[:, 0, 0] = 100
+
+    def apply(w, x):
+        return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)[0]
+
+    models = {
+        name: dml.ptq.quantize(apply, w, [*x], observer=name, equalize=False, progress=False)
+        for name in (*CHOICES, "auto")
+    }
+    errors = {name: noise(model, apply, w, [*x]) for name, model in models.items()}
+    assert errors["auto"] == min(errors.values())
