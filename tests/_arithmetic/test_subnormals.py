@@ -144,7 +144,7 @@ def test_sums_that_cancel(mode, x64):
     assert any(has_subnormal_sums)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @modes
 def test_products_of_scales(mode, x64):
     """Normal scales whose product, or whose product's quotient, is around 2**-126."""

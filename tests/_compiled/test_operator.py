@@ -20,7 +20,7 @@ pytestmark = pytest.mark.oldest
 EACH = [ELEMENTWISE, MORE, *rest_rarely(MATRIX_MULTIPLY, 3), *rest_rarely(CONVOLUTION, 3)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("chunk", EACH, ids=lambda chunk: chunk[0].operator)
 def test_same_bits_as_the_functions(chunk):
     """Every case of the table, called by its desc; the last input is owned where the number of the case is even."""

@@ -36,7 +36,7 @@ def operations(function, *arrays):
 PACKED = [FULL, FULL_BACK, ELEMENTWISE[-1], MATRIX_MULTIPLY[0][0], CONVOLUTION[0][0], *MORE[::2]]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", PACKED, ids=lambda case: case.operator)
 def test_a_packed_desc_compiles_to_the_functions_program(case):
     """Also if strides say what packed is. Flat buffers add nothing but reshapes of the arguments, which are free."""

@@ -222,7 +222,7 @@ def test_other_remedies_are_true():
             assert dml.validate(right(operator, **{**fields, **mended}))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_a_desc_is_not_answered_in_a_calls_words(operator):
     """Every data type, rank 0 to 9 and absence in each place, at a level of each table."""

@@ -187,7 +187,7 @@ def test_windows_of_large_options_are_not_looked_at_one_by_one():
 def test_which_windows_see_the_input():
     """Every small desc against windows that are looked at one by one."""
     rng, refused = np.random.default_rng(0), 0
-    for _ in range(3000):
+    for _ in range(1500):
         size, window, stride, dilation = (int(n) for n in rng.integers(1, (8, 5, 5, 12)))
         start, end = (int(n) for n in rng.integers(0, 25, 2))
         count = 1 + (size + start + end - 1 - (window - 1) * dilation) // stride
@@ -206,7 +206,7 @@ def test_which_windows_see_the_input():
                 error, refused = refusal(desc), refused + 1
                 place = int(re.search(r"the window at index (\d+) of", str(error))[1])
                 assert not any(0 <= i < size for i in places[place])
-    assert refused > 1000
+    assert refused > 500
 
 
 def test_the_sum_of_a_window_fits_int32():

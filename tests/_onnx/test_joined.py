@@ -72,7 +72,7 @@ JOINED = {
 NUMBERS = {"three": np.float32(3), "zero": np.float32(0), "six": np.float32(6)}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @on_both_kernels
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("name", JOINED)

@@ -76,7 +76,7 @@ def contractions(module):
     return [re.search(r": \(tensor<(?:[\d?]+x)*(\w+)>, tensor<(?:[\d?]+x)*(\w+)>\)", line).groups() for line in lines]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CALLS)
 def test_every_operator_is_exported_for_any_batch(name):
     function, x, *weights = CALLS[name]

@@ -65,7 +65,7 @@ def test_the_scale_of_a_range_has_the_gradient_of_its_ends():
     assert not jax.grad(lambda x: dml.quantize(x, 0.5).astype(jnp.float32).sum())(x).any()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("output_dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize("per_column", [False, True])

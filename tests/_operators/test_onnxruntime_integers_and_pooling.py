@@ -130,7 +130,7 @@ WINDOWS = [
 RATIOS = [0.37, 0.5, 1.0, 2.0, 0.1]  # of the scales; at the round ones there are ties
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize("include_padding", [False, True])
 def test_quantized_linear_average_pooling(include_padding, dtype):

@@ -135,7 +135,7 @@ def test_vmap_over_prepared_weights():
 
 
 @on_both_kernels
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", LAYOUTS.values(), ids=str)
 def test_vmap_over_prepared_filters(shape):
     fs, x = matrix(np.int8, (4, *shape)), matrix(np.uint8, (2, shape[1], *(6 for _ in shape[2:])))

@@ -70,6 +70,7 @@ def test_packed_bytes_are_few():
             assert packed <= 1.06 * in_file
 
 
+@pytest.mark.sampled(1)
 @on_both_kernels
 @pytest.mark.parametrize("copied", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy], ids=["pickle", "deepcopy"])
 def test_copies(copied):

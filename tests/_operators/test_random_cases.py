@@ -72,7 +72,7 @@ def test_x64_changes_no_operation(chunk):
         assert programs[0] == programs[1]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("chunk", CHUNKS, ids=name)
 def test_vmapped_over_every_argument(chunk):
     chunk = chunk[::2]

@@ -31,6 +31,7 @@ def other_values(arguments):
     ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CALLS)
 def test_second_call_neither_traces_nor_compiles(name, caplog):
     operator = getattr(dml, name)
@@ -98,6 +99,7 @@ def test_numbers_through_the_callers_jit():
                 jax.jit(dml.element_wise_dequantize_linear)(X, 0.1, 3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("channels", "kernel"), [(4, 3), (24, 3), (24, 4)])
 def test_nested_vmaps_over_every_kind_of_axis(channels, kernel):
     """Inputs over one axis, filters over another, scales and zero points over both; each form of a convolution."""

@@ -59,6 +59,7 @@ def block_with_outliers():
     return apply, params, make_inputs
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("products", "most", "least"), [("static", 26, 35), ("dynamic", 27, 39)])
 def test_gains_of_a_norm(products, most, least, tmp_path):
     """Also in a file, and with other sizes."""

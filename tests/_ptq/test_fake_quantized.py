@@ -69,6 +69,7 @@ NETWORKS = {"mlp": (mlp, (32, 8)), "residual": (residual, (4, 8, 6, 6)), "pooled
             "signed": (signed, (2, 5, 8))}  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_integers_are_on_the_grids_of_the_function(name, tmp_path):
     apply, shape = NETWORKS[name]

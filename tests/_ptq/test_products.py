@@ -32,6 +32,7 @@ def sqnr(model, function, params, x):
     return 10 * np.log10(np.sum(np.square(exact)) / np.sum(np.square(y - exact)))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", SUMS)
 @pytest.mark.parametrize("products", ["static", "dynamic"])
 def test_a_sum_behind_a_product(name, products):
@@ -103,6 +104,7 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_transposed_and_cropped_convolutions(name):
     """Zeros between pixels are the zero point, in groups or with dilations; test_phases.py has all others."""

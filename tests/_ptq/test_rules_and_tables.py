@@ -182,6 +182,7 @@ def dead_channel():
     return apply, params, random.standard_normal((4, 3, 8, 8), np.float32)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_dense", [False, True])
 def test_a_bias_that_would_not_fit_int32_raises_the_scale_of_its_weights(is_dense, monkeypatch):
     apply, params, x = dead_channel()

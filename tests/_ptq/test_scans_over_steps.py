@@ -66,6 +66,7 @@ LEAST = {"layers by index": 20, "fori_loop": 25}  # dB; all steps share one scal
 LAYERS = {"LSTM": 5, "fori_loop": 2, "layers by index": 2, "map": 3, "positions": 2}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("products", ["static", pytest.param("dynamic", marks=pytest.mark.rare)])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_bodies_run_on_integers_for_all_batches_and_lengths(name, products, tmp_path):

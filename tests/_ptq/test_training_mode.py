@@ -56,6 +56,7 @@ def test_batch_norm_of_linen_in_training_mode():
     assert is_right(model, module.apply, variables, IMAGES, 20)
 
 
+@pytest.mark.rare
 def test_batch_norm_of_nnx_in_training_mode():
     apply, state, _ = network("nnx")
     with jax.numpy_dtype_promotion("standard"):

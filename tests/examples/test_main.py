@@ -35,6 +35,7 @@ def counts_of(text):
     return {name: tuple(int(value.replace(",", "")) for value in values) for name, *values in rows}
 
 
+@pytest.mark.rare
 def test_everything_is_right(capsys):
     assert program.main([]) == 0
     captured = capsys.readouterr()
