@@ -102,7 +102,7 @@ def as_pickle(value, path):
     return pickle.loads(path.read_bytes())
 
 
-@on_both_kernels
+@rarely_on_xla
 @pytest.mark.parametrize("through", [as_leaves, as_pickle])
 def test_saved_and_loaded(through, tmp_path):
     a, b, x, f = matrix(np.uint8, (5, 16)), matrix(), matrix(np.uint8, (2, 8, 6, 6)), matrix(np.int8, LAYOUTS["conv"])
@@ -113,7 +113,7 @@ def test_saved_and_loaded(through, tmp_path):
 
 
 @pytest.mark.sampled(1)
-@on_both_kernels
+@rarely_on_xla
 @pytest.mark.parametrize("copied", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy], ids=["pickle", "deepcopy"])
 def test_a_stack_is_packed_again(copied):
     """Of matrices and of filters, under one vmap and under two: the copies are the same arrays."""
@@ -126,7 +126,7 @@ def test_a_stack_is_packed_again(copied):
         jax.tree.map(assert_same_bits, got, stack)
 
 
-@on_both_kernels
+@rarely_on_xla
 def test_vmap_over_prepared_weights():
     a, bs = matrix(np.uint8, (5, 16)), matrix(np.int8, (4, 16, 12))
     prepared = jax.vmap(dml.prepare_matrix_multiply_b)(bs)
@@ -134,7 +134,7 @@ def test_vmap_over_prepared_weights():
     assert_same_bits(got, np.stack([multiply(a, b) for b in bs]))
 
 
-@on_both_kernels
+@rarely_on_xla
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", LAYOUTS.values(), ids=str)
 def test_vmap_over_prepared_filters(shape):
@@ -148,7 +148,7 @@ def test_vmap_over_prepared_filters(shape):
     assert_same_bits(apart, np.stack([convolve(x, f) for f in fs]))
 
 
-@on_both_kernels
+@rarely_on_xla
 def test_scan_over_layers():
     a, bs = matrix(np.uint8, (5, 16)), matrix(np.int8, (4, 16, 16))
     layers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(dml.prepare_matrix_multiply_b, bs))
@@ -158,7 +158,7 @@ def test_scan_over_layers():
     assert_same_bits(got, a)
 
 
-@on_both_kernels
+@rarely_on_xla
 def test_on_other_backends_nothing_is_repacked():
     """What backends compile that have no form of their own: one contraction of weights for XLA as they lie."""
     for shape in LAYOUTS.values():
@@ -182,7 +182,7 @@ def stacked(prepared):
     return jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), prepared)
 
 
-@on_both_kernels
+@rarely_on_xla
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -247,7 +247,7 @@ def test_errors(call, message):
 
 
 @pytest.mark.rare
-@on_both_kernels
+@rarely_on_xla
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_numpy_arrays_are_prepared_alike(dtype):
     """In NumPy, not in a compiled program: the same arrays in the same structure, and copies."""
@@ -279,7 +279,7 @@ def test_numpy_arrays_are_prepared_alike(dtype):
         check(dml.prepare_matrix_multiply_b, rng.integers(limits.min, limits.max, shape, dtype, endpoint=True))
 
 
-@on_both_kernels
+@rarely_on_xla
 def test_what_a_function_made_of_prepared_weights_can_be_printed():
     prepared = dml.prepare_matrix_multiply_b(np.zeros((5, 7), np.int8))
     with dml.use_kernels("xla"):

@@ -11,7 +11,7 @@ import pytest
 import jaxdml as dml
 from helpers.block_cases import LIMITS, floats, matrix
 from helpers.compare import assert_same_bits
-from helpers.marks import on_both_kernels
+from helpers.marks import on_both_kernels, rarely_on_xla
 from helpers.native_calls import needs_native
 from jaxdml._arithmetic import block_panels
 from jaxdml._arithmetic.prepared_blocks import blocks_of
@@ -71,7 +71,7 @@ def test_packed_bytes_are_few():
 
 
 @pytest.mark.sampled(1)
-@on_both_kernels
+@rarely_on_xla
 @pytest.mark.parametrize("copied", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy], ids=["pickle", "deepcopy"])
 def test_copies(copied):
     parts, a = of("int4"), floats(RNG, "normal", (2, K))
@@ -93,7 +93,7 @@ def test_pickled_with_kernels_of_another_kind():
     assert pickle.loads(pickle.dumps(plain)).layout == "native"
 
 
-@on_both_kernels
+@rarely_on_xla
 def test_data_that_a_function_changed(kernels):
     a = floats(RNG, "normal", (2, K))
     prepared = dml.prepare_matrix_multiply_blocks(*of("uint4"))
@@ -106,7 +106,7 @@ def test_data_that_a_function_changed(kernels):
             jax.block_until_ready(dml.matrix_multiply_blocks(a, changed))
 
 
-@on_both_kernels
+@rarely_on_xla
 def test_prepared_elsewhere_runs_on_these_kernels(kernels):
     parts, a = of("uint4"), floats(RNG, "normal", (2, K))
     expected = dml.matrix_multiply_blocks(a, *parts)
