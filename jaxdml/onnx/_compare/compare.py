@@ -1,0 +1,188 @@
+"""Compares a model with onnxruntime, node by node."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdml import ptq
+from jaxdml._graph.parameters import difference
+from jaxdml.errors import ArgumentTypeError, ModelError, api_boundary
+from jaxdml.onnx._compare.differences import Difference
+from jaxdml.onnx._compare.reasons import ABSENT, EQUAL, Differences, experiments, own_reasons
+from jaxdml.onnx._compare.report import Comparison, NodeDifference
+from jaxdml.onnx._compare.sessions import Peer
+from jaxdml.onnx._compare.subjects import Subject, Values, of_function, of_model
+from jaxdml.onnx._load import load
+from jaxdml.onnx._model import Model
+from jaxdml.onnx._tensors import Tensor
+
+SEVERAL = 8
+UNREADABLE = frozenset({"bfloat16", "int4", "uint4"})  # types whose arrays onnxruntime does not give
+XLA = "XLA's floats differ between two programs of the model, floats='exact' has one answer"
+OF_FILE = "the file computes the layer by other float operators than the model; for a table, save with tables='gather'"
+AS_OUTPUTS = "onnxruntime computes the nodes' values as outputs of the file"
+
+
+@api_boundary
+def compare(path: str | os.PathLike[str], inputs: Any = None, model: Model | ptq.Model | None = None) -> Comparison:
+    """Compares a model with onnxruntime: how each node differs, and why.
+
+    Each node is compared twice: with onnxruntime's values as its inputs, which shows the node's own error, and with the
+    inputs that it has in the model, which shows the error so far. The reasons are found by experiments, such as other
+    options of onnxruntime's session. onnxruntime runs on the CPU with its default options.
+
+    Args:
+      path: path of the ONNX file.
+      inputs: a dict of arrays, keyed by the names of the file's inputs; or a tuple of arrays in the order of the file's
+        inputs, or a single array. None: random inputs.
+      model: the model to compare: what `load` made of the file, or the model of `jaxdml.ptq` that `save` wrote to the
+        file, whose layers are compared. None: what `load` makes of the file by default.
+
+    Returns:
+      The comparison; `print` shows it as a table.
+
+    Raises:
+      ArgumentTypeError: if an argument has a wrong type.
+      ModelError: if the package onnxruntime is not installed, onnxruntime refuses the file, the file cannot be read, or
+        the inputs or the model do not belong to the file.
+
+    Source: https://onnxruntime.ai/docs
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentTypeError(f"path is of type {type(path).__name__}, expected the path of an ONNX file")
+    if not isinstance(model, Model | ptq.Model | None):
+        text = "expected what jaxdml.onnx.load or jaxdml.ptq.quantize returned"
+        raise ArgumentTypeError(f"model is of type {type(model).__name__}, {text}")
+    path = Path(path)
+    if isinstance(model, Model):
+        file = model
+    else:
+        file = load(path) if model is None else load(path, numerics=model.numerics, floats=model.floats)
+    peer = Peer(path)
+    _check_belongs(file, peer, path)
+    given, said = _named(inputs, file)
+    subject = of_function(model, file, given) if isinstance(model, ptq.Model) else of_model(file, path, given)
+    # A 64-bit input may have come as the 32-bit array that JAX computes with.
+    typed = {tensor.name: np.asarray(given[tensor.name]).astype(tensor.dtype) for tensor in file.inputs}
+    return _Comparing(subject, peer, typed).comparison(said)
+
+
+class _Comparing:
+    """Compares a subject with onnxruntime on some inputs."""
+
+    def __init__(self, subject: Subject, peer: Peer, inputs: Values) -> None:
+        self._subject, self._peer, self._inputs = subject, peer, inputs
+        self._made = {
+            name: value for name, value in subject.values.items()
+            if name in peer.computed and str(value.dtype) not in UNREADABLE
+        }  # fmt: skip
+
+    def comparison(self, said: Sequence[str]) -> Comparison:
+        subject, peer = self._subject, self._peer
+        expected = peer.run(self._inputs, peer.outputs)
+        outputs = {name: Difference.of(subject.outputs[name], value) for name, value in expected.items()}
+        theirs = self._theirs()
+        own, so_far = self._own(subject.alone, theirs), self._differences(subject.values, theirs)
+        tried = experiments(
+            lambda entries: self._own(subject.alone, self._theirs(entries)),
+            lambda: self._own(subject.by_onnxruntime, theirs),
+        )
+        reasons = own_reasons(subject.nodes, own, tried, lambda: peer.operators(self._made))
+        texts = self._reasons(own, so_far, reasons)
+        rows = (
+            NodeDifference(node.name or node.outputs[0], node.operator.name, *each)
+            for node, *each in zip(subject.nodes, own, so_far, texts, strict=True)
+        )
+        moved = sum(Difference.of(theirs[name], value).differing for name, value in expected.items() if name in theirs)
+        changed = f"which changes {moved:,} elements of its outputs" if moved else "which does not change its outputs"
+        return Comparison(tuple(rows), outputs, peer.version, (*said, f"{AS_OUTPUTS}, {changed}"))
+
+    def _theirs(self, entries: Mapping[str, str] | None = None) -> dict[str, np.ndarray]:
+        """onnxruntime's values of the subject's types, keyed by name."""
+        found = self._peer.run(self._inputs, self._made, entries)
+        types = {name: jax.dtypes.canonicalize_dtype(value.dtype) for name, value in found.items()}
+        return {name: value for name, value in found.items() if types[name] == self._made[name].dtype}
+
+    def _own(self, alone: Callable[[Values], Values], theirs: Values) -> Differences:
+        return self._differences(alone(theirs), theirs)
+
+    def _differences(self, ours: Values, theirs: Values) -> Differences:
+        """The difference of each node; None for a node without a value that onnxruntime has."""
+        return [
+            Difference.joined(Difference.of(ours[name], theirs[name]) for name in node.outputs if name in theirs)
+            for node in self._subject.nodes
+        ]
+
+    def _reasons(self, own: Differences, so_far: Differences, found: Mapping[int, str]) -> Iterator[str]:
+        """The reason for each node's difference."""
+        first = dict[str, int]()  # maps a value to the first node with an error of its own on which it depends
+        for place, node in enumerate(self._subject.nodes):
+            before = min((first[name] for name in node.inputs if name in first), default=None)
+            start = place if before is None and place in found else before
+            if start is not None:
+                first |= dict.fromkeys(node.outputs, start)
+            alone, after = own[place], so_far[place]
+            if alone is None or after is None:
+                yield ABSENT
+            elif place in found:
+                yield found[place]
+            elif not after.differing:
+                yield EQUAL
+            elif before is not None:
+                yield f"its inputs differ, since {self._subject.nodes[before].name!r}"
+            else:
+                yield XLA if self._subject.is_file else OF_FILE
+
+
+def _check_belongs(file: Model, peer: Peer, path: Path) -> None:
+    """Raises ModelError if a model has other inputs or outputs than the file."""
+    for kind, tensors, names in (("inputs", file.inputs, peer.inputs), ("outputs", file.outputs, peer.outputs)):
+        own = [tensor.name for tensor in tensors]
+        if own != names:
+            text = f"the model has the {kind} {own}, the file {str(path)!r} has {names}"
+            raise ModelError(f"{text}: give the file from which the model was loaded")
+
+
+def _named(inputs: Any, file: Model) -> tuple[dict[str, Any], list[str]]:
+    """The inputs keyed by name, in the order of the file, and what to say of them."""
+    names = [tensor.name for tensor in file.inputs]
+    if inputs is None:
+        given = random_inputs(file.inputs)
+        shown = ", ".join(f"{name}: {value.dtype}{list(value.shape)}" for name, value in given.items())
+        return given, [f"on random inputs, {shown}"]
+    if not isinstance(inputs, Mapping):
+        leaves = jax.tree.leaves(inputs)
+        if len(leaves) != len(names):
+            raise ModelError(f"inputs has {len(leaves)} arrays, the file {len(names)} inputs: {names}")
+        inputs = dict(zip(names, leaves, strict=True))
+    if wrong := difference("inputs", names, inputs):
+        raise ModelError(f"{wrong}; its inputs are {', '.join(map(str, file.inputs))}")
+    return {name: inputs[name] for name in names}, []
+
+
+def random_inputs(tensors: Iterable[Tensor]) -> dict[str, np.ndarray]:
+    """Reproducible inputs: normally distributed floats, 8-bit integers of the full range, 0 or 1 for all other types.
+
+    A symbolic first dimension becomes `SEVERAL`, any other symbolic dimension 1.
+    """
+    rng, inputs, sizes = np.random.default_rng(0), {}, dict[str, int]()
+    for tensor in tensors:
+        if tensor.shape is None:
+            raise ModelError(f"input {tensor} has no fixed rank; give the inputs")
+        shape = []
+        for axis, size in enumerate(tensor.shape):
+            chosen = SEVERAL if axis == 0 else 1
+            shape.append(size if isinstance(size, int) else sizes.setdefault(size, chosen) if size else chosen)
+        inputs[tensor.name] = _random(rng, shape, tensor.dtype)
+    return inputs
+
+
+def _random(rng: np.random.Generator, shape: list[int], dtype: np.dtype[Any]) -> np.ndarray:
+    if dtype in (np.int8, np.uint8):
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return (rng.integers(0, 2, shape) if dtype.kind in "iub" else rng.standard_normal(shape)).astype(dtype)
