@@ -12,7 +12,7 @@ from jaxdml import ptq
 from jaxdml._graph.parameters import difference
 from jaxdml.errors import ArgumentTypeError, ModelError, api_boundary
 from jaxdml.onnx._compare.differences import Difference
-from jaxdml.onnx._compare.reasons import ABSENT, EQUAL, Differences, experiments, own_reasons
+from jaxdml.onnx._compare.reasons import Differences, experiments, own_reasons
 from jaxdml.onnx._compare.report import Comparison, NodeDifference
 from jaxdml.onnx._compare.sessions import Peer
 from jaxdml.onnx._compare.subjects import Subject, Values, of_function, of_model
@@ -22,6 +22,9 @@ from jaxdml.onnx._tensors import Tensor
 
 SEVERAL = 8
 UNREADABLE = frozenset({"bfloat16", "int4", "uint4"})  # types whose arrays onnxruntime does not give
+EQUAL = "equal"
+ABSENT = "the file has no such value: rows that read it include its error"
+UNREAD = "onnxruntime gives this value in another type, or not at all: rows that read it include its error"
 XLA = "XLA's floats differ between two programs of the model, floats='exact' has one answer"
 OF_FILE = "the file computes the layer by other float operators than the model; for a table, save with tables='gather'"
 AS_OUTPUTS = "onnxruntime computes the nodes' values as outputs of the file"
@@ -93,13 +96,13 @@ class _Comparing:
         )
         reasons = own_reasons(subject.nodes, own, tried, lambda: peer.operators(self._made))
         texts = self._reasons(own, so_far, reasons)
-        rows = (
-            NodeDifference(node.name or node.outputs[0], node.operator.name, *each)
-            for node, *each in zip(subject.nodes, own, so_far, texts, strict=True)
+        rows = tuple(
+            NodeDifference(node.name or node.outputs[0], node.operator.name, alone, after, text)
+            for node, alone, after, text in zip(subject.nodes, own, so_far, texts, strict=True)
         )
         moved = sum(Difference.of(theirs[name], value).differing for name, value in expected.items() if name in theirs)
         changed = f"which changes {moved:,} elements of its outputs" if moved else "which does not change its outputs"
-        return Comparison(tuple(rows), outputs, peer.version, (*said, f"{AS_OUTPUTS}, {changed}"))
+        return Comparison(rows, outputs, peer.version, (*said, f"{AS_OUTPUTS}, {changed}"))
 
     def _theirs(self, entries: Mapping[str, str] | None = None) -> dict[str, np.ndarray]:
         """onnxruntime's values of the subject's types, keyed by name."""
@@ -119,21 +122,21 @@ class _Comparing:
 
     def _reasons(self, own: Differences, so_far: Differences, found: Mapping[int, str]) -> Iterator[str]:
         """The reason for each node's difference."""
-        first = dict[str, int]()  # maps a value to the first node with an error of its own on which it depends
+        first = dict[str, int]()  # maps a value that differs to the first node whose own error it has
         for place, node in enumerate(self._subject.nodes):
             before = min((first[name] for name in node.inputs if name in first), default=None)
-            start = place if before is None and place in found else before
-            if start is not None:
-                first |= dict.fromkeys(node.outputs, start)
             alone, after = own[place], so_far[place]
+            start = place if before is None and place in found else before
+            if start is not None and (after is None or after.differing):
+                first |= dict.fromkeys(node.outputs, start)
             if alone is None or after is None:
-                yield ABSENT
+                yield UNREAD if self._peer.computed.intersection(node.outputs) else ABSENT
             elif place in found:
                 yield found[place]
             elif not after.differing:
                 yield EQUAL
             elif before is not None:
-                yield f"its inputs differ, since {self._subject.nodes[before].name!r}"
+                yield f"its inputs differ, from {self._subject.nodes[before].name!r} on"
             else:
                 yield XLA if self._subject.is_file else OF_FILE
 

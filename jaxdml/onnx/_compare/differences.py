@@ -16,7 +16,7 @@ class Difference:
       size: the number of elements.
       largest: the largest difference, which is a number of steps where the elements are integers. Infinity if a number
         differs from a NaN or an infinity, or if the shapes differ.
-      relative: `largest` over the absolute value of onnxruntime's largest element.
+      relative: the mean difference of all elements over the absolute value of onnxruntime's largest element.
       last_places: `largest` in units in the last place of onnxruntime's largest element; None for integers.
     """
 
@@ -37,9 +37,10 @@ class Difference:
         is_wrong = (ours != theirs) & ~((ours != ours) & (theirs != theirs))
         with np.errstate(invalid="ignore"):
             apart = np.abs(ours[is_wrong].astype(np.float64) - theirs[is_wrong].astype(np.float64))
-        largest = float(np.nan_to_num(apart, nan=np.inf, posinf=np.inf).max(initial=0))
+        apart = np.nan_to_num(apart, nan=np.inf, posinf=np.inf)
+        largest = float(apart.max(initial=0))
         top = np.abs(theirs[np.isfinite(theirs)].astype(np.float64)).max(initial=0)
-        relative = largest / top if top else float(np.inf if largest else 0)
+        relative = float(apart.sum() / theirs.size / top) if top else np.inf if largest else 0.0
         units = largest / float(np.spacing(theirs.dtype.type(top))) if is_float else None
         return cls(int(np.count_nonzero(is_wrong)), theirs.size, largest, relative, units)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from jaxdml._graph.graph import Node
@@ -13,8 +13,6 @@ from jaxdml.onnx._compare.differences import Difference
 LAST_PLACES = 8  # the most units in the last place by which float functions differ in their last bits
 ROUNDED_BY_BOTH = 4  # the accuracy level at which onnxruntime, too, rounds floats
 SMALLER = 16  # an experiment explains a difference that it makes so many times smaller
-EQUAL = "equal"
-ABSENT = "onnxruntime does not have this value: rows that read it include its error"
 BY_FORMULA = {
     "QLinearAdd": "sum", "QLinearAveragePool": "mean", "QLinearGlobalAveragePool": "mean",
     "add": "sum", "mean": "mean", "window_mean": "mean",
@@ -30,13 +28,11 @@ class Experiment:
       concerns: whether the experiment is made for a node.
       run: returns the own differences of all nodes in the experiment; None if onnxruntime refuses it.
       cause: the cause in words, for a node.
-      change: what the experiment changes.
     """
 
     concerns: Callable[[Node], bool]
     run: Callable[[], Differences | None]
     cause: Callable[[Node], str]
-    change: str
 
 
 def _is_quantized(node: Node) -> bool:
@@ -86,9 +82,9 @@ def experiments(
             "numerics='onnxruntime' has onnxruntime's"
         )
 
-    made = [Experiment(lambda node: node.operator.name in BY_FORMULA, by_formula, formula, "numerics='onnxruntime'")]
+    made = [Experiment(lambda node: node.operator.name in BY_FORMULA, by_formula, formula)]
     for key, value, concerns, cause in OPTIONS:
-        made.append(Experiment(concerns, option(key, value), lambda node, cause=cause: cause, f"{key}={value}"))
+        made.append(Experiment(concerns, option(key, value), partial(_given, cause)))
     return made
 
 
@@ -111,8 +107,8 @@ def own_reasons(
     for experiment in tried:
         concerned = [place for place in pending if place not in found and experiment.concerns(nodes[place])]
         differences = experiment.run() if concerned else None
-        for place in concerned if differences else ():
-            rest = differences[place]
+        for place in concerned if differences is not None else ():
+            rest = differences[place] if differences is not None else None
             if rest is not None and rest.largest * SMALLER <= pending[place].largest:
                 found[place] = f"{experiment.cause(nodes[place])}: {_what_remains(rest)}"
     operators = cache(operators)
@@ -124,6 +120,10 @@ def own_reasons(
                 else _of_integers(nodes[place], operators())
             )
     return found
+
+
+def _given(cause: str, node: Node) -> str:
+    return cause
 
 
 def _what_remains(rest: Difference) -> str:

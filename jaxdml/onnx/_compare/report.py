@@ -53,10 +53,10 @@ class NodeDifference:
 
     @property
     def _cells(self) -> tuple[str, ...]:
-        """The cells of a row, without the name."""
+        """The cells behind the name and the operator."""
         shown = next((each for each in (self.own, self.so_far) if each and each.differing), None)
         largest = "" if shown is None else f"{shown.largest:.3g}"
-        return self.operator, _count(self.own), _count(self.so_far), largest, self.reason
+        return _count(self.own), _count(self.so_far), largest, self.reason
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,12 @@ class Comparison:
         rows = sorted(self.nodes, key=lambda each: each._worst, reverse=True)
         folded = dict[tuple[str, ...], list[NodeDifference]]()
         for row in rows:
-            folded.setdefault(row._cells, []).append(row)
-        cells = [(_title([row.name for row in alike]), *key) for key, alike in folded.items()]
+            operator = row.operator if row.own else ""  # nodes without a value are one row, whatever they compute
+            folded.setdefault((operator, *row._cells), []).append(row)
+        cells = [
+            (_title([row.name for row in alike]), ", ".join(dict.fromkeys(row.operator for row in alike)), *key[1:])
+            for key, alike in folded.items()
+        ]
         differing = [i for i, rows in enumerate(folded.values()) if rows[0].own and rows[0].own.differing]
         return Table("\n".join(self._titles), HEADER, cells, numbers=HEADER[2:5], emphasized=differing)
 

@@ -63,12 +63,12 @@ def of_function(model: ptq.Model, file: Model, inputs: Values) -> Subject:
     """
     if model.calibrated is None:
         raise ModelError("the sizes of this model's inputs are not known: quantize the function again")
-    structure = jax.tree.structure(model.calibrated)
+    leaves, structure = list(inputs.values()), jax.tree.structure(model.calibrated)
+    count = len(jax.tree.leaves(model.calibrated))
     outputs = [output.name for output in file.outputs]
-    if structure.num_leaves != len(inputs):
-        text = f"the file has {len(inputs)} inputs, the function {structure.num_leaves}"
+    if count != len(leaves):
+        text = f"the file has {len(leaves)} inputs, the function {count}"
         raise ModelError(f"{text}: give the file that save wrote of this model")
-    leaves = list(inputs.values())
     arguments = jax.tree.unflatten(structure, leaves)
     results = jax.tree.leaves(model.apply(model.params, *arguments))
     if len(results) != len(outputs):
