@@ -1,7 +1,7 @@
 """Compares a model with onnxruntime, node by node."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +9,16 @@ import jax
 import numpy as np
 
 from jaxdml import ptq
-from jaxdml._graph.parameters import difference
 from jaxdml.errors import ArgumentTypeError, ModelError, api_boundary
 from jaxdml.onnx._compare.differences import Difference
-from jaxdml.onnx._compare.reasons import Differences, experiments, own_reasons
+from jaxdml.onnx._compare.inputs import named
+from jaxdml.onnx._compare.reasons import Differences, experiments, output_reasons, own_reasons
 from jaxdml.onnx._compare.report import Comparison, NodeDifference
-from jaxdml.onnx._compare.sessions import Peer
+from jaxdml.onnx._compare.sessions import DEFAULT, Peer, Settings
 from jaxdml.onnx._compare.subjects import Subject, Values, of_function, of_model
 from jaxdml.onnx._load import load
 from jaxdml.onnx._model import Model
-from jaxdml.onnx._tensors import Tensor
 
-SEVERAL = 8
 UNREADABLE = frozenset({"bfloat16", "int4", "uint4"})  # types whose arrays onnxruntime does not give
 EQUAL = "equal"
 ABSENT = "the file has no such value: rows that read it include its error"
@@ -67,7 +65,7 @@ def compare(path: str | os.PathLike[str], inputs: Any = None, model: Model | ptq
         file = load(path) if model is None else load(path, numerics=model.numerics, floats=model.floats)
     peer = Peer(path)
     _check_belongs(file, peer, path)
-    given, said = _named(inputs, file)
+    given, said = named(inputs, file.inputs)
     subject = of_function(model, file, given) if isinstance(model, ptq.Model) else of_model(file, path, given)
     # A 64-bit input may have come as the 32-bit array that JAX computes with.
     typed = {tensor.name: np.asarray(given[tensor.name]).astype(tensor.dtype) for tensor in file.inputs}
@@ -87,11 +85,11 @@ class _Comparing:
     def comparison(self, said: Sequence[str]) -> Comparison:
         subject, peer = self._subject, self._peer
         expected = peer.run(self._inputs, peer.outputs)
-        outputs = {name: Difference.of(subject.outputs[name], value) for name, value in expected.items()}
+        outputs = self._outputs(expected)
         theirs = self._theirs()
         own, so_far = self._own(subject.alone, theirs), self._differences(subject.values, theirs)
         tried = experiments(
-            lambda entries: self._own(subject.alone, self._theirs(entries)),
+            lambda settings: self._own(subject.alone, self._theirs(settings)),
             lambda: self._own(subject.by_onnxruntime, theirs),
         )
         reasons = own_reasons(subject.nodes, own, tried, lambda: peer.operators(self._made))
@@ -102,11 +100,21 @@ class _Comparing:
         )
         moved = sum(Difference.of(theirs[name], value).differing for name, value in expected.items() if name in theirs)
         changed = f"which changes {moved:,} elements of its outputs" if moved else "which does not change its outputs"
-        return Comparison(rows, outputs, peer.version, (*said, f"{AS_OUTPUTS}, {changed}"))
+        notes = [*said, f"{AS_OUTPUTS}, {changed}"]
+        total = self._total(expected)
+        if total and total.differing:
+            notes += output_reasons(total, lambda settings: self._total(peer.run(self._inputs, peer.outputs, settings)))
+        return Comparison(rows, outputs, peer.version, tuple(notes))
 
-    def _theirs(self, entries: Mapping[str, str] | None = None) -> dict[str, np.ndarray]:
+    def _outputs(self, expected: Values) -> dict[str, Difference]:
+        return {name: Difference.of(self._subject.outputs[name], value) for name, value in expected.items()}
+
+    def _total(self, expected: Values) -> Difference | None:
+        return Difference.joined(self._outputs(expected).values())
+
+    def _theirs(self, settings: Settings = DEFAULT) -> dict[str, np.ndarray]:
         """onnxruntime's values of the subject's types, keyed by name."""
-        found = self._peer.run(self._inputs, self._made, entries)
+        found = self._peer.run(self._inputs, self._made, settings)
         types = {name: jax.dtypes.canonicalize_dtype(value.dtype) for name, value in found.items()}
         return {name: value for name, value in found.items() if types[name] == self._made[name].dtype}
 
@@ -148,44 +156,3 @@ def _check_belongs(file: Model, peer: Peer, path: Path) -> None:
         if own != names:
             text = f"the model has the {kind} {own}, the file {str(path)!r} has {names}"
             raise ModelError(f"{text}: give the file from which the model was loaded")
-
-
-def _named(inputs: Any, file: Model) -> tuple[dict[str, Any], list[str]]:
-    """The inputs keyed by name, in the order of the file, and what to say of them."""
-    names = [tensor.name for tensor in file.inputs]
-    if inputs is None:
-        given = random_inputs(file.inputs)
-        shown = ", ".join(f"{name}: {value.dtype}{list(value.shape)}" for name, value in given.items())
-        return given, [f"on random inputs, {shown}"]
-    if not isinstance(inputs, Mapping):
-        leaves = jax.tree.leaves(inputs)
-        if len(leaves) != len(names):
-            raise ModelError(f"inputs has {len(leaves)} arrays, the file {len(names)} inputs: {names}")
-        inputs = dict(zip(names, leaves, strict=True))
-    if wrong := difference("inputs", names, inputs):
-        raise ModelError(f"{wrong}; its inputs are {', '.join(map(str, file.inputs))}")
-    return {name: inputs[name] for name in names}, []
-
-
-def random_inputs(tensors: Iterable[Tensor]) -> dict[str, np.ndarray]:
-    """Reproducible inputs: normally distributed floats, 8-bit integers of the full range, 0 or 1 for all other types.
-
-    A symbolic first dimension becomes `SEVERAL`, any other symbolic dimension 1.
-    """
-    rng, inputs, sizes = np.random.default_rng(0), {}, dict[str, int]()
-    for tensor in tensors:
-        if tensor.shape is None:
-            raise ModelError(f"input {tensor} has no fixed rank; give the inputs")
-        shape = []
-        for axis, size in enumerate(tensor.shape):
-            chosen = SEVERAL if axis == 0 else 1
-            shape.append(size if isinstance(size, int) else sizes.setdefault(size, chosen) if size else chosen)
-        inputs[tensor.name] = _random(rng, shape, tensor.dtype)
-    return inputs
-
-
-def _random(rng: np.random.Generator, shape: list[int], dtype: np.dtype[Any]) -> np.ndarray:
-    if dtype in (np.int8, np.uint8):
-        limits = np.iinfo(dtype)
-        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
-    return (rng.integers(0, 2, shape) if dtype.kind in "iub" else rng.standard_normal(shape)).astype(dtype)

@@ -1,14 +1,15 @@
 """Why nodes differ from onnxruntime, in words; each reason is the result of an experiment, or a measurement."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxdml._graph.graph import Node
 from jaxdml._quantized.onnxruntime.nbits import PRECISIONS
 from jaxdml.errors import ModelError
 from jaxdml.onnx._compare.differences import Difference
+from jaxdml.onnx._compare.sessions import Settings
 
 LAST_PLACES = 8  # the most units in the last place by which float functions differ in their last bits
 ROUNDED_BY_BOTH = 4  # the accuracy level at which onnxruntime, too, rounds floats
@@ -39,53 +40,80 @@ def _is_quantized(node: Node) -> bool:
     return node.operator.is_quantized
 
 
-OPTIONS: tuple[tuple[str, str, Callable[[Node], bool], str], ...] = (
-    (
-        "session.x64quantprecision", "1", _is_quantized,
+def _is_any(node: Node) -> bool:
+    return True
+
+
+class Setting(NamedTuple):
+    """Settings of a session, the nodes that they may concern, and the cause of a difference that they remove."""
+
+    settings: Settings
+    concerns: Callable[[Node], bool]
+    cause: str
+
+
+SETTINGS = (
+    Setting(
+        Settings({"session.x64quantprecision": "1"}), _is_quantized,
         "int8 weights saturate in onnxruntime's kernel on this processor, "
         "session.x64quantprecision=1 has the exact value",
     ),
-    (
-        "session.qdqisint8allowed", "1", lambda node: True,
+    Setting(
+        Settings({"session.qdqisint8allowed": "1"}), _is_any,
         "onnxruntime computes int8 activations partly in floats, session.qdqisint8allowed=1 keeps them in integers",
     ),
-    (
-        "session.qdq_matmulnbits_accuracy_level", "0", lambda node: True,
-        "the accuracy level: onnxruntime rounds the floats of the product to int8, "
-        "session.qdq_matmulnbits_accuracy_level=0 does not",
+    Setting(
+        Settings({"session.qdq_matmulnbits_accuracy_level": "0"}), _is_any,
+        "the accuracy level: onnxruntime rounds the product's floats to int8, "
+        "unless session.qdq_matmulnbits_accuracy_level=0",
+    ),
+    Setting(
+        Settings(is_optimized=False), _is_any,
+        "onnxruntime computes another graph than the file's after its optimizations, without them the file's",
     ),
 )  # fmt: skip
 
 
 def experiments(
-    by_option: Callable[[Mapping[str, str]], Differences], by_formula: Callable[[], Differences]
+    by_settings: Callable[[Settings], Differences], by_formula: Callable[[], Differences]
 ) -> list[Experiment]:  # fmt: skip
     """The experiments, in the order in which they are made.
 
     Args:
-      by_option: maps options of onnxruntime's session to the nodes' own differences from that session.
+      by_settings: maps settings of onnxruntime to the nodes' own differences from what it then computes.
       by_formula: returns the nodes' own differences with the formulas of numerics="onnxruntime".
     """
+    of_settings = (
+        Experiment(each.concerns, partial(_allowed, by_settings, each.settings), partial(_given, each.cause))
+        for each in SETTINGS
+    )
+    return [Experiment(lambda node: node.operator.name in BY_FORMULA, by_formula, _of_formula), *of_settings]
 
-    def option(key: str, value: str) -> Callable[[], Differences | None]:
-        def run() -> Differences | None:
-            try:
-                return by_option({key: value})
-            except ModelError:  # some options are not for all files
-                return None
 
-        return run
+def output_reasons(own: Difference, by_settings: Callable[[Settings], Difference | None]) -> Iterator[str]:
+    """Why the outputs of the file as it is differ; `by_settings` gives their difference from those with settings."""
+    for each in SETTINGS:
+        rest = _allowed(by_settings, each.settings)
+        if rest and _explains(rest, own):
+            yield f"the outputs: {each.cause}: {_what_remains(rest)}"
 
-    def formula(node: Node) -> str:
-        return (
-            f"DirectML's formula of the {BY_FORMULA[node.operator.name]} rounds otherwise near ties, "
-            "numerics='onnxruntime' has onnxruntime's"
-        )
 
-    made = [Experiment(lambda node: node.operator.name in BY_FORMULA, by_formula, formula)]
-    for key, value, concerns, cause in OPTIONS:
-        made.append(Experiment(concerns, option(key, value), partial(_given, cause)))
-    return made
+def _allowed[T](by_settings: Callable[[Settings], T], settings: Settings) -> T | None:
+    """What is found with settings; None if onnxruntime refuses the file with them."""
+    try:
+        return by_settings(settings)
+    except ModelError:
+        return None
+
+
+def _explains(rest: Difference, own: Difference) -> bool:
+    """Whether what remains of a difference in an experiment shows the cause of the difference."""
+    return rest.relative * SMALLER <= own.relative
+
+
+def _of_formula(node: Node) -> str:
+    word = BY_FORMULA[node.operator.name]
+    return f"DirectML's formula of the {word} rounds otherwise near ties, numerics='onnxruntime' has onnxruntime's"
 
 
 def own_reasons(
@@ -106,19 +134,15 @@ def own_reasons(
             found[place] = _of_floats(nodes[place], each)
     for experiment in tried:
         concerned = [place for place in pending if place not in found and experiment.concerns(nodes[place])]
-        differences = experiment.run() if concerned else None
-        for place in concerned if differences is not None else ():
-            rest = differences[place] if differences is not None else None
-            if rest is not None and rest.largest * SMALLER <= pending[place].largest:
+        rests = experiment.run() if concerned else None
+        for place, rest in enumerate(rests or ()):
+            if place in concerned and rest and _explains(rest, pending[place]):
                 found[place] = f"{experiment.cause(nodes[place])}: {_what_remains(rest)}"
     operators = cache(operators)
     for place, each in pending.items():
+        is_float = each.last_places is not None
         if place not in found:
-            found[place] = (
-                _of_floats(nodes[place], each)
-                if each.last_places is not None
-                else _of_integers(nodes[place], operators())
-            )
+            found[place] = _of_floats(nodes[place], each) if is_float else _of_integers(nodes[place], operators())
     return found
 
 
@@ -146,11 +170,12 @@ def _of_blocks(options: Mapping[str, Any]) -> str:
     """What the accuracy level of a product by blocks means."""
     level = options.get("accuracy_level")
     if level is None:
-        precision = options["precision"]
-        return f"the accuracy level: jaxdml rounds the floats to {precision} in blocks, onnxruntime to another type"
+        return f"the accuracy level: jaxdml rounds the product's floats to {options['precision']} in blocks"
     if level == ROUNDED_BY_BOTH:
-        return f"accuracy level {level}: both round the floats to {PRECISIONS[level]}, and add them in another order"
-    return f"accuracy level {level}: jaxdml rounds the floats to {PRECISIONS[level]} in blocks, onnxruntime to float32"
+        return (
+            f"accuracy level {level}: both round the product's floats to {PRECISIONS[level]}, and add in another order"
+        )
+    return f"accuracy level {level}: jaxdml rounds the product's floats to {PRECISIONS[level]} in blocks"
 
 
 def _units(own: Difference) -> str:
@@ -167,4 +192,4 @@ def _of_integers(node: Node, operators: Mapping[str, str]) -> str:
     if theirs == "QuantizeLinear" and node.operator.is_quantized:
         return "onnxruntime did not fuse the node: it computes it in floats, and quantizes the result"
     by = f"onnxruntime's {theirs}" if theirs else "onnxruntime"
-    return f"unexplained: {by} differs with each option that was tried; please report it"
+    return f"unexplained: {by} differs, whatever its options; please report it with the file"

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,22 @@ from google.protobuf.message import DecodeError
 from jaxdml.errors import ModelError
 
 QUIET = 4  # the level of onnxruntime's log at which it is silent
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How onnxruntime runs a file.
+
+    Attributes:
+      options: options of `SessionOptions.add_session_config_entry`.
+      is_optimized: whether onnxruntime optimizes the graph.
+    """
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    is_optimized: bool = True
+
+
+DEFAULT = Settings()
 
 
 class Peer:
@@ -40,21 +57,21 @@ class Peer:
         self.computed = {name for node in graph.node for name in node.output if name}
 
     def run(
-        self, inputs: Mapping[str, Any], names: Iterable[str], entries: Mapping[str, str] | None = None
+        self, inputs: Mapping[str, Any], names: Iterable[str], settings: Settings = DEFAULT
     ) -> dict[str, np.ndarray]:  # fmt: skip
         """Computes values of the file.
 
         Args:
           inputs: the inputs, keyed by name.
           names: names of outputs, or of values inside the file, which become outputs.
-          entries: options of the session.
+          settings: the settings of the session.
 
         Raises:
           ModelError: if onnxruntime refuses the file or the inputs.
         """
         names = list(names)
         try:
-            session = self._session(names, entries or {})
+            session = self._session(names, settings)
             values = session.run(names, {name: np.asarray(value) for name, value in inputs.items()})
         except Exception as error:  # onnxruntime's exceptions have no common class
             raise ModelError(f"onnxruntime does not run the model: {error}") from error
@@ -65,19 +82,21 @@ class Peer:
         names = list(names)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "optimized.onnx"
-            self._session(names, {}, path)
+            self._session(names, DEFAULT, path)
             nodes = onnx.load(str(path), load_external_data=False).graph.node
             return {name: node.op_type for node in nodes for name in node.output}
 
-    def _session(self, names: Iterable[str], entries: Mapping[str, str], optimized: Path | None = None) -> Any:
+    def _session(self, names: Iterable[str], settings: Settings, optimized: Path | None = None) -> Any:
         proto = onnx.ModelProto()
         proto.CopyFrom(self._proto)
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in self.outputs)
         options = self._onnxruntime.SessionOptions()
         options.log_severity_level = QUIET
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._folder)
-        for key, value in entries.items():
+        for key, value in settings.options.items():
             options.add_session_config_entry(key, value)
+        if not settings.is_optimized:
+            options.graph_optimization_level = self._onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if optimized is not None:
             options.optimized_model_filepath = str(optimized)
         return self._onnxruntime.InferenceSession(
