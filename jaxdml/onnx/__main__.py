@@ -13,7 +13,6 @@ import numpy as np
 from jaxdml.errors import ModelError
 from jaxdml.onnx._compare.compare import compare
 from jaxdml.onnx._load import load
-from jaxdml.onnx._model import Model
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,11 +51,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.output:
             _write(arguments.output, outputs)
             print(f"written to {arguments.output}")
-    return _compare(arguments, model, inputs) if arguments.compare else 0
-
-
-def _compare(arguments: argparse.Namespace, model: Model, inputs: dict[str, Any] | None) -> int:
-    """Prints a comparison; returns 1 if an output differs, else 0."""
+    if not arguments.compare:
+        return 0
     comparison = compare(arguments.model, inputs, model)
     print(comparison)
     if inputs is None:

@@ -24,7 +24,6 @@ EQUAL = "equal"
 ABSENT = "the file has no such value: rows that read it include its error"
 UNREAD = "onnxruntime gives this value in another type, or not at all: rows that read it include its error"
 XLA = "XLA's floats differ between two programs of the model, floats='exact' has one answer"
-OF_FILE = "the file computes the layer by other float operators than the model; for a table, save with tables='gather'"
 AS_OUTPUTS = "onnxruntime computes the nodes' values as outputs of the file"
 
 
@@ -65,7 +64,7 @@ def compare(path: str | os.PathLike[str], inputs: Any = None, model: Model | ptq
         file = load(path) if model is None else load(path, numerics=model.numerics, floats=model.floats)
     peer = Peer(path)
     _check_belongs(file, peer, path)
-    given, said = named(inputs, file.inputs)
+    given, said = named(inputs, file)
     subject = of_function(model, file, given) if isinstance(model, ptq.Model) else of_model(file, path, given)
     # A 64-bit input may have come as the 32-bit array that JAX computes with.
     typed = {tensor.name: np.asarray(given[tensor.name]).astype(tensor.dtype) for tensor in file.inputs}
@@ -92,7 +91,7 @@ class _Comparing:
             lambda settings: self._own(subject.alone, self._theirs(settings)),
             lambda: self._own(subject.by_onnxruntime, theirs),
         )
-        reasons = own_reasons(subject.nodes, own, tried, lambda: peer.operators(self._made))
+        reasons = own_reasons(subject.nodes, own, tried, self._made, lambda: peer.operators(self._made))
         texts = self._reasons(own, so_far, reasons)
         rows = tuple(
             NodeDifference(node.name or node.outputs[0], node.operator.name, alone, after, text)
@@ -130,23 +129,24 @@ class _Comparing:
 
     def _reasons(self, own: Differences, so_far: Differences, found: Mapping[int, str]) -> Iterator[str]:
         """The reason for each node's difference."""
-        first = dict[str, int]()  # maps a value that differs to the first node whose own error it has
+        worst = dict[str, int]()  # maps a value that differs to the node before it with the worst error of its own
         for place, node in enumerate(self._subject.nodes):
-            before = min((first[name] for name in node.inputs if name in first), default=None)
+            before = {worst[name] for name in node.inputs if name in worst}
             alone, after = own[place], so_far[place]
-            start = place if before is None and place in found else before
-            if start is not None and (after is None or after.differing):
-                first |= dict.fromkeys(node.outputs, start)
+            errors = {each: error.relative for each in (*before, place) if (error := own[each]) and error.differing}
+            blamed = max(errors, key=errors.__getitem__, default=None)
+            if blamed is not None and (after is None or after.differing):
+                worst |= dict.fromkeys(filter(None, node.outputs), blamed)
             if alone is None or after is None:
                 yield UNREAD if self._peer.computed.intersection(node.outputs) else ABSENT
             elif place in found:
                 yield found[place]
             elif not after.differing:
                 yield EQUAL
-            elif before is not None:
-                yield f"its inputs differ, from {self._subject.nodes[before].name!r} on"
+            elif blamed is not None:
+                yield f"its inputs differ, the worst node before it is {self._subject.nodes[blamed].name!r}"
             else:
-                yield XLA if self._subject.is_file else OF_FILE
+                yield XLA
 
 
 def _check_belongs(file: Model, peer: Peer, path: Path) -> None:

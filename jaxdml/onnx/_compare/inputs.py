@@ -1,6 +1,6 @@
 """The inputs on which a model is compared."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -8,20 +8,20 @@ import numpy as np
 
 from jaxdml._graph.parameters import difference
 from jaxdml.errors import ModelError
-from jaxdml.onnx._tensors import Tensor
+from jaxdml.onnx._model import Model
 
 SEVERAL = 8
 
 
-def named(inputs: Any, tensors: Sequence[Tensor]) -> tuple[dict[str, Any], list[str]]:
+def named(inputs: Any, model: Model) -> tuple[dict[str, Any], list[str]]:
     """The inputs keyed by name, in the order of the file, and what to say of them.
 
     Raises:
       ModelError: if an input is missing or unknown, or has a wrong type or shape.
     """
-    names = [tensor.name for tensor in tensors]
+    tensors, names = model.inputs, [tensor.name for tensor in model.inputs]
     if inputs is None:
-        given = random_inputs(tensors)
+        given = random_inputs(model)
         shown = ", ".join(f"{name}: {value.dtype}{list(value.shape)}" for name, value in given.items())
         return given, [f"on random inputs, {shown}"]
     if not isinstance(inputs, Mapping):
@@ -35,13 +35,13 @@ def named(inputs: Any, tensors: Sequence[Tensor]) -> tuple[dict[str, Any], list[
     return {tensor.name: tensor.validated(inputs[tensor.name], sizes) for tensor in tensors}, []
 
 
-def random_inputs(tensors: Iterable[Tensor]) -> dict[str, np.ndarray]:
+def random_inputs(model: Model) -> dict[str, np.ndarray]:
     """Reproducible inputs: normally distributed floats, 8-bit integers of the full range, 0 or 1 for all other types.
 
     A symbolic first dimension becomes `SEVERAL`, any other symbolic dimension 1.
     """
     rng, inputs, sizes = np.random.default_rng(0), {}, dict[str, int]()
-    for tensor in tensors:
+    for tensor in model.inputs:
         if tensor.shape is None:
             raise ModelError(f"input {tensor} has no fixed rank; give the inputs")
         shape = []

@@ -1,6 +1,6 @@
 """Why nodes differ from onnxruntime, in words; each reason is the result of an experiment, or a measurement."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from jaxdml._quantized.onnxruntime.nbits import PRECISIONS
 from jaxdml.errors import ModelError
 from jaxdml.onnx._compare.differences import Difference
 from jaxdml.onnx._compare.sessions import Settings
+from jaxdml.ptq._integers.operators import TABLE
 
 LAST_PLACES = 8  # the most units in the last place by which float functions differ in their last bits
 ROUNDED_BY_BOTH = 4  # the accuracy level at which onnxruntime, too, rounds floats
@@ -117,7 +118,8 @@ def _of_formula(node: Node) -> str:
 
 
 def own_reasons(
-    nodes: Sequence[Node], own: Differences, tried: Sequence[Experiment], operators: Callable[[], Mapping[str, str]]
+    nodes: Sequence[Node], own: Differences, tried: Sequence[Experiment], in_file: Container[str],
+    operators: Callable[[], Mapping[str, str]],
 ) -> dict[int, str]:  # fmt: skip
     """The reason for each node's own difference, keyed by the node's place; nodes without a difference have none.
 
@@ -125,6 +127,7 @@ def own_reasons(
       nodes: the nodes.
       own: their own differences.
       tried: the experiments.
+      in_file: the names of the values that the file has.
       operators: maps values to the operators by which onnxruntime computes them.
     """
     found = dict[int, str]()
@@ -139,10 +142,14 @@ def own_reasons(
             if place in concerned and rest and _explains(rest, pending[place]):
                 found[place] = f"{experiment.cause(nodes[place])}: {_what_remains(rest)}"
     operators = cache(operators)
+    absent = {name for node in nodes for name in node.outputs if name not in in_file}
     for place, each in pending.items():
-        is_float = each.last_places is not None
         if place not in found:
-            found[place] = _of_floats(nodes[place], each) if is_float else _of_integers(nodes[place], operators())
+            found[place] = (
+                _of_floats(nodes[place], each)
+                if each.last_places is not None
+                else _of_integers(nodes[place], operators, reads_absent=not absent.isdisjoint(nodes[place].inputs))
+            )
     return found
 
 
@@ -186,9 +193,13 @@ def _units(own: Difference) -> str:
     return f"{count:,.0f} units in the last place"
 
 
-def _of_integers(node: Node, operators: Mapping[str, str]) -> str:
+def _of_integers(node: Node, operators: Callable[[], Mapping[str, str]], *, reads_absent: bool) -> str:
     """The reason for a difference in integers that no experiment explains."""
-    theirs = next((operators[name] for name in node.outputs if name in operators), None)
+    if node.operator.name == TABLE.name:
+        return "the file has the table as float operators, save with tables='gather' writes an exact look-up"
+    if reads_absent:
+        return "it reads values that the file computes by other operators, which round otherwise"
+    theirs = next((operators()[name] for name in node.outputs if name in operators()), None)
     if theirs == "QuantizeLinear" and node.operator.is_quantized:
         return "onnxruntime did not fuse the node: it computes it in floats, and quantizes the result"
     by = f"onnxruntime's {theirs}" if theirs else "onnxruntime"

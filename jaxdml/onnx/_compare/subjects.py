@@ -30,7 +30,6 @@ class Subject:
       values: what the nodes compute, each from what earlier nodes computed.
       alone: maps values to what each node computes from them.
       by_onnxruntime: the function `alone` of the same nodes with the formulas of numerics="onnxruntime".
-      is_file: whether the nodes are those of the file.
     """
 
     nodes: Sequence[Node]
@@ -38,7 +37,6 @@ class Subject:
     values: Values
     alone: Callable[[Values], Values]
     by_onnxruntime: Callable[[Values], Values]
-    is_file: bool
 
 
 def of_model(model: Model, path: Any, inputs: Values) -> Subject:
@@ -51,7 +49,7 @@ def of_model(model: Model, path: Any, inputs: Values) -> Subject:
 
     return Subject(
         model.nodes, model.apply(model.params, **inputs), model.values(model.params, names, **inputs),
-        lambda given: model.values_alone(model.params, given, **inputs), by_onnxruntime, is_file=True,
+        lambda given: model.values_alone(model.params, given, **inputs), by_onnxruntime,
     )  # fmt: skip
 
 
@@ -98,7 +96,7 @@ def of_function(model: ptq.Model, file: Model, inputs: Values) -> Subject:
 
     return Subject(
         nodes, dict(zip(outputs, results, strict=True)), values(leaves), alone(nodes),
-        lambda given: alone([_by_onnxruntime(node) for node in nodes])(given), is_file=False,
+        lambda given: alone([_by_onnxruntime(node) for node in nodes])(given),
     )  # fmt: skip
 
 
