@@ -13,15 +13,17 @@ from _onnx.float_models import encoder
 from _onnx.quantized_models import quantized, random_inputs
 from _onnx.saved import run
 from helpers import qdq_builder
+from helpers.compare import assert_same_bits
 from helpers.hostile_models import constant, model, node
 from helpers.marks import rest_rarely
 from helpers.one_node import fed, on_x64_alone
 from helpers.qdq_graphs import MODELS
 from jaxdml import reference
 from jaxdml._graph.graph import Node, Operator
+from jaxdml.errors import ModelError
 from jaxdml.onnx import Difference
 from jaxdml.onnx._compare.compare import _Comparing
-from jaxdml.onnx._compare.reasons import Experiment, own_reasons
+from jaxdml.onnx._compare.reasons import Experiment, experiments, output_reasons, own_reasons
 
 F, U, S = np.float32, np.uint8, np.int8
 FLOAT, UINT8 = TensorProto.FLOAT, TensorProto.UINT8
@@ -276,6 +278,21 @@ def test_the_first_experiment_that_makes_a_difference_small_is_the_reason():
     assert reasons([integers(100)], tried, [inputs]) == {0: "most: 1 elements differ then, by at most 1"}
     assert asked == ["half", "refused", "most"]
     assert reasons([integers(0), None], tried) == {}
+    asked.clear()
+    bits = "a float function's last bits: 2 units in the last place of the largest value"
+    assert reasons([dataclasses.replace(integers(3), last_places=2.0)], tried) == {0: bits}
+    assert asked == []
+
+
+def test_settings_that_onnxruntime_refuses_explain_nothing():
+    def refuse(settings):
+        raise ModelError("onnxruntime does not run the model")
+
+    formula, *settings = experiments(refuse, lambda: [integers(0)])
+    assert formula.run() == [integers(0)]
+    assert len(settings) == 4
+    assert all(each.run() is None for each in settings)
+    assert list(output_reasons(integers(3), refuse)) == []
 
 
 @pytest.mark.parametrize(("node", "theirs", "reason"), [
@@ -300,13 +317,75 @@ def test_floats_that_no_experiment_explains():
     }
 
 
+def rows_of(nodes, theirs, own, values):
+    """The reasons of nodes of made-up values: onnxruntime's, those of nodes by themselves, and the model's."""
+    theirs, own, values = ({name: F([x]) for name, x in each.items()} for each in (theirs, own, values))
+    subject = SimpleNamespace(nodes=nodes, outputs=values, values=values, alone=lambda given: own, by_onnxruntime=None)
+
+    def run(inputs, names, settings=None):
+        return {name: theirs[name] for name in names}
+
+    peer = SimpleNamespace(outputs=[nodes[-1].outputs[0]], computed=set(theirs), version="", run=run, operators=dict)
+    return [row.reason for row in _Comparing(subject, peer, {}).comparison([]).nodes]
+
+
 def test_floats_of_xla_may_differ_between_two_programs():
     """A node without an error of its own, whose inputs are onnxruntime's, and which differs in the whole program."""
-    ones = {"y": np.ones(3, F)}
-    subject = SimpleNamespace(
-        nodes=[made_up()], outputs={"y": ones["y"] + F(1e-7)},
-        values={"y": ones["y"] + F(1e-7)}, alone=lambda given: ones, by_onnxruntime=None,
-    )  # fmt: skip
-    peer = SimpleNamespace(outputs=["y"], computed={"y"}, version="", run=lambda *_: ones, operators=None)
-    (row,) = _Comparing(subject, peer, {}).comparison([]).nodes
-    assert row.reason == "XLA's floats differ between two programs of the model, floats='exact' has one answer"
+    assert rows_of([made_up()], {"y": 1}, {"y": 1}, {"y": 1.1}) == [
+        "XLA's floats differ between two programs of the model, floats='exact' has one answer"
+    ]
+
+
+def test_the_blame_ends_where_values_are_equal():
+    """The first node's error is the worst, and none of it reaches the last node."""
+    nodes = [made_up("bad", (), ("a",)), made_up("round", ("a",), ("b",)), made_up("fine", ("b",), ("c",)),
+             made_up("last", ("c",))]  # fmt: skip
+    same = dict.fromkeys("abcy", 1)
+    own, values = same | {"a": 9, "c": 1.1}, same | {"a": 9, "c": 1.1, "y": 1.1}
+    reasons = rows_of(nodes, same, own, values)
+    assert reasons[1::2] == [EQUAL, "its inputs differ, the worst node before it is 'fine'"]
+    assert rows_of(nodes, same, own, values | {"b": 9})[3] == "its inputs differ, the worst node before it is 'bad'"
+
+
+def test_absent_values_carry_no_blame():
+    """An unused output and an absent input have the same empty name."""
+    nodes = [made_up("bad", (), ("a", "")), made_up("fine", ("x", ""), ("b",)), made_up("last", ("b",))]
+    values = {"a": 9, "b": 1.1, "y": 1.1}
+    reasons = rows_of(nodes, dict.fromkeys("aby", 1), values | {"y": 1}, values)
+    assert reasons[2] == "its inputs differ, the worst node before it is 'fine'"
+
+
+# Values of nodes by themselves ---------------------------------------------------------------------------------------
+
+
+def test_nodes_read_given_values_of_their_own_shape_and_type():
+    nodes = [node("Neg", ["x"], ["a"]), node("Exp", ["a"], ["y"])]
+    made = dml.onnx.load(model(nodes, inputs=[("x", FLOAT, (2,))]))
+    x, given = F([1, 2]), F([0, 5])
+    assert_same_bits(made.values_alone(made.params, {"a": given}, x)["a"], -x)
+    assert_same_bits(made.values_alone(made.params, {"a": given}, x)["y"], made.apply(made.params, -given)["y"])
+    for wrong in (F([0]), given.astype(np.int32)):
+        assert_same_bits(made.values_alone(made.params, {"a": wrong}, x)["y"], made.apply(made.params, x)["y"])
+    with pytest.raises(ModelError, match=r"apply lacks \['x'\]"):
+        made.values_alone(made.params, {"a": given})
+
+
+def test_shapes_stay_the_models_own(path):
+    """JAX needs to know them while it traces; onnxruntime's int64 are JAX's int32."""
+    nodes = [
+        node("Shape", ["x"], ["shape"], name="shape"),
+        node("Reshape", ["w", "shape"], ["v"], name="reshape"),
+        node("Cast", ["v"], ["i"], name="cast", to=TensorProto.INT64),
+        node("Add", ["i", "i"], ["y"], name="add"),
+    ]
+    inputs = [("x", FLOAT, (2, 3)), ("w", FLOAT, (6,))]
+    rows = compared(model(nodes, inputs=inputs, outputs=[("y", TensorProto.INT64, None)]), path)
+    assert {name: row.reason for name, row in rows.items()} == dict.fromkeys(("shape", "reshape", "cast", "add"), EQUAL)
+
+
+def test_inputs_of_64_bits_may_be_those_of_jax(path):
+    proto = model([node("Add", ["x", "x"], ["y"])], inputs=[("x", TensorProto.INT64, (2,))],
+                  outputs=[("y", TensorProto.INT64, None)])  # fmt: skip
+    for dtype in (np.int32, np.int64):
+        (row,) = compared(proto, path, np.asarray([1, 2], dtype)).values()
+        assert row.reason == EQUAL

@@ -200,6 +200,13 @@ def test_wrong_calls(path, tmp_path, monkeypatch):
     ):
         with pytest.raises(kind, match=re.escape(text)):
             dml.onnx.compare(*arguments)
+    unknown = ptq.quantize(lambda p, x: x @ p["first"], PARAMS, [X], progress=False)
+    unknown.calibrated = None
+    with pytest.raises(ModelError, match="the sizes of this model's inputs are not known: quantize the function again"):
+        dml.onnx.compare(path, x, unknown)
+    two_inputs = ptq.quantize(lambda p, x, y: (x + y) @ p["first"], PARAMS, [(X, X)], progress=False)
+    with pytest.raises(ModelError, match="the file has 1 inputs, the function 2: give the file that save wrote"):
+        dml.onnx.compare(path, x, two_inputs)
     (tmp_path / "text.onnx").write_text("no model", encoding="utf-8")
     with pytest.raises(ModelError, match="the model is not an ONNX file, or is truncated"):
         dml.onnx.compare(tmp_path / "text.onnx", x, dml.onnx.load(path))
