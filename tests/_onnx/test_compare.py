@@ -370,8 +370,8 @@ def test_nodes_read_given_values_of_their_own_shape_and_type():
         made.values_alone(made.params, {"a": given})
 
 
-def test_shapes_stay_the_models_own(path):
-    """JAX needs to know them while it traces; onnxruntime's int64 are JAX's int32."""
+def test_shapes_stay_the_models_own(path, x64):
+    """JAX needs to know them while it traces; onnxruntime's int64 are JAX's int32, unless JAX has int64."""
     nodes = [
         node("Shape", ["x"], ["shape"], name="shape"),
         node("Reshape", ["w", "shape"], ["v"], name="reshape"),

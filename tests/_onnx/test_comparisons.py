@@ -100,14 +100,14 @@ PARAMS = {name: np.random.default_rng(i).normal(size=(32, 32)).astype(F) for i, 
 def function():
     """Two layers; the weights of a column of the first have one sign, so that int8 products saturate."""
     params = PARAMS | {"first": np.abs(PARAMS["first"])}
-    return ptq.quantize(lambda p, x: jnp.tanh(x @ p["first"]) @ p["second"], params, [np.abs(X)], progress=False)
+    return ptq.quantize(lambda p, x: jnp.tanh(x @ p["first"]) @ p["second"], params, [X], progress=False)
 
 
 def test_a_quantized_function_is_compared_with_its_file_by_layer(path):
     dml.onnx.save(function(), path, weights="uint8", tables="gather")
     found = dml.onnx.compare(path, X, function())
     assert {"first", "second"} <= {row.name for row in found.nodes}
-    assert {row.reason for row in found.nodes} <= {EQUAL, UNREAD}
+    assert {row.reason for row in found.nodes} == {EQUAL, UNREAD}  # integers of 16 bits are floats in the file
     assert (found.outputs["output"].differing, found.outputs["output"].size) == (0, 16 * 32)
     assert dml.onnx.compare(path, {"x": X}, function()) == found
 
