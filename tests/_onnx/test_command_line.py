@@ -43,7 +43,7 @@ def test_outputs_are_written_by_name(tmp_path, inputs, capsys):
     shown, written, counted, gap, head, *_ = printed
     assert shown == "logits: float32[8, 10]"
     assert written == f"written to {path}"
-    assert counted == "logits: 0 of 80 elements differ"
+    assert counted == "logits: 0 of 80 elements differ from onnxruntime's"
     assert not gap
     assert head.split() == ["node", "computes", "own", "so", "far", "largest", "step", "reason"]
     with np.load(path) as written, importlib.resources.files("jaxdml.examples").joinpath(
@@ -70,7 +70,7 @@ def test_a_comparison_is_printed_and_written_as_a_page(tmp_path, capsys):
     assert program.main([str(path), "--run", str(inputs), "--compare", "--html", str(page)]) == 1
     _, counted, _, _, _, first, *_, written = capsys.readouterr().out.splitlines()
     assert counted.startswith("y: ")
-    assert counted.endswith(" of 100 elements differ, by at most 0.02")
+    assert counted.endswith(" of 100 elements differ from onnxruntime's, by at most 0.02")
     assert first.startswith("sum          QLinearAdd  ")
     assert written == f"written to {page}"
     text = page.read_text(encoding="utf-8")
@@ -83,7 +83,7 @@ def test_a_comparison_is_printed_and_written_as_a_page(tmp_path, capsys):
 def test_without_inputs_random_ones_are_compared(capsys):
     assert program.main([MODEL, "--compare", "--numerics", "onnxruntime"]) == 0
     counted, *_, told, _, more = capsys.readouterr().out.splitlines()
-    assert counted == "logits: 0 of 80 elements differ"
+    assert counted == "logits: 0 of 80 elements differ from onnxruntime's"
     assert told == "on random inputs, images: float32[8, 1, 8, 8]"
     assert more == "use --run for your own inputs"
 

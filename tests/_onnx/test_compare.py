@@ -13,7 +13,6 @@ from _onnx.float_models import encoder
 from _onnx.quantized_models import quantized, random_inputs
 from _onnx.saved import run
 from helpers import qdq_builder
-from helpers.compare import assert_same_bits
 from helpers.hostile_models import constant, model, node
 from helpers.marks import rest_rarely
 from helpers.one_node import fed, on_x64_alone
@@ -253,6 +252,9 @@ def integers(differing):
     return Difference(differing, 100, 1.0, differing / 1e4, None)
 
 
+NAN = Difference(1, 100, np.inf, np.inf, None)
+
+
 def reasons(own, experiments=(), nodes=(), theirs="QLinearConv"):
     nodes = nodes or [made_up() for _ in own]
     return own_reasons(nodes, own, experiments, {"y"}, lambda: {"y": theirs})
@@ -271,12 +273,14 @@ def test_the_first_experiment_that_makes_a_difference_small_is_the_reason():
     tried = [
         experiment([integers(50)], asked, "half"),
         experiment(None, asked, "refused"),
+        experiment([NAN], asked, "NaN"),
         experiment([integers(1)], asked, "most"),
         experiment([integers(0)], asked, "later"),
     ]
     inputs = made_up(inputs=("y",))
-    assert reasons([integers(100)], tried, [inputs]) == {0: "most: 1 elements differ then, by at most 1"}
-    assert asked == ["half", "refused", "most"]
+    assert reasons([integers(100)], tried, [inputs]) == {0: "most: 1 element differs then, by at most 1"}
+    assert asked == ["half", "refused", "NaN", "most"]
+    assert reasons([NAN], [experiment([NAN], asked, "NaN")], [inputs])[0].startswith("unexplained")
     assert reasons([integers(0), None], tried) == {}
     asked.clear()
     bits = "a float function's last bits: 2 units in the last place of the largest value"
@@ -292,7 +296,15 @@ def test_settings_that_onnxruntime_refuses_explain_nothing():
     assert formula.run() == [integers(0)]
     assert len(settings) == 4
     assert all(each.run() is None for each in settings)
-    assert list(output_reasons(integers(3), refuse)) == []
+    assert output_reasons(integers(3), refuse) == []
+
+
+def test_the_first_settings_that_explain_the_outputs_are_named():
+    rests = iter([integers(9), integers(0), integers(0)])
+    assert output_reasons(integers(10), lambda settings: next(rests)) == [
+        "the outputs: onnxruntime computes int8 activations partly in floats, session.qdqisint8allowed=1 keeps them in "
+        "integers: no element differs then"
+    ]
 
 
 @pytest.mark.parametrize(("node", "theirs", "reason"), [
@@ -353,21 +365,6 @@ def test_absent_values_carry_no_blame():
     values = {"a": 9, "b": 1.1, "y": 1.1}
     reasons = rows_of(nodes, dict.fromkeys("aby", 1), values | {"y": 1}, values)
     assert reasons[2] == "its inputs differ, the worst node before it is 'fine'"
-
-
-# Values of nodes by themselves ---------------------------------------------------------------------------------------
-
-
-def test_nodes_read_given_values_of_their_own_shape_and_type():
-    nodes = [node("Neg", ["x"], ["a"]), node("Exp", ["a"], ["y"])]
-    made = dml.onnx.load(model(nodes, inputs=[("x", FLOAT, (2,))]))
-    x, given = F([1, 2]), F([0, 5])
-    assert_same_bits(made.values_alone(made.params, {"a": given}, x)["a"], -x)
-    assert_same_bits(made.values_alone(made.params, {"a": given}, x)["y"], made.apply(made.params, -given)["y"])
-    for wrong in (F([0]), given.astype(np.int32)):
-        assert_same_bits(made.values_alone(made.params, {"a": wrong}, x)["y"], made.apply(made.params, x)["y"])
-    with pytest.raises(ModelError, match=r"apply lacks \['x'\]"):
-        made.values_alone(made.params, {"a": given})
 
 
 def test_shapes_stay_the_models_own(path, x64):

@@ -24,6 +24,7 @@ from jaxdml.errors import ArgumentTypeError, ModelError
 from jaxdml.onnx import Comparison, Difference, NodeDifference, Tensor
 from jaxdml.onnx._compare.compare import ABSENT, EQUAL, UNREAD
 from jaxdml.onnx._compare.inputs import random_inputs as random_inputs_of
+from jaxdml.onnx._compare.sessions import Peer
 
 F, U, S = np.float32, np.uint8, np.int8
 pytestmark = on_x64_alone
@@ -68,7 +69,7 @@ def report():
 
 def test_the_worst_node_comes_first_and_equal_rows_are_one():
     head, gap, titles, rule, *rows, end, note = str(report()).splitlines()
-    assert head == "y: 3 of 100 elements differ, by at most 1"
+    assert head == "y: 3 of 100 elements differ from onnxruntime's, by at most 1"
     assert (gap, end, note, set(rule)) == ("", "", "on these inputs", {"-", " "})
     assert [re.split("  +", row) for row in (titles, *rows)] == [
         ["node", "computes", "own", "so far", "largest step", "reason"],
@@ -110,6 +111,7 @@ def test_a_quantized_function_is_compared_with_its_file_by_layer(path):
     assert {row.reason for row in found.nodes} == {EQUAL, UNREAD}  # integers of 16 bits are floats in the file
     assert (found.outputs["output"].differing, found.outputs["output"].size) == (0, 16 * 32)
     assert dml.onnx.compare(path, {"x": X}, function()) == found
+    assert dml.onnx.compare(path, None, function()).notes[0] == "on random inputs, x: float32[8, 32]"
 
 
 def test_a_layer_whose_weights_saturate(path):
@@ -155,6 +157,15 @@ def test_weights_in_another_file(path):
     expected = dml.onnx.compare(path)
     onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     assert dml.onnx.compare(path) == expected
+
+
+def test_the_operators_that_onnxruntime_runs(path):
+    """It joins the nodes of a QDQ convolution; of a graph that it refuses, no operators are known."""
+    proto = MODELS["conv"]()
+    path.write_bytes(proto.SerializeToString())
+    (quantize,) = (node for node in proto.graph.node if node.op_type == "QuantizeLinear")
+    assert Peer(path).operators(quantize.output)[quantize.output[0]] == "QLinearConv"
+    assert Peer(path).operators(["nowhere"]) == {}
 
 
 def test_random_integers_are_of_the_whole_range():

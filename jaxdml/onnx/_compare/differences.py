@@ -58,4 +58,4 @@ class Difference:
 
     def __str__(self) -> str:
         by = f", by at most {self.largest:.3g}" if self.differing else ""
-        return f"{self.differing:,} of {self.size:,} elements differ{by}"
+        return f"{self.differing:,} of {self.size:,} elements differ from onnxruntime's{by}"

@@ -1,6 +1,8 @@
 """Why nodes differ from onnxruntime, in words; each reason is the result of an experiment, or a measurement."""
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -69,7 +71,7 @@ SETTINGS = (
         "unless session.qdq_matmulnbits_accuracy_level=0",
     ),
     Setting(
-        Settings(is_optimized=False), _is_any,
+        Settings(level="DISABLE_ALL"), _is_any,
         "onnxruntime computes another graph than the file's after its optimizations, without them the file's",
     ),
 )  # fmt: skip
@@ -91,12 +93,16 @@ def experiments(
     return [Experiment(lambda node: node.operator.name in BY_FORMULA, by_formula, _of_formula), *of_settings]
 
 
-def output_reasons(own: Difference, by_settings: Callable[[Settings], Difference | None]) -> Iterator[str]:
-    """Why the outputs of the file as it is differ; `by_settings` gives their difference from those with settings."""
-    for each in SETTINGS:
-        rest = _allowed(by_settings, each.settings)
-        if rest and _explains(rest, own):
-            yield f"the outputs: {each.cause}: {_what_remains(rest)}"
+def output_reasons(own: Difference, by_settings: Callable[[Settings], Difference | None]) -> list[str]:
+    """Why the outputs of the file as it is differ, as the first settings that explain it say; empty if none do.
+
+    Args:
+      own: the difference of the outputs.
+      by_settings: maps settings of onnxruntime to the difference of the outputs from what it then computes.
+    """
+    rests = ((each.cause, _allowed(by_settings, each.settings)) for each in SETTINGS)
+    found = (f"the outputs: {cause}: {_what_remains(rest)}" for cause, rest in rests if rest and _explains(rest, own))
+    return [*itertools.islice(found, 1)]
 
 
 def _allowed[T](by_settings: Callable[[Settings], T], settings: Settings) -> T | None:
@@ -109,7 +115,7 @@ def _allowed[T](by_settings: Callable[[Settings], T], settings: Settings) -> T |
 
 def _explains(rest: Difference, own: Difference) -> bool:
     """Whether what remains of a difference in an experiment shows the cause of the difference."""
-    return rest.relative * SMALLER <= own.relative
+    return math.isfinite(rest.relative) and rest.relative * SMALLER <= own.relative
 
 
 def _of_formula(node: Node) -> str:
@@ -160,7 +166,8 @@ def _given(cause: str, node: Node) -> str:
 def _what_remains(rest: Difference) -> str:
     if not rest.differing:
         return "no element differs then"
-    return f"{rest.differing:,} elements differ then, by at most {rest.largest:.3g}"
+    words = "element differs" if rest.differing == 1 else "elements differ"
+    return f"{rest.differing:,} {words} then, by at most {rest.largest:.3g}"
 
 
 def _of_floats(node: Node, own: Difference) -> str:

@@ -49,7 +49,7 @@ class NodeDifference:
     @property
     def _worst(self) -> tuple[float, float]:
         """By which rows are sorted, the largest first."""
-        return tuple(-1.0 if each is None else each.relative for each in (self.own, self.so_far))  # type: ignore[return-value]
+        return _mean(self.own), _mean(self.so_far)
 
     @property
     def _cells(self) -> tuple[str, ...]:
@@ -96,12 +96,14 @@ class Comparison:
 
     @property
     def _titles(self) -> list[str]:
-        heads = [f"{name}: {each} from onnxruntime's" for name, each in self.outputs.items()]
-        return [*heads, f"onnxruntime {self.version}", *self.notes]
+        return [*self._heads, f"onnxruntime {self.version}", *self.notes]
+
+    @property
+    def _heads(self) -> list[str]:
+        return [f"{name}: {each}" for name, each in self.outputs.items()]
 
     def __str__(self) -> str:
-        heads = [f"{name}: {each}" for name, each in self.outputs.items()]
-        return "\n".join([*heads, "", *self._table.lines(widest=WIDEST, rule="  "), "", *self.notes])
+        return "\n".join([*self._heads, "", *self._table.lines(widest=WIDEST, rule="  "), "", *self.notes])
 
     def _repr_html_(self) -> str:
         return self._table.html()
@@ -109,6 +111,11 @@ class Comparison:
     def page(self, title: str = "jaxdml.onnx.compare") -> str:
         """The comparison as one page of HTML, which needs no other file."""
         return PAGE.format(title=html.escape(title), body=self._repr_html_())
+
+
+def _mean(difference: Difference | None) -> float:
+    """The mean difference; unknown ones are less than any other."""
+    return -1.0 if difference is None else difference.relative
 
 
 def _count(difference: Difference | None) -> str:

@@ -21,14 +21,15 @@ class Settings:
 
     Attributes:
       options: options of `SessionOptions.add_session_config_entry`.
-      is_optimized: whether onnxruntime optimizes the graph.
+      level: the level of optimization, one of `GraphOptimizationLevel` without "ORT_".
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
-    is_optimized: bool = True
+    level: str = "ENABLE_ALL"
 
 
 DEFAULT = Settings()
+JOINED = Settings(level="ENABLE_EXTENDED")  # joins all nodes that the default joins, and leaves channels in their order
 
 
 class Peer:
@@ -78,11 +79,16 @@ class Peer:
         return dict(zip(names, values, strict=True))
 
     def operators(self, names: Iterable[str]) -> dict[str, str]:
-        """Maps each value to the operator by which onnxruntime computes it after its optimizations."""
-        names = list(names)
+        """Maps values to the operators by which onnxruntime computes them after its optimizations.
+
+        Values inside joined operators are missing; all are missing if onnxruntime cannot write the optimized graph.
+        """
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "optimized.onnx"
-            self._session(names, DEFAULT, path)
+            try:
+                self._session(names, JOINED, path)
+            except Exception:  # onnxruntime cannot write every graph that it computes
+                return {}
             nodes = onnx.load(str(path), load_external_data=False).graph.node
             return {name: node.op_type for node in nodes for name in node.output}
 
@@ -95,8 +101,8 @@ class Peer:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._folder)
         for key, value in settings.options.items():
             options.add_session_config_entry(key, value)
-        if not settings.is_optimized:
-            options.graph_optimization_level = self._onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        levels = self._onnxruntime.GraphOptimizationLevel
+        options.graph_optimization_level = getattr(levels, f"ORT_{settings.level}")
         if optimized is not None:
             options.optimized_model_filepath = str(optimized)
         return self._onnxruntime.InferenceSession(
