@@ -60,7 +60,7 @@ def integers(differing, largest=1.0):
 
 def report():
     """Four equal nodes, one with a large error in few elements, one with a small error in many, and two unknown."""
-    same, bad, fine = integers(0, 0.0), integers(2, 50.0), integers(9)
+    same, bad, fine = integers(0, 0.0), integers(2, 5000.0), integers(9)
     rows = [NodeDifference(f"conv_{i}", "QLinearConv", same, same, EQUAL) for i in range(4)]
     rows += [NodeDifference("many", "QLinearAdd", fine, fine, "<ties>"), NodeDifference("few", "Q", bad, fine, "large")]
     rows += [NodeDifference(name, name.title(), None, None, ABSENT) for name in ("flatten", "reshape")]
@@ -73,7 +73,7 @@ def test_the_worst_node_comes_first_and_equal_rows_are_one():
     assert (gap, end, note, set(rule)) == ("", "", "on these inputs", {"-", " "})
     assert [re.split("  +", row) for row in (titles, *rows)] == [
         ["node", "computes", "own", "so far", "largest step", "reason"],
-        ["few", "Q", "2 of 100", "9 of 100", "50", "large"],
+        ["few", "Q", "2 of 100", "9 of 100", "5,000", "large"],
         ["many", "QLinearAdd", "9 of 100", "9 of 100", "1", "<ties>"],
         ["x 4: conv_0 ... conv_3", "QLinearConv", "0", "0", EQUAL],
         ["x 2: flatten ... reshape", "Flatten, Reshape", "-", "-", ABSENT],

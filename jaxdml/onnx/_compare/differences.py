@@ -56,6 +56,11 @@ class Difference:
             max(each.largest for each in found), max(each.relative for each in found), max(units, default=None),
         )  # fmt: skip
 
+    @property
+    def by(self) -> str:
+        """The largest difference as text."""
+        return f"{self.largest:,.0f}" if self.last_places is None else f"{self.largest:.3g}"
+
     def __str__(self) -> str:
-        by = f", by at most {self.largest:.3g}" if self.differing else ""
+        by = f", by at most {self.by}" if self.differing else ""
         return f"{self.differing:,} of {self.size:,} elements differ from onnxruntime's{by}"

@@ -167,7 +167,7 @@ def _what_remains(rest: Difference) -> str:
     if not rest.differing:
         return "no element differs then"
     words = "element differs" if rest.differing == 1 else "elements differ"
-    return f"{rest.differing:,} {words} then, by at most {rest.largest:.3g}"
+    return f"{rest.differing:,} {words} then, by at most {rest.by}"
 
 
 def _of_floats(node: Node, own: Difference) -> str:

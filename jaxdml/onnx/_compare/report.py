@@ -55,7 +55,7 @@ class NodeDifference:
     def _cells(self) -> tuple[str, ...]:
         """The cells behind the name and the operator."""
         shown = next((each for each in (self.own, self.so_far) if each and each.differing), None)
-        largest = "" if shown is None else f"{shown.largest:.3g}"
+        largest = "" if shown is None else shown.by
         return _count(self.own), _count(self.so_far), largest, self.reason
 
 
