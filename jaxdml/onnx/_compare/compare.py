@@ -37,8 +37,8 @@ def compare(path: str | os.PathLike[str], inputs: Any = None, model: Model | ptq
 
     Args:
       path: path of the ONNX file.
-      inputs: a dict of arrays, keyed by the names of the file's inputs; or a tuple of arrays, or of pytrees of arrays, in
-        the order of the file's inputs; or a single array. None: random inputs.
+      inputs: a dict of arrays, keyed by the names of the file's inputs; or a tuple of arrays, or of pytrees of arrays,
+        in the order of the file's inputs; or a single array. None: random inputs.
       model: the model to compare: what `load` made of the file, or the model of `jaxdml.ptq` that `save` wrote to the
         file, whose layers are compared. None: what `load` makes of the file by default.
 
@@ -49,6 +49,7 @@ def compare(path: str | os.PathLike[str], inputs: Any = None, model: Model | ptq
       ArgumentTypeError: if an argument has a wrong type.
       ModelError: if the package onnxruntime is not installed, onnxruntime refuses the file, the file cannot be read, or
         the inputs or the model do not belong to the file.
+      PtqError: if a function of `jaxdml.ptq` has changed, or has other layers for inputs of these sizes.
 
     Source: https://onnxruntime.ai/docs
     """
