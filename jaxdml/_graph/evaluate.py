@@ -37,6 +37,35 @@ def evaluate(
     return found
 
 
+def evaluated_alone(
+    nodes: Iterable[Node], values: Mapping[str, Any], given: Mapping[str, Any], *,
+    check_result: ResultCheck = lambda node, value: None,
+) -> dict[str, Any]:  # fmt: skip
+    """What each node computes by itself: nodes read given values in place of those that earlier nodes computed.
+
+    A given value takes the place of a computed value of its shape and type. Computed values that are known while JAX
+    traces, such as shapes, stay.
+
+    Args:
+      nodes: the nodes, in topological order.
+      values: maps names to inputs and constants.
+      given: maps names to values.
+      check_result: raises if a node's result is not allowed.
+
+    Raises:
+      ModelError: if a node fails on its inputs; the error names the node.
+    """
+    read, found = dict(values), dict[str, Any]()
+    for node in nodes:
+        for name, value in zip(node.outputs, results(node, read, check_result), strict=False):
+            if name:
+                check_result(node, value)
+                other = given.get(name)
+                is_alike = other is not None and (other.shape, other.dtype) == (value.shape, value.dtype)
+                found[name], read[name] = value, other if is_alike and isinstance(value, jax.Array) else value
+    return found
+
+
 def results(node: Node, values: Mapping[str, Any], check_result: ResultCheck) -> tuple[Any, ...]:
     """The outputs of a node."""
     arguments = [values[name] if name else None for name in node.inputs]

@@ -9,6 +9,9 @@ except ImportError as error:
     raise ImportError("jaxdml.onnx needs the package onnx: pip install 'jaxdml[onnx]'") from error
 
 from jaxdml.errors import ModelError
+from jaxdml.onnx._compare.compare import compare
+from jaxdml.onnx._compare.differences import Difference
+from jaxdml.onnx._compare.report import Comparison, NodeDifference
 from jaxdml.onnx._limits import Limits
 from jaxdml.onnx._load import check, load
 from jaxdml.onnx._model import Model
@@ -16,4 +19,17 @@ from jaxdml.onnx._save import save
 from jaxdml.onnx._table import supported_ops
 from jaxdml.onnx._tensors import Tensor
 
-__all__ = ["Limits", "Model", "ModelError", "Tensor", "check", "load", "save", "supported_ops"]
+__all__ = [
+    "Comparison",
+    "Difference",
+    "Limits",
+    "Model",
+    "ModelError",
+    "NodeDifference",
+    "Tensor",
+    "check",
+    "compare",
+    "load",
+    "save",
+    "supported_ops",
+]

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxdml import onnx
 from jaxdml.errors import ModelError
-from jaxdml.onnx._compare import compare
+from jaxdml.onnx._compare.compare import compare
+from jaxdml.onnx._load import load
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,9 +23,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", metavar="INPUT.NPZ", type=Path, help="run the model on these inputs, keyed by name")
     parser.add_argument("--output", metavar="OUT.NPZ", type=Path, help="write the outputs of --run here, keyed by name")
     parser.add_argument("--compare", action="store_true", help="compare with onnxruntime, on random inputs by default")
+    parser.add_argument("--html", metavar="PAGE.HTML", type=Path, help="write the result of --compare here, as a page")
     arguments = parser.parse_args(argv)
     if arguments.output and not arguments.run:
         parser.error("--output needs --run: without --run there is nothing to write")
+    if arguments.html and not arguments.compare:
+        parser.error("--html needs --compare: without --compare there is nothing to write")
     try:
         return _run(arguments)
     except (ModelError, OSError) as error:
@@ -34,10 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if arguments.output and not arguments.output.parent.is_dir():
-        raise ModelError(f"--output: there is no folder {str(arguments.output.parent)!r}")
+    for option, path in (("--output", arguments.output), ("--html", arguments.html)):
+        if path and not path.parent.is_dir():
+            raise ModelError(f"{option}: there is no folder {str(path.parent)!r}")
     inputs = _read(arguments.run) if arguments.run else None
-    model = onnx.load(arguments.model, numerics=arguments.numerics)
+    model = load(arguments.model, numerics=arguments.numerics)
     if not (arguments.run or arguments.compare):
         print(model)
     if inputs is not None:
@@ -47,7 +51,16 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.output:
             _write(arguments.output, outputs)
             print(f"written to {arguments.output}")
-    return compare(arguments.model, model, inputs) if arguments.compare else 0
+    if not arguments.compare:
+        return 0
+    comparison = compare(arguments.model, inputs, model)
+    print(comparison)
+    if inputs is None:
+        print("use --run for your own inputs")
+    if arguments.html:
+        arguments.html.write_text(comparison.page(f"{arguments.model.name} and onnxruntime"), encoding="utf-8")
+        print(f"written to {arguments.html}")
+    return 0 if comparison.are_equal else 1
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A loaded model: a function of its parameters and inputs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._graph.evaluate import described, evaluate
+from jaxdml._graph.evaluate import evaluate, evaluated_alone
 from jaxdml._graph.floats import Floats, by_xla, sentence, with_floats
-from jaxdml._graph.graph import Graph
+from jaxdml._graph.graph import Graph, Node
 from jaxdml._graph.join import joined
 from jaxdml._graph.parameters import difference, listed, wrong_params
 from jaxdml._graph.report import html, table
@@ -31,6 +31,7 @@ class Model:
         `jaxdml.prepare_matrix_multiply_blocks`.
       inputs: name, shape and type of each input.
       outputs: name, shape and type of each output.
+      limits: the limits with which the model was loaded.
       floats: "exact" if floats are computed by the rules of `jaxdml.exact`, "xla" if XLA computes them.
     """
 
@@ -44,8 +45,9 @@ class Model:
         floats: Floats,
     ) -> None:
         self.params, self.inputs, self.outputs = params, inputs, outputs
-        self._graph, self._limits, self.floats = graph, limits, floats
+        self._graph, self.limits, self.floats = graph, limits, floats
         self._jitted = jax.jit(self._computed, static_argnums=2)
+        self._jitted_alone = jax.jit(with_floats(self._evaluated_alone, floats))
 
     @property
     def by_xla(self) -> tuple[str, ...]:
@@ -87,20 +89,43 @@ class Model:
             raise ModelError(f"the model has no values {listed(unknown)}; {text}")
         return self._run(params, arrays, named, tuple(names))
 
+    @api_boundary
+    def values_alone(
+        self, params: Mapping[str, Any], given: Mapping[str, Any], /, *arrays: Any, **named: Any
+    ) -> dict[str, jax.Array]:
+        """What each node computes by itself, from given values in place of those that this model computes.
+
+        Args:
+          params: as for `apply`.
+          given: values by name, for example those of another runtime. A node reads a given value if it has the shape
+            and type of the model's own value, and the model's own value otherwise. Shapes are always the model's own.
+          *arrays: as for `apply`.
+          **named: as for `apply`.
+
+        Returns:
+          All computed values, keyed by name.
+
+        Raises:
+          ModelError: as for `apply`.
+        """
+        inputs = self._checked(params, arrays, named)
+        return _tried(lambda: self._jitted_alone(dict(params), inputs, dict(given)))
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes of the graph after fusion, in the order in which they run."""
+        return self._graph.nodes
+
     @property
     def value_names(self) -> tuple[str, ...]:
         """The names of the inputs, of all computed values, and of outputs that are constants, in this order."""
         constants = (name for name in self._graph.outputs if name in self.params or name in self._graph.constants)
-        return tuple(dict.fromkeys((*self._graph.inputs, *(name for name, _ in self.makers()), *constants)))
+        return tuple(dict.fromkeys((*self._graph.inputs, *self._graph.producers(), *constants)))
 
     @property
     def operators(self) -> tuple[str, ...]:
         """The names of the operators, in the order in which they run."""
         return tuple(node.operator.name for node in self._graph.nodes)
-
-    def makers(self) -> Iterator[tuple[str, str]]:
-        """The name of each computed value, and a description of its node, in the order of the nodes."""
-        return ((name, described(node)) for node in self._graph.nodes for name in node.outputs if name)
 
     def __str__(self) -> str:
         inputs, outputs = (", ".join(map(str, each)) for each in (self.inputs, self.outputs))
@@ -117,23 +142,15 @@ class Model:
     def _run(
         self, params: Mapping[str, Any], arrays: tuple[Any, ...], named: dict[str, Any], names: tuple[str, ...]
     ) -> dict[str, Any]:
-        wrong = wrong_params(self.params, params)
-        if wrong:
-            raise ModelError(wrong)
-        inputs = self._validated(arrays, named)
-        try:
-            values = self._jitted(dict(params), inputs, names)
-            return {name: values[name] for name in names}  # jax.jit sorts the keys
-        except ModelError:
-            raise
-        except Exception as error:  # JAX and XLA raise many kinds of exceptions for a malformed file
-            raise ModelError(f"the model cannot be compiled or run: {error}") from error
+        inputs = self._checked(params, arrays, named)
+        values = _tried(lambda: self._jitted(dict(params), inputs, names))
+        return {name: values[name] for name in names}  # jax.jit sorts the keys
 
     def _computed(self, params: Mapping[str, Any], inputs: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         return with_floats(partial(self._evaluated, names=names), self.floats)(params, inputs)
 
     def _evaluated(self, params: Mapping[str, Any], inputs: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-        with limited_by(self._limits):
+        with limited_by(self.limits):
             nodes = joined(self._graph, names, looked_up)
             values = evaluate(nodes, {**self._graph.constants, **params, **inputs}, check_result=check_result)
         results = {name: _as_jax(values[name]) for name in names}
@@ -142,6 +159,21 @@ class Model:
                 text = f"is computed as {results[tensor.name].dtype}; the model contradicts itself"
                 raise ModelError(f"output {tensor} {text}")
         return results
+
+    def _evaluated_alone(
+        self, params: Mapping[str, Any], inputs: dict[str, Any], given: dict[str, Any]
+    ) -> dict[str, Any]:  # fmt: skip
+        values = {**self._graph.constants, **params, **inputs}
+        with limited_by(self.limits):
+            found = evaluated_alone(self._graph.nodes, values, given, check_result=check_result)
+        return {name: _as_jax(value) for name, value in found.items()}
+
+    def _checked(self, params: Any, arrays: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        """Checks params and inputs, and returns the inputs keyed by name."""
+        wrong = wrong_params(self.params, params)
+        if wrong:
+            raise ModelError(wrong)
+        return self._validated(arrays, named)
 
     def _validated(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
         """Checks the inputs, and returns them keyed by name."""
@@ -161,6 +193,16 @@ class Model:
             raise ModelError(f"{wrong}; its inputs are {expected}")
         sizes: dict[str, Any] = {}
         return {tensor.name: tensor.validated(inputs[tensor.name], sizes) for tensor in self.inputs}
+
+
+def _tried(compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The computed values; every error is a ModelError."""
+    try:
+        return compute()
+    except ModelError:
+        raise
+    except Exception as error:  # JAX and XLA raise many kinds of exceptions for a malformed file
+        raise ModelError(f"the model cannot be compiled or run: {error}") from error
 
 
 def _as_jax(value: Any) -> Any:

@@ -96,6 +96,9 @@ def from_onnx(x: jax.Array) -> dict[str, jax.Array]:
     model = dml.onnx.load("model.onnx", numerics="onnxruntime", limits=dml.onnx.Limits(seconds=60))
     problems = dml.onnx.check(b"")
     print(model.inputs[0].shape, problems[0].upper())
+    comparison = dml.onnx.compare("model.onnx", {"x": x}, model)
+    worst = [row.reason for row in comparison.nodes if row.own is not None and row.own.largest > 1]
+    print(comparison.are_equal, worst, comparison.page("model"))
     return model.apply(model.params, x)
 
 

@@ -1,0 +1,1 @@
+"""Compares a model with onnxruntime, node by node."""

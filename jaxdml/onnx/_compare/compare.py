@@ -1,0 +1,159 @@
+"""Compares a model with onnxruntime, node by node."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdml import ptq
+from jaxdml.errors import ArgumentTypeError, ModelError, api_boundary
+from jaxdml.onnx._compare.differences import Difference
+from jaxdml.onnx._compare.inputs import named
+from jaxdml.onnx._compare.reasons import Differences, experiments, output_reasons, own_reasons
+from jaxdml.onnx._compare.report import Comparison, NodeDifference
+from jaxdml.onnx._compare.sessions import DEFAULT, Peer, Settings
+from jaxdml.onnx._compare.subjects import Subject, Values, of_function, of_model
+from jaxdml.onnx._load import load
+from jaxdml.onnx._model import Model
+
+UNREADABLE = frozenset({"bfloat16", "int4", "uint4"})  # types whose arrays onnxruntime does not give
+EQUAL = "equal"
+ABSENT = "the file has no such value: rows that read it include its error"
+UNREAD = "onnxruntime gives this value in another type, or not at all: rows that read it include its error"
+XLA = "XLA's floats differ between two programs of the model, floats='exact' has one answer"
+AS_OUTPUTS = "onnxruntime computes the nodes' values as outputs of the file"
+
+
+@api_boundary
+def compare(path: str | os.PathLike[str], inputs: Any = None, model: Model | ptq.Model | None = None) -> Comparison:
+    """Compares a model with onnxruntime: how each node differs, and why.
+
+    Each node is compared twice: with onnxruntime's values as its inputs, which shows the node's own error, and with the
+    inputs that it has in the model, which shows the error so far. The reasons are found by experiments, such as other
+    options of onnxruntime's session. onnxruntime runs on the CPU with its default options.
+
+    Args:
+      path: path of the ONNX file.
+      inputs: a dict of arrays, keyed by the names of the file's inputs; or a tuple of arrays, or of pytrees of arrays,
+        in the order of the file's inputs; or a single array. None: random inputs.
+      model: the model to compare: what `load` made of the file, or the model of `jaxdml.ptq` that `save` wrote to the
+        file, whose layers are compared. None: what `load` makes of the file by default.
+
+    Returns:
+      The comparison; `print` shows it as a table.
+
+    Raises:
+      ArgumentTypeError: if an argument has a wrong type.
+      ModelError: if the package onnxruntime is not installed, onnxruntime refuses the file, the file cannot be read, or
+        the inputs or the model do not belong to the file.
+      PtqError: if a function of `jaxdml.ptq` has changed, or has other layers for inputs of these sizes.
+
+    Source: https://onnxruntime.ai/docs
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentTypeError(f"path is of type {type(path).__name__}, expected the path of an ONNX file")
+    if not isinstance(model, Model | ptq.Model | None):
+        text = "expected what jaxdml.onnx.load or jaxdml.ptq.quantize returned"
+        raise ArgumentTypeError(f"model is of type {type(model).__name__}, {text}")
+    path = Path(path)
+    if isinstance(model, Model):
+        file = model
+    else:
+        file = load(path) if model is None else load(path, numerics=model.numerics, floats=model.floats)
+    peer = Peer(path)
+    _check_belongs(file, peer, path)
+    given, said = named(inputs, file)
+    subject = of_function(model, file, given) if isinstance(model, ptq.Model) else of_model(file, path, given)
+    # A 64-bit input may have come as the 32-bit array that JAX computes with.
+    typed = {tensor.name: np.asarray(given[tensor.name]).astype(tensor.dtype) for tensor in file.inputs}
+    return _Comparing(subject, peer, typed).comparison(said)
+
+
+class _Comparing:
+    """Compares a subject with onnxruntime on some inputs."""
+
+    def __init__(self, subject: Subject, peer: Peer, inputs: Values) -> None:
+        self._subject, self._peer, self._inputs = subject, peer, inputs
+        self._made = {
+            name: value for name, value in subject.values.items()
+            if name in peer.computed and str(value.dtype) not in UNREADABLE
+        }  # fmt: skip
+
+    def comparison(self, said: Sequence[str]) -> Comparison:
+        subject, peer = self._subject, self._peer
+        expected = peer.run(self._inputs, peer.outputs)
+        outputs = self._outputs(expected)
+        theirs = self._theirs()
+        own, so_far = self._own(subject.alone, theirs), self._differences(subject.values, theirs)
+        tried = experiments(
+            lambda settings: self._own(subject.alone, self._theirs(settings)),
+            lambda: self._own(subject.by_onnxruntime, theirs),
+        )
+        reasons = own_reasons(subject.nodes, own, tried, self._made, lambda: peer.operators(self._made))
+        texts = self._reasons(own, so_far, reasons)
+        rows = tuple(
+            NodeDifference(node.name or node.outputs[0], node.operator.name, alone, after, text)
+            for node, alone, after, text in zip(subject.nodes, own, so_far, texts, strict=True)
+        )
+        moved = sum(Difference.of(theirs[name], value).differing for name, value in expected.items() if name in theirs)
+        changed = f"which changes {moved:,} elements of its outputs" if moved else "which does not change its outputs"
+        notes = [*said, f"{AS_OUTPUTS}, {changed}"]
+        total = self._total(expected)
+        if total and total.differing:
+            notes += output_reasons(total, lambda settings: self._total(peer.run(self._inputs, peer.outputs, settings)))
+        return Comparison(rows, outputs, peer.version, tuple(notes))
+
+    def _outputs(self, expected: Values) -> dict[str, Difference]:
+        return {name: Difference.of(self._subject.outputs[name], value) for name, value in expected.items()}
+
+    def _total(self, expected: Values) -> Difference | None:
+        return Difference.joined(self._outputs(expected).values())
+
+    def _theirs(self, settings: Settings = DEFAULT) -> dict[str, np.ndarray]:
+        """onnxruntime's values of the subject's types, keyed by name."""
+        found = self._peer.run(self._inputs, self._made, settings)
+        types = {name: jax.dtypes.canonicalize_dtype(value.dtype) for name, value in found.items()}
+        return {name: value for name, value in found.items() if types[name] == self._made[name].dtype}
+
+    def _own(self, alone: Callable[[Values], Values], theirs: Values) -> Differences:
+        return self._differences(alone(theirs), theirs)
+
+    def _differences(self, ours: Values, theirs: Values) -> Differences:
+        """The difference of each node; None for a node without a value that onnxruntime has."""
+        return [
+            Difference.joined(Difference.of(ours[name], theirs[name]) for name in node.outputs if name in theirs)
+            for node in self._subject.nodes
+        ]
+
+    def _reasons(self, own: Differences, so_far: Differences, found: Mapping[int, str]) -> Iterator[str]:
+        """The reason for each node's difference."""
+        worst = dict[str, int]()  # maps a value that differs to the node before it with the worst error of its own
+        for place, node in enumerate(self._subject.nodes):
+            before = {worst[name] for name in node.inputs if name in worst}
+            alone, after = own[place], so_far[place]
+            errors = {each: error.relative for each in (*before, place) if (error := own[each]) and error.differing}
+            blamed = max(errors, key=errors.__getitem__, default=None)
+            if blamed is not None and (after is None or after.differing):
+                worst |= dict.fromkeys(filter(None, node.outputs), blamed)
+            if alone is None or after is None:
+                yield UNREAD if self._peer.computed.intersection(node.outputs) else ABSENT
+            elif place in found:
+                yield found[place]
+            elif not after.differing:
+                yield EQUAL
+            elif blamed is not None:
+                yield f"its inputs differ, the worst node before it is {self._subject.nodes[blamed].name!r}"
+            else:
+                yield XLA
+
+
+def _check_belongs(file: Model, peer: Peer, path: Path) -> None:
+    """Raises ModelError if a model has other inputs or outputs than the file."""
+    for kind, tensors, names in (("inputs", file.inputs, peer.inputs), ("outputs", file.outputs, peer.outputs)):
+        own = [tensor.name for tensor in tensors]
+        if own != names:
+            text = f"the model has the {kind} {own}, the file {str(path)!r} has {names}"
+            raise ModelError(f"{text}: give the file from which the model was loaded")

@@ -1,0 +1,59 @@
+"""The inputs on which a model is compared."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdml._graph.parameters import difference
+from jaxdml.errors import ModelError
+from jaxdml.onnx._model import Model
+
+SEVERAL = 8
+
+
+def named(inputs: Any, model: Model) -> tuple[dict[str, Any], list[str]]:
+    """The inputs keyed by name, in the order of the file, and what to say of them.
+
+    Raises:
+      ModelError: if an input is missing or unknown, or has a wrong type or shape.
+    """
+    tensors, names = model.inputs, [tensor.name for tensor in model.inputs]
+    if inputs is None:
+        given = random_inputs(model)
+        shown = ", ".join(f"{name}: {value.dtype}{list(value.shape)}" for name, value in given.items())
+        return given, [f"on random inputs, {shown}"]
+    if not isinstance(inputs, Mapping):
+        leaves = jax.tree.leaves(inputs)
+        if len(leaves) != len(names):
+            raise ModelError(f"inputs has {len(leaves)} arrays, the file {len(names)} inputs: {names}")
+        inputs = dict(zip(names, leaves, strict=True))
+    if wrong := difference("inputs", names, inputs):
+        raise ModelError(f"{wrong}; its inputs are {', '.join(map(str, tensors))}")
+    sizes = dict[str, Any]()
+    return {tensor.name: tensor.validated(inputs[tensor.name], sizes) for tensor in tensors}, []
+
+
+def random_inputs(model: Model) -> dict[str, np.ndarray]:
+    """Reproducible inputs: normally distributed floats, 8-bit integers of the full range, 0 or 1 for all other types.
+
+    A symbolic first dimension becomes `SEVERAL`, any other symbolic dimension 1.
+    """
+    rng, inputs, sizes = np.random.default_rng(0), {}, dict[str, int]()
+    for tensor in model.inputs:
+        if tensor.shape is None:
+            raise ModelError(f"input {tensor} has no fixed rank; give the inputs")
+        shape = []
+        for axis, size in enumerate(tensor.shape):
+            chosen = SEVERAL if axis == 0 else 1
+            shape.append(size if isinstance(size, int) else sizes.setdefault(size, chosen) if size else chosen)
+        inputs[tensor.name] = _random(rng, shape, tensor.dtype)
+    return inputs
+
+
+def _random(rng: np.random.Generator, shape: list[int], dtype: np.dtype[Any]) -> np.ndarray:
+    if dtype in (np.int8, np.uint8):
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return (rng.integers(0, 2, shape) if dtype.kind in "iub" else rng.standard_normal(shape)).astype(dtype)

@@ -1,0 +1,213 @@
+"""Why nodes differ from onnxruntime, in words; each reason is the result of an experiment, or a measurement."""
+
+import itertools
+import math
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+from jaxdml._graph.graph import Node
+from jaxdml._quantized.onnxruntime.nbits import PRECISIONS
+from jaxdml.errors import ModelError
+from jaxdml.onnx._compare.differences import Difference
+from jaxdml.onnx._compare.sessions import Settings
+from jaxdml.ptq._integers.operators import TABLE
+
+LAST_PLACES = 8  # the most units in the last place by which float functions differ in their last bits
+ROUNDED_BY_BOTH = 4  # the accuracy level at which onnxruntime, too, rounds floats
+SMALLER = 16  # an experiment explains a difference that it makes so many times smaller
+BY_FORMULA = {
+    "QLinearAdd": "sum", "QLinearAveragePool": "mean", "QLinearGlobalAveragePool": "mean",
+    "add": "sum", "mean": "mean", "window_mean": "mean",
+}  # fmt: skip
+Differences = Sequence[Difference | None]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Something that may make a node's difference smaller, and what it then shows.
+
+    Attributes:
+      concerns: whether the experiment is made for a node.
+      run: returns the own differences of all nodes in the experiment; None if onnxruntime refuses it.
+      cause: the cause in words, for a node.
+    """
+
+    concerns: Callable[[Node], bool]
+    run: Callable[[], Differences | None]
+    cause: Callable[[Node], str]
+
+
+def _is_quantized(node: Node) -> bool:
+    return node.operator.is_quantized
+
+
+def _is_any(node: Node) -> bool:
+    return True
+
+
+class Setting(NamedTuple):
+    """Settings of a session, the nodes that they may concern, and the cause of a difference that they remove."""
+
+    settings: Settings
+    concerns: Callable[[Node], bool]
+    cause: str
+
+
+SETTINGS = (
+    Setting(
+        Settings({"session.x64quantprecision": "1"}), _is_quantized,
+        "int8 weights saturate in onnxruntime's kernel on this processor, "
+        "session.x64quantprecision=1 has the exact value",
+    ),
+    Setting(
+        Settings({"session.qdqisint8allowed": "1"}), _is_any,
+        "onnxruntime computes int8 activations partly in floats, session.qdqisint8allowed=1 keeps them in integers",
+    ),
+    Setting(
+        Settings({"session.qdq_matmulnbits_accuracy_level": "0"}), _is_any,
+        "the accuracy level: onnxruntime rounds the product's floats to int8, "
+        "unless session.qdq_matmulnbits_accuracy_level=0",
+    ),
+    Setting(
+        Settings(level="DISABLE_ALL"), _is_any,
+        "onnxruntime computes another graph than the file's after its optimizations, without them the file's",
+    ),
+)  # fmt: skip
+
+
+def experiments(
+    by_settings: Callable[[Settings], Differences], by_formula: Callable[[], Differences]
+) -> list[Experiment]:  # fmt: skip
+    """The experiments, in the order in which they are made.
+
+    Args:
+      by_settings: maps settings of onnxruntime to the nodes' own differences from what it then computes.
+      by_formula: returns the nodes' own differences with the formulas of numerics="onnxruntime".
+    """
+    of_settings = (
+        Experiment(each.concerns, partial(_allowed, by_settings, each.settings), partial(_given, each.cause))
+        for each in SETTINGS
+    )
+    return [Experiment(lambda node: node.operator.name in BY_FORMULA, by_formula, _of_formula), *of_settings]
+
+
+def output_reasons(own: Difference, by_settings: Callable[[Settings], Difference | None]) -> list[str]:
+    """Why the outputs of the file as it is differ, as the first settings that explain it say; empty if none do.
+
+    Args:
+      own: the difference of the outputs.
+      by_settings: maps settings of onnxruntime to the difference of the outputs from what it then computes.
+    """
+    rests = ((each.cause, _allowed(by_settings, each.settings)) for each in SETTINGS)
+    found = (f"the outputs: {cause}: {_what_remains(rest)}" for cause, rest in rests if rest and _explains(rest, own))
+    return [*itertools.islice(found, 1)]
+
+
+def _allowed[T](by_settings: Callable[[Settings], T], settings: Settings) -> T | None:
+    """What is found with settings; None if onnxruntime refuses the file with them."""
+    try:
+        return by_settings(settings)
+    except ModelError:
+        return None
+
+
+def _explains(rest: Difference, own: Difference) -> bool:
+    """Whether what remains of a difference in an experiment shows the cause of the difference."""
+    return math.isfinite(rest.relative) and rest.relative * SMALLER <= own.relative
+
+
+def _of_formula(node: Node) -> str:
+    word = BY_FORMULA[node.operator.name]
+    return f"DirectML's formula of the {word} rounds otherwise near ties, numerics='onnxruntime' has onnxruntime's"
+
+
+def own_reasons(
+    nodes: Sequence[Node], own: Differences, tried: Sequence[Experiment], in_file: Container[str],
+    operators: Callable[[], Mapping[str, str]],
+) -> dict[int, str]:  # fmt: skip
+    """The reason for each node's own difference, keyed by the node's place; nodes without a difference have none.
+
+    Args:
+      nodes: the nodes.
+      own: their own differences.
+      tried: the experiments.
+      in_file: the names of the values that the file has.
+      operators: maps values to the operators by which onnxruntime computes them.
+    """
+    found = dict[int, str]()
+    pending = {place: each for place, each in enumerate(own) if each and each.differing}
+    for place, each in pending.items():
+        if each.last_places is not None and each.last_places <= LAST_PLACES:
+            found[place] = _of_floats(nodes[place], each)
+    for experiment in tried:
+        concerned = [place for place in pending if place not in found and experiment.concerns(nodes[place])]
+        rests = experiment.run() if concerned else None
+        for place, rest in enumerate(rests or ()):
+            if place in concerned and rest and _explains(rest, pending[place]):
+                found[place] = f"{experiment.cause(nodes[place])}: {_what_remains(rest)}"
+    operators = cache(operators)
+    absent = {name for node in nodes for name in node.outputs if name not in in_file}
+    for place, each in pending.items():
+        if place not in found:
+            found[place] = (
+                _of_floats(nodes[place], each)
+                if each.last_places is not None
+                else _of_integers(nodes[place], operators, reads_absent=not absent.isdisjoint(nodes[place].inputs))
+            )
+    return found
+
+
+def _given(cause: str, node: Node) -> str:
+    return cause
+
+
+def _what_remains(rest: Difference) -> str:
+    if not rest.differing:
+        return "no element differs then"
+    words = "element differs" if rest.differing == 1 else "elements differ"
+    return f"{rest.differing:,} {words} then, by at most {rest.by}"
+
+
+def _of_floats(node: Node, own: Difference) -> str:
+    """The reason for a difference in floats."""
+    units = f"{_units(own)} of the largest value"
+    if node.operator.kind == "product_of_blocks":
+        return f"{_of_blocks(node.options)}: {units}"
+    if own.last_places is not None and own.last_places <= LAST_PLACES:
+        return f"a float function's last bits: {units}"
+    return f"another formula or another order of float operations: {units}"
+
+
+def _of_blocks(options: Mapping[str, Any]) -> str:
+    """What the accuracy level of a product by blocks means."""
+    level = options.get("accuracy_level")
+    if level is None:
+        return f"the accuracy level: jaxdml rounds the product's floats to {options['precision']} in blocks"
+    if level == ROUNDED_BY_BOTH:
+        return (
+            f"accuracy level {level}: both round the product's floats to {PRECISIONS[level]}, and add in another order"
+        )
+    return f"accuracy level {level}: jaxdml rounds the product's floats to {PRECISIONS[level]} in blocks"
+
+
+def _units(own: Difference) -> str:
+    """The largest difference in words."""
+    count = own.last_places or 0
+    if count < 1.5:
+        return "at most 1 unit in the last place" if count <= 1 else "1 unit in the last place"
+    return f"{count:,.0f} units in the last place"
+
+
+def _of_integers(node: Node, operators: Callable[[], Mapping[str, str]], *, reads_absent: bool) -> str:
+    """The reason for a difference in integers that no experiment explains."""
+    if node.operator.name == TABLE.name:
+        return "the file has the table as float operators, save with tables='gather' writes an exact look-up"
+    if reads_absent:
+        return "it reads values that the file computes by other operators, which round otherwise"
+    theirs = next((operators()[name] for name in node.outputs if name in operators()), None)
+    if theirs == "QuantizeLinear" and node.operator.is_quantized:
+        return "onnxruntime did not fuse the node: it computes it in floats, and quantizes the result"
+    by = f"onnxruntime's {theirs}" if theirs else "onnxruntime"
+    return f"unexplained: {by} differs, whatever its options; please report it with the file"

@@ -1,0 +1,107 @@
+"""What is compared: a loaded model, or a quantized function whose file onnxruntime runs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+
+from jaxdml import ptq
+from jaxdml._graph.evaluate import evaluate, evaluated_alone
+from jaxdml._graph.floats import with_floats
+from jaxdml._graph.graph import Node
+from jaxdml._quantized.kinds import ONNXRUNTIME
+from jaxdml.errors import ModelError
+from jaxdml.onnx._load import load
+from jaxdml.onnx._model import Model
+from jaxdml.ptq._integers.operators import INTEGERS
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is compared with onnxruntime, on some inputs. Values have the names that they have in the file.
+
+    Attributes:
+      nodes: the nodes, in the order in which they run.
+      outputs: the outputs.
+      values: what the nodes compute, each from what earlier nodes computed.
+      alone: maps values to what each node computes from them.
+      by_onnxruntime: the function `alone` of the same nodes with the formulas of numerics="onnxruntime".
+    """
+
+    nodes: Sequence[Node]
+    outputs: Values
+    values: Values
+    alone: Callable[[Values], Values]
+    by_onnxruntime: Callable[[Values], Values]
+
+
+def of_model(model: Model, path: Any, inputs: Values) -> Subject:
+    """A model that was loaded from the file."""
+    names = [name for name in model.value_names if name not in inputs]
+
+    def by_onnxruntime(given: Values) -> Values:
+        other = load(path, numerics=ONNXRUNTIME, floats=model.floats, limits=model.limits)
+        return other.values_alone(other.params, given, **inputs)
+
+    return Subject(
+        model.nodes, model.apply(model.params, **inputs), model.values(model.params, names, **inputs),
+        lambda given: model.values_alone(model.params, given, **inputs), by_onnxruntime,
+    )  # fmt: skip
+
+
+def of_function(model: ptq.Model, file: Model, inputs: Values) -> Subject:
+    """A quantized function that `save` wrote to the file; integers have the same names in both.
+
+    Raises:
+      ModelError: if the file is not one of the function.
+    """
+    if model.calibrated is None:
+        raise ModelError("the sizes of this model's inputs are not known: quantize the function again")
+    leaves, structure = list(inputs.values()), jax.tree.structure(model.calibrated)
+    count = len(jax.tree.leaves(model.calibrated))
+    outputs = [output.name for output in file.outputs]
+    if count != len(leaves):
+        text = f"the file has {len(leaves)} inputs, the function {count}"
+        raise ModelError(f"{text}: give the file that save wrote of this model")
+    arguments = jax.tree.unflatten(structure, leaves)
+    results = jax.tree.leaves(model.apply(model.params, *arguments))
+    if len(results) != len(outputs):
+        text = f"the file has {len(outputs)} outputs, the function {len(results)}"
+        raise ModelError(f"{text}: give the file that save wrote of this model")
+    flat = model.flat(*arguments)
+    in_file = dict(zip(flat.outputs, outputs, strict=True))
+
+    def named(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(in_file.get(name, name) for name in names)
+
+    nodes = [node.replace(inputs=named(node.inputs), outputs=named(node.outputs)) for node in flat.nodes]
+
+    def alone(nodes: Sequence[Node]) -> Callable[[Values], Values]:
+        @jax.jit
+        @partial(with_floats, floats=model.floats)
+        def run(leaves: list[Any], others: dict[str, Any]) -> dict[str, Any]:
+            return evaluated_alone(nodes, {**flat.constants, **dict(zip(flat.inputs, leaves, strict=True))}, others)
+
+        return lambda others: run(leaves, dict(others))
+
+    @jax.jit
+    @partial(with_floats, floats=model.floats)
+    def values(leaves: list[Any]) -> dict[str, Any]:
+        found = evaluate(nodes, {**flat.constants, **dict(zip(flat.inputs, leaves, strict=True))})
+        return {name: found[name] for node in nodes for name in node.outputs if name}
+
+    return Subject(
+        nodes, dict(zip(outputs, results, strict=True)), values(leaves), alone(nodes),
+        lambda given: alone([_by_onnxruntime(node) for node in nodes])(given),
+    )  # fmt: skip
+
+
+def _by_onnxruntime(node: Node) -> Node:
+    """The node with onnxruntime's formula; the name of a quantized node's operator is its kind."""
+    kind = node.operator.name
+    other = INTEGERS[ONNXRUNTIME].get(kind) if node.operator.is_quantized else None
+    return node if other is None else node.replace(operator=replace(other, name=kind))
