@@ -125,7 +125,7 @@ class _NodeConverter:
         try:
             if (domain, proto.op_type) in self._functions:
                 raise ModelError(f"it is a function of the model; {_INLINE} inserts the function's nodes")
-            row = find(domain, proto.op_type, opset, self._numerics)
+            row = find(domain, proto.op_type, opset, self._numerics, _mode(proto))
             if row is None:
                 raise ModelError(_unsupported(domain, proto.op_type))
             return self._converted(proto, name, row)
@@ -237,6 +237,11 @@ def _outputs_of_schema(domain: str, name: str, opset: int) -> int | None:
 def domain_of(proto: Any) -> str:
     """The domain of a node, an opset or a function; "" is ONNX's own domain, which files may call "ai.onnx"."""
     return "" if proto.domain == "ai.onnx" else str(proto.domain)
+
+
+def _mode(proto: onnx.NodeProto) -> str | None:
+    """The attribute `mode` of a node, by which an operator has several rows; None if it has no such text."""
+    return next((a.s.decode(errors="replace") for a in proto.attribute if a.name == "mode" and a.s), None)
 
 
 def _opset_problem(domain: str, opset: int | None) -> str | None:
