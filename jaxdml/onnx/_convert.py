@@ -4,7 +4,7 @@ import functools
 import inspect
 import types
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
 import numpy as np
@@ -12,13 +12,14 @@ import onnx
 from onnx import AttributeProto
 
 from jaxdml._graph.graph import Graph, Node
+from jaxdml._graph.order import topological
 from jaxdml.errors import ModelError, ModelFileNotFoundError
 from jaxdml.onnx._file import Reader
 from jaxdml.onnx._table import FIRST_OPSET, LAST_OPSET, MICROSOFT, ROWS, Row, find
 from jaxdml.onnx._tensors import inferred_types, shown_shape, tensors
 
 _UNDEFINED = "no input, initializer or node defines"
-_UNORDERED = "the node itself or a later node defines: nodes must be sorted topologically, without cycles"
+MOST_NAMED = 8  # nodes of a cycle
 _INLINE = "onnx.inliner.inline_local_functions(model)"
 
 
@@ -35,16 +36,17 @@ def to_graph(reader: Reader, numerics: str) -> tuple[Graph, list[str]]:
     problems += _duplicates("input", proto.input) + _duplicates("output", proto.output)
     defined = {tensor.name for tensor in proto.initializer} | {value.name for value in proto.input}
     outputs = {value for node in proto.node for value in node.output}
-    nodes, converter = [], _NodeConverter(reader, numerics)
+    named, wrong = _sorted(proto.node)
+    problems += wrong
+    nodes, converter = [], _NodeConverter(reader, numerics, [node for _, node in named])
     wrong_opsets = converter.wrong_opsets(proto.node)
     problems += wrong_opsets.values()
-    for index, node in enumerate(proto.node):
+    for name, node in named:
         reader.budget.check_time()
-        name = node.name or f"{node.op_type.lower()}_{index}"
         problems += [
-            f"node {name!r} reads {value!r}, which {_UNORDERED if value in outputs else _UNDEFINED}"
+            f"node {name!r} reads {value!r}, which {_UNDEFINED}"
             for value in dict.fromkeys(node.input)
-            if value and value not in defined
+            if value and value not in defined and value not in outputs
         ]
         for value in filter(None, node.output):
             if value in defined:
@@ -58,6 +60,24 @@ def to_graph(reader: Reader, numerics: str) -> tuple[Graph, list[str]]:
     problems += [f"no node defines output {value.name!r}" for value in proto.output if value.name not in defined]
     inputs = tuple(value.name for value in proto.input if value.name not in constants)
     return Graph(tuple(nodes), inputs, tuple(value.name for value in proto.output), constants), problems
+
+
+def _sorted(nodes: Sequence[onnx.NodeProto]) -> tuple[list[tuple[str, onnx.NodeProto]], list[str]]:
+    """The nodes in topological order, each with its name, and the error for a cycle, if there is one."""
+    named = [(node.name or f"{node.op_type.lower()}_{index}", node) for index, node in enumerate(nodes)]
+    order, cycle = topological([node.input for node in nodes], [node.output for node in nodes])
+    return [named[place] for place in order], _cycle_problem([named[place][0] for place in cycle])
+
+
+def _cycle_problem(names: list[str]) -> list[str]:
+    """The error for a cycle of nodes, each of which reads a value of the next one."""
+    if not names:
+        return []
+    if not names[1:]:
+        return [f"node {names[0]!r} reads its own result: nodes must not form a cycle"]
+    listed = ", ".join(map(repr, names[:MOST_NAMED]))
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return [f"nodes {listed}{more} form a cycle: each reads a value of the next one, and the last one of the first"]
 
 
 def _constants(reader: Reader) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -102,9 +122,9 @@ def _declaration_problem(value: onnx.ValueInfoProto) -> str | None:
 class _NodeConverter:
     """Converts the nodes of one model."""
 
-    def __init__(self, reader: Reader, numerics: str) -> None:
+    def __init__(self, reader: Reader, numerics: str, nodes: Iterable[onnx.NodeProto]) -> None:
         self._reader, self._numerics = reader, numerics
-        self._inferred = inferred_types(reader.proto)
+        self._inferred = inferred_types(reader.proto, nodes)
         self._opsets = {domain_of(entry): entry.version for entry in reader.proto.opset_import}
         self._functions = {(domain_of(function), function.name) for function in reader.proto.functions}
 

@@ -135,15 +135,15 @@ Inferred = Mapping[str, tuple[str | None, tuple[Any, ...] | None]]
 SMALL = 1024  # shape inference reads the values of tensors with at most this number of elements
 
 
-def inferred_types(proto: onnx.ModelProto) -> Inferred:
-    """The types and shapes that the package onnx infers, keyed by the value's name.
+def inferred_types(proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> Inferred:
+    """The types and shapes that the package onnx infers from a model's nodes in topological order, keyed by name.
 
     Only error texts and early type checks use these types and shapes; a value may be missing.
     """
     without_data = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
     graph = without_data.graph
     graph.name = "graph"
-    graph.node.extend(node for node in proto.graph.node if not any(a.HasField("g") for a in node.attribute))
+    graph.node.extend(node for node in nodes if not any(a.HasField("g") for a in node.attribute))
     graph.input.extend(proto.graph.input)
     graph.output.extend(proto.graph.output)
     declared = {value.name for value in proto.graph.input}

@@ -56,9 +56,12 @@ def test_very_many_problems_are_cut():
 
 
 def test_order_and_names():
-    refused(model([("Relu", ["a"], ["y"]), ("Relu", ["x"], ["a"])]), "reads 'a'", "sorted")
-    refused(model([("Add", ["x", "b"], ["a"]), ("Relu", ["a"], ["b"])], outputs=[("b",)]), "reads 'b'", "cycle")
-    refused(model([("Add", ["x", "y"], ["y"])]), "reads 'y'", "cycle")
+    cycle = model([("Neg", ["b"], ["y"]), ("Add", ["x", "b"], ["a"]), ("Relu", ["a"], ["b"])])
+    refused(cycle, "a problem:", "nodes 'add_1', 'relu_2' form a cycle")
+    refused(model([("Add", ["x", "y"], ["y"])]), "a problem:", "node 'add_0' reads its own result", "cycle")
+    large = chain("Relu", 5000)
+    large[0].op_type, large[0].input[:] = "Add", ["x", "y"]
+    refused(model(large), "a problem:", "'relu_4994', 'relu_4993' and 4992 more form a cycle")
     refused(model([("Relu", ["x"], ["y"]), ("Neg", ["x"], ["y"])]), "neg_1", "defines 'y'", "already")
     refused(model([("Relu", ["x"], ["x"])], outputs=[("x",)]), "defines 'x'", "already")
     refused(model([("Split", ["x"], ["y", "y"])]), "defines 'y'", "already")
@@ -71,6 +74,21 @@ def test_order_and_names():
     refused(relu(outputs=[("y",), ("y",)]), "output 'y' is declared 2 times")
     refused(relu(inputs=[("x",), ("x",)]), "input 'x' is declared 2 times")
     refused(relu(initializers=[constant(ONES, "w"), constant(ONES, "w")]), "tensor 'w' is given twice")
+
+
+def test_nodes_are_sorted():
+    """In any order of the nodes the model is the same; a sorted file keeps its order."""
+    nodes = [node("Neg", ["x"], ["b"]), node("Relu", ["x"], ["a"]), node("Add", ["a", "b"], ["c"])]
+    nodes += [node("Abs", ["x"], ["d"]), node("Mul", ["c", "d"], ["y"])]
+    made = load(model(nodes))
+    assert made.operators == ("Neg", "Relu", "Add", "Abs", "Mul")
+    x = np.array([-2, -1, 0.5, 3], np.float32)
+    for order in ([4, 3, 2, 1, 0], [2, 0, 4, 1, 3]):
+        other = load(model([nodes[place] for place in order]))
+        assert_same_bits(other.apply(other.params, x)["y"], made.apply(made.params, x)["y"])
+    assert load(model(chain("Relu", 3)[::-1])).operators == ("Relu",) * 3
+    # Types are inferred of nodes that are not sorted, too.
+    refused(model([("Not", ["a"], ["y"]), ("Relu", ["x"], ["a"])]), "input 0 is float32; supported: bool")
 
 
 def test_opsets_and_domains():
