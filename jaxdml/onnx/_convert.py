@@ -4,7 +4,7 @@ import functools
 import inspect
 import types
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
 import numpy as np
@@ -16,26 +16,27 @@ from jaxdml._graph.order import topological
 from jaxdml.errors import ModelError, ModelFileNotFoundError
 from jaxdml.onnx._file import Reader
 from jaxdml.onnx._table import FIRST_OPSET, LAST_OPSET, MICROSOFT, ROWS, Row, find
-from jaxdml.onnx._tensors import inferred_types, shown_shape, tensors
+from jaxdml.onnx._tensors import Inferred, inferred_types, outputs, shown_shape, tensors
 
 _UNDEFINED = "no input, initializer or node defines"
 MOST_NAMED = 8  # nodes of a cycle
 _INLINE = "onnx.inliner.inline_local_functions(model)"
 
 
-def to_graph(reader: Reader, numerics: str) -> tuple[Graph, list[str]]:
-    """The graph of a model, and the model's problems; if there are problems, the graph is incomplete."""
+def to_graph(reader: Reader, numerics: str) -> tuple[Graph, Inferred, list[str]]:
+    """The graph of a model, its types, and its problems; if there are problems, the graph is incomplete."""
     proto, problems = reader.proto.graph, []
     if proto.sparse_initializer:
         problems.append("the model has sparse initializers, which are not supported")
     constants, wrong = _constants(reader)
     problems += wrong
-    problems += [text for value in (*proto.input, *proto.output) if (text := _declaration_problem(value))]
+    problems += [text for value in proto.input if (text := _problem_of(tensors, [value]))]
+    problems += [text for value in proto.output if (text := _problem_of(outputs, [value], {}))]
     if not proto.output:
         problems.append("the model has no outputs")
     problems += _duplicates("input", proto.input) + _duplicates("output", proto.output)
     defined = {tensor.name for tensor in proto.initializer} | {value.name for value in proto.input}
-    outputs = {value for node in proto.node for value in node.output}
+    computed = {value for node in proto.node for value in node.output}
     named, wrong = _sorted(proto.node)
     problems += wrong
     nodes, converter = [], _NodeConverter(reader, numerics, [node for _, node in named])
@@ -46,7 +47,7 @@ def to_graph(reader: Reader, numerics: str) -> tuple[Graph, list[str]]:
         problems += [
             f"node {name!r} reads {value!r}, which {_UNDEFINED}"
             for value in dict.fromkeys(node.input)
-            if value and value not in defined and value not in outputs
+            if value and value not in defined and value not in computed
         ]
         for value in filter(None, node.output):
             if value in defined:
@@ -59,7 +60,8 @@ def to_graph(reader: Reader, numerics: str) -> tuple[Graph, list[str]]:
             problems.append(str(error))
     problems += [f"no node defines output {value.name!r}" for value in proto.output if value.name not in defined]
     inputs = tuple(value.name for value in proto.input if value.name not in constants)
-    return Graph(tuple(nodes), inputs, tuple(value.name for value in proto.output), constants), problems
+    names = tuple(value.name for value in proto.output)
+    return Graph(tuple(nodes), inputs, names, constants), converter.inferred, problems
 
 
 def _sorted(nodes: Sequence[onnx.NodeProto]) -> tuple[list[tuple[str, onnx.NodeProto]], list[str]]:
@@ -107,10 +109,10 @@ def _duplicates(kind: str, values: Iterable[onnx.ValueInfoProto]) -> list[str]:
     return [f"{kind} {name!r} is declared {count} times" for name, count in counts.items() if count > 1]
 
 
-def _declaration_problem(value: onnx.ValueInfoProto) -> str | None:
-    """The error for the declaration of an input or output, or None."""
+def _problem_of(declared: Callable[..., Any], *arguments: Any) -> str | None:
+    """The error for the declaration of inputs or outputs, or None."""
     try:
-        tensors([value])
+        declared(*arguments)
     except ModelError as error:
         return str(error)
     return None
@@ -124,7 +126,7 @@ class _NodeConverter:
 
     def __init__(self, reader: Reader, numerics: str, nodes: Iterable[onnx.NodeProto]) -> None:
         self._reader, self._numerics = reader, numerics
-        self._inferred = inferred_types(reader.proto, nodes)
+        self.inferred = inferred_types(reader.proto, nodes)
         self._opsets = {domain_of(entry): entry.version for entry in reader.proto.opset_import}
         self._functions = {(domain_of(function), function.name) for function in reader.proto.functions}
 
@@ -167,7 +169,7 @@ class _NodeConverter:
         most_outputs = _outputs_of_schema(row.domain, row.name, self._opsets[row.domain]) or row.computed_outputs
         if len(proto.output) > most_outputs:
             raise ModelError(f"it has {len(proto.output)} outputs, expected at most {most_outputs}")
-        wrong = row.wrong_type([self._inferred.get(value, (None, None))[0] for value in proto.input])
+        wrong = row.wrong_type([self.inferred.get(value, (None, None))[0] for value in proto.input])
         if wrong:
             raise ModelError(wrong)
         options = self._attributes(proto, row)
@@ -218,7 +220,7 @@ class _NodeConverter:
             raise ModelError(f"attribute {attribute.name!r} is not UTF-8 text: {error}") from error
 
     def _shown(self, value: str) -> str:
-        dtype, shape = self._inferred.get(value, (None, None))
+        dtype, shape = self.inferred.get(value, (None, None))
         return f"{value}: {dtype or '?'}[{shown_shape(shape)}]" if value else "none"
 
 

@@ -53,16 +53,23 @@ class Tensor:
 
     Attributes:
       name: its name.
-      shape: a tuple of sizes, symbolic names, and None for unnamed dimensions; None if the rank is unknown.
-      dtype: its type in the file. Without jax_enable_x64, JAX computes 64-bit types as 32-bit types.
+      shape: a tuple of sizes, symbolic names, and None for unnamed dimensions; None if the rank is unknown. A file's
+        name "?" counts as none: several dimensions with this name need not be equal.
+      dtype: its type in the file, or the one that ONNX infers if an output has none; None if that is unknown, too.
+        Without jax_enable_x64, JAX computes 64-bit types as 32-bit types.
     """
 
     name: str
     shape: tuple[Dimension, ...] | None
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any] | None
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{shown_shape(self.shape)}]"
+        return f"{self.name}: {self.dtype or '?'}[{shown_shape(self.shape)}]"
+
+    @property
+    def computed_dtype(self) -> np.dtype[Any] | None:
+        """The type with which JAX computes; None if it is unknown."""
+        return None if self.dtype is None else jax.dtypes.canonicalize_dtype(self.dtype)
 
     def validated(self, value: Any, sizes: dict[str, Any]) -> Any:
         """Checks an argument for this input, and returns it as an array.
@@ -81,7 +88,7 @@ class Tensor:
         except Exception as error:  # ragged lists, and anything that an object's __array__ raises
             text = f"was given a {type(value).__name__} that is not an array: {error}"
             raise ModelError(f"input {self} {text}") from error
-        expected = jax.dtypes.canonicalize_dtype(self.dtype)
+        expected = self.computed_dtype
         if array.dtype not in (self.dtype, expected):
             raise self._error(array, f"convert it to {expected}")
         if self.shape is None:
@@ -113,20 +120,40 @@ def tensors(values: Iterable[onnx.ValueInfoProto]) -> tuple[Tensor, ...]:
     return tuple(map(_tensor, values))
 
 
+def outputs(values: Iterable[onnx.ValueInfoProto], inferred: "Inferred") -> tuple[Tensor, ...]:
+    """The tensors that a model declares as outputs, whose types or shapes may lack.
+
+    Raises:
+      ModelError: if a value is not a tensor, or its type is not supported.
+    """
+    return tuple(_output(value, inferred) for value in values)
+
+
+def _output(value: onnx.ValueInfoProto, inferred: "Inferred") -> Tensor:
+    kind, tensor = value.type.WhichOneof("value"), value.type.tensor_type
+    if tensor.elem_type or kind not in (None, "tensor_type"):
+        return _tensor(value)
+    dtype, _ = inferred.get(value.name, (None, None))
+    return Tensor(value.name, _shape(tensor), None if dtype is None else jnp.dtype(dtype))
+
+
 def _tensor(value: onnx.ValueInfoProto) -> Tensor:
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         raise ModelError(f"{value.name!r} is of the kind {kind or 'unknown'}; supported: tensors")
     tensor = value.type.tensor_type
-    shape = tuple(map(_dimension, tensor.shape.dim)) if tensor.HasField("shape") else None
-    return Tensor(value.name, shape, dtype_of(tensor.elem_type, f"{value.name!r}"))
+    return Tensor(value.name, _shape(tensor), dtype_of(tensor.elem_type, f"{value.name!r}"))
+
+
+def _shape(tensor: Any) -> tuple[Dimension, ...] | None:
+    return tuple(map(_dimension, tensor.shape.dim)) if tensor.HasField("shape") else None
 
 
 def _dimension(dimension: Any) -> Dimension:
     kind = dimension.WhichOneof("value")
     if kind == "dim_value":
         return int(dimension.dim_value) if dimension.dim_value >= 0 else None
-    return dimension.dim_param or None if kind else None
+    return None if dimension.dim_param in ("", "?") else dimension.dim_param
 
 
 # Inferred types and shapes, for errors -------------------------------------------------------------------------------
@@ -162,7 +189,7 @@ def inferred_types(proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> I
             tensor = _tensor(value)
         except ModelError:  # a sequence, or an unsupported type
             continue
-        types[value.name] = (tensor.dtype.name, tensor.shape)
+        types[value.name] = (str(tensor.dtype), tensor.shape)
     for tensor in inferred.initializer:
         types[tensor.name] = (_NAMES.get(tensor.data_type), tuple(tensor.dims))
     return types

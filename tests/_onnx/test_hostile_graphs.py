@@ -8,7 +8,7 @@ from onnx import AttributeProto, TensorProto, helper, inliner
 
 import jaxdml.onnx
 from helpers.compare import assert_same_bits
-from helpers.hostile_models import FLOAT, chain, constant, model, node, refused, relu, with_tensor
+from helpers.hostile_models import FLOAT, chain, constant, model, node, refused, relu, value, with_tensor
 from jaxdml.errors import ModelError
 from jaxdml.onnx import load
 
@@ -185,6 +185,38 @@ def test_declared_types():
     sparse.graph.sparse_initializer.add()
     refused(sparse, "sparse initializers")
     refused(relu(outputs=[("y", TensorProto.INT8)]), "output y: int8[4]")
+
+
+def test_unknown_sizes_are_no_names():
+    """A dimension that a file calls "?" is unknown; two such dimensions need not be equal."""
+    both = model([("MatMul", ["x", "w"], ["y"])], inputs=[("x", FLOAT, ("?", 3)), ("w", FLOAT, (3, "?"))])
+    both.graph.output[0].CopyFrom(value("y", FLOAT, ("?", "?")))
+    made = load(both)
+    assert [each.shape for each in (*made.inputs, *made.outputs)] == [(None, 3), (3, None), (None, None)]
+    assert made.apply(made.params, np.ones((2, 3), np.float32), np.ones((3, 5), np.float32))["y"].shape == (2, 5)
+    named = model([("MatMul", ["x", "w"], ["y"])], inputs=[("x", FLOAT, ("N", 3)), ("w", FLOAT, (3, "N"))])
+    made = load(named)
+    with pytest.raises(ModelError, match="expected N = 2"):
+        made.apply(made.params, np.ones((2, 3), np.float32), np.ones((3, 5), np.float32))
+
+
+def test_outputs_without_a_type():
+    """Their types are those that the model computes."""
+    whole = model([("Relu", ["x"], ["a"]), ("Not", ["b"], ["y"]), ("Greater", ["x", "a"], ["b"])])
+    whole.graph.output[0].ClearField("type")
+    made = load(whole)
+    assert str(made.outputs[0]) == "y: bool[...]"
+    assert made.apply(made.params, ONES)["y"].dtype == bool
+    whole.graph.output[0].type.tensor_type.shape.dim.add(dim_param="N")
+    assert str(load(whole).outputs[0]) == "y: bool[N]"
+    own = model([node("QuickGelu", ["x"], ["y"], domain="com.microsoft")])
+    own.graph.output[0].ClearField("type")
+    made = load(own)
+    assert (made.outputs[0].shape, made.outputs[0].dtype, str(made.outputs[0])) == (None, None, "y: ?[...]")
+    assert made.apply(made.params, ONES)["y"].dtype == np.float32
+    assert jaxdml.onnx.check(own) == []
+    own.graph.input[0].ClearField("type")
+    refused(own, "'x' is of the kind unknown")
 
 
 @pytest.mark.parametrize(
