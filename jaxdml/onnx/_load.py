@@ -57,6 +57,7 @@ def load(model: Any, *, numerics: str = DIRECTML, floats: Floats = DEFAULT, limi
     budget = Budget(limits)
     reader = Reader(model, budget)
     graph, inferred, problems = to_graph(reader, numerics)
+    budget.count_computing()
     if not problems:
         with limited_by(limits):
             graph = without_dead(folded(graph, check_result=budget.check_result))
