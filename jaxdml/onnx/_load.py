@@ -12,7 +12,7 @@ from jaxdml._graph.weights import with_weights
 from jaxdml._quantized.kinds import DIRECTML, ONNXRUNTIME, QUANTIZED
 from jaxdml.errors import ArgumentTypeError, DescError, ModelError, api_boundary
 from jaxdml.onnx import _operators  # noqa: F401 # adds the operators to the table
-from jaxdml.onnx._convert import to_graph
+from jaxdml.onnx._convert.graphs import to_graph
 from jaxdml.onnx._file import Reader
 from jaxdml.onnx._limits import Budget, Limits, limited_by
 from jaxdml.onnx._model import Model

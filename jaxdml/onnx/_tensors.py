@@ -181,7 +181,7 @@ def inferred_types(proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> I
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     try:
         inferred = onnx.shape_inference.infer_shapes(without_data).graph
-    except Exception:  # a malformed model; the checks in _convert.py list its problems
+    except Exception:  # a malformed model; the checks in _convert list its problems
         inferred = graph
     types: dict[str, tuple[str | None, tuple[Any, ...] | None]] = {}
     for value in (*inferred.value_info, *inferred.input, *inferred.output):

@@ -132,9 +132,6 @@ def test_attributes():
 
 
 def test_functions_and_subgraphs():
-    refused(
-        model([node("If", ["x"], ["y"], then_branch=relu().graph, else_branch=relu().graph)]), "If", "not supported"
-    )
     refused(model([node("Loop", ["", "x"], ["y"], body=relu().graph)]), "Loop", "not supported")
     own = helper.make_function(
         "acme", "Relu", ["a"], ["b"], [node("Relu", ["a"], ["b"])], [helper.make_opsetid("", 17)]

@@ -1,127 +1,25 @@
-"""Converts a ModelProto to a graph, and collects every problem on the way."""
+"""Converts the nodes of a model, each by its row of the table."""
 
 import functools
 import inspect
 import types
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args, get_origin
 
 import numpy as np
 import onnx
 from onnx import AttributeProto
 
-from jaxdml._graph.graph import Graph, Node
-from jaxdml._graph.order import topological
-from jaxdml.errors import ModelError, ModelFileNotFoundError
+from jaxdml._graph.graph import Node
+from jaxdml.errors import ModelError
 from jaxdml.onnx._file import Reader
 from jaxdml.onnx._table import FIRST_OPSET, LAST_OPSET, MICROSOFT, ROWS, Row, find
-from jaxdml.onnx._tensors import Inferred, inferred_types, outputs, shown_shape, tensors
+from jaxdml.onnx._tensors import inferred_types, shown_shape
 
-_UNDEFINED = "no input, initializer or node defines"
-MOST_NAMED = 8  # nodes of a cycle
 _INLINE = "onnx.inliner.inline_local_functions(model)"
 
 
-def to_graph(reader: Reader, numerics: str) -> tuple[Graph, Inferred, list[str]]:
-    """The graph of a model, its types, and its problems; if there are problems, the graph is incomplete."""
-    proto, problems = reader.proto.graph, []
-    if proto.sparse_initializer:
-        problems.append("the model has sparse initializers, which are not supported")
-    constants, wrong = _constants(reader)
-    problems += wrong
-    problems += [text for value in proto.input if (text := _problem_of(tensors, [value]))]
-    problems += [text for value in proto.output if (text := _problem_of(outputs, [value], {}))]
-    if not proto.output:
-        problems.append("the model has no outputs")
-    problems += _duplicates("input", proto.input) + _duplicates("output", proto.output)
-    defined = {tensor.name for tensor in proto.initializer} | {value.name for value in proto.input}
-    computed = {value for node in proto.node for value in node.output}
-    named, wrong = _sorted(proto.node)
-    problems += wrong
-    nodes, converter = [], _NodeConverter(reader, numerics, [node for _, node in named])
-    wrong_opsets = converter.wrong_opsets(proto.node)
-    problems += wrong_opsets.values()
-    for name, node in named:
-        reader.budget.check_time()
-        problems += [
-            f"node {name!r} reads {value!r}, which {_UNDEFINED}"
-            for value in dict.fromkeys(node.input)
-            if value and value not in defined and value not in computed
-        ]
-        for value in filter(None, node.output):
-            if value in defined:
-                problems.append(f"node {name!r} defines {value!r}, which is defined already")
-            defined.add(value)
-        try:
-            if domain_of(node) not in wrong_opsets:
-                nodes.append(converter.node(node, name))
-        except ModelError as error:
-            problems.append(str(error))
-    problems += [f"no node defines output {value.name!r}" for value in proto.output if value.name not in defined]
-    inputs = tuple(value.name for value in proto.input if value.name not in constants)
-    names = tuple(value.name for value in proto.output)
-    return Graph(tuple(nodes), inputs, names, constants), converter.inferred, problems
-
-
-def _sorted(nodes: Sequence[onnx.NodeProto]) -> tuple[list[tuple[str, onnx.NodeProto]], list[str]]:
-    """The nodes in topological order, each with its name, and the error for a cycle, if there is one."""
-    named = [(node.name or f"{node.op_type.lower()}_{index}", node) for index, node in enumerate(nodes)]
-    order, cycle = topological([node.input for node in nodes], [node.output for node in nodes])
-    return [named[place] for place in order], _cycle_problem([named[place][0] for place in cycle])
-
-
-def _cycle_problem(names: list[str]) -> list[str]:
-    """The error for a cycle of nodes, each of which reads a value of the next one."""
-    if not names:
-        return []
-    if not names[1:]:
-        return [f"node {names[0]!r} reads its own result: nodes must not form a cycle"]
-    listed = ", ".join(map(repr, names[:MOST_NAMED]))
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return [f"nodes {listed}{more} form a cycle: each reads a value of the next one, and the last one of the first"]
-
-
-def _constants(reader: Reader) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The initializers, keyed by name, and the problems with them."""
-    constants, problems, external = dict[str, np.ndarray](), list[str](), list[str]()
-    names = Counter(tensor.name for tensor in reader.proto.graph.initializer)
-    problems += [f"tensor {name!r} is given twice" for name, count in names.items() if count > 1]
-    for tensor in reader.proto.graph.initializer:
-        if reader.is_out_of_reach(tensor):
-            external.append(tensor.name)
-            continue
-        try:
-            constants[tensor.name] = reader.array(tensor)
-        except ModelFileNotFoundError:
-            raise
-        except ModelError as error:
-            problems.append(str(error))
-    if external:
-        rest = f" and {len(external) - 1} more lie in other files" if external[1:] else " lies in another file"
-        problems.append(f"tensor {external[0]!r}{rest}; load the model from its path")
-    return constants, problems
-
-
-def _duplicates(kind: str, values: Iterable[onnx.ValueInfoProto]) -> list[str]:
-    """An error for each name that is declared several times."""
-    counts = Counter(value.name for value in values)
-    return [f"{kind} {name!r} is declared {count} times" for name, count in counts.items() if count > 1]
-
-
-def _problem_of(declared: Callable[..., Any], *arguments: Any) -> str | None:
-    """The error for the declaration of inputs or outputs, or None."""
-    try:
-        declared(*arguments)
-    except ModelError as error:
-        return str(error)
-    return None
-
-
-# Nodes ---------------------------------------------------------------------------------------------------------------
-
-
-class _NodeConverter:
+class NodeConverter:
     """Converts the nodes of one model."""
 
     def __init__(self, reader: Reader, numerics: str, nodes: Iterable[onnx.NodeProto]) -> None:
@@ -232,6 +130,7 @@ _ATTRIBUTE_TYPES: Mapping[int, tuple[Any, str]] = {  # attribute type: (paramete
     AttributeProto.FLOATS: (tuple[float, ...], "floats"),
     AttributeProto.STRINGS: (tuple[str, ...], "strings"),
     AttributeProto.TENSOR: (np.ndarray, "t"),
+    AttributeProto.GRAPH: (onnx.GraphProto, "g"),
 }
 _TYPE_NAMES = {number: name for name, number in AttributeProto.AttributeType.items()}
 _COMMON_FIELDS = ("name", "type", "doc_string", "ref_attr_name")
