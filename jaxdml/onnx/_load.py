@@ -56,7 +56,8 @@ def load(model: Any, *, numerics: str = DIRECTML, floats: Floats = DEFAULT, limi
         raise ArgumentTypeError(f"limits is of type {type(limits).__name__}, expected jaxdml.onnx.Limits")
     budget = Budget(limits)
     reader = Reader(model, budget)
-    graph, inferred, problems = to_graph(reader, numerics)
+    with limited_by(limits):
+        graph, inferred, problems = to_graph(reader, numerics)
     budget.count_computing()
     if not problems:
         with limited_by(limits):

@@ -163,6 +163,18 @@ def test_a_failing_condition_is_said():
     refused(model(nodes, [constant(np.array(True), "c"), constant([3], "s")]), "node 'reshape_0'")
 
 
+def test_a_large_condition_is_a_limit():
+    """Before it is computed."""
+    nodes = [
+        node("Expand", ["c", "s"], ["d"]),
+        node("ReduceMin", ["d"], ["e"], keepdims=0),
+        if_node("e", relu(), neg()),
+    ]
+    proto = model(nodes, [constant(np.array([True]), "c"), constant([5000], "s")], opset=20)
+    refused(proto, "limit of 4999", "Expand", limits=Limits(tensor_bytes=4999))
+    jaxdml.onnx.load(proto, limits=Limits(tensor_bytes=5000))
+
+
 def test_deep_branches():
     def nested(depth):
         graph = relu()

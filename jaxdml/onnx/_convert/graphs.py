@@ -14,14 +14,16 @@ from jaxdml.errors import ModelError, ModelFileNotFoundError
 from jaxdml.onnx._convert.nodes import NodeConverter, domain_of
 from jaxdml.onnx._convert.order import sorted_nodes
 from jaxdml.onnx._file import Reader, all_graphs
-from jaxdml.onnx._limits import limited_by
 from jaxdml.onnx._tensors import Inferred, outputs, tensors
 
 _UNDEFINED = "no input, initializer or node defines"
 
 
 def to_graph(reader: Reader, numerics: str) -> tuple[Graph, Inferred, list[str]]:
-    """The graph of a model, its types, and its problems; if there are problems, the graph is incomplete."""
+    """The graph of a model, its types, and its problems; if there are problems, the graph is incomplete.
+
+    Conditions are folded, so `limited_by` must hold the limits.
+    """
     proto = reader.proto.graph
     problems = [text for value in proto.input if (text := _problem_of(tensors, [value]))]
     problems += [text for value in proto.output if (text := _problem_of(outputs, [value], {}))]
@@ -29,8 +31,7 @@ def to_graph(reader: Reader, numerics: str) -> tuple[Graph, Inferred, list[str]]
         problems.append("the model has no outputs")
     problems += _duplicates("input", proto.input) + _duplicates("output", proto.output)
     converter = _GraphConverter(reader, numerics)
-    with limited_by(reader.budget.limits):
-        scope = converter.add(proto, ChainMap({value.name: value.name for value in proto.input}), "")
+    scope = converter.add(proto, ChainMap({value.name: value.name for value in proto.input}), "")
     problems += converter.problems
     names = tuple(value.name for value in proto.output)
     problems += [f"no node defines output {name!r}" for name in names if name not in scope]
