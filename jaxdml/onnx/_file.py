@@ -5,6 +5,7 @@ of the model's folder, links, and lengths beyond the end of the data file.
 """
 
 import math
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -18,6 +19,8 @@ from onnx import external_data_helper, numpy_helper
 from jaxdml.errors import ArgumentTypeError, ModelError, ModelFileNotFoundError
 from jaxdml.onnx._limits import Budget
 from jaxdml.onnx._tensors import dtype_of
+
+DEEPEST = 16
 
 
 class Reader:
@@ -34,8 +37,11 @@ class Reader:
         self.proto: onnx.ModelProto = self._parsed(model)
         if not self.proto.HasField("graph"):
             raise ModelError("the model has no graph: it is not an ONNX file, or is truncated")
-        if len(self.proto.graph.node) > budget.limits.nodes:
-            raise ModelError(f"the model has {len(self.proto.graph.node)} nodes, {budget.limits.exceeded('nodes')}")
+        count = 0
+        for graph in all_graphs(self.proto.graph):
+            count += len(graph.node)
+            if count > budget.limits.nodes:
+                raise ModelError(f"the model has {count} nodes, {budget.limits.exceeded('nodes')}")
 
     def array(self, tensor: onnx.TensorProto) -> np.ndarray:
         """The values of a tensor.
@@ -126,6 +132,22 @@ class Reader:
     def _check_size(self, size: int) -> None:
         if size > self.budget.limits.file_bytes:
             raise ModelError(f"the model has {size} bytes, {self.budget.limits.exceeded('file_bytes')}")
+
+
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graph, and the graphs in the attributes of its nodes, at any depth.
+
+    Raises:
+      ModelError: if they lie more than `DEEPEST` levels deep.
+    """
+    found = [(graph, 0)]
+    while found:
+        graph, depth = found.pop()
+        if depth > DEEPEST:
+            raise ModelError(f"the branches of the model lie more than {DEEPEST} levels deep in each other")
+        yield graph
+        for node in graph.node:
+            found += [(each.g, depth + 1) for each in node.attribute if each.HasField("g")]
 
 
 def _packed_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:

@@ -12,11 +12,11 @@ from jaxdml._graph.weights import with_weights
 from jaxdml._quantized.kinds import DIRECTML, ONNXRUNTIME, QUANTIZED
 from jaxdml.errors import ArgumentTypeError, DescError, ModelError, api_boundary
 from jaxdml.onnx import _operators  # noqa: F401 # adds the operators to the table
-from jaxdml.onnx._convert import to_graph
+from jaxdml.onnx._convert.graphs import to_graph
 from jaxdml.onnx._file import Reader
 from jaxdml.onnx._limits import Budget, Limits, limited_by
 from jaxdml.onnx._model import Model
-from jaxdml.onnx._tensors import tensors
+from jaxdml.onnx._tensors import outputs, tensors
 
 MOST_LISTED = 100
 
@@ -56,7 +56,9 @@ def load(model: Any, *, numerics: str = DIRECTML, floats: Floats = DEFAULT, limi
         raise ArgumentTypeError(f"limits is of type {type(limits).__name__}, expected jaxdml.onnx.Limits")
     budget = Budget(limits)
     reader = Reader(model, budget)
-    graph, problems = to_graph(reader, numerics)
+    with limited_by(limits):
+        graph, inferred, problems = to_graph(reader, numerics)
+    budget.count_computing()
     if not problems:
         with limited_by(limits):
             graph = without_dead(folded(graph, check_result=budget.check_result))
@@ -69,7 +71,7 @@ def load(model: Any, *, numerics: str = DIRECTML, floats: Floats = DEFAULT, limi
     inputs = tensors(value for value in proto.input if value.name not in initializers)
     budget.check_time()
     graph, params = with_weights(graph, budget.check_time)
-    return Model(graph, params, inputs, tensors(proto.output), limits, floats)
+    return Model(graph, params, inputs, outputs(proto.output, inferred), limits, floats)
 
 
 @api_boundary
@@ -89,10 +91,7 @@ def check(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) ->
     try:
         loaded = load(model, numerics=numerics, limits=limits)
         if all(tensor.shape is not None and all(map(_is_size, tensor.shape)) for tensor in loaded.inputs):
-            inputs = (
-                jax.ShapeDtypeStruct(tensor.shape, jax.dtypes.canonicalize_dtype(tensor.dtype))
-                for tensor in loaded.inputs
-            )
+            inputs = (jax.ShapeDtypeStruct(tensor.shape, tensor.computed_dtype) for tensor in loaded.inputs)
             jax.eval_shape(loaded.apply, loaded.params, *inputs)
     except ModelError as error:
         return list(error.problems)

@@ -155,7 +155,7 @@ class Model:
             values = evaluate(nodes, {**self._graph.constants, **params, **inputs}, check_result=check_result)
         results = {name: _as_jax(values[name]) for name in names}
         for tensor in self.outputs:
-            if tensor.name in results and results[tensor.name].dtype != jax.dtypes.canonicalize_dtype(tensor.dtype):
+            if tensor.name in results and tensor.computed_dtype not in (None, results[tensor.name].dtype):
                 text = f"is computed as {results[tensor.name].dtype}; the model contradicts itself"
                 raise ModelError(f"output {tensor} {text}")
         return results

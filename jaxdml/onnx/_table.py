@@ -43,6 +43,7 @@ class Row:
       types: the allowed types of each input; None, or a missing entry, allows any type.
       function: computes the operator.
       numerics: the row is used only if `load`'s `numerics` has this value; None: it is always used.
+      mode: the row is used only if the node's attribute `mode` has this value; None: if no row with a mode is.
       options: converts the node's attributes to keyword arguments of the function; None: no conversion is needed.
       facts: fields of the graph's `Operator`, other than the name and the function.
     """
@@ -54,6 +55,7 @@ class Row:
     types: tuple[frozenset[str] | None, ...]
     function: Callable[..., Any]
     numerics: str | None
+    mode: str | None
     options: Callable[..., dict[str, Any]] | None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -111,6 +113,7 @@ def operator[F: Callable[..., Any]](
     until: int | None = None,
     types: tuple[frozenset[str] | None, ...] = (),
     numerics: str | None = None,
+    mode: str | None = None,
     options: Callable[..., dict[str, Any]] | None = None,
     **facts: Any,
 ) -> Callable[[F], F]:
@@ -120,19 +123,21 @@ def operator[F: Callable[..., Any]](
 
     def decorate(function: F) -> F:
         for name in names:
-            row = Row(name, domain, first, last, types, function, numerics, options, facts)
+            row = Row(name, domain, first, last, types, function, numerics, mode, options, facts)
             ROWS.setdefault((domain, name), []).append(row)
         return function
 
     return decorate
 
 
-def find(domain: str, name: str, opset: int, numerics: str) -> Row | None:
-    """The row for an operator at an opset; None if the table has no such row."""
-    for row in ROWS.get((domain, name), ()):
-        if row.since <= opset <= row.until and row.numerics in (None, numerics):
-            return row
-    return None
+def find(domain: str, name: str, opset: int, numerics: str, mode: str | None = None) -> Row | None:
+    """The row for an operator at an opset and the node's attribute `mode`; None if the table has no such row."""
+    found = [
+        row
+        for row in ROWS.get((domain, name), ())
+        if row.since <= opset <= row.until and row.numerics in (None, numerics) and row.mode in (None, mode)
+    ]
+    return max(found, key=lambda row: row.mode is not None, default=None)
 
 
 _GROUPS = (("floats", FLOAT), ("integers", INTEGER), ("4-bit integers", NIBBLE), ("bool", BOOL))

@@ -53,16 +53,23 @@ class Tensor:
 
     Attributes:
       name: its name.
-      shape: a tuple of sizes, symbolic names, and None for unnamed dimensions; None if the rank is unknown.
-      dtype: its type in the file. Without jax_enable_x64, JAX computes 64-bit types as 32-bit types.
+      shape: a tuple of sizes, symbolic names, and None for unnamed dimensions; None if the rank is unknown. A file's
+        name "?" counts as none: several dimensions with this name need not be equal.
+      dtype: its type in the file, or the one that ONNX infers if an output has none; None if that is unknown, too.
+        Without jax_enable_x64, JAX computes 64-bit types as 32-bit types.
     """
 
     name: str
     shape: tuple[Dimension, ...] | None
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any] | None
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{shown_shape(self.shape)}]"
+        return f"{self.name}: {self.dtype or '?'}[{shown_shape(self.shape)}]"
+
+    @property
+    def computed_dtype(self) -> np.dtype[Any] | None:
+        """The type with which JAX computes; None if it is unknown."""
+        return None if self.dtype is None else jax.dtypes.canonicalize_dtype(self.dtype)
 
     def validated(self, value: Any, sizes: dict[str, Any]) -> Any:
         """Checks an argument for this input, and returns it as an array.
@@ -81,7 +88,7 @@ class Tensor:
         except Exception as error:  # ragged lists, and anything that an object's __array__ raises
             text = f"was given a {type(value).__name__} that is not an array: {error}"
             raise ModelError(f"input {self} {text}") from error
-        expected = jax.dtypes.canonicalize_dtype(self.dtype)
+        expected = self.computed_dtype
         if array.dtype not in (self.dtype, expected):
             raise self._error(array, f"convert it to {expected}")
         if self.shape is None:
@@ -113,20 +120,40 @@ def tensors(values: Iterable[onnx.ValueInfoProto]) -> tuple[Tensor, ...]:
     return tuple(map(_tensor, values))
 
 
+def outputs(values: Iterable[onnx.ValueInfoProto], inferred: "Inferred") -> tuple[Tensor, ...]:
+    """The tensors that a model declares as outputs, whose types or shapes may lack.
+
+    Raises:
+      ModelError: if a value is not a tensor, or its type is not supported.
+    """
+    return tuple(_output(value, inferred) for value in values)
+
+
+def _output(value: onnx.ValueInfoProto, inferred: "Inferred") -> Tensor:
+    kind, tensor = value.type.WhichOneof("value"), value.type.tensor_type
+    if tensor.elem_type or kind not in (None, "tensor_type"):
+        return _tensor(value)
+    dtype, _ = inferred.get(value.name, (None, None))
+    return Tensor(value.name, _shape(tensor), None if dtype is None else jnp.dtype(dtype))
+
+
 def _tensor(value: onnx.ValueInfoProto) -> Tensor:
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         raise ModelError(f"{value.name!r} is of the kind {kind or 'unknown'}; supported: tensors")
     tensor = value.type.tensor_type
-    shape = tuple(map(_dimension, tensor.shape.dim)) if tensor.HasField("shape") else None
-    return Tensor(value.name, shape, dtype_of(tensor.elem_type, f"{value.name!r}"))
+    return Tensor(value.name, _shape(tensor), dtype_of(tensor.elem_type, f"{value.name!r}"))
+
+
+def _shape(tensor: Any) -> tuple[Dimension, ...] | None:
+    return tuple(map(_dimension, tensor.shape.dim)) if tensor.HasField("shape") else None
 
 
 def _dimension(dimension: Any) -> Dimension:
     kind = dimension.WhichOneof("value")
     if kind == "dim_value":
         return int(dimension.dim_value) if dimension.dim_value >= 0 else None
-    return dimension.dim_param or None if kind else None
+    return None if dimension.dim_param in ("", "?") else dimension.dim_param
 
 
 # Inferred types and shapes, for errors -------------------------------------------------------------------------------
@@ -135,15 +162,15 @@ Inferred = Mapping[str, tuple[str | None, tuple[Any, ...] | None]]
 SMALL = 1024  # shape inference reads the values of tensors with at most this number of elements
 
 
-def inferred_types(proto: onnx.ModelProto) -> Inferred:
-    """The types and shapes that the package onnx infers, keyed by the value's name.
+def inferred_types(proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> Inferred:
+    """The types and shapes that the package onnx infers from a model's nodes in topological order, keyed by name.
 
     Only error texts and early type checks use these types and shapes; a value may be missing.
     """
     without_data = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
     graph = without_data.graph
     graph.name = "graph"
-    graph.node.extend(node for node in proto.graph.node if not any(a.HasField("g") for a in node.attribute))
+    graph.node.extend(node for node in nodes if not any(a.HasField("g") for a in node.attribute))
     graph.input.extend(proto.graph.input)
     graph.output.extend(proto.graph.output)
     declared = {value.name for value in proto.graph.input}
@@ -154,7 +181,7 @@ def inferred_types(proto: onnx.ModelProto) -> Inferred:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     try:
         inferred = onnx.shape_inference.infer_shapes(without_data).graph
-    except Exception:  # a malformed model; the checks in _convert.py list its problems
+    except Exception:  # a malformed model; the checks in _convert list its problems
         inferred = graph
     types: dict[str, tuple[str | None, tuple[Any, ...] | None]] = {}
     for value in (*inferred.value_info, *inferred.input, *inferred.output):
@@ -162,7 +189,7 @@ def inferred_types(proto: onnx.ModelProto) -> Inferred:
             tensor = _tensor(value)
         except ModelError:  # a sequence, or an unsupported type
             continue
-        types[value.name] = (tensor.dtype.name, tensor.shape)
+        types[value.name] = (str(tensor.dtype), tensor.shape)
     for tensor in inferred.initializer:
         types[tensor.name] = (_NAMES.get(tensor.data_type), tuple(tensor.dims))
     return types

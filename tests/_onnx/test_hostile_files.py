@@ -16,7 +16,7 @@ from helpers.compare import assert_same_values
 from helpers.hostile_models import FLOAT, bombs, chain, constant, model, node, refused, relu, with_tensor
 from helpers.platforms import posix, symlink
 from jaxdml.errors import ModelError
-from jaxdml.onnx import Limits, load
+from jaxdml.onnx import Limits, _limits, load
 
 SMALL = Limits(file_bytes=2**26, tensor_bytes=2**25)
 ONES = np.ones(4, np.float32)
@@ -197,6 +197,52 @@ def test_limits():
     assert load(many.SerializeToString(), limits=Limits(file_bytes=size))
     refused(with_tensor(constant(ONES, "w")), "'w'", "16 bytes", "tensor_bytes", limits=Limits(tensor_bytes=15))
     assert dataclasses.astuple(Limits()) == (2**31, 2**30, 100_000, 10.0)
+
+
+class Clock:
+    """The time on the wall, which runs at each look, and that of the thread."""
+
+    def __init__(self, step=0.0):
+        self.wall, self.thread, self.step = 1000.0, 3.0, step
+
+    def monotonic(self):
+        self.wall += self.step
+        return self.wall
+
+    def thread_time(self):
+        return self.thread
+
+
+def test_what_other_programs_compute_is_not_counted(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(_limits, "time", clock)
+    budget = _limits.Budget(Limits(seconds=10))
+    clock.wall += 4
+    budget.count_computing()
+    clock.wall, clock.thread = clock.wall + 50, clock.thread + 5
+    budget.check_time()
+    clock.thread += 2
+    with pytest.raises(ModelError, match="limit of 10"):  # 4 seconds to read, and 7 to compute
+        budget.check_time()
+    clock.thread -= 2
+    clock.wall += 47
+    with pytest.raises(ModelError, match="limit of 10"):  # other threads may compute for long, but not forever
+        budget.check_time()
+    budget = _limits.Budget(Limits(seconds=10))
+    clock.wall += 11
+    with pytest.raises(ModelError, match="limit of 10"):
+        budget.check_time()
+
+
+def test_a_busy_machine_loads_what_an_idle_one_loads(monkeypatch):
+    proto = model([node("Add", ["c", "c"], ["v0"]), *chain("Neg", 30, "v0", "w"), ("Mul", ["x", "w"], ["y"])],
+                  [constant(ONES, "c")])  # fmt: skip
+    limits = Limits(seconds=80)  # of which reading takes 70, by the clock
+    monkeypatch.setattr(_limits, "time", Clock(step=1))
+    assert load(proto, limits=limits).operators == ("Mul",)
+    monkeypatch.setattr(_limits.Budget, "count_computing", lambda budget: None)
+    with pytest.raises(ModelError, match="too long"):
+        load(proto, limits=limits)
 
 
 LARGER = {

@@ -8,7 +8,7 @@ from onnx import AttributeProto, TensorProto, helper, inliner
 
 import jaxdml.onnx
 from helpers.compare import assert_same_bits
-from helpers.hostile_models import FLOAT, chain, constant, model, node, refused, relu, with_tensor
+from helpers.hostile_models import FLOAT, chain, constant, model, node, refused, relu, value, with_tensor
 from jaxdml.errors import ModelError
 from jaxdml.onnx import load
 
@@ -56,9 +56,12 @@ def test_very_many_problems_are_cut():
 
 
 def test_order_and_names():
-    refused(model([("Relu", ["a"], ["y"]), ("Relu", ["x"], ["a"])]), "reads 'a'", "sorted")
-    refused(model([("Add", ["x", "b"], ["a"]), ("Relu", ["a"], ["b"])], outputs=[("b",)]), "reads 'b'", "cycle")
-    refused(model([("Add", ["x", "y"], ["y"])]), "reads 'y'", "cycle")
+    cycle = model([("Neg", ["b"], ["y"]), ("Add", ["x", "b"], ["a"]), ("Relu", ["a"], ["b"])])
+    refused(cycle, "a problem:", "nodes 'add_1', 'relu_2' form a cycle")
+    refused(model([("Add", ["x", "y"], ["y"])]), "a problem:", "node 'add_0' reads its own result", "cycle")
+    large = chain("Relu", 5000)
+    large[0].op_type, large[0].input[:] = "Add", ["x", "y"]
+    refused(model(large), "a problem:", "'relu_4994', 'relu_4993' and 4992 more form a cycle")
     refused(model([("Relu", ["x"], ["y"]), ("Neg", ["x"], ["y"])]), "neg_1", "defines 'y'", "already")
     refused(model([("Relu", ["x"], ["x"])], outputs=[("x",)]), "defines 'x'", "already")
     refused(model([("Split", ["x"], ["y", "y"])]), "defines 'y'", "already")
@@ -71,6 +74,21 @@ def test_order_and_names():
     refused(relu(outputs=[("y",), ("y",)]), "output 'y' is declared 2 times")
     refused(relu(inputs=[("x",), ("x",)]), "input 'x' is declared 2 times")
     refused(relu(initializers=[constant(ONES, "w"), constant(ONES, "w")]), "tensor 'w' is given twice")
+
+
+def test_nodes_are_sorted():
+    """In any order of the nodes the model is the same; a sorted file keeps its order."""
+    nodes = [node("Neg", ["x"], ["b"]), node("Relu", ["x"], ["a"]), node("Add", ["a", "b"], ["c"])]
+    nodes += [node("Abs", ["x"], ["d"]), node("Mul", ["c", "d"], ["y"])]
+    made = load(model(nodes))
+    assert made.operators == ("Neg", "Relu", "Add", "Abs", "Mul")
+    x = np.array([-2, -1, 0.5, 3], np.float32)
+    for order in ([4, 3, 2, 1, 0], [2, 0, 4, 1, 3]):
+        other = load(model([nodes[place] for place in order]))
+        assert_same_bits(other.apply(other.params, x)["y"], made.apply(made.params, x)["y"])
+    assert load(model(chain("Relu", 3)[::-1])).operators == ("Relu",) * 3
+    # Types are inferred of nodes that are not sorted, too.
+    refused(model([("Not", ["a"], ["y"]), ("Relu", ["x"], ["a"])]), "input 0 is float32; supported: bool")
 
 
 def test_opsets_and_domains():
@@ -114,9 +132,6 @@ def test_attributes():
 
 
 def test_functions_and_subgraphs():
-    refused(
-        model([node("If", ["x"], ["y"], then_branch=relu().graph, else_branch=relu().graph)]), "If", "not supported"
-    )
     refused(model([node("Loop", ["", "x"], ["y"], body=relu().graph)]), "Loop", "not supported")
     own = helper.make_function(
         "acme", "Relu", ["a"], ["b"], [node("Relu", ["a"], ["b"])], [helper.make_opsetid("", 17)]
@@ -167,6 +182,38 @@ def test_declared_types():
     sparse.graph.sparse_initializer.add()
     refused(sparse, "sparse initializers")
     refused(relu(outputs=[("y", TensorProto.INT8)]), "output y: int8[4]")
+
+
+def test_unknown_sizes_are_no_names():
+    """A dimension that a file calls "?" is unknown; two such dimensions need not be equal."""
+    both = model([("MatMul", ["x", "w"], ["y"])], inputs=[("x", FLOAT, ("?", 3)), ("w", FLOAT, (3, "?"))])
+    both.graph.output[0].CopyFrom(value("y", FLOAT, ("?", "?")))
+    made = load(both)
+    assert [each.shape for each in (*made.inputs, *made.outputs)] == [(None, 3), (3, None), (None, None)]
+    assert made.apply(made.params, np.ones((2, 3), np.float32), np.ones((3, 5), np.float32))["y"].shape == (2, 5)
+    named = model([("MatMul", ["x", "w"], ["y"])], inputs=[("x", FLOAT, ("N", 3)), ("w", FLOAT, (3, "N"))])
+    made = load(named)
+    with pytest.raises(ModelError, match="expected N = 2"):
+        made.apply(made.params, np.ones((2, 3), np.float32), np.ones((3, 5), np.float32))
+
+
+def test_outputs_without_a_type():
+    """Their types are those that the model computes."""
+    whole = model([("Relu", ["x"], ["a"]), ("Not", ["b"], ["y"]), ("Greater", ["x", "a"], ["b"])])
+    whole.graph.output[0].ClearField("type")
+    made = load(whole)
+    assert str(made.outputs[0]) == "y: bool[...]"
+    assert made.apply(made.params, ONES)["y"].dtype == bool
+    whole.graph.output[0].type.tensor_type.shape.dim.add(dim_param="N")
+    assert str(load(whole).outputs[0]) == "y: bool[N]"
+    own = model([node("QuickGelu", ["x"], ["y"], domain="com.microsoft")])
+    own.graph.output[0].ClearField("type")
+    made = load(own)
+    assert (made.outputs[0].shape, made.outputs[0].dtype, str(made.outputs[0])) == (None, None, "y: ?[...]")
+    assert made.apply(made.params, ONES)["y"].dtype == np.float32
+    assert jaxdml.onnx.check(own) == []
+    own.graph.input[0].ClearField("type")
+    refused(own, "'x' is of the kind unknown")
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def random_inputs(model: Model) -> dict[str, np.ndarray]:
     """
     rng, inputs, sizes = np.random.default_rng(0), {}, dict[str, int]()
     for tensor in model.inputs:
-        if tensor.shape is None:
+        if tensor.shape is None or tensor.dtype is None:  # inputs have types, outputs may lack them
             raise ModelError(f"input {tensor} has no fixed rank; give the inputs")
         shape = []
         for axis, size in enumerate(tensor.shape):

@@ -1,4 +1,4 @@
-"""Resize by nearest neighbor.
+"""Resize by nearest neighbor; `interpolation` has Resize by linear interpolation, and shares the coordinates.
 
 Coordinates are float32, and computed as in ONNX Runtime: a coordinate's last bit may decide which pixel is nearest.
 """
@@ -23,10 +23,11 @@ _HALF, _ONE, _NEAR = np.float32(0.5), np.float32(1), np.float32(1e-6)
 
 
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
     """The resizing of one dimension.
 
     Attributes:
+      place: the index of the dimension.
       length: the size of the input.
       resized: the size of the output.
       scale: the node's scale; resized / length may differ slightly from it, because resized is an integer.
@@ -34,43 +35,61 @@ class _Axis:
       end: where the cropped region ends, as a fraction of the length.
     """
 
+    place: int
     length: int
     resized: int
     scale: np.float32
     start: np.float32
     end: np.float32
 
+    @property
+    def growth(self) -> float:
+        """By how much the dimension grows. Those that shrink go first: no array is larger than x and the result."""
+        return self.resized / max(self.length, 1)
 
-def _asymmetric(x: Any, axis: _Axis) -> Any:
+    def originals(self, coordinates: str) -> np.ndarray:
+        """For each output index, its coordinate in the input: float32, which may be outside of the input."""
+        return np.asarray(_TRANSFORMATIONS[coordinates](np.arange(self.resized, dtype=np.float32), self))
+
+    def is_outside(self, original: np.ndarray) -> np.ndarray:
+        """Whether coordinates are outside of the input."""
+        return (original < 0) | (original > np.float32(self.length - 1))
+
+    def along(self, values: np.ndarray, ndim: int) -> np.ndarray:
+        """A vector along this dimension of an array with `ndim` dimensions."""
+        return values.reshape(tuple(-1 if place == self.place else 1 for place in range(ndim)))
+
+
+def _asymmetric(x: Any, axis: Axis) -> Any:
     return x / axis.scale
 
 
-def _half_pixel(x: Any, axis: _Axis) -> Any:
+def _half_pixel(x: Any, axis: Axis) -> Any:
     return (x + _HALF) / axis.scale - _HALF
 
 
-def _pytorch_half_pixel(x: Any, axis: _Axis) -> Any:
+def _pytorch_half_pixel(x: Any, axis: Axis) -> Any:
     return _half_pixel(x, axis) if axis.resized > 1 else np.zeros_like(x)
 
 
-def _tf_half_pixel_for_nn(x: Any, axis: _Axis) -> Any:
+def _tf_half_pixel_for_nn(x: Any, axis: Axis) -> Any:
     return (x + _HALF) / axis.scale
 
 
-def _align_corners(x: Any, axis: _Axis) -> Any:
+def _align_corners(x: Any, axis: Axis) -> Any:
     if axis.resized == 1:
         return np.zeros_like(x)
     return x * np.float32(axis.length - 1) / np.float32(axis.resized - 1)
 
 
-def _crop(x: Any, axis: _Axis) -> Any:
+def _crop(x: Any, axis: Axis) -> Any:
     last = np.float32(axis.length - 1)
     if axis.resized > 1:
         return axis.start * last + (x * (axis.end - axis.start) * last) / np.float32(axis.resized - 1)
     return np.full_like(x, 0.5 * float(axis.start + axis.end) * float(last))
 
 
-def _half_pixel_symmetric(x: Any, axis: _Axis) -> Any:
+def _half_pixel_symmetric(x: Any, axis: Axis) -> Any:
     length = np.float32(axis.length)
     adjustment = np.float32(axis.resized) / (axis.scale * length)
     offset = length / np.float32(2) * (_ONE - adjustment)
@@ -78,7 +97,7 @@ def _half_pixel_symmetric(x: Any, axis: _Axis) -> Any:
     return (np.float64(offset) + (x.astype(np.float64) + 0.5) / np.float64(axis.scale) - 0.5).astype(np.float32)
 
 
-_TRANSFORMATIONS: Mapping[str, Callable[[Any, _Axis], Any]] = {
+_TRANSFORMATIONS: Mapping[str, Callable[[Any, Axis], Any]] = {
     "asymmetric": _asymmetric,
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _half_pixel_symmetric,
@@ -97,7 +116,7 @@ def _rounded(x: Any, *, halves_up: bool) -> Any:
     return floor + np.where(is_half, np.float32(halves_up), (above > _HALF).astype(np.float32))
 
 
-_NEAREST: Mapping[str, Callable[[Any, _Axis], Any]] = {
+_NEAREST: Mapping[str, Callable[[Any, Axis], Any]] = {
     "simple": lambda x, axis: np.ceil(x) if axis.scale < 1 else np.trunc(x),
     "round_prefer_floor": lambda x, axis: _rounded(x, halves_up=False),
     "round_prefer_ceil": lambda x, axis: _rounded(x, halves_up=True),
@@ -106,12 +125,9 @@ _NEAREST: Mapping[str, Callable[[Any, _Axis], Any]] = {
 }
 
 
-def _pixels(axis: _Axis, coordinates: str, rounding: str) -> tuple[np.ndarray, np.ndarray]:
-    """For each output index, the index of the nearest input pixel, and whether the coordinate is outside the input."""
-    original = _TRANSFORMATIONS[coordinates](np.arange(axis.resized, dtype=np.float32), axis)
-    is_outside = (original < 0) | (original > np.float32(axis.length - 1))
-    nearest = np.clip(_NEAREST[rounding](original, axis), 0, axis.length - 1).astype(np.int32)
-    return nearest, is_outside
+def _pixels(axis: Axis, original: np.ndarray, rounding: str) -> np.ndarray:
+    """For each coordinate, the index of the nearest input pixel."""
+    return np.clip(_NEAREST[rounding](original, axis), 0, axis.length - 1).astype(np.int32)
 
 
 # Attributes ----------------------------------------------------------------------------------------------------------
@@ -152,13 +168,18 @@ def _options_18(
 
 def _options(mode: str, coordinates: str, rounding: str, **more: Any) -> dict[str, Any]:
     if mode != "nearest":
-        raise ModelError(f"mode is {mode!r}; supported: 'nearest'")
-    if coordinates not in _TRANSFORMATIONS:
-        supported = ", ".join(sorted(_TRANSFORMATIONS))
-        raise ModelError(f"coordinate_transformation_mode is {coordinates!r}; supported: {supported}")
+        raise ModelError(f"mode is {mode!r}; supported: 'nearest' and 'linear'")
+    check_coordinates(coordinates)
     if rounding not in _NEAREST:
         raise ModelError(f"nearest_mode is {rounding!r}; supported: {', '.join(sorted(_NEAREST))}")
     return {"coordinates": coordinates, "rounding": rounding, "extrapolates": coordinates == CROP, **more}
+
+
+def check_coordinates(coordinates: str) -> None:
+    """Raises ModelError if there is no such coordinate_transformation_mode."""
+    if coordinates not in _TRANSFORMATIONS:
+        supported = ", ".join(sorted(_TRANSFORMATIONS))
+        raise ModelError(f"coordinate_transformation_mode is {coordinates!r}; supported: {supported}")
 
 
 # Operators -----------------------------------------------------------------------------------------------------------
@@ -189,20 +210,34 @@ def resize(
 
     If `extrapolates`, pixels outside of x become `extrapolation_value`.
     """
+    resized = resized_axes(x, roi if extrapolates else None, scales, sizes, axes, policy)
+    for axis in sorted(resized, key=lambda each: each.growth):
+        original = axis.originals(coordinates)
+        x = _taken(x, _pixels(axis, original, rounding), axis.place)
+        if extrapolates:
+            x = extrapolated(x, axis, original, extrapolation_value)
+    return x
+
+
+def resized_axes(
+    x: Any, roi: Any, scales: Any, sizes: Any, axes: tuple[int, ...] | None, policy: str
+) -> tuple[Axis, ...]:
+    """The dimensions to resize: those whose scale is not 1, and none if x keeps its shape, as in ONNX Runtime.
+
+    Raises:
+      ModelError: if the result is too large, or the node's inputs contradict themselves.
+    """
     axes = tuple(range(x.ndim)) if not axes else tuple(axis_of(axis, x.ndim) for axis in axes)
     shape, ratios = _resized(x.shape, axes, scales, sizes, policy)
     check_size(shape, x.dtype)
     if shape == x.shape:
-        return x  # ONNX Runtime ignores the region here
-    region = np.array([0, 1], np.float32).repeat(len(axes)) if not extrapolates else roi
-    for i, axis in enumerate(axes):
-        if ratios[i] != 1:  # ONNX Runtime ignores the region of a dimension whose scale is 1
-            how = _Axis(x.shape[axis], shape[axis], ratios[i], region[i], region[i + len(axes)])
-            nearest, is_outside = _pixels(how, coordinates, rounding)
-            x = _taken(x, nearest, axis)
-            if extrapolates and is_outside.any():
-                x = _extrapolated(x, is_outside, axis, extrapolation_value)
-    return x
+        return ()
+    region = np.array([0, 1], np.float32).repeat(len(axes)) if roi is None else roi
+    return tuple(
+        Axis(place, x.shape[place], shape[place], ratio, region[i], region[i + len(axes)])
+        for i, (place, ratio) in enumerate(zip(axes, ratios, strict=True))
+        if ratio != 1
+    )
 
 
 def _resized(
@@ -245,10 +280,18 @@ def _taken(x: Any, indices: np.ndarray, axis: int) -> Any:
     return namespace(x).take(x, indices, axis)
 
 
-def _extrapolated(x: Any, is_outside: np.ndarray, axis: int, value: float) -> Any:
+def extrapolated(x: Any, axis: Axis, original: np.ndarray, value: float) -> Any:
+    """The resized x, with the value where the coordinates along an axis are outside of the input.
+
+    Raises:
+      ModelError: if there are such coordinates, and x has integers.
+    """
+    is_outside = axis.is_outside(original)
+    if not is_outside.any():
+        return x
     if not is_float(x):
         # The integers may be quantized; this operator does not know their zero point.
         raise ModelError("the cropped region reaches beyond an image of integers; supported: floats")
     xp = namespace(x)
-    mask = is_outside.reshape(tuple(-1 if a == axis else 1 for a in range(x.ndim)))
+    mask = axis.along(is_outside, x.ndim)
     return xp.where(xp.broadcast_to(mask, x.shape), xp.asarray(value).astype(x.dtype), x)

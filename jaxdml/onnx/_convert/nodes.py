@@ -1,9 +1,8 @@
-"""Converts a ModelProto to a graph, and collects every problem on the way."""
+"""Converts the nodes of a model, each by its row of the table."""
 
 import functools
 import inspect
 import types
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args, get_origin
 
@@ -11,100 +10,21 @@ import numpy as np
 import onnx
 from onnx import AttributeProto
 
-from jaxdml._graph.graph import Graph, Node
-from jaxdml.errors import ModelError, ModelFileNotFoundError
+from jaxdml._graph.graph import Node
+from jaxdml.errors import ModelError
 from jaxdml.onnx._file import Reader
 from jaxdml.onnx._table import FIRST_OPSET, LAST_OPSET, MICROSOFT, ROWS, Row, find
-from jaxdml.onnx._tensors import inferred_types, shown_shape, tensors
+from jaxdml.onnx._tensors import inferred_types, shown_shape
 
-_UNDEFINED = "no input, initializer or node defines"
-_UNORDERED = "the node itself or a later node defines: nodes must be sorted topologically, without cycles"
 _INLINE = "onnx.inliner.inline_local_functions(model)"
 
 
-def to_graph(reader: Reader, numerics: str) -> tuple[Graph, list[str]]:
-    """The graph of a model, and the model's problems; if there are problems, the graph is incomplete."""
-    proto, problems = reader.proto.graph, []
-    if proto.sparse_initializer:
-        problems.append("the model has sparse initializers, which are not supported")
-    constants, wrong = _constants(reader)
-    problems += wrong
-    problems += [text for value in (*proto.input, *proto.output) if (text := _declaration_problem(value))]
-    if not proto.output:
-        problems.append("the model has no outputs")
-    problems += _duplicates("input", proto.input) + _duplicates("output", proto.output)
-    defined = {tensor.name for tensor in proto.initializer} | {value.name for value in proto.input}
-    outputs = {value for node in proto.node for value in node.output}
-    nodes, converter = [], _NodeConverter(reader, numerics)
-    wrong_opsets = converter.wrong_opsets(proto.node)
-    problems += wrong_opsets.values()
-    for index, node in enumerate(proto.node):
-        reader.budget.check_time()
-        name = node.name or f"{node.op_type.lower()}_{index}"
-        problems += [
-            f"node {name!r} reads {value!r}, which {_UNORDERED if value in outputs else _UNDEFINED}"
-            for value in dict.fromkeys(node.input)
-            if value and value not in defined
-        ]
-        for value in filter(None, node.output):
-            if value in defined:
-                problems.append(f"node {name!r} defines {value!r}, which is defined already")
-            defined.add(value)
-        try:
-            if domain_of(node) not in wrong_opsets:
-                nodes.append(converter.node(node, name))
-        except ModelError as error:
-            problems.append(str(error))
-    problems += [f"no node defines output {value.name!r}" for value in proto.output if value.name not in defined]
-    inputs = tuple(value.name for value in proto.input if value.name not in constants)
-    return Graph(tuple(nodes), inputs, tuple(value.name for value in proto.output), constants), problems
-
-
-def _constants(reader: Reader) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The initializers, keyed by name, and the problems with them."""
-    constants, problems, external = dict[str, np.ndarray](), list[str](), list[str]()
-    names = Counter(tensor.name for tensor in reader.proto.graph.initializer)
-    problems += [f"tensor {name!r} is given twice" for name, count in names.items() if count > 1]
-    for tensor in reader.proto.graph.initializer:
-        if reader.is_out_of_reach(tensor):
-            external.append(tensor.name)
-            continue
-        try:
-            constants[tensor.name] = reader.array(tensor)
-        except ModelFileNotFoundError:
-            raise
-        except ModelError as error:
-            problems.append(str(error))
-    if external:
-        rest = f" and {len(external) - 1} more lie in other files" if external[1:] else " lies in another file"
-        problems.append(f"tensor {external[0]!r}{rest}; load the model from its path")
-    return constants, problems
-
-
-def _duplicates(kind: str, values: Iterable[onnx.ValueInfoProto]) -> list[str]:
-    """An error for each name that is declared several times."""
-    counts = Counter(value.name for value in values)
-    return [f"{kind} {name!r} is declared {count} times" for name, count in counts.items() if count > 1]
-
-
-def _declaration_problem(value: onnx.ValueInfoProto) -> str | None:
-    """The error for the declaration of an input or output, or None."""
-    try:
-        tensors([value])
-    except ModelError as error:
-        return str(error)
-    return None
-
-
-# Nodes ---------------------------------------------------------------------------------------------------------------
-
-
-class _NodeConverter:
+class NodeConverter:
     """Converts the nodes of one model."""
 
-    def __init__(self, reader: Reader, numerics: str) -> None:
+    def __init__(self, reader: Reader, numerics: str, nodes: Iterable[onnx.NodeProto]) -> None:
         self._reader, self._numerics = reader, numerics
-        self._inferred = inferred_types(reader.proto)
+        self.inferred = inferred_types(reader.proto, nodes)
         self._opsets = {domain_of(entry): entry.version for entry in reader.proto.opset_import}
         self._functions = {(domain_of(function), function.name) for function in reader.proto.functions}
 
@@ -125,7 +45,7 @@ class _NodeConverter:
         try:
             if (domain, proto.op_type) in self._functions:
                 raise ModelError(f"it is a function of the model; {_INLINE} inserts the function's nodes")
-            row = find(domain, proto.op_type, opset, self._numerics)
+            row = find(domain, proto.op_type, opset, self._numerics, _mode(proto))
             if row is None:
                 raise ModelError(_unsupported(domain, proto.op_type))
             return self._converted(proto, name, row)
@@ -147,7 +67,7 @@ class _NodeConverter:
         most_outputs = _outputs_of_schema(row.domain, row.name, self._opsets[row.domain]) or row.computed_outputs
         if len(proto.output) > most_outputs:
             raise ModelError(f"it has {len(proto.output)} outputs, expected at most {most_outputs}")
-        wrong = row.wrong_type([self._inferred.get(value, (None, None))[0] for value in proto.input])
+        wrong = row.wrong_type([self.inferred.get(value, (None, None))[0] for value in proto.input])
         if wrong:
             raise ModelError(wrong)
         options = self._attributes(proto, row)
@@ -198,7 +118,7 @@ class _NodeConverter:
             raise ModelError(f"attribute {attribute.name!r} is not UTF-8 text: {error}") from error
 
     def _shown(self, value: str) -> str:
-        dtype, shape = self._inferred.get(value, (None, None))
+        dtype, shape = self.inferred.get(value, (None, None))
         return f"{value}: {dtype or '?'}[{shown_shape(shape)}]" if value else "none"
 
 
@@ -210,6 +130,7 @@ _ATTRIBUTE_TYPES: Mapping[int, tuple[Any, str]] = {  # attribute type: (paramete
     AttributeProto.FLOATS: (tuple[float, ...], "floats"),
     AttributeProto.STRINGS: (tuple[str, ...], "strings"),
     AttributeProto.TENSOR: (np.ndarray, "t"),
+    AttributeProto.GRAPH: (onnx.GraphProto, "g"),
 }
 _TYPE_NAMES = {number: name for name, number in AttributeProto.AttributeType.items()}
 _COMMON_FIELDS = ("name", "type", "doc_string", "ref_attr_name")
@@ -237,6 +158,11 @@ def _outputs_of_schema(domain: str, name: str, opset: int) -> int | None:
 def domain_of(proto: Any) -> str:
     """The domain of a node, an opset or a function; "" is ONNX's own domain, which files may call "ai.onnx"."""
     return "" if proto.domain == "ai.onnx" else str(proto.domain)
+
+
+def _mode(proto: onnx.NodeProto) -> str | None:
+    """The attribute `mode` of a node, by which an operator has several rows; None if it has no such text."""
+    return next((a.s.decode(errors="replace") for a in proto.attribute if a.name == "mode" and a.s), None)
 
 
 def _opset_problem(domain: str, opset: int | None) -> str | None:
