@@ -25,7 +25,8 @@ class Fusion:
     """Nodes that one quantized operator replaces.
 
     Attributes:
-      kind: kind of the quantized operator; a kind that has none is an operator that runs on integers, too.
+      kind: kind of the quantized operator. If no quantized operator has the kind, the operator of `of` runs
+        on integers.
       inputs: inputs of the quantized operator.
       of: the node of the float operator that is fused.
       behind: the nodes after `of` that are also replaced, in order.

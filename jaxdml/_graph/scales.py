@@ -65,14 +65,14 @@ def _scaled(grids: Grids, total: Node) -> tuple[list[Node], np.ndarray] | None:
 
 
 def _with_bias(grids: Grids, node: Node) -> tuple[list[Node], np.ndarray | None]:
-    """A node with the addition of int32 constants that reads it, if there is one, and the constants."""
+    """The node and the int32 addition that reads its result, if there is one; and the added constants, or None."""
     addition = grids.only_reader(node)
     bias = _constant_beside(grids, node.outputs[0], addition, "add", np.int32)
     return ([node], None) if addition is None or bias is None else ([node, addition], bias)
 
 
 def _is_scaled_already(grids: Grids, grid: Grid) -> bool:
-    """Whether 8-bit integers have a scale of 1: the product's scale is then divided by that of its result already."""
+    """Whether a grid has 8-bit integers and the scale 1; the product's scale then contains the scale of the result."""
     return grid.dtype in BYTES and grids.is_one_number(grid) and bool(grids.numbers(grid)[0] == 1)
 
 

@@ -65,7 +65,7 @@ def _repacked(
 
     Raises:
       ModelError: if the constants do not fit each other; the error names the node.
-      TypeError: if the function keeps one of several arrays, which would look dropped among known parameters.
+      TypeError: if the function keeps one of several arrays: `known` does not tell a kept array from a dropped one.
     """
     arrays = [graph.constants.get(name) for name in given]
     names = [name and fresh.next(f"{name}:prepared") for name in given]

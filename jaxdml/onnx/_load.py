@@ -34,8 +34,8 @@ def load(model: Any, *, numerics: str = DIRECTML, floats: Floats = DEFAULT, limi
         Runtime; "onnxruntime": all operators follow ONNX Runtime on x64. The two values differ only in the results of
         QLinearAdd, QLinearAveragePool and QLinearGlobalAveragePool.
       floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
-        `jaxdml.exact`; float products have no rule, and `print(model)` names those that stay. "xla": XLA computes
-        floats, with bits that depend on processor and program.
+        `jaxdml.exact`. Products that stay in floats have no rule: XLA computes them, and `print(model)` names them.
+        "xla": XLA computes floats, with bits that depend on processor and program.
       limits: limits on the size and the loading time of the model.
 
     Returns:

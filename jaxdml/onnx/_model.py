@@ -51,7 +51,7 @@ class Model:
 
     @property
     def by_xla(self) -> tuple[str, ...]:
-        """The names of the nodes whose floats XLA computes; none if the model has one answer."""
+        """The names of the nodes whose floats XLA computes; none if the outputs have equal bits on all processors."""
         return by_xla(self._graph.nodes, self.floats)
 
     @api_boundary

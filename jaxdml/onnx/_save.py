@@ -56,8 +56,8 @@ def save(
         operators such as QLinearConv, which compute on integers wherever they run.
       tables: "float": a function between integers is written as float operators. "gather": as an exact look-up.
       weights: "int8", or "uint8" with the zero point 128, for which onnxruntime's sums are exact on every processor.
-      shapes: the sizes of the inputs. "batch": the sizes of the first calibration batch, with a symbolic batch size,
-        which is the first size of the first array, and of all others whose first size is the same number. None: the
+      shapes: the sizes of the inputs. "batch": the sizes of the first calibration batch, with a symbolic batch size in
+        place of the first size of the first array, and of every other array with the same first size. None: the
         sizes of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"`` or
         ``"1, ..."``, a prefix of the tuple of inputs: numbers, names, and ``...`` for the sizes of the calibration.
       opset: the opset of the file, 17 to 21. None: 21 for weights in blocks, otherwise 17. If 20 or 21 is given, gelu
@@ -142,7 +142,7 @@ def _spec(text: Any, struct: jax.ShapeDtypeStruct, scope: export.SymbolicScope) 
     """The shape that a text names, and the type of an input.
 
     Raises:
-      ValueError: if the text is none, or has another number of sizes than the input.
+      ValueError: if the text is not a string, or has another number of sizes than the input.
     """
     if not isinstance(text, str):
         raise ValueError(f"{text!r} is no string")

@@ -169,10 +169,13 @@ def _checked(file: Any) -> Any:
 
 
 def _checked_modes(modes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Mode]]:
-    """The modes of contractions. A model needs them only for inputs of other sizes than in calibration.
+    """The modes of contractions that a file has.
+
+    A model needs the modes for inputs of other sizes than in calibration, and for ONNX files.
+    In JSON, blocks are a list.
 
     Raises:
-      ValueError: if something is not a mode. In JSON, blocks are a list.
+      ValueError: if something is not a mode.
     """
 
     def checked(mode: Any) -> Mode:
@@ -189,7 +192,7 @@ def _checked_modes(modes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Mode
 def _checked_floats(path: Any, stored: Any) -> tuple[Floats, Sequence[str]]:
     """The attribute `floats` of a model, and the names of the nodes whose floats XLA computes.
 
-    The model believes the names only where it cannot compute them, because the file lacks the pytree of its inputs.
+    A model whose file lacks the pytree of the inputs uses these names. Any other model computes the names again.
 
     Raises:
       PtqError: if the rules are of another version, or if XLA_FLAGS turns fast math on.

@@ -178,7 +178,7 @@ class Model:
 
     @functools.cached_property
     def by_xla(self) -> tuple[str, ...]:
-        """The names of the nodes whose floats XLA computes; none if the model has one answer."""
+        """The names of the nodes whose floats XLA computes; none if the outputs have equal bits on all processors."""
         if self.floats != EXACT:
             return by_xla(self._fused.nodes, self.floats)
         if self.calibrated is None:  # a file of a function that cannot be traced without its inputs

@@ -70,14 +70,14 @@ def quantize(
       block_size: None: weights have a scale for each output channel. 16, 32, 64, 128 or 256: matrices have a scale for
         each block of so many weights along the summed axis. Products by such matrices read floats, whatever `products`
         says; only a rule's `products` gives a product another mode. Filters of convolutions are int8.
-      equalize: whether to divide channels whose values are large by scales, and to multiply the weights that read them:
-        between two contractions with nothing but relu and operators that move or average elements between them, and for
-        products that read floats. The function stays the same; its rounding to integers costs less. The first batch
-        tells how large values are.
+      equalize: whether to divide channels whose values are large by scales, and to multiply the weights that read these
+        channels by the same scales. This applies between two contractions with only relu and operators that move or
+        average elements between them, and where a value in floats is quantized for contractions. The function stays the
+        same, and rounding to integers loses less accuracy. The first batch shows how large values are.
       rules: overrides of options for some layers. If several matching rules set an option, the first one applies.
       floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
-        `jaxdml.exact`; float products have no rule, and `print(model)` names those that stay. "xla": XLA computes
-        floats, with bits that depend on processor and program.
+        `jaxdml.exact`. Products that stay in floats have no rule: XLA computes them, and `print(model)` names them.
+        "xla": XLA computes floats, with bits that depend on processor and program.
       numerics: "directml": quantized sums and means follow DirectML's formulas. "onnxruntime": they follow ONNX
         Runtime's CPU kernels on x64, whose results differ by one step where a value lies near a tie. All other
         operators are the same.

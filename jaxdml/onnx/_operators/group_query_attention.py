@@ -196,7 +196,11 @@ class _Tokens:
         return jax.vmap(update)(cache, new, self._past)
 
     def seen(self, causal: bool, window: int) -> Array:
-        """Which keys a new token sees, [B, 1, S, total]: the keys up to its own, or the last of these in a window."""
+        """Which keys a new token sees, [B, 1, S, total].
+
+        If causal, a token sees the keys up to its own, or the last of these in a window; otherwise the token sees all
+        keys of its sequence.
+        """
         key, end = places(self.total, -1), self._lengths[:, None, None, None]
         place = self._past[:, None, None, None] + places(self.rows, -2)
         if not causal:

@@ -1,1 +1,1 @@
-"""What jaxdml.ptq made, written as nodes of ONNX."""
+"""Writes functions that jaxdml.ptq quantized as nodes of ONNX."""

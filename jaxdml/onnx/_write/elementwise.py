@@ -105,7 +105,7 @@ def exponential_less_one(writer: Writer, node: Node) -> str:
 
 @equation("log1p")
 def logarithm_of_one_more(writer: Writer, node: Node) -> str:
-    """log(y) + (x - (y - 1)) / y for y = x + 1, whose second addend is what y loses of x by rounding."""
+    """log(y) + (x - (y - 1)) / y for y = x + 1; the second addend corrects the rounding of y."""
     x, one = writer.read(node.inputs[0]), _number(writer, node, 1)
     y = writer.emit("Add", x, one)
     logarithm, less = writer.emit("Log", y), writer.emit("Sub", y, one)

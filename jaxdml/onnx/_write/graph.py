@@ -119,7 +119,7 @@ class _Graph:
         return nodes, [same.get(name, name) for name in self._flat.outputs]
 
     def _spread(self, node: Node) -> None:
-        """Notes the number in each element of a result that repeats a known number."""
+        """Records the number that all elements of a result equal, if the node repeats a known number."""
         number = self._writer.number(node.inputs[0]) if _primitive(node) in SPREADS else None
         if number is not None:
             self._writer.numbers[node.outputs[0]] = number

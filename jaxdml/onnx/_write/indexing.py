@@ -65,7 +65,8 @@ def _places(writer: Writer, node: Node, lengths: list[Any]) -> str:
     """The indices, clamped if the gather clamps; their last axis has one for each length.
 
     Raises:
-      CannotWrite: if known indices lie outside, where the gather does not clamp: ONNX has no number to fill them with.
+      CannotWrite: if known indices lie out of bounds and the gather does not clamp, because ONNX's Gather has no fill
+        value. Also if an axis of unknown size needs clamping, or a known index along it is negative.
     """
     name = node.inputs[1]
     known, clamps = writer.constants.get(name), node.options["equation"].params["mode"] == lax.GatherScatterMode.CLIP

@@ -238,7 +238,8 @@ def multiply(writer: Writer, node: Node) -> str:
     if writer.options.form == QDQ:
         y = writer.emit("Mul", writer.to_floats(a, of_a), writer.to_floats(b, of_b), main=True)
         return writer.to_integers(y, of_y, node.outputs[0])
-    # The product of integers is exact. Its sum with the zero point is rounded, so QuantizeLinear adds none.
+    # The product of integers is exact. ONNX Runtime rounds the sum of the scaled product and the zero point to
+    # float32, so Add adds the zero point, and QuantizeLinear has the zero point 0.
     one = np.float32(1)
     y = writer.emit("Mul", writer.to_floats(a, (one, of_a[1])), writer.to_floats(b, (one, of_b[1])), main=True)
     scale = np.float32(np.float32(of_a[0].reshape(()) * of_b[0].reshape(())) / of_y[0].reshape(()))

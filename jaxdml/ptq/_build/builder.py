@@ -240,8 +240,9 @@ class Builder:
     def _scale_of_each(self, equation: Equation, given: dict[str, Any]) -> Any:
         """The scale of each element of a fake_quantize's result.
 
-        The call itself computes them, because `vmap` may have mapped scales along any axis. With a zero point in the
-        middle of the type, minus infinity becomes -2**(bits - 1) steps, which float32 multiplies and divides exactly.
+        An evaluation of the call gives these scales, because `vmap` may have mapped scales along any axis. Its input is
+        minus infinity, and a zero point is the middle of the type, so each result is -2**(bits - 1) times the scale.
+        float32 multiplies and divides by this power of two exactly.
         """
         x, scale, *zero_point = self._fixed_values(equation.inputs, given)
         limits = np.iinfo(equation.name.removeprefix(NAME_IN_JAXPRS))

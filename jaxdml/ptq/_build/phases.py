@@ -74,7 +74,7 @@ class Phases:
 
     @classmethod
     def of(cls, params: Mapping[str, Any], kernel: Sequence[int]) -> Self | None:
-        """The phases of a conv_general_dilated with the given sizes of the kernel; None if it cannot be so computed."""
+        """The phases of a conv_general_dilated with the given sizes of the kernel; None if phases cannot compute it."""
         if not has_phases(params):
             return None
         sizes = zip(params["lhs_dilation"], kernel, params["padding"], strict=True)

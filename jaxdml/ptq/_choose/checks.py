@@ -88,7 +88,10 @@ def _random_masks(builder: Builder) -> Iterator[Equation]:
 
 
 def _batch_statistics(builder: Builder) -> Iterator[Equation]:
-    """Yields the sum of each mean over the first axis, but not all axes, that is subtracted from the mean's input."""
+    """Yields the sums of means that look like batch statistics.
+
+    Such a mean is over the first axis, but not over all axes, and is subtracted from the mean's input.
+    """
     means = {}  # maps a sum or mean to the summed value and the equation of the sum
     for equation in builder.program.equations:
         data = [name for name in equation.inputs if builder.is_data(name)]

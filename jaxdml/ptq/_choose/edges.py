@@ -23,7 +23,7 @@ from jaxdml.ptq._build.affine import Contraction
 from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._trace.scans import bound, each_layer
 
-LINEAR = ("mean", "pad", "window_mean")  # kinds that a factor of a channel passes, besides movers and relu
+LINEAR = ("mean", "pad", "window_mean")  # kinds, besides movers and relu, that keep a factor of a channel
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +102,13 @@ class _Finder:
                 yield Edge(count, readers, maker)
 
     def _maker(self, node: Node) -> Contraction | None:
-        """The contraction that a node computes, if its weights become integers, and on no grid of the user's."""
+        """The contraction of a node, if it is static or dynamic, and the function does not set its weights' scales."""
         if node.operator.kind not in op.CONTRACTIONS or self._unit.modes.get(node.outputs[0]) not in QUANTIZED:
             return None
         return self._weights.get(node.inputs[1])
 
     def _ends(self, start: str, maker: Contraction) -> tuple[list[Node], list[Node]] | None:
-        """What lies between a contraction and its readers, and the readers; None if something else reads channels."""
+        """The nodes between a contraction and its readers, and the readers; None if anything else reads channels."""
         pending, between, readers = [start], list[Node](), list[Node]()
         while pending:
             name = pending.pop()
@@ -125,7 +125,7 @@ class _Finder:
         return sorted(between, key=list(self._nodes).index), readers
 
     def _passes(self, node: Node, maker: Contraction) -> bool:
-        """Whether a node with scaled input has the scaled result, apart from the scales of its own channels."""
+        """Whether a node's result is scaled like its first input, given that the maker's bias is scaled, too."""
         kind, others = node.operator.kind, node.inputs[1:]
         if kind == "clip":
             return dict(node.options) == {"min": 0.0}
@@ -138,8 +138,8 @@ class _Finder:
     ) -> tuple[Reader, ...] | None:
         """The readers; None if one of them reads several channels as one.
 
-        All that lies between is linear in each channel, as far as positive factors go. It is computed for ones, and
-        for the numbers of channels: the ratio of the results is the number of the channel, or 0 / 0 in padding.
+        The nodes between are linear in each channel for positive factors. They are computed once for ones, and once for
+        the numbers of the channels: the ratio of the two results is a channel's number, or 0 / 0 in padding.
         """
         names = {node.inputs[0] for node in readers}
         is_linear = {node: node.operator.kind in ("clip", "add") for node in between}

@@ -1,8 +1,9 @@
 """Scales channels of a unit: the float function stays as it is, and loses less when it becomes integers.
 
-A contraction that makes scaled channels, and those that read them, have other weights. A value in floats has a constant
-beside it, its factors, by which the value is multiplied for the contractions that read it. The float graph has neither
-such a multiplication nor the weights for it; both come where the graph becomes integers.
+The weights of a contraction that makes scaled channels, and of the contractions that read these channels, are
+multiplied. A value in floats gets a constant, its factors, by which the value is multiplied for the contractions that
+read it. The float graph contains neither this multiplication nor the weights that match it: both are added when
+quantize and dequantize nodes are inserted.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from jaxdml.ptq._grids.observers import Observer
 from jaxdml.ptq._trace.scans import each_layer, stacked
 from jaxdml.ptq._trace.values import Value, factor_name
 
-CHANNELS = "channels"  # the role of what is known of a value's channels
+CHANNELS = "channels"  # the role of the observer of a value's channels
 Edges = Mapping[str, Sequence[Edge]]  # maps "" (the function) and each scan to edges
 
 
@@ -73,7 +74,7 @@ def equalized(unit: Unit, edges: Edges, seen: Mapping[Value, Observer]) -> tuple
     Args:
       unit: the unit `with_ones`.
       edges: the edges of the unit, and of its bodies.
-      seen: has what observers have seen of channels.
+      seen: maps values to the observers of their channels after the first batch.
     """
     factors = dict[str, dict[str, np.ndarray]]()
 

@@ -4,9 +4,10 @@ All channels of a value share one step, so that a channel of large values makes 
 channels, and multiply the weights that read them: weights become coarser where values become finer.
 
 The scale of a channel is (size of its values / size of its weights)**ALPHA, relative to the median over channels. The
-size of weights is the root of their squares, weighted by how much the outputs matter to the contractions behind them. A
-network with other factors between its contractions, which computes the same function, thus becomes the same integers.
-The size of values is the root of their mean square, which a batch tells well, unless their largest tells much more.
+size of weights is the root of the sum of their squares; each square is weighted by how much its output matters to the
+next contractions. A network with other factors between its contractions, which computes the same function, thus becomes
+the same integers. The size of values is the root of their mean square, which one batch estimates well, or their largest
+magnitude if that leaves much less noise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +19,8 @@ from jaxdml.ptq._choose.edges import Edge, Reader
 from jaxdml.ptq._grids.channels import Channels
 
 ALPHA = 0.5
-ENOUGH = 64  # values of each channel, of which the largest tells how large others will be
-LEAST = 2.0**-6  # the size of a channel that has smaller values, relative to the median over channels
+ENOUGH = 64  # the fewest values of each channel whose largest shows how large other values will be
+LEAST = 2.0**-6  # the least size of a channel, relative to the median over channels; smaller sizes become this size
 GAIN = 0.5  # scales that leave a larger share of the noise are not worth it
 STEPS, STEPS_OF_WEIGHTS = 255, 127
 
@@ -32,7 +33,7 @@ def scales_of(
     Args:
       edges: edges in the order of execution.
       constants: maps names to weights.
-      seen: maps the values that readers read to what is known of their channels.
+      seen: maps the values that readers read to the observers of the values' channels.
     """
     found = list[np.ndarray | None]()
     importance = dict[str, np.ndarray]()  # of the outputs of contractions, by the names of weights

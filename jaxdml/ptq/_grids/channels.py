@@ -18,7 +18,7 @@ class Channels(Observer):
     """The extremes and the squares of each channel.
 
     Attributes:
-      low, high: the least and the greatest value of each channel, or 0 if 0 is beyond; float32.
+      low, high: the least and the greatest of 0 and the values of each channel, float32.
       squares: the sum of squares of each channel, float32.
       axis: the axis of channels.
     """

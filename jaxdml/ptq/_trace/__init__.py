@@ -1,1 +1,1 @@
-"""A JAX function as named equations, with the bodies of its scans. Only this folder reads jaxprs."""
+"""A JAX function as named equations, with the bodies of its scans. In jaxdml.ptq, only this folder reads jaxprs."""

@@ -1,4 +1,4 @@
-"""A JAX function as a list of equations. Only this folder reads jaxprs.
+"""A JAX function as a list of equations. In jaxdml.ptq, only this folder reads jaxprs.
 
 Calls are inlined and equal equations are merged. The results of equations are named after their primitives and
 numbered, so traces with the same equations have the same names.

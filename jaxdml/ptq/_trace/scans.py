@@ -244,7 +244,7 @@ def _run(*arrays: Any, equation: Equation, loop: Loop, body: Body) -> tuple[Any,
     if loop.layers:
         sequences |= constants
     else:
-        # A slice of a NumPy array would be traced; its reshaped array stays a constant.
+        # `reshape` returns a NumPy array for a NumPy array, so NumPy arrays stay constants while JAX traces.
         constants = jax.tree.map(lambda x: x.reshape(x.shape[1:]), constants)
         carry |= {name: jax.tree.map(jnp.asarray, constants.pop(name)) for name in body.updates.values()}
         shared |= constants
