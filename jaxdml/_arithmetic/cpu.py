@@ -124,10 +124,10 @@ def _by_form(
 ) -> Callable[[Array, Array], Array]:
     """The method `form` as a function of x and the filter's values, with its own rule for vmap.
 
-    Under vmap over only x, the mapped dimension becomes part of the batch. Under vmap over filters, JAX would make a
-    grouped convolution, which is slow. Filters that share x become one matrix product; filters that each have their
-    own x run in a loop. Large kernels run in a loop, too, because a matrix product copies x once for each element of
-    the kernel.
+    Under vmap over only x, the mapped dimension becomes part of the batch. Under vmap over filters,
+    `jax.vmap` maps `matrix` and `windows.depthwise`. For XLA's convolution it would make a grouped convolution, which
+    is slow. Instead, filters that share x become one matrix product, and filters that each have their own x run in a
+    loop. Large kernels run in a loop, too, because a matrix product copies x once for each element of the kernel.
     """
 
     def run(x: Array, values: Array) -> Array:

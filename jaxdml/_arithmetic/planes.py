@@ -53,8 +53,8 @@ def exactly_combined(sums: Sequence[Array]) -> Array:
 
     The magnitude of the sum is below 2**63.
     """
-    # A GPU's compiler starts a product's sums with an array that is added to the product, and such sums may saturate.
-    # Here only digits of the sums are added.
+    # A GPU's compiler uses an array that is added to a product as the initial value of the product's sums, and such
+    # sums may saturate. Here digits of the products are added, never the products themselves.
     words = [lax.full_like(sums[0], 0)] * 2
     carry = words[0]
     for place, each in enumerate(reversed(sums)):

@@ -94,7 +94,7 @@ def product(x: Array, y: Array) -> Array:
 
 
 def total(x: Array, y: Array) -> Array:
-    """fl(x + y) of flushed values, flushed. A subnormal sum is exact, so flushing before or after rounding agrees."""
+    """fl(x + y) of flushed values, flushed. A subnormal sum is exact, so rounding and flushing commute."""
     return flushed(lax.add(x, y))
 
 
@@ -103,7 +103,7 @@ def quotient(x: Array, y: Array) -> Array:
 
     The quotient is not flushed: callers multiply it by at most 2**31 and round to integers, so a subnormal quotient
     gives 0. The divisor is y, or NaN if x + y is NaN, which makes x / y NaN anyway. Because of this select, the divisor
-    is neither a constant nor a broadcast, unless x is one, too.
+    is neither a constant nor a broadcast, unless x is a constant or a broadcast, too.
     """
     either = lax.add(x, y)
     return divided(x, lax.select(lax.ne(either, either), either, broadcast_like(y, either)))

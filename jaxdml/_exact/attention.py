@@ -2,8 +2,8 @@
 
 Scores are products of rows, so a score depends on its query and its key alone. The softmax gives a key that is not seen
 the score -inf and the weight 0. Sums over keys are sums of integers, to which weights of 0 add nothing. More than
-`OF_VALUES.terms` keys are cut into parts at fixed places, whose sums are added in order, so keys that are not seen at
-the end only add parts that are 0.
+`OF_VALUES.terms` keys are cut into parts at fixed places, whose sums are added in order, so unseen keys at the end
+add only parts that are 0.
 """
 
 import functools

@@ -168,7 +168,7 @@ def _computation(eqn: Any) -> Callable[..., Any]:
 
 
 def _with_rules(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a loop or branch, whose jaxprs are replaced by ones that the rules make of them."""
+    """The parameters of a loop or branch, with each jaxpr replaced by the jaxpr of its evaluation by the rules."""
 
     def replaced(value: Any) -> Any:
         if isinstance(value, tuple | list) and any(hasattr(each, "eqns") for each in value):

@@ -39,8 +39,8 @@ class RowCode:
     def _is_wide_where_needed(self, view: Shape) -> bool:
         """Whether each reduction reads a value for each column, and the result is wide if and only if `view` is.
 
-        An equation that broadcasts one value of a row to all columns has no instruction: the kernel has one value for
-        each row there, which it can neither reduce nor write as a wide result.
+        The kernel has no instruction for an equation that broadcasts one value of a row to all columns. Such a value
+        stays narrow, and the kernel can neither reduce the value nor write it as a wide result.
         """
         is_wide = [each[-1] > 1 for _, each in self.operands]
         for code, values in self.instructions:

@@ -21,7 +21,7 @@ class Matrix(NamedTuple):
       scale: float [N, blocks]; None if `b` is prepared.
       zero_point: [N, blocks] of b's type, or None.
       order: int32 [K]; for each column of b, the index of the element of a row of `a` that multiplies the column, or
-        the row's length if 0 does. None: the elements of a row are in the order of the columns.
+        the row's length if 0 multiplies the column. None: the elements of a row are in the order of the columns.
     """
 
     b: Array

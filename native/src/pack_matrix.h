@@ -33,7 +33,8 @@ JAXDML_INLINE void pack_whole_tile(const uint8_t* const (&rows)[kDepth], uint8_t
   I32 x[kDepth], y[4];
   for (int i = 0; i < kDepth; i++) x[i] = load(rows[i]) ^ top;
   interleave_rows(x, y);
-  // Each vector has four lanes of each 128 bits of the rows; lanes that follow each other have to be in one vector.
+  // Each vector has four consecutive lanes of each 128-bit part of the rows. The shuffles bring consecutive lanes
+  // into one vector.
   const __m512i a = _mm512_shuffle_i32x4((__m512i)y[0], (__m512i)y[1], 0x44);
   const __m512i b = _mm512_shuffle_i32x4((__m512i)y[2], (__m512i)y[3], 0x44);
   const __m512i c = _mm512_shuffle_i32x4((__m512i)y[0], (__m512i)y[1], 0xee);

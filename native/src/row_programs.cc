@@ -34,7 +34,7 @@ struct RowPart {
   int64_t first_row, rows, first_column, columns, stride;  // the stride of rows in a slot
 };
 
-// How an instruction that computes `is_wide` values reads a slot.
+// How an instruction reads a slot, which depends on whether the instruction computes wide values.
 struct Source {
   const float* at;
   int64_t row_step;

@@ -139,8 +139,8 @@ JAXDML_INLINE void sum_strided_window(const Filter& filter, int64_t groups, cons
 }
 
 // Requantizes up to kBytes pixels, and stores them in the rows of `outputs` channels, which are `channel` bytes apart.
-// sum(p, to) computes the sums of a pixel. A vector holds the bytes of pixels that are 16 apart: then the transpose of
-// sixteen vectors has a channel of all pixels, in order, in each.
+// sum(p, to) computes the sums of a pixel. A vector holds the channels of pixels that are 16 apart, so that the
+// transpose of sixteen vectors puts one channel of all pixels, in order, into each vector.
 template <class Sum>
 JAXDML_INLINE void store_strided_pixels(int64_t count, const Sum& sum, const BlockChannels& block, const Output& output,
                                         int64_t outputs, int64_t channel, uint8_t* y) {
