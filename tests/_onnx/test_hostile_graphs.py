@@ -55,6 +55,12 @@ def test_very_many_problems_are_cut():
     assert len(jaxdml.onnx.check(broken)) == 5000
 
 
+def test_a_name_that_is_no_text():
+    """The package onnx reads such a name as bytes."""
+    data = model([node("Foo", ["x"], ["y"], name="a name")]).SerializeToString().replace(b"a name", b"\xff name")
+    refused(data, "Foo", "is not supported")
+
+
 def test_order_and_names():
     cycle = model([("Neg", ["b"], ["y"]), ("Add", ["x", "b"], ["a"]), ("Relu", ["a"], ["b"])])
     refused(cycle, "a problem:", "nodes 'add_1', 'relu_2' form a cycle")

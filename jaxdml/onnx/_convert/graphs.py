@@ -97,7 +97,8 @@ class _GraphConverter:
         self.problems += [f"branch {prefix!r}: {text}" if prefix else text for text in wrong]
         for name, node in named:
             self._reader.budget.check_time()
-            self._add_node(node, prefix + name, scope, computed, prefix)
+            # Names that are not UTF-8 text are bytes.
+            self._add_node(node, f"{prefix}{name}", scope, computed, prefix)
         return scope
 
     def _add_node(self, proto: onnx.NodeProto, name: str, scope: Scope, computed: set[str], prefix: str) -> None:
@@ -157,7 +158,7 @@ class _GraphConverter:
         if not prefix:
             return value
         numbers = itertools.count(1)
-        name = prefix + value
+        name = f"{prefix}{value}"
         while name in self._taken:
             name = f"{prefix}{value}:{next(numbers)}"
         self._taken.add(name)
