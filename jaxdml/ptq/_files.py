@@ -33,7 +33,9 @@ FORMAT, EARLIER = "jaxdml.ptq 5", ("jaxdml.ptq 4", "jaxdml.ptq 3", "jaxdml.ptq 2
 OF_EARLIER: tuple[str, int, list[str]] = (XLA, VERSION, [])  # what files of format 2 have in place of "floats"
 TEXT, FACTOR = "model.json", "factor:"
 LONG_TABLE, RUNS = 2**16, ":runs"
-# Exceptions of zipfile, NumPy and JSON for damaged files; zipfile raises NotImplementedError for unknown compression.
+ENCRYPTED = 1  # the flag of an encrypted part of an archive, for which zipfile raises RuntimeError
+# Exceptions of zipfile, NumPy and JSON for damaged files. zipfile raises NotImplementedError for an archive of a later
+# version of the format, or with a feature that zipfile lacks.
 DAMAGE = (
     AttributeError, EOFError, IndexError, KeyError, MemoryError, NotImplementedError, RecursionError, TypeError,
     ValueError, zipfile.BadZipFile, zlib.error,
@@ -159,11 +161,11 @@ def _checked(file: Any) -> Any:
     """The file, rewound. Compressed parts are refused, because a small file could expand to fill the memory.
 
     Raises:
-      ValueError: if a part is compressed.
+      ValueError: if a part is compressed or encrypted.
     """
     with zipfile.ZipFile(file) as archive:
-        if any(each.compress_type != zipfile.ZIP_STORED for each in archive.infolist()):
-            raise ValueError("compressed")
+        if any(each.compress_type != zipfile.ZIP_STORED or each.flag_bits & ENCRYPTED for each in archive.infolist()):
+            raise ValueError("compressed or encrypted")
     file.seek(0)
     return file
 

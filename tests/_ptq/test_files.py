@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import struct
 import zipfile
 
 import jax
@@ -223,6 +224,27 @@ def test_truncated_and_damaged_files(path):
     with pytest.raises(PtqError, match=r"is not a file that jaxdml.ptq.save wrote"):
         load(path, apply)
     assert make_inputs
+
+
+CENTRAL, LOCAL = b"PK\1\2", b"PK\3\4"  # what stands before the central and the local header of each part
+HEADERS = {  # for each header the offset of a field of two bytes, and what it becomes
+    "a later version of the format": ((CENTRAL, 6, 200),),
+    "unknown compression": ((CENTRAL, 10, 99), (LOCAL, 8, 99)),
+    "encryption": ((CENTRAL, 8, 1), (LOCAL, 6, 1)),
+    "patched data": ((CENTRAL, 8, 0x20), (LOCAL, 6, 0x20)),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_archives_that_zipfile_does_not_read(name, path):
+    contents(path)
+    data = bytearray(path.read_bytes())
+    for header, offset, value in HEADERS[name]:
+        for found in re.finditer(re.escape(header), bytes(data)):
+            struct.pack_into("<H", data, found.start() + offset, value)
+    path.write_bytes(data)
+    with pytest.raises(PtqError, match=r"is not a file that jaxdml.ptq.save wrote, or it is damaged"):
+        load(path, network("plain").apply)
 
 
 def test_no_file_is_told(path):
