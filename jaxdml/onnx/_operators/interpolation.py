@@ -13,72 +13,22 @@ import numpy as np
 
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators._arrays import broadcast, computed, is_float, is_narrow, namespace, sealed
-from jaxdml.onnx._operators.resize import CROP, Axis, check_coordinates, extrapolated, resized_axes
+from jaxdml.onnx._operators.resize import Axis, extrapolated, options_10, options_11, options_18, resized_axes
 from jaxdml.onnx._table import BYTE, FLOAT, operator
 
 MOST_AXES = 3
 _BITS = 10  # of a weight in integers
-
-
-# Attributes ----------------------------------------------------------------------------------------------------------
-
-
-def _options_10(*, mode: str = "nearest") -> dict[str, Any]:
-    return {"coordinates": "asymmetric"}
-
-
-def _options_11(
-    *,
-    mode: str = "nearest",
-    coordinate_transformation_mode: str = "half_pixel",
-    nearest_mode: str = "round_prefer_floor",
-    extrapolation_value: float = 0.0,
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
-) -> dict[str, Any]:
-    """The mode is "linear" in each node with these options, which ignore nearest_mode and cubic_coeff_a."""
-    check_coordinates(coordinate_transformation_mode)
-    if exclude_outside:
-        raise ModelError(f"exclude_outside is {exclude_outside}; with mode 'linear', it must be 0")
-    return {"coordinates": coordinate_transformation_mode, "extrapolation_value": extrapolation_value}
-
-
-def _options_18(
-    *,
-    mode: str = "nearest",
-    coordinate_transformation_mode: str = "half_pixel",
-    nearest_mode: str = "round_prefer_floor",
-    extrapolation_value: float = 0.0,
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
-    antialias: int = 0,
-    axes: tuple[int, ...] | None = None,
-    keep_aspect_ratio_policy: str = "stretch",
-) -> dict[str, Any]:
-    if antialias:
-        raise ModelError(f"antialias is {antialias}; supported: 0")
-    options = _options_11(
-        mode=mode,
-        coordinate_transformation_mode=coordinate_transformation_mode,
-        extrapolation_value=extrapolation_value,
-        exclude_outside=exclude_outside,
-    )
-    return options | {"axes": axes, "policy": keep_aspect_ratio_policy}
-
-
-# Operators -----------------------------------------------------------------------------------------------------------
-
 _LINEAR: dict[str, Any] = {"types": (FLOAT | BYTE,), "mode": "linear", "is_exact": True}
 
 
-@operator("Resize", until=10, known=(1,), options=_options_10, **_LINEAR)
-def interpolate_by_scales(x: Any, scales: Any, *, coordinates: str) -> Any:
+@operator("Resize", until=10, known=(1,), options=options_10, **_LINEAR)
+def interpolate_by_scales(x: Any, scales: Any, *, coordinates: str, extrapolates: bool = False) -> Any:
     """`interpolate` at opset 10, where the node has only scales."""
-    return interpolate(x, None, scales, coordinates=coordinates)
+    return interpolate(x, None, scales, coordinates=coordinates, extrapolates=extrapolates)
 
 
-@operator("Resize", since=11, until=17, known=(1, 2, 3), options=_options_11, **_LINEAR)
-@operator("Resize", since=18, known=(1, 2, 3), options=_options_18, **_LINEAR)
+@operator("Resize", since=11, until=17, known=(1, 2, 3), options=options_11, **_LINEAR)
+@operator("Resize", since=18, known=(1, 2, 3), options=options_18, **_LINEAR)
 def interpolate(
     x: Any,
     roi: Any = None,
@@ -86,17 +36,18 @@ def interpolate(
     sizes: Any = None,
     *,
     coordinates: str,
+    extrapolates: bool = False,
     extrapolation_value: float = 0.0,
     axes: tuple[int, ...] | None = None,
     policy: str = "stretch",
 ) -> Any:
     """x resized by scales or to sizes, by linear interpolation along at most three dimensions.
 
-    With the coordinates of a cropped region, pixels outside of x become `extrapolation_value`.
+    If `extrapolates`, pixels outside of x become `extrapolation_value`.
     """
     if not (is_float(x) or x.dtype.name in BYTE):
         raise ModelError(f"input 0 is {x.dtype}; supported with mode 'linear': {', '.join(sorted(FLOAT | BYTE))}")
-    resized = resized_axes(x, roi if coordinates == CROP else None, scales, sizes, axes, policy)
+    resized = resized_axes(x, roi if extrapolates else None, scales, sizes, axes, policy)
     if not resized:
         return x
     if len(resized) > MOST_AXES:
@@ -105,7 +56,7 @@ def interpolate(
     # ONNX Runtime interpolates bytes in integers if the channels are the last of four dimensions.
     by_integers = not is_float(x) and x.ndim == 4 and resized[0].place == 1
     y = (_by_integers if by_integers else _by_floats)(x, resized, originals)
-    if coordinates == CROP:
+    if extrapolates:
         for axis, original in zip(resized, originals, strict=True):
             y = extrapolated(y, axis, original, extrapolation_value)
     return y

@@ -133,11 +133,11 @@ def _pixels(axis: Axis, original: np.ndarray, rounding: str) -> np.ndarray:
 # Attributes ----------------------------------------------------------------------------------------------------------
 
 
-def _options_10(*, mode: str = "nearest") -> dict[str, Any]:
+def options_10(*, mode: str = "nearest") -> dict[str, Any]:
     return _options(mode, "asymmetric", "simple")
 
 
-def _options_11(
+def options_11(
     *,
     mode: str = "nearest",
     coordinate_transformation_mode: str = "half_pixel",
@@ -146,10 +146,11 @@ def _options_11(
     cubic_coeff_a: float = -0.75,
     exclude_outside: int = 0,
 ) -> dict[str, Any]:
-    return _options(mode, coordinate_transformation_mode, nearest_mode, extrapolation_value=extrapolation_value)
+    options = _options(mode, coordinate_transformation_mode, nearest_mode, exclude_outside=exclude_outside)
+    return options | {"extrapolation_value": extrapolation_value}
 
 
-def _options_18(
+def options_18(
     *,
     mode: str = "nearest",
     coordinate_transformation_mode: str = "half_pixel",
@@ -161,38 +162,45 @@ def _options_18(
     axes: tuple[int, ...] | None = None,
     keep_aspect_ratio_policy: str = "stretch",
 ) -> dict[str, Any]:
-    """Nearest neighbor ignores cubic_coeff_a, exclude_outside and antialias."""
-    more = {"extrapolation_value": extrapolation_value, "axes": axes, "policy": keep_aspect_ratio_policy}
-    return _options(mode, coordinate_transformation_mode, nearest_mode, **more)
+    options = _options(
+        mode, coordinate_transformation_mode, nearest_mode, exclude_outside=exclude_outside, antialias=antialias
+    )
+    return options | {"extrapolation_value": extrapolation_value, "axes": axes, "policy": keep_aspect_ratio_policy}
 
 
-def _options(mode: str, coordinates: str, rounding: str, **more: Any) -> dict[str, Any]:
-    if mode != "nearest":
-        raise ModelError(f"mode is {mode!r}; supported: 'nearest' and 'linear'")
-    check_coordinates(coordinates)
-    if rounding not in _NEAREST:
-        raise ModelError(f"nearest_mode is {rounding!r}; supported: {', '.join(sorted(_NEAREST))}")
-    return {"coordinates": coordinates, "rounding": rounding, "extrapolates": coordinates == CROP, **more}
+def _options(mode: str, coordinates: str, rounding: str, **of_linear: int) -> dict[str, Any]:
+    """The options that mode "linear" has, too, and `rounding` with mode "nearest", which ignores the others.
 
-
-def check_coordinates(coordinates: str) -> None:
-    """Raises ModelError if there is no such coordinate_transformation_mode."""
+    Raises:
+      ModelError: if the node has an option that is not supported with its mode.
+    """
     if coordinates not in _TRANSFORMATIONS:
         supported = ", ".join(sorted(_TRANSFORMATIONS))
         raise ModelError(f"coordinate_transformation_mode is {coordinates!r}; supported: {supported}")
+    options = {"coordinates": coordinates, "extrapolates": coordinates == CROP}
+    if mode == "nearest":
+        if rounding not in _NEAREST:
+            raise ModelError(f"nearest_mode is {rounding!r}; supported: {', '.join(sorted(_NEAREST))}")
+        return options | {"rounding": rounding}
+    if mode != "linear":
+        raise ModelError(f"mode is {mode!r}; supported: 'nearest' and 'linear'")
+    for name, value in of_linear.items():
+        if value:
+            raise ModelError(f"{name} is {value}; supported with mode 'linear': 0")
+    return options
 
 
 # Operators -----------------------------------------------------------------------------------------------------------
 
 
-@operator("Resize", until=10, is_exact=True, kind="mover", known=(1,), options=_options_10)
+@operator("Resize", until=10, is_exact=True, kind="mover", known=(1,), options=options_10)
 def resize_by_scales(x: Any, scales: Any, *, coordinates: str, rounding: str, extrapolates: bool = False) -> Any:
     """`resize` at opset 10, where the node has only scales."""
     return resize(x, None, scales, coordinates=coordinates, rounding=rounding, extrapolates=extrapolates)
 
 
-@operator("Resize", since=11, until=17, is_exact=True, kind="mover", known=(1, 2, 3), options=_options_11)
-@operator("Resize", since=18, is_exact=True, kind="mover", known=(1, 2, 3), options=_options_18)
+@operator("Resize", since=11, until=17, is_exact=True, kind="mover", known=(1, 2, 3), options=options_11)
+@operator("Resize", since=18, is_exact=True, kind="mover", known=(1, 2, 3), options=options_18)
 def resize(
     x: Any,
     roi: Any = None,
