@@ -1,5 +1,6 @@
-"""The order of nodes: each behind those whose values it reads."""
+"""The order of nodes: each after those whose values it reads."""
 
+import graphlib
 import heapq
 from collections.abc import Sequence
 
@@ -15,40 +16,26 @@ def topological(reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]])
 
     Returns:
       The places of all nodes in the new order, and the places of the nodes of a cycle: each reads a value of the next
-      one, and the last one a value of the first. Without a cycle, the second list is empty. With one, the nodes that
-      depend on cycles come last.
+      one, and the last one a value of the first. Without a cycle, the second list is empty. With one, nodes keep their
+      order.
     """
     maker: dict[str, int] = {}
     for place, names in enumerate(writes):
         for name in filter(None, names):
             maker.setdefault(name, place)
-    before = [{maker[name] for name in names if name in maker} for names in reads]
-    after: list[list[int]] = [[] for _ in reads]
-    for place, makers in enumerate(before):
-        for each in makers:
-            after[each].append(place)
-    waits = [len(makers) for makers in before]
-    ready = [place for place, count in enumerate(waits) if count == 0]  # sorted, hence a heap
-    order = []
-    while ready:
-        place = heapq.heappop(ready)
-        order.append(place)
-        for each in after[place]:
-            waits[each] -= 1
-            if waits[each] == 0:
-                heapq.heappush(ready, each)
-    left = [place for place, count in enumerate(waits) if count > 0]
-    return order + left, _cycle(before, set(left))
-
-
-def _cycle(before: Sequence[set[int]], left: set[int]) -> list[int]:
-    """A cycle among the nodes that are left: each of them waits for another one, or for itself."""
-    if not left:
-        return []
-    path, places = [min(left)], {min(left): 0}
-    while (following := min(before[path[-1]] & left)) not in places:
-        places[following] = len(path)
-        path.append(following)
-    cycle = path[places[following] :]
-    first = cycle.index(min(cycle))
-    return cycle[first:] + cycle[:first]
+    sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter()
+    for place, names in enumerate(reads):
+        sorter.add(place, *dict.fromkeys(maker[name] for name in names if name in maker))
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        _, *cycle = reversed(error.args[1])  # each node of the argument writes for the next, and the first is the last
+        start = cycle.index(min(cycle))
+        return list(range(len(reads))), cycle[start:] + cycle[:start]
+    ready, order = list[int](), list[int]()
+    while sorter.is_active():
+        for place in sorter.get_ready():
+            heapq.heappush(ready, place)
+        order.append(heapq.heappop(ready))
+        sorter.done(order[-1])
+    return order, []
