@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import onnx
 
-from jaxdml._graph.graph import Graph, Node, Operator
+from jaxdml._graph.graph import Graph, Node
 from jaxdml._graph.known import KnownValues
 from jaxdml.errors import ModelError, ModelFileNotFoundError
 from jaxdml.onnx._convert.nodes import NodeConverter, domain_of
 from jaxdml.onnx._convert.order import sorted_nodes
 from jaxdml.onnx._file import Reader, all_graphs
+from jaxdml.onnx._table import ROWS
 from jaxdml.onnx._tensors import Inferred, outputs, tensors
 
 _UNDEFINED = "no input, initializer or node defines"
@@ -35,14 +36,14 @@ def to_graph(reader: Reader, numerics: str) -> tuple[Graph, Inferred, list[str]]
     problems += converter.problems
     names = tuple(value.name for value in proto.output)
     problems += [f"no node defines output {name!r}" for name in names if name not in scope]
-    passed = [
-        Node(PASSED, (scope[name],), (name,), {}, name, ("If",)) for name in names if scope.get(name, name) != name
+    (identity,) = ROWS["", "Identity"]
+    passed = [  # from a branch to the model's output
+        Node(identity.operator, (scope[name],), (name,), {}, name, ("If",))
+        for name in names
+        if scope.get(name, name) != name
     ]
     inputs = tuple(value.name for value in proto.input if value.name not in converter.constants)
     return Graph((*converter.nodes, *passed), inputs, names, converter.constants), converter.inferred, problems
-
-
-PASSED = Operator("Identity", lambda x: x, kind="mover", is_exact=True)  # from a branch to the model's output
 
 
 Scope = ChainMap[str, str]  # maps the names of the values that a node may read to their names in the converted graph
