@@ -309,8 +309,8 @@ def test_the_first_settings_that_explain_the_outputs_are_named():
 
 
 @pytest.mark.parametrize(("node", "theirs", "reason"), [
-    (made_up(inputs=("y",)), "QLinearConv", "unexplained: onnxruntime's QLinearConv differs, whatever its options; "
-     "please report it with the file"),
+    (made_up(inputs=("y",)), "QLinearConv", "unexplained: onnxruntime's QLinearConv differs, and no experiment shows "
+     "why; please report it with the file"),
     (made_up(inputs=("y",)), "QuantizeLinear", "onnxruntime did not fuse the node: it computes it in floats, and "
      "quantizes the result"),
     (made_up("table"), "", "the file has the table as float operators, save with tables='gather' writes an exact "

@@ -210,4 +210,4 @@ def _of_integers(node: Node, operators: Callable[[], Mapping[str, str]], *, read
     if theirs == "QuantizeLinear" and node.operator.is_quantized:
         return "onnxruntime did not fuse the node: it computes it in floats, and quantizes the result"
     by = f"onnxruntime's {theirs}" if theirs else "onnxruntime"
-    return f"unexplained: {by} differs, whatever its options; please report it with the file"
+    return f"unexplained: {by} differs, and no experiment shows why; please report it with the file"
