@@ -14,7 +14,7 @@ from jaxdml._graph.evaluate import described
 from jaxdml._graph.graph import Node
 from jaxdml.errors import ArgumentTypeError, DescError, ModelError, api_class
 
-PATIENCE = 10
+MOST_WALL_CLOCK = 10  # seconds that may pass for each second of `Limits.seconds`
 
 
 @api_class
@@ -28,8 +28,8 @@ class Limits:
       nodes: the number of nodes.
       seconds: the time to read the model, and then the time for which the thread that loads it computes, to fold
         constants and to repack weights. Other programs take none of the latter, so that a busy machine loads what an
-        idle one does. Other threads, such as XLA's, take none either; so loading may take at most `PATIENCE` times as
-        many seconds in all.
+        idle one does. Other threads, such as XLA's, take none either; so at most ten times as many seconds may pass in
+        all.
     """
 
     file_bytes: int = 2**31
@@ -73,7 +73,7 @@ class Budget:
     def check_time(self) -> None:
         """Raises ModelError if the time is up."""
         most = self.limits.seconds
-        if self._spent() - self._start > most or time.monotonic() - self._start > PATIENCE * most:
+        if self._spent() - self._start > most or time.monotonic() - self._start > MOST_WALL_CLOCK * most:
             raise ModelError(f"reading the model takes too long: {self.limits.exceeded('seconds')}")
 
     def check_result(self, node: Node, value: Any) -> None:

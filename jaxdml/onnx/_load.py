@@ -58,12 +58,11 @@ def load(model: Any, *, numerics: str = DIRECTML, floats: Floats = DEFAULT, limi
     reader = Reader(model, budget)
     with limited_by(limits):
         graph, inferred, problems = to_graph(reader, numerics)
-    budget.count_computing()
-    if not problems:
-        with limited_by(limits):
+        budget.count_computing()
+        if not problems:
             graph = without_dead(folded(graph, check_result=budget.check_result))
             graph = without_dead(fuse.fused(graph, QUANTIZED[numerics], check_result=budget.check_result))
-        problems = unknown_shapes(graph)
+            problems = unknown_shapes(graph)
     if problems:
         raise ModelError(_listed(problems), tuple(problems))
     proto = reader.proto.graph
