@@ -196,8 +196,11 @@ def _arrays(file: Any) -> dict[str, np.ndarray]:
         stream.seek(0)
         if not is_archive:
             raise ValueError("it is not a .npz file")
-        with np.load(stream, allow_pickle=False) as loaded:
-            return {name: loaded[name] for name in loaded.files}
+        try:
+            with np.load(stream, allow_pickle=False) as loaded:
+                return {name: loaded[name] for name in loaded.files}
+        except RuntimeError as error:  # zipfile raises it for encryption, and NotImplementedError for other features
+            raise ValueError(str(error)) from error
 
 
 def save(path: str | Path, digits: Digits) -> None:

@@ -3,6 +3,7 @@
 import importlib.resources
 import io
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -206,3 +207,20 @@ def test_a_foreign_file_is_one_line_that_says_what_is_wrong(write, text, tmp_pat
     *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith("python -m jaxdml: error: cannot read ")
     assert text in line
+
+
+@pytest.mark.parametrize(("central", "local", "value", "text"), [
+    (8, 6, 1, "is encrypted, password required"), (6, None, 200, "zip file version 20.0"),
+])  # fmt: skip
+def test_an_archive_that_zipfile_does_not_read(central, local, value, text, tmp_path, capsys):
+    path = tmp_path / "other.npz"
+    digits.save(path, digits.load())
+    data = bytearray(path.read_bytes())
+    for header, offset in ((b"PK\1\2", central), (b"PK\3\4", local)):
+        for found in re.finditer(re.escape(header), bytes(data)) if offset else ():
+            struct.pack_into("<H", data, found.start() + offset, value)
+    path.write_bytes(data)
+    with pytest.raises(SystemExit):
+        program.main([str(path)])
+    assert f"cannot read {path}: " in (printed := capsys.readouterr().err)
+    assert text in printed
