@@ -26,6 +26,7 @@ from jaxdml.onnx._write.dimensions import is_known
 from jaxdml.onnx._write.gelu import with_gelu
 from jaxdml.onnx._write.norms import SPREADS, with_norms
 from jaxdml.onnx._write.table import EQUATIONS, INTEGERS, OPERATORS, CannotWrite, Write
+from jaxdml.onnx._write.types import wrong_types
 from jaxdml.onnx._write.writer import QDQ, Grid, Options, Writer, data_type, stored_type
 from jaxdml.ptq._integers.flat import Flat, Function
 from jaxdml.ptq._integers.operators import QUANTIZE
@@ -37,6 +38,7 @@ SIGNED = (
     "activations=jnp.uint8"
 )
 CUT = "cut the function there, and save the parts as models of their own"
+CONVERT = "compute in jnp.float32 or jnp.int32 there"
 
 
 def graph_of(
@@ -60,6 +62,7 @@ class _Graph:
         self._flat, self._inputs, self._options = flat, inputs, options
         self._writer = Writer(options, flat.shapes(inputs), flat.constants)
         self._problems: list[str] = []
+        self._of = dict[str, Node]()  # maps nodes of the file to those of the function
         self._named = set[str]()  # the outputs of the file so far
 
     def written(
@@ -79,6 +82,8 @@ class _Graph:
         for node in nodes:
             with writer.layer(node.name or node.outputs[0]):
                 self._write(node)
+        if self._problems:
+            return onnx.GraphProto(), {}, self._problems
         declared = [
             self._output(name, output, flat.program.avals[of].dtype)
             for name, output, of in zip(results, outputs, flat.program.outputs, strict=True)
@@ -88,6 +93,11 @@ class _Graph:
         initializers = {name: value for name, value in writer.initializers.items() if name in used}
         graph = helper.make_graph(writer.nodes, "model", values, declared)
         graph.value_info.extend(self._types({*given, *outputs}))
+        for name, reason in wrong_types(graph, initializers, self._options.opset):
+            of = self._of.get(name)  # none if a node only names an input or an output
+            is_table = of is not None and of.operator.name == TABLE
+            why = CannotWrite(reason, "" if is_table else CONVERT)
+            self._problems.append(f"{name!r}: {reason}; {CONVERT}" if of is None else _problem(of, why))
         return graph, initializers, self._problems
 
     def _output(self, name: str, output: str, dtype: Any) -> onnx.ValueInfoProto:
@@ -166,6 +176,7 @@ class _Graph:
             self._problems.append(_problem(node, reason))
             made = tuple(node.outputs)
         made = (made,) if isinstance(made, str) else made
+        self._of |= dict.fromkeys((each.name for each in writer.nodes[start:]), node)
         own = {name for each in writer.nodes[start:] for name in each.output}
         for name, value in zip(node.outputs, made, strict=True):
             writer.bind(name, value)

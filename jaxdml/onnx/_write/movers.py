@@ -13,6 +13,7 @@ from jaxdml.onnx._write.writer import Writer, data_type, stored_type
 from jaxdml.ptq._build.phases import interleaving
 
 Sizes = Sequence[Any]
+BITS = {"float32": (8, 23), "float64": (11, 52)}  # of exponent and mantissa
 END = np.iinfo(np.int64).max
 
 
@@ -141,11 +142,20 @@ def stack(writer: Writer, node: Node) -> str:
 
 
 @operator("cast")
-@equation("convert_element_type", "copy", "copy_p", "name", "stop_gradient", "reduce_precision")
+@equation("convert_element_type", "copy", "copy_p", "name", "stop_gradient")
 def cast(writer: Writer, node: Node) -> str:
     before, after = (stored_type(writer.dtype(name)) for name in (node.inputs[0], node.outputs[0]))
     value = writer.read(node.inputs[0])
     return value if before == after else writer.emit("Cast", value, to=data_type(after))
+
+
+@equation("reduce_precision")
+def reduce_precision(writer: Writer, node: Node) -> str:
+    params, own = node.options["equation"].params, BITS.get(stored_type(writer.dtype(node.inputs[0])).name)
+    exponent, mantissa = params["exponent_bits"], params["mantissa_bits"]
+    if own is None or exponent < own[0] or mantissa < own[1]:
+        raise CannotWrite(f"it rounds to floats of {exponent} bits of exponent and {mantissa} of mantissa")
+    return writer.read(node.inputs[0])
 
 
 @operator("concatenate")

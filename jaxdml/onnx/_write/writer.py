@@ -13,6 +13,7 @@ from onnx import helper
 
 from jaxdml.onnx._table import MICROSOFT
 from jaxdml.onnx._write.dimensions import Dimensions
+from jaxdml.onnx._write.table import CannotWrite
 
 QDQ, QOPERATOR = "qdq", "qoperator"
 LARGE = 2**16  # the most elements of a constant that `number` compares
@@ -40,13 +41,20 @@ class Options:
 
 
 def data_type(dtype: Any) -> int:
-    """The type in the file: floats of 16 bits are computed as float32."""
-    return int(helper.np_dtype_to_tensor_dtype(stored_type(dtype)))
+    """The type in the file: floats of 16 bits are computed as float32.
+
+    Raises:
+      CannotWrite: if ONNX has no such type.
+    """
+    try:
+        return int(helper.np_dtype_to_tensor_dtype(stored_type(dtype)))
+    except ValueError as error:
+        raise CannotWrite(f"ONNX has no type {dtype}") from error
 
 
 def stored_type(dtype: Any) -> np.dtype[Any]:
     """The type of a value in the file."""
-    is_short = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize <= 2
+    is_short = jnp.dtype(dtype) in (jnp.float16, jnp.bfloat16)
     return np.dtype(np.float32) if is_short else jnp.dtype(dtype)
 
 

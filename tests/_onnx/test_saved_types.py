@@ -1,0 +1,103 @@
+"""What ONNX or onnxruntime has no types for is an error before a file is written."""
+
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import pytest
+from jax import lax
+
+import jaxdml as dml
+from _onnx.saved import saved
+from helpers.marks import rest_rarely
+from jaxdml.errors import ModelError
+from jaxdml.onnx._write import types
+
+W = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+X = np.random.default_rng(1).standard_normal((6, 8)).astype(np.float32)
+JAX_TYPES = ["bool", "float", "double", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))]
+REFUSED = [
+    (lambda y: jnp.argmax(y.astype(jnp.int16), -1), "the operator ArgMax of opset 17 has no type int16"),
+    (lambda y: jnp.cumsum(y.astype(jnp.int16), -1), "the operator CumSum of opset 17 has no type int16"),
+    (
+        lambda y: y.astype(jnp.float8_e4m3fn).astype(jnp.float32), "the operator Cast of opset 17 has no type float8e4m"
+    ),
+    (
+        lambda y: y.astype(jnp.int4).astype(jnp.float32), "the operator Cast of opset 17 has no type int4"
+    ),
+    (
+        lambda y: lax.abs(lax.convert_element_type(y, np.complex64)), "the operator Abs of opset 17 has no type complex"
+    ),
+    (lambda y: -jnp.abs(y).astype(jnp.uint8), "the operator Neg of opset 17 has no type uint8"),
+]  # fmt: skip
+
+
+def made(function):
+    return dml.ptq.quantize(lambda w, x: function(x @ w), W, [X], progress=False)
+
+
+def test_types_that_operators_lack_are_listed(tmp_path):
+    model = made(lambda y: [function(y) for function, _ in REFUSED])
+    with pytest.raises(ModelError) as caught:
+        dml.onnx.save(model, tmp_path / "model.onnx")
+    for _, reason in REFUSED:
+        line = rf"(?m)^- layer '\w+' \(\w+\): {reason}.* in onnxruntime; compute in jnp.float32 or jnp.int32 there$"
+        assert re.search(line, str(caught.value)), reason
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("opset", [19, 21])
+def test_short_types_of_later_opsets_are_refused_too(opset, tmp_path):
+    """onnxruntime rounds and saturates otherwise than JAX."""
+    model = made(lambda y: y.astype(jnp.float8_e4m3fn).astype(jnp.float32) + y.astype(jnp.int4).astype(jnp.float32))
+    with pytest.raises(ModelError, match=rf"(?s)of opset {opset} has no type float8e4m3fn .* has no type int4"):
+        dml.onnx.save(model, tmp_path / "model.onnx", opset=opset)
+
+
+@pytest.mark.rare
+def test_a_type_that_onnx_lacks(tmp_path):
+    with pytest.raises(ModelError, match=r"layer '\w+' \(convert_element_type\): ONNX has no type float8_e3m4; cut"):
+        dml.onnx.save(made(lambda y: y.astype(jnp.float8_e3m4).astype(jnp.float32)), tmp_path / "model.onnx")
+
+
+@pytest.mark.rare
+def test_a_table_computes_in_any_type(tmp_path):
+    model = made(lambda y: (-jnp.abs(y).astype(jnp.uint8)).astype(jnp.float32) @ W)
+    with pytest.raises(ModelError, match=r"the operator Neg of opset 17 has no type uint8 .*; write tables='gather'"):
+        dml.onnx.save(model, tmp_path / "model.onnx")
+    saved(model, tmp_path / "model.onnx", tables="gather")
+
+
+@pytest.mark.parametrize("bits", rest_rarely([(5, 23), (8, 10)], 1))
+def test_floats_of_fewer_bits_are_refused(bits, tmp_path):
+    text = f"it rounds to floats of {bits[0]} bits of exponent and {bits[1]} of mantissa; cut the function there"
+    with pytest.raises(ModelError, match=text):
+        dml.onnx.save(made(lambda y: lax.reduce_precision(y, *bits)), tmp_path / "model.onnx")
+
+
+def test_the_provider_lacks_these_types():
+    """The list is that of the kernels of onnxruntime 1.32, which some of its builds can name."""
+    state = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
+    if not hasattr(state, "get_all_opkernel_def"):
+        pytest.skip("this build of onnxruntime does not name its kernels")
+    kernels = dict[str, list]()
+    for each in state.get_all_opkernel_def():
+        if (each.provider, each.domain) == ("CPUExecutionProvider", ""):
+            kernels.setdefault(each.op_name, []).append(each)
+    sources = "".join(path.read_text(encoding="utf-8") for path in Path(types.__file__).parent.glob("*.py"))
+    found = dict[str, str]()
+    for kind in {*re.findall(r'"([A-Z]\w+)"', sources)} & kernels.keys():
+        if not onnx.defs.has(kind, max_inclusive_version=21):
+            continue
+        schema = onnx.defs.get_schema(kind, 21)
+        own = [k for k in kernels[kind] if k.version_range[0] <= schema.since_version <= k.version_range[1]]
+        for constraint in schema.type_constraints:
+            word = constraint.type_param_str
+            # A kernel that does not name a type parameter takes all types.
+            has = {name for k in own for name in k.type_constraints.get(word, constraint.allowed_type_strs)}
+            lacks = [name for name in JAX_TYPES if f"tensor({name})" in {*constraint.allowed_type_strs} - has]
+            found |= {f"{kind}.{word}": " ".join(sorted(lacks))} if lacks else {}
+    assert found == {word: " ".join(sorted(text.split())) for word, text in types.LACKS.items()}
