@@ -180,6 +180,39 @@ def test_known_indices_outside_of_the_array_are_refused(name, tmp_path):
         dml.onnx.save(model, tmp_path / "model.onnx")
 
 
+EMBEDDING = np.random.default_rng(3).standard_normal((50, 6)).astype(np.float32)
+PLACES = np.asarray([-51, -50, -1, 0, 49, 50, -101, 3], np.int32)
+READERS = {  # how an embedding is read, and which places onnxruntime refuses, because apply gives NaN there
+    "at": (lambda p, i: p["table"][i], []),
+    "as bytes": (lambda p, i: p["table"][i.astype(jnp.int8)], []),
+    "several": (lambda p, i: p["table"].reshape(50, 2, 3)[i, i % 2], []),
+    "clipped": (lambda p, i: jnp.take(p["table"], i, 0, mode="clip"), []),
+    "filled": (lambda p, i: jnp.take(p["table"], i, 0), [-51, 50, -101]),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("rows", [50, "rows"])
+def test_places_outside_that_depend_on_data(rows, name, tmp_path):
+    read, refused = READERS[name]
+
+    def function(p, i, table):
+        y = read({"table": table}, i)
+        return y.reshape(-1, p["w"].shape[0]) @ p["w"]
+
+    params = {"w": W[:3] if name == "several" else W}
+    places = np.arange(50, dtype=np.int32)
+    model = dml.ptq.quantize(function, params, [(places, EMBEDDING)], progress=False)
+    shapes = "batch", None if rows == 50 else f"{rows}, ..."
+    saved(model, tmp_path / "model.onnx", weights="uint8", shapes=shapes)
+    allowed = np.asarray([each for each in PLACES if each not in refused])
+    (received,) = run(tmp_path / "model.onnx", allowed, EMBEDDING).values()
+    assert_same_bits(received, np.asarray(model.apply(model.params, allowed, EMBEDDING)))
+    for each in refused:
+        with pytest.raises(Exception, match="out of|bounds|INVALID_ARGUMENT"):
+            run(tmp_path / "model.onnx", np.asarray([each], np.int32), EMBEDDING)
+
+
 def test_every_primitive_of_the_table_is_tried(folder):
     (batch,) = jax.export.symbolic_shape("batch")
     tried = set()

@@ -12,6 +12,7 @@ from jaxdml.onnx._write.movers import reshaped, sliced, transposed
 from jaxdml.onnx._write.table import CannotWrite, equation
 from jaxdml.onnx._write.writer import Writer
 
+INDICES = (np.int32, np.int64)  # the types of indices in ONNX
 OUTSIDE = "it reads outside of the array", "write mode='clip', or indices that lie inside of the array"
 
 
@@ -62,30 +63,45 @@ def gather(writer: Writer, node: Node) -> str:
 
 
 def _places(writer: Writer, node: Node, lengths: list[Any]) -> str:
-    """The indices, clamped if the gather clamps; their last axis has one for each length.
+    """The indices; their last axis has one for each length. They lie inside of the array, if the gather does not fill.
 
     Raises:
       CannotWrite: if known indices lie out of bounds and the gather does not clamp, because ONNX's Gather has no fill
-        value. Also if an axis of unknown size needs clamping, or a known index along it is negative.
+        value. Also if a known index along an axis of unknown size is negative, or needs clamping.
     """
-    name = node.inputs[1]
-    known, clamps = writer.constants.get(name), node.options["equation"].params["mode"] == lax.GatherScatterMode.CLIP
-    if known is None and not clamps:
-        return writer.read(name)
+    name, clamps = node.inputs[1], node.options["equation"].params["mode"] == lax.GatherScatterMode.CLIP
+    known = writer.constants.get(name)
+    if known is None:
+        return _unknown_places(writer, node, lengths)
     if not all(map(is_known, lengths)):
-        if known is None or (known < 0).any() or (clamps and known.any()):
+        if (known < 0).any() or (clamps and known.any()):
             raise CannotWrite("its places may lie outside of an axis whose size is not known")
         return writer.read(name)
-    last = np.asarray([length - 1 for length in lengths], writer.dtype(name))
-    if known is None:
-        zero = writer.array(np.zeros(1, last.dtype))
-        return writer.emit("Min", writer.emit("Max", writer.read(name), zero), writer.array(last))
-    inside = np.clip(known, 0, last)
+    inside = np.clip(known, 0, np.asarray([length - 1 for length in lengths], known.dtype))
     if (known == inside).all():
         return writer.read(name)
     if not clamps:
         raise CannotWrite(*OUTSIDE)
     return writer.array(inside, name)
+
+
+def _unknown_places(writer: Writer, node: Node, lengths: list[Any]) -> str:
+    """Indices that depend on data, clamped; if the gather fills, all that are outside lie behind the end.
+
+    ONNX counts negative indices from the end, and those behind the end are an error in onnxruntime.
+    """
+    name, emit = node.inputs[1], writer.emit
+    places, dtype = writer.read(name), writer.dtype(name)
+    if dtype not in INDICES or not all(map(is_known, lengths)):
+        places, dtype = cast_to(writer, places, np.int64), np.dtype(np.int64)
+
+    def row(sizes: list[Any]) -> str:
+        return writer.array(np.asarray(sizes, dtype)) if all(map(is_known, sizes)) else writer.dimensions.shape(sizes)
+
+    zero = writer.array(np.zeros(1, dtype))
+    if node.options["equation"].params["mode"] == lax.GatherScatterMode.FILL_OR_DROP:
+        return emit("Where", emit("Less", places, zero), row(lengths), places)
+    return emit("Min", emit("Max", places, zero), row([length - 1 for length in lengths]))
 
 
 def _of_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[int]) -> str:
