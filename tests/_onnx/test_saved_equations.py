@@ -209,7 +209,7 @@ def test_places_outside_that_depend_on_data(rows, name, tmp_path):
     (received,) = run(tmp_path / "model.onnx", allowed, EMBEDDING).values()
     assert_same_bits(received, np.asarray(model.apply(model.params, allowed, EMBEDDING)))
     for each in refused:
-        with pytest.raises(Exception, match="out of|bounds|INVALID_ARGUMENT"):
+        with pytest.raises(Exception, match="bounds"):
             run(tmp_path / "model.onnx", np.asarray([each], np.int32), EMBEDDING)
 
 
