@@ -18,6 +18,7 @@ import jaxdml
 from jaxdml._graph.grids import NIBBLES
 from jaxdml.errors import ArgumentTypeError, DescError, ModelError, ModelFileNotFoundError, PtqError, api_boundary
 from jaxdml.onnx._table import MICROSOFT
+from jaxdml.onnx._write.dimensions import is_known
 from jaxdml.onnx._write.graph import graph_of
 from jaxdml.onnx._write.names import input_names, output_names
 from jaxdml.onnx._write.writer import QDQ, QOPERATOR, Options
@@ -59,7 +60,8 @@ def save(
       shapes: the sizes of the inputs. "batch": the sizes of the first calibration batch, with a symbolic batch size in
         place of the first size of the first array, and of every other array with the same first size. None: the
         sizes of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"`` or
-        ``"1, ..."``, a prefix of the tuple of inputs: numbers, names, and ``...`` for the sizes of the calibration.
+        ``"1, ..."``, a prefix of the tuple of inputs: numbers, names, and at the end ``...`` for the sizes of the
+        calibration that follow.
       opset: the opset of the file, 17 to 21. None: 21 for weights in blocks, otherwise 17. If 20 or 21 is given, gelu
         is written as the operator Gelu, which onnxruntime's provider for DirectML lacks; otherwise gelu is written as
         several operators.
@@ -142,12 +144,17 @@ def _spec(text: Any, struct: jax.ShapeDtypeStruct, scope: export.SymbolicScope) 
     """The shape that a text names, and the type of an input.
 
     Raises:
-      ValueError: if the text is not a string, or has another number of sizes than the input.
+      ValueError: if the text is not a string, has something after `...`, has a negative size, or has another number of
+        sizes than the input.
     """
     if not isinstance(text, str):
         raise ValueError(f"{text!r} is no string")
-    named, has_rest, _ = text.partition("...")
+    named, has_rest, behind = text.partition("...")
+    if behind.strip():
+        raise ValueError(f"{text!r} has {behind.strip()!r} after '...', which stands for all sizes that follow")
     shape = tuple(export.symbolic_shape(named.strip().removesuffix(","), scope=scope))
+    if any(is_known(size) and size < 0 for size in shape):
+        raise ValueError(f"{text!r} has a negative size; a size that is open has a name")
     shape += struct.shape[len(shape) :] if has_rest else ()
     if len(shape) != len(struct.shape):
         raise ValueError(f"{text!r} has {len(shape)} sizes, the input has {len(struct.shape)}")
@@ -163,17 +170,35 @@ def _listed(structs: Any) -> str:
 def _converted(
     model: Model, specs: tuple[Any, ...], options: Options
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:  # fmt: skip
-    """The model without its initializers, and the initializers."""
-    leaves = jax.tree.leaves(specs)
+    """The model without its initializers, and the initializers.
+
+    Raises:
+      ModelError, PtqError: for the reasons that `save` names. An error that symbolic sizes cause says so.
+    """
     try:
-        flat = model.flat(*specs)
-        names = input_names(model.traced.apply, specs), output_names(flat.program.structure)
-        graph, initializers, problems = graph_of(flat, leaves, names, options)
-    except PtqError as error:
-        if all(isinstance(size, int) for leaf in leaves for size in leaf.shape):
+        return _of_sizes(model, specs, options)
+    except (ModelError, PtqError) as error:
+        numbers = tuple(jax.tree.map(_with_numbers, specs, model.calibrated))
+        if numbers == specs:
             raise
-        text = "write shapes=None for the sizes of the calibration, or name fewer sizes"
-        raise PtqError(f"{error}\nThe sizes of the inputs are symbolic: {text}") from error
+        _of_sizes(model, numbers, options)  # raises the error that is not due to symbolic sizes
+        text = f"shapes leaves sizes of the inputs open: {_listed(specs)}. Write shapes=None for the sizes of the "
+        text = f"{text}calibration, or numbers in place of some names, because\n{error}"
+        raise (ModelError(text, error.problems) if isinstance(error, ModelError) else PtqError(text)) from error
+
+
+def _with_numbers(spec: jax.ShapeDtypeStruct, struct: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """A shape whose symbolic sizes are those of the calibration."""
+    pairs = zip(spec.shape, struct.shape, strict=True)
+    return jax.ShapeDtypeStruct([size if is_known(size) else number for size, number in pairs], spec.dtype)
+
+
+def _of_sizes(
+    model: Model, specs: tuple[Any, ...], options: Options
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:  # fmt: skip
+    flat = model.flat(*specs)
+    names = input_names(model.traced.apply, specs), output_names(flat.program.structure)
+    graph, initializers, problems = graph_of(flat, jax.tree.leaves(specs), names, options)
     if problems:
         problems = list(dict.fromkeys(problems))
         raise ModelError("\n".join(["the model cannot be written:", *(f"- {each}" for each in problems)]), (*problems,))

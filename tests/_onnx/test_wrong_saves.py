@@ -44,6 +44,9 @@ WRONG = {
     "(float32[6, 8]): 1 is no string; write 'batch', None, or a string such as 'batch, ...' for each": {"shapes": 1},
     "'n, 3, 8' has 3 sizes, the input has 2": {"shapes": "n, 3, 8"},
     "'n' has 1 sizes, the input has 2": {"shapes": "n"},
+    "'..., 99' has ', 99' after '...', which stands for all sizes that follow": {"shapes": "..., 99"},
+    "'6, ... ?' has '?' after '...', which stands for all sizes that follow": {"shapes": "6, ... ?"},
+    "'-1, 8' has a negative size; a size that is open has a name": {"shapes": "-1, 8"},
 }
 
 
@@ -130,10 +133,27 @@ def batch_as_number(w, x):
 def test_a_function_that_needs_numbers_says_to_give_sizes(tmp_path):
     model = made(batch_as_number)
     with pytest.raises(
-        PtqError, match=r"(?s)apply cannot be traced .* write shapes=None for the sizes of the calibrat"
+        PtqError, match=r"(?s)open: \(float32\[batch, 8\]\). Write shapes=None .*, because\napply cannot be traced"
     ):
         dml.onnx.save(model, tmp_path / "model.onnx")
     saved(model, tmp_path / "model.onnx", shapes=None)
+
+
+def strided(w, x):
+    return lax.conv_general_dilated(x.reshape(1, 1, *x.shape), w.reshape(1, 1, *w.shape), (2, 2), "SAME")
+
+
+def test_sizes_that_a_layer_needs_as_numbers(tmp_path):
+    model = made(strided, W[:3, :3], x=X)
+    with pytest.raises(ModelError, match=r"(?s)float32\[h, w\]\). Write shapes=None .* or numbers .* StartPadding"):
+        dml.onnx.save(model, tmp_path / "model.onnx", shapes="h, w")
+    dml.onnx.save(model, tmp_path / "model.onnx", shapes="9, 11")
+
+
+def test_wrong_numbers_beside_names_are_not_blamed_on_the_names(model, tmp_path):
+    with pytest.raises(PtqError, match=r"apply cannot be traced with the inputs \(float32\[6, 9\]\)") as caught:
+        dml.onnx.save(model, tmp_path / "model.onnx", shapes="batch, 9")
+    assert "shapes" not in str(caught.value)
 
 
 def test_int8_activations_beside_uint8_weights(tmp_path):
