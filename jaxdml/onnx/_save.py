@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -46,9 +47,9 @@ def save(
     """Writes a model that `jaxdml.ptq.quantize` made as an ONNX file.
 
     Inputs and outputs are named after the function's parameters and the keys of its pytrees, and nodes after its
-    layers. Scans are unrolled. An existing file is replaced only after the new file is complete. The weights of a model
-    of more than 2 GiB are written to a second file beside the first, ``<name>.<digest of the weights>.data``. Second
-    files of the model that is replaced are deleted at the end.
+    layers. Scans are unrolled. An existing file is replaced only after the new file is complete, and its permissions
+    stay; a symbolic link is followed. The weights of a model of more than 2 GiB are written to a second file beside the
+    first, ``<name>.<digest of the weights>.data``. Second files of the model that is replaced are deleted at the end.
 
     Args:
       model: the model.
@@ -78,17 +79,34 @@ def save(
     https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
     """
     _check(model, path, {"form": form, "tables": tables, "weights": weights}, opset)
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise ModelFileNotFoundError(f"there is no folder {path.parent} to write {path.name} to").at(path.parent)
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "path is a folder, give that of a file", str(path))
+    target = _target(Path(path))
     options = Options(
         form=form, tables=tables, weights=weights, opset=_opset(model, opset), numerics=model.numerics,
         has_gelu=opset is not None and opset >= WITH_GELU,
     )  # fmt: skip
     proto, initializers = _converted(model, _specs(model, shapes), options)
-    _write(proto, initializers, path)
+    try:
+        _write(proto, initializers, target)
+    except OSError as error:  # which has the name of a temporary file
+        error.filename, error.filename2 = str(path), None
+        raise
+
+
+def _target(path: Path) -> Path:
+    """The file to write: that at the end of a symbolic link, if path is one.
+
+    Raises:
+      ModelFileNotFoundError: if there is no such folder.
+      OSError: if path is a folder, or a file that must not be written.
+    """
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if not target.parent.is_dir():
+        raise ModelFileNotFoundError(f"there is no folder {target.parent} to write {path.name} to").at(target.parent)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "path is a folder, give that of a file", str(path))
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, "path is a file that must not be written", str(path))
+    return target
 
 
 def _check(model: Any, path: Any, choices: Mapping[str, Any], opset: Any) -> None:
@@ -97,8 +115,10 @@ def _check(model: Any, path: Any, choices: Mapping[str, Any], opset: Any) -> Non
         raise ArgumentTypeError(f"{text}: write save(model, path) with what jaxdml.ptq.quantize returned")
     if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(f"path is of type {type(path).__name__}, expected a path")
+    if "\0" in str(path):
+        raise DescError(f"path is {str(path)!r}, and no path has a character NUL")
     for name, value in choices.items():
-        if value not in CHOICES[name]:
+        if not isinstance(value, str) or value not in CHOICES[name]:
             raise DescError(f"{name} is {value!r}, expected {' or '.join(map(repr, CHOICES[name]))}")
     is_number = isinstance(opset, int | np.integer) and not isinstance(opset, bool)
     if opset is not None and not (is_number and FIRST <= opset <= LAST):
@@ -219,6 +239,7 @@ def _write(proto: onnx.ModelProto, initializers: Mapping[str, np.ndarray], path:
     if size <= LARGEST:
         proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in initializers.items())
         with replaced(path) as file:
+            _keep_mode(file, path)
             file.write(proto.SerializeToString())
         _delete_data(path)
         return
@@ -226,7 +247,9 @@ def _write(proto: onnx.ModelProto, initializers: Mapping[str, np.ndarray], path:
     beside = path.with_name(f"{path.name}.{_digest(outside.values())}.data")
     # The old model, which has weights in a file of another name, stays whole until the new model takes its place.
     with replaced(path) as file:
+        _keep_mode(file, path)
         with replaced(beside) as data:
+            _keep_mode(data, path)
             for name, value in initializers.items():
                 is_outside = name in outside
                 tensor = (
@@ -235,6 +258,12 @@ def _write(proto: onnx.ModelProto, initializers: Mapping[str, np.ndarray], path:
                 proto.graph.initializer.append(tensor)
         file.write(proto.SerializeToString())
     _delete_data(path, beside.name)
+
+
+def _keep_mode(file: BinaryIO, old: Path) -> None:
+    """Gives a file the permissions of an old file, if there is one."""
+    if old.exists():
+        os.chmod(file.name, stat.S_IMODE(old.stat().st_mode))
 
 
 def _digest(values: Iterable[np.ndarray]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.floats import EXACT, Floats, by_xla, sentence, with_floats
@@ -130,8 +131,13 @@ class Model:
             return adapted(unit, self.graph, self.params, program, self.numerics)
 
     def has_own_params(self) -> bool:
-        """Whether the attribute `params` still has the arrays with which the model was made."""
-        return _are_same(self.params, self._own)
+        """Whether the attribute `params` has the values with which the model was made."""
+        if _are_same(self.params, self._own):
+            return True
+        if _described(self.params) != self._described:
+            return False
+        pairs = zip(jax.tree.leaves(dict(self.params)), jax.tree.leaves(self._own), strict=True)
+        return all(x is y or np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs)
 
     def flat(self, *inputs: Any) -> Flat:
         """The quantized function as one list of nodes, from which `jaxdml.onnx.save` writes a file.

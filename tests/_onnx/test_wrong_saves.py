@@ -37,6 +37,7 @@ WRONG = {
     "form is 'QDQ', expected 'qdq' or 'qoperator'": {"form": "QDQ"},
     "tables is 'lookup', expected 'float' or 'gather'": {"tables": "lookup"},
     "weights is 'int4', expected 'int8' or 'uint8'": {"weights": "int4"},
+    "weights is array(['int8', 'uint8']": {"weights": np.array(["int8", "uint8"])},
     "opset is 22, expected a number from 17 to 21": {"opset": 22},
     "opset is True, expected a number from 17 to 21": {"opset": True},
     "shapes is 'batch 7', which does not fit the inputs (float32[6, 8]): ": {"shapes": "batch 7"},
@@ -69,6 +70,8 @@ def test_wrong_types(model, tmp_path):
         dml.onnx.save(lambda x: x, tmp_path / "model.onnx")
     with pytest.raises(ArgumentTypeError, match="path is of type int, expected a path"):
         dml.onnx.save(model, 3)
+    with pytest.raises(DescError, match=r"path is 'a\\x00b', and no path has a character NUL"):
+        dml.onnx.save(model, "a\0b")
 
 
 # Functions -----------------------------------------------------------------------------------------------------------
@@ -179,6 +182,15 @@ def test_a_model_that_was_changed(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_params_of_the_same_values_are_those_of_the_model(tmp_path):
+    model = made(lambda w, x: x @ w)
+    model.params = jax.tree.map(lambda value: jnp.array(value, copy=True), model.params)
+    saved(model, tmp_path / "model.onnx")
+    model.params = {}
+    with pytest.raises(ModelError, match="params are not those with which the model was made"):
+        dml.onnx.save(model, tmp_path / "model.onnx")
+
+
 class Rows(NamedTuple):
     rows: jax.Array
 
@@ -225,8 +237,38 @@ def test_no_permission(model, tmp_path):
         tmp_path = Path("/sys")
     else:
         tmp_path.chmod(0o500)
-    with pytest.raises(PermissionError):
+    with pytest.raises(PermissionError) as caught:
         dml.onnx.save(model, tmp_path / "model.onnx")
+    assert caught.value.filename == str(tmp_path / "model.onnx")
+
+
+def test_a_file_that_must_not_be_written(model, tmp_path, monkeypatch):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"old")
+    path.chmod(0o444)
+    if os.geteuid() == 0:  # who may write it
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match="path is a file that must not be written") as caught:
+        dml.onnx.save(model, path)
+    assert caught.value.filename == str(path)
+    assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("largest", [save_module.LARGEST, 1000])
+def test_links_are_followed_and_permissions_stay(largest, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(save_module, "LARGEST", largest)
+    monkeypatch.setattr(save_module, "INLINE", 16)
+    folder, link = tmp_path / "folder", tmp_path / "link.onnx"
+    folder.mkdir()
+    link.symlink_to(folder / "model.onnx")
+    for mode in (None, 0o640):
+        if mode is not None:
+            (folder / "model.onnx").chmod(mode)
+        dml.onnx.save(model, link)
+        assert link.is_symlink()
+        assert list(tmp_path.iterdir()) in ([folder, link], [link, folder])
+        onnx.checker.check_model(str(folder / "model.onnx"))
+    assert {each.stat().st_mode & 0o777 for each in folder.iterdir()} == {0o640}
 
 
 @pytest.mark.parametrize("largest", [save_module.LARGEST, 1000])
