@@ -60,11 +60,16 @@ class Model:
         self, traced: Traced, graph: Graph, calibrated: Any, modes: Mapping[str, Mapping[str, Mode]],
         floats: Floats, numerics: str, factors: Mapping[str, Any], by_xla: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        self.floats, self.numerics, self.factors, self._by_xla = floats, numerics, factors, tuple(by_xla)
+        self.floats, self._numerics, self.factors, self._by_xla = floats, numerics, factors, tuple(by_xla)
         self.traced, self.graph, self.calibrated, self.modes = traced, graph, shapes_of(calibrated), modes
         self._fused, self.params = on_integers(graph, numerics)
         self._own, self._described = dict(self.params), _described(self.params)
         self._jitted = jax.jit(with_floats(self._computed, floats))
+
+    @property
+    def numerics(self) -> str:
+        """Whose formulas quantized sums and means follow; they were chosen by `quantize`."""
+        return self._numerics
 
     @property
     def fingerprint(self) -> str:

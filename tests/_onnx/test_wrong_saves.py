@@ -191,6 +191,11 @@ def test_params_of_the_same_values_are_those_of_the_model(tmp_path):
         dml.onnx.save(model, tmp_path / "model.onnx")
 
 
+def test_the_numerics_of_a_model_stay(model):
+    with pytest.raises(AttributeError, match="numerics"):
+        model.numerics = "onnxruntime"
+
+
 class Rows(NamedTuple):
     rows: jax.Array
 
@@ -269,6 +274,10 @@ def test_links_are_followed_and_permissions_stay(largest, model, tmp_path, monke
         assert list(tmp_path.iterdir()) in ([folder, link], [link, folder])
         onnx.checker.check_model(str(folder / "model.onnx"))
     assert {each.stat().st_mode & 0o777 for each in folder.iterdir()} == {0o640}
+
+
+def test_names_as_long_as_names_may_be(model, tmp_path):
+    saved(model, tmp_path / f"{'m' * 250}.onnx")
 
 
 @pytest.mark.parametrize("largest", [save_module.LARGEST, 1000])
