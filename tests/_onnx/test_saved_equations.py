@@ -102,6 +102,8 @@ GROUPS = {
         clamped=lambda y: jnp.take(TABLE, (y[:, :2] * 9).astype(jnp.int32), 0, mode="clip"),
         points=lambda y: y.reshape(5, 3, 4)[:, jnp.asarray([0, 2]), jnp.asarray([3, 1])],
         part=lambda y: lax.dynamic_slice_in_dim(y, jnp.argmax(y[0]) // 2, 4, 1),
+        last_part=lambda y: lax.dynamic_slice_in_dim(y, jnp.argmax(y[0]) + 9, 4, 1),
+        first_part=lambda y: lax.dynamic_slice_in_dim(y, -3 - jnp.argmax(y[0]), 4, 1),
         known_part=lambda y: lax.dynamic_slice_in_dim(y, 20, 4, 1),
     ),
     "products": each(

@@ -1,0 +1,76 @@
+"""Layers alone, whose zero points, scales and limits all matter: onnxruntime computes the bits of the model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaxdml as dml
+from _onnx.saved import EXACT, conv, run, saved
+from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
+
+DRAW = np.random.default_rng(0)
+P = {
+    "a": DRAW.standard_normal((8, 8)).astype(np.float32), "b": DRAW.standard_normal((8, 8)).astype(np.float32) + 0.2,
+    "head": DRAW.standard_normal((8, 4)).astype(np.float32), "image": DRAW.standard_normal((4, 1, 3, 3)).astype(np.float32),
+    "pooled": DRAW.standard_normal((3, 4, 1, 1)).astype(np.float32),
+}  # fmt: skip
+X = DRAW.standard_normal((40, 8)).astype(np.float32) + 0.3
+IMAGES = DRAW.standard_normal((12, 1, 7, 7)).astype(np.float32)
+
+
+def layers(p, x, images):
+    """A product of two values, a padding, a table; a mean, and means of windows that do not count padding."""
+    y = x @ p["a"]
+    features = conv(images, p["image"])
+    sums = lax.reduce_window(features, 0.0, lax.add, (1, 1, 3, 3), (1, 1, 1, 1), "SAME")
+    counts = lax.reduce_window(jnp.ones_like(features), 0.0, lax.add, (1, 1, 3, 3), (1, 1, 1, 1), "SAME")
+    return {
+        "multiplied": (y * (x @ p["b"])) @ p["head"], "padded": jnp.pad(y, ((0, 0), (1, 1)))[:, :8] @ p["head"],
+        "table": jax.nn.silu(y) @ p["head"], "mean": jnp.mean(features, (2, 3)) @ p["head"][:4],
+        "windows": conv(sums / counts, p["pooled"]),
+    }  # fmt: skip
+
+
+WAYS = {
+    "directml, on integers": ("qoperator", "directml", EXACT),
+    "onnxruntime, on integers": ("qoperator", "onnxruntime", {}),
+    "onnxruntime, fused": ("qdq", "onnxruntime", {}),
+}
+
+
+@pytest.mark.parametrize("activations", rest_rarely([jnp.uint8, jnp.int8], 1))
+@pytest.mark.parametrize("way", rest_rarely(WAYS, 1))
+def test_layers(way, activations, tmp_path):
+    form, numerics, entries = WAYS[way]
+    model = dml.ptq.quantize(layers, P, [(X, IMAGES)], numerics=numerics, activations=activations, progress=False)
+    weights = "uint8" if activations == jnp.uint8 else "int8"
+    saved(model, tmp_path / "model.onnx", form, tables="gather", weights=weights, shapes=None)
+    received = run(tmp_path / "model.onnx", X, IMAGES, **entries)
+    expected = model.apply(model.params, X, IMAGES)
+    for name, value in received.items():
+        assert_same_bits(value, np.asarray(expected[name]), name)
+
+
+def scores(p, x):
+    """A product of two values, scaled by a number that is no power of 2."""
+    a, b = ((x @ p[name]).reshape(5, 8, 8) for name in "ab")
+    return (a @ b.transpose(0, 2, 1)) * 0.3
+
+
+KINDS = {
+    "dynamic": {"products": "dynamic"},
+    "static": {},
+    "float": {"rules": [dml.ptq.Rule("dot_general_3", keep="float")]},
+}
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("kind", KINDS)
+def test_scaled_products_of_two_values(kind, tmp_path):
+    model = dml.ptq.quantize(scores, P, [X], numerics="onnxruntime", progress=False, **KINDS[kind])
+    saved(model, tmp_path / "model.onnx", "qoperator", weights="uint8", shapes=None)
+    (received,) = run(tmp_path / "model.onnx", X).values()
+    np.testing.assert_allclose(received, model.apply(model.params, X), rtol=1e-5, atol=1e-5)
