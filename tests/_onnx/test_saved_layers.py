@@ -7,14 +7,15 @@ import pytest
 from jax import lax
 
 import jaxdml as dml
-from _onnx.saved import EXACT, conv, run, saved
+from _onnx.saved import EXACT, conv, inputs_of, quantized, run, saved
 from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
 
 DRAW = np.random.default_rng(0)
 P = {
     "a": DRAW.standard_normal((8, 8)).astype(np.float32), "b": DRAW.standard_normal((8, 8)).astype(np.float32) + 0.2,
-    "head": DRAW.standard_normal((8, 4)).astype(np.float32), "image": DRAW.standard_normal((4, 1, 3, 3)).astype(np.float32),
+    "head": DRAW.standard_normal((8, 4)).astype(np.float32),
+    "image": DRAW.standard_normal((4, 1, 3, 3)).astype(np.float32),
     "pooled": DRAW.standard_normal((3, 4, 1, 1)).astype(np.float32),
 }  # fmt: skip
 X = DRAW.standard_normal((40, 8)).astype(np.float32) + 0.3
@@ -52,6 +53,28 @@ def test_layers(way, activations, tmp_path):
     expected = model.apply(model.params, X, IMAGES)
     for name, value in received.items():
         assert_same_bits(value, np.asarray(expected[name]), name)
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("numerics", ["directml", "onnxruntime"])
+def test_means_that_lie_at_ties(numerics, tmp_path):
+    """Equal rows in the calibration give the mean the scale of its input; means of 6 integers have many ties then."""
+    rows = np.repeat(X[:, None], 6, 1)
+    model = dml.ptq.quantize(
+        lambda p, x: jnp.mean(x @ p["a"], 1) @ p["head"], P, [rows], numerics=numerics, progress=False
+    )
+    saved(model, tmp_path / "model.onnx", "qoperator", weights="uint8")
+    x = np.random.default_rng(1).standard_normal((400, 6, 8)).astype(np.float32)
+    (received,) = run(tmp_path / "model.onnx", x, **EXACT).values()
+    assert_same_bits(received, np.asarray(model.apply(model.params, x)))
+
+
+@pytest.mark.rare
+def test_tables_of_16_bits(tmp_path):
+    model, x = quantized("MLP", numerics="onnxruntime"), inputs_of("MLP", 2000)
+    saved(model, tmp_path / "model.onnx", "qoperator", weights="uint8", tables="gather")
+    (received,) = run(tmp_path / "model.onnx", x).values()
+    assert_same_bits(received, np.asarray(model.apply(model.params, x)))
 
 
 def scores(p, x):
