@@ -120,6 +120,7 @@ def test_too_many_addends_are_an_error(function):
         jax.eval_shape(dml.exact(function), jax.ShapeDtypeStruct((2**26 + 1,), jnp.float32))
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("function", [jnp.sum, jnp.cumsum])
 def test_symbolic_sizes(function):
     (n,) = jax.export.symbolic_shape("n")

@@ -195,6 +195,7 @@ def test_nodes_of_branches_count():
     refused(proto, "52 nodes", "limit of 51", limits=Limits(nodes=51))
 
 
+@pytest.mark.rare
 def test_very_many_branches():
     """In linear time: each has a condition that is a constant behind many nodes."""
     count = 3000
