@@ -1,9 +1,9 @@
 """`python docs/generate.py` writes what README.md and files of docs/ take from tables and measurements.
 
-In README.md the table of operators comes from the pages and docstrings; in docs/performance.md the table of times from
-the benchmark's results; in docs/onnx.md the ONNX operators come from their table; in docs/reference/ the page of an
-operator has its fields and its feature levels. Each stands between a mark of its name and an end mark.
-docs/feature_levels.md and docs/reference/index.md are written as a whole.
+In README.md and docs/performance.md the tables of times come from the benchmark's results; in docs/onnx.md the ONNX
+operators come from their table; in docs/reference/ the page of an operator has its fields and its feature levels. Each
+stands between a mark of its name and an end mark. docs/feature_levels.md and docs/reference/index.md are written as a
+whole.
 """
 
 import inspect
@@ -42,15 +42,23 @@ PTQ_TIMES = ROOT / "benchmarks" / "results" / "ptq_avx512_vnni.json"
 OVERHEAD = ROOT / "benchmarks" / "results" / "overhead_avx512_vnni.json"
 
 
-def operators() -> str:
-    """Every operator: its page, what it computes, the feature level that introduced it."""
-    rows = []
-    for operator, page in PAGES.items():
-        first_line = getattr(dml, operator).__doc__.split("\n\n")[0].replace("``", "`")
-        url = re.search(r"https://\S+", page.desc.__doc__ or "")
-        assert url is not None
-        rows.append((f"[`{operator}`]({url[0]})", first_line, str(min(page.support))))
-    return Table("operators", ("function, with a link to DirectML's page", "computes", "since level"), rows).markdown()
+SPEED = {
+    "ResNet-18, 224 x 224, batch 1": "network, ResNet-18 shape, 224x224, batch 1",
+    "MobileNetV2, 224 x 224, batch 1": "network, MobileNetV2 shape, 224x224, batch 1",
+    "3 x 3 convolution, 64 to 64 channels at 56 x 56": "convolution, 3x3 64 to 64 at 56x56, batch 1",
+    "matrix product, 1024 x 1024 x 1024": "matrix multiply, 1024 x 1024 x 1024",
+}
+
+
+def speed() -> str:
+    """jaxdml's time over onnxruntime's, in the form that is exact on each processor."""
+    exact = {"AVX2": (AVX2_TIMES, "onnxruntime, uint8 weights"), "AVX512-VNNI": (TIMES, "onnxruntime")}
+    ratios = {}
+    for kernels, (path, peer) in exact.items():
+        for row in json.loads(path.read_text(encoding="utf-8"))["cases"]:
+            ratios[kernels, f"{row['family']}, {row['case']}"] = row["ratios"].get(peer)
+    rows = [(name, *(f"{ratios[kernels, case]:.2f}" for kernels in exact)) for name, case in SPEED.items()]
+    return Table("speed", ("time over onnxruntime's", *exact), rows).markdown()
 
 
 PEERS = {
@@ -123,7 +131,7 @@ def _two_digits(time: float) -> str:
 
 def readme(text: str) -> str:
     """README.md with its table between its marks."""
-    return _between_marks(text, {"operators": operators()})
+    return _between_marks(text, {"speed": speed()})
 
 
 def performance(text: str) -> str:
@@ -206,15 +214,18 @@ def _levels_of(operator: str) -> str:
 def reference_index() -> str:
     """docs/reference/index.md: every public name, by the page that has it."""
     rows = [
-        (f"[`{operator}`]({operator}.md)", f"[`{page.desc.__name__}`]({operator}.md)", _told(f"jaxdml.{operator}"))
+        (f"[`{operator}`]({operator}.md)", f"[`{page.desc.__name__}`]({_url(page.desc)})", str(min(page.support)),
+         _told(f"jaxdml.{operator}"))
         for operator, page in PAGES.items()
-    ]
+    ]  # fmt: skip
     parts = [
         "# Reference",
         "The functions and descs of the operators are in the package `jaxdml`, as in `jaxdml.quantize`. Other names\n"
         "are written in full. `python docs/generate.py` writes this page.",
         "## Operators",
-        Table("operators", ("function", "desc", "computes"), rows).markdown(),
+        Table(
+            "operators", ("function", "desc, with a link to DirectML's page", "since level", "computes"), rows
+        ).markdown(),
     ]
     for page in PAGES_OF_OTHERS:
         text = (REFERENCE / f"{page}.md").read_text(encoding="utf-8")
@@ -225,6 +236,13 @@ def reference_index() -> str:
     tree = "\n".join([*PAGES, *PAGES_OF_OTHERS])
     parts.append(f"```{{toctree}}\n:hidden:\n\n{tree}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def _url(desc: type) -> str:
+    """DirectML's page of a desc."""
+    url = re.search(r"https://\S+", desc.__doc__ or "")
+    assert url is not None
+    return url[0]
 
 
 def documented(text: str) -> list[str]:

@@ -39,17 +39,23 @@ def environment():
     return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
 
 
-def run_here(code, document):
-    """With jax's own defaults, which readers have."""
+def run_here(code, document, folder):
+    """With jax's own defaults, which readers have, in a folder for files that the code writes."""
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(printed),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+    ):
         exec(compile(code, document, "exec"), {})
     return printed.getvalue()
 
 
-def run_apart(code, document):
+def run_apart(code, document, folder):
     command = [sys.executable, "-W", "error", "-c", code]
-    run = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=300)
+    options = {"env": environment(), "cwd": folder, "capture_output": True, "text": True}
+    run = subprocess.run(command, **options, check=False, timeout=300)
     assert run.returncode == 0, f"{document}: {run.stderr}"
     return run.stdout
 
@@ -58,11 +64,11 @@ def run_apart(code, document):
     "document",
     rest_rarely(WITH_SNIPPETS, 1),  # README.md comes first; `make docs` runs all
 )
-def test_snippets_print_what_follows_them(document):
+def test_snippets_print_what_follows_them(document, tmp_path):
     codes, outputs = zip(*snippets(document), strict=True)
     code = f"\nprint({END!r})\n".join(codes)
     run = run_apart if MORE_DEVICES in code else run_here
-    assert run(code, document).split(f"{END}\n") == list(outputs)
+    assert run(code, document, tmp_path).split(f"{END}\n") == list(outputs)
 
 
 def test_pages_have_snippets():
