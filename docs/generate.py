@@ -38,6 +38,10 @@ PAGES_OF_OTHERS = (
 TIMES = ROOT / "benchmarks" / "results" / "cpu_avx512_vnni.json"
 AVX2_TIMES = ROOT / "benchmarks" / "results" / "cpu_avx2.json"
 AMX_TIMES = ROOT / "benchmarks" / "results" / "cpu_amx_int8.json"
+TIMES_PAGES = {
+    results: ROOT / "docs" / "times" / f"{name}.md"
+    for results, name in {TIMES: "avx512_vnni", AVX2_TIMES: "avx2", AMX_TIMES: "amx"}.items()
+}
 PTQ_TIMES = ROOT / "benchmarks" / "results" / "ptq_avx512_vnni.json"
 OVERHEAD = ROOT / "benchmarks" / "results" / "overhead_avx512_vnni.json"
 
@@ -70,7 +74,7 @@ PEERS = {
 }
 
 
-def times(path: Path = TIMES) -> str:
+def times(path: Path) -> str:
     """The time of each peer over jaxdml's, case by case: the results have it the other way round."""
     rows = [row for row in json.loads(path.read_text(encoding="utf-8"))["cases"] if "onnxruntime" in row["ratios"]]
     header = ("case", "jaxdml, ms", *PEERS.values())
@@ -136,14 +140,12 @@ def readme(text: str) -> str:
 
 def performance(text: str) -> str:
     """docs/performance.md with its tables between their marks."""
-    tables = {
-        "times": times(),
-        "times on avx2": times(AVX2_TIMES),
-        "times with amx": times(AMX_TIMES),
-        "missed": missed(),
-        "costs": costs(),
-    }
-    return _between_marks(text, tables)
+    return _between_marks(text, {"missed": missed(), "costs": costs()})
+
+
+def times_page(results: Path, text: str) -> str:
+    """docs/times/<processor>.md with its table between its marks."""
+    return _between_marks(text, {"times": times(results)})
 
 
 def onnx_page(text: str) -> str:
@@ -269,6 +271,8 @@ def _rewrite(path: Path, made: Callable[[str], str]) -> None:
 if __name__ == "__main__":
     _rewrite(README, readme)
     _rewrite(PERFORMANCE, performance)
+    for results, page in TIMES_PAGES.items():
+        _rewrite(page, partial(times_page, results))
     _rewrite(ONNX, onnx_page)
     _rewrite(PTQ, ptq_page)
     _rewrite(LEVELS, lambda _: levels())

@@ -52,6 +52,9 @@ def test_tables_are_those_generated():
     assert generate.levels() == generate.LEVELS.read_text(encoding="utf-8")
     times = generate.PERFORMANCE.read_text(encoding="utf-8")
     assert generate.performance(times) == times
+    for results, page in generate.TIMES_PAGES.items():
+        text = page.read_text(encoding="utf-8")
+        assert generate.times_page(results, text) == text
     quantized = generate.PTQ.read_text(encoding="utf-8")
     assert generate.ptq_page(quantized) == quantized
     page = generate.ONNX.read_text(encoding="utf-8")
@@ -75,15 +78,13 @@ def cells(line):
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
-@pytest.mark.parametrize(("mark", "results"), [
-    ("times", "cpu_avx512_vnni"), ("times on avx2", "cpu_avx2"), ("times with amx", "cpu_amx_int8")
-])  # fmt: skip
-def test_times_are_those_measured(mark, results):
+@pytest.mark.parametrize("results", generate.TIMES_PAGES, ids=lambda path: path.stem)
+def test_times_are_those_measured(results):
     """Above 1 jaxdml is faster: the results have jaxdml's time over the peer's, the table the inverse."""
-    rows = json.loads((ROOT / "benchmarks" / "results" / f"{results}.json").read_text(encoding="utf-8"))["cases"]
+    rows = json.loads(results.read_text(encoding="utf-8"))["cases"]
     measured = {f"{row['family']}, {row['case']}": row for row in rows}
-    page = generate.PERFORMANCE.read_text(encoding="utf-8")
-    header, _, *lines = re.search(rf"<!-- {mark} -->\n(.*?)\n<!-- end -->", page, re.S)[1].splitlines()
+    page = generate.TIMES_PAGES[results].read_text(encoding="utf-8")
+    header, _, *lines = re.search(r"<!-- times -->\n(.*?)\n<!-- end -->", page, re.S)[1].splitlines()
     assert cells(header)[:2] == ["case", "jaxdml, ms"]
     assert len(lines) > 30
     for line in lines:

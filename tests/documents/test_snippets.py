@@ -74,6 +74,7 @@ def test_snippets_print_what_follows_them(document, tmp_path):
 def test_pages_have_snippets():
     """All but those that list, or say how the inside works."""
     lists = {"docs/index.md", "docs/recipes/index.md", "docs/feature_levels.md", "docs/installing.md"}
+    lists |= {page.relative_to(ROOT).as_posix() for page in generate.TIMES_PAGES.values()}
     inside = {"docs/accelerators.md", "docs/design.md", "docs/onnx_fusing.md"}
     names = {f"docs/reference/{name}.md" for name in (*generate.PAGES_OF_OTHERS, "index")}
     names.remove("docs/reference/matrix_multiply_blocks.md")
