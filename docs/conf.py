@@ -34,7 +34,9 @@ extensions = [
     "sphinx_codeautolink",
     "sphinx_copybutton",
     "links",
+    "formulas",
 ]
+html_math_renderer = "mathml"
 root_doc = "docs/index"
 include_patterns = ["docs/**", "notebooks/*.ipynb", "benchmarks/results/*.md", "CHANGELOG.md", "CONTRIBUTING.md"]
 # Sphinx does not enter these folders at all; environments hold thousands of files.

@@ -20,7 +20,15 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in PAGES}
 WITH_SNIPPETS = [name for name, text in DOCUMENTS.items() if "```python" in text]
-FENCES = {"python", "text", "sh", "powershell", "{toctree}", "{eval-rst}"}  # of these, python alone is code to run
+FENCES = {
+    "python",
+    "text",
+    "sh",
+    "powershell",
+    "{toctree}",
+    "{eval-rst}",
+    "{include} ../README.md",
+}  # of these, python alone is code to run
 SNIPPET = re.compile(r"```python\n(.*?)```(?:\n```text\n(.*?)```)?", re.S)
 FILE = re.compile(r"# (\w+\.py)\n")  # the first line of a snippet that is a program of its own
 MORE_DEVICES = "jax_num_cpu_devices"  # a document with this needs a process of its own
