@@ -1,9 +1,9 @@
 """`python docs/browse.py build/docs FOLDER`: the site in Chromium, on a wide and a narrow screen, light and dark.
 
-It fails where a page is wider than its window or far too long, shows TeX, lacks an image, logs an error or asks for what
-is not there, and where the search does not find what is there. It writes pictures of a few pages to FOLDER. It needs the
-extra `docs` and a Chromium: the one that `CHROMIUM` names, that of the system, or that of `playwright install chromium`.
-Without one it says so, and ends well.
+It fails where a page is wider than its window or far too long, shows TeX, lacks an image, logs an error or asks for
+what is not there, and where the search does not find what is there. It writes pictures of a few pages to FOLDER. It
+needs the extra `docs` and a Chromium: the one that `CHROMIUM` names, that of the system, or that of `playwright install
+chromium`. Without one it says so, and ends well.
 """
 
 import functools

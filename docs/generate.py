@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.tables import ptq_table  # noqa: E402
 
 README, LEVELS, ONNX = ROOT / "README.md", ROOT / "docs" / "feature_levels.md", ROOT / "docs" / "onnx.md"
-PERFORMANCE, PTQ = ROOT / "docs" / "performance.md", ROOT / "docs" / "ptq.md"
+PERFORMANCE, PTQ = ROOT / "docs" / "performance.md", ROOT / "docs" / "times" / "ptq.md"
 REFERENCE = ROOT / "docs" / "reference"
 INDEX = REFERENCE / "index.md"
 PAGES_OF_OTHERS = (
@@ -154,7 +154,7 @@ def onnx_page(text: str) -> str:
 
 
 def ptq_page(text: str) -> str:
-    """docs/ptq.md with its table between its marks."""
+    """docs/times/ptq.md with its table between its marks."""
     return _between_marks(text, {"ptq times": ptq_table(json.loads(PTQ_TIMES.read_text(encoding="utf-8"))["rows"])})
 
 
