@@ -76,7 +76,7 @@ def bars(results: dict[str, Any], cases: Sequence[str], path: Path) -> None:
     groups = [(case, _times(rows[case])) for case in cases]
     count = sum(len(times) for _, times in groups)
     with mpl.rc_context(SVG):
-        figure = Figure(figsize=(8, 1.9 + 0.17 * count + 0.34 * len(groups)), layout="constrained", facecolor="white")
+        figure = Figure(figsize=(8, 1.7 + 0.155 * count + 0.3 * len(groups)), layout="constrained", facecolor="white")
         axes = figure.subplots()
         place = 0.0
         for case, times in groups:

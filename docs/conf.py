@@ -65,6 +65,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # docstrings say types, and what shapes and values they hold
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_attr_annotations = False
 codeautolink_warn_on_missing_inventory = False
 
 
