@@ -1,4 +1,7 @@
-"""Random LSTM and DynamicQuantizeLSTM nodes with their inputs, and what onnxruntime computes of them."""
+"""Random LSTM and DynamicQuantizeLSTM nodes with their inputs, and what onnxruntime computes of them.
+
+The gates are at most 1, for onnxruntime clips what overflows to the largest float.
+"""
 
 from dataclasses import dataclass
 
@@ -10,7 +13,7 @@ NAMES = ("x", "w", "r", "bias", "lengths", "h", "c", "peephole", "ws", "wz", "rs
 TYPES = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
 OUTPUTS = ("y", "last_h", "last_c")
 OTHERS = (
-    ("Sigmoid", "Tanh", "Relu"), ("HardSigmoid", "Softsign", "Affine"), ("Relu", "LeakyRelu", "Elu"),
+    ("Sigmoid", "Tanh", "Relu"), ("HardSigmoid", "Softsign", "Affine"), ("HardSigmoid", "LeakyRelu", "Elu"),
     ("Sigmoid", "ThresholdedRelu", "ScaledTanh"), ("sigmoid", "Softplus", "TANH"),
 )  # fmt: skip
 
