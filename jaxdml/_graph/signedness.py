@@ -1,0 +1,52 @@
+"""Gives the integers of a graph one type, where some are int8 and others uint8: quantized operators take one type."""
+
+import numpy as np
+
+from jaxdml._graph.graph import Graph, Node
+from jaxdml._graph.grids import BYTES, Grid, Grids
+
+INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
+
+
+def of_one_signedness(graph: Graph) -> Graph:
+    """The graph with uint8 in place of int8, if it quantizes to both.
+
+    An integer and its zero point become 128 more, so all floats stay. Integers stay int8 if another node than
+    DequantizeLinear reads them, or if the graph returns them.
+    """
+    grids = Grids(graph)
+    made = {node.outputs[0]: grid for node in graph.nodes if (grid := _of_data(node, grids)) is not None}
+    if {grid.dtype for grid in made.values()} != set(BYTES):
+        return graph
+    changed = {name for name, grid in made.items() if grid.dtype == INT8 and _has_only_dequantized(name, grids)}
+    zero_points = dict[tuple[str, str], str]()
+
+    def unsigned(node: Node) -> Node:
+        is_to_integers = node.operator.kind == "quantize_linear"
+        grid = grids.quantized(node) if is_to_integers else grids.dequantized(node.outputs[0])
+        if grid is None or grid.value not in changed:
+            return node
+        key = grid.scale, grid.zero_point
+        if key not in zero_points:
+            offset = grids.constant(grid.zero_point)
+            offset = np.zeros_like(grids.constant(grid.scale), INT8) if offset is None else offset
+            shifted = (offset.astype(np.int16) + 128).astype(UINT8)
+            zero_points[key] = grids.add(f"{grid.zero_point or grid.scale}:unsigned", shifted)
+        return node.replace(inputs=(*node.inputs[:2], zero_points[key]))
+
+    nodes = tuple(map(unsigned, graph.nodes))
+    return graph.replace(nodes=nodes, constants={**graph.constants, **grids.added})
+
+
+def _of_data(node: Node, grids: Grids) -> Grid | None:
+    """The grid to which a node quantizes data to 8 bits; None for other nodes."""
+    grid = grids.quantized(node)
+    is_of_data = grid is not None and grid.dtype in BYTES and grids.constant(node.inputs[0]) is None
+    return grid if is_of_data else None
+
+
+def _has_only_dequantized(name: str, grids: Grids) -> bool:
+    """Whether all readers of an int8 value dequantize it as int8."""
+    found = [grids.dequantized(reader.outputs[0]) for reader in grids.readers(name)]
+    is_fit = all(grid is not None and (grid.value, grid.dtype) == (name, INT8) for grid in found)
+    return is_fit and name not in grids.graph.outputs
