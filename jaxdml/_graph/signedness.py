@@ -3,22 +3,22 @@
 import numpy as np
 
 from jaxdml._graph.graph import Graph, Node
-from jaxdml._graph.grids import BYTES, Grid, Grids
+from jaxdml._graph.grids import Grids
 
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
 
 
 def of_one_signedness(graph: Graph) -> Graph:
-    """The graph with uint8 in place of int8, if it quantizes to both.
+    """The graph with uint8 in place of int8, if its nodes quantize to both; constants stay as they are.
 
     An integer and its zero point become 128 more, so all floats stay. Integers stay int8 if another node than
     DequantizeLinear reads them, or if the graph returns them.
     """
     grids = Grids(graph)
-    made = {node.outputs[0]: grid for node in graph.nodes if (grid := _of_data(node, grids)) is not None}
-    if {grid.dtype for grid in made.values()} != set(BYTES):
+    dtypes = {grid.value: grid.dtype for node in graph.nodes if (grid := grids.quantized(node)) is not None}
+    if not {INT8, UINT8} <= set(dtypes.values()):
         return graph
-    changed = {name for name, grid in made.items() if grid.dtype == INT8 and _has_only_dequantized(name, grids)}
+    changed = {name for name, dtype in dtypes.items() if dtype == INT8 and _has_only_dequantized(name, grids)}
     zero_points = dict[tuple[str, str], str]()
 
     def unsigned(node: Node) -> Node:
@@ -36,13 +36,6 @@ def of_one_signedness(graph: Graph) -> Graph:
 
     nodes = tuple(map(unsigned, graph.nodes))
     return graph.replace(nodes=nodes, constants={**graph.constants, **grids.added})
-
-
-def _of_data(node: Node, grids: Grids) -> Grid | None:
-    """The grid to which a node quantizes data to 8 bits; None for other nodes."""
-    grid = grids.quantized(node)
-    is_of_data = grid is not None and grid.dtype in BYTES and grids.constant(node.inputs[0]) is None
-    return grid if is_of_data else None
 
 
 def _has_only_dequantized(name: str, grids: Grids) -> bool:

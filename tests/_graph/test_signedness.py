@@ -67,3 +67,13 @@ def test_integers_of_one_type_stay():
     model = jaxdml.onnx.load(mixed(S8, S8, S8))
     values = model.values(model.params, model.value_names, X)
     assert {value.dtype.name for value in values.values()} == {"float32", "int8"}
+
+
+def test_weights_that_the_file_quantizes_stay_int8():
+    build = Builder()
+    x = build.pair(build.input((2, 4)), U8)
+    w = build.pair(build.drawn((4, 3)), Grid("s8", 0.01, 0))
+    build.output(build.pair(build.node("MatMul", x, w), U8))
+    model = jaxdml.onnx.load(build.model())
+    assert "1 of 1 convolutions and products" in str(model)
+    assert [value.dtype for name, value in model.params.items() if name.endswith(":prepared")] == [np.int8]
