@@ -88,8 +88,8 @@ def _activations(
 
 
 def quantized_lstm_options(
-    *, activation_alpha: tuple[float, ...] = (), activation_beta: tuple[float, ...] = (),
-    activations: tuple[str, ...] = (), clip: float | None = None, direction: str = "forward",
+    *, activation_alpha: tuple[float, ...] | None = None, activation_beta: tuple[float, ...] | None = None,
+    activations: tuple[str, ...] | None = None, clip: float | None = None, direction: str = "forward",
     hidden_size: int | None = None, input_forget: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """Converts the attributes of DynamicQuantizeLSTM."""
@@ -99,8 +99,8 @@ def quantized_lstm_options(
 
 
 def lstm_options(
-    *, activation_alpha: tuple[float, ...] = (), activation_beta: tuple[float, ...] = (),
-    activations: tuple[str, ...] = (), clip: float | None = None, direction: str = "forward",
+    *, activation_alpha: tuple[float, ...] | None = None, activation_beta: tuple[float, ...] | None = None,
+    activations: tuple[str, ...] | None = None, clip: float | None = None, direction: str = "forward",
     hidden_size: int | None = None, input_forget: int = 0, layout: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """Converts the attributes of LSTM."""
@@ -111,8 +111,9 @@ def lstm_options(
 
 
 def _cell(
-    names: tuple[str, ...], alphas: tuple[float, ...], betas: tuple[float, ...], clip: float | None, direction: str,
-    hidden_size: int | None, input_forget: int, known: Mapping[str, Activation], remedy: str = "",
+    names: tuple[str, ...] | None, alphas: tuple[float, ...] | None, betas: tuple[float, ...] | None,
+    clip: float | None, direction: str, hidden_size: int | None, input_forget: int, known: Mapping[str, Activation],
+    remedy: str = "",
 ) -> Cell:  # fmt: skip
     if direction not in DIRECTIONS:
         raise ModelError(f"attribute 'direction' is {direction!r}; supported: {', '.join(DIRECTIONS)}")
@@ -124,7 +125,7 @@ def _cell(
         raise ModelError(f"attribute 'clip' is {clip}, expected a positive number")
     if hidden_size is not None and hidden_size < 1:
         raise ModelError(f"attribute 'hidden_size' is {hidden_size}, expected at least 1")
-    functions = _activations(names, alphas, betas, known, remedy)
+    functions = _activations(names, alphas or (), betas or (), known, remedy)
     of_directions = tuple(functions[place : place + 3] for place in range(0, len(functions), 3))
     return Cell(backward, of_directions, clip, bool(input_forget), hidden_size)
 
