@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import onnxruntime
 import pytest
@@ -71,6 +72,15 @@ def test_the_table_says_where_they_run():
     made = jaxdml.onnx.load(small("LSTM").model(), floats="exact")
     assert str(made).splitlines()[2].split() == ["lstm_0", "LSTM", "LSTM", "floats"]
     assert made.by_xla == ("lstm_0",)
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize(("operator", "is_zero"), [("LSTM", False), ("DynamicQuantizeLSTM", True)])
+def test_derivatives(operator, is_zero):
+    made = jaxdml.onnx.load(small(operator).model())
+    derivative = jax.grad(lambda x: made.apply(made.params, x)["y"].sum())(small(operator).values["x"])
+    assert np.isfinite(np.asarray(derivative)).all()
+    assert (not np.asarray(derivative).any()) == is_zero
 
 
 @pytest.mark.rare

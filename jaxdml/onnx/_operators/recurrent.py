@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxdml._quantized import directml
 from jaxdml._quantized.kinds import prepared_matrices
@@ -194,9 +195,8 @@ def dynamic_quantize_lstm(
          _by_integers(_of_direction(r, place), r_scale[place], r_zero_point[place]))
         for place in range(count)
     ]  # fmt: skip
-    y, last_h, last_c = recurrent(
-        States(x, bias, sequence_lens, initial_h, initial_c, peephole), cell, products, hidden
-    )
+    results = recurrent(States(x, bias, sequence_lens, initial_h, initial_c, peephole), cell, products, hidden)
+    y, last_h, last_c = map(lax.stop_gradient, results)
     return y, last_h, last_c
 
 
