@@ -46,6 +46,7 @@ def computed(*grids, shown=()):
     return loaded
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "grids", [(S8, U8, S8), (U8, S8, U8), (S8, S8, U8), (U8, S8.but(zero_point=-7), S8.but(scale=0.03))]
 )
