@@ -32,31 +32,53 @@ def evaluate(
       ModelError: if a node fails on its inputs; the error names the node.
     """
     found = dict(values)
-    for node in nodes if wanted is None else _on_demand(nodes, found, wanted):
-        for name, value in zip(node.outputs, results(node, found, check_result), strict=False):
+    demanded = ((node, None) for node in nodes) if wanted is None else _on_demand(nodes, found, wanted)
+    for node, choice in demanded:
+        try:
+            computed = results(node, found, check_result)
+        except ModelError as error:
+            if choice is None:
+                raise
+            raise ModelError(f"{error}; {_why_both(choice)}") from error
+        for name, value in zip(node.outputs, computed, strict=False):
             if name:
                 check_result(node, value)
                 found[name] = value
     return found
 
 
-def _on_demand(nodes: Iterable[Node], values: Mapping[str, Any], wanted: Iterable[str]) -> Iterator[Node]:
+def _on_demand(
+    nodes: Iterable[Node], values: Mapping[str, Any], wanted: Iterable[str]
+) -> Iterator[tuple[Node, Node | None]]:  # fmt: skip
     """Yields the nodes on which wanted values depend, each when its inputs are in `values`.
 
-    The caller puts the outputs of each node into `values` before it takes the next one.
+    With each node comes the innermost choice, of an unknown condition, for which the node is computed, or None. The
+    caller puts the outputs of each node into `values` before it takes the next one.
     """
     makers = {name: node for node in nodes for name in node.outputs if name}
-    stack = [makers[name] for name in wanted if name in makers][::-1]
+    stack, choices = [makers[name] for name in wanted if name in makers][::-1], list[Node]()
     while stack:
         node = _decided(stack[-1], values)
         missing = [name for name in node.inputs if name and name not in values]
         if missing:
-            waits = node.operator.kind == CHOICE and node.inputs[0] in missing  # the condition says what else is wanted
-            stack += [makers[name] for name in (missing[:1] if waits else reversed(missing))]
+            if node.operator.kind == CHOICE and node.inputs[0] in missing:
+                missing = missing[:1]  # the condition says what else is wanted
+            elif node.operator.kind == CHOICE and node is stack[-1]:
+                choices.append(node)
+            stack += [makers[name] for name in reversed(missing)]
             continue
-        stack.pop()
+        last = stack.pop()
+        if choices and choices[-1] is last:
+            choices.pop()
         if any(name and name not in values for name in node.outputs):
-            yield node
+            yield node, choices[-1] if choices else None
+
+
+def _why_both(choice: Node) -> str:
+    text = (
+        f"both branches of {described(choice)} are computed, because its condition {choice.inputs[0]!r} depends on data"
+    )
+    return f"{text}: an initializer in place of the input that decides it leaves one"
 
 
 def _decided(node: Node, values: Mapping[str, Any]) -> Node:
@@ -89,7 +111,7 @@ def evaluated_alone(
       ModelError: if a node fails on its inputs; the error names the node.
     """
     read, found = dict(values), dict[str, Any]()
-    for node in _on_demand(nodes, read, wanted):
+    for node, _ in _on_demand(nodes, read, wanted):
         for name, value in zip(node.outputs, results(node, read, check_result), strict=False):
             if name:
                 check_result(node, value)
