@@ -104,6 +104,9 @@ def test_of_a_condition_on_sizes_one_branch_is_computed(size, tmp_path):
     flag = guarded("x", [node("Identity", ["flag"], ["c"])], inputs=[("x", FLOAT, (2, 3)), FLAG])
     why = "both branches of node 'if_1' (If) are computed, because its condition 'c' depends on data: an initializer"
     refused(flag, "if_1.then.squeeze_0", "size not equal to one", why)
+    behind = [if_node("flag", relu(), neg(), ["z"]), node("Squeeze", ["z", "last"], ["y"])]
+    proto = model(behind, [constant(np.array([-1]), "last")], inputs=[("x",), FLAG])
+    assert "branches" not in refused(proto, "'squeeze_1'", "size not equal to one")
 
 
 def test_names_have_scopes():
