@@ -9,38 +9,21 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-constexpr int kRows = 6;                        // rows of a full tile
-constexpr int kVectors = kBytes == 64 ? 4 : 2;  // vectors per row of a full tile
-constexpr int kTile = kVectors * kLanes;        // lanes of a full tile
-
-#ifdef __AVX512VNNI__
-struct UnsignedLanes {  // lanes are uint8, rows int8
-  static constexpr int kVectorBytes = 64;
+struct WeightLanes {                                               // lanes are weights, rows are activations
+  static constexpr int kVectorBytes = kBytes / int(sizeof(Cell));  // a weight takes a byte in memory
+  JAXDML_INLINE I32 lanes(const uint8_t* from) { return weights_at(from); }
+  JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_cells(sum, row, lanes); }
+};
+struct ActivationLanes {  // lanes are activations, rows are weights
+  static constexpr int kVectorBytes = kBytes;
   JAXDML_INLINE I32 lanes(const uint8_t* from) { return load(from); }
-  JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_bytes(sum, lanes, row); }
+  JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_cells(sum, lanes, row); }
 };
-struct SignedLanes {  // lanes are int8, rows uint8
-  static constexpr int kVectorBytes = 64;
-  JAXDML_INLINE I32 lanes(const uint8_t* from) { return load(from); }
-  JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_bytes(sum, row, lanes); }
-};
-#else
-struct SignedLanes {  // lanes are int8; loads widen lanes to int16
-  static constexpr int kVectorBytes = 16;
-  JAXDML_INLINE I32 lanes(const uint8_t* from) {
-    return (I32)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)from));
-  }
-  JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_words(sum, lanes, row); }
-};
-#endif
 struct Words {  // lanes and rows are int16
   static constexpr int kVectorBytes = kBytes;
   JAXDML_INLINE I32 lanes(const uint8_t* from) { return load(from); }
   JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_words(sum, lanes, row); }
 };
-#ifndef __AVX512VNNI__
-using UnsignedLanes = Words;
-#endif
 
 // Passes a runtime value from 1 to kMost to f as a std::integral_constant, so that f can use it as a template argument.
 template <int kMost, class F>
@@ -49,14 +32,6 @@ JAXDML_INLINE void with_constant(int64_t value, const F& f) {
     if (value != kMost) return with_constant<kMost - 1>(value, f);
   f(std::integral_constant<int, kMost>());
 }
-
-// With AVX2 a tile needs all 16 registers. A separate function keeps the caller's values out of the registers, so the
-// compiler spills no sum. AVX-512 has 32 registers: the tile is inlined, and the sums stay in registers for the caller.
-#ifdef __AVX512VNNI__
-#define JAXDML_TILE JAXDML_INLINE
-#else
-#define JAXDML_TILE __attribute__((noinline)) static
-#endif
 
 // Multiplies R rows by V vectors of lanes. A row has `runs` runs of `dwords` dwords. Runs are `step` bytes apart, and
 // the dwords of a run are `next` bytes apart. The packed lanes of all runs are contiguous.

@@ -3,8 +3,6 @@
 //   random_shapes [count of cases] [seed] [first case]
 //
 // The seed and the case's number determine a case. The first few cases are large, or at the bounds of a kernel.
-#include <immintrin.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -21,6 +19,7 @@
 
 #include "attention_reference.h"
 #include "block_shape.h"
+#include "float_mode.h"
 #include "kernels.h"
 #include "memory.h"
 #include "processor.h"
@@ -163,6 +162,8 @@ std::vector<const uint8_t*> pack_all(Random& random, const std::vector<const uin
   return at;
 }
 
+bool is_set(const Kernels& kernels, const char* name) { return !strcmp(kernels.name, name); }
+
 // Aborts if a call's scratch memory violates docs/native.md. A plain product takes 12 bytes for each column of each
 // problem. Each thread adds a copy of some rows and, for a raw B, a block of columns. Strassen's method takes at least
 // 130 * depth bytes for each thread, and at most four times the size of A, B and the outputs together. Up to three
@@ -172,8 +173,8 @@ void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) 
   const int64_t count = int64_t(problems.size()), size = one.type == Type::kInt32 ? 4 : 1;
   const int64_t operands = (one.rows + one.columns) * one.depth;
   const bool is_by_strassen =
-      &kernels == &kAvx2 && one.rows >= 48 && one.columns >= 64 && one.depth >= 256 && one.depth <= 4096;
-  const int64_t rows = &kernels == &kAmxInt8 ? 32 : 6;
+      is_set(kernels, "avx2") && one.rows >= 48 && one.columns >= 64 && one.depth >= 256 && one.depth <= 4096;
+  const int64_t rows = is_set(kernels, "amx_int8") ? 32 : 6;
   const int64_t block = one.is_raw ? std::max<int64_t>((256 << 10) + 128, 64 * (one.depth + 3)) : 0;
   for (const int64_t threads : {1, 2, 3, 16, 200}) {
     const int64_t plain = count * (12 * one.columns + 1024) + threads * (rows * 2 * (one.depth + 64) + block);
@@ -1223,40 +1224,37 @@ int64_t run(const Case& one, const Kernels& kernels, const Pool& pool, Random& r
   return count;
 }
 
-constexpr unsigned kUpward = 0x4000, kFlushed = 0x8040, kFlags = 0x003f;  // bits of MXCSR
-
 // Whether the threads of the pool have the given mode, and a FloatMode restores the earlier mode of this thread.
-bool are_set_back(xla::ffi::ThreadPool& threads, unsigned mode) {
+bool are_set_back(xla::ffi::ThreadPool& threads, uint64_t mode) {
   constexpr int kTasks = 64;
   std::atomic<int> done{0}, right{0};
   for (int i = 0; i < kTasks; i++)
     threads.Schedule([&] {
-      right += (_mm_getcsr() & ~kFlags) == (mode & ~kFlags);
+      right += (float_mode() & ~kFlags) == (mode & ~kFlags);
       done++;
     });
   while (done < kTasks) std::this_thread::yield();
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before | kUpward);
+  const uint64_t before = float_mode();
+  set_float_mode(before | kUpward);
   {
     const FloatMode nearest;
   }
-  const bool is_upward = _mm_getcsr() == (before | kUpward);
-  _mm_setcsr(before);
+  const bool is_upward = float_mode() == (before | kUpward);
+  set_float_mode(before);
   return right == kTasks && is_upward;
 }
 
 int run_all(int64_t cases, uint64_t seed, int64_t first) {
   std::vector<const Kernels*> all;
-  if (has_avx2()) all.push_back(&kAvx2);
-  if (has_avx512_vnni()) all.push_back(&kAvx512Vnni);
-  if (has_amx_int8()) all.push_back(&kAmxInt8);
+  for (const InstructionSet& each : kSets)
+    if (each.runs_here()) all.push_back(each.kernels);
   for (const Kernels* kernels : all) printf("runs %s, seed %llu\n", kernels->name, (unsigned long long)seed);
 
   // The threads keep subnormals and round upward unless threads.cc changes that.
-  const unsigned own = _mm_getcsr(), of_threads = own | kUpward;
-  _mm_setcsr(of_threads);
+  const uint64_t own = float_mode(), of_threads = own | kUpward;
+  set_float_mode(of_threads);
   xla::ffi::ThreadPool threads(4);
-  _mm_setcsr(own | kFlushed);
+  set_float_mode(own | kFlushes);
   const auto start = std::chrono::steady_clock::now();
   int64_t bytes = 0, calls = 0;
   for (int64_t number = first; number < first + cases; number++) {
