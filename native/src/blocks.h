@@ -233,7 +233,8 @@ JAXDML_INLINE void multiply_block(const BlockShape& shape, const RoundedRows& ro
       F32 product = floats(sums[r * kPlanes][v]);
 #pragma GCC unroll 2
       for (int p = 1; p < kPlanes; p++) product = product * splat(128.f) + floats(sums[r * kPlanes + p][v]);
-      totals[r][v] += splat(rows.scales[r * rows.blocks + block]) * scale * product;
+      const F32 scales = JAXDML_ISA::product(splat(rows.scales[r * rows.blocks + block]), scale);
+      totals[r][v] += scales * product;
     }
   }
 }

@@ -53,7 +53,7 @@ JAXDML_INLINE void set_channels(const Convolution& one, int32_t of_x, Channels& 
   const float x_scale = value(one.x_scale, 0), y_scale = value(one.y_scale, 0);
   const Scales filter_scale = one.filter_scale;
   float* const multipliers = channels.multipliers;
-  for (int64_t o = 0; o < outputs; o++) multipliers[o] = (x_scale * value(filter_scale, o)) / y_scale;
+  for (int64_t o = 0; o < outputs; o++) multipliers[o] = product(x_scale, value(filter_scale, o)) / y_scale;
   channels.output = output_of(value(one.y_zero_point, 0), one.type == Type::kInt8);
 }
 

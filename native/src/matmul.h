@@ -136,7 +136,7 @@ static void set_columns(const Matmul& one, const int32_t* sums, int64_t first, i
   for (int64_t n = end; n < last; n++) scales[n] = 0;
   if (has_row_scales(one)) return;
   const float a_scale = value(one.a_scale, 0), y_scale = value(one.y_scale, 0);
-  for (int64_t n = first; n < end; n++) scales[n] = (a_scale * scales[n]) / y_scale;
+  for (int64_t n = first; n < end; n++) scales[n] = product(a_scale, scales[n]) / y_scale;
 }
 
 constexpr int64_t kMostRows = kTileRows > kTwoTiles ? kTileRows : kTwoTiles;  // the limit of MatmulPlan::rows
@@ -169,7 +169,7 @@ JAXDML_INLINE void store_row(const Matmul& one, const Columns& columns, bool has
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) {
       F32 multiplier = load_floats(columns.scales + n + v * kLanes);
-      if (has_scales) multiplier = (splat(row.a_scale) * multiplier) / splat(row.y_scale);
+      if (has_scales) multiplier = product(splat(row.a_scale), multiplier) / splat(row.y_scale);
       values[v] = scaled(totals[v], multiplier);
     }
     store_saturated(bytes, values, row.output);
