@@ -36,7 +36,8 @@ PROGRAMS = {  # that no code imports
     "notebooks": ["jupyterlab"], "test-all": ["ipykernel", "mypy", "nbclient", "pyright"],
     "dev": ["jupyterlab", "mypy", "pre_commit"],
 }  # fmt: skip
-HAS_NATIVE = sys.platform == "linux" and platform.machine() == "x86_64"  # as the marker of the extra `cpu` says
+# As the marker of the extra `cpu` says.
+HAS_NATIVE = (sys.platform, platform.machine()) in {("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")}
 IN_WHEEL = {"jaxdml/py.typed", "jaxdml/examples/digits.npz", "jaxdml/examples/digits.onnx"}
 IN_WHEEL |= {"jaxdml/examples/digits_onnx.npz", "jaxdml/examples/dxdispatch/convolution.json"}
 IN_SDIST = {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", "tests/conftest.py", "native/CMakeLists.txt"}
