@@ -14,15 +14,14 @@ constexpr int64_t kRowsOfPass = 512;  // rows that a pass rounds into scratch me
 // How many bytes ahead a panel's first tile of rows prefetches: the processor itself prefetches from memory too late.
 constexpr int64_t kBytesAhead = 16384;
 // A tile of rows keeps sums in registers. With AVX512 these are int32 and float sums, at most 24 vectors; tiles are two
-// or four vectors wide. With NEON they are int32 sums, at most 24 vectors; tiles are four vectors wide. With AVX2 they
+// or four vectors wide. With NEON they are int32 sums, at most 16 vectors; tiles are four vectors wide. With AVX2 they
 // are int16 sums, at most 8 vectors, or 12 for bytes and three planes: bytes need two vectors per sum, because their
 // nibbles are multiplied separately.
 template <int kPlanes, int kBits>
-constexpr int kMostTileRows = kBytes == 64   ? 12 / (kPlanes + 1)
-                              : kBytes == 16 ? 6 / kPlanes
-                              : kBits == 4   ? 4 / kPlanes
-                              : kPlanes == 1 ? 2
-                                             : 1;
+constexpr int kMostTileRows = kBytes == 64                 ? 12 / (kPlanes + 1)
+                              : kBytes == 16 || kBits == 4 ? 4 / kPlanes
+                              : kPlanes == 1               ? 2
+                                                           : 1;
 constexpr int vectors_of(int rows, int planes) {
   return kBytes == 16 || (kBytes == 64 && rows * (planes + 1) <= 6) ? 4 : 2;
 }

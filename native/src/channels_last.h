@@ -133,7 +133,7 @@ static void channels_last_tile(const Convolution& one, const ChannelsLastPlan& p
   const uint8_t* rows[R];
   for (int r = 0; r < R; r++) rows[r] = reinterpret_cast<const uint8_t*>(pixels[r]);
   I32 sums[R][V];
-  multiply_tile<R, V, WeightLanes>(rows, filter.rows, step, panel, run_depth(filter) / kDepth, 4, sums);
+  multiply_runs<R, V, WeightLanes>(rows, filter.rows, step, panel, run_depth(filter) / kDepth, sums);
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
     finish_pixel(one, plan, channels, sums[r], pixels[r], o, to + r * kBytes * size_of(one.type));

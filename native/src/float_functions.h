@@ -35,7 +35,7 @@ JAXDML_INLINE F32 larger(F32 x, F32 y) {
 JAXDML_INLINE F32 smaller(F32 x, F32 y) {
   return nan_where((x != x) | (y != y), (F32)turned(lesser(turned((I32)x), turned((I32)y))));
 }
-JAXDML_INLINE F32 sign_of(F32 x) { return (x == splat(0.0f)) | (x != x) ? x : with_sign(splat(1.0f), x); }
+JAXDML_INLINE F32 sign_of(F32 x) { return ((x == splat(0.0f)) | (x != x)) ? x : with_sign(splat(1.0f), x); }
 
 // Pairs ---------------------------------------------------------------------------------------------------------------
 

@@ -278,6 +278,6 @@ struct Kernels {
 
 // The library has those of its architecture; see processor.h.
 extern const Kernels kAvx2, kAvx512Vnni, kAmxInt8;
-extern const Kernels kNeon, kNeonDotprod;
+extern const Kernels kNeon, kNeonDotprod, kNeonI8mm;
 
 }  // namespace jaxdml

@@ -24,15 +24,18 @@ namespace jaxdml {
 
 #ifdef __aarch64__
 inline bool has_neon() { return true; }
-inline bool has_neon_dotprod() {
 #ifdef __APPLE__
-  int has = 0;
-  size_t size = sizeof has;
-  return !sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) && has;
-#else
-  return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
-#endif
+inline bool has(const char* name) {
+  int number = 0;
+  size_t size = sizeof number;
+  return !sysctlbyname(name, &number, &size, nullptr, 0) && number;
 }
+inline bool has_neon_dotprod() { return has("hw.optional.arm.FEAT_DotProd"); }
+inline bool has_neon_i8mm() { return has_neon_dotprod() && has("hw.optional.arm.FEAT_I8MM"); }
+#else
+inline bool has_neon_dotprod() { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
+inline bool has_neon_i8mm() { return has_neon_dotprod() && getauxval(AT_HWCAP2) & HWCAP2_I8MM; }
+#endif
 inline bool has_avx512_vbmi() { return false; }
 #else
 #ifdef _WIN32
@@ -110,7 +113,8 @@ struct InstructionSet {
   bool (*runs_here)();
 };
 #ifdef __aarch64__
-inline constexpr InstructionSet kSets[] = {{&kNeonDotprod, has_neon_dotprod}, {&kNeon, has_neon}};
+inline constexpr InstructionSet kSets[] = {
+    {&kNeonI8mm, has_neon_i8mm}, {&kNeonDotprod, has_neon_dotprod}, {&kNeon, has_neon}};
 #else
 inline constexpr InstructionSet kSets[] = {
     {&kAmxInt8, has_amx_int8}, {&kAvx512Vnni, has_avx512_vnni}, {&kAvx2, has_avx2}};

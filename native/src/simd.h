@@ -16,6 +16,9 @@
 //   dot_words              sum + the two products of signed 16-bit numbers in each lane
 //   dot_bytes              sum + the four products of bytes in each lane, unsigned and signed, or both signed where
 //                          Activation is; without it
+//   dot_lane               dot_cells with all lanes of x and lane kLane of y, where JAXDML_HAS_DOTS_BY_LANE is defined
+//   dot_pairs              sum + the products of matrices x [2, 8] and the transpose of y [2, 8], bytes, where
+//                          JAXDML_HAS_PRODUCTS_OF_PAIRS is defined, as are load_pair, low_dwords and high_dwords
 //   add_pairs              adds two products of an unsigned byte (at most 15) and a signed byte to each int16, which
 //                          holds eight such pairs without overflow
 //   weights_at             a vector of weights as cells

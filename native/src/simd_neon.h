@@ -1,5 +1,5 @@
-// The instruction sets NEON, of all 64-bit ARM processors, and NEON with products of bytes (DotProd). simd.h says what
-// each function does.
+// The instruction sets NEON, of all 64-bit ARM processors, NEON with dot products of bytes (DotProd), and with products
+// of matrices of bytes beside (I8MM). simd.h says what each function does.
 #pragma once
 
 #include <arm_neon.h>
@@ -39,6 +39,23 @@ JAXDML_INLINE I32 dot_bytes(I32 sum, I32 x, I32 y) {
   return (I32)vaddq_s32((int32x4_t)sum, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
 #endif
 }
+#ifdef __ARM_FEATURE_MATMUL_INT8
+#define JAXDML_HAS_PRODUCTS_OF_PAIRS
+JAXDML_INLINE I32 dot_pairs(I32 sum, I32 x, I32 y) {
+  return (I32)vmmlaq_s32((int32x4_t)sum, (int8x16_t)x, (int8x16_t)y);
+}
+JAXDML_INLINE I32 load_pair(const uint8_t* x, const uint8_t* y) { return (I32)vcombine_u8(vld1_u8(x), vld1_u8(y)); }
+JAXDML_INLINE I32 low_dwords(I32 x, I32 y) { return (I32)vzip1q_s32((int32x4_t)x, (int32x4_t)y); }
+JAXDML_INLINE I32 high_dwords(I32 x, I32 y) { return (I32)vzip2q_s32((int32x4_t)x, (int32x4_t)y); }
+JAXDML_INLINE I32 low_pairs(I32 x, I32 y) { return (I32)vzip1q_s64((int64x2_t)x, (int64x2_t)y); }
+JAXDML_INLINE I32 high_pairs(I32 x, I32 y) { return (I32)vzip2q_s64((int64x2_t)x, (int64x2_t)y); }
+#elif defined(__ARM_FEATURE_DOTPROD)
+#define JAXDML_HAS_DOTS_BY_LANE
+template <int kLane>
+JAXDML_INLINE I32 dot_lane(I32 sum, I32 x, I32 y) {
+  return (I32)vdotq_laneq_s32((int32x4_t)sum, (int8x16_t)x, (int8x16_t)y, kLane);
+}
+#endif
 JAXDML_INLINE I32 dot_cells(I32 sum, I32 activations, I32 weights) { return dot_bytes(sum, activations, weights); }
 JAXDML_INLINE I32 dot_words(I32 sum, I32 x, I32 y) {
   const int32x4_t low = vmull_s16(vget_low_s16((int16x8_t)x), vget_low_s16((int16x8_t)y));
