@@ -89,7 +89,15 @@ def assembly_of(source: str, instructions: str, flag: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.cc")
         path.write_text(source, encoding="utf-8")
-        command = ["aarch64-linux-gnu-g++", "-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-exceptions", flag]
+        command = [
+            "aarch64-linux-gnu-g++",
+            "-std=c++17",
+            "-O3",
+            "-fPIC",
+            "-ffp-contract=off",
+            "-fno-schedule-insns",
+            flag,
+        ]
         command += [f"-DJAXDML_ISA={instructions}", f"-I{ROOT / 'native' / 'src'}", "-S", "-o", "-", str(path)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -104,16 +112,16 @@ def cycles(mca: str, instructions: list[str], processor: str) -> float:
 
 def table(mca: str) -> str:
     version = subprocess.run([mca, "--version"], capture_output=True, text=True, check=True).stdout
+    number = re.search(r"version ([\d.]+)", version)[1]  # type: ignore[index]
     compiler = subprocess.run(["aarch64-linux-gnu-g++", "-dumpfullversion"], capture_output=True, text=True, check=True)
     lines = [
         "# A model of the kernels for ARM",
         "",
         "Multiply-adds for each cycle of the innermost loops, as llvm-mca predicts them: **a model's figures, and no",
-        "measurement**. The model knows how many instructions a processor starts in a cycle and how long they take, and",
+        "measurement**. The model knows how many instructions a processor starts in a cycle and how long they take. It",
         "takes all loads from the first-level cache. No kernel for ARM has run on a processor of ARM yet.",
         "",
-        f"llvm-mca {re.search(r'version ([\d.]+)', version)[1]}, "  # type: ignore[index]
-        f"GCC {compiler.stdout.strip()}. `python -m benchmarks.arm_model` wrote this file.",
+        f"llvm-mca {number}, GCC {compiler.stdout.strip()}. `python -m benchmarks.arm_model` wrote this file.",
         "",
         f"| loop | set | {' | '.join(PROCESSORS)} |",
         "| --- " * (len(PROCESSORS) + 2) + "|",
@@ -131,7 +139,9 @@ def table(mca: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.arm_model", description=__doc__)
-    parser.add_argument("--mca", default="llvm-mca-19" if shutil.which("llvm-mca-19") else "llvm-mca", metavar="PROGRAM")
+    parser.add_argument(
+        "--mca", default="llvm-mca-19" if shutil.which("llvm-mca-19") else "llvm-mca", metavar="PROGRAM"
+    )
     parser.add_argument("--output", type=Path, default=RESULT)
     arguments = parser.parse_args()
     arguments.output.write_text(table(arguments.mca), encoding="utf-8")

@@ -9,17 +9,28 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-struct WeightLanes {                                               // lanes are weights, rows are activations
+// Each struct says how dot products are added up: a Sum has kDepth products of each lane, or more sums, whose total
+// counts.
+struct WeightLanes {  // lanes are weights, rows are activations
+  using Sum = CellSum;
   static constexpr int kVectorBytes = kBytes / int(sizeof(Cell));  // a weight takes a byte in memory
   JAXDML_INLINE I32 lanes(const uint8_t* from) { return weights_at(from); }
-  JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_cells(sum, row, lanes); }
+  template <class T>
+  JAXDML_INLINE T dot(T sum, I32 lanes, I32 row) {
+    return dot_cells(sum, row, lanes);
+  }
 };
 struct ActivationLanes {  // lanes are activations, rows are weights
+  using Sum = CellSum;
   static constexpr int kVectorBytes = kBytes;
   JAXDML_INLINE I32 lanes(const uint8_t* from) { return load(from); }
-  JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_cells(sum, lanes, row); }
+  template <class T>
+  JAXDML_INLINE T dot(T sum, I32 lanes, I32 row) {
+    return dot_cells(sum, lanes, row);
+  }
 };
 struct Words {  // lanes and rows are int16
+  using Sum = I32;
   static constexpr int kVectorBytes = kBytes;
   JAXDML_INLINE I32 lanes(const uint8_t* from) { return load(from); }
   JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_words(sum, lanes, row); }
@@ -110,7 +121,7 @@ JAXDML_TILE void multiply_tile(const uint8_t* const (&starts)[R], int64_t runs, 
   const uint8_t* rows[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) rows[r] = starts[r];
-  I32 sums[R][V] = {};
+  typename Dot::Sum sums[R][V] = {};
   for (int64_t run = 0; run < runs; run++) {
     int64_t k = 0, at_row = 0;
 #ifdef JAXDML_HAS_DOTS_BY_LANE
@@ -141,7 +152,7 @@ JAXDML_TILE void multiply_tile(const uint8_t* const (&starts)[R], int64_t runs, 
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-    for (int v = 0; v < V; v++) to[r][v] = sums[r][v];
+    for (int v = 0; v < V; v++) to[r][v] = total_of(sums[r][v]);
 }
 
 // Multiplies rows whose runs have contiguous dwords.

@@ -13,6 +13,7 @@
 //   JAXDML_HAS_BYTE_PRODUCTS, JAXDML_HAS_TILES, JAXDML_HAS_VBMI   dot_bytes is defined; AMX; look_up_by_vbmi is defined
 // Products, modulo 2**32
 //   dot_cells              sum + the kDepth products of activations and weights in each lane
+//   CellSum, total_of      what the microkernel adds up by dot_cells, and its sums: I32 where no sum of parts is faster
 //   dot_words              sum + the two products of signed 16-bit numbers in each lane
 //   dot_bytes              sum + the four products of bytes in each lane, unsigned and signed, or both signed where
 //                          Activation is; without it
@@ -30,7 +31,7 @@
 // Floats
 //   rounded                to the nearest integer, ties to even; INT32_MIN for NaN and where it does not fit
 //   floats, doubles        conversions; lower_doubles and upper_doubles convert half a vector
-//   greater, lesser        the maximum and the minimum; y where x or y is NaN or both are zeros
+//   greater, lesser        the maximum and the minimum; NaN where y is NaN, y or NaN where x is, either of two zeros
 //   nearest, rounded_down, rounded_up, square_root, multiply_add, subtract_product (z - x * y)
 //   product                x * y, where a product that rounds to 2**-126 is not flushed to zero
 //   load_halves            float16
@@ -50,8 +51,8 @@
 //   part_of                the kPart-th 128 bits
 //   transpose_parts        transposes 128 bits of the vectors i, i + 4, i + 8 and so on
 //   transpose_dwords       transposes 4 x 4 dwords
-//   interleave_rows        kDepth rows to four vectors of activations; in 128 bits, vector i has the positions from 4 * i
-//                          to 4 * i + 3
+//   interleave_rows        kDepth rows to four vectors of activations; in 128 bits, vector i has the positions 4 * i to
+//                          4 * i + 3
 //   interleave_weights     the same for weights
 //   interleaved            16 bytes of kDepth rows, after the flip; lane p has byte p of each row
 //   pack_whole_tile        the same for kTile bytes, stored

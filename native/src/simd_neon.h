@@ -15,7 +15,11 @@ constexpr int kRegisters = 32;
 constexpr int kDepth = 4;
 using Activation = int8_t;  // no product takes an unsigned and a signed byte
 using Cell = int8_t;
+#ifdef __ARM_FEATURE_DOTPROD
 constexpr int kRows = 6;
+#else
+constexpr int kRows = 3;  // each sum takes two registers
+#endif
 constexpr int kVectors = 4;
 
 // A separate function keeps the caller's values out of the registers, so the compiler spills no sum.
@@ -56,6 +60,19 @@ JAXDML_INLINE I32 dot_lane(I32 sum, I32 x, I32 y) {
   return (I32)vdotq_laneq_s32((int32x4_t)sum, (int8x16_t)x, (int8x16_t)y, kLane);
 }
 #endif
+#ifdef __ARM_FEATURE_DOTPROD
+using CellSum = I32;
+#else
+// Sums of products of the lower and the upper half of a vector, two of each lane.
+struct CellSum {
+  int32x4_t low, high;
+};
+JAXDML_INLINE CellSum dot_cells(CellSum sum, I32 x, I32 y) {
+  return {vpadalq_s16(sum.low, vmull_s8(vget_low_s8((int8x16_t)x), vget_low_s8((int8x16_t)y))),
+          vpadalq_s16(sum.high, vmull_high_s8((int8x16_t)x, (int8x16_t)y))};
+}
+JAXDML_INLINE I32 total_of(CellSum sum) { return (I32)vpaddq_s32(sum.low, sum.high); }
+#endif
 JAXDML_INLINE I32 dot_cells(I32 sum, I32 activations, I32 weights) { return dot_bytes(sum, activations, weights); }
 JAXDML_INLINE I32 dot_words(I32 sum, I32 x, I32 y) {
   const int32x4_t low = vmull_s16(vget_low_s16((int16x8_t)x), vget_low_s16((int16x8_t)y));
@@ -80,9 +97,9 @@ JAXDML_INLINE int32_t largest_of(I32 x) { return vmaxvq_s32((int32x4_t)x); }
 // The instruction gives 0 for NaN, and INT_MAX for large numbers.
 JAXDML_INLINE I32 rounded(F32 x) { return x < splat(0x1p31f) ? (I32)vcvtnq_s32_f32((float32x4_t)x) : splat(INT32_MIN); }
 JAXDML_INLINE F32 floats(I32 x) { return (F32)vcvtq_f32_s32((int32x4_t)x); }
-// The instructions for the maximum and the minimum treat NaN in other ways.
-JAXDML_INLINE F32 greater(F32 x, F32 y) { return x > y ? x : y; }
-JAXDML_INLINE F32 lesser(F32 x, F32 y) { return x < y ? x : y; }
+// NaN where x or y is NaN.
+JAXDML_INLINE F32 greater(F32 x, F32 y) { return (F32)vmaxq_f32((float32x4_t)x, (float32x4_t)y); }
+JAXDML_INLINE F32 lesser(F32 x, F32 y) { return (F32)vminq_f32((float32x4_t)x, (float32x4_t)y); }
 JAXDML_INLINE F32 nearest(F32 x) { return (F32)vrndnq_f32((float32x4_t)x); }
 JAXDML_INLINE F32 rounded_down(F32 x) { return (F32)vrndmq_f32((float32x4_t)x); }
 JAXDML_INLINE F32 rounded_up(F32 x) { return (F32)vrndpq_f32((float32x4_t)x); }

@@ -3,6 +3,8 @@
 
 namespace jaxdml::JAXDML_ISA {
 
+using CellSum = I32;
+
 // Underflow is detected after rounding; docs/numerics.md has the rule.
 JAXDML_INLINE F32 product(F32 x, F32 y) { return x * y; }
 JAXDML_INLINE float product(float x, float y) { return x * y; }

@@ -50,4 +50,7 @@ JAXDML_INLINE I32 add(I32 x, I32 y) { return (I32)((U32)x + (U32)y); }
 JAXDML_INLINE I32 subtract(I32 x, I32 y) { return (I32)((U32)x - (U32)y); }
 JAXDML_INLINE I32 multiply(I32 x, I32 y) { return (I32)((U32)x * (U32)y); }
 
+// The total of a sum that has one part.
+JAXDML_INLINE I32 total_of(I32 sum) { return sum; }
+
 }  // namespace jaxdml::JAXDML_ISA
