@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.arm_model import main_loop, products  # noqa: E402
+from benchmarks.arm_model import main_loop, products
 
 ASSEMBLY = """
 tile:

@@ -1,4 +1,4 @@
-"""What tests need of an operating system, and Windows may not have."""
+"""What tests need of an operating system or a processor, and others may not have."""
 
 import platform
 import sys
