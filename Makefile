@@ -78,7 +78,7 @@ native-fuzz: .venv/.tools  ## call the native library as XLA does, rightly and w
 	build/native-sanitize/hostile_calls $(CALLS)
 
 # It needs Debian's packages g++-aarch64-linux-gnu and qemu-user. CASES=6000 runs more; SANITIZE=ON adds sanitizers.
-CASES ?= 300
+CASES ?= 200
 SANITIZE ?= OFF
 ARM_BUILD = build/native-arm$(if $(filter ON,$(SANITIZE)),-sanitize)
 native-test-arm:  ## run the native kernels of 64-bit ARM on random shapes under an emulator

@@ -223,7 +223,8 @@ def imported(folders):
 def install(python, extra, folder, home):
     """Installs jaxdml with an extra; both packages come from the folder, and from nowhere else."""
     source = the_file(folder, "jaxdml-*.tar.gz" if extra == SDIST else "jaxdml-*.whl").as_uri()
-    kernels = f"jaxdml-cpu @ {the_file(folder, 'jaxdml_cpu-*linux*.whl').as_uri()}\n" if HAS_NATIVE else ""
+    own = f"jaxdml_cpu-*_{platform.machine()}.whl"
+    kernels = f"jaxdml-cpu @ {the_file(folder, own).as_uri()}\n" if HAS_NATIVE else ""
     constraints = home / "constraints.txt"
     constraints.write_text(kernels, encoding="utf-8")
     wanted = f"jaxdml @ {source}" if extra in (NONE, SDIST) else f"jaxdml[{extra}] @ {source}"
