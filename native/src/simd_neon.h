@@ -40,7 +40,7 @@ JAXDML_INLINE I32 dot_bytes(I32 sum, I32 x, I32 y) {
 #else
   const int16x8_t low = vmull_s8(vget_low_s8((int8x16_t)x), vget_low_s8((int8x16_t)y));
   const int16x8_t high = vmull_high_s8((int8x16_t)x, (int8x16_t)y);
-  return (I32)vaddq_s32((int32x4_t)sum, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+  return add(sum, (I32)vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
 #endif
 }
 #ifdef __ARM_FEATURE_MATMUL_INT8
@@ -76,7 +76,7 @@ JAXDML_INLINE I32 total_of(CellSum sum) { return (I32)vpaddq_s32(sum.low, sum.hi
 JAXDML_INLINE I32 dot_cells(I32 sum, I32 activations, I32 weights) { return dot_bytes(sum, activations, weights); }
 JAXDML_INLINE I32 dot_words(I32 sum, I32 x, I32 y) {
   const int32x4_t low = vmull_s16(vget_low_s16((int16x8_t)x), vget_low_s16((int16x8_t)y));
-  return (I32)vaddq_s32((int32x4_t)sum, vpaddq_s32(low, vmull_high_s16((int16x8_t)x, (int16x8_t)y)));
+  return add(sum, (I32)vpaddq_s32(low, vmull_high_s16((int16x8_t)x, (int16x8_t)y)));
 }
 JAXDML_INLINE I32 weights_at(const uint8_t* from) { return load(from); }
 JAXDML_INLINE I32 multiply_small(I32 x, I32 y) { return multiply(x, y); }
