@@ -7,7 +7,7 @@ IN_VENV := .venv/bin/python
 THIS := $(firstword $(MAKEFILE_LIST))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs test-accelerators mutants campaign bench docs site native-sanitize native-fuzz lint notebooks clean
+.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs test-accelerators mutants campaign bench docs site native-sanitize native-fuzz native-test-arm lint notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -51,6 +51,7 @@ bench: .venv/.bench .venv/.native  ## time everything against onnxruntime and la
 docs: .venv/.docs .venv/.native  ## run all snippets and notebooks, and make the site in build/docs
 	$(IN_VENV) -m pytest -m 'rare or not rare' tests/documents/test_snippets.py
 	$(MAKE) site
+	$(IN_VENV) docs/browse.py build/docs build/pictures
 
 # SITE=-Dnb_execution_mode=off runs no notebook and shows saved outputs, which tests/documents/test_notebooks.py checks.
 site: .venv/.docs .venv/.native
@@ -75,6 +76,18 @@ native-fuzz: .venv/.tools  ## call the native library as XLA does, rightly and w
 	$(CMAKE) -S native -B build/native-sanitize -DJAXDML_SANITIZE=ON -DPython_EXECUTABLE=$(CURDIR)/$(IN_VENV)
 	$(CMAKE) --build build/native-sanitize --parallel --target hostile_calls
 	build/native-sanitize/hostile_calls $(CALLS)
+
+# It needs Debian's packages g++-aarch64-linux-gnu and qemu-user. CASES=6000 runs more; SANITIZE=ON adds sanitizers.
+CASES ?= 200
+SANITIZE ?= OFF
+ARM_BUILD = build/native-arm$(if $(filter ON,$(SANITIZE)),-sanitize)
+native-test-arm:  ## run the native kernels of 64-bit ARM on random shapes under an emulator
+	@for tool in aarch64-linux-gnu-g++ qemu-aarch64; do command -v $$tool >/dev/null || { \
+	  echo "$$tool is missing: apt-get install g++-aarch64-linux-gnu qemu-user"; exit 1; }; done
+	$(CMAKE) -S native -B $(ARM_BUILD) -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/native/aarch64.cmake -DJAXDML_SANITIZE=$(SANITIZE) -DJAXDML_TESTS_ONLY=ON
+	$(CMAKE) --build $(ARM_BUILD) --parallel
+	for processor in max neoverse-n1 cortex-a72; do \
+	  ASAN_OPTIONS=detect_leaks=0 qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu $$processor $(ARM_BUILD)/random_shapes $(CASES) || exit 1; done
 
 lint: .venv/.dev  ## run ruff and mypy, as pre-commit does
 	.venv/bin/pre-commit run --all-files

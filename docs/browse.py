@@ -1,13 +1,16 @@
 """`python docs/browse.py build/docs FOLDER`: the site in Chromium, on a wide and a narrow screen, light and dark.
 
-It writes a picture of each page. It fails where a page is wider than its window, logs an error or asks for what is not
-there, and where the search does not find what is there. It needs the extra `docs` and a Chromium: that of
-`playwright install chromium`, or the one that `CHROMIUM` names.
+It fails where a page is wider than its window or far too long, shows TeX, lacks an image, logs an error or asks for
+what is not there, and where the search does not find what is there. It writes pictures of a few pages to FOLDER. It
+needs the extra `docs` and a Chromium: the one that `CHROMIUM` names, that of the system, or that of `playwright install
+chromium`. Without one it says so, and ends well.
 """
 
 import functools
 import http.server
 import os
+import re
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,9 +21,16 @@ from typing import Any
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 from playwright.sync_api import TimeoutError as WaitedTooLong
 
-WIDTHS = {1280: 900, 390: 844}
-UNREACHED = "net::ERR_"  # another server does not answer: without a network MathJax is missing, and formulas stay TeX
+WIDTHS = {1440: 900, 390: 844}
+WIDE, LONGEST = 1440, 6000  # pixels; notebooks, the reference and measurements may be longer
+MAY_BE_LONG = re.compile(r"notebooks/|docs/reference/|benchmarks/|CHANGELOG|genindex|docs/(onnx|ptq)\.html")
+PICTURED = {"index", "ptq", "onnx", "start", "performance", "reference/quantized_linear_convolution"}
 SEARCHED = {"ReLU6": "recipes/activations", "quantized_linear_convolution": "reference/quantized_linear_convolution"}
+WORDS = "[...document.querySelectorAll('main *:not(code):not(pre):not(script)')].flatMap(x => [...x.childNodes])"
+WORDS += ".filter(x => x.nodeType == 3 && !x.parentElement.closest('code, pre, script')).map(x => x.data).join(' ')"
+MISSING_IMAGES = "[...document.images].filter(x => x.complete && !x.naturalWidth).map(x => x.src)"
+SCROLLING = "[...document.querySelectorAll('main table, main .math')].filter(x => x.offsetWidth && (x.scrollWidth >"
+SCROLLING += " x.clientWidth + 1 || x.getBoundingClientRect().right > document.documentElement.clientWidth)).length"
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -46,7 +56,7 @@ def opened(browser: Browser, wrong: list[str], **options: Any) -> Iterator[Page]
     window.on("pageerror", lambda error: wrong.append(f"{window.url} has an error: {error.stack}"))
 
     def noted(message: ConsoleMessage) -> None:
-        if message.type == "error" and UNREACHED not in message.text:
+        if message.type == "error":
             wrong.append(f"{window.url} logs {message.text} of {message.location['url']}")
 
     window.on("console", noted)
@@ -54,8 +64,23 @@ def opened(browser: Browser, wrong: list[str], **options: Any) -> Iterator[Page]
     window.close()
 
 
+def faults(window: Page, page: str, width: int) -> Iterator[str]:
+    """What is wrong with a page in a window of a width."""
+    wide, tall = window.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]")
+    if wide > width:
+        yield f"{page} is {wide} pixels wide in a window of {width}"
+    if width == WIDE:
+        if tall > LONGEST and not MAY_BE_LONG.search(page):
+            yield f"{page} is {tall} pixels long"
+        if not page.startswith("genindex") and (count := window.evaluate(SCROLLING)):
+            yield f"{count} tables or formulas of {page} are wider than their place in a window of {width}"
+        yield from (f"{page} lacks the image {image}" for image in window.evaluate(MISSING_IMAGES))
+        if found := re.search(r"\\[a-zA-Z]+\{|\$\$", window.evaluate(WORDS)):
+            yield f"{page} shows TeX: {found[0]}"
+
+
 def looked_at(browser: Browser, address: str, pages: list[str], pictures: Path) -> list[str]:
-    """What is wrong with pages, each of which becomes a picture for each width and scheme of colours."""
+    """What is wrong with pages; some become a picture for each width and scheme of colours."""
     wrong: list[str] = []
     for scheme in ("light", "dark"):
         for width, height in WIDTHS.items():
@@ -63,12 +88,12 @@ def looked_at(browser: Browser, address: str, pages: list[str], pictures: Path) 
             with opened(browser, wrong, viewport=size, color_scheme=scheme) as window:
                 for page in pages:
                     window.goto(f"{address}/{page}")
-                    wide = window.evaluate("document.documentElement.scrollWidth")
-                    if wide > width:
-                        wrong.append(f"{page} is {wide} pixels wide in a window of {width}")
-                    name = page.replace("/", "-").removesuffix(".html")
-                    window.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
-    return wrong
+                    wrong += faults(window, page, width)
+                    name = page.removeprefix("docs/").removesuffix(".html")
+                    if name in PICTURED:
+                        path = pictures / f"{name.replace('/', '-')}-{width}-{scheme}.png"
+                        window.screenshot(path=path, full_page=True)
+    return list(dict.fromkeys(wrong))
 
 
 def searched(browser: Browser, address: str) -> list[str]:
@@ -86,12 +111,19 @@ def searched(browser: Browser, address: str) -> list[str]:
 
 if __name__ == "__main__":
     site, pictures = map(Path, sys.argv[1:])
-    pictures.mkdir(parents=True, exist_ok=True)
-    found = {path.relative_to(site) for path in site.rglob("*.html")} - {Path("index.html")}  # which only redirects
-    pages = sorted(path.as_posix() for path in found if path.parts[0] != "_static")
-    with served(site) as address, sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=os.environ.get("CHROMIUM"))
-        wrong = [*looked_at(browser, address, pages, pictures), *searched(browser, address)]
-        browser.close()
+    with sync_playwright() as play:
+        own = play.chromium.executable_path
+        chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or own
+        if not Path(chromium).exists():
+            print(f"the site is not looked at: there is no Chromium at {chromium}; install one, or name it by CHROMIUM")
+            sys.exit()
+        pictures.mkdir(parents=True, exist_ok=True)
+        found = {path.relative_to(site) for path in site.rglob("*.html")} - {Path("index.html")}  # which only redirects
+        pages = sorted(path.as_posix() for path in found if path.parts[0] != "_static")
+        with served(site) as address:
+            # The pages are our own, and Chromium's sandbox does not start in a container.
+            browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            wrong = [*looked_at(browser, address, pages, pictures), *searched(browser, address)]
+            browser.close()
     print("\n".join(wrong) or f"{len(pages)} pages fit their windows, and the search finds what is there")
     sys.exit(bool(wrong))

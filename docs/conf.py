@@ -34,7 +34,9 @@ extensions = [
     "sphinx_codeautolink",
     "sphinx_copybutton",
     "links",
+    "formulas",
 ]
+html_math_renderer = "mathml"
 root_doc = "docs/index"
 include_patterns = ["docs/**", "notebooks/*.ipynb", "benchmarks/results/*.md", "CHANGELOG.md", "CONTRIBUTING.md"]
 # Sphinx does not enter these folders at all; environments hold thousands of files.
@@ -63,6 +65,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # docstrings say types, and what shapes and values they hold
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_attr_annotations = False
 codeautolink_warn_on_missing_inventory = False
 
 

@@ -1,4 +1,4 @@
-"""`python docs/figure.py` draws docs/figures/times.svg: times of a few cases, as bars."""
+"""`python docs/figure.py` draws the times of a few cases as bars: a picture in docs/figures/ for each processor."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from generate import TIMES  # noqa: E402
+from generate import AVX2_TIMES, TIMES  # noqa: E402
 
 from benchmarks.chart import bars  # noqa: E402
 
@@ -21,14 +21,16 @@ CASES = (
     "network, ResNet-18 shape, 224x224, batch 1",
     "network, MobileNetV2 shape, 224x224, batch 1",
 )
-FIGURE = ROOT / "docs" / "figures" / "times.svg"
+FOLDER = ROOT / "docs" / "figures"
+FIGURES = {FOLDER / "times_avx2.svg": AVX2_TIMES, FOLDER / "times_avx512_vnni.svg": TIMES}
 
 
-def draw(path: Path = FIGURE) -> None:
-    """Writes the picture of the results that the repository has."""
-    bars(json.loads(TIMES.read_text(encoding="utf-8")), CASES, path)
+def draw() -> None:
+    """Writes the pictures of the results that the repository has."""
+    FOLDER.mkdir(exist_ok=True)
+    for path, results in FIGURES.items():
+        bars(json.loads(results.read_text(encoding="utf-8")), CASES, path)
 
 
 if __name__ == "__main__":
-    FIGURE.parent.mkdir(exist_ok=True)
     draw()

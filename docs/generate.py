@@ -1,9 +1,9 @@
 """`python docs/generate.py` writes what README.md and files of docs/ take from tables and measurements.
 
-In README.md the table of operators comes from the pages and docstrings; in docs/performance.md the table of times from
-the benchmark's results; in docs/onnx.md the ONNX operators come from their table; in docs/reference/ the page of an
-operator has its fields and its feature levels. Each stands between a mark of its name and an end mark.
-docs/feature_levels.md and docs/reference/index.md are written as a whole.
+In README.md and docs/performance.md the tables of times come from the benchmark's results; in docs/onnx.md the ONNX
+operators come from their table; in docs/reference/ the page of an operator has its fields and its feature levels. Each
+stands between a mark of its name and an end mark. docs/feature_levels.md and docs/reference/index.md are written as a
+whole.
 """
 
 import inspect
@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.tables import ptq_table  # noqa: E402
 
 README, LEVELS, ONNX = ROOT / "README.md", ROOT / "docs" / "feature_levels.md", ROOT / "docs" / "onnx.md"
-PERFORMANCE, PTQ = ROOT / "docs" / "performance.md", ROOT / "docs" / "ptq.md"
+PERFORMANCE, PTQ = ROOT / "docs" / "performance.md", ROOT / "docs" / "times" / "ptq.md"
 REFERENCE = ROOT / "docs" / "reference"
 INDEX = REFERENCE / "index.md"
 PAGES_OF_OTHERS = (
@@ -38,19 +38,31 @@ PAGES_OF_OTHERS = (
 TIMES = ROOT / "benchmarks" / "results" / "cpu_avx512_vnni.json"
 AVX2_TIMES = ROOT / "benchmarks" / "results" / "cpu_avx2.json"
 AMX_TIMES = ROOT / "benchmarks" / "results" / "cpu_amx_int8.json"
+TIMES_PAGES = {
+    results: ROOT / "docs" / "times" / f"{name}.md"
+    for results, name in {TIMES: "avx512_vnni", AVX2_TIMES: "avx2", AMX_TIMES: "amx"}.items()
+}
 PTQ_TIMES = ROOT / "benchmarks" / "results" / "ptq_avx512_vnni.json"
 OVERHEAD = ROOT / "benchmarks" / "results" / "overhead_avx512_vnni.json"
 
 
-def operators() -> str:
-    """Every operator: its page, what it computes, the feature level that introduced it."""
-    rows = []
-    for operator, page in PAGES.items():
-        first_line = getattr(dml, operator).__doc__.split("\n\n")[0].replace("``", "`")
-        url = re.search(r"https://\S+", page.desc.__doc__ or "")
-        assert url is not None
-        rows.append((f"[`{operator}`]({url[0]})", first_line, str(min(page.support))))
-    return Table("operators", ("function, with a link to DirectML's page", "computes", "since level"), rows).markdown()
+SPEED = {
+    "ResNet-18, 224 x 224, batch 1": "network, ResNet-18 shape, 224x224, batch 1",
+    "MobileNetV2, 224 x 224, batch 1": "network, MobileNetV2 shape, 224x224, batch 1",
+    "3 x 3 convolution, 64 to 64 channels at 56 x 56": "convolution, 3x3 64 to 64 at 56x56, batch 1",
+    "matrix product, 1024 x 1024 x 1024": "matrix multiply, 1024 x 1024 x 1024",
+}
+
+
+def speed() -> str:
+    """jaxdml's time over onnxruntime's, in the form that is exact on each processor."""
+    exact = {"AVX2": (AVX2_TIMES, "onnxruntime, uint8 weights"), "AVX512-VNNI": (TIMES, "onnxruntime")}
+    ratios = {}
+    for kernels, (path, peer) in exact.items():
+        for row in json.loads(path.read_text(encoding="utf-8"))["cases"]:
+            ratios[kernels, f"{row['family']}, {row['case']}"] = row["ratios"].get(peer)
+    rows = [(name, *(f"{ratios[kernels, case]:.2f}" for kernels in exact)) for name, case in SPEED.items()]
+    return Table("speed", ("time over onnxruntime's", *exact), rows).markdown()
 
 
 PEERS = {
@@ -62,7 +74,7 @@ PEERS = {
 }
 
 
-def times(path: Path = TIMES) -> str:
+def times(path: Path) -> str:
     """The time of each peer over jaxdml's, case by case: the results have it the other way round."""
     rows = [row for row in json.loads(path.read_text(encoding="utf-8"))["cases"] if "onnxruntime" in row["ratios"]]
     header = ("case", "jaxdml, ms", *PEERS.values())
@@ -123,19 +135,17 @@ def _two_digits(time: float) -> str:
 
 def readme(text: str) -> str:
     """README.md with its table between its marks."""
-    return _between_marks(text, {"operators": operators()})
+    return _between_marks(text, {"speed": speed()})
 
 
 def performance(text: str) -> str:
     """docs/performance.md with its tables between their marks."""
-    tables = {
-        "times": times(),
-        "times on avx2": times(AVX2_TIMES),
-        "times with amx": times(AMX_TIMES),
-        "missed": missed(),
-        "costs": costs(),
-    }
-    return _between_marks(text, tables)
+    return _between_marks(text, {"missed": missed(), "costs": costs()})
+
+
+def times_page(results: Path, text: str) -> str:
+    """docs/times/<processor>.md with its table between its marks."""
+    return _between_marks(text, {"times": times(results)})
 
 
 def onnx_page(text: str) -> str:
@@ -144,7 +154,7 @@ def onnx_page(text: str) -> str:
 
 
 def ptq_page(text: str) -> str:
-    """docs/ptq.md with its table between its marks."""
+    """docs/times/ptq.md with its table between its marks."""
     return _between_marks(text, {"ptq times": ptq_table(json.loads(PTQ_TIMES.read_text(encoding="utf-8"))["rows"])})
 
 
@@ -206,15 +216,18 @@ def _levels_of(operator: str) -> str:
 def reference_index() -> str:
     """docs/reference/index.md: every public name, by the page that has it."""
     rows = [
-        (f"[`{operator}`]({operator}.md)", f"[`{page.desc.__name__}`]({operator}.md)", _told(f"jaxdml.{operator}"))
+        (f"[`{operator}`]({operator}.md)", f"[`{page.desc.__name__}`]({_url(page.desc)})", str(min(page.support)),
+         _told(f"jaxdml.{operator}"))
         for operator, page in PAGES.items()
-    ]
+    ]  # fmt: skip
     parts = [
         "# Reference",
         "The functions and descs of the operators are in the package `jaxdml`, as in `jaxdml.quantize`. Other names\n"
         "are written in full. `python docs/generate.py` writes this page.",
         "## Operators",
-        Table("operators", ("function", "desc", "computes"), rows).markdown(),
+        Table(
+            "operators", ("function", "desc, with a link to DirectML's page", "since level", "computes"), rows
+        ).markdown(),
     ]
     for page in PAGES_OF_OTHERS:
         text = (REFERENCE / f"{page}.md").read_text(encoding="utf-8")
@@ -225,6 +238,13 @@ def reference_index() -> str:
     tree = "\n".join([*PAGES, *PAGES_OF_OTHERS])
     parts.append(f"```{{toctree}}\n:hidden:\n\n{tree}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def _url(desc: type) -> str:
+    """DirectML's page of a desc."""
+    url = re.search(r"https://\S+", desc.__doc__ or "")
+    assert url is not None
+    return url[0]
 
 
 def documented(text: str) -> list[str]:
@@ -251,6 +271,8 @@ def _rewrite(path: Path, made: Callable[[str], str]) -> None:
 if __name__ == "__main__":
     _rewrite(README, readme)
     _rewrite(PERFORMANCE, performance)
+    for results, page in TIMES_PAGES.items():
+        _rewrite(page, partial(times_page, results))
     _rewrite(ONNX, onnx_page)
     _rewrite(PTQ, ptq_page)
     _rewrite(LEVELS, lambda _: levels())

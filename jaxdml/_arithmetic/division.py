@@ -1,7 +1,8 @@
 """The correctly rounded float32 quotient on every platform.
 
 A CPU rounds quotients as IEEE 754 says. On NVIDIA's GPUs XLA lets LLVM err by 2 ulp in quotients, and no document says
-how a TPU rounds. There, int32 arithmetic corrects a quotient that is nearly right. docs/numerics.md has the proof.
+how a TPU rounds. There, int32 arithmetic corrects a quotient that is nearly right; docs/numerics_accelerators.md has
+the proof.
 """
 
 import functools

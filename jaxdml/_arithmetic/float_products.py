@@ -1,4 +1,4 @@
-"""Matrix products of two float arrays with the same bits on every processor. docs/numerics.md has both rules.
+"""Matrix products of two float arrays with the same bits on every processor. docs/numerics_products.md has both rules.
 
 Rows of floats are rounded to integers with a scale for each row. Sums of products of integers are exact, and each sum
 is rounded once, so the bits depend neither on the batch, nor on the number of rows, nor on the width of vectors. Here

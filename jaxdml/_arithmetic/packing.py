@@ -17,12 +17,9 @@ Array = jax.Array
 
 
 def packed_layout() -> str:
-    """The layout of packed weights for the native kernels in use; "" if XLA's kernels are in use.
-
-    Kernels with AMX read the layout of AVX512-VNNI.
-    """
+    """The layout of packed weights for the native kernels in use; "" if XLA's kernels are in use."""
     own = library()
-    return "" if own is None else own.kernels if own.kernels in panels.LAYOUTS else "avx512_vnni"
+    return "" if own is None else panels.OF_OTHERS.get(own.kernels, own.kernels)
 
 
 def packed_matrix(b: Array) -> Array:

@@ -27,7 +27,9 @@ class Panels(NamedTuple):
     cell: int
 
 
-LAYOUTS = {"avx2": Panels(8, 16, 2, 2), "avx512_vnni": Panels(16, 64, 4, 1)}
+LAYOUTS = {"avx2": Panels(8, 16, 2, 2), "avx512_vnni": Panels(16, 64, 4, 1), "neon": Panels(4, 16, 4, 1)}
+# Instruction sets that share a layout.
+OF_OTHERS = {"amx_int8": "avx512_vnni", "neon_dotprod": "neon", "neon_i8mm": "neon"}
 SEAL, FLAG = 320, 64  # bytes of the seal, and of the flag between a filter's seal and its sums
 # Weights that XLA packs begin with this seal. A seal without mark and fingerprint makes native kernels refuse weights.
 XLA_SEAL = np.concatenate([np.zeros(64, np.uint8), np.arange(256, dtype=np.uint8)]).view(np.int8)

@@ -17,9 +17,9 @@ CHOICES = ("refuse", "xla")
 def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "refuse") -> Callable[P, R]:
     """Returns f with exact floats: the same bits on every processor, eager, jitted, vmapped or sharded.
 
-    The result traces f, and computes each primitive by the rule that docs/exact.md gives. Calls inside f are included,
-    and so are the bodies of scan, cond and while. ``jax.grad(exact(f))`` is ``jax.grad(f)`` with XLA's floats;
-    ``exact(jax.grad(f))`` is exact.
+    The result traces f, and computes each primitive by the rule that docs/exact_rules.md gives. Calls inside f are
+    included, and so are the bodies of scan, cond and while. ``jax.grad(exact(f))`` is ``jax.grad(f)`` with XLA's
+    floats; ``exact(jax.grad(f))`` is exact.
 
     Args:
       f: a function that JAX can trace, of pytrees of arrays, whose floats are float32, bfloat16 or float16.

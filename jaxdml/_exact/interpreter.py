@@ -37,7 +37,7 @@ REMEDIES = {
     "psum": "call exact's result outside of shard_map; sums over sharded axes are exact there",
     "shard_map": "put exact inside: jax.shard_map(exact(f), ...)",
 }
-GENERAL_REMEDY = "compute it outside of exact, or with functions that docs/exact.md lists"
+GENERAL_REMEDY = "compute it outside of exact, or with functions that docs/exact_rules.md lists"
 DOUBLE_REMEDY = "convert it to float32 with .astype(jnp.float32), or turn jax_enable_x64 off"
 
 

@@ -1,6 +1,6 @@
 """Evaluates graphs: NumPy computes values that depend only on constants and shapes, and JAX computes the rest."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxdml._arithmetic.exact_calls import in_one_call
-from jaxdml._graph.graph import Graph, Node
+from jaxdml._graph.graph import CHOICE, Graph, Node
 from jaxdml.errors import ModelError
 
 LARGE = 2**24  # number of elements
@@ -16,29 +16,83 @@ ResultCheck = Callable[[Node, Any], None]  # raises if a node's result is not al
 
 
 def evaluate(
-    nodes: Iterable[Node], values: Mapping[str, Any], *, check_result: ResultCheck = lambda node, value: None
-) -> dict[str, Any]:
+    nodes: Iterable[Node], values: Mapping[str, Any], wanted: Iterable[str] | None = None, *,
+    check_result: ResultCheck = lambda node, value: None,
+) -> dict[str, Any]:  # fmt: skip
     """Evaluates nodes, and returns a dict of the given and the computed values.
 
     Args:
       nodes: the nodes, in topological order.
       values: maps names to inputs and constants. NumPy arrays are constants while JAX traces.
+      wanted: names of values; only nodes on which these depend are evaluated, of a choice with a known condition those
+        of one branch. None: all nodes are.
       check_result: raises if a node's result is not allowed.
 
     Raises:
       ModelError: if a node fails on its inputs; the error names the node.
     """
     found = dict(values)
-    for node in nodes:
-        for name, value in zip(node.outputs, results(node, found, check_result), strict=False):
+    demanded = ((node, None) for node in nodes) if wanted is None else _on_demand(nodes, found, wanted)
+    for node, choice in demanded:
+        try:
+            computed = results(node, found, check_result)
+        except ModelError as error:
+            if choice is None:
+                raise
+            raise ModelError(f"{error}; {_why_both(choice)}") from error
+        for name, value in zip(node.outputs, computed, strict=False):
             if name:
                 check_result(node, value)
                 found[name] = value
     return found
 
 
+def _on_demand(
+    nodes: Iterable[Node], values: Mapping[str, Any], wanted: Iterable[str]
+) -> Iterator[tuple[Node, Node | None]]:  # fmt: skip
+    """Yields the nodes on which wanted values depend, each when its inputs are in `values`.
+
+    With each node comes the innermost choice, of an unknown condition, for which the node is computed, or None. The
+    caller puts the outputs of each node into `values` before it takes the next one.
+    """
+    makers = {name: node for node in nodes for name in node.outputs if name}
+    stack, choices = [makers[name] for name in wanted if name in makers][::-1], list[Node]()
+    while stack:
+        node = _decided(stack[-1], values)
+        missing = [name for name in node.inputs if name and name not in values]
+        if missing:
+            if node.operator.kind == CHOICE and node.inputs[0] in missing:
+                missing = missing[:1]  # the condition says what else is wanted
+            elif node.operator.kind == CHOICE and node is stack[-1]:
+                choices.append(node)
+            stack += [makers[name] for name in reversed(missing)]
+            continue
+        last = stack.pop()
+        if choices and choices[-1] is last:
+            choices.pop()
+        if any(name and name not in values for name in node.outputs):
+            yield node, choices[-1] if choices else None
+
+
+def _why_both(choice: Node) -> str:
+    text = (
+        f"both branches of {described(choice)} are computed, because its condition {choice.inputs[0]!r} depends on data"
+    )
+    return f"{text}: an initializer in place of the input that decides it leaves one"
+
+
+def _decided(node: Node, values: Mapping[str, Any]) -> Node:
+    """A choice with the values of the branch that its condition takes, if it is known, in the place of the others."""
+    condition = values.get(node.inputs[0]) if node.operator.kind == CHOICE else None
+    if not isinstance(condition, np.ndarray) or condition.size != 1:
+        return node
+    half = len(node.inputs) // 2
+    taken = node.inputs[1 : half + 1] if condition.item() else node.inputs[half + 1 :]
+    return node.replace(inputs=(node.inputs[0], *taken, *taken))
+
+
 def evaluated_alone(
-    nodes: Iterable[Node], values: Mapping[str, Any], given: Mapping[str, Any], *,
+    nodes: Iterable[Node], values: Mapping[str, Any], given: Mapping[str, Any], wanted: Iterable[str], *,
     check_result: ResultCheck = lambda node, value: None,
 ) -> dict[str, Any]:  # fmt: skip
     """What each node computes by itself: nodes read given values in place of those that earlier nodes computed.
@@ -50,13 +104,14 @@ def evaluated_alone(
       nodes: the nodes, in topological order.
       values: maps names to inputs and constants.
       given: maps names to values.
+      wanted: names of values; the nodes are those on which they depend.
       check_result: raises if a node's result is not allowed.
 
     Raises:
       ModelError: if a node fails on its inputs; the error names the node.
     """
     read, found = dict(values), dict[str, Any]()
-    for node in nodes:
+    for node, _ in _on_demand(nodes, read, wanted):
         for name, value in zip(node.outputs, results(node, read, check_result), strict=False):
             if name:
                 check_result(node, value)

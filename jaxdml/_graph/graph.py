@@ -18,6 +18,7 @@ class Operator:
       function: maps inputs and options to an array or a tuple of arrays; an absent optional input is None.
       kind: the node kind by which passes select rules, such as "conv"; None if no rule applies.
       known: positions of the inputs whose values JAX needs while it traces, such as a shape.
+      fixed: positions of the inputs whose constants stay in the program, so that the function sees their values.
       gives_shape: whether the result depends only on the shape of the input.
       is_exact: whether NumPy computes the same bits as JAX; the function then returns NumPy arrays for NumPy arrays.
       uniform: positions of inputs, such as zero points, that a scalar may replace if all their elements are equal.
@@ -35,6 +36,7 @@ class Operator:
     function: Callable[..., Any]
     kind: str | None = None
     known: tuple[int, ...] = ()
+    fixed: tuple[int, ...] = ()
     gives_shape: bool = False
     is_exact: bool = False
     uniform: tuple[int, ...] = ()
@@ -108,6 +110,7 @@ class Graph:
 
 
 CONVERSIONS = ("quantize_linear", "dequantize_linear", "quantize_by_range")
+CHOICE = "choice"  # the kind of nodes whose first input chooses between the halves of the others
 MOVERS = ("mover", "max_pool", "extreme", "order")  # kinds that return elements of their input, or indices of elements
 
 

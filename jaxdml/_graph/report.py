@@ -20,8 +20,9 @@ READ_BY = "kept in floats: {} reads it"
 FROM_PARAMETERS = "it depends only on parameters"
 COMPUTED_BY = "kept in floats: {} computes its input"
 CONTRACTION_SOURCES = frozenset((
-    "conv_general_dilated", "dot_general", "Conv", "ConvInteger", "ConvTranspose", "Einsum", "Gemm", "MatMul",
-    "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits", "QGemm", "QLinearConv", "QLinearMatMul",
+    "conv_general_dilated", "dot_general", "Conv", "ConvInteger", "ConvTranspose", "DynamicQuantizeLSTM", "Einsum",
+    "Gemm", "LSTM", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits", "QGemm", "QLinearConv",
+    "QLinearMatMul",
 ))  # fmt: skip
 # Functions that consist of several operators, each with the operators that identify the function.
 FUNCTIONS = (

@@ -1,7 +1,7 @@
 """Splits a graph's constants into parameters of its function and constants of the program, and repacks weights.
 
-A constant stays in the program if JAX needs its value to trace, or if it is a single number, such as a scale. All other
-constants become parameters.
+A constant stays in the program if JAX needs its value to trace, if an operator checks it, or if it is a single number,
+such as a scale. All other constants become parameters.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,6 +33,7 @@ def with_weights(
     fresh = Names(graph)
     graph = _with_numbers(graph, fresh)
     staying = _needed_while_tracing(graph) | {name for name, value in graph.constants.items() if value.size <= 1}
+    staying |= {name for node in graph.nodes for place in node.operator.fixed for name in node.inputs[place:][:1]}
     nodes, params, repacked = [], dict[str, Any](), dict[tuple[Any, ...], list[str]]()
     for node in graph.nodes:
         inputs = list(node.inputs)

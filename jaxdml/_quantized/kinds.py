@@ -37,6 +37,11 @@ def prepared_matrix(b: np.ndarray, options: Mapping[str, Any]) -> Any:
     return prepare_matrix_multiply_b(b.T if options.get("trans_b") else b)
 
 
+def prepared_matrices(b: np.ndarray, options: Mapping[str, Any]) -> Any:
+    """The prepared matrices of an array of rank 3, or the array itself if its type or shape cannot be prepared."""
+    return prepare_matrix_multiply_b(b) if b.dtype in BYTES and b.ndim == 3 and b.size else b
+
+
 Prepare = Mapping[tuple[int, ...], Callable[..., Any]]
 FILTER: Prepare = {(3,): prepared_filter}
 MATRIX: Prepare = {(3,): prepared_matrix}

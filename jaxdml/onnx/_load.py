@@ -8,6 +8,7 @@ from jaxdml._graph import fuse
 from jaxdml._graph.evaluate import folded, unknown_shapes
 from jaxdml._graph.floats import DEFAULT, Floats, wrong_floats
 from jaxdml._graph.graph import without_dead
+from jaxdml._graph.signedness import of_one_signedness
 from jaxdml._graph.weights import with_weights
 from jaxdml._quantized.kinds import DIRECTML, ONNXRUNTIME, QUANTIZED
 from jaxdml.errors import ArgumentTypeError, DescError, ModelError, api_boundary
@@ -60,7 +61,7 @@ def load(model: Any, *, numerics: str = DIRECTML, floats: Floats = DEFAULT, limi
         graph, inferred, problems = to_graph(reader, numerics)
         budget.count_computing()
         if not problems:
-            graph = without_dead(folded(graph, check_result=budget.check_result))
+            graph = of_one_signedness(without_dead(folded(graph, check_result=budget.check_result)))
             graph = without_dead(fuse.fused(graph, QUANTIZED[numerics], check_result=budget.check_result))
             problems = unknown_shapes(graph)
     if problems:

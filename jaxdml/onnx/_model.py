@@ -152,7 +152,8 @@ class Model:
     def _evaluated(self, params: Mapping[str, Any], inputs: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         with limited_by(self.limits):
             nodes = joined(self._graph, names, looked_up)
-            values = evaluate(nodes, {**self._graph.constants, **params, **inputs}, check_result=check_result)
+            given = {**self._graph.constants, **params, **inputs}
+            values = evaluate(nodes, given, names, check_result=check_result)
         results = {name: _as_jax(values[name]) for name in names}
         for tensor in self.outputs:
             if tensor.name in results and tensor.computed_dtype not in (None, results[tensor.name].dtype):
@@ -165,7 +166,8 @@ class Model:
     ) -> dict[str, Any]:  # fmt: skip
         values = {**self._graph.constants, **params, **inputs}
         with limited_by(self.limits):
-            found = evaluated_alone(self._graph.nodes, values, given, check_result=check_result)
+            graph = self._graph
+            found = evaluated_alone(graph.nodes, values, given, graph.outputs, check_result=check_result)
         return {name: _as_jax(value) for name, value in found.items()}
 
     def _checked(self, params: Any, arrays: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:

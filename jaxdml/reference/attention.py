@@ -1,4 +1,4 @@
-"""Attention in NumPy, and the two products of floats that it computes, from the formulas in docs/numerics.md."""
+"""Attention in NumPy, and its two products of floats, from the formulas in docs/numerics_products.md."""
 
 from typing import Any
 

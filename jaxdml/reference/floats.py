@@ -1,4 +1,4 @@
-"""The rules of `jaxdml.exact` in NumPy, from the formulas in docs/exact.md.
+"""The rules of `jaxdml.exact` in NumPy, from the formulas in docs/exact_rules.md.
 
 Functions take and return float32 arrays. Subnormals become zeros of their sign.
 """

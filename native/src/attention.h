@@ -163,8 +163,8 @@ static void find_scores(const Attention& one, const AttentionBlock& block, const
         multiply_halves<rows>(room.queries + row * 2 * room.depth, room.depth, room.panels, one.depth, sums);
       });
       for (int64_t r = 0; r < some; r++) {
-        const F32 scales = splat(room.query_scales[row + r]) * key_scales;
-        store(room.scores + (row + r) * room.keys + key, (I32)(scales * (sums[r] * splat(1 / kFirstOfRows))));
+        const F32 scales = product(splat(room.query_scales[row + r]), key_scales);
+        store(room.scores + (row + r) * room.keys + key, (I32)product(scales, sums[r] * splat(1 / kFirstOfRows)));
       }
     }
   }
@@ -179,7 +179,7 @@ static void mask_scores(const Attention& one, const AttentionQuery& of, const Ke
   for (int64_t key = range.begin; key < range.end; key += kLanes) {
     const int64_t count = at_most(kLanes, one.keys - key);
     F32 x = load_floats(scores + key);
-    if (one.softcap != 0) x = tanh(x / softcap) * softcap;
+    if (one.softcap != 0) x = product(tanh(x / softcap), softcap);
     if (has_more) {
       if (bias) x = without_zero_signs(x + flushed(load_part(bias + key, count)));
       uint8_t copy[kLanes] = {};
@@ -294,7 +294,7 @@ static void attend(const Attention& one, const AttentionBlock& block, const Atte
     const float* const from = (is_output ? room.sums : room.scores) + i * stride;
     for (int64_t k = 0; k < size; k += kLanes) {
       F32 x = load_floats(from + k);
-      if (is_output) x = splat(room.weight_scales[i]) * x;
+      if (is_output) x = product(splat(room.weight_scales[i]), x);
       if (has_weights) x = share_of(x, room.totals[i]);
       copy_bytes(y + k, &x, at_most(kLanes, size - k) * int64_t(sizeof(float)));
     }

@@ -15,21 +15,16 @@ namespace {
 // Atomic, because another thread's calls may be running when a process chooses again.
 std::atomic<const Kernels*> chosen{nullptr};
 
-bool runs_here(const Kernels& kernels) {
-  if (&kernels == &kAvx2) return has_avx2();
-  return &kernels == &kAmxInt8 ? has_amx_int8() : has_avx512_vnni();
-}
-
 }  // namespace
 
 const Kernels* chosen_kernels() { return chosen; }
 
 // Chooses kernels by name; an empty name chooses the fastest. Returns the chosen name, or null if none can run here.
 JAXDML_EXPORT const char* jaxdml_cpu_choose(const char* name) {
-  for (const Kernels* kernels : {&kAmxInt8, &kAvx512Vnni, &kAvx2})
-    if ((!*name || !std::strcmp(name, kernels->name)) && runs_here(*kernels)) {
-      chosen = kernels;
-      return kernels->name;
+  for (const InstructionSet& each : kSets)
+    if ((!*name || !std::strcmp(name, each.kernels->name)) && each.runs_here()) {
+      chosen = each.kernels;
+      return each.kernels->name;
     }
   return nullptr;
 }

@@ -91,7 +91,7 @@ JAXDML_INLINE void fill_cells(Cell* to, uint8_t value, int64_t count) {
   if constexpr (sizeof(Cell) == 1)
     memset(to, value, size_t(count));
   else
-    for (int64_t i = 0; i < count; i++) to[i] = value;
+    for (int64_t i = 0; i < count; i++) to[i] = Activation(value);
 }
 
 // Transposes up to kBytes adjacent pixels of `channels` channels, apart from pixels without an address. Channels are
@@ -108,7 +108,7 @@ JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels,
     else  // the last channel stands in for missing channels, which are not stored
       for (int64_t i = 0; i < 16; i++) rows[i] = load_some(from + at_most(i, some - 1) * size, count) ^ top;
     transpose_sixteen(rows);
-    each_column(rows, count, [&](int64_t p, __m128i bytes) {
+    each_column(rows, count, [&](int64_t p, Sixteen bytes) {
       if (pixels[p]) store_cells(pixels[p] + c, bytes, some);
     });
   }
@@ -136,7 +136,7 @@ static void copy_block(const Convolution& one, const Filter& filter, const Copy&
                        const Block& block, Cell* cells) {
   const int64_t copied_rows = copy.rows(one, filter, block.rows);
   const int64_t width = extent_of(one, filter, 1, block.columns);  // of all columns
-  const uint8_t flip = flip_to_unsigned(one.x_zero_point.is_signed);
+  const uint8_t flip = flip_to_activation(one.x_zero_point.is_signed);
   // The copy's origin in the input, and the copy's columns that lie inside the input.
   const int64_t top = block.row * one.stride[0] - one.start[0], left = block.column * one.stride[1] - one.start[1];
   const int64_t first_column = at_least(0, -left), last_column = at_most(width, one.width - left);

@@ -14,20 +14,27 @@ constexpr int64_t kRowsOfPass = 512;  // rows that a pass rounds into scratch me
 // How many bytes ahead a panel's first tile of rows prefetches: the processor itself prefetches from memory too late.
 constexpr int64_t kBytesAhead = 16384;
 // A tile of rows keeps sums in registers. With AVX512 these are int32 and float sums, at most 24 vectors; tiles are two
-// or four vectors wide. With AVX2 they are int16 sums, at most 8 vectors, or 12 for bytes and three planes: bytes need
-// two vectors per sum, because their nibbles are multiplied separately.
+// or four vectors wide. With NEON they are int32 sums, at most 16 vectors; tiles are four vectors wide. With AVX2 they
+// are int16 sums, at most 8 vectors, or 12 for bytes and three planes: bytes need two vectors per sum, because their
+// nibbles are multiplied separately.
 template <int kPlanes, int kBits>
-constexpr int kMostTileRows = kBytes == 64   ? 12 / (kPlanes + 1)
-                              : kBits == 4   ? 4 / kPlanes
-                              : kPlanes == 1 ? 2
-                                             : 1;
-constexpr int vectors_of(int rows, int planes) { return kBytes == 64 && rows * (planes + 1) <= 6 ? 4 : 2; }
+constexpr int kMostTileRows = kBytes == 64                 ? 12 / (kPlanes + 1)
+                              : kBytes == 16 || kBits == 4 ? 4 / kPlanes
+                              : kPlanes == 1               ? 2
+                                                           : 1;
+constexpr int vectors_of(int rows, int planes) {
+  return kBytes == 16 || (kBytes == 64 && rows * (planes + 1) <= 6) ? 4 : 2;
+}
+
+// What is subtracted from weights of 8 bits before they are multiplied, where products take no unsigned bytes.
+template <int kBits>
+constexpr int32_t kMiddle = kBits == 8 && kActivationsAreSigned ? 128 : 0;
 
 // Rounded rows of `a`. The planes of a row follow each other, each padded with zeros after the depth.
 struct RoundedRows {
   int8_t* planes;   // [rows][planes][stride]
   float* scales;    // [rows][blocks]
-  int32_t* starts;  // [rows][planes][blocks]: a plane's sums, times -1 with zero points, else times -8 or -128
+  int32_t* starts;  // [rows][planes][blocks]: a plane's sums, times -1 with zero points, else minus what kMiddle leaves
   int64_t stride, blocks;
 };
 
@@ -105,7 +112,7 @@ JAXDML_INLINE void round_block(const float* x, int64_t count, int64_t size, int3
 template <int kPlanes>
 static void round_rows(const BlockProduct& one, int64_t first, int64_t row, const RoundedRows& to) {
   const BlockShape& shape = one.shape;
-  const int32_t factor = shape.has_zero_points ? -1 : shape.bits == 4 ? -8 : -128;
+  const int32_t factor = shape.has_zero_points ? -1 : shape.bits == 4 ? -8 : kMiddle<8> - 128;
   for (int64_t block = 0; block < to.blocks; block++) {
     const int64_t k = block * shape.size;
     round_block<kPlanes>(one.a + (first + row) * shape.depth + k, at_most(shape.size, shape.depth - k), shape.size,
@@ -117,25 +124,20 @@ static void round_rows(const BlockProduct& one, int64_t first, int64_t row, cons
 JAXDML_INLINE I32 low_nibbles(I32 x) { return x & splat(0x0f0f0f0f); }
 JAXDML_INLINE I32 high_nibbles(I32 x) { return (I32)((U32)x >> 4) & splat(0x0f0f0f0f); }
 JAXDML_INLINE I32 four_of(const int8_t* at) { return splat(*reinterpret_cast<const Dword*>(at)); }
-// In each lane, the product of the low 16 bits of x and y; the high 16 bits of x must be 0.
-JAXDML_INLINE I32 multiply_words(I32 x, I32 y) { return dot_words(I32{}, x, y); }
 
-#ifdef __AVX512VNNI__
-JAXDML_INLINE F32 load_halves(const uint8_t* from) {
-  return (F32)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
-}
+#ifdef JAXDML_HAS_BYTE_PRODUCTS
 // Adds the products of a block of weights, which starts at `w`, and kCount planes of rows, which are `stride` apart.
 template <int kCount, int kVectors, int kBits>
 JAXDML_INLINE void add_products(const uint8_t* w, int64_t unit, const int8_t* q, int64_t stride, int64_t size,
                                 I32 (&sums)[kCount][kVectors]) {
-  constexpr int kStep = 32 / kBits;
+  constexpr int kStep = 32 / kBits, kUnitVectors = int(kUnitColumns) / kLanes;
 #pragma GCC unroll 2
   for (int64_t k = 0; k < size; k += kStep, w += 64) {
     I32 packed[kVectors], at[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; v++) {
-      packed[v] = load(w + v * unit);
-      at[v] = kBits == 4 ? low_nibbles(packed[v]) : packed[v];
+      packed[v] = load(w + v / kUnitVectors * unit + v % kUnitVectors * kBytes);
+      at[v] = kBits == 4 ? low_nibbles(packed[v]) : packed[v] ^ splat(int32_t(kMiddle<kBits> * 0x01010101u));
     }
 #pragma GCC unroll 9
     for (int r = 0; r < kCount; r++) {
@@ -155,14 +157,6 @@ JAXDML_INLINE void add_products(const uint8_t* w, int64_t unit, const int8_t* q,
   }
 }
 #else
-JAXDML_INLINE F32 load_halves(const uint8_t* from) {
-  return (F32)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
-}
-// Adds two products of an unsigned byte (at most 15) and a signed byte to each int16 of `sum`, which holds eight such
-// pairs without overflow.
-JAXDML_INLINE I32 add_pairs(I32 sum, I32 of_unsigned, I32 of_signed) {
-  return (I32)_mm256_add_epi16((__m256i)sum, _mm256_maddubs_epi16((__m256i)of_unsigned, (__m256i)of_signed));
-}
 // Bytes are multiplied nibble by nibble: pairs of products with whole bytes would not fit 16 bits.
 template <int kCount, int kVectors, int kBits>
 JAXDML_INLINE void add_products(const uint8_t* w, int64_t unit, const int8_t* q, int64_t stride, int64_t size,
@@ -224,9 +218,9 @@ JAXDML_INLINE void multiply_block(const BlockShape& shape, const RoundedRows& ro
   if (shape.has_zero_points)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; v++) {
-      const I32 zero_point = from_unsigned_bytes(zero_points + v * kLanes);
+      const I32 zero_point = from_unsigned_bytes(zero_points + v * kLanes) - splat(kMiddle<kBits>);
 #pragma GCC unroll 9
-      for (int r = 0; r < kCount; r++) sums[r][v] = multiply_words(zero_point, sums[r][v]);
+      for (int r = 0; r < kCount; r++) sums[r][v] = multiply_small(zero_point, sums[r][v]);
     }
   add_products<kCount, kVectors, kBits>(w, unit, rows.planes + block * shape.size, rows.stride, shape.size, sums);
 #pragma GCC unroll 4
@@ -238,12 +232,13 @@ JAXDML_INLINE void multiply_block(const BlockShape& shape, const RoundedRows& ro
       F32 product = floats(sums[r * kPlanes][v]);
 #pragma GCC unroll 2
       for (int p = 1; p < kPlanes; p++) product = product * splat(128.f) + floats(sums[r * kPlanes + p][v]);
-      totals[r][v] += splat(rows.scales[r * rows.blocks + block]) * scale * product;
+      const F32 scales = JAXDML_ISA::product(splat(rows.scales[r * rows.blocks + block]), scale);
+      totals[r][v] += scales * product;
     }
   }
 }
 
-// Multiplies kRows rows by a panel of columns: with AVX512 tile by tile, with AVX2 record by record.
+// Multiplies kRows rows by a panel of columns: with AVX512 tile by tile, otherwise record by record.
 template <int kRows, int kPlanes, int kBits>
 static void multiply_tile(const BlockProduct& one, const RoundedRows& rows, const uint8_t* panel, bool is_first,
                           int64_t column, float* y) {

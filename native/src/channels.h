@@ -31,9 +31,9 @@ JAXDML_INLINE Channels* take_channels(const Filter& filter, int64_t problems, Ar
   return channels;
 }
 
-// A kernel multiplies (activation - x_offset) by the weights; see matmul.h for the formula. Each array has its own
-// loop, because compilers vectorize loops that write one array.
-JAXDML_INLINE void set_channels(const Convolution& one, int32_t x_offset, Channels& channels) {
+// `of_x` is the zero point of what a kernel multiplies by the weights; see matmul.h for the formula. Each array has its
+// own loop, because compilers vectorize loops that write one array.
+JAXDML_INLINE void set_channels(const Convolution& one, int32_t of_x, Channels& channels) {
   const int64_t outputs = one.filter.outputs;
   const ZeroPoints of_filter = one.filter_zero_point;
   int32_t* const zero_points = channels.zero_points;
@@ -41,7 +41,7 @@ JAXDML_INLINE void set_channels(const Convolution& one, int32_t x_offset, Channe
   int32_t any = 0;
   for (int64_t o = 0; o < outputs; o++) any |= zero_points[o];
   channels.has_zero_points = any != 0;
-  const uint32_t x_zero_point = uint32_t(as_activation(one.x_zero_point, 0) - x_offset);
+  const uint32_t x_zero_point = uint32_t(of_x);
   const uint32_t depth = uint32_t(filter_depth(one.filter));
   const int32_t* const sums = packed_filter(one).sums;
   int32_t* const offsets = channels.offsets;
@@ -53,7 +53,7 @@ JAXDML_INLINE void set_channels(const Convolution& one, int32_t x_offset, Channe
   const float x_scale = value(one.x_scale, 0), y_scale = value(one.y_scale, 0);
   const Scales filter_scale = one.filter_scale;
   float* const multipliers = channels.multipliers;
-  for (int64_t o = 0; o < outputs; o++) multipliers[o] = (x_scale * value(filter_scale, o)) / y_scale;
+  for (int64_t o = 0; o < outputs; o++) multipliers[o] = product(x_scale, value(filter_scale, o)) / y_scale;
   channels.output = output_of(value(one.y_zero_point, 0), one.type == Type::kInt8);
 }
 

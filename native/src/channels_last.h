@@ -68,7 +68,7 @@ JAXDML_INLINE uint32_t sum_cells(const Cell* from, int64_t count) {
   I32 lanes = {};
   int64_t i = 0;
   for (; i + kCells <= count; i += kCells)
-    lanes = UnsignedLanes::dot(lanes, load(from + i), splat(kDepth == 4 ? 0x01010101 : 0x00010001));
+    lanes = ActivationLanes::dot(lanes, load(from + i), splat(kDepth == 4 ? 0x01010101 : 0x00010001));
   uint32_t sum = 0;
   for (; i < count; i++) sum += from[i];
   if (count >= kCells)
@@ -133,7 +133,7 @@ static void channels_last_tile(const Convolution& one, const ChannelsLastPlan& p
   const uint8_t* rows[R];
   for (int r = 0; r < R; r++) rows[r] = reinterpret_cast<const uint8_t*>(pixels[r]);
   I32 sums[R][V];
-  multiply_tile<R, V, SignedLanes>(rows, filter.rows, step, panel, run_depth(filter) / kDepth, 4, sums);
+  multiply_runs<R, V, WeightLanes>(rows, filter.rows, step, panel, run_depth(filter) / kDepth, sums);
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
     finish_pixel(one, plan, channels, sums[r], pixels[r], o, to + r * kBytes * size_of(one.type));
@@ -173,8 +173,8 @@ JAXDML_INLINE void store_pixels(const uint8_t* from, int64_t count, int64_t outp
   if (size == 4) {
     for (int64_t o = 0; o < outputs; o += 4)
       for (int64_t p = 0; p < count; p += 4) {
-        __m128i squares[4];
-        for (int i = 0; i < 4; i++) squares[i] = _mm_loadu_si128((const __m128i*)(from + ((p + i) * kBytes + o) * 4));
+        Sixteen squares[4];
+        for (int i = 0; i < 4; i++) squares[i] = load_sixteen(from + ((p + i) * kBytes + o) * 4);
         transpose_dwords(squares);
         for (int64_t i = 0; i < at_most(4, outputs - o); i++)
           store_some(y + (o + i) * channel + p * 4, squares[i], at_most(4, count - p) * 4);
@@ -186,7 +186,7 @@ JAXDML_INLINE void store_pixels(const uint8_t* from, int64_t count, int64_t outp
     I32 rows[16];
     for (int i = 0; i < 16; i++) rows[i] = load(from + (p + i) * kBytes);
     transpose_sixteen(rows);
-    each_column(rows, outputs, [&](int64_t o, __m128i bytes) { store_some(y + o * channel + p, bytes, some); });
+    each_column(rows, outputs, [&](int64_t o, Sixteen bytes) { store_some(y + o * channel + p, bytes, some); });
   }
 }
 
@@ -196,7 +196,8 @@ static void convolve_channels_last(const Pool& pool, const Convolution* problems
   const Filter& filter = plan.filter;
   const Convolution& any = problems[0];
   const int64_t outputs = group_outputs(filter), depth = filter.rows * run_depth(filter);
-  for (int64_t i = 0; i < count; i++) set_channels(problems[i], 0, plan.channels[i]);
+  for (int64_t i = 0; i < count; i++)
+    set_channels(problems[i], as_activation(problems[i].x_zero_point, 0), plan.channels[i]);
   for (int64_t i = 0; i < pool.threads; i++) plan.held[i] = -1;
 
   const int64_t blocks = plan.row_blocks * plan.column_blocks;

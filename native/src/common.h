@@ -19,12 +19,18 @@ JAXDML_INLINE int32_t value(const ZeroPoints& zero_points, int64_t i) {
 
 JAXDML_INLINE int64_t size_of(Type type) { return type == Type::kInt32 ? 4 : 1; }
 
-// The kernels multiply uint8 activations by int8 weights. Flipping the top bit of a byte converts int8 to uint8 and
-// back. The conversion shifts a value and its zero point by 128, so their difference stays the same.
+// The kernels multiply activations, uint8 or int8 as the instruction set has it, by int8 weights. Flipping the top bit
+// of a byte converts int8 to uint8 and back. The conversion shifts a value and its zero point by 128, so their
+// difference stays the same.
+constexpr bool kActivationsAreSigned = Activation(-1) < 0;
 JAXDML_INLINE uint8_t flip_to_unsigned(bool is_signed) { return is_signed ? 128 : 0; }
 JAXDML_INLINE uint8_t flip_to_signed(bool is_signed) { return is_signed ? 0 : 128; }
-JAXDML_INLINE int32_t as_activation(const ZeroPoints& x, int64_t i) { return value(x, i) + (x.is_signed ? 128 : 0); }
+JAXDML_INLINE uint8_t flip_to_activation(bool is_signed) { return is_signed == kActivationsAreSigned ? 0 : 128; }
+JAXDML_INLINE int32_t as_unsigned(const ZeroPoints& x, int64_t i) { return value(x, i) + (x.is_signed ? 128 : 0); }
 JAXDML_INLINE int32_t as_weight(const ZeroPoints& x, int64_t i) { return value(x, i) - (x.is_signed ? 0 : 128); }
+JAXDML_INLINE int32_t as_activation(const ZeroPoints& x, int64_t i) {
+  return kActivationsAreSigned ? as_weight(x, i) : as_unsigned(x, i);
+}
 
 // Packed weights begin with a mark, so that a kernel rejects weights in another layout and weights that were never
 // packed. If the layout of packed matrices changes, change 0x50 in kMatrixMark, too. If the layout of packed

@@ -76,9 +76,9 @@ JAXDML_INLINE void add_windows(const DepthwisePlan& plan, int64_t taps, const Dw
       seen[i] = k + i < taps ? load_window<kAreInside>(plan.taps[k + i], planes, column, padding, top) : I32{};
     interleave_rows(seen, windows);
     const I32 row = splat(weights[k / kDepth]);
-    for (int v = 0; v < 4; v++) sums[v] = UnsignedLanes::dot(sums[v], windows[v], row);
+    for (int v = 0; v < 4; v++) sums[v] = ActivationLanes::dot(sums[v], windows[v], row);
     if (!has_zero_points) continue;
-    for (int v = 0; v < 4; v++) window_sums[v] = UnsignedLanes::dot(window_sums[v], windows[v], ones);
+    for (int v = 0; v < 4; v++) window_sums[v] = ActivationLanes::dot(window_sums[v], windows[v], ones);
   }
 }
 
@@ -86,7 +86,7 @@ JAXDML_INLINE void depthwise_channel(const Convolution& one, const DepthwisePlan
                                      const uint8_t* planes, int64_t o, uint8_t* y) {
   const int64_t taps = filter_depth(one.filter), depth = padded_filter_depth(one.filter), size = size_of(one.type);
   const Dword* cells = reinterpret_cast<const Dword*>(packed_filter(one).rows + o * depth);
-  const I32 top = splat(int32_t(flip_to_unsigned(one.x_zero_point.is_signed) * 0x01010101u));
+  const I32 top = splat(int32_t(flip_to_activation(one.x_zero_point.is_signed) * 0x01010101u));
   const I32 padding = splat(int32_t(one.x_zero_point.at[0] * 0x01010101u));
   const I32 offset = splat(channels.offsets[o]), zero_point = splat(channels.zero_points[o]);
   for (int64_t first = 0, column = 0; first < plan.planes.positions; first += kBytes) {
@@ -111,7 +111,8 @@ JAXDML_INLINE void depthwise_channel(const Convolution& one, const DepthwisePlan
 static void convolve_depthwise(const Pool& pool, const Convolution* problems, int64_t count, Arena& arena) {
   DepthwisePlan plan = plan_depthwise(problems, count, pool.threads, arena);
   const Filter& filter = problems[0].filter;
-  for (int64_t i = 0; i < count; i++) set_channels(problems[i], 0, plan.channels[i]);
+  for (int64_t i = 0; i < count; i++)
+    set_channels(problems[i], as_activation(problems[i].x_zero_point, 0), plan.channels[i]);
   set_taps(problems[0], plan);
   const int64_t channels = problems[0].batch * filter.groups, per_channel = group_outputs(filter);
   const int64_t size = problems[0].height * problems[0].width;

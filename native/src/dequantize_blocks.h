@@ -8,15 +8,6 @@ namespace jaxdml::JAXDML_ISA {
 // Outputs of this many bytes leave the caches before anything reads them, so they are written past the caches.
 constexpr int64_t kFarBytes = int64_t(16) << 20;
 
-// `to` is aligned.
-JAXDML_INLINE void store_past_caches(float* to, F32 x) {
-#ifdef __AVX512VNNI__
-  _mm512_stream_ps(to, (__m512)x);
-#else
-  _mm256_stream_ps(to, (__m256)x);
-#endif
-}
-
 template <bool kIsFar>
 static void dequantize_block(const Elements& x, int64_t first, int64_t size, float scale, int32_t zero_point,
                              float* y) {
@@ -61,7 +52,7 @@ static void dequantize_blocks(const Pool& pool, const BlockDequantization& one) 
       if (one.zero_points.at) copy_elements(one.zero_points, block, 1, &zero_point);
       dequantize(one.x, block * one.size, one.size, one.scales[block], zero_point, one.y + block * one.size);
     }
-    if (is_far) _mm_sfence();  // before another thread reads what this one wrote
+    if (is_far) finish_stores_past_caches();  // before another thread reads what this one wrote
   });
 }
 

@@ -27,15 +27,4 @@ JAXDML_INLINE void copy_elements(const Elements& of, int64_t first, int64_t coun
   if (count % 2) to[count - 1] = uint8_t((at[count / 2] & 15) ^ flip);
 }
 
-// Nibbles, each in a lane; a byte holds two.
-JAXDML_INLINE I32 lanes_of_nibbles(const uint8_t* from) {
-#ifdef __AVX512VNNI__
-  const __m512i pairs = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i*)from));
-  return (I32)_mm512_or_si512(pairs, _mm512_slli_epi64(pairs, 28)) & splat(15);
-#else
-  const __m256i pairs = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(*reinterpret_cast<const Dword*>(from)));
-  return (I32)_mm256_or_si256(pairs, _mm256_slli_epi64(pairs, 28)) & splat(15);
-#endif
-}
-
 }  // namespace jaxdml::JAXDML_ISA

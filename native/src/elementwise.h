@@ -10,18 +10,6 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-#ifdef __AVX512VNNI__
-JAXDML_INLINE F32 multiply_add(F32 x, F32 y, F32 z) { return (F32)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z); }
-JAXDML_INLINE F32 subtract_product(F32 z, F32 x, F32 y) {
-  return (F32)_mm512_fnmadd_ps((__m512)x, (__m512)y, (__m512)z);
-}
-#else
-JAXDML_INLINE F32 multiply_add(F32 x, F32 y, F32 z) { return (F32)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z); }
-JAXDML_INLINE F32 subtract_product(F32 z, F32 x, F32 y) {
-  return (F32)_mm256_fnmadd_ps((__m256)x, (__m256)y, (__m256)z);
-}
-#endif
-
 constexpr int64_t kChunk = 1 << 16;  // elements of an item
 
 struct Divisor {
@@ -115,7 +103,7 @@ static void quantize_chunk(const Quantization& one, const Divisor& by, int64_t f
 #pragma GCC unroll 4
     for (int v = 0; v < 4; v++) {
       const F32 x = load_floats(from + v * kLanes);
-      // lesser and greater return the second operand if either is NaN, so that the clamp keeps a NaN.
+      // lesser and greater give NaN if the second operand is NaN, so that the clamp keeps a NaN.
       y[v] = quotient<kByReciprocal>(kByReciprocal ? lesser(limit, greater(-limit, x)) : x, by);
     }
     put_bytes<!kByReciprocal>(one.y + i, y, output, count);

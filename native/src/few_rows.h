@@ -12,19 +12,6 @@ namespace jaxdml::JAXDML_ISA {
 
 constexpr int kFewRows = 4;
 
-// Like interleave_rows, for weights: AVX2 widens bytes to signed words.
-JAXDML_INLINE void interleave_weights(const I32 (&x)[kDepth], I32 (&to)[4]) {
-#ifdef __AVX512VNNI__
-  interleave_rows(x, to);
-#else
-  const I32 low = low_bytes(x[0], x[1]), high = high_bytes(x[0], x[1]);
-  to[0] = (I32)_mm256_srai_epi16((__m256i)low_bytes(I32{}, low), 8);
-  to[1] = (I32)_mm256_srai_epi16((__m256i)high_bytes(I32{}, low), 8);
-  to[2] = (I32)_mm256_srai_epi16((__m256i)low_bytes(I32{}, high), 8);
-  to[3] = (I32)_mm256_srai_epi16((__m256i)high_bytes(I32{}, high), 8);
-#endif
-}
-
 constexpr int64_t kStrip = 4 * kLanes;  // columns whose sums are in registers
 
 constexpr int64_t kAtOnce = 64;  // rows of B that are read in one strip before the next strip
@@ -53,10 +40,10 @@ static void add_strip(const Cell* cells, int64_t stride, const uint8_t* b, int64
     for (int r = 0; r < R; r++) {
       const I32 row = splat(*reinterpret_cast<const Dword*>(cells + r * stride + k));
 #pragma GCC unroll 4
-      for (int v = 0; v < 4; v++) sums[r][v] = SignedLanes::dot(sums[r][v], weights[v], row);
+      for (int v = 0; v < 4; v++) sums[r][v] = WeightLanes::dot(sums[r][v], weights[v], row);
     }
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; v++) sums[R][v] = SignedLanes::dot(sums[R][v], weights[v], ones);
+    for (int v = 0; v < 4; v++) sums[R][v] = WeightLanes::dot(sums[R][v], weights[v], ones);
   }
 #pragma GCC unroll 8
   for (int r = 0; r <= R; r++)

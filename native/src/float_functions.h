@@ -11,22 +11,6 @@ namespace jaxdml::JAXDML_ISA {
 
 constexpr int32_t kSign = INT32_MIN, kMagnitude = INT32_MAX, kInfinity = 0x7f800000, kSmallestNormal = 0x00800000;
 
-#ifdef __AVX512VNNI__
-JAXDML_INLINE F32 nearest(F32 x) { return (F32)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT); }
-JAXDML_INLINE F32 rounded_down(F32 x) { return (F32)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEG_INF); }
-JAXDML_INLINE F32 rounded_up(F32 x) { return (F32)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_POS_INF); }
-JAXDML_INLINE F32 square_root(F32 x) { return (F32)_mm512_sqrt_ps((__m512)x); }
-JAXDML_INLINE I32 greater(I32 x, I32 y) { return (I32)_mm512_max_epi32((__m512i)x, (__m512i)y); }
-JAXDML_INLINE I32 lesser(I32 x, I32 y) { return (I32)_mm512_min_epi32((__m512i)x, (__m512i)y); }
-#else
-JAXDML_INLINE F32 nearest(F32 x) { return (F32)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT); }
-JAXDML_INLINE F32 rounded_down(F32 x) { return (F32)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEG_INF); }
-JAXDML_INLINE F32 rounded_up(F32 x) { return (F32)_mm256_round_ps((__m256)x, _MM_FROUND_TO_POS_INF); }
-JAXDML_INLINE F32 square_root(F32 x) { return (F32)_mm256_sqrt_ps((__m256)x); }
-JAXDML_INLINE I32 greater(I32 x, I32 y) { return (I32)_mm256_max_epi32((__m256i)x, (__m256i)y); }
-JAXDML_INLINE I32 lesser(I32 x, I32 y) { return (I32)_mm256_min_epi32((__m256i)x, (__m256i)y); }
-#endif
-
 JAXDML_INLINE F32 magnitude(F32 x) { return (F32)((I32)x & splat(kMagnitude)); }
 JAXDML_INLINE F32 with_sign(F32 size, F32 x) { return (F32)((I32)size | ((I32)x & splat(kSign))); }
 JAXDML_INLINE F32 nan_where(I32 is_nan, F32 x) { return is_nan ? splat(__builtin_nanf("")) : x; }
@@ -51,7 +35,7 @@ JAXDML_INLINE F32 larger(F32 x, F32 y) {
 JAXDML_INLINE F32 smaller(F32 x, F32 y) {
   return nan_where((x != x) | (y != y), (F32)turned(lesser(turned((I32)x), turned((I32)y))));
 }
-JAXDML_INLINE F32 sign_of(F32 x) { return (x == splat(0.0f)) | (x != x) ? x : with_sign(splat(1.0f), x); }
+JAXDML_INLINE F32 sign_of(F32 x) { return ((x == splat(0.0f)) | (x != x)) ? x : with_sign(splat(1.0f), x); }
 
 // Pairs ---------------------------------------------------------------------------------------------------------------
 

@@ -20,24 +20,6 @@ JAXDML_INLINE void each_of_row(const float* x, int64_t count, const F& f) {
   if (i < count) f(load(x + i), lanes_below(count - i));
 }
 
-#ifdef __AVX512VNNI__
-JAXDML_INLINE int32_t sum_of(I32 x) { return _mm512_reduce_add_epi32((__m512i)x); }
-JAXDML_INLINE int32_t largest_of(I32 x) { return _mm512_reduce_max_epi32((__m512i)x); }
-#else
-template <class F>
-JAXDML_INLINE int32_t folded(I32 x, const F& f) {
-  __m128i y = f(_mm256_castsi256_si128((__m256i)x), _mm256_extracti128_si256((__m256i)x, 1));
-  y = f(y, _mm_shuffle_epi32(y, _MM_SHUFFLE(1, 0, 3, 2)));
-  return _mm_cvtsi128_si32(f(y, _mm_shuffle_epi32(y, _MM_SHUFFLE(2, 3, 0, 1))));
-}
-JAXDML_INLINE int32_t sum_of(I32 x) {
-  return folded(x, [](__m128i a, __m128i b) { return _mm_add_epi32(a, b); });
-}
-JAXDML_INLINE int32_t largest_of(I32 x) {
-  return folded(x, [](__m128i a, __m128i b) { return _mm_max_epi32(a, b); });
-}
-#endif
-
 // The number of bits of each of the two integers of an addend.
 JAXDML_INLINE int32_t digits_of(int64_t count) {
   const int32_t digits = 29 - (63 - __builtin_clzll(uint64_t(count)));

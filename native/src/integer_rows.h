@@ -10,63 +10,12 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-using F64 = double __attribute__((vector_size(kBytes)));
-using LooseF64 __attribute__((aligned(1), may_alias)) = F64;
-
 // The largest integers of queries and keys, of values and of weights; rounding may exceed them by up to 16.
 constexpr int64_t kOfRows = 127 << 20, kOfValues = 127 << 16, kOfWeights = 127 << 18;
 constexpr int64_t kHalf = 1 << 15;  // an integer of a query is upper * kHalf + lower
 constexpr int64_t kTerms = 32;      // the most products of weights and values whose sum one double holds
 static_assert(kMostAttentionDepth * (kOfRows + 16) * (kHalf / 2) <= int64_t(1) << 53);
 static_assert(kTerms * (kOfWeights + 16) * (kOfValues + 16) <= int64_t(1) << 53);
-
-JAXDML_INLINE F64 splat(double x) { return x - F64{}; }
-JAXDML_INLINE F64 load_doubles(const double* from) { return *reinterpret_cast<const LooseF64*>(from); }
-JAXDML_INLINE void store(double* to, F64 x) { *reinterpret_cast<LooseF64*>(to) = x; }
-
-#ifdef __AVX512VNNI__
-JAXDML_INLINE F64 multiply_add(F64 x, F64 y, F64 z) { return (F64)_mm512_fmadd_pd((__m512d)x, (__m512d)y, (__m512d)z); }
-JAXDML_INLINE F64 doubles(const float* from) { return (F64)_mm512_cvtps_pd(_mm256_loadu_ps(from)); }
-JAXDML_INLINE F32 floats(F64 x, F64 y) {
-  const __m512d low = _mm512_castps_pd(_mm512_castps256_ps512(_mm512_cvtpd_ps((__m512d)x)));
-  return (F32)_mm512_insertf64x4(low, _mm256_castps_pd(_mm512_cvtpd_ps((__m512d)y)), 1);
-}
-JAXDML_INLINE F64 lower_doubles(F32 x) { return (F64)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)x)); }
-JAXDML_INLINE F64 upper_doubles(F32 x) { return (F64)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)x, 1)); }
-JAXDML_INLINE F32 low_floats(F32 x, F32 y) { return (F32)_mm512_unpacklo_ps((__m512)x, (__m512)y); }
-JAXDML_INLINE F32 high_floats(F32 x, F32 y) { return (F32)_mm512_unpackhi_ps((__m512)x, (__m512)y); }
-JAXDML_INLINE F32 low_pairs(F32 x, F32 y) { return (F32)_mm512_unpacklo_pd((__m512d)x, (__m512d)y); }
-JAXDML_INLINE F32 high_pairs(F32 x, F32 y) { return (F32)_mm512_unpackhi_pd((__m512d)x, (__m512d)y); }
-// Transposes 4 x 4 parts of 128 bits.
-JAXDML_INLINE void transpose_parts(F32& a, F32& b, F32& c, F32& d) {
-  const __m512 low = _mm512_shuffle_f32x4((__m512)a, (__m512)b, 0x44),
-               high = _mm512_shuffle_f32x4((__m512)a, (__m512)b, 0xee);
-  const __m512 next_low = _mm512_shuffle_f32x4((__m512)c, (__m512)d, 0x44);
-  const __m512 next_high = _mm512_shuffle_f32x4((__m512)c, (__m512)d, 0xee);
-  a = (F32)_mm512_shuffle_f32x4(low, next_low, 0x88);
-  b = (F32)_mm512_shuffle_f32x4(low, next_low, 0xdd);
-  c = (F32)_mm512_shuffle_f32x4(high, next_high, 0x88);
-  d = (F32)_mm512_shuffle_f32x4(high, next_high, 0xdd);
-}
-#else
-JAXDML_INLINE F64 multiply_add(F64 x, F64 y, F64 z) { return (F64)_mm256_fmadd_pd((__m256d)x, (__m256d)y, (__m256d)z); }
-JAXDML_INLINE F64 doubles(const float* from) { return (F64)_mm256_cvtps_pd(_mm_loadu_ps(from)); }
-JAXDML_INLINE F32 floats(F64 x, F64 y) {
-  return (F32)_mm256_set_m128(_mm256_cvtpd_ps((__m256d)y), _mm256_cvtpd_ps((__m256d)x));
-}
-JAXDML_INLINE F64 lower_doubles(F32 x) { return (F64)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x)); }
-JAXDML_INLINE F64 upper_doubles(F32 x) { return (F64)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1)); }
-JAXDML_INLINE F32 low_floats(F32 x, F32 y) { return (F32)_mm256_unpacklo_ps((__m256)x, (__m256)y); }
-JAXDML_INLINE F32 high_floats(F32 x, F32 y) { return (F32)_mm256_unpackhi_ps((__m256)x, (__m256)y); }
-JAXDML_INLINE F32 low_pairs(F32 x, F32 y) { return (F32)_mm256_unpacklo_pd((__m256d)x, (__m256d)y); }
-JAXDML_INLINE F32 high_pairs(F32 x, F32 y) { return (F32)_mm256_unpackhi_pd((__m256d)x, (__m256d)y); }
-// Transposes 2 x 2 parts of 128 bits.
-JAXDML_INLINE void transpose_parts(F32& a, F32& b) {
-  const __m256 low = _mm256_permute2f128_ps((__m256)a, (__m256)b, 0x20);
-  b = (F32)_mm256_permute2f128_ps((__m256)a, (__m256)b, 0x31);
-  a = (F32)low;
-}
-#endif
 
 JAXDML_INLINE void store_doubles(double* to, F32 x) {
   store(to, lower_doubles(x));
@@ -84,12 +33,7 @@ JAXDML_INLINE void transpose(F32 (&x)[kLanes]) {
     x[i + 3] = high_pairs(b, d);
   }
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; i++)
-#ifdef __AVX512VNNI__
-    transpose_parts(x[i], x[4 + i], x[8 + i], x[12 + i]);
-#else
-    transpose_parts(x[i], x[4 + i]);
-#endif
+  for (int i = 0; i < 4; i++) transpose_parts(x, i);
 }
 
 // Rounding ------------------------------------------------------------------------------------------------------------
@@ -167,7 +111,7 @@ static void round_in_panels(const float* x, int64_t count, int64_t size, const f
 
 // Exact sums ----------------------------------------------------------------------------------------------------------
 
-constexpr int kTileRows = kBytes == 64 ? 12 : 6;
+constexpr int kTileRows = kRegisters == 32 ? 12 : 6;
 
 // Adds products of rows of `a`, which are `stride` apart, by a panel of kLanes columns.
 template <int kRows>

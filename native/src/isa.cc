@@ -58,7 +58,7 @@ constexpr Kernels kernels(const char* name) {
 }
 
 extern constexpr Kernels JAXDML_KERNELS = kernels<false>(JAXDML_STRING(JAXDML_ISA));
-#ifdef __AVX512VNNI__
+#ifdef JAXDML_HAS_TILES
 // AMX kernels share the AVX512-VNNI code and its layout of packed weights: every processor with AMX has AVX512-VNNI.
 extern constexpr Kernels kAmxInt8 = kernels<true>("amx_int8");
 #endif

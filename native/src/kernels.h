@@ -276,8 +276,8 @@ struct Kernels {
   void (*multiply_blocks)(const Pool&, const BlockProduct&, uint8_t* scratch);
 };
 
-extern const Kernels kAvx2;
-extern const Kernels kAvx512Vnni;
-extern const Kernels kAmxInt8;
+// The library has those of its architecture; see processor.h.
+extern const Kernels kAvx2, kAvx512Vnni, kAmxInt8;
+extern const Kernels kNeon, kNeonDotprod, kNeonI8mm;
 
 }  // namespace jaxdml

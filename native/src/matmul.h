@@ -51,7 +51,7 @@ static MatmulPlan plan_by(bool is_by_quarters, const Matmul* problems, int64_t c
   const Matmul& one = problems[0];
   const int64_t depth = padded_depth(one.depth), width = padded_columns(one.columns);
   MatmulPlan plan = {};
-  plan.is_copied = sizeof(Cell) > 1 || one.a_zero_point.is_signed || depth != one.depth;
+  plan.is_copied = sizeof(Cell) > 1 || flip_to_activation(one.a_zero_point.is_signed) || depth != one.depth;
   plan.is_by_quarters = is_by_quarters;
   plan.is_unpacked = one.is_raw && one.rows <= kFewRows;
   // An item's panels stay in the second-level cache. Items shrink if there are too few for the workers.
@@ -136,7 +136,7 @@ static void set_columns(const Matmul& one, const int32_t* sums, int64_t first, i
   for (int64_t n = end; n < last; n++) scales[n] = 0;
   if (has_row_scales(one)) return;
   const float a_scale = value(one.a_scale, 0), y_scale = value(one.y_scale, 0);
-  for (int64_t n = first; n < end; n++) scales[n] = (a_scale * scales[n]) / y_scale;
+  for (int64_t n = first; n < end; n++) scales[n] = product(a_scale, scales[n]) / y_scale;
 }
 
 constexpr int64_t kMostRows = kTileRows > kTwoTiles ? kTileRows : kTwoTiles;  // the limit of MatmulPlan::rows
@@ -169,7 +169,7 @@ JAXDML_INLINE void store_row(const Matmul& one, const Columns& columns, bool has
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) {
       F32 multiplier = load_floats(columns.scales + n + v * kLanes);
-      if (has_scales) multiplier = (splat(row.a_scale) * multiplier) / splat(row.y_scale);
+      if (has_scales) multiplier = product(splat(row.a_scale), multiplier) / splat(row.y_scale);
       values[v] = scaled(totals[v], multiplier);
     }
     store_saturated(bytes, values, row.output);
@@ -197,7 +197,7 @@ template <int R, int V>
 static void matmul_tile(const Matmul& one, const Columns& columns, bool has_zero_points, const Row* rows,
                         const Dword* cells, int64_t stride, const uint8_t* panel, int64_t m, int64_t n) {
   I32 sums[R][V];
-  multiply_rows<R, V, SignedLanes>(cells, stride, panel, padded_depth(one.depth) / kDepth, sums);
+  multiply_rows<R, V, WeightLanes>(cells, stride, panel, padded_depth(one.depth) / kDepth, sums);
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) store_row(one, columns, has_zero_points, rows[r], sums[r], m + r, n);
 }
@@ -260,7 +260,7 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
     const int64_t pairs = p.is_by_quarters ? (last - first) / kTwoPanels : 0;  // pairs of panels
     for (int64_t i = 0; i < pairs; i++)
       combine_panels(panels + i * kTwoPanels * depth, p.halves, panel_factors + i * p.pair_bytes);
-    const uint8_t flip = flip_to_unsigned(one.a_zero_point.is_signed);
+    const uint8_t flip = flip_to_activation(one.a_zero_point.is_signed);
     const int64_t last_row = at_most(one.rows, (row_block + 1) * p.row_block);
     for (int64_t m = row_block * p.row_block; m < last_row; m += p.rows) {
       const int64_t row_count = at_most(p.rows, last_row - m);
@@ -271,7 +271,7 @@ static void matmul(const Pool& pool, const Matmul* problems, int64_t count, uint
         rows[r].zero_point = as_activation(one.a_zero_point, m + r);
         uint32_t sum = 0;
         if (has_b_zero_points)
-          for (int64_t k = 0; k < one.depth; k++) sum += uint8_t(a[r * one.depth + k] ^ flip);
+          for (int64_t k = 0; k < one.depth; k++) sum += uint32_t(Activation(a[r * one.depth + k] ^ flip));
         rows[r].sum = int32_t(sum);
         if (one.type != Type::kInt32) {
           rows[r].a_scale = value(one.a_scale, m + r);

@@ -9,38 +9,32 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-constexpr int kRows = 6;                        // rows of a full tile
-constexpr int kVectors = kBytes == 64 ? 4 : 2;  // vectors per row of a full tile
-constexpr int kTile = kVectors * kLanes;        // lanes of a full tile
-
-#ifdef __AVX512VNNI__
-struct UnsignedLanes {  // lanes are uint8, rows int8
-  static constexpr int kVectorBytes = 64;
-  JAXDML_INLINE I32 lanes(const uint8_t* from) { return load(from); }
-  JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_bytes(sum, lanes, row); }
-};
-struct SignedLanes {  // lanes are int8, rows uint8
-  static constexpr int kVectorBytes = 64;
-  JAXDML_INLINE I32 lanes(const uint8_t* from) { return load(from); }
-  JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_bytes(sum, row, lanes); }
-};
-#else
-struct SignedLanes {  // lanes are int8; loads widen lanes to int16
-  static constexpr int kVectorBytes = 16;
-  JAXDML_INLINE I32 lanes(const uint8_t* from) {
-    return (I32)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)from));
+// Each struct says how dot products are added up: a Sum has kDepth products of each lane, or more sums, whose total
+// counts.
+struct WeightLanes {  // lanes are weights, rows are activations
+  using Sum = CellSum;
+  static constexpr int kVectorBytes = kBytes / int(sizeof(Cell));  // a weight takes a byte in memory
+  JAXDML_INLINE I32 lanes(const uint8_t* from) { return weights_at(from); }
+  template <class T>
+  JAXDML_INLINE T dot(T sum, I32 lanes, I32 row) {
+    return dot_cells(sum, row, lanes);
   }
-  JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_words(sum, lanes, row); }
 };
-#endif
+struct ActivationLanes {  // lanes are activations, rows are weights
+  using Sum = CellSum;
+  static constexpr int kVectorBytes = kBytes;
+  JAXDML_INLINE I32 lanes(const uint8_t* from) { return load(from); }
+  template <class T>
+  JAXDML_INLINE T dot(T sum, I32 lanes, I32 row) {
+    return dot_cells(sum, lanes, row);
+  }
+};
 struct Words {  // lanes and rows are int16
+  using Sum = I32;
   static constexpr int kVectorBytes = kBytes;
   JAXDML_INLINE I32 lanes(const uint8_t* from) { return load(from); }
   JAXDML_INLINE I32 dot(I32 sum, I32 lanes, I32 row) { return dot_words(sum, lanes, row); }
 };
-#ifndef __AVX512VNNI__
-using UnsignedLanes = Words;
-#endif
 
 // Passes a runtime value from 1 to kMost to f as a std::integral_constant, so that f can use it as a template argument.
 template <int kMost, class F>
@@ -50,12 +44,73 @@ JAXDML_INLINE void with_constant(int64_t value, const F& f) {
   f(std::integral_constant<int, kMost>());
 }
 
-// With AVX2 a tile needs all 16 registers. A separate function keeps the caller's values out of the registers, so the
-// compiler spills no sum. AVX-512 has 32 registers: the tile is inlined, and the sums stay in registers for the caller.
-#ifdef __AVX512VNNI__
-#define JAXDML_TILE JAXDML_INLINE
-#else
-#define JAXDML_TILE __attribute__((noinline)) static
+#ifdef JAXDML_HAS_DOTS_BY_LANE
+// Multiplies dwords kLane to 3 of the next four dwords of R rows, which are in registers, by their lanes. The
+// instruction takes one dword for all lanes, so none is broadcast. Beside sums and rows, a vector of lanes has a
+// register.
+template <int kLane, int R, int V>
+JAXDML_INLINE void multiply_fours(const I32 (&rows)[R], const uint8_t* lanes, I32 (&sums)[R][V]) {
+#pragma GCC unroll 8
+  for (int v = 0; v < V; v++) {
+    const I32 at = load(lanes + v * kBytes);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) sums[r][v] = dot_lane<kLane>(sums[r][v], at, rows[r]);
+  }
+  asm("" : : : "memory");  // otherwise GCC loads more, and spills sums
+  if constexpr (kLane < 3) multiply_fours<kLane + 1>(rows, lanes + V * kBytes, sums);
+}
+#endif
+
+#ifdef JAXDML_HAS_PRODUCTS_OF_PAIRS
+template <int kPairs>
+JAXDML_INLINE void multiply_lanes(const I32 (&rows)[kPairs], I32 first, I32 second, I32 (&sums)[kPairs][2]) {
+  const I32 low = low_dwords(first, second), high = high_dwords(first, second);
+#pragma GCC unroll 4
+  for (int p = 0; p < kPairs; p++) {
+    sums[p][0] = dot_pairs(sums[p][0], rows[p], low);
+    sums[p][1] = dot_pairs(sums[p][1], rows[p], high);
+  }
+  asm("" : : : "memory");  // otherwise GCC loads more, and spills sums
+}
+
+// Like multiply_tile. An instruction multiplies two dwords of each of two rows by those of two lanes.
+template <int R, int V>
+JAXDML_TILE void multiply_in_pairs(const uint8_t* const (&starts)[R], int64_t runs, int64_t step, const uint8_t* lanes,
+                                   int64_t dwords, I32 (&to)[R][V]) {
+  constexpr int kPairs = (R + 1) / 2;
+  const uint8_t* rows[2 * kPairs];  // the last row makes a pair with itself if R is odd
+#pragma GCC unroll 8
+  for (int r = 0; r < 2 * kPairs; r++) rows[r] = starts[r < R ? r : R - 1];
+  I32 sums[V][kPairs][2] = {};  // each of two rows and two lanes
+  for (int64_t run = 0; run < runs; run++) {
+    int64_t k = 0;
+    I32 pairs[kPairs];
+    for (; k + 2 <= dwords; k += 2, lanes += 2 * V * kBytes) {
+#pragma GCC unroll 4
+      for (int p = 0; p < kPairs; p++) pairs[p] = load_pair(rows[2 * p] + k * 4, rows[2 * p + 1] + k * 4);
+#pragma GCC unroll 4
+      for (int v = 0; v < V; v++)
+        multiply_lanes(pairs, load(lanes + v * kBytes), load(lanes + (V + v) * kBytes), sums[v]);
+    }
+    if (k < dwords) {  // a last dword
+#pragma GCC unroll 4
+      for (int p = 0; p < kPairs; p++)
+        pairs[p] = low_pairs(splat(*reinterpret_cast<const Dword*>(rows[2 * p] + k * 4)),
+                             splat(*reinterpret_cast<const Dword*>(rows[2 * p + 1] + k * 4)));
+#pragma GCC unroll 4
+      for (int v = 0; v < V; v++) multiply_lanes(pairs, load(lanes + v * kBytes), I32{}, sums[v]);
+      lanes += V * kBytes;
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < 2 * kPairs; r++) rows[r] += step;
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int v = 0; v < V; v++)
+      to[r][v] =
+          r % 2 ? high_pairs(sums[v][r / 2][0], sums[v][r / 2][1]) : low_pairs(sums[v][r / 2][0], sums[v][r / 2][1]);
+}
 #endif
 
 // Multiplies R rows by V vectors of lanes. A row has `runs` runs of `dwords` dwords. Runs are `step` bytes apart, and
@@ -66,10 +121,20 @@ JAXDML_TILE void multiply_tile(const uint8_t* const (&starts)[R], int64_t runs, 
   const uint8_t* rows[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) rows[r] = starts[r];
-  I32 sums[R][V] = {};
+  typename Dot::Sum sums[R][V] = {};
   for (int64_t run = 0; run < runs; run++) {
+    int64_t k = 0, at_row = 0;
+#ifdef JAXDML_HAS_DOTS_BY_LANE
+    if (next == 4 && std::is_same_v<Dot, WeightLanes>)
+      for (; k + 4 <= dwords; k += 4, at_row += 16, lanes += 4 * V * kBytes) {
+        I32 fours[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) fours[r] = load(rows[r] + at_row);
+        multiply_fours<0>(fours, lanes, sums);
+      }
+#endif
 #pragma GCC unroll 2
-    for (int64_t k = 0, at_row = 0; k < dwords; k++, at_row += next) {
+    for (; k < dwords; k++, at_row += next) {
       I32 at[V];
 #pragma GCC unroll 8
       for (int v = 0; v < V; v++) at[v] = Dot::lanes(lanes + v * Dot::kVectorBytes);
@@ -87,7 +152,17 @@ JAXDML_TILE void multiply_tile(const uint8_t* const (&starts)[R], int64_t runs, 
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-    for (int v = 0; v < V; v++) to[r][v] = sums[r][v];
+    for (int v = 0; v < V; v++) to[r][v] = total_of(sums[r][v]);
+}
+
+// Multiplies rows whose runs have contiguous dwords.
+template <int R, int V, class Dot>
+JAXDML_INLINE void multiply_runs(const uint8_t* const (&starts)[R], int64_t runs, int64_t step, const uint8_t* lanes,
+                                 int64_t dwords, I32 (&to)[R][V]) {
+#ifdef JAXDML_HAS_PRODUCTS_OF_PAIRS
+  if constexpr (std::is_same_v<Dot, WeightLanes>) return multiply_in_pairs<R, V>(starts, runs, step, lanes, dwords, to);
+#endif
+  multiply_tile<R, V, Dot>(starts, runs, step, lanes, dwords, 4, to);
 }
 
 // Multiplies rows of contiguous dwords. The rows are `stride` dwords apart.
@@ -96,7 +171,7 @@ JAXDML_INLINE void multiply_rows(const Dword* rows, int64_t stride, const uint8_
                                  I32 (&sums)[R][V]) {
   const uint8_t* starts[R];
   for (int r = 0; r < R; r++) starts[r] = reinterpret_cast<const uint8_t*>(rows + r * stride);
-  multiply_tile<R, V, Dot>(starts, 1, 0, lanes, dwords, 4, sums);
+  multiply_runs<R, V, Dot>(starts, 1, 0, lanes, dwords, sums);
 }
 
 }  // namespace jaxdml::JAXDML_ISA

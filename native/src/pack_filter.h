@@ -8,29 +8,32 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// The part of a panel that belongs to 16 output channels, or to the last 8.
+// The part of a panel that belongs to up to 16 output channels.
 struct Lanes {
   uint8_t* to;
-  int64_t step;  // bytes from one group of kDepth weights to the next
-  bool are_eight;
+  int64_t step;   // bytes from one group of kDepth weights to the next
+  int64_t bytes;  // kDepth for each lane
 
   // ORs `count` (at most kDepth) weights per lane into zeroed bytes, beginning at each lane's k-th weight. All other
   // bytes are kept, because two writes share a group of kDepth weights if k is not a multiple of kDepth.
-  void put(int64_t k, int64_t count, I32 weights) const {
+  void put(int64_t k, int64_t count, const I32 (&weights)[kSixteenCells]) const {
     using Lane = std::conditional_t<kDepth == 4, uint32_t, uint16_t> __attribute__((vector_size(kBytes)));
     const int at = int(k % kDepth);
-    uint8_t* first = to + k / kDepth * step;
-    store(first, load(first) | (I32)((Lane)weights << (at * 8)));
-    if (at + count <= kDepth) return;
-    uint8_t* second = first + step;
-    store(second, load(second) | (I32)((Lane)weights >> ((kDepth - at) * 8)));
+    uint8_t* const first = to + k / kDepth * step;
+    for (int v = 0; v < kSixteenCells; v++) {
+      const int64_t left = bytes - v * kBytes;
+      if (left <= 0) return;
+      merge(first + v * kBytes, left, (I32)((Lane)weights[v] << (at * 8)));
+      if (at + count > kDepth) merge(first + step + v * kBytes, left, (I32)((Lane)weights[v] >> ((kDepth - at) * 8)));
+    }
   }
 
  private:
-  I32 load(const uint8_t* from) const { return are_eight ? load_some(from, kBytes / 2) : JAXDML_ISA::load(from); }
-  void store(uint8_t* at, I32 cells) const {
-    if (!are_eight) return JAXDML_ISA::store(at, cells);
-    memcpy(at, &cells, kBytes / 2);
+  // Lanes are whole vectors, or half of one.
+  static void merge(uint8_t* at, int64_t left, I32 weights) {
+    if (left >= kBytes) return store(at, load(at) | weights);
+    const I32 merged = load_some(at, kBytes / 2) | weights;
+    memcpy(at, &merged, kBytes / 2);
   }
 };
 
@@ -42,7 +45,7 @@ static void pack_lanes(const uint8_t* filter, uint8_t flip, const Filter& shape,
   const int64_t outputs = group_outputs(whole), own_outputs = group_outputs(shape), depth = filter_depth(shape);
   const int64_t lanes = panel_lanes(outputs, panel), first = panel + lane, area = shape.rows * shape.columns;
   const uint8_t* from = filter + (group * outputs + first) * depth;
-  const Lanes into = {to + lane * kDepth, lanes * kDepth, lanes - lane < 16};
+  const Lanes into = {to + lane * kDepth, lanes * kDepth, at_most(16, lanes - lane) * kDepth};
   const I32 top = splat(int32_t(flip * 0x01010101u));
   const int64_t elements = at_most(area, kBytes), channels = at_least(kBytes / elements / kDepth, 1) * kDepth;
   uint8_t turned[kDepth * kBytes][16];
@@ -57,7 +60,7 @@ static void pack_lanes(const uint8_t* filter, uint8_t flip, const Filter& shape,
         for (int64_t o = 0; o < 16; o++)
           rows[o] = o >= begin && o < end ? load_some(from + o * depth + at + i, some) ^ top : I32{};
         transpose_sixteen(rows);
-        each_column(rows, some, [&](int64_t p, __m128i x) { _mm_storeu_si128((__m128i*)turned[row + i + p], x); });
+        each_column(rows, some, [&](int64_t p, Sixteen x) { store_sixteen(turned[row + i + p], x); });
       }
     };
     for (int64_t t = 0; t < area; t += elements)
@@ -75,7 +78,9 @@ static void pack_lanes(const uint8_t* filter, uint8_t flip, const Filter& shape,
           for (int64_t i = 0; i < some; i += kDepth) {
             const uint8_t* rows[kDepth];
             for (int j = 0; j < kDepth; j++) rows[j] = turned[(i + j) * elements + e];
-            into.put(k + i, at_most(kDepth, some - i), interleaved(rows, 0));
+            I32 weights[kSixteenCells];
+            interleaved(rows, 0, weights);
+            into.put(k + i, at_most(kDepth, some - i), weights);
           }
           if (++v < shape.columns) continue;
           v = 0;

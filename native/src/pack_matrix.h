@@ -26,29 +26,6 @@ static int64_t matrix_bytes(int64_t depth, int64_t columns) {
 
 constexpr int64_t kRowsAhead = 64;  // prefetch distance
 
-// Interleaves kDepth rows of kTile bytes, after the flip.
-JAXDML_INLINE void pack_whole_tile(const uint8_t* const (&rows)[kDepth], uint8_t flip, uint8_t* to) {
-#ifdef __AVX512VNNI__
-  const I32 top = splat(int32_t(flip * 0x01010101u));
-  I32 x[kDepth], y[4];
-  for (int i = 0; i < kDepth; i++) x[i] = load(rows[i]) ^ top;
-  interleave_rows(x, y);
-  // Each vector has four consecutive lanes of each 128-bit part of the rows. The shuffles bring consecutive lanes
-  // into one vector.
-  const __m512i a = _mm512_shuffle_i32x4((__m512i)y[0], (__m512i)y[1], 0x44);
-  const __m512i b = _mm512_shuffle_i32x4((__m512i)y[2], (__m512i)y[3], 0x44);
-  const __m512i c = _mm512_shuffle_i32x4((__m512i)y[0], (__m512i)y[1], 0xee);
-  const __m512i d = _mm512_shuffle_i32x4((__m512i)y[2], (__m512i)y[3], 0xee);
-  store(to, (I32)_mm512_shuffle_i32x4(a, b, 0x88));
-  store(to + kBytes, (I32)_mm512_shuffle_i32x4(a, b, 0xdd));
-  store(to + 2 * kBytes, (I32)_mm512_shuffle_i32x4(c, d, 0x88));
-  store(to + 3 * kBytes, (I32)_mm512_shuffle_i32x4(c, d, 0xdd));
-#else
-  static_assert(kTile == 16, "one call interleaves a tile");
-  store(to, interleaved(rows, flip));
-#endif
-}
-
 // Packs and sums the columns from `first`, the start of a panel, up to `last`.
 static void pack_panels(const uint8_t* b, bool is_signed, int64_t depth, int64_t columns, int64_t first, int64_t last,
                         uint8_t* panels, int32_t* sums) {
@@ -76,8 +53,9 @@ static void pack_panels(const uint8_t* b, bool is_signed, int64_t depth, int64_t
           if (rows[i]) copy_bytes(copies[i], rows[i] + p, at_most(16, columns - n - p));
           at[i] = copies[i];
         }
-        const I32 weights = interleaved(at, flip);
-        copy_bytes(to + p * kDepth, &weights, at_most(16, lanes - p) * kDepth);
+        I32 weights[kSixteenCells];
+        interleaved(at, flip, weights);
+        copy_bytes(to + p * kDepth, weights, at_most(16, lanes - p) * kDepth);
       }
     }
   const I32 ones = splat(kDepth == 4 ? 0x01010101 : 0x00010001);
@@ -86,7 +64,7 @@ static void pack_panels(const uint8_t* b, bool is_signed, int64_t depth, int64_t
     const uint8_t* from = panels + panel * padded_depth(depth) + (n - first - panel) * kDepth;
     I32 sum = {};
     for (int64_t k = 0; k < padded_depth(depth); k += kDepth)
-      sum = SignedLanes::dot(sum, SignedLanes::lanes(from + k * lanes), ones);
+      sum = WeightLanes::dot(sum, WeightLanes::lanes(from + k * lanes), ones);
     store(sums + n - first, sum);
   }
 }

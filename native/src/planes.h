@@ -92,40 +92,6 @@ JAXDML_INLINE void set_mask(const Inside& inside, int64_t pitch, int64_t count, 
     memset(mask + at, 255, size_t(at_most(inside.end - inside.begin, count - at)));
 }
 
-// Copies the bytes at even positions to `even`, and the bytes at odd positions to `odd`; either pointer may be null.
-JAXDML_INLINE void split_bytes(const uint8_t* from, int64_t count, uint8_t* even, uint8_t* odd) {
-  int64_t i = 0;
-#ifdef __AVX512VNNI__
-  for (; i < count; i += 64) {
-    const int64_t some = at_most(64, count - i);
-    const __m512i pairs = _mm512_maskz_loadu_epi8(~uint64_t(0) >> (64 - some), from + i);
-    const auto keep = [&](uint8_t* to, int64_t kept, __m512i words) {
-      if (to) _mm256_mask_storeu_epi8(to + i / 2, __mmask32((uint64_t(1) << kept) - 1), _mm512_cvtepi16_epi8(words));
-    };
-    keep(even, (some + 1) / 2, pairs);
-    keep(odd, some / 2, _mm512_srli_epi16(pairs, 8));
-  }
-#else
-  const auto split = [](__m128i pairs) {  // even bytes in the lower half, odd bytes in the upper
-    return _mm_packus_epi16(_mm_and_si128(pairs, _mm_set1_epi16(255)), _mm_srli_epi16(pairs, 8));
-  };
-  for (; count - i >= 16; i += 16) {
-    const __m128i bytes = split(_mm_loadu_si128((const __m128i*)(from + i)));
-    if (even) _mm_storel_epi64((__m128i*)(even + i / 2), bytes);
-    if (odd) _mm_storel_epi64((__m128i*)(odd + i / 2), _mm_unpackhi_epi64(bytes, bytes));
-  }
-  if (count - i >= 8) {
-    const __m128i bytes = split(_mm_loadl_epi64((const __m128i*)(from + i)));
-    const int32_t first = _mm_cvtsi128_si32(bytes), second = _mm_extract_epi32(bytes, 2);
-    if (even) memcpy(even + i / 2, &first, 4);
-    if (odd) memcpy(odd + i / 2, &second, 4);
-    i += 8;
-  }
-  for (; i < count; i++)
-    if (uint8_t* const to = i % 2 ? odd : even) to[i / 2] = from[i];
-#endif
-}
-
 // Copies a row of the image to all column phases, whose planes are `plane` bytes apart.
 JAXDML_INLINE void fill_row(const Convolution& one, const Planes& planes, const uint8_t* from, int64_t plane,
                             uint8_t* to) {

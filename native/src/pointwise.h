@@ -71,7 +71,7 @@ JAXDML_INLINE void bring_to_lanes(const uint8_t* x, int64_t size, int64_t channe
       rows[i] = c + i < channels ? load_some(x + (c + i) * size, count) ^ top : I32{};
     interleave_rows(rows, at);
     for (int v = 0; v < 4; v++) {
-      all[v] = UnsignedLanes::dot(all[v], at[v], ones);
+      all[v] = ActivationLanes::dot(all[v], at[v], ones);
       if (v < vectors) store(lanes + v * kBytes, at[v]);
     }
     lanes += vectors * kBytes;
@@ -87,7 +87,7 @@ static void pointwise_tile(const Convolution& one, const Channels& channels, con
   const uint8_t* starts[R];
   for (int r = 0; r < R; r++) starts[r] = weights + r * 4;
   I32 products[R][V];
-  multiply_tile<R, V, UnsignedLanes>(starts, 1, 0, lanes, run_depth(one.filter) / kDepth, next, products);
+  multiply_tile<R, V, ActivationLanes>(starts, 1, 0, lanes, run_depth(one.filter) / kDepth, next, products);
   const int64_t size = size_of(one.type), channel = one.height * one.width * size;
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) {
@@ -129,7 +129,8 @@ JAXDML_INLINE void multiply_pixels(const Convolution& one, const Channels& chann
 static void convolve_pointwise(const Pool& pool, const Convolution* problems, int64_t count, Arena& arena) {
   const PointwisePlan plan = plan_pointwise(problems, count, pool.threads, arena);
   const Filter& filter = problems[0].filter;
-  for (int64_t i = 0; i < count; i++) set_channels(problems[i], 0, plan.channels[i]);
+  for (int64_t i = 0; i < count; i++)
+    set_channels(problems[i], as_activation(problems[i].x_zero_point, 0), plan.channels[i]);
   for (int64_t i = 0; i < pool.threads; i++) plan.held[i] = -1;
 
   parallel(pool, count * plan.images * plan.runs * plan.output_blocks, [&](int64_t number, int64_t worker) {
@@ -144,7 +145,7 @@ static void convolve_pointwise(const Pool& pool, const Convolution* problems, in
       const int64_t pixel = block * kBytes, pixels = at_most(kBytes, plan.pixels - pixel);
       if (plan.held[worker] != images * plan.blocks + block)
         bring_to_lanes(one.x + image * filter.channels * plan.pixels + pixel, plan.pixels, filter.channels, pixels,
-                       flip_to_unsigned(one.x_zero_point.is_signed), lanes, sums);
+                       flip_to_activation(one.x_zero_point.is_signed), lanes, sums);
       plan.held[worker] = images * plan.blocks + block;
       multiply_pixels(one, plan.channels[index.rest], image, pixel, pixels, first, last, lanes, sums);
     }

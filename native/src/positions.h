@@ -8,24 +8,6 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// Interleaves kDepth rows into four vectors. Within each 128-bit part, vector i holds positions 4 * i to 4 * i + 3.
-JAXDML_INLINE void interleave_rows(const I32 (&x)[kDepth], I32 (&to)[4]) {
-#ifdef __AVX512VNNI__
-  const I32 low[2] = {low_bytes(x[0], x[1]), low_bytes(x[2], x[3])};
-  const I32 high[2] = {high_bytes(x[0], x[1]), high_bytes(x[2], x[3])};
-  to[0] = low_words(low[0], low[1]);
-  to[1] = high_words(low[0], low[1]);
-  to[2] = low_words(high[0], high[1]);
-  to[3] = high_words(high[0], high[1]);
-#else
-  const I32 low = low_bytes(x[0], x[1]), high = high_bytes(x[0], x[1]), zero = I32{};
-  to[0] = low_bytes(low, zero);
-  to[1] = high_bytes(low, zero);
-  to[2] = low_bytes(high, zero);
-  to[3] = high_bytes(high, zero);
-#endif
-}
-
 // Stores the dwords of four vectors that interleave_rows permuted, in the order of their positions.
 JAXDML_INLINE void put_in_order(const uint8_t* vectors, uint8_t* to) {
   for (int v = 0; v < 4; v++)

@@ -1,9 +1,16 @@
 // Detects instruction sets: the processor must have the instructions, and the operating system must save the registers.
 #pragma once
 
-#ifdef _WIN32
 #include <cstdint>
-#endif
+
+#include "kernels.h"
+
+#if defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#else
 #ifndef _WIN32
 #include <cpuid.h>
 #endif
@@ -11,9 +18,26 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#endif
 
 namespace jaxdml {
 
+#ifdef __aarch64__
+inline bool has_neon() { return true; }
+#ifdef __APPLE__
+inline bool has(const char* name) {
+  int number = 0;
+  size_t size = sizeof number;
+  return !sysctlbyname(name, &number, &size, nullptr, 0) && number;
+}
+inline bool has_neon_dotprod() { return has("hw.optional.arm.FEAT_DotProd"); }
+inline bool has_neon_i8mm() { return has_neon_dotprod() && has("hw.optional.arm.FEAT_I8MM"); }
+#else
+inline bool has_neon_dotprod() { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
+inline bool has_neon_i8mm() { return has_neon_dotprod() && getauxval(AT_HWCAP2) & HWCAP2_I8MM; }
+#endif
+inline bool has_avx512_vbmi() { return false; }
+#else
 #ifdef _WIN32
 // On Windows, Clang's __builtin_cpu_supports needs compiler-rt, which is not linked by default.
 struct Registers {
@@ -81,5 +105,19 @@ inline bool has_amx_int8() {
   return false;
 #endif
 }
+#endif
+
+// The instruction sets that the library has kernels for, the fastest first.
+struct InstructionSet {
+  const Kernels* kernels;
+  bool (*runs_here)();
+};
+#ifdef __aarch64__
+inline constexpr InstructionSet kSets[] = {
+    {&kNeonI8mm, has_neon_i8mm}, {&kNeonDotprod, has_neon_dotprod}, {&kNeon, has_neon}};
+#else
+inline constexpr InstructionSet kSets[] = {
+    {&kAmxInt8, has_amx_int8}, {&kAvx512Vnni, has_avx512_vnni}, {&kAvx2, has_avx2}};
+#endif
 
 }  // namespace jaxdml

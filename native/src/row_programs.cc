@@ -169,7 +169,7 @@ static void run_instruction(const RowInstruction& by, const RowPart& part, Slot*
     JAXDML_MAP(kToFloat, one, ((I32)x[0] & (I32)splat(1.0f)))
     JAXDML_MAP(kAdd, two, without_zero_signs(x[0] + x[1]))
     JAXDML_MAP(kSub, two, without_zero_signs(x[0] - x[1]))
-    JAXDML_MAP(kMul, two, x[0] * x[1])
+    JAXDML_MAP(kMul, two, product(x[0], x[1]))
     JAXDML_MAP(kDiv, two, x[0] / x[1])
     JAXDML_MAP(kMax, two, larger(x[0], x[1]))
     JAXDML_MAP(kMin, two, smaller(x[0], x[1]))

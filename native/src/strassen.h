@@ -32,7 +32,7 @@ struct Halves {
   int64_t packed_first, packed_bytes;  // bytes of a packed panel's first half, and of the whole panel
 };
 JAXDML_INLINE Halves halves_of(int64_t depth) {
-  constexpr int64_t kPacked = kVectors * SignedLanes::kVectorBytes;
+  constexpr int64_t kPacked = kVectors * WeightLanes::kVectorBytes;
   const int64_t dwords = padded_depth(depth) / kDepth, first = ceil_div(dwords, 2);
   const int64_t stride = row_cells(first * kDepth) / kDepth;
   return {first,           dwords - first,  stride, kRows * stride * 4, first * kVectors * kBytes,
@@ -89,7 +89,7 @@ static void combine_panels(const uint8_t* panels, const Halves& halves, uint8_t*
   for (int64_t k = 0; k < halves.first; k++)
     for (int64_t v = 0; v < kVectors; v++) {
       const auto words = [&](const uint8_t* half) {
-        return (I16)SignedLanes::lanes(half + (k * kVectors + v) * SignedLanes::kVectorBytes);
+        return (I16)WeightLanes::lanes(half + (k * kVectors + v) * WeightLanes::kVectorBytes);
       };
       const bool has_second = k < halves.second;
       const I16 b11 = words(left), b12 = words(right);
@@ -112,9 +112,9 @@ static void multiply_quarters(const uint8_t* row_factors, const uint8_t* panels,
   const auto t = [&](int i) { return panel_factors + i * halves.panel_bytes; };
   const int64_t stride = halves.row_stride;
   const uint8_t *b11 = panels, *b21 = b11 + halves.packed_first, *b22 = b21 + halves.packed_bytes;
-  multiply_rows<kRows, kVectors, SignedLanes>(a(0), stride, b11, halves.first, p1);
-  multiply_rows<kRows, kVectors, SignedLanes>(a(1), stride, b21, halves.second, p2);
-  multiply_rows<kRows, kVectors, SignedLanes>(a(2), stride, b22, halves.second, p3);
+  multiply_rows<kRows, kVectors, WeightLanes>(a(0), stride, b11, halves.first, p1);
+  multiply_rows<kRows, kVectors, WeightLanes>(a(1), stride, b21, halves.second, p2);
+  multiply_rows<kRows, kVectors, WeightLanes>(a(2), stride, b22, halves.second, p3);
   multiply_rows<kRows, kVectors, Words>(a(3), stride, t(0), halves.first, p4);
   multiply_rows<kRows, kVectors, Words>(a(4), stride, t(1), halves.first, p5);
   multiply_rows<kRows, kVectors, Words>(a(5), stride, t(2), halves.first, p6);

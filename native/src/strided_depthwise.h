@@ -12,7 +12,7 @@
 namespace jaxdml::JAXDML_ISA {
 
 constexpr int64_t kChannels = 16;
-constexpr int kChannelVectors = kChannels / kLanes;
+constexpr int kChannelVectors = kSixteenLanes;
 
 struct StridedDepthwisePlan {
   Copy copy;                   // the layout of a full-sized block's copy
@@ -62,24 +62,6 @@ JAXDML_INLINE StridedDepthwisePlan plan_strided_depthwise(const Convolution* pro
   return plan;
 }
 
-// Interleaves kDepth adjacent pixels of kChannels channels. With AVX2, the four lanes in the middle change places.
-JAXDML_INLINE void interleave_pixels(const Cell* from, I32 (&to)[kChannelVectors]) {
-#ifdef __AVX512VNNI__
-  to[0] = transpose_fours(gather_firsts(load(from)));
-#else
-  const __m256i x = (__m256i)load(from), y = (__m256i)load(from + kChannels);
-  to[0] = (I32)_mm256_unpacklo_epi16(x, y);
-  to[1] = (I32)_mm256_unpackhi_epi16(x, y);
-#endif
-}
-JAXDML_INLINE void put_lanes_in_order([[maybe_unused]] I32 (&x)[kChannelVectors]) {
-#ifndef __AVX512VNNI__
-  const __m256i low = (__m256i)x[0], high = (__m256i)x[1];
-  x[0] = (I32)_mm256_permute2x128_si256(low, high, 0x20);
-  x[1] = (I32)_mm256_permute2x128_si256(low, high, 0x31);
-#endif
-}
-
 // What the epilogue needs of one output channel of each group of a block.
 struct BlockChannels {
   int32_t offsets[kChannels], zero_points[kChannels];
@@ -122,12 +104,12 @@ JAXDML_INLINE void sum_strided_window(const Filter& filter, int64_t groups, cons
       interleave_pixels(window + g * kCells, seen);
 #pragma GCC unroll 2
       for (int v = 0; v < kChannelVectors; v++)
-        sums[v] = UnsignedLanes::dot(sums[v], seen[v], load(weights + v * kVectorCells));
+        sums[v] = ActivationLanes::dot(sums[v], seen[v], load(weights + v * kVectorCells));
       if (!has_zero_points) continue;
       const int64_t left = filter.columns - g * kDepth;  // elements of this group that are the kernel's
       const uint32_t ones = kDepth == 4 ? 0x01010101u : 0x00010001u, bits = 32 / kDepth;
       const I32 kept = splat(int32_t(left < kDepth ? ones & ((1u << (left * bits)) - 1) : ones));
-      for (int v = 0; v < kChannelVectors; v++) window_sums[v] = UnsignedLanes::dot(window_sums[v], seen[v], kept);
+      for (int v = 0; v < kChannelVectors; v++) window_sums[v] = ActivationLanes::dot(window_sums[v], seen[v], kept);
     }
   put_lanes_in_order(sums);
   if (has_zero_points) put_lanes_in_order(window_sums);
@@ -171,7 +153,8 @@ static void convolve_strided_depthwise(const Pool& pool, const Convolution* prob
   const StridedDepthwisePlan plan = plan_strided_depthwise(problems, count, pool.threads, arena);
   const Filter& filter = problems[0].filter;
   const int64_t per_channel = group_outputs(filter);
-  for (int64_t i = 0; i < count; i++) set_channels(problems[i], 0, plan.channels[i]);
+  for (int64_t i = 0; i < count; i++)
+    set_channels(problems[i], as_activation(problems[i].x_zero_point, 0), plan.channels[i]);
   parallel(pool, count * problems[0].batch * plan.blocks * plan.row_blocks, [&](int64_t number, int64_t worker) {
     Index index = {number};
     const int64_t top = next_of(index, plan.row_blocks) * plan.rows;

@@ -1,11 +1,11 @@
 #include "threads.h"
 
-#include <immintrin.h>
-
 #include <atomic>
 #include <memory>
 #include <new>
 #include <thread>
+
+#include "float_mode.h"
 
 namespace jaxdml {
 namespace {
@@ -39,6 +39,15 @@ struct Job {
   }
 };
 
+// Lets the other threads of a core go on.
+inline void pause() {
+#ifdef __aarch64__
+  asm volatile("yield");
+#else
+  _mm_pause();
+#endif
+}
+
 void run(const Pool& pool, int64_t count, Pool::Task task, const void* context) {
   const int64_t threads = pool.threads < count ? pool.threads : count;
   if (threads <= 1) {
@@ -59,17 +68,15 @@ void run(const Pool& pool, int64_t count, Pool::Task task, const void* context) 
   // Helpers finish their last items. If another process has taken a helper's core, the helper needs this one.
   for (int spins = 0; job->done.load(std::memory_order_acquire) < count; spins++)
     if (spins < kSpins)
-      _mm_pause();
+      pause();
     else
       std::this_thread::yield();
 }
 
 }  // namespace
 
-constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040, kRounding = 0x6000;
-
-FloatMode::FloatMode() : saved_(_mm_getcsr()) { _mm_setcsr((saved_ & ~kRounding) | kFlushToZero | kDenormalsAreZero); }
-FloatMode::~FloatMode() { _mm_setcsr(saved_); }
+FloatMode::FloatMode() : saved_(float_mode()) { set_float_mode((saved_ & ~kRounding) | kFlushes); }
+FloatMode::~FloatMode() { set_float_mode(saved_); }
 
 Pool pool_of(xla::ffi::ThreadPool& threads, int64_t multiplications) {
   const int64_t most = multiplications / kWorthAThread + 1, number = threads.num_threads();

@@ -8,8 +8,8 @@
 
 namespace jaxdml {
 
-// Sets rounding to nearest, flush-to-zero and denormals-are-zero on the current thread; the destructor restores the
-// previous mode.
+// Sets rounding to nearest, and makes subnormal operands and results zeros, on the current thread; the destructor
+// restores the previous mode.
 class FloatMode {
  public:
   FloatMode();
@@ -18,7 +18,7 @@ class FloatMode {
   FloatMode& operator=(const FloatMode&) = delete;
 
  private:
-  unsigned saved_;
+  uint64_t saved_;
 };
 
 // Returns the pool of a call. The number of threads grows with the number of multiplications: waking a thread takes

@@ -211,7 +211,8 @@ static void convolve_winograd(const Pool& pool, const Convolution* problems, int
   const WinogradPlan plan = plan_winograd<M>(problems, count, pool.threads, arena);
   const Filter& filter = problems[0].filter;
   const int64_t pairs = channel_pairs(filter), outputs = group_outputs(filter);
-  for (int64_t i = 0; i < count; i++) set_channels(problems[i], 128, plan.channels[i]);
+  for (int64_t i = 0; i < count; i++)
+    set_channels(problems[i], as_weight(problems[i].x_zero_point, 0), plan.channels[i]);
   const auto points_at = [&](int64_t number) { return plan.points + number * plan.points_bytes; };
   if (plan.is_shared) {
     constexpr int64_t kPairs = 16;  // channel pairs of an item of the shared transform

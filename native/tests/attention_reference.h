@@ -65,7 +65,7 @@ inline Output expected(const Attention& one) {
         lower += (of_query.at[k] - half * 32768) * of_key.at[k];
       }
       const float sum = float(upper) * 32768 + float(lower);
-      float score = of_query.scale * 0x1p26f * of_key.scale * (sum * 0x1p-26f);
+      float score = product_of(product_of(of_query.scale * 0x1p26f, of_key.scale), sum * 0x1p-26f);
       if (one.result > AttentionResult::kCapped || is_output) {
         if (one.bias) score = score + one.bias[at(one.bias_steps) + t] + 0.0f;
         if ((one.seen && !one.seen[at(one.seen_steps) + t]) || score <= kUnseenScore) score = kUnseenScore;
@@ -107,7 +107,7 @@ inline Output expected(const Attention& one) {
             x[size_t(v)] += float(sum) * 0x1p-22f;
             sum = 0;
           }
-        for (float& each : x) each *= of_weights.scale;
+        for (float& each : x) each = product_of(each, of_weights.scale);
       }
       for (float& each : x) each = total == 0 ? 0 : each / total;
     }

@@ -17,6 +17,7 @@
 #include "block_shape.h"
 #include "call.h"
 #include "kernels.h"
+#include "processor.h"
 
 #define JAXDML_OPTIONS extern "C" __attribute__((visibility("default"))) const char*
 // Sanitizers abort, so that on_signal prints the call. An allocation of a GiB fails, as too large ones do everywhere.
@@ -599,7 +600,7 @@ bool is_refused_at_first(ThreadPool& threads) {
   for (const Kind& kind : kinds) {
     Random random(seed, 0);
     std::string error;
-    Call call = kind.make(random, kAvx2);
+    Call call = kind.make(random, *std::end(kSets)[-1].kernels);
     fit(random, call);
     if (called(call, random, threads, error) || error.empty()) return false;
   }
@@ -613,8 +614,8 @@ int run_all(const std::string& amount, long long first) {
     return 1;
   }
   std::vector<const Kernels*> sets;
-  for (const Kernels* kernels : {&kAvx2, &kAvx512Vnni, &kAmxInt8})
-    if (jaxdml_cpu_choose(kernels->name)) sets.push_back(kernels);
+  for (const InstructionSet& each : kSets)
+    if (jaxdml_cpu_choose(each.kernels->name)) sets.push_back(each.kernels);
   for (const Kernels* kernels : sets) printf("calls %s, seed %llu\n", kernels->name, seed);
   const bool is_by_time = amount.back() == 's';
   const int64_t most = std::stoll(amount);

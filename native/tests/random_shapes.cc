@@ -3,8 +3,6 @@
 //   random_shapes [count of cases] [seed] [first case]
 //
 // The seed and the case's number determine a case. The first few cases are large, or at the bounds of a kernel.
-#include <immintrin.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -21,6 +19,7 @@
 
 #include "attention_reference.h"
 #include "block_shape.h"
+#include "float_mode.h"
 #include "kernels.h"
 #include "memory.h"
 #include "processor.h"
@@ -109,13 +108,16 @@ ZeroPoints zero_points(Case& of, Random& random, int64_t count, bool is_signed) 
 
 struct Style {  // the kind of a case's scales
   bool are_powers, are_strange;
+  bool are_on_edge;  // the product of two scales lies just below 2**-126, and rounds to it
 };
-Style random_style(Random& random) { return {random.chance(15), random.chance(12)}; }
+Style random_style(Random& random) { return {random.chance(15), random.chance(12), random.chance(4)}; }
+constexpr float kOnEdge[] = {0x1.000002p-63f, 0x1.fffffcp-64f};
 
 float scale(Random& random, float near, const Style& style) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   const float kStrange[] = {0.0f,  -0.0f, 1e-40f,    -1e-39f,    1.3e-38f, 1e-30f,        1e30f,
                             3e38f, -near, kInfinity, -kInfinity, kNan,     0x1.fffffep-6f};
+  if (style.are_on_edge) return near;
   if (style.are_strange && random.chance(35)) return kStrange[random.below(std::size(kStrange))];
   if (style.are_powers) return std::exp2(std::round(std::log2(near)) + float(random.between(-1, 1)));
   return near * std::exp2(2 * random.fraction() - 1);
@@ -131,7 +133,8 @@ Scales scales(Case& of, Random& random, int64_t count, float near, const Style& 
 struct Magnitudes {
   float a, b, y;
 };
-Magnitudes magnitudes(Random& random, int64_t depth) {
+Magnitudes magnitudes(Random& random, int64_t depth, const Style& style) {
+  if (style.are_on_edge) return {kOnEdge[0], kOnEdge[1], 0x1p-126f};
   const float a = std::exp2(8 * random.fraction() - 7), b = std::exp2(8 * random.fraction() - 7);
   return {a, b, a * b * 137 * std::sqrt(float(depth + 1)) * std::exp2(5 * random.fraction() - 2)};
 }
@@ -163,6 +166,8 @@ std::vector<const uint8_t*> pack_all(Random& random, const std::vector<const uin
   return at;
 }
 
+bool is_set(const Kernels& kernels, const char* name) { return !strcmp(kernels.name, name); }
+
 // Aborts if a call's scratch memory violates docs/native.md. A plain product takes 12 bytes for each column of each
 // problem. Each thread adds a copy of some rows and, for a raw B, a block of columns. Strassen's method takes at least
 // 130 * depth bytes for each thread, and at most four times the size of A, B and the outputs together. Up to three
@@ -172,8 +177,8 @@ void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) 
   const int64_t count = int64_t(problems.size()), size = one.type == Type::kInt32 ? 4 : 1;
   const int64_t operands = (one.rows + one.columns) * one.depth;
   const bool is_by_strassen =
-      &kernels == &kAvx2 && one.rows >= 48 && one.columns >= 64 && one.depth >= 256 && one.depth <= 4096;
-  const int64_t rows = &kernels == &kAmxInt8 ? 32 : 6;
+      is_set(kernels, "avx2") && one.rows >= 48 && one.columns >= 64 && one.depth >= 256 && one.depth <= 4096;
+  const int64_t rows = is_set(kernels, "amx_int8") ? 32 : 6;
   const int64_t block = one.is_raw ? std::max<int64_t>((256 << 10) + 128, 64 * (one.depth + 3)) : 0;
   for (const int64_t threads : {1, 2, 3, 16, 200}) {
     const int64_t plain = count * (12 * one.columns + 1024) + threads * (rows * 2 * (one.depth + 64) + block);
@@ -199,7 +204,7 @@ Case matmul_case(Random& random, Matmul one, int64_t count, Fill fill = Fill::kR
   std::vector<Matmul> problems;
   std::vector<const uint8_t*> weights;
   const Style style = random_style(random);
-  const Magnitudes near = magnitudes(random, one.depth);
+  const Magnitudes near = magnitudes(random, one.depth, style);
   const bool is_shared = random.chance(30);
   const int64_t a_scales = random.chance(50) ? 1 : one.rows, y_scales = random.chance(50) ? 1 : one.rows;
   const int64_t b_scales = random.chance(50) ? 1 : one.columns, b_zero_points = random.chance(50) ? 1 : one.columns;
@@ -319,7 +324,7 @@ Case convolution_case(Random& random, Convolution one, int64_t count, Fill fill 
   std::vector<const uint8_t*> weights;
   const int64_t depth = shape.channels * shape.rows * shape.columns;
   const Style style = random_style(random);
-  const Magnitudes near = magnitudes(random, depth);
+  const Magnitudes near = magnitudes(random, depth, style);
   const bool is_shared = !total && random.chance(30);
   const int64_t filter_scales = random.chance(50) ? 1 : shape.outputs;
   const int64_t filter_zero_points = random.chance(50) ? 1 : shape.outputs;
@@ -553,13 +558,16 @@ Case blocks_case(Random& random, BlockProduct one) {
   }
   float* const a = of.inputs.emplace_back(random, size * 4, 4).as<float>();
   const int kind = int(random.below(5));
+  const bool is_on_edge = one.planes == 1 && shape.scale_bytes == 4 && random.chance(10);
   for (int64_t i = 0; i < size; i++) {
     a[i] = 2 * random.fraction() - 1;
     if (kind == 1) a[i] = std::ldexp(a[i], int(random.between(-149, 60)));
     if (kind == 2) a[i] = float(random.between(-254, 254)) / 2;
     if (kind == 3 && random.chance(80)) a[i] = 0;
     if (kind == 4) a[i] = 1;  // the largest integers, of one sign
+    if (is_on_edge) a[i] = 127 * kOnEdge[0];
   }
+  for (int64_t i = 0; is_on_edge && i < count; i++) memcpy(scales + i * 4, &kOnEdge[1], 4);
   one.a = a;
   if (has_bias) {
     float* const bias = of.inputs.emplace_back(random, shape.columns * 4, 4).as<float>();
@@ -662,13 +670,20 @@ Case attention_case(Random& random, Attention one, int64_t count) {
   };
   const int64_t of_seen = has_seen ? steps(one.seen_steps) : 0, of_bias = has_bias ? steps(one.bias_steps) : 0;
   const bool has_strange = random.chance(15), is_causal = random.chance(50);
-  one.scale = random.fraction() + 0.1f;
+  const bool is_on_edge = one.result == AttentionResult::kScores && random.chance(30);
+  one.scale = is_on_edge ? 1 : random.fraction() + 0.1f;
   std::vector<Attention> problems;
   for (int64_t i = 0; i < count; i++) {
     one.query = floats(one.batch * one.heads * one.rows * one.depth, 2, has_strange);
     one.key = floats(one.batch * one.groups * one.keys * one.depth, 2, has_strange);
     one.value =
         floats(one.batch * one.groups * one.keys * one.width, std::exp2(float(random.between(-9, 9))), has_strange);
+    if (is_on_edge) {  // the scale of a row of queries is 2**26 times its greatest magnitude over 127 * 2**20
+      std::fill_n(const_cast<float*>(one.query), one.batch * one.heads * one.rows * one.depth,
+                  127 * 0x1p-6f * kOnEdge[0]);
+      std::fill_n(const_cast<float*>(one.key), one.batch * one.groups * one.keys * one.depth,
+                  127 * 0x1p20f * kOnEdge[1]);
+    }
     if (has_seen) {
       uint8_t* const seen = of.inputs.emplace_back(random, of_seen).at();
       for (int64_t k = 0; k < of_seen; k++)
@@ -724,6 +739,15 @@ Case random_attention(Random& random) {
   }
 }
 
+auto run_of(const std::shared_ptr<RowCase>& rows) {
+  return [rows](const Kernels& kernels, const Pool& pool, Random& random, const std::deque<Bytes>& y) {
+    RowProgram one = rows->one;
+    one.y = y[0].as<float>();
+    const Bytes scratch(random, kernels.row_program_scratch(one, pool.threads), 64);
+    kernels.run_rows(pool, one, scratch.at());
+  };
+}
+
 Case rows_case(Random& random, std::vector<int64_t> extents, int64_t columns) {
   Case of;
   of.y_bytes = 4;
@@ -732,12 +756,34 @@ Case rows_case(Random& random, std::vector<int64_t> extents, int64_t columns) {
   of.what = text("a program of %d instructions on %d rows of %d", int(rows->instructions.size()), int(rows->one.rows),
                  int(columns));
   of.expected = {expected(*rows)};
-  of.run = [rows](const Kernels& kernels, const Pool& pool, Random& random, const std::deque<Bytes>& y) {
-    RowProgram one = rows->one;
-    one.y = y[0].as<float>();
-    const Bytes scratch(random, kernels.row_program_scratch(one, pool.threads), 64);
-    kernels.run_rows(pool, one, scratch.at());
-  };
+  of.run = run_of(rows);
+  return of;
+}
+
+// Products of numbers, some of which lie just below 2**-126 and round to it.
+Case row_products_case(Random& random, int64_t columns) {
+  Case of;
+  of.y_bytes = 4;
+  const auto rows = std::make_shared<RowCase>();
+  rows->one.rows = 1;
+  rows->one.columns = columns;
+  for (int i = 0; i < 2; i++) {
+    auto* const at = of.inputs.emplace_back(random, columns * 4, 4).as<float>();
+    constexpr float kNumbers[] = {kOnEdge[0], kOnEdge[1],    0x1.000002p-126f, 0x1.fffffcp-1f, 0x1p-63f, 0x1.fffffep-64f,
+                                  0.0f,       0x1.8p-126f, 0x1.fffffep127f,  1.0f,           1e-40f};
+    for (int64_t k = 0; k < columns; k++)
+      at[k] = kNumbers[random.below(std::size(kNumbers))] * (random.chance(50) ? 1.0f : -1.0f);
+    rows->operand_extents.emplace_back();
+    rows->operands.push_back({reinterpret_cast<const uint8_t*>(at), nullptr, 4, true, false, true, true});
+  }
+  rows->instructions.push_back({RowCode::kMul, 2, {0, 1, 0}});
+  rows->one.result = 2;
+  rows->one.slots = 3;
+  rows->one.is_wide = true;
+  bound(*rows);
+  of.what = text("%d products of rows", int(columns));
+  of.expected = {expected(*rows)};
+  of.run = run_of(rows);
   return of;
 }
 
@@ -803,7 +849,7 @@ Case block_dequantization_case(Random& random, int64_t blocks, int64_t size) {
   of.y_bytes = 4;
   BlockDequantization one = {blocks, size, elements(of, random, blocks * size, bits, is_signed), {}, nullptr, nullptr};
   if (random.chance(60)) one.zero_points = elements(of, random, blocks, bits, is_signed);
-  one.scales = scales(of, random, blocks, 0.1f, Style{random.chance(50), false}).at;
+  one.scales = scales(of, random, blocks, 0.1f, Style{random.chance(50), false, false}).at;
   of.expected.push_back(expected(one));
   of.run = [one](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
     BlockDequantization all = one;
@@ -1166,6 +1212,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) { return product_case(random, 3 * 65536 + 7, 2); },
     [](Random& random) { return rows_case(random, {3, 40}, 700); },
     [](Random& random) { return rows_case(random, {}, 1 << 16); },
+    [](Random& random) { return row_products_case(random, 3000); },
 };
 
 Case make_case(uint64_t seed, int64_t number) {
@@ -1223,40 +1270,37 @@ int64_t run(const Case& one, const Kernels& kernels, const Pool& pool, Random& r
   return count;
 }
 
-constexpr unsigned kUpward = 0x4000, kFlushed = 0x8040, kFlags = 0x003f;  // bits of MXCSR
-
 // Whether the threads of the pool have the given mode, and a FloatMode restores the earlier mode of this thread.
-bool are_set_back(xla::ffi::ThreadPool& threads, unsigned mode) {
+bool are_set_back(xla::ffi::ThreadPool& threads, uint64_t mode) {
   constexpr int kTasks = 64;
   std::atomic<int> done{0}, right{0};
   for (int i = 0; i < kTasks; i++)
     threads.Schedule([&] {
-      right += (_mm_getcsr() & ~kFlags) == (mode & ~kFlags);
+      right += (float_mode() & ~kFlags) == (mode & ~kFlags);
       done++;
     });
   while (done < kTasks) std::this_thread::yield();
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before | kUpward);
+  const uint64_t before = float_mode();
+  set_float_mode(before | kUpward);
   {
     const FloatMode nearest;
   }
-  const bool is_upward = _mm_getcsr() == (before | kUpward);
-  _mm_setcsr(before);
+  const bool is_upward = float_mode() == (before | kUpward);
+  set_float_mode(before);
   return right == kTasks && is_upward;
 }
 
 int run_all(int64_t cases, uint64_t seed, int64_t first) {
   std::vector<const Kernels*> all;
-  if (has_avx2()) all.push_back(&kAvx2);
-  if (has_avx512_vnni()) all.push_back(&kAvx512Vnni);
-  if (has_amx_int8()) all.push_back(&kAmxInt8);
+  for (const InstructionSet& each : kSets)
+    if (each.runs_here()) all.push_back(each.kernels);
   for (const Kernels* kernels : all) printf("runs %s, seed %llu\n", kernels->name, (unsigned long long)seed);
 
   // The threads keep subnormals and round upward unless threads.cc changes that.
-  const unsigned own = _mm_getcsr(), of_threads = own | kUpward;
-  _mm_setcsr(of_threads);
+  const uint64_t own = float_mode(), of_threads = own | kUpward;
+  set_float_mode(of_threads);
   xla::ffi::ThreadPool threads(4);
-  _mm_setcsr(own | kFlushed);
+  set_float_mode(own | kFlushes);
   const auto start = std::chrono::steady_clock::now();
   int64_t bytes = 0, calls = 0;
   for (int64_t number = first; number < first + cases; number++) {

@@ -26,6 +26,14 @@ inline int32_t number_of_width(const uint8_t* at, int64_t i, int64_t width, bool
 inline int32_t number(const ZeroPoints& of, int64_t i) { return number(of.at, i * of.step, of.is_signed); }
 inline float number(const Scales& of, int64_t i) { return of.at[i * of.step]; }
 
+// A product is flushed to zero if it lies below 2**-126 after it is rounded to 24 bits. The processor may decide before.
+inline float product_of(float a, float b) {
+  const double exact = double(a) * b;
+  if (!(std::fabs(exact) < 0x1p-100)) return float(exact);
+  const float far = float(exact * 0x1p64);
+  return std::fabs(far) < 0x1p-62f ? std::copysign(0.0f, far) : far * 0x1p-64f;
+}
+
 // NaN saturates to the lowest value.
 inline uint8_t saturated(float value, int32_t zero_point, bool is_signed) {
   const int32_t lowest = is_signed ? -128 : 0, highest = lowest + 255;
@@ -58,7 +66,7 @@ inline Output expected(const Matmul& one, const uint8_t* b) {
   for (int64_t m = 0; m < one.rows; m++)
     for (int64_t n = 0; n < one.columns; n++) {
       const uint32_t sum = dot(of_a.data() + m * one.depth, of_b.data() + n, one.columns, one.depth);
-      const float multiplier = (number(one.a_scale, m) * number(one.b_scale, n)) / number(one.y_scale, m);
+      const float multiplier = product_of(number(one.a_scale, m), number(one.b_scale, n)) / number(one.y_scale, m);
       put(y, m * one.columns + n, sum, one.type, multiplier, number(one.y_zero_point, m));
     }
   return y;
@@ -98,7 +106,7 @@ inline Output expected(const Convolution& one, const uint8_t* filter) {
     for (int64_t o = 0; o < shape.outputs; o++) {
       const int64_t group = o / (shape.outputs / shape.groups);
       const int32_t* image = images.data() + (n * channels + group * shape.channels) * size;
-      const float multiplier = (number(one.x_scale, 0) * number(one.filter_scale, o)) / number(one.y_scale, 0);
+      const float multiplier = product_of(number(one.x_scale, 0), number(one.filter_scale, o)) / number(one.y_scale, 0);
       for (int64_t i = 0; i < one.y_height; i++)
         for (int64_t j = 0; j < one.y_width; j++) {
           const uint32_t sum = window(one, image, weights.data() + o * depth, i, j);
@@ -258,7 +266,7 @@ inline Output expected(const BlockProduct& one, const BlockMatrix& matrix, float
           memcpy(&scale, at, 4);
         else
           scale = half(bits);
-        totals[size_t(n)] += a_scale * scale * product;
+        totals[size_t(n)] += product_of(a_scale, scale) * product;
       }
     }
     for (int64_t n = 0; n < of.columns; n++) {

@@ -45,7 +45,9 @@ inline float row_result(RowCode code, const float (&x)[3]) {
     case RowCode::kFloor:
       return std::floor(x[0]);
     case RowCode::kSquare:
-      return flushed(double(x[0]) * x[0]);
+      return product_of(x[0], x[0]);
+    case RowCode::kMul:
+      return product_of(x[0], x[1]);
     case RowCode::kNot:
       return 1 - x[0];
     case RowCode::kToFloat:

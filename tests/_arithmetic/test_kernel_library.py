@@ -85,7 +85,10 @@ def test_the_environment_chooses():
     assert run(program, JAXDML_KERNELS="xla").stdout.startswith("xla: chosen by use_kernels or JAXDML_KERNELS")
     wrong = run(program, JAXDML_KERNELS="cuda")
     assert wrong.returncode == 1
-    assert "JAXDML_KERNELS is 'cuda', expected xla, native, avx2, avx512_vnni or amx_int8" in wrong.stderr
+    assert (
+        "JAXDML_KERNELS is 'cuda', expected xla, native, avx2, avx512_vnni, amx_int8, neon, neon_dotprod or neon_i8mm"
+        in wrong.stderr
+    )
 
 
 @pytest.mark.parametrize("which", ["XLA", "avx2", None])

@@ -12,6 +12,7 @@ from _arithmetic.processes import run
 from helpers.compare import assert_same_bits
 from helpers.marks import rarely_on_xla
 from helpers.native_calls import native_calls, needs_native
+from helpers.platforms import on_x86
 from jaxdml._arithmetic.pooling import greatest_of_windows
 from jaxdml._quantized.onnxruntime.lookup import looked_up
 from jaxdml._quantized.onnxruntime.mul import qlinear_mul
@@ -51,6 +52,7 @@ def test_many_bits(name):
     CHECKS[name](np.random.default_rng(1), 150)
 
 
+@on_x86
 @needs_native
 @pytest.mark.rare
 def test_bits_on_avx2():

@@ -8,10 +8,12 @@ import jaxdml as dml
 from _arithmetic.processes import run
 from helpers.compare import assert_same_bits
 from helpers.native_calls import A, B, F, X, check_wide, needs_native
+from helpers.platforms import on_x86
 from jaxdml import reference
 from jaxdml._arithmetic import kernel_call, native
 
 
+@on_x86
 @needs_native
 def test_winograd_on_avx2():
     """On AVX2 it multiplies; a process whose kernels are of that set runs what winograd_on_avx2.py says."""

@@ -11,7 +11,7 @@ from jaxdml._exact.powers import integer_power
 from jaxdml._exact.rules import FUNCTIONS
 from jaxdml.reference import floats
 
-RIGHT = {  # in float64, and the largest error in ulp that docs/exact.md gives
+RIGHT = {  # in float64, and the largest error in ulp that docs/exact_rules.md gives
     "exp": (np.exp, 0.85),
     "exp2": (np.exp2, 0.85),
     "expm1": (np.expm1, 1.2),

@@ -60,6 +60,7 @@ MODES = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.oldest
 @rarely_on_xla
 @pytest.mark.parametrize("mode", rest_rarely(MODES, 2))
@@ -101,6 +102,7 @@ def test_other_processors(processor):
     assert run.stdout == "ok\n", run.stderr
 
 
+@pytest.mark.rare
 @pytest.mark.oldest
 @pytest.mark.parametrize("what", rest_rarely(("sums", "everything"), 1))
 def test_eight_devices_with_the_summed_axis_sharded(what):

@@ -64,7 +64,7 @@ SPELLINGS = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @needs_native
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_one_program_with_the_bits_of_the_rules(name):
@@ -124,6 +124,7 @@ def test_whole_numbers_and_truth_values_have_the_bits_of_the_rules(size):
     battery.assert_all_same(jax.jit(f)(x, y), wanted)
 
 
+@pytest.mark.sampled(3)
 @needs_native
 @pytest.mark.parametrize(("rows", "columns"), [(200, 2), (20, 15), (17, 16), (129, 17), (3, 383), (1, 5000)])
 def test_rows_of_any_length(rows, columns):
@@ -229,7 +230,7 @@ def many(x):
 UNUSUAL["many values at a time"] = many, array(300)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @needs_native
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_programs_have_the_bits_of_the_rules(name):

@@ -37,7 +37,7 @@ def compare(operator, function, arguments, output, domain=""):
     assert_same_bits(np.asarray(jax.jit(function)(*arguments)), expected)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("b_type", [np.uint8, np.int8])
 @pytest.mark.parametrize("name", SHAPES)
 def test_products(name, b_type):

@@ -30,3 +30,9 @@ def test_a_function_of_several_inputs_keeps_none_of_them():
     assert again.nodes[0].inputs == made.nodes[0].inputs
     with pytest.raises(TypeError, match=r"node 'layer' .*: a function that prepares several inputs keeps none of them"):
         with_weights(graph("w", "b", prepare={(1, 2): lambda w, b, options: (w + b, b)}))
+
+
+def test_constants_that_the_function_looks_at_stay_in_the_program():
+    made, params = with_weights(graph("w", "b", fixed=(1, 5)))
+    assert made.constants.keys() == {"w"}
+    assert params.keys() == {"b"}

@@ -17,7 +17,7 @@ from jaxdml.onnx._table import FIRST_OPSET, ROWS, find
 
 # Operators that are left out, by reason.
 OPERATORS = {
-    "are loops or recurrences": "GRU LSTM Loop RNN Scan LinearAttention",
+    "are loops or recurrences": "GRU Loop RNN Scan LinearAttention",
     "have sequences, optional values, strings or files": (
         "ImageDecoder OptionalGetElement OptionalHasElement RegexFullMatch SequenceEmpty SequenceInsert SequenceLength "
         "SequenceMap SplitToSequence StringConcat StringNormalizer StringSplit TfIdfVectorizer"

@@ -44,8 +44,7 @@ DEVIATIONS = (
     _with(
         {"session.qdqisint8allowed": "1"},
         "Activations of int8 fuse",
-        "conv_s8 matmul_s8 matmul_no_q_s8 add_s8_pair_and_constant residual_s8 two_dequantized_s8 "
-        "two_convolutions_s8_then_u8 q_dq_q_dq_shifted_s8",
+        "conv_s8 matmul_s8 matmul_no_q_s8 add_s8_pair_and_constant residual_s8 two_dequantized_s8",
     ),
     _with(
         {"session.disable_double_qdq_remover": "1"},

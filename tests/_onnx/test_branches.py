@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 import jaxdml.onnx
 from helpers.compare import assert_same_bits
 from helpers.hostile_models import FLOAT, chain, constant, model, node, refused, value
+from jaxdml.errors import ModelError
 from jaxdml.onnx import Limits
 
 X = np.array([-2, -1, 0.5, 3], np.float32)
@@ -69,6 +70,43 @@ def test_of_a_computed_condition_both_branches_are_computed():
     proto = model([*shape, if_node("c", relu(), neg())], [constant(np.int64(4), "four")], inputs=[("x", FLOAT, ("N",))])
     for size in (3, 4):
         by_both(proto, x=X[:size])
+
+
+def guarded(squeezed, condition, **more):
+    """A file whose branches are a Squeeze of the last axis, and Identity, with what computes the condition."""
+    then = branch([("Squeeze", [squeezed, "last"], ["t"])])
+    nodes = [*condition, if_node("c", then, branch([("Identity", [squeezed], ["e"])], ["e"]), ["z"]),
+             node("Neg", ["z"], ["y"])]  # fmt: skip
+    numbers = [constant(np.array([value], np.int64), name) for name, value in (("last", -1), ("one", 1), ("axis", -1))]
+    proto = model(nodes, numbers, **more)
+    proto.graph.output[0].ClearField("type")
+    return proto
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_of_a_condition_on_sizes_one_branch_is_computed(size, tmp_path):
+    """Exporters guard a Squeeze, which fails in the branch that is not taken."""
+    condition = [node("Relu", ["x"], ["a"]), node("Shape", ["a"], ["s"]), node("Gather", ["s", "axis"], ["d"]),
+                 node("Equal", ["d", "one"], ["c"])]  # fmt: skip
+    x = np.ones((2, size), np.float32)
+    proto = guarded("a", condition, inputs=[("x", FLOAT, ("N", "M"))])
+    by_both(proto, x=x)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    assert {row.name: row.reason for row in jaxdml.onnx.compare(path, x).nodes}["neg_5"] == "equal"
+    made = jaxdml.onnx.load(proto)
+    (name,) = (name for name in made.value_names if name.startswith("if_4.then."))
+    if size == 1:
+        assert made.values(made.params, name, x)[name].shape == (2,)
+    else:
+        with pytest.raises(ModelError, match="squeeze"):
+            made.values(made.params, name, x)
+    flag = guarded("x", [node("Identity", ["flag"], ["c"])], inputs=[("x", FLOAT, (2, 3)), FLAG])
+    why = "both branches of node 'if_1' (If) are computed, because its condition 'c' depends on data: an initializer"
+    refused(flag, "if_1.then.squeeze_0", "size not equal to one", why)
+    behind = [if_node("flag", relu(), neg(), ["z"]), node("Squeeze", ["z", "last"], ["y"])]
+    proto = model(behind, [constant(np.array([-1]), "last")], inputs=[("x",), FLAG])
+    assert "branches" not in refused(proto, "'squeeze_1'", "size not equal to one")
 
 
 def test_names_have_scopes():
@@ -195,6 +233,7 @@ def test_nodes_of_branches_count():
     refused(proto, "52 nodes", "limit of 51", limits=Limits(nodes=51))
 
 
+@pytest.mark.rare
 def test_very_many_branches():
     """In linear time: each has a condition that is a constant behind many nodes."""
     count = 3000

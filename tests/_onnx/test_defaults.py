@@ -161,7 +161,7 @@ def run(proto, x):
     return np.asarray(loaded.apply(loaded.params, x)["y"])
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NODES)
 def test_what_is_left_out_is_as_if_written(name):
     inputs = NODES[name][1]
@@ -195,6 +195,7 @@ FUSED = {  # by operator: what is written where nothing is left out
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("operator", FUSED)
 def test_what_is_fused_is_as_if_written(operator):
     def between(attributes):

@@ -93,6 +93,7 @@ QUICK = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", rest_rarely(dict.fromkeys([*QUICK, *CASES]), len(QUICK)), ids="-".join)
 def test_bits_are_those_of_onnxruntime(case):
     coordinates, dtype, where = case
@@ -129,6 +130,7 @@ def test_results_are_near_those_of_the_evaluator_of_onnx(coordinates):
         assert np.abs(y - expected).max() <= 2**-20 * np.abs(x).max()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("floats", ["exact", "xla"])
 def test_scales_opset_10_policies_and_outside_of_the_region(floats):
     cases = {

@@ -66,6 +66,7 @@ CALLS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("name", CALLS)
 def test_traced_equals_known(name, x64):
     function, arguments, options = CALLS[name]
@@ -79,6 +80,7 @@ def test_traced_equals_known(name, x64):
 FLOATS = np.array([0, -0.0, 1.99, -1.99, 7.5, -8.5, 300, -300, 1e10, -1e10, np.inf, -np.inf, np.nan], np.float32)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("to", [2, 3, 4, 5, 6, 7, 9, 10, 12, 13, 16, 21, 22])
 @pytest.mark.parametrize("of", [np.float32, np.float16, np.int16])
 def test_known_and_traced_numbers_are_cast_alike(of, to):

@@ -77,6 +77,7 @@ AS_IN_THE_FILE = set(itertools.product(NETWORKS, ("qoperator", "dynamic")))  # n
 WITH_A_DYNAMIC_MLP = cases(AS_IN_THE_FILE, ("MLP", "dynamic", "per tensor"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("network", "form", "weights"), cases(EQUAL, ("MLP", "qoperator", "per channel"), ("MLP", "qdq", "per tensor"))
 )

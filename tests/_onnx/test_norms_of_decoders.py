@@ -52,6 +52,7 @@ def norm(name, dtype, outputs=None):
     return model(nodes, (), typed, results, opset=23, ir_version=10), given
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("dtype", "distance"), [(np.float32, 2e-6), (np.float16, 4e-3)])
 def test_norms(dtype, distance):
     models = {name: norm(name, dtype) for name in NORMS}

@@ -125,6 +125,7 @@ def large_constants(function, *arguments):
     return [size for size in sizes if size > LARGE], arguments
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("numerics", ["directml", "onnxruntime"])
 def test_no_weight_is_a_constant_of_the_program(form, numerics):

@@ -161,6 +161,7 @@ def decibels(got, right):
     return 10 * np.log10(np.sum(right.astype(np.float64) ** 2) / np.sum(error**2)) if error.any() else np.inf
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", rest_rarely(range(12), 2))
 def test_random_files(seed):
     """The bits of the reference, float64's numbers as the precision promises, and onnxruntime's."""

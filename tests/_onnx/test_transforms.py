@@ -85,6 +85,7 @@ def test_vmap_over_stacked_params(form):
     check(jax.vmap(model.apply, (0, 0))(stacked, np.stack([X, X])), expected)
 
 
+@pytest.mark.rare
 @of_each_form
 def test_64_bit_types_change_nothing(form):
     """The model is loaded with them and without, and called with them and without."""

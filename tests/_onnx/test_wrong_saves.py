@@ -95,6 +95,7 @@ def test_primitives_without_an_operator_are_listed_with_their_layers(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.rare
 def test_a_table_of_such_a_primitive_is_written_as_a_look_up(tmp_path):
     model = made(lambda w, x: lax.erf_inv(jnp.tanh(x @ w)) @ w)
     with pytest.raises(ModelError, match=r"the primitive erf_inv has no counterpart in ONNX; write tables='gather'"):

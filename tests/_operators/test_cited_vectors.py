@@ -125,7 +125,7 @@ def called(case):
     return function(*arguments, **options, feature_level=level(case["min_feature_level"]))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", COMPUTED)
 def test_a_call(name):
     assert_computed(CASES[name], called(CASES[name]))

@@ -67,6 +67,7 @@ def test_every_mode(chunk, mode, x64):
     check(chunk, mode)
 
 
+@pytest.mark.sampled(1)
 @rarely_on_xla
 @pytest.mark.parametrize("chunk", FEW, ids=name)
 def test_vmapped_over_every_argument(chunk):

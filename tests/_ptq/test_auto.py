@@ -51,6 +51,7 @@ def assert_same_model(one, other, batches):
     jax.tree.map(assert_same_bits, *results)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("share", "expected"), [(30.0, "minmax"), (1.0, "mse"), (0.0, "percentile")])
 def test_the_model_with_the_least_error_is_returned(share, expected, capsys):
     params, batches = problem(share)
@@ -86,6 +87,7 @@ def test_an_observer_of_one_layer_is_chosen():
     assert_same_model(model, best, batches)
 
 
+@pytest.mark.rare
 def test_an_output_that_is_zero_does_not_count():
     """It has neither signal nor noise."""
     params, batches = problem(0.0)
@@ -102,6 +104,7 @@ def test_batches_that_can_be_read_once_are_refused():
     dml.ptq.quantize(product, params, list(batches), observer="auto", progress=False)
 
 
+@pytest.mark.rare
 def test_layers_of_a_scan_share_the_choice():
     rng = np.random.default_rng(1)
     w = rng.normal(size=(3, 32, 32)).astype(np.float32) / 6

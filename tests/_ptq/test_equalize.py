@@ -60,19 +60,27 @@ def block_with_outliers():
     return apply, params, make_inputs
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize(("products", "most", "least"), [("static", 26, 35), ("dynamic", 27, 39)])
-def test_gains_of_a_norm(products, most, least, tmp_path):
-    """Also in a file, and with other sizes."""
+GAINS = [("static", 26, 35), pytest.param("dynamic", 27, 39, marks=pytest.mark.rare)]
+
+
+@pytest.mark.parametrize(("products", "most", "least"), GAINS)
+def test_gains_of_a_norm(products, most, least):
     apply, params, make_inputs = block_with_outliers()
     batches, (x,) = batches_for(make_inputs, 8), make_inputs(3, seed=1)
     options = {"products": products, "progress": False}
-    model = quantize(apply, params, batches, equalize=False, **options)
-    assert ratio(model, apply, params, x) < most
-    model = quantize(apply, params, batches, **options)
-    assert ratio(model, apply, params, x) > least
+    before, after = (quantize(apply, params, batches, equalize=each, **options) for each in (False, True))
+    assert ratio(before, apply, params, x) < most
+    assert ratio(after, apply, params, x) > least
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("products", ["static", "dynamic"])
+def test_scaled_gains_are_saved(products, tmp_path):
+    """And run with inputs of other sizes."""
+    apply, params, make_inputs = block_with_outliers()
+    model = quantize(apply, params, batches_for(make_inputs, 8), products=products, progress=False)
     save(tmp_path / "model.npz", model)
-    loaded = load(tmp_path / "model.npz", apply)
+    loaded, (x,) = load(tmp_path / "model.npz", apply), make_inputs(3, seed=1)
     assert_same_bits(loaded.apply(loaded.params, x), model.apply(model.params, x))
     assert str(loaded.sqnr(params, x)) == str(model.sqnr(params, x))
     assert min(layer.own for layer in model.sqnr(params, x).layers) > 28
@@ -82,6 +90,7 @@ UNEVEN = {"gains": np.exp(RANDOM.uniform(0, np.log(100), (1, 16))).astype(np.flo
 UNEVEN["w"] = normal(16, 8) / UNEVEN["gains"].T
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("products", ["static", "dynamic"])
 def test_floats_behind_movers_are_not_scaled(products):
     """For inputs of other sizes, a mover's result may have another name, such as that of the squeeze of one step."""
@@ -95,6 +104,7 @@ def test_floats_behind_movers_are_not_scaled(products):
     assert_same_bits(model.apply(model.params, x), plain.apply(plain.params, x))
 
 
+@pytest.mark.rare
 def test_layers_of_a_scan_have_scales_of_their_own():
     def apply(params, x):
         def layer(x, layer):
@@ -164,6 +174,7 @@ def test_few_values_and_dead_channels_scale_nothing():
     assert not quantize(cnn, dead, [IMAGES], progress=False).factors
 
 
+@pytest.mark.rare
 def test_where_nothing_is_to_be_gained_the_bits_stay():
     params = {
         "first": {"w": CNN["first"]["w"] / FACTORS[:, None, None, None], "b": CNN["first"]["b"] / FACTORS},

@@ -69,7 +69,7 @@ NETWORKS = {"mlp": (mlp, (32, 8)), "residual": (residual, (4, 8, 6, 6)), "pooled
             "signed": (signed, (2, 5, 8))}  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_integers_are_on_the_grids_of_the_function(name, tmp_path):
     apply, shape = NETWORKS[name]
@@ -133,6 +133,7 @@ REMARKS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("reason", REMARKS)
 def test_grids_that_no_operator_takes_are_said(reason):
     x = normal(4, 8)
@@ -206,6 +207,7 @@ SHAPES = {"nested vmap": (4, 3, 8), "checkpointed steps under vmap": (6, 5, 8)}
 QUICK = "vmap over members", "jit, vmap and checkpoint"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.rare) for name in TRANSFORMED]
 )

@@ -36,7 +36,7 @@ def same(one, other):
         assert_same_bits(np.asarray(ours), np.asarray(theirs))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", rest_rarely(NAMES, len(QUICK)))
 def test_models_of_awkward_functions_are_read_as_they_were(name, path):
     case = next(case for case in AWKWARD if case.name == name)

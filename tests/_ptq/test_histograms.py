@@ -86,6 +86,7 @@ def seen(name):
     return after(LeastSquares(), [DATA[name]])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("percentile", [99.99, 99.0, 75.0, 100])
 def test_percentile_is_that_of_numpy_within_a_bin(percentile):
     for name, x in DATA.items():
@@ -112,6 +113,7 @@ def errors(x, lows, highs, dtype):
 FRACTIONS = np.r_[np.linspace(0.1, 1, 46), 2.0 ** -np.arange(4, 10, 0.25)]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [name for name in DATA if name != "zeros"])
 def test_least_squares_is_close_to_the_best_of_all_ranges(name):
     x = DATA[name][-5000:]

@@ -62,7 +62,7 @@ def test_moving_average_is_as_defined():
     assert after(MovingAverage(), BATCHES[:1]).range(np.uint8) == (BATCHES[0].min(), BATCHES[0].max())
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rare
 @of_each_update
 def test_under_scan_and_vmap_as_one_batch_after_the_other(observer):
     expected = after(observer, BATCHES)

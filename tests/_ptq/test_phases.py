@@ -40,6 +40,7 @@ def convolved(x, w, padding, gaps):
     return np.einsum("nc{0}{1},oc{1}->no{0}".format(*places), windows, w)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("count", [1, 2])
 def test_phases_compute_the_convolution_of_the_spread_image(count):
     """Sums of small integers in float32 are exact, so that the results are equal. Paddings may be negative."""

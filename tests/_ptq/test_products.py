@@ -32,7 +32,7 @@ def sqnr(model, function, params, x):
     return 10 * np.log10(np.sum(np.square(exact)) / np.sum(np.square(y - exact)))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", SUMS)
 @pytest.mark.parametrize("products", ["static", "dynamic"])
 def test_a_sum_behind_a_product(name, products):
@@ -69,6 +69,7 @@ NOTHING_CONTRACTED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NOTHING_CONTRACTED)
 def test_what_contracts_nothing_is_a_multiplication(name):
     x, apply = normal(2, 4, 8), NOTHING_CONTRACTED[name]
@@ -104,7 +105,7 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_transposed_and_cropped_convolutions(name):
     """Zeros between pixels are the zero point, in groups or with dilations; test_phases.py has all others."""

@@ -142,6 +142,7 @@ def expected_weights(w, axis, dtype):
     return integers, np.float32(scales[0] if axis is None else scales)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("axis", [None, 0, 2, -2])
 def test_weights_are_as_defined_in_every_form(axis):
     for dtype in (np.int8, np.int16):

@@ -56,6 +56,7 @@ def test_a_layer_is_kept_in_floats():
     assert runs_as(all_but_one) == {"blocks/0": FLOATS, "blocks/1": FLOATS, "head": TO_FLOAT}
 
 
+@pytest.mark.rare
 def test_kept_layers_are_exact():
     exact = jax.jit(apply)(PARAMS, X)
     found = [
@@ -182,7 +183,7 @@ def dead_channel():
     return apply, params, random.standard_normal((4, 3, 8, 8), np.float32)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rare
 @pytest.mark.parametrize("is_dense", [False, True])
 def test_a_bias_that_would_not_fit_int32_raises_the_scale_of_its_weights(is_dense, monkeypatch):
     apply, params, x = dead_channel()

@@ -205,6 +205,7 @@ DIFFERENCES = {  # how a function may differ between a batch of 4 and one of 6, 
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_sizes_that_make_another_function_are_an_error(name):
     apply, words = DIFFERENCES[name]
@@ -228,6 +229,7 @@ HELD = {  # by integers: numbers that depend on the batch in each way
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", HELD)
 def test_numbers_that_integers_hold_may_not_depend_on_sizes(name):
     model = dml.ptq.quantize(HELD[name], PARTS, [normal(4, 8)], progress=False)

@@ -318,6 +318,7 @@ def test_dropout_by_a_key_that_is_an_input():
         assert decibels(model.apply(model.params, X, key), apply(PARAMS, X, key)) > 25
 
 
+@pytest.mark.rare
 def test_numbers_drawn_in_apply_are_no_dropout():
     apply = lambda params, x: mlp(params, x + jax.random.normal(jax.random.key(3), x.shape))  # noqa: E731
     assert is_right(quantize(apply), apply, PARAMS, X)

@@ -90,6 +90,7 @@ def tensors(name, i, x):
     return x.ndim > 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", rest_rarely(sorted(SMALL, key=lambda name: name not in ("add", "where")), 2))
 def test_eager(name):
     lists, results = expected()[name]

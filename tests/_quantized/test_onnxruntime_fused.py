@@ -108,7 +108,7 @@ def test_what_int32_does_not_hold_becomes_the_least(operator, function):
         assert theirs[0] == (0 if operator == "QLinearAdd" or large > 2**29 else 255)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @on_x64_alone
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize(

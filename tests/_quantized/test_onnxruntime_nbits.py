@@ -69,6 +69,7 @@ def distance(got, other, a, w):
     return np.max(np.abs(np.asarray(got, np.float64) - other) / (np.abs(a).astype(np.float64) @ np.abs(w).T))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", rest_rarely(CASES, 3), ids=str)
 def test_products(case):
     size, block_size, bits, *_ = case
@@ -92,6 +93,7 @@ def test_bytes_as_zero_points_beside_an_order():
     assert distance(onnxruntimes(given, **attributes), a.astype(np.float64) @ without.T, a, without) < 1e-6
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("case", "words"),
     [

@@ -90,7 +90,7 @@ def of_floats(program: Program) -> Iterator[str]:
 def is_corrected(program: Program, candidate: Instruction) -> bool:
     """Whether a division or a square root is of mantissas and gives an integer, which integers then correct.
 
-    docs/numerics.md proves that the candidate may err by a few units in the last place.
+    docs/numerics_accelerators.md proves that the candidate may err by a few units in the last place.
     """
     scaled = program.readers(candidate)
     read = [reader for product in scaled for reader in program.readers(product)]

@@ -36,7 +36,8 @@ PROGRAMS = {  # that no code imports
     "notebooks": ["jupyterlab"], "test-all": ["ipykernel", "mypy", "nbclient", "pyright"],
     "dev": ["jupyterlab", "mypy", "pre_commit"],
 }  # fmt: skip
-HAS_NATIVE = sys.platform == "linux" and platform.machine() == "x86_64"  # as the marker of the extra `cpu` says
+# As the marker of the extra `cpu` says.
+HAS_NATIVE = (sys.platform, platform.machine()) in {("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")}
 IN_WHEEL = {"jaxdml/py.typed", "jaxdml/examples/digits.npz", "jaxdml/examples/digits.onnx"}
 IN_WHEEL |= {"jaxdml/examples/digits_onnx.npz", "jaxdml/examples/dxdispatch/convolution.json"}
 IN_SDIST = {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", "tests/conftest.py", "native/CMakeLists.txt"}
@@ -222,7 +223,8 @@ def imported(folders):
 def install(python, extra, folder, home):
     """Installs jaxdml with an extra; both packages come from the folder, and from nowhere else."""
     source = the_file(folder, "jaxdml-*.tar.gz" if extra == SDIST else "jaxdml-*.whl").as_uri()
-    kernels = f"jaxdml-cpu @ {the_file(folder, 'jaxdml_cpu-*linux*.whl').as_uri()}\n" if HAS_NATIVE else ""
+    own = f"jaxdml_cpu-*_{platform.machine()}.whl"
+    kernels = f"jaxdml-cpu @ {the_file(folder, own).as_uri()}\n" if HAS_NATIVE else ""
     constraints = home / "constraints.txt"
     constraints.write_text(kernels, encoding="utf-8")
     wanted = f"jaxdml @ {source}" if extra in (NONE, SDIST) else f"jaxdml[{extra}] @ {source}"

@@ -33,8 +33,7 @@ def test_an_operator_has_its_page(operator):
     before, sections = parts(text)
     assert before.startswith(f"# {operator}\n")
     assert list(sections) == HEADINGS
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (link,) = re.findall(rf"\| \[`{operator}`\]\((\S+)\)", readme)
+    (link,) = re.findall(rf"\| \[`{operator}`\]\(\S+\) \| \[`\w+`\]\((\S+)\) \|", REFERENCE["index"])
     assert f"[DML_{operator.upper()}_OPERATOR_DESC]({link})" in before
     assert "numerics.md" in sections["Formula"]
     names = generate.documented(sections["Function and desc"])

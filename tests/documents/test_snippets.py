@@ -20,7 +20,15 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in PAGES}
 WITH_SNIPPETS = [name for name, text in DOCUMENTS.items() if "```python" in text]
-FENCES = {"python", "text", "sh", "powershell", "{toctree}", "{eval-rst}"}  # of these, python alone is code to run
+FENCES = {
+    "python",
+    "text",
+    "sh",
+    "powershell",
+    "{toctree}",
+    "{eval-rst}",
+    "{include} ../README.md",
+}  # of these, python alone is code to run
 SNIPPET = re.compile(r"```python\n(.*?)```(?:\n```text\n(.*?)```)?", re.S)
 FILE = re.compile(r"# (\w+\.py)\n")  # the first line of a snippet that is a program of its own
 MORE_DEVICES = "jax_num_cpu_devices"  # a document with this needs a process of its own
@@ -39,17 +47,23 @@ def environment():
     return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
 
 
-def run_here(code, document):
-    """With jax's own defaults, which readers have."""
+def run_here(code, document, folder):
+    """With jax's own defaults, which readers have, in a folder for files that the code writes."""
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(printed),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+    ):
         exec(compile(code, document, "exec"), {})
     return printed.getvalue()
 
 
-def run_apart(code, document):
+def run_apart(code, document, folder):
     command = [sys.executable, "-W", "error", "-c", code]
-    run = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=300)
+    options = {"env": environment(), "cwd": folder, "capture_output": True, "text": True}
+    run = subprocess.run(command, **options, check=False, timeout=300)
     assert run.returncode == 0, f"{document}: {run.stderr}"
     return run.stdout
 
@@ -58,17 +72,20 @@ def run_apart(code, document):
     "document",
     rest_rarely(WITH_SNIPPETS, 1),  # README.md comes first; `make docs` runs all
 )
-def test_snippets_print_what_follows_them(document):
+def test_snippets_print_what_follows_them(document, tmp_path):
     codes, outputs = zip(*snippets(document), strict=True)
     code = f"\nprint({END!r})\n".join(codes)
     run = run_apart if MORE_DEVICES in code else run_here
-    assert run(code, document).split(f"{END}\n") == list(outputs)
+    assert run(code, document, tmp_path).split(f"{END}\n") == list(outputs)
 
 
 def test_pages_have_snippets():
     """All but those that list, or say how the inside works."""
     lists = {"docs/index.md", "docs/recipes/index.md", "docs/feature_levels.md", "docs/installing.md"}
-    inside = {"docs/accelerators.md", "docs/design.md", "docs/onnx_fusing.md"}
+    lists |= {page.relative_to(ROOT).as_posix() for page in generate.TIMES_PAGES.values()}
+    lists |= {"docs/times/blocks.md", "docs/times/ptq.md"}
+    inside = {f"docs/{name}.md" for name in ("accelerators", "changing", "design", "exact_rules", "onnx_fusing")}
+    inside |= {"docs/numerics_accelerators.md", "docs/numerics_products.md"}
     names = {f"docs/reference/{name}.md" for name in (*generate.PAGES_OF_OTHERS, "index")}
     names.remove("docs/reference/matrix_multiply_blocks.md")
     assert set(DOCUMENTS) - set(WITH_SNIPPETS) == lists | inside | names

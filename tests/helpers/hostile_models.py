@@ -99,6 +99,12 @@ def bombs():
              constant(np.ones((1, 1), np.float32), "scale")],
             domain="com.microsoft", block_size=2**20,
         ),
+        "LSTM": model(
+            [("Expand", ["one", "steps"], ["x"]), ("LSTM", ["x", "w", "r"], ["y"])],
+            [constant(one, "one"), constant([2**18, 1, 1], "steps"),
+             *(constant(np.ones((1, 512, size), np.float32), name) for name, size in (("w", 1), ("r", 128)))],
+            inputs=[],
+        ),
         "Concat of itself": model(
             [*doubled, node("Identity", ["v40"], ["y"])], [constant(np.ones(1024, np.float32), "v0")], inputs=[]
         ),

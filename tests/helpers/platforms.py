@@ -1,11 +1,13 @@
-"""What tests need of an operating system, and Windows may not have."""
+"""What tests need of an operating system or a processor, and others may not have."""
 
+import platform
 import sys
 
 import pytest
 
 IS_WINDOWS = sys.platform == "win32"
 posix = pytest.mark.skipif(IS_WINDOWS, reason="Windows has no make, no sh and no named pipes in folders")
+on_x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="AVX2 is of x86-64")
 between_processes = pytest.mark.skipif(IS_WINDOWS, reason="jaxlib has no collectives between processes on Windows")
 
 

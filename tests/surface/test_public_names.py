@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import jaxdml as dml
+from helpers.marks import rest_rarely
 from helpers.platforms import posix
 from jaxdml._directml.pages import PAGES
 
@@ -54,9 +55,11 @@ print(*dict(inspect.getmembers(jaxdml)))
 
 
 @posix
-def test_a_submodule_works_after_importing_jaxdml():
+@pytest.mark.parametrize(
+    "names", rest_rarely([["onnx", "ptq"], [*SUBMODULES, "examples.digits"]], 1), ids=["two", "all"]
+)
+def test_a_submodule_works_after_importing_jaxdml(names):
     """Each in a copy of a process that has imported nothing else."""
-    names = [*SUBMODULES, "examples.digits"]
     code = f"""
 import operator, os, jaxdml
 for name in {names}:

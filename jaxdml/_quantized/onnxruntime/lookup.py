@@ -13,19 +13,10 @@ from jaxdml._arithmetic import native_bytes, rounding
 from jaxdml._arithmetic.kernel_call import with_kernel
 from jaxdml._arithmetic.sharding import out_sharding
 from jaxdml._quantized.axes import axis_of
-from jaxdml._quantized.onnxruntime.fused import multiply_add
+from jaxdml._quantized.onnxruntime.sigmoids import logistic
 from jaxdml._quantized.onnxruntime.values import dequantized, int32, quantized
 
 Array = jax.Array
-# Coefficients of p and q, the highest first: for x in [-18, 18] the logistic function is x * p(x**2) / q(x**2) + 0.5.
-# Source: Eigen, plogistic in GenericPacketMathFunctions.h.
-P = (
-    0, 4.37031012579801e-11, 1.15627324459942e-07, 6.08574864600143e-05, 8.51377133304701e-03, 2.48287947061529e-01,
-)  # fmt: skip
-Q = (
-    6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.70198817374094e-03, 1.16817656904453e-01,
-    9.93151921023180e-01,
-)  # fmt: skip
 
 
 @with_kernel(native_bytes.LOOK_UP)
@@ -115,17 +106,4 @@ def qlinear_sigmoid(
     x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None
 ) -> Array:  # fmt: skip
     """Quantized logistic function of dequantized x: a quotient of polynomials, computed with fused multiply-adds."""
-    return looked_up(x, table_of(_logistic, x.dtype, x_scale, x_zero_point, y_scale, y_zero_point))
-
-
-def _logistic(x: Array) -> Array:
-    x = lax.clamp(np.float32(-18), x, np.float32(18))
-    squares = lax.broadcast_in_dim(rounding.flushed(x * x), (2, *x.shape), (1,))
-    highest, *others = np.asarray([P, Q], np.float32).T[:, :, None]
-
-    def add(total: Array, coefficients: Array) -> tuple[Array, None]:
-        return multiply_add(total, squares, jnp.broadcast_to(coefficients, total.shape)), None
-
-    # A loop, because XLA compiles the unrolled multiply-adds very slowly.
-    (p, q), _ = lax.scan(add, jnp.broadcast_to(highest, squares.shape), jnp.stack(others))
-    return lax.max(rounding.quotient(p * x, q) + np.float32(0.5), np.float32(0))
+    return looked_up(x, table_of(logistic, x.dtype, x_scale, x_zero_point, y_scale, y_zero_point))

@@ -43,6 +43,10 @@ def _is_quantized(node: Node) -> bool:
     return node.operator.is_quantized
 
 
+def _is_lstm(node: Node) -> bool:
+    return node.operator.kind == "dynamic_lstm"
+
+
 def _is_any(node: Node) -> bool:
     return True
 
@@ -69,6 +73,11 @@ SETTINGS = (
         Settings({"session.qdq_matmulnbits_accuracy_level": "0"}), _is_any,
         "the accuracy level: onnxruntime rounds the product's floats to int8, "
         "unless session.qdq_matmulnbits_accuracy_level=0",
+    ),
+    Setting(
+        Settings(threads=1), _is_lstm,
+        "onnxruntime splits the items of a batch among its threads, and each quantizes the hidden states of its own, "
+        "intra_op_num_threads=1 quantizes those of all items together",
     ),
     Setting(
         Settings(level="DISABLE_ALL"), _is_any,

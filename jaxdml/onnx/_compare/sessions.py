@@ -22,10 +22,12 @@ class Settings:
     Attributes:
       options: options of `SessionOptions.add_session_config_entry`.
       level: the level of optimization, one of `GraphOptimizationLevel` without "ORT_".
+      threads: the number of threads of a node; 0: onnxruntime chooses it.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
     level: str = "ENABLE_ALL"
+    threads: int = 0
 
 
 DEFAULT = Settings()
@@ -98,6 +100,7 @@ class Peer:
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in self.outputs)
         options = self._onnxruntime.SessionOptions()
         options.log_severity_level = QUIET
+        options.intra_op_num_threads = settings.threads
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._folder)
         for key, value in settings.options.items():
             options.add_session_config_entry(key, value)

@@ -1,6 +1,6 @@
 """What is compared: a loaded model, or a quantized function whose file onnxruntime runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -39,9 +39,9 @@ class Subject:
     by_onnxruntime: Callable[[Values], Values]
 
 
-def of_model(model: Model, path: Any, inputs: Values) -> Subject:
-    """A model that was loaded from the file."""
-    names = [name for name in model.value_names if name not in inputs]
+def of_model(model: Model, path: Any, inputs: Values, in_file: Container[str]) -> Subject:
+    """A model that was loaded from the file, with the values whose names are `in_file`."""
+    names = [name for name in model.value_names if name in in_file]
 
     def by_onnxruntime(given: Values) -> Values:
         other = load(path, numerics=ONNXRUNTIME, floats=model.floats, limits=model.limits)
@@ -84,7 +84,8 @@ def of_function(model: ptq.Model, file: Model, inputs: Values) -> Subject:
         @jax.jit
         @partial(with_floats, floats=model.floats)
         def run(leaves: list[Any], others: dict[str, Any]) -> dict[str, Any]:
-            return evaluated_alone(nodes, {**flat.constants, **dict(zip(flat.inputs, leaves, strict=True))}, others)
+            given = {**flat.constants, **dict(zip(flat.inputs, leaves, strict=True))}
+            return evaluated_alone(nodes, given, others, [name for node in nodes for name in node.outputs])
 
         return lambda others: run(leaves, dict(others))
 

@@ -7,6 +7,7 @@ import onnx
 from jax import lax
 
 from jaxdml._graph.evaluate import shown
+from jaxdml._graph.graph import CHOICE
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators._arrays import is_known
 from jaxdml.onnx._table import BOOL, operator
@@ -17,7 +18,7 @@ def _branches(*, then_branch: onnx.GraphProto, else_branch: onnx.GraphProto) -> 
     return {"then_branch": then_branch, "else_branch": else_branch}
 
 
-@operator("If", types=(BOOL,), is_exact=True, options=_branches)
+@operator("If", types=(BOOL,), is_exact=True, options=_branches, kind=CHOICE)
 def choose(condition: Any, *values: Any) -> tuple[Any, ...]:
     """The first half of the values, which are those of one branch, if the condition is true; else the other half.
 

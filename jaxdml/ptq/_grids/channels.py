@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdml.ptq._grids import extremes
 from jaxdml.ptq._grids.observers import Observer
 from jaxdml.typing import Array, DType
 
@@ -36,8 +37,9 @@ class Channels(Observer):
 
     def with_values(self, x: Array) -> Self:
         x = jnp.moveaxis(x, self.axis, -1).reshape(-1, self.low.shape[-1])
-        low, high = jnp.minimum(self.low, jnp.min(x, 0)), jnp.maximum(self.high, jnp.max(x, 0))
-        return replace(self, low=low, high=high, squares=self.squares + jnp.sum(jnp.square(x), 0))
+        low, high = extremes.of(x, (0,))
+        squares = self.squares + jnp.sum(jnp.square(x), 0)
+        return replace(self, low=jnp.minimum(self.low, low), high=jnp.maximum(self.high, high), squares=squares)
 
     def with_devices(self, axis_name: str) -> Self:
         low, high = lax.pmin(self.low, axis_name), lax.pmax(self.high, axis_name)

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from jaxdml.ptq._grids import extremes
 from jaxdml.ptq._grids.ranges import scale_and_zero_point
 
 Array = Any
@@ -26,7 +27,8 @@ STEPS = (2.0 ** (np.arange(-12, 13) / 8), 2.0 ** (np.arange(-12, 13) / 8), 2.0 *
 
 def exponent_for(x: Array) -> Array:
     """The least exponent, int32, of a range that contains float32 x; meaningless if x holds NaN or infinity."""
-    largest = jnp.maximum(jnp.max(x), -jnp.min(x))  # the observer computes both ends as well
+    low, high = extremes.of(x)  # the observer computes both ends as well
+    largest = jnp.maximum(high, -low)
     mantissa, exponent = jnp.frexp(jnp.maximum(largest, np.float32(2.0**LEAST_EXPONENT)))
     return exponent - (mantissa == np.float32(0.5)).astype(jnp.int32)
 

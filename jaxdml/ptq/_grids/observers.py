@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml.errors import PtqError, api_class
-from jaxdml.ptq._grids import histograms
+from jaxdml.ptq._grids import extremes, histograms
 from jaxdml.ptq._grids.ranges import ACTIVATIONS, integer_type
 from jaxdml.typing import Array, DType
 
@@ -63,10 +63,11 @@ class Observer(abc.ABC):
         x = jnp.asarray(x).astype(jnp.float32)
         if x.size == 0:
             return self
-        # Minus infinity for NaN, because a minimum over devices may leave NaN out. Most observers compute both ends
-        # anyway, and XLA takes longer to compile a reduction than all else here.
+        # Minus infinity for NaN, because a minimum over devices may leave NaN out. XLA computes both ends once for
+        # is_finite and for the observers that read them.
         x = jnp.where(jnp.isnan(x), np.float32(-np.inf), x)
-        is_finite = self.is_finite & jnp.isfinite(jnp.min(x)) & jnp.isfinite(jnp.max(x))
+        low, high = extremes.of(x)
+        is_finite = self.is_finite & jnp.isfinite(low) & jnp.isfinite(high)
         return replace(self.with_values(x), count=self.count + np.float32(x.size), is_finite=is_finite)
 
     def over_steps(self) -> "Observer":
@@ -90,7 +91,8 @@ class _Extremes(Observer):
     high: Any = NO_GREATEST
 
     def with_values(self, x: Array) -> Self:
-        return replace(self, low=jnp.minimum(self.low, jnp.min(x)), high=jnp.maximum(self.high, jnp.max(x)))
+        low, high = extremes.of(x)
+        return replace(self, low=jnp.minimum(self.low, low), high=jnp.maximum(self.high, high))
 
     def with_devices(self, axis_name: str) -> Self:
         return replace(self, low=lax.pmin(self.low, axis_name), high=lax.pmax(self.high, axis_name))
@@ -129,8 +131,8 @@ class MovingAverage(_Extremes):
             raise PtqError(f"MovingAverage: momentum is {self.momentum}, expected at least 0 and below 1")
 
     def with_values(self, x: Array) -> Self:
-        low, high = (self._after(seen, new) for seen, new in ((self.low, jnp.min(x)), (self.high, jnp.max(x))))
-        return replace(self, low=low, high=high)
+        low, high = extremes.of(x)
+        return replace(self, low=self._after(self.low, low), high=self._after(self.high, high))
 
     def over_steps(self) -> Observer:
         """`MinMax`: an average over steps would forget the first steps, or hold on to a first state of zeros."""

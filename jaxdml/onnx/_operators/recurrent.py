@@ -1,0 +1,233 @@
+"""LSTM of ONNX, and DynamicQuantizeLSTM of ONNX Runtime, whose products are of integers."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._quantized import directml
+from jaxdml._quantized.kinds import prepared_matrices
+from jaxdml._quantized.onnxruntime import sigmoids
+from jaxdml.errors import ModelError
+from jaxdml.onnx._operators import activations
+from jaxdml.onnx._operators._arrays import EXACT, Array
+from jaxdml.onnx._operators._recurrence import Cell, Gate, Multiply, States, float32, product, recurrent
+from jaxdml.onnx._operators.attention import expected
+from jaxdml.onnx._table import BYTE, MICROSOFT, SCALE, operator
+
+REAL = frozenset({"float32", "float16", "bfloat16"})  # 16-bit floats are computed as float32
+INT32 = frozenset({"int32"})
+DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+
+
+# Activations ---------------------------------------------------------------------------------------------------------
+
+
+class Activation(NamedTuple):
+    """An activation function.
+
+    Attributes:
+      function: the function of x, and of numbers as keywords.
+      alpha, beta: the number's value if the attribute activation_alpha or activation_beta lacks it; None: the function
+        has no such number.
+    """
+
+    function: Callable[..., Array]
+    alpha: float | None = None
+    beta: float | None = None
+
+
+def _affine(x: Array, *, alpha: float, beta: float) -> Array:
+    return product(x, np.float32(alpha)) + np.float32(beta)
+
+
+def _scaled_tanh(x: Array, *, alpha: float, beta: float) -> Array:
+    return product(jnp.tanh(product(x, np.float32(beta))), np.float32(alpha))
+
+
+FLOATS: Mapping[str, Activation] = {
+    "Sigmoid": Activation(activations.sigmoid),
+    "Tanh": Activation(jnp.tanh),
+    "Relu": Activation(activations.relu),
+    "Affine": Activation(_affine, 0, 0),
+    "LeakyRelu": Activation(activations.leaky_relu, 0.01),
+    "ThresholdedRelu": Activation(activations.thresholded_relu, 0),
+    "ScaledTanh": Activation(_scaled_tanh, 0, 0),
+    "HardSigmoid": Activation(activations.hard_sigmoid, 0.2, 0.5),
+    "Elu": Activation(activations.elu, 1),
+    "Softsign": Activation(activations.softsign),
+    "Softplus": Activation(activations.softplus),
+}
+ONE_ANSWER: Mapping[str, Activation] = {  # with the same bits on every processor, which are ONNX Runtime's
+    "Sigmoid": Activation(sigmoids.logistic),
+    "Tanh": Activation(sigmoids.tanh),
+    "Relu": Activation(activations.relu),
+}
+
+
+def _activations(
+    names: Sequence[str], alphas: Iterable[float], betas: Iterable[float], known: Mapping[str, Activation], remedy: str
+) -> tuple[Gate, ...]:  # fmt: skip
+    """The activation functions of these names; each takes the next of the alphas and betas, if it takes any."""
+    by_lower_case = {name.lower(): each for name, each in known.items()}
+    if unknown := [name for name in names if name.lower() not in by_lower_case]:
+        raise ModelError(f"attribute 'activations' has {unknown[0]!r}; supported: {', '.join(known)}{remedy}")
+    alphas, betas, functions = iter(alphas), iter(betas), list[Gate]()
+    for name in names:
+        function, alpha, beta = by_lower_case[name.lower()]
+        numbers = {} if alpha is None else {"alpha": next(alphas, alpha)}
+        numbers |= {} if beta is None else {"beta": next(betas, beta)}
+        functions.append(partial(function, **numbers))
+    return tuple(functions)
+
+
+# Attributes -----------------------------------------------------------------------------------------------------------
+
+
+def quantized_lstm_options(
+    *, activation_alpha: tuple[float, ...] | None = None, activation_beta: tuple[float, ...] | None = None,
+    activations: tuple[str, ...] | None = None, clip: float | None = None, direction: str = "forward",
+    hidden_size: int | None = None, input_forget: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """Converts the attributes of DynamicQuantizeLSTM."""
+    remedy = "; quantize_dynamic(..., nodes_to_exclude=[...]) leaves an LSTM in floats, which has more"
+    given = activations, activation_alpha, activation_beta, clip, direction, hidden_size, input_forget
+    return {"cell": _cell(*given, ONE_ANSWER, remedy)}
+
+
+def lstm_options(
+    *, activation_alpha: tuple[float, ...] | None = None, activation_beta: tuple[float, ...] | None = None,
+    activations: tuple[str, ...] | None = None, clip: float | None = None, direction: str = "forward",
+    hidden_size: int | None = None, input_forget: int = 0, layout: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """Converts the attributes of LSTM."""
+    if layout not in (0, 1):
+        raise ModelError(f"attribute 'layout' is {layout}, expected 0 or 1")
+    given = activations, activation_alpha, activation_beta, clip, direction, hidden_size, input_forget
+    return {"cell": _cell(*given, FLOATS)._replace(is_batch_first=bool(layout))}
+
+
+def _cell(
+    names: tuple[str, ...] | None, alphas: tuple[float, ...] | None, betas: tuple[float, ...] | None,
+    clip: float | None, direction: str, hidden_size: int | None, input_forget: int, known: Mapping[str, Activation],
+    remedy: str = "",
+) -> Cell:  # fmt: skip
+    if direction not in DIRECTIONS:
+        raise ModelError(f"attribute 'direction' is {direction!r}; supported: {', '.join(DIRECTIONS)}")
+    backward = DIRECTIONS[direction]
+    names = names or ("Sigmoid", "Tanh", "Tanh") * len(backward)
+    if len(names) != 3 * len(backward):
+        raise ModelError(f"attribute 'activations' has {len(names)} names, expected {3 * len(backward)}")
+    if clip is not None and not clip > 0:
+        raise ModelError(f"attribute 'clip' is {clip}, expected a positive number")
+    if hidden_size is not None and hidden_size < 1:
+        raise ModelError(f"attribute 'hidden_size' is {hidden_size}, expected at least 1")
+    functions = _activations(names, alphas or (), betas or (), known, remedy)
+    of_directions = tuple(functions[place : place + 3] for place in range(0, len(functions), 3))
+    return Cell(backward, of_directions, clip, bool(input_forget), hidden_size)
+
+
+# Operators ------------------------------------------------------------------------------------------------------------
+
+
+@operator("LSTM", types=(REAL, REAL, REAL, REAL, INT32, REAL, REAL, REAL), options=lstm_options, has_rule=False,
+          fixed=(4,))  # fmt: skip
+def lstm(
+    x: Array, w: Array, r: Array, bias: Array | None = None, sequence_lens: Array | None = None,
+    initial_h: Array | None = None, initial_c: Array | None = None, peephole: Array | None = None, *, cell: Cell,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """All hidden states [T, D, B, N], and the last hidden states and cell states [D, B, N].
+
+    w is [D, 4 * N, I] and r [D, 4 * N, N]; `States` describes the other inputs. The hidden states after an item's last
+    step are 0; an item without steps has the last states 0. If the batch is first, it is so in x, in the initial states
+    and in the results: [B, T, D, N] and [B, D, N].
+    """
+    dtype = x.dtype
+    expected("X", x, (None, None, None))
+    if cell.is_batch_first:
+        x, initial_h, initial_c = (None if a is None else jnp.swapaxes(a, 0, 1) for a in (x, initial_h, initial_c))
+    expected("R", r, (len(cell.backward), None, None))
+    hidden = _hidden_size(cell, r.shape[2], f"R of shape {r.shape}")
+    expected("R", r, (len(cell.backward), 4 * hidden, hidden))
+    expected("W", w, (len(cell.backward), 4 * hidden, x.shape[2]))
+    w, r = float32(w), float32(r)
+    products = [_float_products(w[place], r[place]) for place in range(len(cell.backward))]
+    results = recurrent(States(x, bias, sequence_lens, initial_h, initial_c, peephole), cell, products, hidden)
+    if cell.is_batch_first:
+        y, *last = results
+        results = [jnp.transpose(y, (2, 0, 1, 3)), *(jnp.swapaxes(state, 0, 1) for state in last)]
+    y, last_h, last_c = (result.astype(dtype) for result in results)
+    return y, last_h, last_c
+
+
+@operator(
+    "DynamicQuantizeLSTM", domain=MICROSOFT,
+    types=(SCALE, BYTE, BYTE, SCALE, INT32, SCALE, SCALE, SCALE, SCALE, BYTE, SCALE, BYTE),
+    options=quantized_lstm_options, kind="dynamic_lstm", is_quantized=True, fixed=(4, 9, 11),
+    prepare={(1,): prepared_matrices, (2,): prepared_matrices},
+)  # fmt: skip
+def dynamic_quantize_lstm(
+    x: Array, w: Array, r: Array, bias: Array | None, sequence_lens: Array | None, initial_h: Array | None,
+    initial_c: Array | None, peephole: Array | None, w_scale: Array, w_zero_point: Array, r_scale: Array,
+    r_zero_point: Array, *, cell: Cell,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """What `lstm` computes, with products of integers.
+
+    w is [D, I, 4 * N] and r [D, N, 4 * N] of 8 bits. Their scales and zero points are [D], or [D, 4 * N] with one for
+    each column. x is quantized to uint8 by the range of its first steps, as many as the longest item has. The hidden
+    states of all items are quantized together in each step; those of items that have ended become 0.
+    """
+    count = len(cell.backward)
+    expected("X", x, (None, None, None))
+    expected("R", r, (count, None, None))
+    hidden = _hidden_size(cell, r.shape[1], f"R of shape {r.shape}")
+    expected("R", r, (count, hidden, 4 * hidden))
+    expected("W", w, (count, x.shape[2], 4 * hidden))
+    parameters = {"W_scale": w_scale, "W_zero_point": w_zero_point, "R_scale": r_scale, "R_zero_point": r_zero_point}
+    for name, parameter in parameters.items():
+        expected(name, parameter, (count,), (count, 4 * hidden))
+    products = [
+        (_by_integers(_of_direction(w, place), w_scale[place], w_zero_point[place]),
+         _by_integers(_of_direction(r, place), r_scale[place], r_zero_point[place]))
+        for place in range(count)
+    ]  # fmt: skip
+    results = recurrent(States(x, bias, sequence_lens, initial_h, initial_c, peephole), cell, products, hidden)
+    y, last_h, last_c = map(lax.stop_gradient, results)
+    return y, last_h, last_c
+
+
+def _hidden_size(cell: Cell, size: int, where: str) -> int:
+    """The size of the hidden state by the shape of the weights."""
+    if size < 1:
+        raise ModelError(f"{where} has {size} hidden numbers, expected at least 1")
+    if cell.hidden_size not in (None, size):
+        raise ModelError(f"attribute 'hidden_size' is {cell.hidden_size}, but {where} has {size}")
+    return size
+
+
+# Products ------------------------------------------------------------------------------------------------------------
+
+
+def _float_products(w: Array, r: Array) -> tuple[Multiply, Multiply]:
+    return lambda x: jnp.matmul(x, w.T, precision=EXACT), lambda h: jnp.matmul(h, r.T, precision=EXACT)
+
+
+def _by_integers(matrix: Any, scale: Array, zero_point: Array) -> Multiply:
+    """Products with a quantized matrix [K, 4 * N]; the range of all numbers of the other operand quantizes it."""
+
+    def multiply(x: Array) -> Array:
+        if 0 in x.shape:
+            return jnp.zeros((*x.shape[:-1], matrix.shape[-1]), jnp.float32)
+        quantized, x_scale, x_zero_point = directml.to_integers_by_range(x)
+        return directml.float_product(quantized, matrix, x_scale, scale, x_zero_point, zero_point)
+
+    return multiply
+
+
+def _of_direction(weights: Any, place: int) -> Any:
+    """The matrix of one direction, of an array or of prepared weights."""
+    return jax.tree.map(lambda data: data[place], weights)
