@@ -1,9 +1,9 @@
 """`python docs/generate.py` writes what README.md and files of docs/ take from tables and measurements.
 
-In README.md and docs/performance.md the tables of times come from the benchmark's results; in docs/onnx.md the ONNX
-operators come from their table; in docs/reference/ the page of an operator has its fields and its feature levels. Each
-stands between a mark of its name and an end mark. docs/feature_levels.md and docs/reference/index.md are written as a
-whole.
+In README.md, docs/performance.md and docs/times/ the tables of times come from the benchmark's results; in
+docs/onnx_operators.md the ONNX operators come from their table; in docs/reference/ the page of an operator has its
+fields and its feature levels. Each stands between a mark of its name and an end mark. docs/feature_levels.md and
+docs/reference/index.md are written as a whole.
 """
 
 import inspect
@@ -27,7 +27,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.tables import ptq_table  # noqa: E402
 
-README, LEVELS, ONNX = ROOT / "README.md", ROOT / "docs" / "feature_levels.md", ROOT / "docs" / "onnx.md"
+README, LEVELS = ROOT / "README.md", ROOT / "docs" / "feature_levels.md"
+ONNX_OPERATORS, ONNX_TIMES = ROOT / "docs" / "onnx_operators.md", ROOT / "docs" / "onnx_numerics.md"
 PERFORMANCE, PTQ = ROOT / "docs" / "performance.md", ROOT / "docs" / "times" / "ptq.md"
 REFERENCE = ROOT / "docs" / "reference"
 INDEX = REFERENCE / "index.md"
@@ -148,9 +149,14 @@ def times_page(results: Path, text: str) -> str:
     return _between_marks(text, {"times": times(results)})
 
 
-def onnx_page(text: str) -> str:
-    """docs/onnx.md with its tables between their marks."""
-    return _between_marks(text, {"onnx operators": dml.onnx.supported_ops().rstrip(), "onnx times": onnx_times()})
+def onnx_operators_page(text: str) -> str:
+    """docs/onnx_operators.md with its table between its marks."""
+    return _between_marks(text, {"onnx operators": dml.onnx.supported_ops().rstrip()})
+
+
+def onnx_times_page(text: str) -> str:
+    """docs/onnx_numerics.md with its table between its marks."""
+    return _between_marks(text, {"onnx times": onnx_times()})
 
 
 def ptq_page(text: str) -> str:
@@ -273,7 +279,8 @@ if __name__ == "__main__":
     _rewrite(PERFORMANCE, performance)
     for results, page in TIMES_PAGES.items():
         _rewrite(page, partial(times_page, results))
-    _rewrite(ONNX, onnx_page)
+    _rewrite(ONNX_OPERATORS, onnx_operators_page)
+    _rewrite(ONNX_TIMES, onnx_times_page)
     _rewrite(PTQ, ptq_page)
     _rewrite(LEVELS, lambda _: levels())
     for operator in PAGES:

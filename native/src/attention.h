@@ -1,5 +1,5 @@
 // Attention of float32 queries. The bits of a query's results depend only on the query and on what the query sees.
-// docs/numerics.md has the rule.
+// docs/numerics_products.md has the rule.
 //
 // A block of queries that share keys and values is computed at once: first scores, one panel of keys after another,
 // then the weights of values, then sums of values. Each block rounds keys and values to integers again, which takes no

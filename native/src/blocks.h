@@ -1,5 +1,5 @@
-// The product of floats by a matrix that is quantized by blocks. docs/numerics.md has the rule, block_shape.h the
-// layout.
+// The product of floats by a matrix that is quantized by blocks. docs/numerics_products.md has the rule, and
+// block_shape.h the layout.
 //
 // A pass rounds rows of `a` to int8 planes, and multiplies tiles of rows by panels. A sum of products starts at the
 // zero point's term: -zero_point times the sum of a plane's integers in the block. int16 holds the latter sum.

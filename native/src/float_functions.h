@@ -1,4 +1,4 @@
-// Functions of float32 by the rules of docs/exact.md: each operation rounds once, and none is contracted.
+// Functions of float32 by the rules of docs/exact_rules.md: each operation rounds once, and none is contracted.
 //
 // The mode of the processor flushes subnormals. A product that is below the smallest normal number after it is rounded
 // to 24 bits with an unbounded exponent becomes a zero of its sign: x86 detects underflow after rounding. No quotient

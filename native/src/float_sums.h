@@ -1,4 +1,4 @@
-// Sums, maxima and minima of rows of floats, by the rules of docs/exact.md.
+// Sums, maxima and minima of rows of floats, by the rules of docs/exact_rules.md.
 #pragma once
 
 #include "float_functions.h"

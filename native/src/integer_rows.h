@@ -1,4 +1,4 @@
-// Rows of floats rounded to integers, and exact sums of their products. docs/numerics.md has the rule.
+// Rows of floats rounded to integers, and exact sums of their products. docs/numerics_products.md has the rule.
 //
 // A float holds an integer, and a double holds a product of integers. Sums of products are at most 2**53, so doubles
 // add them exactly, in any order and with or without fused multiply-adds. Longer sums are pairs of doubles.

@@ -168,8 +168,8 @@ std::vector<const uint8_t*> pack_all(Random& random, const std::vector<const uin
 
 bool is_set(const Kernels& kernels, const char* name) { return !strcmp(kernels.name, name); }
 
-// Aborts if a call's scratch memory violates docs/native.md. A plain product takes 12 bytes for each column of each
-// problem. Each thread adds a copy of some rows and, for a raw B, a block of columns. Strassen's method takes at least
+// Aborts if a call's scratch memory violates docs/native_memory.md. A plain product takes 12 bytes for each column of
+// each problem. Each thread adds a copy of some rows and, for a raw B, a block of columns. Strassen's method takes at least
 // 130 * depth bytes for each thread, and at most four times the size of A, B and the outputs together. Up to three
 // threads stay below that bound, and must therefore use Strassen's method.
 void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) {

@@ -1,5 +1,5 @@
-// Random programs that run on rows, and what they compute, one element at a time. Sums are those of docs/exact.md, in
-// integers of 64 bits. The functions of float_functions.h are compared with NumPy by jaxdml's tests.
+// Random programs that run on rows, and what they compute, one element at a time. Sums are those of
+// docs/exact_rules.md, in integers of 64 bits. The functions of float_functions.h are compared with NumPy by jaxdml's tests.
 #pragma once
 
 #include <algorithm>
