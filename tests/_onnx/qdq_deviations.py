@@ -64,7 +64,7 @@ DEVIATIONS = (
     ),
     _with(
         {DISABLED: "MatMulAddFusion"},
-        "A sum that is no bias leaves the product one of integers",
+        "A product in front of a sum that is no bias runs on integers",
         "matmul_no_q_add matmul_add_3d_no_q matmul_add_row matmul_add_matrix matmul_add_dequantized "
         "matmul_add_two_computed",
     ),
@@ -119,7 +119,7 @@ DEVIATIONS = (
             "transpose_one_zero_point_absent": "Transpose",
         },
     ),
-    Deviation("A redundant clamp goes at the graph's input, too", {"clip_of_float": "Q"}),
+    Deviation("A redundant clamp is removed at the graph's input, too", {"clip_of_float": "Q"}),
     Deviation(
         "Operators on constants are computed at load",
         {"gather_constant": "", "gather_constant_dq": "DQ"},
@@ -134,8 +134,8 @@ DEVIATIONS = (
         "Weights alone are dequantized",
         "gemm_weight_only matmul_weight_only gemm_u16 matmul_u16 matmul_no_q_u16",
     ),
-    Deviation("Weights in blocks count beside any activations", {"matmul_s4_blocked": "DQ MatMulNBits Q"}),
-    _as_in_file("Where stays in floats", "where where_s8 where_float_scalar"),
+    Deviation("Weights in blocks fuse beside any activations", {"matmul_s4_blocked": "DQ MatMulNBits Q"}),
+    _as_in_file("The operator Where stays in floats", "where where_s8 where_float_scalar"),
     _as_in_file(
         "Integers given to the graph need a zero point",
         "conv_no_zero_points matmul_no_q_no_zero_points add_no_zero_points sigmoid_no_zero_point "
