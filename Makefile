@@ -4,6 +4,8 @@ NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 12))'
 PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3; do $$p $(NEW_ENOUGH) 2>/dev/null && echo $$p && exit; done; echo python3)
 OLDEST_JAX := 0.11.1
 IN_VENV := .venv/bin/python
+# Where bytecode is not kept, each of the tests' processes compiles all packages again.
+export PYTHONDONTWRITEBYTECODE :=
 THIS := $(firstword $(MAKEFILE_LIST))
 
 .DEFAULT_GOAL := help
@@ -142,7 +144,7 @@ QUIETLY := --quiet --disable-pip-version-check --no-compile
 	else \
 	  echo "Building the native kernels with $(COMPILER)"; \
 	  { rm -rf $@ $@s && $*/bin/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
-	      --wheel-dir $@s ./native && touch $@; \
+	      --config-settings=cmake.define.JAXDML_FOR_THIS_PROCESSOR=ON --wheel-dir $@s ./native && touch $@; \
 	  } >>$*/.native.log 2>&1 || echo "They could not be built, see $*/.native.log; XLA's give the same bits"; \
 	fi
 

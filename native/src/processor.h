@@ -115,6 +115,8 @@ struct InstructionSet {
 #ifdef __aarch64__
 inline constexpr InstructionSet kSets[] = {
     {&kNeonI8mm, has_neon_i8mm}, {&kNeonDotprod, has_neon_dotprod}, {&kNeon, has_neon}};
+#elif defined(JAXDML_AVX2_ALONE)
+inline constexpr InstructionSet kSets[] = {{&kAvx2, has_avx2}};
 #else
 inline constexpr InstructionSet kSets[] = {
     {&kAmxInt8, has_amx_int8}, {&kAvx512Vnni, has_avx512_vnni}, {&kAvx2, has_avx2}};

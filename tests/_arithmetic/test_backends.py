@@ -119,6 +119,7 @@ def channels_last(values, group_count):
     return jnp.moveaxis(as_they_are(values, group_count)[0], (1, 2), (-1, -2)), "HWIO"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("matrix", "filter"), [
     ((lambda values: (values.swapaxes(-1, -2), "NK")), channels_last), ((lambda values: (values, "KN")), as_they_are),
 ])  # fmt: skip

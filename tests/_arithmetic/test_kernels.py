@@ -83,7 +83,7 @@ def test_convolution_uses_the_int8_kernel(channels, size, out, kernel, options, 
     assert hlo.count('"__ynn_fusion"') == sum(contractions.values()) + sums_of_filter
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_prepared", [False, True])
 @pytest.mark.parametrize("group_count", [1, 2])
 @pytest.mark.parametrize(("size", "kernel"), [((40,), (3,)), ((9, 9), (3, 3)), ((9, 9), (1, 1))], ids=str)
@@ -117,6 +117,7 @@ def test_a_slow_contraction_would_be_seen():
     assert "__ynn_fusion" not in hlo
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("zero_points", [False, True])
 @pytest.mark.parametrize("dtype", BYTES)
 def test_a_zero_point_costs_a_sum_and_none_nothing(dtype, zero_points):

@@ -20,6 +20,7 @@ def wrapped(a, b):
     return (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["KN", "NK"])
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_parts_have_the_sum_of_the_whole(layout, batch):

@@ -13,6 +13,7 @@ from jaxdml import reference
 from jaxdml._arithmetic import kernel_call, native
 
 
+@pytest.mark.rare
 @on_x86
 @needs_native
 def test_winograd_on_avx2():

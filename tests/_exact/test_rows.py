@@ -148,7 +148,7 @@ def attend(x, mask, bias, scale):
     return jax.nn.softmax(jnp.where(mask, x * scale + bias[None, None, None], -jnp.inf), -1)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rare
 @needs_native
 @pytest.mark.parametrize("mapped", [(0, None, None, None), (1, 0, None, 0), (2, 1, 0, None), (None, None, 0, 0)])
 def test_operands_of_other_shapes_and_vmap(mapped):

@@ -230,6 +230,7 @@ RUN = [name for name in MODELS if name not in REFUSED]
 SOME = RUN[::40]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", rest_rarely([*SOME, *(name for name in RUN if name not in SOME)], len(SOME)))
 def test_no_reason_is_blank_and_none_is_unexplained(name, path):
     proto = MODELS[name]()

@@ -83,6 +83,7 @@ TABLES = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", rest_rarely(TABLES, 11))
 def test_rows_of_a_quantized_table(name):
     rows = Rows(*TABLES[name])

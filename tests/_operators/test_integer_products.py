@@ -75,6 +75,7 @@ def test_products_of_every_pair_of_bytes(dtype):
         assert_same("in floats", got, (expected * 0.125).astype(np.float32))
 
 
+@pytest.mark.rare
 def test_prepared_weights_go_into_every_product():
     rng = np.random.default_rng(1)
     for dtype in BYTES:

@@ -120,6 +120,7 @@ def test_scan_over_layers():
         assert_same_bits(got, expected)
 
 
+@pytest.mark.rare
 @rarely_on_xla
 def test_exported_for_any_batch_and_platform():
     case = example()

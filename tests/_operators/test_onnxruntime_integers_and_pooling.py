@@ -165,6 +165,7 @@ def test_global_average_pooling(dtype):
     assert compared > 80_000
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("block", [16, 32, 128])
 @pytest.mark.parametrize("dtype", [jnp.int4, jnp.uint4, jnp.int8, jnp.uint8], ids=lambda dtype: np.dtype(dtype).name)
 def test_quantize_and_dequantize_blocks(dtype, block):

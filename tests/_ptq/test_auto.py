@@ -67,6 +67,7 @@ def test_the_model_with_the_least_error_is_returned(share, expected, capsys):
     assert f"observer: {expected}, from the outputs' signal to noise: {shown}" in capsys.readouterr().err
 
 
+@pytest.mark.rare
 def test_each_leaf_of_the_output_counts_alike():
     """The first output alone prefers percentile. The second, though small, is the outlier, which clipping loses."""
     params, batches = problem(0.0)

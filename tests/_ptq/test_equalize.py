@@ -164,6 +164,7 @@ def test_a_file_of_the_format_before_has_its_old_bits(tmp_path):
     assert_same_bits(loaded.apply(loaded.params, IMAGES), model.apply(model.params, IMAGES))
 
 
+@pytest.mark.rare
 def test_few_values_and_dead_channels_scale_nothing():
     """The largest of a few values does not tell how large others will be."""
     few, many = normal(1, 3, 4, 4), normal(8, 3, 8, 8)

@@ -66,7 +66,7 @@ LEAST = {"layers by index": 20, "fori_loop": 25}  # dB; all steps share one scal
 LAYERS = {"LSTM": 5, "fori_loop": 2, "layers by index": 2, "map": 3, "positions": 2}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("products", ["static", pytest.param("dynamic", marks=pytest.mark.rare)])
 @pytest.mark.parametrize("name", [pytest.param("LSTM", marks=pytest.mark.rare), *list(NETWORKS)[1:]])
 def test_bodies_run_on_integers_for_all_batches_and_lengths(name, products, tmp_path):
@@ -153,6 +153,7 @@ def test_layers_may_read_and_write_sequences_of_data():
     assert decibels(model.apply(model.params, x, cache), in_floats(apply, CELL, x, cache)) > 25
 
 
+@pytest.mark.rare
 def test_a_rule_keeps_a_layer_of_the_body_in_floats():
     x = normal(8, 5, 8)
     model = quantize(both_ways, CELL, [x], rules=[Rule("recurrent", keep="float")], progress=False)
@@ -179,6 +180,7 @@ REASONS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REASONS)
 def test_loops_that_stay_in_floats_have_a_remedy(name):
     apply, words = REASONS[name]

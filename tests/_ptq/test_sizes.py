@@ -36,6 +36,7 @@ def check_sizes(name, calibrated_with, sizes):
 LEAST = {"UNet": 20}  # dB; of few channels
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", rest_rarely(NAMES, 1))
 @pytest.mark.parametrize("calibrated_with", [1, 4])
 def test_calibrated_with_some_and_run_with_others(name, calibrated_with):

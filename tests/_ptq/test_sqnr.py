@@ -106,6 +106,7 @@ def test_floats_have_no_error():
     assert model.sqnr(PARAMS, X).outputs[1] > 120
 
 
+@pytest.mark.rare
 def test_the_clipped_share_is_that_of_values_beyond_the_calibrated_range():
     model, x = of_two_layers(), 2 * X
     layers = {layer.name: layer for layer in model.sqnr(PARAMS, x).layers}

@@ -328,6 +328,7 @@ def test_a_module_that_is_called_by_a_function():
     assert is_right(quantize(lambda params, x: Bound(params)(x)), mlp, PARAMS, X)
 
 
+@pytest.mark.rare
 def test_a_batch_that_is_a_dict():
     for apply in (lambda params, batch: mlp(params, batch["image"]), lambda params, batch: by_keyword(params, **batch)):
         model = quantize(apply, batches=[{"image": X}])

@@ -44,6 +44,7 @@ def test_sqnr_with_other_params():
         quantize().sqnr(quantize().params, X)
 
 
+@pytest.mark.rare
 def test_another_structure_at_run_time():
     """A function that looks at shapes or at the world, and its remedies."""
     settings = {"tanh": False}
@@ -84,6 +85,7 @@ def test_another_literal_is_another_structure():
         model.apply(model.params, X[:3])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("inputs", [(X.astype(np.int32),), (X.astype(np.float16),), (X, X), (X[0],)])
 def test_other_inputs_are_an_error(inputs):
     """Of another type, number or rank."""

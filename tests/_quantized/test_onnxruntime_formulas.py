@@ -97,7 +97,7 @@ def test_eager(name):
     assert_same_bits(np.asarray(called(name, lists[0])), results[0])
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("dtype", "x64"),
     [
@@ -144,7 +144,7 @@ def test_export_with_symbolic_batches():
     check(export.export(jax.jit(every))(specs).call(traced))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rare
 @pytest.mark.parametrize("kernels", ["native", "xla"] if dml.kernels().startswith("native") else ["xla"], indirect=True)
 @pytest.mark.parametrize("name", ["gemm_uint8", "gemm_int8"])
 def test_prepared_weights(name, kernels):
