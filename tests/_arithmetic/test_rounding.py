@@ -49,7 +49,7 @@ def partial_jit(function, arguments, traced):
     return jax.jit(call)({i: jnp.asarray(arguments[i]) for i in traced})
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("traced", [t for r in range(6) for t in itertools.combinations(range(5), r)], ids=str)
 @pytest.mark.parametrize("name", ["add", "multiply"])
 def test_constants_change_no_bit(name, traced):
@@ -126,7 +126,7 @@ TRACED = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "traced"), TRACED, ids=str)
 def test_division_is_one_division(name, traced):
     """x / s is no x * (1 / s), (x / y) / s no x / (y * s), x / (s / y) no x * y / s, whatever is a constant."""

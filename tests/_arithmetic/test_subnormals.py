@@ -86,12 +86,14 @@ def test_the_reference_flushes():
     assert np.isnan(operators._flushed(np.float32(np.nan)))
 
 
+@pytest.mark.sampled(3)
 @modes
 def test_flushing_keeps_signs_and_everything_normal(mode, x64):
     x = np.concatenate([NEAR, np.float32([np.inf, -np.inf, 1, -1, 3e38])])
     assert_same_bits(bits(mode(rounding.flushed, [(x,)])[0]), bits(operators._flushed(x)))
 
 
+@pytest.mark.sampled(3)
 @modes
 def test_quantize(mode, x64):
     """A subnormal input is 0 even where the scale would make one step of it; a subnormal scale divides as 0 does."""
@@ -103,6 +105,7 @@ def test_quantize(mode, x64):
     assert np.asarray(quantize(SMALLEST.reshape(1), SMALLEST)) == 1
 
 
+@pytest.mark.sampled(3)
 @modes
 def test_dequantize(mode, x64):
     x = np.arange(-128, 128).astype(np.int8)
@@ -123,6 +126,7 @@ def test_float16_keeps_its_subnormals():
         assert_same_values(steps, np.arange(1, 1024))
 
 
+@pytest.mark.sampled(3)
 @modes
 def test_sums_that_cancel(mode, x64):
     """The dequantized values are normal, their sum is not."""
@@ -169,6 +173,7 @@ def test_products_of_scales(mode, x64):
     assert differ > 10  # where subnormals are kept, other numbers come out
 
 
+@pytest.mark.sampled(3)
 @modes
 def test_products_of_scales_that_are_large(mode, x64):
     """Up to the largest finite number a product is what IEEE 754 says, and no factor makes it infinite."""
@@ -188,6 +193,7 @@ def test_products_of_scales_that_are_large(mode, x64):
     assert_same_bits(bits(mode(rounding.product, lists)), bits(expected))
 
 
+@pytest.mark.sampled(3)
 @modes
 def test_fake_quantize(mode):
     lists = [(NEAR, SMALLEST), (NEAR, np.float32(SMALLEST / 2))]

@@ -45,6 +45,7 @@ def errors(got, right):
     return np.where(is_normal, np.abs(got - right) / unit, 0)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", RIGHT)
 @pytest.mark.parametrize("step", [65_521, pytest.param(1_021, marks=pytest.mark.rare)])
 def test_bits_and_errors(name, step):

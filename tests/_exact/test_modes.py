@@ -68,6 +68,7 @@ def test_bits_of_the_reference(mode):
     assert_all_same(MODES[mode]())
 
 
+@pytest.mark.rare
 @pytest.mark.oldest
 def test_operations_before_and_after():
     assert_all_same(jax.jit(dml.exact(battery.surrounded))(X, Y), battery.expected_surrounded())

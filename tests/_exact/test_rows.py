@@ -110,7 +110,7 @@ def everything_else(x, y):
     return whole | compared | more | {"flushed": jnp.where(x < 0, x, y)}
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rare
 @needs_native
 @pytest.mark.parametrize("size", [257, 4099])
 def test_whole_numbers_and_truth_values_have_the_bits_of_the_rules(size):

@@ -114,6 +114,7 @@ def test_bits_are_those_of_onnxruntime(case):
         assert_same_bits(known, expected)
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("coordinates", rest_rarely(COORDINATES[:-1], 1))
 def test_results_are_near_those_of_the_evaluator_of_onnx(coordinates):
     """The evaluator computes in float64, one dimension after the other; it lacks tf_half_pixel_for_nn."""
@@ -165,6 +166,7 @@ def test_a_scale_of_1_takes_no_part():
     assert np.abs(y - expected).max() <= np.spacing(np.abs(expected).max())
 
 
+@pytest.mark.rare
 def test_bits_are_equal_in_batches_eager_and_jitted():
     x = some((3, 2, 5, 7), np.float32)
     model = jaxdml.onnx.load(model_of("float32", scales=(1, 1, 1.7, 2.3)), floats="exact")

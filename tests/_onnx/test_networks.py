@@ -95,6 +95,7 @@ def test_the_outputs_are_those_of_onnxruntime(network, form, weights):
     assert count >= 10_000
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(("network", "form", "weights"), WITH_A_DYNAMIC_MLP)
 def test_values_part_at_a_float_operator(network, form, weights):
     """All values in the order of the nodes, and by how much the first that differs does."""

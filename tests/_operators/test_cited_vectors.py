@@ -281,7 +281,7 @@ def test_nibbles_are_packed_as_the_sources_pack_them():
                 assert_same_values(nibbles(tensor, strides_of(tensor), array(operand)), right)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", [strides_of, apart])
 @pytest.mark.parametrize("name", IN_NIBBLES)
 def test_flat_buffers_hold_two_elements_to_a_byte(name, layout):

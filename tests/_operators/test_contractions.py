@@ -60,7 +60,7 @@ def test_x64_changes_no_operation(chunk):
 
 
 @on_both_kernels
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", [called, jitted, closed_over, op_by_op], ids=lambda mode: mode.__name__)
 @pytest.mark.parametrize("chunk", [MATRIX_MULTIPLY[0][:3], CONVOLUTION[0][:3]], ids=name)
 def test_every_mode(chunk, mode, x64):
@@ -100,7 +100,7 @@ def test_the_cases_reach_every_option():
 
 
 @on_both_kernels
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("a_value", ["min", "max"])
 @pytest.mark.parametrize("b_value", ["min", "max"])
 @pytest.mark.parametrize("a_dtype", BYTES)

@@ -99,6 +99,7 @@ def test_the_depth_of_products_of_bytes_may_be_open():
         export.export(jax.jit(lambda a, b: dml.matrix_multiply_integer_to_float(a, 1.0, None, b, 1.0, None)))(*words)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 @pytest.mark.parametrize("name", [name for name in CALLS if re.search("multipl|product|convol|depthwise", name)])
 def test_accelerators_get_products_of_int8(name, platform):

@@ -112,7 +112,7 @@ def test_saved_and_loaded(through, tmp_path):
     assert_same_bits(convolve(x, f_loaded), convolve(x, f))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rare
 @rarely_on_xla
 @pytest.mark.parametrize("copied", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy], ids=["pickle", "deepcopy"])
 def test_a_stack_is_packed_again(copied):

@@ -106,6 +106,7 @@ def test_data_that_a_function_changed(kernels):
             jax.block_until_ready(dml.matrix_multiply_blocks(a, changed))
 
 
+@pytest.mark.rare
 @rarely_on_xla
 def test_prepared_elsewhere_runs_on_these_kernels(kernels):
     parts, a = of("uint4"), floats(RNG, "normal", (2, K))

@@ -185,6 +185,7 @@ def test_where_nothing_is_to_be_gained_the_bits_stay():
     assert_same_bits(*(model.apply(model.params, IMAGES) for model in models))
 
 
+@pytest.mark.rare
 def test_rules_and_grids_are_respected():
     rules = [Rule("^last$", keep="float")]
     models = [quantize(cnn, CNN, [IMAGES], equalize=each, rules=rules, progress=False) for each in (False, True)]

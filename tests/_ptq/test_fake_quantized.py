@@ -98,6 +98,7 @@ def test_weights_are_the_integers_of_fake_quantize():
     assert_same_bits(model.graph.constants["dot_general_1:weight:scale"], PARAMS["a_scale"][0])
 
 
+@pytest.mark.rare
 def test_scanned_layers_have_their_own_grids():
     params = {"w": normal(3, 8, 8, scale=0.3), "scale": of_columns(1, 3)[0], "values": np.float32([0.03, 0.04, 0.05])}
 

@@ -65,6 +65,7 @@ def test_kept_layers_are_exact():
     assert found[0] + 3 < found[1]
 
 
+@pytest.mark.rare
 def test_products_of_some_layers_are_dynamic():
     model = quantize(Rule("head", products="dynamic"))
     (head,) = (node for node in model._fused.nodes if node.name == "head" and node.operator.name == TO_FLOAT)
@@ -106,6 +107,7 @@ def test_the_first_rule_that_says_it_decides():
     assert runs_as(kept)["head"] == FLOATS
 
 
+@pytest.mark.rare
 def test_observers_by_layer_and_as_objects():
     model = quantize(Rule("head", observer=Percentile(percentile=90.0)), observer=MinMax())
     default = quantize()

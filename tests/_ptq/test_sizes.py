@@ -99,6 +99,7 @@ def test_a_pad_in_floats_has_its_range_at_other_batch_sizes():
         assert decibels(model.apply(model.params, x), in_floats(padded, params, x)) > 25, size
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(
     "name", rest_rarely(("two layers", "transformer", "scanned transformer", "causal", "plain"), 1)
 )
@@ -144,6 +145,7 @@ class Batches:
             del batch
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("count", [5, pytest.param(1000, marks=pytest.mark.rare)])
 def test_batches_are_streamed_in_the_memory_of_two(count):
     apply, params, _ = network("plain")
@@ -247,6 +249,7 @@ REPEATED = {  # of each input the same matrix
 }
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("products", ["static", pytest.param("dynamic", marks=pytest.mark.rare)])
 @pytest.mark.parametrize("name", rest_rarely(REPEATED, 1))
 def test_matrices_that_are_repeated_for_each_input_are_held_once(name, products):

@@ -42,6 +42,7 @@ def rounded_to(x, steps, symmetric=False, axis=None):
     return (np.clip(np.rint(x / scale) + np.rint(-low / scale), 0, steps) - np.rint(-low / scale)) * scale
 
 
+@pytest.mark.rare
 def test_ratios_of_two_layers_are_those_that_numpy_computes():
     """First the layers as float64 has them, with weights, inputs and results on their grids."""
     x, w, b, v = (np.asarray(a, np.float64) for a in (X, PARAMS["first"]["w"], PARAMS["first"]["b"],
@@ -72,6 +73,7 @@ def test_the_ratios_of_outputs_are_those_of_what_apply_returns(name):
     assert ratio == pytest.approx(decibels(model.apply(model.params, *inputs), exact), abs=0.3)
 
 
+@pytest.mark.rare
 def test_each_output_has_its_ratio():
     model = of_two_layers()
     received, exact = model.apply(model.params, X), apply(PARAMS, X)

@@ -76,6 +76,7 @@ def test_without_jit_operator_by_operator(name):
         check(model.apply(model.params, *inputs(name)), name)
 
 
+@pytest.mark.rare
 @of_each
 def test_64_bit_types_change_nothing(name):
     """The model is made with them and without, and called with them and without."""

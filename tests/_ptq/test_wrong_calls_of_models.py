@@ -39,6 +39,7 @@ def test_params_that_were_changed_in_place():
         model.apply(model.params, X)
 
 
+@pytest.mark.rare
 def test_sqnr_with_other_params():
     with pytest.raises(PtqError, match="params are not those of the float function: sqnr compares the model with"):
         quantize().sqnr(quantize().params, X)
@@ -73,6 +74,7 @@ def test_another_structure_at_run_time():
     assert is_right(quantize(apply, batches=[X[:3]]), apply, PARAMS, X[:3])
 
 
+@pytest.mark.rare
 def test_another_literal_is_another_structure():
     factor = [2.0]
 

@@ -21,7 +21,7 @@ def of_types(name):
     return TYPES_OF_A.get(name, (np.uint8, np.int8))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FORMS)
 def test_few_outputs(name):
     assert FORMS[name][0].differing(np.random.default_rng(0), of_types(name)[-1], least=2000)[0] == 0
@@ -115,6 +115,7 @@ def test_jit(dtype, x64):
         check(compiled(traced[place]), dtype, place)
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("dtype", rest_rarely([np.uint8, np.int8], 1))
 def test_known_scales_and_zero_points(dtype):
     every, traced = all_at_once(dtype, tensors)
