@@ -22,8 +22,8 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 from playwright.sync_api import TimeoutError as WaitedTooLong
 
 WIDTHS = {1440: 900, 390: 844}
-WIDE, LONGEST = 1440, 6000  # pixels; notebooks, the reference and measurements may be longer
-MAY_BE_LONG = re.compile(r"notebooks/|docs/reference/|benchmarks/|CHANGELOG|genindex|docs/(onnx|ptq)\.html")
+WIDE, LONGEST = 1440, 6000  # pixels; notebooks, references and measurements may be longer
+MAY_BE_LONG = re.compile(r"notebooks/|docs/reference/|benchmarks/|CHANGELOG|genindex|docs/onnx_operators")
 PICTURED = {"index", "ptq", "onnx", "start", "performance", "reference/quantized_linear_convolution"}
 SEARCHED = {"ReLU6": "recipes/activations", "quantized_linear_convolution": "reference/quantized_linear_convolution"}
 WORDS = "[...document.querySelectorAll('main *:not(code):not(pre):not(script)')].flatMap(x => [...x.childNodes])"
