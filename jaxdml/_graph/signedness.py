@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxdml._graph.graph import Graph, Node
+from jaxdml._graph.graph import Graph, Names, Node
 from jaxdml._graph.grids import Grids
 
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
@@ -11,20 +11,25 @@ INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
 def of_one_signedness(graph: Graph) -> Graph:
     """The graph with uint8 in place of int8, if its nodes quantize to both; constants stay as they are.
 
-    An integer and its zero point become 128 more, so all floats stay. Integers stay int8 if another node than
-    DequantizeLinear reads them, or if the graph returns them.
+    An integer and its zero point become 128 more, so all floats stay; the integers get a name of their own. Integers
+    stay int8 if another node than DequantizeLinear reads them, or if the graph returns them.
     """
     grids = Grids(graph)
     dtypes = {grid.value: grid.dtype for node in graph.nodes if (grid := grids.quantized(node)) is not None}
     if not {INT8, UINT8} <= set(dtypes.values()):
         return graph
-    changed = {name for name, dtype in dtypes.items() if dtype == INT8 and _has_only_dequantized(name, grids)}
+    names = Names(graph)
+    renamed = {
+        name: names.next(f"{name}:unsigned")
+        for name, dtype in dtypes.items()
+        if dtype == INT8 and _has_only_dequantized(name, grids)
+    }
     zero_points = dict[tuple[str, str], str]()
 
     def unsigned(node: Node) -> Node:
         is_to_integers = node.operator.kind == "quantize_linear"
         grid = grids.quantized(node) if is_to_integers else grids.dequantized(node.outputs[0])
-        if grid is None or grid.value not in changed:
+        if grid is None or grid.value not in renamed:
             return node
         key = grid.scale, grid.zero_point
         if key not in zero_points:
@@ -32,7 +37,9 @@ def of_one_signedness(graph: Graph) -> Graph:
             offset = np.zeros_like(grids.constant(grid.scale), INT8) if offset is None else offset
             shifted = (offset.astype(np.int16) + 128).astype(UINT8)
             zero_points[key] = grids.add(f"{grid.zero_point or grid.scale}:unsigned", shifted)
-        return node.replace(inputs=(*node.inputs[:2], zero_points[key]))
+        value, scale, *_ = node.inputs
+        inputs = renamed.get(value, value), scale, zero_points[key]
+        return node.replace(inputs=inputs, outputs=tuple(renamed.get(name, name) for name in node.outputs))
 
     nodes = tuple(map(unsigned, graph.nodes))
     return graph.replace(nodes=nodes, constants={**graph.constants, **grids.added})

@@ -64,6 +64,19 @@ def test_integers_that_go_out_keep_their_type():
     assert "its result is quantized to int8, but an input is uint8" in str(model)
 
 
+def test_no_value_has_another_type_than_in_the_file():
+    """A QuantizeLinear that no operator is fused with gives its integers under another name."""
+    build = Builder()
+    x = build.pair(build.input((2, 4)), S8)
+    build.output(build.pair(build.node("Abs", x), U8))
+    proto = build.model()
+    model = jaxdml.onnx.load(proto)
+    first = next(node.output[0] for node in proto.graph.node if node.op_type == "QuantizeLinear")
+    assert first not in model.value_names
+    name = f"{first}:unsigned"
+    assert model.values(model.params, name, np.zeros((2, 4), np.float32))[name].dtype == np.uint8
+
+
 def test_integers_of_one_type_stay():
     model = jaxdml.onnx.load(mixed(S8, S8, S8))
     values = model.values(model.params, model.value_names, X)
