@@ -5,11 +5,8 @@ import numpy as np
 
 from jaxdml._graph.graph import MOVERS, Graph, Node
 
-TAKE_FLOATS = (
-    "dynamic_product",
-    "dynamic_lstm",
-    "product_of_blocks",
-)  # kinds of quantized operators that quantize their first input
+# Kinds of quantized operators that quantize their first input.
+TAKE_FLOATS = ("dynamic_product", "dynamic_lstm", "product_of_blocks")
 
 
 def with_places(graph: Graph) -> Graph:

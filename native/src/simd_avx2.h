@@ -23,6 +23,9 @@ constexpr int kVectors = 2;     // vectors per row of a full tile
 
 #include "vectors.h"
 
+#define JAXDML_IN_REGISTER "+x"  // a vector, in the words of `asm`
+#include "simd_copies.h"
+
 namespace jaxdml::JAXDML_ISA {
 
 // Products ------------------------------------------------------------------------------------------------------------
@@ -100,35 +103,6 @@ JAXDML_INLINE I32 from_unsigned_words(const uint8_t* from) {
 JAXDML_INLINE I32 lanes_of_nibbles(const uint8_t* from) {
   const __m256i pairs = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(*reinterpret_cast<const Dword*>(from)));
   return (I32)_mm256_or_si256(pairs, _mm256_slli_epi64(pairs, 28)) & splat(15);
-}
-// memcpy of a few bytes. Compilers turn memcpy into a call or `rep movs`, which costs more than the copy itself.
-JAXDML_INLINE void copy_bytes(void* to, const void* from, int64_t count) {
-  auto* target = static_cast<uint8_t*>(to);
-  const auto* source = static_cast<const uint8_t*>(from);
-  for (; count >= kBytes; count -= kBytes, target += kBytes, source += kBytes) {
-    I32 bytes = load(source);
-    asm("" : "+x"(bytes));  // otherwise GCC turns the loop into memcpy
-    store(target, bytes);
-  }
-#pragma GCC unroll 5
-  for (int size = kBytes / 2; size; size /= 2)
-    if (count & size) {
-      memcpy(target, source, size_t(size));
-      target += size;
-      source += size;
-    }
-}
-JAXDML_INLINE I32 load_bytes(const uint8_t* from, int64_t count) {
-  if (count == kBytes) return load(from);
-  alignas(kBytes) uint8_t copy[kBytes] = {};
-  copy_bytes(copy, from, count);
-  return load(copy);
-}
-JAXDML_INLINE void store_bytes(uint8_t* to, I32 x, int64_t count) {
-  if (count == kBytes) return store(to, x);
-  alignas(kBytes) uint8_t copy[kBytes];
-  store(copy, x);
-  copy_bytes(to, copy, count);
 }
 JAXDML_INLINE I32 load_some(const uint8_t* from, int64_t count) {
   if (count >= kBytes) return load(from);

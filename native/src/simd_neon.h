@@ -30,6 +30,9 @@ constexpr int kVectors = 4;
 
 #include "vectors.h"
 
+#define JAXDML_IN_REGISTER "+w"  // a vector, in the words of `asm`
+#include "simd_copies.h"
+
 namespace jaxdml::JAXDML_ISA {
 
 // Products ------------------------------------------------------------------------------------------------------------
@@ -147,35 +150,6 @@ JAXDML_INLINE I32 lanes_of_nibbles(const uint8_t* from) {
   uint16_t four;
   memcpy(&four, from, 2);
   return (I32)((U32)splat(int32_t(four)) >> U32{0, 4, 8, 12}) & splat(15);
-}
-// memcpy of a few bytes, without a call.
-JAXDML_INLINE void copy_bytes(void* to, const void* from, int64_t count) {
-  auto* target = static_cast<uint8_t*>(to);
-  const auto* source = static_cast<const uint8_t*>(from);
-  for (; count >= kBytes; count -= kBytes, target += kBytes, source += kBytes) {
-    I32 bytes = load(source);
-    asm("" : "+w"(bytes));  // otherwise GCC turns the loop into memcpy
-    store(target, bytes);
-  }
-#pragma GCC unroll 4
-  for (int size = kBytes / 2; size; size /= 2)
-    if (count & size) {
-      memcpy(target, source, size_t(size));
-      target += size;
-      source += size;
-    }
-}
-JAXDML_INLINE I32 load_bytes(const uint8_t* from, int64_t count) {
-  if (count == kBytes) return load(from);
-  alignas(kBytes) uint8_t copy[kBytes] = {};
-  copy_bytes(copy, from, count);
-  return load(copy);
-}
-JAXDML_INLINE void store_bytes(uint8_t* to, I32 x, int64_t count) {
-  if (count == kBytes) return store(to, x);
-  alignas(kBytes) uint8_t copy[kBytes];
-  store(copy, x);
-  copy_bytes(to, copy, count);
 }
 JAXDML_INLINE I32 load_some(const uint8_t* from, int64_t count) {
   return load_bytes(from, count < kBytes ? count : kBytes);
