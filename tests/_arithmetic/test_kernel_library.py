@@ -69,6 +69,18 @@ print(dml.kernels(), check_wide(seed=1, count=40, largest=24))
     assert re.search(expected, done.stdout), done.stdout
 
 
+@needs_native
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="Linux alone lists the processor's instructions there")
+def test_make_builds_the_fastest_kernels_that_the_processor_has():
+    """It leaves out those of other processors. AMX comes with AVX512-VNNI, but a system may keep it from processes."""
+    flags = set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text(encoding="utf-8")))
+    sets = {"avx512_vnni": "avx512_vnni|amx_int8", "avx2": "avx2"}
+    sets |= {"i8mm": "neon_i8mm", "asimddp": "neon_dotprod", "asimd": "neon"}
+    fastest = next(names for flag, names in sets.items() if flag in flags)
+    done = run("import jaxdml; print(jaxdml.kernels())", JAXDML_KERNELS="native")
+    assert re.search(rf" has ({fastest})\n$", done.stdout), done.stdout
+
+
 def test_the_versions_agree():
     """That of the package, in both of its files, and the one that jaxdml calls."""
     root = HERE.parents[1] / "native"
