@@ -114,6 +114,8 @@ if __name__ == "__main__":
     with sync_playwright() as play:
         own = play.chromium.executable_path
         chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or own
+        if "CHROMIUM" in os.environ and not Path(chromium).exists():
+            sys.exit(f"CHROMIUM is {chromium}, and there is no such file")
         if not Path(chromium).exists():
             print(f"the site is not looked at: there is no Chromium at {chromium}; install one, or name it by CHROMIUM")
             sys.exit()
