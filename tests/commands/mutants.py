@@ -121,8 +121,11 @@ def outcome(folder, tests, timeout=600):
     # A test file that cannot be collected is a failure; without the option it looks like a wrong command.
     options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
-    # What is changed computes on XLA.
-    environment = os.environ | {"PYTHONPATH": str(folder), "JAXDML_KERNELS": "xla"}
+    # What is changed computes on XLA. Python takes bytecode for that of a source of the same size and second, as the
+    # next mutant often is: none is written.
+    environment = os.environ | {
+        "PYTHONPATH": str(folder), "JAXDML_KERNELS": "xla", "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
     process = {"cwd": folder, "env": environment, "capture_output": True, "text": True, "check": False}
     try:
         run = subprocess.run(command, timeout=timeout, **process)

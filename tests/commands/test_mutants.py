@@ -42,6 +42,14 @@ def test_a_mutant_is_caught_if_a_test_fails_and_survives_if_all_pass(folder):
 
 
 @pytest.mark.rare
+def test_a_mutant_is_not_taken_for_the_bytecode_of_the_one_before(folder, monkeypatch):
+    """Python compares a source's size and its second."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    assert mutants.outcome(folder, ["tests/test_limit.py"]) == "passed"
+    assert list(folder.rglob("*.pyc")) == []
+
+
+@pytest.mark.rare
 def test_a_package_that_cannot_be_imported_is_caught(folder):
     (folder / "tests/conftest.py").write_text("import jaxdml\n")
     (folder / "jaxdml/__init__.py").write_text("1 / 0\n")
