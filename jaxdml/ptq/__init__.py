@@ -7,9 +7,10 @@ from jaxdml.ptq._grids.observers import LeastSquares, MinMax, MovingAverage, Obs
 from jaxdml.ptq._grids.ranges import quantize_bias, quantize_weights, scale_and_zero_point
 from jaxdml.ptq._model import Model
 from jaxdml.ptq._quantize import quantize
-from jaxdml.ptq._sqnr import LayerError, Sqnr
+from jaxdml.ptq._sqnr import Advice, LayerError, Sqnr
 
 __all__ = [
+    "Advice",
     "LayerError",
     "LeastSquares",
     "MinMax",

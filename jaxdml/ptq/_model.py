@@ -1,7 +1,9 @@
 """A quantized function."""
 
 import functools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,18 +11,20 @@ import numpy as np
 
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.floats import EXACT, Floats, by_xla, sentence, with_floats
-from jaxdml._graph.graph import Graph
+from jaxdml._graph.graph import Graph, Node
 from jaxdml._graph.parameters import wrong_params
 from jaxdml._graph.report import html, table
+from jaxdml._shapes import is_integer
 from jaxdml.errors import ModelError, PtqError, api_boundary
 from jaxdml.ptq._build.conversions import build
 from jaxdml.ptq._choose.equalize import multiplied
-from jaxdml.ptq._choose.modes import Mode, modes_as
+from jaxdml.ptq._choose.modes import Mode, modes_as, options_to_try
+from jaxdml.ptq._choose.rule import Rule
 from jaxdml.ptq._choose.unit import unit_of
 from jaxdml.ptq._integers.adapt import Adapted, adapted
 from jaxdml.ptq._integers.flat import Flat, flat
 from jaxdml.ptq._integers.fuse import explained, on_integers
-from jaxdml.ptq._sqnr import Sqnr, sqnr_of
+from jaxdml.ptq._sqnr import Advice, Sqnr, sqnr_of
 from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import bound
 from jaxdml.ptq._trace.traced import Traced, shapes_of
@@ -59,7 +63,10 @@ class Model:
     def __init__(
         self, traced: Traced, graph: Graph, calibrated: Any, modes: Mapping[str, Mapping[str, Mode]],
         floats: Floats, numerics: str, factors: Mapping[str, Any], by_xla: Sequence[str] = (),
+        requantized: "Callable[[Any, Sequence[Any], Sequence[Rule]], Model] | None" = None,
     ) -> None:  # fmt: skip
+        """`requantized` quantizes the function again, given params, a batch and further rules; None if it cannot."""
+        self._requantized = requantized
         self.floats, self._numerics, self.factors, self._by_xla = floats, numerics, factors, tuple(by_xla)
         self.traced, self.graph, self.calibrated, self.modes = traced, graph, shapes_of(calibrated), modes
         self._fused, self.params = on_integers(graph, numerics)
@@ -162,19 +169,25 @@ class Model:
         return flat(unit, model.graph, self.numerics)
 
     @api_boundary
-    def sqnr(self, params: Any, /, *inputs: Any) -> Sqnr:
+    def sqnr(self, params: Any, /, *inputs: Any, advice: int = 0) -> Sqnr:
         """Measures which layers lose accuracy: the error that each layer adds, and the error accumulated up to it.
 
         Args:
           params: parameters of the float function.
           *inputs: inputs of the float function.
+          advice: the number of worst layers for which rules are tried. For each option of a `Rule` that can change such
+            a layer, the function is quantized again with these inputs as the only calibration batch, and the outputs
+            are compared with those of a model quantized so without the rule.
 
         Returns:
           The signal-to-quantization-noise ratios; `print` shows them as a table, and their method `plot` draws them.
 
         Raises:
-          PtqError: if params differ from the float function's parameters in structure, shapes or types.
+          PtqError: if params differ from the float function's parameters in structure, shapes or types. Also if
+            `advice` is not a number, or if `load` returned the model and advice is asked for.
         """
+        if not is_integer(advice) or advice < 0:
+            raise PtqError(f"advice is {advice!r}, expected the number of layers to try rules for, such as 3")
         if jax.tree.flatten(shapes_of(params)) != jax.tree.flatten(self.traced.params):
             raise PtqError("params are not those of the float function: sqnr compares the model with that function")
         program = self.traced.program(inputs)
@@ -185,7 +198,39 @@ class Model:
         constants = multiplied(constants, self.factors)
         nodes = bound(floats.nodes, program), bound(model.graph.nodes, program)
         given = dict(zip(program.inputs, jax.tree.leaves(inputs), strict=True))
-        return sqnr_of(floats, model.graph, nodes, constants, given, program.output_names())
+        contractions = {node.outputs[0]: node for node in floats.nodes}
+        contractions = {name: contractions[name] for name, mode in self.modes[""].items() if mode != "float"}
+        found = sqnr_of(
+            floats, model.graph, nodes, constants, given, program.output_names(), contractions=contractions,
+            alone=advice > 0,
+        )  # fmt: skip
+        if not advice:
+            return found
+        by_name = {node.name: node for node in contractions.values()}
+        return replace(found, advice=self._advice(params, inputs, [by_name[name] for name in found.worst(advice)]))
+
+    def _advice(self, params: Any, inputs: Sequence[Any], layers: Sequence[Node]) -> tuple[Advice, ...]:
+        """What rules for some contractions gain.
+
+        Raises:
+          PtqError: if the model cannot be quantized again.
+        """
+        requantized = self._requantized
+        if requantized is None:
+            text = "load does not know the options with which the function was quantized"
+            raise PtqError(f"advice tries other options, and {text}: call sqnr on the model that quantize returned")
+
+        def ratio(*rules: Rule) -> float:
+            return requantized(params, inputs, rules).sqnr(params, *inputs).total
+
+        before, found = ratio(), list[Advice]()
+        for node in layers:
+            pattern, gains = f"^{re.escape(node.name)}$", dict[str, float]()
+            for options in options_to_try(node, self.modes[""]):
+                ((option, value),) = options.items()
+                gains[f"{option}={value!r}"] = ratio(Rule(pattern, **options)) - before
+            found.append(Advice(node.name, pattern, gains))
+        return tuple(found)
 
     @functools.cached_property
     def by_xla(self) -> tuple[str, ...]:

@@ -99,6 +99,14 @@ def quantize(
     if wrong := wrong_floats(floats):
         raise PtqError(wrong)
     default, rules = observer_of(observer), rules_of(rules)
+
+    def requantized(params: Any, batch: Sequence[Any], further: Sequence[Rule]) -> Model:
+        return quantize(
+            apply, params, [tuple(batch)], activations=dtype, observer=default, products=products, weights=weights,
+            block_size=block_size, equalize=equalize, rules=(*further, *rules), floats=floats, numerics=numerics,
+            progress=False,
+        )  # fmt: skip
+
     check_params(apply, params)
     first, stream = batches_of(batches)
     traced = Traced(apply, params)
@@ -126,7 +134,7 @@ def quantize(
     models = dict[str, Model]()
     for name, candidate in candidates_of(observers).items():
         graph = quantized_graph(unit, _parameters(unit, candidate, dtype))
-        models[name] = Model(traced, graph, first, modes, floats, numerics, factors)
+        models[name] = Model(traced, graph, first, modes, floats, numerics, factors, requantized=requantized)
     if len(models) > 1:
         _, stream = batches_of(batches)
         quantized = {name: partial(model.apply, model.params) for name, model in models.items()}

@@ -1,7 +1,7 @@
 """Signal-to-quantization-noise ratios: the error that each layer adds, and the error accumulated up to it."""
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,9 @@ class LayerError:
       so_far: the ratio in dB in the model, with the errors of this layer and of all earlier layers.
       clipped: the share (0 to 1) of the layer's exact values that lie more than half a step below the least or above
         the greatest number that the layer's integers represent. None if its results are floats.
+      contractions: the names of the convolutions and products on integers whose rules change the layer: those that
+        compute it, and the first that reads its result. Those in bodies of scans are left out.
+      alone: the ratio in dB at the outputs if only this layer has its own error. None unless advice was asked for.
     """
 
     name: str
@@ -39,6 +42,30 @@ class LayerError:
     own: float
     so_far: float
     clipped: float | None
+    contractions: tuple[str, ...] = ()
+    alone: float | None = None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What options of a `Rule` for one convolution or product gain.
+
+    Attributes:
+      layer: the name of the convolution or product.
+      pattern: the pattern of a `Rule` that matches this layer alone.
+      gains: maps each option of the rule, as code such as ``products='dynamic'``, to the dB that the outputs gain.
+    """
+
+    layer: str
+    pattern: str
+    gains: Mapping[str, float]
+
+    def row(self) -> tuple[str, str, str, str]:
+        """The layer, the rule with the option that gains most, its gain in dB, and the other options."""
+        gains = {option: round(gain, 1) + 0.0 for option, gain in self.gains.items()}  # + 0.0: no -0.0
+        best, *others = sorted(gains, key=lambda option: -gains[option])
+        rest = ", ".join(f"{option} {gains[option]:+.1f}" for option in others)
+        return self.layer, f"Rule({self.pattern!r}, {best})", f"{gains[best]:+.1f}", rest
 
 
 @dataclass(frozen=True)
@@ -49,27 +76,51 @@ class Sqnr:
       layers: the layers with quantized results or quantized weights, in order of execution.
       outputs: the ratio in dB of each leaf of the model's output.
       output_names: the place of each leaf, such as ``output['logits']``; ``output`` if the output is an array.
+      advice: what rules for the worst layers gain; empty unless it was asked for.
     """
 
     layers: tuple[LayerError, ...]
     outputs: tuple[float, ...]
     output_names: tuple[str, ...]
+    advice: tuple[Advice, ...] = ()
+
+    @property
+    def total(self) -> float:
+        """The ratio in dB of all outputs: that of the sum of the noise shares of the leaves."""
+        return _total(self.outputs)
+
+    def worst(self, count: int) -> list[str]:
+        """The names of the convolutions and products whose layers cost the outputs most, worst first."""
+        noise = dict[str, float]()
+        for each in self.layers:
+            if each.alone is not None:
+                share = 10 ** (-each.alone / 10)
+                noise |= {name: noise.get(name, 0) + share for name in each.contractions}
+        return sorted(noise, key=lambda name: -noise[name])[:count]
 
     def _table(self) -> Table:
         """A row for each layer and output."""
-        header = ("layer", "computes", "own dB", "dB so far", "clipped")
+        header = ("layer", "computes", "own dB", "dB so far", "clipped", *(("alone dB",) if self.advice else ()))
         rows = [
-            (each.name, each.operator, f"{each.own:.1f}", f"{each.so_far:.1f}", _percent(each.clipped))
+            (each.name, each.operator, f"{each.own:.1f}", f"{each.so_far:.1f}", _percent(each.clipped),
+             "" if each.alone is None else f"{each.alone:.1f}")[: len(header)]
             for each in self.layers
-        ]
-        rows += [(name, "", "", f"{each:.1f}", "") for name, each in zip(self.output_names, self.outputs, strict=True)]
+        ]  # fmt: skip
+        ends = zip(self.output_names, self.outputs, strict=True)
+        rows += [(name, "", "", f"{each:.1f}", "", "")[: len(header)] for name, each in ends]
         return Table("signal to quantization noise: more is better", header, rows, numbers=header[2:])
 
+    def _tables(self) -> list[Table]:
+        header = ("layer", "rule that gains most", "dB", "other options")
+        advice = [Table("advice", header, [each.row() for each in self.advice], numbers=("dB",))]
+        return [self._table(), *(advice if self.advice else ())]
+
     def _repr_html_(self) -> str:
-        return self._table().html()
+        return "".join(each.html() for each in self._tables())
 
     def __str__(self) -> str:
-        return "\n".join(self._table().lines(widest=WIDEST, ellipsis="", rule="--"))
+        tables = [each.lines(widest=WIDEST, ellipsis="", rule="--") for each in self._tables()]
+        return "\n\n".join("\n".join(lines) for lines in tables)
 
     def plot(self, axes: Any = None) -> Any:
         """Draws both ratios of each layer.
@@ -104,13 +155,20 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{share:.1%}"
 
 
+def _total(ratios: Iterable[float]) -> float:
+    """The ratio in dB whose noise share is the sum of those of several ratios."""
+    share = sum(10 ** (-ratio / 10) for ratio in ratios)
+    return -10 * math.log10(share) if share else math.inf
+
+
 def _finite(ratio: float) -> float:
     return ratio if math.isfinite(ratio) else math.nan
 
 
 def sqnr_of(
     floats: Graph, quantized: Graph, nodes: tuple[Sequence[Node], Sequence[Node]], constants: Mapping[str, Any],
-    inputs: Mapping[str, Any], output_names: tuple[str, ...],
+    inputs: Mapping[str, Any], output_names: tuple[str, ...], *, contractions: Container[str],
+    alone: bool,
 ) -> Sqnr:  # fmt: skip
     """Compares the float graph and the quantized graph, which use the same names for values.
 
@@ -121,20 +179,25 @@ def sqnr_of(
       constants: maps names to constants of the float graph.
       inputs: maps names to inputs; both graphs have the same inputs.
       output_names: the leaves of the output in words.
+      contractions: the results of the convolutions and products that do not stay in floats.
+      alone: whether to measure what each layer's own error alone does to the outputs.
     """
     makers, ends = floats.producers(), _float_results(quantized)
     of_dequantized = {str(Value(name, "dequantized")): name for name in (*floats.inputs, *makers)}
-    labels: dict[str, tuple[str, str]] = {}
+    labels = dict[str, tuple[str, str]]()
 
     @jax.jit
-    def powers(constants: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    def powers(constants: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
         exact = evaluate(nodes[0], {**constants, **given})
         so_far = evaluate(nodes[1], {**quantized.constants, **given})
-        own, measured = {**quantized.constants, **given}, dict[str, Any]()
+        own, measured, errors = {**quantized.constants, **given}, dict[str, Any](), dict[str, Any]()
 
         def measure(name: str, held: str, value: Any, clipped: Any = None) -> None:
             labels[name] = _label(name, makers, constants)
             measured[name] = _powers(own[held], value), _powers(so_far[held], value), clipped
+            if alone:
+                error = (own[held] - value) / quantized.constants.get(factor_name(name), np.float32(1))
+                errors[name] = error.astype(exact[name].dtype)
 
         # After `measure`, the exact value replaces the measured value, and is quantized if the measured value is.
         for node in nodes[1]:
@@ -152,13 +215,41 @@ def sqnr_of(
                 own[node.inputs[0]] = directml.to_integers(value, scale, zero_point, axis=1, dtype=dtype)
                 own[output] = directml.to_floats(own[node.inputs[0]], scale, zero_point, axis=1)
         pairs = zip(quantized.outputs, floats.outputs, strict=True)
-        return measured, [_powers(so_far[ours], exact[theirs]) for ours, theirs in pairs]
+        ratios = [_powers(so_far[ours], exact[theirs]) for ours, theirs in pairs]
+        return measured, ratios, errors, [exact[name] for name in floats.outputs]
 
-    measured, outputs = jax.device_get(powers(dict(constants), dict(inputs)))
-    layers = [
-        LayerError(*labels[name], _ratio(own), _ratio(so_far), None if clipped is None else float(clipped))
-        for name, (own, so_far, clipped) in ((name, measured[name]) for name in labels)
-    ]
+    @jax.jit
+    def with_one_error(constants: Mapping[str, Any], given: Mapping[str, Any], errors: Mapping[str, Any],
+                       expected: Sequence[Any], chosen: Any) -> list[Any]:  # fmt: skip
+        places = {name: place for place, name in enumerate(errors)}
+        values = {**constants, **given}
+
+        def err(name: str) -> None:
+            if name in places:
+                values[name] = values[name] + jnp.where(places[name] == chosen, errors[name], 0)
+
+        for name in given:
+            err(name)
+        for node in nodes[0]:
+            values.update(zip(node.outputs, results(node, values, lambda node, value: None), strict=False))
+            for name in node.outputs:
+                err(name)
+        return [_powers(values[name], exact) for name, exact in zip(floats.outputs, expected, strict=True)]
+
+    measured, outputs, errors, exact = powers(dict(constants), dict(inputs))
+    found = {
+        name: _total(map(_ratio, jax.device_get(with_one_error(dict(constants), dict(inputs), errors, exact, place))))
+        for place, name in enumerate(errors)
+    }
+    measured, outputs = jax.device_get((measured, outputs))
+    layers = []
+    for name, label in labels.items():
+        own, so_far, clipped = measured[name]
+        share = None if clipped is None else float(clipped)
+        changing = dict.fromkeys(
+            (*_computing(name, makers, contractions, labels), *_reading(name, floats, contractions))
+        )
+        layers.append(LayerError(*label, _ratio(own), _ratio(so_far), share, tuple(changing), found.get(name)))
     return Sqnr(tuple(layers), tuple(map(_ratio, outputs)), output_names)
 
 
@@ -173,6 +264,32 @@ def _label(name: str, makers: Mapping[str, Node], constants: Container[str]) -> 
         before = makers.get(maker.inputs[0]) if is_fused else None
         maker = before if before is not None and before.operator.kind in (*CONTRACTIONS, "clip", "add") else None
     return (last.name, " + ".join(dict.fromkeys(words))) if last else (name, "input")
+
+
+def _computing(
+    name: str, makers: Mapping[str, Node], contractions: Container[str], measured: Container[str]
+) -> Iterator[str]:
+    """The names of the contractions whose errors a value has, and no measured value before it."""
+    pending = [name]
+    for each in pending:
+        maker = makers.get(each)
+        if maker is None or (each in measured and each != name):
+            continue
+        if each in contractions:
+            yield maker.name
+        else:
+            pending += [before for before in maker.inputs if before not in pending]
+
+
+def _reading(name: str, floats: Graph, contractions: Container[str]) -> Iterator[str]:
+    """The name of the first contraction that a value leads to."""
+    readers, pending = floats.consumers(), [name]
+    for each in pending:
+        for reader in readers.get(each, ()):
+            if reader.outputs[0] in contractions:
+                yield reader.name
+                return
+            pending += [output for output in reader.outputs if output not in pending]
 
 
 def _float_results(graph: Graph) -> set[str]:

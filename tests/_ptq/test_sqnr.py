@@ -168,3 +168,113 @@ def test_64_bit_types_change_no_ratio():
     found = of_two_layers().sqnr(PARAMS, X)
     with jax.enable_x64(True):
         assert str(of_two_layers().sqnr(PARAMS, jnp.asarray(X))) == str(found)
+
+
+# Advice --------------------------------------------------------------------------------------------------------------
+
+UNEVEN = PARAMS | {
+    "first": {"w": PARAMS["first"]["w"] * np.where(np.arange(16) == 0, 300, 1)[:, None], "b": np.zeros(32)}
+}
+WITHOUT_FIRST = np.where(np.arange(16) == 0, 0, X).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def advised():
+    """A network whose first layer has large weights that only zeros meet."""
+    params = jax.tree.map(np.float32, UNEVEN)
+    model = dml.ptq.quantize(apply, params, [WITHOUT_FIRST], progress=False)
+    return model, params, model.sqnr(params, WITHOUT_FIRST, advice=1)
+
+
+def total(outputs):
+    """The outputs' noise shares, added, in dB."""
+    return -10 * math.log10(sum(10 ** (-each / 10) for each in outputs))
+
+
+def test_advice_is_what_its_rule_gains(advised):
+    """For the layer that costs most; the gain is that of a model quantized with the rule."""
+    _, params, found = advised
+    (advice,) = found.advice
+    assert advice.layer == "first"
+    assert list(advice.gains) == [
+        "observer='minmax'", "observer='percentile'", "observer='mse'", "products='dynamic'", "keep='float'",
+    ]  # fmt: skip
+    layer, rule, gain, others = advice.row()
+    assert (layer, rule) == ("first", "Rule('^first$', keep='float')")
+    assert others.count("'") == 8
+    rules = [eval(rule, {"Rule": Rule})]
+    with_rule = dml.ptq.quantize(apply, params, [WITHOUT_FIRST], rules=rules, progress=False)
+    gained = total(with_rule.sqnr(params, WITHOUT_FIRST).outputs) - total(found.outputs)
+    assert float(gain) == pytest.approx(gained, abs=0.06)  # it is rounded
+    assert gained > 10
+
+
+def test_the_error_of_a_layer_alone_is_what_numpy_computes(advised):
+    """In float64, one layer on its grids in a network that is exact otherwise."""
+    _, params, found = advised
+    x, w, v = (np.asarray(a, np.float64) for a in (WITHOUT_FIRST, params["first"]["w"], params["last"]["w"]))
+    hidden, on_x = np.maximum(x @ w, 0), rounded_to(x, 255)
+    first = rounded_to(np.maximum(on_x @ rounded_to(w, 127, symmetric=True, axis=0), 0), 255)
+    last = rounded_to(hidden, 255) @ rounded_to(v, 127, symmetric=True, axis=0)
+    with_x = np.maximum(on_x @ w, 0)
+    expected = {
+        "input_0": (decibels(with_x @ v, hidden @ v), decibels(with_x, hidden)),
+        "first": (decibels(first @ v, hidden @ v), decibels(first, hidden)),
+        "last": (decibels(last, hidden @ v),),
+    }
+    changing = {each.name: each.contractions for each in found.layers}
+    assert changing == {"input_0": ("first",), "first": ("first", "last"), "last": ("last",)}
+    for layer in found.layers:
+        assert layer.alone == pytest.approx(total(expected[layer.name]), abs=0.3), layer
+
+
+def test_advice_is_a_second_table(advised):
+    _, _, found = advised
+    first, second = str(found).split("\n\n")
+    assert re.fullmatch(r"layer +computes +own dB +dB so far +clipped +alone dB", first.splitlines()[0])
+    assert [line.split()[0] for line in second.splitlines()[2:]] == ["first"]
+    assert re.search(r"Rule\('\^first\$', keep='float'\) +\+\d\d\.\d  \w+='\w+' [+-]\d\.\d, ", second)
+    assert "-0.0" not in second
+    assert found._repr_html_().count("<table") == 2
+
+
+@pytest.mark.rare
+def test_what_is_tried_is_what_can_change_the_layer():
+    """A convolution cannot be dynamic, a product by blocks has no ranges, and one contraction stays on integers."""
+    x = RANDOM.standard_normal((4, 3, 8, 8), np.float32)
+    filters = RANDOM.standard_normal((4, 3, 3, 3), np.float32)
+
+    def options(apply, params, x, **kwargs):
+        model = dml.ptq.quantize(apply, params, [x], progress=False, **kwargs)
+        return [[*each.gains] for each in model.sqnr(params, x, advice=9).advice]
+
+    observers = [f"observer='{name}'" for name in ("minmax", "percentile", "mse")]
+    assert options(lambda w, x: jax.lax.conv(x, w, (1, 1), "SAME"), filters, x) == [observers]
+    of_two = lambda kwargs: options(lambda p, x: apply(p, x)[0], PARAMS, X, **kwargs)  # noqa: E731
+    assert of_two({"products": "dynamic"}) == [["keep='float'"]] * 2
+    assert of_two({"weights": jnp.int4, "block_size": 16}) == [["products='dynamic'", "keep='float'"]] * 2
+    kept = of_two({"rules": [Rule("last", keep="float")]})
+    assert kept == [[*observers, "products='dynamic'"]]
+
+
+@pytest.mark.rare
+def test_layers_in_a_scan_have_no_advice():
+    model, (_, params, make_inputs) = quantized("scanned MLP"), network("scanned MLP")
+    found = model.sqnr(params, *make_inputs(8), advice=5)
+    assert [each.layer for each in found.advice] == ["head"]
+    assert any(
+        each.name != "head" and each.contractions == ("head",) for each in found.layers
+    )  # the scan, which it reads
+
+
+@pytest.mark.parametrize("advice", [-1, True, 1.5])
+def test_advice_is_a_number_of_layers(advice):
+    with pytest.raises(dml.ptq.PtqError, match=re.escape(f"advice is {advice!r}, expected the number of layers")):
+        of_two_layers().sqnr(PARAMS, X, advice=advice)
+
+
+def test_a_loaded_model_names_the_model_to_ask(tmp_path):
+    dml.ptq.save(tmp_path / "model.npz", of_two_layers())
+    loaded = dml.ptq.load(tmp_path / "model.npz", apply)
+    with pytest.raises(dml.ptq.PtqError, match="call sqnr on the model that quantize returned"):
+        loaded.sqnr(PARAMS, X, advice=1)

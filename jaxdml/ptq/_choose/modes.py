@@ -1,13 +1,14 @@
 """How each contraction runs: with calibrated ranges, with ranges computed at each call, by blocks, or in floats."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jaxdml._graph.graph import Graph, Node
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.rule import Rule
+from jaxdml.ptq._grids.observers import CHOICES
 from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES
 
 
@@ -62,6 +63,17 @@ def modes_as(modes: Mapping[str, Mapping[str, Mode]], graph: Graph, scan: str) -
     """The modes that `modes` has for the function ("") or a scan; contractions without a mode stay in floats."""
     chosen = modes.get(scan, {})
     return {node.outputs[0]: chosen.get(node.outputs[0], "float") for node in filter(is_contraction, graph.nodes)}, {}
+
+
+def options_to_try(node: Node, modes: Mapping[str, Mode]) -> Iterator[Mapping[str, Any]]:
+    """The options of a `Rule` that can change how a contraction on integers runs, given the modes of all."""
+    mode = modes[node.outputs[0]]
+    if mode == "static":
+        yield from ({"observer": observer} for observer in CHOICES)
+    if mode != "dynamic" and node.operator.kind == "dot":
+        yield {"products": "dynamic"}
+    if sum(each != "float" for each in modes.values()) > 1:  # a model has at least one contraction on integers
+        yield {"keep": "float"}
 
 
 def check_matches(layers: Sequence[Node], rules: Sequence[Rule]) -> None:
