@@ -17,6 +17,7 @@ from _onnx.saved import EXACT, LEVELS, run, saved
 from _ptq.layers import BatchNorm, Weights, conv, dense, measured
 from _ptq.models import Model, normal_inputs
 from _ptq.quantized import batches_for, decibels, network
+from benchmarks import zoo_models
 from helpers.compare import assert_same_bits
 from jaxdml._graph.evaluate import results
 from jaxdml.ptq._integers.operators import QUANTIZE
@@ -191,6 +192,25 @@ def test_functions_of_floats_are_at_most_one_step_away(name, form, tmp_path):
     assert not reports.moved_as_floats(model, loaded)
     apart, count = steps_apart(model, path, inputs)
     assert count >= OUTPUTS
+    assert all(distance <= (word in (QUANTIZE.name, "table")) for word, distance in apart.items()), apart
+
+
+@pytest.mark.parametrize(("name", "batch"), [("haiku ResNet18", 8), ("equinox transformer", 64)])
+def test_networks_of_the_zoo(name, batch, tmp_path):
+    """A million integers, and the outputs: with the same bits where all between them is integers."""
+    apply, params, draw = zoo_models.MODELS[name]()
+    random = np.random.default_rng(0)
+    batches = [draw(8, random) for _ in range(2)]
+    model = dml.ptq.quantize(apply, params, batches, numerics="onnxruntime", progress=False)
+    inputs, path = draw(batch, random), tmp_path / "model.onnx"
+    expected = np.asarray(model.apply(model.params, *inputs))
+    saved(model, path, "qoperator", weights="uint8")
+    (received,) = run(path, *inputs).values()
+    assert decibels(received, expected) > 50
+    if "ResNet" in name:
+        assert_same_bits(received, expected)
+    apart, count = steps_apart(model, path, inputs)
+    assert count >= 1_000_000
     assert all(distance <= (word in (QUANTIZE.name, "table")) for word, distance in apart.items()), apart
 
 
