@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 THIS := $(firstword $(MAKEFILE_LIST))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs test-accelerators mutants campaign bench docs site native-sanitize native-fuzz native-test-arm lint notebooks clean
+.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs test-accelerators mutants campaign bench docs site native-sanitize native-fuzz native-test-arm test-arm-python lint notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -169,3 +169,31 @@ QUIETLY := --quiet --disable-pip-version-check --no-compile
 	  .venv-accelerators/bin/python -m pip install $(QUIETLY) --no-deps \
 	    jax-cuda12-plugin==$$jax jax-cuda12-pjrt==$$jax nvidia-cuda-nvcc-cu12
 	@touch $@
+
+# It needs Debian's mmdebstrap, g++-aarch64-linux-gnu and qemu-user, and downloads Debian's Python for ARM. An import of jax
+# takes a minute under the emulator, and a compiled program seconds.
+ARM_PYTHON := build/arm-python
+ARM_TESTS ?= tests/_exact/test_function.py tests/_arithmetic/test_subnormals.py tests/_operators/test_element_wise.py
+test-arm-python: $(ARM_PYTHON)/.packages  ## run a part of the tests with a Python and a jaxlib for 64-bit ARM under an emulator
+	PYTHONPATH=$(ARM_PYTHON)/packages:tests qemu-aarch64 -L $(ARM_PYTHON)/root $(ARM_PYTHON)/root/usr/bin/python3.13 \
+	  -m pytest -o addopts=--import-mode=importlib -m 'not rare' -p no:cacheprovider $(ARM_TESTS)
+
+$(ARM_PYTHON)/.root:
+	@for tool in mmdebstrap aarch64-linux-gnu-g++ qemu-aarch64; do command -v $$tool >/dev/null || { \
+	  echo "$$tool is missing: apt-get install mmdebstrap g++-aarch64-linux-gnu qemu-user"; exit 1; }; done
+	rm -rf $(ARM_PYTHON)/root && mkdir -p $(ARM_PYTHON)
+	mmdebstrap --quiet --architectures=arm64 --variant=extract --include=python3.13,libpython3.13-stdlib,libstdc++6 \
+	  trixie $(ARM_PYTHON)/root
+	ln -s usr/lib $(ARM_PYTHON)/root/lib
+	touch $@
+
+# The headers are those of this machine's jaxlib, which has the same version.
+$(ARM_PYTHON)/.packages: $(ARM_PYTHON)/.root $(NATIVE_SOURCES) .venv/.tools
+	$(IN_VENV) -m pip install $(QUIETLY) --upgrade --target $(ARM_PYTHON)/packages --only-binary=:all: --python-version 3.13 \
+	  $(addprefix --platform manylinux,2014_aarch64 _2_27_aarch64 _2_28_aarch64) \
+	  jax jaxlib==$$($(IN_VENV) -c 'import importlib.metadata as m; print(m.version("jaxlib"))') numpy chex pytest
+	$(CMAKE) -S native -B $(ARM_PYTHON)/native -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/native/aarch64.cmake -DPython_EXECUTABLE=$(CURDIR)/$(IN_VENV)
+	$(CMAKE) --build $(ARM_PYTHON)/native --parallel
+	$(CMAKE) --install $(ARM_PYTHON)/native --prefix $(ARM_PYTHON)/packages
+	cp native/jaxdml_cpu/__init__.py $(ARM_PYTHON)/packages/jaxdml_cpu
+	touch $@

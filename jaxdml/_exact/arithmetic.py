@@ -36,12 +36,15 @@ def without_zero_signs(x: Array) -> Array:
 def multiplied(x: Array, y: Array) -> Array:
     """fl(x * y); a zero of its sign where the product, rounded to 24 bits, is below the smallest normal number.
 
-    Processors disagree on products that only rounding makes normal. Scaled by 2**64, such a product is normal, and its
-    size tells whether it becomes a zero. The zero is built from bits: LLVM may turn a select between x * y and x * 0
-    into a product of x and a select, and contract this product with a sum.
+    Processors disagree on products that only rounding makes normal, which ARM's flush. Scaled by 2**64, such a product
+    is normal, and its size tells whether it becomes a zero or the smallest normal number. Both are built from bits:
+    LLVM may turn a select between x * y and x * 0 into a product of x and a select, and contract this product with a
+    sum.
     """
     product = x * y
-    return lax.select(lax.abs((x * UP) * y) < DOWN, with_sign(lax.full_like(product, 0), product), product)
+    size = lax.abs((x * UP) * y)
+    least = lax.select(size < DOWN, lax.full_like(size, 0), lax.full_like(size, SMALLEST_NORMAL))
+    return lax.select(size <= DOWN, with_sign(least, product), product)
 
 
 def one_minus_square(x: Array) -> Array:
