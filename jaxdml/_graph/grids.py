@@ -9,6 +9,7 @@ import numpy as np
 from jaxdml._graph.graph import Graph, Names, Node, moves
 
 BYTES = (np.dtype(np.uint8), np.dtype(np.int8))
+WORDS = (np.dtype(np.uint16), np.dtype(np.int16))
 NIBBLES = (np.dtype(jnp.uint4), np.dtype(jnp.int4))
 
 

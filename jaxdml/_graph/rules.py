@@ -1,16 +1,16 @@
 """Fusion rules: which operators between dequantize and quantize nodes become quantized, and which stay float."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from jaxdml._graph.graph import MOVERS, Node, Operator, may_be_padding_alone
-from jaxdml._graph.grids import BYTES, NIBBLES, Grid, Grids
-from jaxdml._graph.normal_form import bounds_of
+from jaxdml._arithmetic.halves import TERMS
+from jaxdml._graph.graph import Node, Operator
+from jaxdml._graph.grids import BYTES, NIBBLES, WORDS, Grid, Grids
 
 SMALLEST_BLOCK = 16  # of products by a matrix in blocks
 CONSTANT = "scale that is not a float32 constant"
@@ -79,6 +79,21 @@ def grid_of(grids: Grids, name: str, axis: int | None) -> Grid:
     return grid
 
 
+def _wide_input_of(grids: Grids, node: Node, terms: Callable[[tuple[int, ...]], int]) -> Grid | None:
+    """The grid of a 16-bit first input with one scale, which 8-bit constant weights multiply; None for other inputs.
+
+    Args:
+      grids: the grids.
+      node: a product or convolution.
+      terms: the number of terms of a sum, given the shape of the weights.
+    """
+    x, w = (grids.dequantized(name) for name in node.inputs[:2])
+    weights = None if w is None or w.dtype not in BYTES else grids.constant(w.value)
+    if x is None or x.dtype not in WORDS or not grids.is_one_number(x) or weights is None:
+        return None
+    return x if terms(weights.shape) <= TERMS else None
+
+
 def output_of(grids: Grids, node: Node, *inputs: Grid) -> tuple[Grid, Node]:
     """The grid of a node's quantized result, and the quantize node. The result has the type of the inputs."""
     reader = grids.only_reader(node)
@@ -139,14 +154,17 @@ def _concat(node: Node, grids: Grids) -> Fusion:
 
 
 def _convolution(node: Node, grids: Grids) -> Fusion:
-    x, w = input_of(grids, node.inputs[0]), input_of(grids, node.inputs[1], axis=0)
-    y, reader = output_of(grids, node, x)
+    wide = _wide_input_of(grids, node, lambda shape: math.prod(shape[1:]))
+    x, w = wide or input_of(grids, node.inputs[0]), input_of(grids, node.inputs[1], axis=0)
+    y, reader = (None, None) if wide else output_of(grids, node, x)
     dimensions = _dimensions(node, grids.constant(w.value))
     if dimensions is None:
         raise StaysFloat("it does not say how many dimensions its images have, quantized convolutions take at most 2")
     if dimensions > 2:
         raise StaysFloat("its images have more than 2 dimensions")
     bias = bias_of(grids, node.inputs[2] if len(node.inputs) > 2 else "", x, w)
+    if y is None or reader is None:
+        return Fusion("conv_to_float", (*triple_of(grids, x), *triple_of(grids, w), *bias), node, ())
     inputs = (*triple_of(grids, x), *triple_of(grids, w), *parameters_of(grids, y), *bias)
     return Fusion("conv", inputs, node, (reader,))
 
@@ -169,11 +187,14 @@ def _product(node: Node, grids: Grids) -> Fusion:
         added = added_bias_of(node, matrix_in_blocks, grids)
         bias, behind = ("", ()) if added is None else (added[1], added[:1])
         return _product_of_blocks(node, matrix_in_blocks, bias, behind, trans_b=False)
-    a = input_of(grids, node.inputs[0])
+    wide = _wide_input_of(grids, node, lambda shape: shape[-2:][0])
+    a = wide or input_of(grids, node.inputs[0])
     b = input_of(grids, node.inputs[1], axis=-1)
     matrix = grids.constant(b.value)
     if not grids.is_one_number(b) and matrix is not None and matrix.ndim == 1:
         raise StaysFloat(f"{node.inputs[1]} is a vector with a scale for each element")
+    if wide:
+        return _wide_product(grids, node, a, b)
     added = added_bias_of(node, b, grids)
     if added is not None:
         addition, bias = added
@@ -190,6 +211,12 @@ def _product(node: Node, grids: Grids) -> Fusion:
         inputs = (a.value, b.value, a.scale, b.scale, grids.zero_point_of(a), grids.zero_point_of(b))
         return Fusion("dot_to_float", inputs, node, ())
     return Fusion("dot", (*triple_of(grids, a), *triple_of(grids, b), *parameters_of(grids, y)), node, (reader,))
+
+
+def _wide_product(grids: Grids, node: Node, a: Grid, b: Grid, *bias: str) -> Fusion:
+    """The product of 16-bit `a` by 8-bit `b`, in floats; bias is a float constant [columns]."""
+    inputs = (a.value, b.value, a.scale, b.scale, grids.zero_point_of(a), grids.zero_point_of(b), *bias)
+    return Fusion("dot_to_float", inputs, node, (), {})
 
 
 def _in_blocks(grids: Grids, name: str, axis: int) -> Grid | None:
@@ -254,6 +281,8 @@ def _gemm(node: Node, grids: Grids) -> Fusion:
         if name and (added is None or added.dtype != np.float32 or added.shape != (columns,)):
             raise StaysFloat("its bias is not a constant with a float for each column")
         return _product_of_blocks(node, matrix_in_blocks, name, (), trans_b=trans_b)
+    if wide := _wide_input_of(grids, node, lambda shape: shape[int(trans_b)]):
+        return _wide_gemm(grids, node, wide)
     a = input_of(grids, node.inputs[0])
     b = input_of(grids, node.inputs[1], axis=0 if trans_b else 1)
     if name and (alpha, beta) != (1, 1):
@@ -270,6 +299,23 @@ def _gemm(node: Node, grids: Grids) -> Fusion:
     bias = bias_of(grids, name, a, b) or ("",)
     options = {word: value for word, value in node.options.items() if word != "beta"}
     return Fusion("gemm", (*triple_of(grids, a), *triple_of(grids, b), *bias, *of_y), node, behind, options)
+
+
+def _wide_gemm(grids: Grids, node: Node, a: Grid) -> Fusion:
+    """The product of 16-bit `a` by an 8-bit constant, in floats, with a bias for each column."""
+    name, trans_b = node.inputs[2] if len(node.inputs) > 2 else "", bool(node.options.get("trans_b"))
+    given = node.options.get("trans_a", 0), node.options.get("alpha", 1.0), node.options.get("beta", 1.0) if name else 1
+    if given != (0, 1, 1):
+        words = "transA is {:g}, alpha is {:g} and beta is {:g}".format(*given)
+        raise StaysFloat(f"{words}, products of 16 by 8 bits take 0, 1 and 1")
+    b = input_of(grids, node.inputs[1], axis=0 if trans_b else 1)
+    bias, matrix = grids.dequantized(name), np.asarray(grids.constant(b.value))
+    matrix = matrix.T if trans_b else matrix
+    values = grids.constant(name if bias is None else bias.value)
+    if name and (values is None or values.shape != matrix.shape[1:]):
+        raise StaysFloat("its bias is not a constant with a value for each column")
+    b = dataclasses.replace(b, value=grids.add(f"{b.value}_transposed", matrix)) if trans_b else b
+    return _wide_product(grids, node, a, b, *filter(None, (name,)))
 
 
 def bias_of(grids: Grids, name: str, x: Grid, w: Grid) -> tuple[str, ...]:
@@ -302,54 +348,6 @@ def bias_of(grids: Grids, name: str, x: Grid, w: Grid) -> tuple[str, ...]:
 def _fit(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether two vectors have equal lengths, or one of them has a single element."""
     return one.size == other.size or 1 in (one.size, other.size)
-
-
-# Why a node stays in floats ------------------------------------------------------------------------------------------
-
-
-def stays(node: Node, grids: Grids) -> NoReturn:
-    """Raises the reason why a node without a rule stays in floats.
-
-    Raises:
-      StaysFloat: always.
-    """
-    if node.operator.kind in ("relu", "clip"):
-        _clamp(node, grids)
-    if node.operator.kind in MOVERS:
-        _mover(node, grids)
-    raise StaysFloat(f"there is no quantized {node.operator.name}")
-
-
-def _clamp(node: Node, grids: Grids) -> NoReturn:
-    grid, _ = output_of(grids, node)
-    _check_order(grid, grids, "its result")
-    if bounds_of(node, grids) is None:
-        raise StaysFloat("its bounds are not constants")
-    scale, zero_point = grids.numbers(grid)
-    limits = jnp.iinfo(grid.dtype)  # type: ignore[no-untyped-call] # np.iinfo has no 4-bit types
-    low, high = ((limit - zero_point) * scale for limit in (limits.min, limits.max))
-    raise StaysFloat(f"{node.operator.name} has a bound inside of the quantized range [{low:g}, {high:g}]")
-
-
-def _mover(node: Node, grids: Grids) -> NoReturn:
-    maker = grids.producer(node.inputs[0])
-    if maker is not None and maker.operator.kind == "dequantize_linear":
-        _check_order(grid_of(grids, node.inputs[0], None), grids, node.inputs[0])
-    else:
-        if len(node.outputs) > 1:
-            raise StaysFloat(f"{node.inputs[0]} is not dequantized")
-        _check_order(output_of(grids, node)[0], grids, "its result")
-    if any(node.outputs[1:]):
-        raise StaysFloat("its output of indices is used, too")
-    if node.operator.kind == "max_pool" and may_be_padding_alone(node.options):
-        raise StaysFloat("its windows have dilations, and one may contain nothing but padding")
-    raise StaysFloat("its fill value outside of the image is a float")
-
-
-def _check_order(grid: Grid, grids: Grids, name: str) -> None:
-    if not grids.keeps_order(grid):
-        scale = grids.numbers(grid)[0]
-        raise StaysFloat(f"{name} has the scale {scale:g}, with which {grid.dtype} values are not ordered like floats")
 
 
 def _padding(node: Node, grids: Grids) -> Fusion:

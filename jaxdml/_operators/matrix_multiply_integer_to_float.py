@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdml._arithmetic import contractions, rounding, wide
+from jaxdml._arithmetic import contractions, halves, rounding, wide
 from jaxdml._arithmetic.prepared import PreparedMatrix
 from jaxdml._directml.desc import OperatorDesc, TensorDesc
 from jaxdml._directml.feature_levels import FeatureLevel
@@ -95,6 +95,8 @@ def matrix_multiply_integer_to_float(
     total: Any
     if _are_bytes(a, b):
         total = contractions.integer_dot(a, a_zero_point, b, b_zero_point)
+    elif halves.fit(a, b, a.shape[-1]):
+        total = halves.dot(a, a_zero_point, b, b_zero_point)
     else:
         b = b.array if isinstance(b, PreparedMatrix) else b
         zero_points = (rounding.with_rank(zero_point, a.ndim) for zero_point in (a_zero_point, b_zero_point))

@@ -10,6 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdml._arithmetic import halves, rounding
 from jaxdml._directml.feature_levels import FeatureLevel
 from jaxdml._operators.convolution_integer import convolution_integer
 from jaxdml._operators.dequantize import dequantize
@@ -98,11 +99,17 @@ def float_convolution(
     x: Array, x_scale: Array, x_zero_point: Array, w: Array, w_scale: Array, w_zero_point: Array,
     bias: Array | None = None, **options: Any,
 ) -> Array:  # fmt: skip
-    """Convolution of quantized [N, C, *spatial] to floats; bias is int32 [O] with the scale x_scale * w_scale."""
+    """Convolution of [N, C, *spatial] of 8 or 16 bits to floats; bias is int32 [O] with the scale x_scale * w_scale."""
+    scale = scalar(x_scale) * scalar(w_scale)
+    bias = None if bias is None else bias.reshape(-1, *(1,) * (x.ndim - 2))[None]
+    if x.dtype.itemsize > 1:
+        y = halves.by_bytes(
+            lambda x, of_x: integer_convolution(x, w, of_x, w_zero_point, **options), x, x_zero_point, bias
+        )
+        beside: Any = _beside(scale, y, 1)
+        return rounding.scaled(y, beside)
     y = integer_convolution(x, w, x_zero_point, w_zero_point, **options)
-    if bias is not None:
-        y = y + bias.reshape(-1, *(1,) * (y.ndim - 2))[None]
-    return to_floats(y, scalar(x_scale) * scalar(w_scale), None, axis=1)
+    return to_floats(y if bias is None else y + bias, scale, None, axis=1)
 
 
 def product(

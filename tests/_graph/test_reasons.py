@@ -13,7 +13,8 @@ import jaxdml.onnx
 from helpers.qdq_builder import Builder, Grid, Value, single
 from helpers.qdq_contractions import BIAS, FLOAT_BIAS, B, W, X, Y, conv, gemm
 from helpers.qdq_graphs import MODELS
-from jaxdml._graph import rules
+from jaxdml._arithmetic.halves import TERMS
+from jaxdml._graph import rules, stays
 
 
 def scale_of_result_given():
@@ -116,6 +117,13 @@ MORE_MODELS = {
     "matmul_blocks_of_8": lambda: single("MatMul", Value((3, 32)), in_blocks(8)),
     "gemm_blocks_alpha": lambda: single("Gemm", Value((3, 32)), in_blocks(16), alpha=2.0),
     "gemm_blocks_matrix_added": lambda: single("Gemm", Value((3, 32)), in_blocks(16), FLOAT_BIAS.but(shape=(3, 8))),
+    "conv_long_u16": lambda: conv(
+        x=X.but(dtype="u16", shape=(1, TERMS + 1, 1, 1)), w=W.but(shape=(1, TERMS + 1, 1, 1))
+    ),
+    "gemm_u16_alpha": lambda: single("Gemm", X.but(shape=(3, 32), dtype="u16"), B.but(shape=(32, 8)), alpha=2.0),
+    "gemm_u16_matrix_added": lambda: single(
+        "Gemm", X.but(shape=(3, 32), dtype="u16"), B.but(shape=(32, 8)), FLOAT_BIAS.but(shape=(3, 8))
+    ),
     "packed_computed": lambda: packed_product(lambda build: build.input((3, 1, 8), "u8")),
     "packed_half_zero_points": lambda: packed_product(zero_points=[[7.5], [8], [9]]),
     "product_reshaped": lambda: single(
@@ -134,7 +142,9 @@ REMARKS = {
     "scale_given": f"v4 is dequantized with a {CONSTANT}, or without a zero point that gives its type",
     "conv_float16_scales": f"v4 is dequantized with a {CONSTANT}, or without a zero point that gives its type",
     "conv_no_zero_points": f"v3 is dequantized with a {CONSTANT}, or without a zero point that gives its type",
-    "conv_u16": "v4 is uint16, quantized operators take 8 bits",
+    "conv_long_u16": "v4 is uint16, quantized operators take 8 bits",
+    "gemm_u16_alpha": "transA is 0, alpha is 2 and beta is 1, products of 16 by 8 bits take 0, 1 and 1",
+    "gemm_u16_matrix_added": "its bias is not a constant with a value for each column",
     "conv_weight_s4": "v8 is int4, quantized operators take 8 bits",
     "conv_per_channel_wrong_axis": "v8 has a scale for each index along axis 1, or for each block",
     "matmul_blocks_of_8": "v5 has blocks of 8, products take blocks of a multiple of 16",
@@ -252,7 +262,8 @@ def test_each_operator_says_what_it_runs_on(name):
 
 def patterns():
     """Each reason that is raised, with anything in place of what it is filled with."""
-    for node in ast.walk(ast.parse(Path(rules.__file__).read_text(encoding="utf-8"))):
+    sources = (Path(module.__file__).read_text(encoding="utf-8") for module in (rules, stays))
+    for node in (node for source in sources for node in ast.walk(ast.parse(source))):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             (text,) = node.exc.args
             parts = text.values if isinstance(text, ast.JoinedStr) else [text]

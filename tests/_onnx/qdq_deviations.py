@@ -54,7 +54,7 @@ DEVIATIONS = (
     _with(
         {DISABLED: "WeightBiasQuantization"},
         "Floats of operators that stay in floats are not quantized",
-        "conv_bias_float_u16 gemm_bias_float_alpha conv_weight_float gemm_weight_float",
+        "gemm_bias_float_alpha conv_weight_float gemm_weight_float",
     ),
     _with(
         {DISABLED: "WeightBiasQuantization;ConvActivationFusion"},
@@ -130,9 +130,11 @@ DEVIATIONS = (
     ),
     _as_in_file("The bias of Gemm must have the product's scale", "gemm_bias_scale_very_wrong gemm_bias_zero_point"),
     _as_in_file("The bias of Conv must have the product's scale within 1 percent", "conv_bias_scale_tiny"),
-    _as_in_file(
-        "Weights alone are dequantized",
-        "gemm_weight_only matmul_weight_only gemm_u16 matmul_u16 matmul_no_q_u16",
+    _as_in_file("Weights alone are dequantized", "gemm_weight_only matmul_weight_only"),
+    Deviation(
+        "Products and convolutions of 16 by 8 bits run on integers",
+        {"gemm_u16": "ToFloat Q", "matmul_u16": "ToFloat Q", "matmul_no_q_u16": "ToFloat"}
+        | dict.fromkeys(("conv_u16", "conv_bias_float_u16", "conv_relu_u16"), "ConvInteger Q"),
     ),
     Deviation("Weights in blocks fuse beside any activations", {"matmul_s4_blocked": "DQ MatMulNBits Q"}),
     _as_in_file("The operator Where stays in floats", "where where_s8 where_float_scalar"),

@@ -1,0 +1,59 @@
+"""Products and convolutions of 16-bit by 8-bit tensors, by the 8-bit kernels.
+
+With x = 256 * upper + lower, and the zero point likewise, the sum of (x - x_zero_point) * (y - y_zero_point) is 256
+times the sum of the upper bytes plus the sum of the lower bytes. Each sum fits int32, and only both together are
+rounded to float32.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._arithmetic import contractions, planes
+from jaxdml._arithmetic.prepared import PreparedMatrix
+
+Array = jax.Array
+TERMS = (2**31 - 2**24) // 255**2  # int32 holds the sum of so many products, and a byte more of bias
+
+
+def fit(x: Any, y: Any, terms: int) -> bool:
+    """Whether x has 16 bits, y has 8 bits, and int32 holds sums of so many products of their bytes."""
+    return bool(x.dtype.itemsize == 2 and y.dtype.itemsize == 1 and terms <= TERMS)
+
+
+def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_point: Array | None) -> Array:
+    """fl(sum (a - a_zero_point) * (b - b_zero_point)), float32 [..., M, N]."""
+    return by_bytes(
+        lambda of_a, zero_point: contractions.integer_dot(of_a, zero_point, b, b_zero_point), a, a_zero_point
+    )
+
+
+def by_bytes(
+    multiply: Callable[[Any, Any], Array], x: Array, x_zero_point: Array | None, bias: Array | None = None
+) -> Array:
+    """The float32 nearest to a product or convolution of 16-bit x, plus an int32 bias.
+
+    Args:
+      multiply: returns the int32 sums, given 8-bit x and its zero point.
+      x: array of int16 or uint16.
+      x_zero_point: its zero point; None means 0.
+      bias: int32, broadcasts to the sums.
+    """
+    upper, lower = (multiply(*each) for each in zip(_bytes(x), _bytes(x_zero_point), strict=True))
+    if bias is not None:
+        upper = lax.add(upper, jnp.broadcast_to(lax.shift_right_arithmetic(bias, np.int32(8)), upper.shape))
+        lower = lax.add(lower, jnp.broadcast_to(lax.bitwise_and(bias, np.int32(255)), lower.shape))
+    zero = lax.full_like(upper, 0)
+    return planes.exactly_combined([zero, zero, zero, upper, lower])
+
+
+def _bytes(x: Any) -> tuple[Any, Any]:
+    """The upper byte, which has x's sign, and the lower byte."""
+    if x is None:
+        return None, None
+    upper = jnp.int8 if jnp.issubdtype(x.dtype, jnp.signedinteger) else jnp.uint8
+    return (x >> 8).astype(upper), (x & 255).astype(jnp.uint8)
