@@ -13,6 +13,7 @@ import numpy as np
 from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph, Node, Operator
 from jaxdml.errors import ModelError, PtqError
+from jaxdml.ptq._choose.moments import MOMENTS, rows_node
 from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._grids.observers import Observer
 from jaxdml.ptq._integers.adapt import alike
@@ -178,8 +179,11 @@ def _with_observers(unit: Unit, observers: Mapping[Value, Observer], scan: str =
     for value in (value for value in observers if value.scan == scan):
         state, after = str(_of_observer(value, STATE)), str(_of_observer(value, AFTER))
         factor = factor_name(value.base)
-        read = (state, value.base, factor) if factor in constants and not value.role else (state, value.base)
-        nodes.append(Node(OBSERVE, read, (after,), name=value.base))
+        read: tuple[str, ...] = (value.base, factor) if factor in constants and not value.role else (value.base,)
+        if value.role == MOMENTS:
+            nodes.append(rows_node(unit, value.base))
+            read = nodes[-1].outputs
+        nodes.append(Node(OBSERVE, (state, *read), (after,), name=value.base))
         constants[state] = observers[value]
         outputs.append(after)
     return unit.graph.replace(nodes=tuple(nodes), outputs=tuple(outputs), constants=constants)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,24 +10,25 @@ import numpy as np
 
 from jaxdml._graph.floats import DEFAULT, Floats, wrong_floats
 from jaxdml._quantized.kinds import DIRECTML, QUANTIZED
-from jaxdml._shapes import is_integer
 from jaxdml.errors import PtqError, api_boundary
 from jaxdml.ptq._calibrate import Calibration, batches_of, check_seen, named, with_first
 from jaxdml.ptq._choose.candidates import best_of, candidates_of, check_batches
 from jaxdml.ptq._choose.checks import check_function, check_params
 from jaxdml.ptq._choose.edges import edges_of
 from jaxdml.ptq._choose.equalize import equalized, observers_of, with_ones, without_ones
-from jaxdml.ptq._choose.modes import Blocks, check_matches, modes_of
+from jaxdml.ptq._choose.modes import blocks_of, check_matches, modes_of
+from jaxdml.ptq._choose.moments import moments_of
 from jaxdml.ptq._choose.rule import Products, Rule, check_one_of, rules_of
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._grids.observers import Observer, observer_of
-from jaxdml.ptq._grids.ranges import BLOCK_SIZES, BLOCK_WEIGHTS, integer_type, scale_and_zero_point
+from jaxdml.ptq._grids.ranges import integer_type, scale_and_zero_point
 from jaxdml.ptq._integers.insert import Parameters, quantized_graph
 from jaxdml.ptq._model import Model
 from jaxdml.ptq._trace.traced import Traced
 from jaxdml.ptq._trace.values import Value
 from jaxdml.typing import DType
 
+Rounding = Literal["nearest", "gptq"]
 TYPES = ("uint8", "int8")
 WIDE = np.dtype(np.uint16)
 
@@ -44,6 +45,7 @@ def quantize(
     weights: DType = jnp.int8,
     block_size: int | None = None,
     equalize: bool = True,
+    rounding: Rounding = "nearest",
     rules: Sequence[Rule] = (),
     floats: Floats = DEFAULT,
     numerics: str = DIRECTML,
@@ -74,6 +76,12 @@ def quantize(
         channels by the same scales. This applies between two contractions with only relu and operators that move or
         average elements between them, and where a value in floats is quantized for contractions. The function stays the
         same, and rounding to integers loses less accuracy. The first batch shows how large values are.
+      rounding: "nearest": each weight becomes the nearest integer. "gptq": calibration also gathers the second moments
+        of what the weights are multiplied by, and weights are rounded one after the other, so that the errors of the
+        weights of a sum make up for each other (GPTQ); a bias takes back the mean error of its sums. Scales stay the
+        same. This needs ten times as many rows or patches in batches as a sum has terms, and memory for the square of
+        that number for each layer. Weights whose sums have more than 8192 terms are rounded to nearest, and
+        `print(model)` says so.
       rules: overrides of options for some layers. If several matching rules set an option, the first one applies.
       floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
         `jaxdml.exact`. Products that stay in floats have no rule: XLA computes them, and `print(model)` names them.
@@ -91,10 +99,11 @@ def quantize(
         matches no layer. Also if nothing can be quantized. The error names the layer and a remedy.
     """
     dtype = integer_type("activations", activations, TYPES)
-    blocks = _blocks(weights, block_size)
+    blocks_of(weights, block_size)
     check_one_of("products", products, ("static", "dynamic"))
     if not isinstance(equalize, bool):
         raise PtqError(f"equalize is {equalize!r}, expected True or False")
+    check_one_of("rounding", rounding, ("nearest", "gptq"))
     check_one_of("numerics", numerics, tuple(QUANTIZED))
     if wrong := wrong_floats(floats):
         raise PtqError(wrong)
@@ -103,8 +112,8 @@ def quantize(
     def requantized(params: Any, batch: Sequence[Any], further: Sequence[Rule]) -> Model:
         return quantize(
             apply, params, [tuple(batch)], activations=dtype, observer=default, products=products, weights=weights,
-            block_size=block_size, equalize=equalize, rules=(*further, *rules), floats=floats, numerics=numerics,
-            progress=False,
+            block_size=block_size, equalize=equalize, rounding=rounding, rules=(*further, *rules), floats=floats,
+            numerics=numerics, progress=False,
         )  # fmt: skip
 
     check_params(apply, params)
@@ -112,7 +121,7 @@ def quantize(
     traced = Traced(apply, params)
     with named(0):
         program = traced.program(first)
-    unit = unit_of(program, lambda graph, _: modes_of(graph, products, rules, blocks))
+    unit = unit_of(program, lambda graph, _: modes_of(graph, products, rules, weights, block_size))
     check_function(unit.builder, [body.builder for body in unit.bodies.values()])
     check_matches(unit.layers(), rules)
     if not unit.bodies and all(mode == "float" for mode in unit.modes.values()):
@@ -121,19 +130,21 @@ def quantize(
     edges = {scan: edges_of(each) if equalize else [] for scan, each in unit.each()}
     unit, factors, observers = with_ones(unit, edges), dict[str, np.ndarray](), unit.observers(default, rules)
     check_batches(observers, batches)
-    calibration = Calibration(traced, unit, observers | observers_of(unit, edges))
+    of_rows = moments_of(unit) if rounding == "gptq" else None
+    calibration = Calibration(traced, unit, observers | (of_rows or {}) | observers_of(unit, edges))
     if any(edges.values()):
         first_batch, stream = with_first(stream)
         unit, factors = equalized(unit, edges, calibration.observed(unit, first_batch, progress=False))
         del first_batch  # one batch is in memory at a time
     found = calibration.observed(unit, stream, progress)
     observers = {value: found[value] for value in observers}
+    moments = None if of_rows is None else {value: found[value] for value in of_rows}
     check_seen(unit, observers)
     unit = without_ones(unit, edges)
     modes = {scan: each.modes for scan, each in unit.each()}
     models = dict[str, Model]()
     for name, candidate in candidates_of(observers).items():
-        graph = quantized_graph(unit, _parameters(unit, candidate, dtype))
+        graph = quantized_graph(unit, _parameters(unit, candidate, dtype), moments)
         models[name] = Model(traced, graph, first, modes, floats, numerics, factors, requantized=requantized)
     if len(models) > 1:
         _, stream = batches_of(batches)
@@ -141,18 +152,6 @@ def quantize(
         return models[best_of(quantized, partial(jax.jit(apply), params), stream, progress)]
     (model,) = models.values()
     return model
-
-
-def _blocks(weights: Any, block_size: Any) -> Blocks | None:
-    """How the matrices of products are divided into blocks; None for no blocks."""
-    dtype = integer_type("weights", weights, BLOCK_WEIGHTS)
-    if block_size is None:
-        if dtype.name != "int8":
-            raise PtqError(f"weights is {dtype}, which needs blocks: write block_size=32")
-        return None
-    if not is_integer(block_size) or block_size not in BLOCK_SIZES:
-        raise PtqError(f"block_size is {block_size!r}, expected None or one of {', '.join(map(str, BLOCK_SIZES))}")
-    return Blocks(dtype.name, block_size)
 
 
 def _parameters(unit: Unit, observers: Mapping[Value, Observer], dtype: np.dtype) -> dict[Value, Parameters]:

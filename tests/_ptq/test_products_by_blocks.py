@@ -100,3 +100,42 @@ def test_wrong_calls():
         quantize(by_experts, w, x, weights=jnp.int4, block_size=32)
     with pytest.raises(PtqError, match="there is nothing to quantize"):  # of what the remedy leaves
         quantize(by_experts, w, x, weights=jnp.int4, block_size=32, rules=[Rule("weight", keep="float")])
+
+
+def operators(model):
+    return [node.operator.name for node in model.flat(X).nodes if node.operator.is_quantized]
+
+
+def test_a_rule_sets_weights():
+    """The first that sets products, weights or block_size decides all of them."""
+    up, down = Rule("up", weights=jnp.int4, block_size=16), Rule("down", block_size=64)
+    model = quantize(rules=[up, down, Rule("", products="dynamic")])
+    assert operators(model) == ["dot_of_blocks", "dot_of_blocks"]
+    found = {name.split(":")[0]: x for name, x in model.graph.constants.items() if name.endswith("weight:quantized")}
+    assert sorted(str(x.dtype) for x in found.values()) == ["int4", "int8"]
+    assert operators(quantize(rules=[up])) == ["dot_of_blocks", "dot_to_float"]
+    assert operators(quantize(rules=[Rule("up", products="dynamic"), up])) == ["dynamic", "dot_to_float"]
+    model = quantize(weights=jnp.int4, block_size=32, rules=[Rule("up", weights=jnp.int8)])
+    assert sorted(str(x.dtype) for name, x in model.graph.constants.items() if name.endswith("quantized")) == [
+        "int4", "int8"
+    ]  # fmt: skip
+
+
+@pytest.mark.rare
+def test_weights_that_a_rule_sets_are_those_that_quantize_sets(tmp_path):
+    one = quantize(weights=jnp.int4, block_size=16)
+    other = quantize(rules=[Rule("", weights=jnp.int4, block_size=16)])
+    assert_same_bits(one.apply(one.params, X), other.apply(other.params, X))
+    dml.ptq.save(tmp_path / "model.npz", other)
+    loaded = dml.ptq.load(tmp_path / "model.npz", mlp)
+    assert_same_bits(loaded.apply(loaded.params, X[:2]), other.apply(other.params, X[:2]))
+
+
+def test_filters_have_no_blocks():
+    filters, images = RANDOM.standard_normal((4, 3, 3, 3), np.float32), RANDOM.standard_normal((2, 3, 8, 8), np.float32)
+
+    def apply(params, x):
+        return jax.lax.conv(x, params["stem"], (1, 1), "SAME")
+
+    with pytest.raises(PtqError, match=r"Rule\('stem'\) matches no product, and filters of convolutions have no"):
+        quantize(apply, {"stem": filters}, images, rules=[Rule("stem", weights=jnp.int4, block_size=32)])

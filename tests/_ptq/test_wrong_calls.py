@@ -236,6 +236,11 @@ QUANTIZE = {  # a wrong call, and words of its error
         "observer is the class MinMax, expected an observer: write MinMax()",
     ),
     "unknown products": ({"products": "row"}, "products is 'row', expected 'static' or 'dynamic'"),
+    "an unknown rounding": ({"rounding": "up"}, "rounding is 'up', expected 'nearest' or 'gptq'"),
+    "4 bits without blocks": (
+        {"rules": [Rule("last", weights=jnp.int4)]},
+        "Rule('last'): weights is int4, which needs blocks: write block_size=32",
+    ),
     "nothing to quantize": (
         {"apply": without_layers},
         "there is nothing to quantize: apply has no convolution or matrix product that can run on integers",
@@ -266,7 +271,19 @@ RULES = {
     "no text": ({"pattern": 3}, "Rule(3): the pattern is not a regular expression"),
     "keeps integers": ({"pattern": "head", "keep": "int8"}, "Rule.keep is 'int8', expected 'float'"),
     "products": ({"pattern": "a", "products": "row"}, "Rule.products is 'row', expected 'static' or 'dynamic'"),
-    "changes nothing": ({"pattern": "a"}, "Rule('a') changes nothing: set keep, products or observer"),
+    "changes nothing": (
+        {"pattern": "a"},
+        "Rule('a') changes nothing: set keep, products, observer, weights or block_size",
+    ),
+    "weights": ({"pattern": "a", "weights": jnp.int2}, "Rule.weights is int2, expected "),
+    "blocks": (
+        {"pattern": "a", "block_size": 20},
+        "Rule.block_size is 20, expected None or one of 16, 32, 64, 128, 256",
+    ),
+    "blocks of dynamic products": (
+        {"pattern": "a", "products": "dynamic", "block_size": 32},
+        "Rule('a') has products='dynamic', and products by weights in blocks read floats: leave out products, or",
+    ),
 }
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._choose.edges import Edge
 from jaxdml.ptq._choose.scales import scales_of
-from jaxdml.ptq._choose.unit import Unit
+from jaxdml.ptq._choose.unit import Unit, of_body
 from jaxdml.ptq._grids.channels import Channels
 from jaxdml.ptq._grids.observers import Observer
 from jaxdml.ptq._trace.scans import each_layer, stacked
@@ -30,11 +30,9 @@ def observers_of(unit: Unit, edges: Edges) -> dict[Value, Observer]:
     """The observers of the channels that are to be scaled; observers in bodies are stacked over layers."""
     found = dict[Value, Observer]()
     for scan, each in unit.each():
-        copies = None if each.loop is None else each.loop.copies
         for reader in (reader for edge in edges[scan] for reader in edge.readers):
             observer = Channels.of(len(reader.channels), reader.axis)
-            stack: Observer = jax.tree.map(lambda x, copies=copies: np.stack([x] * copies) if copies else x, observer)
-            found[Value(reader.value, CHANNELS, scan)] = stack
+            found[Value(reader.value, CHANNELS, scan)] = of_body(observer, each.loop)
     return found
 
 

@@ -4,11 +4,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from jaxdml._graph.graph import Graph, Node
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build.operators import CONTRACTIONS
-from jaxdml.ptq._choose.rule import Rule
+from jaxdml.ptq._choose.rule import Rule, check_block_size
 from jaxdml.ptq._grids.observers import CHOICES
+from jaxdml.ptq._grids.ranges import BLOCK_WEIGHTS, integer_type
 from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES
 
 
@@ -29,14 +32,37 @@ Mode = str | Blocks  # "static", "dynamic" or "float", or the blocks
 Modes = tuple[dict[str, Mode], dict[str, str]]
 
 
-def modes_of(graph: Graph, products: str, rules: Sequence[Rule], blocks: Blocks | None = None) -> Modes:
+def blocks_of(weights: Any, block_size: Any, prefix: str = "") -> Blocks | None:
+    """How the matrices of products are divided into blocks; None for no blocks.
+
+    Args:
+      weights: the type of weights.
+      block_size: the number of weights in a block, or None.
+      prefix: what errors begin with.
+
+    Raises:
+      PtqError: if an argument is wrong, or if int4 has no block_size.
+    """
+    dtype = integer_type(f"{prefix}weights", weights, BLOCK_WEIGHTS)
+    if block_size is None:
+        if dtype.name != "int8":
+            raise PtqError(f"{prefix}weights is {dtype}, which needs blocks: write block_size=32")
+        return None
+    check_block_size(f"{prefix}block_size", block_size)
+    return Blocks(dtype.name, block_size)
+
+
+def modes_of(
+    graph: Graph, products: str, rules: Sequence[Rule], weights: Any = np.int8, block_size: int | None = None
+) -> Modes:  # fmt: skip
     """Maps results of contractions to modes; a second dict has the reasons for "float".
 
     Args:
       graph: the float graph.
       products: the mode of products.
       rules: override modes.
-      blocks: the mode of products by weights for which no rule names another mode; None for the mode `products`.
+      weights: the type of weights.
+      block_size: the size of blocks of products by weights for which no rule names another mode, or None.
     """
     modes, reasons, data = dict[str, Mode](), dict[str, str](), set(graph.inputs)
     for node in graph.nodes:
@@ -47,16 +73,22 @@ def modes_of(graph: Graph, products: str, rules: Sequence[Rule], blocks: Blocks 
         output = node.outputs[0]
         matching = [rule for rule in rules if re.search(rule.pattern, node.name)]
         kept = next((rule for rule in matching if rule.keep), None)
-        asked = next((rule.products for rule in matching if rule.products), None)
+        asked = next((rule for rule in matching if rule.products or rule.has_blocks), None)
         if kept is not None:
             modes[output], reasons[output] = "float", f"kept in floats by Rule({kept.pattern!r})"
         elif node.operator.kind != "dot":
             modes[output] = "static"
-        elif blocks is not None and asked is None and node.inputs[1] not in data:
-            modes[output] = blocks
+        elif asked is not None and asked.products:
+            modes[output] = asked.products
         else:
-            modes[output] = asked or products
+            blocks = blocks_of(weights, block_size) if asked is None else _blocks_of_rule(asked, weights, block_size)
+            modes[output] = products if blocks is None or node.inputs[1] in data else blocks
     return modes, reasons
+
+
+def _blocks_of_rule(rule: Rule, weights: Any, block_size: int | None) -> Blocks | None:
+    weights = weights if rule.weights is None else rule.weights
+    return blocks_of(weights, block_size if rule.block_size is None else rule.block_size, f"Rule({rule.pattern!r}): ")
 
 
 def modes_as(modes: Mapping[str, Mapping[str, Mode]], graph: Graph, scan: str) -> Modes:
@@ -85,10 +117,12 @@ def check_matches(layers: Sequence[Node], rules: Sequence[Rule]) -> None:
     names = list(dict.fromkeys(node.name for node in layers))
     products = [node.name for node in layers if node.operator.kind == "dot"]
     for rule in rules:
-        if rule.products == "dynamic" and any(re.search(rule.pattern, name) for name in names) and not (
+        is_for_products = rule.products == "dynamic" or rule.has_blocks
+        if is_for_products and any(re.search(rule.pattern, name) for name in names) and not (
             any(re.search(rule.pattern, name) for name in products)
         ):  # fmt: skip
-            raise PtqError(f"Rule({rule.pattern!r}) matches no product, and convolutions cannot be dynamic")
+            what = "filters of convolutions have no blocks" if rule.has_blocks else "convolutions cannot be dynamic"
+            raise PtqError(f"Rule({rule.pattern!r}) matches no product, and {what}")
         if not any(re.search(rule.pattern, name) for name in names):
             listed = ", ".join(map(repr, names)) or "none"
             raise PtqError(f"Rule({rule.pattern!r}) matches no layer; the layers are {listed}")

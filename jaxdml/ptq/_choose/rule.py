@@ -5,8 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from jaxdml._shapes import is_integer
 from jaxdml.errors import PtqError, api_class
 from jaxdml.ptq._grids.observers import Observer, observer_of
+from jaxdml.ptq._grids.ranges import BLOCK_SIZES, BLOCK_WEIGHTS, integer_type
+from jaxdml.typing import DType
 
 Products = Literal["static", "dynamic"]
 
@@ -21,12 +24,16 @@ class Rule:
       keep: "float" keeps the convolutions and products of matching layers in floats.
       products: overrides the argument `products` of `quantize` for matching layers.
       observer: overrides the argument `observer` of `quantize` for the inputs of matching layers.
+      weights, block_size: override the arguments `weights` and `block_size` of `quantize` for matching products. The
+        first matching rule that sets `products`, `weights` or `block_size` decides all three.
     """
 
     pattern: str
     keep: Literal["float"] | None = None
     products: Products | None = None
     observer: str | Observer | None = None
+    weights: DType | None = None
+    block_size: int | None = None
 
     def __post_init__(self) -> None:
         """Validates the fields.
@@ -42,8 +49,22 @@ class Rule:
         check_one_of("Rule.products", self.products, ("static", "dynamic", None))
         if self.observer is not None:
             observer_of(self.observer)
-        if (self.keep, self.products, self.observer) == (None, None, None):
-            raise PtqError(f"Rule({self.pattern!r}) changes nothing: set keep, products or observer")
+        if self.weights is not None:
+            integer_type("Rule.weights", self.weights, BLOCK_WEIGHTS)
+        if self.block_size is not None:
+            check_block_size("Rule.block_size", self.block_size)
+        if self.products and self.has_blocks:
+            text = "products by weights in blocks read floats: leave out products, or weights and block_size"
+            raise PtqError(f"Rule({self.pattern!r}) has products={self.products!r}, and {text}")
+        if (self.keep, self.products, self.observer) == (None, None, None) and not self.has_blocks:
+            raise PtqError(
+                f"Rule({self.pattern!r}) changes nothing: set keep, products, observer, weights or block_size"
+            )
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether the rule sets weights or block_size."""
+        return self.weights is not None or self.block_size is not None
 
 
 def rules_of(rules: Any) -> tuple[Rule, ...]:
@@ -61,6 +82,16 @@ def rules_of(rules: Any) -> tuple[Rule, ...]:
         if not isinstance(rule, Rule):
             raise PtqError(f"rules has {rule!r}, expected Rule: write jaxdml.ptq.Rule(pattern, keep='float')")
     return rules
+
+
+def check_block_size(name: str, block_size: Any) -> None:
+    """Validates the number of weights in a block.
+
+    Raises:
+      PtqError: if there are no blocks of this size.
+    """
+    if not is_integer(block_size) or block_size not in BLOCK_SIZES:
+        raise PtqError(f"{name} is {block_size!r}, expected None or one of {', '.join(map(str, BLOCK_SIZES))}")
 
 
 def check_one_of(name: str, value: Any, allowed: Sequence[Any]) -> None:

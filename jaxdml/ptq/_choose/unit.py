@@ -122,7 +122,7 @@ class Unit:
     def observers(self, default: Observer, rules: Sequence[Rule]) -> dict[Value, Observer]:
         """The observer of each calibrated value; observers in bodies are stacked over layers."""
         return {
-            Value(name, scan=scan): observer if unit.loop is None else _of_body(observer, unit.loop)
+            Value(name, scan=scan): of_body(observer, unit.loop)
             for scan, unit in self.each() for name, observer in unit.own_observers(default, rules).items()
         }  # fmt: skip
 
@@ -150,13 +150,13 @@ class Unit:
         return f"the result of {described(maker)}"
 
 
-def _repeated(observer: Observer, length: int) -> Observer:
-    repeated: Observer = jax.tree.map(lambda x: np.stack([x] * length), observer)
+def of_body(observer: Observer, loop: Loop | None) -> Observer:
+    """The observer of a value in the body of a scan, stacked over layers; the observer itself if there is no scan."""
+    if loop is None:
+        return observer
+    one = observer if loop.layers else observer.over_steps()
+    repeated: Observer = jax.tree.map(lambda x: np.stack([x] * loop.copies), one)
     return repeated
-
-
-def _of_body(observer: Observer, loop: Loop) -> Observer:
-    return _repeated(observer if loop.layers else observer.over_steps(), loop.copies)
 
 
 def unit_of(

@@ -12,10 +12,14 @@ from jaxdml._graph.graph import Graph, Node, moves, without_dead
 from jaxdml._quantized import directml
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build import operators as op
+from jaxdml.ptq._build.rows import columns, groups_and_depth, weights
 from jaxdml.ptq._choose.equalize import along_inputs
 from jaxdml.ptq._choose.modes import Blocks
+from jaxdml.ptq._choose.moments import MOMENTS, MOST
 from jaxdml.ptq._choose.unit import Unit
-from jaxdml.ptq._grids.ranges import quantize_weights
+from jaxdml.ptq._grids.observers import Observer
+from jaxdml.ptq._grids.ranges import STEPS, quantize_weights
+from jaxdml.ptq._grids.rounding import rounded
 from jaxdml.ptq._integers.operators import DEQUANTIZE, DYNAMIC, QUANTIZE, TABLE
 from jaxdml.ptq._trace.equations import bind
 from jaxdml.ptq._trace.scans import each_layer, stacked, with_body
@@ -27,25 +31,38 @@ KEEP = "quantize with Rule({!r}, keep='float')"
 MOST_STEPS = 2.0**30  # largest quantized bias; the rest of int32 is for the sum of products
 
 
-def quantized_graph(unit: Unit, parameters: Mapping[Value, Parameters], scan: str = "") -> Graph:
+def quantized_graph(
+    unit: Unit, parameters: Mapping[Value, Parameters], moments: Mapping[Value, Observer] | None = None, scan: str = ""
+) -> Graph:
     """The unit's graph with quantize and dequantize nodes.
 
     Args:
       unit: a unit with constants.
       parameters: maps each calibrated value to its scale and zero point, stacked over layers in a scan's body.
+      moments: maps results of contractions to the moments of the rows from which they are computed, stacked like
+        parameters; the weights of other contractions are rounded to nearest. None if all weights are.
       scan: the first result of the scan if the unit is the body of a scan, else "".
     """
     own = {value.base: pair for value, pair in parameters.items() if value.scan == scan}
     added = {_named(name, role): x for name, pair in own.items() for role, x in zip(ROLES, pair, strict=True)}
-    graph = unit.graph.replace(constants={**unit.graph.constants, **added})
-    bodies = {name: quantized_graph(body, parameters, name) for name, body in unit.bodies.items()}
+    constants: dict[str, Any] = {**unit.graph.constants, **added}
+    constants |= {_named(value.base, value.role): x for value, x in (moments or {}).items() if value.scan == scan}
+    graph = unit.graph.replace(constants=constants)
+    bodies = {name: quantized_graph(body, parameters, moments, name) for name, body in unit.bodies.items()}
     if unit.loop is None:
-        return _Inserter(unit, graph, bodies).graph()
-    return stacked([_Inserter(unit, layer, bodies).graph() for layer in each_layer(graph)], scan)
+        return _Inserter(unit, graph, bodies, moments is not None).graph()
+    return stacked([_Inserter(unit, layer, bodies, moments is not None).graph() for layer in each_layer(graph)], scan)
 
 
 def _named(name: str, role: str) -> str:
     return str(Value(name, role))
+
+
+def _along(axis: int, rank: int, scale: np.ndarray) -> np.ndarray:
+    """Scales of channels, in a shape that broadcasts to that of weights of this rank."""
+    shape = [1] * rank
+    shape[axis] = -1
+    return scale.reshape(shape)
 
 
 def nodes_between(
@@ -65,7 +82,8 @@ def nodes_between(
 class _Inserter:
     """Inserts nodes into the graph of a unit, or of one layer of a unit."""
 
-    def __init__(self, unit: Unit, graph: Graph, bodies: Mapping[str, Graph]) -> None:
+    def __init__(self, unit: Unit, graph: Graph, bodies: Mapping[str, Graph], has_moments: bool) -> None:
+        self._has_moments = has_moments
         self._unit, self._plan, self._graph, self._bodies = unit, unit.plan, graph, bodies
         self._constants, self._remarks = dict(graph.constants), dict(unit.plan.reasons)
         self._nodes, self._makers, self._readers = list[Node](), graph.producers(), graph.consumers()
@@ -142,6 +160,16 @@ class _Inserter:
             factor, shape = self._constants[factor_name(data)], self._constants[weight].shape
             scales = along_inputs(1 / factor.reshape(-1), shape, node.options.get("group_count"))
             self._constants[weight] = self._constants[weight] * scales
+            self._scale_moments(node, factor.reshape(-1))
+
+    def _scale_moments(self, node: Node, factor: np.ndarray) -> None:
+        """Makes moments of rows those of the rows that are multiplied by the factors of their channels."""
+        name = _named(node.outputs[0], MOMENTS)
+        if name in self._constants:
+            moments: Any = self._constants[name]
+            of_groups = factor.reshape(node.options.get("group_count", 1), -1)
+            repeats = moments.sums.shape[-1] // of_groups.shape[-1]
+            self._constants[name] = moments.multiplied(np.repeat(of_groups, repeats, 1))
 
     def _is_beside_contraction(self, node: Node) -> bool:
         """Whether a contraction computes a node's input or reads its output; movers and clamps may be between."""
@@ -209,10 +237,10 @@ class _Inserter:
             text = "have larger weight scales, so that the bias fits int32"
             self._remarks[output] = f"{int((scale < least).sum())} channels {text}"
             scale = np.maximum(scale, least).astype(np.float32)
-            shape = [1] * w.ndim
-            shape[axis] = -1
-            integers = np.rint(w / scale.reshape(shape)).astype(np.int8)
-        arrays = np.asarray(integers), np.asarray(scale), np.zeros(scale.shape, np.int8)
+            integers = np.rint(w / _along(axis, w.ndim, scale)).astype(np.int8)
+        scale = np.asarray(scale)
+        integers = self._rounded(output, w, _along(axis, w.ndim, scale), np.asarray(integers))
+        arrays = integers, scale, np.zeros(scale.shape, np.int8)
         self._constants |= dict(zip(names, arrays, strict=True))
         return names
 
@@ -221,15 +249,44 @@ class _Inserter:
         scale = self._constants.pop(_named(weight, "grid"), None)
         if scale is None:
             return None
-        shape = [1] * w.ndim
-        shape[axis] = -1
-        steps = w / scale.reshape(shape)
+        steps = w / _along(axis, w.ndim, scale)
         integers = np.rint(steps)
         fits = (
             np.abs(integers - steps).max(initial=0) < 0.01
             and -128 <= integers.min(initial=0) <= integers.max(initial=0) <= 127
         )
         return (integers.astype(np.int8), scale) if fits else None
+
+    def _rounded(self, output: str, w: np.ndarray, scale: np.ndarray, nearest: np.ndarray) -> np.ndarray:
+        """The weights as integers, rounded by the moments of what they multiply if these are known.
+
+        The bias, if there is one, then takes back the mean of the errors of the sums.
+
+        Args:
+          output: name of the contraction's result.
+          w: the weights.
+          scale: their scales, which broadcast to w's shape.
+          nearest: the nearest integers.
+        """
+        moments: Any = self._constants.pop(_named(output, MOMENTS), None)
+        node = self._makers[output]
+        groups, bias = node.options.get("group_count"), self._biases.get(node.inputs[1], "")
+        if moments is None:
+            depth = groups_and_depth(w.shape, groups)[1]
+            if self._has_moments and depth > MOST:
+                text = f"weights are rounded to nearest: each sum has {depth} terms, more than {MOST}"
+                self._remarks.setdefault(output, text)
+            return nearest
+        of_weights, of_scales = (columns(x, groups) for x in (w, np.broadcast_to(scale, w.shape)))
+        if moments.rows < (depth := of_weights.shape[1]):
+            text = f"weights are rounded by {moments.rows:.0f} rows, fewer than the {depth} terms of a sum"
+            self._remarks.setdefault(output, f"{text}: calibrate with more")
+        mean, products = moments.means()
+        integers = rounded(of_weights, of_scales, products, STEPS[nearest.dtype.name])
+        errors = np.einsum("gi,gio->go", mean, integers * of_scales.astype(np.float64) - of_weights).reshape(-1)
+        if bias in self._constants and errors.shape == self._constants[bias].shape:  # no bias of several matrices
+            self._constants[bias] = (self._constants[bias] - errors).astype(np.float32)
+        return weights(integers, w.shape, groups).astype(nearest.dtype)
 
     def _dynamic(self, node: Node) -> Node:
         inputs = node.inputs
@@ -247,7 +304,9 @@ class _Inserter:
                 text = f"the weights of {node.name!r} have {w.ndim} dimensions, and only matrices have blocks"
                 raise PtqError(f"{text}: {KEEP.format(node.name)}")
             made = quantize_weights(w, 1, dtype=blocks.dtype, block_size=blocks.size)
-            integers, scale = (np.asarray(each).T for each in made)
+            nearest, scale = (np.asarray(each).T for each in made)
+            scales = np.repeat(scale, blocks.size, 0)[: len(w)]
+            integers = self._rounded(node.outputs[0], w, scales, nearest)
             arrays = integers, scale, np.zeros(scale.shape, integers.dtype)
             self._constants |= dict(zip(names, arrays, strict=True))
         dequantized, options = _named(weight, "dequantized"), {"axis": 0, "block_size": blocks.size}

@@ -1,0 +1,70 @@
+"""The rows that contractions multiply: each result is the sum of products of a row and of weights."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._graph.graph import Operator
+from jaxdml.ptq._build.operators import CONVOLUTION, PRODUCT
+
+Array = Any
+Sizes = Sequence[int]
+Pairs = Sequence[tuple[int, int]]
+
+
+def groups_and_depth(shape: Sizes, group_count: int | None) -> tuple[int, int]:
+    """How many groups of rows a contraction by weights of this shape has, and how long each row is.
+
+    Args:
+      shape: the shape of the weights, [O, I, *kernel] of a convolution, [*batch, depth, outputs] of a product.
+      group_count: the number of groups of a convolution; None for a product.
+    """
+    return (math.prod(shape[:-2]), shape[-2]) if group_count is None else (group_count, math.prod(shape[1:]))
+
+
+def _of_convolution(
+    x: Array, *, shape: Sizes, strides: Sizes, dilations: Sizes, padding: Pairs, group_count: int
+) -> Array:  # fmt: skip
+    """The patches of images [N, C, *spatial], [groups, rows, elements], for a filter of this shape [O, I, *kernel]."""
+    kernel = shape[2:]
+    x = lax.pad(x, np.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *((*pair, 0) for pair in padding)])
+    spans = [dilation * (size - 1) for dilation, size in zip(dilations, kernel, strict=True)]
+    ends = [size - span for size, span in zip(x.shape[2:], spans, strict=True)]
+
+    def taken(place: Sizes) -> Array:
+        starts = [dilation * i for dilation, i in zip(dilations, place, strict=True)]
+        slices = (slice(i, i + max(end, 0), by) for i, end, by in zip(starts, ends, strides, strict=True))
+        return x[(..., *slices)]
+
+    patches = jnp.stack([taken(place) for place in itertools.product(*map(range, kernel))], 2)
+    groups, depth = groups_and_depth(shape, group_count)
+    return patches.reshape(len(x), groups, depth, -1).transpose(1, 0, 3, 2).reshape(groups, -1, depth)
+
+
+def _of_product(x: Array, *, shape: Sizes, **_: Any) -> Array:
+    """The rows of x, [groups, rows, depth], for weights of this shape [*batch, depth, outputs]."""
+    batch = range(len(shape) - 2)
+    x = x.reshape(*x.shape[: len(batch)], -1, shape[-2])
+    order = sorted(batch, key=lambda axis: shape[axis] == 1)  # a matrix that is held once multiplies all rows
+    groups, depth = groups_and_depth(shape, None)
+    return x.transpose(*order, -2, -1).reshape(groups, -1, depth)
+
+
+def columns(w: np.ndarray, groups: int | None) -> np.ndarray:
+    """Weights as [groups, depth, outputs], the columns that rows are multiplied by; `groups` are a convolution's."""
+    if groups is None:
+        return w.reshape(-1, *w.shape[-2:])
+    return w.reshape(groups, len(w) // groups, -1).swapaxes(1, 2)
+
+
+def weights(columns: np.ndarray, shape: Sizes, groups: int | None) -> np.ndarray:
+    """The weights of this shape whose columns are given."""
+    return (columns if groups is None else columns.swapaxes(1, 2)).reshape(shape)
+
+
+ROWS = {CONVOLUTION.name: Operator("rows", _of_convolution), PRODUCT.name: Operator("rows", _of_product)}

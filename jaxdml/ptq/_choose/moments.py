@@ -1,0 +1,48 @@
+"""Chooses the contractions whose weights are rounded by second moments of the rows that they multiply."""
+
+from collections.abc import Iterator
+
+from jaxdml._graph.graph import Node
+from jaxdml.ptq._build.operators import CONTRACTIONS
+from jaxdml.ptq._build.rows import ROWS, groups_and_depth
+from jaxdml.ptq._choose.unit import Unit, of_body
+from jaxdml.ptq._grids.moments import Moments
+from jaxdml.ptq._grids.observers import Observer
+from jaxdml.ptq._trace.values import Value
+
+MOMENTS = "moments"  # the role of the observer of the rows from which a contraction computes its result
+MOST = 8192  # the longest rows that are observed: their moments are so many numbers, squared
+
+
+def moments_of(unit: Unit) -> dict[Value, Observer]:
+    """The observers of the rows that weights multiply; observers in bodies are stacked over layers."""
+    found = dict[Value, Observer]()
+    for scan, each in unit.each():
+        for node in _rounded(each):
+            groups, depth = groups_and_depth(_weight_shape(each, node), node.options.get("group_count"))
+            if depth <= MOST:
+                found[Value(node.outputs[0], MOMENTS, scan)] = of_body(Moments.of(groups, depth), each.loop)
+    return found
+
+
+def _rounded(unit: Unit) -> Iterator[Node]:
+    """Yields the contractions by known weights whose scales the function does not set."""
+    constants = unit.graph.constants
+    for node in unit.graph.nodes:
+        if node.operator.kind in CONTRACTIONS and unit.modes[node.outputs[0]] != "float":
+            weight = node.inputs[1]
+            if weight in constants and str(Value(weight, "grid")) not in constants:
+                yield node
+
+
+def rows_node(unit: Unit, result: str) -> Node:
+    """The node that computes the rows from which a contraction computes its result."""
+    node = unit.graph.producers()[result]
+    options = {**node.options, "shape": _weight_shape(unit, node)}
+    return Node(ROWS[node.operator.name], node.inputs[:1], (str(Value(result, "rows")),), options, node.name)
+
+
+def _weight_shape(unit: Unit, node: Node) -> tuple[int, ...]:
+    """The shape of a contraction's weights, in a body those of one layer."""
+    shape: tuple[int, ...] = unit.graph.constants[node.inputs[1]].shape
+    return shape if unit.loop is None else shape[1:]
