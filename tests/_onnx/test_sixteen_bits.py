@@ -156,3 +156,41 @@ def test_gemm_of_files(trans_b):
     of_bias = bias.astype(np.float32) * (np.float32(0.002) * scales)
     expected = rounded_product(x, 31000, w, 0) * (np.float32(0.002) * scales) + of_bias
     assert_same_bits(jax.jit(model.apply)(model.params, x)["y"], expected)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("y_type", [*WORDS, *BYTES])
+def test_results_of_files_are_quantized_to_any_type(y_type):
+    """The exact sum is rounded to float32, scaled, divided by the scale of y, and rounded half to even."""
+    x, w = drawn(np.uint16, 3, 40), drawn(np.int8, 40, 6)
+    scales = RANDOM.uniform(0.001, 0.01, 6).astype(np.float32)
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    made = quantized_model(node, {"w": (w, scales, 1)}, np.uint16, x.shape, 0.002, 31000)
+    info = np.iinfo(y_type)
+    y_scale, y_zero_point = np.float32(np.ptp(x) * 0.01 / (int(info.max) - info.min)), y_type(info.max - 100)
+    made.graph.initializer.extend(
+        [
+            numpy_helper.from_array(np.asarray(y_scale), "y_scale"),
+            numpy_helper.from_array(np.asarray(y_zero_point), "y_zero"),
+        ]
+    )
+    made.graph.node.append(helper.make_node("QuantizeLinear", ["y", "y_scale", "y_zero"], ["y_q"]))
+    made.graph.output[0].CopyFrom(
+        helper.make_tensor_value_info("y_q", helper.np_dtype_to_tensor_dtype(np.dtype(y_type)), None)
+    )
+    model = dml.onnx.load(made)
+    assert "MatMulIntegerToFloat" in model.operators
+    floats = rounded_product(x, 31000, w, 0) * (np.float32(0.002) * scales)
+    expected = np.clip(np.rint(floats / y_scale).astype(np.int64) + int(y_zero_point), info.min, info.max)
+    assert len(np.unique(expected)) > 3
+    for way in (model.apply, jax.jit(model.apply)):
+        assert_same_bits(way(model.params, x)["y_q"], expected.astype(y_type))
+
+
+def test_products_too_long_for_int32_stay_in_floats():
+    """Files with more than TERMS terms are computed as before."""
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    for depth, is_integer in ((TERMS, True), (TERMS + 1, False)):
+        w = np.ones((depth, 1), np.int8)
+        made = quantized_model(node, {"w": (w, np.float32([0.01]), 1)}, np.uint16, (1, depth), 0.002, 0)
+        assert ("MatMulIntegerToFloat" in dml.onnx.load(made).operators) == is_integer
