@@ -86,12 +86,17 @@ def _wide_input_of(grids: Grids, node: Node, terms: Callable[[tuple[int, ...]], 
       grids: the grids.
       node: a product or convolution.
       terms: the number of terms of a sum, given the shape of the weights.
+
+    Raises:
+      StaysFloat: if there are too many terms.
     """
     x, w = (grids.dequantized(name) for name in node.inputs[:2])
     weights = None if w is None or w.dtype not in BYTES else grids.constant(w.value)
     if x is None or x.dtype not in WORDS or not grids.is_one_number(x) or weights is None:
         return None
-    return x if terms(weights.shape) <= TERMS else None
+    if (count := terms(weights.shape)) > TERMS:
+        raise StaysFloat(f"its sums have {count} terms, those of 16 by 8 bits have at most {TERMS}")
+    return x
 
 
 def output_of(grids: Grids, node: Node, *inputs: Grid) -> tuple[Grid, Node]:
