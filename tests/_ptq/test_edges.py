@@ -11,7 +11,7 @@ from jaxdml._graph.evaluate import evaluate
 from jaxdml.ptq import Rule
 from jaxdml.ptq._choose.edges import edges_of
 from jaxdml.ptq._choose.equalize import CHANNELS, factors_of, multiplied, observers_of, with_ones, without_ones
-from jaxdml.ptq._choose.modes import Blocks, modes_of
+from jaxdml.ptq._choose.modes import modes_of
 from jaxdml.ptq._choose.unit import unit_of
 from jaxdml.ptq._trace.scans import bound
 from jaxdml.ptq._trace.traced import Traced
@@ -40,9 +40,9 @@ P = {
 relu = jax.nn.relu
 
 
-def unit_for(apply, x, products="static", rules=(), blocks=None):
+def unit_for(apply, x, products="static", rules=(), block_size=None):
     program = Traced(apply, P).program((x,))
-    unit = unit_of(program, lambda graph, scan: modes_of(graph, products, rules, blocks))
+    unit = unit_of(program, lambda graph, scan: modes_of(graph, products, rules, np.int8, block_size))
     return unit.with_constants(jax.tree.leaves(P))
 
 
@@ -169,7 +169,7 @@ def test_weights_in_blocks_are_not_scaled():
 
     assert found(apply, ROWS) == [[(6, 1)], [(6, 1)]]
     assert found(apply, ROWS, products="dynamic") == [[(6, 1)], [(6, 1)]]
-    assert found(apply, ROWS, blocks=Blocks("int8", 16)) == [[], []]
+    assert found(apply, ROWS, block_size=16) == [[], []]
 
 
 def softmax(x):
