@@ -227,8 +227,8 @@ class Model:
         for node in layers:
             pattern, gains = f"^{re.escape(node.name)}$", dict[str, float]()
             for options in options_to_try(node, self.modes[""]):
-                ((option, value),) = options.items()
-                gains[f"{option}={value!r}"] = ratio(Rule(pattern, **options)) - before
+                words = ", ".join(f"{option}={value!r}" for option, value in options.items())
+                gains[words] = ratio(Rule(pattern, **options)) - before
             found.append(Advice(node.name, pattern, gains))
         return tuple(found)
 

@@ -53,7 +53,7 @@ class Advice:
     Attributes:
       layer: the name of the convolution or product.
       pattern: the pattern of a `Rule` that matches this layer alone.
-      gains: maps each option of the rule, as code such as ``products='dynamic'``, to the dB that the outputs gain.
+      gains: maps options of the rule, as code such as ``products='dynamic'``, to the dB that the outputs gain.
     """
 
     layer: str

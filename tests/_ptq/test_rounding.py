@@ -70,6 +70,15 @@ def test_the_integers_are_those_of_gptq(depth, most):
         assert errors[0] < 0.5 * errors[1]
 
 
+def test_no_integer_is_beyond_the_greatest():
+    """Weights of the greatest size, all of the same sign, to which errors of others are added."""
+    x, w = correlated(400, 24), np.full((24, 5), 0.96, np.float32) + RANDOM.uniform(0, 0.04, (24, 5))
+    got = rounded(w[None], np.full((1, 24, 5), 1 / 7), moments_of(x)[None], 7)[0]
+    assert_same_bits(got, expected(w, 1 / 7, x, 7))
+    assert got.max() == 7
+    assert rounded(w[None], np.full((1, 24, 5), 1 / 7), moments_of(x)[None], 127).max() > 7
+
+
 def test_what_multiplies_zeros_is_rounded_to_nearest():
     x, w = correlated(100, 8), RANDOM.standard_normal((8, 3), np.float32)
     for zeros in (slice(2, 4), slice(None)):
@@ -171,6 +180,8 @@ def test_sums_of_many_terms_are_rounded_to_nearest():
     model = quantize(lambda w, x: x @ w["long"] @ w["short"], w, [x], equalize=False)
     assert re.search(r"long.* weights are rounded to nearest: each sum has 8200 terms, more than 8192", str(model))
     assert "short" in str(model).split("weights are rounded to nearest")[1]
+    nearest = quantize(lambda w, x: x @ w["long"] @ w["short"], w, [x], "nearest", equalize=False)
+    assert "rounded" not in str(nearest)
     assert_same_bits(constants(model, "weight:quantized")[0], quantize_weights(w["long"], 1)[0])
 
 
@@ -242,7 +253,7 @@ def test_convolutions(name):
     assert_same_bits(integers, right.transpose(0, 2, 1).reshape(params["w"].shape))
     errors = np.einsum("gi,gio->go", patches.mean(1, dtype=np.float64), right * of_scale.astype(np.float64) - columns)
     np.testing.assert_allclose(bias, params["b"] - errors.reshape(-1), rtol=1e-4, atol=1e-6)
-    x = correlated(2, 4, 10, 10)
+    x = batches[1][:2]
     assert decibels(model.apply(model.params, x), apply(params, x)) > 30
 
 

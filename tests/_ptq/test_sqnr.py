@@ -252,7 +252,8 @@ def test_what_is_tried_is_what_can_change_the_layer():
     assert options(lambda w, x: jax.lax.conv(x, w, (1, 1), "SAME"), filters, x) == [observers]
     of_two = lambda kwargs: options(lambda p, x: apply(p, x)[0], PARAMS, X, **kwargs)  # noqa: E731
     assert of_two({"products": "dynamic"}) == [["keep='float'"]] * 2
-    assert of_two({"weights": jnp.int4, "block_size": 16}) == [["products='dynamic'", "keep='float'"]] * 2
+    wider = "weights='int8', block_size=16"
+    assert of_two({"weights": jnp.int4, "block_size": 16}) == [[wider, "products='dynamic'", "keep='float'"]] * 2
     kept = of_two({"rules": [Rule("last", keep="float")]})
     assert kept == [[*observers, "products='dynamic'"]]
 

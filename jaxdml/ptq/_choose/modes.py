@@ -102,6 +102,8 @@ def options_to_try(node: Node, modes: Mapping[str, Mode]) -> Iterator[Mapping[st
     mode = modes[node.outputs[0]]
     if mode == "static":
         yield from ({"observer": observer} for observer in CHOICES)
+    if isinstance(mode, Blocks) and mode.dtype == "int4":
+        yield {"weights": "int8", "block_size": mode.size}
     if mode != "dynamic" and node.operator.kind == "dot":
         yield {"products": "dynamic"}
     if sum(each != "float" for each in modes.values()) > 1:  # a model has at least one contraction on integers
