@@ -32,8 +32,8 @@ class LayerError:
       so_far: the ratio in dB in the model, with the errors of this layer and of all earlier layers.
       clipped: the share (0 to 1) of the layer's exact values that lie more than half a step below the least or above
         the greatest number that the layer's integers represent. None if its results are floats.
-      contractions: the names of the convolutions and products on integers whose rules change the layer: those that
-        compute it, and the first that reads its result. Those in bodies of scans are left out.
+      contractions: the names of the convolutions and products whose rules change the layer: those that compute it,
+        and, if its result is quantized, the first that reads it. Those in bodies of scans are left out.
       alone: the ratio in dB at the outputs if only this layer has its own error. None unless advice was asked for.
     """
 
@@ -246,10 +246,12 @@ def sqnr_of(
     for name, label in labels.items():
         own, so_far, clipped = measured[name]
         share = None if clipped is None else float(clipped)
-        changing = dict.fromkeys(
-            (*_computing(name, makers, contractions, labels), *_reading(name, floats, contractions))
+        changing = [*_computing(name, makers, contractions, labels)]
+        if name not in ends:  # whatever reads the value, reads integers
+            changing += _reading(name, floats, contractions)
+        layers.append(
+            LayerError(*label, _ratio(own), _ratio(so_far), share, tuple(dict.fromkeys(changing)), found.get(name))
         )
-        layers.append(LayerError(*label, _ratio(own), _ratio(so_far), share, tuple(changing), found.get(name)))
     return Sqnr(tuple(layers), tuple(map(_ratio, outputs)), output_names)
 
 

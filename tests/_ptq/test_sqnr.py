@@ -1,5 +1,6 @@
 """Which layer hurts: each ratio beside one that NumPy computes, the table, and the plot."""
 
+import functools
 import math
 import re
 import sys
@@ -178,12 +179,12 @@ UNEVEN = PARAMS | {
 WITHOUT_FIRST = np.where(np.arange(16) == 0, 0, X).astype(np.float32)
 
 
-@pytest.fixture(scope="module")
-def advised():
-    """A network whose first layer has large weights that only zeros meet."""
+@functools.cache
+def advised(products="static"):
+    """A network whose first layer has large weights that only zeros meet, and advice for it."""
     params = jax.tree.map(np.float32, UNEVEN)
-    model = dml.ptq.quantize(apply, params, [WITHOUT_FIRST], progress=False)
-    return model, params, model.sqnr(params, WITHOUT_FIRST, advice=1)
+    model = dml.ptq.quantize(apply, params, [WITHOUT_FIRST], products=products, progress=False)
+    return params, model.sqnr(params, WITHOUT_FIRST, advice=1)
 
 
 def total(outputs):
@@ -191,27 +192,26 @@ def total(outputs):
     return -10 * math.log10(sum(10 ** (-each / 10) for each in outputs))
 
 
-def test_advice_is_what_its_rule_gains(advised):
+@pytest.mark.parametrize("products", [pytest.param("static", marks=pytest.mark.rare), "dynamic"])
+def test_advice_is_what_its_rule_gains(products):
     """For the layer that costs most; the gain is that of a model quantized with the rule."""
-    _, params, found = advised
+    params, found = advised(products)
     (advice,) = found.advice
-    assert advice.layer == "first"
-    assert list(advice.gains) == [
-        "observer='minmax'", "observer='percentile'", "observer='mse'", "products='dynamic'", "keep='float'",
-    ]  # fmt: skip
-    layer, rule, gain, others = advice.row()
-    assert (layer, rule) == ("first", "Rule('^first$', keep='float')")
-    assert others.count("'") == 8
+    layer, rule, gain, _ = advice.row()
+    assert (advice.layer, layer, rule) == ("first", "first", "Rule('^first$', keep='float')")
     rules = [eval(rule, {"Rule": Rule})]
-    with_rule = dml.ptq.quantize(apply, params, [WITHOUT_FIRST], rules=rules, progress=False)
+    with_rule = dml.ptq.quantize(apply, params, [WITHOUT_FIRST], products=products, rules=rules, progress=False)
     gained = total(with_rule.sqnr(params, WITHOUT_FIRST).outputs) - total(found.outputs)
     assert float(gain) == pytest.approx(gained, abs=0.06)  # it is rounded
+    if products == "dynamic":  # the second product rounds the floats of the first by itself
+        assert {each.name: each.contractions for each in found.layers} == {"first": ("first",), "last": ("last",)}
     assert gained > 10
 
 
-def test_the_error_of_a_layer_alone_is_what_numpy_computes(advised):
+@pytest.mark.rare
+def test_the_error_of_a_layer_alone_is_what_numpy_computes():
     """In float64, one layer on its grids in a network that is exact otherwise."""
-    _, params, found = advised
+    params, found = advised()
     x, w, v = (np.asarray(a, np.float64) for a in (WITHOUT_FIRST, params["first"]["w"], params["last"]["w"]))
     hidden, on_x = np.maximum(x @ w, 0), rounded_to(x, 255)
     first = rounded_to(np.maximum(on_x @ rounded_to(w, 127, symmetric=True, axis=0), 0), 255)
@@ -228,8 +228,9 @@ def test_the_error_of_a_layer_alone_is_what_numpy_computes(advised):
         assert layer.alone == pytest.approx(total(expected[layer.name]), abs=0.3), layer
 
 
-def test_advice_is_a_second_table(advised):
-    _, _, found = advised
+@pytest.mark.rare
+def test_advice_is_a_second_table():
+    _, found = advised()
     first, second = str(found).split("\n\n")
     assert re.fullmatch(r"layer +computes +own dB +dB so far +clipped +alone dB", first.splitlines()[0])
     assert [line.split()[0] for line in second.splitlines()[2:]] == ["first"]
@@ -263,9 +264,7 @@ def test_layers_in_a_scan_have_no_advice():
     model, (_, params, make_inputs) = quantized("scanned MLP"), network("scanned MLP")
     found = model.sqnr(params, *make_inputs(8), advice=5)
     assert [each.layer for each in found.advice] == ["head"]
-    assert any(
-        each.name != "head" and each.contractions == ("head",) for each in found.layers
-    )  # the scan, which it reads
+    assert () in [each.contractions for each in found.layers]  # the scan's
 
 
 @pytest.mark.parametrize("advice", [-1, True, 1.5])
