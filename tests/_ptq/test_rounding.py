@@ -157,7 +157,8 @@ def test_nearest_is_the_default():
     assert str(one) == str(quantize(batches=[X]))
 
 
-@pytest.mark.parametrize("copies", rest_rarely([1, 2], 1))
+@pytest.mark.rare
+@pytest.mark.parametrize("copies", [1, 2])
 def test_several_matrices(copies):
     """Each is multiplied by rows of its own; one that is repeated along an axis is multiplied by all rows there."""
     w, x = RANDOM.standard_normal((copies, 3, 40, 8)).astype(np.float32), correlated(2, 3, 50, 40)
@@ -174,6 +175,7 @@ def test_several_matrices(copies):
         assert_same_bits(integers[place], expected(w[place], scale, rows))
 
 
+@pytest.mark.rare
 def test_sums_of_many_terms_are_rounded_to_nearest():
     w, x = RANDOM.standard_normal((2, 8200, 3), np.float32), RANDOM.standard_normal((2, 8200), np.float32)
     w = {"long": w[0], "short": w[1, :3]}
@@ -192,6 +194,7 @@ def test_a_printed_model_says_where_rows_are_few():
     assert text not in str(quantize(batches=[X[:40]]))
 
 
+@pytest.mark.rare
 def test_weights_on_own_grids_stay():
     scale = np.float32(0.05)
 
@@ -279,6 +282,7 @@ def test_scaled_channels_of_convolutions():
 # Networks ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rare
 def test_layers_of_a_scan():
     """Each layer has the moments of its own rows."""
     apply, params, make_inputs = scanned_mlp(3, 24)
