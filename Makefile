@@ -175,7 +175,7 @@ QUIETLY := --quiet --disable-pip-version-check --no-compile
 ARM_PYTHON := build/arm-python
 ARM_TESTS ?= tests/_exact/test_function.py tests/_arithmetic/test_subnormals.py -k 'not float_products'
 test-arm-python: $(ARM_PYTHON)/.packages  ## run a part of the tests with a Python and a jaxlib for 64-bit ARM under an emulator
-	PYTHONPATH=$(ARM_PYTHON)/packages:tests qemu-aarch64 -L $(ARM_PYTHON)/root $(ARM_PYTHON)/root/usr/bin/python3.13 \
+	PYTHONPATH=$(ARM_PYTHON)/packages:tests qemu-aarch64 -L $(ARM_PYTHON)/root $(ARM_PYTHON)/root/bin/python3.13 \
 	  -m pytest -o addopts=--import-mode=importlib -m 'not rare' -p no:cacheprovider $(ARM_TESTS)
 
 $(ARM_PYTHON)/.root:
@@ -184,7 +184,7 @@ $(ARM_PYTHON)/.root:
 	rm -rf $(ARM_PYTHON)/root && mkdir -p $(ARM_PYTHON)
 	mmdebstrap --quiet --architectures=arm64 --variant=extract --include=python3.13,libpython3.13-stdlib,libstdc++6 \
 	  trixie $(ARM_PYTHON)/root
-	ln -s usr/lib $(ARM_PYTHON)/root/lib
+	for part in bin lib; do ln -s usr/$$part $(ARM_PYTHON)/root/$$part; done
 	touch $@
 
 # The headers are those of this machine's jaxlib, which has the same version.
