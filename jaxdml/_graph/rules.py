@@ -161,15 +161,16 @@ def _concat(node: Node, grids: Grids) -> Fusion:
 def _convolution(node: Node, grids: Grids) -> Fusion:
     wide = _wide_input_of(grids, node, lambda shape: math.prod(shape[1:]))
     x, w = wide or input_of(grids, node.inputs[0]), input_of(grids, node.inputs[1], axis=0)
-    y, reader = (None, None) if wide else output_of(grids, node, x)
+    result = None if wide else output_of(grids, node, x)
     dimensions = _dimensions(node, grids.constant(w.value))
     if dimensions is None:
         raise StaysFloat("it does not say how many dimensions its images have, quantized convolutions take at most 2")
     if dimensions > 2:
         raise StaysFloat("its images have more than 2 dimensions")
     bias = bias_of(grids, node.inputs[2] if len(node.inputs) > 2 else "", x, w)
-    if y is None or reader is None:
+    if result is None:
         return Fusion("conv_to_float", (*triple_of(grids, x), *triple_of(grids, w), *bias), node, ())
+    y, reader = result
     inputs = (*triple_of(grids, x), *triple_of(grids, w), *parameters_of(grids, y), *bias)
     return Fusion("conv", inputs, node, (reader,))
 
@@ -199,7 +200,7 @@ def _product(node: Node, grids: Grids) -> Fusion:
     if not grids.is_one_number(b) and matrix is not None and matrix.ndim == 1:
         raise StaysFloat(f"{node.inputs[1]} is a vector with a scale for each element")
     if wide:
-        return _wide_product(grids, node, a, b)
+        return _float_product(grids, node, a, b)
     added = added_bias_of(node, b, grids)
     if added is not None:
         addition, bias = added
@@ -213,15 +214,16 @@ def _product(node: Node, grids: Grids) -> Fusion:
     try:
         y, reader = output_of(grids, node, a)
     except StaysFloat:
-        inputs = (a.value, b.value, a.scale, b.scale, grids.zero_point_of(a), grids.zero_point_of(b))
-        return Fusion("dot_to_float", inputs, node, ())
+        return _float_product(grids, node, a, b)
     return Fusion("dot", (*triple_of(grids, a), *triple_of(grids, b), *parameters_of(grids, y)), node, (reader,))
 
 
-def _wide_product(grids: Grids, node: Node, a: Grid, b: Grid, *bias: str) -> Fusion:
-    """The product of 16-bit `a` by 8-bit `b`, in floats; bias is a float constant [columns]."""
+def _float_product(
+    grids: Grids, node: Node, a: Grid, b: Grid, *bias: str, options: Mapping[str, Any] | None = None
+) -> Fusion:
+    """The product of integers, in floats; bias is a float constant [columns]."""
     inputs = (a.value, b.value, a.scale, b.scale, grids.zero_point_of(a), grids.zero_point_of(b), *bias)
-    return Fusion("dot_to_float", inputs, node, (), {})
+    return Fusion("dot_to_float", inputs, node, (), options)
 
 
 def _in_blocks(grids: Grids, name: str, axis: int) -> Grid | None:
@@ -320,7 +322,7 @@ def _wide_gemm(grids: Grids, node: Node, a: Grid) -> Fusion:
     if name and (values is None or values.shape != matrix.shape[1:]):
         raise StaysFloat("its bias is not a constant with a value for each column")
     b = dataclasses.replace(b, value=grids.add(f"{b.value}_transposed", matrix)) if trans_b else b
-    return _wide_product(grids, node, a, b, *filter(None, (name,)))
+    return _float_product(grids, node, a, b, *filter(None, (name,)), options={})
 
 
 def bias_of(grids: Grids, name: str, x: Grid, w: Grid) -> tuple[str, ...]:

@@ -259,6 +259,14 @@ def test_what_is_tried_is_what_can_change_the_layer():
     assert kept == [[*observers, "products='dynamic'"]]
 
 
+def test_a_layer_without_options_has_no_advice():
+    model = dml.ptq.quantize(lambda w, x: x @ w, PARAMS["last"]["w"], [X[:, :1] * np.ones((1, 32), np.float32)],
+                             products="dynamic", progress=False)  # fmt: skip
+    found = model.sqnr(PARAMS["last"]["w"], np.ones((4, 32), np.float32), advice=3)
+    assert found.advice == ()
+    assert "output" in str(found)
+
+
 @pytest.mark.rare
 def test_layers_in_a_scan_have_no_advice():
     model, (_, params, make_inputs) = quantized("scanned MLP"), network("scanned MLP")

@@ -44,7 +44,7 @@ class Moments(Observer):
         Raises:
           NotImplementedError: always.
         """
-        raise NotImplementedError
+        raise NotImplementedError("only weights are rounded by moments, which give no range")
 
     def multiplied(self, factors: np.ndarray) -> Self:
         """The observer of rows whose elements are multiplied by factors [groups, depth] or [1, depth]."""
