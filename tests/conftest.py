@@ -12,6 +12,7 @@ import jax
 import pytest
 
 import jaxdml as dml
+from helpers.programs import pytest_configure_node, share_programs  # noqa: F401 - the first is a hook of xdist
 from helpers.samples import mark_the_rest_of_samples, outside_of_part
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -34,7 +35,8 @@ SKIP_NOTHING = "JAXDML_TESTS_SKIP_NOTHING"
 PART = "JAXDML_TESTS_PART"  # "0/2" and "1/2" are the halves
 
 
-def pytest_configure():
+def pytest_configure(config):
+    share_programs(config)
     if os.environ.get(SKIP_NOTHING) and not dml.kernels().startswith("native"):
         raise pytest.UsageError(f"{SKIP_NOTHING} is set, and there are no native kernels: {dml.kernels()}")
 
