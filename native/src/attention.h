@@ -17,7 +17,7 @@ constexpr float kFirstOfRows = 0x1p26f, kFirstOfValues = 0x1p22f;  // factors th
 constexpr int64_t kPartKeys = 1 << 15;     // the most keys of an exact sum; the sums of parts are added as floats
 constexpr float kUnseen = -3.4028235e38f;  // the score of a key that a query does not see
 constexpr int64_t kLeastBlockRows = 12, kMostBlockRows = 96, kBlockScores = 1 << 16;
-static_assert(kLeastBlockRows % kTileRows == 0);
+static_assert(kLeastBlockRows % kSumRows == 0);
 
 JAXDML_INLINE int64_t queries_of_group(const Attention& one) { return one.heads / one.groups * one.rows; }
 JAXDML_INLINE int64_t block_rows(const Attention& one) {
@@ -32,8 +32,8 @@ struct KeyRange {
 // Memory of a thread. Strides of rows are rounded up to whole vectors.
 struct AttentionRoom {
   int64_t keys, depth, width;  // strides
-  KeyRange* ranges;            // of each kTileRows queries
-  double *queries, *weights;   // integers: halves [rows][2][depth], [kTileRows][kTerms]
+  KeyRange* ranges;            // of each kSumRows queries
+  double *queries, *weights;   // integers: halves [rows][2][depth], [kSumRows][kTerms]
   float *query_scales, *weight_scales, *weight_inverses, *totals;  // [rows]
   float* scores;                                                   // [rows][keys]; later exp(score - greatest score)
   float *key_scales, *key_inverses;                                // of a panel
@@ -48,9 +48,9 @@ static int64_t take_room(const Attention& one, Arena& arena, AttentionRoom& room
   room.keys = round_up(one.keys, kLanes);
   room.depth = round_up(one.depth, kLanes);
   room.width = round_up(one.width, kLanes);
-  room.ranges = take<KeyRange>(arena, ceil_div(rows, kTileRows));
+  room.ranges = take<KeyRange>(arena, ceil_div(rows, kSumRows));
   room.queries = take<double>(arena, rows * 2 * room.depth);
-  room.weights = take<double>(arena, kTileRows * kTerms);
+  room.weights = take<double>(arena, kSumRows * kTerms);
   for (float** each : {&room.query_scales, &room.weight_scales, &room.weight_inverses, &room.totals})
     *each = take<float>(arena, rows);
   room.scores = take<float>(arena, rows * room.keys);
@@ -111,9 +111,9 @@ static KeyRange seen_keys(const Attention& one, const AttentionBlock& block, int
 // Finds the ranges of tiles, and returns the range of all.
 static KeyRange find_ranges(const Attention& one, const AttentionBlock& block, const AttentionRoom& room) {
   KeyRange all = {one.keys, 0};
-  for (int64_t row = 0; row < block.rows; row += kTileRows) {
-    const KeyRange range = seen_keys(one, block, row, at_most(row + kTileRows, block.rows));
-    room.ranges[row / kTileRows] = range;
+  for (int64_t row = 0; row < block.rows; row += kSumRows) {
+    const KeyRange range = seen_keys(one, block, row, at_most(row + kSumRows, block.rows));
+    room.ranges[row / kSumRows] = range;
     all = {at_most(all.begin, range.begin), at_least(all.end, range.end)};
   }
   return all;
@@ -154,12 +154,12 @@ static void find_scores(const Attention& one, const AttentionBlock& block, const
                      room.value_inverses + key);
       store(room.value_scales + key, (I32)(load_floats(room.value_scales + key) * splat(kFirstOfValues)));
     }
-    for (int64_t row = 0; row < block.rows; row += kTileRows / 2) {
-      const KeyRange& of_tile = room.ranges[row / kTileRows];
+    for (int64_t row = 0; row < block.rows; row += kSumRows / 2) {
+      const KeyRange& of_tile = room.ranges[row / kSumRows];
       if (key < of_tile.begin || key >= of_tile.end) continue;
-      const int64_t some = at_most(kTileRows / 2, block.rows - row);
-      F32 sums[kTileRows / 2];
-      with_tile<kTileRows, 2>(2 * some, [&](auto rows) {
+      const int64_t some = at_most(kSumRows / 2, block.rows - row);
+      F32 sums[kSumRows / 2];
+      with_tile<kSumRows, 2>(2 * some, [&](auto rows) {
         multiply_halves<rows>(room.queries + row * 2 * room.depth, room.depth, room.panels, one.depth, sums);
       });
       for (int64_t r = 0; r < some; r++) {
@@ -234,11 +234,11 @@ static void weigh(const Attention& one, const AttentionQuery& of, const KeyRange
 static void add_values(const Attention& one, const float* values, int64_t key, int64_t count, int64_t rows,
                        const AttentionRoom& room) {
   round_in_panels(values + key * one.width, count, one.width, room.value_inverses + key, room.panels);
-  for (int64_t row = 0; row < rows; row += kTileRows) {
-    const KeyRange& range = room.ranges[row / kTileRows];
+  for (int64_t row = 0; row < rows; row += kSumRows) {
+    const KeyRange& range = room.ranges[row / kSumRows];
     const int64_t begin = at_least(key, range.begin), terms = at_most(key + count, range.end) - begin;
     if (terms <= 0) continue;
-    const int64_t some = at_most(kTileRows, rows - row);
+    const int64_t some = at_most(kSumRows, rows - row);
     for (int64_t r = row; r < row + some; r++) {
       const F32 inverse = splat(room.weight_inverses[r]);
       for (int64_t i = 0; i < terms; i += kLanes) {
@@ -248,7 +248,7 @@ static void add_values(const Attention& one, const float* values, int64_t key, i
       }
     }
     for (int64_t column = 0; column < one.width; column += kLanes)
-      with_tile<kTileRows>(some, [&](auto tile) {
+      with_tile<kSumRows>(some, [&](auto tile) {
         const int64_t at = row * room.width + column;
         add_tile<tile>(room.weights, kTerms, room.panels + column * kTerms + (begin - key) * kLanes, terms,
                        room.upper + at, room.lower + at, room.width);
@@ -283,7 +283,7 @@ static void attend(const Attention& one, const AttentionBlock& block, const Atte
   const bool has_weights = is_output || one.result == AttentionResult::kWeights;
   for (int64_t i = 0; i < block.rows; i++) {
     const AttentionQuery query = query_of(one, block, i);
-    const KeyRange& of_tile = room.ranges[i / kTileRows];
+    const KeyRange& of_tile = room.ranges[i / kSumRows];
     if (one.result != AttentionResult::kScores) mask_scores(one, query, of_tile, room.scores + i * room.keys);
     if (has_weights) weigh(one, query, of_tile, i, room);
   }

@@ -111,7 +111,8 @@ static void round_in_panels(const float* x, int64_t count, int64_t size, const f
 
 // Exact sums ----------------------------------------------------------------------------------------------------------
 
-constexpr int kTileRows = kRegisters == 32 ? 12 : 6;
+// Rows of a tile, whose sums are kept in registers.
+constexpr int kSumRows = kRegisters == 32 ? 12 : 6;
 
 // Adds products of rows of `a`, which are `stride` apart, by a panel of kLanes columns.
 template <int kRows>
