@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 THIS := $(firstword $(MAKEFILE_LIST))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs test-accelerators mutants campaign bench docs site native-sanitize native-fuzz native-test-arm test-arm-python lint notebooks clean
+.PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs test-accelerators mutants campaign bench docs site native-sanitize native-fuzz native-test-arm native-test-avx512 test-arm-python test-avx512-python lint notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -90,6 +90,14 @@ native-test-arm:  ## run the native kernels of 64-bit ARM on random shapes under
 	$(CMAKE) --build $(ARM_BUILD) --parallel
 	for processor in max neoverse-n1 cortex-a72; do \
 	  ASAN_OPTIONS=detect_leaks=0 qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu $$processor $(ARM_BUILD)/random_shapes $(CASES) || exit 1; done
+
+# It needs Debian's package libsimde-dev. Tiles of AMX are loops there.
+native-test-avx512:  ## run the native kernels of AVX512-VNNI on random shapes, with emulated instructions
+	@$(HAS_SIMDE) || { echo "SIMDe is missing: apt-get install libsimde-dev"; exit 1; }
+	$(CMAKE) -S native -B build/native-avx512 -DJAXDML_EMULATE_AVX512=ON -DJAXDML_TESTS_ONLY=ON
+	$(CMAKE) --build build/native-avx512 --parallel
+	build/native-avx512/random_shapes $(CASES)
+HAS_SIMDE = c++ -E -include simde/x86/avx512.h -x c++ /dev/null >/dev/null 2>&1
 
 lint: .venv/.dev  ## run ruff and mypy, as pre-commit does
 	.venv/bin/pre-commit run --all-files

@@ -81,12 +81,17 @@ inline bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) &&
          (c & kF16c);
 }
+#ifdef JAXDML_EMULATED_AVX512
+inline bool has_avx512_vnni() { return has_avx2(); }
+inline bool has_avx512_vbmi() { return has_avx2(); }
+#else
 inline bool has_avx512_vnni() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vnni");
 }
 inline bool has_avx512_vbmi() { return has_avx512_vnni() && __builtin_cpu_supports("avx512vbmi"); }
+#endif
 #endif
 
 // Linux saves the tile registers only after the process has requested permission, once for all threads. The function
