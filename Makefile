@@ -12,7 +12,7 @@ THIS := $(firstword $(MAKEFILE_LIST))
 .PHONY: help demo test test-all test-rare test-oldest test-oldest-quick test-installs test-accelerators mutants campaign bench docs site native-sanitize native-fuzz native-test-arm native-test-avx512 test-arm-python test-avx512-python lint notebooks clean
 
 help:  ## show this help
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 demo: .venv/.demo .venv/.native  ## run a real int8 network and check every bit of it
 	$(IN_VENV) -m jaxdml
@@ -185,6 +185,21 @@ ARM_TESTS ?= tests/_exact/test_function.py tests/_arithmetic/test_subnormals.py 
 test-arm-python: $(ARM_PYTHON)/.packages  ## run a part of the tests with a Python and a jaxlib for 64-bit ARM under an emulator
 	PYTHONPATH=$(ARM_PYTHON)/packages:tests qemu-aarch64 -L $(ARM_PYTHON)/root $(ARM_PYTHON)/root/bin/python3.13 \
 	  -m pytest -o addopts=--import-mode=importlib -m 'not rare' -p no:cacheprovider $(ARM_TESTS)
+
+# The same for AVX512-VNNI with emulated instructions, on processors that have AVX2 alone.
+AVX512_PYTHON := build/avx512-python
+AVX512_TESTS ?= tests/_arithmetic/test_native.py tests/_arithmetic/test_native_attention.py tests/_arithmetic/test_native_bytes.py \
+  tests/_arithmetic/test_native_operators.py tests/_exact/test_rows.py
+test-avx512-python: $(AVX512_PYTHON)/.packages .venv/.test  ## run a part of the tests on the kernels of AVX512-VNNI with emulated instructions
+	JAXDML_KERNELS=avx512_vnni PYTHONPATH=$(AVX512_PYTHON)/packages $(IN_VENV) -m pytest -p no:cacheprovider $(AVX512_TESTS)
+
+$(AVX512_PYTHON)/.packages: $(NATIVE_SOURCES) native/tests/emulated_avx512.h .venv/.tools
+	@$(HAS_SIMDE) || { echo "SIMDe is missing: apt-get install libsimde-dev"; exit 1; }
+	$(CMAKE) -S native -B $(AVX512_PYTHON)/native -DJAXDML_EMULATE_AVX512=ON -DPython_EXECUTABLE=$(CURDIR)/$(IN_VENV)
+	$(CMAKE) --build $(AVX512_PYTHON)/native --parallel
+	$(CMAKE) --install $(AVX512_PYTHON)/native --prefix $(AVX512_PYTHON)/packages
+	cp native/jaxdml_cpu/__init__.py $(AVX512_PYTHON)/packages/jaxdml_cpu
+	touch $@
 
 $(ARM_PYTHON)/.root:
 	@for tool in mmdebstrap aarch64-linux-gnu-g++ qemu-aarch64; do command -v $$tool >/dev/null || { \

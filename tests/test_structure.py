@@ -330,3 +330,16 @@ def test_the_parts_of_rare_cases_are_all_cases(tmp_path):
     for part, passed in (("0/2", 6), ("1/2", 5)):
         printed = run_with_conftest(tmp_path, text, "-m", "rare", JAXDML_TESTS_PART=part)
         assert f"{passed} passed, {8 - passed} deselected" in printed
+
+
+def test_no_constant_of_an_instruction_set_hides_one_of_all_sets():
+    names = {"jaxdml": set(), "jaxdml::JAXDML_ISA": set()}
+    for path in (ROOT / "native/src").glob("*.h"):
+        space = None
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if found := re.match(r"namespace (\S+) {", line):
+                space = found[1]
+            elif re.match(r"(inline |static )*constexpr ", line) and space:
+                names[space].update(re.findall(r"\b(k[A-Z]\w*)(?:\[\w*\])? =", line))
+    assert all(names.values())
+    assert not names["jaxdml"] & names["jaxdml::JAXDML_ISA"]
