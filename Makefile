@@ -88,15 +88,16 @@ native-test-arm:  ## run the native kernels of 64-bit ARM on random shapes under
 	  echo "$$tool is missing: apt-get install g++-aarch64-linux-gnu qemu-user"; exit 1; }; done
 	$(CMAKE) -S native -B $(ARM_BUILD) -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/native/aarch64.cmake -DJAXDML_SANITIZE=$(SANITIZE) -DJAXDML_TESTS_ONLY=ON
 	$(CMAKE) --build $(ARM_BUILD) --parallel
-	for processor in max neoverse-n1 cortex-a72; do \
-	  ASAN_OPTIONS=detect_leaks=0 qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu $$processor $(ARM_BUILD)/random_shapes $(CASES) || exit 1; done
+	for set in max:neon_i8mm neoverse-n1:neon_dotprod cortex-a72:neon; do \
+	  ASAN_OPTIONS=detect_leaks=0 qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu $${set%:*} $(ARM_BUILD)/random_shapes \
+	    $(CASES) 1 0 $${set#*:} || exit 1; done
 
 # It needs Debian's package libsimde-dev. Tiles of AMX are loops there.
 native-test-avx512:  ## run the native kernels of AVX512-VNNI on random shapes, with emulated instructions
 	@$(HAS_SIMDE) || { echo "SIMDe is missing: apt-get install libsimde-dev"; exit 1; }
 	$(CMAKE) -S native -B build/native-avx512 -DJAXDML_EMULATE_AVX512=ON -DJAXDML_TESTS_ONLY=ON
 	$(CMAKE) --build build/native-avx512 --parallel
-	build/native-avx512/random_shapes $(CASES)
+	build/native-avx512/random_shapes $(CASES) 1 0 amx_int8 avx512_vnni
 HAS_SIMDE = c++ -E -include simde/x86/avx512.h -x c++ /dev/null >/dev/null 2>&1
 
 lint: .venv/.dev  ## run ruff and mypy, as pre-commit does

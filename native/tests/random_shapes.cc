@@ -1,8 +1,9 @@
-// Runs every kernel that this processor supports on random problems, and compares outputs with reference.h.
+// Runs kernels on random problems, and compares outputs with reference.h.
 //
-//   random_shapes [count of cases] [seed] [first case]
+//   random_shapes [count of cases] [seed] [first case] [instruction sets]
 //
-// The seed and the case's number determine a case. The first few cases are large, or at the bounds of a kernel.
+// It runs the sets that are named, or all that this processor supports. The seed and the case's number determine a case.
+// The first few cases are large, or at the bounds of a kernel.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -1290,10 +1291,27 @@ bool are_set_back(xla::ffi::ThreadPool& threads, uint64_t mode) {
   return right == kTasks && is_upward;
 }
 
-int run_all(int64_t cases, uint64_t seed, int64_t first) {
-  std::vector<const Kernels*> all;
+// The kernels of the named sets, or of all sets that run here if none is named; none if a named set does not run here.
+std::vector<const Kernels*> chosen(const std::vector<std::string>& names) {
+  std::vector<const Kernels*> all, named;
   for (const InstructionSet& each : kSets)
     if (each.runs_here()) all.push_back(each.kernels);
+  if (names.empty()) return all;
+  for (const std::string& name : names) {
+    const auto has_name = [&](const Kernels* kernels) { return name == kernels->name; };
+    const auto found = std::find_if(all.begin(), all.end(), has_name);
+    if (found == all.end()) {
+      fprintf(stderr, "%s does not run on this processor\n", name.c_str());
+      return {};
+    }
+    named.push_back(*found);
+  }
+  return named;
+}
+
+int run_all(int64_t cases, uint64_t seed, int64_t first, const std::vector<std::string>& names) {
+  const std::vector<const Kernels*> all = chosen(names);
+  if (all.empty()) return 1;
   for (const Kernels* kernels : all) printf("runs %s, seed %llu\n", kernels->name, (unsigned long long)seed);
 
   // The threads keep subnormals and round upward unless threads.cc changes that.
@@ -1336,5 +1354,6 @@ int main(int argc, char** argv) {
   using namespace jaxdml::test;
   for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(number, on_signal);
   const auto argument = [&](int i, const char* otherwise) { return std::stoll(i < argc ? argv[i] : otherwise); };
-  return run_all(argument(1, "6000"), uint64_t(argument(2, "1")), argument(3, "0"));
+  const std::vector<std::string> names(argv + std::min(argc, 4), argv + argc);
+  return run_all(argument(1, "6000"), uint64_t(argument(2, "1")), argument(3, "0"), names);
 }
