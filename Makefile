@@ -189,10 +189,10 @@ test-arm-python: $(ARM_PYTHON)/.packages  ## run a part of the tests with a Pyth
 
 # The same for AVX512-VNNI with emulated instructions, on processors that have AVX2 alone.
 AVX512_PYTHON := build/avx512-python
-AVX512_TESTS ?= tests/_arithmetic/test_native.py tests/_arithmetic/test_native_attention.py tests/_arithmetic/test_native_bytes.py \
-  tests/_arithmetic/test_native_operators.py tests/_exact/test_rows.py
+AVX512_TESTS ?= $(wildcard tests/_arithmetic/test_native*.py) tests/_exact/test_attention.py tests/_exact/test_rows.py \
+  tests/_operators/test_matrix_multiply_blocks.py tests/_operators/test_prepared_blocks.py tests/_onnx/test_products_by_blocks.py
 test-avx512-python: $(AVX512_PYTHON)/.packages .venv/.test  ## run a part of the tests on the kernels of AVX512-VNNI with emulated instructions
-	JAXDML_KERNELS=avx512_vnni PYTHONPATH=$(AVX512_PYTHON)/packages $(IN_VENV) -m pytest -p no:cacheprovider $(AVX512_TESTS)
+	JAXDML_TESTS_SKIP_NOTHING=1 JAXDML_KERNELS=avx512_vnni PYTHONPATH=$(AVX512_PYTHON)/packages $(IN_VENV) -m pytest -p no:cacheprovider $(AVX512_TESTS)
 
 $(AVX512_PYTHON)/.packages: $(NATIVE_SOURCES) native/tests/emulated_avx512.h .venv/.tools
 	@$(HAS_SIMDE) || { echo "SIMDe is missing: apt-get install libsimde-dev"; exit 1; }
