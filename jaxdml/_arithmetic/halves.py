@@ -1,8 +1,8 @@
-"""Products and convolutions of 16-bit by 8-bit tensors, by the 8-bit kernels.
+"""Products and convolutions of 16-bit by 8-bit tensors, and products of 16-bit tensors, by the 8-bit kernels.
 
 With x = 256 * upper + lower, and the zero point likewise, the sum of (x - x_zero_point) * (y - y_zero_point) is 256
 times the sum of the upper bytes plus the sum of the lower bytes. Each sum fits int32, and only both together are
-rounded to float32.
+rounded to float32. If y has 16 bits, too, there are four such sums.
 """
 
 from collections.abc import Callable
@@ -21,15 +21,23 @@ TERMS = (2**31 - 2**24) // 255**2  # int32 holds the sum of so many products, an
 
 
 def fit(x: Any, y: Any, terms: int) -> bool:
-    """Whether x has 16 bits, y has 8 bits, and int32 holds sums of so many products of their bytes."""
-    return bool(x.dtype.itemsize == 2 and y.dtype.itemsize == 1 and terms <= TERMS)
+    """Whether x and y have 8 or 16 bits, and int32 holds sums of so many products of their bytes.
+
+    If both have 16 bits, it holds the sum of two such sums: of the upper bytes of one and the lower bytes of the other.
+    """
+    sizes = x.dtype.itemsize, y.dtype.itemsize
+    return max(sizes) <= 2 and terms <= TERMS // min(sizes)
 
 
 def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_point: Array | None) -> Array:
-    """fl(sum (a - a_zero_point) * (b - b_zero_point)), float32 [..., M, N]."""
-    return by_bytes(
-        lambda of_a, zero_point: contractions.integer_dot(of_a, zero_point, b, b_zero_point), a, a_zero_point
-    )
+    """fl(sum (a - a_zero_point) * (b - b_zero_point)), float32 [..., M, N]; a or b has 16 bits, or both."""
+    sums: list[Array | None] = [None] * 3
+    for i, of_a in enumerate(_parts(a, a_zero_point)):
+        for j, of_b in enumerate(_parts(b, b_zero_point)):
+            total = contractions.integer_dot(*of_a, *of_b)
+            before = sums[i + j]
+            sums[i + j] = total if before is None else lax.add(before, total)
+    return _rounded(*sums)
 
 
 def by_bytes(
@@ -47,8 +55,21 @@ def by_bytes(
     if bias is not None:
         upper = lax.add(upper, jnp.broadcast_to(lax.shift_right_arithmetic(bias, np.int32(8)), upper.shape))
         lower = lax.add(lower, jnp.broadcast_to(lax.bitwise_and(bias, np.int32(255)), lower.shape))
-    zero = lax.full_like(upper, 0)
-    return planes.exactly_combined([zero, zero, zero, upper, lower])
+    return _rounded(lower, upper)
+
+
+def _rounded(lowest: Array, *higher: Array | None) -> Array:
+    """The float32 nearest to the sum of int32 lowest + higher[0] * 256 + higher[1] * 256**2; None is 0."""
+    zero = lax.full_like(lowest, 0)
+    places = [lowest, *(zero if each is None else each for each in higher)]
+    return planes.exactly_combined([zero] * (5 - len(places)) + places[::-1])
+
+
+def _parts(x: Any, zero_point: Any) -> list[tuple[Any, Any]]:
+    """The bytes of x with those of its zero point, the lowest byte first; 8-bit x itself."""
+    if x.dtype.itemsize == 1:
+        return [(x, zero_point)]
+    return list(zip(_bytes(x), _bytes(zero_point), strict=True))[::-1]
 
 
 def _bytes(x: Any) -> tuple[Any, Any]:
