@@ -80,7 +80,7 @@ def grid_of(grids: Grids, name: str, axis: int | None) -> Grid:
 
 
 def _wide_input_of(grids: Grids, node: Node, terms: Callable[[tuple[int, ...]], int]) -> Grid | None:
-    """The grid of a 16-bit first input with one scale, which 8-bit constant weights multiply; None for other inputs.
+    """The grid of a 16-bit first input with one scale that 8-bit constant weights multiply; None for other inputs.
 
     Args:
       grids: the grids.
@@ -97,6 +97,13 @@ def _wide_input_of(grids: Grids, node: Node, terms: Callable[[tuple[int, ...]], 
     if (count := terms(weights.shape)) > TERMS:
         raise StaysFloat(f"its sums have {count} terms, those of 16 by 8 bits have at most {TERMS}")
     return x
+
+
+def _operand_of(grids: Grids, name: str, axis: int | None = None) -> Grid:
+    """The grid of an operand of a product of two computed values: of 16 bits with one scale, or of 8 bits."""
+    grid = grids.dequantized(name)
+    is_wide = grid is not None and grid.dtype in WORDS and grids.is_one_number(grid)
+    return grid if grid is not None and is_wide else input_of(grids, name, axis)
 
 
 def output_of(grids: Grids, node: Node, *inputs: Grid) -> tuple[Grid, Node]:
@@ -193,13 +200,15 @@ def _product(node: Node, grids: Grids) -> Fusion:
         added = added_bias_of(node, matrix_in_blocks, grids)
         bias, behind = ("", ()) if added is None else (added[1], added[:1])
         return _product_of_blocks(node, matrix_in_blocks, bias, behind, trans_b=False)
-    wide = _wide_input_of(grids, node, lambda shape: shape[-2:][0])
-    a = wide or input_of(grids, node.inputs[0])
-    b = input_of(grids, node.inputs[1], axis=-1)
+    wide, right = _wide_input_of(grids, node, lambda shape: shape[-2:][0]), grids.dequantized(node.inputs[1])
+    if right is not None and grids.constant(right.value) is None:
+        a, b = _operand_of(grids, node.inputs[0]), _operand_of(grids, node.inputs[1], axis=-1)
+    else:
+        a, b = wide or input_of(grids, node.inputs[0]), input_of(grids, node.inputs[1], axis=-1)
     matrix = grids.constant(b.value)
     if not grids.is_one_number(b) and matrix is not None and matrix.ndim == 1:
         raise StaysFloat(f"{node.inputs[1]} is a vector with a scale for each element")
-    if wide:
+    if a.dtype in WORDS or b.dtype in WORDS:
         return _float_product(grids, node, a, b)
     added = added_bias_of(node, b, grids)
     if added is not None:

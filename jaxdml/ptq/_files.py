@@ -22,7 +22,7 @@ from jaxdml._graph.floats import EXACT, FLOATS, VERSION, XLA, Floats, wrong_floa
 from jaxdml._graph.graph import Graph, Node
 from jaxdml._quantized.kinds import DIRECTML, QUANTIZED
 from jaxdml.errors import PtqError, PtqFileNotFoundError, api_boundary
-from jaxdml.ptq._choose.modes import Blocks, Mode
+from jaxdml.ptq._choose.modes import STATIC, Blocks, Mode
 from jaxdml.ptq._grids.ranges import BLOCK_SIZES, BLOCK_WEIGHTS
 from jaxdml.ptq._integers.operators import operator_named
 from jaxdml.ptq._model import Model
@@ -181,7 +181,7 @@ def _checked_modes(modes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Mode
     """
 
     def checked(mode: Any) -> Mode:
-        if mode in ("static", "dynamic", "float"):
+        if mode in (*STATIC, "dynamic", "float"):
             return str(mode)
         blocks = Blocks(*mode)
         if blocks.dtype not in BLOCK_WEIGHTS or blocks.size not in BLOCK_SIZES:

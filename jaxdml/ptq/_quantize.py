@@ -1,6 +1,7 @@
 """Quantizes a float function."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -25,12 +26,12 @@ from jaxdml.ptq._grids.ranges import integer_type, scale_and_zero_point
 from jaxdml.ptq._integers.insert import Parameters, quantized_graph
 from jaxdml.ptq._model import Model
 from jaxdml.ptq._trace.traced import Traced
-from jaxdml.ptq._trace.values import Value
+from jaxdml.ptq._trace.values import WIDE, Value
 from jaxdml.typing import DType
 
 Rounding = Literal["nearest", "gptq"]
 TYPES = ("uint8", "int8")
-WIDE = np.dtype(np.uint16)
+WORD = np.dtype(np.uint16)
 
 
 @api_boundary
@@ -123,7 +124,7 @@ def quantize(
         program = traced.program(first)
     unit = unit_of(program, lambda graph, _: modes_of(graph, products, rules, weights, block_size))
     check_function(unit.builder, [body.builder for body in unit.bodies.values()])
-    check_matches(unit.layers(), rules)
+    check_matches(unit.layers(), unit.with_weights(), rules)
     if not unit.bodies and all(mode == "float" for mode in unit.modes.values()):
         raise PtqError(_nothing(unit))
     unit = unit.with_constants(jax.tree.leaves(params))
@@ -155,10 +156,14 @@ def quantize(
 
 
 def _parameters(unit: Unit, observers: Mapping[Value, Observer], dtype: np.dtype) -> dict[Value, Parameters]:
-    """The scale and the zero point of each value."""
-    return {
-        value: _scale_and_zero_point(each, WIDE if unit.is_wide(value) else dtype) for value, each in observers.items()
+    """The scale and the zero point of each value, and those with which contractions read it in 16 bits."""
+    found = {
+        value: _scale_and_zero_point(each, WORD if unit.is_wide(value) else dtype) for value, each in observers.items()
     }
+    for value, each in observers.items():
+        if unit.is_read_wide(value):
+            found[replace(value, role=WIDE)] = _scale_and_zero_point(each, WORD)
+    return found
 
 
 def _scale_and_zero_point(observer: Observer, dtype: np.dtype) -> Parameters:

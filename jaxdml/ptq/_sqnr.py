@@ -15,7 +15,7 @@ from jaxdml._quantized import directml
 from jaxdml._tables import Table
 from jaxdml.ptq._build.operators import ADD, CONTRACTIONS
 from jaxdml.ptq._trace.scans import LOOP
-from jaxdml.ptq._trace.values import Value, factor_name
+from jaxdml.ptq._trace.values import Value, factor_name, wide_name
 
 WIDEST = 48
 QUANTIZE, DEQUANTIZE, DYNAMIC = "quantize_linear", "dequantize_linear", "dynamic_product"  # kinds of nodes
@@ -183,7 +183,9 @@ def sqnr_of(
       alone: whether to measure what each layer's own error alone does to the outputs.
     """
     makers, ends = floats.producers(), _float_results(quantized)
-    of_dequantized = {str(Value(name, "dequantized")): name for name in (*floats.inputs, *makers)}
+    values = [*floats.inputs, *makers]
+    of_dequantized = {str(Value(wide_name(name), "dequantized")): name for name in values}
+    of_dequantized |= {str(Value(name, "dequantized")): name for name in values}
     labels = dict[str, tuple[str, str]]()
 
     @jax.jit
@@ -211,7 +213,8 @@ def sqnr_of(
                 scale, zero_point = own[node.inputs[1]], own[node.inputs[2]]
                 value, dtype = exact[name].astype(jnp.float32), zero_point.dtype
                 value = value * quantized.constants.get(factor_name(name), np.float32(1))
-                measure(name, output, value, _clipped(value, scale, zero_point))
+                if name not in measured:  # of a value with 8 and with 16 bits, the 8 bits
+                    measure(name, output, value, _clipped(value, scale, zero_point))
                 own[node.inputs[0]] = directml.to_integers(value, scale, zero_point, axis=1, dtype=dtype)
                 own[output] = directml.to_floats(own[node.inputs[0]], scale, zero_point, axis=1)
         pairs = zip(quantized.outputs, floats.outputs, strict=True)

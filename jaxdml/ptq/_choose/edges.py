@@ -20,6 +20,7 @@ from jaxdml._graph.evaluate import evaluate
 from jaxdml._graph.graph import Graph, Node, moves
 from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._build.affine import Contraction
+from jaxdml.ptq._choose.modes import STATIC, STATIC16
 from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._trace.scans import bound, each_layer
 
@@ -36,6 +37,7 @@ class Reader:
       axis: the axis of channels of the value.
       groups: the number of groups of a convolution; None for a product.
       channels: for each channel that it reads, the number of the edge's channel.
+      bits: how many bits the value has when it is read.
     """
 
     weight: str
@@ -43,6 +45,7 @@ class Reader:
     axis: int
     groups: int | None
     channels: np.ndarray
+    bits: int = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +169,7 @@ class _Finder:
             number = read.max(0, initial=0)
             if ((read != number) & (one != 0)).any() or not number.all():
                 return None
-            found.append(_reader(node, number.astype(int) - 1))
+            found.append(self._reader(node, number.astype(int) - 1))
         return tuple(found)
 
     def from_floats(self) -> Iterator[Edge]:
@@ -178,7 +181,10 @@ class _Finder:
             takers = [node for node in nodes if self._maker(node) is not None]
             if not takers or name in self._plan.results or name in roots:
                 continue
-            others = [node for node in nodes if node not in takers and node in self._plan.nodes]
+            others = [
+                node for node in nodes if node not in takers
+                and (node in self._plan.nodes or not self._plan.before_wide.isdisjoint(node.outputs))
+            ]  # fmt: skip
             is_own = self._plan.ranges.get(name, name) == name
             shape = self._shapes[name].shape
             axes = {_axis(node) % len(shape) for node in takers}
@@ -186,14 +192,14 @@ class _Finder:
                 continue
             (axis,) = axes
             along = tuple(size if place == axis else 1 for place, size in enumerate(shape))
-            yield Edge(shape[axis], tuple(_reader(node, np.arange(shape[axis])) for node in takers), shape=along)
+            yield Edge(shape[axis], tuple(self._reader(node, np.arange(shape[axis])) for node in takers), shape=along)
+
+    def _reader(self, node: Node, channels: np.ndarray) -> Reader:
+        bits = 16 if node.inputs[0] in self._plan.read_wide and self._unit.modes[node.outputs[0]] == STATIC16 else 8
+        return Reader(node.inputs[1], node.inputs[0], _axis(node), node.options.get("group_count"), channels, bits)
 
 
-QUANTIZED = ("static", "dynamic")  # modes whose values are rounded
-
-
-def _reader(node: Node, channels: np.ndarray) -> Reader:
-    return Reader(node.inputs[1], node.inputs[0], _axis(node), node.options.get("group_count"), channels)
+QUANTIZED = (*STATIC, "dynamic")  # modes whose values are rounded
 
 
 def _axis(node: Node) -> int:

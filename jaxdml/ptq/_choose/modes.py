@@ -1,7 +1,7 @@
 """How each contraction runs: with calibrated ranges, with ranges computed at each call, by blocks, or in floats."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,8 +27,11 @@ class Blocks(NamedTuple):
     size: int
 
 
-Mode = str | Blocks  # "static", "dynamic" or "float", or the blocks
-# Map results of contractions to modes, and to reasons to stay in floats.
+# "static": reads 8 bits in calibrated ranges; "static16": reads 16 bits; "dynamic"; "float"; or the blocks.
+Mode = str | Blocks
+STATIC16 = "static16"
+STATIC = ("static", STATIC16)
+# Map results of contractions to modes, and to remarks about them, such as reasons to stay in floats.
 Modes = tuple[dict[str, Mode], dict[str, str]]
 
 
@@ -55,7 +58,7 @@ def blocks_of(weights: Any, block_size: Any, prefix: str = "") -> Blocks | None:
 def modes_of(
     graph: Graph, products: str, rules: Sequence[Rule], weights: Any = np.int8, block_size: int | None = None
 ) -> Modes:  # fmt: skip
-    """Maps results of contractions to modes; a second dict has the reasons for "float".
+    """Maps results of contractions to modes; a second dict has the rules that decide "float" and "static16".
 
     Args:
       graph: the float graph.
@@ -73,10 +76,14 @@ def modes_of(
         output = node.outputs[0]
         matching = [rule for rule in rules if re.search(rule.pattern, node.name)]
         kept = next((rule for rule in matching if rule.keep), None)
-        asked = next((rule for rule in matching if rule.products or rule.has_blocks), None)
+        is_product = node.operator.kind == "dot"
+        deciding = (rule for rule in matching if rule.sets_activations or (is_product and rule.sets_products))
+        asked = next(deciding, None)
         if kept is not None:
             modes[output], reasons[output] = "float", f"kept in floats by Rule({kept.pattern!r})"
-        elif node.operator.kind != "dot":
+        elif asked is not None and asked.sets_activations:
+            modes[output], reasons[output] = STATIC16, f"reads 16 bits by Rule({asked.pattern!r})"
+        elif not is_product:
             modes[output] = "static"
         elif asked is not None and asked.products:
             modes[output] = asked.products
@@ -104,14 +111,21 @@ def options_to_try(node: Node, modes: Mapping[str, Mode]) -> Iterator[Mapping[st
         yield from ({"observer": observer} for observer in CHOICES)
     if isinstance(mode, Blocks) and mode.dtype == "int4":
         yield {"weights": "int8", "block_size": mode.size}
+    if mode != STATIC16:
+        yield {"activations": "uint16"}
     if mode != "dynamic" and node.operator.kind == "dot":
         yield {"products": "dynamic"}
     if sum(each != "float" for each in modes.values()) > 1:  # a model has at least one contraction on integers
         yield {"keep": "float"}
 
 
-def check_matches(layers: Sequence[Node], rules: Sequence[Rule]) -> None:
+def check_matches(layers: Sequence[Node], with_weights: Container[str], rules: Sequence[Rule]) -> None:
     """Refuses a rule that matches no layer, or only layers that it cannot change.
+
+    Args:
+      layers: the convolutions and products.
+      with_weights: the names of those that multiply by known weights.
+      rules: the rules.
 
     Raises:
       PtqError: if a rule is refused; if the rule matches no layer, the error lists the layers.
@@ -119,12 +133,14 @@ def check_matches(layers: Sequence[Node], rules: Sequence[Rule]) -> None:
     names = list(dict.fromkeys(node.name for node in layers))
     products = [node.name for node in layers if node.operator.kind == "dot"]
     for rule in rules:
-        is_for_products = rule.products == "dynamic" or rule.has_blocks
-        if is_for_products and any(re.search(rule.pattern, name) for name in names) and not (
-            any(re.search(rule.pattern, name) for name in products)
-        ):  # fmt: skip
-            what = "filters of convolutions have no blocks" if rule.has_blocks else "convolutions cannot be dynamic"
-            raise PtqError(f"Rule({rule.pattern!r}) matches no product, and {what}")
         if not any(re.search(rule.pattern, name) for name in names):
             listed = ", ".join(map(repr, names)) or "none"
             raise PtqError(f"Rule({rule.pattern!r}) matches no layer; the layers are {listed}")
+        matching = [name for name in products if re.search(rule.pattern, name)]
+        if not matching and (rule.products == "dynamic" or rule.has_blocks):
+            what = "filters of convolutions have no blocks" if rule.has_blocks else "convolutions cannot be dynamic"
+            raise PtqError(f"Rule({rule.pattern!r}) matches no product, and {what}")
+        if rule.has_blocks and not any(name in with_weights for name in matching):
+            what = "products of two computed values, which have no weights to divide into blocks"
+            remedy = "set products='dynamic' or activations=jnp.uint16, or change the pattern"
+            raise PtqError(f"Rule({rule.pattern!r}) matches only {what}: {remedy}")

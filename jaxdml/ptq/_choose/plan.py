@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from jaxdml._graph.graph import Graph, Node, moves
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow
-from jaxdml.ptq._choose.modes import Mode
+from jaxdml.ptq._choose.modes import STATIC, STATIC16, Mode
 from jaxdml.ptq._choose.reasons import JOINS, reasons_of
 
+ON_OWN_GRID = "reads 8 bits, to which fake_quantize rounds"
 CHAINED = ("element_wise", "clip", "add", "mul")  # kinds of elementwise functions, which tables can replace
 RENEWING = (
     *CONTRACTIONS,
@@ -50,6 +51,8 @@ class Wanted:
       quantized: the values that have quantize nodes, or are computed on integers.
       tables: maps the result of a table to the value that indexes the table.
       only_tables_read: values that only tables read as integers.
+      read_wide: values that contractions quantize to 16 bits. They stay in floats, whatever else reads them.
+      before_wide: these values, and what movers make them from, in floats.
     """
 
     nodes: Set[Node]
@@ -57,6 +60,8 @@ class Wanted:
     quantized: Set[str]
     tables: Mapping[str, str]
     only_tables_read: Set[str]
+    read_wide: Set[str]
+    before_wide: Set[str]
 
 
 @dataclass(frozen=True)
@@ -89,10 +94,15 @@ def plan_of(
     can = capable(flow, modes, float_inputs)
     want = wanted(flow, modes, can)
     integers = want.quantized | {name for node in want.nodes for name in node.inputs if name in flow.data}
-    sources = range_sources(flow.graph, want.nodes)
+    sources = range_sources(flow.graph, want.nodes, want.before_wide)
     ranges = {name: source for name, source in sources.items() if name in integers}
     wide = set(filter(flow.is_product, want.only_tables_read))
     reasons = {**reasons_of(flow, modes, can.values, want.nodes), **reasons}
+    for name in (name for name, mode in modes.items() if mode == STATIC16):
+        maker = flow.maker(name)
+        assert maker is not None
+        if not want.read_wide.issuperset(flow.data_inputs(maker)):
+            reasons[name] = ON_OWN_GRID
     return Plan(**vars(want), ranges=ranges, wide=wide, reasons=reasons)
 
 
@@ -134,7 +144,7 @@ def capable(flow: Flow, modes: Mapping[str, Mode], float_inputs: Iterable[str]) 
         if kind == "fake_quantize":
             can = True
         elif kind in CONTRACTIONS:
-            can = modes[output] == "static"
+            can = modes[output] in STATIC
         elif moves(node) or flow.is_bias(node) or kind == "clip":
             can = data[0] in values
         elif kind == "mul":
@@ -180,6 +190,7 @@ def wanted(flow: Flow, modes: Mapping[str, Mode], can: Capable) -> Wanted:
     """Finds the nodes and values that should be on integers, in a pass backwards from the contractions."""
     nodes, results, quantized, tables = set[Node](), set[str](), set[str](), dict[str, str]()
     read, by_tables = set[str](), set[str]()  # the values that operators read, and that tables read, as integers
+    read_wide, before_wide = set[str](), set[str]()
     fused_away = set[str]()  # intermediate results inside of one quantized operator; they are never quantized
     for node in reversed(flow.data_nodes):
         kind, output, data = node.operator.kind, node.outputs[0], flow.data_inputs(node)
@@ -192,9 +203,16 @@ def wanted(flow: Flow, modes: Mapping[str, Mode], can: Capable) -> Wanted:
             if _can_round(flow, data[0], modes, can):
                 fused_away.add(data[0])
             continue
-        if kind in CONTRACTIONS and modes[output] == "static":
+        if kind in CONTRACTIONS and modes[output] in STATIC:
             nodes.add(node)
-            read.update(data)
+            wide = {name for name in data if modes[output] == STATIC16 and not _is_on_own_grid(flow, name)}
+            read_wide |= wide
+            before_wide |= wide
+            read.update(name for name in data if name not in wide)
+        if output in before_wide:  # a float, which is rounded for each reader
+            before_wide.update(data[:1] if moves(node) else ())
+            quantized |= asked
+            continue
         if not (is_fused_away or asked):
             continue
         if moves(node):
@@ -216,7 +234,15 @@ def wanted(flow: Flow, modes: Mapping[str, Mode], can: Capable) -> Wanted:
             quantized.add(root)
             by_tables.add(root)
     quantized.update(name for name in flow.graph.inputs if name in read | by_tables)
-    return Wanted(nodes, results, quantized, tables, by_tables - read)
+    return Wanted(nodes, results, quantized, tables, by_tables - read, read_wide, before_wide)
+
+
+def _is_on_own_grid(flow: Flow, name: str) -> bool:
+    """Whether the function itself quantizes a value, to 8 bits; movers may follow."""
+    maker = flow.maker(name)
+    while maker is not None and moves(maker):
+        maker = flow.maker(maker.inputs[0])
+    return maker is not None and maker.operator.kind == "fake_quantize"
 
 
 def _can_round(flow: Flow, name: str, modes: Mapping[str, Mode], can: Capable) -> bool:
@@ -232,16 +258,23 @@ def _can_round(flow: Flow, name: str, modes: Mapping[str, Mode], can: Capable) -
         return False
     kind = maker.operator.kind
     return (
-        modes[name] == "static"
+        modes[name] in STATIC
         if kind in CONTRACTIONS
         else kind in JOINS and name in can.values and name not in can.tables
     )
 
 
-def range_sources(graph: Graph, nodes: Set[Node]) -> dict[str, str]:
-    """Maps each value to the value whose range it takes; movers and paddings on integers keep the input's range."""
+def range_sources(graph: Graph, nodes: Set[Node], before_wide: Set[str] = frozenset()) -> dict[str, str]:
+    """Maps each value to the value whose range it takes; movers and paddings on integers keep the input's range.
+
+    Args:
+      graph: the graph.
+      nodes: the nodes on integers.
+      before_wide: results of movers that keep the input's range in floats, too.
+    """
     sources = {name: name for name in graph.inputs}
     for node in graph.nodes:
-        shares = node in nodes and (moves(node) or node.operator.kind == "pad")
+        is_on_integers = node in nodes or not before_wide.isdisjoint(node.outputs)
+        shares = is_on_integers and (moves(node) or (node in nodes and node.operator.kind == "pad"))
         sources |= {name: sources[node.inputs[0]] if shares else name for name in node.outputs}
     return sources

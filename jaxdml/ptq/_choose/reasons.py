@@ -6,11 +6,12 @@ from jaxdml._graph.graph import Node, moves
 from jaxdml._graph.report import COMPUTED_BY, FROM_PARAMETERS, NO_OPERATOR, READ_BY
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow
-from jaxdml.ptq._choose.modes import Blocks, Mode
+from jaxdml.ptq._choose.modes import STATIC16, Blocks, Mode
 
 JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")  # kinds with quantized operators, besides contractions
 RETURNED = "kept in floats: the function returns it"
 IN_BLOCKS = "kept in floats: {} reads floats"
+READ_WIDE = "kept in floats: {} reads 16 bits"
 RANGED_BY = "kept in floats: {} computes the range of its inputs at each call"
 
 
@@ -56,11 +57,15 @@ def _because_of_reader(
     flow: Flow, modes: Mapping[str, Mode], node: Node, reasons: Mapping[str, str], can: Set[str]
 ) -> str:  # fmt: skip
     """Why a node's result, which could be quantized, is not read as integers."""
-    reader = next((each for name in node.outputs for each in flow.readers(name)), None)
-    if reader is None:
+    readers = [each for name in node.outputs for each in flow.readers(name)]
+    if not readers:
         return RETURNED
+    wide = (each for each in readers if modes.get(each.outputs[0]) == STATIC16)
+    reader = next(wide, readers[0])
     name = reader.outputs[0]
     mode = modes.get(name)
+    if mode == STATIC16:
+        return READ_WIDE.format(reader.name)
     if mode == "dynamic":
         return RANGED_BY.format(reader.name)
     if isinstance(mode, Blocks):

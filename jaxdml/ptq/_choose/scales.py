@@ -22,7 +22,7 @@ ALPHA = 0.5
 ENOUGH = 64  # the fewest values of each channel whose largest shows how large other values will be
 LEAST = 2.0**-6  # the least size of a channel, relative to the median over channels; smaller sizes become this size
 GAIN = 0.5  # scales that leave a larger share of the noise are not worth it
-STEPS, STEPS_OF_WEIGHTS = 255, 127
+STEPS_OF_WEIGHTS = 127
 
 
 def scales_of(
@@ -96,7 +96,7 @@ class _Noise:
     def of(self, scales: np.ndarray) -> float:
         """The noise where channels are divided by scales, and the weights multiplied, as a share of the result."""
         own = scales[self.reader.channels].astype(np.float64)
-        step = ((self._high / own).max() - (self._low / own).min()) / STEPS
+        step = ((self._high / own).max() - (self._low / own).min()) / (2**self.reader.bits - 1)
         of_values = step**2 * (own**2 * self.of_inputs).sum()
         own = own.reshape(self._means.shape)
         steps = (own[:, :, None].astype(np.float32) * self._largest).max(1) / STEPS_OF_WEIGHTS

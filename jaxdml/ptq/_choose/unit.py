@@ -65,6 +65,10 @@ class Unit:
         """All contractions."""
         return [node for _, unit in self.each() for node in unit.graph.nodes if is_contraction(node)]
 
+    def with_weights(self) -> set[str]:
+        """The names of the contractions that multiply by known weights."""
+        return {layer.name for _, unit in self.each() for layer in unit.builder.contractions if layer.weight}
+
     def reasons_by_layer(self) -> dict[str, str]:
         """Maps the names of contractions and loops that stay in floats to the reasons."""
         return {
@@ -139,8 +143,13 @@ class Unit:
         return observers
 
     def is_wide(self, value: Value) -> bool:
-        """Whether a value is quantized to 16 bits."""
+        """Whether a value is quantized to 16 bits for tables."""
         return value.base in dict(self.each())[value.scan].plan.wide
+
+    def is_read_wide(self, value: Value) -> bool:
+        """Whether contractions quantize a value, or what movers make of it, to 16 bits."""
+        plan = dict(self.each())[value.scan].plan
+        return any(plan.ranges[name] == value.base for name in plan.read_wide)
 
     def described(self, value: Value) -> str:
         """A value in words, for errors."""

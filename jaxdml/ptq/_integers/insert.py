@@ -14,7 +14,7 @@ from jaxdml.errors import PtqError
 from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._build.rows import columns, groups_and_depth, weights
 from jaxdml.ptq._choose.equalize import along_inputs
-from jaxdml.ptq._choose.modes import Blocks
+from jaxdml.ptq._choose.modes import STATIC, STATIC16, Blocks, Mode
 from jaxdml.ptq._choose.moments import MOMENTS, MOST
 from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._grids.observers import Observer
@@ -23,7 +23,7 @@ from jaxdml.ptq._grids.rounding import rounded
 from jaxdml.ptq._integers.operators import DEQUANTIZE, DYNAMIC, QUANTIZE, TABLE
 from jaxdml.ptq._trace.equations import bind
 from jaxdml.ptq._trace.scans import each_layer, stacked, with_body
-from jaxdml.ptq._trace.values import Value, factor_name
+from jaxdml.ptq._trace.values import Value, factor_name, wide_name
 
 Parameters = tuple[np.ndarray, np.ndarray]  # scale and zero point
 ROLES = "scale", "zero_point"
@@ -43,7 +43,7 @@ def quantized_graph(
         parameters; the weights of other contractions are rounded to nearest. None if all weights are.
       scan: the first result of the scan if the unit is the body of a scan, else "".
     """
-    own = {value.base: pair for value, pair in parameters.items() if value.scan == scan}
+    own = {_named(value.base, value.role): pair for value, pair in parameters.items() if value.scan == scan}
     added = {_named(name, role): x for name, pair in own.items() for role, x in zip(ROLES, pair, strict=True)}
     constants: dict[str, Any] = {**unit.graph.constants, **added}
     constants |= {_named(value.base, value.role): x for value, x in (moments or {}).items() if value.scan == scan}
@@ -116,12 +116,12 @@ class _Inserter:
             self._nodes[-1] = before.replace(inputs=(*before.inputs, node.inputs[1]), outputs=node.outputs)
         else:
             mode = self._unit.modes.get(output, "float") if node.operator.kind in op.CONTRACTIONS else "float"
-            inputs = tuple(self._read(name, node in self._plan.nodes) for name in node.inputs)
-            if mode in ("static", "dynamic") and self._scaled(node.inputs[0]) != node.inputs[0]:
+            inputs = tuple(self._read(name, node in self._plan.nodes, mode) for name in node.inputs)
+            if mode in (*STATIC, "dynamic") and self._scaled(node.inputs[0]) != node.inputs[0]:
                 self._scale_weights(node)
                 inputs = self._scaled(inputs[0]) if mode == "dynamic" else inputs[0], *inputs[1:]
             node = node.replace(inputs=inputs)
-            if mode == "static":
+            if mode in STATIC:
                 node = self._with_integer_weights(node)
             elif mode == "dynamic":
                 node = self._dynamic(node)
@@ -133,8 +133,10 @@ class _Inserter:
         for name in node.outputs:
             self._quantize(name)
 
-    def _read(self, name: str, reads_integers: bool) -> str:
+    def _read(self, name: str, reads_integers: bool, mode: Mode = "float") -> str:
         """The name that a node reads: the dequantized value's if the node or the value is computed on integers."""
+        if mode == STATIC16 and name in self._plan.read_wide:
+            return _named(wide_name(name), "dequantized")
         is_quantized = name in self._plan.quantized and (reads_integers or name in self._plan.results)
         return _named(name, "dequantized") if is_quantized else name
 
@@ -145,6 +147,10 @@ class _Inserter:
         if name in self._plan.quantized:
             self._convert(QUANTIZE, scaled, _named(name, "quantized"), name)
             self._dequantize(name)
+        if name in self._plan.read_wide:
+            names = [_named(wide_name(name), role) for role in ("quantized", "dequantized")]
+            self._convert(QUANTIZE, scaled, names[0], name, is_wide=True)
+            self._convert(DEQUANTIZE, *names, name, is_wide=True)
 
     def _scaled(self, name: str) -> str:
         """The name under which contractions read a value: that of the value with scaled channels, or its own name."""
@@ -183,8 +189,10 @@ class _Inserter:
                 found.append(reader)
         return any(each.operator.kind in op.CONTRACTIONS for each in found)
 
-    def _convert(self, operator: Any, before: str, after: str, name: str, remark: str = "") -> None:
-        source = self._plan.ranges[name]
+    def _convert(
+        self, operator: Any, before: str, after: str, name: str, remark: str = "", *, is_wide: bool = False
+    ) -> None:  # fmt: skip
+        source = wide_name(self._plan.ranges[name]) if is_wide else self._plan.ranges[name]
         inputs = before, _named(source, "scale"), _named(source, "zero_point")
         self._nodes.append(Node(operator, inputs, (after,), {"axis": 1}, name, remark=remark))
 
@@ -206,9 +214,11 @@ class _Inserter:
         if weight not in self._constants and _named(weight, "quantized") not in self._constants:
             return node
         axis = 0 if node.operator is op.CONVOLUTION else -1
-        least = None
-        if weight in self._constants and weight in self._biases:
-            source = self._plan.ranges[self._makers[node.outputs[0]].inputs[0]]
+        least, given = None, self._makers[node.outputs[0]].inputs[0]
+        is_wide = data == _named(wide_name(given), "dequantized")
+        has_integer_bias = node.operator is op.CONVOLUTION or not is_wide  # a product of 16 bits adds a float bias
+        if weight in self._constants and weight in self._biases and has_integer_bias:
+            source = wide_name(self._plan.ranges[given]) if is_wide else self._plan.ranges[given]
             least = np.abs(self._constants[self._biases[weight]]) / (self._parameters(source)[0] * MOST_STEPS)
         names = self._integer_weights(node.outputs[0], weight, axis, least)
         dequantized = _named(weight, "dequantized")
@@ -235,7 +245,7 @@ class _Inserter:
             scale = np.where(w.any(rest) | (least == 0), scale, least * np.float32(2**10)).astype(np.float32)
         if least is not None and (scale < least).any():
             text = "have larger weight scales, so that the bias fits int32"
-            self._remarks[output] = f"{int((scale < least).sum())} channels {text}"
+            self._add_remark(output, f"{int((scale < least).sum())} channels {text}")
             scale = np.maximum(scale, least).astype(np.float32)
             integers = np.rint(w / _along(axis, w.ndim, scale)).astype(np.int8)
         scale = np.asarray(scale)
@@ -275,18 +285,22 @@ class _Inserter:
             depth = groups_and_depth(w.shape, groups)[1]
             if self._has_moments and depth > MOST:
                 text = f"weights are rounded to nearest: each sum has {depth} terms, more than {MOST}"
-                self._remarks.setdefault(output, text)
+                self._add_remark(output, text)
             return nearest
         of_weights, of_scales = (columns(x, groups) for x in (w, np.broadcast_to(scale, w.shape)))
         if moments.rows < (depth := of_weights.shape[1]):
             text = f"weights are rounded by {moments.rows:.0f} rows, fewer than the {depth} terms of a sum"
-            self._remarks.setdefault(output, f"{text}: calibrate with more")
+            self._add_remark(output, f"{text}: calibrate with more")
         mean, products = moments.means()
         integers = rounded(of_weights, of_scales, products, STEPS[nearest.dtype.name])
         errors = np.einsum("gi,gio->go", mean, integers * of_scales.astype(np.float64) - of_weights).reshape(-1)
         if bias in self._constants and errors.shape == self._constants[bias].shape:  # no bias of several matrices
             self._constants[bias] = (self._constants[bias] - errors).astype(np.float32)
         return weights(integers, w.shape, groups).astype(nearest.dtype)
+
+    def _add_remark(self, output: str, remark: str) -> None:
+        before = self._remarks.get(output)
+        self._remarks[output] = f"{before}; {remark}" if before else remark
 
     def _dynamic(self, node: Node) -> Node:
         inputs = node.inputs

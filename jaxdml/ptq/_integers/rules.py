@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 
 from jaxdml._graph.graph import Node
-from jaxdml._graph.grids import Grids
+from jaxdml._graph.grids import WORDS, Grids
 from jaxdml._graph.rules import (
     RULES,
     Fusion,
     StaysFloat,
     added_bias_of,
     bias_of,
+    grid_of,
     input_of,
     output_of,
     triple_of,
@@ -27,6 +28,8 @@ def _convolution(node: Node, grids: Grids) -> Fusion:
     try:
         return RULES["conv"](node, grids)
     except StaysFloat:
+        if grid_of(grids, node.inputs[0], None).dtype in WORDS:
+            raise
         x, w = input_of(grids, node.inputs[0]), input_of(grids, node.inputs[1], axis=0)
         bias = bias_of(grids, node.inputs[2] if len(node.inputs) > 2 else "", x, w)
         return Fusion("conv_to_float", (*triple_of(grids, x), *triple_of(grids, w), *bias), node, ())
@@ -40,7 +43,7 @@ def _product(node: Node, grids: Grids) -> Fusion:
     fusion = RULES["dot"](node, grids)
     if fusion.kind == "dot_of_blocks":
         return fusion
-    b = input_of(grids, node.inputs[1], axis=-1)
+    b = grid_of(grids, node.inputs[1], axis=-1)
     if fusion.kind == "dot_to_float":
         added = added_bias_of(node, b, grids)
         if added is not None:

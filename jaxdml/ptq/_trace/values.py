@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+WIDE = "wide"  # the role of a value as contractions read it that quantize it to 16 bits
+
 
 @dataclass(frozen=True)
 class Value:
@@ -22,6 +24,11 @@ class Value:
     def __str__(self) -> str:
         name = f"{self.base}:{self.role}" if self.role else self.base
         return f"{self.scan}/{name}" if self.scan else name
+
+
+def wide_name(value: str) -> str:
+    """The name of a value as contractions read it that quantize it to 16 bits."""
+    return str(Value(value, WIDE))
 
 
 def factor_name(value: str) -> str:
