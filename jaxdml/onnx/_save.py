@@ -24,12 +24,12 @@ from jaxdml.onnx._write.graph import graph_of
 from jaxdml.onnx._write.names import input_names, output_names
 from jaxdml.onnx._write.writer import QDQ, QOPERATOR, Options
 from jaxdml.ptq import Model
-from jaxdml.ptq._choose.modes import Blocks
+from jaxdml.ptq._choose.modes import STATIC16, Blocks
 from jaxdml.ptq._files import replaced
 
 FIRST, LAST = 17, 21  # opsets
 WITH_GELU = 20  # the first opset in which Gelu is an operator
-WITH_BLOCKS = 21  # the first opset in which DequantizeLinear takes blocks and integers of 4 bits
+WITH_BLOCKS = 21  # the first opset in which DequantizeLinear takes blocks and integers of 4 and 16 bits
 IR_VERSIONS = {17: 8, 18: 8, 19: 9, 20: 9, 21: 10}
 LARGEST = 2**31 - 2**20  # the most bytes of a file; protobuf takes no larger file
 INLINE = 1024  # tensors of fewer bytes stay in the model's file
@@ -63,7 +63,7 @@ def save(
         sizes of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"`` or
         ``"1, ..."``, a prefix of the tuple of inputs: numbers, names, and at the end ``...`` for the sizes of the
         calibration that follow.
-      opset: the opset of the file, 17 to 21. None: 21 for weights in blocks, otherwise 17. If 20 or 21 is given, gelu
+      opset: the opset of the file, 17 to 21. None: 21 for weights in blocks and layers that read 16 bits, otherwise 17. If 20 or 21 is given, gelu
         is written as the operator Gelu, which onnxruntime's provider for DirectML lacks; otherwise gelu is written as
         several operators.
 
@@ -130,10 +130,12 @@ def _check(model: Any, path: Any, choices: Mapping[str, Any], opset: Any) -> Non
 
 def _opset(model: Model, opset: int | None) -> int:
     """The opset of the file."""
-    has_blocks = any(isinstance(mode, Blocks) for modes in model.modes.values() for mode in modes.values())
-    least = WITH_BLOCKS if has_blocks else FIRST
+    modes = [mode for modes in model.modes.values() for mode in modes.values()]
+    has_blocks = any(isinstance(mode, Blocks) for mode in modes)
+    least = WITH_BLOCKS if has_blocks or STATIC16 in modes else FIRST
     if opset is not None and opset < least:
-        raise DescError(f"opset is {opset}, and weights in blocks need opset {least}: leave it out")
+        what = "weights in blocks need" if has_blocks else "layers that read 16 bits need"
+        raise DescError(f"opset is {opset}, and {what} opset {least}: leave it out")
     return least if opset is None else int(opset)
 
 

@@ -64,6 +64,7 @@ class _Graph:
         self._problems: list[str] = []
         self._of = dict[str, Node]()  # maps nodes of the file to those of the function
         self._named = set[str]()  # the outputs of the file so far
+        self._steps = _read_by_tables(flat)
 
     def written(
         self, inputs: Sequence[str], outputs: Sequence[str]
@@ -167,8 +168,7 @@ class _Graph:
             writer.grids |= dict.fromkeys(node.outputs, grid)
             if grid[1].dtype == np.int8 and self._options.weights == "uint8":
                 self._problems.append(SIGNED)
-            if grid[1].dtype.itemsize > 1:
-                writer.steps.update(node.outputs)
+            writer.steps |= self._steps.intersection(node.outputs)
         start = len(writer.nodes)
         try:
             made = self._values(node, grid)
@@ -203,7 +203,8 @@ class _Graph:
             return self._table(node, self._flat.functions[node.outputs[0]])
         write, x = _find(node), node.inputs[0] if node.inputs else ""
         moves_integers = x in writer.grids and x not in writer.steps and node.operator.kind in MOVERS
-        if not moves_integers or writer.options.form != QDQ:
+        is_alone = writer.options.form != QDQ and x in writer.grids and writer.grids[x][1].dtype.itemsize == 1
+        if not moves_integers or is_alone:
             return write(writer, node)
         with writer.reading(x, writer.to_floats(x)):
             made = write(writer, node)
@@ -256,6 +257,17 @@ class _Graph:
         for value, dtype in writer.types.items():
             if value not in seen:
                 yield helper.make_tensor_value_info(value, data_type(dtype), None)
+
+
+def _read_by_tables(flat: Flat) -> set[str]:
+    """The integers of 16 bits that tables read, and those from which movers make these."""
+    found = set[str]()
+    for node in reversed(flat.nodes):
+        is_moved = node.operator.kind in MOVERS and not found.isdisjoint(node.outputs)
+        table = flat.functions.get(node.outputs[0])
+        if is_moved or (table is not None and table.x[1].dtype.itemsize > 1):
+            found.add(node.inputs[0])
+    return found
 
 
 def _primitive(node: Node) -> str:

@@ -1,7 +1,8 @@
 """Quantized operators: as float operators between DequantizeLinear and QuantizeLinear, or as operators on integers.
 
 Results that float operators read are computed on integers in both forms, and then scaled. Where DirectML's formula
-differs from ONNX Runtime's, the second form has float operators that compute DirectML's.
+differs from ONNX Runtime's, the second form has float operators that compute DirectML's. Operands of 16 bits are
+dequantized in both forms: ONNX has no integer products of 16 bits.
 """
 
 import math
@@ -100,19 +101,27 @@ def convolution(writer: Writer, node: Node) -> str:
     attributes = convolution_attributes(node.options)
     bias = node.inputs[8:9]
     if writer.options.form == QDQ:
-        inputs = [writer.to_floats(x, of_x), _dequantized_operand(writer, node, w, of_w, 0)]
-        inputs += [_bias(writer, name, _of_sums(of_x, of_w)) for name in bias]
-        return writer.to_integers(writer.emit("Conv", *inputs, main=True, **attributes), of_y, node.outputs[0])
+        y = _float_convolution(writer, node, of_x, of_w, bias)
+        return writer.to_integers(y, of_y, node.outputs[0])
     inputs = [writer.read(x), *writer.parameters(of_x), *_operand(writer, node, w, of_w)]
     inputs += writer.parameters_of(of_y, node.outputs[0])
     inputs += [writer.parameter(name, f"{writer.name}.bias", np.asarray(writer.constants[name])) for name in bias]
     return writer.emit("QLinearConv", *inputs, main=True, **attributes)
 
 
+def _float_convolution(writer: Writer, node: Node, of_x: Grid, of_w: Grid, bias: Sequence[str]) -> str:
+    """A float convolution of dequantized operands."""
+    inputs = [writer.to_floats(node.inputs[0], of_x), _dequantized_operand(writer, node, node.inputs[3], of_w, 0)]
+    inputs += [_bias(writer, name, _of_sums(of_x, of_w)) for name in bias]
+    return writer.emit("Conv", *inputs, main=True, **convolution_attributes(node.options))
+
+
 @integers("conv_to_float")
 def convolution_to_float(writer: Writer, node: Node) -> str:
     x, w = node.inputs[0], node.inputs[3]
     of_x, of_w = (grid_of(writer, node, place) for place in (1, 4))
+    if writer.dtype(x).itemsize > 1:
+        return _float_convolution(writer, node, of_x, of_w, node.inputs[6:7])
     weights, scale, zero_point = integer_weights(writer, w, of_w)
     layer, channels = writer.name, (-1, *(1,) * (writer.rank(x) - 2))
     total = writer.emit(
@@ -144,15 +153,19 @@ def integer_product(
     return writer.emit("MatMulInteger", a, right, *zero_points, main=True)
 
 
+def _float_product(writer: Writer, node: Node, a: tuple[str, Grid], b: tuple[str, Grid]) -> str:
+    """A float product of dequantized operands."""
+    left = by_rows(writer, node, writer.to_floats(*a))
+    right = _dequantized_operand(writer, node, *b, writer.rank(b[0]) - 1)
+    return writer.emit("MatMul", left, right, main=True)
+
+
 @integers("dot")
 def product(writer: Writer, node: Node) -> str:
     a, b = node.inputs[0], node.inputs[3]
     of_a, of_b, of_y = (grid_of(writer, node, place) for place in (1, 4, 6))
     if writer.options.form == QDQ:
-        left = by_rows(writer, node, writer.to_floats(a, of_a))
-        y = writer.emit(
-            "MatMul", left, _dequantized_operand(writer, node, b, of_b, writer.rank(b) - 1), main=True
-        )  # fmt: skip
+        y = _float_product(writer, node, (a, of_a), (b, of_b))
         return writer.to_integers(unmerged(writer, node, y), of_y, node.outputs[0])
     left = by_rows(writer, node, writer.read(a))
     y = writer.emit(
@@ -189,10 +202,13 @@ def product_to_float(writer: Writer, node: Node) -> str:
         (np.asarray(writer.constants[scale]), np.asarray(writer.constants[zero_point]))
         for scale, zero_point in ((a_scale, a_zero_point), (b_scale, b_zero_point))
     )
-    left = by_rows(writer, node, writer.read(a))
-    total = integer_product(writer, node, left, of_a[1], b, of_b)
-    scale = writer.array(_of_sums(of_a, of_b), f"{writer.name}.scale")
-    y = writer.emit("Mul", cast_to(writer, total, np.float32), scale)
+    if any(writer.dtype(name).itemsize > 1 for name in (a, b)):
+        y = _float_product(writer, node, (a, of_a), (b, of_b))
+    else:
+        left = by_rows(writer, node, writer.read(a))
+        total = integer_product(writer, node, left, of_a[1], b, of_b)
+        scale = writer.array(_of_sums(of_a, of_b), f"{writer.name}.scale")
+        y = writer.emit("Mul", cast_to(writer, total, np.float32), scale)
     for name in bias:
         values = np.asarray(writer.constants[name]).astype(np.float32)
         y = writer.emit("Add", y, writer.parameter(name, f"{writer.name}.bias", values))

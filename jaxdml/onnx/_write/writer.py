@@ -69,7 +69,7 @@ class Writer:
       constants: maps values of the function to arrays, where they are known.
       grids: maps integers of the function to their scale and zero point.
       numbers: maps values of the function whose sizes are symbolic to the number that all their elements equal.
-      steps: the integers of 16 bits, which the file has as floats, minus their zero point.
+      steps: the integers of 16 bits that tables read; the file has them as floats, minus their zero point.
       dimensions: symbolic sizes as values of the file.
       nodes, initializers: the nodes and initializers of the file.
       types: maps values of the file to types that the package onnx does not infer.

@@ -111,7 +111,7 @@ def options_to_try(node: Node, modes: Mapping[str, Mode]) -> Iterator[Mapping[st
         yield from ({"observer": observer} for observer in CHOICES)
     if isinstance(mode, Blocks) and mode.dtype == "int4":
         yield {"weights": "int8", "block_size": mode.size}
-    if mode != STATIC16:
+    if mode in ("static", "dynamic"):
         yield {"activations": "uint16"}
     if mode != "dynamic" and node.operator.kind == "dot":
         yield {"products": "dynamic"}
