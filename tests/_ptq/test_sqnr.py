@@ -250,19 +250,21 @@ def test_what_is_tried_is_what_can_change_the_layer():
         return [[*each.gains] for each in model.sqnr(params, x, advice=9).advice]
 
     observers = [f"observer='{name}'" for name in ("minmax", "percentile", "mse")]
-    assert options(lambda w, x: jax.lax.conv(x, w, (1, 1), "SAME"), filters, x) == [observers]
+    wide = "activations='uint16'"
+    assert options(lambda w, x: jax.lax.conv(x, w, (1, 1), "SAME"), filters, x) == [[*observers, wide]]
     of_two = lambda kwargs: options(lambda p, x: apply(p, x)[0], PARAMS, X, **kwargs)  # noqa: E731
-    assert of_two({"products": "dynamic"}) == [["keep='float'"]] * 2
+    assert of_two({"products": "dynamic"}) == [[wide, "keep='float'"]] * 2
     wider = "weights='int8', block_size=16"
     assert of_two({"weights": jnp.int4, "block_size": 16}) == [[wider, "products='dynamic'", "keep='float'"]] * 2
     kept = of_two({"rules": [Rule("last", keep="float")]})
-    assert kept == [[*observers, "products='dynamic'"]]
+    assert kept == [[*observers, wide, "products='dynamic'"]]
 
 
 def test_a_layer_without_options_has_no_advice():
-    model = dml.ptq.quantize(lambda w, x: x @ w, PARAMS["last"]["w"], [X[:, :1] * np.ones((1, 32), np.float32)],
-                             products="dynamic", progress=False)  # fmt: skip
-    found = model.sqnr(PARAMS["last"]["w"], np.ones((4, 32), np.float32), advice=3)
+    x, w = RANDOM.standard_normal((4, 3, 8), np.float32), RANDOM.standard_normal((4, 3, 3), np.float32)
+    rules = [Rule("", activations=jnp.uint16)]
+    convolved = lambda w, x: jax.lax.conv(x, w, (1,), "SAME")  # noqa: E731
+    found = dml.ptq.quantize(convolved, w, [x], rules=rules, progress=False).sqnr(w, x, advice=3)
     assert found.advice == ()
     assert "output" in str(found)
 

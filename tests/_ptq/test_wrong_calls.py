@@ -273,7 +273,7 @@ RULES = {
     "products": ({"pattern": "a", "products": "row"}, "Rule.products is 'row', expected 'static' or 'dynamic'"),
     "changes nothing": (
         {"pattern": "a"},
-        "Rule('a') changes nothing: set keep, products, observer, weights or block_size",
+        "Rule('a') changes nothing: set keep, products, observer, weights, block_size or activations",
     ),
     "weights": ({"pattern": "a", "weights": jnp.int2}, "Rule.weights is int2, expected "),
     "blocks": (

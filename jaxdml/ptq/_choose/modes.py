@@ -31,7 +31,7 @@ class Blocks(NamedTuple):
 Mode = str | Blocks
 STATIC16 = "static16"
 STATIC = ("static", STATIC16)
-# Map results of contractions to modes, and to remarks about them, such as reasons to stay in floats.
+# Map results of contractions to modes, and to reasons to stay in floats.
 Modes = tuple[dict[str, Mode], dict[str, str]]
 
 
@@ -58,7 +58,7 @@ def blocks_of(weights: Any, block_size: Any, prefix: str = "") -> Blocks | None:
 def modes_of(
     graph: Graph, products: str, rules: Sequence[Rule], weights: Any = np.int8, block_size: int | None = None
 ) -> Modes:  # fmt: skip
-    """Maps results of contractions to modes; a second dict has the rules that decide "float" and "static16".
+    """Maps results of contractions to modes; a second dict has the reasons for "float".
 
     Args:
       graph: the float graph.
@@ -82,7 +82,7 @@ def modes_of(
         if kept is not None:
             modes[output], reasons[output] = "float", f"kept in floats by Rule({kept.pattern!r})"
         elif asked is not None and asked.sets_activations:
-            modes[output], reasons[output] = STATIC16, f"reads 16 bits by Rule({asked.pattern!r})"
+            modes[output] = STATIC16
         elif not is_product:
             modes[output] = "static"
         elif asked is not None and asked.products:

@@ -20,15 +20,17 @@ from jaxdml._graph.rules import (
     unary,
 )
 
+READS_WIDE = "reads 16 bits"
 B_SCALE = {"dot": 4, "dot_to_float": 3}  # position of the scale of `b` among the inputs of a product
 
 
 def _convolution(node: Node, grids: Grids) -> Fusion:
     """A quantized convolution, or a convolution that returns floats if no node quantizes its result."""
+    is_wide = _is_wide(grids, node)
     try:
-        return RULES["conv"](node, grids)
+        return _noted(RULES["conv"](node, grids), is_wide)
     except StaysFloat:
-        if grid_of(grids, node.inputs[0], None).dtype in WORDS:
+        if is_wide:
             raise
         x, w = input_of(grids, node.inputs[0]), input_of(grids, node.inputs[1], axis=0)
         bias = bias_of(grids, node.inputs[2] if len(node.inputs) > 2 else "", x, w)
@@ -40,7 +42,7 @@ def _product(node: Node, grids: Grids) -> Fusion:
 
     A product by weights in blocks takes floats.
     """
-    fusion = RULES["dot"](node, grids)
+    fusion = _noted(RULES["dot"](node, grids), _is_wide(grids, node))
     if fusion.kind == "dot_of_blocks":
         return fusion
     b = grid_of(grids, node.inputs[1], axis=-1)
@@ -56,6 +58,18 @@ def _product(node: Node, grids: Grids) -> Fusion:
     inputs = list(fusion.inputs)
     inputs[B_SCALE[fusion.kind]] = grids.add(f"{b.scale}_times", (scale * np.float32(alpha)).astype(np.float32))
     return replace(fusion, inputs=tuple(inputs), options=options)
+
+
+def _is_wide(grids: Grids, node: Node) -> bool:
+    """Whether a contraction reads a value of 16 bits."""
+    found = (grids.dequantized(name) for name in node.inputs[:2])
+    return any(grid is not None and grid.dtype in WORDS for grid in found)
+
+
+def _noted(fusion: Fusion, is_wide: bool) -> Fusion:
+    """The fusion, whose node says in a remark that it reads 16 bits if it does."""
+    remark = "; ".join(filter(None, (READS_WIDE, fusion.of.remark)))
+    return replace(fusion, of=fusion.of.replace(remark=remark)) if is_wide else fusion
 
 
 def _padding(node: Node, grids: Grids) -> Fusion:
