@@ -1,4 +1,4 @@
-"""Products and convolutions of 16-bit activations by 8-bit weights: exact sums, each rounded to float32 once."""
+"""Products and convolutions with operands of 16 bits: exact sums, each rounded to float32 once."""
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,21 @@ def test_products_are_rounded_once(a_type, b_type):
         assert_same_bits(multiply(a, a_type(a_zero_point), prepared, b_type(b_zero_point)), expected)
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("b_type", WORDS)
+@pytest.mark.parametrize("a_type", (*WORDS, *BYTES))
+def test_products_by_16_bits_are_rounded_once(a_type, b_type):
+    """Of batches, with zero points at the ends of their types."""
+    multiply = jax.jit(dml.matrix_multiply_integer_to_float)
+    a, b = drawn(a_type, 2, 4, 700), drawn(b_type, 2, 700, 5)
+    a[:, 0], a[:, 1], b[..., 0], b[..., 1] = *ends(a_type), *ends(b_type)
+    for zero_points in zip((*ends(a_type), 77), (*ends(b_type)[::-1], 3), strict=True):
+        a_zero_point, b_zero_point = (kind(each) for kind, each in zip((a_type, b_type), zero_points, strict=True))
+        y = multiply(a, np.float32(0.25), a_zero_point, b, np.float32(2), b_zero_point)
+        expected = [rounded_product(*each) for each in zip(a, [a_zero_point] * 2, b, [b_zero_point] * 2, strict=True)]
+        assert_same_bits(y, np.stack(expected) * np.float32(0.5))
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("depth", [1, TERMS, TERMS + 1])
 def test_long_sums_do_not_overflow(depth):
@@ -59,6 +74,15 @@ def test_long_sums_do_not_overflow(depth):
         operands = np.full((1, depth), a, np.uint16), np.uint16(zero_point), np.full((depth, 1), 255, np.uint8)
         y = dml.matrix_multiply_integer_to_float(operands[0], 1.0, operands[1], operands[2], 1.0, None)
         assert_same_bits(y, rounded_product(*operands, 0))
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("depth", [TERMS // 2, TERMS // 2 + 1])
+def test_long_sums_of_two_words_do_not_overflow(depth):
+    """Two sums of products of bytes are added, so that int32 holds half as many terms."""
+    a, b = np.full((1, depth), 65535, np.uint16), np.full((depth, 1), 65535, np.uint16)
+    y = dml.matrix_multiply_integer_to_float(a, 1.0, None, b, 1.0, None)
+    assert_same_bits(y, rounded_product(a, 0, b, 0))
 
 
 @pytest.mark.rare
@@ -185,6 +209,26 @@ def test_results_of_files_are_quantized_to_any_type(y_type):
     assert len(np.unique(expected)) > 3
     for way in (model.apply, jax.jit(model.apply)):
         assert_same_bits(way(model.params, x)["y_q"], expected.astype(y_type))
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("b_type", [np.uint16, np.uint8])
+def test_products_of_two_computed_values_of_files(b_type):
+    """Of 16 bits by 16 bits, and of 16 bits by 8 bits."""
+    a, b = drawn(np.uint16, 2, 3, 40), drawn(b_type, 2, 40, 6)
+    node = helper.make_node("MatMul", ["x", "b"], ["y"])
+    made = quantized_model(node, {}, np.uint16, a.shape, 0.002, 31000)
+    names = ["b_q", "b_scale", "b_zero"]
+    made.graph.node.insert(0, helper.make_node("DequantizeLinear", names, ["b"]))
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(b_type))
+    made.graph.input.append(helper.make_tensor_value_info("b_q", kind, b.shape))
+    for name, value in (("b_scale", np.float32(0.003)), ("b_zero", b_type(99))):
+        made.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    model = dml.onnx.load(made)
+    assert model.operators == ("MatMulIntegerToFloat",)
+    expected = np.stack([rounded_product(*each, 99) for each in zip(a, [31000] * 2, b, strict=True)])
+    y = jax.jit(model.apply)(model.params, x_q=a, b_q=b)["y"]
+    assert_same_bits(y, expected * (np.float32(0.002) * np.float32(0.003)))
 
 
 def test_products_too_long_for_int32_stay_in_floats():

@@ -96,6 +96,49 @@ def test_what_tables_alone_read_is_wide_if_a_product_made_it():
     assert not passes(graph)[2].wide
 
 
+def wide(graph, *outputs):
+    modes = static(graph) | dict.fromkeys(outputs, "static16")
+    return plan_of(graph, modes, {}, ["x"])
+
+
+def test_what_a_product_of_16_bits_reads_stays_float_and_is_rounded_for_each_reader():
+    graph = flow((op.PRODUCT, "x w", "a"), (op.CLIP, "a", "b"), (op.PRODUCT, "b w", "c"), (op.PRODUCT, "b w", "y"))
+    plan = wide(graph, "y")
+    assert plan.read_wide == {"b"}
+    assert plan.quantized == {"x", "b"}
+    assert plan.results == set()
+    assert plan.reasons["b"] == "kept in floats:  reads 16 bits"
+    assert wide(graph, "c", "y").quantized == {"x"}
+    assert wide(graph, "a", "c", "y").quantized == set()
+
+
+def test_movers_before_a_product_of_16_bits_move_floats_of_one_range():
+    graph = flow(
+        (SORT, "x", "s"), (op.TRANSPOSE, "s", "m"), (op.TRANSPOSE, "m", "n"), (op.PRODUCT, "n w", "a"),
+        (op.PRODUCT, "m w", "y"), outputs=("a", "y"),
+    )  # fmt: skip
+    plan = wide(graph, "a")
+    assert (plan.read_wide, plan.before_wide) == ({"n"}, {"n", "m", "s"})
+    assert plan.quantized == {"m"}
+    assert plan.ranges["n"] == plan.ranges["m"] == "s"
+    assert {node.outputs[0] for node in plan.nodes} == {"a", "y"}
+
+
+def test_sums_and_tables_before_a_product_of_16_bits_are_floats():
+    graph = flow((op.PRODUCT, "x w", "a"), (TANH, "a", "b"), (op.ADD, "b x", "c"), (op.PRODUCT, "c w", "y"))
+    plan = wide(graph, "y")
+    assert plan.quantized == {"x"}
+    assert not plan.tables
+    assert not plan.wide
+
+
+def test_a_value_that_fake_quantize_rounds_is_not_read_with_16_bits():
+    graph = flow((op.FAKE_QUANTIZE, "x w", "a"), (op.TRANSPOSE, "a", "b"), (op.PRODUCT, "b w", "y"))
+    plan = wide(graph, "y")
+    assert not plan.read_wide
+    assert plan.reasons["y"] == "reads 8 bits, to which fake_quantize rounds"
+
+
 def test_a_value_that_float_operators_alone_read_stays_float():
     graph = flow((op.PRODUCT, "x w", "a"), (SORT, "a", "y"))
     assert passes(graph)[2].quantized == {"x"}

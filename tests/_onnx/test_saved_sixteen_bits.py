@@ -1,0 +1,48 @@
+"""Files of models whose layers read 16 bits: QuantizeLinear and DequantizeLinear of opset 21 around float operators."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdml as dml
+from _onnx.saved import EXACT, inputs_of, kinds, quantized, run, saved
+from _ptq.quantized import decibels
+from helpers.compare import assert_same_bits
+from helpers.marks import rest_rarely
+from jaxdml.errors import DescError
+from jaxdml.ptq import Rule
+
+LAYERS = {"MLP": "second|last", "CNN": "mix|last", "block": "dot_general|up", "scan": "layers|head"}
+NOT_ROUNDED = {"session.qdq_matmulnbits_accuracy_level": "0"}  # onnxruntime rounds no floats to int8
+CASES = [(name, form) for form in ("qdq", "qoperator") for name in LAYERS]
+
+
+@pytest.mark.parametrize("case", rest_rarely(CASES, 1))
+def test_a_loaded_file_has_the_bits_of_apply(case, tmp_path):
+    name, form = case
+    model, x = quantized(name, rules=(Rule(LAYERS[name], activations=jnp.uint16),)), inputs_of(name)
+    ours = model.apply(model.params, x)
+    proto = saved(model, tmp_path / "model.onnx", form, weights="uint8", tables="gather")
+    assert proto.opset_import[0].version == 21
+    loaded = dml.onnx.load(tmp_path / "model.onnx")
+    assert_same_bits(loaded.apply(loaded.params, x)["output"], ours)
+    for options in (EXACT, NOT_ROUNDED):
+        assert decibels(*run(tmp_path / "model.onnx", x, **options).values(), ours) > 36
+    types = {str(each.dtype) for each in model.graph.constants.values() if each.dtype == np.uint16}
+    assert types
+    assert {"QuantizeLinear", "DequantizeLinear"} <= kinds(proto)
+
+
+@pytest.mark.rare
+def test_onnxruntime_computes_the_same_but_for_the_last_bits(tmp_path):
+    model, x = quantized("MLP", rules=(Rule("", activations=jnp.uint16),)), inputs_of("MLP")
+    saved(model, tmp_path / "model.onnx")
+    for options in (EXACT, NOT_ROUNDED):
+        assert decibels(*run(tmp_path / "model.onnx", x, **options).values(), model.apply(model.params, x)) > 90
+
+
+def test_earlier_opsets_are_refused(tmp_path):
+    model = quantized("MLP", rules=(Rule(LAYERS["MLP"], activations=jnp.uint16),))
+    with pytest.raises(DescError, match="opset is 20, and layers that read 16 bits need opset 21: leave it out"):
+        dml.onnx.save(model, tmp_path / "model.onnx", opset=20)
+    dml.onnx.save(model, tmp_path / "model.onnx", opset=21)
