@@ -31,12 +31,14 @@ def fit(x: Any, y: Any, terms: int) -> bool:
 
 def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_point: Array | None) -> Array:
     """fl(sum (a - a_zero_point) * (b - b_zero_point)), float32 [..., M, N]; a or b has 16 bits, or both."""
-    sums: list[Array | None] = [None] * 3
+    sums: list[Array] = []
     for i, of_a in enumerate(_parts(a, a_zero_point)):
         for j, of_b in enumerate(_parts(b, b_zero_point)):
             total = contractions.integer_dot(*of_a, *of_b)
-            before = sums[i + j]
-            sums[i + j] = total if before is None else lax.add(before, total)
+            if i + j < len(sums):
+                sums[i + j] = lax.add(sums[i + j], total)
+            else:
+                sums.append(total)
     return _rounded(*sums)
 
 
@@ -58,11 +60,10 @@ def by_bytes(
     return _rounded(lower, upper)
 
 
-def _rounded(lowest: Array, *higher: Array | None) -> Array:
-    """The float32 nearest to the sum of int32 lowest + higher[0] * 256 + higher[1] * 256**2; None is 0."""
-    zero = lax.full_like(lowest, 0)
-    places = [lowest, *(zero if each is None else each for each in higher)]
-    return planes.exactly_combined([zero] * (5 - len(places)) + places[::-1])
+def _rounded(*places: Array) -> Array:
+    """The float32 nearest to the sum of int32 places[i] * 256**i, of at most five places."""
+    zero = lax.full_like(places[0], 0)
+    return planes.exactly_combined([zero] * (5 - len(places)) + [*reversed(places)])
 
 
 def _parts(x: Any, zero_point: Any) -> list[tuple[Any, Any]]:

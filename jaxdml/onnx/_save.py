@@ -63,9 +63,9 @@ def save(
         sizes of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"`` or
         ``"1, ..."``, a prefix of the tuple of inputs: numbers, names, and at the end ``...`` for the sizes of the
         calibration that follow.
-      opset: the opset of the file, 17 to 21. None: 21 for weights in blocks and layers that read 16 bits, otherwise 17. If 20 or 21 is given, gelu
-        is written as the operator Gelu, which onnxruntime's provider for DirectML lacks; otherwise gelu is written as
-        several operators.
+      opset: the opset of the file, 17 to 21. None: 21 for weights in blocks and for layers that read 16 bits, otherwise
+        17. If 20 or 21 is given, gelu is written as the operator Gelu, which onnxruntime's provider for DirectML lacks;
+        otherwise gelu is written as several operators.
 
     Raises:
       DescError: if an argument is wrong; it is an ArgumentTypeError if its type is wrong.

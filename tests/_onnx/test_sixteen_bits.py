@@ -53,7 +53,7 @@ def test_products_are_rounded_once(a_type, b_type):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("b_type", WORDS)
-@pytest.mark.parametrize("a_type", (*WORDS, *BYTES))
+@pytest.mark.parametrize("a_type", [*WORDS, *BYTES])
 def test_products_by_16_bits_are_rounded_once(a_type, b_type):
     """Of batches, with zero points at the ends of their types."""
     multiply = jax.jit(dml.matrix_multiply_integer_to_float)

@@ -101,7 +101,7 @@ def plan_of(
     for name in (name for name, mode in modes.items() if mode == STATIC16):
         maker = flow.maker(name)
         assert maker is not None
-        if not want.read_wide.issuperset(flow.data_inputs(maker)):
+        if any(each not in want.read_wide for each in flow.data_inputs(maker)):
             reasons[name] = ON_OWN_GRID
     return Plan(**vars(want), ranges=ranges, wide=wide, reasons=reasons)
 

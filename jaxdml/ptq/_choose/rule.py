@@ -61,9 +61,10 @@ class Rule:
         if self.activations is not None:
             integer_type("Rule.activations", self.activations, ("uint16",))
         if self.sets_activations and (self.products == "dynamic" or self.has_blocks):
-            what = "weights in blocks multiply floats" if self.has_blocks else "dynamic products compute ranges of 8 bits"
-            other = "weights and block_size" if self.has_blocks else "products"
-            raise PtqError(f"Rule({self.pattern!r}) has activations=uint16, and {what}: leave out activations or {other}")
+            text = "dynamic products compute ranges of 8 bits: leave out activations or products"
+            if self.has_blocks:
+                text = "weights in blocks multiply floats: leave out activations or weights and block_size"
+            raise PtqError(f"Rule({self.pattern!r}) has activations=uint16, and {text}")
         if self.products and self.has_blocks:
             text = "products by weights in blocks read floats: leave out products, or weights and block_size"
             raise PtqError(f"Rule({self.pattern!r}) has products={self.products!r}, and {text}")

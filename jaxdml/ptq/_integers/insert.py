@@ -148,9 +148,9 @@ class _Inserter:
             self._convert(QUANTIZE, scaled, _named(name, "quantized"), name)
             self._dequantize(name)
         if name in self._plan.read_wide:
-            names = [_named(wide_name(name), role) for role in ("quantized", "dequantized")]
-            self._convert(QUANTIZE, scaled, names[0], name, is_wide=True)
-            self._convert(DEQUANTIZE, *names, name, is_wide=True)
+            integers, floats = (_named(wide_name(name), role) for role in ("quantized", "dequantized"))
+            self._convert(QUANTIZE, scaled, integers, name, is_wide=True)
+            self._convert(DEQUANTIZE, integers, floats, name, is_wide=True)
 
     def _scaled(self, name: str) -> str:
         """The name under which contractions read a value: that of the value with scaled channels, or its own name."""
