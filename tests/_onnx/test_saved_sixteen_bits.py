@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import jaxdml as dml
-from _onnx.saved import EXACT, inputs_of, kinds, quantized, run, saved
+from _onnx.saved import EXACT, conv, inputs_of, kinds, quantized, run, saved
+from _ptq.layers import max_pool
 from _ptq.quantized import decibels
 from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
@@ -31,6 +32,24 @@ def test_a_loaded_file_has_the_bits_of_apply(case, tmp_path):
     types = {str(each.dtype) for each in model.graph.constants.values() if each.dtype == np.uint16}
     assert types
     assert {"QuantizeLinear", "DequantizeLinear"} <= kinds(proto)
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+def test_poolings_of_16_bits_are_of_floats(form, tmp_path):
+    """ONNX has none of 16-bit integers."""
+    random = np.random.default_rng(0)
+    w = [random.standard_normal(shape, np.float32) for shape in ((4, 3, 3, 3), (2, 4, 3, 3))]
+    x = random.standard_normal((2, 3, 8, 8), np.float32)
+
+    def apply(w, x):
+        return conv(max_pool(jnp.abs(conv(x, w[0])), 2, 2), w[1])
+
+    model = dml.ptq.quantize(apply, w, [x], rules=[Rule(r"1$", activations=jnp.uint16)], progress=False)
+    assert any(node.operator.kind == "max_pool" and node.on == "integers" for node in model._fused.nodes)
+    saved(model, tmp_path / "model.onnx", form)
+    loaded = dml.onnx.load(tmp_path / "model.onnx")
+    assert_same_bits(loaded.apply(loaded.params, x)["output"], model.apply(model.params, x))
 
 
 @pytest.mark.rare

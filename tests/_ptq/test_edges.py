@@ -212,3 +212,12 @@ def test_the_float_graph_has_no_factors_and_reads_all():
     (value, *_), *_ = [list(observers_of(prepared, edges))]
     assert value == Value(edges[""][0].readers[0].value, CHANNELS)
     assert not any(name in node.inputs for node in prepared.graph.nodes)
+
+
+def test_readers_of_16_bits_are_scaled_as_such():
+    """But not where a mover makes what they read, as the range of both readers is that of the value before it."""
+    rules = [Rule("n", activations=jnp.uint16)]
+    (edge,) = edges_of(unit_for(lambda p, x: jnp.sin(x) @ p["n"] + jnp.sin(x) @ p["m"][:, :4], ROWS, rules=rules))
+    assert sorted(reader.bits for reader in edge.readers) == [8, 16]
+    turned = lambda p, x: (jnp.sin(x).reshape(-1, 3, 2).reshape(-1, 6) @ p["n"], jnp.sin(x) @ p["m"])  # noqa: E731
+    assert not edges_of(unit_for(turned, ROWS, rules=rules))

@@ -73,8 +73,11 @@ def dense(p, x):
 
 @rarely_on_xla
 def test_a_product_is_exact():
-    model = quantize(dense, {"w": W, "b": B}, X)
+    """A bias is a float of any size."""
+    model, large = quantize(dense, {"w": W, "b": B}, X), np.where(np.arange(24) == 3, np.float32(1e6), B)
     assert_same_bits(in_all_ways(model, X), product(X, W, B))
+    other = quantize(dense, {"w": W, "b": large}, X)
+    assert_same_bits(other.apply(other.params, X), product(X, W, large))
     assert re.search(r"matrix_multiply_integer_to_float +integers +reads 16 bits$", str(model), re.MULTILINE)
     assert decibels(product(X, W, B), X @ W + B) > decibels(product(X, W, B, np.uint8), X @ W + B) + 2
 
@@ -101,6 +104,21 @@ def test_a_convolution_is_exact(groups):
     model = quantize(apply, {"w": w, "b": bias}, x)
     found = in_all_ways(model, x) if groups > 1 else model.apply(model.params, x)
     assert_same_bits(found, total.astype(np.float32) * steps[:, None, None])
+
+
+@pytest.mark.rare
+def test_filters_are_coarser_where_a_bias_would_not_fit_int32():
+    x, w = normal(8, 4, 9), normal(8, 4, 3)
+    bias = np.where(np.arange(8) == 3, np.float32(1e4), np.float32(0))
+
+    def apply(p, x):
+        return lax.conv(x, p["w"], (1,), "SAME") + p["b"][None, :, None]
+
+    model = quantize(apply, {"w": w, "b": bias}, x)
+    words = r"convolution_integer +integers +reads 16 bits; 1 channels have larger weight scales"
+    assert re.search(words, str(model))
+    found, exact = model.apply(model.params, x), apply({"w": w, "b": bias}, x)
+    assert np.abs(found - exact)[:, 3].max() < 0.1 * np.abs(exact[:, 3] - bias[3]).max()
 
 
 @rarely_on_xla
@@ -132,6 +150,11 @@ def test_each_reader_of_a_value_gets_what_its_rule_says(tmp_path):
     loaded = dml.ptq.load(tmp_path / "model.npz", apply)
     assert_same_bits(loaded.apply(loaded.params, x[:3])[0], fine[:3])
     assert str(loaded) == str(model)
+    ratios = [
+        {each.name: each.own for each in made.sqnr(params, x).layers}
+        for made in (model, quantize(apply, params, x, rules=()))
+    ]
+    assert abs(ratios[0]["w"] - ratios[1]["w"]) < 0.1  # that of the 8 bits
 
 
 # Networks ------------------------------------------------------------------------------------------------------------

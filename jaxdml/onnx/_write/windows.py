@@ -91,7 +91,8 @@ def pooled(
 def _checked(writer: Writer, name: str, *others: type[np.generic]) -> None:
     """Raises CannotWrite if ONNX Runtime does not pool the type of a value: it pools float32, and some others."""
     dtype = writer.dtype(name)
-    if stored_type(dtype).type not in (np.float32, *others):
+    is_dequantized = name in writer.grids and dtype.itemsize > 1  # integers of 16 bits are floats here
+    if not is_dequantized and stored_type(dtype).type not in (np.float32, *others):
         raise CannotWrite(f"it pools {dtype}", "convert the array before with .astype(jnp.float32)")
 
 
