@@ -77,7 +77,7 @@ def test_long_sums_do_not_overflow(depth):
 
 
 @pytest.mark.rare
-@pytest.mark.parametrize("depth", [TERMS // 2, TERMS // 2 + 1])
+@pytest.mark.parametrize("depth", [TERMS // 2, TERMS])
 def test_long_sums_of_two_words_do_not_overflow(depth):
     """Two sums of products of bytes are added, so that int32 holds half as many terms."""
     a, b = np.full((1, depth), 65535, np.uint16), np.full((depth, 1), 65535, np.uint16)
