@@ -27,9 +27,9 @@ class Rule:
       weights, block_size: override the arguments `weights` and `block_size` of `quantize` for matching products.
       activations: jnp.uint16 quantizes what the convolutions and products of matching layers read to 16 bits, in
         calibrated ranges. Weights keep 8 bits; both operands of a product of two computed values have 16 bits. The
-        sums are exact, and take two to three times as long. Other layers that read the same values read 8 bits as before.
-        The first rule matching a product that sets `products`, `weights`, `block_size` or `activations` decides all
-        four.
+        sums are exact, and take two to three times as long. Other layers that read the same values read 8 bits as
+        before. The first rule matching a product that sets `products`, `weights`, `block_size` or `activations` decides
+        all four.
     """
 
     pattern: str
