@@ -34,6 +34,8 @@ def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_
     sums: list[Array] = []
     for i, of_a in enumerate(_parts(a, a_zero_point)):
         for j, of_b in enumerate(_parts(b, b_zero_point)):
+            # Both sums of one place and their sum fit int32 (`fit`), so a matrix unit that adds them to its products
+            # does not saturate.
             total = contractions.integer_dot(*of_a, *of_b)
             if i + j < len(sums):
                 sums[i + j] = lax.add(sums[i + j], total)

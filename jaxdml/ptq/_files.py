@@ -58,7 +58,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
       OSError: if the file cannot be written.
     """
     if not isinstance(model, Model):
-        raise PtqError(f"save was given {type(model).__name__}, expected a model that jaxdml.ptq.quantize made")
+        raise PtqError(f"save was given {type(model).__name__}, expected a model: write save(path, model)")
     graph, traced, path = model.graph, model.traced, Path(path)
     names = list(graph.constants)
     arrays = dict[str, np.ndarray]()

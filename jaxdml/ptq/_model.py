@@ -229,8 +229,7 @@ class Model:
             for options in options_to_try(node, self.modes[""]):
                 words = ", ".join(f"{option}={value!r}" for option, value in options.items())
                 gains[words] = ratio(Rule(pattern, **options)) - before
-            if gains:  # no option can change the only product of a model if it is dynamic
-                found.append(Advice(node.name, pattern, gains))
+            found.append(Advice(node.name, pattern, gains))
         return tuple(found)
 
     @functools.cached_property

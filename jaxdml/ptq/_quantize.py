@@ -99,7 +99,7 @@ def quantize(
       PtqError: if an argument is wrong, such as apply in training mode, batches with NaN or infinity, or a rule that
         matches no layer. Also if nothing can be quantized. The error names the layer and a remedy.
     """
-    dtype = integer_type("activations", activations, TYPES)
+    dtype = integer_type("activations", activations, TYPES, "; for 16 bits: Rule('', activations=jnp.uint16)")
     blocks_of(weights, block_size)
     check_one_of("products", products, ("static", "dynamic"))
     if not isinstance(equalize, bool):

@@ -62,6 +62,6 @@ def test_onnxruntime_computes_the_same_but_for_the_last_bits(tmp_path):
 
 def test_earlier_opsets_are_refused(tmp_path):
     model = quantized("MLP", rules=(Rule(LAYERS["MLP"], activations=jnp.uint16),))
-    with pytest.raises(DescError, match="opset is 20, and layers that read 16 bits need opset 21: leave it out"):
+    with pytest.raises(DescError, match="opset is 20, and layers for which a Rule sets activations need opset 21"):
         dml.onnx.save(model, tmp_path / "model.onnx", opset=20)
     dml.onnx.save(model, tmp_path / "model.onnx", opset=21)

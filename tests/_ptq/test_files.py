@@ -254,7 +254,7 @@ def test_no_file_is_told(path):
         assert isinstance(told.value.__cause__, OSError)
     with pytest.raises(PtqFileNotFoundError, match="there is no folder"):
         save(path / "deeper.npz", quantized("plain"))
-    with pytest.raises(PtqError, match=r"save was given dict, expected a model that jaxdml.ptq.quantize made"):
+    with pytest.raises(PtqError, match=r"save was given dict, expected a model: write save\(path, model\)"):
         save(path, quantized("plain").params)
     assert not path.exists()
 

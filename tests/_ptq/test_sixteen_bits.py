@@ -204,6 +204,11 @@ def test_values_that_fake_quantize_rounds_keep_their_8_bits():
     assert "reads 8 bits, to which fake_quantize rounds" in str(model)
     assert read_by(model) == {"weight": "uint8"}
 
+    def of_two(p, x):
+        return jnp.einsum("nd,md->nm", dml.fake_quantize(x, np.float32(1 / 32), np.uint8(128)), jnp.sin(x)) + p
+
+    assert "reads 16 bits; one operand has the 8 bits to which" in str(quantize(of_two, np.float32(0), X))
+
 
 @pytest.mark.rare
 def test_sums_that_are_too_long_stay_in_floats():
@@ -281,7 +286,7 @@ def test_blocks_of_no_weights_are_refused():
             y = jnp.einsum("nd,md->nm", x, x)
         return y @ p
 
-    words = "Rule('pairs') matches only products of two computed values, which have no weights to divide into blocks"
+    words = "have no weights to divide into blocks: write products='dynamic' or activations=jnp.uint16 in place of"
     with pytest.raises(PtqError, match=re.escape(words)):
         quantize(apply, normal(32, 4), X, rules=[Rule("pairs", block_size=16)])
     quantize(apply, normal(32, 4), X, rules=[Rule("", block_size=16)])

@@ -260,13 +260,13 @@ def test_what_is_tried_is_what_can_change_the_layer():
     assert kept == [[*observers, wide, "products='dynamic'"]]
 
 
-def test_a_layer_without_options_has_no_advice():
-    x, w = RANDOM.standard_normal((4, 3, 8), np.float32), RANDOM.standard_normal((4, 3, 3), np.float32)
-    rules = [Rule("", activations=jnp.uint16)]
-    convolved = lambda w, x: jax.lax.conv(x, w, (1,), "SAME")  # noqa: E731
-    found = dml.ptq.quantize(convolved, w, [x], rules=rules, progress=False).sqnr(w, x, advice=3)
-    assert found.advice == ()
-    assert "output" in str(found)
+def test_an_observer_is_advised_for_a_layer_that_reads_16_bits():
+    """Percentile clips the extremes of cubes, which costs more than 8 bits do."""
+    x, w = RANDOM.standard_normal((256, 8), np.float32) ** 3, RANDOM.standard_normal((8, 3), np.float32)
+    options = {"rules": [Rule("", activations=jnp.uint16)], "observer": "percentile", "equalize": False}
+    model = dml.ptq.quantize(lambda w, x: x @ w, w, [x], **options, progress=False)
+    (advice,) = model.sqnr(w, x, advice=1).advice
+    assert max(advice.gains, key=advice.gains.get) == "observer='minmax'"
 
 
 @pytest.mark.rare

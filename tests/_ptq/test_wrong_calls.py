@@ -225,7 +225,7 @@ QUANTIZE = {  # a wrong call, and words of its error
     ),
     "one rule": ({"rules": Rule("head", keep="float")}, "rules is a Rule, expected a sequence of rules: write (rule,)"),
     "no rules": ({"rules": ["head"]}, "rules has 'head', expected Rule: write jaxdml.ptq.Rule(pattern, keep='float')"),
-    "activations of 16 bits": ({"activations": jnp.int16}, "activations is int16, expected uint8 or int8"),
+    "activations of 16 bits": ({"activations": jnp.uint16}, "uint8 or int8; for 16 bits: Rule('', activ"),
     "activations of no type": ({"activations": "eight"}, "activations is 'eight', expected uint8 or int8"),
     "an unknown observer": (
         {"observer": "max"},
@@ -279,6 +279,10 @@ RULES = {
     "blocks": (
         {"pattern": "a", "block_size": 20},
         "Rule.block_size is 20, expected None or one of 16, 32, 64, 128, 256",
+    ),
+    "integers in floats": (
+        {"pattern": "a", "keep": "float", "activations": jnp.uint16},
+        "Rule('a') has keep='float', and a layer in floats reads no integers: leave out keep or the options",
     ),
     "blocks of dynamic products": (
         {"pattern": "a", "products": "dynamic", "block_size": 32},

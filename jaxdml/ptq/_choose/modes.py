@@ -107,7 +107,7 @@ def modes_as(modes: Mapping[str, Mapping[str, Mode]], graph: Graph, scan: str) -
 def options_to_try(node: Node, modes: Mapping[str, Mode]) -> Iterator[Mapping[str, Any]]:
     """The options of a `Rule` that can change how a contraction on integers runs, given the modes of all."""
     mode = modes[node.outputs[0]]
-    if mode == "static":
+    if mode in STATIC:
         yield from ({"observer": observer} for observer in CHOICES)
     if isinstance(mode, Blocks) and mode.dtype == "int4":
         yield {"weights": "int8", "block_size": mode.size}
@@ -142,5 +142,5 @@ def check_matches(layers: Sequence[Node], with_weights: Container[str], rules: S
             raise PtqError(f"Rule({rule.pattern!r}) matches no product, and {what}")
         if rule.has_blocks and not any(name in with_weights for name in matching):
             what = "products of two computed values, which have no weights to divide into blocks"
-            remedy = "set products='dynamic' or activations=jnp.uint16, or change the pattern"
-            raise PtqError(f"Rule({rule.pattern!r}) matches only {what}: {remedy}")
+            remedy = "write products='dynamic' or activations=jnp.uint16 in place of weights and block_size"
+            raise PtqError(f"Rule({rule.pattern!r}) matches only {what}: {remedy}, or change the pattern")

@@ -16,6 +16,7 @@ from jaxdml.ptq._choose.modes import STATIC, STATIC16, Mode
 from jaxdml.ptq._choose.reasons import JOINS, reasons_of
 
 ON_OWN_GRID = "reads 8 bits, to which fake_quantize rounds"
+PARTLY_ON_OWN_GRID = "one operand has the 8 bits to which fake_quantize rounds"
 CHAINED = ("element_wise", "clip", "add", "mul")  # kinds of elementwise functions, which tables can replace
 RENEWING = (
     *CONTRACTIONS,
@@ -101,8 +102,9 @@ def plan_of(
     for name in (name for name, mode in modes.items() if mode == STATIC16):
         maker = flow.maker(name)
         assert maker is not None
-        if any(each not in want.read_wide for each in flow.data_inputs(maker)):
-            reasons[name] = ON_OWN_GRID
+        read = set(flow.data_inputs(maker))
+        if not read <= want.read_wide:
+            reasons[name] = ON_OWN_GRID if want.read_wide.isdisjoint(read) else PARTLY_ON_OWN_GRID
     return Plan(**vars(want), ranges=ranges, wide=wide, reasons=reasons)
 
 

@@ -27,9 +27,10 @@ class Rule:
       weights, block_size: override the arguments `weights` and `block_size` of `quantize` for matching products.
       activations: jnp.uint16 quantizes what the convolutions and products of matching layers read to 16 bits, in
         calibrated ranges. Weights keep 8 bits; both operands of a product of two computed values have 16 bits. The
-        sums are exact, and take two to three times as long. Other layers that read the same values read 8 bits as
-        before. The first rule matching a product that sets `products`, `weights`, `block_size` or `activations` decides
-        all four.
+        sums are exact, and a layer takes two to five times as long. Other layers that read the same values still read
+        8 bits. These four options go together: for each product, the first matching rule that sets `products`,
+        `weights`, `block_size` or `activations` decides all four; for each convolution, the first that sets
+        `activations`.
     """
 
     pattern: str
@@ -68,6 +69,9 @@ class Rule:
         if self.products and self.has_blocks:
             text = "products by weights in blocks read floats: leave out products, or weights and block_size"
             raise PtqError(f"Rule({self.pattern!r}) has products={self.products!r}, and {text}")
+        if self.keep and self.sets_products:
+            text = "a layer in floats reads no integers: leave out keep or the options of integers"
+            raise PtqError(f"Rule({self.pattern!r}) has keep='float', and {text}")
         if (self.keep, self.observer) == (None, None) and not self.sets_products:
             words = "keep, products, observer, weights, block_size or activations"
             raise PtqError(f"Rule({self.pattern!r}) changes nothing: set {words}")

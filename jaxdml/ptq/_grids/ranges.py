@@ -166,8 +166,8 @@ def quantize_bias(bias: Array, input_scale: Scale, filter_scale: Scale) -> Array
     return _like(given, (_whole(steps, INT32_MIN, INT32_MAX, np.dtype(np.int32)),))[0]
 
 
-def integer_type(argument: str, dtype: Any, allowed: tuple[str, ...]) -> np.dtype:
-    """Validates an argument that names an integer type.
+def integer_type(argument: str, dtype: Any, allowed: tuple[str, ...], remedy: str = "") -> np.dtype:
+    """Validates an argument that names an integer type; errors end with the remedy.
 
     Raises:
       PtqError: if the type is not allowed.
@@ -177,7 +177,7 @@ def integer_type(argument: str, dtype: Any, allowed: tuple[str, ...]) -> np.dtyp
     except TypeError:
         integers = None
     if integers is None or integers.name not in allowed:
-        raise PtqError(f"{argument} is {integers or repr(dtype)}, expected {' or '.join(allowed)}")
+        raise PtqError(f"{argument} is {integers or repr(dtype)}, expected {' or '.join(allowed)}{remedy}")
     return integers
 
 
