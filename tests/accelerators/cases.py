@@ -127,6 +127,8 @@ def products() -> Iterator[Case]:
     for dtype in (jnp.int16, jnp.uint16, jnp.int32):
         word = of(dtype, M, K)
         yield floats(f"{jnp.dtype(dtype)} by int8", word, of(FLOAT), of(dtype), b, of(FLOAT), None)
+    words = of(jnp.uint16, M, K), of(jnp.uint16, K, N)
+    yield floats("uint16 by uint16", words[0], of(FLOAT), of(jnp.uint16), words[1], of(FLOAT), of(jnp.uint16))
 
 
 def convolutions() -> Iterator[Case]:
