@@ -184,7 +184,7 @@ QUIETLY := --quiet --disable-pip-version-check --no-compile
 ARM_PYTHON := build/arm-python
 ARM_TESTS ?= tests/_exact/test_function.py tests/_arithmetic/test_subnormals.py -k 'not float_products'
 test-arm-python: $(ARM_PYTHON)/.packages  ## run a part of the tests with a Python and a jaxlib for 64-bit ARM under an emulator
-	PYTHONPATH=$(ARM_PYTHON)/packages:tests qemu-aarch64 -L $(ARM_PYTHON)/root $(ARM_PYTHON)/root/bin/python3.13 \
+	PYTHONPATH=$(ARM_PYTHON)/packages:tests qemu-aarch64 -L $(ARM_PYTHON)/debian $(ARM_PYTHON)/debian/bin/python3.13 \
 	  -m pytest -o addopts=--import-mode=importlib -m 'not rare' -p no:cacheprovider $(ARM_TESTS)
 
 # The same for AVX512-VNNI with emulated instructions, on processors that have AVX2 alone.
@@ -202,17 +202,17 @@ $(AVX512_PYTHON)/.packages: $(NATIVE_SOURCES) native/tests/emulated_avx512.h .ve
 	cp native/jaxdml_cpu/__init__.py $(AVX512_PYTHON)/packages/jaxdml_cpu
 	touch $@
 
-$(ARM_PYTHON)/.root:
+$(ARM_PYTHON)/.debian:
 	@for tool in mmdebstrap aarch64-linux-gnu-g++ qemu-aarch64; do command -v $$tool >/dev/null || { \
 	  echo "$$tool is missing: apt-get install mmdebstrap g++-aarch64-linux-gnu qemu-user"; exit 1; }; done
-	rm -rf $(ARM_PYTHON)/root && mkdir -p $(ARM_PYTHON)
+	rm -rf $(ARM_PYTHON)/debian && mkdir -p $(ARM_PYTHON)
 	mmdebstrap --quiet --architectures=arm64 --variant=extract --include=python3.13,libpython3.13-stdlib,libstdc++6 \
-	  trixie $(ARM_PYTHON)/root
-	for part in bin lib; do ln -s usr/$$part $(ARM_PYTHON)/root/$$part; done
+	  trixie $(ARM_PYTHON)/debian
+	cd $(ARM_PYTHON)/debian && ln -s usr/* .  # extracted packages have their programs in one folder
 	touch $@
 
 # The headers are those of this machine's jaxlib, which has the same version.
-$(ARM_PYTHON)/.packages: $(ARM_PYTHON)/.root $(NATIVE_SOURCES) .venv/.tools
+$(ARM_PYTHON)/.packages: $(ARM_PYTHON)/.debian $(NATIVE_SOURCES) .venv/.tools
 	$(IN_VENV) -m pip install $(QUIETLY) --upgrade --target $(ARM_PYTHON)/packages --only-binary=:all: --python-version 3.13 \
 	  $(addprefix --platform manylinux,2014_aarch64 _2_27_aarch64 _2_28_aarch64) \
 	  jax jaxlib==$$($(IN_VENV) -c 'import importlib.metadata as m; print(m.version("jaxlib"))') numpy chex pytest
