@@ -15,7 +15,7 @@ from jaxdml._graph.graph import Graph, Node, Operator
 from jaxdml.errors import ModelError, PtqError
 from jaxdml.ptq._choose.moments import MOMENTS, rows_node
 from jaxdml.ptq._choose.unit import Unit
-from jaxdml.ptq._grids.observers import Observer
+from jaxdml.ptq._grids.observers import Statistics
 from jaxdml.ptq._integers.adapt import alike
 from jaxdml.ptq._trace.scans import bound, with_body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
@@ -74,7 +74,7 @@ class Calibration:
     The program is compiled once for all units that differ only in what arrays their constants hold.
     """
 
-    def __init__(self, traced: Traced, unit: Unit, observers: Mapping[Value, Observer]) -> None:
+    def __init__(self, traced: Traced, unit: Unit, observers: Mapping[Value, Statistics]) -> None:
         """`observers` maps values to observers; observers in the body of a scan are stacked over layers."""
         self._unit, self._observers = unit, observers
         self._names = {value: str(_of_observer(value, STATE, value.scan)) for value in observers}
@@ -83,7 +83,9 @@ class Calibration:
         small = {name: x for name, x in self._constants(graph).items() if x.size <= 1}
 
         @jax.jit
-        def step(states: dict[str, Observer], large: dict[str, Any], *inputs: Any) -> tuple[dict[str, Observer], Any]:
+        def step(
+            states: dict[str, Statistics], large: dict[str, Any], *inputs: Any
+        ) -> tuple[dict[str, Statistics], Any]:
             program = traced.program(inputs)
             own = (
                 graph
@@ -101,7 +103,7 @@ class Calibration:
         states = set(self._names.values())
         return {name: value for name, value in graph.constants.items() if name not in states}
 
-    def observed(self, unit: Unit, batches: Iterable[tuple[Any, ...]], progress: bool) -> dict[Value, Observer]:
+    def observed(self, unit: Unit, batches: Iterable[tuple[Any, ...]], progress: bool) -> dict[Value, Any]:
         """The observers after all batches.
 
         Args:
@@ -136,7 +138,7 @@ class Calibration:
         return {value: states[name] for value, name in self._names.items()}
 
 
-def check_seen(unit: Unit, observers: Mapping[Value, Observer]) -> None:
+def check_seen(unit: Unit, observers: Mapping[Value, Statistics]) -> None:
     """Refuses observers of values that have no elements.
 
     Raises:
@@ -151,7 +153,7 @@ def check_seen(unit: Unit, observers: Mapping[Value, Observer]) -> None:
 STATE, AFTER = "state", "after"  # roles: an observer before a batch, and after it
 
 
-def _observe(state: Observer, x: Any, factor: Any = None) -> Observer:
+def _observe(state: Statistics, x: Any, factor: Any = None) -> Statistics:
     return state.update(x if factor is None else x.astype(np.float32) * factor)
 
 
@@ -162,7 +164,7 @@ def _of_observer(value: Value, role: str, scan: str = "") -> Value:
     return Value(value.base, value.role + role, scan)
 
 
-def _with_observers(unit: Unit, observers: Mapping[Value, Observer], scan: str = "") -> Graph:
+def _with_observers(unit: Unit, observers: Mapping[Value, Statistics], scan: str = "") -> Graph:
     """The float graph, with a node that updates each observer; observers are constants of the graph."""
     nodes, constants = list[Node](), dict[str, Any](unit.graph.constants)
     for node in unit.graph.nodes:

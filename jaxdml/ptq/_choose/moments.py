@@ -7,16 +7,16 @@ from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._build.rows import ROWS, groups_and_depth
 from jaxdml.ptq._choose.unit import Unit, of_body
 from jaxdml.ptq._grids.moments import Moments
-from jaxdml.ptq._grids.observers import Observer
+from jaxdml.ptq._grids.observers import Statistics
 from jaxdml.ptq._trace.values import Value
 
-MOMENTS = "moments"  # the role of the observer of the rows from which a contraction computes its result
+MOMENTS = "moments"  # the role of the statistics of the rows from which a contraction computes its result
 MOST = 8192  # the longest rows that are observed: their moments are so many numbers, squared
 
 
-def moments_of(unit: Unit) -> dict[Value, Observer]:
-    """The observers of the rows that weights multiply; observers in bodies are stacked over layers."""
-    found = dict[Value, Observer]()
+def moments_of(unit: Unit) -> dict[Value, Statistics]:
+    """The statistics of the rows that weights multiply; those in bodies are stacked over layers."""
+    found = dict[Value, Statistics]()
     for scan, each in unit.each():
         for node in _rounded(each):
             groups, depth = groups_and_depth(_weight_shape(each, node), node.options.get("group_count"))

@@ -18,7 +18,7 @@ from jaxdml.ptq._choose.flow import Flow
 from jaxdml.ptq._choose.modes import Mode, Modes, is_contraction
 from jaxdml.ptq._choose.plan import Plan, plan_of
 from jaxdml.ptq._choose.rule import Rule
-from jaxdml.ptq._grids.observers import Observer, observer_of
+from jaxdml.ptq._grids.observers import Observer, Statistics, observer_of
 from jaxdml.ptq._trace.correspondence import named_like
 from jaxdml.ptq._trace.equations import Program
 from jaxdml.ptq._trace.scans import SCAN, Loop, loop_of, stacked
@@ -159,13 +159,12 @@ class Unit:
         return f"the result of {described(maker)}"
 
 
-def of_body(observer: Observer, loop: Loop | None) -> Observer:
-    """The observer of a value in the body of a scan, stacked over layers; the observer itself if there is no scan."""
+def of_body(statistics: Statistics, loop: Loop | None) -> Any:
+    """Statistics of a value in the body of a scan, stacked over layers; the statistics given if there is no scan."""
     if loop is None:
-        return observer
-    one = observer if loop.layers else observer.over_steps()
-    repeated: Observer = jax.tree.map(lambda x: np.stack([x] * loop.copies), one)
-    return repeated
+        return statistics
+    one = statistics if loop.layers else statistics.over_steps()
+    return jax.tree.map(lambda x: np.stack([x] * loop.copies), one)
 
 
 def unit_of(

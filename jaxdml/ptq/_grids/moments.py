@@ -1,4 +1,4 @@
-"""The observer of the rows that a contraction multiplies, from which the errors of its sums are known."""
+"""Statistics of the rows that a contraction multiplies, from which the errors of its sums are known."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml.ptq._grids.observers import Observer
-from jaxdml.typing import Array, DType
+from jaxdml.ptq._grids.observers import Statistics
+from jaxdml.typing import Array
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Moments(Observer):
+class Moments(Statistics):
     """The sums of rows [groups, rows, depth], and of the products of each two elements of a row.
 
     Attributes:
@@ -27,7 +27,7 @@ class Moments(Observer):
 
     @classmethod
     def of(cls, groups: int, depth: int) -> Self:
-        """The observer that has seen no rows."""
+        """The statistics of no rows."""
         return cls(sums=np.zeros((groups, depth), np.float32), products=np.zeros((groups, depth, depth), np.float32))
 
     def with_values(self, x: Array) -> Self:
@@ -38,16 +38,8 @@ class Moments(Observer):
         sums, products = (lax.psum(x, axis_name) for x in (self.sums, self.products))
         return replace(self, sums=sums, products=products)
 
-    def range(self, dtype: DType) -> tuple[Array, Array]:
-        """Refuses, because sums have no range.
-
-        Raises:
-          NotImplementedError: always.
-        """
-        raise NotImplementedError("only weights are rounded by moments, which give no range")
-
     def multiplied(self, factors: np.ndarray) -> Self:
-        """The observer of rows whose elements are multiplied by factors [groups, depth] or [1, depth]."""
+        """The statistics of rows whose elements are multiplied by factors [groups, depth] or [1, depth]."""
         products = self.products * factors[:, :, None] * factors[:, None, :]
         return replace(self, sums=self.sums * factors, products=products)
 

@@ -19,16 +19,12 @@ NO_COUNTS, SMALLEST_RANGE = np.zeros(0, np.float32), np.int32(histograms.LEAST_E
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Observer(abc.ABC):
-    """The base class of observers.
-
-    A subclass is a frozen dataclass registered by `jax.tree_util.register_dataclass`. Its arrays are fields that
-    have defaults and keep their types; its options are fields marked by `jax.tree.static`. It implements `with_values`,
-    `with_devices` and `range`. The base class handles count, is_finite, empty batches and conversion to float32.
+class Statistics(abc.ABC):
+    """What calibration gathers of a value over batches.
 
     Attributes:
       count: the number of values seen, float32: exact up to 2**24, rounded beyond.
-      is_finite: False once the observer has seen NaN or infinity; the range is then meaningless.
+      is_finite: False once NaN or infinity has been seen.
     """
 
     count: Any = NO_VALUES
@@ -36,26 +32,14 @@ class Observer(abc.ABC):
 
     @abc.abstractmethod
     def with_values(self, x: Array) -> Self:
-        """The observer after another batch x, a float32 array that is not empty; `update` later adds to `count`."""
+        """The statistics after another batch x, a float32 array that is not empty; `update` later adds to `count`."""
 
     @abc.abstractmethod
     def with_devices(self, axis_name: str) -> Self:
-        """The observer of all values that the devices along a mesh axis have seen."""
-
-    @abc.abstractmethod
-    def range(self, dtype: DType) -> tuple[Array, Array]:
-        """The range that an integer type should cover.
-
-        Args:
-          dtype: int8, uint8, int16 or uint16.
-
-        Returns:
-          The lower and the upper end: float32 scalars, or arrays for stacked observers. The range need not include 0;
-          `scale_and_zero_point` widens it. An observer that has seen no values returns infinity and minus infinity.
-        """
+        """The statistics of all values that the devices along a mesh axis have seen."""
 
     def update(self, x: Array) -> Self:
-        """The observer after another batch.
+        """The statistics after another batch.
 
         Args:
           x: float or integer array of any shape.
@@ -70,12 +54,12 @@ class Observer(abc.ABC):
         is_finite = self.is_finite & jnp.isfinite(low) & jnp.isfinite(high)
         return replace(self.with_values(x), count=self.count + np.float32(x.size), is_finite=is_finite)
 
-    def over_steps(self) -> "Observer":
-        """The observer of a value in a scan over steps. `update` is called for each step of each batch."""
+    def over_steps(self) -> "Statistics":
+        """The statistics of a value in a scan over steps. `update` is called for each step of each batch."""
         return self
 
     def merged(self, axis_name: str) -> Self:
-        """The observer of all values that the devices have seen, replicated on each device.
+        """The statistics of all values that the devices have seen, replicated on each device.
 
         Args:
           axis_name: a mesh axis inside of `jax.shard_map`, or an axis of `jax.vmap`.
@@ -83,6 +67,32 @@ class Observer(abc.ABC):
         is_wrong = lax.psum((~self.is_finite).astype(jnp.int32), axis_name) > 0
         count = lax.psum(self.count, axis_name)
         return replace(self.with_devices(axis_name), count=count, is_finite=~is_wrong)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Observer(Statistics):
+    """The base class of observers.
+
+    A subclass is a frozen dataclass registered by `jax.tree_util.register_dataclass`. Its arrays are fields that
+    have defaults and keep their types; its options are fields marked by `jax.tree.static`. It implements `with_values`,
+    `with_devices` and `range`. The base class handles count, is_finite, empty batches and conversion to float32.
+
+    Attributes:
+      count: the number of values seen, float32: exact up to 2**24, rounded beyond.
+      is_finite: False once the observer has seen NaN or infinity; the range is then meaningless.
+    """
+
+    @abc.abstractmethod
+    def range(self, dtype: DType) -> tuple[Array, Array]:
+        """The range that an integer type should cover.
+
+        Args:
+          dtype: int8, uint8, int16 or uint16.
+
+        Returns:
+          The lower and the upper end: float32 scalars, or arrays for stacked observers. The range need not include 0;
+          `scale_and_zero_point` widens it. An observer that has seen no values returns infinity and minus infinity.
+        """
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
