@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from jaxdml._arithmetic.matrix_product import matrix_product
 from jaxdml._arithmetic.sharding import replicated_along
 
 Array = jax.Array
-MOST_TERMS = 2**17 - 1  # the sum of this many products of int8 numbers fits int32
+MOST_TERMS = 2**17 - 4  # the sum of this many products of int8 numbers fits int32; a multiple of 4, for cuBLAS
 
 
 def signed(x: Any) -> Any:
@@ -45,19 +46,21 @@ def product(a: Array, b: Array, layout: str = "KN") -> Array:
 def product_in_parts(a: Array, b: Array, layout: str = "KN") -> Array:
     """`product` with sums modulo 2**32, computed in parts whose sums fit int32.
 
-    NVIDIA's matrix instructions saturate larger sums instead of wrapping them. The parts are added as int32, which
-    wraps on every platform. A symbolic depth is not divided.
+    NVIDIA's matrix instructions saturate larger sums instead of wrapping them.
     """
+    return in_parts(functools.partial(product, layout=layout), a, b, layout, MOST_TERMS)
+
+
+def in_parts(multiply: Callable[[Array, Array], Array], a: Array, b: Array, layout: str, most_terms: int) -> Array:
+    """The int32 sum of the products of parts of at most so many terms. A symbolic depth is not divided."""
     depth = a.shape[-1]
-    if not isinstance(depth, int) or depth <= MOST_TERMS:
-        return product(a, b, layout)
+    if not isinstance(depth, int) or depth <= most_terms:
+        return multiply(a, b)
     b_axis = a.ndim - 2 if layout == "KN" else a.ndim - 1
     a, b = replicated_along(a, a.ndim - 1), replicated_along(b, b_axis)
 
     def part(start: int, end: int) -> Array:
-        return product(
-            lax.slice_in_dim(a, start, end, axis=a.ndim - 1), lax.slice_in_dim(b, start, end, axis=b_axis), layout
-        )
+        return multiply(lax.slice_in_dim(a, start, end, axis=a.ndim - 1), lax.slice_in_dim(b, start, end, axis=b_axis))
 
-    ends = (*range(0, depth, MOST_TERMS), depth)
+    ends = (*range(0, depth, most_terms), depth)
     return functools.reduce(lax.add, itertools.starmap(part, itertools.pairwise(ends)))

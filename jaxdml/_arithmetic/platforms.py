@@ -15,7 +15,7 @@ from jaxdml._arithmetic.layouts import Filter
 
 Array = jax.Array
 Forms = dict[str, Callable[..., Array]]  # keyed by platform
-DOTS: Forms = {"cpu": cpu.dot}
+DOTS: Forms = {"cpu": cpu.dot, "cuda": cuda.dot}
 DOTS_IN_FLOATS: Forms = {"cpu": cpu.dot_in_floats}
 CONVS: Forms = {"cpu": cpu.conv, "cuda": cuda.conv, "tpu": tpu.conv}
 

@@ -13,7 +13,7 @@ from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
 from jaxdml._exact.conversions import FLOATS, is_float
 from jaxdml._exact.flat import flattened
 from jaxdml._exact.rows import ROW_PROGRAM, joined, row_program_rule
-from jaxdml._exact.rules import RULES, as_it_is, left_to_xla
+from jaxdml._exact.rules import RULES, as_it_is, left_to_xla, widened_on_cuda
 from jaxdml._exact.sums import LARGEST_COUNT, count_of
 
 Array = jax.Array
@@ -163,7 +163,8 @@ def _computation(eqn: Any) -> Callable[..., Any]:
     if primitive is ROW_PROGRAM:
         return row_program_rule(params)
     if not any(map(_is_of_floats, (*eqn.invars, *eqn.outvars))) or is_exact_call(params):
-        return as_it_is(primitive, params)
+        is_of_bytes = name == "dot_general" and all(var.aval.dtype == np.int8 for var in eqn.invars)
+        return widened_on_cuda(primitive, params) if is_of_bytes else as_it_is(primitive, params)
     return left_to_xla(primitive, params) if _problem(eqn) else RULES[name](primitive, params)
 
 

@@ -42,6 +42,17 @@ def as_it_is(primitive: Any, params: Params) -> Computed:
     return functools.partial(primitive.bind, **primitive.get_bind_params(dict(params)))
 
 
+def widened_on_cuda(primitive: Any, params: Params) -> Computed:
+    """A product of int8 operands. For CUDA they become int32, because XLA's kernels for int8 may double the sums."""
+
+    def wide(*operands: Array) -> Array:
+        integers = (lax.convert_element_type(x, jnp.int32) for x in operands)
+        product = primitive.bind(*integers, **{**params, "preferred_element_type": jnp.dtype(jnp.int32)})
+        return lax.convert_element_type(product, params["preferred_element_type"] or jnp.int8)
+
+    return lambda *operands: lax.platform_dependent(*operands, cuda=wide, default=as_it_is(primitive, params))
+
+
 def in_float32(primitive: Any, params: Params) -> Computed:
     """The primitive itself, on float32: all processors agree on comparisons, floor and the like."""
 

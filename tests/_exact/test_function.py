@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import re
 
 import jax
 import jax.numpy as jnp
@@ -235,10 +236,20 @@ def test_float_products_are_refused_or_left_to_xla():
         lambda x, w: jax.jit(lambda: dml.exact(f, products="xla")(x, w))(),
     ):
         assert_same_bits(g(small, small), np.zeros((1, 1), np.float32))
-    integers = np.ones((2, 3), np.int8)
-    assert_same_bits(
-        dml.exact(lambda x: lax.dot(x, x.T, preferred_element_type=jnp.int32))(integers), np.full((2, 2), 3, np.int32)
-    )
+
+
+@pytest.mark.parametrize("kind", [jnp.int32, None])
+def test_products_of_int8_are_wide_on_cuda(kind):
+    """XLA's kernels for int8 may double the sums there."""
+
+    def multiply(x):
+        return lax.dot(x, x.T, preferred_element_type=kind)
+
+    x, f = np.full((2, 3), 100, np.int8), jax.jit(dml.exact(multiply))
+    assert_same_bits(f(x), multiply(x))
+    for platform, wanted in (("cuda", "i32"), ("cpu", "i8"), ("tpu", "i8")):
+        program = f.trace(x).lower(lowering_platforms=(platform,)).as_text()
+        assert re.findall(r"dot_general.*: \(tensor<2x3x(\w+)>", program) == [wanted]
 
 
 def test_float64_is_refused():

@@ -99,26 +99,29 @@ def test_the_depth_of_products_of_bytes_may_be_open():
         export.export(jax.jit(lambda a, b: dml.matrix_multiply_integer_to_float(a, 1.0, None, b, 1.0, None)))(*words)
 
 
+SMALL = {"cuda": ("bf16", "bf16"), "tpu": ("i8", "i8")}  # the types of products; test_cuda.py has large ones
+
+
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 @pytest.mark.parametrize("name", [name for name in CALLS if re.search("multipl|product|convol|depthwise", name)])
-def test_accelerators_get_products_of_int8(name, platform):
+def test_accelerators_get_products_of_one_type(name, platform):
     """No mixed types and no uint8; and no convolution for CUDA, where XLA refuses most of them."""
     function, x, *weights = CALLS[name]
     module = export.export(jax.jit(function), platforms=[platform])(x, *weights).mlir_module()
     has_none = name == "depthwise" and platform == "cuda"  # a sum of shifted products
-    assert set(contractions(module)) == (set() if has_none else {("i8", "i8")})
+    assert set(contractions(module)) == (set() if has_none else {SMALL[platform]})
     assert ("stablehlo.convolution" in module) == (
         platform == "tpu" and re.search("convol|depthwise", name) is not None
     )
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
-def test_accelerators_get_a_network_of_int8_products(platform):
+def test_accelerators_get_a_network_of_products_of_one_type(platform):
     images, _, parameters, _ = digits.load()
     network = export.export(jax.jit(digits.int8_network), platforms=[platform])
     module = network(parameters, with_any_batch(images)).mlir_module()
-    assert set(contractions(module)) == {("i8", "i8")}
+    assert set(contractions(module)) == {SMALL[platform]}
     assert ("stablehlo.convolution" in module) == (platform == "tpu")
 
 
