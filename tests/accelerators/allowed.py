@@ -29,6 +29,7 @@ PTX = (
     Allowed(r"(?:selp|mov)\.(?:f16|f16x2|f32)", "moves bits"),
     Allowed(r"(?:ld|st)\.[\w.:]*f32", "moves bits"),
     Allowed(r"cvt\.rn\.f32\.[su](?:8|16|32|64)", "rounds an integer once, ties to even"),
+    Allowed(r"cvt\.rn\.bf16\.s16|sub\.rn\.bf16x2", "converts int8 numbers, in steps whose results bfloat16 holds"),
     Allowed(r"cvt\.rni\.f32\.f32", "rounds to an integer, ties to even"),
     Allowed(r"cvt\.r[zmp]i\.[su](?:8|16|32|64)\.f32", "goes to an integer in a direction that its name says"),
     Allowed(r"cvt\.r[zmp]i\.f32\.f32", "goes to an integer in a direction that its name says"),
@@ -42,6 +43,10 @@ PTX_MATRICES = (
         r"mma\.sync\.aligned\.m16n8k(?:16|32)\.row\.col(?:\.satfinite)?\.s32\.s8\.s8\.s32",
         "products of int8 in int32; with .satfinite sums saturate, which none does of at most 131,071 products that "
         "begins with zeros",
+    ),
+    Allowed(
+        r"mma\.sync\.aligned\.m16n8k(?:8|16)\.row\.col\.f32\.bf16\.bf16\.f32",
+        "products and sums of integers, which single precision holds; NVIDIA documents at least single precision",
     ),
 )
 INTEGERS_REFUSED = {"sat", "satfinite", "call"}
@@ -78,6 +83,7 @@ REDUCERS = {"maximum": "is associative", "minimum": "is associative"}
 CONTRACTIONS = {
     "s8 x s8 -> s32": (131_071, "131,071 products of at most 2**14 are less than 2**31, in every order"),
     "s8 x s4 -> s32": (131_071, "131,071 products of at most 2**10 are less than 2**31, in every order"),
+    "bf16 x bf16 -> f32": (1_024, "1,024 products of int8 numbers, each at most 2**14, are integers up to 2**24"),
 }
 
 # What XLA's program for a GPU consists of, apart from kernels whose PTX is read.

@@ -9,6 +9,7 @@ FLOATS = {"f16", "f16x2", "bf16", "bf16x2", "tf32", "f32", "f32x2", "f64", "e4m3
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|^\s*\.loc\b[^\n;]*$", re.DOTALL | re.MULTILINE)  # or a place in the source
 BEFORE = re.compile(r"(?:[{}]|[\w$]+:(?!:)|@!?%\w+)\s*")  # braces, labels and the predicate of an instruction
 INSTRUCTION = re.compile(r"([a-z]\w*(?:(?:\.|::)\w+)*)(?:\s+(.*))?", re.DOTALL)
+ZEROS = ("0", "0x0", "0f00000000")
 REGISTER = re.compile(r"%[a-z]+\d+")
 
 
@@ -61,6 +62,15 @@ def adds_to_other_than_zero(kernel: Kernel) -> Iterator[Instruction]:
             yield instruction
 
 
+def multiplies_twice(kernel: Kernel) -> Iterator[Instruction]:
+    """The matrix instructions both of whose operands have the same registers in both halves of the terms."""
+    for instruction in kernel.instructions:
+        if instruction.words[0] == "mma":
+            operands = [REGISTER.findall(operand) for operand in instruction.operands[1:3]]
+            if all(len(of) > 1 and of[: len(of) // 2] == of[len(of) // 2 :] for of in operands):
+                yield instruction
+
+
 def _begins_with_zeros(operand: str, written: dict[str, list[Instruction]]) -> bool:
     registers, seen = REGISTER.findall(operand), set[str]()
     while registers:
@@ -73,7 +83,7 @@ def _begins_with_zeros(operand: str, written: dict[str, list[Instruction]]) -> b
         for opcode, operands in written[register]:
             if opcode.startswith("mov.") and REGISTER.fullmatch(operands[1]):
                 registers.append(operands[1])
-            elif not (opcode.startswith("mma.") or (opcode.startswith("mov.") and operands[1] in ("0", "0x0"))):
+            elif not (opcode.startswith("mma.") or (opcode.startswith("mov.") and operands[1] in ZEROS)):
                 return False
     return True
 

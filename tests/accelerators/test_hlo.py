@@ -144,6 +144,45 @@ def test_contractions_are_of_int8_and_of_few_products(lines, complaints):
     assert judged(f"ROOT %z = {lines}", kind=verdict.of_contractions) == complaints
 
 
+SIXTEEN = "lhs_contracting_dims={0}, rhs_contracting_dims={0}"
+
+
+@pytest.mark.parametrize(("left", "right", "depth", "complaints"), [
+    ("s8", "s8", 1024, []),
+    ("s4", "s8", 1024, []),
+    ("s8", "s8", 1025, ["dot of 1,025 products, at most 1,024"]),
+    ("s16", "s8", 1024, ["dot f32 of other than int8 numbers"]),
+    ("f32", "s8", 1024, ["dot f32 of other than int8 numbers"]),
+])  # fmt: skip
+def test_products_of_bfloat16_are_of_few_int8_numbers(left, right, depth, complaints):
+    body = f"""%p = {left}[{depth}] parameter(6)
+  %q = {right}[{depth}] parameter(7)
+  %p.1 = bf16[{depth}] convert(%p)
+  %q.1 = bf16[{depth}] convert(%q)
+  ROOT %z = f32[] dot(%p.1, %q.1), {SIXTEEN}"""
+    read = hlo.Program(program(body))
+    assert [*verdict.of_contractions(read), *verdict.of_float_products(read)] == complaints
+
+
+@pytest.mark.parametrize(("summed", "is_right"), [
+    ("%p.1 = f32[1024] convert(%p)\n  %q.1 = f32[1024] convert(%q)\n  %s = f32[1024] multiply(%p.1, %q.1)", True),
+    ("%p.1 = f32[1024] convert(%p)\n  %q.1 = f32[1024] convert(%q)\n  %s = f32[1024] add(%p.1, %q.1)", False),
+    ("%p.1 = f32[1024] convert(%p)\n  %q.1 = f32[1024] convert(%n)\n  %s = f32[1024] multiply(%p.1, %q.1)", False),
+    ("%p.1 = bf16[32,32] convert(%p)\n  %q.1 = bf16[32,32] convert(%q)\n"
+     "  %s = f32[32] dot(%p.1, %q.1), lhs_contracting_dims={0}, rhs_contracting_dims={0}", True),
+    ("%p.1 = bf16[64,32] convert(%p)\n  %q.1 = bf16[64,32] convert(%q)\n"
+     "  %s = f32[32] dot(%p.1, %q.1), lhs_contracting_dims={0}, rhs_contracting_dims={0}", False),
+])  # fmt: skip
+def test_a_sum_of_floats_is_of_few_products_of_int8_numbers(summed, is_right):
+    """XLA adds the parts of a product that it splits, and makes such a sum of a product with one row."""
+    body = f"""%p = s8[1024] parameter(6)
+  %q = s8[1024] parameter(7)
+  %zero.1 = f32[] constant(0)
+  {summed}
+  ROOT %z = f32[] reduce(%s, %zero.1), dimensions={{0}}, to_apply=%sum"""
+    assert judged(body, kind=verdict.of_reductions) == ([] if is_right else ["reduce f32 by add"])
+
+
 @pytest.mark.parametrize(("x", "f", "rest", "depth"), [
     ("2,32,16,16", "48,32,3,3", "window={size=3x3}, dim_labels=bf01_oi01->bf01", 288),
     ("2,32,16,16", "48,8,3,3", "window={size=3x3}, dim_labels=bf01_oi01->bf01, feature_group_count=4", 72),

@@ -55,11 +55,32 @@ def test_what_rounds_as_the_formulas_do_is_allowed(opcode):
 
 
 @pytest.mark.parametrize("opcode", [
-    "add.sat.s32", "mad.hi.sat.s32", "call.uni", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+    "add.sat.s32", "mad.hi.sat.s32", "call.uni", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
     "mma.sync.aligned.m16n8k32.row.col.satfinite.s32.u8.u8.s32", "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16",
 ])  # fmt: skip
 def test_saturation_calls_and_other_matrices_are_refused(opcode):
     assert opcode in complaints(f"mov.b32 %r9, 0; {opcode} {{%r5}}, {{%r6}}, {{%r7}}, {{%r9}};")
+
+
+FLOATS = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
+BYTES = "mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32"
+
+
+@pytest.mark.parametrize(("opcode", "a", "b", "is_right"), [
+    (BYTES, "%r1, %r2, %r3, %r4", "%r5, %r6", True),
+    (BYTES, "%r1, %r2, %r1, %r2", "%r5, %r6", True),
+    (BYTES, "%r1, %r2, %r3, %r4", "%r5, %r5", True),
+    (BYTES, "%r1, %r2, %r1, %r2", "%r5, %r5", False),
+    (FLOATS, "%r1, %r2, %r3, %r4", "%r5, %r6", True),
+    (FLOATS, "%r1, %r2, %r1, %r2", "%r5, %r5", False),
+    (FLOATS.replace("k16", "k8"), "%r1, %r2", "%r5", True),
+])  # fmt: skip
+def test_matrices_are_not_multiplied_twice(opcode, a, b, is_right):
+    """As XLA's kernels for int8 do, which load 16 terms for an instruction that multiplies 32."""
+    found = complaints(
+        f"mov.b32 %r9, {'0f00000000' if 'bf16' in opcode else '0'}; {opcode} {{%r11}}, {{{a}}}, {{{b}}}, {{%r9}};"
+    )
+    assert found == ([] if is_right else [f"{opcode} that gets terms twice"])
 
 
 def test_an_approximation_is_allowed_as_the_candidate_that_integers_correct():

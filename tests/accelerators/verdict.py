@@ -1,5 +1,7 @@
 """Judges what a compiler made, by what is allowed. Each complaint is a short text; a program without one passes."""
 
+import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
@@ -29,6 +31,7 @@ def complaints(made: Compiled, is_gpu: bool) -> Counter[str]:
     """
     found = Counter(of_contractions(made.optimized))
     found |= Counter(of_contractions(made.lowered))
+    found += Counter(of_float_products(made.lowered))
     found += Counter(of_reductions(made.optimized))
     if is_gpu:
         found += Counter(of_steps(made))
@@ -62,12 +65,46 @@ def of_contractions(program: Program) -> Iterator[str]:
                 yield f"{each.opcode} of {depth:,} products, at most {most:,}"
 
 
+def of_float_products(program: Program) -> Iterator[str]:
+    """Products of floats that are not int8 numbers. A compiler may have computed the conversion of constants."""
+    for each in program:
+        is_of_bytes = (_is_of_bytes(program, operand) for operand in program.operands(each)[:2])
+        if each.opcode in hlo.CONTRACTIONS and each.has_floats and not all(is_of_bytes):
+            yield f"{each.opcode} {each.dtype} of other than int8 numbers"
+
+
+def _is_of_bytes(program: Program, value: Instruction) -> bool:
+    """Whether floats are converted int8 or int4 numbers."""
+    return all(
+        origin.opcode == "convert" and program.operands(origin)[0].dtype in ("s8", "s4")
+        for origin in program.origins(value)
+    )
+
+
+def is_sum_of_products(program: Program, each: Instruction) -> bool:
+    """Whether a sum of floats has so few products of int8 numbers that float32 holds all sums, in every order."""
+    if each.opcode != "reduce" or each.dtype != "f32":
+        return False
+    summed = program.operands(each)[0]
+    (dimensions,) = re.findall(r"\bdimensions=\{([\d,]+)\}", each.attributes)
+    count = math.prod(summed.shape[int(axis)] for axis in dimensions.split(","))
+    kind = "bf16 x bf16 -> f32"
+    for origin in program.origins(summed):
+        if origin.opcode == "dot":  # judged above
+            count *= hlo.depth(program, origin)
+        elif origin.opcode != "multiply" or not all(_is_of_bytes(program, x) for x in program.operands(origin)):
+            return False
+    return count <= allowed.CONTRACTIONS[kind][0]
+
+
 def of_reductions(program: Program) -> Iterator[str]:
     """Floats reduced by other than what any order gives, and calls of what cannot be read."""
     for each in program:
         if each.opcode in REDUCTIONS and each.has_floats:
             for name in each.called:
-                if (opcode := program.root(name).opcode) not in allowed.REDUCERS:
+                opcode = program.root(name).opcode
+                is_exact = opcode in allowed.REDUCERS or (opcode == "add" and is_sum_of_products(program, each))
+                if not is_exact:
                     yield f"{each.opcode} {each.dtype} by {opcode}"
         elif each.opcode == "custom-call" and not allowed.allows(allowed.CUSTOM_CALLS, each.target):
             yield f"custom-call {each.target}"
@@ -138,6 +175,8 @@ def of_kernels(kernels: Iterable[ptx.Kernel], corrected: Collection[str]) -> Ite
                 yield each.opcode
         for each in ptx.adds_to_other_than_zero(kernel):
             yield f"{each.opcode} that does not begin with zeros"
+        for each in ptx.multiplies_twice(kernel):
+            yield f"{each.opcode} that gets terms twice"
 
 
 def corrected(program: Program) -> set[str]:
