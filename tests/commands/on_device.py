@@ -1,0 +1,176 @@
+"""python tests/commands/on_device.py: compares what JAX's first device computes with NumPy and with a CPU.
+
+`make test-accelerators` reads programs for devices that are not there; this command runs them on one that is. It
+measures how far the device's own quotients and square roots are off. It compares the bits of corrected quotients and
+roots, of every rule of exact floats, of sums that wrap, and of random public calls (tests/commands/campaign.py). With
+JAX_PLATFORMS=cuda,cpu the first device is a GPU. The first difference ends the run.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import jaxdml as dml
+from _exact import attention_battery, battery
+from commands import campaign
+from helpers.compare import assert_same_bits
+from jaxdml._arithmetic import int8
+from jaxdml._arithmetic.division import divided
+from jaxdml._arithmetic.square_root import square_root
+
+CHUNK = 2**24
+MANTISSA = 2**23
+SMALLEST = np.float32(2.0**-126)
+MOST_ULPS = 3  # what docs/numerics_accelerators.md corrects
+
+
+def chunks(options: argparse.Namespace) -> int:
+    return max(1, round(options.count / CHUNK))
+
+
+def every(step: int) -> Iterator[np.ndarray]:
+    """Each so many-th float32, from zero over all exponents to NaN of both signs, with zeros in place of subnormals."""
+    for start in range(0, 2**32, CHUNK * step):
+        bits = np.arange(start, min(start + CHUNK * step, 2**32), step, np.uint64)
+        yield flushed(np.resize(bits.astype(np.uint32), min(CHUNK, -(-(2**32) // step))).view(np.float32))
+
+
+def flushed(x: np.ndarray) -> np.ndarray:
+    return np.where(abs(x) < SMALLEST, np.float32(0), x)
+
+
+def ulps(got: Any, right: np.ndarray) -> int:
+    """The largest distance of positive float32 numbers, counted in float32 numbers."""
+    distance = np.asarray(got).view(np.int32).astype(np.int64) - right.view(np.int32)
+    most = int(abs(distance).max())
+    assert most <= MOST_ULPS, f"the device errs by {most} ulp; jaxdml corrects {MOST_ULPS}"
+    return most
+
+
+# Parts: each compares, and says what it compared --------------------------------------------------------------------
+
+
+def sums(options: argparse.Namespace) -> str:
+    """Of more products than int32 holds, which wrap."""
+    depth = 2 * int8.MOST_TERMS + 5
+    a, b = np.full((64, depth), -128, np.int8), np.full((depth, 128), -128, np.int8)
+    a[1, ::3], b[::7, 2] = 127, 5
+    right = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)  # float64 holds these sums
+    assert abs(right).max() > 2**31
+    product = jax.jit(lambda a, b: dml.matrix_multiply_integer(a, None, b, None))(a, b)
+    assert_same_bits(product, right.astype(np.int32), "long sums")
+    x = np.full((1, 30_000, 3, 3), -128, np.int8)
+    window = jax.jit(lambda x, f: dml.convolution_integer(x, None, f, None))(x, x)
+    assert_same_bits(window.ravel(), np.array([x.size << 14]).astype(np.int32), "a large window")
+    return f"{right.size + 1:,} of {depth:,} and {x.size:,} products"
+
+
+def rules(options: argparse.Namespace) -> str:
+    """Every rule, norms, softmax and attention, against `jaxdml.reference`."""
+    exact = dml.exact(battery.everything)
+    battery.assert_all_same(jax.jit(exact)(battery.X, battery.Y))
+    battery.assert_all_same(exact(battery.X, battery.Y))
+    surrounded = jax.jit(dml.exact(battery.surrounded))(battery.X, battery.Y)
+    battery.assert_all_same(surrounded, battery.expected_surrounded())
+    attention = jax.jit(attention_battery.everything)(*attention_battery.INPUTS)
+    battery.assert_all_same(attention, attention_battery.expected())
+    counts = len(battery.EXPECTED), len(surrounded), len(attention)
+    return "{} results in two modes, {} between other operations, {} of attention".format(*counts)
+
+
+def quotients(options: argparse.Namespace) -> str:
+    """The device's own, of mantissas, as the correction divides them; then corrected ones, of all numbers."""
+    rng, own, corrected, most = np.random.default_rng(3), jax.jit(lax.div), jax.jit(divided), 0
+    for _ in range(chunks(options)):
+        x, y = (rng.integers(MANTISSA, 2 * MANTISSA, CHUNK).astype(np.float32) for _ in range(2))
+        most = max(most, ulps(own(x, y), x / y))
+        x, y = (flushed(rng.integers(0, 2**32, CHUNK, np.uint32).view(np.float32)) for _ in range(2))
+        with np.errstate(all="ignore"):
+            right = x / y
+            is_tiny = abs(x.astype(np.float64) / y) < SMALLEST * (1 - 2.0**-25)  # what rounds to 2**-126 is normal
+        assert_same_bits(corrected(x, y), np.where(is_tiny, np.copysign(np.float32(0), right), right), "quotients")
+    return f"the device's own err by at most {most} ulp, {chunks(options) * CHUNK:,} corrected"
+
+
+def roots(options: argparse.Namespace) -> str:
+    """The device's own, of each mantissa with an even and an odd exponent; then corrected ones, of all numbers."""
+    own, corrected, most, compared = jax.jit(lax.sqrt), jax.jit(square_root), 0, 0
+    for factor in (2, 4):
+        x = np.arange(MANTISSA, 2 * MANTISSA).astype(np.float32) * np.float32(factor)
+        most = max(most, ulps(own(x), np.sqrt(x)))
+    for x in every(options.step):
+        with np.errstate(all="ignore"):
+            assert_same_bits(corrected(x), np.sqrt(x), "square roots")
+        compared += x.size
+    return f"the device's own err by at most {most} ulp, {compared:,} corrected"
+
+
+def powers(options: argparse.Namespace) -> str:
+    """Powers of random numbers, against the same rule on a CPU."""
+    rng, cpu, function = np.random.default_rng(4), jax.devices("cpu")[0], jax.jit(dml.exact(lax.pow))
+    for _ in range(chunks(options)):
+        x = np.exp(rng.standard_normal(CHUNK) * 5).astype(np.float32)
+        y = (rng.standard_normal(CHUNK) * 8).astype(np.float32)
+        assert_same_bits(function(x, y), function(*(jax.device_put(z, cpu) for z in (x, y))), "pow")
+    return f"{chunks(options) * CHUNK:,}"
+
+
+def functions(options: argparse.Namespace) -> str:
+    """Exact floats of one argument, against the same rules on a CPU."""
+    cpu, compared = jax.devices("cpu")[0], 0
+    for name in battery.ONE:
+        function = jax.jit(dml.exact(getattr(lax, name)))
+        for x in every(options.step):
+            on_cpu = function(jax.device_put(x, cpu))
+            assert on_cpu.devices() == {cpu}
+            assert_same_bits(function(x), on_cpu, name)
+            compared += x.size
+    return f"{compared:,} of {len(battery.ONE)} functions"
+
+
+def calls(options: argparse.Namespace) -> str:
+    """Random public calls in random modes, against `jaxdml.reference`."""
+    start, number, compared = time.monotonic(), 0, 0
+    while time.monotonic() - start < options.seconds:
+        compared += campaign.run(options.seed, number)[1]
+        number += 1
+        if number % 100 == 0:
+            jax.clear_caches()  # each program runs once
+    return f"{compared:,} outputs of {number} calls of seed {options.seed}"
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], str]] = {
+    "sums": sums, "rules": rules, "quotients": quotients, "roots": roots, "powers": powers, "functions": functions,
+    "calls": calls,
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; all by default")
+    parser.add_argument("--count", type=float, default=1e8, help="random quotients and powers")
+    parser.add_argument("--step", type=int, default=17, help="every so many-th float32 for roots and functions")
+    parser.add_argument("--seconds", type=float, default=60, help="spent on random calls")
+    parser.add_argument("--seed", type=int, default=0, help="of random calls")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
+    device = jax.devices()[0]
+    print(f"{device.device_kind}, platform {device.platform}, jax {jax.__version__}", flush=True)
+    for name in options.parts or PARTS:
+        start = time.monotonic()
+        print(f"{name}: ", end="", flush=True)
+        print(f"{PARTS[name](options)}; none differs ({time.monotonic() - start:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The command that compares what a device computes runs here on a CPU, and can fail."""
+
+import argparse
+
+import jax
+import numpy as np
+import pytest
+
+from commands import on_device
+from helpers.marks import on_xla_alone
+
+pytestmark = [on_xla_alone, pytest.mark.rare]
+FEW = argparse.Namespace(count=1, step=2**20 + 1, seconds=1, seed=5)
+
+
+@pytest.mark.parametrize("part", on_device.PARTS)
+def test_a_part_runs(part, monkeypatch):
+    monkeypatch.setattr(on_device, "CHUNK", 2**12)
+    assert on_device.PARTS[part](FEW)
+
+
+def test_every_so_many_th_float():
+    first, *rest = on_device.every(2**22)
+    assert not rest
+    assert first.size == 2**10
+    assert np.isnan(first).any()
+    assert (first < 0).any()
+    assert not ((first != 0) & (abs(first) < 2.0**-126)).any()
+
+
+def test_quotients_that_err_too_much_are_seen(monkeypatch):
+    monkeypatch.setattr(on_device, "CHUNK", 2**12)
+    divide = jax.lax.div
+    monkeypatch.setattr(on_device.lax, "div", lambda x, y: divide(x, y) * np.float32(1.000001))
+    with pytest.raises(AssertionError, match=r"errs by .* ulp; jaxdml corrects 3"):
+        on_device.quotients(FEW)
+
+
+def test_a_part_that_there_is_not_is_named(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["on_device.py", "sum"])
+    with pytest.raises(SystemExit):
+        on_device.main()
+    assert "there is no sum; parts are sums, rules" in capsys.readouterr().err
