@@ -14,7 +14,8 @@ import jaxdml as dml
 from benchmarks.case import OURS, XLA, Case
 from benchmarks.timing import interleaved, median
 
-FUSED = {"__ynn_fusion": "YNNPACK", "__triton_gemm": "Triton"}  # kinds of fusions whose contractions have kernels
+# Kinds of fusions whose contractions have kernels.
+FUSED = {"__ynn_fusion": "YNNPACK", "__triton_gemm": "Triton", "__triton_nested_gemm_fusion": "Triton"}
 
 
 class WrongBitsError(Exception):

@@ -49,7 +49,7 @@ def against_onnxruntime(rows: list[Row]) -> str:
         f"{'':60}{'onnxruntime':>12}{'aim':>7}{'its int8':>10}{'lax':>10}{'XLA kernels':>13}",
     ]
     for row in rows:
-        aim = f"{1 / row['at_most']:6.2f} " if row["at_most"] and row["rival"] != TWIN else ""
+        aim = f"{_aim(row)} " if row["rival"] != TWIN else ""
         peer = ORT if row["rival"] == TWIN else row["rival"]
         int8 = _times(row, ORT) if row["rival"] == ORT_U8 else ""
         cells = f"{_times(row, peer):>13}{aim:>7}{int8:>10}{_times(row, LAX):>10}{_times(row, XLA):>13}"
@@ -59,6 +59,11 @@ def against_onnxruntime(rows: list[Row]) -> str:
     )
     lines.append("XLA kernels: jaxdml on XLA's kernels, over jaxdml on native ones.")
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _aim(row: Row) -> str:
+    """How many times as fast as its rival jaxdml should be; "" for no aim."""
+    return f"{1 / row['at_most']:.2f}" if row["at_most"] else ""
 
 
 def against_lax(rows: list[Row]) -> str:
@@ -83,10 +88,7 @@ def against_others(rows: list[Row]) -> str:
     """Cases whose aim is about another call of jaxdml or JAX."""
     rows = [row for row in rows if row["rival"] in (TWIN, COPY)]
     lines = [f"{'another call over this one: above 1, this one is faster':60}{'other':>8}{'aim':>7}"]
-    lines += [
-        f"{named(row):60}{1 / row['ratios'][row['rival']]:8.2f}{1 / row['at_most']:7.2f}  {row['rival']}"
-        for row in rows
-    ]
+    lines += [f"{named(row):60}{1 / row['ratios'][row['rival']]:8.2f}{_aim(row):>7}  {row['rival']}" for row in rows]
     return "\n".join(lines) if rows else ""
 
 

@@ -11,7 +11,7 @@ import json
 import pkgutil
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,10 @@ PAGES_OF_OTHERS = (
 TIMES = ROOT / "benchmarks" / "results" / "cpu_avx512_vnni.json"
 AVX2_TIMES = ROOT / "benchmarks" / "results" / "cpu_avx2.json"
 AMX_TIMES = ROOT / "benchmarks" / "results" / "cpu_amx_int8.json"
+GPU_TIMES = ROOT / "benchmarks" / "results" / "gpu_nvidia_h200.json"
 TIMES_PAGES = {
     results: ROOT / "docs" / "times" / f"{name}.md"
-    for results, name in {TIMES: "avx512_vnni", AVX2_TIMES: "avx2", AMX_TIMES: "amx"}.items()
+    for results, name in {TIMES: "avx512_vnni", AVX2_TIMES: "avx2", AMX_TIMES: "amx", GPU_TIMES: "gpu"}.items()
 }
 PTQ_TIMES = ROOT / "benchmarks" / "results" / "ptq_avx512_vnni.json"
 OVERHEAD = ROOT / "benchmarks" / "results" / "overhead_avx512_vnni.json"
@@ -73,13 +74,20 @@ PEERS = {
     "lax float32": "lax, float32, not quantized",
     "jaxdml, XLA's kernels": "jaxdml on XLA's kernels",
 }
+GPU_PEERS = {
+    "lax int8": "lax, int8",
+    "lax bfloat16": "lax, bfloat16, not quantized",
+    "lax float32": "lax, float32, not quantized",
+    "jaxdml": "jaxdml without prepared weights",
+}
 
 
 def times(path: Path) -> str:
     """The time of each peer over jaxdml's, case by case: the results have it the other way round."""
-    rows = [row for row in json.loads(path.read_text(encoding="utf-8"))["cases"] if "onnxruntime" in row["ratios"]]
-    header = ("case", "jaxdml, ms", *PEERS.values())
-    return Table("times", header, [(f"{row['family']}, {row['case']}", *_cells(row)) for row in rows]).markdown()
+    peers, first = (GPU_PEERS, "lax int8") if path == GPU_TIMES else (PEERS, "onnxruntime")
+    rows = [row for row in json.loads(path.read_text(encoding="utf-8"))["cases"] if first in row["ratios"]]
+    lines = [(f"{row['family']}, {row['case']}", *_cells(row, peers)) for row in rows]
+    return Table("times", ("case", "jaxdml, ms", *peers.values()), lines).markdown()
 
 
 def missed() -> str:
@@ -121,9 +129,9 @@ def onnx_times() -> str:
     return Table("times", ("case", "jaxdml.onnx, ms", *peers.values()), lines).markdown()
 
 
-def _cells(row: dict) -> list[str]:
+def _cells(row: dict, peers: Iterable[str]) -> list[str]:
     cells = [_two_digits(row["contenders"][row["form"]]["milliseconds"])]
-    for peer in PEERS:
+    for peer in peers:
         mark = " †" if row["contenders"].get(peer, {}).get("differing") else ""
         cells.append(_two_digits(1 / row["ratios"][peer]) + mark if peer in row["ratios"] else "")
     return cells

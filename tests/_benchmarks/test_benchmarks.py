@@ -109,6 +109,7 @@ def test_cases_for_a_gpu_run_on_any_device(tmp_path):
 def test_the_cases_for_a_gpu_have_no_peers_of_a_cpu():
     makers = list(suite.on_gpu(quick=False))
     assert all(make.keywords["peers"] == "gpu" for make in makers)
+    assert all(make.keywords.get("at_most") is None for make in makers)
     assert {suite.label(make) for make in suite.operators(quick=False)} < {suite.label(make) for make in makers}
 
 
@@ -202,15 +203,17 @@ def test_xla_has_its_turn_beside_native_kernels():
     }
 
 
-def test_the_path_on_a_gpu_names_libraries_and_triton():
+@pytest.mark.parametrize("kind", ["__triton_gemm", "__triton_nested_gemm_fusion"])
+def test_the_path_on_a_gpu_names_libraries_and_triton(kind):
     hlo = """%gemm_1 (a: s8[8,8]) -> s32[8,8] {
   ROOT %dot.1 = s32[8,8]{1,0} dot(%a, %a)
 }
 
 ENTRY %main {
-  %f = s32[8,8]{1,0} fusion(%a), kind=kCustom, calls=%gemm_1, backend_config={"kind":"__triton_gemm"}
+  %f = s32[8,8]{1,0} fusion(%a), kind=kCustom, calls=%gemm_1, backend_config={"kind":"KIND"}
   ROOT %c = (s32[8,8]{1,0}) custom-call(%a, %b), custom_call_target="__cublas$gemm"
 }"""
+    hlo = hlo.replace("KIND", kind)
     assert path_of(hlo) == "1 Triton dot, 1 __cublas$gemm"
 
 
