@@ -23,6 +23,7 @@ SUMMED_AXES: Mapping[str, Callable[[Any], Sequence[int]]] = {
     "cumsum": lambda params: (params["axis"],),
 }  # the summed axes, where the number of addends must be known
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
+NARROW = (jax.numpy.int8, jax.numpy.int4)
 REMEDIES = {
     "dot_general": 'quantize the product with jaxdml.ptq, or write exact(f, products="xla") to have XLA\'s bits',
     "conv_general_dilated": 'quantize the convolution with jaxdml.ptq, or write exact(f, products="xla")',
@@ -163,8 +164,8 @@ def _computation(eqn: Any) -> Callable[..., Any]:
     if primitive is ROW_PROGRAM:
         return row_program_rule(params)
     if not any(map(_is_of_floats, (*eqn.invars, *eqn.outvars))) or is_exact_call(params):
-        is_of_bytes = name == "dot_general" and all(var.aval.dtype == np.int8 for var in eqn.invars)
-        return widened_on_cuda(primitive, params) if is_of_bytes else as_it_is(primitive, params)
+        is_narrow = name == "dot_general" and all(var.aval.dtype in NARROW for var in eqn.invars)
+        return widened_on_cuda(primitive, params) if is_narrow else as_it_is(primitive, params)
     return left_to_xla(primitive, params) if _problem(eqn) else RULES[name](primitive, params)
 
 

@@ -43,7 +43,7 @@ def as_it_is(primitive: Any, params: Params) -> Computed:
 
 
 def widened_on_cuda(primitive: Any, params: Params) -> Computed:
-    """A product of int8 operands. For CUDA they become int32, because XLA's kernels for int8 may double the sums."""
+    """A product of int8 or int4 operands. For CUDA they become int32: XLA's kernels for int8 may double the sums."""
 
     def wide(*operands: Array) -> Array:
         integers = (lax.convert_element_type(x, jnp.int32) for x in operands)

@@ -238,16 +238,18 @@ def test_float_products_are_refused_or_left_to_xla():
         assert_same_bits(g(small, small), np.zeros((1, 1), np.float32))
 
 
-@pytest.mark.parametrize("kind", [jnp.int32, None])
-def test_products_of_int8_are_wide_on_cuda(kind):
+@pytest.mark.parametrize(("kind", "narrow"), [(jnp.int32, "i8"), (None, "i8"), (jnp.int32, "i4")])
+def test_products_of_int8_and_int4_are_wide_on_cuda(kind, narrow):
     """XLA's kernels for int8 may double the sums there."""
 
     def multiply(x):
         return lax.dot(x, x.T, preferred_element_type=kind)
 
-    x, f = np.full((2, 3), 100, np.int8), jax.jit(dml.exact(multiply))
-    assert_same_bits(f(x), multiply(x))
-    for platform, wanted in (("cuda", "i32"), ("cpu", "i8"), ("tpu", "i8")):
+    x = jnp.full((2, 3), 100, jnp.int8) if narrow == "i8" else jnp.full((2, 3), -8, jnp.int4)
+    f = jax.jit(dml.exact(multiply))
+    if narrow == "i8":  # XLA:CPU multiplies no int4 arrays
+        assert_same_bits(f(x), multiply(x))
+    for platform, wanted in (("cuda", "i32"), ("cpu", narrow), ("tpu", narrow)):
         program = f.trace(x).lower(lowering_platforms=(platform,)).as_text()
         assert re.findall(r"dot_general.*: \(tensor<2x3x(\w+)>", program) == [wanted]
 

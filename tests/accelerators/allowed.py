@@ -29,7 +29,7 @@ PTX = (
     Allowed(r"(?:selp|mov)\.(?:f16|f16x2|f32)", "moves bits"),
     Allowed(r"(?:ld|st)\.[\w.:]*f32", "moves bits"),
     Allowed(r"cvt\.rn\.f32\.[su](?:8|16|32|64)", "rounds an integer once, ties to even"),
-    Allowed(r"cvt\.rn\.bf16\.s16|sub\.rn\.bf16x2", "converts int8 numbers, in steps whose results bfloat16 holds"),
+    Allowed(r"cvt\.rn\.bf16\.s16|sub(?:\.rn)?\.bf16x2", "converts int8 numbers, in steps whose results bfloat16 holds"),
     Allowed(r"cvt\.rni\.f32\.f32", "rounds to an integer, ties to even"),
     Allowed(r"cvt\.r[zmp]i\.[su](?:8|16|32|64)\.f32", "goes to an integer in a direction that its name says"),
     Allowed(r"cvt\.r[zmp]i\.f32\.f32", "goes to an integer in a direction that its name says"),
