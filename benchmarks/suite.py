@@ -37,7 +37,7 @@ def cases(quick: bool) -> Iterator[Make]:
 
 def on_gpu(quick: bool) -> Iterator[Make]:
     """Makers of the cases on a GPU, against `lax` and without aims; one product is large enough to keep it busy."""
-    yield partial(matrix_multiply, 8192, 8192, 8192, peers="gpu")
+    yield partial(matrix_multiply, 8192, 8192, 8192, peers="gpu", at_most=None)
     for make in (*operators(quick), *family(quick)):
         yield partial(make, peers="gpu", at_most=None)
 

@@ -14,7 +14,7 @@ from jaxdml._arithmetic.matrix_product import matrix_product
 from jaxdml._arithmetic.sharding import replicated_along
 
 Array = jax.Array
-MOST_TERMS = 2**17 - 4  # the sum of this many products of int8 numbers fits int32; a multiple of 4, for cuBLAS
+MOST_TERMS = 2**17 - 1  # the sum of this many products of int8 numbers fits int32
 
 
 def signed(x: Any) -> Any:
@@ -46,7 +46,7 @@ def product(a: Array, b: Array, layout: str = "KN") -> Array:
 def product_in_parts(a: Array, b: Array, layout: str = "KN") -> Array:
     """`product` with sums modulo 2**32, computed in parts whose sums fit int32.
 
-    NVIDIA's matrix instructions saturate larger sums instead of wrapping them.
+    Accelerators may saturate larger sums instead of wrapping them, as NVIDIA's matrix instructions do.
     """
     return in_parts(functools.partial(product, layout=layout), a, b, layout, MOST_TERMS)
 

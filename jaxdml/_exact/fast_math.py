@@ -2,14 +2,21 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
-from jaxdml._arithmetic.xla_flags import flags, is_on
-
-FLAGS = ("xla_cpu_enable_fast_math", "xla_enable_fast_math", "xla_allow_fast_math")
+FLAGS = frozenset(("xla_cpu_enable_fast_math", "xla_enable_fast_math", "xla_allow_fast_math"))
 
 
 def fast_math_flag(environment: Mapping[str, str] = os.environ) -> str | None:
     """The flag in XLA_FLAGS, or in the file that it names, that turns fast math on; None if there is none."""
-    given = flags(environment)
-    on = (name for name in FLAGS if is_on(given.get(name)))
-    return next((f"--{name}={given[name]}".removesuffix("=") for name in on), None)
+    text = environment.get("XLA_FLAGS", "").strip()
+    if text and not text.startswith("--"):
+        file = Path(text)
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    found = None
+    for word in text.split():
+        name, _, value = word.lstrip("-").partition("=")
+        if name in FLAGS:
+            is_on = value.strip("'\"").lower() in ("", "1", "true", "t", "yes", "y")
+            found = word if is_on else None  # the last flag counts
+    return found

@@ -23,7 +23,6 @@ SUMMED_AXES: Mapping[str, Callable[[Any], Sequence[int]]] = {
     "cumsum": lambda params: (params["axis"],),
 }  # the summed axes, where the number of addends must be known
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
-NARROW = (jax.numpy.int8, jax.numpy.int4)
 REMEDIES = {
     "dot_general": 'quantize the product with jaxdml.ptq, or write exact(f, products="xla") to have XLA\'s bits',
     "conv_general_dilated": 'quantize the convolution with jaxdml.ptq, or write exact(f, products="xla")',
@@ -119,6 +118,10 @@ def _is_of_floats(var: Any) -> bool:
     return hasattr(var.aval, "dtype") and is_float(var.aval.dtype)
 
 
+def _is_of_bytes(var: Any) -> bool:
+    return jax.numpy.issubdtype(var.aval.dtype, np.integer) and var.aval.dtype.itemsize == 1
+
+
 def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
     """The jaxprs among an equation's parameters."""
     for value in params.values():
@@ -164,7 +167,7 @@ def _computation(eqn: Any) -> Callable[..., Any]:
     if primitive is ROW_PROGRAM:
         return row_program_rule(params)
     if not any(map(_is_of_floats, (*eqn.invars, *eqn.outvars))) or is_exact_call(params):
-        is_narrow = name == "dot_general" and all(var.aval.dtype in NARROW for var in eqn.invars)
+        is_narrow = name == "dot_general" and all(_is_of_bytes(var) for var in eqn.invars)
         return widened_on_cuda(primitive, params) if is_narrow else as_it_is(primitive, params)
     return left_to_xla(primitive, params) if _problem(eqn) else RULES[name](primitive, params)
 

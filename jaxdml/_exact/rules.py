@@ -42,15 +42,23 @@ def as_it_is(primitive: Any, params: Params) -> Computed:
     return functools.partial(primitive.bind, **primitive.get_bind_params(dict(params)))
 
 
+def wide_product(primitive: Any, params: Params) -> Computed:
+    """A product of integers as one of int32 or int64, modulo the range of its type."""
+
+    def compute(*operands: Array) -> Array:
+        dtype = jnp.dtype(params["preferred_element_type"] or operands[0].dtype)
+        wide = dtype if dtype.itemsize > 4 else jnp.dtype(jnp.int32)
+        integers = (lax.convert_element_type(x, wide) for x in operands)
+        product = primitive.bind(*integers, **{**params, "preferred_element_type": wide})
+        return lax.convert_element_type(product, dtype)
+
+    return compute
+
+
 def widened_on_cuda(primitive: Any, params: Params) -> Computed:
-    """A product of int8 or int4 operands. For CUDA they become int32: XLA's kernels for int8 may double the sums."""
-
-    def wide(*operands: Array) -> Array:
-        integers = (lax.convert_element_type(x, jnp.int32) for x in operands)
-        product = primitive.bind(*integers, **{**params, "preferred_element_type": jnp.dtype(jnp.int32)})
-        return lax.convert_element_type(product, params["preferred_element_type"] or jnp.int8)
-
-    return lambda *operands: lax.platform_dependent(*operands, cuda=wide, default=as_it_is(primitive, params))
+    """A product of integers of 8 bits or less. XLA's kernels for int8 may double the sums on CUDA."""
+    forms = {"cuda": wide_product(primitive, params), "default": as_it_is(primitive, params)}
+    return lambda *operands: lax.platform_dependent(*operands, **forms)
 
 
 def in_float32(primitive: Any, params: Params) -> Computed:

@@ -246,12 +246,9 @@ def on_arrays_of_explicit_axes():
 
 
 def long_sums_on_explicit_axes():
-    """Accelerators divide such sums, or pad them to a size that the devices do not divide, which JAX refuses.
-
-    JAX traces the accelerators' forms on a CPU, too.
-    """
-    for count, depth in ((8, 2**18), (3, 3 * 342)):
-        mesh = jax.make_mesh((count,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:count])
+    """Accelerators divide such sums. JAX traces their form on a CPU, too, and cannot slice an axis that is sharded."""
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+    for depth in (2**11, 2**18):
         a, b = np.full((2, depth), -128, np.int8), np.full((depth, 3), -128, np.int8)
         on_mesh = (jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in ((a, P(None, "x")), (b, P("x"))))
         got = jax.jit(lambda a, b: dml.matrix_multiply_integer(a, None, b, None))(*on_mesh)

@@ -10,7 +10,7 @@ from jax import export
 
 import jaxdml as dml
 from helpers.compare import assert_same_bits
-from jaxdml._arithmetic import int8
+from jaxdml._arithmetic import cuda, int8
 
 DEPTH = 2 * int8.MOST_TERMS + 5
 
@@ -35,16 +35,16 @@ def test_parts_have_the_sum_of_the_whole(layout, batch):
 def depths(function, platform, *arguments):
     """The number of terms in each contraction of the program that is lowered for a platform."""
     text = export.export(jax.jit(function), platforms=[platform])(*arguments).mlir_module()
-    products = re.findall(r"dot_general.*contracting_dims = \[(\d+)\].*: \(tensor<([\dx]+)xi8>", text)
+    products = re.findall(r"dot_general.*contracting_dims = \[(\d+)\].*: \(tensor<([\dx]+)x(?:i8|bf16)>", text)
     windows = re.findall(r"stablehlo.convolution.*, tensor<([\dx]+)xi8>\)", text)
     assert products or windows
     sizes = [int(shape.split("x")[int(axis)]) for axis, shape in products]
     return sizes + [int(np.prod([int(size) for size in shape.split("x")[1:]])) for shape in windows]
 
 
-@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize(("platform", "most"), [("cuda", cuda.MOST_TERMS), ("tpu", int8.MOST_TERMS)])
 @pytest.mark.parametrize("kind", ["product", "convolution"])
-def test_contractions_are_divided(kind, platform):
+def test_contractions_are_divided(kind, platform, most):
     if kind == "product":
         shapes = (2, DEPTH), (DEPTH, 3)
         function = dml.matrix_multiply_integer
@@ -54,7 +54,7 @@ def test_contractions_are_divided(kind, platform):
     arguments = [jax.ShapeDtypeStruct(shape, jnp.int8) for shape in shapes]
     found = depths(lambda a, b: function(a, None, b, None), platform, *arguments)
     assert len(found) >= 3
-    assert max(found) <= int8.MOST_TERMS
+    assert max(found) <= most
     assert int8.MOST_TERMS * 128 * 128 < 2**31
 
 

@@ -109,7 +109,7 @@ def test_cases_for_a_gpu_run_on_any_device(tmp_path):
 def test_the_cases_for_a_gpu_have_no_peers_of_a_cpu():
     makers = list(suite.on_gpu(quick=False))
     assert all(make.keywords["peers"] == "gpu" for make in makers)
-    assert all(make.keywords.get("at_most") is None for make in makers)
+    assert all(make.keywords["at_most"] is None for make in makers)
     assert {suite.label(make) for make in suite.operators(quick=False)} < {suite.label(make) for make in makers}
 
 

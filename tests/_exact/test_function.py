@@ -16,6 +16,7 @@ from helpers.marks import rest_rarely
 from jaxdml._arithmetic.exact_calls import in_one_call
 from jaxdml._exact.fast_math import fast_math_flag
 from jaxdml._exact.interpreter import inner_jaxprs
+from jaxdml._exact.rules import wide_product
 from jaxdml.reference import floats
 
 X = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
@@ -238,20 +239,38 @@ def test_float_products_are_refused_or_left_to_xla():
         assert_same_bits(g(small, small), np.zeros((1, 1), np.float32))
 
 
-@pytest.mark.parametrize(("kind", "narrow"), [(jnp.int32, "i8"), (None, "i8"), (jnp.int32, "i4")])
-def test_products_of_int8_and_int4_are_wide_on_cuda(kind, narrow):
+@pytest.mark.parametrize(("narrow", "kind", "wanted"), [
+    (jnp.int8, jnp.int32, "i32"), (jnp.int8, None, "i32"), (jnp.uint8, jnp.int32, "i32"), (jnp.int4, jnp.int32, "i32"),
+    (jnp.int8, jnp.int64, "i64"), (jnp.int16, jnp.int32, "i16"), (jnp.bool, None, "i1"),
+])  # fmt: skip
+def test_products_of_bytes_are_wide_on_cuda(narrow, kind, wanted, monkeypatch):
     """XLA's kernels for int8 may double the sums there."""
 
     def multiply(x):
-        return lax.dot(x, x.T, preferred_element_type=kind)
+        return lax.dot_general(x, x, (((1,), (1,)), ((), ())), preferred_element_type=kind)
 
-    x = jnp.full((2, 3), 100, jnp.int8) if narrow == "i8" else jnp.full((2, 3), -8, jnp.int4)
-    f = jax.jit(dml.exact(multiply))
-    if narrow == "i8":  # XLA:CPU multiplies no int4 arrays
-        assert_same_bits(f(x), multiply(x))
-    for platform, wanted in (("cuda", "i32"), ("cpu", narrow), ("tpu", narrow)):
-        program = f.trace(x).lower(lowering_platforms=(platform,)).as_text()
-        assert re.findall(r"dot_general.*: \(tensor<2x3x(\w+)>", program) == [wanted]
+    def products(platform, function):
+        program = jax.jit(function).trace(x).lower(lowering_platforms=(platform,)).as_text()
+        return re.findall(r"dot_general.*: \(tensor<2x3x(\w+)>", program)
+
+    with jax.enable_x64(kind == jnp.int64):
+        x = jnp.full((2, 3), 7, narrow)
+        assert products("cuda", dml.exact(multiply)) == [wanted]
+        for platform in ("cpu", "tpu"):
+            assert products(platform, dml.exact(multiply)) == products(platform, multiply)
+
+
+@pytest.mark.parametrize(("kind", "value"), [(jnp.int32, 140_000 << 14), (jnp.int64, 140_000 << 14), (None, 0)])
+def test_wide_products_have_the_type_and_the_sums_that_are_asked_for(kind, value):
+    """Computed here as on CUDA: int64 does not wrap, and int8 does."""
+    with jax.enable_x64(kind == jnp.int64):
+        x = jnp.full((1, 140_000), -128, jnp.int8)
+        dimensions = (((1,), (1,)), ((), ()))
+        traced = jax.make_jaxpr(lambda x: lax.dot_general(x, x, dimensions, preferred_element_type=kind))(x)
+        (eqn,) = traced.eqns
+        got = jax.jit(wide_product(eqn.primitive, eqn.params))(x, x)
+        assert got.dtype == eqn.outvars[0].aval.dtype
+        assert int(got[0, 0]) == np.array(value).astype(got.dtype)
 
 
 def test_float64_is_refused():

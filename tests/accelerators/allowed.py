@@ -46,7 +46,7 @@ PTX_MATRICES = (
     ),
     Allowed(
         r"mma\.sync\.aligned\.m16n8k(?:8|16)\.row\.col\.f32\.bf16\.bf16\.f32",
-        "products and sums of integers, which single precision holds; NVIDIA documents at least single precision",
+        "products and sums of integers that float32 holds; NVIDIA documents at least single precision",
     ),
 )
 INTEGERS_REFUSED = {"sat", "satfinite", "call"}

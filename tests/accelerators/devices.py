@@ -18,8 +18,6 @@ from accelerators.verdict import Compiled
 jax.config.update("jax_platforms", "cpu")  # a CPU computes what is computed here, as the calibration of a model
 # libtpu asks the machine's cloud for what it is, unless it is told.
 os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}
-# Without a GPU, XLA cannot compare its kernels and takes the first, as with this flag, which jaxdml reads.
-os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
 os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # a second process may compile, too: neither has a TPU to share
 
 GPU = """gpu_device_info {{

@@ -63,7 +63,7 @@ def adds_to_other_than_zero(kernel: Kernel) -> Iterator[Instruction]:
 
 
 def multiplies_twice(kernel: Kernel) -> Iterator[Instruction]:
-    """The matrix instructions both of whose operands have the same registers in both halves of the terms."""
+    """The matrix instructions whose operands each repeat the registers of their first half of terms in the second."""
     for instruction in kernel.instructions:
         if instruction.words[0] == "mma":
             operands = [REGISTER.findall(operand) for operand in instruction.operands[1:3]]

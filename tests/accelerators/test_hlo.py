@@ -173,14 +173,15 @@ def test_products_of_bfloat16_are_of_few_int8_numbers(left, right, depth, compla
     ("%p.1 = bf16[64,32] convert(%p)\n  %q.1 = bf16[64,32] convert(%q)\n"
      "  %s = f32[32] dot(%p.1, %q.1), lhs_contracting_dims={0}, rhs_contracting_dims={0}", False),
 ])  # fmt: skip
-def test_a_sum_of_floats_is_of_few_products_of_int8_numbers(summed, is_right):
+@pytest.mark.parametrize("start", [0, 0.5])
+def test_a_sum_of_floats_is_of_few_products_of_int8_numbers(summed, is_right, start):
     """XLA adds the parts of a product that it splits, and makes such a sum of a product with one row."""
     body = f"""%p = s8[1024] parameter(6)
   %q = s8[1024] parameter(7)
-  %zero.1 = f32[] constant(0)
+  %zero.1 = f32[] constant({start})
   {summed}
   ROOT %z = f32[] reduce(%s, %zero.1), dimensions={{0}}, to_apply=%sum"""
-    assert judged(body, kind=verdict.of_reductions) == ([] if is_right else ["reduce f32 by add"])
+    assert judged(body, kind=verdict.of_reductions) == ([] if is_right and start == 0 else ["reduce f32 by add"])
 
 
 @pytest.mark.parametrize(("x", "f", "rest", "depth"), [

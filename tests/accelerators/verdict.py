@@ -85,7 +85,9 @@ def is_sum_of_products(program: Program, each: Instruction) -> bool:
     """Whether a sum of floats has so few products of int8 numbers that float32 holds all sums, in every order."""
     if each.opcode != "reduce" or each.dtype != "f32":
         return False
-    summed = program.operands(each)[0]
+    summed, start = program.operands(each)
+    if start.opcode != "constant" or float(start.text) != 0:
+        return False
     (dimensions,) = re.findall(r"\bdimensions=\{([\d,]+)\}", each.attributes)
     count = math.prod(summed.shape[int(axis)] for axis in dimensions.split(","))
     kind = "bf16 x bf16 -> f32"

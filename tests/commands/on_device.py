@@ -41,7 +41,7 @@ def every(step: int) -> Iterator[np.ndarray]:
     """Each so many-th float32, from zero over all exponents to NaN of both signs, with zeros in place of subnormals."""
     for start in range(0, 2**32, CHUNK * step):
         bits = np.arange(start, min(start + CHUNK * step, 2**32), step, np.uint64)
-        yield flushed(np.resize(bits.astype(np.uint32), min(CHUNK, -(-(2**32) // step))).view(np.float32))
+        yield flushed(bits.astype(np.uint32).view(np.float32))
 
 
 def flushed(x: np.ndarray) -> np.ndarray:
@@ -165,6 +165,8 @@ def main() -> None:
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"there is no {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
     device = jax.devices()[0]
+    if device.platform == "cpu":
+        parser.error("JAX's first device is a CPU, which needs no comparison with itself: set JAX_PLATFORMS=cuda,cpu")
     print(f"{device.device_kind}, platform {device.platform}, jax {jax.__version__}", flush=True)
     for name in options.parts or PARTS:
         start = time.monotonic()

@@ -19,13 +19,28 @@ def test_a_part_runs(part, monkeypatch):
     assert on_device.PARTS[part](FEW)
 
 
+@pytest.mark.parametrize("part", on_device.PARTS)
+def test_a_part_compares(part, monkeypatch):
+    """What is compared last is taken for wrong."""
+
+    def wrong(*arguments):
+        raise AssertionError("differs")
+
+    monkeypatch.setattr(on_device, "CHUNK", 2**12)
+    monkeypatch.setattr(on_device, "assert_same_bits", wrong)
+    monkeypatch.setattr(on_device.attention_battery, "expected", wrong)
+    monkeypatch.setattr(on_device.campaign, "assert_same", wrong)
+    with pytest.raises(AssertionError, match=r"^differs$"):
+        on_device.PARTS[part](FEW)
+
+
 def test_every_so_many_th_float():
-    first, *rest = on_device.every(2**22)
-    assert not rest
-    assert first.size == 2**10
-    assert np.isnan(first).any()
-    assert (first < 0).any()
-    assert not ((first != 0) & (abs(first) < 2.0**-126)).any()
+    x = np.concatenate(list(on_device.every(2**10 + 1)))
+    assert x.size == -(-(2**32) // (2**10 + 1))
+    assert np.unique(x[np.isfinite(x) & (x != 0)]).size == (np.isfinite(x) & (x != 0)).sum()  # none comes twice
+    assert np.isnan(x).any()
+    assert (x < 0).any()
+    assert not ((x != 0) & (abs(x) < 2.0**-126)).any()
 
 
 def test_quotients_that_err_too_much_are_seen(monkeypatch):
@@ -34,6 +49,13 @@ def test_quotients_that_err_too_much_are_seen(monkeypatch):
     monkeypatch.setattr(on_device.lax, "div", lambda x, y: divide(x, y) * np.float32(1.000001))
     with pytest.raises(AssertionError, match=r"errs by .* ulp; jaxdml corrects 3"):
         on_device.quotients(FEW)
+
+
+def test_a_cpu_is_not_compared_with_itself(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["on_device.py", "sums"])
+    with pytest.raises(SystemExit):
+        on_device.main()
+    assert "first device is a CPU" in capsys.readouterr().err
 
 
 def test_a_part_that_there_is_not_is_named(monkeypatch, capsys):

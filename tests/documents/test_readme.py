@@ -91,7 +91,7 @@ def test_times_are_those_measured(results):
     page = generate.TIMES_PAGES[results].read_text(encoding="utf-8")
     header, _, *lines = re.search(r"<!-- times -->\n(.*?)\n<!-- end -->", page, re.S)[1].splitlines()
     assert cells(header)[:2] == ["case", "jaxdml, ms"]
-    assert len(lines) >= 30
+    assert len(lines) > 20
     for line in lines:
         case, milliseconds, *shown = cells(line)
         contenders = measured[case]["contenders"]
