@@ -11,8 +11,9 @@ from jaxdml._graph.evaluate import ResultCheck, folded
 from jaxdml._graph.graph import CONVERSIONS, Graph, Node, Operator, without_dead
 from jaxdml._graph.grids import Grids
 from jaxdml._graph.normal_form import in_normal_form
+from jaxdml._graph.operands import StaysFloat
 from jaxdml._graph.places import with_places
-from jaxdml._graph.rules import RULES, Fusion, StaysFloat
+from jaxdml._graph.rules import RULES, Fusion
 from jaxdml._graph.scales import with_scales
 from jaxdml._graph.stays import stays
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxdml._graph.graph import MOVERS, Node, may_be_padding_alone
 from jaxdml._graph.grids import Grid, Grids
 from jaxdml._graph.normal_form import bounds_of
-from jaxdml._graph.rules import StaysFloat, grid_of, output_of
+from jaxdml._graph.operands import StaysFloat, grid_of, output_of
 
 
 def stays(node: Node, grids: Grids) -> NoReturn:

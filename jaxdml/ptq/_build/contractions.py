@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxdml._graph.rules import StaysFloat
+from jaxdml._graph.operands import StaysFloat
 from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._build.affine import Contraction
 from jaxdml.ptq._build.builder import Builder

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdml._graph.grids import BYTES
+from jaxdml._graph.operands import StaysFloat
 from jaxdml._graph.report import FROM_PARAMETERS
-from jaxdml._graph.rules import StaysFloat
 from jaxdml._operators.fake_quantize import NAME_IN_JAXPRS
 from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._build.affine import Contraction

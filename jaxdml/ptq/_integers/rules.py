@@ -7,18 +7,8 @@ import numpy as np
 
 from jaxdml._graph.graph import Node
 from jaxdml._graph.grids import WORDS, Grids
-from jaxdml._graph.rules import (
-    RULES,
-    Fusion,
-    StaysFloat,
-    added_bias_of,
-    bias_of,
-    grid_of,
-    input_of,
-    output_of,
-    triple_of,
-    unary,
-)
+from jaxdml._graph.operands import StaysFloat, added_bias_of, bias_of, grid_of, input_of, output_of, triple_of
+from jaxdml._graph.rules import RULES, Fusion, unary
 
 READS_WIDE = "reads 16 bits"
 B_SCALE = {"dot": 4, "dot_to_float": 3}  # position of the scale of `b` among the inputs of a product
