@@ -14,7 +14,7 @@ from helpers.qdq_builder import Builder, Grid, Value, single
 from helpers.qdq_contractions import BIAS, FLOAT_BIAS, B, W, X, Y, conv, gemm
 from helpers.qdq_graphs import MODELS
 from jaxdml._arithmetic.halves import TERMS
-from jaxdml._graph import rules, stays
+from jaxdml._graph import operands, rules, stays
 
 
 def scale_of_result_given():
@@ -263,7 +263,7 @@ def test_each_operator_says_what_it_runs_on(name):
 
 def patterns():
     """Each reason that is raised, with anything in place of what it is filled with."""
-    sources = (Path(module.__file__).read_text(encoding="utf-8") for module in (rules, stays))
+    sources = (Path(module.__file__).read_text(encoding="utf-8") for module in (operands, rules, stays))
     for node in (node for source in sources for node in ast.walk(ast.parse(source))):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             (text,) = node.exc.args
