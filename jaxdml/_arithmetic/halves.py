@@ -10,14 +10,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import contractions, planes
 from jaxdml._arithmetic.prepared import PreparedMatrix
 
 Array = jax.Array
-TERMS = (2**31 - 2**24) // 255**2  # int32 holds the sum of so many products, and a byte more of bias
+TERMS = (2**31 - 1) // 255**2  # int32 holds the sum of so many products of bytes
 
 
 def fit(x: Any, y: Any, terms: int) -> bool:
@@ -44,21 +43,15 @@ def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_
     return _rounded(*sums)
 
 
-def by_bytes(
-    multiply: Callable[[Any, Any], Array], x: Array, x_zero_point: Array | None, bias: Array | None = None
-) -> Array:
-    """The float32 nearest to a product or convolution of 16-bit x, plus an int32 bias.
+def by_bytes(multiply: Callable[[Any, Any], Array], x: Array, x_zero_point: Array | None) -> Array:
+    """The float32 nearest to a product or convolution of 16-bit x.
 
     Args:
       multiply: returns the int32 sums, given 8-bit x and its zero point.
       x: array of int16 or uint16.
       x_zero_point: its zero point; None means 0.
-      bias: int32, broadcasts to the sums.
     """
     upper, lower = (multiply(*each) for each in zip(_bytes(x), _bytes(x_zero_point), strict=True))
-    if bias is not None:
-        upper = lax.add(upper, jnp.broadcast_to(lax.shift_right_arithmetic(bias, np.int32(8)), upper.shape))
-        lower = lax.add(lower, jnp.broadcast_to(lax.bitwise_and(bias, np.int32(255)), lower.shape))
     return _rounded(lower, upper)
 
 

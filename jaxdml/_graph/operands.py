@@ -108,6 +108,15 @@ def added_bias_of(node: Node, b: Grid, grids: Grids) -> tuple[Node, str] | None:
     return (addition, other) if value.shape == matrix.shape[1:] else None
 
 
+def float_bias_of(grids: Grids, name: str, channels: int) -> tuple[str, ...]:
+    """The bias of a contraction that reads 16 bits: floats that are constant, or are dequantized constants."""
+    grid = grids.dequantized(name)
+    values = grids.constant(name if grid is None else grid.value)
+    if name and (values is None or values.shape != (channels,)):
+        raise StaysFloat("its bias is not a constant with a value for each channel")
+    return (name,) if name else ()
+
+
 def bias_of(grids: Grids, name: str, x: Grid, w: Grid) -> tuple[str, ...]:
     """The int32 bias, whose scale is the scale of x times the scale of w; a float bias is quantized with this scale."""
     if not name:

@@ -14,6 +14,7 @@ from jaxdml._graph.operands import (
     StaysFloat,
     added_bias_of,
     bias_of,
+    float_bias_of,
     input_of,
     operand_of,
     output_of,
@@ -98,10 +99,12 @@ def _convolution(node: Node, grids: Grids) -> Fusion:
         raise StaysFloat("it does not say how many dimensions its images have, quantized convolutions take at most 2")
     if dimensions > 2:
         raise StaysFloat("its images have more than 2 dimensions")
-    bias = bias_of(grids, node.inputs[2] if len(node.inputs) > 2 else "", x, w)
+    name = node.inputs[2] if len(node.inputs) > 2 else ""
     if result is None:
+        bias = float_bias_of(grids, name, np.asarray(grids.constant(w.value)).shape[0])
         return Fusion("conv_to_float", (*triple_of(grids, x), *triple_of(grids, w), *bias), node, ())
     y, reader = result
+    bias = bias_of(grids, name, x, w)
     inputs = (*triple_of(grids, x), *triple_of(grids, w), *parameters_of(grids, y), *bias)
     return Fusion("conv", inputs, node, (reader,))
 
@@ -237,13 +240,11 @@ def _wide_gemm(grids: Grids, node: Node, a: Grid) -> Fusion:
         words = "transA is {:g}, alpha is {:g} and beta is {:g}".format(*given)
         raise StaysFloat(f"{words}, products of 16 by 8 bits take 0, 1 and 1")
     b = input_of(grids, node.inputs[1], axis=0 if trans_b else 1)
-    bias, matrix = grids.dequantized(name), np.asarray(grids.constant(b.value))
+    matrix = np.asarray(grids.constant(b.value))
     matrix = matrix.T if trans_b else matrix
-    values = grids.constant(name if bias is None else bias.value)
-    if name and (values is None or values.shape != matrix.shape[1:]):
-        raise StaysFloat("its bias is not a constant with a value for each column")
+    bias = float_bias_of(grids, name, matrix.shape[1])
     b = dataclasses.replace(b, value=grids.add(f"{b.value}_transposed", matrix)) if trans_b else b
-    return _float_product(grids, node, a, b, *filter(None, (name,)), options={})
+    return _float_product(grids, node, a, b, *bias, options={})
 
 
 def _padding(node: Node, grids: Grids) -> Fusion:

@@ -99,17 +99,20 @@ def float_convolution(
     x: Array, x_scale: Array, x_zero_point: Array, w: Array, w_scale: Array, w_zero_point: Array,
     bias: Array | None = None, **options: Any,
 ) -> Array:  # fmt: skip
-    """Convolution of [N, C, *spatial] of 8 or 16 bits to floats; bias is int32 [O] with the scale x_scale * w_scale."""
-    scale = scalar(x_scale) * scalar(w_scale)
-    bias = None if bias is None else bias.reshape(-1, *(1,) * (x.ndim - 2))[None]
+    """Convolution of [N, C, *spatial] to floats.
+
+    The bias [O] of 8-bit x is int32 with the scale x_scale * w_scale. That of 16-bit x is float32, and is added to the
+    scaled sum, as `float_product` adds it.
+    """
     if x.dtype.itemsize > 1:
-        y = halves.by_bytes(
-            lambda x, of_x: integer_convolution(x, w, of_x, w_zero_point, **options), x, x_zero_point, bias
+        sums = halves.by_bytes(
+            lambda x, of_x: integer_convolution(x, w, of_x, w_zero_point, **options), x, x_zero_point
         )
-        beside: Any = _beside(scale, y, 1)
-        return rounding.scaled(y, beside)
+        beside: Any = functools.partial(_beside, x=sums, axis=1)
+        return rounding.multiplied(sums, beside(x_scale), beside(w_scale), beside(bias), x_scale.dtype)
     y = integer_convolution(x, w, x_zero_point, w_zero_point, **options)
-    return to_floats(y if bias is None else y + bias, scale, None, axis=1)
+    y = y if bias is None else y + bias.reshape(-1, *(1,) * (x.ndim - 2))[None]
+    return to_floats(y, scalar(x_scale) * scalar(w_scale), None, axis=1)
 
 
 def product(

@@ -145,7 +145,7 @@ REMARKS = {
     "add_u16": "v4 is uint16, quantized operators take 8 bits",
     "conv_long_u16": f"its sums have {TERMS + 1} terms, those of 16 by 8 bits have at most {TERMS}",
     "gemm_u16_alpha": "transA is 0, alpha is 2 and beta is 1, products of 16 by 8 bits take 0, 1 and 1",
-    "gemm_u16_matrix_added": "its bias is not a constant with a value for each column",
+    "gemm_u16_matrix_added": "its bias is not a constant with a value for each channel",
     "conv_weight_s4": "v8 is int4, quantized operators take 8 bits",
     "conv_per_channel_wrong_axis": "v8 has a scale for each index along axis 1, or for each block",
     "matmul_blocks_of_8": "v5 has blocks of 8, products take blocks of a multiple of 16",

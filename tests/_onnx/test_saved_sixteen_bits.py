@@ -13,7 +13,7 @@ from helpers.marks import rest_rarely
 from jaxdml.errors import DescError
 from jaxdml.ptq import Rule
 
-LAYERS = {"MLP": "second|last", "CNN": "mix|last", "block": "dot_general|up", "scan": "layers|head"}
+LAYERS = {"MLP": "second|last", "CNN": "stem|mix|last", "block": "dot_general|up", "scan": "layers|head"}
 NOT_ROUNDED = {"session.qdq_matmulnbits_accuracy_level": "0"}  # onnxruntime rounds no floats to int8
 CASES = [(name, form) for form in ("qdq", "qoperator") for name in LAYERS]
 

@@ -43,10 +43,12 @@ def convolution(options, *inputs):
 def convolution_to_float(options, x, x_scale, x_zero_point, w, w_scale, w_zero_point, bias=None):
     sums = reference.convolution_integer(x, x_zero_point, w, w_zero_point, **image_options(options))
     channels = (-1, *(1,) * (x.ndim - 2))
-    if bias is not None:
-        sums = sums + bias.reshape(channels)
+    bias = np.zeros(len(w), np.int32) if bias is None else bias
+    assert bias.dtype == (np.int32 if x.itemsize == 1 else np.float32)
+    sums = sums + bias.reshape(channels) if x.itemsize == 1 else sums
     scale = (x_scale.reshape(()) * w_scale.reshape(-1)).astype(np.float32)
-    return reference.element_wise_dequantize_linear(sums, scale.reshape(channels))
+    y = reference.element_wise_dequantize_linear(sums, scale.reshape(channels))
+    return y if x.itemsize == 1 else y + bias.reshape(channels)
 
 
 def product(options, *inputs):

@@ -78,6 +78,11 @@ def _bias(writer: Writer, name: str, scale: np.ndarray) -> str:
     return writer.emit("DequantizeLinear", bias, scales, axis=0)
 
 
+def _float_bias(writer: Writer, name: str) -> str:
+    """A float32 bias."""
+    return writer.parameter(name, f"{writer.name}.bias", np.asarray(writer.constants[name]).astype(np.float32))
+
+
 def _of_sums(x: Grid, w: Grid) -> np.ndarray:
     """The scale of sums of products."""
     return np.asarray(x[0].reshape(()) * (w[0].reshape(()) if w[0].size == 1 else w[0]), np.float32)
@@ -101,7 +106,7 @@ def convolution(writer: Writer, node: Node) -> str:
     attributes = convolution_attributes(node.options)
     bias = node.inputs[8:9]
     if writer.options.form == QDQ:
-        y = _float_convolution(writer, node, of_x, of_w, bias)
+        y = _float_convolution(writer, node, of_x, of_w, [_bias(writer, name, _of_sums(of_x, of_w)) for name in bias])
         return writer.to_integers(y, of_y, node.outputs[0])
     inputs = [writer.read(x), *writer.parameters(of_x), *_operand(writer, node, w, of_w)]
     inputs += writer.parameters_of(of_y, node.outputs[0])
@@ -110,10 +115,9 @@ def convolution(writer: Writer, node: Node) -> str:
 
 
 def _float_convolution(writer: Writer, node: Node, of_x: Grid, of_w: Grid, bias: Sequence[str]) -> str:
-    """A float convolution of dequantized operands."""
+    """A float convolution of dequantized operands, with a bias of the file."""
     inputs = [writer.to_floats(node.inputs[0], of_x), _dequantized_operand(writer, node, node.inputs[3], of_w, 0)]
-    inputs += [_bias(writer, name, _of_sums(of_x, of_w)) for name in bias]
-    return writer.emit("Conv", *inputs, main=True, **convolution_attributes(node.options))
+    return writer.emit("Conv", *inputs, *bias, main=True, **convolution_attributes(node.options))
 
 
 @integers("conv_to_float")
@@ -121,7 +125,7 @@ def convolution_to_float(writer: Writer, node: Node) -> str:
     x, w = node.inputs[0], node.inputs[3]
     of_x, of_w = (grid_of(writer, node, place) for place in (1, 4))
     if writer.dtype(x).itemsize > 1:
-        return _float_convolution(writer, node, of_x, of_w, node.inputs[6:7])
+        return _float_convolution(writer, node, of_x, of_w, [_float_bias(writer, name) for name in node.inputs[6:7]])
     weights, scale, zero_point = integer_weights(writer, w, of_w)
     layer, channels = writer.name, (-1, *(1,) * (writer.rank(x) - 2))
     total = writer.emit(
@@ -210,8 +214,7 @@ def product_to_float(writer: Writer, node: Node) -> str:
         scale = writer.array(_of_sums(of_a, of_b), f"{writer.name}.scale")
         y = writer.emit("Mul", cast_to(writer, total, np.float32), scale)
     for name in bias:
-        values = np.asarray(writer.constants[name]).astype(np.float32)
-        y = writer.emit("Add", y, writer.parameter(name, f"{writer.name}.bias", values))
+        y = writer.emit("Add", y, _float_bias(writer, name))
     return unmerged(writer, node, y)
 
 

@@ -216,10 +216,9 @@ class _Inserter:
         axis = 0 if node.operator is op.CONVOLUTION else -1
         least, given = None, self._makers[node.outputs[0]].inputs[0]
         is_wide = data == _named(wide_name(given), "dequantized")
-        has_integer_bias = node.operator is op.CONVOLUTION or not is_wide  # a product of 16 bits adds a float bias
-        if weight in self._constants and weight in self._biases and has_integer_bias:
-            source = wide_name(self._plan.ranges[given]) if is_wide else self._plan.ranges[given]
-            least = np.abs(self._constants[self._biases[weight]]) / (self._parameters(source)[0] * MOST_STEPS)
+        if weight in self._constants and weight in self._biases and not is_wide:  # what reads 16 bits adds floats
+            scale, _ = self._parameters(self._plan.ranges[given])
+            least = np.abs(self._constants[self._biases[weight]]) / (scale * MOST_STEPS)
         names = self._integer_weights(node.outputs[0], weight, axis, least)
         dequantized = _named(weight, "dequantized")
         self._nodes.append(Node(DEQUANTIZE, names, (dequantized,), {"axis": axis}, node.name))
