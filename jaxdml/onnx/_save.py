@@ -134,7 +134,7 @@ def _opset(model: Model, opset: int | None) -> int:
     has_blocks = any(isinstance(mode, Blocks) for mode in modes)
     least = WITH_BLOCKS if has_blocks or STATIC16 in modes else FIRST
     if opset is not None and opset < least:
-        what = "weights in blocks need" if has_blocks else "layers for which a Rule sets activations need"
+        what = "weights in blocks need" if has_blocks else "layers that read 16 bits need"
         raise DescError(f"opset is {opset}, and {what} opset {least}: leave it out")
     return least if opset is None else int(opset)
 

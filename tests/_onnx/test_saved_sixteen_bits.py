@@ -62,6 +62,19 @@ def test_onnxruntime_computes_the_same_but_for_the_last_bits(tmp_path):
 
 def test_earlier_opsets_are_refused(tmp_path):
     model = quantized("MLP", rules=(Rule(LAYERS["MLP"], activations=jnp.uint16),))
-    with pytest.raises(DescError, match="opset is 20, and layers for which a Rule sets activations need opset 21"):
+    with pytest.raises(DescError, match="opset is 20, and layers that read 16 bits need opset 21"):
         dml.onnx.save(model, tmp_path / "model.onnx", opset=20)
     dml.onnx.save(model, tmp_path / "model.onnx", opset=21)
+
+
+def test_the_opset_is_that_of_what_layers_read(tmp_path):
+    """A rule for 16 bits may change no layer: an earlier one decides, or fake_quantize rounds to 8 bits."""
+    w, x = (np.random.default_rng(0).standard_normal(shape, np.float32) for shape in ((8, 8), (16, 8)))
+
+    def apply(p, x):
+        return dml.fake_quantize(jnp.sin(x @ p["first"]), np.float32(1 / 127), np.int8(0)) @ p["second"]
+
+    wide = Rule("", activations=jnp.uint16)
+    for rules, opset in (((wide,), 21), ((Rule("first", products="static"), wide), 17)):
+        model = dml.ptq.quantize(apply, {"first": w, "second": w}, [x], rules=rules, progress=False)
+        assert saved(model, tmp_path / "model.onnx").opset_import[0].version == opset

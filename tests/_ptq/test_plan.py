@@ -133,10 +133,12 @@ def test_sums_and_tables_before_a_product_of_16_bits_are_floats():
 
 
 def test_a_value_that_fake_quantize_rounds_is_not_read_with_16_bits():
-    graph = flow((op.FAKE_QUANTIZE, "x w", "a"), (op.TRANSPOSE, "a", "b"), (op.PRODUCT, "b w", "y"))
+    graph = flow(
+        (op.FAKE_QUANTIZE, "x w", "a"), (op.TRANSPOSE, "a", "b"), (TANH, "x", "c"), (op.PRODUCT, "b c", "y")
+    )  # fmt: skip
     plan = wide(graph, "y")
-    assert not plan.read_wide
-    assert plan.reasons["y"] == "reads 8 bits, to which fake_quantize rounds"
+    assert plan.read_wide == {"c"}
+    assert plan.reasons["y"] == "one operand has the 8 bits to which fake_quantize rounds"
 
 
 def test_a_value_that_float_operators_alone_read_stays_float():

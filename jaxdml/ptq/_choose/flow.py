@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from jaxdml._graph.graph import Graph, Node
-from jaxdml.ptq._build.operators import PRODUCT
+from jaxdml._graph.graph import Graph, Node, moves
+from jaxdml.ptq._build.operators import CONTRACTIONS, PRODUCT
 
 
 class Flow:
@@ -57,3 +57,22 @@ class Flow:
         """Whether a value is the result of a product, with or without a bias."""
         node = self._makers.get(name)
         return node is not None and (node.operator.kind == "dot" or self.is_bias(node))
+
+
+def is_on_own_grid(maker: Callable[[str], Node | None], name: str) -> bool:
+    """Whether the function itself quantizes a value, to 8 bits; movers may follow. `maker` returns a value's node."""
+    node = maker(name)
+    while node is not None and moves(node):
+        node = maker(node.inputs[0])
+    return node is not None and node.operator.kind == "fake_quantize"
+
+
+def wide_readers(graph: Graph) -> set[str]:
+    """The results of the convolutions and products on integers that can read 16 bits: not only own grids."""
+    data, makers, found = set(graph.inputs), graph.producers(), set[str]()
+    for node in graph.nodes:
+        read = data.intersection(node.inputs)
+        data.update(node.outputs if read else ())
+        if node.operator.kind in CONTRACTIONS and not all(is_on_own_grid(makers.get, name) for name in read):
+            found.add(node.outputs[0])
+    return found

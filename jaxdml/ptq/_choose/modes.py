@@ -9,6 +9,7 @@ import numpy as np
 from jaxdml._graph.graph import Graph, Node
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build.operators import CONTRACTIONS
+from jaxdml.ptq._choose.flow import wide_readers
 from jaxdml.ptq._choose.rule import Rule, check_block_size
 from jaxdml.ptq._grids.observers import CHOICES
 from jaxdml.ptq._grids.ranges import BLOCK_WEIGHTS, integer_type
@@ -31,7 +32,8 @@ class Blocks(NamedTuple):
 Mode = str | Blocks
 STATIC16 = "static16"
 STATIC = ("static", STATIC16)
-# Map results of contractions to modes, and to reasons to stay in floats.
+ON_OWN_GRID = "reads 8 bits, to which fake_quantize rounds"
+# Map results of contractions to modes, and to remarks: why "float", or why not STATIC16.
 Modes = tuple[dict[str, Mode], dict[str, str]]
 
 
@@ -58,7 +60,7 @@ def blocks_of(weights: Any, block_size: Any, prefix: str = "") -> Blocks | None:
 def modes_of(
     graph: Graph, products: str, rules: Sequence[Rule], weights: Any = np.int8, block_size: int | None = None
 ) -> Modes:  # fmt: skip
-    """Maps results of contractions to modes; a second dict has the reasons for "float".
+    """Maps results of contractions to modes; a second dict has the reasons for "float", and for not reading 16 bits.
 
     Args:
       graph: the float graph.
@@ -68,6 +70,7 @@ def modes_of(
       block_size: the size of blocks of products by weights for which no rule names another mode, or None.
     """
     modes, reasons, data = dict[str, Mode](), dict[str, str](), set(graph.inputs)
+    can_read_wide = wide_readers(graph)
     for node in graph.nodes:
         if not data.isdisjoint(node.inputs):
             data.update(node.outputs)
@@ -81,8 +84,10 @@ def modes_of(
         asked = next(deciding, None)
         if kept is not None:
             modes[output], reasons[output] = "float", f"kept in floats by Rule({kept.pattern!r})"
-        elif asked is not None and asked.sets_activations:
+        elif asked is not None and asked.sets_activations and output in can_read_wide:
             modes[output] = STATIC16
+        elif asked is not None and asked.sets_activations:
+            modes[output], reasons[output] = "static", ON_OWN_GRID
         elif not is_product:
             modes[output] = "static"
         elif asked is not None and asked.products:

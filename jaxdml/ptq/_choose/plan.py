@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from jaxdml._graph.graph import Graph, Node, moves
 from jaxdml.ptq._build.operators import CONTRACTIONS
-from jaxdml.ptq._choose.flow import Flow
+from jaxdml.ptq._choose.flow import Flow, is_on_own_grid
 from jaxdml.ptq._choose.modes import STATIC, STATIC16, Mode
 from jaxdml.ptq._choose.reasons import JOINS, reasons_of
 
-ON_OWN_GRID = "reads 8 bits, to which fake_quantize rounds"
 PARTLY_ON_OWN_GRID = "one operand has the 8 bits to which fake_quantize rounds"
 CHAINED = ("element_wise", "clip", "add", "mul")  # kinds of elementwise functions, which tables can replace
 RENEWING = (
@@ -102,9 +101,8 @@ def plan_of(
     for name in (name for name, mode in modes.items() if mode == STATIC16):
         maker = flow.maker(name)
         assert maker is not None
-        read = set(flow.data_inputs(maker))
-        if not read <= want.read_wide:
-            reasons[name] = ON_OWN_GRID if want.read_wide.isdisjoint(read) else PARTLY_ON_OWN_GRID
+        if not want.read_wide >= set(flow.data_inputs(maker)):
+            reasons[name] = PARTLY_ON_OWN_GRID
     return Plan(**vars(want), ranges=ranges, wide=wide, reasons=reasons)
 
 
@@ -207,7 +205,7 @@ def wanted(flow: Flow, modes: Mapping[str, Mode], can: Capable) -> Wanted:
             continue
         if kind in CONTRACTIONS and modes[output] in STATIC:
             nodes.add(node)
-            wide = {name for name in data if modes[output] == STATIC16 and not _is_on_own_grid(flow, name)}
+            wide = {name for name in data if modes[output] == STATIC16 and not is_on_own_grid(flow.maker, name)}
             read_wide |= wide
             before_wide |= wide
             read.update(name for name in data if name not in wide)
@@ -237,14 +235,6 @@ def wanted(flow: Flow, modes: Mapping[str, Mode], can: Capable) -> Wanted:
             by_tables.add(root)
     quantized.update(name for name in flow.graph.inputs if name in read | by_tables)
     return Wanted(nodes, results, quantized, tables, by_tables - read, read_wide, before_wide)
-
-
-def _is_on_own_grid(flow: Flow, name: str) -> bool:
-    """Whether the function itself quantizes a value, to 8 bits; movers may follow."""
-    maker = flow.maker(name)
-    while maker is not None and moves(maker):
-        maker = flow.maker(maker.inputs[0])
-    return maker is not None and maker.operator.kind == "fake_quantize"
 
 
 def _can_round(flow: Flow, name: str, modes: Mapping[str, Mode], can: Capable) -> bool:
