@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from jaxdml._shapes import is_integer
 from jaxdml.errors import ModelError, PtqError, api_boundary
 from jaxdml.ptq._build.conversions import build
 from jaxdml.ptq._choose.equalize import multiplied
+from jaxdml.ptq._choose.flow import wide_readers
 from jaxdml.ptq._choose.modes import Mode, modes_as, options_to_try
 from jaxdml.ptq._choose.rule import Rule
 from jaxdml.ptq._choose.unit import unit_of
@@ -207,10 +208,13 @@ class Model:
         if not advice:
             return found
         by_name = {node.name: node for node in contractions.values()}
-        return replace(found, advice=self._advice(params, inputs, [by_name[name] for name in found.worst(advice)]))
+        worst = [by_name[name] for name in found.worst(advice)]
+        return replace(found, advice=self._advice(params, inputs, worst, wide_readers(floats)))
 
-    def _advice(self, params: Any, inputs: Sequence[Any], layers: Sequence[Node]) -> tuple[Advice, ...]:
-        """What rules for some contractions gain.
+    def _advice(
+        self, params: Any, inputs: Sequence[Any], layers: Sequence[Node], can_read_wide: Set[str]
+    ) -> tuple[Advice, ...]:
+        """What rules for some contractions gain, given the results of those that can read 16 bits.
 
         Raises:
           PtqError: if the model cannot be quantized again.
@@ -226,7 +230,7 @@ class Model:
         before, found = ratio(), list[Advice]()
         for node in layers:
             pattern, gains = f"^{re.escape(node.name)}$", dict[str, float]()
-            for options in options_to_try(node, self.modes[""]):
+            for options in options_to_try(node, self.modes[""], can_read_wide):
                 words = ", ".join(f"{option}={value!r}" for option, value in options.items())
                 gains[words] = ratio(Rule(pattern, **options)) - before
             found.append(Advice(node.name, pattern, gains))

@@ -97,7 +97,7 @@ def quantize(
 
     Raises:
       PtqError: if an argument is wrong, such as apply in training mode, batches with NaN or infinity, or a rule that
-        matches no layer. Also if nothing can be quantized. The error names the layer and a remedy.
+        matches no layer, or only layers that it cannot change. Also if nothing can be quantized. The error names the layer and a remedy.
     """
     dtype = integer_type("activations", activations, TYPES, "; for 16 bits: Rule('', activations=jnp.uint16)")
     blocks_of(weights, block_size)
@@ -124,7 +124,7 @@ def quantize(
         program = traced.program(first)
     unit = unit_of(program, lambda graph, _: modes_of(graph, products, rules, weights, block_size))
     check_function(unit.builder, [body.builder for body in unit.bodies.values()])
-    check_matches(unit.layers(), unit.with_weights(), rules)
+    check_matches(unit.layers(), unit.with_weights(), unit.can_read_wide(), rules)
     if not unit.bodies and all(mode == "float" for mode in unit.modes.values()):
         raise PtqError(_nothing(unit))
     unit = unit.with_constants(jax.tree.leaves(params))

@@ -18,7 +18,7 @@ from helpers.marks import rarely_on_xla
 from jaxdml._arithmetic.halves import TERMS
 from jaxdml.ptq import PtqError, Rule
 from jaxdml.ptq._build import operators as op
-from jaxdml.ptq._choose.modes import modes_of
+from jaxdml.ptq._choose.modes import modes_of, options_to_try
 
 RANDOM = np.random.default_rng(0)
 EVERY = Rule("", activations=jnp.uint16)
@@ -182,16 +182,25 @@ def test_movers_sums_and_tables_lie_between(apply):
     assert decibels(model.apply(model.params, x[:5]), apply(params, x[:5])) > 33
 
 
-def test_values_that_fake_quantize_rounds_keep_their_8_bits():
-    def apply(w, x):
-        return dml.fake_quantize(x, np.float32(1 / 32), np.uint8(128)).T.T @ w
+def on_own_grid(x):
+    return dml.fake_quantize(x, np.float32(1 / 32), np.uint8(128))
 
-    model = quantize(apply, W, X)
-    assert "reads 8 bits, to which fake_quantize rounds" in str(model)
-    assert read_by(model) == {"weight": "uint8"}
+
+def mixed(p, x):
+    """The first product reads the 8 bits of fake_quantize."""
+    return jnp.sin(on_own_grid(x).T.T @ p["first"]) @ p["second"]
+
+
+MIXED = {"first": W, "second": V}
+
+
+def test_values_that_fake_quantize_rounds_keep_their_8_bits():
+    model = quantize(mixed, MIXED, X)
+    assert re.search(r"^first .*integers +reads 8 bits, to which fake_quantize rounds$", str(model), re.MULTILINE)
+    assert read_by(model) == {"first": "uint8", "second": "uint16"}
 
     def of_two(p, x):
-        return jnp.einsum("nd,md->nm", dml.fake_quantize(x, np.float32(1 / 32), np.uint8(128)), jnp.sin(x)) + p
+        return jnp.einsum("nd,md->nm", on_own_grid(x), jnp.sin(x)) + p
 
     assert "reads 16 bits; one operand has the 8 bits to which" in str(quantize(of_two, np.float32(0), X))
 
@@ -246,6 +255,15 @@ def test_the_first_rule_decides_how_a_product_runs():
     assert of(Rule("", observer="mse"), wide) == "static16"
 
 
+@pytest.mark.parametrize("read", ["x w", "x own"])
+def test_a_product_reads_16_bits_unless_fake_quantize_rounds_all_that_it_reads(read):
+    graph = flow((op.FAKE_QUANTIZE, "x w", "own"), (op.PRODUCT, "own w", "y"), (op.PRODUCT, read, "z")).graph
+    modes, reasons = modes_of(graph, "static", [EVERY])
+    assert (modes, reasons) == ({"y": "static", "z": "static16"}, {"y": "reads 8 bits, to which fake_quantize rounds"})
+    tried = [[*options_to_try(node, {"y": "static", "z": "static"}, {"z"})] for node in graph.nodes[1:]]
+    assert [{"activations": "uint16"} in each for each in tried] == [False, True]
+
+
 ERRORS = {
     "another type": ({"activations": jnp.int16}, "Rule.activations is int16, expected uint16"),
     "dynamic": (
@@ -277,3 +295,18 @@ def test_blocks_of_no_weights_are_refused():
         quantize(apply, normal(32, 4), X, rules=[Rule("pairs", block_size=16)])
     quantize(apply, normal(32, 4), X, rules=[Rule("", block_size=16)])
     quantize(apply, normal(32, 4), X, rules=[Rule("pairs", activations=jnp.uint16)])
+
+
+def test_a_rule_that_lets_no_layer_read_16_bits_is_refused():
+    """Neither a layer whose inputs fake_quantize rounds can, nor one with a computed filter."""
+
+    def computed(p, x):
+        with jax.named_scope("filter"):
+            y = lax.conv(x[:, :, None], x[:2, :, None], (1,), "SAME")
+        return y[:, :, 0] @ p
+
+    words = "layers that stay in floats, or read the 8 bits to which fake_quantize rounds: leave the rule out, or"
+    for apply, params, name, other in ((mixed, MIXED, "first", "second"), (computed, normal(2, 3), "filter", "weight")):
+        with pytest.raises(PtqError, match=re.escape(f"Rule({name!r}) matches only {words} change the pattern")):
+            quantize(apply, params, X, rules=[Rule(other, observer="mse"), Rule(name, activations=jnp.uint16)])
+        quantize(apply, params, X, rules=[Rule(f"{name}|{other}", activations=jnp.uint16)])

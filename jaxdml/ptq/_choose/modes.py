@@ -109,14 +109,22 @@ def modes_as(modes: Mapping[str, Mapping[str, Mode]], graph: Graph, scan: str) -
     return {node.outputs[0]: chosen.get(node.outputs[0], "float") for node in filter(is_contraction, graph.nodes)}, {}
 
 
-def options_to_try(node: Node, modes: Mapping[str, Mode]) -> Iterator[Mapping[str, Any]]:
-    """The options of a `Rule` that can change how a contraction on integers runs, given the modes of all."""
+def options_to_try(
+    node: Node, modes: Mapping[str, Mode], can_read_wide: Container[str]
+) -> Iterator[Mapping[str, Any]]:  # fmt: skip
+    """The options of a `Rule` that can change how a contraction on integers runs.
+
+    Args:
+      node: the contraction.
+      modes: the modes of all contractions.
+      can_read_wide: the results of those that can read 16 bits.
+    """
     mode = modes[node.outputs[0]]
     if mode in STATIC:
         yield from ({"observer": observer} for observer in CHOICES)
     if isinstance(mode, Blocks) and mode.dtype == "int4":
         yield {"weights": "int8", "block_size": mode.size}
-    if mode in ("static", "dynamic"):
+    if mode in ("static", "dynamic") and node.outputs[0] in can_read_wide:
         yield {"activations": "uint16"}
     if mode != "dynamic" and node.operator.kind == "dot":
         yield {"products": "dynamic"}
@@ -124,12 +132,15 @@ def options_to_try(node: Node, modes: Mapping[str, Mode]) -> Iterator[Mapping[st
         yield {"keep": "float"}
 
 
-def check_matches(layers: Sequence[Node], with_weights: Container[str], rules: Sequence[Rule]) -> None:
+def check_matches(
+    layers: Sequence[Node], with_weights: Container[str], can_read_wide: Container[str], rules: Sequence[Rule]
+) -> None:
     """Refuses a rule that matches no layer, or only layers that it cannot change.
 
     Args:
       layers: the convolutions and products.
       with_weights: the names of those that multiply by known weights.
+      can_read_wide: the names of those that can read 16 bits.
       rules: the rules.
 
     Raises:
@@ -149,3 +160,6 @@ def check_matches(layers: Sequence[Node], with_weights: Container[str], rules: S
             what = "products of two computed values, which have no weights to divide into blocks"
             remedy = "write products='dynamic' or activations=jnp.uint16 in place of weights and block_size"
             raise PtqError(f"Rule({rule.pattern!r}) matches only {what}: {remedy}, or change the pattern")
+        if rule.sets_activations and not any(re.search(rule.pattern, name) and name in can_read_wide for name in names):
+            what = "layers that stay in floats, or read the 8 bits to which fake_quantize rounds"
+            raise PtqError(f"Rule({rule.pattern!r}) matches only {what}: leave the rule out, or change the pattern")

@@ -14,7 +14,7 @@ from jaxdml._graph.graph import Graph, Node, without_dead
 from jaxdml.ptq._build.builder import Builder
 from jaxdml.ptq._build.conversions import build
 from jaxdml.ptq._build.operators import FAKE_QUANTIZE
-from jaxdml.ptq._choose.flow import Flow
+from jaxdml.ptq._choose.flow import Flow, wide_readers
 from jaxdml.ptq._choose.modes import Mode, Modes, is_contraction
 from jaxdml.ptq._choose.plan import Plan, plan_of
 from jaxdml.ptq._choose.rule import Rule
@@ -68,6 +68,11 @@ class Unit:
     def with_weights(self) -> set[str]:
         """The names of the contractions that multiply by known weights."""
         return {layer.name for _, unit in self.each() for layer in unit.builder.contractions if layer.weight}
+
+    def can_read_wide(self) -> set[str]:
+        """The names of the contractions that can read 16 bits."""
+        readers = ((unit.graph.producers(), wide_readers(unit.graph)) for _, unit in self.each())
+        return {makers[name].name for makers, found in readers for name in found}
 
     def reasons_by_layer(self) -> dict[str, str]:
         """Maps the names of contractions and loops that stay in floats to the reasons."""
