@@ -97,7 +97,8 @@ def quantize(
 
     Raises:
       PtqError: if an argument is wrong, such as apply in training mode, batches with NaN or infinity, or a rule that
-        matches no layer, or only layers that it cannot change. Also if nothing can be quantized. The error names the layer and a remedy.
+        matches no layer, or only layers that it cannot change. Also if nothing can be quantized. The error names the
+        layer and a remedy.
     """
     dtype = integer_type("activations", activations, TYPES, "; for 16 bits: Rule('', activations=jnp.uint16)")
     blocks_of(weights, block_size)

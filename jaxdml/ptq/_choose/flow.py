@@ -68,7 +68,7 @@ def is_on_own_grid(maker: Callable[[str], Node | None], name: str) -> bool:
 
 
 def wide_readers(graph: Graph) -> set[str]:
-    """The results of the convolutions and products on integers that can read 16 bits: not only own grids."""
+    """The results of the convolutions and products that can read 16 bits: not all that they read is on own grids."""
     data, makers, found = set(graph.inputs), graph.producers(), set[str]()
     for node in graph.nodes:
         read = data.intersection(node.inputs)
