@@ -120,6 +120,7 @@ MORE_MODELS = {
     "conv_long_u16": lambda: conv(
         x=X.but(dtype="u16", shape=(1, TERMS + 1, 1, 1)), w=W.but(shape=(1, TERMS + 1, 1, 1))
     ),
+    "conv_u16_matrix_added": lambda: conv(x=X.but(dtype="u16"), b=FLOAT_BIAS.but(shape=(3, 8))),
     "gemm_u16_alpha": lambda: single("Gemm", X.but(shape=(3, 32), dtype="u16"), B.but(shape=(32, 8)), alpha=2.0),
     "gemm_u16_matrix_added": lambda: single(
         "Gemm", X.but(shape=(3, 32), dtype="u16"), B.but(shape=(32, 8)), FLOAT_BIAS.but(shape=(3, 8))
@@ -144,6 +145,7 @@ REMARKS = {
     "conv_no_zero_points": f"v3 is dequantized with a {CONSTANT}, or without a zero point that gives its type",
     "add_u16": "v4 is uint16, quantized operators take 8 bits",
     "conv_long_u16": f"its sums have {TERMS + 1} terms, those of 16 by 8 bits have at most {TERMS}",
+    "conv_u16_matrix_added": "its bias is not a constant with a value for each channel",
     "gemm_u16_alpha": "transA is 0, alpha is 2 and beta is 1, products of 16 by 8 bits take 0, 1 and 1",
     "gemm_u16_matrix_added": "its bias is not a constant with a value for each channel",
     "conv_weight_s4": "v8 is int4, quantized operators take 8 bits",
