@@ -204,7 +204,8 @@ def code_of(path):
 def imported(folders):
     """The modules of other packages that the code in folders imports, and the extensions that Sphinx loads."""
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".ipynb")]
-    paths = [path for path in paths if path.name != "zoo_models.py"]  # of packages in an environment of its own
+    others = "zoo_models.py", "torch_peer.py"  # of packages that no extra has
+    paths = [path for path in paths if path.name not in others]
     found = set()
     for path in paths:
         for node in ast.walk(ast.parse(code_of(path))):

@@ -1,0 +1,195 @@
+"""python -m benchmarks.accuracy: trained networks by jaxdml.ptq and by other quantizers, at the same bit widths.
+
+Every tool gets the same float network and the same calibration batches, and makes weights of 8 bits, by channels, and
+activations of 8 bits. The tables have the accuracy on inputs that neither training nor calibration saw, and on these
+inputs the ratio of the float network's outputs to their error in dB. onnxruntime and torch read a float ONNX file,
+whose own ratio is in the JSON file. torch is optional: pip install torch torchao.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import io
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.accuracy_models import RECIPES, Recipe, Trained, trained
+from benchmarks.accuracy_peers import CONTRACTIONS, Call, float_file, of_onnxruntime, of_qwix, session
+from benchmarks.machine import environment
+from benchmarks.measure import decibels
+from jaxdml import ptq
+
+RESULTS = Path(__file__).parent / "results"
+CALIBRATORS = "MinMax", "Entropy", "Percentile"
+OWN = "jaxdml"
+LEVEL = 0.3  # dB that count as level
+AT_ONCE = 32  # inputs of a call: ranges found in calls are those of so many inputs where a tool has one range for all
+HAS_TORCH = importlib.util.find_spec("torchao") is not None
+PACKAGES = "flax", "qwix", "onnxruntime", "torch", "torchao", "scikit-learn"
+Found = dict[str, Any]
+
+
+# Tools ---------------------------------------------------------------------------------------------------------------
+
+
+def of_jaxdml(model: Trained, **options: Any) -> Call:
+    quantized = ptq.quantize(model.network.apply, model.variables, model.calibration, progress=False, **options)
+    call = jax.jit(quantized.apply)
+    return lambda x: np.asarray(call(quantized.params, x))
+
+
+def tools(model: Trained, file: Path) -> dict[str, dict[str, Callable[[], Call]]]:
+    """Of static and of dynamic quantization, the tools, each a function that quantizes."""
+    static = {OWN: partial(of_jaxdml, model), f"{OWN}, auto": partial(of_jaxdml, model, observer="auto")}
+    dynamic = {OWN: partial(of_jaxdml, model, products="dynamic")}
+    for method in ("absmax", "minmax"):
+        static[f"qwix, {method}"] = partial(of_qwix, model, static=True, method=method)
+        dynamic[f"qwix, {method}"] = partial(of_qwix, model, static=False, method=method)
+    for name, operators in {"": None, ", contractions": CONTRACTIONS}.items():
+        for each in CALIBRATORS:
+            static[f"onnxruntime, {each}{name}"] = partial(of_onnxruntime, model, file, each, operators)
+    dynamic["onnxruntime"] = partial(of_onnxruntime, model, file, "dynamic", None)
+    if HAS_TORCH:
+        from benchmarks.torch_peer import of_torch
+
+        static["torch PT2E"] = partial(of_torch, file, model.calibration)
+        static["torch PT2E, attention"] = partial(of_torch, file, model.calibration, attention=True)
+        dynamic["torch PT2E"] = partial(of_torch, file, model.calibration, dynamic=True)
+    return {"static": static, "dynamic": dynamic}
+
+
+# Measuring -----------------------------------------------------------------------------------------------------------
+
+
+def outputs(call: Call, x: np.ndarray) -> np.ndarray:
+    return np.concatenate([call(x[at : at + AT_ONCE]) for at in range(0, len(x), AT_ONCE)]).astype(np.float64)
+
+
+def scored(model: Trained, exact: np.ndarray, quantize: Callable[[], Call]) -> Found:
+    """The ratio in dB and the accuracy of a quantized network, or why there is none."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # calibrators print
+            received = outputs(quantize(), model.x)
+    except Exception as error:  # of several packages; the page says which
+        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
+    return {"dB": decibels(received, exact), "accuracy": accuracy(received, model.labels)}
+
+
+def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
+    """The share of the labels that have the greatest logit, in percent."""
+    return float(100 * np.mean(logits.argmax(-1) == labels))
+
+
+def measured(model: Trained) -> Found:
+    """What the tables have of one network."""
+    call = jax.jit(model.network.apply)
+    exact = outputs(lambda x: np.asarray(call(model.variables, x)), model.x)
+    found: Found = {"float": accuracy(exact, model.labels)}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "float.onnx"
+        float_file(model, file)
+        found["float file, dB"] = decibels(outputs(session(file), model.x), exact)
+        for kind, each in tools(model, file).items():
+            found[kind] = {name: scored(model, exact, quantize) for name, quantize in each.items()}
+    return found
+
+
+def networks(recipes: dict[str, Recipe], held_out: int) -> dict[str, Found]:
+    """What was measured of each network, and of those with outliers."""
+    found = {}
+    for name, recipe in recipes.items():
+        start = time.perf_counter()
+        model = trained(recipe, held_out)
+        seconds = time.perf_counter() - start
+        found[name] = measured(model) | {"training, s": seconds}
+        print(f"{name}: {json.dumps(found[name])}", flush=True)
+        if recipe.pairs:
+            found[f"{name}, outliers"] = measured(model.with_outliers(recipe))
+            print(f"{name}, outliers: {json.dumps(found[f'{name}, outliers'])}", flush=True)
+    return found
+
+
+# Pages ---------------------------------------------------------------------------------------------------------------
+
+
+def table(found: dict[str, Found], kind: str, what: str) -> list[str]:
+    """A table in Markdown: networks by tools; the column "float" has the accuracy of the float network."""
+    names = list(next(iter(found.values()))[kind])
+    head = ["network", *(["float"] if what == "accuracy" else []), *names]
+    rows = [head, ["---"] * len(head)]
+    for network, each in found.items():
+        first = [f"{each['float']:.1f}"] if what == "accuracy" else []
+        cells = [f"{each[kind][name][what]:.1f}" if what in each[kind][name] else "none" for name in names]
+        rows.append([network, *first, *cells])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def behind(found: dict[str, Found]) -> list[str]:
+    """Where another tool has more dB than jaxdml's defaults, by more than what counts as level."""
+    lines = []
+    for network, each in found.items():
+        for kind in ("static", "dynamic"):
+            own = each[kind][OWN]["dB"]
+            others = {name: row["dB"] for name, row in each[kind].items() if not name.startswith(OWN) and "dB" in row}
+            ahead = {name: ratio - own for name, ratio in others.items() if ratio > own + LEVEL}
+            if ahead:
+                said = ", ".join(f"{name} {more:.1f} dB" for name, more in ahead.items())
+                lines.append(f"- {network}, {kind}, are ahead of jaxdml: {said}.")
+    return lines or ["- None."]
+
+
+def page(found: dict[str, Found], about: str, note: str) -> str:
+    errors = {
+        f"- {name}, {kind}: {row['error']}"
+        for each in found.values()
+        for kind in ("static", "dynamic")
+        for name, row in each[kind].items()
+        if "error" in row
+    }
+    parts = ["# Accuracy beside other quantizers", "", about, "", note, ""]
+    for kind in ("static", "dynamic"):
+        for what, unit in (("dB", "dB"), ("accuracy", "accuracy in percent")):
+            parts += [f"## {kind.capitalize()}, {unit}", "", *table(found, kind, what), ""]
+    parts += [f"## Where jaxdml is more than {LEVEL} dB behind", "", *behind(found), ""]
+    parts += ["## What did not run", "", *(sorted(errors) or ["- Nothing."])]
+    parts += [] if HAS_TORCH else ["- torch PT2E: the package torchao is missing."]
+    return "\n".join(parts) + "\n"
+
+
+def machine() -> tuple[Found, str]:
+    """Where it ran, as a dict and as a line."""
+    found = environment()
+    more = [name for name in PACKAGES if importlib.util.find_spec({"scikit-learn": "sklearn"}.get(name, name))]
+    found["packages"] |= {name: metadata.version(name) for name in more}
+    versions = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
+    return found, f"{found['processor']}, {found['threads']} threads, Python {found['python']}; {versions}."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", choices=RECIPES, action="append", help="default: all")
+    parser.add_argument("--held-out", type=int, default=512, help="inputs to measure with")
+    parser.add_argument("--publish", action="store_true", help="write the tables and JSON to benchmarks/results")
+    parser.add_argument("--note", default="", help="a paragraph for the published page")
+    options = parser.parse_args()
+    found = networks({name: RECIPES[name] for name in options.network or RECIPES}, options.held_out)
+    where, about = machine()
+    text = page(found, about, options.note)
+    print(text)
+    if options.publish:
+        results = {"environment": where, "note": options.note, "networks": found}
+        (RESULTS / "accuracy.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        (RESULTS / "accuracy.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The benchmark of accuracy: its numbers, and that every tool runs. The networks are hardly trained."""
+
+import dataclasses
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+if importlib.util.find_spec("optax") is None:  # of the extra bench
+    pytest.skip("optax is missing", allow_module_level=True)
+
+from benchmarks import accuracy, accuracy_models  # noqa: E402
+
+pytestmark = [
+    pytest.mark.rare,
+    pytest.mark.skipif(jax.default_backend() != "cpu", reason="benchmarks compare with ONNX Runtime on a CPU"),
+    pytest.mark.filterwarnings("default"),  # of other packages
+]
+
+
+@pytest.fixture(autouse=True)
+def as_people_write_it():
+    """Promotion as JAX has it by default."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def tiny(name):
+    return dataclasses.replace(accuracy_models.RECIPES[name], batch=4, steps=2)
+
+
+def test_an_error_of_a_hundredth_is_40_decibels():
+    exact, labels = np.eye(4), np.array([0, 1, 2, 0])
+    model = accuracy_models.Trained(None, {}, [], exact, labels)
+    scored = accuracy.scored(model, exact, lambda: lambda x: 1.01 * x)
+    assert scored == {"dB": pytest.approx(40), "accuracy": 75}
+    assert accuracy.scored(model, exact, lambda: 1 / 0) == {"error": "ZeroDivisionError: division by zero"}
+
+
+@pytest.mark.parametrize("name", accuracy_models.RECIPES)
+def test_outliers_leave_the_function(name):
+    recipe = tiny(name)
+    model = accuracy_models.trained(recipe, 4)
+    if recipe.pairs:
+        outliers = model.with_outliers(recipe)
+        expected, received = (np.asarray(each.network.apply(each.variables, model.x)) for each in (model, outliers))
+        assert accuracy.decibels(received, expected) > 100
+        sizes = [jax.tree.leaves(each.variables["params"][recipe.pairs[0][0]])[0] for each in (model, outliers)]
+        assert np.max(sizes[1] / sizes[0]) > 20
+
+
+def test_folded_statistics_leave_the_function():
+    recipe, rng = tiny("MobileNet-like CNN, relu6"), np.random.default_rng(0)
+    x, _ = recipe.draw("train", 4, rng)
+    variables = accuracy_models.fitted(recipe.network(folded=False), iter([recipe.draw("train", 4, rng)] * 9), 8, 1e-2)
+    expected = recipe.network(folded=False).apply(variables, x)
+    params = {"params": accuracy_models.folded(variables["params"], variables["batch_stats"])}
+    received = recipe.network(folded=True).apply(params, x)
+    assert accuracy.decibels(np.asarray(received, float), np.asarray(expected, float)) > 100
+
+
+@pytest.mark.parametrize("name", ["residual CNN", "vision transformer"])
+def test_every_tool_runs(name):
+    found = accuracy.networks({name: tiny(name)}, 8)
+    assert list(found) == [name, f"{name}, outliers"]
+    for each in found.values():
+        assert each["float file, dB"] > 100
+        scores = [row for kind in ("static", "dynamic") for row in each[kind].values()]
+        ran = [row for row in scores if "error" not in row]
+        assert min(row["dB"] for row in ran) > 0
+        assert {row.get("error") for row in scores} <= {None, "ValueError: Only one operand can be asymmetric."}
+        assert len(ran) >= len(scores) - 2
+    text = accuracy.page(found, "about", "note")
+    assert f"| {name}, outliers |" in text
+    json.dumps(found)
+
+
+def test_the_page_says_where_jaxdml_is_behind():
+    rows = {"static": {"jaxdml": {"dB": 30.0, "accuracy": 90.0}, "qwix": {"dB": 30.2, "accuracy": 90.0}}}
+    rows |= {
+        "dynamic": {"jaxdml": {"dB": 30.0, "accuracy": 90.0}, "qwix": {"dB": 31.0, "accuracy": 90.0}},
+        "float": 91.0,
+    }
+    assert accuracy.behind({"net": rows}) == ["- net, dynamic, are ahead of jaxdml: qwix 1.0 dB."]
+    assert accuracy.table({"net": rows}, "static", "accuracy")[2] == "| net | 91.0 | 90.0 | 90.0 |"
