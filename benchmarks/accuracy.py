@@ -36,6 +36,25 @@ AT_ONCE = 32  # inputs of a call: ranges found in calls are those of so many inp
 HAS_TORCH = importlib.util.find_spec("torchao") is not None
 PACKAGES = "flax", "qwix", "onnxruntime", "torch", "torchao", "scikit-learn"
 Found = dict[str, Any]
+METHOD = """\
+Weights and activations have 8 bits, and weights a scale for each output channel. Five networks are trained on
+scikit-learn's digits, disturbed, and on the text of Python's `pydoc_data.topics`, whose next characters the causal
+transformer predicts. BatchNorms are folded before any tool sees the network. "Outliers" are channels up to 100 times
+as large as others, in front of a convolution or behind a LayerNorm, which the next layer's weights divide: the float
+function is the same. All tools calibrate with the same 8 batches; outputs are compared on inputs that neither
+training nor calibration saw, 32 at a time. dB are 10 log10(signal / noise) of the logits against those of the float
+network.
+
+- jaxdml: the defaults of `ptq.quantize`; "auto" is `observer="auto"`. "Dynamic" is `products="dynamic"`, which leaves
+  convolutions static, so that the dynamic rows of the CNNs compare static convolutions with dynamic ones.
+- qwix: `QtProvider` collects ranges, `PtqProvider` quantizes; "minmax" is asymmetric, which qwix refuses for products
+  of two computed values. Values between layers are floats. Its static ranges are means over inputs, by default, so
+  that larger values are clipped.
+- onnxruntime: `quant_pre_process`, then `quantize_static` in QDQ form with uint8 activations, of all operators by
+  default or of contractions alone (Conv, MatMul and Gemm), or `quantize_dynamic`. No kernel saturates. By default,
+  Entropy has 128 bins and finds the ranges of MinMax.
+- torch: `X86InductorQuantizer` with its defaults, which leave products of two computed values in floats, as they do
+  values that no quantized operator reads. "Attention" quantizes these products, too."""
 
 
 # Tools ---------------------------------------------------------------------------------------------------------------
@@ -155,7 +174,7 @@ def page(found: dict[str, Found], about: str, note: str) -> str:
         for name, row in each[kind].items()
         if "error" in row
     }
-    parts = ["# Accuracy beside other quantizers", "", about, "", note, ""]
+    parts = ["# Accuracy beside other quantizers", "", about, "", METHOD, *(["", note] if note else []), ""]
     for kind in ("static", "dynamic"):
         for what, unit in (("dB", "dB"), ("accuracy", "accuracy in percent")):
             parts += [f"## {kind.capitalize()}, {unit}", "", *table(found, kind, what), ""]

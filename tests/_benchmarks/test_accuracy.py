@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 if importlib.util.find_spec("optax") is None:  # of the extra bench
     pytest.skip("optax is missing", allow_module_level=True)
 
-from benchmarks import accuracy, accuracy_models  # noqa: E402
+from benchmarks import accuracy, accuracy_models
 
 pytestmark = [
     pytest.mark.rare,
@@ -43,16 +43,16 @@ def test_an_error_of_a_hundredth_is_40_decibels():
     assert accuracy.scored(model, exact, lambda: 1 / 0) == {"error": "ZeroDivisionError: division by zero"}
 
 
-@pytest.mark.parametrize("name", accuracy_models.RECIPES)
+@pytest.mark.parametrize("name", ["residual CNN", "causal transformer on text"])
 def test_outliers_leave_the_function(name):
     recipe = tiny(name)
     model = accuracy_models.trained(recipe, 4)
-    if recipe.pairs:
-        outliers = model.with_outliers(recipe)
-        expected, received = (np.asarray(each.network.apply(each.variables, model.x)) for each in (model, outliers))
-        assert accuracy.decibels(received, expected) > 100
-        sizes = [jax.tree.leaves(each.variables["params"][recipe.pairs[0][0]])[0] for each in (model, outliers)]
-        assert np.max(sizes[1] / sizes[0]) > 20
+    outliers = model.with_outliers(recipe)
+    expected, received = (np.asarray(each.network.apply(each.variables, model.x)) for each in (model, outliers))
+    assert accuracy.decibels(received, expected) > 100
+    kernels = [each.variables["params"][recipe.pairs[0][1]] for each in (model, outliers)]
+    kernels = [max(jax.tree.leaves(each), key=np.size) for each in kernels]
+    assert np.max(kernels[0] / kernels[1]) > 20
 
 
 def test_folded_statistics_leave_the_function():
@@ -65,8 +65,8 @@ def test_folded_statistics_leave_the_function():
     assert accuracy.decibels(np.asarray(received, float), np.asarray(expected, float)) > 100
 
 
-@pytest.mark.parametrize("name", ["residual CNN", "vision transformer"])
-def test_every_tool_runs(name):
+def test_every_tool_runs():
+    name = "vision transformer"
     found = accuracy.networks({name: tiny(name)}, 8)
     assert list(found) == [name, f"{name}, outliers"]
     for each in found.values():
