@@ -242,7 +242,7 @@ RECIPES = {
     "MobileNet-like CNN, relu6": Recipe(MobileNet, digits, 64, 300, 5e-3),
     "ConvNeXt-like CNN": Recipe(ConvNeXt, digits, 64, 500, 3e-3, _pairs(("norm", "up"))),
     "vision transformer": Recipe(ViT, digits, 64, 800, 2e-3, _pairs(("norm_1", "qkv"), ("norm_2", "up"))),
-    "causal transformer on text": Recipe(GPT, text, 32, 450, 3e-3, _pairs(("norm_1", "qkv"), ("norm_2", "up"))),
+    "causal transformer on text": Recipe(GPT, text, 32, 600, 3e-3, _pairs(("norm_1", "qkv"), ("norm_2", "up"))),
 }
 
 
