@@ -161,8 +161,8 @@ def behind(found: dict[str, Found]) -> list[str]:
             others = {name: row["dB"] for name, row in each[kind].items() if not name.startswith(OWN) and "dB" in row}
             ahead = {name: ratio - own for name, ratio in others.items() if ratio > own + LEVEL}
             if ahead:
-                said = ", ".join(f"{name} {more:.1f} dB" for name, more in ahead.items())
-                lines.append(f"- {network}, {kind}, are ahead of jaxdml: {said}.")
+                said = ", ".join(f"{name} by {more:.1f} dB" for name, more in ahead.items())
+                lines.append(f"- {network}, {kind}: {said}.")
     return lines or ["- None."]
 
 
