@@ -141,14 +141,13 @@ def networks(recipes: dict[str, Recipe], held_out: int) -> dict[str, Found]:
 
 
 def table(found: dict[str, Found], kind: str, what: str) -> list[str]:
-    """A table in Markdown: networks by tools; the column "float" has the accuracy of the float network."""
-    names = list(next(iter(found.values()))[kind])
-    head = ["network", *(["float"] if what == "accuracy" else []), *names]
-    rows = [head, ["---"] * len(head)]
-    for network, each in found.items():
-        first = [f"{each['float']:.1f}"] if what == "accuracy" else []
-        cells = [f"{each[kind][name][what]:.1f}" if what in each[kind][name] else "none" for name in names]
-        rows.append([network, *first, *cells])
+    """A table in Markdown: tools by networks; the row "float" has the accuracy of the float networks."""
+    rows = [["tool", *found], ["---"] * (1 + len(found))]
+    if what == "accuracy":
+        rows.append(["float", *(f"{each['float']:.1f}" for each in found.values())])
+    for tool in next(iter(found.values()))[kind]:
+        scores = [each[kind][tool] for each in found.values()]
+        rows.append([tool, *(f"{score[what]:.1f}" if what in score else "none" for score in scores)])
     return [f"| {' | '.join(row)} |" for row in rows]
 
 

@@ -76,7 +76,7 @@ def test_every_tool_runs():
         assert {row.get("error") for row in scores} <= {None, "ValueError: Only one operand can be asymmetric."}
         assert len(ran) >= len(scores) - 2
     text = accuracy.page(found, "about", "note")
-    assert f"| {name}, outliers |" in text
+    assert f" | {name}, outliers |" in text
     json.dumps(found)
 
 
@@ -87,4 +87,8 @@ def test_the_page_says_where_jaxdml_is_behind():
         "float": 91.0,
     }
     assert accuracy.behind({"net": rows}) == ["- net, dynamic: qwix by 1.0 dB."]
-    assert accuracy.table({"net": rows}, "static", "accuracy")[2] == "| net | 91.0 | 90.0 | 90.0 |"
+    lines = accuracy.table({"net": rows, "other": rows}, "static", "accuracy")
+    assert lines == [
+        "| tool | net | other |", "| --- | --- | --- |", "| float | 91.0 | 91.0 |", "| jaxdml | 90.0 | 90.0 |",
+        "| qwix | 90.0 | 90.0 |",
+    ]  # fmt: skip
