@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import importlib.util
 import io
+import itertools
 import json
 import tempfile
 import time
@@ -32,6 +33,7 @@ RESULTS = Path(__file__).parent / "results"
 CALIBRATORS = "MinMax", "Entropy", "Percentile"
 OWN = "jaxdml"
 LEVEL = 0.3  # dB that count as level
+WIDEST = 5  # networks in a table that fits a page
 AT_ONCE = 32  # inputs of a call: ranges found in calls are those of so many inputs where a tool has one range for all
 HAS_TORCH = importlib.util.find_spec("torchao") is not None
 PACKAGES = "flax", "qwix", "onnxruntime", "torch", "torchao", "scikit-learn"
@@ -176,7 +178,9 @@ def page(found: dict[str, Found], about: str, note: str) -> str:
     parts = ["# Accuracy beside other quantizers", "", about, "", METHOD, *(["", note] if note else []), ""]
     for kind in ("static", "dynamic"):
         for what, unit in (("dB", "dB"), ("accuracy", "accuracy in percent")):
-            parts += [f"## {kind.capitalize()}, {unit}", "", *table(found, kind, what), ""]
+            parts += [f"## {kind.capitalize()}, {unit}", ""]
+            for some in itertools.batched(found.items(), WIDEST):
+                parts += [*table(dict(some), kind, what), ""]
     parts += [f"## Where jaxdml is more than {LEVEL} dB behind", "", *behind(found), ""]
     parts += ["## What did not run", "", *(sorted(errors) or ["- Nothing."])]
     parts += [] if HAS_TORCH else ["- torch PT2E: the package torchao is missing."]
