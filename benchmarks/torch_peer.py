@@ -20,7 +20,7 @@ UNARY: dict[str, Operator] = {"Relu": functional.relu, "Tanh": torch.tanh, "Sqrt
 
 
 class Network(torch.nn.Module):
-    """An ONNX graph of one input and one output, node by node."""
+    """An ONNX graph of one input and one output, node by node, of the operators that the networks here have."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Network(torch.nn.Module):
                 return functional.embedding(rest[0], x)
             case "Where":
                 return torch.where(x, *rest)
-        raise NotImplementedError(f"{kind} of {node.name}")
+        raise ValueError(f"node {node.name!r} is {kind}, which this reader of ONNX files lacks")
 
 
 def _attribute(name: str) -> str:
