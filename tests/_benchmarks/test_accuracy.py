@@ -1,7 +1,6 @@
 """The benchmark of accuracy: its numbers, and that every tool runs. The networks are hardly trained."""
 
 import dataclasses
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -12,15 +11,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-if importlib.util.find_spec("optax") is None:  # of the extra bench
-    pytest.skip("optax is missing", allow_module_level=True)
-
 from benchmarks import accuracy, accuracy_models
 
 pytestmark = [
     pytest.mark.rare,
     pytest.mark.skipif(jax.default_backend() != "cpu", reason="benchmarks compare with ONNX Runtime on a CPU"),
-    pytest.mark.filterwarnings("default"),  # of other packages
+    pytest.mark.filterwarnings("ignore:'VariableState' was removed:DeprecationWarning"),  # qwix reads flax's old name
 ]
 
 
