@@ -6,6 +6,7 @@ import pytest
 from scipy import special
 
 from helpers.compare import assert_same_bits
+from helpers.every_float import every
 from jaxdml._exact import pairs
 from jaxdml._exact.powers import integer_power
 from jaxdml._exact.rules import FUNCTIONS
@@ -27,14 +28,6 @@ RIGHT = {  # in float64, and the largest error in ulp that docs/exact_rules.md g
     "rsqrt": (lambda x: 1 / np.sqrt(x), 1.5),
 }
 CHUNK = 2**22
-
-
-def every(step):
-    """Each so many-th float32, from zeros over all exponents to NaN, in chunks of one size."""
-    values = np.arange(0, 2**32, step, dtype=np.uint64).astype(np.uint32).view(np.float32)
-    size = min(CHUNK, values.size)
-    values = np.pad(values, (0, -values.size % size), constant_values=1)
-    yield from values.reshape(-1, size)
 
 
 def errors(got, right):
@@ -60,7 +53,7 @@ def test_errors_of_every_17th_float(name):
 
 def check(name, step, with_bits):
     function, (right, limit) = jax.jit(FUNCTIONS[name]), RIGHT[name]
-    for x in map(floats.flushed, every(step)):
+    for x in map(floats.flushed, every(step, CHUNK)):
         got = np.asarray(function(x))
         with np.errstate(all="ignore"):
             assert np.nanmax(errors(got.astype(np.float64), right(x.astype(np.float64)))) <= limit

@@ -1,19 +1,20 @@
 """python tests/commands/on_device.py: compares what JAX's first device computes with NumPy and with a CPU.
 
 `make test-accelerators` reads programs for devices that are not there; this command runs them on one that is. It
-measures how far the device's own quotients and square roots are off. It compares the bits of corrected quotients and
-roots, of every rule of exact floats, of sums that wrap, and of random public calls (tests/commands/campaign.py). With
-JAX_PLATFORMS=cuda,cpu the first device is a GPU. The first difference ends the run.
+measures how far the device's own quotients, square roots and int8 products are off. It compares the bits of corrected
+quotients and roots, of every rule of exact floats, of products, of sums that wrap, and of random public calls
+(tests/commands/campaign.py). With JAX_PLATFORMS=cuda,cpu the first device is a GPU. The first difference ends the run.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -23,29 +24,23 @@ import jaxdml as dml
 from _exact import attention_battery, battery
 from commands import campaign
 from helpers.compare import assert_same_bits
+from helpers.every_float import every
 from jaxdml._arithmetic import int8
 from jaxdml._arithmetic.division import divided
 from jaxdml._arithmetic.square_root import square_root
+from jaxdml.reference import floats
 
 CHUNK = 2**24
 MANTISSA = 2**23
 SMALLEST = np.float32(2.0**-126)
+DEPTHS = (*range(1, 10), 12, 15, 16, 17, 20, 24, 28, 31, 32, 33, 36, 40, 48, 63, 64, 65, 72, 96, 100, 127, 128, 130,
+          160, 192, 200, 256, 300, 512, 1000)  # fmt: skip
+SIZES = ((0, 2, 3), (0, 8, 8), (0, 64, 128), (0, 33, 65), (9, 8, 3), (12, 5, 9), (4, 64, 64))  # batch, M, N
 MOST_ULPS = 3  # what docs/numerics_accelerators.md corrects
 
 
 def chunks(options: argparse.Namespace) -> int:
     return max(1, round(options.count / CHUNK))
-
-
-def every(step: int) -> Iterator[np.ndarray]:
-    """Each so many-th float32, from zero over all exponents to NaN of both signs, with zeros in place of subnormals."""
-    for start in range(0, 2**32, CHUNK * step):
-        bits = np.arange(start, min(start + CHUNK * step, 2**32), step, np.uint64)
-        yield flushed(bits.astype(np.uint32).view(np.float32))
-
-
-def flushed(x: np.ndarray) -> np.ndarray:
-    return np.where(abs(x) < SMALLEST, np.float32(0), x)
 
 
 def ulps(got: Any, right: np.ndarray) -> int:
@@ -74,6 +69,21 @@ def sums(options: argparse.Namespace) -> str:
     return f"{right.size + 1:,} of {depth:,} and {x.size:,} products"
 
 
+def products(options: argparse.Namespace) -> str:
+    """Of int8: XLA's own may be wrong, jaxdml's not."""
+    rng, wrong, count = np.random.default_rng(1), 0, 0
+    own = jax.jit(lambda a, b: jnp.matmul(a, b, preferred_element_type=jnp.int32))
+    exact = jax.jit(lambda a, b: dml.matrix_multiply_integer(a, None, b, None))
+    for depth in DEPTHS:
+        for batch, rows, columns in SIZES:
+            outer = (batch,) if batch else ()
+            a, b = (rng.integers(-128, 128, (*outer, *sizes), np.int8) for sizes in ((rows, depth), (depth, columns)))
+            right = np.matmul(a, b, dtype=np.int32)
+            assert_same_bits(exact(a, b), right, "products")
+            wrong, count = wrong + bool((np.asarray(own(a, b)) != right).any()), count + 1
+    return f"of XLA's own {wrong} are wrong; {count} of jaxdml's"
+
+
 def rules(options: argparse.Namespace) -> str:
     """Every rule, norms, softmax and attention, against `jaxdml.reference`."""
     exact = dml.exact(battery.everything)
@@ -93,7 +103,7 @@ def quotients(options: argparse.Namespace) -> str:
     for _ in range(chunks(options)):
         x, y = (rng.integers(MANTISSA, 2 * MANTISSA, CHUNK).astype(np.float32) for _ in range(2))
         most = max(most, ulps(own(x, y), x / y))
-        x, y = (flushed(rng.integers(0, 2**32, CHUNK, np.uint32).view(np.float32)) for _ in range(2))
+        x, y = (floats.flushed(rng.integers(0, 2**32, CHUNK, np.uint32).view(np.float32)) for _ in range(2))
         with np.errstate(all="ignore"):
             right = x / y
             is_tiny = abs(x.astype(np.float64) / y) < SMALLEST * (1 - 2.0**-25)  # what rounds to 2**-126 is normal
@@ -107,7 +117,7 @@ def roots(options: argparse.Namespace) -> str:
     for factor in (2, 4):
         x = np.arange(MANTISSA, 2 * MANTISSA).astype(np.float32) * np.float32(factor)
         most = max(most, ulps(own(x), np.sqrt(x)))
-    for x in every(options.step):
+    for x in map(floats.flushed, every(options.step, CHUNK)):
         with np.errstate(all="ignore"):
             assert_same_bits(corrected(x), np.sqrt(x), "square roots")
         compared += x.size
@@ -129,7 +139,7 @@ def functions(options: argparse.Namespace) -> str:
     cpu, compared = jax.devices("cpu")[0], 0
     for name in battery.ONE:
         function = jax.jit(dml.exact(getattr(lax, name)))
-        for x in every(options.step):
+        for x in map(floats.flushed, every(options.step, CHUNK)):
             on_cpu = function(jax.device_put(x, cpu))
             assert on_cpu.devices() == {cpu}
             assert_same_bits(function(x), on_cpu, name)
@@ -149,8 +159,8 @@ def calls(options: argparse.Namespace) -> str:
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], str]] = {
-    "sums": sums, "rules": rules, "quotients": quotients, "roots": roots, "powers": powers, "functions": functions,
-    "calls": calls,
+    "sums": sums, "products": products, "rules": rules, "quotients": quotients, "roots": roots, "powers": powers,
+    "functions": functions, "calls": calls,
 }  # fmt: skip
 
 

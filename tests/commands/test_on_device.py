@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from commands import on_device
+from helpers.every_float import every
 from helpers.marks import on_xla_alone
+from jaxdml.reference import floats
 
 pytestmark = [on_xla_alone, pytest.mark.rare]
 FEW = argparse.Namespace(count=1, step=2**20 + 1, seconds=1, seed=5)
@@ -16,7 +18,16 @@ FEW = argparse.Namespace(count=1, step=2**20 + 1, seconds=1, seed=5)
 @pytest.mark.parametrize("part", on_device.PARTS)
 def test_a_part_runs(part, monkeypatch):
     monkeypatch.setattr(on_device, "CHUNK", 2**12)
+    monkeypatch.setattr(on_device, "DEPTHS", (5, 32))
     assert on_device.PARTS[part](FEW)
+
+
+def test_wrong_products_of_xla_are_counted(monkeypatch):
+    monkeypatch.setattr(on_device, "DEPTHS", (5,))
+    assert on_device.products(FEW).startswith("of XLA's own 0 are wrong; 7 ")
+    matmul = on_device.jnp.matmul
+    monkeypatch.setattr(on_device.jnp, "matmul", lambda a, b, **options: 2 * matmul(a, b, **options))
+    assert on_device.products(FEW).startswith("of XLA's own 7 are wrong; 7 ")
 
 
 @pytest.mark.parametrize("part", on_device.PARTS)
@@ -35,7 +46,7 @@ def test_a_part_compares(part, monkeypatch):
 
 
 def test_every_so_many_th_float():
-    x = np.concatenate(list(on_device.every(2**10 + 1)))
+    x = np.concatenate([floats.flushed(x) for x in every(2**10 + 1, 2**20)])
     assert x.size == -(-(2**32) // (2**10 + 1))
     assert np.unique(x[np.isfinite(x) & (x != 0)]).size == (np.isfinite(x) & (x != 0)).sum()  # none comes twice
     assert np.isnan(x).any()
@@ -62,4 +73,4 @@ def test_a_part_that_there_is_not_is_named(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["on_device.py", "sum"])
     with pytest.raises(SystemExit):
         on_device.main()
-    assert "there is no sum; parts are sums, rules" in capsys.readouterr().err
+    assert "there is no sum; parts are sums, products" in capsys.readouterr().err
