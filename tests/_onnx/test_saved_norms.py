@@ -111,6 +111,15 @@ def test_layer_normalizations(tmp_path):
     assert not {"ReduceMean", "Sqrt", "Pow"} & found.keys()
 
 
+def test_layer_normalizations_of_means(tmp_path):
+    """As in front of the last layer of a network: x itself is the mean over an image."""
+    functions = {
+        name: lambda x, of=LAYER[name]: of(x.mean(-1)) for name in ("linen", "linen, slow variance", "standardize")
+    }
+    found = written(functions, tmp_path / "model.onnx")
+    assert (found["LayerNormalization"], found["ReduceMean"], found["Sqrt"]) == (3, 3, 0)
+
+
 def test_a_scale_of_rows_is_no_part_of_a_layer_normalization(tmp_path):
     found = written({"rows": scale_of_rows}, tmp_path / "model.onnx")
     assert (found["LayerNormalization"], found["Mul"]) == (1, 2)  # one of the products belongs to the dense layer

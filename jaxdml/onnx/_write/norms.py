@@ -137,6 +137,8 @@ class _Finder:
         if not axes or axes != list(range(axes[0], rank)):
             return None
         of = self._of.get(name)
+        if of is not None and of.what == "square of mean":  # a square of x where x is a mean, such as of an image
+            of = Of("square", self._makers[name].inputs[0])
         if of is None or of.what != "square":
             return Of("mean", name, axes[0])
         if of.is_centered and of.axis != axes[0]:
