@@ -58,7 +58,8 @@ class Model:
       floats: "exact" if floats are computed by the rules of `jaxdml.exact`, "xla" if XLA computes them.
       numerics: "directml" or "onnxruntime": whose formulas quantized sums and means follow.
       factors: maps the names of weights and biases of the float function to what equalization multiplied them by.
-      modes: maps "" (the function) and each scan to a dict from the result of each contraction to its mode.
+      modes: maps "" (the function) and each scan to a dict from the result of each contraction, and of each sum in
+        floats, to its mode.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from jaxdml.ptq._choose.edges import edges_of
 from jaxdml.ptq._choose.equalize import equalized, observers_of, with_ones, without_ones
 from jaxdml.ptq._choose.modes import blocks_of, check_matches, modes_of
 from jaxdml.ptq._choose.moments import moments_of
-from jaxdml.ptq._choose.rule import Products, Rule, check_one_of, rules_of
+from jaxdml.ptq._choose.rule import Products, Rule, Sums, check_one_of, rules_of
 from jaxdml.ptq._choose.unit import Unit, unit_of
 from jaxdml.ptq._grids.observers import Observer, observer_of
 from jaxdml.ptq._grids.ranges import integer_type, scale_and_zero_point
@@ -47,6 +47,7 @@ def quantize(
     block_size: int | None = None,
     equalize: bool = True,
     rounding: Rounding = "nearest",
+    sums: Sums = "integer",
     rules: Sequence[Rule] = (),
     floats: Floats = DEFAULT,
     numerics: str = DIRECTML,
@@ -83,6 +84,9 @@ def quantize(
         same. This needs ten times as many rows or patches in batches as a sum has terms, and memory for the square of
         that number for each layer. Weights whose sums have more than 8192 terms are rounded to nearest, and
         `print(model)` says so.
+      sums: "integer": a sum of two values that contractions read adds integers, and so does a sum that a network with
+        residual connections adds to the next one. "float": these sums and their terms stay in floats, and only the
+        contractions that read them round them. Outputs are more accurate, and convolutional networks take longer.
       rules: overrides of options for some layers. If several matching rules set an option, the first one applies.
       floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
         `jaxdml.exact`. Products that stay in floats have no rule: XLA computes them, and `print(model)` names them.
@@ -106,6 +110,7 @@ def quantize(
     if not isinstance(equalize, bool):
         raise PtqError(f"equalize is {equalize!r}, expected True or False")
     check_one_of("rounding", rounding, ("nearest", "gptq"))
+    check_one_of("sums", sums, ("integer", "float"))
     check_one_of("numerics", numerics, tuple(QUANTIZED))
     if wrong := wrong_floats(floats):
         raise PtqError(wrong)
@@ -114,8 +119,8 @@ def quantize(
     def requantized(params: Any, batch: Sequence[Any], further: Sequence[Rule]) -> Model:
         return quantize(
             apply, params, [tuple(batch)], activations=dtype, observer=default, products=products, weights=weights,
-            block_size=block_size, equalize=equalize, rounding=rounding, rules=(*further, *rules), floats=floats,
-            numerics=numerics, progress=False,
+            block_size=block_size, equalize=equalize, rounding=rounding, sums=sums, rules=(*further, *rules),
+            floats=floats, numerics=numerics, progress=False,
         )  # fmt: skip
 
     check_params(apply, params)
@@ -123,7 +128,7 @@ def quantize(
     traced = Traced(apply, params)
     with named(0):
         program = traced.program(first)
-    unit = unit_of(program, lambda graph, _: modes_of(graph, products, rules, weights, block_size))
+    unit = unit_of(program, lambda graph, _: modes_of(graph, products, rules, weights, block_size, sums))
     check_function(unit.builder, [body.builder for body in unit.bodies.values()])
     check_matches(unit.layers(), unit.with_weights(), unit.can_read_wide(), rules)
     if not unit.bodies and all(mode == "float" for mode in unit.modes.values()):

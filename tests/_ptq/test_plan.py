@@ -118,7 +118,7 @@ def test_movers_before_a_product_of_16_bits_move_floats_of_one_range():
         (op.PRODUCT, "m w", "y"), outputs=("a", "y"),
     )  # fmt: skip
     plan = wide(graph, "a")
-    assert (plan.read_wide, plan.before_wide) == ({"n"}, {"n", "m", "s"})
+    assert (plan.read_wide, plan.in_floats) == ({"n"}, {"n", "m", "s"})
     assert plan.quantized == {"m"}
     assert plan.ranges["n"] == plan.ranges["m"] == "s"
     assert {node.outputs[0] for node in plan.nodes} == {"a", "y"}
@@ -130,6 +130,25 @@ def test_sums_and_tables_before_a_product_of_16_bits_are_floats():
     assert plan.quantized == {"x"}
     assert not plan.tables
     assert not plan.wide
+
+
+def test_a_sum_in_floats_and_its_terms_are_rounded_for_each_reader():
+    graph = flow(
+        (op.PRODUCT, "x w", "a"), (op.TRANSPOSE, "a", "b"), (op.PRODUCT, "a w", "c"), (op.ADD, "b c", "d"),
+        (op.CLIP, "d", "e"), (op.PRODUCT, "e w", "y"),
+    )  # fmt: skip
+    plan = plan_of(graph, static(graph) | {"d": "float"}, {}, ["x"])
+    assert plan.in_floats == {"a", "b", "c", "d"}
+    assert plan.quantized == {"x", "a", "e"}
+    assert plan.results == set()
+    assert plan.reasons["d"] == "kept in floats by sums='float'"
+    assert plan_of(graph, static(graph), {}, ["x"]).results == {"a", "c", "d", "e"}
+
+
+def test_an_addition_inside_of_a_table_has_no_mode_of_its_own():
+    graph = flow((op.PRODUCT, "x w", "a"), (TANH, "a", "b"), (op.ADD, "a b", "c"), (op.PRODUCT, "c w", "y"))
+    plan = plan_of(graph, static(graph) | {"c": "float"}, {}, ["x"])
+    assert (plan.tables, plan.in_floats) == ({"c": "a"}, set())
 
 
 def test_a_value_that_fake_quantize_rounds_is_not_read_with_16_bits():

@@ -183,7 +183,7 @@ class _Finder:
                 continue
             others = [
                 node for node in nodes if node not in takers
-                and (node in self._plan.nodes or not self._plan.before_wide.isdisjoint(node.outputs))
+                and (node in self._plan.nodes or (moves(node) and not self._plan.in_floats.isdisjoint(node.outputs)))
             ]  # fmt: skip
             is_own = self._plan.ranges.get(name, name) == name
             shape = self._shapes[name].shape

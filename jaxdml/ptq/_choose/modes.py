@@ -10,7 +10,7 @@ from jaxdml._graph.graph import Graph, Node
 from jaxdml.errors import PtqError
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import wide_readers
-from jaxdml.ptq._choose.rule import Rule, check_block_size
+from jaxdml.ptq._choose.rule import Rule, Sums, check_block_size
 from jaxdml.ptq._grids.observers import CHOICES
 from jaxdml.ptq._grids.ranges import BLOCK_WEIGHTS, integer_type
 from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES
@@ -30,10 +30,10 @@ class Blocks(NamedTuple):
 
 # "static": reads 8 bits in calibrated ranges; "static16": reads 16 bits; "dynamic"; "float"; or the blocks.
 Mode = str | Blocks
-STATIC16 = "static16"
+FLOAT, STATIC16 = "float", "static16"
 STATIC = ("static", STATIC16)
 ON_OWN_GRID = "reads 8 bits, to which fake_quantize rounds"
-# Map results of contractions to modes, and to remarks: why "float", or why not STATIC16.
+# Map results of contractions, and of sums that stay in floats, to modes; results to why FLOAT, or why not STATIC16.
 Modes = tuple[dict[str, Mode], dict[str, str]]
 
 
@@ -58,7 +58,8 @@ def blocks_of(weights: Any, block_size: Any, prefix: str = "") -> Blocks | None:
 
 
 def modes_of(
-    graph: Graph, products: str, rules: Sequence[Rule], weights: Any = np.int8, block_size: int | None = None
+    graph: Graph, products: str, rules: Sequence[Rule], weights: Any = np.int8, block_size: int | None = None,
+    sums: Sums = "integer",
 ) -> Modes:  # fmt: skip
     """Maps results of contractions to modes; a second dict has the reasons for "float", and for not reading 16 bits.
 
@@ -68,22 +69,25 @@ def modes_of(
       rules: override modes.
       weights: the type of weights.
       block_size: the size of blocks of products by weights for which no rule names another mode, or None.
+      sums: "float" also gives sums of two values a mode, "float".
     """
     modes, reasons, data = dict[str, Mode](), dict[str, str](), set(graph.inputs)
     can_read_wide = wide_readers(graph)
     for node in graph.nodes:
+        output = node.outputs[0]
+        if sums == FLOAT and node.operator.kind == "add" and data.issuperset(node.inputs):
+            modes[output] = FLOAT
         if not data.isdisjoint(node.inputs):
             data.update(node.outputs)
         if node.operator.kind not in CONTRACTIONS:
             continue
-        output = node.outputs[0]
         matching = [rule for rule in rules if re.search(rule.pattern, node.name)]
         kept = next((rule for rule in matching if rule.keep), None)
         is_product = node.operator.kind == "dot"
         deciding = (rule for rule in matching if rule.sets_activations or (is_product and rule.sets_products))
         asked = next(deciding, None)
         if kept is not None:
-            modes[output], reasons[output] = "float", f"kept in floats by Rule({kept.pattern!r})"
+            modes[output], reasons[output] = FLOAT, f"kept in floats by Rule({kept.pattern!r})"
         elif asked is not None and asked.sets_activations and output in can_read_wide:
             modes[output] = STATIC16
         elif asked is not None and asked.sets_activations:
@@ -106,7 +110,8 @@ def _blocks_of_rule(rule: Rule, weights: Any, block_size: int | None) -> Blocks 
 def modes_as(modes: Mapping[str, Mapping[str, Mode]], graph: Graph, scan: str) -> Modes:
     """The modes that `modes` has for the function ("") or a scan; contractions without a mode stay in floats."""
     chosen = modes.get(scan, {})
-    return {node.outputs[0]: chosen.get(node.outputs[0], "float") for node in filter(is_contraction, graph.nodes)}, {}
+    names = (node.outputs[0] for node in graph.nodes if is_contraction(node) or node.outputs[0] in chosen)
+    return {name: chosen.get(name, FLOAT) for name in names}, {}
 
 
 def options_to_try(
@@ -128,7 +133,7 @@ def options_to_try(
         yield {"activations": "uint16"}
     if mode != "dynamic" and node.operator.kind == "dot":
         yield {"products": "dynamic"}
-    if sum(each != "float" for each in modes.values()) > 1:  # a model has at least one contraction on integers
+    if sum(each != FLOAT for each in modes.values()) > 1:  # a model has at least one contraction on integers
         yield {"keep": "float"}
 
 

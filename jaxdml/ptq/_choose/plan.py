@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from jaxdml._graph.graph import Graph, Node, moves
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow, is_on_own_grid
-from jaxdml.ptq._choose.modes import STATIC, STATIC16, Mode
+from jaxdml.ptq._choose.modes import FLOAT, STATIC, STATIC16, Mode
 from jaxdml.ptq._choose.reasons import JOINS, reasons_of
 
+FLOAT_SUM = "kept in floats by sums='float'"
 PARTLY_ON_OWN_GRID = "one operand has the 8 bits to which fake_quantize rounds"
 CHAINED = ("element_wise", "clip", "add", "mul")  # kinds of elementwise functions, which tables can replace
 RENEWING = (
@@ -34,11 +35,13 @@ class Capable:
       values: the values that can be quantized.
       tables: maps each value that a table can compute to the value that indexes the table.
       fused_clamps: the results of clamps that are fused into the operator before them.
+      float_sums: the results of additions that could run on integers, and stay in floats because their mode says so.
     """
 
     values: Set[str]
     tables: Mapping[str, str]
     fused_clamps: Set[str]
+    float_sums: Set[str]
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ class Wanted:
       tables: maps the result of a table to the value that indexes the table.
       only_tables_read: values that only tables read as integers.
       read_wide: values that contractions quantize to 16 bits. They stay in floats, whatever else reads them.
-      before_wide: these values, and what movers make them from, in floats.
+      in_floats: the values that stay in floats, and are rounded for each contraction that reads them: those of
+        read_wide, sums in floats and their terms, and what movers make these from.
     """
 
     nodes: Set[Node]
@@ -61,7 +65,7 @@ class Wanted:
     tables: Mapping[str, str]
     only_tables_read: Set[str]
     read_wide: Set[str]
-    before_wide: Set[str]
+    in_floats: Set[str]
 
 
 @dataclass(frozen=True)
@@ -87,17 +91,18 @@ def plan_of(
 
     Args:
       flow: the graph.
-      modes: maps the result of each contraction to its mode.
+      modes: maps the result of each contraction, and of each sum in floats, to its mode.
       reasons: maps the first results of contractions and loops that stay in floats to the reasons.
       float_inputs: the graph's inputs that have a float type.
     """
     can = capable(flow, modes, float_inputs)
     want = wanted(flow, modes, can)
     integers = want.quantized | {name for node in want.nodes for name in node.inputs if name in flow.data}
-    sources = range_sources(flow.graph, want.nodes, want.before_wide)
+    sources = range_sources(flow.graph, want.nodes, want.in_floats)
     ranges = {name: source for name, source in sources.items() if name in integers}
     wide = set(filter(flow.is_product, want.only_tables_read))
-    reasons = {**reasons_of(flow, modes, can.values, want.nodes), **reasons}
+    given = {**dict.fromkeys(can.float_sums, FLOAT_SUM), **reasons}
+    reasons = reasons_of(flow, modes, can.values, want.nodes, given)
     for name in (name for name, mode in modes.items() if mode == STATIC16):
         maker = flow.maker(name)
         assert maker is not None
@@ -138,7 +143,7 @@ def after_means(flow: Flow) -> set[str]:
 def capable(flow: Flow, modes: Mapping[str, Mode], float_inputs: Iterable[str]) -> Capable:
     """Finds the values that can be integers, in a forward pass."""
     roots, normalized = chain_roots(flow), after_means(flow)
-    values, tables, fused_clamps = set(float_inputs), dict[str, str](), set[str]()
+    values, tables, fused_clamps, float_sums = set(float_inputs), dict[str, str](), set[str](), set[str]()
     for node in flow.data_nodes:
         kind, output, data = node.operator.kind, node.outputs[0], flow.data_inputs(node)
         if kind == "fake_quantize":
@@ -156,9 +161,17 @@ def capable(flow: Flow, modes: Mapping[str, Mode], float_inputs: Iterable[str]) 
             tables[output] = table
         if kind == "clip" and _is_fused(flow, node, tables):
             fused_clamps.add(output)
+        if can and table is None and is_float_sum(node, modes):
+            float_sums.add(output)
+            can = False
         if can or table is not None:
             values.update(node.outputs)
-    return Capable(values, tables, fused_clamps)
+    return Capable(values, tables, fused_clamps, float_sums)
+
+
+def is_float_sum(node: Node, modes: Mapping[str, Mode]) -> bool:
+    """Whether a node is a sum of two values that stays in floats."""
+    return node.operator.kind == "add" and modes.get(node.outputs[0]) == FLOAT
 
 
 def _table_index(
@@ -190,7 +203,7 @@ def wanted(flow: Flow, modes: Mapping[str, Mode], can: Capable) -> Wanted:
     """Finds the nodes and values that should be on integers, in a pass backwards from the contractions."""
     nodes, results, quantized, tables = set[Node](), set[str](), set[str](), dict[str, str]()
     read, by_tables = set[str](), set[str]()  # the values that operators read, and that tables read, as integers
-    read_wide, before_wide = set[str](), set[str]()
+    read_wide, in_floats = set[str](), set[str]()
     fused_away = set[str]()  # intermediate results inside of one quantized operator; they are never quantized
     for node in reversed(flow.data_nodes):
         kind, output, data = node.operator.kind, node.outputs[0], flow.data_inputs(node)
@@ -207,10 +220,12 @@ def wanted(flow: Flow, modes: Mapping[str, Mode], can: Capable) -> Wanted:
             nodes.add(node)
             wide = {name for name in data if modes[output] == STATIC16 and not is_on_own_grid(flow.maker, name)}
             read_wide |= wide
-            before_wide |= wide
+            in_floats |= wide
             read.update(name for name in data if name not in wide)
-        if output in before_wide:  # a float, which is rounded for each reader
-            before_wide.update(data[:1] if moves(node) else ())
+        if output not in can.tables and is_float_sum(node, modes):
+            in_floats.update((output, *data))
+        if output in in_floats:
+            in_floats.update(data[:1] if moves(node) else ())
             quantized |= asked
             continue
         if not (is_fused_away or asked):
@@ -234,7 +249,7 @@ def wanted(flow: Flow, modes: Mapping[str, Mode], can: Capable) -> Wanted:
             quantized.add(root)
             by_tables.add(root)
     quantized.update(name for name in flow.graph.inputs if name in read | by_tables)
-    return Wanted(nodes, results, quantized, tables, by_tables - read, read_wide, before_wide)
+    return Wanted(nodes, results, quantized, tables, by_tables - read, read_wide, in_floats)
 
 
 def _can_round(flow: Flow, name: str, modes: Mapping[str, Mode], can: Capable) -> bool:
@@ -256,17 +271,17 @@ def _can_round(flow: Flow, name: str, modes: Mapping[str, Mode], can: Capable) -
     )
 
 
-def range_sources(graph: Graph, nodes: Set[Node], before_wide: Set[str] = frozenset()) -> dict[str, str]:
+def range_sources(graph: Graph, nodes: Set[Node], in_floats: Set[str] = frozenset()) -> dict[str, str]:
     """Maps each value to the value whose range it takes; movers and paddings on integers keep the input's range.
 
     Args:
       graph: the graph.
       nodes: the nodes on integers.
-      before_wide: results of movers that keep the input's range in floats, too.
+      in_floats: results of movers that keep the input's range in floats, too.
     """
     sources = {name: name for name in graph.inputs}
     for node in graph.nodes:
-        is_on_integers = node in nodes or not before_wide.isdisjoint(node.outputs)
+        is_on_integers = node in nodes or not in_floats.isdisjoint(node.outputs)
         shares = is_on_integers and (moves(node) or (node in nodes and node.operator.kind == "pad"))
         sources |= {name: sources[node.inputs[0]] if shares else name for name in node.outputs}
     return sources

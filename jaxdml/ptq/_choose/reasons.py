@@ -6,7 +6,7 @@ from jaxdml._graph.graph import Node, moves
 from jaxdml._graph.report import COMPUTED_BY, FROM_PARAMETERS, NO_OPERATOR, READ_BY
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow
-from jaxdml.ptq._choose.modes import STATIC16, Blocks, Mode
+from jaxdml.ptq._choose.modes import FLOAT, STATIC16, Blocks, Mode
 
 JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")  # kinds with quantized operators, besides contractions
 RETURNED = "kept in floats: the function returns it"
@@ -15,21 +15,24 @@ READ_WIDE = "kept in floats: {} reads 16 bits"
 RANGED_BY = "kept in floats: {} computes the range of its inputs at each call"
 
 
-def reasons_of(flow: Flow, modes: Mapping[str, Mode], can: Set[str], nodes: Set[Node]) -> dict[str, str]:
-    """Maps the first result of each node in floats, except contractions, to a reason.
+def reasons_of(
+    flow: Flow, modes: Mapping[str, Mode], can: Set[str], nodes: Set[Node], given: Mapping[str, str]
+) -> dict[str, str]:  # fmt: skip
+    """Maps the first result of each node in floats to a reason; that of a contraction only if its reason is given.
 
     Args:
       flow: the graph.
-      modes: maps the result of each contraction to its mode.
+      modes: maps the result of each contraction, and of each sum in floats, to its mode.
       can: the values that can be quantized.
       nodes: the nodes that run on integers.
+      given: maps first results to reasons that are known.
     """
-    reasons = dict[str, str]()
+    reasons = dict(given)
     deciding = dict[str, tuple[int, str]]()  # maps values that cannot be integers to the last node that decided so
     floats = [node for node in flow.graph.nodes if node not in nodes]
     for place, node in enumerate(floats):
         name, data = node.outputs[0], flow.data_inputs(node)
-        if node.operator.kind in CONTRACTIONS:
+        if name in given or node.operator.kind in CONTRACTIONS:
             deciding |= dict.fromkeys(node.outputs, (place, node.name))
         elif not data:
             reasons[name] = FROM_PARAMETERS
@@ -60,8 +63,8 @@ def _because_of_reader(
     readers = [each for name in node.outputs for each in flow.readers(name)]
     if not readers:
         return RETURNED
-    wide = (each for each in readers if modes.get(each.outputs[0]) == STATIC16)
-    reader = next(wide, readers[0])
+    deciding = (each for each in readers if modes.get(each.outputs[0]) in (STATIC16, FLOAT))
+    reader = next(deciding, readers[0])
     name = reader.outputs[0]
     mode = modes.get(name)
     if mode == STATIC16:

@@ -38,7 +38,7 @@ class Unit:
     Attributes:
       builder: the builder of the float graph.
       graph: the float graph; in a body its constants are stacked over layers.
-      modes: maps the result of each contraction to its mode.
+      modes: maps the result of each contraction, and of each sum in floats, to its mode.
       plan: which values are quantized.
       loop: the scan, if the unit is the body of a scan; else None.
       bodies: maps the first result of each scan with contractions to the unit of its body.
