@@ -285,8 +285,8 @@ def test_a_limit_is_lowered(operator, numbers):
 def test_many_nodes_take_no_quadratic_time(operators):
     names = operators.split()
     parameters = ["s", "z"] if len(names) == 2 else []
-    nodes = [node(names[i % len(names)], [f"v{i}", *parameters], [f"v{i + 1}"]) for i in range(100_000)]
+    nodes = [node(names[i % len(names)], [f"v{i}", *parameters], [f"v{i + 1}"]) for i in range(50_000)]
     proto = model(
-        nodes, [constant(np.float32(1), "s"), constant(np.uint8(0), "z")], [("v0",)], [("v100000",)]
+        nodes, [constant(np.float32(1), "s"), constant(np.uint8(0), "z")], [("v0",)], [("v50000",)]
     )  # fmt: skip
-    assert load(proto, limits=Limits(seconds=60)).inputs[0].name == "v0"
+    assert load(proto, limits=Limits(seconds=40)).inputs[0].name == "v0"

@@ -1,11 +1,9 @@
-"""Which cases of tests with many cases run: in `make test`, and in each part of the rare cases."""
+"""Which cases of tests with many cases run in `make test`, and which rare tests run in each part of them."""
 
 import collections
 import random
 
 import pytest
-
-FEW = 3  # cases of a test; where a test has no more rare cases, all are in each part
 
 
 def mark_the_rest_of_samples(items):
@@ -23,10 +21,6 @@ def mark_the_rest_of_samples(items):
 
 
 def outside_of_part(items, number, parts):
-    """The rare cases that belong to other parts; what is not rare belongs to all parts."""
-    rare = collections.defaultdict(list)
-    for item in items:
-        if item.get_closest_marker("rare"):
-            rare[item.nodeid.split("[")[0]].append(item)
-    many = [cases for cases in rare.values() if len(cases) > FEW]
-    return [case for cases in many for place, case in enumerate(cases) if place % parts != number]
+    """The rare tests that belong to other parts, which take turns; what is not rare belongs to all parts."""
+    rare = [item for item in items if item.get_closest_marker("rare")]
+    return [item for place, item in enumerate(rare) if place % parts != number]
