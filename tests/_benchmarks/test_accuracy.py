@@ -82,7 +82,8 @@ def test_the_page_says_where_jaxdml_is_behind():
         "dynamic": {"jaxdml": {"dB": 30.0, "accuracy": 90.0}, "qwix": {"dB": 31.0, "accuracy": 90.0}},
         "float": 91.0,
     }
-    assert accuracy.behind({"net": rows}) == ["- net, dynamic: qwix by 1.0 dB."]
+    assert accuracy.behind({"net": rows}, "jaxdml") == ["- net, dynamic: qwix by 1.0 dB."]
+    assert accuracy.behind({"net": rows}, "qwix") == ["- None."]
     lines = accuracy.table({"net": rows, "other": rows}, "static", "accuracy")
     assert lines == [
         "| tool | net | other |", "| --- | --- | --- |", "| float | 91.0 | 91.0 |", "| jaxdml | 90.0 | 90.0 |",
