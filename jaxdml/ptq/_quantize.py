@@ -84,9 +84,9 @@ def quantize(
         same. This needs ten times as many rows or patches in batches as a sum has terms, and memory for the square of
         that number for each layer. Weights whose sums have more than 8192 terms are rounded to nearest, and
         `print(model)` says so.
-      sums: "integer": a sum of two values that contractions read adds integers, and so does a sum that a network with
-        residual connections adds to the next one. "float": these sums and their terms stay in floats, and only the
-        contractions that read them round them. Outputs are more accurate, and convolutional networks take longer.
+      sums: "integer": where contractions read the sum of two values, as behind a residual connection, integers are
+        added. "float": such sums and their terms stay in floats, and contractions round what they read. Outputs are
+        more accurate, and convolutional networks take a little longer.
       rules: overrides of options for some layers. If several matching rules set an option, the first one applies.
       floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
         `jaxdml.exact`. Products that stay in floats have no rule: XLA computes them, and `print(model)` names them.
