@@ -111,13 +111,17 @@ def test_layer_normalizations(tmp_path):
     assert not {"ReduceMean", "Sqrt", "Pow"} & found.keys()
 
 
-def test_layer_normalizations_of_means(tmp_path):
-    """As in front of the last layer of a network: x itself is the mean over an image."""
-    functions = {
-        name: lambda x, of=LAYER[name]: of(x.mean(-1)) for name in ("linen", "linen, slow variance", "standardize")
-    }
+INPUTS = {"mean": lambda x: x.mean(-1), "square": jnp.square, "square of a mean": lambda x: jnp.square(x.mean(-1))}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_layer_normalizations_of_means_and_squares(name, tmp_path):
+    """What is normalized may be a mean, such as that of an image, or a square, as parts of a normalization are."""
+    ways = ("linen", "linen, slow variance", "standardize", "two passes")
+    functions = {way: lambda x, of=(LAYER | {"two passes": reciprocal})[way]: of(INPUTS[name](x)) for way in ways}
     found = written(functions, tmp_path / "model.onnx")
-    assert (found["LayerNormalization"], found["ReduceMean"], found["Sqrt"]) == (3, 3, 0)
+    means = len(ways) if "mean" in name else 0
+    assert (found["LayerNormalization"], found["ReduceMean"], found["Sqrt"]) == (len(ways), means, 0)
 
 
 def test_a_scale_of_rows_is_no_part_of_a_layer_normalization(tmp_path):

@@ -18,6 +18,7 @@ from jaxdml.onnx._write.table import operator
 from jaxdml.onnx._write.writer import Writer
 
 SPREADS = ("broadcast_in_dim", "reshape", "expand_dims")
+MEANS = ("mean", "mean of squares")
 KEPT = ("copy", "copy_p", "name", "stop_gradient")
 SOFTMAX = Operator("Softmax", lambda x: x)
 NORM = Operator("LayerNormalization", lambda x: x)
@@ -36,6 +37,7 @@ class Of:
       is_centered: whether x minus its mean takes the place of x.
       epsilon: the number that is added to the variance.
       scale, bias: names of constants; "" for none.
+      summed: of a mean, the name of the value whose mean it is: that of the squares in a mean of squares.
     """
 
     what: str
@@ -45,6 +47,7 @@ class Of:
     epsilon: float = 0.0
     scale: str = ""
     bias: str = ""
+    summed: str = ""
 
 
 def with_norms(nodes: Sequence[Node], writer: Writer, outputs: Sequence[str]) -> list[Node]:
@@ -137,28 +140,30 @@ class _Finder:
         if not axes or axes != list(range(axes[0], rank)):
             return None
         of = self._of.get(name)
-        if of is not None and of.what == "square of mean":  # a square of x where x is a mean, such as of an image
+        if (
+            of is not None and of.what == "square of mean"
+        ):  # the square of a pooled image, for example, is a square, too
             of = Of("square", self._makers[name].inputs[0])
         if of is None or of.what != "square":
-            return Of("mean", name, axes[0])
+            return Of("mean", name, axes[0], summed=name)
         if of.is_centered and of.axis != axes[0]:
             return None
-        return replace(of, what="variance" if of.is_centered else "mean of squares", axis=axes[0])
+        return replace(of, what="variance" if of.is_centered else "mean of squares", axis=axes[0], summed=name)
 
     def _difference(self, node: Node, inputs: list[str], known: list[Of | None]) -> Of | None:
         a, b = known
         if b is None:
             return None
-        if b.what == "mean" and b.x == node.inputs[0]:
-            return Of("centered", b.x, b.axis, True)
+        if b.what in MEANS and b.summed == node.inputs[0]:
+            return Of("centered", b.summed, b.axis, True)
         if a is not None and (a.what, b.what, a.x, a.axis) == ("mean of squares", "square of mean", b.x, b.axis):
             return Of("variance", a.x, a.axis, True)
         return None
 
     def _square(self, node: Node, inputs: list[str], known: list[Of | None]) -> Of | None:
         of = known[0]
-        if of is not None and of.what == "mean":
-            return replace(of, what="square of mean")
+        if of is not None and of.what in MEANS:
+            return Of("square of mean", of.summed, of.axis)
         if of is not None and of.what == "centered":
             return replace(of, what="square")
         return Of("square", node.inputs[0])
