@@ -71,5 +71,5 @@ def pytest_collection_modifyitems(config, items):
     mark_the_rest_of_samples(items)
     if part := os.environ.get(PART):
         left_out = outside_of_part(items, *map(int, part.split("/")))
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]

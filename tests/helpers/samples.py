@@ -1,4 +1,4 @@
-"""Which cases of tests with many cases run in `make test`, and which rare tests run in each part of them."""
+"""Which cases of tests with many cases run in `make test`, and how the rare tests are divided into parts."""
 
 import collections
 import random
@@ -21,6 +21,6 @@ def mark_the_rest_of_samples(items):
 
 
 def outside_of_part(items, number, parts):
-    """The rare tests that belong to other parts, which take turns; what is not rare belongs to all parts."""
+    """The rare tests of other parts. Rare tests are dealt to the parts in turn; all others belong to each part."""
     rare = [item for item in items if item.get_closest_marker("rare")]
-    return [item for place, item in enumerate(rare) if place % parts != number]
+    return {item for place, item in enumerate(rare) if place % parts != number}
