@@ -22,9 +22,9 @@ OBSERVERS = "minmax", "percentile", "mse", "auto"
 LEVEL = 0.2  # dB that count as level
 ABOUT = f"""\
 Ratios in dB of the outputs to their error on eight inputs that calibration did not see, by the observer of
-`jaxdml.ptq.quantize`. Calibration sees 16 inputs. "auto" makes a model with each of the other three, and returns the one
-with the least error on the calibration batches. "level" is whether "auto" is within {LEVEL} dB of the best of the three
-on the other inputs."""
+`jaxdml.ptq.quantize`. Calibration sees 16 inputs. "auto" makes a model with each of the other three, and returns the
+one with the least error on the calibration batches. "level" is whether "auto" is within {LEVEL} dB of the best of
+the three on the other inputs."""
 
 
 def measured(name: str) -> dict[str, float]:
