@@ -84,9 +84,10 @@ def quantize(
         same. This needs ten times as many rows or patches in batches as a sum has terms, and memory for the square of
         that number for each layer. Weights whose sums have more than 8192 terms are rounded to nearest, and
         `print(model)` says so.
-      sums: "integer": where contractions read the sum of two values, as behind a residual connection, integers are
-        added. "float": such sums and their terms stay in floats, and contractions round what they read. Outputs are
-        more accurate, and convolutional networks take a little longer.
+      sums: "integer": sums of two values that contractions read, such as those of residual connections, add integers.
+        "float": these sums and their terms stay in floats, and contractions round what they read. Outputs are closer
+        to those of apply. Functions that make a term, such as a gelu, are computed in floats and not by tables, so
+        that convolutional networks take a little longer.
       rules: overrides of options for some layers. If several matching rules set an option, the first one applies.
       floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
         `jaxdml.exact`. Products that stay in floats have no rule: XLA computes them, and `print(model)` names them.

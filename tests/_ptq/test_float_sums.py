@@ -74,12 +74,43 @@ def gelu(p, x):
     return layer(p["out"], jax.nn.gelu(layer(p["in"], x)))
 
 
-def test_additions_inside_of_a_table_are_no_sums():
-    """Nor are those of a function that stays in floats because no layer reads it."""
-    for apply, word in ((gelu, "table"), (lambda p, x: jax.nn.gelu(layer(p["in"], x)), "kept in floats: the function")):
-        model = quantize(apply, RESIDUAL, X)
-        assert str(model) == str(quantize(apply, RESIDUAL, X, sums="integer"))
-        assert word in str(model)
+def returned(p, x):
+    h = layer(p["in"], x)
+    return h + layer(p["out"], jax.nn.relu(h))
+
+
+def normalized(p, x):
+    for name in ("in", "up"):
+        x = x + layer(p[name], jax.nn.standardize(x))
+    return layer(p["out"], jax.nn.standardize(x))
+
+
+@pytest.mark.parametrize("apply", [
+    gelu, lambda p, x: jax.nn.gelu(layer(p["in"], x)), returned, pytest.param(normalized, marks=pytest.mark.rare),
+])  # fmt: skip
+def test_additions_that_no_contraction_reads_stay_as_they_are(apply):
+    """Those inside of a gelu, whether it is a table or floats; a sum that is returned, or that a norm reads."""
+    model, other = (quantize(apply, RESIDUAL, X, sums=sums) for sums in ("float", "integer"))
+    assert str(model) == str(other)
+    assert_same_bits(model.apply(model.params, X), other.apply(other.params, X))
+
+
+def test_grids_of_the_function_and_layers_in_floats():
+    """A term on a grid of fake_quantize keeps it; a layer in floats reads the float sum."""
+    scale, zero_point = np.float32(4), np.uint8(128)
+
+    def apply(p, x):
+        h = dml.fake_quantize(layer(p["in"], x), scale, zero_point)
+        return layer(p["out"], h + layer(p["up"], h))
+
+    grid = quantize(apply, RESIDUAL, X)
+    assert EVERY_SUM in str(grid)
+    h = (X @ RESIDUAL["in"]["w"] + RESIDUAL["in"]["b"]) / 4
+    h = (np.clip(np.rint(h), -128, 127) * 4).astype(np.float32)
+    kept = quantize(apply, RESIDUAL, X, rules=[Rule("out|in", keep="float")])
+    up = h.astype(np.float64) @ RESIDUAL["up"]["w"] + RESIDUAL["up"]["b"]
+    assert decibels(kept.apply(kept.params, X), layer(RESIDUAL["out"], h + up)) > 40
+    assert "out " not in "".join(line for line in str(kept).splitlines() if "integers" in line)
 
 
 @pytest.mark.rare
@@ -101,8 +132,8 @@ def test_outputs_of_a_residual_network_are_more_accurate(products):
 
 
 def scanned(p, x):
-    """The body's own sum is read by its product in the next step."""
-    x, _ = lax.scan(lambda h, w: (h + jax.nn.relu(h @ w), None), x, p["layers"])
+    """A product in the body reads the sum."""
+    x, _ = lax.scan(lambda h, w: ((h + jax.nn.relu(h @ w[0])) @ w[1], None), x, p["layers"])
     return x @ p["head"]
 
 
@@ -114,7 +145,7 @@ def flipped_if_few(p, x):
 @pytest.mark.parametrize("apply", [flipped_if_few, pytest.param(scanned, marks=pytest.mark.rare)])
 def test_other_sizes_and_files(tmp_path, apply):
     """A file keeps which sums are floats; inputs of other sizes are computed alike."""
-    params = {"layers": normal(3, 16, 16) / 8, "head": normal(16, 4)} if apply is scanned else RESIDUAL
+    params = {"layers": normal(3, 2, 16, 16) / 8, "head": normal(16, 4)} if apply is scanned else RESIDUAL
     model = quantize(apply, params, X)
     assert EVERY_SUM in str(model)
     expected = model.apply(model.params, X)
@@ -127,7 +158,7 @@ def test_other_sizes_and_files(tmp_path, apply):
 
 
 def test_channels_of_a_term_are_scaled_for_the_products_that_read_it():
-    """The sum reads the term as it is."""
+    """Only the products read the scaled term."""
     factors = np.geomspace(1, 1000, 16, dtype=np.float32)
     first, up = (RESIDUAL[name] for name in ("in", "up"))
     uneven = RESIDUAL | {"in": {"w": first["w"] * factors, "b": first["b"] * factors}}

@@ -145,6 +145,25 @@ def test_a_sum_in_floats_and_its_terms_are_rounded_for_each_reader():
     assert plan_of(graph, static(graph), {}, ["x"]).results == {"a", "c", "d", "e"}
 
 
+@pytest.mark.parametrize("clamp", [False, True])
+def test_a_sum_of_a_float_is_rounded_by_its_readers_alone(clamp):
+    """One term has a range that is computed at each call, so the sum is a float anyway; the other term becomes one."""
+    graph = flow(
+        (op.PRODUCT, "x w", "a"), (op.PRODUCT, "a w", "b"), (op.ADD, "a b", "c"), (op.CLIP, "c", "d"),
+        (op.PRODUCT, "d w" if clamp else "c w", "y"),
+    )  # fmt: skip
+    modes = static(graph) | {"b": "dynamic", "a": "static"}
+    assert plan_of(graph, modes, {}, ["x"]).results == set()
+    plan = plan_of(graph, modes | {"c": "float"}, {}, ["x"])
+    assert plan.in_floats == {"a", "b", "c"}
+    assert plan.reasons["c"] != "kept in floats by sums='float'"
+
+
+def test_a_sum_that_no_contraction_reads_changes_nothing():
+    graph = flow((op.PRODUCT, "x w", "a"), (op.CLIP, "a", "b"), (op.PRODUCT, "b w", "c"), (op.ADD, "c a", "y"))
+    assert plan_of(graph, static(graph) | {"y": "float"}, {}, ["x"]) == plan_of(graph, static(graph), {}, ["x"])
+
+
 def test_an_addition_inside_of_a_table_has_no_mode_of_its_own():
     graph = flow((op.PRODUCT, "x w", "a"), (TANH, "a", "b"), (op.ADD, "a b", "c"), (op.PRODUCT, "c w", "y"))
     plan = plan_of(graph, static(graph) | {"c": "float"}, {}, ["x"])

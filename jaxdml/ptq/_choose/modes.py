@@ -33,7 +33,7 @@ Mode = str | Blocks
 FLOAT, STATIC16 = "float", "static16"
 STATIC = ("static", STATIC16)
 ON_OWN_GRID = "reads 8 bits, to which fake_quantize rounds"
-# Map results of contractions, and of sums that stay in floats, to modes; results to why FLOAT, or why not STATIC16.
+# Maps each contraction and each sum in floats to its mode, and to a reason each that is FLOAT or is not STATIC16.
 Modes = tuple[dict[str, Mode], dict[str, str]]
 
 
@@ -69,7 +69,7 @@ def modes_of(
       rules: override modes.
       weights: the type of weights.
       block_size: the size of blocks of products by weights for which no rule names another mode, or None.
-      sums: "float" also gives sums of two values a mode, "float".
+      sums: "float": sums of two values have the mode FLOAT.
     """
     modes, reasons, data = dict[str, Mode](), dict[str, str](), set(graph.inputs)
     can_read_wide = wide_readers(graph)

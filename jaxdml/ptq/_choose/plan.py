@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from jaxdml._graph.graph import Graph, Node, moves
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow, is_on_own_grid
-from jaxdml.ptq._choose.modes import FLOAT, STATIC, STATIC16, Mode
+from jaxdml.ptq._choose.modes import STATIC, STATIC16, Mode
 from jaxdml.ptq._choose.reasons import JOINS, reasons_of
 
 FLOAT_SUM = "kept in floats by sums='float'"
@@ -35,13 +35,11 @@ class Capable:
       values: the values that can be quantized.
       tables: maps each value that a table can compute to the value that indexes the table.
       fused_clamps: the results of clamps that are fused into the operator before them.
-      float_sums: the results of additions that could run on integers, and stay in floats because their mode says so.
     """
 
     values: Set[str]
     tables: Mapping[str, str]
     fused_clamps: Set[str]
-    float_sums: Set[str]
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,8 @@ class Wanted:
       tables: maps the result of a table to the value that indexes the table.
       only_tables_read: values that only tables read as integers.
       read_wide: values that contractions quantize to 16 bits. They stay in floats, whatever else reads them.
-      in_floats: the values that stay in floats, and are rounded for each contraction that reads them: those of
-        read_wide, sums in floats and their terms, and what movers make these from.
+      in_floats: the values that stay in floats, and are rounded for each contraction that reads them: read_wide, float
+        sums, their terms, and the inputs of movers that make one of these.
     """
 
     nodes: Set[Node]
@@ -97,11 +95,16 @@ def plan_of(
     """
     can = capable(flow, modes, float_inputs)
     want = wanted(flow, modes, can)
+    sums = float_sums(flow, modes, want)
+    given = {**dict.fromkeys(sums & want.results, FLOAT_SUM), **reasons}
+    if sums:
+        can = capable(flow, modes, float_inputs, sums)
+        want = wanted(flow, modes, can, sums)
     integers = want.quantized | {name for node in want.nodes for name in node.inputs if name in flow.data}
     sources = range_sources(flow.graph, want.nodes, want.in_floats)
     ranges = {name: source for name, source in sources.items() if name in integers}
     wide = set(filter(flow.is_product, want.only_tables_read))
-    given = {**dict.fromkeys(can.float_sums, FLOAT_SUM), **reasons}
+    modes = {name: mode for name, mode in modes.items() if name in sums or not _is_sum(flow, name)}
     reasons = reasons_of(flow, modes, can.values, want.nodes, given)
     for name in (name for name, mode in modes.items() if mode == STATIC16):
         maker = flow.maker(name)
@@ -140,10 +143,12 @@ def after_means(flow: Flow) -> set[str]:
     return found
 
 
-def capable(flow: Flow, modes: Mapping[str, Mode], float_inputs: Iterable[str]) -> Capable:
-    """Finds the values that can be integers, in a forward pass."""
+def capable(
+    flow: Flow, modes: Mapping[str, Mode], float_inputs: Iterable[str], sums: Set[str] = frozenset()
+) -> Capable:  # fmt: skip
+    """Finds the values that can be integers, in a forward pass; `sums` cannot."""
     roots, normalized = chain_roots(flow), after_means(flow)
-    values, tables, fused_clamps, float_sums = set(float_inputs), dict[str, str](), set[str](), set[str]()
+    values, tables, fused_clamps = set(float_inputs), dict[str, str](), set[str]()
     for node in flow.data_nodes:
         kind, output, data = node.operator.kind, node.outputs[0], flow.data_inputs(node)
         if kind == "fake_quantize":
@@ -161,17 +166,9 @@ def capable(flow: Flow, modes: Mapping[str, Mode], float_inputs: Iterable[str]) 
             tables[output] = table
         if kind == "clip" and _is_fused(flow, node, tables):
             fused_clamps.add(output)
-        if can and table is None and is_float_sum(node, modes):
-            float_sums.add(output)
-            can = False
-        if can or table is not None:
+        if (can and output not in sums) or table is not None:
             values.update(node.outputs)
-    return Capable(values, tables, fused_clamps, float_sums)
-
-
-def is_float_sum(node: Node, modes: Mapping[str, Mode]) -> bool:
-    """Whether a node is a sum of two values that stays in floats."""
-    return node.operator.kind == "add" and modes.get(node.outputs[0]) == FLOAT
+    return Capable(values, tables, fused_clamps)
 
 
 def _table_index(
@@ -199,8 +196,15 @@ def _is_fused(flow: Flow, clamp: Node, tables: Mapping[str, str]) -> bool:
     return is_operator and flow.is_read_once(name)
 
 
-def wanted(flow: Flow, modes: Mapping[str, Mode], can: Capable) -> Wanted:
-    """Finds the nodes and values that should be on integers, in a pass backwards from the contractions."""
+def wanted(flow: Flow, modes: Mapping[str, Mode], can: Capable, sums: Set[str] = frozenset()) -> Wanted:
+    """Finds the nodes and values that should be on integers, in a pass backwards from the contractions.
+
+    Args:
+      flow: the graph.
+      modes: maps the result of each contraction to its mode.
+      can: the values that can be integers.
+      sums: the sums that stay in floats, as do their terms.
+    """
     nodes, results, quantized, tables = set[Node](), set[str](), set[str](), dict[str, str]()
     read, by_tables = set[str](), set[str]()  # the values that operators read, and that tables read, as integers
     read_wide, in_floats = set[str](), set[str]()
@@ -222,7 +226,7 @@ def wanted(flow: Flow, modes: Mapping[str, Mode], can: Capable) -> Wanted:
             read_wide |= wide
             in_floats |= wide
             read.update(name for name in data if name not in wide)
-        if output not in can.tables and is_float_sum(node, modes):
+        if output in sums:
             in_floats.update((output, *data))
         if output in in_floats:
             in_floats.update(data[:1] if moves(node) else ())
@@ -250,6 +254,18 @@ def wanted(flow: Flow, modes: Mapping[str, Mode], can: Capable) -> Wanted:
             by_tables.add(root)
     quantized.update(name for name in flow.graph.inputs if name in read | by_tables)
     return Wanted(nodes, results, quantized, tables, by_tables - read, read_wide, in_floats)
+
+
+def float_sums(flow: Flow, modes: Mapping[str, Mode], want: Wanted) -> set[str]:
+    """The sums that have a mode, and that integer operators would read; a clamp may lie between."""
+    read = want.results | want.quantized
+    read |= {node.inputs[0] for node in flow.data_nodes if node.operator.kind == "clip" and node.outputs[0] in read}
+    return {name for name in modes if _is_sum(flow, name) and name in read and name not in want.tables}
+
+
+def _is_sum(flow: Flow, name: str) -> bool:
+    maker = flow.maker(name)
+    return maker is not None and maker.operator.kind == "add"
 
 
 def _can_round(flow: Flow, name: str, modes: Mapping[str, Mode], can: Capable) -> bool:

@@ -18,7 +18,7 @@ RANGED_BY = "kept in floats: {} computes the range of its inputs at each call"
 def reasons_of(
     flow: Flow, modes: Mapping[str, Mode], can: Set[str], nodes: Set[Node], given: Mapping[str, str]
 ) -> dict[str, str]:  # fmt: skip
-    """Maps the first result of each node in floats to a reason; that of a contraction only if its reason is given.
+    """Maps the first result of each node in floats to a reason. Contractions have one only where `given` has it.
 
     Args:
       flow: the graph.
