@@ -171,6 +171,16 @@ def behind(found: dict[str, Found], ours: str) -> list[str]:
     return lines or ["- None."]
 
 
+def tables(found: dict[str, Found], what: str, unit: str) -> list[str]:
+    """A section with the tables of static quantization, and one with those of dynamic quantization."""
+    parts = []
+    for kind in ("static", "dynamic"):
+        parts += [f"## {kind.capitalize()}, {unit}", ""]
+        for some in itertools.batched(found.items(), WIDEST):
+            parts += [*table(dict(some), kind, what), ""]
+    return parts
+
+
 def page(found: dict[str, Found], about: str, note: str) -> str:
     errors = {
         f"- {name}, {kind}: {row['error']}"
@@ -179,17 +189,18 @@ def page(found: dict[str, Found], about: str, note: str) -> str:
         for name, row in each[kind].items()
         if "error" in row
     }
-    parts = ["# Accuracy beside other quantizers", "", about, "", METHOD, *(["", note] if note else []), ""]
-    for kind in ("static", "dynamic"):
-        for what, unit in (("dB", "dB"), ("accuracy", "accuracy in percent")):
-            parts += [f"## {kind.capitalize()}, {unit}", ""]
-            for some in itertools.batched(found.items(), WIDEST):
-                parts += [*table(dict(some), kind, what), ""]
+    parts = ["# Decibels beside other quantizers", "", about, "", METHOD, *(["", note] if note else []), ""]
+    parts += tables(found, "dB", "dB")
     for ours, words in ((OWN, "jaxdml's defaults are"), (TUNED, "jaxdml, tuned, is")):
         parts += [f"## Where {words} more than {LEVEL} dB behind", "", *behind(found, ours), ""]
     parts += ["## What did not run", "", *(sorted(errors) or ["- Nothing."])]
     parts += [] if HAS_TORCH else ["- torch PT2E: the package torchao is missing."]
     return "\n".join(parts) + "\n"
+
+
+def page_of_accuracy(found: dict[str, Found]) -> str:
+    head = "Of the same run, networks and tools as [the decibels](accuracy.md): the share of right answers."
+    return "\n".join(["# Accuracy beside other quantizers", "", head, "", *tables(found, "accuracy", "percent")])
 
 
 def machine() -> tuple[Found, str]:
@@ -210,12 +221,13 @@ def main() -> None:
     options = parser.parse_args()
     found = networks({name: RECIPES[name] for name in options.network or RECIPES}, options.held_out)
     where, about = machine()
-    text = page(found, about, options.note)
-    print(text)
+    text, of_accuracy = page(found, about, options.note), page_of_accuracy(found)
+    print(text, of_accuracy, sep="\n")
     if options.publish:
         results = {"environment": where, "note": options.note, "networks": found}
         (RESULTS / "accuracy.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         (RESULTS / "accuracy.md").write_text(text, encoding="utf-8")
+        (RESULTS / "accuracy_percent.md").write_text(of_accuracy, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from helpers.compare import assert_same_bits
 from helpers.marks import rarely_on_xla
 from jaxdml.ptq import PtqError, Rule
 
-EVERY_SUM = "kept in floats by sums='float'"
+REASON = "kept in floats by sums='float'"
 
 
 def quantize(apply, params, *inputs, sums="float", **options):
@@ -53,9 +53,9 @@ def test_each_reader_rounds_the_float_sum_and_its_terms():
     s = np.maximum(h + product(h, *up, np.uint8, of=calibrated), 0)
     calibrated = np.maximum(calibrated + calibrated @ up[0] + up[1], 0)
     assert_same_bits(in_all_ways(model, X), product(s, *out, np.uint8, of=calibrated))
-    assert re.search(rf" add \+ quantize +floats +{re.escape(EVERY_SUM)}$", str(model), re.MULTILINE)
+    assert re.search(rf" add \+ quantize +floats +{re.escape(REASON)}$", str(model), re.MULTILINE)
     assert str(model).count("matrix_multiply_integer_to_float") == 3
-    assert EVERY_SUM not in str(quantize(residual, RESIDUAL, X, sums="integer"))
+    assert REASON not in str(quantize(residual, RESIDUAL, X, sums="integer"))
 
 
 def test_a_term_that_is_no_sum_names_its_reader():
@@ -104,7 +104,7 @@ def test_grids_of_the_function_and_layers_in_floats():
         return layer(p["out"], h + layer(p["up"], h))
 
     grid = quantize(apply, RESIDUAL, X)
-    assert EVERY_SUM in str(grid)
+    assert REASON in str(grid)
     h = (X @ RESIDUAL["in"]["w"] + RESIDUAL["in"]["b"]) / 4
     h = (np.clip(np.rint(h), -128, 127) * 4).astype(np.float32)
     kept = quantize(apply, RESIDUAL, X, rules=[Rule("out|in", keep="float")])
@@ -147,7 +147,7 @@ def test_other_sizes_and_files(tmp_path, apply):
     """A file keeps which sums are floats; inputs of other sizes are computed alike."""
     params = {"layers": normal(3, 2, 16, 16) / 8, "head": normal(16, 4)} if apply is scanned else RESIDUAL
     model = quantize(apply, params, X)
-    assert EVERY_SUM in str(model)
+    assert REASON in str(model)
     expected = model.apply(model.params, X)
     dml.ptq.save(tmp_path / "model.npz", model)
     loaded = dml.ptq.load(tmp_path / "model.npz", apply)

@@ -33,7 +33,7 @@ Mode = str | Blocks
 FLOAT, STATIC16 = "float", "static16"
 STATIC = ("static", STATIC16)
 ON_OWN_GRID = "reads 8 bits, to which fake_quantize rounds"
-# Maps each contraction and each sum in floats to its mode, and to a reason each that is FLOAT or is not STATIC16.
+# Maps results of contractions and of float sums to modes, and those of contractions to why FLOAT or not STATIC16.
 Modes = tuple[dict[str, Mode], dict[str, str]]
 
 
