@@ -13,7 +13,7 @@ from jaxdml.ptq._build.conversions import build
 from jaxdml.ptq._trace.equations import program_of
 from jaxdml.ptq._trace.scans import bound
 
-BATCHES, CHAINS = 50, 20
+BATCHES, CHAINS = 20, 20
 CONTRACTIONS = ("conv", "dot")
 STARTS = ("nchw", "nhwc", "depthwise", "dense", "swapped", "two_axes")
 SIZES = {"N": 2, "I": 3, "O": 4, "H": 5, "W": 6, "P": 7, "Q": 2}  # batch, inputs, outputs, space, further axes
