@@ -50,5 +50,6 @@ def test_windows_of_padding_alone_are_found_exactly():
 def test_of_a_symbolic_size_the_first_window_is_looked_at():
     (size,) = jax.export.symbolic_shape("h")
     check_windows_see_input(pooling(size, 3, 2, 1, 2, 9))
+    check_windows_see_input(pooling(size, 3, 7, 3, 0, 0))  # a window of 7 elements, in steps of 7
     with pytest.raises(RuleError, match="the window at index 0 of the output covers only padding"):
         check_windows_see_input(pooling(size, 3, 2, 1, 3, 0))
