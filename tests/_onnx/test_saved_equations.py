@@ -82,6 +82,7 @@ GROUPS = {
     "movers": each(
         reshaped=lambda y: y.reshape(y.shape[0], 3, 4), split=lambda y: jnp.split(y, (3, 8), 1),
         joined=lambda y: jnp.concatenate([y, y[:, :2], jnp.zeros((y.shape[0], 1))], 1),
+        stacked=lambda y: jnp.stack([y, -y], 1), unstacked=lambda y: jnp.unstack(y.reshape(y.shape[0], 3, 4), axis=1),
         transposed=lambda y: y.reshape(-1, 3, 4).transpose(0, 2, 1) @ jnp.ones((3, 2)),
         every=lambda y: y[:, 1:11:3], backwards=lambda y: y[:, ::-1],
         repeated=lambda y: jnp.tile(y, (1, 2)), squeezed=lambda y: y[:, 3:4].squeeze(1)[:, None],

@@ -78,6 +78,20 @@ def test_what_contracts_nothing_is_a_multiplication(name):
     assert not [node for node in model._fused.nodes if node.operator.name == "dot_general"], model
 
 
+STACKS = {
+    "stacked": lambda p, x: jax.nn.relu(jnp.stack([x @ p["w"], x @ p["w"][:, ::-1]], 1)) @ p["w"],
+    "unstacked": lambda p, x: jnp.concatenate(jnp.unstack((x @ p["w"]).reshape(-1, 2, 4), axis=1), 1) @ p["w"],
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_stacks_and_their_parts_stay_integers(name):
+    x, apply = normal(16, 8), STACKS[name]
+    model = quantize(apply, W, [x], progress=False)
+    assert sqnr(model, apply, W, x) > 30
+    assert [node.operator.name for node in model._fused.nodes if node.on == "floats"] == ["quantize"], model
+
+
 def deconvolution(strides, padding, **options):
     numbers = ("NHWC", "HWIO", "NHWC")
     return lambda p, x: lax.conv_transpose(

@@ -1,4 +1,4 @@
-"""Rewrites special cases of contractions as simpler equations, from which the graph is built."""
+"""Rewrites special cases of contractions, and stacks, as simpler equations, from which the graph is built."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -76,11 +76,25 @@ def _convolution(params: Mapping[str, Any]) -> Callable[[Array, Array], Array] |
     return convolve
 
 
+def _stack(params: Mapping[str, Any]) -> Callable[..., Array]:
+    """Rewrites a stack as a concatenation, which runs on integers."""
+    axis = params["axis"]
+    return lambda *arrays: lax.concatenate([lax.expand_dims(x, (axis,)) for x in arrays], axis)
+
+
+def _unstack(params: Mapping[str, Any]) -> Callable[[Array], list[Array]]:
+    """Rewrites an unstack as a split, which runs on integers."""
+    axis = params["axis"]
+    return lambda x: [lax.squeeze(part, (axis,)) for part in lax.split(x, (1,) * x.shape[axis], axis)]
+
+
 KEPT = (
     "window_strides", "rhs_dilation", "dimension_numbers", "feature_group_count", "batch_group_count", "precision",
     "preferred_element_type",
 )  # fmt: skip
-REWRITES: Mapping[str, Callable[[Mapping[str, Any]], Callable[[Array, Array], Array] | None]] = {
+REWRITES: Mapping[str, Callable[[Mapping[str, Any]], Callable[..., Any] | None]] = {
     "conv_general_dilated": _convolution,
     "dot_general": _multiplication,
+    "stack": _stack,
+    "unstack": _unstack,
 }
