@@ -154,6 +154,17 @@ def test_sizes_that_a_layer_needs_as_numbers(tmp_path):
     dml.onnx.save(model, tmp_path / "model.onnx", shapes="9, 11")
 
 
+def padded_by_the_batch(w, x):
+    return lax.pad(x @ w, np.float32(0), ((0, 0, 0), (0, x.shape[0], 0)))
+
+
+def test_numbers_of_an_operator_that_the_batch_decides(tmp_path):
+    model = made(padded_by_the_batch)
+    with pytest.raises(ModelError, match=r"(?s)Write shapes=None .*its numbers depend on the sizes of the inputs"):
+        dml.onnx.save(model, tmp_path / "model.onnx")
+    saved(model, tmp_path / "model.onnx", shapes=None)
+
+
 def test_wrong_numbers_beside_names_are_not_blamed_on_the_names(model, tmp_path):
     with pytest.raises(PtqError, match=r"apply cannot be traced with the inputs \(float32\[6, 9\]\)") as caught:
         dml.onnx.save(model, tmp_path / "model.onnx", shapes="batch, 9")

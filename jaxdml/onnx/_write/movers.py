@@ -233,7 +233,8 @@ def pad(writer: Writer, node: Node) -> str:
 
 @equation("tile")
 def tile(writer: Writer, node: Node) -> str:
-    return writer.emit("Tile", writer.read(node.inputs[0]), writer.int64(node.options["equation"].params["reps"]))
+    counts = writer.dimensions.shape(node.options["equation"].params["reps"])
+    return writer.emit("Tile", writer.read(node.inputs[0]), counts)
 
 
 @equation("iota")

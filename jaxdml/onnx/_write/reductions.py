@@ -50,8 +50,10 @@ def mean(writer: Writer, node: Node) -> str:
 @equation("argmax", "argmin")
 def place_of_extreme(writer: Writer, node: Node) -> str:
     equation, kind = node.options["equation"], {"argmax": "ArgMax", "argmin": "ArgMin"}[node.options["equation"].name]
-    (axis,) = equation.params["axes"]
-    place = writer.emit(kind, writer.read(node.inputs[0]), axis=int(axis), keepdims=0)
+    (axis,), value = equation.params["axes"], writer.read(node.inputs[0])
+    if writer.dtype(node.inputs[0]) == np.bool_:
+        value = cast_to(writer, value, jnp.int32)
+    place = writer.emit(kind, value, axis=int(axis), keepdims=0)
     return cast_to(writer, place, writer.dtype(node.outputs[0]))
 
 
