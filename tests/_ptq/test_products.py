@@ -92,6 +92,20 @@ def test_stacks_and_their_parts_stay_integers(name):
     assert [node.operator.name for node in model._fused.nodes if node.on == "floats"] == ["quantize"], model
 
 
+def recurrence(p, x):
+    """As in state-space models; JAX concatenates arrays without elements for it."""
+    y = x @ p["w"]
+    steps = lax.associative_scan(lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1]), (jax.nn.sigmoid(y), y), axis=1)
+    return steps[1] @ p["w"]
+
+
+def test_operands_without_elements_are_left_out():
+    x = normal(16, 4, 8)
+    model = quantize(recurrence, W, [x], progress=False)
+    assert sqnr(model, recurrence, W, x) > 28
+    assert [node.operator.name for node in model._fused.nodes if node.on == "floats"] == ["quantize"], model
+
+
 def deconvolution(strides, padding, **options):
     numbers = ("NHWC", "HWIO", "NHWC")
     return lambda p, x: lax.conv_transpose(

@@ -1,4 +1,4 @@
-"""Rewrites special cases of contractions, and stacks, as simpler equations, from which the graph is built."""
+"""Rewrites special cases of contractions, concatenations and stacks as simpler equations, which make the graph."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,12 +19,12 @@ def rewritten(primitive: str, params: Mapping[str, Any], avals: list[Any]) -> An
       avals: shapes and types of the inputs.
     """
     rewrite = REWRITES.get(primitive)
-    function = None if rewrite is None else rewrite(params)
+    function = None if rewrite is None else rewrite(params, avals)
     structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     return None if function is None else jax.make_jaxpr(function)(*structs)
 
 
-def _multiplication(params: Mapping[str, Any]) -> Callable[[Array, Array], Array] | None:
+def _multiplication(params: Mapping[str, Any], _: list[Any]) -> Callable[[Array, Array], Array] | None:
     """Rewrites a dot_general without contracted axes as a product of broadcast operands; None for others."""
     (contract, _), (batch_a, batch_b) = params["dimension_numbers"]
     if contract:
@@ -52,7 +52,7 @@ def has_phases(params: Mapping[str, Any]) -> bool:
     return is_plain and any(gap > 1 for gap in params["lhs_dilation"])
 
 
-def _convolution(params: Mapping[str, Any]) -> Callable[[Array, Array], Array] | None:
+def _convolution(params: Mapping[str, Any], _: list[Any]) -> Callable[[Array, Array], Array] | None:
     """Rewrites input dilation as a pad, and negative padding as a slice; None for other convolutions.
 
     Transposed convolutions that `_build/phases.py` computes without zeros between pixels stay as they are.
@@ -76,13 +76,22 @@ def _convolution(params: Mapping[str, Any]) -> Callable[[Array, Array], Array] |
     return convolve
 
 
-def _stack(params: Mapping[str, Any]) -> Callable[..., Array]:
+def _concatenation(params: Mapping[str, Any], avals: list[Any]) -> Callable[..., Array] | None:
+    """Leaves out operands without elements, for which calibration finds no range; `lax.associative_scan` has some."""
+    axis = params["dimension"]
+    kept = [place for place, aval in enumerate(avals) if not (isinstance(aval.shape[axis], int) and aval.shape[axis] == 0)]
+    if len(kept) in (0, len(avals)):
+        return None
+    return lambda *arrays: lax.concatenate([arrays[place] for place in kept], axis)
+
+
+def _stack(params: Mapping[str, Any], _: list[Any]) -> Callable[..., Array]:
     """Rewrites a stack as a concatenation, which runs on integers."""
     axis = params["axis"]
     return lambda *arrays: lax.concatenate([lax.expand_dims(x, (axis,)) for x in arrays], axis)
 
 
-def _unstack(params: Mapping[str, Any]) -> Callable[[Array], list[Array]]:
+def _unstack(params: Mapping[str, Any], _: list[Any]) -> Callable[[Array], list[Array]]:
     """Rewrites an unstack as a split, which runs on integers."""
     axis = params["axis"]
     return lambda x: [lax.squeeze(part, (axis,)) for part in lax.split(x, (1,) * x.shape[axis], axis)]
@@ -92,7 +101,8 @@ KEPT = (
     "window_strides", "rhs_dilation", "dimension_numbers", "feature_group_count", "batch_group_count", "precision",
     "preferred_element_type",
 )  # fmt: skip
-REWRITES: Mapping[str, Callable[[Mapping[str, Any]], Callable[..., Any] | None]] = {
+REWRITES: Mapping[str, Callable[[Mapping[str, Any], list[Any]], Callable[..., Any] | None]] = {
+    "concatenate": _concatenation,
     "conv_general_dilated": _convolution,
     "dot_general": _multiplication,
     "stack": _stack,
