@@ -79,7 +79,9 @@ def _convolution(params: Mapping[str, Any], _: list[Any]) -> Callable[[Array, Ar
 def _concatenation(params: Mapping[str, Any], avals: list[Any]) -> Callable[..., Array] | None:
     """Leaves out operands without elements, for which calibration finds no range; `lax.associative_scan` has some."""
     axis = params["dimension"]
-    kept = [place for place, aval in enumerate(avals) if not (isinstance(aval.shape[axis], int) and aval.shape[axis] == 0)]
+    kept = [
+        place for place, aval in enumerate(avals) if not (isinstance(aval.shape[axis], int) and aval.shape[axis] == 0)
+    ]
     if len(kept) in (0, len(avals)):
         return None
     return lambda *arrays: lax.concatenate([arrays[place] for place in kept], axis)

@@ -1,0 +1,173 @@
+"""python -m benchmarks.torch_exports: networks that torch exports and onnxruntime quantizes, as jaxdml.onnx reads them.
+
+It needs packages that jaxdml's extras do not have, in an environment of its own:
+pip install . ./native torch torchvision transformers onnxscript onnx onnxruntime
+
+Each network is exported by torch's older exporter and by the newer one ("dynamo"), and each file is quantized in three
+ways: QDQ with scales for each channel, QOperator, and dynamic. The table says how many convolutions and products run on
+integers, and how close all outputs are to those of onnxruntime, by its formulas: "the same bits", or the ratio in dB of
+the outputs to their difference. On processors without int8 dot products, onnxruntime's products with int8 weights
+saturate. So weights are uint8; those of an LSTM are int8 in any case, and dynamic files run under
+`session.x64quantprecision`. Where a package refuses a network or a file, the table has its words.
+"""
+
+import argparse
+import json
+import logging
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import onnxruntime
+import torch
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from benchmarks.machine import environment
+from benchmarks.torch_models import MODELS, VOCABULARY
+from jaxdml import onnx
+
+RESULTS = Path(__file__).parent / "results"
+EXPORTERS = {"older": {"dynamo": False}, "dynamo": {"dynamo": True, "external_data": False, "verbose": False}}
+FORMS = "QDQ", "QOperator", "dynamic"
+PACKAGES = "torch", "torchvision", "transformers", "onnxscript", "onnx"
+LONGEST = 120  # letters of an error in the table
+
+Inputs = dict[str, np.ndarray]
+
+
+class Batches(CalibrationDataReader):  # type: ignore[misc]
+    """What onnxruntime calibrates with."""
+
+    def __init__(self, batches: list[Inputs]) -> None:
+        self.batches = iter(batches)
+
+    def get_next(self) -> Inputs | None:
+        return next(self.batches, None)
+
+
+def drawn(examples: tuple[torch.Tensor, ...], generator: torch.Generator) -> Inputs:
+    """Inputs like the examples; a mask of ones stays one."""
+
+    def of(example: torch.Tensor) -> torch.Tensor:
+        if example.dtype.is_floating_point:
+            return torch.randn(example.shape, generator=generator)
+        return example if example.max() < 2 else torch.randint(0, VOCABULARY, example.shape, generator=generator)
+
+    return {f"x{place}": of(example).numpy() for place, example in enumerate(examples)}
+
+
+def exported(module: torch.nn.Module, examples: tuple[torch.Tensor, ...], exporter: str, folder: Path) -> Path:
+    """The path of the file that onnxruntime's preparation for quantization made of an exported network."""
+    raw, prepared = folder / "raw.onnx", folder / "prepared.onnx"
+    names = [f"x{place}" for place in range(len(examples))]
+    with torch.no_grad():
+        torch.onnx.export(module, examples, str(raw), input_names=names, **EXPORTERS[exporter])
+    quant_pre_process(str(raw), str(prepared), skip_symbolic_shape=True)
+    return prepared
+
+
+def quantized(path: Path, form: str, batches: list[Inputs]) -> Path:
+    """The path of a quantized file."""
+    made = path.with_name(f"{form}.onnx")
+    if form == "dynamic":
+        quantize_dynamic(path, made, weight_type=QuantType.QUInt8)
+    else:
+        options = {"quant_format": QuantFormat[form], "per_channel": form == "QDQ"}
+        types = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QUInt8}
+        quantize_static(path, made, Batches(batches), **options, **types)
+    return made
+
+
+def compared(path: Path, inputs: Inputs) -> str:
+    """The cell of a file."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", str(int(path.stem == "dynamic")))
+    session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+    model = onnx.load(path, numerics="onnxruntime")
+    received = jax.jit(model.apply)(model.params, **inputs)
+    expected = session.run([*received], inputs)
+    pairs = [(np.asarray(a, float), np.asarray(b, float)) for a, b in zip(received.values(), expected, strict=True)]
+    error, signal = sum(np.square(a - b).sum() for a, b in pairs), sum(np.square(b).sum() for _, b in pairs)
+    found = re.search(r"(\d+ of \d+) convolutions and products", str(model))
+    agreement = f"{10 * np.log10(signal / error):.0f} dB" if error else "the same bits"
+    return f"{found[1] if found else '0 of 0'}, {agreement}"
+
+
+def cells(name: str) -> Iterator[tuple[str, str, str]]:
+    """(exporter, form, cell) of a network."""
+    torch.manual_seed(0)
+    module, examples = MODELS[name]()
+    module.eval()
+    generator = torch.Generator().manual_seed(1)
+    *batches, others = [drawn(examples, generator) for _ in range(4)]
+    for exporter in EXPORTERS:
+        with tempfile.TemporaryDirectory() as folder:
+            path = attempted(exported, module, examples, exporter, Path(folder))
+            for form in FORMS:
+                made = path if isinstance(path, str) else attempted(quantized, path, form, batches)
+                yield exporter, form, made if isinstance(made, str) else attempted(compared, made, others)
+
+
+def attempted(function: Any, *arguments: Any) -> Any:
+    """What a function returns, or a sentence about its error, which may be that of any of six packages."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        words = " ".join(str(error).replace("|", "/").split())
+        return f"not {function.__name__}: {type(error).__name__}: {words[:LONGEST]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, action="append", help="default: all")
+    parser.add_argument("--publish", metavar="NAME", help="write the table and JSON to benchmarks/results")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        print(json.dumps([*cells(options.model[0])]))
+        return
+    found = {}
+    for name in options.model or MODELS:
+        command = [sys.executable, "-m", "benchmarks.torch_exports", "--here", "--model", name]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        found[name] = json.loads(done.stdout.splitlines()[-1])
+        print(*rows(name, found[name]), sep="\n", flush=True)
+    if options.publish:
+        publish(options.publish, found)
+
+
+def rows(name: str, found: list[tuple[str, str, str]]) -> list[str]:
+    """The rows of a network in Markdown, one for each exporter."""
+    by = {(exporter, form): cell for exporter, form, cell in found}
+    cells = {exporter: [by[exporter, form] for form in FORMS] for exporter in EXPORTERS}
+    return ["| " + " | ".join([name, exporter, *cells[exporter]]) + " |" for exporter in EXPORTERS]
+
+
+def publish(name: str, found: dict[str, Any]) -> None:
+    """Writes the cells as JSON, and the table as a page."""
+    machine = environment()
+    machine["packages"] |= {package: metadata.version(package) for package in PACKAGES}
+    text = json.dumps({"environment": machine, "networks": found}, indent=1)
+    (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    packages = ", ".join(f"{package} {version}" for package, version in machine["packages"].items())
+    table = [" | ".join(["| network", "exporter", *FORMS]) + " |", "|" + " --- |" * (2 + len(FORMS))]
+    table += [line for network, each in found.items() for line in rows(network, each)]
+    facts = f"{machine['processor']}, {machine['kernels']}; {packages}."
+    page = ["# Networks that torch exports", "", facts, "", *table]
+    (RESULTS / f"{name}.md").write_text("\n".join(page) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
