@@ -58,7 +58,7 @@ DEVIATIONS = (
     ),
     _with(
         {DISABLED: "WeightBiasQuantization;ConvActivationFusion"},
-        "Activations are operators of their own",
+        "Activation functions stay operators of their own",
         "conv_bias_float_relu_kept conv_bias_float_sigmoid conv_relu_zero_point_10 conv_clip_narrower "
         "conv_clip_0.6_steps_inside conv_leaky_relu fan_out_relu_float fan_out_relu_output",
     ),
@@ -111,7 +111,7 @@ DEVIATIONS = (
         },
     ),
     Deviation(
-        "An absent zero point is 0, a scale of one element a number",
+        "An absent zero point counts as 0, and a scale of one element as a number",
         {
             "conv_clip_scale_of_one_element": "QLinearConv",
             "gemm_per_channel_no_zero_point": "QGemm",
