@@ -68,6 +68,8 @@ def padded(writer: Writer, value: str, shape: Sizes, config: Sequence[tuple[int,
       config: how much to pad along each axis.
       fill: a scalar of the file.
     """
+    if not all(is_known(number) for each in config for number in each):
+        raise CannotWrite("it pads by numbers that depend on the sizes of the inputs")
     rank, shape = len(shape), list(shape)
     for axis, (_, _, gap) in enumerate(config):
         if not gap:

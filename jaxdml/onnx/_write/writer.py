@@ -12,7 +12,7 @@ import onnx
 from onnx import helper
 
 from jaxdml.onnx._table import MICROSOFT
-from jaxdml.onnx._write.dimensions import Dimensions, is_known
+from jaxdml.onnx._write.dimensions import Dimensions
 from jaxdml.onnx._write.table import CannotWrite
 
 QDQ, QOPERATOR = "qdq", "qoperator"
@@ -242,8 +242,6 @@ class Writer:
         return self.array(np.asarray(value, np.float32), like)
 
     def int64(self, values: Any, like: str = "constant") -> str:
-        if not all(map(is_known, values)):
-            raise CannotWrite("it needs numbers, and its numbers depend on the sizes of the inputs")
         return self.array(np.asarray(values, np.int64), like)
 
     def _added(self, value: np.ndarray, like: str) -> str:

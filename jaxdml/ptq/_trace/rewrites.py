@@ -77,7 +77,7 @@ def _convolution(params: Mapping[str, Any], _: list[Any]) -> Callable[[Array, Ar
 
 
 def _concatenation(params: Mapping[str, Any], avals: list[Any]) -> Callable[..., Array] | None:
-    """Leaves out operands without elements, for which calibration finds no range; `lax.associative_scan` has some."""
+    """Leaves out operands without elements, as those of `lax.associative_scan`: calibration finds no range for them."""
     axis = params["dimension"]
     kept = [
         place for place, aval in enumerate(avals) if not (isinstance(aval.shape[axis], int) and aval.shape[axis] == 0)
