@@ -171,7 +171,8 @@ def _concatenate(builder: Builder, equation: Equation) -> None:
 def _pad(builder: Builder, equation: Equation) -> None:
     """Appends a padding, as `op.PAD` if it only adds zeros."""
     config, data = equation.params["padding_config"], equation.inputs[0]
-    is_plain = all(low >= 0 and high >= 0 for low, high, _ in config)
+    # The sign of a symbolic size may be unknown, and does not matter to the operator.
+    is_plain = all(size >= 0 for low, high, _ in config for size in (low, high) if isinstance(size, int))
     if not builder.is_data(data) or builder.is_data(equation.inputs[1]) or not is_plain or (
         builder.fixed.number(equation.inputs[1]) != 0
     ):  # fmt: skip
