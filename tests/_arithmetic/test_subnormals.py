@@ -173,6 +173,19 @@ def test_products_of_scales(mode, x64):
     assert differ > 10  # where subnormals are kept, other numbers come out
 
 
+@modes
+def test_a_subnormal_scale_is_zero_where_the_result_is_a_float(mode):
+    """The other scale would make a normal number of it."""
+    a, b = np.uint8([[3, 4]]), np.uint8([[5], [6]])
+
+    def multiply(a, a_scale, b_scale):
+        return dml.matrix_multiply_integer_to_float(a, a_scale, None, b, b_scale, None, None)
+
+    large, small = np.float32(1e38), np.float32(SMALLEST / 2)
+    lists = [(a, small, large), (a, large, small)]
+    assert_same_bits(mode(multiply, lists), [np.zeros((1, 1), np.float32)] * 2)
+
+
 @pytest.mark.sampled(3)
 @modes
 def test_products_of_scales_that_are_large(mode, x64):
