@@ -5,9 +5,9 @@ pip install . ./native torch torchvision transformers onnxscript onnx onnxruntim
 
 Each network is exported by torch's older exporter and by the newer one ("dynamo"), and each file is quantized in three
 ways: QDQ with scales for each channel, QOperator, and dynamic. The table says how many convolutions and products run on
-integers, and how close all outputs are to those of onnxruntime, by its formulas: "the same bits", or the ratio in dB of
-the outputs to their difference. On processors without int8 dot products, onnxruntime's products with int8 weights
-saturate. So weights are uint8; those of an LSTM are int8 in any case, and dynamic files run under
+integers, and how close all outputs are to those of onnxruntime, by its formulas: "equal", number for number, or the
+ratio in dB of the outputs to their difference. On processors without int8 dot products, onnxruntime's products with
+int8 weights saturate. So weights are uint8; those of an LSTM are int8 in any case, and dynamic files run under
 `session.x64quantprecision`. Where a package refuses a network or a file, the table has its words.
 """
 
@@ -98,7 +98,7 @@ def compared(path: Path, inputs: Inputs) -> str:
     pairs = [(np.asarray(a, float), np.asarray(b, float)) for a, b in zip(received.values(), expected, strict=True)]
     error, signal = sum(np.square(a - b).sum() for a, b in pairs), sum(np.square(b).sum() for _, b in pairs)
     found = re.search(r"(\d+ of \d+) convolutions and products", str(model))
-    agreement = f"{10 * np.log10(signal / error):.0f} dB" if error else "the same bits"
+    agreement = f"{10 * np.log10(signal / error):.0f} dB" if error else "equal"
     return f"{found[1] if found else '0 of 0'}, {agreement}"
 
 

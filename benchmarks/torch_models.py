@@ -114,24 +114,30 @@ def of_torchvision(name: str) -> Network:
     return torchvision.models.get_model(name, weights=None), (images(),)
 
 
-def of_transformers(
-    model: str, options: dict[str, Any], inputs: dict[str, torch.Tensor], output: str = "last_hidden_state"
-) -> Network:
-    """A network of transformers and its inputs by name; the configuration's class is the attribute `config_class`."""
-    kind = getattr(transformers, model)
-    return Output(kind(kind.config_class(**options)), tuple(inputs), output), tuple(inputs.values())
-
-
 def masked_text() -> dict[str, torch.Tensor]:
     return {"input_ids": ids(), "attention_mask": torch.ones(1, LENGTH, dtype=torch.long)}
 
 
-def transformer(model: str, options: dict[str, Any], *inputs: Any, **more: Any) -> Callable[[], Network]:
-    """Builds a network of transformers; `inputs` is a function of all its inputs, or a name and a function."""
+def text() -> dict[str, torch.Tensor]:
+    return {"input_ids": ids()}
+
+
+def pixels() -> dict[str, torch.Tensor]:
+    return {"pixel_values": images()}
+
+
+def sound() -> dict[str, torch.Tensor]:
+    return {"input_values": torch.randn(1, 1600)}
+
+
+def transformer(
+    model: str, options: dict[str, Any], draw: Callable[[], dict[str, torch.Tensor]], output: str = "last_hidden_state"
+) -> Callable[[], Network]:
+    """Builds a network of transformers from the options of its configuration; `draw` makes its inputs by name."""
 
     def build() -> Network:
-        named = inputs[0]() if len(inputs) == 1 else {inputs[0]: inputs[1]()}
-        return of_transformers(model, options, named, **more)
+        kind, inputs = getattr(transformers, model), draw()
+        return Output(kind(kind.config_class(**options)), tuple(inputs), output), tuple(inputs.values())
 
     return build
 
@@ -153,15 +159,13 @@ MODELS: dict[str, Callable[[], Network]] = {
     **{f"torchvision {name}": functools.partial(of_torchvision, name) for name in VISION},
     "transformers BERT": transformer("BertModel", TEXT, masked_text),
     "transformers DistilBERT": transformer("DistilBertModel", DISTILBERT, masked_text),
-    "transformers GPT-2": transformer("GPT2LMHeadModel", GPT2, "input_ids", ids, output="logits"),
-    "transformers Llama": transformer("LlamaForCausalLM", LLAMA, "input_ids", ids, output="logits"),
-    "transformers T5 encoder": transformer("T5EncoderModel", T5, "input_ids", ids),
-    "transformers ViT": transformer("ViTModel", PATCHES, "pixel_values", images),
-    "transformers CLIP vision": transformer("CLIPVisionModel", PATCHES, "pixel_values", images),
-    "transformers SegFormer": transformer(
-        "SegformerForSemanticSegmentation", SEGFORMER, "pixel_values", images, output="logits"
-    ),
-    "transformers wav2vec2": transformer("Wav2Vec2Model", WAV2VEC2, "input_values", lambda: torch.randn(1, 1600)),
+    "transformers GPT-2": transformer("GPT2LMHeadModel", GPT2, text, output="logits"),
+    "transformers Llama": transformer("LlamaForCausalLM", LLAMA, text, output="logits"),
+    "transformers T5 encoder": transformer("T5EncoderModel", T5, text),
+    "transformers ViT": transformer("ViTModel", PATCHES, pixels),
+    "transformers CLIP vision": transformer("CLIPVisionModel", PATCHES, pixels),
+    "transformers SegFormer": transformer("SegformerForSemanticSegmentation", SEGFORMER, pixels, output="logits"),
+    "transformers wav2vec2": transformer("Wav2Vec2Model", WAV2VEC2, sound),
     "LSTM tagger": lambda: (Tagger(), (ids(),)),
     "detector": lambda: (Detector(), (images(),)),
     "U-Net": lambda: (Segmenter(), (images(),)),
