@@ -1,5 +1,6 @@
 """Networks whose channels differ by factors, and what is left of them as integers."""
 
+import gc
 import json
 import time
 import weakref
@@ -122,10 +123,11 @@ def test_layers_of_a_scan_have_scales_of_their_own():
 
 
 def are_released(references):
-    """Whether objects are deleted within ten seconds: another thread of JAX may hold an array a little longer."""
+    """Whether objects are deleted within ten seconds: another thread of JAX, or a cycle, may hold an array a while."""
     end = time.monotonic() + 10
     while any(reference() is not None for reference in references) and time.monotonic() < end:
-        time.sleep(0.01)
+        gc.collect()
+        time.sleep(0.1)
     return all(reference() is None for reference in references)
 
 
