@@ -4,6 +4,7 @@ Rows lie along the last dimension. All instructions run on one block of rows bef
 intermediate results stay in the processor's caches.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,8 @@ Array = jax.Array
 # In the order of RowCode in native/src/kernels.h.
 CODES = (
     "abs", "neg", "sign", "floor", "ceil", "round", "sqrt", "rsqrt", "exp", "exp2", "expm1", "logistic",
-    "tanh", "log", "log1p", "erf", "erfc", "square", "is_finite", "not", "to_float",
+    "tanh", "log", "log1p", "erf", "erfc", "square", "is_finite", "not", "to_float", "onnxruntime_logistic",
+    "onnxruntime_tanh",
     "add", "sub", "mul", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
     "select_n", "clamp", "reduce_sum", "reduce_max", "reduce_min",
 )  # fmt: skip
@@ -57,3 +59,11 @@ def _result(*operands: Any, program: RowProgram, **_: Any) -> Result:
 
 
 ROWS = Kernel(_run, _result)
+
+
+def program_of(code: str, shape: tuple[int, ...]) -> RowProgram | None:
+    """The program of one function of one array; None if the array is empty, or its shape is not known yet."""
+    if not all(isinstance(size, int) and size > 0 for size in shape):
+        return None
+    row = (math.prod(shape),)
+    return RowProgram((CODES.index(code), 1, 0, 0, 0), (row,), row, shape)

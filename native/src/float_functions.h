@@ -264,4 +264,33 @@ JAXDML_INLINE F32 erfc(F32 x) {
   return nan_where(x != x, size < splat(kNear) ? near : far);
 }
 
+// ONNX Runtime's functions ---------------------------------------------------------------------------------------------
+
+// Numerators and denominators, polynomials of x**2 by fused multiply-adds. jaxdml/_quantized/onnxruntime/sigmoids.py says
+// where they come from.
+constexpr float kLogisticAbove[] = {4.37031e-11f, 1.1562732e-07f, 6.085749e-05f, 8.513771e-03f, 2.4828795e-01f};
+constexpr float kLogisticBelow[] = {6.1024737e-13f, 5.7610214e-09f, 6.291068e-06f,
+                                    1.7019882e-03f, 1.1681765e-01f, 9.931519e-01f};
+constexpr float kTanhAbove[] = {-2.7607684e-16f, 2.000188e-13f,  -8.604672e-11f, 5.1222973e-08f,
+                                1.48572235e-05f, 6.3726195e-04f, 4.8935246e-03f};
+constexpr float kTanhBelow[] = {1.1982584e-06f, 1.1853471e-04f, 2.2684347e-03f, 4.893525e-03f};
+
+template <int N>
+JAXDML_INLINE F32 fused_horner(const float (&coefficients)[N], F32 x) {
+  F32 y = splat(coefficients[0]);
+#pragma GCC unroll 16
+  for (int i = 1; i < N; i++) y = multiply_add(y, x, splat(coefficients[i]));
+  return y;
+}
+template <int N, int M>
+JAXDML_INLINE F32 ratio(F32 x, float limit, const float (&above)[N], const float (&below)[M]) {
+  const F32 near = clamped(-limit, x, limit), square = product(near, near);
+  return product(fused_horner(above, square), near) / fused_horner(below, square);
+}
+JAXDML_INLINE F32 onnxruntime_logistic(F32 x) {
+  const F32 y = ratio(x, 18, kLogisticAbove, kLogisticBelow) + splat(0.5f);
+  return nan_where(x != x, greater(y, splat(0.0f)));
+}
+JAXDML_INLINE F32 onnxruntime_tanh(F32 x) { return nan_where(x != x, ratio(x, 9, kTanhAbove, kTanhBelow)); }
+
 }  // namespace jaxdml::JAXDML_ISA

@@ -189,7 +189,7 @@ struct BlockProduct {
 // An instruction of a program that runs on rows: elementwise functions of one, two and three values, and reductions.
 enum class RowCode : int32_t {
   kAbs, kNeg, kSign, kFloor, kCeil, kRound, kSqrt, kRsqrt, kExp, kExp2, kExpm1, kLogistic, kTanh, kLog, kLog1p,
-  kErf, kErfc, kSquare, kIsFinite, kNot, kToFloat,
+  kErf, kErfc, kSquare, kIsFinite, kNot, kToFloat, kOnnxruntimeLogistic, kOnnxruntimeTanh,
   kAdd, kSub, kMul, kDiv, kMax, kMin, kEqual, kNotEqual, kLess, kLessOrEqual, kGreater, kGreaterOrEqual, kAnd, kOr,
   kSelect, kClamp,
   kSum, kLargest, kSmallest, kCount

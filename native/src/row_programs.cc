@@ -167,6 +167,8 @@ static void run_instruction(const RowInstruction& by, const RowPart& part, Slot*
     JAXDML_MAP(kIsFinite, one, (magnitude(x[0]) < splat(__builtin_inff())))
     JAXDML_MAP(kNot, one, ~(I32)x[0])
     JAXDML_MAP(kToFloat, one, ((I32)x[0] & (I32)splat(1.0f)))
+    JAXDML_MAP(kOnnxruntimeLogistic, one, onnxruntime_logistic(x[0]))
+    JAXDML_MAP(kOnnxruntimeTanh, one, onnxruntime_tanh(x[0]))
     JAXDML_MAP(kAdd, two, without_zero_signs(x[0] + x[1]))
     JAXDML_MAP(kSub, two, without_zero_signs(x[0] - x[1]))
     JAXDML_MAP(kMul, two, product(x[0], x[1]))

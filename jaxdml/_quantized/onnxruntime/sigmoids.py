@@ -11,6 +11,8 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import rounding
+from jaxdml._arithmetic.kernel_call import with_kernel
+from jaxdml._arithmetic.native_rows import ROWS, program_of
 from jaxdml._quantized.onnxruntime.fused import multiply_add
 
 Array = jax.Array
@@ -32,12 +34,19 @@ S = (0, 0, 0, 1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 
 
 def logistic(x: Any) -> Array:
     """1 / (1 + e**-x) of float32 x."""
-    return lax.max(_quotient(x, 18, P, Q) + np.float32(0.5), np.float32(0))
+    return _computed(x, code="onnxruntime_logistic", program=program_of("onnxruntime_logistic", np.shape(x)))
 
 
 def tanh(x: Any) -> Array:
     """The hyperbolic tangent of float32 x."""
-    return _quotient(x, 9, R, S)
+    return _computed(x, code="onnxruntime_tanh", program=program_of("onnxruntime_tanh", np.shape(x)))
+
+
+@with_kernel(ROWS._replace(takes=lambda x, *, code, program: program is not None))
+def _computed(x: Any, *, code: str, program: Any) -> Array:
+    if code == "onnxruntime_tanh":
+        return _quotient(x, 9, R, S)
+    return lax.max(_quotient(x, 18, P, Q) + np.float32(0.5), np.float32(0))
 
 
 def _quotient(x: Any, limit: float, numerator: tuple[float, ...], denominator: tuple[float, ...]) -> Array:
