@@ -1,4 +1,4 @@
-"""The recurrence of LSTM: each direction is a scan over the steps.
+"""The recurrence of LSTM: one scan over the steps of all directions.
 
 Formulas, their order, and the meaning of the inputs are those of ONNX Runtime's CPU kernel. The gates are in the order
 input, output, forget, cell.
@@ -17,8 +17,17 @@ from jaxdml.onnx._operators._arrays import Array, is_known
 from jaxdml.onnx._operators.attention import expected
 
 INPUT, OUTPUT, FORGET, CELL = range(4)
-Gate = Callable[[Array], Array]  # an activation function
 Multiply = Callable[[Array], Array]  # multiplies the last dimension of float32 [..., K] by a matrix [K, 4 * N]
+
+
+class Gate(NamedTuple):
+    """An activation function; functions are equal if they compute the same."""
+
+    function: Callable[..., Array]
+    numbers: tuple[tuple[str, float], ...]
+
+    def __call__(self, x: Array) -> Array:
+        return self.function(x, **dict(self.numbers))
 
 
 class Cell(NamedTuple):
@@ -78,16 +87,32 @@ def recurrent(given: States, cell: Cell, products: Sequence[tuple[Multiply, Mult
     expected("initial_h", given.h, (count, batch, hidden))
     expected("initial_c", given.c, (count, batch, hidden))
     expected("P", given.peephole, (count, 3 * hidden))
-    x, bias, h, c, peephole = (
-        None if each is None else float32(each) for each in (given.x, given.bias, given.h, given.c, given.peephole)
+    bias, h, c, peephole = (
+        None if each is None else float32(each) for each in (given.bias, given.h, given.c, given.peephole)
     )
     is_step, is_valid = _steps(given.lengths, steps, batch)
-    found = []
-    for place, is_backward in enumerate(cell.backward):
-        own = [None if each is None else each[place] for each in (bias, h, c, peephole)]
-        direction = _Direction(cell, cell.activations[place], is_backward, *products[place], hidden)
-        found.append(direction(x, is_step, *own))
-    results = [jnp.stack(each, axis) for each, axis in zip(zip(*found, strict=True), (1, 0, 0), strict=True)]
+    # The multiplication may quantize x by its range, which is that of the steps of the longest item.
+    x = jnp.where(jnp.any(is_step, 1)[:, None, None], float32(given.x), np.float32(0))
+    gates = [
+        multiply_x(_in_order(x, is_step, is_backward))
+        for (multiply_x, _), is_backward in zip(products, cell.backward, strict=True)
+    ]
+    if bias is not None:
+        bias = (bias[:, : 4 * hidden] + bias[:, 4 * hidden :])[:, None]
+    one = _Step(cell, [multiply_h for _, multiply_h in products], bias, peephole, hidden)
+
+    def step(state: tuple[Array, ...], given: tuple[Array, Array]) -> tuple[tuple[Array, ...], Array]:
+        (h, c, last_h), (of_x, goes_on) = state, given
+        new_h, new_c = one(h, c, of_x)
+        goes_on = goes_on[None, :, None]
+        y = jnp.where(goes_on, new_h, np.float32(0))
+        return (y, jnp.where(goes_on, new_c, c), jnp.where(goes_on, new_h, last_h)), y
+
+    zeros = jnp.zeros((count, batch, hidden), jnp.float32)
+    start = zeros if h is None else h, zeros if c is None else c, zeros
+    (_, last_c, last_h), y = lax.scan(step, start, (jnp.stack(gates, 1), is_step))
+    y = [_in_order(y[:, place], is_step, is_backward) for place, is_backward in enumerate(cell.backward)]
+    results = [jnp.stack(y, 1), last_h, jnp.where(jnp.any(is_step, 0)[:, None], last_c, np.float32(0))]
     if is_valid is not None:
         places = (jnp.broadcast_to(is_valid[:, None], each.shape) for each in results)
         results = [jnp.where(valid, each, np.float32(np.nan)) for valid, each in zip(places, results, strict=True)]
@@ -108,69 +133,61 @@ def _steps(lengths: Any, steps: int, batch: int) -> tuple[Array, Array | None]:
     return is_step, None if is_known(lengths) else is_valid
 
 
-class _Direction(NamedTuple):
-    """One direction of an LSTM."""
+class _Step(NamedTuple):
+    """A step of all directions; bias [D, 1, 4 * N] and peephole [D, 3 * N], or None."""
 
     cell: Cell
-    activations: tuple[Gate, ...]
-    is_backward: bool
-    multiply_x: Multiply
-    multiply_h: Multiply
+    multiply_h: Sequence[Multiply]
+    bias: Array | None
+    peephole: Array | None
     hidden: int
 
-    def __call__(
-        self, x: Array, is_step: Array, bias: Array | None, h: Array | None, c: Array | None, peephole: Array | None
-    ) -> tuple[Array, Array, Array]:  # fmt: skip
-        """The hidden states [T, B, N], and the last hidden and cell states [B, N]."""
-        # The multiplication may quantize x by its range, which is that of the steps of the longest item.
-        x = jnp.where(jnp.any(is_step, 1)[:, None, None], x, np.float32(0))
-        gates = self.multiply_x(self._in_order(x, is_step))
-        zeros = jnp.zeros((x.shape[1], self.hidden), jnp.float32)
-        bias = None if bias is None else (bias[: 4 * self.hidden] + bias[4 * self.hidden :])[None]
+    def __call__(self, h: Array, c: Array, gates: Array) -> tuple[Array, Array]:
+        """The hidden state and the cell's state after the step; `gates` is x times its weights."""
+        of_gates, of_cell, of_state = zip(*self.cell.activations, strict=True)
+        total = gates + jnp.stack([multiply(each) for multiply, each in zip(self.multiply_h, h, strict=True)])
 
-        def step(state: tuple[Array, ...], given: tuple[Array, Array]) -> tuple[tuple[Array, ...], Array]:
-            (h, c, last_h), (of_x, goes_on) = state, given
-            new_h, new_c = self._step(h, c, of_x, bias, peephole)
-            goes_on = goes_on[:, None]
-            y = jnp.where(goes_on, new_h, np.float32(0))
-            return (y, jnp.where(goes_on, new_c, c), jnp.where(goes_on, new_h, last_h)), y
-
-        start = zeros if h is None else h, zeros if c is None else c, zeros
-        (_, last_c, last_h), y = lax.scan(step, start, (gates, is_step))
-        return self._in_order(y, is_step), last_h, jnp.where(jnp.any(is_step, 0)[:, None], last_c, np.float32(0))
-
-    def _step(
-        self, h: Array, c: Array, gates: Array, bias: Array | None, peephole: Array | None
-    ) -> tuple[Array, Array]:  # fmt: skip
-        """The hidden state and the cell's state after a step; `gates` is x times its weights."""
-        of_gates, of_cell, of_state = self.activations
-        total = gates + self.multiply_h(h)
-
-        def part(values: Array, place: int) -> Array:
-            return values[..., place * self.hidden : (place + 1) * self.hidden]
-
-        def ready(place: int, state: Array | None = None) -> Array:
-            """The input of a gate's activation."""
-            value = part(total, place)
-            if peephole is not None and state is not None:
-                value = value + product(state, jnp.broadcast_to(part(peephole, place), state.shape))
-            if bias is not None:
-                value = value + part(bias, place)
+        def ready(first: int, state: Array | None = None, count: int = 1) -> Array:
+            """The inputs of the activations of some gates."""
+            value = self._part(total, first, count)
+            if state is not None:
+                of_state = self._part(self.peephole, first)[:, None]
+                value = value + product(state, jnp.broadcast_to(of_state, state.shape))
+            if self.bias is not None:
+                value = value + self._part(self.bias, first, count)
             limit = self.cell.clip
             return value if limit is None else lax.clamp(np.float32(-limit), value, np.float32(limit))
 
-        i = of_gates(ready(INPUT, c))
-        f = np.float32(1) - i if self.cell.couples_forget else of_gates(ready(FORGET, c))
-        new_c = product(c, f) + product(i, of_cell(ready(CELL)))
-        return product(of_state(new_c), of_gates(ready(OUTPUT, new_c))), new_c
+        if self.peephole is None:  # all three at once
+            i, o, f = jnp.split(_activated(of_gates, ready(INPUT, count=3)), 3, -1)
+        else:
+            i, f = (_activated(of_gates, ready(place, c)) for place in (INPUT, FORGET))
+        if self.cell.couples_forget:
+            f = np.float32(1) - i
+        new_c = product(c, f) + product(i, _activated(of_cell, ready(CELL)))
+        if self.peephole is not None:
+            o = _activated(of_gates, ready(OUTPUT, new_c))
+        return product(_activated(of_state, new_c), o), new_c
 
-    def _in_order(self, values: Array, is_step: Array) -> Array:
-        """[T, B, N] as it is, or backward with each item's own steps reversed; other steps stay in their places."""
-        if not self.is_backward:
-            return values
-        numbers = lax.broadcasted_iota(jnp.int32, is_step.shape, 0)
-        source = jnp.where(is_step, jnp.sum(is_step, 0, dtype=jnp.int32)[None] - 1 - numbers, numbers)
-        return jnp.take_along_axis(values, source[:, :, None], 0)
+    def _part(self, values: Any, first: int, count: int = 1) -> Array:
+        part: Array = values[..., first * self.hidden : (first + count) * self.hidden]
+        return part
+
+
+def _activated(functions: Sequence[Gate], values: Array) -> Array:
+    """The functions of each direction, of values [D, B, N]."""
+    if len(set(functions)) == 1:
+        return functions[0](values)
+    return jnp.stack([function(each) for function, each in zip(functions, values, strict=True)])
+
+
+def _in_order(values: Array, is_step: Array, is_backward: bool) -> Array:
+    """[T, B, N] as it is, or backward with each item's own steps reversed; other steps stay in their places."""
+    if not is_backward:
+        return values
+    numbers = lax.broadcasted_iota(jnp.int32, is_step.shape, 0)
+    source = jnp.where(is_step, jnp.sum(is_step, 0, dtype=jnp.int32)[None] - 1 - numbers, numbers)
+    return jnp.take_along_axis(values, source[:, :, None], 0)
 
 
 def product(x: Array, y: Array) -> Array:

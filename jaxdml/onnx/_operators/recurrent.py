@@ -1,7 +1,6 @@
 """LSTM of ONNX, and DynamicQuantizeLSTM of ONNX Runtime, whose products are of integers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -81,7 +80,7 @@ def _activations(
         function, alpha, beta = by_lower_case[name.lower()]
         numbers = {} if alpha is None else {"alpha": next(alphas, alpha)}
         numbers |= {} if beta is None else {"beta": next(betas, beta)}
-        functions.append(partial(function, **numbers))
+        functions.append(Gate(function, tuple(numbers.items())))
     return tuple(functions)
 
 
