@@ -40,6 +40,7 @@ TIMES = ROOT / "benchmarks" / "results" / "cpu_avx512_vnni.json"
 AVX2_TIMES = ROOT / "benchmarks" / "results" / "cpu_avx2.json"
 AMX_TIMES = ROOT / "benchmarks" / "results" / "cpu_amx_int8.json"
 GPU_TIMES = ROOT / "benchmarks" / "results" / "gpu_nvidia_h200.json"
+GPU_PRODUCTS = ROOT / "benchmarks" / "results" / "products_gpu_nvidia_h200.json"
 TIMES_PAGES = {
     results: ROOT / "docs" / "times" / f"{name}.md"
     for results, name in {TIMES: "avx512_vnni", AVX2_TIMES: "avx2", AMX_TIMES: "amx", GPU_TIMES: "gpu"}.items()
@@ -88,6 +89,14 @@ def times(path: Path) -> str:
     rows = [row for row in json.loads(path.read_text(encoding="utf-8"))["cases"] if first in row["ratios"]]
     lines = [(f"{row['family']}, {row['case']}", *_cells(row, peers)) for row in rows]
     return Table("times", ("case", "jaxdml, ms", *peers.values()), lines).markdown()
+
+
+def products() -> str:
+    """Products of int8 in a loop on a GPU."""
+    rows = json.loads(GPU_PRODUCTS.read_text(encoding="utf-8"))["products"]
+    sides = [name for name in rows[0] if name not in ("shape", "wrong")]
+    lines = [(row["shape"], *(f"{row[name]:.0f}{' †' * (name in row['wrong'])}" for name in sides)) for row in rows]
+    return Table("products", ("M x K x N", *sides), lines).markdown()
 
 
 def missed() -> str:
@@ -153,8 +162,8 @@ def performance(text: str) -> str:
 
 
 def times_page(results: Path, text: str) -> str:
-    """docs/times/<processor>.md with its table between its marks."""
-    return _between_marks(text, {"times": times(results)})
+    """docs/times/<processor>.md with its tables between their marks."""
+    return _between_marks(text, {"times": times(results)} | ({"products": products()} if results == GPU_TIMES else {}))
 
 
 def onnx_operators_page(text: str) -> str:
