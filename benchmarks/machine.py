@@ -40,6 +40,10 @@ def environment(device: Any = None) -> dict[str, Any]:
     }
 
 
+def has_int8_products(instructions: list[str]) -> bool:
+    return bool({"avx512_vnni", "avx_vnni"} & set(instructions))
+
+
 def name_of(device: Any, instructions: list[str]) -> str:
     """What the results of a whole run are called: the instructions of a CPU, the kind of another device."""
     if device.platform == "cpu":

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 import jaxdml as dml
-from benchmarks.machine import environment
+from benchmarks.machine import environment, has_int8_products
 from benchmarks.measure import compiled
 from benchmarks.network_files import IMAGE, NETWORKS, images, quantized
 from benchmarks.onnx_peer import session_of
@@ -27,10 +27,6 @@ HEAD = ("network", "jaxdml, ms", "onnxruntime, ms", "ratio", "at most", "outputs
 
 
 EXACT = {"x64quantprecision": "1"}  # makes int8 weights uint8; on processors with int8 dot products it would cost time
-
-
-def has_int8_products(instructions: list[str]) -> bool:
-    return bool({"avx512_vnni", "avx_vnni"} & set(instructions))
 
 
 def of_jaxdml(file: bytes, numerics: str) -> tuple[Any, tuple[Any, ...]]:
