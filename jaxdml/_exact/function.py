@@ -2,15 +2,18 @@
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
+from jax.extend import source_info_util
 
 from jaxdml._exact.fast_math import fast_math_flag
 from jaxdml._exact.interpreter import PRODUCTS, Problem, evaluate, problems
 from jaxdml.errors import ExactError, api_boundary
 
 CHOICES = ("refuse", "xla")
+source_info_util.register_exclusion(str(Path(__file__).parents[1]))  # errors name the user's lines
 
 
 @api_boundary

@@ -13,7 +13,7 @@ from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
 from jaxdml._exact.conversions import FLOATS, is_float
 from jaxdml._exact.flat import flattened
 from jaxdml._exact.rows import ROW_PROGRAM, joined, row_program_rule
-from jaxdml._exact.rules import RULES, as_it_is, left_to_xla, widened_on_cuda
+from jaxdml._exact.rules import RULES, as_it_is, is_sum_of_products, left_to_xla, widened_on_cuda
 from jaxdml._exact.sums import LARGEST_COUNT, count_of
 
 Array = jax.Array
@@ -59,17 +59,20 @@ class Problem(NamedTuple):
     text: str
 
 
-def problems(jaxpr: Any, scope: str = "") -> Iterator[Problem]:
-    """Yields what keeps a jaxpr from being exact, inside its calls and loops too."""
+def problems(jaxpr: Any, scope: str = "", line: str = "") -> Iterator[Problem]:
+    """Yields what keeps a jaxpr from being exact, inside its calls and loops too.
+
+    `scope` and `line` are those of the call: JAX does not know the lines of its own functions' equations.
+    """
     for eqn in jaxpr.eqns:
         inside = "/".join(filter(None, (scope, str(eqn.source_info.name_stack))))
+        place = source_info_util.summarize(eqn.source_info) or line
         if _has_jaxprs_to_evaluate(eqn):
             for inner in inner_jaxprs(eqn.params):
-                yield from problems(inner, inside)
+                yield from problems(inner, inside, place)
         elif problem := _problem(eqn):
             kind, what, remedy = problem
-            place = source_info_util.summarize(eqn.source_info)
-            text = f"{what}{f' in {inside}' if inside else ''} ({place}): {remedy}"
+            text = f"{what}{f' in {inside}' if inside else ''}{f' ({place})' if place else ''}: {remedy}"
             yield Problem(eqn.primitive.name, kind, text)
 
 
@@ -78,7 +81,7 @@ def lacks_rule(name: str, params: Mapping[str, Any], dtypes: Sequence[Any]) -> b
     if name in LOOPS:
         return any(each.kind != "count" for inner in inner_jaxprs(params) for each in problems(inner))
     floats = [np.dtype(dtype) for dtype in dtypes if is_float(dtype)]
-    is_known = name in RULES and set(floats) <= set(FLOATS)
+    is_known = name in RULES and not is_sum_of_products(name, params) and set(floats) <= set(FLOATS)
     return bool(floats) and not is_known and not is_exact_call(params)
 
 
@@ -96,7 +99,7 @@ def _problem(eqn: Any) -> tuple[Literal["type", "rule", "count"], str, str] | No
     if other := [dtype for dtype in types if dtype not in FLOATS]:
         remedy = DOUBLE_REMEDY if other[0] == np.float64 else "use float32, bfloat16 or float16"
         return "type", f"{name} of {other[0]}", remedy
-    if name in PRODUCTS:
+    if is_sum_of_products(name, eqn.params):
         return "rule", f"no rule for the float products of {name}", REMEDIES[name]
     if name not in RULES:
         return "rule", f"no rule for {name} of {types[0]}", REMEDIES.get(name, GENERAL_REMEDY)

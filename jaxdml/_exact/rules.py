@@ -61,6 +61,30 @@ def widened_on_cuda(primitive: Any, params: Params) -> Computed:
     return lambda *operands: lax.platform_dependent(*operands, **forms)
 
 
+def is_sum_of_products(name: str, params: Params) -> bool:
+    """Whether a primitive adds up products. A dot_general that contracts no axis multiplies, and adds nothing."""
+    return name == "conv_general_dilated" or (name == "dot_general" and bool(params["dimension_numbers"][0][0]))
+
+
+def outer_product(primitive: Any, params: Params) -> Computed:
+    """A dot_general that contracts no axis: products of numbers."""
+    _, (batch_a, batch_b) = params["dimension_numbers"]
+
+    def compute(a: Array, b: Array) -> Array:
+        dtype = params["preferred_element_type"] or a.dtype
+        a, b = (converted(x, dtype) for x in (a, b))
+        free_a, free_b = (
+            [axis for axis in range(x.ndim) if axis not in batch] for x, batch in ((a, batch_a), (b, batch_b))
+        )
+        a, b = lax.transpose(a, (*batch_a, *free_a)), lax.transpose(b, (*batch_b, *free_b))
+        a = lax.expand_dims(a, range(a.ndim, a.ndim + len(free_b)))
+        b = lax.expand_dims(b, range(len(batch_b), len(batch_b) + len(free_a)))
+        shape = lax.broadcast_shapes(a.shape, b.shape)
+        return RULES["mul"](primitive, {})(jnp.broadcast_to(a, shape), jnp.broadcast_to(b, shape))
+
+    return compute
+
+
 def in_float32(primitive: Any, params: Params) -> Computed:
     """The primitive itself, on float32: all processors agree on comparisons, floor and the like."""
 
@@ -157,6 +181,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("reduce_min", "cummin", "reduce_window_min"), ordered(order.smallest)),
     "argmax": ordered(functools.partial(order.place, nan=order.GREATEST)),
     "argmin": ordered(functools.partial(order.place, nan=order.LEAST)),
+    "dot_general": outer_product,  # others are sums of products, which have no rule
     "sort": lambda primitive, params: functools.partial(order.stable, primitive, dict(params)),
     "top_k": _top,
     "flush": lambda primitive, params: flushed,  # flat.py adds it where an input is read
