@@ -64,6 +64,7 @@ GROUPS = {
         **{word: compared(word) for word in ("eq", "ne", "ge", "gt", "le", "lt")},
         **{word: both(word) for word in ("and", "or", "xor")},
         filled=lambda y: lax.select(y > 0, jnp.full(y.shape, 0.5), jnp.full(y.shape, jnp.finfo(y.dtype).min)),
+        both_ways=lambda y: ((y > 0) == (y > 0.5), (y > 0) != (y > 0.5)),
         no=lambda y: jnp.where(lax.bitwise_not(y > 0), y, 1.0),
         finite=lambda y: jnp.where(lax.is_finite(1 / lax.max(y, jnp.zeros_like(y))), y, 7.0),
         clamped=lambda y: lax.clamp(jnp.full_like(y, -0.5), y, lax.abs(y)),
@@ -110,6 +111,23 @@ GROUPS = {
         first_part=lambda y: lax.dynamic_slice_in_dim(y, -3 - jnp.argmax(y[0]), 4, 1),
         known_part=lambda y: lax.dynamic_slice_in_dim(y, 20, 4, 1),
     ),
+    "updates": each(
+        part=lambda y: lax.dynamic_update_slice(y, y[:1, :2] * 2, (jnp.argmax(y[0]) // 4, jnp.argmax(y[1]))),
+        known_part=lambda y: lax.dynamic_update_slice(y, -y[:2], (9, 0)),
+        all_of_it=lambda y: lax.dynamic_update_slice(y, -y, (0, 0)),
+        row=lambda y: y.at[jnp.argmax(y[0]) % 3].set(7),
+        dropped=lambda y: y.at[jnp.argmax(y[0]) + 99].set(7),
+        rows=lambda y: y.at[jnp.asarray([2, 0])].set(y[:2]),
+        column=lambda y: y.at[:, -1].set(0),
+        columns=lambda y: y.at[:, (y[0, :2] * 5).astype(jnp.int32) + 2].set(y[:, :2] + 9),
+        clipped=lambda y: y.at[jnp.argmax(y[0]) + 99].set(7, mode="clip"),
+        some=lambda y: y.at[:2, 3:5].set(1),
+        point=lambda y: y.at[1, 4].set(5),
+        points=lambda y: y.reshape(-1, 3, 4).at[:, *(y[:3, :2] * 3).astype(jnp.int32).T].set(8),
+        added=lambda y: y.at[jnp.asarray([1, 1, 3])].add(jnp.round(y[:3])),
+        added_by_data=lambda y: y.at[(y[:, 0] * 3).astype(jnp.int32)].add(jnp.round(y)),
+        added_part=lambda y: y.at[:, 2:6].add(1),
+    ),
     "products": each(
         einsum=lambda y: jnp.einsum("nij,nkj->nik", y.reshape(-1, 3, 4), y.reshape(-1, 3, 4)),
         outer=lambda y: jnp.einsum("nij,nkj,nl->nikl", *(y.reshape(-1, 3, 4),) * 2, y[:, :2]),
@@ -122,7 +140,7 @@ GROUPS = {
         sums=lambda y: lax.reduce_window(y.reshape(-1, 3, 4), 0.0, lax.add, (1, 2, 2), (1, 1, 2), "VALID"),
     ),
 }  # fmt: skip
-SIZES = {"indices": None}  # what fails with a symbolic batch
+SIZES = {"indices": None, "updates": None}  # what fails with a symbolic batch
 
 
 @functools.cache
@@ -184,6 +202,32 @@ def test_known_indices_outside_of_the_array_are_refused(name, tmp_path):
     model = dml.ptq.quantize(lambda w, x: REFUSED[name](x @ w), W, [X], progress=False)
     with pytest.raises(ModelError, match="it reads outside of the array; write mode='clip', or indices that lie insi"):
         dml.onnx.save(model, tmp_path / "model.onnx")
+
+
+WRITING = "it writes outside of the array; write mode='clip', or indices that lie inside"
+NOT_WRITTEN = {  # updates, and why they are refused
+    "columns": (lambda y: y.at[:, jnp.asarray([3, 12])].set(0), WRITING),
+    "part": (lambda y: y.at[:, jnp.asarray(12)].set(0, wrap_negative_indices=False), WRITING),
+    "of each row": (lambda y: jax.vmap(lambda row, i: row.at[i].set(0))(y, (y[:, 0]).astype(jnp.int32)), "each row"),
+    "parts": (lambda y: lax.scatter(y, (y[:1, :1]).astype(jnp.int32), y[:1, :2], lax.ScatterDimensionNumbers(
+        (1,), (0,), (1,))), "parts of rows at places that depend on data"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_WRITTEN)
+def test_updates_that_are_refused(name, tmp_path):
+    function, reason = NOT_WRITTEN[name]
+    model = dml.ptq.quantize(lambda w, x: function(x @ w), W, [X], progress=False)
+    with pytest.raises(ModelError, match=reason):
+        dml.onnx.save(model, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_updates_of_an_axis_of_unknown_size_are_refused(tmp_path):
+    for update in (lambda y: y.at[jnp.argmax(y[0])].set(0), lambda y: lax.dynamic_update_slice(y, y[:1], (1, 0))):
+        model = dml.ptq.quantize(lambda w, x, update=update: update(x @ w), W, [X], progress=False)
+        with pytest.raises(ModelError, match="size is not known"):
+            dml.onnx.save(model, tmp_path / "model.onnx")
 
 
 EMBEDDING = np.random.default_rng(3).standard_normal((50, 6)).astype(np.float32)

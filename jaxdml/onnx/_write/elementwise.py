@@ -13,7 +13,7 @@ from jaxdml.onnx._write.writer import Writer, data_type, stored_type
 # Primitives for which ONNX has an operator with the same inputs.
 SAME = {
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "add": "Add", "asin": "Asin", "asinh": "Asinh", "atan": "Atan",
-    "atanh": "Atanh", "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "div": "Div", "eq": "Equal", "erf": "Erf",
+    "atanh": "Atanh", "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "div": "Div", "erf": "Erf",
     "exp": "Exp", "floor": "Floor", "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "log": "Log",
     "logistic": "Sigmoid", "lt": "Less", "max": "Max", "min": "Min", "mul": "Mul", "neg": "Neg", "pow": "Pow",
     "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "sub": "Sub", "tan": "Tan", "tanh": "Tanh",
@@ -155,9 +155,12 @@ def is_finite(writer: Writer, node: Node) -> str:
     return writer.emit("Not", writer.emit("Or", writer.emit("IsNaN", value), writer.emit("IsInf", value)))
 
 
-@equation("ne")
-def differs(writer: Writer, node: Node) -> str:
-    return writer.emit("Not", writer.emit("Equal", *map(writer.read, node.inputs)))
+@equation("eq", "ne")
+def equal(writer: Writer, node: Node) -> str:
+    """Booleans by Xor: DirectML's Equal takes none."""
+    is_bool = writer.dtype(node.inputs[0]) == np.bool_
+    value = writer.emit("Xor" if is_bool else "Equal", *map(writer.read, node.inputs))
+    return value if is_bool == (node.options["equation"].name == "ne") else writer.emit("Not", value)
 
 
 @equation("not", "and", "or", "xor")

@@ -20,6 +20,7 @@ from jaxdml.onnx._write import (  # noqa: F401 # they add writers to the tables
     integers,
     movers,
     reductions,
+    updates,
     windows,
 )
 from jaxdml.onnx._write.dimensions import is_known

@@ -1,5 +1,6 @@
 """Gathers and dynamic slices."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,15 @@ def dynamic_slice(writer: Writer, node: Node) -> str:
             value = sliced(writer, value, [(start, start + size, 1) if i == axis else (0, None, 1)
                                            for i in range(len(shape))])  # fmt: skip
             continue
-        last = writer.int64([length - size])
-        place = writer.emit("Reshape", cast_to(writer, writer.read(name), np.int64), writer.int64([1]))
-        place = writer.emit("Min", writer.emit("Max", place, writer.int64([0])), last)
-        end = writer.emit("Add", place, writer.int64([size]))
-        value = writer.emit("Slice", value, place, end, writer.int64([axis]))
+        value = writer.emit("Slice", value, *ends_of_part(writer, name, size, length), writer.int64([axis]))
     return value
+
+
+def ends_of_part(writer: Writer, name: str, size: int, length: int) -> tuple[str, str]:
+    """Where a part of an axis begins, which is clamped so that the part lies inside of the axis, and where it ends."""
+    place = writer.emit("Reshape", cast_to(writer, writer.read(name), np.int64), writer.int64([1]))
+    place = writer.emit("Min", writer.emit("Max", place, writer.int64([0])), writer.int64([length - size]))
+    return place, writer.emit("Add", place, writer.int64([size]))
 
 
 @equation("gather")
@@ -62,7 +66,7 @@ def gather(writer: Writer, node: Node) -> str:
     raise CannotWrite("it gathers parts of rows at places that depend on data")
 
 
-def _places(writer: Writer, node: Node, lengths: list[Any]) -> str:
+def places_inside(writer: Writer, node: Node, lengths: list[Any], outside: Sequence[str] = OUTSIDE) -> str:
     """The indices; their last axis has one for each length. They lie inside of the array, if the gather does not fill.
 
     Raises:
@@ -81,7 +85,7 @@ def _places(writer: Writer, node: Node, lengths: list[Any]) -> str:
     if (known == inside).all():
         return writer.read(name)
     if not clamps:
-        raise CannotWrite(*OUTSIDE)
+        raise CannotWrite(*outside)
     return writer.array(inside, name)
 
 
@@ -109,7 +113,7 @@ def _of_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[i
     x, indices = node.inputs
     numbers = node.options["equation"].params["dimension_numbers"]
     shape, points = writer.shape(x), writer.shape(indices)
-    places = _places(writer, node, [shape[axis] for axis in mapped])
+    places = places_inside(writer, node, [shape[axis] for axis in mapped])
     if len(mapped) == 1:
         places = reshaped(writer, places, points, points[:-1])
         value = writer.emit("Gather", writer.read(x), places, axis=mapped[0])
@@ -141,7 +145,7 @@ def _of_rows(writer: Writer, node: Node, axis: int) -> str:
     # The axis of the indices for each axis of the array.
     of_axis = dict(zip(batch, of_indices, strict=True)) | {axis: free[0]}
     order = [of_axis[i] for i in range(len(shape))]
-    places = reshaped(writer, _places(writer, node, [shape[axis]]), points, points[:-1])
+    places = reshaped(writer, places_inside(writer, node, [shape[axis]]), points, points[:-1])
     value = writer.emit("GatherElements", writer.read(x), transposed(writer, places, order), axis=axis)
     return transposed(writer, value, np.argsort(order))
 

@@ -1,0 +1,160 @@
+"""Updates of parts of an array: dynamic_update_slice, scatter and scatter-add."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import lax
+
+from jaxdml._graph.graph import Node
+from jaxdml.onnx._write.dimensions import is_known
+from jaxdml.onnx._write.elementwise import cast_to
+from jaxdml.onnx._write.indexing import ends_of_part, places_inside
+from jaxdml.onnx._write.movers import reshaped, transposed
+from jaxdml.onnx._write.reductions import reduced
+from jaxdml.onnx._write.table import CannotWrite, equation
+from jaxdml.onnx._write.writer import Writer
+
+OUTSIDE = "it writes outside of the array", "write mode='clip', or indices that lie inside of the array"
+LAST = np.iinfo(np.int64).max  # the end of an axis, for Slice
+
+
+class Part(NamedTuple):
+    """A part of an axis; start and end are values of the file. Its size is None if the start is known."""
+
+    start: str
+    end: str
+    size: int | None = None
+
+
+@equation("dynamic_update_slice")
+def dynamic_update_slice(writer: Writer, node: Node) -> str:
+    x, update, *starts = node.inputs
+    parts = dict[int, Part]()
+    sizes = zip(starts, writer.shape(update), writer.shape(x), strict=True)
+    for axis, (name, size, length) in enumerate(sizes):
+        if str(size) == str(length):
+            continue
+        if not (is_known(size) and is_known(length)):
+            raise CannotWrite("it updates a part whose size is not known")
+        number = writer.number(name)
+        if number is None:
+            parts[axis] = Part(*ends_of_part(writer, name, size, length), size)
+        else:
+            parts[axis] = _known(writer, min(max(int(number), 0), length - size), size)
+    return _with_part(writer, lambda: writer.read(x), parts, writer.rank(x), lambda _: writer.read(update))
+
+
+@equation("scatter", "scatter-add")
+def scatter(writer: Writer, node: Node) -> str:
+    """Whole rows at points along some axes, or one part at a known place."""
+    params = node.options["equation"].params
+    numbers = params["dimension_numbers"]
+    x, indices, update = node.inputs
+    shape, points = writer.shape(x), writer.shape(indices)
+    inserted, mapped = tuple(numbers.inserted_window_dims), tuple(numbers.scatter_dims_to_operand_dims)
+    if numbers.operand_batching_dims:
+        raise CannotWrite("it updates elements of rows by indices of each row")
+    window = [axis for axis in range(len(shape)) if axis not in inserted]
+    sizes = dict(zip(window, (writer.shape(update)[axis] for axis in numbers.update_window_dims), strict=True))
+    is_whole = all(str(sizes[axis]) == str(shape[axis]) for axis in window)
+    if is_whole and set(inserted) == set(mapped):
+        return _at_points(writer, node, mapped, window)
+    places = writer.constants.get(indices)
+    if places is None or len(points) != 1:
+        raise CannotWrite("it updates parts of rows at places that depend on data")
+    return _at_one_part(writer, node, dict(zip(mapped, map(int, places), strict=True)), sizes)
+
+
+def _at_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[int]) -> str:
+    """Rows of an array at points along the mapped axes. Points outside of the array are dropped."""
+    params, (x, indices, update) = node.options["equation"].params, node.inputs
+    reduction: dict[str, Any] = {"reduction": "add"} if node.options["equation"].name == "scatter-add" else {}
+    shape, points = writer.shape(x), writer.shape(indices)
+    order, lengths = [*mapped, *rest], [shape[axis] for axis in mapped]
+    value = transposed(writer, writer.read(x), order)
+    of_window = params["dimension_numbers"].update_window_dims
+    of_points = [axis for axis in range(len(writer.shape(update))) if axis not in of_window]
+    rows = transposed(writer, writer.read(update), [*of_points, *of_window])
+    if indices in writer.constants or params["mode"] != lax.GatherScatterMode.FILL_OR_DROP:
+        places = cast_to(writer, places_inside(writer, node, lengths, OUTSIDE), np.int64)
+        value = writer.emit("ScatterND", value, places, rows, **reduction)
+        return transposed(writer, value, np.argsort(order))
+    if not all(map(is_known, lengths)):
+        raise CannotWrite("its indices may lie outside of an axis whose size is not known")
+    # One row more takes what is dropped.
+    count, last = math.prod(lengths), [shape[axis] for axis in rest]
+    value = reshaped(writer, value, [*lengths, *last], [count, *last])
+    zero = writer.int64([0])
+    value = writer.emit("Concat", value, writer.emit("Slice", value, zero, writer.int64([1]), zero), axis=0)
+    places = cast_to(writer, writer.read(indices), np.int64)
+    steps = np.cumprod([1, *lengths[:0:-1]])[::-1]
+    flat = reduced(writer, "ReduceSum", writer.emit("Mul", places, writer.int64(steps)), [-1], keep=True)
+    outside = [
+        writer.emit("Less", places, zero),
+        writer.emit("Not", writer.emit("Less", places, writer.int64(lengths))),
+    ]
+    is_outside = reduced(writer, "ReduceMax", cast_to(writer, writer.emit("Or", *outside), np.int32), [-1], keep=True)
+    is_outside = cast_to(writer, is_outside, np.bool_)
+    flat = writer.emit("Where", is_outside, writer.int64([count]), flat)
+    value = writer.emit("ScatterND", value, reshaped(writer, flat, None, [*points[:-1], 1]), rows, **reduction)
+    value = writer.emit("Slice", value, zero, writer.int64([count]), zero)
+    return transposed(writer, reshaped(writer, value, [count, *last], [*lengths, *last]), np.argsort(order))
+
+
+def _at_one_part(writer: Writer, node: Node, places: Mapping[int, int], sizes: Mapping[int, Any]) -> str:
+    """A single part of an array, at a known place; axes without a size are one element wide."""
+    equation, (x, _, update) = node.options["equation"], node.inputs
+    parts = dict[int, Part]()
+    for axis, length in enumerate(writer.shape(x)):
+        size, start = sizes.get(axis, 1), places.get(axis, 0)
+        if str(size) == str(length):
+            continue
+        if not (is_known(size) and is_known(length)):
+            raise CannotWrite("it updates a part whose size is not known")
+        inside = min(max(start, 0), length - size)
+        if inside != start and equation.params["mode"] != lax.GatherScatterMode.CLIP:
+            raise CannotWrite(*OUTSIDE)
+        parts[axis] = _known(writer, inside, size)
+    value, inserted = writer.read(update), equation.params["dimension_numbers"].inserted_window_dims
+    if inserted:
+        value = writer.emit("Unsqueeze", value, writer.int64(inserted))
+    adds = equation.name == "scatter-add"
+
+    def updated(old: Callable[[], str]) -> str:
+        return writer.emit("Add", old(), value) if adds else value
+
+    return _with_part(writer, lambda: writer.read(x), parts, writer.rank(x), updated)
+
+
+def _known(writer: Writer, start: int, size: int) -> Part:
+    return Part(writer.int64([start]), writer.int64([start + size]))
+
+
+def _with_part(
+    writer: Writer,
+    old: Callable[[], str],
+    parts: Mapping[int, Part],
+    rank: int,
+    update: Callable[[Callable[[], str]], str],
+) -> str:
+    """A value of the file: an old one, in which `update` replaces what lies in the parts of some axes."""
+    if not parts:
+        return update(old)
+    (axis, part), *others = parts.items()
+    value, at = old(), writer.int64([axis])
+
+    def inside() -> str:
+        return writer.emit("Slice", value, part.start, part.end, at)
+
+    new = _with_part(writer, inside, dict(others), rank, update)
+    if part.size is None:
+        before = writer.emit("Slice", value, writer.int64([0]), part.start, at)
+        after = writer.emit("Slice", value, part.end, writer.int64([LAST]), at)
+        return writer.emit("Concat", before, new, after, axis=axis)
+    # The sizes of the parts before and after depend on data. Places keep all shapes known.
+    places = writer.emit("Add", part.start, writer.int64(np.arange(part.size)))
+    places = reshaped(writer, places, None, [part.size if other == axis else 1 for other in range(rank)])
+    places = writer.emit("Expand", places, writer.emit("Shape", new))
+    return writer.emit("ScatterElements", value, places, new, axis=axis)
