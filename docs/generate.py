@@ -121,7 +121,7 @@ def costs() -> str:
         rows.append((what, *(f"{sizes[k] / 2**20:.2f} MiB" for k in sides)))
     imports = kernels["import"]
     rows.append(
-        ("import jaxdml, behind jax", *(f"{1e3 * imports[k]:.0f} ms" for k in ("as installed", "without jaxdml-cpu")))
+        ("import jaxdml, after jax", *(f"{1e3 * imports[k]:.0f} ms" for k in ("as installed", "without jaxdml-cpu")))
     )
     return Table("costs", ("what", "native kernels", "XLA's kernels"), rows).markdown()
 
