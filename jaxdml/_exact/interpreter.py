@@ -13,7 +13,7 @@ from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
 from jaxdml._exact.conversions import FLOATS, is_float
 from jaxdml._exact.flat import flattened
 from jaxdml._exact.rows import ROW_PROGRAM, joined, row_program_rule
-from jaxdml._exact.rules import RULES, as_it_is, is_sum_of_products, left_to_xla, widened_on_cuda
+from jaxdml._exact.rules import RULES, as_it_is, has_rule, is_sum_of_products, left_to_xla, widened_on_cuda
 from jaxdml._exact.sums import LARGEST_COUNT, count_of
 
 Array = jax.Array
@@ -33,6 +33,7 @@ REMEDIES = {
     "cosh": "write (jnp.exp(x) + jnp.exp(-x)) / 2",
     "reduce_prod": "write jnp.exp(jnp.log(x).sum()) for positive x, or a jax.lax.scan that multiplies",
     "cumprod": "write jnp.exp(jnp.cumsum(jnp.log(x))) for positive x, or a jax.lax.scan that multiplies",
+    "scatter": "write x.at[i].set(f(x[i])) in place of x.at[i].apply(f)",
     "scatter-add": "write a sum over one-hot rows, such as (jax.nn.one_hot(i, n)[..., None] * x[:, None]).sum(0)",
     "psum": "call exact's result outside of shard_map; sums over sharded axes are exact there",
     "shard_map": "put exact inside: jax.shard_map(exact(f), ...)",
@@ -81,7 +82,7 @@ def lacks_rule(name: str, params: Mapping[str, Any], dtypes: Sequence[Any]) -> b
     if name in LOOPS:
         return any(each.kind != "count" for inner in inner_jaxprs(params) for each in problems(inner))
     floats = [np.dtype(dtype) for dtype in dtypes if is_float(dtype)]
-    is_known = name in RULES and not is_sum_of_products(name, params) and set(floats) <= set(FLOATS)
+    is_known = has_rule(name, params) and set(floats) <= set(FLOATS)
     return bool(floats) and not is_known and not is_exact_call(params)
 
 
@@ -101,7 +102,7 @@ def _problem(eqn: Any) -> tuple[Literal["type", "rule", "count"], str, str] | No
         return "type", f"{name} of {other[0]}", remedy
     if is_sum_of_products(name, eqn.params):
         return "rule", f"no rule for the float products of {name}", REMEDIES[name]
-    if name not in RULES:
+    if not has_rule(name, eqn.params):
         return "rule", f"no rule for {name} of {types[0]}", REMEDIES.get(name, GENERAL_REMEDY)
     if name in SUMMED_AXES:
         return _problem_of_sum(eqn.invars[0].aval.shape, SUMMED_AXES[name](eqn.params))

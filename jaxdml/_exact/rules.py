@@ -66,6 +66,12 @@ def is_sum_of_products(name: str, params: Params) -> bool:
     return name == "conv_general_dilated" or (name == "dot_general" and bool(params["dimension_numbers"][0][0]))
 
 
+def has_rule(name: str, params: Params) -> bool:
+    """Whether the table has the rule of a primitive with these parameters."""
+    applies_a_function = name == "scatter" and params["update_jaxpr"] is not None  # x.at[...].apply
+    return name in RULES and not is_sum_of_products(name, params) and not applies_a_function
+
+
 def outer_product(primitive: Any, params: Params) -> Computed:
     """A dot_general that contracts no axis: products of numbers."""
     _, (batch_a, batch_b) = params["dimension_numbers"]

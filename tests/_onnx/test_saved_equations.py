@@ -208,6 +208,7 @@ WRITING = "it writes outside of the array; write mode='clip', or indices that li
 NOT_WRITTEN = {  # updates, and why they are refused
     "columns": (lambda y: y.at[:, jnp.asarray([3, 12])].set(0), WRITING),
     "part": (lambda y: y.at[:, jnp.asarray(12)].set(0, wrap_negative_indices=False), WRITING),
+    "function": (lambda y: y.at[1].apply(jnp.sin), r"it applies a function; write x.at\[i\].set\(f\(x\[i\]\)\) in pl"),
     "of each row": (lambda y: jax.vmap(lambda row, i: row.at[i].set(0))(y, (y[:, 0]).astype(jnp.int32)), "each row"),
     "parts": (lambda y: lax.scatter(y, (y[:1, :1]).astype(jnp.int32), y[:1, :2], lax.ScatterDimensionNumbers(
         (1,), (0,), (1,))), "parts of rows at places that depend on data"),

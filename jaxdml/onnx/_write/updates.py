@@ -54,6 +54,8 @@ def scatter(writer: Writer, node: Node) -> str:
     x, indices, update = node.inputs
     shape, points = writer.shape(x), writer.shape(indices)
     inserted, mapped = tuple(numbers.inserted_window_dims), tuple(numbers.scatter_dims_to_operand_dims)
+    if node.options["equation"].name == "scatter" and params["update_jaxpr"] is not None:
+        raise CannotWrite("it applies a function", "write x.at[i].set(f(x[i])) in place of x.at[i].apply(f)")
     if numbers.operand_batching_dims:
         raise CannotWrite("it updates elements of rows by indices of each row")
     window = [axis for axis in range(len(shape)) if axis not in inserted]
