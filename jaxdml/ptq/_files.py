@@ -214,10 +214,10 @@ def _checked_floats(path: Any, stored: Any) -> tuple[Floats, Sequence[str]]:
 
 
 def _stored(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
-    """An array as entries of the file: bfloat16 is stored as bits, and a long table is run-length encoded."""
-    if array.dtype.kind == "V":  # bfloat16 is unknown to NumPy files
+    """An array as entries of the file: bfloat16 and int4 are stored as bits, and a long table is run-length encoded."""
+    if array.dtype.kind == "V":  # NumPy's files do not know these types
         return {name: array.view(f"u{array.dtype.itemsize}")}
-    if array.shape != (LONG_TABLE,):
+    if array.shape != (LONG_TABLE,) or array.dtype.kind not in "iu" or array.dtype.itemsize > 2:
         return {name: array}
     starts = np.flatnonzero(np.diff(array.astype(np.int32), prepend=np.int32(-(2**16))))
     return {name: array[starts], f"{name}{RUNS}": np.diff(starts, append=array.size)}

@@ -304,3 +304,18 @@ def test_a_function_that_cannot_be_traced_is_told(path, other, text):
         load(path, other)
     assert str(told.value).startswith(f"apply cannot be traced with the inputs (float32[2, 3]): {text}")
     assert str(told.value).endswith("inputs of these shapes and types: is apply the same function?")
+
+
+def test_as_many_channels_as_a_table_has_entries(path):
+    """A table of 16 bits is run-length encoded; scales and a bias of that length are not."""
+    rng = np.random.default_rng(0)
+    params = {"w": rng.normal(size=(2, 2**16)).astype(np.float32), "b": rng.normal(size=2**16).astype(np.float32)}
+    x = rng.normal(size=(8, 2)).astype(np.float32)
+
+    def f(params, x):
+        return x @ params["w"] + params["b"][None]
+
+    model = dml.ptq.quantize(f, params, [x], progress=False)
+    save(path, model)
+    loaded = load(path, f, params)
+    assert_same_bits(loaded.apply(loaded.params, x), model.apply(model.params, x))
