@@ -1,4 +1,4 @@
-"""A step of decoding with a cache that the step updates, in a file."""
+"""Files that update a cache, that round halves away from zero, and that compute sizes."""
 
 import jax
 import jax.numpy as jnp
@@ -38,3 +38,28 @@ def test_a_cache_is_updated_in_the_file(tmp_path):
         for right, own, other in zip(expected, ours.values(), theirs.values(), strict=True):
             assert_same_bits(own, right)
             np.testing.assert_allclose(other, right, atol=1e-5)
+
+
+def test_halves_away_from_zero(tmp_path):
+    """x + 0.5 rounds the float below a half up, and large odd numbers, too."""
+    w = np.eye(3, dtype=np.float32)
+    x = np.float32([[0.49999997, 0.5, -0.49999997], [2**23 + 1, -(2**24) + 1, 8388607.5], [-2.5, 1.5, 0]])
+    x = np.concatenate([x, [[np.inf, -np.inf, np.nan]]]).astype(np.float32)
+    model = dml.ptq.quantize(
+        lambda w, x: (lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO), jnp.clip(x, -9, 9) @ w),
+        w,
+        [x[:3]],
+        progress=False,
+    )
+    saved(model, tmp_path / "model.onnx", weights="uint8")
+    expected, _ = model.apply(model.params, x)
+    np.testing.assert_array_equal(next(iter(run(tmp_path / "model.onnx", x).values())), expected)
+
+
+def test_quotients_of_sizes_are_rounded_down(tmp_path):
+    w, x = np.eye(3, dtype=np.float32), RNG.normal(size=(5, 3)).astype(np.float32)
+    model = dml.ptq.quantize(lambda w, x: (x @ w)[: -(-x.shape[0] // 2)], w, [x], progress=False)
+    saved(model, tmp_path / "model.onnx", weights="uint8")
+    for batch in (1, 3, 4, 5):
+        (received,) = run(tmp_path / "model.onnx", x[:batch]).values()
+        assert_same_bits(received, model.apply(model.params, x[:batch]))

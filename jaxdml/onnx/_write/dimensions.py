@@ -9,7 +9,7 @@ import numpy as np
 from jaxdml.onnx._write.table import CannotWrite
 
 OPERATORS = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul"}
-FUNCTIONS = {"floordiv": "Div", "mod": "Mod", "max": "Max", "min": "Min"}
+FUNCTIONS = {"mod": "Mod", "max": "Max", "min": "Min"}
 
 
 def is_known(size: Any) -> bool:
@@ -68,6 +68,9 @@ class Dimensions:
                 return str(result)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
                 return str(emit(OPERATORS[type(op)], self._computed(left), self._computed(right)))
+            case ast.Call(func=ast.Name(id="floordiv"), args=[left, right]):  # Div truncates, and Mod is never negative
+                of, by = self._computed(left), self._computed(right)
+                return str(emit("Div", emit("Sub", of, emit("Mod", of, by)), by))
             case ast.Call(func=ast.Name(id=name), args=args) if name in FUNCTIONS:
                 return str(emit(FUNCTIONS[name], *map(self._computed, args)))
         raise CannotWrite(f"the size {ast.unparse(tree)} cannot be computed from the sizes of the inputs")

@@ -140,7 +140,12 @@ def rounded(writer: Writer, node: Node) -> str:
     value = writer.read(node.inputs[0])
     if int(node.options["equation"].params["rounding_method"]) != AWAY_FROM_ZERO:
         return writer.emit("Round", value)
-    whole = writer.emit("Floor", writer.emit("Add", writer.emit("Abs", value), _number(writer, node, 0.5)))
+    size = writer.emit("Abs", value)
+    below = writer.emit("Floor", size)
+    is_below = writer.emit(
+        "Less", writer.emit("Sub", size, below), _number(writer, node, 0.5)
+    )  # the difference is exact
+    whole = writer.emit("Where", is_below, below, writer.emit("Add", below, _number(writer, node, 1)))
     return writer.emit("Mul", writer.emit("Sign", value), whole)
 
 
