@@ -234,7 +234,8 @@ class Model:
             for options in options_to_try(node, self.modes[""], can_read_wide):
                 words = ", ".join(f"{option}={value!r}" for option, value in options.items())
                 gains[words] = ratio(Rule(pattern, **options)) - before
-            found.append(Advice(node.name, pattern, gains))
+            if gains:  # no option changes the only layer on integers if it is dynamic and reads a grid of its own
+                found.append(Advice(node.name, pattern, gains))
         return tuple(found)
 
     @functools.cached_property

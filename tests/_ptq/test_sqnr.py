@@ -288,3 +288,15 @@ def test_a_loaded_model_names_the_model_to_ask(tmp_path):
     loaded = dml.ptq.load(tmp_path / "model.npz", apply)
     with pytest.raises(dml.ptq.PtqError, match="call sqnr on the model that quantize returned"):
         loaded.sqnr(PARAMS, X, advice=1)
+
+
+def test_a_layer_without_options_has_no_advice():
+    """A rule can change neither the range that a dynamic product finds nor the grid of the function's own."""
+    rng = np.random.default_rng(0)
+    w, x = rng.normal(size=(8, 6)).astype(np.float32), rng.normal(size=(16, 8)).astype(np.float32)
+    model = dml.ptq.quantize(
+        lambda w, x: dml.fake_quantize(x, np.float32(0.05), 128) @ w, w, [x], products="dynamic", progress=False
+    )
+    found = model.sqnr(w, x, advice=3)
+    assert found.advice == ()
+    assert "rule that gains most" not in str(found)
