@@ -13,10 +13,10 @@ def fast_math_flag(environment: Mapping[str, str] = os.environ) -> str | None:
     if text and not text.startswith("--"):
         file = Path(text)
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    found = None
+    found = dict[str, str | None]()  # of flags with one name the last counts
     for word in text.split():
         name, _, value = word.lstrip("-").partition("=")
         if name in FLAGS:
             is_on = value.strip("'\"").lower() in ("", "1", "true", "t", "yes", "y")
-            found = word if is_on else None  # the last flag counts
-    return found
+            found[name] = word if is_on else None
+    return next(filter(None, found.values()), None)

@@ -81,7 +81,8 @@ def lacks_rule(name: str, params: Mapping[str, Any], dtypes: Sequence[Any]) -> b
     """Whether a primitive with operands of these types, or any equation of its jaxprs, is left to XLA."""
     if name in LOOPS:
         return any(each.kind != "count" for inner in inner_jaxprs(params) for each in problems(inner))
-    floats = [np.dtype(dtype) for dtype in dtypes if is_float(dtype)]
+    of_result = params.get("preferred_element_type")
+    floats = [np.dtype(dtype) for dtype in (*dtypes, *([] if of_result is None else [of_result])) if is_float(dtype)]
     is_known = has_rule(name, params) and set(floats) <= set(FLOATS)
     return bool(floats) and not is_known and not is_exact_call(params)
 

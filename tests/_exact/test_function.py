@@ -317,6 +317,7 @@ def test_wrong_arguments():
     ("--xla_x=1 --xla_cpu_enable_fast_math=TRUE", "--xla_cpu_enable_fast_math=TRUE"),
     ("--xla_cpu_enable_fast_math=true --xla_cpu_enable_fast_math=false", None),
     ("--xla_cpu_enable_fast_min_max=true", None), ("", None),
+    ("--xla_cpu_enable_fast_math=true --xla_allow_fast_math=false", "--xla_cpu_enable_fast_math=true"),
 ])  # fmt: skip
 def test_fast_math_is_seen(flags, found, tmp_path, monkeypatch):
     assert fast_math_flag({"XLA_FLAGS": flags}) == found

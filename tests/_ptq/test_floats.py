@@ -219,3 +219,15 @@ def test_models_have_one_answer_on_other_processors_and_devices(products, tmp_pa
         assert run.returncode == 0, run.stderr
         printed[word] = run.stdout
     assert {word for word, text in printed.items() if text != printed["this one"]} == set()
+
+
+def test_products_of_integers_that_are_floats_have_no_rule():
+    rng = np.random.default_rng(0)
+    w, x = rng.normal(size=(6, 5)).astype(np.float32), rng.normal(size=(16, 8)).astype(np.float32)
+    bytes_ = rng.integers(-9, 9, (8, 6)).astype(np.int8)
+
+    def f(w, x):
+        return jax.lax.dot(jnp.round(x * 9).astype(jnp.int8), bytes_, preferred_element_type=jnp.float32) @ w
+
+    model = dml.ptq.quantize(f, w, [x], floats="exact", progress=False)
+    assert model.by_xla == ("dot_general_1",)
