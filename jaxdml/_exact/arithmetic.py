@@ -34,12 +34,12 @@ def without_zero_signs(x: Array) -> Array:
 
 
 def multiplied(x: Array, y: Array) -> Array:
-    """fl(x * y); a zero of its sign where the product, rounded to 24 bits, is below the smallest normal number.
+    """fl(x * y); where x * y, rounded to 24 bits, is below the smallest normal number, a zero with the sign of x * y.
 
-    Processors disagree on products that only rounding makes normal, which ARM's flush. Scaled by 2**64, such a product
-    is normal, and its size tells whether it becomes a zero or the smallest normal number. Both are built from bits:
-    LLVM may turn a select between x * y and x * 0 into a product of x and a select, and contract this product with a
-    sum.
+    Processors disagree on products that only rounding makes normal: ARM processors flush them to zero. Scaled by 2**64,
+    such a product is normal, and its size tells whether it becomes a zero or the smallest normal number. Both are built
+    from bits: LLVM may turn a select between x * y and x * 0 into a product of x and a select, and contract this
+    product with a sum.
     """
     product = x * y
     size = lax.abs((x * UP) * y)

@@ -1,9 +1,9 @@
 """Attention in which no row's bits depend on the batch, on the size of a cache, or on keys that the row does not see.
 
-Scores are products of rows, so a score depends on its query and its key alone. The softmax gives a key that is not seen
-the score -inf and the weight 0. Sums over keys are sums of integers, to which weights of 0 add nothing. More than
-`OF_VALUES.terms` keys are cut into parts at fixed places, whose sums are added in order, so unseen keys at the end
-add only parts that are 0.
+Scores are products of rows, so a score depends on its query and its key alone. In the softmax, a key that the query
+does not see has the score -inf and the weight 0. Sums over keys are sums of integers, to which weights of 0 add
+nothing. More than `OF_VALUES.terms` keys are cut into parts at fixed places. The sums of the parts are added in order,
+so unseen keys at the end add only parts that are 0.
 """
 
 import functools
@@ -116,7 +116,7 @@ def _by_group(product: Any, x: Array, shared: Array) -> Array:
 
 
 def _powers(x: Array, sinks: Array | None) -> tuple[Array, Array]:
-    """The largest score of each row (0 if it is -inf), and e**(x - largest), at most 1, and 0 for a score of -inf."""
+    """top, the largest of each row's scores and its sink (0 if it is -inf); and e**(x - top): at most 1, 0 for -inf."""
     top = lax.expand_dims(largest(x, lambda keys: jnp.max(keys, -1)), (x.ndim - 1,))
     if sinks is not None:
         top = larger(top, sinks)

@@ -32,7 +32,7 @@ def narrowed(x: Array, dtype: Any) -> Array:
 
 
 def converted(x: Array, dtype: Any) -> Array:
-    """x in another type. Floats become integers towards zero and saturate; NaN becomes 0."""
+    """x in another type. Conversion of floats to integers truncates toward zero and saturates; NaN becomes 0."""
     if is_float(dtype):
         return narrowed(widened(x) if is_float(x.dtype) else lax.convert_element_type(x, jnp.float32), dtype)
     x = widened(x)

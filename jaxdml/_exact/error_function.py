@@ -80,7 +80,7 @@ def sizes(x: Array, near: np.float32, last: np.float32) -> tuple[Array, Array]:
 
 
 def erf(x: Array) -> Array:
-    """The error function; an odd one."""
+    """The error function, which is odd."""
     small, large = sizes(x, ERF_NEAR, ERF_LAST)
     is_tiny = small < np.float32(2.0**-64)
     near = where(is_tiny, small * np.float32(2.0**64), small)  # so that no product is subnormal
@@ -95,7 +95,7 @@ def erf(x: Array) -> Array:
 
 
 def erfc(x: Array) -> Array:
-    """The complement of erf; for x < 0, two less the complement at -x."""
+    """The complement of erf; where x < 0, 2 minus the complement at -x."""
     small, large = sizes(x, NEAR, LAST)
     small = with_sign(small, x)
     total, rest = fast_sum(ONE, -small)

@@ -66,7 +66,7 @@ def exp(x: Array) -> Array:
 
 
 def exp2(x: Array) -> Array:
-    """2**x: r = ln 2 * (x - n), in parts whose first product is exact."""
+    """2**x with r = ln 2 * (x - n), a sum of products of which the first is exact."""
     lowest, highest = np.float32(-126), np.float32(127.99999)
     near = lax.clamp(lowest, where(x != x, np.float32(0), x), highest)
     n = nearest(near)

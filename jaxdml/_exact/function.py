@@ -25,7 +25,7 @@ def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "re
     floats; ``exact(jax.grad(f))`` is exact.
 
     Args:
-      f: a function that JAX can trace, of pytrees of arrays, whose floats are float32, bfloat16 or float16.
+      f: a function of pytrees of arrays that JAX can trace. Floats are float32, bfloat16 or float16.
         Arguments of other types, such as Python numbers, are passed to f as they are.
       products: what becomes of float matrix products and convolutions, for which there is no rule. "refuse" makes them
         an error; "xla" leaves them to XLA, with XLA's bits.
@@ -34,8 +34,9 @@ def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "re
       A function with f's signature, to be called eagerly or below jit, vmap, grad and shard_map.
 
     Raises:
-      ExactError: if f is not callable, products is another word, or XLA_FLAGS turns fast math on. A call of the
-        result raises it before anything runs if f uses float64 or a primitive without a rule.
+      ExactError: if f is not callable, products is neither "refuse" nor "xla", or XLA_FLAGS turns fast math on. A call
+        of the returned function raises it, before anything runs, if f uses float64, a primitive without a rule, or a
+        sum of more than 2**26 or an unknown number of addends.
 
     Source: DirectX's floating-point rules, for subnormals,
     https://learn.microsoft.com/windows/win32/direct3d11/floating-point-rules

@@ -35,7 +35,7 @@ REMEDIES = {
     "cumprod": "write jnp.exp(jnp.cumsum(jnp.log(x))) for positive x, or a jax.lax.scan that multiplies",
     "scatter": "write x.at[i].set(f(x[i])) in place of x.at[i].apply(f)",
     "scatter-add": "write a sum over one-hot rows, such as (jax.nn.one_hot(i, n)[..., None] * x[:, None]).sum(0)",
-    "psum": "call exact's result outside of shard_map; sums over sharded axes are exact there",
+    "psum": "call the function that exact returned outside of shard_map; sums over sharded axes are exact there",
     "shard_map": "put exact inside: jax.shard_map(exact(f), ...)",
 }
 GENERAL_REMEDY = "compute it outside of exact, or with functions that docs/exact_rules.md lists"
@@ -63,7 +63,7 @@ class Problem(NamedTuple):
 def problems(jaxpr: Any, scope: str = "", line: str = "") -> Iterator[Problem]:
     """Yields what keeps a jaxpr from being exact, inside its calls and loops too.
 
-    `scope` and `line` are those of the call: JAX does not know the lines of its own functions' equations.
+    `scope` and `line` are those of the call that contains the jaxpr: JAX knows no lines in its own functions.
     """
     for eqn in jaxpr.eqns:
         inside = "/".join(filter(None, (scope, str(eqn.source_info.name_stack))))
@@ -178,7 +178,7 @@ def _computation(eqn: Any) -> Callable[..., Any]:
 
 
 def _with_rules(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a loop or branch, with each jaxpr replaced by the jaxpr of its evaluation by the rules."""
+    """The parameters of a loop or branch; each jaxpr is replaced by one that evaluates it by the rules."""
 
     def replaced(value: Any) -> Any:
         if isinstance(value, tuple | list) and any(hasattr(each, "eqns") for each in value):

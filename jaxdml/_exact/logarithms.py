@@ -42,7 +42,7 @@ def log(x: Array) -> Array:
 
 
 def log1p(x: Array) -> Array:
-    """log(1 + x), with 1 + x as a pair. Where n of the pair is 0, f is x itself."""
+    """log(1 + x), with 1 + x as a pair. Where n of the pair's first float is 0, f is x itself."""
     near = where((x > -1) & (x <= LARGEST), x, np.float32(0))
     total, rest = exact_sum(ONE, near)
     n, f = split(total)

@@ -72,5 +72,5 @@ def top(x: Array, count: int, axis: int) -> tuple[Array, Array]:
 
 
 def stable(primitive: Any, params: dict[str, Any], *operands: Array) -> Any:
-    """A sort that leaves equal keys in order: zeros are equal, NaN comes last."""
+    """A stable sort: -0 and +0 count as equal, and NaN comes last."""
     return primitive.bind(*operands, **{**params, "is_stable": True})

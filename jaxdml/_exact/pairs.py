@@ -86,7 +86,7 @@ def with_sign(magnitude: Array, x: Array) -> Array:
 
 
 def power_of_two(exponent: Array) -> Array:
-    """2.0**exponent of int32 from -126 to 127."""
+    """2.0**exponent, for int32 exponents from -126 to 127."""
     return floats(lax.shift_left(exponent + np.int32(127), np.int32(23)))
 
 

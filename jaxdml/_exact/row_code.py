@@ -54,7 +54,7 @@ class RowCode:
         return any(code in REDUCTIONS for code, _ in self.instructions)
 
     def _numbers(self) -> tuple[int, ...] | None:
-        """Instructions in numbers. A slot is free again after the instruction that reads its value last."""
+        """The instructions as numbers. A slot is free again after the instruction that reads its value last."""
         last_use = {value: place for place, (_, values) in enumerate(self.instructions) for value in values}
         slots = {value: value for value in range(len(self.operands))}
         fixed = {place for place, (_, view) in enumerate(self.operands) if math.prod(view[:-1]) == 1}  # loaded once

@@ -1,4 +1,4 @@
-"""Joins equations to programs that run on rows: softmax, norms, gelu and whatever else is elementwise or reduces rows.
+"""Joins equations into programs on rows: softmax, norms, gelu and whatever else is elementwise or reduces rows.
 
 A program has one result. An equation joins a program if all equations that use its result belong to that program and
 see the same rows. Without the native kernel, the equations of a program are computed by their rules: joining equations
@@ -92,7 +92,7 @@ def _space_of(eqn: Equation, spaces: Mapping[Any, Space]) -> Space | None:
 
 
 def _is_known(atom: Any) -> bool:
-    """Whether an array has floats or truth values, and a shape of numbers."""
+    """Whether an array is float32 or bool, and all its sizes are known and positive."""
     aval = atom.aval
     is_typed = getattr(aval, "dtype", None) in (np.float32, np.bool_)
     return is_typed and all(isinstance(size, int) and size > 0 for size in aval.shape)
@@ -103,7 +103,7 @@ def _is_value(atom: Any) -> bool:
 
 
 def _view(eqn: Equation, atom: Any, space: Space) -> Shape:
-    """The shape of an operand with as many dimensions as the rows, each 1 or that of the rows."""
+    """An operand's shape, extended to the rank of the rows; each size is 1 or the rows' size along that axis."""
     shape, result, name = atom.aval.shape, eqn.outvars[0].aval.shape, eqn.primitive.name
     if name in REDUCTIONS:
         return shape

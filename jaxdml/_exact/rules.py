@@ -43,7 +43,7 @@ def as_it_is(primitive: Any, params: Params) -> Computed:
 
 
 def wide_product(primitive: Any, params: Params) -> Computed:
-    """A product of integers as one of int32 or int64, modulo the range of its type."""
+    """A product of integers, computed in int32 or int64, modulo the range of its type."""
 
     def compute(*operands: Array) -> Array:
         dtype = jnp.dtype(params["preferred_element_type"] or operands[0].dtype)

@@ -1,4 +1,4 @@
-"""Sums of floats as sums of integers: their order changes nothing.
+"""Sums of floats as sums of integers: the order of the addends changes nothing.
 
 For n addends let k = min(22, 29 - floor(log2 n)), and let 2**e be above the largest magnitude. Each addend becomes two
 integers: x * 2**(k - e), rounded, and the remainder times 2**k, rounded. int32 holds the sums of both. The addition of

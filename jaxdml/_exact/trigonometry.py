@@ -1,4 +1,4 @@
-"""sin and cos of any size: |x| = (q + t) * pi / 2, with an integer q and t from -1/2 to 1/2.
+"""sin and cos of arguments of any size: |x| = (q + t) * pi / 2, with an integer q and t from -1/2 to 1/2.
 
 From pi / 4 on, uint32 arithmetic multiplies x's 24 bits by 96 bits of 2 / pi, which gives q modulo 4 and 62 bits of t.
 t's upper 36 bits in three parts of 12, times pi / 2 in parts, give r = t * pi / 2 as a pair.
@@ -32,7 +32,7 @@ def upper_product(x: Array, y: Array) -> Array:
 
 
 def window(size: Array) -> list[Array]:
-    """96 bits of 2 / pi in three words; the first bit's weight times size's unit in the last place is 2."""
+    """96 bits of 2 / pi in three words; the weight of the first bit times the unit in the last place of `size` is 2."""
     place = lax.shift_right_logical(bits(size), np.int32(23)) - np.int32(120)
     place = lax.clamp(np.int32(0), place, np.int32(134))
     first, shift = place >> np.int32(5), lax.convert_element_type(place & np.int32(31), jnp.uint32)

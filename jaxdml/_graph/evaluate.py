@@ -24,8 +24,8 @@ def evaluate(
     Args:
       nodes: the nodes, in topological order.
       values: maps names to inputs and constants. NumPy arrays are constants while JAX traces.
-      wanted: names of values; only nodes on which these depend are evaluated, of a choice with a known condition those
-        of one branch. None: all nodes are.
+      wanted: names of values; only nodes on which these values depend are evaluated. Of a choice with a known
+        condition, only the nodes of one branch are evaluated. None: all nodes are evaluated.
       check_result: raises if a node's result is not allowed.
 
     Raises:
@@ -52,7 +52,7 @@ def _on_demand(
 ) -> Iterator[tuple[Node, Node | None]]:  # fmt: skip
     """Yields the nodes on which wanted values depend, each when its inputs are in `values`.
 
-    With each node comes the innermost choice, of an unknown condition, for which the node is computed, or None. The
+    Each node comes with the innermost choice of an unknown condition for which the node is computed, or with None. The
     caller puts the outputs of each node into `values` before it takes the next one.
     """
     makers = {name: node for node in nodes for name in node.outputs if name}
@@ -82,7 +82,7 @@ def _why_both(choice: Node) -> str:
 
 
 def _decided(node: Node, values: Mapping[str, Any]) -> Node:
-    """A choice with the values of the branch that its condition takes, if it is known, in the place of the others."""
+    """The node. If it is a choice whose condition is known, its inputs are the values of the taken branch, twice."""
     condition = values.get(node.inputs[0]) if node.operator.kind == CHOICE else None
     if not isinstance(condition, np.ndarray) or condition.size != 1:
         return node
@@ -104,7 +104,7 @@ def evaluated_alone(
       nodes: the nodes, in topological order.
       values: maps names to inputs and constants.
       given: maps names to values.
-      wanted: names of values; the nodes are those on which they depend.
+      wanted: names of values; only nodes on which these values depend are evaluated.
       check_result: raises if a node's result is not allowed.
 
     Raises:

@@ -13,7 +13,7 @@ Floats = Literal["exact", "xla"]
 EXACT, XLA = "exact", "xla"
 FLOATS = (EXACT, XLA)
 DEFAULT: Floats = "xla"
-VERSION = 1  # of the rules; a change of the bits that a rule gives increments it
+VERSION = 1  # of the rules; increment it when a rule gives other bits than before
 MOST_NAMED = 3
 
 

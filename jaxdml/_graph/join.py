@@ -38,7 +38,7 @@ def joined(graph: Graph, wanted: Iterable[str], look_up: LookUp) -> tuple[Node, 
     Args:
       graph: the graph; its constants are those that are known while JAX traces.
       wanted: names of values.
-      look_up: (x, table) -> the entries of the table at x, the entry of the least integer first.
+      look_up: (x, table) -> the entries of the table at x; the table begins with the entry of the least integer.
     """
     functions = _functions(graph)
     needed, kept = set(wanted), list[Node]()

@@ -13,7 +13,7 @@ class KnownValues:
     """Folds constants on demand, each node at most once.
 
     Args:
-      constants: the constants, keyed by name; it may grow.
+      constants: the constants, keyed by name; the mapping may grow.
       check_result: raises if a node's result is not allowed.
     """
 
@@ -28,7 +28,7 @@ class KnownValues:
         self._makers |= dict.fromkeys(filter(None, node.outputs), (next(self._places), node))
 
     def get(self, name: str) -> np.ndarray | None:
-        """The value of this name; None if it depends on the graph's inputs, or if NumPy would give it other bits.
+        """The value of this name; None if it depends on the graph's inputs, or if NumPy has other bits than JAX.
 
         Raises:
           ModelError: if a node fails on its constants.

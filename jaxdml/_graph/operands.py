@@ -41,7 +41,7 @@ def grid_of(grids: Grids, name: str, axis: int | None) -> Grid:
 
 
 def wide_input_of(grids: Grids, node: Node, terms: Callable[[tuple[int, ...]], int]) -> Grid | None:
-    """The grid of a 16-bit first input with one scale that 8-bit constant weights multiply; None for other inputs.
+    """The grid of a first input of 16 bits with one scale, if its weights are 8-bit constants; None for other inputs.
 
     Args:
       grids: the grids.

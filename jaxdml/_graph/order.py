@@ -11,7 +11,7 @@ def topological(reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]])
     Nodes that are sorted already keep their order: of those that can be next, the first one is next.
 
     Args:
-      reads: the names of the values that each node reads; those that no node writes need no order.
+      reads: the names of the values that each node reads; names that no node writes are ignored.
       writes: the names of the values that each node writes; if several nodes write a value, the first one counts.
 
     Returns:

@@ -44,7 +44,7 @@ def _gives_floats(node: Node) -> bool:
 
 
 def _casts(node: Node, integers: set[str]) -> bool:
-    """Whether a node casts quantized integers to integers, which are then indices, as in front of a look-up."""
+    """Whether a node casts quantized integers to integers that serve as indices, such as those of a look-up."""
     if node.operator.kind != "cast" or node.inputs[0] not in integers:
         return False
     return bool(jnp.issubdtype(node.options["dtype"], jnp.integer))

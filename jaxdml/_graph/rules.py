@@ -157,7 +157,7 @@ def _product(node: Node, grids: Grids) -> Fusion:
 def _float_product(
     grids: Grids, node: Node, a: Grid, b: Grid, *bias: str, options: Mapping[str, Any] | None = None
 ) -> Fusion:
-    """The product of integers, in floats; bias is a float constant [columns]."""
+    """A product of integers that returns floats; bias is a float constant [columns]."""
     inputs = (a.value, b.value, a.scale, b.scale, grids.zero_point_of(a), grids.zero_point_of(b), *bias)
     return Fusion("dot_to_float", inputs, node, (), options)
 
@@ -233,7 +233,7 @@ def _gemm(node: Node, grids: Grids) -> Fusion:
 
 
 def _wide_gemm(grids: Grids, node: Node, a: Grid) -> Fusion:
-    """The product of 16-bit `a` by an 8-bit constant, in floats, with a bias for each column."""
+    """The product of 16-bit `a` by an 8-bit constant, which returns floats, with an optional bias for each column."""
     name, trans_b = node.inputs[2] if len(node.inputs) > 2 else "", bool(node.options.get("trans_b"))
     given = node.options.get("trans_a", 0), node.options.get("alpha", 1.0), node.options.get("beta", 1.0) if name else 1
     if given != (0, 1, 1):

@@ -1,7 +1,7 @@
 """Joins products and convolutions of integers with the nodes after them that scale the sums.
 
-`jaxdml.onnx.save` writes such nodes where floats read the result of a product: MatMulInteger, Cast, Mul, and Add of a
-bias. The joined operator computes the same operations in the same order.
+`jaxdml.onnx.save` writes such nodes where float operators read the result of a product: MatMulInteger, Cast, Mul, and
+Add of a bias. The joined operator computes the same operations in the same order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +77,7 @@ def _is_scaled_already(grids: Grids, grid: Grid) -> bool:
 
 
 def _vector(value: np.ndarray, axis: int, size: int) -> np.ndarray | None:
-    """One element as a scalar, an array that extends along one axis as a vector; the axis counts from the end."""
+    """One element as a scalar, or an array along one axis as a vector; else None. The axis counts from the end."""
     if value.size == 1:
         return value.reshape(())
     shape = [1] * max(value.ndim, axis)

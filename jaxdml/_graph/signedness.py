@@ -11,8 +11,8 @@ INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
 def of_one_signedness(graph: Graph) -> Graph:
     """The graph with uint8 in place of int8, if its nodes quantize to both; constants stay as they are.
 
-    An integer and its zero point become 128 more, so all floats stay; the integers get a name of their own. Integers
-    stay int8 if another node than DequantizeLinear reads them, or if the graph returns them.
+    128 is added to each integer and to its zero point, so all floats stay the same. The new integers get a new name.
+    Integers stay int8 if a node other than DequantizeLinear reads them, or if the graph returns them.
     """
     grids = Grids(graph)
     dtypes = {grid.value: grid.dtype for node in graph.nodes if (grid := grids.quantized(node)) is not None}

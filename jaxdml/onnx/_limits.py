@@ -26,10 +26,10 @@ class Limits:
       file_bytes: the size of the file. The same limit applies to the total size of all values computed from constants.
       tensor_bytes: the size of each tensor, in the file or while the model runs.
       nodes: the number of nodes.
-      seconds: the time to read the model, and then the time for which the thread that loads it computes, to fold
-        constants and to repack weights. Other programs take none of the latter, so that a busy machine loads what an
-        idle one does. Other threads, such as XLA's, take none either; so at most ten times as many seconds may pass in
-        all.
+      seconds: the sum of the wall-clock time to read the model, and then of the CPU time of the loading thread, which
+        folds constants and repacks weights. Other programs use none of this CPU time, so a busy machine loads what an
+        idle one loads. CPU time leaves out other threads, such as XLA's, so the wall-clock time of the whole load is
+        limited, too, to ten times `seconds`.
     """
 
     file_bytes: int = 2**31
@@ -66,7 +66,7 @@ class Budget:
         self._folded_bytes = 0
 
     def count_computing(self) -> None:
-        """Counts the time for which this thread computes from now on, in place of the time that passes."""
+        """From now on, counts this thread's CPU time instead of wall-clock time."""
         before = time.monotonic() - time.thread_time()
         self._spent = lambda: before + time.thread_time()
 

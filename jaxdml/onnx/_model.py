@@ -97,8 +97,8 @@ class Model:
 
         Args:
           params: as for `apply`.
-          given: values by name, for example those of another runtime. A node reads a given value if it has the shape
-            and type of the model's own value, and the model's own value otherwise. Shapes are always the model's own.
+          given: values by name, for example those of another runtime. If a given value has the shape and type of the
+            model's own value, nodes read the given value, else the model's own. Shapes are always the model's own.
           *arrays: as for `apply`.
           **named: as for `apply`.
 

@@ -97,7 +97,7 @@ def _target(path: Path) -> Path:
 
     Raises:
       ModelFileNotFoundError: if there is no such folder.
-      OSError: if path is a folder, or a file that must not be written.
+      OSError: if path is a folder, or a file without write permission.
     """
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
     if not target.parent.is_dir():
@@ -166,8 +166,8 @@ def _spec(text: Any, struct: jax.ShapeDtypeStruct, scope: export.SymbolicScope) 
     """The shape that a text names, and the type of an input.
 
     Raises:
-      ValueError: if the text is not a string, has something after `...`, has a negative size, or has another number of
-        sizes than the input.
+      ValueError: if the text is not a string, has something after `...`, has a negative size, or does not have as many
+        sizes as the input.
     """
     if not isinstance(text, str):
         raise ValueError(f"{text!r} is no string")

@@ -53,8 +53,8 @@ class Tensor:
 
     Attributes:
       name: its name.
-      shape: a tuple of sizes, symbolic names, and None for unnamed dimensions; None if the rank is unknown. A file's
-        name "?" counts as none: several dimensions with this name need not be equal.
+      shape: a tuple of sizes, symbolic names, and None for unnamed dimensions; None if the rank is unknown. A dimension
+        named "?" in the file counts as unnamed: several such dimensions need not be equal.
       dtype: its type in the file, or the one that ONNX infers if an output has none; None if that is unknown, too.
         Without jax_enable_x64, JAX computes 64-bit types as 32-bit types.
     """
@@ -121,7 +121,7 @@ def tensors(values: Iterable[onnx.ValueInfoProto]) -> tuple[Tensor, ...]:
 
 
 def outputs(values: Iterable[onnx.ValueInfoProto], inferred: "Inferred") -> tuple[Tensor, ...]:
-    """The tensors that a model declares as outputs, whose types or shapes may lack.
+    """The tensors that a model declares as outputs; their types or shapes may be missing.
 
     Raises:
       ModelError: if a value is not a tensor, or its type is not supported.

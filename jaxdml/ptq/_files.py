@@ -198,7 +198,7 @@ def _checked_floats(path: Any, stored: Any) -> tuple[Floats, Sequence[str]]:
 
     Raises:
       PtqError: if the rules are of another version, or if XLA_FLAGS turns fast math on.
-      ValueError: if floats is another word, or the names are no list of strings.
+      ValueError: if floats is neither "exact" nor "xla", or the names are not a list of strings.
     """
     floats, version, by_xla = stored
     if not isinstance(by_xla, list) or not all(isinstance(name, str) for name in by_xla):

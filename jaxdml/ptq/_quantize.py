@@ -81,8 +81,8 @@ def quantize(
       rounding: "nearest": each weight becomes the nearest integer. "gptq": calibration also gathers the second moments
         of what the weights are multiplied by, and weights are rounded one after the other, so that the errors of the
         weights of a sum make up for each other (GPTQ); a bias takes back the mean error of its sums. Scales stay the
-        same. This needs ten times as many rows or patches in batches as a sum has terms, and memory for the square of
-        that number for each layer. Weights whose sums have more than 8192 terms are rounded to nearest, and
+        same. This needs batches with ten times as many rows or patches as a sum has terms, and, for each layer, memory
+        for the square of the number of terms. Weights whose sums have more than 8192 terms are rounded to nearest, and
         `print(model)` says so.
       sums: "integer": sums of two values that contractions read, such as those of residual connections, add integers.
         "float": these sums and their terms stay in floats, and contractions round what they read. Outputs are closer

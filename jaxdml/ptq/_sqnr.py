@@ -274,7 +274,7 @@ def _label(name: str, makers: Mapping[str, Node], constants: Container[str]) -> 
 def _computing(
     name: str, makers: Mapping[str, Node], contractions: Container[str], measured: Container[str]
 ) -> Iterator[str]:
-    """The names of the contractions whose errors a value has, and no measured value before it."""
+    """The names of the contractions whose errors reach a value, but no measured value before it."""
     pending = [name]
     for each in pending:
         maker = makers.get(each)

@@ -32,8 +32,8 @@ def compare(path: str | os.PathLike[str], inputs: Any = None, model: Model | ptq
     """Compares a model with onnxruntime: how each node differs, and why.
 
     Each node is compared twice: with onnxruntime's values as its inputs, which shows the node's own error, and with the
-    inputs that it has in the model, which shows the error so far. The reasons are found by experiments, such as other
-    options of onnxruntime's session. onnxruntime runs on the CPU with its default options.
+    inputs that it has in the model, which shows the error so far. Experiments find the reasons, such as a run with
+    other options of onnxruntime's session. onnxruntime runs on the CPU with its default options.
 
     Args:
       path: path of the ONNX file.

@@ -16,8 +16,8 @@ class Difference:
       size: the number of elements.
       largest: the largest difference, which is a number of steps where the elements are integers. Infinity if a number
         differs from a NaN or an infinity, or if the shapes differ.
-      relative: the mean difference of all elements over the absolute value of onnxruntime's largest element.
-      last_places: `largest` in units in the last place of onnxruntime's largest element; None for integers.
+      relative: the mean difference of all elements, divided by the largest absolute value that onnxruntime has.
+      last_places: `largest` in units in the last place of onnxruntime's largest absolute value; None for integers.
     """
 
     differing: int

@@ -16,7 +16,7 @@ from jaxdml.ptq._integers.operators import TABLE
 
 LAST_PLACES = 8  # the most units in the last place by which float functions differ in their last bits
 ROUNDED_BY_BOTH = 4  # the accuracy level at which onnxruntime, too, rounds floats
-SMALLER = 16  # an experiment explains a difference that it makes so many times smaller
+SMALLER = 16  # an experiment explains a difference if it makes the difference at least this many times smaller
 BY_FORMULA = {
     "QLinearAdd": "sum", "QLinearAveragePool": "mean", "QLinearGlobalAveragePool": "mean",
     "add": "sum", "mean": "mean", "window_mean": "mean",
@@ -30,7 +30,7 @@ class Experiment:
 
     Attributes:
       concerns: whether the experiment is made for a node.
-      run: returns the own differences of all nodes in the experiment; None if onnxruntime refuses it.
+      run: returns each node's own difference in the experiment; None if onnxruntime refuses the file with its settings.
       cause: the cause in words, for a node.
     """
 
@@ -103,7 +103,7 @@ def experiments(
 
 
 def output_reasons(own: Difference, by_settings: Callable[[Settings], Difference | None]) -> list[str]:
-    """Why the outputs of the file as it is differ, as the first settings that explain it say; empty if none do.
+    """Why the outputs of the unchanged file differ, by the first settings that explain it; empty if none do.
 
     Args:
       own: the difference of the outputs.

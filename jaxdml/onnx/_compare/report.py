@@ -48,12 +48,12 @@ class NodeDifference:
 
     @property
     def _worst(self) -> tuple[float, float]:
-        """By which rows are sorted, the largest first."""
+        """The key by which rows are sorted, the largest first."""
         return _mean(self.own), _mean(self.so_far)
 
     @property
     def _cells(self) -> tuple[str, ...]:
-        """The cells behind the name and the operator."""
+        """The cells after the name and the operator."""
         shown = next((each for each in (self.own, self.so_far) if each and each.differing), None)
         largest = "" if shown is None else shown.by
         return _count(self.own), _count(self.so_far), largest, self.reason
@@ -77,7 +77,7 @@ class Comparison:
 
     @property
     def are_equal(self) -> bool:
-        """Whether all outputs are onnxruntime's."""
+        """Whether all outputs equal onnxruntime's."""
         return not any(each.differing for each in self.outputs.values())
 
     @property

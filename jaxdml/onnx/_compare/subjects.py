@@ -40,7 +40,7 @@ class Subject:
 
 
 def of_model(model: Model, path: Any, inputs: Values, in_file: Container[str]) -> Subject:
-    """A model that was loaded from the file, with the values whose names are `in_file`."""
+    """A model that was loaded from the file, with the values whose names are in `in_file`."""
     names = [name for name in model.value_names if name in in_file]
 
     def by_onnxruntime(given: Values) -> Values:

@@ -23,7 +23,7 @@ _UNDEFINED = "no input, initializer or node defines"
 def to_graph(reader: Reader, numerics: str) -> tuple[Graph, Inferred, list[str]]:
     """The graph of a model, its types, and its problems; if there are problems, the graph is incomplete.
 
-    Conditions are folded, so `limited_by` must hold the limits.
+    Conditions are folded, so the caller must have set the limits by `limited_by`.
     """
     proto = reader.proto.graph
     problems = [text for value in proto.input if (text := _problem_of(tensors, [value]))]
@@ -55,7 +55,7 @@ class _GraphConverter:
     Attributes:
       nodes: the nodes in topological order.
       constants: the constants, keyed by name.
-      problems: the problems on the way.
+      problems: the problems found so far.
       inferred: the types that ONNX infers.
     """
 
@@ -78,7 +78,7 @@ class _GraphConverter:
         Args:
           graph: the graph.
           scope: the names that the graph may read, and must not define again.
-          prefix: goes in front of the names of a branch's nodes and values; "" for the model's own.
+          prefix: precedes the names of a branch's nodes and values; "" for the model's own graph.
 
         Returns:
           The scope with the graph's own values.
@@ -127,7 +127,7 @@ class _GraphConverter:
             self._known.add(node)
 
     def _branched(self, node: Node, scope: Scope) -> tuple[Node | None, dict[str, str]]:
-        """Adds the branches of an If, or the one of a constant condition.
+        """Adds both branches of an If, or only the branch that a constant condition takes.
 
         Returns:
           The node that chooses between both branches, and no names; or no node, and the names of one branch's values.

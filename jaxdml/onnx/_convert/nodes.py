@@ -161,7 +161,7 @@ def domain_of(proto: Any) -> str:
 
 
 def _mode(proto: onnx.NodeProto) -> str | None:
-    """The attribute `mode` of a node, by which an operator has several rows; None if it has no such text."""
+    """A node's attribute `mode`, which selects among an operator's rows; None if the node has no such attribute."""
     return next((a.s.decode(errors="replace") for a in proto.attribute if a.name == "mode" and a.s), None)
 
 

@@ -162,7 +162,7 @@ def is_finite(writer: Writer, node: Node) -> str:
 
 @equation("eq", "ne")
 def equal(writer: Writer, node: Node) -> str:
-    """Booleans by Xor: DirectML's Equal takes none."""
+    """Compares booleans by Xor, because DirectML's Equal takes no booleans."""
     is_bool = writer.dtype(node.inputs[0]) == np.bool_
     value = writer.emit("Xor" if is_bool else "Equal", *map(writer.read, node.inputs))
     return value if is_bool == (node.options["equation"].name == "ne") else writer.emit("Not", value)

@@ -13,7 +13,7 @@ from jaxdml.ptq._integers.operators import DEQUANTIZE, QUANTIZE
 
 @operator(QUANTIZE.name)
 def round_to_integers(writer: Writer, node: Node) -> str:
-    """QuantizeLinear. The file has integers of 16 bits that tables read as floats, minus their zero point.
+    """QuantizeLinear. In the file, 16-bit integers that tables read are stored as floats, minus their zero point.
 
     Few providers have QuantizeLinear for 16 bits, and ONNX has it from opset 21 on.
     """

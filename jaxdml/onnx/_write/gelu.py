@@ -114,7 +114,7 @@ def _form(nodes: Sequence[Node], constants: Mapping[str, np.ndarray], root: str,
 
 @operator("Gelu")
 def gelu(writer: Writer, node: Node) -> str:
-    """The operator Gelu, or operators that execution providers join to a gelu."""
+    """The operator Gelu, or operators that execution providers fuse into a Gelu."""
     x, number, form = writer.read(node.inputs[0]), writer.float32, node.options["approximate"]
     if writer.options.has_gelu:
         return writer.emit("Gelu", x, main=True, approximate=None if form == "none" else form)

@@ -67,7 +67,7 @@ def gather(writer: Writer, node: Node) -> str:
 
 
 def places_inside(writer: Writer, node: Node, lengths: list[Any], outside: Sequence[str] = OUTSIDE) -> str:
-    """The indices; their last axis has one for each length. They lie inside of the array, if the gather does not fill.
+    """The indices, with one index for each length along their last axis. Unless the gather fills, they are in bounds.
 
     Raises:
       CannotWrite: if known indices lie out of bounds and the gather does not clamp, because ONNX's Gather has no fill
@@ -90,9 +90,9 @@ def places_inside(writer: Writer, node: Node, lengths: list[Any], outside: Seque
 
 
 def _unknown_places(writer: Writer, node: Node, lengths: list[Any]) -> str:
-    """Indices that depend on data, clamped; if the gather fills, all that are outside lie behind the end.
+    """Indices that depend on data, clamped; if the gather fills, all indices out of bounds are moved past the end.
 
-    ONNX counts negative indices from the end, and those behind the end are an error in onnxruntime.
+    ONNX counts negative indices from the end. Indices past the end are an error in onnxruntime.
     """
     name, emit = node.inputs[1], writer.emit
     places, dtype = writer.read(name), writer.dtype(name)

@@ -37,7 +37,7 @@ class Of:
       is_centered: whether x minus its mean takes the place of x.
       epsilon: the number that is added to the variance.
       scale, bias: names of constants; "" for none.
-      summed: of a mean, the name of the value whose mean it is: that of the squares in a mean of squares.
+      summed: for a mean, the name of the averaged value; for a mean of squares, the name of the squares.
     """
 
     what: str
@@ -345,7 +345,7 @@ def layer_normalization(writer: Writer, node: Node) -> str:
 
 @operator("RMSNormalization")
 def root_mean_square(writer: Writer, node: Node) -> str:
-    """The operators that execution providers join to an RMSNormalization, which ONNX has from opset 23 on."""
+    """The operators that execution providers fuse into an RMSNormalization, which ONNX has from opset 23 on."""
     x, rank = writer.read(node.inputs[0]), writer.rank(node.inputs[0])
     squares = writer.emit("Pow", x, writer.float32(2))
     mean = reduced(writer, "ReduceMean", squares, range(node.options["axis"], rank), keep=True)

@@ -85,7 +85,7 @@ def _at_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[i
         return transposed(writer, value, np.argsort(order))
     if not all(map(is_known, lengths)):
         raise CannotWrite("its indices may lie outside of an axis whose size is not known")
-    # One row more takes what is dropped.
+    # An additional row takes the updates that are dropped.
     count, last = math.prod(lengths), [shape[axis] for axis in rest]
     value = reshaped(writer, value, [*lengths, *last], [count, *last])
     zero = writer.int64([0])
@@ -155,7 +155,7 @@ def _with_part(
         before = writer.emit("Slice", value, writer.int64([0]), part.start, at)
         after = writer.emit("Slice", value, part.end, writer.int64([LAST]), at)
         return writer.emit("Concat", before, new, after, axis=axis)
-    # The sizes of the parts before and after depend on data. Places keep all shapes known.
+    # The sizes before and after the part depend on data. ScatterElements at its indices keeps all shapes known.
     places = writer.emit("Add", part.start, writer.int64(np.arange(part.size)))
     places = reshaped(writer, places, None, [part.size if other == axis else 1 for other in range(rank)])
     places = writer.emit("Expand", places, writer.emit("Shape", new))

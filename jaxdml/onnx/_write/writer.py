@@ -143,7 +143,7 @@ class Writer:
     def parameter(self, name: str, like: str, value: np.ndarray) -> str:
         """The name in the file of a constant `name` of the function, written as `value` under a name like `like`.
 
-        A constant that several layers share is written once, unless they need other values of it.
+        A constant that several layers share is written once, unless the layers need it in different forms.
         """
         written = self._parameters.setdefault(name, [])
         for each in written:

@@ -1,7 +1,7 @@
 """Maps each value of a program to its name and order of axes in the graph.
 
-Convolutions take channels as second axis, and programs often have channels last. The builder records transpositions,
-and emits a transposition only before a node that depends on the order of axes.
+Convolutions take channels as the second axis, and programs often have channels last. The builder records
+transpositions, and emits a transposition only before a node that depends on the order of axes.
 """
 
 from collections.abc import Callable

@@ -37,7 +37,7 @@ def by_rows(multiply: Callable[[Array], Array], a: Array, rows: int) -> Array:
     """A matrix product whose left operand `a` has several axes of rows.
 
     Args:
-      multiply: takes `a` with the axes of rows merged to one, and returns the product.
+      multiply: takes `a` with the axes of rows merged into one, and returns the product.
       a: the left operand.
       rows: number of axes of rows, which precede the last axis of `a`.
     """

@@ -27,7 +27,7 @@ class _Axis(NamedTuple):
       gap: the distance of pixels, which is the number of phases.
       size: the size of the shared kernel.
       padding: the padding of the image.
-      surplus: how many outputs the interleaved phases have more than the transposed convolution.
+      surplus: how many more outputs the interleaved phases have than the transposed convolution.
     """
 
     firsts: tuple[int, ...]

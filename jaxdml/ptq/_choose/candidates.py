@@ -1,4 +1,4 @@
-"""Chooses the observer "auto": quantizes with each candidate, and measures the models on the calibration batches."""
+"""Chooses the observer for "auto": quantizes with each candidate, and measures the models on the batches."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -42,7 +42,7 @@ def best_of(
 ) -> str:  # fmt: skip
     """The name of the model whose outputs have the least error on the batches; the first of several equals.
 
-    The error is the sum over the leaves of the output of noise over signal, which are sums of squares over all batches.
+    The error is noise over signal, summed over the output's leaves; both are sums of squares over all batches.
 
     Args:
       models: quantized functions of the inputs, keyed by name.

@@ -88,7 +88,7 @@ def _random_masks(builder: Builder) -> Iterator[Equation]:
 
 
 def _batch_statistics(builder: Builder) -> Iterator[Equation]:
-    """Yields the sums of means that look like batch statistics.
+    """Yields the sum equations of means that look like batch statistics.
 
     Such a mean is over the first axis, but not over all axes, and is subtracted from the mean's input.
     """

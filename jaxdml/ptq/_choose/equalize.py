@@ -1,4 +1,4 @@
-"""Scales channels of a unit: the float function stays as it is, and loses less when it becomes integers.
+"""Scales channels of a unit: the float function stays the same, and loses less accuracy when it is quantized.
 
 The weights of a contraction that makes scaled channels, and of the contractions that read these channels, are
 multiplied. A value in floats gets a constant, its factors, by which the value is multiplied for the contractions that
@@ -108,7 +108,7 @@ def factors_of(
 
     Args:
       edges: the edges.
-      constants: the constants; those for floats are 1.
+      constants: the constants; the factors of values in floats are still 1.
       scales_of_edges: for each edge the positive scales of its channels, or None.
     """
     found = dict[str, np.ndarray]()

@@ -11,7 +11,7 @@ from jaxdml.ptq._grids.observers import Statistics
 from jaxdml.ptq._trace.values import Value
 
 MOMENTS = "moments"  # the role of the statistics of the rows from which a contraction computes its result
-MOST = 8192  # the longest rows that are observed: their moments are so many numbers, squared
+MOST = 8192  # the longest rows that are observed: a row of n elements has n * n moments
 
 
 def moments_of(unit: Unit) -> dict[Value, Statistics]:

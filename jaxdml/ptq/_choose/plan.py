@@ -146,7 +146,7 @@ def after_means(flow: Flow) -> set[str]:
 def capable(
     flow: Flow, modes: Mapping[str, Mode], float_inputs: Iterable[str], sums: Set[str] = frozenset()
 ) -> Capable:  # fmt: skip
-    """Finds the values that can be integers, in a forward pass; `sums` cannot."""
+    """Finds the values that can be integers, in a forward pass; the values in `sums` cannot be integers."""
     roots, normalized = chain_roots(flow), after_means(flow)
     values, tables, fused_clamps = set(float_inputs), dict[str, str](), set[str]()
     for node in flow.data_nodes:
@@ -269,7 +269,7 @@ def _is_sum(flow: Flow, name: str) -> bool:
 
 
 def _can_round(flow: Flow, name: str, modes: Mapping[str, Mode], can: Capable) -> bool:
-    """Whether the quantized operator that computes a value can round it to the grid of the fake_quantize behind it."""
+    """Whether the quantized operator that computes a value can round it to the grid of the fake_quantize after it."""
     maker = flow.maker(name)
     while (
         maker is not None

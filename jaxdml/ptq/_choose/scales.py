@@ -5,8 +5,8 @@ channels, and multiply the weights that read them: weights become coarser where 
 
 The scale of a channel is (size of its values / size of its weights)**ALPHA, relative to the median over channels. The
 size of weights is the root of the sum of their squares; each square is weighted by how much its output matters to the
-next contractions. A network with other factors between its contractions, which computes the same function, thus becomes
-the same integers. The size of values is the root of their mean square, which one batch estimates well, or their largest
+next contractions. So two networks that compute the same function, with different factors between contractions, get the
+same integers. The size of values is the root of their mean square, which one batch estimates well, or their largest
 magnitude if that leaves much less noise.
 """
 
@@ -19,7 +19,7 @@ from jaxdml.ptq._choose.edges import Edge, Reader
 from jaxdml.ptq._grids.channels import Channels
 
 ALPHA = 0.5
-ENOUGH = 64  # the fewest values of each channel whose largest shows how large other values will be
+ENOUGH = 64  # the fewest values of a channel from which to estimate its largest magnitude
 LEAST = 2.0**-6  # the least size of a channel, relative to the median over channels; smaller sizes become this size
 GAIN = 0.5  # scales that leave a larger share of the noise are not worth it
 STEPS_OF_WEIGHTS = 127
@@ -28,7 +28,7 @@ STEPS_OF_WEIGHTS = 127
 def scales_of(
     edges: Sequence[Edge], constants: Mapping[str, Any], seen: Mapping[str, Channels]
 ) -> list[np.ndarray | None]:
-    """The scales of each edge's channels; None if other scales than 1 gain little.
+    """The scales of each edge's channels; None if scales other than 1 gain little.
 
     Args:
       edges: edges in the order of execution.
@@ -94,7 +94,7 @@ class _Noise:
         self.sizes = np.sqrt(self._means).reshape(-1), np.maximum(self._high, -self._low)
 
     def of(self, scales: np.ndarray) -> float:
-        """The noise where channels are divided by scales, and the weights multiplied, as a share of the result."""
+        """The noise as a share of the result, if channels are divided by scales and weights multiplied by them."""
         own = scales[self.reader.channels].astype(np.float64)
         step = ((self._high / own).max() - (self._low / own).min()) / (2**self.reader.bits - 1)
         of_values = step**2 * (own**2 * self.of_inputs).sum()

@@ -5,9 +5,9 @@ square of the error of the sum is E' H E. With H = R R' and an upper triangular 
 
     R[j, j]**2 * (E[j] + sum over i < j of E[i] * R[i, j] / R[j, j])**2.
 
-So each weight is rounded after what the errors of the weights before it add to the weight, which leaves the least of
-each square in turn. GPTQ's formula, which has the inverse of H, gives the same integers. Weights that multiply large
-elements are rounded first: the others make up for their errors.
+So the errors of earlier weights, times R[i, j] / R[j, j], are added to a weight before it is rounded. This makes each
+square in turn as small as rounding allows. GPTQ's formula, which has the inverse of H, gives the same integers. Weights
+that multiply large elements are rounded first: the others make up for their errors.
 """
 
 import numpy as np

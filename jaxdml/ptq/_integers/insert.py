@@ -169,7 +169,7 @@ class _Inserter:
             self._scale_moments(node, factor.reshape(-1))
 
     def _scale_moments(self, node: Node, factor: np.ndarray) -> None:
-        """Makes moments of rows those of the rows that are multiplied by the factors of their channels."""
+        """Turns moments of rows into moments of those rows multiplied by the factors of their channels."""
         name = _named(node.outputs[0], MOMENTS)
         if name in self._constants:
             moments: Any = self._constants[name]

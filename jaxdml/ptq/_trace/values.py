@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-WIDE = "wide"  # the role of a value as contractions read it that quantize it to 16 bits
+WIDE = "wide"  # the role of a value as read by contractions that quantize it to 16 bits
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Value:
 
 
 def wide_name(value: str) -> str:
-    """The name of a value as contractions read it that quantize it to 16 bits."""
+    """The name of a value as read by contractions that quantize it to 16 bits."""
     return str(Value(value, WIDE))
 
 
