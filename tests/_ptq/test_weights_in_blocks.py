@@ -116,3 +116,10 @@ def test_wrong_calls():
         wrong[4, 50] = np.nan
         with pytest.raises(PtqError, match="w holds NaN or infinity in channel 4: training has diverged"):
             quantize_weights(kind(wrong), 0, "int4", block_size=32)
+
+
+@pytest.mark.parametrize(("shape", "scales"), [((4, 0), (4, 0)), ((0, 4), (0, 1)), ((0, 0), (0, 0))])
+def test_no_weights(shape, scales):
+    for w in (np.zeros(shape, np.float32), jnp.zeros(shape)):
+        integers, found = dml.ptq.quantize_weights(w, axis=0, dtype=jnp.int4, block_size=32)
+        assert (integers.shape, found.shape) == (shape, scales)

@@ -122,7 +122,9 @@ def quantize_weights(
         form = _weights_of_jax if isinstance(w, jax.Array) else _weights
         quantized, scale = form(w, None if axis is None else axis % w.ndim, integers)
     if block_size is not None and _is_known(scale):
-        _check_finite(name, np.asarray(scale).max(1), "w", "training has diverged, or these are the wrong weights")
+        _check_finite(
+            name, np.asarray(scale).max(1, initial=0), "w", "training has diverged, or these are the wrong weights"
+        )
     elif _is_known(scale):
         _check_finite(name, np.asarray(scale), "w", "training has diverged, or these are the wrong weights")
     return quantized, scale
@@ -253,7 +255,9 @@ _weights_of_jax = partial(jax.jit, static_argnums=(1, 2))(_weights)
 def _block_weights(w: np.ndarray, size: int, dtype: np.dtype, method: str) -> tuple[np.ndarray, np.ndarray]:
     """`_in_blocks` for a few rows at a time, so that they stay in the cache."""
     rows, depth = w.shape
-    step = max(1, 2**17 // max(depth, 1))
+    if not w.size:
+        return np.zeros(w.shape, dtype), np.ones((rows, -(-depth // size)), np.float32)
+    step = max(1, 2**17 // depth)
     parts = [w[first : first + step] for first in range(0, rows, step)]
 
     def quantized_part(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -271,7 +275,7 @@ def _in_blocks(w: Any, size: int, dtype: np.dtype, method: str) -> tuple[Any, An
     xp, steps, (rows, depth) = namespace_of(w), STEPS[dtype.name], w.shape
     x = w.astype(np.float32, copy=False)
     x = xp.pad(x, ((0, 0), (0, -depth % size))) if depth % size else x
-    x = x.reshape(rows, -1, size)
+    x = x.reshape(rows, x.shape[1] // size, size)
     high = _flushed(xp.max(xp.abs(x), axis=2, initial=0))
     if xp is jnp or not (high > FAR_ABOVE_SUBNORMAL).all():  # otherwise subnormal numbers round to 0 anyway
         x = _flushed(x)
@@ -283,7 +287,7 @@ def _in_blocks(w: Any, size: int, dtype: np.dtype, method: str) -> tuple[Any, An
         quantized = np.rint(quotients, out=quotients).astype(np.int8)
     else:
         quantized = _whole(quotients, -steps, steps, np.dtype(np.int8))
-    quantized = quantized.reshape(rows, -1)[:, :depth]
+    quantized = quantized.reshape(rows, x.shape[1] * size)[:, :depth]
     if xp is np and dtype.name == "int4":  # faster than NumPy's conversion; the high nibble is 0
         return (quantized & np.int8(15)).view(dtype), scale
     return quantized.astype(dtype), scale
