@@ -70,39 +70,44 @@ def scatter(writer: Writer, node: Node) -> str:
 
 
 def _at_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[int]) -> str:
-    """Rows of an array at points along the mapped axes. Points outside of the array are dropped."""
-    params, (x, indices, update) = node.options["equation"].params, node.inputs
-    reduction: dict[str, Any] = {"reduction": "add"} if node.options["equation"].name == "scatter-add" else {}
-    shape, points = writer.shape(x), writer.shape(indices)
+    """Rows of an array at points along the mapped axes."""
+    equation, (x, indices, update) = node.options["equation"], node.inputs
+    shape, of_window = writer.shape(x), equation.params["dimension_numbers"].update_window_dims
     order, lengths = [*mapped, *rest], [shape[axis] for axis in mapped]
+    of_points = [axis for axis in range(writer.rank(update)) if axis not in of_window]
     value = transposed(writer, writer.read(x), order)
-    of_window = params["dimension_numbers"].update_window_dims
-    of_points = [axis for axis in range(len(writer.shape(update))) if axis not in of_window]
     rows = transposed(writer, writer.read(update), [*of_points, *of_window])
-    if indices in writer.constants or params["mode"] != lax.GatherScatterMode.FILL_OR_DROP:
-        places = cast_to(writer, places_inside(writer, node, lengths, OUTSIDE), np.int64)
-        value = writer.emit("ScatterND", value, places, rows, **reduction)
-        return transposed(writer, value, np.argsort(order))
+    reduction: dict[str, Any] = {"reduction": "add"} if equation.name == "scatter-add" else {}
+
+    def scattered(value: str, places: str) -> str:
+        return writer.emit("ScatterND", value, places, rows, **reduction)
+
+    if indices in writer.constants or equation.params["mode"] != lax.GatherScatterMode.FILL_OR_DROP:
+        value = scattered(value, cast_to(writer, places_inside(writer, node, lengths, OUTSIDE), np.int64))
+    else:
+        value = _with_spare_row(writer, value, lengths, [shape[axis] for axis in rest], indices, scattered)
+    return transposed(writer, value, np.argsort(order))
+
+
+def _with_spare_row(
+    writer: Writer, value: str, lengths: list[Any], rest: list[Any], indices: str, scattered: Callable[[str, str], str]
+) -> str:
+    """`scattered` of an array with a spare row for the updates of points outside, which are dropped with that row."""
     if not all(map(is_known, lengths)):
         raise CannotWrite("its indices may lie outside of an axis whose size is not known")
-    # An additional row takes the updates that are dropped.
-    count, last = math.prod(lengths), [shape[axis] for axis in rest]
-    value = reshaped(writer, value, [*lengths, *last], [count, *last])
-    zero = writer.int64([0])
+    count, zero = math.prod(lengths), writer.int64([0])
+    value = reshaped(writer, value, [*lengths, *rest], [count, *rest])
     value = writer.emit("Concat", value, writer.emit("Slice", value, zero, writer.int64([1]), zero), axis=0)
     places = cast_to(writer, writer.read(indices), np.int64)
+    is_inside = writer.emit("Less", places, writer.int64(lengths))
+    is_outside = writer.emit("Or", writer.emit("Less", places, zero), writer.emit("Not", is_inside))
+    is_outside = reduced(writer, "ReduceMax", cast_to(writer, is_outside, np.int32), [-1], keep=True)
     steps = np.cumprod([1, *lengths[:0:-1]])[::-1]
     flat = reduced(writer, "ReduceSum", writer.emit("Mul", places, writer.int64(steps)), [-1], keep=True)
-    outside = [
-        writer.emit("Less", places, zero),
-        writer.emit("Not", writer.emit("Less", places, writer.int64(lengths))),
-    ]
-    is_outside = reduced(writer, "ReduceMax", cast_to(writer, writer.emit("Or", *outside), np.int32), [-1], keep=True)
-    is_outside = cast_to(writer, is_outside, np.bool_)
-    flat = writer.emit("Where", is_outside, writer.int64([count]), flat)
-    value = writer.emit("ScatterND", value, reshaped(writer, flat, None, [*points[:-1], 1]), rows, **reduction)
+    flat = writer.emit("Where", cast_to(writer, is_outside, np.bool_), writer.int64([count]), flat)
+    value = scattered(value, reshaped(writer, flat, None, [*writer.shape(indices)[:-1], 1]))
     value = writer.emit("Slice", value, zero, writer.int64([count]), zero)
-    return transposed(writer, reshaped(writer, value, [count, *last], [*lengths, *last]), np.argsort(order))
+    return reshaped(writer, value, [count, *rest], [*lengths, *rest])
 
 
 def _at_one_part(writer: Writer, node: Node, places: Mapping[int, int], sizes: Mapping[int, Any]) -> str:
