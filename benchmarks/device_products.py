@@ -73,6 +73,9 @@ def row(shape: tuple[int, int, int]) -> dict[str, Any]:
     return {"shape": f"{m} x {k} x {n}", "wrong": wrong, **microseconds(a, b)}
 
 
+HEAD = f"| M x K x N | {' | '.join(FORMS)} |\n| --- |{' --- |' * len(FORMS)}"
+
+
 def text_of(row: dict[str, Any]) -> str:
     times = (f"{row[name]:.0f}{' †' * (name in row['wrong'])}" for name in FORMS)
     return f"| {row['shape']} | {' | '.join(times)} |"
@@ -85,7 +88,7 @@ def main() -> None:
     options = parser.parse_args()
     device = jax.devices()[0]
     about = environment(device)
-    print(f"| M x K x N | {' | '.join(FORMS)} |\n| --- |{' --- |' * len(FORMS)}", flush=True)
+    print(HEAD, flush=True)
     rows = []
     for shape in SHAPES:
         if options.quick and np.prod(shape, dtype=np.int64) >= 2**31:

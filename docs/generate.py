@@ -25,6 +25,7 @@ from jaxdml._tables import Table
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import device_products  # noqa: E402
 from benchmarks.tables import ptq_table  # noqa: E402
 
 README, LEVELS = ROOT / "README.md", ROOT / "docs" / "feature_levels.md"
@@ -94,9 +95,7 @@ def times(path: Path) -> str:
 def products() -> str:
     """Products of int8 in a loop on a GPU."""
     rows = json.loads(GPU_PRODUCTS.read_text(encoding="utf-8"))["products"]
-    sides = [name for name in rows[0] if name not in ("shape", "wrong")]
-    lines = [(row["shape"], *(f"{row[name]:.0f}{' †' * (name in row['wrong'])}" for name in sides)) for row in rows]
-    return Table("products", ("M x K x N", *sides), lines).markdown()
+    return "\n".join([device_products.HEAD, *map(device_products.text_of, rows)])
 
 
 def missed() -> str:

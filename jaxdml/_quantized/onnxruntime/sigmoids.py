@@ -16,6 +16,7 @@ from jaxdml._arithmetic.native_rows import ROWS, program_of
 from jaxdml._quantized.onnxruntime.fused import multiply_add
 
 Array = jax.Array
+LOGISTIC, TANH = "onnxruntime_logistic", "onnxruntime_tanh"  # the native kernel's codes
 # Coefficients of p and q, the highest first: for x in [-18, 18] the logistic function is x * p(x**2) / q(x**2) + 0.5.
 P = (
     0, 4.37031012579801e-11, 1.15627324459942e-07, 6.08574864600143e-05, 8.51377133304701e-03, 2.48287947061529e-01,
@@ -34,17 +35,21 @@ S = (0, 0, 0, 1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 
 
 def logistic(x: Any) -> Array:
     """1 / (1 + e**-x) of float32 x."""
-    return _computed(x, code="onnxruntime_logistic", program=program_of("onnxruntime_logistic", np.shape(x)))
+    return _called(x, LOGISTIC)
 
 
 def tanh(x: Any) -> Array:
     """The hyperbolic tangent of float32 x."""
-    return _computed(x, code="onnxruntime_tanh", program=program_of("onnxruntime_tanh", np.shape(x)))
+    return _called(x, TANH)
+
+
+def _called(x: Any, code: str) -> Array:
+    return _computed(x, code=code, program=program_of(code, np.shape(x)))
 
 
 @with_kernel(ROWS._replace(takes=lambda x, *, code, program: program is not None))
 def _computed(x: Any, *, code: str, program: Any) -> Array:
-    if code == "onnxruntime_tanh":
+    if code == TANH:
         return _quotient(x, 9, R, S)
     return lax.max(_quotient(x, 18, P, Q) + np.float32(0.5), np.float32(0))
 
