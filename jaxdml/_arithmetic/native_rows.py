@@ -61,9 +61,7 @@ def _result(*operands: Any, program: RowProgram, **_: Any) -> Result:
 ROWS = Kernel(_run, _result)
 
 
-def program_of(code: str, shape: tuple[int, ...]) -> RowProgram | None:
-    """The program of one function of one array; None if the array is empty, or its shape is not known yet."""
-    if not all(isinstance(size, int) and size > 0 for size in shape):
-        return None
+def program_of(code: str, shape: tuple[int, ...]) -> RowProgram:
+    """The program of one function of one array, as one row."""
     row = (math.prod(shape),)
     return RowProgram((CODES.index(code), 1, 0, 0, 0), (row,), row, shape)

@@ -47,7 +47,7 @@ def _called(x: Any, code: str) -> Array:
     return _computed(x, code=code, program=program_of(code, np.shape(x)))
 
 
-@with_kernel(ROWS._replace(takes=lambda x, *, code, program: program is not None))
+@with_kernel(ROWS)
 def _computed(x: Any, *, code: str, program: Any) -> Array:
     if code == TANH:
         return _quotient(x, 9, R, S)

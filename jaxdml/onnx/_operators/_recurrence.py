@@ -99,11 +99,11 @@ def recurrent(given: States, cell: Cell, products: Sequence[tuple[Multiply, Mult
     ]
     if bias is not None:
         bias = (bias[:, : 4 * hidden] + bias[:, 4 * hidden :])[:, None]
-    one = _Step(cell, [multiply_h for _, multiply_h in products], bias, peephole, hidden)
+    advanced = _Step(cell, [multiply_h for _, multiply_h in products], bias, peephole, hidden)
 
     def step(state: tuple[Array, ...], given: tuple[Array, Array]) -> tuple[tuple[Array, ...], Array]:
         (h, c, last_h), (of_x, goes_on) = state, given
-        new_h, new_c = one(h, c, of_x)
+        new_h, new_c = advanced(h, c, of_x)
         goes_on = goes_on[None, :, None]
         y = jnp.where(goes_on, new_h, np.float32(0))
         return (y, jnp.where(goes_on, new_c, c), jnp.where(goes_on, new_h, last_h)), y
@@ -151,8 +151,8 @@ class _Step(NamedTuple):
             """The inputs of the activations of some gates."""
             value = self._part(total, first, count)
             if state is not None:
-                of_state = self._part(self.peephole, first)[:, None]
-                value = value + product(state, jnp.broadcast_to(of_state, state.shape))
+                factors = self._part(self.peephole, first)[:, None]
+                value = value + product(state, jnp.broadcast_to(factors, state.shape))
             if self.bias is not None:
                 value = value + self._part(self.bias, first, count)
             limit = self.cell.clip

@@ -142,9 +142,8 @@ def rounded(writer: Writer, node: Node) -> str:
         return writer.emit("Round", value)
     size = writer.emit("Abs", value)
     below = writer.emit("Floor", size)
-    is_below = writer.emit(
-        "Less", writer.emit("Sub", size, below), _number(writer, node, 0.5)
-    )  # the difference is exact
+    rest = writer.emit("Sub", size, below)  # exact, which the sum of the size and 0.5 is not
+    is_below = writer.emit("Less", rest, _number(writer, node, 0.5))
     whole = writer.emit("Where", is_below, below, writer.emit("Add", below, _number(writer, node, 1)))
     return writer.emit("Mul", writer.emit("Sign", value), whole)
 
