@@ -14,14 +14,19 @@ from jaxdml._exact.conversions import FLOATS, is_float
 from jaxdml._exact.flat import flattened
 from jaxdml._exact.rows import ROW_PROGRAM, joined, row_program_rule
 from jaxdml._exact.rules import RULES, as_it_is, has_rule, is_sum_of_products, left_to_xla, widened_on_cuda
+from jaxdml._exact.scatters import updates_of_an_element
 from jaxdml._exact.sums import LARGEST_COUNT, count_of
 
 Array = jax.Array
 LOOPS = frozenset(("scan", "while", "cond"))
-SUMMED_AXES: Mapping[str, Callable[[Any], Sequence[int]]] = {
-    "reduce_sum": lambda params: params["axes"],
-    "cumsum": lambda params: (params["axis"],),
-}  # the summed axes, where the number of addends must be known
+ADDENDS: Mapping[str, Callable[[Any], Any]] = {
+    "reduce_sum": lambda eqn: count_of(eqn.invars[0].aval.shape, eqn.params["axes"]),
+    "cumsum": lambda eqn: count_of(eqn.invars[0].aval.shape, (eqn.params["axis"],)),
+    **dict.fromkeys(
+        ("scatter-add", "scatter-sub"),
+        lambda eqn: updates_of_an_element(eqn.invars[1].aval.shape, eqn.params["dimension_numbers"]),
+    ),
+}  # how many addends a sum has at most, where that must be known
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
 REMEDIES = {
     "dot_general": 'quantize the product with jaxdml.ptq, or write exact(f, products="xla") to have XLA\'s bits',
@@ -34,7 +39,8 @@ REMEDIES = {
     "reduce_prod": "write jnp.exp(jnp.log(x).sum()) for positive x, or a jax.lax.scan that multiplies",
     "cumprod": "write jnp.exp(jnp.cumsum(jnp.log(x))) for positive x, or a jax.lax.scan that multiplies",
     "scatter": "write x.at[i].set(f(x[i])) in place of x.at[i].apply(f)",
-    "scatter-add": "write a sum over one-hot rows, such as (jax.nn.one_hot(i, n)[..., None] * x[:, None]).sum(0)",
+    "scatter-mul": "write x.at[i].set(x[i] * updates), which multiplies each element once",
+    "erf_inv": "draw normal random numbers outside of exact, and pass them to the function",
     "psum": "call the function that exact returned outside of shard_map; sums over sharded axes are exact there",
     "shard_map": "put exact inside: jax.shard_map(exact(f), ...)",
 }
@@ -105,13 +111,10 @@ def _problem(eqn: Any) -> tuple[Literal["type", "rule", "count"], str, str] | No
         return "rule", f"no rule for the float products of {name}", REMEDIES[name]
     if not has_rule(name, eqn.params):
         return "rule", f"no rule for {name} of {types[0]}", REMEDIES.get(name, GENERAL_REMEDY)
-    if name in SUMMED_AXES:
-        return _problem_of_sum(eqn.invars[0].aval.shape, SUMMED_AXES[name](eqn.params))
-    return None
+    return _problem_of_count(ADDENDS[name](eqn)) if name in ADDENDS else None
 
 
-def _problem_of_sum(shape: Sequence[Any], axes: Sequence[int]) -> tuple[Literal["count"], str, str] | None:
-    count = count_of(shape, axes)
+def _problem_of_count(count: Any) -> tuple[Literal["count"], str, str] | None:
     if not isinstance(count, int):
         return "count", f"a sum of {count} addends", "export the function with a number as the size of a summed axis"
     if count > LARGEST_COUNT:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaxdml._exact.arithmetic import divided, multiplied, quotient
+from jaxdml._exact.arithmetic import added, divided, multiplied, quotient
 from jaxdml._exact.exponentials import LN2, grown, one_more, times_ln2
 from jaxdml._exact.logarithms import LARGEST, split
 from jaxdml._exact.pairs import (
@@ -103,4 +103,12 @@ def integer_power(x: Array, y: int) -> Array:
     result = x
     for _ in range(y - 1):
         result = multiplied(result, x)
+    return result
+
+
+def polynomial(x: Array, *coefficients: Array) -> Array:
+    """The coefficients, from the lowest power on, times powers of x: by Horner's rule, each operation rounds."""
+    result = coefficients[-1]
+    for coefficient in coefficients[-2::-1]:
+        result = added(multiplied(result, x), coefficient)
     return result

@@ -15,8 +15,10 @@ from jax import lax
 
 from jaxdml._arithmetic.rounding import flushed
 from jaxdml._arithmetic.sharding import broadcast_like
-from jaxdml._exact import arithmetic, error_function, exponentials, logarithms, order, powers, sums, trigonometry
+from jaxdml._exact import arithmetic, error_function, exponentials, logarithms, order, powers, scatters, sums
 from jaxdml._exact.conversions import converted, is_float, narrowed, widened
+from jaxdml._exact.remainders import remainder
+from jaxdml._exact.trigonometry import cos, sin
 
 Array = jax.Array
 Params = Mapping[str, Any]
@@ -123,6 +125,18 @@ def summed(sum_of: Callable[[Array, Params], Array]) -> Rule:
     return rule
 
 
+def scattered(function: Callable[..., Array]) -> Rule:
+    """The rule of a scatter that combines elements with updates."""
+
+    def rule(primitive: Any, params: Params) -> Computed:
+        def compute(x: Array, indices: Array, updates: Array) -> Array:
+            return narrowed(function(widened(x), indices, widened(updates), params), x.dtype)
+
+        return compute
+
+    return rule
+
+
 def _running(x: Array, params: Params) -> Array:
     axis = params["axis"]
     return sums.running(x, functools.partial(lax.cumsum, axis=axis, reverse=params["reverse"]), axis)
@@ -166,9 +180,11 @@ FUNCTIONS: Mapping[str, Callable[..., Array]] = {
     "log1p": logarithms.log1p,
     "erf": error_function.erf,
     "erfc": error_function.erfc,
-    "sin": trigonometry.sin,
-    "cos": trigonometry.cos,
+    "sin": sin,
+    "cos": cos,
     "pow": powers.power,
+    "polynomial": powers.polynomial,
+    "rem": remainder,
 }
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(MOVES, as_it_is),
@@ -183,6 +199,10 @@ RULES: Mapping[str, Rule] = {
     "reduce_sum": summed(lambda x, params: sums.total(x, params["axes"])),
     "cumsum": summed(_running),
     "reduce_window_sum": summed(sums.windowed),
+    "scatter-add": scattered(scatters.summed),
+    "scatter-sub": scattered(scatters.subtracted),
+    "scatter-max": scattered(scatters.largest),
+    "scatter-min": scattered(scatters.smallest),
     **dict.fromkeys(("reduce_max", "cummax", "reduce_window_max"), ordered(order.largest)),
     **dict.fromkeys(("reduce_min", "cummin", "reduce_window_min"), ordered(order.smallest)),
     "argmax": ordered(functools.partial(order.place, nan=order.GREATEST)),

@@ -33,10 +33,14 @@ def count_of(shape: Sequence[int], axes: Sequence[int]) -> int:
     return math.prod(shape[axis] for axis in axes)
 
 
-def integers_of(x: Array, k: int) -> tuple[Array, Array]:
+def integers_of(x: Array, k: int | Array) -> tuple[Array, Array]:
     """The bits of two floats that hold the two integers of x, |x| <= 2**k."""
-    rest = (x - nearest(x)) * np.float32(2.0**k)  # XLA may simplify x + MAGIC - MAGIC to x
+    rest = (x - nearest(x)) * _power(k)  # XLA may simplify x + MAGIC - MAGIC to x
     return bits(x + MAGIC), bits(rest + MAGIC)
+
+
+def _power(k: int | Array) -> Any:
+    return power_of_two(k) if isinstance(k, jax.Array) else np.float32(2.0**k)
 
 
 def without_magic(total: Array, count: int) -> Array:
@@ -44,25 +48,31 @@ def without_magic(total: Array, count: int) -> Array:
     return total - np.array(count * MAGIC_BITS % 2**32, np.uint32).view(np.int32)[()]
 
 
-def exponent_of(magnitude: Array, k: int) -> Array:
+def exponent_of(magnitude: Array, k: int | Array) -> Array:
     """e from the bits of the largest magnitude; at least k - 126."""
-    return lax.max(lax.shift_right_logical(magnitude, np.int32(23)) - np.int32(126), np.int32(k - 126))
+    return jnp.maximum(lax.shift_right_logical(magnitude, np.int32(23)) - np.int32(126), k - np.int32(126))
 
 
-def joined(first: Array, second: Array, k: int, e: Array) -> Array:
+def joined(first: Array, second: Array, k: int | Array, e: Array) -> Array:
     """(first + second * 2**-k) * 2**(e - k), which rounds once; +0 where it is zero or subnormal."""
-    mask = np.int32(2**k - 1)
-    upper, lower = first + (second >> np.int32(k)), second & mask
+    mask = (np.int32(1) << k) - np.int32(1)
+    upper, lower = first + (second >> k), second & mask
     is_negative = upper < 0
     borrowed = -upper - lax.convert_element_type(lower != 0, jnp.int32)
     upper, lower = lax.select(is_negative, borrowed, upper), lax.select(is_negative, -lower & mask, lower)
     wide, narrow, rest = (
         lax.convert_element_type(part, jnp.float32) for part in (upper >> np.int32(8), upper & np.int32(255), lower)
     )
-    size = wide * np.float32(256) + (narrow + rest * np.float32(2.0**-k))  # these products are exact
-    result = where(size < power_of_two(lax.max(np.int32(k - 126) - e, np.int32(-126))), np.float32(0), size)
-    result = result * power_of_two(e - np.int32(k))
+    size = wide * np.float32(256) + (narrow + rest * _power(-k))  # these products are exact
+    result = where(size < power_of_two(lax.max(k - np.int32(126) - e, np.int32(-126))), np.float32(0), size)
+    result = result * power_of_two(e - k)
     return lax.select(is_negative & (result > 0), -result, result)
+
+
+def with_specials(total: Array, has_positive: Array, has_negative: Array) -> Array:
+    """The sum of the finite addends, or what inf, -inf or both among the addends give; NaN counts as both."""
+    total = where(has_positive, INFINITY, where(has_negative, -INFINITY, total))
+    return where(has_positive & has_negative, NAN, total)
 
 
 def total(x: Array, axes: Sequence[int]) -> Array:
@@ -108,9 +118,7 @@ def running(x: Array, add: Callable[[Array], Array], axis: int) -> Array:
     has_positive, has_negative = (
         add(lax.convert_element_type((x != x) | (x == infinity), jnp.int32)) > 0 for infinity in (INFINITY, -INFINITY)
     )
-    result = joined(first, second, k, jnp.broadcast_to(e, x.shape))
-    result = where(has_positive, INFINITY, where(has_negative, -INFINITY, result))
-    return where(has_positive & has_negative, NAN, result)
+    return with_specials(joined(first, second, k, jnp.broadcast_to(e, x.shape)), has_positive, has_negative)
 
 
 def windowed(x: Array, params: Any) -> Array:

@@ -51,6 +51,16 @@ def cumsum(x: Array) -> Array:
     return _with_specials(y, *has)
 
 
+@_rule
+def scatter_add(x: Array, places: Array, updates: Array) -> Array:
+    """x plus, along the last axis, the sum of the updates of each place; updates outside of x are dropped."""
+    result = x.copy()
+    for place in range(x.shape[-1]):
+        total = reduce_sum(updates[..., np.asarray(places) == place]) if place in places else _f(0)
+        result[..., place] += total
+    return np.where(np.abs(result) < SMALLEST, _f(0), result)
+
+
 # Order and conversions -----------------------------------------------------------------------------------------------
 
 

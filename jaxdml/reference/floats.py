@@ -20,11 +20,12 @@ from jaxdml.reference.float_parts import (
     _upper,
     flushed,
 )  # fmt: skip
-from jaxdml.reference.float_sums import cumsum, maximum, minimum, reduce_sum, to_integers
+from jaxdml.reference.float_sums import cumsum, maximum, minimum, reduce_sum, scatter_add, to_integers
 
 __all__ = [
     "add", "cos", "cumsum", "div", "erf", "erfc", "exp", "exp2", "expm1", "flushed", "log", "log1p", "logistic",
-    "maximum", "minimum", "mul", "power", "reduce_sum", "rsqrt", "sin", "sqrt", "sub", "tanh", "to_integers",
+    "maximum", "minimum", "mul", "polynomial", "power", "reduce_sum", "remainder", "rsqrt", "scatter_add", "sin",
+    "sqrt", "sub", "tanh", "to_integers",
 ]  # fmt: skip
 
 EXP = (0.0013950539287179708, 0.008368918672204018, 0.04166620597243309, 0.166665181517601, 0.5)
@@ -78,6 +79,12 @@ def mul(x: Array, y: Array) -> Array:
 def div(x: Array, y: Array) -> Array:
     """fl(x / y)."""
     return x / y
+
+
+@_rule
+def remainder(x: Array, y: Array) -> Array:
+    """x - y * trunc(x / y), exact."""
+    return np.fmod(x, y)
 
 
 @_rule
@@ -380,3 +387,11 @@ def power(x: Array, y: Array) -> Array:
     special = np.power(x.astype(np.float64), y.astype(np.float64))  # C's results for zeros, infinities and NaN
     is_special = (x == 0) | (np.abs(x) > LARGEST) | np.isnan(x) | np.isnan(y) | np.isnan(special) | (y == 0) | (x == 1)
     return np.where(is_special, special, np.where(np.signbit(special), -result, result))
+
+
+def polynomial(x: Array, *coefficients: float) -> Array:
+    """The coefficients, from the lowest power on, times powers of x, by Horner's scheme."""
+    result = np.full_like(x, coefficients[-1])
+    for each in coefficients[-2::-1]:
+        result = add(mul(result, x), _f(each))
+    return result

@@ -1,0 +1,94 @@
+"""Floats scattered into an array. Every step scatters integers, so that the order of the updates changes nothing."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdml._exact import order, sums
+from jaxdml._exact.arithmetic import added
+from jaxdml._exact.pairs import INFINITY, bits, floats, power_of_two, where
+
+Array = jax.Array
+Scatter = Callable[..., Array]
+
+
+def updates_of_an_element(shape: Any, numbers: lax.ScatterDimensionNumbers) -> Any:
+    """How many updates an element gets at most, for indices of this shape."""
+    batch = numbers.scatter_indices_batching_dims
+    return math.prod(size for axis, size in enumerate(shape[:-1]) if axis not in batch)
+
+
+def summed(x: Array, indices: Array, updates: Array, params: Any) -> Array:
+    """x plus the sum of the updates of each element, which has as many addends as the element has updates."""
+    add, largest = (functools.partial(scatter, **_options(params)) for scatter in (lax.scatter_add, lax.scatter_max))
+
+    def each(combine: Scatter, of_updates: Array) -> Array:
+        return combine(jnp.zeros(x.shape, of_updates.dtype), indices, of_updates)
+
+    if updates.size == 0:
+        return added(x, lax.full_like(x, 0))
+    finite = where(lax.abs(updates) < INFINITY, updates, np.float32(0))
+    count = lax.max(each(add, jnp.ones(updates.shape, jnp.int32)), np.int32(1))
+    k = lax.min(np.int32(22), lax.clz(count) - np.int32(2))  # as sums.digits
+    e = sums.exponent_of(each(largest, bits(lax.abs(finite))), k)
+    k_of_update, e_of_update = (_gathered(of_place, indices, updates.shape, params) for of_place in (k, e))
+    parts = sums.integers_of(finite * power_of_two(k_of_update - e_of_update), k_of_update)
+    first, second = (each(add, sums.without_magic(part, 1)) for part in parts)
+    has_positive, has_negative = (
+        each(largest, lax.convert_element_type((updates != updates) | (updates == infinity), jnp.int32)) > 0
+        for infinity in (INFINITY, -INFINITY)
+    )
+    total = sums.joined(first, second, k, e)
+    return added(x, sums.with_specials(total, has_positive, has_negative))
+
+
+def subtracted(x: Array, indices: Array, updates: Array, params: Any) -> Array:
+    """x minus the sum of the updates of each element."""
+    return summed(x, indices, lax.neg(updates), params)
+
+
+def largest(x: Array, indices: Array, updates: Array, params: Any) -> Array:
+    """The largest of each element and its updates."""
+    scattered = lax.scatter_max(*_of_keys(x, indices, updates, order.GREATEST), **_options(params))
+    return floats(order.turned(scattered))
+
+
+def smallest(x: Array, indices: Array, updates: Array, params: Any) -> Array:
+    """The smallest of each element and its updates."""
+    scattered = lax.scatter_min(*_of_keys(x, indices, updates, order.LEAST), **_options(params))
+    return floats(order.turned(scattered))
+
+
+def _of_keys(x: Array, indices: Array, updates: Array, nan: np.int32) -> tuple[Array, Array, Array]:
+    return order.keys(x, nan), indices, order.keys(updates, nan)
+
+
+def _options(params: Any) -> dict[str, Any]:
+    return {name: params[name] for name in ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")}
+
+
+def _gathered(of_place: Array, indices: Array, shape: Any, params: Any) -> Array:
+    """What the element that each update goes to has in `of_place`."""
+    numbers = params["dimension_numbers"]
+    windows = iter(numbers.update_window_dims)
+    single = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    return lax.gather(
+        of_place,
+        indices,
+        lax.GatherDimensionNumbers(
+            offset_dims=numbers.update_window_dims,
+            collapsed_slice_dims=numbers.inserted_window_dims,
+            start_index_map=numbers.scatter_dims_to_operand_dims,
+            operand_batching_dims=numbers.operand_batching_dims,
+            start_indices_batching_dims=numbers.scatter_indices_batching_dims,
+        ),
+        tuple(1 if axis in single else shape[next(windows)] for axis in range(of_place.ndim)),
+        mode=params["mode"],
+        fill_value=1,  # for updates outside of the array, which no element gets
+    )
