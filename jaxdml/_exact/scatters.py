@@ -31,10 +31,8 @@ def summed(x: Array, indices: Array, updates: Array, params: Any) -> Array:
     def each(combine: Scatter, of_updates: Array) -> Array:
         return combine(jnp.zeros(x.shape, of_updates.dtype), indices, of_updates)
 
-    if updates.size == 0:
-        return added(x, lax.full_like(x, 0))
     finite = where(lax.abs(updates) < INFINITY, updates, np.float32(0))
-    count = lax.max(each(add, jnp.ones(updates.shape, jnp.int32)), np.int32(1))
+    count = each(add, jnp.ones(updates.shape, jnp.int32))
     k = lax.min(np.int32(22), lax.clz(count) - np.int32(2))  # as sums.digits
     e = sums.exponent_of(each(largest, bits(lax.abs(finite))), k)
     k_of_update, e_of_update = (_gathered(of_place, indices, updates.shape, params) for of_place in (k, e))

@@ -97,6 +97,11 @@ def test_too_many_updates_are_an_error():
         jax.eval_shape(dml.exact(lambda x, i: x.at[i].add(1.0)), jax.ShapeDtypeStruct((4,), jnp.float32), places)
 
 
+def test_the_updates_of_other_elements_of_a_batch_are_not_counted():
+    x, places = jax.ShapeDtypeStruct((3, 4), jnp.float32), jax.ShapeDtypeStruct((3, 2**25), jnp.int32)
+    jax.eval_shape(dml.exact(jax.vmap(lambda x, i: x.at[i].add(1.0))), x, places)
+
+
 def test_multiplied_updates_are_refused_with_a_remedy_that_works():
     def f(x):
         return x.at[1].multiply(2.0)
