@@ -1,10 +1,10 @@
-# Two commands from a fresh clone: `make demo` and `make test`. Each makes its own environment, once.
+# Two commands from a fresh clone: `make demo` and `make test`. They create the environment .venv, once.
 
 NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 12))'
 PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3; do $$p $(NEW_ENOUGH) 2>/dev/null && echo $$p && exit; done; echo python3)
 OLDEST_JAX := 0.11.1
 IN_VENV := .venv/bin/python
-# Where bytecode is not kept, each of the tests' processes compiles all packages again.
+# Without cached bytecode, each test process compiles all packages again.
 export PYTHONDONTWRITEBYTECODE :=
 THIS := $(firstword $(MAKEFILE_LIST))
 
@@ -20,7 +20,7 @@ demo: .venv/.demo .venv/.native  ## run a real int8 network and check every bit 
 test: .venv/.test .venv/.native  ## run the tests
 	$(IN_VENV) -m pytest
 
-test-all: .venv/.test-all .venv/.native  ## run the tests, and those that are slow and rare
+test-all: .venv/.test-all .venv/.native  ## run all tests, including the slow and rare ones
 	$(IN_VENV) -m pytest -m 'rare or not rare'
 
 test-rare: .venv/.test-all .venv/.native
@@ -36,7 +36,7 @@ test-installs:  ## build both packages, and install each extra into an empty env
 	$(PYTHON) tests/commands/installs.py $(INSTALLS)
 
 # ACCELERATORS=--quick compiles a few cases of each kind.
-test-accelerators: .venv-accelerators/.test  ## compile for GPUs and TPUs that are not there, and read what was made
+test-accelerators: .venv-accelerators/.test  ## compile for GPUs and TPUs without such devices, and check the compiled programs
 	PYTHONPATH=tests .venv-accelerators/bin/python -m accelerators $(ACCELERATORS)
 
 mutants: .venv/.test .venv/.native  ## change the library in one place at a time, and see whether its tests notice
@@ -47,10 +47,10 @@ SECONDS ?= 60
 campaign: .venv/.test .venv/.native  ## compare random calls in random modes with NumPy, for 60 s or SECONDS=600
 	$(IN_VENV) tests/commands/campaign.py --seconds $(SECONDS) $(CAMPAIGN)
 
-bench: .venv/.bench .venv/.native  ## time everything against onnxruntime and lax, on a quiet machine
+bench: .venv/.bench .venv/.native  ## time everything against onnxruntime and lax, on an idle machine
 	$(IN_VENV) -m benchmarks
 
-docs: .venv/.docs .venv/.native  ## run all snippets and notebooks, and make the site in build/docs
+docs: .venv/.docs .venv/.native  ## run all snippets and notebooks, and build the site in build/docs
 	$(IN_VENV) -m pytest -m 'rare or not rare' tests/documents/test_snippets.py
 	$(MAKE) site
 	$(IN_VENV) docs/browse.py build/docs build/pictures
@@ -61,7 +61,7 @@ site: .venv/.docs .venv/.native
 	$(IN_VENV) -m sphinx --fail-on-warning --keep-going --jobs auto --quiet $(SITE) --conf-dir docs . build/docs
 	$(IN_VENV) docs/check.py build/docs
 
-# Needs a C++ compiler and CMake, and no Python.
+# Needs a C++ compiler and CMake, but no Python.
 CMAKE = $(shell for c in cmake .venv/bin/cmake; do $$c --version >/dev/null 2>&1 && echo $$c && exit; done; echo cmake)
 
 native-sanitize:  ## run the native kernels on random shapes under sanitizers
@@ -74,7 +74,7 @@ native-sanitize:  ## run the native kernels on random shapes under sanitizers
 
 # It needs jaxlib's headers. CALLS is a number of calls, or seconds.
 CALLS ?= 60s
-native-fuzz: .venv/.tools  ## call the native library as XLA does, rightly and wrongly, under sanitizers
+native-fuzz: .venv/.tools  ## call the native library as XLA does, validly and invalidly, under sanitizers
 	$(CMAKE) -S native -B build/native-sanitize -DJAXDML_SANITIZE=ON -DPython_EXECUTABLE=$(CURDIR)/$(IN_VENV)
 	$(CMAKE) --build build/native-sanitize --parallel --target hostile_calls
 	build/native-sanitize/hostile_calls $(CALLS)
@@ -92,7 +92,7 @@ native-test-arm:  ## run the native kernels of 64-bit ARM on random shapes under
 	  ASAN_OPTIONS=detect_leaks=0 qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu $${set%:*} $(ARM_BUILD)/random_shapes \
 	    $(CASES) 1 0 $${set#*:} || exit 1; done
 
-# It needs Debian's package libsimde-dev. Tiles of AMX are loops there.
+# It needs Debian's package libsimde-dev. AMX tiles are emulated by loops.
 native-test-avx512:  ## run the native kernels of AVX512-VNNI on random shapes, with emulated instructions
 	@$(HAS_SIMDE) || { echo "SIMDe is missing: apt-get install libsimde-dev"; exit 1; }
 	$(CMAKE) -S native -B build/native-avx512 -DJAXDML_EMULATE_AVX512=ON -DJAXDML_TESTS_ONLY=ON
@@ -131,10 +131,10 @@ clean:  ## remove the environments and caches
 	  status=$$?; wait; exit $$status
 	@touch $@ .venv/.demo
 
-# Without a compiler, or where building fails, jaxdml runs on XLA's kernels; that is said, and is no error.
+# Without a compiler, or if the build fails, jaxdml runs on XLA's kernels; make reports that, and does not fail.
 COMPILER := $(shell for c in "$$CXX" c++ g++ clang++; do command -v "$$c" >/dev/null 2>&1 && echo "$$c" && exit; done)
 # --no-build-isolation builds with the headers of the environment's own jaxlib, for that environment alone: nothing else
-# needs to be downloaded. `pip install ./native` builds with those of the oldest supported jaxlib, for all of them.
+# needs to be downloaded. `pip install ./native` builds with those of the oldest supported jaxlib, for every jaxlib.
 NATIVE_SOURCES := native/CMakeLists.txt native/pyproject.toml $(wildcard native/src/* native/jaxdml_cpu/*)
 QUIETLY := --quiet --disable-pip-version-check --no-compile
 .venv/.tools: | .venv/bin/python
@@ -145,7 +145,7 @@ QUIETLY := --quiet --disable-pip-version-check --no-compile
 	  $*/bin/python -m pip install $(QUIETLY) jaxlib$(JAXLIB) scikit-build-core cmake ninja >$*/.native.log 2>&1 || true
 	@touch $@
 
-# It is there where the kernels could be built.
+# This file exists if the kernels could be built.
 .venv/.wheel: | .venv/.tools
 .venv-oldest/.wheel: | .venv-oldest/.tools
 .venv/.wheel .venv-oldest/.wheel: %/.wheel: $(NATIVE_SOURCES)
@@ -170,7 +170,7 @@ QUIETLY := --quiet --disable-pip-version-check --no-compile
 	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]' jax==$(OLDEST_JAX) jaxlib==$(OLDEST_JAX)
 	@touch $@
 
-# The compilers of both kinds in one environment. --no-deps leaves out the libraries that a GPU runs: nothing runs here.
+# The compilers for GPUs and TPUs, in one environment. --no-deps leaves out libraries that only running on a GPU needs.
 .venv-accelerators/.test: pyproject.toml | .venv-accelerators/bin/python
 	@echo "Installing jaxdml and the compilers for GPUs and TPUs into .venv-accelerators"
 	@.venv-accelerators/bin/python -m pip install $(QUIETLY) --editable '.[onnx]' 'jax[tpu]'
@@ -179,11 +179,11 @@ QUIETLY := --quiet --disable-pip-version-check --no-compile
 	    jax-cuda12-plugin==$$jax jax-cuda12-pjrt==$$jax nvidia-cuda-nvcc-cu12
 	@touch $@
 
-# It needs Debian's mmdebstrap, g++-aarch64-linux-gnu and qemu-user, and downloads Debian's Python for ARM. An import of jax
-# takes a minute under the emulator, and a compiled program seconds. XLA's own product of floats crashes there.
+# It needs Debian's mmdebstrap, g++-aarch64-linux-gnu and qemu-user, and downloads Debian's Python for ARM. Under the
+# emulator, importing jax takes a minute, and a compiled program takes seconds. XLA's own float product crashes there.
 ARM_PYTHON := build/arm-python
 ARM_TESTS ?= tests/_exact/test_function.py tests/_arithmetic/test_subnormals.py -k 'not float_products'
-test-arm-python: $(ARM_PYTHON)/.packages  ## run a part of the tests with a Python and a jaxlib for 64-bit ARM under an emulator
+test-arm-python: $(ARM_PYTHON)/.packages  ## run some of the tests with a Python and a jaxlib for 64-bit ARM under an emulator
 	PYTHONPATH=$(ARM_PYTHON)/packages:tests qemu-aarch64 -L $(ARM_PYTHON)/debian $(ARM_PYTHON)/debian/bin/python3.13 \
 	  -m pytest -o addopts=--import-mode=importlib -m 'not rare' -p no:cacheprovider $(ARM_TESTS)
 
@@ -191,7 +191,7 @@ test-arm-python: $(ARM_PYTHON)/.packages  ## run a part of the tests with a Pyth
 AVX512_PYTHON := build/avx512-python
 AVX512_TESTS ?= $(wildcard tests/_arithmetic/test_native*.py) tests/_exact/test_attention.py tests/_exact/test_rows.py \
   tests/_operators/test_matrix_multiply_blocks.py tests/_operators/test_prepared_blocks.py tests/_onnx/test_products_by_blocks.py
-test-avx512-python: $(AVX512_PYTHON)/.packages .venv/.test  ## run a part of the tests on the kernels of AVX512-VNNI with emulated instructions
+test-avx512-python: $(AVX512_PYTHON)/.packages .venv/.test  ## run some of the tests on the kernels of AVX512-VNNI with emulated instructions
 	JAXDML_TESTS_SKIP_NOTHING=1 JAXDML_KERNELS=avx512_vnni PYTHONPATH=$(AVX512_PYTHON)/packages $(IN_VENV) -m pytest -p no:cacheprovider $(AVX512_TESTS)
 
 $(AVX512_PYTHON)/.packages: $(NATIVE_SOURCES) native/tests/emulated_avx512.h .venv/.tools

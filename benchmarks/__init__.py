@@ -1,1 +1,1 @@
-"""Speed of jaxdml against what else computes the same: ``python -m benchmarks``."""
+"""Speed of jaxdml against other programs that compute the same: ``python -m benchmarks``."""

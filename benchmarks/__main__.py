@@ -1,4 +1,4 @@
-"""python -m benchmarks: bits first, then times, against onnxruntime and what JAX has without jaxdml."""
+"""python -m benchmarks: compares bits, then times, with those of onnxruntime and of JAX without jaxdml."""
 
 import argparse
 import json
@@ -19,10 +19,10 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def run(makers: Iterable[tuple[str, suite.Make]], device: Any, seconds: float, path: Path, add: bool) -> list[str]:
-    """Measures the cases on a device and says what failed.
+    """Measures the cases on a device and returns the failures.
 
-    `path` is that of the files, without their ends. JSON and tables are written after each case, so that a run that is
-    cut short leaves what it knows; `add` keeps the cases of an earlier run.
+    `path` is the path of the files without their suffixes. JSON and tables are written after each case, so that an
+    interrupted run keeps its results; `add` keeps the cases of an earlier run.
     """
     results: dict[str, Any] = {"environment": environment(device), "cases": [], "scaling": []}
     if add and path.with_suffix(".json").exists():

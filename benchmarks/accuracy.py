@@ -1,9 +1,9 @@
-"""python -m benchmarks.accuracy: trained networks by jaxdml.ptq and by other quantizers, at the same bit widths.
+"""python -m benchmarks.accuracy: trained networks quantized by jaxdml.ptq and by other tools, at the same bit widths.
 
-Every tool gets the same float network and the same calibration batches, and makes weights of 8 bits, by channels, and
-activations of 8 bits. The tables have the accuracy on inputs that neither training nor calibration saw, and on these
-inputs the ratio of the float network's outputs to their error in dB. onnxruntime and torch read a float ONNX file,
-whose own ratio is in the JSON file. torch is optional: pip install torch torchao.
+Every tool gets the same float network and the same calibration batches, and produces 8-bit per-channel weights and
+8-bit activations. The tables have the accuracy on inputs that neither training nor calibration saw, and the ratio of
+the float network's outputs to the error on these inputs, in dB. onnxruntime and torch read a float ONNX file, whose own
+ratio is in the JSON file. torch is optional: pip install torch torchao.
 """
 
 import argparse
@@ -33,9 +33,9 @@ RESULTS = Path(__file__).parent / "results"
 CALIBRATORS = "MinMax", "Entropy", "Percentile"
 OWN, TUNED = "jaxdml", "jaxdml, tuned"
 TUNING = {"observer": "auto", "rounding": "gptq", "sums": "float"}
-LEVEL = 0.3  # dB that count as level
+LEVEL = 0.3  # differences of up to this many dB do not count
 WIDEST = 5  # networks in a table that fits a page
-AT_ONCE = 32  # inputs of a call: ranges found in calls are those of so many inputs where a tool has one range for all
+AT_ONCE = 32  # inputs of a call; a tool with one dynamic range per call finds the range of this many inputs
 HAS_TORCH = importlib.util.find_spec("torchao") is not None
 PACKAGES = "flax", "qwix", "onnxruntime", "torch", "torchao", "scikit-learn"
 Found = dict[str, Any]
@@ -43,8 +43,8 @@ METHOD = """\
 Weights and activations have 8 bits, and weights a scale for each output channel. Five networks are trained on
 scikit-learn's digits, disturbed, and on the text of Python's `pydoc_data.topics`, whose next characters the causal
 transformer predicts. BatchNorms are folded before any tool sees the network. "Outliers" are channels up to 100 times
-as large as others, in front of a convolution or behind a LayerNorm, which the next layer's weights divide: the float
-function is the same. All tools calibrate with the same 8 batches; outputs are compared on inputs that neither
+as large as others, before a convolution or after a LayerNorm, and the next layer's weights are divided to match: the
+float function is the same. All tools calibrate with the same 8 batches; outputs are compared on inputs that neither
 training nor calibration saw, 32 at a time. dB are 10 log10(signal / noise) of the logits against those of the float
 network.
 
@@ -71,7 +71,7 @@ def of_jaxdml(model: Trained, **options: Any) -> Call:
 
 
 def tools(model: Trained, file: Path) -> dict[str, dict[str, Callable[[], Call]]]:
-    """Of static and of dynamic quantization, the tools, each a function that quantizes."""
+    """The tools of static and of dynamic quantization, each as a function that quantizes."""
     static = {OWN: partial(of_jaxdml, model), f"{OWN}, auto": partial(of_jaxdml, model, observer="auto")}
     static[TUNED] = partial(of_jaxdml, model, **TUNING)
     dynamic = {OWN: partial(of_jaxdml, model, products="dynamic")}
@@ -104,7 +104,7 @@ def scored(model: Trained, exact: np.ndarray, quantize: Callable[[], Call]) -> F
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # calibrators print
             received = outputs(quantize(), model.x)
-    except Exception as error:  # of several packages; the page says which
+    except Exception as error:  # of any package; the page shows it
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
     return {"dB": decibels(received, exact), "accuracy": accuracy(received, model.labels)}
 
@@ -115,7 +115,7 @@ def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def measured(model: Trained) -> Found:
-    """What the tables have of one network."""
+    """The tables' entries for one network."""
     call = jax.jit(model.network.apply)
     exact = outputs(lambda x: np.asarray(call(model.variables, x)), model.x)
     found: Found = {"float": accuracy(exact, model.labels)}
@@ -129,7 +129,7 @@ def measured(model: Trained) -> Found:
 
 
 def networks(recipes: dict[str, Recipe], held_out: int) -> dict[str, Found]:
-    """What was measured of each network, and of those with outliers."""
+    """The measurements of each network, without and with outliers."""
     found = {}
     for name, recipe in recipes.items():
         start = time.perf_counter()
@@ -158,7 +158,7 @@ def table(found: dict[str, Found], kind: str, what: str) -> list[str]:
 
 
 def behind(found: dict[str, Found], ours: str) -> list[str]:
-    """Where another tool has more dB than one of jaxdml's rows, by more than what counts as level."""
+    """Where another tool exceeds one of jaxdml's rows by more than LEVEL dB."""
     lines = []
     for network, each in found.items():
         for kind in ("static", "dynamic"):
@@ -204,7 +204,7 @@ def page_of_accuracy(found: dict[str, Found]) -> str:
 
 
 def machine() -> tuple[Found, str]:
-    """Where it ran, as a dict and as a line."""
+    """The machine and the versions of packages, as a dict and as a line."""
     found = environment()
     more = [name for name in PACKAGES if importlib.util.find_spec({"scikit-learn": "sklearn"}.get(name, name))]
     found["packages"] |= {name: metadata.version(name) for name in more}

@@ -1,8 +1,8 @@
 """Small networks in flax, trained here on data that Python and scikit-learn ship: handwritten digits, and text.
 
-`trained` returns a network of `NETWORKS`, whose BatchNorms are folded into the convolutions in front of them. Its
-outliers are channels up to 100 times as large as others, which the next layer divides by the same factors: the float
-function stays as it is.
+`trained` trains a network of `RECIPES`, and folds its BatchNorms into the convolutions before them. Outliers are
+channels up to 100 times as large as others, which the next layer divides by the same factors: the float function stays
+the same.
 """
 
 import math
@@ -45,7 +45,7 @@ IDS = np.searchsorted(CHARACTERS, list(TEXT)).astype(np.int32)
 
 
 def text(of: str, count: int, rng: np.random.Generator) -> Batch:
-    """Characters [count, 64] of Python's documentation, and the one behind each; the last tenth is held out."""
+    """Characters [count, 64] of Python's documentation, and the one after each; the last tenth is held out."""
     border = len(IDS) * 9 // 10
     pool = {"train": IDS[:border], "test": IDS[border:]}[of]
     places = rng.integers(0, len(pool) - TOKENS, (count, 1)) + np.arange(TOKENS + 1)
@@ -127,7 +127,7 @@ class ConvNeXt(nn.Module):
 
 
 def transformed(x: Any, blocks: int, heads: int, mask: Any = None) -> Any:
-    """Transformer blocks that normalize first, over x [N, tokens, width]; to be called in a module."""
+    """Pre-norm transformer blocks over x [N, tokens, width]; call it in a module."""
     width = x.shape[-1]
     for block in range(blocks):
         y = nn.LayerNorm(name=f"block_{block}_norm_1")(x)
@@ -174,7 +174,7 @@ class GPT(nn.Module):
 
 
 def fitted(network: nn.Module, batches: Iterator[Batch], steps: int, rate: float) -> Params:
-    """The variables of a network that Adam trained on so many batches; the rate warms up, and falls as a cosine."""
+    """The variables of a network after `steps` batches with Adam; the rate warms up, and decays as a cosine."""
     x, _ = next(batches)
     variables = jax.jit(network.init)(jax.random.key(0), x)
     params, rest = variables["params"], {name: each for name, each in variables.items() if name != "params"}
@@ -197,7 +197,7 @@ def fitted(network: nn.Module, batches: Iterator[Batch], steps: int, rate: float
 
 
 def folded(params: Params, statistics: Params) -> Params:
-    """The parameters with each BatchNorm in the kernel and the bias of its convolution."""
+    """The parameters with each BatchNorm folded into the kernel and the bias of its convolution."""
     found = dict(params)
     for name, moments in statistics.items():
         (kernel,), norm = params[name]["conv"].values(), params[name]["norm"]
@@ -207,7 +207,7 @@ def folded(params: Params, statistics: Params) -> Params:
 
 
 def stretched(params: Params, pairs: list[tuple[str, str]]) -> Params:
-    """Multiplies channels of each pair's first layer by 1 to 100, and divides the second's weights by that."""
+    """Multiplies channels of each pair's first layer by 1 to 100, and divides the second's weights by the same."""
     rng, found = np.random.default_rng(0), dict(params)
     for writer, reader in pairs:
         count = jax.tree.leaves(found[writer])[0].shape[-1]
@@ -261,7 +261,7 @@ class Trained:
 
 
 def trained(recipe: Recipe, held_out: int) -> Trained:
-    """Trains a network, and draws 8 batches for calibration and so many held-out inputs."""
+    """Trains a network, and draws 8 batches for calibration and `held_out` inputs for measuring."""
     rng = np.random.default_rng(0)
 
     def batches() -> Iterator[Batch]:

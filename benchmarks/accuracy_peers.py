@@ -52,9 +52,9 @@ def of_qwix(trained: Trained, static: bool, method: str) -> Call:
 
 
 def float_file(trained: Trained, path: Path) -> None:
-    """Writes the float network as ONNX, simplified as onnxruntime's quantizer asks for.
+    """Writes the float network as ONNX, simplified as onnxruntime's quantizer requires.
 
-    `jaxdml.onnx.save` writes it of a model whose layers all stay in floats, but for one more product, which is cut off.
+    `jaxdml.onnx.save` saves a model whose layers all stay in floats, except for an extra product, which is cut off.
     """
     one = np.eye(2, dtype=np.float32)
     batches = [(batch, np.resize(one, (len(batch), 2))) for batch in trained.calibration[:1]]
@@ -79,8 +79,8 @@ def float_file(trained: Trained, path: Path) -> None:
 def session(path: Path, optimized: bool = False) -> Call:
     """A call of a file that has one input and one output.
 
-    Neither way saturates int8 weights on processors without int8 dot products: as it stands, a file in QDQ form
-    computes on floats between roundings; optimized, weights become uint8 by the option.
+    Neither way do sums of int8 weights saturate on processors without int8 dot products: not optimized, a file in QDQ
+    form computes in floats between roundings; optimized, the option turns weights into uint8.
     """
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.x64quantprecision", "1")
@@ -102,7 +102,7 @@ class Batches(CalibrationDataReader):
 
 
 def of_onnxruntime(trained: Trained, file: Path, calibrator: str, operators: list[str] | None) -> Call:
-    """uint8 activations, int8 weights by channels, QDQ; a calibrator, or "dynamic". All operators, or some."""
+    """uint8 activations and per-channel int8 weights; QDQ with a calibrator, or "dynamic". All operators, or some."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "quantized.onnx"
         options: dict[str, Any] = {

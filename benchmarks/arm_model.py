@@ -1,8 +1,8 @@
-"""python -m benchmarks.arm_model: what a model of processors says about the innermost loops of the kernels for ARM.
+"""python -m benchmarks.arm_model: predicted speeds of the innermost loops of the ARM kernels.
 
 llvm-mca predicts the cycles of each loop, as the cross compiler of `make native-test-arm` compiles it, on a few
-processors. It knows the throughput and latency of instructions, and no cache: the numbers are a model's, and no
-measurement. It needs llvm-mca 19 or newer and aarch64-linux-gnu-g++.
+processors. It models the throughput and latency of instructions, but no cache: the numbers are predictions, not
+measurements. The script needs llvm-mca 19 or newer and aarch64-linux-gnu-g++.
 """
 
 import argparse
@@ -58,7 +58,7 @@ void tile(const double* a, int64_t stride, const float* panel, int64_t depth, do
 }
 }""",
 }
-# Multiply-adds of an instruction.
+# Multiply-adds per instruction.
 PRODUCTS = {r"smmla\s": 32, r"sdot\s": 16, r"smull2?\s+v\d+\.8h": 8, r"fmla\s+v\d+\.2d": 2}
 
 
@@ -81,7 +81,7 @@ def loops(assembly: str) -> Iterator[list[str]]:
 
 
 def main_loop(assembly: str) -> list[str]:
-    """The loop with most products."""
+    """The loop with the most products."""
     return max(loops(assembly), key=products)
 
 
@@ -103,7 +103,7 @@ def assembly_of(source: str, instructions: str, flag: str) -> str:
 
 
 def cycles(mca: str, instructions: list[str], processor: str) -> float:
-    """The cycles of one round of the loop."""
+    """The cycles of one iteration of the loop."""
     rounds = 200
     command = [mca, "-mtriple=aarch64", f"-mcpu={processor}", "-mattr=+dotprod,+i8mm", f"-iterations={rounds}"]
     done = subprocess.run(command, input="\n".join(instructions), capture_output=True, text=True, check=True)
@@ -117,9 +117,9 @@ def table(mca: str) -> str:
     lines = [
         "# A model of the kernels for ARM",
         "",
-        "Multiply-adds for each cycle of the innermost loops, as llvm-mca predicts them: **a model's figures, and no",
-        "measurement**. The model knows how many instructions a processor starts in a cycle and how long they take. It",
-        "takes all loads from the first-level cache. No kernel for ARM has run on a processor of ARM yet.",
+        "Multiply-adds per cycle of the innermost loops, as llvm-mca predicts them: **a model's figures, not",
+        "measurements**. The model knows how many instructions a processor starts in a cycle and how long they take.",
+        "It assumes that all loads hit the first-level cache. No ARM kernel has run on an ARM processor yet.",
         "",
         f"llvm-mca {number}, GCC {compiler.stdout.strip()}. `python -m benchmarks.arm_model` wrote this file.",
         "",

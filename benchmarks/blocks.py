@@ -1,9 +1,9 @@
-"""python -m benchmarks.blocks: products by 4-bit weights in blocks, beside MatMulNBits of onnxruntime.
+"""python -m benchmarks.blocks: products by block-quantized 4-bit weights, compared with MatMulNBits of onnxruntime.
 
-Weights come from memory, as those of a language model do, which uses each once for a token: every side has copies of
-its own, more than the caches hold, and calls go through them in random order. Times are medians. int8 is compared with
-accuracy level 4, which rounds in the same way, and int22 with level 0, which computes in float32. A second table has
-the time of dequantization beside that of a fill of the same output.
+Weights come from memory, as in a language model, which uses each weight once per token: every side has its own copies,
+more than the caches hold, and calls use them in random order. Times are medians. int8 is compared with accuracy level
+4, which rounds in the same way, and int22 with level 0, which computes in float32. A second table compares
+dequantization with a fill of the same output.
 """
 
 import argparse
@@ -31,7 +31,7 @@ LEVELS = {"int8": 4, "int22": 0}  # the accuracy level of onnxruntime that a pre
 
 
 class Weights:
-    """Random weights [columns, depth] as onnxruntime has them, two to a byte, and prepared."""
+    """Random weights [columns, depth] in onnxruntime's form, two to a byte, and prepared."""
 
     def __init__(self, rng: np.random.Generator, columns: int, depth: int, block: int) -> None:
         self.packed = rng.integers(0, 256, (columns, depth // block, block // 2), dtype=np.uint8)
@@ -50,7 +50,7 @@ class Weights:
 
 
 def from_memory(sides: dict[str, list[Callable[[], Any]]], seconds: float) -> dict[str, float]:
-    """The median milliseconds of each side, whose calls have copies of their own."""
+    """The median milliseconds of each side; the calls of a side have separate copies of the weights."""
     samples: dict[str, list[float]] = {name: [] for name in sides}
     for calls in sides.values():
         for call in calls:
@@ -68,7 +68,7 @@ def from_memory(sides: dict[str, list[Callable[[], Any]]], seconds: float) -> di
 
 
 def bytes_per_second(arrays: list[np.ndarray]) -> float:
-    """How fast as many threads as there are read int8 arrays from memory, with the widest vectors."""
+    """The rate at which all threads together read int8 arrays from memory, with the widest vectors."""
     parts = [part for x in arrays for part in np.array_split(x, threads())]
     times = []
     with ThreadPoolExecutor(threads()) as pool:
@@ -80,7 +80,7 @@ def bytes_per_second(arrays: list[np.ndarray]) -> float:
 
 
 def check_bits(weights: Weights, a: np.ndarray, precision: str) -> None:
-    """Compares a few rows and columns with NumPy's."""
+    """Compares a few rows and columns with those of the NumPy reference."""
     b, scales = np.asarray(weights.b[:80]), weights.scales[:80]
     right = reference.matrix_multiply_blocks(a[:2], b, scales, precision=precision)
     got = dml.matrix_multiply_blocks(a, weights.prepared, precision=precision)  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ def dequantization(runs: int) -> dict[str, float]:
 
 
 def quantization(runs: int) -> dict[str, float]:
-    """Million weights a second that `ptq.quantize_weights` takes, by method."""
+    """The rate of `ptq.quantize_weights` in million weights a second, by method."""
     w = np.random.default_rng(2).normal(size=(4096, 4096)).astype(np.float32)
     rates = {}
     for method, count in (("minmax", runs), ("mse", 1)):

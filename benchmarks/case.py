@@ -1,4 +1,4 @@
-"""What a case is: how jaxdml and its peers compute it, and what NumPy says the answer is."""
+"""A benchmark case: how jaxdml and its peers compute it, and the result that NumPy computes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ TWIN, COPY = "its quantized twin", "bytes to float32"  # of jaxdml, and of JAX
 class Case:
     """One row of the benchmark.
 
-    `jitted` holds functions and their arguments, to be compiled; `calls` holds what others have compiled already.
+    `jitted` holds functions to be compiled, with their arguments; `calls` holds functions that need no compiling.
     `at_most` is the limit of jaxdml's time over that of `rival`.
     """
 
@@ -43,7 +43,7 @@ class Case:
 
     @property
     def rival(self) -> str | None:
-        """The peer that `at_most` is about: one of jaxdml or JAX, or onnxruntime with uint8 weights, or as it is."""
+        """The peer that `at_most` refers to: one of jaxdml or JAX, or onnxruntime, if possible with uint8 weights."""
         peers = {**self.calls, **self.jitted}
         return next((name for name in (TWIN, COPY, ORT_U8, ORT, LOOP) if name in peers), None)
 
@@ -51,7 +51,7 @@ class Case:
 def ours(
     function: Callable[..., Any], plain: tuple[Any, ...] | None = None, prepared: Callable[[], Any] | None = None
 ) -> dict[str, Form]:
-    """jaxdml's forms: with prepared weights, with plain ones, and, beside native kernels, on XLA's kernels."""
+    """jaxdml's forms: with prepared weights, with plain ones, and, if kernels are native, also on XLA's kernels."""
     forms: dict[str, Form] = {}
     if prepared is not None:
         forms[PREPARED] = function, prepared()

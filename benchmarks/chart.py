@@ -1,4 +1,4 @@
-"""The pictures of a run: how many times jaxdml's time each peer takes; and the times of some cases as bars."""
+"""The charts of a run: each peer's time over jaxdml's, and the times of some cases as bars."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ PEERS |= {XLA: ("jaxdml on XLA's kernels", "#666666", "x")}
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """Writes the picture; filled marks have the right bits, hollow ones do not."""
+    """Writes the chart; filled marks have the right bits, hollow ones do not."""
     rows = results["cases"]
     figure = Figure(figsize=(9, 1.6 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
@@ -50,14 +50,14 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 
 OURS = "jaxdml"  # in the form that is compared with others: with prepared weights, where a case has weights
-# In the order of the bars; shades that differ without colours, too.
+# In the order of the bars, in shades that also differ without colours.
 BARS = {
     OURS: (PREPARED, "#000000"),
     ORT: ("onnxruntime, int8 weights", "#e08214"),
     ORT_U8: ("onnxruntime, uint8 weights", "#bbbbbb"),
 }
 HATCH = {"hatch": "/////", "fill": False}
-# The same file for the same results; text stays text, in a font that the reader has.
+# The same results give the same file; text stays text, in the reader's font.
 SVG = {"svg.hashsalt": OURS, "svg.fonttype": "none"}
 UNDATED: dict[str, Any] = {"Date": None, "Creator": None}
 
@@ -65,10 +65,10 @@ UNDATED: dict[str, Any] = {"Date": None, "Creator": None}
 def bars(results: dict[str, Any], cases: Sequence[str], path: Path) -> None:
     """Writes an SVG of times over jaxdml's, shorter is better; hatched bars do not have the right bits.
 
-    Bars have their times in milliseconds beside them.
+    The time in milliseconds is next to each bar.
 
     Args:
-      results: those of a run.
+      results: the results of a run.
       cases: the names of the cases to show, in order.
       path: the file.
     """
@@ -118,7 +118,7 @@ def _bar(axes: Axes, place: float, milliseconds: float, ours: float, colour: str
 
 
 def _finish(axes: Axes, longest: float, place: float) -> None:
-    """Limits, the axis and its lines."""
+    """Sets the limits, the axis and its lines."""
     axes.set_xlim(0, 1.2 * longest)
     axes.set_ylim(place - 0.8, -1)
     axes.set_yticks([])
@@ -131,13 +131,13 @@ def _finish(axes: Axes, longest: float, place: float) -> None:
 
 
 def shown(milliseconds: float) -> str:
-    """A time in two digits, as times move by more than that from run to run."""
+    """A time with two digits: times vary by more than that from run to run."""
     rounded = float(f"{milliseconds:.2g}")
     return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
 def _machine(environment: dict[str, Any]) -> str:
-    """What the times were taken on, in two lines."""
+    """The processor or device and the kernels, in two lines."""
     vector = ", ".join(environment["instructions"]) or "unknown instructions"
     if environment.get("hidden"):
         vector += f" ({', '.join(environment['hidden'])} hidden)"

@@ -18,7 +18,7 @@ X_SCALE, X_ZERO, ZERO = np.float32(0.02), np.uint8(121), np.uint8(130)
 
 
 def output_scale(depth: int) -> np.float32:
-    """What spreads the sums of so many products over the output's range."""
+    """The output scale that spreads sums of `depth` products over the output's range."""
     return np.float32(0.02 * 0.01 * 74 * 74 * depth**0.5 / 40)
 
 
@@ -32,7 +32,7 @@ def aqt_dot_general() -> Any:
 
 
 def matrix_multiply(m: int, k: int, n: int, at_most: float | None = None, peers: str = "cpu") -> Case:
-    """uint8 by int8, one scale for all rows, one for each column, no zero point of B."""
+    """uint8 by int8, one scale for all of A, one for each column of B, no zero point of B."""
     rng = np.random.default_rng([m, k, n])
     a, b = data(rng, (m, k), np.uint8), data(rng, (k, n), np.int8)
     b_scale, scale = rng.uniform(0.005, 0.015, n).astype(np.float32), output_scale(k)

@@ -1,10 +1,10 @@
-"""python -m benchmarks.decode: a language model with random 4-bit weights, beside onnxruntime on the same file.
+"""python -m benchmarks.decode: a language model with random 4-bit weights, compared with onnxruntime on the same file.
 
-The model is shaped like llama, with about a billion weights in blocks of 32. A prompt of 512 tokens is read, then one
-token is generated after the other. onnxruntime runs the file; jaxdml runs a JAX function of the file's weights, where
+The model is shaped like llama, with about a billion weights in blocks of 32. A prompt of 512 tokens is read, then
+tokens are generated one by one. onnxruntime runs the file; jaxdml runs a JAX function of the file's weights, in which
 `matrix_multiply_blocks` computes all products by weights, and XLA the rest. int8 is compared with accuracy level 4,
 which rounds in the same way, and int22 with level 0, which computes in float32. Both sides write new keys and values
-into caches in place. Times are medians of interleaved runs. The file, of 0.9 GB, goes to a temporary directory.
+into caches in place. Times are medians of interleaved runs. The file takes 0.9 GB in a temporary directory.
 """
 
 import argparse
@@ -51,7 +51,7 @@ Cache = tuple[Array, Array]  # keys [kv_heads, head_size, positions] and values 
 
 
 def parameters(model: onnx.ModelProto) -> dict[str, Any]:
-    """The weights of a file of `decoder`, prepared; they are taken in the order of the nodes."""
+    """The prepared weights of a model of `decoder`, in the order of the nodes."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
 
     def inputs(kind: str) -> list[list[np.ndarray | None]]:
@@ -74,7 +74,7 @@ def parameters(model: onnx.ModelProto) -> dict[str, Any]:
 
 
 def _prepared(b: Any, scales: Any) -> dml.PreparedBlocks:
-    """b as MatMulNBits has it: uint8 [N, blocks, bytes], two weights to a byte."""
+    """Prepares b in the form of MatMulNBits: uint8 [N, blocks, bytes], two weights to a byte."""
     nibbles = lax.bitcast_convert_type(jnp.asarray(b), jnp.uint4).reshape(len(b), -1)
     return dml.prepare_matrix_multiply_blocks(nibbles, scales)
 
@@ -88,7 +88,7 @@ def empty_caches(sizes: Sizes) -> list[Cache]:
 def forward(
     sizes: Sizes, precision: str, params: Any, tokens: Array, caches: list[Cache], start: Array
 ) -> tuple[Array, list[Cache]]:
-    """Logits [T, vocabulary] of tokens [T], which follow the first `start` places of the caches, and the new caches."""
+    """Logits [T, vocabulary] of tokens [T] at position `start` of the caches, and the new caches."""
     product = partial(dml.matrix_multiply_blocks, precision=precision)  # type: ignore[arg-type]
     cosines, sines = (lax.dynamic_slice_in_dim(turn, start, len(tokens)) for turn in params["turns"])
     x, found = params["table"][tokens], []
@@ -109,7 +109,7 @@ def norm(x: Array, scale: Array) -> Array:
 def attention(
     sizes: Sizes, qkv: Array, cache: Cache, start: Array, cosines: Array, sines: Array
 ) -> tuple[Array, Cache]:
-    """What the queries of tokens read, [T, heads * head_size]; their keys and values are written into the cache."""
+    """The attention output [T, heads * head_size], and the cache with the keys and values of the tokens."""
     count, groups, size = len(qkv), sizes.heads // sizes.kv_heads, sizes.head_size
     heads = qkv.reshape(count, -1, size).transpose(1, 0, 2)
     queries, keys, values = jnp.split(heads, (sizes.heads, sizes.heads + sizes.kv_heads))
@@ -124,7 +124,7 @@ def attention(
 
 
 def turned(x: Array, cosines: Array, sines: Array) -> Array:
-    """Rotary embedding of [heads, T, head_size]: the first half of a head is turned against the second."""
+    """Rotary embedding of [heads, T, head_size]: rotates pairs of one element from each half of a head."""
     first, second = jnp.split(x, 2, -1)
     return jnp.concatenate([first * cosines - second * sines, second * cosines + first * sines], -1)
 
@@ -155,13 +155,13 @@ class OfJax:
         self._params, self._prompt, self._caches = params, jnp.asarray(prompt), empty_caches(sizes)
 
     def read(self) -> np.ndarray:
-        """Reads the prompt into the caches. Its logits [prompt, vocabulary]."""
+        """Reads the prompt into the caches. Returns its logits [prompt, vocabulary]."""
         logits, self._caches = self._read(self._params, self._prompt, self._caches)
         self._first = _best(logits[-1:])[0]
         return np.asarray(logits)
 
     def generate(self) -> np.ndarray:
-        """The tokens behind the prompt, which was read, [1 + TOKENS]."""
+        """The tokens [1 + TOKENS] after the prompt, which must have been read."""
         tokens, self._caches = self._generate(self._params, self._first, self._caches)
         return np.asarray(tokens)
 
@@ -184,13 +184,13 @@ class OfOnnxruntime:
         self._caches = {part: onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32)) for part in parts}
 
     def read(self) -> np.ndarray:
-        """What `OfJax.read` returns."""
+        """Returns the same as `OfJax.read`."""
         logits = self._step(self._prompt, self._prompt.size)
         self._first = int(logits[-1].argmax())
         return logits
 
     def generate(self) -> np.ndarray:
-        """What `OfJax.generate` returns."""
+        """Returns the same as `OfJax.generate`."""
         tokens = [self._first]
         for _ in range(TOKENS):
             logits = self._step(np.array([tokens[-1:]]), self._prompt.size + len(tokens))
@@ -212,7 +212,7 @@ class OfOnnxruntime:
 
 
 def files_of(model: onnx.ModelProto, folder: Path) -> dict[int, Path]:
-    """Writes a file for each accuracy level. The files share the weights, which `model` holds no longer."""
+    """Writes a file for each accuracy level. The files share the weights, which `model` then no longer holds."""
     onnx.save_model(model, folder / "model.onnx", save_as_external_data=True, location="weights")
     files = {}
     for level in LEVELS.values():
@@ -229,7 +229,7 @@ def files_of(model: onnx.ModelProto, folder: Path) -> dict[int, Path]:
 
 
 def measured(sizes: Sizes, runs: int) -> dict[str, Any]:
-    """Milliseconds, and how near the logits and tokens are."""
+    """Milliseconds, and how close the logits and tokens are."""
     prompt = np.random.default_rng(1).integers(0, sizes.vocabulary, PROMPT)
     model = decoder(sizes)
     params = parameters(model)

@@ -1,10 +1,10 @@
-"""Language models with random weights of few bits, as onnxruntime-genai's model builder writes them.
+"""Language models with random weights of few bits, in the form that onnxruntime-genai's model builder writes.
 
 `decoder(Sizes())` is an onnx.ModelProto of a llama-shaped decoder: an embedding, layers of GroupQueryAttention and a
 gated feed-forward network, RMS norms, and a head that gives logits. Its inputs are input_ids int64 [batch, sequence],
 attention_mask int64 [batch, past + sequence], and for each layer past_key_values.<layer>.key and .value float32
 [batch, kv_heads, past, head_size]; its outputs are logits float32 [batch, sequence, vocabulary] and present.<layer>.key
-and .value. `first_inputs` makes the inputs of a prompt, `next_inputs` those of one more token from the outputs.
+and .value. `first_inputs` makes the inputs of a prompt, `next_inputs` makes those of one more token from the outputs.
 
     sizes = Sizes(layers=2, accuracy_level=4)
     model = decoder(sizes)
@@ -30,7 +30,7 @@ FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a decoder looks like.
+    """The sizes and the form of a decoder.
 
     Attributes:
       layers, hidden, feed_forward, vocabulary: sizes of the network.
@@ -39,7 +39,7 @@ class Sizes:
       bits, block_size, has_zero_points, accuracy_level: of each MatMulNBits.
       form: "MatMulNBits", or "QDQ" for DequantizeLinear, Transpose and MatMul.
       packed: whether one product computes queries, keys and values.
-      rotary: "inside" of GroupQueryAttention, or "outside" as nodes RotaryEmbedding, which need `packed=False`.
+      rotary: "inside" GroupQueryAttention, or "outside" in RotaryEmbedding nodes, which need `packed=False`.
       window, softcap: of GroupQueryAttention; -1 and 0 mean none.
       embedding: "floats" for Gather, or "blocks" for GatherBlockQuantized of the head's own weights.
       gate: "silu" as Sigmoid and Mul, or "gelu" as Gelu with tanh, of the gated feed-forward network.
@@ -81,14 +81,14 @@ def first_inputs(sizes: Sizes, prompt: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def next_inputs(inputs: dict[str, Any], outputs: dict[str, Any], tokens: np.ndarray) -> dict[str, Any]:
-    """The inputs for further tokens, int64 [batch, sequence], behind all that the inputs and outputs hold."""
+    """The inputs for further tokens, int64 [batch, sequence], after those that the inputs and outputs hold."""
     past = {name.replace("present", "past_key_values"): value for name, value in outputs.items() if "present" in name}
     mask = np.concatenate([inputs["attention_mask"], np.ones(tokens.shape, np.int64)], 1)
     return {"input_ids": tokens, "attention_mask": mask} | past
 
 
 class _Builder:
-    """A model in the making. Values are names."""
+    """Builds a model. Values are names."""
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -142,7 +142,7 @@ class _Builder:
         return self.node("Gather", table, "input_ids")
 
     def _norm(self, residual: str, added: str) -> tuple[str, str]:
-        """The norm of the sum of the residual and what is added to it, and the sum."""
+        """The norm of the sum of `residual` and `added`, and the sum."""
         scale = self._rng.uniform(0.5, 1.5, self.sizes.hidden).astype(np.float32)
         if not added:
             return self.node("SimplifiedLayerNormalization", residual, scale, axis=-1, epsilon=1e-5), residual
@@ -175,7 +175,7 @@ class _Builder:
         return self._product(result, self._weights(width, sizes.hidden))
 
     def _positions(self, total: str) -> str:
-        """int64 [batch, sequence]: the last places of the sequence, for rows of equal length."""
+        """int64 [batch, sequence]: the last positions of the sequence, for rows of equal length."""
         total = self.node("Cast", total, to=INT64)
         shape = self.node("Shape", "input_ids")
         length = self.node("Gather", shape, np.array(1), axis=0)
@@ -192,7 +192,7 @@ class _Builder:
         return self._product(self.node("Mul", gate, up), self._weights(sizes.feed_forward, sizes.hidden))
 
     def _weights(self, depth: int, columns: int) -> dict[str, Any]:
-        """Random weights [columns, depth], packed as MatMulNBits has them, and the names of the constants."""
+        """Random weights [columns, depth], packed as MatMulNBits requires, and the names of the constants."""
         sizes, rng = self.sizes, self._rng
         blocks = -(-depth // sizes.block_size)
         b = rng.integers(0, 256, (columns, blocks, sizes.block_size * sizes.bits // 8), np.uint8)
@@ -218,7 +218,7 @@ class _Builder:
         return result
 
     def _unpacked(self, weights: dict[str, Any]) -> list[str]:
-        """The same bytes as tensors of 4-bit or 8-bit integers, which QDQ has; whole blocks alone."""
+        """The same bytes as tensors of 4-bit or 8-bit integers, which QDQ needs; only for whole blocks."""
         sizes, found = self.sizes, {constant.name: constant for constant in self._constants}
         kind = {4: TensorProto.UINT4, 8: TensorProto.UINT8}[sizes.bits]
         shape, blocks = (weights["columns"], weights["depth"]), weights["depth"] // sizes.block_size
@@ -234,7 +234,7 @@ class _Builder:
     # Nodes and constants ---------------------------------------------------------------------------------------------
 
     def node(self, kind: str, *inputs: Any, domain: str = "", **attributes: Any) -> str:
-        """Adds a node; arrays among the inputs become constants. The name of its result."""
+        """Adds a node; arrays among the inputs become constants. Returns the name of its result."""
         result = self._name()
         names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
         self._add(kind, names, [result], domain, **attributes)

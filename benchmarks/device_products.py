@@ -1,8 +1,8 @@
-"""python -m benchmarks.device_products: how long products of int8 take on a GPU itself, without the call.
+"""python -m benchmarks.device_products: how long int8 products take on a GPU itself, without the call.
 
-A loop on the device computes a product again and again. Each product waits for the one before it, because one number of
-its operand comes from that result. The time of a product is that of a long loop less that of a short one, divided by
-the products between them; the table's times are medians of loops in turns.
+A loop on the device repeats a product. Each product waits for the previous one, because one number of its operand comes
+from that result. The time of a product is that of a long loop minus that of a short one, divided by the difference in
+products; the table's times are medians of loops in turns.
 """
 
 import argparse
@@ -44,7 +44,7 @@ FORMS: dict[str, tuple[Product, Any]] = {
 @partial(jax.jit, static_argnums=(0, 3))
 def loop(product: Product, a: jax.Array, b: jax.Array, count: int) -> jax.Array:
     def step(_: Any, a: jax.Array) -> jax.Array:
-        result = lax.optimization_barrier(product(a, b))  # a whole one, though one number is used
+        result = lax.optimization_barrier(product(a, b))  # forces the whole product, though one number is used
         return lax.dynamic_update_slice(a, result[:1, :1].astype(a.dtype), (0, 0))
 
     return lax.fori_loop(0, count, step, a)

@@ -16,7 +16,7 @@ SIZE = 1 << 20
 
 
 def dequantize(dtype: Any, at_most: float | None = None, peers: str = "cpu") -> Case:
-    """With a zero point except for int32, where onnxruntime has none."""
+    """With a zero point, except for int32, where onnxruntime supports none."""
     x = data(np.random.default_rng(0), (SIZE,), dtype)
     scale, zero = np.float32(0.013), None if dtype == np.int32 else np.asarray(7, dtype)
 
@@ -31,7 +31,7 @@ def dequantize(dtype: Any, at_most: float | None = None, peers: str = "cpu") -> 
 
 
 def quantize(dtype: Any, at_most: float | None = None, peers: str = "cpu") -> Case:
-    """From float32, a part of it beyond the range."""
+    """From float32, some of it outside the range."""
     x = np.random.default_rng(0).normal(0, 0.8, SIZE).astype(np.float32)
     scale, zero = np.float32(0.013), np.asarray(7, dtype)
 
@@ -44,7 +44,7 @@ def quantize(dtype: Any, at_most: float | None = None, peers: str = "cpu") -> Ca
 
 
 def add(dtype: Any, at_most: float | None = None, peers: str = "cpu") -> Case:
-    """Both of the output's type."""
+    """Both addends have the output's type."""
     rng = np.random.default_rng(0)
     a, b = data(rng, (SIZE,), dtype), data(rng, (SIZE,), dtype)
     a_parameters = np.float32(0.013), np.asarray(7, dtype)

@@ -1,4 +1,4 @@
-"""What exact floats cost beside XLA's: `python -m benchmarks.exact_costs` writes benchmarks/results/exact_costs_*.md.
+"""Times of exact and XLA's floats: `python -m benchmarks.exact_costs` writes benchmarks/results/exact_costs_*.md.
 
 Each function is timed in three forms, interleaved: with XLA's floats, exact with native kernels, exact on XLA alone.
 """
@@ -39,13 +39,13 @@ def softmax(x):
 
 
 def floats_of_a_block(x, scores, hidden, gain, bias):
-    """What lies between the products of a transformer's block, 768 wide: two norms, two sums, softmax and gelu."""
+    """The float functions between the products of a transformer block of width 768: norms, a sum, softmax and gelu."""
     attended = layer_norm(x, gain, bias) + x
     return layer_norm(attended, gain, bias), softmax(scores), jax.nn.gelu(hidden, approximate=False), attended
 
 
 def cases():
-    """Functions, and shapes of their arguments."""
+    """Names, functions, and shapes of their arguments."""
     width = (1, 768), (1, 768)
     for batch in (1, 4, 8):
         rows = (batch * 384, 768)

@@ -1,6 +1,6 @@
 """The largest errors of the functions of `jaxdml.exact`, over every float32: `python -m benchmarks.exact_errors`.
 
-Names choose functions, `--step 17` takes every 17th float32. Results of other functions stay in the file.
+Names select functions; `--step 17` takes every 17th float32. Results of other functions stay in the file.
 """
 
 import argparse
@@ -33,7 +33,7 @@ RIGHT = {
 HEAD = """# Errors of exact floats
 
 The largest error of each function, in ulp of the right value's binade, over float32 numbers where the right value is a
-normal number. float64 functions of NumPy and SciPy judge. `python -m benchmarks.exact_errors` writes this file; a step
+normal number, as NumPy and SciPy compute it in float64. `python -m benchmarks.exact_errors` writes this file; a step
 of 1 means every float32, a step of 17 every 17th.
 
 | function | step | largest error | where |

@@ -1,6 +1,6 @@
 """Cases of integer products, dynamic and blocked quantization, and pooling, with peers in jaxdml and onnxruntime.
 
-They have no forms of their own on a GPU: `peers` other than "cpu" leaves out onnxruntime.
+On a GPU they are not compared with lax: `peers` other than "cpu" only leaves out onnxruntime.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ MICROSOFT = "com.microsoft"
 
 
 def integer_product(m: int, k: int, n: int, at_most: float | None = None, peers: str = "cpu") -> Case:
-    """uint8 by int8 in int32, beside the quantized product."""
+    """uint8 by int8 in int32, compared with the quantized product."""
     rng = np.random.default_rng([m, k, n])
     a, b = data(rng, (m, k), np.uint8), rng.integers(-64, 64, (k, n)).astype(np.int8)
 
@@ -39,7 +39,7 @@ def integer_product(m: int, k: int, n: int, at_most: float | None = None, peers:
 
 
 def integer_convolution(channels: int, size: int, at_most: float | None = None, peers: str = "cpu") -> Case:
-    """3 x 3 in int32, beside the quantized convolution."""
+    """3 x 3 in int32, compared with the quantized convolution."""
     rng = np.random.default_rng([channels, size])
     x = data(rng, (1, channels, size, size), np.uint8)
     f = rng.integers(-64, 64, (channels, channels, 3, 3)).astype(np.int8)
@@ -98,7 +98,7 @@ def _blocks(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def dequantize_blocks(rows: int, columns: int, at_most: float | None = None, peers: str = "cpu") -> Case:
-    """uint4 in blocks of 32, beside the conversion of as many bytes to float32."""
+    """uint4 in blocks of 32, compared with the conversion of as many bytes to float32."""
     arguments = _blocks(rows, columns)
     jitted = ours(dml.dequantize, on_device(*arguments))
     jitted[COPY] = lambda x: x.astype(jnp.float32), on_device(np.zeros((rows, columns), np.uint8))
@@ -107,9 +107,9 @@ def dequantize_blocks(rows: int, columns: int, at_most: float | None = None, pee
 
 
 def product_of_blocks(m: int, k: int, n: int, at_most: float | None = None, peers: str = "cpu") -> Case:
-    """uint4 weights in blocks of 32, dequantized before a float32 product, beside onnxruntime's MatMulNBits.
+    """uint4 weights in blocks of 32, dequantized before a float32 product, compared with onnxruntime's MatMulNBits.
 
-    Of whole numbers and scales of powers of two, so that the sums are the same in every order.
+    Inputs are whole numbers and scales are powers of two, so that the sums are the same in every order.
     """
     values, scale, zero_points = _blocks(n, k)
     scale = np.exp2(np.round(np.log2(scale)))
@@ -133,7 +133,7 @@ def product_of_blocks(m: int, k: int, n: int, at_most: float | None = None, peer
 def average_pooling(
     batch: int, channels: int, size: int, window: int, at_most: float | None = None, peers: str = "cpu"
 ) -> Case:
-    """A 3 x 3 window with padding around, or one of the whole image."""
+    """A 3 x 3 window with padding on all sides, or a window of the whole image."""
     x = data(np.random.default_rng(0), (batch, channels, size, size), np.uint8)
     parameters = SCALE, ZERO, np.float32(0.015), np.uint8(120)
     padding = 0 if window == size else 1

@@ -1,7 +1,8 @@
 """python -m benchmarks.forgotten: shapes that benchmarks of large layers leave out, against onnxruntime or a twin.
 
-A twin is another call with the same result: with a channel of zeros added, with prepared weights, or one that computes
-nothing. Weights from memory are streamed from copies that no cache holds, beside a plain read of as many bytes.
+A twin is another call with a result of the same shape: with a channel of zeros added, with prepared weights, or one
+that computes nothing. Weights from memory are streamed from copies that exceed the caches, and compared with a plain
+read of as many bytes.
 """
 
 import argparse
@@ -79,7 +80,7 @@ def _by(sizes: Sequence[int]) -> str:
 
 
 def small_product(m: int, k: int, n: int) -> Case:
-    """A product, and a call with its arguments and its result that reads an element of each."""
+    """A product, and a call with the same shapes that only reads one element of each argument."""
     case = _contenders(contractions.matrix_multiply(m, k, n), PREPARED, EXACT)
     _, arguments = case.jitted[PREPARED]
 
@@ -91,7 +92,7 @@ def small_product(m: int, k: int, n: int) -> Case:
 
 
 def from_memory(k: int, n: int, copies: int = 12) -> Case:
-    """One row by a matrix that is another one in each call, in an order that is shuffled."""
+    """One row by a matrix; each call takes another copy of the matrix, in a shuffled order."""
     case = _contenders(contractions.matrix_multiply(1, k, n), PREPARED)
     function, (a, b) = case.jitted.pop(PREPARED)
     program = jax.jit(function).lower(a, b).compile()
@@ -104,7 +105,7 @@ def from_memory(k: int, n: int, copies: int = 12) -> Case:
 
 
 def _read(arrays: list[np.ndarray], order: Iterator[int]) -> Callable[[], Any]:
-    """Reads an array in as many threads as there are processors: the largest of its 64-bit words."""
+    """Reads an array, in one thread per processor, by finding the largest of its 64-bit words."""
     words = [array[: array.size // 8 * 8].view(np.int64) for array in arrays]
     pool, parts = ThreadPoolExecutor(threads()), threads()
 
@@ -115,7 +116,7 @@ def _read(arrays: list[np.ndarray], order: Iterator[int]) -> Callable[[], Any]:
 
 
 def _contenders(case: Case, *names: str) -> Case:
-    """A case of the large suite with these contenders alone."""
+    """A case of the main suite with only these contenders."""
     for kind in (case.jitted, case.calls):
         for name in set(kind) - set(names):
             del kind[name]
@@ -123,7 +124,7 @@ def _contenders(case: Case, *names: str) -> Case:
 
 
 def without_preparing(make: Callable[[], Case]) -> Case:
-    """Plain weights beside prepared ones."""
+    """Plain weights compared with prepared ones."""
     case = _contenders(make(), PLAIN, PREPARED, EXACT)
     case.jitted[PLAIN] = case.jitted.pop(PLAIN)
     case.name += ", plain weights"
@@ -131,7 +132,7 @@ def without_preparing(make: Callable[[], Case]) -> Case:
 
 
 def cases() -> Iterator[tuple[str, float | None, str, Callable[[], Case]]]:
-    """What a row is about, the aim for jaxdml's time over that of a peer, the peer, and what makes the case."""
+    """The subject of a row, the aim for jaxdml's time over that of a peer, the peer, and the function of the case."""
     one = partial(convolution, with_zeros=True)
     for x, f, options in (
         ((1, 1, 28, 28), (32, 1, 3, 3), {}),
@@ -180,7 +181,7 @@ def cases() -> Iterator[tuple[str, float | None, str, Callable[[], Case]]]:
 
 
 def measured(seconds: float, only: str) -> list[dict[str, Any]]:
-    """The rows, each of which has bits that were compared with NumPy's."""
+    """The rows; the bits of each were compared with NumPy's."""
     rows = []
     for about, aim, peer, make in tqdm([case for case in cases() if only in case[0]], desc="forgotten", unit="case"):
         case = make()
@@ -205,7 +206,7 @@ def shown(row: dict[str, Any]) -> str:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Everything, in Markdown."""
+    """The page, in Markdown."""
     about = results["environment"]
     processor, kernels = about["processor"], about["kernels"].split(": ")[1]
     hidden = f", {', '.join(about['hidden'])} hidden" if about["hidden"] else ""

@@ -1,4 +1,4 @@
-"""What native kernels cost beside XLA's, apart from their work: to prepare, to hold, to import, to trace, to call."""
+"""Overheads of native kernels and of XLA's: preparing weights, their memory, importing, tracing and calling."""
 
 import itertools
 import statistics
@@ -20,7 +20,7 @@ Times = dict[str, dict[str, float]]
 
 
 def weights() -> dict[str, tuple[Any, jax.Array]]:
-    """What is prepared, by name, and the function that prepares it."""
+    """The weights to prepare, by name, and the functions that prepare them."""
     rng = np.random.default_rng(0)
     filter = jnp.asarray(rng.integers(-128, 128, (512, 512, 3, 3)), jnp.int8)
     matrix = jnp.asarray(rng.integers(-128, 128, (1024, 1024)), jnp.int8)
@@ -44,7 +44,7 @@ def on_each(function: Callable[[int], Any]) -> dict[str, Callable[[int], Any]]:
 
 
 def preparing(runs: int) -> Times:
-    """Seconds of preparing weights, compiled before."""
+    """Seconds to prepare weights with a function that is already compiled."""
     return {
         name: in_turns(on_each(lambda _, prepare=prepare, values=values: prepare(values)), runs)
         for name, (prepare, values) in weights().items()
@@ -52,7 +52,7 @@ def preparing(runs: int) -> Times:
 
 
 def prepared_bytes() -> dict[str, dict[str, int]]:
-    """Bytes of prepared weights, beside those of the weights."""
+    """Bytes of the weights, and of the prepared weights with each set of kernels."""
     sizes = {}
     for name, (prepare, values) in weights().items():
         sizes[name] = {"weights": values.nbytes}
@@ -70,7 +70,7 @@ def convolve(x: Any, f: Any) -> Any:
 
 
 def calling(runs: int) -> Times:
-    """Seconds of compiled calls that have next to nothing to compute."""
+    """Seconds of compiled calls that compute next to nothing."""
     times = {}
     for name, function, x, weights in (("8 x 8 by 8 x 8", multiply, (8, 8), (8, 8)),
                                        ("3x3 8 to 8 at 4x4", convolve, (1, 8, 4, 4), (8, 8, 3, 3))):  # fmt: skip
@@ -86,7 +86,7 @@ def _compiled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Calla
 
 
 def tracing(runs: int) -> Times:
-    """Seconds to trace and lower, each time in a shape that is new to both sets of kernels."""
+    """Seconds to trace and lower, each time with a shape that is new to both sets of kernels."""
     new = itertools.count(16)
 
     def lower(function: Callable[..., Any], x: tuple[int, ...], weights: tuple[int, ...]) -> None:
@@ -106,7 +106,7 @@ def tracing(runs: int) -> Times:
 
 
 def importing(runs: int = 5) -> dict[str, float]:
-    """Seconds to import jaxdml once jax is imported, as it is and as if jaxdml-cpu were not installed."""
+    """Seconds to import jaxdml after jax, as installed and as if jaxdml-cpu were not installed."""
     timed = "import time, jax; start = time.perf_counter(); import jaxdml; print(time.perf_counter() - start)"
     programs = {"as installed": timed, "without jaxdml-cpu": f"import sys; sys.modules['jaxdml_cpu'] = None; {timed}"}
     samples: dict[str, list[float]] = {name: [] for name in programs}
@@ -118,13 +118,13 @@ def importing(runs: int = 5) -> dict[str, float]:
 
 
 def measured(runs: int) -> dict[str, Any]:
-    """Everything, in seconds and bytes."""
+    """All measurements, in seconds and bytes."""
     seconds = preparing(runs) | calling(runs) | tracing(runs)
     return {"seconds": seconds, "bytes": prepared_bytes(), "import": importing()}
 
 
 def shown(results: dict[str, Any]) -> str:
-    """A table of native kernels beside XLA's."""
+    """A table that compares native kernels with XLA's."""
     has_both = len(KERNELS) > 1
     heading = "".join(f"{kernels:>14}" for kernels in KERNELS) + f"{'native / xla':>14}" * has_both
     lines = [dml.kernels(), f"{'':36}{heading}"]

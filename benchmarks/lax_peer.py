@@ -1,6 +1,6 @@
-"""What people write with `lax` in place of jaxdml: int8 operands and the rest of the formula, or a network of floats.
+"""Code with `lax` in place of jaxdml, as people write it: int8 operands and the rest of the formula, or float networks.
 
-Every peer gets its weights in the type that it computes in, before the clock runs.
+Every peer gets its weights in the type that it computes in, before timing starts.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 LAX, FLOAT, BFLOAT = "lax int8", "lax float32", "lax bfloat16"
-# The peers without integers, which do not quantize, and where they run.
+# The peers in floats, which do not quantize, by platform.
 FLOATS: dict[str, dict[str, Any]] = {
     "cpu": {FLOAT: jnp.float32},
     "gpu": {FLOAT: jnp.float32, BFLOAT: jnp.bfloat16},
@@ -36,12 +36,12 @@ def conv(x: jax.Array, zero_point: int, f: Any, *, stride: int, padding: int, gr
     options: dict[str, Any] = {"window_strides": (stride, stride), "feature_group_count": group_count}
     total = lax.conv_general_dilated(x, f, padding="VALID", preferred_element_type=jnp.int32, **options)
     if jax.default_backend() == "gpu":
-        # XLA compiles an int8 convolution for a GPU if its sums become float32 at once, and refuses others.
+        # XLA compiles an int8 convolution for a GPU only if its sums are converted to float32 at once.
         total = total.astype(jnp.float32)
     return total + (128 - zero_point) * sums[:, None, None].astype(total.dtype)
 
 
-# Networks of floats have channels last: XLA:CPU takes twice as long for NCHW.
+# Float networks have channels last: XLA:CPU takes twice as long for NCHW.
 def nhwc(x: np.ndarray, dtype: Any) -> jax.Array:
     return jnp.asarray(x.transpose(0, 2, 3, 1), dtype)
 

@@ -1,4 +1,4 @@
-"""Where a run took place, and what it is called."""
+"""The machine of a run, and the name of its results."""
 
 import datetime
 import os
@@ -18,7 +18,7 @@ PACKAGES = ("jax", "jaxlib", "numpy", "onnxruntime", "jaxdml-cpu", "nvidia-cudnn
 
 
 def environment(device: Any = None) -> dict[str, Any]:
-    """The machine, the device, the kernels and the versions of what is installed."""
+    """The machine, the device, the kernels and the versions of the installed packages."""
     about = Path("/proc/cpuinfo").read_text(encoding="utf-8") if sys.platform == "linux" else ""
     flags, names = (re.findall(rf"^{field}\s*: (.*)$", about, re.M) for field in ("flags", "model name"))
     hidden = os.environ.get("BENCHMARKS_WITHOUT", "").split()  # by without_avx512.py
@@ -45,7 +45,7 @@ def has_int8_products(instructions: list[str]) -> bool:
 
 
 def name_of(device: Any, instructions: list[str]) -> str:
-    """What the results of a whole run are called: the instructions of a CPU, the kind of another device."""
+    """The name of the results of a whole run: the instructions of a CPU, or the kind of another device."""
     if device.platform == "cpu":
         kinds = "amx_int8", "avx512_vnni", "avx_vnni", "avx2"
         return "cpu_" + next((kind for kind in kinds if kind in instructions), "other")

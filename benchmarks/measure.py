@@ -19,7 +19,7 @@ FUSED = {"__ynn_fusion": "YNNPACK", "__triton_gemm": "Triton", "__triton_nested_
 
 
 class WrongBitsError(Exception):
-    """What jaxdml computes is not what NumPy computes."""
+    """jaxdml's bits differ from NumPy's."""
 
 
 def path_of(hlo: str) -> str:
@@ -40,7 +40,7 @@ def _counted(kinds: Counter[str]) -> str:
 
 
 def compiled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """A call of the compiled function, and what compiling says of it."""
+    """A call of the compiled function, and facts about the compiled program."""
     start = time.perf_counter()
     program = jax.jit(function).lower(*arguments).compile()
     seconds = time.perf_counter() - start
@@ -53,9 +53,9 @@ def compiled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[
 
 
 def measure(case: Case, seconds: float, rounds: int = 200) -> dict[str, Any]:
-    """Compares what every contender computes with NumPy's answer, whole, then times them, in at most so many rounds.
+    """Compares the whole output of every contender with NumPy's, then times them all, in at most `rounds` rounds.
 
-    A peer that does not compile or run is left out, and says why. jaxdml must run, and have the bits.
+    A peer that does not compile or run is not timed; its error is kept. jaxdml must run, and have the right bits.
     """
     expected = case.expected()
     calls, facts = {}, {}

@@ -1,7 +1,7 @@
 """A network in int8 for jaxdml and its peers: convolutions, adds and max pools of uint8 activations.
 
-Activations after a ReLU have zero point 0, so that saturating is the ReLU; those without have 128. The classifier is a
-1x1 convolution.
+Activations after a ReLU have zero point 0, so that saturation acts as the ReLU; all others have 128. The classifier is
+a 1x1 convolution.
 """
 
 from collections.abc import Callable
@@ -25,12 +25,12 @@ MIDDLE = np.uint8(128)  # the zero point of what is added to a skip
 
 
 def network(batch: int, at_most: float | None = None, peers: str = "cpu") -> Case:
-    """Of ResNet-18's shape."""
+    """A network of ResNet-18's shape."""
     return _case(shapes.RESNET_18, batch, at_most, peers)
 
 
 def mobilenet(batch: int, at_most: float | None = None, peers: str = "cpu") -> Case:
-    """Of MobileNetV2's shape."""
+    """A network of MobileNetV2's shape."""
     return _case(shapes.MOBILENET_V2, batch, at_most, peers)
 
 
@@ -58,7 +58,7 @@ def max_pool(x: Any) -> Any:
 
 
 def float_max_pool(x: Any) -> Any:
-    """Channels last, behind a ReLU, so that no value lies below 0."""
+    """Channels last, after a ReLU, so that no value is below 0."""
     sides = ((0, 0), (1, 1), (1, 1), (0, 0))
     return lax.reduce_window(x, np.zeros((), x.dtype), lax.max, (1, 3, 3, 1), (1, 2, 2, 1), sides)
 
@@ -74,7 +74,7 @@ def _in_lax(layer: Layer) -> dict[str, Any]:
 
 
 def of_lax() -> Operators:
-    """With int8 operands, as people write it."""
+    """The operators of `lax` with int8 operands, as people write them."""
 
     def convolve(x: Any, layer: Layer) -> Any:
         total = lax_peer.conv(x, int(layer.input_zero_point), layer.weights, **_in_lax(layer))
@@ -90,7 +90,7 @@ def of_lax() -> Operators:
 
 
 def of_floats() -> Operators:
-    """The network that was not quantized."""
+    """The operators of the float network."""
 
     def convolve(x: Any, layer: Layer) -> Any:
         x = lax_peer.float_conv(x, layer.weights, layer.bias, **_in_lax(layer))

@@ -1,6 +1,6 @@
-"""Float networks as ONNX models with random weights, and the files that onnxruntime's quantizer makes of them.
+"""Float networks as ONNX models with random weights, and the files that onnxruntime's quantizer makes from them.
 
-Batch normalization is folded into the convolutions, as exporters do it.
+Batch normalization is folded into the convolutions, as exporters fold it.
 """
 
 import logging
@@ -18,7 +18,7 @@ IMAGE = "image"
 
 
 class Builder(Graph):
-    """A float network in the making. Values are names; `channels` has the channels of each."""
+    """Builds a float network. Values are names; `channels` has the number of channels of each."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Builder(Graph):
         return y
 
     def conv(self, x: str, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> str:
-        """With "same" padding and a bias."""
+        """A convolution with "same" padding and a bias."""
         fan_in = self.channels[x] // groups * kernel**2
         weights = self._rng.normal(0, (2 / fan_in) ** 0.5, (outputs, self.channels[x] // groups, kernel, kernel))
         bias = self._rng.normal(0, 0.1, outputs).astype(np.float32)
@@ -65,12 +65,12 @@ class Builder(Graph):
     def squeeze_and_excite(
         self, x: str, inside: int, activation: Callable[[str], str], gate: Callable[[str], str]
     ) -> str:
-        """Multiplies channels by numbers between 0 and 1 that follow from their means."""
+        """Multiplies channels by numbers between 0 and 1 that are computed from the channels' means."""
         y = activation(self.conv(self.unit("GlobalAveragePool", x), inside, 1))
         return self.unit("Mul", x, gate(self.conv(y, self.channels[x], 1)))
 
     def classes(self, x: str, *widths: int, activation: Callable[[str], str] | None = None) -> str:
-        """The mean of each channel, and linear layers."""
+        """The mean of each channel, then linear layers."""
         x = self.unit("Flatten", self.unit("GlobalAveragePool", x))
         for place, width in enumerate(widths):
             x = activation(x) if activation and place else x
@@ -101,7 +101,7 @@ def mobilenet_v2(net: Builder) -> str:
     return net.classes(net.relu6(net.conv(x, 1280, 1)), 1000)
 
 
-# For each stage of EfficientNet-B0: how many times wider a block is inside, outputs, blocks, kernel, first stride.
+# For each stage of EfficientNet-B0: expansion factor, outputs, blocks, kernel, stride of the first block.
 _EFFICIENT = (
     (1, 16, 1, 3, 1), (6, 24, 2, 3, 2), (6, 40, 2, 5, 2), (6, 80, 3, 3, 2), (6, 112, 3, 5, 1), (6, 192, 4, 5, 2),
     (6, 320, 1, 3, 1),
@@ -167,7 +167,7 @@ def quantized(name: str) -> bytes:
         def get_next(self) -> Any:
             return next(self._rest, None)
 
-    logging.getLogger().setLevel(logging.ERROR)  # it warns of what these files do not need
+    logging.getLogger().setLevel(logging.ERROR)  # the quantizer's warnings do not concern these files
     net = Builder()
     output = NETWORKS[name](net)
     model = net.model({IMAGE: images(0)}, output, np.float32)

@@ -2,7 +2,7 @@
 
 ResNet-18, MobileNetV2, EfficientNet-B0 and MobileNetV3 with random weights, in QOperator format, one image. Each time
 is the median of interleaved runs. On processors without int8 dot products onnxruntime's sums of int8 weights saturate;
-its session is told to be exact there. `--profile` says where a network's time goes in jaxdml.
+there its session gets the option that makes them exact. `--profile` shows where a network's time goes in jaxdml.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def of_jaxdml(file: bytes, numerics: str) -> tuple[Any, tuple[Any, ...]]:
 
 
 def measured(name: str, seconds: float) -> dict[str, Any]:
-    """Times of one network, and how many outputs differ from onnxruntime's if jaxdml follows its formulas."""
+    """Times of one network, and how many outputs differ from onnxruntime's if jaxdml uses onnxruntime's formulas."""
     file = quantized(name)
     call, facts = compiled(*of_jaxdml(file, "directml"))
     entries = {} if has_int8_products(environment()["instructions"]) else EXACT
@@ -73,7 +73,7 @@ def table(results: dict[str, Any]) -> list[str]:
 
 
 def publish(name: str, found: dict[str, Any]) -> None:
-    """Writes what was measured into benchmarks/results, beside other networks of the same set."""
+    """Writes the measurements into benchmarks/results, and keeps the other networks of the same set."""
     machine, file = environment(), RESULTS / f"networks_{name}.json"
     old = json.loads(file.read_text(encoding="utf-8"))["networks"] if file.exists() else {}
     results = {"environment": machine, "networks": old | found}
@@ -89,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", choices=NETWORKS, action="append", help="default: all")
     parser.add_argument("--seconds", type=float, default=8, help="of timing, for each network")
-    parser.add_argument("--profile", action="store_true", help="print where time goes, and compare with nobody")
+    parser.add_argument("--profile", action="store_true", help="only print where time goes")
     parser.add_argument("--publish", metavar="SET", help="write benchmarks/results/networks_SET")
     options = parser.parse_args()
     names = options.network or list(NETWORKS)

@@ -15,7 +15,7 @@ def threads() -> int:
 
 
 class Graph:
-    """A graph in the making: nodes, and constants by name."""
+    """Builds a graph: nodes, and constants by name."""
 
     def __init__(self) -> None:
         self.nodes: list[tuple[str, list[str], list[str], dict[str, Any]]] = []
@@ -27,7 +27,7 @@ class Graph:
         return name
 
     def node(self, operator: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> str:
-        """Adds a node; arrays among the inputs become constants, names stay. The name of its first output."""
+        """Adds a node; arrays among the inputs become constants, names stay. Returns the name of its first output."""
         names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
         output = f"value_{len(self.nodes)}"
         others = [f"{output}_{number}" for number in range(1, outputs)]
@@ -35,7 +35,7 @@ class Graph:
         return output
 
     def model(self, inputs: dict[str, np.ndarray], output: str, dtype: Any = None) -> Any:
-        """The graph as an onnx.ModelProto; of the output a type may be given, which onnxruntime infers by itself."""
+        """The graph as an onnx.ModelProto; the output's type is optional, because onnxruntime infers it."""
         import onnx
         from onnx import helper, numpy_helper
 
@@ -64,7 +64,7 @@ class Graph:
 def session_of(file: bytes, inputs: dict[str, np.ndarray], **entries: str) -> Callable[[], Any]:
     """A call without arguments that runs the file on the inputs, and returns the first output.
 
-    `entries` are further options of the session, "session." left out.
+    `entries` are further configuration entries of the session, without the prefix "session.".
     """
     import onnxruntime
 
@@ -74,19 +74,19 @@ def session_of(file: bytes, inputs: dict[str, np.ndarray], **entries: str) -> Ca
 
 
 def session_options(**entries: str) -> Any:
-    """As many threads as XLA has, which do not spin; `entries` as those of `session_of`."""
+    """Options for as many threads as XLA has, which do not spin; `entries` are those of `session_of`."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads()
     options.inter_op_num_threads = 1
-    # Its idle threads would spin for milliseconds after each run, on the cores of whoever is timed next. In a loop
-    # of its own it loses nothing: 0.86 ms with spinning, 0.75 to 0.94 without, for 64 channels at 56x56, 3x3.
+    # Idle threads of onnxruntime would spin for milliseconds after each run, on the cores of the call that is timed
+    # next. In a loop alone it loses nothing: 0.86 ms with spinning, 0.75 to 0.94 without, 64 channels at 56x56, 3x3.
     for name, value in {"intra_op.allow_spinning": "0", **entries}.items():
         options.add_session_config_entry(f"session.{name}", value)
     return options
 
 
 def moved(weights: np.ndarray) -> np.ndarray:
-    """int8 weights as uint8 ones with zero point 128: the same answer, in the type that onnxruntime never saturates."""
+    """int8 weights as uint8 ones with zero point 128: the same answer, in a type with which onnxruntime is exact."""
     return (weights.astype(np.int16) + 128).astype(np.uint8)

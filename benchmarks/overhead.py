@@ -1,7 +1,7 @@
-"""python -m benchmarks.overhead: what it costs to trace, to lower and to call, beside what JAX takes for its own.
+"""python -m benchmarks.overhead: the cost of tracing, lowering and calling, compared with that of JAX's own functions.
 
-The ratios that it prints are the library's aims for cheap calls: jaxdml's time over that of what it is compared with.
-Each is a ratio of medians of one run, the two sides measured in turns. A second table has native kernels beside XLA's.
+The printed ratios, with the library's aims for cheap calls, are jaxdml's time over that of the other side. Each is a
+ratio of medians of one run, the two sides measured in turns. A second table compares native kernels with XLA's.
 """
 
 import argparse
@@ -30,14 +30,14 @@ def convolve(x: Any, f: Any, scale: Any, zero_point: Any) -> Any:
 
 
 def convolve_in_float(x: Any, f: Any, scale: Any, zero_point: Any) -> Any:
-    """The float32 convolution of `lax` with the same formula behind it, as people write it."""
+    """The float32 convolution of `lax`, followed by the same formula, as people write it."""
     total = lax.conv_general_dilated(x, f, (1, 1), [(1, 1), (1, 1)])
     rounded = jnp.round(total * (scale * scale / scale)) + zero_point.astype(jnp.float32)
     return jnp.clip(rounded, 0, 255).astype(jnp.uint8)
 
 
 def tracing(runs: int) -> dict[str, float]:
-    """Trace and lower a convolution of a shape that is new each time."""
+    """Seconds to trace and lower a convolution of a new shape."""
 
     def new_shape(function: Any, x_dtype: Any, f_dtype: Any, offset: int) -> Callable[[int], None]:
         def side(run: int) -> None:
@@ -60,8 +60,8 @@ def tracing(runs: int) -> dict[str, float]:
 def with_numbers(x: jax.Array, v: jax.Array) -> dict[str, Callable[[int], Any]]:
     """An eager call of each operator on tiny arrays, with Python numbers as scales and zero points.
 
-    On a CPU JAX hands a program of 1,000 operations to another thread, also an addition of 1,000 elements, which takes
-    longer than a tiny program. The images are small enough to stay below this limit.
+    On a CPU, JAX hands a program of 1,000 operations to another thread (even an addition of 1,000 elements), which
+    takes longer than a tiny program. The images are small enough to stay below this limit.
     """
     image, filter, signed = jnp.ones((1, 1, 3, 3), jnp.uint8), jnp.ones((1, 1, 2, 2), jnp.int8), x.astype(jnp.int8)
     return {
@@ -81,7 +81,7 @@ def with_numbers(x: jax.Array, v: jax.Array) -> dict[str, Callable[[int], Any]]:
 
 
 def calling(runs: int) -> dict[str, float]:
-    """Eager calls on tiny arrays."""
+    """Seconds of eager calls on tiny arrays."""
     x, v = jnp.ones((4, 4), jnp.uint8), jnp.ones((4, 4), jnp.float32)
     image, filter = jnp.ones((1, 2, 5, 5), jnp.uint8), jnp.ones((3, 2, 3, 3), jnp.int8)
     pair = (x, SCALE, ZERO, x, SCALE, ZERO, SCALE, ZERO)
@@ -105,7 +105,7 @@ def calling(runs: int) -> dict[str, float]:
 
 
 def debugging(runs: int) -> dict[str, float]:
-    """A network of 20 layers under `jax.disable_jit()`, where every operation is a call of its own."""
+    """Seconds of a network of 20 layers under `jax.disable_jit()`, where every operation is a separate call."""
     x, f = jnp.ones((1, 8, 8, 8), jnp.uint8), jnp.ones((8, 8, 3, 3), jnp.int8)
 
     def network(layer: Any, x: Any, f: Any) -> Callable[[int], Any]:
@@ -127,7 +127,7 @@ def debugging(runs: int) -> dict[str, float]:
 
 
 def ratios(trace: dict[str, float], call: dict[str, float], debug: dict[str, float]) -> dict[str, tuple[float, float]]:
-    """What was aimed at, by name: the ratio, and what it should be at most."""
+    """The aims by name: the measured ratio, and its upper limit."""
     add = call["jnp.add"]
     aims = {"trace and lower a new convolution, over float32": (trace["jaxdml"] / trace["float32"], 2.5)}
     for name, at_most in (("dequantize", 4), ("quantize", 4), ("add", 4), ("matrix multiply", 6), ("convolution", 6)):

@@ -1,4 +1,4 @@
-"""python -m benchmarks.profile LABEL: where the time of one case goes, by XLA's own profiler."""
+"""python -m benchmarks.profile LABEL: where the time of one case goes, according to XLA's profiler."""
 
 import argparse
 import re

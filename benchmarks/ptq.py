@@ -1,8 +1,7 @@
-"""python -m benchmarks.ptq: float functions that jaxdml.ptq quantized, beside float32, bfloat16 and qwix.
+"""python -m benchmarks.ptq: float functions quantized by jaxdml.ptq, compared with float32, bfloat16 and qwix.
 
-It prints tables in Markdown: of each form its time over that of float32, both medians of one interleaved run, and the
-ratio of its outputs to what they differ from those of float32; then the aims, that of calibration among them. Weights
-are random.
+It prints tables in Markdown: each form's time over jaxdml's, both medians of one interleaved run, and the ratio in dB
+of the float32 outputs to its error; then the aims, including that of calibration. Weights are random.
 """
 
 import argparse
@@ -58,7 +57,7 @@ class ResNet18(nn.Module):
                 branch = unit(nn.relu(unit(x, features, 3, stride)), features, 3)
                 x = unit(x, features, 1, stride) if stride > 1 else x
                 x = nn.relu(x + branch)
-        # A pool, because XLA for CPUs gives NaN for a mean behind a residual network in bfloat16.
+        # A pool, because XLA for CPUs gives NaN for a mean after a residual network in bfloat16.
         x = nn.avg_pool(x, (7, 7)).reshape(x.shape[0], -1)
         return nn.Dense(1000)(x)
 
@@ -116,7 +115,7 @@ def on_xla(model: ptq.Model, apply: Callable[..., Any], variables: Any) -> ptq.M
 
 
 def measured(network: nn.Module, variables: Any, model: ptq.Model, x: jax.Array, seconds: float) -> dict[str, Any]:
-    """Of each form the milliseconds, the path and the ratio of its outputs to their error, in dB."""
+    """For each form, the milliseconds, the path, and the ratio of its outputs to their error in dB."""
     forms: dict[str, tuple[Callable[..., Any], Any]] = {
         FLOAT: (network.apply, (variables, x)),
         BFLOAT: (network.apply, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (variables, x))),
@@ -161,7 +160,7 @@ def calibration(network: nn.Module, variables: Any, images: jax.Array, runs: int
 
 
 def aims(rows: dict[str, dict[str, Any]], times: dict[str, float]) -> str:
-    """What was aimed at, beside what was measured."""
+    """A table of the aims and the measured ratios."""
     facts, found = rows["ResNet-18, batch 1"], dict[str, tuple[float, float]]()
     kernels = {NATIVE: "native kernels", XLA: "XLA's kernels"} if has_native() else {NATIVE: "XLA's kernels"}
     for form, name in kernels.items():

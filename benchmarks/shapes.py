@@ -1,4 +1,4 @@
-"""The shapes of networks: their layers, with random weights, and how these follow each other."""
+"""The shapes of networks: their layers, with random weights, and how the layers are connected."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ class Layer(NamedTuple):
 
 
 class Operators(NamedTuple):
-    """What a network is computed with.
+    """The operators that a network is computed with.
 
     Attributes:
       convolve: (x, layer).
@@ -49,9 +49,9 @@ def layer(
     rng: np.random.Generator, inputs: int, outputs: int, kernel: int, stride: int = 1, *, group_count: int = 1,
     zero: int = 0, relu: bool = True, mean_square: int = 74**2,
 ) -> Layer:  # fmt: skip
-    """Weights of any int8 value, scaled so that activations use their range.
+    """Random weights of any int8 value, scaled so that activations use their range.
 
-    `zero` is the input's zero point, `mean_square` what is expected of the input.
+    `zero` is the input's zero point, `mean_square` is the input's expected mean square.
     """
     spread = 74 * (mean_square * (inputs // group_count * kernel**2)) ** 0.5
     return Layer(
@@ -67,7 +67,7 @@ def layer(
 
 
 def multiply_adds(shape: Shape, layers: dict[str, Layer]) -> int:
-    """For one image."""
+    """The multiply-adds for one image."""
     counts = []
 
     def convolve(size: int, layer: Layer) -> int:
@@ -95,7 +95,7 @@ def _resnet_layers(rng: np.random.Generator) -> dict[str, Layer]:
 
 
 def _resnet(x: Any, layers: dict[str, Layer], operators: Operators) -> Any:
-    """8 blocks of two convolutions and an add, behind a max pool."""
+    """8 blocks of two convolutions and an add, after a max pool."""
     convolve, add, max_pool = operators
     x = max_pool(convolve(x, layers["stem"]))
     for stage in range(4):
@@ -106,7 +106,7 @@ def _resnet(x: Any, layers: dict[str, Layer], operators: Operators) -> Any:
     return convolve(x, layers["classes"])
 
 
-# For each stage of inverted residuals: how many times wider a block is inside, outputs, blocks, stride of the first.
+# For each stage of inverted residuals: expansion factor, outputs, blocks, stride of the first block.
 INVERTED = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 

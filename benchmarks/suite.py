@@ -1,4 +1,4 @@
-"""Which cases there are, and the limit of jaxdml's time over that of onnxruntime's exact form, or of a loop."""
+"""The cases, and the limit of jaxdml's time over that of onnxruntime's exact form, or of a loop."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -23,7 +23,7 @@ Make = partial  # of a function that makes a case
 
 
 def label(make: Make) -> str:
-    """What to call a case before it is made: the maker and its numbers."""
+    """The label of a case before it is made: the maker and its arguments."""
     words = [make.func.__name__, *map(str, make.args)]
     return " ".join(words)
 
@@ -78,7 +78,7 @@ def operators(quick: bool) -> Iterator[Make]:
 
 
 def family(quick: bool) -> Iterator[Make]:
-    """Integer products, dynamic quantization, blocks of 4 bits, pooling."""
+    """Integer products, dynamic quantization, 4-bit blocks, pooling."""
     yield partial(integer_product, 64, 1024, 1024, at_most=1.0)
     if not quick:
         yield partial(integer_product, 1024, 1024, 1024, at_most=1.0)

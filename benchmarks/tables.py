@@ -1,4 +1,4 @@
-"""What was measured, as text: always the time of the peer over that of jaxdml; above 1, jaxdml is faster."""
+"""The measurements as text: always the time of the peer over that of jaxdml; above 1, jaxdml is faster."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def named(row: Row) -> str:
 
 
 def against_onnxruntime(rows: list[Row]) -> str:
-    """The peer that the aim is about, with the aim beside it; then the other peers, and XLA's kernels."""
+    """The peer that the aim refers to, and the aim; then the other peers, and XLA's kernels."""
     rows = [row for row in rows if row["rival"] in (ORT, ORT_U8) or (row["rival"] == TWIN and ORT in row["ratios"])]
     if not rows:
         return ""
@@ -67,7 +67,7 @@ def _aim(row: Row) -> str:
 
 
 def against_lax(rows: list[Row]) -> str:
-    """Cases that onnxruntime did not run: the time of jaxdml, and that of `lax` in each type over it."""
+    """Cases without onnxruntime: the time of jaxdml, and the time of `lax` in each type over jaxdml's."""
     rows = [row for row in rows if row["rival"] is None]
     if not rows:
         return ""
@@ -85,7 +85,7 @@ def against_lax(rows: list[Row]) -> str:
 
 
 def against_others(rows: list[Row]) -> str:
-    """Cases whose aim is about another call of jaxdml or JAX."""
+    """Cases whose aim refers to another call of jaxdml or JAX."""
     rows = [row for row in rows if row["rival"] in (TWIN, COPY)]
     lines = [f"{'another call over this one: above 1, this one is faster':60}{'other':>8}{'aim':>7}"]
     lines += [f"{named(row):60}{1 / row['ratios'][row['rival']]:8.2f}{_aim(row):>7}  {row['rival']}" for row in rows]
@@ -93,7 +93,7 @@ def against_others(rows: list[Row]) -> str:
 
 
 def _times(row: Row, peer: str) -> str:
-    """The time of a peer over ours, a mark behind it for wrong bits; what did not run is a dash."""
+    """The time of a peer over ours, followed by a mark if its bits are wrong; a dash if the peer did not run."""
     if peer not in row["ratios"]:
         return "- " if peer in row["contenders"] else ""
     time = 1 / row["ratios"][peer]
@@ -101,7 +101,7 @@ def _times(row: Row, peer: str) -> str:
 
 
 def vmap_table(rows: list[Row]) -> str:
-    """A loop of calls over the same calls under vmap."""
+    """The time of a loop of calls over that of the same calls under vmap."""
     rows = [row for row in rows if row["rival"] == LOOP]
     lines = [
         f"{'a loop over vmap, prepared weights: above 1, vmap is faster':65}{'loop':>7}{'aim':>7}{'XLA kernels':>14}"
@@ -114,7 +114,7 @@ def vmap_table(rows: list[Row]) -> str:
 
 
 def onnx_table(rows: list[Row]) -> str:
-    """Networks from an ONNX model, beside the same written by hand."""
+    """Networks from an ONNX model, compared with the same networks written by hand."""
     rows = [row for row in rows if ONNX in row["ratios"]]
     lines = [
         f"{'the time of the ONNX model over that of the same by hand':65}{'jaxdml':>7}{'aim':>7}{'onnxruntime':>14}"
@@ -140,7 +140,7 @@ def scaling_table(rows: list[Row]) -> str:
 
 
 def ptq_table(rows: dict[str, dict[str, Any]]) -> str:
-    """Of each form its time over jaxdml's, so that above 1 jaxdml is faster, and the signal to noise of its outputs."""
+    """Each form's time over jaxdml's (above 1, jaxdml is faster), and the signal-to-noise ratio of its outputs."""
     forms = [form for form in next(iter(rows.values())) if form != PLAIN]
     lines = [f"| case | jaxdml | {' | '.join(forms)} |", "| --- " * (len(forms) + 2) + "|"]
     for case, facts in rows.items():

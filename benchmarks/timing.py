@@ -1,4 +1,4 @@
-"""Times that can be compared: interleaved in one process, in random order, medians."""
+"""Comparable times: medians of calls that are interleaved in one process, in random order."""
 
 import random
 import statistics
@@ -12,8 +12,8 @@ import jax
 def interleaved(calls: dict[str, Callable[[], object]], seconds: float, rounds: int = 200) -> dict[str, list[float]]:
     """Milliseconds of each call, by name, taken in rounds until the seconds are spent; three rounds at least.
 
-    In a round every call runs twice, in random order, and the second run counts: its caches are as they would be in a
-    loop of its own. A call that has used up its share of the time leaves the later rounds to the others.
+    In a round every call runs twice, in random order, and the second run counts: its caches are as warm as in a loop of
+    this call alone. A call that has used up its share of the time leaves the later rounds to the others.
     """
     samples: dict[str, list[float]] = {name: [] for name in calls}
     spent = dict.fromkeys(calls, 0.0)
@@ -39,7 +39,7 @@ def median(samples: Iterable[float]) -> float:
 
 
 def in_turns(sides: dict[str, Callable[[int], Any]], runs: int, ahead: int = 3) -> dict[str, float]:
-    """Seconds of each side, the median of `runs`, before which `ahead` are not counted; results are waited for."""
+    """Seconds of each side until its result is ready: the median of `runs` runs, after `ahead` uncounted runs."""
     samples: dict[str, list[float]] = {name: [] for name in sides}
     for run in range(-ahead, runs):
         for name, side in sides.items():

@@ -1,14 +1,14 @@
 """python -m benchmarks.torch_exports: networks that torch exports and onnxruntime quantizes, as jaxdml.onnx reads them.
 
-It needs packages that jaxdml's extras do not have, in an environment of its own:
+It needs packages that jaxdml's extras do not include, in an environment of its own:
 pip install . ./native torch torchvision transformers onnxscript onnx onnxruntime
 
 Each network is exported by torch's older exporter and by the newer one ("dynamo"), and each file is quantized in three
 ways: QDQ with scales for each channel, QOperator, and dynamic. The table says how many convolutions and products run on
 integers, and how close all outputs are to those of onnxruntime, by its formulas: "equal", number for number, or the
 ratio in dB of the outputs to their difference. On processors without int8 dot products, onnxruntime's products with
-int8 weights saturate. So weights are uint8; those of an LSTM are int8 in any case, and dynamic files run under
-`session.x64quantprecision`. Where a package refuses a network or a file, the table has its words.
+int8 weights saturate. So weights are uint8; those of an LSTM are int8 in any case, and dynamic files run with
+`session.x64quantprecision`. Where a package rejects a network or a file, the table has its error message.
 """
 
 import argparse
@@ -45,7 +45,7 @@ Inputs = dict[str, np.ndarray]
 
 
 class Batches(CalibrationDataReader):  # type: ignore[misc]
-    """What onnxruntime calibrates with."""
+    """The batches that onnxruntime calibrates with."""
 
     def __init__(self, batches: list[Inputs]) -> None:
         self.batches = iter(batches)
@@ -55,7 +55,7 @@ class Batches(CalibrationDataReader):  # type: ignore[misc]
 
 
 def drawn(examples: tuple[torch.Tensor, ...], generator: torch.Generator) -> Inputs:
-    """Inputs like the examples; a mask of ones stays one."""
+    """Random inputs like the examples; a mask of ones stays as it is."""
 
     def of(example: torch.Tensor) -> torch.Tensor:
         if example.dtype.is_floating_point:
@@ -66,7 +66,7 @@ def drawn(examples: tuple[torch.Tensor, ...], generator: torch.Generator) -> Inp
 
 
 def exported(module: torch.nn.Module, examples: tuple[torch.Tensor, ...], exporter: str, folder: Path) -> Path:
-    """The path of the file that onnxruntime's preparation for quantization made of an exported network."""
+    """The path of an exported network after onnxruntime's preprocessing for quantization."""
     raw, prepared = folder / "raw.onnx", folder / "prepared.onnx"
     names = [f"x{place}" for place in range(len(examples))]
     with torch.no_grad():
@@ -88,7 +88,7 @@ def quantized(path: Path, form: str, batches: list[Inputs]) -> Path:
 
 
 def compared(path: Path, inputs: Inputs) -> str:
-    """The cell of a file."""
+    """The table cell of a file."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.x64quantprecision", str(int(path.stem == "dynamic")))
     session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
@@ -118,7 +118,7 @@ def cells(name: str) -> Iterator[tuple[str, str, str]]:
 
 
 def attempted(function: Any, *arguments: Any) -> Any:
-    """What a function returns, or a sentence about its error, which may be that of any of six packages."""
+    """The result of a function, or a sentence about its error, which may come from any of six packages."""
     try:
         return function(*arguments)
     except Exception as error:

@@ -60,7 +60,7 @@ class Tagger(nn.Module):
 
 
 class Detector(nn.Module):
-    """A small YOLO: SiLU, pyramid pooling, upsampling, boxes from distributions, and the places of the best scores."""
+    """A small YOLO: SiLU, pyramid pooling, upsampling, boxes from distributions, and the indices of the best scores."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def sound() -> dict[str, torch.Tensor]:
 def transformer(
     model: str, options: dict[str, Any], draw: Callable[[], dict[str, torch.Tensor]], output: str = "last_hidden_state"
 ) -> Callable[[], Network]:
-    """Builds a network of transformers from the options of its configuration; `draw` makes its inputs by name."""
+    """Builds a transformers network from the options of its configuration; `draw` makes its inputs by name."""
 
     def build() -> Network:
         kind, inputs = getattr(transformers, model), draw()

@@ -1,4 +1,4 @@
-"""torch's PT2E quantization with its quantizer for x86 processors, of a network that is read from a float ONNX file."""
+"""torch's PT2E quantization, with its quantizer for x86 processors, of a network from a float ONNX file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +13,14 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 
 Operator = Callable[..., torch.Tensor]
-# Of operators whose inputs are all data, what torch computes.
+# torch's functions for operators whose inputs are all data.
 BINARY: dict[str, Operator] = {"Add": torch.add, "Mul": torch.mul, "Div": torch.div, "Sub": torch.sub, "Pow": torch.pow}
 BINARY |= {"Max": torch.maximum, "Min": torch.minimum}
 UNARY: dict[str, Operator] = {"Relu": functional.relu, "Tanh": torch.tanh, "Sqrt": torch.sqrt}
 
 
 class Network(torch.nn.Module):
-    """An ONNX graph of one input and one output, node by node, of the operators that the networks here have."""
+    """An ONNX graph with one input and one output, computed node by node; it supports the operators of our networks."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -99,9 +99,9 @@ def _attribute(name: str) -> str:
 def of_torch(
     file: Path, batches: list[np.ndarray], dynamic: bool = False, attention: bool = False
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """uint8 activations, int8 weights by channels, with the default settings of the quantizer.
+    """uint8 activations, per-channel int8 weights, with the default settings of the quantizer.
 
-    These leave products of two computed values in floats, unless `attention`.
+    The defaults leave products of two computed values in floats; `attention` quantizes these products, too.
     """
     example = (torch.from_numpy(batches[0]),)
     sizes = ({0: torch.export.Dim("batch", min=2)},)

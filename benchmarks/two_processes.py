@@ -1,4 +1,4 @@
-"""Two processes that share the cores: the calls that they make together, over those of one process alone."""
+"""Two processes that share the cores: the rate of calls of both together over that of one process alone."""
 
 import statistics
 import subprocess
@@ -22,7 +22,7 @@ START, STOP = "start", "stop"
 
 
 def serve() -> None:
-    """Calls each kind of work from when a line of the input names it until the next line; prints the calls a second."""
+    """Reads names of work from the input, runs each until the next line arrives, and prints the calls per second."""
     programs = {}
     for name, make in WORK.items():
         case = make()
@@ -52,7 +52,7 @@ def serve() -> None:
 
 
 def measured(seconds: float, rounds: int = 3) -> dict[str, dict[str, float]]:
-    """Calls a second of one process alone, and of two at a time, medians of rounds that take turns."""
+    """Calls per second of one process alone and of two together: medians of rounds that take turns."""
     command = [sys.executable, "-m", "benchmarks.two_processes"]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as first, subprocess.Popen(command, **pipes) as second:

@@ -14,7 +14,7 @@ from jaxdml import reference
 
 
 def against_a_loop(name: str, call: Any, xs: np.ndarray, weights: np.ndarray, prepare: Any, at_most: Any) -> Case:
-    """vmap over xs, weights or both, prepared, against a loop over the same compiled call; one alone is not mapped."""
+    """vmap over xs, prepared weights or both, against a loop of the compiled call; an axis of size 1 is not mapped."""
     size = max(len(xs), len(weights))
     axes = tuple(0 if len(values) == size else None for values in (xs, weights))
 
@@ -37,7 +37,7 @@ def against_a_loop(name: str, call: Any, xs: np.ndarray, weights: np.ndarray, pr
 
 
 def vmap_matrix_multiply(over: str, size: int, m: int, k: int, n: int, at_most: float | None = None) -> Case:
-    """Over a, b or pairs of them."""
+    """vmap over a, b or pairs of them."""
     rng = np.random.default_rng([size, m, k, n])
     a = data(rng, (1 if over == "b" else size, m, k), np.uint8)
     b = data(rng, (1 if over == "a" else size, k, n), np.int8)
@@ -53,7 +53,7 @@ def vmap_convolution(
     over: str, size: int, batch: int, channels: int, extent: int, outputs: int, *, group_count: int = 1,
     at_most: float | None = None,
 ) -> Case:  # fmt: skip
-    """Over inputs, filters or pairs of them."""
+    """vmap over inputs, filters or pairs of them."""
     rng = np.random.default_rng([size, batch, channels, extent, outputs])
     xs = data(rng, (1 if over == "filters" else size, batch, channels, extent, extent), np.uint8)
     fs = data(rng, (1 if over == "inputs" else size, outputs, channels // group_count, 3, 3), np.int8)

@@ -1,8 +1,8 @@
-"""python -m benchmarks.without_avx512 -m benchmarks: a Python command on a processor whose AVX-512 nobody sees.
+"""python -m benchmarks.without_avx512 -m benchmarks: runs a Python command with the processor's AVX-512 hidden.
 
-A processor with AVX-512 has AVX2, too. Libraries ask the processor what it has, by the instruction cpuid. Here they
-are copied to build/, each cpuid in them becomes a trap, and the traps are answered without AVX-512, AVX-VNNI and AMX:
-onnxruntime, XLA and jaxdml then run what they have for AVX2. Needs Linux, cc and objdump.
+A processor with AVX-512 has AVX2, too. Libraries query the processor's features with the instruction cpuid. Here the
+libraries are copied to build/, each cpuid in them becomes a trap, and the traps are answered without AVX-512, AVX-VNNI
+and AMX: onnxruntime, XLA and jaxdml then run their code for AVX2. Needs Linux, cc and objdump.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ CPUID, TRAP = b"\x0f\xa2", b"\xcc\x90"  # int3, and a nop in place of the second
 
 
 def replace_cpuid(library: Path) -> int:
-    """Makes each cpuid of a shared library a trap; how many there were."""
+    """Turns each cpuid of a shared library into a trap; returns how many there were."""
     headers = subprocess.run(["readelf", "-lW", library], capture_output=True, text=True, check=True).stdout
     loaded = re.findall(r"LOAD +(0x\w+) +(0x\w+) +0x\w+ +(0x\w+)", headers)
     sections = [tuple(int(number, 16) for number in numbers) for numbers in loaded]  # offset, address, size
@@ -44,13 +44,13 @@ def replace_cpuid(library: Path) -> int:
 
 
 def build_handler(to: Path) -> Path:
-    """The library that answers the traps; it has to be loaded before those that have them."""
+    """Builds the library that answers the traps; it must be loaded before the libraries with traps."""
     subprocess.run(["cc", "-O1", "-shared", "-fPIC", HANDLER, "-o", to], check=True)
     return to
 
 
 def prepare() -> Path:
-    """The folder with a copy of each package, made where there is none of its version, and the handler."""
+    """The folder with the handler and a copy of each package, made anew if there is no copy of its version."""
     for name in PACKAGES:
         copy, mark = FOLDER / name, FOLDER / f"{name}-{metadata.version(name)}"
         if mark.exists():

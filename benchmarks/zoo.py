@@ -1,14 +1,14 @@
 """python -m benchmarks.zoo: jaxdml.ptq on networks that others wrote, each in a process of its own.
 
-It needs packages that jaxdml's extras do not have, in an environment of its own:
+It needs packages that jaxdml's extras do not include, in an environment of its own:
 pip install . ./native keras keras-hub dm-haiku equinox flax transformers==4.49.0 onnx onnxruntime
 
-The table has, of each network: how many convolutions and products run on integers; the ratio of the outputs to their
+For each network, the table has: how many convolutions and products run on integers; the ratio of the outputs to their
 error on other inputs, with static and with dynamic products; the batch sizes with which the model runs, and "any" if it
-is exported with a symbolic one; seconds and memory that `quantize` takes; the time of a call with one input in float32,
-and that of the model over it, both jitted and measured in turns. The column "onnx" has the ratio of the model's outputs
-to the error of onnxruntime, which runs the file that `jaxdml.onnx.save` wrote of the model with onnxruntime's numerics,
-in QDQ form with uint8 weights; the package onnx has checked the file and inferred all its shapes.
+can be exported with a symbolic one; seconds and memory that `quantize` takes; the time of a float32 call with one
+input, and the model's time over it, both jitted and measured in turns. The column "onnx" has the ratio of the model's
+outputs to the error of onnxruntime, which runs the file that `jaxdml.onnx.save` wrote of the model with onnxruntime's
+numerics, in QDQ form with uint8 weights; the package onnx has checked the file and inferred all its shapes.
 """
 
 import argparse
@@ -52,7 +52,7 @@ HEAD = (
 
 
 def decibels(received: Any, expected: Any) -> float:
-    """Signal over noise of all outputs together."""
+    """The signal-to-noise ratio of all outputs together."""
     pairs = zip(jax.tree.leaves(received), jax.tree.leaves(expected), strict=True)
     ratios = [(np.sum(np.square(b, dtype=float)), np.sum(np.square(a - b, dtype=float))) for a, b in pairs]
     signal, noise = map(sum, zip(*ratios, strict=True))
@@ -60,13 +60,13 @@ def decibels(received: Any, expected: Any) -> float:
 
 
 def counted(model: ptq.Model) -> tuple[int, int]:
-    """How many convolutions and products run on integers, and how many there are; those of a scan count once."""
+    """How many convolutions and products run on integers, and how many there are; those in a scan count once."""
     integers, total = re.findall(r"(\d+) of (\d+) convolutions and products", str(model))[-1]
     return int(integers), int(total)
 
 
 def of_any_batch(model: ptq.Model, apply: Any, params: Any, inputs: tuple[Any, ...]) -> str:
-    """The batches with which the model runs: 1, 2, 5, and "any" if it is exported with a symbolic one."""
+    """The batch sizes with which the model runs: 1, 2, 5, and "any" if it can be exported with a symbolic one."""
     found = []
     for count in (1, 2, 5):
         given = tuple(np.resize(x, (count, *x.shape[1:])) for x in inputs)
@@ -79,7 +79,7 @@ def of_any_batch(model: ptq.Model, apply: Any, params: Any, inputs: tuple[Any, .
     structs = [jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype) for x in inputs]
     try:
         jax.eval_shape(jax.jit(apply), params, *structs)
-    except Exception:  # whatever the function itself raises: it has no such form
+    except Exception:  # the float function itself does not take a symbolic batch
         return " ".join(found)
     jax.eval_shape(model.apply, model.params, *structs)
     return " ".join((*found, "any"))
@@ -95,7 +95,7 @@ def of_onnxruntime(model: ptq.Model, inputs: tuple[Any, ...]) -> str:
             session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
             names = [each.name for each in session.get_inputs()]
             received = session.run(None, dict(zip(names, map(np.asarray, inputs), strict=True)))
-        except Exception as error:  # of three packages; the table says which
+        except Exception as error:  # of any of three packages; the table shows it
             print(f"  onnx: {type(error).__name__}: {error}", file=sys.stderr)
             words = " ".join(str(error).replace("|", "/").split())[:LONGEST]
             return f"{type(error).__name__}: {words}"
@@ -104,7 +104,7 @@ def of_onnxruntime(model: ptq.Model, inputs: tuple[Any, ...]) -> str:
 
 
 def measured(name: str, seconds_of_timing: float) -> dict[str, Any]:
-    """What the table has of one network."""
+    """The table's entries for one network."""
     apply, params, draw = MODELS[name]()
     rng = np.random.default_rng(0)
     batches, other, one = [draw(4, rng) for _ in range(4)], draw(8, rng), draw(1, rng)
@@ -172,7 +172,7 @@ def main() -> None:
 
 
 def publish(name: str, found: dict[str, Any], table: list[str], note: str = "") -> None:
-    """Writes what was measured as JSON, and the table as a page."""
+    """Writes the measurements as JSON, and the table as a page."""
     machine = environment()
     text = json.dumps({"environment": machine, "note": note, "networks": found}, indent=1)
     (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")

@@ -18,7 +18,7 @@ SIZE, LENGTH, VOCABULARY = 96, 32, 1000
 
 
 def images(count: int, rng: np.random.Generator) -> tuple[Any, ...]:
-    """Images [N, 96, 96, 3] with neighbours that are alike, from 0 to 255."""
+    """Images [N, 96, 96, 3] with similar neighbouring pixels, from about 0 to 255."""
     coarse = rng.uniform(0, 255, (count, 12, 12, 3))
     return ((coarse.repeat(8, 1).repeat(8, 2) + rng.normal(0, 8, (count, SIZE, SIZE, 3))).astype(np.float32),)
 
@@ -38,7 +38,7 @@ def tokens(count: int, rng: np.random.Generator) -> tuple[Any, ...]:
 
 
 def of_keras(name: str, draw: Any = images, **options: Any) -> Callable[[], Network]:
-    """A network of keras.applications. Its normalizations take the statistics of a batch, as if it were trained."""
+    """A network of keras.applications. Its normalizations have the statistics of a batch, as in a trained network."""
 
     def build() -> Network:
         import keras
@@ -87,7 +87,7 @@ def of_keras_hub(name: str, **options: Any) -> Callable[[], Network]:
 
 
 def of_transformers(name: str, config: str, draw: Any = tokens, **options: Any) -> Callable[[], Network]:
-    """A Flax model of transformers, small; inputs: token ids and mask, or images."""
+    """A small Flax model of transformers; inputs: token ids and mask, or images."""
 
     def build() -> Network:
         import transformers
@@ -123,7 +123,7 @@ def haiku_resnet() -> Network:
 
 
 def equinox_transformer() -> Network:
-    """Two layers of attention and MLP of equinox, under vmap over the batch; inputs [N, 32, 64]."""
+    """Two layers of equinox's attention and MLP, under vmap over the batch; inputs [N, 32, 64]."""
     import equinox as eqx
 
     keys = iter(jax.random.split(jax.random.key(0), 8))

@@ -1,6 +1,6 @@
-"""python -m benchmarks.zoo_observers: the observer "auto" beside the three that it chooses from, on the zoo's networks.
+"""python -m benchmarks.zoo_observers: the observer "auto" and the three that it chooses from, on the zoo's networks.
 
-It needs the environment of benchmarks.zoo. The batches and the held-out inputs are those of that benchmark.
+It needs the environment of benchmarks.zoo, and uses the same batches and held-out inputs.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from jaxdml import ptq
 
 RESULTS = Path(__file__).parent / "results"
 OBSERVERS = "minmax", "percentile", "mse", "auto"
-LEVEL = 0.2  # dB that count as level
+LEVEL = 0.2  # differences of up to this many dB do not count
 ABOUT = f"""\
 Ratios in dB of the outputs to their error on eight inputs that calibration did not see, by the observer of
 `jaxdml.ptq.quantize`. Calibration sees 16 inputs. "auto" makes a model with each of the other three, and returns the
@@ -28,7 +28,7 @@ the three on the other inputs."""
 
 
 def measured(name: str) -> dict[str, float]:
-    """The ratio that each observer leaves of one network."""
+    """The ratio of one network's outputs to their error in dB, with each observer."""
     apply, params, draw = MODELS[name]()
     rng = np.random.default_rng(0)
     batches, other = [draw(4, rng) for _ in range(4)], draw(8, rng)

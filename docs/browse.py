@@ -1,9 +1,9 @@
 """`python docs/browse.py build/docs FOLDER`: the site in Chromium, on a wide and a narrow screen, light and dark.
 
-It fails where a page is wider than its window or far too long, shows TeX, lacks an image, logs an error or asks for
-what is not there, and where the search does not find what is there. It writes pictures of a few pages to FOLDER. It
-needs the extra `docs` and a Chromium: the one that `CHROMIUM` names, that of the system, or that of `playwright install
-chromium`. Without one it says so, and ends well.
+It fails if a page is wider than its window or far too long, shows TeX, misses an image, logs an error or requests a
+missing file, or if the search does not find an existing page. It writes screenshots of a few pages to FOLDER. It needs
+the extra `docs` and a Chromium: the one that `CHROMIUM` names, that of the system, or that of `playwright install
+chromium`. Without a Chromium it prints so, and succeeds.
 """
 
 import functools
@@ -34,10 +34,10 @@ SCROLLING += " x.clientWidth + 1 || x.getBoundingClientRect().right > document.d
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves files, and prints nothing."""
+    """Serves files without logging."""
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Prints nothing."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def served(site: Path) -> Iterator[str]:
 
 @contextmanager
 def opened(browser: Browser, wrong: list[str], **options: Any) -> Iterator[Page]:
-    """A window that adds the errors of its pages to a list: of scripts, of files that are not there."""
+    """A window that adds the errors of its pages to a list: those of scripts, and missing files."""
     window = browser.new_page(**options)
     window.on("pageerror", lambda error: wrong.append(f"{window.url} has an error: {error.stack}"))
 
@@ -65,7 +65,7 @@ def opened(browser: Browser, wrong: list[str], **options: Any) -> Iterator[Page]
 
 
 def faults(window: Page, page: str, width: int) -> Iterator[str]:
-    """What is wrong with a page in a window of a width."""
+    """The faults of a page in a window of a given width."""
     wide, tall = window.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]")
     if wide > width:
         yield f"{page} is {wide} pixels wide in a window of {width}"
@@ -80,7 +80,7 @@ def faults(window: Page, page: str, width: int) -> Iterator[str]:
 
 
 def looked_at(browser: Browser, address: str, pages: list[str], pictures: Path) -> list[str]:
-    """What is wrong with pages; some become a picture for each width and scheme of colours."""
+    """The faults of pages; takes screenshots of some, for each width and colour scheme."""
     wrong: list[str] = []
     for scheme in ("light", "dark"):
         for width, height in WIDTHS.items():
@@ -97,7 +97,7 @@ def looked_at(browser: Browser, address: str, pages: list[str], pictures: Path) 
 
 
 def searched(browser: Browser, address: str) -> list[str]:
-    """What the search does not find, and the errors of its page."""
+    """The pages that the search does not find, and the errors of the search page."""
     wrong: list[str] = []
     with opened(browser, wrong) as window:
         for words, page in SEARCHED.items():

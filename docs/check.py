@@ -1,6 +1,6 @@
-"""`python docs/check.py build/docs`: every link inside of the site leads somewhere, and every public name is there.
+"""`python docs/check.py build/docs`: checks that links within the site have targets, and public names have entries.
 
-Sphinx warns of wrong links in its own markup. What themes, notebooks and raw HTML add is only seen in the pages.
+Sphinx warns of wrong links in its own markup. Links of themes, notebooks and raw HTML are only visible in the pages.
 """
 
 import sys
@@ -21,14 +21,14 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes what a tag links to, and what it is called."""
+        """Notes the tag's links, and the names by which others may link to it."""
         values = dict(attrs)
         self.places |= {value for name in ("id", "name") if (value := values.get(name))}
         self.links += [value for name in ("href", "src") if (value := values.get(name))]
 
 
 def wrong_links(site: Path) -> list[str]:
-    """Links to pages, files or places that are not there."""
+    """Links to missing pages, files or places."""
     found = sorted(path for path in site.rglob("*.html") if "_static" not in path.parts)  # templates of the theme
     pages = {path.resolve(): Page(path.read_text("utf-8")) for path in found}
     wrong = []
@@ -47,7 +47,7 @@ def wrong_links(site: Path) -> list[str]:
 
 
 def missing_names(site: Path) -> list[str]:
-    """Public names without a place in the reference."""
+    """Public names without an entry in the reference."""
     places = {place for path in site.glob("docs/reference/*.html") for place in Page(path.read_text("utf-8")).places}
     return [f"{name} is not in the reference" for name in sorted(set(full_names().values()) - places)]
 

@@ -1,7 +1,7 @@
-"""The site, made by Sphinx: its sources are the Markdown pages and notebooks of the whole repository.
+"""Sphinx's configuration of the site, whose sources are the Markdown pages and notebooks of the whole repository.
 
-The folder of sources is the root of the repository, so that links between pages, notebooks and other files are the same
-on the site and in the repository.
+The source folder is the root of the repository, so that links between pages, notebooks and other files are the same on
+the site and in the repository.
 """
 
 import os
@@ -19,7 +19,7 @@ import jaxdml  # noqa: E402
 
 
 def documented(version: str, changes: str) -> str:
-    """The version that the site documents: with changes after that release, the version and a word that says so."""
+    """The version that the site documents, with the suffix "+development" if there are changes after that release."""
     unreleased = re.search(r"^## \[Unreleased\]\n(.*?)(?=^## |\Z)", changes, re.M | re.S)
     return f"{version}+development" if unreleased and unreleased[1].strip() else version
 
@@ -44,7 +44,7 @@ exclude_patterns = [".*", "build", "dist", "jaxdml", "native", "tests", "docs/si
 
 html_theme = "sphinx_book_theme"
 html_title = f"jaxdml {release}"
-html_context = {"default_mode": "auto"}  # the theme logs an error where a page does not say light, dark or auto
+html_context = {"default_mode": "auto"}  # the theme logs an error if a page does not set light, dark or auto
 html_favicon = "static/icon.svg"
 html_extra_path = ["site"]
 html_static_path = ["static"]
@@ -62,7 +62,7 @@ nb_execution_raise_on_error = True
 nb_merge_streams = True
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # docstrings say types, and what shapes and values they hold
+autodoc_typehints = "none"  # docstrings give types, shapes and values
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_attr_annotations = False
@@ -70,5 +70,5 @@ codeautolink_warn_on_missing_inventory = False
 
 
 def setup(app: Sphinx) -> None:
-    """Called by Sphinx; notebooks write their files beside those that Sphinx keeps from build to build."""
+    """Called by Sphinx; notebooks write their files next to those that Sphinx caches between builds."""
     os.environ["JAXDML_DIGITS_OUT"] = str(app.doctreedir / "digits.npz")

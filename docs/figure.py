@@ -1,4 +1,4 @@
-"""`python docs/figure.py` draws the times of a few cases as bars: a picture in docs/figures/ for each processor."""
+"""`python docs/figure.py` draws the times of a few cases as bars: one chart in docs/figures/ for each processor."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ FIGURES = {FOLDER / "times_avx2.svg": AVX2_TIMES, FOLDER / "times_avx512_vnni.sv
 
 
 def draw() -> None:
-    """Writes the pictures of the results that the repository has."""
+    """Writes the charts of the results in the repository."""
     FOLDER.mkdir(exist_ok=True)
     for path, results in FIGURES.items():
         bars(json.loads(results.read_text(encoding="utf-8")), CASES, path)

@@ -1,4 +1,4 @@
-"""A Sphinx extension: formulas are MathML, which browsers draw without a script and without a network."""
+"""A Sphinx extension: formulas become MathML, which browsers render without a script and without a network."""
 
 from docutils import nodes
 from latex2mathml.converter import convert
@@ -7,18 +7,18 @@ from sphinx.writers.html5 import HTML5Translator
 
 
 def mathml(formula: str, display: str = "inline") -> str:
-    """A formula of TeX as MathML; of the environments with aligned lines, the converter knows align* alone."""
+    """A TeX formula as MathML; of the environments with aligned lines, the converter supports only align*."""
     return convert(formula.replace("{aligned}", "{align*}"), display=display)
 
 
 def inline(self: HTML5Translator, node: nodes.math) -> None:
-    """Writes a formula in a line of text."""
+    """Writes an inline formula."""
     self.body.append(mathml(node.astext()))
     raise nodes.SkipNode
 
 
 def block(self: HTML5Translator, node: nodes.math_block) -> None:
-    """Writes a formula of its own lines; one that is wider than the page scrolls."""
+    """Writes a displayed formula; one that is wider than the page scrolls."""
     self.body.append(self.starttag(node, "div", CLASS="math"))
     self.body.append(f"{mathml(node.astext(), 'block')}</div>\n")
     raise nodes.SkipNode

@@ -1,8 +1,8 @@
-"""`python docs/generate.py` writes what README.md and files of docs/ take from tables and measurements.
+"""`python docs/generate.py` writes the parts of README.md and docs/ that come from tables and measurements.
 
 In README.md, docs/performance.md and docs/times/ the tables of times come from the benchmark's results; in
-docs/onnx_operators.md the ONNX operators come from their table; in docs/reference/ the page of an operator has its
-fields and its feature levels. Each stands between a mark of its name and an end mark. docs/feature_levels.md and
+docs/onnx_operators.md the ONNX operators come from their table; in docs/reference/ each operator's page has its fields
+and its feature levels. Each table is between a mark with its name and an end mark. docs/feature_levels.md and
 docs/reference/index.md are written as a whole.
 """
 
@@ -85,7 +85,7 @@ GPU_PEERS = {
 
 
 def times(path: Path) -> str:
-    """The time of each peer over jaxdml's, case by case: the results have it the other way round."""
+    """The time of each peer over jaxdml's, case by case; the results have the inverse ratios."""
     peers, first = (GPU_PEERS, "lax int8") if path == GPU_TIMES else (PEERS, "onnxruntime")
     rows = [row for row in json.loads(path.read_text(encoding="utf-8"))["cases"] if first in row["ratios"]]
     lines = [(f"{row['family']}, {row['case']}", *_cells(row, peers)) for row in rows]
@@ -93,7 +93,7 @@ def times(path: Path) -> str:
 
 
 def products() -> str:
-    """Products of int8 in a loop on a GPU."""
+    """Times of int8 products in a loop on a GPU."""
     rows = json.loads(GPU_PRODUCTS.read_text(encoding="utf-8"))["products"]
     return "\n".join([device_products.HEAD, *map(device_products.text_of, rows)])
 
@@ -111,7 +111,7 @@ def missed() -> str:
 
 
 def costs() -> str:
-    """What native kernels and XLA's cost apart from their work."""
+    """The overheads of native kernels and of XLA's."""
     kernels = json.loads(OVERHEAD.read_text(encoding="utf-8"))["kernels"]
     sides = ("native", "xla")
     rows = [(name, *(f"{1e3 * times[k]:.3g} ms" for k in sides)) for name, times in kernels["seconds"].items()]
@@ -194,14 +194,14 @@ def levels() -> str:
     rows = [(f"[{function}](reference/{function.strip('`')}.md)", *others) for function, *others in table.rows]
     parts = [
         "# What each feature level allows",
-        "DirectML grew: what an operator takes depends on the feature level of the device that runs it. jaxdml\n"
-        "checks each call at one level: 6_4, the latest, unless the call gives `feature_level`. Give a level to learn\n"
-        "while JAX traces what devices of that level would refuse; leave it out where no DirectML device is meant.\n"
+        "The types, ranks and options that an operator accepts depend on the feature level of the DirectML device.\n"
+        "jaxdml checks each call at one level: 6_4, the latest, unless the call gives `feature_level`. Give a level\n"
+        "to find out at trace time what devices of that level would refuse; omit it if no DirectML device is meant.\n"
         "Results do not depend on the level.",
         "`python docs/generate.py` writes this page from the tables that check every call. The page of each operator\n"
-        "has its tables. In Python, `jaxdml.check_feature_support(operator, level)` gives the same tables.",
-        "The level `jaxdml` is no level of DirectML. In Python it is `FeatureLevel.JAXDML`, which adds 16-bit outputs\n"
-        "of `element_wise_quantize_linear` to level 6_4.",
+        "has its full tables. In Python, `jaxdml.check_feature_support(operator, level)` returns the same tables.",
+        "The level `jaxdml` is not a level of DirectML. In Python it is `FeatureLevel.JAXDML`, which adds 16-bit\n"
+        "outputs of `element_wise_quantize_linear` to level 6_4.",
         "## What each level brings",
         table._replace(rows=rows).markdown(),
     ]
@@ -214,7 +214,7 @@ def operator_page(operator: str, text: str) -> str:
 
 
 def _fields(operator: str) -> str:
-    """Each field of the desc, and what gives it in a call of the function."""
+    """Each field of the desc, and the argument of the function that sets it."""
     desc, taken = PAGES[operator].desc, inspect.signature(getattr(dml, operator)).parameters
     arguments: dict[str, list[str]] = {}
     for name, parameter in parameters_of(desc).items():
@@ -228,7 +228,7 @@ def _fields(operator: str) -> str:
 
 
 def _levels_of(operator: str) -> str:
-    """What each level that changes something allows."""
+    """The tables of each level that changes something."""
     parts = []
     for level in sorted(PAGES[operator].support):
         parts += [f"### Feature level {level}", dml.check_feature_support(operator, level).table().markdown()]
@@ -236,7 +236,7 @@ def _levels_of(operator: str) -> str:
 
 
 def reference_index() -> str:
-    """docs/reference/index.md: every public name, by the page that has it."""
+    """docs/reference/index.md: every public name, grouped by page."""
     rows = [
         (f"[`{operator}`]({operator}.md)", f"[`{page.desc.__name__}`]({_url(page.desc)})", str(min(page.support)),
          _told(f"jaxdml.{operator}"))
@@ -275,7 +275,7 @@ def documented(text: str) -> list[str]:
 
 
 def public(name: str) -> Any:
-    """What a full name such as jaxdml.ptq.load stands for."""
+    """The object with a full name such as jaxdml.ptq.load."""
     return pkgutil.resolve_name(name)
 
 

@@ -1,6 +1,6 @@
 """A Sphinx extension: inline code that names a public object of jaxdml becomes a link to its reference.
 
-Pages then need no markup of Sphinx for links to functions, and read well outside of the site.
+Pages then need no Sphinx markup for links to functions, and read well outside the site.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from sphinx.transforms import SphinxTransform
 
 
 class LinkPublicNames(SphinxTransform):
-    """Makes references of inline code, before references are resolved."""
+    """Turns inline code into references, before references are resolved."""
 
     default_priority = 20
 

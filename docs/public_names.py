@@ -1,4 +1,4 @@
-"""The public names of jaxdml, and which of these a piece of inline code means."""
+"""The public names of jaxdml, and the one that a piece of inline code refers to."""
 
 import importlib
 import re
@@ -9,7 +9,7 @@ NAMED = re.compile(r"(?P<package>(?:jaxdml|dml)\.)?(?P<name>\w+(?:\.\w+)*)(?:\(.
 
 
 def full_names() -> dict[str, str]:
-    """Every public name in full, to that of the reference: an exception of two modules is described once."""
+    """Maps every full public name to its name in the reference: an exception of two modules is described once."""
     described: dict[int, str] = {}
     return {
         f"{module}.{name}": described.setdefault(id(getattr(imported, name)), f"{module}.{name}")

@@ -59,14 +59,14 @@ def rounded_up_extent(size: Any, reach: int, stride: int, start: int, end: int) 
 
 
 def same_padding(size: Any, kernel: int, stride: int, dilation: int) -> Any:
-    """The total padding with which a dimension has ``ceil(size / stride)`` windows: SAME in other libraries."""
+    """The total padding that gives a dimension ``ceil(size / stride)`` windows; other libraries call it SAME."""
     last = size - 1 if stride == 1 else (size + stride - 1) // stride * stride - stride
     missing = last + (kernel - 1) * dilation + 1 - size
     return max(missing, 0) if isinstance(missing, int) else missing
 
 
 def elements_inside(size: int, place: int, window: int, stride: int, dilation: int, start: int) -> int:
-    """In one dimension: how many elements of the window at index `place` lie in the input and not in the padding."""
+    """The number of elements, in one dimension, of the window at index `place` that lie in the input, not padding."""
     first = place * stride - start  # element t of the window has the index first + t * dilation in the input
     lowest = -(min(first, 0) // dilation)
     highest = min((size - 1 - first) // dilation, window - 1)

@@ -80,7 +80,7 @@ class Table(NamedTuple):
         table = f"<caption>{title}</caption><thead><tr>{header}</tr></thead>"
         rows = (_row(cells, classes, place in self.emphasized) for place, cells in enumerate(self.rows))
         table += f"<tbody>{''.join(rows)}</tbody>"
-        # With a tabindex the box takes the keyboard's focus and can be scrolled by keys.
+        # With a tabindex, the box can take keyboard focus and be scrolled with keys.
         return f'<div class="jaxdml-table" tabindex="0"><style>{STYLE}</style><table>{table}</table></div>'
 
 

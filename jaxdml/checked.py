@@ -1,4 +1,4 @@
-"""The operators with checks of values: every scale must be finite and above zero.
+"""The operators with value checks: every scale must be finite and above zero.
 
 Use them under `jax.experimental.checkify.checkify`, which also works with jit and vmap::
 

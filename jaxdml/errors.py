@@ -93,7 +93,7 @@ class PtqError(ValueError):
 
 
 class ExactError(ValueError):
-    """`jaxdml.exact` has no rule for a function, or is told to use an unknown one.
+    """A function cannot be made exact, or an argument of `jaxdml.exact` is wrong.
 
     Attributes:
       problems: all problems that were found, one sentence each; the message lists them.

@@ -1,4 +1,4 @@
-# Builds for Linux on 64-bit ARM by the cross compiler of Debian's package g++-aarch64-linux-gnu.
+# Builds for Linux on 64-bit ARM with the cross compiler of Debian's package g++-aarch64-linux-gnu.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)

@@ -15,7 +15,7 @@ from jax import lax
 
 from jaxdml._arithmetic.panels import SEAL, XLA_SEAL, namespace_of
 
-Array = Any  # of JAX or of NumPy; the results are of the same kind
+Array = Any  # a JAX or NumPy array; results are of the same kind as the arguments
 COLUMNS, UNIT = 64, 16  # the columns of a panel and of a unit
 SIZES = (16, 32, 64, 128, 256)  # the sizes of blocks
 FLOATS = {2: np.float16, 4: np.float32}
@@ -25,8 +25,8 @@ class Blocks(NamedTuple):
     """The sizes of a matrix [columns, depth] in blocks of `size` elements along the depth.
 
     Attributes:
-      bits: the bits of a weight, 4 or 8.
-      scale_bytes: the bytes of a scale, 2 or 4.
+      bits: bits per weight, 4 or 8.
+      scale_bytes: bytes per scale, 2 or 4.
       has_zero_points: whether blocks have zero points. Otherwise the zero point is 8 or 128, the middle of the unsigned
         range.
     """
@@ -49,7 +49,7 @@ class Blocks(NamedTuple):
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of a record's weights."""
+        """The size of a record's weights in bytes."""
         return COLUMNS * self.size * self.bits // 8
 
     @property

@@ -129,7 +129,7 @@ def _product(
 
 
 def _with_whole_rows(x: Array) -> Array:
-    """x [rows, ...], each row on one device, because the sum over the blocks has an order."""
+    """x [rows, ...], each row on one device, because the sum over the blocks has a fixed order."""
     return replicated_in_space(replicated_along(x, 1), 1)
 
 

@@ -1,4 +1,4 @@
-"""Calls of jaxprs, whose equations take the place of the call."""
+"""Finds the jaxpr that an equation calls, so that its equations can replace the call."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ CALLS = frozenset((
 
 
 def called_jaxpr(eqn: Any) -> Any:
-    """The jaxpr that an equation calls, with its constants if it has any; None if the equation is no call."""
+    """The jaxpr that an equation calls, with its constants if it has any; None if the equation is not a call."""
     if eqn.primitive.name not in CALLS:
         return None
     return next(value for value in eqn.params.values() if hasattr(value, "eqns"))

@@ -145,7 +145,7 @@ def prepare_filter(filter: Array, group_count: int, is_packed: bool = True) -> P
 
 
 def prepare_numpy_matrix(b: np.ndarray) -> PreparedMatrix:
-    """`prepare_matrix` of a NumPy array. For XLA's kernels NumPy arranges the array, so nothing is compiled."""
+    """`prepare_matrix` of a NumPy array. For XLA's kernels, NumPy arranges the array, so nothing is compiled."""
     return _on_device(PreparedMatrix.of(b))
 
 

@@ -1,4 +1,4 @@
-"""Contractions for XLA:CPU, which has fast kernels from int8 to int32 for matrix products and for NHWC convolutions.
+"""Contractions for XLA:CPU, which has fast int8-to-int32 kernels for matrix products and for NHWC convolutions.
 
 XLA:CPU compiles all other integer contractions to scalar loops: products of mixed types, of uint8 and uint8, or of a
 single row or column, and convolutions in NCHW, in one dimension, or with few channels.

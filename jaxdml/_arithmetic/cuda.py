@@ -1,6 +1,6 @@
-"""Products and convolutions for CUDA, as products of bfloat16. XLA:GPU multiplies matrices of int8 and of bfloat16 on
-tensor cores, but few integer convolutions have a kernel.
+"""Products and convolutions for CUDA, as products of bfloat16.
 
+XLA:GPU multiplies matrices of int8 and of bfloat16 on tensor cores, but few integer convolutions have a kernel.
 Some of XLA's kernels for int8 double the sums: they load 16 terms for an instruction that multiplies 32, which then
 gets each term twice. docs/numerics_accelerators.md says where that was seen, and proves that bfloat16 is exact.
 """
@@ -18,14 +18,14 @@ from jaxdml._arithmetic.layouts import Filter
 from jaxdml._arithmetic.matrix_product import matrix_product
 
 Array = jax.Array
-MOST_TERMS = 2**10  # the sum of this many products of int8 numbers fits float32
+MOST_TERMS = 2**10  # the sum of this many products of int8 numbers is exact in float32
 
 
 def dot(a: Array, b: Array, layout: str = "KN") -> Array:
     """int8 [..., M, K] times int8 [..., K, *N] or, with layout "NK", [..., N, K], in int32: [..., M, *N]."""
     if isinstance(a.shape[-1], int):
         return int8.in_parts(functools.partial(_product_of_floats, layout=layout), a, b, layout, MOST_TERMS)
-    # A symbolic depth is not divided. int32 has no tensor cores, and no such kernels.
+    # A symbolic depth is not split. Products of int32 use neither tensor cores nor the kernels that double sums.
     wide, values = (lax.convert_element_type(operand, jnp.int32) for operand in (a, b))
     return matrix_product(wide, values, layout, lax.Precision.DEFAULT, jnp.int32)
 

@@ -21,7 +21,7 @@ FAR = 600  # the exponent of infinities; -FAR is that of zeros, so that quotient
 
 @jax.custom_jvp
 def divided(x: Array, y: Array) -> Array:
-    """fl(x / y) of float32 without subnormals. A subnormal quotient may become a zero of its sign."""
+    """fl(x / y) of float32 without subnormals. A subnormal quotient may become a zero of the same sign."""
     result: Array = lax.platform_dependent(x, y, cpu=lax.div, default=divided_by_integers)
     return result
 

@@ -18,7 +18,7 @@ from jaxdml._arithmetic.contractions import integer_dot
 from jaxdml._arithmetic.platforms import int8_dot
 
 Array = jax.Array
-BITS = 8  # of a plane
+BITS = 8  # bits per plane
 HALF = np.float32(2.0**15)  # an integer of `a` is upper * HALF + lower; the sums of each half are exact
 
 
@@ -28,7 +28,7 @@ class Integers(NamedTuple):
     Attributes:
       planes: the number of planes of an integer.
       most: the largest integer; rounding may exceed it by up to 16, and the planes hold such integers, too.
-      terms: the largest number of terms in an exact sum. Longer sums are cut into parts, and the rounded sums of the
+      terms: the largest number of terms in an exact sum. Longer sums are split into parts, and the rounded sums of the
         parts are added in ascending order.
     """
 

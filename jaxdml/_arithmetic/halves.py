@@ -1,7 +1,7 @@
 """Products and convolutions of 16-bit by 8-bit tensors, and products of 16-bit tensors, by the 8-bit kernels.
 
 With x = 256 * upper + lower, and the zero point likewise, the sum of (x - x_zero_point) * (y - y_zero_point) is 256
-times the sum of the upper bytes plus the sum of the lower bytes. Each sum fits int32, and only both together are
+times the sum of the upper bytes plus the sum of the lower bytes. Each sum fits int32, and only their total is
 rounded to float32. If y has 16 bits, too, there are four such sums.
 """
 
@@ -16,13 +16,13 @@ from jaxdml._arithmetic import contractions, planes
 from jaxdml._arithmetic.prepared import PreparedMatrix
 
 Array = jax.Array
-TERMS = (2**31 - 1) // 255**2  # int32 holds the sum of so many products of bytes
+TERMS = (2**31 - 1) // 255**2  # int32 holds the sum of this many products of bytes
 
 
 def fit(x: Any, y: Any, terms: int) -> bool:
-    """Whether x and y have 8 or 16 bits, and int32 holds sums of so many products of their bytes.
+    """Whether x and y have 8 or 16 bits, and int32 holds the sum of `terms` products of their bytes.
 
-    If both have 16 bits, it holds the sum of two such sums: of the upper bytes of one and the lower bytes of the other.
+    If both have 16 bits, int32 also holds the total of two such sums: of upper by lower and of lower by upper bytes.
     """
     sizes = x.dtype.itemsize, y.dtype.itemsize
     return max(sizes) <= 2 and terms <= TERMS // min(sizes)

@@ -52,7 +52,7 @@ def product_in_parts(a: Array, b: Array, layout: str = "KN") -> Array:
 
 
 def in_parts(multiply: Callable[[Array, Array], Array], a: Array, b: Array, layout: str, most_terms: int) -> Array:
-    """The int32 sum of the products of parts of at most so many terms. A symbolic depth is not divided."""
+    """The int32 product as a sum of products of at most `most_terms` terms. A symbolic depth is not split."""
     depth = a.shape[-1]
     if not isinstance(depth, int) or depth <= most_terms:
         return multiply(a, b)

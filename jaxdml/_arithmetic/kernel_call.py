@@ -1,8 +1,8 @@
 """The JAX primitive that calls native kernels. Its lowering chooses between a kernel and the JAX function it replaces.
 
 A call that is lowered for one CPU device, or in `shard_map`, runs the kernel. The JAX function runs on other platforms,
-in programs that XLA partitions for a mesh, and in files of `jax.export`, which other machines read. Under vmap every
-operand gets a leading dimension, of size 1 if the operand is not mapped.
+in programs that XLA partitions for a mesh, and in files of `jax.export`, which may run on other machines. Under vmap
+every operand gets a leading dimension, of size 1 if the operand is not mapped.
 """
 
 import functools
@@ -25,7 +25,7 @@ class Kernel(NamedTuple):
     """A native kernel that can replace a function of JAX operations.
 
     Attributes:
-      native: (*arguments, leading, **statics) -> result; arrays have `leading` vmap dimensions in front.
+      native: (*arguments, leading, **statics) -> result; `leading` vmap dimensions are prepended to arrays.
       result: (*arguments, **statics) -> shape and type of the result, without vmap dimensions.
       takes: (*arguments, **statics) -> whether the kernel computes this call.
       is_replicated: whether each device of a mesh computes the whole result.
@@ -164,7 +164,7 @@ def target_of(context: Any) -> Literal["file", "device", "mesh"]:
     """The target that a program is lowered for: a file of `jax.export`, a single device, or a mesh.
 
     In `shard_map` over all axes a program is lowered for a single device. XLA partitions a program for a mesh, and
-    cannot partition custom calls. No public function of JAX tells the target, so this function reads the context.
+    cannot partition custom calls. JAX has no public function for the target, so this function reads the context.
     """
     module = context.module_context
     if module.lowering_parameters.for_export:

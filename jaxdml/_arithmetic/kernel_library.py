@@ -95,9 +95,9 @@ def use_kernels(which: str) -> Iterator[None]:
     """A context in which operators run on the native kernels of the CPU, or on XLA's kernels.
 
     The results are the same. `jax.jit` compiles a function once for each choice. The environment variable
-    JAXDML_KERNELS chooses for a whole process; its values avx2, avx512_vnni and amx_int8, on ARM neon, neon_dotprod and
-    neon_i8mm, also choose the instruction set of native kernels. If the processor lacks that set, XLA's kernels run,
-    with a warning.
+    JAXDML_KERNELS chooses for a whole process; its values avx2, avx512_vnni and amx_int8 (on ARM: neon, neon_dotprod
+    and neon_i8mm) also choose the instruction set of native kernels. If the processor lacks that set, XLA's kernels
+    run, with a warning.
 
     Args:
       which: "native" or "xla".

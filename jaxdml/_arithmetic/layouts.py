@@ -1,4 +1,4 @@
-"""Matrices and filters in the layouts that the implementations on XLA read."""
+"""Matrices and filters in the layouts that XLA's implementations read."""
 
 import dataclasses
 import math

@@ -13,7 +13,7 @@ from jaxdml._arithmetic.native_call import Result, library_call
 
 Array = jax.Array
 RESULTS = ("output", "scores", "capped", "masked", "weights")  # in the order of AttentionResult in native/src/kernels.h
-MOST_DEPTH = OF_ROWS.terms  # the most elements of a key whose products with a query have an exact sum
+MOST_DEPTH = OF_ROWS.terms  # the maximum number of elements of a key whose products with a query have an exact sum
 
 
 def _attention(

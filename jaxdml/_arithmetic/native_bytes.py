@@ -1,6 +1,6 @@
 """Native kernels for pooling, for tables of 256 entries, and for elementwise products as in ONNX Runtime.
 
-Each takes the arguments of the JAX function that it replaces, with `leading` vmap dimensions in front of every array.
+Each takes the arguments of the JAX function that it replaces, with `leading` vmap dimensions prepended to every array.
 """
 
 import math
@@ -48,7 +48,7 @@ def _means_result(x: Any, *_: Any, output_dtype: Any) -> Result:
 
 
 def _takes_means(x: Any, *parameters: Any, output_dtype: Any) -> bool:
-    """Whether x has bytes and known sizes, and each parameter is one number."""
+    """Whether x has 8-bit elements and known sizes, and each parameter has one element."""
     are_numbers = all(parameter is None or parameter.size == 1 for parameter in parameters)
     return are_numbers and is_byte(x.dtype) and all(isinstance(size, int) for size in x.shape)
 
@@ -88,7 +88,7 @@ def _greatest_result(x: Any, **options: Any) -> Result:
 
 
 def _takes_windows(x: Any, **options: Any) -> bool:
-    """Whether x has bytes, known sizes and one or two spatial dimensions, and no dimension of the output is empty."""
+    """Whether x has 8-bit elements, known sizes and one or two spatial dimensions, and the output is not empty."""
     numbers = (*x.shape, *(number for pair in options["padding"] for number in pair))
     if x.ndim not in (3, 4) or not is_byte(x.dtype) or not all(isinstance(number, int) for number in numbers):
         return False
@@ -135,7 +135,7 @@ def _products_result(a: Any, *_: Any) -> Result:
 
 
 def _takes_products(a: Any, a_zero_point: Any, b: Any, *_: Any) -> bool:
-    """Whether a and b have bytes, and b has a's shape, or a's first sizes followed by ones."""
+    """Whether a and b have 8-bit elements, and b has a's shape, or a's first sizes followed by ones."""
     if not is_byte(a.dtype) or not is_byte(b.dtype) or b.ndim > a.ndim:
         return False
     sizes = (1,) * (a.ndim - b.ndim) + b.shape

@@ -1,4 +1,4 @@
-"""Calls into the native library. Operands and results have `leading` vmap dimensions in front."""
+"""Calls into the native library. The first `leading` dimensions of operands and results are those of vmap."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,6 +1,6 @@
 """Native kernels for elementwise operators and reductions.
 
-Each takes the arguments of the JAX function that it replaces, with `leading` vmap dimensions in front of every array.
+Each takes the arguments of the JAX function that it replaces, with `leading` vmap dimensions prepended to every array.
 """
 
 import math

@@ -25,8 +25,8 @@ CODES = (
     "add", "sub", "mul", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
     "select_n", "clamp", "reduce_sum", "reduce_max", "reduce_min",
 )  # fmt: skip
-MOST_SLOTS = 64  # the most slots of a program; a slot holds one value at a time
-MOST_REDUCED = 2**16  # the most elements of a row that is reduced
+MOST_SLOTS = 64  # the maximum number of slots of a program; a slot holds one value at a time
+MOST_REDUCED = 2**16  # the maximum length of a row that is reduced
 
 
 class RowProgram(NamedTuple):

@@ -34,12 +34,12 @@ def packed_filter(filter: Array, group_count: int) -> Array:
 
 
 def packed_matrix_size(shape: Sequence[int]) -> int:
-    """The bytes of a packed matrix [..., K, N]; needs the library."""
+    """The size of a packed matrix [..., K, N] in bytes; needs the library."""
     return int(library().matrix_bytes(*shape[-2:]))
 
 
 def packed_filter_size(shape: Sequence[int], group_count: int) -> int:
-    """The bytes of a packed filter [O, C / groups, *kernel]; needs the library."""
+    """The size of a packed filter [O, C / groups, *kernel] in bytes; needs the library."""
     outputs, channels, *kernel = shape
     return int(library().filter_bytes((outputs, channels, *(1, *kernel)[-2:]), group_count))
 
@@ -53,7 +53,7 @@ def _pack_filter(filter: Array, *, layout: str, size: int, group_count: int, lea
     return library_call("pack_filter", leading, ((size,), jnp.int8), (filter,), group_count=np.int64(group_count))
 
 
-# A program without native kernels packs by XLA, and leaves the seal invalid, so that native kernels refuse the result.
+# Programs without native kernels pack weights with XLA, and write a seal that makes native kernels refuse them.
 
 
 def _packed_matrix(b: Array, *, layout: str, size: int) -> Array:

@@ -1,7 +1,7 @@
 """Packs and unpacks weights in the layouts of the native library, as JAX and NumPy functions.
 
 The functions serve programs that have packed weights and run without native kernels. native/src/pack_matrix.h and
-filter.h define the layouts. The functions skip the sums and Winograd's form, which native kernels alone read.
+filter.h define the layouts. The functions skip the sums and Winograd's form, which only native kernels read.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-Array = Any  # of JAX or of NumPy; the results are of the same kind
+Array = Any  # a JAX or NumPy array; results are of the same kind as the arguments
 
 
 class Panels(NamedTuple):
@@ -107,7 +107,7 @@ def is_sealed(packed: np.ndarray) -> bool:
 
 
 def fingerprint(packed: np.ndarray) -> int:
-    """What native kernels write into the seal of packed weights, int8 [bytes]."""
+    """The fingerprint that native kernels write into the seal of packed weights, int8 [bytes]."""
     body = np.zeros(_rounded(packed.size - SEAL, 64), np.int8)
     body[: packed.size - SEAL] = packed[SEAL:]
     chunks = body.view("<u8").reshape(-1, 8)

@@ -1,10 +1,10 @@
-"""Rounds floats to integers, and splits integers into planes of int8, whose products give those of the integers.
+"""Rounds floats to integers, and splits integers into int8 planes, whose products combine into those of the integers.
 
 An integer is the sum of plane[i] * base**(count - 1 - i). With 7 bits to a plane the base is 128, the first plane lies
 in [-127, 127], and the others in [-64, 63]; with 8 bits the base is 256, and all planes lie in [-128, 127].
 
-A sum of products of planes fits int32, but times a power of the base it may overflow. Such sums are combined either in
-float32 in a fixed order, or exactly and rounded once.
+A sum of products of planes fits int32, but may overflow when multiplied by a power of the base. Such sums are combined
+either in float32 in a fixed order, or exactly and rounded once.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ INFINITY = np.int32(255 << 23)  # the bits of float32 infinity; those of NaN are
 
 
 def largest(count: int) -> int:
-    """The largest integer of `count` planes of 7 bits; the least in use is its negative."""
+    """The largest integer of `count` planes of 7 bits; the smallest in use is its negative."""
     return 127 * 128 ** (count - 1) + 63 * (128 ** (count - 1) - 1) // 127
 
 
@@ -92,7 +92,7 @@ def rounded_rows(x: Array, most: int) -> tuple[Array, Array]:
     """The scales [...] of the rows of float32 x [..., size], and the rounded integers as float32 [..., size].
 
     The greatest magnitude of a row becomes the integer `most`, which float32 holds. A row that is not finite has the
-    scale NaN, and any integers or NaN. A row whose scale would be subnormal has the scale 0.
+    scale NaN and unspecified integers or NaN. A row whose scale would be subnormal has the scale 0.
     """
     greatest = np.float32(most)
     x = rounding.flushed(x)

@@ -1,6 +1,6 @@
 """The int8 products and convolutions, for each platform of XLA, and the layout of prepared weights.
 
-All platforms' functions give the same integers.
+The functions of all platforms return the same integers.
 """
 
 import functools

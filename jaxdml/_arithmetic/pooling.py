@@ -67,7 +67,7 @@ def greatest_of_windows(
 ) -> Array:  # fmt: skip
     """The maximum of each window of [N, C, *spatial]; padding is the least value of x's type.
 
-    XLA:CPU is faster with one dimension after the other than with all at once.
+    XLA:CPU is faster with one dimension at a time than with all at once.
     """
     is_float = jnp.issubdtype(x.dtype, jnp.floating)
     least = np.asarray(-np.inf if is_float else rounding.limits_of(x.dtype).min, x.dtype)

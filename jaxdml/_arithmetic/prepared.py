@@ -2,8 +2,8 @@
 
 DirectML repacks a tensor once if it owns the tensor; here the caller prepares weights once, outside of jit.
 
-Prepared weights are a pytree with one leaf: a function that is mapped over several leaves could make them inconsistent.
-On XLA's kernels the leaf is the array in another order. For native kernels it is packed, and the kernels refuse packed
+Prepared weights are a pytree with one leaf: mapping a function over several leaves could make them inconsistent. For
+XLA's kernels, the leaf is the array in another layout. For native kernels, it is packed, and the kernels refuse packed
 weights that were changed.
 """
 
@@ -68,7 +68,7 @@ class Prepared(abc.ABC):
 
     @property
     def is_intact(self) -> bool:
-        """Whether operators take the weights. Operators do not take a stack of filters."""
+        """Whether operators accept the weights. They do not accept a stack of filters."""
         return self.is_consistent
 
     @property
@@ -110,7 +110,7 @@ class Prepared(abc.ABC):
         """An array of the same shape, prepared with the same options."""
 
     def __reduce__(self) -> Any:
-        """A pickle has no packed weights: the process that loads it packs them for its own kernels."""
+        """A pickle holds unpacked weights; the process that loads it packs them for its own kernels."""
         if not isinstance(self.data, jax.Array | np.ndarray):
             return type(self), (self.data, self.dtype, self.layout, self.sizes)
         plain = self._prepared(np.asarray(self.array), False)
@@ -137,7 +137,7 @@ class PreparedMatrix(Prepared):
       data: the only leaf: the matrix in its own type, its last two dimensions in the order of `layout`; or int8
         [..., bytes], packed for native kernels.
       dtype: int8 or uint8, the type of the array.
-      layout: "KN" or "NK", or the instruction set of the kernels that the matrix is packed for.
+      layout: "KN" or "NK", or the name of the layout for native kernels, such as "avx2".
       sizes: (K, N) of a packed matrix, else ().
       array: the array that was prepared, [..., K, N].
       shape: the shape of the array.
@@ -191,7 +191,7 @@ class PreparedFilter(Prepared):
         packed for native kernels.
       dtype: int8 or uint8, the type of the array.
       layout: the order of a group's dimensions: "OIHW" or "HWIO"; "OIW" or "WIO" for one spatial dimension; or the
-        instruction set of the kernels that the filter is packed for.
+        name of the layout for native kernels, such as "avx2".
       sizes: (group_count, O, C / group_count, ``*kernel``) of a packed filter, else ().
       group_count: the number of groups.
       array: the array that was prepared, ``[O, C / group_count, *kernel]``, after any dimensions of vmap or scan.

@@ -44,7 +44,7 @@ class PreparedBlocks(Prepared):
       data: the only leaf: int8 [..., bytes], weights, scales and zero points together.
       dtype: uint4, int4, uint8 or int8, the type of the array.
       layout: "native" if native kernels packed the matrix, "xla" if XLA did.
-      sizes: (N, K, block size, bits of a weight, bytes of a scale, whether there are zero points).
+      sizes: (N, K, block size, bits per weight, bytes per scale, whether there are zero points).
       array: the array that was prepared, [..., N, K].
       scale: its scales, [..., N, blocks].
       zero_point: its zero points, [..., N, blocks], or None.
@@ -121,7 +121,7 @@ class PreparedBlocks(Prepared):
 
 
 def packed(b: Array, scale: Array, zero_point: Array | None, *, blocks: Blocks, leading: int) -> Array:
-    """int8 [..., bytes], packed by the native library, with `leading` vmap dimensions in front of every array."""
+    """int8 [..., bytes], packed by the native library, with `leading` vmap dimensions prepended to every array."""
     if zero_point is None:
         zero_point = jnp.zeros((1,) * leading + (*b.shape[leading:-2], 0, 0), b.dtype)
     result = (*b.shape[leading:-2], blocks.bytes), jnp.int8

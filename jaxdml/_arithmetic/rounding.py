@@ -1,11 +1,11 @@
 """Every rounding and saturation rule, written once, with guards that keep XLA from changing bits.
 
-`fl` rounds to float32 and `rne` to an integer, ties to even; `sat` clamps. The operators do all float arithmetic by
-this file; quotients and square roots for accelerators have files of their own.
+`fl` rounds to float32 and `rne` to an integer, ties to even; `sat` clamps. The operators do all float arithmetic with
+these functions; quotients and square roots for accelerators have files of their own.
 
-Subnormals: DirectX's floating-point rules replace every subnormal operand and result of a float32 operation by a zero
-of its sign. FLOAT16 keeps its subnormals, which are normal numbers in float32. The rule must be explicit, because
-XLA:CPU flushes at run time but not in constant folding, and GPUs do not flush. `flushed` is called only where a
+Subnormals: DirectX's floating-point rules replace every subnormal operand and result of a float32 operation with a
+zero of the same sign. FLOAT16 keeps its subnormals, which are normal numbers in float32. The rule must be explicit,
+because XLA:CPU flushes at run time but not in constant folding, and GPUs do not flush. `flushed` is called only where a
 subnormal can occur. The product of an integer and a flushed scale, for example, is zero or normal, and needs no call.
 
 Rewrites: XLA and LLVM keep integer results, but they rewrite some float expressions, depending on the whole program.
@@ -48,7 +48,7 @@ def with_rank(x: Any, rank: int) -> Any:
 
 
 def flushed(x: Array, below: Any = SMALLEST_NORMAL) -> Array:
-    """float32 x with subnormals replaced by zeros of their sign, by a select that stops rewrites of floats."""
+    """float32 x with subnormals replaced by zeros of the same sign, by a select that stops rewrites of floats."""
     return lax.select(lax.lt(lax.abs(x), below), lax.mul(x, np.float32(0)), x)
 
 
@@ -125,9 +125,9 @@ def difference(x: Array, zero_point: Array | None) -> Array:
 
 
 def scaled(steps: Array, scale: Array) -> Array:
-    """fl(steps * scale) of integers in float32, rounded once more if scale is float16; it has scale's type.
+    """fl(steps * scale) of integers in float32, rounded once more if scale is float16; the result has scale's type.
 
-    The product is never subnormal. Flushing it keeps XLA from fusing it with a later sum to a multiply-add.
+    The product is never subnormal. Flushing it keeps XLA from fusing it with a later sum into a multiply-add.
     """
     wide_scale = flushed(with_rank(_float32(scale), steps.ndim))
     return rounded_to(flushed(lax.mul(steps, wide_scale)), scale.dtype)

@@ -40,8 +40,8 @@ def broadcast_like(x: Array, like: Array) -> Array:
 def replicated_in_space(x: Array, *dimensions: int) -> Array:
     """x with its spatial dimensions replicated, if XLA chooses its sharding.
 
-    XLA partitions convolutions wrongly along spatial dimensions. With a row of the image on each device, it computes
-    wrong sums, or fails with "element types of the operands to Pad do not match".
+    XLA partitions convolutions incorrectly along spatial dimensions. With a row of the image on each device, it
+    computes wrong sums, or fails with "element types of the operands to Pad do not match".
     """
     mesh = jax.typeof(x).sharding.mesh
     mesh = jax.sharding.get_abstract_mesh() if mesh.empty else mesh

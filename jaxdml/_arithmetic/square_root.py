@@ -56,4 +56,4 @@ def square_root_by_integers(x: Array, root: Callable[[Array], Array] = lax.sqrt)
     result = lax.bitcast_convert_type(lax.add(lax.shift_left(half, np.int32(23)), lax.sub(rounded, ONE)), jnp.float32)
     result = lax.select(lax.gt(bits, lax.full_like(bits, 0)), result, lax.full_like(result, np.nan))
     result = lax.select(lax.ge(bits, lax.full_like(bits, INFINITY)), x, result)  # infinity and NaN
-    return lax.select(lax.eq(exponent, np.int32(-127)), lax.mul(x, np.float32(0)), result)  # a zero of its sign
+    return lax.select(lax.eq(exponent, np.int32(-127)), lax.mul(x, np.float32(0)), result)  # a zero of the same sign

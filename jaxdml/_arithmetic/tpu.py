@@ -12,7 +12,7 @@ from jaxdml._arithmetic.layouts import Filter
 from jaxdml._arithmetic.sharding import broadcast_like
 
 Array = jax.Array
-WIDTH = 128  # of a matrix unit, at least
+WIDTH = 128  # the minimum width of a matrix unit
 
 
 def conv(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> Array:

@@ -104,7 +104,7 @@ def depthwise(
 ) -> Array:
     """The convolution of groups with one input channel each: the sum of shifted copies of x times kernel elements.
 
-    At stride 1 rows are concatenated if there are vector registers, which short rows do not fill.
+    At stride 1, rows are concatenated for processors with vector registers, because short rows would not fill them.
     """
     groups, (outputs, _, *kernel) = filter.group_count, filter.shape
     is_concatenated = has_vector_registers and tuple(strides) == (1, 1)

@@ -1,4 +1,4 @@
-"""Compiles descs to functions, in DirectML's steps: create, compile, initialize and dispatch."""
+"""Compiles descs into functions, in DirectML's steps: create, compile, initialize and dispatch."""
 
 import dataclasses
 import math

@@ -74,7 +74,7 @@ def _tensor_to_dict(tensor: TensorDesc) -> dict[str, Any]:
 def desc_from_dict(value: dict[str, Any]) -> OperatorDesc:
     """Converts a dict to an operator desc, the inverse of `desc_to_dict`.
 
-    Members of enums may lack their prefix. The fields of tensors and of the operator may be inline or under "Desc".
+    Enum members may omit their prefix. The fields of tensors and of the operator may be inline or under "Desc".
     Fields that are null or missing become None.
 
     Args:
@@ -96,7 +96,7 @@ def _error(path: str, text: str) -> DescError:
 
 
 def read_desc(value: Value, others: tuple[str, ...] = ()) -> OperatorDesc:
-    """The operator desc of a JSON object; `others` are further members that it may have."""
+    """The operator desc of a JSON object; `others` are further members that the object may have."""
     members = value.members()
     for one, other in (("Type", "type"), ("Desc", "desc")):
         if one in members and other in members:

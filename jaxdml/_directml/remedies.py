@@ -52,7 +52,7 @@ def converted(slot: Slot, parameters: Container[str], received: DataType, expect
 
 
 def float_zero_point(zero_point: str, parameters: Container[str]) -> str:
-    """Asks whether the caller swapped scale and zero point. Suggests no cast: it would turn a scale below 1 into 0."""
+    """Asks whether scale and zero point were swapped. Suggests no cast, which would turn a scale below 1 into 0."""
     scale = zero_point.replace("zero_point", "scale")
     return "a zero point is an integer" + (f": are {scale} and {zero_point} swapped?" if scale in parameters else "")
 

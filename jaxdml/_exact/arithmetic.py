@@ -1,6 +1,6 @@
-"""Sums, differences, products, quotients and square roots of float32: each rounds once.
+"""Sums, differences, products, quotients and square roots of float32, each rounded once.
 
-No operand is subnormal, and no result is.
+No operand or result is subnormal.
 """
 
 from typing import Any
@@ -34,12 +34,12 @@ def without_zero_signs(x: Array) -> Array:
 
 
 def multiplied(x: Array, y: Array) -> Array:
-    """fl(x * y); where x * y, rounded to 24 bits, is below the smallest normal number, a zero with the sign of x * y.
+    """fl(x * y), or a zero of the same sign where x * y, rounded to 24 bits, is below the smallest normal number.
 
     Processors disagree on products that only rounding makes normal: ARM processors flush them to zero. Scaled by 2**64,
-    such a product is normal, and its size tells whether it becomes a zero or the smallest normal number. Both are built
-    from bits: LLVM may turn a select between x * y and x * 0 into a product of x and a select, and contract this
-    product with a sum.
+    such a product is normal, and its size tells whether the result is a zero or the smallest normal number. The result
+    is built from bits: LLVM may turn a select between x * y and x * 0 into a product of x and a select, and contract
+    this product with a sum.
     """
     product = x * y
     size = lax.abs((x * UP) * y)
@@ -53,20 +53,20 @@ def one_minus_square(x: Array) -> Array:
 
 
 def divided(x: Array, y: Array) -> Array:
-    """fl(x / y), a zero of its sign where it is subnormal."""
+    """fl(x / y), or a zero of the same sign where it is subnormal."""
     return flushed(quotient(x, y))
 
 
 def quotient(x: Any, y: Array) -> Array:
-    """fl(x / y) where it is not subnormal; x may be a number."""
+    """fl(x / y) where it is not subnormal; x may be a scalar."""
     return rounding.quotient(lax.full_like(y, x) if np.ndim(x) == 0 and np.ndim(y) else x, y)
 
 
 def rooted(x: Array) -> Array:
-    """fl(sqrt(x)); NaN below 0, and the zero itself for a zero."""
+    """fl(sqrt(x)); NaN where x < 0, and x itself for zeros."""
     return square_root(x)
 
 
 def inverse_root(x: Array) -> Array:
-    """fl(1 / fl(sqrt(x))); a zero gives an infinity of its sign."""
+    """fl(1 / fl(sqrt(x))); a zero gives an infinity of the same sign."""
     return quotient(np.float32(1), square_root(x))

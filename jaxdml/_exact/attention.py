@@ -2,8 +2,8 @@
 
 Scores are products of rows, so a score depends on its query and its key alone. In the softmax, a key that the query
 does not see has the score -inf and the weight 0. Sums over keys are sums of integers, to which weights of 0 add
-nothing. More than `OF_VALUES.terms` keys are cut into parts at fixed places. The sums of the parts are added in order,
-so unseen keys at the end add only parts that are 0.
+nothing. More than `OF_VALUES.terms` keys are split into parts at fixed places. The sums of the parts are added in
+order, so unseen keys at the end add only parts that are 0.
 """
 
 import functools
@@ -26,7 +26,7 @@ from jaxdml._exact.pairs import INFINITY, NAN, nearest, where
 
 Array = jax.Array
 LOWEST = np.finfo(np.float32).min  # the masked score of keys that a query does not see
-HALF = np.int32(15)  # the bits of each half of a weight, which has 30
+HALF = np.int32(15)  # the number of bits in each half of a 30-bit weight
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
@@ -43,8 +43,8 @@ def attention(
         scores [B, N, S, T] of one stage: "scores", the products of queries and keys; "capped", the scores after the
         softcap; "masked", the capped scores plus the bias, LOWEST for keys that are not seen; "weights", the softmax
         of the masked scores.
-      scale: a factor of the queries.
-      softcap: c of c * tanh(score / c); 0 for none.
+      scale: the factor that multiplies the queries.
+      softcap: c in c * tanh(score / c); 0 for no cap.
       query, key, value: the operands; N is a multiple of KV.
       seen: bool, which keys a query sees, broadcasts to [B, N, S, T]; None: all keys.
       bias: a float array that is added to the scores, broadcasts to [B, N, S, T]; None: no bias.
@@ -85,7 +85,7 @@ def _attention(
 
 @attention.defjvp
 def _derivative(which: str, scale: float, softcap: float, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The derivative of the same formula in XLA's floats."""
+    """The derivative of the same formula, as XLA computes floats."""
 
     def floats(query: Array, key: Array, value: Array, bias: Any, sink: Any) -> Array:
         scores: Array = _by_group(lambda a, b: a @ jnp.swapaxes(b, -1, -2), query * scale, key)
@@ -108,7 +108,7 @@ def _derivative(which: str, scale: float, softcap: float, primals: Any, tangents
 
 
 def _by_group(product: Any, x: Array, shared: Array) -> Array:
-    """product(x, shared), x [B, N, S, size] and shared [B, KV, ...]: the heads of a group are rows of one product."""
+    """product(x, shared) of x [B, N, S, size] and shared [B, KV, ...]; the heads of a group are rows of one product."""
     batch, heads, rows, size = x.shape
     groups = shared.shape[1]
     result = product(lax.reshape(x, (batch, groups, heads // groups * rows, size)), shared)
@@ -128,7 +128,7 @@ def _total(powers: Array) -> Array:
     """The sums of numbers from 0 to 1 along the last axis, [..., 1]; each number is rounded to a multiple of 2**-30.
 
     The upper and the lower 15 bits of the numbers are summed as int32, `OF_VALUES.terms` numbers at a time, so a sum is
-    at most 2**15 * 2**15. The sum of both is rounded once.
+    at most 2**15 * 2**15. The total of a part's two sums is rounded once.
     """
     steps = lax.convert_element_type(nearest(powers * np.float32(2.0**30)), jnp.int32)
     parts = []

@@ -27,7 +27,7 @@ def widened(x: Array) -> Array:
 
 
 def narrowed(x: Array, dtype: Any) -> Array:
-    """float32 x rounded to a type of floats, sealed as in `rounded_to`; other types stay."""
+    """float32 x rounded to a type of floats, sealed as in `rounded_to`; other types are unchanged."""
     return rounded_to(x, dtype) if x.dtype == jnp.float32 else x
 
 

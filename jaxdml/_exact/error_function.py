@@ -51,7 +51,7 @@ def far(size: Array) -> tuple[Array, Pair]:
     upper, lower = halves(size)
     square, more = upper * upper, times(lower, size + upper)  # the first is exact
     n, r = reduced(-square, -(square + more))
-    e = one_more(grown(fast_sum(r[0], r[1] - more)))  # `more` is small, and so is what an inexact sum loses
+    e = one_more(grown(fast_sum(r[0], r[1] - more)))  # `more` is small, so an inexact sum loses little
     divisor, lost = fast_sum(np.float32(2), size)  # exact for every size: 2 is a multiple of the sum's last bit
     u, _ = halves(quotient(ONE, divisor))
     upper, lower = halves(divisor)

@@ -44,7 +44,7 @@ def reduced(x: Array, near: Array | None = None) -> tuple[Array, Pair]:
 
 
 def grown(r: Pair) -> Pair:
-    """p = e**r - 1 of a pair, as a pair."""
+    """p = e**r - 1 as a pair, for a pair r."""
     return fast_sum(r[0], times(horner(EXP, r[0]), times(r[0], r[0])) + r[1])
 
 
@@ -80,7 +80,7 @@ def times_ln2(x: Array) -> Pair:
 
 
 def in_range(y: Array, x: Array, lowest: np.float32, highest: np.float32) -> Array:
-    """y, or 0 where x is below the lowest number, an infinity above the highest, NaN where x is NaN."""
+    """y, or 0 where x < lowest, infinity where x > highest, and NaN where x is NaN."""
     y = where(x < lowest, np.float32(0), where(x > highest, INFINITY, y))
     return where(x != x, NAN, y)
 
@@ -96,7 +96,7 @@ def expm1(x: Array) -> Array:
 
 
 def logistic(x: Array) -> Array:
-    """1 / (1 + e) for x >= 0, e / (1 + e) for x < 0, where e = exp(-|x|) is a pair, and so is 1 + e.
+    """1 / (1 + e) for x >= 0, e / (1 + e) for x < 0, where e = exp(-|x|) and 1 + e are pairs.
 
     A correction from the smaller parts is added to the quotient of the larger parts.
     """

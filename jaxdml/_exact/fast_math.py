@@ -13,7 +13,7 @@ def fast_math_flag(environment: Mapping[str, str] = os.environ) -> str | None:
     if text and not text.startswith("--"):
         file = Path(text)
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    found = dict[str, str | None]()  # of flags with one name the last counts
+    found = dict[str, str | None]()  # if a flag is repeated, the last one counts
     for word in text.split():
         name, _, value = word.lstrip("-").partition("=")
         if name in FLAGS:

@@ -1,4 +1,4 @@
-"""A jaxpr without calls: the equations of a called jaxpr stand in the place of the call."""
+"""A jaxpr without calls: each call is replaced by the equations of the jaxpr that it calls."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

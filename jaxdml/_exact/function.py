@@ -21,14 +21,14 @@ def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "re
     """Returns f with exact floats: the same bits on every processor, eager, jitted, vmapped or sharded.
 
     The result traces f, and computes each primitive by the rule that docs/exact_rules.md gives. Calls inside f are
-    included, and so are the bodies of scan, cond and while. ``jax.grad(exact(f))`` is ``jax.grad(f)`` with XLA's
-    floats; ``exact(jax.grad(f))`` is exact.
+    included, and so are the bodies of scan, cond and while. ``jax.grad(exact(f))`` is ``jax.grad(f)`` as XLA
+    computes it; ``exact(jax.grad(f))`` is exact.
 
     Args:
       f: a function of pytrees of arrays that JAX can trace. Floats are float32, bfloat16 or float16.
         Arguments of other types, such as Python numbers, are passed to f as they are.
-      products: what becomes of float matrix products and convolutions, for which there is no rule. "refuse" makes them
-        an error; "xla" leaves them to XLA, with XLA's bits.
+      products: how to treat float matrix products and convolutions, for which there is no rule. "refuse" raises an
+        error; "xla" leaves them to XLA, with XLA's bits.
 
     Returns:
       A function with f's signature, to be called eagerly or below jit, vmap, grad and shard_map.
@@ -61,7 +61,7 @@ def _is_of_product(problem: Problem) -> bool:
 
 
 def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Callable[P, R]:
-    """f evaluated by the rules, after `check` has been called with its jaxpr. What has no rule is left to XLA."""
+    """f evaluated by the rules, after `check` has been called with its jaxpr. XLA computes equations without a rule."""
 
     @functools.wraps(f)
     @api_boundary

@@ -48,16 +48,16 @@ GENERAL_REMEDY = "compute it outside of exact, or with functions that docs/exact
 DOUBLE_REMEDY = "convert it to float32 with .astype(jnp.float32), or turn jax_enable_x64 off"
 
 
-# What has no rule ----------------------------------------------------------------------------------------------------
+# Equations without a rule --------------------------------------------------------------------------------------------
 
 
 class Problem(NamedTuple):
-    """What keeps an equation from being exact.
+    """A reason why an equation is not exact.
 
     Attributes:
       primitive: the name of the equation's primitive.
-      kind: "type": floats of a type that rules do not take; "rule": the primitive has no rule; "count": the number of
-        addends of a sum is too large or unknown.
+      kind: "type": floats of an unsupported type; "rule": the primitive has no rule; "count": the number of addends of
+        a sum is too large or unknown.
       text: the error, with the primitive, its place and a remedy.
     """
 
@@ -67,9 +67,9 @@ class Problem(NamedTuple):
 
 
 def problems(jaxpr: Any, scope: str = "", line: str = "") -> Iterator[Problem]:
-    """Yields what keeps a jaxpr from being exact, inside its calls and loops too.
+    """Yields the problems of a jaxpr, including those inside its calls and loops.
 
-    `scope` and `line` are those of the call that contains the jaxpr: JAX knows no lines in its own functions.
+    `scope` and `line` are those of the call that contains the jaxpr: JAX records no lines in its own functions.
     """
     for eqn in jaxpr.eqns:
         inside = "/".join(filter(None, (scope, str(eqn.source_info.name_stack))))
@@ -99,7 +99,7 @@ def _has_jaxprs_to_evaluate(eqn: Any) -> bool:
 
 
 def _problem(eqn: Any) -> tuple[Literal["type", "rule", "count"], str, str] | None:
-    """The kind of an equation's problem, a text that says what the problem is, and a remedy; None if it has none."""
+    """The kind of an equation's problem, its description, and a remedy; None if the equation has no problem."""
     name = eqn.primitive.name
     types = [np.dtype(var.aval.dtype) for var in (*eqn.invars, *eqn.outvars) if _is_of_floats(var)]
     if not types or is_exact_call(eqn.params):
@@ -142,7 +142,7 @@ def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-    """The results of a jaxpr. Its float32 constants and inputs are flushed first. What has no rule is left to XLA."""
+    """The results of a jaxpr. Its float32 constants and inputs are flushed first. XLA computes what has no rule."""
     flat, constants = flattened(jaxpr, constants, _called)
     values: dict[Any, Any] = {}
 
@@ -158,7 +158,7 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any]) -> lis
 
 
 def _called(eqn: Any) -> Any:
-    """The jaxpr that an equation calls, whose equations take the place of the call; None if it calls none."""
+    """The jaxpr whose equations replace an equation that calls it; None if the equation is not replaced."""
     return None if is_exact_call(eqn.params) else called_jaxpr(eqn)
 
 

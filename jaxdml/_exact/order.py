@@ -19,7 +19,7 @@ KEY_OF_INFINITY = np.int32(0x7F800000)
 
 
 def turned(key: Array) -> Array:
-    """The key of bits, or the bits of a key."""
+    """Maps the bits of a float to its key, and a key to the bits of its float."""
     return key ^ ((key >> np.int32(31)) & GREATEST)
 
 

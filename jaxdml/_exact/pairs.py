@@ -1,4 +1,4 @@
-"""What all rules use: products that are not contracted, exact sums and products of two floats, bits as integers.
+"""Helpers of all rules: products that are not contracted, exact sums and products of two floats, bits as integers.
 
 A pair is a float32 and a second, much smaller one that holds the rounding error of the first. The functions of this
 file take zeros and magnitudes from 2**-40 to 2**60, so that nothing overflows and no result is subnormal.
@@ -23,15 +23,15 @@ INFINITY, NAN = np.float32(np.inf), np.float32(np.nan)
 def times(x: Any, y: Any) -> Array:
     """fl(x * y), for results below 2**100. No compiler contracts it with a sum.
 
-    The minimum changes nothing, and no compiler knows that. (A maximum with -2**100 would not do: LLVM knows that a
-    square is not negative.)
+    The minimum never changes the value, but no compiler can know that. (A maximum with -2**100 would not do: LLVM
+    knows that a square is not negative.)
     """
     return lax.min(x * y, FAR)
 
 
 def horner(coefficients: Sequence[float], x: Array) -> Array:
-    """fl(... fl(fl(c0 * x) + c1) * x ...) + cn."""
-    if coefficients[0] < 0:  # LLVM drops the minimum of a product that is never positive, as c0 times a square
+    """fl(... fl(fl(c0 * x) + c1) * x ... + cn)."""
+    if coefficients[0] < 0:  # LLVM drops the minimum of a product that is never positive, such as c0 times a square
         return -horner([-coefficient for coefficient in coefficients], x)
     result = lax.full_like(x, np.float32(coefficients[0]))
     for coefficient in coefficients[1:]:

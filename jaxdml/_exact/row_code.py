@@ -10,10 +10,10 @@ REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
 
 
 class RowCode:
-    """Collects operands and instructions, equal instructions once. Operands, then results, are numbered from 0.
+    """Collects operands and distinct instructions. Operands, then results, are numbered from 0.
 
     Attributes:
-      operands: what the program reads, and the shape in which it sees each.
+      operands: the values that the program reads, each with the shape in which the program reads it.
     """
 
     def __init__(self, operands: Sequence[tuple[Hashable, Shape]]) -> None:
@@ -54,7 +54,7 @@ class RowCode:
         return any(code in REDUCTIONS for code, _ in self.instructions)
 
     def _numbers(self) -> tuple[int, ...] | None:
-        """The instructions as numbers. A slot is free again after the instruction that reads its value last."""
+        """The instructions as numbers. A slot is free again after the last instruction that reads its value."""
         last_use = {value: place for place, (_, values) in enumerate(self.instructions) for value in values}
         slots = {value: value for value in range(len(self.operands))}
         fixed = {place for place, (_, view) in enumerate(self.operands) if math.prod(view[:-1]) == 1}  # loaded once

@@ -1,4 +1,4 @@
-"""Joins equations into programs on rows: softmax, norms, gelu and whatever else is elementwise or reduces rows.
+"""Joins equations into programs on rows: softmax, norms, gelu and anything else that is elementwise or reduces rows.
 
 A program has one result. An equation joins a program if all equations that use its result belong to that program and
 see the same rows. Without the native kernel, the equations of a program are computed by their rules: joining equations
@@ -25,7 +25,7 @@ from jaxdml._exact.rules import RULES, as_it_is
 
 Array = jax.Array
 Shape = tuple[int, ...]
-LEAST_ELEMENTS = 256  # the fewest elements of the rows of a program; for fewer, XLA's loops are as fast
+LEAST_ELEMENTS = 256  # the least number of elements in a program's rows; for fewer, XLA's loops are as fast
 ROW_PROGRAM = Operation("row_program")
 RESHAPES = ("reshape", "squeeze", "expand_dims")
 ON_FLOATS = (
@@ -53,7 +53,7 @@ class Space(NamedTuple):
         return (*self.outer, 1 if self.is_narrow else self.columns)
 
 
-# What may join -------------------------------------------------------------------------------------------------------
+# Which equations may join --------------------------------------------------------------------------------------------
 
 
 def _codes_of(eqn: Equation) -> tuple[str, ...] | None:

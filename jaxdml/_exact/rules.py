@@ -1,4 +1,4 @@
-"""The table: which rule computes a primitive of JAX.
+"""The table that maps primitives of JAX to their rules.
 
 A rule takes the primitive and its parameters, and returns a function of arrays. Neither its float32 operands nor its
 float32 results are subnormal.
@@ -40,7 +40,7 @@ def elementwise(function: Callable[..., Array]) -> Rule:
 
 
 def as_it_is(primitive: Any, params: Params) -> Computed:
-    """The primitive itself: it rounds nothing."""
+    """The primitive itself, which does not round."""
     return functools.partial(primitive.bind, **primitive.get_bind_params(dict(params)))
 
 

@@ -1,1 +1,1 @@
-"""Graphs of operators, whatever their origin: constant folding, fusion to quantized operators, and evaluation."""
+"""Graphs of operators, whatever their origin: constant folding, fusion into quantized operators, and evaluation."""

@@ -52,8 +52,8 @@ def _on_demand(
 ) -> Iterator[tuple[Node, Node | None]]:  # fmt: skip
     """Yields the nodes on which wanted values depend, each when its inputs are in `values`.
 
-    Each node comes with the innermost choice of an unknown condition for which the node is computed, or with None. The
-    caller puts the outputs of each node into `values` before it takes the next one.
+    Each node comes with the innermost choice with an unknown condition that needs the node, or with None. The caller
+    puts the outputs of each node into `values` before it takes the next one.
     """
     makers = {name: node for node in nodes for name in node.outputs if name}
     stack, choices = [makers[name] for name in wanted if name in makers][::-1], list[Node]()
@@ -62,7 +62,7 @@ def _on_demand(
         missing = [name for name in node.inputs if name and name not in values]
         if missing:
             if node.operator.kind == CHOICE and node.inputs[0] in missing:
-                missing = missing[:1]  # the condition says what else is wanted
+                missing = missing[:1]  # the condition determines which other inputs are wanted
             elif node.operator.kind == CHOICE and node is stack[-1]:
                 choices.append(node)
             stack += [makers[name] for name in reversed(missing)]
@@ -95,10 +95,10 @@ def evaluated_alone(
     nodes: Iterable[Node], values: Mapping[str, Any], given: Mapping[str, Any], wanted: Iterable[str], *,
     check_result: ResultCheck = lambda node, value: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """What each node computes by itself: nodes read given values in place of those that earlier nodes computed.
+    """The result of each node in isolation: nodes read given values in place of those that earlier nodes computed.
 
-    A given value takes the place of a computed value of its shape and type. Computed values that are known while JAX
-    traces, such as shapes, stay.
+    A given value replaces a computed value only if both have the same shape and type. Computed values that are known
+    while JAX traces, such as shapes, are kept.
 
     Args:
       nodes: the nodes, in topological order.

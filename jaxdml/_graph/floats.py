@@ -1,4 +1,4 @@
-"""What computes the floats of a model: the rules of `jaxdml.exact`, or XLA."""
+"""How the floats of a model are computed: by the rules of `jaxdml.exact`, or by XLA."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
@@ -13,7 +13,7 @@ Floats = Literal["exact", "xla"]
 EXACT, XLA = "exact", "xla"
 FLOATS = (EXACT, XLA)
 DEFAULT: Floats = "xla"
-VERSION = 1  # of the rules; increment it when a rule gives other bits than before
+VERSION = 1  # of the rules; increment it when the bits of a rule change
 MOST_NAMED = 3
 
 
@@ -27,7 +27,7 @@ def wrong_floats(floats: Any) -> str | None:
 
 
 def with_floats[**P, R](function: Callable[P, R], floats: str) -> Callable[P, R]:
-    """The function, evaluated by the rules if floats is "exact". What has no rule is left to XLA."""
+    """The function, evaluated by the rules if floats is "exact". Operations without a rule are left to XLA."""
     return interpreted(function, _check_counts) if floats == EXACT else function
 
 

@@ -145,7 +145,7 @@ class Grids:
         return both and self.numbers(one) == self.numbers(other)
 
     def zero_point_of(self, grid: Grid) -> str:
-        """The name of a zero point. A missing one is added, because operators take the integers' type from it."""
+        """The name of the zero point. If it is missing, one is added, because operators take the type from it."""
         key = grid.scale, grid.dtype
         if not grid.zero_point and key not in self._zero_points:
             self._zero_points[key] = self.add(f"{grid.scale}_zero_point", np.zeros((), grid.dtype))

@@ -1,7 +1,7 @@
 """Replaces the nodes of an elementwise function of one 8-bit tensor by a table of 256 entries.
 
 A hard swish between dequantize and quantize nodes is such a function, and so is a product of a tensor with a function
-of the same tensor. The entries are what the nodes compute for every integer, so the bits stay the same.
+of the same tensor. The entries are the results of the nodes for every integer, so the bits stay the same.
 """
 
 from collections.abc import Callable, Iterable

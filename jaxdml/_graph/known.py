@@ -1,4 +1,4 @@
-"""Values that constants alone determine, while a graph is made."""
+"""Values that constants alone determine, while a graph is built."""
 
 import itertools
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class KnownValues:
     def __init__(self, constants: Mapping[str, np.ndarray], check_result: ResultCheck) -> None:
         self._constants, self._check_result = constants, check_result
         self._folded: dict[str, np.ndarray] = {}
-        self._makers: dict[str, tuple[int, Node]] = {}  # of values that nobody asked for yet
+        self._makers: dict[str, tuple[int, Node]] = {}  # of values that have not been requested yet
         self._places = itertools.count()
 
     def add(self, node: Node) -> None:
@@ -28,7 +28,7 @@ class KnownValues:
         self._makers |= dict.fromkeys(filter(None, node.outputs), (next(self._places), node))
 
     def get(self, name: str) -> np.ndarray | None:
-        """The value of this name; None if it depends on the graph's inputs, or if NumPy has other bits than JAX.
+        """The value of this name; None if it depends on the graph's inputs, or if NumPy's bits differ from JAX's.
 
         Raises:
           ModelError: if a node fails on its constants.

@@ -24,7 +24,7 @@ def in_normal_form(graph: Graph) -> Graph:
 
 
 def _is_redundant(clamp: Node, grid: Grid, grids: Grids) -> bool:
-    """Whether both quantized bounds of a clamp are the limits of the integers, or lie beyond the limits."""
+    """Whether both quantized bounds of a clamp lie at or beyond the limits of the integers."""
     bounds = bounds_of(clamp, grids) if clamp.operator.kind in ("relu", "clip") else None
     if bounds is None:
         return False

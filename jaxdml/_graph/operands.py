@@ -1,4 +1,4 @@
-"""What a fusion rule finds around an operator: the grids of its inputs and of its result, and its bias."""
+"""Finds, for fusion rules, the grids of an operator's inputs and of its result, and its bias."""
 
 from collections.abc import Callable
 
@@ -41,7 +41,7 @@ def grid_of(grids: Grids, name: str, axis: int | None) -> Grid:
 
 
 def wide_input_of(grids: Grids, node: Node, terms: Callable[[tuple[int, ...]], int]) -> Grid | None:
-    """The grid of a first input of 16 bits with one scale, if its weights are 8-bit constants; None for other inputs.
+    """The grid of the first input if it has 16 bits and one scale, and the weights are 8-bit constants; else None.
 
     Args:
       grids: the grids.
@@ -61,7 +61,7 @@ def wide_input_of(grids: Grids, node: Node, terms: Callable[[tuple[int, ...]], i
 
 
 def operand_of(grids: Grids, name: str, axis: int | None = None) -> Grid:
-    """The grid of an operand of a product of two computed values: of 16 bits with one scale, or of 8 bits."""
+    """The grid of an operand of a product of two computed values, with 16 bits and one scale, or with 8 bits."""
     grid = grids.dequantized(name)
     is_wide = grid is not None and grid.dtype in WORDS and grids.is_one_number(grid)
     return grid if grid is not None and is_wide else input_of(grids, name, axis)
@@ -109,7 +109,7 @@ def added_bias_of(node: Node, b: Grid, grids: Grids) -> tuple[Node, str] | None:
 
 
 def float_bias_of(grids: Grids, name: str, channels: int) -> tuple[str, ...]:
-    """The bias of a contraction that reads 16 bits: floats that are constant, or are dequantized constants."""
+    """The bias of a contraction with a 16-bit input: constant floats, or dequantized constants."""
     grid = grids.dequantized(name)
     values = grids.constant(name if grid is None else grid.value)
     if name and (values is None or values.shape != (channels,)):

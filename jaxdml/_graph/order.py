@@ -1,4 +1,4 @@
-"""The order of nodes: each after those whose values it reads."""
+"""The order of nodes: each node comes after those whose values it reads."""
 
 import graphlib
 import heapq
@@ -8,16 +8,16 @@ from collections.abc import Sequence
 def topological(reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]]) -> tuple[list[int], list[int]]:
     """Sorts nodes topologically.
 
-    Nodes that are sorted already keep their order: of those that can be next, the first one is next.
+    Nodes that are already sorted keep their order: of the nodes that may come next, the first one is taken.
 
     Args:
       reads: the names of the values that each node reads; names that no node writes are ignored.
       writes: the names of the values that each node writes; if several nodes write a value, the first one counts.
 
     Returns:
-      The places of all nodes in the new order, and the places of the nodes of a cycle: each reads a value of the next
-      one, and the last one a value of the first. Without a cycle, the second list is empty. With one, nodes keep their
-      order.
+      The positions of all nodes in the new order, and the positions of the nodes of a cycle. Each node of the cycle
+      reads a value of the next one, and the last one a value of the first. If there is no cycle, the second list is
+      empty. If there is one, nodes keep their order.
     """
     maker: dict[str, int] = {}
     for place, names in enumerate(writes):
@@ -29,7 +29,7 @@ def topological(reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]])
     try:
         sorter.prepare()
     except graphlib.CycleError as error:
-        _, *cycle = reversed(error.args[1])  # each node of the argument writes for the next, and the first is the last
+        _, *cycle = reversed(error.args[1])  # in the list, each node writes for the next, and the first is also last
         start = cycle.index(min(cycle))
         return list(range(len(reads))), cycle[start:] + cycle[:start]
     ready, order = list[int](), list[int]()

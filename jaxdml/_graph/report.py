@@ -1,4 +1,4 @@
-"""Prints a graph as a table: what each operator runs as, whether it runs on integers, and why it does not.
+"""Prints a graph as a table: what each operator runs as, whether it runs on integers, and if not, why.
 
 A row stands for one operator on integers, for one convolution, product or loop in floats, or for all other operators
 between two of these. Repeated blocks of rows, such as those of a network's equal layers, are printed once.
@@ -59,7 +59,7 @@ class _Row(NamedTuple):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What the rows of equal layers have in common: everything but the numbers in names."""
+        """The part that rows of equal layers have in common: everything but the numbers in names."""
         return re.sub(r"\d+", "#", self.node), self.source, self.runs_as, self.on, re.sub(r"\d+", "#", self.remark)
 
 
@@ -165,7 +165,7 @@ def _function(nodes: Sequence[Node]) -> str:
 
 
 def _operators(nodes: Sequence[Node], function: str) -> str:
-    """The operators in order, with conversions on their own; operators of more than three kinds are only counted."""
+    """The operators in order, with conversions apart; only a count if the others have more than three names."""
     inner = [node.operator.name for node in nodes if node.operator.kind not in CONVERSIONS]
     many = f"{len(inner)} operators"
     text = f"{function} ({many})" if function else counted(inner) if len(set(inner)) <= 3 else many
@@ -181,7 +181,7 @@ def _operators(nodes: Sequence[Node], function: str) -> str:
 def _reason(nodes: Sequence[Node], function: str, of_rows: Mapping[str, str]) -> str:
     """Each remark once, missing operators first; if an operator is missing, COMPUTED_BY remarks are left out.
 
-    A remark that names another of the nodes is left out, too: that node has a remark.
+    A remark that names another node of the row is left out, too: that node has its own remark.
     """
     references = {text.format(node.name) for node in nodes for text in (READ_BY, COMPUTED_BY)}
     missing, remarks = dict[str, None](), dict[str, None]()

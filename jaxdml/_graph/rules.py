@@ -1,4 +1,4 @@
-"""Fusion rules: which operators between dequantize and quantize nodes become quantized, and which stay float."""
+"""Fusion rules: which operators between dequantize and quantize nodes become quantized, and which stay in floats."""
 
 import dataclasses
 import math
@@ -118,7 +118,7 @@ def _dimensions(convolution: Node, filter: np.ndarray | None) -> int | None:
 
 
 def _product(node: Node, grids: Grids) -> Fusion:
-    """A quantized product, with a later addition as its bias. The product returns floats if no node quantizes it.
+    """A quantized product, with a later addition as its bias. It returns floats if no node quantizes its result.
 
     A product by a matrix in blocks takes floats, and returns floats.
     """
@@ -252,7 +252,7 @@ def _padding(node: Node, grids: Grids) -> Fusion:
     x, (pads, fill, *axes) = input_of(grids, node.inputs[0]), (*node.inputs[1:], "")[: max(len(node.inputs) - 1, 2)]
     value = grids.constant(fill)
     if node.options.get("mode", "constant") != "constant" or (fill and (value is None or value.any())):
-        raise StaysFloat("it pads with other values than a constant 0")
+        raise StaysFloat("it pads with values other than a constant 0")
     y, reader = output_of(grids, node, x)
     if not grids.are_equal(x, y):
         raise StaysFloat("its input and its result have different scales")

@@ -24,7 +24,7 @@ def with_weights(
 
     Args:
       graph: the graph.
-      check_time: called between constants; it raises if the time is up.
+      check_time: called between constants; raises if time is up.
       known: maps names to parameters that need not be computed again.
 
     Raises:
@@ -62,11 +62,11 @@ def with_weights(
 def _repacked(
     node: Node, given: list[str], repack: Callable[..., Any], graph: Graph, fresh: Names, known: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, Any]]:  # fmt: skip
-    """The names of inputs that replace constants, "" for an absent one, and the values of new names.
+    """The names that replace those of constants, "" for an absent one, and a dict of the values of new names.
 
     Raises:
       ModelError: if the constants do not fit each other; the error names the node.
-      TypeError: if the function keeps one of several arrays: `known` does not tell a kept array from a dropped one.
+      TypeError: if the function keeps one of several arrays: from `known`, kept and dropped arrays look alike.
     """
     arrays = [graph.constants.get(name) for name in given]
     names = [name and fresh.next(f"{name}:prepared") for name in given]

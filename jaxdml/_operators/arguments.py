@@ -119,7 +119,7 @@ class Converter:
         return value
 
     def scale(self, name: str, value: Any, dtype: Any = np.float32) -> Any:
-        """An array. A number becomes a scalar of dtype; a number that dtype cannot hold is an error.
+        """An array. A number becomes a scalar of dtype; a number that dtype cannot hold raises an error.
 
         A Python number that passed through the caller's `jit` is a weakly typed scalar, which is converted, too.
         """

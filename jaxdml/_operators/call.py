@@ -166,8 +166,8 @@ class Implementation:
     def _key(self, bound: dict[str, Any]) -> Any:
         """Everything on which the statics and validity of a call depend; None if the call must not be cached.
 
-        The key has types, because True equals 1 but is not a valid size. It has the sign of zero, because division by
-        zero gives an infinity of that sign.
+        The key includes types, because True equals 1 but is not a valid size, and the sign of zero, because division
+        by zero gives an infinity of that sign.
         """
         facts: list[Any] = []
         for name in self.parameters.tensors:

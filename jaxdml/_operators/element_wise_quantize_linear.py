@@ -30,7 +30,7 @@ def element_wise_quantize_linear(
 ) -> jax.Array:
     """``clamp(round(input / scale) + zero_point, Min, Max)``, elementwise; ties round to even.
 
-    The quotient is rounded to float32, then to an integer; then the zero point is added, and the sum is clamped.
+    The quotient is rounded to float32, then to an integer; then the zero point is added, and the result is clamped.
     Subnormal float32 inputs and scales count as 0. Infinities are clamped; NaN gives Min. Division by a scale of 0
     follows IEEE 754. The gradient is zero; `jaxdml.fake_quantize` has straight-through gradients.
 
@@ -38,7 +38,7 @@ def element_wise_quantize_linear(
       input: float32, float16 or int32 array of rank 1 to 8.
       scale: number, or array that broadcasts to input's shape, of input's type (float32 for an int32 input).
       zero_point: integer, or array of the output's type that broadcasts to input's shape; None means 0 (from 6_2 on).
-      output_dtype: uint8 or int8. DirectML has no uint16 and int16 here; ``feature_level=FeatureLevel.JAXDML`` allows
+      output_dtype: uint8 or int8. DirectML has no uint16 or int16 here; ``feature_level=FeatureLevel.JAXDML`` allows
         them. Default: the type of a zero_point array, else uint8.
       feature_level: the feature level that validates the call; see `FeatureLevel`.
 

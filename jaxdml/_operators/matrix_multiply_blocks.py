@@ -92,7 +92,7 @@ def prepare_matrix_multiply_blocks(b: Array, b_scale: Scale, b_zero_point: ZeroP
 
     The results have the same bits as with the arrays. The prepared matrix is a pytree with one leaf and works with jit,
     vmap and scan; pass it to a jitted function as an argument. It takes about as much memory as the arrays, with two
-    weights of 4 bits per byte and N padded to a multiple of 64.
+    4-bit weights per byte and N padded to a multiple of 64.
 
     To save the result, save its `array`, `scale` and `zero_point`, and prepare them again after loading; pickle does so
     by itself. To shard the result, shard the arrays first. For `jax.export`, prepare under `use_kernels("xla")`.

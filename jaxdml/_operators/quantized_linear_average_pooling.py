@@ -65,8 +65,8 @@ def quantized_linear_average_pooling(
 
     The sum of ``input - input_zero_point`` over a window is exact in int32. It is rounded to float32, multiplied by
     ``input_scale``, divided by the number of elements, divided by ``output_scale``, and rounded to an integer, ties to
-    even; then the zero point is added, and the sum is clamped. Each operation is rounded to float32; subnormals count
-    as 0. Padding stands for real zero; the number of elements counts it only with include_padding. A window spans
+    even; then the zero point is added, and the result is clamped. Each operation is rounded to float32; subnormals
+    count as 0. Padding stands for real zero; the number of elements counts it only with include_padding. A window spans
     ``1 + (window - 1) * dilation`` elements; the formula for the output's size on DirectML's page omits dilations.
 
     Args:
@@ -79,8 +79,8 @@ def quantized_linear_average_pooling(
         gives global average pooling.
       strides: at least 1; an integer, or one integer per spatial dimension.
       start_padding, end_padding: elements added before and after each spatial dimension; an integer, or one for each.
-        Without include_padding, a window that covers only padding is an error; with symbolic sizes, only the first
-        window is validated.
+        Without include_padding, a window that covers only padding raises an error; with symbolic sizes, only the
+        first window is validated.
       dilations: at least 1; an integer, or one integer per spatial dimension.
       include_padding: whether padding counts in the divisor.
       output_dtype: int8 or uint8. Default: the type of an output_zero_point array, else input's type.

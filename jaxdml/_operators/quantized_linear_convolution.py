@@ -48,7 +48,7 @@ def quantized_linear_convolution(
 
     ``sum((input - input_zero_point) * (filter - filter_zero_point)) + bias`` is exact in int32, modulo 2**32. The sum
     is rounded to float32, multiplied by ``input_scale * filter_scale / output_scale``, and rounded to an integer, ties
-    to even; then the zero point is added, and the sum is clamped. Subnormal scales, and subnormal products and
+    to even; then the zero point is added, and the result is clamped. Subnormal scales, and subnormal products and
     quotients of scales, count as 0. Padding has the value input_zero_point, which stands for real zero. As in
     DirectML's forward convolution, the filter is not flipped.
 

@@ -48,8 +48,8 @@ def quantized_linear_matrix_multiply(
 
     [..., M, K] x [..., K, N] = [..., M, N]. ``sum((a - a_zero_point) * (b - b_zero_point))`` is exact in int32, modulo
     2**32. The sum is rounded to float32, multiplied by ``a_scale * b_scale / output_scale``, and rounded to an integer,
-    ties to even; then the zero point is added, and the sum is clamped. Subnormal scales, and subnormal products and
-    quotients of scales, count as 0.
+    ties to even; then the zero point is added, and the result is clamped. Subnormal scales, and subnormal products
+    and quotients of scales, count as 0.
 
     Args:
       a: int8 or uint8 array [M, K], [C, M, K] or [N, C, M, K].

@@ -1,4 +1,4 @@
-"""Products of floats by matrices of 4 or 8 bits in blocks, as functions of graph nodes."""
+"""Products of floats by 4-bit or 8-bit matrices in blocks, as functions of graph nodes."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ class Matrix(NamedTuple):
 
 
 def size_within(block_size: int) -> int:
-    """The largest size of blocks that the product takes and that divides a block size; 0 if there is none."""
+    """The largest block size that the product accepts and that divides `block_size`; 0 if there is none."""
     return next((size for size in reversed(SIZES) if block_size % size == 0), 0)
 
 

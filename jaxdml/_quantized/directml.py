@@ -101,8 +101,8 @@ def float_convolution(
 ) -> Array:  # fmt: skip
     """Convolution of [N, C, *spatial] to floats.
 
-    The bias [O] of 8-bit x is int32 with the scale x_scale * w_scale. That of 16-bit x is float32, and is added to the
-    scaled sum, as `float_product` adds it.
+    For 8-bit x, the bias [O] is int32 with the scale x_scale * w_scale. For 16-bit x, the bias is float32 and is added
+    to the scaled sum, as in `float_product`.
     """
     if x.dtype.itemsize > 1:
         sums = halves.by_bytes(

@@ -14,7 +14,7 @@ def for_each(name: str, sizes: int | Sizes, rank: int, least: int = 1) -> tuple[
     """A tuple with one number for each spatial dimension.
 
     Raises:
-      ModelError: if the count of numbers is not the rank, or if a number is below `least`.
+      ModelError: if there are not `rank` numbers, or if a number is below `least`.
     """
     each = (sizes,) * rank if isinstance(sizes, int) else tuple(sizes)
     if len(each) != rank or min(each, default=least) < least:
@@ -28,7 +28,7 @@ def explicit_padding(
     """The padding before and after each spatial dimension.
 
     If a stride is longer than the window, the first window still starts at the first element. ONNX leaves this open;
-    ONNX Runtime's average and Lp pooling start at another element than its convolutions.
+    ONNX Runtime's average and Lp pooling start at an element other than its convolutions do.
 
     Args:
       padding: pairs, returned unchanged; a number for all sides; or "SAME_UPPER" or "SAME_LOWER", which pad so that
@@ -58,7 +58,7 @@ def check_convolution(x: Any, w: Any, kernel_shape: Sizes | None) -> None:
     """Validates the ranks of a convolution's input and filter, and the filter against `kernel_shape`.
 
     Raises:
-      ModelError: if input, filter and `kernel_shape` do not fit.
+      ModelError: if input, filter and `kernel_shape` do not match.
     """
     if x.ndim != w.ndim or x.ndim < 3:
         raise ModelError(f"input and filter have {x.ndim} and {w.ndim} dimensions, expected equal numbers, at least 3")

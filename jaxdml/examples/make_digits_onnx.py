@@ -1,6 +1,6 @@
 """Quantizes the float digits network with onnxruntime, and stores the quantized network and its logits.
 
-`python -m jaxdml.examples.make_digits_onnx` needs onnx and onnxruntime, and writes two files beside this one:
+`python -m jaxdml.examples.make_digits_onnx` needs onnx and onnxruntime, and writes two files next to this one:
 
 - digits.onnx: float operators between QuantizeLinear and DequantizeLinear, with uint8 activations and per-channel int8
   weights, calibrated on the first `CALIBRATION` images.

@@ -71,7 +71,7 @@ class Reader:
         return value
 
     def is_out_of_reach(self, tensor: onnx.TensorProto) -> bool:
-        """Whether the tensor's data lie in another file, but the model was not loaded from a path."""
+        """Whether the tensor's data are in another file and the model was not loaded from a path."""
         return external_data_helper.uses_external_data(tensor) and not self._folder
 
     def _with_data(self, tensor: onnx.TensorProto, size: int) -> onnx.TensorProto:
@@ -138,13 +138,13 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """The graph, and the graphs in the attributes of its nodes, at any depth.
 
     Raises:
-      ModelError: if they lie more than `DEEPEST` levels deep.
+      ModelError: if graphs are nested more than `DEEPEST` levels deep.
     """
     found = [(graph, 0)]
     while found:
         graph, depth = found.pop()
         if depth > DEEPEST:
-            raise ModelError(f"the branches of the model lie more than {DEEPEST} levels deep in each other")
+            raise ModelError(f"the branches of the model are nested more than {DEEPEST} levels deep")
         yield graph
         for node in graph.node:
             found += [(each.g, depth + 1) for each in node.attribute if each.HasField("g")]

@@ -26,10 +26,10 @@ class Limits:
       file_bytes: the size of the file. The same limit applies to the total size of all values computed from constants.
       tensor_bytes: the size of each tensor, in the file or while the model runs.
       nodes: the number of nodes.
-      seconds: the sum of the wall-clock time to read the model, and then of the CPU time of the loading thread, which
-        folds constants and repacks weights. Other programs use none of this CPU time, so a busy machine loads what an
-        idle one loads. CPU time leaves out other threads, such as XLA's, so the wall-clock time of the whole load is
-        limited, too, to ten times `seconds`.
+      seconds: the time to load the model: wall-clock time while it is read, then CPU time of the loading thread, which
+        folds constants and repacks weights. CPU time excludes other programs, so a busy machine loads the same models
+        as an idle one. It also excludes other threads, such as XLA's, so the wall-clock time of the whole load is
+        limited to ten times `seconds`.
     """
 
     file_bytes: int = 2**31

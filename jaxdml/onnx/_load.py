@@ -31,19 +31,19 @@ def load(model: Any, *, numerics: str = DIRECTML, floats: Floats = DEFAULT, limi
 
     Args:
       model: a path, the bytes of a file, or an onnx.ModelProto.
-      numerics: "directml": operators that exist in DirectML follow its formulas, all other operators follow ONNX
-        Runtime; "onnxruntime": all operators follow ONNX Runtime on x64. The two values differ only in the results of
-        QLinearAdd, QLinearAveragePool and QLinearGlobalAveragePool.
+      numerics: "directml": operators that exist in DirectML follow its formulas, and all other operators follow ONNX
+        Runtime; "onnxruntime": all operators follow ONNX Runtime on x64. Only the results of QLinearAdd,
+        QLinearAveragePool and QLinearGlobalAveragePool depend on this choice.
       floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
         `jaxdml.exact`. Products that stay in floats have no rule: XLA computes them, and `print(model)` names them.
-        "xla": XLA computes floats, with bits that depend on processor and program.
+        "xla": XLA computes floats, and their bits depend on the processor and the program.
       limits: limits on the size and the loading time of the model.
 
     Returns:
       The model; its `apply` is a pure function of its `params` and inputs.
 
     Raises:
-      DescError: if an argument is wrong; it is an ArgumentTypeError if its type is wrong.
+      DescError: if an argument is wrong; its subclass ArgumentTypeError if the argument's type is wrong.
       ModelError: if the model cannot be read or run; the error lists every problem at once.
 
     Source: https://onnx.ai/onnx/operators and
@@ -76,9 +76,9 @@ def load(model: Any, *, numerics: str = DIRECTML, floats: Floats = DEFAULT, limi
 
 @api_boundary
 def check(model: Any, *, numerics: str = DIRECTML, limits: Limits = Limits()) -> list[str]:  # noqa: B008
-    """Every problem that keeps a model from being loaded or run, as one sentence each.
+    """Lists every problem that keeps a model from being loaded or run, in one sentence each.
 
-    Constants are folded. If the model declares all input sizes, all remaining nodes are traced but not run.
+    Constants are folded. If the model declares all input sizes, the remaining nodes are traced but not run.
 
     Args:
       model: a path, the bytes of a file, or an onnx.ModelProto.

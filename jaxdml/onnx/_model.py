@@ -51,7 +51,7 @@ class Model:
 
     @property
     def by_xla(self) -> tuple[str, ...]:
-        """The names of the nodes whose floats XLA computes; none if the outputs have equal bits on all processors."""
+        """The names of the nodes whose floats XLA computes; empty if outputs have the same bits on every processor."""
         return by_xla(self._graph.nodes, self.floats)
 
     @api_boundary
@@ -93,12 +93,12 @@ class Model:
     def values_alone(
         self, params: Mapping[str, Any], given: Mapping[str, Any], /, *arrays: Any, **named: Any
     ) -> dict[str, jax.Array]:
-        """What each node computes by itself, from given values in place of those that this model computes.
+        """The results of each node alone, computed from given values in place of the model's own.
 
         Args:
           params: as for `apply`.
-          given: values by name, for example those of another runtime. If a given value has the shape and type of the
-            model's own value, nodes read the given value, else the model's own. Shapes are always the model's own.
+          given: values by name, for example those of another runtime. Nodes read a given value if it has the shape and
+            type of the model's own value, which they read otherwise. They always read the model's own shapes.
           *arrays: as for `apply`.
           **named: as for `apply`.
 

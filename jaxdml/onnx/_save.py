@@ -31,9 +31,9 @@ FIRST, LAST = 17, 21  # opsets
 WITH_GELU = 20  # the first opset in which Gelu is an operator
 WITH_BLOCKS = 21  # the first opset in which DequantizeLinear takes blocks and integers of 4 and 16 bits
 IR_VERSIONS = {17: 8, 18: 8, 19: 9, 20: 9, 21: 10}
-LARGEST = 2**31 - 2**20  # the most bytes of a file; protobuf takes no larger file
+LARGEST = 2**31 - 2**20  # the most bytes of a file; protobuf's limit is 2 GiB
 INLINE = 1024  # tensors of fewer bytes stay in the model's file
-ALIGNMENT = 4096  # of tensors in a second file, so that they can be mapped into memory
+ALIGNMENT = 4096  # of tensors in a second file, so that they can be memory-mapped
 DIGITS = 16  # of the digest in the name of a second file
 BATCH = "batch"
 CHOICES = {"form": (QDQ, QOPERATOR), "tables": ("float", "gather"), "weights": ("int8", "uint8")}
@@ -44,31 +44,31 @@ def save(
     model: Model, path: str | os.PathLike[str], form: str = QDQ, *, tables: str = "float", weights: str = "int8",
     shapes: Any = BATCH, opset: int | None = None,
 ) -> None:  # fmt: skip
-    """Writes a model that `jaxdml.ptq.quantize` made as an ONNX file.
+    """Writes a model from `jaxdml.ptq.quantize` to an ONNX file.
 
     Inputs and outputs are named after the function's parameters and the keys of its pytrees, and nodes after its
-    layers. Scans are unrolled. An existing file is replaced only after the new file is complete, and its permissions
-    stay; a symbolic link is followed. The weights of a model of more than 2 GiB are written to a second file beside the
-    first, ``<name>.<digest of the weights>.data``. Second files of the model that is replaced are deleted at the end.
+    layers. Scans are unrolled. An existing file is replaced only once the new file is complete; its permissions are
+    kept, and a symbolic link is followed. The weights of a model larger than 2 GiB are written to a second file next to
+    the first, ``<name>.<digest of the weights>.data``. Second files of the replaced model are deleted at the end.
 
     Args:
       model: the model.
       path: path of the file, which usually ends in .onnx.
       form: "qdq": float operators between DequantizeLinear and QuantizeLinear, which all tools read. "qoperator":
         operators such as QLinearConv, which compute on integers wherever they run.
-      tables: "float": a function between integers is written as float operators. "gather": as an exact look-up.
+      tables: "float": a function between integers is written as float operators. "gather": as an exact look-up table.
       weights: "int8", or "uint8" with the zero point 128, for which onnxruntime's sums are exact on every processor.
       shapes: the sizes of the inputs. "batch": the sizes of the first calibration batch, with a symbolic batch size in
         place of the first size of the first array, and of every other array with the same first size. None: the
-        sizes of the first calibration batch. Or a pytree of strings such as ``"batch, 3, height, width"`` or
-        ``"1, ..."``, a prefix of the tuple of inputs: numbers, names, and at the end ``...`` for the sizes of the
-        calibration that follow.
-      opset: the opset of the file, 17 to 21. None: 21 for weights in blocks and for layers that read 16 bits, otherwise
-        17. If 20 or 21 is given, gelu is written as the operator Gelu, which onnxruntime's provider for DirectML lacks;
-        otherwise gelu is written as several operators.
+        sizes of the first calibration batch. Or a pytree of strings that is a prefix of the tuple of inputs. A string
+        such as ``"batch, 3, height, width"`` or ``"1, ..."`` lists numbers and names; ``...`` at its end stands for
+        the remaining sizes of the calibration.
+      opset: the opset of the file, 17 to 21. None: 21 for weights in blocks and for layers with 16-bit inputs,
+        otherwise 17. If 20 or 21 is given, gelu is written as the operator Gelu, which onnxruntime's DirectML provider
+        does not have; otherwise gelu is written as several operators.
 
     Raises:
-      DescError: if an argument is wrong; it is an ArgumentTypeError if its type is wrong.
+      DescError: if an argument is wrong; its subclass ArgumentTypeError if the argument's type is wrong.
       ModelError: if nodes have no counterpart in ONNX; the error lists all such nodes, with remedies. Also if
         `model.params` were replaced.
       PtqError: if the function has changed since it was quantized, or cannot be traced for these sizes.
@@ -87,13 +87,13 @@ def save(
     proto, initializers = _converted(model, _specs(model, shapes), options)
     try:
         _write(proto, initializers, target)
-    except OSError as error:  # which has the name of a temporary file
+    except OSError as error:  # it names a temporary file
         error.filename, error.filename2 = str(path), None
         raise
 
 
 def _target(path: Path) -> Path:
-    """The file to write: that at the end of a symbolic link, if path is one.
+    """The file to write: the target of path if path is a symbolic link.
 
     Raises:
       ModelFileNotFoundError: if there is no such folder.
@@ -105,7 +105,7 @@ def _target(path: Path) -> Path:
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "path is a folder, give that of a file", str(path))
     if target.exists() and not os.access(target, os.W_OK):
-        raise PermissionError(errno.EACCES, "path is a file that must not be written", str(path))
+        raise PermissionError(errno.EACCES, "path is a file without write permission", str(path))
     return target
 
 
@@ -116,7 +116,7 @@ def _check(model: Any, path: Any, choices: Mapping[str, Any], opset: Any) -> Non
     if not isinstance(path, str | os.PathLike):
         raise ArgumentTypeError(f"path is of type {type(path).__name__}, expected a path")
     if "\0" in str(path):
-        raise DescError(f"path is {str(path)!r}, and no path has a character NUL")
+        raise DescError(f"path is {str(path)!r}, and a path cannot contain a NUL character")
     for name, value in choices.items():
         if not isinstance(value, str) or value not in CHOICES[name]:
             raise DescError(f"{name} is {value!r}, expected {' or '.join(map(repr, CHOICES[name]))}")
@@ -134,7 +134,7 @@ def _opset(model: Model, opset: int | None) -> int:
     has_blocks = any(isinstance(mode, Blocks) for mode in modes)
     least = WITH_BLOCKS if has_blocks or STATIC16 in modes else FIRST
     if opset is not None and opset < least:
-        what = "weights in blocks need" if has_blocks else "layers that read 16 bits need"
+        what = "weights in blocks need" if has_blocks else "layers with 16-bit inputs need"
         raise DescError(f"opset is {opset}, and {what} opset {least}: leave it out")
     return least if opset is None else int(opset)
 
@@ -163,20 +163,20 @@ def _specs(model: Model, shapes: Any) -> tuple[Any, ...]:
 
 
 def _spec(text: Any, struct: jax.ShapeDtypeStruct, scope: export.SymbolicScope) -> jax.ShapeDtypeStruct:
-    """The shape that a text names, and the type of an input.
+    """The shape that a text describes, and the type of an input.
 
     Raises:
       ValueError: if the text is not a string, has something after `...`, has a negative size, or does not have as many
         sizes as the input.
     """
     if not isinstance(text, str):
-        raise ValueError(f"{text!r} is no string")
+        raise ValueError(f"{text!r} is not a string")
     named, has_rest, behind = text.partition("...")
     if behind.strip():
         raise ValueError(f"{text!r} has {behind.strip()!r} after '...', which stands for all sizes that follow")
     shape = tuple(export.symbolic_shape(named.strip().removesuffix(","), scope=scope))
     if any(is_known(size) and size < 0 for size in shape):
-        raise ValueError(f"{text!r} has a negative size; a size that is open has a name")
+        raise ValueError(f"{text!r} has a negative size; give an unknown size a name")
     shape += struct.shape[len(shape) :] if has_rest else ()
     if len(shape) != len(struct.shape):
         raise ValueError(f"{text!r} has {len(shape)} sizes, the input has {len(struct.shape)}")
@@ -210,7 +210,7 @@ def _converted(
 
 
 def _with_numbers(spec: jax.ShapeDtypeStruct, struct: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """A shape whose symbolic sizes are those of the calibration."""
+    """A shape with the sizes of the calibration in place of symbolic sizes."""
     pairs = zip(spec.shape, struct.shape, strict=True)
     return jax.ShapeDtypeStruct([size if is_known(size) else number for size, number in pairs], spec.dtype)
 
@@ -247,7 +247,7 @@ def _write(proto: onnx.ModelProto, initializers: Mapping[str, np.ndarray], path:
         return
     outside = {name: value for name, value in initializers.items() if value.nbytes >= INLINE}
     beside = path.with_name(f"{path.name}.{_digest(outside.values())}.data")
-    # The old model, which has weights in a file of another name, stays whole until the new model takes its place.
+    # The old model, which has its weights in a file of another name, stays intact until the new model replaces it.
     with replaced(path) as file:
         _keep_mode(file, path)
         with replaced(beside) as data:
@@ -278,7 +278,7 @@ def _digest(values: Iterable[np.ndarray]) -> str:
 
 
 def _delete_data(path: Path, but: str = "") -> None:
-    """Deletes the second files of earlier models of this path."""
+    """Deletes the second files of earlier models at this path, except the file named `but`."""
     pattern = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{{DIGITS}}}\.data")
     for each in path.parent.iterdir():
         if pattern.fullmatch(each.name) and each.name != but:
@@ -286,7 +286,7 @@ def _delete_data(path: Path, but: str = "") -> None:
 
 
 def _external(name: str, value: np.ndarray, data: BinaryIO, location: str) -> TensorProto:
-    """Writes a tensor's bytes, without a copy of all of them, and returns the tensor that refers to them."""
+    """Writes a tensor's bytes without copying all of them, and returns a tensor that refers to them."""
     data.seek(-data.tell() % ALIGNMENT, os.SEEK_CUR)
     tensor, offset = TensorProto(name=name, dims=value.shape, data_location=TensorProto.EXTERNAL), data.tell()
     tensor.data_type = helper.np_dtype_to_tensor_dtype(value.dtype)
@@ -297,7 +297,7 @@ def _external(name: str, value: np.ndarray, data: BinaryIO, location: str) -> Te
 
 
 def _bytes(value: np.ndarray) -> bytes | memoryview:
-    """The bytes of a tensor in a file, in which integers of 4 bits are packed."""
+    """The bytes of a tensor as a file stores them: 4-bit integers are packed."""
     if value.dtype in NIBBLES:
         return bytes(numpy_helper.from_array(value).raw_data)
     return memoryview(np.ascontiguousarray(value).reshape(-1).view(np.uint8))

@@ -43,7 +43,7 @@ class Row:
       types: the allowed types of each input; None, or a missing entry, allows any type.
       function: computes the operator.
       numerics: the row is used only if `load`'s `numerics` has this value; None: it is always used.
-      mode: the row is used only if the node's attribute `mode` has this value; None: if no row with a mode is.
+      mode: the row is used only if the node's attribute `mode` has this value; None: if no row has the node's mode.
       options: converts the node's attributes to keyword arguments of the function; None: no conversion is needed.
       facts: fields of the graph's `Operator`, other than the name and the function.
     """
@@ -72,7 +72,7 @@ class Row:
 
     @cached_property
     def input_counts(self) -> tuple[int, float]:
-        """The least and the largest number of inputs."""
+        """The minimum and maximum numbers of inputs."""
         parameters = inspect.signature(self.function).parameters.values()
         most = float("inf") if any(p.kind is p.VAR_POSITIONAL for p in parameters) else len(self.required)
         return len(self.required) - self.required[::-1].index(True) if any(self.required) else 0, most
@@ -86,7 +86,7 @@ class Row:
 
     @cached_property
     def computed_outputs(self) -> int:
-        """The number of outputs that the function returns, by its annotation."""
+        """The number of outputs that the function returns, according to its annotation."""
         returned = inspect.signature(self.function).return_annotation
         return len(get_args(returned)) if get_origin(returned) is tuple else 1
 

@@ -55,7 +55,7 @@ class Tensor:
       name: its name.
       shape: a tuple of sizes, symbolic names, and None for unnamed dimensions; None if the rank is unknown. A dimension
         named "?" in the file counts as unnamed: several such dimensions need not be equal.
-      dtype: its type in the file, or the one that ONNX infers if an output has none; None if that is unknown, too.
+      dtype: its type in the file, or the type that ONNX infers for an output without one; None if neither is known.
         Without jax_enable_x64, JAX computes 64-bit types as 32-bit types.
     """
 
@@ -68,7 +68,7 @@ class Tensor:
 
     @property
     def computed_dtype(self) -> np.dtype[Any] | None:
-        """The type with which JAX computes; None if it is unknown."""
+        """The type that JAX computes with; None if unknown."""
         return None if self.dtype is None else jax.dtypes.canonicalize_dtype(self.dtype)
 
     def validated(self, value: Any, sizes: dict[str, Any]) -> Any:
@@ -156,16 +156,16 @@ def _dimension(dimension: Any) -> Dimension:
     return None if dimension.dim_param in ("", "?") else dimension.dim_param
 
 
-# Inferred types and shapes, for errors -------------------------------------------------------------------------------
+# Inferred types and shapes -------------------------------------------------------------------------------------------
 
 Inferred = Mapping[str, tuple[str | None, tuple[Any, ...] | None]]
-SMALL = 1024  # shape inference reads the values of tensors with at most this number of elements
+SMALL = 1024  # shape inference reads the values of tensors with at most this many elements
 
 
 def inferred_types(proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> Inferred:
     """The types and shapes that the package onnx infers from a model's nodes in topological order, keyed by name.
 
-    Only error texts and early type checks use these types and shapes; a value may be missing.
+    They serve error texts, early type checks, and outputs that declare no type; values may be missing.
     """
     without_data = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
     graph = without_data.graph

@@ -26,7 +26,7 @@ def batches_of(batches: Any) -> tuple[tuple[Any, ...], Iterator[tuple[Any, ...]]
     """Shapes and types of the first batch, and an iterator over all batches as tuples of inputs.
 
     Raises:
-      PtqError: if batches is empty, a single batch, or not iterable, or if the first batch has no numbers.
+      PtqError: if batches is empty, a single batch, or not iterable, or if the first batch is not made of numbers.
     """
     if hasattr(batches, "dtype"):
         raise PtqError("batches is one array, expected an iterable of batches: write [array]")
@@ -44,7 +44,7 @@ def batches_of(batches: Any) -> tuple[tuple[Any, ...], Iterator[tuple[Any, ...]]
 
 
 def _streamed(held: list[Any], rest: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yields all batches, and keeps no reference to a batch."""
+    """Yields all batches without keeping a reference to any of them."""
     yield _inputs(held.pop())
     yield from map(_inputs, rest)
 
@@ -71,7 +71,7 @@ def named(number: int) -> Iterator[None]:
 class Calibration:
     """Runs batches through the float function, and updates observers.
 
-    The program is compiled once for all units that differ only in what arrays their constants hold.
+    The program is compiled once for all units that differ only in the values of their constants.
     """
 
     def __init__(self, traced: Traced, unit: Unit, observers: Mapping[Value, Statistics]) -> None:

@@ -30,12 +30,12 @@ from jaxdml.ptq._trace.scans import LOOP, Body
 from jaxdml.ptq._trace.traced import Traced, shapes_of
 
 FORMAT, EARLIER = "jaxdml.ptq 5", ("jaxdml.ptq 4", "jaxdml.ptq 3", "jaxdml.ptq 2")
-OF_EARLIER: tuple[str, int, list[str]] = (XLA, VERSION, [])  # what files of format 2 have in place of "floats"
+OF_EARLIER: tuple[str, int, list[str]] = (XLA, VERSION, [])  # stands for "floats" in files of format 2
 TEXT, FACTOR = "model.json", "factor:"
 LONG_TABLE, RUNS = 2**16, ":runs"
 ENCRYPTED = 1  # the flag of an encrypted part of an archive, for which zipfile raises RuntimeError
 # Exceptions of zipfile, NumPy and JSON for damaged files. zipfile raises NotImplementedError for an archive of a later
-# version of the format, or with a feature that zipfile lacks.
+# version of the format, or with a feature that zipfile does not support.
 DAMAGE = (
     AttributeError, EOFError, IndexError, KeyError, MemoryError, NotImplementedError, RecursionError, TypeError,
     ValueError, zipfile.BadZipFile, zlib.error,
@@ -89,7 +89,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
     """Opens a temporary file for writing that replaces `path` at the end, or is deleted after an exception."""
-    written = path.with_name(f"{uuid.uuid4().hex}.part")  # without path's name, which may be as long as names may be
+    written = path.with_name(f"{uuid.uuid4().hex}.part")  # path's name may already have the greatest length
     try:
         with open(written, "wb") as file:
             yield file
@@ -171,10 +171,9 @@ def _checked(file: Any) -> Any:
 
 
 def _checked_modes(modes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Mode]]:
-    """The modes of contractions that a file has.
+    """Validates the modes of contractions that a file has, and converts `Blocks` from the lists of JSON.
 
-    A model needs the modes for inputs of other sizes than in calibration, and for ONNX files.
-    In JSON, blocks are a list.
+    A model needs the modes for inputs whose sizes differ from those in calibration, and for ONNX files.
 
     Raises:
       ValueError: if something is not a mode.
@@ -194,7 +193,7 @@ def _checked_modes(modes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Mode
 def _checked_floats(path: Any, stored: Any) -> tuple[Floats, Sequence[str]]:
     """The attribute `floats` of a model, and the names of the nodes whose floats XLA computes.
 
-    A model whose file lacks the pytree of the inputs uses these names. Any other model computes the names again.
+    A model uses these names if the file has no pytree of the inputs. Any other model computes the names again.
 
     Raises:
       PtqError: if the rules are of another version, or if XLA_FLAGS turns fast math on.
@@ -215,7 +214,7 @@ def _checked_floats(path: Any, stored: Any) -> tuple[Floats, Sequence[str]]:
 
 def _stored(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
     """An array as entries of the file: bfloat16 and int4 are stored as bits, and a long table is run-length encoded."""
-    if array.dtype.kind == "V":  # NumPy's files do not know these types
+    if array.dtype.kind == "V":  # .npz files do not support these types
         return {name: array.view(f"u{array.dtype.itemsize}")}
     if array.shape != (LONG_TABLE,) or array.dtype.kind not in "iu" or array.dtype.itemsize > 2:
         return {name: array}
@@ -258,7 +257,7 @@ def _node_of_json(stored: list[Any]) -> Node:
 
 
 def _tuples(value: Any) -> Any:
-    """A JSON value with its lists as tuples."""
+    """A JSON value with its lists converted to tuples."""
     if isinstance(value, list):
         return tuple(map(_tuples, value))
     return {key: _tuples(each) for key, each in value.items()} if isinstance(value, dict) else value

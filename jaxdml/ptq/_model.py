@@ -38,7 +38,7 @@ def _described(params: Any) -> Any:
 
 
 def _are_same(params: Any, own: Mapping[str, Any]) -> bool:
-    """Whether params are the same objects as the model's own, a faster check than that of shapes and types."""
+    """Whether params are the model's own objects, which is faster to check than shapes and types."""
     if type(params) is not dict or len(params) != len(own):
         return False
     return all(params.get(name) is value for name, value in own.items())
@@ -57,7 +57,7 @@ class Model:
       calibrated: shapes and types of the first calibration batch.
       floats: "exact" if floats are computed by the rules of `jaxdml.exact`, "xla" if XLA computes them.
       numerics: "directml" or "onnxruntime": whose formulas quantized sums and means follow.
-      factors: maps the names of weights and biases of the float function to what equalization multiplied them by.
+      factors: maps the names of weights and biases of the float function to the factors from equalization.
       modes: maps "" (the function) and each scan to a dict from the result of each contraction, and of each sum in
         floats, to its mode.
     """
@@ -67,7 +67,7 @@ class Model:
         floats: Floats, numerics: str, factors: Mapping[str, Any], by_xla: Sequence[str] = (),
         requantized: "Callable[[Any, Sequence[Any], Sequence[Rule]], Model] | None" = None,
     ) -> None:  # fmt: skip
-        """`requantized` quantizes the function again, given params, a batch and further rules; None if it cannot."""
+        """`requantized` quantizes the function again, given params, a batch and further rules; None after `load`."""
         self._requantized = requantized
         self.floats, self._numerics, self.factors, self._by_xla = floats, numerics, factors, tuple(by_xla)
         self.traced, self.graph, self.calibrated, self.modes = traced, graph, shapes_of(calibrated), modes
@@ -77,7 +77,7 @@ class Model:
 
     @property
     def numerics(self) -> str:
-        """Whose formulas quantized sums and means follow; they were chosen by `quantize`."""
+        """Whose formulas quantized sums and means follow, as chosen in `quantize`."""
         return self._numerics
 
     @property
@@ -94,11 +94,11 @@ class Model:
           *inputs: inputs of the float function. Their sizes may differ from those in calibration.
 
         Returns:
-          A pytree of the same structure, shapes and types as the float function's result. Its derivatives are 0.
+          A pytree of the same structure, shapes and types as the float function's result. All derivatives are 0.
 
         Raises:
-          PtqError: if params have a wrong structure, shape or type. Also if the function has other layers for inputs of
-            these sizes.
+          PtqError: if params have a wrong structure, shape or type, or if the function has different layers for inputs
+            of these sizes.
         """
         if not _are_same(params, self._own) and _described(params) != self._described:
             raise PtqError(wrong_params(self._own, params))
@@ -130,7 +130,7 @@ class Model:
         """The quantized graphs for a program.
 
         Raises:
-          PtqError: if the function has changed, or if it has other layers for inputs of these sizes.
+          PtqError: if the function has changed, or if it has different layers for inputs of these sizes.
         """
         if program.signature() == self.traced.signature:
             return Adapted(None, self.graph, self._fused)
@@ -160,8 +160,8 @@ class Model:
           *inputs: inputs of the float function, or their shapes and types, which may be symbolic.
 
         Raises:
-          PtqError: if the function has changed, if it has other layers for inputs of these sizes, or if the number of
-            steps of a scan is not known.
+          PtqError: if the function has changed, if it has different layers for inputs of these sizes, or if the number
+            of steps of a scan is not known.
         """
         if self.calibrated is not None:
             self.traced.calibrated(self.calibrated)
@@ -179,14 +179,14 @@ class Model:
           *inputs: inputs of the float function.
           advice: the number of worst layers for which rules are tried. For each option of a `Rule` that can change such
             a layer, the function is quantized again with these inputs as the only calibration batch, and the outputs
-            are compared with those of a model quantized so without the rule.
+            are compared with those of a model quantized the same way without the rule.
 
         Returns:
           The signal-to-quantization-noise ratios; `print` shows them as a table, and their method `plot` draws them.
 
         Raises:
-          PtqError: if params differ from the float function's parameters in structure, shapes or types. Also if
-            `advice` is not a number, or if `load` returned the model and advice is asked for.
+          PtqError: if params differ from the float function's parameters in structure, shapes or types, if `advice` is
+            not an integer of at least 0, or if it is above 0 and `load` returned the model.
         """
         if not is_integer(advice) or advice < 0:
             raise PtqError(f"advice is {advice!r}, expected the number of layers to try rules for, such as 3")
@@ -215,7 +215,7 @@ class Model:
     def _advice(
         self, params: Any, inputs: Sequence[Any], layers: Sequence[Node], can_read_wide: Set[str]
     ) -> tuple[Advice, ...]:
-        """What rules for some contractions gain, given the results of those that can read 16 bits.
+        """The gains from rules for some layers; `can_read_wide` holds the results of those that can read 16 bits.
 
         Raises:
           PtqError: if the model cannot be quantized again.
@@ -234,7 +234,7 @@ class Model:
             for options in options_to_try(node, self.modes[""], can_read_wide):
                 words = ", ".join(f"{option}={value!r}" for option, value in options.items())
                 gains[words] = ratio(Rule(pattern, **options)) - before
-            if gains:  # no option changes the only layer on integers if it is dynamic and reads a grid of its own
+            if gains:  # there are no options if the only layer on integers is dynamic and cannot read 16 bits
                 found.append(Advice(node.name, pattern, gains))
         return tuple(found)
 
@@ -243,7 +243,7 @@ class Model:
         """The names of the nodes whose floats XLA computes; none if the outputs have equal bits on all processors."""
         if self.floats != EXACT:
             return by_xla(self._fused.nodes, self.floats)
-        if self.calibrated is None:  # a file of a function that cannot be traced without its inputs
+        if self.calibrated is None:  # loaded from a file without the shapes for tracing the function
             return self._by_xla
         return by_xla(bound(self._fused.nodes, self.traced.calibrated(self.calibrated)), self.floats)
 

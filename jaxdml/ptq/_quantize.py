@@ -53,7 +53,7 @@ def quantize(
     numerics: str = DIRECTML,
     progress: bool = True,
 ) -> Model:
-    """Quantizes a trained float function to a function that computes on integers.
+    """Converts a trained float function into one that computes on integers.
 
     Convolutions and matrix products become DirectML's quantized operators, and affine equations after them are folded
     into their weights. By default, weights become symmetric int8 with a scale for each output channel. Values between
@@ -65,29 +65,29 @@ def quantize(
       batches: an iterable of calibration batches; a batch is an array or a tuple of inputs. The sizes of batches may
         differ. Only one batch is in memory at a time.
       activations: uint8 or int8, the type of values between layers.
-      observer: how ranges are calibrated: "minmax", "moving_average", "percentile", "mse", an `Observer`, or "auto":
-        the one of "minmax", "percentile" and "mse" whose model has the least error of the outputs on the batches, which
-        are then read twice. All values with the observer "auto" get the same one.
+      observer: how ranges are calibrated: "minmax", "moving_average", "percentile", "mse", an `Observer`, or "auto".
+        "auto" chooses among "minmax", "percentile" and "mse": all values with the observer "auto" get the one with
+        which the outputs have the least error on the batches. It reads the batches twice.
       products: "static": matrix products read values quantized with calibrated ranges. "dynamic": each call quantizes
         the rows that a product reads, each with its own range; the product returns floats. Convolutions stay static.
       weights: int8 or int4, the type of weights. int4 needs a block_size.
       block_size: None: weights have a scale for each output channel. 16, 32, 64, 128 or 256: matrices have a scale for
-        each block of so many weights along the summed axis. Products by such matrices read floats, whatever `products`
-        says; only a rule's `products` gives a product another mode. Filters of convolutions are int8.
-      equalize: whether to divide channels whose values are large by scales, and to multiply the weights that read these
-        channels by the same scales. This applies between two contractions with only relu and operators that move or
-        average elements between them, and where a value in floats is quantized for contractions. The function stays the
-        same, and rounding to integers loses less accuracy. The first batch shows how large values are.
+        each block of that many weights along the contraction dimension. Products by such matrices take floats,
+        whatever `products` is; only a rule can give a product another mode. Filters of convolutions are int8.
+      equalize: whether to divide channels with large values by scales, and to multiply the weights applied to these
+        channels by the same scales. This happens between two contractions if only relu and operators that move or
+        average elements lie between them, and where a value in floats is quantized for contractions. The function stays
+        the same, and rounding to integers loses less accuracy. The first batch shows how large values are.
       rounding: "nearest": each weight becomes the nearest integer. "gptq": calibration also gathers the second moments
-        of what the weights are multiplied by, and weights are rounded one after the other, so that the errors of the
-        weights of a sum make up for each other (GPTQ); a bias takes back the mean error of its sums. Scales stay the
-        same. This needs batches with ten times as many rows or patches as a sum has terms, and, for each layer, memory
-        for the square of the number of terms. Weights whose sums have more than 8192 terms are rounded to nearest, and
-        `print(model)` says so.
+        of the rows that the weights multiply. The weights are then rounded one after the other, so that the errors of
+        the weights in a sum compensate for each other (GPTQ), and the bias corrects the mean error of the sums. Scales
+        stay the same. GPTQ needs batches with ten times as many rows or patches as a sum has terms. For each layer,
+        its memory grows with the square of the number of terms. Weights whose sums have more than 8192 terms are
+        rounded to nearest, and `print(model)` says so.
       sums: "integer": sums of two values that contractions read, such as those of residual connections, add integers.
-        "float": these sums and their terms stay in floats, and contractions round what they read. Outputs are closer
-        to those of apply. Functions that make a term, such as a gelu, are computed in floats and not by tables, so
-        that convolutional networks take a little longer.
+        "float": these sums and their terms stay in floats, and contractions round their inputs. Outputs are closer to
+        those of apply. A function that computes a term, such as a gelu, runs in floats instead of becoming a table, so
+        convolutional networks take a little longer.
       rules: overrides of options for some layers. If several matching rules set an option, the first one applies.
       floats: "exact": floats between quantized operators have the same bits on every processor, by the rules of
         `jaxdml.exact`. Products that stay in floats have no rule: XLA computes them, and `print(model)` names them.
@@ -101,9 +101,9 @@ def quantize(
       The model; ``model.apply(model.params, *inputs)`` approximates apply's results, in the same structure and types.
 
     Raises:
-      PtqError: if an argument is wrong, such as apply in training mode, batches with NaN or infinity, or a rule that
-        matches no layer, or only layers that it cannot change. Also if nothing can be quantized. The error names the
-        layer and a remedy.
+      PtqError: if nothing can be quantized, or if an argument is wrong, such as apply in training mode, batches with
+        NaN or infinity, or a rule that matches no layer or only layers that it cannot change. The error names the layer
+        and a remedy.
     """
     dtype = integer_type("activations", activations, TYPES, "; for 16 bits: Rule('', activations=jnp.uint16)")
     blocks_of(weights, block_size)
@@ -163,7 +163,7 @@ def quantize(
 
 
 def _parameters(unit: Unit, observers: Mapping[Value, Observer], dtype: np.dtype) -> dict[Value, Parameters]:
-    """The scale and the zero point of each value, and those with which contractions read it in 16 bits."""
+    """Maps each value, and its 16-bit form if contractions read one, to its scale and zero point."""
     found = {
         value: _scale_and_zero_point(each, WORD if unit.is_wide(value) else dtype) for value, each in observers.items()
     }

@@ -34,7 +34,7 @@ class LayerError:
         the greatest number that the layer's integers represent. None if its results are floats.
       contractions: the names of the convolutions and products whose rules change the layer: those that compute it,
         and, if its result is quantized, the first that reads it. Those in bodies of scans are left out.
-      alone: the ratio in dB at the outputs if only this layer has its own error. None unless advice was asked for.
+      alone: the ratio in dB at the outputs if only this layer adds its own error. None unless advice was requested.
     """
 
     name: str
@@ -48,12 +48,12 @@ class LayerError:
 
 @dataclass(frozen=True)
 class Advice:
-    """What options of a `Rule` for one convolution or product gain.
+    """The gains from options of a `Rule` for one convolution or product.
 
     Attributes:
       layer: the name of the convolution or product.
       pattern: the pattern of a `Rule` that matches this layer alone.
-      gains: maps options of the rule, as code such as ``products='dynamic'``, to the dB that the outputs gain.
+      gains: maps options of the rule, as code such as ``products='dynamic'``, to the gain of the outputs in dB.
     """
 
     layer: str
@@ -61,7 +61,7 @@ class Advice:
     gains: Mapping[str, float]
 
     def row(self) -> tuple[str, str, str, str]:
-        """The layer, the rule with the option that gains most, its gain in dB, and the other options."""
+        """The layer, the rule with the best option, its gain in dB, and the other options."""
         gains = {option: round(gain, 1) + 0.0 for option, gain in self.gains.items()}  # + 0.0: no -0.0
         best, *others = sorted(gains, key=lambda option: -gains[option])
         rest = ", ".join(f"{option} {gains[option]:+.1f}" for option in others)
@@ -76,7 +76,7 @@ class Sqnr:
       layers: the layers with quantized results or quantized weights, in order of execution.
       outputs: the ratio in dB of each leaf of the model's output.
       output_names: the place of each leaf, such as ``output['logits']``; ``output`` if the output is an array.
-      advice: what rules for the worst layers gain; empty unless it was asked for.
+      advice: the gains from rules for the worst layers; empty unless requested.
     """
 
     layers: tuple[LayerError, ...]
@@ -86,11 +86,11 @@ class Sqnr:
 
     @property
     def total(self) -> float:
-        """The ratio in dB of all outputs: that of the sum of the noise shares of the leaves."""
+        """The ratio in dB of all outputs, from the sum of the leaves' noise-to-signal ratios."""
         return _total(self.outputs)
 
     def worst(self, count: int) -> list[str]:
-        """The names of the convolutions and products whose layers cost the outputs most, worst first."""
+        """The names of the convolutions and products whose layers add most noise to the outputs, worst first."""
         noise = dict[str, float]()
         for each in self.layers:
             if each.alone is not None:
@@ -156,7 +156,7 @@ def _percent(share: float | None) -> str:
 
 
 def _total(ratios: Iterable[float]) -> float:
-    """The ratio in dB whose noise share is the sum of those of several ratios."""
+    """The ratio in dB whose inverse, noise to signal, is the sum of those of several ratios."""
     share = sum(10 ** (-ratio / 10) for ratio in ratios)
     return -10 * math.log10(share) if share else math.inf
 
@@ -180,7 +180,7 @@ def sqnr_of(
       inputs: maps names to inputs; both graphs have the same inputs.
       output_names: the leaves of the output in words.
       contractions: the results of the convolutions and products that do not stay in floats.
-      alone: whether to measure what each layer's own error alone does to the outputs.
+      alone: whether to measure the effect of each layer's own error alone on the outputs.
     """
     makers, ends = floats.producers(), _float_results(quantized)
     values = [*floats.inputs, *makers]
@@ -201,7 +201,7 @@ def sqnr_of(
                 error = (own[held] - value) / quantized.constants.get(factor_name(name), np.float32(1))
                 errors[name] = error.astype(exact[name].dtype)
 
-        # After `measure`, the exact value replaces the measured value, and is quantized if the measured value is.
+        # After `measure`, the exact value replaces the measured value, and is quantized if that is.
         for node in nodes[1]:
             own |= zip(node.outputs, results(node, own, lambda node, value: None), strict=False)
             output = node.outputs[0]
@@ -213,7 +213,7 @@ def sqnr_of(
                 scale, zero_point = own[node.inputs[1]], own[node.inputs[2]]
                 value, dtype = exact[name].astype(jnp.float32), zero_point.dtype
                 value = value * quantized.constants.get(factor_name(name), np.float32(1))
-                if name not in measured:  # of a value with 8 and with 16 bits, the 8 bits
+                if name not in measured:  # a value with 8 and with 16 bits is measured with 8
                     measure(name, output, value, _clipped(value, scale, zero_point))
                 own[node.inputs[0]] = directml.to_integers(value, scale, zero_point, axis=1, dtype=dtype)
                 own[output] = directml.to_floats(own[node.inputs[0]], scale, zero_point, axis=1)
@@ -250,7 +250,7 @@ def sqnr_of(
         own, so_far, clipped = measured[name]
         share = None if clipped is None else float(clipped)
         changing = [*_computing(name, makers, contractions, labels)]
-        if name not in ends:  # whatever reads the value, reads integers
+        if name not in ends:  # all readers of the value read integers
             changing += _reading(name, floats, contractions)
         layers.append(
             LayerError(*label, _ratio(own), _ratio(so_far), share, tuple(dict.fromkeys(changing)), found.get(name))
@@ -274,7 +274,7 @@ def _label(name: str, makers: Mapping[str, Node], constants: Container[str]) -> 
 def _computing(
     name: str, makers: Mapping[str, Node], contractions: Container[str], measured: Container[str]
 ) -> Iterator[str]:
-    """The names of the contractions whose errors reach a value, but no measured value before it."""
+    """Yields the names of the contractions whose errors reach a value before any other measured value."""
     pending = [name]
     for each in pending:
         maker = makers.get(each)
@@ -287,7 +287,7 @@ def _computing(
 
 
 def _reading(name: str, floats: Graph, contractions: Container[str]) -> Iterator[str]:
-    """The name of the first contraction that a value leads to."""
+    """Yields the name of the first contraction that a value leads to, if there is one."""
     readers, pending = floats.consumers(), [name]
     for each in pending:
         for reader in readers.get(each, ()):

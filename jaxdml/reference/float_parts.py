@@ -1,7 +1,7 @@
-"""What the rules of floats use: NumPy's float32 and float64, and exact rounding errors.
+"""Helpers of the rules of floats: NumPy's float32 and float64, and exact rounding errors.
 
-`_f` rounds to float32. What is called exact is computed in float64, which holds products of two float32 and, for
-numbers of these sizes, the rounding errors of float32 sums.
+`_f` rounds to float32. Values called exact are computed in float64, which holds products of two float32 numbers and,
+for numbers of these sizes, the rounding errors of float32 sums.
 """
 
 import functools
@@ -28,7 +28,7 @@ def _rule(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def flushed(x: Array) -> Array:
-    """x with subnormals as zeros of their sign."""
+    """x with subnormals replaced by zeros of the same sign."""
     return np.where(np.abs(x) < SMALLEST, np.copysign(_f(0), x), x)
 
 

@@ -1,6 +1,6 @@
 """The rules of `jaxdml.exact` in NumPy, from the formulas in docs/exact_rules.md.
 
-Functions take and return float32 arrays. Subnormals become zeros of their sign.
+Functions take and return float32 arrays. Subnormals become zeros of the same sign.
 """
 
 from typing import Any

@@ -2,8 +2,8 @@
 
 This file imports nothing from jaxdml, and checks nothing. Each function takes the arguments of the operator of the same
 name, as NumPy arrays; zero points and bias may be None. Scales are rounded to float32. Float arithmetic is float32, one
-operation at a time; as in DirectX, a subnormal operand or result becomes a zero of its sign. Sums are exact; sums of
-8-bit products then wrap to int32.
+operation at a time; as in DirectX, a subnormal operand or result becomes a zero of the same sign. Sums are exact; sums
+of 8-bit products then wrap to int32.
 
 Source: https://learn.microsoft.com/windows/win32/direct3d11/floating-point-rules
 """
@@ -45,7 +45,7 @@ def _float32(x: Any) -> Array:
 
 
 def _flushed(x: Array) -> Array:
-    """x with float32 subnormals as zeros of their sign."""
+    """x with float32 subnormals replaced by zeros of the same sign."""
     return np.where(np.abs(x) < np.finfo(np.float32).smallest_normal, np.copysign(np.float32(0), x), x)
 
 
@@ -291,7 +291,7 @@ def matrix_multiply_blocks(
     scales, zero_points = _float32(b_scale), _with_middle(b_zero_point, b.dtype)
     zero_points = np.broadcast_to(_minus(np.asarray(0 if zero_points is None else zero_points), None), scales.shape)
     x = _float32(a).reshape(-1, depth)
-    total: Any = np.float32(-0.0)  # -0 + x is x, also for zeros
+    total: Any = np.float32(-0.0)  # -0 + x is x, even for zeros
     with np.errstate(all="ignore"):
         for block in range(blocks):
             inside = slice(block * size, (block + 1) * size)

@@ -12,8 +12,8 @@ struct Configuration {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// This is a constant, because GCC assumes that _tile_loadconfig reads only eight bytes. GCC would drop stores to all
-// other bytes of a local variable.
+// This is a constant, because GCC assumes that _tile_loadconfig reads only eight bytes, and would drop the stores to
+// all other bytes of a local variable.
 alignas(64) constexpr Configuration kConfiguration;
 
 }  // namespace

@@ -1,9 +1,9 @@
 // Attention of float32 queries. The bits of a query's results depend only on the query and on what the query sees.
 // docs/numerics_products.md has the rule.
 //
-// A block of queries that share keys and values is computed at once: first scores, one panel of keys after another,
-// then the weights of values, then sums of values. Each block rounds keys and values to integers again, which takes no
-// memory beyond a panel, and little time if a block has many queries.
+// Queries that share keys and values are computed in blocks: first the scores, one panel of keys after another, then
+// the weights of values, then the weighted sums of values. Each block rounds keys and values to integers anew, which
+// takes no memory beyond a panel, and little time if a block has many queries.
 #pragma once
 
 #include <initializer_list>
@@ -13,8 +13,8 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-constexpr float kFirstOfRows = 0x1p26f, kFirstOfValues = 0x1p22f;  // factors that move from sums to scales
-constexpr int64_t kPartKeys = 1 << 15;     // the most keys of an exact sum; the sums of parts are added as floats
+constexpr float kFirstOfRows = 0x1p26f, kFirstOfValues = 0x1p22f;  // factors moved from sums into scales
+constexpr int64_t kPartKeys = 1 << 15;     // the most keys in one exact sum; partial sums are added as floats
 constexpr float kUnseen = -3.4028235e38f;  // the score of a key that a query does not see
 constexpr int64_t kLeastBlockRows = 12, kMostBlockRows = 96, kBlockScores = 1 << 16;
 static_assert(kLeastBlockRows % kSumRows == 0);
@@ -29,10 +29,10 @@ struct KeyRange {
   int64_t begin, end;
 };
 
-// Memory of a thread. Strides of rows are rounded up to whole vectors.
+// Scratch memory of a thread. Row strides are rounded up to whole vectors.
 struct AttentionRoom {
   int64_t keys, depth, width;  // strides
-  KeyRange* ranges;            // of each kSumRows queries
+  KeyRange* ranges;            // one for every kSumRows queries
   double *queries, *weights;   // integers: halves [rows][2][depth], [kSumRows][kTerms]
   float *query_scales, *weight_scales, *weight_inverses, *totals;  // [rows]
   float* scores;                                                   // [rows][keys]; later exp(score - greatest score)
@@ -92,7 +92,8 @@ JAXDML_INLINE bool has_eight_zeros(const uint8_t* at) {
   return !eight;
 }
 
-// The range of the keys that some queries of a block see; it begins at a whole vector. Other keys have no weight.
+// The range of the keys that queries `first` to `last` of a block see, from a multiple of kLanes on. Other keys have no
+// weight.
 static KeyRange seen_keys(const Attention& one, const AttentionBlock& block, int64_t first, int64_t last) {
   if (!one.seen || one.result != AttentionResult::kOutput) return {0, one.keys};
   KeyRange range = {one.keys, 0};
@@ -108,7 +109,7 @@ static KeyRange seen_keys(const Attention& one, const AttentionBlock& block, int
   return {at_most(range.begin, range.end) / kLanes * kLanes, range.end};
 }
 
-// Finds the ranges of tiles, and returns the range of all.
+// Finds each tile's range of keys, and returns the range that covers them all.
 static KeyRange find_ranges(const Attention& one, const AttentionBlock& block, const AttentionRoom& room) {
   KeyRange all = {one.keys, 0};
   for (int64_t row = 0; row < block.rows; row += kSumRows) {
@@ -170,7 +171,7 @@ static void find_scores(const Attention& one, const AttentionBlock& block, const
   }
 }
 
-// Turns scores into masked scores. Those after the range, up to a whole vector, become kUnseen.
+// Masks the scores. Those past the range's end, up to the end of its last vector, become kUnseen.
 static void mask_scores(const Attention& one, const AttentionQuery& of, const KeyRange& range, float* scores) {
   const F32 softcap = splat(one.softcap), unseen = splat(kUnseen);
   const uint8_t* const seen = one.seen ? one.seen + offset(one.seen_steps, of) : nullptr;
@@ -190,12 +191,12 @@ static void mask_scores(const Attention& one, const AttentionQuery& of, const Ke
   }
 }
 
-// The weight of a row of values, as integers: a power times the row's scale, which may be NaN if the power is 0.
+// The weight of a row of rounded values: a power times the row's scale, which may be NaN if the power is 0.
 JAXDML_INLINE F32 weight_of(F32 power, const float* scales) {
   return power == splat(0.0f) ? splat(0.0f) : power * load_floats(scales);
 }
 
-// Turns masked scores into powers, and finds their total and how to round the weights of values.
+// Turns masked scores into powers of e, and finds their total and the scale for rounding the weights of values.
 static void weigh(const Attention& one, const AttentionQuery& of, const KeyRange& range, int64_t row,
                   const AttentionRoom& room) {
   const F32 unseen = splat(kUnseen), zero = splat(0.0f);
@@ -210,7 +211,7 @@ static void weigh(const Attention& one, const AttentionQuery& of, const KeyRange
   float total = 0;
   for (int64_t key = range.begin; key < range.end;) {
     const int64_t end = at_most(range.end, (key / kPartKeys + 1) * kPartKeys);
-    I32 upper = splat(0), lower = splat(0);  // the sums of 15 binary digits each
+    I32 upper = splat(0), lower = splat(0);  // sums of the bits from bit 15 up, and of the lower 15 bits
     for (; key < end; key += kLanes) {
       const F32 x = load_floats(scores + key), power = x <= unseen ? zero : exp(x - top);
       const I32 steps = rounded(power * splat(0x1p30f));
@@ -230,7 +231,7 @@ static void weigh(const Attention& one, const AttentionQuery& of, const KeyRange
   room.weight_inverses[row] = by.inverse[0];
 }
 
-// Adds the weighted values of `count` keys, at most kTerms, from `key` on to the exact sums of all rows.
+// Adds the weighted values of `count` keys (at most kTerms), beginning at `key`, to the exact sums of all rows.
 static void add_values(const Attention& one, const float* values, int64_t key, int64_t count, int64_t rows,
                        const AttentionRoom& room) {
   round_in_panels(values + key * one.width, count, one.width, room.value_inverses + key, room.panels);

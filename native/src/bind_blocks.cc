@@ -1,4 +1,4 @@
-// The handlers of matrices that are quantized by blocks: products, packing, and dequantization.
+// The handlers for block-quantized matrices: products, packing, and dequantization.
 #include "block_shape.h"
 #include "handler.h"
 #include "scratch.h"
@@ -10,11 +10,11 @@ namespace {
 
 bool is_nibble(Buffer x) { return x.element_type() == ffi::DataType::S4 || x.element_type() == ffi::DataType::U4; }
 
-// The operand's elements for one problem; two elements of 4 bits share a byte.
+// The operand's elements for one problem; two 4-bit elements share a byte.
 Elements elements(Buffer x, Buffer y, size_t count, int64_t problem) {
   const bool is_signed = x.element_type() == ffi::DataType::S4 || x.element_type() == ffi::DataType::S8;
   auto* const start = static_cast<uint8_t*>(x.untyped_data());
-  const int64_t first = at_problem(x, y, count, problem) - start;  // as if an element took a byte
+  const int64_t first = at_problem(x, y, count, problem) - start;  // counted as if each element took a byte
   return {start, first, is_nibble(x) ? 4 : 8, is_signed};
 }
 
@@ -126,7 +126,7 @@ ffi::Error multiply_blocks(const Kernels& kernels, ffi::ThreadPool threads, Buff
   const FloatMode mode;
   const Pool pool = pool_of(threads, multiplications.number());
   const auto is_shared = [&](Buffer x) { return product(x.dimensions(), 0, leading) == 1; };
-  // Problems that share all but their rows are one problem.
+  // Problems that share b and the bias are merged into one.
   const bool is_one = is_shared(b) && is_shared(bias) && product(a.dimensions(), 0, leading) == count;
   for (int64_t i = 0; i < (is_one ? 1 : count); i++) {
     const auto at = [&](Buffer x) { return at_problem(x, y, leading, i); };

@@ -10,7 +10,7 @@
 namespace jaxdml {
 namespace {
 
-// x is [..., height, width], the output has as many dimensions.
+// x is [..., height, width]; the output has the same rank.
 ffi::Error max_pool(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, ffi::Result<Buffer> result,
                     Numbers window, Numbers strides, Numbers dilations, Numbers start_padding, Numbers end_padding) {
   const Buffer y = *result;
@@ -52,7 +52,7 @@ ffi::Error max_pool(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, f
   return ffi::Error::Success();
 }
 
-// x is [..., rows, depth], the output [..., rows].
+// x is [..., rows, depth]; the output is [..., rows].
 ffi::Error means(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, Buffer x_scale, Buffer x_zero_point,
                  Buffer y_scale, Buffer y_zero_point, ffi::Result<Buffer> result, int64_t leading_count) {
   const Buffer y = *result;
@@ -107,8 +107,8 @@ ffi::Error looked_up(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, 
   return ffi::Error::Success();
 }
 
-// Reads the run: the number of elements of `a` for each element of `b`. The extents of `b` are those of the output up
-// to a dimension, then 1.
+// Finds the run: the number of elements of `a` for each element of `b`. The first extents of `b` equal the output's,
+// and the others are 1.
 ffi::Error read_run(Numbers of_b, Numbers of_y, size_t leading, int64_t& run) {
   size_t i = leading;
   while (i < of_y.size() && of_b[i] == of_y[i]) i++;

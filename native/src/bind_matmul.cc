@@ -69,7 +69,7 @@ ffi::Error matmul(const Kernels& kernels, ffi::ThreadPool threads, Buffer a, Buf
   JAXDML_EXPECT(multiplications.is_size(), "the product needs too many multiplications");
 
   const FloatMode mode;
-  // Each weight counts as 8 more multiplications, because reading the weights limits a product of few rows.
+  // Each weight counts as 8 more multiplications, because products of few rows are limited by reading the weights.
   const Size work = multiplications + Size(count * columns) * depth * 8;
   JAXDML_EXPECT(work.is_size(), "the product needs too many multiplications");
   const Pool pool = pool_of(threads, work.number() / kernels.pace);

@@ -48,7 +48,7 @@ ffi::Error pack_filter(const Kernels& kernels, ffi::ThreadPool threads, Buffer f
 
 }  // namespace
 
-// The sizes of packed weights in bytes; -1 if no matrix or filter has the shape, or no kernels were chosen.
+// The sizes of packed weights in bytes; -1 if the shape is invalid or no kernels were chosen.
 JAXDML_EXPORT int64_t jaxdml_cpu_matrix_bytes(int64_t depth, int64_t columns) {
   const Kernels* const kernels = chosen_kernels();
   return kernels ? matrix_bytes(*kernels, depth, columns).number() : -1;

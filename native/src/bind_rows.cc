@@ -10,7 +10,7 @@ namespace jaxdml {
 namespace {
 
 constexpr int64_t kNumbers = 5;            // numbers of an instruction: code, slot, three operands
-constexpr int64_t kMostReduced = 1 << 16;  // the most columns of a program with reductions, whose sums do not overflow
+constexpr int64_t kMostReduced = 1 << 16;  // the most columns that reductions sum without overflow
 
 bool is_reduction(RowCode code) { return code >= RowCode::kSum; }
 int operands_of(RowCode code) {
@@ -18,8 +18,8 @@ int operands_of(RowCode code) {
   return code < RowCode::kSelect ? 2 : 3;
 }
 
-// Reads the numbers of a program. Each slot is written before it is read, and no instruction reads the slot it writes.
-// Only values of all columns are reduced.
+// Reads and validates a program: each slot is written before it is read, no instruction reads the slot that it writes,
+// and only values that have all columns are reduced.
 ffi::Error read_program(Numbers numbers, RowProgram& one, std::vector<RowOperand>& operands,
                         std::vector<RowInstruction>& instructions) {
   JAXDML_EXPECT(numbers.size() % kNumbers == 0, "a program has an incomplete instruction");
@@ -58,8 +58,8 @@ ffi::Error read_program(Numbers numbers, RowProgram& one, std::vector<RowOperand
   return ffi::Error::Success();
 }
 
-// Each operand and the output are [..., columns] of one rank; each extent of an operand is 1 or the output's. The last
-// extent of the output may be 1, too.
+// The operands and the output are [..., columns] and have the same rank; each extent of an operand is 1 or equals the
+// output's. The output's last extent may also be 1.
 ffi::Error rows(const Kernels& kernels, ffi::ThreadPool threads, ffi::RemainingArgs arguments,
                 ffi::Result<Buffer> result, Numbers program) {
   const Buffer y = *result;

@@ -1,4 +1,4 @@
-// The choice of kernels, and what the library says about itself. The files bind_*.cc have the handlers that XLA calls.
+// Chooses the kernels, and reports the jaxlib of the build. The files bind_*.cc have the handlers that XLA calls.
 //
 // A handler validates each buffer's shape before it computes a pointer into the buffer. A call has one problem for each
 // index of its leading dimensions, which come from vmap and from batched products. An operand is broadcast along each
@@ -12,7 +12,7 @@
 namespace jaxdml {
 namespace {
 
-// Atomic, because another thread's calls may be running when a process chooses again.
+// Atomic, because other threads' calls may be running when kernels are chosen again.
 std::atomic<const Kernels*> chosen{nullptr};
 
 }  // namespace

@@ -94,7 +94,7 @@ JAXDML_INLINE void fill_cells(Cell* to, uint8_t value, int64_t count) {
     for (int64_t i = 0; i < count; i++) to[i] = Activation(value);
 }
 
-// Transposes up to kBytes adjacent pixels of `channels` channels, apart from pixels without an address. Channels are
+// Transposes up to kBytes adjacent pixels of `channels` channels; skips pixels whose address is null. Channels are
 // `size` bytes apart.
 JAXDML_INLINE void copy_pixels(const uint8_t* x, int64_t size, int64_t channels, int64_t count, uint8_t flip,
                                Cell* const* pixels) {
@@ -155,7 +155,7 @@ static void copy_block(const Convolution& one, const Filter& filter, const Copy&
     if (is_inside && !copy.has_all_columns)
       copy_separate_columns(one, filter, copy, x + input_row * one.width, left, block.columns, flip,
                             cells + row * copy.row_cells);
-    // A single channel lies in the copy as it lies in the image.
+    // A single channel has the same layout in the copy as in the image.
     if (is_inside && copy.is_as_in_image())
       for (int64_t i = 0; i < rows; i++)
         copy_cells(x + (input_row + i) * one.width + left + first_column, flip, columns,

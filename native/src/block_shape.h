@@ -1,13 +1,12 @@
-// The sizes of a matrix that is quantized by blocks, and of its packed form. jaxdml/_arithmetic/block_panels.py has the
-// same layout.
+// The sizes of a block-quantized matrix and of its packed form. jaxdml/_arithmetic/block_panels.py has the same layout.
 //
 // Panels of 64 columns follow each other. A panel has a record for each block of the depth:
 //   - the weights in four units of 16 columns. A 32-bit lane holds consecutive weights of one column: four bytes, or
 //     eight nibbles, the first four in the low halves of the bytes. 16 lanes, one for each column, make 64 bytes; the
 //     next 64 bytes hold the next weights along the depth. Weights are unsigned: int4 plus 8, int8 plus 128.
 //   - 64 scales, float32 or float16
-//   - 64 zero points in bytes, unsigned like the weights, if there are any; otherwise each is 8 or 128
-// No sum crosses lanes, a product reads one ascending stream, and no instruction set needs another order.
+//   - 64 zero points, one byte each and unsigned like the weights, if there are any; otherwise each is 8 or 128
+// No sum crosses lanes, a product reads one ascending stream, and every instruction set can use this order.
 #pragma once
 
 #include "kernels.h"

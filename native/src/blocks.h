@@ -1,8 +1,8 @@
-// The product of floats by a matrix that is quantized by blocks. docs/numerics_products.md has the rule, and
-// block_shape.h the layout.
+// The product of a float matrix and a block-quantized matrix. docs/numerics_products.md has the rule, and block_shape.h
+// has the layout.
 //
-// A pass rounds rows of `a` to int8 planes, and multiplies tiles of rows by panels. A sum of products starts at the
-// zero point's term: -zero_point times the sum of a plane's integers in the block. int16 holds the latter sum.
+// A pass rounds rows of `a` to int8 planes, and multiplies tiles of rows by panels. A block's accumulator starts at the
+// zero point's term: -zero_point times the sum of a plane's integers in the block. This sum fits int16.
 #pragma once
 
 #include "block_shape.h"
@@ -11,7 +11,7 @@
 namespace jaxdml::JAXDML_ISA {
 
 constexpr int64_t kRowsOfPass = 512;  // rows that a pass rounds into scratch memory
-// How many bytes ahead a panel's first tile of rows prefetches: the processor itself prefetches from memory too late.
+// How many bytes ahead a panel's first tile of rows prefetches: the hardware prefetches from memory too late.
 constexpr int64_t kBytesAhead = 16384;
 // A tile of rows keeps sums in registers. With AVX512 these are int32 and float sums, at most 24 vectors; tiles are two
 // or four vectors wide. With NEON they are int32 sums, at most 16 vectors; tiles are four vectors wide. With AVX2 they
@@ -26,15 +26,15 @@ constexpr int vectors_of(int rows, int planes) {
   return kBytes == 16 || (kBytes == 64 && rows * (planes + 1) <= 6) ? 4 : 2;
 }
 
-// What is subtracted from weights of 8 bits before they are multiplied, where products take no unsigned bytes.
+// Subtracted from 8-bit weights before they are multiplied, where products take no unsigned bytes.
 template <int kBits>
 constexpr int32_t kMiddle = kBits == 8 && kActivationsAreSigned ? 128 : 0;
 
-// Rounded rows of `a`. The planes of a row follow each other, each padded with zeros after the depth.
+// Rounded rows of `a`. The planes of a row are contiguous, each padded with zeros after the depth.
 struct RoundedRows {
   int8_t* planes;   // [rows][planes][stride]
   float* scales;    // [rows][blocks]
-  int32_t* starts;  // [rows][planes][blocks]: a plane's sums, times -1 with zero points, else minus what kMiddle leaves
+  int32_t* starts;  // [rows][planes][blocks]: a plane's sums times -1; without zero points, times kMiddle - 8 or - 128
   int64_t stride, blocks;
 };
 
@@ -55,7 +55,7 @@ static int64_t multiply_blocks_scratch(const BlockProduct& one) {
 using LaneBytes = int8_t __attribute__((vector_size(kLanes)));
 using LooseLaneBytes __attribute__((aligned(1), may_alias)) = LaneBytes;
 
-// Rounds a block of a row, `count` elements of `size`, to planes.
+// Rounds one block of a row to planes. Only the first `count` of its `size` elements exist; the others are 0.
 template <int kPlanes>
 JAXDML_INLINE void round_block(const float* x, int64_t count, int64_t size, int32_t factor, int8_t* to, int64_t stride,
                                float* scale, int32_t* starts, int64_t blocks) {
@@ -285,7 +285,7 @@ static void multiply_pass(const Pool& pool, const BlockProduct& one, int64_t fir
                           const RoundedRows& rows) {
   constexpr int kRows = kMostTileRows<kPlanes, kBits>;
   const BlockShape& shape = one.shape;
-  // Rounding a few rows takes less than waking a thread.
+  // Rounding a few rows takes less time than waking a thread.
   const int64_t together = count < 8 ? count : 8, panels = panels_of(shape);
   parallel(pool, ceil_div(count, together), [&](int64_t item, int64_t) {
     const int64_t last = at_most(count, (item + 1) * together);

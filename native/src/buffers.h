@@ -64,7 +64,7 @@ inline int64_t product(Numbers dims, size_t from, size_t until) {
   return total;
 }
 
-// Whether x has `rank` dimensions, y has at least `count`, and each of x's first `count` is 1 or equals that of y.
+// Whether x has `rank` dimensions, y has at least `count`, and each of x's first `count` is 1 or equals y's.
 inline bool leads(ffi::AnyBuffer x, ffi::AnyBuffer y, size_t count, size_t rank) {
   const auto dims = x.dimensions(), wanted = y.dimensions();
   if (dims.size() != rank || rank < count || wanted.size() < count) return false;
@@ -121,7 +121,8 @@ inline ffi::Error read_filter(Numbers shape, int64_t groups, Filter& filter) {
   return ffi::Error::Success();
 }
 
-// The bytes of a packed matrix; invalid if no matrix has the shape. In a call, depth and columns come from two buffers.
+// The bytes of a packed matrix; invalid if the shape is. In a call, depth and columns come from two buffers, so no
+// other check bounds their product.
 inline Size matrix_bytes(const Kernels& kernels, int64_t depth, int64_t columns) {
   const int64_t shape[2] = {depth, columns};
   return is_shape({shape, 2}) ? kernels.matrix_bytes(depth, columns) : -1;

@@ -19,8 +19,8 @@ JAXDML_INLINE int32_t value(const ZeroPoints& zero_points, int64_t i) {
 
 JAXDML_INLINE int64_t size_of(Type type) { return type == Type::kInt32 ? 4 : 1; }
 
-// The kernels multiply activations, uint8 or int8 as the instruction set has it, by int8 weights. Flipping the top bit
-// of a byte converts int8 to uint8 and back. The conversion shifts a value and its zero point by 128, so their
+// The kernels multiply activations, uint8 or int8 depending on the instruction set, by int8 weights. Flipping the top
+// bit of a byte converts int8 to uint8 and back. The conversion shifts a value and its zero point by 128, so their
 // difference stays the same.
 constexpr bool kActivationsAreSigned = Activation(-1) < 0;
 JAXDML_INLINE uint8_t flip_to_unsigned(bool is_signed) { return is_signed ? 128 : 0; }

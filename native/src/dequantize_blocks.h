@@ -5,7 +5,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// Outputs of this many bytes leave the caches before anything reads them, so they are written past the caches.
+// Outputs of at least this size are evicted from the caches before they are read, so non-temporal stores write them.
 constexpr int64_t kFarBytes = int64_t(16) << 20;
 
 template <bool kIsFar>

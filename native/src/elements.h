@@ -1,11 +1,11 @@
-// Reads integers of 4 or 8 bits. Signed ones become unsigned: int4 plus 8, int8 plus 128.
+// Reads integers of 4 or 8 bits. Signed integers become unsigned: int4 plus 8, int8 plus 128.
 #pragma once
 
 #include "common.h"
 
 namespace jaxdml::JAXDML_ISA {
 
-// Copies `count` elements, from element `first` on, to a byte each. A byte of nibbles holds two elements, the low
+// Copies `count` elements, beginning at element `first`, to one byte each. A byte holds two 4-bit elements, the low
 // nibble first.
 JAXDML_INLINE void copy_elements(const Elements& of, int64_t first, int64_t count, uint8_t* to) {
   first += of.first;

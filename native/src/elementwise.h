@@ -1,7 +1,7 @@
 // Elementwise kernels (add, quantize, dequantize) and reductions (range of a tensor, sums of rows).
 //
 // x / scale must be rounded once. A division rounds once, but is slow. Multiplying by the reciprocal and correcting the
-// result by its residual (Markstein) gives the same float, if scale and dividend are far from the ends of float32's
+// result by its residual (Markstein) gives the same float if scale and dividend are far from the ends of float32's
 // range and the scale's significand is not all ones.
 #pragma once
 
@@ -36,7 +36,7 @@ JAXDML_INLINE F32 quotient(F32 x, const Divisor& by) {
 // An element minus its zero point, as floats. The bits of the float 2**23, XOR an unsigned element n, are the float
 // 2**23 + n. One exact subtraction then converts n and subtracts the zero point.
 struct Centering {
-  I32 exponent;  // and a flip of the element's top bit, which makes a signed element unsigned
+  I32 exponent;  // includes a flip of the element's top bit, which makes a signed element unsigned
   F32 zero_point;
 };
 JAXDML_INLINE Centering centering(int32_t zero_point, bool is_signed, int64_t width) {

@@ -1,6 +1,6 @@
 // Converts int32 sums to bytes: float32(sum) * multiplier, rounded with ties to even, plus the zero point, saturated.
 //
-// The handlers turn on the processor's flush-to-zero modes: subnormals are flushed everywhere in the library.
+// The handlers turn on the processor's flush-to-zero modes, so subnormals are flushed everywhere in the library.
 #pragma once
 
 #include "common.h"

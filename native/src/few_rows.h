@@ -18,7 +18,7 @@ constexpr int64_t kAtOnce = 64;  // rows of B that are read in one strip before 
 
 // Multiplies R rows of cells by the first kAtOnce of `depth` rows of B, at up to kStrip columns, and adds the products
 // to sums [R + 1][kStrip]; the last row has the column sums of B. Rows of cells are `stride` cells apart, and rows of B
-// `columns` bytes. The same columns of the next kAtOnce rows are prefetched, because hardware does not do that.
+// `columns` bytes. The same columns of the next kAtOnce rows are prefetched, because the hardware does not do so.
 template <int R>
 static void add_strip(const Cell* cells, int64_t stride, const uint8_t* b, int64_t columns, int64_t depth,
                       int64_t count, uint8_t flip, uint8_t* to) {
@@ -51,7 +51,7 @@ static void add_strip(const Cell* cells, int64_t stride, const uint8_t* b, int64
     for (int v = 0; v < 4; v++) store(to + (r * 4 + v) * kBytes, sums[r][v]);
 }
 
-// The bytes of the sums of `rows` rows and `columns` columns, and of the column sums.
+// The size in bytes of the sums of `rows` rows and `columns` columns, including the column sums.
 JAXDML_INLINE int64_t unpacked_bytes(int64_t rows, int64_t columns) {
   return (rows + 1) * round_up(columns, kStrip) * 4;
 }

@@ -1,8 +1,8 @@
 // Functions of float32 by the rules of docs/exact_rules.md: each operation rounds once, and none is contracted.
 //
-// The mode of the processor flushes subnormals. A product that is below the smallest normal number after it is rounded
-// to 24 bits with an unbounded exponent becomes a zero of its sign: x86 detects underflow after rounding. No quotient
-// is so near to the smallest normal number that this order matters.
+// The processor's mode flushes subnormals. A product that is below the smallest normal number after it is rounded to
+// 24 bits with an unbounded exponent becomes a zero of its sign: x86 detects underflow after rounding. No quotient is
+// close enough to the smallest normal number for this order to matter.
 #pragma once
 
 #include "bytes.h"
@@ -24,10 +24,10 @@ JAXDML_INLINE F32 flushed(F32 x) {
 
 // Arithmetic ----------------------------------------------------------------------------------------------------------
 
-// x, or +0 where it is a zero.
+// x, or +0 where x is a zero.
 JAXDML_INLINE F32 without_zero_signs(F32 x) { return x + splat(0.0f); }
 
-// Bits as integers that are ordered like floats, with -0 < +0. The function is its own inverse.
+// Maps the bits of floats to integers in the same order, with -0 < +0. The function is its own inverse.
 JAXDML_INLINE I32 turned(I32 bits) { return bits ^ ((bits >> 31) & splat(kMagnitude)); }
 JAXDML_INLINE F32 larger(F32 x, F32 y) {
   return nan_where((x != x) | (y != y), (F32)turned(greater(turned((I32)x), turned((I32)y))));
@@ -266,8 +266,8 @@ JAXDML_INLINE F32 erfc(F32 x) {
 
 // ONNX Runtime's functions ---------------------------------------------------------------------------------------------
 
-// Numerators and denominators, polynomials of x**2 by fused multiply-adds. jaxdml/_quantized/onnxruntime/sigmoids.py says
-// where they come from.
+// Numerators and denominators: polynomials of x**2, computed with fused multiply-adds. For their origin, see
+// jaxdml/_quantized/onnxruntime/sigmoids.py.
 constexpr float kLogisticAbove[] = {4.37031e-11f, 1.1562732e-07f, 6.085749e-05f, 8.513771e-03f, 2.4828795e-01f};
 constexpr float kLogisticBelow[] = {6.1024737e-13f, 5.7610214e-09f, 6.291068e-06f,
                                     1.7019882e-03f, 1.1681765e-01f, 9.931519e-01f};

@@ -1,4 +1,4 @@
-// Makes a function an XLA FFI handler of the library.
+// Turns a function into an XLA FFI handler of the library.
 #pragma once
 
 #include <cstring>
@@ -18,7 +18,7 @@ using Buffer = ffi::AnyBuffer;
 
 const Kernels* chosen_kernels();  // null if none were chosen
 
-// An element of 8 or 16 bits.
+// Reads an element of 8 or 16 bits.
 inline int32_t integer_at(const uint8_t* at, Buffer of) {
   if (is_byte(of)) return is_signed(of) ? int8_t(*at) : *at;
   uint16_t word;

@@ -38,16 +38,16 @@ JAXDML_INLINE void transpose(F32 (&x)[kLanes]) {
 
 // Rounding ------------------------------------------------------------------------------------------------------------
 
-// The first `count` floats, at most a vector, and zeros.
+// Loads the first `count` floats, at most a vector; the other lanes are 0.
 JAXDML_INLINE F32 load_part(const float* from, int64_t count) {
   if (count >= kLanes) return load_floats(from);
   return (F32)load_bytes(reinterpret_cast<const uint8_t*>(from), count * int64_t(sizeof(float)));
 }
 
-// How far ahead rows are prefetched when they are read first: the processor itself prefetches from memory too late.
+// How far ahead rows are prefetched on the first read: the hardware prefetches from memory too late.
 constexpr int64_t kFloatsAhead = 1024;
 
-// The bits of the greatest magnitude: as integers, those of NaN are above those of infinity.
+// The bits of the greatest magnitude, compared as integers: the bits of NaN are above those of infinity.
 JAXDML_INLINE int32_t high_bits_of(const float* x, int64_t count) {
   I32 most = splat(0);
   for (int64_t i = 0; i < count; i += kLanes) {
@@ -74,7 +74,7 @@ JAXDML_INLINE F32 integers_of(F32 x, F32 inverse) {
   return (F32)((I32)nearest(x * inverse) & (inverse != splat(0.0f)));  // x may be infinite or NaN
 }
 
-// Finds the scales and inverses of `count` rows. Zeros fill the last vector.
+// Finds the scales and inverses of `count` rows. In the last vector, lanes past the last row count as rows of zeros.
 static void find_roundings(const float* x, int64_t count, int64_t size, int64_t largest, float* scales,
                            float* inverses) {
   for (int64_t first = 0; first < count; first += kLanes) {
@@ -111,10 +111,10 @@ static void round_in_panels(const float* x, int64_t count, int64_t size, const f
 
 // Exact sums ----------------------------------------------------------------------------------------------------------
 
-// Rows of a tile, whose sums are kept in registers.
+// Rows of a tile; its sums stay in registers.
 constexpr int kSumRows = kRegisters == 32 ? 12 : 6;
 
-// Adds products of rows of `a`, which are `stride` apart, by a panel of kLanes columns.
+// Adds the products of a panel of kLanes columns and rows of `a`, which are `stride` apart.
 template <int kRows>
 JAXDML_INLINE void add_products(const double* a, int64_t stride, const float* panel, int64_t depth,
                                 F64 (&sums)[kRows][2]) {
@@ -129,8 +129,9 @@ JAXDML_INLINE void add_products(const double* a, int64_t stride, const float* pa
   }
 }
 
-// The products of pairs of rows, upper and lower halves, and a panel: y[pair] = f(f(upper) * kHalf + f(lower)). The
-// functions of tiles are not inlined: GCC would keep constants of the caller in registers, and spill sums.
+// The products of a panel and pairs of rows (upper and lower halves): y[pair] = f(f(upper) * kHalf + f(lower)), where f
+// rounds to float32. The tile functions are not inlined: GCC would keep the caller's constants in registers, and spill
+// sums.
 template <int kRows>
 __attribute__((noinline)) static void multiply_halves(const double* a, int64_t stride, const float* panel,
                                                       int64_t depth, F32* y) {
@@ -169,7 +170,7 @@ JAXDML_INLINE F32 nearest_totals(const double* upper, const double* lower) {
   return load_floats(totals);
 }
 
-// Calls f with the number of rows of a tile, a constant: kMost, or `count` where that is less.
+// Calls f with the number of rows of a tile as a compile-time constant: kMost, or `count` where that is less.
 template <int kMost, int kStep = 1, class F>
 JAXDML_INLINE void with_tile(int64_t count, const F& f) {
   if (count >= kMost) return f(std::integral_constant<int, kMost>());

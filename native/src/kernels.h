@@ -6,7 +6,7 @@
 
 namespace jaxdml {
 
-constexpr int64_t kSealBytes = 320;  // what packed weights begin with; see seal.h
+constexpr int64_t kSealBytes = 320;  // the size of the seal at the start of packed weights; see seal.h
 
 enum class Type : int32_t { kInt8, kUint8, kInt32 };
 
@@ -127,7 +127,7 @@ struct MaxPool {
   uint8_t* y;
 };
 
-// y = the entry of x in a table with an entry for each byte, the least value first.
+// y = the entry of x in a table of all 256 bytes, elementwise; the entry of the least value is first.
 struct LookUp {
   int64_t size;
   const uint8_t* x;
@@ -149,13 +149,14 @@ struct Product {
   uint8_t* y;
 };
 
-// A matrix [columns, depth] of `bits` (4 or 8) in blocks of `size` along the depth; block_shape.h has its packed form.
+// A matrix [columns, depth] of `bits`-bit integers (4 or 8) in blocks of `size` along the depth; block_shape.h has its
+// packed form.
 struct BlockShape {
   int64_t columns, depth, size;
   int bits, scale_bytes;
   bool has_zero_points;
 };
-// Integers of 4 or 8 bits in memory, from index `first` on; a byte holds two integers of 4 bits.
+// Integers of 4 or 8 bits in memory, from index `first` on; a byte holds two 4-bit integers.
 struct Elements {
   const uint8_t* at;
   int64_t first;
@@ -210,9 +211,9 @@ struct RowOperand {
   bool is_kept;            // whether its slot has the same values in each block of rows
 };
 
-// y = what the program leaves in the slot `result`. Operand i is in slot i at first.
+// y = the final value of the slot `result`. Initially, slot i holds operand i.
 struct RowProgram {
-  int64_t rows, columns, rank;  // the rank counts the dimensions of which the rows are made
+  int64_t rows, columns, rank;  // the rank counts the dimensions that the rows span
   const int64_t* extents;
   int64_t operand_count, instruction_count, slots;
   const RowOperand* operands;

@@ -1,4 +1,4 @@
-// Tables of 256 bytes.
+// Look-ups in tables of 256 bytes.
 #pragma once
 
 #include "bytes.h"

@@ -34,7 +34,7 @@ static_assert(kMostRawRows <= kRowsOfOne && kMostRawRows % kTwoTiles == 0 && kMo
 struct MatmulPlan {
   bool is_copied;                   // workers convert rows of a to cells in scratch
   bool is_by_quarters;              // Strassen's method is used
-  bool is_unpacked;                 // items multiply a raw b as it lies
+  bool is_unpacked;                 // items multiply a raw b without packing it
   int64_t rows;                     // rows multiplied at a time
   int64_t row_block, column_block;  // rows and columns of one item
   int64_t row_blocks, column_blocks;

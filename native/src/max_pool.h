@@ -2,8 +2,8 @@
 //
 // int8 is flipped to uint8, so that padding is 0, the least value. The row has padding columns. Window maxima at every
 // column are computed, whatever the stride, and every stride-th is stored. Where strides or padding are so large that
-// most of such a row lies outside all windows, each output is computed by itself: the cost follows from the image and
-// the output, however large padding, strides and dilations are.
+// most of such a row lies outside all windows, each output is computed by itself, so the cost depends only on the image
+// and the output, however large padding, strides and dilations are.
 #pragma once
 
 #include "bytes.h"
@@ -12,7 +12,7 @@ namespace jaxdml::JAXDML_ISA {
 
 // Elements of a window that lie in the image, for output `at` along rows (i = 0) or columns (i = 1).
 struct Seen {
-  int64_t first, last;  // elements of the window; `last` is not among them
+  int64_t first, last;  // elements of the window; `last` is exclusive
 };
 JAXDML_INLINE Seen seen_of(const MaxPool& one, int i, int64_t at) {
   const int64_t origin = at * one.stride[i] - one.start[i], size = i ? one.width : one.height, d = one.dilation[i];
@@ -25,7 +25,7 @@ struct MaxPoolPlan {
   int64_t span;        // window maxima of a dense row: from the first output's to the last one's
   int64_t left, kept;  // padding columns of the row, and columns of the image in it
   int64_t bytes;       // of the row, and of its window maxima
-  uint8_t* rows;       // both, for each worker
+  uint8_t* rows;       // a row and its window maxima for each worker
 };
 
 JAXDML_INLINE MaxPoolPlan plan_max_pool(const MaxPool& one, int64_t threads, Arena& arena) {
@@ -63,7 +63,7 @@ JAXDML_INLINE void reduce_rows(const MaxPool& one, const MaxPoolPlan& plan, cons
     }
     store(row + plan.left + j, greatest);
   }
-  store(row + plan.left + plan.kept, I32{});  // padding, where vectors wrote too far
+  store(row + plan.left + plan.kept, I32{});  // restores the padding that vectors overwrote
 }
 
 JAXDML_INLINE I32 greatest_of_windows(const MaxPool& one, const uint8_t* row) {

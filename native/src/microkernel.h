@@ -9,8 +9,8 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// Each struct says how dot products are added up: a Sum has kDepth products of each lane, or more sums, whose total
-// counts.
+// Each struct defines how dot products are accumulated. A Sum is one vector of sums, or several partial sums that
+// total_of adds up.
 struct WeightLanes {  // lanes are weights, rows are activations
   using Sum = CellSum;
   static constexpr int kVectorBytes = kBytes / int(sizeof(Cell));  // a weight takes a byte in memory
@@ -46,8 +46,8 @@ JAXDML_INLINE void with_constant(int64_t value, const F& f) {
 
 #ifdef JAXDML_HAS_DOTS_BY_LANE
 // Multiplies dwords kLane to 3 of the next four dwords of R rows, which are in registers, by their lanes. The
-// instruction takes one dword for all lanes, so none is broadcast. Beside sums and rows, a vector of lanes has a
-// register.
+// instruction multiplies all lanes by one dword of a register, so no dword is broadcast. Besides sums and rows, one
+// vector of lanes takes a register.
 template <int kLane, int R, int V>
 JAXDML_INLINE void multiply_fours(const I32 (&rows)[R], const uint8_t* lanes, I32 (&sums)[R][V]) {
 #pragma GCC unroll 8
@@ -56,7 +56,7 @@ JAXDML_INLINE void multiply_fours(const I32 (&rows)[R], const uint8_t* lanes, I3
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) sums[r][v] = dot_lane<kLane>(sums[r][v], at, rows[r]);
   }
-  asm("" : : : "memory");  // otherwise GCC loads more, and spills sums
+  asm("" : : : "memory");  // otherwise GCC loads too far ahead, and spills sums
   if constexpr (kLane < 3) multiply_fours<kLane + 1>(rows, lanes + V * kBytes, sums);
 }
 #endif
@@ -70,7 +70,7 @@ JAXDML_INLINE void multiply_lanes(const I32 (&rows)[kPairs], I32 first, I32 seco
     sums[p][0] = dot_pairs(sums[p][0], rows[p], low);
     sums[p][1] = dot_pairs(sums[p][1], rows[p], high);
   }
-  asm("" : : : "memory");  // otherwise GCC loads more, and spills sums
+  asm("" : : : "memory");  // otherwise GCC loads too far ahead, and spills sums
 }
 
 // Like multiply_tile. An instruction multiplies two dwords of each of two rows by those of two lanes.

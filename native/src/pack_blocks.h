@@ -1,4 +1,4 @@
-// Packs a matrix that is quantized by blocks.
+// Packs a block-quantized matrix.
 #pragma once
 
 #include "block_shape.h"
@@ -6,7 +6,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// Writes one column's weights of a block, `size` of them, into its lane of a unit.
+// Writes the `size` weights of one column of a block into the column's lane of a unit.
 JAXDML_INLINE void put_column(const uint8_t* weights, int64_t size, int bits, uint8_t* lane) {
   for (int64_t k = 0; k < size; k += 32 / bits, lane += 64) {
     uint32_t four, next = 0;

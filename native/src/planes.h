@@ -9,7 +9,7 @@
 // has rows, masks would take more memory than padding columns, so planes have padding columns instead.
 //
 // A plane has only the padding that it needs: the shift of a kernel element that reads only padding is clamped to just
-// outside of the image. The size of planes therefore follows from the image and the output, however large padding and
+// outside the image. The size of planes therefore depends only on the image and the output, however large padding and
 // dilations are.
 #pragma once
 

@@ -96,7 +96,7 @@ inline bool has_avx512_vbmi() { return has_avx512_vnni() && __builtin_cpu_suppor
 
 // Linux saves the tile registers only after the process has requested permission, once for all threads. The function
 // reads CPUID itself because compilers of 2022 do not support AMX in __builtin_cpu_supports. Scalar tiles, which tests
-// use, take the place of the registers.
+// use, need no tile registers.
 inline bool has_amx_int8() {
 #if defined(JAXDML_SCALAR_TILES)
   return has_avx512_vnni();

@@ -10,7 +10,7 @@
 namespace jaxdml::JAXDML_ISA {
 
 constexpr int64_t kBlockElements = 2048;
-// Vectors that are computed at once: most functions are long chains, which leave a processor waiting for one vector.
+// Vectors that are computed at once: most functions are long dependency chains, which would stall on a single vector.
 constexpr int kGroup = 4;
 
 struct RowBlock {
@@ -106,7 +106,7 @@ JAXDML_INLINE int64_t row_offset(const RowProgram& one, const RowOperand& of, in
   return offset;
 }
 
-// The first `count` elements as floats, subnormals flushed, or truth values; zeros follow.
+// Loads the first `count` elements, as floats with subnormals flushed or as truth values, and pads them with zeros.
 JAXDML_INLINE void load_values(const RowOperand& of, int64_t offset, int64_t count, float* to) {
   if (of.width == 1) {
     each_vector(0, count, [&](int64_t i, int64_t n) {
@@ -212,9 +212,9 @@ int64_t row_program_scratch(const RowProgram& one, int64_t threads) {
 }
 
 // An item is a run of consecutive blocks, so that threads write far apart: threads that write to neighbouring pages of
-// a fresh output wait for each other.
+// a newly allocated output wait for each other.
 void run_rows(const Pool& pool, const RowProgram& one, uint8_t* scratch) {
-  constexpr int64_t kItems = 4;  // of each thread
+  constexpr int64_t kItems = 4;  // for each thread
   const RowBlock block = block_of(one);
   const int64_t in_columns = ceil_div(one.columns, block.columns);
   const int64_t blocks = ceil_div(one.rows, block.rows) * in_columns;

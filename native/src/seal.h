@@ -1,7 +1,7 @@
-// The seal of packed weights, by which handlers notice weights that are not as they were packed.
+// The seal of packed weights, by which handlers detect weights that were changed after packing.
 //
 // Packed weights are a leaf of a pytree, and people map functions over the leaves of pytrees: the mean of two models, a
-// mask, a cast. The result is no packed form of anything. A seal has
+// mask, a cast. The result is no longer a packed form. A seal has
 //   - the mark of the kernels' layout,
 //   - every value of a byte, so that any bytewise function other than the identity changes the seal,
 //   - a fingerprint of the weights, which detects masks and functions of several models' bytes. The fingerprint samples
@@ -60,7 +60,7 @@ inline void seal(uint8_t* packed, int64_t bytes) {
   std::memcpy(packed + kFingerprintAt, &value, sizeof value);
 }
 
-// Whether weights are as they were packed, in the layout of the kernels with this mark.
+// Whether weights are unchanged since they were packed, in the layout of the kernels with this mark.
 inline bool is_sealed(const uint8_t* packed, int64_t bytes, int32_t mark) {
   if (std::memcmp(packed, &mark, sizeof mark)) return false;
   int differs = 0;

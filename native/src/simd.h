@@ -1,30 +1,30 @@
 // Vectors of one instruction set. Everything in namespace JAXDML_ISA is compiled once for each set. Each set has its
 // own namespace, so that a linker never merges code of two sets.
 //
-// Kernels are written over what the file of a set defines, and name no instruction. Such a file defines constants,
-// includes vectors.h, and defines functions. "128 bits" below are each 128 bits of a vector.
+// Kernels use only what the file of a set defines, and name no instruction. Such a file defines constants, includes
+// vectors.h, and defines functions. "128 bits" below means each 128-bit part of a vector.
 //
 // Constants and macros
 //   kBytes, kRegisters     bytes of a vector; vectors that a kernel can keep in registers
 //   kDepth                 products that one 32-bit lane adds up in one instruction
-//   Activation, Cell       the 8-bit type of an activation in a product, and what a product takes; a weight is int8
+//   Activation, Cell       the 8-bit type of an activation, and the type of a product's operands; a weight is int8
 //   kRows, kVectors        rows of a full tile of the microkernel, and vectors per row
 //   JAXDML_TILE            whether the microkernel is inlined
 //   JAXDML_HAS_BYTE_PRODUCTS, JAXDML_HAS_TILES, JAXDML_HAS_VBMI   dot_bytes is defined; AMX; look_up_by_vbmi is defined
 // Products, modulo 2**32
 //   dot_cells              sum + the kDepth products of activations and weights in each lane
-//   CellSum, total_of      what the microkernel adds up by dot_cells, and its sums: I32 where no sum of parts is faster
+//   CellSum, total_of      the accumulator of dot_cells, and its sums; I32 unless partial sums are faster
 //   dot_words              sum + the two products of signed 16-bit numbers in each lane
-//   dot_bytes              sum + the four products of bytes in each lane, unsigned and signed, or both signed where
-//                          Activation is; without it
+//   dot_bytes              sum + the four products of bytes in each lane: unsigned by signed, or signed by signed where
+//                          Activation is signed
 //   dot_lane               dot_cells with all lanes of x and lane kLane of y, where JAXDML_HAS_DOTS_BY_LANE is defined
 //   dot_pairs              sum + the products of matrices x [2, 8] and the transpose of y [2, 8], bytes, where
 //                          JAXDML_HAS_PRODUCTS_OF_PAIRS is defined, as are load_pair, low_dwords and high_dwords
-//   add_pairs              adds two products of an unsigned byte (at most 15) and a signed byte to each int16, which
-//                          holds eight such pairs without overflow
+//   add_pairs              without dot_bytes: adds two products of an unsigned byte (at most 15) and a signed byte to
+//                          each int16, which holds eight such pairs without overflow
 //   weights_at             a vector of weights as cells
-//   multiply_small         the products of x from 0 to 2**15 - 1 (or less than 0, where Activation is signed) and of y
-//                          from -2**15 to 2**15 - 1
+//   multiply_small         the products of x from 0 to 2**15 - 1 (also negative where Activation is signed) and y from
+//                          -2**15 to 2**15 - 1
 // Integers
 //   greater, lesser, greater_bytes (unsigned), add_words (saturated), sum_of, largest_of
 //   to_words, to_bytes     narrow x and then y to half the width, saturated, in 128 bits
@@ -35,12 +35,12 @@
 //   nearest, rounded_down, rounded_up, square_root, multiply_add, subtract_product (z - x * y)
 //   product                x * y, where a product that rounds to 2**-126 is not flushed to zero
 //   load_halves            float16
-//   store_past_caches      to aligned memory; finish_stores_past_caches comes before another thread reads it
+//   store_past_caches      to aligned memory; finish_stores_past_caches must run before another thread reads it
 // Loads and stores
 //   from_unsigned_bytes, from_unsigned_words, lanes_of_nibbles   kLanes of them; the low nibble of a byte is first
 //   copy_bytes             memcpy of a few bytes, without a call
-//   load_bytes, store_bytes   the first bytes of a vector, from 1 to kBytes; a load reads no more, and adds zeros
-//   load_some, store_some  the same for more bytes, too, where all of a vector or of 16 bytes count
+//   load_bytes, store_bytes   the first bytes of a vector, from 1 to kBytes; a load reads no more, and pads with zeros
+//   load_some, store_some  the same for a vector and for 16 bytes; a count beyond that means all of them
 //   store_cells            the first bytes of 16, each widened to a cell
 // Orders
 //   low_bytes, high_bytes, low_floats, high_floats, low_pairs, high_pairs   interleave the lower or the upper halves of

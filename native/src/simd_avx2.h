@@ -1,4 +1,4 @@
-// The instruction set AVX2, with FMA and F16C. simd.h says what each function does.
+// The instruction set AVX2, with FMA and F16C. simd.h describes each function.
 #pragma once
 
 #include <immintrin.h>
@@ -11,7 +11,7 @@ constexpr int kBytes = 32;      // bytes of a vector
 constexpr int kRegisters = 16;  // vectors that a kernel can keep in registers
 constexpr int kDepth = 2;       // products that one 32-bit lane adds up in one instruction
 using Activation = uint8_t;     // the 8-bit type of an activation in a product; a weight is int8
-using Cell = int16_t;           // what a product takes
+using Cell = int16_t;           // the type of a product's operands
 constexpr int kRows = 6;        // rows of a full tile of the microkernel
 constexpr int kVectors = 2;     // vectors per row of a full tile
 
@@ -23,7 +23,7 @@ constexpr int kVectors = 2;     // vectors per row of a full tile
 
 #include "vectors.h"
 
-#define JAXDML_IN_REGISTER "+x"  // a vector, in the words of `asm`
+#define JAXDML_IN_REGISTER "+x"  // the `asm` constraint of a vector
 #include "simd_copies.h"
 
 namespace jaxdml::JAXDML_ISA {
@@ -186,7 +186,7 @@ JAXDML_INLINE void pack_whole_tile(const uint8_t* const (&rows)[kDepth], uint8_t
   interleaved(rows, flip, tile);
   store(to, tile[0]);
 }
-// The four lanes in the middle change places.
+// The four lanes in the middle are swapped.
 JAXDML_INLINE void interleave_pixels(const Cell* from, I32 (&to)[kSixteenLanes]) {
   const __m256i x = (__m256i)load(from), y = (__m256i)load(from + 16);
   to[0] = (I32)_mm256_unpacklo_epi16(x, y);

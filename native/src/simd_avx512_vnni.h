@@ -1,4 +1,4 @@
-// The instruction set AVX512-VNNI, whose code AMX shares. simd.h says what each function does.
+// The instruction set AVX512-VNNI, whose code AMX shares. simd.h describes each function.
 #pragma once
 
 #include <immintrin.h>
@@ -11,11 +11,11 @@ constexpr int kBytes = 64;      // bytes of a vector
 constexpr int kRegisters = 32;  // vectors that a kernel can keep in registers
 constexpr int kDepth = 4;       // products that one 32-bit lane adds up in one instruction
 using Activation = uint8_t;     // the 8-bit type of an activation in a product; a weight is int8
-using Cell = uint8_t;           // what a product takes
+using Cell = uint8_t;           // the type of a product's operands
 constexpr int kRows = 6;        // rows of a full tile of the microkernel
 constexpr int kVectors = 4;     // vectors per row of a full tile
 
-// The tile is inlined: registers remain for the caller, and the sums stay in registers for the caller.
+// The tile is inlined: it leaves registers for the caller, and the caller reads the sums from registers.
 #define JAXDML_TILE JAXDML_INLINE
 #define JAXDML_HAS_BYTE_PRODUCTS
 #define JAXDML_HAS_TILES
@@ -208,7 +208,7 @@ JAXDML_INLINE void split_bytes(const uint8_t* from, int64_t count, uint8_t* even
   }
 }
 
-// Looks up `count` bytes, after the flip, by AVX512-VBMI, which not every processor with AVX512-VNNI has.
+// Looks up `count` bytes, after the flip, with AVX512-VBMI, which not every processor with AVX512-VNNI has.
 #define JAXDML_HAS_VBMI
 __attribute__((target("avx512vbmi"))) [[maybe_unused]] static void look_up_by_vbmi(const uint8_t* entries,
                                                                                    const uint8_t* x, uint8_t flip,

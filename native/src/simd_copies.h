@@ -1,5 +1,5 @@
-// Loads and stores of the first bytes of a vector, for instruction sets that cannot mask bytes. simd.h says what each
-// function does. The file of the set includes this file after vectors.h, and defines JAXDML_IN_REGISTER.
+// Loads and stores of the first bytes of a vector, for instruction sets that cannot mask bytes. simd.h describes each
+// function. The file of the set defines JAXDML_IN_REGISTER, and includes this file after vectors.h.
 #pragma once
 
 namespace jaxdml::JAXDML_ISA {

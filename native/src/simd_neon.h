@@ -1,5 +1,5 @@
-// The instruction sets NEON, of all 64-bit ARM processors, NEON with dot products of bytes (DotProd), and with products
-// of matrices of bytes beside (I8MM). simd.h says what each function does.
+// The instruction sets NEON (every 64-bit ARM processor), NEON with byte dot products (DotProd), and NEON with byte dot
+// products and byte matrix products (I8MM). simd.h describes each function.
 #pragma once
 
 #include <arm_neon.h>
@@ -10,8 +10,9 @@ namespace jaxdml::JAXDML_ISA {
 
 constexpr int kBytes = 16;
 constexpr int kRegisters = 32;
-// Products take bytes: four times as many of them as of words with DotProd, and as many without. Winograd's and
-// Strassen's methods multiply words, and would save less than that; no measurement on ARM speaks for them.
+// Products take bytes: with DotProd, an instruction has four times as many products of bytes as of words; without it,
+// as many. Winograd's and Strassen's methods multiply words, and would save less than that; no measurement on ARM
+// favors them.
 constexpr int kDepth = 4;
 using Activation = int8_t;  // no product takes an unsigned and a signed byte
 using Cell = int8_t;
@@ -30,7 +31,7 @@ constexpr int kVectors = 4;
 
 #include "vectors.h"
 
-#define JAXDML_IN_REGISTER "+w"  // a vector, in the words of `asm`
+#define JAXDML_IN_REGISTER "+w"  // the `asm` constraint of a vector
 #include "simd_copies.h"
 
 namespace jaxdml::JAXDML_ISA {
@@ -114,7 +115,7 @@ JAXDML_INLINE F32 subtract_product(F32 z, F32 x, F32 y) {
   return (F32)vfmsq_f32((float32x4_t)z, (float32x4_t)x, (float32x4_t)y);
 }
 // ARM detects underflow before rounding: a product just below 2**-126, which rounds to it, becomes a zero. The product
-// times 2**32 does not underflow, and says whether this is such a product.
+// times 2**32 does not underflow, and shows whether this is such a product.
 JAXDML_INLINE F32 product(F32 x, F32 y) {
   const F32 far = (x * splat(0x1p32f)) * y;
   const I32 is_smallest = ((I32)far & splat(INT32_MAX)) == (I32)splat(0x1p-94f);

@@ -1,4 +1,4 @@
-// What AVX2 and AVX512-VNNI have in common.
+// Functions that AVX2 and AVX512-VNNI share.
 #pragma once
 
 namespace jaxdml::JAXDML_ISA {

@@ -1,4 +1,4 @@
-// Arithmetic on sizes that a caller chose. Products and sums that do not fit are noticed, not wrapped.
+// Arithmetic on sizes that a caller chose. Overflow is detected, not wrapped.
 #pragma once
 
 #include <cstdint>

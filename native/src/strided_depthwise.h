@@ -62,7 +62,7 @@ JAXDML_INLINE StridedDepthwisePlan plan_strided_depthwise(const Convolution* pro
   return plan;
 }
 
-// What the epilogue needs of one output channel of each group of a block.
+// The epilogue's parameters for one output channel of each group of a block.
 struct BlockChannels {
   int32_t offsets[kChannels], zero_points[kChannels];
   float multipliers[kChannels];
@@ -106,7 +106,7 @@ JAXDML_INLINE void sum_strided_window(const Filter& filter, int64_t groups, cons
       for (int v = 0; v < kChannelVectors; v++)
         sums[v] = ActivationLanes::dot(sums[v], seen[v], load(weights + v * kVectorCells));
       if (!has_zero_points) continue;
-      const int64_t left = filter.columns - g * kDepth;  // elements of this group that are the kernel's
+      const int64_t left = filter.columns - g * kDepth;  // elements of this group that belong to the kernel
       const uint32_t ones = kDepth == 4 ? 0x01010101u : 0x00010001u, bits = 32 / kDepth;
       const I32 kept = splat(int32_t(left < kDepth ? ones & ((1u << (left * bits)) - 1) : ones));
       for (int v = 0; v < kChannelVectors; v++) window_sums[v] = ActivationLanes::dot(window_sums[v], seen[v], kept);

@@ -18,7 +18,7 @@ constexpr int kSpins = 1000;                // pauses before a waiting thread yi
 // item, and does not touch `context`, which is no longer valid.
 //
 // - Each item runs exactly once, because `next` yields each number once.
-// - There is no deadlock: the caller waits only for items that helpers have claimed, and helpers wait for nobody.
+// - There is no deadlock: the caller waits only for items that helpers have claimed, and helpers never wait.
 // - The caller sees all results: a worker increments `done` with release order after each item, and the caller reads
 //   `done` with acquire order. The caller returns only when all items are done, so no helper is inside an item.
 struct Job {
@@ -39,7 +39,7 @@ struct Job {
   }
 };
 
-// Lets the other threads of a core go on.
+// Lets the other hardware threads of the core run.
 inline void pause() {
 #ifdef __aarch64__
   asm volatile("yield");
@@ -65,7 +65,7 @@ void run(const Pool& pool, int64_t count, Pool::Task task, const void* context) 
     // Continue with the helpers that were scheduled.
   }
   job->work();
-  // Helpers finish their last items. If another process has taken a helper's core, the helper needs this one.
+  // Helpers finish their last items. A helper whose core another process has taken needs this one.
   for (int spins = 0; job->done.load(std::memory_order_acquire) < count; spins++)
     if (spins < kSpins)
       pause();
@@ -80,7 +80,7 @@ FloatMode::~FloatMode() { set_float_mode(saved_); }
 
 Pool pool_of(xla::ffi::ThreadPool& threads, int64_t multiplications) {
   const int64_t most = multiplications / kWorthAThread + 1, number = threads.num_threads();
-  const int64_t all = number < 1 ? 1 : number;  // XLA says 0 if it does not know the number
+  const int64_t all = number < 1 ? 1 : number;  // XLA returns 0 if the number is unknown
   return {all < most ? all : most, run, &threads};
 }
 

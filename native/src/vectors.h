@@ -1,5 +1,5 @@
-// The types of an instruction set's vectors, and what GCC's and Clang's vector extensions say about them for every set.
-// The file of the set, simd_*.h, includes this file after its constants.
+// The vector types of an instruction set, and the functions that GCC's and Clang's vector extensions express for every
+// set. The file of the set, simd_*.h, includes this file after its constants.
 #pragma once
 
 #include <cstdint>

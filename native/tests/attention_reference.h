@@ -1,5 +1,5 @@
-// Attention, one product at a time, in integers of 64 bits. docs/numerics_products.md has the rule, and
-// docs/exact_rules.md that of exp. The function of a softcap, tanh, is compared with NumPy by jaxdml's tests.
+// Attention, one product at a time, in 64-bit integers. docs/numerics_products.md has the rule, and docs/exact_rules.md
+// has the rule of exp. jaxdml's tests compare tanh, the function of a softcap, with NumPy.
 #pragma once
 
 #include <algorithm>

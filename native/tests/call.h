@@ -1,4 +1,4 @@
-// A call of a handler in the structs of XLA's FFI, whose API is replaced: errors, and a thread pool.
+// Calls a handler through the structs of XLA's FFI, with an API of its own for errors and the thread pool.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,13 @@ struct XLA_FFI_Error {
 
 struct XLA_FFI_InvokeContext {
   jaxdml::test::ThreadPool* threads;
-  int64_t count;                          // what the pool says about its threads
+  int64_t count;                          // the number of threads that the pool reports
   enum { kThreads, kAtOnce, kNone } how;  // tasks run on threads, in the caller, or are refused
 };
 
 namespace jaxdml::test {
 
-// The bytes of an element; 1 for types without a width, which XLA's ByteWidth does not take.
+// The bytes of an element; 1 for types without a width, which XLA's ByteWidth rejects.
 inline int64_t width_of(XLA_FFI_DataType type) {
   switch (type) {
     case XLA_FFI_DataType_S16:
@@ -52,9 +52,9 @@ inline int64_t width_of(XLA_FFI_DataType type) {
 struct Array {
   XLA_FFI_DataType type;
   std::vector<int64_t> dims;
-  int32_t mark = 0;  // what packed weights begin with; otherwise 0
+  int32_t mark = 0;  // the first four bytes of packed weights; 0 for other arrays
 
-  // A caller cannot have more than this number says; 0 if an extent is negative.
+  // The size in bytes: INT64_MAX if it overflows, 0 if an extent is negative.
   int64_t bytes() const {
     int64_t total = width_of(type);
     bool is_large = false;
@@ -129,7 +129,7 @@ inline const XLA_FFI_Api* api() {
   return &api;
 }
 
-// The buffers of arrays, with exactly the bytes that their shapes have.
+// The buffers of arrays, each exactly as large as the array's shape requires.
 class Buffers {
  public:
   Buffers(const std::vector<Array>& arrays, Random& random) : arrays_(arrays) {
@@ -171,7 +171,7 @@ class Attributes {
       std::vector<uint8_t>& bytes = bytes_.emplace_back(width * count);
       for (size_t i = 0; i < count && width; i++) {
         int64_t number[2] = {attribute.numbers[i]};
-        if (attribute.type == XLA_FFI_DataType_PRED) number[0] = number[0] != 0;  // a bool has no other bytes
+        if (attribute.type == XLA_FFI_DataType_PRED) number[0] = number[0] != 0;  // a bool's byte is 0 or 1
         memcpy(bytes.data() + i * width, number, width);
       }
       names_.push_back({attribute.name.data(), attribute.name.size()});

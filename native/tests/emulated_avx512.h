@@ -1,5 +1,5 @@
 // AVX-512 on processors that have AVX2 alone. The build includes this file before simd_avx512_vnni.h, whose intrinsics
-// then are functions of SIMDe, or of this file, where SIMDe 0.7.4 lacks the function or does not name it as Intel does.
+// then are SIMDe's functions, or those of this file where SIMDe 0.7.4 has none or names it differently from Intel.
 #pragma once
 
 #include <immintrin.h>
@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #define __AVX512VNNI__ 1
-// A function that asks for more instructions than the build has would get real ones.
+// Otherwise, a function with a target attribute would be compiled to real instructions of that target.
 #define target(instructions) target("avx2")
 
 namespace jaxdml::emulated {
@@ -83,7 +83,7 @@ JAXDML_EMULATED int32_t reduce_max_epi32(__m512i x) {
   return most;
 }
 
-// Memory: a mask keeps an instruction from what it leaves out. --------------------------------------------------------
+// Memory: an instruction does not access bytes that are masked out. ---------------------------------------------------
 
 template <class Vector>
 struct BytesOf {
@@ -107,7 +107,7 @@ JAXDML_EMULATED void stream_ps(float* to, __m512 x) {
 
 }  // namespace jaxdml::emulated
 
-// GCC has functions of these names, which it compiles for AVX-512 alone.
+// GCC has functions with these names, which it compiles only for AVX-512.
 #undef _mm512_cvtepi32_ps
 #undef _mm512_cvtps_epi32
 #undef _mm512_cvtps_pd

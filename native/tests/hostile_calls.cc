@@ -1,6 +1,6 @@
-// Calls the handlers through XLA's own structs, with calls that are right, and with calls that are wrong in a place or
-// two: ranks, extents, types, attributes. Each call must succeed, or return an error with a text. A right call must
-// succeed. Buffers have exactly the bytes of their shapes, so that sanitizers notice every other access.
+// Calls the handlers through XLA's own structs, with valid calls, and with calls that are wrong in one or two places:
+// ranks, extents, types, attributes. A valid call must succeed; any other call must succeed or return an error with a
+// text. Buffers are exactly as large as their shapes require, so that sanitizers detect every access outside of them.
 //
 //   hostile_calls [count of calls, or seconds: 60s] [seed] [first call]
 //
@@ -20,7 +20,7 @@
 #include "processor.h"
 
 #define JAXDML_OPTIONS extern "C" __attribute__((visibility("default"))) const char*
-// Sanitizers abort, so that on_signal prints the call. An allocation of a GiB fails, as too large ones do everywhere.
+// Sanitizers abort, so that on_signal prints the call. Allocations above 1 GiB fail, as excessive ones do elsewhere.
 JAXDML_OPTIONS __asan_default_options() {
   return "abort_on_error=1:handle_segv=2:handle_sigbus=2:handle_sigfpe=2:allocator_may_return_null=1:"
          "max_allocation_size_mb=1024";
@@ -44,7 +44,7 @@ using Extents = std::vector<int64_t>;
 
 constexpr int64_t kMostBytes = 1 << 18;  // of a buffer
 
-// Right calls ---------------------------------------------------------------------------------------------------------
+// Valid calls ---------------------------------------------------------------------------------------------------------
 
 // Returns a size up to `most`: mostly a small one, and sometimes 0.
 int64_t extent(Random& random, int64_t most) {
@@ -52,7 +52,7 @@ int64_t extent(Random& random, int64_t most) {
   return random.between(1, random.chance(70) && most > 6 ? 6 : most);
 }
 
-// Dimensions in front of a call's arrays. An operand is 1 along some of them.
+// The leading dimensions of a call. An operand's extent is 1 in some of them.
 Extents random_leading(Random& random) {
   Extents leading;
   while (random.chance(30) && leading.size() < 3) leading.push_back(random.chance(4) ? 0 : random.between(1, 3));
@@ -112,7 +112,7 @@ struct Axis {
 Axis random_axis(Random& random) {
   Axis of = {
       extent(random, 12), random.between(1, random.chance(80) ? 3 : 7), 1, 1, random.below(4), random.below(4), 0};
-  // Few outputs may have padding, strides and dilations of any size.
+  // If there are few outputs, padding, strides and dilations may have any size.
   const int64_t far = random.chance(15) ? int64_t(1) << random.between(3, 40) : 4;
   if (random.chance(50)) of.dilation = random.between(1, far);
   const int64_t reach = (of.kernel - 1) * of.dilation;
@@ -360,7 +360,7 @@ Call rows(Random& random, const Kernels&) {
   for (int64_t i = 0; i < count; i++)
     call.arguments.push_back({i && random.chance(20) ? XLA_FFI_DataType_PRED : kFloat,
                               (i ? some(random, leading) : leading) + Extents{i && random.chance(30) ? 1 : columns}});
-  // Each instruction reads what the first operand gave, so that each value is wide, and writes a slot of its own.
+  // Each instruction reads a value that depends on the first operand, so each value is wide, and writes its own slot.
   Attribute program = {"program", XLA_FFI_DataType_S64, true, {}};
   const int64_t instructions = random.between(1, 12);
   for (int64_t i = 0; i < instructions; i++) {
@@ -404,7 +404,7 @@ Call attention(Random& random, const Kernels&) {
 
 // Wrong calls ---------------------------------------------------------------------------------------------------------
 
-// A number that arithmetic on sizes may stumble over.
+// A number that may break arithmetic on sizes.
 int64_t strange(Random& random) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   const int64_t power = int64_t(1) << random.below(63);
@@ -498,7 +498,7 @@ void mutate(Random& random, Call& call) {
   }
 }
 
-// Empties arrays that are too large to be there. Their other extents stay. Returns whether any array was too large.
+// Empties arrays that are too large to allocate. Their other extents stay. Returns whether any array was too large.
 bool fit(Random& random, Call& call) {
   bool is_too_large = false;
   for (std::vector<Array>* arrays : {&call.arguments, &call.results})
@@ -550,7 +550,7 @@ void on_signal(int signal_number) {
   raise(signal_number);
 }
 
-// Asks for sizes of packed weights. Small weights have a size.
+// Asks for sizes of packed weights, and checks that small weights have one.
 bool are_sizes_right(Random& random) {
   const auto any = [&] { return random.chance(50) ? random.between(1, 20) : strange(random); };
   const int64_t depth = any(), columns = any(), groups = any(), shape[4] = {any(), any(), any(), any()};
@@ -593,7 +593,7 @@ bool run_one(const std::vector<const Kernels*>& sets, ThreadPool& threads, bool 
   return false;
 }
 
-// Whether everything is refused as long as no kernels are chosen.
+// Whether everything is refused until kernels are chosen.
 bool is_refused_at_first(ThreadPool& threads) {
   const int64_t filter[4] = {1, 1, 1, 1};
   if (jaxdml_cpu_matrix_bytes(1, 1) != -1 || jaxdml_cpu_filter_bytes(filter, 1) != -1) return false;
@@ -622,7 +622,7 @@ int run_all(const std::string& amount, long long first) {
   const auto start = std::chrono::steady_clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
   for (number = first; is_by_time ? seconds() < double(most) : number < first + most; number++) {
-    alarm(60);  // a call that hangs
+    alarm(60);  // in case the call hangs
     if (!run_one(sets, threads, !is_by_time && most == 1)) {
       fprintf(stderr, "call %lld of seed %llu was wrong\n", number, seed);
       return 1;

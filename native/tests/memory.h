@@ -35,8 +35,8 @@ class Random {
 };
 
 // A buffer of exactly `size` random bytes. Some buffers are on the heap, often at odd addresses; AddressSanitizer
-// detects accesses outside them. Others are next to an inaccessible page, which also stops the masked loads and stores
-// that sanitizers miss. The destructor checks that the bytes around the buffer in its block of memory are unchanged.
+// detects accesses outside them. Others are next to an inaccessible page, which also stops masked loads and stores that
+// sanitizers miss. The destructor checks that the bytes around the buffer in its block of memory are unchanged.
 class Bytes {
  public:
   Bytes(Random& random, int64_t size, int64_t alignment = 1) : size_(size) {

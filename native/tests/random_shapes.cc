@@ -2,8 +2,8 @@
 //
 //   random_shapes [count of cases] [seed] [first case] [instruction sets]
 //
-// It runs the sets that are named, or all that this processor supports. The seed and the case's number determine a case.
-// The first few cases are large, or at the bounds of a kernel.
+// It runs the named sets, or all that this processor supports. The seed and the case's number determine a case. The
+// first few cases are large, or at the bounds of a kernel.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -47,7 +47,7 @@ struct Case {
   std::function<void(const Kernels&, const Pool&, Random&, const std::deque<Bytes>& y)> run;
 };
 
-// What runs a kernel without scratch memory on all problems.
+// Returns a function that runs a kernel without scratch memory on all problems.
 template <class Problem>
 auto run_of(const std::vector<Problem>& problems, void (*Kernels::*kernel)(const Pool&, const Problem*, int64_t)) {
   return [problems, kernel](const Kernels& kernels, const Pool& pool, Random&, const std::deque<Bytes>& y) {
@@ -170,9 +170,9 @@ std::vector<const uint8_t*> pack_all(Random& random, const std::vector<const uin
 bool is_set(const Kernels& kernels, const char* name) { return !strcmp(kernels.name, name); }
 
 // Aborts if a call's scratch memory violates docs/native_memory.md. A plain product takes 12 bytes for each column of
-// each problem. Each thread adds a copy of some rows and, for a raw B, a block of columns. Strassen's method takes at least
-// 130 * depth bytes for each thread, and at most four times the size of A, B and the outputs together. Up to three
-// threads stay below that bound, and must therefore use Strassen's method.
+// each problem. Each thread adds a copy of some rows and, for a raw B, a block of columns. Strassen's method takes at
+// least 130 * depth bytes for each thread, and at most four times the size of A, B and the outputs together. Up to
+// three threads stay below that bound, and must therefore use Strassen's method.
 void check_scratch(const Kernels& kernels, const std::vector<Matmul>& problems) {
   const Matmul& one = problems[0];
   const int64_t count = int64_t(problems.size()), size = one.type == Type::kInt32 ? 4 : 1;
@@ -280,7 +280,7 @@ void set_periodic(Random& random, const Convolution& one, uint8_t* x) {
 
 // Aborts if a call takes more scratch memory than four times the size of padded inputs and outputs together, plus 12
 // bytes for each output channel, 1 KiB for each problem, 32 bytes for each depthwise kernel element, and 64 KiB. Of the
-// rows and columns of padding, no more count than twice as many as all windows together have.
+// rows and columns of padding, at most twice as many count as all windows have together.
 void check_scratch(const Kernels& kernels, const std::vector<Convolution>& problems) {
   const Convolution& one = problems[0];
   const int64_t rows = 2 * one.y_height * one.filter.rows, columns = 2 * one.y_width * one.filter.columns;
@@ -514,7 +514,7 @@ Case means_case(Random& random, int64_t size, int64_t count) {
     one.x = tensor(of, random, one.rows * one.depth, one.x_is_signed);
     one.x_scale = scale(random, near, style);
     one.y_scale = scale(random, near * std::exp2(4 * random.fraction() - 3), style);
-    if (random.chance(30)) one.y_scale = 2 * one.x_scale / float(one.depth);  // ties, and numbers beside them
+    if (random.chance(30)) one.y_scale = 2 * one.x_scale / float(one.depth);  // ties, and numbers next to them
     one.x_zero_point = zero_point(random, one.x_is_signed);
     one.y_zero_point = zero_point(random, one.y_is_signed);
     problems.push_back(one);
@@ -588,7 +588,7 @@ Case blocks_case(Random& random, BlockProduct one) {
   return of;
 }
 
-// A window's reach in one dimension: it fits the padded image, which may reach far beyond the image.
+// Sets a window in one dimension so that it fits the padded image, which may extend far beyond the image.
 void set_windows(Random& random, MaxPool& one, int i, int64_t size) {
   const int64_t far = random.chance(10) ? int64_t(1) << random.between(3, 58) : 4;
   one.window[i] = random.between(1, random.chance(80) ? 3 : 12);
@@ -1018,7 +1018,7 @@ Case random_strided_depthwise(Random& random) {
   }
 }
 
-// Padding, dilations and strides far larger than the image. Their size does not count: outputs are few.
+// Padding, dilations and strides far larger than the image. They cost little, because outputs are few.
 Case random_far(Random& random) {
   const bool is_depthwise = random.chance(50);
   for (;;) {
@@ -1198,7 +1198,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
     [](Random& random) { return block_dequantization_case(random, 1 << 17, 32); },
     [](Random& random) { return block_dequantization_case(random, 1 << 15, 131); },
     [](Random& random) { return attention_case(random, attention_of(random, 1, 2, 30, 300, 64, 64), 1); },
-    // Keys as long as they may be, and more keys than one sum has.
+    // The longest keys, and more keys than one exact sum takes.
     [](Random& random) { return attention_case(random, attention_of(random, 1, 1, 3, 20, 4096, 5), 1); },
     [](Random& random) { return attention_case(random, attention_of(random, 1, 1, 1, 40000, 3, 9), 1); },
     [](Random& random) { return sum_case(random, 3 * 65536 + 5, 2); },

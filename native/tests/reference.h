@@ -26,7 +26,8 @@ inline int32_t number_of_width(const uint8_t* at, int64_t i, int64_t width, bool
 inline int32_t number(const ZeroPoints& of, int64_t i) { return number(of.at, i * of.step, of.is_signed); }
 inline float number(const Scales& of, int64_t i) { return of.at[i * of.step]; }
 
-// A product is flushed to zero if it lies below 2**-126 after it is rounded to 24 bits. The processor may decide before.
+// A product is flushed to zero if it lies below 2**-126 after it is rounded to 24 bits. The processor may decide before
+// rounding.
 inline float product_of(float a, float b) {
   const double exact = double(a) * b;
   if (!(std::fabs(exact) < 0x1p-100)) return float(exact);
@@ -206,7 +207,7 @@ inline Output expected(const LookUp& one) {
   return y;
 }
 
-// The zero point is added before rounding; NaN and what int32 cannot hold saturate to the lowest value.
+// The zero point is added before rounding; NaN and values that int32 cannot hold saturate to the lowest value.
 inline Output expected(const Product& one) {
   const int32_t lowest = one.y_is_signed ? -128 : 0, highest = lowest + 255;
   Output y(size_t(one.size));
@@ -223,7 +224,7 @@ inline Output expected(const Product& one) {
   return y;
 }
 
-// An element of 4 or 8 bits, unsigned: int4 plus 8, int8 plus 128.
+// An element of 4 or 8 bits as an unsigned integer: int4 plus 8, int8 plus 128.
 inline int32_t number(const Elements& of, int64_t i) {
   i += of.first;
   const int32_t bits = of.bits == 8 ? of.at[i] : of.at[i / 2] >> (i % 2 * 4) & 15;

@@ -1,5 +1,5 @@
-// Random programs that run on rows, and what they compute, one element at a time. Sums are those of
-// docs/exact_rules.md, in integers of 64 bits. The functions of float_functions.h are compared with NumPy by jaxdml's tests.
+// Random programs that run on rows, and their results, computed one element at a time. Sums follow docs/exact_rules.md,
+// in 64-bit integers. jaxdml's tests compare the functions of float_functions.h with NumPy.
 #pragma once
 
 #include <algorithm>
@@ -77,7 +77,7 @@ struct RowCase {
   std::vector<RowInstruction> instructions;
 };
 
-// The values of an operand in a row, whose index has the digits `index`.
+// The values of an operand in the row with the multi-index `index`.
 inline RowValue operand_row(const RowCase& of, const RowOperand& x, const std::vector<int64_t>& index) {
   int64_t row = 0;
   for (size_t i = 0; i < index.size(); i++) row = row * x.extents[i] + (x.extents[i] == 1 ? 0 : index[i]);
@@ -123,7 +123,7 @@ inline Output expected(const RowCase& of) {
   return y;
 }
 
-// A program of a few instructions. Values stay finite: one product at most, of numbers below 2**20.
+// A program of a few instructions. Values stay finite: there is at most one product, of numbers below 2**20.
 inline void add_instructions(RowCase& of, Random& random) {
   struct Kind {
     bool is_known, is_truth, is_wide;

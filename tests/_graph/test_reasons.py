@@ -136,8 +136,8 @@ CONSTANT = "scale that is not a float32 constant"
 INSIDE = "has a bound inside of the quantized range"
 BIAS_SCALE = "the scale of its bias is not the product of the scales of its input and its weights"
 REMARKS = {
-    "pad_of_ones": "it pads with other values than a constant 0",
-    "pad_of_edges": "it pads with other values than a constant 0",
+    "pad_of_ones": "it pads with values other than a constant 0",
+    "pad_of_edges": "it pads with values other than a constant 0",
     "pad_stays": "its input and its result have different scales",
     "add_float_constant": "c5 is not dequantized",
     "scale_given": f"v4 is dequantized with a {CONSTANT}, or without a zero point that gives its type",

@@ -43,33 +43,33 @@ def _as_in_file(reason, names):
 DEVIATIONS = (
     _with(
         {"session.qdqisint8allowed": "1"},
-        "Activations of int8 fuse",
+        "int8 activations are fused",
         "conv_s8 matmul_s8 matmul_no_q_s8 add_s8_pair_and_constant residual_s8 two_dequantized_s8",
     ),
     _with(
         {"session.disable_double_qdq_remover": "1"},
-        "Pairs in a row are not merged",
+        "Consecutive pairs are not merged",
         "q_dq_q_dq_other q_dq_q_dq_s8 q_dq_q_dq_u16 q_dq_three_pairs two_convolutions_two_other_pairs",
     ),
     _with(
         {DISABLED: "WeightBiasQuantization"},
-        "Floats of operators that stay in floats are not quantized",
+        "Constants of operators that stay in floats are not quantized",
         "gemm_bias_float_alpha conv_weight_float gemm_weight_float",
     ),
     _with(
         {DISABLED: "WeightBiasQuantization;ConvActivationFusion"},
-        "Activation functions stay operators of their own",
+        "Activation functions remain separate operators",
         "conv_bias_float_relu_kept conv_bias_float_sigmoid conv_relu_zero_point_10 conv_clip_narrower "
         "conv_clip_0.6_steps_inside conv_leaky_relu fan_out_relu_float fan_out_relu_output",
     ),
     _with(
         {DISABLED: "MatMulAddFusion"},
-        "A product in front of a sum that is no bias runs on integers",
+        "A product followed by an Add that is not a bias runs on integers",
         "matmul_no_q_add matmul_add_3d_no_q matmul_add_row matmul_add_matrix matmul_add_dequantized "
         "matmul_add_two_computed",
     ),
     Deviation(
-        "A product of integers gives floats to any reader",
+        "A product of integers may return floats to any operator",
         {
             "gemm_to_s8": "QGemm Q",
             "gemm_relu_zero_point_10": "QGemm Relu Q",
@@ -85,7 +85,7 @@ DEVIATIONS = (
         {"matmul_add_3d": "QGemm", "matmul_add_1d": "QGemm", "matmul_add_3d_relu": "QGemm"},
     ),
     Deviation(
-        "Weights of uint8 fuse beside activations of int8",
+        "uint8 weights are fused with int8 activations",
         {"conv_s8_u8_weight": "QLinearConv", "gemm_s8_u8_weight": "QGemm", "matmul_s8_u8_weight": "QLinearMatMul"},
     ),
     Deviation(
@@ -111,7 +111,7 @@ DEVIATIONS = (
         },
     ),
     Deviation(
-        "An absent zero point counts as 0, and a scale of one element as a number",
+        "An absent zero point counts as 0, and a scale of one element as a scalar",
         {
             "conv_clip_scale_of_one_element": "QLinearConv",
             "gemm_per_channel_no_zero_point": "QGemm",
@@ -121,38 +121,43 @@ DEVIATIONS = (
     ),
     Deviation("A redundant clamp is removed at the graph's input, too", {"clip_of_float": "Q"}),
     Deviation(
-        "Operators on constants are computed at load",
+        "Operators on constants are computed when the model is loaded",
         {"gather_constant": "", "gather_constant_dq": "DQ"},
     ),
     _as_in_file(
-        "What onnxruntime fuses and then fails to run stays in floats",
+        "Operators that onnxruntime fuses and then fails to run stay in floats",
         "conv_per_channel_wrong_axis conv_blocked conv_input_per_channel average_pool_dilations",
     ),
     _as_in_file("The bias of Gemm must have the product's scale", "gemm_bias_scale_very_wrong gemm_bias_zero_point"),
     _as_in_file("The bias of Conv must have the product's scale within 1 percent", "conv_bias_scale_tiny"),
-    _as_in_file("Weights alone are dequantized", "gemm_weight_only matmul_weight_only"),
+    _as_in_file(
+        "Products of floats by quantized weights that are not in blocks run in floats",
+        "gemm_weight_only matmul_weight_only",
+    ),
     Deviation(
         "Products and convolutions of 16 by 8 bits run on integers",
         {"gemm_u16": "ToFloat Q", "matmul_u16": "ToFloat Q", "matmul_no_q_u16": "ToFloat"}
         | dict.fromkeys(("conv_u16", "conv_bias_float_u16", "conv_relu_u16"), "ConvInteger Q"),
     ),
-    Deviation("Weights in blocks fuse beside any activations", {"matmul_s4_blocked": "DQ MatMulNBits Q"}),
+    Deviation(
+        "Products by weights in blocks are fused with any first operand", {"matmul_s4_blocked": "DQ MatMulNBits Q"}
+    ),
     _as_in_file("The operator Where stays in floats", "where where_s8 where_float_scalar"),
     _as_in_file(
-        "Integers given to the graph need a zero point",
+        "Integer graph inputs need a zero point",
         "conv_no_zero_points matmul_no_q_no_zero_points add_no_zero_points sigmoid_no_zero_point "
         "reshape_no_zero_point_dq",
     ),
-    _as_in_file("Scales and zero points are constants", "scale_given"),
-    _as_in_file("Scales are positive", "transpose_negative_scale"),
-    _as_in_file("Images have at most two dimensions", "conv_3d conv_weight_of_input_3d"),
+    _as_in_file("Scales and zero points must be constants", "scale_given"),
+    _as_in_file("Scales of movers must be positive", "transpose_negative_scale"),
+    _as_in_file("Images must have at most two spatial dimensions", "conv_3d conv_weight_of_input_3d"),
     _as_in_file(
-        "Where weights are computed, an attribute has to say how many dimensions images have",
+        "If weights are computed, an attribute must give the number of spatial dimensions",
         "conv_weight_of_input_without_sizes",
     ),
-    _as_in_file("Scales are float32", "conv_float16_scales matmul_float16_scales"),
+    _as_in_file("Scales must be float32", "conv_float16_scales matmul_float16_scales"),
     Deviation(
-        "What changes nothing may stay",
+        "Operators that change nothing may remain",
         {
             "identity_other": FILE,
             "identity_dq": FILE,

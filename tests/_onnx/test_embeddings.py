@@ -119,8 +119,8 @@ def table_model(data=(10, 16), scales=(10, 2), points=None, kind=np.uint8, **att
 
 WRONG_TABLES = {
     "bits": ({"bits": 3}, "attribute 'bits' is 3; supported: 2, 4, 8"),
-    "block size": ({"block_size": 24}, "attribute 'block_size' is 24, expected a power of two from 16 on"),
-    "block size of 0": ({"block_size": 0}, "attribute 'block_size' is 0, expected a power of two from 16 on"),
+    "block size": ({"block_size": 24}, "attribute 'block_size' is 24, expected a power of two of at least 16"),
+    "block size of 0": ({"block_size": 0}, "attribute 'block_size' is 0, expected a power of two of at least 16"),
     "axis of bytes": ({"gather_axis": 1}, "gather_axis is 1 and quantize_axis is 1; uint8 data take 0 and -1"),
     "axis of blocks": ({"quantize_axis": 0}, "gather_axis is 0 and quantize_axis is 0; uint8 data take 0 and -1"),
     "no such axis": ({"quantize_axis": 2}, "axis 2 is not in [-2, 1]"),

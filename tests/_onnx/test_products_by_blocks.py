@@ -358,8 +358,8 @@ POINTS = np.zeros((40, 1), np.uint8)
 BEYOND = np.full(64, 2, np.int32)
 WRONG = {
     "bits": ({}, {"bits": 3}, "attribute 'bits' is 3; supported: 2, 4, 8"),
-    "block size": ({}, {"block_size": 8}, "attribute 'block_size' is 8, expected a power of two from 16 on"),
-    "no power of two": ({}, {"block_size": 48}, "attribute 'block_size' is 48, expected a power of two from 16 on"),
+    "block size": ({}, {"block_size": 8}, "attribute 'block_size' is 8, expected a power of two of at least 16"),
+    "no power of two": ({}, {"block_size": 48}, "attribute 'block_size' is 48, expected a power of two of at least 16"),
     "level": ({}, {"accuracy_level": 5}, "attribute 'accuracy_level' is 5; supported: 0, 1, 2, 3, 4"),
     "prepacked": ({}, {"weight_prepacked": 1}, "attribute 'weight_prepacked' is 1; supported: 0"),
     "no columns": ({}, {"N": 0}, "attributes K and N are 64 and 0, expected at least 1"),

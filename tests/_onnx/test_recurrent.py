@@ -50,7 +50,7 @@ def test_products_of_integers_have_the_bits_of_onnxruntime(seed):
 
 
 def small(operator="DynamicQuantizeLSTM", *, items=2, **changes):
-    """A case of 3 steps, 4 features and 5 hidden numbers; the changes are of its values, and None takes one away."""
+    """A case of 3 steps, 4 features and 5 hidden units; the changes are of its values, and None takes one away."""
     rng = np.random.default_rng(0)
     values = {"x": rng.standard_normal((3, items, 4)).astype(np.float32)}
     if operator == "LSTM":
@@ -189,7 +189,7 @@ def test_nothing_to_compute():
     empty = small("LSTM", w=np.ones((1, 0, 4), F), r=np.ones((1, 0, 0), F))
     refused(
         dataclasses.replace(empty, attributes={}).model(),
-        "R of shape (1, 0, 0) has 0 hidden numbers, expected at least 1",
+        "R of shape (1, 0, 0) has 0 hidden units, expected at least 1",
     )
 
 

@@ -62,7 +62,7 @@ def test_onnxruntime_computes_the_same_but_for_the_last_bits(tmp_path):
 
 def test_earlier_opsets_are_refused(tmp_path):
     model = quantized("MLP", rules=(Rule(LAYERS["MLP"], activations=jnp.uint16),))
-    with pytest.raises(DescError, match="opset is 20, and layers that read 16 bits need opset 21"):
+    with pytest.raises(DescError, match="opset is 20, and layers with 16-bit inputs need opset 21"):
         dml.onnx.save(model, tmp_path / "model.onnx", opset=20)
     dml.onnx.save(model, tmp_path / "model.onnx", opset=21)
 

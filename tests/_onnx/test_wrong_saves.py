@@ -42,12 +42,12 @@ WRONG = {
     "opset is True, expected a number from 17 to 21": {"opset": True},
     "shapes is 'batch 7', which does not fit the inputs (float32[6, 8]): ": {"shapes": "batch 7"},
     "shapes is ('n, 8', 'n, 8'), which does not fit the inputs (float32[6, 8]): ": {"shapes": ("n, 8", "n, 8")},
-    "(float32[6, 8]): 1 is no string; write 'batch', None, or a string such as 'batch, ...' for each": {"shapes": 1},
+    "(float32[6, 8]): 1 is not a string; write 'batch', None, or a string such as 'batch, ...' for each": {"shapes": 1},
     "'n, 3, 8' has 3 sizes, the input has 2": {"shapes": "n, 3, 8"},
     "'n' has 1 sizes, the input has 2": {"shapes": "n"},
     "'..., 99' has ', 99' after '...', which stands for all sizes that follow": {"shapes": "..., 99"},
     "'6, ... ?' has '?' after '...', which stands for all sizes that follow": {"shapes": "6, ... ?"},
-    "'-1, 8' has a negative size; a size that is open has a name": {"shapes": "-1, 8"},
+    "'-1, 8' has a negative size; give an unknown size a name": {"shapes": "-1, 8"},
 }
 
 
@@ -70,7 +70,7 @@ def test_wrong_types(model, tmp_path):
         dml.onnx.save(lambda x: x, tmp_path / "model.onnx")
     with pytest.raises(ArgumentTypeError, match="path is of type int, expected a path"):
         dml.onnx.save(model, 3)
-    with pytest.raises(DescError, match=r"path is 'a\\x00b', and no path has a character NUL"):
+    with pytest.raises(DescError, match=r"path is 'a\\x00b', and a path cannot contain a NUL character"):
         dml.onnx.save(model, "a\0b")
 
 
@@ -111,7 +111,7 @@ def windows(reduce, start):
 
 @pytest.mark.parametrize(("reduce", "start"), [(lax.add, 0), (lax.max, np.iinfo(np.int32).min)])
 def test_windows_of_integers(reduce, start, tmp_path):
-    with pytest.raises(ModelError, match=r"it pools int32; convert the array before with \.astype\(jnp\.float32\)"):
+    with pytest.raises(ModelError, match=r"it pools int32; first convert the array with \.astype\(jnp\.float32\)"):
         dml.onnx.save(made(windows(reduce, start)), tmp_path / "model.onnx")
 
 
@@ -265,7 +265,7 @@ def test_a_file_that_must_not_be_written(model, tmp_path, monkeypatch):
     path.chmod(0o444)
     if os.geteuid() == 0:  # who may write it
         monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(PermissionError, match="path is a file that must not be written") as caught:
+    with pytest.raises(PermissionError, match="path is a file without write permission") as caught:
         dml.onnx.save(model, path)
     assert caught.value.filename == str(path)
     assert path.read_bytes() == b"old"

@@ -129,7 +129,7 @@ REMARKS = {
     "it rounds to uint16": lambda p, x: dml.fake_quantize(
         x, 0.1, output_dtype="uint16", feature_level=dml.FeatureLevel.JAXDML) @ p["a"],
     "its scale or zero point depends on data": lambda p, x: dml.fake_quantize(x, jnp.max(x) / 255, 3) @ p["a"],
-    "jax.vmap maps it along another axis than the first: write in_axes=0": lambda p, x: jax.vmap(
+    "jax.vmap maps it along an axis other than the first: write in_axes=0": lambda p, x: jax.vmap(
         lambda x: inputs(p, x) @ p["b"][:8], 1)(jnp.concatenate([x, x]).T),
 }  # fmt: skip
 

@@ -168,14 +168,14 @@ QUANTIZE = {  # a wrong call, and words of its error
     ),
     "dropout with a seed": (
         {"apply": with_dropout_of_a_seed},
-        "select_n drops elements at random with a key that is no input, as Dropout in training mode does: each call "
-        "would drop the same elements. Quantize apply in inference mode (flax: deterministic=True; equinox: "
+        "select_n drops elements at random with a key that is not an input, as Dropout in training mode does: each "
+        "call would drop the same elements. Quantize apply in inference mode (flax: deterministic=True; equinox: "
         "eqx.nn.inference_mode; keras: training=False), or make the key an input of apply",
     ),
     "dropout by a product": ({"apply": with_dropout_by_a_product}, "mul drops elements at random with a key that is"),
     "dropout in a scan": (
         {"apply": with_dropout_in_a_scan, "params": LARGE},
-        "select_n drops elements at random with a key that is no input",
+        "select_n drops elements at random with a key that is not an input",
     ),
     "variables in place of arrays": (
         {"params": [Variable(PARAMS["first"]["w"])], "apply": lambda params, x: x @ params[0].value},

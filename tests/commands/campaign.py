@@ -2,7 +2,7 @@
 
 A call's operator, shapes, types, scales and zero points are random, and so is the way it runs: eagerly, in a jit, under
 vmap, with constants, with prepared weights, on native or on XLA's kernels. The seed and a call's number determine a
-call. The first difference ends the campaign. `--outputs` ends it after so many outputs, `--seconds` after a time.
+call. The first difference ends the campaign. Otherwise, `--outputs` or `--seconds` limits it.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from _operators import integer_and_block_cases as others
 from helpers.cases import BYTES, Case, convolution_of, data, matrix_multiply_of, scale, types, zero_point
 from helpers.modes import UNOPTIMISED, as_jax, assert_same, stacked, variants
 
-MOST_PRODUCTS = 1 << 26  # multiplications of a call, which NumPy makes, too
+MOST_PRODUCTS = 1 << 26  # multiplications of a call, which NumPy repeats
 WEIGHTS = {  # the place of an operator's weights among its arguments
     "quantized_linear_matrix_multiply": 3,
     "quantized_linear_convolution": 3,
@@ -37,7 +37,7 @@ WEIGHTS = {  # the place of an operator's weights among its arguments
 
 
 def size(rng: Any, most: int) -> int:
-    """From 1 to `most`, each order of magnitude as often as another; often a power of two, or beside one."""
+    """A size from 1 to `most`, log-uniform; often a power of two, or next to one."""
     value = int(np.exp(rng.uniform(0, np.log(most + 1))))
     if rng.random() < 0.3:
         value = (1 << value.bit_length()) + int(rng.integers(-1, 2))
@@ -181,7 +181,7 @@ def preparing(case: Case) -> tuple[int, Any]:
 
 
 def modes(case: Case) -> list[Any]:
-    """The modes that there are for a case."""
+    """The modes in which a case can run."""
     at = WEIGHTS.get(case.operator)
     has_bytes = at is not None and case.arguments[at].dtype.name in ("int8", "uint8")
     return [eager, jitted, closed_over, vmapped] + [prepared, prepared, prepared_inside] * has_bytes
@@ -191,7 +191,7 @@ def modes(case: Case) -> list[Any]:
 
 
 def run(seed: int, number: int) -> tuple[str, int]:
-    """Makes a call and compares it; which kernels computed it, and the number of outputs."""
+    """Makes a call and compares it; returns which kernels computed it, and the number of outputs."""
     rng = np.random.default_rng([seed, number])
     case = MAKERS[rng.integers(len(MAKERS))](rng)
     mode = (choice := modes(case))[rng.integers(len(choice))]

@@ -1,9 +1,9 @@
 """python tests/commands/installs.py: builds jaxdml and jaxdml-cpu, and installs each extra into an empty environment.
 
-It needs the standard library alone. It builds an sdist of each package, and a wheel from each sdist. For each Python
-that jaxdml supports and that the machine has, it makes one environment for each extra, so that an extra that lacks a
-dependency is noticed, and removes it again. The extra `notebooks` runs a copy of every notebook. `--python` and
-`--extra` take a part, since all take many minutes.
+It needs only the standard library. It builds an sdist of each package, and a wheel from each sdist. For each supported
+Python that the machine has, it makes an environment for each extra, so that a missing dependency of an extra is
+noticed, and removes the environment again. The extra `notebooks` runs a copy of every notebook. `--python` and
+`--extra` select some, since all take many minutes.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("3.12", "3.13", "3.14")
 NONE, SDIST, CUDA = "none", "sdist", "cuda"  # no extra; no extra, from the sdist; resolved and not installed
-FOLDERS = {  # whose code an extra is for
+FOLDERS = {  # the folders with the code that an extra is for
     "notebooks": ["notebooks"],
     "test": ["tests"],
     "test-all": ["tests"],
@@ -32,7 +32,7 @@ FOLDERS = {  # whose code an extra is for
     "docs": ["docs", "notebooks", "tests"],
     "dev": ["benchmarks", "docs", "notebooks", "tests"],
 }
-PROGRAMS = {  # that no code imports
+PROGRAMS = {  # packages of an extra that no code imports
     "notebooks": ["jupyterlab"], "test-all": ["ipykernel", "mypy", "nbclient", "pyright"],
     "dev": ["jupyterlab", "mypy", "pre_commit"],
 }  # fmt: skip
@@ -81,21 +81,21 @@ assert not missing, f"the extra lacks {', '.join(missing)}"
 
 
 class InstallError(Exception):
-    """What was found wrong; its text says what."""
+    """An installation has a fault, which the text describes."""
 
 
 def check(condition, text):
-    """Raises a failure where a condition does not hold."""
+    """Raises InstallError if a condition does not hold."""
     if not condition:
         raise InstallError(text)
 
 
 def run(*command, cwd=None):
-    """What a command prints; a failure where it fails. Nothing of this repository is on its path."""
+    """The output of a command, or InstallError if it fails. Nothing of this repository is on its path."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "JAXDML_KERNELS", "JAXDML_TESTS_SKIP_NOTHING")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     environment |= {"JAX_PLATFORMS": "cpu", "PYTHONUTF8": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    environment["JAXDML_DIGITS_OUT"] = "digits.npz"  # where the notebook runs that writes a network
+    environment["JAXDML_DIGITS_OUT"] = "digits.npz"  # in the folder of the notebook that writes a network
     command = [str(part) for part in command]
     done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, encoding="utf-8", check=False)
     told = "\n".join((done.stdout + done.stderr).splitlines()[-25:])
@@ -104,7 +104,7 @@ def run(*command, cwd=None):
 
 
 def find_python(wanted, folder):
-    """The path of a Python of this version, or at this path, that runs in a folder outside of the repository."""
+    """The path of a Python of this version, or at this path, that runs in a folder outside the repository."""
     candidates = [[wanted], [f"python{wanted}"], [sys.executable], ["py", f"-{wanted}"]]
     roots = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
     candidates += [
@@ -138,14 +138,14 @@ def build(python, folder, scratch):
 
 
 def the_file(folder, pattern):
-    """The only file of a pattern."""
+    """The only file that matches a pattern."""
     found = sorted(folder.glob(pattern))
     check(len(found) == 1, f"{folder} has {[path.name for path in found]}, expected one {pattern}")
     return found[0].resolve()
 
 
 def check_wheel(path, package, promised):
-    """A wheel has all that it promises, its license, and nothing besides the package."""
+    """Checks that a wheel has the promised files, its license, and nothing but the package."""
     names = set(zipfile.ZipFile(path).namelist())
     check(promised <= names, f"{path.name} lacks {sorted(promised - names)}")
     check(any(name.endswith(".dist-info/licenses/LICENSE") for name in names), f"{path.name} lacks its license")
@@ -155,7 +155,7 @@ def check_wheel(path, package, promised):
 
 
 def check_contents(folder):
-    """Wheels and sdists have what they should have; returns jaxdml's version."""
+    """Checks the contents of wheels and sdists; returns jaxdml's version."""
     wheel, sdist = the_file(folder, "jaxdml-*.whl"), the_file(folder, "jaxdml-*.tar.gz")
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "jaxdml").rglob("*.py")}
     check_wheel(wheel, "jaxdml", IN_WHEEL | sources)
@@ -177,7 +177,7 @@ def check_contents(folder):
 
 
 def check_tag(tag, version):
-    """A tag names the version that was built, and the changelog has a dated section of that version."""
+    """Checks that the tag names the built version, and that the changelog has a dated section of that version."""
     check(tag == f"v{version}", f"the tag is {tag}, and the version {version}")
     heading = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$"
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
@@ -202,9 +202,9 @@ def code_of(path):
 
 
 def imported(folders):
-    """The modules of other packages that the code in folders imports, and the extensions that Sphinx loads."""
+    """The modules of other packages that the code in some folders imports, and the extensions that Sphinx loads."""
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".ipynb")]
-    others = "zoo_models.py", "torch_peer.py"  # of packages that no extra has
+    others = "zoo_models.py", "torch_peer.py"  # these import packages that no extra has
     paths = [path for path in paths if path.name not in others]
     found = set()
     for path in paths:
@@ -222,7 +222,7 @@ def imported(folders):
 
 
 def install(python, extra, folder, home):
-    """Installs jaxdml with an extra; both packages come from the folder, and from nowhere else."""
+    """Installs jaxdml with an extra; jaxdml and jaxdml-cpu come from the folder, and from nowhere else."""
     source = the_file(folder, "jaxdml-*.tar.gz" if extra == SDIST else "jaxdml-*.whl").as_uri()
     own = f"jaxdml_cpu-*_{platform.machine()}.whl"
     kernels = f"jaxdml-cpu @ {the_file(folder, own).as_uri()}\n" if HAS_NATIVE else ""
@@ -234,7 +234,7 @@ def install(python, extra, folder, home):
 
 
 def check_extra(python, extra, folder, home):
-    """What an extra is for works, outside of the repository."""
+    """Checks that the features of an extra work outside the repository."""
     install(python, extra, folder, home)
     if extra == CUDA:
         return
@@ -259,7 +259,7 @@ def check_extra(python, extra, folder, home):
 
 
 def main():
-    """Returns 1 where anything failed."""
+    """Returns 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", help="a version or a path; may be given again; default: all")
     parser.add_argument(

@@ -1,9 +1,10 @@
-"""python tests/commands/mutants.py: changes the library in one place at a time, and sees whether its tests notice.
+"""python tests/commands/mutants.py: changes the library in one place at a time, and checks whether its tests notice.
 
-A mutant is a copy of the package in which one comparison, operator, constant, condition or guard is another. Its tests
+A mutant is a copy of the package in which one comparison, operator, constant, condition or guard is changed. Its tests
 run until the first failure. A mutant is caught if a test fails, or if the package cannot be imported. The tests of a
-module must first pass without a change. What survives is printed: a test is missing there, or the change makes no
-difference, which its reader decides. `--only` takes a part of a module's path, `--sample` so many of each module.
+module must first pass without a change. Survivors are printed: either a test is missing, or the change makes no
+difference, which the reader decides. `--only` selects modules by a part of their path, `--sample` limits the mutants
+of each module.
 """
 
 import argparse
@@ -74,16 +75,16 @@ SWAPS = {
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add,
 }  # fmt: skip
-# Functions of jax.lax, which compute what operators do.
+# Functions of jax.lax that correspond to Python's operators.
 FUNCTIONS = {
     "lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq", "add": "sub", "sub": "add",
     "bitwise_and": "bitwise_or", "bitwise_or": "bitwise_and", "bitwise_xor": "bitwise_or",
 }  # fmt: skip
-GUARDS = {"flushed", "rounded_to"}  # calls that give back their first argument, but for what they guard
+GUARDS = {"flushed", "rounded_to"}  # functions that return their first argument, except in the cases that they guard
 
 
 def changes(node):
-    """What may stand in a node's place."""
+    """The fields of a node that mutants change, and their new values."""
     if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
         yield "ops", [SWAPS[type(node.ops[0])](), *node.ops[1:]]
     elif isinstance(node, ast.BoolOp | ast.BinOp) and type(node.op) in SWAPS:
@@ -101,7 +102,7 @@ def changes(node):
 
 
 def mutants(source):
-    """(line, what it was, what it is, the changed source) of every mutant."""
+    """(line, code before, code after, the changed source) of every mutant."""
     tree = ast.parse(source)
     for number, node in enumerate(ast.walk(tree)):
         for field, value in changes(node):
@@ -113,7 +114,7 @@ def mutants(source):
 
 
 def outcome(folder, tests, timeout=600):
-    """What the tests of a copy of the package say: "passed", "failed", "not imported" or "timed out".
+    """The outcome of the tests of a copy of the package: "passed", "failed", "not imported" or "timed out".
 
     Raises:
       SystemExit: if pytest could not run the tests, for instance because a file is missing.
@@ -121,8 +122,8 @@ def outcome(folder, tests, timeout=600):
     # A test file that cannot be collected is a failure; without the option it looks like a wrong command.
     options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
-    # What is changed computes on XLA. Python takes bytecode for that of a source of the same size and second, as the
-    # next mutant often is: none is written.
+    # The changed code computes on XLA. Python reuses bytecode for a source of the same size and modification second,
+    # as the next mutant's often is, so none is written.
     environment = os.environ | {
         "PYTHONPATH": str(folder), "JAXDML_KERNELS": "xla", "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
@@ -142,7 +143,7 @@ def outcome(folder, tests, timeout=600):
 
 
 def survivors(folder, module, tests, sample=None):
-    """(mutants in all, those that the tests do not notice); `folder` has a copy of the package and its tests.
+    """(number of mutants, those that the tests do not notice); `folder` has a copy of the package and its tests.
 
     Raises:
       SystemExit: if the tests do not pass without a change.

@@ -1,6 +1,6 @@
 """python tests/commands/on_device.py: compares what JAX's first device computes with NumPy and with a CPU.
 
-`make test-accelerators` reads programs for devices that are not there; this command runs them on one that is. It
+`make test-accelerators` inspects programs for devices that the machine need not have; this command runs on a device. It
 measures how far the device's own quotients, square roots and int8 products are off. It compares the bits of corrected
 quotients and roots, of every rule of exact floats, of products, of sums that wrap, and of random public calls
 (tests/commands/campaign.py). With JAX_PLATFORMS=cuda,cpu the first device is a GPU. The first difference ends the run.
@@ -36,7 +36,7 @@ SMALLEST = np.float32(2.0**-126)
 DEPTHS = (*range(1, 10), 12, 15, 16, 17, 20, 24, 28, 31, 32, 33, 36, 40, 48, 63, 64, 65, 72, 96, 100, 127, 128, 130,
           160, 192, 200, 256, 300, 512, 1000)  # fmt: skip
 SIZES = ((0, 2, 3), (0, 8, 8), (0, 64, 128), (0, 33, 65), (9, 8, 3), (12, 5, 9), (4, 64, 64))  # batch, M, N
-MOST_ULPS = 3  # what docs/numerics_accelerators.md corrects
+MOST_ULPS = 3  # the largest error that is corrected; see docs/numerics_accelerators.md
 
 
 def chunks(options: argparse.Namespace) -> int:
@@ -44,18 +44,18 @@ def chunks(options: argparse.Namespace) -> int:
 
 
 def ulps(got: Any, right: np.ndarray) -> int:
-    """The largest distance of positive float32 numbers, counted in float32 numbers."""
+    """The largest distance between positive float32 numbers, in ulp."""
     distance = np.asarray(got).view(np.int32).astype(np.int64) - right.view(np.int32)
     most = int(abs(distance).max())
     assert most <= MOST_ULPS, f"the device errs by {most} ulp; jaxdml corrects {MOST_ULPS}"
     return most
 
 
-# Parts: each compares, and says what it compared --------------------------------------------------------------------
+# Parts: each compares, and returns a description of what it compared -------------------------------------------------
 
 
 def sums(options: argparse.Namespace) -> str:
-    """Of more products than int32 holds, which wrap."""
+    """Sums of so many products that int32 wraps around."""
     depth = 2 * int8.MOST_TERMS + 5
     a, b = np.full((64, depth), -128, np.int8), np.full((depth, 128), -128, np.int8)
     a[1, ::3], b[::7, 2] = 127, 5
@@ -70,7 +70,7 @@ def sums(options: argparse.Namespace) -> str:
 
 
 def products(options: argparse.Namespace) -> str:
-    """Of int8: XLA's own may be wrong, jaxdml's not."""
+    """int8 products: XLA's own may be wrong, jaxdml's may not."""
     rng, wrong, count = np.random.default_rng(1), 0, 0
     own = jax.jit(lambda a, b: jnp.matmul(a, b, preferred_element_type=jnp.int32))
     exact = jax.jit(lambda a, b: dml.matrix_multiply_integer(a, None, b, None))
@@ -98,7 +98,7 @@ def rules(options: argparse.Namespace) -> str:
 
 
 def quotients(options: argparse.Namespace) -> str:
-    """The device's own, of mantissas, as the correction divides them; then corrected ones, of all numbers."""
+    """The device's own quotients of mantissas, as the correction divides them; then corrected ones of all numbers."""
     rng, own, corrected, most = np.random.default_rng(3), jax.jit(lax.div), jax.jit(divided), 0
     for _ in range(chunks(options)):
         x, y = (rng.integers(MANTISSA, 2 * MANTISSA, CHUNK).astype(np.float32) for _ in range(2))
@@ -112,7 +112,7 @@ def quotients(options: argparse.Namespace) -> str:
 
 
 def roots(options: argparse.Namespace) -> str:
-    """The device's own, of each mantissa with an even and an odd exponent; then corrected ones, of all numbers."""
+    """The device's own roots of each mantissa with an even and an odd exponent; then corrected ones of all numbers."""
     own, corrected, most, compared = jax.jit(lax.sqrt), jax.jit(square_root), 0, 0
     for factor in (2, 4):
         x = np.arange(MANTISSA, 2 * MANTISSA).astype(np.float32) * np.float32(factor)

@@ -43,7 +43,7 @@ def test_a_mutant_is_caught_if_a_test_fails_and_survives_if_all_pass(folder):
 
 @pytest.mark.rare
 def test_a_mutant_is_not_taken_for_the_bytecode_of_the_one_before(folder, monkeypatch):
-    """Python compares a source's size and its second."""
+    """Python compares only a source's size and modification second."""
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     assert mutants.outcome(folder, ["tests/test_limit.py"]) == "passed"
     assert list(folder.rglob("*.pyc")) == []

@@ -1,4 +1,4 @@
-"""The command that compares what a device computes runs here on a CPU, and can fail."""
+"""The command that compares the results of a device runs here on a CPU, and can fail."""
 
 import argparse
 
@@ -32,7 +32,7 @@ def test_wrong_products_of_xla_are_counted(monkeypatch):
 
 @pytest.mark.parametrize("part", on_device.PARTS)
 def test_a_part_compares(part, monkeypatch):
-    """What is compared last is taken for wrong."""
+    """Each comparison is replaced with one that fails."""
 
     def wrong(*arguments):
         raise AssertionError("differs")
@@ -48,7 +48,7 @@ def test_a_part_compares(part, monkeypatch):
 def test_every_so_many_th_float():
     x = np.concatenate([floats.flushed(x) for x in every(2**10 + 1, 2**20)])
     assert x.size == -(-(2**32) // (2**10 + 1))
-    assert np.unique(x[np.isfinite(x) & (x != 0)]).size == (np.isfinite(x) & (x != 0)).sum()  # none comes twice
+    assert np.unique(x[np.isfinite(x) & (x != 0)]).size == (np.isfinite(x) & (x != 0)).sum()  # no value occurs twice
     assert np.isnan(x).any()
     assert (x < 0).any()
     assert not ((x != 0) & (abs(x) < 2.0**-126)).any()

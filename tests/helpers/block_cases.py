@@ -1,4 +1,4 @@
-"""Random products by matrices that are quantized by blocks, with the oracle's results."""
+"""Random products by block-quantized matrices, with the oracle's results."""
 
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ def matrix(rng, dtype, shape, size, *, zero_points=True, scales=np.float32):
 
 
 def floats(rng, kind, shape, dtype=np.float32):
-    """Rows of a of a kind: what scales, roundings and sums may find hard."""
+    """Rows of `a` of one kind, chosen to be hard for scales, roundings or sums."""
     a = rng.normal(size=shape).astype(np.float32)
     if kind == "wide":  # values, and so scales of blocks, of many magnitudes
         a *= np.exp(rng.normal(0, 8, shape)).astype(np.float32)
@@ -61,7 +61,7 @@ def floats(rng, kind, shape, dtype=np.float32):
 
 
 def random_case(rng, number):
-    """A case of small, odd sizes; the number goes round the kinds of types and values."""
+    """A case of small, odd sizes; `number` cycles through the kinds of types and values."""
     size, m = int(rng.choice([16, 32, 64, 128, 256])), int(rng.integers(1, 14))
     n, k = int(rng.integers(1, 150)), int(rng.integers(1, 500))
     kinds = "normal", "wide", "zeros", "ties", "special", "tiny", "huge"

@@ -26,7 +26,7 @@ class Case(NamedTuple):
 
 
 def data(rng, shape, dtype):
-    """Integers of any value, only extremes, or all alike, so that accumulators go everywhere."""
+    """Integers of any value, only extremes, or all equal, so that accumulators cover their whole range."""
     limits = np.iinfo(dtype)
     if rng.random() < 0.1:
         return np.full(shape, rng.choice([limits.min, limits.max]), dtype)
@@ -36,7 +36,7 @@ def data(rng, shape, dtype):
 
 
 def zero_point(rng, dtype, form):
-    """None, a scalar or an array of the given shape; the ends of the range come often."""
+    """None, a scalar or an array of the given shape; the ends of the range are frequent."""
     limits = np.iinfo(dtype)
     kind = rng.integers(3)
     if kind == 0:
@@ -48,14 +48,14 @@ def zero_point(rng, dtype, form):
 
 
 def scale(rng, form, magnitude=0.05):
-    """A scalar or an array of the given shape, at times a power of two."""
+    """A scalar or an array of the given shape, sometimes a power of two."""
     shape = () if rng.random() < 0.5 else form
     values = magnitude * np.exp(rng.normal(0, 0.7, shape))
     return np.asarray(2.0 ** np.round(np.log2(values)) if rng.random() < 0.2 else values, np.float32)
 
 
 def types(rng):
-    """Those of both operands and of the output."""
+    """Random types of both operands and of the output."""
     return tuple(BYTES[rng.integers(2)] for _ in range(3))
 
 
@@ -67,7 +67,7 @@ def matrix_multiply(rng) -> Case:
 
 
 def matrix_multiply_of(rng, dtypes, batch, sizes) -> Case:
-    """[*batch, M, K] times [*batch, K, N], of these types and the output's."""
+    """[*batch, M, K] times [*batch, K, N]; `dtypes` has the types of both operands and of the output."""
     (a_dtype, b_dtype, output_dtype), (m, k, n) = dtypes, sizes
     ones = (1,) * len(batch)
     spread = 0.05 * 0.05 * 74 * 74 * np.sqrt(k) / 40
@@ -107,7 +107,7 @@ def convolution(rng) -> Case:
 
 
 def convolution_of(rng, dtypes, extent, filter_shape, channel, options) -> Case:
-    """One to three images of this extent; channel is the form of what there is one of for each output channel."""
+    """One to three images of this extent; `channel` is the shape of per-channel parameters."""
     (x_dtype, f_dtype, output_dtype), groups = dtypes, options["group_count"]
     spread = 0.05 * 0.05 * 74 * 74 * np.sqrt(np.prod(filter_shape[1:])) / 40
     arguments = (

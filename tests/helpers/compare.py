@@ -10,7 +10,7 @@ def assert_same_bits(actual, expected, case=""):
     got, wanted = ((x.dtype, x.shape) for x in (actual, expected))
     if got != wanted:
         raise AssertionError(f"{in_words(*got)}, expected {in_words(*wanted)}{of(case)}")
-    if actual.dtype.kind in "OSUM":  # objects, text and dates are no numbers, and have no bits to compare
+    if actual.dtype.kind in "OSUM":  # objects, text and dates are not numbers, and have no bits to compare
         fail_where(actual != expected, actual, expected, case)
         return
     bits = f"u{actual.dtype.itemsize}"
@@ -18,7 +18,7 @@ def assert_same_bits(actual, expected, case=""):
 
 
 def assert_same_values(actual, expected, case=""):
-    """Compares shapes and values and not types; one expected number stands for an array of it."""
+    """Compares shapes and values, but not types; a scalar `expected` stands for an array of that value."""
     __tracebackhide__ = True
     actual, expected = np.asarray(actual), np.asarray(expected)
     if expected.ndim and actual.shape != expected.shape:

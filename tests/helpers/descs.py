@@ -1,4 +1,4 @@
-"""Descs that are right, and ways to change them; what validate says of wrong ones."""
+"""Valid descs, ways to change them, and checks of how validate refuses invalid ones."""
 
 import contextlib
 import dataclasses
@@ -59,7 +59,7 @@ def level(words):
 
 
 def field_of(tensor):
-    """The field of "AScaleTensor": "a_scale_tensor"; of "QuantizationTensors[1]" the one that holds it."""
+    """The field of a tensor: "a_scale_tensor" for "AScaleTensor"; "QuantizationTensors[1]" has that of its array."""
     return re.sub("(?<!^)(?=[A-Z])", "_", tensor.partition("[")[0]).lower()
 
 
@@ -68,7 +68,7 @@ def tensor_of(data_type, *sizes, **fields):
 
 
 def sizes_of(operator, tensor, rank):
-    """Sizes that fit those of the operator's other tensors, at ranks that the operator has and at others."""
+    """Sizes that fit those of the operator's other tensors, at ranks that the operator allows and at others."""
     if operator in (DEQUANTIZE, QUANTIZE) or (operator in (ADD, DYNAMIC_QUANTIZE, *BLOCKED) and tensor in DATA):
         return ELEMENTS[:rank]
     if operator in BLOCKED:
@@ -99,14 +99,14 @@ def changed(operator, tensors, name, *, data_type=None, rank=None):
 
 
 def example(operator, name=None, **changes):
-    """{tensor: (data type, rank)} of a right desc of rank 4, with the first level's types but for the changes."""
+    """{tensor: (data type, rank)} of a valid desc of rank 4, with the first level's types except for the changes."""
     first = INTRODUCED[operator]
     tensors = {tensor: (types_of(operator, first, tensor)[0], 4) for tensor in table_at(operator, first)}
     return changed(operator, tensors, name, **changes)
 
 
 def options_of(operator, tensors):
-    """By field what is no tensor in the desc of {tensor: (data type, rank) or None}."""
+    """The fields that are not tensors, for the desc of {tensor: (data type, rank) or None}."""
     if operator in BLOCKED:
         return {"quantization_type": dml.QuantizationType.SCALE_ZERO_POINT, "quantization_tensor_count": 2}
     if operator not in (*CONVOLUTIONS, POOLING):
@@ -120,7 +120,7 @@ def options_of(operator, tensors):
 
 
 def desc_of(operator, tensors, **fields):
-    """The desc of {tensor: (data type, rank) or None}; fields go over it."""
+    """The desc of {tensor: (data type, rank) or None}; `fields` override its own."""
     made = options_of(operator, tensors)
     for name, tensor in tensors.items():
         desc = tensor and tensor_of(tensor[0], *sizes_of(operator, name, tensor[1]))
@@ -129,7 +129,7 @@ def desc_of(operator, tensors, **fields):
 
 
 def put(desc, name, value):
-    """The desc with something else in the place of a tensor, which may be one of several in a field."""
+    """The desc with `value` in place of a tensor, which may be one of several in a field."""
     field, places = field_of(name), re.findall(r"\[(\d+)\]", name)
     if places:
         values = list(getattr(desc, field))
@@ -139,7 +139,7 @@ def put(desc, name, value):
 
 
 def without(desc, *names):
-    """The desc without tensors that it need not have."""
+    """The desc without the named optional tensors."""
     for name in names:
         if "[" in name:  # the last of several
             kind, own = dml.QuantizationType.SCALE, desc.quantization_tensors[:-1]
@@ -151,18 +151,18 @@ def without(desc, *names):
 
 
 def may_be_absent(operator, name):
-    """The first of several tensors in a field is a scale, the second a zero point."""
+    """Whether a tensor is optional. Of several in a field, the first is a scale, the second an optional zero point."""
     return table_at(operator, "6_4")[name].optional or name.endswith("[1]")
 
 
 def right(operator, rank=4, **fields):
-    """A right desc, its data of a rank; fields go over it."""
+    """A valid desc whose data has this rank; `fields` override its own."""
     data = "ATensor" if operator in (ADD, *PRODUCTS) else "InputTensor"
     return desc_of(operator, example(operator, data, rank=rank), **fields)
 
 
 def validated(desc, *feature_level):
-    """The outputs that validate tells, of which most operators have one."""
+    """The outputs that validate returns, as a tuple; most operators have one."""
     outputs = dml.validate(desc, *feature_level)
     return tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
 
@@ -181,13 +181,13 @@ def case(*words):
     """One case of a loop: a failure inside is reported together with these words."""
     try:
         yield
-    except BaseException as error:  # a failure of pytest is no Exception
+    except BaseException as error:  # pytest's failures are not Exceptions
         error.add_note(f"case: {', '.join(map(str, words))}")
         raise
 
 
 def assert_refused(desc, tensor, rule):
-    """validate refuses desc for breaking this rule, at no level's fault, and says so."""
+    """Asserts that validate refuses desc for breaking this rule, which no feature level would allow."""
     error = refusal(desc)
     assert (type(error), error.operator, error.tensor, error.rule) == (dml.DescError, desc.operator, tensor, rule)
     assert str(error).startswith(f"{desc.operator}: {tensor} ")
@@ -196,7 +196,7 @@ def assert_refused(desc, tensor, rule):
 
 
 def linear(data_type, *sizes, **fields):
-    """A dequantize desc, the fields at its input."""
+    """A dequantize desc whose input tensor has these fields."""
     float32 = tensor_of("FLOAT32", *sizes)
     return dml.ElementWiseDequantizeLinearDesc(
         input_tensor=tensor_of(data_type, *sizes, **fields), scale_tensor=float32, output_tensor=float32

@@ -1,4 +1,4 @@
-"""Random calls of the formulas of onnxruntime's kernels, each beside the operator that it is compared with."""
+"""Random calls of the formulas of onnxruntime's kernels, each with the operator that it is compared with."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,14 +19,14 @@ from jaxdml._quantized.onnxruntime.softmax import exponentials, softmax
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Calls in one set of shapes and options.
+    """Calls with one set of shapes and options.
 
     Attributes:
-      operator: com.microsoft's.
-      function: ours; under jit, but for softmax, whose table is made outside.
+      operator: the operator of com.microsoft.
+      function: jaxdml's; under jit, except for softmax, whose table is made outside.
       draw: (rng, dtype) -> arguments.
-      attributes: the node's.
-      output: a type by name, if not that of the first 8-bit argument.
+      attributes: the attributes of the node.
+      output: the name of the output's type, if not that of the first 8-bit argument.
     """
 
     operator: str
@@ -56,7 +56,7 @@ def integers(rng, dtype, shape=()):
 
 
 def scale(rng, low=-8, high=2):
-    """One of many orders of magnitude, and at times a power of two, with which there are ties."""
+    """A scale of one of many orders of magnitude, sometimes a power of two, with which there are ties."""
     exponent = rng.uniform(low, high)
     return np.float32(2 ** (round(exponent) if rng.random() < 0.3 else exponent))
 
@@ -108,7 +108,7 @@ def _concat(*shapes, axis):
 def _where(condition, x, y):
     def draw(rng, dtype):
         grids = [grid(rng, dtype) for _ in range(3)]
-        grids[0] = grids[rng.integers(0, 2) * 2]  # at times that of the output
+        grids[0] = grids[rng.integers(0, 2) * 2]  # sometimes that of the output
         values = (integers(rng, dtype, x), *grids[0]), (integers(rng, dtype, y), *grids[1])
         return rng.integers(0, 2, condition).astype(bool), *values[0], *values[1], *grids[2]
 
@@ -164,7 +164,7 @@ def _gemm(b_type, bias=None, per_column=0, trans=(0, 0), alpha=1.0, is_float=0):
 
     def draw(rng, dtype):
         a = integers(rng, dtype, (50, 90))
-        # Of 7 bits, because without VNNI onnxruntime adds pairs of products in saturating int16.
+        # int8 weights of 7 bits, because without VNNI onnxruntime adds pairs of products in saturating int16.
         b = integers(rng, b_type, (90, 60)) if b_type == np.uint8 else rng.integers(-64, 64, (90, 60)).astype(np.int8)
         columns = (60,) if per_column else ()
         b_zero_point = (rng.integers(-30, 30, columns) + (128 if b_type == np.uint8 else 0)).astype(b_type)
@@ -187,7 +187,7 @@ def _gemms(b_type):
     ]
 
 
-# By name of the operator; what comes first is run always.
+# By name of the operator; the first forms of each are always run.
 FORMS = {
     "add": [_binary("QLinearAdd", qlinear_add, *pair, wide=i == 3) for i, pair in enumerate(SHAPES)],
     "mul": [_binary("QLinearMul", qlinear_mul, *pair, wide=i == 3) for i, pair in enumerate(SHAPES)],
@@ -230,4 +230,4 @@ FORMS = {
     "gemm_uint8": _gemms(np.uint8),
     "gemm_int8": _gemms(np.int8),
 }  # fmt: skip
-TYPES_OF_A = {"gemm_uint8": (np.uint8,)}  # else both
+TYPES_OF_A = {"gemm_uint8": (np.uint8,)}  # all others take uint8 and int8

@@ -1,4 +1,4 @@
-"""Models that somebody made to do harm, or by mistake."""
+"""Models that are malicious or broken."""
 
 import numpy as np
 import onnx
@@ -38,7 +38,7 @@ def run(data, **options):
 
 
 def refused(broken, *words, **options):
-    """The text of the error, which has the words."""
+    """The text of the error, after a check that it contains the words."""
     if isinstance(broken, onnx.ModelProto):
         broken = broken.SerializeToString()
     with pytest.raises(ModelError) as caught:
@@ -57,7 +57,7 @@ def with_tensor(tensor):
 
 
 def chain(operator, count, first="x", last="y"):
-    """Nodes one behind the other."""
+    """Nodes in a row, each of which takes the previous node's output."""
     names = [first, *(f"v{place}" for place in range(1, count)), last]
     return [node(operator, [names[place]], [names[place + 1]]) for place in range(count)]
 
@@ -70,7 +70,7 @@ def _of_shape(operator, inputs, initializers, **attributes):
 
 
 def bombs():
-    """Small files that promise large tensors, by name."""
+    """Small models that ask for large tensors, by name."""
     one, row = np.ones(1, np.float32), np.ones((1, 2**20), np.float32)
     sides = constant([HUGE, HUGE, 2], "shape")
     doubled = [node("Concat", [f"v{i}", f"v{i}"], [f"v{i + 1}"], axis=0) for i in range(40)]

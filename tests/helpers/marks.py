@@ -9,14 +9,14 @@ RARE_XLA = pytest.param("xla", marks=pytest.mark.rare)
 
 
 def on_kernels(*kernels, ids=None):
-    """The test runs once on each of the kernels, through the fixture of this name in conftest.py."""
+    """Runs the test once on each of the kernels, through the fixture `kernels` in conftest.py."""
     return pytest.mark.parametrize("kernels", kernels, indirect=True, ids=ids)
 
 
 on_both_kernels = on_kernels("native", "xla") if HAS_NATIVE else on_kernels("xla")
-# For tests whose results others compare on XLA's kernels.
+# For tests whose results other tests compare on XLA's kernels.
 rarely_on_xla = on_kernels("native", RARE_XLA) if HAS_NATIVE else on_kernels("xla")
-on_xla_alone = on_kernels("xla", ids=[""])  # the test looks at what XLA makes of a program
+on_xla_alone = on_kernels("xla", ids=[""])  # for tests that inspect how XLA compiles a program
 
 
 def rest_rarely(values, count):

@@ -1,4 +1,4 @@
-"""The ways a user can reach an operator. Every one must give the same bits."""
+"""The ways in which a user can call an operator. All must give the same bits."""
 
 import contextlib
 import inspect
@@ -10,7 +10,7 @@ from helpers.bodies import body
 from helpers.compare import assert_same_bits
 from jaxdml._operators.call import OPERATORS
 
-# For programs whose integers are compared but not their speed: XLA compiles them in half of the time.
+# For programs whose results matter but not their speed: XLA compiles them in half the time.
 UNOPTIMISED = {"xla_backend_optimization_level": 0}
 
 
@@ -20,7 +20,7 @@ def as_jax(arguments):
 
 
 def variants(case, count=3):
-    """The case's arguments and `count - 1` more like them, other values in the same shapes."""
+    """The case's arguments, and `count - 1` others like them: different values of the same shapes."""
     rng = np.random.default_rng(count)
 
     def other(argument):
@@ -42,7 +42,7 @@ def called(cases):
 
 @contextlib.contextmanager
 def unoptimised_calls():
-    """Eager calls meanwhile go the same way, to a program that XLA has not optimised."""
+    """In this context, eager calls run programs that XLA has not optimised."""
     computed = {name: operator.compute for name, operator in OPERATORS.items()}
     try:
         for name, operator in OPERATORS.items():
@@ -86,7 +86,7 @@ def op_by_op(cases):
 
 
 def assert_same(case, got, expected):
-    """The same bits of every output; of a NaN, any."""
+    """Every output has the same bits, except that any NaN equals any other."""
     pairs = zip(got, expected, strict=True) if isinstance(got, tuple) else [(got, expected)]
     for one, right in pairs:
         assert_same_bits(one, right, case)

@@ -1,4 +1,4 @@
-"""JSON values in which something was changed at random."""
+"""JSON values with random changes."""
 
 import copy
 
@@ -32,7 +32,7 @@ def places(value, path=()):
 
 
 def mutated(rng, value):
-    """value with one to three changes: a member replaced, dropped, renamed, copied, or counted up."""
+    """value with one to three changes: a member replaced, dropped, renamed, copied, or changed by a small number."""
     value = copy.deepcopy(value)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         every = list(places(value))

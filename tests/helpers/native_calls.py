@@ -1,4 +1,4 @@
-"""Calls of the operators that have native kernels, and cases as large as layers are."""
+"""Calls of the operators that have native kernels, and cases of the size of real layers."""
 
 import re
 from functools import partial
@@ -45,7 +45,7 @@ def native_calls(function, *arguments):
 
 
 def wide_convolution(rng, largest=30) -> Case:
-    """As layers are: Winograd's shapes more often than not, wide rows, groups, depthwise."""
+    """A convolution like those of real layers: mostly Winograd's shapes, wide rows, groups, depthwise."""
     dtypes, kind = types(rng), rng.random()
     groups = int(rng.choice([1, 1, 2, 4]))
     per_group, outputs = int(rng.integers(8, 40)), groups * int(rng.integers(6, 40))
@@ -71,7 +71,7 @@ def wide_matrix_multiply(rng, largest=150) -> Case:
 
 
 def check_wide(seed, count, largest):
-    """Both operators, with raw and with prepared weights; how many outputs were compared."""
+    """Compares both operators, with raw and with prepared weights; returns how many outputs were compared."""
     rng, compared = np.random.default_rng(seed), 0
     for number in range(count):
         case = (wide_convolution, wide_matrix_multiply)[number % 2](rng, largest * (1 + 4 * (number % 2)))

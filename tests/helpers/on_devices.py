@@ -13,7 +13,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def run_on_eight(script, *arguments):
-    """What a script prints in a process of its own, where jax has eight devices."""
+    """The output of a script in a process of its own, where jax has eight devices."""
     path = os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])
     devices = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PYTHONPATH": path}
     command = [sys.executable, script, *map(str, arguments)]
@@ -24,7 +24,7 @@ def run_on_eight(script, *arguments):
 
 
 def on_mesh(kind, model, x):
-    """The batch has an image on each device, the params are on all: what is computed, with and without a mesh set."""
+    """The results without and with a mesh set; the batch has an image on each device, the params are replicated."""
     mesh = jax.make_mesh((8,), ("batch",), axis_types=(kind,))
     x = jax.device_put(x, NamedSharding(mesh, P("batch")))
     params = jax.device_put(model.params, NamedSharding(mesh, P()))
@@ -35,7 +35,7 @@ def on_mesh(kind, model, x):
 
 
 def in_shard_map(model, x):
-    """Each device computes the image that it has, by itself."""
+    """The result of shard_map: each device computes its own image."""
     mesh = jax.make_mesh((8,), ("batch",), axis_types=(AxisType.Auto,))
     mapped = jax.shard_map(model.apply, mesh=mesh, in_specs=(P(), P("batch")), out_specs=P("batch"))
     return jax.jit(mapped)(model.params, x)

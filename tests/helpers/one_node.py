@@ -1,4 +1,4 @@
-"""Models of one operator for onnxruntime, without optimisation of the graph."""
+"""Models of one operator for onnxruntime, without graph optimisation."""
 
 import platform
 
@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-# onnxruntime's kernels on other processors have other formulas, which jaxdml does not follow.
+# On other processors, onnxruntime's kernels have other formulas, which jaxdml does not follow.
 on_x64_alone = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"), reason="onnxruntime has other formulas on other processors"
 )
@@ -17,13 +17,13 @@ BYTES = {"int4": "int8", "uint4": "uint8"}
 
 
 def run(operator, arguments, outputs, *, domain="", opset=21, **attributes):
-    """The outputs of an operator, of these types by name; all arguments but the first are initializers."""
+    """The outputs of an operator, with these types; all arguments but the first are initializers."""
     names = ["" if argument is None else f"x{i}" for i, argument in enumerate(arguments)]
     first, *others = zip(names, arguments, strict=True)
-    is_input = first[1].dtype.itemsize > 1 or first[1].dtype.kind in "iu"  # NumPy has no arrays of 4 bits to give
+    is_input = first[1].dtype.itemsize > 1 or first[1].dtype.kind in "iu"  # onnxruntime takes no 4-bit NumPy arrays
     initializers = [_initializer(name, value) for name, value in (others if is_input else [first, *others]) if name]
     inputs = [helper.make_tensor_value_info(first[0], TYPES[first[1].dtype.name], first[1].shape)] if is_input else []
-    # Elements of 4 bits come out as bytes, for NumPy has no arrays of them to take.
+    # Elements of 4 bits are cast to bytes, because onnxruntime returns no 4-bit NumPy arrays.
     results = [helper.make_tensor_value_info(f"y{i}", TYPES[BYTES.get(name, name)], None)
                for i, name in enumerate(outputs)]  # fmt: skip
     names_of_results = [f"x_y{i}" if name in BYTES else f"y{i}" for i, name in enumerate(outputs)]
@@ -34,7 +34,7 @@ def run(operator, arguments, outputs, *, domain="", opset=21, **attributes):
 
 
 def fed(operator, arguments, output, *, domain="com.microsoft", **attributes):
-    """An operator's output, of this type by name, as a function of all arguments; they are of the types of these."""
+    """A function of all arguments that returns an operator's output; `arguments` and `output` give the types."""
     names = ["" if argument is None else f"x{i}" for i, argument in enumerate(arguments)]
     inputs = [helper.make_tensor_value_info(name, TYPES[np.asarray(argument).dtype.name], None)
               for name, argument in zip(names, arguments, strict=True) if name]  # fmt: skip
@@ -62,7 +62,7 @@ def _initializer(name, value):
 
 
 def _bytes(value):
-    """As ONNX stores them: elements of 4 bits two to a byte, the first in the low bits."""
+    """The bytes as ONNX stores them: 4-bit elements two to a byte, the first in the low bits."""
     if value.dtype.name not in ("int4", "uint4"):
         return value.tobytes()
     nibbles = value.astype(np.int8).ravel().view(np.uint8) & 15

@@ -1,4 +1,4 @@
-"""What tests need of an operating system or a processor, and others may not have."""
+"""Features of operating systems and processors that only some tests need."""
 
 import platform
 import sys
@@ -12,7 +12,7 @@ between_processes = pytest.mark.skipif(IS_WINDOWS, reason="jaxlib has no collect
 
 
 def symlink(link, target):
-    """Makes a symbolic link; where Windows does not let its user make links, the test skips."""
+    """Makes a symbolic link; skips the test if Windows does not allow its user to make links."""
     try:
         link.symlink_to(target, target_is_directory=target.is_dir())
     except OSError:

@@ -1,4 +1,4 @@
-"""The compiled programs of one run, which all its processes share: many tests compile the same programs."""
+"""A cache of compiled programs that all processes of a test run share: many tests compile the same programs."""
 
 import tempfile
 
@@ -9,7 +9,7 @@ FOLDER = pytest.StashKey[str]()
 
 
 def share_programs(config):
-    """Tells JAX the folder of the run; it is removed when the run ends."""
+    """Sets JAX's cache to the folder of the run, which is removed when the run ends."""
     if hasattr(config, "workerinput"):
         folder = config.workerinput["programs"]
     else:
@@ -22,5 +22,5 @@ def share_programs(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
-    """Tells each process of xdist the folder."""
+    """Passes the folder to each process of xdist."""
     node.workerinput["programs"] = node.config.stash[FOLDER]

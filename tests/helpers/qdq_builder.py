@@ -1,4 +1,4 @@
-"""Small ONNX models of QuantizeLinear, an operator and DequantizeLinear, written in a few words."""
+"""Concise builders of small ONNX models with QuantizeLinear, an operator and DequantizeLinear."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ DTYPES = {
     "s4": ml_dtypes.int4, "s64": np.int64, "f32": np.float32, "f16": np.float16, "bool": np.bool_,
 }  # fmt: skip
 ZERO_POINTS = {"u8": 121, "s8": 3, "u16": 2011, "s16": -5, "s32": 0, "u4": 7, "s4": -1}
-# What is drawn: 16 bits so few, and weights of int8 so small, that no sum rounds or saturates on any processor.
+# Ranges of random values: those of 16-bit types and of int8 weights are so small that no sum rounds or saturates.
 RANGES = {
     "u8": (0, 256), "s8": (-128, 128), "u16": (0, 4001), "s16": (-2000, 2001), "s32": (-900, 901), "u4": (0, 16),
     "s4": (-8, 8), "s64": (0, 2), "bool": (0, 2),
@@ -25,7 +25,7 @@ WEIGHTS = RANGES | {"s8": (-64, 64)}
 
 @dataclass(frozen=True)
 class Grid:
-    """A type of integers, and what stands for them: `zero_point` None is absent, "" one that the type has usually."""
+    """A type of integers, their scale and zero point: `zero_point` None is absent, "" is the type's usual one."""
 
     dtype: str
     scale: Any = 0.0213
@@ -44,11 +44,11 @@ class Grid:
 
 @dataclass(frozen=True)
 class Value:
-    """What an operator takes; `by` says where from.
+    """An operand; `by` is its source.
 
-    "input": integers given to the graph, dequantized. "constant": constant integers, dequantized. "pair": floats given
-    to the graph, quantized and dequantized. "folded": constant floats, quantized and dequantized. Without a grid:
-    floats, given ("input") or constant.
+    "input": integer inputs of the graph, dequantized. "constant": constant integers, dequantized. "pair": float inputs
+    of the graph, quantized and dequantized. "folded": constant floats, quantized and dequantized. Without a grid:
+    floats, graph inputs ("input") or constant.
     """
 
     shape: tuple[int, ...]
@@ -62,7 +62,7 @@ class Value:
 
 
 class Builder:
-    """Collects nodes of one model; what is random in it comes from one seed."""
+    """Collects nodes of one model; all random values come from one seed."""
 
     def __init__(self, opset=21, domain=""):
         self.opset, self.domain = opset, domain
@@ -113,7 +113,7 @@ class Builder:
         return self.dequantize(self.quantize(value, grid), grid)
 
     def value(self, each):
-        """The name of a float: of a Value, of an array, or of None, which is absent."""
+        """The name of a float tensor for a Value or an array; "" for None, which is absent; a name stays."""
         if each is None or isinstance(each, str):
             return each or ""
         if not isinstance(each, Value):
@@ -126,7 +126,7 @@ class Builder:
         return self.dequantize(of(each.shape, each.grid.dtype), each.grid)
 
     def finish(self, value, to):
-        """Gives a value out: a float, a type that it has, or quantized to a Grid; [Grid]: also dequantized."""
+        """Outputs a value: as float32, as the type `to`, or quantized to a Grid; with [Grid], also dequantized."""
         if to is None or isinstance(to, str):
             self.output(value, to or "f32")
         elif isinstance(to, list):
@@ -135,7 +135,7 @@ class Builder:
             self.output(self.quantize(value, to), to.dtype)
 
     def then(self, value, steps):
-        """A value behind operators: a name, or a name, inputs and attributes."""
+        """A value after further operators; a step is an operator's name, or its name, inputs and attributes."""
         for step in steps:
             op, *inputs, attributes = (step, {}) if isinstance(step, str) else step
             value = self.node(op, value, *map(self.value, inputs), **attributes)
@@ -148,7 +148,7 @@ class Builder:
 
 
 def single(op, *values, to=None, then=(), before=(), opset=21, domain="", **attributes):
-    """The model of one operator: its inputs, other operators before and behind it, what its result goes to."""
+    """The model of one operator: its inputs, other operators before and after it, and its kind of output."""
     build = Builder(opset, domain)
     first, *others = (build.value(each) for each in values)
     result = build.node(op, build.then(first, before), *others, **attributes)
@@ -157,14 +157,14 @@ def single(op, *values, to=None, then=(), before=(), opset=21, domain="", **attr
 
 
 def drawn(random, shape, dtype, ranges=RANGES):
-    """Random values: floats are multiples of 2**-9, so that sums of them with products of few bits are exact."""
+    """Random values; floats are multiples of 2**-9, so that sums of them and products of few bits are exact."""
     if dtype in ("f32", "f16"):
         return np.asarray(random.integers(-1500, 1501, shape) * 2.0**-9, DTYPES[dtype])
     return np.asarray(random.integers(*ranges[dtype], shape)).astype(DTYPES[dtype])
 
 
 def random_inputs(model):
-    """Values for a model's inputs, by name."""
+    """Random values for a model's inputs, by name."""
     random, words = np.random.default_rng(11), {np.dtype(dtype): word for word, dtype in DTYPES.items()}
     found = {}
     for value in model.graph.input:

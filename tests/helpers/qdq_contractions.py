@@ -8,7 +8,7 @@ from helpers.qdq_builder import MICROSOFT, Grid, Value, single
 
 U8, S8, U16 = Grid("u8"), Grid("s8"), Grid("u16")
 Y = Grid("u8", 0.0579)
-BINARY = 2.0**-6  # a scale whose products with integers round nowhere, for what is computed in floats
+BINARY = 2.0**-6  # a scale whose products with integers are exact, for models that compute in floats
 X, W = Value((1, 4, 6, 6), U8), Value((8, 4, 3, 3), Grid("s8", 0.00917, 0), "constant")
 EXACT_X, EXACT_W = X.but(scale=BINARY), W.but(scale=2.0**-7)
 EACH = {"scale": tuple(np.linspace(0.004, 0.02, 8)), "zero_point": (0,) * 8, "axis": 0}
@@ -17,7 +17,7 @@ DIFFERENT = tuple(range(-4, 4))
 
 
 def product(x, w):
-    """The scale that a bias has beside two others, rounded as float32 rounds it."""
+    """The scale of a bias, the product of the operands' scales, rounded to float32."""
     return np.float32(x) * np.float32(w)
 
 

@@ -1,4 +1,4 @@
-"""QDQ models for tests of what is fused: those of one operator, and those in which operators share or chain values."""
+"""QDQ models for tests of fusion: models of one operator, and models in which operators share or chain values."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ EXACT_SQUARE = EXACT_W.but(shape=(4, 4, 1, 1))
 
 
 def fan_out(second, between=()):
-    """A convolution's result is quantized, and goes elsewhere."""
+    """A convolution's result is quantized, and also used elsewhere."""
     build = Builder()
     result = build.then(build.node("Conv", build.value(EXACT_X), build.value(EXACT_W)), between)
     build.finish(result, Y.but(zero_point=0))
@@ -25,7 +25,7 @@ def fan_out(second, between=()):
 
 
 def product_fan_out(*to):
-    """A product's result goes to several."""
+    """A product's result has several uses."""
     build = Builder()
     result = build.node("MatMul", build.value(EXACT_X.but(shape=(3, 16))), build.value(EXACT_W.but(shape=(16, 8))))
     for each in to:
@@ -34,7 +34,7 @@ def product_fan_out(*to):
 
 
 def shared_input(is_output=False):
-    """Two convolutions take one dequantized value, which may be an output, too."""
+    """Two convolutions take the same dequantized value, which may also be an output."""
     build = Builder()
     x = build.value(X)
     for _ in range(2):
@@ -53,7 +53,7 @@ def shared_weight():
 
 
 def shared_float_bias():
-    """One convolution is quantized, the other not."""
+    """Two convolutions with the same float bias; only one is quantized."""
     build = Builder()
     bias = build.value(FLOAT_BIAS)
     build.finish(build.node("Conv", build.value(X), build.value(W), bias), Y)
@@ -62,7 +62,7 @@ def shared_float_bias():
 
 
 def residual(grid, zero_point):
-    """A convolution, its input added, a Relu."""
+    """A convolution, an addition of its input, and a Relu."""
     build = Builder()
     x = build.value(X.but(grid=grid, by="pair"))
     y = build.pair(build.node("Conv", x, build.value(SQUARE), build.value(FLOAT_BIAS.but(shape=(4,)))), grid)
@@ -99,7 +99,7 @@ def two_convolutions(grid, pairs):
 
 
 def chain(*grids, start="f32", end=None):
-    """Floats quantized and dequantized by each grid in turn; where integers come in, first dequantized."""
+    """Floats quantized and dequantized by each grid in turn; integer inputs are first dequantized."""
     build = Builder()
     x = build.input((2, 4)) if start == "f32" else build.value(Value((2, 4), grids[0]))
     for grid in grids[:-1] if start == "f32" else grids[1:-1]:
@@ -109,7 +109,7 @@ def chain(*grids, start="f32", end=None):
 
 
 def mover_between(is_shared):
-    """A value is transposed before a convolution; the transposed or the first one goes to an Abs, too."""
+    """A value is transposed before a convolution; the transposed or the original value also goes to an Abs."""
     build = Builder()
     x = build.value(X)
     moved = build.node("Transpose", x, perm=[0, 1, 3, 2])
@@ -153,7 +153,7 @@ def added_pair():
 
 
 def scale_given(bias=None):
-    """A scale and zero point are inputs of the graph."""
+    """A scale and a zero point are inputs of the graph."""
     build = Builder()
     x = build.node("DequantizeLinear", build.input((1, 4, 6, 6), "u8"), build.input((), "f32"), build.input((), "u8"))
     build.finish(build.node("Conv", x, build.value(EXACT_W)), Y)
@@ -174,7 +174,7 @@ def constant_added(by):
 
 
 def clip_and_abs():
-    """What a clamp makes is quantized, and goes elsewhere."""
+    """A clamp's result is quantized, and also used elsewhere."""
     build = Builder()
     x = build.then(build.input((2, 4)), ["Abs", ("Clip", np.float32(-9), np.float32(9), {})])
     build.finish(x, U8)

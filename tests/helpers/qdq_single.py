@@ -1,4 +1,4 @@
-"""QDQ models of one operator that is no convolution or matrix product: elementwise ones, pools, movers."""
+"""QDQ models of one operator other than convolutions and matrix products: elementwise operators, pools, movers."""
 
 from functools import partial
 

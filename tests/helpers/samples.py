@@ -7,7 +7,7 @@ import pytest
 
 
 def mark_the_rest_of_samples(items):
-    """Of tests that are marked as sampled, the cases that `make test` leaves out become rare."""
+    """Marks as rare the cases of sampled tests that `make test` leaves out."""
     sampled = collections.defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled") and not item.get_closest_marker("rare"):

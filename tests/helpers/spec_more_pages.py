@@ -1,4 +1,4 @@
-"""The pages of seven operators more, copied by hand as those in `spec_pages`, which adds these to its own."""
+"""The pages of seven more operators, copied by hand like those in `spec_pages`, which adds these to its own."""
 
 PAGES = {
     "matrix_multiply_integer": {
@@ -111,16 +111,15 @@ CONSTRAINTS = {
     "dynamic_quantize_linear": (
         ("DimensionCount", "InputTensor, OutputScaleTensor, OutputTensor, OutputZeroPointTensor"),
         ("DataType", "OutputTensor, OutputZeroPointTensor"),
-        # In the formula: each value of Output is made of the value of Input in its place.
+        # From the formula: each value of Output is computed from the value of Input at the same position.
         ("Sizes", "InputTensor, OutputTensor"),
     ),
     "matrix_multiply_integer_to_float": (
         ("DimensionCount", "AScaleTensor, AZeroPointTensor, BScaleTensor, BZeroPointTensor"),
         ("DimensionCount", "ATensor, BiasTensor, BTensor, OutputTensor"),
         ("Sizes", "BiasTensor, OutputTensor"),
-        # The page has one bullet for "ATensor, AZeroPointTensor, BTensor, BZeroPointTensor". Devices do not hold to
-        # it: ONNX Runtime's tests that run on them pass A and B of different 8-bit types, as in
-        # MatMulIntegerToFloat_FP16_U8S8.
+        # The page has one bullet for "ATensor, AZeroPointTensor, BTensor, BZeroPointTensor". Devices do not enforce it:
+        # ONNX Runtime's tests on devices pass A and B of different 8-bit types, as in MatMulIntegerToFloat_FP16_U8S8.
         ("DataType", "ATensor, AZeroPointTensor"),
         ("DataType", "BTensor, BZeroPointTensor"),
         ("DataType", "AScaleTensor, BiasTensor, BScaleTensor, OutputTensor"),
@@ -130,7 +129,7 @@ CONSTRAINTS = {
         ("DataType", "InputTensor, InputZeroPointTensor"),
         ("DataType", "OutputTensor, OutputZeroPointTensor"),
     ),
-    # The pages of these two have the first bullet alone. The second is what WebNN says, which was shaped on them.
+    # The pages of these two operators have only the first bullet. The second is from WebNN, which was modeled on them.
     # No bullet can say which types QuantizationTensors have, or that their sizes divide the others.
     "quantize": (
         ("DimensionCount", "InputTensor, OutputTensor, QuantizationTensors"),
@@ -160,10 +159,10 @@ FIELDS = {
     "quantize": "InputTensor, QuantizationType, QuantizationTensorCount, QuantizationTensors, OutputTensor",
     "dequantize": "InputTensor, QuantizationType, QuantizationTensorCount, QuantizationTensors, OutputTensor",
 }
-# DML_QUANTIZATION_TYPE. directml.h writes no values, so the places count.
+# DML_QUANTIZATION_TYPE. directml.h gives no explicit values, so the order determines them.
 QUANTIZATION_TYPES = {"NONE": 0, "SCALE": 1, "SCALE_ZERO_POINT": 2}
-# The tensors of an array, by the names that errors have for them, and whose type each of them has. The pages say of
-# the first only QuantizationType, of the second only the row of all types.
+# The tensors of an array, by their names in errors (SLOTS), and the tensor with whose type each agrees (TYPES). Of
+# SLOTS the pages mention only QuantizationType; of TYPES they have only the row of all types.
 SLOTS = {"QuantizationTensors": ("QuantizationTensors[0]", "QuantizationTensors[1]")}
 TYPES = {
     "quantize": (("InputTensor", "QuantizationTensors[0]"), ("OutputTensor", "QuantizationTensors[1]")),

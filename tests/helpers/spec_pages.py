@@ -1,7 +1,7 @@
 """DirectML's pages as plain text: every tensor-support row and every tensor-constraint bullet, copied by hand.
 
-A second transcription, so that one slip of the pen in `jaxdml._directml.pages` cannot go unseen. Nothing of jaxdml is
-imported; data types, levels and tensors are the pages' words. `spec_tables` reads this text.
+A second transcription, so that one slip in `jaxdml._directml.pages` cannot go unnoticed. Nothing of jaxdml is imported;
+data types, levels and tensors have the names on the pages. `spec_tables` reads this text.
 """
 
 from helpers import spec_more_pages
@@ -39,7 +39,7 @@ FEATURE_LEVELS = {
     "6_2": 0x6200,
     "6_3": 0x6300,
     "6_4": 0x6400,
-    "jaxdml": 0xFFFF,  # no level of DirectML
+    "jaxdml": 0xFFFF,  # not a level of DirectML
 }
 
 PAGES = {
@@ -243,7 +243,7 @@ CONSTRAINTS = {
     ),
 }
 
-# The seven operators that have a file of their own.
+# The seven operators in a separate file.
 PAGES |= spec_more_pages.PAGES
 INTRODUCED |= spec_more_pages.INTRODUCED
 CONSTRAINTS |= spec_more_pages.CONSTRAINTS

@@ -1,4 +1,4 @@
-"""What the transcription in `spec_pages` says: rows of tables, the table of a level, the first breach of a table.
+"""Reads the transcription in `spec_pages`: rows of tables, the table of a level, the first breach of a table.
 
 Nothing of jaxdml is imported, so that the tests compare two readings of DirectML's pages.
 """
@@ -40,11 +40,11 @@ ON_THE_PAGES = tuple(PRINTED_TABLES)
 
 
 def slots_of(name):
-    """The tensors of a row, by the names that errors have for them: of an array each by itself."""
+    """The tensors of a row, by their names in errors; an array has a name for each of its tensors."""
     return SLOTS.get(name, (name,))
 
 
-# The same for each slot: an array of tensors has a row and is in bullets once, its tensors are so one by one.
+# The same with one entry for each slot: the pages have one row for an array of tensors, these tables one per tensor.
 TABLES = {
     operator: {
         level: {slot: row for name, row in rows.items() for slot in slots_of(name)} for level, rows in of.items()
@@ -65,7 +65,7 @@ def table_at(operator, level):
 
 
 def breach(row, tensor):
-    """How a tensor, (data type, rank) or None, leaves its row: the rule's name, or None if it does not."""
+    """The name of the rule of a row that a tensor, (data type, rank) or None, breaks; None if it breaks none."""
     if tensor is None:
         return None if row.optional else "required"
     data_type, rank = tensor
@@ -97,7 +97,7 @@ def linked(operator, what, name):
 
 @functools.cache
 def types_of(operator, level, name):
-    """The data types of the tensor's row that those tied to it have, too: all, unless the row is of several slots."""
+    """The data types of the tensor's row that all tensors tied to it share: all, unless the row has several slots."""
     rows = table_at(operator, level)
     types = [rows[other].data_types for other in linked(operator, "DataType", name)]
     return tuple(data_type for data_type in rows[name].data_types if all(data_type in row for row in types))

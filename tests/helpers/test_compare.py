@@ -1,4 +1,4 @@
-"""A comparison sees every difference, and its failure is short however large the arrays are."""
+"""A comparison detects every difference, and its failure is short however large the arrays are."""
 
 import ml_dtypes
 import numpy as np

@@ -6,7 +6,7 @@ from helpers.samples import outside_of_part
 
 
 class Item:
-    """A collected test, as far as dividing it needs it."""
+    """A collected test, with only what the division into parts needs."""
 
     def __init__(self, is_rare):
         self.is_rare = is_rare

@@ -1,1 +1,1 @@
-"""Quantized operators that DirectML lacks or defines differently, with the formulas of ONNX Runtime's x64 kernels."""
+"""Quantized operators that DirectML omits or defines differently, with the formulas of ONNX Runtime's x64 kernels."""

@@ -21,9 +21,9 @@ def qgemm(
 ) -> Array:  # fmt: skip
     """The quantized or float product of quantized [..., K] and [K, N], plus an int32 bias that broadcasts.
 
-    sat(rne(fl(sum * fl(fl(fl(alpha * a_scale) * b_scale) / y_scale))) + y_zero_point); without y_scale it is fl(sum *
+    sat(rne(fl(sum * fl(fl(fl(alpha * a_scale) * b_scale) / y_scale))) + y_zero_point), or, without y_scale, fl(sum *
     fl(fl(alpha * a_scale) * b_scale)). Parameters of `b` have one element, or one for each column. trans_a and trans_b
-    say that a matrix is given transposed; a `PreparedMatrix` never is. Subnormal numbers count as 0. On processors
+    say that a matrix is transposed; a `PreparedMatrix` never is. Subnormal numbers count as 0. On processors
     without VNNI, ONNX Runtime's own sums saturate if `a` is uint8 and `b` is int8.
     """
     a = jnp.swapaxes(a, 0, 1) if trans_a else jnp.asarray(a)

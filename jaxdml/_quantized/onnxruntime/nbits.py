@@ -42,7 +42,7 @@ def prepared_matrix(b: Any, scales: Any, zero_points: Any, g_idx: Any, options: 
 
 
 def unpacked_matrix(b: Any, scales: Any, zero_points: Any, g_idx: Any, options: Mapping[str, Any]) -> Matrix:
-    """The weights of `matmul_nbits` as `matrix_multiply_blocks` takes them. Weights of 2 bits become weights of 4.
+    """The weights of `matmul_nbits` as `matrix_multiply_blocks` takes them. 2-bit weights become 4-bit weights.
 
     Raises:
       ModelError: if the shapes do not fit the attributes, or g_idx names a block that does not exist.
@@ -88,7 +88,7 @@ def _of_few_bits(rows: np.ndarray, bits: int, count: int) -> np.ndarray:
 
 
 def _typed(values: np.ndarray, bits: int) -> np.ndarray:
-    """uint8 values of few bits as uint8 or uint4. Values of 2 bits are moved to the middle of the range of 4 bits."""
+    """uint8 values of few bits as uint8 or uint4. 2-bit values are shifted to the middle of the 4-bit range."""
     if bits == 2:
         values = values + np.uint8(6)
     return values if bits == 8 else values.view(jnp.uint4)

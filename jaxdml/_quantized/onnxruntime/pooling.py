@@ -18,7 +18,7 @@ from jaxdml._shapes import output_extent, rounded_up_extent
 from jaxdml.errors import ModelError
 
 Array = jax.Array
-UNROLLED = 64  # loops over windows of at most this number of elements are unrolled
+UNROLLED = 64  # loops over windows of at most this many elements are unrolled
 
 
 def qlinear_global_average_pool(

@@ -27,7 +27,7 @@ def qlinear_softmax(
 ) -> Array:  # fmt: skip
     """Softmax of 8-bit x to a quantized result, along an axis; with of_rest, along this axis and all axes after it.
 
-    x_zero_point has no effect. x_scale must be a constant while JAX traces, because `exponentials` computes in Python.
+    x_zero_point has no effect. x_scale must be known at trace time, because `exponentials` computes in Python.
     """
     table = exponentials(x_scale, math.prod(x.shape[axis:]) if of_rest else x.shape[axis])
     return softmax(x, table, y_scale, y_zero_point, axis=axis, of_rest=of_rest)
@@ -71,7 +71,7 @@ def _along(axis: int, x: Array, table: Any, y_scale: Any, y_zero_point: Any | No
     def element(i: Any) -> Array:
         return lax.dynamic_index_in_dim(values, i, axis)
 
-    # A loop, because a reduction of XLA adds in another order.
+    # A loop, because XLA's reductions add in a different order.
     total = lax.fori_loop(1, depth, lambda i, total: total + element(i), element(0), unroll=min(8, depth))
     inverse = lax.floor(rounding.quotient(jnp.float32(1), scale_of(y_scale)))
     steps, is_number = _rounded_shares(values, lax.abs(inverse), broadcast_like(total, values))

@@ -19,7 +19,7 @@ from jaxdml.onnx._compare.subjects import Subject, Values, of_function, of_model
 from jaxdml.onnx._load import load
 from jaxdml.onnx._model import Model
 
-UNREADABLE = frozenset({"bfloat16", "int4", "uint4"})  # types whose arrays onnxruntime does not give
+UNREADABLE = frozenset({"bfloat16", "int4", "uint4"})  # types that onnxruntime does not return as arrays
 EQUAL = "equal"
 ABSENT = "the file has no such value: rows that read it include its error"
 UNREAD = "onnxruntime gives this value in another type, or not at all: rows that read it include its error"
@@ -32,15 +32,15 @@ def compare(path: str | os.PathLike[str], inputs: Any = None, model: Model | ptq
     """Compares a model with onnxruntime: how each node differs, and why.
 
     Each node is compared twice: with onnxruntime's values as its inputs, which shows the node's own error, and with the
-    inputs that it has in the model, which shows the error so far. Experiments find the reasons, such as a run with
-    other options of onnxruntime's session. onnxruntime runs on the CPU with its default options.
+    inputs that it has in the model, which shows the error so far. Experiments, such as a run with other session
+    options, find the reasons. onnxruntime runs on the CPU with its default options.
 
     Args:
       path: path of the ONNX file.
       inputs: a dict of arrays, keyed by the names of the file's inputs; or a tuple of arrays, or of pytrees of arrays,
         in the order of the file's inputs; or a single array. None: random inputs.
-      model: the model to compare: what `load` made of the file, or the model of `jaxdml.ptq` that `save` wrote to the
-        file, whose layers are compared. None: what `load` makes of the file by default.
+      model: the model to compare: one that `load` returned for the file, or the model of `jaxdml.ptq` that `save` wrote
+        to the file, which is compared layer by layer. None: the model that `load` returns by default.
 
     Returns:
       The comparison; `print` shows it as a table.
@@ -49,7 +49,7 @@ def compare(path: str | os.PathLike[str], inputs: Any = None, model: Model | ptq
       ArgumentTypeError: if an argument has a wrong type.
       ModelError: if the package onnxruntime is not installed, onnxruntime refuses the file, the file cannot be read, or
         the inputs or the model do not belong to the file.
-      PtqError: if a function of `jaxdml.ptq` has changed, or has other layers for inputs of these sizes.
+      PtqError: if the function of a `jaxdml.ptq` model has changed, or has other layers for inputs of these sizes.
 
     Source: https://onnxruntime.ai/docs
     """
@@ -69,7 +69,7 @@ def compare(path: str | os.PathLike[str], inputs: Any = None, model: Model | ptq
     subject = (
         of_function(model, file, given) if isinstance(model, ptq.Model) else of_model(file, path, given, peer.computed)
     )
-    # A 64-bit input may have come as the 32-bit array that JAX computes with.
+    # A 64-bit input may have been given as the 32-bit array that JAX computes with.
     typed = {tensor.name: np.asarray(given[tensor.name]).astype(tensor.dtype) for tensor in file.inputs}
     return _Comparing(subject, peer, typed).comparison(said)
 
@@ -115,7 +115,7 @@ class _Comparing:
         return Difference.joined(self._outputs(expected).values())
 
     def _theirs(self, settings: Settings = DEFAULT) -> dict[str, np.ndarray]:
-        """onnxruntime's values of the subject's types, keyed by name."""
+        """onnxruntime's values that have the subject's types, keyed by name."""
         found = self._peer.run(self._inputs, self._made, settings)
         types = {name: jax.dtypes.canonicalize_dtype(value.dtype) for name, value in found.items()}
         return {name: value for name, value in found.items() if types[name] == self._made[name].dtype}
@@ -124,7 +124,7 @@ class _Comparing:
         return self._differences(alone(theirs), theirs)
 
     def _differences(self, ours: Values, theirs: Values) -> Differences:
-        """The difference of each node; None for a node without a value that onnxruntime has."""
+        """The difference of each node; None if onnxruntime has none of the node's values."""
         return [
             Difference.joined(Difference.of(ours[name], theirs[name]) for name in node.outputs if name in theirs)
             for node in self._subject.nodes
@@ -132,7 +132,7 @@ class _Comparing:
 
     def _reasons(self, own: Differences, so_far: Differences, found: Mapping[int, str]) -> Iterator[str]:
         """The reason for each node's difference."""
-        worst = dict[str, int]()  # maps a value that differs to the node before it with the worst error of its own
+        worst = dict[str, int]()  # maps a value that differs to the earlier node with the largest own error
         for place, node in enumerate(self._subject.nodes):
             before = {worst[name] for name in node.inputs if name in worst}
             alone, after = own[place], so_far[place]
@@ -153,7 +153,7 @@ class _Comparing:
 
 
 def _check_belongs(file: Model, peer: Peer, path: Path) -> None:
-    """Raises ModelError if a model has other inputs or outputs than the file."""
+    """Raises ModelError if the model's inputs or outputs are not those of the file."""
     for kind, tensors, names in (("inputs", file.inputs, peer.inputs), ("outputs", file.outputs, peer.outputs)):
         own = [tensor.name for tensor in tensors]
         if own != names:

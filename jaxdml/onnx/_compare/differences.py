@@ -9,14 +9,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Difference:
-    """How an array, or several arrays together, differ from onnxruntime's.
+    """How one or more arrays differ from onnxruntime's.
 
     Attributes:
       differing: the number of elements that differ; NaN equals NaN.
       size: the number of elements.
-      largest: the largest difference, which is a number of steps where the elements are integers. Infinity if a number
-        differs from a NaN or an infinity, or if the shapes differ.
-      relative: the mean difference of all elements, divided by the largest absolute value that onnxruntime has.
+      largest: the largest absolute difference; for integers, a number of steps. Infinity if a number differs from a NaN
+        or an infinity, or if the shapes differ.
+      relative: an array's mean difference divided by onnxruntime's largest absolute value; the largest of all arrays.
       last_places: `largest` in units in the last place of onnxruntime's largest absolute value; None for integers.
     """
 
@@ -46,7 +46,7 @@ class Difference:
 
     @classmethod
     def joined(cls, differences: Iterable[Self]) -> Self | None:
-        """One difference for several arrays; None for none."""
+        """One difference for several arrays; None if there are none."""
         found = list(differences)
         if not found:
             return None

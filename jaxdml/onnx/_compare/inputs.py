@@ -14,7 +14,7 @@ SEVERAL = 8
 
 
 def named(inputs: Any, model: Model) -> tuple[dict[str, Any], list[str]]:
-    """The inputs keyed by name, in the order of the file, and what to say of them.
+    """The inputs keyed by name, in the order of the file, and notes on them.
 
     Raises:
       ModelError: if an input is missing or unknown, or has a wrong type or shape.
@@ -36,13 +36,13 @@ def named(inputs: Any, model: Model) -> tuple[dict[str, Any], list[str]]:
 
 
 def random_inputs(model: Model) -> dict[str, np.ndarray]:
-    """Reproducible inputs: normally distributed floats, 8-bit integers of the full range, 0 or 1 for all other types.
+    """Reproducible inputs: 8-bit integers of the full range; 0 or 1 for bool and wider integers; else normal numbers.
 
     A symbolic first dimension becomes `SEVERAL`, any other symbolic dimension 1.
     """
     rng, inputs, sizes = np.random.default_rng(0), {}, dict[str, int]()
     for tensor in model.inputs:
-        if tensor.shape is None or tensor.dtype is None:  # inputs have types, outputs may lack them
+        if tensor.shape is None or tensor.dtype is None:  # only an output may have no type
             raise ModelError(f"input {tensor} has no fixed rank; give the inputs")
         shape = []
         for axis, size in enumerate(tensor.shape):

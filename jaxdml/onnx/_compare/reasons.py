@@ -1,4 +1,4 @@
-"""Why nodes differ from onnxruntime, in words; each reason is the result of an experiment, or a measurement."""
+"""The reasons why nodes differ from onnxruntime, in words; each comes from an experiment or a measurement."""
 
 import itertools
 import math
@@ -14,8 +14,8 @@ from jaxdml.onnx._compare.differences import Difference
 from jaxdml.onnx._compare.sessions import Settings
 from jaxdml.ptq._integers.operators import TABLE
 
-LAST_PLACES = 8  # the most units in the last place by which float functions differ in their last bits
-ROUNDED_BY_BOTH = 4  # the accuracy level at which onnxruntime, too, rounds floats
+LAST_PLACES = 8  # the most units in the last place that count as a difference in a float function's last bits
+ROUNDED_BY_BOTH = 4  # the accuracy level at which onnxruntime also rounds floats
 SMALLER = 16  # an experiment explains a difference if it makes the difference at least this many times smaller
 BY_FORMULA = {
     "QLinearAdd": "sum", "QLinearAveragePool": "mean", "QLinearGlobalAveragePool": "mean",
@@ -26,11 +26,11 @@ Differences = Sequence[Difference | None]
 
 @dataclass(frozen=True)
 class Experiment:
-    """Something that may make a node's difference smaller, and what it then shows.
+    """A change that may make a node's difference smaller, and the cause that it then shows.
 
     Attributes:
       concerns: whether the experiment is made for a node.
-      run: returns each node's own difference in the experiment; None if onnxruntime refuses the file with its settings.
+      run: returns each node's own difference in the experiment; None if onnxruntime rejects the file with its settings.
       cause: the cause in words, for a node.
     """
 
@@ -81,7 +81,7 @@ SETTINGS = (
     ),
     Setting(
         Settings(level="DISABLE_ALL"), _is_any,
-        "onnxruntime computes another graph than the file's after its optimizations, without them the file's",
+        "onnxruntime computes a graph other than the file's after its optimizations, without them the file's",
     ),
 )  # fmt: skip
 
@@ -92,7 +92,7 @@ def experiments(
     """The experiments, in the order in which they are made.
 
     Args:
-      by_settings: maps settings of onnxruntime to the nodes' own differences from what it then computes.
+      by_settings: maps settings of onnxruntime to the nodes' own differences from its results.
       by_formula: returns the nodes' own differences with the formulas of numerics="onnxruntime".
     """
     of_settings = (
@@ -107,7 +107,7 @@ def output_reasons(own: Difference, by_settings: Callable[[Settings], Difference
 
     Args:
       own: the difference of the outputs.
-      by_settings: maps settings of onnxruntime to the difference of the outputs from what it then computes.
+      by_settings: maps settings of onnxruntime to the difference of the outputs from its results.
     """
     rests = ((each.cause, _allowed(by_settings, each.settings)) for each in SETTINGS)
     found = (f"the outputs: {cause}: {_what_remains(rest)}" for cause, rest in rests if rest and _explains(rest, own))
@@ -115,7 +115,7 @@ def output_reasons(own: Difference, by_settings: Callable[[Settings], Difference
 
 
 def _allowed[T](by_settings: Callable[[Settings], T], settings: Settings) -> T | None:
-    """What is found with settings; None if onnxruntime refuses the file with them."""
+    """The result with these settings; None if onnxruntime rejects the file with them."""
     try:
         return by_settings(settings)
     except ModelError:
@@ -123,7 +123,7 @@ def _allowed[T](by_settings: Callable[[Settings], T], settings: Settings) -> T |
 
 
 def _explains(rest: Difference, own: Difference) -> bool:
-    """Whether what remains of a difference in an experiment shows the cause of the difference."""
+    """Whether so little of a difference remains in an experiment that it shows the cause."""
     return math.isfinite(rest.relative) and rest.relative * SMALLER <= own.relative
 
 
@@ -143,7 +143,7 @@ def own_reasons(
       own: their own differences.
       tried: the experiments.
       in_file: the names of the values that the file has.
-      operators: maps values to the operators by which onnxruntime computes them.
+      operators: maps values to the operators with which onnxruntime computes them.
     """
     found = dict[int, str]()
     pending = {place: each for place, each in enumerate(own) if each and each.differing}
@@ -190,7 +190,7 @@ def _of_floats(node: Node, own: Difference) -> str:
 
 
 def _of_blocks(options: Mapping[str, Any]) -> str:
-    """What the accuracy level of a product by blocks means."""
+    """The reason for a difference in a product by blocks, by its accuracy level."""
     level = options.get("accuracy_level")
     if level is None:
         return f"the accuracy level: jaxdml rounds the product's floats to {options['precision']} in blocks"

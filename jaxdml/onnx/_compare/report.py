@@ -35,7 +35,7 @@ class NodeDifference:
     Attributes:
       name: the node's name.
       operator: the operator that runs.
-      own: the difference if the node reads what onnxruntime's nodes computed; None if onnxruntime has no such value.
+      own: the difference if the node reads the values that onnxruntime computed; None if onnxruntime has no such value.
       so_far: the difference in the model, with the errors of all earlier nodes; None if onnxruntime has no such value.
       reason: why the node differs, in words; never empty.
     """
@@ -61,7 +61,7 @@ class NodeDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison with onnxruntime; `print` shows it as a table, the worst node first, equal rows as one.
+    """A comparison with onnxruntime; `print` shows a table with the worst node first and equal rows merged.
 
     Attributes:
       nodes: the nodes, in the order in which they run.
@@ -109,12 +109,12 @@ class Comparison:
         return self._table.html()
 
     def page(self, title: str = "jaxdml.onnx.compare") -> str:
-        """The comparison as one page of HTML, which needs no other file."""
+        """The comparison as a self-contained HTML page."""
         return PAGE.format(title=html.escape(title), body=self._repr_html_())
 
 
 def _mean(difference: Difference | None) -> float:
-    """The mean difference; unknown ones are less than any other."""
+    """The mean difference; -1, which is less than any other, if unknown."""
     return -1.0 if difference is None else difference.relative
 
 

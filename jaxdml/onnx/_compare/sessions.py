@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from jaxdml.errors import ModelError
 
-QUIET = 4  # the level of onnxruntime's log at which it is silent
+QUIET = 4  # the log level at which onnxruntime is silent
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Settings:
     Attributes:
       options: options of `SessionOptions.add_session_config_entry`.
       level: the level of optimization, one of `GraphOptimizationLevel` without "ORT_".
-      threads: the number of threads of a node; 0: onnxruntime chooses it.
+      threads: the number of threads that compute a node; 0: onnxruntime chooses the number.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -31,11 +31,11 @@ class Settings:
 
 
 DEFAULT = Settings()
-JOINED = Settings(level="ENABLE_EXTENDED")  # joins all nodes that the default joins, and leaves channels in their order
+JOINED = Settings(level="ENABLE_EXTENDED")  # fuses all nodes that the default fuses, but keeps the channels' layout
 
 
 class Peer:
-    """onnxruntime on the CPU, with one file.
+    """A file that onnxruntime runs on the CPU.
 
     Attributes:
       version: onnxruntime's version.
@@ -70,7 +70,7 @@ class Peer:
           settings: the settings of the session.
 
         Raises:
-          ModelError: if onnxruntime refuses the file or the inputs.
+          ModelError: if onnxruntime rejects the file or the inputs.
         """
         names = list(names)
         try:
@@ -81,9 +81,9 @@ class Peer:
         return dict(zip(names, values, strict=True))
 
     def operators(self, names: Iterable[str]) -> dict[str, str]:
-        """Maps values to the operators by which onnxruntime computes them after its optimizations.
+        """Maps values to the operators with which onnxruntime computes them after its optimizations.
 
-        Values inside joined operators are missing; all are missing if onnxruntime cannot write the optimized graph.
+        Values inside fused operators are missing; all are missing if onnxruntime cannot write the optimized graph.
         """
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "optimized.onnx"

@@ -1,4 +1,4 @@
-"""What is compared: a loaded model, or a quantized function whose file onnxruntime runs."""
+"""The subjects of comparisons: a loaded model, or a quantized function whose file onnxruntime runs."""
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,14 +22,14 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Subject:
-    """What is compared with onnxruntime, on some inputs. Values have the names that they have in the file.
+    """A model to compare with onnxruntime, and its results on some inputs. Values are named as in the file.
 
     Attributes:
       nodes: the nodes, in the order in which they run.
       outputs: the outputs.
-      values: what the nodes compute, each from what earlier nodes computed.
-      alone: maps values to what each node computes from them.
-      by_onnxruntime: the function `alone` of the same nodes with the formulas of numerics="onnxruntime".
+      values: the results of the nodes, each computed from the results of earlier nodes.
+      alone: maps given values to the results that each node computes from them.
+      by_onnxruntime: like `alone`, with the formulas of numerics="onnxruntime".
     """
 
     nodes: Sequence[Node]
@@ -57,7 +57,7 @@ def of_function(model: ptq.Model, file: Model, inputs: Values) -> Subject:
     """A quantized function that `save` wrote to the file; integers have the same names in both.
 
     Raises:
-      ModelError: if the file is not one of the function.
+      ModelError: if the file has other numbers of inputs or outputs, or the function's input sizes are not known.
     """
     if model.calibrated is None:
         raise ModelError("the sizes of this model's inputs are not known: quantize the function again")

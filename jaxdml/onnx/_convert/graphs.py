@@ -1,4 +1,4 @@
-"""Converts the graph of a model, and those of its branches, to one graph of operators."""
+"""Converts the graph of a model and the graphs of its branches to one graph of operators."""
 
 import itertools
 from collections import ChainMap, Counter
@@ -23,7 +23,7 @@ _UNDEFINED = "no input, initializer or node defines"
 def to_graph(reader: Reader, numerics: str) -> tuple[Graph, Inferred, list[str]]:
     """The graph of a model, its types, and its problems; if there are problems, the graph is incomplete.
 
-    Conditions are folded, so the caller must have set the limits by `limited_by`.
+    Conditions are folded, so the caller must have set the limits with `limited_by`.
     """
     proto = reader.proto.graph
     problems = [text for value in proto.input if (text := _problem_of(tensors, [value]))]
@@ -98,7 +98,7 @@ class _GraphConverter:
         self.problems += [f"branch {prefix!r}: {text}" if prefix else text for text in wrong]
         for name, node in named:
             self._reader.budget.check_time()
-            # Names that are not UTF-8 text are bytes.
+            # A name that is not UTF-8 is a bytes object, which the f-string turns into text.
             self._add_node(node, f"{prefix}{name}", scope, computed, prefix)
         return scope
 
@@ -130,7 +130,7 @@ class _GraphConverter:
         """Adds both branches of an If, or only the branch that a constant condition takes.
 
         Returns:
-          The node that chooses between both branches, and no names; or no node, and the names of one branch's values.
+          The node that chooses between the branches, and no names; or no node, and the names of one branch's outputs.
         """
         condition = self._known.get(node.inputs[0])
         if condition is not None and condition.size == 1:
@@ -188,7 +188,7 @@ def _constants(reader: Reader, graph: onnx.GraphProto) -> tuple[dict[str, np.nda
 
 
 def _duplicates(kind: str, values: Iterable[onnx.ValueInfoProto]) -> list[str]:
-    """An error for each name that is declared several times."""
+    """An error for each name that is declared more than once."""
     counts = Counter(value.name for value in values)
     return [f"{kind} {name!r} is declared {count} times" for name, count in counts.items() if count > 1]
 

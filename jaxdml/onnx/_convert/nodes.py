@@ -180,7 +180,7 @@ def _opset_problem(domain: str, opset: int | None) -> str | None:
 
 
 def _unsupported(domain: str, name: str) -> str:
-    """The error for an operator that the table lacks at this opset."""
+    """The error for an operator that the table does not have at this opset."""
     rows = ROWS.get((domain, name))
     if rows is None:
         return "the operator is not supported; jaxdml.onnx.supported_ops() lists those that are"

@@ -6,7 +6,7 @@ import onnx
 
 from jaxdml._graph.order import topological
 
-MOST_NAMED = 8  # nodes of a cycle
+MOST_NAMED = 8  # the most nodes of a cycle that an error names
 
 
 def sorted_nodes(nodes: Sequence[onnx.NodeProto]) -> tuple[list[tuple[str, onnx.NodeProto]], list[str]]:
@@ -17,7 +17,7 @@ def sorted_nodes(nodes: Sequence[onnx.NodeProto]) -> tuple[list[tuple[str, onnx.
 
 
 def _reads(node: onnx.NodeProto) -> Sequence[str]:
-    """The names that a node reads, with those that its branches read from outside."""
+    """The names that a node reads, including names that its branches read from outside."""
     graphs = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
     return [*node.input, *sorted(set[str]().union(*map(_free, graphs)))] if graphs else node.input
 

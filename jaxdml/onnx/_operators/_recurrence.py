@@ -21,7 +21,7 @@ Multiply = Callable[[Array], Array]  # multiplies the last dimension of float32 
 
 
 class Gate(NamedTuple):
-    """An activation function; functions are equal if they compute the same."""
+    """An activation function; two are equal if they compute the same."""
 
     function: Callable[..., Array]
     numbers: tuple[tuple[str, float], ...]
@@ -31,15 +31,15 @@ class Gate(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What the attributes of an LSTM say.
+    """The attributes of an LSTM.
 
     Attributes:
       backward: for each direction, whether it goes from the last step to the first.
-      activations: for each direction the functions of the gates, of the cell's input and of the cell's state.
+      activations: for each direction, the functions of the gates, of the cell's input and of the cell's state.
       clip: the inputs of activations are clipped to [-clip, clip]; None: they are not.
       couples_forget: whether the forget gate is 1 minus the input gate.
-      hidden_size: the size of the hidden state; None: the weights say it.
-      is_batch_first: whether the batch is the first dimension, and not the steps.
+      hidden_size: the size of the hidden state; None: the weights determine it.
+      is_batch_first: whether the batch, rather than the steps, is the first dimension.
     """
 
     backward: tuple[bool, ...]
@@ -51,7 +51,7 @@ class Cell(NamedTuple):
 
 
 class States(NamedTuple):
-    """The inputs that LSTM and DynamicQuantizeLSTM share, of D directions, T steps, B items and N hidden numbers.
+    """The inputs that LSTM and DynamicQuantizeLSTM share, for D directions, T steps, B items and N hidden units.
 
     Attributes:
       x: [T, B, I].
@@ -75,11 +75,11 @@ def recurrent(given: States, cell: Cell, products: Sequence[tuple[Multiply, Mult
     Args:
       given: the inputs.
       cell: the attributes.
-      products: for each direction, what multiplies x and the hidden state by their weights.
+      products: for each direction, the functions that multiply x and the hidden state by their weights.
       hidden: N.
 
     Raises:
-      ModelError: if an input has a wrong shape, or a known number of steps is not one of x.
+      ModelError: if an input has a wrong shape, or a known number of steps is negative or more than T.
     """
     count, (steps, batch, _) = len(cell.backward), given.x.shape
     expected("B", given.bias, (count, 8 * hidden))
@@ -91,7 +91,7 @@ def recurrent(given: States, cell: Cell, products: Sequence[tuple[Multiply, Mult
         None if each is None else float32(each) for each in (given.bias, given.h, given.c, given.peephole)
     )
     is_step, is_valid = _steps(given.lengths, steps, batch)
-    # The multiplication may quantize x by its range, which is that of the steps of the longest item.
+    # The multiplication may quantize x by its range, which must only cover as many steps as the longest item has.
     x = jnp.where(jnp.any(is_step, 1)[:, None, None], float32(given.x), np.float32(0))
     gates = [
         multiply_x(_in_order(x, is_step, is_backward))
@@ -122,7 +122,7 @@ def recurrent(given: States, cell: Cell, products: Sequence[tuple[Multiply, Mult
 def _steps(lengths: Any, steps: int, batch: int) -> tuple[Array, Array | None]:
     """For each step and item, whether the item has the step; and which lengths are valid, if they are unknown.
 
-    The results of items of an invalid length are NaN, because an error would come too late.
+    Unknown lengths cannot raise an error, so the results of items with an invalid length are NaN.
     """
     if lengths is None:
         return jnp.ones((steps, batch), bool), None
@@ -175,7 +175,7 @@ class _Step(NamedTuple):
 
 
 def _activated(functions: Sequence[Gate], values: Array) -> Array:
-    """The functions of each direction, of values [D, B, N]."""
+    """The functions, one for each direction, applied to values [D, B, N]."""
     if len(set(functions)) == 1:
         return functions[0](values)
     return jnp.stack([function(each) for function, each in zip(functions, values, strict=True)])
@@ -191,10 +191,10 @@ def _in_order(values: Array, is_step: Array, is_backward: bool) -> Array:
 
 
 def product(x: Array, y: Array) -> Array:
-    """fl(x * y), flushed, which keeps XLA from fusing the product and a sum."""
+    """x * y, rounded and flushed, which keeps XLA from fusing the product and a sum."""
     return rounding.flushed(x * y)
 
 
 def float32(x: Any) -> Array:
-    """x, of a type of floats, as float32."""
+    """x, of any float type, as float32."""
     return lax.convert_element_type(x, jnp.float32)

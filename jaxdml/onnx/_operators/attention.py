@@ -25,7 +25,7 @@ ALL_BUT_SCORES = 3  # outputs; only nodes with more need the scores
 PRECISIONS = (1, 10, 16)  # ONNX's numbers for float32, float16 and bfloat16
 
 
-# What the operators share --------------------------------------------------------------------------------------------
+# Shared by the operators ---------------------------------------------------------------------------------------------
 
 
 def expected(name: str, x: Any, *shapes: tuple[Any, ...]) -> None:
@@ -67,7 +67,7 @@ def from_heads(x: Array) -> Array:
 
 
 def behind_past(past_key: Array | None, past_value: Array | None, key: Array, value: Array) -> tuple[Array, Array, int]:
-    """Keys and values [B, N, S, H] behind the past ones, and the number of past ones."""
+    """The past keys and values followed by the new ones [B, N, S, H], and the number of past ones."""
     together(past_key=past_key, past_value=past_value)
     if past_key is None or past_value is None:
         return key, value, 0
@@ -95,7 +95,7 @@ def places(count: int, axis: int) -> Any:
 
 
 def narrowed(x: Array, dtype: Any) -> Array:
-    """float32 x, rounded once to a type of floats."""
+    """float32 x, rounded once to a float type."""
     return rounding.rounded_to(x, dtype)
 
 
@@ -270,7 +270,7 @@ def multi_head_attention(
 
 
 def _with_bias(query: Array, key: Array, value: Array, bias: Array | None, heads: int) -> list[Array]:
-    """Query, key and value [B, heads, S, H], plus parts of the bias; a key or value of 4 dimensions has no part."""
+    """Query, key and value [B, heads, S, H], plus their parts of the bias; a key or value of 4 dimensions has none."""
     width, is_flat = query.shape[2], key.ndim == 3
     if is_flat:
         expected("key", key, (None, None, width))
@@ -291,7 +291,7 @@ def _sum(x: Array, bias: Array) -> Array:
 
 
 def _filter(mask: Array | None, value: float, shape: tuple[int, int, int]) -> Array | None:
-    """What key_padding_mask adds to scores: `value` for keys that it hides, else 0."""
+    """The numbers that key_padding_mask adds to scores: `value` for keys that it hides, else 0."""
     if mask is None:
         return None
     batch, _, total = shape

@@ -1,4 +1,4 @@
-"""If: both branches belong to the graph, and a value of one of them is chosen."""
+"""If: both branches belong to the graph, and the values of one of them are chosen."""
 
 from typing import Any
 
@@ -23,7 +23,8 @@ def choose(condition: Any, *values: Any) -> tuple[Any, ...]:
     """The first half of the values, which are those of one branch, if the condition is true; else the other half.
 
     Raises:
-      ModelError: if the condition is not one element, or depends on data and the branches' types or shapes differ.
+      ModelError: if the condition does not have one element, or depends on data and the branches' types or shapes
+        differ.
     """
     if condition.size != 1:
         raise ModelError(f"the condition has {condition.size} elements, expected 1")

@@ -41,7 +41,7 @@ def gemm(
 
 
 def _times(x: Array, factor: float) -> Array:
-    """x * factor; if x has integers, the product is rounded toward zero."""
+    """x * factor; for integers, the product is rounded toward zero."""
     if factor == 1:
         return x
     if jnp.issubdtype(x.dtype, jnp.integer):

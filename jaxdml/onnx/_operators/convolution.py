@@ -116,7 +116,7 @@ def conv_transpose(
 
 
 def _cropping(target: Sequence[Any], full: Sequence[Any], larger_start: bool) -> Pairs:
-    """How many elements to crop at the start and at the end of each dimension, so that it gets the target size."""
+    """How many elements to crop at the start and at the end of each dimension to reach the target size."""
     total = [size - smaller for size, smaller in zip(full, target, strict=True)]
     halves = [(each // 2, each - each // 2) for each in total]
     return tuple((large, small) if larger_start else (small, large) for small, large in halves)

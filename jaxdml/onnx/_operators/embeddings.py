@@ -26,7 +26,7 @@ def _gather_options(
     if bits not in (2, 4, 8):
         raise ModelError(f"attribute 'bits' is {bits}; supported: 2, 4, 8")
     if block_size < 16 or block_size & (block_size - 1):
-        raise ModelError(f"attribute 'block_size' is {block_size}, expected a power of two from 16 on")
+        raise ModelError(f"attribute 'block_size' is {block_size}, expected a power of two of at least 16")
     return {"bits": bits, "block_size": block_size, "gather_axis": gather_axis, "quantize_axis": quantize_axis}
 
 
@@ -38,9 +38,8 @@ def gather_block_quantized(
 ) -> Array:  # fmt: skip
     """The slices at the indices along an axis, dequantized: (element - zero point) * scale.
 
-    Elements along `quantize_axis` have a scale and a zero point for each block. A byte of uint8 data holds several
-    elements of few bits, the first element in the lowest bits. An absent zero point is the middle of the range of
-    uint8 data, and 0 for other data.
+    Each block along `quantize_axis` has a scale and a zero point. A byte of uint8 data holds 8 / bits elements, the
+    first one in the lowest bits. An absent zero point is the middle of the range of uint8 data, and 0 for other data.
     """
     along, of_blocks = (axis_of(axis, data.ndim) for axis in (gather_axis, quantize_axis))
     is_packed = data.dtype == jnp.uint8
@@ -55,7 +54,7 @@ def gather_block_quantized(
     for name, x, shape in (("scales", scales, expected), ("zero_points", zero_points, packed)):
         if x is not None and x.shape != shape:
             raise ModelError(f"{name} has shape {x.shape}, expected {shape} for data of shape {data.shape}")
-    # The place of the quantized axis in the result, unless the axes of the indices replace the axis.
+    # The place of the quantized axis in the result, unless the axes of the indices replace this axis.
     place = of_blocks if of_blocks <= along else of_blocks + indices.ndim - 1
     if along == of_blocks:
         wanted = jnp.where(indices < 0, indices + size, indices) // np.asarray(block_size, indices.dtype)
@@ -155,12 +154,12 @@ def _rotated(x: Array, heads: Array, cos: Array, sin: Array, interleaved: int | 
 
 
 def rotated(x: Array, cos: Array, sin: Array, is_interleaved: bool) -> Array:
-    """x, four dimensions, with the first pairs of its rows rotated by angles.
+    """x, which has four dimensions, with the first pairs of each row rotated by angles.
 
     The elements of a pair are neighbors if interleaved; otherwise element i and element i + pairs are a pair.
 
     Args:
-      x: the rows lie along the last dimension.
+      x: rows along the last dimension.
       cos, sin: cosines and sines of the angles, one for each pair; the other dimensions broadcast to those of x.
       is_interleaved: whether the elements of a pair are neighbors.
     """

@@ -23,7 +23,7 @@ def constant(
     value_float: float | None = None,
     value_floats: tuple[float, ...] | None = None,
 ) -> Any:
-    """The value of the only given attribute, as a tensor."""
+    """The value of the one attribute that is given, as a tensor."""
     typed = ((value, None), (value_int, np.int64), (value_ints, np.int64),
              (value_float, np.float32), (value_floats, np.float32))  # fmt: skip
     given = [(each, dtype) for each, dtype in typed if each is not None]

@@ -48,8 +48,8 @@ def group_query_attention(
 ) -> tuple[Array, Array, Array, Array | None]:  # fmt: skip
     """The output; the caches of keys and of values, with the new tokens; scores or weights, as qk_output says.
 
-    A sequence whose seqlens_k contradicts the sizes has the output NaN, and so has a token whose position lies beyond
-    the end of the rotary caches: JAX compiles the call before it knows these numbers.
+    The output is NaN for a sequence whose seqlens_k contradicts the sizes, and for a token whose position lies beyond
+    the end of the rotary caches. JAX compiles the call before it knows these numbers, so they cannot raise an error.
     """
     _refuse(
         k_quant_type=k_quant_type != "NONE", v_quant_type=v_quant_type != "NONE", kv_cache_bit_width=kv_cache_bit_width,
@@ -93,7 +93,7 @@ def group_query_attention(
 
 
 def _refuse(**given: Any) -> None:
-    """Raises ModelError for inputs and attributes that ONNX Runtime's CPU kernel lacks, and for quantized caches."""
+    """Raises ModelError for quantized caches, and for what else ONNX Runtime's CPU kernel does not support."""
     if refused := [name for name, is_given in given.items() if is_given]:
         names, verb = " and ".join(refused), "are" if len(refused) > 1 else "is"
         raise ModelError(f"{names} {verb} not supported; export the model without {names}, and with a cache of floats")
@@ -131,9 +131,9 @@ def _check_rotary(size: int, cos: Array, sin: Array, total: int) -> None:
 class _Tokens:
     """Where the tokens of a call lie in the sequences of a batch.
 
-    The first call, for a prompt, has as many tokens as total_sequence_length. In other calls the last of a sequence's
-    seqlens_k + 1 tokens are new. Sequences of a batch may differ in length: no token sees keys beyond the end of its
-    sequence.
+    The first call, for a prompt, has as many tokens as total_sequence_length. In other calls, the new tokens are the
+    last of a sequence's seqlens_k + 1 tokens. Sequences of a batch may differ in length: no token sees keys beyond the
+    end of its sequence.
 
     Attributes:
       batch, rows: the number of sequences, and of new tokens in each.
@@ -181,7 +181,7 @@ class _Tokens:
         return given[:, : self.rows]
 
     def behind(self, past: Array | None, new: Array) -> Array:
-        """The cache [B, KV, room, H] with the new tokens after the past ones; a cache that grows ends with zeros.
+        """The cache [B, KV, room, H] with the new tokens after the past ones; a cache that grows is padded with zeros.
 
         Only the new tokens are written, so that XLA updates a cache in place if nothing reads the old cache again.
         """
@@ -198,8 +198,8 @@ class _Tokens:
     def seen(self, causal: bool, window: int) -> Array:
         """Which keys a new token sees, [B, 1, S, total].
 
-        If causal, a token sees the keys up to its own, or the last of these in a window; otherwise the token sees all
-        keys of its sequence.
+        If causal, a token sees the keys up to its own, or only the last ones in a window; otherwise it sees all keys of
+        its sequence.
         """
         key, end = places(self.total, -1), self._lengths[:, None, None, None]
         place = self._past[:, None, None, None] + places(self.rows, -2)

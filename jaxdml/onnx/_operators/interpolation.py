@@ -1,6 +1,6 @@
 """Resize by linear interpolation.
 
-A result is a sum over the corners of the cell in which its coordinates lie: two pixels along each resized dimension.
+A result is a weighted sum over the corners of the cell around its coordinates: two pixels along each resized dimension.
 The weights, the order of the sum and all roundings are those of ONNX Runtime.
 """
 
@@ -17,7 +17,7 @@ from jaxdml.onnx._operators.resize import Axis, extrapolated, options_10, option
 from jaxdml.onnx._table import BYTE, FLOAT, operator
 
 MOST_AXES = 3
-_BITS = 10  # of a weight in integers
+_BITS = 10  # of an integer weight
 _LINEAR: dict[str, Any] = {"types": (FLOAT | BYTE,), "mode": "linear", "is_exact": True}
 
 
@@ -63,7 +63,7 @@ def interpolate(
 
 
 def _by_floats(x: Any, axes: tuple[Axis, ...], originals: list[np.ndarray]) -> Any:
-    """The weighted sum in float32, or float64 if x has float64; integers are rounded toward zero."""
+    """The weighted sum in float32, or in float64 if x is float64; integer results are rounded toward zero."""
     wide = x.astype(np.float32) if is_narrow(x) or not is_float(x) else x
     pairs = [_weights(axis, original) for axis, original in zip(axes, originals, strict=True)]
     terms = []
@@ -82,7 +82,7 @@ def _by_integers(x: Any, axes: tuple[Axis, ...], originals: list[np.ndarray]) ->
 
 
 def _corners(x: Any, axes: tuple[Axis, ...], pairs: list[Any]) -> Iterator[tuple[Any, np.ndarray]]:
-    """x at each corner, the first ones first, and the product of its weights, the last dimension's first."""
+    """Yields x at each corner, in lexicographic order, and its weights, multiplied from the last dimension on."""
     for corner in itertools.product((0, 1), repeat=len(axes)):
         ends = list(zip(axes, pairs, corner, strict=True))
         taken = x

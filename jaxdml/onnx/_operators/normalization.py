@@ -22,7 +22,7 @@ def _mean(x: Array, axes: tuple[int, ...]) -> Array:
 def _centered(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array, Array]:
     """x - mean, the mean, and the variance.
 
-    ONNX Runtime computes the mean in float64. Here, the mean of x - mean is added as a correction of rounding errors.
+    ONNX Runtime computes the mean in float64. Here, the mean of x - mean is added to correct rounding errors.
     """
     mean = _mean(x, axes)
     mean = mean + _mean(x - mean, axes)
@@ -196,7 +196,7 @@ def dropout_of_ratio(x: Array, *, ratio: float = 0.5) -> tuple[Array, Array]:
 def dropout(
     x: Array, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None = None
 ) -> tuple[Array, Array]:
-    """x, and a mask that keeps all elements; training is refused."""
+    """x, and a mask that keeps all elements; training raises an error."""
     drops = ratio is None or not is_known(ratio) or ratio.any()
     if drops and training_mode is not None and training_mode.any():
         raise ModelError("training_mode is true, and training is not supported")

@@ -125,7 +125,7 @@ def max_pool(
 def _with_indices(
     x: Array, pairs: Pairs, storage_order: int, *, window: Sizes, strides: Sizes, dilations: Sizes
 ) -> tuple[Array, Array]:
-    """The maximum of each window, and the lowest index with that maximum. Padding has index -1, and is never chosen."""
+    """The maximum of each window, and the index of its first occurrence in row-major order, which is never padding."""
     space = x.shape[2:]
     dims = range(len(space))
     dtype = jax.dtypes.canonicalize_dtype(np.int64)
@@ -226,7 +226,7 @@ def global_average_pool(x: Array) -> Array:
 
 
 def _sum_of_images(x: Array) -> Array:
-    """The sum over space, [N, C, 1, ...], in the order of ONNX Runtime's vectors of four lanes.
+    """The sum over space, [N, C, 1, ...], in the order of ONNX Runtime's four-lane vectors.
 
     Each lane sums every fourth element; then the lanes are added, then the remaining elements. For a pooling between
     float convolutions, ONNX Runtime may use another order, which depends on the processor.

@@ -83,7 +83,7 @@ def quantize_by_range(x: Array) -> tuple[Array, Array, Array]:
 
 @functools.wraps(conv_options)
 def _conv_options(**attributes: Any) -> dict[str, Any]:
-    """`conv_options`; refuses attributes for more than two spatial dimensions."""
+    """`conv_options`; rejects attributes for more than two spatial dimensions."""
     options = conv_options(**attributes)
     sizes = (options[name] for name in ("kernel_shape", "strides", "dilations", "padding"))
     rank = max((len(each) for each in sizes if isinstance(each, tuple)), default=0)
@@ -123,7 +123,7 @@ def _nbits_options(
         if value not in supported:
             raise ModelError(f"attribute {name!r} is {value}; supported: {', '.join(map(str, supported))}")
     if block_size < 16 or block_size & (block_size - 1):
-        raise ModelError(f"attribute 'block_size' is {block_size}, expected a power of two from 16 on")
+        raise ModelError(f"attribute 'block_size' is {block_size}, expected a power of two of at least 16")
     if min(K, N) < 1:
         raise ModelError(f"attributes K and N are {K} and {N}, expected at least 1")
     return {"K": K, "N": N, "bits": bits, "block_size": block_size, "accuracy_level": accuracy_level}

@@ -1,4 +1,4 @@
-"""LSTM of ONNX, and DynamicQuantizeLSTM of ONNX Runtime, whose products are of integers."""
+"""LSTM of ONNX, and DynamicQuantizeLSTM of ONNX Runtime, which multiplies integers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -30,9 +30,9 @@ class Activation(NamedTuple):
     """An activation function.
 
     Attributes:
-      function: the function of x, and of numbers as keywords.
-      alpha, beta: the number's value if the attribute activation_alpha or activation_beta lacks it; None: the function
-        has no such number.
+      function: the function of x, with alpha and beta as keyword arguments.
+      alpha, beta: the default if the attribute activation_alpha or activation_beta has no value for it; None: the
+        function has no such argument.
     """
 
     function: Callable[..., Array]
@@ -142,8 +142,8 @@ def lstm(
     """All hidden states [T, D, B, N], and the last hidden states and cell states [D, B, N].
 
     w is [D, 4 * N, I] and r [D, 4 * N, N]; `States` describes the other inputs. The hidden states after an item's last
-    step are 0; an item without steps has the last states 0. If the batch is first, it is so in x, in the initial states
-    and in the results: [B, T, D, N] and [B, D, N].
+    step are 0, and so are the last states of an item without steps. With the batch first, the batch is the first
+    dimension of x, of the initial states and of the results: [B, T, D, N] and [B, D, N].
     """
     dtype = x.dtype
     expected("X", x, (None, None, None))
@@ -174,11 +174,11 @@ def dynamic_quantize_lstm(
     initial_c: Array | None, peephole: Array | None, w_scale: Array, w_zero_point: Array, r_scale: Array,
     r_zero_point: Array, *, cell: Cell,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """What `lstm` computes, with products of integers.
+    """`lstm` with integer products.
 
-    w is [D, I, 4 * N] and r [D, N, 4 * N] of 8 bits. Their scales and zero points are [D], or [D, 4 * N] with one for
+    w [D, I, 4 * N] and r [D, N, 4 * N] have 8 bits. Their scales and zero points are [D], or [D, 4 * N] with one for
     each column. x is quantized to uint8 by the range of its first steps, as many as the longest item has. The hidden
-    states of all items are quantized together in each step; those of items that have ended become 0.
+    states of all items are quantized together in each step; the hidden states of items that have ended become 0.
     """
     count = len(cell.backward)
     expected("X", x, (None, None, None))
@@ -200,9 +200,9 @@ def dynamic_quantize_lstm(
 
 
 def _hidden_size(cell: Cell, size: int, where: str) -> int:
-    """The size of the hidden state by the shape of the weights."""
+    """The size of the hidden state, from the shape of the weights."""
     if size < 1:
-        raise ModelError(f"{where} has {size} hidden numbers, expected at least 1")
+        raise ModelError(f"{where} has {size} hidden units, expected at least 1")
     if cell.hidden_size not in (None, size):
         raise ModelError(f"attribute 'hidden_size' is {cell.hidden_size}, but {where} has {size}")
     return size
@@ -216,7 +216,7 @@ def _float_products(w: Array, r: Array) -> tuple[Multiply, Multiply]:
 
 
 def _by_integers(matrix: Any, scale: Array, zero_point: Array) -> Multiply:
-    """Products with a quantized matrix [K, 4 * N]; the range of all numbers of the other operand quantizes it."""
+    """Products with a quantized matrix [K, 4 * N]; the other operand is quantized by the range of all its elements."""
 
     def multiply(x: Array) -> Array:
         if 0 in x.shape:
@@ -228,5 +228,5 @@ def _by_integers(matrix: Any, scale: Array, zero_point: Array) -> Multiply:
 
 
 def _of_direction(weights: Any, place: int) -> Any:
-    """The matrix of one direction, of an array or of prepared weights."""
+    """The matrix of one direction, from an array or from prepared weights."""
     return jax.tree.map(lambda data: data[place], weights)

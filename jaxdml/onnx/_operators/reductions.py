@@ -136,7 +136,7 @@ _arg_extreme("ArgMin", "argmin")
 
 
 def _cumulative(name: str, function: str, start: int, since: int, has_rule: bool = True) -> None:
-    """Adds a cumulative reduction; `function` is the reduction's name in NumPy, and `start` is its neutral element."""
+    """Adds a cumulative reduction; `function` is the reduction's name in NumPy, and `start` is its identity element."""
 
     @operator(name, since=since, types=(NUMBER, INDEX), known=(1,), has_rule=has_rule)
     def compute(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:

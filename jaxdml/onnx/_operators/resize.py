@@ -44,11 +44,11 @@ class Axis:
 
     @property
     def growth(self) -> float:
-        """By how much the dimension grows. Those that shrink go first: no array is larger than x and the result."""
+        """The growth factor. Dimensions that shrink go first: no intermediate is larger than both x and the result."""
         return self.resized / max(self.length, 1)
 
     def originals(self, coordinates: str) -> np.ndarray:
-        """For each output index, its coordinate in the input: float32, which may be outside of the input."""
+        """For each output index, its float32 coordinate in the input, which may be outside of the input."""
         return np.asarray(_TRANSFORMATIONS[coordinates](np.arange(self.resized, dtype=np.float32), self))
 
     def is_outside(self, original: np.ndarray) -> np.ndarray:
@@ -169,7 +169,7 @@ def options_18(
 
 
 def _options(mode: str, coordinates: str, rounding: str, **of_linear: int) -> dict[str, Any]:
-    """The options that mode "linear" has, too, and `rounding` with mode "nearest", which ignores the others.
+    """The options of both modes, and `rounding` for mode "nearest", which ignores the options `of_linear`.
 
     Raises:
       ModelError: if the node has an option that is not supported with its mode.
@@ -233,7 +233,7 @@ def resized_axes(
     """The dimensions to resize: those whose scale is not 1, and none if x keeps its shape, as in ONNX Runtime.
 
     Raises:
-      ModelError: if the result is too large, or the node's inputs contradict themselves.
+      ModelError: if the result is too large, the policy is unknown, or the node has neither scales nor sizes.
     """
     axes = tuple(range(x.ndim)) if not axes else tuple(axis_of(axis, x.ndim) for axis in axes)
     shape, ratios = _resized(x.shape, axes, scales, sizes, policy)

@@ -26,7 +26,7 @@ class Dimensions:
         self._values: dict[str, str] = {}
 
     def add(self, value: str, shape: Sequence[Any]) -> None:
-        """Takes symbols from the shape of an input of the file."""
+        """Registers the symbols in the shape of an input of the file."""
         for axis, size in enumerate(shape):
             if not is_known(size) and str(size).isidentifier():
                 self._symbols.setdefault(str(size), (value, axis))
@@ -68,7 +68,7 @@ class Dimensions:
                 return str(result)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
                 return str(emit(OPERATORS[type(op)], self._computed(left), self._computed(right)))
-            case ast.Call(func=ast.Name(id="floordiv"), args=[left, right]):  # Div truncates, and Mod is never negative
+            case ast.Call(func=ast.Name(id="floordiv"), args=[left, right]):  # Div truncates; Mod is never negative
                 of, by = self._computed(left), self._computed(right)
                 return str(emit("Div", emit("Sub", of, emit("Mod", of, by)), by))
             case ast.Call(func=ast.Name(id=name), args=args) if name in FUNCTIONS:

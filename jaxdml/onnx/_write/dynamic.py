@@ -1,6 +1,6 @@
-"""Products whose operands are quantized when the model runs: each row of the left one with its own range.
+"""Products whose operands are quantized when the model runs: each row of the left operand by its own range.
 
-ONNX's DynamicQuantizeLinear has one range for a whole array, and its integer products have one zero point. So float
+ONNX's DynamicQuantizeLinear has one range for a whole array, and ONNX's integer products have one zero point. So float
 operators quantize the rows as `jaxdml.ptq` does, and the zero points are subtracted after the product.
 """
 

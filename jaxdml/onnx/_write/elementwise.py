@@ -1,4 +1,4 @@
-"""Elementwise equations, each as the operators of ONNX that compute the same."""
+"""Elementwise equations, each as the operators of ONNX that compute the same result."""
 
 from collections.abc import Callable
 from typing import Any
@@ -62,7 +62,7 @@ def integer_power(writer: Writer, node: Node) -> str:
     """A power by repeated squaring, as JAX computes it."""
     power = node.options["equation"].params["y"]
     base, result, left = writer.read(node.inputs[0]), "", abs(power)
-    if power == 0:  # 1 for every number, NaN too
+    if power == 0:  # 1 for every number, including NaN
         return writer.emit("Where", writer.emit("Equal", base, base), *[_number(writer, node, 1)] * 2)
     while left:
         if left & 1:
@@ -97,7 +97,7 @@ def power_of_two(writer: Writer, node: Node) -> str:
 
 @equation("expm1")
 def exponential_less_one(writer: Writer, node: Node) -> str:
-    """tanh(x / 2) * (exp(x) + 1), which keeps the digits near 0."""
+    """tanh(x / 2) * (exp(x) + 1), which is precise near 0."""
     value = writer.read(node.inputs[0])
     half = writer.emit("Tanh", writer.emit("Mul", value, _number(writer, node, 0.5)))
     return writer.emit("Mul", half, writer.emit("Add", writer.emit("Exp", value), _number(writer, node, 1)))
@@ -113,7 +113,7 @@ def logarithm_of_one_more(writer: Writer, node: Node) -> str:
     return writer.emit("Where", writer.emit("Equal", x, less), logarithm, more)  # also for -1 and infinity
 
 
-# ln(erfc(x) / t) + x ** 2 as a polynomial of t = 1 / (1 + x / 2), for x from 0 to 10: a minimax fit, 5e-8 off at most.
+# ln(erfc(x) / t) + x ** 2 as a polynomial in t = 1 / (1 + x / 2), for x from 0 to 10: a minimax fit, error up to 5e-8.
 COMPLEMENT = (
     -1.26544143, 0.99849243, 0.38790046, 0.02835362, 0.02020613, -0.11680638, -0.65122602, 1.12238443, -0.66605623,
     0.14219303,
@@ -122,7 +122,7 @@ COMPLEMENT = (
 
 @equation("erfc")
 def complementary_error(writer: Writer, node: Node) -> str:
-    """A formula that keeps the digits of small results, which 1 - erf(x) loses."""
+    """A formula that is precise for small results, unlike 1 - erf(x)."""
     x, one = writer.read(node.inputs[0]), _number(writer, node, 1)
     size = writer.emit("Abs", x)
     t = writer.emit("Div", one, writer.emit("Add", writer.emit("Mul", size, _number(writer, node, 0.5)), one))
@@ -142,7 +142,7 @@ def rounded(writer: Writer, node: Node) -> str:
         return writer.emit("Round", value)
     size = writer.emit("Abs", value)
     below = writer.emit("Floor", size)
-    rest = writer.emit("Sub", size, below)  # exact, which the sum of the size and 0.5 is not
+    rest = writer.emit("Sub", size, below)  # exact, unlike the sum of the size and 0.5
     is_below = writer.emit("Less", rest, _number(writer, node, 0.5))
     whole = writer.emit("Where", is_below, below, writer.emit("Add", below, _number(writer, node, 1)))
     return writer.emit("Mul", writer.emit("Sign", value), whole)
@@ -161,7 +161,7 @@ def is_finite(writer: Writer, node: Node) -> str:
 
 @equation("eq", "ne")
 def equal(writer: Writer, node: Node) -> str:
-    """Compares booleans by Xor, because DirectML's Equal takes no booleans."""
+    """Compares booleans by Xor, because DirectML's Equal does not take booleans."""
     is_bool = writer.dtype(node.inputs[0]) == np.bool_
     value = writer.emit("Xor" if is_bool else "Equal", *map(writer.read, node.inputs))
     return value if is_bool == (node.options["equation"].name == "ne") else writer.emit("Not", value)

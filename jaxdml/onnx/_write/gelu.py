@@ -1,4 +1,4 @@
-"""Finds arithmetic whose values are those of gelu, so that the file has ONNX's operators for gelu."""
+"""Finds arithmetic that computes gelu, so that the file has ONNX's operators for gelu."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,13 +13,13 @@ from jaxdml.onnx._write.writer import Writer
 
 GELU = Operator("Gelu", lambda x: x)
 MARKS = ("erf", "erfc", "tanh")  # primitives, one of which computes the distribution in a gelu
-# A function of only these is smooth: none of them bounds, selects or rounds, so that points tell functions apart.
+# A function made of only these is smooth, because none of them bounds, selects or rounds. So points identify it.
 ARITHMETIC = {
     *MARKS, "add", "copy", "div", "integer_pow", "mul", "neg", "pow", "square", "sub"
 }  # fmt: skip
 FAR = np.logspace(1, 38, 371)
 POINTS = np.concatenate([-FAR[::-1], np.linspace(-10, 10, 2001), FAR]).astype(np.float32)
-NEAR = 1e-5  # absolute for values up to 1, relative beyond
+NEAR = 1e-5  # the tolerance: absolute for values up to 1, relative beyond
 
 
 def with_gelu(nodes: Sequence[Node], constants: Mapping[str, np.ndarray], outputs: Sequence[str]) -> list[Node]:
@@ -51,7 +51,7 @@ def with_gelu(nodes: Sequence[Node], constants: Mapping[str, np.ndarray], output
 def _roots(nodes: Sequence[Node], constants: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Maps each value that arithmetic computes from one root and from numbers to the name of the root.
 
-    The result of any other node, such as a clip, is a root itself, so that the file has that node.
+    The result of any other node, such as a clip, is itself a root, so that the file keeps that node.
     """
     roots = dict[str, str]()
     for node in nodes:
@@ -101,7 +101,7 @@ def _between(made: Mapping[str, Node], root: str, result: str, constants: Mappin
 
 
 def _form(nodes: Sequence[Node], constants: Mapping[str, np.ndarray], root: str, result: str) -> str | None:
-    """Which gelu the nodes compute: "none" for the error function, "tanh", or None."""
+    """The form of gelu that the nodes compute: "none" (the error function) or "tanh"; None if neither."""
     read = {name for node in nodes for name in node.inputs}
     numbers = {name: np.asarray(constants[name]).reshape(()) for name in read if name in constants}
     y = np.asarray(evaluate(nodes, {**numbers, root: POINTS})[result])

@@ -45,7 +45,7 @@ CONVERT = "compute in jnp.float32 or jnp.int32 there"
 def graph_of(
     flat: Flat, inputs: Sequence[Any], names: tuple[Sequence[str], Sequence[str]], options: Options
 ) -> tuple[onnx.GraphProto, dict[str, np.ndarray], list[str]]:
-    """The graph of a quantized function, its initializers, and why nodes could not be written.
+    """The graph of a quantized function, its initializers, and the reasons why nodes could not be written.
 
     Args:
       flat: the function.
@@ -232,7 +232,7 @@ class _Graph:
         return writer.to_integers(writer.read(names[function.result]), function.y, node.outputs[0])
 
     def _named_inside(self, node: Node, function: Function) -> dict[str, str]:
-        """Maps the values of a function to names, and tells the writer their shapes and numbers by these names."""
+        """Maps the values of a function to names, under which the writer then has their shapes and constants."""
         writer, result = self._writer, node.outputs[0]
         of = jax.ShapeDtypeStruct(writer.shape(node.inputs[0]), np.float32)
         found = jax.eval_shape(lambda x: evaluate(function.nodes, {**function.numbers, function.of: x}), of)
@@ -244,7 +244,7 @@ class _Graph:
     # Types -------------------------------------------------------------------------------------------------------
 
     def _types(self, declared: set[str]) -> Iterator[onnx.ValueInfoProto]:
-        """Yields the types of the function's values that the file has, other than declared ones."""
+        """Yields the types of those values of the function that the file has, other than declared ones."""
         writer, seen = self._writer, set(declared)
         for node in self._flat.nodes:
             for name in node.outputs:
@@ -261,7 +261,7 @@ class _Graph:
 
 
 def _read_by_tables(flat: Flat) -> set[str]:
-    """The integers of 16 bits that tables read, and those from which movers make these."""
+    """The 16-bit integers that tables read, and the integers from which movers produce them."""
     found = set[str]()
     for node in reversed(flat.nodes):
         is_moved = node.operator.kind in MOVERS and not found.isdisjoint(node.outputs)
@@ -302,6 +302,6 @@ def _problem(node: Node, reason: CannotWrite) -> str:
 
 
 def _value(name: str, shape: Sequence[Any], dtype: Any) -> onnx.ValueInfoProto:
-    """A declaration; sizes that are expressions are left open."""
+    """The declaration of a value; sizes that are expressions are left unknown."""
     sizes = [int(size) if is_known(size) else str(size) if str(size).isidentifier() else None for size in shape]
     return helper.make_tensor_value_info(name, int(helper.np_dtype_to_tensor_dtype(jnp.dtype(dtype))), sizes)

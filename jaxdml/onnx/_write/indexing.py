@@ -38,7 +38,7 @@ def dynamic_slice(writer: Writer, node: Node) -> str:
 
 
 def ends_of_part(writer: Writer, name: str, size: int, length: int) -> tuple[str, str]:
-    """Where a part of an axis begins, which is clamped so that the part lies inside of the axis, and where it ends."""
+    """The start of a part of an axis, clamped so that the part lies inside of the axis, and the part's end."""
     place = writer.emit("Reshape", cast_to(writer, writer.read(name), np.int64), writer.int64([1]))
     place = writer.emit("Min", writer.emit("Max", place, writer.int64([0])), writer.int64([length - size]))
     return place, writer.emit("Add", place, writer.int64([size]))
@@ -46,7 +46,7 @@ def ends_of_part(writer: Writer, name: str, size: int, length: int) -> tuple[str
 
 @equation("gather")
 def gather(writer: Writer, node: Node) -> str:
-    """A gather as Gather, GatherElements, GatherND or Slice, whichever computes the same."""
+    """A gather as Gather, GatherElements, GatherND or Slice, whichever computes the same result."""
     params = node.options["equation"].params
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     x, indices = node.inputs
@@ -67,7 +67,7 @@ def gather(writer: Writer, node: Node) -> str:
 
 
 def places_inside(writer: Writer, node: Node, lengths: list[Any], outside: Sequence[str] = OUTSIDE) -> str:
-    """The indices, with one index for each length along their last axis. Unless the gather fills, they are in bounds.
+    """The indices, with one index for each length along their last axis, in bounds unless the gather fills.
 
     Raises:
       CannotWrite: if known indices lie out of bounds and the gather does not clamp, because ONNX's Gather has no fill
@@ -90,9 +90,9 @@ def places_inside(writer: Writer, node: Node, lengths: list[Any], outside: Seque
 
 
 def _unknown_places(writer: Writer, node: Node, lengths: list[Any]) -> str:
-    """Indices that depend on data, clamped; if the gather fills, all indices out of bounds are moved past the end.
+    """Indices that depend on data, clamped; if the gather fills, negative indices are moved past the end instead.
 
-    ONNX counts negative indices from the end. Indices past the end are an error in onnxruntime.
+    ONNX counts negative indices from the end. Indices past the end raise an error in onnxruntime.
     """
     name, emit = node.inputs[1], writer.emit
     places, dtype = writer.read(name), writer.dtype(name)
@@ -109,7 +109,7 @@ def _unknown_places(writer: Writer, node: Node, lengths: list[Any]) -> str:
 
 
 def _of_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[int]) -> str:
-    """Whole rows at points along the mapped axes."""
+    """Gathers whole rows at points along the mapped axes."""
     x, indices = node.inputs
     numbers = node.options["equation"].params["dimension_numbers"]
     shape, points = writer.shape(x), writer.shape(indices)
@@ -134,7 +134,7 @@ def _of_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[i
 
 
 def _of_rows(writer: Writer, node: Node, axis: int) -> str:
-    """The element at each index, from the row that belongs to the index, as in `jnp.take_along_axis`."""
+    """Gathers the element at each index from the row that belongs to the index, as in `jnp.take_along_axis`."""
     x, indices = node.inputs
     numbers = node.options["equation"].params["dimension_numbers"]
     shape, points = writer.shape(x), writer.shape(indices)
@@ -151,7 +151,7 @@ def _of_rows(writer: Writer, node: Node, axis: int) -> str:
 
 
 def _of_one_part(writer: Writer, node: Node, places: np.ndarray, collapsed: tuple[int, ...]) -> str:
-    """A single part of the array, at a known place."""
+    """Slices a single part of the array, at a known place."""
     params, x = node.options["equation"].params, node.inputs[0]
     shape, sizes = writer.shape(x), params["slice_sizes"]
     starts = dict(zip(params["dimension_numbers"].start_index_map, map(int, places), strict=True))

@@ -1,8 +1,8 @@
 """Quantized operators: as float operators between DequantizeLinear and QuantizeLinear, or as operators on integers.
 
 Results that float operators read are computed on integers in both forms, and then scaled. Where DirectML's formula
-differs from ONNX Runtime's, the second form has float operators that compute DirectML's. Operands of 16 bits are
-dequantized in both forms: ONNX has no integer products of 16 bits.
+differs from ONNX Runtime's, the second form computes DirectML's formula with float operators. 16-bit operands are
+dequantized in both forms, because ONNX has no 16-bit integer products.
 """
 
 import math
@@ -24,8 +24,8 @@ from jaxdml.onnx._write.writer import QDQ, Grid, Writer
 from jaxdml.ptq._integers.operators import pooled_axes, window_of_images
 
 OTHER_FORM = "write form='qdq', or quantize with numerics='onnxruntime'"
-EXACT_SUM = 2**24 // 255  # the most elements of 8 bits whose sum float32 holds exactly
-EXACT_MEAN = 2**21 // 255  # the most elements whose mean, times their number, rounds to their sum
+EXACT_SUM = 2**24 // 255  # the most 8-bit elements whose sum is exact in float32
+EXACT_MEAN = 2**21 // 255  # the most 8-bit elements whose mean, times their number, rounds to their sum
 
 
 def grid_of(writer: Writer, node: Node, place: int) -> Grid:
@@ -43,7 +43,7 @@ def _by_floats(writer: Writer) -> bool:
 
 
 def integer_weights(writer: Writer, name: str, grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Constant weights, with their scale and their zero point, as the file has them."""
+    """Constant weights, their scale and their zero point, as stored in the file."""
     scale, zero_point = grid
     weights = np.asarray(writer.constants[name])
     zero_point = np.broadcast_to(zero_point, scale.shape)
@@ -89,7 +89,7 @@ def _of_sums(x: Grid, w: Grid) -> np.ndarray:
 
 
 def _scalar_zero_point(zero_point: np.ndarray) -> np.ndarray:
-    """The zero point as a scalar, as integer products take it."""
+    """The zero point as a scalar, which integer products require."""
     values = np.unique(zero_point)
     if values.size != 1:
         raise CannotWrite("its weights have several zero points")
@@ -220,7 +220,7 @@ def product_to_float(writer: Writer, node: Node) -> str:
 
 @integers("dot_of_blocks")
 def product_of_blocks(writer: Writer, node: Node) -> str:
-    """A product of floats by a matrix that has a scale for each block along the summed axis."""
+    """A product of floats and a matrix with a scale for each block along the contraction dimension."""
     a, *weights, bias = node.inputs
     words = "weight", "weight_scale", "weight_zero_point"
     parameters = [
@@ -234,7 +234,7 @@ def product_of_blocks(writer: Writer, node: Node) -> str:
     return writer.emit("Add", y, writer.parameter(bias, f"{writer.name}.bias", np.asarray(writer.constants[bias])))
 
 
-# Element by element --------------------------------------------------------------------------------------------------
+# Elementwise ---------------------------------------------------------------------------------------------------------
 
 
 @integers("add")

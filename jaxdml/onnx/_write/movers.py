@@ -49,7 +49,7 @@ def transposed(writer: Writer, value: str, permutation: Iterable[int]) -> str:
 
 
 def sliced(writer: Writer, value: str, parts: Sequence[tuple[int, Any, int]]) -> str:
-    """A value of the file from starts to limits by steps, a triple for each axis; the limit None is the end."""
+    """A slice of a value of the file: start, limit and step for each axis; the limit None is the end."""
     cut = [(axis, *part) for axis, part in enumerate(parts) if part != (0, None, 1)]
     if not cut:
         return value
@@ -59,7 +59,7 @@ def sliced(writer: Writer, value: str, parts: Sequence[tuple[int, Any, int]]) ->
 
 
 def padded(writer: Writer, value: str, shape: Sizes, config: Sequence[tuple[int, int, int]], fill: str) -> str:
-    """A value of the file, padded before, after and between its elements; negative padding cuts.
+    """A value of the file, padded before, after and between its elements; negative padding crops.
 
     Args:
       writer: collects the nodes.
@@ -92,7 +92,7 @@ def padded(writer: Writer, value: str, shape: Sizes, config: Sequence[tuple[int,
 
 
 def expanded(writer: Writer, value: str, before: Sizes, after: Sizes) -> str:
-    """A value of the file, whose axes of size 1 are repeated; `before` has the rank of `after`."""
+    """A value of the file with axes of size 1 repeated; `before` has the rank of `after`."""
     if tuple(map(str, before)) == tuple(map(str, after)):
         return value
     sizes = [1 if str(one) == str(other) else other for one, other in zip(before, after, strict=True)]
@@ -241,7 +241,7 @@ def tile(writer: Writer, node: Node) -> str:
 
 @equation("iota")
 def iota(writer: Writer, node: Node) -> str:
-    """The numbers along an axis, where sizes are symbolic; with known sizes the numbers are constants."""
+    """The numbers along an axis for symbolic sizes; with known sizes, the numbers are constants."""
     output, axis = node.outputs[0], node.options["equation"].params["dimension"]
     shape = writer.shape(output)
     last = writer.emit("Squeeze", writer.dimensions.value(shape[axis]), writer.int64([0]))

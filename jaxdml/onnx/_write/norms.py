@@ -2,7 +2,7 @@
 
 A normalization may be written in many ways: the variance as the mean of the squares of x minus its mean, or as the
 difference of two means; a division by the root, or a product with the root's reciprocal; scale and bias in any order.
-So one pass over the nodes describes what each value is in terms of another value, such as the mean of x.
+So one pass over the nodes describes each value in terms of another value, for example as the mean of x.
 """
 
 import math
@@ -103,7 +103,7 @@ class _Finder:
         return {"multiply": "mul"}.get(name, name), node
 
     def _plain(self, name: str) -> str:
-        """The value from which copies, repeats and reshapes along axes of size 1 compute this value."""
+        """The value of which this value is a copy, a broadcast, or a reshape that adds axes of size 1."""
         word, node = self._maker(name)
         while node is not None and (word in KEPT or (word in SPREADS and self._is_spread(node))):
             name = node.inputs[0]
@@ -111,7 +111,7 @@ class _Finder:
         return name
 
     def _is_spread(self, node: Node) -> bool:
-        """Whether the sizes of a node's input that are not 1 stay where they are, counted from the front."""
+        """Whether the axes of a node's input stay in place, counted from the front; sizes of 1 may be repeated."""
         before, after = (self._writer.shape(name) for name in (node.inputs[0], node.outputs[0]))
         equation = node.options["equation"]
         places = equation.params.get("broadcast_dimensions")
@@ -275,7 +275,7 @@ class _Finder:
         return node if found == word else None
 
     def _pair(self, word: str, node: Node, reduction: str) -> tuple[str | None, Node | None]:
-        """The first input of a `word` node, and the reduction of one axis whose repeated result is the second input."""
+        """The first input of a `word` node, and the one-axis reduction whose broadcast result is the second input."""
         if self._made(node.outputs[0], word) is None:
             return None, None
         x, name, path = node.inputs[0], node.inputs[1], list[Node]()
@@ -345,7 +345,7 @@ def layer_normalization(writer: Writer, node: Node) -> str:
 
 @operator("RMSNormalization")
 def root_mean_square(writer: Writer, node: Node) -> str:
-    """The operators that execution providers fuse into an RMSNormalization, which ONNX has from opset 23 on."""
+    """The operators that execution providers fuse into an RMSNormalization, which ONNX has since opset 23."""
     x, rank = writer.read(node.inputs[0]), writer.rank(node.inputs[0])
     squares = writer.emit("Pow", x, writer.float32(2))
     mean = reduced(writer, "ReduceMean", squares, range(node.options["axis"], rank), keep=True)

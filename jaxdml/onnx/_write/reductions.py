@@ -1,4 +1,4 @@
-"""Reductions along axes: sums, means, extremes, the places of extremes, running sums, the largest elements."""
+"""Reductions along axes: sums, means, extremes, the indices of extremes, cumulative sums, the largest elements."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from jaxdml.onnx._write.table import CannotWrite, equation, operator
 from jaxdml.onnx._write.writer import Writer, data_type
 
 KINDS = {"reduce_sum": "ReduceSum", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_prod": "ReduceProd"}
-AXES_ARE_INPUTS = 18  # the first opset in which axes are inputs; for ReduceSum it is 13
+AXES_ARE_INPUTS = 18  # the first opset in which the axes are an input; for ReduceSum, it is 13
 
 
 def reduced(writer: Writer, kind: str, value: str, axes: Sequence[int], *, keep: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""The tables of writers: which function writes which node of a quantized function."""
+"""The tables of writers, the functions that write the nodes of a quantized function."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ INTEGERS: dict[str, Write] = {}  # quantized operators, by kind
 
 
 class CannotWrite(Exception):  # noqa: N818 # a reason, not an error
-    """Why a node has no counterpart in ONNX, and a remedy, if there is a better one than the general remedy."""
+    """Why a node has no counterpart in ONNX, with a remedy if there is a better one than the general remedy."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)

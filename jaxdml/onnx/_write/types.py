@@ -1,4 +1,4 @@
-"""Which types the operators of a file take: those of ONNX that onnxruntime's provider for CPUs registers."""
+"""The types that the operators of a file accept: ONNX's types that onnxruntime's CPU provider registers."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,8 +12,8 @@ COMPUTED = {
     getattr(TensorProto, name)
     for name in ("BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "FLOAT", "DOUBLE")
 }
-AT_THE_ENDS = {TensorProto.FLOAT16, TensorProto.BFLOAT16}  # the types of inputs and outputs, but of no value between
-# Types of ONNX that the provider lacks, by operator and type parameter, in all opsets that `save` writes.
+AT_THE_ENDS = {TensorProto.FLOAT16, TensorProto.BFLOAT16}  # types of inputs and outputs, but not between them
+# ONNX's types that the provider does not support, by operator and type parameter, in all opsets that `save` writes.
 LACKS = {
     **dict.fromkeys(
         (f"{kind}.T" for kind in (

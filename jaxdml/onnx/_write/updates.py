@@ -21,7 +21,7 @@ LAST = np.iinfo(np.int64).max  # the end of an axis, for Slice
 
 
 class Part(NamedTuple):
-    """A part of an axis; start and end are values of the file. Its size is None if the start is known."""
+    """A part of an axis; start and end are values of the file, and size is None if the start is known."""
 
     start: str
     end: str
@@ -48,7 +48,7 @@ def dynamic_update_slice(writer: Writer, node: Node) -> str:
 
 @equation("scatter", "scatter-add")
 def scatter(writer: Writer, node: Node) -> str:
-    """Whole rows at points along some axes, or one part at a known place."""
+    """Updates whole rows at points along some axes, or one part at a known place."""
     params = node.options["equation"].params
     numbers = params["dimension_numbers"]
     x, indices, update = node.inputs
@@ -70,7 +70,7 @@ def scatter(writer: Writer, node: Node) -> str:
 
 
 def _at_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[int]) -> str:
-    """Rows of an array at points along the mapped axes."""
+    """Updates rows of an array at points along the mapped axes."""
     equation, (x, indices, update) = node.options["equation"], node.inputs
     shape, of_window = writer.shape(x), equation.params["dimension_numbers"].update_window_dims
     order, lengths = [*mapped, *rest], [shape[axis] for axis in mapped]
@@ -92,7 +92,7 @@ def _at_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[i
 def _with_spare_row(
     writer: Writer, value: str, lengths: list[Any], rest: list[Any], indices: str, scattered: Callable[[str, str], str]
 ) -> str:
-    """`scattered` of an array with a spare row for the updates of points outside, which are dropped with that row."""
+    """`scattered` into an array with a spare row, which receives the updates at points outside, and is then dropped."""
     if not all(map(is_known, lengths)):
         raise CannotWrite("its indices may lie outside of an axis whose size is not known")
     count, zero = math.prod(lengths), writer.int64([0])
@@ -111,7 +111,7 @@ def _with_spare_row(
 
 
 def _at_one_part(writer: Writer, node: Node, places: Mapping[int, int], sizes: Mapping[int, Any]) -> str:
-    """A single part of an array, at a known place; axes without a size are one element wide."""
+    """Updates a single part of an array, at a known place; axes without a size are one element wide."""
     equation, (x, _, update) = node.options["equation"], node.inputs
     parts = dict[int, Part]()
     for axis, length in enumerate(writer.shape(x)):
@@ -146,7 +146,7 @@ def _with_part(
     rank: int,
     update: Callable[[Callable[[], str]], str],
 ) -> str:
-    """A value of the file: an old one, in which `update` replaces what lies in the parts of some axes."""
+    """A value of the file: the old one, with the elements in the parts of some axes replaced by `update`."""
     if not parts:
         return update(old)
     (axis, part), *others = parts.items()
@@ -160,7 +160,7 @@ def _with_part(
         before = writer.emit("Slice", value, writer.int64([0]), part.start, at)
         after = writer.emit("Slice", value, part.end, writer.int64([LAST]), at)
         return writer.emit("Concat", before, new, after, axis=axis)
-    # The sizes before and after the part depend on data. ScatterElements at its indices keeps all shapes known.
+    # The sizes before and after the part depend on data. ScatterElements at the part's indices keeps all shapes known.
     places = writer.emit("Add", part.start, writer.int64(np.arange(part.size)))
     places = reshaped(writer, places, None, [part.size if other == axis else 1 for other in range(rank)])
     places = writer.emit("Expand", places, writer.emit("Shape", new))

@@ -11,7 +11,7 @@ from jaxdml.onnx._write.table import CannotWrite, equation, operator
 from jaxdml.onnx._write.writer import Writer, stored_type
 
 Pairs = Sequence[tuple[int, int]]
-MOST_SPATIAL = 3  # dimensions that ONNX Runtime pools along
+MOST_SPATIAL = 3  # the most dimensions along which ONNX Runtime pools
 
 
 def convolution_attributes(options: Any) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def pooled(
     writer: Writer, kind: str, value: str, window: Sequence[int], strides: Sequence[int], padding: Pairs,
     dilations: Sequence[int] | None = None, **attributes: Any,
 ) -> str:  # fmt: skip
-    """Pooling of a value of the file along any axes. ONNX pools along all axes but the first two."""
+    """Pools a value of the file along any axes. ONNX pools along all axes but the first two."""
     rank = len(window)
     pooled_axes = [i for i in range(rank) if (window[i], strides[i], *padding[i]) != (1, 1, 0, 0)]
     if not pooled_axes:
@@ -89,11 +89,11 @@ def pooled(
 
 
 def _checked(writer: Writer, name: str, *others: type[np.generic]) -> None:
-    """Raises CannotWrite if ONNX Runtime does not pool the type of a value: it pools float32, and some others."""
+    """Raises CannotWrite if ONNX Runtime cannot pool a value's type; it can pool float32 and the types `others`."""
     dtype = writer.dtype(name)
     is_dequantized = name in writer.grids and dtype.itemsize > 1  # integers of 16 bits are floats here
     if not is_dequantized and stored_type(dtype).type not in (np.float32, *others):
-        raise CannotWrite(f"it pools {dtype}", "convert the array before with .astype(jnp.float32)")
+        raise CannotWrite(f"it pools {dtype}", "first convert the array with .astype(jnp.float32)")
 
 
 @operator("max pooling")

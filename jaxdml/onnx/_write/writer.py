@@ -118,7 +118,7 @@ class Writer:
         self._values[name] = value
 
     def has(self, name: str) -> bool:
-        """Whether nodes of the file compute a value of the function, which then is no constant."""
+        """Whether nodes of the file compute a value of the function, so that the value is not a constant."""
         return name in self._values and name not in self.constants
 
     def read(self, name: str) -> str:
@@ -129,7 +129,7 @@ class Writer:
 
     @contextmanager
     def reading(self, name: str, value: str) -> Iterator[None]:
-        """Lets `read` give another value of the file for a value of the function."""
+        """Makes `read` return another value of the file for a value of the function."""
         before = self._values.get(name)
         self._values[name] = value
         try:
@@ -189,7 +189,7 @@ class Writer:
         outputs = tuple(self.fresh(f"{name}:{i}" if count > 1 else f"{name}:out") for i in range(count))
         given = {key: value for key, value in attributes.items() if value is not None}
         domain = "" if contrib is None else MICROSOFT
-        if contrib is not None:  # whose results the package onnx does not infer
+        if contrib is not None:  # the package onnx does not infer its results
             self.types |= dict.fromkeys(outputs, jnp.dtype(contrib))
         self.nodes.append(helper.make_node(kind, list(inputs), list(outputs), name, domain=domain, **given))
         return outputs
@@ -260,7 +260,7 @@ class Writer:
 
         Args:
           name: the integers.
-          grid: their scale and zero point; None for those with which the integers were made.
+          grid: their scale and zero point; None: those with which the integers were quantized.
         """
         grid = self.grids[name] if grid is None else grid
         key = name, *(np.asarray(each).tobytes() for each in grid)

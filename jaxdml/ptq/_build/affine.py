@@ -50,7 +50,7 @@ class Contraction:
       output: name of the result.
       options: options of the operator.
       name: name of the layer.
-      weight: name of the fixed value from which the weights are made; "" for a product of data with data.
+      weight: name of the fixed value from which the weights are computed; "" for a product of data with data.
       arranged: converts the fixed value to the layout that the operator takes.
       sizes: sizes of the weights' dimensions that become output channels; the operator merges these dimensions.
       channels: axes of the result that correspond to `sizes`.
@@ -141,12 +141,12 @@ class Contraction:
             return (weight * factor).astype(np.float32), offset.astype(np.float32), scale
 
     def grid(self, scales: np.ndarray, factors: np.ndarray) -> np.ndarray | None:
-        """The scale of each output channel, given the scale of each weight; None if a channel has several scales."""
+        """The scale of each output channel, given each weight's; None if one has several scales or one of at most 0."""
         rows = scales if self.operator is op.CONVOLUTION else np.moveaxis(scales, -1, 0)
         rows = rows.reshape(len(rows), -1)
         scale = rows.max(1, keepdims=True)
         grid = (scale[:, 0] * np.abs(factors)).astype(np.float32)
-        # Zeros that fill up the filters of phases have no scale.
+        # The zeros that pad the filters of phases have no scale.
         is_one = (rows == scale) | (rows == 0) if self.phases else rows == scale
         return grid if is_one.all() and (grid > 0).all() else None
 

@@ -67,7 +67,7 @@ class Builder:
         return tuple(self.program.avals[name].shape)
 
     def number(self, name: str) -> np.ndarray | None:
-        """The constant of a literal, given its name in the program or the graph; None for all other values."""
+        """The number of a literal, given its name in the program or the graph; None for all other values."""
         name = self.layouts.sources.get(name, name)
         return self.fixed.number(name) if name in self.fixed.names else None
 
@@ -116,7 +116,7 @@ class Builder:
 
         Args:
           equation: the mover, an equation that only moves elements.
-          places: maps each axis whose size is not 1 to its new position; None if these axes change their sizes.
+          places: maps each axis whose size is not 1 to its new position; None if the sizes of these axes change.
         """
         data = equation.inputs[0]
         held = self.layouts.of(data)
@@ -240,9 +240,9 @@ class Builder:
     def _scale_of_each(self, equation: Equation, given: dict[str, Any]) -> Any:
         """The scale of each element of a fake_quantize's result.
 
-        An evaluation of the call gives these scales, because `vmap` may have mapped scales along any axis. Its input is
-        minus infinity, and a zero point is the middle of the type, so each result is -2**(bits - 1) times the scale.
-        float32 multiplies and divides by this power of two exactly.
+        The call itself is evaluated, because `vmap` may have mapped scales along any axis. Its input is minus infinity,
+        and the zero point, if there is one, is the middle of the type. So each result is -2**(bits - 1) times the
+        scale, and multiplication and division by this power of two are exact in float32.
         """
         x, scale, *zero_point = self._fixed_values(equation.inputs, given)
         limits = np.iinfo(equation.name.removeprefix(NAME_IN_JAXPRS))

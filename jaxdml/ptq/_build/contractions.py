@@ -105,7 +105,7 @@ def product(builder: Builder, equation: Equation) -> Converted:
         ), order  # fmt: skip
     sizes = tuple(builder.shape(b)[axis] for axis in free_b)
     width = len(batch_b)
-    # Matrices that are equal along a batch axis, such as those that are repeated for each input, are held once.
+    # Matrices that are equal along a batch axis, such as those that are repeated for each input, are stored once.
     varying = builder.fixed.varying(b)
     kept = tuple(
         slice(1) if axis in batch_b and axis not in varying else slice(None) for axis in range(len(builder.shape(b)))

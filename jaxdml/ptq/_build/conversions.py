@@ -193,7 +193,7 @@ def _fake_quantize(builder: Builder, equation: Equation) -> None:
     elif any(math.prod(builder.shape(name)) != 1 for name in parameters):
         builder.unchanged(equation, remark="it has several scales or zero points, quantized operators take one")
     elif equation.moves_axes:
-        builder.unchanged(equation, remark="jax.vmap maps it along another axis than the first: write in_axes=0")
+        builder.unchanged(equation, remark="jax.vmap maps it along an axis other than the first: write in_axes=0")
     elif dtype not in BYTES:
         builder.unchanged(equation, remark=f"it rounds to {dtype}, quantized operators take 8 bits")
     else:

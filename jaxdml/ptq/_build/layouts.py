@@ -15,7 +15,7 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Held:
-    """The name and order of axes that a value has in the graph: axis i there is axis order[i] in the program."""
+    """A value's name and order of axes in the graph: its axis i in the graph is axis order[i] in the program."""
 
     name: str
     order: Order

@@ -28,7 +28,7 @@ class LayerNames:
         return "/".join(path if self._weights_in[path[:-1]] > 1 else path[:-1] or path)
 
     def _path(self, leaf: str) -> tuple[str, ...]:
-        """The path of a parameter, without what frameworks put around it."""
+        """The path of a parameter, without the keys that frameworks add at its ends."""
         path = self._program.params[leaf] or ("weight",)
         path = path[1:] if path[0] == "params" and len(path) > 1 else path  # flax.linen
         return path[:-1] if path[-1] == "value" and len(path) > 1 else path  # flax.nnx

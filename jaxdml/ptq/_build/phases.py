@@ -1,9 +1,9 @@
 """Transposed convolutions as convolutions of the image itself, without zeros between its pixels.
 
 In a convolution with stride 1 of an image whose pixels lie `gap` apart, only every gap-th element of the kernel meets a
-pixel. Which elements meet pixels depends on the phase of an output, the place of the output modulo gap. So the outputs
-of one phase are a convolution of the image by every gap-th element of the kernel. One convolution with the filters of
-all phases as output channels computes all phases, which are then interleaved.
+pixel. The phase of an output, its position modulo gap, determines which elements meet pixels. So the outputs of one
+phase are a convolution of the image by every gap-th element of the kernel. One convolution with the filters of all
+phases as output channels computes all phases, which are then interleaved.
 """
 
 import math
@@ -24,7 +24,7 @@ class _Axis(NamedTuple):
     Attributes:
       firsts: for each phase, the first element of the kernel that meets a pixel.
       places: for each phase, the place of this element in the kernel that all phases share.
-      gap: the distance of pixels, which is the number of phases.
+      gap: the distance between pixels, which is the number of phases.
       size: the size of the shared kernel.
       padding: the padding of the image.
       surplus: how many more outputs the interleaved phases have than the transposed convolution.
@@ -44,7 +44,7 @@ class _Axis(NamedTuple):
         pixels = [(phase + first - low) // gap for phase, first in enumerate(firsts)]
         start = min(0, *pixels)
         places = tuple(pixel - start for pixel in pixels)
-        # A phase has `more` outputs more than the image has pixels.
+        # The number of outputs of a phase exceeds the number of the image's pixels by `more`.
         added = low + high - size + 2 - gap
         more = -(-added // gap)
         ends = (place + len(range(first, size, gap)) for place, first in zip(places, firsts, strict=True))
@@ -103,12 +103,12 @@ class Phases:
 
 
 def interleaving(count: int) -> tuple[int, ...]:
-    """The permutation of axes [N, *gaps, O, *spatial] to [N, O, size, gap, size, gap, ...], of `count` spatial axes."""
+    """The permutation of axes [N, *gaps, O, *spatial] to [N, O, size, gap, size, gap, ...] for `count` spatial axes."""
     return (0, 1 + count, *(axis for i in range(count) for axis in (2 + count + i, 1 + i)))
 
 
 def interleaved(y: Array, *, gaps: Sequence[int], surplus: Sequence[int]) -> Array:
-    """The image [N, O, *spatial] whose phases are [N, phases * O, *spatial]; `surplus` is cut off at the ends."""
+    """Interleaves phases [N, phases * O, *spatial] into an image [N, O, ...], and cuts off `surplus` at the ends."""
     batch, channels, *space = y.shape
     y = y.reshape(batch, *gaps, channels // math.prod(gaps), *space)
     y = y.transpose(interleaving(len(gaps)))

@@ -1,4 +1,4 @@
-"""The rows that contractions multiply: each result is the sum of products of a row and of weights."""
+"""The rows that contractions multiply: each result is the dot product of a row and a column of weights."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ Pairs = Sequence[tuple[int, int]]
 
 
 def groups_and_depth(shape: Sizes, group_count: int | None) -> tuple[int, int]:
-    """How many groups of rows a contraction by weights of this shape has, and how long each row is.
+    """The number of groups of rows, and the length of each row, in a contraction by weights of this shape.
 
     Args:
       shape: the shape of the weights, [O, I, *kernel] of a convolution, [*batch, depth, outputs] of a product.
@@ -30,7 +30,7 @@ def groups_and_depth(shape: Sizes, group_count: int | None) -> tuple[int, int]:
 def _of_convolution(
     x: Array, *, shape: Sizes, strides: Sizes, dilations: Sizes, padding: Pairs, group_count: int
 ) -> Array:  # fmt: skip
-    """The patches of images [N, C, *spatial], [groups, rows, elements], for a filter of this shape [O, I, *kernel]."""
+    """The patches of images [N, C, *spatial] for a filter of shape [O, I, *kernel], as [groups, rows, elements]."""
     kernel = shape[2:]
     x = lax.pad(x, np.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *((*pair, 0) for pair in padding)])
     spans = [dilation * (size - 1) for dilation, size in zip(dilations, kernel, strict=True)]
@@ -47,23 +47,23 @@ def _of_convolution(
 
 
 def _of_product(x: Array, *, shape: Sizes, **_: Any) -> Array:
-    """The rows of x, [groups, rows, depth], for weights of this shape [*batch, depth, outputs]."""
+    """The rows of x for weights of shape [*batch, depth, outputs], as [groups, rows, depth]."""
     batch = range(len(shape) - 2)
     x = x.reshape(*x.shape[: len(batch)], -1, shape[-2])
-    order = sorted(batch, key=lambda axis: shape[axis] == 1)  # a matrix that is held once multiplies all rows
+    order = sorted(batch, key=lambda axis: shape[axis] == 1)  # a matrix that is stored once multiplies all rows
     groups, depth = groups_and_depth(shape, None)
     return x.transpose(*order, -2, -1).reshape(groups, -1, depth)
 
 
 def columns(w: np.ndarray, groups: int | None) -> np.ndarray:
-    """Weights as [groups, depth, outputs], the columns that rows are multiplied by; `groups` are a convolution's."""
+    """Weights as columns [groups, depth, outputs]; `groups` is a convolution's group count, None for a product."""
     if groups is None:
         return w.reshape(-1, *w.shape[-2:])
     return w.reshape(groups, len(w) // groups, -1).swapaxes(1, 2)
 
 
 def weights(columns: np.ndarray, shape: Sizes, groups: int | None) -> np.ndarray:
-    """The weights of this shape whose columns are given."""
+    """Weights of this shape from their columns; the inverse of `columns`."""
     return (columns if groups is None else columns.swapaxes(1, 2)).reshape(shape)
 
 

@@ -17,7 +17,7 @@ def _in_order(builder: Builder, equation: Equation, *words: str) -> dict[str, An
 
 def max_pool(builder: Builder, equation: Equation) -> None:
     reaches = zip(equation.params["padding"], equation.params["window_dimensions"], strict=True)
-    # A window that has only padding gives minus infinity, which no integer represents.
+    # A window of nothing but padding gives minus infinity, which no integer represents.
     may_see_padding_alone = any(pad >= size for pair, size in reaches for pad in pair if pad)
     if may_see_padding_alone or any(size != 1 for size in equation.params["base_dilation"]):
         builder.unchanged(equation)
@@ -63,7 +63,7 @@ def _divides(builder: Builder, reader: Equation, count: Any) -> bool:
 
 
 def window_sum(builder: Builder, equation: Equation) -> list[Equation]:
-    """A sum over windows, or average pooling if the next equation divides by the windows' numbers of elements."""
+    """Appends a sum over windows, or average pooling if the next equation divides by each window's element count."""
     window = equation.params["window_dimensions"]
     reader = builder.only_reader(equation.outputs[0])
     is_cropped = any(pad < 0 for pair in equation.params["padding"] for pad in pair)

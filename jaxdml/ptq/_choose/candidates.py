@@ -27,7 +27,7 @@ def check_batches(observers: Observers, batches: Iterable[Any]) -> None:
 
 
 def candidates_of(observers: Observers) -> dict[str, Observers]:
-    """The observers, with each `Auto` set to the same choice, for each choice; only one entry if there is no `Auto`."""
+    """Maps each choice to the observers with every `Auto` set to it; a single entry if there is no `Auto`."""
     if not any(isinstance(each, Auto) for each in observers.values()):
         return {"": observers}
     return {
@@ -40,7 +40,7 @@ def best_of(
     models: Mapping[str, Callable[..., Any]], floats: Callable[..., Any], batches: Iterable[tuple[Any, ...]],
     progress: bool,
 ) -> str:  # fmt: skip
-    """The name of the model whose outputs have the least error on the batches; the first of several equals.
+    """The name of the model whose outputs have the least error on the batches; the first one in a tie.
 
     The error is noise over signal, summed over the output's leaves; both are sums of squares over all batches.
 
@@ -72,5 +72,5 @@ def _powers(received: Any, exact: Any) -> tuple[float, float]:
 
 
 def _ratios(noise: np.ndarray, signal: np.ndarray) -> np.ndarray:
-    """Noise over signal; 0 where there is no noise, infinity where there is noise alone."""
+    """Noise over signal; 0 where there is no noise, infinity where there is noise but no signal."""
     return np.where(noise == 0, 0, np.divide(noise, signal, out=np.full_like(noise, np.inf), where=signal != 0))

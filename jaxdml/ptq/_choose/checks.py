@@ -42,8 +42,8 @@ def check_function(builder: Builder, bodies: Iterable[Builder] = ()) -> None:
     """Refuses functions in training mode, and functions that return state.
 
     Args:
-      builder: builds the function.
-      bodies: build the bodies of its scans.
+      builder: the builder of the function.
+      bodies: the builders of the bodies of its scans.
 
     Raises:
       PtqError: if the function is in training mode or returns state.
@@ -51,10 +51,10 @@ def check_function(builder: Builder, bodies: Iterable[Builder] = ()) -> None:
     for each in (builder, *bodies):
         for equation in _random_masks(each):
             raise PtqError(
-                f"{equation.scope or equation.name} drops elements at random with a key that is no input, as Dropout "
-                "in training mode does: each call would drop the same elements. Quantize apply in inference mode "
-                "(flax: deterministic=True; equinox: eqx.nn.inference_mode; keras: training=False), or make the key an "
-                "input of apply"
+                f"{equation.scope or equation.name} drops elements at random with a key that is not an input, as "
+                "Dropout in training mode does: each call would drop the same elements. Quantize apply in inference "
+                "mode (flax: deterministic=True; equinox: eqx.nn.inference_mode; keras: training=False), or make the "
+                "key an input of apply"
             )
     for equation in _batch_statistics(builder):
         raise PtqError(
@@ -72,7 +72,7 @@ def check_function(builder: Builder, bodies: Iterable[Builder] = ()) -> None:
 
 
 def _random_masks(builder: Builder) -> Iterator[Equation]:
-    """Finds equations that apply a fixed random mask to data: a fixed boolean that is computed from random bits."""
+    """Yields equations that apply a fixed random mask to data: fixed booleans that are computed from random bits."""
     drawn, masks = set[str](), set[str]()
     for equation in builder.program.equations:
         if not masks.isdisjoint(equation.inputs) and any(map(builder.is_data, equation.inputs)):
@@ -90,7 +90,7 @@ def _random_masks(builder: Builder) -> Iterator[Equation]:
 def _batch_statistics(builder: Builder) -> Iterator[Equation]:
     """Yields the sum equations of means that look like batch statistics.
 
-    Such a mean is over the first axis, but not over all axes, and is subtracted from the mean's input.
+    Such a mean is taken over the first axis, but not over all axes, and is subtracted from its own input.
     """
     means = {}  # maps a sum or mean to the summed value and the equation of the sum
     for equation in builder.program.equations:

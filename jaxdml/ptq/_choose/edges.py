@@ -1,10 +1,10 @@
 """Finds the channels of a float graph that can be scaled without a change of the function.
 
-Channels are divided by scales where they are made, and the weights that read them are multiplied. There are two kinds
-of such edges from a maker to readers:
+Channels are divided by scales where they are computed, and the weights applied to them are multiplied by the scales.
+There are two kinds of such edges from a maker to readers:
 
-- from a contraction, whose weights and bias are divided, through operators for which a positive factor of a channel
-  does not matter, such as relu, a transposition or a pooling;
+- from a contraction, whose weights and bias are divided, through operators that commute with a positive factor of a
+  channel, such as relu, a transposition or a pooling;
 - from a value in floats, which is divided for the contractions that read it, and stays as it is for all others.
 """
 
@@ -24,7 +24,7 @@ from jaxdml.ptq._choose.modes import STATIC, STATIC16
 from jaxdml.ptq._choose.unit import Unit
 from jaxdml.ptq._trace.scans import bound, each_layer
 
-LINEAR = ("mean", "pad", "window_mean")  # kinds, besides movers and relu, that keep a factor of a channel
+LINEAR = ("mean", "pad", "window_mean")  # kinds, besides movers and relu, that commute with a factor of a channel
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Reader:
       value: name of the value that it reads.
       axis: the axis of channels of the value.
       groups: the number of groups of a convolution; None for a product.
-      channels: for each channel that it reads, the number of the edge's channel.
+      channels: for each channel that it reads, the index of the channel in the edge.
       bits: how many bits the value has when it is read.
     """
 
@@ -141,8 +141,8 @@ class _Finder:
     ) -> tuple[Reader, ...] | None:
         """The readers; None if one of them reads several channels as one.
 
-        The nodes between are linear in each channel for positive factors. They are computed once for ones, and once for
-        the numbers of the channels: the ratio of the two results is a channel's number, or 0 / 0 in padding.
+        The nodes in between are linear in each channel for positive factors. They are evaluated on ones, and on the
+        numbers of the channels: the ratio of the two results is a channel's number, or 0 / 0 in padding.
         """
         names = {node.inputs[0] for node in readers}
         is_linear = {node: node.operator.kind in ("clip", "add") for node in between}
@@ -176,7 +176,7 @@ class _Finder:
         """Yields the edges from values in floats."""
         roots = set(self._plan.tables.values())
         made = [name for node in self._graph.nodes if not moves(node) for name in node.outputs]
-        for name in (*self._graph.inputs, *made):  # for inputs of other sizes, results of movers may have other names
+        for name in (*self._graph.inputs, *made):  # names of movers' results may differ for inputs of other sizes
             nodes = self._readers.get(name, [])
             takers = [node for node in nodes if self._maker(node) is not None]
             if not takers or name in self._plan.results or name in roots:

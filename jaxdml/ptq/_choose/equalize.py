@@ -67,7 +67,7 @@ def _with_constants(unit: Unit, changed: Callable[[Unit, str], dict[str, Any]], 
 
 
 def equalized(unit: Unit, edges: Edges, seen: Mapping[Value, Observer]) -> tuple[Unit, dict[str, np.ndarray]]:
-    """The unit with scaled channels, and a dict of what weights and biases outside of scans were multiplied by.
+    """The unit with scaled channels, and a dict of the factors of weights and biases outside of scans.
 
     Args:
       unit: the unit `with_ones`.
@@ -97,19 +97,19 @@ def equalized(unit: Unit, edges: Edges, seen: Mapping[Value, Observer]) -> tuple
 
 
 def multiplied(constants: Mapping[str, Any], factors: Mapping[str, Any]) -> dict[str, Any]:
-    """The constants, multiplied by the factors that some have."""
+    """The constants, each multiplied by its factor if it has one."""
     return {name: x * factors[name] if name in factors else x for name, x in constants.items()}
 
 
 def factors_of(
     edges: Sequence[Edge], constants: Mapping[str, Any], scales_of_edges: Sequence[np.ndarray | None]
 ) -> dict[str, np.ndarray]:
-    """Maps the names of constants to what they are to be multiplied by, so that channels are divided by scales.
+    """Maps the names of constants to the factors that divide channels by scales and adapt the weights.
 
     Args:
       edges: the edges.
       constants: the constants; the factors of values in floats are still 1.
-      scales_of_edges: for each edge the positive scales of its channels, or None.
+      scales_of_edges: for each edge, the positive scales of its channels, or None.
     """
     found = dict[str, np.ndarray]()
     for edge, scales in zip(edges, scales_of_edges, strict=True):

@@ -60,7 +60,7 @@ class Flow:
 
 
 def is_on_own_grid(maker: Callable[[str], Node | None], name: str) -> bool:
-    """Whether the function itself quantizes a value, to 8 bits; movers may follow. `maker` returns a value's node."""
+    """Whether the function itself quantizes a value to 8 bits; movers may follow. `maker` returns a value's node."""
     node = maker(name)
     while node is not None and moves(node):
         node = maker(node.inputs[0])
@@ -68,7 +68,7 @@ def is_on_own_grid(maker: Callable[[str], Node | None], name: str) -> bool:
 
 
 def wide_readers(graph: Graph) -> set[str]:
-    """The results of the convolutions and products that can read 16 bits: not all that they read is on own grids."""
+    """The results of contractions that can read 16 bits: those with an input that is not on its own grid."""
     data, makers, found = set(graph.inputs), graph.producers(), set[str]()
     for node in graph.nodes:
         read = data.intersection(node.inputs)

@@ -1,4 +1,4 @@
-"""How each contraction runs: with calibrated ranges, with ranges computed at each call, by blocks, or in floats."""
+"""How each contraction runs: with calibrated ranges, ranges computed at each call, weights in blocks, or floats."""
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -22,18 +22,18 @@ def is_contraction(node: Node) -> bool:
 
 
 class Blocks(NamedTuple):
-    """The mode of a product that reads floats, and whose weights have a scale for each block along the summed axis."""
+    """The mode of a product of floats by weights that have a scale for each block along the contraction dimension."""
 
     dtype: str
     size: int
 
 
-# "static": reads 8 bits in calibrated ranges; "static16": reads 16 bits; "dynamic"; "float"; or the blocks.
+# "static": 8-bit inputs with calibrated ranges; "static16": 16-bit inputs; "dynamic"; "float"; or `Blocks`.
 Mode = str | Blocks
 FLOAT, STATIC16 = "float", "static16"
 STATIC = ("static", STATIC16)
 ON_OWN_GRID = "reads 8 bits, to which fake_quantize rounds"
-# Maps results of contractions and of float sums to modes, and those of contractions to why FLOAT or not STATIC16.
+# Maps results of contractions and float sums to modes, and results of contractions to why FLOAT or not STATIC16.
 Modes = tuple[dict[str, Mode], dict[str, str]]
 
 
@@ -43,7 +43,7 @@ def blocks_of(weights: Any, block_size: Any, prefix: str = "") -> Blocks | None:
     Args:
       weights: the type of weights.
       block_size: the number of weights in a block, or None.
-      prefix: what errors begin with.
+      prefix: the beginning of error messages.
 
     Raises:
       PtqError: if an argument is wrong, or if int4 has no block_size.
@@ -68,7 +68,7 @@ def modes_of(
       products: the mode of products.
       rules: override modes.
       weights: the type of weights.
-      block_size: the size of blocks of products by weights for which no rule names another mode, or None.
+      block_size: the block size of products by weights for which no rule sets another mode, or None.
       sums: "float": sums of two values have the mode FLOAT.
     """
     modes, reasons, data = dict[str, Mode](), dict[str, str](), set(graph.inputs)
@@ -122,7 +122,7 @@ def options_to_try(
     Args:
       node: the contraction.
       modes: the modes of all contractions.
-      can_read_wide: the results of those that can read 16 bits.
+      can_read_wide: the results of the contractions that can read 16 bits.
     """
     mode = modes[node.outputs[0]]
     if mode in STATIC:

@@ -1,4 +1,4 @@
-"""Chooses the contractions whose weights are rounded by second moments of the rows that they multiply."""
+"""Chooses the contractions whose weights are rounded with second moments of the rows that they multiply."""
 
 from collections.abc import Iterator
 

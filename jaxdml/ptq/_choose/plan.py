@@ -48,7 +48,7 @@ class Wanted:
 
     Attributes:
       nodes: the nodes that run on integers.
-      results: the values that these nodes compute on integers, without results of movers, which only pass integers on.
+      results: the values that these nodes compute on integers, except results of movers, which only pass integers on.
       quantized: the values that have quantize nodes, or are computed on integers.
       tables: maps the result of a table to the value that indexes the table.
       only_tables_read: values that only tables read as integers.

@@ -18,17 +18,17 @@ RANGED_BY = "kept in floats: {} computes the range of its inputs at each call"
 def reasons_of(
     flow: Flow, modes: Mapping[str, Mode], can: Set[str], nodes: Set[Node], given: Mapping[str, str]
 ) -> dict[str, str]:  # fmt: skip
-    """Maps the first result of each node in floats to a reason. Contractions have one only where `given` has it.
+    """Maps the first result of each node in floats to a reason. Contractions get reasons from `given` only.
 
     Args:
       flow: the graph.
       modes: maps the result of each contraction, and of each sum in floats, to its mode.
       can: the values that can be quantized.
       nodes: the nodes that run on integers.
-      given: maps first results to reasons that are known.
+      given: maps first results to reasons that are already known.
     """
     reasons = dict(given)
-    deciding = dict[str, tuple[int, str]]()  # maps values that cannot be integers to the last node that decided so
+    deciding = dict[str, tuple[int, str]]()  # maps values that cannot be integers to the last node that decides this
     floats = [node for node in flow.graph.nodes if node not in nodes]
     for place, node in enumerate(floats):
         name, data = node.outputs[0], flow.data_inputs(node)

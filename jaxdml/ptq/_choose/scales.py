@@ -1,7 +1,7 @@
-"""Chooses scales of channels, with which rounding to integers costs less.
+"""Chooses scales of channels with which rounding to integers loses less accuracy.
 
-All channels of a value share one step, so that a channel of large values makes all others coarse. Scales divide the
-channels, and multiply the weights that read them: weights become coarser where values become finer.
+All channels of a value share one step, so a channel of large values makes all others coarse. Scales divide the
+channels, and multiply the weights applied to them: weights become coarser where values become finer.
 
 The scale of a channel is (size of its values / size of its weights)**ALPHA, relative to the median over channels. The
 size of weights is the root of the sum of their squares; each square is weighted by how much its output matters to the
@@ -21,7 +21,7 @@ from jaxdml.ptq._grids.channels import Channels
 ALPHA = 0.5
 ENOUGH = 64  # the fewest values of a channel from which to estimate its largest magnitude
 LEAST = 2.0**-6  # the least size of a channel, relative to the median over channels; smaller sizes become this size
-GAIN = 0.5  # scales that leave a larger share of the noise are not worth it
+GAIN = 0.5  # scales are used only if less than this share of the noise remains
 STEPS_OF_WEIGHTS = 127
 
 
@@ -36,7 +36,7 @@ def scales_of(
       seen: maps the values that readers read to the observers of the values' channels.
     """
     found = list[np.ndarray | None]()
-    importance = dict[str, np.ndarray]()  # of the outputs of contractions, by the names of weights
+    importance = dict[str, np.ndarray]()  # of the outputs of contractions, keyed by the names of weights
     for edge in reversed(edges):
         noises = [
             _Noise(reader, constants[reader.weight], seen[reader.value], importance.get(reader.weight))
@@ -72,13 +72,13 @@ def _chosen(edge: Edge, noises: "Sequence[_Noise]", weights: np.ndarray) -> np.n
 
 
 class _Noise:
-    """What rounding adds to a contraction's result.
+    """The noise that rounding adds to a contraction's result.
 
     Attributes:
       reader: the contraction.
-      count: how many values of each channel that the contraction reads were seen.
-      sizes: the root of the mean square, and the largest value, of each channel that the contraction reads.
-      of_inputs: how much each channel that the contraction reads matters: squares of weights, weighted by outputs.
+      count: how many values of each input channel calibration has seen.
+      sizes: the root of the mean square, and the largest magnitude, of each input channel.
+      of_inputs: the importance of each input channel: its squared weights, weighted by the importance of the outputs.
     """
 
     def __init__(self, reader: Reader, weight: Any, seen: Channels, importance: np.ndarray | None) -> None:

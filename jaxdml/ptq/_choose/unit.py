@@ -136,7 +136,7 @@ class Unit:
         }  # fmt: skip
 
     def own_observers(self, default: Observer, rules: Sequence[Rule]) -> dict[str, Observer]:
-        """The observers of this unit's calibrated values by the values' names; they are not stacked."""
+        """Maps the names of this unit's calibrated values to observers, which are not stacked."""
         given = {node.outputs[0] for node in self.graph.nodes if node.operator is FAKE_QUANTIZE}
         observers = {name: default for name in self.plan.ranges.values() if name not in given}
         for rule in reversed(rules):
@@ -152,7 +152,7 @@ class Unit:
         return value.base in dict(self.each())[value.scan].plan.wide
 
     def is_read_wide(self, value: Value) -> bool:
-        """Whether contractions quantize a value, or what movers make of it, to 16 bits."""
+        """Whether contractions quantize a value, or the result of movers that read it, to 16 bits."""
         plan = dict(self.each())[value.scan].plan
         return any(plan.ranges[name] == value.base for name in plan.read_wide)
 
@@ -165,7 +165,7 @@ class Unit:
 
 
 def of_body(statistics: Statistics, loop: Loop | None) -> Any:
-    """Statistics of a value in the body of a scan, stacked over layers; the statistics given if there is no scan."""
+    """Statistics of a value in the body of a scan, stacked over layers; unchanged if there is no scan."""
     if loop is None:
         return statistics
     one = statistics if loop.layers else statistics.over_steps()

@@ -16,7 +16,7 @@ from jaxdml.typing import Array, DType
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Channels(Observer):
-    """The extremes and the squares of each channel.
+    """The extremes and the sum of squares of each channel.
 
     Attributes:
       low, high: the least and the greatest of 0 and the values of each channel, float32.
@@ -31,7 +31,7 @@ class Channels(Observer):
 
     @classmethod
     def of(cls, count: int, axis: int) -> Self:
-        """The observer that has seen no value of so many channels."""
+        """An observer of `count` channels that has seen no values."""
         zeros = np.zeros(count, np.float32)
         return cls(low=zeros, high=zeros, squares=zeros, axis=axis)
 

@@ -1,4 +1,4 @@
-"""Histograms with bins of equal width over [-2**exponent, 2**exponent]; JAX counts, and NumPy evaluates the counts.
+"""Histograms with bins of equal width over [-2**exponent, 2**exponent]: counted in JAX, evaluated in NumPy.
 
 Bin 0 counts only zeros, because half of the results of a ReLU are 0, and every scale represents 0 exactly. Bin k
 counts values in ((k - 1) * width, k * width], and bin -k counts values in [-k * width, -(k - 1) * width). When data
@@ -20,14 +20,14 @@ from jaxdml.ptq._grids.ranges import scale_and_zero_point
 
 Array = Any
 LEAST_EXPONENT = -100  # keeps bins / 2**exponent finite in float32
-# The search for the best range multiplies the ends of a range by octaves, then by finer steps around the best ends.
+# The search for the best range multiplies its ends by powers of two, then the best ends by finer steps around 1.
 OCTAVES = 2.0 ** -np.arange(11)
 STEPS = (2.0 ** (np.arange(-12, 13) / 8), 2.0 ** (np.arange(-12, 13) / 8), 2.0 ** (np.arange(-8, 9) / 96))
 
 
 def exponent_for(x: Array) -> Array:
     """The least exponent, int32, of a range that contains float32 x; meaningless if x holds NaN or infinity."""
-    low, high = extremes.of(x)  # the observer computes both ends as well
+    low, high = extremes.of(x)  # XLA computes these once for this function and for the observer
     largest = jnp.maximum(high, -low)
     mantissa, exponent = jnp.frexp(jnp.maximum(largest, np.float32(2.0**LEAST_EXPONENT)))
     return exponent - (mantissa == np.float32(0.5)).astype(jnp.int32)
@@ -94,7 +94,7 @@ def least_squares(counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype
 
 
 def _errors(ranges: np.ndarray, counts: np.ndarray, edges: np.ndarray, dtype: Any) -> np.ndarray:
-    """The sum of squared quantization errors for each range; values are taken to be spread evenly over their bin.
+    """The sum of squared quantization errors for each range; values are assumed to be spread evenly over their bin.
 
     In units of the scale, the error of x is x - n, where n is the nearest integer within the limits. The integral of
     the squared error from 0 to x is n / 12 + (x - n)**3 / 3: 1 / 12 for each step, and the rest from n to x.

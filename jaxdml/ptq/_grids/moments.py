@@ -1,4 +1,4 @@
-"""Statistics of the rows that a contraction multiplies, from which the errors of its sums are known."""
+"""Statistics of the rows that a contraction multiplies, which determine how errors of weights change its sums."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -15,7 +15,7 @@ from jaxdml.typing import Array
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Moments(Statistics):
-    """The sums of rows [groups, rows, depth], and of the products of each two elements of a row.
+    """The sums of rows [groups, rows, depth], and of the products of every pair of elements of a row.
 
     Attributes:
       sums: the sum of rows, float32 [groups, depth].

@@ -1,4 +1,4 @@
-"""Observers calibrate the range of a value over batches. They are pytrees, so jit, scan, vmap and meshes take them."""
+"""Observers calibrate a value's range over batches. They are pytrees, so they work with jit, scan, vmap and meshes."""
 
 import abc
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ NO_COUNTS, SMALLEST_RANGE = np.zeros(0, np.float32), np.int32(histograms.LEAST_E
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Statistics(abc.ABC):
-    """What calibration gathers of a value over batches.
+    """Statistics of a value that calibration gathers over batches.
 
     Attributes:
       count: the number of values seen, float32: exact up to 2**24, rounded beyond.
@@ -47,8 +47,8 @@ class Statistics(abc.ABC):
         x = jnp.asarray(x).astype(jnp.float32)
         if x.size == 0:
             return self
-        # Minus infinity for NaN, because a minimum over devices may leave NaN out. XLA computes both ends once for
-        # is_finite and for the observers that read them.
+        # NaN becomes minus infinity, because a minimum over devices may ignore NaN. XLA computes both ends once, for
+        # is_finite and for the observers that also compute them.
         x = jnp.where(jnp.isnan(x), np.float32(-np.inf), x)
         low, high = extremes.of(x)
         is_finite = self.is_finite & jnp.isfinite(low) & jnp.isfinite(high)
@@ -145,7 +145,7 @@ class MovingAverage(_Extremes):
         return replace(self, low=self._after(self.low, low), high=self._after(self.high, high))
 
     def over_steps(self) -> Observer:
-        """`MinMax`: an average over steps would forget the first steps, or hold on to a first state of zeros."""
+        """`MinMax`: an average over steps would forget the first steps, or retain an initial state of zeros."""
         return MinMax()
 
     def _after(self, seen: Any, new: Any) -> Any:

@@ -1,7 +1,7 @@
 """Scales and zero points of values, weights and biases: formulas that give the same bits in NumPy and in JAX.
 
-NumPy arrays are computed in NumPy, because eager JAX compiles a program for each shape. Subnormal numbers count as
-zero, as in the operators.
+Results for NumPy arrays are computed in NumPy, because eager JAX compiles a program for each shape. Subnormal numbers
+count as zero, as in the operators.
 """
 
 import os
@@ -34,9 +34,9 @@ def scale_and_zero_point(low: Scale, high: Scale, dtype: DType, symmetric: bool 
     """The scale and zero point with which an integer type covers [low, high], widened to include 0.
 
     Min and Max are the limits of dtype. By default the scale is ``(high - low) / (Max - Min)``, and the zero point is
-    ``clamp(round(Min - low / scale))``. If symmetric, the scale is ``max(-low, high) / Max`` and the zero point 0; for
-    an unsigned type, ``(Max - 1) / 2`` replaces Max, and the zero point is ``(Max + 1) / 2``. Each operation rounds to
-    float32, ties to even. The range [0, 0] has the scale 1, and no scale is below 2**-126. Traced arrays are not
+    ``clamp(round(Min - low / scale))``. If symmetric, the scale is ``max(-low, high) / Max`` and the zero point is 0;
+    for unsigned types, ``(Max - 1) / 2`` replaces Max, and the zero point is ``(Max + 1) / 2``. Each operation rounds
+    to float32, ties to even. The range [0, 0] has the scale 1, and no scale is below 2**-126. Traced arrays are not
     validated: NaN gives a NaN scale, and a range too wide for float32 gives an infinite scale.
 
     Args:
@@ -50,8 +50,8 @@ def scale_and_zero_point(low: Scale, high: Scale, dtype: DType, symmetric: bool 
       JAX array.
 
     Raises:
-      PtqError: if dtype is none of these types, or if the shapes of low and high differ. If low and high are not
-        traced, also if one holds NaN or infinity, if low > high, or if high - low is infinite in float32.
+      PtqError: if dtype is not one of these types, or if the shapes of low and high differ. Unless low or high is
+        traced, also if one of them holds NaN or infinity, if low > high, or if high - low is infinite in float32.
     """
     name = "scale_and_zero_point"
     integers = integer_type(f"{name}: dtype", dtype, ACTIVATIONS)
@@ -88,8 +88,8 @@ def quantize_weights(
       block_size: the number of a channel's weights in a block: 16, 32, 64, 128 or 256; the last block may have fewer.
         None for no blocks.
       method: how the scale of a block is chosen. "minmax": all weights fit. "mse": 16 scales, from about half of the
-        "minmax" scale up to it, are tried, and the one with the least squared error is chosen; larger weights are
-        clamped.
+        "minmax" scale up to it, are tried, and the one with the least squared error is chosen; weights that do not fit
+        are clamped.
 
     Returns:
       The integers, of type dtype and in w's shape, and the scale, float32 [channels] or []; NumPy arrays unless w is a
@@ -97,7 +97,7 @@ def quantize_weights(
 
     Raises:
       PtqError: if w is not a float array or lacks the axis, or if dtype, block_size or method is not one of those
-        listed. If w is not traced, also if w holds NaN or infinity.
+        listed. Unless w is traced, also if it holds NaN or infinity.
     """
     name = "quantize_weights"
     allowed = WEIGHTS if block_size is None else BLOCK_WEIGHTS
@@ -145,8 +145,9 @@ def quantize_bias(bias: Array, input_scale: Scale, filter_scale: Scale) -> Array
       int32 array [channels]; a NumPy array unless an argument is a JAX array.
 
     Raises:
-      PtqError: if shapes do not fit. If no argument is traced, also if an argument holds NaN or infinity, if a scale or
-        a product of scales is not above 2**-126, or if the result exceeds int32: the error names a larger filter scale.
+      PtqError: if shapes do not fit. Unless an argument is traced, also if one holds NaN or infinity, if a scale is not
+        positive, if a product of scales is not above 2**-126, or if the result exceeds int32: the error then suggests
+        a larger filter scale.
     """
     name = "quantize_bias"
     given = bias, input_scale, filter_scale
@@ -271,7 +272,7 @@ def _block_weights(w: np.ndarray, size: int, dtype: np.dtype, method: str) -> tu
 
 
 def _in_blocks(w: Any, size: int, dtype: np.dtype, method: str) -> tuple[Any, Any]:
-    """The integers [rows, depth] and the scales [rows, blocks] of [rows, depth]."""
+    """The integers [rows, depth] and the scales [rows, blocks] of w [rows, depth]."""
     xp, steps, (rows, depth) = namespace_of(w), STEPS[dtype.name], w.shape
     x = w.astype(np.float32, copy=False)
     x = xp.pad(x, ((0, 0), (0, -depth % size))) if depth % size else x

@@ -7,13 +7,13 @@ square of the error of the sum is E' H E. With H = R R' and an upper triangular 
 
 So the errors of earlier weights, times R[i, j] / R[j, j], are added to a weight before it is rounded. This makes each
 square in turn as small as rounding allows. GPTQ's formula, which has the inverse of H, gives the same integers. Weights
-that multiply large elements are rounded first: the others make up for their errors.
+that multiply large elements are rounded first: the others compensate for their errors.
 """
 
 import numpy as np
 
-DAMPING = 0.01  # what is added to the diagonal of H, as a share of its mean
-BLOCK = 128  # how many weights of a sum are rounded between two large products
+DAMPING = 0.01  # added to the diagonal of H, relative to the mean of the diagonal
+BLOCK = 128  # the number of weights of a sum that are rounded between two large products
 
 
 def rounded(w: np.ndarray, scale: np.ndarray, products: np.ndarray, most: int) -> np.ndarray:
@@ -41,7 +41,7 @@ def _in_turn(w: np.ndarray, scale: np.ndarray, products: np.ndarray, most: int) 
     damping = DAMPING * products.trace() / max(len(products), 1)
     products[np.diag_indices_from(products)] += damping if damping > 0 else 1
     upper = np.linalg.cholesky(products[::-1, ::-1])[::-1, ::-1]
-    shares = np.ascontiguousarray((upper / upper.diagonal()).T)  # shares[j, i] of the error of i is added to weight j
+    shares = np.ascontiguousarray((upper / upper.diagonal()).T)  # shares[j, i] times error i is added to weight j
     integers, errors = np.empty(w.shape, np.int8), np.zeros(w.shape)
     for first in range(0, len(w), BLOCK):
         targets = w[first : first + BLOCK] + shares[first : first + BLOCK, :first] @ errors[:first]

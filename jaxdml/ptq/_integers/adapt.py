@@ -47,7 +47,7 @@ def adapted(unit: Unit, graph: Graph, params: Mapping[str, Any], program: Progra
       numerics: whose formulas the quantized operators follow, a key of `INTEGERS`.
 
     Raises:
-      PtqError: if the program has other inputs, contractions or quantized values than the quantized program.
+      PtqError: if the program's inputs, contractions or quantized values differ from those of the quantized program.
     """
     constants = {"": graph.constants}
     constants |= {n.outputs[0]: body_of(n, graph.constants).constants for n in graph.nodes if n.operator is LOOP}

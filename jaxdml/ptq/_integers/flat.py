@@ -107,7 +107,7 @@ def flat(unit: Unit, graph: Graph, numerics: str) -> Flat:
 
 
 class _Step(NamedTuple):
-    """How names in the list are made of the names in a graph.
+    """How names in the list are derived from the names in a graph.
 
     Attributes:
       values: the prefix of the names of values, which differs between the steps of a scan.
@@ -140,7 +140,7 @@ class _Flattener:
           program: the program of the graph.
           unit: the unit of the graph; None if nothing in the graph is quantized.
           names: maps the inputs of the graph to the names that they have in the list.
-          step: how names are made of the graph's names.
+          step: how names are derived from the graph's names.
         """
         functions = {} if unit is None else _functions(unit, graph)
         result = graph if unit is None else fused(graph, self._kinds, rules=PTQ_RULES)
@@ -210,7 +210,7 @@ def _float_body(node: Node, around: Program) -> tuple[Loop, list[Graph]]:
 
 
 def _as_jax(value: Any) -> np.ndarray:
-    """A constant of the type that JAX computes with: a float64 of NumPy is float32 there."""
+    """A constant in the type that JAX gives it: unless 64-bit types are enabled, float64 becomes float32."""
     array = np.asarray(value)
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 

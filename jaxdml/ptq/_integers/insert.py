@@ -1,4 +1,4 @@
-"""Inserts quantize and dequantize nodes into a float graph, which the fusing pass then fuses."""
+"""Inserts quantize and dequantize nodes into a float graph, as input for the fusing pass."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -40,7 +40,7 @@ def quantized_graph(
       unit: a unit with constants.
       parameters: maps each calibrated value to its scale and zero point, stacked over layers in a scan's body.
       moments: maps results of contractions to the moments of the rows from which they are computed, stacked like
-        parameters; the weights of other contractions are rounded to nearest. None if all weights are.
+        parameters; all other weights are rounded to nearest. None if there are no moments.
       scan: the first result of the scan if the unit is the body of a scan, else "".
     """
     own = {_named(value.base, value.role): pair for value, pair in parameters.items() if value.scan == scan}
@@ -59,7 +59,7 @@ def _named(name: str, role: str) -> str:
 
 
 def _along(axis: int, rank: int, scale: np.ndarray) -> np.ndarray:
-    """Scales of channels, in a shape that broadcasts to that of weights of this rank."""
+    """Scales of channels, reshaped to broadcast against weights of this rank."""
     shape = [1] * rank
     shape[axis] = -1
     return scale.reshape(shape)
@@ -178,7 +178,7 @@ class _Inserter:
             self._constants[name] = moments.multiplied(np.repeat(of_groups, repeats, 1))
 
     def _is_beside_contraction(self, node: Node) -> bool:
-        """Whether a contraction computes a node's input or reads its output; movers and clamps may be between."""
+        """Whether a contraction is next to a node; movers may lie between, and before the node also clamps and sums."""
         maker, pending = self._makers.get(node.inputs[0]), [*node.outputs]
         while maker is not None and (moves(maker) or maker.operator.kind in ("clip", "add")):
             maker = self._makers.get(maker.inputs[0])
@@ -216,7 +216,7 @@ class _Inserter:
         axis = 0 if node.operator is op.CONVOLUTION else -1
         least, given = None, self._makers[node.outputs[0]].inputs[0]
         is_wide = data == _named(wide_name(given), "dequantized")
-        if weight in self._constants and weight in self._biases and not is_wide:  # what reads 16 bits adds floats
+        if weight in self._constants and weight in self._biases and not is_wide:  # 16-bit layers add float biases
             scale, _ = self._parameters(self._plan.ranges[given])
             least = np.abs(self._constants[self._biases[weight]]) / (scale * MOST_STEPS)
         names = self._integer_weights(node.outputs[0], weight, axis, least)
@@ -254,7 +254,7 @@ class _Inserter:
         return names
 
     def _on_own_grid(self, weight: str, w: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """The weights as int8 with the scales that the function sets; None if there are none, or if int8 is inexact."""
+        """The weights as int8 with the scales that the function sets; None if it sets none, or if int8 is inexact."""
         scale = self._constants.pop(_named(weight, "grid"), None)
         if scale is None:
             return None
@@ -267,9 +267,9 @@ class _Inserter:
         return (integers.astype(np.int8), scale) if fits else None
 
     def _rounded(self, output: str, w: np.ndarray, scale: np.ndarray, nearest: np.ndarray) -> np.ndarray:
-        """The weights as integers, rounded by the moments of what they multiply if these are known.
+        """The weights as integers, rounded with the moments of the rows that they multiply if these are known.
 
-        The bias, if there is one, then takes back the mean of the errors of the sums.
+        The bias, if there is one, then corrects the mean error of the sums.
 
         Args:
           output: name of the contraction's result.
@@ -293,7 +293,7 @@ class _Inserter:
         mean, products = moments.means()
         integers = rounded(of_weights, of_scales, products, STEPS[nearest.dtype.name])
         errors = np.einsum("gi,gio->go", mean, integers * of_scales.astype(np.float64) - of_weights).reshape(-1)
-        if bias in self._constants and errors.shape == self._constants[bias].shape:  # no bias of several matrices
+        if bias in self._constants and errors.shape == self._constants[bias].shape:  # not one bias of several matrices
             self._constants[bias] = (self._constants[bias] - errors).astype(np.float32)
         return weights(integers, w.shape, groups).astype(nearest.dtype)
 
@@ -308,7 +308,7 @@ class _Inserter:
         return node.replace(operator=DYNAMIC, inputs=inputs)
 
     def _with_blocks(self, node: Node, blocks: Blocks) -> Node:
-        """The product with dequantized weights that have a scale for each block along the summed axis."""
+        """The product with dequantized weights that have a scale for each block along the contraction dimension."""
         weight = node.inputs[1]
         names = _named(weight, "quantized"), _named(weight, "scale"), _named(weight, "zero_point")
         if names[0] not in self._constants:
@@ -356,6 +356,6 @@ class _Inserter:
         def compute(x: Any) -> Any:
             return evaluate(nodes, {**values, root: x})[name].astype(jnp.float32)
 
-        # With exact floats, a table does not depend on the processor that quantizes, whatever the model's `floats`.
+        # With exact floats, a table does not depend on the processor that computes it, whatever the model's `floats`.
         y = with_floats(compute, EXACT)(directml.to_floats(every, x_scale, x_zero_point, axis=0))
         return np.asarray(directml.to_integers(y, y_scale, y_zero_point, axis=0, dtype=y_zero_point.dtype))

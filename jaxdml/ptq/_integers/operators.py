@@ -94,7 +94,7 @@ def integer_padding(x: Array, zero_point: Array, *, config: Sequence[tuple[int, 
 def dynamic_product(
     a: Array, b: Array, b_scale: Array | None = None, bias: Array | None = None, *, alpha: float = 1.0, rows: int = 1
 ) -> Array:
-    """alpha times the product of `a` and `b`, in floats; each row of float `a` is quantized to uint8 with its range.
+    """alpha times the float product of `a` and `b`; each row of float `a` is quantized to uint8 with its own range.
 
     `b` is int8 with b_scale. If b_scale is None, `b` is float, and each column is quantized to int8 with its own range.
     """
@@ -105,7 +105,7 @@ def dynamic_product(
         of_a, a_scale, a_zero_point = _by_range(a, -1, np.uint8, symmetric=False)
         return directml.float_product(of_a, of_b, a_scale, b_scale, a_zero_point, None, bias)
 
-    # Prepared weights work only in a single product of all rows.
+    # Prepared weights support only a single product of all rows.
     return by_rows(multiply, a, rows if b.ndim > 2 else a.ndim - 1)
 
 
@@ -119,7 +119,7 @@ def _by_range(x: Array, axis: int, dtype: Any, *, symmetric: bool) -> tuple[Arra
 
 
 def _of_rows(multiply: Callable[..., Array]) -> Callable[..., Array]:
-    """Lets a product of integers take a left operand with several axes of rows."""
+    """Extends a product of integers to a left operand with several axes of rows."""
 
     def multiplied(a: Array, *others: Array | None, rows: int = 1) -> Array:
         return by_rows(lambda a: multiply(a, *others), a, rows)

@@ -57,7 +57,7 @@ def _is_wide(grids: Grids, node: Node) -> bool:
 
 
 def _noted(fusion: Fusion, is_wide: bool) -> Fusion:
-    """The fusion, whose node says in a remark that it reads 16 bits if it does."""
+    """The fusion; if its node reads 16 bits, a remark says so."""
     remark = "; ".join(filter(None, (READS_WIDE, fusion.of.remark)))
     return replace(fusion, of=fusion.of.replace(remark=remark)) if is_wide else fusion
 

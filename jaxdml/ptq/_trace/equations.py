@@ -96,7 +96,7 @@ class Program:
         """
         lines = [f"{name}: {self.avals[name].dtype}[{self.avals[name].ndim}]" for name in self.inputs]
         lines += [f"{name}: {self.avals[name].str_short()}" for name in self.params]
-        # NumPy may compute a captured array from the sizes of inputs; other sizes then change the signature.
+        # apply may compute a captured array in NumPy from the sizes of inputs, which then change the signature.
         captured = ((name, value) for name, value in self.constants.items() if np.ndim(value))
         lines += [
             f"{name}: {self.avals[name].str_short()} {digest(np.asarray(value).tobytes())}" for name, value in captured
@@ -273,7 +273,7 @@ class _Writer:
     def _equation(self, eqn: Any, inputs: tuple[str, ...], scope: str) -> Sequence[str]:
         called = _called(eqn)
         word = called or eqn.primitive.name
-        # The text of a call shows which axes `vmap` mapped.
+        # The parameters of a call, as text, show which axes `vmap` mapped.
         key = word, inputs, params_text(eqn.params), *(var.aval.str_short() for var in eqn.outvars)
         is_plain = called or (not eqn.effects and not any(map(holds_code, eqn.params.values())))
         if key in self.seen and is_plain:

@@ -43,7 +43,7 @@ class FixedValues:
         self.names = frozenset(self._varying)
 
     def varying(self, name: str) -> Axes:
-        """The axes along which elements of a fixed value may differ, as far as shapes and equations tell."""
+        """The axes along which elements of a fixed value may differ, as far as shapes and equations show."""
         return self._varying[name]
 
     def rank(self, name: str) -> int:
@@ -121,7 +121,7 @@ def unit_reshape(before: Sequence[Any], after: Sequence[Any]) -> dict[int, int] 
 
 
 def _reshaped(axes: Axes, before: Sequence[Any], after: Sequence[Any]) -> Axes:
-    """The axes of a reshape's result that may vary: those that are made of axes that vary."""
+    """The axes along which a reshape's result may vary: those formed from varying axes of its input."""
     found, old, new = set[int](), 0, 0
     while old < len(before) and new < len(after) and 0 not in after:
         starts, sizes = (old, new), [before[old], after[new]]

@@ -1,4 +1,4 @@
-"""Rewrites special cases of contractions, concatenations and stacks as simpler equations, which make the graph."""
+"""Rewrites special cases of contractions, concatenations and stacks as simpler equations before the graph is built."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -46,7 +46,7 @@ def _multiplication(params: Mapping[str, Any], _: list[Any]) -> Callable[[Array,
 
 
 def has_phases(params: Mapping[str, Any]) -> bool:
-    """Whether a convolution is transposed, and convolutions of the image without gaps can compute it."""
+    """Whether a convolution is transposed and can be computed by convolutions of the image without gaps."""
     groups = params["feature_group_count"], params["batch_group_count"]
     is_plain = all(each == 1 for each in (*params["window_strides"], *params["rhs_dilation"], *groups))
     return is_plain and any(gap > 1 for gap in params["lhs_dilation"])
@@ -77,7 +77,7 @@ def _convolution(params: Mapping[str, Any], _: list[Any]) -> Callable[[Array, Ar
 
 
 def _concatenation(params: Mapping[str, Any], avals: list[Any]) -> Callable[..., Array] | None:
-    """Leaves out operands without elements, as those of `lax.associative_scan`: calibration finds no range for them."""
+    """Drops empty operands, such as those of `lax.associative_scan`, because calibration finds no range for them."""
     axis = params["dimension"]
     kept = [
         place for place, aval in enumerate(avals) if not (isinstance(aval.shape[axis], int) and aval.shape[axis] == 0)

@@ -61,7 +61,7 @@ class Loop:
 
     @property
     def copies(self) -> int:
-        """How many layers have constants of their own: 1 if all steps share them."""
+        """The number of layers that have constants of their own, or 1 if all steps share the constants."""
         return self.length if self.layers else 1
 
     def of_layer(self, number: int, values: Sequence[Any]) -> list[Any]:
@@ -106,7 +106,7 @@ def loop_of(
     """
     jaxpr = equation.params["jaxpr"]
     within = [var.aval.ndim for var in jaxpr.jaxpr.invars]
-    # Inside the body a sequence has one axis less, and a carried value has the same number of axes.
+    # Inside the body, a sequence has one axis fewer, and a carried value has the same number of axes.
     sequences = [place for place, name in enumerate(equation.inputs) if avals[name].ndim != within[place]]
     results = zip(jaxpr.jaxpr.outvars, equation.outputs, strict=True)
     carried = sum(var.aval.ndim == avals[name].ndim for var, name in results)
@@ -211,7 +211,7 @@ def body_of(node: Node, constants: Mapping[str, Any]) -> Graph:
 
 
 def bound(nodes: Sequence[Node], program: Program) -> list[Node]:
-    """The nodes, also those inside of bodies, with indices of equations replaced by the program's equations."""
+    """The nodes, including those in bodies, with indices of equations replaced by the program's equations."""
     return [_bound_scan(bind(node, program), program) if "body" in node.options else bind(node, program)
             for node in nodes]  # fmt: skip
 
@@ -258,7 +258,7 @@ def _run(*arrays: Any, equation: Equation, loop: Loop, body: Body) -> tuple[Any,
             after |= {state: values[name] for name, state in body.updates.items()}
         return after, [*results[loop.carried :], *(values[name] for name in further)]
 
-    # lax.scan accepts no symbolic length as an argument, but takes one from the shapes of sequences.
+    # lax.scan does not accept a symbolic length as an argument, but takes one from the shapes of sequences.
     length = None if sequences else loop.length
     last, stacks = lax.scan(step, carry, sequences, length, loop.reverse)
     states = () if loop.layers else (jax.tree.map(lambda x: x[None], last[name]) for name in body.updates.values())

@@ -25,7 +25,7 @@ def digest(data: bytes) -> str:
 
 
 def params_text(params: Mapping[str, Any]) -> str:
-    """Those parameters of a primitive that affect values, as text; the sizes of inputs do not change the text."""
+    """A primitive's parameters that affect values, as text; the sizes of inputs do not change the text."""
     texts = ((key, _text(value)) for key, value in sorted(params.items()) if key not in IGNORED)
     joined = ", ".join(f"{key}={text}" for key, text in texts if text)
     return f" [{joined}]" if joined else ""

@@ -1,7 +1,7 @@
-"""Chooses the kernels of a loop's steps.
+"""Chooses the kernels for the steps of a loop.
 
 Calling a native kernel takes longer than computing a small product of a single row. XLA compiles such a product and the
-operations around it to a few functions, which each step calls.
+operations around it into a few functions that each step calls.
 """
 
 import math
@@ -14,11 +14,11 @@ import jax
 from jaxdml._arithmetic.kernel_library import use_kernels
 from jaxdml._graph.graph import Node
 
-MOST_ELEMENTS = 2**14  # of each operand; a larger product takes longer than the call of a native kernel
+MOST_ELEMENTS = 2**14  # of each operand; computing a larger product takes longer than calling a native kernel
 
 
 def in_steps(node: Node) -> Node:
-    """The node for the body of a loop: XLA's kernels compute it if it reads one small row. The bits are the same."""
+    """The node for the body of a loop: XLA's kernels run it if its input is one small row. The bits are the same."""
     function = node.operator.function
 
     def computed(*arguments: Any, **options: Any) -> Any:
