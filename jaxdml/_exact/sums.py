@@ -54,7 +54,7 @@ def exponent_of(magnitude: Array, k: int | Array) -> Array:
 
 
 def joined(first: Array, second: Array, k: int | Array, e: Array) -> Array:
-    """(first + second * 2**-k) * 2**(e - k), rounded to float32, by at most 0.75 ulp; +0 where it is zero or subnormal."""
+    """(first + second * 2**-k) * 2**(e - k), in float32, to 0.75 ulp; +0 where it is zero or subnormal."""
     mask = (np.int32(1) << k) - np.int32(1)
     upper, lower = first + (second >> k), second & mask
     is_negative = upper < 0

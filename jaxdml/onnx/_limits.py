@@ -74,7 +74,7 @@ class Budget:
         """Raises ModelError if the time is up."""
         most = self.limits.seconds
         if self._spent() - self._start > most or time.monotonic() - self._start > MOST_WALL_CLOCK * most:
-            raise ModelError(f"reading the model takes too long: {self.limits.exceeded('seconds')}")
+            raise ModelError(f"loading the model takes too long: {self.limits.exceeded('seconds')}")
 
     def check_result(self, node: Node, value: Any) -> None:
         """Counts the memory of a folded result; raises ModelError if a limit is exceeded."""

@@ -170,13 +170,19 @@ def test_the_operators_that_onnxruntime_runs(path):
 
 def test_random_integers_are_of_the_whole_range():
     tensors = tuple(Tensor(name, shape, np.dtype(dtype)) for name, shape, dtype in (
-        ("one", ("N", 1000), S), ("names", ("M", "N"), U), ("none", (None, None), np.int64)
+        ("one", ("N", 1000), S), ("names", ("M", "N"), U), ("none", (None, None), np.int64), ("half", (999,), "uint4")
     ))  # fmt: skip
     made = random_inputs_of(SimpleNamespace(inputs=tensors))
-    assert {name: value.shape for name, value in made.items()} == {"one": (8, 1000), "names": (8, 8), "none": (8, 1)}
+    assert {name: value.shape for name, value in made.items()} == {
+        "one": (8, 1000),
+        "names": (8, 8),
+        "none": (8, 1),
+        "half": (999,),
+    }
     assert (made["one"].min(), made["one"].max()) == (-128, 127)
     assert made["names"].max() > 1
     assert set(made["none"].flat) <= {0, 1}
+    assert set(made["half"].tolist()) == set(range(16))
     with pytest.raises(ModelError, match=r"input x: float32\[\.\.\.\] has no fixed rank; give the inputs"):
         random_inputs_of(SimpleNamespace(inputs=(Tensor("x", None, np.dtype(F)),)))
 

@@ -246,7 +246,8 @@ def test_wrong_biases():
     with pytest.raises(PtqError, match="bias holds NaN or infinity in channel 1: training"):
         quantize_bias(np.float32([0, np.nan, 1]), 1.0, 1.0)
     for scales in [(0.0, 1.0), (1.0, -1.0), (np.inf, 1.0), (1.0, np.nan), (1e-20, 1e-20), (1e30, 1e30)]:
-        with pytest.raises(PtqError, match=r"must be finite and above 2\*\*-126; they are not in channels 0, 1, 2"):
+        words = r"must be above 0, and their product finite and above 2\*\*-126; they are not in channels 0, 1, 2"
+        with pytest.raises(PtqError, match=words):
             quantize_bias(bias, *scales)
     for shapes in [((3, 1), (), ()), ((3,), (3,), ()), ((3,), (), (4,)), ((), (), ())]:
         with pytest.raises(PtqError, match=r"quantize_bias: bias has shape .* expected"):

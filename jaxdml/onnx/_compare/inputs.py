@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from jaxdml._arithmetic.rounding import limits_of
 from jaxdml._graph.parameters import difference
 from jaxdml.errors import ModelError
 from jaxdml.onnx._model import Model
@@ -36,7 +38,7 @@ def named(inputs: Any, model: Model) -> tuple[dict[str, Any], list[str]]:
 
 
 def random_inputs(model: Model) -> dict[str, np.ndarray]:
-    """Reproducible inputs: 8-bit integers of the full range; 0 or 1 for bool and wider integers; else normal numbers.
+    """Reproducible inputs: integers of the full range up to 8 bits, 0 or 1 for bool and wider integers, else normal.
 
     A symbolic first dimension becomes `SEVERAL`, any other symbolic dimension 1.
     """
@@ -53,7 +55,8 @@ def random_inputs(model: Model) -> dict[str, np.ndarray]:
 
 
 def _random(rng: np.random.Generator, shape: list[int], dtype: np.dtype[Any]) -> np.ndarray:
-    if dtype in (np.int8, np.uint8):
-        limits = np.iinfo(dtype)
-        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
-    return (rng.integers(0, 2, shape) if dtype.kind in "iub" else rng.standard_normal(shape)).astype(dtype)
+    if not jnp.issubdtype(dtype, jnp.integer):
+        return (rng.integers(0, 2, shape) if dtype.kind == "b" else rng.standard_normal(shape)).astype(dtype)
+    limits = limits_of(dtype)
+    low, high = (limits.min, limits.max) if limits.bits <= 8 else (0, 1)
+    return rng.integers(low, high, shape, endpoint=True).astype(dtype)

@@ -81,9 +81,8 @@ def quantize_by_range(x: Array) -> tuple[Array, Array, Array]:
 # Convolutions and matrix products ------------------------------------------------------------------------------------
 
 
-@functools.wraps(conv_options)
+@functools.wraps(conv_options)  # the signature names the attributes that the operator has
 def _conv_options(**attributes: Any) -> dict[str, Any]:
-    """`conv_options`; rejects attributes for more than two spatial dimensions."""
     options = conv_options(**attributes)
     sizes = (options[name] for name in ("kernel_shape", "strides", "dilations", "padding"))
     rank = max((len(each) for each in sizes if isinstance(each, tuple)), default=0)

@@ -349,7 +349,7 @@ def _check_scales(name: str, input_scale: np.ndarray, filter_scale: np.ndarray) 
         product = input_scale * filter_scale
         is_right = (input_scale > 0) & (filter_scale > 0) & (product > SMALLEST) & np.isfinite(product)
     if not is_right.all():
-        rule = "input_scale, filter_scale and their product must be finite and above 2**-126"
+        rule = "input_scale and filter_scale must be above 0, and their product finite and above 2**-126"
         raise PtqError(f"{name}: {rule}; they are not{_where(~is_right)}: take the scales that quantization gave")
 
 
