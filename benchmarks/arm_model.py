@@ -54,7 +54,7 @@ void tile(const uint8_t* w, int64_t unit, const int8_t* q, int64_t stride, int64
 namespace jaxdml::JAXDML_ISA {
 void tile(const double* a, int64_t stride, const float* panel, int64_t depth, double* upper, double* lower,
           int64_t width) {
-  add_tile<kTileRows>(a, stride, panel, depth, upper, lower, width);
+  add_tile<kSumRows>(a, stride, panel, depth, upper, lower, width);
 }
 }""",
 }
