@@ -12,7 +12,7 @@ from jax import lax
 
 from jaxdml._exact import order, sums
 from jaxdml._exact.arithmetic import added
-from jaxdml._exact.pairs import INFINITY, bits, floats, power_of_two, where
+from jaxdml._exact.pairs import INFINITY, bits, floats, power_of_two
 
 Array = jax.Array
 Scatter = Callable[..., Array]
@@ -28,15 +28,16 @@ def summed(x: Array, indices: Array, updates: Array, params: Any) -> Array:
     """x plus the sum of the updates of each element, which has as many addends as the element has updates."""
     add, largest = (functools.partial(scatter, **_options(params)) for scatter in (lax.scatter_add, lax.scatter_max))
 
+    indices = lax.optimization_barrier(indices)  # XLA:CPU folds the bits of a gather of constants wrongly
+
     def each(combine: Scatter, of_updates: Array) -> Array:
         return combine(jnp.zeros(x.shape, of_updates.dtype), indices, of_updates)
 
-    finite = where(lax.abs(updates) < INFINITY, updates, np.float32(0))
     count = each(add, jnp.ones(updates.shape, jnp.int32))
     k = lax.min(np.int32(22), lax.clz(count) - np.int32(2))  # as sums.digits
-    e = sums.exponent_of(each(largest, bits(lax.abs(finite))), k)
+    e = sums.exponent_of(each(largest, bits(lax.abs(updates))), k)
     k_of_update, e_of_update = (_gathered(of_place, indices, updates.shape, params) for of_place in (k, e))
-    parts = sums.integers_of(finite * power_of_two(k_of_update - e_of_update), k_of_update)
+    parts = sums.integers_of(updates * power_of_two(k_of_update - e_of_update), k_of_update)
     first, second = (each(add, sums.without_magic(part, 1)) for part in parts)
     has_positive, has_negative = (
         each(largest, lax.convert_element_type((updates != updates) | (updates == infinity), jnp.int32)) > 0
@@ -88,5 +89,4 @@ def _gathered(of_place: Array, indices: Array, shape: Any, params: Any) -> Array
         ),
         tuple(1 if axis in single else shape[next(windows)] for axis in range(of_place.ndim)),
         mode=params["mode"],
-        fill_value=1,  # for updates outside of the array, which no element gets
     )

@@ -13,7 +13,7 @@ from jaxdml.reference import floats
 
 RNG = np.random.default_rng(0)
 ROWS, POINTS = 12, 4000
-PLACES = np.minimum(RNG.integers(0, 40, POINTS), ROWS)  # most updates are outside of the array
+PLACES = (RNG.random(POINTS) ** 4 * 2 * ROWS).astype(int)  # 1,700 for the first element; some are outside
 UPDATES = (RNG.standard_normal((3, POINTS)) * np.exp(5 * RNG.standard_normal((3, POINTS)))).astype(np.float32)
 X = RNG.standard_normal((3, ROWS)).astype(np.float32)
 INDICES = PLACES[:, None].astype(np.int32)
@@ -37,6 +37,7 @@ def test_the_precision_depends_on_the_updates_of_an_element_alone():
     places[:3], updates[:3] = 1, (1, -1, 2.0**-42)
     got = jax.jit(dml.exact(lambda x, u: x.at[places].add(u)))(np.zeros(2, np.float32), updates)
     assert_same_bits(got, np.float32([0, 2.0**-42]))
+    assert_same_bits(dml.exact(lambda x: x.at[places].add(1.0))(np.zeros(2, np.float32)), np.float32([POINTS - 3, 3]))
 
 
 def test_special_updates():

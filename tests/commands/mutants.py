@@ -68,6 +68,9 @@ TARGETS = {
     "jaxdml/_arithmetic/division.py": ["tests/_arithmetic/test_division.py"],
     "jaxdml/_arithmetic/square_root.py": ["tests/_arithmetic/test_square_root.py"],
     "jaxdml/_arithmetic/int8.py": ["tests/_arithmetic/test_long_sums.py", "tests/_arithmetic/test_forms.py"],
+    "jaxdml/_exact/remainders.py": ["tests/_exact/test_remainders.py"],
+    "jaxdml/_exact/scatters.py": ["tests/_exact/test_scatters.py"],
+    "jaxdml/_exact/sums.py": ["tests/_exact/test_sums.py", "tests/_exact/test_scatters.py"],
 }
 
 SWAPS = {
