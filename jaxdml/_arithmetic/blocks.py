@@ -1,4 +1,4 @@
-"""The product of floats by a matrix that is quantized by blocks. docs/numerics_products.md has the rule.
+"""The product of a float matrix and a matrix that is quantized in blocks. docs/numerics_products.md has the rule.
 
 Each block of a row of `a` is rounded to integers with a scale of its own. The integers are split into one to three
 planes of int8, whose products are exact. `rounding` defines fl.

@@ -26,7 +26,7 @@ def windowed_extents(desc: Any, name: str, window: Sequence[int], remedy: str | 
         extents.append(output_extent(size, extent, stride, dilation, start, end))
     for sizes in padded_sizes(desc).values():
         if known_elements(sizes) > MAXIMUM_ELEMENTS:
-            text = f"makes an input of {known_elements(sizes)} elements, the limit is {MAXIMUM_ELEMENTS}"
+            text = f"pads the input to {known_elements(sizes)} elements, the limit is {MAXIMUM_ELEMENTS}"
             field = max("start_padding", "end_padding", key=lambda field: max(getattr(desc, field)))
             facts = {"expected": MAXIMUM_ELEMENTS, "received": getattr(desc, field)}
             raise RuleError(operator, page_name(field), "elements", text, remedies.PAD_LESS, **facts)
@@ -124,8 +124,8 @@ def check_windows_see_input(desc: Any) -> None:
 def _misses(count: int, size: int, stride: int, dilation: int, start: int) -> int:
     """How many of the first `count` windows step over the input.
 
-    A window's first element that is not in the start padding has the index (place * stride - start) % dilation. If that
-    index is not below `size`, the window has no element of the input.
+    Of such a window, the first element after the start padding has the index (place * stride - start) % dilation, which
+    is not below `size`: the window has no element of the input.
     """
     first = -start % dilation
     quotients = _sum_of_quotients(count, stride, first, dilation)

@@ -25,7 +25,7 @@ def remainder(x: Array, y: Array) -> Array:
     start = lax.rem(whole_x, whole_y), exponent_x - exponent_y
     rest, _ = lax.while_loop(lambda state: jnp.any(state[1] > 0), step, start)
     size = lax.convert_element_type(rest, jnp.float32) * np.float32(2.0**-23) * power_of_two(exponent_y - np.int32(127))
-    least = lax.shift_right_logical(IMPLICIT, exponent_y - np.int32(1))  # of a normal result
+    least = lax.shift_right_logical(IMPLICIT, exponent_y - np.int32(1))  # the least `rest` of a normal result
     size = where(lax.convert_element_type(rest, jnp.int32) < least, np.float32(0), size)
     size = where(lax.abs(x) < lax.abs(y), lax.abs(x), size)
     is_number = (lax.abs(x) < INFINITY) & (lax.abs(y) > 0)

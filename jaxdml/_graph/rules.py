@@ -23,7 +23,7 @@ from jaxdml._graph.operands import (
     wide_input_of,
 )
 
-SMALLEST_BLOCK = 16  # of products by a matrix in blocks
+SMALLEST_BLOCK = 16  # the smallest block of a matrix that products take
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Fusion:
     """Nodes that one quantized operator replaces.
 
     Attributes:
-      kind: kind of the quantized operator. If no quantized operator has the kind, the operator of `of` runs
-        on integers.
+      kind: kind of the quantized operator. If no quantized operator has this kind, the operator of `of` itself
+        runs on integers.
       inputs: inputs of the quantized operator.
       of: the node of the float operator that is fused.
       behind: the nodes after `of` that are also replaced, in order.
@@ -96,7 +96,7 @@ def _convolution(node: Node, grids: Grids) -> Fusion:
     result = None if wide else output_of(grids, node, x)
     dimensions = _dimensions(node, grids.constant(w.value))
     if dimensions is None:
-        raise StaysFloat("it does not say how many dimensions its images have, quantized convolutions take at most 2")
+        raise StaysFloat("its images have no known rank, and quantized convolutions take at most 2 dimensions")
     if dimensions > 2:
         raise StaysFloat("its images have more than 2 dimensions")
     name = node.inputs[2] if len(node.inputs) > 2 else ""
@@ -120,7 +120,7 @@ def _dimensions(convolution: Node, filter: np.ndarray | None) -> int | None:
 def _product(node: Node, grids: Grids) -> Fusion:
     """A quantized product, with a later addition as its bias. It returns floats if no node quantizes its result.
 
-    A product by a matrix in blocks takes floats, and returns floats.
+    A product with a matrix in blocks takes and returns floats.
     """
     matrix_in_blocks = _in_blocks(grids, node.inputs[1], axis=0)
     if matrix_in_blocks is not None:
@@ -178,14 +178,14 @@ def _in_blocks(grids: Grids, name: str, axis: int) -> Grid | None:
 def _product_of_blocks(node: Node, b: Grid, bias: str, behind: tuple[Node, ...], *, trans_b: bool) -> Fusion:
     size = b.node.options["block_size"]
     if size % SMALLEST_BLOCK:
-        text = f"has blocks of {size}, products take blocks of a multiple of {SMALLEST_BLOCK}"
+        text = f"has blocks of {size}, but products take multiples of {SMALLEST_BLOCK}"
         raise StaysFloat(f"{node.inputs[1]} {text}")
     inputs = (node.inputs[0], b.value, b.scale, b.zero_point, bias)
     return Fusion("dot_of_blocks", inputs, node, behind, {"precision": "int22", "block_size": size, "trans_b": trans_b})
 
 
 def _packed_product(node: Node, grids: Grids) -> Fusion:
-    """A product by a constant matrix in blocks, packed as MatMulNBits takes it; the zero points must be integers."""
+    """A product with a constant matrix in blocks, in the format of MatMulNBits; the zero points must be integers."""
     _, b, scales, zero_points, g_idx, _ = node.inputs
     if any(name and grids.constant(name) is None for name in (b, scales, zero_points, g_idx)):
         raise StaysFloat("its weights are computed")
@@ -206,7 +206,7 @@ def _gemm(node: Node, grids: Grids) -> Fusion:
         given = node.options.get("trans_a", 0), alpha, beta if name else 1
         if given != (0, 1, 1):
             words = "transA is {:g}, alpha is {:g} and beta is {:g}".format(*given)
-            raise StaysFloat(f"{words}, products by blocks take 0, 1 and 1")
+            raise StaysFloat(f"{words}, but products with a matrix in blocks take 0, 1 and 1")
         added, scale = grids.constant(name), grids.constant(matrix_in_blocks.scale)
         columns = None if scale is None else scale.shape[0 if trans_b else 1]
         if name and (added is None or added.dtype != np.float32 or added.shape != (columns,)):
@@ -233,12 +233,12 @@ def _gemm(node: Node, grids: Grids) -> Fusion:
 
 
 def _wide_gemm(grids: Grids, node: Node, a: Grid) -> Fusion:
-    """The product of 16-bit `a` by an 8-bit constant, which returns floats, with an optional bias for each column."""
+    """The product of 16-bit `a` and an 8-bit constant, as floats, with an optional bias for each column."""
     name, trans_b = node.inputs[2] if len(node.inputs) > 2 else "", bool(node.options.get("trans_b"))
     given = node.options.get("trans_a", 0), node.options.get("alpha", 1.0), node.options.get("beta", 1.0) if name else 1
     if given != (0, 1, 1):
         words = "transA is {:g}, alpha is {:g} and beta is {:g}".format(*given)
-        raise StaysFloat(f"{words}, products of 16 by 8 bits take 0, 1 and 1")
+        raise StaysFloat(f"{words}, but products of 16 by 8 bits take 0, 1 and 1")
     b = input_of(grids, node.inputs[1], axis=0 if trans_b else 1)
     matrix = np.asarray(grids.constant(b.value))
     matrix = matrix.T if trans_b else matrix
@@ -248,7 +248,7 @@ def _wide_gemm(grids: Grids, node: Node, a: Grid) -> Fusion:
 
 
 def _padding(node: Node, grids: Grids) -> Fusion:
-    """A padding with zeros, which the zero point represents."""
+    """Padding with zeros, which the zero point represents."""
     x, (pads, fill, *axes) = input_of(grids, node.inputs[0]), (*node.inputs[1:], "")[: max(len(node.inputs) - 1, 2)]
     value = grids.constant(fill)
     if node.options.get("mode", "constant") != "constant" or (fill and (value is None or value.any())):

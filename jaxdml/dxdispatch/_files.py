@@ -54,7 +54,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> Any:
-    raise DxDispatchError("", f'has the number {name}, which JSON does not have; write the string "{name.lower()[:4]}"')
+    text = f'has the number {name}, which JSON does not have; write the string "{name.lower().removesuffix("inity")}"'
+    raise DxDispatchError("", text)
 
 
 def read_data(path: Path, source: Value, limit: int) -> tuple[bytes, np.dtype | None]:

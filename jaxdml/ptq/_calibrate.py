@@ -126,7 +126,7 @@ class Calibration:
             for value, name in self._names.items():
                 if not np.all(flags[name]):
                     raise PtqError(
-                        f"batch {number}: {unit.described(value)} is NaN or infinite already in the float function; "
+                        f"batch {number}: {unit.described(value)} is already NaN or infinite in the float function; "
                         "look for NaN and infinity in the batch and in params, or leave the batch out"
                     )
             if progress:

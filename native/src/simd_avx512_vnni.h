@@ -15,7 +15,7 @@ using Cell = uint8_t;           // the type of a product's operands
 constexpr int kRows = 6;        // rows of a full tile of the microkernel
 constexpr int kVectors = 4;     // vectors per row of a full tile
 
-// The tile is inlined: it leaves registers for the caller, and the caller reads the sums from registers.
+// The tile is inlined: it does not use all registers, and the caller reads the sums from registers.
 #define JAXDML_TILE JAXDML_INLINE
 #define JAXDML_HAS_BYTE_PRODUCTS
 #define JAXDML_HAS_TILES

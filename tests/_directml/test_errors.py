@@ -84,4 +84,4 @@ def test_an_input_that_padding_makes_too_large():
             desc = put(desc, name, dataclasses.replace(tensor, sizes=(1, 1, 1, 1)))
         with case(operator):
             error = assert_refused(desc, "StartPadding", "elements")
-            assert "makes an input of 4611686022722355201 elements, the limit is 4294967295; pad less" in str(error)
+            assert "pads the input to 4611686022722355201 elements, the limit is 4294967295; pad less" in str(error)

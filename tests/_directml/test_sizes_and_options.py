@@ -211,7 +211,7 @@ def test_the_padded_input_may_have_as_many_elements_as_a_tensor():
         )
 
     assert dml.validate(padded(2**32 - 1)).shape == (1, 1, 1, 2)
-    with pytest.raises(dml.DescError, match="makes an input of 4294967296 elements, the limit is 4294967295; pad less"):
+    with pytest.raises(dml.DescError, match="pads the input to 4294967296 elements, the limit is 4294967295; pad less"):
         dml.validate(padded(2**32))
 
 

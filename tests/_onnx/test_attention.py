@@ -189,12 +189,20 @@ WRONG_GROUPS = [
     ((*BASE, np.array([1, 1], I32), LENGTHS[1]), {}, "seqlens_k has shape (2,), expected (1,)"),
     ((*BASE, np.array([2], I32), LENGTHS[1]), {}, "seqlens_k is [2], expected numbers from 0 to 1"),
     ((*BASE, LENGTHS[0], np.array([2, 2], I32)), {}, "total_sequence_length has shape (2,), expected (1,)"),
-    ((*BASE, LENGTHS[0], np.array([1], I32)), {}, "total_sequence_length is 1; expected 2, past and new tokens, or"),
-    ((*ONE[:3], *CACHES, LENGTHS[0], np.array([7], I32)), {}, "total_sequence_length is 7; expected 6, past and new"),
+    (
+        (*BASE, LENGTHS[0], np.array([1], I32)),
+        {},
+        "total_sequence_length is 1; expected 2, the number of past and new tokens",
+    ),
+    (
+        (*ONE[:3], *CACHES, LENGTHS[0], np.array([7], I32)),
+        {},
+        "total_sequence_length is 7; expected 6, the number of past and new",
+    ),
     (
         (*(np.concatenate([x, x]) for x in (*BASE[:3], *CACHES)), np.array([5, 5], I32), np.array([7], I32)),
         {},
-        "2 tokens after past ones need a batch of 1, but the batch is 2",
+        "2 tokens after past ones need batch size 1, but it is 2",
     ),
     ((*BASE, *LENGTHS, TURNS), {"do_rotary": 1}, "cos_cache and sin_cache must be given together"),
     ((*BASE, *LENGTHS), {"do_rotary": 1}, "do_rotary needs the inputs cos_cache and sin_cache"),

@@ -29,7 +29,7 @@ FLOAT, UINT8 = TensorProto.FLOAT, TensorProto.UINT8
 EQUAL = "equal"
 ABSENT = "the file has no such value: rows that read it include its error"
 LAST_BITS = re.compile(r"a float function's last bits: .* in the last place of the largest value")
-SATURATES = "int8 weights saturate in onnxruntime's kernel on this processor, session.x64quantprecision=1 has the exact"
+SATURATES = "int8 weights saturate in onnxruntime's kernel on this processor; with session.x64quantprecision=1"
 MICROSOFT = {"domain": "com.microsoft"}
 pytestmark = on_x64_alone
 
@@ -82,8 +82,7 @@ def test_a_sum_by_another_formula(path):
     row = rows["sum"]
     assert (row.own.differing, row.so_far.differing, row.own.size, row.own.largest) == (count, count, 256, 1)
     assert row.reason == (
-        "DirectML's formula of the sum rounds otherwise near ties, numerics='onnxruntime' has onnxruntime's: "
-        "no element differs then"
+        "DirectML's formula for the sum rounds differently near ties; with numerics='onnxruntime', no element differs"
     )
     assert (rows["reader"].own.differing, rows["reader"].so_far.differing) == (0, count)
     assert rows["reader"].so_far.largest == pytest.approx(0.02)
@@ -101,7 +100,7 @@ def test_a_mean_by_another_formula(path):
     constants = [constant(value, name) for name, value in GRIDS.items()]
     proto = model(nodes, constants, [("x", UINT8, ("N", 64, 4, 4))], outputs)
     reasons = {name: row.reason for name, row in compared(proto, path).items()}
-    assert all(reason.startswith("DirectML's formula of the mean rounds otherwise") for reason in reasons.values())
+    assert all(reason.startswith("DirectML's formula for the mean rounds differently") for reason in reasons.values())
 
 
 def test_int8_weights_saturate(path):
@@ -124,7 +123,7 @@ def test_int8_weights_saturate(path):
     assert row.own.differing == row.so_far.differing == np.count_nonzero(theirs != exact)
     assert row.own.largest == np.abs(theirs - exact).max()
     if row.own.differing:  # a processor without int8 dot products
-        assert row.reason == f"{SATURATES} value: no element differs then"
+        assert row.reason == f"{SATURATES}, no element differs"
     else:
         assert row.reason == EQUAL
 
@@ -176,8 +175,8 @@ def test_a_product_of_a_qdq_file_has_onnxruntimes_accuracy_level(path):
     proto = model(nodes, given, [("x", FLOAT, ("N", 64))], [("y", FLOAT, ("N", 24))], opset=21, ir_version=10)
     row = compared(proto, path, random.normal(size=(4, 64)).astype(F))["product"]
     assert row.reason.startswith(
-        "the accuracy level: onnxruntime rounds the product's floats to int8, "
-        "unless session.qdq_matmulnbits_accuracy_level=0: "
+        "the accuracy level: onnxruntime rounds the product's floats to int8; "
+        "with session.qdq_matmulnbits_accuracy_level=0, "
     )
 
 
@@ -186,7 +185,7 @@ def test_a_graph_that_onnxruntime_changes(path):
     proto = MODELS["gemm_weight_float"]()
     rows = compared(proto, path, qdq_builder.random_inputs(proto)).values()
     (row,) = (row for row in rows if row.operator == "Gemm")
-    assert row.reason.startswith("onnxruntime computes a graph other than the file's after its optimizations")
+    assert row.reason.startswith("onnxruntime's optimizations change the graph; without optimizations, ")
 
 
 @pytest.mark.rare
@@ -197,10 +196,10 @@ def test_int8_activations_are_partly_floats(path):
     found = dml.onnx.compare(path, random_inputs(proto, 8, 5), loaded)
     assert not found.are_equal
     changed, outputs = found.notes
-    assert re.search(r"which changes \d+ elements of its outputs", changed)
+    assert re.search(r"which changes \d+ elements of the model's outputs", changed)
     assert outputs == (
-        "the outputs: onnxruntime computes int8 activations partly in floats, session.qdqisint8allowed=1 keeps them in "
-        "integers: no element differs then"
+        "the outputs: onnxruntime computes int8 activations partly in floats; with session.qdqisint8allowed=1, no "
+        "element differs"
     )
 
 
@@ -280,7 +279,7 @@ def test_the_first_experiment_that_makes_a_difference_small_is_the_reason():
         experiment([integers(0)], asked, "later"),
     ]
     inputs = made_up(inputs=("y",))
-    assert reasons([integers(100)], tried, [inputs]) == {0: "most: 1 element differs then, by at most 1"}
+    assert reasons([integers(100)], tried, [inputs]) == {0: "most, 1 element differs, by at most 1"}
     assert asked == ["half", "refused", "NaN", "most"]
     assert reasons([NAN], [experiment([NAN], asked, "NaN")], [inputs])[0].startswith("unexplained")
     assert reasons([integers(0), None], tried) == {}
@@ -304,8 +303,8 @@ def test_settings_that_onnxruntime_refuses_explain_nothing():
 def test_the_first_settings_that_explain_the_outputs_are_named():
     rests = iter([integers(9), integers(0), integers(0)])
     assert output_reasons(integers(10), lambda settings: next(rests)) == [
-        "the outputs: onnxruntime computes int8 activations partly in floats, session.qdqisint8allowed=1 keeps them in "
-        "integers: no element differs then"
+        "the outputs: onnxruntime computes int8 activations partly in floats; with session.qdqisint8allowed=1, no "
+        "element differs"
     ]
 
 
@@ -314,10 +313,10 @@ def test_the_first_settings_that_explain_the_outputs_are_named():
      "why; please report it with the file"),
     (made_up(inputs=("y",)), "QuantizeLinear", "onnxruntime did not fuse the node: it computes it in floats, and "
      "quantizes the result"),
-    (made_up("table"), "", "the file has the table as float operators, save with tables='gather' writes an exact "
-     "look-up"),
+    (made_up("table"), "", "the file computes the table by float operators; save(..., tables='gather') writes an "
+     "exact look-up table"),
     (made_up("quantize", is_quantized=False), "QuantizeLinear", "it reads values that the file computes by other "
-     "operators, which round otherwise"),
+     "operators, which round differently"),
 ])  # fmt: skip
 def test_what_no_experiment_explains(node, theirs, reason):
     absent = made_up("exp", (), ("x",))
@@ -346,7 +345,7 @@ def rows_of(nodes, theirs, own, values):
 def test_floats_of_xla_may_differ_between_two_programs():
     """A node without an error of its own, whose inputs are onnxruntime's, and which differs in the whole program."""
     assert rows_of([made_up()], {"y": 1}, {"y": 1}, {"y": 1.1}) == [
-        "XLA's floats differ between two programs of the model, floats='exact' has one answer"
+        "XLA's floats differ between two programs of the model; floats='exact' gives one answer"
     ]
 
 

@@ -135,7 +135,7 @@ def test_a_sum_of_a_quantized_function_by_another_formula(path):
     inputs = tuple(random.integers(0, 128, (8, 32)).astype(F) * F(scale) for scale in (0.02, 0.01))
     (row,) = (row for row in dml.onnx.compare(path, inputs, model).nodes if row.operator == "add")
     assert row.own.differing
-    assert row.reason.startswith("DirectML's formula of the sum rounds otherwise near ties")
+    assert row.reason.startswith("DirectML's formula for the sum rounds differently near ties")
 
 
 @pytest.mark.rare

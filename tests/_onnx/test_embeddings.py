@@ -121,8 +121,8 @@ WRONG_TABLES = {
     "bits": ({"bits": 3}, "attribute 'bits' is 3; supported: 2, 4, 8"),
     "block size": ({"block_size": 24}, "attribute 'block_size' is 24, expected a power of two of at least 16"),
     "block size of 0": ({"block_size": 0}, "attribute 'block_size' is 0, expected a power of two of at least 16"),
-    "axis of bytes": ({"gather_axis": 1}, "gather_axis is 1 and quantize_axis is 1; uint8 data take 0 and -1"),
-    "axis of blocks": ({"quantize_axis": 0}, "gather_axis is 0 and quantize_axis is 0; uint8 data take 0 and -1"),
+    "axis of bytes": ({"gather_axis": 1}, "gather_axis is 1 and quantize_axis is 1, expected 0 and -1 for uint8 data"),
+    "axis of blocks": ({"quantize_axis": 0}, "gather_axis is 0 and quantize_axis is 0, expected 0 and -1 for uint8"),
     "no such axis": ({"quantize_axis": 2}, "axis 2 is not in [-2, 1]"),
     "scales": ({"scales": (10, 1)}, "scales has shape (10, 1), expected (10, 2) for data of shape (10, 16)"),
     "zero points": ({"points": (10, 2)}, "zero_points has shape (10, 2), expected (10, 1) for data of shape (10, 16)"),
@@ -142,7 +142,7 @@ def test_wrong_tables_are_refused_in_words_and_by_onnxruntime(name):
 def test_integers_of_4_bits_have_4_bits():
     proto = Rows("uint4", (10, 20), 16).proto
     proto.graph.node[0].attribute[0].i = 8
-    refused(proto, "bits is 8, but data is uint4, expected 4")
+    refused(proto, "bits is 8, expected 4 for data of uint4")
 
 
 # RotaryEmbedding -----------------------------------------------------------------------------------------------------
@@ -223,14 +223,14 @@ def test_rotations():
 
 
 WRONG_TURNS = {
-    "part without heads": ({"count": 8, "rotary_embedding_dim": 8}, "num_heads is None, expected a divisor of the 48"),
-    "no divisor": ({"num_heads": 5}, "num_heads is 5, expected a divisor of the 48 elements of x"),
-    "negative": ({"num_heads": -3}, "num_heads is -3, expected a divisor of the 48 elements of x"),
+    "part without heads": ({"count": 8, "rotary_embedding_dim": 8}, "num_heads is None, expected a divisor of 48"),
+    "no divisor": ({"num_heads": 5}, "num_heads is 5, expected a divisor of 48, the last dimension of x"),
+    "negative": ({"num_heads": -3}, "num_heads is -3, expected a divisor of 48, the last dimension of x"),
     "other caches": ({"num_heads": 4}, "cosines and sines have shapes (2, 5, 8) and (2, 5, 8), expected (2, 5, 6)"),
-    "odd": (PARTLY | {"rotary_embedding_dim": 7}, "rotary_embedding_dim is 7, expected an even number of at most 16"),
+    "odd": (PARTLY | {"rotary_embedding_dim": 7}, "rotary_embedding_dim is 7, expected an even number from 2 to 16"),
     "too much": (
         PARTLY | {"rotary_embedding_dim": 18},
-        "rotary_embedding_dim is 18, expected an even number of at most",
+        "rotary_embedding_dim is 18, expected an even number from 2 to 16",
     ),
     "one position of ONNX": (
         {"domain": "", "num_heads": 3, "places": "first"},

@@ -256,7 +256,7 @@ def test_padding_that_is_too_large_is_blamed_itself(operator):
         for padding, strides in ((2**31, 1), (2**16, 1), (2**16, 2**14)):
             error = caught(operator, {**GOOD[operator], name: padding, "strides": strides})
             assert (error.tensor, error.rule, error.received) == (tensor, "elements", (padding, padding))
-            assert str(error).startswith(f"{operator}: {tensor} makes an input of ")
+            assert str(error).startswith(f"{operator}: {tensor} pads the input to ")
             assert str(error).endswith(" elements, the limit is 4294967295; pad less")
 
 

@@ -212,7 +212,7 @@ def test_weights_on_own_grids_stay():
 def test_values_that_are_not_finite():
     wrong = X.copy()
     wrong[3, 3] = np.nan
-    with pytest.raises(PtqError, match=r"batch 1: .*is NaN or infinite already in the float function"):
+    with pytest.raises(PtqError, match=r"batch 1: .*is already NaN or infinite in the float function"):
         quantize(batches=[X, wrong], products="dynamic")
 
 

@@ -268,11 +268,11 @@ ERRORS = {
     "another type": ({"activations": jnp.int16}, "Rule.activations is int16, expected uint16"),
     "dynamic": (
         {"activations": jnp.uint16, "products": "dynamic"},
-        "Rule('a') has activations=uint16, and dynamic products compute ranges of 8 bits: leave out activations or pro",
+        "Rule('a') has activations=uint16, but dynamic products compute ranges of 8 bits: leave out activations or pro",
     ),
     "blocks": (
         {"activations": jnp.uint16, "block_size": 32},
-        "Rule('a') has activations=uint16, and weights in blocks multiply floats: leave out activations or weights and",
+        "Rule('a') has activations=uint16, but weights in blocks multiply floats: leave out activations, or weights",
     ),
 }
 

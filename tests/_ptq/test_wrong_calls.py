@@ -129,8 +129,8 @@ QUANTIZE = {  # a wrong call, and words of its error
     "no batches": ({"batches": []}, "batches is empty: calibration needs at least one batch"),
     "no batches from a generator": ({"batches": iter(())}, "batches is empty: calibration needs at least one batch"),
     "batches without elements": ({"batches": [X[:0]]}, ": calibration needs batches that are not empty"),
-    "NaN in a batch": ({"batches": [X, with_one(X, np.nan)]}, "batch 1: input 0 is NaN or infinite already in the fl"),
-    "infinity in a batch": ({"batches": [with_one(X, -np.inf), X]}, "batch 0: input 0 is NaN or infinite already"),
+    "NaN in a batch": ({"batches": [X, with_one(X, np.nan)]}, "batch 1: input 0 is already NaN or infinite in the fl"),
+    "infinity in a batch": ({"batches": [with_one(X, -np.inf), X]}, "batch 0: input 0 is already NaN or infinite"),
     "labels in batches": (
         {"batches": [(X, np.zeros(8, np.int32))]},
         "batch 0: apply cannot be traced with the inputs (float32[8, 6], int32[8]): TypeError: mlp() takes 2 "
@@ -204,16 +204,16 @@ QUANTIZE = {  # a wrong call, and words of its error
     ),
     "values that overflow": (
         {"batches": [X, X, X * np.float32(1e38)], "params": changed(("first", "w"), PARAMS["first"]["w"] * 100)},
-        "batch 2: the result of node 'first' (dot_general + add) is NaN or infinite already in the float function; "
+        "batch 2: the result of node 'first' (dot_general + add) is already NaN or infinite in the float function; "
         "look for NaN and infinity in the batch and in params, or leave the batch out",
     ),
     "values that overflow in a scan": (
         {"apply": scanned_layers, "params": LARGE},
-        "batch 0: the result of node 'scan_1' (scan) is NaN or infinite already in the float function",
+        "batch 0: the result of node 'scan_1' (scan) is already NaN or infinite in the float function",
     ),
     "values that overflow in a scan alone": (
         {"apply": scanned_layers, "params": LARGE, "rules": [Rule("head", keep="float")]},
-        "batch 0: an input of the body of 'scan_1' is NaN or infinite already in the float function",
+        "batch 0: an input of the body of 'scan_1' is already NaN or infinite in the float function",
     ),
     "NaN in weights": (
         {"params": changed(("last", "w"), with_one(PARAMS["last"]["w"], np.nan))},
@@ -282,11 +282,11 @@ RULES = {
     ),
     "integers in floats": (
         {"pattern": "a", "keep": "float", "activations": jnp.uint16},
-        "Rule('a') has keep='float', and a layer in floats reads no integers: leave out keep or the options",
+        "Rule('a') has keep='float', but a layer in floats reads no integers: leave out keep, or the options for",
     ),
     "blocks of dynamic products": (
         {"pattern": "a", "products": "dynamic", "block_size": 32},
-        "Rule('a') has products='dynamic', and products by weights in blocks read floats: leave out products, or",
+        "Rule('a') has products='dynamic', but products with weights in blocks read floats: leave out products, or",
     ),
 }
 

@@ -236,6 +236,7 @@ def test_errors_say_where(place, value, path, text, tmp_path):
     [
         ("", "as JSON"), ("[" * 100_000, "is nested too deeply to be read; no model needs more than six levels"),
         ("{} x", "as JSON"), ("NaN", 'write the string "nan"'),
+        ("-Infinity", 'write the string "-inf"'), ("Infinity", 'write the string "inf"'),
         ('{"a": 1, "a": 2}', "has two members 'a' in one object"), ("/*" * 100_000, "as JSON"),
         ('"\\' * 300_000, "as JSON"), ('{"\\ud800": 1}', "as JSON"),
         ("[]", "expected an object"), ("1" * 5000, "as JSON"), ("{}", "has no resources"), ("null", "is None"),

@@ -26,10 +26,10 @@ def qgemm(
     say that a matrix is transposed; a `PreparedMatrix` never is. Subnormal numbers count as 0. On processors
     without VNNI, ONNX Runtime's own sums saturate if `a` is uint8 and `b` is int8.
     """
-    a = jnp.swapaxes(a, 0, 1) if trans_a else jnp.asarray(a)
+    a = jnp.asarray(a).T if trans_a else jnp.asarray(a)
     if not isinstance(b, PreparedMatrix):
-        b = jnp.swapaxes(b, 0, 1) if trans_b else jnp.asarray(b)
-    if a.ndim < 1 or b.ndim != 2 or a.shape[-1] != b.shape[0]:
+        b = jnp.asarray(b).T if trans_b else jnp.asarray(b)
+    if a.ndim < 1 or (trans_a and a.ndim > 2) or b.ndim != 2 or a.shape[-1] != b.shape[0]:
         raise ModelError(f"a {a.shape} and b {b.shape} are not matrices that can be multiplied")
     shape = (*a.shape[:-1], b.shape[1])
     a = a.reshape(math.prod(shape[:-1]), a.shape[-1])

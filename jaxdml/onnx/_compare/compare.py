@@ -23,8 +23,8 @@ UNREADABLE = frozenset({"bfloat16", "int4", "uint4"})  # types that onnxruntime 
 EQUAL = "equal"
 ABSENT = "the file has no such value: rows that read it include its error"
 UNREAD = "onnxruntime gives this value in another type, or not at all: rows that read it include its error"
-XLA = "XLA's floats differ between two programs of the model, floats='exact' has one answer"
-AS_OUTPUTS = "onnxruntime computes the nodes' values as outputs of the file"
+XLA = "XLA's floats differ between two programs of the model; floats='exact' gives one answer"
+AS_OUTPUTS = "to read the nodes' values, onnxruntime runs a copy of the file with additional outputs"
 
 
 @api_boundary
@@ -101,8 +101,8 @@ class _Comparing:
             for node, alone, after, text in zip(subject.nodes, own, so_far, texts, strict=True)
         )
         moved = sum(Difference.of(theirs[name], value).differing for name, value in expected.items() if name in theirs)
-        changed = f"which changes {moved:,} elements of its outputs" if moved else "which does not change its outputs"
-        notes = [*said, f"{AS_OUTPUTS}, {changed}"]
+        changes = f"changes {moved:,} elements of" if moved else "does not change"
+        notes = [*said, f"{AS_OUTPUTS}, which {changes} the model's outputs"]
         total = self._total(expected)
         if total and total.differing:
             notes += output_reasons(total, lambda settings: self._total(peer.run(self._inputs, peer.outputs, settings)))

@@ -52,7 +52,10 @@ def _is_any(node: Node) -> bool:
 
 
 class Setting(NamedTuple):
-    """Settings of a session, the nodes that they may concern, and the cause of a difference that they remove."""
+    """Settings of a session, the nodes that they may concern, and the cause of a difference that they remove.
+
+    The cause ends with the settings; what remains of the difference with them follows.
+    """
 
     settings: Settings
     concerns: Callable[[Node], bool]
@@ -62,26 +65,25 @@ class Setting(NamedTuple):
 SETTINGS = (
     Setting(
         Settings({"session.x64quantprecision": "1"}), _is_quantized,
-        "int8 weights saturate in onnxruntime's kernel on this processor, "
-        "session.x64quantprecision=1 has the exact value",
+        "int8 weights saturate in onnxruntime's kernel on this processor; with session.x64quantprecision=1",
     ),
     Setting(
         Settings({"session.qdqisint8allowed": "1"}), _is_any,
-        "onnxruntime computes int8 activations partly in floats, session.qdqisint8allowed=1 keeps them in integers",
+        "onnxruntime computes int8 activations partly in floats; with session.qdqisint8allowed=1",
     ),
     Setting(
         Settings({"session.qdq_matmulnbits_accuracy_level": "0"}), _is_any,
-        "the accuracy level: onnxruntime rounds the product's floats to int8, "
-        "unless session.qdq_matmulnbits_accuracy_level=0",
+        "the accuracy level: onnxruntime rounds the product's floats to int8; "
+        "with session.qdq_matmulnbits_accuracy_level=0",
     ),
     Setting(
         Settings(threads=1), _is_lstm,
-        "onnxruntime splits the items of a batch among its threads, and each quantizes the hidden states of its own, "
-        "intra_op_num_threads=1 quantizes those of all items together",
+        "onnxruntime splits the items of a batch among its threads, and each thread quantizes its own items' hidden "
+        "states; with intra_op_num_threads=1",
     ),
     Setting(
         Settings(level="DISABLE_ALL"), _is_any,
-        "onnxruntime computes a graph other than the file's after its optimizations, without them the file's",
+        "onnxruntime's optimizations change the graph; without optimizations",
     ),
 )  # fmt: skip
 
@@ -110,7 +112,7 @@ def output_reasons(own: Difference, by_settings: Callable[[Settings], Difference
       by_settings: maps settings of onnxruntime to the difference of the outputs from its results.
     """
     rests = ((each.cause, _allowed(by_settings, each.settings)) for each in SETTINGS)
-    found = (f"the outputs: {cause}: {_what_remains(rest)}" for cause, rest in rests if rest and _explains(rest, own))
+    found = (f"the outputs: {cause}, {_what_remains(rest)}" for cause, rest in rests if rest and _explains(rest, own))
     return [*itertools.islice(found, 1)]
 
 
@@ -129,7 +131,7 @@ def _explains(rest: Difference, own: Difference) -> bool:
 
 def _of_formula(node: Node) -> str:
     word = BY_FORMULA[node.operator.name]
-    return f"DirectML's formula of the {word} rounds otherwise near ties, numerics='onnxruntime' has onnxruntime's"
+    return f"DirectML's formula for the {word} rounds differently near ties; with numerics='onnxruntime'"
 
 
 def own_reasons(
@@ -155,7 +157,7 @@ def own_reasons(
         rests = experiment.run() if concerned else None
         for place, rest in enumerate(rests or ()):
             if place in concerned and rest and _explains(rest, pending[place]):
-                found[place] = f"{experiment.cause(nodes[place])}: {_what_remains(rest)}"
+                found[place] = f"{experiment.cause(nodes[place])}, {_what_remains(rest)}"
     operators = cache(operators)
     absent = {name for node in nodes for name in node.outputs if name not in in_file}
     for place, each in pending.items():
@@ -174,9 +176,9 @@ def _given(cause: str, node: Node) -> str:
 
 def _what_remains(rest: Difference) -> str:
     if not rest.differing:
-        return "no element differs then"
+        return "no element differs"
     words = "element differs" if rest.differing == 1 else "elements differ"
-    return f"{rest.differing:,} {words} then, by at most {rest.by}"
+    return f"{rest.differing:,} {words}, by at most {rest.by}"
 
 
 def _of_floats(node: Node, own: Difference) -> str:
@@ -212,9 +214,11 @@ def _units(own: Difference) -> str:
 def _of_integers(node: Node, operators: Callable[[], Mapping[str, str]], *, reads_absent: bool) -> str:
     """The reason for a difference in integers that no experiment explains."""
     if node.operator.name == TABLE.name:
-        return "the file has the table as float operators, save with tables='gather' writes an exact look-up"
+        return (
+            "the file computes the table by float operators; save(..., tables='gather') writes an exact look-up table"
+        )
     if reads_absent:
-        return "it reads values that the file computes by other operators, which round otherwise"
+        return "it reads values that the file computes by other operators, which round differently"
     theirs = next((operators()[name] for name in node.outputs if name in operators()), None)
     if theirs == "QuantizeLinear" and node.operator.is_quantized:
         return "onnxruntime did not fuse the node: it computes it in floats, and quantizes the result"

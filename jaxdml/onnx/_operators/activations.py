@@ -197,8 +197,7 @@ def _along_axes(name: str, function: Callable[[Array, tuple[int, ...]], Array], 
 
     @operator(name, until=12, kind=kind and f"{kind}_of_rest", types=(FLOAT,), options=from_first)
     def from_axis(x: Array, *, axis: int) -> Array:
-        axes = tuple(range(axis if axis == x.ndim else axis_of(axis, x.ndim), x.ndim))
-        return _widened(function)(x, axes=axes) if axes else jnp.ones_like(x)
+        return _widened(function)(x, axes=tuple(range(axis_of(axis, x.ndim), x.ndim)))
 
     @operator(name, since=13, kind=kind, types=(FLOAT,), options=last)
     def along_axis(x: Array, *, axis: int) -> Array:

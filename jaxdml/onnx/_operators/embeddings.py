@@ -43,10 +43,13 @@ def gather_block_quantized(
     """
     along, of_blocks = (axis_of(axis, data.ndim) for axis in (gather_axis, quantize_axis))
     is_packed = data.dtype == jnp.uint8
+    if data.ndim < 2:
+        raise ModelError(f"data has shape {data.shape}, expected at least two dimensions")
     if is_packed and (along, of_blocks) != (0, data.ndim - 1):
-        raise ModelError(f"gather_axis is {gather_axis} and quantize_axis is {quantize_axis}; uint8 data take 0 and -1")
+        text = f"gather_axis is {gather_axis} and quantize_axis is {quantize_axis}"
+        raise ModelError(f"{text}, expected 0 and -1 for uint8 data")
     if not is_packed and bits != 4:
-        raise ModelError(f"bits is {bits}, but data is {data.dtype}, expected 4")
+        raise ModelError(f"bits is {bits}, expected 4 for data of {data.dtype}")
     size = data.shape[of_blocks] * (8 // bits if is_packed else 1)
     blocks = -(-size // block_size)
     expected = (*data.shape[:of_blocks], blocks, *data.shape[of_blocks + 1 :])
@@ -137,7 +140,7 @@ def _by_head(x: Array, num_heads: int | None) -> Array:
     if x.ndim != 3:
         raise ModelError(f"x has shape {x.shape}, expected 3 or 4 dimensions")
     if not num_heads or num_heads < 0 or x.shape[-1] % num_heads:
-        raise ModelError(f"num_heads is {num_heads}, expected a divisor of the {x.shape[-1]} elements of x")
+        raise ModelError(f"num_heads is {num_heads}, expected a divisor of {x.shape[-1]}, the last dimension of x")
     return jnp.reshape(x, (*x.shape[:2], num_heads, x.shape[-1] // num_heads))
 
 
@@ -145,7 +148,7 @@ def _rotated(x: Array, heads: Array, cos: Array, sin: Array, interleaved: int | 
     """Rotates the first `count` elements of each head; cos and sin are [batch, sequence, pairs]."""
     size = heads.shape[-1]
     if count % 2 or not 0 < count <= size:
-        raise ModelError(f"rotary_embedding_dim is {count}, expected an even number of at most {size}, a head's size")
+        raise ModelError(f"rotary_embedding_dim is {count}, expected an even number from 2 to {size}, a head's size")
     expected = (*heads.shape[:2], count // 2)
     if not cos.shape == sin.shape == expected:
         raise ModelError(f"cosines and sines have shapes {cos.shape} and {sin.shape}, expected {expected}")
@@ -154,7 +157,7 @@ def _rotated(x: Array, heads: Array, cos: Array, sin: Array, interleaved: int | 
 
 
 def rotated(x: Array, cos: Array, sin: Array, is_interleaved: bool) -> Array:
-    """x, which has four dimensions, with the first pairs of each row rotated by angles.
+    """Four-dimensional x with the first pairs of each row rotated, each by its own angle.
 
     The elements of a pair are neighbors if interleaved; otherwise element i and element i + pairs are a pair.
 

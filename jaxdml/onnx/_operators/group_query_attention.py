@@ -157,10 +157,11 @@ class _Tokens:
         self._is_first = self.rows == self.total
         self._room = max(self.total, room)
         if self.total < self.rows or (not self._is_first and self.total > room and self.total != room + self.rows):
-            wanted = f"{self.rows + room}, past and new tokens, or, in a cache with room, from {self.rows} to {room}"
+            wanted = f"{self.rows + room}, the number of past and new tokens"
+            wanted += f", or {self.rows} to {room} in a cache with room for the new ones" if room >= self.rows else ""
             raise ModelError(f"total_sequence_length is {self.total}; expected {wanted}")
         if not self._is_first and self.rows > 1 and self.batch > 1:
-            raise ModelError(f"{self.rows} tokens after past ones need a batch of 1, but the batch is {self.batch}")
+            raise ModelError(f"{self.rows} tokens after past ones need batch size 1, but it is {self.batch}")
         self._lengths = jnp.asarray(seqlens_k).astype(jnp.int32).reshape(self.batch) + np.int32(1)
         self._past = jnp.zeros_like(self._lengths) if self._is_first else self._lengths - np.int32(self.rows)
         self.is_right = (self._lengths <= self.total) & (self._lengths > 0) & (self._past >= 0)
@@ -168,7 +169,7 @@ class _Tokens:
             raise ModelError(f"seqlens_k is {seqlens_k}, expected numbers from 0 to {self._room - 1}")
 
     def positions(self, position_ids: Array | None) -> Array:
-        """The positions of the new tokens, [B, S]; positions in a prompt count from its first position."""
+        """The positions of the new tokens, [B, S]; in prompts they count up from position_ids[0, 0]."""
         expected("position_ids", position_ids, (self.batch, None))
         if position_ids is None:
             return self._past[:, None] + np.arange(self.rows, dtype=np.int32)[None]

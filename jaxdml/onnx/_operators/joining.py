@@ -31,7 +31,8 @@ def split_by_attribute(
     if split is None:
         split = _equal_sizes(data.shape[axis], output_count)
     if len(split) != output_count or sum(split) != data.shape[axis] or any(size < 0 for size in split):
-        raise ModelError(f"{output_count} parts of sizes {split} do not add up to the dimension of {data.shape[axis]}")
+        wanted = f"{output_count} sizes that add up to {data.shape[axis]}, the size of the axis"
+        raise ModelError(f"split is {split}, expected {wanted}")
     leading = (slice(None),) * axis
     return tuple(data[(*leading, slice(start, end))] for start, end in pairwise(accumulate(split, initial=0)))
 
@@ -57,7 +58,7 @@ def split_by_count(
 
 def _equal_sizes(size: Any, count: int) -> tuple[Any, ...]:
     if size % count != 0:
-        raise ModelError(f"the dimension of {size} is not divisible into {count} equal parts")
+        raise ModelError(f"an axis of size {size} cannot be split into {count} equal parts")
     return (size // count,) * count
 
 

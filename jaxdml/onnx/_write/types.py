@@ -1,4 +1,4 @@
-"""The types that the operators of a file accept: ONNX's types that onnxruntime's CPU provider registers."""
+"""The types that operators of a file may have: those of ONNX that onnxruntime's CPU provider also registers."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,7 +12,7 @@ COMPUTED = {
     getattr(TensorProto, name)
     for name in ("BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "FLOAT", "DOUBLE")
 }
-AT_THE_ENDS = {TensorProto.FLOAT16, TensorProto.BFLOAT16}  # types of inputs and outputs, but not between them
+AT_THE_ENDS = {TensorProto.FLOAT16, TensorProto.BFLOAT16}  # types of inputs and outputs, but of no other values
 # ONNX's types that the provider does not support, by operator and type parameter, in all opsets that `save` writes.
 LACKS = {
     **dict.fromkeys(
@@ -42,7 +42,7 @@ def wrong_types(
         schema = None if node.domain else onnx.defs.get_schema(node.op_type, opset)
         wrong = "" if schema is None else _wrong(node, schema, computed)
         if wrong:
-            yield node.name, f"the operator {node.op_type} of opset {opset} has no type {wrong} in onnxruntime"
+            yield node.name, f"the operator {node.op_type} of opset {opset} does not take {wrong} in onnxruntime"
 
 
 def _wrong(node: onnx.NodeProto, schema: onnx.defs.OpSchema, types: Mapping[str, int]) -> str:

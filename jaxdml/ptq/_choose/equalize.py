@@ -1,9 +1,9 @@
 """Scales channels of a unit: the float function stays the same, and loses less accuracy when it is quantized.
 
-The weights of a contraction that makes scaled channels, and of the contractions that read these channels, are
-multiplied. A value in floats gets a constant, its factors, by which the value is multiplied for the contractions that
-read it. The float graph contains neither this multiplication nor the weights that match it: both are added when
-quantize and dequantize nodes are inserted.
+The weights of a contraction that makes scaled channels are divided by the scales, and the weights of the contractions
+that read these channels are multiplied by the scales. For a value in floats, a constant holds the reciprocals of its
+scales, by which the value is multiplied before contractions read it. The float graph contains neither this
+multiplication nor the weights that compensate for it: both are added when quantize and dequantize nodes are inserted.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -64,14 +64,14 @@ class Rule:
         if self.sets_activations and (self.products == "dynamic" or self.has_blocks):
             text = "dynamic products compute ranges of 8 bits: leave out activations or products"
             if self.has_blocks:
-                text = "weights in blocks multiply floats: leave out activations or weights and block_size"
-            raise PtqError(f"Rule({self.pattern!r}) has activations=uint16, and {text}")
+                text = "weights in blocks multiply floats: leave out activations, or weights and block_size"
+            raise PtqError(f"Rule({self.pattern!r}) has activations=uint16, but {text}")
         if self.products and self.has_blocks:
-            text = "products by weights in blocks read floats: leave out products, or weights and block_size"
-            raise PtqError(f"Rule({self.pattern!r}) has products={self.products!r}, and {text}")
+            text = "products with weights in blocks read floats: leave out products, or weights and block_size"
+            raise PtqError(f"Rule({self.pattern!r}) has products={self.products!r}, but {text}")
         if self.keep and self.sets_products:
-            text = "a layer in floats reads no integers: leave out keep or the options of integers"
-            raise PtqError(f"Rule({self.pattern!r}) has keep='float', and {text}")
+            text = "a layer in floats reads no integers: leave out keep, or the options for integers"
+            raise PtqError(f"Rule({self.pattern!r}) has keep='float', but {text}")
         if (self.keep, self.observer) == (None, None) and not self.sets_products:
             words = "keep, products, observer, weights, block_size or activations"
             raise PtqError(f"Rule({self.pattern!r}) changes nothing: set {words}")
@@ -113,7 +113,7 @@ def check_block_size(name: str, block_size: Any) -> None:
     """Validates the number of weights in a block.
 
     Raises:
-      PtqError: if there are no blocks of this size.
+      PtqError: if blocks cannot have this size.
     """
     if not is_integer(block_size) or block_size not in BLOCK_SIZES:
         raise PtqError(f"{name} is {block_size!r}, expected None or one of {', '.join(map(str, BLOCK_SIZES))}")
