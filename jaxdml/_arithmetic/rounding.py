@@ -169,6 +169,7 @@ def multiplied(accumulator: Array, a_scale: Array, b_scale: Array, bias: Array |
     accumulator holds integers; scales and bias broadcast to its shape.
     """
     scales = (flushed(with_rank(_float32(scale), accumulator.ndim)) for scale in (a_scale, b_scale))
+    # Never subnormal; the select of `flushed` prevents that the product and the bias become a fused multiply-add.
     result = flushed(lax.mul(_float32(accumulator), product(*scales)))
     if bias is not None:
         bias = flushed_straight_through(with_rank(_float32(bias), accumulator.ndim))
@@ -184,7 +185,7 @@ def averaged(
     count holds positive integers; count and scales broadcast to accumulator's shape.
     """
     scale, output_scale = (flushed(with_rank(x, accumulator.ndim)) for x in (scale, output_scale))
-    mean = flushed(quotient(flushed(lax.mul(_float32(accumulator), scale)), _float32(count)))
+    mean = flushed(quotient(lax.mul(_float32(accumulator), scale), _float32(count)))
     return saturate(quotient(mean, output_scale), zero_point, dtype)
 
 
@@ -196,9 +197,9 @@ def range_scale(low: Array, high: Array, dtype: Any) -> tuple[Array, Array]:
     """
     limits = limits_of(dtype)
     low, high = flushed(low), flushed(high)
-    scale = flushed(quotient(flushed(lax.sub(high, low)), lax.full_like(low, limits.max - limits.min)))
+    scale = flushed(quotient(lax.sub(high, low), lax.full_like(low, limits.max - limits.min)))
     scale = lax.select(lax.eq(scale, np.float32(0)), lax.full_like(scale, 1), scale)
-    offset = lax.sub(lax.full_like(low, limits.min), flushed(quotient(low, scale)))
+    offset = lax.sub(lax.full_like(low, limits.min), quotient(low, scale))
     return scale, saturate(offset, None, dtype)
 
 

@@ -186,6 +186,45 @@ def test_a_subnormal_scale_is_zero_where_the_result_is_a_float(mode):
     assert_same_bits(mode(multiply, lists), [np.zeros((1, 1), np.float32)] * 2)
 
 
+@modes
+def test_bias_of_a_float_result(mode):
+    """A subnormal bias is zero, and so is a subnormal sum of two normal terms."""
+    one, scale = np.uint8([[1]]), np.float32(1)
+
+    def multiply(bias, a_scale):
+        return dml.matrix_multiply_integer_to_float(one, a_scale, None, one, scale, None, bias)
+
+    sums = [(3 * ONE_STEP, SMALLEST), (-SMALLEST - 3 * ONE_STEP, SMALLEST), (SMALLEST + ONE_STEP, -SMALLEST)]
+    lists = [(np.float32([[bias]]), a_scale) for bias, a_scale in sums]
+    expected = [reference.matrix_multiply_integer_to_float(one, s, None, one, scale, None, b) for b, s in lists]
+    assert_same_bits(bits(mode(multiply, lists)), bits(expected))
+    assert_same_bits(bits(expected).ravel(), bits(np.float32([SMALLEST, -0.0, 0])))
+
+
+@modes
+def test_means(mode):
+    """Subnormal scales are zero, and so is a subnormal mean."""
+    x = np.uint8([[[[6, 0, 0], [0, 0, 0], [0, 0, 0]]], [[[200] * 3] * 3], [[[1] * 3] * 3]])
+
+    def average(x, scale, output_scale):
+        return dml.quantized_linear_average_pooling(
+            x, scale, None, output_scale, None, strides=(1, 1), window_size=(3, 3), start_padding=(0, 0),
+            end_padding=(0, 0), dilations=(1, 1), include_padding=False, output_dtype=np.uint8,
+        )  # fmt: skip
+
+    lists = [(x, SMALLEST, SMALLEST), (x, SMALLEST / 2, SMALLEST), (x, SMALLEST, SMALLEST / 2)]
+    assert_same_bits(np.asarray(mode(average, lists)).reshape(3, 3), np.uint8([[0, 200, 1], [0, 0, 0], [0, 255, 255]]))
+
+
+@modes
+def test_ranges(mode):
+    """The ends of a range and its step: a subnormal step is 0, so the scale is 1."""
+    rows = [(-SMALLEST / 2, 255 * SMALLEST), (-255 * SMALLEST, SMALLEST / 2), (-SMALLEST, 64 * SMALLEST)]
+    lists = [(np.float32(row),) for row in rows]
+    scales = [scale for _, scale, _ in mode(dml.dynamic_quantize_linear, lists)]
+    assert_same_bits(bits(scales).ravel(), bits(np.float32([SMALLEST, SMALLEST, 1])))
+
+
 @pytest.mark.sampled(3)
 @modes
 def test_products_of_scales_that_are_large(mode, x64):
