@@ -45,7 +45,12 @@ REMEDIES = {
     "shard_map": "put exact inside: jax.shard_map(exact(f), ...)",
 }
 GENERAL_REMEDY = "compute it outside of exact, or with functions that docs/exact_rules.md lists"
-DOUBLE_REMEDY = "convert it to float32 with .astype(jnp.float32), or turn jax_enable_x64 off"
+COMPLEX = "complex numbers have no rules; compute it outside of exact"
+OF_TYPES = {
+    "float64": "convert it to float32 with .astype(jnp.float32), or turn jax_enable_x64 off",
+    "complex64": COMPLEX,
+    "complex128": COMPLEX,
+}  # remedies for types that rules do not take
 
 
 # Equations without a rule --------------------------------------------------------------------------------------------
@@ -105,8 +110,7 @@ def _problem(eqn: Any) -> tuple[Literal["type", "rule", "count"], str, str] | No
     if not types or is_exact_call(eqn.params):
         return None
     if other := [dtype for dtype in types if dtype not in FLOATS]:
-        remedy = DOUBLE_REMEDY if other[0] == np.float64 else "use float32, bfloat16 or float16"
-        return "type", f"{name} of {other[0]}", remedy
+        return "type", f"{name} of {other[0]}", OF_TYPES.get(other[0].name, "use float32, bfloat16 or float16")
     if is_sum_of_products(name, eqn.params):
         return "rule", f"no rule for the float products of {name}", REMEDIES[name]
     if not has_rule(name, eqn.params):
