@@ -3,11 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
 import jaxdml as dml
 from _onnx.saved import run, saved
 from helpers.compare import assert_same_bits
+from jaxdml.errors import ModelError
 
 WIDTH, ROOM, BATCH = 32, 16, 2
 RNG = np.random.default_rng(0)
@@ -63,3 +65,75 @@ def test_quotients_of_sizes_are_rounded_down(tmp_path):
     for batch in (1, 3, 4, 5):
         (received,) = run(tmp_path / "model.onnx", x[:batch]).values()
         assert_same_bits(received, model.apply(model.params, x[:batch]))
+
+
+SEGMENTS = np.int32([0, 1, 1, 2, 0, 3, 3, 3, 4, 4])
+
+
+def of_segments(name):
+    return lambda w, x, segments: getattr(jax.ops, f"segment_{name}")(x @ w, segments, 5)
+
+
+def subtracted(w, x, segments):
+    return (x @ w).at[segments].subtract(x)
+
+
+def largest_part(w, x, segments):
+    return (x @ w).at[1:3, 2:4].max(np.float32(0.5))
+
+
+def smallest_row(w, x, segments):
+    return (x @ w).at[4].min(x[0])
+
+
+COMBINED = {name: of_segments(name) for name in ("sum", "prod", "max", "min")}
+COMBINED |= {f.__name__: f for f in (subtracted, largest_part, smallest_row)}
+
+
+@pytest.mark.parametrize("name", COMBINED)
+def test_updates_that_are_combined(name, tmp_path):
+    """Indices outside of the array are dropped."""
+    w, x = RNG.normal(size=(8, 8)).astype(np.float32) / 3, RNG.normal(size=(10, 8)).astype(np.float32)
+    model = dml.ptq.quantize(COMBINED[name], w, [(x, SEGMENTS)], progress=False)
+    path = tmp_path / "model.onnx"
+    saved(model, path, weights="uint8", shapes=None, opset=18)
+    loaded = dml.onnx.load(path)
+    for segments in (SEGMENTS, np.where(SEGMENTS == 2, 99, SEGMENTS)):
+        expected = model.apply(model.params, x, segments)
+        (received,) = run(path, x, segments).values()
+        np.testing.assert_allclose(received, expected, rtol=1e-5)
+        assert_same_bits(next(iter(loaded.apply(loaded.params, x, segments).values())), expected)
+
+
+def test_opset_17_has_no_maximum(tmp_path):
+    w, x = np.eye(8, dtype=np.float32), RNG.normal(size=(10, 8)).astype(np.float32)
+    model = dml.ptq.quantize(COMBINED["max"], w, [(x, SEGMENTS)], progress=False)
+    with pytest.raises(ModelError, match=r"opset 17 has no reduction 'max' of ScatterND; write opset=18"):
+        dml.onnx.save(model, tmp_path / "model.onnx", shapes=None)
+
+
+def test_dynamic_products_by_matrices_of_a_loop(tmp_path):
+    """The loop is unrolled, which makes constants of the matrices."""
+    w, x = RNG.normal(size=(3, 16, 16)).astype(np.float32) / 4, RNG.normal(size=(5, 16)).astype(np.float32)
+
+    def apply(w, x):
+        return lax.fori_loop(0, 3, lambda i, h: jax.nn.relu(h @ w[i]), x)
+
+    model = dml.ptq.quantize(apply, w, [x], products="dynamic", progress=False)
+    saved(model, tmp_path / "model.onnx", weights="uint8")
+    (received,) = run(tmp_path / "model.onnx", x).values()
+    np.testing.assert_allclose(received, model.apply(model.params, x), rtol=1e-5)
+
+
+@pytest.mark.parametrize("numerics", ["directml", "onnxruntime"])
+def test_products_of_integers_by_a_stack_of_matrices(numerics, tmp_path):
+    params = [RNG.normal(size=size).astype(np.float32) / 4 for size in ((3, 16, 32), (3, 32, 8))]
+    x = RNG.normal(size=(3, 5, 16)).astype(np.float32)
+
+    def apply(params, x):
+        return jax.nn.relu(x @ params[0]) @ params[1]
+
+    model = dml.ptq.quantize(apply, params, [x], numerics=numerics, progress=False)
+    saved(model, tmp_path / "model.onnx", "qoperator", weights="uint8", shapes=None)
+    (received,) = run(tmp_path / "model.onnx", x).values()
+    assert_same_bits(received, model.apply(model.params, x))

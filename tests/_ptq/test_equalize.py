@@ -194,6 +194,18 @@ def test_rules_and_grids_are_respected():
     assert_same_bits(*(model.apply(model.params, IMAGES) for model in models))
 
 
+@pytest.mark.parametrize("products", ["static", "dynamic"])
+def test_stacks_of_matrices(products):
+    """The matrices of a stack share the scales of their columns."""
+    params, x = (normal(3, 8, 16), normal(3, 16, 4)), normal(3, 64, 8)
+
+    def experts(params, x):
+        return jax.nn.relu(x @ params[0]) @ params[1]
+
+    model = quantize(experts, params, [x], products=products, progress=False)
+    assert ratio(model, experts, params, x) > 30
+
+
 def test_wrong_equalize():
     with pytest.raises(PtqError, match="equalize is 'yes', expected True or False"):
         quantize(cnn, CNN, [IMAGES], equalize="yes")

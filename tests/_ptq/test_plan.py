@@ -10,6 +10,7 @@ from jaxdml.ptq._choose.plan import after_means, capable, chain_roots, plan_of, 
 
 TANH = op.equation("tanh", "element_wise")
 SORT = op.equation("sort")
+EXTREME = op.equation("reduce_max", "extreme")
 
 
 def flow(*nodes, outputs=("y",), fixed=("w",)):
@@ -202,6 +203,20 @@ def test_movers_and_paddings_on_integers_keep_the_range_of_their_input(operator,
     graph = flow((operator, "x", "m"), (op.PRODUCT, "m w", "y")).graph
     assert range_sources(graph, set(graph.nodes))["m"] == source
     assert range_sources(graph, set())["m"] == "m"
+
+
+def test_what_a_maximum_alone_reads_has_the_range_of_the_maximum():
+    ranges = range_sources(*on_integers((op.TRANSPOSE, "x", "m"), (EXTREME, "m", "n"), (op.PRODUCT, "n w", "y")))
+    assert {ranges[name] for name in "xmn"} == {"n"}
+    shared = (op.TRANSPOSE, "x", "m"), (EXTREME, "m", "n"), (op.PRODUCT, "n w", "y"), (op.PRODUCT, "m w", "z")
+    assert {range_sources(*on_integers(*shared))[name] for name in "xmn"} == {"x"}
+    shared = (op.TRANSPOSE, "x", "m"), (EXTREME, "m", "n"), (op.PRODUCT, "n w", "y"), (op.PRODUCT, "x w", "z")
+    assert {range_sources(*on_integers(*shared))[name] for name in "xmn"} == {"x"}
+
+
+def on_integers(*nodes):
+    graph = flow(*nodes).graph
+    return graph, set(graph.nodes)
 
 
 def test_a_mover_before_a_contraction_moves_integers():

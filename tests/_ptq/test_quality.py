@@ -133,6 +133,20 @@ def test_observers_and_activations(activations, observer):
 
 
 @pytest.mark.rare
+@pytest.mark.parametrize("filler", [-1e9, -np.inf])
+def test_the_filler_of_a_masked_maximum_takes_no_range(filler):
+    rng = np.random.default_rng(0)
+    params = {name: rng.normal(size=size).astype(np.float32) / 3 for name, size in (("a", (16, 8)), ("b", (8, 4)))}
+    x, is_element = rng.normal(size=(32, 10, 16)).astype(np.float32), rng.random((32, 10)) > 0.3
+
+    def apply(params, x, is_element):
+        return jnp.where(is_element[..., None], x @ params["a"], filler).max(1) @ params["b"]
+
+    model = dml.ptq.quantize(apply, params, [(x, is_element)], progress=False)
+    received = model.apply(model.params, x, is_element)
+    assert decibels(received, apply(params, x, is_element)) > 35
+
+
 def test_int8_and_uint8_are_about_as_good():
     """The grids are the same, but for a shift by 128."""
     apply, params, make_inputs = network("plain")

@@ -25,7 +25,7 @@ def product(writer: Writer, node: Node) -> str:
     rows = node.options.get("rows", 1) if rank > 2 else 1
     left = by_rows(writer, node, writer.read(a)) if rows > 1 else writer.read(a)
     integers_of_a, scale_of_a, zero_points = _rows(writer, left)
-    if b in writer.constants:
+    if b in writer.constants and writer.dtype(b) == np.int8:
         scale, *rest = rest
         scales = np.asarray(writer.constants[scale]).astype(np.float32)
         weights, _, zero_point = integer_weights(writer, b, (scales, np.zeros((), np.int8)))

@@ -164,6 +164,12 @@ def _float_product(writer: Writer, node: Node, a: tuple[str, Grid], b: tuple[str
     return writer.emit("MatMul", left, right, main=True)
 
 
+def of_each_matrix(grid: Grid, shape: Sequence[int]) -> Grid:
+    """The grid of a stack of matrices with one for each matrix, which QLinearMatMul requires, from that of columns."""
+    scale, zero_point = (np.broadcast_to(each, (*shape[:-2], 1, shape[-1])) for each in grid)
+    return scale, zero_point
+
+
 @integers("dot")
 def product(writer: Writer, node: Node) -> str:
     a, b = node.inputs[0], node.inputs[3]
@@ -172,6 +178,8 @@ def product(writer: Writer, node: Node) -> str:
         y = _float_product(writer, node, (a, of_a), (b, of_b))
         return writer.to_integers(unmerged(writer, node, y), of_y, node.outputs[0])
     left = by_rows(writer, node, writer.read(a))
+    if b in writer.constants and writer.rank(b) > 2 and of_b[0].ndim:
+        of_b = of_each_matrix(of_b, np.shape(writer.constants[b]))
     y = writer.emit(
         "QLinearMatMul", left, *writer.parameters(of_a), *_operand(writer, node, b, of_b),
         *writer.parameters_of(of_y, node.outputs[0]), main=True,

@@ -1,4 +1,4 @@
-"""Updates of parts of an array: dynamic_update_slice, scatter and scatter-add."""
+"""Updates of parts of an array: dynamic_update_slice, and scatters that replace or combine."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,6 +18,29 @@ from jaxdml.onnx._write.writer import Writer
 
 OUTSIDE = "it writes outside of the array", "write mode='clip', or indices that lie inside of the array"
 LAST = np.iinfo(np.int64).max  # the end of an axis, for Slice
+
+
+class Combination(NamedTuple):
+    """How a scatter combines elements with updates.
+
+    Attributes:
+      reduction: the attribute of ScatterND.
+      operator: the operator of an element and an update.
+      least_opset: the first opset in which ScatterND has the reduction.
+    """
+
+    reduction: str
+    operator: str
+    least_opset: int
+
+
+COMBINATIONS = {
+    "scatter-add": Combination("add", "Add", 16),
+    "scatter-sub": Combination("add", "Add", 16),  # of negated updates
+    "scatter-mul": Combination("mul", "Mul", 16),
+    "scatter-max": Combination("max", "Max", 18),
+    "scatter-min": Combination("min", "Min", 18),
+}
 
 
 class Part(NamedTuple):
@@ -46,7 +69,7 @@ def dynamic_update_slice(writer: Writer, node: Node) -> str:
     return _with_part(writer, lambda: writer.read(x), parts, writer.rank(x), lambda _: writer.read(update))
 
 
-@equation("scatter", "scatter-add")
+@equation("scatter", *COMBINATIONS)
 def scatter(writer: Writer, node: Node) -> str:
     """Updates whole rows at points along some axes, or one part at a known place."""
     params = node.options["equation"].params
@@ -76,8 +99,12 @@ def _at_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[i
     order, lengths = [*mapped, *rest], [shape[axis] for axis in mapped]
     of_points = [axis for axis in range(writer.rank(update)) if axis not in of_window]
     value = transposed(writer, writer.read(x), order)
-    rows = transposed(writer, writer.read(update), [*of_points, *of_window])
-    reduction: dict[str, Any] = {"reduction": "add"} if equation.name == "scatter-add" else {}
+    rows = transposed(writer, _read_update(writer, node), [*of_points, *of_window])
+    combination, opset = COMBINATIONS.get(equation.name), writer.options.opset
+    if combination and opset < combination.least_opset:
+        remedy = f"write opset={combination.least_opset}"
+        raise CannotWrite(f"opset {opset} has no reduction {combination.reduction!r} of ScatterND", remedy)
+    reduction: dict[str, Any] = {"reduction": combination.reduction} if combination else {}
 
     def scattered(value: str, places: str) -> str:
         return writer.emit("ScatterND", value, places, rows, **reduction)
@@ -87,6 +114,11 @@ def _at_points(writer: Writer, node: Node, mapped: tuple[int, ...], rest: list[i
     else:
         value = _with_spare_row(writer, value, lengths, [shape[axis] for axis in rest], indices, scattered)
     return transposed(writer, value, np.argsort(order))
+
+
+def _read_update(writer: Writer, node: Node) -> str:
+    update = writer.read(node.inputs[2])
+    return writer.emit("Neg", update) if node.options["equation"].name == "scatter-sub" else update
 
 
 def _with_spare_row(
@@ -112,7 +144,7 @@ def _with_spare_row(
 
 def _at_one_part(writer: Writer, node: Node, places: Mapping[int, int], sizes: Mapping[int, Any]) -> str:
     """Updates a single part of an array, at a known place; axes without a size are one element wide."""
-    equation, (x, _, update) = node.options["equation"], node.inputs
+    equation, x = node.options["equation"], node.inputs[0]
     parts = dict[int, Part]()
     for axis, length in enumerate(writer.shape(x)):
         size, start = sizes.get(axis, 1), places.get(axis, 0)
@@ -124,13 +156,13 @@ def _at_one_part(writer: Writer, node: Node, places: Mapping[int, int], sizes: M
         if inside != start and equation.params["mode"] != lax.GatherScatterMode.CLIP:
             raise CannotWrite(*OUTSIDE)
         parts[axis] = _known(writer, inside, size)
-    value, inserted = writer.read(update), equation.params["dimension_numbers"].inserted_window_dims
+    value, inserted = _read_update(writer, node), equation.params["dimension_numbers"].inserted_window_dims
     if inserted:
         value = writer.emit("Unsqueeze", value, writer.int64(inserted))
-    adds = equation.name == "scatter-add"
+    combination = COMBINATIONS.get(equation.name)
 
     def updated(old: Callable[[], str]) -> str:
-        return writer.emit("Add", old(), value) if adds else value
+        return writer.emit(combination.operator, old(), value) if combination else value
 
     return _with_part(writer, lambda: writer.read(x), parts, writer.rank(x), updated)
 

@@ -290,6 +290,9 @@ def _can_round(flow: Flow, name: str, modes: Mapping[str, Mode], can: Capable) -
 def range_sources(graph: Graph, nodes: Set[Node], in_floats: Set[str] = frozenset()) -> dict[str, str]:
     """Maps each value to the value whose range it takes; movers and paddings on integers keep the input's range.
 
+    A maximum or minimum that alone reads a value gives the value the range of its result. The elements that it leaves
+    out, such as the -1e9 of a mask, are clamped, which does not change the result.
+
     Args:
       graph: the graph.
       nodes: the nodes on integers.
@@ -300,4 +303,18 @@ def range_sources(graph: Graph, nodes: Set[Node], in_floats: Set[str] = frozense
         is_on_integers = node in nodes or not in_floats.isdisjoint(node.outputs)
         shares = is_on_integers and (moves(node) or (node in nodes and node.operator.kind == "pad"))
         sources |= {name: sources[node.inputs[0]] if shares else name for name in node.outputs}
+    flow = Flow(graph, lambda name: None)
+    for node in (node for node in graph.nodes if node in nodes and node.operator.kind in ("extreme", "max_pool")):
+        if moves(node) and (source := _only_read_by(flow, node, sources)):
+            sources = {name: node.outputs[0] if of == source else of for name, of in sources.items()}
     return sources
+
+
+def _only_read_by(flow: Flow, node: Node, sources: Mapping[str, str]) -> str | None:
+    """The value whose range a node's input takes, if nothing but the node reads it, by way of movers."""
+    name = node.inputs[0]
+    while flow.is_read_once(name) and name != sources[name]:
+        maker = flow.maker(name)
+        assert maker is not None
+        name = maker.inputs[0]
+    return name if flow.is_read_once(name) else None

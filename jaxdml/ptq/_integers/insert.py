@@ -1,5 +1,6 @@
 """Inserts quantize and dequantize nodes into a float graph, as input for the fusing pass."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,7 +28,6 @@ from jaxdml.ptq._trace.values import Value, factor_name, wide_name
 
 Parameters = tuple[np.ndarray, np.ndarray]  # scale and zero point
 ROLES = "scale", "zero_point"
-KEEP = "quantize with Rule({!r}, keep='float')"
 MOST_STEPS = 2.0**30  # largest quantized bias; the rest of int32 is for the sum of products
 
 
@@ -315,7 +315,8 @@ class _Inserter:
             w = np.asarray(self._constants.pop(weight))
             if w.ndim != 2:
                 text = f"the weights of {node.name!r} have {w.ndim} dimensions, and only matrices have blocks"
-                raise PtqError(f"{text}: {KEEP.format(node.name)}")
+                pattern = f"^{re.escape(node.name)}$"
+                raise PtqError(f"{text}: quantize with Rule({pattern!r}, products='static')")
             made = quantize_weights(w, 1, dtype=blocks.dtype, block_size=blocks.size)
             nearest, scale = (np.asarray(each).T for each in made)
             scales = np.repeat(scale, blocks.size, 0)[: len(w)]
