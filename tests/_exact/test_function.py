@@ -241,6 +241,11 @@ def test_the_line_of_a_call_stands_for_those_of_its_equations():
     assert re.search(r"no rule for atan2 of float32 \(\S*test_function\.py:\d+", text)
 
 
+def test_complex_numbers_have_no_rules():
+    text = refused(lambda x: jnp.abs(jnp.fft.rfft(x)), X)
+    assert re.search(r"fft of complex64 .*: complex numbers have no rules; compute it outside of exact", text)
+
+
 def test_float_products_are_refused_or_left_to_xla():
     def f(x, w):
         return x @ w
