@@ -201,11 +201,11 @@ def _shapes(node: Node, arguments: Sequence[Any]) -> Any:
 
 
 def folded(graph: Graph, *, check_result: ResultCheck = lambda node, value: None) -> Graph:
-    """Folds constants: evaluates nodes for which NumPy computes the same bits as JAX."""
-    constants, kept = dict(graph.constants), []
+    """Folds constants: evaluates nodes for which NumPy computes the same bits as JAX, and all that shapes need."""
+    constants, kept, needed = dict(graph.constants), [], _needed_as_constants(graph)
     for node in graph.nodes:
         is_known = all(name in constants for name in node.inputs if name)
-        if not (is_known and node.operator.is_exact):
+        if not (is_known and (node.operator.is_exact or not needed.isdisjoint(node.outputs))):
             kept.append(node)
             continue
         for name, value in zip(node.outputs, map(np.asarray, results(node, constants, check_result)), strict=False):
@@ -213,6 +213,16 @@ def folded(graph: Graph, *, check_result: ResultCheck = lambda node, value: None
             if name:
                 constants[name] = value
     return graph.replace(nodes=tuple(kept), constants=constants)
+
+
+def _needed_as_constants(graph: Graph) -> set[str]:
+    """The values from which the values that operators need as constants, such as a Reshape's shape, are computed."""
+    needed = set[str]()
+    for node in reversed(graph.nodes):
+        if not (needed.isdisjoint(node.outputs) or node.operator.gives_shape):
+            needed.update(node.inputs)
+        needed.update(node.inputs[place] for place in node.operator.known if place < len(node.inputs))
+    return needed
 
 
 def described(node: Node) -> str:

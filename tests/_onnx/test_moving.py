@@ -197,3 +197,31 @@ def test_resize_takes_the_pixels_that_onnxruntime_takes(modes):
         how = {"coordinates": coordinates, "rounding": rounding, "extrapolates": crop, "extrapolation_value": 7.0}
         own = resize.resize(x, roi, None, sizes, **how)
         assert_same_bits(own, session.run(None, {"x": x})[0])
+
+
+def test_a_shape_may_be_dequantized():
+    """onnxruntime's quantizer also quantizes the arithmetic of shapes. Weights whose shape is read stay integers."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["steps", "scale", "zero"], ["sizes"]),
+        helper.make_node("Mul", ["sizes", "two"], ["twice"]),
+        helper.make_node("Cast", ["twice"], ["shape"], to=TensorProto.INT64),
+        helper.make_node("Reshape", ["x", "shape"], ["matrix"]),
+        helper.make_node("DequantizeLinear", ["w", "scale", "zero"], ["weights"]),
+        helper.make_node("Shape", ["weights"], ["shape_of_w"]),
+        helper.make_node("Expand", ["matrix", "shape_of_w"], ["wide"]),
+        helper.make_node("MatMul", ["wide", "weights"], ["y"]),
+    ]
+    w = np.arange(36, dtype=np.uint8).reshape(6, 6)
+    constants = {"steps": np.uint8([6, 1]), "scale": np.float32(0.5), "zero": np.uint8(0), "two": np.float32(2)}
+    model = jaxdml.onnx.load(model_of(nodes, ["x"], ["y"], w=w, **constants))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    (y,) = model.apply(model.params, x).values()
+    assert_same_values(y, np.broadcast_to(x.reshape(6, 1), (6, 6)) @ (w * np.float32(0.5)))
+    assert {leaf.dtype for leaf in jax.tree.leaves(model.params)} >= {np.dtype(np.uint8)}
+
+
+def test_no_elements_determine_no_size():
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"])
+    model = jaxdml.onnx.load(model_of([node], ["x"], ["y"], shape=np.array([4, -1], I64)))
+    with pytest.raises(ModelError, match=r"shape \(4, -1\) has -1, which no size of data without elements determines"):
+        model.apply(model.params, np.zeros((0, 4), np.float32))
