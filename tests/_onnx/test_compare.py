@@ -282,6 +282,11 @@ def test_the_first_experiment_that_makes_a_difference_small_is_the_reason():
     assert reasons([integers(100)], tried, [inputs]) == {0: "most, 1 element differs, by at most 1"}
     assert asked == ["half", "refused", "NaN", "most"]
     assert reasons([NAN], [experiment([NAN], asked, "NaN")], [inputs])[0].startswith("unexplained")
+    tried = [experiment(None, asked, "weights saturate; with x"), experiment(None, asked, "order; with y")]
+    assert reasons([integers(100)], tried, [inputs])[0] == (
+        "onnxruntime's QLinearConv differs; onnxruntime rejects the file with the settings that would show whether "
+        "weights saturate"
+    )
     assert reasons([integers(0), None], tried) == {}
     asked.clear()
     bits = "a float function's last bits: 2 units in the last place of the largest value"

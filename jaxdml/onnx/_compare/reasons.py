@@ -152,9 +152,12 @@ def own_reasons(
     for place, each in pending.items():
         if each.last_places is not None and each.last_places <= LAST_PLACES:
             found[place] = _of_floats(nodes[place], each)
+    rejected = dict[int, str]()  # the causes that experiments would show if onnxruntime did not reject the file
     for experiment in tried:
         concerned = [place for place in pending if place not in found and experiment.concerns(nodes[place])]
         rests = experiment.run() if concerned else None
+        if rests is None:
+            rejected = {place: experiment.cause(nodes[place]).partition(";")[0] for place in concerned} | rejected
         for place, rest in enumerate(rests or ()):
             if place in concerned and rest and _explains(rest, pending[place]):
                 found[place] = f"{experiment.cause(nodes[place])}, {_what_remains(rest)}"
@@ -165,7 +168,9 @@ def own_reasons(
             found[place] = (
                 _of_floats(nodes[place], each)
                 if each.last_places is not None
-                else _of_integers(nodes[place], operators, reads_absent=not absent.isdisjoint(nodes[place].inputs))
+                else _of_integers(
+                    nodes[place], operators, rejected.get(place), not absent.isdisjoint(nodes[place].inputs)
+                )
             )
     return found
 
@@ -211,7 +216,9 @@ def _units(own: Difference) -> str:
     return f"{count:,.0f} units in the last place"
 
 
-def _of_integers(node: Node, operators: Callable[[], Mapping[str, str]], *, reads_absent: bool) -> str:
+def _of_integers(
+    node: Node, operators: Callable[[], Mapping[str, str]], rejected: str | None, reads_absent: bool
+) -> str:  # fmt: skip
     """The reason for a difference in integers that no experiment explains."""
     if node.operator.name == TABLE.name:
         return (
@@ -223,4 +230,6 @@ def _of_integers(node: Node, operators: Callable[[], Mapping[str, str]], *, read
     if theirs == "QuantizeLinear" and node.operator.is_quantized:
         return "onnxruntime did not fuse the node: it computes it in floats, and quantizes the result"
     by = f"onnxruntime's {theirs}" if theirs else "onnxruntime"
+    if rejected:
+        return f"{by} differs; onnxruntime rejects the file with the settings that would show whether {rejected}"
     return f"unexplained: {by} differs, and no experiment shows why; please report it with the file"
