@@ -279,7 +279,7 @@ def report(results: dict[str, Any]) -> str:
     about, sizes = results["environment"], Sizes(**results["sizes"])
     versions = ", ".join(f"{name} {version}" for name, version in about["packages"].items())
     lines = [
-        "# A language model of 4 bits",
+        "# A language model with 4-bit weights",
         "",
         f"{results['weights'] / 1e6:,.0f} million random weights in blocks of {sizes.block_size}, "
         f"{sizes.layers} layers, {results['bytes'] / 1e6:,.0f} MB. "

@@ -1,7 +1,7 @@
 // Functions of float32 by the rules of docs/exact_rules.md: each operation rounds once, and none is contracted.
 //
 // The processor's mode flushes subnormals. A product that is below the smallest normal number after it is rounded to
-// 24 bits with an unbounded exponent becomes a zero of its sign: x86 detects underflow after rounding. No quotient is
+// 24 bits with an unbounded exponent becomes a zero of the same sign: x86 detects underflow after rounding. No quotient is
 // close enough to the smallest normal number for this order to matter.
 #pragma once
 

@@ -66,7 +66,7 @@ KINDS = {"anything": anything, "nearly equal": nearly_equal, "next to ties": nex
 
 
 def check(x, y, divide):
-    """Compares with NumPy's quotients, of which subnormals count as zeros of their sign."""
+    """Compares with NumPy's quotients, of which subnormals count as zeros of the same sign."""
     with np.errstate(all="ignore"):
         expected = x / y
         tiny = abs(x.astype(np.float64) / y) < SMALLEST * (1 - 2.0**-25)  # what rounds to 2**-126 is normal

@@ -1,4 +1,4 @@
-"""float32 subnormals count as zeros of their sign, operand and result alike, computed or folded by the compiler."""
+"""float32 subnormals count as zeros of the same sign, operand and result alike, computed or folded by the compiler."""
 
 import itertools
 from functools import partial

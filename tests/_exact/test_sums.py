@@ -89,6 +89,11 @@ def test_sums_of_nothing_and_of_one():
     )
 
 
+def test_running_sums_of_nothing():
+    nothing = np.zeros((3, 0), np.float32)
+    assert_same_bits(jax.jit(dml.exact(lambda x: jnp.cumsum(x, 1)))(nothing), nothing)
+
+
 def test_several_axes_and_any_axis():
     x = RNG.standard_normal((4, 5, 6)).astype(np.float32)
     moved = np.moveaxis(x, 1, -1).reshape(4, 6, 5)

@@ -187,6 +187,22 @@ def test_random_integers_are_of_the_whole_range():
         random_inputs_of(SimpleNamespace(inputs=(Tensor("x", None, np.dtype(F)),)))
 
 
+def test_random_inputs_of_wrong_sizes(path):
+    """A symbolic size other than the first is 1, which is too small for this filter."""
+    nodes = [node("Conv", ["x", "w"], ["y"])]
+    shapes = [("x", TensorProto.FLOAT, ("N", 2, "time"))], [("y", TensorProto.FLOAT, None)]
+    path.write_bytes(
+        model(nodes, [onnx.numpy_helper.from_array(np.ones((3, 2, 4), F), "w")], *shapes).SerializeToString()
+    )
+    words = r"x: float32\[8, 2, 1\]: give inputs of other sizes \(--run\)$"
+    with pytest.raises(ModelError, match=words):
+        dml.onnx.compare(path)
+    with pytest.raises(ModelError) as caught:
+        dml.onnx.compare(path, np.zeros((8, 2, 1), F))
+    assert "--run" not in str(caught.value)
+    assert dml.onnx.compare(path, np.zeros((8, 2, 4), F)).are_equal
+
+
 def relu(path, x="x", y="y", outputs=1):
     names = [y, *(f"{y}{i}" for i in range(1, outputs))]
     shape = TensorProto.FLOAT, ("N", 32)
