@@ -66,11 +66,25 @@ def _has_rule(node: Node) -> bool:
     )
 
 
-def sentence(names: Sequence[str], floats: str) -> str:
-    """Says whether a model's outputs have the same bits everywhere; XLA computes the floats of the nodes `names`."""
+def sentence(names: Sequence[str], without_rule: Sequence[str], floats: str) -> str:
+    """Says whether a model's outputs have the same bits everywhere.
+
+    Args:
+      names: the nodes whose floats XLA computes.
+      without_rule: the nodes whose floats XLA computes with any `floats`.
+      floats: the model's `floats`.
+    """
     if not names:
         return "one answer: the outputs have the same bits on every processor"
-    named = ", ".join(names[:MOST_NAMED])
+    if floats == EXACT:
+        reason = ", for which there is no rule"
+    elif without_rule:
+        reason = f'; floats="{EXACT}" has no rule for {_listed(without_rule)}'
+    else:
+        reason = f'; write floats="{EXACT}"'
+    return f"no single answer is promised: XLA computes the floats of {_listed(names)}{reason}"
+
+
+def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    reason = f'; write floats="{EXACT}"' if floats == XLA else ", for which there is no rule"
-    return f"no single answer is promised: XLA computes the floats of {named}{more}{reason}"
+    return f"{', '.join(names[:MOST_NAMED])}{more}"

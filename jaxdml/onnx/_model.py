@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._graph.evaluate import evaluate, evaluated_alone
-from jaxdml._graph.floats import Floats, by_xla, sentence, with_floats
+from jaxdml._graph.floats import EXACT, Floats, by_xla, sentence, with_floats
 from jaxdml._graph.graph import Graph, Node
 from jaxdml._graph.join import joined
 from jaxdml._graph.parameters import difference, listed, wrong_params
@@ -127,13 +127,17 @@ class Model:
         """The names of the operators, in the order in which they run."""
         return tuple(node.operator.name for node in self._graph.nodes)
 
+    @property
+    def _sentence(self) -> str:
+        return sentence(self.by_xla, by_xla(self._graph.nodes, EXACT), self.floats)
+
     def __str__(self) -> str:
         inputs, outputs = (", ".join(map(str, each)) for each in (self.inputs, self.outputs))
-        return f"{table(self._graph)}\n{sentence(self.by_xla, self.floats)}\n\ninputs   {inputs}\noutputs  {outputs}"
+        return f"{table(self._graph)}\n{self._sentence}\n\ninputs   {inputs}\noutputs  {outputs}"
 
     def _repr_html_(self) -> str:
         inputs, outputs = (", ".join(map(str, each)) for each in (self.inputs, self.outputs))
-        titles = "jaxdml.onnx.Model", sentence(self.by_xla, self.floats), f"inputs {inputs}", f"outputs {outputs}"
+        titles = "jaxdml.onnx.Model", self._sentence, f"inputs {inputs}", f"outputs {outputs}"
         return html(self._graph, titles)
 
     def __repr__(self) -> str:

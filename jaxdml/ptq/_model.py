@@ -241,17 +241,23 @@ class Model:
     @functools.cached_property
     def by_xla(self) -> tuple[str, ...]:
         """The names of the nodes whose floats XLA computes; none if the outputs have equal bits on all processors."""
-        if self.floats != EXACT:
-            return by_xla(self._fused.nodes, self.floats)
+        return self._without_rule if self.floats == EXACT else by_xla(self._fused.nodes, self.floats)
+
+    @functools.cached_property
+    def _without_rule(self) -> tuple[str, ...]:
         if self.calibrated is None:  # loaded from a file without the shapes for tracing the function
-            return self._by_xla
-        return by_xla(bound(self._fused.nodes, self.traced.calibrated(self.calibrated)), self.floats)
+            return self._by_xla if self.floats == EXACT else ()
+        return by_xla(bound(self._fused.nodes, self.traced.calibrated(self.calibrated)), EXACT)
+
+    @property
+    def _sentence(self) -> str:
+        return sentence(self.by_xla, self._without_rule, self.floats)
 
     def __str__(self) -> str:
-        return f"{table(explained(self._fused), 'in apply')}\n{sentence(self.by_xla, self.floats)}"
+        return f"{table(explained(self._fused), 'in apply')}\n{self._sentence}"
 
     def _repr_html_(self) -> str:
-        titles = "jaxdml.ptq.Model", sentence(self.by_xla, self.floats)
+        titles = "jaxdml.ptq.Model", self._sentence
         return html(explained(self._fused), titles, "in apply")
 
     def __repr__(self) -> str:

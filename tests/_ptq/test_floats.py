@@ -97,6 +97,9 @@ def test_a_model_says_whether_it_has_one_answer():
     assert last_line(lambda w, x: jnp.exp(x @ w), floats="xla") == (
         'no single answer is promised: XLA computes the floats of exp_1; write floats="exact"'
     )
+    assert last_line(lambda w, x: jax.lax.tan(jnp.exp(x @ w)), floats="xla") == (
+        'no single answer is promised: XLA computes the floats of exp_1, tan_1; floats="exact" has no rule for tan_1'
+    )
 
 
 @pytest.mark.parametrize(("apply", "names"), [
