@@ -27,7 +27,7 @@ def grid_of(grids: Grids, name: str, axis: int | None) -> Grid:
     """The grid of a value, with one scale, or with one scale for each index along an axis."""
     maker, grid = grids.producer(name), grids.dequantized(name)
     if maker is None or maker.operator.kind != "dequantize_linear":
-        raise StaysFloat(f"{name} is not dequantized")
+        raise StaysFloat(f"{name} is a float")
     if grid is None:
         raise StaysFloat(f"{name} is dequantized with a {CONSTANT}, or without a zero point that gives its type")
     if not grids.is_one_number(grid):

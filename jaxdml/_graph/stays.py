@@ -40,7 +40,7 @@ def _mover(node: Node, grids: Grids) -> NoReturn:
         _check_order(grid_of(grids, node.inputs[0], None), grids, node.inputs[0])
     else:
         if len(node.outputs) > 1:
-            raise StaysFloat(f"{node.inputs[0]} is not dequantized")
+            raise StaysFloat(f"{node.inputs[0]} is a float")
         _check_order(output_of(grids, node)[0], grids, "its result")
     if any(node.outputs[1:]):
         raise StaysFloat("its output of indices is used, too")

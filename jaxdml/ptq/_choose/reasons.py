@@ -9,6 +9,7 @@ from jaxdml.ptq._choose.flow import Flow
 from jaxdml.ptq._choose.modes import FLOAT, STATIC16, Blocks, Mode
 
 JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")  # kinds with quantized operators, besides contractions
+OF_FLOATS = "nothing else reads its input as integers"
 RETURNED = "kept in floats: the function returns it"
 IN_BLOCKS = "kept in floats: {} reads floats"
 READ_WIDE = "kept in floats: {} reads 16 bits"
@@ -39,9 +40,8 @@ def reasons_of(
         elif name not in can:
             _, decided = before = max((deciding[each] for each in data if each in deciding), default=(0, ""))
             is_inherited = bool(decided) and not node.remark and _has_operator(node, data)
-            reasons[name] = COMPUTED_BY.format(decided) if is_inherited else (
-                node.remark or NO_OPERATOR.format(node.operator.name)
-            )  # fmt: skip
+            of_kind = OF_FLOATS if node.operator.kind == "order" else NO_OPERATOR.format(node.operator.name)
+            reasons[name] = COMPUTED_BY.format(decided) if is_inherited else node.remark or of_kind
             deciding |= dict.fromkeys(node.outputs, before if is_inherited else (place, node.name))
     for node in reversed(floats):
         name = node.outputs[0]
