@@ -44,13 +44,6 @@ def test_both_operands_broadcast():
     assert_same_bits(dml.exact(jnp.multiply)(column, row), floats.mul(column, row))
 
 
-def test_a_gather_of_constants():
-    """XLA:CPU folds the bits of the elements wrongly, where it knows the indices."""
-    places = np.random.default_rng(1).integers(0, 9, 40)
-    f = dml.exact(lambda x: jnp.tanh(jnp.take(X, places, axis=1)) * x)
-    assert_same_bits(jax.jit(f)(np.float32(1)), floats.tanh(X[:, places]))
-
-
 def doubled(x):
     return floats.mul(floats.exp(x), np.float32(0.3))
 

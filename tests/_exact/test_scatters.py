@@ -1,4 +1,4 @@
-"""Scatters: the sum, the largest and the smallest of the updates of each element, in any order."""
+"""Scatters and gathers: the sum, the largest and the smallest of the updates of each element, in any order."""
 
 import jax
 import jax.numpy as jnp
@@ -110,3 +110,10 @@ def test_multiplied_updates_are_refused_with_a_remedy_that_works():
     with pytest.raises(ExactError, match=r"no rule for scatter-mul .* write x.at\[i\].set\(x\[i\] \* updates\)"):
         dml.exact(f)(X[0])
     assert_same_bits(dml.exact(lambda x: x.at[1].set(x[1] * 2.0))(X[0]), f(jnp.asarray(X[0])))
+
+
+def test_a_gather_of_constants():
+    """XLA:CPU folds the bits of the elements wrongly, where it knows the indices."""
+    places = np.random.default_rng(1).integers(0, 9, 40)
+    f = dml.exact(lambda x: jnp.tanh(jnp.take(UPDATES[:, :9], places, axis=1)) * x)
+    assert_same_bits(jax.jit(f)(np.float32(1)), floats.tanh(UPDATES[:, places]))
