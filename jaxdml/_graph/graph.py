@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,6 +141,24 @@ def moves(node: Node) -> bool:
     if kind == "max_pool":
         return not any(node.outputs[1:]) and not may_be_padding_alone(options)
     return kind == "extreme"
+
+
+def extreme_that_alone_reads(graph: Graph, readers: Mapping[str, Sequence[Node]], name: str) -> Node | None:
+    """The maximum or minimum that alone reads a value, by way of movers; None if there is none.
+
+    Args:
+      graph: the graph.
+      readers: maps values to the nodes that read them: `graph.consumers()`.
+      name: the value.
+    """
+    while name not in graph.outputs and len(found := readers.get(name, ())) == 1:
+        (reader,) = found
+        if not moves(reader) or len(reader.outputs) > 1:
+            return None
+        if reader.operator.kind in ("extreme", "max_pool"):
+            return reader
+        name = reader.outputs[0]
+    return None
 
 
 def may_be_padding_alone(pool: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._graph.evaluate import evaluate, results
-from jaxdml._graph.graph import Graph, Node, moves
+from jaxdml._graph.graph import Graph, Node, extreme_that_alone_reads, moves
 from jaxdml._quantized import directml
 from jaxdml._tables import Table
 from jaxdml.ptq._build.operators import ADD, CONTRACTIONS
@@ -187,6 +187,7 @@ def sqnr_of(
     of_dequantized = {str(Value(wide_name(name), "dequantized")): name for name in values}
     of_dequantized |= {str(Value(name, "dequantized")): name for name in values}
     labels = dict[str, tuple[str, str]]()
+    readers = floats.consumers()
 
     @jax.jit
     def powers(constants: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
@@ -213,8 +214,13 @@ def sqnr_of(
                 scale, zero_point = own[node.inputs[1]], own[node.inputs[2]]
                 value, dtype = exact[name].astype(jnp.float32), zero_point.dtype
                 value = value * quantized.constants.get(factor_name(name), np.float32(1))
+                least, greatest = _ends(value.shape, scale, zero_point)
+                if extreme_that_alone_reads(
+                    floats, readers, name
+                ):  # the maximum has the same range: other elements may be clipped
+                    value = jnp.clip(value, least, greatest)
                 if name not in measured:  # a value with 8 and with 16 bits is measured with 8
-                    measure(name, output, value, _clipped(value, scale, zero_point))
+                    measure(name, output, value, _clipped(value, least, greatest, dtype))
                 own[node.inputs[0]] = directml.to_integers(value, scale, zero_point, axis=1, dtype=dtype)
                 own[output] = directml.to_floats(own[node.inputs[0]], scale, zero_point, axis=1)
         pairs = zip(quantized.outputs, floats.outputs, strict=True)
@@ -322,11 +328,17 @@ def _float_results(graph: Graph) -> set[str]:
     return found
 
 
-def _clipped(value: Any, scale: Any, zero_point: Any) -> Any:
-    """The share of values more than half a step beyond the ends of the grid."""
+def _ends(shape: Sequence[int], scale: Any, zero_point: Any) -> tuple[Any, Any]:
+    """The ends of a grid, in arrays of this shape."""
     info: Any = np.iinfo(zero_point.dtype)
-    ends = (jnp.full(value.shape, end, zero_point.dtype) for end in (info.min, info.max))
+    ends = (jnp.full(shape, end, zero_point.dtype) for end in (info.min, info.max))
     least, greatest = (directml.to_floats(end, scale, zero_point, axis=1) for end in ends)
+    return least, greatest
+
+
+def _clipped(value: Any, least: Any, greatest: Any, dtype: Any) -> Any:
+    """The share of values more than half a step beyond the ends of the grid."""
+    info: Any = np.iinfo(dtype)
     step = (greatest - least) / (info.max - info.min)
     return jnp.sum((value < least - step / 2) | (value > greatest + step / 2)) / max(value.size, 1)
 

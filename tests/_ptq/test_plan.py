@@ -208,6 +208,11 @@ def test_movers_and_paddings_on_integers_keep_the_range_of_their_input(operator,
 def test_what_a_maximum_alone_reads_has_the_range_of_the_maximum():
     ranges = range_sources(*on_integers((op.TRANSPOSE, "x", "m"), (EXTREME, "m", "n"), (op.PRODUCT, "n w", "y")))
     assert {ranges[name] for name in "xmn"} == {"n"}
+    ranges = range_sources(*on_integers((EXTREME, "x", "m"), (EXTREME, "m", "n"), (op.PRODUCT, "n w", "y")))
+    assert {ranges[name] for name in "xmn"} == {"n"}
+    graph, _ = on_integers((EXTREME, "x", "m"), (EXTREME, "m", "n"), (op.PRODUCT, "n w", "y"))
+    assert range_sources(graph, set(graph.nodes[:1])) == {"x": "m", "m": "m", "n": "n", "y": "y"}
+    assert range_sources(graph, set(graph.nodes[1:]), {"m"}) == {"x": "n", "m": "n", "n": "n", "y": "y"}
     shared = (op.TRANSPOSE, "x", "m"), (EXTREME, "m", "n"), (op.PRODUCT, "n w", "y"), (op.PRODUCT, "m w", "z")
     assert {range_sources(*on_integers(*shared))[name] for name in "xmn"} == {"x"}
     shared = (op.TRANSPOSE, "x", "m"), (EXTREME, "m", "n"), (op.PRODUCT, "n w", "y"), (op.PRODUCT, "x w", "z")

@@ -145,6 +145,12 @@ def test_the_filler_of_a_masked_maximum_takes_no_range(filler):
     model = dml.ptq.quantize(apply, params, [(x, is_element)], progress=False)
     received = model.apply(model.params, x, is_element)
     assert decibels(received, apply(params, x, is_element)) > 35
+    of_maximum = next(layer for layer in model.sqnr(params, x, is_element).layers if layer.operator == "select_n")
+    assert of_maximum.own > 35
+    assert of_maximum.clipped == 0
+    wide = [dml.ptq.Rule("^b$", activations=jnp.uint16)]
+    model = dml.ptq.quantize(apply, params, [(x, is_element)], rules=wide, progress=False)
+    assert decibels(model.apply(model.params, x, is_element), apply(params, x, is_element)) > 35
 
 
 def test_int8_and_uint8_are_about_as_good():

@@ -9,7 +9,7 @@ finds the values that should be integers; `range_sources` maps each value to the
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
-from jaxdml._graph.graph import Graph, Node, moves
+from jaxdml._graph.graph import Graph, Node, extreme_that_alone_reads, moves
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow, is_on_own_grid
 from jaxdml.ptq._choose.modes import STATIC, STATIC16, Mode
@@ -303,18 +303,10 @@ def range_sources(graph: Graph, nodes: Set[Node], in_floats: Set[str] = frozense
         is_on_integers = node in nodes or not in_floats.isdisjoint(node.outputs)
         shares = is_on_integers and (moves(node) or (node in nodes and node.operator.kind == "pad"))
         sources |= {name: sources[node.inputs[0]] if shares else name for name in node.outputs}
-    flow = Flow(graph, lambda name: None)
-    for node in (node for node in graph.nodes if node in nodes and node.operator.kind in ("extreme", "max_pool")):
-        if moves(node) and (source := _only_read_by(flow, node, sources)):
-            sources = {name: node.outputs[0] if of == source else of for name, of in sources.items()}
+    readers = graph.consumers()
+    for name in (name for name, source in list(sources.items()) if name == source):
+        last = name
+        while (extreme := extreme_that_alone_reads(graph, readers, last)) and sources[extreme.outputs[0]] == name:
+            last = extreme.outputs[0]
+        sources = {each: last if source == name else source for each, source in sources.items()}
     return sources
-
-
-def _only_read_by(flow: Flow, node: Node, sources: Mapping[str, str]) -> str | None:
-    """The value whose range a node's input takes, if nothing but the node reads it, by way of movers."""
-    name = node.inputs[0]
-    while flow.is_read_once(name) and name != sources[name]:
-        maker = flow.maker(name)
-        assert maker is not None
-        name = maker.inputs[0]
-    return name if flow.is_read_once(name) else None
