@@ -115,12 +115,13 @@ def _problem(eqn: Any) -> tuple[Literal["type", "rule", "count"], str, str] | No
         return "rule", f"no rule for the float products of {name}", REMEDIES[name]
     if not has_rule(name, eqn.params):
         return "rule", f"no rule for {name} of {types[0]}", REMEDIES.get(name, GENERAL_REMEDY)
-    return _problem_of_count(ADDENDS[name](eqn)) if name in ADDENDS else None
+    return _problem_of_count(ADDENDS[name](eqn), name) if name in ADDENDS else None
 
 
-def _problem_of_count(count: Any) -> tuple[Literal["count"], str, str] | None:
+def _problem_of_count(count: Any, name: str) -> tuple[Literal["count"], str, str] | None:
     if not isinstance(count, int):
-        return "count", f"a sum of {count} addends", "export the function with a number as the size of a summed axis"
+        what = "the size of a summed axis" if name in ("reduce_sum", "cumsum") else "the count of updates"
+        return "count", f"a sum of {count} addends", f"export the function with a number as {what}"
     if count > LARGEST_COUNT:
         return "count", f"a sum of more than {LARGEST_COUNT:,} addends", "sum parts, then the sums of the parts"
     return None

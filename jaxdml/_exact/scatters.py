@@ -30,6 +30,9 @@ def summed(x: Array, indices: Array, updates: Array, params: Any) -> Array:
 
     indices = lax.optimization_barrier(indices)  # XLA:CPU folds the bits of a gather of constants wrongly
 
+    if 0 in x.shape:  # JAX refuses to gather from it
+        return x
+
     def each(combine: Scatter, of_updates: Array) -> Array:
         return combine(jnp.zeros(x.shape, of_updates.dtype), indices, of_updates)
 
@@ -43,8 +46,8 @@ def summed(x: Array, indices: Array, updates: Array, params: Any) -> Array:
         each(largest, lax.convert_element_type((updates != updates) | (updates == infinity), jnp.int32)) > 0
         for infinity in (INFINITY, -INFINITY)
     )
-    total = sums.joined(first, second, k, e)
-    return added(x, sums.with_specials(total, has_positive, has_negative))
+    total = sums.with_specials(sums.joined(first, second, k, e), has_positive, has_negative)
+    return lax.select(count == 0, x, added(x, total))
 
 
 def subtracted(x: Array, indices: Array, updates: Array, params: Any) -> Array:

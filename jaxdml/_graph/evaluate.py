@@ -222,6 +222,7 @@ def _needed_as_constants(graph: Graph) -> set[str]:
         if not (needed.isdisjoint(node.outputs) or node.operator.gives_shape):
             needed.update(node.inputs)
         needed.update(node.inputs[place] for place in node.operator.known if place < len(node.inputs))
+        needed.discard("")  # an absent input, or an unused output
     return needed
 
 

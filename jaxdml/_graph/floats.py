@@ -66,18 +66,20 @@ def _has_rule(node: Node) -> bool:
     )
 
 
-def sentence(names: Sequence[str], without_rule: Sequence[str], floats: str) -> str:
+def sentence(names: Sequence[str], without_rule: Sequence[str] | None, floats: str) -> str:
     """Says whether a model's outputs have the same bits everywhere.
 
     Args:
       names: the nodes whose floats XLA computes.
-      without_rule: the nodes whose floats XLA computes with any `floats`.
+      without_rule: the nodes whose floats XLA computes with any `floats`; None if that is not known.
       floats: the model's `floats`.
     """
     if not names:
         return "one answer: the outputs have the same bits on every processor"
     if floats == EXACT:
         reason = ", for which there is no rule"
+    elif without_rule is None:
+        reason = ""
     elif without_rule:
         reason = f'; floats="{EXACT}" has no rule for {_listed(without_rule)}'
     else:

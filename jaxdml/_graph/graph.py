@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,22 +143,20 @@ def moves(node: Node) -> bool:
     return kind == "extreme"
 
 
-def extreme_that_alone_reads(graph: Graph, readers: Mapping[str, Sequence[Node]], name: str) -> Node | None:
-    """The maximum or minimum that alone reads a value, by way of movers; None if there is none.
-
-    Args:
-      graph: the graph.
-      readers: maps values to the nodes that read them: `graph.consumers()`.
-      name: the value.
-    """
-    while name not in graph.outputs and len(found := readers.get(name, ())) == 1:
-        (reader,) = found
-        if not moves(reader) or len(reader.outputs) > 1:
-            return None
-        if reader.operator.kind in ("extreme", "max_pool"):
-            return reader
-        name = reader.outputs[0]
-    return None
+def only_reading_extremes(graph: Graph) -> dict[str, Node]:
+    """Maps each value that nothing but a maximum or minimum reads, by way of movers, to this node."""
+    readers, found = graph.consumers(), dict[str, Node]()
+    for node in reversed(graph.nodes):
+        if not moves(node) or len(node.outputs) > 1:
+            continue
+        name, output = node.inputs[0], node.outputs[0]
+        if name in graph.outputs or len(readers[name]) > 1:
+            continue
+        if node.operator.kind in ("extreme", "max_pool"):
+            found[name] = node
+        elif output in found:
+            found[name] = found[output]
+    return found
 
 
 def may_be_padding_alone(pool: Mapping[str, Any]) -> bool:

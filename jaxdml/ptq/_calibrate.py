@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxdml._graph.evaluate import evaluate
-from jaxdml._graph.graph import Graph, Node, Operator
+from jaxdml._graph.graph import Graph, Node, Operator, only_reading_extremes
 from jaxdml.errors import ModelError, PtqError
 from jaxdml.ptq._choose.moments import MOMENTS, rows_node
 from jaxdml.ptq._choose.unit import Unit
@@ -164,6 +164,16 @@ def _of_observer(value: Value, role: str, scan: str = "") -> Value:
     return Value(value.base, value.role + role, scan)
 
 
+def _ranged(extremes: Mapping[str, Node], name: str) -> str:
+    """The value whose range `name` takes: the result of a maximum or minimum, if nothing else reads `name`.
+
+    The elements that the maximum leaves out, such as the -1e9 of a mask, are clamped, which does not change the result.
+    """
+    while extreme := extremes.get(name):
+        name = extreme.outputs[0]
+    return name
+
+
 def _with_observers(unit: Unit, observers: Mapping[Value, Statistics], scan: str = "") -> Graph:
     """The float graph, with a node that updates each observer; observers are constants of the graph."""
     nodes, constants = list[Node](), dict[str, Any](unit.graph.constants)
@@ -177,11 +187,13 @@ def _with_observers(unit: Unit, observers: Mapping[Value, Statistics], scan: str
             node, stacked = with_body(node, _with_observers(body, observers, name), body.loop.data, updates)
             constants |= stacked
         nodes.append(node)
-    outputs = list(unit.graph.outputs)
+    outputs, extremes = list(unit.graph.outputs), only_reading_extremes(unit.graph)
     for value in (value for value in observers if value.scan == scan):
         state, after = str(_of_observer(value, STATE)), str(_of_observer(value, AFTER))
-        factor = factor_name(value.base)
-        read: tuple[str, ...] = (value.base, factor) if factor in constants and not value.role else (value.base,)
+        read: tuple[str, ...] = (value.base,)
+        if not value.role:
+            factor = factor_name(value.base)
+            read = (value.base, factor) if factor in constants else (_ranged(extremes, value.base),)
         if value.role == MOMENTS:
             nodes.append(rows_node(unit, value.base))
             read = nodes[-1].outputs

@@ -241,12 +241,12 @@ class Model:
     @functools.cached_property
     def by_xla(self) -> tuple[str, ...]:
         """The names of the nodes whose floats XLA computes; none if the outputs have equal bits on all processors."""
-        return self._without_rule if self.floats == EXACT else by_xla(self._fused.nodes, self.floats)
+        return (self._without_rule or ()) if self.floats == EXACT else by_xla(self._fused.nodes, self.floats)
 
     @functools.cached_property
-    def _without_rule(self) -> tuple[str, ...]:
+    def _without_rule(self) -> tuple[str, ...] | None:
         if self.calibrated is None:  # loaded from a file without the shapes for tracing the function
-            return self._by_xla if self.floats == EXACT else ()
+            return self._by_xla if self.floats == EXACT else None
         return by_xla(bound(self._fused.nodes, self.traced.calibrated(self.calibrated)), EXACT)
 
     @property

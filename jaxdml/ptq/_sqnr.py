@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdml._graph.evaluate import evaluate, results
-from jaxdml._graph.graph import Graph, Node, extreme_that_alone_reads, moves
+from jaxdml._graph.graph import Graph, Node, moves, only_reading_extremes
 from jaxdml._quantized import directml
 from jaxdml._tables import Table
 from jaxdml.ptq._build.operators import ADD, CONTRACTIONS
@@ -187,7 +187,7 @@ def sqnr_of(
     of_dequantized = {str(Value(wide_name(name), "dequantized")): name for name in values}
     of_dequantized |= {str(Value(name, "dequantized")): name for name in values}
     labels = dict[str, tuple[str, str]]()
-    readers = floats.consumers()
+    extremes = only_reading_extremes(floats)
 
     @jax.jit
     def powers(constants: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
@@ -215,10 +215,7 @@ def sqnr_of(
                 value, dtype = exact[name].astype(jnp.float32), zero_point.dtype
                 value = value * quantized.constants.get(factor_name(name), np.float32(1))
                 least, greatest = _ends(value.shape, scale, zero_point)
-                if extreme_that_alone_reads(
-                    floats, readers, name
-                ):  # the maximum has the same range: other elements may be clipped
-                    value = jnp.clip(value, least, greatest)
+                value = _with_extremes(value, least, greatest, extremes, name)
                 if name not in measured:  # a value with 8 and with 16 bits is measured with 8
                     measure(name, output, value, _clipped(value, least, greatest, dtype))
                 own[node.inputs[0]] = directml.to_integers(value, scale, zero_point, axis=1, dtype=dtype)
@@ -334,6 +331,14 @@ def _ends(shape: Sequence[int], scale: Any, zero_point: Any) -> tuple[Any, Any]:
     ends = (jnp.full(shape, end, zero_point.dtype) for end in (info.min, info.max))
     least, greatest = (directml.to_floats(end, scale, zero_point, axis=1) for end in ends)
     return least, greatest
+
+
+def _with_extremes(value: Any, least: Any, greatest: Any, extremes: Mapping[str, Node], name: str) -> Any:
+    """The value, whose elements may be clamped at the end of the grid that a maximum or minimum leaves out."""
+    while (extreme := extremes.get(name)) is not None:
+        is_least = extreme.operator.name == "reduce_min"
+        value, name = jnp.minimum(value, greatest) if is_least else jnp.maximum(value, least), extreme.outputs[0]
+    return value
 
 
 def _clipped(value: Any, least: Any, greatest: Any, dtype: Any) -> Any:

@@ -56,9 +56,10 @@ def scatter_add(x: Array, places: Array, updates: Array) -> Array:
     """x plus, along the last axis, the sum of the updates of each place; updates outside of x are dropped."""
     result = x.copy()
     for place in range(x.shape[-1]):
-        total = reduce_sum(updates[..., np.asarray(places) == place]) if place in places else _f(0)
-        result[..., place] += total
-    return np.where(np.abs(result) < SMALLEST, _f(0), result)
+        if place in places:
+            total = x[..., place] + reduce_sum(updates[..., np.asarray(places) == place])
+            result[..., place] = np.where(np.abs(total) < SMALLEST, _f(0), total)
+    return result
 
 
 # Order and conversions -----------------------------------------------------------------------------------------------

@@ -261,12 +261,12 @@ def reasons(own, experiments=(), nodes=(), theirs="QLinearConv"):
     return own_reasons(nodes, own, experiments, {"y"}, lambda: {"y": theirs})
 
 
-def experiment(rests, asked, name):
+def experiment(rests, asked, name, question=""):
     def run():
         asked.append(name)
         return rests
 
-    return Experiment(lambda node: True, run, lambda node: name)
+    return Experiment(lambda node: True, run, lambda node: name, question)
 
 
 def test_the_first_experiment_that_makes_a_difference_small_is_the_reason():
@@ -282,7 +282,7 @@ def test_the_first_experiment_that_makes_a_difference_small_is_the_reason():
     assert reasons([integers(100)], tried, [inputs]) == {0: "most, 1 element differs, by at most 1"}
     assert asked == ["half", "refused", "NaN", "most"]
     assert reasons([NAN], [experiment([NAN], asked, "NaN")], [inputs])[0].startswith("unexplained")
-    tried = [experiment(None, asked, "weights saturate; with x"), experiment(None, asked, "order; with y")]
+    tried = [experiment(None, asked, "", "whether weights saturate"), experiment(None, asked, "", "whether y")]
     assert reasons([integers(100)], tried, [inputs])[0] == (
         "onnxruntime's QLinearConv differs; onnxruntime rejects the file with the settings that would show whether "
         "weights saturate"

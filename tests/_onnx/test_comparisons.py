@@ -194,7 +194,7 @@ def test_random_inputs_of_wrong_sizes(path):
     path.write_bytes(
         model(nodes, [onnx.numpy_helper.from_array(np.ones((3, 2, 4), F), "w")], *shapes).SerializeToString()
     )
-    words = r"x: float32\[8, 2, 1\]: give inputs of other sizes \(--run\)$"
+    words = r"It ran on random inputs, x: float32\[8, 2, 1\]: if the sizes do not fit, give inputs \(--run\)$"
     with pytest.raises(ModelError, match=words):
         dml.onnx.compare(path)
     with pytest.raises(ModelError) as caught:

@@ -220,8 +220,14 @@ def test_a_shape_may_be_dequantized():
     assert {leaf.dtype for leaf in jax.tree.leaves(model.params)} >= {np.dtype(np.uint8)}
 
 
-def test_no_elements_determine_no_size():
+def reshaped(*sizes):
     node = helper.make_node("Reshape", ["x", "shape"], ["y"])
-    model = jaxdml.onnx.load(model_of([node], ["x"], ["y"], shape=np.array([4, -1], I64)))
-    with pytest.raises(ModelError, match=r"shape \(4, -1\) has -1, which no size of data without elements determines"):
-        model.apply(model.params, np.zeros((0, 4), np.float32))
+    model = jaxdml.onnx.load(model_of([node], ["x"], ["y"], shape=np.array(sizes, I64)))
+    (y,) = model.apply(model.params, np.zeros((0, 4), np.float32)).values()
+    return y.shape
+
+
+def test_data_without_elements():
+    assert [reshaped(-1, 4), reshaped(4, -1), reshaped(3, -1)] == [(0, 4), (4, 0), (3, 0)]
+    with pytest.raises(ModelError, match=r"shape \(0, -1\) has a 0 and a -1, so that any size would do for the -1"):
+        reshaped(0, -1)

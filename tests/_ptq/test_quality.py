@@ -11,6 +11,7 @@ from flax import linen
 import jaxdml as dml
 from _ptq import models as ptq_models
 from _ptq.quantized import batches_for, decibels, network, quantized
+from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
 
 
@@ -132,7 +133,6 @@ def test_observers_and_activations(activations, observer):
     assert zero_points.count(np.dtype(activations)) >= 4
 
 
-@pytest.mark.rare
 @pytest.mark.parametrize("filler", [-1e9, -np.inf])
 def test_the_filler_of_a_masked_maximum_takes_no_range(filler):
     rng = np.random.default_rng(0)
@@ -145,14 +145,48 @@ def test_the_filler_of_a_masked_maximum_takes_no_range(filler):
     model = dml.ptq.quantize(apply, params, [(x, is_element)], progress=False)
     received = model.apply(model.params, x, is_element)
     assert decibels(received, apply(params, x, is_element)) > 35
-    of_maximum = next(layer for layer in model.sqnr(params, x, is_element).layers if layer.operator == "select_n")
-    assert of_maximum.own > 35
-    assert of_maximum.clipped == 0
+
+    def of_maximum(x):
+        return next(layer for layer in model.sqnr(params, x, is_element).layers if layer.operator == "select_n")
+
+    assert of_maximum(x).own > 35
+    assert of_maximum(x).clipped == 0
+    assert of_maximum(3 * x).own < 20
+    assert of_maximum(3 * x).clipped > 0.1
     wide = [dml.ptq.Rule("^b$", activations=jnp.uint16)]
     model = dml.ptq.quantize(apply, params, [(x, is_element)], rules=wide, progress=False)
     assert decibels(model.apply(model.params, x, is_element), apply(params, x, is_element)) > 35
 
 
+def of_grid(model, role):
+    return [float(x) for name, x in model.flat(X).constants.items() if name.endswith(f":{role}") and np.ndim(x) == 0]
+
+
+X = np.random.default_rng(1).normal(size=(16, 5, 8)).astype(np.float32)
+
+
+def test_a_grid_of_the_function_before_a_maximum_stays():
+    def apply(w, x):
+        return dml.fake_quantize(x, np.float32(0.5), np.uint8(128)).max(1) @ w
+
+    model = dml.ptq.quantize(apply, np.eye(8, dtype=np.float32), [X], progress=False)
+    assert 0.5 in of_grid(model, "scale")
+    assert_same_bits(model.apply(model.params, X), np.round(X.max(1) * 2) / 2 + np.float32(0))
+
+
+def test_what_a_minimum_leaves_out_may_be_clamped():
+    w, is_element = np.eye(8, dtype=np.float32), np.arange(5) < 4
+
+    def apply(w, x, is_element):
+        return jnp.where(is_element[:, None], x, 1e6).min(1) @ w
+
+    model = dml.ptq.quantize(apply, w, [(X, is_element)], progress=False)
+    layers = {layer.operator: layer for layer in model.sqnr(w, X, is_element).layers}
+    assert layers["select_n"].own > 30
+    assert decibels(model.apply(model.params, X, is_element), X[:, :4].min(1)) > 30
+
+
+@pytest.mark.rare
 def test_int8_and_uint8_are_about_as_good():
     """The grids are the same, but for a shift by 128."""
     apply, params, make_inputs = network("plain")

@@ -68,16 +68,14 @@ def compare(path: str | os.PathLike[str], inputs: Any = None, model: Model | ptq
     given, said = named(inputs, file)
     # A 64-bit input may have been given as the 32-bit array that JAX computes with.
     typed = {tensor.name: np.asarray(given[tensor.name]).astype(tensor.dtype) for tensor in file.inputs}
+    of_ptq = of_function(model, file, given) if isinstance(model, ptq.Model) else None
     try:
-        if isinstance(model, ptq.Model):
-            subject = of_function(model, file, given)
-        else:
-            subject = of_model(file, path, given, peer.computed)
+        subject = of_ptq or of_model(file, path, given, peer.computed)
         return _Comparing(subject, peer, typed).comparison(said)
     except ModelError as error:
         if inputs is not None:
             raise
-        raise ModelError(f"{error}; this was {said[0]}: give inputs of other sizes (--run)") from error
+        raise ModelError(f"{error}. It ran {said[0]}: if the sizes do not fit, give inputs (--run)") from error
 
 
 class _Comparing:

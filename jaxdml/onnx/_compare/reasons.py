@@ -32,11 +32,13 @@ class Experiment:
       concerns: whether the experiment is made for a node.
       run: returns each node's own difference in the experiment; None if onnxruntime rejects the file with its settings.
       cause: the cause in words, for a node.
+      question: what the experiment would show, as a clause.
     """
 
     concerns: Callable[[Node], bool]
     run: Callable[[], Differences | None]
     cause: Callable[[Node], str]
+    question: str = ""
 
 
 def _is_quantized(node: Node) -> bool:
@@ -60,30 +62,36 @@ class Setting(NamedTuple):
     settings: Settings
     concerns: Callable[[Node], bool]
     cause: str
+    question: str
 
 
 SETTINGS = (
     Setting(
         Settings({"session.x64quantprecision": "1"}), _is_quantized,
         "int8 weights saturate in onnxruntime's kernel on this processor; with session.x64quantprecision=1",
+        "whether int8 weights saturate",
     ),
     Setting(
         Settings({"session.qdqisint8allowed": "1"}), _is_any,
         "onnxruntime computes int8 activations partly in floats; with session.qdqisint8allowed=1",
+        "whether int8 activations are floats",
     ),
     Setting(
         Settings({"session.qdq_matmulnbits_accuracy_level": "0"}), _is_any,
         "the accuracy level: onnxruntime rounds the product's floats to int8; "
         "with session.qdq_matmulnbits_accuracy_level=0",
+        "whether the accuracy level matters",
     ),
     Setting(
         Settings(threads=1), _is_lstm,
         "onnxruntime splits the items of a batch among its threads, and each thread quantizes its own items' hidden "
         "states; with intra_op_num_threads=1",
+        "whether threads matter",
     ),
     Setting(
         Settings(level="DISABLE_ALL"), _is_any,
         "onnxruntime's optimizations change the graph; without optimizations",
+        "whether optimizations matter",
     ),
 )  # fmt: skip
 
@@ -98,7 +106,9 @@ def experiments(
       by_formula: returns the nodes' own differences with the formulas of numerics="onnxruntime".
     """
     of_settings = (
-        Experiment(each.concerns, partial(_allowed, by_settings, each.settings), partial(_given, each.cause))
+        Experiment(
+            each.concerns, partial(_allowed, by_settings, each.settings), partial(_given, each.cause), each.question
+        )
         for each in SETTINGS
     )
     return [Experiment(lambda node: node.operator.name in BY_FORMULA, by_formula, _of_formula), *of_settings]
@@ -152,12 +162,12 @@ def own_reasons(
     for place, each in pending.items():
         if each.last_places is not None and each.last_places <= LAST_PLACES:
             found[place] = _of_floats(nodes[place], each)
-    rejected = dict[int, str]()  # the causes that experiments would show if onnxruntime did not reject the file
+    rejected = dict[int, str]()  # what experiments would show if onnxruntime did not reject the file
     for experiment in tried:
         concerned = [place for place in pending if place not in found and experiment.concerns(nodes[place])]
         rests = experiment.run() if concerned else None
         if rests is None:
-            rejected = {place: experiment.cause(nodes[place]).partition(";")[0] for place in concerned} | rejected
+            rejected = dict.fromkeys(concerned, experiment.question) | rejected
         for place, rest in enumerate(rests or ()):
             if place in concerned and rest and _explains(rest, pending[place]):
                 found[place] = f"{experiment.cause(nodes[place])}, {_what_remains(rest)}"
@@ -231,5 +241,5 @@ def _of_integers(
         return "onnxruntime did not fuse the node: it computes it in floats, and quantizes the result"
     by = f"onnxruntime's {theirs}" if theirs else "onnxruntime"
     if rejected:
-        return f"{by} differs; onnxruntime rejects the file with the settings that would show whether {rejected}"
+        return f"{by} differs; onnxruntime rejects the file with the settings that would show {rejected}"
     return f"unexplained: {by} differs, and no experiment shows why; please report it with the file"

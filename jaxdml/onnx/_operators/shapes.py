@@ -24,8 +24,8 @@ def reshape(data: Any, shape: Any, *, allowzero: int = 0) -> Any:
     sizes = integers(shape) or ()
     if not allowzero:
         sizes = tuple(_copied(data, axis) if _equals(size, 0) else size for axis, size in enumerate(sizes))
-    if 0 in data.shape and any(_equals(size, -1) for size in sizes):
-        raise ModelError(f"shape {sizes} has -1, which no size of data without elements determines")
+    if any(_equals(size, -1) for size in sizes) and any(_equals(size, 0) for size in sizes):
+        raise ModelError(f"shape {sizes} has a 0 and a -1, so that any size would do for the -1")
     return namespace(data).reshape(data, sizes)
 
 

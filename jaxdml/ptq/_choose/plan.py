@@ -9,7 +9,7 @@ finds the values that should be integers; `range_sources` maps each value to the
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
-from jaxdml._graph.graph import Graph, Node, extreme_that_alone_reads, moves
+from jaxdml._graph.graph import Graph, Node, moves
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow, is_on_own_grid
 from jaxdml.ptq._choose.modes import STATIC, STATIC16, Mode
@@ -290,9 +290,6 @@ def _can_round(flow: Flow, name: str, modes: Mapping[str, Mode], can: Capable) -
 def range_sources(graph: Graph, nodes: Set[Node], in_floats: Set[str] = frozenset()) -> dict[str, str]:
     """Maps each value to the value whose range it takes; movers and paddings on integers keep the input's range.
 
-    A maximum or minimum that alone reads a value gives the value the range of its result. The elements that it leaves
-    out, such as the -1e9 of a mask, are clamped, which does not change the result.
-
     Args:
       graph: the graph.
       nodes: the nodes on integers.
@@ -303,10 +300,4 @@ def range_sources(graph: Graph, nodes: Set[Node], in_floats: Set[str] = frozense
         is_on_integers = node in nodes or not in_floats.isdisjoint(node.outputs)
         shares = is_on_integers and (moves(node) or (node in nodes and node.operator.kind == "pad"))
         sources |= {name: sources[node.inputs[0]] if shares else name for name in node.outputs}
-    readers = graph.consumers()
-    for name in (name for name, source in list(sources.items()) if name == source):
-        last = name
-        while (extreme := extreme_that_alone_reads(graph, readers, last)) and sources[extreme.outputs[0]] == name:
-            last = extreme.outputs[0]
-        sources = {each: last if source == name else source for each, source in sources.items()}
     return sources

@@ -9,7 +9,7 @@ from jaxdml.ptq._choose.flow import Flow
 from jaxdml.ptq._choose.modes import FLOAT, STATIC16, Blocks, Mode
 
 JOINS = ("add", "concat", "mean", "mul", "pad", "window_mean")  # kinds with quantized operators, besides contractions
-OF_FLOATS = "nothing else reads its input as integers"
+OF_FLOATS = "it reads floats"
 RETURNED = "kept in floats: the function returns it"
 IN_BLOCKS = "kept in floats: {} reads floats"
 READ_WIDE = "kept in floats: {} reads 16 bits"

@@ -86,8 +86,9 @@ class _Noise:
         groups, inputs, outputs, self._kernel = of_groups.shape
         self.reader, self.count = reader, float(seen.count) / (groups * inputs)
         self._largest = np.maximum(of_groups.max(3), -of_groups.min(3))
-        # Columns with the same index share one importance, in all matrices of a stack.
-        self._importance = np.resize(1.0 if importance is None else importance, (groups, outputs))
+        importance = np.ones(groups * outputs) if importance is None else importance
+        copies = groups * outputs // importance.size  # of each column, in all matrices of a stack
+        self._importance = np.tile(importance, copies).reshape(groups, outputs)
         squares = np.einsum("giok,giok->gio", of_groups, of_groups)
         self.of_inputs = np.matmul(squares, self._importance[:, :, None].astype(np.float32)).reshape(-1).astype(float)
         self._low, self._high, sums = (np.asarray(x, np.float64) for x in (seen.low, seen.high, seen.squares))
