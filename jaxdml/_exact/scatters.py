@@ -26,12 +26,10 @@ def updates_of_an_element(shape: Any, numbers: lax.ScatterDimensionNumbers) -> A
 
 def summed(x: Array, indices: Array, updates: Array, params: Any) -> Array:
     """x plus the sum of the updates of each element, which has as many addends as the element has updates."""
-    add, largest = (functools.partial(scatter, **_options(params)) for scatter in (lax.scatter_add, lax.scatter_max))
-
-    indices = lax.optimization_barrier(indices)  # XLA:CPU folds the bits of a gather of constants wrongly
-
     if 0 in x.shape:  # JAX refuses to gather from it
         return x
+    indices = lax.optimization_barrier(indices)  # XLA:CPU folds the bits of a gather of constants wrongly
+    add, largest = (functools.partial(scatter, **_options(params)) for scatter in (lax.scatter_add, lax.scatter_max))
 
     def each(combine: Scatter, of_updates: Array) -> Array:
         return combine(jnp.zeros(x.shape, of_updates.dtype), indices, of_updates)

@@ -174,14 +174,11 @@ def own_reasons(
     operators = cache(operators)
     absent = {name for node in nodes for name in node.outputs if name not in in_file}
     for place, each in pending.items():
-        if place not in found:
-            found[place] = (
-                _of_floats(nodes[place], each)
-                if each.last_places is not None
-                else _of_integers(
-                    nodes[place], operators, rejected.get(place), not absent.isdisjoint(nodes[place].inputs)
-                )
-            )
+        if place not in found and each.last_places is not None:
+            found[place] = _of_floats(nodes[place], each)
+        elif place not in found:
+            reads_absent = not absent.isdisjoint(nodes[place].inputs)
+            found[place] = _of_integers(nodes[place], operators, rejected.get(place), reads_absent)
     return found
 
 
