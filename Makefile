@@ -123,7 +123,7 @@ clean:  ## remove the environments and caches
 	@$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[onnx]'
 	@touch $@
 
-# An extra takes about as long to install as the kernels take to compile, so the two go on at the same time.
+# An extra takes about as long to install as the kernels take to compile, so the two run in parallel.
 .venv/.test .venv/.test-all .venv/.bench .venv/.dev .venv/.docs .venv/.notebooks: .venv/.%: pyproject.toml | .venv/bin/python .venv/.tools
 	@echo "Installing jaxdml and its '$*' extra into .venv"
 	@$(MAKE) --silent -f $(THIS) .venv/.wheel & \
@@ -170,7 +170,7 @@ QUIETLY := --quiet --disable-pip-version-check --no-compile
 	@.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]' jax==$(OLDEST_JAX) jaxlib==$(OLDEST_JAX)
 	@touch $@
 
-# The compilers for GPUs and TPUs, in one environment. --no-deps leaves out libraries that only running on a GPU needs.
+# The compilers for GPUs and TPUs, in one environment. --no-deps leaves out libraries that are only needed to run on a GPU.
 .venv-accelerators/.test: pyproject.toml | .venv-accelerators/bin/python
 	@echo "Installing jaxdml and the compilers for GPUs and TPUs into .venv-accelerators"
 	@.venv-accelerators/bin/python -m pip install $(QUIETLY) --editable '.[onnx]' 'jax[tpu]'
@@ -187,7 +187,7 @@ test-arm-python: $(ARM_PYTHON)/.packages  ## run some of the tests with a Python
 	PYTHONPATH=$(ARM_PYTHON)/packages:tests qemu-aarch64 -L $(ARM_PYTHON)/debian $(ARM_PYTHON)/debian/bin/python3.13 \
 	  -m pytest -o addopts=--import-mode=importlib -m 'not rare' -p no:cacheprovider $(ARM_TESTS)
 
-# The same for AVX512-VNNI with emulated instructions, on processors that have AVX2 alone.
+# The same for AVX512-VNNI with emulated instructions, on processors that have only AVX2.
 AVX512_PYTHON := build/avx512-python
 AVX512_TESTS ?= $(wildcard tests/_arithmetic/test_native*.py) tests/_exact/test_attention.py tests/_exact/test_rows.py \
   tests/_operators/test_matrix_multiply_blocks.py tests/_operators/test_prepared_blocks.py tests/_onnx/test_products_by_blocks.py

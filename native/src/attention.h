@@ -14,7 +14,7 @@
 namespace jaxdml::JAXDML_ISA {
 
 constexpr float kFirstOfRows = 0x1p26f, kFirstOfValues = 0x1p22f;  // factors moved from sums into scales
-constexpr int64_t kPartKeys = 1 << 15;     // the most keys in one exact sum; partial sums are added as floats
+constexpr int64_t kPartKeys = 1 << 15;     // the maximum number of keys in an exact sum; such sums are added as floats
 constexpr float kUnseen = -3.4028235e38f;  // the score of a key that a query does not see
 constexpr int64_t kLeastBlockRows = 12, kMostBlockRows = 96, kBlockScores = 1 << 16;
 static_assert(kLeastBlockRows % kSumRows == 0);
@@ -92,8 +92,8 @@ JAXDML_INLINE bool has_eight_zeros(const uint8_t* at) {
   return !eight;
 }
 
-// The range of the keys that queries `first` to `last` of a block see, from a multiple of kLanes on. Other keys have no
-// weight.
+// The range of keys that queries `first` to `last` of a block see; it begins at a multiple of kLanes. Other keys have
+// no weight.
 static KeyRange seen_keys(const Attention& one, const AttentionBlock& block, int64_t first, int64_t last) {
   if (!one.seen || one.result != AttentionResult::kOutput) return {0, one.keys};
   KeyRange range = {one.keys, 0};
@@ -139,7 +139,7 @@ static void round_queries(const Attention& one, const AttentionBlock& block, con
 }
 
 // Computes scores, and the scales for rounding values. The rows of values are read here for the first time, so that
-// memory is read while the processor multiplies.
+// these reads overlap with multiplications.
 static void find_scores(const Attention& one, const AttentionBlock& block, const KeyRange& range,
                         const AttentionRoom& room) {
   const int64_t first_key = (block.batch * one.groups + block.group) * one.keys;
@@ -273,7 +273,7 @@ static void sum_values(const Attention& one, const AttentionBlock& block, const 
   }
 }
 
-// x / total, 0 where the total is 0.
+// x / total, or 0 if the total is 0.
 JAXDML_INLINE F32 share_of(F32 x, float total) { return total == 0 ? splat(0.0f) : x / splat(total); }
 
 static void attend(const Attention& one, const AttentionBlock& block, const AttentionRoom& room) {

@@ -10,7 +10,7 @@ namespace jaxdml {
 namespace {
 
 constexpr int64_t kNumbers = 5;            // numbers of an instruction: code, slot, three operands
-constexpr int64_t kMostReduced = 1 << 16;  // the most columns that reductions sum without overflow
+constexpr int64_t kMostReduced = 1 << 16;  // the maximum number of columns that reductions sum without overflow
 
 bool is_reduction(RowCode code) { return code >= RowCode::kSum; }
 int operands_of(RowCode code) {

@@ -1,4 +1,4 @@
-// Chooses the kernels, and reports the jaxlib of the build. The files bind_*.cc have the handlers that XLA calls.
+// Chooses the kernels, and reports the jaxlib version of the build. The files bind_*.cc have the handlers for XLA.
 //
 // A handler validates each buffer's shape before it computes a pointer into the buffer. A call has one problem for each
 // index of its leading dimensions, which come from vmap and from batched products. An operand is broadcast along each

@@ -15,8 +15,8 @@ JAXDML_INLINE int64_t extent_of(const Convolution& one, const Filter& filter, in
 
 // The layout of the copy: cells [row][column][channel]. The copy has either all input rows of the block, or separate
 // input rows for each output row, whichever are fewer; and either all columns, or separate ones for each output column.
-// All columns are grouped by phase (the column's index modulo the dilation), so that the columns of a dilated kernel
-// are adjacent.
+// If it has all columns, they are grouped by phase (the column's index modulo the dilation), so that the columns of a
+// dilated kernel are adjacent.
 struct Copy {
   bool has_all_rows, has_all_columns;
   int64_t output_step, kernel_step;  // copied rows from one output row to the next, and from one kernel row to the next

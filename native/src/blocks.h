@@ -11,7 +11,7 @@
 namespace jaxdml::JAXDML_ISA {
 
 constexpr int64_t kRowsOfPass = 512;  // rows that a pass rounds into scratch memory
-// How many bytes ahead a panel's first tile of rows prefetches: the hardware prefetches from memory too late.
+// The prefetch distance of a panel's first tile of rows, in bytes: the hardware prefetches from memory too late.
 constexpr int64_t kBytesAhead = 16384;
 // A tile of rows keeps sums in registers. With AVX512 these are int32 and float sums, at most 24 vectors; tiles are two
 // or four vectors wide. With NEON they are int32 sums, at most 16 vectors; tiles are four vectors wide. With AVX2 they
@@ -26,7 +26,7 @@ constexpr int vectors_of(int rows, int planes) {
   return kBytes == 16 || (kBytes == 64 && rows * (planes + 1) <= 6) ? 4 : 2;
 }
 
-// Subtracted from 8-bit weights before they are multiplied, where products take no unsigned bytes.
+// Subtracted from 8-bit weights before multiplication if the instructions take only signed bytes.
 template <int kBits>
 constexpr int32_t kMiddle = kBits == 8 && kActivationsAreSigned ? 128 : 0;
 
@@ -34,7 +34,7 @@ constexpr int32_t kMiddle = kBits == 8 && kActivationsAreSigned ? 128 : 0;
 struct RoundedRows {
   int8_t* planes;   // [rows][planes][stride]
   float* scales;    // [rows][blocks]
-  int32_t* starts;  // [rows][planes][blocks]: a plane's sums times -1; without zero points, times kMiddle - 8 or - 128
+  int32_t* starts;  // [rows][planes][blocks]: a plane's sums times -1; without zero points, times -8 or kMiddle - 128
   int64_t stride, blocks;
 };
 
@@ -126,7 +126,7 @@ JAXDML_INLINE I32 high_nibbles(I32 x) { return (I32)((U32)x >> 4) & splat(0x0f0f
 JAXDML_INLINE I32 four_of(const int8_t* at) { return splat(*reinterpret_cast<const Dword*>(at)); }
 
 #ifdef JAXDML_HAS_BYTE_PRODUCTS
-// Adds the products of a block of weights, which starts at `w`, and kCount planes of rows, which are `stride` apart.
+// Multiplies a block of weights, which starts at `w`, by kCount planes of rows, which are `stride` apart.
 template <int kCount, int kVectors, int kBits>
 JAXDML_INLINE void add_products(const uint8_t* w, int64_t unit, const int8_t* q, int64_t stride, int64_t size,
                                 I32 (&sums)[kCount][kVectors]) {
@@ -157,12 +157,12 @@ JAXDML_INLINE void add_products(const uint8_t* w, int64_t unit, const int8_t* q,
   }
 }
 #else
-// Bytes are multiplied nibble by nibble: pairs of products with whole bytes would not fit 16 bits.
+// 8-bit weights are multiplied one nibble at a time: a sum of two products of whole bytes may not fit in 16 bits.
 template <int kCount, int kVectors, int kBits>
 JAXDML_INLINE void add_products(const uint8_t* w, int64_t unit, const int8_t* q, int64_t stride, int64_t size,
                                 I32 (&sums)[kCount][kVectors]) {
   constexpr int kStep = 32 / kBits, kSums = kBits == 4 ? 1 : 2;
-  constexpr int64_t kPart = 32;  // elements along the depth whose pairs of products fit 16 bits
+  constexpr int64_t kPart = 32;  // elements along the depth whose products can be added up in 16 bits
   static_assert(kVectors * kLanes == kUnitColumns);
   (void)unit;
   for (int64_t begin = 0; begin < size; begin += kPart) {

@@ -31,8 +31,8 @@ inline ffi::Error no_memory() {
 #define JAXDML_RETURN_IF_WRONG(check) \
   if (ffi::Error error = check; error.failure()) return error
 
-// The limit of every shape. No machine has this much memory, and below the limit no arithmetic on one shape overflows:
-// neither a product of extents, nor the size of a packed or padded form, nor the scratch memory of all threads.
+// The limit on the elements of a shape. No machine has this much memory, and below it no arithmetic on one shape
+// overflows: neither a product of extents, nor the size of a packed or padded form, nor the scratch of all threads.
 constexpr Size kMostElements = int64_t(1) << 46;
 
 // Whether no extent is negative (see size.h), and the product of the extents other than 0 is below the limit. Zeros are
@@ -121,8 +121,8 @@ inline ffi::Error read_filter(Numbers shape, int64_t groups, Filter& filter) {
   return ffi::Error::Success();
 }
 
-// The bytes of a packed matrix; invalid if the shape is. In a call, depth and columns come from two buffers, so no
-// other check bounds their product.
+// The size of a packed matrix in bytes; invalid if the shape is invalid. In a call, depth and columns come from two
+// buffers, so no other check bounds their product.
 inline Size matrix_bytes(const Kernels& kernels, int64_t depth, int64_t columns) {
   const int64_t shape[2] = {depth, columns};
   return is_shape({shape, 2}) ? kernels.matrix_bytes(depth, columns) : -1;

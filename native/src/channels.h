@@ -31,8 +31,8 @@ JAXDML_INLINE Channels* take_channels(const Filter& filter, int64_t problems, Ar
   return channels;
 }
 
-// `of_x` is the zero point of the activations as a kernel multiplies them; see matmul.h for the formula. Each array has
-// its own loop, because compilers vectorize loops that write one array.
+// `of_x` is the zero point of the activations after the kernel's conversion; see matmul.h for the formula. Each array
+// has its own loop, because compilers vectorize loops that write one array.
 JAXDML_INLINE void set_channels(const Convolution& one, int32_t of_x, Channels& channels) {
   const int64_t outputs = one.filter.outputs;
   const ZeroPoints of_filter = one.filter_zero_point;

@@ -10,14 +10,14 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// The number of rows (i = 0) or columns (i = 1) of the padded input that the scratch bound counts: all of the image's,
-// and of the padding's at most twice as many as all windows have together.
+// The number of rows (i = 0) or columns (i = 1) of the padded input that the scratch bound counts: those of the image,
+// plus those of the padding, at most twice the total over all windows.
 JAXDML_INLINE int64_t counted(const Convolution& one, int i) {
   const int64_t size = i ? one.width : one.height, kernel = i ? one.filter.columns : one.filter.rows;
   return size + at_most(one.start[i] + one.end[i], 2 * (i ? one.y_width : one.y_height) * kernel);
 }
 
-// The documented bound of scratch memory: four times the size of outputs and of inputs with the counted padding, plus
+// The documented bound on scratch memory: four times the size of outputs and of inputs with the counted padding, plus
 // 64 KiB, plus small terms for output channels, problems and depthwise kernel elements.
 JAXDML_INLINE int64_t most_scratch(const Convolution& one, int64_t count) {
   const int64_t input = one.filter.groups * one.filter.channels * counted(one, 0) * counted(one, 1);

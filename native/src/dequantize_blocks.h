@@ -5,7 +5,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-// Outputs of at least this size are evicted from the caches before they are read, so non-temporal stores write them.
+// Outputs of at least this size are evicted from the caches before they are read, so stores to them are non-temporal.
 constexpr int64_t kFarBytes = int64_t(16) << 20;
 
 template <bool kIsFar>

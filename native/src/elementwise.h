@@ -103,7 +103,7 @@ static void quantize_chunk(const Quantization& one, const Divisor& by, int64_t f
 #pragma GCC unroll 4
     for (int v = 0; v < 4; v++) {
       const F32 x = load_floats(from + v * kLanes);
-      // lesser and greater give NaN if the second operand is NaN, so that the clamp keeps a NaN.
+      // lesser and greater give NaN if the second operand is NaN, so the clamp preserves NaN.
       y[v] = quotient<kByReciprocal>(kByReciprocal ? lesser(limit, greater(-limit, x)) : x, by);
     }
     put_bytes<!kByReciprocal>(one.y + i, y, output, count);

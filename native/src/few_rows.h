@@ -1,8 +1,8 @@
 // Products of few rows and a raw matrix, which is read once and never packed.
 //
 // Packing writes every weight and reads it again, which takes longer than it saves for few rows. Here kDepth rows of B
-// are interleaved in registers and multiplied at once, kBytes columns at a time. The column sums, which zero points of
-// A need, are a product with a row of ones. Sums are exact modulo 2**32.
+// are interleaved in registers and multiplied at once, kBytes columns at a time. The column sums, which are needed
+// for zero points of A, are products with a row of ones. Sums are exact modulo 2**32.
 #pragma once
 
 #include "positions.h"
@@ -14,7 +14,7 @@ constexpr int kFewRows = 4;
 
 constexpr int64_t kStrip = 4 * kLanes;  // columns whose sums are in registers
 
-constexpr int64_t kAtOnce = 64;  // rows of B that are read in one strip before the next strip
+constexpr int64_t kAtOnce = 64;  // rows of B that are read in a strip before moving to the next strip
 
 // Multiplies R rows of cells by the first kAtOnce of `depth` rows of B, at up to kStrip columns, and adds the products
 // to sums [R + 1][kStrip]; the last row has the column sums of B. Rows of cells are `stride` cells apart, and rows of B

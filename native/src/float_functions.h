@@ -1,7 +1,7 @@
 // Functions of float32 by the rules of docs/exact_rules.md: each operation rounds once, and none is contracted.
 //
-// The processor's mode flushes subnormals. A product that is below the smallest normal number after it is rounded to
-// 24 bits with an unbounded exponent becomes a zero of the same sign: x86 detects underflow after rounding. No quotient is
+// The processor's mode flushes subnormals. If a product, rounded to 24 bits with an unbounded exponent, is below the
+// smallest normal number, it becomes a zero of the same sign: x86 detects underflow after rounding. No quotient is
 // close enough to the smallest normal number for this order to matter.
 #pragma once
 
@@ -212,7 +212,7 @@ constexpr float kLastG = 0.16248995065689087f, kLastGRest = 1.0255090998612104e-
 constexpr float kG[] = {-38.99070739746094f, 26.01943016052246f, 8.420798301696777f, -9.22256851196289f,
                         -4.677236557006836f, 2.862753391265869f, 4.560981750488281f, 2.957573890686035f};
 
-// erfc of a size from kNear to kLast is `of` times 2**n.
+// erfc of a magnitude from kNear to kLast, as `of` times 2**n.
 struct Far {
   F32 n;
   Pair of;

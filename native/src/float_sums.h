@@ -12,7 +12,7 @@ JAXDML_INLINE I32 lanes_below(int64_t count) {
   return lanes < splat(int32_t(count));
 }
 
-// Calls f(vector, mask) for a row's vectors. The mask says which lanes count; x is readable up to a whole vector.
+// Calls f(vector, mask) for a row's vectors. The mask selects the lanes of the row; x is readable up to a whole vector.
 template <class F>
 JAXDML_INLINE void each_of_row(const float* x, int64_t count, const F& f) {
   int64_t i = 0;
@@ -20,7 +20,7 @@ JAXDML_INLINE void each_of_row(const float* x, int64_t count, const F& f) {
   if (i < count) f(load(x + i), lanes_below(count - i));
 }
 
-// The number of bits of each of the two integers of an addend.
+// An addend is split into two integers of this many bits.
 JAXDML_INLINE int32_t digits_of(int64_t count) {
   const int32_t digits = 29 - (63 - __builtin_clzll(uint64_t(count)));
   return digits < 22 ? digits : 22;

@@ -13,7 +13,7 @@ namespace jaxdml::JAXDML_ISA {
 // The largest integers of queries and keys, of values and of weights; rounding may exceed them by up to 16.
 constexpr int64_t kOfRows = 127 << 20, kOfValues = 127 << 16, kOfWeights = 127 << 18;
 constexpr int64_t kHalf = 1 << 15;  // an integer of a query is upper * kHalf + lower
-constexpr int64_t kTerms = 32;      // the most products of weights and values whose sum one double holds
+constexpr int64_t kTerms = 32;      // the maximum number of products of weights and values summed in one double
 static_assert(kMostAttentionDepth * (kOfRows + 16) * (kHalf / 2) <= int64_t(1) << 53);
 static_assert(kTerms * (kOfWeights + 16) * (kOfValues + 16) <= int64_t(1) << 53);
 
@@ -44,7 +44,7 @@ JAXDML_INLINE F32 load_part(const float* from, int64_t count) {
   return (F32)load_bytes(reinterpret_cast<const uint8_t*>(from), count * int64_t(sizeof(float)));
 }
 
-// How far ahead rows are prefetched on the first read: the hardware prefetches from memory too late.
+// The prefetch distance on the first read of rows: the hardware prefetches from memory too late.
 constexpr int64_t kFloatsAhead = 1024;
 
 // The bits of the greatest magnitude, compared as integers: the bits of NaN are above those of infinity.

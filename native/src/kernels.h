@@ -118,7 +118,7 @@ struct Means {
   uint8_t* y;
 };
 
-// y = the maximum of each window of images [images, height, width]; the least value where a window has only padding.
+// y = the maximum of each window of images [images, height, width]; the least value if a window has only padding.
 struct MaxPool {
   int64_t images, height, width, y_height, y_width;
   int64_t window[2], stride[2], dilation[2], start[2];
@@ -127,7 +127,7 @@ struct MaxPool {
   uint8_t* y;
 };
 
-// y = the entry of x in a table of all 256 bytes, elementwise; the entry of the least value is first.
+// y = table[x], elementwise. The table has an entry for each of the 256 bytes, that of the least value first.
 struct LookUp {
   int64_t size;
   const uint8_t* x;
@@ -223,7 +223,7 @@ struct RowProgram {
   float* y;
 };
 
-constexpr int64_t kMostAttentionDepth = 1 << 12;  // the most elements of a key whose products have an exact sum
+constexpr int64_t kMostAttentionDepth = 1 << 12;  // the maximum length of a key for which sums of products are exact
 
 // Which of attention's results y is: the sums of values, or scores of one of four stages.
 enum class AttentionResult : int32_t { kOutput, kScores, kCapped, kMasked, kWeights, kCount };
@@ -252,7 +252,7 @@ struct Kernels {
   int64_t (*filter_bytes)(const Filter&);
   void (*pack_filter)(const Pool&, const uint8_t* filter, bool is_signed, const Filter&, uint8_t* packed);
   int64_t pace;           // multiplications by these kernels that count as one in pool_of
-  int64_t most_raw_rows;  // the most rows of a product with raw weights
+  int64_t most_raw_rows;  // the maximum number of rows of a product with raw weights
   int64_t (*matmul_scratch)(const Matmul*, int64_t count, int64_t threads);
   void (*matmul)(const Pool&, const Matmul*, int64_t count, uint8_t* scratch);
   int64_t (*convolve_scratch)(const Convolution*, int64_t count, int64_t threads);
@@ -277,7 +277,7 @@ struct Kernels {
   void (*multiply_blocks)(const Pool&, const BlockProduct&, uint8_t* scratch);
 };
 
-// The library has those of its architecture; see processor.h.
+// Only those of the target architecture are defined; see processor.h.
 extern const Kernels kAvx2, kAvx512Vnni, kAmxInt8;
 extern const Kernels kNeon, kNeonDotprod, kNeonI8mm;
 

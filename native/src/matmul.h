@@ -27,7 +27,7 @@ struct Columns {
 };
 
 constexpr int64_t kRowsOfOne = 96;            // an item with more rows may be halved to occupy more threads
-constexpr int64_t kMostRawRows = kRowsOfOne;  // the most rows of a product with a raw matrix
+constexpr int64_t kMostRawRows = kRowsOfOne;  // the maximum number of rows of a product with a raw matrix
 // Each item packs its panels of a raw matrix. There is one block of rows, so that no panel is packed twice.
 static_assert(kMostRawRows <= kRowsOfOne && kMostRawRows % kTwoTiles == 0 && kMostRawRows % kTileRows == 0);
 

@@ -2,8 +2,8 @@
 //
 // int8 is flipped to uint8, so that padding is 0, the least value. The row has padding columns. Window maxima at every
 // column are computed, whatever the stride, and every stride-th is stored. Where strides or padding are so large that
-// most of such a row lies outside all windows, each output is computed by itself, so the cost depends only on the image
-// and the output, however large padding, strides and dilations are.
+// most of such a row lies outside all windows, each output is computed separately, so the cost depends only on the
+// image and the output, however large padding, strides and dilations are.
 #pragma once
 
 #include "bytes.h"
@@ -52,7 +52,7 @@ JAXDML_INLINE void reduce_rows(const MaxPool& one, const MaxPoolPlan& plan, cons
                                const uint8_t* end, I32 flip, uint8_t* row) {
   const Seen seen = seen_of(one, 0, i);
   const int64_t rows = seen.last - seen.first, first = i * one.stride[0] - one.start[0] + seen.first * one.dilation[0];
-  const int64_t step = rows > 1 ? one.dilation[0] * one.width : 0;  // a dilation beyond the image may overflow
+  const int64_t step = rows > 1 ? one.dilation[0] * one.width : 0;  // for a single row, the product may overflow
   const uint8_t* from = rows > 0 ? x + first * one.width : x;
   for (int64_t j = 0; j < plan.kept; j += kBytes) {
     I32 greatest = {};

@@ -45,7 +45,7 @@ JAXDML_INLINE Source source_of(const Slot& slot, bool is_wide, int64_t stride) {
   return {slot.at, slot.has_rows ? slot.is_wide ? stride : 1 : 0, slot.is_wide};
 }
 
-// `kCount` vectors from `v` on of y = f(x...). A step of 0 repeats one vector.
+// Computes kCount vectors of y = f(x...), beginning at vector v. A step of 0 repeats one vector.
 template <int kCount, int N, class F>
 JAXDML_INLINE void map_vectors(float* y, const float* const (&x)[N], const int64_t (&step)[N], int64_t v, const F& f) {
   F32 results[kCount];

@@ -1,7 +1,7 @@
 // Vectors of one instruction set. Everything in namespace JAXDML_ISA is compiled once for each set. Each set has its
 // own namespace, so that a linker never merges code of two sets.
 //
-// Kernels use only what the file of a set defines, and name no instruction. Such a file defines constants, includes
+// Kernels contain no intrinsics: they use what the file of a set defines. Such a file defines constants, includes
 // vectors.h, and defines functions. "128 bits" below means each 128-bit part of a vector.
 //
 // Constants and macros
@@ -31,7 +31,7 @@
 // Floats
 //   rounded                to the nearest integer, ties to even; INT32_MIN for NaN and where it does not fit
 //   floats, doubles        conversions; lower_doubles and upper_doubles convert half a vector
-//   greater, lesser        the maximum and the minimum; NaN where y is NaN, y or NaN where x is, either of two zeros
+//   greater, lesser        the maximum and the minimum; NaN if y is NaN, y or NaN if x is NaN, either of two zeros
 //   nearest, rounded_down, rounded_up, square_root, multiply_add, subtract_product (z - x * y)
 //   product                x * y, where a product that rounds to 2**-126 is not flushed to zero
 //   load_halves            float16
@@ -42,7 +42,7 @@
 //   load_bytes, store_bytes   the first bytes of a vector, from 1 to kBytes; a load reads no more, and pads with zeros
 //   load_some, store_some  the same for a vector and for 16 bytes; a count beyond that means all of them
 //   store_cells            the first bytes of 16, each widened to a cell
-// Orders
+// Shuffles
 //   low_bytes, high_bytes, low_floats, high_floats, low_pairs, high_pairs   interleave the lower or the upper halves of
 //                          x and y, in 128 bits
 //   transpose_fours        transposes the 4 x 4 bytes of 128 bits

@@ -124,7 +124,7 @@ JAXDML_INLINE void store_cells(Cell* to, Sixteen bytes, int64_t count) {
   memcpy(to, all, size_t(count) * sizeof(Cell));
 }
 
-// Orders --------------------------------------------------------------------------------------------------------------
+// Shuffles ------------------------------------------------------------------------------------------------------------
 
 JAXDML_INLINE I32 low_bytes(I32 x, I32 y) { return (I32)_mm256_unpacklo_epi8((__m256i)x, (__m256i)y); }
 JAXDML_INLINE I32 high_bytes(I32 x, I32 y) { return (I32)_mm256_unpackhi_epi8((__m256i)x, (__m256i)y); }
@@ -186,7 +186,7 @@ JAXDML_INLINE void pack_whole_tile(const uint8_t* const (&rows)[kDepth], uint8_t
   interleaved(rows, flip, tile);
   store(to, tile[0]);
 }
-// The four lanes in the middle are swapped.
+// The second and the third four lanes are swapped.
 JAXDML_INLINE void interleave_pixels(const Cell* from, I32 (&to)[kSixteenLanes]) {
   const __m256i x = (__m256i)load(from), y = (__m256i)load(from + 16);
   to[0] = (I32)_mm256_unpacklo_epi16(x, y);

@@ -115,7 +115,7 @@ JAXDML_INLINE void store_some(uint8_t* to, Sixteen bytes, int64_t count) {
 }
 JAXDML_INLINE void store_cells(Cell* to, Sixteen bytes, int64_t count) { store_some(to, bytes, count); }
 
-// Orders --------------------------------------------------------------------------------------------------------------
+// Shuffles ------------------------------------------------------------------------------------------------------------
 
 JAXDML_INLINE I32 low_bytes(I32 x, I32 y) { return (I32)_mm512_unpacklo_epi8((__m512i)x, (__m512i)y); }
 JAXDML_INLINE I32 high_bytes(I32 x, I32 y) { return (I32)_mm512_unpackhi_epi8((__m512i)x, (__m512i)y); }

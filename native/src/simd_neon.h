@@ -10,8 +10,8 @@ namespace jaxdml::JAXDML_ISA {
 
 constexpr int kBytes = 16;
 constexpr int kRegisters = 32;
-// Products take bytes: with DotProd, an instruction has four times as many products of bytes as of words; without it,
-// as many. Winograd's and Strassen's methods multiply words, and would save less than that; no measurement on ARM
+// Products take bytes: with DotProd, an instruction multiplies four times as many bytes as words; without DotProd,
+// equally many. Winograd's and Strassen's methods multiply words, and would save less than that; no measurement on ARM
 // favors them.
 constexpr int kDepth = 4;
 using Activation = int8_t;  // no product takes an unsigned and a signed byte
@@ -67,7 +67,7 @@ JAXDML_INLINE I32 dot_lane(I32 sum, I32 x, I32 y) {
 #ifdef __ARM_FEATURE_DOTPROD
 using CellSum = I32;
 #else
-// Sums of products of the lower and the upper half of a vector, two of each lane.
+// Sums of products of the lower and the upper half of a vector, two for each lane.
 struct CellSum {
   int32x4_t low, high;
 };
@@ -162,7 +162,7 @@ JAXDML_INLINE void store_cells(Cell* to, Sixteen bytes, int64_t count) {
   store_some(reinterpret_cast<uint8_t*>(to), bytes, count);
 }
 
-// Orders --------------------------------------------------------------------------------------------------------------
+// Shuffles ------------------------------------------------------------------------------------------------------------
 
 JAXDML_INLINE I32 low_bytes(I32 x, I32 y) { return (I32)vzip1q_u8((uint8x16_t)x, (uint8x16_t)y); }
 JAXDML_INLINE I32 high_bytes(I32 x, I32 y) { return (I32)vzip2q_u8((uint8x16_t)x, (uint8x16_t)y); }
@@ -230,7 +230,7 @@ JAXDML_INLINE void split_bytes(const uint8_t* from, int64_t count, uint8_t* even
     if (uint8_t* const to = i % 2 ? odd : even) to[i / 2] = from[i];
 }
 
-// An instruction looks up 64 entries, and leaves a byte as it was where the index is beyond them.
+// An instruction looks up 64 entries. Where the index is out of range, it leaves the byte unchanged.
 struct Table {
   uint8x16x4_t of[4];
 };

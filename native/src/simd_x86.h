@@ -23,8 +23,8 @@ JAXDML_INLINE void transpose_dwords(Sixteen (&x)[4]) {
 
 // A table of 256 bytes. A byte shuffle looks up 16 entries, so the entries are split into 16 tables. Tables 0 and 8
 // hold entries; each other table holds the exclusive or of its entries and those of the table before. The index is x in
-// table 0, x ^ 0x80 in table 8, and 16 less in each table after these. A shuffle gives 0 for a negative index, so the
-// exclusive or of all shuffles is x's entry.
+// table 0, x ^ 0x80 in table 8, and in each other table 16 less than in the table before. A shuffle gives 0 for a
+// negative index, so the exclusive or of all shuffles is x's entry.
 struct Table {
   I32 of[16];
 };

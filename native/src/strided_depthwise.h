@@ -36,8 +36,8 @@ JAXDML_INLINE bool fits_copy(const Convolution& one, int64_t rows) {
   return copy.cells * int64_t(sizeof(Cell)) <= kMostBytes;
 }
 
-// Whether this form is faster: there are strides, and channels for half of the lanes. Its copies and weights for one
-// thread are less than what convolve.h allows for each call.
+// Whether this form is faster: there are strides, and enough channels to fill half of the lanes. Its copies and weights
+// for one thread take less memory than convolve.h allows for each call.
 JAXDML_INLINE bool is_strided_depthwise(const Convolution& one) {
   const Filter& filter = one.filter;
   return is_depthwise(filter) && (one.stride[0] > 1 || one.stride[1] > 1) && filter.groups >= kChannels / 2 &&

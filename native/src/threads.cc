@@ -65,7 +65,7 @@ void run(const Pool& pool, int64_t count, Pool::Task task, const void* context) 
     // Continue with the helpers that were scheduled.
   }
   job->work();
-  // Helpers finish their last items. A helper whose core another process has taken needs this one.
+  // Helpers finish their last items. Yielding lets a helper whose core is taken by another process run on this core.
   for (int spins = 0; job->done.load(std::memory_order_acquire) < count; spins++)
     if (spins < kSpins)
       pause();

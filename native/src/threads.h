@@ -8,7 +8,7 @@
 
 namespace jaxdml {
 
-// Sets rounding to nearest, and makes subnormal operands and results zeros, on the current thread; the destructor
+// Sets rounding to nearest, and flushes subnormal operands and results to zero, on the current thread; the destructor
 // restores the previous mode.
 class FloatMode {
  public:

@@ -1,4 +1,4 @@
-// Calls a handler through the structs of XLA's FFI, with an API of its own for errors and the thread pool.
+// Calls a handler through the structs of XLA's FFI, with its own implementation of errors and the thread pool.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct XLA_FFI_InvokeContext {
 
 namespace jaxdml::test {
 
-// The bytes of an element; 1 for types without a width, which XLA's ByteWidth rejects.
+// The size of an element in bytes; 1 for types without a width, which XLA's ByteWidth rejects.
 inline int64_t width_of(XLA_FFI_DataType type) {
   switch (type) {
     case XLA_FFI_DataType_S16:
@@ -159,7 +159,7 @@ class Buffers {
   std::vector<void*> pointers_;
 };
 
-// Attributes, sorted by name as XLA's are. Each value has exactly the bytes of its type.
+// Attributes, sorted by name as in XLA. Each value has exactly the size of its type.
 class Attributes {
  public:
   explicit Attributes(const std::vector<Attribute>& attributes) : attributes_(attributes) {

@@ -1,5 +1,5 @@
-// AVX-512 on processors that have AVX2 alone. The build includes this file before simd_avx512_vnni.h, whose intrinsics
-// then are SIMDe's functions, or those of this file where SIMDe 0.7.4 has none or names it differently from Intel.
+// AVX-512 on processors that have only AVX2. The build includes this file before simd_avx512_vnni.h. Its intrinsics are
+// then SIMDe's functions, or those of this file where SIMDe 0.7.4 has none or its name differs from Intel's.
 #pragma once
 
 #include <immintrin.h>

@@ -1,6 +1,6 @@
-// Calls the handlers through XLA's own structs, with valid calls, and with calls that are wrong in one or two places:
-// ranks, extents, types, attributes. A valid call must succeed; any other call must succeed or return an error with a
-// text. Buffers are exactly as large as their shapes require, so that sanitizers detect every access outside of them.
+// Calls the handlers through XLA's own structs, some of them with errors in one or two places: ranks, extents, types,
+// attributes. A valid call must succeed; any other call must succeed or return an error with a text. Buffers are
+// exactly as large as their shapes require, so that sanitizers detect every access outside of them.
 //
 //   hostile_calls [count of calls, or seconds: 60s] [seed] [first call]
 //
@@ -498,7 +498,7 @@ void mutate(Random& random, Call& call) {
   }
 }
 
-// Empties arrays that are too large to allocate. Their other extents stay. Returns whether any array was too large.
+// Empties arrays that are too large to allocate, by setting extents to 0. Returns whether any array was too large.
 bool fit(Random& random, Call& call) {
   bool is_too_large = false;
   for (std::vector<Array>* arrays : {&call.arguments, &call.results})
@@ -550,7 +550,7 @@ void on_signal(int signal_number) {
   raise(signal_number);
 }
 
-// Asks for sizes of packed weights, and checks that small weights have one.
+// Requests sizes of packed weights, and checks that small weights have one.
 bool are_sizes_right(Random& random) {
   const auto any = [&] { return random.chance(50) ? random.between(1, 20) : strange(random); };
   const int64_t depth = any(), columns = any(), groups = any(), shape[4] = {any(), any(), any(), any()};
@@ -593,7 +593,7 @@ bool run_one(const std::vector<const Kernels*>& sets, ThreadPool& threads, bool 
   return false;
 }
 
-// Whether everything is refused until kernels are chosen.
+// Whether all calls are refused until kernels are chosen.
 bool is_refused_at_first(ThreadPool& threads) {
   const int64_t filter[4] = {1, 1, 1, 1};
   if (jaxdml_cpu_matrix_bytes(1, 1) != -1 || jaxdml_cpu_filter_bytes(filter, 1) != -1) return false;

@@ -268,8 +268,8 @@ void set_total(Random& random, const Filter& shape, int64_t total, bool is_signe
   }
 }
 
-// Fills x with extremes that repeat every four pixels and are the same in all channels. Such pixels
-// make transformed values large.
+// Fills x with extremes that repeat every four pixels and are the same in all channels. Such pixels make transformed
+// values large.
 void set_periodic(Random& random, const Convolution& one, uint8_t* x) {
   const int64_t pattern = random.below(1 << 16), size = one.height * one.width;
   for (int64_t i = 0; i < one.batch * one.filter.groups * one.filter.channels * size; i++) {
@@ -279,8 +279,8 @@ void set_periodic(Random& random, const Convolution& one, uint8_t* x) {
 }
 
 // Aborts if a call takes more scratch memory than four times the size of padded inputs and outputs together, plus 12
-// bytes for each output channel, 1 KiB for each problem, 32 bytes for each depthwise kernel element, and 64 KiB. Of the
-// rows and columns of padding, at most twice as many count as all windows have together.
+// bytes for each output channel, 1 KiB for each problem, 32 bytes for each depthwise kernel element, and 64 KiB. Rows
+// and columns of padding count up to twice the total over all windows.
 void check_scratch(const Kernels& kernels, const std::vector<Convolution>& problems) {
   const Convolution& one = problems[0];
   const int64_t rows = 2 * one.y_height * one.filter.rows, columns = 2 * one.y_width * one.filter.columns;
@@ -1159,7 +1159,7 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
       one.type = Type::kInt8;
       return convolution_case(random, one, 1);
     },
-    // A thousand channels and seven outputs, where the points of tiles would be most of the memory.
+    // A thousand channels and seven outputs, where the points of tiles would take most of the memory.
     [](Random& random) {
       return convolution_case(random, convolution_of(random, filter_of(7, 1000, 3, 3), 1, 17, 17), 1, Fill::kSmall);
     },
@@ -1194,11 +1194,11 @@ const std::vector<std::function<Case(Random&)>> kLarge = {
       return blocks_case(random, {{10, 300, 256, 8, 2, true}, 130, 1, nullptr, nullptr, nullptr, nullptr});
     },
     [](Random& random) { return block_dequantization_case(random, 5000, 33); },
-    // Written past the caches.
+    // Outputs written with non-temporal stores.
     [](Random& random) { return block_dequantization_case(random, 1 << 17, 32); },
     [](Random& random) { return block_dequantization_case(random, 1 << 15, 131); },
     [](Random& random) { return attention_case(random, attention_of(random, 1, 2, 30, 300, 64, 64), 1); },
-    // The longest keys, and more keys than one exact sum takes.
+    // The longest keys, and more keys than fit in one exact sum.
     [](Random& random) { return attention_case(random, attention_of(random, 1, 1, 3, 20, 4096, 5), 1); },
     [](Random& random) { return attention_case(random, attention_of(random, 1, 1, 1, 40000, 3, 9), 1); },
     [](Random& random) { return sum_case(random, 3 * 65536 + 5, 2); },
@@ -1252,7 +1252,7 @@ void on_signal(int number) {
   std::raise(number);
 }
 
-// Returns the count of output bytes, or -1 if an output is wrong.
+// Returns the number of output bytes, or -1 if an output is wrong.
 int64_t run(const Case& one, const Kernels& kernels, const Pool& pool, Random& random) {
   std::deque<Bytes> y;
   for (const Output& expected : one.expected) y.emplace_back(random, int64_t(expected.size()), one.y_bytes);
@@ -1291,7 +1291,7 @@ bool are_set_back(xla::ffi::ThreadPool& threads, uint64_t mode) {
   return right == kTasks && is_upward;
 }
 
-// The kernels of the named sets, or of all sets that run here if none is named; none if a named set does not run here.
+// The kernels of the named sets, or of all that run here if none is named; empty if a named set does not run here.
 std::vector<const Kernels*> chosen(const std::vector<std::string>& names) {
   std::vector<const Kernels*> all, named;
   for (const InstructionSet& each : kSets)

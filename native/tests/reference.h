@@ -26,8 +26,8 @@ inline int32_t number_of_width(const uint8_t* at, int64_t i, int64_t width, bool
 inline int32_t number(const ZeroPoints& of, int64_t i) { return number(of.at, i * of.step, of.is_signed); }
 inline float number(const Scales& of, int64_t i) { return of.at[i * of.step]; }
 
-// A product is flushed to zero if it lies below 2**-126 after it is rounded to 24 bits. The processor may decide before
-// rounding.
+// A product is flushed to zero if it lies below 2**-126 after it is rounded to 24 bits. The processor may detect
+// underflow before rounding.
 inline float product_of(float a, float b) {
   const double exact = double(a) * b;
   if (!(std::fabs(exact) < 0x1p-100)) return float(exact);

@@ -1,5 +1,4 @@
-// The only part of XLA that threads.cc uses, a thread pool. With it, random_shapes runs the real threads.cc without
-// XLA.
+// The thread pool, the only part of XLA that threads.cc uses. With it, random_shapes runs threads.cc without XLA.
 #pragma once
 
 #include "thread_pool.h"
