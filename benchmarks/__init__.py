@@ -1,1 +1,1 @@
-"""Speed of jaxdml against other programs that compute the same: ``python -m benchmarks``."""
+"""Speed of jaxdml and of other programs that compute the same results: ``python -m benchmarks``."""

@@ -100,7 +100,7 @@ def outputs(call: Call, x: np.ndarray) -> np.ndarray:
 
 
 def scored(model: Trained, exact: np.ndarray, quantize: Callable[[], Call]) -> Found:
-    """The ratio in dB and the accuracy of a quantized network, or why there is none."""
+    """The ratio in dB and the accuracy of a quantized network, or the text of an error."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # calibrators print
             received = outputs(quantize(), model.x)

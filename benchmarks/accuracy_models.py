@@ -28,7 +28,7 @@ LARGEST = 100  # factor of a channel
 
 
 def digits(of: str, count: int, rng: np.random.Generator) -> Batch:
-    """Disturbed digits [count, 12, 12, 1] and labels [count]: each at a random place, and with noise."""
+    """Noisy digits [count, 12, 12, 1], each at a random place, and their labels [count]."""
     data = load_digits()
     pool = {"train": slice(0, 1347), "test": slice(1347, None)}[of]  # the last 450 of 1797
     picked = rng.integers(0, len(data.images[pool]), count)
@@ -174,7 +174,7 @@ class GPT(nn.Module):
 
 
 def fitted(network: nn.Module, batches: Iterator[Batch], steps: int, rate: float) -> Params:
-    """The variables of a network after `steps` batches with Adam; the rate warms up, and decays as a cosine."""
+    """The variables of a network after `steps` batches with Adam, with warm-up and cosine decay of the rate."""
     x, _ = next(batches)
     variables = jax.jit(network.init)(jax.random.key(0), x)
     params, rest = variables["params"], {name: each for name, each in variables.items() if name != "params"}

@@ -73,14 +73,14 @@ def float_file(trained: Trained, path: Path) -> None:
         both, alone = Path(folder) / "both.onnx", Path(folder) / "alone.onnx"
         save(model, both)
         onnx.utils.extract_model(both, alone, ["x"], ["logits"])
-        quant_pre_process(alone, path, skip_symbolic_shape=True)  # which would need another package
+        quant_pre_process(alone, path, skip_symbolic_shape=True)  # its inference would need another package
 
 
 def session(path: Path, optimized: bool = False) -> Call:
     """A call of a file that has one input and one output.
 
-    Neither way do sums of int8 weights saturate on processors without int8 dot products: not optimized, a file in QDQ
-    form computes in floats between roundings; optimized, the option turns weights into uint8.
+    Sums of int8 weights saturate in neither mode on processors without int8 dot products: without optimization, a QDQ
+    file computes in floats between roundings; with optimization, the option turns weights into uint8.
     """
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.x64quantprecision", "1")

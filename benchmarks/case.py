@@ -17,7 +17,7 @@ OURS = (PREPARED, PLAIN, XLA, ONNX)
 ORT, ORT_U8 = "onnxruntime", "onnxruntime, uint8 weights"
 AQT = "AQT"
 LOOP = "a loop"
-TWIN, COPY = "its quantized twin", "bytes to float32"  # of jaxdml, and of JAX
+TWIN, COPY = "its quantized twin", "bytes to float32"  # a call of jaxdml, and one of JAX
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Case:
     """One row of the benchmark.
 
     `jitted` holds functions to be compiled, with their arguments; `calls` holds functions that need no compiling.
-    `at_most` is the limit of jaxdml's time over that of `rival`.
+    `at_most` limits the ratio of jaxdml's time to that of `rival`.
     """
 
     family: str

@@ -50,7 +50,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 
 OURS = "jaxdml"  # in the form that is compared with others: with prepared weights, where a case has weights
-# In the order of the bars, in shades that also differ without colours.
+# In the order of the bars, in colours that differ in greyscale, too.
 BARS = {
     OURS: (PREPARED, "#000000"),
     ORT: ("onnxruntime, int8 weights", "#e08214"),
@@ -131,7 +131,7 @@ def _finish(axes: Axes, longest: float, place: float) -> None:
 
 
 def shown(milliseconds: float) -> str:
-    """A time with two digits: times vary by more than that from run to run."""
+    """A time with two significant digits: further digits vary from run to run."""
     rounded = float(f"{milliseconds:.2g}")
     return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 

@@ -1,8 +1,8 @@
-"""python -m benchmarks.device_products: how long int8 products take on a GPU itself, without the call.
+"""python -m benchmarks.device_products: times of int8 products on a GPU, without the overhead of a call.
 
 A loop on the device repeats a product. Each product waits for the previous one, because one number of its operand comes
 from that result. The time of a product is that of a long loop minus that of a short one, divided by the difference in
-products; the table's times are medians of loops in turns.
+products; the table's times are medians of interleaved loops.
 """
 
 import argparse

@@ -132,7 +132,7 @@ def without_preparing(make: Callable[[], Case]) -> Case:
 
 
 def cases() -> Iterator[tuple[str, float | None, str, Callable[[], Case]]]:
-    """The subject of a row, the aim for jaxdml's time over that of a peer, the peer, and the function of the case."""
+    """The subject of a row, the aim for jaxdml's time over a peer's, the peer, and a function that makes the case."""
     one = partial(convolution, with_zeros=True)
     for x, f, options in (
         ((1, 1, 28, 28), (32, 1, 3, 3), {}),

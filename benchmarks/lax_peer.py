@@ -36,7 +36,7 @@ def conv(x: jax.Array, zero_point: int, f: Any, *, stride: int, padding: int, gr
     options: dict[str, Any] = {"window_strides": (stride, stride), "feature_group_count": group_count}
     total = lax.conv_general_dilated(x, f, padding="VALID", preferred_element_type=jnp.int32, **options)
     if jax.default_backend() == "gpu":
-        # XLA compiles an int8 convolution for a GPU only if its sums are converted to float32 at once.
+        # XLA compiles an int8 convolution for a GPU only if its sums are immediately converted to float32.
         total = total.astype(jnp.float32)
     return total + (128 - zero_point) * sums[:, None, None].astype(total.dtype)
 

@@ -1,4 +1,4 @@
-"""Bits first, then times: one case, with every contender in one interleaved run."""
+"""Measures a case: compares bits, then times all contenders in one interleaved run."""
 
 import contextlib
 import re
@@ -14,7 +14,7 @@ import jaxdml as dml
 from benchmarks.case import OURS, XLA, Case
 from benchmarks.timing import interleaved, median
 
-# Kinds of fusions whose contractions have kernels.
+# Kinds of fusions, and where the kernels of their contractions come from.
 FUSED = {"__ynn_fusion": "YNNPACK", "__triton_gemm": "Triton", "__triton_nested_gemm_fusion": "Triton"}
 
 

@@ -21,7 +21,7 @@ from benchmarks.shapes import Layer, Operators, Shape
 from jaxdml import reference
 
 SCALE = np.float32(0.02)
-MIDDLE = np.uint8(128)  # the zero point of what is added to a skip
+MIDDLE = np.uint8(128)  # the zero point of a value that is added to a skip
 
 
 def network(batch: int, at_most: float | None = None, peers: str = "cpu") -> Case:
@@ -52,7 +52,7 @@ def of_jaxdml(operators: Any, max_pool: Callable[[Any], Any]) -> Operators:
 
 
 def max_pool(x: Any) -> Any:
-    """Rows, then columns: XLA:CPU takes 2.5 times as long for both at once."""
+    """Pools rows, then columns: XLA:CPU takes 2.5 times as long for both at once."""
     x = lax.reduce_window(x, np.uint8(0), lax.max, (1, 1, 3, 1), (1, 1, 2, 1), ((0, 0), (0, 0), (1, 1), (0, 0)))
     return lax.reduce_window(x, np.uint8(0), lax.max, (1, 1, 1, 3), (1, 1, 1, 2), ((0, 0), (0, 0), (0, 0), (1, 1)))
 

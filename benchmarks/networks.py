@@ -26,7 +26,7 @@ AT_MOST = {"ResNet-18": 0.8, "MobileNetV2": 0.65, "EfficientNet-B0": 0.9, "Mobil
 HEAD = ("network", "jaxdml, ms", "onnxruntime, ms", "ratio", "at most", "outputs that differ", "runs")
 
 
-EXACT = {"x64quantprecision": "1"}  # makes int8 weights uint8; on processors with int8 dot products it would cost time
+EXACT = {"x64quantprecision": "1"}  # turns int8 weights into uint8; with int8 dot products, it would only cost time
 
 
 def of_jaxdml(file: bytes, numerics: str) -> tuple[Any, tuple[Any, ...]]:

@@ -1,7 +1,7 @@
 """python -m benchmarks.overhead: the cost of tracing, lowering and calling, compared with that of JAX's own functions.
 
-The printed ratios, with the library's aims for cheap calls, are jaxdml's time over that of the other side. Each is a
-ratio of medians of one run, the two sides measured in turns. A second table compares native kernels with XLA's.
+The printed ratios are jaxdml's time over that of the other side; the library's aims for cheap calls are beside them.
+Each is a ratio of medians of interleaved calls in one run. A second table compares native kernels with XLA's.
 """
 
 import argparse

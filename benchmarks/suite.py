@@ -1,4 +1,4 @@
-"""The cases, and the limit of jaxdml's time over that of onnxruntime's exact form, or of a loop."""
+"""The cases, and limits on the ratio of jaxdml's time to that of onnxruntime's exact form or of a loop."""
 
 from collections.abc import Iterator
 from functools import partial

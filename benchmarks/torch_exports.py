@@ -5,9 +5,9 @@ pip install . ./native torch torchvision transformers onnxscript onnx onnxruntim
 
 Each network is exported by torch's older exporter and by the newer one ("dynamo"), and each file is quantized in three
 ways: QDQ with scales for each channel, QOperator, and dynamic. The table says how many convolutions and products run on
-integers, and how close all outputs are to those of onnxruntime, by its formulas: "equal", number for number, or the
-ratio in dB of the outputs to their difference. On processors without int8 dot products, onnxruntime's products with
-int8 weights saturate. So weights are uint8; those of an LSTM are int8 in any case, and dynamic files run with
+integers, and how close all outputs are to onnxruntime's when jaxdml uses its formulas: "equal" if no number differs, or
+the ratio in dB of the outputs to their difference. On processors without int8 dot products, onnxruntime's products with
+int8 weights saturate. Therefore weights are uint8; those of an LSTM are int8 in any case, and dynamic files run with
 `session.x64quantprecision`. Where a package rejects a network or a file, the table has its error message.
 """
 

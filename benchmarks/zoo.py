@@ -6,9 +6,9 @@ pip install . ./native keras keras-hub dm-haiku equinox flax transformers==4.49.
 For each network, the table has: how many convolutions and products run on integers; the ratio of the outputs to their
 error on other inputs, with static and with dynamic products; the batch sizes with which the model runs, and "any" if it
 can be exported with a symbolic one; seconds and memory that `quantize` takes; the time of a float32 call with one
-input, and the model's time over it, both jitted and measured in turns. The column "onnx" has the ratio of the model's
-outputs to the error of onnxruntime, which runs the file that `jaxdml.onnx.save` wrote of the model with onnxruntime's
-numerics, in QDQ form with uint8 weights; the package onnx has checked the file and inferred all its shapes.
+input, and the model's time over it, both jitted and measured in turns. For the column "onnx", `jaxdml.onnx.save` writes
+the model with onnxruntime's numerics, in QDQ form with uint8 weights; the package onnx checks the file and infers all
+its shapes; and onnxruntime runs it. The column has the ratio of the model's outputs to onnxruntime's error.
 """
 
 import argparse

@@ -42,7 +42,7 @@ def measured(name: str) -> dict[str, float]:
 
 
 def is_level(found: dict[str, float]) -> bool:
-    """Whether "auto" is as good as the best of the others."""
+    """Whether "auto" is at most LEVEL dB below the best of the others."""
     return found["auto"] >= max(found[observer] for observer in OBSERVERS[:-1]) - LEVEL
 
 

@@ -1,7 +1,7 @@
-"""Promotion is strict and rank promotion an error, so that nothing in the library widens or broadcasts by accident.
+"""Implicit promotion of types and of ranks raises errors, so that the library never widens or broadcasts by accident.
 
-What computes is tested on native kernels and on XLA's, which give the same bits; where JAXDML_KERNELS chose the set of
-instructions, on those.
+Computations are tested on native kernels and on XLA's, which give the same bits. If JAXDML_KERNELS chooses an
+instruction set, they are tested on that set.
 """
 
 import gc
@@ -42,14 +42,14 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish():
-    """What collection made is kept to the end, so the garbage collector need not look through it again and again."""
+    """Objects from collection live to the end, so the garbage collector need not scan them repeatedly."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
-    """Where nothing may be left out, a test that skips fails."""
+    """If no test may be left out, a test that skips fails."""
     report = yield
     if report.skipped and os.environ.get(SKIP_NOTHING):
         report.outcome, report.longrepr = "failed", f"skipped, where {SKIP_NOTHING} is set: {report.longrepr}"
@@ -58,7 +58,7 @@ def pytest_runtest_makereport(item):
 
 @pytest.fixture(autouse=True)
 def kernels(request):
-    """The kernels that a test runs on; where it is not run on each, those that users get."""
+    """The kernels that a test runs on; by default those that users get."""
     which = getattr(request, "param", None)
     if which is None:
         yield None

@@ -62,7 +62,7 @@ class Blocks(NamedTuple):
 
 
 def as_unsigned(x: Array) -> Array:
-    """Weights or zero points as uint8: signed ones plus 8 or 128."""
+    """Weights or zero points as uint8; signed ones are increased by 8 or 128."""
     middle = {"int4": 8, "int8": 128}.get(np.dtype(x.dtype).name, 0)
     return x.astype(np.uint8) if not middle else (x.astype(np.int32) + middle).astype(np.uint8)
 
@@ -74,7 +74,7 @@ def as_given(x: Array, dtype: np.dtype) -> Array:
 
 
 def packed_of(w: Array, scale: Array, zero_point: Array | None, blocks: Blocks) -> Array:
-    """w [..., columns, depth], scale and zero_point [..., columns, count] to int8 [..., bytes], with XLA's seal."""
+    """Packs w [..., columns, depth] and parameters [..., columns, count] into int8 [..., bytes], with XLA's seal."""
     xp, lead = namespace_of(w), w.shape[:-2]
     weights = _padded(as_unsigned(w), (blocks.panels * COLUMNS, blocks.number * blocks.size))
     halves, axes = 8 // blocks.bits, tuple(range(len(lead)))
@@ -96,7 +96,7 @@ def packed_of(w: Array, scale: Array, zero_point: Array | None, blocks: Blocks) 
 
 
 def weights_of(packed: Array, blocks: Blocks, dtype: np.dtype) -> Array:
-    """int8 [..., bytes] to weights of type dtype, [..., columns, depth]."""
+    """Unpacks int8 [..., bytes] into weights of type dtype, [..., columns, depth]."""
     lead, records = packed.shape[:-1], _records(packed, blocks)
     halves, axes = 8 // blocks.bits, tuple(range(packed.ndim - 1))
     lanes = records[..., : blocks.weight_bytes].reshape(*lead, blocks.panels, blocks.number, 4, -1, UNIT, 1, 4)
@@ -108,7 +108,7 @@ def weights_of(packed: Array, blocks: Blocks, dtype: np.dtype) -> Array:
 
 
 def scales_of(packed: Array, blocks: Blocks) -> Array:
-    """int8 [..., bytes] to scales [..., columns, count]."""
+    """Unpacks the scales [..., columns, count] from int8 [..., bytes]."""
     start, size = blocks.weight_bytes, blocks.scale_bytes
     pieces = _records(packed, blocks)[..., start : start + COLUMNS * size]
     values = _floats(pieces.reshape(*pieces.shape[:-1], COLUMNS, size), FLOATS[size])
@@ -116,20 +116,20 @@ def scales_of(packed: Array, blocks: Blocks) -> Array:
 
 
 def zero_points_of(packed: Array, blocks: Blocks, dtype: np.dtype) -> Array | None:
-    """int8 [..., bytes] to zero points of type dtype, [..., columns, count], or None."""
+    """Unpacks the zero points of type dtype, [..., columns, count], or None, from int8 [..., bytes]."""
     if not blocks.has_zero_points:
         return None
     return as_given(_by_column(_records(packed, blocks)[..., -COLUMNS:], blocks), dtype)
 
 
 def _records(packed: Array, blocks: Blocks) -> Array:
-    """uint8 [..., panels, count, record]."""
+    """The records as uint8 [..., panels, count, record]."""
     body = packed[..., SEAL:].reshape(*packed.shape[:-1], blocks.panels, blocks.number, blocks.record)
     return lax.bitcast_convert_type(body, jnp.uint8) if isinstance(body, jax.Array) else body.view(np.uint8)
 
 
 def _by_column(values: Array, blocks: Blocks) -> Array:
-    """[..., panels, count, 64] to [..., columns, count]."""
+    """Rearranges [..., panels, count, 64] to [..., columns, count]."""
     values = namespace_of(values).swapaxes(values, -1, -2)
     return values.reshape(*values.shape[:-3], -1, blocks.number)[..., : blocks.columns, :]
 

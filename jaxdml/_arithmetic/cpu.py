@@ -57,7 +57,7 @@ def dot(a: Array, b: Array, layout: str) -> Array:
 def _dot(a: Array, b: Array, layout: str) -> Array:
     """The product. The kernel needs two rows and two columns, so a single row or column gets a second one of zeros.
 
-    The kernel does not take outputs of 2 x 2 either, but for 2 x 2 a scalar loop is as fast.
+    Outputs of 2 x 2 have no kernel either, but for them a scalar loop is as fast.
     """
     row = a.ndim - 2
     columns = (row,) if layout == "NK" else tuple(range(row + 1, b.ndim))

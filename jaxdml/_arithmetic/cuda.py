@@ -31,7 +31,7 @@ def dot(a: Array, b: Array, layout: str = "KN") -> Array:
 
 
 def _product_of_floats(a: Array, b: Array, layout: str) -> Array:
-    """The int8 product by bfloat16: products and sums are integers that float32 holds."""
+    """The int8 product, computed from bfloat16. Products and sums are integers that float32 holds."""
     a, b = (lax.convert_element_type(operand, jnp.bfloat16) for operand in (a, b))
     return lax.convert_element_type(matrix_product(a, b, layout, lax.Precision.DEFAULT, jnp.float32), jnp.int32)
 

@@ -45,8 +45,8 @@ def divided_by_integers(x: Array, y: Array, divide: Callable[[Array, Array], Arr
     shift = lax.add(np.int32(23), _int32(is_less))
     near = divide(lax.convert_element_type(x_mantissa, jnp.float32), lax.convert_element_type(y_mantissa, jnp.float32))
     scaled = lax.mul(near, _either(is_less, np.float32(2.0**24), np.float32(2.0**23)))
-    # The candidate is at most 7 from the integer part of x_mantissa * 2**shift / y_mantissa. After the subtraction it
-    # is 0 to 14 too small, so the remainder is from 0 to 15 * y_mantissa, which int32 holds.
+    # The candidate differs by at most 7 from the integer part of x_mantissa * 2**shift / y_mantissa. After the
+    # subtraction it is 0 to 14 too small, so the remainder is from 0 to 15 * y_mantissa, which int32 holds.
     whole = lax.sub(_int32(scaled), np.int32(7))
     remainder = lax.sub(lax.shift_left(x_mantissa, shift), lax.mul(whole, y_mantissa))
     for step in (8, 4, 2, 1):

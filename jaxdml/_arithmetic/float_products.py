@@ -1,4 +1,4 @@
-"""Matrix products of two float arrays with the same bits on every processor. docs/numerics_products.md has both rules.
+"""Matrix products of two float arrays with the same bits on every processor. docs/numerics_products.md has the rules.
 
 Rows of floats are rounded to integers with a scale for each row. Sums of products of integers are exact, and each sum
 is rounded once, so the bits depend neither on the batch, nor on the number of rows, nor on the width of vectors. Here
@@ -38,7 +38,7 @@ class Integers(NamedTuple):
 
     @property
     def first(self) -> np.float32:
-        """A factor that moves from the sums to the scales, so that fewer scales are subnormal."""
+        """A factor that is moved from the sums to the scales, so that fewer scales are subnormal."""
         return np.float32(64 * self.most // 127)
 
 

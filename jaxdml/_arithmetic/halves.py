@@ -1,7 +1,7 @@
 """Products and convolutions of 16-bit by 8-bit tensors, and products of 16-bit tensors, by the 8-bit kernels.
 
-With x = 256 * upper + lower, and the zero point likewise, the sum of (x - x_zero_point) * (y - y_zero_point) is 256
-times the sum of the upper bytes plus the sum of the lower bytes. Each sum fits int32, and only their total is
+With x = 256 * upper + lower, and the zero point split likewise, the sum of (x - x_zero_point) * (y - y_zero_point) is
+256 times the sum of the upper bytes plus the sum of the lower bytes. Each sum fits int32, and only their total is
 rounded to float32. If y has 16 bits, too, there are four such sums.
 """
 
@@ -33,8 +33,8 @@ def dot(a: Array, a_zero_point: Array | None, b: Array | PreparedMatrix, b_zero_
     sums: list[Array] = []
     for i, of_a in enumerate(_parts(a, a_zero_point)):
         for j, of_b in enumerate(_parts(b, b_zero_point)):
-            # Both sums of one place and their sum fit int32 (`fit`), so a matrix unit that adds them to its products
-            # does not saturate.
+            # Both sums of one place and their total fit int32 (see `fit`), so a matrix unit that adds them to its
+            # products does not saturate.
             total = contractions.integer_dot(*of_a, *of_b)
             if i + j < len(sums):
                 sums[i + j] = lax.add(sums[i + j], total)

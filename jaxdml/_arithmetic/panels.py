@@ -31,12 +31,12 @@ LAYOUTS = {"avx2": Panels(8, 16, 2, 2), "avx512_vnni": Panels(16, 64, 4, 1), "ne
 # Instruction sets that share a layout.
 OF_OTHERS = {"amx_int8": "avx512_vnni", "neon_dotprod": "neon", "neon_i8mm": "neon"}
 SEAL, FLAG = 320, 64  # bytes of the seal, and of the flag between a filter's seal and its sums
-# Weights that XLA packs begin with this seal. A seal without mark and fingerprint makes native kernels refuse weights.
+# Weights that XLA packs begin with this seal. It has no mark and no fingerprint, so native kernels refuse such weights.
 XLA_SEAL = np.concatenate([np.zeros(64, np.uint8), np.arange(256, dtype=np.uint8)]).view(np.int8)
 
 
 def matrix_of(packed: Array, shape: Sequence[int], layout: str) -> Array:
-    """int8 [..., bytes] to int8 [..., K, N]."""
+    """Unpacks int8 [..., bytes] into int8 [..., K, N]."""
     panels = LAYOUTS[layout]
     rows, columns = _rounded(shape[0], panels.depth), _rounded(shape[1], panels.lanes)
     start = SEAL + _rounded(columns * 4, 64)
@@ -45,7 +45,7 @@ def matrix_of(packed: Array, shape: Sequence[int], layout: str) -> Array:
 
 
 def packed_matrix_of(values: Array, layout: str, size: int) -> Array:
-    """int8 [..., K, N] to int8 [..., size], without sums."""
+    """Packs int8 [..., K, N] into int8 [..., size], without sums."""
     panels = LAYOUTS[layout]
     *_, depth, columns = values.shape
     values = _padded(values, [(0, _rounded(depth, panels.depth)), (0, _rounded(columns, panels.lanes))])
@@ -54,7 +54,7 @@ def packed_matrix_of(values: Array, layout: str, size: int) -> Array:
 
 
 def filter_of(packed: Array, shape: Sequence[int], group_count: int, layout: str) -> Array:
-    """int8 [..., bytes] to int8 [..., O, C / groups, *kernel]."""
+    """Unpacks int8 [..., bytes] into int8 [..., O, C / groups, *kernel]."""
     panels, (outputs, channels, *kernel) = LAYOUTS[layout], shape
     height, width = (1, *kernel)[-2:]
     start = SEAL + FLAG + _rounded(outputs * 4, 64)
@@ -78,7 +78,7 @@ def filter_of(packed: Array, shape: Sequence[int], group_count: int, layout: str
 
 
 def packed_filter_of(values: Array, group_count: int, layout: str, size: int) -> Array:
-    """int8 [O, C / groups, *kernel] to int8 [size], without flag, sums and Winograd's form."""
+    """Packs int8 [O, C / groups, *kernel] into int8 [size], without flag, sums and Winograd's form."""
     panels, (outputs, channels, *kernel) = LAYOUTS[layout], values.shape
     height, width = (1, *kernel)[-2:]
     start = SEAL + FLAG + _rounded(outputs * 4, 64)
@@ -133,7 +133,7 @@ def _merged(outputs: int, groups: int, panels: Panels) -> int:
 
 
 def _to_panels(values: Array, panels: Panels) -> Array:
-    """int8 [..., rows, columns], both padded, to int8 [..., bytes]."""
+    """Rearranges int8 [..., rows, columns], both padded, to int8 [..., bytes]."""
     *stack, _, columns = values.shape
     pieces = []
     for first, count, width in _pieces(columns, panels):
@@ -144,7 +144,7 @@ def _to_panels(values: Array, panels: Panels) -> Array:
 
 
 def _from_panels(packed: Array, rows: int, columns: int, panels: Panels) -> Array:
-    """int8 [..., bytes] to int8 [..., rows, columns]."""
+    """The inverse of `_to_panels`: int8 [..., rows, columns]."""
     *stack, _ = packed.shape
     pieces = []
     for first, count, width in _pieces(columns, panels):

@@ -77,8 +77,8 @@ def nearest_float(high: Array, low: Array) -> Array:
     shift = lax.min(lax.clz(upper), np.int32(31))  # clz is 32 if upper is 0
     behind = lax.shift_right_logical(lax.shift_right_logical(lower, np.int32(1)), lax.sub(np.int32(31), shift))
     word, lost = lax.bitwise_or(lax.shift_left(upper, shift), behind), lax.shift_left(lower, shift)
-    # `kept` has 31 bits, and its lowest bit is set if any lower bit was: float32 has only 24 bits, so the conversion
-    # rounds correctly.
+    # `kept | is_inexact` has 31 bits, the lowest set if any lower bit was set. float32 has only 24 bits, so the
+    # conversion rounds correctly.
     is_inexact = lax.convert_element_type(lax.ne(lost, zero), jnp.int32)
     kept = lax.bitwise_or(lax.shift_right_logical(word, np.int32(1)), lax.bitwise_and(word, np.int32(1)))
     size = lax.convert_element_type(lax.bitwise_or(kept, is_inexact), jnp.float32)

@@ -32,7 +32,7 @@ def int8_dot(a: Array, b: Array, layout: str = "KN") -> Array:
 def dot_in_floats(
     by_integers: Callable[..., Array], a: Array, a_zero_point: Any, b: Array, b_zero_point: Any, layout: str
 ) -> Array:
-    """An int8 product minus zero points for which `fits_floats` holds. Only CPUs use floats, others `by_integers`."""
+    """An int8 product minus zero points, if `fits_floats` holds: in floats on CPUs, elsewhere by `by_integers`."""
     return _by_platform(DOTS_IN_FLOATS, by_integers, a, a_zero_point, b, b_zero_point, layout=layout)
 
 

@@ -29,8 +29,8 @@ def blocks_of(b: Any, scale: Any, zero_point: Any) -> Blocks:
 def size_of(depth: int, count: int) -> int:
     """The block size for which `count` blocks cover the depth; 0 if there is none.
 
-    Sizes are powers of two, so at most one size gives a certain count above 1. For a count of 1, it is the least size
-    that covers the depth.
+    Sizes are powers of two, so at most one size gives a particular count above 1. For a count of 1, the result is the
+    least size that covers the depth.
     """
     return next((size for size in block_panels.SIZES if -(-depth // size) == count), 0)
 

@@ -169,7 +169,7 @@ def multiplied(accumulator: Array, a_scale: Array, b_scale: Array, bias: Array |
     accumulator holds integers; scales and bias broadcast to its shape.
     """
     scales = (flushed(with_rank(_float32(scale), accumulator.ndim)) for scale in (a_scale, b_scale))
-    # Never subnormal; the select of `flushed` prevents that the product and the bias become a fused multiply-add.
+    # Never subnormal; the select of `flushed` keeps XLA from fusing the product and the bias into a multiply-add.
     result = flushed(lax.mul(_float32(accumulator), product(*scales)))
     if bias is not None:
         bias = flushed_straight_through(with_rank(_float32(bias), accumulator.ndim))

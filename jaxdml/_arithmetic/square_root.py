@@ -42,8 +42,8 @@ def square_root_by_integers(x: Array, root: Callable[[Array], Array] = lax.sqrt)
     mantissa = lax.bitwise_or(lax.bitwise_and(bits, MANTISSA), ONE)
     square = lax.shift_left(mantissa, lax.add(lax.bitwise_and(exponent, np.int32(1)), np.int32(1)))
     near = root(lax.convert_element_type(square, jnp.float32))
-    # The candidate is at most 7 from the integer part of the root of square * 2**22. After the subtraction it is 0 to
-    # 14 too small, so the remainder is less than 2**29, which int32 holds.
+    # The candidate differs by at most 7 from the integer part of the root of square * 2**22. After the subtraction it
+    # is 0 to 14 too small, so the remainder is less than 2**29, which int32 holds.
     whole = lax.sub(lax.convert_element_type(lax.mul(near, np.float32(2**11)), jnp.int32), np.int32(7))
     remainder = lax.sub(lax.shift_left(square, np.int32(22)), lax.mul(whole, whole))
     for step in (8, 4, 2, 1):

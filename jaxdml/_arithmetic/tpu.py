@@ -24,7 +24,7 @@ def conv(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[i
 
 
 def _wide_groups(filter: Filter) -> tuple[Array, int]:
-    """The filter's values and their number of groups, merged to groups as wide as a matrix unit.
+    """The filter's values and their number of groups, merged into groups as wide as a matrix unit.
 
     In a merged group, the weights between one group's outputs and another group's inputs are 0. Groups of one channel
     stay apart: XLA convolves them on vector units.

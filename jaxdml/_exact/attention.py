@@ -39,16 +39,15 @@ def attention(
     Each N / KV consecutive heads of queries share one head of keys and values.
 
     Args:
-      which: the result: "output", [B, N, S, V], the weighted sums of values, zeros where a query sees no key; or the
-        scores [B, N, S, T] of one stage: "scores", the products of queries and keys; "capped", the scores after the
-        softcap; "masked", the capped scores plus the bias, LOWEST for keys that are not seen; "weights", the softmax
-        of the masked scores.
+      which: the result. "output" is [B, N, S, V], the weighted sums of values, 0 where a query sees no key. The others
+        are [B, N, S, T]: "scores", the products of queries and keys; "capped", the scores after the softcap; "masked",
+        the capped scores plus the bias, LOWEST for keys that are not seen; "weights", the softmax of the masked scores.
       scale: the factor that multiplies the queries.
       softcap: c in c * tanh(score / c); 0 for no cap.
       query, key, value: the operands; N is a multiple of KV.
-      seen: bool, which keys a query sees, broadcasts to [B, N, S, T]; None: all keys.
-      bias: a float array that is added to the scores, broadcasts to [B, N, S, T]; None: no bias.
-      sink: [N], the score of one more key for each head, a key whose value is 0; None: no such key.
+      seen: a bool array, true for keys that a query sees; it broadcasts to [B, N, S, T]. None means all keys.
+      bias: a float array that is added to the scores; it broadcasts to [B, N, S, T]. None means no bias.
+      sink: [N], for each head the score of one more key, whose value is 0. None means no such key.
     """
     return _attention(query, key, value, seen, bias, sink, which=which, scale=scale, softcap=softcap)
 
@@ -85,7 +84,7 @@ def _attention(
 
 @attention.defjvp
 def _derivative(which: str, scale: float, softcap: float, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """The derivative of the same formula, as XLA computes floats."""
+    """The derivative of the same formula, computed in plain JAX."""
 
     def floats(query: Array, key: Array, value: Array, bias: Any, sink: Any) -> Array:
         scores: Array = _by_group(lambda a, b: a @ jnp.swapaxes(b, -1, -2), query * scale, key)
@@ -116,7 +115,7 @@ def _by_group(product: Any, x: Array, shared: Array) -> Array:
 
 
 def _powers(x: Array, sinks: Array | None) -> tuple[Array, Array]:
-    """top, the largest of each row's scores and its sink (0 if it is -inf); and e**(x - top): at most 1, 0 for -inf."""
+    """top, the largest of each row's scores and sink, or 0 if that is -inf; and e**(x - top), at most 1, 0 for -inf."""
     top = lax.expand_dims(largest(x, lambda keys: jnp.max(keys, -1)), (x.ndim - 1,))
     if sinks is not None:
         top = larger(top, sinks)

@@ -1,8 +1,8 @@
 """erf and erfc, which add up to 1.
 
-erf(x) = x + x * ERF(x**2) below 0.875, else 1 - exp(LOG_ERFC(x)): there erfc is so small that its errors hardly count.
+erf(x) = x + x * ERF(x**2) below 0.875, else 1 - exp(LOG_ERFC(x)), where erfc is so small that its errors hardly count.
 erfc(x) = 1 - erf(x) below 0.46875, else exp(-x**2) * g(x). x**2 is the sum of the exact square of x's upper 12 bits and
-a rest. g is a polynomial in u + w = 1 / (x + 2): u has 12 bits and G_SLOPE 10, so (u - CENTER) * G_SLOPE is exact.
+a rest. g is a polynomial in 1 / (x + 2) = u + w; u has 12 bits and G_SLOPE has 10, so (u - CENTER) * G_SLOPE is exact.
 exp(-x**2), g and their product are pairs.
 """
 

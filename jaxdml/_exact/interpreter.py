@@ -26,7 +26,7 @@ ADDENDS: Mapping[str, Callable[[Any], Any]] = {
         ("scatter-add", "scatter-sub"),
         lambda eqn: updates_of_an_element(eqn.invars[1].aval.shape, eqn.params["dimension_numbers"]),
     ),
-}  # how many addends a sum has at most, where that must be known
+}  # the maximum number of addends of the equation's sums
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
 REMEDIES = {
     "dot_general": 'quantize the product with jaxdml.ptq, or write exact(f, products="xla") to have XLA\'s bits',

@@ -1,4 +1,4 @@
-"""Helpers of all rules: products that are not contracted, exact sums and products of two floats, bits as integers.
+"""Helpers for all rules: products that are not contracted, exact sums and products of two floats, bits as integers.
 
 A pair is a float32 and a second, much smaller one that holds the rounding error of the first. The functions of this
 file take zeros and magnitudes from 2**-40 to 2**60, so that nothing overflows and no result is subnormal.

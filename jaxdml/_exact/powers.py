@@ -55,7 +55,7 @@ def log2(x: Array) -> Pair:
 
 
 def of_positive(x: Array, y: Array) -> Array:
-    """x**y of a positive normal x and 2**-33 <= |y| <= 2**34, or y = 0."""
+    """x**y for a positive normal x and 2**-33 <= |y| <= 2**34, or y = 0."""
     upper, lower = log2(x)
     product, rest = exact_product(y, upper)
     rest = rest + times(y, lower)
@@ -107,7 +107,7 @@ def integer_power(x: Array, y: int) -> Array:
 
 
 def polynomial(x: Array, *coefficients: Array) -> Array:
-    """The coefficients, from the lowest power on, times powers of x: by Horner's rule, each operation rounds."""
+    """The polynomial with these coefficients, the constant term first, by Horner's rule; each operation rounds."""
     result = coefficients[-1]
     for coefficient in coefficients[-2::-1]:
         result = added(multiplied(result, x), coefficient)

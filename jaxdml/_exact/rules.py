@@ -45,13 +45,13 @@ def as_it_is(primitive: Any, params: Params) -> Computed:
 
 
 def gathered(primitive: Any, params: Params) -> Computed:
-    """A gather. The barrier hides the indices: XLA:CPU folds the bits of a gather of constants wrongly."""
+    """A gather. The barrier hides the indices: XLA:CPU folds bitcasts of constant gathers in a wrong order."""
     gather = as_it_is(primitive, params)
     return lambda x, indices: gather(x, lax.optimization_barrier(indices))
 
 
 def wide_product(primitive: Any, params: Params) -> Computed:
-    """A product of integers, computed in int32 or int64, modulo the range of its type."""
+    """An integer product, computed in 32 or 64 bits, and wrapped to its own type."""
 
     def compute(*operands: Array) -> Array:
         dtype = jnp.dtype(params["preferred_element_type"] or operands[0].dtype)
@@ -81,7 +81,7 @@ def has_rule(name: str, params: Params) -> bool:
 
 
 def outer_product(primitive: Any, params: Params) -> Computed:
-    """A dot_general that contracts no axis: products of numbers."""
+    """A dot_general that contracts no axis, so each element is a single product."""
     _, (batch_a, batch_b) = params["dimension_numbers"]
 
     def compute(a: Array, b: Array) -> Array:

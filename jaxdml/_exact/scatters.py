@@ -19,16 +19,16 @@ Scatter = Callable[..., Array]
 
 
 def updates_of_an_element(shape: Any, numbers: lax.ScatterDimensionNumbers) -> Any:
-    """How many updates an element gets at most, for indices of this shape."""
+    """The maximum number of updates of one element, for indices of this shape."""
     batch = numbers.scatter_indices_batching_dims
     return math.prod(size for axis, size in enumerate(shape[:-1]) if axis not in batch)
 
 
 def summed(x: Array, indices: Array, updates: Array, params: Any) -> Array:
-    """x plus the sum of the updates of each element, which has as many addends as the element has updates."""
+    """x plus the sum of each element's updates. The number of addends in `sums` is that of the element's updates."""
     if 0 in x.shape:  # JAX refuses to gather from it
         return x
-    indices = lax.optimization_barrier(indices)  # XLA:CPU folds the bits of a gather of constants wrongly
+    indices = lax.optimization_barrier(indices)  # as in `rules.gathered`
     add, largest = (functools.partial(scatter, **_options(params)) for scatter in (lax.scatter_add, lax.scatter_max))
 
     def each(combine: Scatter, of_updates: Array) -> Array:
@@ -54,13 +54,13 @@ def subtracted(x: Array, indices: Array, updates: Array, params: Any) -> Array:
 
 
 def largest(x: Array, indices: Array, updates: Array, params: Any) -> Array:
-    """The largest of each element and its updates."""
+    """The maximum of each element and its updates."""
     scattered = lax.scatter_max(*_of_keys(x, indices, updates, order.GREATEST), **_options(params))
     return floats(order.turned(scattered))
 
 
 def smallest(x: Array, indices: Array, updates: Array, params: Any) -> Array:
-    """The smallest of each element and its updates."""
+    """The minimum of each element and its updates."""
     scattered = lax.scatter_min(*_of_keys(x, indices, updates, order.LEAST), **_options(params))
     return floats(order.turned(scattered))
 
@@ -74,7 +74,7 @@ def _options(params: Any) -> dict[str, Any]:
 
 
 def _gathered(of_place: Array, indices: Array, shape: Any, params: Any) -> Array:
-    """What the element that each update goes to has in `of_place`."""
+    """For each update, the value in `of_place` of the element that it updates."""
     numbers = params["dimension_numbers"]
     windows = iter(numbers.update_window_dims)
     single = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}

@@ -54,7 +54,7 @@ def exponent_of(magnitude: Array, k: int | Array) -> Array:
 
 
 def joined(first: Array, second: Array, k: int | Array, e: Array) -> Array:
-    """(first + second * 2**-k) * 2**(e - k), in float32, to 0.75 ulp; +0 where it is zero or subnormal."""
+    """(first + second * 2**-k) * 2**(e - k), in float32, within 0.75 ulp; +0 where it is zero or subnormal."""
     mask = (np.int32(1) << k) - np.int32(1)
     upper, lower = first + (second >> k), second & mask
     is_negative = upper < 0
@@ -70,7 +70,7 @@ def joined(first: Array, second: Array, k: int | Array, e: Array) -> Array:
 
 
 def with_specials(total: Array, has_positive: Array, has_negative: Array) -> Array:
-    """The sum of the finite addends, or what inf, -inf or both among the addends give; NaN counts as both."""
+    """total, the sum of the finite addends; inf, -inf or NaN if inf, -inf or both are addends. NaN counts as both."""
     total = where(has_positive, INFINITY, where(has_negative, -INFINITY, total))
     return where(has_positive & has_negative, NAN, total)
 

@@ -78,11 +78,11 @@ def _why_both(choice: Node) -> str:
     text = (
         f"both branches of {described(choice)} are computed, because its condition {choice.inputs[0]!r} depends on data"
     )
-    return f"{text}: an initializer in place of the input that decides it leaves one"
+    return f"{text}: if the input that decides it is an initializer, only one is computed"
 
 
 def _decided(node: Node, values: Mapping[str, Any]) -> Node:
-    """The node. If it is a choice whose condition is known, its inputs are the values of the taken branch, twice."""
+    """The node. If it is a choice with a known condition, the inputs of the taken branch replace those of the other."""
     condition = values.get(node.inputs[0]) if node.operator.kind == CHOICE else None
     if not isinstance(condition, np.ndarray) or condition.size != 1:
         return node
@@ -201,7 +201,7 @@ def _shapes(node: Node, arguments: Sequence[Any]) -> Any:
 
 
 def folded(graph: Graph, *, check_result: ResultCheck = lambda node, value: None) -> Graph:
-    """Folds constants: evaluates nodes for which NumPy computes the same bits as JAX, and all that shapes need."""
+    """Folds constants: evaluates nodes for which NumPy computes the same bits as JAX, and nodes that shapes need."""
     constants, kept, needed = dict(graph.constants), [], _needed_as_constants(graph)
     for node in graph.nodes:
         is_known = all(name in constants for name in node.inputs if name)
@@ -216,7 +216,7 @@ def folded(graph: Graph, *, check_result: ResultCheck = lambda node, value: None
 
 
 def _needed_as_constants(graph: Graph) -> set[str]:
-    """The values from which the values that operators need as constants, such as a Reshape's shape, are computed."""
+    """The values that operators need as constants, such as a shape, and the values from which they are computed."""
     needed = set[str]()
     for node in reversed(graph.nodes):
         if not (needed.isdisjoint(node.outputs) or node.operator.gives_shape):

@@ -144,7 +144,7 @@ def moves(node: Node) -> bool:
 
 
 def only_reading_extremes(graph: Graph) -> dict[str, Node]:
-    """Maps each value that nothing but a maximum or minimum reads, by way of movers, to this node."""
+    """Maps each value that only a maximum or minimum reads, directly or through movers, to that maximum or minimum."""
     readers, found = graph.consumers(), dict[str, Node]()
     for node in reversed(graph.nodes):
         if not moves(node) or len(node.outputs) > 1:

@@ -29,7 +29,8 @@ def topological(reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]])
     try:
         sorter.prepare()
     except graphlib.CycleError as error:
-        _, *cycle = reversed(error.args[1])  # in the list, each node writes for the next, and the first is also last
+        # Each node in the list writes a value that the next one reads, and the first node is repeated at the end.
+        _, *cycle = reversed(error.args[1])
         start = cycle.index(min(cycle))
         return list(range(len(reads))), cycle[start:] + cycle[:start]
     ready, order = list[int](), list[int]()

@@ -165,7 +165,7 @@ def _function(nodes: Sequence[Node]) -> str:
 
 
 def _operators(nodes: Sequence[Node], function: str) -> str:
-    """The operators in order, with conversions apart; only a count if the others have more than three names."""
+    """The operators in order, with their counts; more than three operators besides conversions are only counted."""
     inner = [node.operator.name for node in nodes if node.operator.kind not in CONVERSIONS]
     many = f"{len(inner)} operators"
     text = f"{function} ({many})" if function else counted(inner) if len(set(inner)) <= 3 else many
@@ -241,6 +241,6 @@ def _repetitions(keys: Sequence[tuple[str, ...]], place: int) -> Iterable[tuple[
 
 
 def _saved(block: tuple[int, int]) -> int:
-    """The rows that a block of (size, times) saves if it is printed once, below its count."""
+    """The number of rows that a block of (size, times) saves if it is printed once, below its count."""
     size, times = block
     return size * (times - 1) - 1

@@ -17,7 +17,7 @@ ONE = "one"
 
 
 class _Joined(NamedTuple):
-    """An operator: the nodes that it replaces, its kind and its inputs. The last node computes its result."""
+    """The nodes that an operator replaces, its kind and its inputs. It has the result of the last of these nodes."""
 
     nodes: Sequence[Node]
     kind: str

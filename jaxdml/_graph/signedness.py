@@ -1,4 +1,4 @@
-"""Gives the integers of a graph one type, where some are int8 and others uint8: quantized operators take one type."""
+"""Converts int8 values to uint8 in graphs that have both, because quantized operators take one type."""
 
 import numpy as np
 

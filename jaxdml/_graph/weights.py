@@ -66,7 +66,7 @@ def _repacked(
 
     Raises:
       ModelError: if the constants do not fit each other; the error names the node.
-      TypeError: if the function keeps one of several arrays: from `known`, kept and dropped arrays look alike.
+      TypeError: if the function keeps one of several arrays, because `known` has neither kept nor dropped ones.
     """
     arrays = [graph.constants.get(name) for name in given]
     names = [name and fresh.next(f"{name}:prepared") for name in given]

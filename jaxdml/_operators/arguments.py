@@ -27,7 +27,7 @@ from jaxdml.errors import ArgumentTypeError, DescError, FeatureLevelError
 
 
 class Converter:
-    """Converts the arguments of an operator's calls. In all methods `name` is a parameter of the function."""
+    """Converts the arguments of an operator's calls. In all methods `name` is the name of a parameter."""
 
     def __init__(self, operator: str) -> None:
         self._operator, self._page = operator, PAGES[operator]
@@ -86,7 +86,7 @@ class Converter:
         raise self._error(name, "data_type", text, expected=DataType, received=value.dtype)
 
     def _types(self, name: str) -> tuple[DataType, ...]:
-        """The types that the highest level allows."""
+        """The types that the highest feature level allows."""
         row = self.page_name(name).partition("[")[0]
         types = table_at(self._page.support, max(self._page.support))[row].data_types
         return tuple(t for t in types if t.name.startswith("FLOAT")) if name.endswith("scale") else types

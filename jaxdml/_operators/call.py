@@ -258,7 +258,7 @@ def desc_of(function: Callable[..., Any], /, *arrays: Any, **options: Any) -> Op
     """
     name: Any = getattr(function, "__name__", repr(function))
     implementation = OPERATORS.get(name)
-    # `jaxdml.checked` wraps the function, and users may do so.
+    # `jaxdml.checked` wraps the function, and so may users.
     if implementation is None or inspect.unwrap(function) is not implementation.body:
         text = f"desc_of: function is {name}, expected an operator such as jaxdml.{EXAMPLE.operator}"
         raise DescError(text, tensor="function", rule="operator", received=function)

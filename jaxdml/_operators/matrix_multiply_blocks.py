@@ -49,9 +49,9 @@ def matrix_multiply_blocks(
     Args:
       a: float32, float16 or bfloat16 array [..., K] of rank 1 or more.
       b: uint4, int4, uint8 or int8 array [N, K], or the result of `prepare_matrix_multiply_blocks`.
-      b_scale: float32 or float16 array [N, blocks]; None for prepared `b`, which has its scales. A block has 16, 32,
+      b_scale: float32 or float16 array [N, blocks]; None if `b` is prepared and contains them. A block has 16, 32,
         64, 128 or 256 elements along K, and the last block may have fewer; the block size follows from the shapes.
-      b_zero_point: None, or array of b's type in b_scale's shape. None means 0 for a signed `b`, and the middle of
+      b_zero_point: None, or array of b's type and b_scale's shape. None means 0 for a signed `b`, and the middle of
         its range for an unsigned one (8 or 128).
       bias: None, or float array [N] of a type that `a` may have.
       precision: "int8", "int15" or "int22".
@@ -100,7 +100,7 @@ def prepare_matrix_multiply_blocks(b: Array, b_scale: Scale, b_zero_point: ZeroP
     Args:
       b: uint4, int4, uint8 or int8 array [N, K].
       b_scale: float32 or float16 array [N, blocks], as for `matrix_multiply_blocks`.
-      b_zero_point: None, or array of b's type in b_scale's shape.
+      b_zero_point: None, or array of b's type and b_scale's shape.
 
     Returns:
       PreparedBlocks with b's shape and type. Pass it as `b`, without scales and zero points.
@@ -166,7 +166,7 @@ def _weight_advice(name: str, x: Any) -> str:
 
 
 def _check_matrix(b: Any, scale: Any, zero_point: Any, depth: Any = None) -> None:
-    """Checks an array b with its scales and zero points; `depth` is K as `a` has it, if that is known."""
+    """Checks an array b with its scales and zero points; `depth` is the K of `a`, if it is known."""
     _check_type("b", b, WEIGHTS, _weight_advice)
     is_bytes = b.dtype.name == "uint8"
     is_packed = is_bytes and (b.ndim == 3 or (b.ndim == 2 and depth is not None and b.shape[1] * 2 - depth in (0, 1)))
@@ -179,7 +179,7 @@ def _check_matrix(b: Any, scale: Any, zero_point: Any, depth: Any = None) -> Non
         text = f"has shape {list(b.shape)}, expected [N, K] with N, K > 0; use jax.vmap for a stack of matrices"
         raise _error("b", "sizes", text, received=b.shape)
     if depth is not None and b.shape[1] != depth:
-        return  # the caller reports it with both shapes
+        return  # the caller raises an error with both shapes
     _check_type("b_scale", scale, SCALES, _float_advice)
     rows, own_depth = b.shape
     if scale.ndim != 2 or scale.shape[0] != rows or not size_of(own_depth, scale.shape[1]):

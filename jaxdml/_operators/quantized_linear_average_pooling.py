@@ -66,7 +66,7 @@ def quantized_linear_average_pooling(
     The sum of ``input - input_zero_point`` over a window is exact in int32. It is rounded to float32, multiplied by
     ``input_scale``, divided by the number of elements, divided by ``output_scale``, and rounded to an integer, ties to
     even; then the zero point is added, and the result is clamped. Each operation is rounded to float32; subnormals
-    count as 0. Padding stands for real zero; the number of elements counts it only with include_padding. A window spans
+    count as 0. Padding stands for real zero, and counts as elements only with include_padding. A window spans
     ``1 + (window - 1) * dilation`` elements; the formula for the output's size on DirectML's page omits dilations.
 
     Args:

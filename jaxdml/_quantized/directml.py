@@ -75,7 +75,7 @@ def convolution(
     strides: int | Sequence[int] = 1, dilations: int | Sequence[int] = 1, padding: Pairs | int | str = 0,
     group_count: int = 1, kernel_shape: Sequence[int] | None = None,
 ) -> Array:  # fmt: skip
-    """Convolution of quantized [N, C, *spatial] to a quantized result."""
+    """Convolution of quantized [N, C, *spatial], with a quantized result."""
     check_convolution(x, w, kernel_shape)
     of_x, of_w = (scalar(x_scale), offset(x_zero_point)), (scalar(w_scale), offset(w_zero_point))
     of_y = scalar(y_scale), scalar(y_zero_point)
@@ -89,7 +89,7 @@ def integer_convolution(
     strides: int | Sequence[int] = 1, dilations: int | Sequence[int] = 1, padding: Pairs | int | str = 0,
     group_count: int = 1, kernel_shape: Sequence[int] | None = None,
 ) -> Array:  # fmt: skip
-    """Convolution of quantized [N, C, *spatial] to int32."""
+    """Convolution of quantized [N, C, *spatial], with an int32 result."""
     check_convolution(x, w, kernel_shape)
     options = _convolution_options(x, w, strides, dilations, padding)
     return convolution_integer(x, offset(x_zero_point), w, offset(w_zero_point), group_count=group_count, **options)
@@ -99,7 +99,7 @@ def float_convolution(
     x: Array, x_scale: Array, x_zero_point: Array, w: Array, w_scale: Array, w_zero_point: Array,
     bias: Array | None = None, **options: Any,
 ) -> Array:  # fmt: skip
-    """Convolution of [N, C, *spatial] to floats.
+    """Convolution of quantized [N, C, *spatial], with a float result.
 
     For 8-bit x, the bias [O] is int32 with the scale x_scale * w_scale. For 16-bit x, the bias is float32 and is added
     to the scaled sum, as in `float_product`.
@@ -119,7 +119,7 @@ def product(
     a: Array, a_scale: Array, a_zero_point: Array, b: Array, b_scale: Array, b_zero_point: Array, y_scale: Array,
     y_zero_point: Array,
 ) -> Array:  # fmt: skip
-    """Matrix product of quantized `a` and `b` to a quantized result."""
+    """Matrix product of quantized `a` and `b`, with a quantized result."""
     of_a, of_b = (a, scalar(a_scale), offset(a_zero_point)), (b, scalar(b_scale), offset(b_zero_point))
     of_y = scalar(y_scale), scalar(y_zero_point)
     return multiplied(quantized_linear_matrix_multiply, of_a, of_b, *of_y, dtype=y_zero_point.dtype)
@@ -128,7 +128,7 @@ def product(
 def integer_product(
     a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
 ) -> Array:  # fmt: skip
-    """Matrix product of quantized `a` and `b` to int32."""
+    """Matrix product of quantized `a` and `b`, with an int32 result."""
     of_a, of_b = (a, offset(a_zero_point)), (b, offset(b_zero_point))
     return multiplied(matrix_multiply_integer, of_a, of_b, dtype=jnp.int32)
 
@@ -137,7 +137,7 @@ def float_product(
     a: Array, b: Array, a_scale: Array, b_scale: Array, a_zero_point: Array | None = None,
     b_zero_point: Array | None = None, bias: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Matrix product of quantized `a` and `b` to floats.
+    """Matrix product of quantized `a` and `b`, with a float result.
 
     The sum is multiplied by fl(a_scale * b_scale), then the bias is added. ONNX Runtime differs if `b` has more
     than two dimensions and all matrices share one b_scale [N]: it multiplies by b_scale last, after adding the bias.
@@ -153,7 +153,7 @@ def add(
     a: Array, a_scale: Array, a_zero_point: Array | None, b: Array, b_scale: Array, b_zero_point: Array | None,
     y_scale: Array, y_zero_point: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Sum of quantized `a` and `b`, which broadcast, to a quantized result."""
+    """Sum of quantized `a` and `b`, which broadcast, with a quantized result."""
     shape = jnp.broadcast_shapes(a.shape, b.shape)
     if 0 in shape:
         return jnp.zeros(shape, a.dtype)
@@ -171,7 +171,7 @@ def average_pool(
     window: Sequence[int], strides: int | Sequence[int] = 1, dilations: int | Sequence[int] = 1,
     padding: Pairs | int | str = 0, count_include_pad: int = 0,
 ) -> Array:  # fmt: skip
-    """Average pooling of quantized [N, C, *spatial] to a quantized result."""
+    """Average pooling of quantized [N, C, *spatial], with a quantized result."""
     pairs = explicit_padding(padding, x.shape[2:], window, strides, dilations)
     start, end = zip(*pairs, strict=True)
     return quantized_linear_average_pooling(
@@ -184,7 +184,7 @@ def average_pool(
 def global_average_pool(
     x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None
 ) -> Array:
-    """Global average pooling of quantized [N, C, *spatial] to a quantized result."""
+    """Global average pooling of quantized [N, C, *spatial], with a quantized result."""
     return average_pool(x, x_scale, x_zero_point, y_scale, y_zero_point, window=x.shape[2:])
 
 

@@ -51,7 +51,7 @@ def directml_average_pool(
     x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None, *,
     window: Sequence[int], ceil_mode: int = 0, channels_last: int = 0, **options: Any,
 ) -> Array:  # fmt: skip
-    """DirectML's average pooling; ONNX Runtime's for `ceil_mode`, channels last, and other ranks than 4 and 5."""
+    """DirectML's average pooling; ONNX Runtime's for `ceil_mode`, channels last, and ranks other than 4 and 5."""
     parameters = x_scale, x_zero_point, y_scale, y_zero_point
     options["window"] = window
     if ceil_mode or channels_last or x.ndim not in (4, 5):

@@ -28,7 +28,7 @@ def explicit_padding(
     """The padding before and after each spatial dimension.
 
     If a stride is longer than the window, the first window still starts at the first element. ONNX leaves this open;
-    ONNX Runtime's average and Lp pooling start at an element other than its convolutions do.
+    in ONNX Runtime, average and Lp pooling start at a different element than convolutions.
 
     Args:
       padding: pairs, returned unchanged; a number for all sides; or "SAME_UPPER" or "SAME_LOWER", which pad so that

@@ -30,6 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    if isinstance(sys.stdout, io.TextIOWrapper):  # the encoding may lack letters of resource names
+    if isinstance(sys.stdout, io.TextIOWrapper):  # the encoding may not have all characters of a name
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())

@@ -86,6 +86,6 @@ def _write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 if __name__ == "__main__":
-    if isinstance(sys.stdout, io.TextIOWrapper):  # it may not encode all letters of a name
+    if isinstance(sys.stdout, io.TextIOWrapper):  # the encoding may not have all characters of a name
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())

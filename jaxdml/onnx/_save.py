@@ -31,7 +31,7 @@ FIRST, LAST = 17, 21  # opsets
 WITH_GELU = 20  # the first opset in which Gelu is an operator
 WITH_BLOCKS = 21  # the first opset in which DequantizeLinear takes blocks and integers of 4 and 16 bits
 IR_VERSIONS = {17: 8, 18: 8, 19: 9, 20: 9, 21: 10}
-LARGEST = 2**31 - 2**20  # the most bytes of a file; protobuf's limit is 2 GiB
+LARGEST = 2**31 - 2**20  # the maximum size of a file in bytes; protobuf's limit is 2 GiB
 INLINE = 1024  # tensors of fewer bytes stay in the model's file
 ALIGNMENT = 4096  # of tensors in a second file, so that they can be memory-mapped
 DIGITS = 16  # of the digest in the name of a second file
@@ -103,7 +103,7 @@ def _target(path: Path) -> Path:
     if not target.parent.is_dir():
         raise ModelFileNotFoundError(f"there is no folder {target.parent} to write {path.name} to").at(target.parent)
     if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "path is a folder, give that of a file", str(path))
+        raise IsADirectoryError(errno.EISDIR, "path is a folder, expected the path of a file", str(path))
     if target.exists() and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, "path is a file without write permission", str(path))
     return target

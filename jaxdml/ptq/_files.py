@@ -89,7 +89,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
     """Opens a temporary file for writing that replaces `path` at the end, or is deleted after an exception."""
-    written = path.with_name(f"{uuid.uuid4().hex}.part")  # path's name may already have the greatest length
+    written = path.with_name(f"{uuid.uuid4().hex}.part")  # path's name may already be as long as names can be
     try:
         with open(written, "wb") as file:
             yield file

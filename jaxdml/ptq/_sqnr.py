@@ -156,7 +156,7 @@ def _percent(share: float | None) -> str:
 
 
 def _total(ratios: Iterable[float]) -> float:
-    """The ratio in dB whose inverse, noise to signal, is the sum of those of several ratios."""
+    """Combines ratios in dB: their noise-to-signal ratios are added."""
     share = sum(10 ** (-ratio / 10) for ratio in ratios)
     return -10 * math.log10(share) if share else math.inf
 
@@ -202,7 +202,7 @@ def sqnr_of(
                 error = (own[held] - value) / quantized.constants.get(factor_name(name), np.float32(1))
                 errors[name] = error.astype(exact[name].dtype)
 
-        # After `measure`, the exact value replaces the measured value, and is quantized if that is.
+        # After `measure`, the exact value replaces the measured value, quantized if the measured value is.
         for node in nodes[1]:
             own |= zip(node.outputs, results(node, own, lambda node, value: None), strict=False)
             output = node.outputs[0]
@@ -216,7 +216,7 @@ def sqnr_of(
                 value = value * quantized.constants.get(factor_name(name), np.float32(1))
                 least, greatest = _ends(value.shape, scale, zero_point)
                 value = _with_extremes(value, least, greatest, extremes, name)
-                if name not in measured:  # a value with 8 and with 16 bits is measured with 8
+                if name not in measured:  # a value quantized to both 8 and 16 bits is measured at 8
                     measure(name, output, value, _clipped(value, least, greatest, dtype))
                 own[node.inputs[0]] = directml.to_integers(value, scale, zero_point, axis=1, dtype=dtype)
                 own[output] = directml.to_floats(own[node.inputs[0]], scale, zero_point, axis=1)
@@ -277,7 +277,7 @@ def _label(name: str, makers: Mapping[str, Node], constants: Container[str]) -> 
 def _computing(
     name: str, makers: Mapping[str, Node], contractions: Container[str], measured: Container[str]
 ) -> Iterator[str]:
-    """Yields the names of the contractions whose errors reach a value before any other measured value."""
+    """Yields the names of the contractions whose errors reach a value without passing another measured value."""
     pending = [name]
     for each in pending:
         maker = makers.get(each)
@@ -334,7 +334,7 @@ def _ends(shape: Sequence[int], scale: Any, zero_point: Any) -> tuple[Any, Any]:
 
 
 def _with_extremes(value: Any, least: Any, greatest: Any, extremes: Mapping[str, Node], name: str) -> Any:
-    """The value, whose elements may be clamped at the end of the grid that a maximum or minimum leaves out."""
+    """The value, clamped to the grid's least (greatest) number if only a maximum (minimum) reads it."""
     while (extreme := extremes.get(name)) is not None:
         is_least = extreme.operator.name == "reduce_min"
         value, name = jnp.minimum(value, greatest) if is_least else jnp.maximum(value, least), extreme.outputs[0]

@@ -9,13 +9,13 @@ from jaxdml.reference.floats import add, div, exp, maximum, mul, sub, tanh
 
 __all__ = ["attention", "product_of_rows", "weighted_sums"]
 
-PART = 2**15  # the most terms of an exact sum of weights or of values
+PART = 2**15  # the maximum number of terms of an exact sum of weights or of values
 OF_ROWS, OF_VALUES, OF_WEIGHTS = _f(127 * 2**20), _f(127 * 2**16), _f(127 * 2**18)  # the largest integers
 LOWEST = np.finfo(_f).min
 
 
 def product_of_rows(a: Array, b: Array) -> Array:
-    """[..., M, K] times the rows of [..., N, K]: [..., M, N]."""
+    """Products of each row of `a`, [..., M, K], and each row of `b`, [..., N, K]: [..., M, N]."""
     (a_scale, of_a), (b_scale, of_b) = _integers(a, OF_ROWS), _integers(b, OF_ROWS)
     scale = mul(a_scale[..., :, None] * _f(2**26), b_scale[..., None, :])
     upper = np.rint(of_a / 2**15).astype(np.int64)
@@ -31,7 +31,7 @@ def product_of_rows(a: Array, b: Array) -> Array:
 
 
 def weighted_sums(weights: Array, values: Array) -> Array:
-    """[..., M, K] times [..., K, N], to which rows of weight 0 add nothing: [..., M, N]."""
+    """Weights [..., M, K] times values [..., K, N], where values of weight 0 add nothing: [..., M, N]."""
     values_scale, of_values = _integers(values, OF_VALUES)
     weights = flushed(weights)
     factors = np.broadcast_to((values_scale * _f(2**22))[..., None, :], weights.shape)

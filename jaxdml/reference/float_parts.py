@@ -1,7 +1,7 @@
 """Helpers of the rules of floats: NumPy's float32 and float64, and exact rounding errors.
 
 `_f` rounds to float32. Values called exact are computed in float64, which holds products of two float32 numbers and,
-for numbers of these sizes, the rounding errors of float32 sums.
+for the numbers that occur in the rules, the rounding errors of float32 sums.
 """
 
 import functools

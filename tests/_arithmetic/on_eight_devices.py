@@ -112,7 +112,7 @@ def on_mesh(kind, cases):
             check(f"{kind.name}: {name}", program(*sharded), expected)
             assert collectives(program.as_text()) == expected_collectives, (name, collectives(program.as_text()))
             assert not native_calls(program.as_text())  # XLA cannot partition them
-            weights = prepared(*sharded)  # which leaves them where they are
+            weights = prepared(*sharded)  # their sharding stays the same
             program = jax.jit(operator).lower(sharded[0], weights).compile()
             check(f"{kind.name}: {name}, prepared", program(sharded[0], weights), expected)
             assert collectives(program.as_text()) == expected_collectives, (name, collectives(program.as_text()))
@@ -136,7 +136,7 @@ def vmapped():
 
 
 def spread_in_space():
-    """A row, or a column, of the image on each device: XLA must not partition the convolution so."""
+    """A row, or a column, of the image on each device: XLA must not partition the convolution in this way."""
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     x = X[:2, :, :8, :8]
     for spec in (P(None, None, "x"), P(None, None, None, "x")):
@@ -226,7 +226,7 @@ def convolve_as_it_is(x, f, module=dml):
 
 
 def prepared_in_a_program_of_several_devices():
-    """What is packed there serves each of them."""
+    """Weights that the program packs serve each device."""
     mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
     mapped = jax.shard_map(multiply, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"))
     got = jax.jit(lambda a, b: mapped(a, dml.prepare_matrix_multiply_b(b)))(A, B)
@@ -237,7 +237,7 @@ def prepared_in_a_program_of_several_devices():
 
 
 def on_arrays_of_explicit_axes():
-    """Without a mesh that is set; the arrays know it."""
+    """No mesh is set; the arrays know theirs."""
     mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
     a, b = jax.device_put(A, NamedSharding(mesh, P("x"))), jax.device_put(B, NamedSharding(mesh, P()))
     got = jax.jit(multiply)(a, b)
@@ -246,7 +246,7 @@ def on_arrays_of_explicit_axes():
 
 
 def long_sums_on_explicit_axes():
-    """Accelerators divide such sums. JAX traces their form on a CPU, too, and cannot slice an axis that is sharded."""
+    """Accelerators split such sums. JAX traces their form on a CPU, too, and cannot slice an axis that is sharded."""
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
     for depth in (2**11, 2**18):
         a, b = np.full((2, depth), -128, np.int8), np.full((depth, 3), -128, np.int8)

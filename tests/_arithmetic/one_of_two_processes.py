@@ -1,6 +1,6 @@
 """Run twice by test_sharding.py, as two processes with four CPU devices each. Arguments: address, process.
 
-Both compute, say so, and wait; one of them is then killed.
+Both compute, print a line, and wait; one of them is then killed.
 """
 
 import sys
@@ -44,5 +44,5 @@ got = network(parameters, spread(images, P("x")))
 expected = digits.int8_network(jax.tree.map(np.asarray, parameters), images, reference)
 assert_same_bits(multihost_utils.process_allgather(got, tiled=True), expected)
 print("ok", process, flush=True)
-sys.stdin.readline()  # the victim's never comes; the survivor goes on alone
+sys.stdin.readline()  # the victim never gets a line; the survivor goes on alone
 whole(*sharded).block_until_ready()

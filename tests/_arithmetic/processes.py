@@ -1,4 +1,4 @@
-"""Programs in processes of their own, where what is chosen at import can be chosen anew."""
+"""Runs programs in separate processes, where choices that are made at import can differ."""
 
 import os
 import subprocess

@@ -17,7 +17,7 @@ from jaxdml._arithmetic.zero_points import reduced
 
 pytestmark = on_xla_alone
 
-# There is more to compile than to run.
+# Compiling takes longer than running.
 quickly = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
@@ -98,7 +98,7 @@ def test_the_form_of_a_platform_is_computed(name, monkeypatch):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_form_stays_on_its_platform(name, monkeypatch):
-    """Lowered for another platform, the program has nothing of it."""
+    """A program that is lowered for another platform does not contain the form."""
     table, common = TABLES[name]
 
     def marked(*operands, **statics):
@@ -124,7 +124,7 @@ def channels_last(values, group_count):
     ((lambda values: (values.swapaxes(-1, -2), "NK")), channels_last), ((lambda values: (values, "KN")), as_they_are),
 ])  # fmt: skip
 def test_an_arrangement_is_used_and_undone(matrix, filter, monkeypatch):
-    """Weights in any layout: the bits stay, and the array comes back."""
+    """Weights in any layout: the bits are the same, and the array is restored."""
     monkeypatch.setattr(prepared, "arrange_matrix", matrix)
     for module in (prepared, contractions):
         monkeypatch.setattr(module, "arrange_filter", filter)

@@ -1,6 +1,6 @@
 """Products for CUDA, in bfloat16: their bits, and that all products take this form.
 
-Here a CPU computes it; tests/commands/on_device.py has run it on a GPU.
+Here a CPU computes them; tests/commands/on_device.py has run it on a GPU.
 """
 
 import re
@@ -44,7 +44,7 @@ def test_bits(depth, layout):
 
 
 def test_sums_wrap():
-    """Of more products than int32 holds."""
+    """Sums of more products than int32 can hold."""
     a = np.full((1, 2**17 + 3), -128, np.int8)
     assert (a.astype(np.int64) @ a.T > 2**31).all()
     assert_same_bits(computed(a, a.T), product(a, a.T))
@@ -52,7 +52,7 @@ def test_sums_wrap():
 
 @pytest.mark.parametrize("depth", [1024, 1025])
 def test_float32_holds_the_largest_sum_of_a_part(depth):
-    """2**24 + 1 is no float32."""
+    """2**24 + 1 is not a float32."""
     a = np.full((2, depth), -128, np.int8)
     a[:, 1024:] = 1
     assert_same_bits(computed(a, a.T), np.full((2, 2), 2**24 + depth - 1024, np.int32))

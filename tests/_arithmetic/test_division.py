@@ -1,4 +1,4 @@
-"""The quotient of platforms whose own division errs: exact, from divisions that err by up to 3 ulp."""
+"""Quotients on platforms whose own division is inexact: exact, from divisions that err by up to 3 ulp."""
 
 import functools
 
@@ -20,7 +20,7 @@ RNG = np.random.default_rng(5)
 
 
 def erring(ulps, x, y):
-    """x / y, off by so many units in the last place."""
+    """x / y, off by `ulps` units in the last place."""
     return lax.bitcast_convert_type(lax.bitcast_convert_type(lax.div(x, y), jnp.int32) + np.int32(ulps), jnp.float32)
 
 
@@ -38,7 +38,7 @@ def anything(size):
 
 
 def nearly_equal(size):
-    """Quotients next to 1, where the exponent of a bad candidate may be another."""
+    """Quotients next to 1, where the exponent of a bad candidate may differ."""
     x = RNG.integers(0, 2**23, size)
     y = np.clip(x + RNG.integers(-9, 10, size), 0, 2**23 - 1)
     return of(x, RNG.integers(60, 190, size)), of(y, RNG.integers(60, 190, size))

@@ -55,7 +55,7 @@ def test_sums_are_exact_at_the_bound_and_beyond(case, beyond, is_prepared):
         received = np.concatenate([dot(a, a_zero_point, matrix, b_zero_point) for a in rows])
     sums = expected(np.concatenate(rows), a_zero_point, b, b_zero_point)
     assert_same_bits(received, sums.astype(np.int32))
-    # Beyond the bound there are sums that float32 does not hold.
+    # Beyond the bound there are sums that float32 cannot represent.
     assert (np.float32(sums) != sums).any() == bool(beyond)
 
 

@@ -21,7 +21,7 @@ def floats(*shape):
 
 @rarely_on_xla
 def test_products_of_rows(kernels):
-    """Of all sizes, of zeros and subnormals, and of what is no number."""
+    """Rows of all magnitudes, with zeros, subnormals, infinities and NaN."""
     a, b = floats(3, 5, 70) * np.exp(floats(3, 5, 1) * 20), floats(3, 9, 70) * np.exp(floats(3, 9, 1) * 10)
     a[0, 0], a[0, 1, 3], a[0, 2, 2], a[1, 0], b[0, 0], b[1, 1] = 0, np.nan, -np.inf, 3e38, 1e-39, b[1, 1] * F(1e-30)
     assert_same_bits(rows(a, b), reference.product_of_rows(a, b))
@@ -36,7 +36,7 @@ def test_weighted_sums(kernels):
 
 
 def test_rows_without_weight_add_nothing():
-    """Whatever they hold, and wherever they are; so does a weight that is subnormal."""
+    """Whatever they hold, and wherever they are; a subnormal weight counts as 0."""
     weights, values = np.exp(floats(2, 3, 40)), floats(2, 40, 8)
     wanted = reference.weighted_sums(weights[:, :, :30], values[:, :30])
     weights[:, :, 30:35], weights[:, :, 35:] = 0, -1e-40
@@ -46,7 +46,7 @@ def test_rows_without_weight_add_nothing():
 
 
 def integers(kind, count):
-    """Rows of integers that rounding keeps: the largest, then such as have the largest planes; of both signs."""
+    """Rows of integers that rounding keeps: the largest, then those with the largest planes; of both signs."""
     x = np.full(count, (kind.most >> 16) - 1 << 16 | 0x7F7F, F)
     x[0] = kind.most
     return np.stack([x, -x])[None]
@@ -66,7 +66,7 @@ def test_sums_of_a_whole_part_are_exact(more):
 
 @pytest.mark.rare
 def test_long_sums():
-    """Of three parts, the last not whole."""
+    """Sums of three parts, the last of which is incomplete."""
     a, b = np.exp(floats(1, 3, 70_000) * 3), floats(1, 70_000, 4)
     assert_same_bits(sums(a, b), reference.weighted_sums(a, b))
     assert_same_bits(rows(a, b.swapaxes(1, 2)), reference.product_of_rows(a, b.swapaxes(1, 2)))
@@ -75,7 +75,7 @@ def test_long_sums():
 @pytest.mark.rare
 @pytest.mark.parametrize("has_outliers", [False, True])
 def test_accuracy(has_outliers):
-    """At least 130 dB against float64, and 120 for weights of rows of which some are much larger."""
+    """At least 130 dB against float64, and 120 for weighted sums of rows, some of which are much larger."""
     a, b, weights, values = floats(8, 128), floats(300, 128), np.exp(floats(8, 700) * 2), floats(700, 128)
     if has_outliers:
         a[:, :2] *= 60

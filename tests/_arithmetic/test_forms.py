@@ -1,4 +1,4 @@
-"""The forms of a contraction: where each is taken, and that they agree at the ends of what int32 holds."""
+"""The forms of a contraction: where each is used, and that they agree at the ends of int32's range."""
 
 from functools import partial
 
@@ -35,9 +35,9 @@ def test_the_cases_reach_every_form_of_convolution():
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", rest_rarely(MATRIX_MULTIPLY, 4), ids=lambda chunk: str(len(chunk)))
 def test_products_with_prepared_matrices(chunk):
-    """Arrays are multiplied as they lie; the layout of prepared matrices must give the same bits."""
+    """Arrays are multiplied in their own layout; the layout of prepared matrices must give the same bits."""
 
-    @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # there is more to compile than to run
+    @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling takes longer than running
     def together(lists):
         prepared = [(*one[:3], contractions.prepare_matrix(one[3]), *one[4:]) for one in lists]
         return [body(case, *one) for case, one in zip(chunk, prepared, strict=True)]

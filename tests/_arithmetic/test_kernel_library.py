@@ -82,7 +82,7 @@ def test_make_builds_the_fastest_kernels_that_the_processor_has():
 
 
 def test_the_versions_agree():
-    """That of the package, in both of its files, and the one that jaxdml calls."""
+    """The version of the package, in both of its files, and the one that jaxdml expects."""
     root = HERE.parents[1] / "native"
     project = (root / "pyproject.toml").read_text(encoding="utf-8")
     package = (root / "jaxdml_cpu" / "__init__.py").read_text(encoding="utf-8")

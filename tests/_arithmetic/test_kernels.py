@@ -151,7 +151,7 @@ def test_a_convolution_needs_little_memory(channels, size, batch):
 
 
 def test_constant_weights_are_not_repacked_when_compiling():
-    """XLA would transpose and add them up with its interpreter: seconds for each."""
+    """XLA would transpose and add them up with its interpreter, which takes seconds for each."""
     b, f = (np.arange(np.prod(sizes)).astype(np.int8).reshape(sizes) for sizes in ((64, 64), (64, 32, 3, 3)))
 
     def both(a, x):

@@ -1,4 +1,4 @@
-"""Sums of more products than fit int32: modulo 2**32 on every platform, which some matrix instructions are not."""
+"""Sums of more products than fit int32 wrap on every platform, although some matrix instructions do not."""
 
 import re
 

@@ -150,9 +150,9 @@ def test_no_packed_array_is_pickled(prepare, weights):
     (dml.prepare_matrix_multiply_b(B), multiply, A), (dml.prepare_convolution_filter(F), convolve, X),
 ])  # fmt: skip
 def test_weights_that_other_kernels_packed_are_refused(prepared, call, data):
-    """Packed on a GPU, say, where a program makes no header."""
+    """For example those that were packed on a GPU, where a program makes no header."""
     foreign = jax.tree.map(lambda leaf: leaf.at[:64].set(0), prepared)
-    # JAX raises one where it waits for the result, the other where the call has failed by then.
+    # JAX raises one if it waits for the result, and the other if the call has already failed.
     message = r"the prepared (b|filter) is not as these kernels packed it: .*, prepare the attribute `array` again"
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
         np.asarray(call(data, foreign))

@@ -44,7 +44,7 @@ def test_vmap_is_folded_into_one_call(mapped):
 
 @pytest.mark.parametrize("depth", [MOST_DEPTH, pytest.param(MOST_DEPTH + 1, marks=pytest.mark.rare)])
 def test_keys_longer_than_one_sum_run_on_xla(depth):
-    """Integers as large as they get, of which the products have one sign."""
+    """The largest possible integers, whose products all have the same sign."""
     query, key, value = np.full((1, 1, 2, depth), 0x7EFC000, F), np.full((1, 1, 3, depth), -1, F), floats(1, 1, 3, 4)
     query[..., 0], key[..., 0], key[0, 0, 1, 1::3] = 127 << 20, 1, 0.37
     function = partial(attention, "scores", 1.0, 0.0)
@@ -61,7 +61,7 @@ def test_keys_of_no_elements():
 
 @pytest.mark.rare
 def test_a_batch_of_any_size():
-    """It is not asked whether a size that is no number is above 0: nobody knows."""
+    """A symbolic size is not compared with 0, because the answer is unknown."""
     sizes = jax.export.symbolic_shape("batch - 1")
     shapes = [jax.ShapeDtypeStruct((*sizes, *shape), F) for shape in ((2, 3, 8), (1, 5, 8), (1, 5, 4))]
     function = jax.jit(partial(attention, "output", 0.3, 0.0), compiler_options=UNOPTIMISED)
@@ -76,7 +76,7 @@ STRANGE = np.array([np.nan, np.inf, -np.inf, 1e-39, 3e38, -0.0, 1e-30], F)
 
 
 class Random:
-    """Random calls: sizes, masks, caches with room, windows, values that are no numbers, values of float16."""
+    """Random calls: sizes, masks, caches with room, windows, special values, values of float16."""
 
     def __init__(self, seed):
         self.rng = np.random.default_rng(seed)

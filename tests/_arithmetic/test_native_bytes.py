@@ -136,7 +136,7 @@ FAR = 2**31 - 1
     ],
 )
 def test_far_windows(options):
-    """Memory and time follow what is seen, not how far it is apart."""
+    """Memory and time depend on what windows see, not on how far apart it is."""
     options = WINDOWS | {"padding": ((0, 0), (0, 0))} | options
     got = greatest_of_windows(X, **options)
     for i, j in np.ndindex(got.shape[2:]):

@@ -1,4 +1,4 @@
-"""What native kernels compute: all that layers are made of, Winograd's bound, sums of int32."""
+"""The results of native kernels: cases of the size of real layers, Winograd's bound, sums of int32."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +17,7 @@ from jaxdml._arithmetic import kernel_call, native
 @on_x86
 @needs_native
 def test_winograd_on_avx2():
-    """On AVX2 it multiplies; a process whose kernels are of that set runs what winograd_on_avx2.py says."""
+    """Only AVX2 kernels use it, so winograd_on_avx2.py runs in a process with these."""
     done = run("from _arithmetic import winograd_on_avx2; winograd_on_avx2.check()", JAXDML_KERNELS="avx2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(" has avx2\n")
@@ -59,7 +59,7 @@ FAR_OPTIONS = {  # of a convolution whose kernel sees at most a few columns of a
 @pytest.mark.parametrize("groups", [1, 4, 16])
 @pytest.mark.parametrize("what", FAR_OPTIONS)
 def test_far_options(what, groups):
-    """Memory follows what is seen, not how far it is apart."""
+    """Memory depends on what windows see, not on how far apart it is."""
     kernel = (1, 1) if what in ("strides", "dilations of one element") else (3, 3)
     rng = np.random.default_rng(0)
     x, f = rng.integers(0, 256, (2, 16, 8, 8), np.uint8), rng.integers(-128, 128, (32, 16 // groups, *kernel), np.int8)
@@ -74,7 +74,7 @@ def test_far_options(what, groups):
 @needs_native
 @pytest.mark.parametrize("groups", [1, 16])
 def test_padding_that_no_memory_holds(groups):
-    """Sizes of padded images pass 2**64. Operators refuse them; the kernel copies what its windows see."""
+    """Sizes of padded images exceed 2**64. Operators refuse them; the kernel copies what its windows see."""
     one, rows, columns = np.ones((), np.float32), 3 * 2**30, 2**32
     padding = (2**30, rows - 2**30 - X.shape[2]), (0, columns - X.shape[3])
     dilations = rows // 2 - 1, columns // 2 - 1  # two rows and columns of output
@@ -88,7 +88,7 @@ def test_padding_that_no_memory_holds(groups):
 
 @needs_native
 def test_sums_of_int32():
-    """What products and convolutions of integers will be made of: no scales, wrapping modulo 2**32."""
+    """The basis of integer products and convolutions: no scales, and wrapping modulo 2**32."""
     one = np.ones((), np.float32)
     got = kernel_call.call(native.DOT, None, A, one, np.uint8(7), B, one, None, one, None, output_dtype=jnp.int32)
     assert_same_bits(got, (A.astype(np.int32) - 7) @ B.astype(np.int32))

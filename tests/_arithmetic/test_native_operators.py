@@ -1,4 +1,4 @@
-"""Native kernels under the operators that share those of products, convolutions and quantization."""
+"""Operators that share the native kernels of products, convolutions and quantization."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""The guards against XLA's float rewrites. Each of these tests fails when its guard is taken away."""
+"""The guards against XLA's float rewrites. Each of these tests fails if its guard is removed."""
 
 import itertools
 
@@ -53,7 +53,7 @@ def partial_jit(function, arguments, traced):
 @pytest.mark.parametrize("traced", [t for r in range(6) for t in itertools.combinations(range(5), r)], ids=str)
 @pytest.mark.parametrize("name", ["add", "multiply"])
 def test_constants_change_no_bit(name, traced):
-    """Whatever is a constant and whatever is traced: XLA divides by a constant in another way, and fuses in another."""
+    """Whatever is constant and whatever is traced: XLA divides by constants differently, and fuses differently."""
     function, oracle, second, output = {
         "add": (add, add_expected, B, 1),
         "multiply": (multiply, multiply_expected, W, 60),
@@ -116,7 +116,7 @@ DIVISIONS = {
 }
 
 
-# What is traced, x, y or s. The caller's own division is not ours to guard, so its divisor y is no constant.
+# The arguments that are traced. jaxdml cannot guard the caller's own division, so its divisor y is never constant.
 TRACED = [
     (name, traced)
     for name in DIVISIONS
@@ -129,7 +129,7 @@ TRACED = [
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "traced"), TRACED, ids=str)
 def test_division_is_one_division(name, traced):
-    """x / s is no x * (1 / s), (x / y) / s no x / (y * s), x / (s / y) no x * y / s, whatever is a constant."""
+    """x / s is never x * (1 / s), (x / y) / s never x / (y * s), x / (s / y) never x * y / s, whatever is constant."""
     function, oracle = DIVISIONS[name]
     for _, _, scale in SCALES[:3]:
         x = near_ties(scale)
@@ -152,7 +152,7 @@ def test_requantize_multiplier_is_a_division():
 
 
 def test_the_rewrites_exist():
-    """What the guards guard against, on this backend: without it the tests above would prove nothing."""
+    """This backend makes the rewrites that the guards prevent; otherwise the tests above would prove nothing."""
     s, t = np.float32(0.1), np.float32(0.3)
     x = near_ties(s)
     assert (np.asarray(jax.jit(lambda x, s: x / s)(x, s)) != x / s).any()

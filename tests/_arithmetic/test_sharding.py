@@ -1,4 +1,4 @@
-"""Many devices and processes: the same bits, only the collectives that are needed, an end when a peer dies."""
+"""Many devices and processes: the same bits, only the collectives that are needed, and an error when a peer dies."""
 
 import contextlib
 import os
@@ -64,6 +64,6 @@ def test_two_processes_compute_the_same_bits_and_a_killed_one_is_an_error_not_a_
             assert said, process.stderr.read()
         processes[victim].kill()
         survivor = processes[1 - victim]
-        _, errors = survivor.communicate("\n", timeout=60)  # the heartbeat's is 10 seconds
+        _, errors = survivor.communicate("\n", timeout=60)  # the heartbeat's timeout is 10 seconds
         assert survivor.returncode != 0
         assert re.search("heartbeat|unavailable|closed|reset|peer|gloo::", errors, re.I), errors

@@ -1,4 +1,4 @@
-"""The square root of platforms whose own root errs: exact, from roots that err by up to 3 ulp."""
+"""Square roots on platforms whose own root is inexact: exact, from roots that err by up to 3 ulp."""
 
 import functools
 
@@ -15,7 +15,7 @@ RNG = np.random.default_rng(6)
 
 
 def erring(ulps, x):
-    """A square root, off by so many units in the last place."""
+    """A square root, off by `ulps` units in the last place."""
     return lax.bitcast_convert_type(lax.bitcast_convert_type(lax.sqrt(x), jnp.int32) + np.int32(ulps), jnp.float32)
 
 

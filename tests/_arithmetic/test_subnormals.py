@@ -64,7 +64,7 @@ def jitted(function, lists):
 
 
 def folded(function, lists):
-    """All is constant, and the compiler computes."""
+    """All arguments are constants, so the compiler computes the results."""
     return jax.jit(lambda: [function(*arguments) for arguments in lists])()
 
 
@@ -96,7 +96,7 @@ def test_flushing_keeps_signs_and_everything_normal(mode, x64):
 @pytest.mark.sampled(3)
 @modes
 def test_quantize(mode, x64):
-    """A subnormal input is 0 even where the scale would make one step of it; a subnormal scale divides as 0 does."""
+    """A subnormal input is 0 even if the scale would turn it into a step; a subnormal scale divides as 0 does."""
     quantize = partial(dml.element_wise_quantize_linear, output_dtype=np.int8)
     for scale, got in zip(SCALES, mode(quantize, [(NEAR, scale) for scale in SCALES]), strict=True):
         expected = reference.element_wise_quantize_linear(NEAR, scale, output_dtype=np.int8)
@@ -159,7 +159,7 @@ def test_products_of_scales(mode, x64):
 
     root = np.float32(2.0**-63)
     near = [np.nextafter(root, np.float32(0)), root, np.nextafter(root, np.float32(1)), root / 2, ONE_STEP, SMALLEST]
-    chosen = np.float32([*near, 2.0**100])  # which would make a normal number of a subnormal one
+    chosen = np.float32([*near, 2.0**100])  # which would turn a subnormal number into a normal one
     outputs = np.float32([SMALLEST, SMALLEST * 16, ONE_STEP, 1])
     lists = [(a, *scales) for scales in itertools.product(chosen, chosen, outputs)]
     differ = 0
@@ -170,12 +170,12 @@ def test_products_of_scales(mode, x64):
         with np.errstate(all="ignore"):
             kept = (a.astype(np.float32) @ b.astype(np.float32)) * (a_scale * b_scale / output_scale)
         differ += (np.clip(np.rint(np.nan_to_num(kept)), -128, 127) != expected).any()
-    assert differ > 10  # where subnormals are kept, other numbers come out
+    assert differ > 10  # if subnormals were kept, the results would differ
 
 
 @modes
 def test_a_subnormal_scale_is_zero_where_the_result_is_a_float(mode):
-    """The other scale would make a normal number of it."""
+    """The other scale would turn it into a normal number."""
     a, b = np.uint8([[3, 4]]), np.uint8([[5], [6]])
 
     def multiply(a, a_scale, b_scale):
@@ -270,7 +270,7 @@ def test_quantize_all_small_floats(part):
 
 
 def test_an_unflushed_scale_would_be_seen():
-    """On this platform or by its compiler subnormals are kept somewhere, or the tests above would show little."""
+    """This platform or its compiler keeps subnormals somewhere; otherwise the tests above would show little."""
     x = jnp.float32(1)
     kept = jax.jit(lambda: x * (SMALLEST / 2))()
     computed = jax.jit(lambda x, scale: x * scale)(x, SMALLEST / 2)

@@ -1,4 +1,4 @@
-"""Winograd's bound at its edge, and which filters have its form: a program for kernels of AVX2, which alone use it."""
+"""Winograd's bound, and which filters have its form: a program for AVX2 kernels, the only ones that use it."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ from jaxdml._arithmetic import panels
 
 
 def without_winograd(prepared):
-    """Prepared weights in whose second half, which is Winograd's form alone, every bit is another."""
+    """Prepared weights with all bits of the second half flipped, which holds only Winograd's form."""
     packed = np.asarray(prepared.data)
     broken = np.concatenate([packed[: packed.size // 2], ~packed[packed.size // 2 :]])
     broken[8:16] = np.frombuffer(panels.fingerprint(broken).to_bytes(8, "little"), np.int8)
@@ -25,7 +25,7 @@ def winograd_flag(packed):
 
 
 def filter_of_sum(total, channels, sign):
-    """Weights of outputs whose magnitudes add up to a number, of one sign; int8."""
+    """int8 weights of one sign; the magnitudes of each output's weights add up to `total`."""
     f = np.zeros((8, channels * 9), np.int64)
     whole, rest = divmod(total, 127)
     f[:, :whole] = 127
@@ -34,7 +34,7 @@ def filter_of_sum(total, channels, sign):
 
 
 def check_exact_up_to_the_bound_and_not_used_beyond(beyond, sign):
-    """128 * sum |w| < 2**25; inputs at both ends of their range and zero points make sums as large as they get."""
+    """128 * sum |w| < 2**25; inputs at both ends of their range and zero points make sums as large as possible."""
     channels, total = 240, 2**18 - 1 + beyond
     f = filter_of_sum(total, channels, sign)
     packed = dml.prepare_convolution_filter(f)
@@ -56,7 +56,7 @@ def check_exact_up_to_the_bound_and_not_used_beyond(beyond, sign):
 
 
 def check_which_filters_have_its_form():
-    """What packs it is its shape: 3 x 3, at least 8 channels and 6 outputs of a group."""
+    """The shape decides: 3 x 3, with at least 8 channels and 6 outputs per group."""
     for outputs, channels, *kernel in ((16, 8, 3, 3), (16, 7, 3, 3), (5, 8, 3, 3), (16, 8, 3, 2)):
         size = dml.prepare_convolution_filter(np.ones((outputs, channels, *kernel), np.int8)).data.size
         weights, has_winograd = outputs * channels * math.prod(kernel), (outputs, channels, *kernel) == (16, 8, 3, 3)

@@ -16,7 +16,7 @@ def floats(*shape):
 
 
 def inputs():
-    """Queries, keys, values, which keys are seen, bias and sink: with outliers, and with what is no number."""
+    """Queries, keys, values, which keys are seen, bias and sink: with outliers, subnormals, infinities and NaN."""
     query, key, value = floats(3, 4, 5, 16) * 4, floats(3, 2, 9, 16), floats(3, 2, 9, 8)
     query[0, :, :, 3] *= 40
     key[:, 0, :, 3] *= 40
@@ -39,7 +39,7 @@ KINDS = {  # softcap, and which of seen, bias and sink are given
 
 
 def everything(query, key, value, *more, kinds=tuple(KINDS)):
-    """A dict of each result of attention of each kind."""
+    """Each result of attention of each kind, by name."""
     results = {}
     for kind in kinds:
         softcap, *given = KINDS[kind]
@@ -49,7 +49,7 @@ def everything(query, key, value, *more, kinds=tuple(KINDS)):
 
 
 def expected():
-    """What `everything` returns, by the reference."""
+    """The results of `everything`, computed by the reference."""
     results = {}
     for kind, (softcap, *given) in KINDS.items():
         options = {name: each for name, each, is_given in zip(("seen", "bias", "sink"), INPUTS[3:], given, strict=True)

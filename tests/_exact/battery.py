@@ -67,7 +67,7 @@ def pick_all(pick, row):
 
 
 def expected(x, y):
-    """What `everything` returns, by the reference."""
+    """The results of `everything`, computed by the reference."""
     x, y = floats.flushed(x), floats.flushed(y)
     results = {name: getattr(floats, name)(x) for name in ONE}
     results |= {name: getattr(floats, NAMES.get(name, name))(x, y) for name in TWO}

@@ -1,4 +1,4 @@
-"""How far each function is from the real one, in ulp, and its bits against the reference, over all of float32."""
+"""The error of each function in ulp, and its bits against the reference, over all of float32."""
 
 import jax
 import numpy as np
@@ -31,7 +31,7 @@ CHUNK = 2**22
 
 
 def errors(got, right):
-    """In ulp of the right value's binade; 0 where the right value is no normal number."""
+    """In ulp of the right value's binade; 0 where the right value is not a normal number."""
     size = np.abs(right)
     unit = np.ldexp(1.0, np.maximum(np.frexp(size)[1], -125) - 24)
     is_normal = (size >= 2.0**-126) & (size <= np.finfo(np.float32).max)
@@ -62,7 +62,7 @@ def check(name, step, with_bits):
 
 
 def test_polynomials_with_a_negative_first_coefficient_are_not_contracted():
-    """LLVM knows that c0 * x**2 is not positive, and that the minimum which seals it changes nothing."""
+    """LLVM knows that c0 * x**2 is not positive, and therefore drops the minimum that prevents contraction."""
     x = np.linspace(0, 1, 2**16, dtype=np.float32)
     got = jax.jit(lambda x: pairs.horner((-0.3, 0.7, -0.1), pairs.times(x, x)))(x)
     square = x * x

@@ -1,4 +1,4 @@
-"""Attention has the bits of the reference in every mode, and a row's bits depend on what the row sees alone."""
+"""Attention has the bits of the reference in every mode, and a row's bits depend only on what the row sees."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def batches_of_one():
 
 
 def mapped():
-    """Each sequence by itself, below vmap."""
+    """Each sequence separately, under vmap."""
 
     def one(*own):
         return {name: x[0] for name, x in everything(*(x[None] for x in own), *INPUTS[4:]).items()}
@@ -101,7 +101,7 @@ compute = jax.jit(partial(attention, "output", 0.25, 0.0), compiler_options=UNOP
 
 @pytest.mark.parametrize("end", rest_rarely((5, 1, 12), 1))
 def test_a_token_alone_and_in_its_prompt(end):
-    """Prefill against decode, with a cache that grows and with one that has room, which holds anything."""
+    """Prefill against decode, with a cache that grows, and with one whose unused room holds arbitrary values."""
     query, key, value = floats(2, 4, 12, 16) * 3, floats(2, 2, 12, 16), floats(2, 2, 12, 16)
     prompt = compute(query, key, value, CAUSAL)
     room = floats(2, 2, 5, 16) * 1e6
@@ -116,7 +116,7 @@ def test_a_token_alone_and_in_its_prompt(end):
 
 @pytest.mark.rare
 def test_a_cache_whose_room_is_beyond_a_part():
-    """Sums are cut at 2**15 keys; parts that nobody sees change nothing."""
+    """Sums are split at 2**15 keys; parts that no query sees change nothing."""
     count = 2**15
     query, key, value = floats(1, 1, 1, 8), floats(1, 1, count + 9, 8), floats(1, 1, count + 9, 8)
     for end in (count - 3, count, count + 5):

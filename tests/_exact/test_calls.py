@@ -1,4 +1,4 @@
-"""Calls are inlined in one way wherever jaxprs are read."""
+"""Calls are inlined in the same way wherever jaxprs are read."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`jaxdml.exact`: what it takes, what it refuses, and what it does below JAX's transformations."""
+"""`jaxdml.exact`: what it accepts, what it refuses, and what it does under JAX's transformations."""
 
 import inspect
 import pickle
@@ -163,7 +163,7 @@ def test_zeros_of_sums_are_positive():
 
 
 def test_products_at_the_edge_of_subnormal():
-    """What only rounding to fewer bits would make normal is a zero, and what rounding to 24 bits does is normal.
+    """A product that would be normal only after rounding to fewer than 24 bits is a zero; with 24 bits, it is normal.
 
     Processors of ARM flush both, unless guarded: `make test-arm-python` runs this test there.
     """
@@ -225,7 +225,7 @@ def test_a_primitive_without_a_rule_is_named_with_its_place_and_a_remedy():
 
 
 def test_the_line_of_a_call_stands_for_those_of_its_equations():
-    """JAX knows no line of the equations of its own jitted functions, and jaxdml's lines help nobody."""
+    """JAX has no lines for the equations of its own jitted functions, and jaxdml's lines help nobody."""
     jnp.arctan2(X, 1.5)  # traced earlier, elsewhere
     for text in (refused(lambda x: jnp.arctan2(x, 1.5), X), refused(jnp.arctan2, X, X), refused(lax.tan, X)):
         assert "jaxdml/" not in text

@@ -1,4 +1,4 @@
-"""Every rule in every way to call it: the bits are those of `jaxdml.reference.floats`."""
+"""Every rule, called in every way: the bits are those of `jaxdml.reference.floats`."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ def exported():
 
 
 def plus_one_outside():
-    """XLA adds to what the function returns, and must not contract the sum with what made it."""
+    """XLA adds to the results, and must not fuse the addition with the operation before it."""
     return jax.jit(lambda x, y: {name: z + z.dtype.type(1) for name, z in f(x, y).items()})(X, Y)
 
 
@@ -78,7 +78,7 @@ def test_operations_before_and_after():
 def test_an_operation_outside():
     got = plus_one_outside()
     with np.errstate(all="ignore"):
-        # XLA flushes where it adds; none of the sums is subnormal, for 1 is added.
+        # XLA flushes when it adds; none of the sums is subnormal, because 1 is added.
         wanted = {name: (z + z.dtype.type(1)).astype(z.dtype) for name, z in battery.EXPECTED.items()}
     assert_all_same(got, wanted)
 

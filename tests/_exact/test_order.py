@@ -1,4 +1,4 @@
-"""The larger, the smaller, sorting and places: -0 < +0, NaN wins, and equal ones stay in order."""
+"""Maxima, minima, sorting and indices: -0 < +0, NaN wins, and sorting is stable."""
 
 import re
 

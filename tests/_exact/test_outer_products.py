@@ -16,7 +16,7 @@ PRODUCTS = ("ib,jkb->bijk", "bi,bj->ijb", "ij,ij->ij", "i,j->ij", ",i->i")
 
 
 def operand(rng, term, dtype, scale):
-    """Normal numbers of both signs, from a third of the scale on."""
+    """Normal numbers of both signs, of at least a third of the scale."""
     shape = [SIZES[each] for each in term]
     return jnp.asarray(rng.choice([-1, 1], shape) * rng.uniform(1 / 3, 3, shape) * scale, dtype)
 

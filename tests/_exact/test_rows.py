@@ -102,7 +102,7 @@ def test_functions_have_the_bits_of_the_reference(size):
 
 
 def everything_else(x, y):
-    """What has no rounding, and what has truth values."""
+    """Functions that do not round, and functions with truth values."""
     whole = {name: getattr(lax, name)(x) for name in ("abs", "neg", "sign", "floor", "ceil", "square")}
     compared = {name: jnp.where(getattr(lax, name)(x, y), x, 1) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
     truths = (jnp.isfinite(x) & (x > y)) | ~(y < 2)

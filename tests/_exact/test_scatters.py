@@ -115,7 +115,7 @@ def test_multiplied_updates_are_refused_with_a_remedy_that_works():
 
 
 def test_a_gather_of_constants():
-    """XLA:CPU folds the bits of the elements wrongly, where it knows the indices."""
+    """XLA:CPU folds the bits of the elements wrongly if it knows the indices."""
     places = np.random.default_rng(1).integers(0, 9, 40)
     f = dml.exact(lambda x: jnp.tanh(jnp.take(UPDATES[:, :9], places, axis=1)) * x)
     assert_same_bits(jax.jit(f)(np.float32(1)), floats.tanh(UPDATES[:, places]))

@@ -24,7 +24,7 @@ def in_order(x):
     "count", [2, 3, 5, 16, 63, 128, 129, 1000, 4096, 2**15, pytest.param(2**20, marks=pytest.mark.rare)]
 )
 def test_no_sum_errs_more_than_one_in_order(count):
-    """Of zero-mean data; the larger of both errors of many rows, and the bound that docs/exact_rules.md gives."""
+    """The largest errors over many rows of zero-mean data, and the bound that docs/exact_rules.md gives."""
     x = RNG.standard_normal((max(2**12 // count, 8), count)).astype(np.float32)
     right, got = x.astype(np.float64).sum(-1), np.asarray(sum_of(x))
     assert_same_bits(got, floats.reduce_sum(x), count)

@@ -102,7 +102,7 @@ def test_of_a_condition_on_sizes_one_branch_is_computed(size, tmp_path):
         with pytest.raises(ModelError, match="squeeze"):
             made.values(made.params, name, x)
     flag = guarded("x", [node("Identity", ["flag"], ["c"])], inputs=[("x", FLOAT, (2, 3)), FLAG])
-    why = "both branches of node 'if_1' (If) are computed, because its condition 'c' depends on data: an initializer"
+    why = "both branches of node 'if_1' (If) are computed, because its condition 'c' depends on data: if the input"
     refused(flag, "if_1.then.squeeze_0", "size not equal to one", why)
     behind = [if_node("flag", relu(), neg(), ["z"]), node("Squeeze", ["z", "last"], ["y"])]
     proto = model(behind, [constant(np.array([-1]), "last")], inputs=[("x",), FLAG])

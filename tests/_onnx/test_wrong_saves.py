@@ -189,7 +189,7 @@ def test_a_model_that_was_changed(tmp_path):
     factors = [2.0]
     model = made(lambda w, x: (x @ w) * factors[0])
     factors[0] = 3.0
-    with pytest.raises(PtqError, match="apply computes other equations than those that were quantized"):
+    with pytest.raises(PtqError, match="apply's equations differ from those that were quantized"):
         dml.onnx.save(model, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
@@ -242,7 +242,7 @@ def test_no_folder(model, tmp_path):
 
 
 def test_a_folder_in_place_of_the_file(model, tmp_path):
-    with pytest.raises(IsADirectoryError, match="path is a folder, give that of a file") as caught:
+    with pytest.raises(IsADirectoryError, match="path is a folder, expected the path of a file") as caught:
         dml.onnx.save(model, tmp_path)
     assert caught.value.filename == str(tmp_path)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Small float functions that a quantizer finds awkward, each with what is to become of its contractions."""
+"""Small float functions that a quantizer finds awkward, each with the expected outcome for its contractions."""
 
 import jax
 import jax.numpy as jnp
@@ -93,7 +93,7 @@ def group_norm(x):
     return normalized(x.reshape(x.shape[0], 4, -1), -1).reshape(x.shape)
 
 
-BETWEEN = {  # the operation, and how many channels it leaves of 8
+BETWEEN = {  # the operation, and how many of 8 channels it leaves
     "max pool": (lambda x: max_pool(x, 2, 2), 8),
     "max pool, padded": (lambda x: max_pool(x, 3, 2, 1), 8),
     "average pool": (lambda x: average_pool(x, 2), 8),
@@ -218,7 +218,7 @@ def _(p, x):
 
 @case("mixture of experts by one_hot", gate=matrix(16, 4), w=matrix(16, 4 * 8))
 def _(p, x):
-    chosen = jax.nn.one_hot(jnp.argmax(x[:, :4], -1), 4, dtype=x.dtype)  # by the input, which rounding leaves as it is
+    chosen = jax.nn.one_hot(jnp.argmax(x[:, :4], -1), 4, dtype=x.dtype)  # by the input, which rounding does not change
     gates = chosen * jax.nn.softmax(x @ p["gate"])
     return jnp.sum((x @ p["w"]).reshape(-1, 4, 8) * gates[:, :, None], 1)
 

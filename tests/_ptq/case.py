@@ -1,4 +1,4 @@
-"""What a case of a small float function is, and how to write one down."""
+"""Cases of small float functions, and a decorator that defines them."""
 
 import zlib
 from collections.abc import Callable
@@ -13,10 +13,10 @@ IMAGE, TOKENS = (8, 10, 10), (6, 16)
 
 
 class Case(NamedTuple):
-    """What `jax.jit(apply)(params, *inputs(batch, seed))` needs, and what quantizing `apply` is to say.
+    """A function for `jax.jit(apply)(params, *inputs(batch, seed))`, and the expected outcome of quantizing it.
 
     Every function has a contraction that becomes integer, so that there is something to quantize. `expects` is "int8"
-    where all of them do, and otherwise why the others stay float.
+    if all contractions do, and otherwise the reason why the others stay float.
     """
 
     name: str
@@ -53,13 +53,13 @@ def biases(*shape):
 
 
 class Cases(list[Case]):
-    """Cases, to which a call adds one."""
+    """A list of cases; a call adds one."""
 
     def __call__(self, name, *inputs, expects="int8", dtype=jnp.float32, below=None, **params):
-        """Adds the function that it decorates, whose inputs have these shapes behind the batch, or are [batch, 16].
+        """Adds the decorated function. Its inputs have these shapes after the batch; the default is [batch, 16].
 
-        Each of params is what `matrix` and its like return. Inputs are normal, of dtype, as params are; where below is
-        given, they are integers from 0 to below - 1, of dtype, and params are float32.
+        Each of params is a result of `matrix`, `filters` or the like. Inputs and params are normally distributed, of
+        type dtype; if below is given, inputs are integers from 0 to below - 1 of that type, and params are float32.
         """
 
         def add(apply):
@@ -81,7 +81,7 @@ class Cases(list[Case]):
         return add
 
 
-# What functions share ------------------------------------------------------------------------------------------------
+# Shared functions ----------------------------------------------------------------------------------------------------
 
 
 def conv(x, w, **options):

@@ -1,4 +1,4 @@
-"""Run by test_floats.py in processes of their own: prints a digest of what saved models compute.
+"""Run by test_floats.py in processes of their own: prints digests of the results of saved models.
 
 Arguments: a folder of files that `jaxdml.ptq.save` wrote, "one" or "sharded", then the names of networks.
 """

@@ -119,7 +119,7 @@ class NnxNetwork(nnx.Module):
 
 
 def _nnx(params):
-    network = nnx.eval_shape(lambda: NnxNetwork(nnx.Rngs(0)))  # numbers of its own would take seconds
+    network = nnx.eval_shape(lambda: NnxNetwork(nnx.Rngs(0)))  # initializing it would take seconds
     network.eval()
     numbers = {"head": _kernel_and_bias(params["head"])}
     for name in ("unit_1", "unit_2"):
@@ -160,7 +160,7 @@ class EquinoxNetwork(eqx.Module):
 
 
 def _equinox(params):
-    # Numbers of its own would take seconds.
+    # Initializing it would take seconds.
     network, state = eqx.filter_eval_shape(eqx.nn.make_with_state(EquinoxNetwork), jax.random.key(0))
     numbers = [params["head"]["w"].T, params["head"]["b"]]
     for name in ("unit_1", "unit_2"):

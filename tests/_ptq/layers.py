@@ -1,6 +1,6 @@
-"""Layers of float networks in plain JAX, and random parameters of them.
+"""Layers of float networks in plain JAX, and random parameters for them.
 
-Filters are OIHW unless said, matrices [inputs, outputs]. No function converts a dimension to an integer, so that the
+Filters are OIHW by default, matrices [inputs, outputs]. No function converts a dimension to an integer, so that the
 batch may be symbolic.
 """
 
@@ -36,7 +36,7 @@ class Weights:
         return moments | {"w": filters, "scale": self.normal(channels, mean=scale), "bias": self.normal(channels)}
 
     def block(self, width, hidden):
-        """A transformer block's."""
+        """The parameters of a transformer block."""
         layers = {"qkv": (width, 3 * width), "out": (width, width), "up": (width, hidden), "down": (hidden, width)}
         norms = {f"norm_{i}": {"scale": self.normal(width, mean=1.0), "bias": self.normal(width)} for i in (1, 2)}
         return norms | {name: self.dense(*shape) for name, shape in layers.items()}
@@ -51,7 +51,7 @@ def dense(layer, x):
 
 
 def conv(layer, x, stride=1, layout="NCHW"):
-    """A convolution that pads by half its size; its filter, whose shape says the groups, is HWIO in the layout NHWC."""
+    """A convolution that pads by half its size; the filter, whose shape gives the groups, is HWIO for NHWC."""
     numbers = (layout, "OIHW" if layout == "NCHW" else "HWIO", layout)
     size = {letter: layer["w"].shape[axis] for axis, letter in enumerate(numbers[1])}
     y = lax.conv_general_dilated(
@@ -62,14 +62,14 @@ def conv(layer, x, stride=1, layout="NCHW"):
 
 
 def ungrouped(filters, channels):
-    """The filters of one group that compute what these of several compute from so many channels."""
+    """Filters of one group that are equivalent to these filters of several, for so many input channels."""
     outputs, inputs = filters.shape[:2]
     own = np.arange(outputs)[:, None] // (outputs * inputs // channels) == np.arange(channels) // inputs
     return jnp.tile(filters, (1, channels // inputs, 1, 1)) * jnp.asarray(own, filters.dtype)[:, :, None, None]
 
 
 class BatchNorm:
-    """BatchNorm with the mean and variance in params; where it measures, with those of the batch, which it keeps."""
+    """BatchNorm with the mean and variance in params; if it measures, with those of the batch, which it records."""
 
     def __init__(self, axis=1, measures=False, noise=None):
         self.axis, self.measures, self.noise, self.moments = axis, measures, noise, {}
@@ -94,8 +94,8 @@ class BatchNorm:
 def measured(network, params, x, noise=None):
     """The params with the mean and variance that every BatchNorm of network(params, x, batch_norm) sees in a batch.
 
-    With noise, which is a Weights, mean and variance are random, of the order of what the BatchNorm sees. Channels of
-    random filters hardly vary in deep layers: to divide by their deviation would magnify every rounding.
+    With noise, which is a Weights, mean and variance are random, near those that the BatchNorm sees. Channels of random
+    filters hardly vary in deep layers: dividing by their deviation would magnify every rounding.
     """
 
     @jax.jit

@@ -28,7 +28,7 @@ BATCH, STEPS = 64, 22  # images in a step of training, steps in an epoch
 
 
 class Model(NamedTuple):
-    """What `jax.jit(apply)(params, *make_inputs(batch, seed))` needs."""
+    """A network for `jax.jit(apply)(params, *make_inputs(batch, seed))`."""
 
     apply: Callable[..., Any]
     params: Any
@@ -45,7 +45,7 @@ def normal_inputs(*shape, batch=1):
 
 
 class TrainedModel(NamedTuple):
-    """A model that has learnt to read digits, and the images [N, 1, 8, 8] that it did and did not learn from."""
+    """A model that is trained to read digits, and its training and test images [N, 1, 8, 8]."""
 
     apply: Callable[..., Any]
     params: Any
@@ -70,7 +70,7 @@ def _digits_cnn(params, x, batch_norm=None):
 
 @functools.cache
 def digits():
-    from sklearn.datasets import load_digits  # which takes a second to import
+    from sklearn.datasets import load_digits  # importing it takes a second
     from sklearn.model_selection import train_test_split
 
     data = load_digits()
@@ -157,7 +157,7 @@ def resnet18(size=224, width=64, layout="NCHW", seed=0):
                 params[f"{name}.shortcut"] = weights.conv_norm(channels, outputs, 1, 1)
             channels = outputs
     params["head"] = weights.dense(channels, CLASSES)
-    # Smaller images show each BatchNorm much the same.
+    # Smaller images give each BatchNorm similar statistics.
     (x,) = normal_inputs(3, min(size, 112), min(size, 112))(8, seed=1)
     params = measured(_resnet18, params, x, weights)
     if layout == "NCHW":

@@ -1,4 +1,4 @@
-"""Trained networks, and rewritings of them that scale channels up and down again: the function stays as it is.
+"""Trained networks, and rewritings of them that scale channels up and down again: the function stays the same.
 
 Channels of real networks differ by factors of a hundred, in BatchNorm's scales and in LayerNorm's gains.
 """
@@ -173,7 +173,7 @@ def _raised(layer, factors):
 
 
 def mobilenet_with_outliers(most):
-    """The MobileNet with channels of BatchNorms behind expansions and depthwise convolutions times 1 to `most`."""
+    """The MobileNet; BatchNorms after expansions and depthwise convolutions scale channels by 1 to `most`."""
     apply, params, make_inputs = trained_mobilenet()
     params = dict(params)
     for block in BLOCKS:
@@ -187,7 +187,7 @@ def mobilenet_with_outliers(most):
 
 
 def vit_with_outliers(most):
-    """The transformer with gains of its LayerNorms times 1 to `most`."""
+    """The transformer, with gains of its LayerNorms multiplied by 1 to `most`."""
     apply, params, make_inputs = trained_vit()
     params = dict(params)
     for block in BLOCKS:
@@ -201,7 +201,7 @@ def vit_with_outliers(most):
 
 
 def bert_with_outliers(most):
-    """The post-norm transformer with gains of its LayerNorms times 1 to `most`; its residuals divide by the factors."""
+    """The post-norm transformer, with gains of LayerNorms times 1 to `most`; its residuals divide by the factors."""
     apply, params, make_inputs = trained_bert()
     params = dict(params)
     for block in BLOCKS:

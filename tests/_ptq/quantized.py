@@ -1,4 +1,4 @@
-"""Float networks as `jaxdml.ptq` quantizes them, each made once for all tests, and how far results are apart."""
+"""Float networks quantized by `jaxdml.ptq`, each once for all tests, and measures of their errors."""
 
 import functools
 import math
@@ -25,7 +25,7 @@ NETWORKS = {
     "tied embeddings": functools.partial(ptq_models.tied_embedding_lm, 8, 32, 32, 2),
 }
 FRAMEWORKS = ("plain", "linen", "nnx", "equinox")
-INTEGERS = ("digits", "ResNet-18", *FRAMEWORKS)  # all of whose operators run on integers
+INTEGERS = ("digits", "ResNet-18", *FRAMEWORKS)  # networks in which all operators run on integers
 
 
 @functools.cache
@@ -49,7 +49,7 @@ def quantized(name, batch=8, kernels=None, **options):
 
 
 def in_floats(apply, params, *inputs):
-    """What the float function returns; XLA compiles its program in half of the time."""
+    """The result of the float function; without optimisation, XLA compiles it in half the time."""
     return jax.jit(apply, compiler_options=UNOPTIMISED)(params, *inputs)
 
 
@@ -64,7 +64,7 @@ def decibels(ours, exact):
 
 
 def is_right(model, apply, params, x, least=25):
-    """Whether a model returns what apply does, to so many dB."""
+    """Whether a model's results match those of apply to more than `least` dB."""
     received, exact = model.apply(model.params, x), in_floats(apply, params, x)
     assert jax.tree.structure(received) == jax.tree.structure(exact)
     return decibels(received, exact) > least

@@ -1,4 +1,4 @@
-"""Awkward functions: close to the float function, on integers where they can be, and otherwise with the reason said."""
+"""Awkward functions: close to the float function, on integers where possible, and otherwise with a stated reason."""
 
 import functools
 
@@ -19,7 +19,7 @@ QUICK = (
 )  # fmt: skip
 REASONS = {  # by what a case expects: the operators that stay in floats, and words of the remarks that say why
     "int8": None,
-    "batched weights": None,  # which are as good as one matrix
+    "batched weights": None,  # they are as good as one matrix
     "3-D convolution": ("conv_general_dilated", "its images have 3 dimensions, quantized convolutions take 1 or 2"),
     "filter computed from data": ("conv_general_dilated", "its filter is computed from data"),
     "cond": ("cond", "its branches"),
@@ -29,7 +29,7 @@ REASONS = {  # by what a case expects: the operators that stay in floats, and wo
 
 @functools.cache
 def quantized(name):
-    """The model, calibrated on four rows, and these."""
+    """The model, calibrated on four rows, and these rows."""
     case = CASES[name]
     inputs = case.inputs(4, seed=1)
     return dml.ptq.quantize(case.apply, case.params, [inputs], progress=False), inputs

@@ -32,7 +32,7 @@ def made(name, kernels):
         else:
             model, make_inputs = quantized(name, kernels=kernels), network(name).make_inputs
         inputs = make_inputs(2)  # XLA:CPU multiplies a single small row in floats
-        # Not model.apply itself: jax.jit knows functions, and not that kernels have changed.
+        # Not model.apply itself: jax.jit caches by function, and does not notice that kernels have changed.
         compiled = jax.jit(lambda *given: model.apply(*given)).lower(model.params, *inputs).compile()
         return model, inputs, compiled.as_text()
 
@@ -50,7 +50,7 @@ def values_of(model, inputs):
 
 
 def float_contractions(hlo):
-    """Products and convolutions one of whose operands is of floats, and library calls of such."""
+    """Products and convolutions with a float operand, and library calls that compute them."""
     types = dict(re.findall(r"%?([\w.-]+) = (\w+)\[", hlo)) | dict(re.findall(r"([\w.-]+): (\w+)\[", hlo))
     contractions = re.findall(r" (?:dot|convolution)\(%?([\w.-]+), %?([\w.-]+)\)", hlo)
     calls = re.findall(r"custom_call_target=\"(?!jaxdml)[^\"]*(?:[Mm]at[Mm]ul|[Cc]onv|[Dd]ot|gemm)[^\"]*\"", hlo)
@@ -58,7 +58,7 @@ def float_contractions(hlo):
 
 
 def float_arrays(hlo, least):
-    """What the entry computation makes of floats with so many elements: what no fusion keeps to itself."""
+    """Float arrays of at least `least` elements that the entry computation makes, outside of any fusion."""
     entry = hlo[hlo.index("\nENTRY") :]
     made = re.findall(r"^\s+(ROOT )?%?([\w.-]+) = f(?:16|32|64)\[([\d,]*)\]\S* (?!parameter\()", entry, re.MULTILINE)
     sizes = [(root, name, math.prod(int(size) for size in shape.split(",") if size)) for root, name, shape in made]
@@ -66,7 +66,7 @@ def float_arrays(hlo, least):
 
 
 def least_activation(model, inputs):
-    """How many elements the smallest image between two operators has."""
+    """The number of elements of the smallest image between two operators."""
     values = values_of(model, inputs)
     images = [values[name] for node in model._fused.nodes for name in node.outputs]
     return min(math.prod(x.shape) for x in images if len(x.shape) == 4 and x.shape[2] > 1)
@@ -74,7 +74,7 @@ def least_activation(model, inputs):
 
 @pytest.mark.rare
 def test_the_float_function_has_float_contractions():
-    """What the tests below look for."""
+    """The tests below look for these."""
     for name, count in (("ResNet-18", 21), ("digits", 5)):
         apply, params, make_inputs = network(name)
         hlo = jax.jit(apply).lower(params, *make_inputs(1)).compile().as_text()
@@ -92,7 +92,7 @@ def test_no_contraction_is_of_floats(name, kernels):
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-# Of means of windows, which the digits have, XLA keeps the quotient between two fusions.
+# For means of windows, which the digits network has, XLA stores the quotient between two fusions.
 @pytest.mark.parametrize("name", [name for name in NAMES if "digits" not in str(name)])
 def test_no_float_array_of_activation_size_lies_outside_of_a_fusion(name, kernels):
     model, inputs, hlo = made(name, kernels)

@@ -1,4 +1,4 @@
-"""Which channels can be scaled, and that scaling them leaves the float function as it is."""
+"""Which channels can be scaled, and that scaling them does not change the float function."""
 
 import jax
 import jax.numpy as jnp
@@ -215,7 +215,7 @@ def test_the_float_graph_has_no_factors_and_reads_all():
 
 
 def test_readers_of_16_bits_are_scaled_as_such():
-    """But not where a mover makes what they read, as the range of both readers is that of the value before it."""
+    """But not after a mover: the range of both readers is then that of the value before it."""
     rules = [Rule("n", activations=jnp.uint16)]
     (edge,) = edges_of(unit_for(lambda p, x: jnp.sin(x) @ p["n"] + jnp.sin(x) @ p["m"][:, :4], ROWS, rules=rules))
     assert sorted(reader.bits for reader in edge.readers) == [8, 16]

@@ -1,4 +1,4 @@
-"""Networks whose channels differ by factors, and what is left of them as integers."""
+"""Networks whose channels differ by factors, and how accurate they are as integers."""
 
 import gc
 import json
@@ -77,7 +77,7 @@ def test_gains_of_a_norm(products, most, least):
 @pytest.mark.rare
 @pytest.mark.parametrize("products", ["static", "dynamic"])
 def test_scaled_gains_are_saved(products, tmp_path):
-    """And run with inputs of other sizes."""
+    """And work with inputs of other sizes."""
     apply, params, make_inputs = block_with_outliers()
     model = quantize(apply, params, batches_for(make_inputs, 8), products=products, progress=False)
     save(tmp_path / "model.npz", model)
@@ -123,7 +123,7 @@ def test_layers_of_a_scan_have_scales_of_their_own():
 
 
 def are_released(references):
-    """Whether objects are deleted within ten seconds: another thread of JAX, or a cycle, may hold an array a while."""
+    """Whether objects are deleted within ten seconds: a thread of JAX, or a cycle, may hold an array for a while."""
     end = time.monotonic() + 10
     while any(reference() is not None for reference in references) and time.monotonic() < end:
         gc.collect()
@@ -150,7 +150,7 @@ def test_a_batch_is_read_once():
 
 
 def without(path, name):
-    """A file without what this version adds to files of the earlier format."""
+    """A file without the additions of this version to the earlier format."""
     with np.load(path) as arrays:
         stored = dict(arrays)
     text = json.loads(bytes(stored.pop("model.json"))) | {"format": name}

@@ -101,7 +101,7 @@ def test_params_of_other_containers_must_be_given(name, path):
 def test_another_function_or_other_params(path):
     apply, params, _ = network("plain")
     save(path, quantized("plain"))
-    with pytest.raises(PtqError, match=r"apply computes other equations than those that were quantized"):
+    with pytest.raises(PtqError, match=r"apply's equations differ from those that were quantized"):
         load(path, lambda params, x: jnp.tanh(apply(params, x)))
     wider = params | {"head": {"w": jnp.ones((8, 11)), "b": jnp.ones(11)}}
     with pytest.raises(PtqError, match=r"params are not those of .*: their structure, shapes or types differ"):
@@ -118,7 +118,7 @@ def test_no_function(path):
 
 
 class Evil:
-    """Makes a file where it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -198,7 +198,7 @@ def test_pickles_are_not_read(name, path, tmp_path):
     with pytest.raises(PtqError, match=r"is not a file that jaxdml.ptq.save wrote, or it is damaged"):
         load(path, network("plain").apply)
     assert not (tmp_path / "made").exists()
-    np.load(path, allow_pickle=True)[name]  # which would have
+    np.load(path, allow_pickle=True)[name]  # unpickling creates it
     assert (tmp_path / "made").exists()
 
 
@@ -217,7 +217,7 @@ def test_truncated_and_damaged_files(path):
             model = load(path, apply)
         except PtqError:
             found += 1
-        else:  # what is not data, such as a date
+        else:  # a byte that is not data, such as that of a date
             same(model.params, expected.params)
     assert found > 30
     path.write_bytes(b"no archive")
@@ -226,8 +226,8 @@ def test_truncated_and_damaged_files(path):
     assert make_inputs
 
 
-CENTRAL, LOCAL = b"PK\1\2", b"PK\3\4"  # what stands before the central and the local header of each part
-HEADERS = {  # for each header the offset of a field of two bytes, and what it becomes
+CENTRAL, LOCAL = b"PK\1\2", b"PK\3\4"  # the signatures of the central and the local header of each part
+HEADERS = {  # for each header, the offset of a two-byte field, and its new value
     "a later version of the format": ((CENTRAL, 6, 200),),
     "unknown compression": ((CENTRAL, 10, 99), (LOCAL, 8, 99)),
     "encryption": ((CENTRAL, 8, 1), (LOCAL, 6, 1)),
@@ -248,7 +248,7 @@ def test_archives_that_zipfile_does_not_read(name, path):
 
 
 def test_no_file_is_told(path):
-    for missing in (path, path.parent):  # a folder is none
+    for missing in (path, path.parent):  # a folder is not a file
         with pytest.raises(PtqError, match=rf"^{re.escape(str(missing))} cannot be read: ") as told:
             load(missing, network("plain").apply)
         assert isinstance(told.value.__cause__, OSError)
@@ -283,7 +283,7 @@ def test_a_path_may_be_text_and_has_its_own_name(tmp_path):
 
 
 def test_a_file_may_be_read_by_others(path):
-    """It has the permissions of a file that `open` makes."""
+    """It has the permissions of a file that `open` creates."""
     save(path, quantized("plain"))
     (path.parent / "other").write_bytes(b"")
     assert path.stat().st_mode == (path.parent / "other").stat().st_mode

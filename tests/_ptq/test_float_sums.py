@@ -35,7 +35,7 @@ def residual(p, x):
 
 
 def small(*shape):
-    """Whole numbers, whose products and sums floats hold."""
+    """Whole numbers, whose products and sums are exact in floats."""
     return np.rint(2 * normal(*shape))
 
 
@@ -138,7 +138,7 @@ def scanned(p, x):
 
 
 def flipped_if_few(p, x):
-    """A small batch has other equations, so that the function is planned again."""
+    """A small batch has different equations, so the function is planned again."""
     return residual(p, jnp.flip(jnp.flip(x, 1), 1) if len(x) < 8 else x)
 
 

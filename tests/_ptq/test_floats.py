@@ -1,4 +1,4 @@
-"""Models whose floats have one answer: what says so, tables, files, and how XLA's floats differ."""
+"""Models whose floats have one answer: where this is stated, tables, files, and how XLA's floats differ."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from jaxdml.reference import float_sums, floats
 
 TESTS = Path(__file__).parents[1]
 VECTORS = TESTS / "vectors"
-# Of the earlier file, by the version that wrote it.
+# The logits of the earlier file, computed by the version that wrote it.
 LOGITS = [
     [-1086125974, -1060289325, -1063105602, -1102449167], [-1062891233, 1098197165, -1061706127, 1090812529]
 ]  # fmt: skip

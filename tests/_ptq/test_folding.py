@@ -1,4 +1,4 @@
-"""What is affine behind a contraction goes into its weights: random chains, and the function that they compute."""
+"""Affine operations after a contraction are folded into its weights: random chains, and the function of each."""
 
 import collections
 
@@ -20,9 +20,9 @@ SIZES = {"N": 2, "I": 3, "O": 4, "H": 5, "W": 6, "P": 7, "Q": 2}  # batch, input
 
 
 class Chain:
-    """A contraction, and then equations that are affine in its result, and axes that move; by a random generator.
+    """A random contraction, followed by equations that are affine in its result, and by moves of axes.
 
-    `run(params, x)` computes it; steps say what it does.
+    `run(params, x)` computes the chain; `steps` describes it.
     """
 
     def __init__(self, seed):
@@ -93,7 +93,7 @@ class Chain:
         elif kind == 2:
             name = self.param(*shape, least=0.0, most=4.0)
             self.steps.append((word, lambda p, y: jnp.broadcast_to(lax.rsqrt(p[name] + 0.25), y.shape)))
-        elif kind == 3:  # a vector that is put along the channels
+        elif kind == 3:  # a vector along the channels
             places = [axis for axis, of in enumerate(is_channel) if of]
             name = self.param(*(sizes[axis] for axis in places))
             self.steps.append((word, lambda p, y: lax.broadcast_in_dim(p[name], y.shape, places)))
@@ -180,7 +180,7 @@ def test_chains_are_one_contraction_that_computes_what_they_do(batch):
 
 
 def test_what_is_not_affine_along_channels_is_not_folded():
-    """What the chains would not notice if all was folded, whatever it varies along."""
+    """The chains would not notice if everything was folded, whatever it varies along."""
     x, w = jnp.ones((2, 3, 5, 5)), jnp.ones((4, 3, 3, 3))
     along_width = jnp.arange(1.0, 6.0)
 

@@ -101,7 +101,7 @@ def test_percentile_is_that_of_numpy_within_a_bin(percentile):
 
 
 def errors(x, lows, highs, dtype):
-    """Mean squares of what quantizing x changes, on the grids of many ranges, from the definition."""
+    """Mean squared errors of x on the grids of many ranges, from the definition."""
     limits, x = np.iinfo(dtype), x[:, np.newaxis].astype(np.float64)
     lows, highs = np.minimum(lows, np.float64(0)), np.maximum(highs, np.float64(0))
     scales = (highs - lows) / (limits.max - limits.min)
@@ -127,7 +127,7 @@ def test_least_squares_is_close_to_the_best_of_all_ranges(name):
 
 
 def test_least_squares_clips_what_is_rare():
-    """Of a million values the few largest cost less, clipped, than wider steps cost all."""
+    """Clipping the few largest of a million values costs less than wider steps for all of them."""
     x = RNG.normal(0, 1, 1_000_000).astype(np.float32)
     low, high = after(LeastSquares(), [x]).range("int8")
     received, widest = (errors(x, low, high, "int8") for low, high in ((low, high), (x.min(), x.max())))

@@ -38,7 +38,7 @@ OPERATIONS = {
 
 
 def by_onnxruntime(operator, inputs, constants, attributes):
-    """The result of one node with the inputs x, and constants behind each of them."""
+    """The result of one node with the inputs x, and constants after each of them."""
     names = [f"x{i}" for i in range(len(inputs))]
     order = [name for i, x in enumerate(names) for name in (x, f"s{i}", f"z{i}")] + ["s", "z"]
     node = helper.make_node(operator, order, ["y"], domain="com.microsoft", **attributes)
@@ -55,7 +55,7 @@ def by_onnxruntime(operator, inputs, constants, attributes):
 def test_sums_and_means_have_the_formulas_of_onnxruntime(operator, tmp_path):
     compute, attributes = OPERATIONS[operator]
 
-    def apply(kernel, a, b):  # the identity behind the operation shows its integers
+    def apply(kernel, a, b):  # the identity after the operation shows its integers
         return lax.conv_general_dilated(compute(a, b), kernel[0], (1, 1), "VALID")
 
     def integers(model):
@@ -79,7 +79,7 @@ def test_sums_and_means_have_the_formulas_of_onnxruntime(operator, tmp_path):
         assert model.graph.constants[f"input_{i}:zero_point"] == ZERO_POINTS[i]
     assert_same_bits(integers(model).astype(np.int8), by_onnxruntime(operator, inputs, constants, attributes))
     assert operator.replace("Global", "") in str(model)
-    if operator != "QLinearGlobalAveragePool":  # whose formulas hardly differ
+    if operator != "QLinearGlobalAveragePool":  # its formulas hardly differ
         assert (integers(model) != integers(models["directml"])).any()
     dml.ptq.save(tmp_path / "model.npz", model)
     loaded = dml.ptq.load(tmp_path / "model.npz", apply)

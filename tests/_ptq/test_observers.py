@@ -1,4 +1,4 @@
-"""Observers against NumPy on the raw data, under every transform, and what they say of data that is wrong."""
+"""Observers against NumPy on the raw data, under every transform, and their errors for wrong data."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,7 @@ OBSERVERS = {
     "mse": LeastSquares(bins=256),
 }
 of_each = pytest.mark.parametrize("observer", OBSERVERS.values(), ids=OBSERVERS)
-UPDATES = ("minmax", "moving_average", "mse")  # that of percentiles is that of least squares
+UPDATES = ("minmax", "moving_average", "mse")  # percentiles share the update of least squares
 of_each_update = pytest.mark.parametrize("observer", [OBSERVERS[name] for name in UPDATES], ids=UPDATES)
 BATCHES = (RNG.normal(0, 1, (6, 40, 5)) * np.exp2(RNG.integers(-12, 12, (6, 1, 1)))).astype(np.float32)
 BATCHES[2] = np.maximum(BATCHES[2], 0)
@@ -123,7 +123,7 @@ def test_what_is_not_finite_is_remembered(observer, value):
     halves = jax.tree.map(lambda *leaves: np.stack(leaves), seen, after(observer, BATCHES))
     merged = jax.vmap(lambda observer: observer.merged("devices"), axis_name="devices")(halves)
     assert not merged.is_finite.any()
-    seen.range(np.uint8)  # means nothing, and is no error
+    seen.range(np.uint8)  # is meaningless, but raises no error
 
 
 @of_each

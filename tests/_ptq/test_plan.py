@@ -14,7 +14,7 @@ EXTREME = op.equation("reduce_max", "extreme")
 
 
 def flow(*nodes, outputs=("y",), fixed=("w",)):
-    """A graph of x of nodes (operator, inputs, output); the values named `number` are numbers."""
+    """A graph with the input x and nodes (operator, inputs, output); values named `number` are numbers."""
     made = tuple(Node(operator, tuple(inputs.split()), (output,)) for operator, inputs, output in nodes)
     graph = Graph(made, ("x",), outputs, dict.fromkeys(fixed, np.ones((2, 2), np.float32)))
     return Flow(graph, lambda name: np.float32(2) if name == "number" else None)
@@ -206,7 +206,7 @@ def test_movers_and_paddings_on_integers_keep_the_range_of_their_input(operator,
 
 
 def test_what_a_maximum_alone_reads():
-    """By way of movers; neither what the function returns, nor what others read."""
+    """Directly or through movers; not values that the function returns or that others read."""
     found = [only_reading_extremes(flow(*nodes, outputs=outputs).graph) for *nodes, outputs in (
         ((op.TRANSPOSE, "x", "m"), (EXTREME, "m", "n"), (EXTREME, "n", "y"), ("y",)),
         ((op.TRANSPOSE, "x", "m"), (EXTREME, "m", "n"), (op.PRODUCT, "m w", "y"), ("y",)),

@@ -16,7 +16,7 @@ def normal(*shape):
 
 
 W = {"w": normal(8, 8), "b": normal(8)}
-SUMS = {  # after a product; one term of the last sum is no bias of it
+SUMS = {  # after a product; one term of the last sum is not its bias
     "residual": lambda p, x: x @ p["w"] + x,
     "bias and residual": lambda p, x: x @ p["w"] + p["b"][None, None] + x,
     "residual, then bias": lambda p, x: x @ p["w"] + x + p["b"][None, None],
@@ -42,7 +42,7 @@ def test_a_sum_behind_a_product(name, products):
 
 
 def test_layers_have_names_of_their_own():
-    """Lists of parameters, as those of keras, say nothing; a scope does; what several layers share is numbered."""
+    """Lists of parameters, such as keras's, give no name; a scope does; names of several layers are numbered."""
 
     def apply(params, x):
         with jax.named_scope("encoder"):
@@ -116,7 +116,7 @@ def deconvolution(strides, padding, **options):
 CONVOLUTIONS = {
     "2 x": deconvolution((2, 2), "SAME"),
     "3 x 1, VALID": deconvolution((3, 1), "VALID"),
-    "stride above the kernel": deconvolution((4, 4), "SAME"),  # of negative padding
+    "stride above the kernel": deconvolution((4, 4), "SAME"),  # negative padding
     "groups": lambda p, x: lax.conv_general_dilated(
         x,
         p["filter"][:, :, :4],

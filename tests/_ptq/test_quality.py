@@ -1,4 +1,4 @@
-"""How near quantized networks are to the float ones, and how small."""
+"""How close quantized networks are to the float ones, and how small they are."""
 
 import math
 
@@ -28,7 +28,7 @@ def test_digits_are_read_as_well(seed):
     right, wrong = (float(jnp.mean(jnp.argmax(y, 1) == labels)) for y in (exact, received))
     assert right > 0.97
     assert abs(wrong - right) <= 0.005
-    assert decibels(received, exact) >= 37  # on each processor XLA trains another network
+    assert decibels(received, exact) >= 37  # XLA trains a different network on each processor
 
 
 def check_resnet(apply, params, make_inputs, tmp_path, least, most):
@@ -48,7 +48,7 @@ def test_resnet18_of_224_pixels(tmp_path):
 @pytest.mark.rare
 @pytest.mark.parametrize("name", ["ResNet-18"])
 def test_resnet18_of_64_pixels(name, tmp_path):
-    """Small layers have more scales and names beside their weights."""
+    """Small layers have more scales and names relative to their weights."""
     check_resnet(*network(name), tmp_path, 28, 0.32)
 
 
@@ -76,8 +76,8 @@ def of_flax(params):
 
 
 def qwix_result(params, x):
-    """What qwix's post-training quantization computes: int8 weights, and activations by their own ranges."""
-    import qwix  # which takes a second
+    """The result of qwix's post-training quantization: int8 weights, and activations by their own ranges."""
+    import qwix  # this takes a second
 
     rule = qwix.QuantizationRule(module_path=".*", weight_qtype="int8", act_qtype="int8")
     model = qwix.quantize_model(Block(), qwix.PtqProvider([rule]))
@@ -96,10 +96,10 @@ def test_transformer_block():
         batches = batches_for(make_inputs, 4, 2)
         model = dml.ptq.quantize(apply, params, batches, products=products, progress=False)
         found[products] = decibels(model.apply(model.params, x), exact)
-    # The more batches, the wider the extremes of what is normally distributed; least squares clips them.
+    # The more batches, the wider the extremes of normally distributed values; least squares clips them.
     model = dml.ptq.quantize(apply, params, batches_for(make_inputs, 4, 8), observer="mse", progress=False)
     assert decibels(model.apply(model.params, x), exact) >= 37
-    # Not under rules about promotion, which qwix breaks.
+    # Without the strict rules for promotion, which qwix breaks.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         theirs = decibels(qwix_result(params, x), exact)
     assert found["static"] >= 37

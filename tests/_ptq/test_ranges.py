@@ -260,7 +260,7 @@ def test_many_wrong_channels_are_not_all_listed():
 
 
 def test_numpy_compiles_nothing(monkeypatch):
-    """What is of NumPy stays there: each shape of weights would be one program more."""
+    """NumPy computes NumPy arrays: on JAX, each shape of weights would be another program to compile."""
     monkeypatch.setattr(ranges, "_weights_of_jax", None)
     monkeypatch.setattr(ranges, "jnp", ranges.np)
     monkeypatch.setattr(ranges, "rounding", None)

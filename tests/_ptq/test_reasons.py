@@ -18,7 +18,7 @@ X = RANDOM.standard_normal((4, 8), np.float32)
 
 def read_elsewhere(p, x):
     y = x @ p["v"] + x @ p["w"]
-    z = x @ p["u"]  # on integers, between y and what reads it
+    z = x @ p["u"]  # on integers, between y and its reader
     return jnp.cumsum(y, -1) + z
 
 

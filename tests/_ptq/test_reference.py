@@ -104,7 +104,7 @@ def addition(options, *inputs):
 
 
 def multiplication(options, a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point):
-    """sat(rne(fl(fl((a - a_zero_point) * (b - b_zero_point) * multiplier) + y_zero_point))), one float32 a time."""
+    """sat(rne(fl(fl((a - a_zero_point) * (b - b_zero_point) * multiplier) + y_zero_point))), in float32."""
     steps = (x.astype(np.int32) - int(z.reshape(())) for x, z in ((a, a_zero_point), (b, b_zero_point)))
     exact = math.prod(steps).astype(np.float32)
     multiplier = (a_scale.reshape(()) * b_scale.reshape(())) / y_scale.reshape(())
@@ -206,7 +206,7 @@ def layers(model, scan, values):
     carried = [*data][len(data) - loop.carried :]
     run = jax.jit(lambda given: evaluate(body.nodes, given))
     plain = {key.removeprefix(f"{name}/"): x for key, x in model.graph.constants.items() if key.startswith(f"{name}/")}
-    constants = {**model._fused.constants, **model.params}  # steps share numbers, which are no parameters
+    constants = {**model._fused.constants, **model.params}  # steps share numbers, which are not parameters
     stacked = {key: constants[f"{name}/{key}"] for key in body.stacked}
     for number in reversed(range(loop.length)) if loop.reverse else range(loop.length):
         layer = number if loop.layers else 0  # steps share constants

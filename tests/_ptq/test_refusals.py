@@ -1,4 +1,4 @@
-"""What is refused, in words of its own: arguments that look right, files of other functions, pickles."""
+"""Refusals with messages of their own: arguments that look right, files of other functions, pickles."""
 
 import pickle
 import zipfile
@@ -21,7 +21,7 @@ def apply(params, x):
 
 
 def another(params, x):
-    """The same equations, but for a size."""
+    """The same equations, except for a size."""
     return jnp.max(x[:, :2], 1) + jnp.sum(x @ params["w"], 1)
 
 

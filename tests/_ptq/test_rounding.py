@@ -29,9 +29,9 @@ def correlated(*shape):
 
 
 def expected(w, scale, x, most=127):
-    """GPTQ: `w` [depth, outputs] and its scales, for rows x; the other weights make up for the error of each weight.
+    """GPTQ: `w` [depth, outputs] and its scales, for rows x; the other weights compensate for each weight's error.
 
-    The inverse of the moments of the weights that are not rounded yet says how.
+    The inverse of the moments of the weights that are not yet rounded determines how.
     """
     w, x = w.astype(np.float64), x.reshape(-1, len(w)).astype(np.float64)
     scale = np.broadcast_to(scale, w.shape).astype(np.float64)
@@ -49,7 +49,7 @@ def expected(w, scale, x, most=127):
 
 
 def assert_alike(integers, right):
-    """For rows that are not whole, and moments that are thus rounded: here and there, another integer is as good."""
+    """For rows of fractions, whose moments are rounded: here and there, another integer is as good."""
     assert integers.shape == right.shape
     assert np.mean(integers == right) > 0.98
 
@@ -71,7 +71,7 @@ def test_the_integers_are_those_of_gptq(depth, most):
 
 
 def test_no_integer_is_beyond_the_greatest():
-    """Weights of the greatest size, all of the same sign, to which errors of others are added."""
+    """Weights of the greatest magnitude, all of the same sign, to which errors of others are added."""
     x, w = correlated(400, 24), np.full((24, 5), 0.96, np.float32) + RANDOM.uniform(0, 0.04, (24, 5))
     got = rounded(w[None], np.full((1, 24, 5), 1 / 7), moments_of(x)[None], 7)[0]
     assert_same_bits(got, expected(w, 1 / 7, x, 7))
@@ -139,7 +139,7 @@ def test_products(mode, tmp_path):
 
 @pytest.mark.parametrize("products", rest_rarely(["static", "dynamic"], 1))
 def test_scaled_channels(products):
-    """Moments are those of the scaled channels, for which the weights are."""
+    """Moments are those of the scaled channels, as the weights are."""
     factors = np.geomspace(0.1, 10, 40, dtype=np.float32)
     params = PARAMS | {"first": PARAMS["first"] | {"w": PARAMS["first"]["w"] / factors[:, None]}}
     model = quantize(mlp, params, [X * factors], products=products)

@@ -98,7 +98,7 @@ def test_the_first_rule_that_says_it_decides():
     first, second = Rule("blocks/0", observer=observers["most"]), Rule("blocks", observer="minmax")
     assert scale_with(first, second) == scales["most"]
     assert scale_with(second, first) == scales["all"]
-    # A rule that says nothing of observers is passed over.
+    # A rule that does not set the observer is skipped.
     assert scale_with(Rule("blocks", products="static"), first) == scales["most"]
     dynamic, static = Rule("head", products="dynamic"), Rule("head", products="static")
     nodes = {node.name: node for node in quantize(dynamic, static)._fused.nodes if node.operator.name == TO_FLOAT}
@@ -115,7 +115,7 @@ def test_observers_by_layer_and_as_objects():
         name for name, value in model.graph.constants.items()
         if name.endswith(":scale") and (value != default.graph.constants[name]).any()
     }  # fmt: skip
-    assert len(changed) == 1  # what head reads
+    assert len(changed) == 1  # the input of head
     (name,) = changed
     assert model.graph.constants[name] < default.graph.constants[name]
 

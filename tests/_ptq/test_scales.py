@@ -1,4 +1,4 @@
-"""Scales that are chosen for channels, from what was seen of them and from weights."""
+"""Scales that are chosen for channels, from statistics of their values and from weights."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ WEIGHTS = RANDOM.standard_normal((COUNT, 24), np.float32)
 
 
 def seen(sizes, count=1000, largest=3.0):
-    """What is seen of normally distributed values of these deviations."""
+    """The statistics of normally distributed values with these deviations."""
     squares, number = np.square(sizes) * count, np.float32(count * len(sizes))
     return Channels(low=-largest * sizes, high=largest * sizes, squares=squares, count=number)
 

@@ -54,7 +54,7 @@ def mapped(p, x):
 
 
 def with_positions(p, x):
-    """A sequence of numbers that are fixed, and hold no weights, beside a sequence of data."""
+    """A sequence of fixed numbers, which are not weights, beside a sequence of data."""
     times = jnp.arange(x.shape[1], dtype=jnp.float32)
     step = lambda h, each: (jnp.tanh(each[0] @ p["layers"][0] + h * jnp.cos(each[1])), None)  # noqa: E731
     return lax.scan(step, jnp.zeros((x.shape[0], 8)), (x.swapaxes(0, 1), times))[0] @ p["head"]

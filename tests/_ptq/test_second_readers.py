@@ -44,15 +44,15 @@ def cast_number(x):
 
 
 CASES = {
-    # What is affine behind one name of a result is not behind the other.
+    # Operations after one name of a result are affine, those after the other are not.
     "transposed and clamped": lambda p, x: (lambda y: (y.T + COLUMN, jnp.maximum(y, 0)))(x @ p["w"]),
     "cast and doubled": lambda p, x: (lambda y: (y.astype(BF16) + ROW.astype(BF16), y * 2))(x @ p["w"]),
     "stopped and summed": lambda p, x: (lambda y: (lax.stop_gradient(y) * ROW, jnp.sum(y, 0)))(x @ p["w"]),
     "moved and summed": lambda p, x: (lambda y: (y.T[:, None, :] * COLUMN[..., None], jnp.sum(y, 0)))(x @ p["w"]),
-    # A clamp behind a table of the same value.
+    # A clamp after a table of the same value.
     "clip of silu": lambda p, x: jnp.clip(jax.nn.silu(x @ p["w"]), -0.1, 1.0) @ p["v"],
     "relu of a sum with tanh": lambda p, x: (lambda y: jax.nn.relu(y + jnp.tanh(y)) @ p["v"])(x @ p["w"]),
-    # Numbers are those of the cast.
+    # Numbers are those after the cast.
     "clamp at a number that was an integer": lambda p, x: jnp.minimum(x @ p["w"] * 4, cast_number(x)) @ p["v"],
     "table with a number that was an integer": lambda p, x: (jnp.tanh(x @ p["w"]) * cast_number(x)) @ p["v"],
     "complex factor": lambda p, x: jnp.abs((x @ p["w"]).astype(jnp.complex64) * COMPLEX) @ p["v"],

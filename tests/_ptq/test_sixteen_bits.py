@@ -1,4 +1,4 @@
-"""Rule(activations=jnp.uint16): what layers read has 16 bits, and their sums are exact, by formulas in NumPy."""
+"""Rule(activations=jnp.uint16): layers have 16-bit inputs, and their sums are exact, by formulas in NumPy."""
 
 import re
 
@@ -56,7 +56,7 @@ def product(x, w, bias, dtype=np.uint16, of=None):
 
 
 def in_all_ways(model, *inputs):
-    """What a model computes under jit, eager, and for the first input alone: all of which have the same bits."""
+    """The result of a model, which has the same bits under jit, eagerly, and for the first input alone."""
     found = jax.jit(model.apply)(model.params, *inputs)
     with jax.disable_jit():
         assert_same_bits(model.apply(model.params, *inputs), found)
@@ -119,13 +119,13 @@ def test_both_operands_of_a_product_of_two_values_have_16_bits(text):
 
 
 def test_each_reader_of_a_value_gets_what_its_rule_says(tmp_path):
-    """One reads 16 bits and one 8 bits; both read the same floats."""
+    """One rounds to 16 bits and one to 8 bits; both read the same floats."""
 
     def apply(p, x):
         y = jax.nn.relu(dense(p, x))
         return y @ p["fine"], y @ p["coarse"]
 
-    w, b, x = (np.rint(8 * each) for each in (W, B, X))  # whose products floats hold
+    w, b, x = (np.rint(8 * each) for each in (W, B, X))  # their products are exact in floats
     params = {"w": w, "b": b, "fine": V, "coarse": V}
     model = quantize(apply, params, x, rules=[Rule("fine", activations="uint16")])
     y, calibrated = np.maximum(product(x, w, b, np.uint8), 0), np.maximum(x @ w + b, 0)
@@ -140,7 +140,7 @@ def test_each_reader_of_a_value_gets_what_its_rule_says(tmp_path):
         {each.name: each.own for each in made.sqnr(params, x).layers}
         for made in (model, quantize(apply, params, x, rules=()))
     ]
-    assert abs(ratios[0]["w"] - ratios[1]["w"]) < 0.1  # that of the 8 bits
+    assert abs(ratios[0]["w"] - ratios[1]["w"]) < 0.1  # the ratio with 8 bits
 
 
 # Networks ------------------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def on_own_grid(x):
 
 
 def mixed(p, x):
-    """The first product reads the 8 bits of fake_quantize."""
+    """The first product reads the 8-bit integers of fake_quantize."""
     return jnp.sin(on_own_grid(x).T.T @ p["first"]) @ p["second"]
 
 

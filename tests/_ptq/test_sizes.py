@@ -1,4 +1,4 @@
-"""Other sizes than those of calibration; and calibration in little memory."""
+"""Sizes other than those of calibration, and calibration in little memory."""
 
 import gc
 import weakref
@@ -18,7 +18,7 @@ NAMES = list(dict.fromkeys(("plain", "causal", *NETWORKS, *FRAMEWORKS)))
 
 
 def check_sizes(name, calibrated_with, sizes):
-    """The model has numbers near those of floats in all these sizes; exported, it takes batches of any size."""
+    """The model is close to the float function for all these sizes; exported, it takes batches of any size."""
     apply, params, make_inputs = network(name)
     (rows,) = make_inputs(12, seed=9)
     batches = [rows[start : start + calibrated_with] for start in range(0, 12, calibrated_with)]
@@ -33,7 +33,7 @@ def check_sizes(name, calibrated_with, sizes):
     assert jax.eval_shape(model.apply, model.params, shape).shape == (size, *received.shape[1:])
 
 
-LEAST = {"UNet": 20}  # dB; of few channels
+LEAST = {"UNet": 20}  # dB; it has few channels
 
 
 @pytest.mark.sampled(1)
@@ -136,7 +136,7 @@ class Batches:
         random = np.random.default_rng(0)
         for _ in range(self.count):
             if self.alive > 1:
-                gc.collect()  # now and then JAX lets go of an array in its next collection alone
+                gc.collect()  # sometimes JAX releases an array only in its next collection
             batch = random.standard_normal(self.shape, np.float32)
             self.made, self.alive = self.made + 1, self.alive + 1
             self.most = max(self.most, self.alive)
@@ -197,7 +197,7 @@ DIFFERENCES = {  # how a function may differ between a batch of 4 and one of 6, 
     ),
     "reader": (
         lambda p, x: (h := x @ p["w"], jax.nn.relu(h) @ p["v"])[len(x) == 4 :],
-        "the result of node 'max_1' .* is computed from other values than in calibration",
+        "the result of node 'max_1' .* is computed from different values than in calibration",
     ),
     "params": (
         lambda p, x: jnp.tanh(x @ p["w"]) * (p["extra"] if len(x) == 6 else 1.0),
@@ -219,7 +219,7 @@ def test_sizes_that_make_another_function_are_an_error(name):
     model.apply(model.params, normal(4, 8))
 
 
-HELD = {  # by integers: numbers that depend on the batch in each way
+HELD = {  # integers hold numbers that depend on the batch, in each way
     "weights": lambda p, x: x @ (p["w"] / len(x)),
     "weights contracted along an axis": lambda p, x: (
         x @ jax.lax.dot_general(p["w"], p["w"], (((int(len(x) == 4),), (0,)), ((), ())))
@@ -242,7 +242,7 @@ def test_numbers_that_integers_hold_may_not_depend_on_sizes(name):
         dml.ptq.quantize(HELD[name], PARTS, [normal(4, 8), normal(6, 8)], progress=False)
 
 
-REPEATED = {  # of each input the same matrix
+REPEATED = {  # the same matrix for each input
     "by a broadcast": lambda w, count: jnp.broadcast_to(w[None], (count, *w.shape)),
     "by repeat": lambda w, count: jnp.repeat(w[None], count, axis=0),
     "by tile": lambda w, count: jnp.tile(w[None], (count, 1, 1)),
@@ -253,7 +253,7 @@ REPEATED = {  # of each input the same matrix
 @pytest.mark.parametrize("products", ["static", pytest.param("dynamic", marks=pytest.mark.rare)])
 @pytest.mark.parametrize("name", rest_rarely(REPEATED, 1))
 def test_matrices_that_are_repeated_for_each_input_are_held_once(name, products):
-    """As positions relative to each other, which a layer projects, in heads."""
+    """For example relative positions, which a layer projects, in heads."""
 
     def apply(p, x):  # x: [N, 3, 8]
         positions = (REPEATED[name](p["extra"], x.shape[0]) @ p["v"]).reshape(x.shape[0], 6, 2, 4)
@@ -265,7 +265,7 @@ def test_matrices_that_are_repeated_for_each_input_are_held_once(name, products)
     for size in (1, 5):
         x = normal(size, 3, 8)
         assert decibels(model.apply(model.params, x), in_floats(apply, PARTS, x)) > 25
-    if name == "by a broadcast":  # repeat and tile take no symbolic numbers
+    if name == "by a broadcast":  # repeat and tile do not accept symbolic sizes
         (size,) = export.symbolic_shape("batch")
         shape = jax.ShapeDtypeStruct((size, 3, 8), np.float32)
         assert jax.eval_shape(model.apply, model.params, shape).shape == (size, 2, 3, 6)
@@ -296,7 +296,7 @@ def test_numbers_of_float_operators_may_depend_on_sizes():
 
 
 def test_weights_of_many_steps_are_compared_step_by_step():
-    """Each step reads the one before twice: to follow each reader would take 2**60 steps."""
+    """Each step reads the one before twice: following each reader would take 2**60 steps."""
 
     def apply(p, x):
         w = p["w"] / 8

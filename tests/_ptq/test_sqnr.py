@@ -45,7 +45,7 @@ def rounded_to(x, steps, symmetric=False, axis=None):
 
 @pytest.mark.rare
 def test_ratios_of_two_layers_are_those_that_numpy_computes():
-    """First the layers as float64 has them, with weights, inputs and results on their grids."""
+    """First computes the layers in float64, with weights, inputs and results on their grids."""
     x, w, b, v = (np.asarray(a, np.float64) for a in (X, PARAMS["first"]["w"], PARAMS["first"]["b"],
                                                        PARAMS["last"]["w"]))  # fmt: skip
     hidden = np.maximum(x @ w + b, 0)
@@ -91,7 +91,7 @@ def test_an_output_in_a_dict_is_named_by_its_key():
 
 @pytest.mark.rare
 def test_a_layer_with_few_levels_hurts_by_itself_alone():
-    """One large number in its weights; the layers behind it have good ratios of their own."""
+    """One large number in its weights; the layers after it have good ratios of their own."""
     params = PARAMS | {"first": {"w": PARAMS["first"]["w"].copy(), "b": PARAMS["first"]["b"]}}
     params["first"]["w"][0] = 300
     x = X.copy()
@@ -181,7 +181,7 @@ WITHOUT_FIRST = np.where(np.arange(16) == 0, 0, X).astype(np.float32)
 
 @functools.cache
 def advised(products="static"):
-    """A network whose first layer has large weights that only zeros meet, and advice for it."""
+    """A network whose first layer has large weights that are only multiplied by zeros, and advice for it."""
     params = jax.tree.map(np.float32, UNEVEN)
     model = dml.ptq.quantize(apply, params, [WITHOUT_FIRST], products=products, progress=False)
     return params, model.sqnr(params, WITHOUT_FIRST, advice=1)
@@ -291,7 +291,7 @@ def test_a_loaded_model_names_the_model_to_ask(tmp_path):
 
 
 def test_a_layer_without_options_has_no_advice():
-    """A rule can change neither the range that a dynamic product finds nor the grid of the function's own."""
+    """A rule can change neither the range that a dynamic product finds nor the function's own grid."""
     rng = np.random.default_rng(0)
     w, x = rng.normal(size=(8, 6)).astype(np.float32), rng.normal(size=(16, 8)).astype(np.float32)
     model = dml.ptq.quantize(

@@ -37,7 +37,7 @@ def model_of(apply, units):
 
 
 def body_of(model, x):
-    """The compiled program less its entry computation: what loops run."""
+    """The compiled program without its entry computation: the code of loops."""
     hlo = jax.jit(lambda *given: model.apply(*given)).lower(model.params, x).compile().as_text()
     return hlo[: hlo.index("\nENTRY")]
 

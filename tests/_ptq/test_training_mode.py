@@ -1,4 +1,4 @@
-"""BatchNorm in training mode is an error, in each framework; what normalizes one image is none."""
+"""BatchNorm in training mode raises an error in each framework; normalization of one image does not."""
 
 import functools
 

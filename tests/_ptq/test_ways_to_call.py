@@ -31,7 +31,7 @@ def inputs(name):
 
 @functools.cache
 def expected(name):
-    """What jit computes of the whole batch."""
+    """The result of jit for the whole batch."""
     model = quantized(name)
     return np.asarray(jax.jit(model.apply)(model.params, *inputs(name)))
 
@@ -42,7 +42,7 @@ def check(received, name):
 
 @pytest.mark.parametrize("name", rest_rarely(("plain", *(name for name in INTEGERS if name != "plain")), 1))
 def test_all_operators_run_on_integers(name):
-    """But for the first, which quantizes the input."""
+    """Except for the first, which quantizes the input."""
     model = quantized(name)
     first, *rest = model._fused.nodes
     assert (first.operator.name, first.on) == ("quantize", "floats")
@@ -128,7 +128,7 @@ def test_saved_and_loaded(name, tmp_path):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class OnAGrid(MinMax):
-    """Ends of ranges to 1/256: frameworks order float sums otherwise, so that XLA may leave them other last bits."""
+    """Rounds ends of ranges to 1/256: frameworks order float sums differently, so their last bits may differ."""
 
     def range(self, dtype):
         low, high = super().range(dtype)

@@ -1,4 +1,4 @@
-"""What cannot be quantized, or would be silently wrong, is an error that says where and what to do; doing it helps."""
+"""Calls that cannot work, or would be silently wrong, raise errors that say where and what to do; doing it helps."""
 
 import re
 
@@ -87,7 +87,7 @@ class Bound:
 
 
 class Variable:
-    """As keras's, which has the shape and the type of its array."""
+    """Like keras's, which has the shape and the type of its array."""
 
     shape, dtype = (6, 12), "float32"
 
@@ -263,7 +263,7 @@ def test_quantize(name):
     options, words = QUANTIZE[name]
     with pytest.raises(PtqError, match=re.escape(words)) as caught:
         quantize(**options)
-    assert not re.search(r"jaxdml\._|<[a-z]|0x", str(caught.value))  # nothing that a caller does not know
+    assert not re.search(r"jaxdml\._|<[a-z]|0x", str(caught.value))  # no private names
 
 
 RULES = {

@@ -47,7 +47,7 @@ def test_sqnr_with_other_params():
 
 @pytest.mark.rare
 def test_another_structure_at_run_time():
-    """A function that looks at shapes or at the world, and its remedies."""
+    """A function that depends on shapes or on global state, and its remedies."""
     settings = {"tanh": False}
 
     def apply(params, x):
@@ -56,7 +56,7 @@ def test_another_structure_at_run_time():
         return y + mlp(params, x * 0.5) if x.shape[0] > 6 else y
 
     model = quantize(apply, batches=np.split(X, 4))
-    assert is_right(model, apply, PARAMS, X[:5])  # floats between and behind the layers may change with sizes
+    assert is_right(model, apply, PARAMS, X[:5])  # floats between and after the layers may change with sizes
     match = "apply cannot run on these .*: it has the new layer 'first:2' .*Quantize with batches of these"
     with pytest.raises(PtqError, match=match):
         model.apply(model.params, X)
@@ -67,8 +67,8 @@ def test_another_structure_at_run_time():
     with pytest.raises(PtqError, match="it lacks the layer 'first:2'"):
         of_eight.apply(of_eight.params, X[:2])
     settings["tanh"] = True
-    match = r"other equations than those that were quantized \(fingerprints \w{16} and \w{16}\); they first differ at\n"
-    match += r"  quantized .*\n  traced .*tanh"
+    match = r"apply's equations differ from those that were quantized \(fingerprints \w{16} and \w{16}\); "
+    match += r"they first differ at\n  quantized .*\n  traced .*tanh"
     with pytest.raises(PtqError, match=match + "(.|\n)*if apply itself has changed, quantize it again"):
         model.apply(model.params, X[:3])
     assert is_right(quantize(apply, batches=[X[:3]]), apply, PARAMS, X[:3])

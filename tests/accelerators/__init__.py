@@ -1,1 +1,1 @@
-"""Compiles jaxdml for GPUs and TPUs that are not there, and reads what their compilers made of it."""
+"""Compiles jaxdml for GPUs and TPUs that the machine need not have, and checks the compiled programs."""

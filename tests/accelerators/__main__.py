@@ -1,4 +1,4 @@
-"""make test-accelerators: compiles every operator for GPUs and TPUs that are not there, and reads what was made."""
+"""make test-accelerators: compiles every operator for GPUs and TPUs without such devices, and checks the programs."""
 
 import argparse
 import sys
@@ -35,7 +35,7 @@ def main() -> int:
             for device in wanted:
                 try:
                     rows.append(judged(case, device))
-                except Exception as error:  # one case that does not compile leaves the others to be seen
+                except Exception as error:  # the other cases run even if one does not compile
                     rows.append(report.failed(case, device, error))
                 print(report.line(rows[-1]), flush=True)
     return report.finish(rows, time.monotonic() - start, arguments.publish)

@@ -1,6 +1,6 @@
-"""What a program for an accelerator may contain, with the reason of each entry. All else that has floats is refused.
+"""What a program for an accelerator may contain, with a reason for each entry. Anything else with floats is refused.
 
-An entry's pattern is a regular expression for the whole of what it allows.
+An entry's pattern is a regular expression that must match the whole text.
 """
 
 import re
@@ -15,9 +15,9 @@ class Allowed(NamedTuple):
 INTEGER = r"(?:[su](?:4|8|16|32|64)|pred)"
 ORDER = r"(?:eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan)"
 
-# PTX: instructions with a type of floats. What is not named here is refused: .full and .approx err by several units in
-# the last place, .ftz flushes subnormals, fma rounds once where the formula rounds twice, and the assembler may make an
-# fma of a mul and an add without .rn.
+# PTX instructions with a float type. Others are refused: .full and .approx err by several units in the last place, .ftz
+# flushes subnormals, fma rounds once where the formula rounds twice, and the assembler may fuse a mul and an add
+# without .rn into an fma.
 PTX = (
     Allowed(r"(?:add|sub|mul)\.rn\.(?:f32|f64)", "rounds once, ties to even; .rn keeps the assembler from fusing it"),
     Allowed(r"(?:add|sub|mul)\.rn\.f16(?:x2)?", "rounds once, ties to even, and keeps subnormals"),
@@ -37,7 +37,7 @@ PTX = (
     Allowed(r"cvt\.rn\.b?f16(?:x2)?\.f32", "rounds once, ties to even, and keeps subnormals"),
 )  # fmt: skip
 
-# PTX of integers is exact modulo 2**32. Refused are saturation, calls of other code, and matrix instructions but these.
+# PTX of integers is exact modulo 2**32. Saturation, calls of other code, and other matrix instructions are refused.
 PTX_MATRICES = (
     Allowed(
         r"mma\.sync\.aligned\.m16n8k(?:16|32)\.row\.col(?:\.satfinite)?\.s32\.s8\.s8\.s32",
@@ -51,8 +51,8 @@ PTX_MATRICES = (
 )
 INTEGERS_REFUSED = {"sat", "satfinite", "call"}
 
-# HLO: "opcode type" of a result, or "convert to<-from". XLA defines these to round once where they round. That a TPU
-# does so in addition, subtraction and multiplication is assumed: its vendor documents no rounding.
+# HLO: "opcode type" of a result, or "convert to<-from". By XLA's definition, each of these rounds at most once. The
+# tests assume that TPUs add, subtract and multiply in this way: their vendor does not document rounding.
 HLO = (
     Allowed(r"(?:add|subtract|multiply) f32", "rounds once"),
     Allowed(r"add b?f16", "rounds once; jaxdml adds halves only to compare, where a second rounding changes nothing"),
@@ -76,7 +76,7 @@ HLO = (
     Allowed(r"(?:fusion|call|while|conditional) \w+", "its computation is read too"),
     Allowed(r"(?:reduce|reduce-window) \w+", "floats are reduced by one of the functions below"),
 )  # fmt: skip
-# What may reduce floats: any order gives the same. The order of a sum is the compiler's.
+# Functions that may reduce floats: their results do not depend on the order, which the compiler chooses.
 REDUCERS = {"maximum": "is associative", "minimum": "is associative"}
 
 # "left x right -> result", with the largest number of products in a sum.
@@ -86,13 +86,13 @@ CONTRACTIONS = {
     "bf16 x bf16 -> f32": (1_024, "1,024 products of int8 numbers, each at most 2**14, are integers up to 2**24"),
 }
 
-# What XLA's program for a GPU consists of, apart from kernels whose PTX is read.
+# The steps that XLA's program for a GPU may have.
 GPU_STEPS = (
     Allowed(r"kCustomKernel|kKernel", "its PTX is read"),
     Allowed(r"kCopy|kMemzero|kMemset\w*|kDeviceToDeviceCopy", "moves bits"),
     Allowed(r"kCommandBuffer|kSequential|kWhile|kConditional|kWaitForStreams", "runs other steps, which are read"),
 )
-# Calls out of HLO.
+# The targets of custom calls.
 CUSTOM_CALLS = (
     Allowed("ConcatBitcast", "a TPU's compiler puts arrays side by side, and moves bits"),
     Allowed("AssumeGatherIndicesInBound", "a TPU's compiler marks integers as indices that need no check"),

@@ -1,4 +1,4 @@
-"""What is compiled: every operator in each of its forms."""
+"""The compiled cases: every operator in each of its forms."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,7 +17,7 @@ M, K, N = 64, 128, 96
 
 
 class Case(NamedTuple):
-    """`make` gives a function and its arguments' shapes."""
+    """`make` returns a function and the shapes of its arguments."""
 
     operator: str
     form: str
@@ -30,7 +30,7 @@ def of(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
 
 
 def case(operator: str, form: str, *arguments: Any, is_quick: bool = False, **options: Any) -> Case:
-    """A call of an operator. Shapes among the arguments are traced, all else is constant."""
+    """A call of an operator. Shapes among the arguments are traced; all others are constants."""
 
     def is_traced(argument: Any) -> bool:
         return any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(argument))
@@ -175,7 +175,7 @@ FUNCTIONS = ("exp", "exp2", "expm1", "logistic", "tanh", "log", "log1p", "erf", 
 
 
 def exact_floats() -> Iterator[Case]:
-    """The rules of floats, one by one, and layers that are made of them."""
+    """The rules of floats, one by one, and layers that use them."""
     x, half = of(FLOAT, M, N), of(HALF, M, N)
     for name in FUNCTIONS:
         yield Case("exact", name, partial(exactly, getattr(jax.lax, name), x), is_quick=name in ("tanh", "erfc", "sin"))

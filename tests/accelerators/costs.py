@@ -1,7 +1,6 @@
-"""What the programs cost by their compilers' own account, beside plain `lax` on int8 and on bfloat16.
+"""The costs of programs as their compilers estimate them, beside those of plain `lax` on int8 and on bfloat16.
 
-For a TPU that is the time that its compiler expects; for a GPU, instructions and bytes. Nothing ran, nothing is a time
-that anyone measured.
+For a TPU, the cost is the time that its compiler expects; for a GPU, instructions and bytes. Nothing is run or timed.
 """
 
 from collections.abc import Callable, Iterator
@@ -82,7 +81,7 @@ def contractions() -> Iterator[Peers]:
 
 
 def on_tpu(device: str) -> Table:
-    """Microseconds that the compiler expects, and ours over the less of the other two."""
+    """Microseconds that the compiler expects, and the ratio of jaxdml's to the lesser of the other two."""
     rows = []
     for peers in contractions():
         times = [_estimate(device, call) for call in peers[1:]]
@@ -104,7 +103,7 @@ def on_gpu(device: str) -> Table:
 def _estimate(device: str, call: Call) -> float | None:
     try:
         return devices.compiled(device, *call).estimate
-    except Exception:  # a form that a compiler does not take is left out of the table
+    except Exception:  # the table shows "-" for a form that a compiler rejects
         return None
 
 

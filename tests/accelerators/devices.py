@@ -1,4 +1,4 @@
-"""Compiles for accelerators that are not there: `jax.experimental.topologies` describes them to their compilers."""
+"""Compiles for absent accelerators: `jax.experimental.topologies` describes them to their compilers."""
 
 import functools
 import os
@@ -15,8 +15,8 @@ from jax.experimental import topologies
 from accelerators import hlo, ptx
 from accelerators.verdict import Compiled
 
-jax.config.update("jax_platforms", "cpu")  # a CPU computes what is computed here, as the calibration of a model
-# libtpu asks the machine's cloud for what it is, unless it is told.
+jax.config.update("jax_platforms", "cpu")  # computations that run here, such as calibration, run on a CPU
+# Without these variables, libtpu queries the cloud for the type of the machine.
 os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}
 os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # a second process may compile, too: neither has a TPU to share
 

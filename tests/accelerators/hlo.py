@@ -1,4 +1,4 @@
-"""Reads HLO, the language of XLA: a text becomes a program, which knows what its instructions read and who reads it."""
+"""Parses HLO, the language of XLA, into programs that know the operands and the readers of each instruction."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ CALLS = re.compile(
     r"\b(?:calls|to_apply|body|condition|(?:true|false)_computation|(?:branch|called)_computations)"
     r"=(?:\{([^}]*)\}|%?([\w.\-]+))"
 )
-MOVES = {  # what gives back values of its first operand, as they are
+MOVES = {  # opcodes that return values of their first operand unchanged
     "bitcast", "broadcast", "copy", "copy-done", "copy-start", "dynamic-slice", "gather", "opt-barrier",
     "optimization-barrier", "reshape", "reverse", "slice", "transpose",
 }  # fmt: skip
@@ -30,7 +30,7 @@ class Instruction:
     types: list[tuple[str, tuple[int, ...]]]  # the element type and the sizes of each array of the result
     opcode: str
     operands: list[str]
-    text: str  # what the parentheses hold
+    text: str  # the text in parentheses
     attributes: str
 
     @property
@@ -52,7 +52,7 @@ class Instruction:
 
     @property
     def target(self) -> str:
-        """What a custom call calls."""
+        """The target of a custom call."""
         found = re.search(r'custom_call_target="([^"]*)"', self.attributes)
         return found[1] if found else ""
 
@@ -104,7 +104,7 @@ class Program:
         return self._callers[computation]
 
     def origins(self, instruction: Instruction) -> list[Instruction]:
-        """Where the values of a result come from, through moves and the walls of fusions; itself, if from neither."""
+        """The instructions that compute a result, traced through moves and fusion boundaries; itself if none."""
         if instruction.opcode == "parameter" and instruction.computation != self.entry:
             number = int(instruction.text)
             calls = [call for call in self.callers(instruction.computation) if call.opcode in ("fusion", "call")]
@@ -118,7 +118,7 @@ class Program:
         return [origin for each in before for origin in self.origins(each)] or [instruction]
 
     def readers(self, instruction: Instruction) -> list[Instruction]:
-        """What computes with a result, behind moves and the walls of fusions."""
+        """The instructions that compute with a result, traced through moves and fusion boundaries."""
         found = []
         for other in self.computations[instruction.computation]:
             for number, name in enumerate(other.operands):
@@ -144,7 +144,7 @@ def is_float(dtype: str) -> bool:
 
 
 def depth(program: Program, instruction: Instruction) -> int:
-    """How many products each sum of a dot or a convolution has, at most."""
+    """The largest number of products in a sum of a dot or a convolution."""
     left, right = program.operands(instruction)[:2]
     if instruction.opcode != "convolution":
         found = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.attributes)
@@ -157,8 +157,8 @@ def depth(program: Program, instruction: Instruction) -> int:
     )
     space = sorted(axis for axis in of_filter if axis.isdigit())
     apart, between = (_window(instruction, name, len(space)) for name in ("lhs_dilate", "rhs_dilate"))
-    # Of a window's elements no more count than lie on elements of the input, for those are apart. A TPU's compiler
-    # writes products of batches so: each window has as many elements as there are batches, one of which counts.
+    # In a dilated input, only those elements of a window count that lie on elements of the input. A TPU's compiler
+    # writes batched products in this way: each window has as many elements as there are batches, one of which counts.
     inside = [
         min(of_filter[axis], of_input[axis], -(-((of_filter[axis] - 1) * step + 1) // distance))
         for axis, step, distance in zip(space, between, apart, strict=True)
@@ -174,7 +174,7 @@ def _window(instruction: Instruction, name: str, rank: int) -> list[int]:
 
 
 def entry_bytes(program: Program) -> int:
-    """What the kernels of the entry read and write, in bytes; each operand and each result counts once."""
+    """The bytes that the kernels of the entry read and write; each operand and each result counts once."""
     free = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy-done"}
     total = 0
     for each in program.computations[program.entry]:
@@ -186,7 +186,7 @@ def entry_bytes(program: Program) -> int:
 
 def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
     bits = re.search(r"\d+", dtype)
-    return math.prod(shape) * (int(bits[0]) if bits else 8) // 8  # a pred has a byte
+    return math.prod(shape) * (int(bits[0]) if bits else 8) // 8  # a pred takes a byte
 
 
 def _instruction(line: str, computation: str) -> Instruction:
@@ -206,7 +206,7 @@ def _instruction(line: str, computation: str) -> Instruction:
 
 
 def _closing(text: str, start: int) -> int:
-    """Behind the parenthesis that closes the one at `start`."""
+    """The position after the parenthesis that closes the one at `start`."""
     level = 0
     for place in range(start, len(text)):
         level += {"(": 1, ")": -1}.get(text[place], 0)

@@ -47,7 +47,7 @@ def _onnx() -> Any:
 
 
 def _transformer(products: str) -> Any:
-    """A transformer block between whose products floats follow the exact rules."""
+    """A transformer block in which floats between products follow the exact rules."""
     apply, params, make_inputs = transformer_block(batch=2, tokens=16, width=64, heads=4)[:3]
     inputs = make_inputs(2)
     model = dml.ptq.quantize(apply, params, [inputs], products=products, floats="exact", progress=False)
@@ -55,7 +55,7 @@ def _transformer(products: str) -> Any:
 
 
 def _attention(**options: Any) -> Any:
-    """Two new tokens behind six, four heads of queries that share two of keys and values."""
+    """Two new tokens after six; four heads of queries share two heads of keys and values."""
     query, present, past = (shapes(jnp.zeros((2, *size, 16))) for size in ((4, 2), (2, 2), (2, 6)))
     return partial(onnx_attention, **options), (query, present, present, None, past, past)
 

@@ -1,4 +1,4 @@
-"""Reads PTX, the assembly language of NVIDIA's GPUs: a text becomes kernels, and a kernel its instructions."""
+"""Parses PTX, the assembly language of NVIDIA's GPUs, into kernels and their instructions."""
 
 import re
 from collections import defaultdict
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 FLOATS = {"f16", "f16x2", "bf16", "bf16x2", "tf32", "f32", "f32x2", "f64", "e4m3", "e5m2", "e4m3x2", "e5m2x2"}
-COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|^\s*\.loc\b[^\n;]*$", re.DOTALL | re.MULTILINE)  # or a place in the source
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|^\s*\.loc\b[^\n;]*$", re.DOTALL | re.MULTILINE)  # also source locations
 BEFORE = re.compile(r"(?:[{}]|[\w$]+:(?!:)|@!?%\w+)\s*")  # braces, labels and the predicate of an instruction
 INSTRUCTION = re.compile(r"([a-z]\w*(?:(?:\.|::)\w+)*)(?:\s+(.*))?", re.DOTALL)
 ZEROS = ("0", "0x0", "0f00000000")
@@ -27,7 +27,7 @@ class Instruction(NamedTuple):
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it multiplies matrices, or brings them to the units that do."""
+        """Whether it multiplies matrices, or moves them to the units that do."""
         return self.words[0] in ("mma", "wmma", "wgmma", "tcgen05")
 
 
@@ -43,7 +43,7 @@ def kernels(text: str) -> list[Kernel]:
     for head in re.finditer(r"\.(?:entry|func)\b", text):
         declared = re.compile(r"[^{;]*").match(text, head.end())
         start = declared.end() if declared else len(text)
-        if text[start : start + 1] == "{":  # else it is declared, and defined elsewhere
+        if text[start : start + 1] == "{":  # otherwise it is only declared
             name = re.search(r"([\w$]+)\s*(?:\(|$)", text[head.end() : start].strip())
             if name is None:
                 raise ValueError(f"a kernel without a name: {text[head.start() : start]!r}")
@@ -52,7 +52,7 @@ def kernels(text: str) -> list[Kernel]:
 
 
 def adds_to_other_than_zero(kernel: Kernel) -> Iterator[Instruction]:
-    """The matrix instructions whose sums begin with anything but zeros and the sums of other matrix instructions."""
+    """The matrix instructions whose sums begin with neither zeros nor the sums of other matrix instructions."""
     written = defaultdict(list)
     for instruction in kernel.instructions:
         for register in REGISTER.findall(instruction.operands[0] if instruction.operands else ""):
@@ -63,7 +63,7 @@ def adds_to_other_than_zero(kernel: Kernel) -> Iterator[Instruction]:
 
 
 def multiplies_twice(kernel: Kernel) -> Iterator[Instruction]:
-    """The matrix instructions whose operands each repeat the registers of their first half of terms in the second."""
+    """The matrix instructions whose operands both repeat their first half of terms' registers in the second half."""
     for instruction in kernel.instructions:
         if instruction.words[0] == "mma":
             operands = [REGISTER.findall(operand) for operand in instruction.operands[1:3]]
@@ -89,7 +89,7 @@ def _begins_with_zeros(operand: str, written: dict[str, list[Instruction]]) -> b
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the brace closes that opens at `start`."""
+    """The position of the brace that closes the one at `start`."""
     depth = 0
     for brace in re.compile(r"[{}]").finditer(text, start):
         depth += 1 if brace[0] == "{" else -1
@@ -112,6 +112,6 @@ def _instructions(body: str) -> Iterator[Instruction]:
 
 
 def _operands(text: str) -> Iterator[str]:
-    """What commas outside of brackets separate."""
+    """The operands, which commas outside of brackets separate."""
     for part in re.findall(r"(?:[^,{}\[\]()]|\{[^}]*\}|\[[^\]]*\]|\([^)]*\))+", text):
         yield part.strip()

@@ -1,4 +1,4 @@
-"""What was found, as lines, a table and JSON."""
+"""The results as lines, a table and JSON."""
 
 import dataclasses
 import json
@@ -63,7 +63,7 @@ def counted(counts: dict[str, int]) -> list[str]:
 
 
 def finish(rows: list[Row], seconds: float, published: str | None) -> int:
-    """Prints a summary, writes files if they have a name, and returns 1 if anything was found."""
+    """Prints a summary, writes files if a name is given, and returns 1 if there are complaints or no rows."""
     wrong = [row for row in rows if row.complaints]
     print(f"\n{len(rows)} programs compiled in {seconds:.0f} s, {len(wrong)} with something that is not allowed")
     totals = Counter({text: 0 for row in rows for text in row.complaints})
@@ -87,7 +87,7 @@ def publish(rows: list[Row], name: str) -> None:
 
 
 def tables(shown: list[Table], published: str | None) -> int:
-    """Prints tables, and writes them if they have a name."""
+    """Prints tables, and writes them if a name is given."""
     print("\n\n".join(map(str, shown)))
     if published:
         text = "\n\n".join(f"{table.title}:\n\n{table.markdown()}" for table in shown)
@@ -102,7 +102,7 @@ def _write(title: str, text: str, name: str) -> None:
 
 
 def markdown(rows: list[Row]) -> str:
-    """A row for each case, a column for each device, with what is not allowed there or "right"."""
+    """A row for each case, a column for each device; a cell has the complaints, or "right"."""
     devices = list(dict.fromkeys(row.device for row in rows))
     found = {(row.case, row.device): row for row in rows}
     cases = dict.fromkeys(row.case for row in rows)

@@ -1,4 +1,4 @@
-"""Texts of compilers for the tests: a kernel, and programs."""
+"""Outputs of compilers for the tests: a kernel, and programs."""
 
 KERNEL = """
 .version 8.8

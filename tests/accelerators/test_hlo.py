@@ -86,7 +86,7 @@ def test_a_square_root_of_a_shifted_mantissa_that_gives_an_integer_is_a_candidat
     assert verdict.corrected(hlo.Program(program(body))) == {"sqrt"}
 
 
-@pytest.mark.parametrize("root", ["%x", "%n.2", "%n.3"])  # of any float, of what is not shifted, of any integer
+@pytest.mark.parametrize("root", ["%x", "%n.2", "%n.3"])  # of any float, of an unshifted mantissa, of any integer
 def test_any_other_square_root_is_refused(root):
     body = f"""{MANTISSAS}
   %n.3 = f32[8]{{0}} convert(%n)
@@ -100,10 +100,10 @@ def test_any_other_square_root_is_refused(root):
     ("%x, %m.2", SCALED),  # not of integers
     ("%n.3, %m.2", SCALED),  # of any integers
     ("%n.5, %m.2", SCALED),  # of a shifted mantissa
-    ("%n.2, %zeros", SCALED),  # by a constant that is none of a mantissa's values
+    ("%n.2, %zeros", SCALED),  # by a constant that is not a mantissa
     ("%n.2, %m.2", "ROOT %z = f32[8]{0} round-nearest-even(%near)"),
     ("%n.2, %m.2", "ROOT %z = f32[8]{0} multiply(%near, %x)"),  # to a float
-    ("%n.2, %m.2", f"%other = f32[8]{{0}} add(%near, %x)\n  {SCALED}"),  # which is also used otherwise
+    ("%n.2, %m.2", f"%other = f32[8]{{0}} add(%near, %x)\n  {SCALED}"),  # and is also used elsewhere
 ])  # fmt: skip
 def test_any_other_division_is_refused(divided, then):
     body = f"""{MANTISSAS}
@@ -175,7 +175,7 @@ def test_products_of_bfloat16_are_of_few_int8_numbers(left, right, depth, compla
 ])  # fmt: skip
 @pytest.mark.parametrize("start", [0, 0.5])
 def test_a_sum_of_floats_is_of_few_products_of_int8_numbers(summed, is_right, start):
-    """XLA adds the parts of a product that it splits, and makes such a sum of a product with one row."""
+    """XLA adds the parts of a product that it splits, and turns a product with one row into such a sum."""
     body = f"""%p = s8[1024] parameter(6)
   %q = s8[1024] parameter(7)
   %zero.1 = f32[] constant({start})
@@ -215,7 +215,7 @@ def test_a_step_on_a_gpu_whose_ptx_is_not_read_is_refused(steps, complaints):
 
 
 def test_the_program_before_the_compiler_is_judged_too():
-    """A compiler may split a long sum, and may leave it."""
+    """A compiler may or may not split a long sum."""
     long, short = (hlo.Program(program(f"ROOT %z = {text}")) for text in (
         f"s32[4,4]{{1,0}} dot(%a, %b), {DOT}", "s32[8]{0} add(%n, %m)",
     ))  # fmt: skip

@@ -1,4 +1,4 @@
-"""PTX is read, and what rounds otherwise than the formulas, or saturates, is refused."""
+"""PTX is read, and instructions that saturate or round differently from the formulas are refused."""
 
 import re
 
@@ -95,7 +95,7 @@ def test_an_approximation_is_allowed_as_the_candidate_that_integers_correct():
     ("", "{%r1, %r37};", True),  # sums of an earlier round of the loop
     ("mov.b32 %r36, %r1; mov.b32 %r39, %r36;", "{%r39, %r38};", True),
     ("", "{%r1, %r2};", False),  # loaded
-    ("", "{%r1, %r90};", False),  # from nowhere
+    ("", "{%r1, %r90};", False),  # never written
     ("mov.b32 %r36, 5;", "{%r36, %r36};", False),
     ("mov.b32 %r36, %r2;", "{%r36, %r36};", False),
     ("add.s32 %r37, %r37, %r2;", "{%r37, %r38};", False),

@@ -1,4 +1,4 @@
-"""Judges what a compiler made, by what is allowed. Each complaint is a short text; a program without one passes."""
+"""Judges compiled programs by what is allowed. A complaint is a short text; a program without complaints passes."""
 
 import math
 import re
@@ -10,24 +10,24 @@ from accelerators import allowed, hlo, ptx
 from accelerators.hlo import Instruction, Program
 
 REDUCTIONS = {"reduce", "reduce-window", "all-reduce", "reduce-scatter", "scan", "select-and-scatter", "scatter"}
-CANDIDATES = {"divide": "div.full.f32", "sqrt": "sqrt.approx.f32"}  # operations that err, and their PTX
+CANDIDATES = {"divide": "div.full.f32", "sqrt": "sqrt.approx.f32"}  # inexact operations, and their PTX
 
 
 class Compiled(NamedTuple):
-    """What a compiler made: the program before and after its optimizations, PTX and the steps that run it on a GPU."""
+    """A program before and after its compiler's optimizations, its PTX, and the steps that run it on a GPU."""
 
     lowered: Program
     optimized: Program
     kernels: list[ptx.Kernel]
-    steps: list[tuple[str, str]]  # its kind and its name
+    steps: list[tuple[str, str]]  # kind and name of each
     seconds: float
     estimate: float | None  # seconds that a TPU's compiler expects it to run
 
 
 def complaints(made: Compiled, is_gpu: bool) -> Counter[str]:
-    """Each complaint about what was made, and how often there is cause for it.
+    """The complaints about a program, and the number of times that each applies.
 
-    The number of products is judged before and after the compiler's optimizations: it may split a sum, or not.
+    The number of products is judged before and after the compiler's optimizations, which may or may not split a sum.
     """
     found = Counter(of_contractions(made.optimized))
     found |= Counter(of_contractions(made.lowered))
@@ -66,7 +66,7 @@ def of_contractions(program: Program) -> Iterator[str]:
 
 
 def of_float_products(program: Program) -> Iterator[str]:
-    """Products of floats that are not int8 numbers. A compiler may have computed the conversion of constants."""
+    """Products of floats that are not int8 numbers. A compiler may have folded the conversion of constants."""
     for each in program:
         is_of_bytes = (_is_of_bytes(program, operand) for operand in program.operands(each)[:2])
         if each.opcode in hlo.CONTRACTIONS and each.has_floats and not all(is_of_bytes):
@@ -82,7 +82,7 @@ def _is_of_bytes(program: Program, value: Instruction) -> bool:
 
 
 def is_sum_of_products(program: Program, each: Instruction) -> bool:
-    """Whether a sum of floats has so few products of int8 numbers that float32 holds all sums, in every order."""
+    """Whether a sum of floats has so few products of int8 numbers that it is exact in every order."""
     if each.opcode != "reduce" or each.dtype != "f32":
         return False
     summed, start = program.operands(each)
@@ -100,7 +100,7 @@ def is_sum_of_products(program: Program, each: Instruction) -> bool:
 
 
 def of_reductions(program: Program) -> Iterator[str]:
-    """Floats reduced by other than what any order gives, and calls of what cannot be read."""
+    """Reductions of floats whose results depend on the order, and calls of code that cannot be read."""
     for each in program:
         if each.opcode in REDUCTIONS and each.has_floats:
             for name in each.called:
@@ -127,7 +127,7 @@ def of_floats(program: Program) -> Iterator[str]:
 
 
 def is_corrected(program: Program, candidate: Instruction) -> bool:
-    """Whether a division or a square root is of mantissas and gives an integer, which integers then correct.
+    """Whether a division or a square root has mantissas as operands, and its result becomes an integer to be corrected.
 
     docs/numerics_accelerators.md proves that the candidate may err by a few units in the last place.
     """
@@ -143,14 +143,14 @@ def is_corrected(program: Program, candidate: Instruction) -> bool:
 
 
 def _is_mantissa(program: Program, value: Instruction) -> bool:
-    """Whether a float is an integer of 2**23 to 2**24 - 1: a constant, or bits of which the highest of 24 is set."""
+    """Whether a float is an integer of 2**23 to 2**24 - 1: a constant, or 24 bits of which the highest is set."""
     if value.opcode == "constant":
         return value.shape == () and 2**23 <= float(value.text) < 2**24
     return value.opcode == "convert" and _is_24_bits(program, *program.origins(program.operands(value)[0]))
 
 
 def _is_shifted_mantissa(program: Program, value: Instruction) -> bool:
-    """Whether a float is such bits, shifted left."""
+    """Whether a float is 24 bits of which the highest is set, shifted left."""
     if value.opcode != "convert":
         return False
     (integer,) = program.origins(program.operands(value)[0])
@@ -163,7 +163,7 @@ def _is_24_bits(program: Program, integer: Instruction) -> bool:
 
 
 def of_kernels(kernels: Iterable[ptx.Kernel], corrected: Collection[str]) -> Iterator[str]:
-    """Instructions of PTX. An approximation may be there if all of its kind in the program are corrected."""
+    """Instructions of PTX. An approximation is allowed if all of its kind in the program are corrected."""
     approximations = {CANDIDATES[opcode] for opcode in corrected}
     for kernel in kernels:
         for each in kernel.instructions:
@@ -182,6 +182,6 @@ def of_kernels(kernels: Iterable[ptx.Kernel], corrected: Collection[str]) -> Ite
 
 
 def corrected(program: Program) -> set[str]:
-    """Those of `CANDIDATES` that the program has, and all of them corrected."""
+    """Those of `CANDIDATES` that the program has and always corrects."""
     found = {opcode: [each for each in program if each.opcode == opcode and each.has_floats] for opcode in CANDIDATES}
     return {opcode for opcode, all_of in found.items() if all_of and all(is_corrected(program, e) for e in all_of)}

@@ -36,7 +36,7 @@ PROGRAMS = {  # packages of an extra that no code imports
     "notebooks": ["jupyterlab"], "test-all": ["ipykernel", "mypy", "nbclient", "pyright"],
     "dev": ["jupyterlab", "mypy", "pre_commit"],
 }  # fmt: skip
-# As the marker of the extra `cpu` says.
+# The same condition as in the marker of the extra `cpu`.
 HAS_NATIVE = (sys.platform, platform.machine()) in {("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")}
 IN_WHEEL = {"jaxdml/py.typed", "jaxdml/examples/digits.npz", "jaxdml/examples/digits.onnx"}
 IN_WHEEL |= {"jaxdml/examples/digits_onnx.npz", "jaxdml/examples/dxdispatch/convolution.json"}

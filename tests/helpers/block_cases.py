@@ -42,7 +42,7 @@ def matrix(rng, dtype, shape, size, *, zero_points=True, scales=np.float32):
 def floats(rng, kind, shape, dtype=np.float32):
     """Rows of `a` of one kind, chosen to be hard for scales, roundings or sums."""
     a = rng.normal(size=shape).astype(np.float32)
-    if kind == "wide":  # values, and so scales of blocks, of many magnitudes
+    if kind == "wide":  # values and block scales of many magnitudes
         a *= np.exp(rng.normal(0, 8, shape)).astype(np.float32)
     elif kind == "zeros":
         a[rng.random(shape) < 0.7] = 0

@@ -93,7 +93,7 @@ def convolution(rng) -> Case:
     if kind < 0.2:  # depthwise
         groups, per_group = int(rng.choice([4, 6])), 1
     out_channels = groups * int(rng.integers(1, 4))
-    if kind > 0.8:  # as wide as layers are
+    if kind > 0.8:  # as wide as real layers
         per_group, out_channels = int(rng.choice([8, 17])), groups * int(rng.choice([17, 20]))
     kernel = rng.integers(1, 5, spatial)
     strides, dilations = rng.integers(1, 4, spatial), rng.integers(1, 4, spatial)

@@ -23,7 +23,7 @@ class Form:
 
     Attributes:
       operator: the operator of com.microsoft.
-      function: jaxdml's; under jit, except for softmax, whose table is made outside.
+      function: jaxdml's function; jitted, except for softmax, whose table is made outside of the jit.
       draw: (rng, dtype) -> arguments.
       attributes: the attributes of the node.
       output: the name of the output's type, if not that of the first 8-bit argument.
@@ -36,7 +36,7 @@ class Form:
     output: str | None = None
 
     def differing(self, rng, dtype, least):
-        """How many outputs differ from onnxruntime's, and how many there are, at least `least`."""
+        """The number of outputs that differ from onnxruntime's, and the number of all outputs, at least `least`."""
         arguments = self.draw(rng, dtype)
         theirs = fed(self.operator, arguments, self.output or np.dtype(dtype).name, **self.attributes)
         ours = self.function if self.operator == "QLinearSoftmax" else jax.jit(self.function)
@@ -56,7 +56,7 @@ def integers(rng, dtype, shape=()):
 
 
 def scale(rng, low=-8, high=2):
-    """A scale of one of many orders of magnitude, sometimes a power of two, with which there are ties."""
+    """A scale of any of many orders of magnitude, sometimes a power of two, which causes ties."""
     exponent = rng.uniform(low, high)
     return np.float32(2 ** (round(exponent) if rng.random() < 0.3 else exponent))
 

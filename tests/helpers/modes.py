@@ -10,7 +10,7 @@ from helpers.bodies import body
 from helpers.compare import assert_same_bits
 from jaxdml._operators.call import OPERATORS
 
-# For programs whose results matter but not their speed: XLA compiles them in half the time.
+# For programs whose speed does not matter: XLA compiles them in half the time.
 UNOPTIMISED = {"xla_backend_optimization_level": 0}
 
 

@@ -20,7 +20,7 @@ def run(operator, arguments, outputs, *, domain="", opset=21, **attributes):
     """The outputs of an operator, with these types; all arguments but the first are initializers."""
     names = ["" if argument is None else f"x{i}" for i, argument in enumerate(arguments)]
     first, *others = zip(names, arguments, strict=True)
-    is_input = first[1].dtype.itemsize > 1 or first[1].dtype.kind in "iu"  # onnxruntime takes no 4-bit NumPy arrays
+    is_input = first[1].dtype.itemsize > 1 or first[1].dtype.kind in "iu"  # onnxruntime rejects 4-bit NumPy arrays
     initializers = [_initializer(name, value) for name, value in (others if is_input else [first, *others]) if name]
     inputs = [helper.make_tensor_value_info(first[0], TYPES[first[1].dtype.name], first[1].shape)] if is_input else []
     # Elements of 4 bits are cast to bytes, because onnxruntime returns no 4-bit NumPy arrays.

@@ -25,7 +25,7 @@ WEIGHTS = RANGES | {"s8": (-64, 64)}
 
 @dataclass(frozen=True)
 class Grid:
-    """A type of integers, their scale and zero point: `zero_point` None is absent, "" is the type's usual one."""
+    """A type of integers, their scale and zero point. None stands for no zero point, "" for the type's usual one."""
 
     dtype: str
     scale: Any = 0.0213
@@ -113,7 +113,7 @@ class Builder:
         return self.dequantize(self.quantize(value, grid), grid)
 
     def value(self, each):
-        """The name of a float tensor for a Value or an array; "" for None, which is absent; a name stays."""
+        """The name of a float tensor for a Value or an array; "" for None, which is absent; names are kept."""
         if each is None or isinstance(each, str):
             return each or ""
         if not isinstance(each, Value):

@@ -161,8 +161,8 @@ FIELDS = {
 }
 # DML_QUANTIZATION_TYPE. directml.h gives no explicit values, so the order determines them.
 QUANTIZATION_TYPES = {"NONE": 0, "SCALE": 1, "SCALE_ZERO_POINT": 2}
-# The tensors of an array, by their names in errors (SLOTS), and the tensor with whose type each agrees (TYPES). Of
-# SLOTS the pages mention only QuantizationType; of TYPES they have only the row of all types.
+# The tensors of an array, by their names in errors (SLOTS), and the tensor with whose type each agrees (TYPES). For
+# SLOTS, the pages mention only QuantizationType; for TYPES, they have only the row of all types.
 SLOTS = {"QuantizationTensors": ("QuantizationTensors[0]", "QuantizationTensors[1]")}
 TYPES = {
     "quantize": (("InputTensor", "QuantizationTensors[0]"), ("OutputTensor", "QuantizationTensors[1]")),

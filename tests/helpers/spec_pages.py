@@ -1,7 +1,7 @@
 """DirectML's pages as plain text: every tensor-support row and every tensor-constraint bullet, copied by hand.
 
-A second transcription, so that one slip in `jaxdml._directml.pages` cannot go unnoticed. Nothing of jaxdml is imported;
-data types, levels and tensors have the names on the pages. `spec_tables` reads this text.
+A second transcription, so that one slip in `jaxdml._directml.pages` cannot go unnoticed. This file does not import
+jaxdml; data types, levels and tensors have the names on the pages. `spec_tables` reads this text.
 """
 
 from helpers import spec_more_pages

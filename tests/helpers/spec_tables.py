@@ -1,6 +1,6 @@
 """Reads the transcription in `spec_pages`: rows of tables, the table of a level, the first breach of a table.
 
-Nothing of jaxdml is imported, so that the tests compare two readings of DirectML's pages.
+This file does not import jaxdml, so that the tests compare two readings of DirectML's pages.
 """
 
 import functools

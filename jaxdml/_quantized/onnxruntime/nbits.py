@@ -99,7 +99,7 @@ def _in_order(
 ) -> Matrix:
     """The matrix with its columns sorted by block; each block is padded to a multiple of `size` columns."""
     counts = np.bincount(g_idx, minlength=scales.shape[1])
-    pieces = -(-counts // size)  # blocks of `size` that hold the elements of a block
+    pieces = -(-counts // size)  # for each block, the number of blocks of `size` that hold its elements
     order = np.full(pieces.sum() * size, len(g_idx), np.int32)
     starts = np.cumsum(pieces * size) - pieces * size
     by_block = np.argsort(g_idx, kind="stable")

@@ -25,7 +25,7 @@ def qlinear_global_average_pool(
     x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None, *,
     channels_last: int = 0,
 ) -> Array:  # fmt: skip
-    """Global average pooling of 8-bit [N, C, *spatial], or [N, *spatial, C], to a quantized result.
+    """Global average pooling of 8-bit [N, C, *spatial], or [N, *spatial, C], with a quantized result.
 
     sat(rne(fl(sum * fl(x_scale / fl(y_scale * elements)))) + y_zero_point), with the exact sum of x - x_zero_point.
     ONNX Runtime refuses quotients below 2**-32, and quotients of 256 and above.
@@ -45,7 +45,7 @@ def qlinear_average_pool(
     window: Sequence[int], strides: int | Sequence[int] = 1, dilations: int | Sequence[int] = 1,
     padding: Pairs | int | str = 0, count_include_pad: int = 0, ceil_mode: int = 0, channels_last: int = 0,
 ) -> Array:  # fmt: skip
-    """Average pooling of 8-bit [N, C, *spatial], or [N, *spatial, C], to a quantized result.
+    """Average pooling of 8-bit [N, C, *spatial], or [N, *spatial, C], with a quantized result.
 
     Dequantized elements are added one by one in row-major order, and each sum is rounded. The result is
     sat(rne(fl(fl(fl(sum / count) / y_scale) + y_zero_point))). The count excludes padding unless count_include_pad is

@@ -25,7 +25,7 @@ def qlinear_softmax(
     x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None, *,
     axis: int = -1, of_rest: bool = False,
 ) -> Array:  # fmt: skip
-    """Softmax of 8-bit x to a quantized result, along an axis; with of_rest, along this axis and all axes after it.
+    """Softmax of 8-bit x along an axis, or with of_rest along it and all axes after it; the result is quantized.
 
     x_zero_point has no effect. x_scale must be known at trace time, because `exponentials` computes in Python.
     """

@@ -29,7 +29,7 @@ AS_OUTPUTS = "to read the nodes' values, onnxruntime runs a copy of the file wit
 
 @api_boundary
 def compare(path: str | os.PathLike[str], inputs: Any = None, model: Model | ptq.Model | None = None) -> Comparison:
-    """Compares a model with onnxruntime: how each node differs, and why.
+    """Compares a model with onnxruntime, and says how each node differs and why.
 
     Each node is compared twice: with onnxruntime's values as its inputs, which shows the node's own error, and with the
     inputs that it has in the model, which shows the error so far. Experiments, such as a run with other session

@@ -14,7 +14,7 @@ from jaxdml.onnx._compare.differences import Difference
 from jaxdml.onnx._compare.sessions import Settings
 from jaxdml.ptq._integers.operators import TABLE
 
-LAST_PLACES = 8  # the most units in the last place that count as a difference in a float function's last bits
+LAST_PLACES = 8  # the maximum, in units in the last place, of a difference in a float function's last bits
 ROUNDED_BY_BOTH = 4  # the accuracy level at which onnxruntime also rounds floats
 SMALLER = 16  # an experiment explains a difference if it makes the difference at least this many times smaller
 BY_FORMULA = {
@@ -26,10 +26,10 @@ Differences = Sequence[Difference | None]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A change that may make a node's difference smaller, and the cause that it then shows.
+    """A change that shows the cause of a node's difference if it makes the difference smaller.
 
     Attributes:
-      concerns: whether the experiment is made for a node.
+      concerns: whether the experiment applies to a node.
       run: returns each node's own difference in the experiment; None if onnxruntime rejects the file with its settings.
       cause: the cause in words, for a node.
       question: what the experiment would show, as a clause.
@@ -54,9 +54,9 @@ def _is_any(node: Node) -> bool:
 
 
 class Setting(NamedTuple):
-    """Settings of a session, the nodes that they may concern, and the cause of a difference that they remove.
+    """Settings of a session, the nodes that they may affect, and the cause that they show if they remove a difference.
 
-    The cause ends with the settings; what remains of the difference with them follows.
+    The text of the cause ends with the settings, because the difference that remains with them is appended.
     """
 
     settings: Settings
@@ -115,7 +115,7 @@ def experiments(
 
 
 def output_reasons(own: Difference, by_settings: Callable[[Settings], Difference | None]) -> list[str]:
-    """Why the outputs of the unchanged file differ, by the first settings that explain it; empty if none do.
+    """Why the outputs of the unchanged file differ, if any settings explain the difference; else empty.
 
     Args:
       own: the difference of the outputs.

@@ -85,7 +85,7 @@ class Comparison:
         rows = sorted(self.nodes, key=lambda each: each._worst, reverse=True)
         folded = dict[tuple[str, ...], list[NodeDifference]]()
         for row in rows:
-            operator = row.operator if row.own else ""  # nodes without a value are one row, whatever they compute
+            operator = row.operator if row.own else ""  # nodes without a value share one row, whatever they compute
             folded.setdefault((operator, *row._cells), []).append(row)
         cells = [
             (_title([row.name for row in alike]), ", ".join(dict.fromkeys(row.operator for row in alike)), *key[1:])

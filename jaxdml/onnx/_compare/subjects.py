@@ -57,7 +57,7 @@ def of_function(model: ptq.Model, file: Model, inputs: Values) -> Subject:
     """A quantized function that `save` wrote to the file; integers have the same names in both.
 
     Raises:
-      ModelError: if the file has other numbers of inputs or outputs, or the function's input sizes are not known.
+      ModelError: if the file has a different number of inputs or outputs, or the function's input sizes are not known.
     """
     if model.calibrated is None:
         raise ModelError("the sizes of this model's inputs are not known: quantize the function again")
@@ -66,12 +66,12 @@ def of_function(model: ptq.Model, file: Model, inputs: Values) -> Subject:
     outputs = [output.name for output in file.outputs]
     if count != len(leaves):
         text = f"the file has {len(leaves)} inputs, the function {count}"
-        raise ModelError(f"{text}: give the file that save wrote of this model")
+        raise ModelError(f"{text}: give the file that save wrote for this model")
     arguments = jax.tree.unflatten(structure, leaves)
     results = jax.tree.leaves(model.apply(model.params, *arguments))
     if len(results) != len(outputs):
         text = f"the file has {len(outputs)} outputs, the function {len(results)}"
-        raise ModelError(f"{text}: give the file that save wrote of this model")
+        raise ModelError(f"{text}: give the file that save wrote for this model")
     flat = model.flat(*arguments)
     in_file = dict(zip(flat.outputs, outputs, strict=True))
 

@@ -6,7 +6,7 @@ import onnx
 
 from jaxdml._graph.order import topological
 
-MOST_NAMED = 8  # the most nodes of a cycle that an error names
+MOST_NAMED = 8  # the maximum number of nodes of a cycle that an error names
 
 
 def sorted_nodes(nodes: Sequence[onnx.NodeProto]) -> tuple[list[tuple[str, onnx.NodeProto]], list[str]]:

@@ -15,7 +15,7 @@ from jaxdml.ptq._integers.operators import DEQUANTIZE, QUANTIZE
 def round_to_integers(writer: Writer, node: Node) -> str:
     """QuantizeLinear. In the file, 16-bit integers that tables read are stored as floats, minus their zero point.
 
-    Few execution providers support QuantizeLinear for 16 bits, which ONNX has since opset 21.
+    Few execution providers support QuantizeLinear for 16 bits, which ONNX added in opset 21.
     """
     value, grid = writer.read(node.inputs[0]), writer.grids[node.outputs[0]]
     if node.outputs[0] not in writer.steps:

@@ -13,7 +13,7 @@ from jaxdml.onnx._write.writer import Writer
 
 GELU = Operator("Gelu", lambda x: x)
 MARKS = ("erf", "erfc", "tanh")  # primitives, one of which computes the distribution in a gelu
-# A function made of only these is smooth, because none of them bounds, selects or rounds. So points identify it.
+# A function of only these is smooth, because none of them bounds, selects or rounds. Its values at POINTS identify it.
 ARITHMETIC = {
     *MARKS, "add", "copy", "div", "integer_pow", "mul", "neg", "pow", "square", "sub"
 }  # fmt: skip

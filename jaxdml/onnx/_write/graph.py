@@ -232,7 +232,7 @@ class _Graph:
         return writer.to_integers(writer.read(names[function.result]), function.y, node.outputs[0])
 
     def _named_inside(self, node: Node, function: Function) -> dict[str, str]:
-        """Maps the values of a function to names, under which the writer then has their shapes and constants."""
+        """Maps the values of a function to new names, and gives their shapes and constants to the writer."""
         writer, result = self._writer, node.outputs[0]
         of = jax.ShapeDtypeStruct(writer.shape(node.inputs[0]), np.float32)
         found = jax.eval_shape(lambda x: evaluate(function.nodes, {**function.numbers, function.of: x}), of)

@@ -38,7 +38,7 @@ def dynamic_slice(writer: Writer, node: Node) -> str:
 
 
 def ends_of_part(writer: Writer, name: str, size: int, length: int) -> tuple[str, str]:
-    """The start of a part of an axis, clamped so that the part lies inside of the axis, and the part's end."""
+    """The start of a part of an axis, clamped so that the part lies inside the axis, and the part's end."""
     place = writer.emit("Reshape", cast_to(writer, writer.read(name), np.int64), writer.int64([1]))
     place = writer.emit("Min", writer.emit("Max", place, writer.int64([0])), writer.int64([length - size]))
     return place, writer.emit("Add", place, writer.int64([size]))
@@ -67,11 +67,11 @@ def gather(writer: Writer, node: Node) -> str:
 
 
 def places_inside(writer: Writer, node: Node, lengths: list[Any], outside: Sequence[str] = OUTSIDE) -> str:
-    """The indices, with one index for each length along their last axis, in bounds unless the gather fills.
+    """The indices, in bounds unless the gather fills. Their last axis has one index for each of the `lengths`.
 
     Raises:
       CannotWrite: if known indices lie out of bounds and the gather does not clamp, because ONNX's Gather has no fill
-        value. Also if a known index along an axis of unknown size is negative, or needs clamping.
+        value. Also if a known index along an axis of unknown size is negative, or may need clamping.
     """
     name, clamps = node.inputs[1], node.options["equation"].params["mode"] == lax.GatherScatterMode.CLIP
     known = writer.constants.get(name)

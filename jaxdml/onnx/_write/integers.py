@@ -24,8 +24,8 @@ from jaxdml.onnx._write.writer import QDQ, Grid, Writer
 from jaxdml.ptq._integers.operators import pooled_axes, window_of_images
 
 OTHER_FORM = "write form='qdq', or quantize with numerics='onnxruntime'"
-EXACT_SUM = 2**24 // 255  # the most 8-bit elements whose sum is exact in float32
-EXACT_MEAN = 2**21 // 255  # the most 8-bit elements whose mean, times their number, rounds to their sum
+EXACT_SUM = 2**24 // 255  # the maximum number of 8-bit elements whose sum is exact in float32
+EXACT_MEAN = 2**21 // 255  # the maximum number of 8-bit elements whose mean, times their number, rounds to their sum
 
 
 def grid_of(writer: Writer, node: Node, place: int) -> Grid:
@@ -165,7 +165,7 @@ def _float_product(writer: Writer, node: Node, a: tuple[str, Grid], b: tuple[str
 
 
 def of_each_matrix(grid: Grid, shape: Sequence[int]) -> Grid:
-    """The grid of a stack of matrices with one for each matrix, which QLinearMatMul requires, from that of columns."""
+    """Repeats the grid of the columns for each matrix of a stack, as QLinearMatMul requires."""
     scale, zero_point = (np.broadcast_to(each, (*shape[:-2], 1, shape[-1])) for each in grid)
     return scale, zero_point
 

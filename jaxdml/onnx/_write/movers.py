@@ -49,7 +49,7 @@ def transposed(writer: Writer, value: str, permutation: Iterable[int]) -> str:
 
 
 def sliced(writer: Writer, value: str, parts: Sequence[tuple[int, Any, int]]) -> str:
-    """A slice of a value of the file: start, limit and step for each axis; the limit None is the end."""
+    """A slice of a value of the file: start, limit and step for each axis; a limit of None means the end."""
     cut = [(axis, *part) for axis, part in enumerate(parts) if part != (0, None, 1)]
     if not cut:
         return value

@@ -345,7 +345,7 @@ def layer_normalization(writer: Writer, node: Node) -> str:
 
 @operator("RMSNormalization")
 def root_mean_square(writer: Writer, node: Node) -> str:
-    """The operators that execution providers fuse into an RMSNormalization, which ONNX has since opset 23."""
+    """The operators that execution providers fuse into an RMSNormalization, which ONNX added in opset 23."""
     x, rank = writer.read(node.inputs[0]), writer.rank(node.inputs[0])
     squares = writer.emit("Pow", x, writer.float32(2))
     mean = reduced(writer, "ReduceMean", squares, range(node.options["axis"], rank), keep=True)

@@ -124,7 +124,7 @@ def _read_update(writer: Writer, node: Node) -> str:
 def _with_spare_row(
     writer: Writer, value: str, lengths: list[Any], rest: list[Any], indices: str, scattered: Callable[[str, str], str]
 ) -> str:
-    """`scattered` into an array with a spare row, which receives the updates at points outside, and is then dropped."""
+    """Scatters into an array with a spare row, which receives out-of-bounds updates and is then dropped."""
     if not all(map(is_known, lengths)):
         raise CannotWrite("its indices may lie outside of an axis whose size is not known")
     count, zero = math.prod(lengths), writer.int64([0])

@@ -11,7 +11,7 @@ from jaxdml.onnx._write.table import CannotWrite, equation, operator
 from jaxdml.onnx._write.writer import Writer, stored_type
 
 Pairs = Sequence[tuple[int, int]]
-MOST_SPATIAL = 3  # the most dimensions along which ONNX Runtime pools
+MOST_SPATIAL = 3  # the maximum number of dimensions along which ONNX Runtime pools
 
 
 def convolution_attributes(options: Any) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from jaxdml.onnx._write.dimensions import Dimensions
 from jaxdml.onnx._write.table import CannotWrite
 
 QDQ, QOPERATOR = "qdq", "qoperator"
-LARGE = 2**16  # the most elements of a constant that `number` compares
-SMALL = 64  # the most elements of constants that are written once if they are equal
+LARGE = 2**16  # the maximum number of elements of a constant that `number` compares
+SMALL = 64  # the maximum number of elements of constants that are written once if they are equal
 Grid = tuple[Any, Any]  # scale and zero point
 
 

@@ -1,7 +1,7 @@
 """Finds the channels of a float graph that can be scaled without a change of the function.
 
 Channels are divided by scales where they are computed, and the weights applied to them are multiplied by the scales.
-There are two kinds of such edges from a maker to readers:
+Such channels form an edge from a maker to its readers. There are two kinds of edges:
 
 - from a contraction, whose weights and bias are divided, through operators that commute with a positive factor of a
   channel, such as relu, a transposition or a pooling;
@@ -55,7 +55,7 @@ class Edge:
     Attributes:
       count: the number of channels.
       readers: all contractions that read the channels as integers.
-      maker: the contraction that makes the channels; None if a value in floats does.
+      maker: the contraction that makes the channels; None if they belong to a value in floats.
       shape: the shape of the factors of the value in floats, with axes of size 1; () if there is a maker.
     """
 

@@ -33,7 +33,7 @@ Mode = str | Blocks
 FLOAT, STATIC16 = "float", "static16"
 STATIC = ("static", STATIC16)
 ON_OWN_GRID = "reads 8 bits, to which fake_quantize rounds"
-# Maps results of contractions and float sums to modes, and results of contractions to why FLOAT or not STATIC16.
+# The modes of results of contractions and float sums, and the reasons why contractions are FLOAT or not STATIC16.
 Modes = tuple[dict[str, Mode], dict[str, str]]
 
 
@@ -66,7 +66,7 @@ def modes_of(
     Args:
       graph: the float graph.
       products: the mode of products.
-      rules: override modes.
+      rules: rules that override modes.
       weights: the type of weights.
       block_size: the block size of products by weights for which no rule sets another mode, or None.
       sums: "float": sums of two values have the mode FLOAT.

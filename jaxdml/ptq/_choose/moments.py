@@ -43,6 +43,6 @@ def rows_node(unit: Unit, result: str) -> Node:
 
 
 def _weight_shape(unit: Unit, node: Node) -> tuple[int, ...]:
-    """The shape of a contraction's weights, in a body those of one layer."""
+    """The shape of a contraction's weights; in a body, the shape for one layer."""
     shape: tuple[int, ...] = unit.graph.constants[node.inputs[1]].shape
     return shape if unit.loop is None else shape[1:]

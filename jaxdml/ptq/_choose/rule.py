@@ -27,7 +27,7 @@ class Rule:
       observer: overrides the argument `observer` of `quantize` for the inputs of matching layers.
       weights, block_size: override the arguments `weights` and `block_size` of `quantize` for matching products.
       activations: with jnp.uint16, the values that convolutions and products of matching layers read are quantized to
-        16 bits, in calibrated ranges. Weights keep 8 bits; both operands of a product of two computed values have 16
+        16 bits, with calibrated ranges. Weights keep 8 bits; both operands of a product of two computed values have 16
         bits. The sums are exact, and a layer takes two to five times as long. Other layers that read the same values
         still read 8 bits. For each product, the first matching rule that sets `products`, `weights`, `block_size` or
         `activations` decides all four options; for each convolution, the first that sets `activations` decides it.

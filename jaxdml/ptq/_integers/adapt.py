@@ -121,7 +121,7 @@ def _check(unit: Unit | None, other: Unit, constants: Mapping[str, Any]) -> None
     )
     for name, source in after.items():
         if before.get(name) != source:
-            raise _Differs(f"{other.described(Value(name))} is computed from other values than in calibration")
+            raise _Differs(f"{other.described(Value(name))} is computed from different values than in calibration")
     before_by_name, now_by_name = operations(unit.program), operations(other.program)
     for name in _held(other):
         if before_by_name.get(name) != now_by_name[name]:

@@ -178,7 +178,7 @@ class _Inserter:
             self._constants[name] = moments.multiplied(np.repeat(of_groups, repeats, 1))
 
     def _is_beside_contraction(self, node: Node) -> bool:
-        """Whether a contraction is next to a node; movers may lie between, and before the node also clamps and sums."""
+        """Whether a contraction is next to a node, ignoring movers, and clamps and sums before the node."""
         maker, pending = self._makers.get(node.inputs[0]), [*node.outputs]
         while maker is not None and (moves(maker) or maker.operator.kind in ("clip", "add")):
             maker = self._makers.get(maker.inputs[0])
@@ -293,7 +293,7 @@ class _Inserter:
         mean, products = moments.means()
         integers = rounded(of_weights, of_scales, products, STEPS[nearest.dtype.name])
         errors = np.einsum("gi,gio->go", mean, integers * of_scales.astype(np.float64) - of_weights).reshape(-1)
-        if bias in self._constants and errors.shape == self._constants[bias].shape:  # not one bias of several matrices
+        if bias in self._constants and errors.shape == self._constants[bias].shape:  # not a shared bias
             self._constants[bias] = (self._constants[bias] - errors).astype(np.float32)
         return weights(integers, w.shape, groups).astype(nearest.dtype)
 

@@ -162,7 +162,7 @@ def stacked(graphs: Sequence[Graph], name: str) -> Graph:
     for number, graph in enumerate(graphs):
         if [_identity(node) for node in graph.nodes] != [_identity(node) for node in first.nodes]:
             remedy = "because their ranges differ; write the layers as a Python loop"
-            raise PtqError(f"layer {number} of {name} needs other quantized operators than layer 0, {remedy}")
+            raise PtqError(f"layer {number} of {name} needs different quantized operators than layer 0, {remedy}")
     constants = {each: jax.tree.map(_stack, *(graph.constants[each] for graph in graphs)) for each in first.constants}
     return first.replace(constants=constants)
 

@@ -122,7 +122,7 @@ def _first_difference(quantized: Sequence[str], traced: Sequence[str]) -> str:
     was, now = next(((a, b) for a, b in pairs if a != b), (f"{len(quantized)} equations", f"{len(traced)} equations"))
     prints = f"{fingerprint(quantized)} and {fingerprint(traced)}"
     return (
-        f"apply computes other equations than those that were quantized (fingerprints {prints}); they first differ at\n"
+        f"apply's equations differ from those that were quantized (fingerprints {prints}); they first differ at\n"
         f"  quantized  {was}\n  traced     {now}\n"
         "If the equations depend on the shapes of inputs, quantize with batches of these shapes; if apply itself has "
         "changed, quantize it again"
