@@ -1,25 +1,30 @@
-"""Rewrites special cases of contractions, concatenations and stacks as simpler equations before the graph is built."""
+"""Rewrites special cases of contractions, concatenations, stacks and loops as simpler equations, before the graph."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
 
+from jaxdml.ptq._trace.counters import over_slices
+
 Array = Any
 
 
-def rewritten(primitive: str, params: Mapping[str, Any], avals: list[Any]) -> Any:
+def rewritten(eqn: Any, known: Sequence[np.ndarray | None]) -> Any:
     """The closed jaxpr that replaces an equation; None if the equation stays as it is.
 
     Args:
-      primitive: name of the equation's primitive.
-      params: the primitive's parameters.
-      avals: shapes and types of the inputs.
+      eqn: the equation.
+      known: for each input, its value if it is a literal, a captured array or an iota, else None.
     """
-    rewrite = REWRITES.get(primitive)
-    function = None if rewrite is None else rewrite(params, avals)
+    avals = [atom.aval for atom in eqn.invars]
+    if eqn.primitive.name == "scan":
+        function = over_slices(eqn, known)
+    else:
+        rewrite = REWRITES.get(eqn.primitive.name)
+        function = None if rewrite is None else rewrite(eqn.params, avals)
     structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     return None if function is None else jax.make_jaxpr(function)(*structs)
 

@@ -1,0 +1,163 @@
+"""Loops that slice arrays by a counter become scans over the slices, which quantization reads as layers or steps."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export, lax
+from jax.extend.core import Literal
+
+from _ptq.quantized import decibels, in_floats
+from helpers.compare import assert_same_bits
+from jaxdml.ptq import quantize
+from jaxdml.ptq._trace.counters import over_slices
+
+RNG = np.random.default_rng(0)
+W, B = RNG.normal(size=(4, 32, 32)).astype(np.float32) / 6, RNG.normal(size=(3, 4, 32)).astype(np.float32)
+X = RNG.normal(size=(5, 32)).astype(np.float32)
+
+
+def layer(h, w, b=0.0):
+    return jnp.tanh(h @ w + jnp.broadcast_to(b, h.shape))
+
+
+# Models --------------------------------------------------------------------------------------------------------------
+
+
+def scanned(params, x):
+    w, b = params
+    return lax.scan(lambda h, each: (layer(h, *each), None), x, (w, b[1]))[0]
+
+
+def by_fori_loop(params, x):
+    w, b = params
+    return lax.fori_loop(0, 4, lambda i, h: layer(h, w[i], b[1][i]), x)
+
+
+def by_numbers(params, x):
+    w, b = params
+    row = lambda i: lax.dynamic_index_in_dim(b[1], i, keepdims=False)  # noqa: E731
+    return lax.scan(lambda h, i: (layer(h, w[i], row(i)), None), x, jnp.arange(4))[0]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("options", [{}, {"weights": jnp.int4, "block_size": 32}], ids=["int8", "int4"])
+@pytest.mark.parametrize("apply", [by_fori_loop, by_numbers])
+def test_a_model_is_that_of_a_scan_over_the_weights(apply, options):
+    params = W, B
+    expected, model = (quantize(each, params, [X], progress=False, **options) for each in (scanned, apply))
+    assert_same_bits(model.apply(model.params, X), expected.apply(expected.params, X))
+    assert re.sub(r"input_\d", "input", str(model)) == re.sub(r"input_\d", "input", str(expected))
+
+
+def over_time(w, x):
+    return lax.fori_loop(0, x.shape[1], lambda t, h: jnp.tanh((h + x[:, t]) @ w[0]), jnp.zeros((x.shape[0], 32)))
+
+
+def test_steps_of_data_run_at_all_lengths_and_batches():
+    """A single step and a symbolic batch, too."""
+    model = quantize(over_time, W, [RNG.normal(size=(8, 6, 32)).astype(np.float32)], progress=False)
+    for shape in ((8, 6, 32), (1, 1, 32), (2, 3, 32)):
+        x = RNG.normal(size=shape).astype(np.float32)
+        assert decibels(model.apply(model.params, x), in_floats(over_time, W, x)) > 25
+    (batch,) = export.symbolic_shape("batch")
+    struct = jax.ShapeDtypeStruct((batch, 6, 32), np.float32)
+    assert jax.eval_shape(model.apply, model.params, struct).shape == (batch, 32)
+
+
+# Loops in floats: the scan over slices computes what the loop computes -----------------------------------------------
+
+
+def rewritten(function, *arguments):
+    """The results of the scan that ends a function, of the scan that replaces it, and the shapes of its sequences."""
+    jaxpr = jax.make_jaxpr(function)(*arguments)
+    given = dict(zip(jaxpr.jaxpr.invars, arguments, strict=True))
+    *before, scan = jaxpr.jaxpr.eqns
+    iotas = {eqn.outvars[0]: np.arange(*eqn.params["shape"]) for eqn in before if eqn.primitive.name == "iota"}
+    known = [np.asarray(atom.val) if isinstance(atom, Literal) else iotas.get(atom) for atom in scan.invars]
+    inputs = [given[atom] if value is None else value for atom, value in zip(scan.invars, known, strict=True)]
+    made = over_slices(scan, known)
+    if made is None:
+        return None
+    (inner,) = [each for each in jax.make_jaxpr(made)(*inputs).eqns if each.primitive.name == "scan"]
+    values = scan.primitive.bind(*inputs, **scan.primitive.get_bind_params(dict(scan.params)))
+    sequences = [atom.aval.shape for atom, var in zip(inner.invars, inner.params["jaxpr"].jaxpr.invars, strict=True)
+                 if atom.aval.ndim != var.aval.ndim]  # fmt: skip
+    return values, made(*inputs), sequences
+
+
+def loop(step, first=0, last=4):
+    return lambda w, x: lax.fori_loop(first, last, lambda i, h: step(w, i, h), x)
+
+
+def numbered(step, numbers, **options):
+    return lambda w, x: lax.scan(lambda h, i: (step(w, i, h), h), x, numbers(), **options)
+
+
+def carried(step, start, by, **options):
+    def step_of(state, w):
+        i, h = state
+        return (i + (by(h) if callable(by) else by), step(w, i, h)), i
+
+    return lambda w, x: lax.scan(lambda state, _: step_of(state, w), (jnp.int32(start), x), length=4, **options)
+
+
+def indexed(w, i, h):
+    return layer(h, w[i])
+
+
+def gathered(w, i, collapsed):
+    """w[i], as JAX writes it if a size of w is symbolic, or w[i][None]."""
+    kept = tuple(range(3 - len(collapsed)))
+    form = lax.GatherDimensionNumbers(offset_dims=kept, collapsed_slice_dims=collapsed, start_index_map=(0,))
+    return lax.gather(w, i[None], form, slice_sizes=(1, 32, 32), mode="clip")
+
+
+WEIGHTS, TABLE, NUMBERS = (4, 32, 32), (4, 3, 32), (4,)
+SLICED = {
+    "fori_loop": (loop(indexed), W, [WEIGHTS]),
+    "some of the layers": (loop(indexed, 1, 3), W, [(2, 32, 32)]),
+    "along the second axis": (loop(lambda w, i, h: h + w[:, i].sum(0, keepdims=True)), B, [TABLE]),
+    "a slice of two equations": (loop(lambda w, i, h: layer(h, w[i]) + w[i][:1]), W, [WEIGHTS]),
+    "a counter that is read": (loop(lambda w, i, h: layer(h, w[i]) * i), W, [NUMBERS, WEIGHTS]),
+    "an iota": (numbered(indexed, lambda: jnp.arange(4)), W, [WEIGHTS]),
+    "an iota, from the last to the first": (numbered(indexed, lambda: jnp.arange(4), reverse=True), W, [WEIGHTS]),
+    "a negative counter": (carried(lambda w, i, h: layer(h, w[i]), -4, 1), W, [NUMBERS, WEIGHTS]),
+    "a counter with an offset": (carried(lambda w, i, h: layer(h, w[i - 2]), 2, 1), W, [NUMBERS, WEIGHTS]),
+    "twice a counter": (carried(lambda w, i, h: layer(h, w[2 * i - 3 - i]), 3, 1), W, [NUMBERS, WEIGHTS]),
+    "a gather": (loop(lambda w, i, h: layer(h, gathered(w, i, (0,)))), W, [WEIGHTS]),
+    "a scan in reverse": (carried(lambda w, i, h: layer(h, w[i]), 3, -1, reverse=True), W, [NUMBERS, WEIGHTS]),
+}  # fmt: skip
+AS_THEY_ARE = {
+    "out of range": (loop(indexed, 0, 6), W),
+    "before the first": (loop(indexed, -6, 0), W),
+    "in another order": (loop(lambda w, i, h: layer(h, w[3 - i])), W),
+    "every second": (loop(lambda w, i, h: layer(h, w[2 * i]), 0, 2), W),
+    "of other sizes": (loop(lambda w, i, h: layer(h, w[i]) + w[i, :1]), W),
+    "two places": (loop(lambda w, i, h: layer(h, w[i]) + w[i - 1, :1], 1, 4), W),
+    "the whole array": (loop(lambda w, i, h: layer(h, w[i]) + w.sum()), W),
+    "two rows at a time": (loop(lambda w, i, h: layer(h, lax.dynamic_slice(w, (i, 0, 0), (2, 32, 32))[0]), 0, 3), W),
+    "a gather that keeps the axis": (loop(lambda w, i, h: layer(h, gathered(w, i, ())[0])), W),
+    "by two counters": (loop(lambda w, i, h: h + w[i, i][None]), W),
+    "a part of a row": (loop(lambda w, i, h: h + lax.dynamic_slice(w, (i, 0, 0), (1, 1, 32))[0]), W),
+    "no steps": (loop(indexed, 0, 0), W),
+    "a counter that data change": (carried(indexed, 0, lambda h: h[0, 0].astype(np.int32)), W),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLICED)
+def test_results_of_loops_over_slices(name):
+    function, w, sequences = SLICED[name]
+    expected, received, found = rewritten(function, w, X)
+    for one, other in zip(expected, received, strict=True):
+        assert np.asarray(other).dtype == one.dtype
+        np.testing.assert_array_equal(other, one)
+    assert sorted(found) == sorted(sequences)
+
+
+@pytest.mark.parametrize("name", AS_THEY_ARE)
+def test_other_loops_stay_as_they_are(name):
+    function, w = AS_THEY_ARE[name]
+    assert rewritten(function, w, X) is None
