@@ -100,7 +100,7 @@ def _closing(graph: Graph) -> str:
     if not total:
         return ""
     if counts["integers"]:
-        layers = [node.on for node in graph.nodes if _is_contraction(node)]
+        layers = [on for node in graph.nodes for on in _contractions(node)]
         first = f"{layers.count('integers')} of {len(layers)} convolutions and products, " if layers else ""
         return f"{first}{counts['integers']} of {total} operators run on integers"
     text = "no operator runs on integers"
@@ -148,6 +148,13 @@ def _is_alone(node: Node) -> bool:
 def _is_contraction(node: Node) -> bool:
     """Whether a node is a convolution or product of data."""
     return not CONTRACTION_SOURCES.isdisjoint(node.source) and node.remark != FROM_PARAMETERS
+
+
+def _contractions(node: Node) -> list[str]:
+    """What each convolution or product of a node runs on: a node on integers is one; a loop in floats may have more."""
+    if not _is_contraction(node):
+        return []
+    return [node.on] * (1 if node.on == "integers" else sum(word in CONTRACTION_SOURCES for word in node.source))
 
 
 def _row(nodes: Sequence[Node], of_rows: Mapping[str, str]) -> _Row:

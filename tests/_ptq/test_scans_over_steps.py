@@ -187,4 +187,5 @@ def test_loops_that_stay_in_floats_have_a_remedy(name):
     x = normal(8, 8)
     model = quantize(apply, CELL, [x], progress=False)
     assert words in str(model)
+    assert "\n1 of 2 convolutions and products" in str(model)
     assert decibels(model.apply(model.params, x), in_floats(apply, CELL, x)) > 25

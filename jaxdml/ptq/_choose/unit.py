@@ -20,8 +20,9 @@ from jaxdml.ptq._choose.plan import Plan, plan_of
 from jaxdml.ptq._choose.rule import Rule
 from jaxdml.ptq._grids.observers import Observer, Statistics, observer_of
 from jaxdml.ptq._trace.correspondence import named_like
-from jaxdml.ptq._trace.equations import Program
+from jaxdml.ptq._trace.equations import CONTRACTION_PRIMITIVES, Program
 from jaxdml.ptq._trace.scans import SCAN, Loop, loop_of, stacked
+from jaxdml.ptq._trace.signature import primitives_in
 from jaxdml.ptq._trace.values import Value
 
 CONTROL_FLOW = {
@@ -208,9 +209,18 @@ def unit_of(
             bodies[name] = body
         else:
             reasons[name] = next(iter(body.reasons_by_layer().values()), "its body has nothing to quantize")
+    graph = graph.replace(nodes=tuple(_with_products(node, program, reasons) for node in graph.nodes))
     floats = [name for name in program.inputs if jnp.issubdtype(program.avals[name].dtype, jnp.floating)]
     plan = plan_of(Flow(graph, builder.number), modes, reasons, floats)
     return Unit(builder, graph, modes, plan, loop, bodies)
+
+
+def _with_products(node: Node, program: Program, reasons: Mapping[str, str]) -> Node:
+    """The node; the source of a loop or condition in floats lists the convolutions and products in its jaxprs."""
+    if node.operator.name not in (SCAN, *CONTROL_FLOW) or node.outputs[0] not in reasons:
+        return node
+    primitives = primitives_in(list(program.equations[node.options["equation"]].params.values()))
+    return node.replace(source=(*node.source, *(name for name in primitives if name in CONTRACTION_PRIMITIVES)))
 
 
 def _loop_of(builder: Builder, node: Node) -> Loop:

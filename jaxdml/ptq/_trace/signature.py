@@ -1,7 +1,7 @@
 """Texts that identify the computation of a program, independent of the sizes of its inputs."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -38,14 +38,14 @@ def holds_code(value: Any) -> bool:
     return hasattr(value, "eqns") or (callable(value) and not isinstance(value, type))
 
 
-def primitives_in(value: Any) -> set[str]:
-    """The names of all primitives in a jaxpr, or in a primitive's parameter that may contain jaxprs."""
+def primitives_in(value: Any) -> Iterator[str]:
+    """Yields the name of each equation's primitive in a jaxpr, or in a primitive's parameter that may have jaxprs."""
     if isinstance(value, tuple | list):
-        return set[str]().union(*map(primitives_in, value))
-    jaxpr = getattr(value, "jaxpr", value)
-    return set[str]().union(
-        *({eqn.primitive.name, *primitives_in(list(eqn.params.values()))} for eqn in getattr(jaxpr, "eqns", ()))
-    )
+        for each in value:
+            yield from primitives_in(each)
+    for eqn in getattr(getattr(value, "jaxpr", value), "eqns", ()):
+        yield eqn.primitive.name
+        yield from primitives_in(list(eqn.params.values()))
 
 
 def _text(value: Any) -> str:
