@@ -6,9 +6,11 @@ import pytest
 from jaxdml._graph.graph import Graph, Node, only_reading_extremes
 from jaxdml.ptq._build import operators as op
 from jaxdml.ptq._choose.flow import Flow
-from jaxdml.ptq._choose.plan import after_means, capable, chain_roots, plan_of, range_sources, wanted
+from jaxdml.ptq._choose.plan import TOO_STEEP, after_means, capable, chain_roots, plan_of, range_sources, steep, wanted
 
 TANH = op.equation("tanh", "element_wise")
+SINE, DIVIDE = op.equation("sin", "element_wise"), op.equation("div", "element_wise")
+RESHAPE = op.equation("reshape", "mover")
 SORT = op.equation("sort")
 EXTREME = op.equation("reduce_max", "extreme")
 
@@ -95,6 +97,33 @@ def test_what_tables_alone_read_is_wide_if_a_product_made_it():
     )  # fmt: skip
     assert passes(graph)[1].tables == {"b": "a"}
     assert not passes(graph)[2].wide
+
+
+def test_steep_functions_of_inputs_read_floats():
+    """Through movers, affine functions and clamps, and with other functions after them; products end the chain."""
+    graph = flow(
+        (RESHAPE, "x", "a"), (op.MULTIPLY, "a number", "b"), (op.CLIP, "b", "c"), (SINE, "c", "d"), (TANH, "d", "e"),
+        (op.PRODUCT, "e w", "f"), (SINE, "f", "g"), (op.PRODUCT, "g w", "y"),
+    )  # fmt: skip
+    assert steep(graph, ["x"]) == {"d", "e"}
+    assert steep(graph, []) == set()
+    can, want, plan = passes(graph)
+    assert can.tables == {"b": "a", "c": "a", "g": "f"}
+    assert want.tables == {"g": "f"}
+    assert want.quantized == {"e", "f", "g"}
+    assert plan.reasons["d"] == plan.reasons["e"] == TOO_STEEP
+
+
+def test_other_functions_of_inputs_are_tables():
+    graph = flow((TANH, "x", "a"), (op.PRODUCT, "a w", "y"))
+    assert steep(graph, ["x"]) == set()
+    assert passes(graph)[1].tables == {"a": "x"}
+
+
+def test_a_quotient_is_steep_if_it_divides_by_the_input():
+    by_number, by_input = (flow((DIVIDE, names, "a"), (op.PRODUCT, "a w", "y")) for names in ("x number", "number x"))
+    assert steep(by_number, ["x"]) == set()
+    assert steep(by_input, ["x"]) == {"a"}
 
 
 def wide(graph, *outputs):

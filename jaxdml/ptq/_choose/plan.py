@@ -6,7 +6,7 @@ finds the values that should be integers; `range_sources` maps each value to the
 `reasons_of` then says why the other values stay in floats.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from jaxdml._graph.graph import Graph, Node, moves
@@ -17,6 +17,8 @@ from jaxdml.ptq._choose.reasons import JOINS, reasons_of
 
 FLOAT_SUM = "kept in floats by sums='float'"
 PARTLY_ON_OWN_GRID = "one operand has the 8 bits to which fake_quantize rounds"
+STEEP = frozenset(("cbrt", "cos", "exp", "exp2", "expm1", "log", "log1p", "pow", "rsqrt", "sin", "sqrt", "tan"))
+TOO_STEEP = "kept in floats: it reads an input, for which 8 bits may be too few"
 CHAINED = ("element_wise", "clip", "add", "mul")  # kinds of elementwise functions, which tables can replace
 RENEWING = (
     *CONTRACTIONS,
@@ -35,11 +37,13 @@ class Capable:
       values: the values that can be quantized.
       tables: maps each value that a table can compute to the value that indexes the table.
       fused_clamps: the results of clamps that are fused into the operator before them.
+      steep: the results of steep functions of inputs; they stay in floats.
     """
 
     values: Set[str]
     tables: Mapping[str, str]
     fused_clamps: Set[str]
+    steep: Set[str]
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ class Plan(Wanted):
 
 
 def plan_of(
-    flow: Flow, modes: Mapping[str, Mode], reasons: Mapping[str, str], float_inputs: Iterable[str]
+    flow: Flow, modes: Mapping[str, Mode], reasons: Mapping[str, str], float_inputs: Sequence[str]
 ) -> Plan:  # fmt: skip
     """The plan of a float graph.
 
@@ -96,7 +100,7 @@ def plan_of(
     can = capable(flow, modes, float_inputs)
     want = wanted(flow, modes, can)
     sums = float_sums(flow, modes, want)
-    given = {**dict.fromkeys(sums & want.results, FLOAT_SUM), **reasons}
+    given = {**dict.fromkeys(can.steep, TOO_STEEP), **dict.fromkeys(sums & want.results, FLOAT_SUM), **reasons}
     if sums:
         can = capable(flow, modes, float_inputs, sums)
         want = wanted(flow, modes, can, sums)
@@ -143,11 +147,28 @@ def after_means(flow: Flow) -> set[str]:
     return found
 
 
+def steep(flow: Flow, float_inputs: Iterable[str]) -> set[str]:
+    """The results of steep functions of inputs, such as sin(100 * x) and log(x); other functions may follow.
+
+    Between two of 256 values of x, such a function may take all of its values. It can read the input in floats.
+    """
+    from_floats, found = set(float_inputs), set[str]()
+    for node in flow.data_nodes:
+        output, data = node.outputs[0], flow.data_inputs(node)
+        if not from_floats.issuperset(data) or not (moves(node) or node.operator.kind in CHAINED):
+            continue
+        from_floats.update(node.outputs)
+        is_steep = node.operator.name in STEEP or (node.operator.name == "div" and node.inputs[1] in flow.data)
+        if not moves(node) and (is_steep or not found.isdisjoint(data)):
+            found.add(output)
+    return found
+
+
 def capable(
-    flow: Flow, modes: Mapping[str, Mode], float_inputs: Iterable[str], sums: Set[str] = frozenset()
+    flow: Flow, modes: Mapping[str, Mode], float_inputs: Sequence[str], sums: Set[str] = frozenset()
 ) -> Capable:  # fmt: skip
     """Finds the values that can be integers, in a forward pass; the values in `sums` cannot be integers."""
-    roots, normalized = chain_roots(flow), after_means(flow)
+    roots, normalized, without_table = chain_roots(flow), after_means(flow), steep(flow, float_inputs)
     values, tables, fused_clamps = set(float_inputs), dict[str, str](), set[str]()
     for node in flow.data_nodes:
         kind, output, data = node.operator.kind, node.outputs[0], flow.data_inputs(node)
@@ -161,14 +182,14 @@ def capable(
             can = len(data) > 1 and values.issuperset(data) and normalized.isdisjoint(data)
         else:
             can = kind in JOINS and len(data) == len(node.inputs) and values.issuperset(data)
-        table = _table_index(flow, roots[output], output, values, fused_clamps)
+        table = None if output in without_table else _table_index(flow, roots[output], output, values, fused_clamps)
         if table is not None:
             tables[output] = table
         if kind == "clip" and _is_fused(flow, node, tables):
             fused_clamps.add(output)
         if (can and output not in sums) or table is not None:
             values.update(node.outputs)
-    return Capable(values, tables, fused_clamps)
+    return Capable(values, tables, fused_clamps, without_table)
 
 
 def _table_index(
