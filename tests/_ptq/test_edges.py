@@ -185,7 +185,7 @@ OF_FLOATS = {
         lambda p, x: (lambda y: y @ p["m"] + y.reshape(32, 12).reshape(64, 6) @ p["m"])(softmax(x)),
         [],
     ),
-    "a table reads it, too": (lambda p, x: (lambda y: y @ p["m"] + jnp.tanh(jnp.exp(y)) @ p["m"].T)(x), []),
+    "a table reads it, too": (lambda p, x: (lambda y: y @ p["m"] + jnp.tanh(jax.nn.sigmoid(y)) @ p["m"].T)(x), []),
     "a grid of the user's": (lambda p, x: rounded(softmax(x)) @ p["m"], []),
     "kept in floats": (lambda p, x: softmax(x) @ p["m"], []),
 }
