@@ -1,4 +1,4 @@
-"""Code with `lax` in place of jaxdml, as people write it: int8 operands and the rest of the formula, or float networks.
+"""What people write with `lax` instead of jaxdml: int8 contractions and the rest of the formula, or float networks.
 
 Every peer gets its weights in the type that it computes in, before timing starts.
 """

@@ -1,7 +1,7 @@
 """python -m benchmarks.ptq: float functions quantized by jaxdml.ptq, compared with float32, bfloat16 and qwix.
 
-It prints tables in Markdown: each form's time over jaxdml's, both medians of one interleaved run, and the ratio in dB
-of the float32 outputs to its error; then the aims, including that of calibration. Weights are random.
+It prints Markdown tables: each form's time over jaxdml's (medians of one interleaved run), and the ratio in dB of the
+float32 outputs to the form's error; then the aims, including that of calibration. Weights are random.
 """
 
 import argparse
@@ -99,7 +99,7 @@ def block() -> tuple[nn.Module, Any, list[jax.Array]]:
 
 
 def quantized_by_qwix(network: nn.Module, variables: Any, x: jax.Array) -> tuple[Callable[..., Any], Any]:
-    """qwix's function and variables: int8 weights, and int8 activations by the range of each call."""
+    """qwix's function and variables: int8 weights, and int8 activations with the ranges of each call."""
     rule = qwix.QuantizationRule(module_path=".*", weight_qtype="int8", act_qtype="int8")
     quantized = qwix.quantize_model(network, qwix.PtqProvider([rule]))
     shapes = jax.eval_shape(quantized.init, jax.random.key(0), x)
@@ -115,7 +115,7 @@ def on_xla(model: ptq.Model, apply: Callable[..., Any], variables: Any) -> ptq.M
 
 
 def measured(network: nn.Module, variables: Any, model: ptq.Model, x: jax.Array, seconds: float) -> dict[str, Any]:
-    """For each form, the milliseconds, the path, and the ratio of its outputs to their error in dB."""
+    """Each form's milliseconds, path, and ratio in dB of the float32 outputs to the form's error."""
     forms: dict[str, tuple[Callable[..., Any], Any]] = {
         FLOAT: (network.apply, (variables, x)),
         BFLOAT: (network.apply, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (variables, x))),

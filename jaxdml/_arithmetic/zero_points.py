@@ -45,7 +45,7 @@ def _int32(depth: Any) -> Any:
 
 
 def sums_of_columns(b: Array, layout: str) -> Array:
-    """The sums of int8 [..., K, N] or, with layout "NK", [..., N, K], over K: int32 [..., 1, N]."""
+    """The sums over K of int8 [..., K, N], or of [..., N, K] if layout is "NK": int32 [..., 1, N]."""
     if layout == "NK":
         return in_layout(sums_of_rows(b), layout)
 
@@ -77,7 +77,7 @@ def sums_of_filters(filter: Filter) -> Array:
 
 
 def _sums(x: Array, by_product: Callable[[Array], Array], axis: int) -> Array:
-    """The sums of int8 x over an axis, which becomes 1.
+    """The sums of int8 x over an axis, kept with size 1.
 
     On a CPU a product with ones uses the int8 kernel; for a reduction XLA:CPU first writes x to memory in int32. There
     are four rows of ones because XLA:CPU has no kernel for outputs of 2 x 2. Compilers for accelerators fuse the
@@ -88,7 +88,7 @@ def _sums(x: Array, by_product: Callable[[Array], Array], axis: int) -> Array:
 
 
 def reduced(x: Array, axis: int) -> Array:
-    """The sums of int8 x over an axis, which becomes 1, in int32."""
+    """The int32 sums of int8 x over an axis, kept with size 1."""
     total = lax.reduce(lax.convert_element_type(x, jnp.int32), np.int32(0), lax.add, (axis,))
     return lax.expand_dims(total, (axis,))
 

@@ -165,7 +165,7 @@ def _program(eqns: Sequence[Equation], spaces: Mapping[Any, Space]) -> Equation 
     """The equation that replaces others; None if there are too few elements, or the kernel cannot run the program."""
     last = eqns[-1].outvars[0]
     inside = {eqn.outvars[0]: ~place for place, eqn in enumerate(eqns)}
-    operands: dict[tuple[Any, Shape], tuple[int, Any]] = {}  # the place and the atom of each
+    operands: dict[tuple[Any, Shape], tuple[int, Any]] = {}  # each operand's place and atom
     # For each equation, the place of each operand among the program's operands, or ~ the place of the equation that
     # computes the operand.
     places: list[list[int]] = []

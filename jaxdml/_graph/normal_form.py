@@ -54,7 +54,7 @@ def bounds_of(clamp: Node, grids: Grids) -> tuple[float, float] | None:
 
 
 def _transposed_blocks(graph: Graph) -> Graph:
-    """Transposes the integers, scales and zero points of constants in blocks, instead of the dequantized floats."""
+    """Transposes integers, scales and zero points of constants quantized in blocks, not the dequantized floats."""
     grids, names, constants, nodes = Grids(graph), Names(graph), dict(graph.constants), list[Node]()
     for node in graph.nodes:
         grid = grids.dequantized(node.inputs[0]) if "perm" in node.options else None

@@ -166,8 +166,8 @@ class Implementation:
     def _key(self, bound: dict[str, Any]) -> Any:
         """Everything on which the statics and validity of a call depend; None if the call must not be cached.
 
-        The key includes types, because True equals 1 but is not a valid size, and the sign of zero, because division
-        by zero gives an infinity of that sign.
+        The key includes types, because True equals 1 but is not a valid size. It includes the sign of zero, because
+        division by zero gives an infinity of that sign.
         """
         facts: list[Any] = []
         for name in self.parameters.tensors:
@@ -223,7 +223,7 @@ def operator[**P, R](
     """Decorates the body of an operator; the result is its public function, with the body's signature.
 
     Parameters have the names of the desc's fields, tensors first. Callers may pass Python numbers as scales and zero
-    points, and omit statics; the body receives arrays, None, and statics with all defaults.
+    points, and omit statics; the body receives arrays or None, and all statics, defaults included.
 
     Args:
       kind: the desc's class.

@@ -60,7 +60,8 @@ def fake_quantize(
     """
     quantize = OPERATORS[element_wise_quantize_linear.__name__]
     is_array = isinstance(input, jax.Array | np.ndarray)
-    if is_array and (jnp.issubdtype(input.dtype, jnp.integer) or input.dtype == np.float64):  # quantize allows INT32
+    # `quantize` itself accepts INT32.
+    if is_array and (jnp.issubdtype(input.dtype, jnp.integer) or input.dtype == np.float64):
         fix = f"dequantize it first: {element_wise_dequantize_linear.__name__}(input, scale, zero_point)"
         if input.dtype == np.float64:
             fix = "write input.astype(jnp.float32)"

@@ -13,7 +13,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-constexpr float kFirstOfRows = 0x1p26f, kFirstOfValues = 0x1p22f;  // factors moved from sums into scales
+constexpr float kFirstOfRows = 0x1p26f, kFirstOfValues = 0x1p22f;  // these multiply scales and divide sums
 constexpr int64_t kPartKeys = 1 << 15;     // the maximum number of keys in an exact sum; such sums are added as floats
 constexpr float kUnseen = -3.4028235e38f;  // the score of a key that a query does not see
 constexpr int64_t kLeastBlockRows = 12, kMostBlockRows = 96, kBlockScores = 1 << 16;
@@ -40,7 +40,7 @@ struct AttentionRoom {
   float *value_scales, *value_inverses;                            // [keys]
   float* panels;                                                   // a panel of keys, or all panels of kTerms values
   double *upper, *lower;                                           // [rows][width]: exact sums
-  float* sums;                                                     // [rows][width]: rounded sums of whole parts
+  float* sums;                                                     // [rows][width]: sums of parts, added as floats
 };
 
 static int64_t take_room(const Attention& one, Arena& arena, AttentionRoom& room) {
@@ -191,7 +191,7 @@ static void mask_scores(const Attention& one, const AttentionQuery& of, const Ke
   }
 }
 
-// The weight of a row of rounded values: a power times the row's scale, which may be NaN if the power is 0.
+// The weight of a row of rounded values: power times the row's scale; 0 if power is 0, even if the scale is NaN.
 JAXDML_INLINE F32 weight_of(F32 power, const float* scales) {
   return power == splat(0.0f) ? splat(0.0f) : power * load_floats(scales);
 }

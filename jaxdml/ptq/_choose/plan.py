@@ -150,7 +150,7 @@ def after_means(flow: Flow) -> set[str]:
 def steep(flow: Flow, float_inputs: Iterable[str]) -> set[str]:
     """The results of steep functions of inputs, such as sin(100 * x) and log(x); other functions may follow.
 
-    Between two of 256 values of x, such a function may take all of its values. It can read the input in floats.
+    Between adjacent levels of an 8-bit x, such a function may take all of its values. It can read x in floats.
     """
     from_floats, found = set(float_inputs), set[str]()
     for node in flow.data_nodes:
@@ -227,7 +227,7 @@ def wanted(flow: Flow, modes: Mapping[str, Mode], can: Capable, sums: Set[str] =
       sums: the sums that stay in floats, as do their terms.
     """
     nodes, results, quantized, tables = set[Node](), set[str](), set[str](), dict[str, str]()
-    read, by_tables = set[str](), set[str]()  # the values that operators read, and that tables read, as integers
+    read, by_tables = set[str](), set[str]()  # the values that operators read as integers, and those that tables read
     read_wide, in_floats = set[str](), set[str]()
     fused_away = set[str]()  # intermediate results inside of one quantized operator; they are never quantized
     for node in reversed(flow.data_nodes):
@@ -314,7 +314,7 @@ def range_sources(graph: Graph, nodes: Set[Node], in_floats: Set[str] = frozense
     Args:
       graph: the graph.
       nodes: the nodes on integers.
-      in_floats: results of movers that keep the input's range in floats, too.
+      in_floats: the values in floats; movers that return one keep the input's range, too.
     """
     sources = {name: name for name in graph.inputs}
     for node in graph.nodes:

@@ -56,8 +56,8 @@ class Function:
 class Flat:
     """A quantized function as one list of nodes.
 
-    The name of a quantized node's operator is its kind, a key of `INTEGERS`, "table" or "dynamic". Where a node runs an
-    equation of the float function, its option `equation` is the equation.
+    The operator of a quantized node is named "table", "dynamic", or by its kind: a key of the maps in `INTEGERS`. Where
+    a node runs an equation of the float function, its option `equation` is the equation.
 
     Attributes:
       program: the float function.

@@ -29,7 +29,7 @@ INTEGER_FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
 
 @dataclass(frozen=True)
 class _Counter:
-    """An integer that is known in each step: its values in the order of the sequences, and its value after the loop."""
+    """An integer that is known in each step: its values as a sequence of the scan, and its value after the loop."""
 
     values: np.ndarray
     last: np.ndarray | None = None
@@ -104,7 +104,7 @@ def _counters(scan: _Scan, known: Sequence[np.ndarray | None]) -> dict[int, _Cou
 
 
 def _added(scan: _Scan, place: int) -> int | None:
-    """The constant that each step adds to a carried value; None if a step computes anything else from the value."""
+    """The constant that each step adds to a carried value; None if the next value is computed in another way."""
     var, result = scan.body.invars[place], scan.body.outvars[place - scan.first]
     for eqn in scan.body.eqns:
         if result in eqn.outvars and eqn.primitive.name == "add" and var in _variables(eqn):
@@ -189,7 +189,7 @@ def _taken(x: Array, slices: _Slices, length: int) -> Array:
 
 
 def _read(scan: _Scan, counters: Mapping[int, _Counter], sliced: Mapping[Any, _Slices]) -> set[Any]:
-    """The variables of the body that its results need, once sequences hold the slices and counters are not carried."""
+    """The variables that the body's results need, once the slices are in sequences and counters are not carried."""
     ends = {place - scan.first for place in counters}
     read = {atom for place, atom in enumerate(scan.body.outvars) if place not in ends and not isinstance(atom, Literal)}
     for eqn in reversed(scan.body.eqns):
