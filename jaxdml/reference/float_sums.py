@@ -85,6 +85,8 @@ def minimum(x: Array, y: Array) -> Array:
 def to_integers(x: Array, dtype: Any) -> Array:
     """x rounded towards zero, and saturated; NaN becomes 0."""
     limits = np.iinfo(dtype)
+    low, high = np.asarray(limits.min, dtype), np.asarray(limits.max, dtype)
     with np.errstate(all="ignore"):
         whole = np.trunc(np.where(np.isnan(x), 0, x).astype(np.float64))
-        return np.where(whole >= limits.max, limits.max, np.where(whole <= limits.min, limits.min, whole)).astype(dtype)
+        is_high, is_low = whole >= limits.max, whole <= limits.min  # as float64s, which round limits of 64 bits up
+        return np.where(is_high, high, np.where(is_low, low, whole.astype(dtype)))

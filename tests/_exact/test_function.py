@@ -132,6 +132,10 @@ def test_conversions():
     for dtype in (np.int32, np.int8, np.uint8, np.int16, np.uint32):
         got = jax.jit(dml.exact(lambda x, dtype=dtype: x.astype(dtype)))(x)
         assert_same_bits(got, floats.to_integers(x, dtype), dtype)
+    with jax.enable_x64(True):
+        for dtype in (np.int64, np.uint64):
+            got = dml.exact(lambda x, dtype=dtype: x.astype(dtype))(x)
+            assert_same_bits(got, floats.to_integers(x, dtype), dtype)
     assert_same_bits(dml.exact(lambda x: x.astype(bool))(np.float32([0, -0.0, 1e-45, 2])), np.array([0, 0, 0, 1], bool))
 
 
