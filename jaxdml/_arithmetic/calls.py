@@ -1,10 +1,13 @@
 """Finds the jaxpr that an equation calls, so that its equations can replace the call."""
 
+from functools import partial
 from typing import Any
+
+import jax
 
 CALLS = frozenset((
     "jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
-    "checkpoint", "remat2",
+    "checkpoint", "remat2", "call_hi_primitive",
 ))  # fmt: skip
 
 
@@ -12,4 +15,12 @@ def called_jaxpr(eqn: Any) -> Any:
     """The jaxpr that an equation calls, with its constants if it has any; None if the equation is not a call."""
     if eqn.primitive.name not in CALLS:
         return None
+    if eqn.primitive.name == "call_hi_primitive":  # JAX lowers jnp.searchsorted, jnp.nonzero and a few others late
+        structs = [struct_of_aval(var.aval) for var in eqn.invars]
+        return jax.jit(partial(eqn.primitive.bind, **eqn.params)).trace(*structs).lojax.jaxpr
     return next(value for value in eqn.params.values() if hasattr(value, "eqns"))
+
+
+def struct_of_aval(aval: Any) -> jax.ShapeDtypeStruct:
+    """The shape and type of a value in a jaxpr."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=bool(getattr(aval, "weak_type", False)))

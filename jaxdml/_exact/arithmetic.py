@@ -52,7 +52,7 @@ def one_minus_square(x: Array) -> Array:
     return multiplied(subtracted(lax.full_like(x, 1), x), added(lax.full_like(x, 1), x))
 
 
-def divided(x: Array, y: Array) -> Array:
+def divided(x: Any, y: Array) -> Array:
     """fl(x / y), or a zero of the same sign where it is subnormal."""
     return flushed(quotient(x, y))
 
@@ -68,5 +68,8 @@ def rooted(x: Array) -> Array:
 
 
 def inverse_root(x: Array) -> Array:
-    """fl(1 / fl(sqrt(x))); a zero gives an infinity of the same sign."""
-    return quotient(np.float32(1), square_root(x))
+    """fl(1 / fl(sqrt(x))); a zero gives an infinity of the same sign.
+
+    XLA rewrites (1 / sqrt(x)) / y as 1 / (sqrt(x) * y) unless a select, as in `divided`, lies between.
+    """
+    return divided(np.float32(1), square_root(x))

@@ -33,6 +33,8 @@ def narrowed(x: Array, dtype: Any) -> Array:
 
 def converted(x: Array, dtype: Any) -> Array:
     """x in another type. Conversion of floats to integers truncates toward zero and saturates; NaN becomes 0."""
+    if x.dtype == jnp.bool_:  # XLA rewrites a product with a converted bool as a select, which ignores NaN and signs
+        return lax.select(x, lax.full_like(x, 1, dtype), lax.full_like(x, 0, dtype))
     if is_float(dtype):
         return narrowed(widened(x) if is_float(x.dtype) else lax.convert_element_type(x, jnp.float32), dtype)
     x = widened(x)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.extend import source_info_util
 
-from jaxdml._arithmetic.calls import CALLS, called_jaxpr
+from jaxdml._arithmetic.calls import CALLS, called_jaxpr, struct_of_aval
 from jaxdml._arithmetic.exact_calls import is_exact_call
 from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
 from jaxdml._exact.conversions import FLOATS, is_float
@@ -80,7 +80,8 @@ def problems(jaxpr: Any, scope: str = "", line: str = "") -> Iterator[Problem]:
         inside = "/".join(filter(None, (scope, str(eqn.source_info.name_stack))))
         place = source_info_util.summarize(eqn.source_info) or line
         if _has_jaxprs_to_evaluate(eqn):
-            for inner in inner_jaxprs(eqn.params):
+            called = called_jaxpr(eqn)
+            for inner in inner_jaxprs(eqn.params if called is None else {"called": called}):
                 yield from problems(inner, inside, place)
         elif problem := _problem(eqn):
             kind, what, remedy = problem
@@ -197,13 +198,9 @@ def _with_rules(params: Mapping[str, Any]) -> dict[str, Any]:
         def body(*inputs: Any) -> list[Any]:
             return evaluate(value.jaxpr, value.consts, inputs)
 
-        return jax.make_jaxpr(body)(*(_struct(var.aval) for var in value.jaxpr.invars))
+        return jax.make_jaxpr(body)(*(struct_of_aval(var.aval) for var in value.jaxpr.invars))
 
     return {key: replaced(value) for key, value in params.items()}
-
-
-def _struct(aval: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=bool(getattr(aval, "weak_type", False)))
 
 
 def _literal(value: Any, aval: Any) -> Any:

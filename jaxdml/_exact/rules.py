@@ -163,7 +163,7 @@ MOVES = (
     "reshard", "mesh_cast", "pvary", "pcast", "unstack", "stack", "tile", "debug_callback", "debug_print",
     "jaxdml_kernel", "jaxdml_operand",  # exact by themselves
 )  # fmt: skip
-COMPARES = ["eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "round", "sign"]
+COMPARES = ["eq", "ne", "lt", "le", "lt_to", "le_to", "gt", "ge", "floor", "ceil", "round", "sign"]
 FUNCTIONS: Mapping[str, Callable[..., Array]] = {
     "add": arithmetic.added,
     "add_any": arithmetic.added,
@@ -199,6 +199,8 @@ RULES: Mapping[str, Rule] = {
     "integer_pow": lambda primitive, params: elementwise(functools.partial(powers.integer_power, y=params["y"]))(
         primitive, params
     ),
+    # Derivatives of cond have it in place of what only the other branches compute. Nothing reads its elements.
+    "empty2": lambda primitive, params: lambda: lax.full_like(primitive.bind(**params), 0),
     "gather": gathered,
     "reduce_precision": in_float32,
     "convert_element_type": lambda primitive, params: lambda x: converted(x, params["new_dtype"]),
