@@ -59,6 +59,7 @@ GROUPS = {
         to_even=lambda y: lax.round(y * 4, lax.RoundingMethod.TO_NEAREST_EVEN),
         from_zero=lambda y: lax.round(y * 4, lax.RoundingMethod.AWAY_FROM_ZERO),
         rest=lambda y: lax.rem(y, jnp.full_like(y, 0.3)),
+        polynomial=lambda y: jnp.sinc(small(y)),
     ),
     "choices": each(
         **{word: compared(word) for word in ("eq", "ne", "ge", "gt", "le", "lt")},

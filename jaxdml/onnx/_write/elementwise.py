@@ -72,6 +72,16 @@ def integer_power(writer: Writer, node: Node) -> str:
     return writer.emit("Div", _number(writer, node, 1), result) if power < 0 else result
 
 
+@equation("polynomial")
+def polynomial(writer: Writer, node: Node) -> str:
+    """A polynomial by Horner's rule; the first coefficient is the constant term."""
+    x, *coefficients = map(writer.read, node.inputs)
+    result = coefficients.pop()
+    for coefficient in reversed(coefficients):
+        result = writer.emit("Add", writer.emit("Mul", result, x), coefficient)
+    return result
+
+
 @equation("square")
 def square(writer: Writer, node: Node) -> str:
     value = writer.read(node.inputs[0])

@@ -234,10 +234,14 @@ class _Graph:
     def _named_inside(self, node: Node, function: Function) -> dict[str, str]:
         """Maps the values of a function to new names, and gives their shapes and constants to the writer."""
         writer, result = self._writer, node.outputs[0]
-        of = jax.ShapeDtypeStruct(writer.shape(node.inputs[0]), np.float32)
-        found = jax.eval_shape(lambda x: evaluate(function.nodes, {**function.numbers, function.of: x}), of)
+        # Each element is computed alone, from a number here: lax.select takes no numbers beside an array.
+        found = jax.eval_shape(lambda x: evaluate(function.nodes, {**function.numbers, function.of: x}), np.float32(0))
         names = {name: f"{result}/{name}" for name in found}
-        writer.shapes |= {names[name]: struct for name, struct in found.items()}
+        shape = writer.shape(node.inputs[0])
+        writer.shapes |= {
+            names[name]: struct if name in function.numbers else jax.ShapeDtypeStruct(shape, struct.dtype)
+            for name, struct in found.items()
+        }
         writer.constants |= {names[name]: value for name, value in function.numbers.items()}
         return names
 
