@@ -18,6 +18,7 @@ FEWEST_FOLDED = 4  # rows that folding must save
 NO_OPERATOR = "there is no quantized {}"
 READ_BY = "kept in floats: {} reads it"
 FROM_PARAMETERS = "it depends only on parameters"
+PRODUCT_OF_PARAMETERS = "it depends only on parameters: compute it once, and pass the result in params"
 COMPUTED_BY = "kept in floats: {} computes its input"
 CONTRACTION_SOURCES = frozenset((
     "conv_general_dilated", "dot_general", "Conv", "ConvInteger", "ConvTranspose", "DynamicQuantizeLSTM", "Einsum",
@@ -146,8 +147,8 @@ def _is_alone(node: Node) -> bool:
 
 
 def _is_contraction(node: Node) -> bool:
-    """Whether a node is a convolution or product of data."""
-    return not CONTRACTION_SOURCES.isdisjoint(node.source) and node.remark != FROM_PARAMETERS
+    """Whether a node is a convolution or product, or a loop in floats that has one."""
+    return not CONTRACTION_SOURCES.isdisjoint(node.source)
 
 
 def _contractions(node: Node) -> list[str]:

@@ -349,9 +349,14 @@ def _clipped(value: Any, least: Any, greatest: Any, dtype: Any) -> Any:
 
 
 def _powers(value: Any, exact: Any) -> Any:
-    """Sums of squares of the signal and of the noise."""
+    """Sums of squares of the signal and of the noise, both divided by the largest square of the signal.
+
+    Squares of values beyond 1e19 would overflow float32, and those of values below 1e-19 would vanish.
+    """
     value, exact = value.astype(jnp.float32), exact.astype(jnp.float32)
-    return jnp.sum(jnp.square(exact)), jnp.sum(jnp.square(value - exact))
+    largest = jnp.max(jnp.abs(exact), initial=0)
+    unit = jnp.where((largest > 0) & (largest < jnp.inf), largest, 1)
+    return jnp.sum(jnp.square(exact / unit)), jnp.sum(jnp.square((value - exact) / unit))
 
 
 def _ratio(powers: Any) -> float:

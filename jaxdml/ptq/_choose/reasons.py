@@ -3,7 +3,14 @@
 from collections.abc import Mapping, Sequence, Set
 
 from jaxdml._graph.graph import Node, moves
-from jaxdml._graph.report import COMPUTED_BY, FROM_PARAMETERS, NO_OPERATOR, READ_BY
+from jaxdml._graph.report import (
+    COMPUTED_BY,
+    CONTRACTION_SOURCES,
+    FROM_PARAMETERS,
+    NO_OPERATOR,
+    PRODUCT_OF_PARAMETERS,
+    READ_BY,
+)
 from jaxdml.ptq._build.operators import CONTRACTIONS
 from jaxdml.ptq._choose.flow import Flow
 from jaxdml.ptq._choose.modes import FLOAT, STATIC16, Blocks, Mode
@@ -36,7 +43,8 @@ def reasons_of(
         if name in given or node.operator.kind in CONTRACTIONS:
             deciding |= dict.fromkeys(node.outputs, (place, node.name))
         elif not data:
-            reasons[name] = FROM_PARAMETERS
+            is_product = not CONTRACTION_SOURCES.isdisjoint(node.source)
+            reasons[name] = PRODUCT_OF_PARAMETERS if is_product else FROM_PARAMETERS
         elif name not in can:
             _, decided = before = max((deciding[each] for each in data if each in deciding), default=(0, ""))
             is_inherited = bool(decided) and not node.remark and _has_operator(node, data)

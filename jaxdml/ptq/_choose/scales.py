@@ -53,7 +53,7 @@ def scales_of(
 
 def _chosen(edge: Edge, noises: "Sequence[_Noise]", weights: np.ndarray) -> np.ndarray | None:
     counts = (noise.count * len(noise.reader.channels) / edge.count for noise in noises)
-    if min(counts) < ENOUGH:
+    if min(counts) < ENOUGH or not all(np.isfinite(noise.sizes[0]).all() for noise in noises):
         return None
     chosen, least = None, sum(noise.of(np.ones(edge.count)) for noise in noises)
     for sizes in zip(*(noise.sizes for noise in noises), strict=True):

@@ -129,7 +129,8 @@ def program_of(apply: Callable[..., Any], params: Any, inputs: tuple[Any, ...]) 
       params, inputs: pytrees of arrays or of `jax.ShapeDtypeStruct`.
     """
     structs = jax.tree.map(struct_of, (params, *inputs))
-    jaxpr, outputs = jax.make_jaxpr(apply, return_shape=True)(*structs)
+    with jax.disable_jit(False):  # under disable_jit, JAX traces other equations
+        jaxpr, outputs = jax.make_jaxpr(apply, return_shape=True)(*structs)
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     writer = _Writer()
     names = [writer.param(tuple(map(_key, path))) for path in paths]
