@@ -11,7 +11,7 @@ from jax.extend.core import Literal
 
 from _ptq.quantized import decibels, in_floats
 from helpers.compare import assert_same_bits
-from jaxdml.ptq import quantize
+from jaxdml.ptq import PtqError, quantize
 from jaxdml.ptq._trace.counters import over_slices
 
 RNG = np.random.default_rng(0)
@@ -101,7 +101,9 @@ def carried(step, start, by, **options):
         i, h = state
         return (i + (by(h) if callable(by) else by), step(w, i, h)), i
 
-    return lambda w, x: lax.scan(lambda state, _: step_of(state, w), (jnp.int32(start), x), length=4, **options)
+    return lambda w, x: lax.scan(
+        lambda state, _: step_of(state, w), (start if np.ndim(start) else jnp.asarray(start), x), length=4, **options
+    )
 
 
 def indexed(w, i, h):
@@ -115,6 +117,20 @@ def gathered(w, i, collapsed):
     return lax.gather(w, i[None], form, slice_sizes=(1, 32, 32), mode="clip")
 
 
+def stepping(new):
+    """A loop of two steps that carries two integers, and slices by the first."""
+
+    def step_of(w):
+        return lambda state, _: ((*new(*state[:2]), layer(state[2], w[state[0]])), None)
+
+    return lambda w, x: lax.scan(step_of(w), (jnp.int32(1), jnp.int32(0), x), length=2)[0]
+
+
+def of_results(step):
+    """A scan over numbers that stacks results of their own."""
+    return lambda w, x: lax.scan(lambda h, i: (layer(h, w[i]), step(w, i, h)), x, jnp.arange(4))
+
+
 WEIGHTS, TABLE, NUMBERS = (4, 32, 32), (4, 3, 32), (4,)
 SLICED = {
     "fori_loop": (loop(indexed), W, [WEIGHTS]),
@@ -124,6 +140,9 @@ SLICED = {
     "a counter that is read": (loop(lambda w, i, h: layer(h, w[i]) * i), W, [NUMBERS, WEIGHTS]),
     "an iota": (numbered(indexed, lambda: jnp.arange(4)), W, [WEIGHTS]),
     "an iota, from the last to the first": (numbered(indexed, lambda: jnp.arange(4), reverse=True), W, [WEIGHTS]),
+    "results of steps": (of_results(lambda w, i, h: jnp.sin(h) + w[i][:1]), W, [WEIGHTS]),
+    "numbers as results": (of_results(lambda w, i, h: i * i), W, [NUMBERS, WEIGHTS]),
+    "an iota in the body": (loop(lambda w, i, h: layer(h, w[i], jnp.arange(32.0)[None])), W, [WEIGHTS]),
     "a negative counter": (carried(lambda w, i, h: layer(h, w[i]), -4, 1), W, [NUMBERS, WEIGHTS]),
     "a counter with an offset": (carried(lambda w, i, h: layer(h, w[i - 2]), 2, 1), W, [NUMBERS, WEIGHTS]),
     "twice a counter": (carried(lambda w, i, h: layer(h, w[2 * i - 3 - i]), 3, 1), W, [NUMBERS, WEIGHTS]),
@@ -140,6 +159,12 @@ AS_THEY_ARE = {
     "the whole array": (loop(lambda w, i, h: layer(h, w[i]) + w.sum()), W),
     "two rows at a time": (loop(lambda w, i, h: layer(h, lax.dynamic_slice(w, (i, 0, 0), (2, 32, 32))[0]), 0, 3), W),
     "a gather that keeps the axis": (loop(lambda w, i, h: layer(h, gathered(w, i, ())[0])), W),
+    "the whole array as a result": (of_results(lambda w, i, h: w), W),
+    "the same row several times": (loop(lambda w, i, h: layer(h, w[jnp.full(5, i)].mean(0))), W),
+    "a float counter": (carried(lambda w, i, h: layer(h, w[(2 * i).astype(int)]), np.float32(0), 0.5), W),
+    "several counters in an array": (carried(lambda w, i, h: layer(h, w[i[0]]), np.arange(4), 1), W),
+    "a doubled counter": (stepping(lambda i, j: (i * 2, j)), W),
+    "a counter that takes turns with another": (stepping(lambda i, j: (j + 1, i)), W),
     "by two counters": (loop(lambda w, i, h: h + w[i, i][None]), W),
     "a part of a row": (loop(lambda w, i, h: h + lax.dynamic_slice(w, (i, 0, 0), (1, 1, 32))[0]), W),
     "no steps": (loop(indexed, 0, 0), W),
@@ -157,7 +182,49 @@ def test_results_of_loops_over_slices(name):
     assert sorted(found) == sorted(sequences)
 
 
+def test_an_index_that_all_steps_share():
+    """The index of an axis of size 1; it is not sliced itself."""
+
+    def row(w, i, j):
+        return lax.dynamic_slice(w, (i, j, 0, 0), (1, 1, 32, 32), allow_negative_indices=False)[0, 0]
+
+    def function(w, j, x):
+        return lax.fori_loop(0, 4, lambda i, h: layer(h, row(w, i, j)), x)
+
+    expected, received, found = rewritten(function, W[:, None], np.int32(0), X)
+    np.testing.assert_array_equal(received[1], expected[1])
+    assert found == [(4, 1, 32, 32)]
+
+
 @pytest.mark.parametrize("name", AS_THEY_ARE)
 def test_other_loops_stay_as_they_are(name):
     function, w = AS_THEY_ARE[name]
     assert rewritten(function, w, X) is None
+
+
+def test_a_number_that_all_steps_share_is_no_counter():
+    """Although the loop carries a value that is this number plus a constant."""
+
+    def function(w, x):
+        j = jnp.int32(3)
+        return lax.scan(lambda state, i: ((layer(state[0], w[i] * j), j + 1), None), (x, j), jnp.arange(4))[0]
+
+    expected, received, _ = rewritten(function, W, X)
+    for one, other in zip(expected, received, strict=True):
+        np.testing.assert_array_equal(other, one)
+
+
+def test_names_of_scopes_stay():
+    def step(w, i, h):
+        with jax.named_scope("mixed"):
+            return jnp.tanh(h @ (h.T @ h)) + layer(h, w[i])
+
+    assert "mixed" in str(quantize(loop(step), W, [X / 4], progress=False))
+
+
+def test_slices_of_an_axis_of_unknown_size_are_refused_in_words():
+    two_steps = lambda w, x: lax.fori_loop(0, 2, lambda t, h: jnp.tanh((h + x[:, t]) @ w[0]), x[:, 2])  # noqa: E731
+    model = quantize(two_steps, W, [RNG.normal(size=(8, 6, 32)).astype(np.float32)], progress=False)
+    (length,) = export.symbolic_shape("length")
+    with pytest.raises(PtqError, match="cannot run on these inputs as it was quantized"):
+        jax.eval_shape(model.apply, model.params, jax.ShapeDtypeStruct((8, length, 32), np.float32))

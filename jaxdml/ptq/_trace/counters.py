@@ -118,29 +118,31 @@ def _slices(scan: _Scan, counters: Mapping[int, _Counter]) -> dict[int, _Slices]
     numbers: dict[Any, np.ndarray] = {scan.body.invars[place]: each.values for place, each in counters.items()}
     for eqn in scan.body.eqns:
         function, variables = INTEGER_FUNCTIONS.get(eqn.primitive.name), set(_variables(eqn))
-        if function and variables and numbers.keys() >= variables and eqn.outvars[0].aval.shape in ((), (1,)):
+        if function and variables and numbers.keys() >= variables:
             inputs = (atom.val if isinstance(atom, Literal) else numbers[atom] for atom in eqn.invars)
             numbers[eqn.outvars[0]] = np.broadcast_to(function(*inputs), scan.length).astype(eqn.outvars[0].aval.dtype)
     found = {}
     for place, var in enumerate(scan.body.invars[: scan.first]):
-        first, *others = {_slice(eqn, numbers) for eqn in scan.body.eqns if var in _variables(eqn)} or {None}
+        first, *others = {_slice(eqn, var, numbers) for eqn in scan.body.eqns if var in _variables(eqn)} or {None}
         if first is not None and not others and not any(var is each for each in scan.body.outvars):
             found[place] = first
     return found
 
 
-def _slice(eqn: Any, numbers: Mapping[Any, np.ndarray]) -> _Slices | None:
+def _slice(eqn: Any, var: Any, numbers: Mapping[Any, np.ndarray]) -> _Slices | None:
     """Which slices of an array an equation of the body takes; None if it reads the array in another way.
 
     JAX writes `w[i]` as a dynamic_slice, and as a gather if a size of w is symbolic.
     """
     x, *indices = eqn.invars
+    if x is not var:
+        return None
     if eqn.primitive.name == "dynamic_slice":
         axes = [axis for axis, atom in enumerate(indices) if not isinstance(atom, Literal) and atom in numbers]
     elif eqn.primitive.name == "gather" and indices[0].aval.shape == (1,):
         form = eqn.params["dimension_numbers"]
-        is_plain = form.collapsed_slice_dims == form.start_index_map and not form.operand_batching_dims
-        axes = [*form.start_index_map] if is_plain and indices[0] in numbers else []
+        is_plain = form.collapsed_slice_dims == form.start_index_map and indices[0] in numbers
+        axes = [*form.start_index_map] if is_plain else []
         indices = indices * x.aval.ndim
     else:
         return None
@@ -171,7 +173,8 @@ def _looped(scan: _Scan, counters: Mapping[int, _Counter], slices: Mapping[int, 
             values = dict(zip(scan.body.constvars, scan.constants, strict=True))
             values |= {var: inputs[place] for place, var in enumerate(scan.body.invars)}
             results = _evaluated(scan.body, values, sliced, read)
-            return {place: results[place - scan.first] for place in state}, results[len(places) :]
+            stacked = [results[place] for place in range(len(places), len(scan.body.outvars))]
+            return {place: results[place - scan.first] for place in state}, stacked
 
         state = {place: arguments[place] for place in places if place not in counters}
         state, stacked = lax.scan(step, state, sequences, scan.length, scan.reverse, scan.unroll)
@@ -190,31 +193,35 @@ def _taken(x: Array, slices: _Slices, length: int) -> Array:
 
 def _read(scan: _Scan, counters: Mapping[int, _Counter], sliced: Mapping[Any, _Slices]) -> set[Any]:
     """The variables that the body's results need, once the slices are in sequences and counters are not carried."""
-    ends = {place - scan.first for place in counters}
+    ends = {place - scan.first for place in counters if place < scan.after}
     read = {atom for place, atom in enumerate(scan.body.outvars) if place not in ends and not isinstance(atom, Literal)}
     for eqn in reversed(scan.body.eqns):
-        if eqn.effects or not read.isdisjoint(eqn.outvars):
+        if not read.isdisjoint(eqn.outvars):
             read.update(() if _takes(eqn, sliced) else _variables(eqn))
     return read
 
 
 def _evaluated(
     body: Any, values: dict[Any, Array], sliced: Mapping[Any, _Slices], read: Set[Any]
-) -> list[Array]:  # fmt: skip
-    """The results of the body, without the equations that compute nothing in `read`.
+) -> dict[int, Array]:  # fmt: skip
+    """The body's results by their places, without those that are not in `read`.
 
     Args:
       body: the jaxpr.
       values: maps its constants and inputs to their values, and those in `sliced` to one slice.
+      sliced: the arrays that are sequences now.
+      read: the variables to compute.
     """
 
     def value(atom: Any) -> Array:
-        return atom.val if isinstance(atom, Literal) else values.get(atom)
+        return atom.val if isinstance(atom, Literal) else values[atom]
 
     for eqn in body.eqns:
-        if read.isdisjoint(eqn.outvars) and not eqn.effects:
+        if read.isdisjoint(eqn.outvars):
             continue
-        inputs, scope = [value(atom) for atom in eqn.invars], str(eqn.source_info.name_stack)
+        # The index of a slice is no longer computed.
+        inputs = [value(atom) for atom in (eqn.invars[:1] if _takes(eqn, sliced) else eqn.invars)]
+        scope = str(eqn.source_info.name_stack)
         with jax.named_scope(scope) if scope else nullcontext():
             if _takes(eqn, sliced):
                 axis = sliced[eqn.invars[0]].axis
@@ -222,12 +229,13 @@ def _evaluated(
             else:
                 results = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(dict(eqn.params)))
         values.update(zip(eqn.outvars, results if eqn.primitive.multiple_results else [results], strict=True))
-    return [value(atom) for atom in body.outvars]
+    outputs = enumerate(body.outvars)
+    return {place: value(atom) for place, atom in outputs if isinstance(atom, Literal) or atom in read}
 
 
 def _takes(eqn: Any, sliced: Mapping[Any, _Slices]) -> bool:
     """Whether an equation takes slices of an array that is a sequence now."""
-    return not isinstance(eqn.invars[0], Literal) and eqn.invars[0] in sliced
+    return any(var in sliced for var in _variables(eqn)[:1])
 
 
 def _variables(eqn: Any) -> list[Any]:
