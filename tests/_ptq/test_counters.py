@@ -102,7 +102,7 @@ def carried(step, start, by, **options):
         return (i + (by(h) if callable(by) else by), step(w, i, h)), i
 
     return lambda w, x: lax.scan(
-        lambda state, _: step_of(state, w), (start if np.ndim(start) else jnp.asarray(start), x), length=4, **options
+        lambda state, _: step_of(state, w), (start() if callable(start) else jnp.asarray(start), x), length=4, **options
     )
 
 
@@ -161,9 +161,9 @@ AS_THEY_ARE = {
     "a gather that keeps the axis": (loop(lambda w, i, h: layer(h, gathered(w, i, ())[0])), W),
     "the whole array as a result": (of_results(lambda w, i, h: w), W),
     "the same row several times": (loop(lambda w, i, h: layer(h, w[jnp.full(5, i)].mean(0))), W),
-    "a float counter": (carried(lambda w, i, h: layer(h, w[(2 * i).astype(int)]), np.float32(0), 0.5), W),
-    "several counters in an array": (carried(lambda w, i, h: layer(h, w[i[0]]), np.arange(4), 1), W),
-    "a doubled counter": (stepping(lambda i, j: (i * 2, j)), W),
+    "a float counter": (carried(lambda w, i, h: layer(h, w[i.astype(int)]), np.float32(0), 1.5), W),
+    "several counters in an array": (carried(lambda w, i, h: layer(h, w[i[0]]), lambda: jnp.arange(4), 1), W),
+    "a counter that is multiplied": (stepping(lambda i, j: (i * 1, j)), W),
     "a counter that takes turns with another": (stepping(lambda i, j: (j + 1, i)), W),
     "by two counters": (loop(lambda w, i, h: h + w[i, i][None]), W),
     "a part of a row": (loop(lambda w, i, h: h + lax.dynamic_slice(w, (i, 0, 0), (1, 1, 32))[0]), W),
@@ -207,7 +207,9 @@ def test_a_number_that_all_steps_share_is_no_counter():
 
     def function(w, x):
         j = jnp.int32(3)
-        return lax.scan(lambda state, i: ((layer(state[0], w[i] * j), j + 1), None), (x, j), jnp.arange(4))[0]
+        return lax.scan(
+            lambda state, i: ((layer(state[0], w[i] * j.astype(np.float32)), j + 1), None), (x, j), jnp.arange(4)
+        )[0]
 
     expected, received, _ = rewritten(function, W, X)
     for one, other in zip(expected, received, strict=True):
@@ -223,7 +225,10 @@ def test_names_of_scopes_stay():
 
 
 def test_slices_of_an_axis_of_unknown_size_are_refused_in_words():
-    two_steps = lambda w, x: lax.fori_loop(0, 2, lambda t, h: jnp.tanh((h + x[:, t]) @ w[0]), x[:, 2])  # noqa: E731
+    def two_steps(w, x):
+        taken = lambda t: lax.dynamic_slice(x, (0, t, 0), (len(x), 1, 32), allow_negative_indices=False)[:, 0]  # noqa: E731
+        return lax.fori_loop(0, 2, lambda t, h: jnp.tanh((h + taken(t)) @ w[0]), x[:, 2])
+
     model = quantize(two_steps, W, [RNG.normal(size=(8, 6, 32)).astype(np.float32)], progress=False)
     (length,) = export.symbolic_shape("length")
     with pytest.raises(PtqError, match="cannot run on these inputs as it was quantized"):
