@@ -145,3 +145,19 @@ def group_query_attention(
     found = core(q, keys, values, **options)
     scores = found["weights"] if qk_output == 2 else np.where(found["masked"] == LOWEST, F(0), found["masked"])
     return joined(found["output"]), *caches, scores
+
+
+def with_projection(projected, mask, past, added, *, num_heads, qkv_hidden_sizes=None, **attributes):
+    """Of onnxruntime, for a projection [B, S, queries and keys and values]: two outputs."""
+    batch, rows, columns = projected.shape
+    sizes = qkv_hidden_sizes or [columns // 3] * 3
+    q, k, v = np.split(projected, [sizes[0], sizes[0] + sizes[1]], 2)
+    total = rows + (0 if past is None else past.shape[3])
+    if mask is not None and mask.ndim == 1:
+        starts = mask[batch:] if mask.size == 2 * batch else np.zeros(batch, int)
+        mask = np.array([[[starts[b] <= j < mask[b] for j in range(total)]] * rows for b in range(batch)])
+    elif mask is not None and mask.shape[1:] == (1,):
+        mask = None
+    pasts = (None, None) if past is None else past
+    y, k, v, _ = multi_head_attention(q, k, v, None, mask, added, *pasts, num_heads=num_heads, **attributes)
+    return y, np.stack([k, v]) if k.shape == v.shape else None

@@ -132,3 +132,43 @@ def group_query_attention(seed):
         attributes["qk_output"] = c.pick(1, 2)
     lengths_and_total = ((lengths - 1).astype(I32), np.array([total], I32))
     return (*parts, *caches, *lengths_and_total, *angles, positions, bias, sink), attributes, counts
+
+
+def projected(seed, is_quantized):
+    """Of onnxruntime, with a projection: arguments and attributes."""
+    c, attributes = Chooser(seed), {}
+    batch, heads, size, inner = c.pick(1, 2), c.pick(1, 3), c.pick(4, 8), c.pick(6, 16)
+    rows, past = c.integer(1, 7), c.pick(0, c.integer(1, 5))
+    total, width = past + rows, heads * size
+    sizes = [width] * 3
+    if not is_quantized and not past and c.pick(True, False):
+        sizes[2] = heads * c.pick(4, 8)
+        attributes["qkv_hidden_sizes"] = sizes
+    columns = sum(sizes)
+    mask = c.pick(
+        None,
+        c.rng.integers(1, total + 1, batch).astype(I32),
+        np.concatenate([c.rng.integers(1, total + 1, batch), np.zeros(batch)]).astype(I32),
+        np.concatenate([np.full(batch, total), c.rng.integers(0, total, batch)]).astype(I32),
+        np.concatenate([c.rng.integers(1, total + 1, batch), c.rng.integers(0, 3, 2 * batch + 2)]).astype(I32),
+        np.zeros((c.pick(1, batch), 1), I32),
+        *((c.floats(*shape) > 0).astype(I32) for shape in ((batch, total), (batch, rows, total))),
+    )
+    if mask is not None and mask.ndim > 1 and mask.shape[-1] > 1:
+        mask[..., 0] = 1
+    c.maybe(attributes, "unidirectional", 1)
+    c.maybe(attributes, "mask_filter_value", -1.0, -10000.0)
+    c.maybe(attributes, "scale", 0.4, 0.0)
+    attributes["num_heads"] = heads
+    past = c.floats(2, batch, heads, past, size) if past else None
+    if not is_quantized:
+        bias = c.pick(None, c.floats(columns))
+        added = c.pick(None, c.floats(c.pick(1, batch), c.pick(1, heads), rows, total))
+        added = None if past is not None else added  # onnxruntime refuses both
+        return (c.floats(batch, rows, inner), c.floats(inner, columns), bias, mask, past, added), attributes
+    x, weights = c.rng.integers(0, 256, (batch, rows, inner)), c.rng.integers(0, 256, (inner, columns))
+    shape = c.pick((), (1,), (columns,))
+    scale, point = c.rng.uniform(0.001, 0.01, shape).astype(F), c.rng.integers(120, 130, shape).astype(np.uint8)
+    points = c.pick((None, None), (np.array(120, np.uint8), point))
+    quantized = x.astype(np.uint8), weights.astype(np.uint8), c.floats(columns), F(0.02), scale
+    return (*quantized, mask, *points, past), attributes

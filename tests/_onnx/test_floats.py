@@ -93,6 +93,7 @@ def test_the_table_says_which_operators_have_no_rule(part):
 
 V = "v = Constant <value_floats = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]> ()\n"
 ROWS_3D = "n = Constant <value_ints = [1, 3, 8]> ()\n q = Reshape (f, n)\n"
+IDS = "i = Constant <value = int32[1, 3] {0, 2, 1}> ()\n"
 ANGLES = "m = Constant <value_ints = [6, 4]> ()\n c = Reshape (f, m)\n at = Constant <value_ints = [1]> ()\n"
 # What computes floats and is in none of ONNX's own cases, by domain and name.
 MICROSOFT = "com.microsoft"
@@ -105,6 +106,11 @@ NODES = {
     (MICROSOFT, "SkipLayerNormalization"): V + "y = com.microsoft.SkipLayerNormalization (f, f, v)",
     (MICROSOFT, "SkipSimplifiedLayerNormalization"): V + "y = com.microsoft.SkipSimplifiedLayerNormalization (f, f, v)",
     (MICROSOFT, "MultiHeadAttention"): ROWS_3D + "y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, q, q)",
+    (MICROSOFT, "EmbedLayerNormalization"): IDS + V + "y = com.microsoft.EmbedLayerNormalization (i, , f, f, , v, v)",
+    (MICROSOFT, "QEmbedLayerNormalization"): IDS + V + """
+        w, sw, zw = DynamicQuantizeLinear (f)
+        u, su, zu = DynamicQuantizeLinear (v)
+        y = com.microsoft.QEmbedLayerNormalization (i, , w, w, , u, u, , sw, sw, , su, su, zw, zw, , zu, zu)""",
     (MICROSOFT, "RotaryEmbedding"): ROWS_3D + ANGLES + "y = com.microsoft.RotaryEmbedding (q, at, c, c)",
     (MICROSOFT, "GroupQueryAttention"): ROWS_3D + """
         ends = Constant <value = int32[1] {2}> ()

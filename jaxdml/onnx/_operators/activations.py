@@ -4,7 +4,7 @@ Each product, sum and quotient is rounded once, in the order of ONNX Runtime's k
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -161,6 +161,39 @@ def fast_gelu(x: Array, bias: Array | None = None) -> Array:
     x = _biased(x, bias)
     inner = product(x, product(product(x, x), 0.044715 * (2 / np.pi) ** 0.5) + float((2 / np.pi) ** 0.5))
     return product(product(x, 0.5), 1 + jnp.tanh(inner))
+
+
+# Activations that ONNX Runtime fuses into convolutions and products, and their parameters.
+_FUSED: Mapping[str, tuple[Callable[..., Array], tuple[str, ...]]] = {
+    "Celu": (celu, ("alpha",)),
+    "Clip": (lambda x, *, low, high: jnp.minimum(jnp.maximum(x, low), high), ("low", "high")),
+    "Elu": (elu, ("alpha",)),
+    "HardSigmoid": (hard_sigmoid, ("alpha", "beta")),
+    "HardSwish": (hard_swish, ()),
+    "LeakyRelu": (leaky_relu, ("alpha",)),
+    "Relu": (relu, ()),
+    "Selu": (selu, ("alpha", "gamma")),
+    "Sigmoid": (sigmoid, ()),
+    "Softplus": (softplus, ()),
+    "Softsign": (softsign, ()),
+    "Tanh": (jnp.tanh, ()),
+    "ThresholdedRelu": (thresholded_relu, ("alpha",)),
+}
+
+
+def fused_activation(name: str | None, parameters: Sequence[float | None]) -> Callable[[Array], Array]:
+    """The activation that a fused operator names; None stands for a parameter that the node does not have.
+
+    Raises:
+      ModelError: if the activation is unknown, or has other parameters.
+    """
+    if name is None or name not in _FUSED:
+        raise ModelError(f"attribute 'activation' is {name!r}; supported: {', '.join(_FUSED)}")
+    function, names = _FUSED[name]
+    given = [value for value in parameters if value is not None]
+    if len(given) != len(names):
+        raise ModelError(f"the activation {name} has {len(given)} parameters, expected {len(names)}")
+    return functools.partial(_widened(function), **dict(zip(names, given, strict=True)))
 
 
 def _biased(x: Array, bias: Array | None) -> Array:

@@ -6,6 +6,7 @@ those of ONNX Runtime's CPU kernels.
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -247,26 +248,47 @@ def multi_head_attention(
     expected("key", key, (batch, num_heads, length, size))
     expected("value", value, (batch, num_heads, length, None))
     key, value, past = behind_past(past_key, past_value, key, value)
-    total = key.shape[2]
-    expected("attention_bias", attention_bias, *((b, n, rows, total) for b in (batch, 1) for n in (num_heads, 1)))
-    mask_filter_value = -10000.0 if mask_filter_value is None else mask_filter_value
-    mask = _filter(key_padding_mask, mask_filter_value, (batch, rows, total))
-    if attention_bias is not None and mask is not None:
+    value_of_hidden = -10000.0 if mask_filter_value is None else mask_filter_value
+    hidden = _filter(key_padding_mask, value_of_hidden, (batch, rows, key.shape[2]))
+    result = results_of_heads(
+        query, key, value, past=past, hidden=hidden, attention_bias=attention_bias, scale=scale,
+        unidirectional=unidirectional,
+    )  # fmt: skip
+    scores = result("masked") if output_count > ALL_BUT_SCORES else None
+    return from_heads(result("output")), key, value, scores
+
+
+def results_of_heads(
+    query: Array, key: Array, value: Array, *, past: int, hidden: Array | None, attention_bias: Array | None,
+    scale: float | None, unidirectional: int,
+) -> Callable[[str], Array]:  # fmt: skip
+    """Maps the name of a result of `exact.attention` to this result, in the type of the query.
+
+    Args:
+      query, key, value: [B, N, S, H]; past and new keys and values.
+      past: the number of past keys.
+      hidden: the numbers that a mask adds to scores.
+      attention_bias: is added to scores, too.
+      scale: multiplies scores.
+      unidirectional: whether a query sees only the keys up to its own; the last query sees all keys.
+    """
+    (batch, heads, rows, _), total = query.shape, key.shape[2]
+    expected("attention_bias", attention_bias, *((b, n, rows, total) for b in (batch, 1) for n in (heads, 1)))
+    added_to_scores = attention_bias if hidden is None else hidden
+    if attention_bias is not None and hidden is not None:
         attention_bias = jnp.asarray(attention_bias, jnp.float32)
-        shape = np.broadcast_shapes(attention_bias.shape, mask.shape)
-        mask = added(jnp.broadcast_to(attention_bias, shape), jnp.broadcast_to(mask, shape))
+        shape = np.broadcast_shapes(attention_bias.shape, hidden.shape)
+        added_to_scores = added(jnp.broadcast_to(attention_bias, shape), jnp.broadcast_to(hidden, shape))
     seen = None
-    if unidirectional:  # the last query sees all keys
+    if unidirectional:
         row = places(rows, -2)
         seen = (places(total, -1) <= row + past) | (row == rows - 1)
-    added_to_scores = attention_bias if mask is None else mask
 
     def result(which: str) -> Array:
         found = attended(which, query, key, value, scale=scale, softcap=0.0, seen=seen, bias=added_to_scores)
         return narrowed(found, query.dtype)
 
-    scores = result("masked") if output_count > ALL_BUT_SCORES else None
-    return from_heads(result("output")), key, value, scores
+    return result
 
 
 def _with_bias(query: Array, key: Array, value: Array, bias: Array | None, heads: int) -> list[Array]:
@@ -280,11 +302,12 @@ def _with_bias(query: Array, key: Array, value: Array, bias: Array | None, heads
         wide = value.shape[2] if is_flat else width
         expected("bias", bias, (2 * width + wide,))
         of_parts = jnp.split(jnp.asarray(bias), [width, 2 * width])
-        parts = [_sum(x, part) if x.ndim == 3 else x for x, part in zip(parts, of_parts, strict=True)]
+        parts = [sum_with_bias(x, part) if x.ndim == 3 else x for x, part in zip(parts, of_parts, strict=True)]
     return [in_heads(x, heads) if x.ndim == 3 else x for x in parts]
 
 
-def _sum(x: Array, bias: Array) -> Array:
+def sum_with_bias(x: Array, bias: Array) -> Array:
+    """x plus a bias that broadcasts to it, rounded once."""
     wide = jnp.asarray(x, jnp.float32)
     total = added(wide, jnp.broadcast_to(rounding.flushed(jnp.asarray(bias, jnp.float32)), wide.shape))
     return narrowed(total, x.dtype)

@@ -1,12 +1,14 @@
 """Matrix products of floats and of integers, and Einsum."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators._arrays import EXACT, Array, accumulator_type, product, wide
-from jaxdml.onnx._table import NUMBER, operator
+from jaxdml.onnx._operators.activations import fused_activation
+from jaxdml.onnx._table import FLOAT, MICROSOFT, NUMBER, operator
 
 
 @operator("MatMul", types=(NUMBER, NUMBER), kind="dot", has_rule=False)
@@ -14,6 +16,28 @@ def matmul(a: Array, b: Array) -> Array:
     """a @ b."""
     total = jnp.matmul(a, b, precision=EXACT, preferred_element_type=accumulator_type(a))
     return total.astype(a.dtype)
+
+
+@operator("FusedMatMul", domain=MICROSOFT, types=(FLOAT, FLOAT), has_rule=False)
+def fused_matmul(
+    a: Array, b: Array, *,
+    alpha: float = 1.0, transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0,  # noqa: N803
+) -> Array:  # fmt: skip
+    """alpha * a @ b; `transBatchA` moves a's first dimension before its last, then `transA` swaps the last two."""
+    if (transBatchA or transBatchB) and not 3 <= a.ndim == b.ndim:
+        raise ModelError(
+            f"a and b have {a.ndim} and {b.ndim} dimensions, expected equal numbers of at least 3, because transBatchA "
+            "or transBatchB is set"
+        )
+    a, b = _oriented(a, transBatchA, transA), _oriented(b, transBatchB, transB)
+    total = jnp.matmul(a, b, precision=EXACT, preferred_element_type=accumulator_type(a))
+    return _times(total, alpha).astype(a.dtype)
+
+
+def _oriented(x: Array, moves_first: int, swaps: int) -> Array:
+    """x as a product reads it; vectors stay unchanged."""
+    x = jnp.moveaxis(x, 0, -2) if moves_first else x
+    return jnp.swapaxes(x, -2, -1) if swaps and x.ndim > 1 else x
 
 
 def gemm_options(
@@ -38,6 +62,24 @@ def gemm(
     if c is not None:
         total = total + jnp.broadcast_to(_times(jnp.asarray(c).astype(inner), beta), total.shape)
     return total.astype(a.dtype)
+
+
+def fused_gemm_options(
+    *, activation: str | None = None, activation_alpha: float | None = None, activation_beta: float | None = None,
+    activation_gamma: float | None = None, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,  # noqa: N803
+    transB: int = 0,  # noqa: N803
+) -> dict[str, Any]:  # fmt: skip
+    """The options of `gemm`, and the activation."""
+    activate = fused_activation(activation, (activation_alpha, activation_beta, activation_gamma))
+    return gemm_options(alpha=alpha, beta=beta, transA=transA, transB=transB) | {"activate": activate}
+
+
+@operator("FusedGemm", domain=MICROSOFT, types=(FLOAT, FLOAT, FLOAT), has_rule=False, options=fused_gemm_options)
+def fused_gemm(
+    a: Array, b: Array, c: Array | None = None, *, activate: Callable[[Array], Array], **options: Any
+) -> Array:  # fmt: skip
+    """`gemm`, then an activation."""
+    return activate(gemm(a, b, c, **options))
 
 
 def _times(x: Array, factor: float) -> Array:

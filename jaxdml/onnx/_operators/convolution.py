@@ -1,6 +1,6 @@
 """Float convolutions and transposed convolutions; quantized convolutions use `conv_options`, too."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,7 +9,8 @@ from jax import lax
 from jaxdml._quantized.windows import Pairs, check_convolution, explicit_padding, for_each
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators._arrays import EXACT, Array, accumulator_type
-from jaxdml.onnx._table import FLOAT, operator
+from jaxdml.onnx._operators.activations import fused_activation
+from jaxdml.onnx._table import FLOAT, MICROSOFT, operator
 
 Sizes = tuple[int, ...]
 SAME = ("SAME_UPPER", "SAME_LOWER")
@@ -78,6 +79,30 @@ def _with_bias(total: Array, bias: Array | None, dtype: Any) -> Array:
     if bias is not None:
         total = total + jnp.asarray(bias).astype(total.dtype).reshape(1, -1, *(1,) * (total.ndim - 2))
     return total.astype(dtype)
+
+
+def fused_conv_options(
+    *, activation: str | None = None, activation_params: tuple[float, ...] | None = None, auto_pad: str = "NOTSET",
+    dilations: Sizes | None = None, group: int = 1, kernel_shape: Sizes | None = None, pads: Sizes | None = None,
+    strides: Sizes | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The options of a convolution, and the activation."""
+    options = conv_options(
+        auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides
+    )
+    return options | {"activate": fused_activation(activation, activation_params or ())}
+
+
+@operator("FusedConv", domain=MICROSOFT, types=(FLOAT,) * 4, has_rule=False, options=fused_conv_options)
+def fused_conv(
+    x: Array, w: Array, bias: Array | None = None, addend: Array | None = None, *,
+    activate: Callable[[Array], Array], **options: Any,
+) -> Array:  # fmt: skip
+    """`conv`, plus an array of the result's shape, then an activation."""
+    y = conv(x, w, bias, **options)
+    if addend is not None and addend.shape != y.shape:
+        raise ModelError(f"Z has shape {addend.shape}, expected {y.shape}, that of the convolution's result")
+    return activate(y if addend is None else y + addend)
 
 
 @operator("ConvTranspose", types=(FLOAT, FLOAT, FLOAT), has_rule=False)

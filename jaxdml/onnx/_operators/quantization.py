@@ -91,6 +91,14 @@ def _conv_options(**attributes: Any) -> dict[str, Any]:
     return options
 
 
+def dynamic_product(
+    a: Array, b: Array, b_scale: Array, b_zero_point: Array | None = None, bias: Array | None = None
+) -> Array:  # fmt: skip
+    """The product of float `a`, quantized to uint8 by its range, and quantized `b`, plus the bias."""
+    quantized, a_scale, a_zero_point = directml.to_integers_by_range(a)
+    return directml.float_product(quantized, b, a_scale, b_scale, a_zero_point, b_zero_point, bias)
+
+
 def _gemm_options(*, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> dict[str, Any]:  # noqa: N803
     return {"alpha": alpha, "trans_a": transA, "trans_b": transB}
 
@@ -108,6 +116,8 @@ _quantized("MatMulInteger", types=(BYTE,) * 4, kind="integer_product", uniform=(
            prepare={(1,): prepared_matrix})(directml.integer_product)  # fmt: skip
 _contrib("MatMulIntegerToFloat", types=(BYTE, BYTE, SCALE, SCALE, BYTE, BYTE, SCALE), kind="float_product",
          uniform=(5,), prepare={(1,): prepared_matrix})(directml.float_product)  # fmt: skip
+_contrib("DynamicQuantizeMatMul", types=(SCALE, BYTE, SCALE, BYTE, SCALE), kind="dynamic_product", uniform=(3,),
+         prepare={(1,): prepared_matrix})(dynamic_product)  # fmt: skip
 _contrib("QGemm", types=(BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, INT32, SCALE, BYTE), options=_gemm_options,
          kind="quantized_gemm", uniform=(5,), prepare=MATRIX)(qgemm)  # fmt: skip
 
