@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdml._arithmetic.prepared import PreparedMatrix
+from jaxdml.errors import ModelError
 
 Array = Any
 
@@ -33,8 +34,13 @@ def multiplied(
         `b`; each matrix may have its own.
       others: arguments that all matrices share.
       dtype: type of the product.
+
+    Raises:
+      ModelError: if an operand has no dimensions.
     """
     a, b = of_a[0], of_b[0]
+    if not (a.ndim and b.ndim):
+        raise ModelError(f"the operands have {a.ndim} and {b.ndim} dimensions, expected at least 1 each")
     dropped = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
     a = a[None] if a.ndim == 1 else a
     b = b[:, None] if b.ndim == 1 else b

@@ -3,12 +3,12 @@
 import jax
 import numpy as np
 import pytest
-from onnx import helper
 
 import jaxdml.onnx
 from _onnx import attention_by_numpy, attention_cases
+from _onnx.one_node_models import made
 from helpers.compare import assert_same_bits
-from helpers.hostile_models import constant, model, node, refused
+from helpers.hostile_models import refused
 from helpers.marks import rest_rarely
 from helpers.modes import UNOPTIMISED
 from helpers.one_node import run
@@ -74,23 +74,13 @@ def test_quantized_attention(seed):
     assert_same_bits(got[1], others[1], attributes)
 
 
-def one_node(operator, arguments, outputs=1, **attributes):
-    """A model of an operator with all arguments as initializers but the first."""
-    names = ["" if x is None else f"x{place}" for place, x in enumerate(arguments)]
-    results = [f"y{place}" for place in range(outputs)]
-    initializers = [constant(x, name) for x, name in zip(arguments, names, strict=True) if name][1:]
-    first = [("x0", helper.np_dtype_to_tensor_dtype(arguments[0].dtype), arguments[0].shape)]
-    nodes = [node(operator, names, results, domain=MICROSOFT, **attributes)]
-    return model(nodes, initializers, first, [(name, 1, None) for name in results], opset=21, ir_version=10)
-
-
 def test_a_file_of_quantized_attention_runs_on_integers_with_prepared_weights():
     arguments, attributes = attention_cases.projected(0, is_quantized=True)
-    made = jaxdml.onnx.load(one_node("QAttention", arguments, **attributes))
-    assert "1 of 1 convolutions and products, 1 of 1 operators run on integers\none answer" in str(made)
-    assert "x1:prepared" in made.params
+    loaded = jaxdml.onnx.load(made("QAttention", arguments, **attributes))
+    assert "1 of 1 convolutions and products, 1 of 1 operators run on integers\none answer" in str(loaded)
+    assert "x1:prepared" in loaded.params
     wanted = computed(quantized_attention, arguments, **attributes)[0]
-    assert_same_bits(made.apply(made.params, arguments[0])["y0"], wanted)
+    assert_same_bits(loaded.apply(loaded.params, arguments[0])["y"], wanted)
 
 
 X, W, BIAS = np.ones((2, 3, 6), F), np.ones((6, 24), F), np.ones(24, F)
@@ -154,13 +144,13 @@ def test_wrong_quantized_attention(arguments, attributes, words):
 
 
 def test_wrong_files_of_attention():
-    refused(one_node("QAttention", BYTES[:4], num_heads=2), "it has 4 inputs, expected 5 to 9")
-    refused(one_node("QAttention", BYTES), "attribute 'num_heads' is missing")
-    refused(one_node("QAttention", (X, *BYTES[1:]), num_heads=2), "input 0 is float32; supported: int8, uint8")
-    refused(one_node("Attention", FLOATS, 3, num_heads=2), "it has 3 outputs, expected at most 2")
+    refused(made("QAttention", BYTES[:4], num_heads=2), "it has 4 inputs, expected 5 to 9")
+    refused(made("QAttention", BYTES), "attribute 'num_heads' is missing")
+    refused(made("QAttention", (X, *BYTES[1:]), num_heads=2), "input 0 is float32; supported: int8, uint8")
+    refused(made("Attention", FLOATS, ("y", "z", "more"), num_heads=2), "it has 3 outputs, expected at most 2")
     wide = W.repeat(2, 1)[:, :28]
-    proto = one_node("Attention", (X, wide), 2, num_heads=2, qkv_hidden_sizes=[8, 8, 12])
-    refused(proto, "jaxdml does not compute its output 'y1'")  # keys and values of several sizes have no stack
+    proto = made("Attention", (X, wide), ("y", "z"), num_heads=2, qkv_hidden_sizes=[8, 8, 12])
+    refused(proto, "jaxdml does not compute its output 'z'")  # keys and values of several sizes have no stack
 
 
 # Embeddings ----------------------------------------------------------------------------------------------------------

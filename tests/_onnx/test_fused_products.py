@@ -4,16 +4,15 @@ import jax
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import helper
 
 import jaxdml.onnx
+from _onnx.one_node_models import made
 from helpers.compare import assert_same_bits
-from helpers.hostile_models import constant, model, node, refused
+from helpers.hostile_models import FLOAT, refused
 from helpers.modes import UNOPTIMISED
 from helpers.one_node import on_x64_alone
 
-F = np.float32
-MICROSOFT = "com.microsoft"
+F, U8 = np.float32, np.uint8
 RANDOM = np.random.default_rng(0)
 
 
@@ -25,15 +24,6 @@ def steps(*shape, dtype=np.uint8, low=0, high=256):
     return RANDOM.integers(low, high, shape).astype(dtype)
 
 
-def made(operator, arguments, **attributes):
-    """A model of one node whose inputs are constants but the first."""
-    names = ["" if x is None else f"x{place}" for place, x in enumerate(arguments)]
-    constants = [constant(x, name) for x, name in zip(arguments, names, strict=True) if name][1:]
-    first = [("x0", helper.np_dtype_to_tensor_dtype(arguments[0].dtype), arguments[0].shape)]
-    nodes = [node(operator, names, ["y"], domain=MICROSOFT, **attributes)]
-    return model(nodes, constants, first, [("y", 1, None)], opset=21, ir_version=10)
-
-
 def quick(cases, *names):
     """The cases of these names, and, rarely, all cases."""
     few = {name: cases[name] for name in names}
@@ -43,7 +33,8 @@ def quick(cases, *names):
 def outputs(cases):
     """By name: the output of jaxdml, and that of onnxruntime. One program computes all of jaxdml's."""
     models = {
-        name: made(operator, arguments, **attributes) for name, (operator, arguments, attributes) in cases.items()
+        name: made(operator, arguments, kind=FLOAT, **attributes)
+        for name, (operator, arguments, attributes) in cases.items()
     }
     loaded = {name: jaxdml.onnx.load(proto) for name, proto in models.items()}
     given = {name: arguments[0] for name, (_, arguments, _) in cases.items()}
@@ -95,6 +86,8 @@ def test_a_dynamic_product_runs_on_integers_with_prepared_weights():
 def test_wrong_dynamic_products():
     x, b = normal(3, 8), MATRIX
     refused(made("DynamicQuantizeMatMul", (x, b[:7], SCALE)), "BTensor has Sizes [7, 6], expected [8, N]")
+    for scalar in ((x, U8(3), SCALE), (F(3), b, SCALE)):
+        refused(made("DynamicQuantizeMatMul", scalar), "dimensions, expected at least 1 each")
     refused(made("DynamicQuantizeMatMul", (x, b)), "it has 2 inputs, expected 3 to 5")
     refused(made("DynamicQuantizeMatMul", (x, b, None, POINT)), "input 2 is missing")
     refused(made("DynamicQuantizeMatMul", (x, b, SCALES[:5])), "BScaleTensor has Sizes")

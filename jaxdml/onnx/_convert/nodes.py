@@ -16,6 +16,7 @@ from jaxdml.onnx._file import Reader
 from jaxdml.onnx._table import FIRST_OPSET, LAST_OPSET, MICROSOFT, ROWS, Row, find
 from jaxdml.onnx._tensors import inferred_types, shown_shape
 
+OF_ONE_PROCESSOR = "com.microsoft.nchwc"  # convolutions whose weights are rearranged for a processor's vectors
 _INLINE = "onnx.inliner.inline_local_functions(model)"
 
 
@@ -170,6 +171,11 @@ def _opset_problem(domain: str, opset: int | None) -> str | None:
     if opset is None:
         return f"the model imports no opset of the domain {domain or 'ai.onnx'!r}"
     supported = f"the model has opset {opset} of {domain or 'ai.onnx'}; supported opsets:"
+    if domain == OF_ONE_PROCESSOR:
+        return (
+            f"nodes have the domain {domain!r}, which onnxruntime's optimizer writes for one processor; optimize the "
+            "model with ORT_ENABLE_EXTENDED in place of ORT_ENABLE_ALL"
+        )
     if domain == MICROSOFT and opset != 1:
         return f"{supported} 1"
     if domain == "" and opset < FIRST_OPSET:

@@ -17,7 +17,7 @@ from jaxdml._shapes import rounded_up_extent
 from jaxdml.errors import ModelError
 from jaxdml.onnx._operators._arrays import Array, divided, product, sealed, wide
 from jaxdml.onnx._operators.convolution import Sizes, padding_option
-from jaxdml.onnx._table import BYTE, FLOAT, operator
+from jaxdml.onnx._table import BYTE, FLOAT, MICROSOFT, operator
 
 
 def window_options(
@@ -120,6 +120,21 @@ def max_pool(
     if output_count == 1:
         return greatest_of_windows(jnp.asarray(x), **windows, padding=pairs)
     return _with_indices(jnp.asarray(x), pairs, storage_order, **windows)
+
+
+def nhwc_max_pool_options(
+    *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Sizes | None = None, kernel_shape: Sizes,
+    pads: Sizes | None = None, strides: Sizes | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Converts the attributes of NhwcMaxPool."""
+    return window_options(auto_pad, ceil_mode, dilations, kernel_shape, pads, strides)
+
+
+@operator("NhwcMaxPool", domain=MICROSOFT, types=(BYTE,), options=nhwc_max_pool_options, is_quantized=True)
+def nhwc_max_pool(x: Array, **options: Any) -> Array:
+    """`max_pool` of 8-bit [N, *space, C]."""
+    y: Any = max_pool(jnp.moveaxis(x, -1, 1), **options)
+    return jnp.moveaxis(y, 1, -1)
 
 
 def _with_indices(

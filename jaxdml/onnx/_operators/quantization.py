@@ -16,7 +16,7 @@ from jaxdml._quantized.onnxruntime.mul import qlinear_mul
 from jaxdml._quantized.onnxruntime.pooling import qlinear_average_pool, qlinear_global_average_pool
 from jaxdml._quantized.onnxruntime.softmax import qlinear_softmax
 from jaxdml.errors import ModelError
-from jaxdml.onnx._operators.convolution import conv_options
+from jaxdml.onnx._operators.convolution import Sizes, conv_options
 from jaxdml.onnx._operators.pooling import average_pool_options
 from jaxdml.onnx._table import BOOL, BYTE, MICROSOFT, NIBBLE, SCALE, operator
 from jaxdml.onnx._tensors import dtype_of
@@ -91,6 +91,24 @@ def _conv_options(**attributes: Any) -> dict[str, Any]:
     return options
 
 
+def _contrib_conv_options(
+    *, auto_pad: str = "NOTSET", channels_last: int = 0, dilations: Sizes | None = None, group: int = 1,
+    kernel_shape: Sizes | None = None, pads: Sizes | None = None, strides: Sizes | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    options = _conv_options(
+        auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides
+    )
+    return options | {"channels_last": channels_last}
+
+
+@functools.wraps(directml.convolution)  # the signature names the inputs that the operator has
+def contrib_convolution(x: Array, *others: Array, channels_last: int, **options: Any) -> Array:
+    """Convolution of quantized [N, C, *space], or [N, *space, C], to a quantized result."""
+    if not channels_last:
+        return directml.convolution(x, *others, **options)
+    return jnp.moveaxis(directml.convolution(jnp.moveaxis(x, -1, 1), *others, **options), 1, -1)
+
+
 def dynamic_product(
     a: Array, b: Array, b_scale: Array, b_zero_point: Array | None = None, bias: Array | None = None
 ) -> Array:  # fmt: skip
@@ -109,6 +127,7 @@ ONE = (BYTE, SCALE, BYTE, SCALE, BYTE)
 TWO = (BYTE, SCALE, BYTE, BYTE, SCALE, BYTE, SCALE, BYTE)
 
 _quantized("QLinearConv", types=TWO, options=_conv_options, uniform=(5,), prepare=FILTER)(directml.convolution)
+_contrib("QLinearConv", types=TWO, options=_contrib_conv_options, uniform=(5,), prepare=FILTER)(contrib_convolution)
 _quantized("QLinearMatMul", types=TWO, uniform=(5,), prepare=MATRIX)(directml.product)
 _quantized("ConvInteger", types=(BYTE,) * 4, options=_conv_options, kind="integer_convolution", uniform=(3,),
            prepare={(1,): prepared_filter})(directml.integer_convolution)  # fmt: skip
