@@ -300,7 +300,7 @@ def test_settings_that_onnxruntime_refuses_explain_nothing():
 
     formula, *settings = experiments(refuse, lambda: [integers(0)])
     assert formula.run() == [integers(0)]
-    assert len(settings) == 5
+    assert len(settings) == 6
     assert all(each.run() is None for each in settings)
     assert output_reasons(integers(3), refuse) == []
 

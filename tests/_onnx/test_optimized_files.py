@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import jaxdml.onnx
+from _onnx.one_node_models import made
 from _onnx.optimized_models import FILES, saved, tokens
 from _onnx.quantized_models import onnxruntime_outputs, random_inputs
 from helpers.compare import assert_same_bits
@@ -58,6 +59,24 @@ def test_each_difference_has_a_reason(name, tmp_path):
     path.write_bytes(saved(name).SerializeToString())
     comparison = jaxdml.onnx.compare(path, inputs_of(saved(name)))
     assert all(row.reason and not row.reason.startswith("unexplained") for row in comparison.nodes), comparison
+
+
+@on_x64_alone
+def test_int8_filters_with_channels_last_saturate(tmp_path):
+    """Sums of two products of 255 and 127 exceed 16 bits; NumPy's integers say by how much onnxruntime is wrong."""
+    w = np.full((8, 32), 127, np.int8)
+    w[::2] = 3
+    x = np.full((1, 4, 1, 32), 255, np.uint8)
+    x[:, 1:3] = 100
+    grids = np.float32(1), np.uint8(0), w.reshape(8, 32, 1, 1), np.float32(2.0**-6), np.int8(0), np.float32(1000)
+    path = tmp_path / "model.onnx"
+    proto = made("QLinearConv", (x, *grids, np.uint8(0)), kind=TensorProto.UINT8, channels_last=1)
+    path.write_bytes(proto.SerializeToString())
+    exact = np.rint((x.astype(int) @ w.astype(int).T) * 2.0**-6 / 1000)
+    (row,), theirs = jaxdml.onnx.compare(path, x).nodes, onnxruntime_outputs(proto, {"x0": x}, optimized=True)["y"]
+    assert row.own.differing == row.so_far.differing == np.count_nonzero(theirs != exact)
+    words = "int8 weights saturate in onnxruntime's kernel on this processor; with uint8 weights of the same values"
+    assert row.reason == (f"{words}, no element differs" if row.own.differing else "equal")
 
 
 def test_a_file_for_one_processor_is_refused():

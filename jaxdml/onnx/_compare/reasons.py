@@ -49,6 +49,10 @@ def _is_lstm(node: Node) -> bool:
     return node.operator.kind == "dynamic_lstm"
 
 
+def _has_channels_last(node: Node) -> bool:
+    return bool(node.options.get("channels_last"))
+
+
 def _is_any(node: Node) -> bool:
     return True
 
@@ -92,6 +96,11 @@ SETTINGS = (
         Settings(level="DISABLE_ALL"), _is_any,
         "onnxruntime's optimizations change the graph; without optimizations",
         "whether optimizations matter",
+    ),
+    Setting(
+        Settings(has_unsigned_filters=True), _has_channels_last,
+        "int8 weights saturate in onnxruntime's kernel on this processor; with uint8 weights of the same values",
+        "whether int8 weights saturate",
     ),
 )  # fmt: skip
 

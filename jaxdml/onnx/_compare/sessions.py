@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
+from onnx import numpy_helper
 
 from jaxdml.errors import ModelError
 
+FILTER, FILTER_ZERO_POINT = 3, 5  # places of QLinearConv's inputs
 QUIET = 4  # the log level at which onnxruntime is silent
 
 
@@ -23,11 +25,14 @@ class Settings:
       options: options of `SessionOptions.add_session_config_entry`.
       level: the level of optimization, one of `GraphOptimizationLevel` without "ORT_".
       threads: the number of threads that compute a node; 0: onnxruntime chooses the number.
+      has_unsigned_filters: whether int8 filters with channels last become uint8 filters of the same values, which do
+        not saturate. The option `session.x64quantprecision` has this effect on all other int8 weights.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
     level: str = "ENABLE_ALL"
     threads: int = 0
+    has_unsigned_filters: bool = False
 
 
 DEFAULT = Settings()
@@ -97,6 +102,8 @@ class Peer:
     def _session(self, names: Iterable[str], settings: Settings, optimized: Path | None = None) -> Any:
         proto = onnx.ModelProto()
         proto.CopyFrom(self._proto)
+        if settings.has_unsigned_filters:
+            _make_filters_unsigned(proto.graph)
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in self.outputs)
         options = self._onnxruntime.SessionOptions()
         options.log_severity_level = QUIET
@@ -111,3 +118,23 @@ class Peer:
         return self._onnxruntime.InferenceSession(
             proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
+
+
+def _make_filters_unsigned(graph: onnx.GraphProto) -> None:
+    """Gives com.microsoft's QLinearConv uint8 filters in place of int8 ones, if the file itself contains them."""
+    tensors = {
+        each.name: each for each in graph.initializer
+        if each.data_type == onnx.TensorProto.INT8 and each.data_location != onnx.TensorProto.EXTERNAL
+    }  # fmt: skip
+    added = set[str]()
+    for node in graph.node:
+        names = [node.input[place] for place in (FILTER, FILTER_ZERO_POINT) if place < len(node.input)]
+        if (node.domain, node.op_type) != ("com.microsoft", "QLinearConv") or not tensors.keys() >= set(names):
+            continue
+        for place in (FILTER, FILTER_ZERO_POINT):
+            name = node.input[place]
+            node.input[place] = unsigned = f"{name}:unsigned"
+            if unsigned not in added:
+                added.add(unsigned)
+                values = numpy_helper.to_array(tensors[name]).view(np.uint8) ^ np.uint8(128)
+                graph.initializer.append(numpy_helper.from_array(values, unsigned))
