@@ -51,7 +51,7 @@ def attention_with_projection(
         raise ModelError("past_present_share_buffer and past_sequence_length are not supported; give the input past")
     if do_rotary or rotary_embedding_dim:
         raise ModelError("do_rotary is not supported; ONNX Runtime's CPU kernel has no rotary embedding here, either")
-    sizes = _sizes(x, weights, bias, num_heads, qkv_hidden_sizes)
+    sizes = _sizes(x, weights, bias, past, num_heads, qkv_hidden_sizes)
     projected = jnp.matmul(x, weights, precision=EXACT, preferred_element_type=jnp.float32).astype(x.dtype)
     projected = projected if bias is None else sum_with_bias(projected, bias)
     return _attended(
@@ -72,7 +72,7 @@ def quantized_attention(
     """`attention_with_projection` of quantized x, by quantized weights; all other values are floats."""
     if do_rotary or past_present_share_buffer:
         raise ModelError("do_rotary and past_present_share_buffer are not supported")
-    sizes = _sizes(x, weights, bias, num_heads, None)
+    sizes = _sizes(x, weights, bias, past, num_heads, None)
     for name, parameter in (("input_scale", x_scale), ("input_zero_point", x_zero_point)):
         expected(name, parameter, (), (1,))
     for name, parameter in (("weight_scale", w_scale), ("weight_zero_point", w_zero_point)):
@@ -81,7 +81,9 @@ def quantized_attention(
     return _attended(projected, sizes, num_heads, mask_index, past, None, mask_filter_value, scale, unidirectional)
 
 
-def _sizes(x: Array, weights: Array, bias: Array | None, heads: int, given: Sequence[int] | None) -> list[int]:
+def _sizes(
+    x: Array, weights: Array, bias: Array | None, past: Array | None, heads: int, given: Sequence[int] | None
+) -> list[int]:  # fmt: skip
     """The numbers of columns that are queries, keys and values, after a check of the shapes."""
     expected("input", x, (None, None, None))
     expected("weights", weights, (x.shape[2], None))
@@ -92,6 +94,9 @@ def _sizes(x: Array, weights: Array, bias: Array | None, heads: int, given: Sequ
         raise ModelError(f"qkv_hidden_sizes is {sizes}, expected three sizes of sum {columns}, the first two equal")
     for size in sizes:
         divisible("a size of queries, keys or values", size, "num_heads", heads)
+    if past is not None and sizes[1] != sizes[2]:
+        raise ModelError(f"past needs keys and values of one size, but they have {sizes[1]} and {sizes[2]}")
+    expected("past", past, (2, x.shape[0], heads, None, sizes[1] // heads))
     return sizes
 
 
@@ -102,12 +107,7 @@ def _attended(
     parts = jnp.split(projected, [sizes[0], sizes[0] + sizes[1]], axis=2)
     query, key, value = (in_heads(part, heads) for part in parts)
     batch, rows, _ = projected.shape
-    past_key, past_value = None, None
-    if past is not None:
-        if sizes[1] != sizes[2]:
-            raise ModelError(f"past needs keys and values of one size, but they have {sizes[1]} and {sizes[2]}")
-        expected("past", past, (2, batch, heads, None, key.shape[3]))
-        past_key, past_value = past[0], past[1]
+    past_key, past_value = (None, None) if past is None else (past[0], past[1])
     key, value, count = behind_past(past_key, past_value, key, value)
     value_of_hidden = -10000.0 if mask_filter_value is None else mask_filter_value
     hidden = _hidden(mask_index, value_of_hidden, (batch, rows, key.shape[2]))
