@@ -1,11 +1,11 @@
-"""Rewrites loops that slice arrays by a counter, such as `w[i]` in a `lax.fori_loop`, as scans over the slices.
+"""Rewrites loops that slice weights by a counter, such as `w[i]` in a `lax.fori_loop`, as scans over the slices.
 
 Quantization then sees each layer's weights. In the loop as the user wrote it, a slice is computed data.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -14,22 +14,69 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Literal
 
+from jaxdml._arithmetic.calls import called_jaxpr
+from jaxdml._operators.fake_quantize import NAME_IN_JAXPRS
+
 Array = Any
 # Functions that compute each element of their result from the elements at the same index.
 INTEGER_FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
     "add": np.add,
-    "broadcast_in_dim": np.asarray,
     "convert_element_type": np.asarray,
     "lt": np.less,
+    "max": np.maximum,
+    "min": np.minimum,
     "mul": np.multiply,
-    "select_n": lambda which, no, yes: np.asarray(np.where(which, yes, no)),
+    "select_n": lambda which, *cases: np.choose(which, cases, mode="clip"),
     "sub": np.subtract,
 }
 
 
+class _Value:
+    """A value of a body without calls; a jaxpr that is called twice has two values for each of its variables."""
+
+    def __init__(self, aval: Any) -> None:
+        self.aval = aval
+
+
+@dataclass(frozen=True, eq=False)
+class _Equation:
+    """An equation of a body without calls; its inputs are values and literals."""
+
+    primitive: Any
+    params: Mapping[str, Any]
+    inputs: Sequence[Any]
+    outputs: Sequence[_Value]
+    scope: str
+
+    @property
+    def read(self) -> set[Any]:
+        """The inputs that are values."""
+        return {atom for atom in self.inputs if not isinstance(atom, Literal)}
+
+
+@dataclass(eq=False)
+class _Body:
+    """The body of a scan. Its inputs are first arrays that all steps share, then carried values, then sequences.
+
+    Attributes:
+      inputs, outputs: its inputs and results.
+      first: the place of the first carried value among the inputs.
+      after: the place of the first sequence.
+      constants: maps the values of captured arrays to these arrays.
+      equations: the equations, without calls.
+    """
+
+    inputs: Sequence[_Value]
+    first: int
+    after: int
+    outputs: Sequence[Any] = ()
+    constants: dict[_Value, Any] = field(default_factory=dict)
+    equations: list[_Equation] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class _Counter:
-    """An integer that is known in each step: its values as a sequence of the scan, and its value after the loop."""
+    """An integer that is known in each step: its values in the order of sequences, and its value after the loop."""
 
     values: np.ndarray
     last: np.ndarray | None = None
@@ -43,143 +90,147 @@ class _Slices:
     start: int
 
 
-@dataclass(frozen=True, eq=False)
-class _Scan:
-    """A scan whose body has shared arrays as its first inputs, then values that it carries, then sequences.
-
-    Attributes:
-      body: the jaxpr of the body.
-      constants: the values of its constants.
-      first: the place of the first carried value among the inputs.
-      after: the place of the first sequence.
-      length, reverse, unroll: the parameters of `lax.scan`.
-    """
-
-    body: Any
-    constants: Sequence[Any]
-    first: int
-    after: int
-    length: int
-    reverse: bool
-    unroll: Any
-
-
-def over_slices(eqn: Any, known: Sequence[np.ndarray | None]) -> Callable[..., list[Array]] | None:
-    """Rewrites a scan whose body slices arrays by a counter as a scan over the slices; None for other scans.
+def over_slices(
+    eqn: Any, known: Sequence[np.ndarray | None], fixed: Sequence[bool]
+) -> Callable[..., list[Array]] | None:
+    """Rewrites a scan whose body slices weights by a counter as a scan over the slices; None for other scans.
 
     A counter is a sequence of known integers, or an integer that the loop carries, and to which it adds a constant.
 
     Args:
       eqn: the equation of the scan.
       known: for each input, its value if it is a literal, a captured array or an iota, else None.
+      fixed: for each input, whether it does not depend on the function's inputs.
     """
-    scan = _scan(eqn)
-    counters = _counters(scan, known) if scan.length else {}
-    slices = _slices(scan, counters)
-    return _looped(scan, counters, slices) if slices else None
+    body = _body(eqn)
+    may_be_sliced = [var for var, is_fixed in zip(body.inputs[: body.first], fixed, strict=False) if is_fixed]
+    sizes = [size for var in may_be_sliced for size in var.aval.shape if isinstance(size, int)]
+    if not 1 <= eqn.params["length"] <= max(sizes, default=0):
+        return None
+    counters = _counters(eqn, body, known)
+    slices = _slices(body, may_be_sliced, counters, eqn.params["length"])
+    return _looped(eqn, body, counters, slices) if slices else None
 
 
-def _scan(eqn: Any) -> _Scan:
+def _body(eqn: Any) -> _Body:
+    """The body of a scan, with its calls replaced by the equations that they call."""
     closed = eqn.params["jaxpr"]
-    body = closed.jaxpr
+    jaxpr = closed.jaxpr
     # Inside the body, a sequence has one axis fewer, and so has a result that the scan stacks.
-    carried = sum(var.aval.ndim == at.aval.ndim for var, at in zip(body.outvars, eqn.outvars, strict=True))
-    after = sum(var.aval.ndim == at.aval.ndim for var, at in zip(body.invars, eqn.invars, strict=True))
-    rest = (eqn.params[key] for key in ("length", "reverse", "unroll"))
-    return _Scan(body, closed.consts, after - carried, after, *rest)
+    carried = sum(var.aval.ndim == at.aval.ndim for var, at in zip(jaxpr.outvars, eqn.outvars, strict=True))
+    after = sum(var.aval.ndim == at.aval.ndim for var, at in zip(jaxpr.invars, eqn.invars, strict=True))
+    body = _Body([_Value(var.aval) for var in jaxpr.invars], after - carried, after)
+    body.outputs = _inlined(body, jaxpr, closed.consts, body.inputs, "")
+    return body
 
 
-def _counters(scan: _Scan, known: Sequence[np.ndarray | None]) -> dict[int, _Counter]:
+def _inlined(body: _Body, jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Any], scope: str) -> list[Any]:
+    """Appends the equations of a jaxpr to the body, and returns the jaxpr's results."""
+    names = dict(zip(jaxpr.invars, inputs, strict=True))
+    for var, constant in zip(jaxpr.constvars, constants, strict=True):
+        names[var] = _Value(var.aval)
+        body.constants[names[var]] = constant
+
+    def named(atom: Any) -> Any:
+        return atom if isinstance(atom, Literal) else names[atom]
+
+    for eqn in jaxpr.eqns:
+        inside = "/".join(filter(None, (scope, str(eqn.source_info.name_stack))))
+        called = None if str(eqn.params.get("name")).startswith(NAME_IN_JAXPRS) else called_jaxpr(eqn)
+        given: list[Any] = list(map(named, eqn.invars))
+        if called is None:
+            results: list[Any] = [_Value(var.aval) for var in eqn.outvars]
+            body.equations.append(_Equation(eqn.primitive, eqn.params, given, results, inside))
+        else:
+            results = _inlined(body, getattr(called, "jaxpr", called), getattr(called, "consts", ()), given, inside)
+        names |= zip(eqn.outvars, results, strict=True)
+    return list(map(named, jaxpr.outvars))
+
+
+def _counters(eqn: Any, body: _Body, known: Sequence[np.ndarray | None]) -> dict[int, _Counter]:
     """Maps the places of counters among the scan's inputs to their values."""
-    found = {}
-    for place, (var, value) in enumerate(zip(scan.body.invars, known, strict=True)):
-        if value is None or place < scan.first or var.aval.ndim or not np.issubdtype(var.aval.dtype, np.integer):
+    found, length = {}, eqn.params["length"]
+    for place, (var, value) in enumerate(zip(body.inputs, known, strict=True)):
+        if value is None or place < body.first or var.aval.ndim or not np.issubdtype(var.aval.dtype, np.integer):
             continue
-        if place >= scan.after:
+        if place >= body.after:
             found[place] = _Counter(np.asarray(value))
-        elif (by := _added(scan, place)) is not None:
-            values = (value + by * np.arange(scan.length + 1)).astype(var.aval.dtype)
-            found[place] = _Counter(values[-2::-1] if scan.reverse else values[:-1], values[-1])
+        elif (by := _added(body, place)) is not None:
+            values = (value + by * np.arange(length + 1)).astype(var.aval.dtype)
+            found[place] = _Counter(values[-2::-1] if eqn.params["reverse"] else values[:-1], values[-1])
     return found
 
 
-def _added(scan: _Scan, place: int) -> int | None:
-    """The constant that each step adds to a carried value; None if the next value is computed in another way."""
-    var, result = scan.body.invars[place], scan.body.outvars[place - scan.first]
-    for eqn in scan.body.eqns:
-        if result in eqn.outvars and eqn.primitive.name == "add" and var in _variables(eqn):
-            constants = [int(atom.val) for atom in eqn.invars if isinstance(atom, Literal)]
+def _added(body: _Body, place: int) -> int | None:
+    """The constant that each step adds to a carried value; None if a step does not add a constant to it."""
+    var, result = body.inputs[place], body.outputs[place - body.first]
+    for equation in body.equations:
+        if result in equation.outputs and equation.primitive.name == "add" and var in equation.read:
+            constants = [int(atom.val) for atom in equation.inputs if isinstance(atom, Literal)]
             return constants[0] if constants else None
     return None
 
 
-def _slices(scan: _Scan, counters: Mapping[int, _Counter]) -> dict[int, _Slices]:
+def _slices(
+    body: _Body, may_be_sliced: Sequence[_Value], counters: Mapping[int, _Counter], length: int
+) -> dict[int, _Slices]:  # fmt: skip
     """Maps the places of shared arrays that the body reads only by consecutive slices to these slices."""
-    numbers: dict[Any, np.ndarray] = {scan.body.invars[place]: each.values for place, each in counters.items()}
-    for eqn in scan.body.eqns:
-        function, variables = INTEGER_FUNCTIONS.get(eqn.primitive.name), set(_variables(eqn))
-        if function and variables and numbers.keys() >= variables:
-            inputs = (atom.val if isinstance(atom, Literal) else numbers[atom] for atom in eqn.invars)
-            numbers[eqn.outvars[0]] = np.broadcast_to(function(*inputs), scan.length).astype(eqn.outvars[0].aval.dtype)
-    found = {}
-    for place, var in enumerate(scan.body.invars[: scan.first]):
-        first, *others = {_slice(eqn, var, numbers) for eqn in scan.body.eqns if var in _variables(eqn)} or {None}
-        if first is not None and not others and not any(var is each for each in scan.body.outvars):
-            found[place] = first
+    numbers = {body.inputs[place]: each.values for place, each in counters.items()}  # in each step
+    for equation in body.equations:
+        function, aval = INTEGER_FUNCTIONS.get(equation.primitive.name), equation.outputs[0].aval
+        if function and equation.read and numbers.keys() >= equation.read and aval.dtype.kind in "iub":
+            inputs = (atom.val if isinstance(atom, Literal) else numbers[atom] for atom in equation.inputs)
+            numbers[equation.outputs[0]] = np.broadcast_to(function(*inputs), length).astype(aval.dtype)
+    found = dict[int, _Slices]()
+    for place, var in enumerate(body.inputs):
+        if var in may_be_sliced and not any(var is each for each in body.outputs):
+            first, *others = {_slice(each, var, numbers) for each in body.equations if var in each.read} or {None}
+            found |= {} if first is None or others else {place: first}
     return found
 
 
-def _slice(eqn: Any, var: Any, numbers: Mapping[Any, np.ndarray]) -> _Slices | None:
-    """Which slices of an array an equation of the body takes; None if it reads the array in another way.
-
-    JAX writes `w[i]` as a dynamic_slice, and as a gather if a size of w is symbolic.
-    """
-    x, *indices = eqn.invars
-    if x is not var:
+def _slice(equation: _Equation, var: _Value, numbers: Mapping[Any, np.ndarray]) -> _Slices | None:
+    """Which slices of an array an equation of the body takes; None if it reads the array in another way."""
+    x, *indices = equation.inputs
+    if x is not var or equation.primitive.name != "dynamic_slice":
         return None
-    if eqn.primitive.name == "dynamic_slice":
-        axes = [axis for axis, atom in enumerate(indices) if not isinstance(atom, Literal) and atom in numbers]
-    elif eqn.primitive.name == "gather" and indices[0].aval.shape == (1,):
-        form = eqn.params["dimension_numbers"]
-        is_plain = form.collapsed_slice_dims == form.start_index_map and indices[0] in numbers
-        axes = [*form.start_index_map] if is_plain else []
-        indices = indices * x.aval.ndim
-    else:
-        return None
-    sizes = [1 if axis in axes else size for axis, size in enumerate(x.aval.shape)]
-    if len(axes) != 1 or list(eqn.params["slice_sizes"]) != sizes:
+    axes = [axis for axis, atom in enumerate(indices) if not isinstance(atom, Literal) and atom in numbers]
+    sizes = [1 if axis in axes else size for axis, size in enumerate(var.aval.shape)]
+    if len(axes) != 1 or list(equation.params["slice_sizes"]) != sizes:
         return None
     (axis,) = axes
-    places, size = numbers[indices[axis]], x.aval.shape[axis]
+    places, size = numbers[indices[axis]], var.aval.shape[axis]
     start = int(places[0])
     is_inside = isinstance(size, int) and 0 <= start <= size - len(places)
     return _Slices(axis, start) if is_inside and np.array_equal(places, start + np.arange(len(places))) else None
 
 
-def _looped(scan: _Scan, counters: Mapping[int, _Counter], slices: Mapping[int, _Slices]) -> Callable[..., list[Array]]:
+def _looped(
+    eqn: Any, body: _Body, counters: Mapping[int, _Counter], slices: Mapping[int, _Slices]
+) -> Callable[..., list[Array]]:  # fmt: skip
     """The loop as a function of the scan's inputs; slices, and counters that the body still reads, are sequences."""
-    sliced = {scan.body.invars[place]: each for place, each in slices.items()}
-    read = _read(scan, counters, sliced)
-    places = range(scan.first, scan.after)
+    length, reverse, unroll = (eqn.params[key] for key in ("length", "reverse", "unroll"))
+    sliced = {body.inputs[place]: each for place, each in slices.items()}
+    read = _read(body, counters, sliced)
+    carried = range(body.first, body.after)
 
     def looped(*arguments: Array) -> list[Array]:
-        sequences = {place: x for place, x in enumerate(arguments) if place >= scan.after and place not in counters}
-        sequences |= {place: each.values for place, each in counters.items() if scan.body.invars[place] in read}
-        sequences |= {place: _taken(arguments[place], each, scan.length) for place, each in slices.items()}
+        sequences = {place: x for place, x in enumerate(arguments) if place >= body.after and place not in counters}
+        sequences |= {place: each.values for place, each in counters.items() if body.inputs[place] in read}
+        sequences |= {place: _taken(arguments[place], each, length) for place, each in slices.items()}
 
         def step(state: dict[int, Array], own: dict[int, Array]) -> tuple[dict[int, Array], list[Array]]:
             unread = {place: np.zeros((), each.values.dtype) for place, each in counters.items()}
             inputs = {**dict(enumerate(arguments)), **unread, **state, **own}
-            values = dict(zip(scan.body.constvars, scan.constants, strict=True))
-            values |= {var: inputs[place] for place, var in enumerate(scan.body.invars)}
-            results = _evaluated(scan.body, values, sliced, read)
-            stacked = [results[place] for place in range(len(places), len(scan.body.outvars))]
-            return {place: results[place - scan.first] for place in state}, stacked
+            values = body.constants | {var: inputs[place] for place, var in enumerate(body.inputs)}
+            results = _evaluated(body, values, sliced, read)
+            stacked = [results[place] for place in range(len(carried), len(body.outputs))]
+            return {place: results[place - body.first] for place in state}, stacked
 
-        state = {place: arguments[place] for place in places if place not in counters}
-        state, stacked = lax.scan(step, state, sequences, scan.length, scan.reverse, scan.unroll)
+        state = {place: arguments[place] for place in carried if place not in counters}
+        state, stacked = lax.scan(step, state, sequences, length, reverse, unroll)
         ends = {place: each.last for place, each in counters.items()} | state
-        return [*(ends[place] for place in places), *stacked]
+        return [*(ends[place] for place in carried), *stacked]
 
     return looped
 
@@ -191,52 +242,43 @@ def _taken(x: Array, slices: _Slices, length: int) -> Array:
     return jnp.moveaxis(x, slices.axis, 0)
 
 
-def _read(scan: _Scan, counters: Mapping[int, _Counter], sliced: Mapping[Any, _Slices]) -> set[Any]:
-    """The variables that the body's results need, once the slices are in sequences and counters are not carried."""
-    ends = {place - scan.first for place in counters if place < scan.after}
-    read = {atom for place, atom in enumerate(scan.body.outvars) if place not in ends and not isinstance(atom, Literal)}
-    for eqn in reversed(scan.body.eqns):
-        if not read.isdisjoint(eqn.outvars):
-            read.update(() if _takes(eqn, sliced) else _variables(eqn))
+def _read(body: _Body, counters: Mapping[int, _Counter], sliced: Mapping[Any, _Slices]) -> set[Any]:
+    """The values that the body's results need, once the slices are in sequences and counters are not carried."""
+    ends = {place - body.first for place in counters if place < body.after}
+    read = {atom for place, atom in enumerate(body.outputs) if place not in ends and not isinstance(atom, Literal)}
+    for equation in reversed(body.equations):
+        if not read.isdisjoint(equation.outputs):
+            read.update(equation.read.intersection(sliced) or equation.read)
     return read
 
 
 def _evaluated(
-    body: Any, values: dict[Any, Array], sliced: Mapping[Any, _Slices], read: Set[Any]
+    body: _Body, values: dict[Any, Array], sliced: Mapping[Any, _Slices], read: Set[Any]
 ) -> dict[int, Array]:  # fmt: skip
     """The body's results by their places, without those that are not in `read`.
 
     Args:
-      body: the jaxpr.
+      body: the body.
       values: maps its constants and inputs to their values, and those in `sliced` to one slice.
       sliced: the arrays that are sequences now.
-      read: the variables to compute.
+      read: the values to compute.
     """
 
     def value(atom: Any) -> Array:
         return atom.val if isinstance(atom, Literal) else values[atom]
 
-    for eqn in body.eqns:
-        if read.isdisjoint(eqn.outvars):
+    for equation in body.equations:
+        if read.isdisjoint(equation.outputs):
             continue
-        # The index of a slice is no longer computed.
-        inputs = [value(atom) for atom in (eqn.invars[:1] if _takes(eqn, sliced) else eqn.invars)]
-        scope = str(eqn.source_info.name_stack)
-        with jax.named_scope(scope) if scope else nullcontext():
-            if _takes(eqn, sliced):
-                axis = sliced[eqn.invars[0]].axis
-                results = inputs[0] if eqn.primitive.name == "gather" else lax.expand_dims(inputs[0], (axis,))
+        primitive, taken = equation.primitive, equation.read.intersection(sliced)
+        with jax.named_scope(equation.scope) if equation.scope else nullcontext():
+            if taken:
+                (var,) = taken
+                results = [lax.expand_dims(values[var], (sliced[var].axis,))]
             else:
-                results = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(dict(eqn.params)))
-        values.update(zip(eqn.outvars, results if eqn.primitive.multiple_results else [results], strict=True))
-    outputs = enumerate(body.outvars)
+                params = primitive.get_bind_params(dict(equation.params))
+                results = primitive.bind(*map(value, equation.inputs), **params)
+                results = results if primitive.multiple_results else [results]
+        values.update(zip(equation.outputs, results, strict=True))
+    outputs = enumerate(body.outputs)
     return {place: value(atom) for place, atom in outputs if isinstance(atom, Literal) or atom in read}
-
-
-def _takes(eqn: Any, sliced: Mapping[Any, _Slices]) -> bool:
-    """Whether an equation takes slices of an array that is a sequence now."""
-    return any(var in sliced for var in _variables(eqn)[:1])
-
-
-def _variables(eqn: Any) -> list[Any]:
-    return [atom for atom in eqn.invars if not isinstance(atom, Literal)]

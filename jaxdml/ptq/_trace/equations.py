@@ -225,6 +225,7 @@ class _Writer:
     avals: dict[str, Any] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     iotas: dict[str, np.ndarray] = field(default_factory=dict)
+    fixed: set[str] = field(default_factory=set)  # results of equations
     seen: dict[Any, Any] = field(default_factory=dict)
 
     def param(self, path: tuple[str, ...]) -> str:
@@ -251,6 +252,10 @@ class _Writer:
         """The value of a literal, a captured array or an iota of one dimension; None for other values."""
         return self.iotas[name] if name in self.iotas else self.constants.get(name)
 
+    def is_fixed(self, name: str) -> bool:
+        """Whether a value is computed only from parameters and constants."""
+        return name in self.params or name in self.constants or name in self.fixed
+
     def write(self, jaxpr: Any, names: Sequence[str], constants: Sequence[Any], scope: str) -> list[str]:
         """Appends the equations of a jaxpr with inputs called `names`, and returns the names of its outputs."""
         of: dict[Any, str] = dict(zip(jaxpr.invars, names, strict=True))
@@ -267,7 +272,7 @@ class _Writer:
             if inner is not None and not _called(eqn):
                 closed = hasattr(inner, "consts")
                 results = self.write(inner.jaxpr if closed else inner, inputs, inner.consts if closed else (), inside)
-            elif other := rewritten(eqn, list(map(self.known, inputs))):
+            elif other := rewritten(eqn, list(map(self.known, inputs)), list(map(self.is_fixed, inputs))):
                 results = self.write(other.jaxpr, inputs, other.consts, inside)
             elif eqn.outvars:  # an equation without results, such as jax.debug.print, is left out
                 results = list(self._equation(eqn, inputs, inside))
@@ -289,6 +294,7 @@ class _Writer:
         dtypes = tuple(self.avals[name].dtype for name in inputs)
         self.equations.append(Equation(eqn.primitive, inputs, outputs, eqn.params, dtypes, scope, called))
         self.seen[key] = outputs
+        self.fixed.update(outputs if all(map(self.is_fixed, inputs)) else ())
         if word == "iota" and np.ndim(eqn.outvars[0].aval) == 1 and isinstance(eqn.outvars[0].aval.shape[0], int):
             self.iotas[outputs[0]] = np.arange(eqn.outvars[0].aval.shape[0], dtype=eqn.outvars[0].aval.dtype)
         return outputs

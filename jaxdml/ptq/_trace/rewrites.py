@@ -12,16 +12,17 @@ from jaxdml.ptq._trace.counters import over_slices
 Array = Any
 
 
-def rewritten(eqn: Any, known: Sequence[np.ndarray | None]) -> Any:
+def rewritten(eqn: Any, known: Sequence[np.ndarray | None], fixed: Sequence[bool]) -> Any:
     """The closed jaxpr that replaces an equation; None if the equation stays as it is.
 
     Args:
       eqn: the equation.
       known: for each input, its value if it is a literal, a captured array or an iota, else None.
+      fixed: for each input, whether it does not depend on the function's inputs.
     """
     avals = [atom.aval for atom in eqn.invars]
     if eqn.primitive.name == "scan":
-        function = over_slices(eqn, known)
+        function = over_slices(eqn, known, fixed)
     else:
         rewrite = REWRITES.get(eqn.primitive.name)
         function = None if rewrite is None else rewrite(eqn.params, avals)
