@@ -16,11 +16,6 @@ def called_jaxpr(eqn: Any) -> Any:
     if eqn.primitive.name not in CALLS:
         return None
     if eqn.primitive.name == "call_hi_primitive":  # JAX lowers jnp.searchsorted, jnp.nonzero and a few others late
-        structs = [struct_of_aval(var.aval) for var in eqn.invars]
-        return jax.jit(partial(eqn.primitive.bind, **eqn.params)).trace(*structs).lojax.jaxpr
+        avals = (var.aval for var in eqn.invars)
+        return jax.jit(partial(eqn.primitive.bind, **eqn.params)).trace(*avals).lojax.jaxpr
     return next(value for value in eqn.params.values() if hasattr(value, "eqns"))
-
-
-def struct_of_aval(aval: Any) -> jax.ShapeDtypeStruct:
-    """The shape and type of a value in a jaxpr."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=bool(getattr(aval, "weak_type", False)))

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.extend import source_info_util
 
-from jaxdml._arithmetic.calls import CALLS, called_jaxpr, struct_of_aval
+from jaxdml._arithmetic.calls import CALLS, called_jaxpr
 from jaxdml._arithmetic.exact_calls import is_exact_call
 from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
 from jaxdml._exact.conversions import FLOATS, is_float
@@ -198,7 +198,7 @@ def _with_rules(params: Mapping[str, Any]) -> dict[str, Any]:
         def body(*inputs: Any) -> list[Any]:
             return evaluate(value.jaxpr, value.consts, inputs)
 
-        return jax.make_jaxpr(body)(*(struct_of_aval(var.aval) for var in value.jaxpr.invars))
+        return jax.make_jaxpr(body)(*(var.aval for var in value.jaxpr.invars))
 
     return {key: replaced(value) for key, value in params.items()}
 

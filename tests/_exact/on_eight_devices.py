@@ -3,6 +3,8 @@
 import sys
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -27,9 +29,21 @@ def check(word, function, mesh, spec):
     print("ok", word)
 
 
+def of_rows(x):
+    """Functions whose jaxprs are traced again: a call that JAX lowers late, and the gradient of a condition."""
+    tables = jnp.linspace(-2.0, 2.0, 9), jnp.arange(9.0)
+    either = lambda x: lax.cond(x[0, 0, 0] > 0, jnp.exp, lambda x: x * x, x).sum()  # noqa: E731
+    return {"interp": jnp.interp(x, *tables), "gradient": jax.grad(either)(x)}
+
+
 mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 f = dml.exact(some)
 check("rows over four devices, batches over two", f, mesh, P("x", None, "y"))
 check("rows over eight devices", f, mesh, P(None, None, ("x", "y")))
 inside = jax.shard_map(f, mesh=mesh, in_specs=P(("x", "y")), out_specs=P(("x", "y")))
 check("shard_map over batches", inside, mesh, P(("x", "y")))
+
+spread = jax.shard_map(dml.exact(of_rows), mesh=mesh, in_specs=P(("x", "y")), out_specs=P(("x", "y")))
+parts = [jax.jit(dml.exact(of_rows))(part) for part in jnp.split(X, 8)]
+assert_all_same(jax.jit(spread)(X), jax.tree.map(lambda *each: jnp.concatenate(each), *parts))
+print("ok functions that are traced again")

@@ -42,6 +42,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_bits(name):
     function, expected = CASES[name]
@@ -60,6 +61,7 @@ def test_gradients_of_a_norm_do_not_depend_on_the_batch():
     assert_same_bits(gradient(x), np.concatenate([gradient(row[None]) for row in x]))
 
 
+@pytest.mark.rare
 def test_gradients_of_conditions():
     """JAX fills what only the other branch computes with lax.empty."""
     x = np.linspace(-1, 1, 8, dtype=np.float32)
@@ -69,6 +71,7 @@ def test_gradients_of_conditions():
     assert_same_bits(exact(x, False), x + x)
 
 
+@pytest.mark.rare
 def test_functions_that_jax_lowers_late():
     """jnp.searchsorted and jnp.nonzero are calls of primitives that JAX lowers late."""
     table = np.linspace(-2, 2, 9, dtype=np.float32)
