@@ -202,6 +202,18 @@ def test_quantized_embeddings(case):
     assert_same_bits(got[1], counts)
 
 
+def test_ids_out_of_bounds_are_clamped():
+    """Negative ones, too."""
+    words, *others = TABLES
+    ids = np.int32([[1, -1, 0], [len(words), 999, -999]])
+    outside, inside = (
+        computed(embed_layer_normalization, (given, np.zeros_like(ids), words, *others))
+        for given in (ids, ids.clip(0, len(words) - 1))
+    )
+    for one, other in zip(outside, inside, strict=True):
+        assert_same_bits(one, other)
+
+
 def replaced(arguments, **others):
     """The arguments, some of them by their places in place of others."""
     return [others.get(f"at_{place}", x) for place, x in enumerate(arguments)]

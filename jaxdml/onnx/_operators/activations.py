@@ -181,18 +181,25 @@ _FUSED: Mapping[str, tuple[Callable[..., Array], tuple[str, ...]]] = {
 }
 
 
-def fused_activation(name: str | None, parameters: Sequence[float | None]) -> Callable[[Array], Array]:
-    """The activation that a fused operator names; None stands for a parameter that the node does not have.
+def fused_activation(
+    name: str, parameters: Sequence[float] | Mapping[str, float | None]
+) -> Callable[[Array], Array]:  # fmt: skip
+    """The activation that a fused operator names.
+
+    Args:
+      name: the activation.
+      parameters: the activation's parameters in order; or all that the node has, by name, with None for absent ones.
 
     Raises:
-      ModelError: if the activation is unknown, or has other parameters.
+      ModelError: if the activation is unknown, or its parameters are not given.
     """
-    if name is None or name not in _FUSED:
+    if name not in _FUSED:
         raise ModelError(f"attribute 'activation' is {name!r}; supported: {', '.join(_FUSED)}")
     function, names = _FUSED[name]
-    given = [value for value in parameters if value is not None]
-    if len(given) != len(names):
-        raise ModelError(f"the activation {name} has {len(given)} parameters, expected {len(names)}")
+    given = [parameters.get(each) for each in names] if isinstance(parameters, Mapping) else list(parameters)
+    if len(given) != len(names) or None in given:
+        expected = ", ".join(names) or "none"
+        raise ModelError(f"the activation {name} lacks a parameter, or has too many; expected {expected}")
     return functools.partial(_widened(function), **dict(zip(names, given, strict=True)))
 
 

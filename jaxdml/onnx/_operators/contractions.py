@@ -70,7 +70,10 @@ def fused_gemm_options(
     transB: int = 0,  # noqa: N803
 ) -> dict[str, Any]:  # fmt: skip
     """The options of `gemm`, and the activation."""
-    activate = fused_activation(activation, (activation_alpha, activation_beta, activation_gamma))
+    if activation is None:
+        raise ModelError("attribute 'activation' is missing")
+    parameters = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
+    activate = fused_activation(activation, parameters)
     return gemm_options(alpha=alpha, beta=beta, transA=transA, transB=transB) | {"activate": activate}
 
 

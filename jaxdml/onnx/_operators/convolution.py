@@ -86,11 +86,12 @@ def fused_conv_options(
     dilations: Sizes | None = None, group: int = 1, kernel_shape: Sizes | None = None, pads: Sizes | None = None,
     strides: Sizes | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The options of a convolution, and the activation."""
+    """The options of a convolution, and the activation; a node without an activation has the identity."""
     options = conv_options(
         auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides
     )
-    return options | {"activate": fused_activation(activation, activation_params or ())}
+    activate = (lambda x: x) if activation is None else fused_activation(activation, activation_params or ())
+    return options | {"activate": activate}
 
 
 @operator("FusedConv", domain=MICROSOFT, types=(FLOAT,) * 4, has_rule=False, options=fused_conv_options)

@@ -195,8 +195,13 @@ def _rows(
         if length > positions.shape[0]:
             raise ModelError(f"input_ids has {length} columns, but position_embedding only {positions.shape[0]} rows")
         position_ids = np.arange(length, dtype=np.int32)[None]
-    found = [gather(words, input_ids), jnp.broadcast_to(gather(positions, position_ids), (batch, length, gamma.size))]
-    return found if segments is None else [*found, gather(segments, segment_ids)]
+    found = [_at(words, input_ids), jnp.broadcast_to(_at(positions, position_ids), (batch, length, gamma.size))]
+    return found if segments is None else [*found, _at(segments, segment_ids)]
+
+
+def _at(table: Array, ids: Array | None) -> Array:
+    """The rows at ids, which are clamped; `gather` alone would count negative ids from the end."""
+    return gather(table, jnp.clip(jnp.asarray(ids), 0, table.shape[0] - 1))
 
 
 def _normalized(
