@@ -19,6 +19,7 @@ def two_layers(p, x):
     return jax.nn.relu(x @ p["a"]) @ p["b"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("scale", [1e-22, 1e22])
 def test_squares_that_float32_does_not_hold(scale):
@@ -34,6 +35,7 @@ def embedded(p, tokens):
     return p["a"][tokens] @ p["b"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("products", ["static", "dynamic"])
 def test_batches_of_no_rows_have_no_results(products):
     """jax.numpy replaces a gather by no indices, and dynamic quantization of no values is an error of its own."""
@@ -57,6 +59,7 @@ def stepped(p, x):
     return lax.fori_loop(0, 2, lambda i, h: jnp.clip(h @ p["c"][i], -1, 1), y)
 
 
+@pytest.mark.rare
 def test_disable_jit_changes_nothing(tmp_path):
     params = P | {"c": np.stack([P["a"], P["b"]])}
     model = dml.ptq.quantize(stepped, params, [X], progress=False)

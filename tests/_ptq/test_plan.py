@@ -1,5 +1,7 @@
 """The passes that choose what is quantized, each alone, on small graphs."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -100,24 +102,36 @@ def test_what_tables_alone_read_is_wide_if_a_product_made_it():
 
 
 def test_steep_functions_of_inputs_read_floats():
-    """Through movers, affine functions and clamps, and with other functions after them; products end the chain."""
+    """Through movers, polynomials and clamps, and with other functions after them; products end the chain."""
     graph = flow(
         (RESHAPE, "x", "a"), (op.MULTIPLY, "a number", "b"), (op.CLIP, "b", "c"), (SINE, "c", "d"), (TANH, "d", "e"),
         (op.PRODUCT, "e w", "f"), (SINE, "f", "g"), (op.PRODUCT, "g w", "y"),
     )  # fmt: skip
     assert steep(graph, ["x"]) == {"d", "e"}
-    assert steep(graph, []) == set()
-    can, want, plan = passes(graph)
+    assert steep(flow((SINE, "x", "a"), (op.ADD, "a x", "b"), (op.PRODUCT, "b w", "y")), ["x"]) == {"a", "b"}
+    can = capable(graph, static(graph), ["x"], given=["x"])
+    want, plan = wanted(graph, static(graph), can), plan_of(graph, static(graph), {}, ["x"], ["x"])
     assert can.tables == {"b": "a", "c": "a", "g": "f"}
     assert want.tables == {"g": "f"}
     assert want.quantized == {"e", "f", "g"}
     assert plan.reasons["d"] == plan.reasons["e"] == TOO_STEEP
 
 
-def test_other_functions_of_inputs_are_tables():
-    graph = flow((TANH, "x", "a"), (op.PRODUCT, "a w", "y"))
-    assert steep(graph, ["x"]) == set()
+def test_steep_functions_of_carried_values_are_tables():
+    """Whatever a loop carries has been rounded before."""
+    graph = flow((SINE, "x", "a"), (op.PRODUCT, "a w", "y"))
+    assert steep(graph, []) == set()
     assert passes(graph)[1].tables == {"a": "x"}
+
+
+@pytest.mark.parametrize("names", [("tanh",), ("exp", "log1p"), ("exp", "rsqrt")])
+def test_other_functions_of_inputs_are_tables(names):
+    """Such as softplus, which is log1p of exp: its slope is at most 1."""
+    values = ["x", *"abc"[: len(names)]]
+    nodes = [(op.equation(name, "element_wise"), *pair) for name, pair in zip(names, pairwise(values), strict=True)]
+    graph = flow(*nodes, (op.PRODUCT, f"{values[-1]} w", "y"))
+    assert steep(graph, ["x"]) == set()
+    assert wanted(graph, static(graph), capable(graph, static(graph), ["x"], given=["x"])).tables == {values[-1]: "x"}
 
 
 def test_a_quotient_is_steep_if_it_divides_by_the_input():

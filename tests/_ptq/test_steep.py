@@ -34,7 +34,10 @@ CASES = {
     "logarithms of powers": (of_powers, np.exp(3 * RNG.normal(size=(64, 60)))),
 }
 
+STATES = RNG.normal(size=(64, 16)).astype(np.float32)
 
+
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CASES)
 def test_ratios(name):
     """In tables of 256 entries, they were 2 and -9 dB."""
@@ -44,3 +47,11 @@ def test_ratios(name):
     assert "2 of 2 convolutions and products" in str(model)
     assert "kept in floats: it reads an input, for which 8 bits may be too few" in str(model)
     assert decibels(model.apply(model.params, x), in_floats(apply, PARAMS, x)) > 33
+
+
+def test_functions_of_what_a_loop_carries_are_tables():
+    """Whatever a loop carries has been rounded before."""
+    step = lambda h, w: (jnp.sin(h) @ w, None)  # noqa: E731
+    apply = lambda p, x: jax.lax.scan(step, x, p)[0]  # noqa: E731
+    model = quantize(apply, RNG.normal(size=(3, 16, 16)).astype(np.float32) / 4, [STATES], progress=False)
+    assert "table" in str(model)

@@ -17,8 +17,11 @@ from jaxdml.ptq._choose.reasons import JOINS, reasons_of
 
 FLOAT_SUM = "kept in floats by sums='float'"
 PARTLY_ON_OWN_GRID = "one operand has the 8 bits to which fake_quantize rounds"
-STEEP = frozenset(("cbrt", "cos", "exp", "exp2", "expm1", "log", "log1p", "pow", "rsqrt", "sin", "sqrt", "tan"))
+STEEP = frozenset(("cbrt", "cos", "log", "log1p", "pow", "rsqrt", "sin", "sqrt", "tan"))
 TOO_STEEP = "kept in floats: it reads an input, for which 8 bits may be too few"
+POLYNOMIAL = frozenset((
+    "abs", "add", "convert_element_type", "div", "integer_pow", "max", "min", "mul", "neg", "square", "sub",
+))  # fmt: skip
 CHAINED = ("element_wise", "clip", "add", "mul")  # kinds of elementwise functions, which tables can replace
 RENEWING = (
     *CONTRACTIONS,
@@ -87,7 +90,8 @@ class Plan(Wanted):
 
 
 def plan_of(
-    flow: Flow, modes: Mapping[str, Mode], reasons: Mapping[str, str], float_inputs: Sequence[str]
+    flow: Flow, modes: Mapping[str, Mode], reasons: Mapping[str, str], float_inputs: Sequence[str],
+    given: Sequence[str] = (),
 ) -> Plan:  # fmt: skip
     """The plan of a float graph.
 
@@ -96,20 +100,21 @@ def plan_of(
       modes: maps the result of each contraction, and of each sum in floats, to its mode.
       reasons: maps the first results of contractions and loops that stay in floats to the reasons.
       float_inputs: the graph's inputs that have a float type.
+      given: those of them that the caller gives, unlike the values that a loop carries.
     """
-    can = capable(flow, modes, float_inputs)
+    can = capable(flow, modes, float_inputs, given=given)
     want = wanted(flow, modes, can)
     sums = float_sums(flow, modes, want)
-    given = {**dict.fromkeys(can.steep, TOO_STEEP), **dict.fromkeys(sums & want.results, FLOAT_SUM), **reasons}
+    known = {**dict.fromkeys(can.steep, TOO_STEEP), **dict.fromkeys(sums & want.results, FLOAT_SUM), **reasons}
     if sums:
-        can = capable(flow, modes, float_inputs, sums)
+        can = capable(flow, modes, float_inputs, sums, given)
         want = wanted(flow, modes, can, sums)
     integers = want.quantized | {name for node in want.nodes for name in node.inputs if name in flow.data}
     sources = range_sources(flow.graph, want.nodes, want.in_floats)
     ranges = {name: source for name, source in sources.items() if name in integers}
     wide = set(filter(flow.is_product, want.only_tables_read))
     modes = {name: mode for name, mode in modes.items() if name in sums or not _is_sum(flow, name)}
-    reasons = reasons_of(flow, modes, can.values, want.nodes, given)
+    reasons = reasons_of(flow, modes, can.values, want.nodes, known)
     for name in (name for name, mode in modes.items() if mode == STATIC16):
         maker = flow.maker(name)
         assert maker is not None
@@ -147,28 +152,38 @@ def after_means(flow: Flow) -> set[str]:
     return found
 
 
-def steep(flow: Flow, float_inputs: Iterable[str]) -> set[str]:
-    """The results of steep functions of inputs, such as sin(100 * x) and log(x); other functions may follow.
+def steep(flow: Flow, given: Iterable[str]) -> set[str]:
+    """The results of steep functions of given floats, such as sin(100 * x) and log(x); other functions may follow.
 
-    Between adjacent levels of an 8-bit x, such a function may take all of its values. It can read x in floats.
+    Between adjacent levels of an 8-bit x, such a function may take all of its values. It can read x in floats. A
+    polynomial of x may come before it. A function of exp(x), such as softplus, is not counted as steep.
     """
-    from_floats, found = set(float_inputs), set[str]()
+    polynomials, found = set(given), set[str]()
     for node in flow.data_nodes:
-        output, data = node.outputs[0], flow.data_inputs(node)
-        if not from_floats.issuperset(data) or not (moves(node) or node.operator.kind in CHAINED):
+        data, kind = set(flow.data_inputs(node)), node.operator.kind
+        if not data <= polynomials | found:
             continue
-        from_floats.update(node.outputs)
-        is_steep = node.operator.name in STEEP or (node.operator.name == "div" and node.inputs[1] in flow.data)
-        if not moves(node) and (is_steep or not found.isdisjoint(data)):
-            found.add(output)
+        if (kind in CHAINED and data & found) or (data <= polynomials and _is_steep(flow, node)):
+            found.add(node.outputs[0])
+        elif data <= polynomials and (
+            moves(node) or kind in ("add", "clip", "mul") or (kind in CHAINED and node.operator.name in POLYNOMIAL)
+        ):
+            polynomials.update(node.outputs)
     return found
 
 
+def _is_steep(flow: Flow, node: Node) -> bool:
+    if node.operator.name == "div":
+        return node.inputs[1] in flow.data
+    return node.operator.name in STEEP
+
+
 def capable(
-    flow: Flow, modes: Mapping[str, Mode], float_inputs: Sequence[str], sums: Set[str] = frozenset()
+    flow: Flow, modes: Mapping[str, Mode], float_inputs: Sequence[str], sums: Set[str] = frozenset(),
+    given: Sequence[str] = (),
 ) -> Capable:  # fmt: skip
     """Finds the values that can be integers, in a forward pass; the values in `sums` cannot be integers."""
-    roots, normalized, without_table = chain_roots(flow), after_means(flow), steep(flow, float_inputs)
+    roots, normalized, without_table = chain_roots(flow), after_means(flow), steep(flow, given)
     values, tables, fused_clamps = set(float_inputs), dict[str, str](), set[str]()
     for node in flow.data_nodes:
         kind, output, data = node.operator.kind, node.outputs[0], flow.data_inputs(node)

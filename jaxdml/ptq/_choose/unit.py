@@ -211,7 +211,7 @@ def unit_of(
             reasons[name] = next(iter(body.reasons_by_layer().values()), "its body has nothing to quantize")
     graph = graph.replace(nodes=tuple(_with_products(node, program, reasons) for node in graph.nodes))
     floats = [name for name in program.inputs if jnp.issubdtype(program.avals[name].dtype, jnp.floating)]
-    plan = plan_of(Flow(graph, builder.number), modes, reasons, floats)
+    plan = plan_of(Flow(graph, builder.number), modes, reasons, floats, floats if loop is None else ())
     return Unit(builder, graph, modes, plan, loop, bodies)
 
 
