@@ -136,4 +136,4 @@ def shown(results: dict[str, Any]) -> str:
         raw = f", of {sizes['weights'] / 2**20:.2f} MiB of weights"
         lines.append(f"{'bytes of ' + name.removeprefix('prepare a '):36}{cells}{raw}")
     cells = ", ".join(f"{name} {1e3 * seconds:.0f} ms" for name, seconds in results["import"].items())
-    return "\n".join([*lines, f"{'import jaxdml, behind jax':36}{cells}"])
+    return "\n".join([*lines, f"{'import jaxdml, after jax':36}{cells}"])
