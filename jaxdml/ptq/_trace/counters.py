@@ -75,14 +75,6 @@ class _Body:
 
 
 @dataclass(frozen=True)
-class _Counter:
-    """An integer that is known in each step: its values in the order of sequences, and its value after the loop."""
-
-    values: np.ndarray
-    last: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
 class _Slices:
     """Consecutive slices of size 1 along an axis, one for each step."""
 
@@ -91,24 +83,27 @@ class _Slices:
 
 
 def over_slices(
-    eqn: Any, known: Sequence[np.ndarray | None], fixed: Sequence[bool]
+    eqn: Any, known: Sequence[np.ndarray | None], are_weights: Sequence[bool], are_read: Sequence[bool]
 ) -> Callable[..., list[Array]] | None:
     """Rewrites a scan whose body slices weights by a counter as a scan over the slices; None for other scans.
 
-    A counter is a sequence of known integers, or an integer that the loop carries, and to which it adds a constant.
+    A counter is a sequence of known integers, or an integer that the loop carries, to which it adds a constant, and
+    whose last value nothing reads.
 
     Args:
       eqn: the equation of the scan.
       known: for each input, its value if it is a literal, a captured array or an iota, else None.
-      fixed: for each input, whether it does not depend on the function's inputs.
+      are_weights: for each input, whether it is a parameter, possibly with its axes moved. The sizes of other arrays
+        may depend on those of the function's inputs.
+      are_read: for each result, whether anything reads it.
     """
-    body = _body(eqn)
-    may_be_sliced = [var for var, is_fixed in zip(body.inputs[: body.first], fixed, strict=False) if is_fixed]
-    sizes = [size for var in may_be_sliced for size in var.aval.shape if isinstance(size, int)]
-    if not 1 <= eqn.params["length"] <= max(sizes, default=0):
+    body, length = _body(eqn), eqn.params["length"]
+    weights = [var for var, is_weight in zip(body.inputs[: body.first], are_weights, strict=False) if is_weight]
+    longest = max((size for var in weights for size in var.aval.shape), default=0)
+    if not isinstance(length, int) or not 1 <= length <= longest:
         return None
-    counters = _counters(eqn, body, known)
-    slices = _slices(body, may_be_sliced, counters, eqn.params["length"])
+    counters = _counters(eqn, body, known, are_read)
+    slices = _slices(body, weights, counters, length)
     return _looped(eqn, body, counters, slices) if slices else None
 
 
@@ -147,17 +142,19 @@ def _inlined(body: _Body, jaxpr: Any, constants: Sequence[Any], inputs: Sequence
     return list(map(named, jaxpr.outvars))
 
 
-def _counters(eqn: Any, body: _Body, known: Sequence[np.ndarray | None]) -> dict[int, _Counter]:
-    """Maps the places of counters among the scan's inputs to their values."""
+def _counters(
+    eqn: Any, body: _Body, known: Sequence[np.ndarray | None], are_read: Sequence[bool]
+) -> dict[int, np.ndarray]:
+    """Maps the places of counters among the scan's inputs to their values, in the order of sequences."""
     found, length = {}, eqn.params["length"]
     for place, (var, value) in enumerate(zip(body.inputs, known, strict=True)):
         if value is None or place < body.first or var.aval.ndim or not np.issubdtype(var.aval.dtype, np.integer):
             continue
         if place >= body.after:
-            found[place] = _Counter(np.asarray(value))
-        elif (by := _added(body, place)) is not None:
-            values = (value + by * np.arange(length + 1)).astype(var.aval.dtype)
-            found[place] = _Counter(values[-2::-1] if eqn.params["reverse"] else values[:-1], values[-1])
+            found[place] = np.asarray(value)
+        elif not are_read[place - body.first] and (by := _added(body, place)) is not None:
+            values = (value + by * np.arange(length)).astype(var.aval.dtype)
+            found[place] = values[::-1] if eqn.params["reverse"] else values
     return found
 
 
@@ -172,18 +169,21 @@ def _added(body: _Body, place: int) -> int | None:
 
 
 def _slices(
-    body: _Body, may_be_sliced: Sequence[_Value], counters: Mapping[int, _Counter], length: int
+    body: _Body, weights: Sequence[_Value], counters: Mapping[int, np.ndarray], length: int
 ) -> dict[int, _Slices]:  # fmt: skip
-    """Maps the places of shared arrays that the body reads only by consecutive slices to these slices."""
-    numbers = {body.inputs[place]: each.values for place, each in counters.items()}  # in each step
+    """Maps the places of weights that the body reads only by consecutive slices to these slices."""
+    numbers = {body.inputs[place]: values for place, values in counters.items()}  # in each step
     for equation in body.equations:
-        function, aval = INTEGER_FUNCTIONS.get(equation.primitive.name), equation.outputs[0].aval
-        if function and equation.read and numbers.keys() >= equation.read and aval.dtype.kind in "iub":
+        function = INTEGER_FUNCTIONS.get(equation.primitive.name)
+        if function is None or not equation.read or not numbers.keys() >= equation.read:
+            continue
+        (result,) = equation.outputs
+        if result.aval.dtype.kind in "iub":
             inputs = (atom.val if isinstance(atom, Literal) else numbers[atom] for atom in equation.inputs)
-            numbers[equation.outputs[0]] = np.broadcast_to(function(*inputs), length).astype(aval.dtype)
+            numbers[result] = np.broadcast_to(function(*inputs), length).astype(result.aval.dtype)
     found = dict[int, _Slices]()
     for place, var in enumerate(body.inputs):
-        if var in may_be_sliced and not any(var is each for each in body.outputs):
+        if var in weights and not any(var is each for each in body.outputs):
             first, *others = {_slice(each, var, numbers) for each in body.equations if var in each.read} or {None}
             found |= {} if first is None or others else {place: first}
     return found
@@ -199,14 +199,14 @@ def _slice(equation: _Equation, var: _Value, numbers: Mapping[Any, np.ndarray]) 
     if len(axes) != 1 or list(equation.params["slice_sizes"]) != sizes:
         return None
     (axis,) = axes
-    places, size = numbers[indices[axis]], var.aval.shape[axis]
+    places = numbers[indices[axis]]
     start = int(places[0])
-    is_inside = isinstance(size, int) and 0 <= start <= size - len(places)
+    is_inside = 0 <= start <= var.aval.shape[axis] - len(places)
     return _Slices(axis, start) if is_inside and np.array_equal(places, start + np.arange(len(places))) else None
 
 
 def _looped(
-    eqn: Any, body: _Body, counters: Mapping[int, _Counter], slices: Mapping[int, _Slices]
+    eqn: Any, body: _Body, counters: Mapping[int, np.ndarray], slices: Mapping[int, _Slices]
 ) -> Callable[..., list[Array]]:  # fmt: skip
     """The loop as a function of the scan's inputs; slices, and counters that the body still reads, are sequences."""
     length, reverse, unroll = (eqn.params[key] for key in ("length", "reverse", "unroll"))
@@ -216,12 +216,11 @@ def _looped(
 
     def looped(*arguments: Array) -> list[Array]:
         sequences = {place: x for place, x in enumerate(arguments) if place >= body.after and place not in counters}
-        sequences |= {place: each.values for place, each in counters.items() if body.inputs[place] in read}
+        sequences |= {place: values for place, values in counters.items() if body.inputs[place] in read}
         sequences |= {place: _taken(arguments[place], each, length) for place, each in slices.items()}
 
         def step(state: dict[int, Array], own: dict[int, Array]) -> tuple[dict[int, Array], list[Array]]:
-            unread = {place: np.zeros((), each.values.dtype) for place, each in counters.items()}
-            inputs = {**dict(enumerate(arguments)), **unread, **state, **own}
+            inputs = {**dict(enumerate(arguments)), **state, **own}
             values = body.constants | {var: inputs[place] for place, var in enumerate(body.inputs)}
             results = _evaluated(body, values, sliced, read)
             stacked = [results[place] for place in range(len(carried), len(body.outputs))]
@@ -229,8 +228,8 @@ def _looped(
 
         state = {place: arguments[place] for place in carried if place not in counters}
         state, stacked = lax.scan(step, state, sequences, length, reverse, unroll)
-        ends = {place: each.last for place, each in counters.items()} | state
-        return [*(ends[place] for place in carried), *stacked]
+        # Nothing reads the results of counters: their first values stand for them.
+        return [*(state.get(place, arguments[place]) for place in carried), *stacked]
 
     return looped
 
@@ -242,7 +241,7 @@ def _taken(x: Array, slices: _Slices, length: int) -> Array:
     return jnp.moveaxis(x, slices.axis, 0)
 
 
-def _read(body: _Body, counters: Mapping[int, _Counter], sliced: Mapping[Any, _Slices]) -> set[Any]:
+def _read(body: _Body, counters: Mapping[int, np.ndarray], sliced: Mapping[Any, _Slices]) -> set[Any]:
     """The values that the body's results need, once the slices are in sequences and counters are not carried."""
     ends = {place - body.first for place in counters if place < body.after}
     read = {atom for place, atom in enumerate(body.outputs) if place not in ends and not isinstance(atom, Literal)}

@@ -21,6 +21,7 @@ from jaxdml.errors import PtqError
 from jaxdml.ptq._trace.rewrites import rewritten
 from jaxdml.ptq._trace.signature import digest, holds_code, params_text, primitives_in
 
+MOVERS_OF_WEIGHTS = ("convert_element_type", "expand_dims", "squeeze", "transpose")  # no size comes from elsewhere
 CONTRACTION_PRIMITIVES = ("conv_general_dilated", "dot_general")
 
 
@@ -225,7 +226,7 @@ class _Writer:
     avals: dict[str, Any] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     iotas: dict[str, np.ndarray] = field(default_factory=dict)
-    fixed: set[str] = field(default_factory=set)  # results of equations
+    moved: set[str] = field(default_factory=set)  # results of movers of parameters
     seen: dict[Any, Any] = field(default_factory=dict)
 
     def param(self, path: tuple[str, ...]) -> str:
@@ -252,9 +253,9 @@ class _Writer:
         """The value of a literal, a captured array or an iota of one dimension; None for other values."""
         return self.iotas[name] if name in self.iotas else self.constants.get(name)
 
-    def is_fixed(self, name: str) -> bool:
-        """Whether a value is computed only from parameters and constants."""
-        return name in self.params or name in self.constants or name in self.fixed
+    def is_weight(self, name: str) -> bool:
+        """Whether a value is a parameter, possibly cast, or with its axes moved."""
+        return name in self.params or name in self.moved
 
     def write(self, jaxpr: Any, names: Sequence[str], constants: Sequence[Any], scope: str) -> list[str]:
         """Appends the equations of a jaxpr with inputs called `names`, and returns the names of its outputs."""
@@ -265,6 +266,8 @@ class _Writer:
         def name(atom: Any) -> str:
             return self.constant(atom.val, "literal") if isinstance(atom, jax.extend.core.Literal) else of[atom]
 
+        every = (*(eqn.invars for eqn in jaxpr.eqns), jaxpr.outvars)
+        read = {atom for atoms in every for atom in atoms if not isinstance(atom, jax.extend.core.Literal)}
         for eqn in jaxpr.eqns:
             inside = "/".join(filter(None, (scope, _scope(eqn))))
             inputs = tuple(map(name, eqn.invars))
@@ -272,7 +275,12 @@ class _Writer:
             if inner is not None and not _called(eqn):
                 closed = hasattr(inner, "consts")
                 results = self.write(inner.jaxpr if closed else inner, inputs, inner.consts if closed else (), inside)
-            elif other := rewritten(eqn, list(map(self.known, inputs)), list(map(self.is_fixed, inputs))):
+            elif other := rewritten(
+                eqn,
+                list(map(self.known, inputs)),
+                list(map(self.is_weight, inputs)),
+                [var in read for var in eqn.outvars],
+            ):
                 results = self.write(other.jaxpr, inputs, other.consts, inside)
             elif eqn.outvars:  # an equation without results, such as jax.debug.print, is left out
                 results = list(self._equation(eqn, inputs, inside))
@@ -294,7 +302,7 @@ class _Writer:
         dtypes = tuple(self.avals[name].dtype for name in inputs)
         self.equations.append(Equation(eqn.primitive, inputs, outputs, eqn.params, dtypes, scope, called))
         self.seen[key] = outputs
-        self.fixed.update(outputs if all(map(self.is_fixed, inputs)) else ())
+        self.moved.update(outputs if word in MOVERS_OF_WEIGHTS and self.is_weight(inputs[0]) else ())
         if word == "iota" and np.ndim(eqn.outvars[0].aval) == 1 and isinstance(eqn.outvars[0].aval.shape[0], int):
             self.iotas[outputs[0]] = np.arange(eqn.outvars[0].aval.shape[0], dtype=eqn.outvars[0].aval.dtype)
         return outputs

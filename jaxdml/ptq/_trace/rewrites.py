@@ -12,17 +12,20 @@ from jaxdml.ptq._trace.counters import over_slices
 Array = Any
 
 
-def rewritten(eqn: Any, known: Sequence[np.ndarray | None], fixed: Sequence[bool]) -> Any:
+def rewritten(
+    eqn: Any, known: Sequence[np.ndarray | None], are_weights: Sequence[bool], are_read: Sequence[bool]
+) -> Any:
     """The closed jaxpr that replaces an equation; None if the equation stays as it is.
 
     Args:
       eqn: the equation.
       known: for each input, its value if it is a literal, a captured array or an iota, else None.
-      fixed: for each input, whether it does not depend on the function's inputs.
+      are_weights: for each input, whether it is a parameter, possibly with its axes moved.
+      are_read: for each result, whether anything reads it.
     """
     avals = [atom.aval for atom in eqn.invars]
     if eqn.primitive.name == "scan":
-        function = over_slices(eqn, known, fixed)
+        function = over_slices(eqn, known, are_weights, are_read)
     else:
         rewrite = REWRITES.get(eqn.primitive.name)
         function = None if rewrite is None else rewrite(eqn.params, avals)
