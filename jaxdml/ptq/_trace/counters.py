@@ -100,7 +100,7 @@ def over_slices(
     body, length = _body(eqn), eqn.params["length"]
     weights = [var for var, is_weight in zip(body.inputs[: body.first], are_weights, strict=False) if is_weight]
     longest = max((size for var in weights for size in var.aval.shape), default=0)
-    if not isinstance(length, int) or not 1 <= length <= longest:
+    if not isinstance(length, int) or not 1 <= length <= longest:  # before arrays as long as the loop are made
         return None
     counters = _counters(eqn, body, known, are_read)
     slices = _slices(body, weights, counters, length)
