@@ -77,7 +77,7 @@ def rewritten(function, *arguments):
     iotas = {eqn.outvars[0]: np.arange(*eqn.params["shape"]) for eqn in before if eqn.primitive.name == "iota"}
     known = [np.asarray(atom.val) if isinstance(atom, Literal) else iotas.get(atom) for atom in scan.invars]
     inputs = [given[atom] if value is None else value for atom, value in zip(scan.invars, known, strict=True)]
-    weights = [each for each in jaxpr.jaxpr.invars[:-1] if each.aval.ndim]
+    weights = jaxpr.jaxpr.invars[:-1]
     are_read = [var in jaxpr.jaxpr.outvars for var in scan.outvars]
     made = over_slices(scan, known, [any(atom is each for each in weights) for atom in scan.invars], are_read)
     if made is None:
@@ -170,12 +170,13 @@ AS_THEY_ARE = {
     "the whole array as a result": (of_results(lambda w, i, h: w), W),
     "the same row several times": (loop(lambda w, i, h: layer(h, w[jnp.full(5, i)].mean(0))), W),
     "a float counter": (carried(lambda w, i, h: layer(h, w[i.astype(int)]), np.float32(0), 1.5), W),
-    "several counters in an array": (carried(lambda w, i, h: layer(h, w[i[0]]), lambda: jnp.arange(4), 1), W),
+    "several counters in an array": (carried(lambda w, i, h: layer(h, w[i[0]]), lambda: jnp.arange(3), 1), W),
     "a counter that is multiplied": (stepping(lambda i, j: (i * 1, j)), W),
     "a counter that takes turns with another": (stepping(lambda i, j: (j + 1, i)), W),
     "a counter that is returned": (lambda w, x: lax.scan(
         lambda state, _: ((state[0] + 1, indexed(w, *state)), None), (jnp.int32(0), x), length=4)[0], W),
     "data": (lambda w, x: lax.fori_loop(0, 4, lambda i, h: jnp.tanh(h @ w[0] + x[i][None]), x), W),
+    "an update": (loop(lambda w, i, h: layer(h, lax.dynamic_update_slice(w, h[None, :1], (i, 0, 0))[0])), W),
     "by two counters": (loop(lambda w, i, h: h + w[i, i][None]), W),
     "a part of a row": (loop(lambda w, i, h: h + lax.dynamic_slice(w, (i, 0, 0), (1, 1, 32))[0]), W),
     "no steps": (loop(indexed, 0, 0), W),
