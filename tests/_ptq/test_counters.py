@@ -180,7 +180,7 @@ AS_THEY_ARE = {
     "by two counters": (loop(lambda w, i, h: h + w[i, i][None]), W),
     "a part of a row": (loop(lambda w, i, h: h + lax.dynamic_slice(w, (i, 0, 0), (1, 1, 32))[0]), W),
     "no steps": (loop(indexed, 0, 0), W),
-    "a counter that data change": (carried(indexed, 0, lambda h: h[0, 0].astype(np.int32)), W),
+    "a counter that data change": (carried(indexed, np.int32(0), lambda h: h[0, 0].astype(np.int32)), W),
 }  # fmt: skip
 
 

@@ -191,9 +191,9 @@ def _slices(
 
 def _slice(equation: _Equation, var: _Value, numbers: Mapping[Any, np.ndarray]) -> _Slices | None:
     """Which slices of an array an equation of the body takes; None if it reads the array in another way."""
-    x, *indices = equation.inputs
-    if x is not var or equation.primitive.name != "dynamic_slice":
+    if equation.primitive.name != "dynamic_slice":
         return None
+    _, *indices = equation.inputs
     axes = [axis for axis, atom in enumerate(indices) if not isinstance(atom, Literal) and atom in numbers]
     sizes = [1 if axis in axes else size for axis, size in enumerate(var.aval.shape)]
     if len(axes) != 1 or list(equation.params["slice_sizes"]) != sizes:
