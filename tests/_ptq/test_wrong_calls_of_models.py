@@ -83,7 +83,7 @@ def test_another_literal_is_another_structure():
 
     model = quantize(apply)
     factor[0] = 3.0
-    with pytest.raises(PtqError, match=r"apply computes other equations"):
+    with pytest.raises(PtqError, match=r"apply's equations differ"):
         model.apply(model.params, X[:3])
 
 
