@@ -31,7 +31,7 @@ ffi::Error attention(const Kernels& kernels, ffi::ThreadPool threads, Buffer que
                      int64_t kind) {
   const Buffer y = *result;
   const auto of_y = y.dimensions();
-  JAXDML_EXPECT(of_y.size() >= 4, "the result has less than four dimensions");
+  JAXDML_EXPECT(of_y.size() >= 4, "the result has fewer than four dimensions");
   const size_t leading = of_y.size() - 4;
   for (const Buffer& x : {query, key, value, seen, bias})
     JAXDML_EXPECT(leads(x, y, leading, leading + 4), "an operand's leading dimensions differ from the result's");

@@ -93,7 +93,7 @@ ffi::Error looked_up(const Kernels& kernels, ffi::ThreadPool threads, Buffer x, 
   for (size_t i = leading; i < rank; i++)
     JAXDML_EXPECT(x.dimensions()[i] == of_y[i], "the shape of x differs from the output's");
   JAXDML_EXPECT(leads(table, y, leading, leading + 1) && table.dimensions()[leading] == 256,
-                "a table does not have 256 entries");
+                "a table does not have 256 entries, or its leading dimensions differ from the output's");
   JAXDML_EXPECT(is_byte(x) && is_byte(table) && y.element_type() == table.element_type(),
                 "x or the table is not int8 or uint8, or the output has another type than the table");
   const int64_t count = product(of_y, 0, leading), size = product(of_y, leading, rank);

@@ -94,7 +94,7 @@ ffi::Error dequantize(const Kernels& kernels, ffi::ThreadPool threads, Buffer x,
   JAXDML_RETURN_IF_WRONG(check_tensor(x, y, leading));
   JAXDML_RETURN_IF_WRONG(check_numbers(scale, zero_point, y, leading));
   JAXDML_EXPECT((is_byte(x) || is_word(x)) && y.element_type() == ffi::DataType::F32,
-                "x has no integers of 8 or 16 bits, or the output is not float32");
+                "x does not hold 8-bit or 16-bit integers, or the output is not float32");
   return compute_each(threads, y, leading, kernels.dequantize, [&](int64_t i, int64_t size) {
     const auto at = [&](Buffer of) { return at_problem(of, y, size_t(leading), i); };
     return Dequantization{size,

@@ -23,6 +23,7 @@ from jaxdml.onnx._table import BOOL, INDEX, MICROSOFT, operator
 REAL = frozenset({"float32", "float16", "bfloat16"})  # the exact rules compute in float32
 INT32 = frozenset({"int32"})
 ALL_BUT_SCORES = 3  # outputs; only nodes with more need the scores
+OF_HIDDEN = -10_000.0  # ONNX Runtime adds this number to scores of hidden keys
 PRECISIONS = (1, 10, 16)  # ONNX's numbers for float32, float16 and bfloat16
 
 
@@ -231,7 +232,7 @@ def multi_head_attention(
     query: Array, key: Array | None = None, value: Array | None = None, bias: Array | None = None,
     key_padding_mask: Array | None = None, attention_bias: Array | None = None, past_key: Array | None = None,
     past_value: Array | None = None, past_sequence_length: Array | None = None,
-    cache_indirection: Array | None = None, *, num_heads: int, mask_filter_value: float | None = None,
+    cache_indirection: Array | None = None, *, num_heads: int, mask_filter_value: float = OF_HIDDEN,
     scale: float | None = None, unidirectional: int = 0, output_count: int = 1,
 ) -> tuple[Array, Array, Array, Array | None]:  # fmt: skip
     """The output; past and new keys; past and new values; the scaled scores with masks and bias."""
@@ -248,8 +249,7 @@ def multi_head_attention(
     expected("key", key, (batch, num_heads, length, size))
     expected("value", value, (batch, num_heads, length, None))
     key, value, past = behind_past(past_key, past_value, key, value)
-    value_of_hidden = -10000.0 if mask_filter_value is None else mask_filter_value
-    hidden = _filter(key_padding_mask, value_of_hidden, (batch, rows, key.shape[2]))
+    hidden = _filter(key_padding_mask, mask_filter_value, (batch, rows, key.shape[2]))
     result = results_of_heads(
         query, key, value, past=past, hidden=hidden, attention_bias=attention_bias, scale=scale,
         unidirectional=unidirectional,

@@ -17,6 +17,7 @@ from jaxdml.errors import ModelError
 from jaxdml.onnx._operators._arrays import EXACT, Array
 from jaxdml.onnx._operators.attention import (
     INT32,
+    OF_HIDDEN,
     REAL,
     behind_past,
     divisible,
@@ -39,7 +40,7 @@ from jaxdml.onnx._table import BYTE, MICROSOFT, SCALE, operator
 def attention_with_projection(
     x: Array, weights: Array, bias: Array | None = None, mask_index: Array | None = None, past: Array | None = None,
     attention_bias: Array | None = None, past_sequence_length: Array | None = None, *, num_heads: int,
-    do_rotary: int | None = None, mask_filter_value: float | None = None, past_present_share_buffer: int | None = None,
+    do_rotary: int | None = None, mask_filter_value: float = OF_HIDDEN, past_present_share_buffer: int | None = None,
     qkv_hidden_sizes: tuple[int, ...] | None = None, rotary_embedding_dim: int | None = None,
     scale: float | None = None, unidirectional: int = 0,
 ) -> tuple[Array, Array]:  # fmt: skip
@@ -66,7 +67,7 @@ def attention_with_projection(
 def quantized_attention(
     x: Array, weights: Array, bias: Array, x_scale: Array, w_scale: Array, mask_index: Array | None = None,
     x_zero_point: Array | None = None, w_zero_point: Array | None = None, past: Array | None = None, *, num_heads: int,
-    do_rotary: int | None = None, mask_filter_value: float | None = None, past_present_share_buffer: int | None = None,
+    do_rotary: int | None = None, mask_filter_value: float = OF_HIDDEN, past_present_share_buffer: int | None = None,
     scale: float | None = None, unidirectional: int = 0,
 ) -> tuple[Array, Array]:  # fmt: skip
     """`attention_with_projection` of quantized x, by quantized weights; all other values are floats."""
@@ -102,15 +103,14 @@ def _sizes(
 
 def _attended(
     projected: Array, sizes: Sequence[int], heads: int, mask_index: Array | None, past: Array | None,
-    attention_bias: Array | None, mask_filter_value: float | None, scale: float | None, unidirectional: int,
+    attention_bias: Array | None, mask_filter_value: float, scale: float | None, unidirectional: int,
 ) -> tuple[Array, Array]:  # fmt: skip
     parts = jnp.split(projected, [sizes[0], sizes[0] + sizes[1]], axis=2)
     query, key, value = (in_heads(part, heads) for part in parts)
     batch, rows, _ = projected.shape
     past_key, past_value = (None, None) if past is None else (past[0], past[1])
     key, value, count = behind_past(past_key, past_value, key, value)
-    value_of_hidden = -10000.0 if mask_filter_value is None else mask_filter_value
-    hidden = _hidden(mask_index, value_of_hidden, (batch, rows, key.shape[2]))
+    hidden = _hidden(mask_index, mask_filter_value, (batch, rows, key.shape[2]))
     result = results_of_heads(
         query, key, value, past=count, hidden=hidden, attention_bias=attention_bias, scale=scale,
         unidirectional=unidirectional,
