@@ -118,7 +118,7 @@ def _compare_onnx() -> int:
 
 
 def _count_differing(output: np.ndarray, expected: np.ndarray) -> int:
-    """The number of elements with different bits: NaN equals itself, -0.0 differs from 0.0."""
+    """The number of elements with different bits: NaN equals itself; -0.0 differs from 0.0."""
     if (output.shape, output.dtype) != (expected.shape, expected.dtype):
         return output.size
     bits = f"uint{8 * output.itemsize}"

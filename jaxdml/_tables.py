@@ -4,7 +4,7 @@ import html
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-# Notebooks and web pages have light and dark themes, so lines and tints derive from the text's colour. Selectors name
+# Notebooks and web pages have light and dark themes, so lines and tints derive from the text's color. Selectors name
 # the class twice to override JupyterLab's rules.
 STYLE = """
 .jaxdml-table { max-width: 100%; max-height: 40em; overflow: auto; }
@@ -69,7 +69,7 @@ class Table(NamedTuple):
         return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
 
     def html(self) -> str:
-        """The table in HTML for a notebook: a box that scrolls, in the colours of its surroundings."""
+        """The table in HTML for a notebook: a box that scrolls, in the colors of its surroundings."""
         title = html.escape(self.title).replace("\n", "<br>")
         if not self.header:
             return f"<div>{title}</div>"

@@ -134,7 +134,7 @@ class DxDispatchFileNotFoundError(DxDispatchError, MissingFileError):
 def api_boundary[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     """Decorates a public function: tracebacks of its errors and their causes show only user frames below the wrapper.
 
-    User frames are, for instance, those of a function that jaxdml traces. All frames stay if
+    User frames are, for instance, those of a function that jaxdml traces. All frames are kept if
     `jax_traceback_filtering` is "off".
     """
 

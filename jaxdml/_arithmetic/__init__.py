@@ -1,1 +1,1 @@
-"""Decides the bits of results: rounding and exact integer contractions, without descs or feature levels."""
+"""Arithmetic that determines result bits: rounding and exact integer contractions, without descs or feature levels."""

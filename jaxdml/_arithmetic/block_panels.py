@@ -1,9 +1,9 @@
 """The layout of a matrix that is quantized by blocks, as JAX and NumPy functions.
 
-native/src/block_shape.h defines the layout, which all instruction sets and XLA share. Panels of 64 columns follow each
-other; a panel has a record for each block of the depth: the weights in four units of 16 columns, 64 scales, and 64 zero
-points if there are any. A 32-bit lane of a unit holds consecutive weights of one column: four bytes, or eight nibbles,
-the first four in the low halves of the bytes.
+native/src/block_shape.h defines the layout, which all instruction sets and XLA share. Panels of 64 columns are stored
+one after another. A panel has a record for each block along the depth: the weights in four units of 16 columns, 64
+scales, and 64 zero points if there are any. A 32-bit lane of a unit holds consecutive weights of one column: four
+bytes, or eight nibbles, the first four in the low halves of the bytes.
 """
 
 from typing import Any, NamedTuple

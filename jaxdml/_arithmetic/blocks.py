@@ -1,7 +1,7 @@
 """The product of a float matrix and a matrix that is quantized in blocks. docs/numerics_products.md has the rule.
 
-Each block of a row of `a` is rounded to integers with a scale of its own. The integers are split into one to three
-planes of int8, whose products are exact. `rounding` defines fl.
+Each block of a row of `a` is rounded to integers with its own scale. The integers are split into one to three planes of
+int8, whose products are exact. `rounding` defines fl.
 """
 
 import math

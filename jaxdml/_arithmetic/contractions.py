@@ -64,9 +64,10 @@ def conv(
     padding: Sequence[tuple[int, int]],
     group_count: int,
 ) -> Array:
-    """Convolution of 8-bit [N, C, *spatial] with [O, C / groups, *kernel], in int32. The padding is x_zero_point.
+    """Convolution of 8-bit [N, C, *spatial] with [O, C / groups, *kernel], in int32.
 
-    x_zero_point has one element. filter_zero_point has one element or the shape [1, O, 1, ...].
+    The padding value is x_zero_point, which has one element. filter_zero_point has one element or the shape
+    [1, O, 1, ...].
     """
     if isinstance(filter, PreparedFilter):
         weights = filter.signed()
@@ -100,7 +101,7 @@ def requantized_conv(
     output_dtype: Any, strides: Sequence[int], dilations: Sequence[int], padding: Sequence[tuple[int, int]],
     group_count: int,
 ) -> Array:  # fmt: skip
-    """`conv` plus bias, requantized. Bias and the filter's scale and zero point are [1, O, 1, ...] or one element."""
+    """`conv` plus bias, requantized. Bias and parameters of the filter have one element or the shape [1, O, 1, ...]."""
     accumulator = conv(
         x,
         x_zero_point,
@@ -155,7 +156,7 @@ def prepare_numpy_filter(filter: np.ndarray, group_count: int) -> PreparedFilter
 
 
 def _on_device[P: (PreparedMatrix, PreparedFilter)](prepared: P) -> P:
-    """NumPy data as a copy on the default device. `jnp.asarray` would compile a program that copies."""
+    """A copy of NumPy data on the default device. `jnp.asarray` would compile a program for the copy."""
     data = prepared.data
     return dataclasses.replace(
         prepared, data=data if isinstance(data, jax.Array) else jax.device_put(np.array(data, order="C"))

@@ -42,8 +42,8 @@ def with_vmap_rule(function: Callable[..., Array], rule: Callable[..., tuple[Arr
 def dot(a: Array, b: Array, layout: str) -> Array:
     """int8 [..., M, K] times int8 [..., K, *N] or, with layout "NK", [..., N, K], in int32.
 
-    Under vmap over only `b`, JAX would merge the batch into one product, for which XLA transposes all of `b`. If `a` is
-    repeated, JAX makes a batched product, which needs no transpose.
+    Under vmap over only `b`, JAX would merge the batch into one product, for which XLA would transpose all of `b`.
+    Repeating `a` gives a batched product, which needs no transpose.
     """
 
     def rule(size: int, is_batched: Sequence[bool], a: Array, b: Array) -> tuple[Array, bool]:
@@ -55,7 +55,7 @@ def dot(a: Array, b: Array, layout: str) -> Array:
 
 
 def _dot(a: Array, b: Array, layout: str) -> Array:
-    """The product. The kernel needs two rows and two columns, so a single row or column gets a second one of zeros.
+    """The product. The kernel needs two rows and two columns, so zeros are appended to a single row or column.
 
     Outputs of 2 x 2 have no kernel either, but for them a scalar loop is as fast.
     """
@@ -76,7 +76,7 @@ def _padded(x: Array, axis: int, is_needed: bool) -> Array:
 def dot_in_floats(a: Array, a_zero_point: Any, b: Array, b_zero_point: Any, layout: str) -> Array:
     """The int32 product of an int8 row and an int8 matrix, both minus their zero points, computed in float32.
 
-    `fits_floats` says when the product is exact. XLA:CPU has no kernel for an int8 row, but multiplies a row of floats
+    `fits_floats` tells when the product is exact. XLA:CPU has no kernel for an int8 row, but multiplies a row of floats
     by a small matrix without calling a library.
     """
     if np.ndim(b_zero_point):
@@ -100,7 +100,7 @@ def fits_floats(rows: Any, depth: Any, columns: Any, has_a_zero_point: bool, has
 def arrange_matrix(values: Array) -> tuple[Array, str]:
     """Prepares weights in layout "NK", which is faster.
 
-    Weights that are not prepared stay "KN": one product does not repay a transpose.
+    Unprepared weights stay in layout "KN": for a single product, a transpose does not pay off.
     """
     return in_layout(values, "NK"), "NK"
 
@@ -109,7 +109,7 @@ def arrange_matrix(values: Array) -> tuple[Array, str]:
 
 
 def conv(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[int]) -> Array:
-    """The convolution by the method that suits the filter; `filter.layout` decides between the two general methods."""
+    """The convolution, by a method chosen for the filter; `filter.layout` decides between the two general methods."""
     if windows.suits_depthwise(filter):
         form: Any = windows.depthwise
     elif filter.layout.endswith("IO"):
@@ -125,7 +125,7 @@ def _by_form(
     """The method `form` as a function of x and the filter's values, with its own rule for vmap.
 
     Under vmap over only x, the mapped dimension becomes part of the batch. Under vmap over filters,
-    `jax.vmap` maps `matrix` and `windows.depthwise`. For XLA's convolution it would make a grouped convolution, which
+    `jax.vmap` maps `matrix` and `windows.depthwise`. It would turn XLA's convolution into a grouped convolution, which
     is slow. Instead, filters that share x become one matrix product, and filters that each have their own x run in a
     loop. Large kernels run in a loop, too, because a matrix product copies x once for each element of the kernel.
     """

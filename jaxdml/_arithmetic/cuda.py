@@ -2,7 +2,7 @@
 
 XLA:GPU multiplies matrices of int8 and of bfloat16 on tensor cores, but few integer convolutions have a kernel.
 Some of XLA's kernels for int8 double the sums: they load 16 terms for an instruction that multiplies 32, which then
-gets each term twice. docs/numerics_accelerators.md says where that was seen, and proves that bfloat16 is exact.
+gets each term twice. docs/numerics_accelerators.md says where this was observed, and proves that bfloat16 is exact.
 """
 
 import functools
@@ -41,7 +41,7 @@ def conv(x: Array, filter: Filter, strides: Sequence[int], dilations: Sequence[i
     if windows.suits_depthwise(filter):
         return windows.depthwise(x, filter, strides, dilations, has_vector_registers=False)
     if math.prod(filter.shape[2:]) == 1:
-        # Without the barrier XLA:GPU fuses the conversion of x to int8 into the product. It compiles such products of
-        # some sizes without tensor cores, and refuses others ("No supported config found").
+        # Without the barrier XLA:GPU fuses the conversion of x to int8 into the product. Depending on its sizes, such a
+        # product may compile without tensor cores, or fail ("No supported config found").
         x = lax.optimization_barrier(x)
     return windows.matrix(x, filter, strides, dilations, dot)

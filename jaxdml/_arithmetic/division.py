@@ -1,8 +1,8 @@
 """The correctly rounded float32 quotient on every platform.
 
-A CPU rounds quotients as IEEE 754 says. On NVIDIA's GPUs XLA lets LLVM err by 2 ulp in quotients, and no document says
-how a TPU rounds. There, int32 arithmetic corrects a quotient that is nearly right; docs/numerics_accelerators.md has
-the proof.
+A CPU rounds quotients as IEEE 754 says. On NVIDIA GPUs, XLA allows LLVM an error of 2 ulp in quotients, and TPU
+rounding is not documented. On both, int32 arithmetic corrects a quotient that is nearly right;
+docs/numerics_accelerators.md has the proof.
 """
 
 import functools
@@ -36,7 +36,7 @@ def divided_by_integers(x: Array, y: Array, divide: Callable[[Array, Array], Arr
     """fl(x / y) of float32 without subnormals, with zeros in place of subnormal quotients.
 
     Args:
-      x, y: float32 arrays of one shape.
+      x, y: float32 arrays of the same shape.
       divide: a division of numbers from 2**23 to 2**24 that errs by at most 3 ulp.
     """
     x_bits, y_bits = (lax.bitcast_convert_type(z, jnp.int32) for z in (x, y))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-PREFIX = "jaxdml_"  # starts the name of a jitted function whose results have the same bits everywhere
+PREFIX = "jaxdml_"  # prefixes the names of jitted functions whose results have the same bits everywhere
 
 _operand = Primitive("jaxdml_operand")
 _operand.def_impl(lambda x: x)

@@ -52,7 +52,7 @@ OF_WEIGHTS = Integers(4, 127 << 18, 2**15)
 def product_of_rows(a: Array, b: Array) -> Array:
     """float32 [..., M, K] times the rows of float32 [..., N, K]: [..., M, N].
 
-    An element depends on its row of a and its row of b alone.
+    An element depends only on its row of a and its row of b.
     """
     a_scale, of_a = _rounded(a, OF_ROWS)
     b_scale, of_b = _rounded(b, OF_ROWS)

@@ -1,8 +1,8 @@
 """The JAX primitive that calls native kernels. Its lowering chooses between a kernel and the JAX function it replaces.
 
 A call that is lowered for one CPU device, or in `shard_map`, runs the kernel. The JAX function runs on other platforms,
-in programs that XLA partitions for a mesh, and in files of `jax.export`, which may run on other machines. Under vmap
-every operand gets a leading dimension, of size 1 if the operand is not mapped.
+in programs that XLA partitions for a mesh, and in programs from `jax.export`, which may run on other machines. Under
+vmap, every operand gets a leading dimension, of size 1 if the operand is not mapped.
 """
 
 import functools

@@ -16,7 +16,7 @@ VERSION = "0.5.0"  # the version of jaxdml-cpu that this package needs
 
 
 def _find() -> tuple[Any, str, bool]:
-    """The library or None, a text that describes it or says why it is missing, and whether it is the default."""
+    """The library or None, its description or why it is missing, and whether native kernels are the default."""
     value = os.environ.get(ENVIRONMENT)
     wanted = value or "native"
     if wanted not in ("xla", "native", *SETS):

@@ -53,6 +53,6 @@ class Filter:
     def rows(self) -> Array:
         """The values, whatever their layout, rearranged to [groups, O / groups, C / groups * kernel]."""
         values = self.array()
-        # Two reshapes, because on explicit axes one reshape may merge dimensions or split them, but not both.
+        # There are two reshapes, because on explicit axes one reshape may merge dimensions or split them, but not both.
         rows = lax.reshape(values, (len(values), math.prod(values.shape[1:])))
         return lax.reshape(rows, (self.group_count, len(values) // self.group_count, rows.shape[1]))

@@ -1,4 +1,4 @@
-"""Native kernels for pooling, for tables of 256 entries, and for elementwise products as in ONNX Runtime.
+"""Native kernels for pooling, for look-up tables of 256 entries, and for elementwise products as in ONNX Runtime.
 
 Each takes the arguments of the JAX function that it replaces, with `leading` vmap dimensions prepended to every array.
 """

@@ -53,7 +53,7 @@ def _pack_filter(filter: Array, *, layout: str, size: int, group_count: int, lea
     return library_call("pack_filter", leading, ((size,), jnp.int8), (filter,), group_count=np.int64(group_count))
 
 
-# Programs without native kernels pack weights with XLA, and write a seal that makes native kernels refuse them.
+# Programs without native kernels pack weights with XLA, and write a seal that makes native kernels reject them.
 
 
 def _packed_matrix(b: Array, *, layout: str, size: int) -> Array:

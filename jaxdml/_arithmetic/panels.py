@@ -15,10 +15,10 @@ Array = Any  # a JAX or NumPy array; results are of the same kind as the argumen
 
 
 class Panels(NamedTuple):
-    """A matrix [rows, columns] lies in panels of `tile` columns, whose elements are [rows / depth][columns][depth].
+    """A matrix [rows, columns] is stored in panels of `tile` columns, in the order [rows / depth][columns][depth].
 
-    The rows are padded to a multiple of `depth`, the columns to a multiple of `lanes`. The last panel may be narrower.
-    Depthwise filters lie row by row, in elements of `cell` bytes.
+    The rows are padded to a multiple of `depth`, and the columns to a multiple of `lanes`. The last panel may be
+    narrower. Depthwise filters are stored row by row, in elements of `cell` bytes.
     """
 
     lanes: int
@@ -31,7 +31,7 @@ LAYOUTS = {"avx2": Panels(8, 16, 2, 2), "avx512_vnni": Panels(16, 64, 4, 1), "ne
 # Instruction sets that share a layout.
 OF_OTHERS = {"amx_int8": "avx512_vnni", "neon_dotprod": "neon", "neon_i8mm": "neon"}
 SEAL, FLAG = 320, 64  # bytes of the seal, and of the flag between a filter's seal and its sums
-# Weights that XLA packs begin with this seal. It has no mark and no fingerprint, so native kernels refuse such weights.
+# Weights that XLA packs begin with this seal. It has no mark and no fingerprint, so native kernels reject such weights.
 XLA_SEAL = np.concatenate([np.zeros(64, np.uint8), np.arange(256, dtype=np.uint8)]).view(np.int8)
 
 
@@ -78,7 +78,7 @@ def filter_of(packed: Array, shape: Sequence[int], group_count: int, layout: str
 
 
 def packed_filter_of(values: Array, group_count: int, layout: str, size: int) -> Array:
-    """Packs int8 [O, C / groups, *kernel] into int8 [size], without flag, sums and Winograd's form."""
+    """Packs int8 [O, C / groups, *kernel] into int8 [size], without the flag, the sums or Winograd's form."""
     panels, (outputs, channels, *kernel) = LAYOUTS[layout], values.shape
     height, width = (1, *kernel)[-2:]
     start = SEAL + FLAG + _rounded(outputs * 4, 64)
@@ -100,7 +100,7 @@ def packed_filter_of(values: Array, group_count: int, layout: str, size: int) ->
 
 
 def is_sealed(packed: np.ndarray) -> bool:
-    """Whether packed weights, int8 [bytes], are as native kernels or XLA packed them. See native/src/seal.h."""
+    """Whether int8 [bytes] are unchanged since native kernels or XLA packed them. See native/src/seal.h."""
     if (packed[64:SEAL] != XLA_SEAL[64:]).any():
         return False
     return not packed[:64].any() or int.from_bytes(packed[8:16].tobytes(), "little") == fingerprint(packed)

@@ -1,7 +1,7 @@
 """Rounds floats to integers, and splits integers into int8 planes, whose products combine into those of the integers.
 
-An integer is the sum of plane[i] * base**(count - 1 - i). With 7 bits to a plane the base is 128, the first plane lies
-in [-127, 127], and the others in [-64, 63]; with 8 bits the base is 256, and all planes lie in [-128, 127].
+An integer is the sum of plane[i] * base**(count - 1 - i). With 7 bits per plane, the base is 128, the first plane lies
+in [-127, 127], and the others in [-64, 63]; with 8 bits, the base is 256, and all planes lie in [-128, 127].
 
 A sum of products of planes fits int32, but may overflow when multiplied by a power of the base. Such sums are combined
 either in float32 in a fixed order, or exactly and rounded once.
@@ -40,7 +40,7 @@ def split(x: Array, count: int, bits: int = 7) -> list[Array]:
 def combined(sums: Sequence[Array]) -> Array:
     """The float32 sum of int32 sums[i] * 128**(count - 1 - i): fl(fl(sums[0]) * 128 + fl(sums[1])), and so on.
 
-    A product by 128 is exact, so a fused multiply-add has the same bits.
+    Multiplication by 128 is exact, so a fused multiply-add has the same bits.
     """
     first, *rest = (lax.convert_element_type(each, jnp.float32) for each in sums)
     for each in rest:
@@ -51,7 +51,7 @@ def combined(sums: Sequence[Array]) -> Array:
 def exactly_combined(sums: Sequence[Array]) -> Array:
     """The float32 nearest to the sum of int32 sums[i] * 256**(count - 1 - i), of five to seven sums.
 
-    The magnitude of the sum is below 2**63.
+    The magnitude of the sum must be below 2**63.
     """
     # A GPU's compiler uses an array that is added to a product as the initial value of the product's sums, and such
     # sums may saturate. Here digits of the products are added, never the products themselves.
@@ -77,8 +77,8 @@ def nearest_float(high: Array, low: Array) -> Array:
     shift = lax.min(lax.clz(upper), np.int32(31))  # clz is 32 if upper is 0
     behind = lax.shift_right_logical(lax.shift_right_logical(lower, np.int32(1)), lax.sub(np.int32(31), shift))
     word, lost = lax.bitwise_or(lax.shift_left(upper, shift), behind), lax.shift_left(lower, shift)
-    # `kept | is_inexact` has 31 bits, the lowest set if any lower bit was set. float32 has only 24 bits, so the
-    # conversion rounds correctly.
+    # `kept | is_inexact` has 31 bits; its lowest bit is set if any discarded bit was set. float32 has only 24 bits, so
+    # the conversion rounds correctly.
     is_inexact = lax.convert_element_type(lax.ne(lost, zero), jnp.int32)
     kept = lax.bitwise_or(lax.shift_right_logical(word, np.int32(1)), lax.bitwise_and(word, np.int32(1)))
     size = lax.convert_element_type(lax.bitwise_or(kept, is_inexact), jnp.float32)
@@ -96,7 +96,7 @@ def rounded_rows(x: Array, most: int) -> tuple[Array, Array]:
     """
     greatest = np.float32(most)
     x = rounding.flushed(x)
-    # A maximum of integers keeps NaN, whose bits are above those of infinity.
+    # The maximum of the bits as integers propagates NaN, whose bits are above those of infinity.
     magnitudes = lax.bitcast_convert_type(lax.abs(x), jnp.int32)
     most_bits = lax.reduce(magnitudes, np.int32(0), lax.max, (x.ndim - 1,))
     is_finite, high = lax.lt(most_bits, INFINITY), lax.bitcast_convert_type(most_bits, jnp.float32)

@@ -83,7 +83,7 @@ def greatest_of_windows(
 def _elements_inside(shape: Sequence[int], options: dict[str, Any]) -> Array:
     """The number of elements of each window that lie in the input.
 
-    Each dimension is counted by itself, and the counts are multiplied: XLA folds constants of whole images slowly.
+    Each dimension is counted separately, and the counts are multiplied: XLA folds constants of whole images slowly.
     """
     counts = []
     for axis, size in enumerate(shape[2:], 2):

@@ -3,7 +3,7 @@
 DirectML repacks a tensor once if it owns the tensor; here the caller prepares weights once, outside of jit.
 
 Prepared weights are a pytree with one leaf: mapping a function over several leaves could make them inconsistent. For
-XLA's kernels, the leaf is the array in another layout. For native kernels, it is packed, and the kernels refuse packed
+XLA's kernels, the leaf is the array in another layout. For native kernels, it is packed, and the kernels reject packed
 weights that were changed.
 """
 
@@ -124,7 +124,7 @@ class Prepared(abc.ABC):
             object.__setattr__(self, field.name, getattr(packed, field.name))
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        """Without this method, NumPy would make an array of one object, and `np.load` refuses files of such arrays."""
+        """Without this method, NumPy would make an object array, and `np.load` rejects files of such arrays."""
         raise TypeError(f"{self} is a pytree, not an array; save its .array, or pickle it")
 
 

@@ -1,7 +1,7 @@
 """Every rounding and saturation rule, written once, with guards that keep XLA from changing bits.
 
 `fl` rounds to float32 and `rne` to an integer, ties to even; `sat` clamps. The operators do all float arithmetic with
-these functions; quotients and square roots for accelerators have files of their own.
+these functions; quotients and square roots for accelerators have their own files.
 
 Subnormals: DirectX's floating-point rules replace every subnormal operand and result of a float32 operation with a
 zero of the same sign. FLOAT16 keeps its subnormals, which are normal numbers in float32. The rule must be explicit,
@@ -75,7 +75,7 @@ def sealed(x: Array) -> Array:
 
 
 def rounded_to(x: Array, dtype: Any) -> Array:
-    """float32 x, or x rounded to float16 and sealed: XLA would drop the rounding if x is converted back to float32."""
+    """float32 x, or x rounded to float16 and sealed, so that XLA cannot drop the rounding."""
     return x if dtype == jnp.float32 else sealed(lax.convert_element_type(x, dtype))
 
 
@@ -134,7 +134,7 @@ def scaled(steps: Array, scale: Array) -> Array:
 
 
 def saturate(x: Array, zero_point: Array | None, dtype: Any) -> Array:
-    """sat(rne(x) + zero_point) of a float32 x: round, add, clamp. Infinities saturate, NaN gives the minimum."""
+    """sat(rne(x) + zero_point) of a float32 x: round, add, clamp. Infinities saturate; NaN gives the minimum."""
     limits = limits_of(dtype)
     rounded = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
     if zero_point is None:
@@ -169,7 +169,8 @@ def multiplied(accumulator: Array, a_scale: Array, b_scale: Array, bias: Array |
     accumulator holds integers; scales and bias broadcast to its shape.
     """
     scales = (flushed(with_rank(_float32(scale), accumulator.ndim)) for scale in (a_scale, b_scale))
-    # Never subnormal; the select of `flushed` keeps XLA from fusing the product and the bias into a multiply-add.
+    # The product is never subnormal; the select of `flushed` keeps XLA from fusing the product and the bias into a
+    # multiply-add.
     result = flushed(lax.mul(_float32(accumulator), product(*scales)))
     if bias is not None:
         bias = flushed_straight_through(with_rank(_float32(bias), accumulator.ndim))

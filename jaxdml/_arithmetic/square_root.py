@@ -1,7 +1,7 @@
 """The correctly rounded float32 square root on every platform.
 
-A CPU rounds square roots as IEEE 754 says. On NVIDIA's GPUs XLA lets LLVM approximate them, and no document says how a
-TPU rounds. There, int32 arithmetic corrects a root that is nearly right. docs/numerics_accelerators.md has the proof.
+A CPU rounds square roots as IEEE 754 says. On NVIDIA GPUs, XLA allows LLVM to approximate them, and TPU rounding is not
+documented. On both, int32 arithmetic corrects a root that is nearly right. docs/numerics_accelerators.md has the proof.
 """
 
 import functools

@@ -81,7 +81,7 @@ def matrix(
     for axis, window in enumerate(zip(kernel, strides, dilations, strict=True)):
         columns = _stacked_windows(columns, columns.ndim - len(kernel) + axis, 1 + axis, *window)
     output = columns.shape[1 + len(kernel) :]
-    # Two reshapes, because on explicit axes one reshape may merge dimensions or split them, but not both.
+    # There are two reshapes, because on explicit axes one reshape may merge dimensions or split them, but not both.
     columns = lax.reshape(columns, (groups, channels, *kernel, *output))
     columns = lax.reshape(columns, (groups, channels * math.prod(kernel), *output))
     total = dot(filter.rows(), columns, "KN")
@@ -94,7 +94,7 @@ def _swapped(x: Array) -> Array:
 
 
 def suits_depthwise(filter: Filter) -> bool:
-    """Whether `depthwise` suits: groups of one input channel, few outputs, and a kernel small enough to compile."""
+    """Whether `depthwise` is suitable: groups of one input channel, few outputs, and a small enough kernel."""
     outputs, channels, *kernel = filter.shape
     return channels == 1 and outputs <= 4 * filter.group_count and math.prod(kernel) <= 128
 

@@ -64,8 +64,8 @@ class CompiledOperator:
     """An operator desc as a pure function, which `compile_operator` returns. It supports jit, vmap and grad.
 
     A tensor with strides is a flat buffer: an array of rank 1 with all elements that the strides reach. A tensor
-    without strides is an array of the desc's sizes or a flat buffer. `initialize` takes the tensors flagged
-    OWNED_BY_DML, once. Its result is the first argument of each call, which takes the other tensors by name::
+    without strides is an array of the desc's sizes or a flat buffer. `initialize` is called once, with the tensors
+    flagged OWNED_BY_DML. Its result is the first argument of each call, which takes the other tensors by name::
 
         op = compile_operator(desc)
         persistent = op.initialize(filter_tensor=weights)
@@ -128,10 +128,10 @@ class CompiledOperator:
         Returns:
           For an output with a buffer, the written buffer. Otherwise, an array of the output's sizes if its desc has no
           strides, else a flat buffer with zeros in the gaps. The flat buffer's length is the reach of the strides, or
-          TotalTensorSizeInBytes if that is larger. Several outputs are a named tuple.
+          TotalTensorSizeInBytes if that is larger. Several outputs are returned as a named tuple.
 
         Raises:
-          DescError: if a tensor is missing or not in the desc, or if an array is too small or has a wrong type.
+          DescError: if a tensor is missing or not in the desc, or if an array is too small or has the wrong type.
 
         Source: https://learn.microsoft.com/windows/win32/api/directml/nf-directml-idmlcommandrecorder-recorddispatch
         """

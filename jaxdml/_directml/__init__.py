@@ -1,1 +1,1 @@
-"""The content of DirectML's header and pages, as data and rules; no module of this folder touches an array."""
+"""The content of DirectML's header and pages, as data and rules; no module in this folder touches an array."""

@@ -1,7 +1,7 @@
 """The tensor desc and the base class of operator descs.
 
-Fields have directml.h's order and its names in snake case. Omitted fields are None, as in a zero-initialised struct.
-Constructors do not validate; `jaxdml.validate` does.
+Fields follow the order of directml.h, and have its names in snake case. Omitted fields are None, as in a
+zero-initialized struct. Constructors do not validate; `jaxdml.validate` does.
 """
 
 import collections
@@ -232,7 +232,7 @@ def one_or_named(desc: type[OperatorDesc], values: Any) -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(tensor, tensors, counts, count))
 def operator_desc[D: type[OperatorDesc]](desc: D) -> D:
-    """Decorates a desc's class: a frozen, keyword-only dataclass, with a named tuple `Outputs` for several outputs."""
+    """Turns a desc's class into a frozen, keyword-only dataclass, with a named tuple `Outputs` for several outputs."""
     cls: Any = dataclasses.dataclass(frozen=True, kw_only=True)(desc)
     cls.__init__ = _with_advice(cls.__init__, cls)
     outputs = [parameter_name(field) for field in output_fields(cls)]

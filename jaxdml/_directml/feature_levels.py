@@ -45,7 +45,7 @@ class Support(NamedTuple):
 
 
 class Same(NamedTuple):
-    """A bullet of a tensor-constraint list: `what` (dimension_count, sizes or data_type) is equal for all `tensors`."""
+    """An item of a tensor-constraint list: `what` (dimension_count, sizes or data_type) is equal for all `tensors`."""
 
     what: str
     tensors: tuple[str, ...]

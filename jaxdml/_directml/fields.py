@@ -82,7 +82,7 @@ def count(least: int, words: str = "") -> Any:
 
 
 def choice(kind: type[enum.Enum], prefix: str) -> Any:
-    """A field for a member of an enum; `prefix` starts its names in directml.h."""
+    """A field for a member of an enum; `prefix` is the prefix of its names in directml.h."""
     return dataclasses.field(default=None, metadata={"spec": Option(kind, prefix=prefix)})
 
 

@@ -1,4 +1,4 @@
-"""Error texts. Errors in calls name arguments, errors in descs name fields."""
+"""Error texts. Errors in calls name arguments; errors in descs name fields."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -83,7 +83,7 @@ def listed(options: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """repr(value), cut to 200 characters; a description of integers of more than 4300 digits, which repr refuses."""
+    """repr(value), cut to 200 characters; a description for integers of more than 4300 digits, which repr rejects."""
     try:
         text = repr(value)
     except ValueError:

@@ -52,7 +52,7 @@ def converted(slot: Slot, parameters: Container[str], received: DataType, expect
 
 
 def float_zero_point(zero_point: str, parameters: Container[str]) -> str:
-    """Asks whether scale and zero point were swapped. Suggests no cast, which would turn a scale below 1 into 0."""
+    """Asks whether scale and zero point were swapped. Avoids a cast, which would turn a scale below 1 into 0."""
     scale = zero_point.replace("zero_point", "scale")
     return "a zero point is an integer" + (f": are {scale} and {zero_point} swapped?" if scale in parameters else "")
 
@@ -151,7 +151,7 @@ LAYOUTS = {  # keyed by the number of spatial dimensions
 
 
 def channels(desc: Any) -> Remedy:
-    """Advice for channels that do not fit: transposes and group counts that make them fit, or else what to change."""
+    """Advice for channels that do not fit: transposes and group counts that make them fit, or other changes."""
     sizes, filter, groups = desc.input_tensor.sizes, desc.filter_tensor.sizes, desc.group_count
     layout = LAYOUTS[len(sizes) - 2]
     is_square = len(filter) == 4 and isinstance(sum(filter), int) and filter[2] == filter[3] < max(filter[:2])

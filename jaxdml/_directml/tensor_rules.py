@@ -114,7 +114,7 @@ def calc_buffer_tensor_size(data_type: DataType, sizes: Sequence[int], strides: 
       strides: the step from one index of a dimension to the next, in elements; None means packed.
 
     Returns:
-      Bytes, a multiple of 4.
+      The number of bytes, a multiple of 4.
 
     Raises:
       DescError: if no tensor can have this type, these sizes and these strides.

@@ -1,4 +1,4 @@
-"""Validates descs at a feature level. The function `check` decides the order of the rules."""
+"""Validates descs at a feature level. The function `check` determines the order of the rules."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -186,7 +186,7 @@ def check_support(page: Page, slot: Slot, feature_level: FeatureLevel) -> None:
 
 
 def _check_constraints(page: Page, tensors: Iterable[Slot]) -> None:
-    """Checks every bullet of the page's tensor-constraint list; absent tensors are not constrained."""
+    """Checks every item of the page's tensor-constraint list; absent tensors are not constrained."""
     present = [slot for slot in tensors if slot.tensor is not None]
     for what, names in page.constraints:
         own = sorted((slot for slot in present if slot.row in names), key=lambda slot: names.index(slot.row))

@@ -105,7 +105,7 @@ def pooled_sizes(desc: Any) -> Shape:
 
 
 def check_windows_see_input(desc: Any) -> None:
-    """Checks that no window covers only padding: its mean leaves padding out and would divide by 0."""
+    """Checks that no window covers only padding: a mean that excludes padding would divide by 0."""
     options = zip(desc.window_size, desc.strides, desc.dilations, desc.start_padding, desc.end_padding, strict=True)
     for size, (window, stride, dilation, start, end) in zip(desc.input_tensor.sizes[2:], options, strict=True):
         if is_symbolic(size):  # the end of the last window is unknown, so only the first is checked

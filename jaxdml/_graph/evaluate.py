@@ -24,8 +24,8 @@ def evaluate(
     Args:
       nodes: the nodes, in topological order.
       values: maps names to inputs and constants. NumPy arrays are constants while JAX traces.
-      wanted: names of values; only nodes on which these values depend are evaluated. Of a choice with a known
-        condition, only the nodes of one branch are evaluated. None: all nodes are evaluated.
+      wanted: names of values; only nodes on which these values depend are evaluated. For a choice with a known
+        condition, only the nodes of one branch are evaluated. None means that all nodes are evaluated.
       check_result: raises if a node's result is not allowed.
 
     Raises:
@@ -52,8 +52,8 @@ def _on_demand(
 ) -> Iterator[tuple[Node, Node | None]]:  # fmt: skip
     """Yields the nodes on which wanted values depend, each when its inputs are in `values`.
 
-    Each node comes with the innermost choice with an unknown condition that needs the node, or with None. The caller
-    puts the outputs of each node into `values` before it takes the next one.
+    Each node comes with the innermost choice of unknown condition that needs the node, or with None. The caller puts
+    the outputs of each node into `values` before it takes the next one.
     """
     makers = {name: node for node in nodes for name in node.outputs if name}
     stack, choices = [makers[name] for name in wanted if name in makers][::-1], list[Node]()
@@ -201,7 +201,7 @@ def _shapes(node: Node, arguments: Sequence[Any]) -> Any:
 
 
 def folded(graph: Graph, *, check_result: ResultCheck = lambda node, value: None) -> Graph:
-    """Folds constants: evaluates nodes for which NumPy computes the same bits as JAX, and nodes that shapes need."""
+    """Folds constants: evaluates nodes whose results have the same bits in NumPy and JAX, or determine shapes."""
     constants, kept, needed = dict(graph.constants), [], _needed_as_constants(graph)
     for node in graph.nodes:
         is_known = all(name in constants for name in node.inputs if name)

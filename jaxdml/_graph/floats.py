@@ -32,7 +32,7 @@ def with_floats[**P, R](function: Callable[P, R], floats: str) -> Callable[P, R]
 
 
 def _check_counts(jaxpr: Any) -> None:
-    """Refuses sums of an unknown number of addends, or of too many.
+    """Rejects sums with an unknown number of addends, or with too many.
 
     Raises:
       ExactError: if there is such a sum.
@@ -71,7 +71,7 @@ def sentence(names: Sequence[str], without_rule: Sequence[str] | None, floats: s
 
     Args:
       names: the nodes whose floats XLA computes.
-      without_rule: the nodes whose floats XLA computes with any `floats`; None if that is not known.
+      without_rule: the nodes whose floats XLA computes with any `floats`; None if they are not known.
       floats: the model's `floats`.
     """
     if not names:

@@ -18,7 +18,7 @@ class Operator:
       function: maps inputs and options to an array or a tuple of arrays; an absent optional input is None.
       kind: the node kind by which passes select rules, such as "conv"; None if no rule applies.
       known: positions of the inputs whose values JAX needs while it traces, such as a shape.
-      fixed: positions of the inputs whose constants stay in the program, so that the function sees their values.
+      fixed: positions of inputs that, if constant, stay in the program, so that the function sees their values.
       gives_shape: whether the result depends only on the shape of the input.
       is_exact: whether NumPy computes the same bits as JAX; the function then returns NumPy arrays for NumPy arrays.
       uniform: positions of inputs, such as zero points, that a scalar may replace if all their elements are equal.
@@ -29,7 +29,7 @@ class Operator:
       is_quantized: whether the operator computes on quantized integers.
       is_pointwise: whether each element of the result depends on one element of each input, at the same place, and
         has the same bits in tensors of any shape. Inputs with one element broadcast.
-      has_rule: whether `jaxdml.exact` has rules for what the operator computes on floats.
+      has_rule: whether `jaxdml.exact` has rules for the operator's computations on floats.
     """
 
     name: str
@@ -160,7 +160,7 @@ def only_reading_extremes(graph: Graph) -> dict[str, Node]:
 
 
 def may_be_padding_alone(pool: Mapping[str, Any]) -> bool:
-    """Whether a pooling window may contain nothing but padding."""
+    """Whether a pooling window may contain only padding."""
     padding = pool["padding"]
     is_padded = isinstance(padding, str) or any(map(any, padding))
     return is_padded and any(dilation != 1 for dilation in pool["dilations"])

@@ -25,7 +25,7 @@ class _Function(NamedTuple):
 
     Attributes:
       of: the name of the other value, which may have any type.
-      nodes: the places in the graph of the nodes that compute the function.
+      nodes: the positions in the graph of the nodes that compute the function.
     """
 
     of: str
@@ -91,7 +91,7 @@ def _table(graph: Graph, last: Node, function: _Function, look_up: LookUp) -> No
 
 
 def _entries(compute: Callable[[Array], Array], look_up: LookUp, x: Array) -> Array:
-    """compute(x), by a table if x has 8 bits. The table is a constant of the program.
+    """compute(x), using a table if x has 8 bits. The table is a constant of the program.
 
     There is no table if the result does not have 8 bits, or if a constant of higher rank than x, such as one of shape
     [1, 1, 1], raises the rank of the result.

@@ -1,4 +1,4 @@
-"""Values that constants alone determine, while a graph is built."""
+"""Values that depend only on constants, available while a graph is built."""
 
 import itertools
 from collections.abc import Mapping

@@ -17,7 +17,7 @@ def topological(reads: Sequence[Sequence[str]], writes: Sequence[Sequence[str]])
     Returns:
       The positions of all nodes in the new order, and the positions of the nodes of a cycle. Each node of the cycle
       reads a value of the next one, and the last one a value of the first. If there is no cycle, the second list is
-      empty. If there is one, nodes keep their order.
+      empty. If there is a cycle, nodes keep their order.
     """
     maker: dict[str, int] = {}
     for place, names in enumerate(writes):

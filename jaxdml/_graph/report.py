@@ -1,4 +1,4 @@
-"""Prints a graph as a table: what each operator runs as, whether it runs on integers, and if not, why.
+"""Formats a graph as a table that shows how each operator runs, and why some do not run on integers.
 
 A row stands for one operator on integers, for one convolution, product or loop in floats, or for all other operators
 between two of these. Repeated blocks of rows, such as those of a network's equal layers, are printed once.
@@ -142,7 +142,7 @@ def _title(nodes: Sequence[Node]) -> str:
 
 
 def _is_alone(node: Node) -> bool:
-    """Whether a node has a row of its own: it is on integers, a contraction, or a loop."""
+    """Whether a node has its own row, because it is on integers, a contraction, or a loop."""
     return node.on == "integers" or _is_contraction(node) or "body" in node.options
 
 
@@ -152,7 +152,7 @@ def _is_contraction(node: Node) -> bool:
 
 
 def _contractions(node: Node) -> list[str]:
-    """What each convolution or product of a node runs on: a node on integers is one; a loop in floats may have more."""
+    """The node's `on`, once for each of its convolutions and products: a loop in floats may have several."""
     if not _is_contraction(node):
         return []
     return [node.on] * (1 if node.on == "integers" else sum(word in CONTRACTION_SOURCES for word in node.source))
@@ -237,7 +237,7 @@ def _folded(rows: list[_Row]) -> list[_Row]:
 
 
 def _repetitions(keys: Sequence[tuple[str, ...]], place: int) -> Iterable[tuple[int, int]]:
-    """Yields (size, times) for each block that starts at a place and is repeated."""
+    """Yields (size, times) for each repeated block that starts at `place`."""
     for size in range(1, (len(keys) - place) // 2 + 1):
         if keys[place] != keys[place + size]:
             continue

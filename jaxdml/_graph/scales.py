@@ -25,7 +25,7 @@ class _Joined(NamedTuple):
 
 
 def with_scales(graph: Graph, quantized: Mapping[str, Operator]) -> Graph:
-    """The graph, in which operators of `quantized` replace integer products and the nodes that scale their results."""
+    """The graph with operators of `quantized` in place of integer products and the nodes that scale their results."""
     grids, found = Grids(graph), dict[int, _Joined]()
     for node in graph.nodes:
         join = JOIN.get(node.operator.kind or "")
@@ -46,7 +46,7 @@ def with_scales(graph: Graph, quantized: Mapping[str, Operator]) -> Graph:
 
 
 def _constant_beside(grids: Grids, name: str, node: Node | None, kind: str, dtype: type) -> np.ndarray | None:
-    """The operand other than `name` of a node of the kind, if it is a constant of the type; None otherwise."""
+    """The operand other than `name` of a node of kind `kind`, if it is a constant of type `dtype`; None otherwise."""
     if node is None or node.operator.kind != kind or len(node.inputs) != 2:
         return None
     others = [each for each in node.inputs if each != name]
@@ -65,19 +65,19 @@ def _scaled(grids: Grids, total: Node) -> tuple[list[Node], np.ndarray] | None:
 
 
 def _with_bias(grids: Grids, node: Node) -> tuple[list[Node], np.ndarray | None]:
-    """The node and the int32 addition that reads its result, if there is one; and the added constants, or None."""
+    """The node, with the int32 addition that reads its result if there is one, and the added constants or None."""
     addition = grids.only_reader(node)
     bias = _constant_beside(grids, node.outputs[0], addition, "add", np.int32)
     return ([node], None) if addition is None or bias is None else ([node, addition], bias)
 
 
 def _is_scaled_already(grids: Grids, grid: Grid) -> bool:
-    """Whether a grid has 8-bit integers and the scale 1; the product's scale then contains the scale of the result."""
+    """Whether a grid has 8-bit integers and the scale 1; the product's scale then includes the scale of the result."""
     return grid.dtype in BYTES and grids.is_one_number(grid) and bool(grids.numbers(grid)[0] == 1)
 
 
 def _vector(value: np.ndarray, axis: int, size: int) -> np.ndarray | None:
-    """One element as a scalar, or an array along one axis as a vector; else None. The axis counts from the end."""
+    """A single element as a scalar, an array along one axis as a vector; else None. `axis` counts from the end."""
     if value.size == 1:
         return value.reshape(())
     shape = [1] * max(value.ndim, axis)

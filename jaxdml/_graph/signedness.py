@@ -1,4 +1,4 @@
-"""Converts int8 values to uint8 in graphs that have both, because quantized operators take one type."""
+"""Converts int8 values to uint8 in graphs that have both, because a quantized operator requires a single type."""
 
 import numpy as np
 

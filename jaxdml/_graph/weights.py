@@ -65,8 +65,9 @@ def _repacked(
     """The names that replace those of constants, "" for an absent one, and a dict of the values of new names.
 
     Raises:
-      ModelError: if the constants do not fit each other; the error names the node.
-      TypeError: if the function keeps one of several arrays, because `known` has neither kept nor dropped ones.
+      ModelError: if the constants do not match each other; the error names the node.
+      TypeError: if the function keeps one of several arrays, because `known` does not distinguish kept arrays from
+        dropped ones.
     """
     arrays = [graph.constants.get(name) for name in given]
     names = [name and fresh.next(f"{name}:prepared") for name in given]

@@ -157,7 +157,7 @@ class Converter:
                 fix = float_zero_point(name, self._parameters)
             text = f"is {described(value)}, expected None, an integer or an array; {fix}"
             raise self._error(name, "array", text, error=ArgumentTypeError, expected=dtype, received=described(value))
-        # If the quantized tensor has a wrong type, validate reports that later; until then the type counts as int32.
+        # If the type of the quantized tensor is wrong, validate reports it later; until then the type counts as int32.
         is_type = DataType.of(dtype) != DataType.UNKNOWN and jnp.issubdtype(dtype, jnp.integer)
         limits = limits_of(dtype if is_type else np.int32)
         if not limits.min <= int(value) <= limits.max:

@@ -1,4 +1,4 @@
-"""Every call of an operator goes through here: its arguments are converted, its desc is validated, its body runs.
+"""Every operator call goes through here: its arguments are converted, its desc is validated, and its body runs.
 
 A cache, keyed by shapes, types, options and Python numbers, lets a loop of eager calls validate once. Calls with
 symbolic dimensions are validated each time: dimensions of two exports may compare equal without being the same.

@@ -58,7 +58,7 @@ def windowed_shape(
 
 
 def in_numbers(given: Given, word: str, window: Any) -> str:
-    """Advice that translates a padding word such as "SAME" to numbers; window is None if it does not fit the input."""
+    """Advice that turns a padding word such as "SAME" into numbers; window is None if it does not fit the input."""
     spatial = given["input"].ndim - 2
     if word.upper() not in ("SAME", "SAME_UPPER", "SAME_LOWER") or window is None:
         return "padding is given in numbers: VALID in other libraries is 0 here"

@@ -103,7 +103,7 @@ def _(dtype: np.dtype, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Arra
 
 @functools.cache
 def _jitted(dtype: np.dtype) -> Callable[..., jax.Array]:
-    """Quantizes and dequantizes; jaxprs show one call. `jaxdml.ptq` finds the call by its name."""
+    """Quantizes and dequantizes in a single call, which `jaxdml.ptq` finds in jaxprs by its name."""
 
     def round_trip(input: Any, scale: Any, zero_point: Any) -> jax.Array:
         return _round_trip(dtype, input, scale, zero_point)

@@ -1,4 +1,4 @@
-"""The product of floats by a matrix quantized by blocks: an operator of jaxdml that DirectML does not have."""
+"""The product of floats and a matrix quantized by blocks: an operator of jaxdml that DirectML does not have."""
 
 import math
 from functools import partial
@@ -34,9 +34,9 @@ def matrix_multiply_blocks(
 ) -> jax.Array:
     """Product of floats by a matrix of 4 or 8 bits that is quantized by blocks, as the weights of language models are.
 
-    [..., K] x [N, K] = [..., N]: ``a @ dequantize(b, b_scale, b_zero_point).T + bias``, without the matrix of floats.
-    Each block of a row of `a` is rounded to integers with a scale of its own, so that all products are exact, and the
-    result has the same bits in every batch and on every processor. `precision` says how finely `a` is rounded:
+    [..., K] x [N, K] = [..., N]: ``a @ dequantize(b, b_scale, b_zero_point).T + bias``, computed without dequantizing
+    `b`. Each block of a row of `a` is rounded to integers with its own scale, so that all products are exact, and the
+    result has the same bits in every batch and on every processor. `precision` determines how finely `a` is rounded:
 
     - int8: -127 to 127. With blocks of 32 Gaussian values, the noise from rounding `a` is 45 dB below the result.
       MatMulNBits of ONNX Runtime rounds in the same way at accuracy level 4.
@@ -60,7 +60,7 @@ def matrix_multiply_blocks(
       Array [..., N] of a's type.
 
     Raises:
-      DescError: if types or shapes do not fit.
+      DescError: if types or shapes do not match.
 
     Source: ONNX Runtime, com.microsoft.MatMulNBits,
     https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md, for the shapes and default zero points.
@@ -95,7 +95,7 @@ def prepare_matrix_multiply_blocks(b: Array, b_scale: Scale, b_zero_point: ZeroP
     4-bit weights per byte and N padded to a multiple of 64.
 
     To save the result, save its `array`, `scale` and `zero_point`, and prepare them again after loading; pickle does so
-    by itself. To shard the result, shard the arrays first. For `jax.export`, prepare under `use_kernels("xla")`.
+    automatically. To shard the result, shard the arrays first. For `jax.export`, prepare under `use_kernels("xla")`.
 
     Args:
       b: uint4, int4, uint8 or int8 array [N, K].
@@ -106,7 +106,7 @@ def prepare_matrix_multiply_blocks(b: Array, b_scale: Scale, b_zero_point: ZeroP
       PreparedBlocks with b's shape and type. Pass it as `b`, without scales and zero points.
 
     Raises:
-      DescError: if types or shapes do not fit.
+      DescError: if types or shapes do not match.
 
     Source: DirectML, DML_TENSOR_FLAG_OWNED_BY_DML,
     https://learn.microsoft.com/windows/win32/api/directml/ne-directml-dml_tensor_flags

@@ -23,7 +23,7 @@ class Parameters:
       tensors: all input tensors; quantization: the scales and zero points, each with its role; data: the others.
       optional: tensors that may be None; many: tensors that are tuples of arrays.
       options: options of the desc, each with its kind.
-      named: parameters that are not tensors, all keyword-only; statics: the named ones that the result depends on.
+      named: parameters that are not tensors, all keyword-only; statics: the named parameters that affect the result.
       output: the page's name of the first output; output_types: all types that some feature level allows for it;
         output_zero_point: the parameter that holds its zero point, or None.
     """

@@ -27,9 +27,9 @@ def prepare_matrix_multiply_b(b: Array) -> PreparedMatrix:
     `quantized_linear_matrix_multiply`, `matrix_multiply_integer` and `matrix_multiply_integer_to_float` accept the
     result as `b`. It is a pytree and works with jit, vmap and scan; pass it to a jitted function as an argument.
 
-    To save the result, save its `array`, and prepare this array again after loading; pickle does both by itself. To
-    shard the result, shard `b` first.
-    For `jax.export` and `jax.tree.leaves`, prepare under `use_kernels("xla")`: all machines then get the same pytree.
+    To save the result, save its `array`, and prepare this array again after loading; pickle does both automatically. To
+    shard the result, shard `b` first. For `jax.export` and `jax.tree.leaves`, prepare under `use_kernels("xla")`: all
+    machines then get the same pytree.
 
     Args:
       b: int8 or uint8 array [..., K, N] of rank 2 to 4.
@@ -57,9 +57,9 @@ def prepare_convolution_filter(filter: Array, *, group_count: int = 1) -> Prepar
     `quantized_linear_convolution` and `convolution_integer` accept the result as filter. It is a pytree and works with
     jit, vmap and scan; pass it to a jitted function as an argument.
 
-    To save the result, save its `array`, and prepare this array again after loading; pickle does both by itself. To
-    shard the result, shard filter first.
-    For `jax.export` and `jax.tree.leaves`, prepare under `use_kernels("xla")`: all machines then get the same pytree.
+    To save the result, save its `array`, and prepare this array again after loading; pickle does both automatically. To
+    shard the result, shard filter first. For `jax.export` and `jax.tree.leaves`, prepare under `use_kernels("xla")`:
+    all machines then get the same pytree.
 
     Args:
       filter: int8 or uint8 array ``[O, C / group_count, *kernel]`` of rank 3 or 4.

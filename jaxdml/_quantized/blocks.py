@@ -1,4 +1,4 @@
-"""Products of floats by 4-bit or 8-bit matrices in blocks, as functions of graph nodes."""
+"""Products of floats and 4-bit or 8-bit matrices in blocks, as functions of graph nodes."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -20,8 +20,8 @@ class Matrix(NamedTuple):
       b: 4-bit or 8-bit [N, K], or prepared.
       scale: float [N, blocks]; None if `b` is prepared.
       zero_point: [N, blocks] of b's type, or None.
-      order: int32 [K]; for each column of b, the index of the element of a row of `a` that multiplies the column, or
-        the row's length if 0 multiplies the column. None: the elements of a row are in the order of the columns.
+      order: int32 [K]; maps each column of b to the index of its factor in a row of `a`, or to the row's length if the
+        factor is 0. None means that rows of `a` have the order of the columns.
     """
 
     b: Array
@@ -73,7 +73,7 @@ def product(
     a: Array, b: Array, scale: Array | None = None, zero_point: Array | None = None, bias: Array | None = None, *,
     precision: str, block_size: int, trans_b: bool,
 ) -> Array:  # fmt: skip
-    """Product of float `a` by a `dequantized_matrix`, or by one that is prepared."""
+    """Product of float `a` and a `dequantized_matrix`, or a prepared one."""
     if isinstance(b, PreparedBlocks):
         return Matrix(b, None, None).product(a, bias, precision)
     matrix = dequantized_matrix(b, scale, zero_point, block_size=block_size, trans_b=trans_b)

@@ -1,7 +1,7 @@
 """Runs JSON models of DirectML's DxDispatch tool on any machine, if they use only operators of jaxdml.
 
 ``dxdispatch.load("model.json").run()`` does the same as ``python -m jaxdml.dxdispatch model.json``. Models that
-contain HLSL, ONNX models, serialized graphs or images are refused.
+contain HLSL, ONNX models, serialized graphs or images are rejected.
 
 Source: https://github.com/microsoft/DirectML/blob/master/DxDispatch/doc/Guide.md
 """

@@ -62,8 +62,8 @@ class Model:
           values have several types or 4-bit elements.
 
         Raises:
-          DxDispatchError: if a file to write is outside the folder or is an input file, before any command is executed;
-            or if a file cannot be written, after the earlier commands were executed.
+          DxDispatchError: before any command runs, if an output file is outside the folder or is an input file; after
+            the earlier commands have run, if a file cannot be written.
         """
         buffers = {name: resource.data.copy() for name, resource in self.resources.items()}
         read_from = [self.path.resolve(), *(r.source for r in self.resources.values() if r.source)]
@@ -93,7 +93,7 @@ def load(path: str | Path, *, feature_level: FeatureLevel = FeatureLevel.LATEST,
     Args:
       path: the JSON file; comments and trailing commas are allowed.
       feature_level: the level whose rules apply to the operators.
-      maximum_bytes: the limit for all resources together, and for each tensor with repeated elements and padding.
+      maximum_bytes: the limit for all resources together, and for each tensor, including repeated elements and padding.
 
     Returns:
       The model.

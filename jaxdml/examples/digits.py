@@ -167,7 +167,8 @@ def load(path: str | Path | None = None) -> Digits:
 
     Raises:
       OSError: if the file cannot be opened.
-      ValueError: if `save` did not write the file; the text names a missing array, or an array of wrong shape or type.
+      ValueError: if `save` did not write the file; the text names a missing array, or an array of the wrong shape or
+        type.
     """
     own = _arrays(importlib.resources.files(__package__) / "digits.npz")
     loaded = own if path is None else _arrays(Path(path))

@@ -1,7 +1,7 @@
 """Reads a model from a path, bytes or a ModelProto, and its tensors as NumPy arrays.
 
-Every problem with a file raises `ModelError`. The package onnx opens external data itself: it refuses paths outside
-of the model's folder, links, and lengths beyond the end of the data file.
+Every problem with a file raises `ModelError`. The package onnx opens external data itself: it rejects paths outside of
+the model's folder, links, and lengths beyond the end of the data file.
 """
 
 import math

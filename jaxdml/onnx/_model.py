@@ -67,7 +67,7 @@ class Model:
           The outputs, keyed by name.
 
         Raises:
-          ModelError: if an input is missing or unknown, or has a wrong type or shape.
+          ModelError: if an input is missing or unknown, or has the wrong type or shape.
         """
         return self._run(params, arrays, named, tuple(output.name for output in self.outputs))
 
@@ -97,8 +97,8 @@ class Model:
 
         Args:
           params: as for `apply`.
-          given: values by name, for example those of another runtime. Nodes read a given value if it has the shape and
-            type of the model's own value, which they read otherwise. They always read the model's own shapes.
+          given: values by name, for example those of another runtime. Nodes read a given value in place of the model's
+            own value if both have the same shape and type. Shapes are never replaced.
           *arrays: as for `apply`.
           **named: as for `apply`.
 

@@ -195,7 +195,7 @@ def _converted(
     """The model without its initializers, and the initializers.
 
     Raises:
-      ModelError, PtqError: for the reasons that `save` names. An error that symbolic sizes cause says so.
+      ModelError, PtqError: for the reasons that `save` lists. If symbolic sizes cause the error, the error says so.
     """
     try:
         return _of_sizes(model, specs, options)

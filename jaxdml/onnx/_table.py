@@ -96,7 +96,7 @@ class Row:
         return Operator(self.name, self.function, **self.facts)
 
     def wrong_type(self, dtypes: list[str | None]) -> str | None:
-        """The error for the first input of a wrong type, or None. In `dtypes`, None means unknown, and is allowed."""
+        """The error for the first input of the wrong type, or None. In `dtypes`, None means unknown, and is allowed."""
         for index, (dtype, allowed) in enumerate(zip(dtypes, self.types, strict=False)):
             if dtype is not None and allowed is not None and dtype not in allowed:
                 return f"input {index} is {dtype}; supported: {', '.join(sorted(allowed))}"

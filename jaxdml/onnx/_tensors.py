@@ -79,7 +79,7 @@ class Tensor:
           sizes: the sizes of symbolic dimensions, keyed by name; this function adds the argument's sizes.
 
         Raises:
-          ModelError: if the argument is not an array, or has a wrong type or shape.
+          ModelError: if the argument is not an array, or has the wrong type or shape.
         """
         if value is None:
             raise ModelError(f"input {self} was given None, expected an array")

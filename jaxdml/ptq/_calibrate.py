@@ -139,7 +139,7 @@ class Calibration:
 
 
 def check_seen(unit: Unit, observers: Mapping[Value, Statistics]) -> None:
-    """Refuses observers of values that have no elements.
+    """Rejects observers of values that have no elements.
 
     Raises:
       PtqError: if a value has no elements in any batch.

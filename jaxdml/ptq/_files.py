@@ -158,7 +158,7 @@ def load(path: str | os.PathLike[str], apply: Callable[..., Any], params: Any = 
 
 
 def _checked(file: Any) -> Any:
-    """The file, rewound. Compressed parts are refused, because a small file could expand to fill the memory.
+    """The file, rewound. Compressed parts are rejected, because a small file could expand to fill the memory.
 
     Raises:
       ValueError: if a part is compressed or encrypted.

@@ -56,7 +56,7 @@ class Model:
       graph: the graph of float operators with quantize and dequantize nodes, before fusion to quantized operators.
       calibrated: shapes and types of the first calibration batch.
       floats: "exact" if floats are computed by the rules of `jaxdml.exact`, "xla" if XLA computes them.
-      numerics: "directml" or "onnxruntime": whose formulas quantized sums and means follow.
+      numerics: "directml" or "onnxruntime"; it selects the formulas for quantized sums and means.
       factors: maps the names of weights and biases of the float function to the factors from equalization.
       modes: maps "" (the function) and each scan to a dict from the result of each contraction, and of each sum in
         floats, to its mode.
@@ -77,7 +77,7 @@ class Model:
 
     @property
     def numerics(self) -> str:
-        """Whose formulas quantized sums and means follow, as chosen in `quantize`."""
+        """The choice of formulas for quantized sums and means, as passed to `quantize`."""
         return self._numerics
 
     @property
@@ -97,15 +97,15 @@ class Model:
           A pytree of the same structure, shapes and types as the float function's result. All derivatives are 0.
 
         Raises:
-          PtqError: if params have a wrong structure, shape or type, or if the function has different layers for inputs
-            of these sizes.
+          PtqError: if params have the wrong structure, shape or type, or if the function has different layers for
+            inputs of these sizes.
         """
         if not _are_same(params, self._own) and _described(params) != self._described:
             raise PtqError(wrong_params(self._own, params))
         return self._jitted(dict(params), *inputs)
 
     def __reduce__(self) -> Any:
-        """Refuses pickling.
+        """Prevents pickling.
 
         Raises:
           PtqError: always, because a model holds a function.
@@ -115,7 +115,7 @@ class Model:
     def _computed(self, params: dict[str, Any], *inputs: Any) -> Any:
         program = self.traced.program(inputs)
         results = [program.avals[name] for name in program.outputs]
-        if all(0 in aval.shape for aval in results):  # JAX traces other equations for some empty inputs
+        if all(0 in aval.shape for aval in results):  # JAX traces different equations for some empty inputs
             return jax.tree.unflatten(program.structure, [jax.numpy.zeros(aval.shape, aval.dtype) for aval in results])
         fused = self._for(program).fused
         given = dict(zip(fused.inputs, jax.tree.leaves(inputs), strict=True))

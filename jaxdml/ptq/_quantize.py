@@ -72,12 +72,12 @@ def quantize(
         the rows that a product reads, each with its own range; the product returns floats. Convolutions stay static.
       weights: int8 or int4, the type of weights. int4 needs a block_size.
       block_size: None: weights have a scale for each output channel. 16, 32, 64, 128 or 256: matrices have a scale for
-        each block of that many weights along the contraction dimension. Products by such matrices take floats,
+        each block of that many weights along the contraction dimension. Products with such matrices take floats,
         whatever `products` is; only a rule can give a product another mode. Filters of convolutions are int8.
       equalize: whether to divide channels with large values by scales, and to multiply the weights applied to these
         channels by the same scales. This happens between two contractions if only relu and operators that move or
         average elements lie between them, and where a value in floats is quantized for contractions. The function stays
-        the same, and rounding to integers loses less accuracy. The first batch shows how large values are.
+        the same, and rounding to integers loses less accuracy. The first batch determines the magnitudes of values.
       rounding: "nearest": each weight becomes the nearest integer. "gptq": calibration also gathers the second moments
         of the rows that the weights multiply. The weights are then rounded one after the other, so that the errors of
         the weights in a sum compensate for each other (GPTQ), and the bias corrects the mean error of the sums. Scales

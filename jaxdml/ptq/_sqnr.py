@@ -90,7 +90,7 @@ class Sqnr:
         return _total(self.outputs)
 
     def worst(self, count: int) -> list[str]:
-        """The names of the convolutions and products whose layers add most noise to the outputs, worst first."""
+        """The names of the convolutions and products whose layers add the most noise to the outputs, worst first."""
         noise = dict[str, float]()
         for each in self.layers:
             if each.alone is not None:

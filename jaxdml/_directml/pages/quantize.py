@@ -14,7 +14,7 @@ from jaxdml._directml.quantization import QuantizationType, check_quantization
 class QuantizeDesc(OperatorDesc):
     """DML_QUANTIZE_OPERATOR_DESC.
 
-    QuantizationTensors holds a scale, or a scale and a zero point, as QuantizationType says. All tensors have the
+    QuantizationTensors holds a scale, or a scale and a zero point, as QuantizationType specifies. All tensors have the
     same rank. Scale and zero point have one value for each block of the input, so their sizes divide the input's.
 
     Source: https://learn.microsoft.com/windows/ai/directml/api/ns-directml-dml_quantize_operator_desc

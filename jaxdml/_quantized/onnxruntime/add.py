@@ -23,7 +23,7 @@ def qlinear_add(
 
     p and q are fl(a_scale / output_scale) and fl(b_scale / output_scale), and r is fl(output_zero_point -
     fma(a_zero_point, p, fl(b_zero_point * q))). If `a` has size 1 along the last axis where `a` and `b`
-    do not both have size 1, `a` and `b` are exchanged first. Subnormal scales count as 0.
+    do not both have size 1, `a` and `b` are swapped first. Subnormal scales count as 0.
     """
     of_a, of_b = (a, a_scale, a_zero_point), (b, b_scale, b_zero_point)
     if _spreads(a.shape, b.shape):
@@ -56,9 +56,9 @@ def _fused(a: Array, b: Array, p: Array, q: Array, r: Array) -> Array:
 
 
 # A faster computation for common scales -------------------------------------------------------------------------------
-# Each of p, q and r is split into a multiple of a step and a rest of at most half a step. A large step makes sums of
-# multiples exact in float32, and a small step makes sums of rests exact. If both sums are exact, only their addition
-# rounds.
+# Each of p, q and r is split into a multiple of a step and a remainder of at most half a step. A large step makes sums
+# of multiples exact in float32, and a small step makes sums of remainders exact. If both sums are exact, only their
+# addition rounds.
 
 
 def _grid(p: Array, q: Array, r: Array) -> tuple[Array, Array]:
@@ -70,8 +70,8 @@ def _grid(p: Array, q: Array, r: Array) -> tuple[Array, Array]:
 def _is_on_one_grid(p: Array, q: Array, r: Array) -> Array:
     """Whether the faster computation is exact; it is for p and q between 2**-7 and 2**7.
 
-    The step is 2**-21 * most, so sums are below 2**22 steps. Sums of rests are at most 128 steps. All rests are
-    multiples of u = 2**-23 * unit, so float32 holds sums of rests exactly if 128 steps are at most 2**24 * u.
+    The step is 2**-21 * most, so sums are below 2**22 steps. Sums of remainders are at most 128 steps. All remainders
+    are multiples of u = 2**-23 * unit, so float32 holds their sums exactly if 128 steps are at most 2**24 * u.
     """
     most, unit = _grid(p, q, r)
     return (most <= unit * np.float32(2**15)) & (unit > np.float32(2**-64))  # keeps the inverse of the step finite

@@ -20,7 +20,7 @@ Array = jax.Array
 
 
 def multiply_add(x: Array, y: Array, addend: Array) -> Array:
-    """fl(x * y + addend). The arguments are scalars or arrays of one shape."""
+    """fl(x * y + addend). The arguments are scalars or arrays of the same shape."""
     product = rounding.flushed(x * y)  # flushed keeps XLA from fusing the product
     (x, x_rest), (y, y_rest) = _halves(x, 12), _halves(y, 12)
     rest = ((x * y - product) + x * y_rest) + x_rest * y
@@ -39,7 +39,7 @@ def power_of_two(x: Array) -> Array:
 
 
 def _halves(x: Array, bits: int) -> tuple[Array, Array]:
-    """x with its last `bits` bits set to 0, and the rest."""
+    """x with its last `bits` bits set to 0, and the remainder."""
     upper = _masked(x, -(1 << bits))
     return upper, x - upper
 

@@ -23,7 +23,7 @@ def qgemm(
 
     sat(rne(fl(sum * fl(fl(fl(alpha * a_scale) * b_scale) / y_scale))) + y_zero_point), or, without y_scale, fl(sum *
     fl(fl(alpha * a_scale) * b_scale)). Parameters of `b` have one element, or one for each column. trans_a and trans_b
-    say that a matrix is transposed; a `PreparedMatrix` never is. Subnormal numbers count as 0. On processors
+    mark a transposed matrix; a `PreparedMatrix` is never transposed. Subnormal numbers count as 0. On processors
     without VNNI, ONNX Runtime's own sums saturate if `a` is uint8 and `b` is int8.
     """
     a = jnp.asarray(a).T if trans_a else jnp.asarray(a)

@@ -22,7 +22,8 @@ Array = jax.Array
 @with_kernel(native_bytes.LOOK_UP)
 def looked_up(x: Any, table: Any) -> Array:
     """Looks up each element of x in a table with an entry for each integer of x's type, the least integer first."""
-    # int32, because XLA:CPU gathers bytes one at a time. The barrier keeps XLA from recomputing the table per element.
+    # Entries are int32, because XLA:CPU gathers bytes one at a time. The barrier keeps XLA from recomputing the table
+    # per element.
     wide = lax.optimization_barrier(int32(table))
     return lax.convert_element_type(entries(wide, int32(x) - rounding.limits_of(x.dtype).min), table.dtype)
 

@@ -1,6 +1,6 @@
 """com.microsoft's MatMulNBits.
 
-With constant weights it runs as a product by blocks, whose bits are the same in every batch and on every processor.
+With constant weights, it runs as a blockwise product, whose bits are the same in every batch and on every processor.
 With computed weights, or zero points that are not integers, it runs as a product of floats.
 """
 

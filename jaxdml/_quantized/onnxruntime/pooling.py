@@ -28,7 +28,7 @@ def qlinear_global_average_pool(
     """Global average pooling of 8-bit [N, C, *spatial], or [N, *spatial, C], with a quantized result.
 
     sat(rne(fl(sum * fl(x_scale / fl(y_scale * elements)))) + y_zero_point), with the exact sum of x - x_zero_point.
-    ONNX Runtime refuses quotients below 2**-32, and quotients of 256 and above.
+    ONNX Runtime rejects quotients below 2**-32, and quotients of 256 and above.
     """
     if channels_last:
         x = jnp.moveaxis(x, -1, 1)

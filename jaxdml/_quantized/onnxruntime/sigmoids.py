@@ -63,6 +63,6 @@ def _quotient(x: Any, limit: float, numerator: tuple[float, ...], denominator: t
     def add(total: Array, coefficients: Array) -> tuple[Array, None]:
         return multiply_add(total, squares, jnp.broadcast_to(coefficients, total.shape)), None
 
-    # A loop, because XLA compiles the unrolled multiply-adds very slowly.
+    # This is a loop, because XLA compiles the unrolled multiply-adds very slowly.
     (p, q), _ = lax.scan(add, jnp.broadcast_to(highest, squares.shape), jnp.stack(others))
     return rounding.quotient(rounding.flushed(p * x), q)

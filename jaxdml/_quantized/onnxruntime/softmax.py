@@ -25,7 +25,7 @@ def qlinear_softmax(
     x: Any, x_scale: Any, x_zero_point: Any | None, y_scale: Any, y_zero_point: Any | None = None, *,
     axis: int = -1, of_rest: bool = False,
 ) -> Array:  # fmt: skip
-    """Softmax of 8-bit x along an axis, or with of_rest along it and all axes after it; the result is quantized.
+    """Softmax of 8-bit x along an axis, or, with of_rest, along it and all axes after it; the result is quantized.
 
     x_zero_point has no effect. x_scale must be known at trace time, because `exponentials` computes in Python.
     """
@@ -37,12 +37,12 @@ def exponentials(scale: Any, depth: int) -> np.ndarray:
     """float32 exp(scale * (k - 255)) for k from 0 to 255, times a factor that keeps sums of `depth` entries finite.
 
     Raises:
-      ModelError: if the scale is not positive. ONNX Runtime refuses it when the operator runs.
+      ModelError: if the scale is not positive. ONNX Runtime rejects it when the operator runs.
     """
     scale = np.asarray(scale, np.float32).item()
     if not scale > 0:
         raise ModelError(f"the scale of x is {scale:g}, QLinearSoftmax takes a positive scale")
-    # Python's math calls the C library, as ONNX Runtime does; NumPy gives other bits on some processors. float32 of
+    # Python's math calls the C library, as ONNX Runtime does; NumPy gives different bits on some processors. float32 of
     # math.log equals the C library's logf, except at some depths above 60,000.
     room = np.float32(math.log(np.finfo(np.float32).max / np.float32(depth))).item() - 5
     shift = max(room, 0) / scale
@@ -71,7 +71,7 @@ def _along(axis: int, x: Array, table: Any, y_scale: Any, y_zero_point: Any | No
     def element(i: Any) -> Array:
         return lax.dynamic_index_in_dim(values, i, axis)
 
-    # A loop, because XLA's reductions add in a different order.
+    # This is a loop, because XLA's reductions add in a different order.
     total = lax.fori_loop(1, depth, lambda i, total: total + element(i), element(0), unroll=min(8, depth))
     inverse = lax.floor(rounding.quotient(jnp.float32(1), scale_of(y_scale)))
     steps, is_number = _rounded_shares(values, lax.abs(inverse), broadcast_like(total, values))

@@ -46,10 +46,10 @@ def compare(path: str | os.PathLike[str], inputs: Any = None, model: Model | ptq
       The comparison; `print` shows it as a table.
 
     Raises:
-      ArgumentTypeError: if an argument has a wrong type.
-      ModelError: if the package onnxruntime is not installed, onnxruntime refuses the file, the file cannot be read, or
+      ArgumentTypeError: if an argument has the wrong type.
+      ModelError: if the package onnxruntime is not installed, onnxruntime rejects the file, the file cannot be read, or
         the inputs or the model do not belong to the file.
-      PtqError: if the function of a `jaxdml.ptq` model has changed, or has other layers for inputs of these sizes.
+      PtqError: if the function of a `jaxdml.ptq` model has changed, or has different layers for these sizes.
 
     Source: https://onnxruntime.ai/docs
     """

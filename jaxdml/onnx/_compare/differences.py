@@ -16,7 +16,8 @@ class Difference:
       size: the number of elements.
       largest: the largest absolute difference; for integers, a number of steps. Infinity if a number differs from a NaN
         or an infinity, or if the shapes differ.
-      relative: an array's mean difference divided by onnxruntime's largest absolute value; the largest of all arrays.
+      relative: an array's mean difference divided by onnxruntime's largest absolute value; for several arrays, the
+        largest such quotient.
       last_places: `largest` in units in the last place of onnxruntime's largest absolute value; None for integers.
     """
 
@@ -28,7 +29,7 @@ class Difference:
 
     @classmethod
     def of(cls, ours: Any, theirs: Any) -> Self:
-        """The difference of an array from onnxruntime's."""
+        """The difference between an array and onnxruntime's."""
         ours, theirs = np.asarray(ours), np.asarray(theirs)
         is_float = theirs.dtype.kind == "f"
         if ours.shape != theirs.shape:

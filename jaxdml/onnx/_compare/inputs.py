@@ -19,7 +19,7 @@ def named(inputs: Any, model: Model) -> tuple[dict[str, Any], list[str]]:
     """The inputs keyed by name, in the order of the file, and notes on them.
 
     Raises:
-      ModelError: if an input is missing or unknown, or has a wrong type or shape.
+      ModelError: if an input is missing or unknown, or has the wrong type or shape.
     """
     tensors, names = model.inputs, [tensor.name for tensor in model.inputs]
     if inputs is None:
@@ -38,9 +38,9 @@ def named(inputs: Any, model: Model) -> tuple[dict[str, Any], list[str]]:
 
 
 def random_inputs(model: Model) -> dict[str, np.ndarray]:
-    """Reproducible inputs: integers of the full range up to 8 bits, 0 or 1 for bool and wider integers, else normal.
+    """Reproducible inputs: the full range for integers of up to 8 bits, 0 or 1 for wider ones and bool, else normal.
 
-    A symbolic first dimension becomes `SEVERAL`, any other symbolic dimension 1.
+    A symbolic first dimension becomes `SEVERAL`, and any other symbolic dimension becomes 1.
     """
     rng, inputs, sizes = np.random.default_rng(0), {}, dict[str, int]()
     for tensor in model.inputs:

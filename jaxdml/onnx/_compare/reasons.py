@@ -32,7 +32,7 @@ class Experiment:
       concerns: whether the experiment applies to a node.
       run: returns each node's own difference in the experiment; None if onnxruntime rejects the file with its settings.
       cause: the cause in words, for a node.
-      question: what the experiment would show, as a clause.
+      question: the question that the experiment would answer, as a clause.
     """
 
     concerns: Callable[[Node], bool]
@@ -171,7 +171,7 @@ def own_reasons(
     for place, each in pending.items():
         if each.last_places is not None and each.last_places <= LAST_PLACES:
             found[place] = _of_floats(nodes[place], each)
-    rejected = dict[int, str]()  # what experiments would show if onnxruntime did not reject the file
+    rejected = dict[int, str]()  # questions of experiments for which onnxruntime rejects the file
     for experiment in tried:
         concerned = [place for place in pending if place not in found and experiment.concerns(nodes[place])]
         rests = experiment.run() if concerned else None
@@ -213,7 +213,7 @@ def _of_floats(node: Node, own: Difference) -> str:
 
 
 def _of_blocks(options: Mapping[str, Any]) -> str:
-    """The reason for a difference in a product by blocks, by its accuracy level."""
+    """The reason for a difference in a blockwise product, according to its accuracy level."""
     level = options.get("accuracy_level")
     if level is None:
         return f"the accuracy level: jaxdml rounds the product's floats to {options['precision']} in blocks"

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from jaxdml.errors import ModelError
 
-FILTER, FILTER_ZERO_POINT = 3, 5  # places of QLinearConv's inputs
+FILTER, FILTER_ZERO_POINT = 3, 5  # positions of QLinearConv's inputs
 QUIET = 4  # the log level at which onnxruntime is silent
 
 
@@ -24,7 +24,7 @@ class Settings:
     Attributes:
       options: options of `SessionOptions.add_session_config_entry`.
       level: the level of optimization, one of `GraphOptimizationLevel` without "ORT_".
-      threads: the number of threads that compute a node; 0: onnxruntime chooses the number.
+      threads: the number of threads that compute a node; 0 means that onnxruntime chooses.
       has_unsigned_filters: whether int8 filters with channels last become uint8 filters of the same values, which do
         not saturate. The option `session.x64quantprecision` has this effect on all other int8 weights.
     """

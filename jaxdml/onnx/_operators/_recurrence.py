@@ -21,7 +21,7 @@ Multiply = Callable[[Array], Array]  # multiplies the last dimension of float32 
 
 
 class Gate(NamedTuple):
-    """An activation function; two are equal if they compute the same."""
+    """An activation function; two gates are equal if they compute the same function."""
 
     function: Callable[..., Array]
     numbers: tuple[tuple[str, float], ...]
@@ -79,7 +79,7 @@ def recurrent(given: States, cell: Cell, products: Sequence[tuple[Multiply, Mult
       hidden: N.
 
     Raises:
-      ModelError: if an input has a wrong shape, or a known number of steps is negative or more than T.
+      ModelError: if an input has the wrong shape, or a known number of steps is negative or more than T.
     """
     count, (steps, batch, _) = len(cell.backward), given.x.shape
     expected("B", given.bias, (count, 8 * hidden))
@@ -91,7 +91,7 @@ def recurrent(given: States, cell: Cell, products: Sequence[tuple[Multiply, Mult
         None if each is None else float32(each) for each in (given.bias, given.h, given.c, given.peephole)
     )
     is_step, is_valid = _steps(given.lengths, steps, batch)
-    # The multiplication may quantize x by its range, which must only cover as many steps as the longest item has.
+    # The multiplication may quantize x by its range, which must cover only the steps of the longest item.
     x = jnp.where(jnp.any(is_step, 1)[:, None, None], float32(given.x), np.float32(0))
     gates = [
         multiply_x(_in_order(x, is_step, is_backward))
@@ -120,7 +120,7 @@ def recurrent(given: States, cell: Cell, products: Sequence[tuple[Multiply, Mult
 
 
 def _steps(lengths: Any, steps: int, batch: int) -> tuple[Array, Array | None]:
-    """For each step and item, whether the item has the step; and which lengths are valid, if they are unknown.
+    """For each step and item, whether the item has the step; and, if lengths are unknown, which of them are valid.
 
     Unknown lengths cannot raise an error, so the results of items with an invalid length are NaN.
     """
@@ -182,7 +182,7 @@ def _activated(functions: Sequence[Gate], values: Array) -> Array:
 
 
 def _in_order(values: Array, is_step: Array, is_backward: bool) -> Array:
-    """[T, B, N] as it is, or backward with each item's own steps reversed; other steps stay in their places."""
+    """[T, B, N] unchanged, or, if backward, with each item's own steps reversed; other steps stay in place."""
     if not is_backward:
         return values
     numbers = lax.broadcasted_iota(jnp.int32, is_step.shape, 0)

@@ -188,7 +188,8 @@ def fused_activation(
 
     Args:
       name: the activation.
-      parameters: the activation's parameters in order; or all that the node has, by name, with None for absent ones.
+      parameters: the activation's parameters in order; or all parameters of the node, keyed by name, with None for
+        absent ones.
 
     Raises:
       ModelError: if the activation is unknown, or its parameters are not given.

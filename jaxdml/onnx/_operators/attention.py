@@ -22,7 +22,7 @@ from jaxdml.onnx._table import BOOL, INDEX, MICROSOFT, operator
 
 REAL = frozenset({"float32", "float16", "bfloat16"})  # the exact rules compute in float32
 INT32 = frozenset({"int32"})
-ALL_BUT_SCORES = 3  # outputs; only nodes with more need the scores
+ALL_BUT_SCORES = 3  # outputs; only nodes with more outputs need the scores
 OF_HIDDEN = -10_000.0  # ONNX Runtime adds this number to scores of hidden keys
 PRECISIONS = (1, 10, 16)  # ONNX's numbers for float32, float16 and bfloat16
 
@@ -133,7 +133,7 @@ def attention(
     qk_matmul_output_mode: int = 0, right_window_size: int = -1, scale: float | None = None, softcap: float = 0.0,
     softmax_precision: int | None = None, output_count: int = 1,
 ) -> tuple[Array, Array, Array, Array | None]:  # fmt: skip
-    """The output; past and new keys; past and new values; the scores that qk_matmul_output_mode names."""
+    """The output; past and new keys; past and new values; the scores that qk_matmul_output_mode selects."""
     if softmax_precision not in (None, *PRECISIONS):
         raise ModelError(f"softmax_precision is {softmax_precision}, expected 1, 10 or 16; softmax is float32")
     if scale is not None and not scale > 0:

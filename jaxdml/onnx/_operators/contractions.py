@@ -35,7 +35,7 @@ def fused_matmul(
 
 
 def _oriented(x: Array, moves_first: int, swaps: int) -> Array:
-    """x as a product reads it; vectors stay unchanged."""
+    """x with its dimensions in the order that a product requires; vectors stay unchanged."""
     x = jnp.moveaxis(x, 0, -2) if moves_first else x
     return jnp.swapaxes(x, -2, -1) if swaps and x.ndim > 1 else x
 

@@ -86,7 +86,7 @@ def fused_conv_options(
     dilations: Sizes | None = None, group: int = 1, kernel_shape: Sizes | None = None, pads: Sizes | None = None,
     strides: Sizes | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The options of a convolution, and the activation; a node without an activation has the identity."""
+    """The options of a convolution, and the activation; a node without an activation uses the identity."""
     options = conv_options(
         auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides
     )

@@ -1,6 +1,6 @@
 """Operators into which ONNX Runtime's transformer optimizer fuses encoders such as BERT: embeddings and attention.
 
-Attention here contains the projection of its input to queries, keys and values; QAttention computes that product on
+Attention here includes the projection of its input to queries, keys and values; QAttention computes that product on
 integers. Formulas and the meaning of masks are those of ONNX Runtime's CPU kernels.
 """
 
@@ -46,7 +46,7 @@ def attention_with_projection(
 ) -> tuple[Array, Array]:  # fmt: skip
     """Attention among the tokens x [B, S, I], which weights [I, O] project; and past and new keys and values.
 
-    The O columns are queries, keys and values, of the sizes `qkv_hidden_sizes`, or a third each.
+    The O columns are queries, keys and values, with the sizes `qkv_hidden_sizes`, or a third each.
     """
     if past_sequence_length is not None or past_present_share_buffer:
         raise ModelError("past_present_share_buffer and past_sequence_length are not supported; give the input past")

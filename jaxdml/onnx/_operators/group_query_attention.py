@@ -46,7 +46,7 @@ def group_query_attention(
     scale: float | None = None, sliding_window_cache: int = 0, smooth_softmax: int = -1,
     softcap: float | None = None, v_quant_type: str = "NONE", output_count: int = 1,
 ) -> tuple[Array, Array, Array, Array | None]:  # fmt: skip
-    """The output; the caches of keys and of values, with the new tokens; scores or weights, as qk_output says.
+    """The output; the caches of keys and of values, with the new tokens; scores or weights, depending on qk_output.
 
     The output is NaN for a sequence whose seqlens_k contradicts the sizes, and for a token whose position lies beyond
     the end of the rotary caches. JAX compiles the call before it knows these numbers, so they cannot raise an error.
@@ -93,7 +93,7 @@ def group_query_attention(
 
 
 def _refuse(**given: Any) -> None:
-    """Raises ModelError for quantized caches, and for what else ONNX Runtime's CPU kernel does not support."""
+    """Raises ModelError for quantized caches, and for other features that ONNX Runtime's CPU kernel lacks."""
     if refused := [name for name, is_given in given.items() if is_given]:
         names, verb = " and ".join(refused), "are" if len(refused) > 1 else "is"
         raise ModelError(f"{names} {verb} not supported; export the model without {names}, and with a cache of floats")

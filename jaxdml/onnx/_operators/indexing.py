@@ -1,6 +1,7 @@
 """Slice, Gather, Scatter and other operators that select or write elements.
 
-Negative indices count from the end. JAX cannot raise for an index out of bounds: reads clamp the index, writes skip it.
+Negative indices count from the end. JAX cannot raise for an index out of bounds: reads clamp the index, and writes skip
+it.
 """
 
 from typing import Any
@@ -20,7 +21,7 @@ _UFUNCS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.min
 
 @operator("Slice", is_exact=True, kind="mover", known=(1, 2, 3, 4))
 def sliced(data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
-    """data[start:end:step] along each axis; Python clamps starts and ends like ONNX."""
+    """data[start:end:step] along each axis; Python clamps starts and ends as ONNX does."""
     starts, ends = integers(starts) or (), integers(ends) or ()
     axes, steps = integers(axes) or tuple(range(len(starts))), integers(steps) or (1,) * len(starts)
     parts = [slice(None)] * data.ndim

@@ -31,8 +31,8 @@ def window_options(
     """The options that all pooling operators share; padding is a pair for each dimension, or a value of `auto_pad`.
 
     Raises:
-      ModelError: if an attribute has a wrong number of elements, or too small an element. Also if a pad is not smaller
-        than the window.
+      ModelError: if an attribute has the wrong number of elements or an element that is too small, or if a pad is not
+        smaller than the window.
     """
     rank = len(kernel_shape)
     padding = padding_option(auto_pad, pads)

@@ -103,7 +103,7 @@ def _contrib_conv_options(
 
 @functools.wraps(directml.convolution)  # the signature names the inputs that the operator has
 def contrib_convolution(x: Array, *others: Array, channels_last: int, **options: Any) -> Array:
-    """Convolution of quantized [N, C, *space], or [N, *space, C], to a quantized result."""
+    """Convolution of quantized [N, C, *space], or [N, *space, C], with a quantized result."""
     if not channels_last:
         return directml.convolution(x, *others, **options)
     return jnp.moveaxis(directml.convolution(jnp.moveaxis(x, -1, 1), *others, **options), 1, -1)

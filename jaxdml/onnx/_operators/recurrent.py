@@ -61,7 +61,7 @@ FLOATS: Mapping[str, Activation] = {
     "Softsign": Activation(activations.softsign),
     "Softplus": Activation(activations.softplus),
 }
-ONE_ANSWER: Mapping[str, Activation] = {  # with the same bits on every processor, which are ONNX Runtime's
+ONE_ANSWER: Mapping[str, Activation] = {  # with ONNX Runtime's bits on every processor
     "Sigmoid": Activation(sigmoids.logistic),
     "Tanh": Activation(sigmoids.tanh),
     "Relu": Activation(activations.relu),
@@ -177,7 +177,7 @@ def dynamic_quantize_lstm(
     """`lstm` with integer products.
 
     w [D, I, 4 * N] and r [D, N, 4 * N] have 8 bits. Their scales and zero points are [D], or [D, 4 * N] with one for
-    each column. x is quantized to uint8 by the range of its first steps, as many as the longest item has. The hidden
+    each column. x is quantized to uint8 by the range of its steps up to the last step of the longest item. The hidden
     states of all items are quantized together in each step; the hidden states of items that have ended become 0.
     """
     count = len(cell.backward)

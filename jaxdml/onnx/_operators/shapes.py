@@ -130,7 +130,7 @@ def _mode(mode: str) -> str:
 
 @operator("Shape", is_exact=True, gives_shape=True)
 def shape_of(data: Any, *, start: int = 0, end: int | None = None) -> Any:
-    """The sizes of the dimensions from start to end; negative numbers count from the last dimension."""
+    """The sizes of the dimensions from start to end; negative numbers count from the end."""
     return _dimensions(data.shape[start:end])
 
 

@@ -12,8 +12,9 @@ from jaxdml.onnx._write.table import operator
 from jaxdml.onnx._write.writer import Writer
 
 GELU = Operator("Gelu", lambda x: x)
-MARKS = ("erf", "erfc", "tanh")  # primitives, one of which computes the distribution in a gelu
-# A function of only these is smooth, because none of them bounds, selects or rounds. Its values at POINTS identify it.
+MARKS = ("erf", "erfc", "tanh")  # primitives, one of which computes the CDF in a gelu
+# A function built from only these is smooth, because none of them bounds, selects or rounds. Its values at POINTS
+# identify it.
 ARITHMETIC = {
     *MARKS, "add", "copy", "div", "integer_pow", "mul", "neg", "pow", "square", "sub"
 }  # fmt: skip

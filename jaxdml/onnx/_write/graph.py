@@ -234,7 +234,7 @@ class _Graph:
     def _named_inside(self, node: Node, function: Function) -> dict[str, str]:
         """Maps the values of a function to new names, and gives their shapes and constants to the writer."""
         writer, result = self._writer, node.outputs[0]
-        # Each element is computed alone, from a number here: lax.select takes no numbers beside an array.
+        # Shapes are inferred for a single number, because lax.select does not take numbers together with an array.
         found = jax.eval_shape(lambda x: evaluate(function.nodes, {**function.numbers, function.of: x}), np.float32(0))
         names = {name: f"{result}/{name}" for name in found}
         shape = writer.shape(node.inputs[0])

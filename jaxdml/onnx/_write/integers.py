@@ -115,7 +115,7 @@ def convolution(writer: Writer, node: Node) -> str:
 
 
 def _float_convolution(writer: Writer, node: Node, of_x: Grid, of_w: Grid, bias: Sequence[str]) -> str:
-    """A float convolution of dequantized operands, with a bias of the file."""
+    """A float convolution of dequantized operands; the bias is a value of the file."""
     inputs = [writer.to_floats(node.inputs[0], of_x), _dequantized_operand(writer, node, node.inputs[3], of_w, 0)]
     return writer.emit("Conv", *inputs, *bias, main=True, **convolution_attributes(node.options))
 

@@ -91,7 +91,7 @@ def pooled(
 def _checked(writer: Writer, name: str, *others: type[np.generic]) -> None:
     """Raises CannotWrite if ONNX Runtime cannot pool a value's type; it can pool float32 and the types `others`."""
     dtype = writer.dtype(name)
-    is_dequantized = name in writer.grids and dtype.itemsize > 1  # integers of 16 bits are floats here
+    is_dequantized = name in writer.grids and dtype.itemsize > 1  # 16-bit integers are floats here
     if not is_dequantized and stored_type(dtype).type not in (np.float32, *others):
         raise CannotWrite(f"it pools {dtype}", "first convert the array with .astype(jnp.float32)")
 

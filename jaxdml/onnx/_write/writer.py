@@ -61,7 +61,7 @@ def stored_type(dtype: Any) -> np.dtype[Any]:
 class Writer:
     """Collects the nodes, initializers and types of an ONNX graph.
 
-    Values have names in the quantized function, and names in the file. `read` maps the first to the second.
+    Values have names in the quantized function, and names in the file. `read` maps the former to the latter.
 
     Attributes:
       options: how the model is written.
@@ -69,7 +69,7 @@ class Writer:
       constants: maps values of the function to arrays, where they are known.
       grids: maps integers of the function to their scale and zero point.
       numbers: maps values of the function whose sizes are symbolic to the number that all their elements equal.
-      steps: the integers of 16 bits that tables read; the file has them as floats, minus their zero point.
+      steps: the 16-bit integers that tables read; the file stores them as floats, minus their zero point.
       dimensions: symbolic sizes as values of the file.
       nodes, initializers: the nodes and initializers of the file.
       types: maps values of the file to types that the package onnx does not infer.

@@ -85,7 +85,7 @@ def product(builder: Builder, equation: Equation) -> Converted:
     rows = builder.layouts.arranged(a, (*batch, *free, *contract))
     if len(contract) > 1:
         rows = builder.reshaped(rows, f"{len(contract)}:merged", op.MERGE, {"count": len(contract)})
-    is_vector = not free and (bool(batch) or not is_weight)  # each matrix is multiplied by a row of its own
+    is_vector = not free and (bool(batch) or not is_weight)  # each matrix is multiplied by its own row
     if is_vector:
         sizes = (1, math.prod(builder.shape(a)[axis] for axis in contract))
         rows = builder.reshaped(rows, "row", op.SPLIT, {"sizes": sizes})

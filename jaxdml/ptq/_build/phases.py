@@ -23,7 +23,7 @@ class _Axis(NamedTuple):
 
     Attributes:
       firsts: for each phase, the first element of the kernel that meets a pixel.
-      places: for each phase, the place of this element in the kernel that all phases share.
+      places: for each phase, the position of this element in the kernel that all phases share.
       gap: the distance between pixels, which is the number of phases.
       size: the size of the shared kernel.
       padding: the padding of the image.
@@ -39,7 +39,7 @@ class _Axis(NamedTuple):
 
     @classmethod
     def of(cls, gap: int, size: int, low: int, high: int) -> Self:
-        """The phases of a kernel of `size` elements; `low` and `high` are the padding of the spread image."""
+        """The phases of a kernel of `size` elements; `low` and `high` are the padding of the dilated image."""
         firsts = tuple((low - phase) % gap for phase in range(gap))
         pixels = [(phase + first - low) // gap for phase, first in enumerate(firsts)]
         start = min(0, *pixels)

@@ -18,7 +18,7 @@ Pairs = Sequence[tuple[int, int]]
 
 
 def groups_and_depth(shape: Sizes, group_count: int | None) -> tuple[int, int]:
-    """The number of groups of rows, and the length of each row, in a contraction by weights of this shape.
+    """The number of groups of rows, and the length of each row, in a contraction with weights of this shape.
 
     Args:
       shape: the shape of the weights, [O, I, *kernel] of a convolution, [*batch, depth, outputs] of a product.

@@ -17,7 +17,7 @@ def _in_order(builder: Builder, equation: Equation, *words: str) -> dict[str, An
 
 def max_pool(builder: Builder, equation: Equation) -> None:
     reaches = zip(equation.params["padding"], equation.params["window_dimensions"], strict=True)
-    # A window of nothing but padding gives minus infinity, which no integer represents.
+    # A window of only padding gives minus infinity, which no integer represents.
     may_see_padding_alone = any(pad >= size for pair, size in reaches for pad in pair if pad)
     if may_see_padding_alone or any(size != 1 for size in equation.params["base_dilation"]):
         builder.unchanged(equation)

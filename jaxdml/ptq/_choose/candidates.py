@@ -16,7 +16,7 @@ Observers = Mapping[Value, Observer]
 
 
 def check_batches(observers: Observers, batches: Iterable[Any]) -> None:
-    """Refuses batches that can be read only once, if an observer is "auto".
+    """Rejects batches that can be read only once, if an observer is "auto".
 
     Raises:
       PtqError: if batches is an iterator.

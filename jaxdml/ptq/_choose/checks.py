@@ -39,7 +39,7 @@ def check_params(apply: Callable[..., Any], params: Any) -> None:
 
 
 def check_function(builder: Builder, bodies: Iterable[Builder] = ()) -> None:
-    """Refuses functions in training mode, and functions that return state.
+    """Rejects functions in training mode, and functions that return state.
 
     Args:
       builder: the builder of the function.

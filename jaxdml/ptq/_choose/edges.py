@@ -1,4 +1,4 @@
-"""Finds the channels of a float graph that can be scaled without a change of the function.
+"""Finds the channels of a float graph that can be scaled without changing the function.
 
 Channels are divided by scales where they are computed, and the weights applied to them are multiplied by the scales.
 Such channels form an edge from a maker to its readers. There are two kinds of edges:
@@ -34,7 +34,7 @@ class Reader:
     Attributes:
       weight: name of its weights.
       value: name of the value that it reads.
-      axis: the axis of channels of the value.
+      axis: the value's axis of channels.
       groups: the number of groups of a convolution; None for a product.
       channels: for each channel that it reads, the index of the channel in the edge.
       bits: how many bits the value has when it is read.

@@ -70,7 +70,7 @@ def equalized(unit: Unit, edges: Edges, seen: Mapping[Value, Observer]) -> tuple
     """The unit with scaled channels, and a dict of the factors of weights and biases outside of scans.
 
     Args:
-      unit: the unit `with_ones`.
+      unit: a unit from `with_ones`.
       edges: the edges of the unit, and of its bodies.
       seen: maps values to the observers of their channels after the first batch.
     """
@@ -133,7 +133,7 @@ def factors_of(
 
 
 def along_inputs(scales: np.ndarray, shape: Sequence[int], groups: int | None) -> np.ndarray:
-    """Scales of the channels that a contraction reads, in a shape that fits its weights.
+    """Scales of the channels that a contraction reads, in a shape that broadcasts against its weights.
 
     Args:
       scales: a number for each channel.

@@ -1,4 +1,4 @@
-"""How each contraction runs: with calibrated ranges, ranges computed at each call, weights in blocks, or floats."""
+"""How contractions run: with calibrated ranges, ranges computed at each call or weights in blocks, or in floats."""
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ def is_contraction(node: Node) -> bool:
 
 
 class Blocks(NamedTuple):
-    """The mode of a product of floats by weights that have a scale for each block along the contraction dimension."""
+    """The mode of a product of floats and weights that have a scale for each block along the contraction dimension."""
 
     dtype: str
     size: int
@@ -68,7 +68,7 @@ def modes_of(
       products: the mode of products.
       rules: rules that override modes.
       weights: the type of weights.
-      block_size: the block size of products by weights for which no rule sets another mode, or None.
+      block_size: the block size of products with weights for which no rule sets another mode, or None.
       sums: "float": sums of two values have the mode FLOAT.
     """
     modes, reasons, data = dict[str, Mode](), dict[str, str](), set(graph.inputs)
@@ -140,7 +140,7 @@ def options_to_try(
 def check_matches(
     layers: Sequence[Node], with_weights: Container[str], can_read_wide: Container[str], rules: Sequence[Rule]
 ) -> None:
-    """Refuses a rule that matches no layer, or only layers that it cannot change.
+    """Rejects a rule that matches no layer, or only layers that it cannot change.
 
     Args:
       layers: the convolutions and products.
@@ -149,7 +149,7 @@ def check_matches(
       rules: the rules.
 
     Raises:
-      PtqError: if a rule is refused; if the rule matches no layer, the error lists the layers.
+      PtqError: if a rule is rejected; if the rule matches no layer, the error lists the layers.
     """
     names = list(dict.fromkeys(node.name for node in layers))
     products = [node.name for node in layers if node.operator.kind == "dot"]

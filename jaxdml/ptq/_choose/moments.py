@@ -26,7 +26,7 @@ def moments_of(unit: Unit) -> dict[Value, Statistics]:
 
 
 def _rounded(unit: Unit) -> Iterator[Node]:
-    """Yields the contractions by known weights whose scales the function does not set."""
+    """Yields the contractions with known weights whose scales the function does not set."""
     constants = unit.graph.constants
     for node in unit.graph.nodes:
         if node.operator.kind in CONTRACTIONS and unit.modes[node.outputs[0]] != "float":

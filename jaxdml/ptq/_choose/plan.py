@@ -1,9 +1,9 @@
 """Chooses which values of a float graph are quantized.
 
 Every contraction that may run on integers does, and so do the operators that lead from one contraction to the next.
-Three passes decide: `capable` finds the values that can be integers; `wanted` goes backwards from the contractions and
+Three passes decide: `capable` finds the values that can be integers; `wanted` goes backward from the contractions and
 finds the values that should be integers; `range_sources` maps each value to the value whose calibrated range it takes.
-`reasons_of` then says why the other values stay in floats.
+`reasons_of` then gives the reasons why the other values stay in floats.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -155,7 +155,7 @@ def after_means(flow: Flow) -> set[str]:
 def steep(flow: Flow, given: Iterable[str]) -> set[str]:
     """The results of steep functions of given floats, such as sin(100 * x) and log(x); other functions may follow.
 
-    Between adjacent levels of an 8-bit x, such a function may take all of its values. It can read x in floats. A
+    Between adjacent levels of an 8-bit x, such a function may take all of its values, so it reads x in floats. A
     polynomial of x may come before it. A function of exp(x), such as softplus, is not counted as steep.
     """
     polynomials, found = set(given), set[str]()
@@ -213,7 +213,7 @@ def _table_index(
     """The nearest root from which a table can compute the output; None if there is no such root."""
     for root in roots:
         maker = flow.maker(root)
-        # A clamp that is not fused would need a table of its own. A root further back can index the output's table.
+        # A clamp that is not fused would need its own table. A root further back can index the output's table.
         is_table = maker is not None and maker.operator.kind == "clip" and root not in fused_clamps
         if root != output and root in values and not is_table:
             return root
@@ -221,7 +221,7 @@ def _table_index(
 
 
 def _is_fused(flow: Flow, clamp: Node, tables: Mapping[str, str]) -> bool:
-    """Whether a clamp is fused into the operator before it: nothing but the clamp reads the operator's result."""
+    """Whether a clamp is fused into the operator before it: only the clamp reads the operator's result."""
     name, maker = clamp.inputs[0], flow.maker(clamp.inputs[0])
     while maker is not None and flow.is_read_once(name) and len(maker.outputs) == 1 and (
         moves(maker) or maker.operator.kind == "clip"
@@ -233,7 +233,7 @@ def _is_fused(flow: Flow, clamp: Node, tables: Mapping[str, str]) -> bool:
 
 
 def wanted(flow: Flow, modes: Mapping[str, Mode], can: Capable, sums: Set[str] = frozenset()) -> Wanted:
-    """Finds the nodes and values that should be on integers, in a pass backwards from the contractions.
+    """Finds the nodes and values that should be on integers, in a backward pass from the contractions.
 
     Args:
       flow: the graph.

@@ -30,7 +30,8 @@ class Rule:
         16 bits, with calibrated ranges. Weights keep 8 bits; both operands of a product of two computed values have 16
         bits. The sums are exact, and a layer takes two to five times as long. Other layers that read the same values
         still read 8 bits. For each product, the first matching rule that sets `products`, `weights`, `block_size` or
-        `activations` decides all four options; for each convolution, the first that sets `activations` decides it.
+        `activations` decides all four options; for each convolution, the first that sets `activations` decides that
+        option.
     """
 
     pattern: str
@@ -45,7 +46,7 @@ class Rule:
         """Validates the fields.
 
         Raises:
-          PtqError: if the pattern is not a regular expression, an option has a wrong value, or all options are None.
+          PtqError: if the pattern is not a regular expression, an option has an invalid value, or all options are None.
         """
         try:
             re.compile(self.pattern)

@@ -1,4 +1,4 @@
-"""A unit is planned, calibrated and quantized as a whole. It is the function, or the body of a scan."""
+"""A unit is the function, or the body of a scan. It is planned, calibrated and quantized as a whole."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

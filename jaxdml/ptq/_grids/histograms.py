@@ -35,12 +35,13 @@ def exponent_for(x: Array) -> Array:
 
 def counted(x: Array, exponent: Array, bins: int) -> Array:
     """The number of elements of float32 x in each bin, float32 [2 * bins + 1]."""
-    # At least 1, because the product may underflow to 0 for small x.
+    # The result is at least 1, because the product may underflow to 0 for small x.
     steps = jnp.maximum(jnp.ceil(jnp.abs(x) * jnp.ldexp(np.float32(bins), -exponent)), np.float32(1))
     index = np.int32(bins) + (jnp.sign(x) * steps).astype(jnp.int32)
     mesh = jax.typeof(x).sharding.mesh
     on_all = NamedSharding(mesh, PartitionSpec(None)) if AxisType.Explicit in mesh.axis_types else None
-    # int32, because float32 counts stop growing at 2**24. mode="clip" keeps the indices of NaN and infinity in bounds.
+    # The counts are int32, because float32 counts stop growing at 2**24. mode="clip" keeps the indices of NaN and
+    # infinity in bounds.
     counts = jnp.zeros(2 * bins + 1, jnp.int32).at[index].add(1, mode="clip", out_sharding=on_all)
     return counts.astype(jnp.float32)
 
@@ -94,7 +95,7 @@ def least_squares(counts: np.ndarray, edges: np.ndarray, ends: np.ndarray, dtype
 
 
 def _errors(ranges: np.ndarray, counts: np.ndarray, edges: np.ndarray, dtype: Any) -> np.ndarray:
-    """The sum of squared quantization errors for each range; values are assumed to be spread evenly over their bin.
+    """The sum of squared quantization errors for each range; values are assumed to be spread evenly within their bin.
 
     In units of the scale, the error of x is x - n, where n is the nearest integer within the limits. The integral of
     the squared error from 0 to x is n / 12 + (x - n)**3 / 3: 1 / 12 for each step, and the rest from n to x.

@@ -20,7 +20,7 @@ from jaxdml.errors import PtqError, api_boundary
 from jaxdml.typing import Array, DType, Scale
 
 SMALLEST = rounding.SMALLEST_NORMAL
-INT32_MIN, INT32_MAX = np.float32(-(2.0**31)), np.float32(2.0**31 - 2.0**7)  # ends of int32 in float32
+INT32_MIN, INT32_MAX = np.float32(-(2.0**31)), np.float32(2.0**31 - 2.0**7)  # the limits of int32, as float32
 ACTIVATIONS, WEIGHTS = ("int8", "uint8", "int16", "uint16"), ("int8", "int16")
 BLOCK_WEIGHTS, BLOCK_SIZES = ("int4", "int8"), block_panels.SIZES
 FAR_ABOVE_SUBNORMAL = np.float32(2.0**-100)
@@ -78,8 +78,8 @@ def quantize_weights(
     int8 weights lie in [-127, 127] and int4 weights in [-7, 7]: the least integer is never used. A channel or block of
     zeros has the scale 1. A traced w is not validated: NaN in w gives a NaN scale, and infinity an infinite scale.
 
-    With a `block_size`, w is a matrix, and the results are `b` and `b_scale` of `jaxdml.matrix_multiply_blocks`: for
-    each output channel, blocks of that many weights have a scale of their own.
+    With a `block_size`, w is a matrix, and the results are `b` and `b_scale` of `jaxdml.matrix_multiply_blocks`: each
+    block of that many weights in an output channel has its own scale.
 
     Args:
       w: float array of any shape; a matrix if there is a block_size.
@@ -145,9 +145,9 @@ def quantize_bias(bias: Array, input_scale: Scale, filter_scale: Scale) -> Array
       int32 array [channels]; a NumPy array unless an argument is a JAX array.
 
     Raises:
-      PtqError: if shapes do not fit. Unless an argument is traced, also if one holds NaN or infinity, if a scale is not
-        positive, if a product of scales is not above 2**-126, or if the result exceeds int32: the error then suggests
-        a larger filter scale.
+      PtqError: if shapes do not match. Unless an argument is traced, also if one holds NaN or infinity, if a scale is
+        not positive, if a product of scales is not above 2**-126, or if the result exceeds int32: the error then
+        suggests a larger filter scale.
     """
     name = "quantize_bias"
     given = bias, input_scale, filter_scale

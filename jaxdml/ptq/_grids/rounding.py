@@ -1,7 +1,7 @@
-"""Rounds weights so that the sums of products by them change little, which is GPTQ (Frantar et al., 2023).
+"""Rounds weights so that sums of products with them change little, as in GPTQ (Frantar et al., 2023).
 
 With E the errors of the weights of a sum, and H the second moments of the rows that these weights multiply, the mean
-square of the error of the sum is E' H E. With H = R R' and an upper triangular R it is the sum over j of
+square of the error of the sum is E' H E. With H = R R', where R is upper triangular, this is the sum over j of
 
     R[j, j]**2 * (E[j] + sum over i < j of E[i] * R[i, j] / R[j, j])**2.
 

@@ -44,7 +44,7 @@ def adapted(unit: Unit, graph: Graph, params: Mapping[str, Any], program: Progra
       graph: its graph with quantize and dequantize nodes.
       params: parameters of the model.
       program: the program of the other trace.
-      numerics: whose formulas the quantized operators follow, a key of `INTEGERS`.
+      numerics: a key of `INTEGERS`, which selects the formulas of the quantized operators.
 
     Raises:
       PtqError: if the program's inputs, contractions or quantized values differ from those of the quantized program.

@@ -28,7 +28,7 @@ def on_integers(
 
     Args:
       graph: the graph with quantize and dequantize nodes.
-      numerics: whose formulas the operators follow, a key of `INTEGERS`.
+      numerics: a key of `INTEGERS`, which selects the formulas of the operators.
       known: maps names to parameters that need not be computed again.
 
     Raises:
@@ -60,7 +60,7 @@ def _with_params(
 def _with_barriers(graph: Graph) -> Graph:
     """The graph with a barrier after quantized operators that several nodes read.
 
-    Without a barrier XLA fuses the rounding into each reader, and stores the floats instead of the integers, which
+    Without a barrier, XLA fuses the rounding into each reader, and stores the floats instead of the integers, which
     takes four times the bytes.
     """
     readers = graph.consumers()
@@ -77,7 +77,7 @@ def _with_barriers(graph: Graph) -> Graph:
 def explained(graph: Graph) -> Graph:
     """The graph to print as a table: the nodes of a body follow their scan.
 
-    Movers that run on integers lose their remarks, which say why they were planned in floats.
+    Movers that run on integers lose their remarks, which give the reasons why they were planned in floats.
     """
     nodes = []
     for node in graph.nodes:

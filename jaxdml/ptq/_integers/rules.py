@@ -30,7 +30,7 @@ def _convolution(node: Node, grids: Grids) -> Fusion:
 def _product(node: Node, grids: Grids) -> Fusion:
     """A quantized product, with alpha folded into the scale of `b`, and with a bias if the product returns floats.
 
-    A product by weights in blocks takes floats.
+    A product with weights in blocks takes floats.
     """
     fusion = _noted(RULES["dot"](node, grids), _is_wide(grids, node))
     if fusion.kind == "dot_of_blocks":

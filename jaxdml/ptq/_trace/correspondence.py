@@ -58,7 +58,7 @@ def _identities(program: Program) -> dict[str, str]:
             continue
         if equation.name in MOVERS and data == [equation.inputs[0]]:
             identities |= dict.fromkeys(equation.outputs, identities[data[0]])
-            if equation.name != "pad":  # a pad in floats has a range of its own
+            if equation.name != "pad":  # a pad in floats has its own range
                 continue
         read = (identities.get(name) or " ".join(fixed.leaves(name)) for name in equation.inputs)
         alike = digest("\n".join((equation.name, *read)).encode())

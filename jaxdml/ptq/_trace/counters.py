@@ -100,7 +100,7 @@ def over_slices(
     body, length = _body(eqn), eqn.params["length"]
     weights = [var for var, is_weight in zip(body.inputs[: body.first], are_weights, strict=False) if is_weight]
     longest = max((size for var in weights for size in var.aval.shape), default=0)
-    if not isinstance(length, int) or not 1 <= length <= longest:  # before arrays as long as the loop are made
+    if not isinstance(length, int) or not 1 <= length <= longest:  # before making arrays as long as the loop
         return None
     counters = _counters(eqn, body, known, are_read)
     slices = _slices(body, weights, counters, length)
@@ -228,7 +228,7 @@ def _looped(
 
         state = {place: arguments[place] for place in carried if place not in counters}
         state, stacked = lax.scan(step, state, sequences, length, reverse, unroll)
-        # Nothing reads the results of counters: their first values stand for them.
+        # Nothing reads the results of counters: their first values take their place.
         return [*(state.get(place, arguments[place]) for place in carried), *stacked]
 
     return looped
@@ -254,7 +254,7 @@ def _read(body: _Body, counters: Mapping[int, np.ndarray], sliced: Mapping[Any, 
 def _evaluated(
     body: _Body, values: dict[Any, Array], sliced: Mapping[Any, _Slices], read: Set[Any]
 ) -> dict[int, Array]:  # fmt: skip
-    """The body's results by their places, without those that are not in `read`.
+    """The body's results, keyed by their positions, without those that are not in `read`.
 
     Args:
       body: the body.

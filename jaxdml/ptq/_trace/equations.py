@@ -21,7 +21,7 @@ from jaxdml.errors import PtqError
 from jaxdml.ptq._trace.rewrites import rewritten
 from jaxdml.ptq._trace.signature import digest, holds_code, params_text, primitives_in
 
-MOVERS_OF_WEIGHTS = ("convert_element_type", "expand_dims", "squeeze", "transpose")  # no size comes from elsewhere
+MOVERS_OF_WEIGHTS = ("convert_element_type", "expand_dims", "squeeze", "transpose")  # sizes come only from the input
 CONTRACTION_PRIMITIVES = ("conv_general_dilated", "dot_general")
 
 
@@ -130,7 +130,7 @@ def program_of(apply: Callable[..., Any], params: Any, inputs: tuple[Any, ...]) 
       params, inputs: pytrees of arrays or of `jax.ShapeDtypeStruct`.
     """
     structs = jax.tree.map(struct_of, (params, *inputs))
-    with jax.disable_jit(False):  # under disable_jit, JAX traces other equations
+    with jax.disable_jit(False):  # under disable_jit, JAX traces different equations
         jaxpr, outputs = jax.make_jaxpr(apply, return_shape=True)(*structs)
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     writer = _Writer()

@@ -1,4 +1,4 @@
-"""Rewrites special cases of contractions, concatenations, stacks and loops as simpler equations, before the graph."""
+"""Before the graph is built, rewrites special contractions, concatenations, stacks and loops as simpler equations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

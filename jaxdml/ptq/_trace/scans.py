@@ -61,7 +61,7 @@ class Loop:
 
     @property
     def copies(self) -> int:
-        """The number of layers that have constants of their own, or 1 if all steps share the constants."""
+        """The number of layers that have their own constants, or 1 if all steps share the constants."""
         return self.length if self.layers else 1
 
     def of_layer(self, number: int, values: Sequence[Any]) -> list[Any]:

@@ -66,7 +66,7 @@ class Traced:
           PtqError: if the function cannot be traced, or if it has changed: its equations differ from those that were
             quantized.
         """
-        # A new function object, because JAX caches the trace of an object, and apply may have changed since then.
+        # A new function object is passed, because JAX caches traces by object, and apply may have changed since then.
         program = self._program(lambda *arguments: self.apply(*arguments), inputs, SAME)
         if self.signature is not None and program.signature() != self.signature:
             raise PtqError(_first_difference(self.signature, program.signature()))
