@@ -72,14 +72,14 @@ native-sanitize:  ## run the native kernels on random shapes under sanitizers
 	$(CMAKE) --build build/native-tsan --parallel
 	build/native-tsan/random_shapes 1500
 
-# It needs jaxlib's headers. CALLS is a number of calls, or seconds.
+# Needs jaxlib's headers. CALLS is a number of calls, or a time such as 60s.
 CALLS ?= 60s
 native-fuzz: .venv/.tools  ## call the native library as XLA does, validly and invalidly, under sanitizers
 	$(CMAKE) -S native -B build/native-sanitize -DJAXDML_SANITIZE=ON -DPython_EXECUTABLE=$(CURDIR)/$(IN_VENV)
 	$(CMAKE) --build build/native-sanitize --parallel --target hostile_calls
 	build/native-sanitize/hostile_calls $(CALLS)
 
-# It needs Debian's packages g++-aarch64-linux-gnu and qemu-user. CASES=6000 runs more; SANITIZE=ON adds sanitizers.
+# Needs Debian's packages g++-aarch64-linux-gnu and qemu-user. CASES=6000 runs more cases; SANITIZE=ON adds sanitizers.
 CASES ?= 200
 SANITIZE ?= OFF
 ARM_BUILD = build/native-arm$(if $(filter ON,$(SANITIZE)),-sanitize)
@@ -92,7 +92,7 @@ native-test-arm:  ## run the native kernels of 64-bit ARM on random shapes under
 	  ASAN_OPTIONS=detect_leaks=0 qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu $${set%:*} $(ARM_BUILD)/random_shapes \
 	    $(CASES) 1 0 $${set#*:} || exit 1; done
 
-# It needs Debian's package libsimde-dev. AMX tiles are emulated by loops.
+# Needs Debian's package libsimde-dev. Loops emulate AMX tiles.
 native-test-avx512:  ## run the native kernels of AVX512-VNNI on random shapes, with emulated instructions
 	@$(HAS_SIMDE) || { echo "SIMDe is missing: apt-get install libsimde-dev"; exit 1; }
 	$(CMAKE) -S native -B build/native-avx512 -DJAXDML_EMULATE_AVX512=ON -DJAXDML_TESTS_ONLY=ON
@@ -131,10 +131,10 @@ clean:  ## remove the environments and caches
 	  status=$$?; wait; exit $$status
 	@touch $@ .venv/.demo
 
-# Without a compiler, or if the build fails, jaxdml runs on XLA's kernels; make reports that, and does not fail.
+# Without a compiler, or if the build fails, jaxdml runs on XLA's kernels: make prints a message and does not fail.
 COMPILER := $(shell for c in "$$CXX" c++ g++ clang++; do command -v "$$c" >/dev/null 2>&1 && echo "$$c" && exit; done)
-# --no-build-isolation builds with the headers of the environment's own jaxlib, for that environment alone: nothing else
-# needs to be downloaded. `pip install ./native` builds with those of the oldest supported jaxlib, for every jaxlib.
+# --no-build-isolation takes the headers of the environment's own jaxlib: nothing else is downloaded, and the wheel
+# is for that environment alone. `pip install ./native` builds with the oldest supported jaxlib, for every jaxlib.
 NATIVE_SOURCES := native/CMakeLists.txt native/pyproject.toml $(wildcard native/src/* native/jaxdml_cpu/*)
 QUIETLY := --quiet --disable-pip-version-check --no-compile
 .venv/.tools: | .venv/bin/python
@@ -179,15 +179,15 @@ QUIETLY := --quiet --disable-pip-version-check --no-compile
 	    jax-cuda12-plugin==$$jax jax-cuda12-pjrt==$$jax nvidia-cuda-nvcc-cu12
 	@touch $@
 
-# It needs Debian's mmdebstrap, g++-aarch64-linux-gnu and qemu-user, and downloads Debian's Python for ARM. Under the
-# emulator, importing jax takes a minute, and a compiled program takes seconds. XLA's own float product crashes there.
+# Needs Debian's mmdebstrap, g++-aarch64-linux-gnu and qemu-user, and downloads Debian's Python for ARM. Under the
+# emulator, importing jax takes a minute, each compiled program takes seconds, and XLA's own float product crashes.
 ARM_PYTHON := build/arm-python
 ARM_TESTS ?= tests/_exact/test_function.py tests/_arithmetic/test_subnormals.py -k 'not float_products'
 test-arm-python: $(ARM_PYTHON)/.packages  ## run some of the tests with a Python and a jaxlib for 64-bit ARM under an emulator
 	PYTHONPATH=$(ARM_PYTHON)/packages:tests qemu-aarch64 -L $(ARM_PYTHON)/debian $(ARM_PYTHON)/debian/bin/python3.13 \
 	  -m pytest -o addopts=--import-mode=importlib -m 'not rare' -p no:cacheprovider $(ARM_TESTS)
 
-# The same for AVX512-VNNI with emulated instructions, on processors that have only AVX2.
+# For processors with AVX2 but without AVX512-VNNI.
 AVX512_PYTHON := build/avx512-python
 AVX512_TESTS ?= $(wildcard tests/_arithmetic/test_native*.py) tests/_exact/test_attention.py tests/_exact/test_rows.py \
   tests/_operators/test_matrix_multiply_blocks.py tests/_operators/test_prepared_blocks.py tests/_onnx/test_products_by_blocks.py

@@ -102,9 +102,9 @@ def outputs(call: Call, x: np.ndarray) -> np.ndarray:
 def scored(model: Trained, exact: np.ndarray, quantize: Callable[[], Call]) -> Found:
     """The ratio in dB and the accuracy of a quantized network, or the text of an error."""
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # calibrators print
+        with contextlib.redirect_stdout(io.StringIO()):  # some calibrators print
             received = outputs(quantize(), model.x)
-    except Exception as error:  # of any package; the page shows it
+    except Exception as error:  # any package may raise one; the page shows it
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
     return {"dB": decibels(received, exact), "accuracy": accuracy(received, model.labels)}
 

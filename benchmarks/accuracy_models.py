@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 Params = dict[str, Any]
 Batch = tuple[np.ndarray, np.ndarray]  # inputs and labels
 SIDE, TOKENS = 12, 64  # pixels of an image's side, characters of a sequence
-LARGEST = 100  # factor of a channel
+LARGEST = 100  # the largest factor of an outlier channel
 
 
 # Data ----------------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class ViT(nn.Module):
 
 
 class GPT(nn.Module):
-    """A causal transformer over characters: ids [N, 64], logits [N, 64, characters] of the next ones."""
+    """A causal transformer over characters: ids [N, 64], logits [N, 64, characters] of the next characters."""
 
     folded: bool
 
@@ -207,7 +207,7 @@ def folded(params: Params, statistics: Params) -> Params:
 
 
 def stretched(params: Params, pairs: list[tuple[str, str]]) -> Params:
-    """Multiplies channels of each pair's first layer by 1 to 100, and divides the second's weights by the same."""
+    """Multiplies channels of each pair's first layer by 1 to 100, and divides the second layer's weights to match."""
     rng, found = np.random.default_rng(0), dict(params)
     for writer, reader in pairs:
         count = jax.tree.leaves(found[writer])[0].shape[-1]

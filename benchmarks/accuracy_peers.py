@@ -73,14 +73,14 @@ def float_file(trained: Trained, path: Path) -> None:
         both, alone = Path(folder) / "both.onnx", Path(folder) / "alone.onnx"
         save(model, both)
         onnx.utils.extract_model(both, alone, ["x"], ["logits"])
-        quant_pre_process(alone, path, skip_symbolic_shape=True)  # its inference would need another package
+        quant_pre_process(alone, path, skip_symbolic_shape=True)  # shape inference needs another package
 
 
 def session(path: Path, optimized: bool = False) -> Call:
     """A call of a file that has one input and one output.
 
-    Sums of int8 weights saturate in neither mode on processors without int8 dot products: without optimization, a QDQ
-    file computes in floats between roundings; with optimization, the option turns weights into uint8.
+    Sums never saturate, even on processors without int8 dot products: without optimization, a QDQ file computes in
+    floats between roundings; with optimization, the session's option turns int8 weights into uint8.
     """
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.x64quantprecision", "1")
@@ -102,7 +102,7 @@ class Batches(CalibrationDataReader):
 
 
 def of_onnxruntime(trained: Trained, file: Path, calibrator: str, operators: list[str] | None) -> Call:
-    """uint8 activations and per-channel int8 weights; QDQ with a calibrator, or "dynamic". All operators, or some."""
+    """uint8 activations and per-channel int8 weights: QDQ with a calibrator, or "dynamic"; None means all operators."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "quantized.onnx"
         options: dict[str, Any] = {

@@ -1,8 +1,8 @@
 """python -m benchmarks.blocks: products by block-quantized 4-bit weights, compared with MatMulNBits of onnxruntime.
 
-Weights come from memory, as in a language model, which uses each weight once per token: every side has its own copies,
-more than the caches hold, and calls use them in random order. Times are medians. int8 is compared with accuracy level
-4, which rounds in the same way, and int22 with level 0, which computes in float32. A second table compares
+Weights come from memory, as in a language model, which uses each weight once per token: each side has its own copies of
+the weights, which exceed the caches, and uses them in random order. Times are medians. int8 is compared with accuracy
+level 4, which rounds in the same way, and int22 with level 0, which computes in float32. A second table compares
 dequantization with a fill of the same output.
 """
 

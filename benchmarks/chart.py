@@ -63,7 +63,7 @@ UNDATED: dict[str, Any] = {"Date": None, "Creator": None}
 
 
 def bars(results: dict[str, Any], cases: Sequence[str], path: Path) -> None:
-    """Writes an SVG of times over jaxdml's, shorter is better; hatched bars do not have the right bits.
+    """Writes an SVG of times over jaxdml's, where shorter is better; hatched bars do not have the right bits.
 
     The time in milliseconds is next to each bar.
 

@@ -1,4 +1,4 @@
-"""Times of exact and XLA's floats: `python -m benchmarks.exact_costs` writes benchmarks/results/exact_costs_*.md.
+"""Times of exact floats and XLA's: `python -m benchmarks.exact_costs` writes benchmarks/results/exact_costs_*.md.
 
 Each function is timed in three forms, interleaved: with XLA's floats, exact with native kernels, exact on XLA alone.
 """

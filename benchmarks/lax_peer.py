@@ -1,4 +1,4 @@
-"""What people write with `lax` instead of jaxdml: int8 contractions and the rest of the formula, or float networks.
+"""Code that people write with `lax` instead of jaxdml: int8 contractions and the rest of the formula; float networks.
 
 Every peer gets its weights in the type that it computes in, before timing starts.
 """

@@ -21,7 +21,7 @@ def environment(device: Any = None) -> dict[str, Any]:
     """The machine, the device, the kernels and the versions of the installed packages."""
     about = Path("/proc/cpuinfo").read_text(encoding="utf-8") if sys.platform == "linux" else ""
     flags, names = (re.findall(rf"^{field}\s*: (.*)$", about, re.M) for field in ("flags", "model name"))
-    hidden = os.environ.get("BENCHMARKS_WITHOUT", "").split()  # by without_avx512.py
+    hidden = os.environ.get("BENCHMARKS_WITHOUT", "").split()  # set by without_avx512.py
     kinds = [
         flag
         for flag in ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8")

@@ -27,7 +27,7 @@ class Graph:
         return name
 
     def node(self, operator: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> str:
-        """Adds a node; arrays among the inputs become constants, names stay. Returns the name of its first output."""
+        """Adds a node; inputs are names, or arrays, which become constants. Returns the name of the first output."""
         names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
         output = f"value_{len(self.nodes)}"
         others = [f"{output}_{number}" for number in range(1, outputs)]

@@ -39,7 +39,7 @@ RESULTS = Path(__file__).parent / "results"
 EXPORTERS = {"older": {"dynamo": False}, "dynamo": {"dynamo": True, "external_data": False, "verbose": False}}
 FORMS = "QDQ", "QOperator", "dynamic"
 PACKAGES = "torch", "torchvision", "transformers", "onnxscript", "onnx"
-LONGEST = 120  # letters of an error in the table
+LONGEST = 120  # characters of an error in the table
 
 Inputs = dict[str, np.ndarray]
 

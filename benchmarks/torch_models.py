@@ -1,4 +1,4 @@
-"""Networks of torch, with random weights: torchvision, transformers, and three kinds that neither has.
+"""Networks of torch, with random weights: from torchvision, from transformers, and three that are in neither.
 
 Each entry of `MODELS` builds a module and a tuple of inputs, one example of each.
 """

@@ -1,8 +1,8 @@
 """python -m benchmarks.without_avx512 -m benchmarks: runs a Python command with the processor's AVX-512 hidden.
 
 A processor with AVX-512 has AVX2, too. Libraries query the processor's features with the instruction cpuid. Here the
-libraries are copied to build/, each cpuid in them becomes a trap, and the traps are answered without AVX-512, AVX-VNNI
-and AMX: onnxruntime, XLA and jaxdml then run their code for AVX2. Needs Linux, cc and objdump.
+libraries are copied to build/, each cpuid in them becomes a trap, and a handler of the traps hides AVX-512, AVX-VNNI
+and AMX: onnxruntime, XLA and jaxdml then run their code for AVX2. Needs Linux, cc and binutils.
 """
 
 import importlib.util
@@ -50,7 +50,7 @@ def build_handler(to: Path) -> Path:
 
 
 def prepare() -> Path:
-    """The folder with the handler and a copy of each package, made anew if there is no copy of its version."""
+    """The folder with the handler and a copy of each package; copies only packages whose version has no copy yet."""
     for name in PACKAGES:
         copy, mark = FOLDER / name, FOLDER / f"{name}-{metadata.version(name)}"
         if mark.exists():

@@ -36,7 +36,7 @@ from jaxdml import ptq
 from jaxdml.onnx import save
 
 RESULTS = Path(__file__).parent / "results"
-LONGEST = 100  # letters of an error in the table
+LONGEST = 100  # characters of an error in the table
 HEAD = (
     "network",
     "on integers",
@@ -95,7 +95,7 @@ def of_onnxruntime(model: ptq.Model, inputs: tuple[Any, ...]) -> str:
             session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
             names = [each.name for each in session.get_inputs()]
             received = session.run(None, dict(zip(names, map(np.asarray, inputs), strict=True)))
-        except Exception as error:  # of any of three packages; the table shows it
+        except Exception as error:  # any of three packages may raise one; the table shows it
             print(f"  onnx: {type(error).__name__}: {error}", file=sys.stderr)
             words = " ".join(str(error).replace("|", "/").split())[:LONGEST]
             return f"{type(error).__name__}: {words}"

@@ -1,9 +1,9 @@
-// Attention of float32 queries. The bits of a query's results depend only on the query and on what the query sees.
-// docs/numerics_products.md has the rule.
+// Attention of float32 queries. No bit of a query's results depends on other queries, or on keys and values that the
+// query does not see. docs/numerics_products.md has the rule.
 //
 // Queries that share keys and values are computed in blocks: first the scores, one panel of keys after another, then
-// the weights of values, then the weighted sums of values. Each block rounds keys and values to integers anew, which
-// takes no memory beyond a panel, and little time if a block has many queries.
+// the weights of values, then the weighted sums of values. Each block rounds keys and values to integers again: this
+// needs memory for one panel only, and takes little time if a block has many queries.
 #pragma once
 
 #include <initializer_list>
@@ -13,7 +13,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-constexpr float kFirstOfRows = 0x1p26f, kFirstOfValues = 0x1p22f;  // these multiply scales and divide sums
+constexpr float kFirstOfRows = 0x1p26f, kFirstOfValues = 0x1p22f;  // factors of scales, divided out of sums
 constexpr int64_t kPartKeys = 1 << 15;     // the maximum number of keys in an exact sum; such sums are added as floats
 constexpr float kUnseen = -3.4028235e38f;  // the score of a key that a query does not see
 constexpr int64_t kLeastBlockRows = 12, kMostBlockRows = 96, kBlockScores = 1 << 16;
@@ -33,7 +33,7 @@ struct KeyRange {
 struct AttentionRoom {
   int64_t keys, depth, width;  // strides
   KeyRange* ranges;            // one for every kSumRows queries
-  double *queries, *weights;   // integers: halves [rows][2][depth], [kSumRows][kTerms]
+  double *queries, *weights;   // rounded: [rows][2][depth], where 2 counts halves; [kSumRows][kTerms]
   float *query_scales, *weight_scales, *weight_inverses, *totals;  // [rows]
   float* scores;                                                   // [rows][keys]; later exp(score - greatest score)
   float *key_scales, *key_inverses;                                // of a panel
@@ -92,8 +92,8 @@ JAXDML_INLINE bool has_eight_zeros(const uint8_t* at) {
   return !eight;
 }
 
-// The range of keys that queries `first` to `last` of a block see; it begins at a multiple of kLanes. Other keys have
-// no weight.
+// The range of keys that queries `first` to `last` of a block see; it begins at a multiple of kLanes. Keys outside the
+// range have weight 0.
 static KeyRange seen_keys(const Attention& one, const AttentionBlock& block, int64_t first, int64_t last) {
   if (!one.seen || one.result != AttentionResult::kOutput) return {0, one.keys};
   KeyRange range = {one.keys, 0};
@@ -171,7 +171,7 @@ static void find_scores(const Attention& one, const AttentionBlock& block, const
   }
 }
 
-// Masks the scores. Those past the range's end, up to the end of its last vector, become kUnseen.
+// Masks the scores. Scores past the end of the range, up to the end of its last vector, become kUnseen.
 static void mask_scores(const Attention& one, const AttentionQuery& of, const KeyRange& range, float* scores) {
   const F32 softcap = splat(one.softcap), unseen = splat(kUnseen);
   const uint8_t* const seen = one.seen ? one.seen + offset(one.seen_steps, of) : nullptr;

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kPace = 8;  // int8 multiplications that take as long as one multiplication of attention
 
-// Whether x broadcasts to `sizes`: after the leading dimensions, each of the next three is 1 or as in `sizes`, and the
-// last is as in `sizes`. An x whose last dimension is 0 is absent.
+// Whether x broadcasts to `sizes`: after the leading dimensions, each of the next three is 1 or equals that of `sizes`,
+// and the last equals that of `sizes`. If the last dimension is 0, the call has no such operand.
 bool is_for_scores(Buffer x, size_t leading, const int64_t (&sizes)[4]) {
   const auto dims = x.dimensions();
   if (!dims[leading + 3]) return true;

@@ -6,7 +6,7 @@
 //     next 64 bytes hold the next weights along the depth. Weights are unsigned: int4 plus 8, int8 plus 128.
 //   - 64 scales, float32 or float16
 //   - 64 zero points, one byte each and unsigned like the weights, if there are any; otherwise each is 8 or 128
-// No sum crosses lanes, a product reads one ascending stream, and every instruction set can use this order.
+// No sum crosses lanes, a product reads memory in ascending order, and every instruction set can use this layout.
 #pragma once
 
 #include "kernels.h"

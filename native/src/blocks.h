@@ -2,7 +2,7 @@
 // has the layout.
 //
 // A pass rounds rows of `a` to int8 planes, and multiplies tiles of rows by panels. A block's accumulator starts at the
-// zero point's term: -zero_point times the sum of a plane's integers in the block. This sum fits int16.
+// zero point's term: -zero_point times the sum of a plane's integers in the block. This sum fits in int16.
 #pragma once
 
 #include "block_shape.h"
@@ -250,7 +250,7 @@ static void multiply_tile(const BlockProduct& one, const RoundedRows& rows, cons
     F32 totals[kTogether][kRows][kVectors];
     for (auto& each : totals)
       for (auto& row : each)
-        for (F32& total : row) total = splat(-0.0f);  // -0 + x is x, also for zeros
+        for (F32& total : row) total = splat(-0.0f);  // -0 + x is x, even if x is -0
     const uint8_t* record = panel;
     for (int64_t block = 0; block < rows.blocks; block++, record += bytes) {
       if (is_first && !first)

@@ -10,7 +10,7 @@
 
 namespace jaxdml::JAXDML_ISA {
 
-constexpr int64_t kChunk = 1 << 16;  // elements of an item
+constexpr int64_t kChunk = 1 << 16;  // elements per item
 
 struct Divisor {
   F32 value, reciprocal;

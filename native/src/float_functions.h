@@ -200,7 +200,7 @@ JAXDML_INLINE F32 log1p(F32 x) {
 
 // Error function ------------------------------------------------------------------------------------------------------
 
-constexpr float kNear = 0.46875f, kLast = 9.194548606872559f;  // of erfc
+constexpr float kNear = 0.46875f, kLast = 9.194548606872559f;  // the range of far_erfc
 constexpr float kErfNear = 0.875f, kErfLast = 4.0f;             // erf rounds to 1 above kErfLast
 constexpr float kErf[] = {-0.000602048123255372f, 0.004998927470296621f, -0.026770485565066338f,
                           0.11281921714544296f,   -0.3761250376701355f,  0.12837915122509003f};

@@ -10,9 +10,9 @@
 namespace jaxdml {
 
 #ifdef __aarch64__
-constexpr uint64_t kFlushes = 1 << 24;                      // of operands and results
+constexpr uint64_t kFlushes = 1 << 24;                      // subnormal operands and results become zero
 constexpr uint64_t kRounding = 3 << 22, kUpward = 1 << 22;  // 0 rounds to nearest
-constexpr uint64_t kFlags = 0;                              // of exceptions
+constexpr uint64_t kFlags = 0;                              // exception flags
 inline uint64_t float_mode() {
   uint64_t mode;
   asm volatile("mrs %0, fpcr" : "=r"(mode));

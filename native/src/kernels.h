@@ -201,7 +201,7 @@ struct RowInstruction {
 };
 constexpr int32_t kMostSlots = 64;
 
-// A tensor that a program reads. Each extent is 1, or that of the problem. Truth values are bytes of 0 and 1.
+// A tensor that a program reads. Each extent is 1 or equals the problem's. Truth values are bytes of 0 and 1.
 struct RowOperand {
   const uint8_t* at;
   const int64_t* extents;  // of all dimensions but the last
@@ -233,10 +233,10 @@ enum class AttentionResult : int32_t { kOutput, kScores, kCapped, kMasked, kWeig
 struct Attention {
   int64_t batch, heads, groups, rows, keys, depth, width;
   const float *query, *key, *value;
-  const uint8_t* seen;  // of each key: 0 or 1; null if each query sees all keys
-  const float* bias;    // of each key; null if there is none
+  const uint8_t* seen;  // 0 or 1 for each key; null if each query sees all keys
+  const float* bias;    // one for each key; null if there is no bias
   int64_t seen_steps[3], bias_steps[3];
-  const float* sink;  // of each head; null if there is none
+  const float* sink;  // one for each head; null if there are no sinks
   float scale, softcap;
   AttentionResult result;
   float* y;

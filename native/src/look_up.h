@@ -14,7 +14,7 @@ static void look_up_chunk(const LookUp& one, int64_t first, int64_t last) {
 }
 
 static void look_up(const Pool& pool, const LookUp* problems, int64_t count) {
-  constexpr int64_t kChunk = 1 << 16;  // elements of an item
+  constexpr int64_t kChunk = 1 << 16;  // elements per item
   const int64_t chunks = ceil_div(problems[0].size, kChunk);
   parallel(pool, count * chunks, [&](int64_t item, int64_t) {
     const LookUp& one = problems[item / chunks];

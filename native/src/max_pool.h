@@ -47,7 +47,7 @@ static int64_t max_pool_scratch(const MaxPool& one, int64_t threads) {
   return arena.used;
 }
 
-// Reduces the rows that output row i sees to one. Vectors also read bytes beyond the end of an image's row.
+// Reduces the rows in the windows of output row i to one row. Vectors also read bytes beyond the end of an image's row.
 JAXDML_INLINE void reduce_rows(const MaxPool& one, const MaxPoolPlan& plan, const uint8_t* x, int64_t i,
                                const uint8_t* end, I32 flip, uint8_t* row) {
   const Seen seen = seen_of(one, 0, i);
@@ -101,7 +101,7 @@ JAXDML_INLINE void reduce_each_column(const MaxPool& one, const uint8_t* row, ui
 }
 
 static void max_pool(const Pool& pool, const MaxPool& one, uint8_t* scratch) {
-  constexpr int64_t kChunk = 1 << 14;  // elements of an item
+  constexpr int64_t kChunk = 1 << 14;  // elements per item
   Arena arena = {scratch, 0};
   const MaxPoolPlan plan = plan_max_pool(one, pool.threads, arena);
   const int64_t size = one.height * one.width, y_size = one.y_height * one.y_width;

@@ -74,7 +74,7 @@ static void pack_matrix(const Pool& pool, const uint8_t* b, bool is_signed, int6
   memset(packed, 0, panels_at(columns));
   memset(packed + end_of_panels(depth, columns), 0, 4 * (depth + columns));
   memcpy(packed, &kMatrixMark, 4);
-  constexpr int64_t kAtOnce = 8 * kTile;  // columns of an item, enough to read long runs of each row
+  constexpr int64_t kAtOnce = 8 * kTile;  // columns per item, enough to read long runs of each row
   parallel(pool, ceil_div(columns, kAtOnce), [&](int64_t item, int64_t) {
     const int64_t first = item * kAtOnce, last = at_most(padded_columns(columns), first + kAtOnce);
     pack_panels(b, is_signed, depth, columns, first, last, packed + panels_at(columns) + first * padded_depth(depth),

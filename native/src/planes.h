@@ -1,6 +1,6 @@
 // Splits a channel of the input into planes, in which each kernel element reads one contiguous run of bytes.
 //
-// A plane holds the rows and columns of one phase: those whose indices agree modulo the stride. For output
+// A plane holds the rows and columns of one phase: those whose indices are congruent modulo the stride. For output
 // pixel (i, j), kernel element (u, v) reads position i * pitch + j of a plane, plus an offset that depends only on u
 // and v. Where output rows are narrower than the pitch, the positions between output rows are computed and discarded.
 //

@@ -76,7 +76,7 @@ JAXDML_INLINE void products_of_pairs(const Product& one, const ProductNumbers& o
 }
 
 static void products(const Pool& pool, const Product* problems, int64_t count) {
-  constexpr int64_t kChunk = 1 << 15;  // elements of an item
+  constexpr int64_t kChunk = 1 << 15;  // elements per item
   const int64_t run = problems[0].run, runs = problems[0].size / run;
   const int64_t block = run == 1 ? kChunk : at_least(kChunk / run, 1), blocks = ceil_div(runs, block);
   parallel(pool, count * blocks, [&](int64_t item, int64_t) {

@@ -31,7 +31,7 @@
 // Floats
 //   rounded                to the nearest integer, ties to even; INT32_MIN for NaN and where it does not fit
 //   floats, doubles        conversions; lower_doubles and upper_doubles convert half a vector
-//   greater, lesser        the maximum and the minimum; NaN if y is NaN, y or NaN if x is NaN, either of two zeros
+//   greater, lesser        the maximum and the minimum; NaN if y is NaN, y or NaN if x is NaN, either if both are zeros
 //   nearest, rounded_down, rounded_up, square_root, multiply_add, subtract_product (z - x * y)
 //   product                x * y, where a product that rounds to 2**-126 is not flushed to zero
 //   load_halves            float16
@@ -40,7 +40,7 @@
 //   from_unsigned_bytes, from_unsigned_words, lanes_of_nibbles   kLanes of them; the low nibble of a byte is first
 //   copy_bytes             memcpy of a few bytes, without a call
 //   load_bytes, store_bytes   the first bytes of a vector, from 1 to kBytes; a load reads no more, and pads with zeros
-//   load_some, store_some  the same for a vector and for 16 bytes; a count beyond that means all of them
+//   load_some, store_some  the same for a vector and for 16 bytes; a larger count means all bytes
 //   store_cells            the first bytes of 16, each widened to a cell
 // Shuffles
 //   low_bytes, high_bytes, low_floats, high_floats, low_pairs, high_pairs   interleave the lower or the upper halves of

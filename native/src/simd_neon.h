@@ -10,11 +10,11 @@ namespace jaxdml::JAXDML_ISA {
 
 constexpr int kBytes = 16;
 constexpr int kRegisters = 32;
-// Products take bytes: with DotProd, an instruction multiplies four times as many bytes as words; without DotProd,
-// equally many. Winograd's and Strassen's methods multiply words, and would save less than that; no measurement on ARM
-// favors them.
+// Products take bytes: with DotProd, an instruction multiplies four times as many bytes as words, which saves more than
+// Winograd's and Strassen's methods, which multiply words. Without DotProd, it multiplies equally many, but no
+// measurement on ARM favors these methods.
 constexpr int kDepth = 4;
-using Activation = int8_t;  // no product takes an unsigned and a signed byte
+using Activation = int8_t;  // without I8MM, no instruction multiplies an unsigned by a signed byte
 using Cell = int8_t;
 #ifdef __ARM_FEATURE_DOTPROD
 constexpr int kRows = 6;

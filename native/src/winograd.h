@@ -215,7 +215,7 @@ static void convolve_winograd(const Pool& pool, const Convolution* problems, int
     set_channels(problems[i], as_weight(problems[i].x_zero_point, 0), plan.channels[i]);
   const auto points_at = [&](int64_t number) { return plan.points + number * plan.points_bytes; };
   if (plan.is_shared) {
-    constexpr int64_t kPairs = 16;  // channel pairs of an item of the shared transform
+    constexpr int64_t kPairs = 16;  // channel pairs per item of the shared transform
     const int64_t parts = ceil_div(pairs, kPairs);
     parallel(pool, plan.items * parts, [&](int64_t item, int64_t) {
       const int64_t number = item / parts, first = item % parts * kPairs;

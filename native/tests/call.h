@@ -20,7 +20,7 @@ struct XLA_FFI_Error {
 struct XLA_FFI_InvokeContext {
   jaxdml::test::ThreadPool* threads;
   int64_t count;                          // the number of threads that the pool reports
-  enum { kThreads, kAtOnce, kNone } how;  // tasks run on threads, in the caller, or are refused
+  enum { kThreads, kAtOnce, kNone } how;  // tasks run on threads, run in the caller, or are refused
 };
 
 namespace jaxdml::test {

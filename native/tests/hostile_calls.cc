@@ -565,7 +565,7 @@ bool are_sizes_right(Random& random) {
   return is_right;
 }
 
-// Returns whether the call behaved.
+// Makes one call, and returns whether its outcome is allowed.
 bool run_one(const std::vector<const Kernels*>& sets, ThreadPool& threads, bool is_printed) {
   Random random(seed, uint64_t(number));
   const Kernels& kernels = *sets[size_t(random.below(int64_t(sets.size())))];
