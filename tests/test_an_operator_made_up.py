@@ -1,7 +1,7 @@
-"""An operator that DirectML does not have, made here of a page and a function alone, goes through all of the library.
+"""An operator that DirectML does not have, made here from a page and a function alone, works in all of the library.
 
-It has what the five operators have not: two outputs, one of them named OutputScaleTensor, which is an input of others;
-a tuple of input tensors, an enum and a bool.
+It has what the five operators do not have: two outputs, one of them named OutputScaleTensor, which others take as
+an input; a tuple of input tensors, an enum and a bool.
 """
 
 import dataclasses
@@ -85,7 +85,7 @@ def expected(addends, rounding=Rounding.DOWN, negative=False):
 
 
 def made_up_sum(addend, *, rounding=Rounding.DOWN, negative=False, feature_level=dml.FeatureLevel.LATEST):
-    """The sum of the addends as whole numbers, and the largest magnitude."""
+    """The sum of the addends as integers, and the largest magnitude."""
     total = sum(addend[1:], start=addend[0]) * np.float32(-1 if negative else 1)
     rounded = jnp.floor(total) if rounding is Rounding.DOWN else jnp.ceil(total)
     return MadeUpSumDesc.Outputs(rounded.astype(jnp.int32), jnp.abs(total).max(keepdims=True))
@@ -96,7 +96,7 @@ A, B = np.float32([[1.5, -2.25, 3], [0.25, 7.75, -8]]), np.float32([[1, 2, 3], [
 
 @pytest.fixture(autouse=True)
 def made_up():
-    """The operator, registered for the test's time."""
+    """The operator, registered during the test."""
     PAGES[NAME] = PAGE
     yield operator(MadeUpSumDesc, describe)(made_up_sum)
     del PAGES[NAME], OPERATORS[NAME]

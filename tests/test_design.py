@@ -1,4 +1,4 @@
-"""What docs/design.md and its picture say of files and folders is so."""
+"""The statements of docs/design.md and its picture about files and folders are true."""
 
 import re
 from pathlib import Path

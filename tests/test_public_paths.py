@@ -1,4 +1,4 @@
-"""What is public says so: its module is jaxdml, and a pickle stores no private path, so that files may move."""
+"""Public objects name a public module, jaxdml, and a pickle stores no private path, so that files may move."""
 
 import copy
 import inspect
@@ -39,7 +39,7 @@ def instances():
 
 
 def parts(value):
-    """What makes two of a kind equal."""
+    """The parts that two equal objects of a kind have in common."""
     if isinstance(value, Exception):
         return str(value), vars(value)
     if isinstance(value, dml.PreparedMatrix | dml.PreparedFilter | dml.PreparedBlocks):
@@ -64,7 +64,7 @@ def test_pickles_store_public_paths_and_load_again(protocol):
 
 
 def test_enums_and_descs_that_are_equal_are_so_again_after_pickling():
-    """Members of enums are loaded as themselves; a desc finds its twin in a dict."""
+    """Members of enums are loaded as themselves; a loaded desc is found in a dict that has its equal."""
     for value in (*dml.DataType, *dml.FeatureLevel):
         assert pickle.loads(pickle.dumps(value)) is value
     desc = right(CONVOLUTION)

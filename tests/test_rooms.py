@@ -1,4 +1,4 @@
-"""Each folder of the package stays small enough to read: a limit of rooms, floors and arrows, and no circle.
+"""Each folder of the package stays small enough to read: limits on rooms, floors and arrows, and no circle.
 
 A room is a module of the folder, or one of its subfolders as a whole. An arrow is an import of one room by another. A
 room that imports no other is on floor 1; each other room is one floor above the highest room that it imports.
@@ -31,9 +31,9 @@ def rooms_of(folder):
 
 
 def imported(path):
-    """The modules that a file imports, wherever in the file, and the names that it imports from them.
+    """The modules that a file imports, anywhere in the file, and the names that it imports from them.
 
-    What only type checkers import is left out.
+    Imports only for type checkers are left out.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
@@ -68,7 +68,7 @@ def measured(folder, root):
 
 
 def beyond(numbers, limits):
-    """In words, which of the numbers of a folder are beyond its limits."""
+    """The numbers of a folder that exceed its limits, in words."""
     kinds = zip(("rooms", "floors", "arrows"), numbers, limits, strict=True)
     return [f"{number} {kind}, at most {limit}" for kind, number, limit in kinds if number > limit]
 

@@ -1,4 +1,4 @@
-"""What the code may import, how large its files may grow, what it says of itself."""
+"""The imports that code may have, the size of its files, and the package's statements about itself."""
 
 import ast
 import fnmatch
@@ -44,7 +44,7 @@ FLOORS = (
 
 @functools.cache
 def imports(path):
-    """Every module that a file imports, in full, wherever in the file; what type checkers alone see is not run."""
+    """Every module that a file imports, in full, anywhere in the file, except imports only for type checkers."""
     return tuple(found_imports(path))
 
 
@@ -67,7 +67,7 @@ def found_imports(path):
 
 
 def room(module):
-    """The folder or file of the root that a module lies in: 'jaxdml._operators.x' in '_operators', 'jaxdml' itself."""
+    """The root's file or folder that has a module: 'jaxdml._operators.x' is in '_operators', 'jaxdml' is itself."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else "__init__"
 
@@ -128,7 +128,7 @@ def test_arithmetic_and_pages_know_nothing_of_each_other():
 
 
 def undeclared(path):
-    """What a file imports that is neither public nor of a package that jaxdml declares."""
+    """The imports of a file that are neither public nor from a package that jaxdml declares."""
     declared = {"jax", "numpy", "chex", "jaxdml"}
     if path.is_relative_to(PACKAGE / "onnx"):
         declared |= {"onnx", "google"}  # onnx is an extra, which stands on google.protobuf
@@ -171,7 +171,7 @@ def test_the_reference_imports_numpy_alone():
 
 
 def test_pages_touch_no_array():
-    """They have NumPy's types, and its solver of overlaps; of JAX they have types and dimensions."""
+    """They use NumPy's types and its solver of overlaps, and of JAX only types and dimensions."""
     for path in sorted((PACKAGE / "_directml").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         assert "jax.numpy" not in text
@@ -219,9 +219,9 @@ def test_an_operator_is_named_in_its_own_files_alone():
 
 
 def all_names(tree):
-    """What code, and the errors that it makes, name; an example in a docstring may name any operator.
+    """The names in code and in the errors that it makes; an example in a docstring may name any operator.
 
-    An operator that is a verb of the language may be said in the words of an error, but be no string by itself.
+    An operator whose name is an English verb may be in the words of an error, but not be a string by itself.
     """
     docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     found = set()
@@ -281,7 +281,7 @@ def test_modules_import_by_themselves():
 
 
 def test_onnx_is_imported_by_its_own_front_end_alone(tmp_path):
-    """It is an extra: `import jaxdml` does without it, and `jaxdml.onnx` says what to install where it is missing."""
+    """It is an extra: `import jaxdml` works without it, and if it is missing, `jaxdml.onnx` says what to install."""
     (tmp_path / "onnx.py").write_text("raise ImportError('not here')\n")
     code = "\n".join(
         [
@@ -298,7 +298,7 @@ def test_onnx_is_imported_by_its_own_front_end_alone(tmp_path):
 
 
 def run_with_conftest(folder, text, *options, **variables):
-    """What pytest prints of a file of tests, with the hooks of conftest.py."""
+    """pytest's output for a file of tests, with the hooks of conftest.py."""
     (folder / "test_it.py").write_text(f"import pytest\n\n{text}")
     (folder / "pytest.ini").touch()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAXDML_TESTS")}
@@ -310,7 +310,7 @@ def run_with_conftest(folder, text, *options, **variables):
 
 @pytest.mark.rare
 def test_where_nothing_may_be_left_out_a_test_that_skips_fails(tmp_path):
-    """As in continuous integration."""
+    """Continuous integration runs in this way."""
     failed = "1 failed" if dml.kernels().startswith("native") else "there are no native kernels"  # which come first
     for more, said in (({}, "1 skipped"), ({"JAXDML_TESTS_SKIP_NOTHING": "1"}, failed)):
         assert said in run_with_conftest(tmp_path, "def test_it():\n    pytest.skip('not here')\n", **more)

@@ -61,7 +61,7 @@ def by_blocks(a, b, scale, bias, module=dml):
     return module.matrix_multiply_blocks(a, b, scale, bias=bias)
 
 
-# Operator, arguments, how they are sharded, the collectives that this takes.
+# Operator, arguments, how the arguments are sharded, and the collectives that the program needs.
 CASES = {
     "integer product, M and N": (product, (A, B), (P("x"), P(None, "y")), set()),
     "integer product, K": (product, (A, B), (P(None, "x"), P("x")), {"all-reduce"}),
@@ -94,7 +94,7 @@ def on_mesh(kind):
     with jax.set_mesh(mesh):
         for name, (operator, arguments, specs, expected) in CASES.items():
             sharded = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(arguments, specs, strict=True)]
-            # jax 0.11 refuses 4-bit arrays in calls of compiled programs, and takes them in calls of jitted functions.
+            # jax 0.11 rejects 4-bit arrays in calls of compiled programs, but not in calls of jitted functions.
             program, got = jax.jit(operator).lower(*sharded).compile(), jax.jit(operator)(*sharded)
             right = operator(*arguments, module=reference)
             pairs = zip(got, right, strict=True) if isinstance(right, tuple) else [(got, right)]

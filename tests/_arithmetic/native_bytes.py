@@ -77,7 +77,7 @@ def check_products(rng, count):
 
 
 def check():
-    """In a process whose environment chose the instruction set."""
+    """Runs random calls, in a process whose environment chose the instruction set."""
     rng = np.random.default_rng(0)
     check_max_pool(rng, 12)
     check_tables(rng, 10)

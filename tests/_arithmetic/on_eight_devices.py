@@ -36,7 +36,7 @@ def convolve(x, f, module=dml, strides=1):
     )
 
 
-# Operator, arguments, how they are sharded, the collectives that this takes.
+# Operator, arguments, how the arguments are sharded, and the collectives that the program needs.
 CASES = {
     "multiply, batch or M": (multiply, (A, B), (P("x"), P()), set()),
     "multiply, N": (multiply, (A, B), (P(), P(None, "y")), set()),
@@ -50,10 +50,10 @@ CASES = {
     "convolve, depthwise, batch": (convolve, (X, DEPTHWISE), (P("x"), P()), set()),
 }
 
-# These run in each run, and with explicit axes; all run in `make test-all`.
+# These cases run in every test run, also with explicit axes; `make test-all` runs all cases.
 FEW = ("multiply, M and N", "multiply, K", "convolve, 4 groups, batch and output channels")
 
-# Which arguments are vmapped, and how they are sharded: each device does its part of the batch.
+# Which arguments are vmapped, and how they are sharded: each device computes its part of the batch.
 VMAPS = {
     "inputs": ((0, None), (P("y"), P())),
     "filters": ((None, 0), (P(), P("y"))),
@@ -84,7 +84,7 @@ def prepared(x, weights):
 
 
 def of_prepared(x, weights, spec):
-    """How weights that are prepared for XLA's kernels are sharded where the array has this sharding."""
+    """The sharding of weights that are prepared for XLA's kernels, if the array has this sharding."""
     if weights.ndim == 2:
         k, n = (*spec, None, None)[:2]
         return dml.PreparedMatrix(P(n, k), np.dtype(np.int8), "NK")
@@ -166,7 +166,7 @@ def elementwise(kind):
 
 
 def in_shard_map():
-    """Each device computes its part, of arrays and of prepared weights, under vmap too."""
+    """Each device computes its part, from arrays and from prepared weights, also under vmap."""
     mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
     for name, out_spec in {
         "multiply, M and N": P("x", "y"),
@@ -174,7 +174,7 @@ def in_shard_map():
         "convolve, depthwise, batch": P("x"),
     }.items():
         operator, arguments, specs, _ = CASES[name]
-        operator = partial(multiply, b_scale=0.1) if operator == multiply else operator  # each sees a part of N
+        operator = partial(multiply, b_scale=0.1) if operator == multiply else operator  # each device has a part of N
         expected = operator(*arguments, module=reference)
         with dml.use_kernels("xla"):
             for_xla = prepared(*arguments)
@@ -198,7 +198,7 @@ def in_shard_map():
 
 
 def parts_of_prepared_weights():
-    """Weights that are split by `shard_map` after they were prepared, in sizes that kernels round up to the same."""
+    """Weights that `shard_map` splits after they were prepared. Kernels pad the parts to the size of the whole."""
     mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
     narrow, pointwise = B[:, :16], F[:16, :4, :1, :1]
     for name, operator, x, weights, out_spec in [
@@ -226,7 +226,7 @@ def convolve_as_it_is(x, f, module=dml):
 
 
 def prepared_in_a_program_of_several_devices():
-    """Weights that the program packs serve each device."""
+    """Weights that are packed inside the program can be used on each device."""
     mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
     mapped = jax.shard_map(multiply, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x"))
     got = jax.jit(lambda a, b: mapped(a, dml.prepare_matrix_multiply_b(b)))(A, B)
@@ -237,7 +237,7 @@ def prepared_in_a_program_of_several_devices():
 
 
 def on_arrays_of_explicit_axes():
-    """No mesh is set; the arrays know theirs."""
+    """No mesh is set: the arrays' shardings have it."""
     mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
     a, b = jax.device_put(A, NamedSharding(mesh, P("x"))), jax.device_put(B, NamedSharding(mesh, P()))
     got = jax.jit(multiply)(a, b)
@@ -246,7 +246,7 @@ def on_arrays_of_explicit_axes():
 
 
 def long_sums_on_explicit_axes():
-    """Accelerators split such sums. JAX traces their form on a CPU, too, and cannot slice an axis that is sharded."""
+    """Accelerators split such sums. JAX traces their form on a CPU, too, and cannot slice a sharded axis."""
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
     for depth in (2**11, 2**18):
         a, b = np.full((2, depth), -128, np.int8), np.full((depth, 3), -128, np.int8)

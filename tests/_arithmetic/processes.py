@@ -9,7 +9,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def run(program, **variables):
-    """Runs a program that finds jaxdml and the modules of these tests; warnings are errors."""
+    """Runs a program that can import jaxdml and the modules of these tests; warnings are errors."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])} | variables
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", program], env=environment, capture_output=True, text=True, check=False

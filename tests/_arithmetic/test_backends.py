@@ -26,7 +26,7 @@ CONVS = {"cuda": cuda.conv, "tpu": tpu.conv, "default": int32.conv}
 
 @pytest.fixture
 def on_this_platform(monkeypatch):
-    """Replaces the CPU's convolution, and its product by the default."""
+    """Replaces the CPU's form of a convolution, and its form of a product by the default form."""
 
     def replace(conv):
         monkeypatch.setitem(platforms.CONVS, "cpu", conv)
@@ -36,7 +36,7 @@ def on_this_platform(monkeypatch):
 
 
 def check(chunk):
-    """The cases in one program, traced anew."""
+    """Computes the cases in one program that is traced again, and compares them."""
     got = quickly(lambda lists: [body(case, *one) for case, one in zip(chunk, lists, strict=True)])(
         [tuple(None if x is None else jnp.asarray(x) for x in case.arguments) for case in chunk]
     )
@@ -47,7 +47,7 @@ def check(chunk):
 @pytest.mark.rare
 @pytest.mark.parametrize("number", range(len(CONVOLUTION)))
 def test_convolutions_of_other_platforms(number, on_this_platform):
-    """CUDA's, TPU's and the default in turn; the CPU's are compared with NumPy elsewhere."""
+    """The forms of CUDA and of TPUs, and the default form, in turn; other tests compare the CPU's forms with NumPy."""
     on_this_platform([*CONVS.values()][number % 3])
     check(CONVOLUTION[number])
 
@@ -55,7 +55,7 @@ def test_convolutions_of_other_platforms(number, on_this_platform):
 @pytest.mark.rare
 @pytest.mark.parametrize("conv", CONVS.values(), ids=CONVS)
 def test_other_platforms_on_other_cases(conv, on_this_platform):
-    """A part of the cases with each form; products are the same on all platforms but the CPU."""
+    """A part of the cases with each form; products have the same form on all platforms except the CPU."""
     on_this_platform(conv)
     check(CONVOLUTION[0][:8] + MATRIX_MULTIPLY[0])
 
@@ -82,7 +82,7 @@ TABLES = {"dot": (platforms.DOTS, int8.product), "conv": (platforms.CONVS, int32
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_form_of_a_platform_is_computed(name, monkeypatch):
-    """The form's result is the operator's, right or wrong."""
+    """The operator returns the form's result, right or wrong."""
     (table, common), case, seen = TABLES[name], CASES[name], []
 
     def form(added, *operands, **statics):

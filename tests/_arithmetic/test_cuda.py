@@ -1,6 +1,6 @@
 """Products for CUDA, in bfloat16: their bits, and that all products take this form.
 
-Here a CPU computes them; tests/commands/on_device.py has run it on a GPU.
+Here a CPU computes them; tests/commands/on_device.py runs them on a GPU.
 """
 
 import re
@@ -44,7 +44,7 @@ def test_bits(depth, layout):
 
 
 def test_sums_wrap():
-    """Sums of more products than int32 can hold."""
+    """Sums of so many products that int32 wraps."""
     a = np.full((1, 2**17 + 3), -128, np.int8)
     assert (a.astype(np.int64) @ a.T > 2**31).all()
     assert_same_bits(computed(a, a.T), product(a, a.T))
@@ -59,7 +59,7 @@ def test_float32_holds_the_largest_sum_of_a_part(depth):
 
 
 def contracted(function, *shapes):
-    """The types and the depths of the products of the program for CUDA."""
+    """The types and the depths of the products in the program for CUDA."""
     structs = [jax.ShapeDtypeStruct(shape, jnp.int8) for shape in shapes]
     program = jax.jit(function).trace(*structs).lower(lowering_platforms=("cuda",)).as_text()
     found = re.findall(r"dot_general.* = \[(\d)\] x .*: \(tensor<([\dx?]+)x(\w+)>", program)

@@ -45,7 +45,7 @@ def nearly_equal(size):
 
 
 def next_to_ties(size):
-    """x next to y * (q + 1/2) for q of 24 bits: quotients next to the middle between two floats."""
+    """x next to y * (q + 1/2) for q of 24 bits: quotients next to the midpoint of two floats."""
     y = RNG.integers(2**23, 2**24, size)
     middle = y.astype(object) * (2 * RNG.integers(2**23, 2**24, size).astype(object) + 1)
     x = np.array([int(each) >> (int(each).bit_length() - 24) for each in middle]) + RNG.integers(-1, 2, size)
@@ -66,10 +66,10 @@ KINDS = {"anything": anything, "nearly equal": nearly_equal, "next to ties": nex
 
 
 def check(x, y, divide):
-    """Compares with NumPy's quotients, of which subnormals count as zeros of the same sign."""
+    """Compares with NumPy's quotients; subnormal quotients count as zeros of the same sign."""
     with np.errstate(all="ignore"):
         expected = x / y
-        tiny = abs(x.astype(np.float64) / y) < SMALLEST * (1 - 2.0**-25)  # what rounds to 2**-126 is normal
+        tiny = abs(x.astype(np.float64) / y) < SMALLEST * (1 - 2.0**-25)  # a quotient that rounds to 2**-126 is normal
     expected = np.where(tiny, np.copysign(np.float32(0), expected), expected)
     received = np.asarray(divided_by_integers(x, y, divide))
     wrong = (received.view(np.int32) != expected.view(np.int32)) & ~(np.isnan(received) & np.isnan(expected))
@@ -97,7 +97,7 @@ def test_special_values():
 
 
 def test_a_division_that_errs_more_is_wrong():
-    """The bound is sharp enough to matter: these tests can fail."""
+    """The bound is tight: these tests can fail."""
     with pytest.raises(AssertionError):
         check(*nearly_equal(20_000), functools.partial(erring, -20))
 

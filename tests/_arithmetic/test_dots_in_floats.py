@@ -13,7 +13,7 @@ from helpers.marks import rest_rarely
 from jaxdml._arithmetic import contractions
 
 COLUMNS = 4
-# Zero points of a, and of b; the greatest depth whose sums fit float32.
+# Which operands have zero points; the greatest depth at which float32 holds every sum.
 BOUNDS = rest_rarely([("a and b", 258), ("a", 514), ("b", 514), ("", 1024)], 1)
 
 

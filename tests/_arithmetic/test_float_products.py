@@ -1,4 +1,4 @@
-"""Products of floats: the bits of the reference, exact sums of many terms, and what rows without weight may hold."""
+"""Products of floats: the bits of the reference, exact sums of many terms, and rows whose weight is 0."""
 
 import jax
 import numpy as np
@@ -36,7 +36,7 @@ def test_weighted_sums(kernels):
 
 
 def test_rows_without_weight_add_nothing():
-    """Whatever they hold, and wherever they are; a subnormal weight counts as 0."""
+    """Rows of weight 0 may hold any values, in any place; a subnormal weight counts as 0."""
     weights, values = np.exp(floats(2, 3, 40)), floats(2, 40, 8)
     wanted = reference.weighted_sums(weights[:, :, :30], values[:, :30])
     weights[:, :, 30:35], weights[:, :, 35:] = 0, -1e-40
@@ -46,7 +46,7 @@ def test_rows_without_weight_add_nothing():
 
 
 def integers(kind, count):
-    """Rows of integers that rounding keeps: the largest, then those with the largest planes; of both signs."""
+    """Rows of integers that rounding does not change: the largest, then those with the largest planes; both signs."""
     x = np.full(count, (kind.most >> 16) - 1 << 16 | 0x7F7F, F)
     x[0] = kind.most
     return np.stack([x, -x])[None]
@@ -54,7 +54,7 @@ def integers(kind, count):
 
 @pytest.mark.parametrize("more", rest_rarely((0, 1), 1))
 def test_sums_of_a_whole_part_are_exact(more):
-    """One term more begins another part."""
+    """One more term begins another part."""
     a = integers(OF_ROWS, OF_ROWS.terms + more)
     assert_same_bits(rows(a, a), reference.product_of_rows(a, a))
     weights, columns = (integers(kind, OF_VALUES.terms + more)[0] for kind in (OF_WEIGHTS, OF_VALUES))
@@ -75,7 +75,7 @@ def test_long_sums():
 @pytest.mark.rare
 @pytest.mark.parametrize("has_outliers", [False, True])
 def test_accuracy(has_outliers):
-    """At least 130 dB against float64, and 120 for weighted sums of rows, some of which are much larger."""
+    """At least 130 dB against float64, and 120 dB for weighted sums of rows with outliers."""
     a, b, weights, values = floats(8, 128), floats(300, 128), np.exp(floats(8, 700) * 2), floats(700, 128)
     if has_outliers:
         a[:, :2] *= 60

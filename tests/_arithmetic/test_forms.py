@@ -47,7 +47,7 @@ def test_products_with_prepared_matrices(chunk):
 
 
 def wrapped(exact):
-    """Modulo 2**32."""
+    """The integers modulo 2**32, as int32."""
     return np.asarray(exact, np.int64).astype(np.uint32).astype(np.int32)
 
 
@@ -69,7 +69,7 @@ def test_products_at_the_bound_and_beyond(value, depth):
 @pytest.mark.parametrize(("channels", "kernel"), [(3_700, 3), (8_300, 4)], ids=str)
 @pytest.mark.parametrize("outputs", [2, 17])
 def test_convolutions_at_the_bound_and_beyond(channels, kernel, outputs):
-    """The same with windows: 33,300 and 132,800 products, in both layouts of the filter."""
+    """Windows of 33,300 and 132,800 products, in both layouts of the filter."""
     x = np.full((1, channels, kernel, kernel + 1), 127, np.int8)
     f = np.full((outputs, channels, kernel, kernel), -128, np.int8)
     options = {"strides": (1, 1), "dilations": (1, 1), "padding": ((0, 0), (0, 0)), "group_count": 1}

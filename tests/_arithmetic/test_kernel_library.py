@@ -54,7 +54,7 @@ except ValueError as error:
 @needs_native
 @pytest.mark.parametrize("name", kernel_library.SETS)
 def test_every_set_of_instructions(name):
-    """Cases of all kinds in a process whose kernels are of this set; the tests above run on the fastest."""
+    """Cases of all kinds in a process that uses this set; the tests above use the fastest set."""
     program = """
 import warnings
 warnings.filterwarnings("default", message="JAXDML_KERNELS")
@@ -72,7 +72,7 @@ print(dml.kernels(), check_wide(seed=1, count=40, largest=24))
 @needs_native
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="Linux alone lists the processor's instructions there")
 def test_make_builds_the_fastest_kernels_that_the_processor_has():
-    """It leaves out those of other processors. AMX comes with AVX512-VNNI, but a system may keep it from processes."""
+    """make omits the other sets. With AVX512-VNNI it also builds AMX, which a system may not allow processes to use."""
     flags = set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text(encoding="utf-8")))
     sets = {"avx512_vnni": "avx512_vnni|amx_int8", "avx2": "avx2"}
     sets |= {"i8mm": "neon_i8mm", "asimddp": "neon_dotprod", "asimd": "neon"}
@@ -82,7 +82,7 @@ def test_make_builds_the_fastest_kernels_that_the_processor_has():
 
 
 def test_the_versions_agree():
-    """The version of the package, in both of its files, and the one that jaxdml expects."""
+    """Both files of the package have the version that jaxdml expects."""
     root = HERE.parents[1] / "native"
     project = (root / "pyproject.toml").read_text(encoding="utf-8")
     package = (root / "jaxdml_cpu" / "__init__.py").read_text(encoding="utf-8")
@@ -155,7 +155,7 @@ def test_a_set_that_is_chosen_and_not_there_is_a_warning():
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="kernels are for CPUs")
 def test_a_kernel_computes_the_calls_that_it_takes(monkeypatch):
-    """With any library; the tests of operators need that of jaxdml-cpu."""
+    """This test runs with any library; the tests of operators need jaxdml-cpu's."""
     monkeypatch.setattr(kernel_call, "library", object)
     kernel = kernel_call.Kernel(
         lambda x, *, step, leading: x + 100 * step + leading,
@@ -192,7 +192,7 @@ LOWERED = {
 
 @pytest.mark.parametrize("way", LOWERED)
 def test_the_lowering_context_says_what_a_program_is_for(way):
-    """JAX does not document it, and may change it."""
+    """JAX does not document this context, and may change it."""
     lower_with, expected = LOWERED[way]
     targets = set()
 
@@ -214,9 +214,9 @@ def test_the_lowering_context_says_what_a_program_is_for(way):
 @posix
 @pytest.mark.parametrize("compiler", [None, "fails"])
 def test_without_a_compiler_make_says_so_and_goes_on(compiler, tmp_path):
-    """The Makefile with a path on which there is no compiler, or one with which pip fails.
+    """The Makefile with a PATH that has no compiler, or one with which pip fails.
 
-    A library that an earlier build left behind is then uninstalled.
+    A library that an earlier build installed is then uninstalled.
     """
     tools = tmp_path / "tools"
     environment = tmp_path / ".venv" / "bin"
@@ -268,4 +268,4 @@ exec "{sys.executable}" "$@"
             "wheel ./native",
             "uninstall jaxdml-cpu",
         ]
-    assert not (tmp_path / ".venv" / ".native").exists()  # so that they are built when there is a compiler
+    assert not (tmp_path / ".venv" / ".native").exists()  # so that make builds the kernels once there is a compiler

@@ -88,7 +88,7 @@ def test_convolution_uses_the_int8_kernel(channels, size, out, kernel, options, 
 @pytest.mark.parametrize("group_count", [1, 2])
 @pytest.mark.parametrize(("size", "kernel"), [((40,), (3,)), ((9, 9), (3, 3)), ((9, 9), (1, 1))], ids=str)
 def test_zero_points_and_one_dimension_keep_the_kernel(size, kernel, group_count, is_prepared):
-    """uint8 filters with a zero point for each channel, prepared or not, under vmap over everything and without."""
+    """uint8 filters with a zero point for each channel, prepared or not, with and without vmap over all arguments."""
     x = jax.ShapeDtypeStruct((3, 2, 32 * group_count, *size), np.uint8)
     f = np.ones((3, 24 * group_count, 32, *kernel), np.uint8)
     if is_prepared:
@@ -102,7 +102,7 @@ def test_zero_points_and_one_dimension_keep_the_kernel(size, kernel, group_count
     assert "feature_group_count" not in hlo
     assert hlo.count('"__ynn_fusion"') == hlo.count(" convolution(") + hlo.count(" dot(") > 0
     shared = compiled(jax.vmap(convolve, (None, 0)), jax.ShapeDtypeStruct(x.shape[1:], x.dtype), f)
-    assert " while(" not in shared  # filters that see the same input are one product
+    assert " while(" not in shared  # filters of the same input become one product
     assert shared.count('"__ynn_fusion"') == shared.count(" dot(") > 0
     assert " convolution(" not in shared
     one = compiled(convolve, *jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (x, f)))
@@ -121,7 +121,7 @@ def test_a_slow_contraction_would_be_seen():
 @pytest.mark.parametrize("zero_points", [False, True])
 @pytest.mark.parametrize("dtype", BYTES)
 def test_a_zero_point_costs_a_sum_and_none_nothing(dtype, zero_points):
-    """Sums are products with ones, of A and of B; int8 without zero points needs none."""
+    """The sums of A and of B are products with ones; int8 without zero points needs no sums."""
     a = jax.ShapeDtypeStruct((64, 64), dtype)
     b = dml.prepare_matrix_multiply_b(np.zeros((64, 64), dtype))
     z = np.asarray(3, dtype) if zero_points else None
@@ -139,7 +139,7 @@ def test_a_zero_point_costs_a_sum_and_none_nothing(dtype, zero_points):
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize(("channels", "size"), [(64, 56), (128, 28), (256, 14)], ids=str)
 def test_a_convolution_needs_little_memory(channels, size, batch):
-    """Twice the padded input and the int32 sums, where a product of matrices would need nine inputs."""
+    """At most twice the padded input and the int32 sums, where im2col would need the input nine times."""
     x = jax.ShapeDtypeStruct((batch, channels, size, size), np.uint8)
     f = dml.prepare_convolution_filter(np.zeros((channels, channels, 3, 3), np.int8))
 
@@ -151,7 +151,7 @@ def test_a_convolution_needs_little_memory(channels, size, batch):
 
 
 def test_constant_weights_are_not_repacked_when_compiling():
-    """XLA would transpose and add them up with its interpreter, which takes seconds for each."""
+    """XLA's interpreter would transpose and sum them, which takes seconds for each."""
     b, f = (np.arange(np.prod(sizes)).astype(np.int8).reshape(sizes) for sizes in ((64, 64), (64, 32, 3, 3)))
 
     def both(a, x):

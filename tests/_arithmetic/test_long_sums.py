@@ -1,4 +1,4 @@
-"""Sums of more products than fit int32 wrap on every platform, although some matrix instructions do not."""
+"""Sums of more products than fit in int32 wrap on every platform, although some matrix instructions do not."""
 
 import re
 

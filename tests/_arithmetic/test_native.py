@@ -1,4 +1,4 @@
-"""Native kernels: that they compute where they should, and what becomes of prepared weights."""
+"""Native kernels run where they should, and prepared weights stay usable or are rejected."""
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -150,9 +150,9 @@ def test_no_packed_array_is_pickled(prepare, weights):
     (dml.prepare_matrix_multiply_b(B), multiply, A), (dml.prepare_convolution_filter(F), convolve, X),
 ])  # fmt: skip
 def test_weights_that_other_kernels_packed_are_refused(prepared, call, data):
-    """For example those that were packed on a GPU, where a program makes no header."""
+    """For example weights that were packed on a GPU, where the program writes no seal."""
     foreign = jax.tree.map(lambda leaf: leaf.at[:64].set(0), prepared)
-    # JAX raises one if it waits for the result, and the other if the call has already failed.
+    # Which of the two JAX raises depends on whether the call fails before or while JAX waits for its result.
     message = r"the prepared (b|filter) is not as these kernels packed it: .*, prepare the attribute `array` again"
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
         np.asarray(call(data, foreign))

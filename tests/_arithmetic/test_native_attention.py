@@ -1,4 +1,4 @@
-"""The native kernel of attention: where it computes, and its bits beside those of XLA's form and of the reference."""
+"""The native kernel of attention: where it runs, and its bits against those of XLA's form and of the reference."""
 
 from functools import partial
 
@@ -53,7 +53,7 @@ def test_keys_longer_than_one_sum_run_on_xla(depth):
 
 
 def test_keys_of_no_elements():
-    """The kernel refuses them."""
+    """The kernel rejects such keys."""
     query, key, value = floats(1, 2, 3, 0), floats(1, 1, 4, 0), floats(1, 1, 4, 5)
     found = jax.jit(partial(attention, "scores", 1.0, 0.0), compiler_options=UNOPTIMISED)(query, key, value)
     assert_same_bits(found, np.zeros((1, 2, 3, 4), F))
@@ -76,7 +76,7 @@ STRANGE = np.array([np.nan, np.inf, -np.inf, 1e-39, 3e38, -0.0, 1e-30], F)
 
 
 class Random:
-    """Random calls: sizes, masks, caches with room, windows, special values, values of float16."""
+    """Random calls: sizes, masks, caches with free space, windows, special values, float16 values."""
 
     def __init__(self, seed):
         self.rng = np.random.default_rng(seed)
@@ -101,7 +101,7 @@ class Random:
             return is_past
         if kind == 1:  # a window
             return is_past & (j > i + max(keys - rows, 0) - self.extent(20))
-        if kind == 2:  # a cache with room
+        if kind == 2:  # a cache with free space
             return j < self.rng.integers(0, keys + 1, (batch, 1, 1, 1))
         if kind == 3:
             return self.rng.random((batch, 1, rows, keys)) < self.rng.choice([0.1, 0.6, 0.95])

@@ -1,4 +1,4 @@
-"""Kernels that move or look up bytes, and products of onnxruntime: their bits, and where they run."""
+"""Kernels that move or look up bytes, and products by onnxruntime's formula: their bits, and where they run."""
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +63,7 @@ def test_bits_on_avx2():
 @needs_native
 @pytest.mark.parametrize("name", CALLS)
 def test_kernels_of_a_call(name):
-    """One kernel, under vmap too; none on XLA's kernels, and none in a file."""
+    """A call runs one native kernel, under vmap too; with XLA's kernels and in an exported file it runs none."""
     call = CALLS[name]
     stack = np.stack([X, ~X, X // 2])
     assert native_calls(call, X) == native_calls(jax.vmap(call), stack) == [name]
@@ -136,7 +136,7 @@ FAR = 2**31 - 1
     ],
 )
 def test_far_windows(options):
-    """Memory and time depend on what windows see, not on how far apart it is."""
+    """Memory and time depend on the elements that windows contain, not on the distance between them."""
     options = WINDOWS | {"padding": ((0, 0), (0, 0))} | options
     got = greatest_of_windows(X, **options)
     for i, j in np.ndindex(got.shape[2:]):
@@ -153,7 +153,7 @@ def test_far_windows(options):
 @needs_native
 @pytest.mark.parametrize("scale", [np.nan, np.inf, 1e30, 2.0**27, 0.0, 1e-45])
 def test_products_beyond_int32(scale):
-    """As x64 processors convert: NaN, and numbers of 2**31 and above, become the least number."""
+    """NaN and numbers of 2**31 and above become the least number, as x64 processors convert them."""
 
     def call(x):
         return qlinear_mul(x, np.float32(scale), ZERO, X, np.float32(1), ZERO, np.float32(1), ZERO)

@@ -17,7 +17,7 @@ from jaxdml._arithmetic import kernel_call, native
 @on_x86
 @needs_native
 def test_winograd_on_avx2():
-    """Only AVX2 kernels use it, so winograd_on_avx2.py runs in a process with these."""
+    """Only the AVX2 kernels use Winograd's method, so winograd_on_avx2.py runs in a process with these kernels."""
     done = run("from _arithmetic import winograd_on_avx2; winograd_on_avx2.check()", JAXDML_KERNELS="avx2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(" has avx2\n")
@@ -32,12 +32,12 @@ def test_as_layers_are():
 @pytest.mark.rare
 @pytest.mark.parametrize("seed", range(4, 12))
 def test_millions_of_outputs(seed):
-    """Ten million in all."""
+    """Ten million outputs in all."""
     assert check_wide(seed, count=120, largest=40) > 1_300_000
 
 
 FAR = 2**31 - 1
-FAR_OPTIONS = {  # of a convolution whose kernel sees at most a few columns of an image of 8 x 8
+FAR_OPTIONS = {  # of a convolution whose windows contain at most a few columns of an 8 x 8 image
     "strides": {"strides": (FAR, FAR - 2), "start_padding": (1, 0)},
     "strides beyond a padded image": {"strides": 65536, "start_padding": 1, "end_padding": 1},
     "strides of a wide kernel": {"strides": (5, 7), "start_padding": 2, "end_padding": 3},
@@ -59,7 +59,7 @@ FAR_OPTIONS = {  # of a convolution whose kernel sees at most a few columns of a
 @pytest.mark.parametrize("groups", [1, 4, 16])
 @pytest.mark.parametrize("what", FAR_OPTIONS)
 def test_far_options(what, groups):
-    """Memory depends on what windows see, not on how far apart it is."""
+    """Memory depends on the elements that windows contain, not on the distance between them."""
     kernel = (1, 1) if what in ("strides", "dilations of one element") else (3, 3)
     rng = np.random.default_rng(0)
     x, f = rng.integers(0, 256, (2, 16, 8, 8), np.uint8), rng.integers(-128, 128, (32, 16 // groups, *kernel), np.int8)
@@ -74,7 +74,7 @@ def test_far_options(what, groups):
 @needs_native
 @pytest.mark.parametrize("groups", [1, 16])
 def test_padding_that_no_memory_holds(groups):
-    """Sizes of padded images exceed 2**64. Operators refuse them; the kernel copies what its windows see."""
+    """The sizes of padded images exceed 2**64. Operators reject them; the kernel copies only what windows contain."""
     one, rows, columns = np.ones((), np.float32), 3 * 2**30, 2**32
     padding = (2**30, rows - 2**30 - X.shape[2]), (0, columns - X.shape[3])
     dilations = rows // 2 - 1, columns // 2 - 1  # two rows and columns of output

@@ -24,7 +24,7 @@ def pooled_by_channel(module):
     return lambda x: module.quantized_linear_average_pooling(x, scale, *SCALES[1:], window_size=X.shape[2:])
 
 
-# Operator, of either module, its first argument, and the kernels that it calls.
+# The operator, of either module; its first argument; the kernels that it calls.
 CALLS = {
     "integer product": (lambda m: lambda a: m.matrix_multiply_integer(a, np.uint8(3), B, None), A, ["matmul"]),
     "integer convolution": (lambda m: lambda x: m.convolution_integer(x, np.uint8(3), F, None), X, ["convolve"]),
@@ -72,7 +72,7 @@ def test_zero_points_of_16_bits_are_for_dequantization_alone(kernel, x_dtype, y_
 @needs_native
 @pytest.mark.parametrize("name", CALLS)
 def test_vmap_is_folded(name):
-    """Over a new dimension, and over two of them."""
+    """vmap over one new dimension, and over two."""
     function, x, kernels = CALLS[name]
     stack = np.stack([x, x[::-1], x // 2, x * 3 if x.dtype == np.float32 else ~x])
     mapped = jax.vmap(function(dml))

@@ -1,4 +1,4 @@
-"""Layouts of packed weights: each instruction set has one, and what is packed by NumPy is unpacked."""
+"""Layouts of packed weights: each instruction set has one, and weights that NumPy packed are unpacked."""
 
 import numpy as np
 import pytest

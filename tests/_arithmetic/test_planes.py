@@ -1,4 +1,4 @@
-"""Integers in planes of int8: what they add up to, and that their sums are combined in one order."""
+"""Integers in planes of int8: their planes add up to them, and the planes' sums are combined in one order."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ def test_planes_add_up(count, largest):
 
 
 def test_sums_are_combined_as_floats():
-    """Sums beyond what int32 holds times 128, rounded after each plane."""
+    """Sums that exceed int32 when multiplied by 128, rounded after each plane."""
     sums = [np.int32(2**30 + 1), np.int32(-(2**30) - 77), np.int32(12_345_679)]
     expected = np.float32(sums[0])
     for each in sums[1:]:
@@ -51,7 +51,7 @@ def test_sums_are_combined_exactly_and_rounded_once():
     wanted = np.concatenate([wanted, -wanted])
     for count in (5, 6):
         rest, sums = wanted, []
-        for _ in range(count - 1):  # the last places have any sums, the first one what is left
+        for _ in range(count - 1):  # the last planes have random sums, the first one has the rest
             some = rng.integers(-(2**31) + 256, 2**31, len(wanted))
             sums.insert(0, some - (some - rest) % 256)
             rest = (rest - sums[0]) // 256

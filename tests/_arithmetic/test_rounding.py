@@ -41,7 +41,7 @@ def multiply_expected(a, a_scale, b, b_scale, output_scale):
 
 
 def partial_jit(function, arguments, traced):
-    """function under jit with only the arguments at `traced` traced, the others constants."""
+    """function under jit with only the arguments at `traced` traced; the others are constants."""
 
     def call(given):
         return function(*(given.get(i, argument) for i, argument in enumerate(arguments)))
@@ -53,7 +53,7 @@ def partial_jit(function, arguments, traced):
 @pytest.mark.parametrize("traced", [t for r in range(6) for t in itertools.combinations(range(5), r)], ids=str)
 @pytest.mark.parametrize("name", ["add", "multiply"])
 def test_constants_change_no_bit(name, traced):
-    """Whatever is constant and whatever is traced: XLA divides by constants differently, and fuses differently."""
+    """Whichever arguments are constants: XLA divides by constants differently, and fuses differently."""
     function, oracle, second, output = {
         "add": (add, add_expected, B, 1),
         "multiply": (multiply, multiply_expected, W, 60),
@@ -70,7 +70,7 @@ def test_sum_of_products_is_no_fused_multiply_add():
 
 
 def test_dequantize_keeps_its_rounding_in_the_callers_sum():
-    """A jitted caller that adds to the result gets what it gets outside jit."""
+    """A jitted caller that adds to the result gets the same bits as outside jit."""
 
     def caller(a, a_scale, b, b_scale):
         return dml.element_wise_dequantize_linear(a, a_scale, 3) + dml.element_wise_dequantize_linear(b, b_scale, -7)
@@ -82,7 +82,7 @@ def test_dequantize_keeps_its_rounding_in_the_callers_sum():
 
 
 def test_float16_result_stays_float16_in_the_callers_code():
-    """XLA may drop a conversion to float16 that is followed by one back."""
+    """XLA may drop a conversion to float16 that is followed by a conversion back."""
 
     def caller(a, scale):
         return dml.element_wise_dequantize_linear(a, scale, 3).astype(jnp.float32) * np.float32(3)
@@ -93,7 +93,7 @@ def test_float16_result_stays_float16_in_the_callers_code():
 
 
 def near_ties(scale):
-    """Values whose quotient by scale lies at k + 1/2 or a few roundings beside it, where one wrong bit shows."""
+    """Values whose quotient by scale is k + 1/2, or a few ulps away from it, where one wrong bit shows."""
     ties = ((np.arange(-1000, 1000) + 0.5) * np.float64(scale)).astype(np.float32)
     return np.concatenate([ties, np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(-np.inf))])
 
@@ -141,7 +141,7 @@ def test_division_is_one_division(name, traced):
 def test_requantize_multiplier_is_a_division():
     """(a_scale * b_scale) / output_scale, in this order, with a_scale a column and output_scale a scalar.
 
-    A multiplier that is one bit off shows in one of 100,000 outputs: here are three million.
+    A multiplier that is one bit off changes one of 100,000 outputs: here are three million.
     """
     a, b = np.arange(256, dtype=np.uint8).reshape(256, 1), np.arange(-128, 128).astype(np.int8).reshape(1, 256)
     rows = RNG.integers(1, 400, (256, 1)).astype(np.float32) / np.float32(1000)
@@ -170,7 +170,7 @@ def test_ties_round_to_even_before_the_zero_point(zero_point, expected):
 
 @pytest.mark.parametrize("scale", [0.0, -0.0, np.nan, np.inf, -np.inf])
 def test_scales_that_no_one_should_use(scale):
-    """IEEE 754 decides, infinities saturate, NaN gives the minimum; nothing crashes."""
+    """Results follow IEEE 754: infinities saturate, NaN gives the minimum, nothing crashes."""
     scale = np.float32(scale)
     for arguments in ((A, scale, B, 0.5, 0.25), (A, 0.5, B, 0.5, scale), (A, scale, B, scale, scale)):
         arguments = [np.float32(x) if isinstance(x, float) else x for x in arguments]

@@ -60,7 +60,7 @@ def two_processes():
 def test_two_processes_compute_the_same_bits_and_a_killed_one_is_an_error_not_a_hang(victim):
     with two_processes() as processes:
         for number, process in enumerate(processes):
-            said = next((line for line in process.stdout if line == f"ok {number}\n"), None)  # among what Gloo prints
+            said = next((line for line in process.stdout if line == f"ok {number}\n"), None)  # among Gloo's output
             assert said, process.stderr.read()
         processes[victim].kill()
         survivor = processes[1 - victim]

@@ -61,7 +61,7 @@ def test_special_values():
 
 
 def test_a_root_that_errs_more_is_wrong():
-    """The bound is sharp enough to matter: these tests can fail."""
+    """The bound is tight: these tests can fail."""
     with pytest.raises(AssertionError):
         check(every(127)[:9999], functools.partial(erring, -20))
 

@@ -1,4 +1,4 @@
-"""float32 subnormals count as zeros of the same sign, operand and result alike, computed or folded by the compiler."""
+"""float32 subnormals count as zeros of the same sign, in operands and results, computed or folded by the compiler."""
 
 import itertools
 from functools import partial
@@ -79,7 +79,7 @@ modes = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name__)
 
 
 def test_the_reference_flushes():
-    """Against the rule in integers: exponent bits of 0 leave the sign alone."""
+    """Compares with the rule in integers: if the exponent bits are 0, only the sign remains."""
     x = np.concatenate([NEAR, np.float32([np.inf, -np.inf, 1, -1])])
     expected = np.where(bits(x) & 0x7F800000, bits(x), bits(x) & np.uint32(1 << 31))
     assert_same_bits(bits(operators._flushed(x)), expected)
@@ -151,7 +151,7 @@ def test_sums_that_cancel(mode, x64):
 @pytest.mark.sampled(2)
 @modes
 def test_products_of_scales(mode, x64):
-    """Normal scales whose product, or whose product's quotient, is around 2**-126."""
+    """Normal scales whose product, or that product's quotient by the output scale, is close to 2**-126."""
     a, b = np.arange(-8, 8).astype(np.int8).reshape(4, 4), np.arange(120, 128).astype(np.int8).reshape(4, 2)
 
     def multiply(a, a_scale, b_scale, output_scale):
@@ -175,7 +175,7 @@ def test_products_of_scales(mode, x64):
 
 @modes
 def test_a_subnormal_scale_is_zero_where_the_result_is_a_float(mode):
-    """The other scale would turn it into a normal number."""
+    """If it were kept, the other scale would turn it into a normal number."""
     a, b = np.uint8([[3, 4]]), np.uint8([[5], [6]])
 
     def multiply(a, a_scale, b_scale):
@@ -228,7 +228,7 @@ def test_ranges(mode):
 @pytest.mark.sampled(3)
 @modes
 def test_products_of_scales_that_are_large(mode, x64):
-    """Up to the largest finite number a product is what IEEE 754 says, and no factor makes it infinite."""
+    """Up to the largest finite number, products follow IEEE 754, and no factor makes them infinite."""
     largest = np.float32(np.finfo(np.float32).max)
     pairs = [
         (2.0**64, 1.5 * 2.0**63),

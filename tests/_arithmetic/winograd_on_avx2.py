@@ -1,4 +1,4 @@
-"""Winograd's bound, and which filters have its form: a program for AVX2 kernels, the only ones that use it."""
+"""Winograd's bound, and which filters have its form: a program for AVX2 kernels, the only kernels that use it."""
 
 import dataclasses
 import math

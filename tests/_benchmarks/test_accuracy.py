@@ -22,7 +22,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def as_people_write_it():
-    """Promotion as JAX has it by default."""
+    """JAX's default promotion."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 

@@ -1,4 +1,4 @@
-"""What benchmarks.arm_model takes for the loop of a kernel, and how many products it counts."""
+"""The loop that benchmarks.arm_model finds in a kernel, and the number of products that it counts."""
 
 import sys
 from pathlib import Path

@@ -78,7 +78,7 @@ def test_a_platform_that_is_not_there_is_an_error():
 
 @pytest.fixture
 def as_people_write_it():
-    """Promotion as JAX has it by default."""
+    """JAX's default promotion."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
@@ -137,7 +137,7 @@ def test_wrong_bits_are_not_timed():
 
 
 def test_a_peer_that_does_not_run_says_why():
-    def refuses():  # as onnxruntime does of an operator that it has no kernel for
+    def refuses():  # as onnxruntime does for an operator without a kernel
         raise NotImplementedError("\nno such kernel\nand more")
 
     case = matrix_multiply(2, 8, 8, peers="")
@@ -158,7 +158,7 @@ def test_the_aim_stands_beside_the_ratio_that_it_is_about():
 
 @pytest.mark.parametrize(
     ("shape", "layers", "multiply_adds"),
-    # The papers' networks have their classifiers behind a mean over 7 x 7 elements, these on each element.
+    # The papers' networks apply their classifiers to a mean over 7 x 7 elements, these networks to each element.
     [
         (shapes.RESNET_18, 21, 1_814_073_344 + 48 * 512 * 1000),
         (shapes.MOBILENET_V2, 53, 300_774_272 + 48 * 1280 * 1000),

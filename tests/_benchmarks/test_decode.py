@@ -18,7 +18,7 @@ PROMPT = np.random.default_rng(0).integers(0, 100, 7)
 
 @pytest.fixture
 def as_people_write_it():
-    """Promotion as JAX has it by default."""
+    """JAX's default promotion."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
@@ -41,6 +41,6 @@ def test_both_sides_write_the_same(tmp_path):
         assert decibels(*logits) > least
         tokens = [side.generate() for side in sides]
         assert tokens[0][0] == logits[0][-1].argmax()
-        if precision == "int22":  # 45 dB may exchange tokens
+        if precision == "int22":  # at 45 dB, tokens may differ
             np.testing.assert_array_equal(*tokens)
-        np.testing.assert_array_equal(sides[0].generate(), tokens[0])  # the prompt's places are as they were
+        np.testing.assert_array_equal(sides[0].generate(), tokens[0])  # the prompt's cache is unchanged

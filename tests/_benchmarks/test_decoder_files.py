@@ -15,7 +15,7 @@ PROMPT = np.random.default_rng(0).integers(0, 100, (2, 5))
 
 
 def logits(sizes, steps=3):
-    """The logits of a prompt and of some tokens behind it, one after the other."""
+    """The logits of a prompt and of some tokens after it, one after the other."""
     session = onnxruntime.InferenceSession(decoder(sizes).SerializeToString(), providers=["CPUExecutionProvider"])
     names, inputs, found = [output.name for output in session.get_outputs()], first_inputs(sizes, PROMPT), []
     for _ in range(steps):
@@ -32,6 +32,6 @@ def test_forms_of_one_model_compute_the_same(one):
     wanted = logits(Sizes(packed=False, **one))
     assert wanted.shape == (2, 7, 100)
     assert 0.3 < wanted.std() < 3
-    # onnxruntime computes the product of the QDQ form with 8 bits of a.
+    # onnxruntime computes the product of the QDQ form with 8-bit a.
     for other, distance in (({"rotary": "outside"}, 1e-4), ({"form": "QDQ"}, 0.2)):
         np.testing.assert_allclose(logits(Sizes(packed=False, **one, **other)), wanted, atol=distance)

@@ -43,7 +43,7 @@ def results(differing):
 
 @pytest.mark.parametrize("picture", figure.FIGURES, ids=lambda path: path.stem)
 def test_the_picture_has_the_times_of_the_results(picture):
-    """Another matplotlib draws other lines, so the texts are compared, not the files."""
+    """Other versions of matplotlib draw other lines, so the texts are compared, not the files."""
     measured = json.loads(figure.FIGURES[picture].read_text(encoding="utf-8"))
     rows = {f"{row['family']}, {row['case']}": row for row in measured["cases"]}
     expected = []
@@ -73,7 +73,7 @@ def test_bars_begin_at_zero_on_a_linear_axis(tmp_path):
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """A picture in which nothing is known of the results of a contender."""
+    """A picture with a contender whose results are unknown."""
     path = tmp_path_factory.mktemp("figure") / "bars.svg"
     chart.bars(results(None), ("add, a", "add, b"), path)
     return path

@@ -1,4 +1,4 @@
-"""What benchmarks.without_avx512 makes of a library that asks the processor what it has."""
+"""benchmarks.without_avx512 on a library that queries the processor's features."""
 
 import os
 import platform
@@ -50,7 +50,7 @@ def test_a_library_is_told_of_no_avx512_and_of_all_else(tmp_path):
     handler = build_handler(tmp_path / "handler.so")
     features, name = (answer(library, leaf, LD_PRELOAD=str(handler)) for leaf in (7, 0))
     assert name == before[1]
-    hidden = (0, 0xD0230000, 0x00005842, 0x03C00100)  # of Intel's and AMD's manuals, leaf 7
+    hidden = (0, 0xD0230000, 0x00005842, 0x03C00100)  # leaf 7, from Intel's and AMD's manuals
     assert features == [register & ~bits for register, bits in zip(before[0], hidden, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Calls as descs and what is bound to them, for the tests of compiled operators."""
+"""Calls as descs, and the arrays that are bound to them, for the tests of compiled operators."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ ELEMENTWISE = [
 ]
 
 
-# The same for the operators of `spec_more_pages`.
+# Cases of the operators of `spec_more_pages`.
 NIBBLES = RNG.integers(0, 16, (4, 6), np.uint8).astype("uint4")
 FULL_BIAS = RNG.normal(0, 50, (2, 3, 4)).astype(np.float32)
 MORE = [
@@ -56,7 +56,7 @@ MORE = [
 
 
 def described(case):
-    """The desc of a call, and its arrays as the desc wants them bound: in its sizes, or flat where it has strides."""
+    """The desc of a call, and its arrays as they are bound: in the desc's sizes, or flat where the desc has strides."""
     desc = dml.desc_of(getattr(dml, case.operator), *case.arguments, **case.options)
     given = iter([array for array in case.arguments if array is not None])
 
@@ -72,7 +72,7 @@ def described(case):
 
 
 def of_each(value, function):
-    """function of what a field holds: one tensor, or each of several."""
+    """Applies the function to the value of a field: to one tensor, or to each of several."""
     return tuple(map(function, value)) if isinstance(value, tuple) else function(value)
 
 

@@ -1,4 +1,4 @@
-"""What is bound to a compiled operator: persistent resources, sizes of buffers, names; and the descs of calls."""
+"""Bindings of a compiled operator: persistent resources, sizes of buffers, names; and the descs of calls."""
 
 import jax
 import jax.export
@@ -97,7 +97,7 @@ def test_a_persistent_resource_that_nobody_owns():
 
 
 def test_total_tensor_size_is_what_a_buffer_must_have():
-    """The minimum is rounded up to 4 bytes, which arrays need not be; more than the minimum is meant."""
+    """The minimum is rounded up to 4 bytes, but arrays need not be; a larger total is required in full."""
     for sizes, total, least in (
         ((3, 5), None, 15),
         ((3, 5), 16, 15),
@@ -121,7 +121,7 @@ def test_total_tensor_size_is_what_a_buffer_must_have():
 
 
 def test_an_output_is_as_long_as_its_desc_says():
-    """So that a desc can be one operator's output and the next one's input."""
+    """A desc can then be one operator's output and the next operator's input."""
     half = dml.TensorDesc(dml.DataType.FLOAT32, (3, 5), (0, 0))
     padded = dml.TensorDesc(dml.DataType.FLOAT32, (3, 5), (8, 1), total_tensor_size_in_bytes=128)
     first = dml.compile_operator(
@@ -194,7 +194,7 @@ def test_calc_buffer_tensor_size():
 
 
 def test_desc_of_a_call_with_a_symbolic_batch():
-    """It compiles for any batch; only JSON has no way to write it."""
+    """The desc compiles for any batch, but JSON cannot represent it."""
     (batch,) = jax.export.symbolic_shape("batch")
 
     def call(x):

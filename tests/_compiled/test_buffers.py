@@ -15,7 +15,7 @@ as_strided = np.lib.stride_tricks.as_strided
 
 
 def random_view(rng):
-    """Packed in any order of dimensions, with gaps, with repeated dimensions, or any strides at all."""
+    """Packed in any order of dimensions, with gaps, with repeated dimensions, or with arbitrary strides."""
     rank = int(rng.integers(1, 6))
     sizes = tuple(int(size) for size in rng.integers(1, 5, rank))
     kind = rng.choice(["packed", "gaps", "repeated", "any"])
@@ -34,7 +34,7 @@ def random_view(rng):
 @pytest.mark.rare
 @pytest.mark.parametrize("seed", range(10))
 def test_a_hundred_random_views(seed):
-    """Reads of all; of every third writes into zeros, and into a buffer, whose gaps stay."""
+    """Reads each view; also writes every third one, into zeros and into a buffer, whose gaps stay the same."""
     rng = np.random.default_rng(seed)
     views = [random_view(rng) for _ in range(100)]
     extra = rng.integers(0, 4, 100)

@@ -23,7 +23,7 @@ EACH = [ELEMENTWISE, MORE, *rest_rarely(MATRIX_MULTIPLY, 3), *rest_rarely(CONVOL
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("chunk", EACH, ids=lambda chunk: chunk[0].operator)
 def test_same_bits_as_the_functions(chunk):
-    """Every case of the table, called by its desc; the last input is owned where the number of the case is even."""
+    """Every case of the table, called by its desc; in every other case, the last input is owned."""
     calls = [described(case) for case in chunk]
     operators, given = [], []
     for number, (desc, tensors) in enumerate(calls):
@@ -103,7 +103,7 @@ def test_parameters_of_a_3d_convolution_in_4d():
 
 
 def test_through_transformations():
-    """vmap over the input, and the gradient by the scale."""
+    """vmap over the input, and the gradient with respect to the scale."""
     desc = dml.desc_of(dml.element_wise_dequantize_linear, A[0], np.full(A[0].shape, 0.5, np.float32))
     op, scale = dml.compile_operator(desc), jnp.full(A[0].shape, 0.5, jnp.float32)
     got = jax.vmap(lambda x: op(input_tensor=x, scale_tensor=scale))(A)

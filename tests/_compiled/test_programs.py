@@ -1,4 +1,4 @@
-"""What compiled operators compile to: the functions' programs, without anything that strides of 0 repeat."""
+"""Compiled operators compile to the functions' programs, in which strides of 0 repeat nothing."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ FULL_BACK = Case("element_wise_dequantize_linear", (A, np.full(A.shape, 0.3, np.
 
 
 def operations(function, *arrays):
-    """What a compiled program does, in order: the shape, layout and kind of every instruction."""
+    """The instructions of a compiled program, in order: the shape, layout and kind of each."""
     text = jax.jit(function).lower(*arrays).compile().as_text()
     return re.findall(r" = (\S+) ([\w-]+)\(", text)
 
@@ -39,7 +39,7 @@ PACKED = [FULL, FULL_BACK, ELEMENTWISE[-1], MATRIX_MULTIPLY[0][0], CONVOLUTION[0
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", PACKED, ids=lambda case: case.operator)
 def test_a_packed_desc_compiles_to_the_functions_program(case):
-    """Also if strides say what packed is. Flat buffers add nothing but reshapes of the arguments, which are free."""
+    """Also if the desc has the strides of a packed tensor. Flat buffers only add free reshapes of the arguments."""
     desc, tensors = described(case)
     arrays = [array for value in tensors.values() for array in (value if isinstance(value, tuple) else (value,))]
 
@@ -61,7 +61,7 @@ def test_a_packed_desc_compiles_to_the_functions_program(case):
         flat = [x.ravel() for x in arrays]
         kinds = [kind for _, kind in operations(lambda *all, op=op: op(**named(all)), *flat)]
         free = ("bitcast", "reshape")
-        # XLA may schedule what does not depend on each other in another order.
+        # XLA may reorder independent instructions.
         assert sorted(k for k in kinds if k not in free) == sorted(k for _, k in expected if k not in free)
 
 

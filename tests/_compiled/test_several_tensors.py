@@ -126,7 +126,7 @@ def test_nibbles_with_strides():
 
 
 def test_nibbles_are_written_beside_others():
-    """Into a buffer of bytes, whose other halves of bytes stay; into none, with zeros in the gaps."""
+    """Into a buffer of bytes, whose other nibbles stay the same; without a buffer, the gaps are zeros."""
     values = RNG.integers(0, 16, (3, 3)).astype(np.float32)
     desc, tensors = described(Case("quantize", (values, np.float32(1), np.asarray(0, "uint4")), {}))
     assert dml.compile_operator(desc)(**tensors).dtype == jnp.uint4
@@ -190,7 +190,7 @@ def test_bias_and_b_of_strides_0():
 
 
 def test_prepared_b_of_a_batch_and_a_bias_that_is_shared():
-    """B is owned, and bias has strides of 0 in the batch: prepared weights stay whole."""
+    """B is owned, and bias has strides of 0 in the batch."""
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 256, (2, 3, 4), np.uint8), rng.integers(-128, 128, (2, 4, 5), np.int8)
     bias, one = rng.normal(size=5).astype(np.float32), np.ones((1, 1, 1), np.float32)

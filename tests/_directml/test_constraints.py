@@ -12,12 +12,12 @@ from jaxdml import DataType
 
 
 def other_type(operator, name, tensor):
-    """Another data type that the tensor's row has."""
+    """Another data type that the tensor's row allows."""
     return next(t for t in table_at(operator, "6_4")[name].data_types if t != tensor.data_type.name)
 
 
 def other_rank(operator, name, tensor):
-    """The tensor's sizes with one dimension more, or fewer where that is too many for its row."""
+    """The tensor's sizes with one more dimension, or with one fewer if its row does not allow more."""
     roomy = len(tensor.sizes) < table_at(operator, "6_4")[name].highest_count
     return (1, *tensor.sizes) if roomy else tensor.sizes[1:]
 
@@ -31,7 +31,7 @@ DEVIATIONS = {
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_constraints(operator):
-    """One tensor leaves the rest of its bullet: the error names two of the bullet's tensors, that one among them."""
+    """One tensor violates its bullet: the error names two of the bullet's tensors, including this one."""
     for what, names in BULLETS[operator]:
         for name in names:
             with case(what, name):

@@ -112,7 +112,7 @@ def test_feature_levels_are_feature_levels(operator):
 
 
 def test_data_types_of_dtypes():
-    """Names are the same; the sizes are those of NumPy."""
+    """The names and sizes are NumPy's."""
     known = [t for t in DataType if t.name not in ("UNKNOWN", "UINT4", "INT4")]
     for data_type in known:
         dtype = np.dtype(data_type.name.lower())
@@ -129,7 +129,7 @@ def test_data_types_of_dtypes():
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_fields_are_given_by_name(operator):
-    """directml.h may gain a field between others: a place says too little."""
+    """A future directml.h may insert a field, so fields cannot be given by position."""
     kind = DESCS[operator]
     first = next(iter(dataclasses.fields(kind))).name
     for positional in ((tensor_of("UINT8", 1),), (None,), (1, 2, 3)):

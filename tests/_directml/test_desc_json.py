@@ -1,4 +1,4 @@
-"""Descs as dicts: there and back, directml.h's names, and where an error is."""
+"""Descs as dicts: round trips, directml.h's names, and where an error is."""
 
 import dataclasses
 import itertools
@@ -33,7 +33,7 @@ def test_there_and_back():
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_type_and_rank_goes_there_and_back(operator):
-    """Right descs, whole and as empty as they may be."""
+    """Valid descs, with all tensors, and with only the required ones."""
     for name, row in table_at(operator, "jaxdml").items():
         for data_type in types_of(operator, "jaxdml", name):
             with case(name, data_type):
@@ -54,7 +54,7 @@ def page_name(field):
 
 
 def test_quantization_tensors_are_written_as_a_list():
-    """And the enum and the BOOL as directml.h and JSON write them."""
+    """The enum and the BOOL are written as directml.h and JSON write them."""
     written = dml.desc_to_dict(right(DEQUANTIZE_BLOCKS, rank=1))["desc"]
     assert written["QuantizationType"] == "DML_QUANTIZATION_TYPE_SCALE_ZERO_POINT"
     assert written["QuantizationTensorCount"] == 2
@@ -93,7 +93,7 @@ def test_every_field_goes_there_and_back():
 
 
 def test_other_spellings():
-    """Enums without prefix, flags in a list, fields inline or under Desc, null for what is absent."""
+    """Enums without prefix, flags in a list, fields inline or under Desc, null for absent fields."""
     short = {
         "Type": "ELEMENT_WISE_DEQUANTIZE_LINEAR",
         "InputTensor": {"Type": "BUFFER", "Desc": {"DataType": "UINT8", "Sizes": [4], "Flags": ["OWNED_BY_DML"]}},

@@ -1,4 +1,4 @@
-"""The errors: classes, attributes, copies; messages that stay readable whatever came."""
+"""The errors: classes, attributes, copies; messages that stay readable for any input."""
 
 import copy
 import dataclasses
@@ -22,7 +22,7 @@ from helpers.descs import (
 
 
 def errors():
-    """One of each class, as validate raises them; ArgumentTypeError is about calls, so this one is made here."""
+    """One error of each class, raised by validate; ArgumentTypeError is about calls, so it is constructed here."""
     return [
         refusal(right(CONVOLUTION, group_count=0)),
         refusal(right(CONVOLUTION, filter_scale_tensor=f32(6)), level("4_0")),
@@ -66,7 +66,7 @@ def test_errors_survive_copying_and_pickling():
 
 
 def test_messages_stay_readable():
-    """However long what was given: Python writes no integer of more than 4300 digits, and a reader none of 400."""
+    """However long the values are: Python writes no integer of more than 4300 digits, and nobody reads one of 400."""
     for sizes in ((10**5000,), (10**400,), ("x" * 10**6,)):
         error = assert_refused(linear("UINT8", *sizes), "InputTensor", "sizes")
         assert len(str(error)) < 500
@@ -74,7 +74,7 @@ def test_messages_stay_readable():
 
 
 def test_an_input_that_padding_makes_too_large():
-    """Operators with windows alone make their input larger; then the limit of a tensor holds for that."""
+    """Only operators with windows enlarge their input; a tensor's limit also holds for the enlarged input."""
     for operator in (*CONVOLUTIONS, POOLING):
         huge = {"start_padding": (2**31, 2**31), "strides": (2**32 - 1, 2**32 - 1)}
         if operator == POOLING:

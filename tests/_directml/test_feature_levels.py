@@ -1,4 +1,4 @@
-"""What each feature level allows, against a second transcription of the pages: accepted from there on, not before."""
+"""Feature levels against a second transcription of the pages: a desc is accepted from its level on, and not below."""
 
 import itertools
 
@@ -52,7 +52,7 @@ def test_flags_have_the_values_of_directml_h():
 
 
 def test_feature_levels_have_the_values_of_directml_h():
-    """And JAXDML, which is above them all and no level of DirectML."""
+    """JAXDML, which is not a level of DirectML, is above all of them."""
     ours = {f"LEVEL_{words}": value for words, value in FEATURE_LEVELS.items() if words != "jaxdml"}
     ours |= {"LATEST": 0x6400, "JAXDML": 0xFFFF}
     assert {name: int(value) for name, value in dml.FeatureLevel.__members__.items()} == ours
@@ -152,7 +152,7 @@ def test_absent_tensors_at_every_level(operator):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_type_and_rank_at_every_level(operator):
-    """In each place the 14 data types and ranks 0 to 9, in the tables and out of them, at all 16 levels."""
+    """Each tensor with all 14 data types and ranks 0 to 9, in its table or not, at all 16 levels."""
     for name, row in table_at(operator, "jaxdml").items():
         accepted = 0
         for data_type, rank in itertools.product(DATA_TYPES, range(10)):
@@ -257,7 +257,7 @@ MINIMA = (
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_minimum_feature_level(operator):
-    """Several tensors may ask for a level of their own: the highest counts. Accepted from there on, nowhere below."""
+    """Each tensor may require a level of its own: the highest counts. Lower levels reject the desc."""
     for its_operator, tensors, minimum in MINIMA:
         if its_operator == operator:
             with case(tensors):

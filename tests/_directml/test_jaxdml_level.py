@@ -59,7 +59,7 @@ def test_the_level_that_the_error_names_allows_them():
 
 
 def test_bytes_are_no_extension():
-    """The level of a desc is DirectML's own wherever DirectML has one, whatever else is new in the desc."""
+    """The minimum level of a desc is one of DirectML's if one of them allows the desc."""
     for data_type, inputs in itertools.product(("INT8", "UINT8"), ("FLOAT32", "FLOAT16", "INT32")):
         scale = "FLOAT32" if inputs == "INT32" else inputs
         desc = words(data_type, InputTensor=(inputs, 4), ScaleTensor=(scale, 4))
@@ -103,7 +103,7 @@ def test_calls_ask_for_the_extension_too():
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_nothing_else_is_extended(operator):
-    """Feature support at the level differs from LATEST's in the 16-bit types alone, and says its name."""
+    """Feature support at the level differs from LATEST's only in the 16-bit types, and names the level."""
     latest, ours = (dml.check_feature_support(operator, at) for at in (LATEST, JAXDML))
     assert (latest.options, latest.constraints) == (ours.options, ours.constraints)
     assert latest.minimum_feature_level is ours.minimum_feature_level < JAXDML
@@ -126,7 +126,7 @@ def test_a_desc_compiled_at_the_level_says_so():
 
 
 def test_another_fault_of_a_16_bit_desc_is_told():
-    """Not the level that would allow the type alone."""
+    """The error is about the other fault, not about the level that would allow the type."""
     desc = desc_of(QUANTIZE, example(QUANTIZE, "OutputTensor", data_type="INT16"))
     wrong = dataclasses.replace(desc, scale_tensor=dataclasses.replace(desc.scale_tensor, sizes=(2, 3, 1, 1)))
     with pytest.raises(dml.DescError, match="ScaleTensor has Sizes"):

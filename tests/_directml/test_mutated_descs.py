@@ -1,4 +1,4 @@
-"""Thousands of descs in which something was changed: a result, or an error that says where, and nothing else."""
+"""Thousands of mutated descs: each gives a result, or an error that says where, and nothing else."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ def valid_descs():
 
 
 def shape_of_result(desc):
-    """Traces the compiled operator on flat buffers; large ones are never made."""
+    """Traces the compiled operator on flat buffers, without allocating them."""
     op = dml.compile_operator(desc)
 
     def buffer(name):
@@ -54,7 +54,7 @@ def shape_of_result(desc):
 
     owned, rest = ({name: buffer(name) for name in names} for names in (op.owned, op.dispatched))
     if any(leaf.size >= 2**31 for leaf in jax.tree.leaves((owned, rest))):
-        return None  # no array of JAX is as large without 64-bit types
+        return None  # without 64-bit types, JAX has no array of this size
     return jax.eval_shape(call, owned, rest)
 
 
@@ -80,7 +80,7 @@ def test_mutated_descs(seed):
 
 @pytest.mark.rare
 def test_mutated_fields():
-    """Descs that are no JSON: every field replaced by everything."""
+    """Descs that were not read from JSON: every field is replaced by every value."""
     errors = []
     for desc in valid_descs():
         for field in dataclasses.fields(desc):

@@ -1,4 +1,4 @@
-"""Fields that hold several tensors, those of quantize and dequantize: how many there are, of which types and blocks."""
+"""Fields that hold several tensors, in quantize and dequantize: their number, types and blocks."""
 
 import dataclasses
 
@@ -63,7 +63,7 @@ def test_there_are_as_many_tensors_as_the_type_and_the_count_say(operator):
 
 @pytest.mark.parametrize("operator", BLOCKED)
 def test_true_is_no_count(operator):
-    """Though it equals 1."""
+    """True is rejected, although it equals 1."""
     desc = without(right(operator), NAMES[1])
     desc = dataclasses.replace(desc, quantization_tensor_count=True)
     assert_refused(desc, "QuantizationTensorCount", "quantization_tensor_count")
@@ -81,7 +81,7 @@ def test_a_list_is_a_tuple_and_a_tensor_is_none(operator):
 
 @pytest.mark.parametrize("operator", BLOCKED)
 def test_what_is_missing_is_to_be_written_as_a_tuple(operator):
-    """The remedy leads to a right desc, so it writes no tensor that is in no tuple."""
+    """The remedy leads to a valid desc, so it writes all tensors in a tuple."""
     for missing in (None, (), []):
         error = assert_refused(right(operator, quantization_tensors=missing), "QuantizationTensors", "required")
         assert "; write quantization_tensors=(TensorDesc(...)," in str(error)
@@ -89,7 +89,7 @@ def test_what_is_missing_is_to_be_written_as_a_tuple(operator):
 
 @pytest.mark.parametrize("operator", BLOCKED)
 def test_a_place_without_a_tensor(operator):
-    """None is no tensor in a tuple either; JSON cannot say it, and the error names the place."""
+    """None is not a tensor in a tuple either; the error names the place. JSON cannot represent this."""
     for name in NAMES:
         desc = put(right(operator), name, None)
         with case(name):
@@ -100,7 +100,7 @@ def test_a_place_without_a_tensor(operator):
 
 
 TYPES = (
-    # the operator, a tensor and its type, whose type another has, what that other is then told
+    # the operator, a tensor and its wrong type, another tensor and its type, what the other tensor's error says
     (QUANTIZE_BLOCKS, "InputTensor", "FLOAT16", NAMES[0], "FLOAT32", "a scale has the type of InputTensor"),
     (QUANTIZE_BLOCKS, NAMES[0], "FLOAT16", NAMES[0], "FLOAT16", "a scale has the type of InputTensor"),
     (QUANTIZE_BLOCKS, NAMES[0], "INT8", NAMES[0], "INT8", "a scale has the type of InputTensor"),
@@ -131,7 +131,7 @@ def test_a_scale_has_the_type_of_the_floats_and_a_zero_point_that_of_the_integer
 
 @pytest.mark.parametrize("operator", BLOCKED)
 def test_blocks_are_equally_large(operator):
-    """Each size of a scale or zero point divides that of the input; the two need not be alike."""
+    """Each size of a scale or zero point divides the input's; scales and zero points may have different sizes."""
     for name, data_type in zip(NAMES, ("FLOAT32", "INT8"), strict=True):
         for sizes in ((1, 1, 1, 1), SIZES, (2, 1, 1, 1), (1, 3, 1, 2), (2, 3, 1, 1)):
             with case(name, sizes):

@@ -1,4 +1,4 @@
-"""Descs at random, right, nearly right and absurd: validate gives a result or a DescError, as the pages do."""
+"""Random descs, valid, nearly valid and absurd: validate gives a result or a DescError, as the pages do."""
 
 import collections
 import dataclasses
@@ -99,7 +99,7 @@ PLAUSIBLE = {
 
 
 def random_desc(rng):
-    """A right desc of any operator, types and ranks; then up to two fields, of it or of one of its tensors, changed."""
+    """A valid desc of any operator, types and ranks, with up to two fields of it or of its tensors changed."""
     operator = rng.choice(OPERATORS)
     rows = table_at(operator, "jaxdml")
     tensors = example(operator)
@@ -150,7 +150,7 @@ FACTS = {
 
 
 def assert_allowed(desc, feature_level, outputs):
-    """What validate accepted stands in the pages' tables, and keeps their constraints."""
+    """A desc that validate accepted is in the pages' tables, and satisfies their constraints."""
     rows, tensors = table_at(desc.operator, words(feature_level)), desc.tensors()
     assert not [name for name, fact in facts(desc).items() if breach(rows[name], fact)]
     for what, names in BULLETS[desc.operator]:
@@ -164,7 +164,7 @@ def assert_allowed(desc, feature_level, outputs):
 
 
 def judged(desc, feature_level):
-    """validate's verdict: its outputs or its DescError; any other exception is the test's failure."""
+    """validate's verdict: its outputs or its DescError; any other exception fails the test."""
     try:
         return validated(desc, feature_level)
     except dml.DescError as error:
@@ -172,7 +172,7 @@ def judged(desc, feature_level):
 
 
 def check(desc, feature_level):
-    """One desc at one level; the verdict."""
+    """Checks one desc at one level, and returns the verdict."""
     verdict = judged(desc, feature_level)
     if not isinstance(verdict, dml.DescError):
         assert_allowed(desc, feature_level, verdict)
@@ -189,10 +189,10 @@ def check(desc, feature_level):
 
 
 def check_minimum(desc):
-    """minimum_feature_level is the lowest level where validate accepts.
+    """minimum_feature_level is the lowest level at which validate accepts the desc.
 
-    Where none does, it says what validate says at DirectML's highest level. Where JAXDML allows that, it says what
-    validate says at JAXDML.
+    If there is none, it raises the error of DirectML's highest level. If that is a FeatureLevelError, it raises the
+    error of JAXDML.
     """
     at_jaxdml = judged(desc, dml.FeatureLevel.JAXDML)
     if isinstance(at_jaxdml, dml.DescError):
@@ -210,7 +210,7 @@ def check_minimum(desc):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_descs(seed):
-    """Right ones must be common, or all of this says nothing; so must wrong ones."""
+    """Valid descs and invalid ones must both be common, or this test proves little."""
     rng, verdicts = random.Random(seed), collections.Counter()
     for number in range(600):
         desc, feature_level = random_desc(rng), rng.choice(list(dml.FeatureLevel))

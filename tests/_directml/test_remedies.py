@@ -1,4 +1,4 @@
-"""What an error about a hand-written desc says to write: in a desc's words, and right, for the desc that follows it."""
+"""The remedies in errors about hand-written descs: they are in a desc's words, and following them mends the desc."""
 
 import dataclasses
 import itertools
@@ -58,7 +58,7 @@ def error_of(desc, feature_level=LATEST):
 
 
 def written(error):
-    """What an error says to write: [{field of a TensorDesc: value}], one for each choice."""
+    """The remedies that an error offers: [{field of a TensorDesc: value}], one for each choice."""
     _, _, remedy = str(error).rpartition("write ")
     field, _, values = remedy.partition("=")
     if field == "data_type":
@@ -69,7 +69,7 @@ def written(error):
 
 
 def assert_mended(desc, steps, feature_level=LATEST):
-    """Whichever choice is taken, the desc becomes right when each error's remedy is followed, in so many steps."""
+    """Whichever choice is taken, following the remedy of each error makes the desc valid in this many steps."""
     error = error_of(desc, feature_level)
     if error is None:
         return
@@ -86,7 +86,7 @@ def assert_mended(desc, steps, feature_level=LATEST):
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_a_wrong_data_type_is_mended_by_what_is_said_to_write(operator):
-    """In each place all 14 data types, most of which are wrong there or do not fit the other tensors."""
+    """Each tensor with all 14 data types, most of which are invalid there or do not fit the other tensors."""
     for name in table_at(operator, "6_4"):
         for data_type in DATA_TYPES:
             with case(name, data_type):
@@ -99,7 +99,7 @@ def test_a_wrong_data_type_is_mended_by_what_is_said_to_write(operator):
                     assert_mended(desc, steps=4)
 
 
-# The operator, fields that make a right desc wrong, the tensor at fault, what to write.
+# The operator, fields that make a valid desc invalid, the tensor at fault, the remedy.
 SIZES = (
     (QUANTIZE, {"scale_tensor": f32(3)}, "ScaleTensor", "(2, 3, 1, 2), and strides of 0 where values are shared"),
     (DEQUANTIZE, {"zero_point_tensor": tensor_of("UINT8", 2, 1, 1, 1)}, "ZeroPointTensor",
@@ -137,14 +137,14 @@ def test_wrong_sizes_are_mended_by_what_is_said_to_write():
 
 
 def test_shared_values_are_written_by_strides_of_0():
-    """One scale, one for each entry of dimension 1: the sizes of the input, as the error says, and 0 elsewhere."""
+    """One scale, or one for each index of dimension 1: the error asks for the input's sizes and strides of 0."""
     for strides in ((0, 0, 0, 0), (0, 1, 0, 0)):
         wrong = right(QUANTIZE, scale_tensor=f32(1, max(strides) * 2 + 1, 1, 1))
         (choice,) = written(refusal(wrong))
         assert not error_of(with_tensor(wrong, "ScaleTensor", strides=strides, **choice))
 
 
-# The operator, fields that make a right desc wrong, what the error says after "; ", fields that follow it.
+# The operator, fields that make a valid desc invalid, the error's text after "; ", fields that follow it.
 REMEDIES = (
     (DEQUANTIZE, {"scale_tensor": None}, "write scale_tensor=TensorDesc(...)", {"scale_tensor": f32(2, 3, 1, 2)}),
     (DEQUANTIZE, {"scale_tensor": 0.1}, "write TensorDesc(DataType.UINT8, (2, 3)) or the like",
@@ -225,7 +225,7 @@ def test_other_remedies_are_true():
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_a_desc_is_not_answered_in_a_calls_words(operator):
-    """Every data type, rank 0 to 9 and absence in each place, at a level of each table."""
+    """Each tensor with every data type, with ranks 0 to 9, and absent, at a level of each table."""
     texts = [str(refusal(right(its, **fields))) for its, fields, *_ in SIZES + REMEDIES if its == operator]
     for name in table_at(operator, "6_4"):
         facts = [*itertools.product(DATA_TYPES, range(10)), None]
@@ -241,7 +241,7 @@ X, F = np.zeros((1, 2, 5, 5), np.uint8), np.zeros((3, 2, 3, 3), np.int8)
 
 
 def test_a_call_and_a_desc_are_told_the_same_facts():
-    """The class and all attributes are equal, and the text as far as the remedy, which differs."""
+    """The class and all attributes are equal, and so is the text up to the remedy."""
     quantize = example(QUANTIZE)
     convolve = dml.desc_of(dml.quantized_linear_convolution, X, 0.1, None, F, 0.1, None, None, 0.5, None)
     row = np.ones(5, np.float32)

@@ -1,4 +1,4 @@
-"""Sizes and options that depend on each other, wrong one at a time; and descs that are right, with their output."""
+"""Sizes and options that depend on each other, wrong one at a time; and valid descs with their outputs."""
 
 import numpy as np
 import pytest
@@ -144,7 +144,7 @@ def test_sizes_and_options(operator):
 
 
 def test_one_spatial_dimension_is_not_true():
-    """True == 1, but is no count."""
+    """True == 1, but True is not a count."""
     error = assert_refused(right(CONVOLUTION, rank=3, dimension_count=True), "DimensionCount", "dimension_count")
     assert "is True, expected 1 for an InputTensor of rank 3" in str(error)
 

@@ -1,4 +1,4 @@
-"""Sizes and options of the seven operators of `spec_more_pages`, wrong one at a time; and descs that are right."""
+"""Sizes and options of the seven operators of `spec_more_pages`, wrong one at a time; and valid descs."""
 
 import dataclasses
 import re
@@ -31,7 +31,7 @@ from helpers.descs import (
     validated,
 )
 
-SPATIAL = {"strides": 1, "dilations": 1, "start_padding": 0, "end_padding": 0}  # and their least
+SPATIAL = {"strides": 1, "dilations": 1, "start_padding": 0, "end_padding": 0}  # and their minimums
 PAGE_NAMES = {field: "".join(word.capitalize() for word in field.split("_")) for field in (*SPATIAL, "window_size")}
 COUNTS = (None, 1, (1,), (1, 1, 1), (), (1, -1), (1, True), (1, 1.0), (1, "1"), (1, 2**32))
 
@@ -61,7 +61,7 @@ def products():
         for bias in (f32(*sizes), None):
             fields = {"bias_tensor": bias, "output_tensor": f32(*sizes)}
             yield MATRIX_MULTIPLY_TO_FLOAT, fields, "OutputTensor", "sizes"
-    for sizes in ((1, 1, 1, 6), (1, 1, 4, 6), (1, 1, 1, 1)):  # strides of 0 share them, sizes do not
+    for sizes in ((1, 1, 1, 6), (1, 1, 4, 6), (1, 1, 1, 1)):  # strides of 0 share a bias, sizes of 1 do not
         yield MATRIX_MULTIPLY_TO_FLOAT, {"bias_tensor": f32(*sizes)}, "BiasTensor", "same_sizes"
 
 
@@ -110,13 +110,13 @@ def pooling():
         yield POOLING, {"window_size": value}, "WindowSize", "values"
     for value in (None, 0, 1, "TRUE", (True,), np.bool_(True), 1.0):
         yield POOLING, {"include_padding": value}, "IncludePadding", "kind"
-    output = i8(2, 4, 8, 5)  # the first row of windows sees rows -3 to -1
+    output = i8(2, 4, 8, 5)  # the first row of windows covers rows -3 to -1
     yield POOLING, {"start_padding": (3, 0), "output_tensor": output}, "StartPadding", "padding"
     yield POOLING, {"end_padding": (3, 0), "output_tensor": output}, "EndPadding", "padding"
 
 
 def windows():
-    """What convolution and pooling have in common."""
+    """Cases that convolution and pooling have in common."""
     for operator in (CONVOLUTION_INTEGER, POOLING):
         for count in (None, 0, 1, 3, -2, 2.0, "2", (2,), np.array([1, 2])):
             yield operator, {"dimension_count": count}, "DimensionCount", "dimension_count"
@@ -126,7 +126,7 @@ def windows():
 
 
 def dynamic():
-    """Scale and zero point have one element, in as many dimensions."""
+    """Scale and zero point have one element, and as many dimensions as the input."""
     names = ["OutputScaleTensor", "OutputZeroPointTensor"]
     yield from of_names(DYNAMIC_QUANTIZE, names, [ELEMENTS[:4], (2, 1, 1, 1), (1, 3, 1, 1)])
     yield from of_names(DYNAMIC_QUANTIZE, names, [(1,), (1, 1, 1, 1, 1)], "same_dimension_count")
@@ -157,14 +157,14 @@ def test_windows_that_step_over_the_input():
     options = {"window_size": (2, 2), "dilations": (9, 1), "start_padding": (1, 0), "end_padding": (2, 0)}
     error = assert_refused(right(POOLING, **options, output_tensor=i8(2, 4, 1, 5)), "Dilations", "padding")
     assert "is [9, 1]: the window at index 0 of the output covers only padding; use a dilation no larger" in str(error)
-    single = options | {"window_size": (1, 2), "end_padding": (0, 0)}  # one element steps over nothing
+    single = options | {"window_size": (1, 2), "end_padding": (0, 0)}  # a window of one element skips nothing
     assert_refused(right(POOLING, **single, output_tensor=i8(2, 4, 8, 5)), "StartPadding", "padding")
     options |= {"dilations": (7, 1), "output_tensor": i8(2, 4, 3, 5)}
     assert validated(right(POOLING, **options))[0].shape == (2, 4, 3, 5)
 
 
 def one_row(places, stride, dilation, window):
-    """A pooling desc of one element, that so many windows see, each from afar."""
+    """A pooling desc of one input element, which lies in this many windows of distant elements."""
     padding = dilation * (window - 1)
     return right(
         POOLING, input_tensor=i8(1, 1, 1, 1), output_tensor=i8(1, 1, 1, places), strides=(1, stride),
@@ -173,7 +173,7 @@ def one_row(places, stride, dilation, window):
 
 
 def test_windows_of_large_options_are_not_looked_at_one_by_one():
-    """Four million windows that begin as the first one does; and a hundred thousand that all begin elsewhere."""
+    """Four million windows whose starts are equal modulo the dilation, and a hundred thousand whose starts differ."""
     many = 4 * 10**6
     assert validated(one_row(many, 2, 2, many))[0].shape == (1, 1, 1, many)
     fields = {"input_tensor": i8(1, 1, 1, 2**17), "start_padding": (0, 2**18), "end_padding": (0, 0)}
@@ -185,7 +185,7 @@ def test_windows_of_large_options_are_not_looked_at_one_by_one():
 
 
 def test_which_windows_see_the_input():
-    """Every small desc against windows that are looked at one by one."""
+    """Random small descs against a check of one window after the other."""
     rng, refused = np.random.default_rng(0), 0
     for _ in range(1500):
         size, window, stride, dilation = (int(n) for n in rng.integers(1, (8, 5, 5, 12)))

@@ -1,4 +1,4 @@
-"""Which strides make two elements share a place, against counting."""
+"""Strides that make two elements share an address, against counting."""
 
 import numpy as np
 
@@ -21,14 +21,14 @@ def test_overlaps_are_found_exactly():
 
 
 def test_overlaps_of_large_views_are_decided_at_once():
-    """Where it would take too long, the answer is yes: nobody writes where they might collide."""
+    """Where a decision would take too long, the answer is yes, so that no write can collide."""
     any_strides = tuple(int(stride) for stride in np.random.default_rng(0).integers(2**30, 2**32, 8))
     for sizes, strides, overlap in (
         ((2**16, 2**16 - 1), (2**31 - 1, 2**31), False),
         ((2**16, 2**16), (2**31 - 1, 2**31), False),
         ((2**16, 2**16), (2**16 - 1, 2**16), False),
         ((2**16, 2**16 + 1), (2**16, 2**16 - 1), True),
-        ((2**31, 2, 3), (2**32 - 1, 3, 2), True),  # across 2**62 places: too far to tell
+        ((2**31, 2, 3), (2**32 - 1, 3, 2), True),  # across 2**62 addresses: too far to decide
         ((16,) * 8, any_strides, True),
         ((1,) * 100 + (3, 2), (0,) * 100 + (2, 3), False),
     ):
@@ -37,7 +37,7 @@ def test_overlaps_of_large_views_are_decided_at_once():
 
 
 def test_only_strides_that_are_taken_decide_whether_a_tensor_is_packed():
-    """That of a dimension of one element is never taken; that of two is taken once."""
+    """The stride of a dimension of size 1 is never taken; that of a dimension of size 2 is taken once."""
     assert is_packed((2, 1, 3), None)
     assert is_packed((2, 1, 3), (3, 3, 1))
     assert is_packed((2, 1, 3), (3, 99, 1))

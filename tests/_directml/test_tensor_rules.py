@@ -198,7 +198,7 @@ def test_alignment_is_a_power_of_two_and_at_least_an_element():
 
 
 def test_sizes_and_strides_say_how_many():
-    """A tensor may have any rank; its strides then follow it."""
+    """A tensor may have any rank; its strides must have as many entries."""
     nothing = dml.TensorDesc(dml.DataType.UINT8, None)
     assert "InputTensor has no Sizes, expected a tuple of" in str(
         refusal(dml.ElementWiseDequantizeLinearDesc(input_tensor=nothing))
@@ -208,7 +208,7 @@ def test_sizes_and_strides_say_how_many():
 
 
 def test_the_largest_stride():
-    """A UINT of directml.h."""
+    """A stride is a UINT in directml.h."""
     largest = linear("UINT8", 1, strides=(2**32 - 1,), guaranteed_base_offset_alignment=2**31)
     assert dml.validate(largest).shape == (1,)
 

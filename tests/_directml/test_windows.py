@@ -1,4 +1,4 @@
-"""Which windows see padding alone: against counting, for every small case."""
+"""Windows that contain only padding: against counting, for every small case."""
 
 import itertools
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ def pooling(size, *options):
 
 
 def blind_windows(size, window, stride, dilation, start, end):
-    """The places of the windows none of whose elements lies in the input."""
+    """The indices of the windows that contain no element of the input."""
     count = (size + start + end - (1 + (window - 1) * dilation)) // stride + 1
     first = (place * stride - start for place in range(count))
     return [place for place, at in enumerate(first) if not any(0 <= at + i * dilation < size for i in range(window))]

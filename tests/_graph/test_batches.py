@@ -22,7 +22,7 @@ SHAPES = {
 
 
 def operands(shapes, b_type):
-    """a, its scale and zero point, b, its scales and zero points; b of 7 bits, whose sums do not saturate."""
+    """a, its scale and zero point, b, its scales and zero points; 7-bit b, with which sums do not saturate."""
     rng, (a, b, columns) = np.random.default_rng(0), shapes
     low, high = (0, 128) if b_type == np.uint8 else (-64, 64)
     of_b = rng.integers(low, high, b).astype(b_type), np.asarray(rng.uniform(1e-3, 1e-2, columns), F)
@@ -52,7 +52,7 @@ def test_products(name, b_type):
 
 
 def test_rows_of_each_matrix():
-    """Which ONNX allows, and onnxruntime does not: one matrix after the other."""
+    """ONNX allows these, and onnxruntime does not, so the matrices are compared one after the other."""
     rng = np.random.default_rng(1)
     a, b = integers(rng, np.int8, (3, 4, 5)), integers(rng, np.int8, (5, 6))
     scales, zero_points = rng.uniform(1e-3, 1e-2, (3, 4, 1)).astype(F), integers(rng, np.int8, (3, 4, 1))

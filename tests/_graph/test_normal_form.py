@@ -1,4 +1,4 @@
-"""What moves through a graph changes no value, where integers and floats are not of one order or type either."""
+"""Operators that move elements give the same values on integers, even if floats have another order or type."""
 
 import numpy as np
 import onnx

@@ -25,7 +25,7 @@ def scale_of_result_given():
 
 
 def shapes():
-    """The shape of an image that is dequantized, reversed, is that of the result."""
+    """The reversed shape of a dequantized image is the shape of the result."""
     build = Builder()
     x = build.value(X.but(shape=("N", 4)))
     shape = build.node("Gather", build.node("Shape", x), build.constant([1, 0], "s64"))
@@ -66,7 +66,7 @@ def pad_of_integers():
 
 
 def look_up():
-    """A table of 256 entries, whose places are quantized integers as int32."""
+    """A table of 256 entries, whose indices are quantized integers as int32."""
     build = Builder()
     grid = build.constant(0.1, "f32"), build.constant(3, "u8")
     x = build.node("QuantizeLinear", build.input((2, 6)), *grid)
@@ -205,7 +205,7 @@ SILENT = ("conv", "matmul", "matmul_no_q", "gemm_no_q", "add", "concat", "q_dq",
 
 
 def printed(name):
-    """The columns behind the first two of a printed model, a tuple for each line, and the line that counts."""
+    """The columns after the first two of a printed model, as a tuple for each line, and the line with the counts."""
     model = jaxdml.onnx.load((MODELS | MORE_MODELS)[name](), numerics="onnxruntime")
     table, *others = str(model).split("\n\n")
     head, _, *lines = table.splitlines()
@@ -264,7 +264,7 @@ def test_each_operator_says_what_it_runs_on(name):
 
 
 def patterns():
-    """Each reason that is raised, with anything in place of what it is filled with."""
+    """A pattern of each reason that is raised, which matches any text in place of its fields."""
     sources = (Path(module.__file__).read_text(encoding="utf-8") for module in (operands, rules, stays))
     for node in (node for source in sources for node in ast.walk(ast.parse(source))):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):

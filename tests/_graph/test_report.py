@@ -1,4 +1,4 @@
-"""The printed table: floats between two integer operators are a row, blocks fold, and reasons stand once."""
+"""The printed table: floats between two integer operators are one row, blocks are folded, reasons are not repeated."""
 
 import re
 
@@ -74,7 +74,7 @@ def test_a_reason_that_refers_to_the_same_row_is_left_out():
         node("z", "abs", remark=COMPUTED_BY.format("elsewhere")),
     ]
     found, _ = rows(layer("a"), *parts)
-    assert found[1][-1] == "there is no quantized sin"  # which decides, wherever the inputs come from
+    assert found[1][-1] == "there is no quantized sin"  # this decides, wherever the inputs come from
     alone, _ = rows(layer("a"), parts[0], layer("b"), parts[3])
     assert alone[1][-1] == READ_BY.format("y")
     assert alone[3][-1] == FROM_PARAMETERS

@@ -13,7 +13,7 @@ X = np.random.default_rng(0).normal(size=(1, 4, 3, 3)).astype(np.float32)
 
 
 def mixed(first, middle, last, shown=()):
-    """Convolutions between three grids, and a sum of two of them; the integers of those that are shown go out, too."""
+    """Convolutions between three grids, and a sum of two of them; the integers of the `shown` ones are outputs, too."""
     build = Builder()
     weights = [build.dequantize(build.drawn((4, 4, 1, 1), "s8"), Grid("s8", 0.01, 0)) for _ in range(2)]
 
@@ -35,7 +35,7 @@ def unsigned(grid):
 
 
 def computed(*grids, shown=()):
-    """The model, after its outputs were compared with onnxruntime's of the same model with uint8 alone."""
+    """The model, after its outputs were compared with onnxruntime's for the same model in uint8 only."""
     loaded = jaxdml.onnx.load(mixed(*grids, shown), numerics="onnxruntime")
     alone = mixed(*map(unsigned, grids), shown)
     session = onnxruntime.InferenceSession(alone.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -65,7 +65,7 @@ def test_integers_that_go_out_keep_their_type():
 
 
 def test_no_value_has_another_type_than_in_the_file():
-    """A QuantizeLinear that no operator is fused with gives its integers under another name."""
+    """A QuantizeLinear that is not fused with an operator gives its integers under another name."""
     build = Builder()
     x = build.pair(build.input((2, 4)), S8)
     build.output(build.pair(build.node("Abs", x), U8))

@@ -1,4 +1,4 @@
-"""The attention operators in NumPy, around `jaxdml.reference.attention`: key by key, which a query sees."""
+"""The attention operators in NumPy, around `jaxdml.reference.attention`: their masks are computed key by key."""
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def attention(
     q, k, v, mask=None, past_k=None, past_v=None, lengths=None, *, is_causal=0, softcap=0.0, scale=None,
     left_window_size=-1, right_window_size=-1, q_num_heads=None, kv_num_heads=None, qk_matmul_output_mode=0,
 ):  # fmt: skip
-    """Of ONNX: four outputs."""
+    """ONNX's operator: four outputs."""
     is_flat = q.ndim == 3
     if is_flat:
         q, k, v = split(q, q_num_heads), split(k, kv_num_heads), split(v, kv_num_heads)
@@ -66,7 +66,7 @@ def multi_head_attention(
     q, k, v, bias=None, mask=None, added=None, past_k=None, past_v=None, *, num_heads, mask_filter_value=-10000.0,
     scale=None, unidirectional=0,
 ):  # fmt: skip
-    """Of onnxruntime: four outputs."""
+    """onnxruntime's operator: four outputs."""
     if bias is not None:
         parts = np.split(bias, [q.shape[2], 2 * q.shape[2]])
         q, k, v = (floats.add(x, np.broadcast_to(part, x.shape)) if x.ndim == 3 else x
@@ -107,7 +107,7 @@ def group_query_attention(
     num_heads, kv_num_heads, do_rotary=0, rotary_interleaved=0, softcap=0.0, smooth_softmax=-1, scale=None, causal=1,
     local_window_size=-1, qk_output=0,
 ):  # fmt: skip
-    """Of onnxruntime: four outputs."""
+    """onnxruntime's operator: four outputs."""
     total = int(total[0])
     if key is None:
         heads = split(query, num_heads + 2 * kv_num_heads)
@@ -148,7 +148,7 @@ def group_query_attention(
 
 
 def with_projection(projected, mask, past, added, *, num_heads, qkv_hidden_sizes=None, **attributes):
-    """Of onnxruntime, for a projection [B, S, queries and keys and values]: two outputs."""
+    """onnxruntime's operator, for a projection [B, S, queries and keys and values]: two outputs."""
     batch, rows, columns = projected.shape
     sizes = qkv_hidden_sizes or [columns // 3] * 3
     q, k, v = np.split(projected, [sizes[0], sizes[0] + sizes[1]], 2)

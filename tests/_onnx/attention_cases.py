@@ -1,4 +1,4 @@
-"""Random calls of the attention operators: inputs and attributes, all of which onnxruntime's CPU takes."""
+"""Random calls of the attention operators: inputs and attributes that onnxruntime supports on a CPU."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class Chooser:
 
 
 def attention(seed):
-    """Of ONNX: arguments, attributes, the opset, and how many outputs there are."""
+    """ONNX's operator: arguments, attributes, the opset, and the number of outputs."""
     c, attributes = Chooser(seed), {}
     batch, groups, opset = c.pick(1, 2), c.pick(1, 2), c.pick(23, 24, 25)
     heads, size, wide = groups * c.pick(1, 3), c.pick(4, 8, 16), c.pick(4, 8)
@@ -54,7 +54,7 @@ def attention(seed):
         parts = [x.swapaxes(1, 2).reshape(batch, x.shape[2], -1) for x in parts]
         attributes |= {"q_num_heads": heads, "kv_num_heads": groups}
     pasts = [c.floats(batch, groups, past, size), c.floats(batch, groups, past, wide)] if past else [None, None]
-    outputs = 1  # onnxruntime refuses nonpad_kv_seqlen beside more
+    outputs = 1  # with more outputs, onnxruntime rejects nonpad_kv_seqlen
     if lengths is None:
         outputs, attributes["qk_matmul_output_mode"] = 4, c.pick(0, 1, 2, 3)
     more = () if opset == 23 else (lengths,)
@@ -62,7 +62,7 @@ def attention(seed):
 
 
 def multi_head_attention(seed):
-    """Of onnxruntime: arguments and attributes."""
+    """onnxruntime's operator: arguments and attributes."""
     c = Chooser(seed)
     batch, heads, size, wide = c.pick(1, 2), c.pick(1, 3), c.pick(4, 8, 16), c.pick(4, 8)
     rows, length, past = c.integer(1, 7), c.integer(1, 8), c.pick(0, c.integer(1, 5))
@@ -94,7 +94,7 @@ KINDS = ("prompt", "prompt with room", "grown", "grown by several", "room", "roo
 
 
 def group_query_attention(seed):
-    """Of onnxruntime: arguments, attributes, and how many tokens of each sequence count."""
+    """onnxruntime's operator: arguments, attributes, and how many tokens of each sequence count."""
     c, attributes = Chooser(seed), {}
     kind = KINDS[seed % len(KINDS)]
     batch = 1 if "several" in kind else c.pick(1, 2, 3)
@@ -135,7 +135,7 @@ def group_query_attention(seed):
 
 
 def projected(seed, is_quantized):
-    """Of onnxruntime, with a projection: arguments and attributes."""
+    """onnxruntime's operator, with a projection: arguments and attributes."""
     c, attributes = Chooser(seed), {}
     batch, heads, size, inner = c.pick(1, 2), c.pick(1, 3), c.pick(4, 8), c.pick(6, 16)
     rows, past = c.integer(1, 7), c.pick(0, c.integer(1, 5))
@@ -164,7 +164,7 @@ def projected(seed, is_quantized):
     if not is_quantized:
         bias = c.pick(None, c.floats(columns))
         added = c.pick(None, c.floats(c.pick(1, batch), c.pick(1, heads), rows, total))
-        added = None if past is not None else added  # onnxruntime refuses both
+        added = None if past is not None else added  # onnxruntime does not support both together
         return (c.floats(batch, rows, inner), c.floats(inner, columns), bias, mask, past, added), attributes
     x, weights = c.rng.integers(0, 256, (batch, rows, inner)), c.rng.integers(0, 256, (inner, columns))
     shape = c.pick((), (1,), (columns,))

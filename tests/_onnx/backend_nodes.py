@@ -53,8 +53,8 @@ CASES = {
     "Resize interpolates by cubics, or without aliases": "test_resize_*cubic* test_resize_*antialias*",
 }
 
-# Cases with onnxruntime's results in place of ONNX's: hidden scores are the least float there, and -inf in ONNX; the
-# last pixel is that of an output of an integer size there, and of size 2.4 in ONNX.
+# Cases that expect onnxruntime's results, not ONNX's: a masked score is the least float in onnxruntime, and -inf in
+# ONNX; the last pixel is that of an output of an integer size in onnxruntime, and of size 2.4 in ONNX.
 LIKE_ONNXRUNTIME = (
     "test_attention_4d_with_past_and_present_qk_matmul_bias_?d_mask_causal",
     "test_resize_downsample_scales_linear_align_corners",
@@ -65,7 +65,7 @@ LIKE_ONNXRUNTIME = (
 def all_cases():
     """Every case that onnx has for single operators; making them takes seconds."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what onnx expects of NaN and of infinities makes NumPy warn
+        warnings.simplefilter("ignore")  # onnx's expected NaN and infinities make NumPy warn
         return tuple(load_model_tests(kind="node"))
 
 
@@ -86,7 +86,7 @@ def reason(case):
 
 
 class Prepared:
-    """A case as people would have it: what JAX must know while it traces is an initializer, not an input."""
+    """A case in its usual form: values that JAX needs at trace time are initializers, not inputs."""
 
     def __init__(self, case):
         (inputs, outputs), *others = case.data_sets
@@ -148,7 +148,7 @@ def _array(value):
 
 
 def _since_first_opset(model):
-    """A copy; a model of an opset before the first that is supported gets that one, if its operators are the same."""
+    """A copy; if its opset is too old and its operators have not changed since, it gets the oldest supported opset."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for entry in copy.opset_import:

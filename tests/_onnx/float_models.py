@@ -1,4 +1,4 @@
-"""Float ONNX models with random weights, of a scale that lets activations neither vanish nor explode.
+"""Float ONNX models with random weights, scaled so that activations neither vanish nor explode.
 
 Each has an input x and an output y, and "N" for the size of the batch.
 """
@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 IR_VERSIONS = {17: 8, 21: 10}  # by opset, as onnx released them together
 CLASSES = 1000
-MOBILENET_V2 = (  # expansion, channels where the stem has 32, blocks, stride of the first of them
+MOBILENET_V2 = (  # expansion, channels for a stem of 32, blocks, stride of the first block
     (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
 )  # fmt: skip
 
@@ -39,7 +39,7 @@ def _basic_block(graph, x, inputs, outputs, stride):
 
 
 def mobilenet_v2(size=224, width=32, opset=17, stages=MOBILENET_V2):
-    """MobileNetV2 with a head of other kinds of nodes: x [N, 3, size, size], y [N, 1000].
+    """MobileNetV2 with other kinds of nodes in its head: x [N, 3, size, size], y [N, 1000].
 
     The head is a squeeze-and-excitation, then two activations, pooled and concatenated; it needs a size of 64.
     """
@@ -125,7 +125,7 @@ def _normalized(graph, x, width):
 
 
 class Graph:
-    """A graph to which nodes are added one by one; tensors go by their names.
+    """A graph to which nodes are added one by one; tensors are names.
 
     Weights are normal, of variance gain / fan-in: He initialization, where a gain of 2 makes up for a Relu.
     """
@@ -147,7 +147,7 @@ class Graph:
         return self.constant(self.random.normal(mean, deviation, shape).astype(np.float32))
 
     def conv(self, x, inputs, outputs, size, *, stride=1, group=1, gain=2.0):
-        """A convolution that pads by half its size, with the bias that a batch norm left."""
+        """A convolution that pads by half its size, with the bias of a folded batch norm."""
         weights = self.normal((outputs, inputs // group, size, size), math.sqrt(gain / (inputs // group * size**2)))
         options = {"kernel_shape": [size] * 2, "strides": [stride] * 2, "pads": [size // 2] * 4, "group": group}
         return self.node("Conv", x, weights, self.normal(outputs, 0.1), **options)
@@ -169,7 +169,7 @@ class Graph:
         return self.node("ReduceMean", x, self.constant(np.array(axes, np.int64)), keepdims=keepdims)
 
     def model(self, input_shape, output_shape):
-        """The model whose output the last node makes."""
+        """The model; its last node computes its output."""
         self.nodes[-1].output[0] = "y"
         x, y = (
             helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", *shape])

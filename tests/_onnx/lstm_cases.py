@@ -1,6 +1,6 @@
-"""Random LSTM and DynamicQuantizeLSTM nodes with their inputs, and what onnxruntime computes of them.
+"""Random LSTM and DynamicQuantizeLSTM nodes with their inputs, and onnxruntime's outputs.
 
-The gates are at most 1, for onnxruntime clips what overflows to the largest float.
+The gates are at most 1, because onnxruntime clips overflows to the largest float.
 """
 
 from dataclasses import dataclass

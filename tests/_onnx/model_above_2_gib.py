@@ -1,4 +1,4 @@
-"""Run by test_large_files.py in a process of its own: a model whose table alone is larger than a file of protobuf."""
+"""Run by test_large_files.py in a process of its own: a model whose table alone exceeds the size limit of protobuf."""
 
 import resource
 import signal
@@ -31,7 +31,7 @@ def table():
 
 
 def save_without_room(model, path):
-    """Saves where no file may become as large; leaves nothing, and an old file as it is."""
+    """Saves under a limit on file sizes: this leaves no file, and an old file as it is."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     path.write_bytes(b"old")

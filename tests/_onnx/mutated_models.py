@@ -1,4 +1,4 @@
-"""Small quantized models, and mutations of their bytes and of what the bytes say."""
+"""Small quantized models, and mutations of their bytes and of their fields."""
 
 import functools
 
@@ -38,7 +38,7 @@ def models():
 
 
 def mutated(data, seed):
-    """The bytes of a model with one to three mutations, and what they are."""
+    """The bytes of a model with one to three mutations, and a text that describes them."""
     random = np.random.default_rng(seed)
     told = []
     for _ in range(random.choice((1, 1, 1, 1, 2, 3))):
@@ -72,13 +72,13 @@ def _of_model(data, random):
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
-    except Exception:  # mutated before
+    except Exception:  # an earlier mutation broke it
         return _of_bytes(data, random)
     mutate = random.choice(_MUTATIONS)
     try:
         what = mutate(model, random)
         return model.SerializeToString(deterministic=True), what
-    except ValueError:  # bytes before have left nothing to choose from, or text that is none
+    except ValueError:  # earlier mutations left nothing to choose from, or text that is not UTF-8
         return _of_bytes(data, random)
 
 
@@ -169,7 +169,7 @@ def _values(model, random):
     if tensor.data_type == TensorProto.FLOAT and tensor.float_data:
         tensor.float_data[int(random.integers(0, len(tensor.float_data)))] = _one(random, FLOATS)
     elif tensor.int32_data:
-        # Small ones: onnxruntime subtracts int32 zero points in int32, and what overflows is undefined in C++.
+        # Small numbers: onnxruntime subtracts int32 zero points in int32, and overflow is undefined in C++.
         tensor.int32_data[int(random.integers(0, len(tensor.int32_data)))] = _one(random, NUMBERS[2:9])
     else:
         tensor.raw_data = random.bytes(len(tensor.raw_data))

@@ -91,7 +91,7 @@ def tokens(batch=3, length=6, seed=0):
     return {"x": ids, "segments": random.integers(0, 2, (batch, length)).astype(np.int32), "mask": mask}
 
 
-# By name: the model before onnxruntime optimizes it, the level, and the nodes of com.microsoft that are then in it.
+# By name: the model before onnxruntime optimizes it, the level, and the com.microsoft nodes in the optimized model.
 FILES = {
     "channels last": (lambda: quantized(residual(), "qoperator"), ALL, {
         "QLinearConv", "QLinearAdd", "QLinearGlobalAveragePool", "QGemm"}),

@@ -1,4 +1,4 @@
-"""Where jaxdml fuses otherwise than onnxruntime does, and why; docs/onnx_fusing.md has the same reasons."""
+"""Where jaxdml fuses differently from onnxruntime, and why; docs/onnx_fusing.md has the same reasons."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ SHORT = {"Q": "QuantizeLinear", "DQ": "DequantizeLinear", "ToFloat": "MatMulInte
 
 @dataclass(frozen=True)
 class Deviation:
-    """A reason, and the models of `qdq_graphs` that it is of.
+    """A reason, and the models of `qdq_graphs` to which it applies.
 
     Attributes:
       reason: a line of the documentation.
       models: by name, the operators that jaxdml runs; None where onnxruntime runs the same ones with other settings.
-      settings: those settings of an onnxruntime session.
+      settings: the settings of that onnxruntime session.
     """
 
     reason: str
@@ -23,7 +23,7 @@ class Deviation:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def operators(self, name, model):
-        """The operators that a model shall have, in alphabetical order; None where onnxruntime tells them."""
+        """The operators that a model must have, in alphabetical order; None where they are onnxruntime's."""
         words = self.models[name]
         if words is None:
             return None

@@ -1,9 +1,9 @@
-"""Models that onnxruntime's quantizer writes, what onnxruntime computes of models, and the nodes that it runs.
+"""Models that onnxruntime's quantizer writes, onnxruntime's outputs of models, and the nodes that it runs.
 
-Weights of int8 saturate in onnxruntime on x64 processors without VNNI. What compares with it takes weights of uint8,
-which is the default, or reduce_range; and reduce_range in the form "qoperator" per channel, where the weights of
-convolutions are int8 whatever was asked for. With quantprecision onnxruntime refuses models of that form that have
-activations of int8 and no reduce_range.
+In onnxruntime, sums of int8 weights saturate on x64 processors without VNNI. Comparisons with it use uint8 weights,
+which are the default, or reduce_range. The form "qoperator" per channel needs reduce_range, because the weights of its
+convolutions are always int8. With quantprecision, onnxruntime rejects models of that form that have int8 activations
+and no reduce_range.
 """
 
 import collections
@@ -39,7 +39,7 @@ def quantized(model, form, *, per_channel=False, activation="uint8", weight="uin
 
 @functools.cache
 def _quantized(model, **options):
-    """Bytes of bytes, so that no test sees what another changed."""
+    """From bytes to bytes, so that no test can change another test's model."""
     model = onnx.load_from_string(model)
     with tempfile.TemporaryDirectory() as folder, _silence():
         path = Path(folder) / "quantized.onnx"
@@ -73,7 +73,7 @@ def random_inputs(model, batch, seed=0):
 
     Without the offset, a mean over an image would be the same for all images.
     """
-    random = np.random.default_rng([seed, 1])  # not the numbers that the weights are made of
+    random = np.random.default_rng([seed, 1])  # other numbers than those of the weights
     inputs = {}
     for value in model.graph.input:
         shape = [batch if size.dim_param == "N" else size.dim_value for size in value.type.tensor_type.shape.dim]
@@ -83,7 +83,7 @@ def random_inputs(model, batch, seed=0):
 
 
 def onnxruntime_outputs(model, inputs, *, optimized, quantprecision=False):
-    """What onnxruntime computes on the CPU, by output name; `quantprecision` keeps int8 from saturating."""
+    """onnxruntime's outputs on the CPU, by name; `quantprecision` keeps int8 sums from saturating."""
     options = _options(Level.ORT_ENABLE_ALL if optimized else Level.ORT_DISABLE_ALL)
     options.add_session_config_entry("session.x64quantprecision", str(int(quantprecision)))
     session = _session(model, options)
@@ -96,10 +96,10 @@ def node_types(model):
 
 
 def optimized_node_types(model, level=Level.ORT_ENABLE_EXTENDED):
-    """The node types of what onnxruntime makes of a model.
+    """The node types of a model that onnxruntime has optimized.
 
-    The level ORT_ENABLE_EXTENDED fuses all that it fuses; ORT_ENABLE_ALL also reorders channels, for which it adds and
-    renames nodes as the processor has it.
+    ORT_ENABLE_EXTENDED includes all fusions; ORT_ENABLE_ALL also reorders channels, for which it adds and renames
+    nodes, depending on the processor.
     """
     with tempfile.TemporaryDirectory() as folder:
         options = _options(level)
@@ -113,7 +113,7 @@ def _options(level):
     options.graph_optimization_level = level
     options.intra_op_num_threads = 2
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3  # it warns of files that are for this processor alone
+    options.log_severity_level = 3  # it warns that files are for this processor alone
     return options
 
 

@@ -1,12 +1,12 @@
-"""What the printed tables of a quantized function and of its loaded file must have in common.
+"""The rows that the printed tables of a quantized function and of its loaded file must have in common.
 
 A `Row` is a node on integers, or a convolution or product in floats: its layer, what runs, and on what.
 
-- All other floats between two of these are one row, because the file has other float operators than the function, such
-  as LayerNormalization for ten equations.
-- What depends only on parameters is a constant of the file, and no row.
-- Nodes that only move elements are no rows, because the file has further ones, as in front of a Gemm. What the function
-  moves as integers, the file must move as integers, too.
+- All other floats between two of these are one row, because the float operators of the file are not those of the
+  function: LayerNormalization stands for ten equations.
+- A value that depends only on parameters is a constant of the file, not a row.
+- Nodes that only move elements are not rows, because the file has more of them, for example before a Gemm. Integers
+  that the function moves must be integers in the file, too.
 """
 
 import re
@@ -19,7 +19,7 @@ from jaxdml._graph.report import FROM_PARAMETERS
 from jaxdml.ptq._trace.scans import bound
 
 DYNAMIC, TABLE, LOOK_UP = "dynamic_product", "table", "Gather"
-# Maps what runs in the function to what runs in the loaded file. A dynamic product quantizes rows when it runs; the
+# Maps the operators of the function to those of the loaded file. A dynamic product quantizes rows when it runs; the
 # file has float operators around its integer product.
 IN_FILE = {
     "QLinearAdd": "QLinearAdd",
@@ -39,7 +39,7 @@ IN_FILE = {
     DYNAMIC: "MatMulInteger",
     TABLE: LOOK_UP,
 }
-# Operators of a loaded file that compute what others do, for fewer cases.
+# Operators of a loaded file that compute the same as others, for fewer cases.
 SPECIAL = {"Gemm": "MatMul", "QGemm": "QLinearMatMul", "QLinearGlobalAveragePool": "QLinearAveragePool"}
 # The layers in the last step of a network's scan whose results nothing reads; files do not have them.
 UNREAD = {"scan": ("cell/3",)}
@@ -60,9 +60,9 @@ def of_function(model, *, form="qdq", tables="float", unread=()):
 
     Args:
       model: the function.
-      form: the form of the file. In "qoperator" the product of two values is written by floats, which are exact; so are
+      form: the form of the file. "qoperator" writes the product of two values in floats, which are exact; so are
         means by DirectML's formulas.
-      tables: how the file has tables; "float" is a float function.
+      tables: how the file represents tables; "float" means as float functions.
       unread: layers that the file does not have, because nothing reads their results.
     """
     by_floats = {TABLE} if tables == "float" else set()
@@ -86,7 +86,7 @@ def moved_as_floats(model, loaded):
 
 
 def _joined(rows: Iterable[Row]) -> list[Row]:
-    """The rows, with neighbours that are floats as one."""
+    """The rows, with adjacent rows of floats merged."""
     return [row for same, group in groupby(rows) for row in ([same] if same == FLOATS else group)]
 
 

@@ -1,4 +1,4 @@
-"""Quantized functions that are saved as ONNX files: small networks, and what onnxruntime computes from a file."""
+"""Quantized functions that are saved as ONNX files: small networks, and onnxruntime's outputs of a file."""
 
 import functools
 import math
@@ -123,7 +123,7 @@ def session(path, level="ENABLE", optimized=None, **entries):
 
 
 def run(path, *inputs, level="ENABLE", **entries):
-    """The outputs of a file by onnxruntime, a dict by name."""
+    """onnxruntime's outputs of a file, by name."""
     made = session(path, level, **entries)
     names = [each.name for each in made.get_inputs()]
     return dict(zip(

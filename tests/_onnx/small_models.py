@@ -19,7 +19,7 @@ def residual(size=8, channels=8, classes=10):
 
 
 def reversed_weights(model):
-    """A quantized model with the same scales and biases, its weights of bytes in the opposite order."""
+    """A copy of a quantized model with its 8-bit weights in reverse order, and the same scales and biases."""
     other = onnx.ModelProto()
     other.CopyFrom(model)
     for tensor in other.graph.initializer:

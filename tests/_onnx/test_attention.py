@@ -25,7 +25,7 @@ CLOSE = 100  # decibels
 
 
 def computed(function, arguments, known=(), **attributes):
-    """The function below jit; inputs whose values it must know are constants."""
+    """Calls the function under jit; inputs whose values it must know are constants."""
     given = {place: x for place, x in enumerate(arguments) if x is not None and place not in known}
 
     def call(given):
@@ -35,7 +35,7 @@ def computed(function, arguments, known=(), **attributes):
 
 
 def check_close(got, other, case):
-    """At least 100 dB; LOWEST, which onnxruntime may have as -inf, is compared as 0."""
+    """At least 100 dB; LOWEST, which may be -inf in onnxruntime, is compared as 0."""
     got, other = (np.where(np.abs(x) > 3e38, 0, np.asarray(x, np.float64)) for x in (got, other))
     assert np.sum((got - other) ** 2) <= np.sum(other**2) * 10 ** (-CLOSE / 10), case
 
@@ -76,9 +76,9 @@ def test_group_query_attention(seed):
     got = [np.asarray(x) for x in computed(call, arguments, known=(6,), **attributes)][:outputs]
     check_same(got, attention_by_numpy.group_query_attention(*arguments, **attributes), attributes)
     others = run("GroupQueryAttention", arguments, ["float32"] * outputs, domain=MICROSOFT, **attributes)
-    for sequence, count in enumerate(counts):  # tokens behind those that count have any values
+    for sequence, count in enumerate(counts):  # tokens after those that count have arbitrary values
         check_close(got[0][sequence, :count], others[0][sequence, :count], attributes)
-        end = int(arguments[5][sequence]) + 1  # onnxruntime clears what lies behind, unless caches are shared
+        end = int(arguments[5][sequence]) + 1  # onnxruntime clears the rest, unless caches are shared
         for one, other in zip(got[1:3], others[1:3], strict=True):
             check_close(one[sequence, :, :end], other[sequence, :, :end], attributes)
         if outputs == 4:
@@ -95,7 +95,7 @@ def test_scores_are_computed_only_for_nodes_that_have_them(function):
 @pytest.mark.rare
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_floats(dtype):
-    """They are widened, and each output is rounded once; caches have the type of the new keys."""
+    """Narrow floats are widened, and each output is rounded once; caches have the type of the new keys."""
     arguments, attributes, _, _ = attention_cases.attention(4)
     narrow = [x.astype(jax.numpy.dtype(dtype)) if x is not None and x.dtype == F else x for x in arguments]
     wide = [x.astype(F) if x is not None and x.dtype == dtype else x for x in narrow]
@@ -108,7 +108,7 @@ def test_narrow_floats(dtype):
 @pytest.mark.rare
 @pytest.mark.parametrize("batch", [1, 2])
 def test_donated_caches_are_written_in_place(batch):
-    """Nothing but an update computes an array of a cache's shape, and the update's result lies where the cache lay."""
+    """Only an update computes an array of a cache's shape, and its result is in the memory of the donated cache."""
     shapes = (batch, 1, 32), (batch, 1, 16), (batch, 1, 16), (batch, 2, 33, 8), (batch, 2, 33, 8)
 
     def step(query, key, value, past_key, past_value, lengths):
@@ -128,7 +128,7 @@ ROW = np.ones((1, 2, 32), F)
 
 
 def one_node(operator, arguments, outputs=1, domain="", opset=25, **attributes):
-    """A model of an operator with all arguments as initializers but the first."""
+    """A model of an operator whose arguments are initializers, except for the first."""
     names = ["" if x is None else f"x{place}" for place, x in enumerate(arguments)]
     results = [f"y{place}" for place in range(outputs)]
     node = helper.make_node(operator, names, results, domain=domain, **attributes)
@@ -323,7 +323,7 @@ def test_wrong_multi_head_attention(arguments, attributes, words):
 
 
 def test_numbers_that_fit_no_size_give_nan():
-    """They come too late for an error: sequences that are too long or too short, and a position without angles."""
+    """When they are known, it is too late for an error: sequences of wrong length, and a position without angles."""
     arguments = [np.repeat(x, 4, 0) for x in (*ONE[:3], *CACHES)]
     arguments += [np.array([6, -1, 3, 3], I32), np.array([5], I32), TURNS, TURNS, np.array([[3], [3], [9], [3]])]
     got = np.asarray(computed(group_query_attention, arguments, known=(6,), do_rotary=1, **HEADS)[0])

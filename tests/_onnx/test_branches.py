@@ -37,7 +37,7 @@ def neg(name="e", of="x"):
 
 
 def by_both(proto, **inputs):
-    """What jaxdml computes, which has the bits of onnxruntime; and the operators."""
+    """jaxdml's outputs, which have the bits of onnxruntime's, and the operators."""
     made = jaxdml.onnx.load(proto)
     outputs = made.apply(made.params, **inputs)
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -73,7 +73,7 @@ def test_of_a_computed_condition_both_branches_are_computed():
 
 
 def guarded(squeezed, condition, **more):
-    """A file whose branches are a Squeeze of the last axis, and Identity, with what computes the condition."""
+    """A file whose branches are a Squeeze of the last axis, and Identity, with the nodes that compute the condition."""
     then = branch([("Squeeze", [squeezed, "last"], ["t"])])
     nodes = [*condition, if_node("c", then, branch([("Identity", [squeezed], ["e"])], ["e"]), ["z"]),
              node("Neg", ["z"], ["y"])]  # fmt: skip
@@ -110,7 +110,7 @@ def test_of_a_condition_on_sizes_one_branch_is_computed(size, tmp_path):
 
 
 def test_names_have_scopes():
-    """Branches have the same names inside, read values from outside, also of later nodes, and lie in each other."""
+    """Branches have the same names inside, read values from outside, also those of later nodes, and are nested."""
     inner = branch([("Relu", ["w"], ["a"]), ("Add", ["a", "late"], ["t"])], initializers=[constant(X[::-1], "w")])
     nested = branch([if_node("flag", branch([("Mul", ["a", "x"], ["t"])]), neg("t", "a"), ["u"], name="in"),
                      ("Exp", ["x"], ["a"]), ("Abs", ["u"], ["t"])])  # fmt: skip
@@ -202,7 +202,7 @@ def test_a_failing_condition_is_said():
 
 
 def test_a_large_condition_is_a_limit():
-    """Before it is computed."""
+    """The limit applies before the condition is computed."""
     nodes = [
         node("Expand", ["c", "s"], ["d"]),
         node("ReduceMin", ["d"], ["e"], keepdims=0),
@@ -235,7 +235,7 @@ def test_nodes_of_branches_count():
 
 @pytest.mark.rare
 def test_very_many_branches():
-    """In linear time: each has a condition that is a constant behind many nodes."""
+    """In linear time, although each condition is a constant that many nodes compute."""
     count = 3000
     conditions = [node("Not", [f"c{place}"], [f"c{place + 1}"]) for place in range(count)]
     ifs = [

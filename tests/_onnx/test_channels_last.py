@@ -1,4 +1,4 @@
-"""Convolutions and pools of images with channels last, against onnxruntime and against channels in second place."""
+"""Convolutions and pools of images with channels last, against onnxruntime and against images with channels first."""
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def test_a_filter_is_prepared():
 
 
 def test_wrong_nodes():
-    wide = convolution(IMAGE, steps(4, 7, 3, 3))  # fits an image with channels in second place
+    wide = convolution(IMAGE, steps(4, 7, 3, 3))  # fits an image with channels first
     refused(made("QLinearConv", wide, **LAST), "FilterTensor has 7 input channels, expected 3")
     refused(made("QLinearConv", convolution(IMAGE[0, 0], FILTERS), **LAST), "input and filter have 2 and 4 dimensions")
     refused(made("QLinearConv", convolution(steps(1, 4, 4, 4, 3), steps(4, 3, 2, 2, 2)), **LAST, pads=[0] * 6),

@@ -54,7 +54,7 @@ def test_outputs_are_written_by_name(tmp_path, inputs, capsys):
 
 
 def test_a_comparison_is_printed_and_written_as_a_page(tmp_path, capsys):
-    """DirectML's sum rounds otherwise than onnxruntime's, at ties that these scales make."""
+    """DirectML's sum rounds ties, which these scales produce, differently from onnxruntime's."""
     path = tmp_path / "sum.onnx"
     nodes = [
         onnx.helper.make_node("QuantizeLinear", ["x", "s", "z"], ["a"], "to_integers"),

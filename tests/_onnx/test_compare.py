@@ -60,7 +60,7 @@ BYTES = np.arange(256, dtype=U)
 
 
 def sums():
-    """A sum of bytes with scales that make ties, and what reads it."""
+    """A sum of bytes with scales that produce ties, and a node that reads it."""
     nodes = [
         node("QLinearAdd", ["x", "s", "z", "x", "t", "z", "s", "z"], ["a"], name="sum", **MICROSOFT),
         node("QLinearAdd", ["x", "s", "z", "x", "s", "z", "s", "z"], ["b"], name="double", **MICROSOFT),
@@ -129,7 +129,7 @@ def test_int8_weights_saturate(path):
 
 
 def test_a_float_function_differs_in_its_last_bits_and_its_integers_do_not(path):
-    """What reads the integers has no error of the float function; the worst node is the sum."""
+    """Nodes that read the integers have no error from the float function; the worst node is the sum."""
     nodes = [
         node("Erf", ["x"], ["a"], name="erf"),
         node("QuantizeLinear", ["a", "s", "z"], ["b"], name="to_integers"),
@@ -181,7 +181,7 @@ def test_a_product_of_a_qdq_file_has_onnxruntimes_accuracy_level(path):
 
 
 def test_a_graph_that_onnxruntime_changes(path):
-    """It quantizes the float weights of a Gemm in front of QuantizeLinear."""
+    """onnxruntime quantizes the float weights of a Gemm before QuantizeLinear."""
     proto = MODELS["gemm_weight_float"]()
     rows = compared(proto, path, qdq_builder.random_inputs(proto)).values()
     (row,) = (row for row in rows if row.operator == "Gemm")
@@ -190,7 +190,7 @@ def test_a_graph_that_onnxruntime_changes(path):
 
 @pytest.mark.rare
 def test_int8_activations_are_partly_floats(path):
-    """In the file as it is alone; where the nodes' values are outputs, onnxruntime computes integers."""
+    """Only in the file itself: where the nodes' values are outputs, onnxruntime computes integers."""
     proto = quantized(encoder(), "qdq", activation="int8", weight="int8", reduce_range=True)
     loaded = dml.onnx.load(saved(proto, path), numerics="onnxruntime")
     found = dml.onnx.compare(path, random_inputs(proto, 8, 5), loaded)
@@ -204,7 +204,7 @@ def test_int8_activations_are_partly_floats(path):
 
 
 def test_values_that_the_file_does_not_have(path):
-    """Flatten moves integers, and the file has floats there; of 4 bits onnxruntime gives no values."""
+    """Flatten moves integers where the file has floats; onnxruntime gives no values of 4 bits."""
     nodes = [
         node("QuantizeLinear", ["x", "s", "z"], ["a"], name="to_integers"),
         node("DequantizeLinear", ["a", "s", "z"], ["b"], name="to_floats"),
@@ -336,7 +336,7 @@ def test_floats_that_no_experiment_explains():
 
 
 def rows_of(nodes, theirs, own, values):
-    """The reasons of nodes of made-up values: onnxruntime's, those of nodes by themselves, and the model's."""
+    """The reasons of nodes with made-up values: onnxruntime's, those of nodes by themselves, and the model's."""
     theirs, own, values = ({name: F([x]) for name, x in each.items()} for each in (theirs, own, values))
     subject = SimpleNamespace(nodes=nodes, outputs=values, values=values, alone=lambda given: own, by_onnxruntime=None)
 
@@ -374,7 +374,7 @@ def test_absent_values_carry_no_blame():
 
 
 def test_shapes_stay_the_models_own(path, x64):
-    """JAX needs to know them while it traces; onnxruntime's int64 are JAX's int32, unless JAX has int64."""
+    """JAX needs shapes at trace time; onnxruntime's int64 are JAX's int32, unless JAX has int64."""
     nodes = [
         node("Shape", ["x"], ["shape"], name="shape"),
         node("Reshape", ["w", "shape"], ["v"], name="reshape"),

@@ -1,4 +1,4 @@
-"""What `jaxdml.onnx.compare` returns and prints, of files and of quantized functions; and wrong calls of it."""
+"""The results and pages of `jaxdml.onnx.compare`, for files and for quantized functions; and wrong calls of it."""
 
 import dataclasses
 import functools
@@ -160,7 +160,7 @@ def test_weights_in_another_file(path):
 
 
 def test_the_operators_that_onnxruntime_runs(path):
-    """It joins the nodes of a QDQ convolution; of a graph that it refuses, no operators are known."""
+    """onnxruntime fuses the nodes of a QDQ convolution; the operators of a graph that it rejects are unknown."""
     proto = MODELS["conv"]()
     path.write_bytes(proto.SerializeToString())
     (quantize,) = (node for node in proto.graph.node if node.op_type == "QuantizeLinear")

@@ -1,4 +1,4 @@
-"""Language models as they are exported: their logits and tokens beside those of onnxruntime, in batches and alone."""
+"""Exported language models: their logits and tokens against those of onnxruntime, in batches and alone."""
 
 import sys
 from pathlib import Path
@@ -19,7 +19,7 @@ PROMPT = np.random.default_rng(0).integers(0, 100, (3, 5))
 
 
 def decoded(model, sizes, prompt, steps=STEPS):
-    """The prompt and greedy tokens behind it, and the logits of each, token by token in a cache with room."""
+    """The prompt and greedy tokens after it, and the logits of each, token by token in a cache with free space."""
     empty = np.zeros((len(prompt), sizes.kv_heads, ROOM, sizes.head_size), np.float32)
     inputs = {f"past_key_values.{layer}.{part}": empty for layer in range(sizes.layers) for part in ("key", "value")}
     tokens, logits = prompt[:, :1], []
@@ -49,7 +49,7 @@ def of_onnxruntime(proto, sizes, prompt, steps=STEPS):
 @pytest.mark.rare
 @pytest.mark.parametrize(("level", "decibels"), [(0, 100), (4, 40)])
 def test_logits_and_tokens(level, decibels):
-    """Token by token in a cache with room, against onnxruntime in caches that grow, and against the prompt at once."""
+    """Token by token in a cache with free space, against onnxruntime's growing caches and against the whole prompt."""
     sizes = Sizes(accuracy_level=level, window=12, softcap=20.0)
     proto = decoder(sizes)
     model = jaxdml.onnx.load(proto, floats="exact")

@@ -1,4 +1,4 @@
-"""What a node leaves out is what its operator says: attributes, and inputs that may be absent."""
+"""Attributes and optional inputs that a node omits have the defaults of its operator's schema."""
 
 import numpy as np
 import onnx
@@ -32,7 +32,7 @@ ALL = [row for rows in ROWS.values() for row in rows]
 
 
 def schemas(row):
-    """Those of ONNX for each opset of a row; that of onnxruntime for an operator that ONNX has not."""
+    """ONNX's schemas for each opset of a row, or onnxruntime's schema of an operator that ONNX does not have."""
     if row.domain == "" and onnx.defs.has(row.name):
         last = {}
         for opset in range(row.since, row.until + 1):
@@ -44,7 +44,7 @@ def schemas(row):
 
 
 def default(attribute):
-    """The default that a schema gives an attribute, as Python has it; None if it gives none."""
+    """The default that a schema gives an attribute, as a Python value; None if it gives none."""
     proto = getattr(attribute, "default_value", None)
     if proto is None:
         proto = onnx.AttributeProto()
@@ -55,7 +55,7 @@ def default(attribute):
 
 @pytest.mark.parametrize("row", ALL, ids=shown)
 def test_attributes_have_the_defaults_of_the_schema(row):
-    """And no others; those of onnxruntime are of one version."""
+    """No other attribute has a default; onnxruntime's schemas are of one version."""
     found = schemas(row)
     assert found or f"{row.name} of {row.domain}" in WITHOUT_SCHEMA
     if found:
@@ -147,7 +147,7 @@ def zeros(name, inputs):
 
 
 def written(name, proto):
-    """The attributes of a node at their defaults, those that the schema gives."""
+    """The attributes of a node that have defaults in the schema, at these defaults."""
     domain, _, required = NODES[name]
     operator = name.split()[0]
     schema = THEIRS[domain, operator] if domain else onnx.defs.get_schema(operator, 17, "")
@@ -170,7 +170,7 @@ def test_what_is_left_out_is_as_if_written(name):
     proto, x = made(name, inputs, {})
     received = run(proto, x)
     with_zeros, _ = made(name, zeros(name, NODES[name][1]), {})
-    # What is written out, for onnxruntime ends the process at some operators whose zero points are constant and absent.
+    # Absent zero points are written out, because onnxruntime aborts at some operators with constants and without them.
     session = onnxruntime.InferenceSession(with_zeros.SerializeToString(), providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, {session.get_inputs()[0].name: x})
     assert received.dtype == expected.dtype
@@ -185,7 +185,7 @@ def test_what_is_left_out_is_as_if_written(name):
 
 # Between dequantize and quantize -------------------------------------------------------------------------------------
 
-FUSED = {  # by operator: what is written where nothing is left out
+FUSED = {  # by operator: its attributes, with the defaults written out
     "LeakyRelu": {"alpha": 0.01},
     "Softmax": {"axis": -1},
     "Sigmoid": {},

@@ -1,6 +1,6 @@
-"""In the numerics "directml", the operators that DirectML has compute what `jaxdml.reference` says of them.
+"""In the numerics "directml", the operators of DirectML have the bits of `jaxdml.reference`.
 
-Each node of quantized networks is compared on the very inputs that it has inside the network.
+Each node of quantized networks is compared on the inputs that it has inside the network.
 """
 
 import collections
@@ -56,7 +56,7 @@ QUICK = ((BLOCKS, "qdq", False), ("MLP", "qdq", True), ("MLP", "dynamic", True),
 
 
 def along(parameter, axis, rank):
-    """A scale or zero point that broadcasts: one number, or one for each place along an axis."""
+    """A scale or zero point that broadcasts: one number, or one for each index of an axis."""
     if parameter is None or parameter.size == 1:
         return None if parameter is None else parameter.reshape(())
     return parameter.reshape([-1 if place == axis % rank else 1 for place in range(rank)])
@@ -144,7 +144,7 @@ ORACLES = {
 
 
 def in_blocks():
-    """Twice from floats to integers and back, in blocks of 4 and of 5, the last of which is cut."""
+    """Twice from floats to integers and back, in blocks of 4 and of 5, the last of which is incomplete."""
     rng, nodes, tensors, value = np.random.default_rng(5), [], [], "x"
     for size in (4, 5):
         shape = (40, -(-24 // size))
@@ -191,7 +191,7 @@ def compared(proto, inputs):
     values |= model.values(model.params, sorted(inside), **inputs)
     counts, elements = collections.Counter(), 0
     for node in nodes:
-        names = (name.split(":prepared")[0] for name in node.inputs)  # weights as the file has them
+        names = (name.split(":prepared")[0] for name in node.inputs)  # the weights of the file
         arguments = [np.asarray(values[name]) if name else None for name in names]
         expected = ORACLES[node.operator.name](node.options, *arguments)
         expected = expected if isinstance(expected, tuple) else (expected,)

@@ -1,4 +1,4 @@
-"""GatherBlockQuantized and RotaryEmbedding: NumPy's bits, onnxruntime's shapes and numbers, and errors in words."""
+"""GatherBlockQuantized and RotaryEmbedding: NumPy's bits, onnxruntime's shapes and numbers, and error messages."""
 
 import jax
 import numpy as np
@@ -219,7 +219,7 @@ def test_rotations():
         assert_same_bits(outputs[name], each.expected, name)
         theirs = session(each.proto).run(None, each.given)[0]
         assert theirs.dtype == outputs[name].dtype
-        np.testing.assert_allclose(outputs[name], theirs, atol=1e-6, err_msg=name)  # which fuses products and sums
+        np.testing.assert_allclose(outputs[name], theirs, atol=1e-6, err_msg=name)  # onnxruntime fuses multiply-adds
 
 
 WRONG_TURNS = {
@@ -246,6 +246,6 @@ def test_wrong_rotations_are_refused_in_words_and_by_onnxruntime(name):
     changes, words = WRONG_TURNS[name]
     turns = Turns(**changes)
     refused(turns.proto, "RotaryEmbedding", words)
-    if name not in ("scale", "packed", "negative"):  # which it takes
+    if name not in ("scale", "packed", "negative"):  # which onnxruntime accepts
         with pytest.raises(Exception, match=r"RotaryEmbedding|num_heads|cos_cache|rotary_embedding_dim"):
             session(turns.proto).run(None, turns.given)

@@ -1,4 +1,4 @@
-"""What onnxruntime's transformer optimizer writes: Attention, QAttention and embeddings, by NumPy and onnxruntime."""
+"""Nodes of onnxruntime's transformer optimizer, against NumPy and onnxruntime: Attention, QAttention, embeddings."""
 
 import jax
 import numpy as np
@@ -27,7 +27,7 @@ CLOSE = 100  # decibels
 
 
 def computed(function, arguments, **attributes):
-    """The function below jit."""
+    """Calls the function under jit."""
     given = {place: jax.device_put(x) for place, x in enumerate(arguments) if x is not None}
 
     def call(given):
@@ -61,7 +61,7 @@ def test_attention_with_a_projection(seed):
 
 @pytest.mark.parametrize("seed", rest_rarely(range(40), 1))
 def test_quantized_attention(seed):
-    """The bits of NumPy; those of onnxruntime in the keys and values, which have passed no softmax."""
+    """The bits of NumPy, and of onnxruntime in the keys and values, on which no softmax acts."""
     arguments, attributes = attention_cases.projected(seed, is_quantized=True)
     x, weights, bias, x_scale, scale, mask, x_point, point, past = arguments
     got = computed(quantized_attention, arguments, **attributes)
@@ -148,7 +148,7 @@ def test_wrong_files_of_attention():
     refused(made("Attention", FLOATS, ("y", "z", "more"), num_heads=2), "it has 3 outputs, expected at most 2")
     wide = W.repeat(2, 1)[:, :28]
     proto = made("Attention", (X, wide), ("y", "z"), num_heads=2, qkv_hidden_sizes=[8, 8, 12])
-    refused(proto, "jaxdml does not compute its output 'z'")  # keys and values of several sizes have no stack
+    refused(proto, "jaxdml does not compute its output 'z'")  # keys and values of different sizes cannot be stacked
 
 
 # Embeddings ----------------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_quantized_embeddings(case):
 
 
 def test_ids_out_of_bounds_are_clamped():
-    """Negative ones, too."""
+    """Negative ids, too."""
     words, *others = TABLES
     ids = np.int32([[1, -1, 0], [len(words), 999, -999]])
     outside, inside = (
@@ -215,7 +215,7 @@ def test_ids_out_of_bounds_are_clamped():
 
 
 def replaced(arguments, **others):
-    """The arguments, some of them by their places in place of others."""
+    """The arguments, some of which are replaced, by position."""
     return [others.get(f"at_{place}", x) for place, x in enumerate(arguments)]
 
 

@@ -1,4 +1,4 @@
-"""Quantized ONNX models whose floats have one answer, and what says which have not."""
+"""Quantized ONNX models whose floats have one answer, and the report of the operators that have no rule."""
 
 import jax
 import numpy as np
@@ -76,7 +76,7 @@ def test_wrong_floats():
 def test_the_table_says_which_operators_have_no_rule(part):
     """Each of ONNX's own cases: if a program has a primitive without a rule, the model names its node.
 
-    Scatter and Einsum are named always, though some have no product and no reduction.
+    Scatter and Einsum are always named, although some have no product and no reduction.
     """
     wrong = {}
     for case in all_cases()[part::8]:
@@ -95,7 +95,7 @@ V = "v = Constant <value_floats = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]> ()\n
 ROWS_3D = "n = Constant <value_ints = [1, 3, 8]> ()\n q = Reshape (f, n)\n"
 IDS = "i = Constant <value = int32[1, 3] {0, 2, 1}> ()\n"
 ANGLES = "m = Constant <value_ints = [6, 4]> ()\n c = Reshape (f, m)\n at = Constant <value_ints = [1]> ()\n"
-# What computes floats and is in none of ONNX's own cases, by domain and name.
+# Operators that compute floats and are in none of ONNX's own cases, by domain and name.
 MICROSOFT = "com.microsoft"
 NODES = {
     ("", "GlobalLpPool"): ROWS_3D + "y = GlobalLpPool (q)",
@@ -137,4 +137,4 @@ def test_each_operator_that_promises_rules_is_tried():
         key for key, rows in ROWS.items() for row in rows
         if row.operator.has_rule and not row.operator.is_quantized and row.operator.kind not in CONVERSIONS
     }  # fmt: skip
-    assert promised - tried - NODES.keys() == {(MICROSOFT, "GatherBlockQuantized")}  # one product of each element
+    assert promised - tried - NODES.keys() == {(MICROSOFT, "GatherBlockQuantized")}  # one product for each element

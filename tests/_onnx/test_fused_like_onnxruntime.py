@@ -1,7 +1,7 @@
-"""QDQ models run as the operators that onnxruntime makes of them, and give its bits; where not, a table says why.
+"""QDQ models run the operators into which onnxruntime fuses them, and give its bits; a table explains the exceptions.
 
-Where the operators are those that onnxruntime runs, by its defaults or by a deviation's settings, its optimized model
-is the oracle; where they are others, its model as the file has it.
+If the operators are those that onnxruntime runs, by its defaults or by a deviation's settings, its optimized model
+is the oracle; otherwise the oracle is its model without optimizations.
 """
 
 import functools
@@ -40,7 +40,7 @@ def session(model, level=Level.ORT_ENABLE_EXTENDED, settings=(), path=""):
 
 
 def optimized(model, settings=()):
-    """The operators that onnxruntime runs; none where it refuses the model."""
+    """The operators that onnxruntime runs; none if it rejects the model."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "optimized.onnx")
         try:

@@ -1,4 +1,4 @@
-"""Products and convolutions that onnxruntime fuses with what stands beside them: its bits, or close, and errors."""
+"""Products and convolutions that onnxruntime fuses with adjacent nodes: its bits, or close to them, and errors."""
 
 import jax
 import numpy as np

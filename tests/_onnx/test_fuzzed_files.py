@@ -1,4 +1,4 @@
-"""Files with random mutations: a ModelError, or what onnxruntime computes of the same bytes, and nothing else."""
+"""Files with random mutations: a ModelError, or onnxruntime's outputs for the same bytes, and nothing else."""
 
 import warnings
 
@@ -17,7 +17,7 @@ FORMS = ("qoperator", "qdq", "dynamic")
 QUICK, RARE, PART = 40, 2000, 250
 SHAPES = {"qoperator": (2, 2, 4, 4), "qdq": (2, 2, 4, 4), "dynamic": (2, 4)}
 
-# What onnxruntime says of models that it refuses and that run here, and why they may.
+# Messages of onnxruntime about models that it rejects and jaxdml runs, and why jaxdml may run them.
 LAXER = {
     "ValidateOpsetForDomain": "the opset is newer than onnxruntime",
     "OutputMLValue": "onnxruntime computes in place what another node still needs, or has no room for",
@@ -77,7 +77,7 @@ def problem(seed):
         ):
             return None, True
         return f"seed {seed}, {form}: {what}: outputs differ", True
-    except Exception as error:  # onnxruntime has its own exceptions, of no common class
+    except Exception as error:  # onnxruntime's exceptions have no common base class
         if any(word in str(error) for word in LAXER):
             return None, True
         return f"seed {seed}, {form}: {what}: only onnxruntime refuses it: {error}", True
@@ -87,7 +87,7 @@ def check(seeds):
     told = [problem(seed) for seed in seeds]
     problems = [text for text, _ in told if text]
     assert not problems, "\n".join(problems)
-    # An eighth of the mutated models runs; if hardly any did, little would be compared.
+    # An eighth of the mutated models run; if hardly any did, little would be compared.
     assert sum(runs for _, runs in told) > len(seeds) // 20
 
 

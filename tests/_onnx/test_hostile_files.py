@@ -80,7 +80,7 @@ def test_external_data_beyond_the_folder(folder, location):
 
 
 def test_external_data_on_a_drive(folder):
-    """On Windows `D:w.bin` lies in the working folder of a drive; elsewhere it is a name, and refused all the same."""
+    """On Windows, `D:w.bin` is in the working folder of a drive; elsewhere it is a file name, and rejected, too."""
     if os.name == "posix":
         (folder / "D:w.bin").write_bytes(bytes(16))
     refused(saved(folder, external("D:w.bin")), "tensor 'w' lies in 'D:w.bin', outside of the model's folder")
@@ -200,7 +200,7 @@ def test_limits():
 
 
 class Clock:
-    """The time on the wall, which runs at each look, and that of the thread."""
+    """A wall clock that advances at each reading, and the thread's CPU clock."""
 
     def __init__(self, step=0.0):
         self.wall, self.thread, self.step = 1000.0, 3.0, step
@@ -270,7 +270,7 @@ def test_a_limit_is_lifted(operator):
 
 @pytest.mark.parametrize(("operator", "numbers"), [("Range", (0, 1000, 1)), ("ConstantOfShape", ([1000],))])
 def test_a_limit_is_lowered(operator, numbers):
-    """Before anything is made."""
+    """The limit applies before any array is made."""
     constants = [constant(np.array(number), f"c{place}") for place, number in enumerate(numbers)]
     proto = model(
         [(operator, [each.name for each in constants], ["y"])], constants, inputs=[], outputs=[("y", FLOAT, None)]

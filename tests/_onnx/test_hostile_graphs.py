@@ -93,7 +93,7 @@ def test_nodes_are_sorted():
         other = load(model([nodes[place] for place in order]))
         assert_same_bits(other.apply(other.params, x)["y"], made.apply(made.params, x)["y"])
     assert load(model(chain("Relu", 3)[::-1])).operators == ("Relu",) * 3
-    # Types are inferred of nodes that are not sorted, too.
+    # Types are also inferred for nodes that are not sorted.
     refused(model([("Not", ["a"], ["y"]), ("Relu", ["x"], ["a"])]), "input 0 is float32; supported: bool")
 
 
@@ -149,7 +149,7 @@ def test_functions_and_subgraphs():
 
 
 def test_names_that_are_like_those_of_repacked_weights():
-    """An input that is called as the weights would be is another value, in either place of the product."""
+    """An input with the name that repacked weights would have is another value, as either operand of the product."""
     random = np.random.default_rng(0)
     w, zeros = random.integers(0, 255, (4, 4), np.uint8), np.full(4, 3, np.uint8)
     constants = {"w": w, "s": np.float32(0.1), "z": np.uint8(1), "zs": zeros, "ss": np.full(4, 0.1, np.float32)}

@@ -1,4 +1,4 @@
-"""Resize by linear interpolation: the bits of onnxruntime, and near what onnx's own evaluator computes."""
+"""Resize by linear interpolation: the bits of onnxruntime, and values close to those of onnx's own evaluator."""
 
 import itertools
 
@@ -73,7 +73,7 @@ def some(shape, dtype, seed=0):
 
 
 def region(rank, places):
-    """A region, of which bytes and floats know the inside, and floats the outside too."""
+    """A region: bytes and floats take its values from inside the array, floats also from outside."""
     starts, ends = np.zeros(rank), np.ones(rank)
     starts[list(places)], ends[list(places)] = 0.125, 0.75
     return [*starts, *ends]
@@ -117,7 +117,7 @@ def test_bits_are_those_of_onnxruntime(case):
 @pytest.mark.rare
 @pytest.mark.parametrize("coordinates", rest_rarely(COORDINATES[:-1], 1))
 def test_results_are_near_those_of_the_evaluator_of_onnx(coordinates):
-    """The evaluator computes in float64, one dimension after the other; it lacks tf_half_pixel_for_nn."""
+    """The evaluator computes in float64, one dimension after the other; it does not support tf_half_pixel_for_nn."""
     for rank, places in ((1, (0,)), (3, (2,)), (4, (2, 3)), (5, (2, 3, 4)), (6, (1, 4, 5))):
         shape = sizes_of([2] * rank, places, (5, 3, 4))
         x, sizes = some(shape, np.float32), sizes_of(shape, places, (8, 4, 2))
@@ -157,7 +157,7 @@ def test_scales_opset_10_policies_and_outside_of_the_region(floats):
 
 
 def test_a_scale_of_1_takes_no_part():
-    """Of such a dimension onnxruntime adds two halves at the last index, with other roundings there."""
+    """In such a dimension, onnxruntime adds two halves at the last index, which rounds differently there."""
     x = some((2, 2, 5, 7), np.float32)
     proto = model_of("float32", (2, 2, 5, 12))
     model = jaxdml.onnx.load(proto, floats="exact")
@@ -221,7 +221,7 @@ def with_shape(proto, shape=(1, 1, 4, 4)):
 
 @pytest.mark.parametrize("function", [interpolate, resize], ids=["linear", "nearest"])
 def test_dimensions_that_shrink_go_first(function):
-    """Otherwise a result of 2**20 elements would need 2**44 elements on the way."""
+    """Otherwise a result of 2**20 elements would need an intermediate array of 2**44 elements."""
     how = {"coordinates": "half_pixel"} | ({"rounding": "floor"} if function is resize else {})
     y = function(np.ones((1, 2**24), np.uint8), None, None, np.array([2**20, 1]), **how)
     assert y.shape == (2**20, 1)

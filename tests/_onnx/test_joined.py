@@ -20,7 +20,7 @@ SHAPE = 2, 3, 5, 5
 
 
 def loaded(nodes, dtype="uint8", outputs=("y",), floats=(), shape=SHAPE, **constants):
-    """A model of x, uint8 unless said, whose nodes are (operator, inputs, output) and may have attributes."""
+    """A model of x, uint8 by default, whose nodes are (operator, inputs, output) and may have attributes."""
     zero_point = 3 if dtype == "int8" else 120
     constants = {"s": np.float32(0.04), "z": np.asarray(zero_point, dtype), "t": np.float32(0.03)} | constants
     made = [
@@ -97,10 +97,10 @@ def test_values_inside_are_computed_where_they_are_wanted():
     x = images("uint8")
     values = model.values(model.params, ["g", "y"], x)
     assert_same_bits(values["y"], model.apply(model.params, x)["y"])
-    assert model.operators == ("QLinearSigmoid", "QLinearMul")  # what the file's nodes became
+    assert model.operators == ("QLinearSigmoid", "QLinearMul")  # the operators of the file's nodes
 
 
-KEPT = {  # what is no elementwise function of one 8-bit tensor, or gains nothing
+KEPT = {  # nodes that are not an elementwise function of one 8-bit tensor, or that a table would not speed up
     "one node": ([("QLinearSigmoid", "x s z t z", "y")], {}),
     "two tensors": (
         [SIGMOID, ("Transpose", "x", "w"), ("QLinearMul", "w s z g t z s z", "y")],
@@ -132,7 +132,7 @@ def test_a_vector_that_is_known_while_tracing_makes_no_table():
 
 
 def test_a_function_of_floats_is_no_table():
-    """A sum of several tensors in floats is read by what would be a function of it, if it were integers."""
+    """The nodes that read a float sum of several tensors would be a function of one tensor if the sum were integers."""
     nodes = [BETWEEN[0], ("Mul", "f v", "m"), ("HardSwish", "m", "h"), BETWEEN[1]]
     _, model = loaded(nodes, v=np.ones(5, np.float32))
     assert "table" not in operators(model)
@@ -149,7 +149,7 @@ COMPUTED = {  # dtype, shape, and a constant by which the nodes multiply
 @on_both_kernels
 @pytest.mark.parametrize("name", COMPUTED)
 def test_what_has_no_table_is_computed_node_by_node(name):
-    """What a value is, is known when it is traced. A constant with more dimensions than x gives them to the result."""
+    """Types and shapes are known at trace time. A constant with more dimensions than x adds them to the result."""
     dtype, shape, one = COMPUTED[name]
     proto, model = loaded([BETWEEN[0], ("Mul", "f one", "m"), ("HardSwish", "m", "h"), BETWEEN[1]],
                           dtype, shape=shape, one=one)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Models of more than 2 GiB, the most that a file of protobuf has; their tensors lie in a second file."""
+"""Models of more than 2 GiB, the limit of a protobuf file; their tensors are in a second file."""
 
 import os
 import shutil

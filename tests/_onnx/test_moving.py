@@ -1,4 +1,4 @@
-"""Operators that move elements: known and traced give the same, sizes may be symbols, Resize is onnxruntime's."""
+"""Operators that move elements: known and traced values agree, sizes may be symbolic, Resize is onnxruntime's."""
 
 import itertools
 

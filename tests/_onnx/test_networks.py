@@ -1,7 +1,7 @@
 """Quantized networks give onnxruntime's bits; where they do not, the last bits of float operators are the cause.
 
-Sums in floats, and exponential and error functions, have no order or formula that all processors share. What differs
-in their last bits is quantized to other integers here and there, by which later values differ more.
+Sums in floats, and exponential and error functions, have no order or formula that all processors share. Where their
+last bits differ, quantization may give another integer, and later values differ more.
 """
 
 import functools
@@ -19,7 +19,7 @@ from helpers.one_node import on_x64_alone
 from jaxdml._graph.evaluate import results
 
 pytestmark = on_x64_alone
-NETWORKS = {  # and batches of 10,000 outputs in all
+NETWORKS = {  # and batches, with 10,000 outputs in all
     "ResNet-18": (functools.partial(resnet18, size=64, width=16), (1, 3, 8)),
     "MobileNetV2": (functools.partial(mobilenet_v2, size=64, width=8), (1, 3, 8)),
     "MLP": (mlp, (1, 7, 1000)),
@@ -34,24 +34,24 @@ PARTING = {  # by network and form: the float operators whose last bits are not 
     ("encoder", "dynamic"): {"Softmax", "LayerNormalization", "Erf"},
 }
 DIFFERING = {("MLP", "dynamic"), ("MobileNetV2", "dynamic"), ("encoder", "qoperator"), ("encoder", "dynamic")}
-ULPS = 8  # of the largest value of a tensor, by which float operators differ at most
+ULPS = 8  # the largest difference of float operators, for the largest value of a tensor
 
 
 def cases(forms, *quick):
-    """Parameters for every network, form and granularity; but for the quick ones, they run in `make test-all` alone."""
+    """Parameters for every network, form and granularity; all except the quick ones run only in `make test-all`."""
     every = [case for case in itertools.product(NETWORKS, FORMS, WEIGHTS) if case[:2] in forms]
     return [pytest.param(*case, marks=() if case in quick else pytest.mark.rare, id="-".join(case)) for case in every]
 
 
 @functools.cache
 def loaded(network, form, weights):
-    """What onnxruntime's quantizer writes, and the model that is read from it."""
+    """The file of onnxruntime's quantizer, and the model that is loaded from it."""
     proto = quantized(NETWORKS[network][0](), form, **WEIGHTS[weights])
     return proto, jaxdml.onnx.load(proto, numerics="onnxruntime")
 
 
 def onnxruntime_values(proto, inputs):
-    """All that onnxruntime computes of a model as the file has it."""
+    """All values of a model that onnxruntime runs without optimizations."""
     every = onnx.ModelProto()
     every.CopyFrom(proto)
     declared = {value.name for value in proto.graph.output}
@@ -67,7 +67,7 @@ def differing(ours, theirs):
 
 
 def ulps(ours, theirs):
-    """By how many units in the last place of the largest value two tensors differ."""
+    """The difference of two tensors, in units in the last place of the largest value."""
     assert theirs.dtype == np.float32
     return np.abs(np.asarray(ours) - theirs).max() / np.spacing(np.abs(theirs).max())
 
@@ -82,7 +82,7 @@ WITH_A_DYNAMIC_MLP = cases(AS_IN_THE_FILE, ("MLP", "dynamic", "per tensor"))
     ("network", "form", "weights"), cases(EQUAL, ("MLP", "qoperator", "per channel"), ("MLP", "qdq", "per tensor"))
 )
 def test_the_outputs_are_those_of_onnxruntime(network, form, weights):
-    """QDQ models are compared with what onnxruntime makes of them, for as the file has them, they are float models."""
+    """QDQ models are compared with onnxruntime's optimized models: without optimization, they compute in floats."""
     proto, model = loaded(network, form, weights)
     count = 0
     for batch in NETWORKS[network][1]:
@@ -98,7 +98,7 @@ def test_the_outputs_are_those_of_onnxruntime(network, form, weights):
 @pytest.mark.rare
 @pytest.mark.parametrize(("network", "form", "weights"), WITH_A_DYNAMIC_MLP)
 def test_values_part_at_a_float_operator(network, form, weights):
-    """All values in the order of the nodes, and by how much the first that differs does."""
+    """All values in the order of the nodes; the first one that differs does so only in its last bits."""
     proto, model = loaded(network, form, weights)
     kinds = {name: node.op_type for node in proto.graph.node for name in node.output}
     for batch in NETWORKS[network][1]:
@@ -114,7 +114,7 @@ def test_values_part_at_a_float_operator(network, form, weights):
 
 @pytest.mark.parametrize(("network", "form", "weights"), WITH_A_DYNAMIC_MLP)
 def test_nodes_give_the_bits_of_onnxruntime_on_its_values(network, form, weights):
-    """Each node on the very values that onnxruntime gives its own."""
+    """Each node computes onnxruntime's result from the inputs that it has in onnxruntime."""
     proto, model = loaded(network, form, weights)
     graph = model._graph
 

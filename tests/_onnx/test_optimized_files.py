@@ -1,4 +1,4 @@
-"""Models that onnxruntime saved after its optimizations are read, and compute what onnxruntime computes of them."""
+"""Models that onnxruntime saved after its optimizations, against onnxruntime."""
 
 import numpy as np
 import pytest
@@ -80,7 +80,7 @@ def test_int8_filters_with_channels_last_saturate(tmp_path):
 
 
 def test_a_file_for_one_processor_is_refused():
-    """In the error there is one problem, whatever the number of nodes."""
+    """The error lists one problem, whatever the number of nodes."""
     words = "nodes have the domain 'com.microsoft.nchwc', which onnxruntime's optimizer writes for one processor"
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft.nchwc", 1)]
     nodes = [node("ReorderInput", ["x"], ["a"], domain="com.microsoft.nchwc")]

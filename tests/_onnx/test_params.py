@@ -19,7 +19,7 @@ from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
 
 X = random_inputs(residual(), 2, seed=4)["x"]
-LARGE = 64  # elements of a constant that may be a weight's
+LARGE = 64  # a constant with this many elements may be a weight
 of_each_form = pytest.mark.parametrize("form", rest_rarely(("qdq", "dynamic", "qoperator"), 1))
 
 
@@ -33,7 +33,7 @@ def outputs(model, params):
 
 
 def by_leaves_in_a_file(params, folder):
-    """As np.savez keeps arrays; the structure is that of the model that is loaded again."""
+    """Arrays in a file of np.savez; the structure is that of the model that is loaded again."""
     np.savez(folder / "params.npz", *jax.tree.leaves(params))
     with np.load(folder / "params.npz") as file:
         return jax.tree.unflatten(jax.tree.structure(params), [file[name] for name in file.files])
@@ -60,7 +60,7 @@ def test_params_that_are_saved_and_read_or_moved(way, form, tmp_path):
 
 @of_each_form
 def test_params_of_another_model(form):
-    """Of the same graph and scales with other weights."""
+    """A model with the same graph and scales, and other weights."""
     model, other = loaded(form), jaxdml.onnx.load(reversed_weights(quantized(residual(), form)))
     assert_same_bits(outputs(model, other.params), outputs(other, other.params))
     assert (outputs(model, other.params) != outputs(model, model.params)).any()
@@ -68,7 +68,7 @@ def test_params_of_another_model(form):
 
 @of_each_form
 def test_every_param_is_read(form):
-    """Each changes the output: weights for those of another model, vectors in the opposite order."""
+    """Each changes the output: weights are replaced by those of another model, vectors are reversed."""
     model, other = loaded(form), jaxdml.onnx.load(reversed_weights(quantized(residual(), form)))
     expected = outputs(model, model.params)
     for name, value in model.params.items():
@@ -107,7 +107,7 @@ def test_params_are_donated_and_given_back(form):
 
 @of_each_form
 def test_gradients_by_float_inputs(form):
-    """What rounds to integers has none; the scale of a range has that of its ends."""
+    """Rounding to integers has no gradient; the scale of a range has the gradient of its ends."""
     model = loaded(form)
     gradient = jax.jit(jax.grad(lambda x: model.apply(model.params, x)["y"].sum()))(X)
     assert (gradient.shape, gradient.dtype) == (X.shape, X.dtype)
@@ -129,13 +129,13 @@ def large_constants(function, *arguments):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("numerics", ["directml", "onnxruntime"])
 def test_no_weight_is_a_constant_of_the_program(form, numerics):
-    """Nor one that JAX would make an argument of."""
+    """Nor a constant that JAX would turn into an argument."""
     model = loaded(form, numerics)
     constants, arguments = large_constants(model.apply, model.params, X)
     assert constants == []
     assert arguments == len(jax.tree.leaves(model.params)) + 1
     constants, arguments = large_constants(lambda x: model.apply(model.params, x), X)
-    assert len(constants) >= 4 or arguments > 4  # that they would be seen
+    assert len(constants) >= 4 or arguments > 4  # weights would be seen
 
 
 NETWORKS = {"MLP": mlp, "encoder": encoder, "MobileNetV2": partial(mobilenet_v2, width=8, stages=MOBILENET_V2[:2])}
@@ -148,7 +148,7 @@ JOINED = {"MLP": 0, "encoder": 1, "MobileNetV2": 1}  # a division of scores, a h
 @pytest.mark.parametrize("form", rest_rarely(FORMS, 1))
 @pytest.mark.parametrize("network", rest_rarely(NETWORKS, 1))
 def test_what_is_looked_up_is_all_that_is_constant(network, form, numerics):
-    """Where onnxruntime looks up in 256 entries, they are made of scales while the program is traced."""
+    """Where onnxruntime uses a table of 256 entries, the table is computed from scales at trace time."""
     proto = quantized(NETWORKS[network](), form)
     model = jaxdml.onnx.load(proto, numerics=numerics)
     constants, arguments = large_constants(model.apply, model.params, random_inputs(proto, 2)["x"])

@@ -128,7 +128,7 @@ class Case:
 
     @property
     def expected(self):
-        """The bits, by the reference: the elements of each block, in pieces of at most 256, filled up with zeros."""
+        """The bits, by the reference: the elements of each block, in pieces of at most 256, padded with zeros."""
         steps, scales, block = self.weights
         size, a, w, s = min(self.block, 256), [], [], []
         for number in range(self.blocks):
@@ -150,10 +150,10 @@ class Case:
 
     @property
     def is_right_in_onnxruntime(self):
-        """Beside an order it forgets zero points, mistakes 2 bits, and refuses 8 bits and large blocks."""
+        """With an order, onnxruntime ignores zero points, is wrong for 2 bits, and rejects 8 bits and large blocks."""
         if self.order != "none":
             return self.bits == 4 and self.block <= 256 and self.zero_points != "uint8"
-        return not (self.bits == 8 and self.zero_points == "floats")  # which it refuses
+        return not (self.bits == 8 and self.zero_points == "floats")  # which onnxruntime rejects
 
 
 def decibels(got, right):
@@ -164,7 +164,7 @@ def decibels(got, right):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", rest_rarely(range(12), 2))
 def test_random_files(seed):
-    """The bits of the reference, float64's numbers as the precision promises, and onnxruntime's."""
+    """The bits of the reference; numbers close to float64's, as the precision promises, and to onnxruntime's."""
     cases = [Case(8 * seed + each) for each in range(8)]
     made = [jaxdml.onnx.load(case.proto) for case in cases]
     # One program: compiling each on its own would take most of the time.
@@ -222,7 +222,7 @@ def test_parameters_are_pickled_and_replaced():
 
 
 def test_computed_weights_and_zero_points_between_integers_stay_floats():
-    """Within float32's errors of the same weights as constants."""
+    """Within float32's error of the result with the same weights as constants."""
     expected = applied(packed_model(PACKED, **ATTRIBUTES), A)
     given = applied(packed_model(PACKED, ("a", "b"), **ATTRIBUTES), A, PACKED["b"])
     np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-4)
@@ -315,7 +315,7 @@ def test_an_axis_beyond_the_matrix_is_no_axis(options):
 
 
 def test_onnxruntime_fuses_the_same_nodes(tmp_path):
-    """By default it computes them with 8 bits of a."""
+    """By default, onnxruntime computes them with 8-bit a."""
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     proto, *_ = qdq_model()
@@ -389,6 +389,6 @@ def test_wrong_files_are_refused_in_words_and_by_onnxruntime(name):
         "negative",
         "short order",
         "empty order",
-    ):  # which it ignores, or reads anyway
+    ):  # which onnxruntime ignores, or reads anyway
         with pytest.raises(Exception, match=r"MatMulNBits|Type Error|Integer overflow"):
             session(proto).run(None, {"a": np.zeros((1, attributes.get("K", 64) % 2**20), np.float32)})

@@ -21,7 +21,7 @@ from jaxdml.reference import operators
 TYPES = {"float32": TensorProto.FLOAT}
 TYPES |= {name: getattr(TensorProto, name.upper()) for name in ("float16", "uint8", "int8", "uint16", "int16", "int32")}
 TYPES |= {"uint4": TensorProto.UINT4, "int4": TensorProto.INT4}
-BYTES = {"uint4": "uint8", "int4": "int8"}  # what NumPy has instead
+BYTES = {"uint4": "uint8", "int4": "int8"}  # NumPy's stand-ins
 # By name: shapes of the input and of its parameters, and attributes.
 FORMS = {
     "one": ((12, 35), (), {}),
@@ -74,7 +74,7 @@ def one_node(operator, types, output, shapes, **attributes):
 
 
 def both(operator, types, output, arguments, **attributes):
-    """What jaxdml computes, and what onnxruntime does."""
+    """The outputs of jaxdml and of onnxruntime."""
     proto = one_node(operator, types, output, [x.shape for x in arguments], **attributes)
     inputs = {f"x{i}": np.asarray(x) for i, x in enumerate(arguments)}
     model = jaxdml.onnx.load(proto)
@@ -141,7 +141,7 @@ def test_to_floats(case):
 @pytest.mark.parametrize("real", ["float32", "float16"])
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_a_million_outputs(kind, real):
-    """In blocks of 32, the last one cut."""
+    """In blocks of 32, the last of which is incomplete."""
     rng, shape, scales = np.random.default_rng(2), (500, 1050), (500, 33)
     attributes = {"axis": 1, "block_size": 32}
     scale, zero_point = rng.uniform(0.01, 0.1, scales).astype(real), integers(rng, kind, scales)

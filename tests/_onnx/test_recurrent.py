@@ -50,7 +50,7 @@ def test_products_of_integers_have_the_bits_of_onnxruntime(seed):
 
 
 def small(operator="DynamicQuantizeLSTM", *, items=2, **changes):
-    """A case of 3 steps, 4 features and 5 hidden units; the changes are of its values, and None takes one away."""
+    """A case of 3 steps, 4 features and 5 hidden units; the changes are of its values, and None removes a value."""
     rng = np.random.default_rng(0)
     values = {"x": rng.standard_normal((3, items, 4)).astype(np.float32)}
     if operator == "LSTM":
@@ -85,7 +85,7 @@ def test_derivatives(operator, is_zero):
 
 @pytest.mark.rare
 def test_the_batch_may_come_first():
-    """onnxruntime's CPU kernel does not have it."""
+    """onnxruntime's CPU kernel does not support this layout."""
     rng = np.random.default_rng(0)
     states = {name: rng.standard_normal((1, 2, 5)).astype(np.float32) for name in "hc"}
     steps_first = small("LSTM", **states)
@@ -99,7 +99,7 @@ def test_the_batch_may_come_first():
 
 
 def test_lengths_that_x_does_not_have():
-    """Constants are an error; of other lengths, which come too late for one, the results are NaN."""
+    """Constant lengths raise an error; for lengths that are known too late for an error, the results are NaN."""
     for lengths in ([-1, 2], [4, 2]):
         case = small("LSTM", lengths=np.array(lengths, np.int32))
         refused(case.model(), f"sequence_lens is {lengths}, expected numbers from 0 to 3, the steps of X")

@@ -1,4 +1,4 @@
-"""What jaxdml.onnx.save writes: the bits that onnxruntime and jaxdml.onnx.load compute from it, and its names."""
+"""Files of jaxdml.onnx.save: the bits that onnxruntime and jaxdml.onnx.load compute from them, and their names."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from helpers.compare import assert_same_bits
 from helpers.marks import rest_rarely
 from jaxdml.errors import DescError
 
-# Whose integers onnxruntime has at every level, and with which options.
+# Models whose integers onnxruntime reproduces, with which options, and at which levels.
 WAYS = {
     "onnxruntime, on integers": ("qoperator", "onnxruntime", {}, LEVELS),
     "directml, on integers": ("qoperator", "directml", EXACT, LEVELS),

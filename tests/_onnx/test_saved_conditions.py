@@ -1,4 +1,4 @@
-"""Functions with conditions between integers: onnxruntime computes from the file the integers of the model."""
+"""Functions with conditions between integers: from the file, onnxruntime computes the integers of the model."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Every primitive that a file may have: onnxruntime computes from the file what JAX does."""
+"""Every primitive that a file may have: from the file, onnxruntime computes JAX's results."""
 
 import functools
 import math
@@ -141,7 +141,7 @@ GROUPS = {
         sums=lambda y: lax.reduce_window(y.reshape(-1, 3, 4), 0.0, lax.add, (1, 2, 2), (1, 1, 2), "VALID"),
     ),
 }  # fmt: skip
-SIZES = {"indices": None, "updates": None}  # what fails with a symbolic batch
+SIZES = {"indices": None, "updates": None}  # primitives that fail with a symbolic batch
 
 
 @functools.cache
@@ -172,7 +172,7 @@ def test_onnxruntime_computes_what_jax_does(group, folder):
         np.testing.assert_allclose(received[path], leaf, rtol=2e-5, atol=2e-5, err_msg=path)
 
 
-# Functions that lose their digits where they are small if they are computed from exp, log and erf alone.
+# Functions that lose digits where they are small if they are computed only from exp, log and erf.
 SMALL = {"expm1": (np.expm1, -80, 80), "log1p": (np.log1p, -0.99, 1e30), "erfc": (np.vectorize(math.erfc), -9, 9)}
 
 
@@ -234,7 +234,7 @@ def test_updates_of_an_axis_of_unknown_size_are_refused(tmp_path):
 
 EMBEDDING = np.random.default_rng(3).standard_normal((50, 6)).astype(np.float32)
 PLACES = np.asarray([-51, -50, -1, 0, 49, 50, -101, 3], np.int32)
-READERS = {  # how an embedding is read, and which places onnxruntime refuses, because apply gives NaN there
+READERS = {  # how an embedding is read, and the indices that onnxruntime rejects, because apply gives NaN there
     "at": (lambda p, i: p["table"][i], []),
     "as bytes": (lambda p, i: p["table"][i.astype(jnp.int8)], []),
     "several": (lambda p, i: p["table"].reshape(50, 2, 3)[i, i % 2], []),

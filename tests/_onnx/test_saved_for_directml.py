@@ -24,7 +24,7 @@ def registered():
 
 
 def not_registered(proto):
-    """What the provider lacks, one sentence for each node that it does not take."""
+    """One sentence for each node that the provider does not support."""
     opsets = {entry.domain: entry.version for entry in proto.opset_import}
     inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
     types = {tensor.name: tensor.data_type for tensor in inferred.initializer}

@@ -1,4 +1,4 @@
-"""Layers alone, whose zero points, scales and limits all matter: onnxruntime computes the bits of the model."""
+"""Single layers, whose zero points, scales and limits all matter: onnxruntime computes the bits of the model."""
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ def test_layers(way, activations, tmp_path):
 @pytest.mark.rare
 @pytest.mark.parametrize("numerics", ["directml", "onnxruntime"])
 def test_means_that_lie_at_ties(numerics, tmp_path):
-    """Equal rows in the calibration give the mean the scale of its input; means of 6 integers have many ties then."""
+    """Equal rows in the calibration give the mean the scale of its input; means of 6 integers then have many ties."""
     rows = np.repeat(X[:, None], 6, 1)
     model = dml.ptq.quantize(
         lambda p, x: jnp.mean(x @ p["a"], 1) @ p["head"], P, [rows], numerics=numerics, progress=False
@@ -78,7 +78,7 @@ def test_tables_of_16_bits(tmp_path):
 
 
 def scores(p, x):
-    """A product of two values, scaled by a number that is no power of 2."""
+    """A product of two values, scaled by a number that is not a power of 2."""
     a, b = ((x @ p[name]).reshape(5, 8, 8) for name in "ab")
     return (a @ b.transpose(0, 2, 1)) * 0.3
 

@@ -112,7 +112,7 @@ def test_sizes(tmp_path):
 
 
 def several_sizes(params, x):  # [batch, tokens, 8]
-    """Reshapes, repetitions and numbers that depend on two sizes that are not known."""
+    """Reshapes, repetitions and numbers that depend on two unknown sizes."""
     y = (x @ params).reshape(x.shape[0], x.shape[1] * 2, 2)
     rows = jnp.broadcast_to(jnp.arange(x.shape[1])[None, :, None], (*x.shape[:2], 4))
     mean = jnp.mean(x @ params, 1)

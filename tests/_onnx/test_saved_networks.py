@@ -1,4 +1,4 @@
-"""Networks, saved: a million outputs of onnxruntime beside those of the model, and what loading the file gives."""
+"""Saved networks: a million outputs of onnxruntime against those of the model, and the model loaded from the file."""
 
 import functools
 from typing import NamedTuple
@@ -79,7 +79,7 @@ def quantized(name, **options):
 
 @functools.cache
 def inputs_of(name):
-    """As many inputs as there must be for `OUTPUTS` outputs."""
+    """As many inputs as `OUTPUTS` outputs require."""
     apply, params, make_inputs = made(name)
     (result,) = jax.tree.leaves(jax.eval_shape(apply, params, *make_inputs(1)))
     return make_inputs(-(-OUTPUTS // result.size), seed=9)
@@ -136,7 +136,7 @@ def test_outputs_are_those_of_apply(name, way, tmp_path):
 
 
 def steps_apart(model, path, inputs, **entries):
-    """How far the integers of 8 bits that onnxruntime computes lie from those that jaxdml computes from the same data.
+    """How far onnxruntime's 8-bit integers are from those that jaxdml computes from the same data.
 
     Each integer operator, and each float function between two integers, reads what onnxruntime computed before it.
 
@@ -197,7 +197,7 @@ def test_functions_of_floats_are_at_most_one_step_away(name, form, tmp_path):
 
 @pytest.mark.parametrize(("name", "batch"), [("haiku ResNet18", 8), ("equinox transformer", 64)])
 def test_networks_of_the_zoo(name, batch, tmp_path):
-    """A million integers, and the outputs: with the same bits where all between them is integers."""
+    """A million integers, and the outputs, which have the same bits if only integers lie between input and output."""
     apply, params, draw = zoo_models.MODELS[name]()
     random = np.random.default_rng(0)
     batches = [draw(8, random) for _ in range(2)]

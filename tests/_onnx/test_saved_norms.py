@@ -1,4 +1,4 @@
-"""Normalizations, softmax and gelu become ONNX's operators, however they are written; what only looks so does not."""
+"""Normalizations, softmax and gelu become ONNX's operators, however they are written; similar functions do not."""
 
 from collections import Counter
 
@@ -116,7 +116,7 @@ INPUTS = {"mean": lambda x: x.mean(-1), "square": jnp.square, "square of a mean"
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_layer_normalizations_of_means_and_squares(name, tmp_path):
-    """What is normalized may be a mean, such as that of an image, or a square, as parts of a normalization are."""
+    """The normalized value may be a mean, such as that of an image, or a square, as in parts of a normalization."""
     ways = ("linen", "linen, slow variance", "standardize", "two passes")
     functions = {way: lambda x, of=(LAYER | {"two passes": reciprocal})[way]: of(INPUTS[name](x)) for way in ways}
     found = written(functions, tmp_path / "model.onnx")
@@ -144,7 +144,7 @@ def test_softmax(tmp_path):
 
 @pytest.mark.parametrize("opset", [17, 20])
 def test_gelu(opset, tmp_path):
-    # onnxruntime does not join nodes that give an output.
+    # onnxruntime does not fuse nodes that compute an output.
     functions = {name: lambda x, of=function: of(x) - 1 for name, function in GELU.items()}
     found = written(functions, tmp_path / "model.onnx", opset=opset)
     if opset == 20:

@@ -1,4 +1,4 @@
-"""Files of models whose layers read 16 bits: QuantizeLinear and DequantizeLinear of opset 21 around float operators."""
+"""Files of models whose layers have 16-bit inputs: QuantizeLinear and DequantizeLinear of opset 21 around floats."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -37,7 +37,7 @@ def test_a_loaded_file_has_the_bits_of_apply(case, tmp_path):
 @pytest.mark.rare
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 def test_poolings_of_16_bits_are_of_floats(form, tmp_path):
-    """ONNX has none of 16-bit integers."""
+    """ONNX has no poolings of 16-bit integers."""
     random = np.random.default_rng(0)
     w = [random.standard_normal(shape, np.float32) for shape in ((4, 3, 3, 3), (2, 4, 3, 3))]
     x = random.standard_normal((2, 3, 8, 8), np.float32)
@@ -68,7 +68,7 @@ def test_earlier_opsets_are_refused(tmp_path):
 
 
 def test_the_opset_is_that_of_what_layers_read(tmp_path):
-    """A rule for 16 bits may change no layer: an earlier one decides, or fake_quantize rounds to 8 bits."""
+    """A rule for 16 bits may change no layer, if an earlier rule decides or fake_quantize rounds to 8 bits."""
     w, x = (np.random.default_rng(0).standard_normal(shape, np.float32) for shape in ((8, 8), (16, 8)))
 
     def apply(p, x):

@@ -1,4 +1,4 @@
-"""What ONNX or onnxruntime has no types for is an error before a file is written."""
+"""Values whose types ONNX or onnxruntime does not support raise an error before a file is written."""
 
 import re
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_types_that_operators_lack_are_listed(tmp_path):
 @pytest.mark.rare
 @pytest.mark.parametrize("opset", [19, 21])
 def test_short_types_of_later_opsets_are_refused_too(opset, tmp_path):
-    """onnxruntime rounds and saturates otherwise than JAX."""
+    """onnxruntime rounds and saturates differently from JAX."""
     model = made(lambda y: y.astype(jnp.float8_e4m3fn).astype(jnp.float32) + y.astype(jnp.int4).astype(jnp.float32))
     with pytest.raises(ModelError, match=rf"(?s)of opset {opset} does not take float8e4m3fn .* does not take int4"):
         dml.onnx.save(model, tmp_path / "model.onnx", opset=opset)
@@ -79,7 +79,7 @@ def test_floats_of_fewer_bits_are_refused(bits, tmp_path):
 
 
 def test_the_provider_lacks_these_types():
-    """The list is that of the kernels of onnxruntime 1.32, which some of its builds can name."""
+    """The list is that of the kernels of onnxruntime 1.32, which some of its builds can list."""
     state = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
     if not hasattr(state, "get_all_opkernel_def"):
         pytest.skip("this build of onnxruntime does not name its kernels")
@@ -96,7 +96,7 @@ def test_the_provider_lacks_these_types():
         own = [k for k in kernels[kind] if k.version_range[0] <= schema.since_version <= k.version_range[1]]
         for constraint in schema.type_constraints:
             word = constraint.type_param_str
-            # A kernel that does not name a type parameter takes all types.
+            # A kernel that does not name a type parameter supports all types.
             has = {name for k in own for name in k.type_constraints.get(word, constraint.allowed_type_strs)}
             lacks = [name for name in JAX_TYPES if f"tensor({name})" in {*constraint.allowed_type_strs} - has]
             found |= {f"{kind}.{word}": " ".join(sorted(lacks))} if lacks else {}

@@ -17,7 +17,7 @@ PARAMS = {name: RNG.normal(size=(WIDTH, WIDTH)).astype(np.float32) / 6 for name 
 
 
 def step(params, x, cache, position):
-    """One token of a head, behind the tokens in the cache."""
+    """One token of a head, after the tokens in the cache."""
     query, key, value = (x @ params[name] for name in ("q", "k", "v"))
     keys = lax.dynamic_update_slice(cache["k"], key[:, None], (0, position, 0))
     values = lax.dynamic_update_slice(cache["v"], value[:, None], (0, position, 0))
@@ -43,7 +43,7 @@ def test_a_cache_is_updated_in_the_file(tmp_path):
 
 
 def test_halves_away_from_zero(tmp_path):
-    """x + 0.5 rounds the float below a half up, and large odd numbers, too."""
+    """x + 0.5 would also round up the float below a half, and large odd numbers."""
     w = np.eye(3, dtype=np.float32)
     x = np.float32([[0.49999997, 0.5, -0.49999997], [2**23 + 1, -(2**24) + 1, 8388607.5], [-2.5, 1.5, 0]])
     x = np.concatenate([x, [[np.inf, -np.inf, np.nan]]]).astype(np.float32)
@@ -113,7 +113,7 @@ def test_opset_17_has_no_maximum(tmp_path):
 
 
 def test_dynamic_products_by_matrices_of_a_loop(tmp_path):
-    """The loop is unrolled, which makes constants of the matrices."""
+    """The loop is unrolled, which turns the matrices into constants."""
     w, x = RNG.normal(size=(3, 16, 16)).astype(np.float32) / 4, RNG.normal(size=(5, 16)).astype(np.float32)
 
     def apply(w, x):

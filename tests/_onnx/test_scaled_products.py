@@ -1,4 +1,4 @@
-"""Integer products and the nodes that scale their sums run as one operator, if the sums go nowhere else."""
+"""Integer products and the nodes that scale their sums run as one operator, if nothing else reads the sums."""
 
 import numpy as np
 import onnx

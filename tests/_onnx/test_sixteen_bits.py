@@ -27,7 +27,7 @@ def ends(dtype):
 
 
 def rounded_product(a, a_zero_point, b, b_zero_point):
-    """By Python's integers; NumPy rounds an int64 to float32 once."""
+    """Computed in Python's integers; NumPy rounds an int64 to float32 once."""
     total = (a.astype(object) - int(a_zero_point)) @ (b.astype(object) - int(b_zero_point))
     return total.astype(np.int64).astype(np.float32)
 
@@ -36,7 +36,7 @@ def rounded_product(a, a_zero_point, b, b_zero_point):
 @pytest.mark.parametrize("b_type", BYTES)
 @pytest.mark.parametrize("a_type", WORDS)
 def test_products_are_rounded_once(a_type, b_type):
-    """Of random operands, and of those and zero points at the ends of their types."""
+    """Products of random operands, and of operands and zero points at the ends of their types."""
     multiply = jax.jit(
         lambda a, a_zero, b, b_zero: dml.matrix_multiply_integer_to_float(
             a, np.float32(0.25), a_zero, b, np.float32(2), b_zero
@@ -55,7 +55,7 @@ def test_products_are_rounded_once(a_type, b_type):
 @pytest.mark.parametrize("b_type", WORDS)
 @pytest.mark.parametrize("a_type", [*WORDS, *BYTES])
 def test_products_by_16_bits_are_rounded_once(a_type, b_type):
-    """Of batches, with zero points at the ends of their types."""
+    """Products of batches, with zero points at the ends of their types."""
     multiply = jax.jit(dml.matrix_multiply_integer_to_float)
     a, b = drawn(a_type, 2, 4, 700), drawn(b_type, 2, 700, 5)
     a[:, 0], a[:, 1], b[..., 0], b[..., 1] = *ends(a_type), *ends(b_type)
@@ -69,7 +69,7 @@ def test_products_by_16_bits_are_rounded_once(a_type, b_type):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("depth", [1, TERMS, TERMS + 1])
 def test_long_sums_do_not_overflow(depth):
-    """The sums of bytes fit int32 up to TERMS terms; longer ones take another way."""
+    """Sums of bytes fit in int32 up to TERMS terms; longer ones are computed in another way."""
     for a, zero_point in ((65535, 0), (0, 65535), (255, 65280)):
         operands = np.full((1, depth), a, np.uint16), np.uint16(zero_point), np.full((depth, 1), 255, np.uint8)
         y = dml.matrix_multiply_integer_to_float(operands[0], 1.0, operands[1], operands[2], 1.0, None)
@@ -150,7 +150,7 @@ def quantized_model(node, constants, x_type, shape, scale, zero_point):
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("x_type", WORDS)
 def test_convolutions_of_files(x_type, groups):
-    """The padding is the zero point; scales of each channel; the bias is added in floats, as that of Gemm."""
+    """Padding with the zero point, scales of each channel, and a bias that is added in floats, as that of Gemm."""
     x, w = drawn(x_type, 2, 4, 7, 7), drawn(np.int8, 8, 4 // groups, 3, 3)
     scales = RANDOM.uniform(0.001, 0.01, 8).astype(np.float32)
     bias = np.int32([0, 1, -1, 255, 256, 2**31 - 1, -(2**31), 12345])
@@ -214,7 +214,7 @@ def test_results_of_files_are_quantized_to_any_type(y_type):
 @pytest.mark.rare
 @pytest.mark.parametrize("b_type", [np.uint16, np.uint8])
 def test_products_of_two_computed_values_of_files(b_type):
-    """Of 16 bits by 16 bits, and of 16 bits by 8 bits."""
+    """Products of 16 bits by 16 bits, and of 16 bits by 8 bits."""
     a, b = drawn(np.uint16, 2, 3, 40), drawn(b_type, 2, 40, 6)
     node = helper.make_node("MatMul", ["x", "b"], ["y"])
     made = quantized_model(node, {}, np.uint16, a.shape, 0.002, 31000)
@@ -232,7 +232,7 @@ def test_products_of_two_computed_values_of_files(b_type):
 
 
 def test_products_too_long_for_int32_stay_in_floats():
-    """Files with more than TERMS terms are computed as before."""
+    """Products of more than TERMS terms are computed in floats."""
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     for depth, is_integer in ((TERMS, True), (TERMS + 1, False)):
         w = np.ones((depth, 1), np.int8)

@@ -33,14 +33,14 @@ def loaded(form, numerics="directml", kernels=None):
 
 @functools.cache
 def of_batch(form, numerics="directml"):
-    """What jit computes of the whole batch."""
+    """The outputs of the whole batch under jit."""
     model = loaded(form, numerics)
     return np.asarray(jax.jit(model.apply)(model.params, X)["y"])
 
 
 @functools.cache
 def of_each(form):
-    """What jit computes of the images one by one, which in the dynamic form have a range each."""
+    """The outputs of single images under jit; in the dynamic form, each image has a range of its own."""
     model = loaded(form)
     return np.concatenate([np.asarray(jax.jit(model.apply)(model.params, image[None])["y"]) for image in X])
 

@@ -1,4 +1,4 @@
-"""`Model.values_alone`: what nodes compute from given values."""
+"""`Model.values_alone`: the results of nodes for given inputs."""
 
 import numpy as np
 import pytest

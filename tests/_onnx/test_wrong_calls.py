@@ -168,7 +168,7 @@ def test_wrong_limits(wrong, kind, words):
 
 
 def test_shapes_that_depend_on_data():
-    """Before anything runs, all at once; the shape of an input is known."""
+    """The error lists all of them, before anything runs; the shape of an input is known."""
     shape = ("shape", INT64, (1,))
     proto = model([("Reshape", ["x", "shape"], ["y"])], inputs=[("x",), shape])
     refused(proto, "reshape_0", "'shape' depends on data", "make it an initializer")

@@ -1,4 +1,4 @@
-"""What cannot be written is an error that says where and what to do, and leaves no half-written file."""
+"""Models that cannot be written: the error says where and what to do, and leaves no half-written file."""
 
 import os
 import re
@@ -154,7 +154,7 @@ def test_sizes_that_a_layer_needs_as_numbers(tmp_path):
     dml.onnx.save(model, tmp_path / "model.onnx", shapes="9, 11")
 
 
-@pytest.mark.parametrize("less", [0, 4])  # that x.shape[0] is positive is known, and what the sign of the rest is not
+@pytest.mark.parametrize("less", [0, 4])  # x.shape[0] is known to be positive, x.shape[0] - 4 is not
 def test_padding_that_the_batch_decides(less, tmp_path):
     def padded(w, x):
         return lax.pad(x @ w, np.float32(0), ((0, 0, 0), (0, x.shape[0] - less, 0)))
@@ -226,7 +226,7 @@ def test_models_of_files(tmp_path):
         if x is X:
             dml.onnx.save(loaded, tmp_path / "again.onnx")
             assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes()
-        else:  # whose file does not have the type
+        else:  # its file does not store the type
             with pytest.raises(PtqError, match="sizes of this model's inputs are not known: quantize the function"):
                 dml.onnx.save(loaded, tmp_path / "again.onnx")
 
@@ -250,7 +250,7 @@ def test_a_folder_in_place_of_the_file(model, tmp_path):
 
 
 def test_no_permission(model, tmp_path):
-    if os.geteuid() == 0:  # who may write everywhere but here
+    if os.geteuid() == 0:  # root may write everywhere except there
         tmp_path = Path("/sys")
     else:
         tmp_path.chmod(0o500)
@@ -263,7 +263,7 @@ def test_a_file_that_must_not_be_written(model, tmp_path, monkeypatch):
     path = tmp_path / "model.onnx"
     path.write_bytes(b"old")
     path.chmod(0o444)
-    if os.geteuid() == 0:  # who may write it
+    if os.geteuid() == 0:  # root may write it
         monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(PermissionError, match="path is a file without write permission") as caught:
         dml.onnx.save(model, path)

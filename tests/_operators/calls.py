@@ -1,4 +1,4 @@
-"""Good calls of the functions, and wrong ones: good calls but for one mistake, each with what its error must say.
+"""Valid calls of the functions, and wrong calls: valid ones with one mistake, and what their errors must say.
 
 `problems` makes wrong calls eagerly after a right one, twice, and inside jit and vmap; the errors must be the same.
 """
@@ -34,12 +34,12 @@ from jaxdml import DescError
 
 
 def u8(*shape):
-    """Data of 7, or a zero point of 3."""
+    """Data filled with 7, or the zero point 3."""
     return np.full(shape, 7 if shape else 3, np.uint8)
 
 
 def s8(*shape):
-    """Data of 4, or a zero point of 3."""
+    """Data filled with 4, or the zero point 3."""
     return np.full(shape, 4 if shape else 3, np.int8)
 
 
@@ -97,15 +97,15 @@ DATA = {
     QUANTIZE_BLOCKS: ("input",),
     DEQUANTIZE_BLOCKS: ("input",),
 }
-OF_FLOATS = (QUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE_BLOCKS)  # what their data are
-SPATIAL = {"strides": 1, "dilations": 1, "start_padding": 0, "end_padding": 0}  # and their least
+OF_FLOATS = (QUANTIZE, DYNAMIC_QUANTIZE, QUANTIZE_BLOCKS)  # operators of float data
+SPATIAL = {"strides": 1, "dilations": 1, "start_padding": 0, "end_padding": 0}  # and their minimums
 OPTIONS = {
     CONVOLUTION: {**SPATIAL, "group_count": 1},
     CONVOLUTION_INTEGER: {**SPATIAL, "group_count": 1},
     POOLING: {**SPATIAL, "window_size": 1},
 }
 OPTIONS_BY_NAME = [(operator, name) for operator, options in OPTIONS.items() for name in options]
-# The parameter that says the output's type by its own, of operators that have output_dtype.
+# The parameter whose type determines the output's, for operators that have output_dtype.
 OUTPUT_ZERO_POINT = {
     QUANTIZE: "zero_point",
     ADD: "output_zero_point",
@@ -118,12 +118,12 @@ OUTPUT_ZERO_POINT = {
 
 
 def ending(suffix):
-    """[(operator, argument)] of all arguments whose name ends so."""
+    """[(operator, argument)] of all arguments whose names have this suffix."""
     return [(operator, name) for operator, good in GOOD.items() for name in good if name.endswith(suffix)]
 
 
 def page_name(argument, operator=None):
-    """The page's name of the tensor that the function calls so."""
+    """The page's name of the tensor that is this argument of the function."""
     if operator in BLOCKED and argument in ("scale", "zero_point"):
         return f"QuantizationTensors[{int(argument == 'zero_point')}]"
     return "".join(word.capitalize() for word in argument.split("_")) + "Tensor"
@@ -144,7 +144,7 @@ def caught(operator, arguments):
 
 
 class Bad(NamedTuple):
-    """A wrong call: the good one but for `changes`; the error's (class, tensor, rule), and what it must say."""
+    """A wrong call: the valid one with `changes`; the error's (class, tensor, rule), and what it must say."""
 
     operator: str
     name: str
@@ -171,7 +171,7 @@ def batches(cases: Callable[[], Iterable[tuple]]) -> Any:
 
 @contextlib.contextmanager
 def compilations():
-    """What JAX traces, lowers or compiles meanwhile."""
+    """Records what JAX traces, lowers or compiles meanwhile."""
     events = []
 
     def listen(event, *_, **__):
@@ -203,12 +203,12 @@ def split(arguments):
 
 
 def at_fault(cases) -> int:
-    """In how many cases an argument at fault is traced by `problems`; or tracing would show little."""
+    """In how many cases `problems` traces an argument at fault; if there are few, tracing proves little."""
     return sum(bool(split(case.changes)[0]) for case in cases)
 
 
 def refusal_of(function, *arguments) -> DescError | None:
-    """The error of a call; None if it is taken."""
+    """The error of a call; None if it succeeds."""
     try:
         function(*arguments)
     except DescError as error:
@@ -221,7 +221,7 @@ def told(error) -> tuple:
 
 
 def problems(cases: Iterable[Bad]) -> str:
-    """What is wrong with how wrong calls are refused, a line for each; empty if nothing is."""
+    """The problems in how wrong calls are rejected, one on each line; empty if there are none."""
     lines = []
     for case in cases:
         lines += [f"{case.operator}: {case.name}: {problem}" for problem in _problems(case)]
@@ -252,7 +252,7 @@ def _problems(case: Bad) -> Iterable[str]:
 
 
 def _problems_while_tracing(case: Bad, eager: DescError) -> Iterable[str]:
-    """The same error inside jit and vmap: every array that can be traced is."""
+    """Finds other errors inside jit and vmap, where every array that can be traced is traced."""
     traced, rest = split(case.arguments)
     if not traced:
         if GOOD[case.operator].keys() - case.changes:  # operators of one argument have no other that could be traced
@@ -266,7 +266,7 @@ def _problems_while_tracing(case: Bad, eager: DescError) -> Iterable[str]:
 
 
 def remedied(error: DescError, arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """The arguments with what the error says to write, such as a_scale[:, None]; None if it says no such thing."""
+    """The arguments after the error's remedy is followed, such as a_scale[:, None]; None if it has none."""
     advice = re.search(r" write ((\w+)((?:\.(?:astype|reshape)\([^()]*\))+|\[[^\]]*\]))(?= for |, or |$)", str(error))
     if advice is None or advice[2] not in arguments:
         return None
@@ -274,7 +274,7 @@ def remedied(error: DescError, arguments: dict[str, Any]) -> dict[str, Any] | No
 
 
 def _problems_of_the_remedy(case: Bad, error: DescError) -> Iterable[str]:
-    """What an error says to write leads on: to a call that is taken, or to another mistake."""
+    """Following the remedy must lead to a call that succeeds, or to another mistake."""
     arguments = remedied(error, case.arguments)
     if arguments is None:
         return

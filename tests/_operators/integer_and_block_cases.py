@@ -1,4 +1,4 @@
-"""Random cases of the operators that `cases` has not: seeded, over every option, with the extremes."""
+"""Seeded random cases of the operators that are not in `cases`, over every option, with the extremes."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +22,7 @@ def convolved(rng) -> Case:
 
 
 def to_float(rng) -> Case:
-    """Mostly of 8 bits: products of more take XLA longer to compile."""
+    """Mostly of 8 bits: XLA takes longer to compile wider products."""
     pool = INTEGERS[:2] if rng.random() < 0.7 else INTEGERS
     a_dtype, b_dtype = (pool[i] for i in rng.integers(len(pool), size=2))
     m, k, n = (int(rng.choice([1, 2, 3, 5, 8, 17])) for _ in range(3))
@@ -48,7 +48,7 @@ def pooling(rng) -> Case:
     window, strides, dilations = (rng.integers(1, 4, spatial) for _ in range(3))
     start, end = (rng.integers(0, 3, spatial) for _ in range(2))
     include_padding = bool(rng.random() < 0.5)
-    if not include_padding:  # no window may see padding alone
+    if not include_padding:  # no window may contain only padding
         start, end = (np.minimum(padding, (window - 1) * dilations) for padding in (start, end))
         start, end = (np.where(dilations > 1, 0, padding) for padding in (start, end))
     needed = np.maximum(1 + (window - 1) * dilations - start - end, 1)
@@ -76,7 +76,7 @@ def shape(rng):
 
 
 def numbers(rng, sizes, dtype):
-    """Floats of one order of magnitude, at times with a NaN or an infinity, or of one sign."""
+    """Floats of one order of magnitude, sometimes with a NaN or an infinity, or of one sign."""
     x = rng.standard_normal(sizes) * 10 ** rng.uniform(-3, 3)
     x = np.abs(x) if rng.random() < 0.2 else -np.abs(x) if rng.random() < 0.2 else x
     if rng.random() < 0.2:
@@ -94,7 +94,7 @@ def dynamic(rng) -> Case:
 
 
 def blocks(rng, sizes):
-    """Sizes of a parameter: in each dimension one that divides that of the tensor."""
+    """Sizes of a parameter, each of which divides the tensor's size in its dimension."""
     return tuple(int(rng.choice([n for n in range(1, size + 1) if size % n == 0])) for size in sizes)
 
 
@@ -105,7 +105,7 @@ def narrow(rng, sizes, dtype):
 
 
 def quantization(rng, sizes, dtype, floats):
-    """Scale and zero point, numbers or for blocks, often of different sizes."""
+    """Scale and zero point, numbers or one for each block, often of different sizes."""
     steps = scale(rng, blocks(rng, sizes)).astype(floats) * floats(rng.choice([1, -1], p=[0.8, 0.2]))
     kind = rng.integers(3)
     return steps, None if kind == 0 else narrow(rng, () if kind == 1 else blocks(rng, sizes), dtype)

@@ -1,4 +1,4 @@
-"""What callers pass that is almost an array, almost a number, or almost an integer."""
+"""Arguments that are almost an array, almost a number, or almost an integer."""
 
 import pickle
 

@@ -25,7 +25,7 @@ def test_pooling_of_every_byte(dtype):
 
 
 def test_the_largest_window_and_one_that_is_larger():
-    """Sums of windows are whole, so that a window whose sum int32 may not hold is refused."""
+    """Sums of windows are computed in int32, so a window whose sum may not fit is rejected."""
     x = np.full((1, 1, 2901, 2902), 255, np.uint8)
     got = dml.quantized_linear_average_pooling(x, 1.0, np.uint8(0), 1.0, np.uint8(0), window_size=x.shape[2:])
     assert got.item() == 255

@@ -1,4 +1,4 @@
-"""Errors of calls: what all of them have in common, and what a desc with the same mistake is told."""
+"""Errors of calls: what all of them have in common, and the errors of descs with the same mistakes."""
 
 import dataclasses
 
@@ -35,21 +35,21 @@ from jaxdml import DescError
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_good_calls_are_right(operator):
-    """So each wrong call is wrong for the one thing changed."""
+    """Each wrong call is then wrong only because of its one change."""
     first, *others = jax.tree.leaves(call(operator, GOOD[operator]))
     assert first.dtype in (np.float32, np.uint8, np.int32)
     assert len(others) == (2 if operator == DYNAMIC_QUANTIZE else 0)
 
 
 def test_right_calls_are_seen_to_compile():
-    """Or it would show nothing that wrong ones are not."""
+    """Otherwise it would prove nothing that wrong calls do not compile."""
     with compilations() as compiled:
         call(DEQUANTIZE, {**GOOD[DEQUANTIZE], "input": u8(3, 1, 4, 1, 5, 2, 6)})
     assert compiled
 
 
 def test_problems_are_seen():
-    """Or it would show nothing that there are none."""
+    """Otherwise it would prove nothing that none are found."""
     error, wide = (DescError, "InputTensor", "data_type"), np.zeros((2, 3), np.int64)
     for changes, facts, phrase, problem in (
         ({}, error, "", "is not refused"),
@@ -73,7 +73,7 @@ def test_whole_messages():
 
 
 def hand_written(operator, **changes):
-    """The desc of the good call, each parameter tensor of the data's rank; changes go over it."""
+    """The desc of the valid call, each parameter tensor with the data's rank; `changes` replace its fields."""
     i8, byte, f = (lambda *s: tensor_of("INT8", *s)), (lambda *s: tensor_of("UINT8", *s)), f32
     if operator == DEQUANTIZE:
         tensors = byte(2, 3), f(2, 3), byte(2, 3), f(2, 3)
@@ -114,7 +114,7 @@ def hand_written(operator, **changes):
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_hand_written_descs_are_right(operator):
-    """And say what the good calls give; these stand for them, word by word."""
+    """Their outputs are those of the valid calls, for which they stand."""
     outputs, computed = validated(hand_written(operator)), jax.tree.leaves(call(operator, GOOD[operator]))
     assert [(x.shape, x.dtype) for x in outputs] == [(x.shape, x.dtype) for x in computed]
     arrays, options = {}, {}
@@ -170,7 +170,7 @@ FOUR = "; give a filter with 4 input channels"
         (CONVOLUTION, {"filter": s8(6, 2, 3, 2)}, {"filter_tensor": tensor_of("INT8", 6, 2, 3, 2)}, "6_4",
          "; write group_count=2", "; write group_count=2"),
         (CONVOLUTION, {"filter": s8(5, 2, 3, 2)}, {"filter_tensor": tensor_of("INT8", 5, 2, 3, 2)}, "6_4",
-         FOUR, FOUR),  # 5 output channels are not in two groups
+         FOUR, FOUR),  # 5 output channels cannot form two groups
         (CONVOLUTION, {"dilations": 9}, {"dilations": (9, 9)}, "6_4",
          "; pad the input or shrink the kernel", "; pad the input or shrink the kernel"),
         (CONVOLUTION, {"filter_scale": steps(1, 1, 1, 6)}, {"filter_scale_tensor": f32(1, 1, 1, 6)}, "6_4",
@@ -214,7 +214,7 @@ FOUR = "; give a filter with 4 input channels"
     ],
 )  # fmt: skip
 def test_a_call_and_a_desc_raise_the_same_error(operator, arguments, fields, at, in_call, in_desc):
-    """The same class, message and facts; what to write instead is each one's own."""
+    """The same class, message and facts; the remedies differ."""
     ours = caught(operator, {**GOOD[operator], **arguments, "feature_level": level(at)})
     theirs = refusal(hand_written(operator, **fields), level(at))
     assert (type(ours), vars(ours)) == (type(theirs), vars(theirs))
@@ -235,7 +235,7 @@ def test_a_call_and_a_desc_raise_the_same_error(operator, arguments, fields, at,
     ],
 )
 def test_the_function_that_was_called_is_named(function, arguments, said):
-    """And not the operator whose rules it shares."""
+    """The error does not name the operator whose rules the function shares."""
     with pytest.raises(DescError) as caught_error:
         function(*arguments)
     assert str(caught_error.value).startswith(f"{function.__name__}: {said}")
@@ -251,7 +251,7 @@ def test_groups_of_a_prepared_filter_name_its_function(group_count):
 
 @pytest.mark.parametrize("operator", [CONVOLUTION, CONVOLUTION_INTEGER, POOLING])
 def test_padding_that_is_too_large_is_blamed_itself(operator):
-    """And not the output, which a caller does not write."""
+    """The error does not blame the output, which a caller does not write."""
     for name, tensor in (("start_padding", "StartPadding"), ("end_padding", "EndPadding")):
         for padding, strides in ((2**31, 1), (2**16, 1), (2**16, 2**14)):
             error = caught(operator, {**GOOD[operator], name: padding, "strides": strides})
@@ -261,7 +261,7 @@ def test_padding_that_is_too_large_is_blamed_itself(operator):
 
 
 def test_advice_that_leads_on():
-    """Mistakes that are easily made, and what to write instead."""
+    """Common mistakes, and their remedies."""
     x, f = np.zeros((1, 2, 5, 5), np.uint8), np.zeros((3, 2, 3, 3), np.int8)
     floats = x.astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""The checked operators: what they find under checkify, and that they are the operators otherwise."""
+"""The checked operators: the errors that they find under checkify; otherwise they are the operators."""
 
 import inspect
 import re
@@ -84,7 +84,7 @@ def test_wrong_scales_are_named(name, place, parameter):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_checks_that_are_off_cost_nothing(name):
-    """The same program, error and output; with the checks on another."""
+    """The same program, error and output as the operator; with the checks on, another program."""
     places = [place for other, place, _ in SCALES if other == name]
 
     def program(module, errors):

@@ -22,14 +22,14 @@ pytestmark = rarely_on_xla
 
 CITED = json.loads((Path(__file__).parents[1] / "vectors" / "cited.json").read_text(encoding="utf-8"))
 CASES = {case["name"]: case for case in CITED["cases"]}
-# The cases that DirectML refuses, and for which tensor.
+# The cases that DirectML rejects, and for which tensor.
 REFUSED = {"ort.MatMulInteger_PerColumn_ND": "BZeroPointTensor", "ort.ConvInteger.Pointwise_3D_u8u8": "InputTensor"}
 COMPUTED = [name for name in CASES if name not in REFUSED]
 PACKED = "packed_bytes_low_nibble_first_padded_to_4"
-NOT_IN_CALLS = {"DimensionCount", "QuantizationType", "QuantizationTensorCount"}  # the arrays say them
+NOT_IN_CALLS = {"DimensionCount", "QuantizationType", "QuantizationTensorCount"}  # the arrays determine them
 TAKE_OUTPUT_DTYPE = {"dynamic_quantize_linear", "quantized_linear_average_pooling", "quantize"}
-# Where the formula's value is not that of the source, and what the source allows: by case the output, a relative
-# tolerance, the reason.
+# Where the formula's value is not the source's, and how far the source allows it to differ: by case, the output, a
+# relative tolerance, the reason.
 TOLERATED = {
     "ort.DynamicQuantizeLinear_Max_Adjusted": ("y_scale", 1e-5, "written with 7 digits, 2 units in the last place off"),
 }
@@ -70,7 +70,7 @@ def outputs_of(case):
 
 
 def expected_of(case):
-    """By output what the source says."""
+    """The source's values, by output."""
     return case.get("outputs") or dict.fromkeys(outputs_of(case), case.get("output"))
 
 
@@ -96,7 +96,7 @@ def assert_computed(case, got):
 
 
 def argument(case, name, tensor):
-    """An operand as a call takes it: strides of 0 repeat it, and what has one value is a number if it is no data."""
+    """An operand as an argument of a call: strides of 0 repeat it, and a single value is a number unless it is data."""
     if tensor is None:
         return None
     operand = array(case["inputs"][tensor["from"]])
@@ -140,7 +140,7 @@ def test_a_call_that_directml_refuses(name):
 
 
 def test_the_formula_rules_where_devices_differ():
-    """Devices multiply by the reciprocal of the scale. Beside what they give, the cases list what the formula gives."""
+    """Devices multiply by the reciprocal of the scale. The cases list their results and those of the formula."""
     for case in CASES.values():
         for place, values in case.get("accept", {}).items():
             _, first = next(iter(expected_of(case).items()))
@@ -182,7 +182,7 @@ def test_a_scale_and_a_zero_point_for_each_row():
 
 
 def desc_of(case, strides=lambda tensor: tensor.get("strides")):
-    """The desc that JSON writes of the case."""
+    """The desc that the case's JSON describes."""
 
     def member(value):
         if isinstance(value, list):
@@ -197,7 +197,7 @@ def desc_of(case, strides=lambda tensor: tensor.get("strides")):
 
 
 def bound(case, bind):
-    """The operands by the desc's fields, as bind makes them of the desc's tensors."""
+    """The operands by the desc's fields; `bind` makes each from an operand and its tensor in the desc."""
     fields = {}
     for name, tensor in inputs_of(case):
         if tensor is not None:
@@ -258,13 +258,13 @@ IN_NIBBLES = [name for name in COMPUTED if any(is_nibbles(t) for _, t in tensors
 
 
 def apart(tensor):
-    """Strides by which rows of nibbles do not lie packed: each has one element that is nobody's."""
+    """Strides with which rows of nibbles are not packed: one unused element follows each row."""
     *outer, last = tensor["sizes"]
     return [math.prod(outer[axis + 1 :]) * (last + 1) for axis in range(len(outer))] + [1]
 
 
 def nibbles(tensor, strides, operand, rest=0):
-    """Bytes of a 4-bit tensor, low nibble first, padded to a multiple of 4; `rest` is what is in no element."""
+    """Bytes of a 4-bit tensor, low nibble first, padded to a multiple of 4; `rest` fills the unused nibbles."""
     offsets = sum(np.indices(tensor["sizes"])[axis] * stride for axis, stride in enumerate(strides))
     places = np.full(-(-(offsets.max() + 1) // 8) * 8, rest, np.uint8)
     places[offsets] = operand.reshape(tensor["sizes"]).astype(np.int8).view(np.uint8) & 15
@@ -299,6 +299,6 @@ def test_flat_buffers_hold_two_elements_to_a_byte(name, layout):
         right = nibbles(output, layout(output), array(case["output"]), rest)
         got = np.asarray(op(**bind, **{field: np.full(right.size, 0xDD, np.uint8) for field in target}))
         assert got.dtype == np.uint8
-        assert right.size - 4 < got.size <= right.size  # of its own length it need not be a multiple of 4
+        assert right.size - 4 < got.size <= right.size  # its own length need not be a multiple of 4
         assert_same_bits(got, right[: got.size])
         assert not right[got.size :].any()

@@ -42,7 +42,7 @@ def test_jitted(chunk):
 @rarely_on_xla
 @pytest.mark.parametrize("chunk", FEW, ids=name)
 def test_called(chunk):
-    """Their programs are optimised in test_every_mode and wherever else a test calls an operator."""
+    """Other tests, such as test_every_mode, call operators whose programs are optimised."""
     with unoptimised_calls():
         check(chunk, called)
 
@@ -50,7 +50,7 @@ def test_called(chunk):
 @on_both_kernels
 @pytest.mark.parametrize("chunk", FEW, ids=name)
 def test_x64_changes_no_operation(chunk):
-    """With 64-bit types on, the very same program is traced, for every backend; test_every_mode runs it."""
+    """With 64-bit types on, the same program is traced, for every backend; test_every_mode runs it."""
     for case in chunk[::2]:
         programs = []
         for enabled in (False, True):
@@ -73,7 +73,7 @@ def test_every_mode(chunk, mode, x64):
 def test_vmapped_over_every_argument(chunk):
     lists = [variants(case) for case in chunk]
     batches = [as_jax(stacked(arguments)) for arguments in lists]
-    # What vmap makes of an operator, optimised or not, is compared by the first chunks.
+    # The first chunks compare the operators under vmap, optimised or not.
     is_first = chunk is MATRIX_MULTIPLY[0] or chunk is CONVOLUTION[0]
     got = vmapped(chunk, batches, None if is_first else UNOPTIMISED)
     for case, arguments, batch in zip(chunk, lists, got, strict=True):

@@ -1,4 +1,4 @@
-"""Dynamic quantization: ranges by hand, and places of a NaN."""
+"""Dynamic quantization: ranges by hand, and NaN in several places."""
 
 import functools
 
@@ -30,7 +30,7 @@ def jitted_function(function, *statics):
         ([-510], 2, (255, 127)),
         ([[-510]], 2, (255, 127)),
         ([-100, 155], 1, (100, -28)),
-        ([1e-38, -1e-39], 1, (0, -128)),  # the range flushes, or its scale
+        ([1e-38, -1e-39], 1, (0, -128)),  # the range is flushed, or its scale
         ([np.nan, 1], np.nan, (0, -128)),
         ([1, -np.nan, np.inf], np.nan, (0, -128)),
         ([np.inf, -3], np.inf, (0, -128)),

@@ -18,12 +18,12 @@ pytestmark = rarely_on_xla
 
 INTEGERS = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32)
 FLOATS = (np.float32, np.float16)
-# Powers of two, decimals, both signs, the extremes of the normal range, and what no scale should be.
+# Powers of two, decimals, both signs, the extremes of the normal range, and values that no scale should have.
 SCALES = (1.0, 0.25, 0.1, 1 / 3, 0.0078125, 3.7e-3, -0.5, 300.0, 65504.0, 0.0, -0.0, np.inf, -np.inf, np.nan)
 
 
 def assert_every_form_gives(expected, function, arguments, **statics):
-    """Called and jitted, with 64-bit types off and on; the answer of the oracle, which is slow, is the same for all."""
+    """Called and jitted, with 64-bit types off and on. The oracle is slow, so its answer is computed once for all."""
     for enabled in (False, True):
         with jax.enable_x64(enabled):
             assert_same_bits(function(*arguments, **statics), expected)

@@ -87,7 +87,7 @@ def test_every_operator_is_exported_for_any_batch(name):
 
 
 def test_the_depth_of_products_of_bytes_may_be_open():
-    """With zero points, whose product counts the depth. That of words must be known, and the error says so."""
+    """Also with zero points, whose product is multiplied by the depth. For words, the depth must be known."""
     m, k = export.symbolic_shape("m, k")
     shapes = [jax.ShapeDtypeStruct(shape, np.uint8) for shape in ((m, k), (m, 1), (k, 20))]
     exported = export.export(jax.jit(lambda a, z, b: dml.matrix_multiply_integer(a, z, b, 5)))(*shapes)

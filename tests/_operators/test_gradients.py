@@ -1,4 +1,4 @@
-"""Derivatives: of dequantize, of what rounds, and straight through."""
+"""Derivatives of dequantize, of operators that round, and straight-through ones."""
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ def test_what_rounds_to_integers_has_the_gradient_that_integers_have():
 
 
 def test_scales_and_biases_of_what_makes_floats_have_gradients():
-    """Of blocks, the sum over a block; of products of bytes and of words, rows and columns of the sums."""
+    """For blocks, sums over each block; for products of bytes and of words, sums over rows or columns of products."""
     q = np.arange(8, dtype=np.uint8).reshape(2, 4)
     by_block = jax.grad(lambda scale: dml.dequantize(q, scale, 1).sum())(jnp.ones((2, 2)))
     assert_same_bits(by_block, (q.astype(np.float32) - 1).reshape(2, 2, 2).sum(-1))
@@ -83,7 +83,7 @@ def test_fake_quantize_has_the_bits_of_the_two_operators(dtype, output_dtype, pe
 
 
 def test_fake_quantize_gradients_are_straight_through():
-    """uint8 with zero point 100 holds -100 to 155 steps of 0.015625: from -1.5625 to 2.421875, halves rounded in."""
+    """uint8 with zero point 100 holds -100 to 155 steps of 0.015625: -1.5625 to 2.421875, and what rounds to them."""
     scale = np.float32(2**-6)
     steps = X / scale
     inside = (np.round(steps) >= -100) & (np.round(steps) <= 155)
@@ -98,7 +98,7 @@ def test_fake_quantize_gradients_are_straight_through():
 @pytest.mark.parametrize("output_dtype", [np.uint8, np.int8, np.uint16, np.int16])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_fake_quantize_gradients_know_what_the_forward_pass_clamps(dtype, output_dtype):
-    """At every kind of value, with a scale that divides nothing exactly; all in float32, as the quotient is rounded."""
+    """At every kind of value, with a scale that divides nothing exactly; in float32, because quotients are rounded."""
     x = np.concatenate([np.arange(-400, 400) * 0.0133, [3.3203125, 7.69140625, 60000, -60000, 1e-3]]).astype(dtype)
     scale, limits = dtype(0.0301), np.iinfo(output_dtype)
     ratio = x.astype(np.float32) / np.float32(scale)

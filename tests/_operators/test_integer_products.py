@@ -1,4 +1,4 @@
-"""Products of integers: sums that int32 does not hold, floats that are rounded once, small domains as a whole."""
+"""Products of integers: sums that exceed int32, floats that are rounded once, and all values of small types."""
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ def test_products_of_bytes_are_modulo_2_to_the_32(a_dtype, k):
 @pytest.mark.rare
 @pytest.mark.parametrize("k", [16_385, 1, 16_384, 140_000])
 def test_products_of_words_are_whole(k):
-    """All products alike and as large as they can be, of either sign: sums of up to 82 bits, rounded once."""
+    """All products are equal and as large as possible, of either sign: sums of up to 82 bits, rounded once."""
     ends = {np.int16: (-(2**15), 2**15 - 1), np.uint32: (0, 2**32 - 1), np.int32: (-(2**31), 2**31 - 1)}
     for a_dtype, b_dtype in ((np.int16, np.uint32), (np.int32, np.int32)):
         for a_end, b_end in np.ndindex(2, 2):
@@ -63,7 +63,7 @@ def test_sums_next_to_ties():
 
 @pytest.mark.parametrize("dtype", BYTES)
 def test_products_of_every_pair_of_bytes(dtype):
-    """K is 1, so that each output is one product: all of a by all of b, less zero points of either end."""
+    """K is 1, so that each output is one product: all of a by all of b, minus zero points at either end."""
     limits, every = np.iinfo(dtype), np.arange(256)
     a, b = (every + limits.min).astype(dtype)[:, None], every.astype(np.uint8)[None, :]
     for zero_points in ((None, None), (dtype(limits.min), np.uint8(255)), (dtype(limits.max), np.uint8(0))):

@@ -14,7 +14,7 @@ RNG = np.random.default_rng(3)
 
 
 def as_before(function):
-    """The function, cast to the type that it is applied to."""
+    """The function, with its result cast to the type of its first argument."""
     return lambda x, *more: function(x, *more).astype(x.dtype)
 
 
@@ -74,7 +74,7 @@ def test_a_map_over_the_leaves_has_the_result_of_the_array_or_an_error(kind, dty
     arrays = [RNG.integers(limits.min, limits.max + 1, shape).astype(dtype) for _ in range(2)]
 
     def mapped(x, y):
-        """The results of all functions, in NumPy: each would be a program of its own."""
+        """The results of all functions, in NumPy: JAX would compile a program for each."""
         x, y = jax.tree.map(np.asarray, (x, y))
         return {name: jax.tree.map(function, x, y) for name, function in MAPS.items()}
 
@@ -93,7 +93,7 @@ def test_a_map_over_the_leaves_has_the_result_of_the_array_or_an_error(kind, dty
 
 @needs_native
 def test_large_weights_are_sampled():
-    """Masks of one weight in a hundred are noticed, though a seal samples 2 KiB."""
+    """Masks of one weight in a hundred are detected, although a seal samples only 2 KiB."""
     b = RNG.integers(-128, 128, (512, 512), np.int8)
     prepared = dml.prepare_matrix_multiply_b(b)
     for number in range(5):

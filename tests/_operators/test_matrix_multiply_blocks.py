@@ -1,4 +1,4 @@
-"""The product by a matrix that is quantized by blocks: the oracle's bits in every mode, and how exact it is."""
+"""The product by a matrix that is quantized by blocks: the oracle's bits in every mode, and its accuracy."""
 
 import functools
 import itertools
@@ -16,11 +16,11 @@ from helpers.modes import UNOPTIMISED
 from jaxdml import reference
 
 RNG = np.random.default_rng(0)
-M, N, K = 5, 70, 150  # two panels of columns, and no whole block of 32 at the end
+M, N, K = 5, 70, 150  # two panels of columns, and an incomplete last block of 32
 
 
 def check_cases(cases, count_prepared):
-    """In one jit, of arrays, and the first ones of prepared matrices."""
+    """In one jit, with arrays; then the first `count_prepared` cases with prepared matrices."""
 
     def run(every):
         return [case.call(*one) for case, one in zip(cases, every, strict=False)]
@@ -176,7 +176,7 @@ def test_derivatives_are_those_of_the_product_of_floats():
 
 @on_both_kernels
 def test_blocks_whose_scale_would_be_subnormal_are_zero():
-    """Next to the threshold, with scales of b that make the difference seen, and weights of either sign."""
+    """Next to the threshold, with scales of b that show the difference, and weights of either sign."""
     b, scale, _ = matrix(np.random.default_rng(2), "int8", (4, 16), 16)
     scale[:] = 2.0**100
     b[1], b[2] = -np.abs(b[1]) - 1, np.abs(b[2] // 2) + 1

@@ -18,7 +18,7 @@ MIXES = [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)]
 
 
 def onnxruntime_output(operator, arguments, **attributes):
-    """One QLinear operator; weights and parameters are initializers, as onnxruntime's kernels want them."""
+    """One QLinear operator; weights and parameters are initializers, as onnxruntime's kernels require."""
     names = ["" if argument is None else f"x{i}" for i, argument in enumerate(arguments)]
     values = [helper.make_tensor_value_info("x0", TYPES[arguments[0].dtype], arguments[0].shape)]
     initializers = [
@@ -40,7 +40,7 @@ def random(rng, shape, dtype):
 
 
 def random_weights(rng, shape, dtype):
-    """int8 weights of 7 bits: onnxruntime, where a processor lacks VNNI, adds pairs of products in saturating int16."""
+    """7-bit int8 weights: on processors without VNNI, onnxruntime adds pairs of products in saturating int16."""
     return rng.integers(-64, 64, shape).astype(np.int8) if dtype == np.int8 else random(rng, shape, dtype)
 
 
@@ -65,7 +65,7 @@ def test_matrix_multiply(mix, per_column):
         a, b = random(rng, (m, k), mix[0]), random_weights(rng, (k, n), mix[1])
         b_scale, b_zero_point = parameters(rng, mix[1], (n,) if per_column else ())
         if mix[0] == np.int8:
-            b_zero_point = np.zeros_like(b_zero_point)  # onnxruntime has no other for int8 by int8, per column
+            b_zero_point = np.zeros_like(b_zero_point)  # onnxruntime supports no other for int8 by int8, per column
         a_scale, a_zero_point = parameters(rng, mix[0])
         output = (fitting_scale(a_scale, b_scale, b, k), parameters(rng, mix[0])[1])
         arguments = (a, a_scale, a_zero_point, b, b_scale, b_zero_point, *output)

@@ -1,4 +1,4 @@
-"""Against onnxruntime on a CPU: equal where its formula is the same, a step off at ties where it is not (pooling)."""
+"""Against onnxruntime on a CPU: equal where its formula is the same, otherwise (pooling) one step off at ties."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +12,7 @@ from helpers.one_node import TYPES, run
 pytestmark = rarely_on_xla
 
 MICROSOFT = "com.microsoft"
-# onnxruntime's pairs of types; weights of 7 bits, for without VNNI it adds pairs of products in saturating int16.
+# onnxruntime's pairs of types; 7-bit weights, because without VNNI it adds pairs of products in saturating int16.
 MIXES = [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8), (np.int8, np.uint8)]
 
 
@@ -111,7 +111,7 @@ def scale_ratio(parameters):
 
 
 def dequantized_means(x, scale, zero_point, *, window_size, strides, start_padding, end_padding, include_padding):
-    """In float64."""
+    """The means in float64."""
     steps = x.astype(np.float64) - float(zero_point)
     pads = [(0, 0), (0, 0), *zip(start_padding, end_padding, strict=True)]
     sums, counts = (
@@ -171,7 +171,7 @@ def test_global_average_pooling(dtype):
 def test_quantize_and_dequantize_blocks(dtype, block):
     rng, limits, name = np.random.default_rng(6), jnp.iinfo(dtype), np.dtype(dtype).name
     x = rng.standard_normal((384, 256)).astype(np.float32)
-    for has_zero_point in (True, False) if limits.min else (True,):  # onnxruntime's is 0 where there is none
+    for has_zero_point in (True, False) if limits.min else (True,):  # without one, onnxruntime uses 0
         scale = rng.uniform(0.05, 0.3, (384, 256 // block)).astype(np.float32)
         zero_point = rng.integers(limits.min, limits.max, scale.shape, endpoint=True).astype(dtype)
         zero_point = zero_point if has_zero_point else None

@@ -91,7 +91,7 @@ def test_a_prepared_filter_looks_like_the_array(shape, dtype, group_count):
 
 
 def as_leaves(value, path):
-    """Saves the arrays, and loads them into what the same weights of zeros make."""
+    """Saves the arrays, and loads them into the structure that zeros of the same shapes give."""
     np.savez(path, *jax.tree.leaves(value))
     with np.load(path) as file:
         return jax.tree.unflatten(jax.tree.structure(value), [file[key] for key in file.files])
@@ -116,7 +116,7 @@ def test_saved_and_loaded(through, tmp_path):
 @rarely_on_xla
 @pytest.mark.parametrize("copied", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy], ids=["pickle", "deepcopy"])
 def test_a_stack_is_packed_again(copied):
-    """Of matrices and of filters, under one vmap and under two: the copies are the same arrays."""
+    """Stacks of matrices and of filters, under one vmap and under two: the copies are the same arrays."""
     matrices = jax.vmap(dml.prepare_matrix_multiply_b)(matrix(np.int8, (3, 16, 12)))
     filters = jax.vmap(dml.prepare_convolution_filter)(matrix(np.int8, (3, *LAYOUTS["conv"])))
     more = jax.vmap(jax.vmap(dml.prepare_convolution_filter))(matrix(np.uint8, (2, 3, *LAYOUTS["row"])))
@@ -160,7 +160,7 @@ def test_scan_over_layers():
 
 @rarely_on_xla
 def test_on_other_backends_nothing_is_repacked():
-    """What backends compile that have no form of their own: one contraction of weights for XLA as they lie."""
+    """Backends without a form of their own compile one contraction, with XLA's weights in their own layout."""
     for shape in LAYOUTS.values():
         x, f = (
             matrix(np.uint8, (2, shape[1], *(6 for _ in shape[2:]))),

@@ -1,4 +1,4 @@
-"""Prepared matrices in blocks: what they hold, saved and loaded, and data that a function changed."""
+"""Prepared matrices in blocks: their contents, saved and loaded, and data that a function changed."""
 
 import copy
 import pickle
@@ -61,7 +61,7 @@ def test_all_pack_the_same_bytes():
 
 
 def test_packed_bytes_are_few():
-    """At most 1.06 times those of a file of MatMulNBits."""
+    """At most 1.06 times the bytes of MatMulNBits in a file."""
     for block, scales in ((32, np.float32), (128, np.float32), (32, np.float16), (128, np.float16)):
         for zero_points in (False, True):
             b, scale, zero_point = matrix(RNG, "uint4", (256, 512), block, scales=scales, zero_points=zero_points)

@@ -1,4 +1,4 @@
-"""Quantization and dequantization by blocks: small domains as a whole, and by hand; against the oracle."""
+"""Quantization and dequantization by blocks: all values of small types, and cases by hand; against the oracle."""
 
 import functools
 
@@ -26,7 +26,7 @@ def jitted_function(function, *statics):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_dequantize_every_value(dtype):
-    """Every value with every zero point of its type, by every scale of a list, a value to a block."""
+    """Every value with every zero point of its type, by every scale of a list, one value per block."""
     limits = jnp.iinfo(dtype)
     every = np.arange(limits.min, limits.max + 1).astype(dtype)
     x, zero_points = np.broadcast_to(every, (len(every),) * 2), every[:, None]
@@ -42,7 +42,7 @@ def test_dequantize_every_value(dtype):
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_quantize_ties_and_ends(dtype):
-    """Every tie, what lies next to it, and what is far out, with every zero point of its type."""
+    """Every tie, values next to it, and values far out of range, with every zero point of its type."""
     limits = jnp.iinfo(dtype)
     every = np.arange(limits.min, limits.max + 1).astype(dtype)
     steps = np.float32(np.arange(2 * limits.min - 3, 2 * limits.max + 4) / 2)

@@ -1,4 +1,4 @@
-"""Mistakes that are easily made: what the error says to write instead, and that it works when written."""
+"""Common mistakes: the error's remedy, and that following it works."""
 
 import functools
 import re
@@ -37,7 +37,7 @@ def error_of(function, *arguments, **named) -> DescError:
 
 
 def with_remedy(function, arguments, *phrases):
-    """The result of a wrong call after what its error says is written; the error says all phrases."""
+    """The result of a wrong call after its error's remedy is followed; the error contains all phrases."""
     error = error_of(function, **arguments)
     for phrase in phrases:
         assert phrase in str(error)
@@ -48,7 +48,7 @@ def with_remedy(function, arguments, *phrases):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int4"])
 def test_quantize_of_integers_says_to_dequantize_them(dtype):
-    """Not to convert them, which would throw their scale and zero point away."""
+    """The error does not say to convert them, which would discard their scale and zero point."""
     q = jnp.asarray(RNG.integers(0, 7, (2, 3)), dtype)
     error = error_of(quantize, q, 0.5, 3)
     wide = ".astype(jnp.int8)" if dtype == "int4" else ""
@@ -125,7 +125,7 @@ def test_a_scale_for_each_channel_of_a_filter_and_none_of_an_output():
 
 
 def test_input_and_filter_swapped():
-    """A filter that is larger than the input each way is asked about; one that is longer one way is not."""
+    """The error asks about a filter that is larger than the input in both directions, but not in one direction."""
     for function, swapped in (
         (convolve, {**CONVOLVE, "input": F, "input_zero_point": None, "filter": X}),
         (dml.convolution_integer, {"input": F, "input_zero_point": None, "filter": X, "filter_zero_point": None}),
@@ -138,7 +138,7 @@ def test_input_and_filter_swapped():
 
 
 def test_wide_integers():
-    """A type is named where one alone is allowed; int32 may be sums, which are quantized."""
+    """The error names the type if only one is allowed; int32 may be sums, which are quantized."""
     bias = np.arange(8, dtype=np.int64) * 1000
     advice = "if all values of bias fit INT32, write bias.astype(jnp.int32)"
     got, _ = with_remedy(convolve, {**CONVOLVE, "bias": bias}, f"allows INT32; {advice}")
@@ -151,8 +151,8 @@ def test_wide_integers():
     quantized = eval(advice.replace("...", "jnp.int8"), scope)
     assert multiply(**{**MULTIPLY, "a": quantized, "a_zero_point": None}).dtype == np.int8
     for error in (
-        error_of(multiply, **{**MULTIPLY, "a": sums.astype(np.int64)}),  # which quantize does not take
-        error_of(dml.dequantize, sums, np.float32([[0.5]])),  # which would take quantized values back to floats
+        error_of(multiply, **{**MULTIPLY, "a": sums.astype(np.int64)}),  # quantize does not take int64
+        error_of(dml.dequantize, sums, np.float32([[0.5]])),  # this would turn quantized values back into floats
     ):
         assert str(error).endswith("to a type that holds its values")
 
@@ -172,7 +172,7 @@ def test_stacked_filters():
 
 
 def test_bfloat16():
-    """Which type to write instead; or, where integers are wanted, how to make them."""
+    """The error says which type to write or, where integers are required, how to make them."""
     half = functools.partial(jnp.asarray, dtype=jnp.bfloat16)
     unknown = "has type bfloat16, which DirectML does not have; write "
     got, _ = with_remedy(
@@ -207,7 +207,7 @@ def test_a_concrete_integer_without_a_type(dtype, number):
 
 
 def test_matrix_multiply_has_no_bias():
-    """The error says how a convolution adds one; so it does, by the formula with the bias in it."""
+    """The error says how a convolution adds one; the result is that of the formula with the bias."""
     bias = (np.arange(6, dtype=np.int32) - 3) * 5000
     error = error_of(multiply, **MULTIPLY, bias=bias)
     assert isinstance(error, ArgumentTypeError)
@@ -237,7 +237,7 @@ def test_matrix_multiply_has_no_bias():
 
 
 def test_bfloat16_where_float32_would_not_do_either():
-    """A zero point is told what zero points are, a bias what it counts."""
+    """The error says what a zero point is, and what a bias counts."""
     x, zero_point = np.ones((2, 3), np.uint8), jnp.ones((), jnp.bfloat16)
     for wrong in (
         lambda: dml.element_wise_dequantize_linear(x, 0.1, zero_point),
@@ -254,7 +254,7 @@ def test_bfloat16_where_float32_would_not_do_either():
 
 @pytest.mark.parametrize("number", [300, -3])
 def test_an_untyped_integer_out_of_range_is_told_the_range(number):
-    """And not to write jnp.uint8(300)."""
+    """The error does not say to write jnp.uint8(300)."""
     with pytest.raises(
         dml.DescError, match=rf"ZeroPointTensor is {number}, out of UINT8's range; write an integer from 0"
     ):

@@ -1,4 +1,4 @@
-"""Mistakes of who comes from another library's convolution: channels last, words for padding, options of floats."""
+"""Mistakes of users of other libraries' convolutions: channels last, words for padding, float options."""
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ def error_of(x, f, **options) -> DescError:
 
 
 def choices(error):
-    """What the error says to write about channels: [(input, filter, group_count)], as functions of the three."""
+    """The error's remedies for channels: [(input, filter, group_count)], as functions of the three."""
     text, advice = str(error).split("; ", 1)
     assert advice.startswith("write "), text
     made = []
@@ -34,7 +34,7 @@ def choices(error):
 
 
 def assert_choices_work(x, f, count, **options):
-    """Each choice in the error gives a right call, whose result is the reference's."""
+    """Each choice in the error gives a valid call, whose result is the reference's."""
     error = error_of(x, f, **options)
     assert error.rule == "channels"
     assert len(choices(error)) == count
@@ -134,7 +134,7 @@ def test_a_prepared_filter_is_transposed_before_it_is_prepared():
     ],
 )
 def test_channels_last_data_is_to_be_transposed(shape, filter, groups, fits):
-    """And not convolved in other groups, where its second dimension would fit the filter in these."""
+    """The error does not advise other groups, with which its second dimension would fit the filter."""
     x, f = RNG.integers(0, 256, shape, np.uint8), RNG.integers(-128, 128, filter).astype(np.int8)
     if fits:
         assert convolve(x, f, group_count=shape[1] // filter[1]).shape[1] == filter[0]
@@ -155,7 +155,7 @@ def test_where_both_layouts_fit_in_other_groups_both_are_named():
 
 
 def test_a_filter_that_may_have_channels_last_is_told_both_ways():
-    """Transposing an image alone would convolve it with the HWIO filter of 3x3 windows and 3 channels, read as OIHW."""
+    """Transposing only the image would convolve it with the HWIO filter of 3x3 windows and 3 channels, read as OIHW."""
     for x, f, options in (
         (np.ones((1, 9, 9, 3), np.uint8), np.ones((3, 3, 3, 8), np.int8), {}),
         (np.ones((1, 9, 9, 6), np.uint8), np.ones((4, 3, 3, 8), np.int8), {"group_count": 2}),
@@ -205,7 +205,7 @@ X, F = RNG.integers(0, 256, (1, 2, 9, 10), np.uint8), RNG.integers(-128, 128, (3
 @pytest.mark.parametrize("name", ["start_padding", "end_padding"])
 @pytest.mark.parametrize("options", [{}, {"strides": 2}, {"strides": (2, 3), "dilations": (2, 1)}, {"dilations": 2}])
 def test_the_word_same_is_answered_in_numbers(options, name, word):
-    """In those of lax, which gives the output ceil(size / stride) elements."""
+    """The numbers are lax's, which give the output ceil(size / stride) elements."""
     error = error_of(X, F, **{**options, name: word})
     assert isinstance(error, ArgumentTypeError)
     text, _, numbers = str(error).partition(f"padding is given in numbers: {word.upper()} in other libraries is ")

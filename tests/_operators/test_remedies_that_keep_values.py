@@ -1,4 +1,4 @@
-"""Mistakes whose quick remedy would be taken and give wrong numbers: the error says another, which gives right ones."""
+"""Mistakes whose obvious remedy would run and give wrong numbers: the error gives another one, which is right."""
 
 import functools
 import re
@@ -29,7 +29,7 @@ def error_of(function, *arguments, **named) -> DescError:
 
 
 def after(error, words):
-    """What the error says behind these words."""
+    """The text of the error after these words."""
     assert words in str(error)
     return str(error).rpartition(words)[2]
 
@@ -90,7 +90,7 @@ def test_scale_and_zero_point_swapped():
 
 
 def quantized(error, **weights):
-    """The integers and scales that the error says how to make."""
+    """The integers and scales, made as the error says."""
     given, _, made = after(error, "quantize it first: ").partition(" = ")
     (name,) = weights
     assert given == f"{name}, {name}_scale"
@@ -99,7 +99,7 @@ def quantized(error, **weights):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_float_weights_become_int8_with_a_scale_for_each_channel(dtype):
-    """As uint8, which element_wise_quantize_linear makes unless told otherwise, negative weights would be 0."""
+    """As uint8, the default of element_wise_quantize_linear, negative weights would be 0."""
     w, f = jnp.asarray(W, dtype), jnp.asarray(F, dtype)
     floats = (A - np.float32(3)) * np.float32(0.1) @ np.asarray(w, np.float32)
     for function in (dml.quantized_linear_matrix_multiply, dml.matrix_multiply_integer_to_float):
@@ -165,7 +165,7 @@ def test_a_filter_with_outputs_last(name, values):
 
 
 def test_one_value_says_nothing_of_the_layout():
-    """Though the filter is one element wide."""
+    """Even if the filter is one element wide."""
     x, filter = np.ones((1, 3, 8, 8), np.uint8), np.ones((2, 3, 3, 1), np.int8)
     error = error_of(dml.quantized_linear_convolution, x, 1, None, filter, 1, None, np.ones(1, np.int32), 1, None)
     assert str(error).endswith("one for each of the 2 output channels; give bias the shape [2]")
@@ -298,7 +298,7 @@ def test_a_mean_over_an_image_with_channels_last():
 
 
 def test_a_mean_over_an_image_with_any_number_of_channels():
-    """Nobody knows how a symbolic size compares with the window."""
+    """A symbolic size cannot be compared with the window."""
     x = jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, c, 8, 8"), np.uint8)
     exported = jax.export.export(
         jax.jit(lambda x: dml.quantized_linear_average_pooling(x, 0.1, None, 0.1, None, window_size=2))
@@ -307,7 +307,7 @@ def test_a_mean_over_an_image_with_any_number_of_channels():
 
 
 def test_a_constant_addend():
-    """At once, and not by way of ranks and sizes that do not fit either."""
+    """The first error says so, instead of errors about ranks and sizes, which do not fit either."""
     add = functools.partial(dml.element_wise_quantized_linear_add, A, 0.5, None)
     error = error_of(add, np.asarray(2, np.uint8), 0.5, None, 1.0, None)
     constant = eval(after(error, "; tensors do not broadcast: write "), {**SCOPE, "a": A, "b": np.uint8(2)})

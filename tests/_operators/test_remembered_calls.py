@@ -1,4 +1,4 @@
-"""A call that was found right is not checked again; one that only looks like it is."""
+"""A valid call is not checked again; a call that only looks like it is."""
 
 import jax
 import jax.numpy as jnp
@@ -26,14 +26,14 @@ def multiply(a, b):
 
 
 def exported(a, b):
-    """Traces `multiply` for shapes in words, in a scope of its own."""
+    """Traces `multiply` for shapes that are given as text, in a scope of its own."""
     scope = export.SymbolicScope()
     return export.export(jax.jit(multiply))(symbolic(a, np.uint8, scope), symbolic(b, np.int8, scope))
 
 
 @pytest.mark.rare
 def test_symbolic_and_concrete_and_other_symbolic_sizes_in_turn():
-    """Symbolic sizes of two scopes have the same names and are not the same; concrete ones come in between."""
+    """Symbolic sizes of two scopes have the same names but are not equal; calls with concrete sizes come in between."""
     for _ in range(2):
         module = exported("m, 5", "5, 6")
         assert multiply(u8(4, 5), s8(5, 6)).shape == (4, 6)
@@ -66,7 +66,7 @@ def test_parameters_of_symbolic_sizes():
 
 
 def test_a_call_that_was_right_for_other_constraints_is_checked_again():
-    """A window of 4 fits a width that is at least 4; of a width of the same name it is not known."""
+    """A window of 4 fits a width that is at least 4; for another width of the same name, this is unknown."""
 
     def convolve(x, f):
         one = np.float32(1)
@@ -113,7 +113,7 @@ def test_1_is_no_true_though_it_equals_it():
 
 
 def test_4_bit_types_are_told_apart():
-    """One byte each in memory, and another range: a call that is right for the one type is none for the other."""
+    """Both take one byte in memory, but have different ranges: a call may be valid for only one of the types."""
     nibbles = {**GOOD[DEQUANTIZE_BLOCKS], "input": np.ones((2, 3), "uint4"), "zero_point": np.ones((), "uint4")}
     for _ in range(2):
         assert jax.eval_shape(lambda: call(DEQUANTIZE_BLOCKS, nibbles)).shape == (2, 3)
@@ -179,7 +179,7 @@ def test_a_number_is_converted_once():
 
 
 def test_numbers_that_equal_each_other_are_other_numbers():
-    """A zero divides to an infinity of its sign, and 1 is an integer where 1.0 is none."""
+    """A zero divides to an infinity of its sign, and 1 is an integer, but 1.0 is not."""
     x = np.float32([-1, 1])
     for _ in range(2):
         for zero, bits in ((0.0, [0, 255]), (-0.0, [255, 0])):
@@ -200,7 +200,7 @@ def test_weak_numbers_are_not_taken_for_typed_ones():
         return call(QUANTIZE, {**GOOD[QUANTIZE], "scale": scale})
 
     for _ in range(2):
-        jax.jit(scaled)(2)  # a Python number: right, and no int32
+        jax.jit(scaled)(2)  # a Python number: valid, and not an int32
         with pytest.raises(DescError, match="has data type INT32"):
             jax.jit(scaled)(np.int32(2))
         jax.jit(quantized)(np.uint8(3))
@@ -225,7 +225,7 @@ def test_prepared_weights_are_known_by_what_they_are():
 
 
 def test_the_memory_is_bounded(monkeypatch):
-    """And calls are right after it was emptied."""
+    """Calls are still right after it was emptied."""
     monkeypatch.setattr(calls_of_operators, "MAXIMUM_CACHED", 3)
     remembered = calls_of_operators.OPERATORS[QUANTIZE].cache
     monkeypatch.setattr(calls_of_operators.OPERATORS[QUANTIZE], "cache", {})
@@ -240,7 +240,7 @@ def test_the_memory_is_bounded(monkeypatch):
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_without_jit_a_second_call_compiles_nothing(operator):
-    """An operator is one operation still, as those of lax are; with it the bits that it has with jit."""
+    """Without jit, an operator is still one operation, as those of lax are, with the bits that it has under jit."""
     expected = call(operator, GOOD[operator])
     data = next(iter(GOOD[operator]))
     with jax.disable_jit():
@@ -253,6 +253,6 @@ def test_without_jit_a_second_call_compiles_nothing(operator):
         with compilations() as compiled:
             call(operator, {**GOOD[operator], data: np.concatenate([GOOD[operator][data]] * 3)} if operator in (
                 QUANTIZE, CONVOLUTION) else {**GOOD[operator], "feature_level": dml.FeatureLevel.JAXDML})  # fmt: skip
-        assert bool(compiled) == (operator in (QUANTIZE, CONVOLUTION))  # other shapes do, another level does not
+        assert bool(compiled) == (operator in (QUANTIZE, CONVOLUTION))  # another shape compiles, another level does not
     for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(expected), strict=True):
         assert_same_bits(one, other)

@@ -1,4 +1,4 @@
-"""What the caller's jit makes of numbers and options: numbers still, or an error that says what to write."""
+"""Numbers and options under the caller's jit: they are still numbers, or the error says what to write."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from jaxdml import ArgumentTypeError, DescError
 
 @pytest.mark.parametrize(("operator", "name"), OPTIONS_BY_NAME)
 def test_options_cannot_be_traced(operator, name):
-    """They decide shapes."""
+    """Options decide shapes."""
     tensor = page_name(name).removesuffix("Tensor")
     with pytest.raises(ArgumentTypeError) as error:
         jax.jit(lambda option: call(operator, {**GOOD[operator], name: option}))(1)
@@ -48,7 +48,7 @@ def test_include_padding_cannot_be_traced():
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("operator", "name"), ending("scale"))
 def test_numbers_that_jit_has_made_arrays_are_numbers_still(operator, name):
-    """They are weakly typed: 2 is an int32, but fits. What is no scale does not become one."""
+    """Such numbers are weakly typed: 2 is an int32, but is accepted. A value that is not a scale is still rejected."""
 
     def traced(number):
         return jax.jit(lambda number: call(operator, {**GOOD[operator], name: number}))(number)
@@ -69,7 +69,7 @@ def test_numbers_that_jit_has_made_arrays_are_numbers_still(operator, name):
 
 @pytest.mark.parametrize(("operator", "name"), ending("zero_point"))
 def test_integers_that_jit_has_made_arrays_are_no_zero_points(operator, name):
-    """Their values are unknown, so none can be found to be in range."""
+    """Their values are unknown, so their range cannot be checked."""
     with pytest.raises(DescError) as error:
         jax.jit(lambda number: call(operator, {**GOOD[operator], name: number}))(3)
     assert (error.value.operator, error.value.tensor, error.value.rule) == (

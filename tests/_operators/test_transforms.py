@@ -40,7 +40,7 @@ def test_second_call_neither_traces_nor_compiles(name, caplog):
         operator(*other_values(CALLS[name]))
         assert not caplog.records
         operator(*(x[:1] if isinstance(x, np.ndarray) and x.ndim == 4 else x for x in CALLS[name]))
-        assert caplog.records  # other shapes do, or the check above would see nothing
+        assert caplog.records  # other shapes compile; otherwise the check above would prove nothing
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -87,7 +87,7 @@ def test_vmap_over_weights_only():
 
 
 def test_numbers_through_the_callers_jit():
-    """A Python float that the caller's jit has traced is a number still, also with x64 on; an integer has no type."""
+    """A Python float that the caller's jit has traced is still a number, also with x64 on; an integer has no type."""
     expected = reference.element_wise_dequantize_linear(X, 0.1, np.uint8(3))
     for enabled in (False, True):
         with jax.enable_x64(enabled):

@@ -14,7 +14,7 @@ from helpers.modes import as_jax
 pytestmark = rarely_on_xla
 
 VECTORS = Path(__file__).parents[1] / "vectors"
-# Where neither onnxruntime nor the literal formula is the rule: what is, and why.
+# Cases in which neither onnxruntime nor the literal formula is the rule: the results by the rule, and why.
 RULED = {
     "dequantize i32 wrap": [-4294967306.0, 4294967284.0, 33554424.0],  # the difference does not wrap
     "add C_scale=0": [0, 0, 255, 255],  # IEEE 754: -inf, NaN, inf, inf; onnxruntime converts inf to the least integer
@@ -69,7 +69,7 @@ def run(case):
             return dml.element_wise_quantized_linear_add(*(get(name) for name in names))
         case "QLinearMatMul":
             names = ("a", "a_scale", "a_zero_point", "b", "b_scale", "b_zero_point", "y_scale", "y_zero_point")
-            # ONNX also has float16 scales here; DirectML has not, and widening them loses nothing.
+            # ONNX also has float16 scales here; DirectML does not, and widening them loses nothing.
             values = (get(name) if name in "ab" else scalar(get(name)) for name in names)
             return dml.quantized_linear_matrix_multiply(
                 *(x.astype(np.float32) if x.dtype == np.float16 else x for x in values)
@@ -99,7 +99,7 @@ def test_vector(case):
     if case["name"] in RULED:
         expected = np.asarray(RULED[case["name"]], expected.dtype).reshape(expected.shape)
     got = np.asarray(run(case))
-    if case["op"] in ("MatMulInteger", "ConvInteger"):  # sums that fit the output types: scale 1 shows them as they are
+    if case["op"] in ("MatMulInteger", "ConvInteger"):  # sums fit the output types, and scale 1 keeps them as they are
         got = got.astype(np.int32)
     assert got.dtype == expected.dtype
     assert_same_bits(got, expected)

@@ -102,7 +102,7 @@ U8 = np.dtype(np.uint8)
         ),
         (MATRIX_MULTIPLY_TO_FLOAT, {"bias": steps(6)}, {"bias": np.broadcast_to(steps(6), (2, 4, 6)).copy()}),
         (MATRIX_MULTIPLY_TO_FLOAT, {"bias": steps(4, 1)}, {"bias": steps(1, 1, 4, 1)}),
-        # A number beside halves is a half.
+        # A number next to float16 arrays is a float16.
         (
             MATRIX_MULTIPLY_TO_FLOAT,
             {"a_scale": np.ones((), np.float16), "b_scale": 0.1, "bias": None},
@@ -120,7 +120,7 @@ U8 = np.dtype(np.uint8)
         (QUANTIZE_BLOCKS, {"scale": 0.5, "zero_point": 3}, {"scale": np.full((1, 1), 0.5, np.float32)}),
         (QUANTIZE_BLOCKS, {"scale": steps(2, 1)}, {"scale": np.repeat(steps(2, 1), 3, 1)}),
         (QUANTIZE_BLOCKS, {"zero_point": 3, "output_dtype": "uint4"}, {"zero_point": np.asarray(3, "uint4")}),
-        # Without a zero point an unsigned output has the middle of its range in its place, a signed one 0.
+        # Without a zero point, an unsigned output has the middle of its range as zero point, and a signed output has 0.
         (QUANTIZE_BLOCKS, {"zero_point": None}, {"zero_point": 128}),
         (QUANTIZE_BLOCKS, {"zero_point": None, "output_dtype": "uint4"}, {"zero_point": np.asarray(8, "uint4")}),
         (QUANTIZE_BLOCKS, {"zero_point": None, "output_dtype": "int4"}, {"zero_point": np.asarray(0, "int4")}),
@@ -130,7 +130,7 @@ U8 = np.dtype(np.uint8)
     ],
 )
 def test_other_ways_to_write_an_argument(operator, changes, plainly):
-    """What is accepted means what it says."""
+    """An accepted argument has the meaning of the explicit form."""
     ours, same = (call(operator, {**GOOD[operator], **arguments}) for arguments in (changes, plainly))
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(same), strict=True):
         assert_same_bits(one, other)

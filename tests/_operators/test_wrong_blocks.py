@@ -1,4 +1,4 @@
-"""Wrong calls of quantize and dequantize: blocks that are not equally large, and types of what there are two of."""
+"""Wrong calls of quantize and dequantize: blocks of unequal sizes, and types that do not agree."""
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,7 @@ def types_of_blocks():
     ):  # fmt: skip
         yield f"{tensor} {said[0]}", operator, changes, (DescError, tensor, "data_type"), *said
     for dtype in (np.int16, np.uint16, np.int32):
-        for changes in ({}, {"feature_level": dml.FeatureLevel.JAXDML}):  # whose 16-bit outputs are another operator's
+        for changes in ({}, {"feature_level": dml.FeatureLevel.JAXDML}):  # its 16-bit outputs are another operator's
             said = f"output_dtype is {np.dtype(dtype)}, feature level "
             error, changes = (
                 (DescError, "output_dtype", "data_type"),
@@ -125,7 +125,7 @@ def test_the_argument_is_at_fault(cases):
 
 @pytest.mark.parametrize("make", [np.asarray, jnp.asarray])
 def test_remedies_of_nibbles_can_be_followed(make):
-    """What the error says to write must work for arrays of NumPy, too."""
+    """The error's remedy must also work for NumPy's arrays."""
     for dtype, others in (("uint4", ("uint8", "int8")), ("int8", ("int4", "uint4"))):
         for other in others:
             zero_point = make(np.ones((1, 1, 1), other))
@@ -135,7 +135,7 @@ def test_remedies_of_nibbles_can_be_followed(make):
 
 
 def test_a_scale_in_the_place_of_a_zero_point_is_not_to_be_cast():
-    """Cast to an integer it would be lost, without a word."""
+    """A cast to an integer would silently discard it."""
     for operator, x in BLOCKED_DATA.items():
         swapped = {**GOOD[operator], "input": x, "scale": F32(0.5), "zero_point": np.full((1, 1, 1), F32(0.1))}
         error = caught(operator, swapped)
@@ -157,7 +157,7 @@ def test_remedies_of_blocks_give_what_they_say():
 
 @pytest.mark.parametrize("operator", BLOCKED_DATA)
 def test_a_scale_of_too_many_dimensions_is_to_be_reshaped(operator):
-    """What the error says to write must be taken: a scale has input's rank, it does not broadcast."""
+    """The remedy must be accepted: a scale has input's rank, it does not broadcast."""
     x = BLOCKED_DATA[operator]
     error = caught(operator, {**GOOD[operator], "input": x, "scale": steps(1, 2, 4, 6)})
     assert (error.tensor, error.rule) == (SCALE, "same_dimension_count")
@@ -171,7 +171,7 @@ def test_a_scale_of_too_many_dimensions_is_to_be_reshaped(operator):
     [("1, 1", True), ("m, 1", True), ("m, 3", True), ("2, 1", False), ("2*m, 1", False), ("n, 1", False)],
 )
 def test_blocks_of_symbolic_sizes(sizes, is_right):
-    """Nobody knows which numbers divide m: a scale has one value there, or m."""
+    """It is unknown which numbers divide m: a scale has one value there, or m."""
     scope = export.SymbolicScope()
     x, scale = (jax.ShapeDtypeStruct(export.symbolic_shape(text, scope=scope), F32) for text in ("m, 6", sizes))
     trace = export.export(jax.jit(lambda x, scale: dml.quantize(x, scale, 3)))

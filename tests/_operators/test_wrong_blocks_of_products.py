@@ -1,4 +1,4 @@
-"""Wrong calls of the product by a matrix in blocks: each error says the rule, and what it recommends works."""
+"""Wrong calls of the product by a matrix in blocks: each error says the rule, and its remedy works."""
 
 import re
 
@@ -27,7 +27,7 @@ def error_of(function=dml.matrix_multiply_blocks, right=RIGHT, **changes):
 
 
 def remedied(name, wrong, *needles, right=RIGHT):
-    """The result with what the error recommends to write for the argument."""
+    """The result after the error's remedy for the argument is followed."""
     error = error_of(right=right, **{name: wrong})
     for needle in needles:
         assert needle in str(error)
@@ -38,7 +38,7 @@ def remedied(name, wrong, *needles, right=RIGHT):
 
 
 def nibbles(x):
-    """Two to a byte, as MatMulNBits has them."""
+    """Two nibbles to a byte, as in MatMulNBits."""
     x = np.pad(x.astype(np.uint8), ((0, 0), (0, x.shape[1] % 2)))
     return x[:, ::2] | x[:, 1::2] << 4
 
@@ -118,7 +118,7 @@ def test_zero_points_that_fit_in_no_way_get_no_advice():
 
 
 def test_flat_scales():
-    """All scales in one dimension, as MatMulNBits has them."""
+    """All scales in one dimension, as in MatMulNBits."""
     got = remedied("b_scale", SCALE.reshape(-1), right={**RIGHT, "b_zero_point": None})
     assert_same_bits(got, dml.matrix_multiply_blocks(A, B, SCALE))
 

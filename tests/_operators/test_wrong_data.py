@@ -1,4 +1,4 @@
-"""Wrong calls: what cannot stand for a tensor's data, or is of a type that the operator does not take."""
+"""Wrong calls: data that are not arrays, or of a type that the operator does not support."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,18 +11,18 @@ from jaxdml import ArgumentTypeError, DescError
 WEIGHTS = {
     "filter": "quantize it first: filter, filter_scale = jaxdml.ptq.quantize_weights(filter, axis=0)",
     "b": "quantize it first: b, b_scale = jaxdml.ptq.quantize_weights(b, axis=-1)",
-}  # but b of a sum is no weight
+}  # but b of a sum is not a weight
 
 
 def any_type(operator, tensor):
-    """All types that the operator takes here, as Python takes them: the first."""
+    """All types that the operator supports here, as text; evaluated by Python, it gives the first."""
     written = " or ".join(f"jnp.{name.lower()}" for name in table_at(operator, "6_4")[tensor].data_types)
     assert eval(written) is not None
     return written
 
 
 def types_of_numpy():
-    """What DirectML has no name for."""
+    """Types that DirectML has no name for."""
     for operator, names in DATA.items():
         for name in names:
             tensor, shape = page_name(name), GOOD[operator][name].shape
@@ -48,7 +48,7 @@ WIDE = {jnp.int4: ".astype(jnp.int8)", jnp.uint4: ".astype(jnp.uint8)"}
 
 
 def types_of_directml():
-    """What DirectML has, but not here."""
+    """Types that DirectML has, but not here."""
     for operator, names in DATA.items():
         other = np.uint16 if operator in OF_FLOATS else np.float32
         for name in names:
@@ -85,7 +85,7 @@ def types_of_directml():
 
 
 def no_arrays():
-    """What is no array; lists are not taken apart."""
+    """Objects that are not arrays; lists are not converted."""
     for operator, names in DATA.items():
         for name in names:
             tensor = page_name(name)

@@ -1,4 +1,4 @@
-"""Wrong calls: options that are no integers, too few or too many, too small, or that the sizes do not allow."""
+"""Wrong calls: options that are not integers, too few or too many, too small, or that the sizes do not allow."""
 
 import jax
 import jax.numpy as jnp

@@ -166,7 +166,7 @@ def test_dynamic_quantize(cases):
 
 
 def test_windows_in_padding_alone_are_taken_where_padding_counts():
-    """As the error says; and they are the mean of zeros, so the output's zero point."""
+    """As the error says; such a window is a mean of zeros, so it gives the output's zero point."""
     options = {"window_size": 2, "start_padding": (2, 0)}
     assert "set include_padding" in str(caught(POOLING, {**GOOD[POOLING], **options}))
     output = call(POOLING, {**GOOD[POOLING], **options, "include_padding": True})
@@ -179,7 +179,7 @@ def test_windows_in_padding_alone_are_taken_where_padding_counts():
     ("start_padding", "is_right"), [((1, 1), True), ((1, 2), False), pytest.param((2, 1), False, id="of the symbolic")]
 )
 def test_windows_over_symbolic_sizes(start_padding, is_right):
-    """The first window covers only padding or not, whatever the size; of the last it is known of known sizes only."""
+    """Whether the first window covers only padding is always known; for the last one, only if the sizes are known."""
     shape = jax.ShapeDtypeStruct(export.symbolic_shape("b, 2, h, 5", constraints=["h >= 4"]), np.uint8)
     options = {"window_size": 2, "start_padding": start_padding}
     trace = export.export(jax.jit(lambda x: call(POOLING, {**GOOD[POOLING], "input": x, **options})))

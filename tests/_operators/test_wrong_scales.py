@@ -1,4 +1,4 @@
-"""Wrong calls: scales that are no numbers, do not fit their type, or are of another type."""
+"""Wrong calls: scales that are not numbers, do not fit their type, or are of another type."""
 
 import fractions
 

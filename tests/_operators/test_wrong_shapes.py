@@ -48,7 +48,7 @@ def wrong_ranks():
 
 
 def wrong_shapes():
-    """What NumPy would broadcast, and what fits nothing."""
+    """Shapes that NumPy would broadcast, and shapes that fit nothing."""
     for operator in (DEQUANTIZE, QUANTIZE):
         for name in ("scale", "zero_point"):
             tensor, dtype = page_name(name), GOOD[operator][name].dtype
@@ -65,7 +65,7 @@ def wrong_shapes():
         yield f"b {shape}", ADD, {"b": s8(*shape)}, error, said
     for operator, shape in itertools.product(PRODUCTS, ((2, 4, 6), (1, 5, 6), (3, 5, 6), (2, 6, 5))):
         said = f"BTensor has Sizes {list(shape)}, expected [2, 5, N]: ATensor has Sizes [2, 4, 5]"
-        without_bias = {"bias": None} if operator == MATRIX_MULTIPLY_TO_FLOAT else {}  # or that would not fit either
+        without_bias = {"bias": None} if operator == MATRIX_MULTIPLY_TO_FLOAT else {}  # a bias would not fit either
         changes = {"b": s8(*shape), **without_bias}
         yield f"b {shape}", operator, changes, (DescError, "BTensor", "sizes"), said
     for operator, name, shape, rank, first in (

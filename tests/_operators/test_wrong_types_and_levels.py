@@ -1,4 +1,4 @@
-"""Wrong calls: output types that are none, or not of the operator; feature levels that are none, or too low."""
+"""Wrong calls: output types that are unknown or not the operator's; feature levels that are unknown or too low."""
 
 import jax
 import jax.numpy as jnp
@@ -108,7 +108,7 @@ def test_wrong_levels(cases):
 @batches(too_low_levels)
 def test_levels_that_are_too_low(cases):
     assert problems(cases) == ""
-    # At the level that the error names, the call is taken; it is one of ours only where the error says so.
+    # At the level that the error names, the call is valid; the level is jaxdml's own only where the error says so.
     for case in cases:
         error = caught(case.operator, case.arguments)
         assert (error.minimum_feature_level is dml.FeatureLevel.JAXDML) == (OURS in str(error))

@@ -1,4 +1,4 @@
-"""Wrong calls: zero points that are no integers, out of their type's range, or of another type."""
+"""Wrong calls: zero points that are not integers, out of their type's range, or of another type."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def owner_of(operator, tensor):
 
 
 def not_an_integer(operator, name):
-    """A float is not to be cast, which would make a 0 of a scale; operators without scales have none to swap."""
+    """No float is to be cast, which would turn a scale into 0; operators without scales have none to swap."""
     scale = name.replace("zero_point", "scale")
     swapped = f": are {scale} and {name} swapped?" if scale in GOOD[operator] else ""
     return f"; a zero point is an integer{swapped}"
@@ -30,7 +30,7 @@ def not_an_integer(operator, name):
 def wrong_values():
     for operator, name in ending("zero_point"):
         tensor, dtype = page_name(name, operator), GOOD[operator][name].dtype
-        # The output's type is what an array here says it is, so it is fixed for the other values.
+        # Here an array determines the output's type, so it is fixed for the other values.
         fixed = {"output_dtype": dtype} if owner_of(operator, tensor) == "OutputTensor" else {}
         for wrong in KINDS:
             kind, expected = type(wrong).__name__, ", expected None, an integer or an array"

@@ -1,7 +1,7 @@
 """One small CNN in flax's linen and nnx, in equinox and in plain JAX: the same numbers, called the same way.
 
 `apply(params, x)` reads x [N, 8, 8, 3], channels last, and returns logits [N, 10]; equinox's modules, which have
-channels first and no batch, see it transposed under `jax.vmap`. BatchNorm is in inference.
+channels first and no batch, get it transposed under `jax.vmap`. BatchNorm is in inference mode.
 """
 
 import functools

@@ -62,7 +62,7 @@ def conv(layer, x, stride=1, layout="NCHW"):
 
 
 def ungrouped(filters, channels):
-    """Filters of one group that are equivalent to these filters of several, for so many input channels."""
+    """Filters of one group that are equivalent to these filters of several groups, for this many input channels."""
     outputs, inputs = filters.shape[:2]
     own = np.arange(outputs)[:, None] // (outputs * inputs // channels) == np.arange(channels) // inputs
     return jnp.tile(filters, (1, channels // inputs, 1, 1)) * jnp.asarray(own, filters.dtype)[:, :, None, None]

@@ -1,4 +1,4 @@
-"""Trained networks, and rewritings of them that scale channels up and down again: the function stays the same.
+"""Trained networks, and rewritten forms that scale channels up and down again: the function stays the same.
 
 Channels of real networks differ by factors of a hundred, in BatchNorm's scales and in LayerNorm's gains.
 """

@@ -19,7 +19,7 @@ QUICK = (
 )  # fmt: skip
 REASONS = {  # by what a case expects: the operators that stay in floats, and words of the remarks that say why
     "int8": None,
-    "batched weights": None,  # they are as good as one matrix
+    "batched weights": None,  # they are equivalent to one matrix
     "3-D convolution": ("conv_general_dilated", "its images have 3 dimensions, quantized convolutions take 1 or 2"),
     "filter computed from data": ("conv_general_dilated", "its filter is computed from data"),
     "cond": ("cond", "its branches"),
@@ -81,7 +81,7 @@ def test_contractions_run_on_integers_or_it_is_said_why_not(name):
 @pytest.mark.rare
 @pytest.mark.parametrize("name", CASES)
 def test_other_batches(name):
-    """Whether or not the equations are the same."""
+    """Other batches, whether or not they have the same equations."""
     case, (model, inputs) = CASES[name], quantized(name)
     expected = model.apply(model.params, *inputs)
     for batch in (1, 3):

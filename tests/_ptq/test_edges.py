@@ -97,7 +97,7 @@ def test_scaled_channels_leave_the_function_as_it_is(name):
 
 
 def check_function(apply, unit, edges, x):
-    """With random scales the constants change, and the result stays."""
+    """Random scales change the constants, but not the result."""
     of_contractions = [edge for edge in edges[""] if edge.maker]
     scales = [np.exp(RANDOM.normal(0, 2, edge.count)).astype(np.float32) for edge in of_contractions]
     factors = factors_of(of_contractions, unit.graph.constants, scales)

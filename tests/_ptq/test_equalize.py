@@ -45,7 +45,7 @@ def test_channels_of_a_convolution():
     before, after = (quantize(cnn, CNN, [IMAGES], equalize=each, progress=False) for each in (False, True))
     assert ratio(before, cnn, CNN, IMAGES) < 25
     assert ratio(after, cnn, CNN, IMAGES) > 37
-    assert str(before) == str(after)  # the constants alone differ
+    assert str(before) == str(after)  # only the constants differ
     found = after.sqnr(CNN, IMAGES)
     assert min(layer.own for layer in found.layers) > 37
     assert found.outputs[0] == pytest.approx(ratio(after, cnn, CNN, IMAGES), abs=0.1)
@@ -77,7 +77,7 @@ def test_gains_of_a_norm(products, most, least):
 @pytest.mark.rare
 @pytest.mark.parametrize("products", ["static", "dynamic"])
 def test_scaled_gains_are_saved(products, tmp_path):
-    """And work with inputs of other sizes."""
+    """The loaded model works with inputs of other sizes."""
     apply, params, make_inputs = block_with_outliers()
     model = quantize(apply, params, batches_for(make_inputs, 8), products=products, progress=False)
     save(tmp_path / "model.npz", model)
@@ -215,7 +215,7 @@ def test_wrong_equalize():
 @pytest.mark.parametrize("products", ["static", "dynamic"])
 @pytest.mark.parametrize("name", outliers.NETWORKS)
 def test_outliers(name, products):
-    """A network with outliers is as good as the same network without them, or good."""
+    """A network with outliers is as accurate as the same network without them, or accurate enough."""
     plain, network = outliers.WITHOUT[name.split(",")[0]](), outliers.NETWORKS[name]()
     found = {}
     for key, each, options in (("plain", plain, {}), ("before", network, {"equalize": False}), ("after", network, {})):

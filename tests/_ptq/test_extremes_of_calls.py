@@ -38,7 +38,7 @@ def embedded(p, tokens):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("products", ["static", "dynamic"])
 def test_batches_of_no_rows_have_no_results(products):
-    """jax.numpy replaces a gather by no indices, and dynamic quantization of no values is an error of its own."""
+    """jax.numpy replaces a gather by no indices, and dynamic quantization of no values raises an error of its own."""
     tokens = np.arange(6, dtype=np.int32)
     model = dml.ptq.quantize(embedded, P, [tokens], products=products, progress=False)
     result = model.apply(model.params, tokens[:0])

@@ -47,7 +47,7 @@ def convolve(x, w):
 
 
 def residual(p, x):
-    h = convolve(inputs(p, x), weights(p, "filter")) * jnp.abs(p["gain"])  # folded into the weights, grid and all
+    h = convolve(inputs(p, x), weights(p, "filter")) * jnp.abs(p["gain"])  # folded into the weights and their grid
     h = dml.fake_quantize(jax.nn.relu(h), p["h_scale"], np.uint8(0))
     y = dml.fake_quantize(convolve(h, weights(p, "point")), p["y_scale"], np.uint8(120))
     return dml.fake_quantize(h + y, p["y_scale"], np.uint8(90))

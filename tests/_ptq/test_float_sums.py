@@ -89,7 +89,7 @@ def normalized(p, x):
     gelu, lambda p, x: jax.nn.gelu(layer(p["in"], x)), returned, pytest.param(normalized, marks=pytest.mark.rare),
 ])  # fmt: skip
 def test_additions_that_no_contraction_reads_stay_as_they_are(apply):
-    """Those inside of a gelu, whether it is a table or floats; a sum that is returned, or that a norm reads."""
+    """Additions inside a gelu, whether it is a table or floats; a sum that is returned, or that a norm reads."""
     model, other = (quantize(apply, RESIDUAL, X, sums=sums) for sums in ("float", "integer"))
     assert str(model) == str(other)
     assert_same_bits(model.apply(model.params, X), other.apply(other.params, X))

@@ -180,7 +180,7 @@ def test_chains_are_one_contraction_that_computes_what_they_do(batch):
 
 
 def test_what_is_not_affine_along_channels_is_not_folded():
-    """The chains would not notice if everything was folded, whatever it varies along."""
+    """The random chains would not show that everything is folded, whatever it varies along."""
     x, w = jnp.ones((2, 3, 5, 5)), jnp.ones((4, 3, 3, 3))
     along_width = jnp.arange(1.0, 6.0)
 
@@ -201,7 +201,7 @@ def test_what_is_not_affine_along_channels_is_not_folded():
 
 
 def test_a_result_that_is_read_twice_keeps_what_is_behind_it():
-    """The result is an output as well, so that nothing goes into its weights."""
+    """The result is also an output, so nothing is folded into its weights."""
 
     def run(params, x):
         y = x @ params["w"]

@@ -118,7 +118,7 @@ def test_steep_functions_of_inputs_read_floats():
 
 
 def test_steep_functions_of_carried_values_are_tables():
-    """Whatever a loop carries has been rounded before."""
+    """Values that a loop carries have been rounded before."""
     graph = flow((SINE, "x", "a"), (op.PRODUCT, "a w", "y"))
     assert steep(graph, []) == set()
     assert passes(graph)[1].tables == {"a": "x"}
@@ -249,7 +249,7 @@ def test_movers_and_paddings_on_integers_keep_the_range_of_their_input(operator,
 
 
 def test_what_a_maximum_alone_reads():
-    """Directly or through movers; not values that the function returns or that others read."""
+    """Directly or through movers; not values that the function returns or that other operators read."""
     found = [only_reading_extremes(flow(*nodes, outputs=outputs).graph) for *nodes, outputs in (
         ((op.TRANSPOSE, "x", "m"), (EXTREME, "m", "n"), (EXTREME, "n", "y"), ("y",)),
         ((op.TRANSPOSE, "x", "m"), (EXTREME, "m", "n"), (op.PRODUCT, "m w", "y"), ("y",)),

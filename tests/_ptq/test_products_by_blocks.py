@@ -109,7 +109,7 @@ def operators(model):
 
 
 def test_a_rule_sets_weights():
-    """The first that sets products, weights or block_size decides all of them."""
+    """The first rule that sets products, weights or block_size decides all of them."""
     up, down = Rule("up", weights=jnp.int4, block_size=16), Rule("down", block_size=64)
     model = quantize(rules=[up, down, Rule("", products="dynamic")])
     assert operators(model) == ["dot_of_blocks", "dot_of_blocks"]

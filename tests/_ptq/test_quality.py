@@ -188,7 +188,7 @@ def test_what_a_minimum_leaves_out_may_be_clamped():
 
 @pytest.mark.rare
 def test_int8_and_uint8_are_about_as_good():
-    """The grids are the same, but for a shift by 128."""
+    """The grids are the same, except for a shift by 128."""
     apply, params, make_inputs = network("plain")
     (x,) = make_inputs(32, seed=1)
     one, other = (quantized("plain", activations=dtype) for dtype in ("uint8", "int8"))

@@ -84,7 +84,7 @@ def test_a_grid_holds_zero_and_both_ends():
         scale, zero_point = (np.asarray(x, np.float64) for x in scale_and_zero_point(LOW, HIGH, dtype))
         assert ((limits.min <= zero_point) & (zero_point <= limits.max)).all()
         extent = np.float64(HIGH) - LOW
-        usual = (extent > 1e-30) & (extent < 1e30)  # beyond are subnormal ends, and half steps above all of float32
+        usual = (extent > 1e-30) & (extent < 1e30)  # beyond are subnormal ends, and half steps that exceed float32
         for end in (LOW, HIGH):
             clipped = np.clip(np.rint(end / scale), limits.min - zero_point, limits.max - zero_point)
             assert (np.abs(clipped * scale - end) <= 0.51 * scale)[usual].all()

@@ -106,7 +106,7 @@ def test_a_contraction_that_no_quantized_operator_computes_has_a_reason(name):
 
 
 def test_products_of_parameters_alone_are_no_layers():
-    """As the first step of an RNN, whose state is zeros."""
+    """Like the first step of an RNN, whose state is zeros."""
     text = str(quantize(lambda p, x: x @ p["w"] + jnp.zeros_like(x) @ p["v"], PARTS, [X], progress=False))
     assert text.splitlines()[-2].startswith("1 of 1 convolutions and products")
 

@@ -1,6 +1,6 @@
-"""Every operator on integers in a quantized model computes what `jaxdml.reference` says, in NumPy.
+"""Every integer operator of a quantized model computes the results of `jaxdml.reference`, in NumPy.
 
-Each is compared on the very inputs that it has inside the model.
+Each is compared on the inputs that it has inside the model.
 """
 
 import collections

@@ -21,7 +21,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def correlated(*shape):
-    """Rows whose elements depend on each other, and whose mean is not 0. They are whole, so that sums are exact."""
+    """Rows of integers that depend on each other, and whose mean is not 0. Sums of integers are exact."""
     few = max(1, shape[-1] // 4)
     mixed = RANDOM.standard_normal((*shape[:-1], few)) @ RANDOM.standard_normal((few, shape[-1]))
     mixed += RANDOM.standard_normal(shape) / 4 + RANDOM.standard_normal(shape[-1])
@@ -49,7 +49,7 @@ def expected(w, scale, x, most=127):
 
 
 def assert_alike(integers, right):
-    """For rows of fractions, whose moments are rounded: here and there, another integer is as good."""
+    """For rows of fractions, whose moments are rounded: occasionally, another integer is as good."""
     assert integers.shape == right.shape
     assert np.mean(integers == right) > 0.98
 

@@ -214,7 +214,7 @@ def test_a_bias_that_would_not_fit_int32_raises_the_scale_of_its_weights(is_dens
     if bias.dtype == np.int32:
         assert abs(int(bias[dead])) in range(2**29, 2**31)
 
-    # Without that, the layer is not quantized, or wrong.
+    # Without this, the layer is not quantized, or its results are wrong.
     integers = insert._Inserter._integer_weights
     monkeypatch.setattr(insert._Inserter, "_integer_weights", lambda self, output, w, axis, least: integers(
         self, output, w, axis, None))  # fmt: skip

@@ -54,7 +54,7 @@ def mapped(p, x):
 
 
 def with_positions(p, x):
-    """A sequence of fixed numbers, which are not weights, beside a sequence of data."""
+    """A sequence of fixed numbers, which are not weights, next to a sequence of data."""
     times = jnp.arange(x.shape[1], dtype=jnp.float32)
     step = lambda h, each: (jnp.tanh(each[0] @ p["layers"][0] + h * jnp.cos(each[1])), None)  # noqa: E731
     return lax.scan(step, jnp.zeros((x.shape[0], 8)), (x.swapaxes(0, 1), times))[0] @ p["head"]
@@ -119,7 +119,7 @@ def test_each_observer_watches_all_steps(observer):
 
 
 def test_weights_that_all_steps_share_are_held_once():
-    """Also if a sequence of parameters, but no weights, is among the sequences."""
+    """Also if a sequence of parameters that are not weights is among the sequences."""
 
     def apply(p, x):
         step = lambda h, b: (jnp.tanh(h @ p["w"] + b), None)  # noqa: E731
@@ -134,7 +134,7 @@ def test_weights_that_all_steps_share_are_held_once():
 
 
 def test_layers_may_read_and_write_sequences_of_data():
-    """As a cache of each layer."""
+    """Such as a cache of each layer."""
 
     def apply(p, x, cache):
         def layer(x, each):

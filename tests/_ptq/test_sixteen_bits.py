@@ -147,7 +147,7 @@ def test_each_reader_of_a_value_gets_what_its_rule_says(tmp_path):
 
 
 def read_by(model):
-    """The types that each convolution and product reads as its first input; movers may lie between."""
+    """The type of the first input of each convolution and product; movers may lie between."""
     makers = model.graph.producers()
 
     def read(name):
@@ -228,7 +228,7 @@ def test_every_node_of_networks_computes_what_the_reference_says(name):
 
 @pytest.mark.rare
 def test_channels_are_scaled_for_16_bits_too():
-    """Weights gain, although 16 bits hold the values of all channels."""
+    """Weights become more accurate, although 16 bits hold the values of all channels."""
     apply, params, make_inputs, *_ = vit_with_outliers(100)
     (batch,), (x,) = make_inputs(256, seed=1), make_inputs(256, seed=2)
     found = []
@@ -298,7 +298,7 @@ def test_blocks_of_no_weights_are_refused():
 
 
 def test_a_rule_that_lets_no_layer_read_16_bits_is_refused():
-    """Neither a layer whose inputs fake_quantize rounds can, nor one with a computed filter."""
+    """Neither a layer whose inputs fake_quantize rounds nor one with a computed filter can have 16-bit inputs."""
 
     def computed(p, x):
         with jax.named_scope("filter"):

@@ -124,7 +124,7 @@ PARTS = {"w": normal(8, 8), "v": normal(8, 8), "b": normal(1, 8), "extra": norma
 
 
 class Batches:
-    """Batches that are made when they are asked for, and the number of those alive at a time."""
+    """Batches that are made when they are requested, and the number of those alive at a time."""
 
     def __init__(self, count, shape):
         self.count, self.shape, self.made, self.alive, self.most = count, shape, 0, 0, 0
@@ -219,7 +219,7 @@ def test_sizes_that_make_another_function_are_an_error(name):
     model.apply(model.params, normal(4, 8))
 
 
-HELD = {  # integers hold numbers that depend on the batch, in each way
+HELD = {  # integers hold numbers that depend on the batch, in each of these ways
     "weights": lambda p, x: x @ (p["w"] / len(x)),
     "weights contracted along an axis": lambda p, x: (
         x @ jax.lax.dot_general(p["w"], p["w"], (((int(len(x) == 4),), (0,)), ((), ())))

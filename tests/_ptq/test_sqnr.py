@@ -1,4 +1,4 @@
-"""Which layer hurts: each ratio beside one that NumPy computes, the table, and the plot."""
+"""Which layer costs accuracy: each ratio against one that NumPy computes, the table, and the plot."""
 
 import functools
 import math
@@ -91,7 +91,7 @@ def test_an_output_in_a_dict_is_named_by_its_key():
 
 @pytest.mark.rare
 def test_a_layer_with_few_levels_hurts_by_itself_alone():
-    """One large number in its weights; the layers after it have good ratios of their own."""
+    """Its weights have one large number; the layers after it have good ratios of their own."""
     params = PARAMS | {"first": {"w": PARAMS["first"]["w"].copy(), "b": PARAMS["first"]["b"]}}
     params["first"]["w"][0] = 300
     x = X.copy()
@@ -194,7 +194,7 @@ def total(outputs):
 
 @pytest.mark.parametrize("products", [pytest.param("static", marks=pytest.mark.rare), "dynamic"])
 def test_advice_is_what_its_rule_gains(products):
-    """For the layer that costs most; the gain is that of a model quantized with the rule."""
+    """The gain is that of a model quantized with the rule, for the layer that costs most."""
     params, found = advised(products)
     (advice,) = found.advice
     layer, rule, gain, _ = advice.row()

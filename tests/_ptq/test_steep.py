@@ -1,4 +1,4 @@
-"""Steep functions of inputs read the floats: 256 values of the input would leave nothing of their results."""
+"""Steep functions of inputs read floats: with 256 values of the input, little would be left of their results."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def dense(p, x):
 
 
 def of_positions(p, x):
-    """A network of positions, as neural radiance fields have it."""
+    """A network of positions, as in neural radiance fields."""
     return dense(p, jnp.concatenate([f(x * (np.pi * 2.0**k)) for k in range(10) for f in (jnp.sin, jnp.cos)], -1))
 
 
@@ -50,7 +50,7 @@ def test_ratios(name):
 
 
 def test_functions_of_what_a_loop_carries_are_tables():
-    """Whatever a loop carries has been rounded before."""
+    """Values that a loop carries have been rounded before."""
     step = lambda h, w: (jnp.sin(h) @ w, None)  # noqa: E731
     apply = lambda p, x: jax.lax.scan(step, x, p)[0]  # noqa: E731
     model = quantize(apply, RNG.normal(size=(3, 16, 16)).astype(np.float32) / 4, [STATES], progress=False)

@@ -1,4 +1,4 @@
-"""Calls that cannot work, or would be silently wrong, raise errors that say where and what to do; doing it helps."""
+"""Calls that cannot work, or would be silently wrong, raise errors that say where and what to do; the remedies work."""
 
 import re
 

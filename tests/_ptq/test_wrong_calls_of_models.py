@@ -90,7 +90,7 @@ def test_another_literal_is_another_structure():
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("inputs", [(X.astype(np.int32),), (X.astype(np.float16),), (X, X), (X[0],)])
 def test_other_inputs_are_an_error(inputs):
-    """Of another type, number or rank."""
+    """Inputs of another type, number or rank."""
     model = quantize()
     with (
         jax.numpy_dtype_promotion("standard"),

@@ -42,7 +42,7 @@ SMALL = {name: forms[-1 if name == "softmax" else 1 if len(forms) > 1 else 0] fo
 
 @functools.cache
 def expected(dtype=np.uint8):
-    """By name of the operator: three lists of arguments, and what onnxruntime makes of each."""
+    """By name of the operator: three lists of arguments, and onnxruntime's outputs for each."""
     rng, found = np.random.default_rng(2), {}
     for name, form in SMALL.items():
         if dtype in of_types(name):
@@ -55,7 +55,7 @@ def expected(dtype=np.uint8):
 
 
 def called(name, arguments):
-    """One of the small calls, as a caller writes it: what softmax makes of x_scale is made when the call is traced."""
+    """One of the small calls, as a caller writes it: softmax makes its table from x_scale when the call is traced."""
     form = SMALL[name]
     if name != "softmax":
         return form.function(*arguments)
@@ -68,7 +68,7 @@ def check(results, dtype=np.uint8, place=0):
 
 
 def all_at_once(dtype, is_traced):
-    """Every call in one program, and the arguments that are traced in it, of each of the lists."""
+    """Every call in one program, and, for each list, the arguments that are traced in it."""
     lists = {name: dict(enumerate(of_name[0])) for name, (of_name, _) in expected(dtype).items()}
     traced = [
         {name: {i: x for i, x in enumerate(of_name[place]) if x is not None and is_traced(name, i, x)}
@@ -149,7 +149,7 @@ def test_export_with_symbolic_batches():
 @pytest.mark.parametrize("kernels", ["native", "xla"] if dml.kernels().startswith("native") else ["xla"], indirect=True)
 @pytest.mark.parametrize("name", ["gemm_uint8", "gemm_int8"])
 def test_prepared_weights(name, kernels):
-    """They come as [K, N], whatever trans_b says."""
+    """Prepared weights are [K, N], whatever trans_b says."""
     for form in (FORMS[name][7], FORMS[name][-1]):
         a, a_scale, a_zero_point, b, *rest = form.draw(np.random.default_rng(3), np.uint8)
         node = fed("QGemm", (a, a_scale, a_zero_point, b, *rest), form.output or "uint8", **form.attributes)

@@ -1,4 +1,4 @@
-"""Fused multiply-adds out of single operations, and calls in which one rounding more or less shows."""
+"""Fused multiply-adds computed by single operations, and calls in which one rounding more or less shows."""
 
 from fractions import Fraction
 from functools import partial
@@ -20,7 +20,7 @@ from jaxdml._quantized.onnxruntime.softmax import MANY, _rounded_shares, qlinear
 from jaxdml.errors import ModelError
 
 F = np.float32
-# 3 * TIE lies halfway between 128.5 and the float32 above it: what is added decides, however small.
+# 3 * TIE is halfway between 128.5 and the float32 above it, so the addend decides, however small.
 TIE, TINY = F(5614251 * 2.0**-17), F(2.0**-40)
 
 
@@ -56,7 +56,7 @@ ZERO = np.uint8(0)
 
 
 def both(operator, function, *arguments, **attributes):
-    """A call of ours under jit, and onnxruntime's."""
+    """The outputs of jaxdml under jit, and of onnxruntime."""
     theirs = fed(operator, arguments, "uint8", **attributes)(*arguments)
     ours = jax.jit(function)(*arguments)
     assert ours.shape == theirs.shape
@@ -91,7 +91,7 @@ def test_a_product_is_rounded_before_the_zero_point_is_added():
 
 @on_x64_alone
 def test_a_mean_is_rounded_before_it_is_divided():
-    """Nine integers, in steps of 2 / 9: halves, nearly."""
+    """Means of nine integers in steps of 2 / 9, which are nearly halves."""
     x = np.random.default_rng(6).integers(0, 14, (1, 8, 20, 20)).astype(np.uint8)
     function = partial(qlinear_average_pool, window=(3, 3), strides=(1, 1), padding=((0, 0), (0, 0)))
     ours, theirs = both("QLinearAveragePool", function, x, F(1), ZERO, F(2 / 9), ZERO, kernel_shape=(3, 3))
@@ -119,7 +119,7 @@ def test_what_int32_does_not_hold_becomes_the_least(operator, function):
     ids=str,
 )
 def test_shares_that_are_no_numbers_or_do_not_fit(dtype, scales):
-    """Two elements have exponentials near the greatest float32, and others none that float32 holds."""
+    """Two elements have exponentials near the greatest float32; those of others overflow."""
     x, zero_point = np.asarray([[3, 4], [3, 120], [5, 5]], dtype), np.asarray(5, dtype)
     arguments = x, F(scales[0]), zero_point, F(scales[1]), zero_point
     theirs = fed("QLinearSoftmax", arguments, np.dtype(dtype).name, axis=1, opset=13)(*arguments)
@@ -140,9 +140,9 @@ def test_softmax_of_a_scale_that_is_not_positive(x_scale):
 @on_x64_alone
 @pytest.mark.parametrize("depth", [6, 25, 67, 88])
 def test_equal_shares(depth):
-    """Of as many elements as there can be: whether they are ties depends on the last bit of a sum.
+    """Of as many elements as possible: whether they are ties depends on the last bit of a sum.
 
-    At these depths but the first, NumPy's float32 logarithm is not the C library's, which the table is made with.
+    Except at the first depth, NumPy's float32 logarithm differs from the C library's, which makes the table.
     """
     x = np.where(np.tri(depth, dtype=bool), 100, 0).astype(np.uint8)
     arguments = x, F(8), ZERO, F(1), ZERO
@@ -154,10 +154,10 @@ def test_equal_shares(depth):
 
 @pytest.mark.parametrize("count", [2000, pytest.param(200_000, marks=pytest.mark.rare)])
 def test_shares_are_rounded_once(count):
-    """At halves, beside them, and anywhere."""
+    """At halves, next to them, and anywhere."""
     rng = np.random.default_rng(7)
     shares = np.where(rng.random(count) < 0.7, rng.integers(0, 600, count) + 0.5, rng.uniform(0, 1100, count))
-    # Totals and factors are powers of two at times, so that there are exact halves.
+    # Some totals and factors are powers of two, so that there are exact halves.
     totals, factors = (
         np.floor(2 ** np.where(rng.random(count) < 0.5, np.floor(exponents), exponents)).astype(F)
         for exponents in (rng.uniform(89, 121, count), rng.uniform(11, 60, count))

@@ -1,4 +1,4 @@
-"""MatMulNBits in floats, as computed weights have it: within 1e-5 of the sum of the magnitudes.
+"""MatMulNBits in floats, which computed weights need: within 1e-5 of the sum of the magnitudes.
 
 The oracles are onnxruntime and a product in float64.
 """
@@ -84,7 +84,7 @@ def test_products(case):
 
 
 def test_bytes_as_zero_points_beside_an_order():
-    """onnxruntime 1.32 forgets them, and takes 8 for each; here they count."""
+    """onnxruntime 1.32 ignores them, and uses 8 for each; here they count."""
     attributes = {"K": 128, "N": ROWS, "bits": 4, "block_size": 32}
     a, b, scales, zero_points, g_idx, _ = given = arguments(np.random.default_rng(1), 128, 32, 4, "uint8", True, False)
     w = dequantized(b, scales, zero_points, g_idx, 128, 4, 32)

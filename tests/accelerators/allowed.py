@@ -1,4 +1,4 @@
-"""What a program for an accelerator may contain, with a reason for each entry. Anything else with floats is refused.
+"""The allowed contents of programs for accelerators, with a reason for each entry. All else with floats is rejected.
 
 An entry's pattern is a regular expression that must match the whole text.
 """

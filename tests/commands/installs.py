@@ -2,8 +2,8 @@
 
 It needs only the standard library. It builds an sdist of each package, and a wheel from each sdist. For each supported
 Python that the machine has, it makes an environment for each extra, so that a missing dependency of an extra is
-noticed, and removes the environment again. The extra `notebooks` runs a copy of every notebook. `--python` and
-`--extra` select some, since all take many minutes.
+detected, and removes the environment again. The extra `notebooks` runs a copy of every notebook. `--python` and
+`--extra` select some of them, because all take many minutes.
 """
 
 import argparse

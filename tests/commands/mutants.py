@@ -3,7 +3,7 @@
 A mutant is a copy of the package in which one comparison, operator, constant, condition or guard is changed. Its tests
 run until the first failure. A mutant is caught if a test fails, or if the package cannot be imported. The tests of a
 module must first pass without a change. Survivors are printed: either a test is missing, or the change makes no
-difference, which the reader decides. `--only` selects modules by a part of their path, `--sample` limits the mutants
+difference, which the reader decides. `--only` selects modules by part of their path, `--sample` limits the mutants
 of each module.
 """
 
@@ -146,7 +146,7 @@ def outcome(folder, tests, timeout=600):
 
 
 def survivors(folder, module, tests, sample=None):
-    """(number of mutants, those that the tests do not notice); `folder` has a copy of the package and its tests.
+    """(number of mutants, those that no test detects); `folder` has a copy of the package and its tests.
 
     Raises:
       SystemExit: if the tests do not pass without a change.

@@ -1,4 +1,4 @@
-"""The command that changes the library must notice tests that do not run, or it would count every mutant as caught."""
+"""The command that changes the library must detect tests that do not run, or it would count every mutant as caught."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""What a newcomer writes in the first hour: an MLP and a residual CNN in floats, and the same in int8 by hand.
+"""A newcomer's code in the first hour: an MLP and a residual CNN in floats, and the same in int8 by hand.
 
-Parameters are flat dicts of plain arrays. A new process imports this file, which needs jax, numpy and jaxdml alone.
+Parameters are flat dicts of plain arrays. A new process imports this file, which needs only jax, numpy and jaxdml.
 """
 
 import jax
@@ -25,7 +25,7 @@ def rings(random, count):
 
 
 def float_mlp(params, x):
-    """What the hidden layer gives, and the logits."""
+    """The hidden layer's outputs, and the logits."""
     hidden = jax.nn.relu(x @ params["w1"] + params["b1"][None])
     return hidden, hidden @ params["w2"] + params["b2"][None]
 
@@ -102,7 +102,7 @@ CONVOLUTIONS = {  # kernel, channels in, channels out, stride, the value that it
 
 
 def images(random, count):
-    """Smooth images [count, 15, 14, 3]. Where a size is even, SAME with stride 2 pads one side alone."""
+    """Smooth images [count, 15, 14, 3]. Where a size is even, SAME with stride 2 pads only one side."""
     coarse = random.integers(-24, 25, (count, 5, 7, 3)).repeat(3, 1).repeat(2, 2)
     return ((coarse + random.integers(-8, 9, coarse.shape)) / 16).astype(np.float32)
 
@@ -156,7 +156,7 @@ def quantized_cnn(params, batches):
         observers = observed(observers, params, batch)
     arrays = {}
     for name, observer in observers.items():
-        low, high = (0.0, 6.0) if name == "stem" else map(np.asarray, observer.range(np.uint8))  # ReLU6 is known
+        low, high = (0.0, 6.0) if name == "stem" else map(np.asarray, observer.range(np.uint8))  # ReLU6's is known
         arrays[f"{name}.scale"], arrays[f"{name}.zero_point"] = ptq.scale_and_zero_point(low, high, np.uint8)
     for name, (*_, reads, _) in CONVOLUTIONS.items():
         filter, scale = ptq.quantize_weights(params[f"{name}.filter"], axis=3)

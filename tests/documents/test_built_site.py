@@ -1,4 +1,4 @@
-"""A small site, built and checked by the commands of `make docs`: each of them fails where something is wrong."""
+"""A small site, built and checked by the commands of `make docs`: each of them fails if something is wrong."""
 
 import os
 import re
@@ -46,7 +46,7 @@ def run(tool, source, site):
 
 
 def build(source, index):
-    """A site of two pages, and how its building ended."""
+    """Builds a site of two pages; returns the finished process."""
     (source / "docs" / "reference").mkdir(parents=True)
     (source / "docs" / "index.md").write_text(index, encoding="utf-8")
     (source / "docs" / "reference" / "kernels.md").write_text(KERNELS, encoding="utf-8")
@@ -75,7 +75,7 @@ def test_inline_code_becomes_one_link(page):
     assert all("jaxdml.kernels" in shown for _, shown in links)
     assert item.count("<a ") == 2
     (heading,) = re.findall(r"<h2>(.*?)</h2>", page, re.S)
-    assert re.findall(r"href=\"([^\"]*)\"", heading) == ["#about-jaxdml-kernels"]  # the mark beside a heading alone
+    assert re.findall(r"href=\"([^\"]*)\"", heading) == ["#about-jaxdml-kernels"]  # only the mark next to a heading
 
 
 def test_the_title_has_the_version(source):

@@ -60,7 +60,7 @@ def assert_the_same_in_every_way(network, arrays, prepare, x, expected):
 
 
 def decibels(logits, expected):
-    """The ratio of the signal to what quantizing changes."""
+    """The ratio of the signal to the quantization error."""
     logits, expected = np.asarray(logits, np.float64), np.asarray(expected, np.float64)
     return 10 * np.log10(np.sum(expected**2) / np.sum((logits - expected) ** 2))
 
@@ -71,7 +71,7 @@ def agreement(a, b):
 
 @functools.cache
 def mlp_case():
-    """Float parameters, integers, inputs that neither training nor calibration saw, their labels, and the logits."""
+    """Float parameters, integers, inputs used for neither training nor calibration, their labels, and the logits."""
     random = np.random.default_rng(0)
     (x, labels), (others, their_labels) = networks.rings(random, 512), networks.rings(random, 512)
     params = networks.trained_mlp(random, x, labels)
@@ -82,7 +82,7 @@ def mlp_case():
 
 @functools.cache
 def cnn_case():
-    """Float parameters, integers, inputs of no calibration, the logits, the model of ptq, and what calibrated both."""
+    """Float parameters, integers, inputs outside the calibration data, the logits, the model of ptq, those data."""
     random = np.random.default_rng(1)
     params = networks.cnn_params(random)
     batches, x = [networks.images(random, 32) for _ in range(4)], networks.images(random, 64)
@@ -110,7 +110,7 @@ def test_a_residual_cnn_by_hand():
 
 
 def test_a_residual_cnn_by_ptq():
-    """The values that calibrate are exact in floats. So ptq finds the same ranges on every machine: the same bits."""
+    """The calibration values are exact in floats, so ptq finds the same ranges, and the same bits, on every machine."""
     params, _, x, logits, model, batches = cnn_case()
     values, _ = jax.jit(networks.float_cnn_values)(params, batches)
     with jax.enable_x64(True):
@@ -130,7 +130,7 @@ def in_a_new_process(code, folder):
 
 
 def save_inputs(folder):
-    """The logits by the name of the network, whose inputs are saved."""
+    """Saves the networks' inputs; returns the logits by the name of the network."""
     _, _, mlp_x, _, of_mlp = mlp_case()
     _, _, cnn_x, of_cnn, *_ = cnn_case()
     for name, x in ("mlp", mlp_x), ("cnn", cnn_x), ("ptq", cnn_x):
@@ -149,7 +149,7 @@ def test_a_new_process_reads_arrays_and_the_model(tmp_path):
 
 
 def test_a_new_process_runs_programs_for_any_batch_without_jaxdml(tmp_path):
-    """Programs hold plain weights or prepared ones, and no call of native kernels, for which they would need jaxdml."""
+    """Programs hold plain or prepared weights, and no call of native kernels, for which they would need jaxdml."""
     expected = save_inputs(tmp_path)
     model = cnn_case()[4]
     functions = {

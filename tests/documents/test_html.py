@@ -1,4 +1,4 @@
-"""What a notebook shows: all that print shows, as one balanced table, in the colours of whatever is around it."""
+"""Notebooks show all that print shows, as one balanced table, in the colours of their surroundings."""
 
 import html.parser
 import importlib.resources
@@ -26,7 +26,7 @@ RATIOS = dml.ptq.Sqnr((dml.ptq.LayerError(SCRIPT, "add", float("inf"), 37.04, 0.
 
 
 class Reader(html.parser.HTMLParser):
-    """Reads a fragment, and fails where a tag is not closed, is unknown, or has an unknown attribute."""
+    """Reads a fragment, and fails if a tag is not closed, is unknown, or has an unknown attribute."""
 
     TAGS = ("div", "style", "table", "caption", "thead", "tbody", "tr", "th", "td", "strong")
 
@@ -102,7 +102,7 @@ def test_a_notebook_shows_what_print_shows(name):
     assert printed
     for cell in printed:
         found = cell in cells or cell in seen.caption
-        # What is cut in a terminal is whole in a notebook.
+        # Text that a terminal cuts off is whole in a notebook.
         assert found or any(whole.startswith(cell[:-1]) for whole in cells if len(cell) >= 48), cell
     assert len({len(row) for row in seen.rows}) <= 1
 
@@ -170,7 +170,7 @@ def test_a_large_table_scrolls_in_a_box_of_its_own():
 
 
 def test_no_colour_is_fixed():
-    """Colours are those of the text, or a part of these; so they suit light and dark backgrounds."""
+    """Colours are those of the text, or a part of them, so they suit light and dark backgrounds."""
     declared = re.findall(r"([\w-]+): ([^;]+);", STYLE)
     coloured = [(name, value) for name, value in declared if re.search("color|background|border|shadow|filter", name)]
     assert len(coloured) >= 5

@@ -1,4 +1,4 @@
-"""Every notebook runs and prints what is saved in it, and 02 writes the very arrays that come with jaxdml."""
+"""Every notebook runs and prints its saved output, and 02 writes the very arrays that come with jaxdml."""
 
 import importlib.resources
 import os
@@ -27,7 +27,7 @@ def kernel_environment(tmp_path, monkeypatch):
 
 
 def printed(notebook):
-    """What the cells print, without what is not jaxdml's: how far plain formulas go astray depends on the compiler."""
+    """The text that cells print, except for the errors of plain formulas, which depend on the compiler."""
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     texts = [output.text for output in outputs if output.output_type == "stream" and output.name == "stdout"]
     return [line for text in texts for line in text.splitlines() if not line.startswith("plain")]
@@ -36,7 +36,7 @@ def printed(notebook):
 @pytest.mark.rare
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path, kernel_environment, tmp_path):
-    nbclient = pytest.importorskip("nbclient")  # of the extra `test-all`
+    nbclient = pytest.importorskip("nbclient")  # from the extra `test-all`
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(FOLDER)}}
     options = {"timeout": 300, "kernel_name": "python3", "resources": resources, "coalesce_streams": True}

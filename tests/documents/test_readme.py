@@ -1,4 +1,4 @@
-"""README and docs tell the truth: the demo prints what is shown, tables are generated, links lead somewhere."""
+"""README and docs tell the truth: the demo prints the text shown, tables are generated, links lead somewhere."""
 
 import json
 import re
@@ -85,7 +85,7 @@ def cells(line):
 
 @pytest.mark.parametrize("results", generate.TIMES_PAGES, ids=lambda path: path.stem)
 def test_times_are_those_measured(results):
-    """Above 1 jaxdml is faster: the results have jaxdml's time over the peer's, the table the inverse."""
+    """Above 1 jaxdml is faster: the results have jaxdml's time over the peer's, and the table has the inverse."""
     rows = json.loads(results.read_text(encoding="utf-8"))["cases"]
     measured = {f"{row['family']}, {row['case']}": row for row in rows}
     page = generate.TIMES_PAGES[results].read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ CHECKED = re.compile(r"(?<=[ ])jaxdml\.checked\.\w+(?=\()")  # they share one di
 
 
 def parts(text):
-    """The sections of a page by heading, and what stands before them."""
+    """The sections of a page by heading, and the text before them."""
     before, *sections = re.split(r"^## ", text, flags=re.M)
     return before, {heading: body for heading, _, body in (section.partition("\n") for section in sections)}
 
@@ -59,7 +59,7 @@ def test_the_formula_divides_by_scales_of_what_is_quantized_alone(operator):
 
 @pytest.mark.parametrize("operator", PAGES)
 def test_examples_and_errors_show_what_is_printed(operator):
-    """That it is what they print, another test asserts of all pages."""
+    """Another test asserts, for all pages, that they print it."""
     _, sections = parts(REFERENCE[operator])
     assert f"dml.{operator}(" in sections["Example"]
     wrong, right = re.findall(r"```python\n(.*?)```\n```text\n(.*?)```", sections["Errors"], re.S)
@@ -80,7 +80,7 @@ def test_the_index_is_the_generated_one():
 
 
 def targets():
-    """The full names of all that directives document."""
+    """The full names of all objects that directives document."""
     for text in REFERENCE.values():
         yield from generate.documented(text)
         yield from CHECKED.findall(text)

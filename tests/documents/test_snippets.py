@@ -1,4 +1,4 @@
-"""Each snippet of README and docs runs, and prints what is shown."""
+"""Each snippet of README and docs runs, and prints the text shown."""
 
 import contextlib
 import io
@@ -36,7 +36,7 @@ END = "\N{END OF TRANSMISSION}"
 
 
 def snippets(document):
-    """The code that goes on from snippet to snippet, and what each is shown to print."""
+    """The code that continues from snippet to snippet, and the output shown for each."""
     found = [(code, output) for code, output in SNIPPET.findall(DOCUMENTS[document]) if not FILE.match(code)]
     assert DOCUMENTS[document].count("```python") == len(SNIPPET.findall(DOCUMENTS[document]))
     return found
@@ -80,7 +80,7 @@ def test_snippets_print_what_follows_them(document, tmp_path):
 
 
 def test_pages_have_snippets():
-    """All but those that list, or say how the inside works."""
+    """All except those that list pages, or describe the inside."""
     lists = {"docs/index.md", "docs/recipes/index.md", "docs/feature_levels.md", "docs/installing.md"}
     lists |= {page.relative_to(ROOT).as_posix() for page in generate.TIMES_PAGES.values()}
     lists |= {"docs/times/blocks.md", "docs/times/ptq.md"}
@@ -94,7 +94,7 @@ def test_pages_have_snippets():
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_no_code_hides_from_the_tests_behind_another_fence(document):
-    """Fences open and close in turn; what opens names its language, as ```python and not as ```py."""
+    """Fences open and close in turn; an opening fence names its language, as ```python and not as ```py."""
     fences = re.findall(r"^[ >]*((?:`{3,}|~{3,}).*)$", DOCUMENTS[document], re.M)
     assert set(fences[1::2]) <= {"```"}
     assert set(fences[::2]) <= {f"```{language}" for language in FENCES}

@@ -44,7 +44,7 @@ def model(**changes):
 
 
 def run(folder, written, **options):
-    """The resources at the end, and what was printed."""
+    """The final values of the resources, and the printed lines."""
     (folder / "model.json").write_text(written if isinstance(written, str) else json.dumps(written), encoding="utf-8")
     printed = []
     (folder / "output").mkdir(exist_ok=True)

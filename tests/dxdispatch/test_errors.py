@@ -1,4 +1,4 @@
-"""What is wrong in a model is an error that says where in the JSON."""
+"""An error in a model says where in the JSON it is."""
 
 import numpy as np
 import pytest

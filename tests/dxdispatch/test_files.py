@@ -43,7 +43,7 @@ def test_npy_headers_of_all_kinds(header, tmp_path):
 
 @posix
 def test_only_files_are_read_and_written(tmp_path):
-    """A pipe would wait for somebody."""
+    """Reading a pipe would wait forever."""
     (tmp_path / "output").mkdir()
     os.mkfifo(tmp_path / "pipe")
     os.mkfifo(tmp_path / "output" / "pipe")
@@ -57,7 +57,7 @@ def test_only_files_are_read_and_written(tmp_path):
 
 
 def test_a_file_is_replaced_and_not_written_into(tmp_path):
-    """It may be a link to another file, such as the model."""
+    """The target may be a link to another file, such as the model."""
     (tmp_path / "output").mkdir()
     (tmp_path / "model.json").write_text("", encoding="utf-8")
     (tmp_path / "output" / "y.npy").hardlink_to(tmp_path / "model.json")

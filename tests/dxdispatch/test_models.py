@@ -98,7 +98,7 @@ def test_examples(name, tmp_path):
 
 @pytest.mark.rare
 def test_names_are_printed_where_the_encoding_lacks_their_letters(tmp_path):
-    """As of a console of Windows whose code page is an older one."""
+    """For example in a Windows console with an older code page."""
     written = model(commands=[{"type": "print", "resource": "\u03bb"}])
     written["resources"]["\u03bb"] = resource("UINT8", [1, 2, 3, 4])
     (tmp_path / "model.json").write_text(json.dumps(written), encoding="utf-8")
@@ -197,7 +197,7 @@ def test_comments_and_trailing_commas(tmp_path):
 
 
 def test_bindings_with_offsets(tmp_path):
-    """Two tensors in one buffer; the output goes behind what is there, which stays."""
+    """Two tensors in one buffer; the output is written after the existing data, which stay."""
     bindings = {
         "InputTensor": {"name": "all", "elementOffset": 16, "elementSizeInBytes": 1, "shape": [4]},
         "ScaleTensor": [{"name": "all"}],
@@ -223,7 +223,7 @@ def test_offsets_count_elements_of_the_resource(tmp_path):
 
 
 def test_commands_run_in_order(tmp_path):
-    """The output of one dispatch is the scale of the next; prints show what is there at that moment."""
+    """The output of one dispatch is the scale of the next; prints show the values at that moment."""
     again = {"type": "dispatch", "dispatchable": "d", "threadGroupCount": [1, 1, 1]}
     again["bindings"] = {"InputTensor": "x", "ScaleTensor": "y", "OutputTensor": "y"}
     show = {"type": "print", "resource": "y"}

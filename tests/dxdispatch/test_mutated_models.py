@@ -1,4 +1,4 @@
-"""Thousands of models in which something was changed: a result, or an error that says where.
+"""Thousands of mutated models: each gives a result, or an error that says where.
 
 No other exception, no hang, and no file outside the output folder.
 """
@@ -22,7 +22,7 @@ EXAMPLES = Path(examples.__file__).parent / "dxdispatch"
 
 @pytest.fixture
 def folder(tmp_path):
-    """Examples among links that lead out, and files outside that nobody may touch."""
+    """Examples among links that lead out, and files outside that must not be touched."""
     shutil.copytree(EXAMPLES, tmp_path / "models")
     (tmp_path / "outside").mkdir()
     for path in ("up.npy", "x", "outside/x.npy"):
@@ -45,7 +45,7 @@ def files(folder):
 
 @pytest.mark.rare
 def test_mutated_models(folder):
-    """Each is loaded; it is run if that takes no program but those that the examples and a few others need."""
+    """Each is loaded; it is run only if it needs no program other than those of the examples and a few others."""
     rng = np.random.default_rng(0)
     paths = sorted((folder / "models").glob("*.json"))
     valid = [json.loads(json.dumps(dxdispatch._files.read_json(path).value)) for path in paths]
@@ -56,7 +56,7 @@ def test_mutated_models(folder):
         original = valid[rng.integers(len(valid))]
         if number % 4:
             written = mutated(rng, original)
-        else:  # nothing wrong but one path
+        else:  # only one path is wrong
             written, out = copy.deepcopy(original), escapes(folder)[rng.integers(len(escapes(folder)))]
             if number % 8:
                 written["commands"].append({"type": "writeFile", "resource": "output", "targetPath": out})

@@ -94,7 +94,7 @@ def test_printed_as_numbers(tmp_path):
 
 
 def test_written_as_bytes(tmp_path):
-    """Raw or .npy; dimensions count bytes, and what is not initialised is there."""
+    """Raw or .npy; dimensions count bytes, and the files include bytes that were not initialised."""
     written = model(resources__x=resource("INT4", [-1, 2, 3], sizeInBytes=4))
     targets = ({"targetPath": "x.dat"}, {"targetPath": "x.npy"}, {"targetPath": "y.npy", "dimensions": [2, 2]})
     written["commands"] = [{"type": "writeFile", "resource": "x", **target} for target in targets]
@@ -148,12 +148,12 @@ def there_and_back(data_type, count, **changes):
 @pytest.mark.parametrize("count", [10, 9])
 @pytest.mark.parametrize(("data_type", "low", "high"), [("UINT4", 0, 15), ("INT4", -8, 7)])
 def test_there_and_back(data_type, low, high, count, tmp_path):
-    """Of an odd number the last half of a byte stays as it was."""
+    """For an odd number, the last half of a byte stays as it was."""
     resources, printed = run(tmp_path, there_and_back(data_type, count))
     x = np.arange(count, dtype=f32) * f32(1.25) - 6
     q = np.clip(np.rint(x / f32(0.5)) + 3, low, high).astype(int)
     assert_same_bits(resources["y"], ((q - 3) * 0.5).astype(f32))
-    rest = [0] * (count % 2)  # of the byte that the initial values filled to its half
+    rest = [0] * (count % 2)  # of the byte whose first half the initial values filled
     assert_same_bits(resources["q"][: (count + 1) // 2], packed(*q, *rest))
     assert not resources["q"][(count + 1) // 2 :].any()
     assert printed == [f"Resource 'q': {', '.join(map(str, [*q, *rest]))}"]

@@ -56,7 +56,7 @@ ALIKE = [
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model's folder in which everything that a path could mean on POSIX is there."""
+    """A model's folder in which everything that a path could mean on POSIX exists."""
     folder = tmp_path / "models"
     (folder / "data").mkdir(parents=True)
     np.save(folder / "data" / "x.npy", np.uint8([9, 8, 7, 6]))
@@ -68,7 +68,7 @@ def read(folder, path):
 
 
 def written(folder, path):
-    """What the output folder has after a model wrote to this path."""
+    """The files in the output folder after a model wrote to this path."""
     run(folder, model(commands__2__targetPath=path))
     return {path.relative_to(folder / "output").as_posix() for path in (folder / "output").rglob("*")}
 
@@ -131,7 +131,7 @@ def test_a_link_does_not_lead_out(folder):
     [("e\u0301.bin", "\u00c9.BIN"), ("x.bin", "X.Bin"), ("x.bin", r".\X.bin"), ("\u00df.bin", "ss.bin")],
 )
 def test_another_spelling_of_a_file_that_was_read_is_that_file(source, target, folder):
-    """It is, where a file system ignores case and how letters are composed: on Windows and macOS."""
+    """On Windows and macOS it is that file, because the file system ignores case and the composition of letters."""
     (folder / source).write_bytes(b"1234")
     changes = {"resources__x": resource("UINT8", {"sourcePath": source}), "commands__2__targetPath": target}
     run(folder, model(**changes))  # into another folder

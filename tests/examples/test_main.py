@@ -1,4 +1,4 @@
-"""`python -m jaxdml` succeeds, says what it measured, and fails when something is off."""
+"""`python -m jaxdml` succeeds, prints its measurements, and fails if something is wrong."""
 
 import importlib.resources
 import io
@@ -22,7 +22,7 @@ OPERATORS = {digits.QUANTIZE, digits.CONVOLUTION, digits.ADD, digits.MATRIX_MULT
 
 
 def parsed(text):
-    """What the program printed: percentages, images per second, and {operator: (calls, outputs, differing)}."""
+    """The printed percentages, images per second, and {operator: (calls, outputs, differing)}."""
     of_networks, of_ptq = text.split("jaxdml.ptq.quantize")
     found = re.findall(r"^(float|int8) accuracy +([\d.]+) %$", of_networks, re.M)
     found += [("ptq", re.search(r"^int8 accuracy +([\d.]+) %$", of_ptq, re.M)[1])]
@@ -68,7 +68,7 @@ def test_accuracies_are_those_of_the_networks(capsys):
 
 
 def test_a_corrupted_network_fails(tmp_path, capsys, monkeypatch):
-    """The parts that do not read the int8 parameters, and are right, are left out."""
+    """The parts that do not read the int8 parameters, and would be right, are left out."""
     monkeypatch.setattr(program, "_compare_onnx", lambda: 0)
     monkeypatch.setattr(program, "_quantize", lambda *_: 100.0)
     held_out = digits.load()

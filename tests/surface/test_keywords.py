@@ -1,4 +1,4 @@
-"""Documents call operators by keyword where more than four arguments stand in a row."""
+"""Documents call operators by keyword if they pass more than four arguments in a row."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""A file that is not there is a FileNotFoundError, as Python's own, and an error of the module that reads it."""
+"""A missing file raises a FileNotFoundError, like Python's own, which is also an error of the module that reads it."""
 
 import copy
 import errno

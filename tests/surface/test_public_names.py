@@ -1,4 +1,4 @@
-"""What `jaxdml.` completes to, and what works after `import jaxdml` alone."""
+"""The completions of `jaxdml.`, and what works after `import jaxdml` alone."""
 
 import inspect
 import os
@@ -94,7 +94,7 @@ def test_descs_are_in_a_module_of_their_own_too():
 
 
 def test_public_signatures_have_types():
-    """So that an editor shows what goes in."""
+    """An editor can then show the types of arguments."""
     for name in TYPED:
         annotations = getattr(dml, name).__annotations__
         assert not [parameter for parameter, kind in annotations.items() if kind is Any]

@@ -1,4 +1,4 @@
-"""What type checkers make of code that calls the operators. They see jaxdml as users do, from outside."""
+"""Type checkers on code that calls the operators. They see jaxdml as users do, from outside."""
 
 import ast
 import json

@@ -63,7 +63,7 @@ def test_the_error_names_the_function_that_was_called(name):
 
 @pytest.mark.parametrize("operator", GOOD)
 def test_an_operator_names_itself_however_it_is_called(operator):
-    """As itself, checked, and as a desc."""
+    """Under its own name, in the checked form, and by a desc."""
     function, count = getattr(dml, operator), 0
     for name, right in GOOD[operator].items():
         if not hasattr(right, "dtype"):

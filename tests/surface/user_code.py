@@ -1,4 +1,4 @@
-"""What a user writes, whom a type checker helps."""
+"""A user's code, which a type checker helps to write."""
 
 from typing import assert_type
 
@@ -56,7 +56,7 @@ def loss(x: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def others(x: jax.Array) -> list[jax.Array]:
-    """The operators that are left."""
+    """The remaining operators."""
     quantized, scale, zero_point = dml.dynamic_quantize_linear(x)
     return [
         dml.element_wise_quantize_linear(x, 0.5, 3),
@@ -92,7 +92,7 @@ def by_hand(w: jax.Array, bias: jax.Array) -> Array:
 
 
 def from_onnx(x: jax.Array) -> dict[str, jax.Array]:
-    """A model of a file."""
+    """A model from a file."""
     model = dml.onnx.load("model.onnx", numerics="onnxruntime", limits=dml.onnx.Limits(seconds=60))
     problems = dml.onnx.check(b"")
     print(model.inputs[0].shape, problems[0].upper())

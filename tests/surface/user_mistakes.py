@@ -1,4 +1,4 @@
-"""What a type checker finds: each line of `mistakes` is wrong."""
+"""Errors that a type checker finds: each line of `mistakes` is wrong."""
 
 import numpy as np
 
