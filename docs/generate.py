@@ -196,7 +196,7 @@ def levels() -> str:
         "# What each feature level allows",
         "The types, ranks and options that an operator accepts depend on the feature level of the DirectML device.\n"
         "jaxdml checks each call at one level: 6_4, the latest, unless the call gives `feature_level`. Give a level\n"
-        "to find out at trace time what devices of that level would refuse; omit it if no DirectML device is meant.\n"
+        "to find out at trace time what devices of that level would refuse; omit it if you do not target DirectML.\n"
         "Results do not depend on the level.",
         "`python docs/generate.py` writes this page from the tables that check every call. The page of each operator\n"
         "has its full tables. In Python, `jaxdml.check_feature_support(operator, level)` returns the same tables.",

@@ -70,7 +70,7 @@ class FeatureLevelError(DescError):
 
 
 class ArgumentTypeError(DescError, TypeError):
-    """An argument has a wrong Python type or an unknown name, or a call has too many or too few arguments."""
+    """An argument has the wrong Python type or an unknown name, or a call has too many or too few arguments."""
 
 
 class ModelError(ValueError):

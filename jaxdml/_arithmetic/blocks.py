@@ -59,7 +59,7 @@ def _derivative(count: int, primals: tuple[Any, ...], tangents: tuple[Any, ...])
 
 def _steps(weights: Array, zero_point: Array | None, size: int) -> Array:
     """b - zero_point in float32, [N, blocks, size]."""
-    values, zero_points = _centred(weights), None if zero_point is None else _centred(zero_point)
+    values, zero_points = _centered(weights), None if zero_point is None else _centered(zero_point)
     values = _in_blocks(values, size)
     return _float32(values) if zero_points is None else _float32(values) - _float32(zero_points)[:, :, None]
 
@@ -101,8 +101,8 @@ def _product(
     """float32 [M, K] times b [N, K] plus bias [N], float32 [M, N]."""
     weights, scale, zero_point = b.parts() if isinstance(b, PreparedBlocks) else (b, scale, zero_point)
     blocks = blocks_of(weights, scale, zero_point)
-    values = _padded(_centred(_with_whole_rows(weights)), blocks.size)
-    zero_points = None if zero_point is None else _int32(_centred(_with_whole_rows(zero_point)))
+    values = _padded(_centered(_with_whole_rows(weights)), blocks.size)
+    zero_points = None if zero_point is None else _int32(_centered(_with_whole_rows(zero_point)))
     scales = rounding.flushed(_float32(_with_whole_rows(scale)))
     a_scales, of_a = planes.rounded_rows(_in_blocks(_with_whole_rows(rows), blocks.size), planes.largest(count))
     planes_of_a = planes.split(_int32(of_a), count)
@@ -133,7 +133,7 @@ def _with_whole_rows(x: Array) -> Array:
     return replicated_in_space(replicated_along(x, 1), 1)
 
 
-def _centred(x: Array) -> Array:
+def _centered(x: Array) -> Array:
     """Weights or zero points as int8, minus the middle of an unsigned range."""
     if x.dtype == jnp.uint8:
         return lax.bitcast_convert_type(lax.bitwise_xor(x, np.uint8(128)), jnp.int8)

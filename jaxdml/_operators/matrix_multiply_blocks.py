@@ -32,7 +32,7 @@ def matrix_multiply_blocks(
     bias: Array | None = None,
     precision: Literal["int8", "int15", "int22"] = "int22",
 ) -> jax.Array:
-    """Product of floats by a matrix of 4 or 8 bits that is quantized by blocks, as the weights of language models are.
+    """Product of floats and a matrix of 4-bit or 8-bit integers quantized by blocks, as in language models.
 
     [..., K] x [N, K] = [..., N]: ``a @ dequantize(b, b_scale, b_zero_point).T + bias``, computed without dequantizing
     `b`. Each block of a row of `a` is rounded to integers with its own scale, so that all products are exact, and the

@@ -148,7 +148,7 @@ def test_a_float_function_differs_in_its_last_bits_and_its_integers_do_not(path)
 LEVELS = {
     0: "accuracy level 0: jaxdml rounds the product's floats to int22 in blocks: ",
     2: "accuracy level 2: jaxdml rounds the product's floats to int15 in blocks: ",
-    4: "accuracy level 4: both round the product's floats to int8, and add in another order: ",
+    4: "accuracy level 4: both round the product's floats to int8, and add in a different order: ",
 }
 
 
@@ -330,9 +330,8 @@ def test_what_no_experiment_explains(node, theirs, reason):
 
 def test_floats_that_no_experiment_explains():
     floats = dataclasses.replace(integers(3), last_places=1000.0)
-    assert reasons([floats]) == {
-        0: "another formula or another order of float operations: 1,000 units in the last place of the largest value"
-    }
+    text = "a different formula or a different order of float operations"
+    assert reasons([floats]) == {0: f"{text}: 1,000 units in the last place of the largest value"}
 
 
 def rows_of(nodes, theirs, own, values):

@@ -209,7 +209,7 @@ def _of_floats(node: Node, own: Difference) -> str:
         return f"{_of_blocks(node.options)}: {units}"
     if own.last_places is not None and own.last_places <= LAST_PLACES:
         return f"a float function's last bits: {units}"
-    return f"another formula or another order of float operations: {units}"
+    return f"a different formula or a different order of float operations: {units}"
 
 
 def _of_blocks(options: Mapping[str, Any]) -> str:
@@ -218,9 +218,8 @@ def _of_blocks(options: Mapping[str, Any]) -> str:
     if level is None:
         return f"the accuracy level: jaxdml rounds the product's floats to {options['precision']} in blocks"
     if level == ROUNDED_BY_BOTH:
-        return (
-            f"accuracy level {level}: both round the product's floats to {PRECISIONS[level]}, and add in another order"
-        )
+        rounded = f"both round the product's floats to {PRECISIONS[level]}"
+        return f"accuracy level {level}: {rounded}, and add in a different order"
     return f"accuracy level {level}: jaxdml rounds the product's floats to {PRECISIONS[level]} in blocks"
 
 
