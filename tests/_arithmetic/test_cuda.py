@@ -43,6 +43,7 @@ def test_bits(depth, layout):
     assert_same_bits(computed(a, b, layout), product(a, b))
 
 
+@pytest.mark.rare
 def test_sums_wrap():
     """Sums of so many products that int32 wraps."""
     a = np.full((1, 2**17 + 3), -128, np.int8)

@@ -52,6 +52,7 @@ def integers(kind, count):
     return np.stack([x, -x])[None]
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("more", rest_rarely((0, 1), 1))
 def test_sums_of_a_whole_part_are_exact(more):
     """One more term begins another part."""

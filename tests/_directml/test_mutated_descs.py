@@ -58,6 +58,7 @@ def shape_of_result(desc):
     return jax.eval_shape(call, owned, rest)
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("seed", rest_rarely(range(3), 1))
 def test_mutated_descs(seed):
     rng = np.random.default_rng(seed)

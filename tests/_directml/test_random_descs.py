@@ -263,7 +263,7 @@ def test_garbage_everywhere_at_once():
             assert isinstance(check(everywhere, dml.FeatureLevel.LATEST), dml.DescError)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rare
 @pytest.mark.parametrize("operator", [*CONVOLUTIONS, POOLING])
 def test_two_options_with_garbage(operator):
     """Options depend on each other, so they are also wrong in pairs."""

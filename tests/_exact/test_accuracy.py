@@ -93,7 +93,7 @@ def test_special_powers():
     assert_same_bits(jax.jit(FUNCTIONS["pow"])(x, y), right)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("exponent", [-7, -3, -2, -1, 0, 1, 2, 3, 4, 5, 11])
 def test_constant_integer_powers(exponent):
     x = np.concatenate([np.float32([0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -1e30, -1]), np.linspace(-9, 9, 500)])

@@ -53,6 +53,7 @@ def test_bits(name):
         assert_same_bits(received, expected)
 
 
+@pytest.mark.rare
 def test_gradients_of_a_norm_do_not_depend_on_the_batch():
     """Their rule for rsqrt is rsqrt(x) / x."""
     x = RNG.normal(size=(8, 32)).astype(np.float32)

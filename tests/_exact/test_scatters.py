@@ -31,6 +31,7 @@ def test_an_element_plus_the_sum_of_its_updates():
     assert_same_bits(jax.jit(subtracted)(X, -UPDATES), expected)
 
 
+@pytest.mark.rare
 def test_the_precision_depends_on_the_updates_of_an_element_alone():
     """Three addends have 44 bits below the largest magnitude, and 4,000 have 36."""
     places, updates = np.zeros(POINTS, np.int32), np.zeros(POINTS, np.float32)
@@ -59,6 +60,7 @@ def test_the_largest_and_the_smallest(name, dtype):
     assert_same_bits(got, jnp.asarray(np.float32(right[name]), dtype))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
 def test_batches_have_the_bits_of_each(axes):
     def f(places, updates):

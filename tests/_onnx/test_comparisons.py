@@ -126,6 +126,7 @@ def test_a_layer_whose_weights_saturate(path):
     assert all(reason.startswith("int8 weights saturate") for reason in reasons.values())
 
 
+@pytest.mark.rare
 def test_a_sum_of_a_quantized_function_by_another_formula(path):
     """The calibration makes the scales 0.02, 0.01 and 0.02, with which sums have ties; the inputs come in a tuple."""
     batch = np.tile(F([[5.1], [0], [2.55], [0]]), (1, 32)), np.tile(F([[0], [2.55], [2.55], [0]]), (1, 32))

@@ -35,6 +35,7 @@ def answer(model):
     return str(model).split("\n\n")[1].splitlines()[1]
 
 
+@pytest.mark.rare
 def test_the_bits_are_those_of_the_rules():
     model = model_of("e = Exp (f)\n y = Softmax (e)", floats="exact")
     x = floats.exp((X.astype(np.float32) - 120) * SCALE)

@@ -131,7 +131,7 @@ def test_results_are_near_those_of_the_evaluator_of_onnx(coordinates):
         assert np.abs(y - expected).max() <= 2**-20 * np.abs(x).max()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rare
 @pytest.mark.parametrize("floats", ["exact", "xla"])
 def test_scales_opset_10_policies_and_outside_of_the_region(floats):
     cases = {

@@ -40,6 +40,7 @@ def test_integers_have_the_bits_of_onnxruntime(name):
 FLOATS = ["dynamic BERT", *(name for name in FILES if name not in (*EXACT, "dynamic BERT"))]
 
 
+@pytest.mark.rare
 @on_x64_alone
 @pytest.mark.parametrize("name", rest_rarely(FLOATS, 1))
 def test_floats_are_close_to_onnxruntime(name):

@@ -22,6 +22,7 @@ def all_of_them(p, x):
     return {name: function(x @ p) @ p for name, function in FUNCTIONS.items()}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("tables", ["float", "gather"])
 def test_selects_beside_numbers(tables, tmp_path):
     model = dml.ptq.quantize(all_of_them, P, [X], numerics="onnxruntime", progress=False)

@@ -18,6 +18,7 @@ NOT_ROUNDED = {"session.qdq_matmulnbits_accuracy_level": "0"}  # onnxruntime rou
 CASES = [(name, form) for form in ("qdq", "qoperator") for name in LAYERS]
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("case", rest_rarely(CASES, 1))
 def test_a_loaded_file_has_the_bits_of_apply(case, tmp_path):
     name, form = case

@@ -90,6 +90,7 @@ COMBINED = {name: of_segments(name) for name in ("sum", "prod", "max", "min")}
 COMBINED |= {f.__name__: f for f in (subtracted, largest_part, smallest_row)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", COMBINED)
 def test_updates_that_are_combined(name, tmp_path):
     """Indices outside of the array are dropped."""

@@ -66,7 +66,7 @@ def test_products_by_16_bits_are_rounded_once(a_type, b_type):
         assert_same_bits(y, np.stack(expected) * np.float32(0.5))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("depth", [1, TERMS, TERMS + 1])
 def test_long_sums_do_not_overflow(depth):
     """Sums of bytes fit in int32 up to TERMS terms; longer ones are computed in another way."""

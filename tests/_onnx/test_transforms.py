@@ -49,7 +49,7 @@ def check(received, expected):
     assert_same_bits(received["y"], expected)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rare
 @of_each_form
 @pytest.mark.parametrize("numerics", ["directml", "onnxruntime"])
 def test_eager_and_jit(form, numerics):

@@ -47,6 +47,7 @@ def test_called(chunk):
         check(chunk, called)
 
 
+@pytest.mark.sampled(2)
 @on_both_kernels
 @pytest.mark.parametrize("chunk", FEW, ids=name)
 def test_x64_changes_no_operation(chunk):

@@ -75,7 +75,7 @@ def test_dequantize_vmapped(dtype, scale_dtype, x64):
         assert_same_bits(one, reference.element_wise_dequantize_linear(*arguments))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rank", range(1, 9))
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_dequantize_ranks_and_broadcasting(dtype, rank):

@@ -116,6 +116,7 @@ def test_accelerators_get_products_of_one_type(name, platform):
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_accelerators_get_a_network_of_products_of_one_type(platform):
     images, _, parameters, _ = digits.load()

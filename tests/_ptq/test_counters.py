@@ -57,6 +57,7 @@ def over_time(w, x):
     return lax.fori_loop(0, x.shape[1], lambda t, h: jnp.tanh((h + x[:, t]) @ w[0]), jnp.zeros((x.shape[0], 32)))
 
 
+@pytest.mark.rare
 def test_loops_over_data_stay_as_they_are():
     """They keep sums of floats in floats, and run at all lengths and batches."""
     model = quantize(over_time, W, [RNG.normal(size=(8, 6, 32)).astype(np.float32)], progress=False)
@@ -260,7 +261,7 @@ def with_prints(w, x):
     return lax.scan(step, jnp.zeros_like(x[:, 0]), x.swapaxes(0, 1))[0]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("apply", "sizes"), [(by_states, "8, 6, 32"), (by_positions, "8, length, 32"), (with_prints, "batch, length, 32")]
 )
@@ -273,6 +274,7 @@ def test_sizes_of_inputs_may_change(apply, sizes):
     assert jax.eval_shape(model.apply, model.params, struct).shape == (struct.shape[0], 32)
 
 
+@pytest.mark.rare
 def test_grids_of_the_function_stay():
     """A call of fake_quantize is one equation, before and after."""
     rounded = lambda w: dml.fake_quantize(w, np.float32(0.01), np.int8(0))  # noqa: E731

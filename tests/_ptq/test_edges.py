@@ -86,7 +86,7 @@ SCALED = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SCALED)
 def test_scaled_channels_leave_the_function_as_it_is(name):
     apply, count = SCALED[name]

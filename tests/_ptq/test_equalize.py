@@ -64,6 +64,7 @@ def block_with_outliers():
 GAINS = [("static", 26, 35), pytest.param("dynamic", 27, 39, marks=pytest.mark.rare)]
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(("products", "most", "least"), GAINS)
 def test_gains_of_a_norm(products, most, least):
     apply, params, make_inputs = block_with_outliers()
@@ -91,7 +92,7 @@ UNEVEN = {"gains": np.exp(RANDOM.uniform(0, np.log(100), (1, 16))).astype(np.flo
 UNEVEN["w"] = normal(16, 8) / UNEVEN["gains"].T
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rare
 @pytest.mark.parametrize("products", ["static", "dynamic"])
 def test_floats_behind_movers_are_not_scaled(products):
     """For inputs of other sizes, a mover's result may have another name, such as that of the squeeze of one step."""
@@ -194,6 +195,7 @@ def test_rules_and_grids_are_respected():
     assert_same_bits(*(model.apply(model.params, IMAGES) for model in models))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("products", ["static", "dynamic"])
 def test_stacks_of_matrices(products):
     """The matrices of a stack share the scales of their columns."""

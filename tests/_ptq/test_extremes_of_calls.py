@@ -19,7 +19,7 @@ def two_layers(p, x):
     return jax.nn.relu(x @ p["a"]) @ p["b"]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rare
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("scale", [1e-22, 1e22])
 def test_squares_that_float32_does_not_hold(scale):

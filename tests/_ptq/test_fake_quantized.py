@@ -134,7 +134,7 @@ REMARKS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("reason", REMARKS)
 def test_grids_that_no_operator_takes_are_said(reason):
     x = normal(4, 8)

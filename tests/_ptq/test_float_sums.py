@@ -85,6 +85,7 @@ def normalized(p, x):
     return layer(p["out"], jax.nn.standardize(x))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("apply", [
     gelu, lambda p, x: jax.nn.gelu(layer(p["in"], x)), returned, pytest.param(normalized, marks=pytest.mark.rare),
 ])  # fmt: skip
@@ -157,6 +158,7 @@ def test_other_sizes_and_files(tmp_path, apply):
     assert model._requantized(params, [X], ()).modes == model.modes
 
 
+@pytest.mark.rare
 def test_channels_of_a_term_are_scaled_for_the_products_that_read_it():
     """Only the products read the scaled term."""
     factors = np.geomspace(1, 1000, 16, dtype=np.float32)
@@ -176,6 +178,7 @@ def test_channels_of_a_term_are_scaled_for_the_products_that_read_it():
     assert ratios[1] > ratios[0] + 10
 
 
+@pytest.mark.rare
 def test_a_rule_for_16_bits_applies_to_readers_of_sums():
     model = quantize(residual, RESIDUAL, X, rules=[Rule("out", activations=jnp.uint16)])
     assert re.search(r"^out .*reads 16 bits$", str(model), re.MULTILINE)

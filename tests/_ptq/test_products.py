@@ -32,7 +32,7 @@ def sqnr(model, function, params, x):
     return 10 * np.log10(np.sum(np.square(exact)) / np.sum(np.square(y - exact)))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SUMS)
 @pytest.mark.parametrize("products", ["static", "dynamic"])
 def test_a_sum_behind_a_product(name, products):
@@ -99,6 +99,7 @@ def recurrence(p, x):
     return steps[1] @ p["w"]
 
 
+@pytest.mark.rare
 def test_operands_without_elements_are_left_out():
     x = normal(16, 4, 8)
     model = quantize(recurrence, W, [x], progress=False)

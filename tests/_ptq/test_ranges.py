@@ -55,7 +55,7 @@ def same(received, expected):
         assert_same_bits(np.asarray(one), other)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @FORMS
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_grids_are_as_defined_in_every_form(dtype, symmetric):
@@ -142,7 +142,7 @@ def expected_weights(w, axis, dtype):
     return integers, np.float32(scales[0] if axis is None else scales)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("axis", [None, 0, 2, -2])
 def test_weights_are_as_defined_in_every_form(axis):
     for dtype in (np.int8, np.int16):

@@ -187,6 +187,7 @@ def test_sums_of_many_terms_are_rounded_to_nearest():
     assert_same_bits(constants(model, "weight:quantized")[0], quantize_weights(w["long"], 1)[0])
 
 
+@pytest.mark.rare
 def test_a_printed_model_says_where_rows_are_few():
     text = "weights are rounded by 9 rows, fewer than the 40 terms of a sum: calibrate with more"
     (line,) = (line for line in str(quantize(batches=[X[:9]])).splitlines() if text in line)
@@ -235,6 +236,7 @@ def patches_of(x, w, groups, options):
     return np.moveaxis(patches, 1, 0).transpose(0, 1, 3, 4, 2).reshape(groups, -1, patches.shape[2])
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("name", rest_rarely(list(CONVOLUTIONS), 1))
 def test_convolutions(name):
     options = {"window_strides": (1, 1)} | CONVOLUTIONS[name]

@@ -107,8 +107,9 @@ def test_a_convolution_is_exact(groups):
     assert re.search(r"convolution_integer +integers +reads 16 bits$", str(model), re.MULTILINE)
 
 
+@pytest.mark.rare
 @rarely_on_xla
-@pytest.mark.parametrize("text", ["bhqk,bhkd->bhqd", pytest.param("bhqd,bhkd->bhqk", marks=pytest.mark.rare)])
+@pytest.mark.parametrize("text", ["bhqk,bhkd->bhqd", "bhqd,bhkd->bhqk"])
 def test_both_operands_of_a_product_of_two_values_have_16_bits(text):
     shapes = ((2, 3, 5, 8), (2, 3, 8, 4)) if text.startswith("bhqk") else ((2, 3, 5, 8), (2, 3, 6, 8))
     a, b = (normal(*shape) for shape in shapes)
@@ -118,6 +119,7 @@ def test_both_operands_of_a_product_of_two_values_have_16_bits(text):
     assert_same_bits(in_all_ways(model, a, b), expected)
 
 
+@pytest.mark.rare
 def test_each_reader_of_a_value_gets_what_its_rule_says(tmp_path):
     """One rounds to 16 bits and one to 8 bits; both read the same floats."""
 

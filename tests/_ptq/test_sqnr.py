@@ -192,7 +192,8 @@ def total(outputs):
     return -10 * math.log10(sum(10 ** (-each / 10) for each in outputs))
 
 
-@pytest.mark.parametrize("products", [pytest.param("static", marks=pytest.mark.rare), "dynamic"])
+@pytest.mark.rare
+@pytest.mark.parametrize("products", ["static", "dynamic"])
 def test_advice_is_what_its_rule_gains(products):
     """The gain is that of a model quantized with the rule, for the layer that costs most."""
     params, found = advised(products)
@@ -260,6 +261,7 @@ def test_what_is_tried_is_what_can_change_the_layer():
     assert kept == [[*observers, wide, "products='dynamic'"]]
 
 
+@pytest.mark.rare
 def test_an_observer_is_advised_for_a_layer_that_reads_16_bits():
     """Percentile clips the extremes of cubes, which costs more than 8 bits do."""
     x, w = RANDOM.standard_normal((256, 8), np.float32) ** 3, RANDOM.standard_normal((8, 3), np.float32)

@@ -108,7 +108,7 @@ def test_what_int32_does_not_hold_becomes_the_least(operator, function):
         assert theirs[0] == (0 if operator == "QLinearAdd" or large > 2**29 else 255)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @on_x64_alone
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_softmax_of_a_scale_that_is_not_positive(x_scale):
         qlinear_softmax(*arguments, axis=1)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @on_x64_alone
 @pytest.mark.parametrize("depth", [6, 25, 67, 88])
 def test_equal_shares(depth):

@@ -83,6 +83,7 @@ def test_products(case):
     assert distance(got, onnxruntimes(given, **attributes), a, w) < 1e-5
 
 
+@pytest.mark.rare
 def test_bytes_as_zero_points_beside_an_order():
     """onnxruntime 1.32 ignores them, and uses 8 for each; here they count."""
     attributes = {"K": 128, "N": ROWS, "bits": 4, "block_size": 32}

@@ -67,6 +67,7 @@ def test_accuracies_are_those_of_the_networks(capsys):
         assert percent[name] == round(100 * np.mean(answers == np.asarray(held_out.labels)), 2)
 
 
+@pytest.mark.rare
 def test_a_corrupted_network_fails(tmp_path, capsys, monkeypatch):
     """The parts that do not read the int8 parameters, and would be right, are left out."""
     monkeypatch.setattr(program, "_compare_onnx", lambda: 0)

@@ -54,6 +54,7 @@ print(*dict(inspect.getmembers(jaxdml)))
     assert {name for name in SUBMODULES if name not in names} == {"onnx"}
 
 
+@pytest.mark.rare
 @posix
 @pytest.mark.parametrize(
     "names", rest_rarely([["onnx", "ptq"], [*SUBMODULES, "examples.digits"]], 1), ids=["two", "all"]
