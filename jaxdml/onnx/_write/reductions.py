@@ -74,10 +74,17 @@ def largest(writer: Writer, node: Node) -> tuple[str, str]:
 
 
 @equation("sort")
-def sort(writer: Writer, node: Node) -> str:
-    params, x = node.options["equation"].params, node.inputs[0]
-    axis, size = params["dimension"], writer.shape(x)[params["dimension"]]
-    if len(node.inputs) != 1:
-        raise CannotWrite("it sorts several arrays together")
-    count = writer.dimensions.value(size)
-    return writer.emit_many("TopK", (writer.read(x), count), 2, axis=axis, largest=0)[0]
+def sort(writer: Writer, node: Node) -> tuple[str, ...]:
+    """Sorts by the last key, then by the one before: TopK orders equal numbers by their index, like a stable sort."""
+    params, arrays = node.options["equation"].params, [writer.read(name) for name in node.inputs]
+    axis = params["dimension"]
+    count = writer.dimensions.value(writer.shape(node.inputs[0])[axis])
+
+    def ordered(array: str, places: str) -> str:
+        return writer.emit("GatherElements", array, places, axis=axis) if places else array
+
+    values = places = ""
+    for key in reversed(arrays[: params["num_keys"]]):
+        values, order = writer.emit_many("TopK", (ordered(key, places), count), 2, axis=axis, largest=0)
+        places = ordered(places, order) if places else order
+    return values, *(ordered(array, places) for array in arrays[1:])
