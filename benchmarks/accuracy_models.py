@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
-from sklearn.datasets import load_digits
 
 Params = dict[str, Any]
 Batch = tuple[np.ndarray, np.ndarray]  # inputs and labels
@@ -29,6 +28,8 @@ LARGEST = 100  # the largest factor of an outlier channel
 
 def digits(of: str, count: int, rng: np.random.Generator) -> Batch:
     """Noisy digits [count, 12, 12, 1], each at a random place, and their labels [count]."""
+    from sklearn.datasets import load_digits  # importing it takes a second
+
     data = load_digits()
     pool = {"train": slice(0, 1347), "test": slice(1347, None)}[of]  # the last 450 of 1797
     picked = rng.integers(0, len(data.images[pool]), count)
