@@ -5,9 +5,12 @@ import functools
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 import jaxdml as dml
 from _ptq.quantized import FRAMEWORKS, INTEGERS, batches_for, decibels, network, quantized
@@ -155,6 +158,21 @@ def test_the_bits_are_those_of_a_good_approximation():
 def test_second_call_neither_traces_nor_compiles(caplog):
     model, x = quantized("plain"), np.asarray(*inputs("plain"))
     check_second_call_compiles_nothing(model, x, caplog)
+
+
+def test_floats_beside_numbers_in_shard_map():
+    """Numbers and arrays of the function do not vary over the mesh, but the values beside them do."""
+    weights = np.random.default_rng(0).standard_normal((3, 8, 8)).astype(np.float32)
+    x = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
+
+    def apply(params, x):
+        x, _ = jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), h), x, params)
+        return jnp.where(jnp.arange(8) < 5, x @ params[0] * 0.5, 0.25)
+
+    model = dml.ptq.quantize(apply, weights, [x], floats="exact", progress=False)
+    mesh = jax.make_mesh((1,), ("batch",), axis_types=(AxisType.Auto,))
+    mapped = jax.shard_map(model.apply, mesh=mesh, in_specs=(P(), P("batch")), out_specs=P("batch"))
+    assert_same_bits(jax.jit(mapped)(model.params, x), model.apply(model.params, x))
 
 
 @pytest.mark.rare

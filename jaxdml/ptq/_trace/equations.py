@@ -179,12 +179,12 @@ def bind(node: Node, program: Program) -> Node:
 
 def run(*arguments: Any, equation: Equation) -> Any:
     """Evaluates an equation on inputs cast to the types with which the function was traced."""
-    arrays = with_equal_vma([_cast(x, dtype) for x, dtype in zip(arguments, equation.dtypes, strict=True)])
+    arrays = equally_varying([_cast(x, dtype) for x, dtype in zip(arguments, equation.dtypes, strict=True)])
     results = equation.primitive.bind(*arrays, **equation.primitive.get_bind_params(dict(equation.params)))
     return tuple(results) if equation.primitive.multiple_results else results
 
 
-def with_equal_vma(arrays: Sequence[Any]) -> list[Any]:
+def equally_varying(arrays: Sequence[Any]) -> list[Any]:
     """Casts the arrays to vary over the same mesh axes, because equations were traced outside of `jax.shard_map`."""
     axes = frozenset[Any]().union(*(_varying(x) for x in arrays))
     return [lax.pcast(x, tuple(axes - _varying(x)), to="varying") if axes - _varying(x) else x for x in arrays]
@@ -207,7 +207,7 @@ def _key(key: Any) -> str:
 
 
 def _varying(x: Any) -> frozenset[Any]:
-    return frozenset(getattr(jax.typeof(x), "vma", ()))
+    return frozenset(jax.typeof(x).manual_axis_type.varying)
 
 
 def _cast(x: Any, dtype: Any) -> Any:

@@ -25,8 +25,8 @@ from jaxdml.ptq._trace.equations import (
     Equation,
     Program,
     bind,
+    equally_varying,
     program_of_jaxpr,
-    with_equal_vma,
 )
 from jaxdml.ptq._trace.fixed import FixedValues
 from jaxdml.ptq._trace.steps import in_steps
@@ -234,7 +234,7 @@ def _run(*arrays: Any, equation: Equation, loop: Loop, body: Body) -> tuple[Any,
       body: the nodes that run in place of the scan's own body.
     """
     count, first = len(loop.data), len(loop.data) - loop.steps - loop.carried
-    data, constants = with_equal_vma(arrays[:count]), dict(zip(body.stacked, arrays[count:], strict=True))
+    data, constants = equally_varying(arrays[:count]), dict(zip(body.stacked, arrays[count:], strict=True))
     shared = dict(zip(body.inputs[:first], data[:first], strict=True))
     carried = body.inputs[first : first + loop.carried]
     carry = {name: _as(x, loop.program.avals[given]) for name, given, x in zip(
