@@ -98,6 +98,43 @@ def test_weights_are_the_integers_of_fake_quantize():
     assert_same_bits(model.graph.constants["dot_general_1:weight:scale"], PARAMS["a_scale"][0])
 
 
+def two_grids(p, x):
+    h = dml.fake_quantize(inputs(p, x) @ weights(p, "a"), p["h_scale"], np.uint8(128))
+    other = dml.fake_quantize(h, p["y_scale"], np.uint8(100))
+    return h @ weights(p, "b"), other @ weights(p, "b"), dml.fake_quantize(other, p["y_scale"], np.uint8(100))
+
+
+def table_and_grid(p, x):
+    h = jnp.tanh(dml.fake_quantize(inputs(p, x) @ weights(p, "a"), p["h_scale"], np.uint8(128)))
+    return h @ weights(p, "b"), dml.fake_quantize(h, np.float32(1 / 127), np.uint8(128)) @ weights(p, "b")
+
+
+@pytest.mark.parametrize("apply", [two_grids, pytest.param(table_and_grid, marks=pytest.mark.rare)])
+def test_integers_are_rounded_to_another_grid(apply):
+    """What fake_quantize rounds exists as integers only: those of another fake_quantize, or of a table."""
+    x = normal(64, 8)
+    model = ptq.quantize(apply, PARAMS, [x], progress=False)
+    for received, expected in zip(model.apply(model.params, x), jax.jit(apply)(PARAMS, x), strict=True):
+        error = np.asarray(received - expected)
+        assert 10 * np.log10(np.sum(np.square(expected)) / max(np.sum(np.square(error)), 1e-9)) > 36
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_cast_before_fake_quantize(dtype):
+    """The graph has no casts between floats, so that x and the scale have different types there."""
+    params = {"w": PARAMS["a"].astype(np.float16), "scale": np.float16(0.02)}
+
+    def apply(p, x):
+        return dml.fake_quantize(x.astype(jnp.float16), p["scale"], np.uint8(128)) @ p["w"]
+
+    with jax.enable_x64(dtype == np.float64):
+        x = normal(64, 8).astype(dtype)
+        model = ptq.quantize(apply, params, [x], progress=False)
+        received, expected = (np.asarray(y, np.float32) for y in (model.apply(model.params, x), apply(params, x)))
+    assert 10 * np.log10(np.sum(np.square(expected)) / np.sum(np.square(received - expected))) > 36
+
+
 @pytest.mark.rare
 def test_scanned_layers_have_their_own_grids():
     params = {"w": normal(3, 8, 8, scale=0.3), "scale": of_columns(1, 3)[0], "values": np.float32([0.03, 0.04, 0.05])}

@@ -109,7 +109,8 @@ def _mean(x: Array, *, axes: Sizes) -> Array:
 def _rounded(x: Array, scale: Array, zero_point: Array | None = None, *, dtype: str) -> Array:
     """Quantizes x, and dequantizes the integers."""
     zero_point = None if zero_point is None else zero_point.reshape(())
-    return fake_quantize(x, scale.reshape(()), zero_point, output_dtype=dtype)
+    x, scale = x.astype(np.float32), scale.reshape(()).astype(np.float32)  # types differ if a cast of x was dropped
+    return fake_quantize(x, scale, zero_point, output_dtype=dtype)
 
 
 def _padded(x: Array, *, config: Sequence[tuple[int, int, int]]) -> Array:

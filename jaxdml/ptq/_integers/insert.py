@@ -107,7 +107,7 @@ class _Inserter:
             return
         if node.operator is op.FAKE_QUANTIZE:
             remark = "" if self._is_beside_contraction(node) else "no contraction reads or writes what it quantizes"
-            self._convert(QUANTIZE, node.inputs[0], _named(output, "quantized"), output, remark)
+            self._convert(QUANTIZE, self._read(node.inputs[0], False), _named(output, "quantized"), output, remark)
             self._dequantize(output)
             return
         before = self._nodes[-1] if self._nodes else node
