@@ -114,6 +114,15 @@ def test_a_quantized_function_is_compared_with_its_file_by_layer(path):
     assert dml.onnx.compare(path, None, function()).notes[0] == "on random inputs, x: float32[8, 32]"
 
 
+def test_outputs_that_no_node_computes(path):
+    """An input, and a result that is returned twice."""
+    model = ptq.quantize(lambda p, x: (*(x @ p["first"],) * 2, x), PARAMS, [X], progress=False)
+    dml.onnx.save(model, path, weights="uint8")
+    found = dml.onnx.compare(path, X, model)
+    assert [each.differing for each in found.outputs.values()] == [0] * 3
+    assert {row.reason for row in found.nodes} <= {EQUAL, UNREAD, ABSENT}
+
+
 def test_a_layer_whose_weights_saturate(path):
     """onnxruntime's own outputs say by how many elements the file differs; on some processors by none."""
     dml.onnx.save(function(), path)

@@ -73,7 +73,8 @@ def of_function(model: ptq.Model, file: Model, inputs: Values) -> Subject:
         text = f"the file has {len(outputs)} outputs, the function {len(results)}"
         raise ModelError(f"{text}: give the file that save wrote for this model")
     flat = model.flat(*arguments)
-    in_file = dict(zip(flat.outputs, outputs, strict=True))
+    made = {name for node in flat.nodes for name in node.outputs}
+    in_file = {name: given for name, given in zip(flat.outputs, outputs, strict=True) if name in made}
 
     def named(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(in_file.get(name, name) for name in names)
