@@ -119,6 +119,16 @@ def test_integers_are_rounded_to_another_grid(apply):
         assert 10 * np.log10(np.sum(np.square(expected)) / max(np.sum(np.square(error)), 1e-9)) > 36
 
 
+def test_a_sum_between_grids_runs_on_integers_whatever_sums_is():
+    def apply(p, x):
+        h = dml.fake_quantize(inputs(p, x) @ weights(p, "a"), p["h_scale"], np.uint8(128))
+        return dml.fake_quantize(h + h[:, ::-1], p["y_scale"], np.uint8(128)) @ weights(p, "b")
+
+    model = ptq.quantize(apply, PARAMS, [normal(4, 8)], sums="float", progress=False)
+    (row,) = (row for row in str(model).splitlines() if "add" in row)
+    assert row.split()[2:] == ["element_wise_quantized_linear_add", "integers"]
+
+
 @pytest.mark.rare
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_cast_before_fake_quantize(dtype):

@@ -13,6 +13,7 @@ from jax import lax
 from jaxdml._graph.fuse import fused
 from jaxdml._graph.graph import MOVERS, Graph, Node
 from jaxdml._graph.weights import with_weights
+from jaxdml.ptq._choose.plan import FLOAT_SUM
 from jaxdml.ptq._integers.operators import INTEGERS
 from jaxdml.ptq._integers.rules import PTQ_RULES
 from jaxdml.ptq._trace.scans import LOOP, body_of, each_layer, stacked, with_body
@@ -77,14 +78,14 @@ def _with_barriers(graph: Graph) -> Graph:
 def explained(graph: Graph) -> Graph:
     """The graph to print as a table: the nodes of a body follow their scan.
 
-    Movers that run on integers lose their remarks, which give the reasons why they were planned in floats.
+    Movers and sums that run on integers lose the remarks that say why they were planned in floats.
     """
     nodes = []
     for node in graph.nodes:
         body = node.options.get("body")
         if body is None:
-            is_mover = node.on == "integers" and node.operator.kind in MOVERS
-            nodes.append(node.replace(remark="") if is_mover else node)
+            was_fused = node.on == "integers" and (node.operator.kind in MOVERS or node.remark == FLOAT_SUM)
+            nodes.append(node.replace(remark="") if was_fused else node)
         else:
             nodes += [node.replace(on="", remark="its body follows, and runs once for each layer or step")]
             nodes += explained(graph.replace(nodes=body.nodes)).nodes
