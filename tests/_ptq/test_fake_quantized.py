@@ -192,6 +192,21 @@ def test_grids_that_no_operator_takes_are_said(reason):
     assert 10 * np.log10(np.sum(np.square(expected)) / np.sum(np.square(error))) > 30
 
 
+@pytest.mark.parametrize(("options", "text"), [
+    ({}, "they are rounded again, to int8 with one scale for each output channel"),
+    ({"weights": jnp.int4, "block_size": 16, "products": "dynamic"}, "they are rounded again, in blocks"),
+])  # fmt: skip
+def test_grids_of_weights_that_no_operator_takes_are_said(options, text):
+    def apply(p, x):
+        rows = dml.fake_quantize(p["a"], np.linspace(0.01, 0.02, 8, dtype=np.float32)[:, None], output_dtype=np.int8)
+        return x @ rows @ weights(p, "b")
+
+    lines = str(ptq.quantize(apply, PARAMS, [normal(4, 8)], progress=False, **options)).splitlines()
+    (row,) = (line for line in lines if line.startswith("a "))
+    assert row.endswith(f"fake_quantize rounds the weights to another grid: {text}")
+    assert ("rounded again" in next(line for line in lines if line.startswith("b "))) == bool(options)
+
+
 def learned(p, x):
     """Both scales are learned as logarithms, the weights' with LSQ's factor for gradients."""
     logarithm = p["log_scale"] * 0.1 + lax.stop_gradient(p["log_scale"] * 0.9)

@@ -28,6 +28,7 @@ from jaxdml.ptq._trace.values import Value, factor_name, wide_name
 
 Parameters = tuple[np.ndarray, np.ndarray]  # scale and zero point
 ROLES = "scale", "zero_point"
+ROUNDED_AGAIN = "fake_quantize rounds the weights to another grid: they are rounded again, {}"
 MOST_STEPS = 2.0**30  # largest quantized bias; the rest of int32 is for the sum of products
 
 
@@ -90,6 +91,7 @@ class _Inserter:
         self._places = {node: place for place, node in enumerate(graph.nodes)}
         self._number, self._rank = unit.builder.number, unit.builder.rank
         self._biases = {each.weight_name: each.bias_name for each in unit.builder.contractions if each.has_bias}
+        self._fake = {each.weight_name for each in unit.builder.contractions if unit.builder.rounding_of(each)}
 
     def graph(self) -> Graph:
         """The graph with quantize and dequantize nodes."""
@@ -237,7 +239,10 @@ class _Inserter:
         if names[0] in self._constants:
             return names
         w = np.asarray(self._constants.pop(weight))
-        integers, scale = self._on_own_grid(weight, w, axis) or quantize_weights(w, axis)
+        own = self._on_own_grid(weight, w, axis)
+        if own is None and weight in self._fake:
+            self._add_remark(output, ROUNDED_AGAIN.format("to int8 with one scale for each output channel"))
+        integers, scale = own or quantize_weights(w, axis)
         if least is not None:
             # A channel of zeros is exact with any scale. It gets the scale with which its quantized bias is 2**20.
             rest = tuple(i for i in range(w.ndim) if i != axis % w.ndim)
@@ -317,6 +322,8 @@ class _Inserter:
                 text = f"the weights of {node.name!r} have {w.ndim} dimensions, and only matrices have blocks"
                 pattern = f"^{re.escape(node.name)}$"
                 raise PtqError(f"{text}: quantize with Rule({pattern!r}, products='static')")
+            if weight in self._fake:
+                self._add_remark(node.outputs[0], ROUNDED_AGAIN.format("in blocks"))
             made = quantize_weights(w, 1, dtype=blocks.dtype, block_size=blocks.size)
             nearest, scale = (np.asarray(each).T for each in made)
             scales = np.repeat(scale, blocks.size, 0)[: len(w)]
