@@ -6,7 +6,7 @@ from typing import Any, Literal
 from jaxdml._exact.fast_math import fast_math_flag
 from jaxdml._exact.function import interpreted
 from jaxdml._exact.interpreter import lacks_rule, problems
-from jaxdml._graph.graph import CONVERSIONS, MOVERS, Node
+from jaxdml._graph.graph import CONVERSIONS, MOVERS, ROUNDING, Node
 from jaxdml.errors import ExactError
 
 Floats = Literal["exact", "xla"]
@@ -56,7 +56,7 @@ def _by_xla(nodes: Iterable[Node], floats: str) -> Iterator[str]:
 
 
 def _computes_floats(node: Node) -> bool:
-    return node.on == "floats" and node.operator.kind not in (*CONVERSIONS, *MOVERS)
+    return node.on == "floats" and node.operator.kind not in (*CONVERSIONS, *MOVERS, ROUNDING)
 
 
 def _has_rule(node: Node) -> bool:

@@ -110,6 +110,7 @@ class Graph:
 
 
 CONVERSIONS = ("quantize_linear", "dequantize_linear", "quantize_by_range")
+ROUNDING = "rounding"  # the kind of nodes that round floats to a grid by jaxdml's own operators
 CHOICE = "choice"  # the kind of nodes whose first input chooses between the halves of the others
 MOVERS = ("mover", "max_pool", "extreme", "order")  # kinds that return elements of their input, or indices of elements
 

@@ -192,6 +192,12 @@ def test_grids_that_no_operator_takes_are_said(reason):
     assert 10 * np.log10(np.sum(np.square(expected)) / np.sum(np.square(error))) > 30
 
 
+def test_grids_in_floats_have_one_answer():
+    """They are computed by jaxdml's own operators."""
+    model = ptq.quantize(REMARKS["it has several scales"], PARAMS, [normal(4, 8)], progress=False)
+    assert str(model).splitlines()[-1].startswith("one answer: ")
+
+
 @pytest.mark.parametrize(("options", "text"), [
     ({}, "they are rounded again, to int8 with one scale for each output channel"),
     ({"weights": jnp.int4, "block_size": 16, "products": "dynamic"}, "they are rounded again, in blocks"),

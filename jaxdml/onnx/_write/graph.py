@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 
 from jaxdml._graph.evaluate import evaluate, results
-from jaxdml._graph.graph import MOVERS, Node
+from jaxdml._graph.graph import MOVERS, ROUNDING, Node
 from jaxdml.onnx._write import (  # noqa: F401 # they add writers to the tables
     contractions,
     dynamic,
@@ -286,6 +286,9 @@ def _find(node: Node) -> Write:
     equation = node.options.get("equation")
     if equation is None:
         return (INTEGERS if node.operator.is_quantized else OPERATORS)[node.operator.name]
+    if node.operator.kind == ROUNDING:
+        text = "give it one scale that does not depend on data, and 8 bits"
+        raise CannotWrite(f"this fake_quantize stays in floats: {node.remark}", text)
     if equation.name not in EQUATIONS:
         raise CannotWrite(f"the primitive {equation.name} has no counterpart in ONNX")
     return EQUATIONS[equation.name]

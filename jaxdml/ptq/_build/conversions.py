@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdml._graph.graph import ROUNDING
 from jaxdml._graph.grids import BYTES
 from jaxdml._graph.operands import StaysFloat
 from jaxdml._graph.report import FROM_PARAMETERS
@@ -189,13 +190,14 @@ def _fake_quantize(builder: Builder, equation: Equation) -> None:
     x, *parameters = equation.inputs
     dtype = equation.name.removeprefix(NAME_IN_JAXPRS)
     if any(map(builder.is_data, parameters)):
-        builder.unchanged(equation, remark="its scale or zero point depends on data")
+        builder.unchanged(equation, ROUNDING, "its scale or zero point depends on data")
     elif any(math.prod(builder.shape(name)) != 1 for name in parameters):
-        builder.unchanged(equation, remark="it has several scales or zero points, quantized operators take one")
+        builder.unchanged(equation, ROUNDING, "it has several scales or zero points, quantized operators take one")
     elif equation.moves_axes:
-        builder.unchanged(equation, remark="jax.vmap maps it along an axis other than the first: write in_axes=0")
+        text = "jax.vmap maps it along an axis other than the first: write in_axes=0"
+        builder.unchanged(equation, ROUNDING, text)
     elif dtype not in BYTES:
-        builder.unchanged(equation, remark=f"it rounds to {dtype}, quantized operators take 8 bits")
+        builder.unchanged(equation, ROUNDING, f"it rounds to {dtype}, quantized operators take 8 bits")
     else:
         held = builder.layouts.of(x)
         builder.node(op.FAKE_QUANTIZE, (held.name, *parameters), equation.outputs, {"dtype": dtype}, equation)
