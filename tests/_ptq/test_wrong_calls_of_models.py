@@ -87,6 +87,19 @@ def test_another_literal_is_another_structure():
         model.apply(model.params, X[:3])
 
 
+def test_another_width_of_integers():
+    def apply(params, x):
+        return mlp(params, x) * jnp.arange(x.shape[0])[:, None].astype(x.dtype)
+
+    model = quantize(apply)
+    with (
+        jax.enable_x64(True),
+        pytest.raises(PtqError, match=r"(?s)int32.*int64.*jax_enable_x64 had another value in quantize, run the model"),
+    ):
+        model.apply(model.params, X)
+    assert is_right(model, apply, PARAMS, X)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("inputs", [(X.astype(np.int32),), (X.astype(np.float16),), (X, X), (X[0],)])
 def test_other_inputs_are_an_error(inputs):

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -121,9 +122,15 @@ def _first_difference(quantized: Sequence[str], traced: Sequence[str]) -> str:
     pairs = zip(quantized, traced, strict=False)
     was, now = next(((a, b) for a, b in pairs if a != b), (f"{len(quantized)} equations", f"{len(traced)} equations"))
     prints = f"{fingerprint(quantized)} and {fingerprint(traced)}"
+    remedy = "If the equations depend on the shapes of inputs, quantize with batches of these shapes"
+    if _in_32_bits(was) == _in_32_bits(now):
+        remedy = "If jax_enable_x64 had another value in quantize, run the model with that value"
     return (
         f"apply's equations differ from those that were quantized (fingerprints {prints}); they first differ at\n"
         f"  quantized  {was}\n  traced     {now}\n"
-        "If the equations depend on the shapes of inputs, quantize with batches of these shapes; if apply itself has "
-        "changed, quantize it again"
+        f"{remedy}; if apply itself has changed, quantize it again"
     )
+
+
+def _in_32_bits(equation: str) -> str:
+    return re.sub(r"(int|float)64", r"\g<1>32", equation)
