@@ -1,4 +1,4 @@
-"""Helpers of the rules of floats: NumPy's float32 and float64, and exact rounding errors.
+"""Helpers of the rules of floats: NumPy's float32 and float64, exact rounding errors, exponentials and logarithms.
 
 `_f` rounds to float32. Values called exact are computed in float64, which holds products of two float32 numbers and,
 for the numbers that occur in the rules, the rounding errors of float32 sums.
@@ -13,6 +13,11 @@ import numpy as np
 Array = Any
 _f = np.float32
 SMALLEST, LARGEST = np.finfo(_f).smallest_normal, np.finfo(_f).max
+EXP = (0.0013950539287179708, 0.008368918672204018, 0.04166620597243309, 0.166665181517601, 0.5)
+LOG = (
+    0.0674661248922348, -0.11675660312175751, 0.11888179928064346, -0.1240558922290802, 0.14219549298286438,
+    -0.1666799634695053, 0.2000211924314499, -0.25000008940696716, 0.3333331346511841,
+)  # fmt: skip
 
 
 def _rule(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -61,3 +66,40 @@ def _upper(x: Array) -> Array:
 
 def _ldexp(x: Array, n: Array) -> Array:
     return np.ldexp(np.asarray(x, np.float64), np.asarray(n).astype(int)).astype(_f)
+
+
+def _whole(x: Array) -> Array:
+    """x, or 0 for NaN."""
+    return np.where(np.isnan(x), _f(0), x)
+
+
+# Exponentials and logarithms -----------------------------------------------------------------------------------------
+
+
+def _reduced(x: Array, near: Array | None = None) -> tuple[Array, tuple[Array, Array]]:
+    n = np.rint((x if near is None else near) * _f(1.44269504))
+    upper = x - n * _f(0.693145751953125)
+    lower = n * _f(1.4286197256296873e-06)
+    r = upper - lower
+    return n, (r, (upper - r) - lower)
+
+
+def _grown(r: tuple[Array, Array]) -> tuple[Array, Array]:
+    return _sum(r[0], _polynomial(EXP, r[0]) * (r[0] * r[0]) + r[1])
+
+
+def _one_more(p: tuple[Array, Array]) -> tuple[Array, Array]:
+    total, rest = _sum(_f(1), p[0])
+    return total, rest + p[1]
+
+
+def _split(x: Array) -> tuple[Array, Array]:
+    m, n = np.frexp(x)  # m from 1/2 to 1
+    is_low = m < np.array(0x3F3504F3, np.int32).view(_f)
+    return (n - is_low).astype(_f), np.where(is_low, m + m, m) - _f(1)
+
+
+def _logarithm(n: Array, f: Array, more: Any) -> Array:
+    square = f * f
+    lower = ((_polynomial(LOG, f) * f) * square + n * _f(1.4286197256296873e-06)) + more
+    return (f + (lower - square * _f(0.5))) + n * _f(0.693145751953125)

@@ -7,33 +7,36 @@ from typing import Any
 
 import numpy as np
 
+from jaxdml.reference.float_angles import cos, sin
 from jaxdml.reference.float_parts import (
+    EXP,
     LARGEST,
     SMALLEST,
     Array,
     _f,
+    _grown,
     _ldexp,
+    _logarithm,
+    _one_more,
     _polynomial,
     _product,
+    _reduced,
     _rule,
+    _split,
     _sum,
     _upper,
+    _whole,
     flushed,
 )  # fmt: skip
 from jaxdml.reference.float_sums import cumsum, maximum, minimum, reduce_sum, scatter_add, to_integers
 
 __all__ = [
-    "add", "cos", "cumsum", "div", "erf", "erfc", "exp", "exp2", "expm1", "flushed", "log", "log1p", "logistic",
-    "maximum", "minimum", "mul", "polynomial", "power", "reduce_sum", "remainder", "rsqrt", "scatter_add", "sin",
-    "sqrt", "sub", "tanh", "to_integers",
+    "add", "cos", "cumsum", "div", "erf", "erfc", "exp", "exp2", "expm1", "flushed",
+    "log", "log1p", "logistic", "maximum", "minimum", "mul", "polynomial", "power", "reduce_sum", "remainder", "rsqrt",
+    "scatter_add", "sin", "sqrt", "sub", "tanh", "to_integers",
 ]  # fmt: skip
 
-EXP = (0.0013950539287179708, 0.008368918672204018, 0.04166620597243309, 0.166665181517601, 0.5)
 TANH = (-0.006179809104651213, 0.021007457748055458, -0.053837429732084274, 0.1333245187997818, -0.3333331346511841)
-LOG = (
-    0.0674661248922348, -0.11675660312175751, 0.11888179928064346, -0.1240558922290802, 0.14219549298286438,
-    -0.1666799634695053, 0.2000211924314499, -0.25000008940696716, 0.3333331346511841,
-)  # fmt: skip
 ERF = (
     -0.000602048123255372, 0.004998927470296621, -0.026770485565066338, 0.11281921714544296, -0.3761250376701355,
     0.12837915122509003,
@@ -47,9 +50,6 @@ G = (
     4.560981750488281, 2.957573890686035,
 )  # fmt: skip
 ATANH = (0.11709487438201904, 0.1427355855703354, 0.20000076293945312)
-SIN = (2.71831163445313e-06, -0.0001983933470910415, 0.008333329111337662, -0.1666666716337204)
-COS = (2.443845005473122e-05, -0.001388736767694354, 0.04166664555668831)
-TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163AB  # the first 224 bits of the fraction
 
 
 # Arithmetic ----------------------------------------------------------------------------------------------------------
@@ -102,31 +102,9 @@ def rsqrt(x: Array) -> Array:
 # Exponentials --------------------------------------------------------------------------------------------------------
 
 
-def _reduced(x: Array, near: Array | None = None) -> tuple[Array, tuple[Array, Array]]:
-    n = np.rint((x if near is None else near) * _f(1.44269504))
-    upper = x - n * _f(0.693145751953125)
-    lower = n * _f(1.4286197256296873e-06)
-    r = upper - lower
-    return n, (r, (upper - r) - lower)
-
-
-def _grown(r: tuple[Array, Array]) -> tuple[Array, Array]:
-    return _sum(r[0], _polynomial(EXP, r[0]) * (r[0] * r[0]) + r[1])
-
-
-def _one_more(p: tuple[Array, Array]) -> tuple[Array, Array]:
-    total, rest = _sum(_f(1), p[0])
-    return total, rest + p[1]
-
-
 def _in_range(y: Array, x: Array, lowest: Any, highest: Any) -> Array:
     y = np.where(x < lowest, _f(0), np.where(x > highest, _f(np.inf), y))
     return np.where(np.isnan(x), _f(np.nan), y)
-
-
-def _whole(x: Array) -> Array:
-    """x, or 0 for NaN."""
-    return np.where(np.isnan(x), _f(0), x)
 
 
 @_rule
@@ -196,18 +174,6 @@ def tanh(x: Array) -> Array:
 
 
 # Logarithms ----------------------------------------------------------------------------------------------------------
-
-
-def _split(x: Array) -> tuple[Array, Array]:
-    m, n = np.frexp(x)  # m from 1/2 to 1
-    is_low = m < np.array(0x3F3504F3, np.int32).view(_f)
-    return (n - is_low).astype(_f), np.where(is_low, m + m, m) - _f(1)
-
-
-def _logarithm(n: Array, f: Array, more: Any) -> Array:
-    square = f * f
-    lower = ((_polynomial(LOG, f) * f) * square + n * _f(1.4286197256296873e-06)) + more
-    return (f + (lower - square * _f(0.5))) + n * _f(0.693145751953125)
 
 
 @_rule
@@ -289,60 +255,6 @@ def erfc(x: Array) -> Array:
     positive = np.where(x > LAST, _f(0), _ldexp(pair[0] + pair[1], n))
     y = np.where(np.abs(x) < NEAR, near, np.where(x < 0, _below(_f(2), n, pair), positive))
     return np.where(np.isnan(x), x, y)
-
-
-# Sine and cosine -----------------------------------------------------------------------------------------------------
-
-
-def _quadrants(size: Array) -> tuple[Array, Array, Array, Array]:
-    """q modulo 4, whether t is negative, and |t| * pi / 2 as a pair, where |x| = (q + t) * pi / 2."""
-    place = np.clip((size.view(np.int32) >> 23) - 120, 0, 134)
-    bits = [((TWO_OVER_PI << 224) >> (2 * 224 + 32 - 96 - i)) % 2**96 for i in range(135)]  # 32 zeros come first
-    high, middle, low = (np.array([(b >> s) % 2**32 for b in bits], np.uint64)[place] for s in (64, 32, 0))
-    mantissa = ((size.view(np.int32) & (2**23 - 1)) | 2**23).astype(np.uint64)
-    word, half = np.uint64(32), np.uint64(2**32 - 1)
-    second = mantissa * middle + ((mantissa * low) >> word)
-    product = ((mantissa * high + (second >> word)) << word) | (second & half)  # modulo 2**64
-    q = (product + np.uint64(2**61)) >> np.uint64(62)
-    t = (product << np.uint64(2)).view(np.int64)
-    rest, zeros = np.abs(t).view(np.uint64), np.zeros(t.shape, int)
-    for step in (16, 8, 4, 2, 1):
-        has = rest < np.uint64(2 ** (64 - step))
-        rest, zeros = np.where(has, rest << np.uint64(step), rest), zeros + has * step
-    parts = [(rest >> np.uint64(52 - 12 * i)) & np.uint64(4095) for i in range(3)]
-    a, b, c = (_ldexp(part.astype(_f), np.full(t.shape, -12 * (i + 1))) for i, part in enumerate(parts))
-    p, s, last = _f(3216 * 2.0**-11), _f(4058 * 2.0**-23), _f(7.54979e-08)
-    r = _sum(a * p, (a * s + b * p) + ((c * p + b * s) + a * last))
-    return q.astype(int), t < 0, _ldexp(r[0], -zeros), _ldexp(r[1], -zeros)
-
-
-def _kernels(x: Array) -> tuple[Array, Array, Array, Array]:
-    size = np.where(np.abs(x) <= LARGEST, np.abs(x), _f(1))
-    is_small = size < _f(0.7853981)
-    q, is_negative, r, rest = _quadrants(size)
-    q, is_negative = np.where(is_small, 0, q), is_negative & ~is_small
-    r, rest = np.where(is_small, size, r), np.where(is_small, _f(0), rest)
-    square = r * r
-    sine = r + (_polynomial(SIN, square) * square * r + rest)
-    total, lost = _sum(_f(1), -square * _f(0.5))
-    cosine = total + ((lost + _polynomial(COS, square) * square * square) - r * rest)
-    return sine, cosine, q, is_negative
-
-
-@_rule
-def sin(x: Array) -> Array:
-    """The sine."""
-    sine, cosine, q, is_negative = _kernels(x)
-    y = np.choose(q, [np.where(is_negative, -sine, sine), cosine, np.where(is_negative, sine, -sine), -cosine])
-    return np.where(np.abs(x) <= LARGEST, np.where(np.signbit(x), -y, y), np.nan)
-
-
-@_rule
-def cos(x: Array) -> Array:
-    """The cosine."""
-    sine, cosine, q, is_negative = _kernels(x)
-    sine = np.where(is_negative, -sine, sine)
-    return np.where(np.abs(x) <= LARGEST, np.choose(q, [cosine, -sine, -cosine, sine]), np.nan)
 
 
 # Powers --------------------------------------------------------------------------------------------------------------
