@@ -27,6 +27,10 @@ RIGHT = {
     "erfc": special.erfc,
     "sin": np.sin,
     "cos": np.cos,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
 }

@@ -17,8 +17,9 @@ from jaxdml._arithmetic.rounding import flushed
 from jaxdml._arithmetic.sharding import broadcast_like
 from jaxdml._exact import arithmetic, error_function, exponentials, logarithms, order, powers, scatters, sums
 from jaxdml._exact.conversions import converted, is_float, narrowed, widened
+from jaxdml._exact.inverse_trigonometry import acos, asin, atan, atan2
 from jaxdml._exact.remainders import remainder
-from jaxdml._exact.trigonometry import cos, sin
+from jaxdml._exact.trigonometry import cos, sin, tan
 
 Array = jax.Array
 Params = Mapping[str, Any]
@@ -188,6 +189,11 @@ FUNCTIONS: Mapping[str, Callable[..., Array]] = {
     "erfc": error_function.erfc,
     "sin": sin,
     "cos": cos,
+    "tan": tan,
+    "asin": asin,
+    "acos": acos,
+    "atan": atan,
+    "atan2": atan2,
     "pow": powers.power,
     "polynomial": powers.polynomial,
     "rem": remainder,

@@ -1,7 +1,8 @@
-"""sin and cos of arguments of any size: |x| = (q + t) * pi / 2, with an integer q and t from -1/2 to 1/2.
+"""sin, cos and tan of arguments of any size: |x| = (q + t) * pi / 2, with an integer q and t from -1/2 to 1/2.
 
 From pi / 4 on, uint32 arithmetic multiplies x's 24 bits by 96 bits of 2 / pi, which gives q modulo 4 and 62 bits of t.
 t's upper 36 bits in three parts of 12, times pi / 2 in parts, give r = t * pi / 2 as a pair.
+tan r = r + r**3 * TAN(r**2) is a pair, too; where q is odd, tan x is -1 divided by it.
 """
 
 import itertools
@@ -11,11 +12,28 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdml._exact.pairs import INFINITY, NAN, Pair, bits, fast_sum, floats, horner, power_of_two, times, where
+from jaxdml._exact.arithmetic import quotient
+from jaxdml._exact.pairs import (
+    INFINITY,
+    NAN,
+    Pair,
+    bits,
+    exact_product,
+    fast_sum,
+    floats,
+    horner,
+    power_of_two,
+    times,
+    where,
+)  # fmt: skip
 
 Array = jax.Array
 SIN = (2.71831163445313e-06, -0.0001983933470910415, 0.008333329111337662, -0.1666666716337204)
 COS = (2.443845005473122e-05, -0.001388736767694354, 0.04166664555668831)
+TAN = (
+    0.004370050970464945, 0.00010345222108298913, 0.010823512449860573, 0.021287620067596436, 0.05405867472290993,
+    0.13332676887512207, 0.33333349227905273,
+)  # fmt: skip
 TWO_OVER_PI = (  # 32 zeros, then the bits of the fraction
     0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB,
 )  # fmt: skip
@@ -75,14 +93,19 @@ def reduced(size: Array) -> tuple[Array, Array, Pair]:
     return lax.convert_element_type(quadrant, jnp.int32), is_negative, (r[0] * scale, r[1] * scale)
 
 
-def kernels(x: Array) -> tuple[Array, Array, Array, Array]:
-    """sin r, cos r, q modulo 4 and whether t is negative; infinities and NaN count as 1."""
+def quarters(x: Array) -> tuple[Pair, Array, Array]:
+    """|r| as a pair, q modulo 4 and whether t is negative; infinities and NaN count as 1."""
     size = lax.abs(x)
     size = where(size < INFINITY, size, np.float32(1))
     is_small = size < QUARTER
     q, is_negative, pair = reduced(size)
     q, is_negative = lax.select(is_small, lax.full_like(q, 0), q), is_negative & ~is_small
-    r, rest = where(is_small, size, pair[0]), where(is_small, np.float32(0), pair[1])
+    return (where(is_small, size, pair[0]), where(is_small, np.float32(0), pair[1])), q, is_negative
+
+
+def kernels(x: Array) -> tuple[Array, Array, Array, Array]:
+    """sin |r|, cos r, q modulo 4 and whether t is negative."""
+    (r, rest), q, is_negative = quarters(x)
     square = times(r, r)
     sine = r + (times(times(horner(SIN, square), square), r) + rest)
     half = square * np.float32(0.5)
@@ -111,3 +134,18 @@ def cos(x: Array) -> Array:
     is_sine = (q & np.int32(1)) == 1
     is_flipped = (((q + np.int32(1)) & np.int32(2)) == 2) ^ (is_negative & is_sine)
     return finish(lax.select(is_sine, sine, cosine), x, is_flipped)
+
+
+def tan(x: Array) -> Array:
+    """The tangent, x in radians; an odd function."""
+    (r, rest), q, is_negative = quarters(x)
+    square = times(r, r)
+    cubic = times(times(horner(TAN, square), square), r)
+    near = r + cubic
+    tangent, lost = fast_sum(r, cubic + times(rest, np.float32(1) + times(near, near)))  # the derivative is 1 + tan**2
+    inverse = quotient(np.float32(1), tangent)
+    product, more = exact_product(inverse, tangent)
+    inverse = inverse + times(((np.float32(1) - product) - more) - times(inverse, lost), inverse)
+    is_inverse = (q & np.int32(1)) == 1
+    is_flipped = is_inverse ^ is_negative ^ (bits(x) < 0)
+    return finish(lax.select(is_inverse, inverse, tangent), x, is_flipped)

@@ -32,8 +32,9 @@ def rows():
 X, Y = rows(), RNG.permuted(rows(), axis=0)
 Y[6] = np.round(np.clip(Y[6], -9, 9))
 
-ONE = ["exp", "exp2", "expm1", "logistic", "tanh", "log", "log1p", "erf", "erfc", "sin", "cos", "sqrt", "rsqrt"]
-TWO = ["add", "sub", "mul", "div", "max", "min", "pow"]
+ONE = ["exp", "exp2", "expm1", "logistic", "tanh", "log", "log1p", "erf", "erfc", "sin", "cos", "tan",
+       "asin", "acos", "atan", "sqrt", "rsqrt"]  # fmt: skip
+TWO = ["add", "sub", "mul", "div", "max", "min", "pow", "atan2"]
 PLACES = RNG.integers(0, 100, 96) // 3  # several updates of an element; most elements get none
 NAMES = {"max": "maximum", "min": "minimum", "pow": "power"}  # in the reference
 

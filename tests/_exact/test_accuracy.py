@@ -24,6 +24,10 @@ RIGHT = {  # in float64, and the largest error in ulp that docs/exact_rules.md g
     "erfc": (special.erfc, 1.9),
     "sin": (np.sin, 1.0),
     "cos": (np.cos, 1.0),
+    "tan": (np.tan, 1.4),
+    "asin": (np.arcsin, 0.8),
+    "acos": (np.arccos, 0.8),
+    "atan": (np.arctan, 1.3),
     "sqrt": (np.sqrt, 0.5),
     "rsqrt": (lambda x: 1 / np.sqrt(x), 1.5),
 }
