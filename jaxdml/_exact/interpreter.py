@@ -33,8 +33,6 @@ REMEDIES = {
     "conv_general_dilated": 'quantize the convolution with jaxdml.ptq, or write exact(f, products="xla")',
     "log2": "write jnp.log(x) * (1 / jnp.log(2))",
     "cbrt": "write jnp.sign(x) * jnp.abs(x) ** (1 / 3)",
-    "sinh": "write (jnp.expm1(x) - jnp.expm1(-x)) / 2",
-    "cosh": "write (jnp.exp(x) + jnp.exp(-x)) / 2",
     "reduce_prod": "write jnp.exp(jnp.log(x).sum()) for positive x, or a jax.lax.scan that multiplies",
     "cumprod": "write jnp.exp(jnp.cumsum(jnp.log(x))) for positive x, or a jax.lax.scan that multiplies",
     "scatter": "write x.at[i].set(f(x[i])) in place of x.at[i].apply(f)",

@@ -15,7 +15,17 @@ from jax import lax
 
 from jaxdml._arithmetic.rounding import flushed
 from jaxdml._arithmetic.sharding import broadcast_like
-from jaxdml._exact import arithmetic, error_function, exponentials, logarithms, order, powers, scatters, sums
+from jaxdml._exact import (
+    arithmetic,
+    error_function,
+    exponentials,
+    hyperbolic,
+    logarithms,
+    order,
+    powers,
+    scatters,
+    sums,
+)
 from jaxdml._exact.conversions import converted, is_float, narrowed, widened
 from jaxdml._exact.inverse_trigonometry import acos, asin, atan, atan2
 from jaxdml._exact.remainders import remainder
@@ -194,6 +204,11 @@ FUNCTIONS: Mapping[str, Callable[..., Array]] = {
     "acos": acos,
     "atan": atan,
     "atan2": atan2,
+    "sinh": hyperbolic.sinh,
+    "cosh": hyperbolic.cosh,
+    "asinh": hyperbolic.asinh,
+    "acosh": hyperbolic.acosh,
+    "atanh": hyperbolic.atanh,
     "pow": powers.power,
     "polynomial": powers.polynomial,
     "rem": remainder,

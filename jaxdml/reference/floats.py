@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxdml.reference.float_angles import acos, asin, atan, atan2, cos, sin, tan
+from jaxdml.reference.float_hyperbolics import acosh, asinh, atanh, cosh, sinh
 from jaxdml.reference.float_parts import (
     EXP,
     LARGEST,
@@ -31,9 +32,9 @@ from jaxdml.reference.float_parts import (
 from jaxdml.reference.float_sums import cumsum, maximum, minimum, reduce_sum, scatter_add, to_integers
 
 __all__ = [
-    "acos", "add", "asin", "atan", "atan2", "cos", "cumsum", "div", "erf", "erfc", "exp", "exp2", "expm1", "flushed",
-    "log", "log1p", "logistic", "maximum", "minimum", "mul", "polynomial", "power", "reduce_sum", "remainder", "rsqrt",
-    "scatter_add", "sin", "sqrt", "sub", "tan", "tanh", "to_integers",
+    "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "cumsum", "div", "erf", "erfc",
+    "exp", "exp2", "expm1", "flushed", "log", "log1p", "logistic", "maximum", "minimum", "mul", "polynomial", "power",
+    "reduce_sum", "remainder", "rsqrt", "scatter_add", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "to_integers",
 ]  # fmt: skip
 
 TANH = (-0.006179809104651213, 0.021007457748055458, -0.053837429732084274, 0.1333245187997818, -0.3333331346511841)

@@ -13,6 +13,7 @@ SPECIAL = np.float32([
     0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-40, 1.1754944e-38, -1.1754944e-38, 3.4e38, -3.4e38, 1, -1, 2, -2, 0.5,
     3, -3, 88.72283, 88.72284, -87.33654, -87.33655, 127.99999, 128, -126, -126.00001, 1e-20, 1.82e-38, 0.5625, 9.5, 20,
     0.46875, 9.194549, 9.19455, -9.3, 0.7853981, 0.7853982, 1e10, -2.5e30, 16777216, -18, 0.41421357, -0.29289323,
+    89.415985, -89.41599, 8192, 8192.001, 0.99999994, 1.0000001,
 ])  # fmt: skip
 
 
@@ -33,7 +34,7 @@ X, Y = rows(), RNG.permuted(rows(), axis=0)
 Y[6] = np.round(np.clip(Y[6], -9, 9))
 
 ONE = ["exp", "exp2", "expm1", "logistic", "tanh", "log", "log1p", "erf", "erfc", "sin", "cos", "tan",
-       "asin", "acos", "atan", "sqrt", "rsqrt"]  # fmt: skip
+       "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "sqrt", "rsqrt"]  # fmt: skip
 TWO = ["add", "sub", "mul", "div", "max", "min", "pow", "atan2"]
 PLACES = RNG.integers(0, 100, 96) // 3  # several updates of an element; most elements get none
 NAMES = {"max": "maximum", "min": "minimum", "pow": "power"}  # in the reference

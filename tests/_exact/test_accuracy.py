@@ -28,6 +28,11 @@ RIGHT = {  # in float64, and the largest error in ulp that docs/exact_rules.md g
     "asin": (np.arcsin, 0.8),
     "acos": (np.arccos, 0.8),
     "atan": (np.arctan, 1.3),
+    "sinh": (np.sinh, 1.0),
+    "cosh": (np.cosh, 1.0),
+    "asinh": (np.arcsinh, 0.9),
+    "acosh": (np.arccosh, 0.9),
+    "atanh": (np.arctanh, 0.9),
     "sqrt": (np.sqrt, 0.5),
     "rsqrt": (lambda x: 1 / np.sqrt(x), 1.5),
 }

@@ -117,6 +117,12 @@ def test_steep_functions_of_inputs_read_floats():
     assert plan.reasons["d"] == plan.reasons["e"] == TOO_STEEP
 
 
+def test_functions_whose_slope_has_no_bound_are_steep():
+    for name, is_steep in {"asin": 1, "acos": 1, "acosh": 1, "atanh": 1, "tan": 1, "atan": 0, "asinh": 0}.items():
+        graph = flow((op.equation(name, "element_wise"), "x", "a"), (op.PRODUCT, "a w", "y"))
+        assert steep(graph, ["x"]) == ({"a"} if is_steep else set()), name
+
+
 def test_steep_functions_of_carried_values_are_tables():
     """Values that a loop carries have been rounded before."""
     graph = flow((SINE, "x", "a"), (op.PRODUCT, "a w", "y"))
