@@ -47,11 +47,6 @@ def odd(coefficients: tuple[float, ...], size: Array, edge: np.float32) -> Array
     return small + times(times(horner(coefficients, square), square), small)
 
 
-def magnitude(x: Array) -> Array:
-    """|x|; 0 for NaN."""
-    return where(x != x, ZERO, lax.abs(x))
-
-
 # Hyperbolic functions ------------------------------------------------------------------------------------------------
 
 
@@ -71,7 +66,7 @@ def halved(n: Array, sum_of_both: Pair, rest: Array, size: Array) -> Array:
 
 def sinh(x: Array) -> Array:
     """The hyperbolic sine; odd."""
-    size = magnitude(x)
+    size = lax.abs(x)
     n, e, inverse = grown_and_shrunk(lax.max(size, ONE))
     far = halved(n, fast_sum(e[0], -inverse), e[1], size)
     return where(x != x, NAN, with_sign(where(size < ONE, odd(SINH, size, ONE), far), x))
@@ -79,7 +74,7 @@ def sinh(x: Array) -> Array:
 
 def cosh(x: Array) -> Array:
     """The hyperbolic cosine; even."""
-    size = magnitude(x)
+    size = lax.abs(x)
     n, e, inverse = grown_and_shrunk(size)
     return where(x != x, NAN, halved(n, fast_sum(e[0], inverse), e[1], size))
 
@@ -97,14 +92,14 @@ def root_of(square: Pair) -> Pair:
 
 def asinh(x: Array) -> Array:
     """The inverse of sinh; odd."""
-    size = magnitude(x)
+    size = lax.abs(x)
     middle = lax.clamp(HALF, size, HUGE)
     square, rest = exact_product(middle, middle)
     total, lost = exact_sum(square, ONE)
     root, root_rest = root_of((total, lost + rest))
     total, rest = fast_sum(root, middle)
     is_huge = size > HUGE
-    n, f = split(where(is_huge, lax.min(size, LARGEST), total))
+    n, f = split(where(is_huge, size, total))
     more = where(is_huge, ZERO, quotient(rest + root_rest, total))
     y = combined(n + where(is_huge, ONE, ZERO), f, more)
     y = where(size < HALF, odd(ASINH, size, HALF), where(size > LARGEST, INFINITY, y))
@@ -113,7 +108,7 @@ def asinh(x: Array) -> Array:
 
 def acosh(x: Array) -> Array:
     """The inverse of cosh, from 0 on; NaN below 1."""
-    middle = lax.clamp(ONE, magnitude(x), HUGE)
+    middle = lax.clamp(ONE, x, HUGE)
     t = middle - ONE  # exact
     total, lost = fast_sum(middle, ONE)
     square, rest = exact_product(t, total)
@@ -122,7 +117,7 @@ def acosh(x: Array) -> Array:
     near_rest = near_rest + root_rest
     total, rest = exact_sum(ONE, near)
     is_huge = x > HUGE
-    n, f = split(where(is_huge, lax.min(x, LARGEST), total))
+    n, f = split(where(is_huge, x, total))
     is_near = n == 0
     more = quotient(where(is_near, near_rest, rest + near_rest), total)
     y = combined(n + where(is_huge, ONE, ZERO), where(is_near, near, f), where(is_huge, ZERO, more))
@@ -131,7 +126,7 @@ def acosh(x: Array) -> Array:
 
 def atanh(x: Array) -> Array:
     """The inverse of tanh; odd; infinite at 1, NaN above."""
-    size = magnitude(x)
+    size = lax.abs(x)
     middle = lax.clamp(HALF, size, np.float32(1 - 2.0**-24))
     divisor = ONE - middle  # exact
     total, lost = fast_sum(ONE, middle)
@@ -140,4 +135,4 @@ def atanh(x: Array) -> Array:
     rest = ((total - product) - rest) + lost
     far = combined(*split(ratio), quotient(rest, total)) * HALF
     y = where(size < HALF, odd(ATANH, size, HALF), where(size < ONE, far, INFINITY))
-    return where(size <= ONE, where(x != x, NAN, with_sign(y, x)), NAN)
+    return where(size <= ONE, with_sign(y, x), NAN)

@@ -82,7 +82,7 @@ def atan(x: Array) -> Array:
 
 def arc(x: Array) -> tuple[Array, Pair]:
     """Whether |x| is at most 1/2, and asin(s) as a pair: s is |x| there, and sqrt((1 - |x|) / 2) elsewhere."""
-    size = lax.min(where(x != x, ZERO, lax.abs(x)), ONE)
+    size = lax.min(lax.abs(x), ONE)
     is_near = size <= HALF
     square = where(is_near, times(size, size), (ONE - size) * HALF)  # exact above 1/2
     s = where(is_near, size, rooted(square))
