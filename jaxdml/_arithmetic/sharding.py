@@ -25,8 +25,11 @@ def out_sharding(*dimensions: tuple[Array, int] | None) -> NamedSharding | None:
 
 def replicated_along(x: Array, axis: int) -> Array:
     """x with an axis replicated, if x lies on explicit mesh axes. JAX cannot slice a sharded axis there."""
-    sharding = out_sharding(*((x, each) if each != axis else None for each in range(x.ndim)))
-    return x if sharding is None else jax.sharding.reshard(x, sharding)
+    sharding = out_sharding(*((x, each) for each in range(x.ndim)))
+    if sharding is None:
+        return x
+    spec = [None if each == axis else names for each, names in enumerate(sharding.spec)]
+    return jax.sharding.reshard(x, NamedSharding(sharding.mesh, PartitionSpec(*spec)))
 
 
 def broadcast_like(x: Array, like: Array) -> Array:
