@@ -19,22 +19,20 @@ from jaxdml._exact.sums import LARGEST_COUNT, count_of
 
 Array = jax.Array
 LOOPS = frozenset(("scan", "while", "cond"))
-ADDENDS: Mapping[str, Callable[[Any], Any]] = {
-    "reduce_sum": lambda eqn: count_of(eqn.invars[0].aval.shape, eqn.params["axes"]),
-    "cumsum": lambda eqn: count_of(eqn.invars[0].aval.shape, (eqn.params["axis"],)),
+COUNTS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("reduce_sum", "reduce_prod"), lambda eqn: count_of(eqn.invars[0].aval.shape, eqn.params["axes"])),
+    **dict.fromkeys(("cumsum", "cumprod"), lambda eqn: count_of(eqn.invars[0].aval.shape, (eqn.params["axis"],))),
     **dict.fromkeys(
         ("scatter-add", "scatter-sub"),
         lambda eqn: updates_of_an_element(eqn.invars[1].aval.shape, eqn.params["dimension_numbers"]),
     ),
-}  # the maximum number of addends of the equation's sums
+}  # the maximum number of addends of the equation's sums, or of factors of its products
 PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
 REMEDIES = {
     "dot_general": 'quantize the product with jaxdml.ptq, or write exact(f, products="xla") to have XLA\'s bits',
     "conv_general_dilated": 'quantize the convolution with jaxdml.ptq, or write exact(f, products="xla")',
     "log2": "write jnp.log(x) * (1 / jnp.log(2))",
     "cbrt": "write jnp.sign(x) * jnp.abs(x) ** (1 / 3)",
-    "reduce_prod": "write jnp.exp(jnp.log(x).sum()) for positive x, or a jax.lax.scan that multiplies",
-    "cumprod": "write jnp.exp(jnp.cumsum(jnp.log(x))) for positive x, or a jax.lax.scan that multiplies",
     "scatter": "write x.at[i].set(f(x[i])) in place of x.at[i].apply(f)",
     "scatter-mul": "write x.at[i].set(x[i] * updates), which multiplies each element once",
     "erf_inv": "draw normal random numbers outside of exact, and pass them to the function",
@@ -59,7 +57,7 @@ class Problem(NamedTuple):
     Attributes:
       primitive: the name of the equation's primitive.
       kind: "type": floats of an unsupported type; "rule": the primitive has no rule; "count": the number of addends of
-        a sum is too large or unknown.
+        a sum is too large or unknown, or the number of factors of a product is unknown.
       text: the error, with the primitive, its place and a remedy.
     """
 
@@ -113,14 +111,17 @@ def _problem(eqn: Any) -> tuple[Literal["type", "rule", "count"], str, str] | No
         return "rule", f"no rule for the float products of {name}", REMEDIES[name]
     if not has_rule(name, eqn.params):
         return "rule", f"no rule for {name} of {types[0]}", REMEDIES.get(name, GENERAL_REMEDY)
-    return _problem_of_count(ADDENDS[name](eqn), name) if name in ADDENDS else None
+    return _problem_of_count(COUNTS[name](eqn), name) if name in COUNTS else None
 
 
 def _problem_of_count(count: Any, name: str) -> tuple[Literal["count"], str, str] | None:
+    is_product = name in ("reduce_prod", "cumprod")
     if not isinstance(count, int):
-        what = "the size of a summed axis" if name in ("reduce_sum", "cumsum") else "the count of updates"
-        return "count", f"a sum of {count} addends", f"export the function with a number as {what}"
-    if count > LARGEST_COUNT:
+        terms = f"a product of {count} factors" if is_product else f"a sum of {count} addends"
+        axis = f"the size of a {'multiplied' if is_product else 'summed'} axis"
+        what = axis if name in ("reduce_sum", "cumsum", "reduce_prod", "cumprod") else "the count of updates"
+        return "count", terms, f"export the function with a number as {what}"
+    if count > LARGEST_COUNT and not is_product:
         return "count", f"a sum of more than {LARGEST_COUNT:,} addends", "sum parts, then the sums of the parts"
     return None
 

@@ -23,6 +23,7 @@ from jaxdml._exact import (
     logarithms,
     order,
     powers,
+    products,
     scatters,
     sums,
 )
@@ -133,11 +134,11 @@ def ordered(find: Callable[..., Array]) -> Rule:
     return rule
 
 
-def summed(sum_of: Callable[[Array, Params], Array]) -> Rule:
-    """The rule of a sum."""
+def reduced(reduce: Callable[[Array, Params], Array]) -> Rule:
+    """The rule of a sum or product of many elements."""
 
     def rule(primitive: Any, params: Params) -> Computed:
-        return lambda x: narrowed(sum_of(widened(x), params), x.dtype)
+        return lambda x: narrowed(reduce(widened(x), params), x.dtype)
 
     return rule
 
@@ -226,9 +227,11 @@ RULES: Mapping[str, Rule] = {
     "reduce_precision": in_float32,
     "convert_element_type": lambda primitive, params: lambda x: converted(x, params["new_dtype"]),
     "bitcast_convert_type": lambda primitive, params: lambda x: flushed_if_float32(primitive.bind(x, **params)),
-    "reduce_sum": summed(lambda x, params: sums.total(x, params["axes"])),
-    "cumsum": summed(_running),
-    "reduce_window_sum": summed(sums.windowed),
+    "reduce_sum": reduced(lambda x, params: sums.total(x, params["axes"])),
+    "cumsum": reduced(_running),
+    "reduce_window_sum": reduced(sums.windowed),
+    "reduce_prod": reduced(lambda x, params: products.total(x, params["axes"])),
+    "cumprod": reduced(lambda x, params: products.running(x, params["axis"], params["reverse"])),
     "scatter-add": scattered(scatters.summed),
     "scatter-sub": scattered(scatters.subtracted),
     "scatter-max": scattered(scatters.largest),

@@ -35,7 +35,7 @@ def _check_counts(jaxpr: Any) -> None:
     """Rejects sums with an unknown number of addends, or with too many.
 
     Raises:
-      ExactError: if there is such a sum.
+      ExactError: if there is such a sum or product.
     """
     texts = tuple(dict.fromkeys(each.text for each in problems(jaxpr) if each.kind == "count"))
     if texts:

@@ -37,6 +37,14 @@ def flushed(x: Array) -> Array:
     return np.where(np.abs(x) < SMALLEST, np.copysign(_f(0), x), x)
 
 
+@_rule
+def mul(x: Array, y: Array) -> Array:
+    """fl(x * y); a zero if the product, rounded to 24 bits with an unbounded exponent, is below 2**-126."""
+    fraction, exponent = np.frexp(x.astype(np.float64) * y)
+    rounded = np.ldexp(fraction.astype(_f).astype(np.float64), exponent)
+    return np.where(np.abs(rounded) < SMALLEST, np.copysign(0.0, rounded), rounded)
+
+
 def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
     """Horner's scheme: each product and each sum rounds."""
     result = np.full_like(x, coefficients[0])

@@ -1,10 +1,10 @@
-"""Sums of floats, the larger and the smaller of two, and conversions to integers, in NumPy."""
+"""Sums and products of floats, the larger and the smaller of two, and conversions to integers, in NumPy."""
 
 from typing import Any
 
 import numpy as np
 
-from jaxdml.reference.float_parts import SMALLEST, Array, _f, _rule
+from jaxdml.reference.float_parts import SMALLEST, Array, _f, _rule, mul
 
 
 def _planes(x: Array, axis: int) -> tuple[int, Array, Array, Array]:
@@ -59,6 +59,26 @@ def scatter_add(x: Array, places: Array, updates: Array) -> Array:
         if place in places:
             total = x[..., place] + reduce_sum(updates[..., np.asarray(places) == place])
             result[..., place] = np.where(np.abs(total) < SMALLEST, _f(0), total)
+    return result
+
+
+@_rule
+def reduce_prod(x: Array) -> Array:
+    """The product over the last axis: ones in front, then products of neighbours, until one is left."""
+    count = x.shape[-1]
+    ones = np.ones((*x.shape[:-1], 2 ** max(count - 1, 0).bit_length() - count), _f)
+    x = np.concatenate([ones, x], -1)
+    while x.shape[-1] > 1:
+        x = mul(x[..., ::2], x[..., 1::2])
+    return x[..., 0]
+
+
+@_rule
+def cumprod(x: Array) -> Array:
+    """The running products along the last axis: each is the product of the elements up to it."""
+    result = x.copy()
+    for place in range(x.shape[-1]):
+        result[..., place] = reduce_prod(x[..., : place + 1])
     return result
 
 

@@ -28,13 +28,24 @@ from jaxdml.reference.float_parts import (
     _upper,
     _whole,
     flushed,
+    mul,
 )  # fmt: skip
-from jaxdml.reference.float_sums import cumsum, maximum, minimum, reduce_sum, scatter_add, to_integers
+from jaxdml.reference.float_sums import (
+    cumprod,
+    cumsum,
+    maximum,
+    minimum,
+    reduce_prod,
+    reduce_sum,
+    scatter_add,
+    to_integers,
+)  # fmt: skip
 
 __all__ = [
-    "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "cumsum", "div", "erf", "erfc",
-    "exp", "exp2", "expm1", "flushed", "log", "log1p", "logistic", "maximum", "minimum", "mul", "polynomial", "power",
-    "reduce_sum", "remainder", "rsqrt", "scatter_add", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "to_integers",
+    "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "cumprod", "cumsum", "div",
+    "erf", "erfc", "exp", "exp2", "expm1", "flushed", "log", "log1p", "logistic", "maximum", "minimum", "mul",
+    "polynomial", "power", "reduce_prod", "reduce_sum", "remainder", "rsqrt", "scatter_add", "sin", "sinh", "sqrt",
+    "sub", "tan", "tanh", "to_integers",
 ]  # fmt: skip
 
 TANH = (-0.006179809104651213, 0.021007457748055458, -0.053837429732084274, 0.1333245187997818, -0.3333331346511841)
@@ -66,14 +77,6 @@ def add(x: Array, y: Array) -> Array:
 def sub(x: Array, y: Array) -> Array:
     """fl(x - y); zeros and subnormals are +0."""
     return np.where(np.abs(x - y) < SMALLEST, _f(0), x - y)
-
-
-@_rule
-def mul(x: Array, y: Array) -> Array:
-    """fl(x * y); a zero if the product, rounded to 24 bits with an unbounded exponent, is below 2**-126."""
-    fraction, exponent = np.frexp(x.astype(np.float64) * y)
-    rounded = np.ldexp(fraction.astype(_f).astype(np.float64), exponent)
-    return np.where(np.abs(rounded) < SMALLEST, np.copysign(0.0, rounded), rounded)
 
 
 @_rule

@@ -44,6 +44,7 @@ def everything(x, y):
     """A dict of results: elementwise functions, sums, and two layers made of them."""
     results = {name: getattr(lax, name)(x) for name in ONE}
     results |= {name: getattr(lax, name)(x, y) for name in TWO}
+    results |= {"prod": jnp.prod(x, -1), "cumprod": jnp.cumprod(x, -1)}
     results |= {"sum": jnp.sum(x, -1), "cumsum": jnp.cumsum(x, -1), "mean": jnp.mean(x, -1)}
     results |= {"remainder": lax.rem(x, y), "scattered": x.at[..., PLACES].add(y)}
     results |= {"softmax": jax.nn.softmax(x, -1), "layer_norm": layer_norm(x, y)}
@@ -73,6 +74,7 @@ def expected(x, y):
     x, y = floats.flushed(x), floats.flushed(y)
     results = {name: getattr(floats, name)(x) for name in ONE}
     results |= {name: getattr(floats, NAMES.get(name, name))(x, y) for name in TWO}
+    results |= {"prod": floats.reduce_prod(x), "cumprod": floats.cumprod(x)}
     results |= {"sum": floats.reduce_sum(x), "cumsum": floats.cumsum(x), "mean": mean(x)}
     results |= {"remainder": floats.remainder(x, y), "scattered": floats.scatter_add(x, PLACES, y)}
     largest = reduced(floats.maximum, x)

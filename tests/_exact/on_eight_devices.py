@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 import jaxdml as dml
 from _exact.battery import EXPECTED, X, Y, assert_all_same, everything
 
-SUMS = ("sum", "mean", "softmax", "layer_norm", "largest")
+SUMS = ("sum", "prod", "cumprod", "mean", "softmax", "layer_norm", "largest")
 names = SUMS if sys.argv[1] == "sums" else tuple(EXPECTED)
 expected = {name: EXPECTED[name] for name in names}
 

@@ -85,7 +85,6 @@ def _reduction(
     since: int = 18,
     is_exact: bool = False,
     kind: str | None = None,
-    has_rule: bool = True,
 ) -> None:
     """Adds a reduction. Before the opset `since`, its axes are an attribute; from that opset on, they are an input.
 
@@ -99,17 +98,17 @@ def _reduction(
         result = function(x if by_numpy else wide(jnp.asarray(x)), axes).astype(x.dtype)
         return result if keepdims else result.squeeze(axes)
 
-    @operator(name, until=since - 1, types=(types,), is_exact=is_exact, kind=kind, has_rule=has_rule)
+    @operator(name, until=since - 1, types=(types,), is_exact=is_exact, kind=kind)
     def by_attribute(x: Array, *, axes: tuple[int, ...] | None = None, keepdims: int = 1) -> Array:
         return reduced(x, axes or None, keepdims)
 
-    @operator(name, since=since, types=(types, INDEX), known=(1,), is_exact=is_exact, kind=kind, has_rule=has_rule)
+    @operator(name, since=since, types=(types, INDEX), known=(1,), is_exact=is_exact, kind=kind)
     def by_input(x: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
         return reduced(x, integers(axes) or (() if noop_with_empty_axes else None), keepdims)
 
 
 _reduction("ReduceSum", _sum, since=13)
-_reduction("ReduceProd", _product, has_rule=False)
+_reduction("ReduceProd", _product)
 _reduction("ReduceMax", _max, is_exact=True, kind="extreme")
 _reduction("ReduceMin", _min, is_exact=True, kind="extreme")
 _reduction("ReduceMean", _mean)
@@ -135,10 +134,10 @@ _arg_extreme("ArgMax", "argmax")
 _arg_extreme("ArgMin", "argmin")
 
 
-def _cumulative(name: str, function: str, start: int, since: int, has_rule: bool = True) -> None:
+def _cumulative(name: str, function: str, start: int, since: int) -> None:
     """Adds a cumulative reduction; `function` is the reduction's name in NumPy, and `start` is its identity element."""
 
-    @operator(name, since=since, types=(NUMBER, INDEX), known=(1,), has_rule=has_rule)
+    @operator(name, since=since, types=(NUMBER, INDEX), known=(1,))
     def compute(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
         if is_float(x):
             x = jnp.asarray(x)
@@ -153,7 +152,7 @@ def _cumulative(name: str, function: str, start: int, since: int, has_rule: bool
 
 
 _cumulative("CumSum", "cumsum", 0, since=11)
-_cumulative("CumProd", "cumprod", 1, since=26, has_rule=False)
+_cumulative("CumProd", "cumprod", 1, since=26)
 
 
 @operator("TopK", until=10, types=(NUMBER, INDEX), known=(1,))
