@@ -25,6 +25,7 @@ RIGHT = {
     "log1p": np.log1p,
     "erf": special.erf,
     "erfc": special.erfc,
+    "erf_inv": special.erfinv,
     "sin": np.sin,
     "cos": np.cos,
     "tan": np.tan,

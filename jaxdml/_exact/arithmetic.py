@@ -12,7 +12,7 @@ from jax import lax
 from jaxdml._arithmetic import rounding
 from jaxdml._arithmetic.rounding import SMALLEST_NORMAL, flushed
 from jaxdml._arithmetic.square_root import square_root
-from jaxdml._exact.pairs import with_sign
+from jaxdml._exact.pairs import Pair, exact_product, where, with_sign
 
 Array = jax.Array
 UP, DOWN = np.float32(2.0**64), np.float32(2.0**-62)
@@ -73,3 +73,11 @@ def inverse_root(x: Array) -> Array:
     XLA rewrites (1 / sqrt(x)) / y as 1 / (sqrt(x) * y) unless a select, as in `divided`, lies between.
     """
     return divided(np.float32(1), square_root(x))
+
+
+def root_of(square: Pair) -> Pair:
+    """The square root of a pair, as a pair; 0 for 0."""
+    root = rooted(square[0])
+    product, rest = exact_product(root, root)
+    rest = ((square[0] - product) - rest) + square[1]
+    return root, where(root == 0, np.float32(0), quotient(rest, root + root))

@@ -1,20 +1,24 @@
-"""erf and erfc, which add up to 1.
+"""erf and erfc, which add up to 1, and the inverse of erf.
 
 erf(x) = x + x * ERF(x**2) below 0.875, else 1 - exp(LOG_ERFC(x)), where erfc is so small that its errors hardly count.
 erfc(x) = 1 - erf(x) below 0.46875, else exp(-x**2) * g(x). x**2 is the sum of the exact square of x's upper 12 bits and
 a rest. g is a polynomial in 1 / (x + 2) = u + w; u has 12 bits and G_SLOPE has 10, so (u - CENTER) * G_SLOPE is exact.
 exp(-x**2), g and their product are pairs.
+erf_inv(x) = sqrt(pi) / 2 * x + x**3 * INVERSE(x**2) below 0.625, else s + (NEAR_ROOT or FAR_ROOT)(s), where the pair s
+is the root of -log((1 - x) * (1 + x)). With s, erf_inv changes almost linearly.
 """
 
 import jax
 import numpy as np
 from jax import lax
 
-from jaxdml._exact.arithmetic import quotient
-from jaxdml._exact.exponentials import EXP, grown, one_more, reduced
+from jaxdml._exact.arithmetic import quotient, root_of
+from jaxdml._exact.exponentials import EXP, LN2, grown, one_more, reduced
 from jaxdml._exact.pairs import (
+    INFINITY,
     NAN,
     Pair,
+    exact_product,
     fast_sum,
     halves,
     horner,
@@ -25,6 +29,7 @@ from jaxdml._exact.pairs import (
     where,
     with_sign,
 )  # fmt: skip
+from jaxdml._exact.powers import log2
 
 Array = jax.Array
 ERF = (
@@ -39,10 +44,25 @@ G = (
     -38.99070739746094, 26.01943016052246, 8.420798301696777, -9.22256851196289, -4.677236557006836, 2.862753391265869,
     4.560981750488281, 2.957573890686035,
 )  # fmt: skip
+INVERSE = (
+    0.18132512271404266, -0.07687807828187943, 0.09651487320661545, 0.05621667206287384, 0.08744203299283981,
+    0.1275138258934021, 0.23201434314250946,
+)  # fmt: skip
+NEAR_ROOT = (  # of s - 1.375
+    -7.18739684089087e-05, 7.049034320516512e-05, 0.0005514313816092908, -1.6623180272290483e-05,
+    -0.003882997902110219, 0.00048567503108642995, 0.030960818752646446, -0.062051668763160706, -0.13119199872016907,
+)  # fmt: skip
+FAR_ROOT = (  # of s - 3
+    -1.4251648281060625e-05, 5.6015898735495284e-05, -4.656264354707673e-05, -0.0002203206968260929,
+    0.0011465606512501836, -0.0034453310072422028, 0.006843093317002058, 0.002662399783730507, -0.16719800233840942,
+)  # fmt: skip
+HALF_ROOT_PI, HALF_ROOT_PI_REST = np.float32(0.88622695), np.float32(-2.66232e-08)
+LN2_REST = np.float32(-1.9046542e-09)
 CENTER, G_SLOPE, G_SLOPE_REST = np.float32(0.1875), np.float32(1.283203125), np.float32(4.285782324586762e-06)
 G_LAST, G_LAST_REST = np.float32(0.16248995065689087), np.float32(1.0255090998612104e-08)
 ONE = np.float32(1)
 NEAR, LAST = np.float32(0.46875), np.float32(9.194548606872559)  # erfc is subnormal above LAST
+INVERSE_NEAR, BELOW_ONE = np.float32(0.625), np.float32(1 - 2.0**-24)
 ERF_NEAR, ERF_LAST = np.float32(0.875), np.float32(4)  # erf rounds to 1 above ERF_LAST
 
 
@@ -104,3 +124,30 @@ def erfc(x: Array) -> Array:
     positive = where(x > LAST, np.float32(0), scaled(pair[0] + pair[1], integers(n)))
     y = where(lax.abs(x) < NEAR, near, where(x < 0, below(np.float32(2), n, pair), positive))
     return where(x != x, NAN, y)
+
+
+def erf_inv(x: Array) -> Array:
+    """The inverse of erf, which is odd; infinite at 1, NaN above."""
+    small, large = sizes(x, INVERSE_NEAR, BELOW_ONE)
+    is_tiny = small < np.float32(2.0**-40)
+    near = where(is_tiny, small * np.float32(2.0**64), small)  # so that no product is subnormal
+    square = times(small, small)
+    product, rest = exact_product(near, HALF_ROOT_PI)
+    near = product + (rest + times(near, times(horner(INVERSE, square), square) + HALF_ROOT_PI_REST))
+    near = where(is_tiny, where(near < np.float32(2.0**-62), np.float32(0), near * np.float32(2.0**-64)), near)
+    y = where(lax.abs(x) <= INVERSE_NEAR, near, where(lax.abs(x) < ONE, inverse_far(large), INFINITY))
+    return where(lax.abs(x) <= ONE, with_sign(y, x), NAN)
+
+
+def inverse_far(size: Array) -> Array:
+    """The inverse of erf, for size from INVERSE_NEAR to BELOW_ONE."""
+    total, lost = fast_sum(ONE, size)
+    product, rest = exact_product(ONE - size, total)  # the difference is exact
+    rest = rest + times(ONE - size, lost)
+    upper, lower = log2(product)
+    square, more = exact_product(-upper, LN2)
+    more = more - ((times(upper, LN2_REST) + times(lower, LN2)) + quotient(rest, product))
+    s, rest = root_of(fast_sum(square, more))
+    is_near = s < np.float32(2)
+    place = s - where(is_near, np.float32(1.375), np.float32(3))
+    return s + (rest + lax.select(is_near, horner(NEAR_ROOT, place), horner(FAR_ROOT, place)))

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaxdml._exact.arithmetic import quotient, rooted
+from jaxdml._exact.arithmetic import quotient, root_of
 from jaxdml._exact.exponentials import grown, one_more, reduced
 from jaxdml._exact.logarithms import LARGEST, ONE, combined, split
 from jaxdml._exact.pairs import (
@@ -80,14 +80,6 @@ def cosh(x: Array) -> Array:
 
 
 # Inverse functions ---------------------------------------------------------------------------------------------------
-
-
-def root_of(square: Pair) -> Pair:
-    """The square root of a pair, as a pair; 0 for 0."""
-    root = rooted(square[0])
-    product, rest = exact_product(root, root)
-    rest = ((square[0] - product) - rest) + square[1]
-    return root, where(root == 0, ZERO, quotient(rest, root + root))
 
 
 def asinh(x: Array) -> Array:

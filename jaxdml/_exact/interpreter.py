@@ -35,7 +35,6 @@ REMEDIES = {
     "cbrt": "write jnp.sign(x) * jnp.abs(x) ** (1 / 3)",
     "scatter": "write x.at[i].set(f(x[i])) in place of x.at[i].apply(f)",
     "scatter-mul": "write x.at[i].set(x[i] * updates), which multiplies each element once",
-    "erf_inv": "draw normal random numbers outside of exact, and pass them to the function",
     "psum": "call the function that exact returned outside of shard_map; sums over sharded axes are exact there",
     "shard_map": "put exact inside: jax.shard_map(exact(f), ...)",
 }

@@ -198,6 +198,7 @@ FUNCTIONS: Mapping[str, Callable[..., Array]] = {
     "log1p": logarithms.log1p,
     "erf": error_function.erf,
     "erfc": error_function.erfc,
+    "erf_inv": error_function.erf_inv,
     "sin": sin,
     "cos": cos,
     "tan": tan,

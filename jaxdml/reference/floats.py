@@ -43,9 +43,9 @@ from jaxdml.reference.float_sums import (
 
 __all__ = [
     "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "cumprod", "cumsum", "div",
-    "erf", "erfc", "exp", "exp2", "expm1", "flushed", "log", "log1p", "logistic", "maximum", "minimum", "mul",
-    "polynomial", "power", "reduce_prod", "reduce_sum", "remainder", "rsqrt", "scatter_add", "sin", "sinh", "sqrt",
-    "sub", "tan", "tanh", "to_integers",
+    "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "flushed", "log", "log1p", "logistic", "maximum", "minimum",
+    "mul", "polynomial", "power", "reduce_prod", "reduce_sum", "remainder", "rsqrt", "scatter_add", "sin", "sinh",
+    "sqrt", "sub", "tan", "tanh", "to_integers",
 ]  # fmt: skip
 
 TANH = (-0.006179809104651213, 0.021007457748055458, -0.053837429732084274, 0.1333245187997818, -0.3333331346511841)
@@ -60,6 +60,18 @@ LOG_ERFC = (
 G = (
     -38.99070739746094, 26.01943016052246, 8.420798301696777, -9.22256851196289, -4.677236557006836, 2.862753391265869,
     4.560981750488281, 2.957573890686035,
+)  # fmt: skip
+INVERSE = (
+    0.18132512271404266, -0.07687807828187943, 0.09651487320661545, 0.05621667206287384, 0.08744203299283981,
+    0.1275138258934021, 0.23201434314250946,
+)  # fmt: skip
+NEAR_ROOT = (
+    -7.18739684089087e-05, 7.049034320516512e-05, 0.0005514313816092908, -1.6623180272290483e-05,
+    -0.003882997902110219, 0.00048567503108642995, 0.030960818752646446, -0.062051668763160706, -0.13119199872016907,
+)  # fmt: skip
+FAR_ROOT = (
+    -1.4251648281060625e-05, 5.6015898735495284e-05, -4.656264354707673e-05, -0.0002203206968260929,
+    0.0011465606512501836, -0.0034453310072422028, 0.006843093317002058, 0.002662399783730507, -0.16719800233840942,
 )  # fmt: skip
 ATANH = (0.11709487438201904, 0.1427355855703354, 0.20000076293945312)
 
@@ -303,6 +315,33 @@ def power(x: Array, y: Array) -> Array:
     special = np.power(x.astype(np.float64), y.astype(np.float64))  # C's results for zeros, infinities and NaN
     is_special = (x == 0) | (np.abs(x) > LARGEST) | np.isnan(x) | np.isnan(y) | np.isnan(special) | (y == 0) | (x == 1)
     return np.where(is_special, special, np.where(np.signbit(special), -result, result))
+
+
+@_rule
+def erf_inv(x: Array) -> Array:
+    """The inverse of erf; its far part needs log2 as a pair."""
+    size = np.where(np.abs(x) < 1, np.abs(x), _f(0.5))
+    factor = np.where(size < _f(2.0**-40), _f(2.0**64), _f(1))
+    small = np.minimum(size, _f(0.625))
+    product, rest = _product(small * factor, _f(0.88622695))
+    near = product + (
+        rest + small * factor * (_polynomial(INVERSE, small * small) * (small * small) + _f(-2.66232e-08))
+    )
+    large = np.maximum(size, _f(0.625))
+    total, lost = _sum(_f(1), large)
+    product, rest = _product(_f(1) - large, total)
+    rest = rest + (_f(1) - large) * lost
+    upper, lower = _log2(product)
+    square, more = _product(-upper, _f(0.6931472))
+    more = more - ((upper * _f(-1.9046542e-09) + lower * _f(0.6931472)) + rest / product)
+    square, more = _sum(square, more)
+    s = np.sqrt(square)
+    product, lost = _product(s, s)
+    rest = (((square - product) - lost) + more) / (s + s)
+    far = s + (rest + np.where(s < 2, _polynomial(NEAR_ROOT, s - _f(1.375)), _polynomial(FAR_ROOT, s - _f(3))))
+    y = np.where(np.abs(x) <= _f(0.625), near.astype(np.float64) / factor, np.where(np.abs(x) < 1, far, np.inf))
+    y = np.where(y < SMALLEST, 0, y)
+    return np.where(np.abs(x) <= 1, np.copysign(y, x), np.nan)
 
 
 def polynomial(x: Array, *coefficients: float) -> Array:

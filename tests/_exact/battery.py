@@ -33,7 +33,7 @@ def rows():
 X, Y = rows(), RNG.permuted(rows(), axis=0)
 Y[6] = np.round(np.clip(Y[6], -9, 9))
 
-ONE = ["exp", "exp2", "expm1", "logistic", "tanh", "log", "log1p", "erf", "erfc", "sin", "cos", "tan",
+ONE = ["exp", "exp2", "expm1", "logistic", "tanh", "log", "log1p", "erf", "erfc", "erf_inv", "sin", "cos", "tan",
        "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "sqrt", "rsqrt"]  # fmt: skip
 TWO = ["add", "sub", "mul", "div", "max", "min", "pow", "atan2"]
 PLACES = RNG.integers(0, 100, 96) // 3  # several updates of an element; most elements get none

@@ -22,6 +22,7 @@ RIGHT = {  # in float64, and the largest error in ulp that docs/exact_rules.md g
     "log1p": (np.log1p, 0.9),
     "erf": (special.erf, 1.2),
     "erfc": (special.erfc, 1.9),
+    "erf_inv": (special.erfinv, 0.9),
     "sin": (np.sin, 1.0),
     "cos": (np.cos, 1.0),
     "tan": (np.tan, 1.4),

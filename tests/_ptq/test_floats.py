@@ -103,9 +103,9 @@ def test_a_model_says_whether_it_has_one_answer():
 
 
 @pytest.mark.parametrize(("apply", "names"), [
-    (lambda w, x: jax.lax.erf_inv(x @ w), "erf_inv_1"),
-    (lambda w, x: jax.lax.erf_inv(x @ w) + jax.lax.lgamma(x @ w) * jax.lax.cbrt(x @ w) - jax.lax.digamma(x @ w),
-     "erf_inv_1, lgamma_1, cbrt_1 and 1 more"),
+    (lambda w, x: jax.lax.lgamma(x @ w), "lgamma_1"),
+    (lambda w, x: jax.lax.bessel_i0e(x @ w) + jax.lax.lgamma(x @ w) * jax.lax.cbrt(x @ w) - jax.lax.digamma(x @ w),
+     "bessel_i0e_1, lgamma_1, cbrt_1 and 1 more"),
     (lambda w, x: jax.lax.cond(x[0, 0] > 0, jax.lax.cbrt, jnp.exp, x @ w), "cond_1"),
 ])  # fmt: skip
 def test_what_has_no_rule_is_named_and_stays_with_xla(apply, names):

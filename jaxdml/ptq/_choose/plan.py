@@ -18,7 +18,7 @@ from jaxdml.ptq._choose.reasons import JOINS, reasons_of
 FLOAT_SUM = "kept in floats by sums='float'"
 PARTLY_ON_OWN_GRID = "one operand has the 8 bits to which fake_quantize rounds"
 STEEP = frozenset((
-    "acos", "acosh", "asin", "atanh", "cbrt", "cos", "log", "log1p", "pow", "rsqrt", "sin", "sqrt", "tan",
+    "acos", "acosh", "asin", "atanh", "cbrt", "cos", "erf_inv", "log", "log1p", "pow", "rsqrt", "sin", "sqrt", "tan",
 ))  # fmt: skip
 TOO_STEEP = "kept in floats: it reads an input, for which 8 bits may be too few"
 POLYNOMIAL = frozenset((
