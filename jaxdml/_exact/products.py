@@ -2,6 +2,8 @@
 
 Ones in front make the number of factors a power of two. So the last running product of an axis is its product, and each
 running product is the product of the elements up to it.
+
+Factors are moved as integers. XLA adds zeros to floats when it moves them between devices, and -0 + 0 is +0.
 """
 
 from collections.abc import Sequence
@@ -12,32 +14,37 @@ from jax import lax
 
 from jaxdml._arithmetic.sharding import replicated_along
 from jaxdml._exact.arithmetic import multiplied
+from jaxdml._exact.pairs import bits, floats
 
 Array = jax.Array
+BITS_OF_ONE = np.int32(0x3F800000)
 
 
 def total(x: Array, axes: Sequence[int]) -> Array:
     """The product over axes, along the last of them first; 1 for no factors."""
+    factors = bits(x)
     for axis in sorted(axes, reverse=True):
-        x = replicated_along(x, axis)
-        if x.shape[axis] == 0:
-            x = with_ones(x, 1, axis)
-        while x.shape[axis] > 1:
-            x = with_ones(x, x.shape[axis] % 2, axis)
-            x = multiplied(*(lax.slice_in_dim(x, start, None, 2, axis) for start in (0, 1)))
-    return lax.squeeze(x, tuple(axes))
+        factors = replicated_along(factors, axis)
+        if factors.shape[axis] == 0:
+            factors = with_ones(factors, 1, axis)
+        while factors.shape[axis] > 1:
+            factors = with_ones(factors, factors.shape[axis] % 2, axis)
+            pairs = (lax.slice_in_dim(factors, start, None, 2, axis) for start in (0, 1))
+            factors = bits(multiplied(*map(floats, pairs)))
+    return floats(lax.squeeze(factors, tuple(axes)))
 
 
 def running(x: Array, axis: int, reverse: bool) -> Array:
     """The running products along an axis; from its end if `reverse`."""
-    x = lax.rev(x, (axis,)) if reverse else x
+    factors = lax.rev(bits(x), (axis,)) if reverse else bits(x)
     count, distance = x.shape[axis], 1
     while distance < count:  # each product has `distance` factors, or all up to its place
-        x = multiplied(with_ones(lax.slice_in_dim(x, 0, count - distance, 1, axis), distance, axis), x)
+        before = with_ones(lax.slice_in_dim(factors, 0, count - distance, 1, axis), distance, axis)
+        factors = bits(multiplied(floats(before), floats(factors)))
         distance *= 2
-    return lax.rev(x, (axis,)) if reverse else x
+    return floats(lax.rev(factors, (axis,)) if reverse else factors)
 
 
-def with_ones(x: Array, count: int, axis: int) -> Array:
-    """x with `count` ones in front along an axis."""
-    return lax.pad(x, np.float32(1), [(count if each == axis else 0, 0, 0) for each in range(x.ndim)])
+def with_ones(factors: Array, count: int, axis: int) -> Array:
+    """The bits of factors, with those of `count` ones in front along an axis."""
+    return lax.pad(factors, BITS_OF_ONE, [(count if each == axis else 0, 0, 0) for each in range(factors.ndim)])
