@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from jaxdml._arithmetic import rounding
-from jaxdml._arithmetic.rounding import SMALLEST_NORMAL, flushed
+from jaxdml._arithmetic.rounding import SMALLEST_NORMAL
 from jaxdml._arithmetic.square_root import square_root
 from jaxdml._exact.pairs import Pair, exact_product, where, with_sign
 
@@ -53,8 +53,12 @@ def one_minus_square(x: Array) -> Array:
 
 
 def divided(x: Any, y: Array) -> Array:
-    """fl(x / y), or a zero of the same sign where it is subnormal."""
-    return flushed(quotient(x, y))
+    """fl(x / y), or a zero of the same sign where |x / y| is below the smallest normal number.
+
+    Where subnormals are not flushed, as in constants that XLA folds, some such quotients are rounded up to that number.
+    """
+    result = quotient(x, y)
+    return lax.select(lax.abs(x) < lax.abs(y) * SMALLEST_NORMAL, result * np.float32(0), result)
 
 
 def quotient(x: Any, y: Array) -> Array:

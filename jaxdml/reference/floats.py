@@ -93,8 +93,9 @@ def sub(x: Array, y: Array) -> Array:
 
 @_rule
 def div(x: Array, y: Array) -> Array:
-    """fl(x / y)."""
-    return x / y
+    """fl(x / y), or a zero of the same sign where |x / y| < 2**-126."""
+    exact = x.astype(np.float64) / y
+    return np.where(np.abs(exact) < SMALLEST, np.copysign(_f(0), x) * np.copysign(_f(1), y), x / y)
 
 
 @_rule

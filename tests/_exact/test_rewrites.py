@@ -53,6 +53,16 @@ def test_bits(name):
         assert_same_bits(received, expected)
 
 
+def test_quotients_that_rounding_makes_normal():
+    """XLA folds constants without flushing subnormals, and rounds the first two up to the smallest normal number."""
+    y = np.float32([2, -(2.0**26), 2.0**26])
+    x = np.float32([2.0**-125, 2.0**-100, 2.0**-100]) * (1 - np.float32([2.0**-24, 2.0**-24, 0]))
+    expected = np.float32([0, -0.0, 2.0**-126])
+    assert_same_bits(jax.jit(lambda: dml.exact(lax.div)(jnp.asarray(x), jnp.asarray(y)))(), expected)
+    assert_same_bits(dml.exact(lax.div)(x, y), expected)
+    assert_same_bits(floats.div(x, y), expected)
+
+
 @pytest.mark.rare
 def test_gradients_of_a_norm_do_not_depend_on_the_batch():
     """Their rule for rsqrt is rsqrt(x) / x."""
