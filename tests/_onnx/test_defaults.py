@@ -19,6 +19,10 @@ UNSAID = {
     "ConstantOfShape value": "the default is a tensor, 0 of float32",
     "QuantizeLinear axis": "onnxruntime's own has none in its schema, and 1 in its kernel",
     "DequantizeLinear axis": "onnxruntime's own has none in its schema, and 1 in its kernel",
+    **{
+        f"{name} mask_filter_value": "none in onnxruntime's schema, and -10000 in its description and its kernel"
+        for name in ("Attention", "MultiHeadAttention", "QAttention")
+    },
 }
 BOTH = {"QuantizeLinear", "DequantizeLinear"}  # one function computes ONNX's own and onnxruntime's
 LACKING = {"sparse_value", "value_strings", "value_string"}
