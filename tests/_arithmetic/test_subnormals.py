@@ -216,6 +216,7 @@ def test_means(mode):
     assert_same_bits(np.asarray(mode(average, lists)).reshape(3, 3), np.uint8([[0, 200, 1], [0, 0, 0], [0, 255, 255]]))
 
 
+@pytest.mark.sampled(4)
 @modes
 def test_ranges(mode):
     """The ends of a range and its step: a subnormal step is 0, so the scale is 1."""

@@ -41,6 +41,7 @@ def test_the_precision_depends_on_the_updates_of_an_element_alone():
     assert_same_bits(dml.exact(lambda x: x.at[places].add(1.0))(np.zeros(2, np.float32)), np.float32([POINTS - 3, 3]))
 
 
+@pytest.mark.rare
 def test_special_updates():
     x = np.float32([[1, 1, 1, 1, -0.0, 2e-38, np.inf, 1]])
     places = np.int32([0, 0, 1, 2, 2, 3, 5, 6])

@@ -142,6 +142,7 @@ def test_each_deviation_is_of_models_and_in_the_documentation():
     assert sum(line.startswith("| ") for line in text.split("## Deviations")[1].splitlines()) == len(DEVIATIONS) + 2
 
 
+@pytest.mark.rare
 def test_models_reach_all_that_is_fused():
     found = {operator for name in MODELS for operator in operators(name)}
     quantized = "Conv MatMul Add Mul Concat AveragePool GlobalAveragePool LeakyRelu Sigmoid Softmax"

@@ -48,6 +48,7 @@ def test_all_problems_come_at_once():
     assert jaxdml.onnx.check(relu()) == []
 
 
+@pytest.mark.rare
 def test_very_many_problems_are_cut():
     broken = model(chain("Foo", 5000))
     text = refused(broken, "5000 problems", "4900 more, which jaxdml.onnx.check")

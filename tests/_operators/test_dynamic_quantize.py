@@ -20,7 +20,7 @@ def jitted_function(function, *statics):
     return jax.jit(function, static_argnames=statics)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("values", "scale", "zero_points"),
     [

@@ -56,6 +56,7 @@ def convolve(x, f):
     return dml.quantized_linear_convolution(x, 0.1, 3, f, 0.1, None, None, 2.0, 5)
 
 
+@pytest.mark.sampled(4)
 @on_both_kernels
 @pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize("shape", [(16, 12), (3, 16, 12), (2, 3, 16, 12)])
@@ -71,7 +72,7 @@ def test_a_prepared_matrix_looks_like_the_array(shape, dtype):
 
 
 @on_both_kernels
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize("shape", LAYOUTS.values(), ids=str)
 @pytest.mark.parametrize("group_count", [1, 2])

@@ -23,7 +23,7 @@ def jitted_function(function, *statics):
     return jax.jit(function, static_argnames=statics)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_dequantize_every_value(dtype):
     """Every value with every zero point of its type, by every scale of a list, one value per block."""

@@ -40,14 +40,14 @@ def test_jitted(chunk):
     check(chunk, jitted)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", CHUNKS, ids=name)
 def test_called(chunk):
     with unoptimised_calls():
         check(chunk[::2], called)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", [called, jitted, closed_over], ids=lambda mode: mode.__name__)
 @pytest.mark.parametrize("chunk", FIRST, ids=name)
 def test_every_mode_with_64_bit_types_on(chunk, mode):
@@ -55,13 +55,13 @@ def test_every_mode_with_64_bit_types_on(chunk, mode):
         check(chunk, mode)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", FIRST, ids=name)
 def test_op_by_op(chunk):
     check(chunk[:1], op_by_op)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", CHUNKS, ids=name)
 def test_x64_changes_no_operation(chunk):
     for case in chunk[::2]:

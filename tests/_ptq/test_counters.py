@@ -185,7 +185,7 @@ AS_THEY_ARE = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", SLICED)
 def test_results_of_loops_over_slices(name):

@@ -93,6 +93,7 @@ def test_other_types_are_converted(dtype):
     same(update(MinMax(), x), update(MinMax(), x.astype(np.float32)))
 
 
+@pytest.mark.sampled(1)
 @of_each_update
 def test_merged_observers_have_seen_what_each_has(observer):
     halves = jax.tree.map(lambda *leaves: np.stack(leaves), after(observer, BATCHES[:3]), after(observer, BATCHES[3:]))
@@ -126,6 +127,7 @@ def test_what_is_not_finite_is_remembered(observer, value):
     seen.range(np.uint8)  # is meaningless, but raises no error
 
 
+@pytest.mark.sampled(2)
 @of_each
 def test_no_data(observer):
     for seen in (observer, observer.update(np.zeros((0, 3), np.float32))):

@@ -84,6 +84,7 @@ STACKS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", STACKS)
 def test_stacks_and_their_parts_stay_integers(name):
     x, apply = normal(16, 8), STACKS[name]

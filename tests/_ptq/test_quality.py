@@ -133,7 +133,7 @@ def test_observers_and_activations(activations, observer):
     assert zero_points.count(np.dtype(activations)) >= 4
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.rare
 @pytest.mark.parametrize("filler", [-1e9, -np.inf])
 def test_the_filler_of_a_masked_maximum_takes_no_range(filler):
     rng = np.random.default_rng(0)

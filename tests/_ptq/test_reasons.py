@@ -62,7 +62,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_row_in_floats_names_the_decision(name):
     apply, options, reason = CASES[name]

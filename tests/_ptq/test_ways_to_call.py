@@ -160,6 +160,7 @@ def test_second_call_neither_traces_nor_compiles(caplog):
     check_second_call_compiles_nothing(model, x, caplog)
 
 
+@pytest.mark.rare
 def test_floats_beside_numbers_in_shard_map():
     """Numbers and arrays of the function do not vary over the mesh, but the values beside them do."""
     weights = np.random.default_rng(0).standard_normal((3, 8, 8)).astype(np.float32)

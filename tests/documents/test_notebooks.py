@@ -57,6 +57,7 @@ def test_there_are_notebooks():
     assert [path.stem[:2] for path in NOTEBOOKS] == [f"{number:02}" for number in range(1, 14)]
 
 
+@pytest.mark.rare
 def test_notebooks_are_saved_with_their_outputs():
     import nbformat  # takes two seconds, so that other processes do without it
 

@@ -85,6 +85,7 @@ def test_there_is_an_example_for_every_operator():
     assert operators == set(PAGES)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_examples(name, tmp_path):
     printed = []
@@ -107,6 +108,7 @@ def test_names_are_printed_where_the_encoding_lacks_their_letters(tmp_path):
     assert run.stdout.splitlines() == [rb"Resource '\u03bb': 1, 2, 3, 4"], run.stderr
 
 
+@pytest.mark.rare
 def test_what_is_printed_and_written(tmp_path, capsys):
     assert main([str(EXAMPLES / "quantize.json"), "--output-dir", str(tmp_path / "quantize")]) == 0
     assert capsys.readouterr().out == (
