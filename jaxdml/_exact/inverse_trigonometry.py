@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaxdml._exact.arithmetic import quotient, rooted
+from jaxdml._exact.arithmetic import divided, quotient, rooted
 from jaxdml._exact.pairs import (
     INFINITY,
     NAN,
@@ -69,9 +69,7 @@ def atan2(y: Array, x: Array) -> Array:
         where(is_steep, half, where(is_left, whole, ZERO)) for half, whole in ((HALF_PI, PI), (HALF_PI_REST, PI_REST))
     )
     result = turned(base, base_rest, angle)
-    is_zero = (height == 0) | (height < width * np.float32(2.0**-126))  # the quotient is subnormal or 0
-    flat = where(is_zero, ZERO, quotient(height, width))
-    result = where(is_far & ~is_steep & ~is_left, flat, result)
+    result = where(is_far & ~is_steep & ~is_left, divided(height, width), result)
     return where((x != x) | (y != y), NAN, with_sign(result, y))
 
 
@@ -82,7 +80,7 @@ def atan(x: Array) -> Array:
 
 def arc(x: Array) -> tuple[Array, Pair]:
     """Whether |x| is at most 1/2, and asin(s) as a pair: s is |x| there, and sqrt((1 - |x|) / 2) elsewhere."""
-    size = lax.min(lax.abs(x), ONE)
+    size = lax.abs(x)
     is_near = size <= HALF
     square = where(is_near, times(size, size), (ONE - size) * HALF)  # exact above 1/2
     s = where(is_near, size, rooted(square))

@@ -32,7 +32,7 @@ def with_floats[**P, R](function: Callable[P, R], floats: str) -> Callable[P, R]
 
 
 def _check_counts(jaxpr: Any) -> None:
-    """Rejects sums with an unknown number of addends, or with too many.
+    """Rejects sums and products of an unknown number of elements, and sums of too many.
 
     Raises:
       ExactError: if there is such a sum or product.

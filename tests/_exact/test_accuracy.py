@@ -93,6 +93,19 @@ def test_powers(count):
         assert_same_bits(got, floats.power(x, y))
 
 
+@pytest.mark.parametrize("count", [2**14, pytest.param(2**22, marks=pytest.mark.rare)])
+def test_angles_of_points(count):
+    rng = np.random.default_rng(0)
+    angle = jax.jit(FUNCTIONS["atan2"])
+    for spread in (0.01, 1, 20):
+        y, x = np.exp(rng.standard_normal((2, count)) * spread).astype(np.float32) * rng.choice(
+            np.float32([-1, 1]), (2, count)
+        )
+        got, right = np.asarray(angle(y, x)), np.arctan2(y.astype(np.longdouble), x.astype(np.longdouble))
+        assert errors(got, right).max() <= 1.5
+        assert_same_bits(got, floats.atan2(y, x))
+
+
 def test_special_powers():
     values = np.float32(
         [0, -0.0, 1, -1, 2, -2, 0.5, -0.5, 3, -3, np.inf, -np.inf, np.nan, 1e-30, -1e30, 2**24 + 2, 1.5]

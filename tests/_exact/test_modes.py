@@ -12,6 +12,7 @@ import pytest
 import jaxdml as dml
 from _exact import battery
 from _exact.battery import X, Y, assert_all_same, everything
+from helpers.compare import assert_same_bits
 from helpers.marks import rarely_on_xla, rest_rarely
 from helpers.native_calls import needs_native
 from helpers.on_devices import run_on_eight
@@ -72,6 +73,17 @@ def test_bits_of_the_reference(mode):
 @pytest.mark.oldest
 def test_operations_before_and_after():
     assert_all_same(jax.jit(dml.exact(battery.surrounded))(X, Y), battery.expected_surrounded())
+
+
+@pytest.mark.rare
+def test_random_numbers():
+    """jax.random.normal evaluates the inverse of erf."""
+    draw, keys = dml.exact(lambda key: jax.random.normal(key, (64,))), jax.random.split(jax.random.key(0), 3)
+    expected = np.stack([draw(key) for key in keys])
+    with jax.disable_jit():
+        assert_same_bits(np.stack([draw(key) for key in keys]), expected)
+    assert_same_bits(jax.jit(jax.vmap(draw))(keys), expected)
+    np.testing.assert_allclose(expected, [jax.random.normal(key, (64,)) for key in keys], rtol=1e-5)
 
 
 @pytest.mark.rare

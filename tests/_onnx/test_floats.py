@@ -67,6 +67,14 @@ def test_a_model_says_whether_it_has_one_answer():
     assert text.format("matmul_3") in model._repr_html_()
 
 
+def test_functions_with_rules_have_one_answer():
+    """In one model; each is a node of its own."""
+    names = ("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Sin", "Cos", "Erf")
+    nodes = "".join(f"n_{name} = {name} (f)\n" for name in names)
+    sums = f"y = Sum ({', '.join(f'n_{name}' for name in names)}, m)"
+    assert answer(model_of(f"{nodes} m = Mod <fmod = 1> (f, s)\n {sums}", floats="exact")) == ONE
+
+
 def test_wrong_floats():
     with pytest.raises(DescError, match="floats is 'half', expected 'exact' or 'xla'"):
         model_of("y = Exp (f)", floats="half")

@@ -13,8 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 import jaxdml.onnx
 from helpers.compare import assert_same_bits, assert_same_values
 from helpers.marks import rest_rarely
+from helpers.one_node import run
 from jaxdml.errors import ModelError
-from jaxdml.onnx._operators import casts, elementwise, generators, indexing, joining, resize, shapes
+from jaxdml.onnx._operators import casts, elementwise, generators, indexing, joining, reductions, resize, shapes
 
 
 def model_of(nodes, inputs, outputs, opset=19, **constants):
@@ -231,3 +232,11 @@ def test_data_without_elements():
     assert [reshaped(-1, 4), reshaped(4, -1), reshaped(3, -1)] == [(0, 4), (4, 0), (3, 0)]
     with pytest.raises(ModelError, match=r"shape \(0, -1\) has a 0 and a -1, so that any size would do for the -1"):
         reshaped(0, -1)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+def test_top_k_orders_equal_numbers_by_their_index(largest):
+    x = np.float32([0, -0.0, 2, np.inf, -0.0, 2, -np.inf, 0, np.nan, np.inf])
+    theirs = run("TopK", [x, np.int64([10])], ["float32", "int64"], largest=largest)
+    for ours, expected in zip(reductions.top_k(x, np.int64([10]), largest=largest), theirs, strict=True):
+        assert_same_values(ours, expected.astype(ours.dtype))

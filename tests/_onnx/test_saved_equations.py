@@ -83,7 +83,8 @@ GROUPS = {
         largest=lambda y: lax.top_k(y, 3), sorted=lambda y: lax.sort(y, dimension=1),
         order=lambda y: jnp.argsort(jnp.round(y), 1), order_down=lambda y: jnp.argsort(y, 1, descending=True),
         sorted_with=lambda y: lax.sort((jnp.round(y), -y, y > 0), dimension=1, num_keys=1),
-        by_three_keys=lambda y: jnp.lexsort((y, jnp.floor(y), jnp.round(y) % 2), 1),
+        by_three_keys=lambda y: jnp.lexsort((y, jnp.floor(y), y > 0.5), 1),
+        truths=lambda y: lax.sort(y > 0, dimension=1),
     ),
     "movers": each(
         reshaped=lambda y: y.reshape(y.shape[0], 3, 4), split=lambda y: jnp.split(y, (3, 8), 1),

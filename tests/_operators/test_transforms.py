@@ -120,7 +120,6 @@ def test_nested_vmaps_over_every_kind_of_axis(channels, kernel):
         assert_same_bits(got[j, i], expected)
 
 
-@pytest.mark.sampled(1)
 def test_cond_checkpoint_and_donation():
     weights = dml.prepare_convolution_filter(np.arange(24 * 24 * 9).astype(np.int8).reshape(24, 24, 3, 3))
     x = np.arange(24 * 36).astype(np.uint8).reshape(1, 24, 6, 6)

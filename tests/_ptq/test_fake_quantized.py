@@ -198,14 +198,19 @@ def test_grids_in_floats_have_one_answer():
     assert str(model).splitlines()[-1].startswith("one answer: ")
 
 
-@pytest.mark.parametrize(("options", "text"), [
-    ({}, "they are rounded again, to int8 with one scale for each output channel"),
-    ({"weights": jnp.int4, "block_size": 16, "products": "dynamic"}, "they are rounded again, in blocks"),
+ROWS = np.linspace(0.01, 0.02, 8, dtype=np.float32)[:, None]
+IN_COLUMNS = "they are rounded again, to int8 with one scale for each output channel"
+
+
+@pytest.mark.parametrize(("rounded", "options", "text"), [
+    (lambda w: dml.fake_quantize(w, ROWS, output_dtype=np.int8), {}, IN_COLUMNS),
+    (lambda w: dml.fake_quantize(w, ROWS[0], output_dtype=np.int8) * ROWS, {}, IN_COLUMNS),
+    (lambda w: dml.fake_quantize(w, ROWS, output_dtype=np.int8), {"weights": jnp.int4, "block_size": 16,
+     "products": "dynamic"}, "they are rounded again, in blocks"),
 ])  # fmt: skip
-def test_grids_of_weights_that_no_operator_takes_are_said(options, text):
+def test_grids_of_weights_that_no_operator_takes_are_said(rounded, options, text):
     def apply(p, x):
-        rows = dml.fake_quantize(p["a"], np.linspace(0.01, 0.02, 8, dtype=np.float32)[:, None], output_dtype=np.int8)
-        return x @ rows @ weights(p, "b")
+        return x @ rounded(p["a"]) @ weights(p, "b")
 
     lines = str(ptq.quantize(apply, PARAMS, [normal(4, 8)], progress=False, **options)).splitlines()
     (row,) = (line for line in lines if line.startswith("a "))

@@ -87,14 +87,15 @@ def test_another_literal_is_another_structure():
         model.apply(model.params, X[:3])
 
 
-def test_another_width_of_integers():
+@pytest.mark.parametrize("numbers", [lambda: jnp.arange(4), lambda: jnp.asarray(np.linspace(0, 1, 4))])
+def test_another_width_of_numbers(numbers):
     def apply(params, x):
-        return mlp(params, x) * jnp.arange(x.shape[0])[:, None].astype(x.dtype)
+        return mlp(params, x) * numbers().astype(x.dtype)[None]
 
     model = quantize(apply)
     with (
         jax.enable_x64(True),
-        pytest.raises(PtqError, match=r"(?s)int32.*int64.*jax_enable_x64 had another value in quantize, run the model"),
+        pytest.raises(PtqError, match=r"(?s)(?P<kind>int|float)32.*(?P=kind)64.*jax_enable_x64 had another value"),
     ):
         model.apply(model.params, X)
     assert is_right(model, apply, PARAMS, X)

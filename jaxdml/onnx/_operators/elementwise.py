@@ -132,7 +132,7 @@ def reciprocal(x: Array) -> Array:
     return computed("divide", np.ones_like(x), x) if is_known(x) else divided(1.0, x)
 
 
-@operator("Mod", types=(NUMBER, NUMBER), is_exact=True, has_rule=False)
+@operator("Mod", types=(NUMBER, NUMBER), is_exact=True)
 def modulo(a: Array, b: Array, *, fmod: int = 0) -> Array:
     """The remainder of a / b; it has the sign of b, or of a if `fmod`."""
     return computed("fmod" if fmod else "remainder", *broadcast(a, b))

@@ -163,10 +163,15 @@ def largest_k(x: Array, count: Array, *, axis: int = -1) -> tuple[Array, Array]:
 
 @operator("TopK", since=11, types=(NUMBER, INDEX), known=(1,))
 def top_k(x: Array, count: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
-    """The largest or smallest elements along an axis, in order, and their indices; equal elements keep their order."""
-    x = jnp.moveaxis(jnp.asarray(x), axis_of(axis, x.ndim), -1)
-    keys = x if largest else (-x if is_float(x) else ~x)
-    _, indices = lax.top_k(keys, integers(count)[0])  # type: ignore[index]
+    """The largest or smallest elements along an axis, in order, and their indices; equal elements keep their order.
+
+    Zeros of both signs are equal. NaN is larger than all numbers.
+    """
+    x, size = jnp.moveaxis(jnp.asarray(x), axis_of(axis, x.ndim), -1), integers(count)[0]  # type: ignore[index]
+    if largest:  # top_k puts 0 before -0
+        _, indices = lax.top_k(jnp.where(x == 0, jnp.zeros_like(x), x) if is_float(x) else x, size)
+    else:
+        indices = lax.slice_in_dim(jnp.argsort(x, axis=-1), 0, size, axis=-1)
     values = jnp.take_along_axis(x, indices, -1)
     indices = indices.astype(jax.dtypes.canonicalize_dtype(np.int64))
     return jnp.moveaxis(values, -1, axis), jnp.moveaxis(indices, -1, axis)

@@ -287,8 +287,7 @@ def _find(node: Node) -> Write:
     if equation is None:
         return (INTEGERS if node.operator.is_quantized else OPERATORS)[node.operator.name]
     if node.operator.kind == ROUNDING:
-        text = "give it one scale that does not depend on data, and 8 bits"
-        raise CannotWrite(f"this fake_quantize stays in floats: {node.remark}", text)
+        raise CannotWrite(f"this fake_quantize stays in floats: {node.remark}")
     if equation.name not in EQUATIONS:
         raise CannotWrite(f"the primitive {equation.name} has no counterpart in ONNX")
     return EQUATIONS[equation.name]

@@ -84,7 +84,10 @@ def sort(writer: Writer, node: Node) -> tuple[str, ...]:
         return writer.emit("GatherElements", array, places, axis=axis) if places else array
 
     values = places = ""
-    for key in reversed(arrays[: params["num_keys"]]):
-        values, order = writer.emit_many("TopK", (ordered(key, places), count), 2, axis=axis, largest=0)
+    for name, key in reversed([*zip(node.inputs, arrays, strict=True)][: params["num_keys"]]):
+        is_bool = writer.dtype(name) == jnp.bool_
+        number = cast_to(writer, key, jnp.int32) if is_bool else key
+        values, order = writer.emit_many("TopK", (ordered(number, places), count), 2, axis=axis, largest=0)
+        values = cast_to(writer, values, jnp.bool_) if is_bool else values
         places = ordered(places, order) if places else order
     return values, *(ordered(array, places) for array in arrays[1:])

@@ -224,17 +224,22 @@ class Builder:
 
         return arranged
 
-    def rounding_of(self, contraction: Contraction) -> Equation | None:
-        """The `fake_quantize` by which the function itself quantizes a contraction's weights; None if there is none."""
-        found = self.fixed.maker(contraction.weight)
-        while found is not None and found.name in WEIGHT_MOVERS:
-            found = self.fixed.maker(found.inputs[0])
-        return found if found is not None and found.name.startswith(NAME_IN_JAXPRS) else None
+    def has_rounded_weights(self, contraction: Contraction) -> bool:
+        """Whether the function applies `fake_quantize` to a contraction's weights, or to arrays that make them."""
+        pending = [contraction.weight]
+        for name in pending:
+            maker = self.fixed.maker(name)
+            if maker is not None and maker.name.startswith(NAME_IN_JAXPRS):
+                return True
+            pending += [each for each in (maker.inputs if maker else ()) if each not in pending]
+        return False
 
     def _scales(self, contraction: Contraction, given: dict[str, Any]) -> Any:
         """The scale of each weight if the function itself quantizes the weights by `fake_quantize`; else None."""
-        found = self.rounding_of(contraction)
-        if found is None:
+        found = self.fixed.maker(contraction.weight)
+        while found is not None and found.name in WEIGHT_MOVERS:
+            found = self.fixed.maker(found.inputs[0])
+        if found is None or not found.name.startswith(NAME_IN_JAXPRS):
             return None
         name = found.outputs[0]
         (moved,) = self._fixed_values(
