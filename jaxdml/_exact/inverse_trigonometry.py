@@ -69,7 +69,8 @@ def atan2(y: Array, x: Array) -> Array:
         where(is_steep, half, where(is_left, whole, ZERO)) for half, whole in ((HALF_PI, PI), (HALF_PI_REST, PI_REST))
     )
     result = turned(base, base_rest, angle)
-    result = where(is_far & ~is_steep & ~is_left, divided(height, width), result)
+    flat = where(height == 0, ZERO, divided(height, width))
+    result = where(is_far & ~is_steep & ~is_left, flat, result)
     return where((x != x) | (y != y), NAN, with_sign(result, y))
 
 
