@@ -4,7 +4,7 @@ erf(x) = x + x * ERF(x**2) below 0.875, else 1 - exp(LOG_ERFC(x)), where erfc is
 erfc(x) = 1 - erf(x) below 0.46875, else exp(-x**2) * g(x). x**2 is the sum of the exact square of x's upper 12 bits and
 a rest. g is a polynomial in 1 / (x + 2) = u + w; u has 12 bits and G_SLOPE has 10, so (u - CENTER) * G_SLOPE is exact.
 exp(-x**2), g and their product are pairs.
-erf_inv(x) = sqrt(pi) / 2 * x + x**3 * INVERSE(x**2) below 0.625, else s + (NEAR_ROOT or FAR_ROOT)(s), where the pair s
+erf_inv(x) = sqrt(pi) / 2 * x + x**3 * INVERSE(x**2) up to 0.625, else s + (NEAR_ROOT or FAR_ROOT)(s), where the pair s
 is the root of -log((1 - x) * (1 + x)). With s, erf_inv changes almost linearly.
 """
 
@@ -103,7 +103,7 @@ def erf(x: Array) -> Array:
     """The error function, which is odd."""
     small, large = sizes(x, ERF_NEAR, ERF_LAST)
     is_tiny = small < np.float32(2.0**-64)
-    near = where(is_tiny, small * np.float32(2.0**64), small)  # so that no product is subnormal
+    near = where(is_tiny, small * np.float32(2.0**64), small)  # so that no product of it is subnormal
     near = near + times(horner(ERF, times(small, small)), near)
     near = where(is_tiny, near * np.float32(2.0**-64), near)
     q = horner(LOG_ERFC, large)
@@ -130,7 +130,7 @@ def erf_inv(x: Array) -> Array:
     """The inverse of erf, which is odd; infinite at 1, NaN above."""
     small, large = sizes(x, INVERSE_NEAR, BELOW_ONE)
     is_tiny = small < np.float32(2.0**-40)
-    near = where(is_tiny, small * np.float32(2.0**64), small)  # so that no product is subnormal
+    near = where(is_tiny, small * np.float32(2.0**64), small)  # so that no product of it is subnormal
     square = times(small, small)
     product, rest = exact_product(near, HALF_ROOT_PI)
     near = product + (rest + times(near, times(horner(INVERSE, square), square) + HALF_ROOT_PI_REST))

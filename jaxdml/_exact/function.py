@@ -31,7 +31,7 @@ def exact[**P, R](f: Callable[P, R], *, products: Literal["refuse", "xla"] = "re
         error; "xla" leaves them to XLA, with XLA's bits.
 
     Returns:
-      A function with f's signature, to be called eagerly or below jit, vmap, grad and shard_map.
+      A function with f's signature, to be called eagerly or under jit, vmap, grad and shard_map.
 
     Raises:
       ExactError: if f is not callable, products is neither "refuse" nor "xla", or XLA_FLAGS turns fast math on. A call
@@ -66,7 +66,7 @@ def interpreted[**P, R](f: Callable[P, R], check: Callable[[Any], None]) -> Call
     @functools.wraps(f)
     @api_boundary
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if jax.config.jax_disable_jit:  # the flag is for the caller's code; a primitive stays one operation, as in lax
+        if jax.config.jax_disable_jit:  # for the caller's code; a primitive stays one operation, as in lax
             with jax.disable_jit(False):
                 return call(*args, **kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))

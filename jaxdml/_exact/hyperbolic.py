@@ -99,7 +99,7 @@ def asinh(x: Array) -> Array:
 
 
 def acosh(x: Array) -> Array:
-    """The inverse of cosh, from 0 on; NaN below 1."""
+    """The non-negative inverse of cosh; NaN below 1."""
     middle = lax.clamp(ONE, x, HUGE)
     t = middle - ONE  # exact
     total, lost = fast_sum(middle, ONE)

@@ -1,7 +1,7 @@
 """Helpers for all rules: products that are not contracted, exact sums and products of two floats, bits as integers.
 
 A pair is a float32 and a second, much smaller one that holds the rounding error of the first. The functions of this
-file take zeros and magnitudes from 2**-40 to 2**60, so that nothing overflows and no result is subnormal.
+file take zeros, and magnitudes for which nothing overflows and no result that matters is subnormal.
 """
 
 from collections.abc import Sequence

@@ -106,7 +106,7 @@ JAXDML_INLINE int64_t row_offset(const RowProgram& one, const RowOperand& of, in
   return offset;
 }
 
-// Loads the first `count` elements, as floats with subnormals flushed or as truth values, and pads them with zeros.
+// Loads `count` elements at `offset`, as floats with subnormals flushed or as truth values, padded with zeros.
 JAXDML_INLINE void load_values(const RowOperand& of, int64_t offset, int64_t count, float* to) {
   if (of.width == 1) {
     each_vector(0, count, [&](int64_t i, int64_t n) {

@@ -169,7 +169,7 @@ def test_zeros_of_sums_are_positive():
 def test_products_at_the_edge_of_subnormal():
     """A product that would be normal only after rounding to fewer than 24 bits is a zero; with 24 bits, it is normal.
 
-    Processors of ARM flush both, unless guarded: `make test-arm-python` runs this test there.
+    ARM processors flush both unless guarded: `make test-arm-python` runs this test there.
     """
     x, y = np.float32(1 - 2.0**-24), np.float32(2.0**-126)
     above, below = np.nextafter(y, np.float32(1)), np.float32(1 - 2.0**-23)  # their product is y * (1 - 2**-46)
@@ -368,7 +368,7 @@ def test_printing_and_callbacks_stay(capsys):
 
 
 def test_derivatives_of_exact_calls_are_evaluated_by_the_rules():
-    """JAX gives them the call's name; XLA's tanh stands for a function that has one answer."""
+    """JAX names the derivative of a call after the call; tanh stands for a function with one answer."""
 
     def gradient(tanh):
         return jax.jit(dml.exact(jax.grad(lambda x: (tanh(x) * x).sum())))

@@ -19,7 +19,7 @@ ROWS = np.float32([
 
 
 def largest(row):
-    """By NumPy, one pair after another."""
+    """By NumPy; -0 < +0, and NaN wins."""
     if np.isnan(row).any():
         return np.nan
     best = row.max()

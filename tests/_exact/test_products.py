@@ -24,7 +24,7 @@ cumulated = jitted(jnp.cumprod)
 
 
 def by_halves(row):
-    """The product of the larger power of two of last elements, and of those before them, which a tree multiplies."""
+    """As a tree: the product of the last 2**k elements, with the largest possible k, times that of the others."""
     if len(row) <= 2:
         return floats.mul(*row) if len(row) == 2 else row[0]
     last = 2 ** ((len(row) - 1).bit_length() - 1)

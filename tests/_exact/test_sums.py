@@ -41,7 +41,7 @@ def bound(x, right):
 
 
 def test_the_parts_of_a_sum_may_round_one_after_another():
-    """The sum of the parts rounds, as does the lower one: together by up to 0.75 ulp."""
+    """The lower part rounds, then the sum of the parts: together by up to 0.75 ulp."""
     large, difference, small = RNG.uniform(1, 2, (3, 50_000))
     x = np.float32([large, difference * 2.0**-13 - large, small * 2.0**-24]).T
     right, got = x.astype(np.float64).sum(-1), np.asarray(sum_of(x))
@@ -52,7 +52,7 @@ def test_the_parts_of_a_sum_may_round_one_after_another():
 
 
 def test_small_addends_count():
-    """One plane would lose them: each is less than half a step of the largest."""
+    """One integer would lose them: each is less than half a step of the largest."""
     x = np.full(4096, 2.0**-24, np.float32)
     x[0] = 1
     assert_same_bits(sum_of(x), np.float32(1 + 4095 * 2.0**-24))

@@ -35,8 +35,8 @@ class NodeDifference:
     Attributes:
       name: the node's name.
       operator: the operator that runs.
-      own: the difference if the node reads the values that onnxruntime computed; None if onnxruntime has no such value.
-      so_far: the difference in the model, with the errors of all earlier nodes; None if onnxruntime has no such value.
+      own: the difference if the node reads onnxruntime's values; None if onnxruntime lacks the node's results.
+      so_far: the difference in the model, with the errors of all earlier nodes; None under the same condition.
       reason: why the node differs, in words; never empty.
     """
 

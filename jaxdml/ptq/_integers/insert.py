@@ -180,7 +180,7 @@ class _Inserter:
             self._constants[name] = moments.multiplied(np.repeat(of_groups, repeats, 1))
 
     def _is_beside_contraction(self, node: Node) -> bool:
-        """Whether a contraction is next to a node, ignoring movers, and clamps and sums before the node."""
+        """Whether a contraction is next to a node; movers, and clamps and sums before it, are skipped."""
         maker, pending = self._makers.get(node.inputs[0]), [*node.outputs]
         while maker is not None and (moves(maker) or maker.operator.kind in ("clip", "add")):
             maker = self._makers.get(maker.inputs[0])
